@@ -1,0 +1,66 @@
+#include "common/base/event_loop.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "common/base/check.h"
+
+namespace baton {
+
+EventLoop::EventLoop(std::string name, size_t mailbox_limit)
+    : name_(std::move(name)), mailbox_limit_(mailbox_limit) {}
+
+EventLoop::~EventLoop() { Stop(); }
+
+void EventLoop::Start() {
+  BATON_CHECK(!thread_.joinable()) << name_ << " started twice";
+  absl::MutexLock lock(&mutex_);  // Run waits for it, so thread_id_ is set before any task.
+  thread_ = std::thread([this] { Run(); });
+  thread_id_ = thread_.get_id();
+}
+
+void EventLoop::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) {
+    BATON_CHECK(!OnLoopThread()) << name_ << " cannot join itself";
+    thread_.join();
+  }
+}
+
+bool EventLoop::Post(std::function<void()> task) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_ || mailbox_.size() >= mailbox_limit_) return false;
+  mailbox_.push_back(std::move(task));
+  return true;
+}
+
+void EventLoop::Run() {
+  pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
+  int64_t wake_us = on_wake_ ? on_wake_(NowUs()) : kNeverUs;
+  std::vector<std::function<void()>> batch;
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto awake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || !mailbox_.empty();
+      };
+      const absl::Duration wait = wake_us == kNeverUs
+                                      ? absl::InfiniteDuration()
+                                      : absl::Microseconds(std::max<int64_t>(0, wake_us - NowUs()));
+      mutex_.AwaitWithTimeout(absl::Condition(&awake), wait);
+      if (mailbox_.empty() && stopping_) return;
+      batch.swap(mailbox_);
+    }
+    for (auto& task : batch) task();
+    batch.clear();
+    if (on_wake_) wake_us = on_wake_(NowUs());
+  }
+}
+
+}  // namespace baton

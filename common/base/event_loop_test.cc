@@ -1,0 +1,55 @@
+#include "common/base/event_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "absl/synchronization/notification.h"
+
+namespace baton {
+namespace {
+
+TEST(EventLoopTest, RunsTasksInOrderOnItsOwnThread) {
+  EventLoop loop("test");
+  loop.Start();
+  std::vector<int> order;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(loop.Post([&, i] {
+      EXPECT_TRUE(loop.OnLoopThread());
+      order.push_back(i);
+    }));
+  }
+  loop.Stop();
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(EventLoopTest, RefusesWhenFullAndWhenStopped) {
+  EventLoop loop("test", /*mailbox_limit=*/2);
+  EXPECT_TRUE(loop.Post([] {}));
+  EXPECT_TRUE(loop.Post([] {}));
+  EXPECT_FALSE(loop.Post([] {}));
+  loop.Start();
+  loop.Stop();
+  EXPECT_FALSE(loop.Post([] {}));
+}
+
+TEST(EventLoopTest, WakesAtTheTimeThatTheHandlerAsksFor) {
+  EventLoop loop("test");
+  absl::Notification woken;
+  const int64_t start_us = NowUs();
+  bool first = true;
+  loop.SetWakeHandler([&](int64_t now_us) {
+    if (first) {
+      first = false;
+      return start_us + 2000;
+    }
+    if (now_us >= start_us + 2000 && !woken.HasBeenNotified()) woken.Notify();
+    return kNeverUs;
+  });
+  loop.Start();
+  EXPECT_TRUE(woken.WaitForNotificationWithTimeout(absl::Seconds(10)));
+}
+
+}  // namespace
+}  // namespace baton

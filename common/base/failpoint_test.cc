@@ -1,0 +1,26 @@
+#include "common/base/failpoint.h"
+
+#include <gtest/gtest.h>
+
+namespace baton {
+namespace {
+
+TEST(FailpointTest, ActsOnlyOnTheNamedHit) {
+  ASSERT_TRUE(ArmFailpoints("a.b=error@2; c=delay:0").ok());
+  EXPECT_TRUE(Failpoint("a.b").ok());
+  EXPECT_EQ(Failpoint("a.b").code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Failpoint("a.b").ok());
+  EXPECT_TRUE(Failpoint("c").ok());
+  EXPECT_TRUE(Failpoint("unnamed").ok());
+  ASSERT_TRUE(ArmFailpoints("").ok());
+  EXPECT_TRUE(Failpoint("a.b").ok());
+}
+
+TEST(FailpointTest, RefusesWhatItCannotRead) {
+  for (const char* bad : {"a", "=kill", "a=explode", "a=delay", "a=delay:x", "a=error@0"}) {
+    EXPECT_EQ(ArmFailpoints(bad).code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,35 @@
+// Planted bugs: deliberate mistakes that only the simulation's build can switch on, to prove that
+// it would catch them (mutation testing of the invariants). In production builds PlantedBug is
+// constexpr false and the compiler drops the branch. tests/sim/README.md lists what each one does.
+#ifndef COMMON_BASE_PLANTED_BUG_H_
+#define COMMON_BASE_PLANTED_BUG_H_
+
+namespace baton {
+
+enum class Bug {
+  kNone,
+  kLeaseIgnoresGeneration,         // lease table: places data of a stale generation
+  kLeaseFreesBeforeDrain,          // lease table: reports Drained while a placement is in flight
+  kLeaseCommitsWithoutFirstToken,  // lease table: commits when the pages are there, token or not
+  kLeaseIgnoresChecksum,           // lease table: takes bytes whose checksum differs
+  kDecodeLeaksOnAbort,             // decode: forgets the pages of a request aborted while waiting
+  kDecodeIgnoresDeadline,          // decode: never ends a reservation whose deadline has passed
+  kPlannerReusesPagesEarly,        // planner: frees a prompt's pages before every stage has sent
+  kPlannerForgetsAbort,            // planner: drops the abort of a request that is in the pipe
+  kStageAppliesPlanTwice,          // stage: takes a duplicate plan for a new one
+  kRouterKeepsOtherLeg,            // router: does not end the decode leg when prefill fails
+  kRouterRetriesAfterFirstToken,   // router: replays a request whose tokens the client has seen
+  kRouterAcceptsDuplicateId,       // router: runs two requests under one id
+};
+
+#ifdef BATON_PLANTED_BUGS
+// Set by the simulation before a run; one bug at a time.
+inline Bug planted_bug = Bug::kNone;
+inline bool PlantedBug(Bug bug) { return planted_bug == bug; }
+#else
+constexpr bool PlantedBug(Bug) { return false; }
+#endif
+
+}  // namespace baton
+
+#endif  // COMMON_BASE_PLANTED_BUG_H_
