@@ -1,0 +1,72 @@
+// The part of a Hugging Face config.json that decides what a model computes. Parsing is strict:
+// keys that give shapes are mandatory, keys that would change the mathematics in a way that Baton
+// does not compute are refused by name, and every size is bounded before anybody allocates by it.
+#ifndef COMMON_MODEL_MODEL_CONFIG_H_
+#define COMMON_MODEL_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace baton {
+
+// Llama 3.1's rope scaling: frequencies whose wavelength exceeds the original context are divided
+// by `factor`, short ones stay, those between are interpolated.
+struct Llama3RopeScaling {
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int original_max_position_embeddings = 8192;
+};
+
+struct ModelConfig {
+  std::string architecture;  // "LlamaForCausalLM", ...
+  int hidden_size = 0;
+  int intermediate_size = 0;
+  int num_hidden_layers = 0;
+  int num_attention_heads = 0;
+  int num_key_value_heads = 0;
+  int head_dim = 0;
+  int vocab_size = 0;
+  int max_position_embeddings = 0;  // Tokens; prompt and output together.
+  double rms_norm_eps = 0;
+  double rope_theta = 0;
+  std::optional<Llama3RopeScaling> rope_scaling;
+  bool tie_word_embeddings = false;
+
+  // What sets the families apart; blocks test these, never the architecture's name.
+  bool qkv_bias = false;  // Bias on the query, key and value projections.
+  bool qk_norm = false;   // RMSNorm over head_dim of queries and keys, before rope.
+
+  // Ids that end a generation; from generation_config.json if it is there, else from config.json.
+  std::vector<int32_t> eos_token_ids;
+
+  int query_size() const { return num_attention_heads * head_dim; }
+  int kv_size() const { return num_key_value_heads * head_dim; }
+  // Parameters of one layer, and of the whole model with embeddings and head.
+  int64_t LayerParameters() const;
+  int64_t Parameters() const;
+};
+
+// Parses `json`; `file` names it in messages. InvalidArgument names the key and the file;
+// Unimplemented is for what is well-formed but not supported (architectures, scalings, ...).
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, std::string_view file);
+
+// Reads config.json, and generation_config.json where present, of `model_path`. NotFound when
+// config.json is missing.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path);
+
+// OK when [layer_begin, layer_end) is a non-empty range of the model's layers.
+absl::Status ValidateLayerRange(const ModelConfig& config, int layer_begin, int layer_end);
+
+// The architectures that Baton runs, for messages and `baton model info`.
+std::vector<std::string> KnownArchitectures();
+
+}  // namespace baton
+
+#endif  // COMMON_MODEL_MODEL_CONFIG_H_
