@@ -1,0 +1,53 @@
+// The pages of one process. Every page is free, owned or quarantined (I1); a page in quarantine may
+// still be written to by a placement that is under way and is given to nobody.
+#ifndef COMMON_KV_BLOCK_POOL_H_
+#define COMMON_KV_BLOCK_POOL_H_
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace baton {
+
+// Not thread-safe: the core that owns it calls it.
+class BlockPool {
+ public:
+  explicit BlockPool(int page_count);  // > 0
+
+  // `count` pages, now owned, or nothing if fewer are free. Lowest-numbered free pages are not
+  // preferred: the page that has been free longest goes first, so that a use after free shows late
+  // in production and, with the simulation's canaries, at once.
+  std::optional<std::vector<int>> Allocate(int count);
+
+  // Owned pages become free. A page that isn't owned is a broken invariant.
+  void Free(std::span<const int> pages);
+
+  // Owned pages become quarantined; quarantined ones free.
+  void Quarantine(std::span<const int> pages);
+  void EndQuarantine(std::span<const int> pages);
+
+  int page_count() const { return static_cast<int>(state_.size()); }
+  int free_pages() const { return free_count_; }
+  int owned_pages() const { return owned_count_; }
+  int quarantined_pages() const { return quarantined_count_; }
+
+  // I1, recounted from the states of all pages.
+  absl::Status CheckInvariants() const;
+
+ private:
+  enum class State : unsigned char { kFree, kOwned, kQuarantined };
+  void Move(std::span<const int> pages, State from, State to);
+
+  std::vector<State> state_;
+  std::vector<int> free_list_;  // A ring: pages leave at head_, come back at the tail.
+  size_t head_ = 0;
+  int free_count_ = 0;
+  int owned_count_ = 0;
+  int quarantined_count_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_KV_BLOCK_POOL_H_

@@ -1,0 +1,57 @@
+#include "common/kv/block_pool.h"
+
+#include <gtest/gtest.h>
+
+#include "common/base/random.h"
+
+namespace baton {
+namespace {
+
+TEST(BlockPoolTest, CountsSumThroughEveryMove) {
+  BlockPool pool(8);
+  const auto a = pool.Allocate(5);
+  ASSERT_TRUE(a.has_value());
+  EXPECT_FALSE(pool.Allocate(4).has_value());
+  pool.Quarantine(std::span(*a).first(2));
+  pool.Free(std::span(*a).subspan(2));
+  EXPECT_EQ(pool.free_pages(), 6);
+  EXPECT_EQ(pool.quarantined_pages(), 2);
+  EXPECT_FALSE(pool.Allocate(7).has_value()) << "quarantined pages are nobody's";
+  pool.EndQuarantine(std::span(*a).first(2));
+  EXPECT_EQ(pool.free_pages(), 8);
+  EXPECT_TRUE(pool.CheckInvariants().ok());
+}
+
+TEST(BlockPoolTest, NeverHandsOutAPageTwice) {
+  BlockPool pool(32);
+  Random random(7);
+  std::vector<std::vector<int>> held;
+  std::vector<int> owner(32, -1);
+  for (int step = 0; step < 10000; ++step) {
+    if (random.Chance(0.5)) {
+      auto pages = pool.Allocate(static_cast<int>(random.Below(6)));
+      if (!pages.has_value()) continue;
+      for (const int page : *pages) {
+        ASSERT_EQ(owner[page], -1);
+        owner[page] = step;
+      }
+      held.push_back(*pages);
+    } else if (!held.empty()) {
+      const size_t pick = random.Below(held.size());
+      for (const int page : held[pick]) owner[page] = -1;
+      pool.Free(held[pick]);
+      held.erase(held.begin() + static_cast<long>(pick));
+    }
+    ASSERT_TRUE(pool.CheckInvariants().ok());
+  }
+}
+
+TEST(BlockPoolDeathTest, DoubleFreeIsABrokenInvariant) {
+  BlockPool pool(2);
+  const auto pages = pool.Allocate(1);
+  pool.Free(*pages);
+  EXPECT_DEATH(pool.Free(*pages), "broken invariant");
+}
+
+}  // namespace
+}  // namespace baton

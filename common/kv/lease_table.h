@@ -1,0 +1,162 @@
+// The decode side of the KV hand-off: which writes are allowed, what has arrived, and when pages
+// that were written to may be used again. The shell asks it about every arriving header before a
+// byte is placed, so late or wrong data is refused, not repaired.
+//
+// States of a slot: FREE -> GRANTED -> COMMITTED -> (Revoke) -> FREE
+//                               \-> FAILED ----> (Revoke) -> DRAINING -> FREE
+// A revoked grant is drained once no placement into its pages is under way: data that comes later
+// has a stale generation and is refused, so with receiver-placed messages that is the whole fence
+// (reference: reuse before it, sglang#35049, vllm#32255). Every Revoke yields exactly one Drained.
+//
+// Lives on the thread that places bytes; not thread-safe. Times are microseconds of that thread's
+// clock.
+#ifndef COMMON_KV_LEASE_TABLE_H_
+#define COMMON_KV_LEASE_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/kv/types.h"
+
+namespace baton {
+
+// A run of whole pages of one stage's layers, as a writer announces it.
+struct KvDataHeader {
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+  uint64_t decode_incarnation = 0;
+  uint64_t writer_incarnation = 0;
+  LayerRange layers;
+  int first_page = 0;  // Index within the prompt's pages.
+  int page_count = 0;
+  uint64_t bytes = 0;     // page_count * BandBytes(layers), and the payload's length.
+  uint64_t checksum = 0;  // XXH3-64 of the payload.
+  auto operator<=>(const KvDataHeader&) const = default;
+};
+
+// A writer's statement that it has sent all of its layers. The last stage's carries the first
+// token.
+struct KvCommit {
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+  uint64_t decode_incarnation = 0;
+  uint64_t writer_incarnation = 0;
+  LayerRange layers;
+  int page_count = 0;         // Of the whole prompt.
+  uint64_t checksum_sum = 0;  // Of all its runs' checksums, modulo 2^64: independent of order.
+  bool has_first_token = false;
+  SampledToken first_token;
+  auto operator<=>(const KvCommit&) const = default;
+};
+
+struct KvGrant {
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+  std::vector<int> pages;         // The prompt's, in order; the decode's own ids.
+  std::vector<KvWriter> writers;  // Cover every layer exactly once (the decode core has checked).
+  int64_t deadline_us = kNeverUs;
+};
+
+// Where a run goes: band `layers` of each of `pages`, in payload order.
+struct KvPlacement {
+  std::vector<int> pages;
+  LayerRange layers;
+  uint64_t receipt = 0;  // Names this placement in OnPlaced; never 0.
+};
+
+// Why a header was refused; label of the metric and of the log line.
+enum class KvRefusal {
+  kUnknownSlot,
+  kStaleGeneration,
+  kWrongIncarnation,
+  kNotAWriter,  // Layers or writer's incarnation not in the grant.
+  kBadRange,    // Pages outside the prompt.
+  kBadLength,
+  kDuplicate,  // A page that has arrived or is arriving.
+  kConsumed,   // Committed or failed before.
+};
+const char* KvRefusalName(KvRefusal refusal);
+
+struct KvCommitted {
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+  SampledToken first_token;
+  uint64_t bytes = 0;
+};
+struct KvFailed {
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+  absl::Status status;  // Names the writer (leg "prefill") or the cause.
+};
+struct KvDrained {
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+};
+using LeaseEvent = std::variant<KvCommitted, KvFailed, KvDrained>;
+
+struct LeaseTableOptions {
+  InstanceRef self;
+  KvLayout layout;
+  uint32_t slots = 0;                   // Bounds the grants.
+  int64_t writer_lease_us = 3'000'000;  // Silence of a writer that ends its grants.
+};
+
+class LeaseTable {
+ public:
+  explicit LeaseTable(LeaseTableOptions options);
+
+  // Opens a grant. The slot must be free and the generation larger than any before: the decode core
+  // sees to both, so a breach is a broken invariant.
+  void Grant(KvGrant grant, int64_t now_us);
+
+  // Ends a grant in whatever state; Drained follows, now or when the last placement ends. Unknown
+  // or stale (slot, generation): nothing.
+  void Revoke(uint32_t slot, uint64_t generation, std::vector<LeaseEvent>& events);
+
+  // Checks a header. On success the caller places `payload_bytes` bytes as the placement says and
+  // then calls OnPlaced exactly once; until then the pages are held.
+  // Errors: FAILED_PRECONDITION or INVALID_ARGUMENT; `refusal` says which check.
+  absl::StatusOr<KvPlacement> OnData(const KvDataHeader& header, size_t payload_bytes,
+                                     KvRefusal& refusal);
+
+  // `status`: of the transfer; `checksum`: of the bytes as placed.
+  void OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t checksum,
+                std::vector<LeaseEvent>& events);
+
+  // May come before the last data (messages of one writer may overtake each other).
+  absl::Status OnCommit(const KvCommit& commit, KvRefusal& refusal,
+                        std::vector<LeaseEvent>& events);
+
+  // A sign of life from a writer's data thread.
+  void OnHeartbeat(const InstanceRef& writer, int64_t now_us);
+
+  // Ends grants whose writer has been silent for the lease or whose deadline has passed.
+  void Tick(int64_t now_us, std::vector<LeaseEvent>& events);
+  int64_t NextDeadlineUs() const;
+
+  int active_grants() const;  // GRANTED or COMMITTED or FAILED: not yet revoked.
+  int draining() const;       // Revoked with placements under way.
+  bool AtRest() const { return active_grants() == 0 && draining() == 0; }  // I5
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Slot;
+  struct InFlight;
+  // lease_table.cc defines the rest; kept out of the header so that it can change freely.
+  LeaseTableOptions options_;
+  std::vector<Slot> slots_;
+  std::map<uint64_t, InFlight> in_flight_;        // By receipt; ordered for replay.
+  std::map<InstanceRef, int64_t> last_heard_us_;  // Writers of open grants.
+  uint64_t next_receipt_ = 1;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_KV_LEASE_TABLE_H_

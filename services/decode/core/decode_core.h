@@ -1,0 +1,140 @@
+// The decode service's decisions: reservation before prefill, admission, continuous batching, the
+// end of requests, and when pages come back. Event in, actions out; deterministic.
+//
+// A request: WAITING (for pages) -> RESERVED (ticket out) -> COMMITTED (KV and first token there)
+// -> RUNNING -> gone. Its terminal action (Finish, or a refused ReplyReserve) comes exactly once
+// (I2); its pages come back when the step that uses them is over and the lease table has drained.
+#ifndef SERVICES_DECODE_CORE_DECODE_CORE_H_
+#define SERVICES_DECODE_CORE_DECODE_CORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/kv/lease_table.h"
+#include "common/kv/types.h"
+
+namespace baton::decode {
+
+struct DecodeLimits {
+  InstanceRef self;
+  KvLayout layout;
+  int page_count = 0;
+  int max_running_requests = 0;  // Slots: reserved, committed and running together.
+  int max_queued_requests = 0;   // Waiting for pages or a slot.
+  int max_context_tokens = 0;
+  int vocab_size = 0;
+};
+
+// What ends a sequence, beside its deadline.
+struct StopRule {
+  int max_tokens = 0;  // >= 1; new tokens, the first included.
+  int min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<int32_t> eos_ids;   // The model's.
+  std::vector<int32_t> stop_ids;  // The client's; not subject to ignore_eos.
+};
+
+// ---- Events ----
+struct ReserveRequested {
+  uint64_t attempt_id = 0;
+  int prompt_tokens = 0;
+  StopRule stop;
+  std::vector<KvWriter> writers;
+  int64_t deadline_us = kNeverUs;
+};
+struct StreamOpened {  // Generate was called: tokens may be sent. Those before it are kept.
+  uint64_t attempt_id = 0;
+  uint64_t generation = 0;
+};
+struct AbortRequested {  // Abort, Release, or a stream or waiting Reserve call that was cancelled.
+  uint64_t attempt_id = 0;
+  absl::Status reason;  // What a still open stream is told; CANCELLED for the client's wish.
+};
+struct StepFinished {
+  struct Output {
+    uint64_t attempt_id = 0;
+    absl::StatusOr<SampledToken> token;  // An error ends this sequence alone.
+  };
+  uint64_t step = 0;
+  absl::Status status;  // Of the whole step: an error ends every sequence in it.
+  std::vector<Output> outputs;
+};
+struct Tick {};
+// Lease events come from the lease table on the data thread.
+using Event = std::variant<ReserveRequested, StreamOpened, AbortRequested, StepFinished, Tick,
+                           KvCommitted, KvFailed, KvDrained>;
+
+// ---- Actions, to be done in order ----
+struct ReplyReserve {
+  uint64_t attempt_id = 0;
+  absl::StatusOr<Ticket> ticket;  // RESOURCE_EXHAUSTED, ALREADY_EXISTS, DEADLINE_EXCEEDED, ...
+};
+struct GrantKv {
+  KvGrant grant;
+};
+struct RevokeKv {
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+};
+struct EmitToken {
+  uint64_t attempt_id = 0;
+  int index = 0;  // 0: the first token, sampled by the last prefill stage.
+  SampledToken token;
+};
+enum class FinishReason { kStop, kLength };
+struct Finish {  // To an open stream, or to one that opens later (kept until then or the deadline).
+  uint64_t attempt_id = 0;
+  absl::StatusOr<FinishReason> outcome;
+};
+// One decode step: for each sequence the token to feed, its position, and the pages of its context.
+struct RunStep {
+  struct Sequence {
+    uint64_t attempt_id = 0;
+    int32_t token = 0;
+    int position = 0;        // Of `token`: tokens before it in the context.
+    std::vector<int> pages;  // Cover positions [0, position].
+    int generated = 0;       // Tokens sampled so far, the first included.
+  };
+  uint64_t step = 0;
+  std::vector<Sequence> sequences;
+};
+using Action = std::variant<ReplyReserve, GrantKv, RevokeKv, EmitToken, Finish, RunStep>;
+
+struct DecodeLoad {
+  int waiting = 0;
+  int reserved = 0;  // Ticket out, KV not yet complete.
+  int running = 0;
+  int free_pages = 0;
+  int owned_pages = 0;
+  int quarantined_pages = 0;
+};
+
+// One step runs at a time (RunStep, then StepFinished); what arrives meanwhile joins the next one.
+class DecodeCore {
+ public:
+  explicit DecodeCore(DecodeLimits limits);
+  ~DecodeCore();
+
+  void Handle(const Event& event, int64_t now_us, std::vector<Action>& actions);
+
+  // When Tick is due, or kNeverUs.
+  int64_t NextDeadlineUs() const;
+
+  DecodeLoad load() const;
+  absl::Status CheckInvariants() const;
+  bool AtRest() const;  // I5: no request, no owned or quarantined page, no open grant.
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace baton::decode
+
+#endif  // SERVICES_DECODE_CORE_DECODE_CORE_H_

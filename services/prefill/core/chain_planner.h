@@ -1,0 +1,118 @@
+// Stage 0's decisions for its whole chain: which chunks of which prompts run next, on which pages,
+// and what ends. The only decision maker of a chain (rule 2): later stages apply its plans.
+//
+// A request: QUEUED -> OPEN (its first plan is out) -> SENT (its final plan is out) -> closed by
+// every stage -> gone. Its terminal action (FinishRequest) comes exactly once (I2). Its pages are
+// freed only when every stage has closed it.
+#ifndef SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
+#define SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/kv/types.h"
+#include "services/prefill/core/plan.h"
+
+namespace baton::prefill {
+
+struct PlannerLimits {
+  int page_size = 0;
+  int chunk_tokens = 0;  // Tokens per plan: a multiple of page_size, or INT_MAX for whole prompts.
+  int plan_window = 0;   // Plans issued and not yet done on the last stage. >= 1.
+  int stage0_lead = 2;   // Plans issued and not yet done on stage 0: k runs, k+1 waits.
+  int max_open_requests = 0;    // In the chain at once.
+  int max_queued_requests = 0;  // Beyond: RESOURCE_EXHAUSTED.
+  int max_context_tokens = 0;
+};
+
+// ---- Events ----
+struct ChainUp {  // Every stage is linked and ready under `epoch`.
+  uint64_t epoch = 0;
+  int stages = 0;
+  int page_count = 0;  // The smallest of the stages'.
+};
+struct ChainDown {  // A link broke or a member left: everything in the chain ends with `reason`.
+  absl::Status reason;  // Carries leg "prefill" and the instance.
+};
+struct StartRequested {
+  uint64_t attempt_id = 0;
+  int prompt_tokens = 0;
+  Ticket ticket;
+  int64_t deadline_us = kNeverUs;
+};
+struct AbortRequested {
+  uint64_t attempt_id = 0;
+  absl::Status reason;
+};
+struct StagePlanDone {
+  int stage = 0;
+  uint64_t epoch = 0;
+  PlanDone done;
+};
+struct StageRequestClosed {  // Not OK: the stage gave the request up (its KV could not be sent).
+  int stage = 0;
+  uint64_t epoch = 0;
+  RequestClosed closed;
+};
+struct Tick {};
+using PlannerEvent = std::variant<ChainUp, ChainDown, StartRequested, AbortRequested, StagePlanDone,
+                                  StageRequestClosed, Tick>;
+
+// ---- Actions ----
+struct IssuePlan {  // To every stage, stage 0 included, in this order.
+  Plan plan;
+};
+struct ChunkTiming {
+  int token_begin = 0;
+  int token_count = 0;
+  std::vector<PlanDone> stages;  // By stage.
+};
+struct PrefillOutcome {
+  std::vector<ChunkTiming> chunks;
+  int64_t queue_us = 0;
+  int64_t compute_us = 0;
+  int64_t kv_bytes = 0;
+  int64_t kv_transfer_us = 0;
+  int64_t kv_exposed_us = 0;
+};
+struct FinishRequest {
+  uint64_t attempt_id = 0;
+  absl::Status status;
+  PrefillOutcome outcome;  // As far as it came.
+};
+using PlannerAction = std::variant<IssuePlan, FinishRequest>;
+
+struct PlannerLoad {
+  int queued = 0;
+  int open = 0;
+  int64_t queued_tokens = 0;  // Not yet planned.
+  int free_pages = 0;
+  int owned_pages = 0;
+  int plans_in_flight = 0;
+};
+
+class ChainPlanner {
+ public:
+  explicit ChainPlanner(PlannerLimits limits);
+  ~ChainPlanner();
+
+  void Handle(const PlannerEvent& event, int64_t now_us, std::vector<PlannerAction>& actions);
+  int64_t NextDeadlineUs() const;
+
+  bool up() const;
+  PlannerLoad load() const;
+  absl::Status CheckInvariants() const;
+  bool AtRest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_

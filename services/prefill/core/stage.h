@@ -1,0 +1,143 @@
+// One stage of a chain: applies plans in order and exactly once, computes, passes activations on
+// under credits, and sends its layers' KV of every chunk towards the ticket's pages. It decides
+// nothing: a gap, a duplicate or a foreign epoch is an error that ends the epoch.
+//
+// Overlap: while plan k computes, the receive of k+1's activations is posted, and k-1's activations
+// and KV are being sent.
+#ifndef SERVICES_PREFILL_CORE_STAGE_H_
+#define SERVICES_PREFILL_CORE_STAGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/kv/types.h"
+#include "services/prefill/core/plan.h"
+
+namespace baton::prefill {
+
+struct StageOptions {
+  int stage = 0;  // 0 .. stages - 1
+  int stages = 1;
+  int page_size = 0;
+  int activation_credits = 2;  // Activation buffers on each link; >= 1.
+  int plan_limit = 64;         // Plans held and not yet computed; more is a protocol error.
+};
+
+// ---- Events ----
+struct EpochBegan {  // Hello was accepted and what ran of the old epoch is over.
+  uint64_t epoch = 0;
+};
+struct EpochEnded {};  // The link broke: drop everything. In-flight work still reports its end.
+struct PlanArrived {
+  Plan plan;
+};
+struct ActivationsArrived {  // For stage > 0: plan `number`'s input is in buffer number % credits.
+  uint64_t epoch = 0;
+  uint64_t number = 0;
+};
+struct CreditReturned {  // The next stage has consumed plan `number`'s activations.
+  uint64_t epoch = 0;
+  uint64_t number = 0;
+};
+struct ComputeFinished {
+  uint64_t epoch = 0;
+  uint64_t number = 0;
+  absl::Status status;  // An error ends the epoch: the stages' KV would differ from now on.
+  int64_t compute_us = 0;
+  // Last stage: for every final item, in plan order, its first token.
+  std::vector<absl::StatusOr<SampledToken>> first_tokens;
+};
+struct ActivationsSent {  // The output buffer of plan `number` may be used again.
+  uint64_t epoch = 0;
+  uint64_t number = 0;
+  absl::Status status;
+};
+struct KvSent {  // A SendKv or SendCommit has ended; its pages are no longer read.
+  uint64_t epoch = 0;
+  uint64_t send_id = 0;
+  absl::Status status;
+  int64_t transfer_us = 0;
+};
+using StageEvent = std::variant<EpochBegan, EpochEnded, PlanArrived, ActivationsArrived,
+                                CreditReturned, ComputeFinished, ActivationsSent, KvSent>;
+
+// ---- Actions ----
+// Run the plan's items through this stage's layers: input buffer number % credits (stage > 0),
+// output buffer number % 2 (not the last stage).
+struct RunCompute {
+  struct Item {
+    PlanItem item;
+    std::vector<int> pages;  // Cover [0, token_begin + token_count).
+  };
+  uint64_t epoch = 0;
+  uint64_t number = 0;
+  std::vector<Item> items;
+};
+struct SendActivations {
+  uint64_t epoch = 0;
+  uint64_t number = 0;
+  int token_count = 0;
+};
+struct ReturnCredit {  // To the previous stage.
+  uint64_t epoch = 0;
+  uint64_t number = 0;
+};
+struct SendKv {
+  uint64_t epoch = 0;
+  uint64_t send_id = 0;
+  uint64_t attempt_id = 0;
+  Ticket ticket;
+  int first_page = 0;      // Index within the prompt.
+  std::vector<int> pages;  // This stage's pages with the bytes, in order.
+};
+struct SendCommit {
+  uint64_t epoch = 0;
+  uint64_t send_id = 0;
+  uint64_t attempt_id = 0;
+  Ticket ticket;
+  std::optional<SampledToken> first_token;  // Last stage only.
+};
+struct ReportPlanDone {
+  uint64_t epoch = 0;
+  PlanDone done;
+};
+struct ReportRequestClosed {
+  uint64_t epoch = 0;
+  RequestClosed closed;
+};
+struct EndEpoch {  // A protocol or compute error: break the link with this status.
+  absl::Status status;
+};
+using StageAction = std::variant<RunCompute, SendActivations, ReturnCredit, SendKv, SendCommit,
+                                 ReportPlanDone, ReportRequestClosed, EndEpoch>;
+
+// Why the stage is not computing; label of the idle metric.
+enum class IdleReason { kNone, kBubble, kInput, kCredit, kTransfer };
+
+// One computation at a time. The checksum sum of a request's runs belongs to the shell, which sees
+// the bytes.
+class Stage {
+ public:
+  explicit Stage(StageOptions options);
+  ~Stage();
+
+  void Handle(const StageEvent& event, int64_t now_us, std::vector<StageAction>& actions);
+
+  IdleReason idle_reason() const;
+  bool Quiet() const;   // Nothing computing or being sent: a new epoch may begin.
+  bool AtRest() const;  // Quiet, and no open request or plan.
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CORE_STAGE_H_

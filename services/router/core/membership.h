@@ -1,0 +1,126 @@
+// Which workers there are, whether they fit together, and which (chain, decode) pairs can serve.
+// Leases are renewed by heartbeats; a silent worker is lost after `lease_us`. Deterministic; the
+// router core owns it.
+#ifndef SERVICES_ROUTER_CORE_MEMBERSHIP_H_
+#define SERVICES_ROUTER_CORE_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/kv/types.h"
+
+namespace baton::router {
+
+enum class Role { kPrefill, kDecode };
+
+// What must agree before KV may pass between two workers; see proto/baton/v1/cluster.proto.
+struct ModelFingerprint {
+  uint64_t config_hash = 0;
+  std::map<int, uint64_t> layer_hashes;
+  uint64_t embedding_hash = 0;  // 0: not held.
+  uint64_t head_hash = 0;       // 0: not held.
+  std::string dtype;
+  KvLayout kv_layout;
+  uint32_t protocol_version = 0;
+};
+
+struct WorkerInfo {
+  InstanceRef instance;
+  Role role = Role::kPrefill;
+  std::string grpc_address;
+  std::string data_address;
+  LayerRange layers;
+  std::string chain_id;  // Prefill only, as are pp_rank and pp_size.
+  int pp_rank = 0;
+  int pp_size = 1;
+  ModelFingerprint fingerprint;
+  int page_count = 0;
+  int max_running_requests = 0;
+  int max_context_tokens = 0;
+};
+
+struct WorkerLoad {
+  int running_requests = 0;
+  int queued_requests = 0;
+  int64_t queued_tokens = 0;
+  int free_pages = 0;
+  int quarantined_pages = 0;
+};
+
+struct Worker {
+  WorkerInfo info;
+  WorkerLoad load;
+  bool ready = false;
+  bool draining = false;
+  uint64_t joined_version = 0;   // View version that first held this incarnation.
+  uint64_t applied_version = 0;  // View version that it has connected to.
+  int64_t lease_until_us = 0;
+};
+
+// A chain whose stages are all present and wired. Stage 0 takes its requests.
+struct Chain {
+  std::string chain_id;
+  std::vector<KvWriter> stages;  // In order; cover all layers.
+  InstanceRef stage0;
+  WorkerLoad load;  // Stage 0's.
+  bool draining = false;
+};
+
+struct Pair {
+  Chain chain;
+  InstanceRef decode;
+  WorkerLoad decode_load;
+};
+
+struct MembershipOptions {
+  int64_t lease_us = 2'000'000;
+  int max_workers = 4096;
+};
+
+class Membership {
+ public:
+  explicit Membership(MembershipOptions options);
+
+  // Joins or replaces an older incarnation (which is then lost and returned in `lost`). Refused
+  // with FAILED_PRECONDITION, naming the property, the worker and both values, when it doesn't fit
+  // those that are here: model config, weights of a shared layer, dtype, page size and shape,
+  // protocol version, chain geometry (pp_size, rank taken by a live other instance, layers that
+  // overlap or leave a gap to a neighbour). INVALID_ARGUMENT for malformed fields.
+  absl::Status Register(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
+
+  // NOT_FOUND for an unknown instance or another incarnation.
+  absl::Status Heartbeat(const InstanceRef& instance, uint64_t applied_version, bool ready,
+                         const WorkerLoad& load, int64_t now_us);
+
+  absl::Status Drain(const std::string& instance_id);
+
+  // Removes the workers whose lease is over.
+  std::vector<Worker> Expire(int64_t now_us);
+  // Removes one incarnation at once (its connection broke for good); false if it is not here.
+  bool Remove(const InstanceRef& instance, std::vector<Worker>& lost);
+  int64_t NextDeadlineUs() const;
+
+  // Grows with every join and loss.
+  uint64_t view_version() const { return view_version_; }
+  std::vector<Worker> Workers() const;  // By instance id.
+  const Worker* Find(const InstanceRef& instance) const;
+
+  // Pairs that can take a request now: every stage of the chain and the decode ready, none
+  // draining, and every stage's applied view holds the decode (so its endpoint stands), and the
+  // decode's applied view holds every stage.
+  std::vector<Pair> ReadyPairs() const;
+
+ private:
+  MembershipOptions options_;
+  uint64_t view_version_ = 1;
+  std::map<std::string, Worker> workers_;  // By instance id.
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_CORE_MEMBERSHIP_H_

@@ -1,0 +1,189 @@
+// The router's decisions: admission, pairing, and each request as one transaction over two legs.
+// Event in, actions out; deterministic.
+//
+// A transaction: ADMITTED -> RESERVING (Decode.Reserve) -> PREFILLING (stream open, Prefill.Start
+// sent) -> DECODING (first token seen) -> done. Either leg's failure ends the other at once. A
+// failure before the first token reached the client is retried once on another pair within the
+// deadline; the client hears exactly one terminal FinishClient (I2).
+#ifndef SERVICES_ROUTER_CORE_ROUTER_CORE_H_
+#define SERVICES_ROUTER_CORE_ROUTER_CORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/kv/types.h"
+#include "services/router/core/membership.h"
+
+namespace baton::router {
+
+enum class Policy { kRoundRobin, kLeastLoad };
+
+struct RouterLimits {
+  uint64_t attempt_seed = 0;  // High half of attempt ids: differs between incarnations of a router.
+  int max_requests = 0;       // In flight; beyond: RESOURCE_EXHAUSTED.
+  int max_attempts = 2;
+  Policy policy = Policy::kLeastLoad;
+  MembershipOptions membership;
+};
+
+// ---- Events: the cluster ----
+struct RegisterRequested {
+  uint64_t call = 0;  // Names the RPC in the reply.
+  WorkerInfo worker;
+};
+struct HeartbeatReceived {
+  uint64_t call = 0;
+  InstanceRef instance;
+  uint64_t view_version = 0;
+  bool ready = false;
+  WorkerLoad load;
+};
+struct DrainRequested {
+  uint64_t call = 0;
+  std::string instance_id;
+};
+// ---- Events: clients ----
+struct ClientRequested {
+  uint64_t client = 0;     // The shell's handle, unique.
+  std::string request_id;  // Unique among those in flight, else ALREADY_EXISTS.
+  int prompt_tokens = 0;   // The shell keeps the tokens and parameters.
+  int max_tokens = 0;
+  int64_t deadline_us = kNeverUs;
+};
+struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
+  uint64_t client = 0;
+};
+struct AbortCalled {  // Inference.Abort: the client is told FinishReason abort.
+  uint64_t call = 0;
+  std::string request_id;
+};
+struct StopMatched {  // The shell has seen a stop string in the text: the answer is complete.
+  uint64_t client = 0;
+};
+// ---- Events: legs; events of an attempt that is over are ignored ----
+struct ReserveReplied {
+  uint64_t attempt_id = 0;
+  absl::StatusOr<Ticket> ticket;
+};
+struct TokenReceived {
+  uint64_t attempt_id = 0;
+  SampledToken token;
+};
+enum class DecodeFinish { kStop, kLength };
+struct DecodeEnded {  // The decode stream's end; an error carries leg and instance.
+  uint64_t attempt_id = 0;
+  absl::StatusOr<DecodeFinish> outcome;
+};
+struct PrefillEnded {  // Start's answer.
+  uint64_t attempt_id = 0;
+  absl::Status status;
+};
+struct Tick {};
+using Event = std::variant<RegisterRequested, HeartbeatReceived, DrainRequested, ClientRequested,
+                           ClientGone, AbortCalled, StopMatched, ReserveReplied, TokenReceived,
+                           DecodeEnded, PrefillEnded, Tick>;
+
+// ---- Actions ----
+struct ReplyRegister {
+  uint64_t call = 0;
+  absl::Status status;
+};
+struct ReplyHeartbeat {
+  uint64_t call = 0;
+  absl::Status status;
+  uint64_t view_version = 0;
+  bool view_changed = false;  // `workers` is meaningful.
+  std::vector<WorkerInfo> workers;
+};
+struct ReplyDrain {
+  uint64_t call = 0;
+  absl::Status status;
+};
+struct ReplyAbort {
+  uint64_t call = 0;
+  absl::Status status;
+};
+struct Reserve {
+  uint64_t attempt_id = 0;
+  uint64_t client = 0;  // Whose tokens and parameters to send.
+  InstanceRef decode;
+  std::vector<KvWriter> writers;
+  int64_t deadline_us = kNeverUs;
+};
+struct OpenStream {
+  uint64_t attempt_id = 0;
+  InstanceRef decode;
+  uint64_t generation = 0;
+  int64_t deadline_us = kNeverUs;
+};
+struct StartPrefill {
+  uint64_t attempt_id = 0;
+  uint64_t client = 0;
+  InstanceRef stage0;
+  Ticket ticket;
+  int64_t deadline_us = kNeverUs;
+};
+struct AbortPrefill {  // Cancel Start's call and send Abort.
+  uint64_t attempt_id = 0;
+  InstanceRef stage0;
+  std::string reason;
+};
+struct AbortDecode {  // Cancel Reserve's call or the stream, and send Abort.
+  uint64_t attempt_id = 0;
+  InstanceRef decode;
+  std::string reason;
+};
+struct EmitToken {
+  uint64_t client = 0;
+  SampledToken token;
+};
+enum class FinishReason { kStop, kLength, kAbort };
+struct FinishClient {
+  uint64_t client = 0;
+  absl::StatusOr<FinishReason> outcome;  // An error carries leg and instance.
+  int attempts = 0;
+  std::string chain_id;  // Of the last attempt; empty if none was paired.
+  std::string decode_instance;
+};
+// The attempt that a client's answer now comes from; the shell maps leg reports to clients by it.
+using Action =
+    std::variant<ReplyRegister, ReplyHeartbeat, ReplyDrain, ReplyAbort, Reserve, OpenStream,
+                 StartPrefill, AbortPrefill, AbortDecode, EmitToken, FinishClient>;
+
+struct RouterLoad {
+  int in_flight = 0;
+  int reserving = 0;
+  int prefilling = 0;
+  int decoding = 0;
+  int64_t retries_prefill_total = 0;  // By the leg that failed.
+  int64_t retries_decode_total = 0;
+};
+
+class RouterCore {
+ public:
+  explicit RouterCore(RouterLimits limits);
+  ~RouterCore();
+
+  void Handle(const Event& event, int64_t now_us, std::vector<Action>& actions);
+  int64_t NextDeadlineUs() const;
+
+  const Membership& membership() const;
+  RouterLoad load() const;
+  absl::Status CheckInvariants() const;
+  bool AtRest() const;  // No transaction, no attempt.
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_CORE_ROUTER_CORE_H_
