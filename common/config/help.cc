@@ -1,0 +1,205 @@
+// What the table says to people: --help, `baton validate` and docs/options.md.
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/config/option_table.h"
+#include "common/config/options.h"
+
+namespace baton::config {
+namespace {
+
+constexpr size_t kColumns = 80;
+constexpr char kMask[] = "********";
+
+const char* CommandName(Command command) {
+  switch (command) {
+    case Command::kRouter:
+      return "router";
+    case Command::kWorker:
+      return "worker";
+    case Command::kUp:
+      return "up";
+    case Command::kValidate:
+      return "validate";
+    case Command::kModelInfo:
+      return "model info";
+    case Command::kModelMake:
+      return "model make";
+  }
+  return "";
+}
+
+// Breaks `text` between words so that lines, indented by `indent`, stay within kColumns.
+std::string Wrap(const std::string& text, size_t indent) {
+  const std::string margin(indent, ' ');
+  std::string result;
+  std::string line = margin;
+  for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    if (line.size() > indent && line.size() + 1 + word.size() > kColumns) {
+      absl::StrAppend(&result, line, "\n");
+      line = margin;
+    }
+    absl::StrAppend(&line, line.size() > indent ? " " : "", word);
+  }
+  return absl::StrCat(result, line, "\n");
+}
+
+std::string Placeholder(const Option& option) {
+  if (option.is_bool()) return "[=true|false]";
+  if (!option.spec->allowed().empty()) {
+    return absl::StrCat(" ", absl::StrJoin(option.spec->allowed(), "|"));
+  }
+  return option.is_number() ? " N" : " TEXT";
+}
+
+// "0 to 65535", "auto, shm, tcp"; empty if anything goes.
+std::string RangeText(const Option& option) {
+  const v1::OptionSpec& spec = *option.spec;
+  if (option.is_bool()) return "true, false";
+  if (!spec.allowed().empty()) return absl::StrJoin(spec.allowed(), ", ");
+  if (!option.is_number()) return "";
+  if (!spec.has_maximum()) return absl::StrCat("at least ", spec.minimum());
+  return absl::StrCat(spec.minimum(), " to ", spec.maximum());
+}
+
+// "default 0; 30001 for router": one default, then the roles where another holds.
+std::string AllDefaults(const Option& option) {
+  std::string text = option.spec->default_value();
+  for (const auto& entry : option.spec->default_for()) {
+    absl::StrAppend(&text, "; ", entry.value(), " for ", RoleName(entry.role()));
+  }
+  return text;
+}
+
+std::string HelpOf(const Option& option) {
+  std::string flags = absl::StrCat("--", option.flag);
+  for (const std::string& alias : option.spec->alias()) absl::StrAppend(&flags, ", --", alias);
+  std::vector<std::string> facts;
+  if (option.is_number() && option.spec->allowed().empty()) facts.push_back(RangeText(option));
+  if (!option.spec->unit().empty()) {
+    if (facts.empty()) {
+      facts.push_back(option.spec->unit());
+    } else {
+      absl::StrAppend(&facts.back(), " ", option.spec->unit());
+    }
+  }
+  const std::string defaults = AllDefaults(option);
+  if (!defaults.empty()) facts.push_back(absl::StrCat("default ", defaults));
+  std::string text = option.spec->help();
+  if (!facts.empty()) absl::StrAppend(&text, " (", absl::StrJoin(facts, "; "), ")");
+  return absl::StrCat("  ", flags, Placeholder(option), "\n", Wrap(text, 6));
+}
+
+bool Mentions(const Option& option, const std::string& word) {
+  const std::string lower = absl::AsciiStrToLower(word);
+  const std::string all = absl::AsciiStrToLower(
+      absl::StrCat(option.flag, " ", option.name, " ", absl::StrJoin(option.spec->alias(), " "),
+                   " ", option.spec->group(), " ", option.spec->help()));
+  return absl::StrContains(all, lower);
+}
+
+// Making a model is all that `model make` does; `model info` shares its role but none of these.
+bool Shown(const Option& option, Command command) {
+  if (!AppliesTo(option, command)) return false;
+  const bool for_making = option.spec->group() == "Making a model";
+  if (command == Command::kModelInfo) return !for_making;
+  if (command == Command::kModelMake) return option.name != "model_path";
+  return true;
+}
+
+std::string MarkdownRow(const Option& option) {
+  std::vector<std::string> flags = {absl::StrCat("`--", option.flag, "`")};
+  for (const std::string& alias : option.spec->alias()) {
+    flags.push_back(absl::StrCat("`--", alias, "`"));
+  }
+  const std::string defaults = AllDefaults(option);
+  return absl::StrCat("| ", absl::StrJoin(flags, ", "), " | ", defaults, " | ", RangeText(option),
+                      " | ", option.spec->unit(), " | ", RolesText(option), " | ",
+                      absl::StrReplaceAll(option.spec->help(), {{"|", "\\|"}}), " |\n");
+}
+
+}  // namespace
+
+std::string HelpText(Command command, const std::string& word) {
+  std::string options;
+  std::string group;
+  for (const Option& option : OptionTable()) {
+    if (!Shown(option, command) || !Mentions(option, word)) continue;
+    if (option.spec->group() != group) {
+      group = option.spec->group();
+      absl::StrAppend(&options, "\n", group, ":\n");
+    }
+    absl::StrAppend(&options, HelpOf(option));
+  }
+  const char* const name = CommandName(command);
+  if (options.empty()) {
+    return absl::StrCat("No option of baton ", name, " mentions '", word,
+                        "'; --help lists all of them.\n");
+  }
+  return absl::StrCat("Usage: baton ", name, " [OPTION]...\n", options, "\n",
+                      Wrap("An option --some-name is also the environment variable "
+                           "BATON_SOME_NAME and the key some_name of the YAML file that --config "
+                           "names. A flag wins over a variable, a variable over the file. Numbers "
+                           "may end in k, m, g (thousands) or K, M, G (powers of 1024). "
+                           "--help=WORD shows the options that mention WORD.",
+                           0));
+}
+
+std::string EffectiveText(const ParsedOptions& options) {
+  struct Row {
+    std::string name, value, source;
+  };
+  std::vector<Row> rows;
+  size_t name_width = 0;
+  size_t value_width = 0;
+  for (const Option& option : OptionTable()) {
+    const auto source = options.sources.find(option.name);
+    if (source == options.sources.end()) continue;
+    std::string value = ValueText(option, options.values);
+    if (option.spec->secret() && !value.empty()) value = kMask;
+    if (value.empty()) value = "-";
+    rows.push_back({option.name, value, SourceText(source->second)});
+    name_width = std::max(name_width, option.name.size());
+    value_width = std::max(value_width, value.size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    absl::StrAppend(&text, row.name, std::string(name_width + 2 - row.name.size(), ' '), row.value,
+                    std::string(value_width + 2 - row.value.size(), ' '), row.source, "\n");
+  }
+  return text;
+}
+
+std::string OptionsMarkdown() {
+  std::string text =
+      "# Options\n\n"
+      "Generated from `proto/baton/v1/config.proto` by\n"
+      "`bazel run //tools/docs:generate_docs -- options > docs/options.md`; do not edit.\n\n"
+      "Every option is a flag, an environment variable and a YAML key: `--page-size 64`,\n"
+      "`--page-size=64`, `BATON_PAGE_SIZE=64`, or `page_size: 64` in the file that `--config`\n"
+      "names. A flag wins over a variable, a variable over the file, the file over the default.\n"
+      "A boolean flag needs no value. Numbers may end in `k`, `m`, `g` (thousands, millions,\n"
+      "billions) or `K`, `M`, `G` (powers of 1024). Unknown names are refused. In the environment\n"
+      "and the file, which processes may share, an option of another role is skipped; as a flag "
+      "it\n"
+      "is refused. Roles prefill and decode are `baton worker --disaggregation-mode=...`; `baton\n"
+      "validate` takes every option but those of model.\n";
+  std::string group;
+  for (const Option& option : OptionTable()) {
+    if (option.spec->group() != group) {
+      group = option.spec->group();
+      absl::StrAppend(&text, "\n## ", group, "\n\n",
+                      "| Flag | Default | Values | Unit | Roles | Meaning |\n",
+                      "|---|---|---|---|---|---|\n");
+    }
+    absl::StrAppend(&text, MarkdownRow(option));
+  }
+  return text;
+}
+
+}  // namespace baton::config

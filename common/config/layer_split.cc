@@ -1,0 +1,66 @@
+#include "common/config/layer_split.h"
+
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+
+namespace baton::config {
+namespace {
+
+constexpr char kField[] = "pp_layer_partition";
+
+std::vector<int64_t> EvenShares(int64_t layers, int64_t pp_size) {
+  std::vector<int64_t> shares(pp_size, layers / pp_size);
+  const int64_t larger = layers % pp_size;
+  for (int64_t stage = pp_size - larger; stage < pp_size; ++stage) ++shares[stage];
+  return shares;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition) {
+  std::vector<int64_t> shares;
+  for (const absl::string_view part : absl::StrSplit(partition, ',')) {
+    int64_t share = 0;
+    // A bound far above any model keeps sums from overflowing.
+    if (!absl::SimpleAtoi(part, &share) || share < 1 || share > 65536) {
+      return InvalidField(kField, absl::StrCat("got '", part, "' in '", partition,
+                                               "'; expected counts of at least 1, such as 3,3,4"));
+    }
+    shares.push_back(share);
+  }
+  return shares;
+}
+
+absl::StatusOr<std::vector<LayerRange>> SplitLayers(int64_t layers, int64_t pp_size,
+                                                    const std::string& partition) {
+  if (pp_size < 1 || pp_size > layers) {
+    return InvalidField("pp_size", absl::StrCat("got ", pp_size, " stages for ", layers,
+                                                " layers; expected from 1 to the layers"));
+  }
+  std::vector<int64_t> shares = EvenShares(layers, pp_size);
+  if (!partition.empty()) {
+    BATON_ASSIGN_OR_RETURN(shares, ParsePartition(partition));
+  }
+  if (static_cast<int64_t>(shares.size()) != pp_size) {
+    return InvalidField(kField, absl::StrCat("'", partition, "' has ", shares.size(),
+                                             " stages; expected pp_size = ", pp_size));
+  }
+  std::vector<LayerRange> ranges;
+  int64_t first = 0;
+  for (const int64_t share : shares) {
+    ranges.push_back({first, share});
+    first += share;
+  }
+  if (first != layers) {
+    return InvalidField(kField, absl::StrCat("'", partition, "' sums to ", first,
+                                             "; expected the model's ", layers, " layers"));
+  }
+  return ranges;
+}
+
+}  // namespace baton::config

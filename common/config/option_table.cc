@@ -1,0 +1,243 @@
+#include "common/config/option_table.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+
+namespace baton::config {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+
+std::vector<Option> BuildTable() {
+  std::vector<Option> table;
+  const google::protobuf::Descriptor* message = v1::Options::descriptor();
+  for (int i = 0; i < message->field_count(); ++i) {
+    const FieldDescriptor* field = message->field(i);
+    BATON_CHECK(field->options().HasExtension(v1::spec)) << field->full_name() << " has no spec";
+    Option option;
+    option.field = field;
+    option.spec = &field->options().GetExtension(v1::spec);
+    option.name = field->name();
+    option.flag = absl::StrReplaceAll(option.name, {{"_", "-"}});
+    option.variable = absl::StrCat("BATON_", absl::AsciiStrToUpper(option.name));
+    table.push_back(std::move(option));
+  }
+  return table;
+}
+
+template <typename Predicate>
+const Option* Find(Predicate matches) {
+  const std::vector<Option>& table = OptionTable();
+  const auto found = std::find_if(table.begin(), table.end(), matches);
+  return found == table.end() ? nullptr : &*found;
+}
+
+// Multiplier of a suffix; lower case is decimal and upper case binary. 0: not a suffix.
+int64_t SuffixScale(char suffix) {
+  switch (suffix) {
+    case 'k':
+      return 1'000;
+    case 'm':
+      return 1'000'000;
+    case 'g':
+      return 1'000'000'000;
+    case 'K':
+      return int64_t{1} << 10;
+    case 'M':
+      return int64_t{1} << 20;
+    case 'G':
+      return int64_t{1} << 30;
+    default:
+      return 0;
+  }
+}
+
+// [-]digits[suffix]; false if `text` is anything else or does not fit.
+bool ParseNumber(const std::string& text, int64_t* number) {
+  std::string digits = text;
+  int64_t scale = 1;
+  if (!digits.empty() && SuffixScale(digits.back()) != 0) {
+    scale = SuffixScale(digits.back());
+    digits.pop_back();
+  }
+  const bool negative = !digits.empty() && digits.front() == '-';
+  if (negative) digits.erase(0, 1);
+  if (digits.empty()) return false;
+  int64_t value = 0;
+  for (const char c : digits) {
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) return false;
+    if (__builtin_mul_overflow(value, int64_t{10}, &value)) return false;
+    if (__builtin_add_overflow(value, int64_t{c - '0'}, &value)) return false;
+  }
+  if (__builtin_mul_overflow(value, negative ? -scale : scale, &value)) return false;
+  *number = value;
+  return true;
+}
+
+bool IsAllowed(const Option& option, const std::string& text) {
+  const auto& allowed = option.spec->allowed();
+  return allowed.empty() || std::find(allowed.begin(), allowed.end(), text) != allowed.end();
+}
+
+bool InRange(const Option& option, int64_t number) {
+  const v1::OptionSpec& spec = *option.spec;
+  if (spec.has_minimum() && number < spec.minimum()) return false;
+  if (spec.has_maximum() && number > spec.maximum()) return false;
+  return IsAllowed(option, absl::StrCat(number));
+}
+
+// False if `text` is not a value of the option.
+bool StoreValue(const Option& option, const std::string& text, v1::Options* values) {
+  const google::protobuf::Reflection* reflection = values->GetReflection();
+  switch (option.field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      if (text != "true" && text != "false") return false;
+      reflection->SetBool(values, option.field, text == "true");
+      return true;
+    case FieldDescriptor::CPPTYPE_INT64: {
+      int64_t number = 0;
+      if (!ParseNumber(text, &number) || !InRange(option, number)) return false;
+      reflection->SetInt64(values, option.field, number);
+      return true;
+    }
+    case FieldDescriptor::CPPTYPE_STRING:
+      if (!IsAllowed(option, text) || text.find('\0') != std::string::npos) return false;
+      reflection->SetString(values, option.field, text);
+      return true;
+    default:
+      BATON_CHECK(false) << option.name << ": options are int64, bool or string";
+      return false;
+  }
+}
+
+// Levenshtein's distance; words are short.
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+bool Option::is_bool() const { return field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL; }
+bool Option::is_number() const { return field->cpp_type() == FieldDescriptor::CPPTYPE_INT64; }
+
+const std::vector<Option>& OptionTable() {
+  static const std::vector<Option>* const table = new std::vector<Option>(BuildTable());
+  return *table;
+}
+
+const Option* FindByName(const std::string& name) {
+  return Find([&](const Option& option) { return option.name == name; });
+}
+
+const Option* FindByFlag(const std::string& flag) {
+  return Find([&](const Option& option) {
+    const auto& aliases = option.spec->alias();
+    return option.flag == flag || std::find(aliases.begin(), aliases.end(), flag) != aliases.end();
+  });
+}
+
+const Option* FindByVariable(const std::string& variable) {
+  return Find([&](const Option& option) { return option.variable == variable; });
+}
+
+bool AppliesTo(const Option& option, Role role) {
+  const auto& roles = option.spec->roles();
+  const auto has = [&](int r) { return std::find(roles.begin(), roles.end(), r) != roles.end(); };
+  if (role != v1::OptionSpec::VALIDATE) return has(role);
+  return has(v1::OptionSpec::ROUTER) || has(v1::OptionSpec::PREFILL) ||
+         has(v1::OptionSpec::DECODE) || has(v1::OptionSpec::UP);
+}
+
+bool AppliesTo(const Option& option, Command command) {
+  switch (command) {
+    case Command::kRouter:
+      return AppliesTo(option, v1::OptionSpec::ROUTER);
+    case Command::kWorker:
+      return AppliesTo(option, v1::OptionSpec::PREFILL) ||
+             AppliesTo(option, v1::OptionSpec::DECODE);
+    case Command::kUp:
+      return AppliesTo(option, v1::OptionSpec::UP);
+    case Command::kValidate:
+      return AppliesTo(option, v1::OptionSpec::VALIDATE);
+    case Command::kModelInfo:
+    case Command::kModelMake:
+      return AppliesTo(option, v1::OptionSpec::MODEL);
+  }
+  return false;
+}
+
+std::string RolesText(const Option& option) {
+  return absl::StrJoin(option.spec->roles(), ", ", [](std::string* out, int role) {
+    out->append(RoleName(static_cast<Role>(role)));
+  });
+}
+
+std::string DefaultText(const Option& option, Role role) {
+  for (const auto& entry : option.spec->default_for()) {
+    if (entry.role() == role) return entry.value();
+  }
+  return option.spec->default_value();
+}
+
+std::string ExpectedText(const Option& option) {
+  const v1::OptionSpec& spec = *option.spec;
+  if (option.is_bool()) return "true or false";
+  if (!spec.allowed().empty()) return absl::StrCat("one of ", absl::StrJoin(spec.allowed(), ", "));
+  if (!option.is_number()) return "text";
+  if (spec.has_minimum() && spec.has_maximum()) {
+    return absl::StrCat("a whole number from ", spec.minimum(), " to ", spec.maximum());
+  }
+  if (spec.has_minimum()) return absl::StrCat("a whole number of at least ", spec.minimum());
+  return "a whole number";
+}
+
+absl::Status SetOption(const Option& option, const std::string& text, const std::string& source,
+                       v1::Options* values) {
+  if (StoreValue(option, text, values)) return absl::OkStatus();
+  const std::string shown = option.spec->secret() ? "(hidden)" : absl::StrCat("'", text, "'");
+  return InvalidField(option.name, absl::StrCat("got ", shown, " from ", source, "; expected ",
+                                                ExpectedText(option)));
+}
+
+std::string ValueText(const Option& option, const v1::Options& values) {
+  const google::protobuf::Reflection* reflection = values.GetReflection();
+  if (option.is_bool()) return reflection->GetBool(values, option.field) ? "true" : "false";
+  if (option.is_number()) return absl::StrCat(reflection->GetInt64(values, option.field));
+  return reflection->GetString(values, option.field);
+}
+
+std::string DidYouMean(const std::string& word, const std::vector<std::string>& candidates) {
+  // A long word may be far off and still be meant: a third of its letters, two at least.
+  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+  const std::string* best = nullptr;
+  for (const std::string& candidate : candidates) {
+    // The start of a name counts as one typing error, so that --page finds --page-size.
+    const bool is_start = word.size() >= 3 && candidate.compare(0, word.size(), word) == 0;
+    const size_t distance = is_start ? 1 : EditDistance(word, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = &candidate;
+    }
+  }
+  return best == nullptr ? "" : absl::StrCat(" (did you mean '", *best, "'?)");
+}
+
+}  // namespace baton::config

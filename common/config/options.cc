@@ -1,0 +1,181 @@
+#include "common/config/options.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/config/option_sources.h"
+#include "common/config/option_table.h"
+
+namespace baton::config {
+namespace {
+
+Role FixedRole(Command command) {
+  switch (command) {
+    case Command::kRouter:
+      return v1::OptionSpec::ROUTER;
+    case Command::kWorker:
+      return v1::OptionSpec::ROLE_UNSPECIFIED;  // WorkerRole decides.
+    case Command::kUp:
+      return v1::OptionSpec::UP;
+    case Command::kValidate:
+      return v1::OptionSpec::VALIDATE;
+    case Command::kModelInfo:
+    case Command::kModelMake:
+      return v1::OptionSpec::MODEL;
+  }
+  return v1::OptionSpec::ROLE_UNSPECIFIED;
+}
+
+// A worker's role, from the mode alone: the defaults of all other options hang on it.
+absl::StatusOr<Role> WorkerRole(const Assignments& assignments) {
+  const Option& mode = *FindByName("disaggregation_mode");
+  v1::Options options;
+  const auto found = assignments.find(mode.name);
+  if (found != assignments.end()) {
+    BATON_RETURN_IF_ERROR(
+        SetOption(mode, found->second.text, SourceText(found->second.source), &options));
+  }
+  if (options.disaggregation_mode() == "prefill") return v1::OptionSpec::PREFILL;
+  if (options.disaggregation_mode() == "decode") return v1::OptionSpec::DECODE;
+  return InvalidField(mode.name,
+                      "a worker needs --disaggregation-mode=prefill or decode; null, both in one "
+                      "process, comes with a later version");
+}
+
+// Sets what is given and applies to the role; checks the rest as well, since a wrong value in a
+// shared file is wrong whichever process reads it.
+absl::Status Assign(const Assignments& assignments, ParsedOptions* parsed) {
+  v1::Options other_roles;
+  for (const auto& [name, assignment] : assignments) {
+    const Option& option = *FindByName(name);
+    const bool applies = AppliesTo(option, parsed->role);
+    if (!applies && assignment.source.kind == OptionSource::Kind::kFlag) {
+      return InvalidField(
+          name, absl::StrCat(assignment.source.where, " is not an option of ",
+                             RoleName(parsed->role), "; it applies to ", RolesText(option)));
+    }
+    BATON_RETURN_IF_ERROR(SetOption(option, assignment.text, SourceText(assignment.source),
+                                    applies ? &parsed->values : &other_roles));
+    if (applies) parsed->sources[name] = assignment.source;
+  }
+  return absl::OkStatus();
+}
+
+// Options of other roles get their defaults, too, so that no field reads as an accidental 0.
+void SetDefaults(ParsedOptions* parsed) {
+  for (const Option& option : OptionTable()) {
+    if (AppliesTo(option, parsed->role)) parsed->sources[option.name] = OptionSource{};
+    const std::string text = DefaultText(option, parsed->role);
+    if (text.empty()) continue;
+    const absl::Status status = SetOption(option, text, "the table", &parsed->values);
+    BATON_CHECK(status.ok()) << std::string(status.message());
+  }
+}
+
+// Fills in what follows from other options unless it was set.
+void Derive(ParsedOptions* parsed) {
+  v1::Options& values = parsed->values;
+  const auto derived = [parsed](const char* name, const char* from) {
+    if (parsed->sources.count(name) == 0) return;
+    parsed->sources[name] = {OptionSource::Kind::kDerived, from};
+  };
+  std::string path = values.model_path();
+  if (values.tokenizer_path().empty() && !path.empty()) {
+    values.set_tokenizer_path(path);
+    derived("tokenizer_path", "--model-path");
+  }
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const std::string last_part = path.substr(path.rfind('/') + 1);
+  if (values.served_model_name().empty() && !last_part.empty()) {
+    values.set_served_model_name(last_part);
+    derived("served_model_name", "--model-path");
+  }
+  if (values.pipeline_window() == 0) {
+    values.set_pipeline_window(values.pp_size() + 1);
+    derived("pipeline_window", "--pp-size");
+  }
+}
+
+// Says where the value came from that a rule over several options refuses.
+absl::Status NameSource(const absl::Status& status, const ParsedOptions& parsed) {
+  const auto field = FieldOf(status);
+  if (!field.has_value()) return status;
+  const auto source = parsed.sources.find(*field);
+  if (source == parsed.sources.end() || source->second.kind == OptionSource::Kind::kDefault) {
+    return status;
+  }
+  const std::string prefix = absl::StrCat(*field, ": ");
+  std::string message(status.message());
+  if (absl::StartsWith(message, prefix)) message.erase(0, prefix.size());
+  return InvalidField(*field, absl::StrCat(message, " (set by ", SourceText(source->second), ")"));
+}
+
+}  // namespace
+
+std::string RoleName(Role role) { return absl::AsciiStrToLower(v1::OptionSpec::Role_Name(role)); }
+
+std::string SourceText(const OptionSource& source) {
+  switch (source.kind) {
+    case OptionSource::Kind::kDefault:
+      return "default";
+    case OptionSource::Kind::kDerived:
+      return absl::StrCat("derived from ", source.where);
+    case OptionSource::Kind::kFile:
+      return source.where;
+    case OptionSource::Kind::kEnvironment:
+      return absl::StrCat("variable ", source.where);
+    case OptionSource::Kind::kFlag:
+      return absl::StrCat("flag ", source.where);
+  }
+  return "";
+}
+
+absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& input) {
+  ParsedOptions parsed;
+  parsed.command = command;
+  parsed.role = FixedRole(command);
+  parsed.help = HelpRequest(input.args);
+  if (parsed.help.has_value()) return parsed;
+
+  BATON_ASSIGN_OR_RETURN(const Assignments assignments, ReadSources(command, input));
+  if (command == Command::kWorker) {
+    BATON_ASSIGN_OR_RETURN(parsed.role, WorkerRole(assignments));
+  }
+  SetDefaults(&parsed);
+  BATON_RETURN_IF_ERROR(Assign(assignments, &parsed));
+  Derive(&parsed);
+  BATON_RETURN_IF_ERROR(NameSource(Validate(command, parsed.values), parsed));
+  return parsed;
+}
+
+std::vector<std::string> ChildArguments(const ParsedOptions& parent, Role role) {
+  std::vector<std::string> arguments;
+  for (const auto& [name, source] : parent.sources) {
+    const Option& option = *FindByName(name);
+    const bool set =
+        source.kind != OptionSource::Kind::kDefault && source.kind != OptionSource::Kind::kDerived;
+    if (!set || !AppliesTo(option, role) || option.spec->secret() || name == "config") continue;
+    arguments.push_back(absl::StrCat("--", option.flag, "=", ValueText(option, parent.values)));
+  }
+  return arguments;
+}
+
+std::vector<std::string> ChildEnvironment(const ParsedOptions& parent, Role role,
+                                          const std::vector<std::string>& environment) {
+  std::vector<std::string> child;
+  for (const std::string& entry : environment) {
+    if (!absl::StartsWith(entry, "BATON_")) child.push_back(entry);
+  }
+  for (const Option& option : OptionTable()) {
+    const std::string value = ValueText(option, parent.values);
+    if (!option.spec->secret() || value.empty() || !AppliesTo(option, role)) continue;
+    child.push_back(absl::StrCat(option.variable, "=", value));
+  }
+  return child;
+}
+
+}  // namespace baton::config

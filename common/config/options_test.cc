@@ -1,0 +1,341 @@
+#include "common/config/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "common/base/status.h"
+#include "common/config/option_table.h"
+
+namespace baton::config {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// What a row of a table gives to ParseOptions. The router's model is set unless `bare`.
+struct Given {
+  std::vector<std::string> args;
+  std::vector<std::string> environment;
+  std::string file;  // Text of conf.yaml, named by --config if not empty.
+  Command command = Command::kRouter;
+  bool bare = false;
+};
+
+absl::StatusOr<ParsedOptions> Parse(const Given& given) {
+  OptionInput input{given.args, given.environment, [&](const std::string& path) {
+                      return path == "conf.yaml"
+                                 ? absl::StatusOr<std::string>(given.file)
+                                 : absl::StatusOr<std::string>(absl::NotFoundError("no such file"));
+                    }};
+  if (!given.file.empty()) input.args.insert(input.args.begin(), {"--config", "conf.yaml"});
+  if (!given.bare) input.args.insert(input.args.begin(), "--model-path=/models/tiny");
+  return ParseOptions(given.command, input);
+}
+
+Given Worker(std::vector<std::string> args) {
+  args.insert(args.begin(), "--disaggregation-mode=prefill");
+  return {.args = std::move(args), .command = Command::kWorker};
+}
+
+TEST(OptionsTest, EveryOptionIsCompleteAndItsNamesAreUnique) {
+  std::set<std::string> flags;
+  for (const Option& option : OptionTable()) {
+    SCOPED_TRACE(option.name);
+    EXPECT_FALSE(option.spec->group().empty());
+    EXPECT_GT(option.spec->help().size(), 10u);
+    EXPECT_EQ(option.spec->help().back(), '.');
+    EXPECT_FALSE(option.spec->roles().empty());
+    EXPECT_TRUE(flags.insert(option.flag).second);
+    for (const std::string& alias : option.spec->alias()) EXPECT_TRUE(flags.insert(alias).second);
+    if (option.is_number()) {
+      EXPECT_TRUE(option.spec->has_minimum() || !option.spec->allowed().empty());
+    }
+    v1::Options values;
+    for (int role = v1::OptionSpec::ROUTER; role <= v1::OptionSpec::MODEL; ++role) {
+      const std::string text = DefaultText(option, static_cast<Role>(role));
+      if (text.empty()) continue;
+      EXPECT_TRUE(SetOption(option, text, "the table", &values).ok()) << text;
+    }
+  }
+}
+
+TEST(OptionsTest, DefaultsDependOnTheRole) {
+  const auto router = Parse({});
+  ASSERT_TRUE(router.ok()) << router.status();
+  EXPECT_EQ(router->role, v1::OptionSpec::ROUTER);
+  EXPECT_EQ(router->values.port(), 30000);
+  EXPECT_EQ(router->values.grpc_port(), 30001);
+  EXPECT_EQ(router->values.host(), "127.0.0.1");
+  EXPECT_EQ(router->sources.count("pp_rank"), 0u);
+
+  const auto worker = Parse(Worker({}));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->role, v1::OptionSpec::PREFILL);
+  EXPECT_EQ(worker->values.grpc_port(), 0);
+  EXPECT_EQ(worker->values.page_size(), 64);
+  EXPECT_EQ(SourceText(worker->sources.at("page_size")), "default");
+}
+
+TEST(OptionsTest, DerivesWhatFollowsFromOtherOptions) {
+  const auto worker = Parse(Worker({"--pp-size=3"}));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->values.served_model_name(), "tiny");
+  EXPECT_EQ(worker->values.tokenizer_path(), "/models/tiny");
+  EXPECT_EQ(worker->values.pipeline_window(), 4);
+  EXPECT_EQ(SourceText(worker->sources.at("pipeline_window")), "derived from --pp-size");
+
+  const auto slash = Parse({.args = {"--model-path", "/models/other/"}});
+  ASSERT_TRUE(slash.ok());
+  EXPECT_EQ(slash->values.served_model_name(), "other");
+}
+
+TEST(OptionsTest, FlagBeatsEnvironmentBeatsFileBeatsDefault) {
+  struct Row {
+    Given given;
+    int64_t port;
+    std::string source;
+  };
+  const std::vector<std::string> variable = {"PATH=/bin", "BATON_PORT=2"};
+  const Row rows[] = {
+      {{}, 30000, "default"},
+      {{.file = "host: ::1\nport: 3\n"}, 3, "conf.yaml:2"},
+      {{.environment = variable, .file = "port: 3\n"}, 2, "variable BATON_PORT"},
+      {{.args = {"--port", "1"}, .environment = variable, .file = "port: 3\n"}, 1, "flag --port"},
+      {{.args = {"--port=1", "--port=4"}}, 4, "flag --port"},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.source);
+    const auto parsed = Parse(row.given);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->values.port(), row.port);
+    EXPECT_EQ(SourceText(parsed->sources.at("port")), row.source);
+  }
+}
+
+TEST(OptionsTest, TheEnvironmentMayNameTheFile) {
+  OptionInput input{{}, {"BATON_CONFIG=a.yaml"}, [](const std::string& path) {
+                      EXPECT_EQ(path, "a.yaml");
+                      return absl::StatusOr<std::string>("model_path: /m\nport: 7\n");
+                    }};
+  const auto parsed = ParseOptions(Command::kRouter, input);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->values.port(), 7);
+}
+
+TEST(OptionsTest, ReadsEveryNotation) {
+  struct Row {
+    std::vector<std::string> args;
+    std::string name;
+    std::string value;
+  };
+  const Row rows[] = {
+      {{"--model", "/m"}, "model_path", "/m"},
+      {{"--pp", "2"}, "pp_size", "2"},
+      {{"--pipeline-parallel-size=2"}, "pp_size", "2"},
+      {{"--tp", "1"}, "tp_size", "1"},
+      {{"--chunked-prefill-size", "-1"}, "chunked_prefill_size", "-1"},
+      {{"--chunked-prefill-size=4K"}, "chunked_prefill_size", "4096"},
+      {{"--kv-cache-tokens=25k"}, "kv_cache_tokens", "25000"},
+      {{"--kv-cache-tokens=1m"}, "kv_cache_tokens", "1000000"},
+      {{"--kv-cache-tokens=1M"}, "kv_cache_tokens", "1048576"},
+      {{"--kv-cache-tokens=1g"}, "kv_cache_tokens", "1000000000"},
+      {{"--enable-dynamic-chunking=false"}, "enable_dynamic_chunking", "false"},
+      {{"--served-model-name="}, "served_model_name", "tiny"},
+      {{"--chain-id=a=b"}, "chain_id", "a=b"},
+      {{"--pp-size=2", "--pp-layer-partition", "3,4"}, "pp_layer_partition", "3,4"},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.args[0]);
+    const auto parsed = Parse(Worker(row.args));
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(ValueText(*FindByName(row.name), parsed->values), row.value);
+  }
+}
+
+TEST(OptionsTest, YamlNotation) {
+  Given given = Worker({});
+  given.args = {};
+  given.file =
+      "# one file for all roles\n"
+      "disaggregation_mode: decode\n"
+      "api_key: for-the-router-alone\n"
+      "pp_layer_partition: [3, 3, 4]\n"
+      "pp_size: 3\n"
+      "kv_cache_tokens: 128K\n";
+  const auto decode = Parse(given);
+  ASSERT_TRUE(decode.ok()) << decode.status();
+  EXPECT_EQ(decode->role, v1::OptionSpec::DECODE);
+  EXPECT_EQ(decode->values.kv_cache_tokens(), 131072);
+  EXPECT_EQ(decode->values.api_key(), "");
+  given.args = {"--disaggregation-mode=prefill"};
+  const auto prefill = Parse(given);
+  ASSERT_TRUE(prefill.ok()) << prefill.status();
+  EXPECT_EQ(prefill->values.pp_layer_partition(), "3,3,4");
+  EXPECT_TRUE(Parse({.file = "# nothing but a comment\n"}).ok());
+}
+
+struct Refusal {
+  Given given;
+  std::string field;
+  std::vector<std::string> message;  // Parts, in any order.
+};
+
+void ExpectRefused(const Refusal& row) {
+  const auto parsed = Parse(row.given);
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FieldOf(parsed.status()), row.field);
+  for (const std::string& part : row.message) {
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(part));
+  }
+}
+
+TEST(OptionsTest, RefusesUnknownNamesWithASuggestion) {
+  const Refusal rows[] = {
+      {{.args = {"--prot=1"}}, "prot", {"unknown flag", "'--port'"}},
+      {{.args = {"--log"}}, "log", {"'--log-level'"}},
+      {Worker({"--pagesize=64"}), "pagesize", {"'--page-size'"}},
+      {{.args = {"--zzzzzz=1"}}, "zzzzzz", {"unknown flag"}},
+      {{.args = {"port"}}, "port", {"unexpected argument"}},
+      {{.args = {"-p"}}, "-p", {"unexpected argument"}},
+      {{.args = {"--"}}, "--", {"unexpected argument"}},
+      {{.environment = {"BATON_PAGESIZE=64"}}, "BATON_PAGESIZE", {"'BATON_PAGE_SIZE'", "'64'"}},
+      {{.environment = {"BATON_=1"}}, "BATON_", {"unknown"}},
+      {{.file = "port: 1\npage-size: 64\n"}, "page-size", {"conf.yaml:2", "'page_size'"}},
+  };
+  for (const Refusal& row : rows) {
+    SCOPED_TRACE(row.field);
+    ExpectRefused(row);
+  }
+  EXPECT_THAT(std::string(Parse({.args = {"--zzzzzz=1"}}).status().message()),
+              Not(HasSubstr("did you mean")));
+}
+
+TEST(OptionsTest, ExplainsKubernetesServiceLinks) {
+  const Refusal rows[] = {
+      {{.environment = {"BATON_PORT=tcp://10.0.0.1:80"}}, "BATON_PORT", {"enableServiceLinks"}},
+      {{.environment = {"BATON_SERVICE_HOST=10.0.0.1"}},
+       "BATON_SERVICE_HOST",
+       {"enableServiceLinks"}},
+      {{.environment = {"BATON_PORT_80_TCP_PORT=80"}},
+       "BATON_PORT_80_TCP_PORT",
+       {"enableServiceLinks"}},
+  };
+  for (const Refusal& row : rows) ExpectRefused(row);
+}
+
+TEST(OptionsTest, RefusesValuesNamingOptionValueRangeAndSource) {
+  const Refusal rows[] = {
+      {{.args = {"--port=65536"}},
+       "port",
+       {"port: got '65536' from flag --port", "from 0 to 65535"}},
+      {{.args = {"--port=-1"}}, "port", {"'-1'"}},
+      {{.args = {"--port=1.5"}}, "port", {"'1.5'"}},
+      {{.args = {"--port="}}, "port", {"''"}},
+      {{.args = {"--port=k"}}, "port", {"'k'"}},
+      {{.args = {"--port=0x10"}}, "port", {"'0x10'"}},
+      {{.args = {"--port= 1"}}, "port", {"' 1'"}},
+      {{.args = {"--port=99999999999999999999"}}, "port", {"whole number"}},
+      {{.args = {"--port=9999999999999999999g"}}, "port", {"whole number"}},
+      {{.args = {"--port"}}, "port", {"--port needs a value"}},
+      {{.args = {"--port", "--host", "a"}}, "port", {"--port needs a value"}},
+      {{.environment = {"BATON_PORT=x"}}, "port", {"variable BATON_PORT", "'x'"}},
+      {{.file = "host: a\n\nport: many\n"}, "port", {"conf.yaml:3", "'many'"}},
+      {{.file = "port: [1, 2]\n"}, "port", {"list", "conf.yaml:1"}},
+      {{.file = "port:\n"}, "port", {"no value", "conf.yaml:1"}},
+      {{.file = "port: 1\nport: 2\n"}, "port", {"twice", "conf.yaml:1", "conf.yaml:2"}},
+      {{.file = "host: {a: b}\n"}, "host", {"mapping"}},
+      {{.file = "host: [[a], b]\n"}, "host", {"list"}},
+      {{.file = "- port\n"}, "config", {"expected a mapping"}},
+      {{.file = "[a]: 1\n"}, "config", {"conf.yaml:1", "a key must be"}},
+      {{.file = "port: [1, 2\n"}, "config", {"conf.yaml:"}},
+      {{.file = "config: other.yaml\n"}, "config", {"another file"}},
+      {{.args = {"--config=absent.yaml"}}, "config", {"absent.yaml", "no such file"}},
+      {{.args = {"--log-level=loud"}}, "log_level", {"one of debug, info, warning, error"}},
+      {Worker({"--page-size=48"}), "page_size", {"'48'", "one of 16, 32, 64, 128"}},
+      {Worker({"--enable-dynamic-chunking=yes"}), "enable_dynamic_chunking", {"true or false"}},
+      // Options of other roles: refused as flags; elsewhere skipped, but still checked.
+      {{.args = {"--pp-rank=0"}}, "pp_rank", {"not an option of router", "applies to prefill"}},
+      {{.environment = {"BATON_PP_RANK=x"}}, "pp_rank", {"'x'"}},
+  };
+  for (const Refusal& row : rows) {
+    SCOPED_TRACE(row.message[0]);
+    ExpectRefused(row);
+  }
+  EXPECT_TRUE(Parse({.environment = {"BATON_PP_RANK=0"}}).ok());
+}
+
+TEST(OptionsTest, RulesOverSeveralOptions) {
+  const Refusal rows[] = {
+      {{.bare = true}, "model_path", {"required"}},
+      {Worker({"--pp-size=2", "--pp-rank=2"}), "pp_rank", {"pp_size = 2", "flag --pp-rank"}},
+      {Worker({"--pp-size=2", "--pp-layer-partition=3"}), "pp_layer_partition", {"1 stages"}},
+      {Worker({"--pp-layer-partition=x"}), "pp_layer_partition", {"'x'"}},
+      {Worker({"--chunked-prefill-size=100"}), "chunked_prefill_size", {"page_size = 64"}},
+      {Worker({"--chunked-prefill-size=0"}), "chunked_prefill_size", {"got 0"}},
+      {Worker({"--lease-ms=999"}), "lease_ms", {"heartbeat_interval_ms = 500"}},
+      {Worker({"--enable-dynamic-chunking"}), "enable_dynamic_chunking", {"later version"}},
+      {Worker({"--tp-size=2"}), "tp_size", {"later version"}},
+      {{.command = Command::kWorker}, "disaggregation_mode", {"null", "later version"}},
+      {{.args = {"--disaggregation-mode=null"}, .command = Command::kWorker},
+       "disaggregation_mode",
+       {"later version"}},
+      {{.file = "disaggregation_mode: null\n", .command = Command::kWorker},
+       "disaggregation_mode",
+       {"later version"}},
+      {{.args = {"--disaggregation-mode=both"}, .command = Command::kWorker},
+       "disaggregation_mode",
+       {"'both'", "null, prefill, decode"}},
+      {{.command = Command::kModelMake, .bare = true}, "out", {"required"}},
+      {{.args = {"--out=d", "--heads=6"}, .command = Command::kModelMake, .bare = true},
+       "kv_heads",
+       {"heads = 6"}},
+      {{.args = {"--out=d", "--hidden-size=100"}, .command = Command::kModelMake, .bare = true},
+       "head_dim",
+       {"multiple of heads = 8"}},
+      {{.args = {"--out=d", "--head-dim=33"}, .command = Command::kModelMake, .bare = true},
+       "head_dim",
+       {"even"}},
+  };
+  for (const Refusal& row : rows) {
+    SCOPED_TRACE(row.message[0]);
+    ExpectRefused(row);
+  }
+}
+
+TEST(OptionsTest, HelpComesBeforeEverythingElse) {
+  const auto parsed = Parse({.args = {"--no-such-flag", "--help=page"}, .bare = true});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed->help, "page");
+  EXPECT_EQ(Parse({.args = {"-h"}})->help, "");
+  EXPECT_FALSE(Parse({})->help.has_value());
+}
+
+TEST(OptionsTest, ChildrenInheritWhatWasSet) {
+  const auto up = Parse({.args = {"--page-size=32", "--config=conf.yaml"},
+                         .environment = {"BATON_API_KEY=key", "BATON_GRPC_PORT=9"},
+                         .file = "log_level: debug\ndecodes: 2\n",
+                         .command = Command::kUp});
+  ASSERT_TRUE(up.ok()) << up.status();
+  EXPECT_THAT(ChildArguments(*up, v1::OptionSpec::DECODE),
+              testing::UnorderedElementsAre("--model-path=/models/tiny", "--page-size=32",
+                                            "--log-level=debug", "--grpc-port=9"));
+  const std::vector<std::string> environment = {"HOME=/", "BATON_GRPC_PORT=9"};
+  EXPECT_THAT(ChildEnvironment(*up, v1::OptionSpec::ROUTER, environment),
+              testing::ElementsAre("HOME=/", "BATON_API_KEY=key"));
+  EXPECT_THAT(ChildEnvironment(*up, v1::OptionSpec::DECODE, environment),
+              testing::ElementsAre("HOME=/"));
+}
+
+TEST(OptionsTest, SecretsAreNeverShown) {
+  const auto parsed = Parse({.environment = {"BATON_API_KEY=hunter2"}});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed->values.api_key(), "hunter2");
+  EXPECT_THAT(EffectiveText(*parsed), Not(HasSubstr("hunter2")));
+  EXPECT_THAT(EffectiveText(*parsed), HasSubstr("variable BATON_API_KEY"));
+}
+
+}  // namespace
+}  // namespace baton::config

@@ -1,0 +1,102 @@
+// Rules that span options, and features that are declared but come later.
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/layer_split.h"
+#include "common/config/options.h"
+
+namespace baton::config {
+namespace {
+
+absl::Status ComesLater(const char* field, const char* what) {
+  return InvalidField(field, absl::StrCat(what, " comes with a later version"));
+}
+
+absl::Status CheckModel(const v1::Options& options) {
+  if (options.model_path().empty()) {
+    return InvalidField("model_path", "required: the directory of the model (--model-path DIR)");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLater(const v1::Options& options) {
+  if (options.enable_dynamic_chunking()) {
+    return ComesLater("enable_dynamic_chunking", "dynamic chunking");
+  }
+  if (options.tp_size() > 1) return ComesLater("tp_size", "tensor parallelism");
+  return absl::OkStatus();
+}
+
+absl::Status CheckChain(const v1::Options& options) {
+  if (options.pp_rank() >= options.pp_size()) {
+    return InvalidField("pp_rank",
+                        absl::StrCat("got ", options.pp_rank(),
+                                     "; expected less than pp_size = ", options.pp_size()));
+  }
+  if (options.pp_layer_partition().empty()) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const auto shares, ParsePartition(options.pp_layer_partition()));
+  if (static_cast<int64_t>(shares.size()) != options.pp_size()) {
+    return InvalidField("pp_layer_partition",
+                        absl::StrCat("'", options.pp_layer_partition(), "' has ", shares.size(),
+                                     " stages; expected pp_size = ", options.pp_size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPages(const v1::Options& options) {
+  const int64_t chunk = options.chunked_prefill_size();
+  if (chunk != -1 && (chunk < 1 || chunk % options.page_size() != 0)) {
+    return InvalidField("chunked_prefill_size",
+                        absl::StrCat("got ", chunk, "; expected a multiple of page_size = ",
+                                     options.page_size(), ", or -1 for whole prompts"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLeases(const v1::Options& options) {
+  const int64_t heartbeat_ms = options.heartbeat_interval_ms();
+  if (options.lease_ms() < 2 * heartbeat_ms) {
+    return InvalidField("lease_ms",
+                        absl::StrCat("got ", options.lease_ms(),
+                                     " ms; expected at least twice heartbeat_interval_ms = ",
+                                     heartbeat_ms, ", so that one late heartbeat is no death"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMadeModel(const v1::Options& options) {
+  if (options.out().empty()) {
+    return InvalidField("out", "required: the directory to write to (--out DIR)");
+  }
+  if (options.heads() % options.kv_heads() != 0) {
+    return InvalidField("kv_heads",
+                        absl::StrCat("got ", options.kv_heads(),
+                                     "; expected a divisor of heads = ", options.heads()));
+  }
+  if (options.head_dim() == 0 && options.hidden_size() % options.heads() != 0) {
+    return InvalidField("head_dim",
+                        absl::StrCat("required, since hidden_size = ", options.hidden_size(),
+                                     " is not a multiple of heads = ", options.heads()));
+  }
+  const int64_t head_dim =
+      options.head_dim() != 0 ? options.head_dim() : options.hidden_size() / options.heads();
+  if (head_dim % 2 != 0 || head_dim == 0) {
+    return InvalidField("head_dim", absl::StrCat("got ", head_dim,
+                                                 "; expected an even number of at least 2: rotary "
+                                                 "embeddings turn pairs"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Validate(Command command, const v1::Options& options) {
+  if (command == Command::kModelMake) return CheckMadeModel(options);
+  BATON_RETURN_IF_ERROR(CheckModel(options));
+  if (command == Command::kModelInfo) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(CheckLater(options));
+  BATON_RETURN_IF_ERROR(CheckChain(options));
+  BATON_RETURN_IF_ERROR(CheckPages(options));
+  return CheckLeases(options);
+}
+
+}  // namespace baton::config
