@@ -1,0 +1,161 @@
+// The one path into the router that both fronts share: gRPC (grpc/) and OpenAI-compatible HTTP
+// (http/) parse their own wire format into a GenerateCall and turn what a ResponseSink hears into
+// their own wire format. Everything between is behind Gateway and the same for both: validation,
+// messages, tokenizing, admission, the transaction, detokenizing, stop strings, seeds, deadlines.
+#ifndef SERVICES_ROUTER_GATEWAY_H_
+#define SERVICES_ROUTER_GATEWAY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/v1/common.pb.h"
+#include "proto/baton/v1/inference.pb.h"
+#include "services/router/core/router_core.h"
+
+namespace baton::router {
+
+// What a client asked for, unchecked. Numbers are wide so that a value outside the contract's type
+// arrives here and is refused with the same message on both fronts. nullopt: the default.
+struct SamplingRequest {
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<uint64_t> seed;  // A negative seed of HTTP is taken modulo 2^64.
+  std::vector<std::string> stop;
+  std::vector<int64_t> stop_token_ids;
+  bool ignore_eos = false;
+  std::optional<int64_t> max_tokens;
+  int64_t min_tokens = 0;
+  bool logprobs = false;
+  int64_t top_logprobs = 0;
+};
+
+struct ChatMessage {
+  std::string role;  // "system", "user", "assistant", ...: the chat template decides.
+  std::string content;
+};
+struct ChatPrompt {
+  std::vector<ChatMessage> messages;  // The generation prompt is added after the last.
+};
+using TokenIdsPrompt = std::vector<int64_t>;
+using Prompt = std::variant<std::string, TokenIdsPrompt, ChatPrompt>;
+
+// What the client calls the fields whose names differ between the fronts; errors name them so.
+struct FieldNames {
+  std::string prompt = "prompt";
+  std::string max_tokens = "max_tokens";
+  std::string top_logprobs = "top_logprobs";
+};
+
+struct GenerateCall {
+  std::string request_id;  // Empty: the gateway chooses one.
+  std::string model;       // Empty: the served model.
+  Prompt prompt;
+  SamplingRequest sampling;
+  int64_t timeout_ms = 0;  // From arrival; 0: --request-timeout-ms, which also bounds it.
+  FieldNames names;
+};
+
+struct TokenPiece {
+  struct Top {
+    int32_t id = 0;
+    std::string bytes;
+    float logprob = 0;
+  };
+  int32_t id = 0;
+  // The rest only if logprobs were asked for.
+  std::string bytes;     // The token's own; may be half a UTF-8 character.
+  float logprob = 0;     // Natural logarithm.
+  std::vector<Top> top;  // Most likely first; as many as top_logprobs.
+};
+
+// What one decode step adds. `text` holds complete UTF-8 characters only and runs behind the tokens
+// while a character is incomplete or might be the beginning of a stop string.
+struct TextPiece {
+  std::string text;
+  std::vector<TokenPiece> tokens;
+};
+
+struct Outcome {
+  FinishReason reason = FinishReason::kStop;
+  std::string matched_stop;  // The stop string that ended it, if one did; never part of the text.
+  std::string text;          // Held back until now: belongs at the end of the continuation.
+  v1::Usage usage;
+  v1::RequestTiming timing;
+  std::string chain_id;
+  std::string decode_instance;
+  int attempts = 1;
+};
+
+// Receives one request's answer: any number of OnTokens, then exactly one of OnFinished and
+// OnError; nothing after it, and nothing more once Cancel has taken effect. Called on the router's
+// loop thread, one call at a time and possibly before Submit returns. An implementation must not
+// block: it copies into its own queue (bounded, since a request has at most max_tokens pieces) and
+// returns. The gateway lets go of the sink after the terminal call or the cancellation.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+  virtual void OnTokens(TextPiece piece) = 0;
+  virtual void OnFinished(Outcome outcome) = 0;
+  // FieldOf, LegOf and InstanceOf (common/base/status.h) say what the message says in words.
+  virtual void OnError(absl::Status status) = 0;
+};
+
+struct Submitted {
+  uint64_t call_id = 0;    // For Cancel.
+  std::string request_id;  // As given or chosen.
+  int prompt_tokens = 0;
+};
+
+struct Readiness {
+  bool ready = false;
+  std::string reason;  // What is missing, for the operator; empty if ready.
+};
+
+// Thread-safe. The implementation is RouterService's; tests of a front bring their own.
+class Gateway {
+ public:
+  virtual ~Gateway() = default;
+
+  // Checks, tokenizes on the caller's thread (milliseconds for a long text) and hands the request
+  // to the core. An error here means that `sink` will never be called:
+  //   INVALID_ARGUMENT with FieldOf, NOT_FOUND for another model's name (field "model"),
+  //   UNAVAILABLE while stopping, RESOURCE_EXHAUSTED when the router's mailbox is full.
+  // Through the sink: ALREADY_EXISTS, RESOURCE_EXHAUSTED (too many requests), UNAVAILABLE (no ready
+  // workers, or a worker failed), DEADLINE_EXCEEDED, ...
+  virtual absl::StatusOr<Submitted> Submit(GenerateCall call,
+                                           std::shared_ptr<ResponseSink> sink) = 0;
+
+  // The client went away: both legs are cancelled and the sink is let go without a terminal call.
+  // Idempotent; unknown or finished calls are nothing.
+  virtual void Cancel(uint64_t call_id) = 0;
+
+  // Ends a running request: its sink hears OnFinished with kAbort. `done` is called on the loop
+  // thread; NOT_FOUND if no running request has the id.
+  virtual void Abort(const std::string& request_id, std::function<void(absl::Status)> done) = 0;
+
+  // Bounded by the context length like prompts. INVALID_ARGUMENT with field "text", "token_ids".
+  virtual absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text,
+                                                        bool add_special_tokens) const = 0;
+  virtual absl::StatusOr<std::string> Detokenize(const std::vector<int32_t>& ids,
+                                                 bool skip_special_tokens) const = 0;
+
+  virtual const v1::GetModelInfoResponse& model_info() const = 0;
+
+  // Whether requests can be served now: not stopping, and at least one chain and decode are ready.
+  virtual Readiness readiness() const = 0;
+  // Forward progress of the loop that owns every request: false means "restart me".
+  virtual bool alive() const = 0;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_GATEWAY_H_
