@@ -88,6 +88,14 @@ struct EmitToken {
   SampledToken token;
 };
 enum class FinishReason { kStop, kLength };
+// To the stream that this very StreamOpened is about: NOT_FOUND for an unknown attempt,
+// FAILED_PRECONDITION for a stale generation, ALREADY_EXISTS for a second stream. Not a terminal
+// action of the request, which goes on if there is one.
+struct RefuseStream {
+  uint64_t attempt_id = 0;
+  uint64_t generation = 0;
+  absl::Status status;
+};
 struct Finish {  // To an open stream, or to one that opens later (kept until then or the deadline).
   uint64_t attempt_id = 0;
   absl::StatusOr<FinishReason> outcome;
@@ -104,7 +112,8 @@ struct RunStep {
   uint64_t step = 0;
   std::vector<Sequence> sequences;
 };
-using Action = std::variant<ReplyReserve, GrantKv, RevokeKv, EmitToken, Finish, RunStep>;
+using Action =
+    std::variant<ReplyReserve, GrantKv, RevokeKv, EmitToken, RefuseStream, Finish, RunStep>;
 
 struct DecodeLoad {
   int waiting = 0;

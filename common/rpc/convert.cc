@@ -1,0 +1,146 @@
+#include "common/rpc/convert.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton::rpc {
+namespace {
+
+constexpr size_t kMaxInstanceIdBytes = 128;
+constexpr int64_t kMaxPageBytes = int64_t{1} << 40;
+
+bool IsIdCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == '-';
+}
+
+std::string Part(std::string_view field, std::string_view part) {
+  std::string name(field);
+  return name.append(".").append(part);
+}
+
+absl::Status Positive(int32_t value, std::string_view field, std::string_view part) {
+  if (value > 0) return absl::OkStatus();
+  return InvalidField(Part(field, part), absl::StrCat(value, " is not positive"));
+}
+
+}  // namespace
+
+absl::StatusOr<InstanceRef> FromProto(const v1::InstanceRef& proto, std::string_view field) {
+  const std::string& id = proto.instance_id();
+  if (id.empty() || id.size() > kMaxInstanceIdBytes ||
+      !std::all_of(id.begin(), id.end(), IsIdCharacter)) {
+    return InvalidField(Part(field, "instance_id"),
+                        absl::StrCat("must be 1 to ", kMaxInstanceIdBytes,
+                                     " characters of [A-Za-z0-9._-], has ", id.size(), " bytes"));
+  }
+  if (proto.incarnation() == 0) return InvalidField(Part(field, "incarnation"), "must not be 0");
+  return InstanceRef{id, proto.incarnation()};
+}
+
+absl::StatusOr<LayerRange> FromProto(const v1::LayerRange& proto, std::string_view field) {
+  if (proto.begin() < 0 || proto.begin() >= proto.end() || proto.end() > kMaxLayers) {
+    return InvalidField(field,
+                        absl::StrCat("[", proto.begin(), ", ", proto.end(),
+                                     ") is not a range of layers within [0, ", kMaxLayers, ")"));
+  }
+  return LayerRange{proto.begin(), proto.end()};
+}
+
+absl::StatusOr<KvWriter> FromProto(const v1::KvWriter& proto, std::string_view field) {
+  KvWriter writer;
+  BATON_ASSIGN_OR_RETURN(writer.instance, FromProto(proto.instance(), Part(field, "instance")));
+  BATON_ASSIGN_OR_RETURN(writer.layers, FromProto(proto.layers(), Part(field, "layers")));
+  return writer;
+}
+
+absl::StatusOr<Ticket> FromProto(const v1::Ticket& proto, std::string_view field) {
+  Ticket ticket;
+  BATON_ASSIGN_OR_RETURN(ticket.decode, FromProto(proto.decode(), Part(field, "decode")));
+  if (proto.generation() == 0) return InvalidField(Part(field, "generation"), "must not be 0");
+  BATON_RETURN_IF_ERROR(Positive(proto.prompt_tokens(), field, "prompt_tokens"));
+  if (proto.prompt_pages() < 1 || proto.prompt_pages() > proto.prompt_tokens()) {
+    return InvalidField(Part(field, "prompt_pages"),
+                        absl::StrCat(proto.prompt_pages(), " is not in [1, prompt_tokens = ",
+                                     proto.prompt_tokens(), "]"));
+  }
+  ticket.slot = proto.slot();
+  ticket.generation = proto.generation();
+  ticket.prompt_tokens = proto.prompt_tokens();
+  ticket.prompt_pages = proto.prompt_pages();
+  return ticket;
+}
+
+absl::StatusOr<KvLayout> FromProto(const v1::KvLayout& proto, std::string_view field) {
+  BATON_RETURN_IF_ERROR(Positive(proto.layers(), field, "layers"));
+  BATON_RETURN_IF_ERROR(Positive(proto.kv_heads(), field, "kv_heads"));
+  BATON_RETURN_IF_ERROR(Positive(proto.head_dim(), field, "head_dim"));
+  BATON_RETURN_IF_ERROR(Positive(proto.page_size(), field, "page_size"));
+  BATON_RETURN_IF_ERROR(Positive(proto.bytes_per_element(), field, "bytes_per_element"));
+  int64_t bytes = 2;
+  for (const int32_t factor : {proto.layers(), proto.kv_heads(), proto.head_dim(),
+                               proto.page_size(), proto.bytes_per_element()}) {
+    if (__builtin_mul_overflow(bytes, factor, &bytes) || bytes > kMaxPageBytes) {
+      return InvalidField(field, absl::StrCat("a page exceeds ", kMaxPageBytes, " bytes"));
+    }
+  }
+  return KvLayout{proto.layers(), proto.kv_heads(), proto.head_dim(), proto.page_size(),
+                  proto.bytes_per_element()};
+}
+
+v1::InstanceRef ToProto(const InstanceRef& value) {
+  v1::InstanceRef proto;
+  proto.set_instance_id(value.id);
+  proto.set_incarnation(value.incarnation);
+  return proto;
+}
+
+v1::LayerRange ToProto(const LayerRange& value) {
+  v1::LayerRange proto;
+  proto.set_begin(value.begin);
+  proto.set_end(value.end);
+  return proto;
+}
+
+v1::KvWriter ToProto(const KvWriter& value) {
+  v1::KvWriter proto;
+  *proto.mutable_instance() = ToProto(value.instance);
+  *proto.mutable_layers() = ToProto(value.layers);
+  return proto;
+}
+
+v1::Ticket ToProto(const Ticket& value) {
+  v1::Ticket proto;
+  *proto.mutable_decode() = ToProto(value.decode);
+  proto.set_slot(value.slot);
+  proto.set_generation(value.generation);
+  proto.set_prompt_tokens(value.prompt_tokens);
+  proto.set_prompt_pages(value.prompt_pages);
+  return proto;
+}
+
+v1::KvLayout ToProto(const KvLayout& value) {
+  v1::KvLayout proto;
+  proto.set_layers(value.layers);
+  proto.set_kv_heads(value.kv_heads);
+  proto.set_head_dim(value.head_dim);
+  proto.set_page_size(value.page_size);
+  proto.set_bytes_per_element(value.bytes_per_element);
+  return proto;
+}
+
+v1::TokenLogprobs LogprobsToProto(const SampledToken& value) {
+  v1::TokenLogprobs proto;
+  proto.set_logprob(value.logprob);
+  for (const TokenLogprob& top : value.top) {
+    v1::TokenLogprob* entry = proto.add_top();
+    entry->set_token_id(top.token);
+    entry->set_logprob(top.logprob);
+  }
+  return proto;
+}
+
+}  // namespace baton::rpc

@@ -1,0 +1,69 @@
+#include "common/rpc/grpc_status.h"
+
+#include <string>
+
+#include "common/base/status.h"
+#include "proto/baton/v1/common.pb.h"
+#include "proto/baton/v1/rpc_status.pb.h"
+
+namespace baton::rpc {
+namespace {
+
+// Cuts at a character boundary, since trailers carry UTF-8.
+std::string Shortened(absl::string_view message) {
+  if (message.size() <= kMaxStatusMessageBytes) return std::string(message);
+  size_t end = kMaxStatusMessageBytes;
+  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
+  return std::string(message.substr(0, end)) + "...";
+}
+
+}  // namespace
+
+bool IsRetryable(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
+         absl::IsAborted(status);
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  v1::ErrorDetail detail;
+  detail.set_field(FieldOf(status).value_or(""));
+  detail.set_leg(LegOf(status).value_or(""));
+  detail.set_instance_id(InstanceOf(status).value_or(""));
+  detail.set_retryable(IsRetryable(status));
+  // absl's codes are gRPC's by definition.
+  const auto code = static_cast<grpc::StatusCode>(status.raw_code());
+  const std::string message = Shortened(status.message());
+  v1::RpcStatus wire;
+  wire.set_code(code);
+  wire.set_message(message);
+  wire.add_details()->PackFrom(detail);
+  return grpc::Status(code, message, wire.SerializeAsString());
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  v1::ErrorDetail detail;
+  v1::RpcStatus wire;
+  if (!status.error_details().empty() && wire.ParseFromString(status.error_details())) {
+    for (const auto& any : wire.details()) {
+      if (any.UnpackTo(&detail)) break;
+    }
+  }
+  absl::Status result;
+  if (detail.field().empty()) {
+    result = absl::Status(code, status.error_message());
+  } else {
+    // InvalidField writes "field: message"; the message has the prefix already.
+    const absl::Status named = InvalidField(detail.field(), "");
+    result = absl::Status(code, status.error_message());
+    named.ForEachPayload([&result](absl::string_view url, const absl::Cord& payload) {
+      result.SetPayload(url, payload);
+    });
+  }
+  if (!detail.leg().empty()) result = WithLeg(result, detail.leg(), detail.instance_id());
+  return result;
+}
+
+}  // namespace baton::rpc

@@ -1,0 +1,28 @@
+// absl::Status is Baton's error type inside a process; grpc::Status with a v1::ErrorDetail carries
+// it between processes, so that field, leg and instance survive the hop.
+#ifndef COMMON_RPC_GRPC_STATUS_H_
+#define COMMON_RPC_GRPC_STATUS_H_
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+
+namespace baton::rpc {
+
+// Longer messages are cut here: a status travels in HTTP/2 trailers, which gRPC limits to 8 KiB and
+// which hold the message twice.
+inline constexpr size_t kMaxStatusMessageBytes = 1536;
+
+// Whether the same request may succeed later or elsewhere: UNAVAILABLE, RESOURCE_EXHAUSTED,
+// ABORTED.
+bool IsRetryable(const absl::Status& status);
+
+// Code and message, with FieldOf, LegOf and InstanceOf (common/base/status.h) in the details.
+grpc::Status ToGrpc(const absl::Status& status);
+
+// The reverse. Details that can't be parsed are ignored: they come from a peer.
+absl::Status FromGrpc(const grpc::Status& status);
+
+}  // namespace baton::rpc
+
+#endif  // COMMON_RPC_GRPC_STATUS_H_

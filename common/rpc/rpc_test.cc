@@ -1,0 +1,67 @@
+#include <gtest/gtest.h>
+
+#include "common/base/status.h"
+#include "common/rpc/convert.h"
+#include "common/rpc/grpc_status.h"
+
+namespace baton::rpc {
+namespace {
+
+TEST(GrpcStatusTest, FieldLegAndInstanceSurviveTheHop) {
+  const absl::Status sent = WithLeg(InvalidField("top_p", "1.5 is above 1"), "decode", "decode-0");
+  const absl::Status got = FromGrpc(ToGrpc(sent));
+  EXPECT_EQ(got.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(got.message(), "top_p: 1.5 is above 1");
+  EXPECT_EQ(FieldOf(got), "top_p");
+  EXPECT_EQ(LegOf(got), "decode");
+  EXPECT_EQ(InstanceOf(got), "decode-0");
+  EXPECT_TRUE(FromGrpc(ToGrpc(absl::OkStatus())).ok());
+}
+
+TEST(GrpcStatusTest, GarbageInTheDetailsIsIgnored) {
+  const grpc::Status garbage(grpc::StatusCode::UNAVAILABLE, "gone", "\xff\x01garbage");
+  EXPECT_EQ(FromGrpc(garbage), absl::UnavailableError("gone"));
+}
+
+TEST(GrpcStatusTest, LongMessagesAreCutBetweenCharacters) {
+  std::string text = "x";
+  while (text.size() < 4 * kMaxStatusMessageBytes) text += "\u00e4";
+  const grpc::Status status = ToGrpc(absl::InternalError(text));
+  EXPECT_LE(status.error_message().size(), kMaxStatusMessageBytes + 3);
+  const std::string kept = status.error_message().substr(0, status.error_message().size() - 3);
+  EXPECT_EQ(kept.size() % 2, 1u) << "half a character was kept";
+}
+
+TEST(ConvertTest, RoundTrips) {
+  const KvWriter writer{{"prefill-0", 7}, {0, 3}};
+  EXPECT_EQ(*FromProto(ToProto(writer), "writer"), writer);
+  const Ticket ticket{{"decode-0", 9}, 3, 77, 130, 3};
+  EXPECT_EQ(*FromProto(ToProto(ticket), "ticket"), ticket);
+  const KvLayout layout{6, 4, 64, 16, 4};
+  EXPECT_EQ(*FromProto(ToProto(layout), "layout"), layout);
+}
+
+TEST(ConvertTest, RefusesAndNamesTheField) {
+  const auto field_of = [](const auto& result) { return FieldOf(result.status()).value_or("ok"); };
+  v1::KvWriter writer = ToProto(KvWriter{{"p", 1}, {0, 3}});
+  writer.mutable_layers()->set_end(0);
+  EXPECT_EQ(field_of(FromProto(writer, "writers[2]")), "writers[2].layers");
+  writer.mutable_layers()->set_end(kMaxLayers + 1);
+  EXPECT_EQ(field_of(FromProto(writer, "w")), "w.layers");
+  v1::InstanceRef instance = ToProto(InstanceRef{"p", 1});
+  instance.set_instance_id("a b");
+  EXPECT_EQ(field_of(FromProto(instance, "i")), "i.instance_id");
+  instance.set_instance_id(std::string(129, 'a'));
+  EXPECT_EQ(field_of(FromProto(instance, "i")), "i.instance_id");
+  instance = ToProto(InstanceRef{"p", 0});
+  EXPECT_EQ(field_of(FromProto(instance, "i")), "i.incarnation");
+  EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 0, 1, 1}), "t")), "t.generation");
+  EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 1, 1, 2}), "t")), "t.prompt_pages");
+  EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 1, 0, 0}), "t")), "t.prompt_tokens");
+  const KvLayout huge{1 << 30, 1 << 30, 1 << 30, 1 << 30, 4};
+  EXPECT_EQ(field_of(FromProto(ToProto(huge), "l")), "l");
+  EXPECT_EQ(field_of(FromProto(ToProto(KvLayout{1, 0, 1, 1, 4}), "l")), "l.kv_heads");
+}
+
+}  // namespace
+}  // namespace baton::rpc
