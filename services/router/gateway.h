@@ -55,7 +55,11 @@ struct FieldNames {
   std::string top_logprobs = "top_logprobs";
 };
 
+// What the client called; label of the request metrics.
+enum class Endpoint { kGenerate, kCompletions, kChatCompletions };
+
 struct GenerateCall {
+  Endpoint endpoint = Endpoint::kGenerate;
   std::string request_id;  // Empty: the gateway chooses one.
   std::string model;       // Empty: the served model.
   Prompt prompt;
@@ -133,6 +137,10 @@ class Gateway {
   // workers, or a worker failed), DEADLINE_EXCEEDED, ...
   virtual absl::StatusOr<Submitted> Submit(GenerateCall call,
                                            std::shared_ptr<ResponseSink> sink) = 0;
+
+  // Counts a request that the front itself had to refuse (malformed JSON, a wrong type). Those that
+  // Submit refuses are counted by it.
+  virtual void CountRefused(Endpoint endpoint, const absl::Status& status) = 0;
 
   // The client went away: both legs are cancelled and the sink is let go without a terminal call.
   // Idempotent; unknown or finished calls are nothing.

@@ -1,0 +1,163 @@
+#include "services/router/core/fit.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton::router {
+namespace {
+
+constexpr int kMaxLayers = 4096;
+constexpr int kMaxStages = 64;  // As --pp-size.
+
+std::string Text(const LayerRange& range) {
+  return absl::StrCat("[", range.begin, ", ", range.end, ")");
+}
+
+std::string Text(uint64_t hash) { return absl::StrCat(absl::Hex(hash, absl::kZeroPad16)); }
+
+absl::Status Mismatch(const std::string& property, const WorkerInfo& joining,
+                      const std::string& joining_value, const WorkerInfo& member,
+                      const std::string& member_value) {
+  return absl::FailedPreconditionError(absl::StrCat(property, " differs: ", joining.instance.id,
+                                                    " has ", joining_value, ", ",
+                                                    member.instance.id, " has ", member_value));
+}
+
+absl::Status CheckLayout(const KvLayout& layout) {
+  if (layout.layers < 1 || layout.layers > kMaxLayers) {
+    return InvalidField("fingerprint.kv_layout.layers",
+                        absl::StrCat("must be from 1 to ", kMaxLayers, ", is ", layout.layers));
+  }
+  if (layout.kv_heads < 1 || layout.head_dim < 1 || layout.page_size < 1 ||
+      layout.bytes_per_element < 1) {
+    return InvalidField("fingerprint.kv_layout",
+                        "kv_heads, head_dim, page_size and bytes_per_element must be positive");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLayers(const WorkerInfo& worker) {
+  const int layers = worker.fingerprint.kv_layout.layers;
+  const LayerRange& range = worker.layers;
+  if (range.begin < 0 || range.begin >= range.end || range.end > layers) {
+    return InvalidField("layers", absl::StrCat(Text(range), " is not a range of the model's ",
+                                               layers, " layers"));
+  }
+  const bool first = worker.role == Role::kDecode || worker.pp_rank == 0;
+  const bool last = worker.role == Role::kDecode || worker.pp_rank == worker.pp_size - 1;
+  if ((first && range.begin != 0) || (last && range.end != layers)) {
+    return InvalidField(
+        "layers", absl::StrCat(Text(range), " of ", layers, " layers: ",
+                               worker.role == Role::kDecode ? "a decode service holds them all"
+                               : first && range.begin != 0  ? "stage 0 begins with layer 0"
+                                                            : "the last stage ends the model"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckModels(const WorkerInfo& joining, const WorkerInfo& member) {
+  const ModelFingerprint& a = joining.fingerprint;
+  const ModelFingerprint& b = member.fingerprint;
+  const auto differ = [&](const std::string& property, const std::string& left,
+                          const std::string& right) {
+    return Mismatch(property, joining, left, member, right);
+  };
+  const auto differ_number = [&](const std::string& property, int64_t left, int64_t right) {
+    return differ(property, absl::StrCat(left), absl::StrCat(right));
+  };
+  if (a.protocol_version != b.protocol_version) {
+    return differ_number("protocol version", a.protocol_version, b.protocol_version);
+  }
+  if (a.config_hash != b.config_hash) {
+    return differ("model config (hash)", Text(a.config_hash), Text(b.config_hash));
+  }
+  if (a.dtype != b.dtype) return differ("dtype", a.dtype, b.dtype);
+  const KvLayout& x = a.kv_layout;
+  const KvLayout& y = b.kv_layout;
+  if (x.page_size != y.page_size) return differ_number("page size", x.page_size, y.page_size);
+  if (x.layers != y.layers) return differ_number("layer count", x.layers, y.layers);
+  if (x.kv_heads != y.kv_heads) return differ_number("KV heads", x.kv_heads, y.kv_heads);
+  if (x.head_dim != y.head_dim) return differ_number("head dimension", x.head_dim, y.head_dim);
+  if (x.bytes_per_element != y.bytes_per_element) {
+    return differ_number("bytes per element", x.bytes_per_element, y.bytes_per_element);
+  }
+  for (const auto& [layer, hash] : a.layer_hashes) {
+    const auto other = b.layer_hashes.find(layer);
+    if (other != b.layer_hashes.end() && other->second != hash) {
+      return differ(absl::StrCat("weights of layer ", layer, " (hash)"), Text(hash),
+                    Text(other->second));
+    }
+  }
+  if (a.embedding_hash != 0 && b.embedding_hash != 0 && a.embedding_hash != b.embedding_hash) {
+    return differ("embedding (hash)", Text(a.embedding_hash), Text(b.embedding_hash));
+  }
+  if (a.head_hash != 0 && b.head_hash != 0 && a.head_hash != b.head_hash) {
+    return differ("output head (hash)", Text(a.head_hash), Text(b.head_hash));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckChain(const WorkerInfo& joining, const WorkerInfo& member) {
+  const std::string chain = absl::StrCat(" of chain ", joining.chain_id);
+  if (joining.pp_size != member.pp_size) {
+    return Mismatch("pp_size" + chain, joining, absl::StrCat(joining.pp_size), member,
+                    absl::StrCat(member.pp_size));
+  }
+  if (joining.pp_rank == member.pp_rank) {
+    return absl::FailedPreconditionError(absl::StrCat("rank ", joining.pp_rank, chain,
+                                                      " is taken: ", joining.instance.id,
+                                                      " wants it, ", member.instance.id,
+                                                      " has it and is alive"));
+  }
+  const bool before = joining.pp_rank < member.pp_rank;
+  const WorkerInfo& left = before ? joining : member;
+  const WorkerInfo& right = before ? member : joining;
+  const bool neighbours = right.pp_rank - left.pp_rank == 1;
+  if (left.layers.end > right.layers.begin ||
+      (neighbours && left.layers.end != right.layers.begin)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "layers", chain, left.layers.end > right.layers.begin ? " overlap: " : " leave a gap: ",
+        joining.instance.id, " (rank ", joining.pp_rank, ") has ", Text(joining.layers), ", ",
+        member.instance.id, " (rank ", member.pp_rank, ") has ", Text(member.layers)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckWellFormed(const WorkerInfo& worker) {
+  if (worker.instance.id.empty()) return InvalidField("instance.instance_id", "is empty");
+  if (worker.instance.incarnation == 0) return InvalidField("instance.incarnation", "must not be 0");
+  BATON_RETURN_IF_ERROR(CheckLayout(worker.fingerprint.kv_layout));
+  if (worker.role == Role::kPrefill) {
+    if (worker.chain_id.empty()) return InvalidField("chain_id", "is empty");
+    if (worker.pp_size < 1 || worker.pp_size > kMaxStages) {
+      return InvalidField("pp_size", absl::StrCat("must be from 1 to ", kMaxStages, ", is ",
+                                                  worker.pp_size));
+    }
+    if (worker.pp_rank < 0 || worker.pp_rank >= worker.pp_size) {
+      return InvalidField("pp_rank", absl::StrCat("must be from 0 to pp_size - 1 = ",
+                                                  worker.pp_size - 1, ", is ", worker.pp_rank));
+    }
+  }
+  BATON_RETURN_IF_ERROR(CheckLayers(worker));
+  if (worker.page_count < 1) return InvalidField("page_count", "must be positive");
+  if (worker.max_running_requests < 1) {
+    return InvalidField("max_running_requests", "must be positive");
+  }
+  if (worker.max_context_tokens < 1) return InvalidField("max_context_tokens", "must be positive");
+  return absl::OkStatus();
+}
+
+absl::Status CheckFit(const WorkerInfo& joining, const WorkerInfo& member) {
+  BATON_RETURN_IF_ERROR(CheckModels(joining, member));
+  if (joining.role == Role::kPrefill && member.role == Role::kPrefill &&
+      joining.chain_id == member.chain_id) {
+    return CheckChain(joining, member);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::router

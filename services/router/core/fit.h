@@ -1,0 +1,20 @@
+// Whether one worker's description makes sense by itself, and whether two workers fit together.
+#ifndef SERVICES_ROUTER_CORE_FIT_H_
+#define SERVICES_ROUTER_CORE_FIT_H_
+
+#include "absl/status/status.h"
+#include "services/router/core/membership.h"
+
+namespace baton::router {
+
+// INVALID_ARGUMENT, naming the field, for what no cluster could use: ranges, geometry, counts.
+absl::Status CheckWellFormed(const WorkerInfo& worker);
+
+// FAILED_PRECONDITION, naming the property and both values, unless KV and activations may pass
+// between the two: model, weights of what both hold, dtype, layout, protocol and, within one chain,
+// ranks and layers.
+absl::Status CheckFit(const WorkerInfo& joining, const WorkerInfo& member);
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_CORE_FIT_H_

@@ -1,0 +1,235 @@
+#include "services/router/core/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/router/core/fit.h"
+
+namespace baton::router {
+namespace {
+
+// Reasons that WhatIsMissing lists; a thousand unready workers need not all be named.
+constexpr size_t kMaxReasons = 4;
+
+bool Usable(const Worker& worker) { return worker.ready && !worker.draining; }
+
+// Whether each of the two has connected to the other.
+bool Connected(const Worker& a, const Worker& b) {
+  return a.applied_version >= b.joined_version && b.applied_version >= a.joined_version;
+}
+
+Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& stages) {
+  Chain chain;
+  chain.chain_id = chain_id;
+  chain.stage0 = stages.front()->info.instance;
+  chain.load = stages.front()->load;
+  chain.max_prompt_tokens = stages.front()->info.max_context_tokens;
+  for (const Worker* stage : stages) {
+    chain.stages.push_back({stage->info.instance, stage->info.layers});
+    chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, stage->info.capacity_tokens());
+    chain.draining = chain.draining || stage->draining;
+  }
+  return chain;
+}
+
+}  // namespace
+
+Membership::Membership(MembershipOptions options)
+    : options_(options), view_version_(options.first_view_version) {}
+
+absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
+                                  std::vector<Worker>& lost) {
+  if (absl::Status status = CheckWellFormed(worker); !status.ok()) return status;
+  const auto known = workers_.find(worker.instance.id);
+  if (known != workers_.end() && known->second.info == worker) {
+    known->second.lease_until_us = now_us + options_.lease_us;  // The answer to the first was lost.
+    return absl::OkStatus();
+  }
+  if (known == workers_.end() && static_cast<int>(workers_.size()) >= options_.max_workers) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the cluster has ", workers_.size(), " workers already, the most it takes"));
+  }
+  if (absl::Status status = CheckFitsCluster(worker); !status.ok()) return status;
+  if (known != workers_.end()) Lose(known, lost);
+  Worker joined;
+  joined.info = worker;
+  joined.joined_version = ++view_version_;
+  joined.lease_until_us = now_us + options_.lease_us;
+  sweep_us_ = std::min(sweep_us_, joined.lease_until_us);
+  workers_.emplace(worker.instance.id, std::move(joined));
+  Changed();
+  return absl::OkStatus();
+}
+
+absl::Status Membership::CheckFitsCluster(const WorkerInfo& worker) const {
+  for (const auto& [id, member] : workers_) {
+    if (id == worker.instance.id) continue;  // It is about to be replaced.
+    if (absl::Status status = CheckFit(worker, member.info); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied_version,
+                                   bool ready, const WorkerLoad& load, int64_t now_us) {
+  const auto found = workers_.find(instance.id);
+  if (found == workers_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat(instance.id, " holds no lease here: register (again)"));
+  }
+  Worker& worker = found->second;
+  if (worker.info.instance != instance) {
+    return absl::NotFoundError(absl::StrCat(
+        instance.id, " incarnation ", absl::Hex(instance.incarnation), " has been replaced by ",
+        absl::Hex(worker.info.instance.incarnation)));
+  }
+  worker.lease_until_us = now_us + options_.lease_us;
+  const uint64_t applied = applied_version <= view_version_ ? applied_version : 0;
+  if (worker.applied_version != applied || worker.ready != ready || worker.load != load) {
+    worker.applied_version = applied;
+    worker.ready = ready;
+    worker.load = load;
+    Changed();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Drain(const std::string& instance_id) {
+  const auto found = workers_.find(instance_id);
+  if (found == workers_.end()) {
+    return absl::NotFoundError(absl::StrCat("no worker ", instance_id, " is registered"));
+  }
+  found->second.draining = true;
+  Changed();
+  return absl::OkStatus();
+}
+
+void Membership::Lose(WorkerMap::iterator worker, std::vector<Worker>& lost) {
+  lost.push_back(std::move(worker->second));
+  workers_.erase(worker);
+  ++view_version_;
+  Changed();
+}
+
+std::vector<Worker> Membership::Expire(int64_t now_us) {
+  std::vector<Worker> lost;
+  if (now_us < sweep_us_) return lost;
+  sweep_us_ = kNeverUs;
+  for (auto worker = workers_.begin(); worker != workers_.end();) {
+    const auto next = std::next(worker);
+    if (worker->second.lease_until_us <= now_us) {
+      Lose(worker, lost);
+    } else {
+      sweep_us_ = std::min(sweep_us_, worker->second.lease_until_us);
+    }
+    worker = next;
+  }
+  return lost;
+}
+
+bool Membership::Remove(const InstanceRef& instance, std::vector<Worker>& lost) {
+  const auto found = workers_.find(instance.id);
+  if (found == workers_.end() || found->second.info.instance != instance) return false;
+  Lose(found, lost);
+  return true;
+}
+
+std::vector<Worker> Membership::Workers() const {
+  std::vector<Worker> all;
+  all.reserve(workers_.size());
+  for (const auto& [id, worker] : workers_) all.push_back(worker);
+  return all;
+}
+
+std::vector<WorkerInfo> Membership::View() const {
+  std::vector<WorkerInfo> view;
+  view.reserve(workers_.size());
+  for (const auto& [id, worker] : workers_) view.push_back(worker.info);
+  return view;
+}
+
+const Worker* Membership::Find(const InstanceRef& instance) const {
+  const auto found = workers_.find(instance.id);
+  const bool here = found != workers_.end() && found->second.info.instance == instance;
+  return here ? &found->second : nullptr;
+}
+
+void Membership::Changed() { pairs_valid_ = false; }
+
+std::map<std::string, Membership::Stages> Membership::Chains() const {
+  std::map<std::string, Stages> chains;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.info.role != Role::kPrefill) continue;
+    Stages& stages = chains[worker.info.chain_id];
+    // Members agree on pp_size and no rank is held twice: CheckFit saw to it.
+    stages.resize(static_cast<size_t>(worker.info.pp_size));
+    stages[static_cast<size_t>(worker.info.pp_rank)] = &worker;
+  }
+  return chains;
+}
+
+const std::vector<Pair>& Membership::ReadyPairs() const {
+  if (pairs_valid_) return pairs_;
+  pairs_.clear();
+  for (const auto& [chain_id, stages] : Chains()) {
+    const bool ready = std::all_of(stages.begin(), stages.end(), [](const Worker* stage) {
+      return stage != nullptr && Usable(*stage);
+    });
+    if (!ready) continue;
+    const Chain chain = MakeChain(chain_id, stages);
+    for (const auto& [id, decode] : workers_) {
+      if (decode.info.role != Role::kDecode || !Usable(decode)) continue;
+      const bool connected = std::all_of(
+          stages.begin(), stages.end(),
+          [&decode = decode](const Worker* stage) { return Connected(*stage, decode); });
+      if (!connected) continue;
+      pairs_.push_back({chain, decode.info.instance, decode.load,
+                        decode.info.capacity_tokens(),
+                        std::min<int64_t>(decode.info.max_context_tokens,
+                                          decode.info.capacity_tokens()),
+                        decode.info.max_running_requests});
+    }
+  }
+  pairs_valid_ = true;
+  return pairs_;
+}
+
+std::string Membership::WhyNotReady(const Worker& worker) const {
+  if (!worker.ready) return worker.info.instance.id + " is not ready";
+  if (worker.draining) return worker.info.instance.id + " is draining";
+  return "";
+}
+
+std::string Membership::WhatIsMissing() const {
+  std::vector<std::string> reasons;
+  const auto add = [&reasons](std::string reason) {
+    if (!reason.empty()) reasons.push_back(std::move(reason));
+  };
+  const std::map<std::string, Stages> chains = Chains();
+  if (chains.empty()) add("no prefill chain is registered");
+  for (const auto& [chain_id, stages] : chains) {
+    for (size_t rank = 0; rank < stages.size(); ++rank) {
+      if (stages[rank] == nullptr) {
+        add(absl::StrCat("chain ", chain_id, " lacks rank ", rank, " of ", stages.size()));
+      } else {
+        add(WhyNotReady(*stages[rank]));
+      }
+    }
+  }
+  bool any_decode = false;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.info.role != Role::kDecode) continue;
+    any_decode = true;
+    add(WhyNotReady(worker));
+  }
+  if (!any_decode) add("no decode service is registered");
+  if (reasons.empty()) add("chains and decode services have not connected to one another yet");
+  const size_t more = reasons.size() > kMaxReasons ? reasons.size() - kMaxReasons : 0;
+  reasons.resize(reasons.size() - more);
+  std::string text = absl::StrJoin(reasons, "; ");
+  if (more > 0) absl::StrAppend(&text, "; and ", more, " more");
+  return text;
+}
+
+}  // namespace baton::router

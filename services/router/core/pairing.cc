@@ -1,0 +1,121 @@
+#include "services/router/core/pairing.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace baton::router {
+namespace {
+
+bool SamePair(const Pair& pair, const FailedPair& failed) {
+  return pair.decode == failed.decode && pair.chain.stages == failed.stages;
+}
+
+bool UsesFailedLeg(const Pair& pair, const FailedPair& failed) {
+  return failed.leg == Leg::kDecode ? pair.decode == failed.decode
+                                    : pair.chain.stages == failed.stages;
+}
+
+}  // namespace
+
+absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_tokens,
+                                     int max_tokens, const FailedPair* failed) {
+  const int64_t context_tokens = int64_t{prompt_tokens} + max_tokens;
+  const Pair* best = nullptr;
+  std::optional<Cost> best_cost;
+  int64_t largest_prompt = 0;
+  int64_t largest_context = 0;
+  bool any = false;
+  for (const Pair& pair : pairs) {
+    if (failed != nullptr && SamePair(pair, *failed)) continue;
+    any = true;
+    largest_prompt = std::max(largest_prompt, pair.chain.max_prompt_tokens);
+    largest_context = std::max(largest_context, pair.max_context_tokens);
+    const bool fits = prompt_tokens <= pair.chain.max_prompt_tokens &&
+                      context_tokens <= pair.max_context_tokens;
+    if (!fits) continue;
+    Cost cost = CostOf(pair, context_tokens, failed);
+    if (best_cost.has_value() && *best_cost <= cost) continue;
+    best = &pair;
+    best_cost = cost;
+  }
+  if (!any) return absl::NotFoundError("no other pair is ready");
+  if (best == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a prompt of ", prompt_tokens, " tokens with up to ", max_tokens,
+        " more fits into no ready pair: the largest chain takes prompts of ", largest_prompt,
+        " tokens, the largest decode service ", largest_context, " tokens of prompt and output"));
+  }
+  return *best;
+}
+
+Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
+                              const FailedPair* failed) const {
+  const Assigned& chain = Of(pair.chain.stage0);
+  const Assigned& decode = Of(pair.decode);
+  bool suspect = decode.suspect;
+  for (const KvWriter& stage : pair.chain.stages) suspect = suspect || Of(stage.instance).suspect;
+  const bool again = failed != nullptr && UsesFailedLeg(pair, *failed);
+  if (policy_ == Policy::kRoundRobin) {
+    return {again, suspect, false, 0, 0, chain.last_used, decode.last_used};
+  }
+  const int requests = std::max(decode.requests, pair.decode_load.running_requests);
+  const bool full = requests >= pair.decode_slots ||
+                    decode.context_tokens + context_tokens > pair.decode_capacity_tokens;
+  return {again,
+          suspect,
+          full,
+          std::max(chain.prompt_tokens, pair.chain.load.queued_tokens),
+          requests,
+          chain.last_used,
+          decode.last_used};
+}
+
+void Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
+  ++uses_;
+  Assigned& chain = workers_[pair.chain.stage0];
+  chain.prompt_tokens += prompt_tokens;
+  chain.last_used = uses_;
+  Assigned& decode = workers_[pair.decode];
+  decode.context_tokens += int64_t{prompt_tokens} + max_tokens;
+  decode.requests += 1;
+  decode.last_used = uses_;
+}
+
+// A worker that was lost has been forgotten with all that was counted on it.
+void Pairing::EndPrefill(const Pair& pair, int prompt_tokens) {
+  const auto chain = workers_.find(pair.chain.stage0);
+  if (chain == workers_.end()) return;
+  chain->second.prompt_tokens -= prompt_tokens;
+  BATON_CHECK(chain->second.prompt_tokens >= 0) << "prefill work ended twice";
+}
+
+void Pairing::EndDecode(const Pair& pair, int prompt_tokens, int max_tokens) {
+  const auto decode = workers_.find(pair.decode);
+  if (decode == workers_.end()) return;
+  decode->second.context_tokens -= int64_t{prompt_tokens} + max_tokens;
+  decode->second.requests -= 1;
+  BATON_CHECK(decode->second.requests >= 0) << "decode work ended twice";
+}
+
+void Pairing::ClearSuspicion(const InstanceRef& instance) {
+  const auto worker = workers_.find(instance);
+  if (worker != workers_.end()) worker->second.suspect = false;
+}
+
+bool Pairing::AtRest() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](const auto& entry) {
+    return entry.second.prompt_tokens == 0 && entry.second.requests == 0;
+  });
+}
+
+const Pairing::Assigned& Pairing::Of(const InstanceRef& instance) const {
+  static const Assigned kNothing;
+  const auto worker = workers_.find(instance);
+  return worker == workers_.end() ? kNothing : worker->second;
+}
+
+}  // namespace baton::router

@@ -1,0 +1,80 @@
+// Which pair takes a request, and the load that this router has put on every worker. The router's
+// own count is exact and current; what heartbeats report is up to an interval old and is used only
+// where it says more (work that others brought).
+#ifndef SERVICES_ROUTER_CORE_PAIRING_H_
+#define SERVICES_ROUTER_CORE_PAIRING_H_
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/kv/types.h"
+#include "services/router/core/membership.h"
+
+namespace baton::router {
+
+enum class Policy { kRoundRobin, kLeastLoad };
+
+enum class Leg { kPrefill, kDecode };
+
+// The pair that a request is tried again without.
+struct FailedPair {
+  std::vector<KvWriter> stages;
+  InstanceRef decode;
+  Leg leg = Leg::kPrefill;  // Which of the two failed.
+};
+
+class Pairing {
+ public:
+  explicit Pairing(Policy policy) : policy_(policy) {}
+
+  // The best of `pairs` for a request. With `failed`, never that pair, and one with another chain
+  // or decode in the place of the leg that failed if there is one. Workers under suspicion come
+  // last. NOT_FOUND if `pairs` leaves no choice, RESOURCE_EXHAUSTED (naming the limit) if the
+  // request fits into none of them.
+  absl::StatusOr<Pair> Choose(const std::vector<Pair>& pairs, int prompt_tokens, int max_tokens,
+                              const FailedPair* failed);
+
+  // The life of an attempt on a pair: prefill work ends before the decode's.
+  void Begin(const Pair& pair, int prompt_tokens, int max_tokens);
+  void EndPrefill(const Pair& pair, int prompt_tokens);
+  void EndDecode(const Pair& pair, int prompt_tokens, int max_tokens);
+
+  // A call to `instance` failed as calls to a dead process do. Until its next heartbeat, or until
+  // its lease is over, others are preferred: its load looks attractively low.
+  void Suspect(const InstanceRef& instance) { workers_[instance].suspect = true; }
+  void ClearSuspicion(const InstanceRef& instance);
+  void Forget(const InstanceRef& instance) { workers_.erase(instance); }
+
+  // True when no attempt is counted anywhere.
+  bool AtRest() const;
+
+ private:
+  struct Assigned {
+    int64_t prompt_tokens = 0;   // Chains, by stage 0: given and not yet through.
+    int64_t context_tokens = 0;  // Decodes: reserved.
+    int requests = 0;            // Decodes.
+    uint64_t last_used = 0;
+    bool suspect = false;
+  };
+  // Compared in order; the lowest wins.
+  using Cost = std::tuple<bool,      // The leg that failed would be used again.
+                          bool,      // Under suspicion.
+                          bool,      // The decode has no room now: the request would wait.
+                          int64_t,   // Prompt tokens before it in the chain.
+                          int,       // Requests on the decode.
+                          uint64_t,  // When the chain was used last, and the decode.
+                          uint64_t>;
+  Cost CostOf(const Pair& pair, int64_t context_tokens, const FailedPair* failed) const;
+  const Assigned& Of(const InstanceRef& instance) const;
+
+  Policy policy_;
+  std::map<InstanceRef, Assigned> workers_;
+  uint64_t uses_ = 0;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_CORE_PAIRING_H_
