@@ -1,0 +1,165 @@
+#include "common/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/base/strings.h"
+#include "common/tokenizer/byte_alphabet.h"
+#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/utf8.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kMaxTokenizerJsonBytes = 128 << 20;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& directory) {
+  const std::string path = Concat(directory, "/tokenizer.json");
+  BATON_ASSIGN_OR_RETURN(const std::string json, ReadBoundedFile(path, kMaxTokenizerJsonBytes));
+  BATON_ASSIGN_OR_RETURN(const TokenRoles roles, LoadTokenRoles(directory));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadFromJson(json, roles);
+  BATON_RETURN_IF_ERROR(Annotate(tokenizer.status(), path));
+  return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::LoadFromJson(std::string_view tokenizer_json,
+                                                                   const TokenRoles& roles) {
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ParseTokenizerJson(tokenizer_json));
+  BATON_ASSIGN_OR_RETURN(BpeModel bpe,
+                         BpeModel::Create(spec.vocab, spec.merges, spec.ignore_merges));
+  std::vector<SplitPattern> patterns;
+  for (const std::string& pattern : spec.split_patterns) {
+    absl::StatusOr<SplitPattern> compiled = SplitPattern::Compile(pattern);
+    BATON_RETURN_IF_ERROR(Annotate(compiled.status(), "pre_tokenizer"));
+    patterns.push_back(*std::move(compiled));
+  }
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(bpe), std::move(patterns), spec));
+  BATON_RETURN_IF_ERROR(tokenizer->SetRoles(roles));
+  return tokenizer;
+}
+
+Tokenizer::Tokenizer(BpeModel bpe, std::vector<SplitPattern> patterns, const TokenizerSpec& spec)
+    : bpe_(std::move(bpe)),
+      patterns_(std::move(patterns)),
+      normalize_nfc_(spec.normalize_nfc),
+      prefix_ids_(spec.prefix_ids),
+      suffix_ids_(spec.suffix_ids) {
+  for (const VocabEntry& entry : spec.vocab) AddToken(entry.id, entry.spelling, false);
+  for (const AddedToken& token : spec.added_tokens) {
+    AddToken(token.id, token.content, token.special);
+    (token.normalized ? normalized_added_ : raw_added_).Add(token);
+  }
+}
+
+void Tokenizer::AddToken(int32_t id, const std::string& spelling, bool special) {
+  if (id >= vocab_size()) tokens_.resize(static_cast<size_t>(id) + 1);
+  Token& token = tokens_[id];
+  token.exists = true;
+  token.special = token.special || special;
+  // An added token with characters outside the byte alphabet ("<｜User｜>") is its own text.
+  token.bytes = BytesOfSpelling(spelling).value_or(spelling);
+  id_of_spelling_.emplace(spelling, id);
+}
+
+absl::Status Tokenizer::SetRoles(const TokenRoles& roles) {
+  const auto id_of = [&](const std::string& token,
+                         std::string_view role) -> absl::StatusOr<int32_t> {
+    if (const std::optional<int32_t> id = TokenId(token)) return *id;
+    return absl::InvalidArgumentError(
+        Concat("tokenizer_config.json: ", role, " \"", token, "\" is not a token"));
+  };
+  bos_id_ = roles.bos_id;
+  if (roles.bos_token.has_value()) {
+    BATON_ASSIGN_OR_RETURN(bos_id_, id_of(*roles.bos_token, "bos_token"));
+  }
+  eos_ids_ = roles.eos_ids;
+  if (roles.eos_token.has_value()) {
+    BATON_ASSIGN_OR_RETURN(const int32_t id, id_of(*roles.eos_token, "eos_token"));
+    if (std::find(eos_ids_.begin(), eos_ids_.end(), id) == eos_ids_.end()) eos_ids_.push_back(id);
+  }
+  chat_template_ = roles.chat_template;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
+                                                       bool add_special_tokens,
+                                                       bool parse_special) const {
+  if (text.size() > kMaxTextBytes) {
+    return absl::InvalidArgumentError(
+        Concat("text of ", text.size(), " bytes; at most ", kMaxTextBytes, " are allowed"));
+  }
+  if (const std::optional<size_t> offset = FirstInvalidUtf8(text)) {
+    return absl::InvalidArgumentError(Concat("text is not UTF-8 at byte ", *offset));
+  }
+  std::vector<int32_t> ids;
+  if (add_special_tokens) ids = prefix_ids_;
+  BpeScratch scratch;
+  for (const AddedTokenMatcher::Piece& piece : raw_added_.Find(text, parse_special)) {
+    if (piece.token.has_value()) {
+      ids.push_back(*piece.token);
+    } else {
+      BATON_RETURN_IF_ERROR(EncodeBetweenRawTokens(piece.text, parse_special, &scratch, &ids));
+    }
+  }
+  if (add_special_tokens) ids.insert(ids.end(), suffix_ids_.begin(), suffix_ids_.end());
+  return ids;
+}
+
+absl::Status Tokenizer::EncodeBetweenRawTokens(std::string_view text, bool parse_special,
+                                               BpeScratch* scratch,
+                                               std::vector<int32_t>* ids) const {
+  std::string normalized;
+  if (normalize_nfc_) {
+    BATON_ASSIGN_OR_RETURN(normalized, ToNfc(text));
+    text = normalized;
+  }
+  for (const AddedTokenMatcher::Piece& piece : normalized_added_.Find(text, parse_special)) {
+    if (piece.token.has_value()) {
+      ids->push_back(*piece.token);
+    } else {
+      BATON_RETURN_IF_ERROR(EncodeWords(piece.text, scratch, ids));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tokenizer::EncodeWords(std::string_view text, BpeScratch* scratch,
+                                    std::vector<int32_t>* ids) const {
+  std::vector<std::string_view> words = {text};
+  for (const SplitPattern& pattern : patterns_) {
+    BATON_ASSIGN_OR_RETURN(words, pattern.Split(words));
+  }
+  for (const std::string_view word : words) bpe_.EncodeWord(word, scratch, ids);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
+                                              bool skip_special) const {
+  std::string bytes;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!HasToken(ids[i])) {
+      return absl::InvalidArgumentError(Concat("token id ", ids[i], " at index ", i,
+                                               " is not in the vocabulary of ", vocab_size()));
+    }
+    if (!skip_special || !IsSpecial(ids[i])) bytes.append(TokenBytes(ids[i]));
+  }
+  std::string text;
+  text.reserve(bytes.size());
+  if (AppendCharacters(bytes, &text) < bytes.size()) text.append(kReplacementCharacter);
+  return text;
+}
+
+std::optional<int32_t> Tokenizer::TokenId(std::string_view spelling) const {
+  const auto found = id_of_spelling_.find(ToAbsl(spelling));
+  if (found == id_of_spelling_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::string_view Tokenizer::TokenBytes(int32_t id) const {
+  return InRange(id) ? std::string_view(tokens_[id].bytes) : std::string_view();
+}
+
+}  // namespace baton

@@ -1,0 +1,102 @@
+// Text to token ids and back: byte-level BPE as Hugging Face's tokenizer.json describes it (GPT-2,
+// Llama-3, Qwen2 and Qwen3), with the same ids as Hugging Face's own library.
+#ifndef COMMON_TOKENIZER_TOKENIZER_H_
+#define COMMON_TOKENIZER_TOKENIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/tokenizer/added_tokens.h"
+#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/sidecar_files.h"
+#include "common/tokenizer/split_pattern.h"
+#include "common/tokenizer/tokenizer_json.h"
+
+namespace baton {
+
+// Immutable once loaded: every member may be called from any thread at any time.
+class Tokenizer {
+ public:
+  // The longest text that Encode accepts.
+  static constexpr size_t kMaxTextBytes = 64 << 20;
+
+  // Loads tokenizer.json and what stands beside it (sidecar_files.h). NotFound without
+  // tokenizer.json; InvalidArgument for a malformed file, Unimplemented for a setting that would
+  // change results and isn't supported: both name the file and the key.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& directory);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> LoadFromJson(std::string_view tokenizer_json,
+                                                                 const TokenRoles& roles = {});
+
+  // The ids of `text`. `add_special_tokens` adds what the model expects around a text (Llama-3's
+  // <|begin_of_text|>). Without `parse_special` the text of a special token is text like any other:
+  // use that for whatever a user wrote. Non-special added tokens are matched either way.
+  // InvalidArgument, with the byte offset, if `text` is not UTF-8 or too long; ResourceExhausted if
+  // the pre-tokenizer's pattern backtracks without end on it. Work is O(n log n).
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens,
+                                              bool parse_special) const;
+
+  // The text of `ids`; ill-formed UTF-8 becomes U+FFFD. InvalidArgument for an id without token.
+  absl::StatusOr<std::string> Decode(std::span<const int32_t> ids, bool skip_special) const;
+
+  // One more than the largest id. Ids below it may be unused; the model's own vocabulary may be
+  // larger (padding).
+  int32_t vocab_size() const { return static_cast<int32_t>(tokens_.size()); }
+
+  // The id of a token by its spelling in tokenizer.json: "<|im_end|>", "Ġthe".
+  std::optional<int32_t> TokenId(std::string_view spelling) const;
+
+  // The bytes that a token stands for, not always whole characters; empty if `id` has no token.
+  std::string_view TokenBytes(int32_t id) const;
+
+  bool HasToken(int32_t id) const { return InRange(id) && tokens_[id].exists; }
+  bool IsSpecial(int32_t id) const { return InRange(id) && tokens_[id].special; }
+
+  std::optional<int32_t> bos_id() const { return bos_id_; }
+  // Each ends a generated text. Empty if no file names one.
+  const std::vector<int32_t>& eos_ids() const { return eos_ids_; }
+  // The Jinja source of the model's chat template; empty if it has none. See chat_template.h.
+  const std::string& chat_template() const { return chat_template_; }
+
+ private:
+  struct Token {
+    std::string bytes;
+    bool exists = false;
+    bool special = false;
+  };
+
+  Tokenizer(BpeModel bpe, std::vector<SplitPattern> patterns, const TokenizerSpec& spec);
+
+  bool InRange(int32_t id) const { return id >= 0 && id < vocab_size(); }
+  void AddToken(int32_t id, const std::string& spelling, bool special);
+  absl::Status SetRoles(const TokenRoles& roles);
+  absl::Status EncodeBetweenRawTokens(std::string_view text, bool parse_special,
+                                      BpeScratch* scratch, std::vector<int32_t>* ids) const;
+  absl::Status EncodeWords(std::string_view text, BpeScratch* scratch,
+                           std::vector<int32_t>* ids) const;
+
+  const BpeModel bpe_;
+  const std::vector<SplitPattern> patterns_;
+  const bool normalize_nfc_;
+  const std::vector<int32_t> prefix_ids_;
+  const std::vector<int32_t> suffix_ids_;
+  AddedTokenMatcher raw_added_;         // matched before normalization,
+  AddedTokenMatcher normalized_added_;  // and after it
+  std::vector<Token> tokens_;           // by id
+  absl::flat_hash_map<std::string, int32_t> id_of_spelling_;
+  std::optional<int32_t> bos_id_;
+  std::vector<int32_t> eos_ids_;
+  std::string chat_template_;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_TOKENIZER_TOKENIZER_H_

@@ -1,0 +1,38 @@
+// Reads Hugging Face's tokenizer.json into plain data. Strict: a key that would change results and
+// isn't supported is an error, and so is a key that isn't known.
+#ifndef COMMON_TOKENIZER_TOKENIZER_JSON_H_
+#define COMMON_TOKENIZER_TOKENIZER_JSON_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/tokenizer/added_tokens.h"
+#include "common/tokenizer/bpe.h"
+
+namespace baton {
+
+// Ids are below this, so that tables indexed by id stay small. The largest vocabularies in use
+// have 262,144 tokens.
+inline constexpr int32_t kMaxVocabSize = 1 << 20;
+
+struct TokenizerSpec {
+  bool normalize_nfc = false;
+  std::vector<std::string> split_patterns;  // in Oniguruma's syntax, applied in order
+  std::vector<VocabEntry> vocab;            // ids are unique and in [0, kMaxVocabSize)
+  std::vector<MergeRule> merges;
+  bool ignore_merges = false;
+  std::vector<AddedToken> added_tokens;  // ids agree with `vocab` where both have the content
+  std::vector<int32_t> prefix_ids;       // what add_special_tokens puts before the text,
+  std::vector<int32_t> suffix_ids;       // and after it
+};
+
+// InvalidArgument for what is malformed or inconsistent, Unimplemented for what is valid and not
+// supported; the message names the key.
+absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json_text);
+
+}  // namespace baton
+
+#endif  // COMMON_TOKENIZER_TOKENIZER_JSON_H_
