@@ -15,8 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <string>
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -79,8 +78,9 @@ enum class KvRefusal {
   kNotAWriter,  // Layers or writer's incarnation not in the grant.
   kBadRange,    // Pages outside the prompt.
   kBadLength,
-  kDuplicate,  // A page that has arrived or is arriving.
+  kDuplicate,  // A page that has arrived or is arriving, or a second commit.
   kConsumed,   // Committed or failed before.
+  kBadCommit,  // A first token that is missing or not this writer's; ends the grant.
 };
 const char* KvRefusalName(KvRefusal refusal);
 
@@ -111,6 +111,7 @@ struct LeaseTableOptions {
 class LeaseTable {
  public:
   explicit LeaseTable(LeaseTableOptions options);
+  ~LeaseTable();
 
   // Opens a grant. The slot must be free and the generation larger than any before: the decode core
   // sees to both, so a breach is a broken invariant.
@@ -147,14 +148,8 @@ class LeaseTable {
   absl::Status CheckInvariants() const;
 
  private:
-  struct Slot;
-  struct InFlight;
-  // lease_table.cc defines the rest; kept out of the header so that it can change freely.
-  LeaseTableOptions options_;
-  std::vector<Slot> slots_;
-  std::map<uint64_t, InFlight> in_flight_;        // By receipt; ordered for replay.
-  std::map<InstanceRef, int64_t> last_heard_us_;  // Writers of open grants.
-  uint64_t next_receipt_ = 1;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace baton

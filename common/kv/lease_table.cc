@@ -1,0 +1,504 @@
+#include "common/kv/lease_table.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/planted_bug.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+enum class SlotState : unsigned char { kFree, kGranted, kCommitted, kFailed, kDraining };
+enum class PageState : unsigned char { kMissing, kArriving, kArrived };
+
+// What one writer of a grant has delivered so far.
+struct WriterProgress {
+  KvWriter writer;
+  std::vector<PageState> pages;  // By index within the prompt.
+  int arrived = 0;
+  uint64_t bytes = 0;
+  uint64_t checksum_sum = 0;
+  std::optional<uint64_t> committed_sum;  // From its commit.
+
+  bool Complete() const {
+    return committed_sum.has_value() && arrived == static_cast<int>(pages.size());
+  }
+};
+
+struct Slot {
+  SlotState state = SlotState::kFree;
+  KvGrant grant;  // Of the current or last generation.
+  std::vector<WriterProgress> writers;
+  std::optional<SampledToken> first_token;
+  int64_t granted_us = 0;
+  int in_flight = 0;  // Placements of this generation under way.
+};
+
+struct InFlight {
+  uint32_t slot = 0;
+  uint64_t generation = 0;  // The slot's, not the header's: they differ only under a planted bug.
+  size_t writer = 0;
+  int first_page = 0;
+  int page_count = 0;
+  uint64_t bytes = 0;
+  uint64_t checksum = 0;
+};
+
+// Writers of open grants only, so a stranger's heartbeats take no memory.
+struct Heard {
+  int64_t last_us = 0;
+  int grants = 0;
+};
+
+bool Revocable(SlotState state) {
+  return state == SlotState::kGranted || state == SlotState::kCommitted ||
+         state == SlotState::kFailed;
+}
+
+}  // namespace
+
+const char* KvRefusalName(KvRefusal refusal) {
+  switch (refusal) {
+    case KvRefusal::kUnknownSlot:
+      return "unknown_slot";
+    case KvRefusal::kStaleGeneration:
+      return "stale_generation";
+    case KvRefusal::kWrongIncarnation:
+      return "wrong_incarnation";
+    case KvRefusal::kNotAWriter:
+      return "not_a_writer";
+    case KvRefusal::kBadRange:
+      return "bad_range";
+    case KvRefusal::kBadLength:
+      return "bad_length";
+    case KvRefusal::kDuplicate:
+      return "duplicate";
+    case KvRefusal::kConsumed:
+      return "consumed";
+    case KvRefusal::kBadCommit:
+      return "bad_commit";
+  }
+  return "unknown";
+}
+
+struct LeaseTable::State {
+  LeaseTableOptions options;
+  std::vector<Slot> slots;
+  std::map<uint64_t, InFlight> in_flight;  // By receipt; ordered for replay.
+  std::map<InstanceRef, Heard> heard;
+  uint64_t last_generation = 0;
+  uint64_t next_receipt = 1;
+
+  // The checks that data and commits share. The slot is granted and `writer` one of its writers.
+  template <typename Message>
+  absl::StatusOr<Slot*> Locate(const Message& message, size_t& writer, KvRefusal& refusal);
+  absl::Status CheckRun(const Slot& slot, const WriterProgress& writer, const KvDataHeader& header,
+                        size_t payload_bytes, KvRefusal& refusal) const;
+
+  void Arrived(uint32_t index, const InFlight& run, const absl::Status& status, uint64_t checksum,
+               std::vector<LeaseEvent>& events);
+  void CommitIfComplete(uint32_t index, std::vector<LeaseEvent>& events);
+  void Fail(uint32_t index, absl::Status status, std::vector<LeaseEvent>& events);
+  void Drain(uint32_t index, std::vector<LeaseEvent>& events);
+  void ForgetWriters(const Slot& slot);
+
+  // When a granted slot ends by itself if nothing more is heard.
+  int64_t SilenceUs(const Slot& slot, const WriterProgress& writer) const;
+  int64_t DeadlineUs(const Slot& slot) const;
+
+  absl::Status FromPrefill(absl::Status status, const WriterProgress& writer) const {
+    return WithLeg(std::move(status), "prefill", writer.writer.instance.id);
+  }
+  absl::Status CheckSlot(const Slot& slot, int in_flight_runs, int in_flight_pages) const;
+};
+
+LeaseTable::LeaseTable(LeaseTableOptions options) : state_(std::make_unique<State>()) {
+  BATON_CHECK(options.slots > 0 && options.layout.layers > 0 && options.layout.page_size > 0)
+      << options.slots << " slots, " << options.layout.layers << " layers";
+  state_->slots.resize(options.slots);
+  state_->options = std::move(options);
+}
+
+LeaseTable::~LeaseTable() = default;
+
+void LeaseTable::Grant(KvGrant grant, int64_t now_us) {
+  State& table = *state_;
+  BATON_CHECK(grant.slot < table.slots.size()) << "slot " << grant.slot;
+  Slot& slot = table.slots[grant.slot];
+  BATON_CHECK(slot.state == SlotState::kFree) << "slot " << grant.slot << " is taken";
+  BATON_CHECK(grant.generation > table.last_generation)
+      << "generation " << grant.generation << " after " << table.last_generation;
+  BATON_CHECK(!grant.pages.empty()) << "a grant of no pages";
+  table.last_generation = grant.generation;
+  slot.state = SlotState::kGranted;
+  slot.granted_us = now_us;
+  slot.first_token.reset();
+  slot.writers.clear();
+  for (const KvWriter& writer : grant.writers) {
+    WriterProgress progress;
+    progress.writer = writer;
+    progress.pages.assign(grant.pages.size(), PageState::kMissing);
+    slot.writers.push_back(std::move(progress));
+    ++table.heard.try_emplace(writer.instance, Heard{now_us, 0}).first->second.grants;
+  }
+  slot.grant = std::move(grant);
+}
+
+void LeaseTable::Revoke(uint32_t slot_index, uint64_t generation, std::vector<LeaseEvent>& events) {
+  State& table = *state_;
+  if (slot_index >= table.slots.size()) return;
+  Slot& slot = table.slots[slot_index];
+  if (!Revocable(slot.state) || slot.grant.generation != generation) return;
+  table.ForgetWriters(slot);
+  slot.state = SlotState::kDraining;
+  if (slot.in_flight == 0 || PlantedBug(Bug::kLeaseFreesBeforeDrain)) {
+    table.Drain(slot_index, events);
+  }
+}
+
+absl::StatusOr<KvPlacement> LeaseTable::OnData(const KvDataHeader& header, size_t payload_bytes,
+                                               KvRefusal& refusal) {
+  State& table = *state_;
+  size_t writer_index = 0;
+  BATON_ASSIGN_OR_RETURN(Slot * slot, table.Locate(header, writer_index, refusal));
+  WriterProgress& writer = slot->writers[writer_index];
+  BATON_RETURN_IF_ERROR(table.CheckRun(*slot, writer, header, payload_bytes, refusal));
+
+  KvPlacement placement;
+  placement.layers = header.layers;
+  placement.receipt = table.next_receipt++;
+  for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
+    writer.pages[static_cast<size_t>(page)] = PageState::kArriving;
+    placement.pages.push_back(slot->grant.pages[static_cast<size_t>(page)]);
+  }
+  ++slot->in_flight;
+  table.in_flight.emplace(
+      placement.receipt,
+      InFlight{header.slot, slot->grant.generation, writer_index, header.first_page,
+               header.page_count, header.bytes, header.checksum});
+  return placement;
+}
+
+void LeaseTable::OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t checksum,
+                          std::vector<LeaseEvent>& events) {
+  State& table = *state_;
+  const auto found = table.in_flight.find(receipt);
+  BATON_CHECK(found != table.in_flight.end()) << "receipt " << receipt << " is not under way";
+  const InFlight run = found->second;
+  table.in_flight.erase(found);
+  Slot& slot = table.slots[run.slot];
+  if (slot.grant.generation != run.generation || slot.state == SlotState::kFree) {
+    return;  // Only under kLeaseFreesBeforeDrain.
+  }
+  --slot.in_flight;
+  switch (slot.state) {
+    case SlotState::kDraining:
+      if (slot.in_flight == 0) table.Drain(run.slot, events);
+      return;
+    case SlotState::kGranted:
+      table.Arrived(run.slot, run, status, checksum, events);
+      return;
+    case SlotState::kFailed:
+    case SlotState::kCommitted:
+    case SlotState::kFree:
+      return;
+  }
+}
+
+absl::Status LeaseTable::OnCommit(const KvCommit& commit, KvRefusal& refusal,
+                                  std::vector<LeaseEvent>& events) {
+  State& table = *state_;
+  size_t writer_index = 0;
+  BATON_ASSIGN_OR_RETURN(Slot * slot, table.Locate(commit, writer_index, refusal));
+  WriterProgress& writer = slot->writers[writer_index];
+  if (writer.committed_sum.has_value()) {
+    refusal = KvRefusal::kDuplicate;
+    return absl::FailedPreconditionError("a second commit of one writer");
+  }
+  if (commit.page_count != static_cast<int>(slot->grant.pages.size())) {
+    refusal = KvRefusal::kBadRange;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "commit of ", commit.page_count, " pages, the prompt has ", slot->grant.pages.size()));
+  }
+  const bool last_stage = commit.layers.end == table.options.layout.layers;
+  if (commit.has_first_token != last_stage) {
+    refusal = KvRefusal::kBadCommit;
+    absl::Status status =
+        absl::InternalError(last_stage ? "the last stage committed without a first token"
+                                       : "a stage that is not the last committed a first token");
+    // Nothing better will come from this writer, so the request ends now and not at its deadline.
+    table.Fail(commit.slot, table.FromPrefill(status, writer), events);
+    return status;
+  }
+  writer.committed_sum = commit.checksum_sum;
+  if (last_stage) slot->first_token = commit.first_token;
+  table.CommitIfComplete(commit.slot, events);
+  return absl::OkStatus();
+}
+
+void LeaseTable::OnHeartbeat(const InstanceRef& writer, int64_t now_us) {
+  const auto found = state_->heard.find(writer);
+  if (found != state_->heard.end()) {
+    found->second.last_us = std::max(found->second.last_us, now_us);
+  }
+}
+
+void LeaseTable::Tick(int64_t now_us, std::vector<LeaseEvent>& events) {
+  State& table = *state_;
+  for (uint32_t index = 0; index < table.slots.size(); ++index) {
+    Slot& slot = table.slots[index];
+    if (slot.state != SlotState::kGranted) continue;
+    if (now_us >= slot.grant.deadline_us) {
+      table.Fail(index,
+                 WithLeg(absl::DeadlineExceededError("the prompt's KV was not complete in time"),
+                         "decode", table.options.self.id),
+                 events);
+      continue;
+    }
+    for (const WriterProgress& writer : slot.writers) {
+      if (writer.Complete() || now_us < table.SilenceUs(slot, writer)) continue;
+      const absl::Status silent = absl::UnavailableError(
+          absl::StrCat("prefill stage ", writer.writer.instance.id, " has been silent for ",
+                       table.options.writer_lease_us / 1000, " ms"));
+      table.Fail(index, table.FromPrefill(silent, writer), events);
+      break;
+    }
+  }
+}
+
+int64_t LeaseTable::NextDeadlineUs() const {
+  int64_t next = kNeverUs;
+  for (const Slot& slot : state_->slots) {
+    if (slot.state == SlotState::kGranted) next = std::min(next, state_->DeadlineUs(slot));
+  }
+  return next;
+}
+
+int LeaseTable::active_grants() const {
+  return static_cast<int>(std::count_if(state_->slots.begin(), state_->slots.end(),
+                                        [](const Slot& slot) { return Revocable(slot.state); }));
+}
+
+int LeaseTable::draining() const {
+  return static_cast<int>(
+      std::count_if(state_->slots.begin(), state_->slots.end(),
+                    [](const Slot& slot) { return slot.state == SlotState::kDraining; }));
+}
+
+absl::Status LeaseTable::CheckInvariants() const {
+  const State& table = *state_;
+  std::vector<int> runs(table.slots.size());
+  std::vector<int> pages(table.slots.size());
+  for (const auto& [receipt, run] : table.in_flight) {
+    if (table.slots[run.slot].grant.generation != run.generation) {
+      return absl::InternalError(absl::StrCat("I4: placement ", receipt, " of generation ",
+                                              run.generation, " is under way in slot ", run.slot,
+                                              ", which has been granted again"));
+    }
+    ++runs[run.slot];
+    pages[run.slot] += run.page_count;
+  }
+  std::map<InstanceRef, int> grants;
+  for (size_t i = 0; i < table.slots.size(); ++i) {
+    const Slot& slot = table.slots[i];
+    BATON_RETURN_IF_ERROR(
+        Annotate(table.CheckSlot(slot, runs[i], pages[i]), absl::StrCat("slot ", i)));
+    if (!Revocable(slot.state)) continue;
+    for (const WriterProgress& writer : slot.writers) ++grants[writer.writer.instance];
+  }
+  for (const auto& [writer, heard] : table.heard) {
+    if (heard.grants != grants[writer]) {
+      return absl::InternalError(absl::StrCat("writer ", writer.id, " has ", grants[writer],
+                                              " grants, counted ", heard.grants));
+    }
+  }
+  return absl::OkStatus();
+}
+
+template <typename Message>
+absl::StatusOr<Slot*> LeaseTable::State::Locate(const Message& message, size_t& writer,
+                                                KvRefusal& refusal) {
+  if (message.decode_incarnation != options.self.incarnation) {
+    refusal = KvRefusal::kWrongIncarnation;
+    return absl::FailedPreconditionError("meant for another incarnation of this decode service");
+  }
+  if (message.slot >= slots.size() || slots[message.slot].grant.generation == 0) {
+    refusal = KvRefusal::kUnknownSlot;
+    return absl::FailedPreconditionError(absl::StrCat("slot ", message.slot, " was never granted"));
+  }
+  Slot& slot = slots[message.slot];
+  const bool same_generation =
+      message.generation == slot.grant.generation || PlantedBug(Bug::kLeaseIgnoresGeneration);
+  if (!same_generation || !Revocable(slot.state)) {
+    refusal = KvRefusal::kStaleGeneration;
+    return absl::FailedPreconditionError(
+        absl::StrCat("generation ", message.generation, " of slot ", message.slot, " is over"));
+  }
+  if (slot.state != SlotState::kGranted) {
+    refusal = KvRefusal::kConsumed;
+    return absl::FailedPreconditionError("the grant has been committed or has failed");
+  }
+  for (writer = 0; writer < slot.writers.size(); ++writer) {
+    const KvWriter& candidate = slot.writers[writer].writer;
+    if (candidate.layers == message.layers &&
+        candidate.instance.incarnation == message.writer_incarnation) {
+      return &slot;
+    }
+  }
+  refusal = KvRefusal::kNotAWriter;
+  return absl::FailedPreconditionError(absl::StrCat("no writer of this grant has layers [",
+                                                    message.layers.begin, ", ", message.layers.end,
+                                                    ") and this incarnation"));
+}
+
+absl::Status LeaseTable::State::CheckRun(const Slot& slot, const WriterProgress& writer,
+                                         const KvDataHeader& header, size_t payload_bytes,
+                                         KvRefusal& refusal) const {
+  const auto page_total = static_cast<int64_t>(slot.grant.pages.size());
+  if (header.first_page < 0 || header.page_count < 1 ||
+      int64_t{header.first_page} + header.page_count > page_total) {
+    refusal = KvRefusal::kBadRange;
+    return absl::InvalidArgumentError(absl::StrCat(
+        header.page_count, " pages from ", header.first_page, " on, the prompt has ", page_total));
+  }
+  const uint64_t expected =
+      static_cast<uint64_t>(header.page_count) * options.layout.BandBytes(header.layers);
+  if (header.bytes != expected || payload_bytes != expected) {
+    refusal = KvRefusal::kBadLength;
+    return absl::InvalidArgumentError(absl::StrCat("announces ", header.bytes, " bytes, has ",
+                                                   payload_bytes, ", the run takes ", expected));
+  }
+  for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
+    if (writer.pages[static_cast<size_t>(page)] != PageState::kMissing) {
+      refusal = KvRefusal::kDuplicate;
+      return absl::FailedPreconditionError(
+          absl::StrCat("page ", page, " has arrived or is arriving"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void LeaseTable::State::Arrived(uint32_t index, const InFlight& run, const absl::Status& status,
+                                uint64_t checksum, std::vector<LeaseEvent>& events) {
+  WriterProgress& writer = slots[index].writers[run.writer];
+  if (!status.ok()) {
+    Fail(index, FromPrefill(Annotate(status, "the transfer of KV broke"), writer), events);
+    return;
+  }
+  if (checksum != run.checksum && !PlantedBug(Bug::kLeaseIgnoresChecksum)) {
+    Fail(index,
+         FromPrefill(
+             absl::DataLossError(absl::StrCat("KV of layers [", writer.writer.layers.begin, ", ",
+                                              writer.writer.layers.end, "), pages ", run.first_page,
+                                              " to ", run.first_page + run.page_count - 1,
+                                              ", has another checksum than announced")),
+             writer),
+         events);
+    return;
+  }
+  for (int page = run.first_page; page < run.first_page + run.page_count; ++page) {
+    writer.pages[static_cast<size_t>(page)] = PageState::kArrived;
+  }
+  writer.arrived += run.page_count;
+  writer.bytes += run.bytes;
+  writer.checksum_sum += run.checksum;
+  CommitIfComplete(index, events);
+}
+
+void LeaseTable::State::CommitIfComplete(uint32_t index, std::vector<LeaseEvent>& events) {
+  Slot& slot = slots[index];
+  uint64_t bytes = 0;
+  for (const WriterProgress& writer : slot.writers) {
+    if (writer.arrived != static_cast<int>(writer.pages.size())) return;
+    bytes += writer.bytes;
+  }
+  if (!PlantedBug(Bug::kLeaseCommitsWithoutFirstToken)) {
+    for (const WriterProgress& writer : slot.writers) {
+      if (!writer.Complete()) return;
+      if (*writer.committed_sum == writer.checksum_sum) continue;
+      Fail(index,
+           FromPrefill(absl::DataLossError("a writer's commit names other data than arrived"),
+                       writer),
+           events);
+      return;
+    }
+    BATON_CHECK(slot.first_token.has_value()) << "every writer committed, none the first token";
+  }
+  slot.state = SlotState::kCommitted;
+  events.push_back(
+      KvCommitted{index, slot.grant.generation, slot.first_token.value_or(SampledToken{}), bytes});
+}
+
+void LeaseTable::State::Fail(uint32_t index, absl::Status status, std::vector<LeaseEvent>& events) {
+  Slot& slot = slots[index];
+  slot.state = SlotState::kFailed;
+  events.push_back(KvFailed{index, slot.grant.generation, std::move(status)});
+}
+
+void LeaseTable::State::Drain(uint32_t index, std::vector<LeaseEvent>& events) {
+  Slot& slot = slots[index];
+  slot.state = SlotState::kFree;
+  slot.in_flight = 0;
+  slot.writers.clear();
+  events.push_back(KvDrained{index, slot.grant.generation});
+}
+
+void LeaseTable::State::ForgetWriters(const Slot& slot) {
+  for (const WriterProgress& writer : slot.writers) {
+    const auto found = heard.find(writer.writer.instance);
+    BATON_CHECK(found != heard.end()) << "writer " << writer.writer.instance.id;
+    if (--found->second.grants == 0) heard.erase(found);
+  }
+}
+
+// Counted from the grant when the last sign of life is older: a writer that has just been given
+// work gets a whole lease, but its other grants don't get another one.
+int64_t LeaseTable::State::SilenceUs(const Slot& slot, const WriterProgress& writer) const {
+  const auto found = heard.find(writer.writer.instance);
+  const int64_t last_us = found == heard.end() ? 0 : found->second.last_us;
+  return std::max(slot.granted_us, last_us) + options.writer_lease_us;
+}
+
+int64_t LeaseTable::State::DeadlineUs(const Slot& slot) const {
+  int64_t deadline = slot.grant.deadline_us;
+  for (const WriterProgress& writer : slot.writers) {
+    if (!writer.Complete()) deadline = std::min(deadline, SilenceUs(slot, writer));
+  }
+  return deadline;
+}
+
+absl::Status LeaseTable::State::CheckSlot(const Slot& slot, int in_flight_runs,
+                                          int in_flight_pages) const {
+  if (slot.in_flight != in_flight_runs) {
+    return absl::InternalError(
+        absl::StrCat("I1: ", in_flight_runs, " placements under way, counted ", slot.in_flight));
+  }
+  if (slot.state == SlotState::kFree && in_flight_runs > 0) {
+    return absl::InternalError("I1: free while placements are under way");
+  }
+  if (slot.state == SlotState::kDraining && in_flight_runs == 0) {
+    return absl::InternalError("I5: draining while nothing is under way");
+  }
+  int arriving = 0;
+  bool complete = true;
+  for (const WriterProgress& writer : slot.writers) {
+    arriving += static_cast<int>(
+        std::count(writer.pages.begin(), writer.pages.end(), PageState::kArriving));
+    complete = complete && writer.Complete();
+  }
+  if (slot.state == SlotState::kGranted && arriving != in_flight_pages) {
+    return absl::InternalError(
+        absl::StrCat("I1: ", arriving, " pages arriving, ", in_flight_pages, " pages under way"));
+  }
+  if (slot.state == SlotState::kCommitted && (!complete || !slot.first_token.has_value())) {
+    return absl::InternalError("I3: committed before all KV and the first token were there");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton

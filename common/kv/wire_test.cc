@@ -1,0 +1,142 @@
+#include "common/kv/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "common/base/random.h"
+
+namespace baton {
+namespace {
+
+KvDataHeader SampleHeader() {
+  return {.slot = 3,
+          .generation = 0x1122334455667788,
+          .decode_incarnation = 5,
+          .writer_incarnation = 6,
+          .layers = {2, 5},
+          .first_page = 7,
+          .page_count = 9,
+          .bytes = 123456789012,
+          .checksum = 0xfedcba9876543210};
+}
+
+KvCommit SampleCommit(int top) {
+  KvCommit commit{.slot = 3,
+                  .generation = 8,
+                  .decode_incarnation = 5,
+                  .writer_incarnation = 6,
+                  .layers = {2, 5},
+                  .page_count = 9,
+                  .checksum_sum = ~uint64_t{0}};
+  commit.has_first_token = true;
+  commit.first_token = {.token = 17, .logprob = -1.5F};
+  for (int i = 0; i < top; ++i) {
+    commit.first_token.top.push_back({i, -static_cast<float>(i)});
+  }
+  return commit;
+}
+
+template <typename T>
+T DecodedControl(const std::vector<std::byte>& bytes) {
+  auto control = DecodeKvControl(bytes);
+  EXPECT_TRUE(control.ok()) << control.status();
+  return control.ok() ? std::get<T>(*control) : T{};
+}
+
+TEST(KvWireTest, RoundTrips) {
+  EXPECT_EQ(*DecodeKvData(EncodeKvData(SampleHeader())), SampleHeader());
+  for (const int top : {0, 1, kMaxWireTopLogprobs}) {
+    EXPECT_EQ(DecodedControl<KvCommit>(EncodeKvCommit(SampleCommit(top))), SampleCommit(top));
+  }
+  KvCommit middle_stage = SampleCommit(0);
+  middle_stage.has_first_token = false;
+  middle_stage.first_token = {};
+  EXPECT_EQ(DecodedControl<KvCommit>(EncodeKvCommit(middle_stage)), middle_stage);
+  const KvHeartbeat heartbeat{{std::string(kMaxInstanceIdBytes, 'x'), 42}};
+  EXPECT_EQ(DecodedControl<KvHeartbeat>(EncodeKvHeartbeat(heartbeat)), heartbeat);
+}
+
+TEST(KvWireTest, EveryHeaderFitsTheDataPlane) {
+  EXPECT_LE(EncodeKvCommit(SampleCommit(kMaxWireTopLogprobs)).size(), 512u);
+  EXPECT_LE(EncodeKvHeartbeat({{std::string(kMaxInstanceIdBytes, 'x'), 1}}).size(), 512u);
+}
+
+TEST(KvWireTest, TheLayoutIsFixed) {
+  const std::vector<std::byte> bytes = EncodeKvData(SampleHeader());
+  ASSERT_EQ(bytes.size(), 2u + 4 + 3 * 8 + 2 * 4 + 2 * 4 + 2 * 8 + 8);
+  EXPECT_EQ(bytes[2], std::byte{3}) << "slot, little-endian";
+  EXPECT_EQ(bytes[6], std::byte{0x88}) << "generation, little-endian";
+}
+
+TEST(KvWireTest, EveryTruncationAndExtensionIsRefused) {
+  for (const auto& whole : {EncodeKvData(SampleHeader()), EncodeKvCommit(SampleCommit(3)),
+                            EncodeKvHeartbeat({{"prefill-0", 1}})}) {
+    for (size_t size = 0; size < whole.size(); ++size) {
+      EXPECT_FALSE(DecodeKvData(std::span(whole).first(size)).ok()) << size;
+      EXPECT_FALSE(DecodeKvControl(std::span(whole).first(size)).ok()) << size;
+    }
+    auto longer = whole;
+    longer.push_back(std::byte{0});
+    EXPECT_FALSE(DecodeKvData(longer).ok());
+    EXPECT_FALSE(DecodeKvControl(longer).ok());
+  }
+}
+
+TEST(KvWireTest, EveryFlippedBitIsRefused) {
+  for (const auto& whole : {EncodeKvData(SampleHeader()), EncodeKvCommit(SampleCommit(3)),
+                            EncodeKvHeartbeat({{"prefill-0", 1}})}) {
+    for (size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+      auto flipped = whole;
+      flipped[bit / 8] ^= std::byte{1} << (bit % 8);
+      EXPECT_FALSE(DecodeKvData(flipped).ok()) << bit;
+      EXPECT_FALSE(DecodeKvControl(flipped).ok()) << bit;
+    }
+  }
+}
+
+TEST(KvWireTest, RandomBytesAreRefused) {
+  Random random(11);
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<std::byte> bytes(random.Below(200));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Below(256));
+    EXPECT_FALSE(DecodeKvData(bytes).ok());
+    EXPECT_FALSE(DecodeKvControl(bytes).ok());
+  }
+}
+
+// A peer can compute checksums too: well-sealed nonsense must not pass either.
+TEST(KvWireTest, SealedNonsenseIsRefused) {
+  KvDataHeader header = SampleHeader();
+  header.layers = {5, 5};
+  EXPECT_FALSE(DecodeKvData(EncodeKvData(header)).ok());
+  header.layers = {-1, 5};
+  EXPECT_FALSE(DecodeKvData(EncodeKvData(header)).ok());
+  header = SampleHeader();
+  header.first_page = -1;
+  EXPECT_FALSE(DecodeKvData(EncodeKvData(header)).ok());
+  header = SampleHeader();
+  header.page_count = 0;
+  EXPECT_FALSE(DecodeKvData(EncodeKvData(header)).ok());
+
+  KvCommit commit = SampleCommit(1);
+  commit.first_token.logprob = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(DecodeKvControl(EncodeKvCommit(commit)).ok());
+  commit = SampleCommit(1);
+  commit.first_token.top[0].logprob = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(DecodeKvControl(EncodeKvCommit(commit)).ok());
+  commit = SampleCommit(1);
+  commit.first_token.token = -1;
+  EXPECT_FALSE(DecodeKvControl(EncodeKvCommit(commit)).ok());
+  commit = SampleCommit(1);
+  commit.page_count = 0;
+  EXPECT_FALSE(DecodeKvControl(EncodeKvCommit(commit)).ok());
+  EXPECT_FALSE(DecodeKvControl(EncodeKvHeartbeat({{"prefill-0", 0}})).ok());
+
+  EXPECT_FALSE(DecodeKvControl(EncodeKvData(SampleHeader())).ok()) << "kinds don't mix";
+  EXPECT_FALSE(DecodeKvData(EncodeKvCommit(SampleCommit(0))).ok()) << "kinds don't mix";
+}
+
+}  // namespace
+}  // namespace baton
