@@ -1,0 +1,53 @@
+// The HTTP server of a worker: GET (or HEAD) /metrics, /health and /readiness, for Prometheus and
+// probes. One thread of its own, so that it answers while the worker computes; connections, their
+// idle time and the size of a request are bounded. The router's HTTP front is another one.
+#ifndef COMMON_TELEMETRY_HTTP_ENDPOINT_H_
+#define COMMON_TELEMETRY_HTTP_ENDPOINT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace baton {
+
+struct HttpEndpointConfig {
+  std::string host = "127.0.0.1";  // An IP address.
+  uint16_t port = 0;               // 0: any free port; HttpEndpoint::port() tells which.
+  size_t max_connections = 64;     // One more is closed at once.
+  int idle_timeout_ms = 5000;      // A connection without a complete request is closed after it.
+};
+
+// Called on the endpoint's thread; they must return at once and never wait for a peer, or a peer's
+// failure would take this process's probes down with it.
+struct HttpEndpointCallbacks {
+  std::function<std::string()> metrics;     // Body of /metrics: Metrics::Scrape.
+  std::function<absl::Status()> liveness;   // OK while the process makes progress.
+  std::function<absl::Status()> readiness;  // OK while the process takes requests.
+};
+
+class HttpEndpoint {
+ public:
+  // Listens and starts the thread. Errors: InvalidArgument for a host that is no IP address,
+  // Unavailable if it cannot listen; both name the address.
+  static absl::StatusOr<std::unique_ptr<HttpEndpoint>> Start(const HttpEndpointConfig& config,
+                                                             HttpEndpointCallbacks callbacks);
+  ~HttpEndpoint();  // Closes all connections and joins the thread.
+  HttpEndpoint(const HttpEndpoint&) = delete;
+  HttpEndpoint& operator=(const HttpEndpoint&) = delete;
+
+  uint16_t port() const;
+
+ private:
+  class Server;  // Boost.Beast stays behind it.
+  explicit HttpEndpoint(std::unique_ptr<Server> server);
+  std::unique_ptr<Server> server_;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_TELEMETRY_HTTP_ENDPOINT_H_

@@ -1,0 +1,150 @@
+#include "common/telemetry/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <chrono>
+#include <map>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/clock.h"
+
+namespace baton {
+namespace {
+
+const char* RoleLabel(MetricRole role) {
+  switch (role) {
+    case MetricRole::kRouter:
+      return "router";
+    case MetricRole::kPrefill:
+      return "prefill";
+    case MetricRole::kDecode:
+      return "decode";
+  }
+  return "";
+}
+
+size_t SeriesCount(const MetricInfo& info) {
+  size_t count = 1;
+  for (const MetricLabel& label : info.labels) count *= label.values.size();
+  return count;
+}
+
+// The labels of series `index`: its digits in the mixed radix of the labels' value counts.
+prometheus::Labels LabelsOf(const MetricInfo& info, size_t index) {
+  prometheus::Labels labels;
+  for (size_t i = info.labels.size(); i-- > 0;) {
+    const MetricLabel& label = info.labels[i];
+    labels[label.name] = label.values[index % label.values.size()];
+    index /= label.values.size();
+  }
+  return labels;
+}
+
+// The index whose labels are `values`; what a label does not list counts as its last value.
+size_t SeriesIndex(const MetricInfo& info, LabelValues values) {
+  BATON_CHECK(values.size() == info.labels.size())
+      << info.name << " has " << info.labels.size() << " labels, not " << values.size();
+  size_t index = 0;
+  auto value = values.begin();
+  for (const MetricLabel& label : info.labels) {
+    size_t position = 0;
+    while (position + 1 < label.values.size() && *value != label.values[position]) ++position;
+    index = index * label.values.size() + position;
+    ++value;
+  }
+  return index;
+}
+
+double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+struct Metrics::Registry {
+  // The series of one metric, by SeriesIndex; one of the three is filled, none if the role does not
+  // have the metric. Pointers belong to `registry`.
+  struct Series {
+    std::vector<prometheus::Counter*> counters;
+    std::vector<prometheus::Gauge*> gauges;
+    std::vector<prometheus::Histogram*> histograms;
+  };
+
+  prometheus::Registry registry;
+  std::vector<Series> series{kMetricsTable.size()};
+  int64_t start_us = NowUs();
+
+  void Build(const MetricInfo& info, const prometheus::Labels& common) {
+    Series& added = series[static_cast<size_t>(info.id)];
+    const auto build = [&](auto builder, auto* pointers, auto... arguments) {
+      auto& family = builder.Name(info.name).Help(info.help).Labels(common).Register(registry);
+      for (size_t i = 0; i < SeriesCount(info); ++i) {
+        pointers->push_back(&family.Add(LabelsOf(info, i), arguments...));
+      }
+    };
+    switch (info.type) {
+      case MetricType::kCounter:
+        build(prometheus::BuildCounter(), &added.counters);
+        return;
+      case MetricType::kGauge:
+        build(prometheus::BuildGauge(), &added.gauges);
+        return;
+      case MetricType::kHistogram:
+        build(prometheus::BuildHistogram(), &added.histograms,
+              prometheus::Histogram::BucketBoundaries(info.buckets.begin(), info.buckets.end()));
+        return;
+    }
+  }
+
+  template <typename T>
+  T& Find(Metric metric, std::vector<T*> Series::*kind, LabelValues labels) {
+    const MetricInfo& info = InfoOf(metric);
+    const std::vector<T*>& pointers = series[static_cast<size_t>(metric)].*kind;
+    BATON_CHECK(!pointers.empty()) << info.name << ": not in this role, or of another type";
+    return *pointers[SeriesIndex(info, labels)];
+  }
+};
+
+Metrics::Metrics(const MetricsIdentity& identity) : registry_(std::make_unique<Registry>()) {
+  prometheus::Labels common = {{"model_name", identity.model_name},
+                               {"role", RoleLabel(identity.role)},
+                               {"instance_id", identity.instance_id}};
+  if (identity.stage >= 0) common["stage"] = std::to_string(identity.stage);
+  for (const MetricInfo& info : kMetricsTable) {
+    if ((info.roles & static_cast<uint8_t>(identity.role)) != 0) registry_->Build(info, common);
+  }
+  Set(Metric::kUp, 1);
+  Set(Metric::kBuildInfo, 1, {kBatonVersion});
+  Set(Metric::kProcessStartTimeSeconds, UnixSeconds());
+}
+
+Metrics::~Metrics() = default;
+
+void Metrics::Increment(Metric metric, double amount, LabelValues labels) {
+  registry_->Find(metric, &Registry::Series::counters, labels).Increment(amount);
+}
+
+void Metrics::Set(Metric metric, double value, LabelValues labels) {
+  registry_->Find(metric, &Registry::Series::gauges, labels).Set(value);
+}
+
+void Metrics::Add(Metric metric, double amount, LabelValues labels) {
+  registry_->Find(metric, &Registry::Series::gauges, labels).Increment(amount);
+}
+
+void Metrics::Observe(Metric metric, double value, LabelValues labels) {
+  registry_->Find(metric, &Registry::Series::histograms, labels).Observe(value);
+}
+
+std::string Metrics::Scrape() {
+  const double uptime_seconds = static_cast<double>(NowUs() - registry_->start_us) * 1e-6;
+  Set(Metric::kProcessUptimeSeconds, uptime_seconds);
+  return prometheus::TextSerializer().Serialize(registry_->registry.Collect());
+}
+
+}  // namespace baton

@@ -1,0 +1,63 @@
+// The metrics of one process, by the table in metrics_table.h. Every series of the process's role
+// exists, at zero, from construction on, so that a scrape always equals the table.
+//
+//   Metrics metrics({.role = MetricRole::kPrefill, .model_name = "tiny", .instance_id = "p-0"});
+//   metrics.Observe(Metric::kChunkTokens, 2048);
+//   metrics.Increment(Metric::kStageIdleSecondsTotal, 0.25, {"bubble"});
+//   std::string text = metrics.Scrape();  // GET /metrics
+#ifndef COMMON_TELEMETRY_METRICS_H_
+#define COMMON_TELEMETRY_METRICS_H_
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "common/telemetry/metrics_table.h"
+
+namespace baton {
+
+struct MetricsIdentity {
+  MetricRole role;
+  std::string model_name;
+  std::string instance_id;
+  int stage = -1;  // --pp-rank of a prefill stage; adds the label `stage`.
+};
+
+// Values of a metric's labels in the table's order.
+using LabelValues = std::initializer_list<std::string_view>;
+
+// Thread-safe; an update is a few comparisons and an atomic operation. Using a metric that its role
+// does not have, with the wrong operation or number of labels, is a broken invariant and ends the
+// process.
+class Metrics {
+ public:
+  explicit Metrics(const MetricsIdentity& identity);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  // Counters; `amount` >= 0.
+  void Increment(Metric metric, double amount = 1, LabelValues labels = {});
+  // Gauges.
+  void Set(Metric metric, double value, LabelValues labels = {});
+  void Add(Metric metric, double amount, LabelValues labels = {});
+  // Histograms.
+  void Observe(Metric metric, double value, LabelValues labels = {});
+
+  // Everything in Prometheus' text format 0.0.4 (kMetricsContentType).
+  std::string Scrape();
+
+ private:
+  struct Registry;  // prometheus-cpp stays behind it.
+  std::unique_ptr<Registry> registry_;
+};
+
+inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charset=utf-8";
+
+// docs/metrics.md.
+std::string MetricsMarkdown();
+
+}  // namespace baton
+
+#endif  // COMMON_TELEMETRY_METRICS_H_

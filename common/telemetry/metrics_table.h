@@ -1,0 +1,311 @@
+// The one table of metrics. What a process exports, docs/metrics.md, dashboards and alerts are
+// tested against it. Names: prefix baton_, base units, _total on counters alone (promtool check
+// metrics). Every series carries the labels model_name, role, instance_id and, on a prefill stage,
+// stage; the table lists what comes on top.
+#ifndef COMMON_TELEMETRY_METRICS_TABLE_H_
+#define COMMON_TELEMETRY_METRICS_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+
+namespace baton {
+
+// In the order of kMetricsTable.
+enum class Metric {
+  // Requests, as the client sees them.
+  kRequestsTotal,
+  kRequestsFinishedTotal,
+  kRequestDurationSeconds,
+  kTtftSeconds,
+  kTpotSeconds,
+  kPromptTokensTotal,
+  kGenerationTokensTotal,
+  kRequestRetriesTotal,
+  // Load.
+  kRequestsRunning,
+  kRequestsWaiting,
+  kQueueSeconds,
+  // Prefill stages.
+  kPrefillSeconds,
+  kPrefillTokensTotal,
+  kPlansTotal,
+  kChunkTokens,
+  kChunkComputeSeconds,
+  kStageBusySecondsTotal,
+  kStageIdleSecondsTotal,
+  kActivationBytesTotal,
+  // Decode.
+  kDecodeStepsTotal,
+  kDecodeStepSeconds,
+  kDecodeBatchSize,
+  // KV cache and hand-off.
+  kKvPagesCapacity,
+  kKvPagesUsed,
+  kKvPagesQuarantined,
+  kKvUsedRatio,
+  kKvTransferBytesTotal,
+  kKvTransferSeconds,
+  kKvTransferFailuresTotal,
+  kKvMessagesRefusedTotal,
+  kKvGrantsActive,
+  kKvLeasesExpiredTotal,
+  // Cluster.
+  kWorkers,
+  kMembershipLeasesExpiredTotal,
+  // Process.
+  kUp,
+  kReady,
+  kWeightLoadProgressRatio,
+  kProcessStartTimeSeconds,
+  kProcessUptimeSeconds,
+  kBuildInfo,
+};
+
+enum class MetricType { kCounter, kGauge, kHistogram };
+
+// Bits of MetricInfo::roles.
+enum class MetricRole : uint8_t { kRouter = 1, kPrefill = 2, kDecode = 4 };
+
+// A label and the only values that it takes, so that the number of series is bounded and all of
+// them exist from the start. A value that is not listed is counted as the last one, "other".
+struct MetricLabel {
+  const char* name;
+  std::span<const char* const> values;
+};
+
+struct MetricInfo {
+  Metric id;
+  const char* name;
+  MetricType type;
+  const char* unit;  // "seconds", "bytes", "tokens" ...
+  const char* help;
+  uint8_t roles;
+  std::span<const MetricLabel> labels = {};
+  std::span<const double> buckets = {};  // Upper bounds, ascending; histograms alone.
+};
+
+// The release, as baton_build_info shows it.
+inline constexpr char kBatonVersion[] = "0.1.0";
+
+namespace metrics_internal {
+
+inline constexpr const char* kEndpoints[] = {"completions", "chat_completions", "generate",
+                                             "other"};
+inline constexpr const char* kOutcomes[] = {
+    "ok",          "invalid",  "overloaded", "cancelled", "deadline_exceeded",
+    "unavailable", "internal", "other"};
+inline constexpr const char* kFinishReasons[] = {"stop", "length", "abort", "error", "other"};
+inline constexpr const char* kLegs[] = {"prefill", "decode", "other"};
+inline constexpr const char* kIdleReasons[] = {"bubble", "input", "transfer", "credit", "other"};
+inline constexpr const char* kFailureReasons[] = {"peer_lost", "refused",  "timeout",
+                                                  "aborted",   "checksum", "other"};
+inline constexpr const char* kRefusalReasons[] = {"malformed", "unknown_grant", "generation",
+                                                  "range",     "duplicate",     "checksum",
+                                                  "closed",    "other"};
+inline constexpr const char* kWorkerRoles[] = {"prefill", "decode", "other"};
+inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", "other"};
+inline constexpr const char* kVersions[] = {kBatonVersion};
+
+inline constexpr MetricLabel kRequestLabels[] = {{"endpoint", kEndpoints}, {"outcome", kOutcomes}};
+inline constexpr MetricLabel kFinishLabels[] = {{"finish_reason", kFinishReasons}};
+inline constexpr MetricLabel kLegLabels[] = {{"leg", kLegs}};
+inline constexpr MetricLabel kIdleLabels[] = {{"reason", kIdleReasons}};
+inline constexpr MetricLabel kFailureLabels[] = {{"reason", kFailureReasons}};
+inline constexpr MetricLabel kRefusalLabels[] = {{"reason", kRefusalReasons}};
+inline constexpr MetricLabel kWorkerLabels[] = {{"worker_role", kWorkerRoles},
+                                                {"state", kWorkerStates}};
+inline constexpr MetricLabel kBuildLabels[] = {{"version", kVersions}};
+
+// OpenTelemetry's GenAI conventions give the buckets of TTFT, TPOT and request duration; theirs end
+// at 10 s and 82 s, and long prompts go on from there.
+inline constexpr double kTtftBuckets[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08,
+                                          0.1,   0.25,  0.5,  0.75, 1,    2.5,  5,
+                                          7.5,   10,    20,   40,   80,   160,  320};
+inline constexpr double kTpotBuckets[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
+                                          0.3,  0.4,   0.5,  0.75,  1,   2.5};
+inline constexpr double kRequestBuckets[] = {0.01,  0.02,  0.04,   0.08,   0.16,  0.32,
+                                             0.64,  1.28,  2.56,   5.12,   10.24, 20.48,
+                                             40.96, 81.92, 163.84, 327.68, 655.36};
+// Compute and transfer of a chunk or a step: a millisecond to ten seconds.
+inline constexpr double kStepBuckets[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                          0.25,  0.5,    1,     2.5,  5,     10};
+inline constexpr double kChunkBuckets[] = {16,   32,   64,   128,   256,   512,   1024,
+                                           2048, 4096, 8192, 16384, 32768, 65536, 131072};
+inline constexpr double kBatchBuckets[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+
+inline constexpr uint8_t kR = static_cast<uint8_t>(MetricRole::kRouter);
+inline constexpr uint8_t kP = static_cast<uint8_t>(MetricRole::kPrefill);
+inline constexpr uint8_t kD = static_cast<uint8_t>(MetricRole::kDecode);
+inline constexpr MetricType kCounter = MetricType::kCounter;
+inline constexpr MetricType kGauge = MetricType::kGauge;
+inline constexpr MetricType kHistogram = MetricType::kHistogram;
+
+inline constexpr MetricInfo kTable[] = {
+    {Metric::kRequestsTotal, "baton_requests_total", kCounter, "requests",
+     "Requests that ended, by endpoint and outcome.", kR, kRequestLabels},
+    {Metric::kRequestsFinishedTotal, "baton_requests_finished_total", kCounter, "requests",
+     "Requests that generated tokens and ended, by finish reason.", kR, kFinishLabels},
+    {Metric::kRequestDurationSeconds,
+     "baton_request_duration_seconds",
+     kHistogram,
+     "seconds",
+     "Time from a request's arrival at the router to its last token.",
+     kR,
+     {},
+     kRequestBuckets},
+    {Metric::kTtftSeconds,
+     "baton_time_to_first_token_seconds",
+     kHistogram,
+     "seconds",
+     "Time from a request's arrival at the router to its first token (TTFT).",
+     kR,
+     {},
+     kTtftBuckets},
+    {Metric::kTpotSeconds,
+     "baton_time_per_output_token_seconds",
+     kHistogram,
+     "seconds",
+     "Mean time between a request's tokens after its first (TPOT), once for each request.",
+     kR,
+     {},
+     kTpotBuckets},
+    {Metric::kPromptTokensTotal, "baton_prompt_tokens_total", kCounter, "tokens",
+     "Prompt tokens of admitted requests.", kR},
+    {Metric::kGenerationTokensTotal, "baton_generation_tokens_total", kCounter, "tokens",
+     "Tokens generated: sent to clients by the router, sampled by decode.", kR | kD},
+    {Metric::kRequestRetriesTotal, "baton_request_retries_total", kCounter, "retries",
+     "Requests started again on another pair, by the leg that failed.", kR, kLegLabels},
+    {Metric::kRequestsRunning, "baton_requests_running", kGauge, "requests",
+     "Requests being worked on in this process.", kR | kP | kD},
+    {Metric::kRequestsWaiting, "baton_requests_waiting", kGauge, "requests",
+     "Requests that wait for admission in this process.", kR | kP | kD},
+    {Metric::kQueueSeconds,
+     "baton_request_queue_seconds",
+     kHistogram,
+     "seconds",
+     "Time that a request waited for admission in this process.",
+     kR | kP | kD,
+     {},
+     kTtftBuckets},
+    {Metric::kPrefillSeconds,
+     "baton_prefill_seconds",
+     kHistogram,
+     "seconds",
+     "Time from a request's start at stage 0 to the end of its last chunk in the chain (stage 0).",
+     kP,
+     {},
+     kTtftBuckets},
+    {Metric::kPrefillTokensTotal, "baton_prefill_tokens_total", kCounter, "tokens",
+     "Prompt tokens that this stage has computed.", kP},
+    {Metric::kPlansTotal, "baton_plans_total", kCounter, "plans",
+     "Plans that this stage has applied; equal on all stages of a chain at rest.", kP},
+    {Metric::kChunkTokens,
+     "baton_chunk_tokens",
+     kHistogram,
+     "tokens",
+     "Tokens of a chunk.",
+     kP,
+     {},
+     kChunkBuckets},
+    {Metric::kChunkComputeSeconds,
+     "baton_chunk_compute_seconds",
+     kHistogram,
+     "seconds",
+     "Compute time of a chunk in this stage.",
+     kP,
+     {},
+     kStepBuckets},
+    {Metric::kStageBusySecondsTotal, "baton_stage_busy_seconds_total", kCounter, "seconds",
+     "Time that this stage spent computing.", kP},
+    {Metric::kStageIdleSecondsTotal, "baton_stage_idle_seconds_total", kCounter, "seconds",
+     "Time that this stage did not compute, by what it waited for: bubble (nothing to do while the "
+     "chain was working), input (no request in the chain), transfer (activations on the way), "
+     "credit (the next stage had no buffer).",
+     kP, kIdleLabels},
+    {Metric::kActivationBytesTotal, "baton_activation_bytes_total", kCounter, "bytes",
+     "Activations that this stage has sent on.", kP},
+    {Metric::kDecodeStepsTotal, "baton_decode_steps_total", kCounter, "steps",
+     "Decode steps, each one token for every request of the batch.", kD},
+    {Metric::kDecodeStepSeconds,
+     "baton_decode_step_seconds",
+     kHistogram,
+     "seconds",
+     "Compute time of a decode step.",
+     kD,
+     {},
+     kStepBuckets},
+    {Metric::kDecodeBatchSize,
+     "baton_decode_batch_size",
+     kHistogram,
+     "requests",
+     "Requests in a decode step.",
+     kD,
+     {},
+     kBatchBuckets},
+    {Metric::kKvPagesCapacity, "baton_kv_pages_capacity", kGauge, "pages", "Pages of the KV cache.",
+     kP | kD},
+    {Metric::kKvPagesUsed, "baton_kv_pages_used", kGauge, "pages", "Pages owned by requests.",
+     kP | kD},
+    {Metric::kKvPagesQuarantined, "baton_kv_pages_quarantined", kGauge, "pages",
+     "Pages held back because a peer may still write to them.", kP | kD},
+    {Metric::kKvUsedRatio, "baton_kv_used_ratio", kGauge, "ratio",
+     "Pages owned by requests or quarantined, divided by all pages; 0 to 1.", kP | kD},
+    {Metric::kKvTransferBytesTotal, "baton_kv_transfer_bytes_total", kCounter, "bytes",
+     "KV bytes handed over: sent by prefill, placed by decode.", kP | kD},
+    {Metric::kKvTransferSeconds,
+     "baton_kv_transfer_seconds",
+     kHistogram,
+     "seconds",
+     "Time of one KV hand-off: on prefill from sending a chunk's layers to their acknowledgement, "
+     "on decode from the first byte to the commit.",
+     kP | kD,
+     {},
+     kStepBuckets},
+    {Metric::kKvTransferFailuresTotal, "baton_kv_transfer_failures_total", kCounter, "transfers",
+     "KV hand-offs that failed, by reason.", kP | kD, kFailureLabels},
+    {Metric::kKvMessagesRefusedTotal, "baton_kv_messages_refused_total", kCounter, "messages",
+     "KV messages that decode refused to place, by reason.", kD, kRefusalLabels},
+    {Metric::kKvGrantsActive, "baton_kv_grants_active", kGauge, "grants",
+     "Grants (tickets) that prefill may still write under.", kD},
+    {Metric::kKvLeasesExpiredTotal, "baton_kv_leases_expired_total", kCounter, "leases",
+     "KV leases that ended because their holder gave no sign of life.", kP | kD},
+    {Metric::kWorkers, "baton_workers", kGauge, "workers", "Registered workers, by role and state.",
+     kR, kWorkerLabels},
+    {Metric::kMembershipLeasesExpiredTotal, "baton_membership_leases_expired_total", kCounter,
+     "leases", "Workers dropped because they stopped sending heartbeats.", kR},
+    {Metric::kUp, "baton_up", kGauge, "boolean", "1 while the process makes progress (/health).",
+     kR | kP | kD},
+    {Metric::kReady, "baton_ready", kGauge, "boolean",
+     "1 while the process takes new requests (/readiness).", kR | kP | kD},
+    {Metric::kWeightLoadProgressRatio, "baton_weight_load_progress_ratio", kGauge, "ratio",
+     "Share of this process's weights that is loaded; 0 to 1.", kP | kD},
+    {Metric::kProcessStartTimeSeconds, "baton_process_start_time_seconds", kGauge, "seconds",
+     "Start of the process in seconds since 1970.", kR | kP | kD},
+    {Metric::kProcessUptimeSeconds, "baton_process_uptime_seconds", kGauge, "seconds",
+     "Time since the start of the process.", kR | kP | kD},
+    {Metric::kBuildInfo, "baton_build_info", kGauge, "boolean",
+     "Always 1; its labels describe the build.", kR | kP | kD, kBuildLabels},
+};
+
+}  // namespace metrics_internal
+
+inline constexpr std::span<const MetricInfo> kMetricsTable = metrics_internal::kTable;
+
+constexpr const MetricInfo& InfoOf(Metric metric) {
+  return kMetricsTable[static_cast<size_t>(metric)];
+}
+
+// InfoOf indexes the table by the enumeration.
+consteval bool TableIsInOrder() {
+  for (size_t i = 0; i < kMetricsTable.size(); ++i) {
+    if (kMetricsTable[i].id != static_cast<Metric>(i)) return false;
+  }
+  return true;
+}
+static_assert(TableIsInOrder());
+
+}  // namespace baton
+
+#endif  // COMMON_TELEMETRY_METRICS_TABLE_H_
