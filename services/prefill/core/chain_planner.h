@@ -1,9 +1,14 @@
 // Stage 0's decisions for its whole chain: which chunks of which prompts run next, on which pages,
 // and what ends. The only decision maker of a chain (rule 2): later stages apply its plans.
 //
-// A request: QUEUED -> OPEN (its first plan is out) -> SENT (its final plan is out) -> closed by
-// every stage -> gone. Its terminal action (FinishRequest) comes exactly once (I2). Its pages are
-// freed only when every stage has closed it.
+// A request: QUEUED -> OPEN (its first plan is out) -> closed by every stage -> gone. Its terminal
+// action (FinishRequest) comes exactly once (I2): when every stage has closed it, or at once when
+// it fails. A failed one stays, finished, until the stages have closed it, for its pages are freed
+// only when every stage has closed it and is done with every plan that names it.
+//
+// Requests are planned first come first served: older prompts' chunks first, and what is left of a
+// plan's tokens goes to younger ones. A prompt is admitted when the pages for all of it are free,
+// so that an open one never waits for pages; the oldest waiting one is never overtaken.
 #ifndef SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
 #define SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
 
@@ -21,7 +26,8 @@ namespace baton::prefill {
 
 struct PlannerLimits {
   int page_size = 0;
-  int chunk_tokens = 0;  // Tokens per plan: a multiple of page_size, or INT_MAX for whole prompts.
+  int chunk_tokens = 0;  // Tokens per plan: a multiple of page_size, or INT_MAX for whole prompts
+                         // (a plan then holds at most max_context_tokens).
   int plan_window = 0;   // Plans issued and not yet done on the last stage. >= 1.
   int stage0_lead = 2;   // Plans issued and not yet done on stage 0: k runs, k+1 waits.
   int max_open_requests = 0;    // In the chain at once.
@@ -44,7 +50,7 @@ struct StartRequested {
   Ticket ticket;
   int64_t deadline_us = kNeverUs;
 };
-struct AbortRequested {
+struct AbortRequested {  // Unknown attempts are ignored: an abort may come after the end.
   uint64_t attempt_id = 0;
   absl::Status reason;
 };
@@ -79,6 +85,8 @@ struct PrefillOutcome {
   int64_t kv_transfer_us = 0;
   int64_t kv_exposed_us = 0;
 };
+// A StartRequested that is refused is answered within the same Handle. ALREADY_EXISTS answers that
+// second call alone: the attempt that has the id goes on.
 struct FinishRequest {
   uint64_t attempt_id = 0;
   absl::Status status;
@@ -104,6 +112,7 @@ class ChainPlanner {
   int64_t NextDeadlineUs() const;
 
   bool up() const;
+  int max_plan_tokens() const;  // No plan is larger.
   PlannerLoad load() const;
   absl::Status CheckInvariants() const;
   bool AtRest() const;

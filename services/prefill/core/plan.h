@@ -45,10 +45,10 @@ struct Plan {
 struct PlanDone {
   uint64_t number = 0;
   int64_t compute_us = 0;
-  int64_t wait_us = 0;  // Idle before it.
+  int64_t wait_us = 0;  // Idle with the plan at hand: for its input or for an output buffer.
 };
 
-// A stage holds nothing of the request any more: neither pages nor sends under way.
+// A stage sends nothing of the request any more; a failed one may still have rows to compute.
 struct RequestClosed {
   uint64_t attempt_id = 0;
   absl::Status status;  // OK: every chunk and the commit were sent.

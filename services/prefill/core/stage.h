@@ -1,6 +1,14 @@
 // One stage of a chain: applies plans in order and exactly once, computes, passes activations on
 // under credits, and sends its layers' KV of every chunk towards the ticket's pages. It decides
-// nothing: a gap, a duplicate or a foreign epoch is an error that ends the epoch.
+// nothing: a gap, a duplicate or an epoch that is yet to come is an error that ends the epoch. What
+// is left of an older epoch is ignored.
+//
+// A plan takes effect when its turn comes: an abort waits for the plans before it, since every
+// stage must compute the same rows. A plan without items is done at once and uses no buffer.
+//
+// A request that fails here (its KV can't be sent) is reported closed as soon as nothing of it is
+// being sent, but remembered until its final item or its abort, as its rows are still to be
+// computed.
 //
 // Overlap: while plan k computes, the receive of k+1's activations is posted, and k-1's activations
 // and KV are being sent.
@@ -29,7 +37,7 @@ struct StageOptions {
 };
 
 // ---- Events ----
-struct EpochBegan {  // Hello was accepted and what ran of the old epoch is over.
+struct EpochBegan {  // Hello was accepted and what ran of the old epoch is over (Quiet).
   uint64_t epoch = 0;
 };
 struct EpochEnded {};  // The link broke: drop everything. In-flight work still reports its end.
@@ -62,6 +70,7 @@ struct KvSent {  // A SendKv or SendCommit has ended; its pages are no longer re
   uint64_t send_id = 0;
   absl::Status status;
   int64_t transfer_us = 0;
+  int64_t bytes = 0;
 };
 using StageEvent = std::variant<EpochBegan, EpochEnded, PlanArrived, ActivationsArrived,
                                 CreditReturned, ComputeFinished, ActivationsSent, KvSent>;

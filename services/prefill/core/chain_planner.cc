@@ -1,0 +1,468 @@
+#include "services/prefill/core/chain_planner.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/planted_bug.h"
+#include "common/base/status.h"
+#include "common/chunking/chunk_policy.h"
+#include "common/kv/block_pool.h"
+
+namespace baton::prefill {
+namespace {
+
+// Whole prompts in one plan are still bounded by the longest prompt, and so are the buffers.
+int PlanBudget(const PlannerLimits& limits) {
+  const int64_t page = limits.page_size;
+  const int64_t longest = (limits.max_context_tokens + page - 1) / page * page;
+  return static_cast<int>(std::min<int64_t>(limits.chunk_tokens, longest));
+}
+
+struct Request {
+  Ticket ticket;
+  int prompt_tokens = 0;
+  int64_t deadline_us = kNeverUs;
+  int64_t arrived_us = 0;
+  int64_t first_plan_us = 0;
+
+  bool open = false;          // In the chain: its PlanOpen is out and it owns `pages`.
+  bool finished = false;      // FinishRequest is out; stays until the stages have closed it.
+  bool abort_issued = false;  // In a plan.
+  std::vector<int> pages;
+  int planned_tokens = 0;
+  uint64_t last_plan = 0;    // The last one that names it.
+  std::vector<bool> closed;  // By stage.
+  PrefillOutcome outcome;
+
+  bool fully_planned() const { return planned_tokens == prompt_tokens; }
+};
+
+// A plan that some stage isn't done with, and the chunks that its timings belong to.
+struct IssuedPlan {
+  uint64_t number = 0;
+  std::vector<std::pair<uint64_t, size_t>> chunks;  // attempt, index in its outcome
+};
+
+}  // namespace
+
+struct ChainPlanner::State {
+  explicit State(PlannerLimits planner_limits)
+      : limits(planner_limits), policy(PlanBudget(planner_limits)) {}
+
+  using Actions = std::vector<PlannerAction>;
+
+  void On(const ChainUp& event, int64_t now_us, Actions& actions);
+  void On(const ChainDown& event, int64_t now_us, Actions& actions);
+  void On(const StartRequested& event, int64_t now_us, Actions& actions);
+  void On(const AbortRequested& event, int64_t now_us, Actions& actions);
+  void On(const StagePlanDone& event, int64_t now_us, Actions& actions);
+  void On(const StageRequestClosed& event, int64_t now_us, Actions& actions);
+  void On(const Tick& /*event*/, int64_t /*now_us*/, Actions& /*actions*/) {}
+
+  absl::Status CheckStart(const StartRequested& event) const;
+  void Fail(uint64_t attempt_id, absl::Status status, Actions& actions);
+  void ExpireDeadlines(int64_t now_us, Actions& actions);
+  void ReleaseIfClosed(uint64_t attempt_id, Actions& actions);
+  void Finish(uint64_t attempt_id, Request& request, absl::Status status, Actions& actions);
+
+  bool MayIssue() const;
+  void IssuePlans(int64_t now_us, Actions& actions);
+  Plan BuildPlan(int64_t now_us);
+  bool AdmitNext(Plan& plan, int64_t now_us);
+  int NextBudget() const;
+
+  int PagesFor(int tokens) const { return (tokens + limits.page_size - 1) / limits.page_size; }
+  uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
+  absl::Status CheckPages() const;
+
+  const PlannerLimits limits;
+  const FixedChunks policy;
+
+  bool up = false;
+  absl::Status down_reason = absl::UnavailableError("its stages have not been linked yet");
+  uint64_t epoch = 0;
+  std::optional<BlockPool> pool;
+  uint64_t issued = 0;         // Number of the last plan.
+  std::vector<uint64_t> done;  // By stage: number of the last plan that it is done with.
+  std::deque<IssuedPlan> plans;
+
+  std::map<uint64_t, Request> requests;
+  std::deque<uint64_t> queue;                        // Waiting, in order of arrival.
+  std::vector<uint64_t> open;                        // In the chain, in order of admission.
+  std::vector<uint64_t> aborts_due;                  // For the next plan.
+  std::set<std::pair<int64_t, uint64_t>> deadlines;  // Of unfinished requests.
+};
+
+void ChainPlanner::State::On(const ChainUp& event, int64_t /*now_us*/, Actions& /*actions*/) {
+  BATON_CHECK(!up) << "ChainUp without ChainDown before";
+  BATON_CHECK(event.stages > 0 && event.page_count > 0)
+      << event.stages << " stages, " << event.page_count << " pages";
+  up = true;
+  epoch = event.epoch;
+  // Every stage was quiet when it accepted the epoch, so all pages of the older one are free.
+  pool.emplace(event.page_count);
+  issued = 0;
+  done.assign(static_cast<size_t>(event.stages), 0);
+}
+
+void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/, Actions& actions) {
+  if (!up) return;
+  up = false;
+  down_reason = event.reason;
+  for (auto& [attempt_id, request] : requests) {
+    if (!request.finished) Finish(attempt_id, request, event.reason, actions);
+  }
+  requests.clear();
+  queue.clear();
+  open.clear();
+  aborts_due.clear();
+  plans.clear();
+  done.clear();
+  pool.reset();
+}
+
+absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const {
+  if (requests.count(event.attempt_id) != 0) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("attempt ", event.attempt_id, " is in the prefill chain already"));
+  }
+  if (!up) {
+    return absl::UnavailableError(
+        absl::StrCat("the prefill chain is down: ", down_reason.message()));
+  }
+  if (event.prompt_tokens < 1 || event.prompt_tokens > limits.max_context_tokens) {
+    return InvalidField(
+        "prompt_token_ids",
+        absl::StrCat(event.prompt_tokens, " tokens, expected 1 to ", limits.max_context_tokens));
+  }
+  const int pages = PagesFor(event.prompt_tokens);
+  if (event.ticket.prompt_tokens != event.prompt_tokens || event.ticket.prompt_pages != pages) {
+    return InvalidField("ticket",
+                        absl::StrCat("reserves ", event.ticket.prompt_tokens, " tokens in ",
+                                     event.ticket.prompt_pages, " pages, the prompt has ",
+                                     event.prompt_tokens, " tokens in ", pages, " pages"));
+  }
+  if (pages > pool->page_count()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the prompt needs ", pages, " pages, the prefill chain has ", pool->page_count()));
+  }
+  const bool admissible = queue.empty() && pages <= pool->free_pages() &&
+                          static_cast<int>(open.size()) < limits.max_open_requests;
+  if (!admissible && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(queue.size(), " requests wait for the prefill chain; no more are taken"));
+  }
+  return absl::OkStatus();
+}
+
+void ChainPlanner::State::On(const StartRequested& event, int64_t now_us, Actions& actions) {
+  if (absl::Status status = CheckStart(event); !status.ok()) {
+    actions.push_back(FinishRequest{event.attempt_id, std::move(status), {}});
+    return;
+  }
+  Request& request = requests[event.attempt_id];
+  request.ticket = event.ticket;
+  request.prompt_tokens = event.prompt_tokens;
+  request.deadline_us = event.deadline_us;
+  request.arrived_us = now_us;
+  queue.push_back(event.attempt_id);
+  deadlines.emplace(event.deadline_us, event.attempt_id);
+}
+
+void ChainPlanner::State::On(const AbortRequested& event, int64_t /*now_us*/, Actions& actions) {
+  absl::Status reason = event.reason.ok() ? absl::CancelledError("aborted") : event.reason;
+  Fail(event.attempt_id, std::move(reason), actions);
+}
+
+void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us, Actions& actions) {
+  if (!up || event.epoch != epoch) return;
+  BATON_CHECK(event.stage >= 0 && event.stage < static_cast<int>(done.size())) << event.stage;
+  const auto stage = static_cast<size_t>(event.stage);
+  const uint64_t number = event.done.number;
+  if (number <= done[stage] || number > issued) return;  // Said before, or never asked for.
+  done[stage] = number;
+  const bool last_stage = stage + 1 == done.size();
+  for (IssuedPlan& plan : plans) {
+    if (plan.number != number) continue;
+    for (const auto& [attempt_id, chunk] : plan.chunks) {
+      const auto found = requests.find(attempt_id);
+      if (found == requests.end() || found->second.finished) continue;
+      Request& request = found->second;
+      request.outcome.chunks[chunk].stages[stage] = event.done;
+      const bool final = request.fully_planned() && request.last_plan == number;
+      if (last_stage && final) request.outcome.compute_us = now_us - request.first_plan_us;
+    }
+  }
+  while (!plans.empty() && plans.front().number <= DoneEverywhere()) plans.pop_front();
+  for (const uint64_t attempt_id : std::vector<uint64_t>(open)) {
+    ReleaseIfClosed(attempt_id, actions);
+  }
+}
+
+void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/,
+                             Actions& actions) {
+  if (!up || event.epoch != epoch) return;
+  BATON_CHECK(event.stage >= 0 && event.stage < static_cast<int>(done.size())) << event.stage;
+  const RequestClosed& closed = event.closed;
+  const auto found = requests.find(closed.attempt_id);
+  if (found == requests.end() || !found->second.open) return;
+  Request& request = found->second;
+  const auto stage = static_cast<size_t>(event.stage);
+  if (request.closed[stage]) return;
+  request.closed[stage] = true;
+  request.outcome.kv_bytes += closed.kv_bytes;
+  request.outcome.kv_transfer_us = std::max(request.outcome.kv_transfer_us, closed.kv_transfer_us);
+  request.outcome.kv_exposed_us = std::max(request.outcome.kv_exposed_us, closed.kv_exposed_us);
+  if (PlantedBug(Bug::kPlannerReusesPagesEarly)) {
+    pool->Free(request.pages);
+    request.pages.clear();
+  }
+  if (!closed.status.ok()) Fail(closed.attempt_id, closed.status, actions);
+  ReleaseIfClosed(closed.attempt_id, actions);
+}
+
+void ChainPlanner::State::Finish(uint64_t attempt_id, Request& request, absl::Status status,
+                                 Actions& actions) {
+  BATON_CHECK(!request.finished) << "I2: attempt " << attempt_id << " finishes twice";
+  request.finished = true;
+  deadlines.erase({request.deadline_us, attempt_id});
+  actions.push_back(FinishRequest{attempt_id, std::move(status), std::move(request.outcome)});
+  request.outcome = {};
+}
+
+void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status, Actions& actions) {
+  const auto found = requests.find(attempt_id);
+  if (found == requests.end() || found->second.finished) return;
+  Request& request = found->second;
+  Finish(attempt_id, request, std::move(status), actions);
+  if (!request.open) {
+    queue.erase(std::find(queue.begin(), queue.end(), attempt_id));
+    requests.erase(found);
+    return;
+  }
+  if (PlantedBug(Bug::kPlannerForgetsAbort)) return;
+  aborts_due.push_back(attempt_id);
+}
+
+void ChainPlanner::State::ExpireDeadlines(int64_t now_us, Actions& actions) {
+  while (!deadlines.empty() && deadlines.begin()->first <= now_us) {
+    const uint64_t attempt_id = deadlines.begin()->second;
+    const bool open_now = requests.at(attempt_id).open;
+    Fail(attempt_id,
+         absl::DeadlineExceededError(open_now ? "deadline passed in the prefill chain"
+                                              : "deadline passed while waiting for prefill"),
+         actions);
+  }
+}
+
+// A stage that has given the request up waits for its final item or its abort, so one of the two
+// must be out before the planner may forget it.
+void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id, Actions& actions) {
+  const auto found = requests.find(attempt_id);
+  if (found == requests.end()) return;
+  Request& request = found->second;
+  if (!request.fully_planned() && !request.abort_issued) return;
+  if (std::find(request.closed.begin(), request.closed.end(), false) != request.closed.end()) {
+    return;
+  }
+  if (DoneEverywhere() < request.last_plan) return;
+  if (!request.finished) Finish(attempt_id, request, absl::OkStatus(), actions);
+  pool->Free(request.pages);
+  std::erase(open, attempt_id);
+  std::erase(aborts_due, attempt_id);
+  requests.erase(found);
+}
+
+bool ChainPlanner::State::MayIssue() const {
+  return up && issued - done.back() < static_cast<uint64_t>(limits.plan_window) &&
+         issued - done.front() < static_cast<uint64_t>(limits.stage0_lead);
+}
+
+void ChainPlanner::State::IssuePlans(int64_t now_us, Actions& actions) {
+  while (MayIssue()) {
+    Plan plan = BuildPlan(now_us);
+    if (plan.items.empty() && plan.aborts.empty()) return;
+    ++issued;
+    BATON_CHECK(plan.number == issued) << plan.number << " after " << issued - 1;
+    actions.push_back(IssuePlan{std::move(plan)});
+  }
+}
+
+// The oldest prompt with tokens left sets the plan's budget.
+int ChainPlanner::State::NextBudget() const {
+  for (const uint64_t attempt_id : open) {
+    const Request& request = requests.at(attempt_id);
+    if (request.finished || request.fully_planned()) continue;
+    return policy.PlanTokens(
+        {request.planned_tokens, request.prompt_tokens - request.planned_tokens});
+  }
+  if (queue.empty()) return 0;
+  return policy.PlanTokens({0, requests.at(queue.front()).prompt_tokens});
+}
+
+// Opens the oldest waiting request if there is room for it.
+bool ChainPlanner::State::AdmitNext(Plan& plan, int64_t now_us) {
+  if (queue.empty() || static_cast<int>(open.size()) >= limits.max_open_requests) return false;
+  const uint64_t attempt_id = queue.front();
+  Request& request = requests.at(attempt_id);
+  std::optional<std::vector<int>> pages = pool->Allocate(PagesFor(request.prompt_tokens));
+  if (!pages.has_value()) return false;
+  queue.pop_front();
+  open.push_back(attempt_id);
+  request.open = true;
+  request.pages = *std::move(pages);
+  request.closed.assign(done.size(), false);
+  request.first_plan_us = now_us;
+  request.outcome.queue_us = now_us - request.arrived_us;
+  plan.opens.push_back({attempt_id, request.ticket, request.pages});
+  return true;
+}
+
+Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
+  Plan plan;
+  plan.epoch = epoch;
+  plan.number = issued + 1;
+  for (const uint64_t attempt_id : std::exchange(aborts_due, {})) {
+    Request& request = requests.at(attempt_id);
+    request.abort_issued = true;
+    request.last_plan = plan.number;
+    plan.aborts.push_back(attempt_id);
+  }
+  IssuedPlan record{plan.number, {}};
+  int budget = NextBudget();
+  for (size_t i = 0; budget > 0; ++i) {
+    const bool admit = i == open.size();
+    // A prompt is admitted only if a chunk of it fits, for an open one owns pages.
+    if (admit && (queue.empty() || FitChunk(requests.at(queue.front()).prompt_tokens, budget,
+                                            limits.page_size) == 0)) {
+      break;
+    }
+    if (admit && !AdmitNext(plan, now_us)) break;
+    Request& request = requests.at(open[i]);
+    if (request.finished || request.fully_planned()) continue;
+    const int tokens =
+        FitChunk(request.prompt_tokens - request.planned_tokens, budget, limits.page_size);
+    if (tokens == 0) break;
+    PlanItem item{open[i], request.planned_tokens, tokens, false};
+    request.planned_tokens += tokens;
+    request.last_plan = plan.number;
+    item.final = request.fully_planned();
+    plan.items.push_back(item);
+    record.chunks.emplace_back(open[i], request.outcome.chunks.size());
+    request.outcome.chunks.push_back(
+        {item.token_begin, item.token_count, std::vector<PlanDone>(done.size())});
+    budget -= tokens;
+  }
+  if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(std::move(record));
+  return plan;
+}
+
+ChainPlanner::ChainPlanner(PlannerLimits limits) : state_(std::make_unique<State>(limits)) {
+  BATON_CHECK(limits.page_size > 0 && limits.max_context_tokens > 0 && limits.plan_window > 0 &&
+              limits.stage0_lead > 0 && limits.max_open_requests > 0 &&
+              limits.max_queued_requests >= 0)
+      << "planner limits";
+  BATON_CHECK(limits.chunk_tokens >= limits.page_size) << "chunk_tokens " << limits.chunk_tokens;
+}
+
+ChainPlanner::~ChainPlanner() = default;
+
+void ChainPlanner::Handle(const PlannerEvent& event, int64_t now_us,
+                          std::vector<PlannerAction>& actions) {
+  std::visit([&](const auto& e) { state_->On(e, now_us, actions); }, event);
+  state_->ExpireDeadlines(now_us, actions);
+  state_->IssuePlans(now_us, actions);
+}
+
+int64_t ChainPlanner::NextDeadlineUs() const {
+  return state_->deadlines.empty() ? kNeverUs : state_->deadlines.begin()->first;
+}
+
+bool ChainPlanner::up() const { return state_->up; }
+
+int ChainPlanner::max_plan_tokens() const { return state_->policy.max_plan_tokens(); }
+
+PlannerLoad ChainPlanner::load() const {
+  PlannerLoad load;
+  load.queued = static_cast<int>(state_->queue.size());
+  load.open = static_cast<int>(state_->open.size());
+  for (const auto& [attempt_id, request] : state_->requests) {
+    if (!request.finished) load.queued_tokens += request.prompt_tokens - request.planned_tokens;
+  }
+  if (state_->pool.has_value()) {
+    load.free_pages = state_->pool->free_pages();
+    load.owned_pages = state_->pool->owned_pages();
+  }
+  load.plans_in_flight = static_cast<int>(state_->plans.size());
+  return load;
+}
+
+// I1: every page is free or belongs to exactly one open request.
+absl::Status ChainPlanner::State::CheckPages() const {
+  BATON_RETURN_IF_ERROR(pool->CheckInvariants());
+  std::vector<bool> seen(static_cast<size_t>(pool->page_count()), false);
+  int owned = 0;
+  for (const auto& [attempt_id, request] : requests) {
+    const int expected = request.open ? PagesFor(request.prompt_tokens) : 0;
+    if (static_cast<int>(request.pages.size()) != expected) {
+      return absl::InternalError(absl::StrCat("I1: attempt ", attempt_id, " owns ",
+                                              request.pages.size(), " pages, not ", expected));
+    }
+    for (const int page : request.pages) {
+      if (seen[static_cast<size_t>(page)]) {
+        return absl::InternalError(absl::StrCat("I1: page ", page, " has two owners"));
+      }
+      seen[static_cast<size_t>(page)] = true;
+    }
+    owned += expected;
+  }
+  if (owned == pool->owned_pages()) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("I1: requests own ", owned, " pages, the pool says ", pool->owned_pages()));
+}
+
+absl::Status ChainPlanner::CheckInvariants() const {
+  const State& state = *state_;
+  if (!state.up) {
+    if (state.requests.empty() && state.plans.empty()) return absl::OkStatus();
+    return absl::InternalError("I5: the chain is down and holds requests or plans");
+  }
+  BATON_RETURN_IF_ERROR(state.CheckPages());
+  const uint64_t in_flight = state.issued - state.done.back();
+  if (in_flight > static_cast<uint64_t>(state.limits.plan_window)) {
+    return absl::InternalError(
+        absl::StrCat(in_flight, " plans in flight, the window is ", state.limits.plan_window));
+  }
+  if (static_cast<int>(state.open.size()) > state.limits.max_open_requests) {
+    return absl::InternalError(absl::StrCat(state.open.size(), " requests are open"));
+  }
+  size_t unfinished = 0;
+  size_t open = 0;
+  for (const auto& [attempt_id, request] : state.requests) {
+    unfinished += request.finished ? 0 : 1;
+    open += request.open ? 1 : 0;
+    if (request.finished && !request.open) {
+      return absl::InternalError(
+          absl::StrCat("I2: attempt ", attempt_id, " ended and still waits"));
+    }
+    if (request.last_plan > state.issued || request.planned_tokens > request.prompt_tokens) {
+      return absl::InternalError(absl::StrCat("attempt ", attempt_id, " is planned past its end"));
+    }
+  }
+  if (unfinished != state.deadlines.size() || open != state.open.size() ||
+      open + state.queue.size() != state.requests.size()) {
+    return absl::InternalError("I2: requests and their indices disagree");
+  }
+  return absl::OkStatus();
+}
+
+bool ChainPlanner::AtRest() const { return state_->requests.empty() && state_->plans.empty(); }
+
+}  // namespace baton::prefill
