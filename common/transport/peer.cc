@@ -1,0 +1,245 @@
+#include "common/transport/peer.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/transport/frame.h"
+
+namespace baton {
+
+// A message on its way. Owns frame and header: UCX 1.13 reads them until the send completes
+// (UCP_AM_SEND_FLAG_COPY_HEADER came with 1.14).
+struct Peer::Operation {
+  Peer* peer;
+  std::vector<std::byte> header;
+  UcxBuffer payload;
+  size_t payload_bytes = 0;
+  std::function<void(const absl::Status&)> on_sent;
+  Operations::iterator place;  // In in_flight_, once started.
+};
+
+Peer::Peer(PeerId id, Direction direction, Shared* shared)
+    : id_(id), direction_(direction), shared_(shared) {}
+
+Peer::~Peer() { BATON_CHECK(in_flight_.empty() && queue_.empty()) << "peer " << id_; }
+
+absl::Status Peer::Open(ucp_worker_h worker, std::string_view ucx_address,
+                        const std::string& own_address) {
+  // UCX wants its own alignment of the address.
+  std::vector<uint64_t> aligned((ucx_address.size() + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+  std::memcpy(aligned.data(), ucx_address.data(), ucx_address.size());
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(aligned.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = &Peer::OnError;
+  params.err_handler.arg = this;
+  BATON_RETURN_IF_ERROR(
+      UcxStatus(ucp_ep_create(worker, &params, &endpoint_), "data plane: connect"));
+  if (direction_ == Direction::kOutbound) Greet(own_address);
+  return absl::OkStatus();
+}
+
+void Peer::Greet(const std::string& own_address) {
+  static const Frame greeting{.kind = kGreetingKind};
+  // UCX reads both until the greeting is out; own_address lives as long as the data plane.
+  ucp_request_param_t send{};
+  send.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  send.cb.send = &Peer::OnGreeted;
+  send.user_data = this;
+  // Naming a reply endpoint makes UCX finish connecting first.
+  send.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
+  ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint_, kActiveMessageId, &greeting, sizeof(greeting), own_address.data(),
+                      own_address.size(), &send);
+  greeting_ = UCS_PTR_IS_PTR(request);
+  // An error here is followed by OnError.
+}
+
+void Peer::OnGreeted(void* request, ucs_status_t /*status*/, void* self) {
+  ucp_request_free(request);
+  Peer* peer = static_cast<Peer*>(self);
+  peer->greeting_ = false;
+  peer->MarkReady();
+}
+
+void Peer::OnError(void* self, ucp_ep_h /*endpoint*/, ucs_status_t status) {
+  // UCX is in the middle of its own work here: closing the endpoint waits for the loop.
+  Peer* peer = static_cast<Peer*>(self);
+  if (!peer->failure_.ok() || peer->closing()) return;
+  peer->failure_ = absl::UnavailableError(
+      absl::StrCat("data plane: peer ", peer->id_, " failed: ", ucs_status_string(status)));
+  peer->shared_->failed.push_back(peer->id_);
+}
+
+void Peer::Send(Outgoing message) {
+  auto operation = std::make_unique<Operation>();
+  operation->peer = this;
+  operation->on_sent = std::move(message.on_sent);
+  for (std::span<const std::byte> run : message.runs) {
+    // UCX's lists are of mutable memory for both directions; a send only reads it.
+    operation->payload.Append(const_cast<std::byte*>(run.data()), run.size());
+    operation->payload_bytes += run.size();
+  }
+  const Frame frame{.kind = static_cast<uint16_t>(message.kind)};
+  if (message.header.size() > kMaxMessageHeaderBytes || frame.kind >= kMaxMessageKinds) {
+    Complete(*operation, absl::InvalidArgumentError(absl::StrCat(
+                             "data plane: message of kind ", frame.kind, " with a header of ",
+                             message.header.size(), " bytes; limits are ", kMaxMessageKinds - 1,
+                             " and ", kMaxMessageHeaderBytes)));
+    return;
+  }
+  if (closing() || !failure_.ok()) {
+    Complete(*operation, closing() ? reason_ : failure_);
+    return;
+  }
+  if (queue_.size() >= shared_->options.queue_operations) {
+    Complete(*operation, absl::ResourceExhaustedError(absl::StrCat(
+                             "data plane: ", queue_.size(), " messages wait for peer ", id_)));
+    return;
+  }
+  operation->header.resize(sizeof(frame) + message.header.size());
+  std::memcpy(operation->header.data(), &frame, sizeof(frame));
+  if (!message.header.empty()) {
+    std::memcpy(operation->header.data() + sizeof(frame), message.header.data(),
+                message.header.size());
+  }
+  queue_.push_back(std::move(operation));
+  Pump();
+}
+
+bool Peer::FitsWindow(const Operation& operation) const {
+  if (in_flight_.empty()) return true;
+  return in_flight_.size() < shared_->options.window_operations &&
+         in_flight_bytes_ + operation.payload_bytes <= shared_->options.window_bytes;
+}
+
+void Peer::MarkReady() {
+  if (ready_ || closing()) return;
+  ready_ = true;
+  shared_->ready.push_back(id_);
+}
+
+void Peer::Pump() {
+  ready_ = false;
+  while (!greeting_ && !queue_.empty() && failure_.ok() && FitsWindow(*queue_.front())) {
+    std::unique_ptr<Operation> operation = std::move(queue_.front());
+    queue_.pop_front();
+    Start(std::move(operation));
+  }
+}
+
+void Peer::Start(std::unique_ptr<Operation> owned) {
+  Operation* operation = owned.get();
+  in_flight_bytes_ += operation->payload_bytes;
+  operation->place = in_flight_.insert(in_flight_.end(), std::move(owned));
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                        UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_FLAGS;
+  params.cb.send = &Peer::OnSent;
+  params.user_data = operation;
+  params.datatype = operation->payload.datatype();
+  params.flags = 0;
+  ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, kActiveMessageId, operation->header.data(),
+                                             operation->header.size(), operation->payload.data(),
+                                             operation->payload.count(), &params);
+  // A pointer is a request of which OnSent will tell.
+  if (!UCS_PTR_IS_PTR(request)) Finish(operation, UCS_PTR_STATUS(request));
+}
+
+void Peer::OnSent(void* request, ucs_status_t status, void* user_data) {
+  ucp_request_free(request);
+  Operation* operation = static_cast<Operation*>(user_data);
+  operation->peer->Finish(operation, status);
+}
+
+void Peer::Finish(Operation* operation, ucs_status_t status) {
+  std::unique_ptr<Operation> owned = std::move(*operation->place);
+  in_flight_.erase(operation->place);
+  in_flight_bytes_ -= operation->payload_bytes;
+  if (status == UCS_OK) {
+    Complete(*owned, absl::OkStatus());
+  } else if (closing()) {
+    Complete(*owned, reason_);
+  } else if (!failure_.ok()) {
+    Complete(*owned, failure_);
+  } else {
+    Complete(*owned, absl::UnavailableError(absl::StrCat("data plane: send to peer ", id_, ": ",
+                                                         ucs_status_string(status))));
+  }
+  if (!queue_.empty()) MarkReady();
+}
+
+void Peer::Complete(Operation& operation, const absl::Status& status) {
+  if (status.ok()) {
+    shared_->counters->messages_sent.fetch_add(1, std::memory_order_relaxed);
+    shared_->counters->bytes_sent.fetch_add(operation.payload_bytes, std::memory_order_relaxed);
+  } else {
+    shared_->counters->send_errors.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (operation.on_sent) operation.on_sent(status);
+}
+
+void Peer::Close(const absl::Status& reason) {
+  if (closing()) return;
+  BATON_CHECK(!reason.ok());
+  reason_ = reason;
+  std::deque<std::unique_ptr<Operation>> queue = std::exchange(queue_, {});
+  for (const std::unique_ptr<Operation>& operation : queue) Complete(*operation, reason_);
+  if (endpoint_ == nullptr) return;
+  ucp_request_param_t params{};
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  // Not a flush: a peer that doesn't answer would keep it waiting for ever.
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  params.cb.send = &Peer::OnClosed;
+  params.user_data = this;
+  if (!UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint_, &params))) endpoint_ = nullptr;
+}
+
+void Peer::OnClosed(void* request, ucs_status_t /*status*/, void* self) {
+  ucp_request_free(request);
+  static_cast<Peer*>(self)->endpoint_ = nullptr;
+}
+
+void Peer::Abandon() {
+  endpoint_ = nullptr;
+  greeting_ = false;
+  Operations operations = std::exchange(in_flight_, {});
+  for (const std::unique_ptr<Operation>& operation : operations) Complete(*operation, reason_);
+}
+
+std::string Peer::Lanes() const {
+  // ucp_ep_query tells transports only from 1.14 on; this text exists in every version. Its lines
+  // "lane[0]: 2:posix/memory.0 md[2] -> md[2]/posix am am_bw#0" are passed on, not interpreted.
+  if (endpoint_ == nullptr) return "";
+  char* text = nullptr;
+  size_t bytes = 0;
+  FILE* stream = open_memstream(&text, &bytes);
+  if (stream == nullptr) return "";
+  ucp_ep_print_info(endpoint_, stream);
+  fclose(stream);
+  std::vector<std::string> lanes;
+  const std::vector<std::string> lines = absl::StrSplit(std::string(text, bytes), '\n');
+  for (const std::string& line : lines) {
+    const size_t start = line.find("lane[");
+    if (start == std::string::npos) continue;
+    std::string lane = line.substr(start);
+    absl::RemoveExtraAsciiWhitespace(&lane);
+    lanes.push_back(std::move(lane));
+  }
+  free(text);
+  return absl::StrJoin(lanes, "; ");
+}
+
+}  // namespace baton

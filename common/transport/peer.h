@@ -1,0 +1,101 @@
+// One connected peer: its endpoint, its send window, and the queue behind the window. Data thread
+// only.
+#ifndef COMMON_TRANSPORT_PEER_H_
+#define COMMON_TRANSPORT_PEER_H_
+
+#include <cstddef>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/transport/data_plane.h"
+#include "common/transport/ucx_support.h"
+
+namespace baton {
+
+class Peer {
+ public:
+  // What the peer and the loop share; outlives the peer.
+  struct Shared {
+    const DataPlaneOptions& options;
+    DataPlaneCounters* counters;
+    std::vector<PeerId> failed;  // UCX reported them dead; the loop closes them.
+    std::vector<PeerId> ready;   // Their window has room; the loop calls Pump.
+  };
+
+  // kOutbound: a user's Connect. kReturn: our own endpoint to a peer that connected to us. UCX
+  // makes such an endpoint by itself, but tells nobody when it fails and asserts that nothing is
+  // under way on it when the worker ends; ours takes its place.
+  enum class Direction { kOutbound, kReturn };
+
+  Peer(PeerId id, Direction direction, Shared* shared);
+  // Finished() or Abandon() must come first.
+  ~Peer();
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  // Creates the endpoint. An outbound one greets the peer with `own_address` (sealed), so that it
+  // opens its return endpoint; sends wait in the queue until the greeting is out, which takes one
+  // round trip. Before, UCX may reorder messages, and UCX 1.13 aborts a receiver whose sender dies
+  // in the middle of connecting, so that span is kept short.
+  absl::Status Open(ucp_worker_h worker, std::string_view ucx_address,
+                    const std::string& own_address);
+
+  void Send(Outgoing message);
+
+  // Hands queued messages to UCX as far as the window allows. Not within callbacks of UCX: a send
+  // there could overtake messages that UCX is just about to flush.
+  void Pump();
+
+  // Ends what is queued with `reason` at once, and what is in flight with it when UCX lets go of
+  // the memory. Later calls are ignored.
+  void Close(const absl::Status& reason);
+  bool closing() const { return !reason_.ok(); }
+
+  // The endpoint is closed and no send is in flight: the peer may be deleted.
+  bool Finished() const { return endpoint_ == nullptr && !HasInFlight(); }
+
+  // Ends what is still in flight. Only after the worker is destroyed, when UCX calls back no more.
+  void Abandon();
+
+  // Why UCX gave the peer up; OK if it didn't.
+  const absl::Status& failure() const { return failure_; }
+  Direction direction() const { return direction_; }
+  bool HasInFlight() const { return greeting_ || !in_flight_.empty(); }
+  std::string Lanes() const;
+
+ private:
+  struct Operation;
+  using Operations = std::list<std::unique_ptr<Operation>>;
+
+  static void OnError(void* self, ucp_ep_h endpoint, ucs_status_t status);
+  void Greet(const std::string& own_address);
+  static void OnGreeted(void* request, ucs_status_t status, void* self);
+  static void OnSent(void* request, ucs_status_t status, void* operation);
+  static void OnClosed(void* request, ucs_status_t status, void* self);
+
+  bool FitsWindow(const Operation& operation) const;
+  void MarkReady();
+  void Start(std::unique_ptr<Operation> operation);
+  void Finish(Operation* operation, ucs_status_t status);
+  void Complete(Operation& operation, const absl::Status& status);
+
+  const PeerId id_;
+  const Direction direction_;
+  Shared* const shared_;
+  ucp_ep_h endpoint_ = nullptr;
+  absl::Status failure_;
+  absl::Status reason_;  // Not OK from Close on.
+  Operations in_flight_;
+  size_t in_flight_bytes_ = 0;
+  std::deque<std::unique_ptr<Operation>> queue_;
+  bool greeting_ = false;  // The greeting is on its way.
+  bool ready_ = false;     // In shared_->ready.
+};
+
+}  // namespace baton
+
+#endif  // COMMON_TRANSPORT_PEER_H_

@@ -1,0 +1,163 @@
+#include "common/transport/receiver.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/transport/frame.h"
+#include "common/transport/peer_address.h"
+
+namespace baton {
+
+// A rendezvous that UCX is writing into its runs.
+struct Receiver::Receive {
+  Receiver* receiver;
+  MessageHandler* handler;
+  uint64_t receipt;
+  UcxBuffer runs;  // UCX reads the list itself until the end.
+  size_t payload_bytes;
+  Receives::iterator place;
+};
+
+Receiver::Receiver(DataPlaneCounters* counters) : counters_(counters) {}
+
+Receiver::~Receiver() { BATON_CHECK(pending_.empty()) << pending_.size() << " receives"; }
+
+absl::Status Receiver::Install(ucp_worker_h worker) {
+  worker_ = worker;
+  ucp_am_handler_param_t params{};
+  params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  params.id = kActiveMessageId;
+  params.flags = UCP_AM_FLAG_WHOLE_MSG;
+  params.cb = &Receiver::OnMessage;
+  params.arg = this;
+  return UcxStatus(ucp_worker_set_am_recv_handler(worker, &params), "data plane: message handler");
+}
+
+absl::Status Receiver::Register(MessageKind kind, MessageHandler* handler) {
+  const auto index = static_cast<size_t>(kind);
+  if (index >= kMaxMessageKinds || handler == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("data plane: no handler for kind ", index));
+  }
+  if (handlers_[index] != nullptr) {
+    return absl::AlreadyExistsError(absl::StrCat("data plane: kind ", index, " has a handler"));
+  }
+  handlers_[index] = handler;
+  return absl::OkStatus();
+}
+
+ucs_status_t Receiver::OnMessage(void* self, const void* header, size_t header_bytes, void* data,
+                                 size_t payload_bytes, const ucp_am_recv_param_t* param) {
+  auto* receiver = static_cast<Receiver*>(self);
+  const std::span message(static_cast<const std::byte*>(header), header_bytes);
+  const bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  const std::optional<Frame> frame = ParseFrame(message);
+  if (frame.has_value() && frame->kind == kGreetingKind && !is_rendezvous) {
+    receiver->OnGreeting({static_cast<const std::byte*>(data), payload_bytes});
+    return UCS_OK;
+  }
+  MessageHandler* handler = nullptr;
+  std::optional<Placement> placement = receiver->Admit(&handler, message, payload_bytes);
+  // UCS_OK tells UCX that the data may go; a rendezvous then ends at the sender without being read.
+  if (!placement.has_value()) return UCS_OK;
+  if (is_rendezvous) {
+    return receiver->StartReceive(handler, *placement, data, payload_bytes);
+  }
+  const auto* source = static_cast<const std::byte*>(data);
+  for (std::span<std::byte> run : placement->runs) {
+    if (run.empty()) continue;
+    std::memcpy(run.data(), source, run.size());
+    source += run.size();
+  }
+  receiver->Complete(handler, placement->receipt, payload_bytes, absl::OkStatus());
+  return UCS_OK;
+}
+
+void Receiver::OnGreeting(std::span<const std::byte> sealed_address) {
+  if (sealed_address.size() > kMaxPeerAddressBytes) {
+    counters_->messages_malformed.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  greetings_.emplace_back(reinterpret_cast<const char*>(sealed_address.data()),
+                          sealed_address.size());
+}
+
+std::optional<Placement> Receiver::Admit(MessageHandler** handler,
+                                         std::span<const std::byte> message, size_t payload_bytes) {
+  const std::optional<Frame> frame = ParseFrame(message);
+  if (!frame.has_value() || frame->kind >= kMaxMessageKinds || handlers_[frame->kind] == nullptr ||
+      message.size() > sizeof(Frame) + kMaxMessageHeaderBytes) {
+    counters_->messages_malformed.fetch_add(1, std::memory_order_relaxed);
+    return std::nullopt;
+  }
+  *handler = handlers_[frame->kind];
+  std::optional<Placement> placement =
+      (*handler)->OnHeader(message.subspan(sizeof(Frame)), payload_bytes);
+  if (placement.has_value()) {
+    size_t placed_bytes = 0;
+    for (std::span<std::byte> run : placement->runs) placed_bytes += run.size();
+    if (placed_bytes == payload_bytes) return placement;
+  }
+  counters_->messages_refused.fetch_add(1, std::memory_order_relaxed);
+  return std::nullopt;
+}
+
+ucs_status_t Receiver::StartReceive(MessageHandler* handler, const Placement& placement,
+                                    void* descriptor, size_t payload_bytes) {
+  auto owned = std::make_unique<Receive>();
+  Receive* receive = owned.get();
+  receive->receiver = this;
+  receive->handler = handler;
+  receive->receipt = placement.receipt;
+  receive->payload_bytes = payload_bytes;
+  for (std::span<std::byte> run : placement.runs) receive->runs.Append(run.data(), run.size());
+  receive->place = pending_.insert(pending_.end(), std::move(owned));
+  ucp_request_param_t params{};
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE;
+  params.cb.recv_am = &Receiver::OnReceived;
+  params.user_data = receive;
+  params.datatype = receive->runs.datatype();
+  ucs_status_ptr_t request = ucp_am_recv_data_nbx(worker_, descriptor, receive->runs.data(),
+                                                  receive->runs.count(), &params);
+  // A pointer is a request of which OnReceived will tell.
+  if (!UCS_PTR_IS_PTR(request)) Finish(receive, UCS_PTR_STATUS(request));
+  // UCX owns the descriptor from the call above on.
+  return UCS_INPROGRESS;
+}
+
+void Receiver::OnReceived(void* request, ucs_status_t status, size_t /*bytes*/, void* user_data) {
+  ucp_request_free(request);
+  auto* receive = static_cast<Receive*>(user_data);
+  receive->receiver->Finish(receive, status);
+}
+
+void Receiver::Finish(Receive* receive, ucs_status_t status) {
+  std::unique_ptr<Receive> owned = std::move(*receive->place);
+  pending_.erase(receive->place);
+  Complete(owned->handler, owned->receipt, owned->payload_bytes,
+           UcxStatus(status, "data plane: receive"));
+}
+
+void Receiver::Complete(MessageHandler* handler, uint64_t receipt, size_t payload_bytes,
+                        const absl::Status& status) {
+  if (status.ok()) {
+    counters_->messages_received.fetch_add(1, std::memory_order_relaxed);
+    counters_->bytes_received.fetch_add(payload_bytes, std::memory_order_relaxed);
+  } else {
+    counters_->receive_errors.fetch_add(1, std::memory_order_relaxed);
+  }
+  handler->OnPlaced(receipt, status);
+}
+
+void Receiver::Abandon() {
+  Receives receives = std::exchange(pending_, {});
+  for (const std::unique_ptr<Receive>& receive : receives) {
+    Complete(receive->handler, receive->receipt, receive->payload_bytes,
+             absl::CancelledError("data plane: shut down during a receive"));
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,66 @@
+// The receiving side: takes active messages from UCX, asks the kind's handler where the payload
+// goes, and puts it there. Data thread only.
+#ifndef COMMON_TRANSPORT_RECEIVER_H_
+#define COMMON_TRANSPORT_RECEIVER_H_
+
+#include <array>
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/transport/data_plane.h"
+#include "common/transport/ucx_support.h"
+
+namespace baton {
+
+class Receiver {
+ public:
+  explicit Receiver(DataPlaneCounters* counters);
+  ~Receiver();
+  Receiver(const Receiver&) = delete;
+  Receiver& operator=(const Receiver&) = delete;
+
+  absl::Status Install(ucp_worker_h worker);
+  absl::Status Register(MessageKind kind, MessageHandler* handler);
+
+  // The sealed addresses of the peers that have greeted since the last call.
+  std::vector<std::string> TakeGreetings() { return std::exchange(greetings_, {}); }
+
+  bool HasPending() const { return !pending_.empty(); }
+
+  // Ends what is still under way. Only after the worker is destroyed, when nothing writes any more.
+  void Abandon();
+
+ private:
+  struct Receive;
+  using Receives = std::list<std::unique_ptr<Receive>>;
+
+  static ucs_status_t OnMessage(void* self, const void* header, size_t header_bytes, void* data,
+                                size_t payload_bytes, const ucp_am_recv_param_t* param);
+  static void OnReceived(void* request, ucs_status_t status, size_t bytes, void* receive);
+
+  void OnGreeting(std::span<const std::byte> sealed_address);
+
+  // The handler's answer, if its runs fit; counts what is dropped.
+  std::optional<Placement> Admit(MessageHandler** handler, std::span<const std::byte> message,
+                                 size_t payload_bytes);
+  ucs_status_t StartReceive(MessageHandler* handler, const Placement& placement, void* descriptor,
+                            size_t payload_bytes);
+  void Finish(Receive* receive, ucs_status_t status);
+  void Complete(MessageHandler* handler, uint64_t receipt, size_t payload_bytes,
+                const absl::Status& status);
+
+  DataPlaneCounters* const counters_;
+  ucp_worker_h worker_ = nullptr;
+  std::array<MessageHandler*, kMaxMessageKinds> handlers_{};
+  Receives pending_;
+  std::vector<std::string> greetings_;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_TRANSPORT_RECEIVER_H_

@@ -1,0 +1,346 @@
+#include "common/transport/ucx_data_plane.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/base/check.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/transport/peer_address.h"
+#include "common/transport/ucx_support.h"
+
+namespace baton {
+namespace {
+
+// Rounds of UCX progress before mailbox and timer get their turn.
+constexpr int kProgressRounds = 64;
+// The longest sleep. UCX has had transports that forget to raise the descriptor, so no sleep is
+// unbounded, and it is short while we wait for UCX to finish something.
+constexpr int kIdleSleepMs = 100;
+constexpr int kPendingSleepMs = 10;
+// Closing endpoints by force takes microseconds; a transport that never finishes must not keep the
+// process from ending.
+constexpr int64_t kTeardownUs = 3'000'000;
+constexpr int64_t kMinPeriodUs = 1000;
+// Return endpoints are made on the peers' word, so their number is bounded.
+constexpr size_t kMaxPeers = 4096;
+
+absl::Status SystemError(const char* what) {
+  return absl::ErrnoToStatus(errno, absl::StrCat("data plane: ", what));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Create(const DataPlaneOptions& options) {
+  auto plane = std::make_unique<UcxDataPlane>(options);
+  BATON_RETURN_IF_ERROR(plane->Start());
+  return plane;
+}
+
+UcxDataPlane::UcxDataPlane(const DataPlaneOptions& options)
+    : options_(options),
+      mailbox_(options.mailbox_limit),
+      receiver_(&counters_),
+      shared_{options_, &counters_, {}, {}} {}
+
+UcxDataPlane::~UcxDataPlane() { Shutdown(); }
+
+absl::Status UcxDataPlane::Start() {
+  if (mailbox_.event_fd() < 0) return SystemError("eventfd");
+  PrepareUcxProcess();
+  absl::Status status;
+  absl::Notification opened;
+  absl::MutexLock lock(&shutdown_mutex_);
+  thread_ = std::thread([this, &status, &opened] {
+    data_thread_ = std::this_thread::get_id();
+    pthread_setname_np(pthread_self(), "baton-data");
+    status = OpenUcx();
+    const bool ok = status.ok();
+    opened.Notify();
+    if (ok) Run();
+    CloseUcx();
+  });
+  opened.WaitForNotification();
+  if (!status.ok()) thread_.join();
+  return status;
+}
+
+absl::Status UcxDataPlane::OpenUcx() {
+  ucp_config_t* config = nullptr;
+  BATON_RETURN_IF_ERROR(
+      UcxStatus(ucp_config_read(nullptr, nullptr, &config), "data plane: config"));
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+  // No RMA: without it UCX has no handler that lets a peer write to an address of its choice.
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.name = "baton";
+  const ucs_status_t opened = ucp_init(&params, config, &context_);
+  ucp_config_release(config);
+  BATON_RETURN_IF_ERROR(UcxStatus(opened, "data plane: ucp_init"));
+  BATON_RETURN_IF_ERROR(OpenWorker());
+  BATON_RETURN_IF_ERROR(receiver_.Install(worker_));
+  return WatchDescriptors();
+}
+
+absl::Status UcxDataPlane::OpenWorker() {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  BATON_RETURN_IF_ERROR(
+      UcxStatus(ucp_worker_create(context_, &params, &worker_), "data plane: worker"));
+  ucp_address_t* address = nullptr;
+  size_t bytes = 0;
+  BATON_RETURN_IF_ERROR(
+      UcxStatus(ucp_worker_get_address(worker_, &address, &bytes), "data plane: worker address"));
+  address_ = SealPeerAddress({reinterpret_cast<const char*>(address), bytes});
+  ucp_worker_release_address(worker_, address);
+  return absl::OkStatus();
+}
+
+absl::Status UcxDataPlane::WatchDescriptors() {
+  int worker_fd = -1;
+  BATON_RETURN_IF_ERROR(
+      UcxStatus(ucp_worker_get_efd(worker_, &worker_fd), "data plane: worker descriptor"));
+  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_fd_ < 0) return SystemError("epoll_create1");
+  for (int fd : {worker_fd, mailbox_.event_fd()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) return SystemError("epoll_ctl");
+  }
+  return absl::OkStatus();
+}
+
+void UcxDataPlane::Run() {
+  while (!stopping_) {
+    RunMailbox();
+    bool idle = Progress();
+    idle = !PumpPeers() && idle;
+    AnswerGreetings();
+    ReapPeers();
+    Tick();
+    // BUSY: something came in between; it must be progressed before the descriptor can be armed.
+    if (idle && !stopping_ && ucp_worker_arm(worker_) != UCS_ERR_BUSY) Sleep();
+  }
+  Teardown();
+}
+
+void UcxDataPlane::RunMailbox() {
+  for (const std::function<void()>& task : mailbox_.Take()) task();
+}
+
+bool UcxDataPlane::Progress() {
+  for (int round = 0; round < kProgressRounds; ++round) {
+    if (ucp_worker_progress(worker_) == 0) return true;
+  }
+  return false;
+}
+
+bool UcxDataPlane::PumpPeers() {
+  if (shared_.ready.empty()) return false;
+  for (PeerId id : std::exchange(shared_.ready, {})) {
+    const auto found = peers_.find(id);
+    if (found != peers_.end()) found->second->Pump();
+  }
+  return true;
+}
+
+void UcxDataPlane::Sleep() {
+  bool waits_for_ucx = !closing_.empty() || receiver_.HasPending();
+  for (const auto& [id, peer] : peers_) waits_for_ucx = waits_for_ucx || peer->HasInFlight();
+  int64_t sleep_ms = waits_for_ucx ? kPendingSleepMs : kIdleSleepMs;
+  if (next_tick_us_ != kNeverUs) {
+    sleep_ms = std::clamp<int64_t>((next_tick_us_ - NowUs() + 999) / 1000, 0, sleep_ms);
+  }
+  epoll_event events[2];
+  epoll_wait(epoll_fd_, events, 2, static_cast<int>(sleep_ms));
+}
+
+void UcxDataPlane::Tick() {
+  if (next_tick_us_ == kNeverUs) return;
+  const int64_t now_us = NowUs();
+  if (now_us < next_tick_us_) return;
+  next_tick_us_ = now_us + period_us_;
+  // A copy: the tick may replace the timer.
+  const std::function<void(int64_t)> on_tick = on_tick_;
+  on_tick(now_us);
+}
+
+void UcxDataPlane::ReapPeers() {
+  for (PeerId id : std::exchange(shared_.failed, {})) {
+    const auto found = peers_.find(id);
+    if (found == peers_.end() || found->second->closing()) continue;
+    const absl::Status failure = found->second->failure();
+    const bool is_outbound = found->second->direction() == Peer::Direction::kOutbound;
+    found->second->Close(failure);
+    closing_.push_back(id);
+    if (!is_outbound) continue;  // Nobody knows it; Close has ended its receives.
+    counters_.peer_failures.fetch_add(1, std::memory_order_relaxed);
+    LOG(kWarning) << failure.message();
+    // A copy: the handler may replace itself.
+    if (const auto on_error = on_peer_error_) on_error(id, failure);
+  }
+  std::erase_if(closing_, [this](PeerId id) {
+    const auto found = peers_.find(id);
+    if (!found->second->Finished()) return false;
+    peers_.erase(found);
+    return true;
+  });
+}
+
+bool UcxDataPlane::Post(std::function<void()> task) { return mailbox_.Push(task); }
+
+bool UcxDataPlane::RunAndWait(const std::function<void()>& task) {
+  if (OnDataThread()) {
+    if (stopping_) return false;
+    task();
+    return true;
+  }
+  // The mailbox either runs what it took or has refused it, so the wait always ends.
+  absl::Notification done;
+  if (!mailbox_.PushControl([&task, &done] {
+        task();
+        done.Notify();
+      })) {
+    return false;
+  }
+  done.WaitForNotification();
+  return true;
+}
+
+absl::Status UcxDataPlane::Register(MessageKind kind, MessageHandler* handler) {
+  absl::Status status = absl::UnavailableError("data plane: shut down");
+  RunAndWait([&] { status = receiver_.Register(kind, handler); });
+  return status;
+}
+
+absl::StatusOr<PeerId> UcxDataPlane::Connect(std::string_view address) {
+  absl::StatusOr<PeerId> peer = absl::UnavailableError("data plane: shut down");
+  RunAndWait([&] { peer = ConnectNow(address, Peer::Direction::kOutbound); });
+  return peer;
+}
+
+absl::StatusOr<PeerId> UcxDataPlane::ConnectNow(std::string_view address,
+                                                Peer::Direction direction) {
+  BATON_ASSIGN_OR_RETURN(const std::string ucx_address, OpenPeerAddress(address));
+  const PeerId id = ++last_peer_;
+  auto peer = std::make_unique<Peer>(id, direction, &shared_);
+  BATON_RETURN_IF_ERROR(peer->Open(worker_, ucx_address, address_));
+  if (direction == Peer::Direction::kOutbound) {
+    LOG(kInfo) << "data plane: peer " << id << " over " << peer->Lanes();
+  }
+  peers_.emplace(id, std::move(peer));
+  return id;
+}
+
+void UcxDataPlane::AnswerGreetings() {
+  for (const std::string& address : receiver_.TakeGreetings()) {
+    if (peers_.size() >= kMaxPeers) {
+      LOG(kWarning) << "data plane: more than " << kMaxPeers << " peers";
+      continue;
+    }
+    const absl::Status status = ConnectNow(address, Peer::Direction::kReturn).status();
+    if (!status.ok()) {
+      LOG(kWarning) << "data plane: return endpoint: " << status.message();
+    }
+  }
+}
+
+void UcxDataPlane::Disconnect(PeerId peer) {
+  // Always through the mailbox: within a callback of UCX an endpoint must not be closed. After
+  // Shutdown there is nothing left to disconnect.
+  (void)mailbox_.PushControl([this, peer] {
+    const auto found = peers_.find(peer);
+    if (found == peers_.end() || found->second->closing()) return;
+    found->second->Close(absl::CancelledError("data plane: disconnected"));
+    closing_.push_back(peer);
+  });
+}
+
+void UcxDataPlane::Send(PeerId peer, Outgoing message) {
+  // std::function wants copyable closures, so the message is shared instead of copied.
+  auto shared = std::make_shared<Outgoing>(std::move(message));
+  if (Post([this, peer, shared] { SendNow(peer, std::move(*shared)); })) {
+    return;
+  }
+  counters_.send_errors.fetch_add(1, std::memory_order_relaxed);
+  if (shared->on_sent) {
+    shared->on_sent(absl::CancelledError("data plane: shut down or overloaded"));
+  }
+}
+
+void UcxDataPlane::SendNow(PeerId peer, Outgoing message) {
+  const auto found = peers_.find(peer);
+  if (found != peers_.end()) {
+    found->second->Send(std::move(message));
+    return;
+  }
+  counters_.send_errors.fetch_add(1, std::memory_order_relaxed);
+  if (message.on_sent) {
+    message.on_sent(absl::NotFoundError(absl::StrCat("data plane: no peer ", peer)));
+  }
+}
+
+void UcxDataPlane::SetTimer(int64_t period_us, std::function<void(int64_t now_us)> on_tick) {
+  RunAndWait([&] {
+    on_tick_ = std::move(on_tick);
+    period_us_ = std::max(period_us, kMinPeriodUs);
+    next_tick_us_ = on_tick_ ? NowUs() + period_us_ : kNeverUs;
+  });
+}
+
+void UcxDataPlane::SetPeerErrorHandler(std::function<void(PeerId, const absl::Status&)> on_error) {
+  RunAndWait([&] { on_peer_error_ = std::move(on_error); });
+}
+
+std::string UcxDataPlane::Lanes(PeerId peer) {
+  std::string lanes;
+  RunAndWait([&] {
+    const auto found = peers_.find(peer);
+    if (found != peers_.end()) lanes = found->second->Lanes();
+  });
+  return lanes;
+}
+
+void UcxDataPlane::Shutdown() {
+  BATON_CHECK(!OnDataThread()) << "the data plane can't shut itself down";
+  absl::MutexLock lock(&shutdown_mutex_);
+  if (!thread_.joinable()) return;
+  RunAndWait([this] { stopping_ = true; });
+  thread_.join();
+}
+
+void UcxDataPlane::Teardown() {
+  for (const std::function<void()>& task : mailbox_.Close()) task();
+  for (const auto& [id, peer] : peers_) {
+    peer->Close(absl::CancelledError("data plane: shut down"));
+  }
+  const auto all_finished = [this] {
+    return std::all_of(peers_.begin(), peers_.end(),
+                       [](const auto& entry) { return entry.second->Finished(); });
+  };
+  const int64_t deadline_us = NowUs() + kTeardownUs;
+  while (!all_finished() && NowUs() < deadline_us) ucp_worker_progress(worker_);
+  if (!all_finished()) {
+    LOG(kWarning) << "data plane: endpoints did not close in time";
+  }
+}
+
+void UcxDataPlane::CloseUcx() {
+  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  worker_ = nullptr;
+  for (const auto& [id, peer] : peers_) peer->Abandon();
+  peers_.clear();
+  receiver_.Abandon();
+  if (epoll_fd_ >= 0) close(epoll_fd_);
+  if (context_ != nullptr) ucp_cleanup(context_);
+}
+
+}  // namespace baton
