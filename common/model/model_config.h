@@ -55,7 +55,7 @@ struct ModelConfig {
 
 // Parses `json`; `file` names it in messages. InvalidArgument names the key and the file;
 // Unimplemented is for what is well-formed but not supported (architectures, scalings, ...).
-absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, std::string_view file);
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file);
 
 // Reads config.json, and generation_config.json where present, of `model_path`. NotFound when
 // config.json is missing.

@@ -25,7 +25,7 @@ namespace baton {
 
 enum class DType { kF32, kBF16, kF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool, kF8E4M3, kF8E5M2 };
 
-std::string_view DTypeName(DType dtype);  // As in safetensors: "F32", "BF16", ...
+const char* DTypeName(DType dtype);  // As in safetensors: "F32", "BF16", ...
 size_t DTypeBytes(DType dtype);
 
 // A tensor inside a mapped file; valid as long as the SafetensorsFile or WeightReader lives.
@@ -48,7 +48,7 @@ class SafetensorsFile {
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   // NotFound, naming the tensor and the file, when it isn't there.
-  absl::StatusOr<TensorView> Find(std::string_view name) const;
+  absl::StatusOr<TensorView> Find(const std::string& name) const;
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   const std::string& path() const { return path_; }
 
@@ -69,7 +69,7 @@ class WeightReader {
   static absl::StatusOr<WeightReader> Open(const std::string& model_path);
 
   // NotFound when no shard lists `name`; InvalidArgument or DataLoss when its shard is broken.
-  absl::StatusOr<TensorView> Find(std::string_view name);
+  absl::StatusOr<TensorView> Find(const std::string& name);
   // Whether `name` is listed; opens the file only of an unsharded model.
   bool Contains(std::string_view name) const;
   // Files opened so far.

@@ -1,0 +1,78 @@
+#include "common/engine/batch.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+absl::Status ValidateSlice(const SequenceSlice& slice, const ModelConfig& config,
+                           const KvGeometry& kv) {
+  if (slice.token_count <= 0 || slice.prefix_length < 0 ||
+      slice.token_count > config.max_position_embeddings ||
+      slice.prefix_length > config.max_position_embeddings - slice.token_count) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token_count ", slice.token_count, " after prefix_length ", slice.prefix_length,
+        " must be positions of a sequence of at most ", config.max_position_embeddings, " tokens"));
+  }
+  const int end = slice.prefix_length + slice.token_count;
+  const auto pages = static_cast<size_t>((int64_t{end} + kv.page_size - 1) / kv.page_size);
+  if (slice.pages.size() < pages) {
+    return absl::InvalidArgumentError(absl::StrCat(slice.pages.size(), " pages of ", kv.page_size,
+                                                   " tokens do not hold ", end, " tokens"));
+  }
+  for (const int32_t page : slice.pages.first(pages)) {
+    if (page < 0 || page >= kv.page_count) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("page ", page, " is not among the pool's ", kv.page_count));
+    }
+  }
+  if (kv.layer_begin > 0) return absl::OkStatus();
+  if (slice.tokens.size() != static_cast<size_t>(slice.token_count)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(slice.tokens.size(), " token ids given for token_count ", slice.token_count));
+  }
+  for (const int32_t token : slice.tokens) {
+    if (token < 0 || token >= config.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token id ", token, " is outside the vocabulary of ", config.vocab_size));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpectSize(const char* what, size_t actual, size_t expected) {
+  if (actual == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("`", what, "` has ", actual, " floats, must have ", expected));
+}
+
+}  // namespace
+
+absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
+                           const ModelConfig& config, const KvGeometry& kv) {
+  int64_t tokens = 0;
+  size_t wanted = 0;
+  for (size_t i = 0; i < batch.slices.size(); ++i) {
+    const SequenceSlice& slice = batch.slices[i];
+    BATON_RETURN_IF_ERROR(Annotate(ValidateSlice(slice, config, kv), absl::StrCat("slice ", i)));
+    tokens += slice.token_count;
+    wanted += slice.wants_logits ? 1 : 0;
+  }
+  if (tokens == 0 || tokens > INT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", tokens, " tokens"));
+  }
+  const bool first = kv.layer_begin == 0;
+  const bool last = kv.layer_end == config.num_hidden_layers;
+  if (wanted > 0 && !last) {
+    return absl::InvalidArgumentError("only the last stage computes logits");
+  }
+  const size_t activations = static_cast<size_t>(tokens) * static_cast<size_t>(config.hidden_size);
+  BATON_RETURN_IF_ERROR(ExpectSize("in", buffers.in, first ? 0 : activations));
+  BATON_RETURN_IF_ERROR(ExpectSize("out", buffers.out, last ? 0 : activations));
+  return ExpectSize("logits", buffers.logits, wanted * static_cast<size_t>(config.vocab_size));
+}
+
+}  // namespace baton

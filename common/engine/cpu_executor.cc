@@ -1,0 +1,281 @@
+#include "common/engine/cpu_executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/engine/batch.h"
+#include "common/engine/guard.h"
+#include "common/engine/tensor_ops.h"
+
+namespace baton {
+namespace {
+
+// Rows that pass through a layer together: enough to read each weight seldom, few enough for the
+// scratch to stay in the second-level cache. A multiple of every table's register tile.
+constexpr int kRowBlock = 192;
+
+constexpr int kMaxThreads = 256;
+
+size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
+
+absl::Status ValidateOptions(const ExecutorOptions& options, const ModelConfig& config) {
+  if (options.page_size <= 0 || options.page_size % kernels::kKeyTile != 0) {
+    return InvalidField("page_size", absl::StrCat("must be a positive multiple of ",
+                                                  kernels::kKeyTile, ", is ", options.page_size));
+  }
+  if (options.page_count <= 0) {
+    return InvalidField("page_count", absl::StrCat("must be positive, is ", options.page_count));
+  }
+  if (options.threads < 1 || options.threads > kMaxThreads) {
+    return InvalidField(
+        "threads", absl::StrCat("must be between 1 and ", kMaxThreads, ", is ", options.threads));
+  }
+  if (config.head_dim % kernels::kKeyTile != 0 || config.head_dim > kernels::kMaxHeadDim) {
+    return absl::UnimplementedError(absl::StrCat(
+        options.model_path, "/config.json: \"head_dim\" is ", config.head_dim,
+        "; supported are multiples of ", kernels::kKeyTile, " up to ", kernels::kMaxHeadDim));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CpuExecutor::CpuExecutor(const ModelConfig& config, const kernels::KernelTable& kernels,
+                         int threads)
+    : config_(config),
+      kernels_(kernels),
+      threads_(threads),
+      rotary_(config),
+      attention_scale_(1 / std::sqrt(static_cast<float>(config.head_dim))) {
+  const auto rows = [](int64_t columns) { return std::vector<float>(Floats(kRowBlock, columns)); };
+  scratch_.normed = rows(config.hidden_size);
+  scratch_.qkv = rows(int64_t{config.query_size()} + 2 * int64_t{config.kv_size()});
+  scratch_.attended = rows(config.query_size());
+  scratch_.gate_up = rows(2 * int64_t{config.intermediate_size});
+  scratch_.inner = rows(config.intermediate_size);
+  scratch_.residual = rows(config.hidden_size);
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const ExecutorOptions& options) {
+  BATON_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_path));
+  const int layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
+  BATON_RETURN_IF_ERROR(ValidateLayerRange(config, options.layer_begin, layer_end));
+  BATON_RETURN_IF_ERROR(ValidateOptions(options, config));
+  const kernels::KernelTable* kernels = kernels::FindKernels(options.kernels);
+  if (kernels == nullptr) {
+    return InvalidField("kernels",
+                        absl::StrCat("this CPU runs no kernels \"", options.kernels, "\""));
+  }
+  BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options.model_path));
+
+  SetTensorThreads(options.threads);
+  std::unique_ptr<CpuExecutor> executor(new CpuExecutor(config, *kernels, options.threads));
+  executor->reader_ = std::make_unique<WeightReader>(std::move(reader));
+  const LinearFactory make_linear = [&](int outputs, int inputs) {
+    return options.linear == LinearBackend::kTorch
+               ? MakeTorchLinear(outputs, inputs)
+               : MakeNativeLinear(outputs, inputs, *kernels, executor->threads_);
+  };
+  BATON_ASSIGN_OR_RETURN(executor->stage_,
+                         LoadStage(*executor->reader_, config, options.layer_begin, layer_end,
+                                   make_linear, options.on_progress));
+  KvGeometry geometry;
+  geometry.layer_begin = options.layer_begin;
+  geometry.layer_end = layer_end;
+  geometry.kv_heads = config.num_key_value_heads;
+  geometry.head_dim = config.head_dim;
+  geometry.page_size = options.page_size;
+  geometry.page_count = options.page_count;
+  BATON_ASSIGN_OR_RETURN(executor->pool_, KvPool::Create(geometry));
+  return executor;
+}
+
+absl::Status CpuExecutor::Forward(const Batch& batch, std::span<const float> in,
+                                  std::span<float> out, std::span<float> logits) {
+  BATON_RETURN_IF_ERROR(
+      ValidateBatch(batch, {in.size(), out.size(), logits.size()}, config_, kv()));
+  return GuardLibraries([&] { return Compute(batch, in, out, logits); });
+}
+
+absl::Status CpuExecutor::Compute(const Batch& batch, std::span<const float> in,
+                                  std::span<float> out, std::span<float> logits) {
+  PlaceRows(batch);
+  const int tokens = static_cast<int>(places_.size());
+  float* x = out.data();
+  if (last_stage()) {
+    hidden_.resize(Floats(tokens, config_.hidden_size));
+    x = hidden_.data();
+  }
+  if (first_stage()) {
+    Embed(batch, x);
+  } else if (x != in.data()) {
+    std::memmove(x, in.data(), in.size_bytes());
+  }
+  for (int layer = kv().layer_begin; layer < kv().layer_end; ++layer) {
+    // In order: a block attends to the keys that the blocks before it have stored.
+    for (int begin = 0; begin < tokens; begin += kRowBlock) {
+      RunLayer(batch, layer, begin, std::min(begin + kRowBlock, tokens), x);
+    }
+  }
+  if (last_stage()) Logits(batch, x, logits.data());
+  return absl::OkStatus();
+}
+
+void CpuExecutor::PlaceRows(const Batch& batch) {
+  places_.clear();
+  for (size_t i = 0; i < batch.slices.size(); ++i) {
+    const SequenceSlice& slice = batch.slices[i];
+    for (int token = 0; token < slice.token_count; ++token) {
+      places_.push_back({static_cast<int>(i), slice.prefix_length + token});
+    }
+  }
+  const auto half = static_cast<size_t>(rotary_.half_dim());
+  cos_.resize(places_.size() * half);
+  sin_.resize(places_.size() * half);
+  for (size_t row = 0; row < places_.size(); ++row) {
+    rotary_.Angles(places_[row].position, &cos_[row * half], &sin_[row * half]);
+  }
+}
+
+void CpuExecutor::Embed(const Batch& batch, float* x) {
+  for (const SequenceSlice& slice : batch.slices) {
+    stage_.embedding->Gather(slice.tokens, x);
+    x += Floats(slice.token_count, config_.hidden_size);
+  }
+}
+
+void CpuExecutor::RunLayer(const Batch& batch, int layer, int begin, int end, float* x) {
+  const LayerBlock& block = stage_.layers[static_cast<size_t>(layer - kv().layer_begin)];
+  const int rows = end - begin;
+  x += Floats(begin, config_.hidden_size);
+  ProjectQkv(block, begin, rows, x);
+  StoreKv(batch, layer, begin, rows);
+  Attend(batch, layer, begin, rows);
+  block.o->Apply(scratch_.attended.data(), rows, scratch_.residual.data());
+  kernels_.add(scratch_.residual.data(), Floats(rows, config_.hidden_size), x);
+  Mlp(block, rows, x);
+}
+
+void CpuExecutor::ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x) {
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  kernels_.rms_norm(x, block.input_norm.data(), eps, rows, config_.hidden_size,
+                    scratch_.normed.data());
+  block.qkv->Apply(scratch_.normed.data(), rows, scratch_.qkv.data());
+  const int width = block.qkv->outputs();
+  if (!block.qkv_bias.empty()) {
+    kernels_.add_bias(block.qkv_bias.data(), rows, width, scratch_.qkv.data());
+  }
+  const auto half = static_cast<size_t>(rotary_.half_dim());
+  const int heads = config_.num_attention_heads;
+  const int kv_heads = config_.num_key_value_heads;
+  const int head_dim = config_.head_dim;
+  for (int row = 0; row < rows; ++row) {
+    float* query = &scratch_.qkv[Floats(row, width)];
+    float* key = query + config_.query_size();
+    if (!block.q_norm.empty()) {
+      kernels_.rms_norm(query, block.q_norm.data(), eps, heads, head_dim, query);
+      kernels_.rms_norm(key, block.k_norm.data(), eps, kv_heads, head_dim, key);
+    }
+    const size_t angles = static_cast<size_t>(begin + row) * half;
+    // Keys lie right behind queries: one run of heads.
+    kernels_.rope(query, &cos_[angles], &sin_[angles], heads + kv_heads, head_dim);
+  }
+}
+
+void CpuExecutor::StoreKv(const Batch& batch, int layer, int begin, int rows) {
+  const int width = config_.query_size() + 2 * config_.kv_size();
+  const auto head_dim = static_cast<size_t>(config_.head_dim);
+  const int page_size = kv().page_size;
+  for (int row = 0; row < rows; ++row) {
+    const RowPlace place = places_[static_cast<size_t>(begin + row)];
+    const int page = batch.slices[static_cast<size_t>(place.slice)]
+                         .pages[static_cast<size_t>(place.position / page_size)];
+    const size_t offset = static_cast<size_t>(place.position % page_size) * head_dim;
+    const float* keys = &scratch_.qkv[Floats(row, width)] + config_.query_size();
+    const float* values = keys + config_.kv_size();
+    for (int head = 0; head < config_.num_key_value_heads; ++head) {
+      const size_t at = static_cast<size_t>(head) * head_dim;
+      std::copy_n(keys + at, head_dim, pool_->Keys(page, layer, head) + offset);
+      std::copy_n(values + at, head_dim, pool_->Values(page, layer, head) + offset);
+    }
+  }
+}
+
+void CpuExecutor::Attend(const Batch& batch, int layer, int begin, int rows) {
+  const int width = config_.query_size() + 2 * config_.kv_size();
+  const int group = config_.num_attention_heads / config_.num_key_value_heads;
+  const int tiles_per_page = kv().page_size / kernels::kKeyTile;
+  const size_t tile_floats = Floats(kernels::kKeyTile, config_.head_dim);
+  for (int row = 0; row < rows;) {
+    const RowPlace place = places_[static_cast<size_t>(begin + row)];
+    const SequenceSlice& slice = batch.slices[static_cast<size_t>(place.slice)];
+    const int slice_end = slice.prefix_length + slice.token_count;
+    const int tokens = std::min(slice_end - place.position, rows - row);
+    const int tiles = (place.position + tokens + kernels::kKeyTile - 1) / kernels::kKeyTile;
+    threads_.ParallelFor(config_.num_key_value_heads, [&](int head_begin, int head_end) {
+      std::vector<const float*> keys(static_cast<size_t>(tiles));
+      std::vector<const float*> values(static_cast<size_t>(tiles));
+      for (int head = head_begin; head < head_end; ++head) {
+        for (int tile = 0; tile < tiles; ++tile) {
+          const auto i = static_cast<size_t>(tile);
+          const int page = slice.pages[static_cast<size_t>(tile / tiles_per_page)];
+          const size_t offset = static_cast<size_t>(tile % tiles_per_page) * tile_floats;
+          keys[i] = pool_->Keys(page, layer, head) + offset;
+          values[i] = pool_->Values(page, layer, head) + offset;
+        }
+        const size_t query = Floats(head * group, config_.head_dim);
+        kernels::AttentionArgs args;
+        args.query = &scratch_.qkv[Floats(row, width) + query];
+        args.output = &scratch_.attended[Floats(row, config_.query_size()) + query];
+        args.query_stride = static_cast<size_t>(width);
+        args.output_stride = static_cast<size_t>(config_.query_size());
+        args.tokens = tokens;
+        args.heads = group;
+        args.head_dim = config_.head_dim;
+        args.first_position = place.position;
+        args.scale = attention_scale_;
+        args.kv = {keys.data(), values.data()};
+        kernels_.attention(args);
+      }
+    });
+    row += tokens;
+  }
+}
+
+void CpuExecutor::Mlp(const LayerBlock& block, int rows, float* x) {
+  kernels_.rms_norm(x, block.post_attention_norm.data(), static_cast<float>(config_.rms_norm_eps),
+                    rows, config_.hidden_size, scratch_.normed.data());
+  block.gate_up->Apply(scratch_.normed.data(), rows, scratch_.gate_up.data());
+  kernels_.silu_mul(scratch_.gate_up.data(), rows, config_.intermediate_size,
+                    scratch_.inner.data());
+  block.down->Apply(scratch_.inner.data(), rows, scratch_.residual.data());
+  kernels_.add(scratch_.residual.data(), Floats(rows, config_.hidden_size), x);
+}
+
+void CpuExecutor::Logits(const Batch& batch, const float* x, float* logits) {
+  const auto hidden = static_cast<size_t>(config_.hidden_size);
+  int rows = 0;
+  // Normalises what has been gathered and multiplies by the head, block by block.
+  const auto flush = [&] {
+    if (rows == 0) return;
+    kernels_.rms_norm(scratch_.normed.data(), stage_.final_norm.data(),
+                      static_cast<float>(config_.rms_norm_eps), rows, config_.hidden_size,
+                      scratch_.normed.data());
+    stage_.head->Apply(scratch_.normed.data(), rows, logits);
+    logits += Floats(rows, config_.vocab_size);
+    rows = 0;
+  };
+  for (const SequenceSlice& slice : batch.slices) {
+    x += Floats(slice.token_count, config_.hidden_size);
+    if (!slice.wants_logits) continue;
+    std::copy_n(x - hidden, hidden, &scratch_.normed[static_cast<size_t>(rows) * hidden]);
+    if (++rows == kRowBlock) flush();
+  }
+  flush();
+}
+
+}  // namespace baton

@@ -1,0 +1,76 @@
+// The executor that computes on this machine's CPU.
+#ifndef COMMON_ENGINE_CPU_EXECUTOR_H_
+#define COMMON_ENGINE_CPU_EXECUTOR_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/executor.h"
+#include "common/engine/kernels/kernels.h"
+#include "common/engine/kv_pool.h"
+#include "common/engine/rotary.h"
+#include "common/engine/stage_weights.h"
+#include "common/engine/thread_pool.h"
+
+namespace baton {
+
+class CpuExecutor final : public Executor {
+ public:
+  // Throws what libraries throw; CreateExecutor catches.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(const ExecutorOptions& options);
+
+  const ModelConfig& config() const override { return config_; }
+  const KvGeometry& kv() const override { return pool_->geometry(); }
+  std::span<std::byte> KvPage(int page) override { return pool_->Page(page); }
+  absl::Status Forward(const Batch& batch, std::span<const float> in, std::span<float> out,
+                       std::span<float> logits) override;
+
+ private:
+  // Buffers for one block of rows, whatever the batch's size.
+  struct Scratch {
+    std::vector<float> normed;    // [rows, hidden]
+    std::vector<float> qkv;       // [rows, query_size + 2 * kv_size]
+    std::vector<float> attended;  // [rows, query_size]
+    std::vector<float> gate_up;   // [rows, 2 * intermediate]
+    std::vector<float> inner;     // [rows, intermediate]
+    std::vector<float> residual;  // [rows, hidden]
+  };
+  // Where a row of the packed batch stands in its sequence.
+  struct RowPlace {
+    int slice;
+    int position;
+  };
+
+  CpuExecutor(const ModelConfig& config, const kernels::KernelTable& kernels, int threads);
+
+  absl::Status Compute(const Batch& batch, std::span<const float> in, std::span<float> out,
+                       std::span<float> logits);
+  void PlaceRows(const Batch& batch);
+  void Embed(const Batch& batch, float* x);
+  // Rows [begin, end) of the batch; `x` is the residual stream of the whole batch.
+  void RunLayer(const Batch& batch, int layer, int begin, int end, float* x);
+  void ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x);
+  void StoreKv(const Batch& batch, int layer, int begin, int rows);
+  void Attend(const Batch& batch, int layer, int begin, int rows);
+  void Mlp(const LayerBlock& block, int rows, float* x);
+  void Logits(const Batch& batch, const float* x, float* logits);
+
+  const ModelConfig config_;
+  const kernels::KernelTable& kernels_;
+  ThreadPool threads_;
+  const Rotary rotary_;
+  const float attention_scale_;
+  std::unique_ptr<WeightReader> reader_;  // Keeps the embeddings mapped.
+  StageBlocks stage_;
+  std::unique_ptr<KvPool> pool_;
+
+  Scratch scratch_;
+  std::vector<RowPlace> places_;
+  std::vector<float> cos_, sin_;  // [batch tokens, head_dim / 2]
+  std::vector<float> hidden_;     // [batch tokens, hidden]; last stage only.
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_CPU_EXECUTOR_H_

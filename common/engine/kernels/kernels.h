@@ -1,0 +1,108 @@
+// The engine's arithmetic: one table of functions per instruction set, all compiled from the same
+// source (kernels-inl.h), chosen once per process by CPUID.
+//
+// Batch invariance. Every output element is computed by one chain of operations whose order depends
+// on the model alone:
+//   - linear: one fused multiply-add per input, in input order. No kernel splits the inputs, so
+//     neither the number of rows nor the tile that a row falls into matters.
+//   - attention: per query row, keys in blocks of kKeyBlock from position 0 on. Neither the chunk
+//     that the row came in nor the page size matters.
+// The price is that a single row can't spread one dot product over vector lanes; weights are packed
+// so that lanes hold different outputs instead, which costs nothing. Tables of different
+// instruction sets differ in rounding (the scalar one doesn't fuse) and are only close.
+//
+// All matrices are row-major float32; pointers need no alignment. Functions don't allocate, are
+// thread-safe, and trust their arguments: the executor has checked them.
+#ifndef COMMON_ENGINE_KERNELS_KERNELS_H_
+#define COMMON_ENGINE_KERNELS_KERNELS_H_
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+namespace baton::kernels {
+
+// Keys that attention weighs at once, and the granule of pages: page sizes are multiples of
+// kKeyTile, a block gathers kKeyBlock / kKeyTile tiles.
+inline constexpr int kKeyTile = 16;
+inline constexpr int kKeyBlock = 64;
+
+// The largest head_dim that attention takes; it must be a multiple of kKeyTile.
+inline constexpr int kMaxHeadDim = 256;
+
+// A weight matrix [outputs, inputs] in panels: [ceil(outputs / width)][inputs][width], the last
+// panel padded with zeros. `width` is the table's panel_width.
+struct PackedMatrix {
+  const float* panels;
+  int outputs;
+  int inputs;
+};
+
+// One KV head's keys and values of a sequence, cut into tiles of kKeyTile tokens: tile i holds the
+// tokens [i * kKeyTile, (i + 1) * kKeyTile) as [token][dim], keys and values alike.
+struct KvTiles {
+  const float* const* keys;
+  const float* const* values;
+};
+
+// Attention of consecutive query tokens of one sequence, for the query heads that share a KV head.
+struct AttentionArgs {
+  const float* query;  // Token t, head h at query + t * query_stride + h * head_dim.
+  float* output;       // Likewise, with output_stride.
+  size_t query_stride;
+  size_t output_stride;
+  int tokens;
+  int heads;  // Query heads of this KV head.
+  int head_dim;
+  int first_position;  // Of token 0; token t attends to positions [0, first_position + t].
+  float scale;
+  KvTiles kv;
+};
+
+struct KernelTable {
+  const char* name;  // "scalar", "avx2", "avx512".
+  int panel_width;   // Outputs per panel of PackedMatrix.
+
+  // y[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, for `rows` rows of `dim`. x == y is allowed.
+  void (*rms_norm)(const float* x, const float* weight, float eps, int rows, int dim, float* y);
+
+  // Rotates `heads` heads of `head_dim` at `x` in place, halves paired as Hugging Face does:
+  // (x[i], x[i + dim/2]) by the angle whose cosine and sine are cos[i], sin[i], i < dim/2.
+  void (*rope)(float* x, const float* cos, const float* sin, int heads, int head_dim);
+
+  // y[r][i] = silu(gate_up[r][i]) * gate_up[r][dim + i]; gate_up is [rows, 2 * dim].
+  void (*silu_mul)(const float* gate_up, int rows, int dim, float* y);
+
+  // y += x.
+  void (*add)(const float* x, size_t count, float* y);
+
+  // y[r] += bias for `rows` rows of `dim`.
+  void (*add_bias)(const float* bias, int rows, int dim, float* y);
+
+  // y[r][0, outputs) = w x[r] for panels [panel_begin, panel_end) of w; x is [rows, inputs], y has
+  // y_stride floats per row. Threads take disjoint panels.
+  void (*linear)(const PackedMatrix& w, const float* x, int rows, int panel_begin, int panel_end,
+                 float* y, size_t y_stride);
+
+  // Causal attention with online softmax; no score matrix beyond a few rows by kKeyBlock.
+  void (*attention)(const AttentionArgs& args);
+};
+
+// The table named "scalar", "avx2" or "avx512", or the best for "". nullptr when there is none of
+// that name or this CPU can't run it.
+const KernelTable* FindKernels(std::string_view name);
+
+// The tables that this CPU runs, scalar first.
+std::vector<const KernelTable*> AvailableKernels();
+
+// Floats that a packed [outputs, inputs] matrix takes for panels of `panel_width`.
+size_t PackedSize(int outputs, int inputs, int panel_width);
+
+// Writes rows [row_begin, row_begin + row_count) of the matrix [outputs, inputs], given at `rows`,
+// into `panels`, which must be zero where no row will come.
+void PackRows(const float* rows, int row_begin, int row_count, int inputs, int panel_width,
+              float* panels);
+
+}  // namespace baton::kernels
+
+#endif  // COMMON_ENGINE_KERNELS_KERNELS_H_

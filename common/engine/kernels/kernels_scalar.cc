@@ -1,0 +1,115 @@
+// The reference: each kernel as its definition reads, for any CPU. Sums run in double, so that it
+// also serves as the oracle of the vector tables' tests; it is not fast.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "common/engine/kernels/kernels.h"
+
+namespace baton::kernels::scalar {
+namespace {
+
+constexpr int kPanel = 16;
+
+void RmsNorm(const float* x, const float* weight, float eps, int rows, int dim, float* y) {
+  for (int row = 0; row < rows; ++row, x += dim, y += dim) {
+    double squares = 0;
+    for (int i = 0; i < dim; ++i) squares += static_cast<double>(x[i]) * x[i];
+    const double scale = 1 / std::sqrt(squares / dim + eps);
+    for (int i = 0; i < dim; ++i) y[i] = static_cast<float>(x[i] * scale) * weight[i];
+  }
+}
+
+void Rope(float* x, const float* cos, const float* sin, int heads, int head_dim) {
+  const int half = head_dim / 2;
+  for (int head = 0; head < heads; ++head, x += head_dim) {
+    for (int i = 0; i < half; ++i) {
+      const float a = x[i];
+      const float b = x[i + half];
+      x[i] = a * cos[i] - b * sin[i];
+      x[i + half] = b * cos[i] + a * sin[i];
+    }
+  }
+}
+
+void SiluMul(const float* gate_up, int rows, int dim, float* y) {
+  for (int row = 0; row < rows; ++row, gate_up += 2 * dim, y += dim) {
+    for (int i = 0; i < dim; ++i) {
+      y[i] = gate_up[i] / (1 + std::exp(-gate_up[i])) * gate_up[dim + i];
+    }
+  }
+}
+
+void Add(const float* x, size_t count, float* y) {
+  for (size_t i = 0; i < count; ++i) y[i] += x[i];
+}
+
+void AddBias(const float* bias, int rows, int dim, float* y) {
+  for (int row = 0; row < rows; ++row, y += dim) {
+    for (int i = 0; i < dim; ++i) y[i] += bias[i];
+  }
+}
+
+void Linear(const PackedMatrix& w, const float* x, int rows, int panel_begin, int panel_end,
+            float* y, size_t y_stride) {
+  const auto inputs = static_cast<size_t>(w.inputs);
+  for (int row = 0; row < rows; ++row, x += inputs, y += y_stride) {
+    for (int output = panel_begin * kPanel; output < std::min(panel_end * kPanel, w.outputs);
+         ++output) {
+      const float* column =
+          w.panels + static_cast<size_t>(output / kPanel) * inputs * kPanel + output % kPanel;
+      double sum = 0;
+      for (size_t i = 0; i < inputs; ++i) sum += static_cast<double>(x[i]) * column[i * kPanel];
+      y[output] = static_cast<float>(sum);
+    }
+  }
+}
+
+const float* Row(const float* const* tiles, int position, int dim) {
+  return tiles[position / kKeyTile] + position % kKeyTile * dim;
+}
+
+// Two passes over all scores of a row; the vector tables' blocks and running maximum are what this
+// checks.
+void AttendRow(const AttentionArgs& args, const float* query, int positions, float* output) {
+  const int dim = args.head_dim;
+  std::vector<double> weights(static_cast<size_t>(positions));
+  double max = -std::numeric_limits<double>::infinity();
+  for (int p = 0; p < positions; ++p) {
+    double score = 0;
+    const float* key = Row(args.kv.keys, p, dim);
+    for (int d = 0; d < dim; ++d) score += static_cast<double>(query[d]) * key[d];
+    weights[static_cast<size_t>(p)] = score * args.scale;
+    max = std::max(max, weights[static_cast<size_t>(p)]);
+  }
+  double sum = 0;
+  for (double& weight : weights) sum += weight = std::exp(weight - max);
+  for (int d = 0; d < dim; ++d) {
+    double value = 0;
+    for (int p = 0; p < positions; ++p) {
+      value += weights[static_cast<size_t>(p)] * Row(args.kv.values, p, dim)[d];
+    }
+    output[d] = static_cast<float>(value / sum);
+  }
+}
+
+void Attention(const AttentionArgs& args) {
+  for (int token = 0; token < args.tokens; ++token) {
+    for (int head = 0; head < args.heads; ++head) {
+      const auto offset = static_cast<size_t>(head * args.head_dim);
+      AttendRow(args, args.query + static_cast<size_t>(token) * args.query_stride + offset,
+                args.first_position + token + 1,
+                args.output + static_cast<size_t>(token) * args.output_stride + offset);
+    }
+  }
+}
+
+}  // namespace
+
+extern const KernelTable kTable;
+const KernelTable kTable = {
+    "scalar", kPanel, RmsNorm, Rope, SiluMul, Add, AddBias, Linear, Attention,
+};
+
+}  // namespace baton::kernels::scalar

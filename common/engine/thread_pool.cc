@@ -1,0 +1,62 @@
+#include "common/engine/thread_pool.h"
+
+namespace baton {
+
+ThreadPool::ThreadPool(int threads) {
+  for (int i = 1; i < threads; ++i) helpers_.emplace_back([this, i] { Help(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  for (std::thread& helper : helpers_) helper.join();
+}
+
+void ThreadPool::ParallelFor(int count, const std::function<void(int, int)>& body) {
+  if (helpers_.empty() || count <= 1) {
+    if (count > 0) body(0, count);
+    return;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    body_ = &body;
+    count_ = count;
+    running_ = static_cast<int>(helpers_.size());
+    ++round_;
+  }
+  RunPart(0, count, body);
+  const auto done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return running_ == 0; };
+  absl::MutexLock lock(&mutex_, absl::Condition(&done));
+}
+
+void ThreadPool::Help(int index) {
+  int64_t seen = 0;
+  while (true) {
+    const std::function<void(int, int)>* body = nullptr;
+    int count = 0;
+    {
+      const auto called = [this, seen]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || round_ != seen;
+      };
+      absl::MutexLock lock(&mutex_, absl::Condition(&called));
+      if (stopping_) return;
+      seen = round_;
+      body = body_;
+      count = count_;
+    }
+    RunPart(index, count, *body);
+    absl::MutexLock lock(&mutex_);
+    --running_;
+  }
+}
+
+void ThreadPool::RunPart(int index, int count, const std::function<void(int, int)>& body) const {
+  const auto boundary = [&](int64_t part) { return static_cast<int>(part * count / threads()); };
+  const int begin = boundary(index);
+  const int end = boundary(index + 1);
+  if (begin < end) body(begin, end);
+}
+
+}  // namespace baton

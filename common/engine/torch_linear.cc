@@ -1,0 +1,39 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/linear.h>
+
+#include "common/engine/linear.h"
+
+namespace baton {
+namespace {
+
+// A view of memory that torch only reads; its interface has no const.
+at::Tensor View(const float* data, int64_t rows, int64_t columns) {
+  return at::from_blob(const_cast<float*>(data), {rows, columns}, at::kFloat);
+}
+
+class TorchLinear final : public Linear {
+ public:
+  TorchLinear(int outputs, int inputs)
+      : Linear(outputs, inputs), weight_(at::empty({outputs, inputs}, at::kFloat)) {}
+
+  void SetRows(const float* rows, int row_begin, int row_count) override {
+    weight_.narrow(0, row_begin, row_count).copy_(View(rows, row_count, inputs()));
+  }
+
+  void Apply(const float* x, int rows, float* y) const override {
+    View(y, rows, outputs()).copy_(at::linear(View(x, rows, inputs()), weight_));
+  }
+
+ private:
+  at::Tensor weight_;  // [outputs, inputs] float32.
+};
+
+}  // namespace
+
+std::unique_ptr<Linear> MakeTorchLinear(int outputs, int inputs) {
+  return std::make_unique<TorchLinear>(outputs, inputs);
+}
+
+}  // namespace baton

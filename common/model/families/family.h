@@ -1,0 +1,39 @@
+// A model family: what an architecture's name in config.json means in terms of shared blocks. A new
+// family is one file beside this one and a line in family.cc's table; blocks that it shares with
+// others need no change anywhere else.
+#ifndef COMMON_MODEL_FAMILIES_FAMILY_H_
+#define COMMON_MODEL_FAMILIES_FAMILY_H_
+
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "common/model/config_reader.h"
+#include "common/model/model_config.h"
+
+namespace baton {
+
+struct Family {
+  const char* architecture;
+  // The model_type that config.json gives with this architecture.
+  const char* model_type;
+  // Sets the features in which the family departs from Llama's mathematics and refuses the keys
+  // that it can't honour. Shapes are parsed before, except head_dim when it is absent.
+  absl::Status (*configure)(const ConfigReader& reader, ModelConfig& config);
+};
+
+extern const Family kLlama;
+extern const Family kQwen2;
+extern const Family kQwen3;
+
+std::span<const Family* const> Families();
+
+// nullptr when no family has this architecture.
+const Family* FindFamily(std::string_view architecture);
+
+// head_dim where config.json leaves it out and the family derives it: hidden_size / heads.
+absl::Status DeriveHeadDim(const ConfigReader& reader, ModelConfig& config);
+
+}  // namespace baton
+
+#endif  // COMMON_MODEL_FAMILIES_FAMILY_H_

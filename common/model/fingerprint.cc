@@ -1,0 +1,77 @@
+#include "common/model/fingerprint.h"
+
+#include <xxhash.h>
+
+#include <bit>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/model/weight_names.h"
+
+namespace baton {
+namespace {
+
+uint64_t Hash(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
+absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, const std::vector<WeightSpec>& specs) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  for (const WeightSpec& spec : specs) {
+    BATON_ASSIGN_OR_RETURN(const TensorView tensor, FindWeight(reader, spec));
+    const std::string label = absl::StrCat(spec.name, " ", DTypeName(tensor.dtype), "[",
+                                           absl::StrJoin(tensor.shape, ","), "]\n");
+    XXH3_64bits_update(state.get(), label.data(), label.size());
+    XXH3_64bits_update(state.get(), tensor.bytes.data(), tensor.bytes.size());
+  }
+  return XXH3_64bits_digest(state.get());
+}
+
+}  // namespace
+
+uint64_t ConfigFingerprint(const ModelConfig& config) {
+  // Text, so that it can be printed when two sides differ; absl::StrCat prints doubles with six
+  // digits, hence the explicit bits.
+  const auto bits = [](double value) { return absl::Hex(std::bit_cast<uint64_t>(value)); };
+  std::string text = absl::StrCat(
+      config.architecture, " hidden=", config.hidden_size, " inner=", config.intermediate_size,
+      " layers=", config.num_hidden_layers, " heads=", config.num_attention_heads,
+      " kv_heads=", config.num_key_value_heads, " head_dim=", config.head_dim,
+      " vocab=", config.vocab_size, " positions=", config.max_position_embeddings);
+  absl::StrAppend(&text, " eps=", bits(config.rms_norm_eps), " theta=", bits(config.rope_theta),
+                  " tied=", config.tie_word_embeddings, " qkv_bias=", config.qkv_bias,
+                  " qk_norm=", config.qk_norm);
+  if (config.rope_scaling) {
+    const Llama3RopeScaling& scaling = *config.rope_scaling;
+    absl::StrAppend(&text, " llama3=", bits(scaling.factor), ",", bits(scaling.low_freq_factor),
+                    ",", bits(scaling.high_freq_factor), ",",
+                    scaling.original_max_position_embeddings);
+  }
+  return Hash(text);
+}
+
+absl::StatusOr<ModelFingerprint> FingerprintStage(WeightReader& reader, const ModelConfig& config,
+                                                  int layer_begin, int layer_end) {
+  BATON_RETURN_IF_ERROR(ValidateLayerRange(config, layer_begin, layer_end));
+  ModelFingerprint fingerprint;
+  fingerprint.config = ConfigFingerprint(config);
+  for (int layer = layer_begin; layer < layer_end; ++layer) {
+    BATON_ASSIGN_OR_RETURN(fingerprint.layers[layer],
+                           HashTensors(reader, LayerWeightsOf(config, layer).All()));
+  }
+  if (layer_begin == 0) {
+    BATON_ASSIGN_OR_RETURN(fingerprint.embedding, HashTensors(reader, {EmbeddingWeight(config)}));
+  }
+  if (layer_end == config.num_hidden_layers) {
+    BATON_ASSIGN_OR_RETURN(fingerprint.head,
+                           HashTensors(reader, {FinalNormWeight(config), HeadWeight(config)}));
+  }
+  return fingerprint;
+}
+
+}  // namespace baton

@@ -1,0 +1,33 @@
+// What two processes compare to know that they serve the same model: hashes of the mathematics and,
+// per layer, of the weights. A stage hashes only what it loads; the registry holds the union, so
+// two owners of one layer must agree and a chain whose stages agree pairwise is consistent.
+#ifndef COMMON_MODEL_FINGERPRINT_H_
+#define COMMON_MODEL_FINGERPRINT_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "common/model/model_config.h"
+#include "common/model/safetensors.h"
+
+namespace baton {
+
+struct ModelFingerprint {
+  uint64_t config = 0;                // The keys that decide what is computed.
+  std::map<int, uint64_t> layers;     // Layer -> names, shapes, dtypes and bytes of its weights.
+  std::optional<uint64_t> embedding;  // On the stage of layer 0.
+  std::optional<uint64_t> head;       // Final norm and head, on the stage of the last layer.
+};
+
+// XXH3-64 over every field of `config` that changes a logit; eos ids are not among them.
+uint64_t ConfigFingerprint(const ModelConfig& config);
+
+// Reads the stage's weights once; right before or after loading they come from the page cache.
+absl::StatusOr<ModelFingerprint> FingerprintStage(WeightReader& reader, const ModelConfig& config,
+                                                  int layer_begin, int layer_end);
+
+}  // namespace baton
+
+#endif  // COMMON_MODEL_FINGERPRINT_H_

@@ -1,0 +1,42 @@
+// Writes a model directory with random weights: for tests, benchmarks and `baton model make`.
+#ifndef COMMON_MODEL_MAKE_MODEL_H_
+#define COMMON_MODEL_MAKE_MODEL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/model/safetensors.h"
+
+namespace baton {
+
+struct RandomModelOptions {
+  std::string architecture = "Qwen3ForCausalLM";
+  int hidden_size = 64;
+  int intermediate_size = 128;
+  int num_hidden_layers = 4;
+  int num_attention_heads = 4;
+  int num_key_value_heads = 2;
+  int head_dim = 16;
+  int vocab_size = 300;
+  int max_position_embeddings = 16384;
+  double rope_theta = 10000;
+  bool llama3_rope_scaling = false;  // Factor 8 over a quarter of max_position_embeddings.
+  bool tie_word_embeddings = false;
+  DType dtype = DType::kF32;  // F32, BF16 or F16.
+  int shards = 1;             // More than one also writes model.safetensors.index.json.
+  uint64_t seed = 1;
+};
+
+// Creates the directory `path` if need be and writes config.json, generation_config.json, the
+// weights and, for vocabularies of at least 300, a byte-level tokenizer.json (id = byte, then
+// <|endoftext|> 256, <|im_start|> 257, <|im_end|> 258) with tokenizer_config.json. The same options
+// give the same bytes. InvalidArgument names an option that no model can have.
+//
+// Weights are scaled so that every sublayer contributes about equally and logits spread over
+// several units: greedy continuations vary, and top logits are rarely near ties.
+absl::Status MakeRandomModel(const std::string& path, const RandomModelOptions& options);
+
+}  // namespace baton
+
+#endif  // COMMON_MODEL_MAKE_MODEL_H_

@@ -1,0 +1,274 @@
+#include "common/model/model_config.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/model/config_reader.h"
+#include "common/model/families/family.h"
+#include "common/model/json.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
+// Bounds keep every product of two sizes in 63 bits and every allocation that follows explicable.
+constexpr int kMaxHidden = 1 << 17;
+constexpr int kMaxIntermediate = 1 << 20;
+constexpr int kMaxLayers = 1 << 12;
+constexpr int kMaxHeads = 1 << 12;
+constexpr int kMaxHeadDim = 1 << 10;
+constexpr int kMaxVocabulary = 1 << 23;
+constexpr int kMaxPositions = 1 << 26;
+
+// Keys that other models of the same tensors' names use to change the mathematics. Each is accepted
+// at its neutral value only.
+struct MathKey {
+  const char* key;
+  double neutral;
+};
+constexpr MathKey kMathKeys[] = {
+    {"quantization_config", 0},
+    {"mlp_bias", 0},
+    {"partial_rotary_factor", 1},
+    {"rotary_pct", 1},
+    {"attn_logit_softcapping", 0},
+    {"final_logit_softcapping", 0},
+    {"query_pre_attn_scalar", 0},
+    {"attention_multiplier", 0},
+    {"embedding_multiplier", 1},
+    {"residual_multiplier", 1},
+    {"logits_scaling", 1},
+    {"logit_scale", 1},
+    {"scale_emb", 1},
+    {"scale_depth", 1},
+    {"clip_qkv", 0},
+    {"alibi", 0},
+    {"attention_chunk_size", 0},
+    {"no_rope_layers", 0},
+    {"num_experts", 0},
+    {"num_local_experts", 0},
+    {"n_routed_experts", 0},
+    {"kv_lora_rank", 0},
+    {"add_cross_attention", 0},
+    {"pruned_heads", 0},
+    {"use_qk_norm", 0},
+};
+
+absl::Status ParseShapes(const ConfigReader& reader, ModelConfig& config) {
+  BATON_ASSIGN_OR_RETURN(config.hidden_size, reader.Int("hidden_size", 1, kMaxHidden));
+  BATON_ASSIGN_OR_RETURN(config.intermediate_size,
+                         reader.Int("intermediate_size", 1, kMaxIntermediate));
+  BATON_ASSIGN_OR_RETURN(config.num_hidden_layers, reader.Int("num_hidden_layers", 1, kMaxLayers));
+  BATON_ASSIGN_OR_RETURN(config.num_attention_heads,
+                         reader.Int("num_attention_heads", 1, kMaxHeads));
+  BATON_ASSIGN_OR_RETURN(config.num_key_value_heads,
+                         reader.Int("num_key_value_heads", 1, kMaxHeads));
+  BATON_ASSIGN_OR_RETURN(config.vocab_size, reader.Int("vocab_size", 1, kMaxVocabulary));
+  BATON_ASSIGN_OR_RETURN(config.max_position_embeddings,
+                         reader.Int("max_position_embeddings", 1, kMaxPositions));
+  BATON_ASSIGN_OR_RETURN(config.rms_norm_eps, reader.Number("rms_norm_eps", 0, 1));
+  if (reader.Has("head_dim")) {
+    BATON_ASSIGN_OR_RETURN(config.head_dim, reader.Int("head_dim", 1, kMaxHeadDim));
+  }
+  if (config.num_attention_heads % config.num_key_value_heads != 0) {
+    return reader.Error("num_key_value_heads",
+                        absl::StrCat("is ", config.num_key_value_heads,
+                                     ", which does not divide \"num_attention_heads\" (",
+                                     config.num_attention_heads, ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseRopeScaling(const ConfigReader& rope, const char* type_key, ModelConfig& config) {
+  BATON_ASSIGN_OR_RETURN(const std::string type, rope.StringOr(type_key, "default"));
+  if (type == "default") return absl::OkStatus();
+  if (type != "llama3") {
+    return rope.Unsupported(
+        type_key, absl::StrCat("is \"", type, "\"; supported are \"default\" and \"llama3\""));
+  }
+  Llama3RopeScaling scaling;
+  BATON_ASSIGN_OR_RETURN(scaling.factor, rope.Number("factor", 1, 1e6));
+  BATON_ASSIGN_OR_RETURN(scaling.low_freq_factor, rope.Number("low_freq_factor", 1e-6, 1e6));
+  BATON_ASSIGN_OR_RETURN(scaling.high_freq_factor, rope.Number("high_freq_factor", 1e-6, 1e6));
+  BATON_ASSIGN_OR_RETURN(scaling.original_max_position_embeddings,
+                         rope.Int("original_max_position_embeddings", 1, kMaxPositions));
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    return rope.Error("high_freq_factor", "must be greater than \"low_freq_factor\"");
+  }
+  config.rope_scaling = scaling;
+  return absl::OkStatus();
+}
+
+// Transformers up to 4 write rope_theta and rope_scaling, 5 and later one rope_parameters.
+absl::Status ParseRope(const ConfigReader& reader, const std::string& file, ModelConfig& config) {
+  constexpr double kThetaMax = 1e15;
+  BATON_ASSIGN_OR_RETURN(config.rope_theta, reader.NumberOr("rope_theta", 10000, 1, kThetaMax));
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json* object = reader.Find(key);
+    if (object == nullptr) continue;
+    if (!object->is_object()) return reader.Error(key, "must be an object");
+    const ConfigReader rope(*object, file, absl::StrCat(key, "."));
+    if (rope.Has("rope_theta")) {
+      BATON_ASSIGN_OR_RETURN(const double theta, rope.Number("rope_theta", 1, kThetaMax));
+      if (reader.Has("rope_theta") && theta != config.rope_theta) {
+        return rope.Error("rope_theta", "differs from the \"rope_theta\" beside it");
+      }
+      config.rope_theta = theta;
+    }
+    BATON_RETURN_IF_ERROR(rope.RefuseUnless("partial_rotary_factor", 1, "is not supported"));
+    const char* type_key = rope.Has("rope_type") || !rope.Has("type") ? "rope_type" : "type";
+    if (!rope.Has(type_key) && std::string_view(key) == "rope_scaling" && !object->empty()) {
+      return rope.Error(type_key, "is missing; it says which scaling the other keys describe");
+    }
+    for (const auto& [name, value] : object->items()) {
+      if (value.is_object()) return rope.Unsupported(name.c_str(), "differs by layer type");
+    }
+    BATON_RETURN_IF_ERROR(ParseRopeScaling(rope, type_key, config));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const ModelConfig& config) {
+  for (const MathKey& math : kMathKeys) {
+    BATON_RETURN_IF_ERROR(reader.RefuseUnless(
+        math.key, math.neutral, "would change the mathematics in a way that is not supported"));
+  }
+  BATON_ASSIGN_OR_RETURN(const std::string activation, reader.StringOr("hidden_act", "silu"));
+  if (activation != "silu") {
+    return reader.Unsupported("hidden_act",
+                              absl::StrCat("is \"", activation, "\"; supported is \"silu\""));
+  }
+  const Json* layer_types = reader.Find("layer_types");
+  if (layer_types == nullptr) return absl::OkStatus();
+  if (!layer_types->is_array() ||
+      layer_types->size() != static_cast<size_t>(config.num_hidden_layers)) {
+    return reader.Error("layer_types", absl::StrCat("must list \"num_hidden_layers\" (",
+                                                    config.num_hidden_layers, ") types"));
+  }
+  for (const Json& type : *layer_types) {
+    if (type != "full_attention") {
+      return reader.Unsupported(
+          "layer_types", absl::StrCat("has ", type.dump(), "; supported is \"full_attention\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One id or a list of ids.
+absl::Status ParseEos(const ConfigReader& reader, ModelConfig& config) {
+  constexpr const char* kKey = "eos_token_id";
+  const Json* value = reader.Find(kKey);
+  if (value == nullptr) return absl::OkStatus();
+  std::vector<int32_t> ids;
+  const Json list = value->is_array() ? *value : Json::array({*value});
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 ||
+        id.get<int64_t>() >= config.vocab_size) {
+      return reader.Error(kKey, absl::StrCat("must be ids inside the vocabulary of ",
+                                             config.vocab_size, ", got ", id.dump()));
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  config.eos_token_ids = std::move(ids);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const Family*> ParseFamily(const ConfigReader& reader) {
+  constexpr const char* kKey = "architectures";
+  const Json* names = reader.Find(kKey);
+  if (names == nullptr) return reader.Error(kKey, "is missing; it is mandatory");
+  if (!names->is_array() || names->size() != 1 || !names->front().is_string()) {
+    return reader.Error(kKey, "must be a list of one name");
+  }
+  const auto& name = names->front().get_ref<const std::string&>();
+  const Family* family = FindFamily(name);
+  if (family == nullptr) {
+    return reader.Unsupported(kKey, absl::StrCat("names ", name, "; supported are ",
+                                                 absl::StrJoin(KnownArchitectures(), ", ")));
+  }
+  BATON_ASSIGN_OR_RETURN(const std::string type, reader.StringOr("model_type", family->model_type));
+  if (type != family->model_type) {
+    return reader.Error("model_type", absl::StrCat("is \"", type, "\", but ", name, " has \"",
+                                                   family->model_type, "\""));
+  }
+  return family;
+}
+
+}  // namespace
+
+int64_t ModelConfig::LayerParameters() const {
+  const int64_t hidden = hidden_size;
+  const int64_t qkv = int64_t{query_size()} + 2 * int64_t{kv_size()};
+  int64_t count =
+      hidden * qkv + hidden * query_size() + 3 * hidden * intermediate_size + 2 * hidden;
+  if (qkv_bias) count += qkv;
+  if (qk_norm) count += 2 * int64_t{head_dim};
+  return count;
+}
+
+int64_t ModelConfig::Parameters() const {
+  const int64_t embeddings = int64_t{vocab_size} * hidden_size;
+  return num_hidden_layers * LayerParameters() + hidden_size +
+         (tie_word_embeddings ? 1 : 2) * embeddings;
+}
+
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file) {
+  BATON_ASSIGN_OR_RETURN(const Json object, ParseJson(json, file));
+  if (!object.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": must be a JSON object"));
+  }
+  const ConfigReader reader(object, file);
+  ModelConfig config;
+  BATON_ASSIGN_OR_RETURN(const Family* family, ParseFamily(reader));
+  config.architecture = family->architecture;
+  BATON_RETURN_IF_ERROR(ParseShapes(reader, config));
+  BATON_RETURN_IF_ERROR(ParseRope(reader, file, config));
+  BATON_RETURN_IF_ERROR(RefuseUnsupportedMath(reader, config));
+  BATON_ASSIGN_OR_RETURN(config.tie_word_embeddings, reader.BoolOr("tie_word_embeddings", false));
+  BATON_RETURN_IF_ERROR(family->configure(reader, config));
+  if (config.head_dim % 2 != 0) {
+    return reader.Error("head_dim", absl::StrCat("must be even for rope, is ", config.head_dim));
+  }
+  BATON_RETURN_IF_ERROR(ParseEos(reader, config));
+  return config;
+}
+
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path) {
+  const std::string file = absl::StrCat(model_path, "/config.json");
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, kMaxConfigBytes));
+  BATON_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, file));
+
+  const std::string generation_file = absl::StrCat(model_path, "/generation_config.json");
+  const absl::StatusOr<std::string> generation = ReadTextFile(generation_file, kMaxConfigBytes);
+  if (absl::IsNotFound(generation.status())) return config;
+  BATON_RETURN_IF_ERROR(generation.status());
+  BATON_ASSIGN_OR_RETURN(const Json object, ParseJson(*generation, generation_file));
+  if (!object.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(generation_file, ": must be a JSON object"));
+  }
+  BATON_RETURN_IF_ERROR(ParseEos(ConfigReader(object, generation_file), config));
+  return config;
+}
+
+absl::Status ValidateLayerRange(const ModelConfig& config, int layer_begin, int layer_end) {
+  if (layer_begin < 0 || layer_begin >= layer_end || layer_end > config.num_hidden_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("layers [", layer_begin, ", ", layer_end,
+                                                   ") must be a non-empty range of the model's ",
+                                                   config.num_hidden_layers));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> KnownArchitectures() {
+  std::vector<std::string> names;
+  for (const Family* family : Families()) names.emplace_back(family->architecture);
+  return names;
+}
+
+}  // namespace baton

@@ -1,0 +1,52 @@
+// Which tensors a layer range consists of, by Hugging Face's names, with the shapes that the
+// configuration demands. Loading, fingerprints and the random model all go by these lists.
+#ifndef COMMON_MODEL_WEIGHT_NAMES_H_
+#define COMMON_MODEL_WEIGHT_NAMES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/model_config.h"
+#include "common/model/safetensors.h"
+
+namespace baton {
+
+struct WeightSpec {
+  std::string name;
+  std::vector<int64_t> shape;  // Matrices are [outputs, inputs].
+};
+
+// One decoder layer. Optional ones follow the configuration's features.
+struct LayerWeights {
+  WeightSpec input_norm;  // [hidden]
+  WeightSpec q, k, v;     // [query_size or kv_size, hidden]
+  std::optional<WeightSpec> q_bias, k_bias, v_bias;
+  std::optional<WeightSpec> q_norm, k_norm;  // [head_dim]
+  WeightSpec o;                              // [hidden, query_size]
+  WeightSpec post_attention_norm;            // [hidden]
+  WeightSpec gate, up;                       // [intermediate, hidden]
+  WeightSpec down;                           // [hidden, intermediate]
+
+  std::vector<WeightSpec> All() const;
+};
+
+LayerWeights LayerWeightsOf(const ModelConfig& config, int layer);
+
+// [vocab, hidden]; the first stage's, and also the last stage's head when tied.
+WeightSpec EmbeddingWeight(const ModelConfig& config);
+WeightSpec FinalNormWeight(const ModelConfig& config);
+// lm_head, or the embeddings when tied.
+WeightSpec HeadWeight(const ModelConfig& config);
+
+// Everything that the stage of layers [layer_begin, layer_end) reads, each tensor once.
+std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin, int layer_end);
+
+// Finds `spec` and checks its shape and that it is F32, BF16 or F16; errors name the tensor.
+absl::StatusOr<TensorView> FindWeight(WeightReader& reader, const WeightSpec& spec);
+
+}  // namespace baton
+
+#endif  // COMMON_MODEL_WEIGHT_NAMES_H_
