@@ -42,8 +42,8 @@ absl::Status CheckLayers(const WorkerInfo& worker) {
   const int layers = worker.fingerprint.kv_layout.layers;
   const LayerRange& range = worker.layers;
   if (range.begin < 0 || range.begin >= range.end || range.end > layers) {
-    return InvalidField("layers", absl::StrCat(Text(range), " is not a range of the model's ",
-                                               layers, " layers"));
+    return InvalidField(
+        "layers", absl::StrCat(Text(range), " is not a range of the model's ", layers, " layers"));
   }
   const bool first = worker.role == Role::kDecode || worker.pp_rank == 0;
   const bool last = worker.role == Role::kDecode || worker.pp_rank == worker.pp_size - 1;
@@ -106,10 +106,9 @@ absl::Status CheckChain(const WorkerInfo& joining, const WorkerInfo& member) {
                     absl::StrCat(member.pp_size));
   }
   if (joining.pp_rank == member.pp_rank) {
-    return absl::FailedPreconditionError(absl::StrCat("rank ", joining.pp_rank, chain,
-                                                      " is taken: ", joining.instance.id,
-                                                      " wants it, ", member.instance.id,
-                                                      " has it and is alive"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", joining.pp_rank, chain, " is taken: ", joining.instance.id,
+                     " wants it, ", member.instance.id, " has it and is alive"));
   }
   const bool before = joining.pp_rank < member.pp_rank;
   const WorkerInfo& left = before ? joining : member;
@@ -129,13 +128,14 @@ absl::Status CheckChain(const WorkerInfo& joining, const WorkerInfo& member) {
 
 absl::Status CheckWellFormed(const WorkerInfo& worker) {
   if (worker.instance.id.empty()) return InvalidField("instance.instance_id", "is empty");
-  if (worker.instance.incarnation == 0) return InvalidField("instance.incarnation", "must not be 0");
+  if (worker.instance.incarnation == 0)
+    return InvalidField("instance.incarnation", "must not be 0");
   BATON_RETURN_IF_ERROR(CheckLayout(worker.fingerprint.kv_layout));
   if (worker.role == Role::kPrefill) {
     if (worker.chain_id.empty()) return InvalidField("chain_id", "is empty");
     if (worker.pp_size < 1 || worker.pp_size > kMaxStages) {
-      return InvalidField("pp_size", absl::StrCat("must be from 1 to ", kMaxStages, ", is ",
-                                                  worker.pp_size));
+      return InvalidField("pp_size",
+                          absl::StrCat("must be from 1 to ", kMaxStages, ", is ", worker.pp_size));
     }
     if (worker.pp_rank < 0 || worker.pp_rank >= worker.pp_size) {
       return InvalidField("pp_rank", absl::StrCat("must be from 0 to pp_size - 1 = ",

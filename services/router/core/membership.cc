@@ -75,14 +75,13 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
                                    bool ready, const WorkerLoad& load, int64_t now_us) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat(instance.id, " holds no lease here: register (again)"));
+    return absl::NotFoundError(absl::StrCat(instance.id, " holds no lease here: register (again)"));
   }
   Worker& worker = found->second;
   if (worker.info.instance != instance) {
-    return absl::NotFoundError(absl::StrCat(
-        instance.id, " incarnation ", absl::Hex(instance.incarnation), " has been replaced by ",
-        absl::Hex(worker.info.instance.incarnation)));
+    return absl::NotFoundError(
+        absl::StrCat(instance.id, " incarnation ", absl::Hex(instance.incarnation),
+                     " has been replaced by ", absl::Hex(worker.info.instance.incarnation)));
   }
   worker.lease_until_us = now_us + options_.lease_us;
   const uint64_t applied = applied_version <= view_version_ ? applied_version : 0;
@@ -184,11 +183,10 @@ const std::vector<Pair>& Membership::ReadyPairs() const {
           stages.begin(), stages.end(),
           [&decode = decode](const Worker* stage) { return Connected(*stage, decode); });
       if (!connected) continue;
-      pairs_.push_back({chain, decode.info.instance, decode.load,
-                        decode.info.capacity_tokens(),
-                        std::min<int64_t>(decode.info.max_context_tokens,
-                                          decode.info.capacity_tokens()),
-                        decode.info.max_running_requests});
+      pairs_.push_back(
+          {chain, decode.info.instance, decode.load, decode.info.capacity_tokens(),
+           std::min<int64_t>(decode.info.max_context_tokens, decode.info.capacity_tokens()),
+           decode.info.max_running_requests});
     }
   }
   pairs_valid_ = true;

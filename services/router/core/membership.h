@@ -27,6 +27,7 @@ struct ModelFingerprint {
   std::string dtype;
   KvLayout kv_layout;
   uint32_t protocol_version = 0;
+  bool operator==(const ModelFingerprint&) const = default;
 };
 
 struct WorkerInfo {
@@ -39,9 +40,12 @@ struct WorkerInfo {
   int pp_rank = 0;
   int pp_size = 1;
   ModelFingerprint fingerprint;
-  int page_count = 0;
-  int max_running_requests = 0;
-  int max_context_tokens = 0;
+  int page_count = 0;            // > 0
+  int max_running_requests = 0;  // > 0
+  int max_context_tokens = 0;    // > 0
+  bool operator==(const WorkerInfo&) const = default;
+
+  int64_t capacity_tokens() const { return int64_t{page_count} * fingerprint.kv_layout.page_size; }
 };
 
 struct WorkerLoad {
@@ -50,6 +54,7 @@ struct WorkerLoad {
   int64_t queued_tokens = 0;
   int free_pages = 0;
   int quarantined_pages = 0;
+  bool operator==(const WorkerLoad&) const = default;
 };
 
 struct Worker {
@@ -67,7 +72,8 @@ struct Chain {
   std::string chain_id;
   std::vector<KvWriter> stages;  // In order; cover all layers.
   InstanceRef stage0;
-  WorkerLoad load;  // Stage 0's.
+  WorkerLoad load;                // Stage 0's.
+  int64_t max_prompt_tokens = 0;  // That fit into every stage.
   bool draining = false;
 };
 
@@ -75,50 +81,77 @@ struct Pair {
   Chain chain;
   InstanceRef decode;
   WorkerLoad decode_load;
+  int64_t decode_capacity_tokens = 0;  // Of all its requests together.
+  int64_t max_context_tokens = 0;      // Of one request: prompt and continuation.
+  int decode_slots = 0;                // Its max_running_requests.
 };
 
 struct MembershipOptions {
   int64_t lease_us = 2'000'000;
   int max_workers = 4096;
+  // Differs between incarnations of a router, so that a view of the last one that a worker still
+  // holds is not taken for one of this.
+  uint64_t first_view_version = 1;
 };
 
 class Membership {
  public:
   explicit Membership(MembershipOptions options);
 
-  // Joins or replaces an older incarnation (which is then lost and returned in `lost`). Refused
-  // with FAILED_PRECONDITION, naming the property, the worker and both values, when it doesn't fit
-  // those that are here: model config, weights of a shared layer, dtype, page size and shape,
-  // protocol version, chain geometry (pp_size, rank taken by a live other instance, layers that
-  // overlap or leave a gap to a neighbour). INVALID_ARGUMENT for malformed fields.
+  // Joins or replaces another incarnation (which is then lost and returned in `lost`); repeated
+  // with the same words it only renews the lease. Refused with FAILED_PRECONDITION, naming the
+  // property, the worker and both values, when it doesn't fit those that are here: model config,
+  // weights of a shared layer, dtype, page size and shape, protocol version, chain geometry
+  // (pp_size, rank taken by a live other instance, layers that overlap or leave a gap to a
+  // neighbour). INVALID_ARGUMENT for malformed fields.
   absl::Status Register(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
 
-  // NOT_FOUND for an unknown instance or another incarnation.
+  // NOT_FOUND for an unknown instance or another incarnation. An `applied_version` that was never
+  // given out (a former router's) counts as none.
   absl::Status Heartbeat(const InstanceRef& instance, uint64_t applied_version, bool ready,
                          const WorkerLoad& load, int64_t now_us);
 
+  // NOT_FOUND for an unknown instance.
   absl::Status Drain(const std::string& instance_id);
 
   // Removes the workers whose lease is over.
   std::vector<Worker> Expire(int64_t now_us);
   // Removes one incarnation at once (its connection broke for good); false if it is not here.
   bool Remove(const InstanceRef& instance, std::vector<Worker>& lost);
-  int64_t NextDeadlineUs() const;
+  // When Expire is due next. May be early: heartbeats don't move it, so that they stay cheap.
+  int64_t NextDeadlineUs() const { return sweep_us_; }
 
   // Grows with every join and loss.
   uint64_t view_version() const { return view_version_; }
-  std::vector<Worker> Workers() const;  // By instance id.
+  std::vector<Worker> Workers() const;   // By instance id.
+  std::vector<WorkerInfo> View() const;  // What workers are told; by instance id.
   const Worker* Find(const InstanceRef& instance) const;
 
   // Pairs that can take a request now: every stage of the chain and the decode ready, none
   // draining, and every stage's applied view holds the decode (so its endpoint stands), and the
-  // decode's applied view holds every stage.
-  std::vector<Pair> ReadyPairs() const;
+  // decode's applied view holds every stage. Rebuilt only when something changed since the last
+  // call; valid until the next call of a member that is not const.
+  const std::vector<Pair>& ReadyPairs() const;
+
+  // Why ReadyPairs is empty, for the client and the operator.
+  std::string WhatIsMissing() const;
 
  private:
+  using WorkerMap = std::map<std::string, Worker>;  // By instance id.
+  using Stages = std::vector<const Worker*>;        // By rank; nullptr where one is missing.
+
+  absl::Status CheckFitsCluster(const WorkerInfo& worker) const;
+  void Lose(WorkerMap::iterator worker, std::vector<Worker>& lost);
+  void Changed();
+  std::map<std::string, Stages> Chains() const;
+  std::string WhyNotReady(const Worker& worker) const;
+
   MembershipOptions options_;
-  uint64_t view_version_ = 1;
-  std::map<std::string, Worker> workers_;  // By instance id.
+  uint64_t view_version_;
+  int64_t sweep_us_ = kNeverUs;  // No lease ends before.
+  WorkerMap workers_;
+  mutable std::vector<Pair> pairs_;  // What ReadyPairs returns while `pairs_valid_`.
+  mutable bool pairs_valid_ = false;
 };
 
 }  // namespace baton::router

@@ -34,8 +34,8 @@ absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_
     any = true;
     largest_prompt = std::max(largest_prompt, pair.chain.max_prompt_tokens);
     largest_context = std::max(largest_context, pair.max_context_tokens);
-    const bool fits = prompt_tokens <= pair.chain.max_prompt_tokens &&
-                      context_tokens <= pair.max_context_tokens;
+    const bool fits =
+        prompt_tokens <= pair.chain.max_prompt_tokens && context_tokens <= pair.max_context_tokens;
     if (!fits) continue;
     Cost cost = CostOf(pair, context_tokens, failed);
     if (best_cost.has_value() && *best_cost <= cost) continue;

@@ -2,9 +2,10 @@
 // Event in, actions out; deterministic.
 //
 // A transaction: ADMITTED -> RESERVING (Decode.Reserve) -> PREFILLING (stream open, Prefill.Start
-// sent) -> DECODING (first token seen) -> done. Either leg's failure ends the other at once. A
-// failure before the first token reached the client is retried once on another pair within the
-// deadline; the client hears exactly one terminal FinishClient (I2).
+// sent) -> DECODING (first token seen) -> done, with SETTLING between the last two when Start has
+// not answered yet. Either leg's failure ends the other at once. A failure before the first token
+// reached the client is retried once on another pair within the deadline; the client hears exactly
+// one terminal FinishClient (I2).
 #ifndef SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 
@@ -20,15 +21,17 @@
 #include "common/base/clock.h"
 #include "common/kv/types.h"
 #include "services/router/core/membership.h"
+#include "services/router/core/pairing.h"
 
 namespace baton::router {
-
-enum class Policy { kRoundRobin, kLeastLoad };
 
 struct RouterLimits {
   uint64_t attempt_seed = 0;  // High half of attempt ids: differs between incarnations of a router.
   int max_requests = 0;       // In flight; beyond: RESOURCE_EXHAUSTED.
   int max_attempts = 2;
+  // How long a complete answer waits for Prefill.Start's, which brings the report. The chain has
+  // sent everything by then, so it is on its way.
+  int64_t settle_us = 200'000;
   Policy policy = Policy::kLeastLoad;
   MembershipOptions membership;
 };
@@ -53,8 +56,8 @@ struct DrainRequested {
 struct ClientRequested {
   uint64_t client = 0;     // The shell's handle, unique.
   std::string request_id;  // Unique among those in flight, else ALREADY_EXISTS.
-  int prompt_tokens = 0;   // The shell keeps the tokens and parameters.
-  int max_tokens = 0;
+  int prompt_tokens = 0;   // The shell keeps the tokens and parameters. >= 1
+  int max_tokens = 0;      // >= 1
   int64_t deadline_us = kNeverUs;
 };
 struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
@@ -164,6 +167,7 @@ struct RouterLoad {
   int decoding = 0;
   int64_t retries_prefill_total = 0;  // By the leg that failed.
   int64_t retries_decode_total = 0;
+  int64_t leases_expired_total = 0;  // Workers that fell silent.
 };
 
 class RouterCore {

@@ -1,0 +1,255 @@
+#include "services/router/core/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "common/base/status.h"
+#include "services/router/core/test_cluster.h"
+
+namespace baton::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class MembershipTest : public ::testing::Test {
+ protected:
+  absl::Status Join(const WorkerInfo& worker) { return members_.Register(worker, now_us_, lost_); }
+
+  absl::Status Beat(const WorkerInfo& worker, bool ready = true, WorkerLoad load = {}) {
+    return members_.Heartbeat(worker.instance, members_.view_version(), ready, load, now_us_);
+  }
+
+  void JoinAll(const std::vector<WorkerInfo>& workers) {
+    for (const WorkerInfo& worker : workers) ASSERT_EQ(Join(worker), absl::OkStatus());
+    for (const WorkerInfo& worker : workers) ASSERT_EQ(Beat(worker), absl::OkStatus());
+  }
+
+  Membership members_{MembershipOptions{.lease_us = 1000}};
+  std::vector<Worker> lost_;
+  int64_t now_us_ = 100;
+};
+
+TEST_F(MembershipTest, PairsNeedEveryStageReadyAndConnected) {
+  const auto s0 = TestStage("c0", 0, 2);
+  const auto s1 = TestStage("c0", 1, 2);
+  const auto d0 = TestDecode("d0");
+  EXPECT_THAT(members_.WhatIsMissing(), HasSubstr("no prefill chain is registered"));
+  EXPECT_THAT(members_.WhatIsMissing(), HasSubstr("no decode service is registered"));
+  ASSERT_EQ(Join(s0), absl::OkStatus());
+  ASSERT_EQ(Join(d0), absl::OkStatus());
+  ASSERT_EQ(Beat(s0), absl::OkStatus());
+  ASSERT_EQ(Beat(d0), absl::OkStatus());
+  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
+  EXPECT_EQ(members_.WhatIsMissing(), "chain c0 lacks rank 1 of 2");
+
+  ASSERT_EQ(Join(s1), absl::OkStatus());
+  EXPECT_EQ(members_.WhatIsMissing(), "c0-1 is not ready");
+  ASSERT_EQ(Beat(s1), absl::OkStatus());
+  // The decode's applied view is older than stage 1.
+  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
+  EXPECT_THAT(members_.WhatIsMissing(), HasSubstr("have not connected"));
+  ASSERT_EQ(Beat(d0), absl::OkStatus());
+  ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
+  const Pair& pair = members_.ReadyPairs()[0];
+  EXPECT_EQ(pair.chain.stage0, s0.instance);
+  EXPECT_THAT(pair.chain.stages,
+              ElementsAre(KvWriter{s0.instance, {0, 2}}, KvWriter{s1.instance, {2, 4}}));
+  EXPECT_EQ(pair.decode, d0.instance);
+  EXPECT_EQ(pair.chain.max_prompt_tokens, 1024);
+
+  ASSERT_EQ(Beat(s1, /*ready=*/false), absl::OkStatus());
+  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
+}
+
+TEST_F(MembershipTest, AnUnknownViewCountsAsNone) {
+  const auto s0 = TestStage("c0", 0, 1);
+  const auto d0 = TestDecode("d0");
+  JoinAll({s0, d0});
+  ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
+  ASSERT_EQ(members_.Heartbeat(d0.instance, members_.view_version() + 1, true, {}, now_us_),
+            absl::OkStatus());
+  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
+}
+
+TEST_F(MembershipTest, DrainingWorkersTakeNothingNew) {
+  JoinAll({TestStage("c0", 0, 1), TestDecode("d0"), TestDecode("d1")});
+  ASSERT_THAT(members_.ReadyPairs(), SizeIs(2));
+  ASSERT_EQ(members_.Drain("d0"), absl::OkStatus());
+  ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
+  EXPECT_EQ(members_.ReadyPairs()[0].decode.id, "d1");
+  EXPECT_EQ(members_.Drain("nobody").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(MembershipTest, SilentWorkersExpireAndHeartbeatsRenew) {
+  const auto s0 = TestStage("c0", 0, 1);
+  const auto d0 = TestDecode("d0");
+  JoinAll({s0, d0});
+  EXPECT_EQ(members_.NextDeadlineUs(), 1100);
+  now_us_ = 900;
+  ASSERT_EQ(Beat(d0), absl::OkStatus());
+  const uint64_t version = members_.view_version();
+  const std::vector<Worker> expired = members_.Expire(1100);
+  ASSERT_THAT(expired, SizeIs(1));
+  EXPECT_EQ(expired[0].info.instance, s0.instance);
+  EXPECT_GT(members_.view_version(), version);
+  EXPECT_EQ(members_.NextDeadlineUs(), 1900);
+  EXPECT_EQ(Beat(s0).code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(members_.Expire(1899), IsEmpty());
+  EXPECT_THAT(members_.Expire(1900), SizeIs(1));
+  EXPECT_EQ(members_.NextDeadlineUs(), kNeverUs);
+}
+
+TEST_F(MembershipTest, ANewIncarnationReplacesTheOld) {
+  auto d0 = TestDecode("d0");
+  JoinAll({TestStage("c0", 0, 1), d0});
+  const uint64_t version = members_.view_version();
+  d0.instance.incarnation = 2;
+  ASSERT_EQ(Join(d0), absl::OkStatus());
+  ASSERT_THAT(lost_, SizeIs(1));
+  EXPECT_EQ(lost_[0].info.instance.incarnation, 1);
+  EXPECT_GT(members_.view_version(), version);
+  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());  // The chain has yet to connect to it.
+  const InstanceRef old{"d0", 1};
+  EXPECT_EQ(members_.Heartbeat(old, 1, true, {}, now_us_).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(members_.Find(old), nullptr);
+  EXPECT_FALSE(members_.Remove(old, lost_));
+  EXPECT_TRUE(members_.Remove(d0.instance, lost_));
+}
+
+TEST_F(MembershipTest, ARepeatedRegistrationChangesNothing) {
+  const auto d0 = TestDecode("d0");
+  JoinAll({TestStage("c0", 0, 1), d0});
+  const uint64_t version = members_.view_version();
+  ASSERT_EQ(Join(d0), absl::OkStatus());
+  EXPECT_THAT(lost_, IsEmpty());
+  EXPECT_EQ(members_.view_version(), version);
+  EXPECT_THAT(members_.ReadyPairs(), SizeIs(1));
+}
+
+TEST_F(MembershipTest, TheNumberOfWorkersIsBounded) {
+  Membership small({.lease_us = 1000, .max_workers = 1});
+  ASSERT_EQ(small.Register(TestDecode("d0"), 0, lost_), absl::OkStatus());
+  EXPECT_EQ(small.Register(TestDecode("d1"), 0, lost_).code(),
+            absl::StatusCode::kResourceExhausted);
+  auto again = TestDecode("d0");
+  again.instance.incarnation = 2;
+  EXPECT_EQ(small.Register(again, 0, lost_), absl::OkStatus());
+}
+
+struct Change {
+  std::string name;
+  std::function<void(WorkerInfo&)> apply;
+  std::vector<std::string> message;
+};
+
+TEST_F(MembershipTest, WhatDoesNotFitIsRefusedWithBothValues) {
+  JoinAll({TestStage("c0", 0, 2), TestDecode("d0")});
+  const std::vector<Change> changes = {
+      {"config",
+       [](auto& w) { w.fingerprint.config_hash = 0xbad; },
+       {"model config", "0bad", "00c0"}},
+      {"dtype",
+       [](auto& w) { w.fingerprint.dtype = "bfloat16"; },
+       {"dtype", "bfloat16", "float32"}},
+      {"page size",
+       [](auto& w) { w.fingerprint.kv_layout.page_size = 64; },
+       {"page size", "c0-1 has 64", "has 16"}},
+      {"heads", [](auto& w) { w.fingerprint.kv_layout.kv_heads = 4; }, {"KV heads", "4", "2"}},
+      {"dim", [](auto& w) { w.fingerprint.kv_layout.head_dim = 9; }, {"head dimension", "9", "8"}},
+      {"bytes",
+       [](auto& w) { w.fingerprint.kv_layout.bytes_per_element = 2; },
+       {"bytes per element", "2", "4"}},
+      {"protocol",
+       [](auto& w) { w.fingerprint.protocol_version = 7; },
+       {"protocol version", "7", "1"}},
+      {"weights",
+       [](auto& w) { w.fingerprint.layer_hashes[3] = 0xabc; },
+       {"weights of layer 3", "0abc", "0103", "c0-1", "d0"}},
+      {"head", [](auto& w) { w.fingerprint.head_hash = 0x77; }, {"output head", "77", "e1"}},
+      {"pp_size",
+       [](auto& w) {
+         w.pp_size = 3;
+         w.layers = {2, 3};
+       },
+       {"pp_size of chain c0", "3", "2"}},
+      {"gap",
+       [](auto& w) {
+         w.layers = {3, 4};
+       },
+       {"leave a gap", "[3, 4)", "[0, 2)"}},
+      {"overlap",
+       [](auto& w) {
+         w.layers = {1, 4};
+       },
+       {"overlap", "[1, 4)", "[0, 2)"}},
+      {"rank",
+       [](auto& w) {
+         w.pp_rank = 0;
+         w.layers = {0, 2};
+       },
+       {"rank 0 of chain c0 is taken", "c0-1", "c0-0"}},
+  };
+  for (const Change& change : changes) {
+    SCOPED_TRACE(change.name);
+    WorkerInfo worker = TestStage("c0", 1, 2);
+    change.apply(worker);
+    const absl::Status status = Join(worker);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    for (const std::string& part : change.message) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+    }
+  }
+  EXPECT_EQ(Join(TestStage("c0", 1, 2)), absl::OkStatus());
+}
+
+TEST_F(MembershipTest, MalformedWorkersAreRefusedByField) {
+  const std::vector<std::pair<std::string, std::function<void(WorkerInfo&)>>> changes = {
+      {"instance.instance_id", [](auto& w) { w.instance.id.clear(); }},
+      {"instance.incarnation", [](auto& w) { w.instance.incarnation = 0; }},
+      {"chain_id", [](auto& w) { w.chain_id.clear(); }},
+      {"pp_size", [](auto& w) { w.pp_size = 0; }},
+      {"pp_size", [](auto& w) { w.pp_size = 1'000'000; }},
+      {"pp_rank", [](auto& w) { w.pp_rank = 2; }},
+      {"pp_rank", [](auto& w) { w.pp_rank = -1; }},
+      {"layers",
+       [](auto& w) {
+         w.layers = {2, 2};
+       }},
+      {"layers",
+       [](auto& w) {
+         w.layers = {-1, 4};
+       }},
+      {"layers",
+       [](auto& w) {
+         w.layers = {2, 5};
+       }},
+      {"layers",
+       [](auto& w) {
+         w.layers = {2, 3};
+       }},  // The last stage must end the model.
+      {"fingerprint.kv_layout.layers", [](auto& w) { w.fingerprint.kv_layout.layers = 0; }},
+      {"fingerprint.kv_layout", [](auto& w) { w.fingerprint.kv_layout.page_size = 0; }},
+      {"page_count", [](auto& w) { w.page_count = 0; }},
+      {"max_running_requests", [](auto& w) { w.max_running_requests = -1; }},
+      {"max_context_tokens", [](auto& w) { w.max_context_tokens = 0; }},
+  };
+  for (const auto& [field, apply] : changes) {
+    SCOPED_TRACE(field);
+    WorkerInfo worker = TestStage("c0", 1, 2);
+    apply(worker);
+    const absl::Status status = Join(worker);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(FieldOf(status), field);
+  }
+  WorkerInfo half = TestDecode("d0");
+  half.layers = {0, 2};
+  EXPECT_EQ(FieldOf(Join(half)), "layers");
+}
+
+}  // namespace
+}  // namespace baton::router

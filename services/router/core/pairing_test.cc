@@ -1,0 +1,127 @@
+#include "services/router/core/pairing.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "services/router/core/test_cluster.h"
+
+namespace baton::router {
+namespace {
+
+Pair MakePair(const std::string& chain, const std::string& decode) {
+  Pair pair;
+  pair.chain.chain_id = chain;
+  pair.chain.stage0 = {chain + "-0", 1};
+  pair.chain.stages = {{pair.chain.stage0, {0, 4}}};
+  pair.chain.max_prompt_tokens = 1000;
+  pair.decode = {decode, 1};
+  pair.decode_capacity_tokens = 2000;
+  pair.max_context_tokens = 1500;
+  pair.decode_slots = 4;
+  return pair;
+}
+
+const std::vector<Pair>& FourPairs() {
+  static const std::vector<Pair> kPairs = {MakePair("c0", "d0"), MakePair("c0", "d1"),
+                                           MakePair("c1", "d0"), MakePair("c1", "d1")};
+  return kPairs;
+}
+
+std::string NameOf(const absl::StatusOr<Pair>& pair) {
+  return pair.ok() ? pair->chain.chain_id + "+" + pair->decode.id : pair.status().ToString();
+}
+
+TEST(PairingTest, RoundRobinAlternatesBothSides) {
+  Pairing pairing(Policy::kRoundRobin);
+  std::vector<std::string> chosen;
+  for (int i = 0; i < 4; ++i) {
+    const auto pair = pairing.Choose(FourPairs(), 10, 10, nullptr);
+    chosen.push_back(NameOf(pair));
+    pairing.Begin(*pair, 10, 10);
+  }
+  EXPECT_EQ(chosen, (std::vector<std::string>{"c0+d0", "c1+d1", "c0+d0", "c1+d1"}));
+}
+
+TEST(PairingTest, LeastLoadTakesTheChainWithLessPromptAndTheDecodeWithFewerRequests) {
+  Pairing pairing(Policy::kLeastLoad);
+  pairing.Begin(MakePair("c0", "d1"), 500, 10);
+  EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, nullptr)), "c1+d0");
+  pairing.Begin(MakePair("c1", "d0"), 600, 10);
+  pairing.Begin(MakePair("c1", "d0"), 1, 10);
+  EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, nullptr)), "c0+d1");
+  // Through the chain, its prompt weighs no more.
+  pairing.EndPrefill(MakePair("c1", "d0"), 600);
+  EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, nullptr)), "c1+d1");
+}
+
+TEST(PairingTest, ADecodeWithoutRoomIsTheLastChoice) {
+  Pairing pairing(Policy::kLeastLoad);
+  pairing.Begin(MakePair("c1", "d0"), 900, 600);
+  pairing.EndPrefill(MakePair("c1", "d0"), 900);
+  for (int i = 0; i < 3; ++i) pairing.Begin(MakePair("c1", "d1"), 10, 10);
+  // d0 has fewer requests, but 1500 of its 2000 tokens are reserved.
+  EXPECT_EQ(pairing.Choose(FourPairs(), 500, 100, nullptr)->decode.id, "d1");
+  EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d0");
+  pairing.Begin(MakePair("c1", "d1"), 10, 10);  // All four slots of d1 are taken now.
+  EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d0");
+}
+
+TEST(PairingTest, WorkThatOthersReportCounts) {
+  Pairing pairing(Policy::kLeastLoad);
+  std::vector<Pair> pairs = FourPairs();
+  pairs[0].chain.load.queued_tokens = pairs[1].chain.load.queued_tokens = 5000;
+  pairs[0].decode_load.running_requests = pairs[2].decode_load.running_requests = 3;
+  EXPECT_EQ(NameOf(pairing.Choose(pairs, 10, 10, nullptr)), "c1+d1");
+}
+
+TEST(PairingTest, ARetryChangesTheLegThatFailed) {
+  Pairing pairing(Policy::kLeastLoad);
+  const FailedPair decode_failed = {FourPairs()[0].chain.stages, FourPairs()[0].decode,
+                                    Leg::kDecode};
+  EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, &decode_failed)->decode.id, "d1");
+  FailedPair prefill_failed = decode_failed;
+  prefill_failed.leg = Leg::kPrefill;
+  EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, &prefill_failed)->chain.chain_id, "c1");
+  // No other chain: the same one with another decode, since the link may be what failed.
+  const std::vector<Pair> one_chain = {FourPairs()[0], FourPairs()[1]};
+  EXPECT_EQ(NameOf(pairing.Choose(one_chain, 10, 10, &prefill_failed)), "c0+d1");
+  const std::vector<Pair> one_pair = {FourPairs()[0]};
+  EXPECT_EQ(pairing.Choose(one_pair, 10, 10, &prefill_failed).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(PairingTest, SuspectsAreTheLastChoiceUntilTheyAreHeardFrom) {
+  Pairing pairing(Policy::kLeastLoad);
+  pairing.Suspect({"d0", 1});
+  for (int i = 0; i < 3; ++i) pairing.Begin(MakePair("c0", "d1"), 100, 10);
+  EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d1");
+  const std::vector<Pair> only_d0 = {FourPairs()[0]};
+  EXPECT_EQ(pairing.Choose(only_d0, 10, 10, nullptr)->decode.id, "d0");
+  pairing.ClearSuspicion({"d0", 1});
+  EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d0");
+}
+
+TEST(PairingTest, WhatFitsNowhereIsRefusedWithTheLimits) {
+  Pairing pairing(Policy::kLeastLoad);
+  const absl::Status status = pairing.Choose(FourPairs(), 1001, 10, nullptr).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("takes prompts of 1000 tokens"), std::string::npos) << status;
+  EXPECT_EQ(pairing.Choose(FourPairs(), 900, 601, nullptr).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(pairing.Choose(FourPairs(), 900, 600, nullptr).ok());
+}
+
+TEST(PairingTest, IsAtRestWhenAllHasEnded) {
+  Pairing pairing(Policy::kLeastLoad);
+  EXPECT_TRUE(pairing.AtRest());
+  pairing.Begin(MakePair("c0", "d0"), 5, 6);
+  EXPECT_FALSE(pairing.AtRest());
+  pairing.EndPrefill(MakePair("c0", "d0"), 5);
+  EXPECT_FALSE(pairing.AtRest());
+  pairing.EndDecode(MakePair("c0", "d0"), 5, 6);
+  EXPECT_TRUE(pairing.AtRest());
+}
+
+}  // namespace
+}  // namespace baton::router

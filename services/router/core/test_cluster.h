@@ -1,0 +1,55 @@
+// Workers of a four-layer model for the tests of this package.
+#ifndef SERVICES_ROUTER_CORE_TEST_CLUSTER_H_
+#define SERVICES_ROUTER_CORE_TEST_CLUSTER_H_
+
+#include <string>
+
+#include "services/router/core/membership.h"
+
+namespace baton::router {
+
+inline constexpr int kTestLayers = 4;
+
+inline WorkerInfo TestWorker(const std::string& id, LayerRange layers) {
+  WorkerInfo worker;
+  worker.instance = {id, 1};
+  worker.grpc_address = id + ":1";
+  worker.data_address = "data-" + id;
+  worker.layers = layers;
+  worker.fingerprint.config_hash = 0xc0;
+  for (int layer = layers.begin; layer < layers.end; ++layer) {
+    worker.fingerprint.layer_hashes[layer] = 0x100 + static_cast<uint64_t>(layer);
+  }
+  if (layers.begin == 0) worker.fingerprint.embedding_hash = 0xe0;
+  if (layers.end == kTestLayers) worker.fingerprint.head_hash = 0xe1;
+  worker.fingerprint.dtype = "float32";
+  worker.fingerprint.kv_layout = {kTestLayers, 2, 8, 16, 4};
+  worker.fingerprint.protocol_version = 1;
+  worker.page_count = 64;  // 1024 tokens.
+  worker.max_running_requests = 8;
+  worker.max_context_tokens = 1024;
+  return worker;
+}
+
+// Stage `rank` of `size`, with an even share of the layers; named like "c0-1".
+inline WorkerInfo TestStage(const std::string& chain, int rank, int size) {
+  const int share = kTestLayers / size;
+  WorkerInfo worker =
+      TestWorker(chain + "-" + std::to_string(rank),
+                 {rank * share, rank + 1 == size ? kTestLayers : (rank + 1) * share});
+  worker.role = Role::kPrefill;
+  worker.chain_id = chain;
+  worker.pp_rank = rank;
+  worker.pp_size = size;
+  return worker;
+}
+
+inline WorkerInfo TestDecode(const std::string& id) {
+  WorkerInfo worker = TestWorker(id, {0, kTestLayers});
+  worker.role = Role::kDecode;
+  return worker;
+}
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_CORE_TEST_CLUSTER_H_

@@ -1,0 +1,99 @@
+// The router's record of one request and of its current attempt, and the table of all of them.
+// Plain data of RouterCore, which decides.
+#ifndef SERVICES_ROUTER_CORE_TRANSACTION_H_
+#define SERVICES_ROUTER_CORE_TRANSACTION_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "services/router/core/membership.h"
+#include "services/router/core/router_core.h"
+
+namespace baton::router {
+
+enum class Phase {
+  kReserving,   // Decode.Reserve is out.
+  kPrefilling,  // The stream is open and Prefill.Start is out; no token yet.
+  kDecoding,    // The client has tokens.
+  kSettling,    // The answer is complete; Start has still to say that the chain is through.
+};
+inline constexpr int kPhaseCount = 4;
+
+// One try on one pair. A leg is open from its first call until it ended well or was aborted.
+struct Attempt {
+  uint64_t id = 0;  // 0: none.
+  Pair pair;
+  bool decode_open = false;
+  bool prefill_open = false;
+  bool prefill_counted = false;  // Its prompt still counts as work of the chain.
+};
+
+struct Transaction {
+  uint64_t client = 0;
+  std::string request_id;
+  int prompt_tokens = 0;
+  int max_tokens = 0;
+  int64_t deadline_us = kNeverUs;
+  int64_t timer_us = kNeverUs;  // The deadline, or the end of settling.
+  Phase phase = Phase::kReserving;
+  int attempts = 0;
+  int tokens = 0;                             // Sent to the client.
+  FinishReason answer = FinishReason::kStop;  // Of a settling transaction.
+  Attempt attempt;
+
+  // Whether the chain still has work of this attempt, now or later.
+  bool NeedsChain() const {
+    return attempt.id != 0 && (phase == Phase::kReserving || attempt.prefill_open);
+  }
+  bool NeedsDecode() const { return attempt.id != 0 && attempt.decode_open; }
+};
+
+class TransactionTable {
+ public:
+  // The client's handle must be new. Pointers stay valid until Remove.
+  Transaction& Add(Transaction transaction);
+  void Remove(uint64_t client);
+
+  Transaction* OfClient(uint64_t client);
+  Transaction* OfRequest(const std::string& request_id);
+  Transaction* OfAttempt(uint64_t attempt_id);
+
+  void SetPhase(Transaction& transaction, Phase phase);
+  void SetTimer(Transaction& transaction, int64_t when_us);
+  void SetAttempt(Transaction& transaction, Attempt attempt);
+  void ClearAttempt(Transaction& transaction);
+
+  int64_t NextTimerUs() const { return timers_.empty() ? kNeverUs : timers_.begin()->first; }
+  // The transaction whose timer is due first, or nullptr.
+  Transaction* Due(int64_t now_us);
+
+  // Clients of the transactions that `instance` still works for, in order.
+  std::vector<uint64_t> ClientsThatNeed(const InstanceRef& instance) const;
+
+  int size() const { return static_cast<int>(transactions_.size()); }
+  int CountOf(Phase phase) const { return phase_counts_[static_cast<size_t>(phase)]; }
+  bool empty() const { return transactions_.empty() && client_of_attempt_.empty(); }
+
+  // The indexes agree with the transactions, recounted.
+  absl::Status CheckInvariants() const;
+
+ private:
+  // Ordered, so that a replay ends the requests of a lost worker in the same order.
+  std::map<uint64_t, Transaction> transactions_;  // By client.
+  std::unordered_map<std::string, uint64_t> client_of_request_;
+  std::unordered_map<uint64_t, uint64_t> client_of_attempt_;
+  std::set<std::pair<int64_t, uint64_t>> timers_;  // (timer_us, client)
+  std::array<int, kPhaseCount> phase_counts_{};
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_CORE_TRANSACTION_H_
