@@ -1,0 +1,370 @@
+#include "common/kv/lease_table.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "common/base/random.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kLeaseUs = 3'000'000;
+const InstanceRef kSelf{"decode-0", 100};
+const KvLayout kLayout{.layers = 6, .kv_heads = 2, .head_dim = 4, .page_size = 16};
+const KvWriter kFront{{"prefill-0", 201}, {0, 2}};
+const KvWriter kBack{{"prefill-1", 202}, {2, 6}};
+const SampledToken kToken{.token = 42, .logprob = -0.5F};
+
+// A table with one grant of four pages in slot 1, generation 1, written by kFront and kBack.
+class LeaseTableTest : public testing::Test {
+ protected:
+  LeaseTableTest()
+      : table_({.self = kSelf, .layout = kLayout, .slots = 4, .writer_lease_us = kLeaseUs}) {
+    Grant(1, 1, {10, 11, 12, 13});
+  }
+
+  void Grant(uint32_t slot, uint64_t generation, std::vector<int> pages,
+             int64_t deadline_us = kNeverUs, int64_t now_us = 0) {
+    table_.Grant({slot, generation, std::move(pages), {kFront, kBack}, deadline_us}, now_us);
+  }
+
+  static KvDataHeader Header(const KvWriter& writer, int first_page, int page_count) {
+    return {.slot = 1,
+            .generation = 1,
+            .decode_incarnation = kSelf.incarnation,
+            .writer_incarnation = writer.instance.incarnation,
+            .layers = writer.layers,
+            .first_page = first_page,
+            .page_count = page_count,
+            .bytes = static_cast<uint64_t>(page_count) * kLayout.BandBytes(writer.layers),
+            .checksum = static_cast<uint64_t>(1000 * writer.layers.end + first_page)};
+  }
+  static KvCommit Commit(const KvWriter& writer, uint64_t checksum_sum) {
+    KvCommit commit{.slot = 1,
+                    .generation = 1,
+                    .decode_incarnation = kSelf.incarnation,
+                    .writer_incarnation = writer.instance.incarnation,
+                    .layers = writer.layers,
+                    .page_count = 4,
+                    .checksum_sum = checksum_sum};
+    commit.has_first_token = writer.layers.end == kLayout.layers;
+    if (commit.has_first_token) commit.first_token = kToken;
+    return commit;
+  }
+
+  uint64_t Begin(const KvDataHeader& header) {
+    KvRefusal refusal{};
+    const auto placement = table_.OnData(header, header.bytes, refusal);
+    EXPECT_TRUE(placement.ok()) << placement.status();
+    return placement.ok() ? placement->receipt : 0;
+  }
+  void End(uint64_t receipt, uint64_t checksum, const absl::Status& status = absl::OkStatus()) {
+    table_.OnPlaced(receipt, status, checksum, events_);
+    EXPECT_TRUE(table_.CheckInvariants().ok()) << table_.CheckInvariants();
+  }
+  void Place(const KvDataHeader& header) { End(Begin(header), header.checksum); }
+  std::optional<KvRefusal> Refused(const KvDataHeader& header,
+                                   std::optional<size_t> payload = std::nullopt) {
+    KvRefusal refusal{};
+    if (table_.OnData(header, payload.value_or(header.bytes), refusal).ok()) return std::nullopt;
+    EXPECT_TRUE(table_.CheckInvariants().ok());
+    return refusal;
+  }
+  std::optional<KvRefusal> Committed(const KvCommit& commit) {
+    KvRefusal refusal{};
+    if (table_.OnCommit(commit, refusal, events_).ok()) return std::nullopt;
+    return refusal;
+  }
+  void PlaceAll() {
+    Place(Header(kFront, 0, 4));
+    Place(Header(kBack, 0, 4));
+  }
+  static constexpr uint64_t kFrontSum = 2000;
+  static constexpr uint64_t kBackSum = 6000;
+
+  template <typename T>
+  T OnlyEvent() {
+    EXPECT_EQ(events_.size(), 1u);
+    if (events_.size() != 1 || !std::holds_alternative<T>(events_[0])) {
+      ADD_FAILURE() << "another event";
+      return T{};
+    }
+    T event = std::get<T>(events_[0]);
+    events_.clear();
+    return event;
+  }
+
+  LeaseTable table_;
+  std::vector<LeaseEvent> events_;
+};
+
+TEST_F(LeaseTableTest, CommitsWhenAllHasArrivedAndGoesToRest) {
+  Place(Header(kFront, 0, 3));
+  Place(Header(kFront, 3, 1));
+  EXPECT_EQ(Committed(Commit(kFront, 2000 + 2003)), std::nullopt);
+  Place(Header(kBack, 0, 4));
+  EXPECT_TRUE(events_.empty());
+  EXPECT_EQ(Committed(Commit(kBack, kBackSum)), std::nullopt);
+  const auto committed = OnlyEvent<KvCommitted>();
+  EXPECT_EQ(committed.slot, 1u);
+  EXPECT_EQ(committed.generation, 1u);
+  EXPECT_EQ(committed.first_token, kToken);
+  EXPECT_EQ(committed.bytes, 4 * kLayout.BandBytes({0, 6}));
+  table_.Revoke(1, 1, events_);
+  EXPECT_EQ(OnlyEvent<KvDrained>().generation, 1u);
+  EXPECT_TRUE(table_.AtRest());
+}
+
+TEST_F(LeaseTableTest, PlacementNamesTheDecodesOwnPages) {
+  KvRefusal refusal{};
+  const KvDataHeader header = Header(kBack, 1, 2);
+  const auto placement = table_.OnData(header, header.bytes, refusal);
+  ASSERT_TRUE(placement.ok());
+  EXPECT_EQ(placement->pages, (std::vector<int>{11, 12}));
+  EXPECT_EQ(placement->layers, kBack.layers);
+  EXPECT_NE(placement->receipt, 0u);
+}
+
+TEST_F(LeaseTableTest, CommitMayOvertakeTheData) {
+  EXPECT_EQ(Committed(Commit(kBack, kBackSum)), std::nullopt);
+  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
+  Place(Header(kBack, 0, 4));
+  EXPECT_TRUE(events_.empty());
+  Place(Header(kFront, 0, 4));
+  OnlyEvent<KvCommitted>();
+}
+
+TEST_F(LeaseTableTest, RefusesEachKindOfWrongHeader) {
+  KvDataHeader header = Header(kFront, 0, 1);
+  header.slot = 2;
+  EXPECT_EQ(Refused(header), KvRefusal::kUnknownSlot) << "never granted";
+  header.slot = 4;
+  EXPECT_EQ(Refused(header), KvRefusal::kUnknownSlot) << "outside the table";
+  header = Header(kFront, 0, 1);
+  header.generation = 2;
+  EXPECT_EQ(Refused(header), KvRefusal::kStaleGeneration);
+  header = Header(kFront, 0, 1);
+  header.decode_incarnation = 99;
+  EXPECT_EQ(Refused(header), KvRefusal::kWrongIncarnation);
+  header = Header(kFront, 0, 1);
+  header.writer_incarnation = kBack.instance.incarnation;
+  EXPECT_EQ(Refused(header), KvRefusal::kNotAWriter);
+  header = Header(kFront, 0, 1);
+  header.layers = {0, 3};
+  EXPECT_EQ(Refused(header), KvRefusal::kNotAWriter);
+  for (const auto& [first, count] : std::vector<std::pair<int, int>>{
+           {0, 5}, {4, 1}, {-1, 2}, {0, 0}, {2, -1}, {std::numeric_limits<int>::max(), 2}}) {
+    header = Header(kFront, 0, 1);
+    header.first_page = first;
+    header.page_count = count;
+    EXPECT_EQ(Refused(header), KvRefusal::kBadRange) << first << " " << count;
+  }
+  header = Header(kFront, 0, 1);
+  EXPECT_EQ(Refused(header, header.bytes - 1), KvRefusal::kBadLength);
+  header.bytes += 1;
+  EXPECT_EQ(Refused(header), KvRefusal::kBadLength);
+  EXPECT_TRUE(events_.empty()) << "what is refused ends nothing";
+  PlaceAll();
+}
+
+TEST_F(LeaseTableTest, RefusesPagesThatArriveTwice) {
+  const uint64_t receipt = Begin(Header(kFront, 1, 2));
+  EXPECT_EQ(Refused(Header(kFront, 2, 1)), KvRefusal::kDuplicate) << "arriving";
+  EXPECT_EQ(Refused(Header(kFront, 0, 4)), KvRefusal::kDuplicate) << "overlaps";
+  End(receipt, Header(kFront, 1, 2).checksum);
+  EXPECT_EQ(Refused(Header(kFront, 1, 1)), KvRefusal::kDuplicate) << "arrived";
+  EXPECT_EQ(Refused(Header(kBack, 1, 1)), std::nullopt) << "other layers are another run";
+}
+
+TEST_F(LeaseTableTest, RefusesEachKindOfWrongCommit) {
+  KvCommit commit = Commit(kFront, kFrontSum);
+  commit.generation = 7;
+  EXPECT_EQ(Committed(commit), KvRefusal::kStaleGeneration);
+  commit = Commit(kFront, kFrontSum);
+  commit.slot = 9;
+  EXPECT_EQ(Committed(commit), KvRefusal::kUnknownSlot);
+  commit = Commit(kFront, kFrontSum);
+  commit.decode_incarnation = 9;
+  EXPECT_EQ(Committed(commit), KvRefusal::kWrongIncarnation);
+  commit = Commit(kFront, kFrontSum);
+  commit.writer_incarnation = 9;
+  EXPECT_EQ(Committed(commit), KvRefusal::kNotAWriter);
+  commit = Commit(kFront, kFrontSum);
+  commit.page_count = 3;
+  EXPECT_EQ(Committed(commit), KvRefusal::kBadRange);
+  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
+  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), KvRefusal::kDuplicate);
+  EXPECT_TRUE(events_.empty());
+}
+
+TEST_F(LeaseTableTest, FirstTokenIsTheLastStagesAndRequired) {
+  PlaceAll();
+  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
+  KvCommit commit = Commit(kBack, kBackSum);
+  commit.has_first_token = false;
+  EXPECT_EQ(Committed(commit), KvRefusal::kBadCommit);
+  EXPECT_EQ(InstanceOf(OnlyEvent<KvFailed>().status), "prefill-1");
+}
+
+TEST_F(LeaseTableTest, AnEarlierStageHasNoFirstToken) {
+  KvCommit commit = Commit(kFront, kFrontSum);
+  commit.has_first_token = true;
+  EXPECT_EQ(Committed(commit), KvRefusal::kBadCommit);
+  OnlyEvent<KvFailed>();
+}
+
+TEST_F(LeaseTableTest, OtherBytesThanAnnouncedFailTheGrant) {
+  const KvDataHeader header = Header(kFront, 0, 4);
+  End(Begin(header), header.checksum + 1);
+  const auto failed = OnlyEvent<KvFailed>();
+  EXPECT_EQ(failed.status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(LegOf(failed.status), "prefill");
+  EXPECT_EQ(Refused(Header(kBack, 0, 4)), KvRefusal::kConsumed);
+}
+
+TEST_F(LeaseTableTest, CommitOfOtherDataFailsTheGrant) {
+  PlaceAll();
+  EXPECT_EQ(Committed(Commit(kFront, kFrontSum + 1)), std::nullopt);
+  EXPECT_EQ(OnlyEvent<KvFailed>().status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Committed(Commit(kBack, kBackSum)), KvRefusal::kConsumed);
+}
+
+TEST_F(LeaseTableTest, BrokenTransferFailsTheGrant) {
+  End(Begin(Header(kFront, 0, 4)), 0, absl::UnavailableError("endpoint reset"));
+  EXPECT_EQ(OnlyEvent<KvFailed>().status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(LeaseTableTest, AfterTheCommitNothingIsTaken) {
+  PlaceAll();
+  Committed(Commit(kFront, kFrontSum));
+  Committed(Commit(kBack, kBackSum));
+  OnlyEvent<KvCommitted>();
+  EXPECT_EQ(Refused(Header(kFront, 0, 1)), KvRefusal::kConsumed);
+  EXPECT_EQ(Committed(Commit(kBack, kBackSum)), KvRefusal::kConsumed);
+  table_.Tick(100 * kLeaseUs, events_);
+  EXPECT_TRUE(events_.empty()) << "writers are no longer needed";
+}
+
+TEST_F(LeaseTableTest, RevokedGrantDrainsWhenTheLastPlacementEnds) {
+  const uint64_t first = Begin(Header(kFront, 0, 2));
+  const uint64_t second = Begin(Header(kBack, 0, 4));
+  table_.Revoke(1, 1, events_);
+  EXPECT_TRUE(events_.empty());
+  EXPECT_EQ(table_.draining(), 1);
+  EXPECT_EQ(table_.active_grants(), 0);
+  EXPECT_EQ(Refused(Header(kFront, 2, 1)), KvRefusal::kStaleGeneration);
+  End(second, 0, absl::CancelledError("gone"));
+  EXPECT_TRUE(events_.empty()) << "one placement may still write";
+  End(first, Header(kFront, 0, 2).checksum);
+  EXPECT_EQ(OnlyEvent<KvDrained>().generation, 1u);
+  EXPECT_TRUE(table_.AtRest());
+  table_.Revoke(1, 1, events_);
+  EXPECT_TRUE(events_.empty()) << "exactly one Drained";
+}
+
+TEST_F(LeaseTableTest, RevokeOfAnotherGenerationIsNothing) {
+  table_.Revoke(1, 2, events_);
+  table_.Revoke(0, 1, events_);
+  table_.Revoke(77, 1, events_);
+  EXPECT_TRUE(events_.empty());
+  EXPECT_EQ(table_.active_grants(), 1);
+}
+
+TEST_F(LeaseTableTest, LateDataOfAnOldGenerationNeverReachesTheNewOne) {
+  table_.Revoke(1, 1, events_);
+  OnlyEvent<KvDrained>();
+  EXPECT_EQ(Refused(Header(kFront, 0, 1)), KvRefusal::kStaleGeneration) << "slot is free";
+  Grant(1, 2, {20, 21, 22, 23});
+  EXPECT_EQ(Refused(Header(kFront, 0, 1)), KvRefusal::kStaleGeneration) << "slot is taken again";
+  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), KvRefusal::kStaleGeneration);
+}
+
+TEST_F(LeaseTableTest, SilentWriterEndsTheGrant) {
+  table_.OnHeartbeat(kFront.instance, kLeaseUs - 1);
+  table_.OnHeartbeat({"prefill-0", 999}, 2 * kLeaseUs);
+  EXPECT_EQ(table_.NextDeadlineUs(), kLeaseUs) << "kBack was heard of at the grant alone";
+  table_.Tick(kLeaseUs - 1, events_);
+  EXPECT_TRUE(events_.empty());
+  table_.Tick(kLeaseUs, events_);
+  const auto failed = OnlyEvent<KvFailed>();
+  EXPECT_EQ(failed.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(InstanceOf(failed.status), "prefill-1");
+  EXPECT_EQ(table_.NextDeadlineUs(), kNeverUs);
+  table_.Tick(10 * kLeaseUs, events_);
+  EXPECT_TRUE(events_.empty()) << "a grant fails once";
+}
+
+TEST_F(LeaseTableTest, WriterThatHasDeliveredMayBeSilent) {
+  Place(Header(kFront, 0, 4));
+  Committed(Commit(kFront, kFrontSum));
+  table_.OnHeartbeat(kBack.instance, kLeaseUs);
+  table_.Tick(kLeaseUs + 1, events_);
+  EXPECT_TRUE(events_.empty());
+}
+
+TEST_F(LeaseTableTest, NewGrantsDoNotRenewASilentWritersOldOnes) {
+  Grant(2, 2, {20}, kNeverUs, kLeaseUs - 1);
+  table_.Tick(kLeaseUs, events_);
+  EXPECT_EQ(OnlyEvent<KvFailed>().slot, 1u);
+  EXPECT_EQ(table_.NextDeadlineUs(), 2 * kLeaseUs - 1);
+}
+
+TEST_F(LeaseTableTest, DeadlineEndsTheGrant) {
+  Grant(0, 5, {1}, 1000, 10);
+  EXPECT_EQ(table_.NextDeadlineUs(), 1000);
+  table_.Tick(1000, events_);
+  const auto failed = OnlyEvent<KvFailed>();
+  EXPECT_EQ(failed.slot, 0u);
+  EXPECT_EQ(failed.status.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(LeaseTableTest, AnyOrderOfArrivalCommitsExactlyOnce) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    LeaseTable table({.self = kSelf, .layout = kLayout, .slots = 4, .writer_lease_us = kLeaseUs});
+    table.Grant({1, 1, {10, 11, 12, 13}, {kFront, kBack}, kNeverUs}, 0);
+    Random random(seed);
+    std::vector<KvDataHeader> headers;
+    for (int page = 0; page < 4; ++page) {
+      headers.push_back(Header(kFront, page, 1));
+      headers.push_back(Header(kBack, page, 1));
+    }
+    std::vector<std::pair<uint64_t, uint64_t>> under_way;  // Receipt, checksum.
+    std::vector<KvCommit> commits{Commit(kFront, 8006), Commit(kBack, 24006)};
+    std::vector<LeaseEvent> events;
+    KvRefusal refusal{};
+    while (!headers.empty() || !under_way.empty() || !commits.empty()) {
+      EXPECT_TRUE(events.empty());
+      const uint64_t choice = random.Below(3);
+      if (choice == 0 && !headers.empty()) {
+        const size_t pick = random.Below(headers.size());
+        const auto placement = table.OnData(headers[pick], headers[pick].bytes, refusal);
+        ASSERT_TRUE(placement.ok()) << placement.status();
+        under_way.emplace_back(placement->receipt, headers[pick].checksum);
+        headers.erase(headers.begin() + static_cast<long>(pick));
+      } else if (choice == 1 && !under_way.empty()) {
+        const size_t pick = random.Below(under_way.size());
+        table.OnPlaced(under_way[pick].first, absl::OkStatus(), under_way[pick].second, events);
+        under_way.erase(under_way.begin() + static_cast<long>(pick));
+      } else if (choice == 2 && !commits.empty()) {
+        ASSERT_TRUE(table.OnCommit(commits.back(), refusal, events).ok());
+        commits.pop_back();
+      }
+      ASSERT_TRUE(table.CheckInvariants().ok()) << table.CheckInvariants();
+    }
+    ASSERT_EQ(events.size(), 1u) << "seed " << seed;
+    EXPECT_TRUE(std::holds_alternative<KvCommitted>(events[0])) << "seed " << seed;
+  }
+}
+
+using LeaseTableDeathTest = LeaseTableTest;
+
+TEST_F(LeaseTableDeathTest, BreachesOfTheContractEndTheProcess) {
+  EXPECT_DEATH(Grant(1, 2, {20}), "is taken");
+  EXPECT_DEATH(Grant(2, 1, {20}), "generation 1 after 1");
+  EXPECT_DEATH(table_.OnPlaced(77, absl::OkStatus(), 0, events_), "receipt 77");
+}
+
+}  // namespace
+}  // namespace baton

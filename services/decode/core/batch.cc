@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "services/decode/core/decode_state.h"
+
+namespace baton::decode {
+
+void DecodeCore::State::On(const StreamOpened& event) {
+  const auto refuse = [this, &event](absl::Status status) {
+    Do(RefuseStream{event.attempt_id, event.generation, Own(std::move(status))});
+  };
+  const auto found = requests.find(event.attempt_id);
+  if (found == requests.end()) {
+    refuse(absl::NotFoundError(absl::StrCat("attempt ", event.attempt_id, " is not held")));
+    return;
+  }
+  Request& request = found->second;
+  if (request.phase == Phase::kWaiting || request.generation != event.generation) {
+    refuse(absl::FailedPreconditionError(absl::StrCat("generation ", event.generation,
+                                                      " is not that of attempt ", event.attempt_id,
+                                                      "'s ticket")));
+    return;
+  }
+  if (request.stream_open) {
+    refuse(absl::AlreadyExistsError(
+        absl::StrCat("attempt ", event.attempt_id, " has a stream already")));
+    return;
+  }
+  request.stream_open = true;
+  int index = 0;
+  for (SampledToken& token : request.kept) {
+    Do(EmitToken{event.attempt_id, index++, std::move(token)});
+  }
+  request.kept.clear();
+  if (request.phase != Phase::kEnded) return;
+  Do(Finish{event.attempt_id, *request.outcome});
+  Erase(event.attempt_id);
+}
+
+void DecodeCore::State::StartStep() {
+  if (running_step.has_value()) return;
+  RunStep step;
+  for (const uint64_t attempt_id : batch) {
+    const Request& request = requests.at(attempt_id);
+    // Without a stream nothing is computed: at most the first token is ever kept.
+    if (!request.stream_open) continue;
+    RunStep::Sequence sequence;
+    sequence.attempt_id = attempt_id;
+    sequence.token = request.last_token;
+    sequence.generated = request.generated;
+    sequence.position = request.prompt_tokens + request.generated - 1;
+    sequence.pages.assign(request.pages.begin(),
+                          request.pages.begin() + limits.layout.PagesFor(sequence.position + 1));
+    in_step.emplace(attempt_id, request.generation);
+    step.sequences.push_back(std::move(sequence));
+  }
+  if (step.sequences.empty()) return;
+  step.step = ++last_step;
+  running_step = step.step;
+  Do(std::move(step));
+}
+
+void DecodeCore::State::On(const StepFinished& event) {
+  BATON_CHECK(running_step == event.step) << "step " << event.step << " was not running";
+  running_step.reset();
+  const std::map<uint64_t, uint64_t> members = std::exchange(in_step, {});
+  std::map<uint64_t, const absl::StatusOr<SampledToken>*> outputs;
+  for (const StepFinished::Output& output : event.outputs) {
+    outputs.emplace(output.attempt_id, &output.token);
+  }
+  for (const auto& [attempt_id, generation] : members) {
+    const auto hold = holds.find(generation);
+    if (hold != holds.end()) {  // Ended meanwhile: its output is nobody's.
+      hold->second.in_step = false;
+      ReleaseIfUnused(generation);
+      continue;
+    }
+    // An attempt that ended (and may have come again) is no longer the one of this step.
+    const auto found = requests.find(attempt_id);
+    if (found == requests.end() || found->second.generation != generation) continue;
+    const auto output = outputs.find(attempt_id);
+    if (!event.status.ok()) {
+      EndWith(attempt_id, Own(Annotate(event.status, "the decode step failed")));
+    } else if (output == outputs.end()) {
+      EndWith(attempt_id, Own(absl::InternalError("the decode step gave no token")));
+    } else if (!output->second->ok()) {
+      EndWith(attempt_id, Own(output->second->status()));
+    } else {
+      Take(attempt_id, **output->second);
+    }
+  }
+}
+
+// The token counts, is emitted (a stop token too: the router, which knows special tokens, decides
+// whether its text is shown) and may be the last.
+void DecodeCore::State::Take(uint64_t attempt_id, const SampledToken& token) {
+  Request& request = requests.at(attempt_id);
+  if (token.token < 0 || token.token >= limits.vocab_size) {
+    EndWith(attempt_id, Own(absl::InternalError(absl::StrCat("sampled token ", token.token,
+                                                             " is outside the vocabulary of ",
+                                                             limits.vocab_size))));
+    return;
+  }
+  const bool stops = IsStop(request, token.token);
+  const int index = request.generated++;
+  request.last_token = token.token;
+  if (request.stream_open) {
+    Do(EmitToken{attempt_id, index, token});
+  } else {
+    request.kept.push_back(token);
+  }
+  if (stops) {
+    Complete(attempt_id, FinishReason::kStop);
+  } else if (request.generated >= request.token_limit) {
+    Complete(attempt_id, FinishReason::kLength);
+  }
+}
+
+// Asked before the token counts: with min_tokens = 2 the third token is the first that may stop.
+bool DecodeCore::State::IsStop(const Request& request, int32_t token) const {
+  if (request.generated < request.stop.min_tokens) return false;
+  const auto has = [token](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  return has(request.stop.stop_ids) || (!request.stop.ignore_eos && has(request.stop.eos_ids));
+}
+
+}  // namespace baton::decode

@@ -1,0 +1,93 @@
+#include "services/decode/core/decode_core.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "services/decode/core/decode_state.h"
+
+namespace baton::decode {
+
+DecodeCore::DecodeCore(DecodeLimits limits) {
+  BATON_CHECK(limits.max_running_requests > 0 && limits.layout.page_size > 0 &&
+              limits.max_context_tokens > 0 && limits.vocab_size > 0)
+      << "incomplete limits";
+  state_ = std::make_unique<State>(std::move(limits));
+}
+
+DecodeCore::~DecodeCore() = default;
+
+void DecodeCore::Handle(const Event& event, int64_t now_us, std::vector<Action>& actions) {
+  state_->now_us = now_us;
+  state_->actions = &actions;
+  std::visit([this](const auto& e) { state_->On(e); }, event);
+  state_->AdmitWaiting();
+  state_->StartStep();
+  state_->actions = nullptr;
+}
+
+int64_t DecodeCore::NextDeadlineUs() const {
+  return state_->deadlines.empty() ? kNeverUs : state_->deadlines.begin()->first;
+}
+
+DecodeLoad DecodeCore::load() const {
+  DecodeLoad load;
+  for (const auto& [attempt_id, request] : state_->requests) {
+    load.waiting += request.phase == Phase::kWaiting ? 1 : 0;
+    load.reserved += request.phase == Phase::kReserved ? 1 : 0;
+    load.running += request.phase == Phase::kCommitted ? 1 : 0;
+  }
+  load.free_pages = state_->pool.free_pages();
+  load.owned_pages = state_->pool.owned_pages();
+  load.quarantined_pages = state_->pool.quarantined_pages();
+  return load;
+}
+
+absl::Status DecodeCore::CheckInvariants() const {
+  const State& core = *state_;
+  BATON_RETURN_IF_ERROR(core.pool.CheckInvariants());
+  const auto broken = [](auto... parts) { return absl::InternalError(absl::StrCat(parts...)); };
+  int owned = 0;
+  size_t waiting = 0;
+  size_t with_slot = core.holds.size();
+  for (const auto& [attempt_id, request] : core.requests) {
+    owned += static_cast<int>(request.pages.size());
+    waiting += request.phase == Phase::kWaiting ? 1 : 0;
+    const bool granted = request.phase == Phase::kReserved || request.phase == Phase::kCommitted;
+    with_slot += granted ? 1 : 0;
+    if (granted != (core.granted.count(request.generation) == 1)) {
+      return broken("I4: attempt ", attempt_id, " and generation ", request.generation,
+                    " don't belong to each other");
+    }
+    if (request.generated > 0 && request.phase != Phase::kCommitted &&
+        request.phase != Phase::kEnded) {
+      return broken("I3: attempt ", attempt_id, " has a token before its commit");
+    }
+    if (request.kept.size() > 1) return broken("attempt ", attempt_id, " keeps many tokens");
+  }
+  int quarantined = 0;
+  for (const auto& [generation, hold] : core.holds) {
+    quarantined += static_cast<int>(hold.pages.size());
+  }
+  if (owned != core.pool.owned_pages() || quarantined != core.pool.quarantined_pages()) {
+    return broken("I1: requests own ", owned, " pages and ", quarantined,
+                  " are held back, the pool says ", core.pool.owned_pages(), " and ",
+                  core.pool.quarantined_pages());
+  }
+  if (waiting != core.queue.size()) {
+    return broken("I2: ", waiting, " requests wait, the queue has ", core.queue.size());
+  }
+  if (with_slot + core.free_slots.size() != static_cast<size_t>(core.limits.max_running_requests)) {
+    return broken("I1: ", with_slot, " slots taken and ", core.free_slots.size(), " free of ",
+                  core.limits.max_running_requests);
+  }
+  return absl::OkStatus();
+}
+
+bool DecodeCore::AtRest() const {
+  return state_->requests.empty() && state_->holds.empty() && !state_->running_step.has_value() &&
+         state_->pool.free_pages() == state_->limits.page_count;
+}
+
+}  // namespace baton::decode

@@ -1,0 +1,125 @@
+// Inside of DecodeCore, shared by its source files; nothing else includes it. Requests are in
+// reservation.cc until their KV is there, in batch.cc from then on, and end in ending.cc.
+#ifndef SERVICES_DECODE_CORE_DECODE_STATE_H_
+#define SERVICES_DECODE_CORE_DECODE_STATE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/status.h"
+#include "common/kv/block_pool.h"
+#include "services/decode/core/decode_core.h"
+
+namespace baton::decode {
+
+// Aborts that came before their Reserve are remembered, so that an overtaken Reserve doesn't take
+// pages until its deadline. Bounded: the oldest are forgotten.
+inline constexpr size_t kRememberedAborts = 1024;
+
+enum class Phase : unsigned char {
+  kWaiting,    // For pages or a slot.
+  kReserved,   // Ticket out; KV on its way.
+  kCommitted,  // KV and first token there; runs once its stream is open.
+  kEnded,      // Its outcome is kept for a stream that opens later; holds nothing else.
+};
+
+struct Request {
+  Phase phase = Phase::kWaiting;
+  int prompt_tokens = 0;
+  int token_limit = 0;  // New tokens: max_tokens, or what the context leaves.
+  StopRule stop;
+  std::vector<KvWriter> writers;
+  int64_t deadline_us = kNeverUs;
+
+  // From kReserved on.
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+  std::vector<int> pages;
+
+  // From kCommitted on.
+  bool stream_open = false;
+  int generated = 0;
+  int32_t last_token = 0;
+  std::vector<SampledToken> kept;  // At most the first token, while no stream is open.
+
+  std::optional<FinishReason> outcome;  // kEnded.
+};
+
+// What an ended request leaves behind. The pages are quarantined until nobody can touch them: the
+// lease table has drained and the step that reads and writes them is over.
+struct Hold {
+  std::vector<int> pages;
+  uint32_t slot = 0;
+  bool drained = false;
+  bool in_step = false;  // The running step uses the pages.
+};
+
+struct DecodeCore::State {
+  DecodeLimits limits;
+  BlockPool pool;
+  std::map<uint64_t, Request> requests;  // By attempt; ordered for replay.
+  std::deque<uint64_t> queue;            // Waiting attempts, first come first.
+  std::vector<uint64_t> batch;           // Committed attempts in the order of their commits.
+  std::map<uint64_t, Hold> holds;        // By generation.
+  std::map<uint64_t, uint64_t> granted;  // Generation -> attempt, while reserved or committed.
+  std::set<std::pair<int64_t, uint64_t>> deadlines;  // (deadline, attempt)
+  std::deque<uint32_t> free_slots;
+  std::deque<uint64_t> early_aborts;
+  uint64_t last_generation = 0;
+  uint64_t last_step = 0;
+  std::optional<uint64_t> running_step;
+  std::map<uint64_t, uint64_t> in_step;  // Attempt -> generation, of the running step.
+
+  int64_t now_us = 0;
+  std::vector<Action>* actions = nullptr;  // Of the Handle call under way.
+
+  explicit State(DecodeLimits l) : limits(std::move(l)), pool(limits.page_count) {
+    for (int slot = 0; slot < limits.max_running_requests; ++slot) {
+      free_slots.push_back(static_cast<uint32_t>(slot));
+    }
+  }
+
+  void On(const ReserveRequested& event);
+  void On(const StreamOpened& event);
+  void On(const AbortRequested& event);
+  void On(const StepFinished& event);
+  void On(const Tick& event);
+  void On(const KvCommitted& event);
+  void On(const KvFailed& event);
+  void On(const KvDrained& event);
+
+  absl::Status CheckReserve(const ReserveRequested& event) const;
+  absl::Status CheckWriters(const std::vector<KvWriter>& writers) const;
+  int PagesFor(const Request& request) const {
+    return limits.layout.PagesFor(request.prompt_tokens + request.token_limit);
+  }
+  void AdmitWaiting();
+  void StartStep();
+
+  void Take(uint64_t attempt_id, const SampledToken& token);
+  bool IsStop(const Request& request, int32_t token) const;
+
+  // The three ways out. `Complete` waits for a stream if none is open yet.
+  void Refuse(uint64_t attempt_id, absl::Status status);
+  void Complete(uint64_t attempt_id, FinishReason reason);
+  void EndWith(uint64_t attempt_id, absl::Status status);
+  void GiveBack(uint64_t attempt_id, Request& request);
+  void Erase(uint64_t attempt_id);
+  void ReleaseIfUnused(uint64_t generation);
+
+  Request* GrantedRequest(uint32_t slot, uint64_t generation, uint64_t& attempt_id);
+  absl::Status Own(absl::Status status) const {
+    return WithLeg(std::move(status), "decode", limits.self.id);
+  }
+  void Do(Action action) { actions->push_back(std::move(action)); }
+};
+
+}  // namespace baton::decode
+
+#endif  // SERVICES_DECODE_CORE_DECODE_STATE_H_

@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/planted_bug.h"
+#include "common/base/status.h"
+#include "services/decode/core/decode_state.h"
+
+namespace baton::decode {
+
+void DecodeCore::State::On(const AbortRequested& event) {
+  if (!requests.contains(event.attempt_id)) {
+    early_aborts.push_back(event.attempt_id);
+    if (early_aborts.size() > kRememberedAborts) early_aborts.pop_front();
+    return;
+  }
+  EndWith(event.attempt_id, event.reason.ok() ? absl::CancelledError("aborted") : event.reason);
+}
+
+void DecodeCore::State::On(const Tick&) {
+  while (!deadlines.empty() && deadlines.begin()->first <= now_us) {
+    const uint64_t attempt_id = deadlines.begin()->second;
+    const char* const doing = [phase = requests.at(attempt_id).phase] {
+      switch (phase) {
+        case Phase::kWaiting:
+          return "waiting for pages";
+        case Phase::kReserved:
+          return "waiting for the prompt's KV";
+        case Phase::kCommitted:
+          return "decoding";
+        case Phase::kEnded:
+          return "waiting for its stream";
+      }
+      return "held";
+    }();
+    EndWith(attempt_id,
+            Own(absl::DeadlineExceededError(absl::StrCat("the deadline passed while ", doing))));
+  }
+}
+
+void DecodeCore::State::Refuse(uint64_t attempt_id, absl::Status status) {
+  Do(ReplyReserve{attempt_id, Own(std::move(status))});
+}
+
+void DecodeCore::State::Complete(uint64_t attempt_id, FinishReason reason) {
+  Request& request = requests.at(attempt_id);
+  GiveBack(attempt_id, request);
+  if (request.stream_open) {
+    Do(Finish{attempt_id, reason});
+    Erase(attempt_id);
+    return;
+  }
+  request.phase = Phase::kEnded;
+  request.outcome = reason;
+}
+
+void DecodeCore::State::EndWith(uint64_t attempt_id, absl::Status status) {
+  Request& request = requests.at(attempt_id);
+  if (request.phase == Phase::kWaiting) {
+    queue.erase(std::find(queue.begin(), queue.end(), attempt_id));
+    Refuse(attempt_id, std::move(status));
+  } else {
+    const bool leak = PlantedBug(Bug::kDecodeLeaksOnAbort) && request.phase == Phase::kReserved;
+    if (!leak) GiveBack(attempt_id, request);
+    granted.erase(request.generation);
+    Do(Finish{attempt_id, std::move(status)});
+  }
+  Erase(attempt_id);
+}
+
+// The request stops using its pages and slot. They come free in ReleaseIfUnused.
+void DecodeCore::State::GiveBack(uint64_t attempt_id, Request& request) {
+  if (request.phase == Phase::kEnded) return;
+  pool.Quarantine(request.pages);
+  Hold hold;
+  hold.pages = std::move(request.pages);
+  request.pages.clear();
+  hold.slot = request.slot;
+  const auto member = in_step.find(attempt_id);
+  hold.in_step = member != in_step.end() && member->second == request.generation;
+  holds.emplace(request.generation, std::move(hold));
+  granted.erase(request.generation);
+  std::erase(batch, attempt_id);
+  Do(RevokeKv{request.slot, request.generation});
+}
+
+void DecodeCore::State::Erase(uint64_t attempt_id) {
+  deadlines.erase({requests.at(attempt_id).deadline_us, attempt_id});
+  requests.erase(attempt_id);
+}
+
+void DecodeCore::State::On(const KvDrained& event) {
+  const auto found = holds.find(event.generation);
+  BATON_CHECK(found != holds.end() && found->second.slot == event.slot && !found->second.drained)
+      << "generation " << event.generation << " of slot " << event.slot << " was not revoked";
+  found->second.drained = true;
+  ReleaseIfUnused(event.generation);
+}
+
+void DecodeCore::State::ReleaseIfUnused(uint64_t generation) {
+  const auto found = holds.find(generation);
+  const Hold& hold = found->second;
+  if (!hold.drained || hold.in_step) return;
+  pool.EndQuarantine(hold.pages);
+  free_slots.push_back(hold.slot);
+  holds.erase(found);
+}
+
+}  // namespace baton::decode

@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/planted_bug.h"
+#include "common/base/status.h"
+#include "services/decode/core/decode_state.h"
+
+namespace baton::decode {
+
+void DecodeCore::State::On(const ReserveRequested& event) {
+  if (requests.contains(event.attempt_id)) {
+    Refuse(event.attempt_id, absl::AlreadyExistsError(
+                                 absl::StrCat("attempt ", event.attempt_id, " is held already")));
+    return;
+  }
+  const auto aborted = std::find(early_aborts.begin(), early_aborts.end(), event.attempt_id);
+  if (aborted != early_aborts.end()) {
+    early_aborts.erase(aborted);
+    Refuse(event.attempt_id, absl::CancelledError("aborted before it was reserved"));
+    return;
+  }
+  if (absl::Status status = CheckReserve(event); !status.ok()) {
+    Refuse(event.attempt_id, std::move(status));
+    return;
+  }
+  Request request;
+  request.prompt_tokens = event.prompt_tokens;
+  request.token_limit =
+      std::min(event.stop.max_tokens, limits.max_context_tokens - event.prompt_tokens);
+  request.stop = event.stop;
+  request.writers = event.writers;
+  request.deadline_us = PlantedBug(Bug::kDecodeIgnoresDeadline) ? kNeverUs : event.deadline_us;
+  if (PagesFor(request) > limits.page_count) {
+    Refuse(event.attempt_id,
+           absl::ResourceExhaustedError(absl::StrCat(
+               event.prompt_tokens, " prompt tokens and ", request.token_limit, " new ones take ",
+               PagesFor(request), " pages, the pool has ", limits.page_count)));
+    return;
+  }
+  const bool waits = !queue.empty() || free_slots.empty() || pool.free_pages() < PagesFor(request);
+  if (waits && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
+    Refuse(event.attempt_id, absl::ResourceExhaustedError(
+                                 absl::StrCat("the queue is full (", queue.size(), " requests)")));
+    return;
+  }
+  if (request.deadline_us != kNeverUs) deadlines.emplace(request.deadline_us, event.attempt_id);
+  requests.emplace(event.attempt_id, std::move(request));
+  queue.push_back(event.attempt_id);
+}
+
+absl::Status DecodeCore::State::CheckReserve(const ReserveRequested& event) const {
+  if (event.attempt_id == 0) return InvalidField("attempt_id", "must not be 0");
+  if (event.prompt_tokens < 1) return InvalidField("prompt_token_ids", "must not be empty");
+  if (event.prompt_tokens >= limits.max_context_tokens) {
+    return InvalidField("prompt_token_ids",
+                        absl::StrCat(event.prompt_tokens, " tokens leave no room for a new one in ",
+                                     "a context of ", limits.max_context_tokens));
+  }
+  if (event.stop.max_tokens < 1) {
+    return InvalidField("sampling.max_tokens",
+                        absl::StrCat(event.stop.max_tokens, " is not positive"));
+  }
+  if (event.deadline_us <= now_us) {
+    return absl::DeadlineExceededError("the deadline had passed on arrival");
+  }
+  return CheckWriters(event.writers);
+}
+
+absl::Status DecodeCore::State::CheckWriters(const std::vector<KvWriter>& writers) const {
+  std::vector<LayerRange> ranges;
+  for (const KvWriter& writer : writers) {
+    if (writer.instance.id.empty() || writer.instance.incarnation == 0) {
+      return InvalidField("writers", "an instance without a name or incarnation");
+    }
+    ranges.push_back(writer.layers);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  int covered = 0;
+  for (const LayerRange& range : ranges) {
+    if (range.begin != covered || range.end <= range.begin) {
+      return InvalidField(
+          "writers", absl::StrCat("layers [", range.begin, ", ", range.end, ") follow those up to ",
+                                  covered, ": every layer needs exactly one writer"));
+    }
+    covered = range.end;
+  }
+  if (covered != limits.layout.layers) {
+    return InvalidField("writers",
+                        absl::StrCat("cover ", covered, " of ", limits.layout.layers, " layers"));
+  }
+  return absl::OkStatus();
+}
+
+// First come, first served: a small request doesn't overtake a large one that waits for pages, or
+// a stream of small ones would starve it.
+void DecodeCore::State::AdmitWaiting() {
+  while (!queue.empty() && !free_slots.empty()) {
+    const uint64_t attempt_id = queue.front();
+    Request& request = requests.at(attempt_id);
+    auto pages = pool.Allocate(PagesFor(request));
+    if (!pages.has_value()) return;
+    queue.pop_front();
+    request.phase = Phase::kReserved;
+    request.pages = *std::move(pages);
+    request.slot = free_slots.front();
+    free_slots.pop_front();
+    request.generation = ++last_generation;
+    granted.emplace(request.generation, attempt_id);
+
+    const int prompt_pages = limits.layout.PagesFor(request.prompt_tokens);
+    KvGrant grant;
+    grant.slot = request.slot;
+    grant.generation = request.generation;
+    grant.pages.assign(request.pages.begin(), request.pages.begin() + prompt_pages);
+    grant.writers = request.writers;
+    grant.deadline_us = request.deadline_us;
+    Do(GrantKv{std::move(grant)});
+    Do(ReplyReserve{attempt_id, Ticket{limits.self, request.slot, request.generation,
+                                       request.prompt_tokens, prompt_pages}});
+  }
+}
+
+Request* DecodeCore::State::GrantedRequest(uint32_t slot, uint64_t generation,
+                                           uint64_t& attempt_id) {
+  const auto found = granted.find(generation);
+  if (found == granted.end()) return nullptr;
+  attempt_id = found->second;
+  Request& request = requests.at(attempt_id);
+  BATON_CHECK(request.slot == slot)
+      << "generation " << generation << " is of slot " << request.slot << ", not " << slot;
+  return &request;
+}
+
+void DecodeCore::State::On(const KvCommitted& event) {
+  uint64_t attempt_id = 0;
+  Request* request = GrantedRequest(event.slot, event.generation, attempt_id);
+  if (request == nullptr || request->phase != Phase::kReserved) return;
+  const int32_t token = event.first_token.token;
+  if (token < 0 || token >= limits.vocab_size) {
+    EndWith(attempt_id, WithLeg(absl::InternalError(absl::StrCat("first token ", token,
+                                                                 " is outside the vocabulary of ",
+                                                                 limits.vocab_size)),
+                                "prefill", request->writers.back().instance.id));
+    return;
+  }
+  request->phase = Phase::kCommitted;
+  batch.push_back(attempt_id);
+  Take(attempt_id, event.first_token);
+}
+
+void DecodeCore::State::On(const KvFailed& event) {
+  uint64_t attempt_id = 0;
+  if (GrantedRequest(event.slot, event.generation, attempt_id) == nullptr) return;
+  EndWith(attempt_id, event.status);
+}
+
+}  // namespace baton::decode
