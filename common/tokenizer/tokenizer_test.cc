@@ -1,0 +1,360 @@
+#include "common/tokenizer/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/tokenizer/test_tokenizer.h"
+
+namespace baton {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Ids = std::vector<int32_t>;
+
+Ids Encode(const Tokenizer& tokenizer, std::string_view text, bool parse_special = true) {
+  const auto ids = tokenizer.Encode(text, /*add_special_tokens=*/false, parse_special);
+  EXPECT_TRUE(ids.ok()) << ids.status();
+  return ids.value_or(Ids());
+}
+
+TEST(TokenizerTest, MergesWithinWords) {
+  const auto tokenizer = MakeTestTokenizer();
+  const int32_t hello = *tokenizer->TokenId("hello");
+  EXPECT_THAT(Encode(*tokenizer, "hello"), ElementsAre(hello));
+  EXPECT_THAT(Encode(*tokenizer, "hello hell"),
+              ElementsAre(hello, ' ', *tokenizer->TokenId("hell")));
+  EXPECT_THAT(Encode(*tokenizer, ""), IsEmpty());
+}
+
+TEST(TokenizerTest, SpecialTokensInsideText) {
+  const auto tokenizer = MakeTestTokenizer();
+  const int32_t end = *tokenizer->TokenId("<|im_end|>");
+  const int32_t think = *tokenizer->TokenId("<think>");
+  EXPECT_THAT(Encode(*tokenizer, "a<|im_end|><|im_end|>b"), ElementsAre('a', end, end, 'b'));
+  EXPECT_THAT(Encode(*tokenizer, "<|im_<|im_end|>"), ElementsAre('<', '|', 'i', 'm', '_', end));
+  const Ids literal = Encode(*tokenizer, "<|im_end|><think>", /*parse_special=*/false);
+  EXPECT_EQ(literal.size(), 11);  // The text of one, the other as one token.
+  EXPECT_EQ(literal.back(), think);
+  for (const int32_t id : literal) EXPECT_FALSE(tokenizer->IsSpecial(id));
+  EXPECT_TRUE(tokenizer->IsSpecial(end));
+}
+
+TEST(TokenizerTest, AddsWhatThePostProcessorSays) {
+  json definition = TestTokenizerJson();
+  const int32_t begin = MakeTestTokenizer()->TokenId("<|begin_of_text|>").value();
+  definition["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<|begin_of_text|>"}, {"type_id", 0}}}},
+        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"pair", json::array()},
+      {"special_tokens", {{"<|begin_of_text|>", {{"id", "<|begin_of_text|>"}, {"ids", {begin}}}}}}};
+  const auto tokenizer = MakeTestTokenizer(definition);
+  EXPECT_THAT(tokenizer->Encode("a", true, true).value(), ElementsAre(begin, 'a'));
+  EXPECT_THAT(tokenizer->Encode("a", false, true).value(), ElementsAre('a'));
+}
+
+TEST(TokenizerTest, RefusesTextThatIsNotUtf8) {
+  const auto status = MakeTestTokenizer()->Encode("abc\xE4\xB8", false, true).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("at byte 3"));
+  const std::string long_text(Tokenizer::kMaxTextBytes + 1, 'a');
+  EXPECT_EQ(MakeTestTokenizer()->Encode(long_text, false, true).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(TokenizerTest, DecodeSkipsSpecialTokensOnRequest) {
+  const auto tokenizer = MakeTestTokenizer();
+  const Ids ids = Encode(*tokenizer, "<|im_start|>hello<|im_end|>");
+  EXPECT_EQ(tokenizer->Decode(ids, true).value(), "hello");
+  EXPECT_EQ(tokenizer->Decode(ids, false).value(), "<|im_start|>hello<|im_end|>");
+  EXPECT_EQ(tokenizer->Decode({}, false).value(), "");
+}
+
+TEST(TokenizerTest, DecodeRefusesIdsWithoutToken) {
+  const auto tokenizer = MakeTestTokenizer();
+  for (const int32_t id : {-1, tokenizer->vocab_size(), INT32_MAX, INT32_MIN}) {
+    const Ids ids = {'a', id};
+    const auto status = tokenizer->Decode(ids, true).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("at index 1"));
+    EXPECT_FALSE(tokenizer->HasToken(id));
+    EXPECT_FALSE(tokenizer->IsSpecial(id));
+    EXPECT_EQ(tokenizer->TokenBytes(id), "");
+  }
+}
+
+TEST(TokenizerTest, TokensBySpellingAndByBytes) {
+  const auto tokenizer = MakeTestTokenizer();
+  EXPECT_EQ(tokenizer->TokenId("Ġ"), ' ');
+  EXPECT_EQ(tokenizer->TokenId(" "), std::nullopt);
+  EXPECT_EQ(tokenizer->TokenBytes(' '), " ");
+  EXPECT_EQ(tokenizer->TokenBytes(0xFF), "\xFF");
+  EXPECT_EQ(tokenizer->vocab_size(), 260 + 8);
+}
+
+// A run of one character is one word to the pre-tokenizer: the worst case of merging.
+TEST(TokenizerTest, AMebibyteOfOneCharacter) {
+  const auto tokenizer = MakeTestTokenizer();
+  for (const std::string_view run : {"a", "l", " ", "\n", "<", "\u00E9", "\U0001F600"}) {
+    std::string text;
+    while (text.size() < (1 << 20)) text += run;
+    const Ids ids = Encode(*tokenizer, text);
+    EXPECT_EQ(tokenizer->Decode(ids, false).value(), text);
+  }
+}
+
+TEST(TokenizerTest, ManyThreadsShareOne) {
+  const auto tokenizer = MakeTestTokenizer();
+  const std::string text = "hello hell <|im_end|> \u00E9\n  x";
+  const Ids expected = Encode(*tokenizer, text);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) EXPECT_EQ(Encode(*tokenizer, text), expected);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Each row breaks a good tokenizer.json at one place; the message must name the place.
+struct BrokenRow {
+  const char* name;
+  std::function<void(json&)> breaks;
+  absl::StatusCode code;
+  const char* message;
+};
+
+constexpr auto kMalformed = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnsupported = absl::StatusCode::kUnimplemented;
+
+const std::vector<BrokenRow>& BrokenRows() {
+  static const auto* rows = new std::vector<BrokenRow>{
+      {"root", [](json& j) { j = json::array(); }, kMalformed, "top level"},
+      {"unknown key", [](json& j) { j["extra"] = 1; }, kUnsupported, "extra: unknown key"},
+      {"version", [](json& j) { j["version"] = "2.0"; }, kUnsupported, "version: is \"2.0\""},
+      {"truncation",
+       [](json& j) {
+         j["truncation"] = {{"max_length", 8}};
+       },
+       kUnsupported, "truncation"},
+      {"padding",
+       [](json& j) {
+         j["padding"] = {{"pad_id", 0}};
+       },
+       kUnsupported, "padding"},
+      {"no model", [](json& j) { j.erase("model"); }, kMalformed, "model: is missing"},
+      {"model type", [](json& j) { j["model"]["type"] = "Unigram"; }, kUnsupported,
+       "model.type: is \"Unigram\"; supported: BPE"},
+      {"model key", [](json& j) { j["model"]["max_input_chars"] = 100; }, kUnsupported,
+       "model.max_input_chars: unknown key"},
+      {"dropout", [](json& j) { j["model"]["dropout"] = 0.1; }, kUnsupported, "model.dropout"},
+      {"prefix", [](json& j) { j["model"]["continuing_subword_prefix"] = "##"; }, kUnsupported,
+       "model.continuing_subword_prefix"},
+      {"suffix", [](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, kUnsupported,
+       "model.end_of_word_suffix"},
+      {"ignore_merges", [](json& j) { j["model"]["ignore_merges"] = "yes"; }, kMalformed,
+       "model.ignore_merges: is \"yes\"; expected true or false"},
+      {"no vocab", [](json& j) { j["model"].erase("vocab"); }, kMalformed, "model.vocab"},
+      {"vocab array", [](json& j) { j["model"]["vocab"] = {"a"}; }, kMalformed, "model.vocab"},
+      {"missing byte", [](json& j) { j["model"]["vocab"].erase("a"); }, kMalformed, "byte 97"},
+      {"negative id", [](json& j) { j["model"]["vocab"]["a"] = -1; }, kMalformed,
+       "model.vocab.a: is -1; expected an integer"},
+      {"fractional id", [](json& j) { j["model"]["vocab"]["a"] = 1.5; }, kMalformed,
+       "model.vocab.a: is 1.5"},
+      {"huge id", [](json& j) { j["model"]["vocab"]["a"] = uint64_t{1} << 63; }, kMalformed,
+       "model.vocab.a: is 9223372036854775808"},
+      {"duplicate id", [](json& j) { j["model"]["vocab"]["a"] = 'b'; }, kMalformed,
+       "\"a\" and \"b\" both have id 98"},
+      {"no merges", [](json& j) { j["model"].erase("merges"); }, kMalformed, "model.merges"},
+      {"merge of three", [](json& j) { j["model"]["merges"][1] = "h e l"; }, kMalformed,
+       "model.merges[1]"},
+      {"merge of one", [](json& j) { j["model"]["merges"][1] = {"h"}; }, kMalformed,
+       "model.merges[1]"},
+      {"merge of numbers",
+       [](json& j) {
+         j["model"]["merges"][1] = {1, 2};
+       },
+       kMalformed, "model.merges[1]"},
+      {"merge without result", [](json& j) { j["model"]["merges"][1] = "h h"; }, kMalformed,
+       "model.merges[1]: \"hh\" is not in model.vocab"},
+      {"normalizer",
+       [](json& j) {
+         j["normalizer"] = {{"type", "NFKC"}};
+       },
+       kUnsupported, "normalizer.type: is \"NFKC\""},
+      {"nested normalizer",
+       [](json& j) {
+         j["normalizer"] = {{"type", "Sequence"},
+                            {"normalizers", {{{"type", "NFC"}}, {{"type", "Lowercase"}}}}};
+       },
+       kUnsupported, "normalizer.normalizers[1].type"},
+      {"no pre_tokenizer", [](json& j) { j.erase("pre_tokenizer"); }, kUnsupported,
+       "pre_tokenizer.type"},
+      {"pre_tokenizer",
+       [](json& j) {
+         j["pre_tokenizer"] = {{"type", "Metaspace"}};
+       },
+       kUnsupported, "pre_tokenizer.type: is \"Metaspace\""},
+      {"prefix space", [](json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; }, kUnsupported,
+       "pre_tokenizer.add_prefix_space: is true"},
+      {"empty sequence",
+       [](json& j) {
+         j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", json::array()}};
+       },
+       kUnsupported, "pre_tokenizer"},
+      {"post_processor",
+       [](json& j) {
+         j["post_processor"] = {{"type", "BertProcessing"}};
+       },
+       kUnsupported, "post_processor.type"},
+      {"decoder",
+       [](json& j) {
+         j["decoder"] = {{"type", "WordPiece"}};
+       },
+       kUnsupported, "decoder.type"},
+      {"no decoder", [](json& j) { j["decoder"] = nullptr; }, kMalformed, "decoder"},
+      {"added key", [](json& j) { j["added_tokens"][0]["score"] = 1; }, kUnsupported,
+       "added_tokens[0].score: unknown key"},
+      {"added without flag", [](json& j) { j["added_tokens"][2].erase("special"); }, kMalformed,
+       "added_tokens[2].special: is missing"},
+      {"empty added", [](json& j) { j["added_tokens"][1]["content"] = ""; }, kMalformed,
+       "added_tokens[1].content"},
+      {"added takes an id", [](json& j) { j["added_tokens"][1]["id"] = 'a'; }, kMalformed,
+       "added_tokens[1].id: is 97; expected an id of its own; \"a\" has this one"},
+      {"added twice", [](json& j) { j["added_tokens"][1]["content"] = "<|endoftext|>"; },
+       kMalformed, "added_tokens[1].id"},
+  };
+  return *rows;
+}
+
+TEST(TokenizerTest, RefusesBrokenFilesByName) {
+  for (const BrokenRow& row : BrokenRows()) {
+    json definition = TestTokenizerJson();
+    row.breaks(definition);
+    const absl::Status status = Tokenizer::LoadFromJson(definition.dump()).status();
+    EXPECT_EQ(status.code(), row.code) << row.name << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(row.message)) << row.name;
+  }
+}
+
+// Splits and templates have shapes of their own.
+TEST(TokenizerTest, RefusesBrokenSplitsAndTemplatesByName) {
+  const json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", "\\s+"}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  const auto error = [](const char* key, const json& value) {
+    json definition = TestTokenizerJson();
+    definition[key] = value;
+    return std::string(Tokenizer::LoadFromJson(definition.dump()).status().message());
+  };
+  const auto split_error = [&](const char* key, const json& value) {
+    json broken = split;
+    broken[key] = value;
+    const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+    return error("pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {broken, byte_level}}});
+  };
+  EXPECT_EQ(split_error("invert", false), "");
+  EXPECT_THAT(split_error("behavior", "Removed"), HasSubstr("pretokenizers[0].behavior"));
+  EXPECT_THAT(split_error("invert", true), HasSubstr("pretokenizers[0].invert"));
+  EXPECT_THAT(split_error("pattern", {{"String", " "}}), HasSubstr("pretokenizers[0].pattern"));
+  EXPECT_THAT(split_error("pattern", {{"Regex", "\\w+"}}), HasSubstr("\"\\w\" at byte 0"));
+  EXPECT_THAT(split_error("pattern", {{"Regex", "(a"}}), HasSubstr("pre_tokenizer: regular"));
+  EXPECT_THAT(error("pre_tokenizer", split), HasSubstr("pre_tokenizer.type"));
+
+  const json text = {{"Sequence", {{"id", "A"}}}};
+  const json begin = {{"SpecialToken", {{"id", "<s>"}}}};
+  const auto template_error = [&](const json& single, const json& ids) {
+    return error("post_processor", {{"type", "TemplateProcessing"},
+                                    {"single", single},
+                                    {"special_tokens", {{"<s>", {{"ids", ids}}}}}});
+  };
+  EXPECT_EQ(template_error({begin, text}, {0}), "");
+  EXPECT_THAT(template_error({begin}, {0}), HasSubstr("post_processor.single"));
+  EXPECT_THAT(template_error({text, text}, {0}), HasSubstr("post_processor.single[1]"));
+  EXPECT_THAT(template_error({begin, text}, {-5}), HasSubstr("special_tokens.<s>.ids[0]"));
+  EXPECT_THAT(template_error({begin, text}, {99999}), HasSubstr("id 99999, which no token has"));
+}
+
+TEST(TokenizerTest, RefusesWhatIsNotJson) {
+  for (const std::string text : {"", "{", "{\"model\": nul}", "\xFF", "[[[[[[[["}) {
+    EXPECT_EQ(Tokenizer::LoadFromJson(text).status().code(), kMalformed) << text;
+  }
+}
+
+class LoadTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ =
+        testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+  }
+  void Write(const std::string& name, const std::string& content) {
+    std::ofstream(directory_ + "/" + name) << content;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(LoadTest, TakesRolesFromTheFilesBeside) {
+  Write("tokenizer.json", TestTokenizerJson().dump());
+  Write("tokenizer_config.json",
+        R"({"bos_token": {"content": "<|begin_of_text|>", "special": true},
+            "eos_token": "<|eot_id|>", "chat_template": "old"})");
+  Write("generation_config.json", R"({"eos_token_id": [260, 266]})");
+  Write("config.json", R"({"eos_token_id": 262, "bos_token_id": 1, "hidden_size": 64})");
+  Write("chat_template.jinja", "new");
+  const auto tokenizer = Tokenizer::Load(directory_);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->bos_id(), (*tokenizer)->TokenId("<|begin_of_text|>"));
+  EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(260, 266));  // 266 is <|eot_id|>.
+  EXPECT_EQ((*tokenizer)->chat_template(), "new");
+}
+
+TEST_F(LoadTest, ConfigJsonAloneNamesTheEnd) {
+  Write("tokenizer.json", TestTokenizerJson().dump());
+  Write("config.json", R"({"eos_token_id": 260, "bos_token_id": 260})");
+  EXPECT_THAT(Tokenizer::Load(directory_).value()->eos_ids(), ElementsAre(260));
+  EXPECT_EQ(Tokenizer::Load(directory_).value()->bos_id(), 260);
+  Write("tokenizer_config.json", R"({"bos_token": null, "chat_template": [
+      {"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]})");
+  EXPECT_EQ(Tokenizer::Load(directory_).value()->bos_id(), std::nullopt);
+  EXPECT_EQ(Tokenizer::Load(directory_).value()->chat_template(), "yes");
+}
+
+TEST_F(LoadTest, ErrorsNameTheFile) {
+  const auto error = [&] { return std::string(Tokenizer::Load(directory_).status().message()); };
+  EXPECT_EQ(Tokenizer::Load(directory_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(error(), HasSubstr("tokenizer.json: can't be opened"));
+  Write("tokenizer.json", "{");
+  EXPECT_THAT(error(), HasSubstr(directory_ + "/tokenizer.json: not JSON"));
+  Write("tokenizer.json", TestTokenizerJson().dump());
+  Write("tokenizer_config.json", R"({"eos_token": "</s>"})");
+  EXPECT_THAT(error(), HasSubstr("eos_token \"</s>\" is not a token"));
+  Write("tokenizer_config.json", R"({"eos_token": 7})");
+  EXPECT_THAT(error(), HasSubstr("tokenizer_config.json: eos_token: is 7; expected a string"));
+  Write("tokenizer_config.json", "[]");
+  EXPECT_THAT(error(), HasSubstr("tokenizer_config.json: expected an object"));
+  Write("tokenizer_config.json", "{}");
+  Write("generation_config.json", R"({"eos_token_id": [1, "x"]})");
+  EXPECT_THAT(error(), HasSubstr("generation_config.json: eos_token_id[1]: is \"x\""));
+  Write("generation_config.json", "{}");
+  Write("config.json", R"({"bos_token_id": -2})");
+  EXPECT_THAT(error(), HasSubstr("config.json: bos_token_id: is -2"));
+}
+
+}  // namespace
+}  // namespace baton
