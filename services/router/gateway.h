@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/tokenizer/chat_template.h"
 #include "proto/baton/v1/common.pb.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "services/router/core/router_core.h"
@@ -38,10 +39,6 @@ struct SamplingRequest {
   int64_t top_logprobs = 0;
 };
 
-struct ChatMessage {
-  std::string role;  // "system", "user", "assistant", ...: the chat template decides.
-  std::string content;
-};
 struct ChatPrompt {
   std::vector<ChatMessage> messages;  // The generation prompt is added after the last.
 };
@@ -160,6 +157,8 @@ class Gateway {
 
   // Whether requests can be served now: not stopping, and at least one chain and decode are ready.
   virtual Readiness readiness() const = 0;
+  // What /metrics answers (kMetricsContentType of common/telemetry/metrics.h).
+  virtual std::string ScrapeMetrics() const = 0;
   // Forward progress of the loop that owns every request: false means "restart me".
   virtual bool alive() const = 0;
 };
