@@ -18,6 +18,7 @@ TEST(ProcessInputTest, ReadsArgumentsEnvironmentAndFile) {
   const std::string config = absl::StrCat("--config=", path);
   std::vector<std::string> words = {"baton", "router", "--model-path=/m", config};
   std::vector<char*> argv;
+  argv.reserve(words.size());
   for (std::string& word : words) argv.push_back(word.data());
   const auto parsed =
       ParseOptions(Command::kRouter, FromProcess(static_cast<int>(argv.size()), argv.data()));

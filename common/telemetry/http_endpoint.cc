@@ -131,7 +131,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const HttpEndpointCallbacks& callbacks_;
   const std::chrono::milliseconds idle_timeout_;
   size_t* const open_connections_;
-  beast::flat_buffer buffer_{2 * kMaxHeaderBytes};
+  beast::flat_buffer buffer_{size_t{2} * kMaxHeaderBytes};
   std::optional<http::request_parser<http::empty_body>> parser_;
   Response response_;
   std::optional<http::response_serializer<http::string_body>> serializer_;

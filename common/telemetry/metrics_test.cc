@@ -16,7 +16,6 @@ namespace baton {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr MetricRole kRoles[] = {MetricRole::kRouter, MetricRole::kPrefill, MetricRole::kDecode};
 
@@ -137,6 +136,7 @@ TEST(MetricsTest, UpdatesReachTheScrape) {
 TEST(MetricsTest, ThreadsMayUpdateAndScrape) {
   Metrics metrics(Identity(MetricRole::kDecode));
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&metrics] {
       for (int step = 0; step < 1000; ++step) {
