@@ -1,7 +1,5 @@
 #include "common/config/layer_split.h"
 
-#include <limits>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -12,6 +10,8 @@ namespace baton::config {
 namespace {
 
 constexpr char kField[] = "pp_layer_partition";
+// Far above any model; keeps sums from overflowing.
+constexpr int64_t kMaxLayers = 65536;
 
 std::vector<int64_t> EvenShares(int64_t layers, int64_t pp_size) {
   std::vector<int64_t> shares(pp_size, layers / pp_size);
@@ -26,8 +26,7 @@ absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition
   std::vector<int64_t> shares;
   for (const absl::string_view part : absl::StrSplit(partition, ',')) {
     int64_t share = 0;
-    // A bound far above any model keeps sums from overflowing.
-    if (!absl::SimpleAtoi(part, &share) || share < 1 || share > 65536) {
+    if (!absl::SimpleAtoi(part, &share) || share < 1 || share > kMaxLayers) {
       return InvalidField(kField, absl::StrCat("got '", part, "' in '", partition,
                                                "'; expected counts of at least 1, such as 3,3,4"));
     }
@@ -38,6 +37,9 @@ absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition
 
 absl::StatusOr<std::vector<LayerRange>> SplitLayers(int64_t layers, int64_t pp_size,
                                                     const std::string& partition) {
+  if (layers > kMaxLayers) {
+    return InvalidField("layers", absl::StrCat("got ", layers, "; expected at most ", kMaxLayers));
+  }
   if (pp_size < 1 || pp_size > layers) {
     return InvalidField("pp_size", absl::StrCat("got ", pp_size, " stages for ", layers,
                                                 " layers; expected from 1 to the layers"));
@@ -51,13 +53,13 @@ absl::StatusOr<std::vector<LayerRange>> SplitLayers(int64_t layers, int64_t pp_s
                                              " stages; expected pp_size = ", pp_size));
   }
   std::vector<LayerRange> ranges;
-  int64_t first = 0;
+  int64_t end = 0;
   for (const int64_t share : shares) {
-    ranges.push_back({first, share});
-    first += share;
+    ranges.push_back({static_cast<int>(end), static_cast<int>(end + share)});
+    end += share;
   }
-  if (first != layers) {
-    return InvalidField(kField, absl::StrCat("'", partition, "' sums to ", first,
+  if (end != layers) {
+    return InvalidField(kField, absl::StrCat("'", partition, "' sums to ", end,
                                              "; expected the model's ", layers, " layers"));
   }
   return ranges;

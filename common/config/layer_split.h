@@ -7,15 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/kv/types.h"
 
 namespace baton::config {
-
-// Layers [first, first + count).
-struct LayerRange {
-  int64_t first = 0;
-  int64_t count = 0;
-  bool operator==(const LayerRange&) const = default;
-};
 
 // Parses "3,3,4": the layers of each stage, every one at least 1. Errors name pp_layer_partition.
 absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition);

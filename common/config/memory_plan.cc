@@ -55,7 +55,7 @@ Wide LayerElements(const ModelShape& shape) {
 
 Wide ShareElements(const ModelShape& shape, const ProcessShare& share) {
   const Wide vocabulary = Wide{shape.vocab_size} * shape.hidden_size;
-  Wide elements = LayerElements(shape) * share.layers.count;
+  Wide elements = LayerElements(shape) * share.layers.size();
   if (share.embeds) elements += vocabulary;
   if (share.samples) elements += shape.hidden_size;  // final norm
   // Tied embeddings save memory only where both ends are in one process.
@@ -81,15 +81,16 @@ std::vector<ProcessShare> ChainShares(const std::vector<LayerRange>& split) {
   return shares;
 }
 
-ProcessShare DecodeShare(int64_t layers) { return {{0, layers}, true, true}; }
+ProcessShare DecodeShare(int64_t layers) { return {{0, static_cast<int>(layers)}, true, true}; }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelShape& shape, const ProcessShare& share,
                                       int64_t page_size, int64_t kv_cache_tokens) {
   BATON_RETURN_IF_ERROR(CheckBounds(shape, page_size));
   const LayerRange& layers = share.layers;
-  if (layers.first < 0 || layers.count < 1 || layers.count > shape.layers - layers.first) {
-    return InvalidField("layers", absl::StrCat("layers from ", layers.first, ", ", layers.count,
-                                               " of them, lie outside the model's ", shape.layers));
+  if (layers.begin < 0 || layers.begin >= layers.end || layers.end > shape.layers) {
+    return InvalidField("layers",
+                        absl::StrCat("got [", layers.begin, ", ", layers.end,
+                                     "); expected a range within the model's ", shape.layers));
   }
   if (kv_cache_tokens < page_size) {
     return InvalidField(
@@ -99,7 +100,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelShape& shape, const ProcessShar
   MemoryPlan plan;
   BATON_ASSIGN_OR_RETURN(plan.weight_bytes,
                          Narrow("layers", ShareElements(shape, share) * shape.weight_bytes));
-  const Wide token = Wide{2} * layers.count * shape.kv_heads * shape.head_dim * shape.kv_bytes;
+  const Wide token = Wide{2} * layers.size() * shape.kv_heads * shape.head_dim * shape.kv_bytes;
   BATON_ASSIGN_OR_RETURN(plan.kv_bytes_per_token, Narrow("kv_heads", token));
   BATON_ASSIGN_OR_RETURN(plan.kv_bytes_per_page, Narrow("page_size", token * page_size));
   plan.pages = kv_cache_tokens / page_size;

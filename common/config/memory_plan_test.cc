@@ -52,7 +52,7 @@ TEST(MemoryPlanTest, TiedEmbeddingsAreHeldTwiceByAChainOfSeveralStages) {
     return PlanMemory(shape, share, 64, 65536)->weight_bytes;
   };
   EXPECT_EQ(weight_bytes(tied, DecodeShare(32)) + matrix, weight_bytes(Llama8B(), DecodeShare(32)));
-  const ProcessShare last = {{16, 16}, false, true};
+  const ProcessShare last = {{16, 32}, false, true};
   EXPECT_EQ(weight_bytes(tied, last), weight_bytes(Llama8B(), last));
 }
 
@@ -61,7 +61,7 @@ TEST(MemoryPlanTest, FamiliesAddBiasesAndNorms) {
   qwen2.qkv_bias = true;
   ModelShape qwen3 = Llama8B();
   qwen3.qk_norm = true;
-  const ProcessShare one_layer = {{1, 1}, false, false};
+  const ProcessShare one_layer = {{1, 2}, false, false};
   const int64_t plain = PlanMemory(Llama8B(), one_layer, 64, 64)->weight_bytes;
   EXPECT_EQ(PlanMemory(qwen2, one_layer, 64, 64)->weight_bytes - plain, 2 * (32 + 16) * 128);
   EXPECT_EQ(PlanMemory(qwen3, one_layer, 64, 64)->weight_bytes - plain, 2 * 2 * 128);
@@ -99,16 +99,17 @@ TEST(MemoryPlanTest, RefusesWhatIsOutOfRange) {
   };
   const ProcessShare all = DecodeShare(32);
   ModelShape huge = Llama8B();
-  huge.layers = huge.kv_heads = huge.head_dim = int64_t{1} << 24;
+  huge.layers = int64_t{1} << 24;
+  huge.kv_heads = huge.head_dim = int64_t{1} << 24;
   const Row rows[] = {
       {"layers", with(&ModelShape::layers, 0), all, 64, 64},
       {"hidden_size", with(&ModelShape::hidden_size, -1), all, 64, 64},
       {"vocab_size", with(&ModelShape::vocab_size, int64_t{1} << 40), all, 64, 64},
       {"kv_bytes", with(&ModelShape::kv_bytes, 9), all, 64, 64},
       {"page_size", Llama8B(), all, 0, 64},
-      {"layers", Llama8B(), {{30, 3}, false, true}, 64, 64},
+      {"layers", Llama8B(), {{30, 33}, false, true}, 64, 64},
       {"layers", Llama8B(), {{0, 0}, false, true}, 64, 64},
-      {"layers", Llama8B(), {{-1, 2}, false, true}, 64, 64},
+      {"layers", Llama8B(), {{-1, 1}, false, true}, 64, 64},
       {"kv_cache_tokens", Llama8B(), all, 64, 63},
       {"layers", huge, DecodeShare(huge.layers), 64, 64},
   };

@@ -147,4 +147,30 @@ std::string Metrics::Scrape() {
   return prometheus::TextSerializer().Serialize(registry_->registry.Collect());
 }
 
+const char* OutcomeLabel(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return "ok";
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnauthenticated:
+      return "invalid";
+    case absl::StatusCode::kResourceExhausted:
+      return "overloaded";
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kAborted:
+      return "cancelled";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "deadline_exceeded";
+    case absl::StatusCode::kUnavailable:
+      return "unavailable";
+    case absl::StatusCode::kInternal:
+      return "internal";
+    default:
+      return "other";
+  }
+}
+
 }  // namespace baton

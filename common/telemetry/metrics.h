@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "common/telemetry/metrics_table.h"
 
 namespace baton {
@@ -52,6 +53,9 @@ class Metrics {
   struct Registry;  // prometheus-cpp stays behind it.
   std::unique_ptr<Registry> registry_;
 };
+
+// The label `outcome` of a request that ended with `code`.
+const char* OutcomeLabel(absl::StatusCode code);
 
 inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charset=utf-8";
 

@@ -101,9 +101,11 @@ inline constexpr const char* kLegs[] = {"prefill", "decode", "other"};
 inline constexpr const char* kIdleReasons[] = {"bubble", "input", "transfer", "credit", "other"};
 inline constexpr const char* kFailureReasons[] = {"peer_lost", "refused",  "timeout",
                                                   "aborted",   "checksum", "other"};
-inline constexpr const char* kRefusalReasons[] = {"malformed", "unknown_grant", "generation",
-                                                  "range",     "duplicate",     "checksum",
-                                                  "closed",    "other"};
+// KvRefusalName of common/kv/lease_table.h, and headers that could not be read at all.
+inline constexpr const char* kRefusalReasons[] = {
+    "malformed", "unknown_slot", "stale_generation", "wrong_incarnation", "not_a_writer",
+    "bad_range", "bad_length",   "duplicate",        "consumed",          "bad_commit",
+    "other"};
 inline constexpr const char* kWorkerRoles[] = {"prefill", "decode", "other"};
 inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", "other"};
 inline constexpr const char* kVersions[] = {kBatonVersion};

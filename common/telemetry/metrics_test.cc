@@ -133,6 +133,15 @@ TEST(MetricsTest, UpdatesReachTheScrape) {
   EXPECT_GE(ValueOf(scrape, {"baton_process_uptime_seconds{"}), 0);
 }
 
+TEST(MetricsTest, EveryOutcomeIsInTheTable) {
+  const MetricLabel& outcome = InfoOf(Metric::kRequestsTotal).labels[1];
+  for (int code = 0; code <= static_cast<int>(absl::StatusCode::kUnauthenticated); ++code) {
+    EXPECT_THAT(
+        outcome.values,
+        testing::Contains(testing::StrEq(OutcomeLabel(static_cast<absl::StatusCode>(code)))));
+  }
+}
+
 TEST(MetricsTest, ThreadsMayUpdateAndScrape) {
   Metrics metrics(Identity(MetricRole::kDecode));
   std::vector<std::thread> threads;
