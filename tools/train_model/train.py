@@ -29,10 +29,12 @@ def arguments():
     ap.add_argument("--lr", type=float, default=6e-3)
     ap.add_argument("--dropout", type=float, default=0.1)
     ap.add_argument("--chat-share", type=float, default=0.1)
-    ap.add_argument("--short-steps", type=int, default=2300)
+    ap.add_argument("--short-steps", type=int, default=1460)
+    ap.add_argument("--decay-from", type=int, default=990, help="the first step of the decay")
     ap.add_argument("--short-context", type=int, default=512)
     ap.add_argument("--short-batch", type=int, default=8)
-    ap.add_argument("--long-steps", type=int, default=150)
+    ap.add_argument("--long-steps", type=int, default=110)
+    ap.add_argument("--long-lr", type=float, default=0.5, help="share of --lr it begins at")
     ap.add_argument("--long-context", type=int, default=4608)
     ap.add_argument("--long-batch", type=int, default=1)
     ap.add_argument("--save-seconds", type=float, default=120)
@@ -71,11 +73,11 @@ class Data:
 
 
 def lr_factor(step, a):
-    """Warm-up, level, then down to 0.3 by the end of the short phase and to 0."""
-    warm = min(1.0, (step + 1) / 50)
+    """Warm-up, level, down to a.long_lr by the end of the short phase, then to 0."""
     if step >= a.short_steps:
-        return 0.3 * (1 - (step - a.short_steps) / a.long_steps) * warm
-    return min(warm, 0.3 + 0.7 * 2 * (1 - step / a.short_steps))
+        return a.long_lr * (1 - (step - a.short_steps) / a.long_steps)
+    left = (a.short_steps - step) / max(1, a.short_steps - a.decay_from)
+    return min(1.0, (step + 1) / 50, a.long_lr + (1 - a.long_lr) * left)
 
 
 @torch.no_grad()
