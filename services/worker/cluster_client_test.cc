@@ -1,0 +1,303 @@
+#include "services/worker/cluster_client.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/rpc/convert.h"
+#include "proto/baton/v1/cluster.grpc.pb.h"
+
+namespace baton::worker {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(30);  // Only a failing test waits that long.
+
+// Counts endpoints; addresses named in `unreachable` can't be connected to.
+class FakeDataPlane : public DataPlane {
+ public:
+  const std::string& address() const override { return address_; }
+  absl::Status Register(MessageKind, MessageHandler*) override { return absl::OkStatus(); }
+  absl::StatusOr<PeerId> Connect(std::string_view address) override {
+    absl::MutexLock lock(&mutex_);
+    if (unreachable_.contains(std::string(address))) return absl::UnavailableError("no route");
+    open_[next_] = std::string(address);
+    return next_++;
+  }
+  void Disconnect(PeerId peer) override {
+    absl::MutexLock lock(&mutex_);
+    open_.erase(peer);
+  }
+  void Send(PeerId, Outgoing message) override { message.on_sent(absl::OkStatus()); }
+  bool Post(std::function<void()>) override { return false; }
+  void SetTimer(int64_t, std::function<void(int64_t)>) override {}
+  void SetPeerErrorHandler(std::function<void(PeerId, const absl::Status&)>) override {}
+  std::string Lanes(PeerId) override { return ""; }
+  const DataPlaneCounters& counters() const override { return counters_; }
+  void Shutdown() override {}
+
+  std::multiset<std::string> Open() {
+    absl::MutexLock lock(&mutex_);
+    std::multiset<std::string> addresses;
+    for (const auto& [peer, address] : open_) addresses.insert(address);
+    return addresses;
+  }
+  void SetUnreachable(std::set<std::string> addresses) {
+    absl::MutexLock lock(&mutex_);
+    unreachable_ = std::move(addresses);
+  }
+
+ private:
+  const std::string address_ = "self";
+  absl::Mutex mutex_;
+  std::map<PeerId, std::string> open_;
+  std::set<std::string> unreachable_;
+  PeerId next_ = 1;
+  DataPlaneCounters counters_;
+};
+
+// A router that says what the test tells it to.
+class FakeRouter final : public v1::Cluster::Service {
+ public:
+  explicit FakeRouter(int port = 0) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeRouter() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
+                        v1::RegisterResponse* response) override {
+    absl::MutexLock lock(&mutex_);
+    if (!refusal_.ok()) return refusal_;
+    ++registrations_;
+    known_ = true;
+    applied_ = 0;
+    response->set_heartbeat_interval_ms(10);
+    return grpc::Status::OK;
+  }
+  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
+                         v1::HeartbeatResponse* response) override {
+    absl::MutexLock lock(&mutex_);
+    if (!known_) return {grpc::StatusCode::NOT_FOUND, "who?"};
+    ++heartbeats_;
+    applied_ = request->view_version();
+    ready_ = request->ready();
+    response->set_view_version(version_);
+    if (applied_ != version_) {
+      for (const auto& worker : view_) *response->add_workers() = worker;
+    }
+    return grpc::Status::OK;
+  }
+
+  int port() const { return port_; }
+  void SetView(uint64_t version, std::vector<v1::WorkerInfo> view) {
+    absl::MutexLock lock(&mutex_);
+    version_ = version;
+    view_ = std::move(view);
+  }
+  void Forget() {
+    absl::MutexLock lock(&mutex_);
+    known_ = false;
+  }
+  void Refuse(grpc::Status status) {
+    absl::MutexLock lock(&mutex_);
+    refusal_ = std::move(status);
+  }
+  bool AwaitApplied(uint64_t version) {
+    return Await([this, version] { return known_ && applied_ == version; });
+  }
+  bool AwaitRegistrations(int count) {
+    return Await([this, count] { return registrations_ >= count && known_; });
+  }
+  bool AwaitHeartbeats(int more) {
+    int target = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      target = heartbeats_ + more;
+    }
+    return Await([this, target] { return heartbeats_ >= target; });
+  }
+  uint64_t applied() {
+    absl::MutexLock lock(&mutex_);
+    return applied_;
+  }
+  bool ready() {
+    absl::MutexLock lock(&mutex_);
+    return ready_;
+  }
+
+ private:
+  template <typename Predicate>
+  bool Await(Predicate predicate) {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&predicate), kPatience);
+  }
+
+  absl::Mutex mutex_;
+  grpc::Status refusal_;
+  int registrations_ = 0;
+  int heartbeats_ = 0;
+  bool known_ = false;
+  bool ready_ = false;
+  uint64_t applied_ = 0;
+  uint64_t version_ = 1;
+  std::vector<v1::WorkerInfo> view_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+v1::WorkerInfo Worker(const std::string& id, uint64_t incarnation, v1::Role role,
+                      const std::string& chain = "") {
+  v1::WorkerInfo info;
+  *info.mutable_instance() = rpc::ToProto(InstanceRef{id, incarnation});
+  info.set_role(role);
+  info.set_data_address(id + "/" + std::to_string(incarnation));
+  info.set_chain_id(chain);
+  *info.mutable_layers() = rpc::ToProto(LayerRange{0, 6});
+  return info;
+}
+
+const v1::WorkerInfo kDecode = Worker("decode-0", 1, v1::ROLE_DECODE);
+const v1::WorkerInfo kStage = Worker("a-0", 2, v1::ROLE_PREFILL, "a");
+using Addresses = std::multiset<std::string>;
+
+class ClusterClientTest : public testing::Test {
+ protected:
+  void Begin(const v1::WorkerInfo& self) {
+    ClusterClientOptions options;
+    options.router_address = "127.0.0.1:" + std::to_string(router_->port());
+    options.self = self;
+    options.heartbeat_interval_ms = 10;
+    options.data_plane = &plane_;
+    options.status = [] { return ClusterClientOptions::Status{.ready = true, .load = {}}; };
+    options.on_view = [this](const std::vector<PeerWorker>& view) {
+      absl::MutexLock lock(&mutex_);
+      views_.push_back(view);
+    };
+    options.on_rejected = [this](const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      rejected_ = status;
+    };
+    client_ = std::make_unique<ClusterClient>(std::move(options));
+    client_->Start();
+  }
+  bool AwaitRejected() {
+    absl::MutexLock lock(&mutex_);
+    const auto predicate = [this] { return !rejected_.ok(); };
+    return mutex_.AwaitWithTimeout(absl::Condition(&predicate), kPatience);
+  }
+
+  FakeDataPlane plane_;
+  std::unique_ptr<FakeRouter> router_ = std::make_unique<FakeRouter>();
+  absl::Mutex mutex_;
+  std::vector<std::vector<PeerWorker>> views_;
+  absl::Status rejected_;
+  std::unique_ptr<ClusterClient> client_;  // Last: its thread uses the rest.
+};
+
+TEST_F(ClusterClientTest, AppliesAViewOnceItsEndpointsStand) {
+  router_->SetView(7, {kDecode, kStage, Worker("a-1", 3, v1::ROLE_PREFILL, "a")});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(7));
+  EXPECT_TRUE(client_->registered());
+  EXPECT_TRUE(router_->ready());
+  EXPECT_EQ(plane_.Open(), (Addresses{"a-0/2", "a-1/3"}));
+  EXPECT_TRUE(client_->Find({"a-0", 2}).has_value());
+  EXPECT_FALSE(client_->Find({"a-0", 3}).has_value()) << "another incarnation";
+  EXPECT_EQ(client_->Endpoints(Role::kPrefill).size(), 2u);
+  absl::MutexLock lock(&mutex_);
+  ASSERT_EQ(views_.size(), 1u);
+  EXPECT_EQ(views_[0].size(), 2u) << "without the worker itself";
+}
+
+TEST_F(ClusterClientTest, StagesConnectToDecodesAndTheirOwnChain) {
+  router_->SetView(2, {kStage, Worker("a-1", 3, v1::ROLE_PREFILL, "a"), kDecode,
+                       Worker("b-0", 4, v1::ROLE_PREFILL, "b")});
+  Begin(kStage);
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  EXPECT_EQ(plane_.Open(), (Addresses{"a-1/3", "decode-0/1"}));
+}
+
+TEST_F(ClusterClientTest, NewIncarnationIsANewEndpoint) {
+  router_->SetView(2, {kDecode, kStage});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  const auto old_peer = client_->Find({"a-0", 2});
+  router_->SetView(3, {kDecode, Worker("a-0", 9, v1::ROLE_PREFILL, "a")});
+  ASSERT_TRUE(router_->AwaitApplied(3));
+  EXPECT_EQ(plane_.Open(), (Addresses{"a-0/9"}));
+  EXPECT_FALSE(client_->Find({"a-0", 2}).has_value());
+  EXPECT_NE(client_->Find({"a-0", 9}), old_peer);
+}
+
+TEST_F(ClusterClientTest, ViewWaitsForAnUnreachablePeer) {
+  plane_.SetUnreachable({"a-0/2"});
+  router_->SetView(2, {kDecode, kStage});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitHeartbeats(5));
+  EXPECT_EQ(router_->applied(), 0u);
+  plane_.SetUnreachable({});
+  EXPECT_TRUE(router_->AwaitApplied(2));
+}
+
+TEST_F(ClusterClientTest, FailedEndpointIsOpenedAnew) {
+  router_->SetView(2, {kDecode, kStage});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  const auto failed = client_->Find({"a-0", 2});
+  client_->OnPeerFailed(*failed);
+  ASSERT_TRUE(router_->AwaitHeartbeats(3));
+  const auto renewed = client_->Find({"a-0", 2});
+  ASSERT_TRUE(renewed.has_value());
+  EXPECT_NE(renewed, failed);
+  EXPECT_EQ(router_->applied(), 2u);
+}
+
+TEST_F(ClusterClientTest, RegistersAgainWhenForgotten) {
+  router_->SetView(2, {kDecode, kStage});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  router_->Forget();
+  ASSERT_TRUE(router_->AwaitRegistrations(2));
+  EXPECT_TRUE(router_->AwaitApplied(2));
+}
+
+TEST_F(ClusterClientTest, SurvivesTheRouter) {
+  router_->SetView(5, {kDecode, kStage});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(5));
+  const auto peer = client_->Find({"a-0", 2});
+  const int port = router_->port();
+  router_.reset();
+  router_ = std::make_unique<FakeRouter>(port);
+  router_->SetView(5, {kDecode, kStage});  // The same version of another life.
+  ASSERT_TRUE(router_->AwaitRegistrations(1));
+  ASSERT_TRUE(router_->AwaitApplied(5));
+  EXPECT_EQ(client_->Find({"a-0", 2}), peer) << "endpoints to peers that live on are kept";
+}
+
+TEST_F(ClusterClientTest, RefusalEndsTheClient) {
+  router_->Refuse({grpc::StatusCode::FAILED_PRECONDITION, "page size 16, the cluster has 64"});
+  Begin(kDecode);
+  ASSERT_TRUE(AwaitRejected());
+  absl::MutexLock lock(&mutex_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(rejected_));
+  EXPECT_EQ(rejected_.message(), "page size 16, the cluster has 64");
+}
+
+TEST_F(ClusterClientTest, StopsWhileTheRouterIsAway) {
+  router_->Refuse({grpc::StatusCode::UNAVAILABLE, "starting"});
+  Begin(kDecode);
+  client_->Stop();
+  client_->Stop();
+  EXPECT_FALSE(client_->registered());
+}
+
+}  // namespace
+}  // namespace baton::worker
