@@ -1,0 +1,33 @@
+// The planted bugs by name; README.md says what each one does.
+#ifndef TESTS_SIM_BUGS_H_
+#define TESTS_SIM_BUGS_H_
+
+#include <string_view>
+
+#include "common/base/planted_bug.h"
+
+namespace baton::sim {
+
+struct NamedBug {
+  Bug bug;
+  std::string_view name;
+};
+
+inline constexpr NamedBug kPlantedBugs[] = {
+    {Bug::kLeaseIgnoresGeneration, "lease-ignores-generation"},
+    {Bug::kLeaseFreesBeforeDrain, "lease-frees-before-drain"},
+    {Bug::kLeaseCommitsWithoutFirstToken, "lease-commits-without-first-token"},
+    {Bug::kLeaseIgnoresChecksum, "lease-ignores-checksum"},
+    {Bug::kDecodeLeaksOnAbort, "decode-leaks-on-abort"},
+    {Bug::kDecodeIgnoresDeadline, "decode-ignores-deadline"},
+    {Bug::kPlannerReusesPagesEarly, "planner-reuses-pages-early"},
+    {Bug::kPlannerForgetsAbort, "planner-forgets-abort"},
+    {Bug::kStageAppliesPlanTwice, "stage-applies-plan-twice"},
+    {Bug::kRouterKeepsOtherLeg, "router-keeps-other-leg"},
+    {Bug::kRouterRetriesAfterFirstToken, "router-retries-after-first-token"},
+    {Bug::kRouterAcceptsDuplicateId, "router-accepts-duplicate-id"},
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_BUGS_H_

@@ -1,0 +1,57 @@
+// The clients of a simulated cluster: what each asked for, what it has heard, and what it may
+// expect. They outlive routers, so a request of a dead router ends here with a broken connection.
+#ifndef TESTS_SIM_CLIENTS_H_
+#define TESTS_SIM_CLIENTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/router/core/router_core.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+struct Client {
+  std::string request_id;
+  uint64_t prompt_id = 0;
+  int prompt_tokens = 0;
+  int max_tokens = 0;
+  int64_t submit_us = 0;
+  int64_t deadline_us = 0;
+  bool must_succeed = false;  // Sent to a healed cluster.
+  // What happened.
+  bool submitted = false;
+  bool cancelled = false;
+  bool finished = false;
+  absl::Status status;
+  std::vector<int32_t> tokens;
+};
+
+class Clients {
+ public:
+  explicit Clients(World& world) : world_(world) {}
+
+  uint64_t Add(Client client);
+  Client& Get(uint64_t id) { return clients_[id]; }
+  const std::vector<Client>& all() const { return clients_; }
+
+  void OnToken(uint64_t id, int32_t token);
+  void OnFinished(uint64_t id, const absl::StatusOr<router::FinishReason>& outcome);
+  void RouterDied();
+  bool AllDone() const;
+
+  // Requests that are running past their deadline break I2; `slack_us` is the bound of the
+  // response.
+  void CheckDeadlines(int64_t slack_us, bool router_up);
+
+ private:
+  World& world_;
+  std::vector<Client> clients_;
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_CLIENTS_H_

@@ -1,0 +1,284 @@
+#include "tests/sim/cluster.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/clients.h"
+#include "tests/sim/decode_process.h"
+#include "tests/sim/prefill_process.h"
+#include "tests/sim/router_process.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000;
+constexpr int64_t kFaultsEndUs = 12 * kSecond;
+constexpr int64_t kProbesUs = 22 * kSecond;  // Leases, rewiring and views have settled by then.
+constexpr int64_t kDeadlineSlackUs = kSecond;
+constexpr uint64_t kEventLimit = 2'000'000;  // A run that needs more is a livelock.
+
+class Cluster {
+ public:
+  Cluster(uint64_t seed, bool trace) : world_(seed, trace), clients_(world_) {
+    DrawTopology();
+    DrawFaults();
+    BuildNodes();
+  }
+
+  RunResult Run();
+
+ private:
+  void DrawTopology();
+  void DrawFaults();
+  void BuildNodes();
+  void ScheduleWorkload();
+  void ScheduleFaults();
+  void ScheduleProbes();
+  void Submit(int64_t at_us, Client client);
+  void Heal();
+  void Examine();
+  void Kill(int node);
+
+  World world_;
+  Clients clients_;
+  Topology topology_;
+  NetworkFaults faults_;
+  int kill_budget_ = 0;
+  int pause_budget_ = 0;
+  int kills_ = 0;
+  int duplicates_ = 0;
+};
+
+void Cluster::DrawTopology() {
+  Random& random = world_.random();
+  topology_.stages = static_cast<int>(random.Between(1, 8));
+  topology_.chains = topology_.stages <= 3 && random.Chance(0.4) ? 2 : 1;
+  topology_.layers = topology_.stages + static_cast<int>(random.Below(5));
+  topology_.page_size = random.Chance(0.5) ? 16 : 64;
+  topology_.chunk_tokens = topology_.page_size * static_cast<int>(random.Between(1, 8));
+  // Pools from roomy to so small that requests queue for pages.
+  const int pool = random.Chance(0.4) ? 40 : 160;
+  topology_.prefill_pages = pool;
+  topology_.decode_pages = pool + static_cast<int>(random.Below(40));
+  topology_.max_running = static_cast<int>(random.Between(2, 12));
+  topology_.plan_window = topology_.stages + static_cast<int>(random.Between(0, 3));
+  topology_.activation_credits = static_cast<int>(random.Between(1, 3));
+  topology_.max_attempts = random.Chance(0.7) ? 2 : 1;
+  topology_.least_load = random.Chance(0.5);
+}
+
+void Cluster::DrawFaults() {
+  Random& random = world_.random();
+  const auto sometimes = [&random](double chance, double most) {
+    return random.Chance(chance) ? random.Uniform() * most : 0.0;
+  };
+  faults_.delay_us_max = random.Chance(0.3) ? 5000 : 500;
+  faults_.spike = sometimes(0.5, 0.05);
+  faults_.control_drop = sometimes(0.4, 0.02);
+  faults_.data_fail = sometimes(0.3, 0.02);
+  faults_.data_slow = sometimes(0.4, 0.1);
+  faults_.data_corrupt = sometimes(0.2, 0.02);
+  kill_budget_ = random.Chance(0.6) ? static_cast<int>(random.Below(4)) : 0;
+  pause_budget_ = random.Chance(0.4) ? static_cast<int>(random.Below(3)) : 0;
+}
+
+void Cluster::BuildNodes() {
+  world_.AddNode("router-0", [this](int node, uint64_t incarnation) {
+    return std::make_unique<RouterProcess>(world_, topology_, clients_, node, incarnation);
+  });
+  for (int i = 0; i < topology_.decodes; ++i) {
+    world_.AddNode(absl::StrCat("decode-", topology_.DecodeNode(i)),
+                   [this](int node, uint64_t incarnation) {
+                     return std::make_unique<DecodeProcess>(world_, topology_, node, incarnation);
+                   });
+  }
+  for (int i = 0; i < topology_.chains * topology_.stages; ++i) {
+    world_.AddNode(absl::StrCat("prefill-", 1 + topology_.decodes + i),
+                   [this](int node, uint64_t incarnation) {
+                     return std::make_unique<PrefillProcess>(world_, topology_, node, incarnation);
+                   });
+  }
+}
+
+void Cluster::Submit(int64_t at_us, Client client) {
+  client.submit_us = at_us;
+  const uint64_t id = clients_.Add(std::move(client));
+  world_.queue().At(at_us, [this, id] {
+    Client& c = clients_.Get(id);
+    if (!world_.alive(Topology::kRouter)) {
+      c.finished = true;
+      c.status = absl::UnavailableError("no router");
+      return;
+    }
+    c.submitted = true;
+    world_.After(Topology::kRouter, 10, "client request", [this, id] {
+      static_cast<RouterProcess*>(world_.process(Topology::kRouter))->Submit(id);
+    });
+  });
+}
+
+void Cluster::ScheduleWorkload() {
+  Random& random = world_.random();
+  const int requests = static_cast<int>(random.Between(4, 24));
+  const int longest = topology_.page_size * topology_.prefill_pages;
+  for (int i = 0; i < requests; ++i) {
+    Client client;
+    client.prompt_id = random.Next();
+    // Mostly short, some that fill much of the pool, now and then one larger than it.
+    client.prompt_tokens =
+        static_cast<int>(random.Chance(0.7)   ? random.Between(1, topology_.page_size * 4)
+                         : random.Chance(0.9) ? random.Between(1, longest * 3 / 4)
+                                              : random.Between(longest, longest + 100));
+    client.max_tokens = static_cast<int>(random.Between(1, 40));
+    const int64_t at_us = random.Between(2 * kSecond, kFaultsEndUs);
+    client.deadline_us = at_us + (random.Chance(0.8) ? random.Between(3, 8) * kSecond
+                                                     : random.Between(1000, 200'000));
+    client.request_id = absl::StrCat("request-", i);
+    if (random.Chance(0.1) && i > 0) {  // Duplicate of a request that may still run.
+      client.request_id = absl::StrCat("request-", i - 1);
+      client.submit_us = 0;
+      ++duplicates_;
+    }
+    const bool cancels = random.Chance(0.2);
+    const int64_t cancel_us = at_us + random.Between(0, 400'000);
+    const uint64_t id = clients_.all().size();
+    Submit(at_us, std::move(client));
+    if (!cancels) continue;
+    world_.queue().At(cancel_us, [this, id] {
+      if (!world_.alive(Topology::kRouter) || clients_.Get(id).finished) return;
+      clients_.Get(id).cancelled = true;
+      world_.After(Topology::kRouter, 10, "client leaves", [this, id] {
+        static_cast<RouterProcess*>(world_.process(Topology::kRouter))->Cancel(id);
+      });
+    });
+  }
+  // The same id twice at the same moment: one of the two must be refused.
+  if (random.Chance(0.5)) {
+    for (int twin = 0; twin < 2; ++twin) {
+      Client client;
+      client.request_id = "twin";
+      client.prompt_id = random.Next();
+      client.prompt_tokens = topology_.page_size * 2;
+      client.max_tokens = 20;
+      client.deadline_us = 9 * kSecond;
+      Submit(5 * kSecond + twin, std::move(client));
+    }
+  }
+}
+
+void Cluster::Kill(int node) {
+  if (!world_.alive(node)) return;
+  ++kills_;
+  world_.Kill(node);
+  if (node == Topology::kRouter) clients_.RouterDied();
+  world_.queue().At(world_.now_us() + world_.random().Between(50'000, 3 * kSecond), [this, node] {
+    if (!world_.alive(node)) world_.Start(node);
+  });
+}
+
+void Cluster::ScheduleFaults() {
+  Random& random = world_.random();
+  for (int i = 0; i < kill_budget_; ++i) {
+    // The router holds every client's connection, so it dies less often than the workers.
+    const int node = random.Chance(0.15)
+                         ? Topology::kRouter
+                         : static_cast<int>(random.Between(1, topology_.NodeCount() - 1));
+    world_.queue().At(random.Between(2 * kSecond, kFaultsEndUs), [this, node] { Kill(node); });
+  }
+  for (int i = 0; i < pause_budget_; ++i) {
+    const int node = static_cast<int>(random.Between(1, topology_.NodeCount() - 1));
+    const int64_t duration_us = random.Between(10'000, 6 * kSecond);
+    world_.queue().At(random.Between(2 * kSecond, kFaultsEndUs), [this, node, duration_us] {
+      if (world_.alive(node) && !world_.paused(node)) world_.Pause(node, duration_us);
+    });
+  }
+  world_.queue().At(kFaultsEndUs, [this] { Heal(); });
+}
+
+void Cluster::Heal() {
+  world_.faults() = NetworkFaults{};
+  for (int node = 0; node < world_.node_count(); ++node) {
+    if (!world_.alive(node)) world_.Start(node);
+  }
+}
+
+void Cluster::ScheduleProbes() {
+  for (int i = 0; i < 3; ++i) {
+    Client client;
+    client.request_id = absl::StrCat("probe-", i);
+    client.prompt_id = world_.random().Next();
+    client.prompt_tokens = topology_.page_size * 3 + 1;
+    client.max_tokens = 10;
+    client.deadline_us = kProbesUs + 10 * kSecond;
+    client.must_succeed = true;
+    Submit(kProbesUs, std::move(client));
+  }
+}
+
+void Cluster::Examine() {
+  for (int node = 0; node < world_.node_count(); ++node) {
+    std::string why_not;
+    if (!world_.process(node)->AtRest(why_not)) {
+      world_.Violate(absl::StrCat("I5: ", world_.name(node), " is not at rest: ", why_not));
+    }
+  }
+  int twins_answered = 0;
+  for (const Client& client : clients_.all()) {
+    if (client.request_id == "twin" && client.finished && client.status.ok()) ++twins_answered;
+  }
+  if (twins_answered > 1) world_.Violate("two requests ran at once under one id");
+}
+
+RunResult Cluster::Run() {
+  for (int node = 0; node < world_.node_count(); ++node) world_.Start(node);
+  world_.faults() = faults_;
+  ScheduleWorkload();
+  ScheduleFaults();
+  ScheduleProbes();
+  const int64_t end_us = kProbesUs + 14 * kSecond;
+  int64_t next_check_us = 0;
+  while (world_.violation().empty() && world_.now_us() < end_us && world_.queue().Step()) {
+    if (world_.queue().executed() > kEventLimit) world_.Violate("livelock: too many events");
+    if (world_.now_us() < next_check_us) continue;
+    next_check_us = world_.now_us() + 100'000;
+    clients_.CheckDeadlines(kDeadlineSlackUs, world_.alive(Topology::kRouter));
+  }
+  if (world_.violation().empty()) {
+    if (!clients_.AllDone()) world_.Violate("a client never heard an end");
+    Examine();
+  }
+  RunResult result;
+  result.hash = world_.queue().hash();
+  result.events = world_.queue().executed();
+  result.requests = static_cast<int>(clients_.all().size());
+  for (const Client& client : clients_.all()) {
+    result.succeeded += client.finished && client.status.ok() && !client.cancelled ? 1 : 0;
+  }
+  result.kills = kills_;
+  result.violation = world_.violation();
+  result.summary = absl::StrCat(
+      "P=", topology_.stages, " chains=", topology_.chains, " layers=", topology_.layers,
+      " page=", topology_.page_size, " chunk=", topology_.chunk_tokens,
+      " pages=", topology_.prefill_pages, "/", topology_.decode_pages, " kills=", kills_,
+      " pauses=", pause_budget_, " drop=", faults_.control_drop, " fail=", faults_.data_fail,
+      " slow=", faults_.data_slow, " corrupt=", faults_.data_corrupt);
+  result.trace = world_.trace();
+  return result;
+}
+
+}  // namespace
+
+RunResult RunSeed(uint64_t seed, Bug bug, bool trace) {
+  planted_bug = bug;
+  Cluster cluster(seed, trace);
+  RunResult result = cluster.Run();
+  result.seed = seed;
+  planted_bug = Bug::kNone;
+  return result;
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,543 @@
+#include "tests/sim/prefill_process.h"
+
+#include <algorithm>
+#include <climits>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "tests/sim/content.h"
+#include "tests/sim/decode_process.h"
+#include "tests/sim/router_process.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr int64_t kKvHeartbeatUs = 500'000;
+constexpr int64_t kRewireUs = 200'000;
+
+prefill::PlannerLimits PlannerLimitsOf(const Topology& topology) {
+  prefill::PlannerLimits limits;
+  limits.page_size = topology.page_size;
+  limits.chunk_tokens = topology.chunk_tokens;
+  limits.plan_window = topology.plan_window;
+  limits.max_open_requests = 6;
+  limits.max_queued_requests = topology.max_queued;
+  limits.max_context_tokens = 4096;
+  return limits;
+}
+
+prefill::StageOptions StageOptionsOf(const Topology& topology, int stage) {
+  prefill::StageOptions options;
+  options.stage = stage;
+  options.stages = topology.stages;
+  options.page_size = topology.page_size;
+  options.activation_credits = topology.activation_credits;
+  return options;
+}
+
+// One number for the content of a stage's layers of a page.
+uint64_t BandContent(uint64_t prompt_id, int page, int tokens, LayerRange layers) {
+  uint64_t sum = 0;
+  for (int layer = layers.begin; layer < layers.end; ++layer) {
+    sum = Mix64(sum ^ KvContent(prompt_id, page, tokens, layer));
+  }
+  return sum;
+}
+
+}  // namespace
+
+PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
+                               uint64_t incarnation)
+    : world_(world),
+      topology_(topology),
+      node_(node),
+      self_{world.name(node), incarnation},
+      chain_((node - 1 - topology.decodes) / topology.stages),
+      stage_index_((node - 1 - topology.decodes) % topology.stages),
+      layers_(topology.StageLayers(stage_index_)),
+      stage_(StageOptionsOf(topology, stage_index_)),
+      pages_(static_cast<size_t>(topology.prefill_pages), 0) {
+  if (first()) planner_.emplace(PlannerLimitsOf(topology));
+  next_epoch_ = incarnation;
+  router::WorkerInfo info = RouterProcess::Describe(topology, self_, router::Role::kPrefill);
+  info.layers = layers_;
+  info.chain_id = absl::StrCat("chain-", chain_);
+  info.pp_rank = stage_index_;
+  info.pp_size = topology.stages;
+  membership_ = std::make_unique<WorkerMembership>(
+      world, node, std::move(info),
+      [this] {
+        router::WorkerLoad load;
+        if (first()) {
+          const prefill::PlannerLoad planner = planner_->load();
+          load.running_requests = planner.open;
+          load.queued_requests = planner.queued;
+          load.queued_tokens = planner.queued_tokens;
+          load.free_pages = planner.free_pages;
+        }
+        return WorkerMembership::Status{first() ? up_ : true, load};
+      },
+      [this] { OnView(); });
+  membership_->Start();
+  HeartbeatDecodes();
+}
+
+void PrefillProcess::HeartbeatDecodes() {
+  for (const auto& [id, worker] : membership_->view()) {
+    if (worker.role != router::Role::kDecode) continue;
+    world_.SendData<DecodeProcess>(
+        node_, NodeOf(id), worker.instance.incarnation, "kv heartbeat", [] {},
+        [self = self_](DecodeProcess& decode, bool) { decode.ReceiveHeartbeat(self); },
+        [](const absl::Status&) {});
+  }
+  world_.After(node_, kKvHeartbeatUs, "kv heartbeat timer", [this] { HeartbeatDecodes(); });
+  Wire();
+}
+
+// ---- Wiring ----
+
+void PrefillProcess::OnView() {
+  if (!first()) return;
+  if (epoch_ != 0) {
+    for (const InstanceRef& member : members_) {
+      if (membership_->FindPeer(member) >= 0) continue;
+      Unwire(WithLeg(absl::UnavailableError(absl::StrCat("stage ", member.id, " left the chain")),
+                     "prefill", member.id));
+      break;
+    }
+  }
+  Wire();
+}
+
+void PrefillProcess::Wire() {
+  if (!first() || epoch_ != 0 || world_.now_us() < retry_wire_us_ || !stage_.Quiet()) return;
+  std::vector<InstanceRef> members;
+  for (int stage = 0; stage < topology_.stages; ++stage) {
+    const auto it = membership_->view().find(world_.name(topology_.StageNode(chain_, stage)));
+    if (it == membership_->view().end()) return;
+    members.push_back(it->second.instance);
+  }
+  if (members[0] != self_) return;  // The view is older than this life.
+  members_ = members;
+  epoch_ = next_epoch_++;
+  ready_.clear();
+  links_.clear();
+  for (int stage = 1; stage < topology_.stages; ++stage) {
+    const int node = topology_.StageNode(chain_, stage);
+    const uint64_t call = world_.OpenCall(node_, node);
+    if (call == 0) {
+      Unwire(
+          WithLeg(absl::UnavailableError("a stage does not answer"), "prefill", world_.name(node)));
+      return;
+    }
+    links_[stage] = call;
+    world_.SendOnCall<PrefillProcess>(call, node_, "hello",
+                                      [call, epoch = epoch_, members](PrefillProcess& peer) {
+                                        peer.Hello(call, epoch, members);
+                                      });
+  }
+  HandleStage(prefill::EpochBegan{epoch_});
+  MaybeUp();
+}
+
+void PrefillProcess::MaybeUp() {
+  if (epoch_ == 0 || up_ || static_cast<int>(ready_.size()) != topology_.stages - 1) return;
+  up_ = true;
+  HandlePlanner(prefill::ChainUp{epoch_, topology_.stages, topology_.prefill_pages});
+}
+
+void PrefillProcess::Unwire(const absl::Status& reason) {
+  const std::map<int, uint64_t> links = std::exchange(links_, {});
+  for (const auto& [stage, call] : links) world_.BreakCall(call);
+  epoch_ = 0;
+  if (std::exchange(up_, false)) HandlePlanner(prefill::ChainDown{reason});
+  HandleStage(prefill::EpochEnded{});
+  outputs_.clear();
+  inputs_.clear();
+  retry_wire_us_ = world_.now_us() + kRewireUs;
+  world_.After(node_, kRewireUs + 50'000, "rewire timer", [this] { Wire(); });
+}
+
+void PrefillProcess::Hello(uint64_t call, uint64_t epoch, const std::vector<InstanceRef>& stages) {
+  if (stages[stage_index_] != self_) {
+    world_.BreakCall(call);
+    return;
+  }
+  if (link_ != 0) world_.BreakCall(std::exchange(link_, 0));
+  if (stage_open_) HandleStage(prefill::EpochEnded{});
+  stage_open_ = false;
+  link_ = call;
+  members_ = stages;
+  epoch_ = 0;
+  pending_epoch_ = epoch;
+  MaybeBegin();
+}
+
+void PrefillProcess::MaybeBegin() {
+  if (!pending_epoch_.has_value() || !stage_.Quiet()) return;
+  epoch_ = *std::exchange(pending_epoch_, std::nullopt);
+  inputs_.clear();
+  outputs_.clear();
+  stage_open_ = true;
+  HandleStage(prefill::EpochBegan{epoch_});
+  world_.SendOnCall<PrefillProcess>(
+      link_, node_, "link ready",
+      [call = link_, stage = stage_index_, epoch = epoch_](PrefillProcess& peer) {
+        peer.LinkReady(call, stage, epoch);
+      });
+}
+
+void PrefillProcess::LinkReady(uint64_t call, int stage, uint64_t epoch) {
+  if (epoch != epoch_ || links_[stage] != call) return;
+  ready_[stage] = true;
+  MaybeUp();
+}
+
+void PrefillProcess::CallBroken(uint64_t call) {
+  membership_->CallBroken(call);
+  for (const auto& [stage, link] : links_) {
+    if (link != call) continue;
+    const std::string& name = world_.name(topology_.StageNode(chain_, stage));
+    Unwire(WithLeg(absl::UnavailableError(absl::StrCat("lost stage ", name)), "prefill", name));
+    return;
+  }
+  if (call == link_) {
+    link_ = 0;
+    epoch_ = 0;
+    pending_epoch_.reset();
+    if (std::exchange(stage_open_, false)) HandleStage(prefill::EpochEnded{});
+    return;
+  }
+  for (const auto& [attempt, prompt] : prompts_) {
+    if (prompt.start_call != call || !first()) continue;
+    Abort(attempt);
+    return;
+  }
+}
+
+// ---- Requests ----
+
+void PrefillProcess::Start(uint64_t call, const SimStart& request) {
+  Prompt& prompt = prompts_[request.attempt_id];
+  prompt.prompt_id = request.prompt_id;
+  prompt.tokens = request.prompt_tokens;
+  prompt.start_call = call;
+  prefill::StartRequested event;
+  event.attempt_id = request.attempt_id;
+  event.prompt_tokens = request.prompt_tokens;
+  event.ticket = request.ticket;
+  event.deadline_us = world_.now_us() + request.timeout_us;
+  HandlePlanner(event);
+}
+
+void PrefillProcess::Abort(uint64_t attempt_id) {
+  HandlePlanner(prefill::AbortRequested{attempt_id, absl::CancelledError("the router aborted it")});
+}
+
+void PrefillProcess::HandlePlanner(const prefill::PlannerEvent& event) {
+  std::vector<prefill::PlannerAction> actions;
+  planner_->Handle(event, world_.now_us(), actions);
+  for (const auto& action : actions) Execute(action);
+  ScheduleTick();
+}
+
+void PrefillProcess::ScheduleTick() {
+  if (planner_->NextDeadlineUs() == kNeverUs) return;
+  const int64_t due_us = std::max(planner_->NextDeadlineUs(), world_.now_us());
+  if (due_us >= tick_us_) return;
+  tick_us_ = due_us;
+  world_.After(node_, due_us - world_.now_us(), "planner tick", [this, due_us] {
+    if (tick_us_ == due_us) tick_us_ = kNeverUs;
+    HandlePlanner(prefill::Tick{});
+  });
+}
+
+void PrefillProcess::Execute(const prefill::PlannerAction& action) {
+  if (const auto* issue = std::get_if<prefill::IssuePlan>(&action)) {
+    Issue(issue->plan);
+    return;
+  }
+  const auto& finish = std::get<prefill::FinishRequest>(action);
+  const uint64_t call = prompts_[finish.attempt_id].start_call;
+  world_.SendOnCall<RouterProcess>(call, node_, "prefill end",
+                                   [call, finish](RouterProcess& router) {
+                                     router.PrefillEnd(call, finish.attempt_id, finish.status);
+                                   });
+}
+
+void PrefillProcess::Issue(const prefill::Plan& plan) {
+  world_.Trace(node_, absl::StrCat("plan ", plan.number, ": ", plan.items.size(), " items, ",
+                                   plan.TokenCount(), " tokens, ", plan.aborts.size(), " aborts"));
+  for (const auto& [stage, call] : links_) {
+    world_.SendOnCall<PrefillProcess>(
+        call, node_, "plan",
+        [call = call, plan](PrefillProcess& peer) { peer.ReceivePlan(call, plan); });
+  }
+  HandleStage(prefill::PlanArrived{plan});
+}
+
+void PrefillProcess::ReceivePlan(uint64_t call, const prefill::Plan& plan) {
+  if (call == link_ && stage_open_) HandleStage(prefill::PlanArrived{plan});
+}
+
+void PrefillProcess::PlanDone(int stage, uint64_t epoch, const prefill::PlanDone& done) {
+  HandlePlanner(prefill::StagePlanDone{stage, epoch, done});
+}
+
+void PrefillProcess::RequestClosed(int stage, uint64_t epoch,
+                                   const prefill::RequestClosed& closed) {
+  HandlePlanner(prefill::StageRequestClosed{stage, epoch, closed});
+}
+
+// ---- The stage ----
+
+void PrefillProcess::HandleStage(const prefill::StageEvent& event) {
+  std::vector<prefill::StageAction> actions;
+  stage_.Handle(event, world_.now_us(), actions);
+  for (const auto& action : actions) Execute(action);
+  if (!first()) MaybeBegin();
+}
+
+void PrefillProcess::Execute(const prefill::StageAction& action) {
+  std::visit(
+      [this](const auto& act) {
+        using T = std::decay_t<decltype(act)>;
+        if constexpr (std::is_same_v<T, prefill::RunCompute>) {
+          Compute(act);
+        } else if constexpr (std::is_same_v<T, prefill::SendActivations>) {
+          SendActivations(act);
+        } else if constexpr (std::is_same_v<T, prefill::ReturnCredit>) {
+          const int previous = topology_.StageNode(chain_, stage_index_ - 1);
+          world_.SendData<PrefillProcess>(
+              node_, previous, members_[stage_index_ - 1].incarnation, "credit", [] {},
+              [act](PrefillProcess& peer, bool) { peer.ReceiveCredit(act.epoch, act.number); },
+              [this, link = link_](const absl::Status& status) {
+                if (!status.ok()) world_.BreakCall(link);  // A lost credit would stall the chain.
+              });
+        } else if constexpr (std::is_same_v<T, prefill::SendKv>) {
+          SendKv(act);
+        } else if constexpr (std::is_same_v<T, prefill::SendCommit>) {
+          SendCommit(act);
+        } else if constexpr (std::is_same_v<T, prefill::ReportPlanDone>) {
+          if (first()) {
+            world_.After(node_, 1, "own plan done",
+                         [this, act] { PlanDone(0, act.epoch, act.done); });
+            return;
+          }
+          world_.SendOnCall<PrefillProcess>(link_, node_, "plan done",
+                                            [stage = stage_index_, act](PrefillProcess& peer) {
+                                              peer.PlanDone(stage, act.epoch, act.done);
+                                            });
+        } else if constexpr (std::is_same_v<T, prefill::ReportRequestClosed>) {
+          Closed(act.closed, act.epoch);
+        } else {
+          world_.Trace(node_, absl::StrCat("END EPOCH: ", act.status.message()));
+          if (absl::IsInternal(act.status)) {
+            world_.Violate(absl::StrCat(self_.id, " ends its epoch: ", act.status.message()));
+          }
+          if (first()) {
+            world_.After(node_, 1, "unwire", [this, status = act.status, epoch = epoch_] {
+              if (epoch == epoch_ && epoch != 0) Unwire(status);
+            });
+          } else if (link_ != 0) {
+            world_.BreakCall(link_);
+          }
+        }
+      },
+      action);
+}
+
+void PrefillProcess::Closed(const prefill::RequestClosed& closed, uint64_t epoch) {
+  if (first()) {
+    world_.After(node_, 1, "own request closed",
+                 [this, closed, epoch] { RequestClosed(0, epoch, closed); });
+    return;
+  }
+  world_.SendOnCall<PrefillProcess>(link_, node_, "request closed",
+                                    [stage = stage_index_, epoch, closed](PrefillProcess& peer) {
+                                      peer.RequestClosed(stage, epoch, closed);
+                                    });
+}
+
+bool PrefillProcess::ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row) {
+  const Prompt& prompt = prompts_[item.item.attempt_id];
+  if (!first() &&
+      (row.attempt_id != item.item.attempt_id || row.token_begin != item.item.token_begin ||
+       row.token_count != item.item.token_count || row.layers_done != layers_.begin)) {
+    world_.Violate(absl::StrCat(self_.id, " computes on activations of another chunk"));
+    return false;
+  }
+  const int prefix_pages = item.item.token_begin / topology_.page_size;
+  for (int page = 0; page < prefix_pages; ++page) {
+    const uint64_t expected = BandContent(prompt.prompt_id, page, topology_.page_size, layers_);
+    if (pages_[item.pages[page]] == expected) continue;
+    world_.Violate(absl::StrCat(self_.id, ": prefix page ", page, " of attempt ",
+                                item.item.attempt_id, " holds something else"));
+    return false;
+  }
+  const int end = item.item.token_begin + item.item.token_count;
+  const int end_page = (end + topology_.page_size - 1) / topology_.page_size;
+  for (int page = prefix_pages; page < end_page; ++page) {
+    pages_[item.pages[page]] =
+        BandContent(prompt.prompt_id, page, TokensInPage(end, page, topology_.page_size), layers_);
+  }
+  return true;
+}
+
+void PrefillProcess::Compute(const prefill::RunCompute& compute) {
+  SimActivations output;
+  output.number = compute.number;
+  const SimActivations input =
+      first() ? SimActivations{} : inputs_[compute.number % topology_.activation_credits];
+  if (!first() && (input.number != compute.number || input.rows.size() != compute.items.size())) {
+    world_.Violate(absl::StrCat(self_.id, " computes plan ", compute.number,
+                                " on the activations of plan ", input.number));
+    return;
+  }
+  int64_t cost_us = 100;
+  prefill::ComputeFinished done;
+  done.epoch = compute.epoch;
+  done.number = compute.number;
+  for (size_t i = 0; i < compute.items.size(); ++i) {
+    const auto& item = compute.items[i];
+    SimActivations::Row row;
+    if (first()) {
+      const Prompt& prompt = prompts_[item.item.attempt_id];
+      row = {item.item.attempt_id,  prompt.prompt_id,      prompt.tokens,
+             item.item.token_begin, item.item.token_count, 0};
+    } else {
+      row = input.rows[i];
+      prompts_[row.attempt_id].prompt_id = row.prompt_id;
+      prompts_[row.attempt_id].tokens = row.prompt_tokens;
+    }
+    if (!ComputeItem(item, row)) return;
+    row.layers_done = layers_.end;
+    output.rows.push_back(row);
+    // t(L, x) = c + b x + a (2 L x + x x), per layer.
+    const int64_t x = item.item.token_count;
+    cost_us += layers_.size() * (x * 4 + (2 * item.item.token_begin * x + x * x) / 400);
+    if (item.item.final && last()) {
+      SampledToken token;
+      token.token = AnswerToken(row.prompt_id, 0);
+      done.first_tokens.emplace_back(token);
+    }
+  }
+  outputs_[compute.number] = std::move(output);
+  cost_us += world_.random().Between(0, cost_us / 10);
+  if (world_.random().Chance(world_.faults().data_fail / 50)) {
+    done.status = absl::ResourceExhaustedError("the executor failed");
+  }
+  done.compute_us = cost_us;
+  world_.After(node_, cost_us, "computed", [this, done] { HandleStage(done); });
+}
+
+void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
+  const int next = topology_.StageNode(chain_, stage_index_ + 1);
+  auto payload = std::make_shared<SimActivations>();
+  world_.SendData<PrefillProcess>(
+      node_, next, members_[stage_index_ + 1].incarnation, "activations",
+      [this, payload, number = send.number] { *payload = outputs_[number]; },
+      [payload, epoch = send.epoch](PrefillProcess& peer, bool corrupt) {
+        peer.ReceiveActivations(epoch, *payload, corrupt);
+      },
+      [this, send](const absl::Status& status) {
+        outputs_.erase(send.number);
+        HandleStage(prefill::ActivationsSent{send.epoch, send.number, status});
+      });
+}
+
+void PrefillProcess::ReceiveActivations(uint64_t epoch, const SimActivations& activations,
+                                        bool corrupt) {
+  if (epoch != epoch_ || !stage_open_) return;
+  if (corrupt) {  // The checksum differs: nothing sound can follow in this epoch.
+    world_.BreakCall(link_);
+    return;
+  }
+  inputs_[activations.number % topology_.activation_credits] = activations;
+  HandleStage(prefill::ActivationsArrived{epoch, activations.number});
+}
+
+void PrefillProcess::ReceiveCredit(uint64_t epoch, uint64_t number) {
+  if (epoch == epoch_ && epoch != 0) HandleStage(prefill::CreditReturned{epoch, number});
+}
+
+void PrefillProcess::SendKv(const prefill::SendKv& send) {
+  Prompt& prompt = prompts_[send.attempt_id];
+  std::vector<uint64_t> content;
+  std::vector<uint64_t> bands;
+  for (size_t i = 0; i < send.pages.size(); ++i) {
+    const int page = send.first_page + static_cast<int>(i);
+    const int tokens = TokensInPage(prompt.tokens, page, topology_.page_size);
+    bands.push_back(pages_[send.pages[i]]);
+    for (int layer = layers_.begin; layer < layers_.end; ++layer) {
+      content.push_back(KvContent(prompt.prompt_id, page, tokens, layer));
+    }
+  }
+  KvDataHeader header;
+  header.slot = send.ticket.slot;
+  header.generation = send.ticket.generation;
+  header.decode_incarnation = send.ticket.decode.incarnation;
+  header.writer_incarnation = self_.incarnation;
+  header.layers = layers_;
+  header.first_page = send.first_page;
+  header.page_count = static_cast<int>(send.pages.size());
+  header.bytes = topology_.Layout().BandBytes(layers_) * send.pages.size();
+  for (const uint64_t value : content) header.checksum = Mix64(header.checksum ^ value);
+  prompt.checksum_sum += header.checksum;
+  const int64_t start_us = world_.now_us();
+  world_.SendData<DecodeProcess>(
+      node_, NodeOf(send.ticket.decode.id), send.ticket.decode.incarnation, "kv",
+      [this, send, bands] {
+        for (size_t i = 0; i < bands.size(); ++i) {
+          if (pages_[send.pages[i]] != bands[i]) {
+            world_.Violate(absl::StrCat(self_.id, ": page ", send.pages[i],
+                                        " changed while it was being sent"));
+          }
+        }
+      },
+      [header, content](DecodeProcess& decode, bool corrupt) {
+        decode.ReceiveKv(header, content, corrupt);
+      },
+      [this, send, start_us](const absl::Status& status) {
+        HandleStage(prefill::KvSent{send.epoch, send.send_id, status, world_.now_us() - start_us});
+      });
+}
+
+void PrefillProcess::SendCommit(const prefill::SendCommit& send) {
+  KvCommit commit;
+  commit.slot = send.ticket.slot;
+  commit.generation = send.ticket.generation;
+  commit.decode_incarnation = send.ticket.decode.incarnation;
+  commit.writer_incarnation = self_.incarnation;
+  commit.layers = layers_;
+  commit.page_count = send.ticket.prompt_pages;
+  commit.checksum_sum = prompts_[send.attempt_id].checksum_sum;
+  commit.has_first_token = send.first_token.has_value();
+  if (send.first_token.has_value()) commit.first_token = *send.first_token;
+  world_.SendData<DecodeProcess>(
+      node_, NodeOf(send.ticket.decode.id), send.ticket.decode.incarnation, "commit", [] {},
+      [commit](DecodeProcess& decode, bool) { decode.ReceiveCommit(commit); },
+      [this, send](const absl::Status& status) {
+        HandleStage(prefill::KvSent{send.epoch, send.send_id, status, 0});
+      });
+}
+
+absl::Status PrefillProcess::CheckInvariants() const {
+  if (planner_.has_value()) BATON_RETURN_IF_ERROR(planner_->CheckInvariants());
+  return stage_.CheckInvariants();
+}
+
+bool PrefillProcess::AtRest(std::string& why_not) const {
+  if (planner_.has_value() && !planner_->AtRest()) {
+    const prefill::PlannerLoad load = planner_->load();
+    why_not = absl::StrCat("planner: queued ", load.queued, " open ", load.open, " owned pages ",
+                           load.owned_pages, " plans in flight ", load.plans_in_flight);
+    return false;
+  }
+  why_not = "the stage holds a request, a plan or a send";
+  return stage_.AtRest();
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,130 @@
+// A simulated prefill stage: the real Stage, on stage 0 the real ChainPlanner too, and the wiring
+// of the chain, with pages and activations whose content is checked at every use.
+#ifndef TESTS_SIM_PREFILL_PROCESS_H_
+#define TESTS_SIM_PREFILL_PROCESS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/stage.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/worker_membership.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+struct SimStart {
+  uint64_t attempt_id = 0;
+  uint64_t prompt_id = 0;
+  int prompt_tokens = 0;
+  Ticket ticket;
+  int64_t timeout_us = 0;
+};
+
+// What a stage passes on: for every item of a plan whose prompt it is and how many layers ran.
+struct SimActivations {
+  uint64_t number = 0;
+  struct Row {
+    uint64_t attempt_id = 0;
+    uint64_t prompt_id = 0;
+    int prompt_tokens = 0;
+    int token_begin = 0;
+    int token_count = 0;
+    int layers_done = 0;
+  };
+  std::vector<Row> rows;
+};
+
+class PrefillProcess : public Process {
+ public:
+  PrefillProcess(World& world, const Topology& topology, int node, uint64_t incarnation);
+
+  // From the router.
+  void Start(uint64_t call, const SimStart& request);
+  void Abort(uint64_t attempt_id);
+  // From stage 0, on a link.
+  void Hello(uint64_t call, uint64_t epoch, const std::vector<InstanceRef>& stages);
+  void ReceivePlan(uint64_t call, const prefill::Plan& plan);
+  // To stage 0, on a link.
+  void LinkReady(uint64_t call, int stage, uint64_t epoch);
+  void PlanDone(int stage, uint64_t epoch, const prefill::PlanDone& done);
+  void RequestClosed(int stage, uint64_t epoch, const prefill::RequestClosed& closed);
+  // From neighbours, over the data plane.
+  void ReceiveActivations(uint64_t epoch, const SimActivations& activations, bool corrupt);
+  void ReceiveCredit(uint64_t epoch, uint64_t number);
+
+  WorkerMembership& membership() { return *membership_; }
+  void CallBroken(uint64_t call) override;
+  absl::Status CheckInvariants() const override;
+  bool AtRest(std::string& why_not) const override;
+
+ private:
+  bool first() const { return stage_index_ == 0; }
+  bool last() const { return stage_index_ == topology_.stages - 1; }
+
+  // Wiring, stage 0.
+  void OnView();
+  void Wire();
+  void Unwire(const absl::Status& reason);
+  void MaybeUp();
+  // Wiring, later stages.
+  void MaybeBegin();
+
+  void HandlePlanner(const prefill::PlannerEvent& event);
+  void HandleStage(const prefill::StageEvent& event);
+  void Execute(const prefill::PlannerAction& action);
+  void Execute(const prefill::StageAction& action);
+  void Issue(const prefill::Plan& plan);
+  void Compute(const prefill::RunCompute& compute);
+  bool ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row);
+  void SendActivations(const prefill::SendActivations& send);
+  void SendKv(const prefill::SendKv& send);
+  void SendCommit(const prefill::SendCommit& send);
+  void Closed(const prefill::RequestClosed& closed, uint64_t epoch);
+  void ScheduleTick();
+  void HeartbeatDecodes();
+
+  World& world_;
+  const Topology& topology_;
+  const int node_;
+  const InstanceRef self_;
+  const int chain_;
+  const int stage_index_;
+  const LayerRange layers_;
+  std::optional<prefill::ChainPlanner> planner_;
+  prefill::Stage stage_;
+  std::unique_ptr<WorkerMembership> membership_;
+
+  // The epoch: on stage 0 what it opened, on others what it was told.
+  uint64_t epoch_ = 0;
+  uint64_t next_epoch_ = 1;
+  bool up_ = false;  // Stage 0: every link ready.
+  int64_t retry_wire_us_ = 0;
+  std::vector<InstanceRef> members_;  // Stages of the epoch.
+  std::map<int, uint64_t> links_;     // Stage 0: call by stage.
+  std::map<int, bool> ready_;
+  uint64_t link_ = 0;                      // Other stages: the call.
+  std::optional<uint64_t> pending_epoch_;  // Hello accepted, the old epoch's work not over yet.
+  bool stage_open_ = false;
+
+  struct Prompt {
+    uint64_t prompt_id = 0;
+    int tokens = 0;
+    uint64_t start_call = 0;
+    uint64_t checksum_sum = 0;
+  };
+  std::map<uint64_t, Prompt> prompts_;  // By attempt; later stages learn it from activations.
+  std::vector<uint64_t> pages_;         // Content of this stage's layers.
+  std::map<uint64_t, SimActivations> inputs_;   // By buffer: number % credits.
+  std::map<uint64_t, SimActivations> outputs_;  // By plan number.
+  int64_t tick_us_ = kNeverUs;
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_PREFILL_PROCESS_H_

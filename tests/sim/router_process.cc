@@ -1,0 +1,276 @@
+#include "tests/sim/router_process.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "tests/sim/decode_process.h"
+#include "tests/sim/prefill_process.h"
+
+namespace baton::sim {
+namespace {
+
+router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
+  router::RouterLimits limits;
+  limits.attempt_seed = incarnation;
+  limits.max_requests = 64;
+  limits.max_attempts = topology.max_attempts;
+  limits.policy = topology.least_load ? router::Policy::kLeastLoad : router::Policy::kRoundRobin;
+  return limits;
+}
+
+}  // namespace
+
+RouterProcess::RouterProcess(World& world, const Topology& topology, Clients& clients, int node,
+                             uint64_t incarnation)
+    : world_(world),
+      topology_(topology),
+      clients_(clients),
+      node_(node),
+      core_(Limits(topology, incarnation)) {}
+
+router::WorkerInfo RouterProcess::Describe(const Topology& topology, const InstanceRef& self,
+                                           router::Role role) {
+  router::WorkerInfo info;
+  info.instance = self;
+  info.role = role;
+  info.grpc_address = absl::StrCat("127.0.0.1:", 20000 + NodeOf(self.id));
+  info.data_address = self.id;
+  info.fingerprint.config_hash = 1;
+  for (int layer = 0; layer < topology.layers; ++layer) {
+    info.fingerprint.layer_hashes[layer] = 100 + static_cast<uint64_t>(layer);
+  }
+  info.fingerprint.dtype = "float32";
+  info.fingerprint.kv_layout = topology.Layout();
+  info.fingerprint.protocol_version = 1;
+  info.page_count = role == router::Role::kDecode ? topology.decode_pages : topology.prefill_pages;
+  info.max_running_requests = topology.max_running;
+  info.max_context_tokens = 4096;
+  return info;
+}
+
+void RouterProcess::Handle(const router::Event& event) {
+  std::vector<router::Action> actions;
+  core_.Handle(event, world_.now_us(), actions);
+  for (const router::Action& action : actions) Execute(action);
+  ScheduleTick();
+}
+
+void RouterProcess::ScheduleTick() {
+  if (core_.NextDeadlineUs() == kNeverUs) return;
+  const int64_t due_us = std::max(core_.NextDeadlineUs(), world_.now_us());
+  if (due_us >= tick_us_) return;
+  tick_us_ = due_us;
+  world_.After(node_, due_us - world_.now_us(), "router tick", [this, due_us] {
+    if (tick_us_ == due_us) tick_us_ = kNeverUs;
+    Handle(router::Tick{});
+  });
+}
+
+// ---- Clients ----
+
+void RouterProcess::Submit(uint64_t id) {
+  const Client& client = clients_.Get(id);
+  router::ClientRequested event;
+  event.client = id;
+  event.request_id = client.request_id;
+  event.prompt_tokens = client.prompt_tokens;
+  event.max_tokens = client.max_tokens;
+  event.deadline_us = client.deadline_us;
+  Handle(event);
+}
+
+void RouterProcess::Cancel(uint64_t client) {
+  Handle(router::ClientGone{client});
+  if (!clients_.Get(client).finished) {  // Nobody is there to be told.
+    clients_.Get(client).finished = true;
+  }
+}
+
+// ---- Workers ----
+
+void RouterProcess::Register(uint64_t call, const router::WorkerInfo& info) {
+  workers_[call] = static_cast<uint64_t>(NodeOf(info.instance.id));
+  Handle(router::RegisterRequested{call, info});
+}
+
+void RouterProcess::Heartbeat(uint64_t call, const InstanceRef& instance, uint64_t view_version,
+                              bool ready, const router::WorkerLoad& load) {
+  workers_[call] = static_cast<uint64_t>(NodeOf(instance.id));
+  Handle(router::HeartbeatReceived{call, instance, view_version, ready, load});
+}
+
+bool RouterProcess::EndLeg(uint64_t call) {
+  world_.CloseCall(call);
+  return legs_.erase(call) > 0;
+}
+
+void RouterProcess::ReserveReply(uint64_t call, uint64_t attempt_id,
+                                 const absl::StatusOr<Ticket>& ticket) {
+  if (EndLeg(call)) Handle(router::ReserveReplied{attempt_id, ticket});
+}
+
+void RouterProcess::Token(uint64_t call, uint64_t attempt_id, const SampledToken& token) {
+  if (legs_.contains(call)) Handle(router::TokenReceived{attempt_id, token});
+}
+
+void RouterProcess::DecodeEnd(uint64_t call, const decode::Finish& finish) {
+  if (!EndLeg(call)) return;
+  router::DecodeEnded ended;
+  ended.attempt_id = finish.attempt_id;
+  if (!finish.outcome.ok()) {
+    ended.outcome = finish.outcome.status();
+  } else {
+    ended.outcome = *finish.outcome == decode::FinishReason::kStop ? router::DecodeFinish::kStop
+                                                                   : router::DecodeFinish::kLength;
+  }
+  Handle(ended);
+}
+
+void RouterProcess::PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status) {
+  if (EndLeg(call)) Handle(router::PrefillEnded{attempt_id, status});
+}
+
+void RouterProcess::LegBroken(const OpenLeg& leg) {
+  const char* name = leg.leg == Leg::kPrefill ? "prefill" : "decode";
+  const absl::Status status =
+      WithLeg(absl::UnavailableError(absl::StrCat("connection to ", leg.instance, " broke")), name,
+              leg.instance);
+  switch (leg.leg) {
+    case Leg::kReserve:
+      Handle(router::ReserveReplied{leg.attempt_id, status});
+      return;
+    case Leg::kStream:
+      Handle(router::DecodeEnded{leg.attempt_id, status});
+      return;
+    case Leg::kPrefill:
+      Handle(router::PrefillEnded{leg.attempt_id, status});
+      return;
+  }
+}
+
+void RouterProcess::CallBroken(uint64_t call) {
+  workers_.erase(call);
+  const auto it = legs_.find(call);
+  if (it == legs_.end()) return;
+  const OpenLeg leg = it->second;
+  legs_.erase(it);
+  LegBroken(leg);
+}
+
+// ---- Actions ----
+
+uint64_t RouterProcess::OpenLegCall(uint64_t attempt_id, Leg leg, const std::string& instance) {
+  const uint64_t call = world_.OpenCall(node_, NodeOf(instance));
+  const OpenLeg open{attempt_id, leg, instance};
+  if (call == 0) {
+    world_.After(node_, 100, "connection refused", [this, open] { LegBroken(open); });
+    return 0;
+  }
+  legs_[call] = open;
+  return call;
+}
+
+void RouterProcess::CancelLegs(uint64_t attempt_id, bool prefill) {
+  std::vector<uint64_t> calls;
+  for (const auto& [call, leg] : legs_) {
+    if (leg.attempt_id == attempt_id && (leg.leg == Leg::kPrefill) == prefill) {
+      calls.push_back(call);
+    }
+  }
+  for (const uint64_t call : calls) {
+    legs_.erase(call);
+    world_.BreakCall(call);
+  }
+}
+
+void RouterProcess::ExecuteLeg(const router::Reserve& act) {
+  const uint64_t call = OpenLegCall(act.attempt_id, Leg::kReserve, act.decode.id);
+  const Client& client = clients_.Get(act.client);
+  SimReserve request{act.attempt_id,       client.prompt_id,
+                     client.prompt_tokens, client.max_tokens,
+                     act.writers,          std::max<int64_t>(1, act.deadline_us - world_.now_us())};
+  world_.SendOnCall<DecodeProcess>(call, node_, "reserve", [call, request](DecodeProcess& decode) {
+    decode.Reserve(call, request);
+  });
+}
+
+void RouterProcess::ExecuteLeg(const router::OpenStream& act) {
+  const uint64_t call = OpenLegCall(act.attempt_id, Leg::kStream, act.decode.id);
+  world_.SendOnCall<DecodeProcess>(call, node_, "generate", [call, act](DecodeProcess& decode) {
+    decode.Generate(call, act.attempt_id, act.generation);
+  });
+}
+
+void RouterProcess::ExecuteLeg(const router::StartPrefill& act) {
+  const uint64_t call = OpenLegCall(act.attempt_id, Leg::kPrefill, act.stage0.id);
+  const Client& client = clients_.Get(act.client);
+  SimStart request{act.attempt_id, client.prompt_id, client.prompt_tokens, act.ticket,
+                   std::max<int64_t>(1, act.deadline_us - world_.now_us())};
+  world_.SendOnCall<PrefillProcess>(call, node_, "start", [call, request](PrefillProcess& prefill) {
+    prefill.Start(call, request);
+  });
+}
+
+void RouterProcess::Execute(const router::Action& action) {
+  std::visit(
+      [this](const auto& act) {
+        using T = std::decay_t<decltype(act)>;
+        if constexpr (std::is_same_v<T, router::ReplyRegister>) {
+          const int node = static_cast<int>(workers_[act.call]);
+          workers_.erase(act.call);
+          const auto reply = [act](WorkerMembership& m) { m.Registered(act.call, act.status); };
+          if (node <= topology_.decodes) {
+            world_.SendOnCall<DecodeProcess>(act.call, node_, "registered",
+                                             [reply](auto& p) { reply(p.membership()); });
+          } else {
+            world_.SendOnCall<PrefillProcess>(act.call, node_, "registered",
+                                              [reply](auto& p) { reply(p.membership()); });
+          }
+        } else if constexpr (std::is_same_v<T, router::ReplyHeartbeat>) {
+          const int node = static_cast<int>(workers_[act.call]);
+          workers_.erase(act.call);
+          const auto reply = [act](WorkerMembership& m) {
+            m.HeartbeatReplied(act.call, act.status, act.view_version, act.view_changed,
+                               act.workers);
+          };
+          if (node <= topology_.decodes) {
+            world_.SendOnCall<DecodeProcess>(act.call, node_, "heartbeat reply",
+                                             [reply](auto& p) { reply(p.membership()); });
+          } else {
+            world_.SendOnCall<PrefillProcess>(act.call, node_, "heartbeat reply",
+                                              [reply](auto& p) { reply(p.membership()); });
+          }
+        } else if constexpr (std::is_same_v<T, router::ReplyDrain> ||
+                             std::is_same_v<T, router::ReplyAbort>) {
+          // The simulated clients use neither.
+        } else if constexpr (std::is_same_v<T, router::AbortPrefill>) {
+          CancelLegs(act.attempt_id, /*prefill=*/true);
+        } else if constexpr (std::is_same_v<T, router::AbortDecode>) {
+          CancelLegs(act.attempt_id, /*prefill=*/false);
+          const int node = NodeOf(act.decode.id);
+          if (world_.alive(node) && world_.incarnation(node) == act.decode.incarnation) {
+            world_.Send<DecodeProcess>(
+                node_, node, "abort",
+                [attempt = act.attempt_id](DecodeProcess& decode) { decode.Abort(attempt); });
+          }
+        } else if constexpr (std::is_same_v<T, router::EmitToken>) {
+          clients_.OnToken(act.client, act.token.token);
+        } else if constexpr (std::is_same_v<T, router::FinishClient>) {
+          clients_.OnFinished(act.client, act.outcome);
+        } else {
+          ExecuteLeg(act);
+        }
+      },
+      action);
+}
+
+bool RouterProcess::AtRest(std::string& why_not) const {
+  if (core_.AtRest()) return true;
+  why_not = absl::StrCat(core_.load().in_flight, " transactions in flight");
+  return false;
+}
+
+}  // namespace baton::sim

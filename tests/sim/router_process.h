@@ -1,0 +1,77 @@
+// A simulated router: the real RouterCore, its legs as calls to the other nodes, and the clients'
+// side of every request, where the promises to users are checked (I2, right tokens, deadline).
+#ifndef TESTS_SIM_ROUTER_PROCESS_H_
+#define TESTS_SIM_ROUTER_PROCESS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "services/decode/core/decode_core.h"
+#include "services/router/core/router_core.h"
+#include "tests/sim/clients.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+class RouterProcess : public Process {
+ public:
+  RouterProcess(World& world, const Topology& topology, Clients& clients, int node,
+                uint64_t incarnation);
+
+  // What every worker of one topology says of itself but for its role's fields.
+  static router::WorkerInfo Describe(const Topology& topology, const InstanceRef& self,
+                                     router::Role role);
+
+  // From clients.
+  void Submit(uint64_t client);
+  void Cancel(uint64_t client);
+  // From workers.
+  void Register(uint64_t call, const router::WorkerInfo& info);
+  void Heartbeat(uint64_t call, const InstanceRef& instance, uint64_t view_version, bool ready,
+                 const router::WorkerLoad& load);
+  void ReserveReply(uint64_t call, uint64_t attempt_id, const absl::StatusOr<Ticket>& ticket);
+  void Token(uint64_t call, uint64_t attempt_id, const SampledToken& token);
+  void DecodeEnd(uint64_t call, const decode::Finish& finish);
+  void PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status);
+
+  const router::Membership& membership() const { return core_.membership(); }
+  void CallBroken(uint64_t call) override;
+  absl::Status CheckInvariants() const override { return core_.CheckInvariants(); }
+  bool AtRest(std::string& why_not) const override;
+
+ private:
+  enum class Leg { kReserve, kStream, kPrefill };
+  struct OpenLeg {
+    uint64_t attempt_id = 0;
+    Leg leg = Leg::kReserve;
+    std::string instance;
+  };
+
+  void Handle(const router::Event& event);
+  void Execute(const router::Action& action);
+  void ExecuteLeg(const router::Reserve& act);
+  void ExecuteLeg(const router::OpenStream& act);
+  void ExecuteLeg(const router::StartPrefill& act);
+  // Opens a call for a leg, or reports at once (but not within this step) that it is broken.
+  uint64_t OpenLegCall(uint64_t attempt_id, Leg leg, const std::string& instance);
+  void LegBroken(const OpenLeg& leg);
+  bool EndLeg(uint64_t call);
+  void CancelLegs(uint64_t attempt_id, bool prefill);
+  void ScheduleTick();
+
+  World& world_;
+  const Topology& topology_;
+  Clients& clients_;
+  const int node_;
+  router::RouterCore core_;
+  std::map<uint64_t, OpenLeg> legs_;      // By call.
+  std::map<uint64_t, uint64_t> workers_;  // Worker's call -> its node, while a reply is due.
+  int64_t tick_us_ = kNeverUs;
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_ROUTER_PROCESS_H_

@@ -1,0 +1,84 @@
+// Runs simulated clusters by seed:
+//   sim --seed=42 --trace            one run with its last events
+//   sim --seed=1 --seeds=100000      many runs, stops at the first broken promise
+//   sim --seed=7 --bug=NAME          with a planted bug
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tests/sim/bugs.h"
+#include "tests/sim/cluster.h"
+
+namespace baton::sim {
+namespace {
+
+struct Arguments {
+  uint64_t seed = 1;
+  uint64_t seeds = 1;
+  bool trace = false;
+  Bug bug = Bug::kNone;
+};
+
+bool ParseArgument(std::string_view argument, Arguments& arguments) {
+  const std::string text(argument);
+  if (text == "--trace") {
+    arguments.trace = true;
+    return true;
+  }
+  if (absl::StartsWith(text, "--seed=")) return absl::SimpleAtoi(text.substr(7), &arguments.seed);
+  if (absl::StartsWith(text, "--seeds=")) return absl::SimpleAtoi(text.substr(8), &arguments.seeds);
+  if (absl::StartsWith(text, "--bug=")) {
+    for (const NamedBug& bug : kPlantedBugs) {
+      if (text.substr(6) != bug.name) continue;
+      arguments.bug = bug.bug;
+      return true;
+    }
+  }
+  return false;
+}
+
+int Main(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    if (ParseArgument(argv[i], arguments)) continue;
+    std::fprintf(
+        stderr,
+        "sim: unknown argument %s\nusage: sim [--seed=N] [--seeds=N] [--trace] [--bug=NAME]\n",
+        argv[i]);
+    return 2;
+  }
+  uint64_t events = 0;
+  int requests = 0;
+  int succeeded = 0;
+  const auto start = std::chrono::steady_clock::now();
+  for (uint64_t seed = arguments.seed; seed < arguments.seed + arguments.seeds; ++seed) {
+    const RunResult result = RunSeed(seed, arguments.bug, arguments.trace);
+    events += result.events;
+    requests += result.requests;
+    succeeded += result.succeeded;
+    for (const std::string& line : result.trace) std::printf("%s\n", line.c_str());
+    if (result.violation.empty() && arguments.seeds > 1) continue;
+    std::printf("seed %llu: %s\n  %s\n  %d of %d requests answered, %llu events, hash %016llx\n",
+                static_cast<unsigned long long>(seed),
+                result.violation.empty() ? "every promise kept" : result.violation.c_str(),
+                result.summary.c_str(), result.succeeded, result.requests,
+                static_cast<unsigned long long>(result.events),
+                static_cast<unsigned long long>(result.hash));
+    if (!result.violation.empty()) return 1;
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::printf("%llu seeds, %d of %d requests answered, %llu events, %.1f s\n",
+              static_cast<unsigned long long>(arguments.seeds), succeeded, requests,
+              static_cast<unsigned long long>(events), seconds);
+  return 0;
+}
+
+}  // namespace
+}  // namespace baton::sim
+
+int main(int argc, char** argv) { return baton::sim::Main(argc, argv); }

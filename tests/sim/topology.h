@@ -1,0 +1,54 @@
+// The shape of one simulated cluster, drawn from the seed, and how names map to nodes.
+#ifndef TESTS_SIM_TOPOLOGY_H_
+#define TESTS_SIM_TOPOLOGY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "common/kv/types.h"
+
+namespace baton::sim {
+
+struct Topology {
+  int stages = 1;  // Of every chain.
+  int chains = 1;
+  int decodes = 2;
+  int layers = 8;
+  int page_size = 16;
+  int chunk_tokens = 64;
+  int prefill_pages = 64;
+  int decode_pages = 64;
+  int max_running = 8;
+  int max_queued = 16;
+  int plan_window = 4;
+  int activation_credits = 2;
+  int max_attempts = 2;
+  bool least_load = true;
+
+  // Nodes: 0 is the router, then the decodes, then the chains' stages.
+  static constexpr int kRouter = 0;
+  int DecodeNode(int decode) const { return 1 + decode; }
+  int StageNode(int chain, int stage) const { return 1 + decodes + chain * stages + stage; }
+  int NodeCount() const { return 1 + decodes + chains * stages; }
+
+  // Uneven where it does not divide: the later stages take more.
+  LayerRange StageLayers(int stage) const {
+    return LayerRange{stage * layers / stages, (stage + 1) * layers / stages};
+  }
+  KvLayout Layout() const { return KvLayout{layers, 2, 4, page_size, 4}; }
+};
+
+// Instance ids are "<role>-<node>", so that a name leads to its node.
+inline int NodeOf(const std::string& instance_id) {
+  const size_t dash = instance_id.rfind('-');
+  int node = -1;
+  if (dash == std::string::npos || !absl::SimpleAtoi(instance_id.substr(dash + 1), &node))
+    return -1;
+  return node;
+}
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_TOPOLOGY_H_

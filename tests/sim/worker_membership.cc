@@ -1,0 +1,78 @@
+#include "tests/sim/worker_membership.h"
+
+#include <utility>
+
+#include "tests/sim/router_process.h"
+#include "tests/sim/topology.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr int64_t kHeartbeatUs = 500'000;
+
+}  // namespace
+
+WorkerMembership::WorkerMembership(World& world, int node, router::WorkerInfo info,
+                                   std::function<Status()> status, std::function<void()> on_view)
+    : world_(world),
+      node_(node),
+      info_(std::move(info)),
+      status_(std::move(status)),
+      on_view_(std::move(on_view)) {}
+
+void WorkerMembership::Start() { Beat(); }
+
+void WorkerMembership::CallBroken(uint64_t call) {
+  if (call == call_) call_ = 0;
+}
+
+void WorkerMembership::Beat() {
+  world_.After(node_, kHeartbeatUs, "heartbeat timer", [this] { Beat(); });
+  if (call_ != 0) return;  // The last one is still out.
+  call_ = world_.OpenCall(node_, Topology::kRouter);
+  if (call_ == 0) return;
+  if (!registered_) {
+    world_.SendOnCall<RouterProcess>(
+        call_, node_, "register",
+        [call = call_, info = info_](RouterProcess& router) { router.Register(call, info); });
+    return;
+  }
+  const Status status = status_();
+  world_.SendOnCall<RouterProcess>(call_, node_, "heartbeat",
+                                   [call = call_, instance = info_.instance,
+                                    version = view_version_, status](RouterProcess& router) {
+                                     router.Heartbeat(call, instance, version, status.ready,
+                                                      status.load);
+                                   });
+}
+
+void WorkerMembership::Registered(uint64_t call, const absl::Status& status) {
+  if (call != call_) return;
+  call_ = 0;
+  registered_ = status.ok();
+  if (registered_) view_version_ = 0;  // Ask for the whole view.
+}
+
+void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
+                                        bool changed,
+                                        const std::vector<router::WorkerInfo>& workers) {
+  if (call != call_) return;
+  call_ = 0;
+  if (!status.ok()) {
+    registered_ = false;  // The lease is over, or the router is a new one.
+    return;
+  }
+  if (!changed) return;
+  view_.clear();
+  for (const router::WorkerInfo& worker : workers) view_[worker.instance.id] = worker;
+  view_version_ = version;
+  on_view_();
+}
+
+int WorkerMembership::FindPeer(const InstanceRef& instance) const {
+  const auto it = view_.find(instance.id);
+  if (it == view_.end() || it->second.instance != instance) return -1;
+  return NodeOf(instance.id);
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,153 @@
+// The world of a simulated cluster: nodes that live, die and stand still, links that delay, drop
+// and break, one virtual clock, one source of chance. Everything that happens is recorded in the
+// hash of the run and, on wish, in a readable trace.
+#ifndef TESTS_SIM_WORLD_H_
+#define TESTS_SIM_WORLD_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/random.h"
+#include "common/sim/event_queue.h"
+
+namespace baton::sim {
+
+// Probabilities and bounds of what goes wrong on the wire; drawn from the seed.
+struct NetworkFaults {
+  int64_t delay_us_max = 500;
+  double spike = 0;         // Of a message that takes up to 200 ms.
+  double control_drop = 0;  // Of a message on a call: lost, and the call breaks.
+  double data_fail = 0;     // Of a tensor message that ends with an error at its sender.
+  double data_slow = 0;     // Of one that arrives up to 2 s after its sender was told OK.
+  double data_corrupt = 0;  // Of one whose payload changes under way.
+};
+
+// One life of a process. Methods run on the node's own time line.
+class Process {
+ public:
+  virtual ~Process() = default;
+  // A call that this process holds an end of has broken (peer died, or the network did).
+  virtual void CallBroken(uint64_t call) = 0;
+  // The invariants of all its cores.
+  virtual absl::Status CheckInvariants() const = 0;
+  virtual bool AtRest(std::string& why_not) const = 0;
+};
+
+class World {
+ public:
+  explicit World(uint64_t seed, bool trace);
+
+  using Factory = std::function<std::unique_ptr<Process>(int node, uint64_t incarnation)>;
+  // A node that isn't started yet.
+  int AddNode(std::string name, Factory factory);
+
+  void Start(int node);
+  void Kill(int node);
+  void Pause(int node, int64_t duration_us);  // As SIGSTOP, then SIGCONT.
+  bool alive(int node) const { return nodes_[node].process != nullptr; }
+  bool paused(int node) const { return nodes_[node].paused_until_us > now_us(); }
+  Process* process(int node) const { return nodes_[node].process.get(); }
+  uint64_t incarnation(int node) const { return nodes_[node].incarnation; }
+  const std::string& name(int node) const { return nodes_[node].name; }
+  int node_count() const { return static_cast<int>(nodes_.size()); }
+
+  // Runs `run` on the node after `delay_us`, unless that life of it is over by then.
+  void After(int node, int64_t delay_us, const char* label, std::function<void()> run);
+
+  // One-way message, in order on each (from, to) link; lost if the receiver is dead.
+  template <typename Receiver>
+  void Send(int from, int to, const char* label, std::function<void(Receiver&)> run) {
+    Deliver(from, to, label,
+            [this, to, run = std::move(run)] { run(static_cast<Receiver&>(*nodes_[to].process)); });
+  }
+
+  // A call in the sense of gRPC: messages both ways in order, and both ends hear of its breaking.
+  // 0 if the server is dead: the caller must treat it as broken at once.
+  uint64_t OpenCall(int client, int server);
+  void CloseCall(uint64_t call) { calls_.erase(call); }
+  bool CallOpen(uint64_t call) const { return calls_.contains(call); }
+  template <typename Receiver>
+  void SendOnCall(uint64_t call, int from, const char* label, std::function<void(Receiver&)> run) {
+    const auto it = calls_.find(call);
+    if (it == calls_.end()) return;
+    const int to = it->second.client == from ? it->second.server : it->second.client;
+    if (random_.Chance(faults_.control_drop)) {
+      Trace(from, std::string(label) + " DROPPED");
+      BreakCall(call);
+      return;
+    }
+    Send<Receiver>(from, to, label, std::move(run));
+  }
+  void BreakCall(uint64_t call);
+
+  // A tensor message: unordered. `read` runs when the bytes leave the sender's memory, just before
+  // `sent` (so a page that is reused before `sent` shows), `place` at the receiver if it arrives,
+  // `sent` at the sender exactly once. A slow message arrives long after `sent` said OK.
+  template <typename Receiver>
+  void SendData(int from, int to, uint64_t to_incarnation, const char* label,
+                std::function<void()> read, std::function<void(Receiver&, bool corrupt)> place,
+                std::function<void(absl::Status)> sent) {
+    TransferData(
+        from, to, to_incarnation, label, std::move(read),
+        [this, to, place = std::move(place)](bool corrupt) {
+          place(static_cast<Receiver&>(*nodes_[to].process), corrupt);
+        },
+        std::move(sent));
+  }
+
+  int64_t now_us() const { return queue_.now_us(); }
+  Random& random() { return random_; }
+  EventQueue& queue() { return queue_; }
+  NetworkFaults& faults() { return faults_; }
+
+  // Records a broken promise; the run ends with it.
+  void Violate(const std::string& what);
+  const std::string& violation() const { return violation_; }
+
+  void Trace(int node, const std::string& line);
+  const std::deque<std::string>& trace() const { return trace_; }
+
+ private:
+  struct Node {
+    std::string name;
+    Factory factory;
+    std::unique_ptr<Process> process;
+    uint64_t incarnation = 0;
+    int64_t paused_until_us = 0;
+  };
+  struct Call {
+    int client;
+    uint64_t client_incarnation;
+    int server;
+    uint64_t server_incarnation;
+  };
+
+  int64_t DrawDelay();
+  void Deliver(int from, int to, const char* label, std::function<void()> run);
+  void RunOn(int node, uint64_t incarnation, const char* label, std::function<void()> run);
+  void TransferData(int from, int to, uint64_t to_incarnation, const char* label,
+                    std::function<void()> read, std::function<void(bool)> place,
+                    std::function<void(absl::Status)> sent);
+
+  EventQueue queue_;
+  Random random_;
+  NetworkFaults faults_;
+  std::vector<Node> nodes_;
+  std::map<uint64_t, Call> calls_;
+  uint64_t next_call_ = 1;
+  std::map<std::pair<int, int>, int64_t> link_busy_until_us_;  // Keeps each link in order.
+  std::string violation_;
+  bool print_trace_;
+  std::deque<std::string> trace_;
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_WORLD_H_
