@@ -79,6 +79,7 @@ void Cluster::DrawFaults() {
   faults_.delay_us_max = random.Chance(0.3) ? 5000 : 500;
   faults_.spike = sometimes(0.5, 0.05);
   faults_.control_drop = sometimes(0.4, 0.02);
+  faults_.plan_repeat = sometimes(0.1, 0.1);
   faults_.data_fail = sometimes(0.3, 0.02);
   faults_.data_slow = sometimes(0.4, 0.1);
   faults_.data_corrupt = sometimes(0.2, 0.02);

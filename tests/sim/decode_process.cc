@@ -141,10 +141,12 @@ void DecodeProcess::Execute(const decode::Action& action) {
                                            });
         } else if constexpr (std::is_same_v<T, decode::GrantKv>) {
           ToLeaseTable("grant", [this, grant = act.grant](std::vector<LeaseEvent>&) {
+            granted_[grant.slot] = grant.generation;
             leases_.Grant(grant, world_.now_us());
           });
         } else if constexpr (std::is_same_v<T, decode::RevokeKv>) {
           ToLeaseTable("revoke", [this, act](std::vector<LeaseEvent>& events) {
+            if (granted_[act.slot] == act.generation) granted_[act.slot] = 0;
             leases_.Revoke(act.slot, act.generation, events);
           });
         } else if constexpr (std::is_same_v<T, decode::EmitToken>) {
@@ -153,6 +155,12 @@ void DecodeProcess::Execute(const decode::Action& action) {
                                            [call, act](RouterProcess& router) {
                                              router.Token(call, act.attempt_id, act.token);
                                            });
+        } else if constexpr (std::is_same_v<T, decode::RefuseStream>) {
+          const uint64_t call = prompts_[act.attempt_id].stream_call;
+          const decode::Finish refusal{act.attempt_id, act.status};
+          world_.SendOnCall<RouterProcess>(
+              call, node_, "stream refused",
+              [call, refusal](RouterProcess& router) { router.DecodeEnd(call, refusal); });
         } else if constexpr (std::is_same_v<T, decode::Finish>) {
           const uint64_t call = prompts_[act.attempt_id].stream_call;
           world_.SendOnCall<RouterProcess>(
@@ -238,6 +246,11 @@ void DecodeProcess::ReceiveKv(const KvDataHeader& header, const std::vector<uint
   const auto placement = leases_.OnData(header, header.bytes, refusal);
   if (!placement.ok()) {
     world_.Trace(node_, absl::StrCat("refused: ", placement.status().message()));
+    return;
+  }
+  if (granted_[header.slot] != header.generation) {
+    world_.Violate(absl::StrCat("I4: ", self_.id, " places data of a stale generation into slot ",
+                                header.slot));
     return;
   }
   // Placing takes time (rendezvous): the bytes land page by page until OnPlaced.

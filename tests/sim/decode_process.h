@@ -69,6 +69,7 @@ class DecodeProcess : public Process {
   };
   std::map<uint64_t, Prompt> prompts_;        // By attempt.
   std::vector<std::vector<uint64_t>> pages_;  // [page][layer]: content.
+  std::map<uint32_t, uint64_t> granted_;      // Slot -> generation that may be written to (I4).
   int64_t core_inbox_us_ = 0;                 // Keeps each direction in order.
   int64_t lease_inbox_us_ = 0;
   int64_t tick_us_ = kNeverUs;

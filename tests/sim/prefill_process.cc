@@ -60,7 +60,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
       stage_(StageOptionsOf(topology, stage_index_)),
       pages_(static_cast<size_t>(topology.prefill_pages), 0) {
   if (first()) planner_.emplace(PlannerLimitsOf(topology));
-  next_epoch_ = incarnation;
+  next_epoch_ = static_cast<uint64_t>(world.now_us()) + 1;  // As wall time: grows over restarts.
   router::WorkerInfo info = RouterProcess::Describe(topology, self_, router::Role::kPrefill);
   info.layers = layers_;
   info.chain_id = absl::StrCat("chain-", chain_);
@@ -273,6 +273,10 @@ void PrefillProcess::Issue(const prefill::Plan& plan) {
   for (const auto& [stage, call] : links_) {
     world_.SendOnCall<PrefillProcess>(
         call, node_, "plan",
+        [call = call, plan](PrefillProcess& peer) { peer.ReceivePlan(call, plan); });
+    if (!world_.random().Chance(world_.faults().plan_repeat)) continue;
+    world_.SendOnCall<PrefillProcess>(
+        call, node_, "plan again",
         [call = call, plan](PrefillProcess& peer) { peer.ReceivePlan(call, plan); });
   }
   HandleStage(prefill::PlanArrived{plan});

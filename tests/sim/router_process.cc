@@ -15,6 +15,7 @@ namespace {
 router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   router::RouterLimits limits;
   limits.attempt_seed = incarnation;
+  limits.membership.first_view_version = (incarnation >> 8) | 1;
   limits.max_requests = 64;
   limits.max_attempts = topology.max_attempts;
   limits.policy = topology.least_load ? router::Policy::kLeastLoad : router::Policy::kRoundRobin;
@@ -54,8 +55,30 @@ router::WorkerInfo RouterProcess::Describe(const Topology& topology, const Insta
 void RouterProcess::Handle(const router::Event& event) {
   std::vector<router::Action> actions;
   core_.Handle(event, world_.now_us(), actions);
-  for (const router::Action& action : actions) Execute(action);
+  for (const router::Action& action : actions) {
+    if (const auto* reserve = std::get_if<router::Reserve>(&action)) {
+      CheckDecodeLegEnded(reserve->client);
+      attempts_[reserve->client] = reserve->attempt_id;
+    }
+    Execute(action);
+  }
+  for (const router::Action& action : actions) {
+    if (const auto* finish = std::get_if<router::FinishClient>(&action)) {
+      CheckDecodeLegEnded(finish->client);
+    }
+  }
   ScheduleTick();
+}
+
+void RouterProcess::CheckDecodeLegEnded(uint64_t client) {
+  const auto attempt = attempts_.find(client);
+  if (attempt == attempts_.end()) return;
+  for (const auto& [call, leg] : legs_) {
+    if (leg.attempt_id != attempt->second || leg.leg == Leg::kPrefill) continue;
+    world_.Violate(absl::StrCat("rule 5: the decode leg of client ", client,
+                                " goes on after the attempt's end"));
+    return;
+  }
 }
 
 void RouterProcess::ScheduleTick() {

@@ -60,6 +60,8 @@ class RouterProcess : public Process {
   void LegBroken(const OpenLeg& leg);
   bool EndLeg(uint64_t call);
   void CancelLegs(uint64_t attempt_id, bool prefill);
+  // Either leg's end ends the other at once; a decode leg that lingers holds pages for nobody.
+  void CheckDecodeLegEnded(uint64_t client);
   void ScheduleTick();
 
   World& world_;
@@ -67,8 +69,9 @@ class RouterProcess : public Process {
   Clients& clients_;
   const int node_;
   router::RouterCore core_;
-  std::map<uint64_t, OpenLeg> legs_;      // By call.
-  std::map<uint64_t, uint64_t> workers_;  // Worker's call -> its node, while a reply is due.
+  std::map<uint64_t, OpenLeg> legs_;       // By call.
+  std::map<uint64_t, uint64_t> workers_;   // Worker's call -> its node, while a reply is due.
+  std::map<uint64_t, uint64_t> attempts_;  // Client -> its latest attempt.
   int64_t tick_us_ = kNeverUs;
 };
 

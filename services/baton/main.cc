@@ -1,0 +1,87 @@
+// baton: picks the command, reads its options, runs it.
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "common/config/options.h"
+#include "common/config/process_input.h"
+#include "services/baton/commands.h"
+
+namespace baton {
+namespace {
+
+constexpr char kUsage[] =
+    "usage: baton COMMAND [--option=value ...]\n"
+    "  router       accept requests over HTTP and gRPC and pair them with workers\n"
+    "  worker       a prefill stage or a decode service (--disaggregation-mode=prefill|decode)\n"
+    "  up           a local cluster from a few flags or a YAML file\n"
+    "  validate     show the effective options, the layer split and the memory plan\n"
+    "  model info   describe a checkpoint directory\n"
+    "  model make   write a random checkpoint of a given shape\n"
+    "`baton COMMAND --help` lists the options of a command, `--help=WORD` those that mention "
+    "WORD.\n";
+
+struct Chosen {
+  config::Command command;
+  int skip;  // Arguments before the first option.
+};
+
+std::optional<Chosen> Choose(int argc, char** argv) {
+  if (argc < 2) return std::nullopt;
+  const std::string name = argv[1];
+  if (name == "router") return Chosen{config::Command::kRouter, 2};
+  if (name == "worker") return Chosen{config::Command::kWorker, 2};
+  if (name == "up") return Chosen{config::Command::kUp, 2};
+  if (name == "validate") return Chosen{config::Command::kValidate, 2};
+  if (name != "model" || argc < 3) return std::nullopt;
+  if (std::strcmp(argv[2], "info") == 0) return Chosen{config::Command::kModelInfo, 3};
+  if (std::strcmp(argv[2], "make") == 0) return Chosen{config::Command::kModelMake, 3};
+  return std::nullopt;
+}
+
+int Run(const config::ParsedOptions& options, const char* self) {
+  switch (options.command) {
+    case config::Command::kRouter:
+      return RunRouterCommand(options);
+    case config::Command::kWorker:
+      return RunWorkerCommand(options);
+    case config::Command::kUp:
+      return RunUpCommand(options, self);
+    case config::Command::kValidate:
+      return RunValidateCommand(options);
+    case config::Command::kModelInfo:
+      return RunModelInfoCommand(options);
+    case config::Command::kModelMake:
+      return RunModelMakeCommand(options);
+  }
+  return kExitUsage;
+}
+
+int Main(int argc, char** argv) {
+  const std::optional<Chosen> chosen = Choose(argc, argv);
+  if (!chosen.has_value()) {
+    const bool asked =
+        argc >= 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0 ||
+                      std::strcmp(argv[1], "help") == 0);
+    std::fputs(kUsage, asked ? stdout : stderr);
+    return asked ? kExitDone : kExitUsage;
+  }
+  const auto options =
+      config::ParseOptions(chosen->command, config::FromProcess(argc, argv, chosen->skip));
+  if (!options.ok()) {
+    std::fprintf(stderr, "baton %s: %s\n", argv[1],
+                 std::string(options.status().message()).c_str());
+    return kExitUsage;
+  }
+  if (options->help.has_value()) {
+    std::fputs(config::HelpText(chosen->command, *options->help).c_str(), stdout);
+    return kExitDone;
+  }
+  return Run(*options, "/proc/self/exe");
+}
+
+}  // namespace
+}  // namespace baton
+
+int main(int argc, char** argv) { return baton::Main(argc, argv); }

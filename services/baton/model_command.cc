@@ -1,0 +1,91 @@
+// `baton model info` and `baton model make`.
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/model/make_model.h"
+#include "common/model/model_config.h"
+#include "services/baton/commands.h"
+
+namespace baton {
+namespace {
+
+int Report(const char* command, const absl::Status& status) {
+  if (status.ok()) return kExitDone;
+  std::fprintf(stderr, "baton model %s: %s\n", command, std::string(status.message()).c_str());
+  return kExitFailed;
+}
+
+absl::StatusOr<std::string> ArchitectureOf(const std::string& family) {
+  if (family == "llama") return std::string("LlamaForCausalLM");
+  if (family == "qwen2") return std::string("Qwen2ForCausalLM");
+  if (family == "qwen3") return std::string("Qwen3ForCausalLM");
+  return InvalidField("family", absl::StrCat("must be llama, qwen2 or qwen3, got ", family));
+}
+
+absl::StatusOr<DType> DTypeOf(const std::string& dtype) {
+  if (dtype == "float32") return DType::kF32;
+  if (dtype == "float16") return DType::kF16;
+  if (dtype == "bfloat16") return DType::kBF16;
+  return InvalidField("dtype", absl::StrCat("must be float32, float16 or bfloat16, got ", dtype));
+}
+
+absl::Status Info(const std::string& model_path) {
+  BATON_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(model_path));
+  const auto row = [](const char* name, const std::string& value) {
+    std::printf("%-22s %s\n", name, value.c_str());
+  };
+  row("architecture", model.architecture);
+  row("parameters", absl::StrFormat("%.2f M", static_cast<double>(model.Parameters()) / 1e6));
+  row("layers", absl::StrCat(model.num_hidden_layers));
+  row("hidden size", absl::StrCat(model.hidden_size));
+  row("heads", absl::StrCat(model.num_attention_heads, " query, ", model.num_key_value_heads,
+                            " key-value, of ", model.head_dim, " each"));
+  row("intermediate size", absl::StrCat(model.intermediate_size));
+  row("vocabulary",
+      absl::StrCat(model.vocab_size,
+                   model.tie_word_embeddings ? " tokens, tied embeddings" : " tokens"));
+  row("context", absl::StrCat(model.max_position_embeddings, " tokens"));
+  row("rope", absl::StrCat("theta ", model.rope_theta,
+                           model.rope_scaling.has_value() ? ", llama3 scaling" : ""));
+  row("end of sequence", absl::StrJoin(model.eos_token_ids, ", "));
+  row("KV per token",
+      absl::StrCat(2 * 4 * model.kv_size() * model.num_hidden_layers, " bytes (float32)"));
+  return absl::OkStatus();
+}
+
+absl::Status Make(const v1::Options& options) {
+  RandomModelOptions model;
+  BATON_ASSIGN_OR_RETURN(model.architecture, ArchitectureOf(options.family()));
+  BATON_ASSIGN_OR_RETURN(model.dtype, DTypeOf(options.dtype()));
+  model.hidden_size = static_cast<int>(options.hidden_size());
+  model.intermediate_size = static_cast<int>(options.intermediate_size());
+  model.num_hidden_layers = static_cast<int>(options.layers());
+  model.num_attention_heads = static_cast<int>(options.heads());
+  model.num_key_value_heads = static_cast<int>(options.kv_heads());
+  model.head_dim = static_cast<int>(
+      options.head_dim() != 0 ? options.head_dim() : options.hidden_size() / options.heads());
+  model.vocab_size = static_cast<int>(options.vocab_size());
+  model.max_position_embeddings = static_cast<int>(options.max_position());
+  model.tie_word_embeddings = options.tie_embeddings();
+  model.shards = static_cast<int>(options.shards());
+  model.seed = static_cast<uint64_t>(options.seed());
+  BATON_RETURN_IF_ERROR(MakeRandomModel(options.out(), model));
+  std::printf("wrote %s\n", options.out().c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunModelInfoCommand(const config::ParsedOptions& options) {
+  return Report("info", Info(options.values.model_path()));
+}
+
+int RunModelMakeCommand(const config::ParsedOptions& options) {
+  return Report("make", Make(options.values));
+}
+
+}  // namespace baton

@@ -1,0 +1,219 @@
+"""Real clusters of real processes on loopback, for tests: start, wait, kill, restart, scrape.
+
+A Cluster owns its processes and always ends them. Ports are free ones of this machine; logs go to a
+directory of the test and are shown when something fails.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BATON = ROOT / "bazel-bin" / "services" / "baton" / "baton"
+# Sanitizers slow everything down: waits stretch, promises about time do not get checked.
+SANITIZED = bool(os.environ.get("BATON_SANITIZER"))
+PATIENCE = 8.0 if SANITIZED else 1.0
+
+
+def free_ports(count):
+    """Ports that are free now; held open together so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def wait_until(predicate, seconds, what):
+    """Polls until `predicate()` is true; the deadline is a bound, never a measurement."""
+    deadline = time.monotonic() + seconds * PATIENCE
+    while time.monotonic() < deadline:
+        value = predicate()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"waited {seconds * PATIENCE:.0f} s for {what}")
+
+
+class Process:
+    """One baton process with its arguments, so that it can be started again as it was."""
+
+    def __init__(self, name, arguments, log_dir, environment):
+        self.name = name
+        self.arguments = [str(BATON), *map(str, arguments)]
+        self.log_path = pathlib.Path(log_dir) / f"{name}.log"
+        self.environment = environment
+        self.popen = None
+
+    def start(self):
+        with open(self.log_path, "ab") as log:
+            self.popen = subprocess.Popen(self.arguments, stdout=log, stderr=log, env=self.environment,
+                                          stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def alive(self):
+        return self.popen is not None and self.popen.poll() is None
+
+    def signal(self, number):
+        self.popen.send_signal(number)
+
+    def kill(self):
+        if self.alive():
+            self.popen.send_signal(signal.SIGKILL)
+        self.popen.wait()
+
+    def stop(self, seconds=15):
+        """Asks to stop, then insists; returns the exit code (negative: a signal)."""
+        if self.popen is None:
+            return None
+        if self.alive():
+            self.popen.send_signal(signal.SIGCONT)
+            self.popen.send_signal(signal.SIGTERM)
+            try:
+                self.popen.wait(seconds * PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.popen.returncode
+
+    def log(self):
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+
+class Cluster:
+    """A router, `chains` chains of `stages` prefill stages, and `decodes` decode services."""
+
+    def __init__(self, model, log_dir, stages=2, chains=1, decodes=1, flags=(), router_flags=(),
+                 prefill_flags=(), decode_flags=(), partition=None, environment=None):
+        self.model, self.stages, self.chains, self.decodes = model, stages, chains, decodes
+        self.log_dir = log_dir
+        self.environment = dict(os.environ, **(environment or {}))
+        ports = free_ports(2 + chains * stages + decodes)
+        self.http_port, self.grpc_port = ports[0], ports[1]
+        self.metrics_ports = {}
+        self.processes = {}
+        common = ["--model-path", model, *flags]
+        self._add("router", ["router", *common, "--port", self.http_port, "--grpc-port", self.grpc_port,
+                             *router_flags])
+        worker = ["worker", *common, "--router-address", f"127.0.0.1:{self.grpc_port}"]
+        next_port = iter(ports[2:])
+        for chain in range(chains):
+            for stage in range(stages):
+                name = f"prefill-{chain}-{stage}"
+                self.metrics_ports[name] = next(next_port)
+                split = ["--pp-layer-partition", partition] if partition else []
+                self._add(name, [*worker, "--disaggregation-mode", "prefill", "--pp-size", stages,
+                                 "--pp-rank", stage, "--chain-id", f"chain-{chain}", "--instance-id", name,
+                                 "--metrics-port", self.metrics_ports[name], *split, *prefill_flags])
+        for decode in range(decodes):
+            name = f"decode-{decode}"
+            self.metrics_ports[name] = next(next_port)
+            self._add(name, [*worker, "--disaggregation-mode", "decode", "--instance-id", name,
+                             "--metrics-port", self.metrics_ports[name], *decode_flags])
+
+    def _add(self, name, arguments):
+        self.processes[name] = Process(name, arguments, self.log_dir, self.environment)
+
+    def __enter__(self):
+        for process in self.processes.values():
+            process.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            print(self.logs())
+            raise
+        return self
+
+    def __exit__(self, kind, value, trace):
+        for process in self.processes.values():
+            if process.alive():
+                process.signal(signal.SIGCONT)
+                process.signal(signal.SIGTERM)
+        for process in self.processes.values():
+            process.stop()
+        if kind is not None:
+            print(self.logs())
+
+    def logs(self, lines=40):
+        parts = []
+        for process in self.processes.values():
+            tail = "\n".join(process.log().splitlines()[-lines:])
+            parts.append(f"----- {process.name} -----\n{tail}")
+        return "\n".join(parts)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def target(self):
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def get(self, path, port=None, timeout=5):
+        """(status, body) of a GET; (0, reason) if nobody answers."""
+        try:
+            url = f"http://127.0.0.1:{port or self.http_port}{path}"
+            with urllib.request.urlopen(url, timeout=timeout) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except (urllib.error.URLError, OSError) as error:
+            return 0, str(error)
+
+    def post(self, path, body, timeout=60, headers=None):
+        """(status, parsed or raw body) of a JSON POST."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, method="POST",
+                                         headers={"Content-Type": "application/json", **(headers or {})})
+        try:
+            with urllib.request.urlopen(request, timeout=timeout * PATIENCE) as reply:
+                status, raw = reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            status, raw = error.code, error.read()
+        try:
+            return status, json.loads(raw)
+        except ValueError:
+            return status, raw.decode(errors="replace")
+
+    def wait_ready(self, seconds=60):
+        def ready():
+            for process in self.processes.values():
+                assert process.popen is None or process.alive(), f"{process.name} ended:\n{process.log()}"
+            return self.get("/readiness")[0] == 200
+        wait_until(ready, seconds, "the cluster to be ready")
+
+    def metric(self, process, name, **labels):
+        """Sum of a metric's samples with these labels on one process."""
+        port = self.http_port if process == "router" else self.metrics_ports[process]
+        status, text = self.get("/metrics", port)
+        assert status == 200, text
+        total, found = 0.0, False
+        for line in text.splitlines():
+            if line.startswith("#") or not line.startswith(name):
+                continue
+            series, value = line.rsplit(" ", 1)
+            if series.split("{")[0] != name or any(f'{k}="{v}"' not in series for k, v in labels.items()):
+                continue
+            total, found = total + float(value), True
+        assert found, f"{process} has no metric {name} {labels}"
+        return total
+
+
+def make_model(directory, family="qwen3", layers=12, hidden=64, **options):
+    """A random checkpoint with a byte-level tokenizer; the same seed gives the same weights."""
+    values = {"family": family, "layers": layers, "hidden-size": hidden, "heads": 4, "kv-heads": 2,
+              "head-dim": 16, "intermediate-size": 128, "vocab-size": 320, "max-position": 16384,
+              "dtype": "float32", "seed": 1, **{k.replace("_", "-"): v for k, v in options.items()}}
+    arguments = [str(BATON), "model", "make", "--out", str(directory)]
+    for key, value in values.items():
+        arguments.append(f"--{key}={value}")
+    subprocess.run(arguments, check=True, capture_output=True, text=True)
+    return str(directory)

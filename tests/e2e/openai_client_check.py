@@ -1,0 +1,36 @@
+"""Run by test_openai.py with OpenAI's own client: models, completions, chat, streams, typed errors."""
+
+import sys
+
+import openai
+
+client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
+
+assert [model.id for model in client.models.list()] == ["tiny"]
+
+whole = client.completions.create(model="tiny", prompt="hello", max_tokens=6, temperature=0)
+assert whole.usage.completion_tokens == 6 or whole.choices[0].finish_reason == "stop"
+stream = client.completions.create(model="tiny", prompt="hello", max_tokens=6, temperature=0, stream=True)
+assert "".join(chunk.choices[0].text for chunk in stream if chunk.choices) == whole.choices[0].text
+
+messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
+chat = client.chat.completions.create(model="tiny", messages=messages, max_tokens=6, seed=1, logprobs=True,
+                                      top_logprobs=2)
+assert chat.choices[0].message.role == "assistant"
+assert len(chat.choices[0].logprobs.content[0].top_logprobs) == 2
+chunks = list(client.chat.completions.create(model="tiny", messages=messages, max_tokens=6, seed=1, stream=True,
+                                             stream_options={"include_usage": True}))
+assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == chat.choices[0].message.content
+assert chunks[-1].usage.total_tokens == chat.usage.total_tokens
+
+try:
+    client.completions.create(model="tiny", prompt="hello", max_tokens=-1)
+    raise AssertionError("a negative max_tokens was accepted")
+except openai.BadRequestError as error:
+    assert error.param == "max_tokens", error
+try:
+    client.completions.create(model="another", prompt="hello")
+    raise AssertionError("an unknown model was accepted")
+except openai.NotFoundError as error:
+    assert error.param == "model", error
+print("OpenAI's client", openai.__version__, "agrees")

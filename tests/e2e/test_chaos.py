@@ -1,0 +1,139 @@
+"""kill -9 of every role under load, many times: bystanders unharmed, the victim's requests end with a
+clear status in time, pages come back, a restarted process joins again."""
+
+import concurrent.futures
+import random
+import signal
+import threading
+import time
+
+import grpc
+import pytest
+
+import cluster as clusters
+from client import Client
+from oracle import Oracle
+
+ROUNDS = 20
+RUNNING = 8
+COUNT = 60
+END_SECONDS = 4.0
+
+
+@pytest.fixture(scope="module")
+def chaos(tiny_model, tmp_path_factory):
+    """Two chains of two stages and two decodes: a victim always has bystanders."""
+    with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("logs"), stages=2, chains=2, decodes=2,
+                          flags=["--page-size", 16],
+                          router_flags=["--load-balance-policy", "round_robin"]) as cluster:
+        oracle = Oracle(tiny_model)
+        prompts = [[random.Random(i).randrange(256) for _ in range(150 + 40 * i)] for i in range(RUNNING)]
+        expected = [oracle.greedy(prompt, COUNT) for prompt in prompts]
+        yield cluster, prompts, expected
+
+
+def idle(cluster):
+    """Every page is free, on both roles, and nothing is in quarantine."""
+    for name, process in cluster.processes.items():
+        if name == "router" or not process.alive():
+            continue
+        if cluster.metric(name, "baton_kv_pages_used") != 0:
+            return False
+        if name.startswith("decode") and cluster.metric(name, "baton_kv_pages_quarantined") != 0:
+            return False
+    return True
+
+
+def run_under_load(cluster, prompts, act):
+    """Starts all prompts, calls `act` once some are decoding, returns (answers, seconds after act)."""
+    started = threading.Semaphore(0)
+    acted_at = []
+    with Client(cluster.target) as client, concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        def one(prompt):
+            answer = client.greedy(prompt, COUNT, on_first=started.release)
+            return answer, time.monotonic()
+        futures = [pool.submit(one, prompt) for prompt in prompts]
+        for _ in range(random.randrange(1, len(prompts))):
+            started.acquire(timeout=10)
+        act()
+        acted_at.append(time.monotonic())
+        done = [future.result() for future in futures]
+    return [answer for answer, _ in done], [max(0, at - acted_at[0]) for _, at in done]
+
+
+@pytest.mark.parametrize("victim", ["decode-0", "prefill-0-0", "prefill-1-1"])
+def test_kill_of_a_worker_harms_only_its_own_requests(chaos, victim):
+    cluster, prompts, expected = chaos
+    failed = 0
+    for round_ in range(ROUNDS):
+        answers, seconds = run_under_load(cluster, prompts, cluster.processes[victim].kill)
+        for prompt_index, (answer, took) in enumerate(zip(answers, seconds)):
+            if answer.error is None:
+                assert answer.tokens == expected[prompt_index], f"round {round_}: a wrong answer"
+                continue
+            failed += 1
+            assert answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
+            assert victim in answer.error.details(), answer.error.details()
+            assert answer.tokens == expected[prompt_index][:len(answer.tokens)]
+            assert took < END_SECONDS * clusters.PATIENCE, f"round {round_}: {took:.1f} s"
+        # Round robin spreads the eight over both: at most half of them can be the victim's.
+        assert sum(answer.error is not None for answer in answers) <= RUNNING // 2
+        cluster.processes[victim].start()
+        cluster.wait_ready()
+        clusters.wait_until(lambda: both_pairs_ready(cluster), 20, f"{victim} to join again")
+        clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")
+    assert victim.startswith("prefill") or failed > 0, "the kills never met a running request"
+
+
+def both_pairs_ready(cluster):
+    """Every chain and decode takes requests again."""
+    try:
+        return (cluster.metric("router", "baton_workers", worker_role="prefill", state="ready") == 4
+                and cluster.metric("router", "baton_workers", worker_role="decode", state="ready") == 2)
+    except AssertionError:
+        return False
+
+
+def test_kill_of_the_router_frees_everything(chaos):
+    cluster, prompts, _ = chaos
+    for _ in range(ROUNDS):
+        answers, seconds = run_under_load(cluster, prompts, cluster.processes["router"].kill)
+        for answer, took in zip(answers, seconds):
+            assert answer.error is None or answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
+            assert took < END_SECONDS * clusters.PATIENCE
+        clusters.wait_until(lambda: idle(cluster), 10, "pages to come back without a router")
+        cluster.processes["router"].start()
+        clusters.wait_until(lambda: both_pairs_ready(cluster), 20, "workers to register again")
+
+
+@pytest.mark.parametrize("victim", ["decode-1", "prefill-1-0"])
+def test_a_stopped_worker_is_noticed(chaos, victim):
+    cluster, prompts, expected = chaos
+    process = cluster.processes[victim]
+    answers, seconds = run_under_load(cluster, prompts, lambda: process.signal(signal.SIGSTOP))
+    try:
+        for index, (answer, took) in enumerate(zip(answers, seconds)):
+            if answer.error is None:
+                assert answer.tokens == expected[index]
+            else:
+                assert answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
+                assert victim in answer.error.details()
+                assert took < END_SECONDS * clusters.PATIENCE
+    finally:
+        process.signal(signal.SIGCONT)
+    clusters.wait_until(lambda: both_pairs_ready(cluster), 30, f"{victim} to come back")
+    clusters.wait_until(lambda: idle(cluster), 15, "pages to come back")
+    answers, _ = run_under_load(cluster, prompts, lambda: None)
+    assert [answer.tokens for answer in answers] == expected
+
+
+def test_clients_that_leave_free_their_pages(chaos):
+    cluster, prompts, _ = chaos
+    with Client(cluster.target) as client:
+        for delay_ms in (0, 1, 3, 10, 30, 100):
+            calls = [client.inference.Generate(client.request(prompt, temperature=0, max_tokens=500,
+                                                              ignore_eos=True)) for prompt in prompts]
+            time.sleep(delay_ms / 1000)
+            for call in calls:
+                call.cancel()
+    clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")

@@ -1,0 +1,127 @@
+"""A plain float32 forward of Llama, Qwen2 and Qwen3 checkpoints in numpy: greedy continuation."""
+
+import json
+import pathlib
+
+import numpy as np
+
+DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+
+
+def read_tensors(directory):
+    """All tensors of a checkpoint directory as float32 arrays by name."""
+    tensors = {}
+    for path in sorted(pathlib.Path(directory).glob("*.safetensors")):
+        raw = path.read_bytes()
+        header_bytes = int.from_bytes(raw[:8], "little")
+        header = json.loads(raw[8:8 + header_bytes])
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = entry["data_offsets"]
+            flat = np.frombuffer(raw[8 + header_bytes + begin:8 + header_bytes + end], DTYPES[entry["dtype"]])
+            if entry["dtype"] == "BF16":
+                flat = (flat.astype(np.uint32) << 16).view(np.float32)
+            tensors[name] = flat.astype(np.float32).reshape(entry["shape"])
+    return tensors
+
+
+def rope_frequencies(config, head_dim):
+    scaling = config.get("rope_scaling") or {}
+    base = config.get("rope_theta", 10000.0)
+    frequencies = 1.0 / base ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    if scaling.get("rope_type", scaling.get("type")) != "llama3":
+        return frequencies
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    original = scaling["original_max_position_embeddings"]
+    wavelength = 2 * np.pi / frequencies
+    smooth = np.clip((original / wavelength - low) / (high - low), 0, 1)
+    return (1 - smooth) * frequencies / scaling["factor"] + smooth * frequencies
+
+
+def rms_norm(x, weight, epsilon):
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(epsilon)) * weight
+
+
+class Oracle:
+    def __init__(self, directory):
+        self.config = json.loads((pathlib.Path(directory) / "config.json").read_text())
+        self.tensors = read_tensors(directory)
+        self.heads = self.config["num_attention_heads"]
+        self.kv_heads = self.config["num_key_value_heads"]
+        self.head_dim = self.config.get("head_dim") or self.config["hidden_size"] // self.heads
+        self.layers = self.config["num_hidden_layers"]
+        self.epsilon = self.config["rms_norm_eps"]
+        self.frequencies = rope_frequencies(self.config, self.head_dim)
+
+    def weight(self, name):
+        return self.tensors[name]
+
+    def project(self, x, name, heads):
+        y = x @ self.weight(name + ".weight").T
+        if name + ".bias" in self.tensors:
+            y = y + self.weight(name + ".bias")
+        return y.reshape(len(x), heads, self.head_dim)
+
+    def rope(self, x, begin):
+        angles = np.outer(np.arange(begin, begin + len(x)), self.frequencies)
+        cosine = np.cos(angles).astype(np.float32)[:, None, :]
+        sine = np.sin(angles).astype(np.float32)[:, None, :]
+        a, b = np.split(x, 2, axis=-1)
+        return np.concatenate([a * cosine - b * sine, b * cosine + a * sine], axis=-1)
+
+    def attend(self, q, k, v, begin):
+        """[tokens, heads, dim] over all keys so far; rows in blocks so that memory stays small."""
+        out = np.empty_like(q)
+        group = self.heads // self.kv_heads
+        for head in range(self.heads):
+            keys, values = k[:, head // group], v[:, head // group]
+            for row in range(0, len(q), 512):
+                rows = q[row:row + 512, head]
+                seen = begin + row + len(rows)
+                scores = rows @ keys[:seen].T / np.float32(np.sqrt(self.head_dim))
+                positions = begin + row + np.arange(len(rows))
+                scores[np.arange(seen)[None, :] > positions[:, None]] = -np.inf
+                scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+                out[row:row + 512, head] = (scores / scores.sum(axis=1, keepdims=True)) @ values[:seen]
+        return out
+
+    def layer(self, index, x, begin, cache):
+        prefix = f"model.layers.{index}."
+        h = rms_norm(x, self.weight(prefix + "input_layernorm.weight"), self.epsilon)
+        q = self.project(h, prefix + "self_attn.q_proj", self.heads)
+        k = self.project(h, prefix + "self_attn.k_proj", self.kv_heads)
+        v = self.project(h, prefix + "self_attn.v_proj", self.kv_heads)
+        if prefix + "self_attn.q_norm.weight" in self.tensors:
+            q = rms_norm(q, self.weight(prefix + "self_attn.q_norm.weight"), self.epsilon)
+            k = rms_norm(k, self.weight(prefix + "self_attn.k_norm.weight"), self.epsilon)
+        q, k = self.rope(q, begin), self.rope(k, begin)
+        if index in cache:
+            k = np.concatenate([cache[index][0], k])
+            v = np.concatenate([cache[index][1], v])
+        cache[index] = (k, v)
+        attended = self.attend(q, k, v, begin).reshape(len(x), -1)
+        x = x + attended @ self.weight(prefix + "self_attn.o_proj.weight").T
+        h = rms_norm(x, self.weight(prefix + "post_attention_layernorm.weight"), self.epsilon)
+        gate = h @ self.weight(prefix + "mlp.gate_proj.weight").T
+        up = h @ self.weight(prefix + "mlp.up_proj.weight").T
+        return x + (gate / (1 + np.exp(-gate)) * up) @ self.weight(prefix + "mlp.down_proj.weight").T
+
+    def logits(self, ids, begin, cache):
+        """Logits of the last of `ids`, which stand at positions begin..; extends the cache."""
+        x = self.weight("model.embed_tokens.weight")[np.asarray(ids)]
+        for index in range(self.layers):
+            x = self.layer(index, x, begin, cache)
+        x = rms_norm(x[-1:], self.weight("model.norm.weight"), self.epsilon)
+        head = "model.embed_tokens.weight" if "lm_head.weight" not in self.tensors else "lm_head.weight"
+        return (x @ self.weight(head).T)[0]
+
+    def greedy(self, ids, count):
+        """The next `count` tokens, most likely each, lowest id on a tie."""
+        cache, tokens, begin = {}, list(ids), 0
+        generated = []
+        for _ in range(count):
+            generated.append(int(np.argmax(self.logits(tokens[begin:], begin, cache))))
+            begin = len(tokens)
+            tokens.append(generated[-1])
+        return generated

@@ -1,0 +1,198 @@
+"""`./dev demo`: a local cluster continues a real document, and shows where the time went.
+
+Starts `baton up` (router, two prefill stages, one decode on free loopback ports), sends the shipped
+document through gRPC, streams the continuation as it comes, then prints what the cluster measured.
+With --serve the cluster stays up and the lines to try are printed.
+"""
+
+import argparse
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+
+import grpc  # noqa: E402
+
+import stubs  # noqa: E402
+
+MODEL = ROOT / "models" / "austen"
+READY = re.compile(r"cluster ready: http=(\S+) grpc=(\S+)")
+START_SECONDS = 120
+
+
+class Cluster:
+    """`baton up` as a child; its log goes to a file, its ready line tells the addresses."""
+
+    def __init__(self, baton, log_path, extra):
+        self.log_path = log_path
+        command = [baton, "up", "--model-path", str(MODEL), "--served-model-name", "austen",
+                   "--pp-size", "2", "--decodes", "1", "--port", "0", "--grpc-port", "0", *extra]
+        with open(log_path, "wb") as log:
+            # A session of its own: Ctrl-C reaches this script alone, which then stops the cluster.
+            self.popen = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT,
+                                          stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def wait_ready(self):
+        deadline = time.monotonic() + START_SECONDS
+        bar = Progress("starting router, two prefill stages and one decode")
+        while time.monotonic() < deadline:
+            match = READY.search(self.log_path.read_text(errors="replace"))
+            if match:
+                bar.done()
+                return match.group(1), match.group(2)
+            if self.popen.poll() is not None:
+                break
+            bar.tick()
+            time.sleep(0.1)
+        bar.done()
+        raise SystemExit(f"the cluster did not start; its log:\n{self.log_path.read_text(errors='replace')}")
+
+    def stop(self):
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+            try:
+                self.popen.wait(20)
+            except subprocess.TimeoutExpired:
+                self.popen.kill()
+                self.popen.wait()
+
+
+class Progress:
+    """A spinner with seconds on a terminal, one plain line otherwise."""
+
+    def __init__(self, what):
+        self.what, self.start, self.terminal = what, time.monotonic(), sys.stderr.isatty()
+        if not self.terminal:
+            print(f"==> {what} ...", file=sys.stderr, flush=True)
+
+    def tick(self):
+        if self.terminal:
+            print(f"\r==> {self.what} ... {time.monotonic() - self.start:4.1f} s", end="", file=sys.stderr, flush=True)
+
+    def done(self):
+        if self.terminal:
+            print(f"\r==> {self.what}: {time.monotonic() - self.start:.1f} s   ", file=sys.stderr)
+
+
+def stream(inference, prompt, max_tokens):
+    """Prints the continuation as it comes; returns Finished."""
+    request = stubs.inference.GenerateRequest(
+        text=prompt, sampling=stubs.common.SamplingParams(temperature=0.8, top_p=0.9, seed=7,
+                                                          max_tokens=max_tokens, ignore_eos=True))
+    bar = Progress(f"prefilling {len(prompt):,} characters")
+    waiting = threading.Event()
+
+    def tick():
+        while not waiting.wait(0.1):
+            bar.tick()
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    finished = None
+    try:
+        for response in inference.Generate(request, timeout=600):
+            if not waiting.is_set():
+                waiting.set()
+                ticker.join()
+                bar.done()
+                print(f"\n\033[2m... {prompt[-200:].strip()}\033[0m" if sys.stdout.isatty()
+                      else f"\n... {prompt[-200:].strip()}", end="", flush=True)
+            if response.HasField("tokens"):
+                print(response.tokens.text, end="", flush=True)
+            else:
+                finished = response.finished
+                print(finished.text, end="")
+    finally:
+        waiting.set()
+        ticker.join()
+    print("\n")
+    return finished
+
+
+def table(rows, header):
+    rows = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in [header, *rows]]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join("  " + line for line in lines)
+
+
+def ms(microseconds):
+    return f"{microseconds / 1000:.1f}"
+
+
+def report(finished):
+    usage, timing, prefill = finished.usage, finished.timing, finished.timing.prefill
+    decode_us = timing.e2e_us - timing.ttft_us
+    tpot_us = decode_us / max(1, usage.completion_tokens - 1)
+    print("Request")
+    print(table([[usage.prompt_tokens, usage.completion_tokens, ms(timing.ttft_us), ms(tpot_us), ms(timing.e2e_us)]],
+                ["prompt tokens", "new tokens", "TTFT ms", "TPOT ms", "end to end ms"]))
+    print("\nPrefill, by chunk and stage")
+    rows = []
+    for chunk in prefill.chunks:
+        for stage in chunk.stages:
+            rows.append([chunk.token_begin, chunk.token_count, stage.stage, ms(stage.compute_us), ms(stage.wait_us)])
+    print(table(rows, ["first token", "tokens", "stage", "compute ms", "wait ms"]))
+    seconds = prefill.kv_transfer_us / 1e6
+    rate = f"{prefill.kv_bytes / seconds / 1e9:.2f}" if seconds > 0 else "-"
+    print("\nKV hand-off")
+    print(table([[f"{prefill.kv_bytes / 1e6:.1f}", ms(prefill.kv_transfer_us), rate, ms(prefill.kv_exposed_us)]],
+                ["MB", "busiest stage ms", "GB/s", "after the last chunk ms"]))
+    rest_us = timing.ttft_us - timing.queue_us - timing.reserve_us - prefill.queue_us - prefill.compute_us
+    print("\nWhere the time to first token went")
+    parts = [("queue in the router", timing.queue_us), ("reservation at decode", timing.reserve_us),
+             ("queue at stage 0", prefill.queue_us), ("chunks through the chain", prefill.compute_us),
+             ("hand-off, commit, wire", rest_us)]
+    print(table([[name, ms(us), f"{100 * us / timing.ttft_us:.1f} %"] for name, us in parts], ["part", "ms", "share"]))
+    print(f"\n  chain {finished.prefill_chain}, decode {finished.decode_instance}, "
+          f"{finished.attempts} attempt(s)")
+
+
+def serve(http, target):
+    print(f"""
+The cluster stays up; Ctrl-C stops it. Try, in another terminal:
+
+  curl -s http://{http}/v1/models
+  curl -sN http://{http}/v1/completions -H 'Content-Type: application/json' \\
+    -d '{{"model": "austen", "prompt": "It was a truth", "max_tokens": 60, "stream": true}}'
+  curl -s http://{http}/metrics | grep baton_time_to_first_token
+  /usr/bin/python3 examples/python/generate.py --target {target} "It was a truth"
+""", flush=True)
+    signal.pause()
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__)
+    parser.add_argument("--baton", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help="leave the cluster up and print lines to try")
+    parser.add_argument("--max-tokens", type=int, default=200)
+    parser.add_argument("--log", type=pathlib.Path, default=ROOT / ".cache" / "demo.log")
+    arguments, extra = parser.parse_known_args()
+    arguments.log.parent.mkdir(exist_ok=True)
+    prompt = (MODEL / "demo_prompt.txt").read_text(encoding="utf-8")
+    # A signal ends the script through the same path as the end of the demo: the cluster is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    cluster = Cluster(arguments.baton, arguments.log, extra)
+    try:
+        http, target = cluster.wait_ready()
+        with grpc.insecure_channel(target) as channel:
+            report(stream(stubs.inference_grpc.InferenceStub(channel), prompt, arguments.max_tokens))
+        if arguments.serve:
+            serve(http, target)
+    except grpc.RpcError as error:
+        raise SystemExit(f"the request failed: {error.code().name}: {error.details()}\nlog: {arguments.log}")
+    except KeyboardInterrupt:
+        print("\nstopping the cluster", file=sys.stderr)
+    finally:
+        cluster.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

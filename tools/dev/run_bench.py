@@ -1,0 +1,69 @@
+"""`./dev bench NAME [--json FILE]`: builds and runs one benchmark.
+
+Every benchmark prints a table for people; with --json it also writes one flat JSON object.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# name: (Bazel target, what it measures, kind). `google`: Google Benchmark, whose JSON is flattened
+# here; `flat`: prints its flat JSON object on standard output itself.
+BENCHES = {
+    "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
+    "tokenizer": ("//common/tokenizer:tokenizer_benchmark", "encode and decode MB/s", "google"),
+    "transport": ("//tests/bench:transport_bench", "data plane GB/s beside a cold memcpy of the same run", "flat"),
+}
+
+
+def build(target):
+    subprocess.run(["bazel", "build", "--noshow_loading_progress", target], cwd=ROOT, check=True)
+    package, name = target[2:].split(":")
+    return ROOT / "bazel-bin" / package / name
+
+
+def run_google(binary):
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        subprocess.run([binary, f"--benchmark_out={out.name}", "--benchmark_out_format=json"], check=True)
+        report = json.load(open(out.name, encoding="utf-8"))
+    flat = {}
+    for row in report["benchmarks"]:
+        for key, value in row.items():
+            if isinstance(value, (int, float)) and key not in ("repetition_index", "threads", "family_index",
+                                                               "per_family_instance_index", "repetitions"):
+                flat[f"{row['name']}.{key}"] = value
+    return flat
+
+
+def run_flat(binary):
+    output = subprocess.run([binary], check=True, stdout=subprocess.PIPE, text=True).stdout
+    flat = json.loads(output[output.index("{"):])
+    width = max(map(len, flat))
+    for key, value in flat.items():
+        print(f"{key:<{width}}  {value}")
+    return flat
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("name", nargs="?", choices=sorted(BENCHES))
+    parser.add_argument("--json", metavar="FILE", help="write the figures as one flat JSON object")
+    arguments = parser.parse_args()
+    if arguments.name is None:
+        for name, (_, what, _) in sorted(BENCHES.items()):
+            print(f"{name:<12} {what}")
+        return 0
+    target, _, kind = BENCHES[arguments.name]
+    flat = run_google(build(target)) if kind == "google" else run_flat(build(target))
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(json.dumps(flat, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
