@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/kv/types.h"
 
 namespace baton {
 
@@ -29,18 +30,9 @@ struct SamplingParams {
 // InvalidArgument that names the field (FieldOf in common/base/status.h).
 absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab_size);
 
-struct TokenLogprob {
-  int32_t token = 0;
-  float logprob = 0;  // Natural logarithm.
-};
-
-struct SampledToken {
-  int32_t token = 0;
-  // Logarithms of the model's own distribution: temperature 1, nothing filtered or masked.
-  float logprob = 0;
-  std::vector<TokenLogprob> top;  // params.top_logprobs of them, most probable first.
-};
-
+// `logprob` and `top` of the drawn token are those of the model's own distribution: temperature 1,
+// nothing filtered or masked; params.top_logprobs alternatives.
+//
 // `position` counts the tokens that the request has generated before this one. The draw is a
 // function of (seed, position), so neither other requests nor the process that draws matter.
 // `params` have passed ValidateSamplingParams. Internal when a logit is not finite or no token is
