@@ -328,9 +328,26 @@ void UcxDataPlane::Teardown() {
   };
   const int64_t deadline_us = NowUs() + kTeardownUs;
   while (!all_finished() && NowUs() < deadline_us) ucp_worker_progress(worker_);
-  if (!all_finished()) {
-    LOG(kWarning) << "data plane: endpoints did not close in time";
+  if (!FlushWorker(deadline_us) || !all_finished()) {
+    // UCX asserts in ucp_worker_destroy that nothing is left. Without progress nothing of it moves
+    // any more, so a leak at the end of the process is the lesser evil.
+    LOG(kWarning) << "data plane: connections did not end in time; leaving them to the system";
+    worker_ = nullptr;
+    context_ = nullptr;
   }
+}
+
+bool UcxDataPlane::FlushWorker(int64_t deadline_us) {
+  // Peers that connect just now have endpoints of UCX's own with half an answer on them.
+  ucp_request_param_t params{};
+  ucs_status_ptr_t request = ucp_worker_flush_nbx(worker_, &params);
+  if (!UCS_PTR_IS_PTR(request)) return true;
+  while (ucp_request_check_status(request) == UCS_INPROGRESS && NowUs() < deadline_us) {
+    ucp_worker_progress(worker_);
+  }
+  const bool flushed = ucp_request_check_status(request) != UCS_INPROGRESS;
+  ucp_request_free(request);
+  return flushed;
 }
 
 void UcxDataPlane::CloseUcx() {

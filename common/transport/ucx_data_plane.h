@@ -54,6 +54,7 @@ class UcxDataPlane : public DataPlane {
   void Tick();
   void Sleep();
   void Teardown();
+  bool FlushWorker(int64_t deadline_us);
   void CloseUcx();
   void AnswerGreetings();
   absl::StatusOr<PeerId> ConnectNow(std::string_view address, Peer::Direction direction);

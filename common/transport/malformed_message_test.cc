@@ -1,0 +1,111 @@
+// What the data plane does with messages that are not Baton's, sent by a bare UCX worker.
+#include <gtest/gtest.h>
+#include <ucp/api/ucp.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/transport/data_plane.h"
+#include "common/transport/frame.h"
+#include "common/transport/peer_address.h"
+#include "common/transport/testing/test_messages.h"
+
+namespace baton {
+namespace {
+
+// A UCX worker with one endpoint; its progress is the test's thread.
+class BareSender {
+ public:
+  explicit BareSender(const std::string& ucx_address) {
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES;
+    params.features = UCP_FEATURE_AM;
+    EXPECT_EQ(ucp_init(&params, nullptr, &context_), UCS_OK);
+    ucp_worker_params_t worker_params{};
+    EXPECT_EQ(ucp_worker_create(context_, &worker_params, &worker_), UCS_OK);
+    ucp_ep_params_t endpoint_params{};
+    endpoint_params.field_mask =
+        UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+    endpoint_params.address = reinterpret_cast<const ucp_address_t*>(ucx_address.data());
+    endpoint_params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    EXPECT_EQ(ucp_ep_create(worker_, &endpoint_params, &endpoint_), UCS_OK);
+  }
+  ~BareSender() {
+    ucp_request_param_t params{};
+    Wait(ucp_ep_close_nbx(endpoint_, &params));
+    ucp_worker_destroy(worker_);
+    ucp_cleanup(context_);
+  }
+
+  void Send(std::vector<std::byte> header, std::vector<std::byte> payload) {
+    ucp_request_param_t params{};
+    Wait(ucp_am_send_nbx(endpoint_, kActiveMessageId, header.data(), header.size(), payload.data(),
+                         payload.size(), &params));
+  }
+  void Progress() { ucp_worker_progress(worker_); }
+
+ private:
+  void Wait(ucs_status_ptr_t request) {
+    if (!UCS_PTR_IS_PTR(request)) return;
+    while (ucp_request_check_status(request) == UCS_INPROGRESS) Progress();
+    ucp_request_free(request);
+  }
+
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  ucp_ep_h endpoint_ = nullptr;
+};
+
+std::vector<std::byte> Header(const Frame& frame, size_t more_bytes) {
+  std::vector<std::byte> header(sizeof(frame) + more_bytes);
+  std::memcpy(header.data(), &frame, sizeof(frame));
+  return header;
+}
+
+TEST(MalformedMessageTest, IsDroppedAndCounted) {
+  absl::StatusOr<std::unique_ptr<DataPlane>> plane = DataPlane::Create({});
+  ASSERT_TRUE(plane.ok()) << plane.status();
+  testing::Inbox inbox;
+  ASSERT_TRUE((*plane)->Register(MessageKind::kKvPages, &inbox).ok());
+  absl::StatusOr<std::string> ucx_address = OpenPeerAddress((*plane)->address());
+  ASSERT_TRUE(ucx_address.ok());
+  {
+    BareSender sender(*ucx_address);
+    const std::vector<std::vector<std::byte>> headers = {
+        {},
+        std::vector<std::byte>(3),
+        std::vector<std::byte>(64),
+        Header({.magic = 0x12345678}, 24),
+        Header({.version = kFrameVersion + 1}, 24),
+        Header({.kind = 1}, 24),
+        Header({.kind = kMaxMessageKinds}, 24),
+        Header({.kind = 0xfffe}, 24),
+        Header({.kind = 0}, kMaxMessageHeaderBytes + 1),
+    };
+    for (const std::vector<std::byte>& header : headers) {
+      for (size_t payload_bytes : {0, 100, 1 << 20}) {
+        sender.Send(header, std::vector<std::byte>(payload_bytes));
+      }
+    }
+    // A greeting whose address is none.
+    sender.Send(Header({.kind = kGreetingKind}, 0), std::vector<std::byte>(100));
+    while ((*plane)->counters().messages_malformed < 3 * headers.size()) sender.Progress();
+    EXPECT_EQ((*plane)->counters().messages_malformed, 3 * headers.size());
+  }
+  (*plane)->Shutdown();
+  EXPECT_EQ((*plane)->counters().messages_received, 0u);
+}
+
+TEST(PeerAddressTest, RoundTripsAndNamesWhatIsWrong) {
+  const std::string sealed = SealPeerAddress("some address");
+  EXPECT_EQ(*OpenPeerAddress(sealed), "some address");
+  std::string versioned = sealed;
+  versioned[4] = 9;
+  EXPECT_NE(OpenPeerAddress(versioned).status().message().find("version 9"), std::string::npos);
+  EXPECT_FALSE(OpenPeerAddress(sealed.substr(0, 24)).ok());
+}
+
+}  // namespace
+}  // namespace baton
