@@ -4,7 +4,7 @@
 //   BATON_KERNELS_NAME  its name in the table,
 //   BATON_LANES         floats per vector register,
 //   BATON_LINEAR_ROWS   rows of linear's register tile; rows * 2 accumulators must fit,
-//   BATON_WIDE          vectors per row of attention's register tiles of 4 rows.
+//   BATON_WIDE          vectors per row of attention's register tiles of 6 rows.
 // Vector extensions of GCC and Clang instead of intrinsics: one text serves every width.
 //
 // Nothing here may call an inline function of another header: the linker keeps one copy of those,
@@ -43,7 +43,6 @@ inline void Store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof(v)); }
 // Subtracting, as x - 0 is x for every x; 0 + x is not, and would stay an addition.
 inline Vec Splat(float x) { return x - Vec{}; }
 inline int Min(int a, int b) { return a < b ? a : b; }
-inline float Max(float a, float b) { return a > b ? a : b; }
 
 // The first `count` floats at p, zeros behind.
 inline Vec LoadPartial(const float* p, int count) {
@@ -55,48 +54,49 @@ inline void StorePartial(float* p, Vec v, int count) {
   for (int i = 0; i < count; ++i) p[i] = v[i];
 }
 
-// Lanes are halved, not summed in order: the same tree for every row.
-inline float Sum(Vec v) {
-  float lanes[kLanes];
-  Store(lanes, v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
-  return lanes[0];
-}
-inline float MaxLane(Vec v) {
-  float lanes[kLanes];
-  Store(lanes, v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] = Max(lanes[i], lanes[i + width]);
-  }
-  return lanes[0];
+// v with its lanes moved down by kBy, the lowest kBy lanes being moved up.
+template <int kBy, int... kLane>
+inline Vec Rotate(Vec v, Lanes<kLane...>) {
+  return __builtin_shufflevector(v, v, ((kLane + kBy) % kLanes)...);
 }
 
-// e^x within 2 units in the last place for x <= 88; exactly 0 below -87, so that a masked score of
-// minus infinity weighs nothing. Range reduction by ln 2 in two parts, then a degree-6 Taylor
-// polynomial, which suffices on [-ln2/2, ln2/2].
-inline Vec Exp(Vec x) {
-  constexpr float kLog2E = 1.44269504088896341f;
-  constexpr float kLn2High = 0.693359375f;
-  constexpr float kLn2Low = -2.12194440e-4f;
-  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer.
-  const IntVec vanishes = x < -87.0f;
-  const Vec clamped = vanishes ? Splat(-87.0f) : (x > 88.0f ? Splat(88.0f) : x);
-  const Vec shifted = clamped * kLog2E + kRounder;
-  const Vec n = shifted - kRounder;
-  Vec r = clamped - n * kLn2High;
-  r = r - n * kLn2Low;
-  Vec p = Splat(1.0f / 720);
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const IntVec exponent = (__builtin_convertvector(n, IntVec) + 127) << 23;
-  const Vec result = p * (Vec)exponent;
-  return vanishes ? Vec{} : result;
+// The sum and the largest of all lanes, in every lane: halves fold onto each other.
+template <int kBy = kLanes / 2>
+inline Vec SumLanes(Vec v) {
+  if constexpr (kBy == 0) {
+    return v;
+  } else {
+    return SumLanes<kBy / 2>(v + Rotate<kBy>(v, AllLanes()));
+  }
+}
+template <int kBy = kLanes / 2>
+inline Vec MaxLanes(Vec v) {
+  if constexpr (kBy == 0) {
+    return v;
+  } else {
+    const Vec other = Rotate<kBy>(v, AllLanes());
+    return MaxLanes<kBy / 2>(v > other ? v : other);
+  }
+}
+
+constexpr float kLog2E = 1.44269504088896341f;
+
+// 2^x for x <= 127, within 3 units in the last place; exactly 0 below -126, so that a masked score
+// of minus infinity weighs nothing. x = n + f with f in [-1/2, 1/2]; 2^f by its Taylor series, 2^n
+// by adding n to the exponent.
+inline Vec Exp2(Vec x) {
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the integer n.
+  const Vec shifted = x + kRounder;
+  const Vec f = x - (shifted - kRounder);
+  Vec p = Splat(1.54035304e-4f);
+  p = p * f + 1.33335581e-3f;
+  p = p * f + 9.61812911e-3f;
+  p = p * f + 5.55041087e-2f;
+  p = p * f + 2.40226507e-1f;
+  p = p * f + 6.93147181e-1f;
+  p = p * f + 1.0f;
+  const Vec scaled = (Vec)((IntVec)p + ((IntVec)shifted << 23));
+  return x < -126.0f ? Vec{} : scaled;
 }
 
 void RmsNorm(const float* x, const float* weight, float eps, int rows, int dim, float* y) {
@@ -109,7 +109,8 @@ void RmsNorm(const float* x, const float* weight, float eps, int rows, int dim, 
     const int rest = dim - i;
     const Vec tail = LoadPartial(in + i, rest);
     squares += tail * tail;
-    const float scale = 1.0f / __builtin_sqrtf(Sum(squares) / static_cast<float>(dim) + eps);
+    const float scale =
+        1.0f / __builtin_sqrtf(SumLanes(squares)[0] / static_cast<float>(dim) + eps);
     for (i = 0; i + kLanes <= dim; i += kLanes) {
       Store(out + i, Load(in + i) * scale * Load(weight + i));
     }
@@ -138,7 +139,11 @@ void Rope(float* x, const float* cos, const float* sin, int heads, int head_dim)
   }
 }
 
-inline Vec SiluMul(Vec gate, Vec up) { return gate / (1.0f + Exp(-gate)) * up; }
+inline Vec SiluMul(Vec gate, Vec up) {
+  const Vec exponent = gate * -kLog2E;
+  const Vec bounded = exponent > 126.0f ? Splat(126.0f) : exponent;
+  return gate / (1.0f + Exp2(bounded)) * up;
+}
 
 void SiluMulRows(const float* gate_up, int rows, int dim, float* y) {
   for (int row = 0; row < rows; ++row) {
@@ -271,13 +276,13 @@ void Linear(const PackedMatrix& w, const float* x, int rows, int panel_begin, in
 
 // Query rows (token and head) that share one transposition of the keys, which then costs a few per
 // cent of the multiply-adds.
-constexpr int kQueryRows = 64;
+constexpr int kQueryRows = 96;
 // Rows of a register tile.
-constexpr int kRowTile = 4;
+constexpr int kRowTile = 6;
 
 struct RowState {
-  float max;
-  float sum;
+  float max;      // Of the scores so far, unscaled.
+  Vec sum;        // Of the weights so far, by lane.
   int positions;  // Keys [0, positions) are visible to this row.
   const float* query;
   float* output;
@@ -338,9 +343,10 @@ inline void Scores(const RowState* rows, const float* transposed, int dim, float
 }
 
 // Turns a row's scores into weights relative to its running maximum, updates its state and rescales
-// its accumulator. Not inlined: one compiled copy rounds alike for every row.
-__attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin, float scale, int dim,
-                                            float* scores, float* accumulator) {
+// its accumulator. Weights are powers of two of score * exponent_scale. Not inlined: one compiled
+// copy rounds alike for every row.
+__attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin, float exponent_scale,
+                                            int dim, float* scores, float* accumulator) {
   constexpr float kInfinity = __builtin_inff();
   const int visible = Min(row.positions - block_begin, kKeyBlock);
   if (visible <= 0) {
@@ -348,28 +354,26 @@ __attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin, floa
     return;
   }
   for (int k = visible; k < kKeyBlock; ++k) scores[k] = -kInfinity;
-  Vec largest = Splat(-kInfinity);
+  Vec largest = Splat(row.max);
   for (int k = 0; k < kKeyBlock; k += kLanes) {
-    const Vec score = Load(scores + k) * scale;
-    Store(scores + k, score);
+    const Vec score = Load(scores + k);
     largest = score > largest ? score : largest;
   }
-  const float max = Max(row.max, MaxLane(largest));
-  Vec sum{};
-  for (int k = 0; k < kKeyBlock; k += kLanes) {
-    const Vec weight = Exp(Load(scores + k) - max);
-    Store(scores + k, weight);
-    sum += weight;
-  }
+  const float max = MaxLanes(largest)[0];
+  const float shift = -max * exponent_scale;
   if (max != row.max) {
-    const float shrink = Exp(Splat(row.max - max))[0];
+    const Vec shrink = Exp2(Splat(row.max * exponent_scale + shift));
     for (int d = 0; d < dim; d += kLanes) {
       Store(accumulator + d, Load(accumulator + d) * shrink);
     }
     row.sum *= shrink;
     row.max = max;
   }
-  row.sum += Sum(sum);
+  for (int k = 0; k < kKeyBlock; k += kLanes) {
+    const Vec weight = Exp2(Load(scores + k) * exponent_scale + shift);
+    Store(scores + k, weight);
+    row.sum += weight;
+  }
 }
 
 // accumulator_r[0, kVecs * kLanes) += weights_r . values over keys [0, key_end), in key order;
@@ -409,13 +413,16 @@ inline void AttendRows(int count, RowState* rows, const AttentionArgs& args, int
   float scores[kRows * kKeyBlock];
   Scores<kRows>(rows, transposed, dim, scores);
   for (int r = 0; r < kRows; ++r) {
-    SoftmaxBlock(rows[r], block_begin, args.scale, dim, scores + r * kKeyBlock,
+    SoftmaxBlock(rows[r], block_begin, args.scale * kLog2E, dim, scores + r * kKeyBlock,
                  accumulator + r * dim);
   }
   const float* const* tiles = args.kv.values + block_begin / kKeyTile;
   int d = 0;
   for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
     WeighColumns<kRows, kWide>(scores, tiles, key_end, dim, d, accumulator);
+  }
+  for (; d + 2 * kLanes <= dim; d += 2 * kLanes) {
+    WeighColumns<kRows, 2>(scores, tiles, key_end, dim, d, accumulator);
   }
   for (; d < dim; d += kLanes) {
     WeighColumns<kRows, 1>(scores, tiles, key_end, dim, d, accumulator);
@@ -441,7 +448,7 @@ void AttendQueryRows(RowState* rows, int count, const AttentionArgs& args) {
     }
   }
   for (int r = 0; r < count; ++r) {
-    const float inverse = 1.0f / rows[r].sum;
+    const Vec inverse = 1.0f / SumLanes(rows[r].sum);
     for (int d = 0; d < dim; d += kLanes) {
       Store(rows[r].output + d, Load(accumulator + r * dim + d) * inverse);
     }
@@ -453,7 +460,7 @@ void Attention(const AttentionArgs& args) {
   int count = 0;
   for (int token = 0; token < args.tokens; ++token) {
     for (int head = 0; head < args.heads; ++head) {
-      rows[count++] = {-__builtin_inff(), 0, args.first_position + token + 1,
+      rows[count++] = {-__builtin_inff(), Vec{}, args.first_position + token + 1,
                        args.query + static_cast<size_t>(token) * args.query_stride +
                            static_cast<size_t>(head * args.head_dim),
                        args.output + static_cast<size_t>(token) * args.output_stride +
@@ -467,11 +474,26 @@ void Attention(const AttentionArgs& args) {
   if (count > 0) AttendQueryRows(rows, count, args);
 }
 
+double MultiplyAdds(int rounds) {
+  constexpr int kChains = 12;  // More than two units times the latency of a multiply-add.
+  Vec chain[kChains];
+  for (int i = 0; i < kChains; ++i) chain[i] = Splat(static_cast<float>(i));
+  Vec factor = Splat(0.999f);
+  Vec term = Splat(0.001f);
+  for (int round = 0; round < rounds; ++round) {
+    for (int i = 0; i < kChains; ++i) chain[i] = chain[i] * factor + term;
+    asm volatile("" : "+x"(factor), "+x"(term));  // The loop stays a loop.
+  }
+  for (int i = 0; i < kChains; ++i) asm volatile("" : : "x"(chain[i]));
+  return 2.0 * rounds * kChains * kLanes;
+}
+
 }  // namespace
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    BATON_KERNELS_NAME, kPanel, RmsNorm, Rope, SiluMulRows, Add, AddBias, Linear, Attention,
+    BATON_KERNELS_NAME, kPanel,       RmsNorm, Rope, SiluMulRows, Add, AddBias, Linear,
+    Attention,          MultiplyAdds,
 };
 
 }  // namespace baton::kernels::BATON_KERNELS

@@ -86,6 +86,10 @@ struct KernelTable {
 
   // Causal attention with online softmax; no score matrix beyond a few rows by kKeyBlock.
   void (*attention)(const AttentionArgs& args);
+
+  // Runs `rounds` rounds of independent multiply-adds in registers and returns how many
+  // floating-point operations that were: timed, the peak that the others are measured against.
+  double (*multiply_adds)(int rounds);
 };
 
 // The table named "scalar", "avx2" or "avx512", or the best for "". nullptr when there is none of

@@ -105,11 +105,23 @@ void Attention(const AttentionArgs& args) {
   }
 }
 
+double MultiplyAdds(int rounds) {
+  constexpr int kChains = 12;
+  float chain[kChains] = {};
+  volatile float factor = 0.999f;
+  for (int round = 0; round < rounds; ++round) {
+    const float by = factor;
+    for (float& link : chain) link = link * by + 0.001f;
+  }
+  for (const float link : chain) factor = link;
+  return 2.0 * rounds * kChains;
+}
+
 }  // namespace
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    "scalar", kPanel, RmsNorm, Rope, SiluMul, Add, AddBias, Linear, Attention,
+    "scalar", kPanel, RmsNorm, Rope, SiluMul, Add, AddBias, Linear, Attention, MultiplyAdds,
 };
 
 }  // namespace baton::kernels::scalar

@@ -1,0 +1,185 @@
+// Kernels and whole steps beside the machine's limit, measured in the same run:
+//   bazel run -c opt //common/engine:engine_benchmark
+// Counters: GFLOPs, and `peak`, the share of the FP32 multiply-add peak of one core.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/random.h"
+#include "common/engine/executor.h"
+#include "common/engine/kernels/kernels.h"
+#include "common/model/make_model.h"
+
+namespace baton {
+namespace {
+
+std::vector<float> RandomFloats(size_t count) {
+  Random random(1);
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(random.Uniform() - 0.5);
+  return values;
+}
+
+// The best of several short runs, measured once.
+double FmaPeakFlopsPerSecond() {
+  static const double peak = [] {
+    double best = 0;
+    for (int run = 0; run < 20; ++run) {
+      const auto begin = std::chrono::steady_clock::now();
+      const double operations = kernels::FindKernels("")->multiply_adds(1 << 20);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      best = std::max(best, operations / took.count());
+    }
+    return best;
+  }();
+  return peak;
+}
+
+void ReportFlops(benchmark::State& state, double flops_per_iteration) {
+  const double flops = flops_per_iteration * static_cast<double>(state.iterations());
+  state.counters["GFLOPs"] = benchmark::Counter(flops / 1e9, benchmark::Counter::kIsRate);
+  state.counters["peak"] =
+      benchmark::Counter(flops / FmaPeakFlopsPerSecond(), benchmark::Counter::kIsRate);
+}
+
+// Arguments: rows, outputs, inputs.
+void BM_Linear(benchmark::State& state) {
+  const kernels::KernelTable& table = *kernels::FindKernels("");
+  const int rows = static_cast<int>(state.range(0));
+  const int outputs = static_cast<int>(state.range(1));
+  const int inputs = static_cast<int>(state.range(2));
+  const auto panels = RandomFloats(kernels::PackedSize(outputs, inputs, table.panel_width));
+  const auto x = RandomFloats(static_cast<size_t>(rows) * static_cast<size_t>(inputs));
+  std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(outputs));
+  const kernels::PackedMatrix matrix = {panels.data(), outputs, inputs};
+  const int panel_count = (outputs + table.panel_width - 1) / table.panel_width;
+  for (auto _ : state) {
+    table.linear(matrix, x.data(), rows, 0, panel_count, y.data(), static_cast<size_t>(outputs));
+    benchmark::DoNotOptimize(y.data());
+    benchmark::ClobberMemory();
+  }
+  ReportFlops(state, 2.0 * rows * outputs * inputs);
+  state.counters["weight_bytes"] =
+      benchmark::Counter(static_cast<double>(panels.size() * sizeof(float)),
+                         benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(BM_Linear)
+    ->ArgNames({"rows", "out", "in"})
+    ->Args({1, 1536, 256})
+    ->Args({1, 4096, 4096})
+    ->Args({16, 1536, 256})
+    ->Args({192, 1536, 256})
+    ->Args({192, 256, 768})
+    ->Args({256, 4096, 4096});
+
+// Arguments: tokens of the chunk, prefix, head_dim; 4 query heads share a KV head.
+void BM_Attention(benchmark::State& state) {
+  constexpr int kHeads = 4;
+  const kernels::KernelTable& table = *kernels::FindKernels("");
+  const int tokens = static_cast<int>(state.range(0));
+  const int prefix = static_cast<int>(state.range(1));
+  const int dim = static_cast<int>(state.range(2));
+  const size_t tile_floats = static_cast<size_t>(kernels::kKeyTile * dim);
+  const size_t tiles = static_cast<size_t>((prefix + tokens) / kernels::kKeyTile + 1);
+  const auto kv = RandomFloats(2 * tiles * tile_floats);
+  std::vector<const float*> keys;
+  std::vector<const float*> values;
+  for (size_t i = 0; i < tiles; ++i) {
+    keys.push_back(&kv[2 * i * tile_floats]);
+    values.push_back(&kv[(2 * i + 1) * tile_floats]);
+  }
+  const auto query = RandomFloats(static_cast<size_t>(tokens * kHeads * dim));
+  std::vector<float> output(query.size());
+  kernels::AttentionArgs args;
+  args.query = query.data();
+  args.output = output.data();
+  args.query_stride = args.output_stride = static_cast<size_t>(kHeads * dim);
+  args.tokens = tokens;
+  args.heads = kHeads;
+  args.head_dim = dim;
+  args.first_position = prefix;
+  args.scale = 0.125f;
+  args.kv = {keys.data(), values.data()};
+  for (auto _ : state) {
+    table.attention(args);
+    benchmark::DoNotOptimize(output.data());
+    benchmark::ClobberMemory();
+  }
+  const double pairs = static_cast<double>(tokens) * (prefix + (tokens + 1) / 2.0);
+  ReportFlops(state, 4.0 * pairs * kHeads * dim);
+}
+BENCHMARK(BM_Attention)
+    ->ArgNames({"tokens", "prefix", "dim"})
+    ->Args({1024, 4096, 32})
+    ->Args({1024, 4096, 64})
+    ->Args({1024, 4096, 128})
+    ->Args({1, 4096, 64});
+
+// The size of the model that ships with Baton: 8 layers, hidden 256.
+std::unique_ptr<Executor> ShippedSizeExecutor() {
+  RandomModelOptions model;
+  model.hidden_size = 256;
+  model.intermediate_size = 768;
+  model.num_hidden_layers = 8;
+  model.num_attention_heads = 8;
+  model.num_key_value_heads = 2;
+  model.head_dim = 32;
+  model.vocab_size = 4096;
+  model.tie_word_embeddings = true;
+  model.dtype = DType::kBF16;
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "baton_engine_benchmark").string();
+  const absl::Status made = MakeRandomModel(path, model);
+  BATON_CHECK(made.ok()) << made;
+  ExecutorOptions options;
+  options.model_path = path;
+  auto executor = CreateExecutor(options);
+  BATON_CHECK(executor.ok()) << executor.status();
+  return *std::move(executor);
+}
+
+// Arguments: tokens per step, prefix, sequences.
+void BM_Step(benchmark::State& state) {
+  const auto executor = ShippedSizeExecutor();
+  const int tokens = static_cast<int>(state.range(0));
+  const int prefix = static_cast<int>(state.range(1));
+  const int sequences = static_cast<int>(state.range(2));
+  std::vector<int32_t> ids(static_cast<size_t>(tokens), 65);
+  std::vector<int32_t> pages;
+  const int pages_each = (prefix + tokens) / executor->kv().page_size + 1;
+  for (int page = 0; page < pages_each; ++page) pages.push_back(page);
+  Batch batch;
+  // All on the same pages: the same work, less memory.
+  for (int i = 0; i < sequences; ++i) batch.slices.push_back({ids, tokens, prefix, pages, true});
+  std::vector<float> logits(static_cast<size_t>(sequences) * 4096);
+  for (auto _ : state) {
+    const absl::Status status = executor->Forward(batch, {}, {}, logits);
+    BATON_CHECK(status.ok()) << status;
+  }
+  state.counters["tokens"] = benchmark::Counter(static_cast<double>(tokens) * sequences,
+                                                benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(BM_Step)
+    ->ArgNames({"tokens", "prefix", "sequences"})
+    ->Args({4400, 0, 1})
+    ->Args({512, 0, 1})
+    ->Args({512, 3888, 1})
+    ->Args({1, 4400, 1})
+    ->Args({1, 4400, 8})
+    ->Unit(benchmark::kMillisecond);
+
+void BM_FmaPeak(benchmark::State& state) {
+  for (auto _ : state) benchmark::DoNotOptimize(FmaPeakFlopsPerSecond());
+  state.counters["GFLOPs"] = FmaPeakFlopsPerSecond() / 1e9;
+}
+BENCHMARK(BM_FmaPeak)->Iterations(1);
+
+}  // namespace
+}  // namespace baton
