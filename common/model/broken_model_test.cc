@@ -1,0 +1,378 @@
+// Every way in which a model directory can be broken or hostile: what it is refused with, and that
+// the message names the key, tensor or file. One row per way.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/fingerprint.h"
+#include "common/model/make_model.h"
+#include "common/model/model_config.h"
+#include "common/model/safetensors.h"
+#include "nlohmann/json.hpp"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+// A whole model that a row then breaks.
+struct ModelDirectory {
+  std::string path;
+
+  std::string File(const char* name) const { return path + "/" + name; }
+
+  void EditJson(const char* name, const std::function<void(Json&)>& edit) const {
+    Json json = Json::parse(ReadFile(File(name)));
+    edit(json);
+    WriteFile(File(name), json.dump());
+  }
+  void EditConfig(const std::function<void(Json&)>& edit) const { EditJson("config.json", edit); }
+
+  // Rewrites the header of model.safetensors; the data stays.
+  void EditHeader(const std::function<void(Json&)>& edit) const {
+    const std::string file = ReadFile(File("model.safetensors"));
+    uint64_t length = 0;
+    std::memcpy(&length, file.data(), sizeof(length));
+    Json header = Json::parse(file.substr(sizeof(length), length));
+    edit(header);
+    WriteHeader(header.dump(), file.substr(sizeof(length) + length));
+  }
+  void WriteHeader(const std::string& header, const std::string& data = "") const {
+    const uint64_t length = header.size();
+    std::string bytes(sizeof(length), '\0');
+    std::memcpy(bytes.data(), &length, sizeof(length));
+    WriteFile(File("model.safetensors"), bytes + header + data);
+  }
+  void WriteLength(uint64_t length) const {
+    std::string file = ReadFile(File("model.safetensors"));
+    std::memcpy(file.data(), &length, sizeof(length));
+    WriteFile(File("model.safetensors"), file);
+  }
+};
+
+constexpr char kQ[] = "model.layers.1.self_attn.q_proj.weight";
+constexpr char kIndex[] = "model.safetensors.index.json";
+
+struct Row {
+  std::string name;
+  std::function<void(const ModelDirectory&)> break_it;
+  absl::StatusCode code;
+  std::string message;  // A fragment.
+  RandomModelOptions model = {.num_hidden_layers = 2};
+};
+
+std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnsupported = absl::StatusCode::kUnimplemented;
+constexpr auto kMissing = absl::StatusCode::kNotFound;
+
+// config.json with `key` set to `value`.
+Row Config(std::string name, const char* key, Json value, absl::StatusCode code,
+           std::string message) {
+  return {std::move(name),
+          [key, value](const ModelDirectory& model) {
+            model.EditConfig([&](Json& config) { config[key] = value; });
+          },
+          code, std::move(message)};
+}
+
+Row WithoutKey(const char* key) {
+  return {std::string("Without_") + key,
+          [key](const ModelDirectory& model) {
+            model.EditConfig([&](Json& config) { config.erase(key); });
+          },
+          kInvalid, std::string("config.json: \"") + key + "\" is missing"};
+}
+
+// The header of model.safetensors, edited.
+Row Header(std::string name, std::function<void(Json&)> edit, absl::StatusCode code,
+           std::string message) {
+  return {std::move(name), [edit](const ModelDirectory& model) { model.EditHeader(edit); }, code,
+          std::move(message)};
+}
+
+// A model of two shards.
+Row Sharded(std::string name, std::function<void(const ModelDirectory&)> break_it,
+            absl::StatusCode code, std::string message) {
+  return {std::move(name),
+          std::move(break_it),
+          code,
+          std::move(message),
+          {.num_hidden_layers = 2, .shards = 2}};
+}
+
+std::vector<Row> ConfigRows() {
+  std::vector<Row> rows = {
+      {"NoConfig", [](auto& m) { std::filesystem::remove(m.File("config.json")); }, kMissing,
+       "config.json: no such file"},
+      {"ConfigIsNotJson", [](auto& m) { WriteFile(m.File("config.json"), "{\"a\": "); }, kInvalid,
+       "config.json: not valid JSON"},
+      {"ConfigIsAList", [](auto& m) { WriteFile(m.File("config.json"), "[1]"); }, kInvalid,
+       "config.json: must be a JSON object"},
+      {"ConfigIsNestedDeeply",
+       [](auto& m) { WriteFile(m.File("config.json"), std::string(100000, '[')); }, kInvalid,
+       "config.json: JSON is nested 100000 levels deep"},
+      {"ConfigRepeatsAKey",
+       [](auto& m) {
+         const std::string text = ReadFile(m.File("config.json"));
+         WriteFile(m.File("config.json"), "{\"hidden_size\": 32, " + text.substr(1));
+       },
+       kInvalid, "config.json: the key \"hidden_size\" stands twice"},
+      {"ConfigIsHuge", [](auto& m) { WriteFile(m.File("config.json"), std::string(2 << 20, ' ')); },
+       kInvalid, "config.json: larger than the accepted"},
+      Config("UnknownArchitecture", "architectures", {"MambaForCausalLM"}, kUnsupported,
+             "\"architectures\" names MambaForCausalLM; supported are LlamaForCausalLM, "
+             "Qwen2ForCausalLM, Qwen3ForCausalLM"),
+      Config("TwoArchitectures", "architectures", {"LlamaForCausalLM", "Qwen2ForCausalLM"},
+             kInvalid, "\"architectures\" must be a list of one name"),
+      Config("OtherModelType", "model_type", "llama", kInvalid,
+             "\"model_type\" is \"llama\", but Qwen3ForCausalLM has \"qwen3\""),
+      Config("HiddenSizeIsAString", "hidden_size", "64", kInvalid,
+             "\"hidden_size\" must be an integer, got \"64\""),
+      Config("HiddenSizeIsAFraction", "hidden_size", 64.5, kInvalid,
+             "\"hidden_size\" must be an integer"),
+      Config("NegativeLayers", "num_hidden_layers", -1, kInvalid,
+             "\"num_hidden_layers\" must be between 1 and"),
+      Config("HugeVocabulary", "vocab_size", uint64_t{1} << 40, kInvalid,
+             "\"vocab_size\" must be between 1 and"),
+      Config("VocabularyPast63Bits", "vocab_size", UINT64_MAX, kInvalid,
+             "\"vocab_size\" must be between 1 and"),
+      Config("ZeroHeads", "num_attention_heads", 0, kInvalid, "\"num_attention_heads\" must be"),
+      Config("KvHeadsDoNotDivide", "num_key_value_heads", 3, kInvalid,
+             "\"num_key_value_heads\" is 3, which does not divide \"num_attention_heads\" (4)"),
+      Config("OddHeadDim", "head_dim", 15, kInvalid, "\"head_dim\" must be even"),
+      Config("NegativeEps", "rms_norm_eps", -1e-6, kInvalid, "\"rms_norm_eps\" must be between"),
+      Config("TiedIsANumber", "tie_word_embeddings", 1, kInvalid,
+             "\"tie_word_embeddings\" must be true or false"),
+      Config("EosOutsideVocabulary", "eos_token_id", 300, kInvalid,
+             "\"eos_token_id\" must be ids inside the vocabulary of 300"),
+      Config("Gelu", "hidden_act", "gelu", kUnsupported, "\"hidden_act\" is \"gelu\""),
+      Config("SlidingWindow", "use_sliding_window", true, kUnsupported, "\"use_sliding_window\""),
+      Config("SlidingLayers", "layer_types", {"full_attention", "sliding_attention"}, kUnsupported,
+             "\"layer_types\" has \"sliding_attention\""),
+      Config("TooFewLayerTypes", "layer_types", {"full_attention"}, kInvalid,
+             "\"layer_types\" must list \"num_hidden_layers\" (2)"),
+      Config("AttentionBias", "attention_bias", true, kUnsupported, "\"attention_bias\""),
+      Config("MlpBias", "mlp_bias", true, kUnsupported, "\"mlp_bias\""),
+      Config("Quantized", "quantization_config", {{"quant_method", "fp8"}}, kUnsupported,
+             "\"quantization_config\""),
+      Config("PartialRotary", "partial_rotary_factor", 0.5, kUnsupported,
+             "\"partial_rotary_factor\""),
+      Config("Experts", "num_experts", 8, kUnsupported, "\"num_experts\""),
+      Config("Softcapping", "final_logit_softcapping", 30.0, kUnsupported,
+             "\"final_logit_softcapping\""),
+      Config("Yarn", "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}, kUnsupported,
+             "\"rope_scaling.rope_type\" is \"yarn\""),
+      Config("ScalingWithoutType", "rope_scaling", {{"factor", 4.0}}, kInvalid,
+             "\"rope_scaling.rope_type\" is missing"),
+      Config("ScalingIsAList", "rope_scaling", {1}, kInvalid, "\"rope_scaling\" must be an object"),
+      Config("Llama3WithoutFactor", "rope_parameters", {{"rope_type", "llama3"}}, kInvalid,
+             "\"rope_parameters.factor\" is missing"),
+      Config("TwoThetas", "rope_parameters", {{"rope_theta", 5e5}}, kInvalid,
+             "\"rope_parameters.rope_theta\" differs"),
+      {"GenerationEosOutsideVocabulary",
+       [](auto& m) { WriteFile(m.File("generation_config.json"), R"({"eos_token_id": [-1]})"); },
+       kInvalid, "generation_config.json: \"eos_token_id\""},
+  };
+  for (const char* key : {"architectures", "hidden_size", "intermediate_size", "num_hidden_layers",
+                          "num_attention_heads", "num_key_value_heads", "vocab_size",
+                          "max_position_embeddings", "rms_norm_eps"}) {
+    rows.push_back(WithoutKey(key));
+  }
+  return rows;
+}
+
+std::vector<Row> WeightRows() {
+  return {
+      {"NoWeights", [](auto& m) { std::filesystem::remove(m.File("model.safetensors")); }, kMissing,
+       "has neither model.safetensors nor model.safetensors.index.json"},
+      {"EmptyFile", [](auto& m) { WriteFile(m.File("model.safetensors"), ""); }, kInvalid,
+       "model.safetensors: not a safetensors file"},
+      {"HeaderPastTheFile", [](auto& m) { m.WriteLength(1 << 30); }, kInvalid,
+       "model.safetensors: header of 1073741824 bytes does not fit the file"},
+      {"HeaderLengthOverflows", [](auto& m) { m.WriteLength(UINT64_MAX); }, kInvalid,
+       "header of 18446744073709551615 bytes"},
+      {"HeaderIsNotJson", [](auto& m) { m.WriteHeader("garbage"); }, kInvalid,
+       "model.safetensors: header: not valid JSON"},
+      {"HeaderIsAList", [](auto& m) { m.WriteHeader("[]"); }, kInvalid, "must be a JSON object"},
+      {"HeaderIsNestedDeeply",
+       [](auto& m) {
+         m.WriteHeader("{\"a\":" + std::string(5000, '[') + std::string(5000, ']') + "}");
+       },
+       kInvalid, "nested 5001 levels deep"},
+      {"HeaderRepeatsATensor",
+       [](auto& m) {
+         m.WriteHeader(R"({"x": {"dtype":"F32","shape":[0],"data_offsets":[0,0]},)"
+                       R"("x": {"dtype":"F32","shape":[0],"data_offsets":[0,0]}})");
+       },
+       kInvalid, "the key \"x\" stands twice"},
+      {"TruncatedData",
+       [](auto& m) {
+         const std::string file = ReadFile(m.File("model.safetensors"));
+         WriteFile(m.File("model.safetensors"), file.substr(0, file.size() - 100));
+       },
+       kInvalid, "tensor lm_head.weight has \"data_offsets\""},
+      Header(
+          "MissingTensor", [](Json& h) { h.erase(kQ); }, kMissing, kQ),
+      Header(
+          "TensorIsANumber", [](Json& h) { h[kQ] = 7; }, kInvalid, kQ),
+      Header(
+          "NoDtype", [](Json& h) { h[kQ].erase("dtype"); }, kInvalid, "has no \"dtype\""),
+      Header(
+          "UnknownDtype", [](Json& h) { h[kQ]["dtype"] = "F4"; }, kUnsupported, "has dtype \"F4\""),
+      Header(
+          "IntegerWeights", [](Json& h) { h[kQ]["dtype"] = "I32"; }, kUnsupported,
+          "has dtype I32; supported are F32, BF16 and F16"),
+      Header(
+          "NoShape", [](Json& h) { h[kQ].erase("shape"); }, kInvalid, "must have a \"shape\""),
+      Header(
+          "NegativeSize",
+          [](Json& h) {
+            h[kQ]["shape"] = {-64, 64};
+          },
+          kInvalid, "has the size -64"),
+      Header(
+          "ManyDimensions", [](Json& h) { h[kQ]["shape"] = std::vector<int>(1000, 1); }, kInvalid,
+          "\"shape\" of at most 8"),
+      Header(
+          "ShapeOverflows",
+          [](Json& h) {
+            h[kQ]["shape"] = {uint64_t{1} << 32, uint64_t{1} << 32};
+          },
+          kInvalid, "whose byte size overflows"),
+      Header(
+          "SizePast63Bits", [](Json& h) { h[kQ]["shape"] = {UINT64_MAX}; }, kInvalid,
+          "whose byte size overflows"),
+      Header(
+          "ShapeDoesNotMatchBytes",
+          [](Json& h) {
+            h[kQ]["shape"] = {64, 65};
+          },
+          kInvalid, "but its shape [64,65] of F32 takes 16640"),
+      Header(
+          "OtherShapeThanConfigs",
+          [](Json& h) {
+            h[kQ]["shape"] = {32, 128};
+          },
+          kInvalid, "has shape [32, 128], but config.json makes it [64, 64]"),
+      Header(
+          "OffsetsBackwards",
+          [](Json& h) {
+            h[kQ]["data_offsets"] = {16384, 0};
+          },
+          kInvalid, "outside the file's"),
+      Header(
+          "OffsetsPastTheFile",
+          [](Json& h) {
+            const uint64_t begin = uint64_t{1} << 40;
+            h[kQ]["data_offsets"] = {begin, begin + 16384};
+          },
+          kInvalid, "outside the file's"),
+      Header(
+          "NegativeOffsets",
+          [](Json& h) {
+            h[kQ]["data_offsets"] = {-16384, 0};
+          },
+          kInvalid, "must have \"data_offsets\""),
+      Header(
+          "ThreeOffsets",
+          [](Json& h) {
+            h[kQ]["data_offsets"] = {0, 1, 2};
+          },
+          kInvalid, "must have \"data_offsets\""),
+      Header(
+          "Overlap",
+          [](Json& h) {
+            h[kQ]["data_offsets"] = {4, 16388};
+          },
+          kInvalid,
+          "tensors model.embed_tokens.weight and model.layers.1.self_attn.q_proj.weight "
+          "overlap"),
+      Sharded(
+          "NoShard",
+          [](auto& m) { std::filesystem::remove(m.File("model-00002-of-00002.safetensors")); },
+          kMissing, "model-00002-of-00002.safetensors: No such file"),
+      Sharded(
+          "ShardIsNotAString",
+          [](auto& m) { m.EditJson(kIndex, [](Json& j) { j["weight_map"][kQ] = 3; }); }, kInvalid,
+          "which is not the name of a .safetensors file beside it"),
+      Sharded(
+          "ShardAboveTheDirectory",
+          [](auto& m) {
+            m.EditJson(kIndex, [](Json& j) { j["weight_map"][kQ] = "../x.safetensors"; });
+          },
+          kInvalid, "\"../x.safetensors\", which is not the name"),
+      Sharded(
+          "ShardAtAnAbsolutePath",
+          [](auto& m) {
+            m.EditJson(kIndex, [](Json& j) { j["weight_map"][kQ] = "/etc/x.safetensors"; });
+          },
+          kInvalid, "which is not the name"),
+      Sharded(
+          "ShardIsAnotherKindOfFile",
+          [](auto& m) { m.EditJson(kIndex, [](Json& j) { j["weight_map"][kQ] = "config.json"; }); },
+          kInvalid, "which is not the name"),
+      Sharded(
+          "NoWeightMap", [](auto& m) { WriteFile(m.File(kIndex), "{}"); }, kInvalid,
+          "\"weight_map\" is missing"),
+      Sharded(
+          "TensorNotInIndex",
+          [](auto& m) { m.EditJson(kIndex, [](Json& j) { j["weight_map"].erase(kQ); }); }, kMissing,
+          kQ),
+      Sharded(
+          "TensorInAnotherShard",
+          [](auto& m) {
+            m.EditJson(kIndex,
+                       [](Json& j) { j["weight_map"][kQ] = "model-00001-of-00002.safetensors"; });
+          },
+          kMissing, "model-00001-of-00002.safetensors: has no tensor"),
+  };
+}
+
+// Reads all that a single stage would.
+absl::Status Load(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(path));
+  BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(path));
+  return FingerprintStage(reader, config, 0, config.num_hidden_layers).status();
+}
+
+class BrokenModelTest : public testing::TestWithParam<Row> {};
+
+TEST_P(BrokenModelTest, IsRefused) {
+  const Row& row = GetParam();
+  const ModelDirectory model = {testing::TempDir() + "/broken_" + row.name};
+  ASSERT_TRUE(MakeRandomModel(model.path, row.model).ok());
+  ASSERT_TRUE(Load(model.path).ok());
+  row.break_it(model);
+  const absl::Status status = Load(model.path);
+  EXPECT_EQ(status.code(), row.code) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr(row.message));
+}
+
+constexpr auto kRowName = [](const auto& info) { return info.param.name; };
+INSTANTIATE_TEST_SUITE_P(Config, BrokenModelTest, testing::ValuesIn(ConfigRows()), kRowName);
+INSTANTIATE_TEST_SUITE_P(Weights, BrokenModelTest, testing::ValuesIn(WeightRows()), kRowName);
+
+}  // namespace
+}  // namespace baton

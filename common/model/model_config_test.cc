@@ -1,0 +1,117 @@
+#include "common/model/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "nlohmann/json.hpp"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+
+// The keys that every family shares, as Hugging Face writes them.
+Json Base(const char* architecture, const char* type) {
+  return {{"architectures", Json::array({architecture})},
+          {"model_type", type},
+          {"hidden_size", 1024},
+          {"intermediate_size", 3072},
+          {"num_hidden_layers", 28},
+          {"num_attention_heads", 16},
+          {"num_key_value_heads", 8},
+          {"vocab_size", 151936},
+          {"max_position_embeddings", 40960},
+          {"rms_norm_eps", 1e-6},
+          {"hidden_act", "silu"},
+          {"attention_dropout", 0.0},
+          {"initializer_range", 0.02},
+          {"rope_scaling", nullptr},
+          {"sliding_window", nullptr},
+          {"transformers_version", "4.51.0"},
+          {"use_cache", true}};
+}
+
+ModelConfig Parse(const Json& json) {
+  auto config = ParseModelConfig(json.dump(), "config.json");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return *config;
+}
+
+TEST(ModelConfigTest, ReadsQwen3) {
+  Json json = Base("Qwen3ForCausalLM", "qwen3");
+  json["head_dim"] = 128;
+  json["rope_theta"] = 1000000;
+  json["tie_word_embeddings"] = true;
+  json["attention_bias"] = false;
+  json["use_sliding_window"] = false;
+  json["eos_token_id"] = 151645;
+  const ModelConfig config = Parse(json);
+  EXPECT_EQ(config.architecture, "Qwen3ForCausalLM");
+  EXPECT_EQ(config.query_size(), 2048);
+  EXPECT_EQ(config.kv_size(), 1024);
+  EXPECT_TRUE(config.qk_norm);
+  EXPECT_FALSE(config.qkv_bias);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.eos_token_ids, std::vector<int32_t>{151645});
+  // Qwen3-0.6B as published: 0.6B parameters, 0.44B without the embeddings.
+  EXPECT_EQ(config.Parameters(), 596049920);
+}
+
+TEST(ModelConfigTest, HeadDimFollowsTheFamilysDefault) {
+  EXPECT_EQ(Parse(Base("LlamaForCausalLM", "llama")).head_dim, 64);
+  EXPECT_EQ(Parse(Base("Qwen2ForCausalLM", "qwen2")).head_dim, 64);
+  EXPECT_EQ(Parse(Base("Qwen3ForCausalLM", "qwen3")).head_dim, 128);
+}
+
+TEST(ModelConfigTest, Qwen2HasBiasesAndMayCarryAnUnusedWindow) {
+  Json json = Base("Qwen2ForCausalLM", "qwen2");
+  json["sliding_window"] = 32768;
+  json["use_sliding_window"] = false;
+  const ModelConfig config = Parse(json);
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_FALSE(config.qk_norm);
+}
+
+TEST(ModelConfigTest, ReadsLlama3ScalingInBothForms) {
+  const Json scaling = {{"rope_type", "llama3"},
+                        {"factor", 32.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 8192}};
+  Json older = Base("LlamaForCausalLM", "llama");
+  older["rope_theta"] = 500000.0;
+  older["rope_scaling"] = scaling;
+  Json newer = Base("LlamaForCausalLM", "llama");
+  newer["rope_parameters"] = scaling;
+  newer["rope_parameters"]["rope_theta"] = 500000.0;
+  for (const Json& json : {older, newer}) {
+    const ModelConfig config = Parse(json);
+    EXPECT_EQ(config.rope_theta, 500000.0);
+    ASSERT_TRUE(config.rope_scaling.has_value());
+    EXPECT_EQ(config.rope_scaling->factor, 32.0);
+    EXPECT_EQ(config.rope_scaling->original_max_position_embeddings, 8192);
+  }
+}
+
+TEST(ModelConfigTest, DefaultRopeNeedsNoScaling) {
+  Json json = Base("LlamaForCausalLM", "llama");
+  json["rope_scaling"] = {{"type", "default"}};
+  EXPECT_FALSE(Parse(json).rope_scaling.has_value());
+  json.erase("rope_scaling");
+  json["rope_parameters"] = {{"rope_theta", 5000.0}};
+  EXPECT_EQ(Parse(json).rope_theta, 5000.0);
+}
+
+TEST(ModelConfigTest, LayerRangesAreWithinTheModel) {
+  const ModelConfig config = Parse(Base("LlamaForCausalLM", "llama"));
+  EXPECT_TRUE(ValidateLayerRange(config, 0, 28).ok());
+  EXPECT_TRUE(ValidateLayerRange(config, 27, 28).ok());
+  EXPECT_FALSE(ValidateLayerRange(config, -1, 3).ok());
+  EXPECT_FALSE(ValidateLayerRange(config, 3, 3).ok());
+  EXPECT_FALSE(ValidateLayerRange(config, 3, 29).ok());
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,142 @@
+// Reading what MakeRandomModel wrote: shards, ranges, fingerprints.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "common/model/fingerprint.h"
+#include "common/model/make_model.h"
+#include "common/model/model_config.h"
+#include "common/model/safetensors.h"
+#include "common/model/weight_names.h"
+
+namespace baton {
+namespace {
+
+struct Model {
+  Model(const std::string& name, const RandomModelOptions& options)
+      : path(testing::TempDir() + "/" + name) {
+    const absl::Status made = MakeRandomModel(path, options);
+    EXPECT_TRUE(made.ok()) << made;
+    config = *LoadModelConfig(path);
+  }
+  WeightReader Reader() const { return *WeightReader::Open(path); }
+  ModelFingerprint Fingerprint(int begin, int end) const {
+    WeightReader reader = Reader();
+    return *FingerprintStage(reader, config, begin, end);
+  }
+
+  std::string path;
+  ModelConfig config;
+};
+
+std::string Bytes(const TensorView& tensor) {
+  return {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
+}
+
+TEST(WeightReaderTest, OpensOnlyTheShardsThatHoldWhatIsAsked) {
+  const Model model("lazy", {.num_hidden_layers = 8, .shards = 8});
+  WeightReader reader = model.Reader();
+  EXPECT_EQ(reader.open_files(), 0);
+  for (const WeightSpec& spec : LayerWeightsOf(model.config, 3).All()) {
+    ASSERT_TRUE(FindWeight(reader, spec).ok());
+  }
+  EXPECT_LE(reader.open_files(), 2);
+  EXPECT_TRUE(reader.Contains("lm_head.weight"));
+  EXPECT_FALSE(reader.Contains("lm_head.bias"));
+}
+
+TEST(WeightReaderTest, AStageDoesNotMissOtherStagesShards) {
+  const Model model("partial", {.num_hidden_layers = 4, .shards = 8});
+  std::filesystem::remove(model.path + "/model-00008-of-00008.safetensors");
+  WeightReader reader = model.Reader();
+  EXPECT_TRUE(FingerprintStage(reader, model.config, 0, 2).ok());
+  EXPECT_FALSE(FingerprintStage(reader, model.config, 2, 4).ok());
+}
+
+TEST(MakeRandomModelTest, WeightsDependOnTheSeedNotOnSharding) {
+  const Model whole("whole", {});
+  const Model sharded("sharded", {.shards = 3});
+  const Model other("other", {.seed = 2});
+  const WeightSpec spec = LayerWeightsOf(whole.config, 1).down;
+  const auto bytes = [&](const Model& model) {
+    WeightReader reader = model.Reader();
+    return Bytes(*FindWeight(reader, spec));
+  };
+  EXPECT_EQ(bytes(whole), bytes(sharded));
+  EXPECT_NE(bytes(whole), bytes(other));
+}
+
+TEST(MakeRandomModelTest, RefusesImpossibleModels) {
+  const std::string path = testing::TempDir() + "/impossible";
+  EXPECT_EQ(MakeRandomModel(path, {.architecture = "None"}).code(),
+            absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(MakeRandomModel(path, {.hidden_size = 0}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeRandomModel(path, {.dtype = DType::kI8}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeRandomModel(path, {.shards = 0}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(StageWeightsTest, PartsMakeTheWholeAndTiedHeadsShareTheEmbeddings) {
+  const Model untied("untied", {});
+  EXPECT_EQ(StageWeights(untied.config, 0, 4).size(),
+            StageWeights(untied.config, 0, 1).size() + StageWeights(untied.config, 1, 4).size());
+  const Model tied("tied", {.tie_word_embeddings = true});
+  // A stage of its own needs the embeddings as head; the whole model has them once.
+  EXPECT_EQ(StageWeights(tied.config, 0, 4).size() + 1,
+            StageWeights(tied.config, 0, 1).size() + StageWeights(tied.config, 1, 4).size());
+  EXPECT_EQ(HeadWeight(tied.config).name, "model.embed_tokens.weight");
+}
+
+TEST(FingerprintTest, StagesHashTheirOwnPartsAlike) {
+  const Model model("stages", {});
+  const ModelFingerprint whole = model.Fingerprint(0, 4);
+  const ModelFingerprint first = model.Fingerprint(0, 1);
+  const ModelFingerprint last = model.Fingerprint(1, 4);
+  EXPECT_EQ(whole.layers.size(), 4u);
+  EXPECT_EQ(first.config, last.config);
+  EXPECT_EQ(first.layers.at(0), whole.layers.at(0));
+  EXPECT_EQ(last.layers.at(3), whole.layers.at(3));
+  EXPECT_EQ(first.embedding, whole.embedding);
+  EXPECT_FALSE(first.head.has_value());
+  EXPECT_FALSE(last.embedding.has_value());
+  EXPECT_EQ(last.head, whole.head);
+}
+
+TEST(FingerprintTest, OneChangedByteChangesOneLayer) {
+  const Model model("changed", {});
+  const ModelFingerprint before = model.Fingerprint(0, 4);
+  {
+    // The head's last byte lies at the end; a byte of layer 3 lies before final norm and head.
+    const auto size =
+        static_cast<std::streamoff>(std::filesystem::file_size(model.path + "/model.safetensors"));
+    const std::streamoff tail = (64 + 300 * 64) * 4 + 8;
+    std::fstream file(model.path + "/model.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(size - tail);
+    file.put('\x55');
+  }
+  const ModelFingerprint after = model.Fingerprint(0, 4);
+  EXPECT_NE(after.layers.at(3), before.layers.at(3));
+  EXPECT_EQ(after.layers.at(2), before.layers.at(2));
+  EXPECT_EQ(after.head, before.head);
+  EXPECT_EQ(after.config, before.config);
+}
+
+TEST(FingerprintTest, ConfigCountsWhatChangesLogitsOnly) {
+  ModelConfig config = Model("config", {}).config;
+  const uint64_t before = ConfigFingerprint(config);
+  config.eos_token_ids = {1, 2, 3};
+  EXPECT_EQ(ConfigFingerprint(config), before);
+  config.rope_theta = 10000.000001;
+  EXPECT_NE(ConfigFingerprint(config), before);
+  config.rope_theta = 10000;
+  config.rope_scaling = Llama3RopeScaling();
+  EXPECT_NE(ConfigFingerprint(config), before);
+}
+
+}  // namespace
+}  // namespace baton
