@@ -18,8 +18,8 @@ constexpr size_t kMaxPatternBytes = 4096;
 // Per match. A run of a million spaces costs one step each; exponential patterns cost more.
 constexpr uint32_t kMatchLimit = 100'000'000;
 constexpr uint32_t kHeapLimitKib = 64 * 1024;
-constexpr size_t kJitStackMinBytes = 32 * 1024;
-constexpr size_t kJitStackMaxBytes = 1024 * 1024;
+constexpr size_t kJitStackMinBytes = 32 << 10;
+constexpr size_t kJitStackMaxBytes = 1 << 20;
 
 std::string ErrorText(int error) {
   std::array<PCRE2_UCHAR, 256> text{};

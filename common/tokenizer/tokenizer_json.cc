@@ -139,7 +139,9 @@ absl::Status ReadModel(const JsonReader& model, TokenizerSpec* spec) {
   if (!model["dropout"].IsNull()) return model["dropout"].Unsupported("null");
   for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const JsonReader affix = model[key];
-    if (!affix.IsNull() && affix.value() != "") return affix.Unsupported("null or \"\"");
+    if (affix.IsNull()) continue;
+    BATON_ASSIGN_OR_RETURN(const std::string text, affix.String());
+    if (!text.empty()) return affix.Unsupported("null or \"\"");
   }
   BATON_ASSIGN_OR_RETURN(spec->ignore_merges, model["ignore_merges"].Bool(false));
   BATON_RETURN_IF_ERROR(ReadVocab(model["vocab"], spec));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -119,9 +120,9 @@ TEST(TokenizerTest, ManyThreadsShareOne) {
   const auto tokenizer = MakeTestTokenizer();
   const std::string text = "hello hell <|im_end|> \u00E9\n  x";
   const Ids expected = Encode(*tokenizer, text);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
+  std::array<std::thread, 4> threads;
+  for (std::thread& thread : threads) {
+    thread = std::thread([&] {
       for (int round = 0; round < 200; ++round) EXPECT_EQ(Encode(*tokenizer, text), expected);
     });
   }
