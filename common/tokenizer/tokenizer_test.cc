@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/random.h"
 #include "common/tokenizer/test_tokenizer.h"
 
 namespace baton {
@@ -293,6 +294,39 @@ TEST(TokenizerTest, RefusesWhatIsNotJson) {
   for (const std::string text : {"", "{", "{\"model\": nul}", "\xFF", "[[[[[[[["}) {
     EXPECT_EQ(Tokenizer::LoadFromJson(text).status().code(), kMalformed) << text;
   }
+}
+
+// Whatever a file says, loading ends in a status, and what loads works.
+TEST(TokenizerTest, SurvivesDamagedFiles) {
+  Random random(3);
+  const std::string good = TestTokenizerJson().dump();
+  int loaded = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::string damaged = good;
+    for (uint64_t i = 1 + random.Below(3); i > 0; --i) {
+      const size_t at = random.Below(damaged.size());
+      switch (random.Below(4)) {
+        case 0:
+          damaged[at] = static_cast<char>(random.Below(256));
+          break;
+        case 1:
+          damaged.erase(at, 1 + random.Below(40));
+          break;
+        case 2:
+          damaged.insert(at, damaged.substr(random.Below(damaged.size()), random.Below(60)));
+          break;
+        default:
+          damaged[at] = damaged[random.Below(damaged.size())];
+      }
+    }
+    const auto tokenizer = Tokenizer::LoadFromJson(damaged);
+    if (!tokenizer.ok()) continue;
+    ++loaded;
+    const Ids ids = Encode(**tokenizer, "hello <|im_end|> \u00E9");
+    EXPECT_TRUE((*tokenizer)->Decode(ids, false).ok());
+  }
+  EXPECT_GT(loaded, 0);
+  EXPECT_LT(loaded, 2000);
 }
 
 class LoadTest : public testing::Test {
