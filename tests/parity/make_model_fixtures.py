@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Writes the fixtures of //common/engine:parity_test: what Hugging Face computes for tiny models.
+
+Each fixture is a model directory with random weights, made and saved by transformers, and
+expected.json: prompts, logits of some positions, and 64 greedy tokens. The fixtures are committed;
+this script is needed only to make them anew:
+
+    python3 -m venv venv
+    venv/bin/pip install torch==2.4.1 transformers==4.53.3 safetensors 'numpy<2'
+    venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+import transformers
+
+GREEDY_TOKENS = 64
+SHAPE = dict(
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    vocab_size=300,
+    max_position_embeddings=1024,
+    rms_norm_eps=1e-6,
+    tie_word_embeddings=True,
+    attn_implementation="eager",
+)
+
+
+def models():
+    """Name, model and prompt lengths of each fixture."""
+    llama = transformers.LlamaConfig(
+        **SHAPE,
+        rope_theta=500000.0,
+        rope_scaling=dict(
+            rope_type="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+    )
+    # The long prompt lies well past the original 64 positions.
+    yield "llama3", transformers.LlamaForCausalLM(llama), [5, 300]
+    qwen2 = transformers.Qwen2Config(**{**SHAPE, "tie_word_embeddings": False}, rope_theta=1e6)
+    yield "qwen2", transformers.Qwen2ForCausalLM(qwen2), [1, 100]
+    qwen3 = transformers.Qwen3Config(**SHAPE, head_dim=32, rope_theta=1e6)
+    yield "qwen3", transformers.Qwen3ForCausalLM(qwen3), [17, 130]
+
+
+def spread_weights(model, generator):
+    """Draws every parameter anew: the classes' initial biases of 0 and norms of 1 would hide errors."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("norm.weight"):
+            value = 1 + 0.2 * noise
+        elif name.endswith("bias"):
+            value = 0.5 * noise
+        else:
+            value = noise * (2.0 if "o_proj" in name or "down_proj" in name else 1.5)
+            value = value / parameter.shape[-1] ** 0.5
+        parameter.data.copy_(value)
+
+
+def greedy(model, prompt):
+    """GREEDY_TOKENS tokens, and the smallest lead of a chosen token over the second."""
+    ids = list(prompt)
+    lead = float("inf")
+    for _ in range(GREEDY_TOKENS):
+        logits = model(torch.tensor([ids])).logits[0, -1]
+        best = torch.topk(logits, 2).values
+        lead = min(lead, (best[0] - best[1]).item())
+        ids.append(int(logits.argmax()))
+    return ids[len(prompt):], lead
+
+
+def decided_prompt(model, length, generator):
+    """A random prompt none of whose greedy steps is so near a tie that rounding would decide it."""
+    for _ in range(20):
+        prompt = torch.randint(0, 300, (length,), generator=generator).tolist()
+        tokens, lead = greedy(model, prompt)
+        if lead > 2e-3:
+            return prompt, tokens, lead
+    raise RuntimeError(f"no prompt of {length} tokens has decided greedy steps")
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    torch.set_grad_enabled(False)
+    for name, model, lengths in models():
+        generator = torch.Generator().manual_seed(2)
+        spread_weights(model, generator)
+        path = root / name
+        # bf16 keeps the fixtures small. Loaded anew, so that both sides read the same values;
+        # casting back in place would also leave rope's frequencies rounded.
+        model.to(torch.bfloat16).save_pretrained(path, safe_serialization=True)
+        model = type(model).from_pretrained(
+            path, torch_dtype=torch.float32, attn_implementation="eager").eval()
+        cases = []
+        for length in lengths:
+            prompt, tokens, lead = decided_prompt(model, length, generator)
+            logits = model(torch.tensor([prompt])).logits[0]
+            positions = sorted({0, length // 2, length - 1})
+            cases.append(
+                dict(
+                    prompt=prompt,
+                    logits={str(p): [float(f"{x:.7g}") for x in logits[p]] for p in positions},
+                    greedy=tokens,
+                )
+            )
+            print(f"{name}: prompt {length}, {len(set(tokens))} different tokens, lead {lead:.4f}")
+        (path / "expected.json").write_text(json.dumps(dict(
+            made_by=f"transformers {transformers.__version__}, torch {torch.__version__}",
+            cases=cases,
+        )))
+
+
+if __name__ == "__main__":
+    main()
