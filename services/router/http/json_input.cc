@@ -1,0 +1,117 @@
+#include "services/router/http/json_input.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton::router {
+namespace {
+
+constexpr int kDepthLimit = 32;
+
+// Before parsing, so that nothing is built from a bomb of brackets.
+bool TooDeep(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+      continue;
+    }
+    if (c == '"') in_string = true;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (depth > kDepthLimit) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<Json> ParseObject(std::string_view text) {
+  if (TooDeep(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the body's JSON is nested deeper than ", kDepthLimit));
+  }
+  Json value;
+  try {
+    value = Json::parse(text);
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("the body is not valid JSON: ", error.what()));
+  }
+  if (!value.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the body must be a JSON object, got ", Describe(value)));
+  }
+  return value;
+}
+
+std::string Describe(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::boolean:
+      return value.get<bool>() ? "true" : "false";
+    case Json::value_t::string:
+      return "a string";
+    case Json::value_t::array:
+      return "a list";
+    case Json::value_t::object:
+      return "an object";
+    default:
+      return value.dump();  // A number says more than its type.
+  }
+}
+
+const Json* Fields::Find(const std::string& name) const {
+  const auto it = object_.find(name);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+absl::Status Fields::Wrong(const std::string& name, const std::string& expected) const {
+  const Json* value = Find(name);
+  return InvalidField(Path(name), absl::StrCat("must be ", expected, ", got ",
+                                               value == nullptr ? "nothing" : Describe(*value)));
+}
+
+absl::StatusOr<std::optional<std::string>> Fields::String(const std::string& name) const {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_string()) return Wrong(name, "a string");
+  return value->get<std::string>();
+}
+
+absl::StatusOr<int64_t> IntegerValue(const Json& value, const std::string& path) {
+  const bool too_large = value.is_number_unsigned() &&
+                         value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()};
+  if (!value.is_number_integer() || too_large) {
+    return InvalidField(path, absl::StrCat("must be an integer, got ", Describe(value)));
+  }
+  return value.get<int64_t>();
+}
+
+absl::StatusOr<std::optional<int64_t>> Fields::Integer(const std::string& name) const {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  BATON_ASSIGN_OR_RETURN(const int64_t number, IntegerValue(*value, Path(name)));
+  return number;
+}
+
+absl::StatusOr<std::optional<double>> Fields::Number(const std::string& name) const {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number()) return Wrong(name, "a number");
+  return value->get<double>();
+}
+
+absl::StatusOr<std::optional<bool>> Fields::Bool(const std::string& name) const {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_boolean()) return Wrong(name, "true or false");
+  return value->get<bool>();
+}
+
+}  // namespace baton::router
