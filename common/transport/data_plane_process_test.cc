@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
+#include "common/base/sync.h"
 #include "common/transport/data_plane.h"
 #include "common/transport/testing/child_process.h"
 #include "common/transport/testing/test_messages.h"
@@ -74,7 +74,7 @@ TEST_F(DataPlaneProcessTest, KilledReceiverEndsEverySendOnce) {
   Start({"echo"});
   Send({.id = 1, .payload_bytes = 100}, 1);
   inbox_.WaitFor(1);
-  absl::Notification failed;
+  Notification failed;
   PeerId failed_peer = 0;
   plane_->SetPeerErrorHandler([&](PeerId peer, const absl::Status& status) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
@@ -114,7 +114,7 @@ TEST_F(DataPlaneProcessTest, KilledSenderEndsTheReceiveOnce) {
 }
 
 TEST_F(DataPlaneProcessTest, ShutdownEndsReceivesOfAStoppedSender) {
-  absl::Notification accepted;
+  Notification accepted;
   inbox_.SetHeaderHook([this, &accepted](const TestHeader&) {
     child_->Signal(SIGSTOP);
     accepted.Notify();

@@ -8,8 +8,8 @@
 #include <memory>
 #include <thread>
 
-#include "absl/synchronization/notification.h"
 #include "common/base/random.h"
+#include "common/base/sync.h"
 #include "common/transport/testing/test_messages.h"
 
 namespace baton {
@@ -28,7 +28,7 @@ std::unique_ptr<DataPlane> MakePlane(const DataPlaneOptions& options = {}) {
 
 // Runs what the data thread has in its mailbox, so that later checks see its effects.
 void Sync(DataPlane& plane) {
-  absl::Notification done;
+  Notification done;
   ASSERT_TRUE(plane.Post([&done] { done.Notify(); }));
   done.WaitForNotification();
 }
@@ -50,14 +50,14 @@ class DataPlaneTest : public ::testing::Test {
 
   // Stops the receiver's data thread, once the sender is connected, until the returned notification
   // fires.
-  std::shared_ptr<absl::Notification> BlockReceiver() {
+  std::shared_ptr<Notification> BlockReceiver() {
     const TestMessage first({.id = kFirstId, .payload_bytes = 1}, 1);
-    absl::Notification sent;
+    Notification sent;
     sender_->Send(peer_, first.ToOutgoing([&sent](const absl::Status&) { sent.Notify(); }));
     sent.WaitForNotification();
     inbox_.WaitForId(kFirstId);
-    auto go_on = std::make_shared<absl::Notification>();
-    absl::Notification blocked;
+    auto go_on = std::make_shared<Notification>();
+    Notification blocked;
     EXPECT_TRUE(receiver_->Post([&blocked, go_on] {
       blocked.Notify();
       go_on->WaitForNotification();
@@ -157,7 +157,7 @@ TEST_F(DataPlaneTest, DropsWhatTheHandlerRefuses) {
 }
 
 TEST_F(DataPlaneTest, DropsKindsWithoutHandler) {
-  absl::Notification sent;
+  Notification sent;
   sender_->Send(peer_, {.kind = MessageKind::kActivations,
                         .header = std::vector<std::byte>(20),
                         .runs = {},
@@ -186,7 +186,7 @@ TEST_F(DataPlaneTest, RefusesBadOutgoingMessages) {
 }
 
 TEST_F(SmallWindowTest, QueuesBeyondTheWindowAndRefusesBeyondTheQueue) {
-  const std::shared_ptr<absl::Notification> go_on = BlockReceiver();
+  const std::shared_ptr<Notification> go_on = BlockReceiver();
   constexpr uint64_t kMessages = 40;
   for (uint64_t id = 0; id < kMessages; ++id) {
     Send({.id = id, .payload_bytes = 4 << 20}, 2);  // Larger than the window: one at a time.
@@ -206,7 +206,7 @@ TEST_F(SmallWindowTest, QueuesBeyondTheWindowAndRefusesBeyondTheQueue) {
 }
 
 TEST_F(DataPlaneTest, DisconnectEndsOutstandingSendsOnce) {
-  const std::shared_ptr<absl::Notification> go_on = BlockReceiver();
+  const std::shared_ptr<Notification> go_on = BlockReceiver();
   for (uint64_t id = 0; id < 100; ++id) Send({.id = id, .payload_bytes = 1 << 20}, 4);
   sender_->Disconnect(peer_);
   Send({.id = 100, .payload_bytes = 10}, 1);
@@ -230,7 +230,7 @@ TEST_F(DataPlaneTest, DisconnectEndsOutstandingSendsOnce) {
 }
 
 TEST_F(DataPlaneTest, ShutdownEndsOutstandingSendsOnce) {
-  const std::shared_ptr<absl::Notification> go_on = BlockReceiver();
+  const std::shared_ptr<Notification> go_on = BlockReceiver();
   for (uint64_t id = 0; id < 50; ++id) Send({.id = id, .payload_bytes = 1 << 20}, 4);
   sender_->Shutdown();
   Send({.id = 51, .payload_bytes = 10}, 1);
@@ -257,7 +257,7 @@ TEST_F(DataPlaneTest, RefusesBadAddresses) {
 }
 
 TEST_F(DataPlaneTest, TimerTicksUntilItIsStopped) {
-  absl::Notification ticked_thrice;
+  Notification ticked_thrice;
   int ticks = 0;
   int64_t last_us = 0;
   sender_->SetTimer(1000, [&](int64_t now_us) {
@@ -275,7 +275,7 @@ TEST_F(DataPlaneTest, TimerTicksUntilItIsStopped) {
 
 TEST_F(DataPlaneTest, CallbacksMayUseEveryMethod) {
   // The arrival hook runs within a callback of UCX.
-  absl::Notification answered;
+  Notification answered;
   Inbox answers;
   ASSERT_TRUE(sender_->Register(MessageKind::kKvControl, &answers).ok());
   EXPECT_EQ(sender_->Register(MessageKind::kKvControl, &answers).code(),
@@ -292,6 +292,7 @@ TEST_F(DataPlaneTest, CallbacksMayUseEveryMethod) {
     message.kind = MessageKind::kKvControl;
     receiver_->Send(*back, std::move(message));
   });
+  Sync(*receiver_);  // The hook is the data thread's from here on.
   Send({.id = 1, .payload_bytes = 100}, 1);
   EXPECT_TRUE(answers.WaitFor(1).front().intact);
   sender_->Shutdown();

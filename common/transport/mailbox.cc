@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/sync.h"
 
 namespace baton {
 
@@ -17,14 +18,14 @@ Mailbox::~Mailbox() {
 }
 
 bool Mailbox::Push(std::function<void()>& task) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (closed_ || tasks_.size() >= limit_) return false;
   PushLocked(std::move(task));
   return true;
 }
 
 bool Mailbox::PushControl(std::function<void()> task) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (closed_) return false;
   PushLocked(std::move(task));
   return true;
@@ -41,12 +42,12 @@ void Mailbox::PushLocked(std::function<void()> task) {
 }
 
 std::vector<std::function<void()>> Mailbox::Take() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return TakeLocked();
 }
 
 std::vector<std::function<void()>> Mailbox::Close() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   closed_ = true;
   return TakeLocked();
 }

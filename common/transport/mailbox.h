@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 
 namespace baton {
 
@@ -42,7 +42,7 @@ class Mailbox {
 
   const size_t limit_;
   const int event_fd_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

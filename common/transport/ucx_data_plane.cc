@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/sync.h"
 #include "common/transport/peer_address.h"
 #include "common/transport/ucx_support.h"
 
@@ -56,8 +56,8 @@ absl::Status UcxDataPlane::Start() {
   if (mailbox_.event_fd() < 0) return SystemError("eventfd");
   PrepareUcxProcess();
   absl::Status status;
-  absl::Notification opened;
-  absl::MutexLock lock(&shutdown_mutex_);
+  Notification opened;
+  MutexLock lock(&shutdown_mutex_);
   thread_ = std::thread([this, &status, &opened] {
     data_thread_ = std::this_thread::get_id();
     pthread_setname_np(pthread_self(), "baton-data");
@@ -204,7 +204,7 @@ bool UcxDataPlane::RunAndWait(const std::function<void()>& task) {
     return true;
   }
   // The mailbox either runs what it took or has refused it, so the wait always ends.
-  absl::Notification done;
+  Notification done;
   if (!mailbox_.PushControl([&task, &done] {
         task();
         done.Notify();
@@ -311,7 +311,7 @@ std::string UcxDataPlane::Lanes(PeerId peer) {
 
 void UcxDataPlane::Shutdown() {
   BATON_CHECK(!OnDataThread()) << "the data plane can't shut itself down";
-  absl::MutexLock lock(&shutdown_mutex_);
+  MutexLock lock(&shutdown_mutex_);
   if (!thread_.joinable()) return;
   RunAndWait([this] { stopping_ = true; });
   thread_.join();

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/base/sync.h"
 #include "common/transport/data_plane.h"
 #include "common/transport/mailbox.h"
 #include "common/transport/peer.h"
@@ -67,7 +67,7 @@ class UcxDataPlane : public DataPlane {
   const DataPlaneOptions options_;
   DataPlaneCounters counters_;
   Mailbox mailbox_;
-  absl::Mutex shutdown_mutex_;
+  Mutex shutdown_mutex_;
   std::thread thread_ ABSL_GUARDED_BY(shutdown_mutex_);
   std::thread::id data_thread_;  // Constant after Start.
   std::string address_;

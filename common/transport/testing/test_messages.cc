@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "common/base/check.h"
 #include "common/base/random.h"
+#include "common/base/sync.h"
 
 namespace baton::testing {
 
@@ -52,7 +53,7 @@ std::optional<Placement> Inbox::OnHeader(std::span<const std::byte> header, size
   std::memcpy(&parsed, header.data(), sizeof(parsed));
   BATON_CHECK(payload_bytes <= kMaxPayloadBytes) << payload_bytes;
   if (parsed.refuse != 0) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ++refused_;
   }
   if (parsed.refuse == 1) return std::nullopt;
@@ -77,65 +78,58 @@ void Inbox::OnPlaced(uint64_t receipt, const absl::Status& status) {
                         found->second.buffer == Pattern(header.id, header.payload_bytes)};
   pending_.erase(found);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     arrivals_.push_back(arrival);
   }
   if (arrival_hook_) arrival_hook_(arrival);
 }
 
 std::vector<Inbox::Arrival> Inbox::WaitFor(size_t count) {
-  absl::MutexLock lock(&mutex_);
-  const auto enough = [this, count] {
-    mutex_.AssertHeld();
-    return arrivals_.size() >= count;
-  };
-  mutex_.Await(absl::Condition(&enough));
+  MutexLock lock(&mutex_);
+  const auto enough = [this, count] { return arrivals_.size() >= count; };
+  mutex_.Await(enough);
   return arrivals_;
 }
 
 Inbox::Arrival Inbox::WaitForId(uint64_t id) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const Arrival* found = nullptr;
   const auto arrived = [this, id, &found] {
-    mutex_.AssertHeld();
     for (const Arrival& arrival : arrivals_) {
       if (arrival.header.id == id) found = &arrival;
     }
     return found != nullptr;
   };
-  mutex_.Await(absl::Condition(&arrived));
+  mutex_.Await(arrived);
   return *found;
 }
 
 size_t Inbox::refused() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return refused_;
 }
 
 std::function<void(const absl::Status&)> Outbox::Expect() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const size_t index = calls_.size();
   calls_.push_back(0);
   statuses_.push_back(absl::UnknownError("on_sent has not been called"));
   return [this, index](const absl::Status& status) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (calls_[index]++ == 0) ++done_;
     statuses_[index] = status;
   };
 }
 
 std::vector<absl::Status> Outbox::WaitForAll() {
-  absl::MutexLock lock(&mutex_);
-  const auto all = [this] {
-    mutex_.AssertHeld();
-    return done_ == calls_.size();
-  };
-  mutex_.Await(absl::Condition(&all));
+  MutexLock lock(&mutex_);
+  const auto all = [this] { return done_ == calls_.size(); };
+  mutex_.Await(all);
   return statuses_;
 }
 
 size_t Outbox::duplicates() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return static_cast<size_t>(
       std::count_if(calls_.begin(), calls_.end(), [](int calls) { return calls > 1; }));
 }

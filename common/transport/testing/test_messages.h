@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "common/transport/data_plane.h"
 
 namespace baton::testing {
@@ -77,7 +77,7 @@ class Inbox : public MessageHandler {
   std::function<void(const Arrival&)> arrival_hook_;
   std::map<uint64_t, Pending> pending_;  // Data thread.
   uint64_t last_receipt_ = 0;            // Data thread.
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<Arrival> arrivals_ ABSL_GUARDED_BY(mutex_);
   size_t refused_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -92,7 +92,7 @@ class Outbox {
   size_t duplicates() const;
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<int> calls_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Status> statuses_ ABSL_GUARDED_BY(mutex_);
   size_t done_ ABSL_GUARDED_BY(mutex_) = 0;

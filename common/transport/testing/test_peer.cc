@@ -10,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/base/sync.h"
 #include "common/transport/data_plane.h"
 #include "common/transport/testing/test_messages.h"
 
@@ -24,7 +25,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<DataPlane>> created = DataPlane::Create({});
   BATON_CHECK(created.ok()) << created.status();
   DataPlane& plane = **created;
-  PeerId parent = 0;  // Set before the parent sends.
+  PeerId parent = 0;  // Data thread.
   inbox.SetArrivalHook([&plane, &parent](const Inbox::Arrival& arrival) {
     BATON_CHECK(arrival.status.ok() && arrival.intact) << arrival.status;
     // The echo takes the other cut: as many runs as the receiver had.
@@ -37,7 +38,12 @@ int Main(int argc, char** argv) {
   std::getline(std::cin, line);
   absl::StatusOr<PeerId> connected = plane.Connect(FromHex(line));
   BATON_CHECK(connected.ok()) << connected.status();
-  parent = *connected;
+  Notification known;
+  BATON_CHECK(plane.Post([&parent, &known, peer = *connected] {
+    parent = peer;
+    known.Notify();
+  }));
+  known.WaitForNotification();
   std::cout << "connected" << std::endl;
   if (mode == "send") {
     BATON_CHECK(argc == 5);
@@ -46,7 +52,7 @@ int Main(int argc, char** argv) {
                                                             .payload_bytes = std::stoull(argv[3]),
                                                             .receive_runs = runs},
                                                  runs);
-    plane.Send(parent, message->ToOutgoing([message](const absl::Status&) {}));
+    plane.Send(*connected, message->ToOutgoing([message](const absl::Status&) {}));
   }
   while (std::getline(std::cin, line)) {
   }
