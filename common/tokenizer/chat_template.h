@@ -1,5 +1,7 @@
 // Conversations to token ids. Models' own templates are Jinja programs; the two formats in use by
-// the supported families are coded here instead, so that no model file brings code along.
+// the supported families are coded here instead, so that no model file brings code along. What
+// single models' templates add of their own is left out: a system prompt that nobody wrote (Qwen2),
+// today's date (Llama-3.1), definitions of tools.
 #ifndef COMMON_TOKENIZER_CHAT_TEMPLATE_H_
 #define COMMON_TOKENIZER_CHAT_TEMPLATE_H_
 

@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/base/strings.h"
 #include "common/tokenizer/byte_alphabet.h"
+#include "common/tokenizer/tokenizer_json.h"
 #include "common/tokenizer/unicode.h"
 #include "common/tokenizer/utf8.h"
 

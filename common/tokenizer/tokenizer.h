@@ -19,9 +19,10 @@
 #include "common/tokenizer/bpe.h"
 #include "common/tokenizer/sidecar_files.h"
 #include "common/tokenizer/split_pattern.h"
-#include "common/tokenizer/tokenizer_json.h"
 
 namespace baton {
+
+struct TokenizerSpec;
 
 // Immutable once loaded: every member may be called from any thread at any time.
 class Tokenizer {
