@@ -313,17 +313,17 @@ void Stage::State::On(const ComputeFinished& event, int64_t now_us, Actions& act
     Break(std::move(status), actions);
     return;
   }
+  // The next computation starts first: handing over what this one has made takes the shell longer.
+  Actions later;
   if (options.stage + 1 < options.stages) {
     to_pass.emplace_back(event.number, computed.plan.TokenCount());
-    PassActivations(actions);
+    PassActivations(later);
   }
+  SendComputed(computed.plan, event, now_us, later);
   if (options.stage > 0) actions.push_back(ReturnCredit{epoch, event.number});
   actions.push_back(ReportPlanDone{epoch, {event.number, event.compute_us, computed.wait_us}});
-  // The next computation starts before this one's KV is handed over, which takes the shell longer.
-  Actions kv_actions;
-  SendComputed(computed.plan, event, now_us, kv_actions);
   RunNext(now_us, actions);
-  std::move(kv_actions.begin(), kv_actions.end(), std::back_inserter(actions));
+  std::move(later.begin(), later.end(), std::back_inserter(actions));
 }
 
 // ---- Activations ----
@@ -492,6 +492,12 @@ IdleReason Stage::idle_reason() const {
 
 bool Stage::Quiet() const {
   return !state_->computing.has_value() && state_->passing.empty() && state_->sends.empty();
+}
+
+int Stage::held_pages() const {
+  size_t pages = 0;
+  for (const auto& [attempt_id, request] : state_->requests) pages += request.pages.size();
+  return static_cast<int>(pages);
 }
 
 bool Stage::AtRest() const {

@@ -138,8 +138,9 @@ class Stage {
   void Handle(const StageEvent& event, int64_t now_us, std::vector<StageAction>& actions);
 
   IdleReason idle_reason() const;
-  bool Quiet() const;   // Nothing computing or being sent: a new epoch may begin.
-  bool AtRest() const;  // Quiet, and no open request or plan.
+  bool Quiet() const;      // Nothing computing or being sent: a new epoch may begin.
+  bool AtRest() const;     // Quiet, and no open request or plan.
+  int held_pages() const;  // Of requests that it has not forgotten.
   absl::Status CheckInvariants() const;
 
  private:

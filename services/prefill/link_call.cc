@@ -1,0 +1,78 @@
+#include "services/prefill/link_call.h"
+
+#include <utility>
+
+#include "common/rpc/grpc_status.h"
+
+namespace baton::prefill {
+
+std::shared_ptr<LinkCall> LinkCall::Open(const std::string& address, Callbacks callbacks) {
+  std::shared_ptr<LinkCall> call(new LinkCall(std::move(callbacks)));
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  // A channel of its own: a link's failure must not be hidden by another one's reconnect.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  call->channel_ =
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  call->stub_ = v1::Prefill::NewStub(call->channel_);
+  call->self_ = call;
+  call->stub_->async()->Link(&call->context_, call.get());
+  call->AddHold();
+  call->StartRead(&call->response_);
+  call->StartCall();
+  return call;
+}
+
+void LinkCall::Write(v1::LinkRequest request) {
+  bool overrun = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return;
+    overrun = unsent_.size() >= kMaxUnsent;
+    if (!overrun) {
+      unsent_.push_back(std::move(request));
+      if (unsent_.size() == 1) StartWrite(&unsent_.front());
+    }
+  }
+  if (overrun) Cancel();
+}
+
+void LinkCall::Cancel() {
+  context_.TryCancel();
+  Close();
+}
+
+void LinkCall::Close() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(closed_, true)) return;
+  }
+  RemoveHold();
+}
+
+void LinkCall::OnReadDone(bool ok) {
+  if (!ok) {
+    Close();
+    return;
+  }
+  callbacks_.on_response(std::move(response_));
+  response_.Clear();
+  StartRead(&response_);
+}
+
+void LinkCall::OnWriteDone(bool ok) {
+  if (!ok) {
+    Close();
+    return;
+  }
+  absl::MutexLock lock(&mutex_);
+  unsent_.pop_front();
+  if (!unsent_.empty() && !closed_) StartWrite(&unsent_.front());
+}
+
+void LinkCall::OnDone(const grpc::Status& status) {
+  callbacks_.on_done(rpc::FromGrpc(status));
+  const std::shared_ptr<LinkCall> last = std::move(self_);
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,87 @@
+#include "services/prefill/prefill_rpc.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/rpc/grpc_status.h"
+#include "services/prefill/link_stream.h"
+#include "services/prefill/start_call.h"
+
+namespace baton::prefill {
+
+absl::Status PrefillRpc::NotStage0() const {
+  const absl::Status status = absl::FailedPreconditionError(
+      absl::StrCat(options_.instance_id, " is not stage 0 of its chain"));
+  return WithLeg(status, "prefill", options_.instance_id);
+}
+
+grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* /*context*/,
+                                            const v1::StartRequest* request,
+                                            v1::StartResponse* response) {
+  std::shared_ptr<StartCall> call = StartCall::Open(
+      response, [chain = options_.chain, loop = options_.loop](const auto& cancelled) {
+        const bool posted = loop->Post([chain, cancelled] {
+          if (chain != nullptr) chain->Cancel(cancelled);
+        });
+        if (!posted) {
+          LOG(kInfo) << "a call is cancelled while the service stops";
+        }
+      });
+  if (options_.chain == nullptr) {
+    call->Reply(NotStage0());
+    return call.get();
+  }
+  absl::StatusOr<prefill::Start> start = FromProto(*request, options_.bounds);
+  if (!start.ok()) {
+    call->Reply(WithLeg(start.status(), "prefill", options_.instance_id));
+    return call.get();
+  }
+  grpc::ServerUnaryReactor* reactor = call.get();
+  const bool posted = options_.loop->Post(
+      [chain = options_.chain, start = *std::move(start), call] { chain->Start(start, call); });
+  if (!posted) {
+    call->Reply(WithLeg(absl::UnavailableError("the stage stops or is overloaded"), "prefill",
+                        options_.instance_id));
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* PrefillRpc::Abort(grpc::CallbackServerContext* context,
+                                            const v1::PrefillAbortRequest* request,
+                                            v1::PrefillAbortResponse* /*response*/) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (options_.chain == nullptr) {
+    reactor->Finish(rpc::ToGrpc(NotStage0()));
+    return reactor;
+  }
+  const bool posted =
+      options_.loop->Post([chain = options_.chain, attempt_id = request->attempt_id(),
+                           reason = request->reason().substr(0, rpc::kMaxStatusMessageBytes)] {
+        chain->Abort(attempt_id, reason);
+      });
+  reactor->Finish(posted ? grpc::Status::OK
+                         : rpc::ToGrpc(absl::UnavailableError("the stage stops or is overloaded")));
+  return reactor;
+}
+
+grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* PrefillRpc::Link(
+    grpc::CallbackServerContext* /*context*/) {
+  LinkStream::Callbacks callbacks;
+  callbacks.on_request = [link = options_.link, loop = options_.loop](
+                             std::shared_ptr<LinkStream> stream, v1::LinkRequest request) {
+    return link != nullptr &&
+           loop->Post([link, stream = std::move(stream), request = std::move(request)] {
+             link->OnRequest(stream, request);
+           });
+  };
+  callbacks.on_end = [link = options_.link,
+                      loop = options_.loop](std::shared_ptr<LinkStream> stream) {
+    const bool posted = link != nullptr && loop->Post([link, stream] { link->OnEnd(stream); });
+    if (!posted) stream->Finish(absl::UnavailableError("the stage takes no links"));
+  };
+  return LinkStream::Open(std::move(callbacks));
+}
+
+}  // namespace baton::prefill

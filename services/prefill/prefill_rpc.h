@@ -1,0 +1,48 @@
+// The gRPC service baton.v1.Prefill: checks every field on gRPC's threads and hands over to the
+// loop's.
+#ifndef SERVICES_PREFILL_PREFILL_RPC_H_
+#define SERVICES_PREFILL_PREFILL_RPC_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "common/base/event_loop.h"
+#include "proto/baton/v1/prefill.grpc.pb.h"
+#include "services/prefill/chain_host.h"
+#include "services/prefill/messages.h"
+#include "services/prefill/stage_link.h"
+
+namespace baton::prefill {
+
+class PrefillRpc final : public v1::Prefill::CallbackService {
+ public:
+  struct Options {
+    PlanBounds bounds;
+    std::string instance_id;
+    std::shared_ptr<EventLoop> loop;
+    // Called on the loop only; one of them is null. They live until the loop has stopped.
+    ChainHost* chain = nullptr;  // On stage 0.
+    StageLink* link = nullptr;   // On later stages.
+  };
+  explicit PrefillRpc(Options options) : options_(std::move(options)) {}
+
+  grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
+                                  const v1::StartRequest* request,
+                                  v1::StartResponse* response) override;
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const v1::PrefillAbortRequest* request,
+                                  v1::PrefillAbortResponse* response) override;
+  grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* Link(
+      grpc::CallbackServerContext* context) override;
+
+ private:
+  absl::Status NotStage0() const;
+
+  const Options options_;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_PREFILL_RPC_H_

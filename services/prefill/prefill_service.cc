@@ -1,0 +1,274 @@
+#include "services/prefill/prefill_service.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <future>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+
+namespace baton::prefill {
+namespace {
+
+constexpr int64_t kHousekeepingUs = 250'000;
+constexpr int64_t kLoopStuckUs = 5'000'000;
+constexpr int64_t kComputeStuckUs = 600'000'000;
+constexpr int kPlanLimit = 257;  // One more than the largest --pipeline-window.
+constexpr char kServiceName[] = "baton.v1.Prefill";
+
+ChainPlace PlaceOf(const PrefillOptions& options, const Executor& executor) {
+  const LayerRange layers{executor.kv().layer_begin, executor.kv().layer_end};
+  return {options.chain_id,
+          options.pp_rank,
+          options.pp_size,
+          executor.config().num_hidden_layers,
+          {options.self, layers}};
+}
+
+int RoundUp(int value, int unit) {
+  const int64_t units = (int64_t{value} + unit - 1) / unit;
+  return static_cast<int>(std::min<int64_t>(units * unit, INT_MAX));
+}
+
+PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) {
+  PlannerLimits limits;
+  limits.page_size = executor.kv().page_size;
+  limits.chunk_tokens = options.chunk_tokens < 0 ? INT_MAX : options.chunk_tokens;
+  limits.plan_window = options.plan_window == 0 ? options.pp_size + 1 : options.plan_window;
+  limits.max_open_requests = options.max_open_requests;
+  limits.max_queued_requests = options.max_queued_requests;
+  limits.max_context_tokens = options.max_context_tokens;
+  return limits;
+}
+
+PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor) {
+  PlanBounds bounds;
+  bounds.page_count = executor.kv().page_count;
+  bounds.max_plan_tokens = RoundUp(options.max_context_tokens, executor.kv().page_size);
+  bounds.max_context_tokens = options.max_context_tokens;
+  bounds.vocab_size = executor.config().vocab_size;
+  bounds.eos_token_ids = executor.config().eos_token_ids;
+  return bounds;
+}
+
+absl::Status CheckOptions(const PrefillOptions& options, const Executor& executor) {
+  if (options.pp_size < 1 || options.pp_rank < 0 || options.pp_rank >= options.pp_size) {
+    return InvalidField("pp_rank", absl::StrCat(options.pp_rank, " of ", options.pp_size));
+  }
+  if (executor.first_stage() != (options.pp_rank == 0) ||
+      executor.last_stage() != (options.pp_rank + 1 == options.pp_size)) {
+    return InvalidField(
+        "pp_layer_partition",
+        absl::StrCat("layers [", executor.kv().layer_begin, ", ", executor.kv().layer_end,
+                     ") don't fit stage ", options.pp_rank, " of ", options.pp_size));
+  }
+  const int page_size = executor.kv().page_size;
+  if (options.chunk_tokens != -1 &&
+      (options.chunk_tokens < page_size || options.chunk_tokens % page_size != 0)) {
+    return InvalidField(
+        "chunked_prefill_size",
+        absl::StrCat(options.chunk_tokens, " is not a multiple of the page size ", page_size));
+  }
+  if (options.max_context_tokens < 1) return InvalidField("context_length", "must be positive");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Create(
+    const PrefillOptions& options, const Parts& parts) {
+  BATON_RETURN_IF_ERROR(CheckOptions(options, *parts.executor));
+  std::unique_ptr<PrefillService> service(new PrefillService(options, parts));
+  BATON_RETURN_IF_ERROR(
+      parts.data_plane->Register(MessageKind::kActivations, service->activations_.get()));
+  BATON_RETURN_IF_ERROR(service->Listen());
+  service->loop_->SetWakeHandler(
+      [raw = service.get()](int64_t now_us) { return raw->Wake(now_us); });
+  service->loop_->Start();
+  parts.data_plane->SetTimer(options.kv_lease_ms * 1000 / 6, [raw = service.get()](int64_t) {
+    raw->kv_->SendHeartbeats(raw->parts_.peers->Decodes());
+  });
+  return service;
+}
+
+std::function<void(StageEvent)> PrefillService::Poster() {
+  return [this](StageEvent event) {
+    const bool posted = loop_->Post([this, event = std::move(event)] { stage_->Handle(event); });
+    if (!posted) {
+      LOG(kDebug) << "an event comes after the end";
+    }
+  };
+}
+
+PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts)
+    : options_(options), parts_(parts), loop_(std::make_shared<EventLoop>("baton-prefill")) {
+  ActivationLink::Options activations;
+  activations.hidden_size = parts.executor->config().hidden_size;
+  activations.data_plane = parts.data_plane;
+  activations.metrics = parts.metrics;
+  activations.on_event = Poster();
+  activations.on_error = [this](uint64_t epoch, absl::Status status) {
+    const bool posted = loop_->Post([this, epoch, status] { stage_->Fail(epoch, status); });
+    if (!posted) {
+      LOG(kInfo) << "activations fail after the end: " << status.message();
+    }
+  };
+  activations_ = std::make_unique<ActivationLink>(std::move(activations));
+
+  KvSender::Options kv;
+  kv.self = options.self;
+  kv.executor = parts.executor;
+  kv.data_plane = parts.data_plane;
+  kv.metrics = parts.metrics;
+  kv.find_peer = [peers = parts.peers](const InstanceRef& decode) { return peers->Find(decode); };
+  kv.on_event = Poster();
+  kv_ = std::make_unique<KvSender>(std::move(kv));
+
+  executor_ = std::make_unique<ExecutorThread>(parts.executor, Poster());
+
+  StageOptions stage;
+  stage.stage = options.pp_rank;
+  stage.stages = options.pp_size;
+  stage.page_size = parts.executor->kv().page_size;
+  stage.activation_credits = options.activation_credits;
+  stage.plan_limit = kPlanLimit;
+  stage_ = std::make_unique<StageHost>(stage, activations_.get(), kv_.get(), executor_.get(),
+                                       parts.metrics);
+
+  const ChainPlace place = PlaceOf(options, *parts.executor);
+  const PlanBounds bounds = BoundsOf(options, *parts.executor);
+  if (options.pp_rank == 0) {
+    chain_ = std::make_unique<ChainHost>(ChainHost::Options{
+        place, LimitsOf(options, *parts.executor), bounds.page_count, options.activation_credits,
+        loop_, stage_.get(), parts.peers, parts.metrics});
+  } else {
+    link_ =
+        std::make_unique<StageLink>(StageLink::Options{place, bounds, stage_.get(), parts.peers});
+  }
+  rpc_ = std::make_unique<PrefillRpc>(
+      PrefillRpc::Options{bounds, options.self.id, loop_, chain_.get(), link_.get()});
+  parts.metrics->Set(Metric::kKvPagesCapacity, bounds.page_count);
+}
+
+PrefillService::~PrefillService() { Stop(); }
+
+absl::Status PrefillService::Listen() {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  // A prompt's ids take at most five bytes each (plans name pages and are smaller).
+  const int64_t message_bytes = int64_t{options_.max_context_tokens} * 5 + (1 << 20);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(std::min<int64_t>(message_bytes, INT_MAX)));
+  const std::string address = absl::StrCat(options_.host, ":", options_.grpc_port);
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &grpc_port_);
+  builder.RegisterService(rpc_.get());
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || grpc_port_ == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
+  }
+  return absl::OkStatus();
+}
+
+void PrefillService::OnView(const std::vector<worker::PeerWorker>& workers) {
+  if (chain_ == nullptr) return;  // Later stages learn of their chain from stage 0.
+  const bool posted = loop_->Post([this, workers] { chain_->OnView(workers); });
+  if (!posted) {
+    LOG(kInfo) << "a view comes after the end";
+  }
+}
+
+int64_t PrefillService::Wake(int64_t now_us) {
+  last_wake_us_ = now_us;
+  stage_->AccountTime(now_us);
+  int64_t next_us = chain_ != nullptr ? chain_->Wake(now_us) : link_->Wake(now_us);
+  Publish();
+  return std::min(next_us, now_us + kHousekeepingUs);
+}
+
+// What other threads may ask for.
+void PrefillService::Publish() {
+  const bool ready = chain_ == nullptr || chain_->up();
+  if (ready_.exchange(ready) != ready || !std::exchange(health_said_, true)) {
+    server_->GetHealthCheckService()->SetServingStatus(kServiceName, ready);
+  }
+  v1::WorkerLoad load;
+  const int page_count = parts_.executor->kv().page_count;
+  int used_pages = stage_->held_pages();
+  if (chain_ != nullptr) {
+    const PlannerLoad planner = chain_->load();
+    used_pages = planner.owned_pages;
+    load.set_running_requests(planner.open);
+    load.set_queued_requests(planner.queued);
+    load.set_queued_tokens(planner.queued_tokens);
+  }
+  load.set_free_pages(page_count - used_pages);
+  parts_.metrics->Set(Metric::kRequestsRunning, load.running_requests());
+  parts_.metrics->Set(Metric::kRequestsWaiting, load.queued_requests());
+  parts_.metrics->Set(Metric::kKvPagesUsed, used_pages);
+  parts_.metrics->Set(Metric::kKvUsedRatio, static_cast<double>(used_pages) / page_count);
+  parts_.metrics->Set(Metric::kReady, ready ? 1 : 0);
+  absl::MutexLock lock(&mutex_);
+  load_ = std::move(load);
+}
+
+v1::WorkerLoad PrefillService::load() const {
+  absl::MutexLock lock(&mutex_);
+  return load_;
+}
+
+absl::Status PrefillService::Liveness() const {
+  const int64_t now_us = NowUs();
+  if (now_us - last_wake_us_ > kLoopStuckUs) {
+    return absl::InternalError(
+        absl::StrCat("the loop has been stuck for ", (now_us - last_wake_us_) / 1000, " ms"));
+  }
+  const int64_t running_us = executor_->running_since_us();
+  if (running_us != 0 && now_us - running_us > kComputeStuckUs) {
+    return absl::InternalError("one plan has been computing for more than ten minutes");
+  }
+  return absl::OkStatus();
+}
+
+bool PrefillService::Drain(int64_t limit_ms) {
+  const int64_t until_us = NowUs() + limit_ms * 1000;
+  while (true) {
+    auto at_rest = std::make_shared<std::promise<bool>>();
+    std::future<bool> answer = at_rest->get_future();
+    const bool posted = loop_->Post([this, at_rest] {
+      if (chain_ != nullptr) chain_->Drain();
+      at_rest->set_value(chain_ != nullptr ? chain_->AtRest() : stage_->held_pages() == 0);
+    });
+    if (!posted || answer.get()) return true;
+    if (NowUs() >= until_us) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+void PrefillService::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  if (server_ != nullptr) {
+    const bool posted = loop_->Post([this] {
+      if (chain_ != nullptr) chain_->Stop();
+      if (link_ != nullptr) link_->Stop();
+    });
+    if (!posted) {
+      LOG(kWarning) << "the loop took no stop";
+    }
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    server_->Wait();
+  }
+  parts_.data_plane->SetTimer(kHousekeepingUs, nullptr);
+  executor_->Stop();
+  loop_->Stop();
+}
+
+}  // namespace baton::prefill

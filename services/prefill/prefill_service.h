@@ -1,0 +1,114 @@
+// One stage of a prefill chain as a service: the loop that owns the cores, the executor's thread,
+// the data plane's handlers and the gRPC server, put together.
+//
+//   auto service = PrefillService::Create(options, parts);   // listens; not ready yet
+//   ... register with the router, (*service)->OnView(...) on every change of the view ...
+//   (*service)->Drain(5'000); (*service)->Stop(); data_plane->Shutdown(); service->reset();
+#ifndef SERVICES_PREFILL_PREFILL_SERVICE_H_
+#define SERVICES_PREFILL_PREFILL_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/event_loop.h"
+#include "common/engine/executor.h"
+#include "common/telemetry/metrics.h"
+#include "common/transport/data_plane.h"
+#include "proto/baton/v1/cluster.pb.h"
+#include "services/prefill/chain_host.h"
+#include "services/prefill/peers.h"
+#include "services/prefill/prefill_rpc.h"
+#include "services/prefill/stage_host.h"
+#include "services/prefill/stage_link.h"
+
+namespace baton::prefill {
+
+struct PrefillOptions {
+  InstanceRef self;
+  std::string chain_id;
+  int pp_rank = 0;
+  int pp_size = 1;
+  std::string host = "127.0.0.1";
+  int grpc_port = 0;     // 0: any free one.
+  int chunk_tokens = 0;  // -1: whole prompts.
+  int plan_window = 0;   // 0: pp_size + 1.
+  int activation_credits = 2;
+  int max_open_requests = 16;
+  int max_queued_requests = 4096;
+  int max_context_tokens = 0;
+  int64_t kv_lease_ms = 3000;
+};
+
+class PrefillService {
+ public:
+  // Not owned; they outlive the service, and the data plane is shut down before it is destroyed.
+  struct Parts {
+    Executor* executor = nullptr;
+    DataPlane* data_plane = nullptr;
+    const Peers* peers = nullptr;
+    Metrics* metrics = nullptr;
+  };
+
+  // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.
+  static absl::StatusOr<std::unique_ptr<PrefillService>> Create(const PrefillOptions& options,
+                                                                const Parts& parts);
+  ~PrefillService();
+
+  int grpc_port() const { return grpc_port_; }
+
+  // Any thread:
+
+  // Every live worker but this one.
+  void OnView(const std::vector<worker::PeerWorker>& workers);
+  // Takes requests: on stage 0, the chain is wired.
+  bool ready() const { return ready_; }
+  v1::WorkerLoad load() const;
+  // OK while the loop and the executor make progress.
+  absl::Status Liveness() const;
+
+  // Refuses new requests and waits until those that run have ended; false if `limit_ms` passed.
+  bool Drain(int64_t limit_ms);
+  // Ends calls, links and threads. Idempotent; not on the service's own threads.
+  void Stop();
+
+ private:
+  PrefillService(const PrefillOptions& options, const Parts& parts);
+  absl::Status Listen();
+  int64_t Wake(int64_t now_us);
+  void Publish();
+  std::function<void(StageEvent)> Poster();
+
+  const PrefillOptions options_;
+  const Parts parts_;
+  std::shared_ptr<EventLoop> loop_;
+  std::unique_ptr<ActivationLink> activations_;
+  std::unique_ptr<KvSender> kv_;
+  std::unique_ptr<ExecutorThread> executor_;
+  std::unique_ptr<StageHost> stage_;
+  std::unique_ptr<ChainHost> chain_;  // On stage 0.
+  std::unique_ptr<StageLink> link_;   // On later stages.
+  std::unique_ptr<PrefillRpc> rpc_;
+  std::unique_ptr<grpc::Server> server_;
+  int grpc_port_ = 0;
+
+  std::atomic<bool> ready_{false};
+  std::atomic<int64_t> last_wake_us_{0};
+  mutable absl::Mutex mutex_;
+  v1::WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
+  bool health_said_ = false;  // Loop thread.
+  bool stopped_ = false;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_PREFILL_SERVICE_H_

@@ -1,0 +1,276 @@
+// Real services, links and data planes with fake executors: every byte of KV that a decode service
+// gets is compared, whatever is aborted, cancelled or dies on the way.
+#include "services/prefill/prefill_service.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/synchronization/notification.h"
+#include "common/base/status.h"
+#include "services/prefill/testing/test_chain.h"
+
+namespace baton::prefill {
+namespace {
+
+class ChainLengthTest : public testing::TestWithParam<int> {};
+
+TEST_P(ChainLengthTest, DeliversEveryByteOnceAndTheFirstToken) {
+  const int stages = GetParam();
+  TestChain chain({.stages = stages});
+  ASSERT_TRUE(chain.WaitReady());
+  struct Case {
+    std::vector<int32_t> prompt;
+    Ticket ticket;
+    v1::PrefillReport report;
+    std::future<absl::Status> status;
+  };
+  std::vector<Case> cases;
+  for (const int tokens : {1, 16, 33, 300, 31, 500, 64, 7, 129}) {
+    cases.push_back({TestChain::Prompt(tokens, tokens), chain.decode().Grant(tokens), {}, {}});
+  }
+  for (size_t i = 0; i < cases.size(); ++i) {
+    cases[i].status = std::async(std::launch::async, [&chain, &one = cases[i], i] {
+      return chain.Run(i + 1, one.prompt, one.ticket, &one.report);
+    });
+  }
+  for (Case& one : cases) {
+    SCOPED_TRACE(testing::Message() << one.prompt.size() << " tokens");
+    const absl::Status status = one.status.get();
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(chain.decode().Check(one.ticket, one.prompt, stages), "");
+    size_t tokens = 0;
+    for (const v1::ChunkReport& chunk : one.report.chunks()) {
+      EXPECT_EQ(chunk.token_begin(), static_cast<int>(tokens));
+      EXPECT_EQ(chunk.stages_size(), stages);
+      tokens += static_cast<size_t>(chunk.token_count());
+    }
+    EXPECT_EQ(tokens, one.prompt.size());
+    const int64_t page_bytes =
+        int64_t{kFakeLayers} * 2 * kFakeKvHeads * kFakePageSize * kFakeHeadDim * 4;
+    EXPECT_EQ(one.report.kv_bytes(), page_bytes * one.ticket.prompt_pages);
+    EXPECT_GT(one.report.compute_us(), 0);
+  }
+  EXPECT_TRUE(chain.WaitIdle());
+  std::set<uint64_t> writers;
+  for (int rank = 0; rank < stages; ++rank) {
+    writers.insert(chain.instance(rank).incarnation);
+    EXPECT_TRUE(chain.service(rank).Liveness().ok());
+  }
+  EXPECT_TRUE(chain.decode().HeardFrom(writers));
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, ChainLengthTest, testing::Values(1, 2, 3));
+
+TEST(PrefillServiceTest, OneCreditAndWholePromptsWork) {
+  TestChain chain({.stages = 3, .chunk_tokens = -1, .page_count = 64, .credits = 1});
+  ASSERT_TRUE(chain.WaitReady());
+  for (const int tokens : {200, 17, 1000}) {
+    const auto prompt = TestChain::Prompt(tokens, 3);
+    const Ticket ticket = chain.decode().Grant(tokens);
+    v1::PrefillReport report;
+    ASSERT_TRUE(chain.Run(static_cast<uint64_t>(tokens), prompt, ticket, &report).ok());
+    EXPECT_EQ(report.chunks_size(), 1);
+    EXPECT_EQ(chain.decode().Check(ticket, prompt, 3), "");
+  }
+}
+
+// Holds a stage's executor until Open.
+class Gate {
+ public:
+  std::function<void()> Hook() {
+    return [this] {
+      if (!entered_.HasBeenNotified()) entered_.Notify();
+      open_.WaitForNotification();
+    };
+  }
+  void WaitEntered() { entered_.WaitForNotification(); }
+  void Open() { open_.Notify(); }
+
+ private:
+  absl::Notification entered_;
+  absl::Notification open_;
+};
+
+TEST(PrefillServiceTest, AnAbortAnswersAtOnceAndLeavesNothing) {
+  Gate gate;
+  TestChain chain({.stages = 2});
+  chain.BeforeForward(1, gate.Hook());
+  ASSERT_TRUE(chain.WaitReady());
+  const auto prompt = TestChain::Prompt(400, 1);
+  const Ticket ticket = chain.decode().Grant(400);
+  auto running = std::async(std::launch::async, [&] { return chain.Run(1, prompt, ticket); });
+  gate.WaitEntered();
+  EXPECT_EQ(chain.Run(1, prompt, ticket).code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(chain.Abort(1).ok());
+  EXPECT_TRUE(chain.Abort(99).ok());
+  EXPECT_EQ(running.get().code(), absl::StatusCode::kCancelled);
+  EXPECT_NE(chain.service(0).load().free_pages(), 64);  // stage 1 still computes it
+  gate.Open();
+  EXPECT_TRUE(chain.WaitIdle());
+  const Ticket next = chain.decode().Grant(400);
+  ASSERT_TRUE(chain.Run(2, prompt, next).ok());
+  EXPECT_EQ(chain.decode().Check(next, prompt, 2), "");
+}
+
+TEST(PrefillServiceTest, ACallThatIsCancelledIsAborted) {
+  Gate gate;
+  TestChain chain({.stages = 2});
+  chain.BeforeForward(0, gate.Hook());
+  ASSERT_TRUE(chain.WaitReady());
+  const auto prompt = TestChain::Prompt(100, 1);
+  const v1::StartRequest request = TestChain::Request(1, prompt, chain.decode().Grant(100));
+  grpc::ClientContext context;
+  auto running = std::async(std::launch::async, [&] {
+    v1::StartResponse response;
+    return chain.Stub(0)->Start(&context, request, &response).error_code();
+  });
+  gate.WaitEntered();
+  context.TryCancel();
+  EXPECT_EQ(running.get(), grpc::StatusCode::CANCELLED);
+  gate.Open();
+  EXPECT_TRUE(chain.WaitIdle());
+}
+
+TEST(PrefillServiceTest, ADeadlineEndsARequest) {
+  Gate gate;
+  TestChain chain({.stages = 1});
+  chain.BeforeForward(0, gate.Hook());
+  ASSERT_TRUE(chain.WaitReady());
+  const auto prompt = TestChain::Prompt(100, 1);
+  const absl::Status status = chain.Run(1, prompt, chain.decode().Grant(100), nullptr, 20);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  gate.Open();
+  EXPECT_TRUE(chain.WaitIdle());
+}
+
+TEST(PrefillServiceTest, ADeadStageEndsItsRequestsAndTheChainComesBack) {
+  Gate gate;
+  TestChain chain({.stages = 3});
+  chain.BeforeForward(1, gate.Hook());
+  ASSERT_TRUE(chain.WaitReady());
+  const auto prompt = TestChain::Prompt(600, 1);
+  const Ticket ticket = chain.decode().Grant(600);
+  auto running = std::async(std::launch::async, [&] { return chain.Run(1, prompt, ticket); });
+  gate.WaitEntered();
+  gate.Open();
+  chain.KillStage(1);
+  const absl::Status status = running.get();
+  // It may have been through before the stage was gone.
+  if (!status.ok()) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(LegOf(status), "prefill");
+    EXPECT_EQ(InstanceOf(status), "prefill-1");
+  }
+  ASSERT_TRUE(chain.WaitFor([&] { return !chain.service(0).ready(); }));
+  EXPECT_EQ(chain.Run(2, prompt, chain.decode().Grant(600)).code(), absl::StatusCode::kUnavailable);
+  chain.ShareView();
+  chain.StartStage(1);
+  chain.ShareView();
+  ASSERT_TRUE(chain.WaitReady());
+  const Ticket next = chain.decode().Grant(600);
+  const absl::Status again = chain.Run(3, prompt, next);
+  ASSERT_TRUE(again.ok()) << again;
+  EXPECT_EQ(chain.decode().Check(next, prompt, 3), "");
+  EXPECT_TRUE(chain.WaitIdle());
+}
+
+TEST(PrefillServiceTest, ALostDecodeFailsItsRequestsAlone) {
+  TestChain chain({.stages = 2});
+  ASSERT_TRUE(chain.WaitReady());
+  const auto prompt = TestChain::Prompt(200, 1);
+  Ticket lost = chain.decode().Grant(200);
+  lost.decode = {"decode-9", 9};
+  const Ticket ticket = chain.decode().Grant(200);
+  auto failing = std::async(std::launch::async, [&] { return chain.Run(1, prompt, lost); });
+  auto running = std::async(std::launch::async, [&] { return chain.Run(2, prompt, ticket); });
+  const absl::Status status = failing.get();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(LegOf(status), "decode");
+  EXPECT_EQ(InstanceOf(status), "decode-9");
+  ASSERT_TRUE(running.get().ok());
+  EXPECT_EQ(chain.decode().Check(ticket, prompt, 2), "");
+  EXPECT_TRUE(chain.WaitIdle());
+  EXPECT_TRUE(chain.service(0).ready());
+}
+
+TEST(PrefillServiceTest, DrainRefusesNewRequestsAndWaitsForTheOthers) {
+  Gate gate;
+  TestChain chain({.stages = 2});
+  chain.BeforeForward(1, gate.Hook());
+  ASSERT_TRUE(chain.WaitReady());
+  const auto prompt = TestChain::Prompt(100, 1);
+  const Ticket ticket = chain.decode().Grant(100);
+  auto running = std::async(std::launch::async, [&] { return chain.Run(1, prompt, ticket); });
+  gate.WaitEntered();
+  EXPECT_FALSE(chain.service(0).Drain(0));
+  EXPECT_EQ(chain.Run(2, prompt, chain.decode().Grant(100)).code(), absl::StatusCode::kUnavailable);
+  gate.Open();
+  EXPECT_TRUE(chain.service(0).Drain(20'000));
+  EXPECT_TRUE(running.get().ok());
+  EXPECT_FALSE(chain.service(0).ready());
+}
+
+TEST(PrefillServiceTest, RefusesBadFields) {
+  TestChain chain({.stages = 2});
+  ASSERT_TRUE(chain.WaitReady());
+  const auto prompt = TestChain::Prompt(20, 1);
+  const v1::StartRequest good = TestChain::Request(1, prompt, chain.decode().Grant(20));
+  const auto field_of = [&](const std::function<void(v1::StartRequest&)>& damage) {
+    v1::StartRequest request = good;
+    damage(request);
+    const absl::Status status = chain.Send(request);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(LegOf(status), "prefill");
+    return FieldOf(status).value_or("");
+  };
+  using R = v1::StartRequest;
+  EXPECT_EQ(field_of([](R& r) { r.clear_prompt_token_ids(); }), "prompt_token_ids");
+  EXPECT_EQ(field_of([](R& r) { r.set_prompt_token_ids(3, kFakeVocab); }), "prompt_token_ids");
+  EXPECT_EQ(field_of([](R& r) { r.set_prompt_token_ids(3, -1); }), "prompt_token_ids");
+  EXPECT_EQ(field_of([](R& r) { r.mutable_prompt_token_ids()->Resize(64 * kFakePageSize + 1, 1); }),
+            "prompt_token_ids");
+  EXPECT_EQ(field_of([](R& r) { r.mutable_sampling()->set_top_p(0); }), "sampling.top_p");
+  EXPECT_EQ(field_of([](R& r) { r.set_timeout_ms(0); }), "timeout_ms");
+  EXPECT_EQ(field_of([](R& r) { r.set_timeout_ms(kMaxTimeoutMs + 1); }), "timeout_ms");
+  EXPECT_NE(field_of([](R& r) { r.mutable_ticket()->set_generation(0); }), "");
+  EXPECT_EQ(field_of([](R& r) { r.mutable_ticket()->set_prompt_tokens(21); }), "ticket");
+  EXPECT_EQ(chain.Send(good, nullptr, 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(chain.Send(good).ok());
+}
+
+TEST(PrefillServiceTest, RefusesForeignLinks) {
+  TestChain chain({.stages = 2});
+  ASSERT_TRUE(chain.WaitReady());
+  const auto code_of = [&](const v1::LinkRequest& request) {
+    const auto stub = chain.Stub(1);
+    grpc::ClientContext context;
+    const auto stream = stub->Link(&context);
+    stream->Write(request);
+    v1::LinkResponse response;
+    while (stream->Read(&response)) {
+    }
+    return stream->Finish().error_code();
+  };
+  v1::LinkRequest plan;
+  plan.mutable_plan()->set_number(1);
+  EXPECT_EQ(code_of(plan), grpc::StatusCode::FAILED_PRECONDITION);
+  v1::LinkRequest hello;
+  hello.mutable_hello()->set_chain_id("chain-1");
+  EXPECT_EQ(code_of(hello), grpc::StatusCode::INVALID_ARGUMENT);
+  hello.mutable_hello()->set_chain_id("chain-0");
+  hello.mutable_hello()->set_epoch(1);
+  hello.mutable_hello()->set_stage(1);
+  EXPECT_EQ(code_of(hello), grpc::StatusCode::INVALID_ARGUMENT);
+  // The chain's own link is none the worse.
+  const auto prompt = TestChain::Prompt(50, 1);
+  EXPECT_TRUE(chain.Run(1, prompt, chain.decode().Grant(50)).ok());
+}
+
+}  // namespace
+}  // namespace baton::prefill

@@ -1,0 +1,166 @@
+#include "services/prefill/testing/fake_decode.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/base/check.h"
+#include "services/prefill/testing/fake_executor.h"
+
+namespace baton::prefill {
+namespace {
+
+constexpr absl::Duration kLimit = absl::Seconds(20);
+constexpr int kRunsPerLayer = 2 * kFakeKvHeads;
+constexpr size_t kFloatsPerLayer = size_t{kRunsPerLayer} * kFakePageSize * kFakeHeadDim;
+constexpr size_t kFloatsPerPage = kFloatsPerLayer * kFakeLayers;
+
+}  // namespace
+
+FakeDecode::FakeDecode(const InstanceRef& self) : self_(self) {
+  auto plane = DataPlane::Create({});
+  BATON_CHECK(plane.ok()) << plane.status();
+  data_plane_ = *std::move(plane);
+  for (const MessageKind kind : {MessageKind::kKvPages, MessageKind::kKvControl}) {
+    const absl::Status status = data_plane_->Register(kind, this);
+    BATON_CHECK(status.ok()) << status;
+  }
+}
+
+FakeDecode::~FakeDecode() { data_plane_->Shutdown(); }
+
+Ticket FakeDecode::Grant(int prompt_tokens) {
+  absl::MutexLock lock(&mutex_);
+  Ticket ticket;
+  ticket.decode = self_;
+  ticket.generation = next_generation_++;
+  ticket.slot = static_cast<uint32_t>(ticket.generation % 7);
+  ticket.prompt_tokens = prompt_tokens;
+  ticket.prompt_pages = (prompt_tokens + kFakePageSize - 1) / kFakePageSize;
+  Transfer& transfer = transfers_[ticket.generation];
+  transfer.ticket = ticket;
+  transfer.pages.assign(kFloatsPerPage * static_cast<size_t>(ticket.prompt_pages), -2.0F);
+  return ticket;
+}
+
+std::optional<Placement> FakeDecode::OnData(const KvDataHeader& header, size_t payload_bytes) {
+  const auto found = transfers_.find(header.generation);
+  if (found == transfers_.end()) return std::nullopt;
+  Transfer& transfer = found->second;
+  const Ticket& ticket = transfer.ticket;
+  const size_t band = kFloatsPerLayer * static_cast<size_t>(header.layers.size());
+  if (header.slot != ticket.slot || header.decode_incarnation != self_.incarnation ||
+      header.first_page + header.page_count > ticket.prompt_pages ||
+      payload_bytes != band * sizeof(float) * static_cast<size_t>(header.page_count)) {
+    transfer.error = "a header does not fit the ticket";
+    return std::nullopt;
+  }
+  Placement placement;
+  placement.receipt = next_receipt_++;
+  placing_[placement.receipt] = header.generation;
+  ++transfer.placing;
+  transfer.checksum_sums[header.layers.begin] += header.checksum;
+  for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
+    ++transfer.runs[{header.layers.begin, page}];
+    float* target = transfer.pages.data() + kFloatsPerPage * static_cast<size_t>(page) +
+                    kFloatsPerLayer * static_cast<size_t>(header.layers.begin);
+    placement.runs.push_back(std::as_writable_bytes(std::span<float>(target, band)));
+  }
+  return placement;
+}
+
+std::optional<Placement> FakeDecode::OnHeader(std::span<const std::byte> header,
+                                              size_t payload_bytes) {
+  absl::MutexLock lock(&mutex_);
+  const auto data = DecodeKvData(header);
+  if (data.ok()) return OnData(*data, payload_bytes);
+  const auto control = DecodeKvControl(header);
+  BATON_CHECK(control.ok()) << control.status();
+  if (const auto* beat = std::get_if<KvHeartbeat>(&*control)) {
+    heard_.insert(beat->writer.incarnation);
+  } else {
+    const auto& commit = std::get<KvCommit>(*control);
+    const auto found = transfers_.find(commit.generation);
+    if (found == transfers_.end()) return std::nullopt;
+    if (!found->second.commits.emplace(commit.layers.begin, commit).second) {
+      found->second.error = "a stage commits twice";
+    }
+  }
+  return Placement{{}, 0};
+}
+
+void FakeDecode::OnPlaced(uint64_t receipt, const absl::Status& status) {
+  if (receipt == 0) return;
+  absl::MutexLock lock(&mutex_);
+  Transfer& transfer = transfers_.at(placing_.at(receipt));
+  placing_.erase(receipt);
+  --transfer.placing;
+  if (!status.ok()) transfer.error = std::string(status.message());
+}
+
+bool FakeDecode::Complete(const Transfer& transfer, int stages) {
+  if (!transfer.error.empty()) return true;
+  return transfer.placing == 0 && transfer.commits.size() == static_cast<size_t>(stages) &&
+         transfer.runs.size() == static_cast<size_t>(stages * transfer.ticket.prompt_pages);
+}
+
+std::string FakeDecode::Compare(const Transfer& transfer, const std::vector<int32_t>& prompt,
+                                int stages) {
+  if (!transfer.error.empty()) return transfer.error;
+  for (const auto& [run, times] : transfer.runs) {
+    if (times != 1) return absl::StrCat("page ", run.second, " came ", times, " times");
+  }
+  int with_token = 0;
+  for (const auto& [layer, commit] : transfer.commits) {
+    if (commit.checksum_sum != transfer.checksum_sums.at(layer)) return "checksum sums differ";
+    if (!commit.has_first_token) continue;
+    ++with_token;
+    const int expected = FakeFirstToken(prompt.back(), static_cast<int>(prompt.size()));
+    if (commit.first_token.token != expected) {
+      return absl::StrCat("first token ", commit.first_token.token, ", not ", expected);
+    }
+    if (commit.layers.end != kFakeLayers) return "the first token comes from another stage";
+  }
+  if (with_token != 1) return absl::StrCat(with_token, " first tokens");
+  for (size_t i = 0; i < transfer.pages.size(); ++i) {
+    const int dim = static_cast<int>(i % kFakeHeadDim);
+    const int slot = static_cast<int>(i / kFakeHeadDim % kFakePageSize);
+    const int run = static_cast<int>(i / (kFakeHeadDim * kFakePageSize) % kRunsPerLayer);
+    const int layer = static_cast<int>(i / kFloatsPerLayer % kFakeLayers);
+    const int position = static_cast<int>(i / kFloatsPerPage) * kFakePageSize + slot;
+    const float expected = position < static_cast<int>(prompt.size())
+                               ? FakeKv(prompt[static_cast<size_t>(position)], position, layer,
+                                        run / kFakeKvHeads, run % kFakeKvHeads, dim)
+                               : 0.0F;
+    if (transfer.pages[i] == expected) continue;
+    return absl::StrCat("KV of layer ", layer, ", position ", position, " is ", transfer.pages[i],
+                        ", not ", expected, " (", stages, " stages)");
+  }
+  return "";
+}
+
+std::string FakeDecode::Check(const Ticket& ticket, const std::vector<int32_t>& prompt,
+                              int stages) {
+  absl::MutexLock lock(&mutex_);
+  const Transfer& transfer = transfers_.at(ticket.generation);
+  const auto complete = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return Complete(transfer, stages);
+  };
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&complete), kLimit)) {
+    return absl::StrCat("incomplete: ", transfer.runs.size(), " runs, ", transfer.commits.size(),
+                        " commits");
+  }
+  return Compare(transfer, prompt, stages);
+}
+
+bool FakeDecode::HeardFrom(const std::set<uint64_t>& writer_incarnations) {
+  absl::MutexLock lock(&mutex_);
+  const auto all = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::includes(heard_.begin(), heard_.end(), writer_incarnations.begin(),
+                         writer_incarnations.end());
+  };
+  return mutex_.AwaitWithTimeout(absl::Condition(&all), kLimit);
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,72 @@
+// A decode service's data side for tests: grants pages, takes what prefill stages send, and tells
+// whether every byte and the first token are right.
+#ifndef SERVICES_PREFILL_TESTING_FAKE_DECODE_H_
+#define SERVICES_PREFILL_TESTING_FAKE_DECODE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/kv/types.h"
+#include "common/kv/wire.h"
+#include "common/transport/data_plane.h"
+
+namespace baton::prefill {
+
+class FakeDecode final : public MessageHandler {
+ public:
+  explicit FakeDecode(const InstanceRef& self);
+  ~FakeDecode() override;
+
+  const InstanceRef& self() const { return self_; }
+  DataPlane& data_plane() { return *data_plane_; }
+
+  Ticket Grant(int prompt_tokens);
+
+  // Waits (bounded) for the commits of `stages` stages and compares with what FakeExecutor makes of
+  // `prompt`. Empty: all is right; else what is wrong.
+  std::string Check(const Ticket& ticket, const std::vector<int32_t>& prompt, int stages);
+
+  // Waits (bounded) for a heartbeat of every one of `writers`.
+  bool HeardFrom(const std::set<uint64_t>& writer_incarnations);
+
+  std::optional<Placement> OnHeader(std::span<const std::byte> header,
+                                    size_t payload_bytes) override;
+  void OnPlaced(uint64_t receipt, const absl::Status& status) override;
+
+ private:
+  struct Transfer {
+    Ticket ticket;
+    std::vector<float> pages;                 // [page][layer][K/V][head][token][dim]
+    std::map<std::pair<int, int>, int> runs;  // (first layer, page) -> times it came
+    std::map<int, uint64_t> checksum_sums;    // By first layer, of what was announced.
+    std::map<int, KvCommit> commits;          // By first layer.
+    int placing = 0;
+    std::string error;
+  };
+
+  std::optional<Placement> OnData(const KvDataHeader& header, size_t payload_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool Complete(const Transfer& transfer, int stages);
+  static std::string Compare(const Transfer& transfer, const std::vector<int32_t>& prompt,
+                             int stages);
+
+  const InstanceRef self_;
+  absl::Mutex mutex_;
+  std::map<uint64_t, Transfer> transfers_ ABSL_GUARDED_BY(mutex_);  // By generation.
+  std::map<uint64_t, uint64_t> placing_ ABSL_GUARDED_BY(mutex_);    // Receipt -> generation.
+  std::set<uint64_t> heard_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_generation_ ABSL_GUARDED_BY(mutex_) = 1;
+  uint64_t next_receipt_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::unique_ptr<DataPlane> data_plane_;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_TESTING_FAKE_DECODE_H_

@@ -1,0 +1,49 @@
+// An executor that computes values from which a receiver can tell every byte: KV and activations
+// are functions of (token, position, layer, ...), and the logits name one token.
+#ifndef SERVICES_PREFILL_TESTING_FAKE_EXECUTOR_H_
+#define SERVICES_PREFILL_TESTING_FAKE_EXECUTOR_H_
+
+#include <atomic>
+#include <functional>
+#include <vector>
+
+#include "common/engine/executor.h"
+
+namespace baton::prefill {
+
+inline constexpr int kFakeLayers = 6;
+inline constexpr int kFakeHidden = 8;
+inline constexpr int kFakeVocab = 1000;
+inline constexpr int kFakeKvHeads = 2;
+inline constexpr int kFakeHeadDim = 4;
+inline constexpr int kFakePageSize = 16;
+
+// Exact in float32. `kv` is 0 for keys, 1 for values.
+float FakeKv(int token, int position, int layer, int kv, int head, int dim);
+// The first token after a prompt that ends with `last_token`.
+int FakeFirstToken(int last_token, int prompt_tokens);
+
+class FakeExecutor final : public Executor {
+ public:
+  FakeExecutor(int layer_begin, int layer_end, int page_count);
+
+  const ModelConfig& config() const override { return config_; }
+  const KvGeometry& kv() const override { return kv_; }
+  std::span<std::byte> KvPage(int page) override;
+  absl::Status Forward(const Batch& batch, std::span<const float> in, std::span<float> out,
+                       std::span<float> logits) override;
+
+  // Called at the begin of every Forward, on its thread; may block. Set before the first one.
+  std::function<void()> before_forward;
+
+ private:
+  void WriteKv(int page, int token, int position);
+
+  ModelConfig config_;
+  KvGeometry kv_;
+  std::vector<float> pages_;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_TESTING_FAKE_EXECUTOR_H_

@@ -1,0 +1,197 @@
+#include "services/prefill/testing/test_chain.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/rpc/convert.h"
+#include "common/rpc/grpc_status.h"
+
+namespace baton::prefill {
+
+std::optional<PeerId> FakePeers::Find(const InstanceRef& instance) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = peers_.find(instance);
+  if (found == peers_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::vector<PeerId> FakePeers::Decodes() const {
+  absl::MutexLock lock(&mutex_);
+  return decodes_;
+}
+
+void FakePeers::Connect(DataPlane& from, const InstanceRef& to, const std::string& address,
+                        bool decode) {
+  if (Find(to).has_value()) return;
+  const absl::StatusOr<PeerId> peer = from.Connect(address);
+  BATON_CHECK(peer.ok()) << peer.status();
+  absl::MutexLock lock(&mutex_);
+  peers_[to] = *peer;
+  if (decode) decodes_.push_back(*peer);
+}
+
+void FakePeers::Disconnect(DataPlane& from, const InstanceRef& to) {
+  const std::optional<PeerId> peer = Find(to);
+  if (!peer.has_value()) return;
+  from.Disconnect(*peer);
+  absl::MutexLock lock(&mutex_);
+  peers_.erase(to);
+  std::erase(decodes_, *peer);
+}
+
+TestChain::TestChain(const Settings& settings)
+    : settings_(settings), decode_({"decode-0", 1}), stages_(static_cast<size_t>(settings.stages)) {
+  for (int rank = 0; rank < settings.stages; ++rank) StartStage(rank);
+  ShareView();
+}
+
+TestChain::~TestChain() {
+  for (int rank = 0; rank < settings_.stages; ++rank) KillStage(rank);
+}
+
+// Uneven where that is possible.
+LayerRange TestChain::LayersOf(int rank) const {
+  const int each = kFakeLayers / settings_.stages;
+  const int begin = rank == 0 ? 0 : rank * each - 1;
+  const int end = rank + 1 == settings_.stages ? kFakeLayers : (rank + 1) * each - 1;
+  return {begin, end};
+}
+
+void TestChain::StartStage(int rank) {
+  Stage& stage = stages_[static_cast<size_t>(rank)];
+  const LayerRange layers = LayersOf(rank);
+  stage.self = {absl::StrCat("prefill-", rank), next_incarnation_++};
+  stage.executor = std::make_unique<FakeExecutor>(layers.begin, layers.end, settings_.page_count);
+  stage.metrics =
+      std::make_unique<Metrics>(MetricsIdentity{MetricRole::kPrefill, "fake", stage.self.id, rank});
+  stage.peers = std::make_unique<FakePeers>();
+  auto plane = DataPlane::Create({});
+  BATON_CHECK(plane.ok()) << plane.status();
+  stage.data_plane = *std::move(plane);
+  PrefillOptions options;
+  options.self = stage.self;
+  options.chain_id = "chain-0";
+  options.pp_rank = rank;
+  options.pp_size = settings_.stages;
+  options.chunk_tokens = settings_.chunk_tokens;
+  options.activation_credits = settings_.credits;
+  options.max_context_tokens = settings_.page_count * kFakePageSize;
+  options.kv_lease_ms = 300;
+  auto service = PrefillService::Create(options, {stage.executor.get(), stage.data_plane.get(),
+                                                  stage.peers.get(), stage.metrics.get()});
+  BATON_CHECK(service.ok()) << service.status();
+  stage.service = *std::move(service);
+}
+
+void TestChain::KillStage(int rank) {
+  Stage& stage = stages_[static_cast<size_t>(rank)];
+  if (stage.service == nullptr) return;
+  stage.service->Stop();
+  stage.data_plane->Shutdown();
+  stage.service.reset();
+}
+
+void TestChain::ShareView() {
+  for (Stage& stage : stages_) {
+    if (stage.service == nullptr) continue;
+    std::vector<worker::PeerWorker> view;
+    stage.peers->Connect(*stage.data_plane, decode_.self(), decode_.data_plane().address(), true);
+    for (int rank = 0; rank < settings_.stages; ++rank) {
+      const Stage& other = stages_[static_cast<size_t>(rank)];
+      if (&other == &stage) continue;
+      if (other.service == nullptr) {
+        stage.peers->Disconnect(*stage.data_plane, other.self);
+        continue;
+      }
+      stage.peers->Connect(*stage.data_plane, other.self, other.data_plane->address(), false);
+      worker::PeerWorker worker;
+      worker.instance = other.self;
+      worker.role = worker::Role::kPrefill;
+      worker.grpc_address = absl::StrCat("127.0.0.1:", other.service->grpc_port());
+      worker.layers = LayersOf(rank);
+      worker.chain_id = "chain-0";
+      worker.pp_rank = rank;
+      worker.pp_size = settings_.stages;
+      view.push_back(worker);
+    }
+    stage.service->OnView(view);
+  }
+}
+
+bool TestChain::WaitFor(const std::function<bool()>& condition) const {
+  const int64_t until_us = NowUs() + 20'000'000;
+  while (!condition()) {
+    if (NowUs() > until_us) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+bool TestChain::WaitReady() const {
+  return WaitFor([this] { return stages_[0].service->ready(); });
+}
+
+bool TestChain::WaitIdle() const {
+  return WaitFor([this] {
+    return std::all_of(stages_.begin(), stages_.end(), [this](const Stage& stage) {
+      return stage.service == nullptr ||
+             (stage.service->load().free_pages() == settings_.page_count &&
+              stage.service->load().queued_requests() == 0);
+    });
+  });
+}
+
+std::unique_ptr<v1::Prefill::Stub> TestChain::Stub(int rank) const {
+  const Stage& stage = stages_[static_cast<size_t>(rank)];
+  return v1::Prefill::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", stage.service->grpc_port()), grpc::InsecureChannelCredentials()));
+}
+
+v1::StartRequest TestChain::Request(uint64_t attempt_id, const std::vector<int32_t>& prompt,
+                                    const Ticket& ticket) {
+  v1::StartRequest request;
+  request.set_attempt_id(attempt_id);
+  request.mutable_prompt_token_ids()->Add(prompt.begin(), prompt.end());
+  request.mutable_sampling()->set_temperature(0);
+  request.mutable_sampling()->set_seed(1);
+  request.mutable_sampling()->set_max_tokens(8);
+  *request.mutable_ticket() = rpc::ToProto(ticket);
+  request.set_timeout_ms(60'000);
+  return request;
+}
+
+std::vector<int32_t> TestChain::Prompt(int tokens, int seed) {
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < tokens; ++i) prompt.push_back((i * 31 + seed * 17) % kFakeVocab);
+  return prompt;
+}
+
+absl::Status TestChain::Send(const v1::StartRequest& request, v1::PrefillReport* report, int rank) {
+  grpc::ClientContext context;
+  v1::StartResponse response;
+  const grpc::Status status = Stub(rank)->Start(&context, request, &response);
+  if (report != nullptr) *report = response.report();
+  return rpc::FromGrpc(status);
+}
+
+absl::Status TestChain::Run(uint64_t attempt_id, const std::vector<int32_t>& prompt,
+                            const Ticket& ticket, v1::PrefillReport* report, int64_t timeout_ms) {
+  v1::StartRequest request = Request(attempt_id, prompt, ticket);
+  request.set_timeout_ms(timeout_ms);
+  return Send(request, report);
+}
+
+absl::Status TestChain::Abort(uint64_t attempt_id) {
+  grpc::ClientContext context;
+  v1::PrefillAbortRequest request;
+  request.set_attempt_id(attempt_id);
+  v1::PrefillAbortResponse response;
+  return rpc::FromGrpc(Stub(0)->Abort(&context, request, &response));
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,97 @@
+// A whole chain in one process: real services, links and data planes around fake executors, one
+// fake decode service, and a view of the cluster that the test sets.
+#ifndef SERVICES_PREFILL_TESTING_TEST_CHAIN_H_
+#define SERVICES_PREFILL_TESTING_TEST_CHAIN_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "services/prefill/prefill_service.h"
+#include "services/prefill/testing/fake_decode.h"
+#include "services/prefill/testing/fake_executor.h"
+
+namespace baton::prefill {
+
+class FakePeers final : public Peers {
+ public:
+  std::optional<PeerId> Find(const InstanceRef& instance) const override;
+  std::vector<PeerId> Decodes() const override;
+  void Connect(DataPlane& from, const InstanceRef& to, const std::string& address, bool decode);
+  void Disconnect(DataPlane& from, const InstanceRef& to);
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::map<InstanceRef, PeerId> peers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<PeerId> decodes_ ABSL_GUARDED_BY(mutex_);
+};
+
+class TestChain {
+ public:
+  struct Settings {
+    int stages = 1;
+    int chunk_tokens = 32;
+    int page_count = 64;
+    int credits = 2;
+  };
+  explicit TestChain(const Settings& settings);
+  ~TestChain();
+
+  // Ends a stage as a crash would, and brings it back as a new incarnation. ShareView tells the
+  // others.
+  void KillStage(int rank);
+  void StartStage(int rank);
+  void ShareView();
+
+  // Bounded; false if it did not come true.
+  bool WaitFor(const std::function<bool()>& condition) const;
+  bool WaitReady() const;
+  bool WaitIdle() const;  // Every page of stage 0 is free again.
+
+  // Starts a prompt and waits for the answer.
+  absl::Status Run(uint64_t attempt_id, const std::vector<int32_t>& prompt, const Ticket& ticket,
+                   v1::PrefillReport* report = nullptr, int64_t timeout_ms = 60'000);
+  absl::Status Send(const v1::StartRequest& request, v1::PrefillReport* report = nullptr,
+                    int rank = 0);
+  absl::Status Abort(uint64_t attempt_id);
+
+  static v1::StartRequest Request(uint64_t attempt_id, const std::vector<int32_t>& prompt,
+                                  const Ticket& ticket);
+  static std::vector<int32_t> Prompt(int tokens, int seed);
+
+  FakeDecode& decode() { return decode_; }
+  std::unique_ptr<v1::Prefill::Stub> Stub(int rank) const;
+  // Runs before every Forward of `rank`; set it while nothing runs.
+  void BeforeForward(int rank, std::function<void()> hook) {
+    stages_[static_cast<size_t>(rank)].executor->before_forward = std::move(hook);
+  }
+  const InstanceRef& instance(int rank) const { return stages_[static_cast<size_t>(rank)].self; }
+  PrefillService& service(int rank) { return *stages_[static_cast<size_t>(rank)].service; }
+
+ private:
+  struct Stage {
+    InstanceRef self;
+    std::unique_ptr<FakeExecutor> executor;
+    std::unique_ptr<Metrics> metrics;
+    std::unique_ptr<FakePeers> peers;
+    std::unique_ptr<DataPlane> data_plane;
+    std::unique_ptr<PrefillService> service;  // Null: dead.
+  };
+  LayerRange LayersOf(int rank) const;
+
+  const Settings settings_;
+  FakeDecode decode_;
+  std::vector<Stage> stages_;
+  uint64_t next_incarnation_ = 100;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_TESTING_TEST_CHAIN_H_
