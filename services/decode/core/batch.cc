@@ -36,7 +36,7 @@ void DecodeCore::State::On(const StreamOpened& event) {
   }
   request.kept.clear();
   if (request.phase != Phase::kEnded) return;
-  Do(Finish{event.attempt_id, *request.outcome});
+  Do(Finish{event.attempt_id, *std::move(request.outcome)});
   Erase(event.attempt_id);
 }
 

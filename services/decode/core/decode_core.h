@@ -96,7 +96,9 @@ struct RefuseStream {
   uint64_t generation = 0;
   absl::Status status;
 };
-struct Finish {  // To an open stream, or to one that opens later (kept until then or the deadline).
+// To an open stream. What ends a request by itself (its last token, a failed hand-off) before its
+// stream is there is kept until it opens; an abort or the deadline ends the waiting.
+struct Finish {
   uint64_t attempt_id = 0;
   absl::StatusOr<FinishReason> outcome;
 };

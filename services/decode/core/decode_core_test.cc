@@ -416,6 +416,7 @@ TEST_F(DecodeCoreTest, AbortInEveryState) {
 
 TEST_F(DecodeCoreTest, FailedHandOffEndsTheRequest) {
   const Ticket ticket = Reserved(Request(1));
+  Do(StreamOpened{1, ticket.generation});
   Do(KvFailed{ticket.slot, ticket.generation,
               WithLeg(absl::DataLossError("checksum"), "prefill", "prefill-1")});
   const auto finish = Take<Finish>();
@@ -426,8 +427,32 @@ TEST_F(DecodeCoreTest, FailedHandOffEndsTheRequest) {
   EXPECT_TRUE(core_.AtRest());
 }
 
+TEST_F(DecodeCoreTest, FailureBeforeTheStreamIsKeptForIt) {
+  const Ticket ticket = Reserved(Request(1));
+  Do(KvFailed{ticket.slot, ticket.generation, absl::DataLossError("checksum")});
+  Drain(ticket);
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_EQ(core_.load().free_pages, 10) << "it holds nothing but its outcome";
+  Do(StreamOpened{1, ticket.generation});
+  EXPECT_TRUE(absl::IsDataLoss(Take<Finish>().outcome.status()));
+  EXPECT_TRUE(core_.AtRest());
+}
+
+TEST_F(DecodeCoreTest, KeptOutcomesAreBounded) {
+  uint64_t attempt = 1;
+  for (; !TryTake<Finish>().has_value(); ++attempt) {
+    ASSERT_LT(attempt, 5000u);
+    const Ticket ticket = Reserved(Request(attempt));
+    Do(KvFailed{ticket.slot, ticket.generation, absl::DataLossError("checksum")});
+    Drain(ticket);
+  }
+  Do(StreamOpened{1, 1});
+  EXPECT_TRUE(absl::IsNotFound(Take<RefuseStream>().status)) << "the oldest went";
+}
+
 TEST_F(DecodeCoreTest, FirstTokenOutsideTheVocabularyEndsTheRequest) {
   const Ticket ticket = Reserved(Request(1));
+  Do(StreamOpened{1, ticket.generation});
   Commit(ticket, 100);
   EXPECT_TRUE(absl::IsInternal(Take<Finish>().outcome.status()));
   Drain(ticket);

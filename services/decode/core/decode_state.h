@@ -21,6 +21,8 @@ namespace baton::decode {
 // Aborts that came before their Reserve are remembered, so that an overtaken Reserve doesn't take
 // pages until its deadline. Bounded: the oldest are forgotten.
 inline constexpr size_t kRememberedAborts = 1024;
+// Outcomes that are kept for a stream that has not been opened yet; the oldest are forgotten.
+inline constexpr size_t kKeptOutcomes = 1024;
 
 enum class Phase : unsigned char {
   kWaiting,    // For pages or a slot.
@@ -48,7 +50,7 @@ struct Request {
   int32_t last_token = 0;
   std::vector<SampledToken> kept;  // At most the first token, while no stream is open.
 
-  std::optional<FinishReason> outcome;  // kEnded.
+  std::optional<absl::StatusOr<FinishReason>> outcome;  // kEnded.
 };
 
 // What an ended request leaves behind. The pages are quarantined until nobody can touch them: the
@@ -70,6 +72,7 @@ struct DecodeCore::State {
   std::map<uint64_t, uint64_t> granted;  // Generation -> attempt, while reserved or committed.
   std::set<std::pair<int64_t, uint64_t>> deadlines;  // (deadline, attempt)
   std::deque<uint32_t> free_slots;
+  std::deque<uint64_t> kept_outcomes;  // Attempts in kEnded, oldest first.
   std::deque<uint64_t> early_aborts;
   uint64_t last_generation = 0;
   uint64_t last_step = 0;
@@ -105,9 +108,9 @@ struct DecodeCore::State {
   void Take(uint64_t attempt_id, const SampledToken& token);
   bool IsStop(const Request& request, int32_t token) const;
 
-  // The three ways out. `Complete` waits for a stream if none is open yet.
+  // The ways out: before a ticket; by itself, kept for a stream that opens later; at once.
   void Refuse(uint64_t attempt_id, absl::Status status);
-  void Complete(uint64_t attempt_id, FinishReason reason);
+  void Complete(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome);
   void EndWith(uint64_t attempt_id, absl::Status status);
   void GiveBack(uint64_t attempt_id, Request& request);
   void Erase(uint64_t attempt_id);

@@ -43,16 +43,21 @@ void DecodeCore::State::Refuse(uint64_t attempt_id, absl::Status status) {
   Do(ReplyReserve{attempt_id, Own(std::move(status))});
 }
 
-void DecodeCore::State::Complete(uint64_t attempt_id, FinishReason reason) {
+void DecodeCore::State::Complete(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) {
   Request& request = requests.at(attempt_id);
   GiveBack(attempt_id, request);
   if (request.stream_open) {
-    Do(Finish{attempt_id, reason});
+    Do(Finish{attempt_id, std::move(outcome)});
     Erase(attempt_id);
     return;
   }
   request.phase = Phase::kEnded;
-  request.outcome = reason;
+  request.outcome = std::move(outcome);
+  kept_outcomes.push_back(attempt_id);
+  if (kept_outcomes.size() > kKeptOutcomes) {
+    EndWith(kept_outcomes.front(),
+            Own(absl::ResourceExhaustedError("its stream did not open for too long")));
+  }
 }
 
 void DecodeCore::State::EndWith(uint64_t attempt_id, absl::Status status) {
@@ -86,7 +91,9 @@ void DecodeCore::State::GiveBack(uint64_t attempt_id, Request& request) {
 }
 
 void DecodeCore::State::Erase(uint64_t attempt_id) {
-  deadlines.erase({requests.at(attempt_id).deadline_us, attempt_id});
+  const Request& request = requests.at(attempt_id);
+  deadlines.erase({request.deadline_us, attempt_id});
+  if (request.phase == Phase::kEnded) std::erase(kept_outcomes, attempt_id);
   requests.erase(attempt_id);
 }
 

@@ -139,10 +139,10 @@ void DecodeCore::State::On(const KvCommitted& event) {
   if (request == nullptr || request->phase != Phase::kReserved) return;
   const int32_t token = event.first_token.token;
   if (token < 0 || token >= limits.vocab_size) {
-    EndWith(attempt_id, WithLeg(absl::InternalError(absl::StrCat("first token ", token,
-                                                                 " is outside the vocabulary of ",
-                                                                 limits.vocab_size)),
-                                "prefill", request->writers.back().instance.id));
+    Complete(attempt_id, WithLeg(absl::InternalError(absl::StrCat("first token ", token,
+                                                                  " is outside the vocabulary of ",
+                                                                  limits.vocab_size)),
+                                 "prefill", request->writers.back().instance.id));
     return;
   }
   request->phase = Phase::kCommitted;
@@ -153,7 +153,7 @@ void DecodeCore::State::On(const KvCommitted& event) {
 void DecodeCore::State::On(const KvFailed& event) {
   uint64_t attempt_id = 0;
   if (GrantedRequest(event.slot, event.generation, attempt_id) == nullptr) return;
-  EndWith(attempt_id, event.status);
+  Complete(attempt_id, event.status);
 }
 
 }  // namespace baton::decode

@@ -1,0 +1,89 @@
+// The two gRPC calls of a request as objects that outlive neither gRPC nor their owner: gRPC keeps
+// each alive until it is done with it, the host for as long as it may have something to say.
+#ifndef SERVICES_DECODE_CALLS_H_
+#define SERVICES_DECODE_CALLS_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "common/kv/types.h"
+#include "proto/baton/v1/decode.pb.h"
+
+namespace baton::decode {
+
+// A Reserve call that waits for its ticket.
+class ReserveCall final : public grpc::ServerUnaryReactor {
+ public:
+  static std::shared_ptr<ReserveCall> Create(v1::ReserveResponse* response);
+
+  // Any thread; the first call counts.
+  void Reply(const Ticket& ticket);
+  void Refuse(const absl::Status& status);
+
+  // Called once, at once if the client has gone already, on a thread of gRPC.
+  void SetCancelHandler(std::function<void()> on_cancel);
+
+ private:
+  explicit ReserveCall(v1::ReserveResponse* response) : response_(response) {}
+  void OnCancel() override;
+  void OnDone() override { self_.reset(); }
+  bool Claim();
+
+  std::shared_ptr<ReserveCall> self_;  // Until OnDone.
+  absl::Mutex mutex_;
+  v1::ReserveResponse* const response_;
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> on_cancel_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A Generate stream: a queue and one write at a time.
+class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> {
+ public:
+  // A reader that is so far behind is not reading.
+  static constexpr size_t kMaxQueued = 4096;
+
+  static std::shared_ptr<TokenStream> Create(grpc::CallbackServerContext* context);
+
+  // Any thread. False if the queue is full: abort the request and Fail the stream.
+  [[nodiscard]] bool Push(v1::DecodeGenerateResponse response);
+  // Ends the stream after what is queued.
+  void Finish();
+  // Ends the stream; what is queued and not being written is dropped.
+  void Fail(const absl::Status& status);
+  // Ends it even if the reader takes nothing more, so that no status can reach it.
+  void Break() { context_->TryCancel(); }
+
+  void SetCancelHandler(std::function<void()> on_cancel);
+
+ private:
+  explicit TokenStream(grpc::CallbackServerContext* context) : context_(context) {}
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override { self_.reset(); }
+  void End(const absl::Status& status, bool drop);
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  std::shared_ptr<TokenStream> self_;  // Until OnDone.
+  grpc::CallbackServerContext* const context_;
+  absl::Mutex mutex_;
+  std::deque<v1::DecodeGenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);  // Front: being written.
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> on_cancel_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace baton::decode
+
+#endif  // SERVICES_DECODE_CALLS_H_

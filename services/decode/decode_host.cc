@@ -1,0 +1,201 @@
+#include "services/decode/decode_host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/rpc/convert.h"
+
+namespace baton::decode {
+
+DecodeHost::DecodeHost(const Options& options) : options_(options), core_(options.limits) {}
+
+void DecodeHost::Reserve(ReserveRequested request,
+                         std::shared_ptr<const worker::TokenSampler> sampler, bool wants_logprobs,
+                         std::shared_ptr<ReserveCall> call) {
+  absl::Status status = Failpoint("decode.reserve");
+  if (draining_) status = absl::UnavailableError("this decode service is stopping");
+  // The core would say the same, but its answer couldn't be told from one to the earlier call.
+  if (sessions_.contains(request.attempt_id)) {
+    status =
+        absl::AlreadyExistsError(absl::StrCat("attempt ", request.attempt_id, " is held already"));
+  }
+  if (!status.ok()) {
+    call->Refuse(WithLeg(status, "decode", options_.limits.self.id));
+    return;
+  }
+  Session& session = sessions_[request.attempt_id];
+  session.sampler = std::move(sampler);
+  session.wants_logprobs = wants_logprobs;
+  session.arrived_us = NowUs();
+  session.reserve = std::move(call);
+  Handle(std::move(request));
+}
+
+void DecodeHost::Open(uint64_t attempt_id, uint64_t generation,
+                      std::shared_ptr<TokenStream> stream) {
+  opening_ = std::move(stream);
+  Handle(StreamOpened{attempt_id, generation});
+  opening_ = nullptr;
+}
+
+void DecodeHost::Abort(uint64_t attempt_id, const absl::Status& reason) {
+  Handle(AbortRequested{attempt_id, reason});
+}
+
+void DecodeHost::Release(uint64_t attempt_id, uint64_t generation) {
+  const auto found = sessions_.find(attempt_id);
+  if (found == sessions_.end() || found->second.generation != generation) return;
+  Handle(AbortRequested{attempt_id, absl::CancelledError("released")});
+}
+
+void DecodeHost::Cancelled(uint64_t attempt_id, const ReserveCall* call) {
+  const auto found = sessions_.find(attempt_id);
+  if (found == sessions_.end() || found->second.reserve.get() != call) return;
+  Handle(AbortRequested{attempt_id, absl::CancelledError("the reservation was cancelled")});
+}
+
+void DecodeHost::Cancelled(uint64_t attempt_id, const TokenStream* stream) {
+  const auto found = sessions_.find(attempt_id);
+  if (found == sessions_.end() || found->second.stream.get() != stream) return;
+  Handle(AbortRequested{attempt_id, absl::CancelledError("the stream was cancelled")});
+}
+
+void DecodeHost::OnLeaseEvents(const std::vector<LeaseEvent>& events) {
+  for (const LeaseEvent& event : events) {
+    std::visit([this](const auto& e) { Handle(e); }, event);
+  }
+}
+
+void DecodeHost::OnStepFinished(const StepFinished& finished, int64_t compute_us) {
+  Metrics& metrics = *options_.metrics;
+  metrics.Increment(Metric::kDecodeStepsTotal);
+  metrics.Observe(Metric::kDecodeStepSeconds, static_cast<double>(compute_us) * 1e-6);
+  metrics.Increment(Metric::kGenerationTokensTotal, static_cast<double>(finished.outputs.size()));
+  if (!finished.status.ok()) {
+    LOG(kError) << "decode step " << finished.step << " failed: " << finished.status.ToString();
+  }
+  Handle(finished);
+}
+
+int64_t DecodeHost::Wake(int64_t now_us) {
+  if (core_.NextDeadlineUs() <= now_us) Handle(Tick{});
+  return core_.NextDeadlineUs();
+}
+
+void DecodeHost::AbortAll() {
+  Drain();
+  std::vector<uint64_t> attempts;
+  for (const auto& [attempt_id, session] : sessions_) attempts.push_back(attempt_id);
+  const absl::Status reason =
+      WithLeg(absl::UnavailableError("the decode service stopped before the request was done"),
+              "decode", options_.limits.self.id);
+  for (const uint64_t attempt_id : attempts) Handle(AbortRequested{attempt_id, reason});
+}
+
+// ---- Actions ----
+
+void DecodeHost::Handle(const Event& event) {
+  follow_ups_.push_back(event);
+  if (handling_) return;  // An action raised it; it waits until the actions before it are done.
+  handling_ = true;
+  std::vector<Action> actions;
+  while (!follow_ups_.empty()) {
+    const Event next = std::move(follow_ups_.front());
+    follow_ups_.pop_front();
+    core_.Handle(next, NowUs(), actions);
+    const bool refused = std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+      return std::holds_alternative<RefuseStream>(action);
+    });
+    if (const auto* opened = std::get_if<StreamOpened>(&next); opened != nullptr && !refused) {
+      Session& session = sessions_.at(opened->attempt_id);
+      session.stream = opening_;
+      session.reserve = nullptr;
+    }
+    for (Action& action : actions) {
+      std::visit([this](auto& a) { Do(a); }, action);
+    }
+    actions.clear();
+  }
+  handling_ = false;
+}
+
+void DecodeHost::Do(ReplyReserve& action) {
+  const auto found = sessions_.find(action.attempt_id);
+  BATON_CHECK(found != sessions_.end()) << "attempt " << action.attempt_id;
+  Session& session = found->second;
+  if (!action.ticket.ok()) {
+    session.reserve->Refuse(action.ticket.status());
+    sessions_.erase(found);
+    return;
+  }
+  session.generation = action.ticket->generation;
+  options_.metrics->Observe(Metric::kQueueSeconds,
+                            static_cast<double>(NowUs() - session.arrived_us) * 1e-6);
+  // By way of the data thread, where the grant must be in force before a writer hears of it.
+  options_.kv->After(
+      [call = session.reserve, ticket = *std::move(action.ticket)] { call->Reply(ticket); });
+}
+
+void DecodeHost::Do(GrantKv& action) { options_.kv->Grant(std::move(action.grant)); }
+
+void DecodeHost::Do(const RevokeKv& action) { options_.kv->Revoke(action.slot, action.generation); }
+
+void DecodeHost::Do(const EmitToken& action) {
+  const auto found = sessions_.find(action.attempt_id);
+  BATON_CHECK(found != sessions_.end() && found->second.stream != nullptr)
+      << "a token for attempt " << action.attempt_id << ", which has no stream";
+  const Session& session = found->second;
+  if (absl::Status status = Failpoint("decode.emit"); !status.ok()) {
+    Handle(AbortRequested{action.attempt_id, WithLeg(status, "decode", options_.limits.self.id)});
+    return;
+  }
+  v1::DecodeGenerateResponse response;
+  response.mutable_token()->set_token_id(action.token.token);
+  if (session.wants_logprobs) {
+    *response.mutable_token()->mutable_logprobs() = rpc::LogprobsToProto(action.token);
+  }
+  if (session.stream->Push(std::move(response))) return;
+  session.stream->Break();
+  Handle(AbortRequested{action.attempt_id,
+                        absl::ResourceExhaustedError("the reader of the stream is too slow")});
+}
+
+void DecodeHost::Do(const RefuseStream& action) {
+  BATON_CHECK(opening_ != nullptr) << "no stream is being opened";
+  opening_->Fail(action.status);
+}
+
+void DecodeHost::Do(const Finish& action) {
+  const auto found = sessions_.find(action.attempt_id);
+  BATON_CHECK(found != sessions_.end()) << "attempt " << action.attempt_id;
+  const Session session = std::move(found->second);
+  sessions_.erase(found);
+  if (session.stream == nullptr) return;  // Nobody listens.
+  if (!action.outcome.ok()) {
+    session.stream->Fail(action.outcome.status());
+    return;
+  }
+  v1::DecodeGenerateResponse response;
+  response.mutable_finished()->set_reason(
+      *action.outcome == FinishReason::kStop ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH);
+  if (!session.stream->Push(std::move(response))) session.stream->Break();
+  session.stream->Finish();
+}
+
+void DecodeHost::Do(RunStep& action) {
+  StepRunner::Job job;
+  for (const RunStep::Sequence& sequence : action.sequences) {
+    job.samplers.push_back(sessions_.at(sequence.attempt_id).sampler);
+  }
+  options_.metrics->Observe(Metric::kDecodeBatchSize, static_cast<double>(action.sequences.size()));
+  job.step = std::move(action);
+  options_.runner->Run(std::move(job));
+}
+
+}  // namespace baton::decode

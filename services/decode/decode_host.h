@@ -1,0 +1,90 @@
+// Owns the decode core and does what it decides: answers calls, grants and revokes leases, starts
+// steps. Everything runs on the loop unless it says otherwise.
+#ifndef SERVICES_DECODE_DECODE_HOST_H_
+#define SERVICES_DECODE_DECODE_HOST_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/telemetry/metrics.h"
+#include "services/decode/calls.h"
+#include "services/decode/core/decode_core.h"
+#include "services/decode/kv_receiver.h"
+#include "services/decode/step_runner.h"
+#include "services/worker/token_sampler.h"
+
+namespace baton::decode {
+
+class DecodeHost {
+ public:
+  struct Options {
+    DecodeLimits limits;
+    KvReceiver* kv = nullptr;
+    StepRunner* runner = nullptr;
+    Metrics* metrics = nullptr;
+  };
+  explicit DecodeHost(const Options& options);
+
+  // A checked reservation. `call` is answered exactly once.
+  void Reserve(ReserveRequested request, std::shared_ptr<const worker::TokenSampler> sampler,
+               bool wants_logprobs, std::shared_ptr<ReserveCall> call);
+  void Open(uint64_t attempt_id, uint64_t generation, std::shared_ptr<TokenStream> stream);
+  void Abort(uint64_t attempt_id, const absl::Status& reason);
+  // Only if the attempt still holds the ticket of that generation.
+  void Release(uint64_t attempt_id, uint64_t generation);
+  // The client of this very call or stream went away; another one of the attempt is not touched.
+  void Cancelled(uint64_t attempt_id, const ReserveCall* call);
+  void Cancelled(uint64_t attempt_id, const TokenStream* stream);
+
+  void OnLeaseEvents(const std::vector<LeaseEvent>& events);
+  void OnStepFinished(const StepFinished& finished, int64_t compute_us);
+
+  // The loop's wake handler: deadlines. Returns when to be called again.
+  int64_t Wake(int64_t now_us);
+
+  // Refuses reservations from now on.
+  void Drain() { draining_ = true; }
+  // Ends every request with UNAVAILABLE.
+  void AbortAll();
+
+  bool draining() const { return draining_; }
+  bool AtRest() const { return core_.AtRest(); }
+  DecodeLoad load() const { return core_.load(); }
+
+ private:
+  // From Reserve to the request's terminal action; the core forgets it at the same time.
+  struct Session {
+    std::shared_ptr<const worker::TokenSampler> sampler;
+    bool wants_logprobs = false;
+    int64_t arrived_us = 0;
+    uint64_t generation = 0;               // 0: no ticket yet.
+    std::shared_ptr<ReserveCall> reserve;  // Until the stream opens.
+    std::shared_ptr<TokenStream> stream;
+  };
+
+  void Handle(const Event& event);
+  void Perform(Action& action);
+  void Do(ReplyReserve& action);
+  void Do(GrantKv& action);
+  void Do(const RevokeKv& action);
+  void Do(const EmitToken& action);
+  void Do(const RefuseStream& action);
+  void Do(const Finish& action);
+  void Do(RunStep& action);
+
+  const Options options_;
+  DecodeCore core_;
+  std::map<uint64_t, Session> sessions_;  // By attempt.
+  std::shared_ptr<TokenStream> opening_;  // Of the StreamOpened being handled.
+  std::deque<Event> follow_ups_;          // Raised while actions are done.
+  bool handling_ = false;
+  bool draining_ = false;
+};
+
+}  // namespace baton::decode
+
+#endif  // SERVICES_DECODE_DECODE_HOST_H_

@@ -1,0 +1,161 @@
+#include "services/decode/decode_rpc.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/rpc/convert.h"
+#include "common/rpc/grpc_status.h"
+
+namespace baton::decode {
+namespace {
+
+constexpr int64_t kMaxTimeoutMs = 86'400'000;  // The most that --request-timeout-ms takes.
+constexpr int kMaxWriters = 4096;
+constexpr size_t kMaxReasonBytes = 256;
+
+absl::Status Busy() {
+  return absl::UnavailableError("the decode service is stopping or cannot keep up");
+}
+
+}  // namespace
+
+absl::Status DecodeRpc::Own(absl::Status status) const {
+  return WithLeg(std::move(status), "decode", options_.instance_id);
+}
+
+absl::Status DecodeRpc::CheckPrompt(const v1::ReserveRequest& request) const {
+  const auto& ids = request.prompt_token_ids();
+  if (ids.empty()) return InvalidField("prompt_token_ids", "must not be empty");
+  if (ids.size() >= options_.max_context_tokens) {
+    return InvalidField("prompt_token_ids",
+                        absl::StrCat(ids.size(), " tokens leave no room for a new one in a context",
+                                     " of ", options_.max_context_tokens));
+  }
+  const auto outside = std::find_if(
+      ids.begin(), ids.end(), [this](int32_t id) { return id < 0 || id >= options_.vocab_size; });
+  if (outside == ids.end()) return absl::OkStatus();
+  return InvalidField(absl::StrCat("prompt_token_ids[", outside - ids.begin(), "]"),
+                      absl::StrCat(*outside, " is not in the vocabulary of ", options_.vocab_size));
+}
+
+absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest& request) const {
+  if (request.attempt_id() == 0) return InvalidField("attempt_id", "must not be 0");
+  if (request.timeout_ms() < 1 || request.timeout_ms() > kMaxTimeoutMs) {
+    return InvalidField("timeout_ms", absl::StrCat("must be in [1, ", kMaxTimeoutMs, "], is ",
+                                                   request.timeout_ms()));
+  }
+  BATON_RETURN_IF_ERROR(CheckPrompt(request));
+  BATON_ASSIGN_OR_RETURN(
+      auto sampler,
+      worker::TokenSampler::Create(request.sampling(), options_.eos_ids, options_.vocab_size));
+  if (request.writers_size() > kMaxWriters) {
+    return InvalidField("writers", absl::StrCat(request.writers_size(), " are too many"));
+  }
+  Reservation reservation;
+  ReserveRequested& event = reservation.event;
+  event.attempt_id = request.attempt_id();
+  event.prompt_tokens = request.prompt_token_ids_size();
+  event.stop.max_tokens = sampler.max_tokens();
+  event.stop.min_tokens = sampler.params().min_tokens;
+  event.stop.ignore_eos = sampler.params().ignore_eos;
+  event.stop.eos_ids = sampler.params().eos_token_ids;
+  event.stop.stop_ids = sampler.params().stop_token_ids;
+  for (int i = 0; i < request.writers_size(); ++i) {
+    BATON_ASSIGN_OR_RETURN(KvWriter writer,
+                           rpc::FromProto(request.writers(i), absl::StrCat("writers[", i, "]")));
+    event.writers.push_back(std::move(writer));
+  }
+  event.deadline_us = NowUs() + request.timeout_ms() * 1000;
+  reservation.sampler = std::make_shared<const worker::TokenSampler>(std::move(sampler));
+  return reservation;
+}
+
+grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* context,
+                                             const v1::ReserveRequest* request,
+                                             v1::ReserveResponse* response) {
+  std::shared_ptr<ReserveCall> call = ReserveCall::Create(response);
+  auto reservation = Check(*request);
+  if (!reservation.ok()) {
+    call->Refuse(Own(reservation.status()));
+    return call.get();
+  }
+  const uint64_t attempt_id = reservation->event.attempt_id;
+  auto shared = std::make_shared<Reservation>(*std::move(reservation));
+  const bool posted = options_.loop->Post(
+      [host = options_.host, call, shared, logprobs = request->sampling().logprobs()] {
+        host->Reserve(std::move(shared->event), std::move(shared->sampler), logprobs, call);
+      });
+  if (!posted) {
+    call->Refuse(Own(Busy()));
+    return call.get();
+  }
+  call->SetCancelHandler([this, attempt_id, raw = call.get()] {
+    const bool told = options_.loop->Post(
+        [host = options_.host, attempt_id, raw] { host->Cancelled(attempt_id, raw); });
+    if (!told) {
+      LOG(kInfo) << "a cancelled reservation is left to its deadline";
+    }
+  });
+  return call.get();
+}
+
+grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
+    grpc::CallbackServerContext* context, const v1::DecodeGenerateRequest* request) {
+  std::shared_ptr<TokenStream> stream = TokenStream::Create(context);
+  const uint64_t attempt_id = request->attempt_id();
+  const bool posted = options_.loop->Post(
+      [host = options_.host, stream, attempt_id, generation = request->generation()] {
+        host->Open(attempt_id, generation, stream);
+      });
+  if (!posted) {
+    stream->Fail(Own(Busy()));
+    return stream.get();
+  }
+  stream->SetCancelHandler([this, attempt_id, raw = stream.get()] {
+    const bool told = options_.loop->Post(
+        [host = options_.host, attempt_id, raw] { host->Cancelled(attempt_id, raw); });
+    if (!told) {
+      LOG(kInfo) << "a cancelled stream is left to its deadline";
+    }
+  });
+  return stream.get();
+}
+
+grpc::ServerUnaryReactor* DecodeRpc::Release(grpc::CallbackServerContext* context,
+                                             const v1::ReleaseRequest* request,
+                                             v1::ReleaseResponse* response) {
+  return PostAndAnswer(
+      context, [host = options_.host, attempt_id = request->attempt_id(),
+                generation = request->generation()] { host->Release(attempt_id, generation); });
+}
+
+grpc::ServerUnaryReactor* DecodeRpc::Abort(grpc::CallbackServerContext* context,
+                                           const v1::DecodeAbortRequest* request,
+                                           v1::DecodeAbortResponse* response) {
+  const std::string reason = request->reason().substr(0, kMaxReasonBytes);
+  return PostAndAnswer(context,
+                       [host = options_.host, attempt_id = request->attempt_id(),
+                        status = Own(absl::CancelledError(reason.empty() ? "aborted" : reason))] {
+                         host->Abort(attempt_id, status);
+                       });
+}
+
+// Answers after the loop has done it, so that a caller that has its answer knows the pages are on
+// their way back.
+grpc::ServerUnaryReactor* DecodeRpc::PostAndAnswer(grpc::CallbackServerContext* context,
+                                                   std::function<void()> task) const {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool posted = options_.loop->Post([task = std::move(task), reactor] {
+    task();
+    reactor->Finish(grpc::Status::OK);
+  });
+  if (!posted) reactor->Finish(rpc::ToGrpc(Own(Busy())));
+  return reactor;
+}
+
+}  // namespace baton::decode

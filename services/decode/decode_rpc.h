@@ -1,0 +1,62 @@
+// The gRPC service baton.v1.Decode: checks every field on gRPC's threads and hands over to the
+// loop's.
+#ifndef SERVICES_DECODE_DECODE_RPC_H_
+#define SERVICES_DECODE_DECODE_RPC_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/event_loop.h"
+#include "proto/baton/v1/decode.grpc.pb.h"
+#include "services/decode/decode_host.h"
+
+namespace baton::decode {
+
+class DecodeRpc final : public v1::Decode::CallbackService {
+ public:
+  struct Options {
+    std::string instance_id;
+    int vocab_size = 0;
+    int max_context_tokens = 0;
+    std::vector<int32_t> eos_ids;
+    EventLoop* loop = nullptr;   // Stops after the gRPC server.
+    DecodeHost* host = nullptr;  // Called on the loop only.
+  };
+  explicit DecodeRpc(Options options) : options_(std::move(options)) {}
+
+  grpc::ServerUnaryReactor* Reserve(grpc::CallbackServerContext* context,
+                                    const v1::ReserveRequest* request,
+                                    v1::ReserveResponse* response) override;
+  grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const v1::DecodeGenerateRequest* request) override;
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
+                                    const v1::ReleaseRequest* request,
+                                    v1::ReleaseResponse* response) override;
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const v1::DecodeAbortRequest* request,
+                                  v1::DecodeAbortResponse* response) override;
+
+ private:
+  struct Reservation {
+    ReserveRequested event;
+    std::shared_ptr<const worker::TokenSampler> sampler;
+  };
+  absl::StatusOr<Reservation> Check(const v1::ReserveRequest& request) const;
+  absl::Status CheckPrompt(const v1::ReserveRequest& request) const;
+  absl::Status Own(absl::Status status) const;
+  // Runs `task` on the loop, answers with OK or says why not.
+  grpc::ServerUnaryReactor* PostAndAnswer(grpc::CallbackServerContext* context,
+                                          std::function<void()> task) const;
+
+  const Options options_;
+};
+
+}  // namespace baton::decode
+
+#endif  // SERVICES_DECODE_DECODE_RPC_H_

@@ -1,0 +1,203 @@
+#include "services/decode/decode_service.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+
+namespace baton::decode {
+namespace {
+
+constexpr int64_t kHousekeepingUs = 250'000;
+constexpr int64_t kLoopStuckUs = 5'000'000;
+constexpr int64_t kStepStuckUs = 600'000'000;
+constexpr char kServiceName[] = "baton.v1.Decode";
+
+absl::Status CheckOptions(const DecodeOptions& options, const Executor& executor) {
+  if (!executor.first_stage() || !executor.last_stage()) {
+    return InvalidField("disaggregation_mode", "a decode service needs all layers of the model");
+  }
+  if (options.max_running_requests < 1) {
+    return InvalidField("max_running_requests", "must be positive");
+  }
+  if (options.max_queued_requests < 0) {
+    return InvalidField("max_queued_requests", "must not be negative");
+  }
+  if (options.max_context_tokens < 2 ||
+      options.max_context_tokens > executor.config().max_position_embeddings) {
+    return InvalidField(
+        "context_length",
+        absl::StrCat(options.max_context_tokens, " is not in [2, ",
+                     executor.config().max_position_embeddings, "], the model's longest context"));
+  }
+  return absl::OkStatus();
+}
+
+DecodeLimits LimitsOf(const DecodeOptions& options, const Executor& executor) {
+  const KvGeometry& kv = executor.kv();
+  DecodeLimits limits;
+  limits.self = options.self;
+  limits.layout = {kv.layers(), kv.kv_heads, kv.head_dim, kv.page_size, kv.bytes_per_element};
+  limits.page_count = kv.page_count;
+  limits.max_running_requests = options.max_running_requests;
+  limits.max_queued_requests = options.max_queued_requests;
+  limits.max_context_tokens = options.max_context_tokens;
+  limits.vocab_size = executor.config().vocab_size;
+  return limits;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Create(const DecodeOptions& options,
+                                                                     const Parts& parts) {
+  BATON_RETURN_IF_ERROR(CheckOptions(options, *parts.executor));
+  std::unique_ptr<DecodeService> service(new DecodeService(options, parts));
+  service->loop_.SetWakeHandler(
+      [raw = service.get()](int64_t now_us) { return raw->Wake(now_us); });
+  service->last_wake_us_ = NowUs();
+  BATON_RETURN_IF_ERROR(service->Listen());
+  service->loop_.Start();
+  BATON_RETURN_IF_ERROR(service->kv_->Start());
+  return service;
+}
+
+DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
+    : options_(options), parts_(parts), loop_("baton-decode") {
+  const DecodeLimits limits = LimitsOf(options, *parts.executor);
+  KvReceiver::Options kv;
+  kv.table.self = options.self;
+  kv.table.layout = limits.layout;
+  kv.table.slots = static_cast<uint32_t>(limits.max_running_requests);
+  kv.table.writer_lease_us = options.kv_lease_ms * 1000;
+  kv.executor = parts.executor;
+  kv.data_plane = parts.data_plane;
+  kv.metrics = parts.metrics;
+  kv.deliver = [this](std::vector<LeaseEvent> events) {
+    return loop_.Post([this, events = std::move(events)] { host_->OnLeaseEvents(events); });
+  };
+  kv_ = std::make_unique<KvReceiver>(std::move(kv));
+  runner_ = std::make_unique<StepRunner>(
+      parts.executor, [this](StepFinished finished, int64_t compute_us) {
+        const auto tell = [this, finished = std::move(finished), compute_us] {
+          host_->OnStepFinished(finished, compute_us);
+        };
+        // Nothing runs until this arrives, so a full mailbox is waited for.
+        while (!loop_.Post(tell) && !stopping_) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      });
+  host_ = std::make_unique<DecodeHost>(
+      DecodeHost::Options{limits, kv_.get(), runner_.get(), parts.metrics});
+  rpc_ = std::make_unique<DecodeRpc>(
+      DecodeRpc::Options{options.self.id, limits.vocab_size, limits.max_context_tokens,
+                         parts.executor->config().eos_token_ids, &loop_, host_.get()});
+  parts.metrics->Set(Metric::kKvPagesCapacity, limits.page_count);
+}
+
+DecodeService::~DecodeService() { Stop(); }
+
+absl::Status DecodeService::Listen() {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  // A prompt's ids take at most five bytes each.
+  const int64_t message_bytes = int64_t{options_.max_context_tokens} * 5 + (1 << 20);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(std::min<int64_t>(message_bytes, INT_MAX)));
+  const std::string address = absl::StrCat(options_.host, ":", options_.grpc_port);
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &grpc_port_);
+  builder.RegisterService(rpc_.get());
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || grpc_port_ == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
+  }
+  return absl::OkStatus();
+}
+
+int64_t DecodeService::Wake(int64_t now_us) {
+  last_wake_us_ = now_us;
+  const int64_t next_us = host_->Wake(now_us);
+  Publish();
+  return std::min(next_us, now_us + kHousekeepingUs);
+}
+
+// What other threads may ask for.
+void DecodeService::Publish() {
+  const bool ready = !host_->draining();
+  if (ready_.exchange(ready) != ready) {
+    server_->GetHealthCheckService()->SetServingStatus(kServiceName, ready);
+  }
+  const DecodeLoad load = host_->load();
+  const double pages = parts_.executor->kv().page_count;
+  Metrics& metrics = *parts_.metrics;
+  metrics.Set(Metric::kReady, ready ? 1 : 0);
+  metrics.Set(Metric::kRequestsRunning, load.running + load.reserved);
+  metrics.Set(Metric::kRequestsWaiting, load.waiting);
+  metrics.Set(Metric::kKvPagesUsed, load.owned_pages);
+  metrics.Set(Metric::kKvPagesQuarantined, load.quarantined_pages);
+  metrics.Set(Metric::kKvUsedRatio, (load.owned_pages + load.quarantined_pages) / pages);
+  absl::MutexLock lock(&mutex_);
+  load_.set_running_requests(load.running + load.reserved);
+  load_.set_queued_requests(load.waiting);
+  load_.set_free_pages(load.free_pages);
+  load_.set_quarantined_pages(load.quarantined_pages);
+}
+
+v1::WorkerLoad DecodeService::load() const {
+  absl::MutexLock lock(&mutex_);
+  return load_;
+}
+
+absl::Status DecodeService::Liveness() const {
+  const int64_t now_us = NowUs();
+  const auto stuck = [now_us](const char* what, int64_t since_us, int64_t limit_us) {
+    if (now_us - since_us <= limit_us) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat(what, " has made no progress for ", (now_us - since_us) / 1000, " ms"));
+  };
+  BATON_RETURN_IF_ERROR(stuck("the loop", last_wake_us_, kLoopStuckUs));
+  BATON_RETURN_IF_ERROR(stuck("the data thread", kv_->last_tick_us(), kLoopStuckUs));
+  const int64_t running_us = runner_->running_since_us();
+  if (running_us == 0) return absl::OkStatus();
+  return stuck("the decode step", running_us, kStepStuckUs);
+}
+
+bool DecodeService::Drain(int64_t limit_ms) {
+  const int64_t until_us = NowUs() + limit_ms * 1000;
+  while (true) {
+    auto at_rest = std::make_shared<std::promise<bool>>();
+    std::future<bool> answer = at_rest->get_future();
+    const bool posted = loop_.Post([this, at_rest] {
+      host_->Drain();
+      at_rest->set_value(host_->AtRest());
+    });
+    if (!posted || answer.get()) return true;
+    if (NowUs() >= until_us) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+void DecodeService::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  if (!loop_.Post([this] { host_->AbortAll(); })) {
+    LOG(kWarning) << "the loop took no stop";
+  }
+  if (server_ != nullptr) {
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    server_->Wait();
+  }
+  stopping_ = true;
+  runner_->Stop();
+  loop_.Stop();
+}
+
+}  // namespace baton::decode

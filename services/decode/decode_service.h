@@ -1,0 +1,100 @@
+// A decode service: the loop that owns the core, the lease table on the data thread, the thread
+// that computes, and the gRPC server, put together.
+//
+//   auto service = DecodeService::Create(options, parts);   // listens
+//   ... register with the router ...
+//   (*service)->Drain(5'000); (*service)->Stop(); data_plane->Shutdown(); service->reset();
+#ifndef SERVICES_DECODE_DECODE_SERVICE_H_
+#define SERVICES_DECODE_DECODE_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/event_loop.h"
+#include "common/engine/executor.h"
+#include "common/telemetry/metrics.h"
+#include "common/transport/data_plane.h"
+#include "proto/baton/v1/cluster.pb.h"
+#include "services/decode/decode_host.h"
+#include "services/decode/decode_rpc.h"
+#include "services/decode/kv_receiver.h"
+#include "services/decode/step_runner.h"
+
+namespace baton::decode {
+
+struct DecodeOptions {
+  InstanceRef self;
+  std::string host = "127.0.0.1";
+  int grpc_port = 0;  // 0: any free one.
+  int max_running_requests = 0;
+  int max_queued_requests = 0;
+  int max_context_tokens = 0;
+  int64_t kv_lease_ms = 3000;
+};
+
+class DecodeService {
+ public:
+  // Not owned; they outlive the service, and the data plane is shut down before it is destroyed.
+  struct Parts {
+    Executor* executor = nullptr;  // All layers of the model.
+    DataPlane* data_plane = nullptr;
+    Metrics* metrics = nullptr;
+  };
+
+  // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.
+  static absl::StatusOr<std::unique_ptr<DecodeService>> Create(const DecodeOptions& options,
+                                                               const Parts& parts);
+  ~DecodeService();
+
+  int grpc_port() const { return grpc_port_; }
+
+  // Any thread:
+
+  // Takes requests: not draining.
+  bool ready() const { return ready_; }
+  v1::WorkerLoad load() const;
+  // OK while loop, data thread and executor make progress; never waits for a peer.
+  absl::Status Liveness() const;
+
+  // Refuses new requests and waits until those that run have ended; false if `limit_ms` passed.
+  bool Drain(int64_t limit_ms);
+  // Ends what runs with UNAVAILABLE, then calls and threads, within three seconds. Idempotent; not
+  // on the service's own threads.
+  void Stop();
+
+ private:
+  DecodeService(const DecodeOptions& options, const Parts& parts);
+  absl::Status Listen();
+  int64_t Wake(int64_t now_us);
+  void Publish();
+
+  const DecodeOptions options_;
+  const Parts parts_;
+  EventLoop loop_;
+  std::unique_ptr<KvReceiver> kv_;
+  std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<DecodeHost> host_;
+  std::unique_ptr<DecodeRpc> rpc_;
+  std::unique_ptr<grpc::Server> server_;
+  int grpc_port_ = 0;
+
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<int64_t> last_wake_us_{0};
+  mutable absl::Mutex mutex_;
+  v1::WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ = false;
+};
+
+}  // namespace baton::decode
+
+#endif  // SERVICES_DECODE_DECODE_SERVICE_H_

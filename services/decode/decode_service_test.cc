@@ -1,0 +1,498 @@
+// The decode service in one process: a fake executor, and this test as router (gRPC) and as the
+// stages of a prefill chain (a real data plane over UCX).
+#include "services/decode/decode_service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include <functional>
+#include <future>
+#include <numeric>
+#include <optional>
+
+#include "absl/synchronization/notification.h"
+#include "common/base/status.h"
+#include "common/kv/wire.h"
+#include "common/rpc/convert.h"
+#include "common/rpc/grpc_status.h"
+#include "proto/baton/v1/decode.grpc.pb.h"
+
+namespace baton::decode {
+namespace {
+
+constexpr int kVocab = 50;
+constexpr int32_t kEos = 49;
+constexpr int kPages = 16;
+constexpr int64_t kPatienceMs = 60'000;  // Only a failing test waits that long.
+const InstanceRef kSelf{"decode-0", 77};
+const std::vector<KvWriter> kWriters{{{"prefill-0", 11}, {0, 1}}, {{"prefill-1", 12}, {1, 3}}};
+
+// The next token follows from the fed token, its position and every byte of the first two pages, so
+// that a wrong page shows in the text.
+class FakeExecutor : public Executor {
+ public:
+  FakeExecutor() {
+    config_.num_hidden_layers = 3;
+    config_.vocab_size = kVocab;
+    config_.max_position_embeddings = 48;
+    config_.eos_token_ids = {kEos};
+    kv_ = {.layer_begin = 0,
+           .layer_end = 3,
+           .kv_heads = 1,
+           .head_dim = 2,
+           .page_size = 4,
+           .page_count = kPages};
+    memory_.resize(kv_.PageBytes() * kPages);
+  }
+  const ModelConfig& config() const override { return config_; }
+  const KvGeometry& kv() const override { return kv_; }
+  std::span<std::byte> KvPage(int page) override {
+    return std::span(memory_).subspan(static_cast<size_t>(page) * kv_.PageBytes(), kv_.PageBytes());
+  }
+  absl::Status Forward(const Batch& batch, std::span<const float>, std::span<float>,
+                       std::span<float> logits) override {
+    if (before_step) before_step(batch);
+    std::fill(logits.begin(), logits.end(), 0.0F);
+    for (size_t row = 0; row < batch.slices.size(); ++row) {
+      const SequenceSlice& slice = batch.slices[row];
+      uint64_t bytes = 0;
+      for (const int page : slice.pages.first(std::min<size_t>(2, slice.pages.size()))) {
+        for (const std::byte b : KvPage(page)) bytes += static_cast<uint64_t>(b);
+      }
+      const int32_t next = Next(slice.tokens[0], slice.prefix_length, bytes);
+      logits[row * kVocab + static_cast<size_t>(next)] = 10;
+    }
+    return absl::OkStatus();
+  }
+  // Never the end of the sequence, which the tests send as a first token.
+  static int32_t Next(int32_t token, int position, uint64_t bytes) {
+    return static_cast<int32_t>(
+        (static_cast<uint64_t>(token) * 7 + 3 + static_cast<uint64_t>(position) + bytes) %
+        (kVocab - 1));
+  }
+
+  std::function<void(const Batch&)> before_step;  // Set before requests come.
+
+ private:
+  ModelConfig config_;
+  KvGeometry kv_;
+  std::vector<std::byte> memory_;
+};
+
+// A prompt's KV as the stages hold it: for every writer the bytes of its layers, page by page.
+struct PromptKv {
+  PromptKv(const KvLayout& layout, int pages, int seed) {
+    for (const KvWriter& writer : kWriters) {
+      std::vector<std::byte> band(layout.BandBytes(writer.layers) * static_cast<size_t>(pages));
+      for (size_t i = 0; i < band.size(); ++i) {
+        band[i] = static_cast<std::byte>(static_cast<size_t>(seed) + i * 3);
+        sum += static_cast<uint64_t>(band[i]);
+      }
+      bands.push_back(std::move(band));
+    }
+  }
+  std::vector<std::vector<std::byte>> bands;
+  uint64_t sum = 0;
+};
+
+class DecodeServiceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    plane_ = DataPlane::Create({}).value();
+    stages_ = DataPlane::Create({}).value();
+    Begin({});
+  }
+  void Begin(std::function<void(DecodeOptions&)> change) {
+    DecodeOptions options;
+    options.self = kSelf;
+    options.max_running_requests = 4;
+    options.max_queued_requests = 4;
+    options.max_context_tokens = 40;
+    options.kv_lease_ms = kPatienceMs;
+    if (change) change(options);
+    auto service = DecodeService::Create(options, {&executor_, plane_.get(), &metrics_});
+    ASSERT_TRUE(service.ok()) << service.status();
+    service_ = *std::move(service);
+    peer_ = stages_->Connect(plane_->address()).value();
+    stub_ = v1::Decode::NewStub(grpc::CreateChannel(
+        "127.0.0.1:" + std::to_string(service_->grpc_port()), grpc::InsecureChannelCredentials()));
+  }
+  void TearDown() override {
+    EXPECT_TRUE(service_->Drain(kPatienceMs)) << "pages or leases did not come back";
+    EXPECT_TRUE(service_->Liveness().ok()) << service_->Liveness();
+    service_->Stop();
+    plane_->Shutdown();
+    stages_->Shutdown();
+  }
+
+  static v1::ReserveRequest Request(uint64_t attempt, int prompt = 6, int max_tokens = 4) {
+    v1::ReserveRequest request;
+    request.set_attempt_id(attempt);
+    for (int i = 0; i < prompt; ++i) request.add_prompt_token_ids(i % kVocab);
+    request.mutable_sampling()->set_temperature(0);
+    request.mutable_sampling()->set_seed(1);
+    request.mutable_sampling()->set_max_tokens(max_tokens);
+    for (const KvWriter& writer : kWriters) *request.add_writers() = rpc::ToProto(writer);
+    request.set_timeout_ms(kPatienceMs);
+    return request;
+  }
+  absl::StatusOr<Ticket> Reserve(const v1::ReserveRequest& request) {
+    grpc::ClientContext context;
+    v1::ReserveResponse response;
+    const grpc::Status status = stub_->Reserve(&context, request, &response);
+    if (!status.ok()) return rpc::FromGrpc(status);
+    return rpc::FromProto(response.ticket(), "ticket");
+  }
+
+  // Sends `kv` towards the ticket's pages, one message for each writer and page, commits last.
+  void HandOver(const Ticket& ticket, const PromptKv& kv, int32_t first_token) {
+    for (size_t w = 0; w < kWriters.size(); ++w) {
+      const size_t page_bytes = layout_.BandBytes(kWriters[w].layers);
+      uint64_t checksums = 0;
+      for (int page = 0; page < ticket.prompt_pages; ++page) {
+        const auto bytes =
+            std::span(kv.bands[w]).subspan(static_cast<size_t>(page) * page_bytes, page_bytes);
+        checksums += XXH3_64bits(bytes.data(), bytes.size());
+        SendPage(ticket, kWriters[w], page, bytes);
+      }
+      KvCommit commit{.slot = ticket.slot,
+                      .generation = ticket.generation,
+                      .decode_incarnation = kSelf.incarnation,
+                      .writer_incarnation = kWriters[w].instance.incarnation,
+                      .layers = kWriters[w].layers,
+                      .page_count = ticket.prompt_pages,
+                      .checksum_sum = checksums};
+      commit.has_first_token = w + 1 == kWriters.size();
+      if (commit.has_first_token) commit.first_token = {first_token, -0.25F, {{3, -1.0F}}};
+      Send({MessageKind::kKvControl, EncodeKvCommit(commit), {}, nullptr});
+    }
+  }
+  void SendPage(const Ticket& ticket, const KvWriter& writer, int page,
+                std::span<const std::byte> bytes) {
+    const KvDataHeader header{.slot = ticket.slot,
+                              .generation = ticket.generation,
+                              .decode_incarnation = kSelf.incarnation,
+                              .writer_incarnation = writer.instance.incarnation,
+                              .layers = writer.layers,
+                              .first_page = page,
+                              .page_count = 1,
+                              .bytes = bytes.size(),
+                              .checksum = XXH3_64bits(bytes.data(), bytes.size())};
+    Send({MessageKind::kKvPages, EncodeKvData(header), {bytes}, nullptr});
+  }
+  // Waits until the message has been handed over to UCX, so that its bytes may go.
+  void Send(Outgoing message) {
+    std::promise<absl::Status> sent;
+    message.on_sent = [&sent](const absl::Status& status) { sent.set_value(status); };
+    stages_->Send(peer_, std::move(message));
+    const absl::Status status = sent.get_future().get();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+
+  struct Answer {
+    std::vector<v1::DecodeToken> tokens;
+    v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
+    absl::Status status;
+    std::vector<int32_t> ids() const {
+      std::vector<int32_t> ids;
+      for (const auto& token : tokens) ids.push_back(token.token_id());
+      return ids;
+    }
+  };
+  // Reads a stream to its end; `on_token` may cancel the context.
+  Answer Generate(uint64_t attempt, uint64_t generation,
+                  const std::function<void(grpc::ClientContext&)>& on_token = nullptr) {
+    grpc::ClientContext context;
+    v1::DecodeGenerateRequest request;
+    request.set_attempt_id(attempt);
+    request.set_generation(generation);
+    auto reader = stub_->Generate(&context, request);
+    Answer answer;
+    v1::DecodeGenerateResponse response;
+    while (reader->Read(&response)) {
+      if (response.has_finished()) {
+        answer.reason = response.finished().reason();
+      } else {
+        answer.tokens.push_back(response.token());
+        if (on_token) on_token(context);
+      }
+    }
+    answer.status = rpc::FromGrpc(reader->Finish());
+    return answer;
+  }
+  static std::vector<int32_t> Expected(const PromptKv& kv, int32_t first, int prompt, int count) {
+    std::vector<int32_t> ids{first};
+    while (static_cast<int>(ids.size()) < count) {
+      const int position = prompt + static_cast<int>(ids.size()) - 1;
+      ids.push_back(FakeExecutor::Next(ids.back(), position, kv.sum));
+    }
+    return ids;
+  }
+  void Abort(uint64_t attempt) {
+    grpc::ClientContext context;
+    v1::DecodeAbortRequest request;
+    request.set_attempt_id(attempt);
+    request.set_reason("the test says so");
+    v1::DecodeAbortResponse response;
+    EXPECT_TRUE(stub_->Abort(&context, request, &response).ok());
+  }
+
+  FakeExecutor executor_;
+  const KvLayout layout_{3, 1, 2, 4, 4};
+  Metrics metrics_{{.role = MetricRole::kDecode, .model_name = "fake", .instance_id = "decode-0"}};
+  std::unique_ptr<DataPlane> plane_;
+  std::unique_ptr<DataPlane> stages_;
+  std::unique_ptr<DecodeService> service_;
+  PeerId peer_ = 0;
+  std::unique_ptr<v1::Decode::Stub> stub_;
+};
+
+TEST_F(DecodeServiceTest, FromReservationToTheLastToken) {
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_EQ(ticket->decode, kSelf);
+  EXPECT_EQ(ticket->prompt_pages, 2);
+  const PromptKv kv(layout_, 2, 5);
+  HandOver(*ticket, kv, 17);
+  const Answer answer = Generate(1, ticket->generation);
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.ids(), Expected(kv, 17, 6, 4));
+  EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH);
+  EXPECT_FALSE(answer.tokens[0].has_logprobs()) << "nobody asked";
+}
+
+TEST_F(DecodeServiceTest, StreamMayOpenBeforeTheKvComes) {
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  auto answer = std::async(std::launch::async, [&] { return Generate(1, ticket->generation); });
+  const PromptKv kv(layout_, 2, 9);
+  HandOver(*ticket, kv, 3);
+  EXPECT_EQ(answer.get().ids(), Expected(kv, 3, 6, 4));
+}
+
+TEST_F(DecodeServiceTest, LogprobsComeIfAskedFor) {
+  v1::ReserveRequest request = Request(1);
+  request.mutable_sampling()->set_logprobs(true);
+  request.mutable_sampling()->set_top_logprobs(1);
+  const auto ticket = Reserve(request);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  HandOver(*ticket, PromptKv(layout_, 2, 5), 17);
+  const Answer answer = Generate(1, ticket->generation);
+  ASSERT_EQ(answer.tokens.size(), 4u);
+  EXPECT_EQ(answer.tokens[0].logprobs().logprob(), -0.25F);
+  ASSERT_EQ(answer.tokens[1].logprobs().top_size(), 1);
+  EXPECT_EQ(answer.tokens[1].logprobs().top(0).token_id(), answer.tokens[1].token_id());
+}
+
+TEST_F(DecodeServiceTest, EndOfSequenceStopsAtTheFirstToken) {
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok());
+  HandOver(*ticket, PromptKv(layout_, 2, 5), kEos);
+  const Answer answer = Generate(1, ticket->generation);
+  EXPECT_EQ(answer.ids(), std::vector<int32_t>{kEos});
+  EXPECT_EQ(answer.reason, v1::FINISH_REASON_STOP);
+}
+
+TEST_F(DecodeServiceTest, DataOfAnotherGenerationIsRefused) {
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok());
+  Ticket forged = *ticket;
+  forged.generation += 1;
+  const PromptKv wrong(layout_, 2, 200);
+  SendPage(forged, kWriters[0], 0, std::span(wrong.bands[0]).first(layout_.BandBytes({0, 1})));
+  const PromptKv kv(layout_, 2, 5);
+  HandOver(*ticket, kv, 17);
+  EXPECT_EQ(Generate(1, ticket->generation).ids(), Expected(kv, 17, 6, 4));
+  EXPECT_EQ(plane_->counters().messages_refused, 1u);
+  EXPECT_NE(metrics_.Scrape().find("reason=\"stale_generation\""), std::string::npos);
+}
+
+TEST_F(DecodeServiceTest, OtherBytesThanAnnouncedEndTheRequest) {
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok());
+  const std::vector<std::byte> bytes(layout_.BandBytes({0, 1}));
+  KvDataHeader header{.slot = ticket->slot,
+                      .generation = ticket->generation,
+                      .decode_incarnation = kSelf.incarnation,
+                      .writer_incarnation = kWriters[0].instance.incarnation,
+                      .layers = {0, 1},
+                      .first_page = 0,
+                      .page_count = 1,
+                      .bytes = bytes.size(),
+                      .checksum = 1};
+  Send({MessageKind::kKvPages, EncodeKvData(header), {bytes}, nullptr});
+  EXPECT_TRUE(absl::IsDataLoss(Generate(1, ticket->generation).status));
+}
+
+TEST_F(DecodeServiceTest, TwoRequestsShareSteps) {
+  absl::Notification both_committed;
+  std::atomic<size_t> widest = 0;
+  executor_.before_step = [&](const Batch& batch) {
+    both_committed.WaitForNotification();
+    widest = std::max<size_t>(widest, batch.slices.size());
+  };
+  const auto a = Reserve(Request(1, 6, 6));
+  const auto b = Reserve(Request(2, 7, 6));
+  ASSERT_TRUE(a.ok() && b.ok());
+  std::promise<void> first_a;
+  std::promise<void> first_b;
+  const auto once = [](std::promise<void>& promise) {
+    return [&promise, told = false](grpc::ClientContext&) mutable {
+      if (!std::exchange(told, true)) promise.set_value();
+    };
+  };
+  auto answer_a =
+      std::async(std::launch::async, [&] { return Generate(1, a->generation, once(first_a)); });
+  auto answer_b =
+      std::async(std::launch::async, [&] { return Generate(2, b->generation, once(first_b)); });
+  const PromptKv kv_a(layout_, 2, 1);
+  const PromptKv kv_b(layout_, 2, 2);
+  HandOver(*a, kv_a, 10);
+  HandOver(*b, kv_b, 20);
+  first_a.get_future().wait();
+  first_b.get_future().wait();
+  both_committed.Notify();
+  EXPECT_EQ(answer_a.get().ids(), Expected(kv_a, 10, 6, 6)) << "as if it ran alone";
+  EXPECT_EQ(answer_b.get().ids(), Expected(kv_b, 20, 7, 6));
+  EXPECT_EQ(widest, 2u);
+}
+
+TEST_F(DecodeServiceTest, AbortEndsTheStreamAndFreesThePages) {
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok());
+  auto answer = std::async(std::launch::async, [&] { return Generate(1, ticket->generation); });
+  Abort(1);
+  const absl::Status status = answer.get().status;
+  // The stream may open before or after the abort.
+  EXPECT_TRUE(absl::IsCancelled(status) || absl::IsNotFound(status)) << status;
+  EXPECT_EQ(LegOf(status), "decode");
+  Abort(1);
+  Abort(99);
+}
+
+TEST_F(DecodeServiceTest, CancellingTheStreamAbortsTheRequest) {
+  const auto ticket = Reserve(Request(1, 6, 30));
+  ASSERT_TRUE(ticket.ok());
+  HandOver(*ticket, PromptKv(layout_, 2, 5), 17);
+  const Answer answer =
+      Generate(1, ticket->generation, [](grpc::ClientContext& context) { context.TryCancel(); });
+  EXPECT_TRUE(absl::IsCancelled(answer.status)) << answer.status;
+}
+
+TEST_F(DecodeServiceTest, CancellingAWaitingReservationWithdrawsIt) {
+  const auto large = Reserve(Request(1, 20, 20));
+  ASSERT_TRUE(large.ok());
+  const auto other = Reserve(Request(2, 20, 4));
+  ASSERT_TRUE(other.ok());
+  grpc::ClientContext context;
+  std::promise<grpc::Status> waiting;
+  v1::ReserveResponse response;
+  const v1::ReserveRequest request = Request(3, 20, 4);
+  stub_->async()->Reserve(&context, &request, &response,
+                          [&](const grpc::Status& status) { waiting.set_value(status); });
+  context.TryCancel();
+  EXPECT_EQ(waiting.get_future().get().error_code(), grpc::StatusCode::CANCELLED);
+  Abort(1);
+  Abort(2);
+}
+
+TEST_F(DecodeServiceTest, ReleaseNeedsTheGeneration) {
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok());
+  const auto release = [this](uint64_t generation) {
+    grpc::ClientContext context;
+    v1::ReleaseRequest request;
+    request.set_attempt_id(1);
+    request.set_generation(generation);
+    v1::ReleaseResponse response;
+    EXPECT_TRUE(stub_->Release(&context, request, &response).ok());
+  };
+  release(ticket->generation + 1);
+  EXPECT_TRUE(absl::IsAlreadyExists(Reserve(Request(1)).status())) << "still held";
+  release(ticket->generation);
+  EXPECT_TRUE(absl::IsNotFound(Generate(1, ticket->generation).status));
+}
+
+TEST_F(DecodeServiceTest, StreamsOfNoTicketAreRefused) {
+  EXPECT_TRUE(absl::IsNotFound(Generate(5, 1).status));
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok());
+  const absl::Status stale = Generate(1, ticket->generation + 1).status;
+  EXPECT_TRUE(absl::IsFailedPrecondition(stale)) << stale;
+  EXPECT_EQ(InstanceOf(stale), "decode-0");
+  const PromptKv kv(layout_, 2, 5);
+  HandOver(*ticket, kv, 17);
+  EXPECT_EQ(Generate(1, ticket->generation).ids(), Expected(kv, 17, 6, 4)) << "unharmed";
+}
+
+TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
+  using Change = std::function<void(v1::ReserveRequest&)>;
+  const std::vector<std::pair<std::string, Change>> rows{
+      {"attempt_id", [](auto& r) { r.set_attempt_id(0); }},
+      {"prompt_token_ids", [](auto& r) { r.clear_prompt_token_ids(); }},
+      {"prompt_token_ids",
+       [](auto& r) {
+         while (r.prompt_token_ids_size() < 40) r.add_prompt_token_ids(1);
+       }},
+      {"prompt_token_ids[2]", [](auto& r) { r.set_prompt_token_ids(2, kVocab); }},
+      {"prompt_token_ids[0]", [](auto& r) { r.set_prompt_token_ids(0, -1); }},
+      {"timeout_ms", [](auto& r) { r.set_timeout_ms(0); }},
+      {"timeout_ms", [](auto& r) { r.set_timeout_ms(std::numeric_limits<int64_t>::max()); }},
+      {"sampling.seed", [](auto& r) { r.mutable_sampling()->clear_seed(); }},
+      {"sampling.top_p", [](auto& r) { r.mutable_sampling()->set_top_p(2); }},
+      {"sampling.max_tokens", [](auto& r) { r.mutable_sampling()->set_max_tokens(0); }},
+      {"sampling.stop_token_ids",
+       [](auto& r) { r.mutable_sampling()->add_stop_token_ids(kVocab); }},
+      {"writers", [](auto& r) { r.clear_writers(); }},
+      {"writers", [](auto& r) { r.mutable_writers(1)->mutable_layers()->set_end(4); }},
+      {"writers[1].layers", [](auto& r) { r.mutable_writers(1)->mutable_layers()->set_end(-4); }},
+      {"writers[0].instance.incarnation",
+       [](auto& r) { r.mutable_writers(0)->mutable_instance()->set_incarnation(0); }},
+  };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    v1::ReserveRequest request = Request(100 + i);
+    rows[i].second(request);
+    const absl::Status status = Reserve(request).status();
+    EXPECT_EQ(FieldOf(status), rows[i].first) << "row " << i << ": " << status;
+    EXPECT_EQ(LegOf(status), "decode") << "row " << i;
+  }
+}
+
+TEST_F(DecodeServiceTest, StopEndsWhatRunsWithUnavailable) {
+  absl::Notification step_began;
+  absl::Notification may_step;
+  executor_.before_step = [&](const Batch&) {
+    if (!step_began.HasBeenNotified()) step_began.Notify();
+    may_step.WaitForNotification();
+  };
+  const auto ticket = Reserve(Request(1, 6, 30));
+  ASSERT_TRUE(ticket.ok());
+  HandOver(*ticket, PromptKv(layout_, 2, 5), 17);
+  auto answer = std::async(std::launch::async, [&] { return Generate(1, ticket->generation); });
+  step_began.WaitForNotification();
+  auto stopped = std::async(std::launch::async, [&] { service_->Stop(); });
+  EXPECT_TRUE(absl::IsUnavailable(answer.get().status)) << "while its step still runs";
+  may_step.Notify();
+  stopped.get();
+}
+
+class SilentStageTest : public DecodeServiceTest {
+ protected:
+  void SetUp() override {
+    plane_ = DataPlane::Create({}).value();
+    stages_ = DataPlane::Create({}).value();
+    Begin([](DecodeOptions& options) { options.kv_lease_ms = 100; });
+  }
+};
+
+TEST_F(SilentStageTest, EndsTheRequestAndNamesTheStage) {
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok());
+  const absl::Status status = Generate(1, ticket->generation).status;
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(LegOf(status), "prefill");
+}
+
+}  // namespace
+}  // namespace baton::decode

@@ -1,0 +1,211 @@
+#include "services/decode/kv_receiver.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/kv/wire.h"
+
+namespace baton::decode {
+namespace {
+
+constexpr int64_t kMinTickUs = 5'000;
+
+uint64_t ChecksumOf(const std::vector<std::span<std::byte>>& runs) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  BATON_CHECK(state != nullptr) << "out of memory";
+  XXH3_64bits_reset(state.get());
+  for (const auto& run : runs) XXH3_64bits_update(state.get(), run.data(), run.size());
+  return XXH3_64bits_digest(state.get());
+}
+
+// The label of a failed hand-off.
+const char* FailureReason(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kDataLoss:
+      return "checksum";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "timeout";
+    case absl::StatusCode::kUnavailable:
+      return "peer_lost";
+    case absl::StatusCode::kInternal:
+      return "refused";
+    default:
+      return "other";
+  }
+}
+
+}  // namespace
+
+KvReceiver::KvReceiver(Options options) : options_(std::move(options)), table_(options_.table) {
+  const KvGeometry& kv = options_.executor->kv();
+  BATON_CHECK(kv.layers() == options_.table.layout.layers &&
+              kv.LayerBytes() == options_.table.layout.BytesPerLayer())
+      << "the executor's pages are not of the table's layout";
+}
+
+absl::Status KvReceiver::Start() {
+  last_tick_us_ = NowUs();
+  BATON_RETURN_IF_ERROR(options_.data_plane->Register(MessageKind::kKvPages, &pages_));
+  BATON_RETURN_IF_ERROR(options_.data_plane->Register(MessageKind::kKvControl, &control_));
+  const int64_t tick_us = std::max(kMinTickUs, options_.table.writer_lease_us / 20);
+  options_.data_plane->SetTimer(tick_us, [this](int64_t now_us) { OnTick(now_us); });
+  return absl::OkStatus();
+}
+
+// ---- From the core's loop ----
+
+void KvReceiver::Grant(KvGrant grant) {
+  Submit([this, grant = std::move(grant)] {
+    table_.Grant(grant, NowUs());
+    options_.metrics->Set(Metric::kKvGrantsActive, table_.active_grants());
+  });
+}
+
+void KvReceiver::Revoke(uint32_t slot, uint64_t generation) {
+  Submit([this, slot, generation] {
+    first_byte_us_.erase(generation);
+    table_.Revoke(slot, generation, outbox_);
+    options_.metrics->Set(Metric::kKvGrantsActive, table_.active_grants());
+  });
+}
+
+void KvReceiver::After(std::function<void()> then) { Submit(std::move(then)); }
+
+void KvReceiver::Submit(std::function<void()> command) {
+  {
+    absl::MutexLock lock(&mutex_);
+    commands_.push_back(std::move(command));
+    if (commands_.size() > 1) return;  // Whoever made it non-empty has asked for the run.
+  }
+  // If the mailbox is full, the next tick runs them.
+  if (!options_.data_plane->Post([this] { RunCommands(); })) {
+    LOG(kDebug) << "the data thread takes nothing now";
+  }
+}
+
+void KvReceiver::RunCommands() {
+  std::vector<std::function<void()>> commands;
+  {
+    absl::MutexLock lock(&mutex_);
+    commands.swap(commands_);
+  }
+  for (const auto& command : commands) command();
+  Flush();
+}
+
+// ---- From the data plane ----
+
+std::optional<Placement> KvReceiver::Refuse(const char* reason, const absl::Status& status) {
+  options_.metrics->Increment(Metric::kKvMessagesRefusedTotal, 1, {reason});
+  LOG(kDebug) << "KV message refused (" << reason << "): " << status.message();
+  return std::nullopt;
+}
+
+std::optional<Placement> KvReceiver::OnPages(std::span<const std::byte> header,
+                                             size_t payload_bytes) {
+  if (absl::Status status = Failpoint("decode.kv_header"); !status.ok()) {
+    return Refuse("other", status);
+  }
+  const auto data = DecodeKvData(header);
+  if (!data.ok()) return Refuse("malformed", data.status());
+  KvRefusal refusal{};
+  const auto allowed = table_.OnData(*data, payload_bytes, refusal);
+  if (!allowed.ok()) return Refuse(KvRefusalName(refusal), allowed.status());
+
+  const size_t begin =
+      static_cast<size_t>(allowed->layers.begin) * options_.table.layout.BytesPerLayer();
+  const size_t band = options_.table.layout.BandBytes(allowed->layers);
+  Placement placement;
+  placement.receipt = allowed->receipt;
+  for (const int page : allowed->pages) {
+    placement.runs.push_back(options_.executor->KvPage(page).subspan(begin, band));
+  }
+  first_byte_us_.try_emplace(data->generation, NowUs());
+  under_way_.emplace(allowed->receipt, UnderWay{placement.runs, data->bytes});
+  return placement;
+}
+
+void KvReceiver::OnPagesPlaced(uint64_t receipt, const absl::Status& transfer) {
+  const auto found = under_way_.find(receipt);
+  BATON_CHECK(found != under_way_.end()) << "receipt " << receipt;
+  const UnderWay run = std::move(found->second);
+  under_way_.erase(found);
+  absl::Status status = transfer;
+  if (status.ok()) status = Failpoint("decode.kv_placed");
+  const uint64_t checksum = status.ok() ? ChecksumOf(run.runs) : 0;
+  if (status.ok()) {
+    options_.metrics->Increment(Metric::kKvTransferBytesTotal, static_cast<double>(run.bytes));
+  }
+  table_.OnPlaced(receipt, status, checksum, outbox_);
+  Flush();
+}
+
+std::optional<Placement> KvReceiver::OnControl(std::span<const std::byte> header,
+                                               size_t payload_bytes) {
+  if (payload_bytes != 0) {
+    return Refuse("bad_length", absl::InvalidArgumentError("a control message has no payload"));
+  }
+  const auto control = DecodeKvControl(header);
+  if (!control.ok()) return Refuse("malformed", control.status());
+  if (const auto* heartbeat = std::get_if<KvHeartbeat>(&*control)) {
+    table_.OnHeartbeat(heartbeat->writer, NowUs());
+    return Placement{};
+  }
+  if (absl::Status status = Failpoint("decode.commit"); !status.ok()) {
+    return Refuse("other", status);
+  }
+  KvRefusal refusal{};
+  const absl::Status status = table_.OnCommit(std::get<KvCommit>(*control), refusal, outbox_);
+  Flush();
+  if (!status.ok()) return Refuse(KvRefusalName(refusal), status);
+  return Placement{};
+}
+
+void KvReceiver::OnTick(int64_t now_us) {
+  last_tick_us_ = now_us;
+  const size_t before = outbox_.size();
+  table_.Tick(now_us, outbox_);
+  for (size_t i = before; i < outbox_.size(); ++i) {
+    const auto* failed = std::get_if<KvFailed>(&outbox_[i]);
+    if (failed != nullptr && absl::IsUnavailable(failed->status)) {
+      options_.metrics->Increment(Metric::kKvLeasesExpiredTotal);
+    }
+  }
+  RunCommands();
+}
+
+// ---- To the core's loop ----
+
+void KvReceiver::Flush() {
+  if (outbox_.empty()) return;
+  if (!options_.deliver(outbox_)) return;
+  for (const LeaseEvent& event : outbox_) Count(event);
+  outbox_.clear();
+}
+
+void KvReceiver::Count(const LeaseEvent& event) {
+  if (const auto* failed = std::get_if<KvFailed>(&event)) {
+    options_.metrics->Increment(Metric::kKvTransferFailuresTotal, 1,
+                                {FailureReason(failed->status.code())});
+    first_byte_us_.erase(failed->generation);
+    LOG(kInfo) << "hand-off of generation " << failed->generation
+               << " failed: " << failed->status.ToString();
+  } else if (const auto* committed = std::get_if<KvCommitted>(&event)) {
+    const auto first = first_byte_us_.find(committed->generation);
+    if (first == first_byte_us_.end()) return;
+    options_.metrics->Observe(Metric::kKvTransferSeconds,
+                              static_cast<double>(NowUs() - first->second) * 1e-6);
+    first_byte_us_.erase(first);
+  }
+}
+
+}  // namespace baton::decode

@@ -1,0 +1,110 @@
+// The receiving end of the KV hand-off: asks the lease table about every arriving header, places
+// accepted bytes into the executor's pages, checks what was placed, and tells the decode core.
+#ifndef SERVICES_DECODE_KV_RECEIVER_H_
+#define SERVICES_DECODE_KV_RECEIVER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "common/engine/executor.h"
+#include "common/kv/lease_table.h"
+#include "common/telemetry/metrics.h"
+#include "common/transport/data_plane.h"
+
+namespace baton::decode {
+
+// The lease table lives on the data thread, where bytes are placed. Both directions between it and
+// the decode core's loop are queues that lose nothing: what a full mailbox refuses is tried again
+// at the next tick, since a lost Drained would keep its pages for ever.
+class KvReceiver {
+ public:
+  struct Options {
+    LeaseTableOptions table;
+    Executor* executor = nullptr;  // All layers; its pages are written to.
+    DataPlane* data_plane = nullptr;
+    Metrics* metrics = nullptr;
+    // Takes events to the core's loop, in order; false: not now. Data thread.
+    std::function<bool(std::vector<LeaseEvent>)> deliver;
+  };
+  // The data plane is shut down before this object goes.
+  explicit KvReceiver(Options options);
+
+  // Registers for the hand-off's messages and starts the tick.
+  absl::Status Start();
+
+  // Any thread; done on the data thread in the order of the calls.
+  void Grant(KvGrant grant);
+  void Revoke(uint32_t slot, uint64_t generation);
+  // Calls `then` once everything before is in force: a ticket must not leave before its grant.
+  void After(std::function<void()> then);
+
+  // Of the last tick, on NowUs()'s clock.
+  int64_t last_tick_us() const { return last_tick_us_.load(std::memory_order_relaxed); }
+
+ private:
+  // Two kinds of messages, one owner.
+  class Pages : public MessageHandler {
+   public:
+    explicit Pages(KvReceiver* owner) : owner_(owner) {}
+    std::optional<Placement> OnHeader(std::span<const std::byte> header, size_t bytes) override {
+      return owner_->OnPages(header, bytes);
+    }
+    void OnPlaced(uint64_t receipt, const absl::Status& status) override {
+      owner_->OnPagesPlaced(receipt, status);
+    }
+
+   private:
+    KvReceiver* const owner_;
+  };
+  class Control : public MessageHandler {
+   public:
+    explicit Control(KvReceiver* owner) : owner_(owner) {}
+    std::optional<Placement> OnHeader(std::span<const std::byte> header, size_t bytes) override {
+      return owner_->OnControl(header, bytes);
+    }
+    void OnPlaced(uint64_t receipt, const absl::Status& status) override {}
+
+   private:
+    KvReceiver* const owner_;
+  };
+  struct UnderWay {
+    std::vector<std::span<std::byte>> runs;
+    uint64_t bytes = 0;
+  };
+
+  std::optional<Placement> OnPages(std::span<const std::byte> header, size_t payload_bytes);
+  void OnPagesPlaced(uint64_t receipt, const absl::Status& status);
+  std::optional<Placement> OnControl(std::span<const std::byte> header, size_t payload_bytes);
+  absl::Status OnCommit(const KvCommit& commit);
+  std::optional<Placement> Refuse(const char* reason, const absl::Status& status);
+  void OnTick(int64_t now_us);
+
+  void Submit(std::function<void()> command);
+  void RunCommands();
+  void Flush();
+  void Count(const LeaseEvent& event);
+
+  const Options options_;
+  LeaseTable table_;                           // Data thread, as the rest up to the mutex.
+  std::map<uint64_t, UnderWay> under_way_;     // By receipt.
+  std::map<uint64_t, int64_t> first_byte_us_;  // By generation of open grants.
+  std::vector<LeaseEvent> outbox_;             // Bounded by three events for each slot.
+  Pages pages_{this};
+  Control control_{this};
+  std::atomic<int64_t> last_tick_us_{0};
+
+  absl::Mutex mutex_;
+  std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace baton::decode
+
+#endif  // SERVICES_DECODE_KV_RECEIVER_H_
