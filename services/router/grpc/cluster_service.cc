@@ -1,0 +1,75 @@
+#include "services/router/grpc/cluster_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/rpc/convert.h"
+#include "common/rpc/grpc_status.h"
+#include "services/router/worker_convert.h"
+
+namespace baton::router {
+namespace {
+
+grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpc(status));
+  return reactor;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ClusterService::Register(grpc::CallbackServerContext* context,
+                                                   const v1::RegisterRequest* request,
+                                                   v1::RegisterResponse* response) {
+  absl::StatusOr<WorkerInfo> worker = WorkerFromProto(request->worker());
+  if (!worker.ok()) return Refuse(context, worker.status());
+  response->set_heartbeat_interval_ms(shell_.config().heartbeat_interval_ms);
+  response->set_lease_ms(shell_.config().lease_ms);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  shell_.Register(*std::move(worker),
+                  [reactor](const absl::Status& status) { reactor->Finish(rpc::ToGrpc(status)); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext* context,
+                                                    const v1::HeartbeatRequest* request,
+                                                    v1::HeartbeatResponse* response) {
+  const absl::StatusOr<InstanceRef> instance = rpc::FromProto(request->instance(), "instance");
+  if (!instance.ok()) return Refuse(context, instance.status());
+  const absl::StatusOr<WorkerLoad> load = LoadFromProto(request->load());
+  if (!load.ok()) return Refuse(context, load.status());
+  HeartbeatReceived heartbeat;
+  heartbeat.instance = *instance;
+  heartbeat.view_version = request->view_version();
+  heartbeat.ready = request->ready();
+  heartbeat.load = *load;
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  shell_.Heartbeat(std::move(heartbeat), [reactor, response](const ReplyHeartbeat& reply) {
+    response->set_view_version(reply.view_version);
+    for (const WorkerInfo& worker : reply.workers) *response->add_workers() = ToProto(worker);
+    reactor->Finish(rpc::ToGrpc(reply.status));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::Drain(grpc::CallbackServerContext* context,
+                                                const v1::DrainRequest* request,
+                                                v1::DrainResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  shell_.Drain(request->instance_id(),
+               [reactor](const absl::Status& status) { reactor->Finish(rpc::ToGrpc(status)); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::List(grpc::CallbackServerContext* context,
+                                               const v1::ListRequest*, v1::ListResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  shell_.List([reactor, response](const absl::Status& status, const std::vector<Worker>& workers,
+                                  int64_t now_us) {
+    for (const Worker& worker : workers) *response->add_workers() = ToProto(worker, now_us);
+    reactor->Finish(rpc::ToGrpc(status));
+  });
+  return reactor;
+}
+
+}  // namespace baton::router

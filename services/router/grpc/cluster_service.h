@@ -1,0 +1,33 @@
+// baton.v1.Cluster: workers join, renew their lease and hear of one another.
+#ifndef SERVICES_ROUTER_GRPC_CLUSTER_SERVICE_H_
+#define SERVICES_ROUTER_GRPC_CLUSTER_SERVICE_H_
+
+#include "proto/baton/v1/cluster.grpc.pb.h"
+#include "services/router/router_shell.h"
+
+namespace baton::router {
+
+class ClusterService : public v1::Cluster::CallbackService {
+ public:
+  explicit ClusterService(RouterShell& shell) : shell_(shell) {}  // Outlives this.
+
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
+                                     const v1::RegisterRequest* request,
+                                     v1::RegisterResponse* response) override;
+  grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context,
+                                      const v1::HeartbeatRequest* request,
+                                      v1::HeartbeatResponse* response) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const v1::ListRequest* request,
+                                 v1::ListResponse* response) override;
+
+ private:
+  RouterShell& shell_;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_GRPC_CLUSTER_SERVICE_H_

@@ -1,0 +1,58 @@
+// One Inference.Generate call: a sink that writes what it hears to the client, one message at a
+// time. What the client is too slow for waits in a queue, which max_tokens bounds.
+#ifndef SERVICES_ROUTER_GRPC_GENERATE_STREAM_H_
+#define SERVICES_ROUTER_GRPC_GENERATE_STREAM_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/baton/v1/inference.pb.h"
+#include "services/router/gateway.h"
+
+namespace baton::router {
+
+class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>, public ResponseSink {
+ public:
+  // Submits the request. The stream owns itself until gRPC is done with it.
+  static GenerateStream* Start(Gateway& gateway, const grpc::CallbackServerContext& context,
+                               const v1::GenerateRequest& request);
+  explicit GenerateStream(Gateway& gateway) : gateway_(gateway) {}
+
+  void OnTokens(TextPiece piece) override;
+  void OnFinished(Outcome outcome) override;
+  void OnError(absl::Status status) override;
+
+ private:
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  void Enqueue(v1::GenerateResponse message);
+  void End(grpc::Status status);
+  // Starts the next write or, once all is written, finishes. At most one write is outstanding.
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Gateway& gateway_;
+  bool want_logprobs_ = false;
+
+  absl::Mutex mutex_;
+  std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);  // The front is being written.
+  std::string request_id_ ABSL_GUARDED_BY(mutex_);
+  uint64_t call_id_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: Submit has not returned.
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<GenerateStream> self_;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_GRPC_GENERATE_STREAM_H_

@@ -1,0 +1,56 @@
+#include "services/router/grpc/inference_service.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/rpc/grpc_status.h"
+#include "services/router/grpc/generate_stream.h"
+
+namespace baton::router {
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  return GenerateStream::Start(gateway_, *context, *request);
+}
+
+grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,
+                                                  const v1::AbortRequest* request,
+                                                  v1::AbortResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  gateway_.Abort(request->request_id(),
+                 [reactor](const absl::Status& status) { reactor->Finish(rpc::ToGrpc(status)); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::GetModelInfo(grpc::CallbackServerContext* context,
+                                                         const v1::GetModelInfoRequest*,
+                                                         v1::GetModelInfoResponse* response) {
+  *response = gateway_.model_info();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
+                                                     const v1::TokenizeRequest* request,
+                                                     v1::TokenizeResponse* response) {
+  const auto ids = gateway_.Tokenize(request->text(), request->add_special_tokens());
+  if (ids.ok()) response->mutable_token_ids()->Assign(ids->begin(), ids->end());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpc(ids.status()));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
+                                                       const v1::DetokenizeRequest* request,
+                                                       v1::DetokenizeResponse* response) {
+  const std::vector<int32_t> ids(request->token_ids().begin(), request->token_ids().end());
+  auto text = gateway_.Detokenize(ids, request->skip_special_tokens());
+  if (text.ok()) response->set_text(*std::move(text));
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpc(text.status()));
+  return reactor;
+}
+
+}  // namespace baton::router

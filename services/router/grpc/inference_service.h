@@ -1,0 +1,35 @@
+// baton.v1.Inference over the gateway, on gRPC's callback API: no thread per call.
+#ifndef SERVICES_ROUTER_GRPC_INFERENCE_SERVICE_H_
+#define SERVICES_ROUTER_GRPC_INFERENCE_SERVICE_H_
+
+#include "proto/baton/v1/inference.grpc.pb.h"
+#include "services/router/gateway.h"
+
+namespace baton::router {
+
+class InferenceService : public v1::Inference::CallbackService {
+ public:
+  explicit InferenceService(Gateway& gateway) : gateway_(gateway) {}  // Outlives this.
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const v1::AbortRequest* request,
+                                  v1::AbortResponse* response) override;
+  grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context,
+                                         const v1::GetModelInfoRequest* request,
+                                         v1::GetModelInfoResponse* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const v1::DetokenizeRequest* request,
+                                       v1::DetokenizeResponse* response) override;
+
+ private:
+  Gateway& gateway_;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_GRPC_INFERENCE_SERVICE_H_

@@ -1,0 +1,58 @@
+// One Decode.Generate call. Reads one message at a time: the next one only after the loop has
+// handled the last, so that a fast decode can't fill the loop's mailbox.
+#ifndef SERVICES_ROUTER_LEGS_DECODE_STREAM_H_
+#define SERVICES_ROUTER_LEGS_DECODE_STREAM_H_
+
+#include <grpcpp/support/client_callback.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "common/kv/types.h"
+#include "services/router/core/router_core.h"
+#include "services/router/legs/call_tracker.h"
+#include "services/router/legs/worker_channels.h"
+
+namespace baton::router {
+
+class DecodeStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
+ public:
+  // Called on gRPC's threads, one at a time. After a token the reader must call Continue exactly
+  // once; false from `on_token` means that it never will (the loop has stopped).
+  struct Callbacks {
+    std::function<bool(SampledToken token)> on_token;
+    // The stream's end, the last call.
+    std::function<void(absl::StatusOr<DecodeFinish> outcome)> on_end;
+  };
+
+  // Starts the call; it keeps itself alive until its end.
+  static std::shared_ptr<DecodeStream> Start(std::shared_ptr<WorkerStubs> worker,
+                                             CallTracker& tracker,
+                                             const v1::DecodeGenerateRequest& request,
+                                             std::chrono::system_clock::time_point deadline,
+                                             Callbacks callbacks);
+  DecodeStream(std::shared_ptr<WorkerStubs> worker, CallTracker& tracker,
+               v1::DecodeGenerateRequest request, Callbacks callbacks);
+
+  void Continue() { StartRead(&message_); }
+  void Cancel() { context_->TryCancel(); }
+
+ private:
+  void OnReadDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+  const std::shared_ptr<WorkerStubs> worker_;
+  TrackedContext context_;
+  const v1::DecodeGenerateRequest request_;
+  Callbacks callbacks_;
+  v1::DecodeGenerateResponse message_;
+  std::optional<absl::StatusOr<DecodeFinish>> finished_;  // What the last message said.
+  std::shared_ptr<DecodeStream> self_;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_LEGS_DECODE_STREAM_H_

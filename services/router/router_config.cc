@@ -1,0 +1,49 @@
+#include "services/router/router_config.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "common/base/random.h"
+#include "common/model/families/family.h"
+
+namespace baton::router {
+namespace {
+
+// "/models/tiny/" -> "tiny".
+std::string LastPart(const std::string& path) {
+  std::filesystem::path cleaned = std::filesystem::path(path).lexically_normal();
+  if (!cleaned.has_filename()) cleaned = cleaned.parent_path();
+  return cleaned.filename().string();
+}
+
+}  // namespace
+
+RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& model) {
+  RouterConfig config;
+  config.instance_id =
+      options.instance_id().empty() ? "router-" + RandomHex(4) : options.instance_id();
+  config.host = options.host();
+  config.grpc_port = static_cast<int>(options.grpc_port());
+  config.served_model_name = options.served_model_name().empty() ? LastPart(options.model_path())
+                                                                 : options.served_model_name();
+  const Family* family = FindFamily(model.architecture);
+  config.model_type = family == nullptr ? model.architecture : family->model_type;
+  config.vocab_size = model.vocab_size;
+  config.max_context_tokens = model.max_position_embeddings;
+  if (options.context_length() > 0) {
+    config.max_context_tokens =
+        static_cast<int>(std::min<int64_t>(config.max_context_tokens, options.context_length()));
+  }
+  config.eos_token_ids = model.eos_token_ids;
+  config.default_max_tokens = static_cast<int>(options.default_max_tokens());
+  config.request_timeout_ms = options.request_timeout_ms();
+  config.max_request_bytes = options.max_request_bytes();
+  config.max_requests = static_cast<int>(options.max_concurrent_streams());
+  config.heartbeat_interval_ms = options.heartbeat_interval_ms();
+  config.lease_ms = options.lease_ms();
+  config.policy =
+      options.load_balance_policy() == "round_robin" ? Policy::kRoundRobin : Policy::kLeastLoad;
+  return config;
+}
+
+}  // namespace baton::router

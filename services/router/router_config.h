@@ -1,0 +1,40 @@
+// What a router is made with: the options and the model's facts that it needs, as plain values.
+#ifndef SERVICES_ROUTER_ROUTER_CONFIG_H_
+#define SERVICES_ROUTER_ROUTER_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/model/model_config.h"
+#include "proto/baton/v1/config.pb.h"
+#include "services/router/core/router_core.h"
+
+namespace baton::router {
+
+struct RouterConfig {
+  std::string instance_id = "router";
+  std::string host = "127.0.0.1";
+  int grpc_port = 0;  // 0: any free port.
+
+  std::string served_model_name;
+  std::string model_type;  // Hugging Face's.
+  int vocab_size = 0;
+  int max_context_tokens = 0;
+  std::vector<int32_t> eos_token_ids;
+
+  int default_max_tokens = 256;
+  int64_t request_timeout_ms = 600'000;
+  int64_t max_request_bytes = 16 << 20;
+  int max_requests = 4096;
+  int64_t heartbeat_interval_ms = 500;
+  int64_t lease_ms = 2000;
+  Policy policy = Policy::kLeastLoad;
+};
+
+// From the process's options and its model's config.json.
+RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& model);
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_ROUTER_CONFIG_H_

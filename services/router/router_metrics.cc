@@ -1,0 +1,128 @@
+#include "services/router/router_metrics.h"
+
+#include <map>
+#include <utility>
+
+namespace baton::router {
+namespace {
+
+double Seconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
+
+const char* EndpointName(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::kGenerate:
+      return "generate";
+    case Endpoint::kCompletions:
+      return "completions";
+    case Endpoint::kChatCompletions:
+      return "chat_completions";
+  }
+  return "other";
+}
+
+const char* OutcomeName(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return "ok";
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+      return "invalid";
+    case absl::StatusCode::kResourceExhausted:
+      return "overloaded";
+    case absl::StatusCode::kCancelled:
+      return "cancelled";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "deadline_exceeded";
+    case absl::StatusCode::kUnavailable:
+      return "unavailable";
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDataLoss:
+      return "internal";
+    default:
+      return "other";
+  }
+}
+
+const char* FinishName(const RequestEnd& end) {
+  if (!end.status.ok()) return "error";
+  switch (end.reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+  }
+  return "other";
+}
+
+const char* StateName(const Worker& worker) {
+  if (worker.draining) return "draining";
+  return worker.ready ? "ready" : "loading";
+}
+
+}  // namespace
+
+RouterMetrics::RouterMetrics(const std::string& model_name, const std::string& instance_id)
+    : metrics_(
+          {.role = MetricRole::kRouter, .model_name = model_name, .instance_id = instance_id}) {}
+
+void RouterMetrics::CountAdmitted(int prompt_tokens, int64_t queue_us) {
+  metrics_.Increment(Metric::kPromptTokensTotal, prompt_tokens);
+  metrics_.Observe(Metric::kQueueSeconds, Seconds(queue_us));
+}
+
+void RouterMetrics::CountFirstToken(int64_t ttft_us) {
+  metrics_.Observe(Metric::kTtftSeconds, Seconds(ttft_us));
+}
+
+void RouterMetrics::CountEnd(const RequestEnd& end) {
+  metrics_.Increment(Metric::kRequestsTotal, 1,
+                     {EndpointName(end.endpoint), OutcomeName(end.status)});
+  if (end.completion_tokens == 0) return;
+  metrics_.Increment(Metric::kRequestsFinishedTotal, 1, {FinishName(end)});
+  metrics_.Increment(Metric::kGenerationTokensTotal, end.completion_tokens);
+  metrics_.Observe(Metric::kRequestDurationSeconds, Seconds(end.duration_us));
+  if (end.completion_tokens > 1) {
+    metrics_.Observe(Metric::kTpotSeconds, Seconds(end.decode_us) / (end.completion_tokens - 1));
+  }
+}
+
+void RouterMetrics::CountRefused(Endpoint endpoint, const absl::Status& status) {
+  metrics_.Increment(Metric::kRequestsTotal, 1, {EndpointName(endpoint), OutcomeName(status)});
+}
+
+void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& workers,
+                            bool ready) {
+  metrics_.Set(Metric::kRequestsRunning, load.prefilling + load.decoding);
+  metrics_.Set(Metric::kRequestsWaiting, load.reserving);
+  metrics_.Set(Metric::kUp, 1);
+  metrics_.Set(Metric::kReady, ready ? 1 : 0);
+  const auto advance = [this](Metric metric, int64_t now, int64_t before, LabelValues labels) {
+    if (now > before) metrics_.Increment(metric, static_cast<double>(now - before), labels);
+  };
+  advance(Metric::kRequestRetriesTotal, load.retries_prefill_total, last_.retries_prefill_total,
+          {"prefill"});
+  advance(Metric::kRequestRetriesTotal, load.retries_decode_total, last_.retries_decode_total,
+          {"decode"});
+  advance(Metric::kMembershipLeasesExpiredTotal, load.leases_expired_total,
+          last_.leases_expired_total, {});
+  last_ = load;
+  std::map<std::pair<std::string, std::string>, int> counts;
+  for (const char* role : {"prefill", "decode"}) {
+    for (const char* state : {"loading", "ready", "draining"}) counts[{role, state}] = 0;
+  }
+  for (const Worker& worker : workers) {
+    ++counts[{worker.info.role == Role::kPrefill ? "prefill" : "decode", StateName(worker)}];
+  }
+  for (const auto& [labels, count] : counts) {
+    metrics_.Set(Metric::kWorkers, count, {labels.first, labels.second});
+  }
+}
+
+}  // namespace baton::router

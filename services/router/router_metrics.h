@@ -1,0 +1,48 @@
+// The router's share of the metrics table.
+#ifndef SERVICES_ROUTER_ROUTER_METRICS_H_
+#define SERVICES_ROUTER_ROUTER_METRICS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/telemetry/metrics.h"
+#include "services/router/core/router_core.h"
+#include "services/router/gateway.h"
+
+namespace baton::router {
+
+// How a request ended.
+struct RequestEnd {
+  Endpoint endpoint = Endpoint::kGenerate;
+  absl::Status status;  // OK: `reason` counts.
+  FinishReason reason = FinishReason::kStop;
+  int64_t duration_us = 0;
+  int completion_tokens = 0;
+  int64_t decode_us = 0;  // From the first token to the last.
+};
+
+// Thread-safe, but for SetLoad.
+class RouterMetrics {
+ public:
+  RouterMetrics(const std::string& model_name, const std::string& instance_id);
+
+  void CountAdmitted(int prompt_tokens, int64_t queue_us);
+  void CountFirstToken(int64_t ttft_us);
+  void CountEnd(const RequestEnd& end);
+  void CountRefused(Endpoint endpoint, const absl::Status& status);
+
+  // The gauges and the core's own counters; on the loop's thread.
+  void SetLoad(const RouterLoad& load, const std::vector<Worker>& workers, bool ready);
+
+  std::string Scrape() { return metrics_.Scrape(); }
+
+ private:
+  Metrics metrics_;
+  RouterLoad last_;  // What the counters have seen.
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_ROUTER_METRICS_H_

@@ -1,0 +1,70 @@
+// The router as `baton router` runs it: the shell, the gRPC server with health and reflection, and
+// their orderly end. The HTTP front is started beside it, over gateway().
+//
+//   BATON_ASSIGN_OR_RETURN(auto router, RouterService::FromOptions(options));
+//   HttpFront http(router->gateway(), ...);
+//   ... wait for SIGTERM ...
+//   router->BeginStop();       // Not ready any more; load balancers look elsewhere.
+//   router->Stop(grace_ms);
+#ifndef SERVICES_ROUTER_ROUTER_SERVICE_H_
+#define SERVICES_ROUTER_ROUTER_SERVICE_H_
+
+#include <grpcpp/server.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/tokenizer/chat_template.h"
+#include "common/tokenizer/tokenizer.h"
+#include "proto/baton/v1/config.pb.h"
+#include "services/router/gateway.h"
+#include "services/router/grpc/cluster_service.h"
+#include "services/router/grpc/inference_service.h"
+#include "services/router/router_config.h"
+#include "services/router/router_shell.h"
+
+namespace baton::router {
+
+class RouterService {
+ public:
+  // Reads the model's config.json and tokenizer (no weights) and starts.
+  static absl::StatusOr<std::unique_ptr<RouterService>> FromOptions(const v1::Options& options);
+
+  // UNAVAILABLE, naming the address, if it cannot listen.
+  static absl::StatusOr<std::unique_ptr<RouterService>> Start(
+      RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
+      std::unique_ptr<ChatTemplate> chat_template);
+
+  ~RouterService();  // Stops without grace.
+  RouterService(const RouterService&) = delete;
+  RouterService& operator=(const RouterService&) = delete;
+
+  Gateway& gateway() { return shell_; }
+  int grpc_port() const { return grpc_port_; }
+  const RouterConfig& config() const { return shell_.config(); }
+
+  // Readiness goes and new requests are refused with UNAVAILABLE; workers are still heard.
+  void BeginStop();
+  // Running requests finish within `grace_ms` or end with UNAVAILABLE; then everything stops.
+  // Idempotent.
+  void Stop(int64_t grace_ms);
+
+ private:
+  RouterService(RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
+                std::unique_ptr<ChatTemplate> chat_template);
+  absl::Status Listen();
+  void SetServing(bool ready);
+
+  RouterShell shell_;
+  InferenceService inference_;
+  ClusterService cluster_;
+  std::unique_ptr<grpc::Server> server_;
+  int grpc_port_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_ROUTER_SERVICE_H_

@@ -1,0 +1,358 @@
+#include "services/router/router_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/rpc/grpc_status.h"
+#include "services/router/core/test_cluster.h"
+#include "services/router/testing/fake_workers.h"
+
+namespace baton::router {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+std::unique_ptr<Tokenizer> LoadTokenizer() {
+  std::ifstream file("common/tokenizer/testdata/qwen2_tokenizer.json");
+  std::stringstream json;
+  json << file.rdbuf();
+  auto tokenizer = Tokenizer::LoadFromJson(json.str());
+  BATON_CHECK(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+// What a client got of one call.
+struct Answer {
+  std::string text;  // With what Finished brought.
+  std::vector<int32_t> token_ids;
+  v1::Finished finished;
+  int finished_count = 0;
+  grpc::Status status;
+};
+
+class RouterServiceTest : public ::testing::Test {
+ protected:
+  RouterServiceTest() {
+    auto tokenizer = LoadTokenizer();
+    hello_ = *tokenizer->Encode("hello world", false, false);
+    RouterConfig config;
+    config.served_model_name = "tiny";
+    config.vocab_size = tokenizer->vocab_size();
+    config.max_context_tokens = 1024;
+    config.lease_ms = 3'600'000;  // The fakes beat only when told.
+    auto chat = MakeChatTemplate("auto", *tokenizer);
+    BATON_CHECK(chat.ok()) << chat.status();
+    auto router = RouterService::Start(config, std::move(tokenizer), *std::move(chat));
+    BATON_CHECK(router.ok()) << router.status();
+    router_ = *std::move(router);
+    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(router_->grpc_port()),
+                                   grpc::InsecureChannelCredentials());
+    cluster_ = v1::Cluster::NewStub(channel_);
+    inference_ = v1::Inference::NewStub(channel_);
+  }
+
+  FakeWorker& Add(const WorkerInfo& info, const FakeBehaviour& behaviour) {
+    workers_.push_back(std::make_unique<FakeWorker>(info, behaviour));
+    return *workers_.back();
+  }
+
+  // Registers all workers and lets them apply one another's view.
+  void JoinAll() {
+    for (const auto& worker : workers_) ASSERT_TRUE(worker->Register(*cluster_).ok());
+    for (int round = 0; round < 2; ++round) {
+      for (const auto& worker : workers_) ASSERT_TRUE(worker->Beat(*cluster_).ok());
+    }
+  }
+  void JoinPair(const FakeBehaviour& prefill, const FakeBehaviour& decode) {
+    Add(TestStage("c0", 0, 1), prefill);
+    Add(TestDecode("d0"), decode);
+    JoinAll();
+  }
+  FakeRecord& Prefill(size_t i = 0) { return workers_[2 * i]->record(); }
+  FakeRecord& Decode(size_t i = 0) { return workers_[2 * i + 1]->record(); }
+
+  static v1::GenerateRequest Request(const std::string& id = "") {
+    v1::GenerateRequest request;
+    request.set_request_id(id);
+    request.set_text("hello");
+    request.mutable_sampling()->set_max_tokens(50);
+    return request;
+  }
+
+  // Reads a whole answer.
+  Answer Generate(const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    auto reader = inference_->Generate(&context, request);
+    return ReadAll(*reader);
+  }
+  static Answer ReadAll(grpc::ClientReader<v1::GenerateResponse>& reader) {
+    Answer answer;
+    v1::GenerateResponse message;
+    while (reader.Read(&message)) {
+      answer.text += message.tokens().text();
+      for (const int32_t id : message.tokens().token_ids()) answer.token_ids.push_back(id);
+      if (message.has_finished()) {
+        answer.finished = message.finished();
+        answer.text += message.finished().text();
+        ++answer.finished_count;
+      }
+    }
+    answer.status = reader.Finish();
+    return answer;
+  }
+
+  std::vector<int32_t> hello_;  // "hello world"
+  std::unique_ptr<RouterService> router_;
+  std::vector<std::unique_ptr<FakeWorker>> workers_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Cluster::Stub> cluster_;
+  std::unique_ptr<v1::Inference::Stub> inference_;
+};
+
+const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "gone");
+
+TEST_F(RouterServiceTest, StreamsAWholeAnswer) {
+  JoinPair({}, {.tokens = hello_});
+  const Answer answer = Generate(Request());
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.text, "hello world");
+  EXPECT_EQ(answer.token_ids, hello_);
+  EXPECT_EQ(answer.finished_count, 1);
+  EXPECT_EQ(answer.finished.reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(answer.finished.usage().completion_tokens(), static_cast<int>(hello_.size()));
+  EXPECT_EQ(answer.finished.attempts(), 1);
+  EXPECT_EQ(answer.finished.prefill_chain(), "c0");
+  EXPECT_EQ(answer.finished.decode_instance(), "d0");
+  EXPECT_EQ(answer.finished.timing().prefill().chunks_size(), 1);
+  EXPECT_GT(answer.finished.timing().ttft_us(), 0);
+
+  const FakeRecord::Seen decode = Decode().Get();
+  const FakeRecord::Seen prefill = Prefill().Get();
+  ASSERT_THAT(decode.reserves, SizeIs(1));
+  ASSERT_THAT(prefill.starts, SizeIs(1));
+  const v1::SamplingParams& sampling = decode.reserves[0].sampling();
+  EXPECT_TRUE(sampling.has_seed());
+  EXPECT_EQ(sampling.max_tokens(), 50);
+  EXPECT_EQ(prefill.starts[0].sampling().seed(), sampling.seed());
+  EXPECT_EQ(prefill.starts[0].prompt_token_ids_size(), decode.reserves[0].prompt_token_ids_size());
+  EXPECT_EQ(decode.reserves[0].writers_size(), 1);
+  EXPECT_EQ(prefill.starts[0].ticket().generation(), 1);
+}
+
+TEST_F(RouterServiceTest, AStopStringEndsTheAnswer) {
+  JoinPair({}, {.tokens = hello_, .hang_after_tokens = true});
+  v1::GenerateRequest request = Request();
+  request.mutable_sampling()->add_stop("wor");
+  const Answer answer = Generate(request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.text, "hello ");
+  EXPECT_EQ(answer.finished.reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(answer.finished.matched_stop(), "wor");
+  Decode().Await([](const auto& seen) { return seen.decode_aborts.size() == 1; });
+}
+
+TEST_F(RouterServiceTest, ADecodeThatFailsInMidStreamIsNamed) {
+  JoinPair({.start_hangs = true}, {.tokens = hello_, .end = kGone});
+  const Answer answer = Generate(Request());
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(answer.token_ids, hello_);
+  EXPECT_EQ(answer.finished_count, 0);
+  const absl::Status status = rpc::FromGrpc(answer.status);
+  EXPECT_EQ(LegOf(status), "decode");
+  EXPECT_EQ(InstanceOf(status), "d0");
+  Prefill().Await([](const auto& seen) {
+    return seen.prefill_aborts.size() == 1 && seen.starts_cancelled == 1;
+  });
+}
+
+TEST_F(RouterServiceTest, AFailedPrefillIsRetriedOnAnotherChainWithTheSameSeed) {
+  Add(TestStage("c0", 0, 1), {.start = kGone});
+  Add(TestDecode("d0"), {.hang_after_tokens = true});
+  Add(TestStage("c1", 0, 1), {});
+  Add(TestDecode("d1"), {.tokens = hello_});
+  JoinAll();
+  const Answer answer = Generate(Request());
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.text, "hello world");
+  EXPECT_EQ(answer.finished.attempts(), 2);
+  EXPECT_EQ(answer.finished.prefill_chain(), "c1");
+  EXPECT_EQ(answer.finished.decode_instance(), "d1");
+  EXPECT_EQ(Decode(0).Get().reserves.at(0).sampling().seed(),
+            Decode(1).Get().reserves.at(0).sampling().seed());
+  Decode(0).Await([](const auto& seen) { return seen.decode_aborts.size() == 1; });
+  EXPECT_THAT(router_->gateway().ScrapeMetrics(), HasSubstr("baton_request_retries_total"));
+}
+
+TEST_F(RouterServiceTest, ADeadWorkerIsReportedWithWhatToDo) {
+  JoinPair({}, {.tokens = hello_});
+  workers_[1]->Kill();
+  const Answer answer = Generate(Request());
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("send the request again"));
+  EXPECT_EQ(InstanceOf(rpc::FromGrpc(answer.status)), "d0");
+}
+
+TEST_F(RouterServiceTest, AClientThatCancelsEndsBothLegs) {
+  JoinPair({.start_hangs = true}, {.hang_after_tokens = true});
+  grpc::ClientContext context;
+  auto reader = inference_->Generate(&context, Request());
+  Prefill().Await([](const auto& seen) { return seen.starts.size() == 1; });
+  context.TryCancel();
+  EXPECT_EQ(ReadAll(*reader).status.error_code(), grpc::StatusCode::CANCELLED);
+  Decode().Await([](const auto& seen) { return seen.decode_aborts.size() == 1; });
+  Prefill().Await([](const auto& seen) {
+    return seen.prefill_aborts.size() == 1 && seen.starts_cancelled == 1;
+  });
+}
+
+TEST_F(RouterServiceTest, ADeadlineEndsBothLegs) {
+  JoinPair({.start_hangs = true}, {.hang_after_tokens = true});
+  v1::GenerateRequest request = Request();
+  request.set_timeout_ms(50);
+  const Answer answer = Generate(request);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  Decode().Await([](const auto& seen) { return seen.decode_aborts.size() == 1; });
+}
+
+TEST_F(RouterServiceTest, DuplicateIdsAreRefusedAndAbortEndsARequest) {
+  JoinPair({.start_hangs = true}, {.tokens = hello_, .hang_after_tokens = true});
+  grpc::ClientContext context;
+  auto reader = inference_->Generate(&context, Request("mine"));
+  Prefill().Await([](const auto& seen) { return seen.starts.size() == 1; });
+  EXPECT_EQ(Generate(Request("mine")).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+
+  const auto abort = [this](const std::string& id) {
+    grpc::ClientContext abort_context;
+    v1::AbortRequest request;
+    request.set_request_id(id);
+    v1::AbortResponse response;
+    return inference_->Abort(&abort_context, request, &response).error_code();
+  };
+  EXPECT_EQ(abort("other"), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(abort("mine"), grpc::StatusCode::OK);
+  const Answer answer = ReadAll(*reader);
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.finished.reason(), v1::FINISH_REASON_ABORT);
+}
+
+TEST_F(RouterServiceTest, ServesManyStreamsAtOnce) {
+  constexpr int kStreams = 200;
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 20; ++i) tokens.insert(tokens.end(), hello_.begin(), hello_.end());
+  tokens.resize(50);
+  JoinPair({}, {.tokens = tokens});
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < kStreams; ++i) {
+    calls.push_back(std::make_unique<Call>());
+    calls.back()->reader = inference_->Generate(&calls.back()->context, Request());
+  }
+  for (const auto& call : calls) {
+    const Answer answer = ReadAll(*call->reader);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_EQ(answer.token_ids, tokens);
+    EXPECT_EQ(answer.finished_count, 1);
+  }
+}
+
+TEST_F(RouterServiceTest, WithoutWorkersItSaysWhatIsMissing) {
+  const Answer answer = Generate(Request());
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("no decode service is registered"));
+  EXPECT_FALSE(router_->gateway().readiness().ready);
+  EXPECT_TRUE(router_->gateway().alive());
+}
+
+TEST_F(RouterServiceTest, ABadRequestNamesItsField) {
+  JoinPair({}, {.tokens = hello_});
+  v1::GenerateRequest request = Request();
+  request.mutable_sampling()->set_top_p(2);
+  const Answer answer = Generate(request);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(FieldOf(rpc::FromGrpc(answer.status)), "top_p");
+  EXPECT_THAT(Decode().Get().reserves, SizeIs(0));
+}
+
+TEST_F(RouterServiceTest, AMismatchIsRefusedAtJoin) {
+  JoinPair({}, {});
+  WorkerInfo other = TestDecode("d1");
+  other.fingerprint.dtype = "bfloat16";
+  FakeWorker worker(other);
+  const grpc::Status status = worker.Register(*cluster_);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("d1 has bfloat16"));
+  grpc::ClientContext context;
+  v1::ListResponse list;
+  ASSERT_TRUE(cluster_->List(&context, {}, &list).ok());
+  EXPECT_EQ(list.workers_size(), 2);
+}
+
+TEST_F(RouterServiceTest, AReplacedWorkerEndsOnlyItsOwnRequests) {
+  Add(TestStage("c0", 0, 1), {});
+  Add(TestDecode("d0"), {.tokens = hello_, .hang_after_tokens = true});
+  JoinAll();
+  grpc::ClientContext context;
+  auto reader = inference_->Generate(&context, Request());
+  v1::GenerateResponse first;
+  ASSERT_TRUE(reader->Read(&first));
+  WorkerInfo again = TestDecode("d0");
+  again.instance.incarnation = 2;
+  Add(again, {.tokens = hello_});
+  ASSERT_TRUE(workers_[2]->Register(*cluster_).ok());
+  const Answer answer = ReadAll(*reader);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("new incarnation"));
+  for (const size_t i : {0, 2, 0, 2}) ASSERT_TRUE(workers_[i]->Beat(*cluster_).ok());
+  EXPECT_EQ(Generate(Request()).text, "hello world");
+}
+
+TEST_F(RouterServiceTest, StoppingRefusesNewRequestsAndEndsOldOnes) {
+  JoinPair({.start_hangs = true}, {.tokens = hello_, .hang_after_tokens = true});
+  grpc::ClientContext context;
+  auto reader = inference_->Generate(&context, Request());
+  v1::GenerateResponse first;
+  ASSERT_TRUE(reader->Read(&first));
+  router_->BeginStop();
+  EXPECT_FALSE(router_->gateway().readiness().ready);
+  EXPECT_EQ(Generate(Request()).status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  std::thread stopper([this] { router_->Stop(/*grace_ms=*/1); });
+  const Answer answer = ReadAll(*reader);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("shutting down"));
+  stopper.join();
+  EXPECT_THAT(Decode().Get().decode_aborts, SizeIs(1));
+}
+
+TEST_F(RouterServiceTest, TokenizesAndDescribesTheModel) {
+  grpc::ClientContext info_context;
+  v1::GetModelInfoResponse info;
+  ASSERT_TRUE(inference_->GetModelInfo(&info_context, {}, &info).ok());
+  EXPECT_EQ(info.served_model_name(), "tiny");
+  EXPECT_EQ(info.max_context_tokens(), 1024);
+  grpc::ClientContext tokenize_context;
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("hello world");
+  v1::TokenizeResponse ids;
+  ASSERT_TRUE(inference_->Tokenize(&tokenize_context, tokenize, &ids).ok());
+  EXPECT_EQ(std::vector<int32_t>(ids.token_ids().begin(), ids.token_ids().end()), hello_);
+  grpc::ClientContext detokenize_context;
+  v1::DetokenizeRequest detokenize;
+  *detokenize.mutable_token_ids() = ids.token_ids();
+  v1::DetokenizeResponse text;
+  ASSERT_TRUE(inference_->Detokenize(&detokenize_context, detokenize, &text).ok());
+  EXPECT_EQ(text.text(), "hello world");
+}
+
+}  // namespace
+}  // namespace baton::router

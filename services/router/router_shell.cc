@@ -1,0 +1,368 @@
+#include "services/router/router_shell.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/base/log.h"
+#include "common/base/random.h"
+#include "common/base/status.h"
+
+namespace baton::router {
+namespace {
+
+constexpr int64_t kRefreshUs = 50'000;    // Gauges and readiness follow changes this closely.
+constexpr int64_t kBeatUs = 1'000'000;    // The loop wakes at least this often.
+constexpr int64_t kStuckUs = 10'000'000;  // A loop that hasn't woken for this long is stuck.
+
+// Calls of one request that may have an event in the mailbox at the same time: submission,
+// cancellation, abort, reservation, start, a token or the stream's end. With these the mailbox
+// can't refuse the end of a call.
+constexpr size_t kEventsPerRequest = 8;
+constexpr size_t kClusterEvents = 1 << 16;
+
+size_t MailboxLimit(const RouterConfig& config) {
+  return kClusterEvents + kEventsPerRequest * static_cast<size_t>(config.max_requests);
+}
+
+RouterLimits MakeLimits(const RouterConfig& config) {
+  RouterLimits limits;
+  limits.attempt_seed = EntropySeed() >> 32;
+  limits.max_requests = config.max_requests;
+  limits.policy = config.policy;
+  limits.membership.lease_us = config.lease_ms * 1000;
+  // Microseconds since 1970: larger than any view of an earlier router, and never one of them.
+  limits.membership.first_view_version =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                std::chrono::system_clock::now().time_since_epoch())
+                                .count());
+  return limits;
+}
+
+size_t LongestToken(const Tokenizer& tokenizer) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    longest = std::max(longest, tokenizer.TokenBytes(id).size());
+  }
+  return longest;
+}
+
+RequestLimits MakeRequestLimits(const RouterConfig& config, const Tokenizer& tokenizer) {
+  RequestLimits limits;
+  limits.served_model_name = config.served_model_name;
+  limits.vocab_size = config.vocab_size;
+  limits.max_context_tokens = config.max_context_tokens;
+  limits.longest_token_bytes = LongestToken(tokenizer);
+  limits.default_max_tokens = config.default_max_tokens;
+  limits.request_timeout_ms = config.request_timeout_ms;
+  return limits;
+}
+
+v1::GetModelInfoResponse MakeModelInfo(const RouterConfig& config) {
+  v1::GetModelInfoResponse info;
+  info.set_served_model_name(config.served_model_name);
+  info.set_model_type(config.model_type);
+  info.set_vocab_size(config.vocab_size);
+  info.set_max_context_tokens(config.max_context_tokens);
+  for (const int32_t id : config.eos_token_ids) info.add_eos_token_ids(id);
+  info.set_version(kBatonVersion);
+  return info;
+}
+
+absl::Status Stopping() {
+  return WithLeg(absl::UnavailableError("the router is shutting down; send the request again"),
+                 "router", "");
+}
+
+}  // namespace
+
+RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
+                         std::unique_ptr<ChatTemplate> chat_template)
+    : config_(std::move(config)),
+      limits_(MakeRequestLimits(config_, *tokenizer)),
+      tokenizer_(std::move(tokenizer)),
+      chat_template_(std::move(chat_template)),
+      model_info_(MakeModelInfo(config_)),
+      metrics_(std::make_unique<RouterMetrics>(config_.served_model_name, config_.instance_id)),
+      readiness_{false, "starting"},
+      loop_("router", MailboxLimit(config_)),
+      core_(MakeLimits(config_)),
+      legs_(std::make_unique<Legs>(
+          loop_, static_cast<LegEvents&>(*this),
+          [this](const InstanceRef& instance) { return AddressOf(instance); })) {}
+
+RouterShell::~RouterShell() { Stop(0); }
+
+void RouterShell::Start(std::function<void(bool)> on_readiness) {
+  on_readiness_ = std::move(on_readiness);
+  last_wake_us_ = NowUs();
+  loop_.SetWakeHandler([this](int64_t now_us) { return OnWake(now_us); });
+  loop_.Start();
+}
+
+void RouterShell::BeginStop() {
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;
+  readiness_ = {false, "the router is shutting down"};
+}
+
+void RouterShell::Stop(int64_t grace_ms) {
+  BeginStop();
+  const auto wait_idle = [this](absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+  };
+  if (!wait_idle(absl::Milliseconds(grace_ms))) {
+    const bool posted = loop_.Post([this] {
+      std::vector<uint64_t> clients;
+      for (const auto& [client, session] : sessions_) clients.push_back(client);
+      LOG(kWarning) << "ending " << clients.size() << " requests that have not finished in time";
+      for (const uint64_t client : clients) DropClient(client, Stopping(), /*tell=*/true);
+    });
+    // Also the aborts of the legs should leave before the channels are closed.
+    if (posted && wait_idle(absl::Seconds(1))) legs_->WaitIdle(500);
+  }
+  loop_.Stop();
+}
+
+// ---- The cluster ----
+
+void RouterShell::Register(WorkerInfo worker, std::function<void(absl::Status)> done) {
+  const uint64_t call = next_call_++;
+  const bool posted = loop_.Post([this, call, worker = std::move(worker), done]() mutable {
+    LOG(kInfo) << "registration of " << worker.instance.id << " at " << worker.grpc_address;
+    status_calls_[call] = std::move(done);
+    Dispatch(RegisterRequested{call, std::move(worker)});
+  });
+  if (!posted) done(Stopping());
+}
+
+void RouterShell::Heartbeat(HeartbeatReceived heartbeat, std::function<void(ReplyHeartbeat)> done) {
+  heartbeat.call = next_call_++;
+  const bool posted = loop_.Post([this, heartbeat = std::move(heartbeat), done]() mutable {
+    heartbeat_calls_[heartbeat.call] = std::move(done);
+    Dispatch(std::move(heartbeat));
+  });
+  if (posted) return;
+  ReplyHeartbeat refused;
+  refused.status = Stopping();
+  done(std::move(refused));
+}
+
+void RouterShell::Drain(const std::string& instance_id, std::function<void(absl::Status)> done) {
+  const uint64_t call = next_call_++;
+  const bool posted = loop_.Post([this, call, instance_id, done]() mutable {
+    LOG(kInfo) << "draining " << instance_id;
+    status_calls_[call] = std::move(done);
+    Dispatch(DrainRequested{call, instance_id});
+  });
+  if (!posted) done(Stopping());
+}
+
+void RouterShell::List(std::function<void(absl::Status, std::vector<Worker>, int64_t)> done) {
+  const bool posted =
+      loop_.Post([this, done] { done(absl::OkStatus(), core_.membership().Workers(), NowUs()); });
+  if (!posted) done(Stopping(), {}, 0);
+}
+
+// ---- The loop ----
+
+void RouterShell::Begin(std::unique_ptr<Session> session) {
+  const SessionRequest& request = session->request();
+  ClientRequested event;
+  event.client = request.client;
+  event.request_id = request.request_id;
+  event.prompt_tokens = static_cast<int>(request.prompt_ids.size());
+  event.max_tokens = request.sampling.max_tokens();
+  event.deadline_us = request.deadline_us;
+  sessions_.emplace(request.client, std::move(session));
+  Dispatch(std::move(event));
+}
+
+// Actions may cause events (a stop string in a token's text): they are handled after the actions
+// that stand before them.
+void RouterShell::Dispatch(Event event) {
+  changed_ = true;
+  pending_.push_back(std::move(event));
+  if (dispatching_) return;
+  dispatching_ = true;
+  std::vector<Action> actions;
+  while (!pending_.empty()) {
+    const Event next = std::move(pending_.front());
+    pending_.pop_front();
+    actions.clear();
+    core_.Handle(next, NowUs(), actions);
+    for (Action& action : actions) {
+      std::visit([this](auto& a) { Perform(a); }, action);
+    }
+  }
+  dispatching_ = false;
+}
+
+void RouterShell::Answer(uint64_t call, const absl::Status& status) {
+  const auto entry = status_calls_.find(call);
+  if (entry == status_calls_.end()) return;
+  const auto done = std::move(entry->second);
+  status_calls_.erase(entry);
+  if (!status.ok()) {
+    LOG(kWarning) << "refused: " << status.message();
+  }
+  done(status);
+}
+
+void RouterShell::Perform(ReplyHeartbeat& action) {
+  const auto entry = heartbeat_calls_.find(action.call);
+  if (entry == heartbeat_calls_.end()) return;
+  const auto done = std::move(entry->second);
+  heartbeat_calls_.erase(entry);
+  done(std::move(action));
+}
+
+void RouterShell::Perform(Reserve& action) {
+  Session* session = SessionOf(action.client);
+  if (session == nullptr) return;
+  client_of_attempt_.erase(session->attempt_id());
+  legs_->Forget(session->attempt_id());
+  client_of_attempt_[action.attempt_id] = action.client;
+  session->BeginAttempt(action.attempt_id, NowUs());
+  legs_->Reserve(action, {session->request().prompt_ids, session->request().sampling});
+}
+
+void RouterShell::Perform(OpenStream& action) {
+  if (Session* session = SessionOfAttempt(action.attempt_id)) session->OnReserved(NowUs());
+  legs_->OpenStream(action);
+}
+
+void RouterShell::Perform(StartPrefill& action) {
+  const Session* session = SessionOf(action.client);
+  if (session == nullptr) return;
+  legs_->StartPrefill(action, {session->request().prompt_ids, session->request().sampling});
+}
+
+void RouterShell::Perform(EmitToken& action) {
+  Session* session = SessionOf(action.client);
+  if (session == nullptr) return;
+  if (session->EmitToken(action.token, NowUs())) Dispatch(StopMatched{action.client});
+}
+
+void RouterShell::Perform(FinishClient& action) {
+  Session* session = SessionOf(action.client);
+  if (session == nullptr) return;
+  if (!action.outcome.ok()) {
+    LOG(kInfo) << "request " << session->request().request_id
+               << " failed: " << action.outcome.status();
+  }
+  session->Finish(action, NowUs());
+  EndSession(action.client);
+}
+
+// Ends a request that the core has not ended; `tell` its sink, or let it go silently.
+void RouterShell::DropClient(uint64_t client, const absl::Status& outcome, bool tell) {
+  Session* session = SessionOf(client);
+  if (session == nullptr) return;
+  Dispatch(ClientGone{client});
+  if (tell) {
+    FinishClient finish;
+    finish.client = client;
+    finish.outcome = outcome;
+    session->Finish(finish, NowUs());
+  } else {
+    metrics_->CountRefused(session->request().endpoint, outcome);
+  }
+  EndSession(client);
+}
+
+void RouterShell::EndSession(uint64_t client) {
+  const auto entry = sessions_.find(client);
+  const uint64_t attempt_id = entry->second->attempt_id();
+  client_of_attempt_.erase(attempt_id);
+  legs_->Forget(attempt_id);
+  sessions_.erase(entry);
+  ReturnSlot();
+}
+
+Session* RouterShell::SessionOf(uint64_t client) {
+  const auto entry = sessions_.find(client);
+  return entry == sessions_.end() ? nullptr : entry->second.get();
+}
+
+Session* RouterShell::SessionOfAttempt(uint64_t attempt_id) {
+  const auto entry = client_of_attempt_.find(attempt_id);
+  return entry == client_of_attempt_.end() ? nullptr : SessionOf(entry->second);
+}
+
+std::string RouterShell::AddressOf(const InstanceRef& instance) const {
+  const Worker* worker = core_.membership().Find(instance);
+  return worker == nullptr ? "" : worker->info.grpc_address;
+}
+
+// ---- Legs ----
+
+void RouterShell::OnReserveReplied(uint64_t attempt_id, absl::StatusOr<Ticket> ticket) {
+  Dispatch(ReserveReplied{attempt_id, std::move(ticket)});
+}
+
+void RouterShell::OnToken(uint64_t attempt_id, SampledToken token) {
+  if (token.token < 0 || token.token >= config_.vocab_size) {
+    Dispatch(DecodeEnded{attempt_id,
+                         absl::InternalError(absl::StrCat("decode sent the token id ", token.token,
+                                                          ", which is outside the vocabulary"))});
+    return;
+  }
+  Dispatch(TokenReceived{attempt_id, std::move(token)});
+}
+
+void RouterShell::OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<DecodeFinish> outcome) {
+  Dispatch(DecodeEnded{attempt_id, std::move(outcome)});
+}
+
+void RouterShell::OnPrefillEnded(uint64_t attempt_id, absl::Status status,
+                                 v1::PrefillReport report) {
+  if (Session* session = SessionOfAttempt(attempt_id)) session->OnPrefillReport(std::move(report));
+  Dispatch(PrefillEnded{attempt_id, std::move(status)});
+}
+
+// ---- Time ----
+
+int64_t RouterShell::OnWake(int64_t now_us) {
+  last_wake_us_.store(now_us, std::memory_order_relaxed);
+  if (core_.NextDeadlineUs() <= now_us) Dispatch(Tick{});
+  const int64_t refresh_us = refreshed_us_ + (changed_ ? kRefreshUs : kBeatUs);
+  if (refresh_us <= now_us) Refresh(now_us);
+  return std::min({core_.NextDeadlineUs(), refreshed_us_ + (changed_ ? kRefreshUs : kBeatUs),
+                   now_us + kBeatUs});
+}
+
+void RouterShell::Refresh(int64_t now_us) {
+  refreshed_us_ = now_us;
+  changed_ = false;
+  const Membership& members = core_.membership();
+  const bool paired = !members.ReadyPairs().empty();
+  const std::vector<Worker> workers = members.Workers();
+  bool was_ready = false;
+  bool ready = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    was_ready = readiness_.ready;
+    if (!stopping_) readiness_ = {paired, paired ? "" : members.WhatIsMissing()};
+    ready = readiness_.ready;
+  }
+  metrics_->SetLoad(core_.load(), workers, ready);
+  if (ready != was_ready) {
+    LOG(kInfo) << (ready ? "ready" : "not ready: " + members.WhatIsMissing());
+    on_readiness_(ready);
+  }
+  if (channels_version_ != members.view_version()) {
+    channels_version_ = members.view_version();
+    std::vector<InstanceRef> here;
+    for (const Worker& worker : workers) here.push_back(worker.info.instance);
+    legs_->KeepWorkers(here);
+  }
+}
+
+bool RouterShell::alive() const { return NowUs() - last_wake_us_.load() < kStuckUs; }
+
+}  // namespace baton::router

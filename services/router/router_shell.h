@@ -1,0 +1,140 @@
+// Runs RouterCore: one loop thread owns the core, every session and the legs. Fronts, workers and
+// gRPC's callbacks post to it; the core's actions become calls (legs/) and answers (session.h).
+#ifndef SERVICES_ROUTER_ROUTER_SHELL_H_
+#define SERVICES_ROUTER_ROUTER_SHELL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/event_loop.h"
+#include "common/tokenizer/chat_template.h"
+#include "common/tokenizer/tokenizer.h"
+#include "services/router/core/router_core.h"
+#include "services/router/gateway.h"
+#include "services/router/legs/legs.h"
+#include "services/router/router_config.h"
+#include "services/router/router_metrics.h"
+#include "services/router/session.h"
+#include "services/router/validate.h"
+
+namespace baton::router {
+
+class RouterShell : public Gateway, private LegEvents {
+ public:
+  RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
+              std::unique_ptr<ChatTemplate> chat_template);
+  ~RouterShell() override;  // Stops without grace.
+
+  // `on_readiness` is told of every change, on the loop's thread.
+  void Start(std::function<void(bool ready)> on_readiness);
+
+  // Refuses new requests from now on: not ready.
+  void BeginStop();
+  // After BeginStop: lets running requests finish for `grace_ms`, ends the others with UNAVAILABLE,
+  // and stops the loop. Idempotent.
+  void Stop(int64_t grace_ms);
+
+  // Gateway; any thread.
+  absl::StatusOr<Submitted> Submit(GenerateCall call, std::shared_ptr<ResponseSink> sink) override;
+  void CountRefused(Endpoint endpoint, const absl::Status& status) override;
+  void Cancel(uint64_t call_id) override;
+  void Abort(const std::string& request_id, std::function<void(absl::Status)> done) override;
+  absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text,
+                                                bool add_special_tokens) const override;
+  absl::StatusOr<std::string> Detokenize(const std::vector<int32_t>& ids,
+                                         bool skip_special_tokens) const override;
+  const v1::GetModelInfoResponse& model_info() const override { return model_info_; }
+  Readiness readiness() const override;
+  std::string ScrapeMetrics() const override { return metrics_->Scrape(); }
+  bool alive() const override;
+
+  // The cluster; any thread. `done` is called once, on the loop's thread, or at once with
+  // UNAVAILABLE when the loop takes nothing more.
+  void Register(WorkerInfo worker, std::function<void(absl::Status)> done);
+  void Heartbeat(HeartbeatReceived heartbeat, std::function<void(ReplyHeartbeat)> done);
+  void Drain(const std::string& instance_id, std::function<void(absl::Status)> done);
+  void List(std::function<void(absl::Status, std::vector<Worker>, int64_t now_us)> done);
+
+  const RouterConfig& config() const { return config_; }
+
+ private:
+  // LegEvents.
+  void OnReserveReplied(uint64_t attempt_id, absl::StatusOr<Ticket> ticket) override;
+  void OnToken(uint64_t attempt_id, SampledToken token) override;
+  void OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<DecodeFinish> outcome) override;
+  void OnPrefillEnded(uint64_t attempt_id, absl::Status status, v1::PrefillReport report) override;
+
+  // On the front's thread.
+  absl::StatusOr<std::vector<int32_t>> EncodePrompt(const GenerateCall& call) const;
+  absl::StatusOr<SessionRequest> Prepare(GenerateCall call, int64_t arrival_us) const;
+  absl::StatusOr<Submitted> Admit(GenerateCall call, std::shared_ptr<ResponseSink> sink);
+  absl::Status TakeSlot();
+  void ReturnSlot();
+
+  // On the loop's thread.
+  void Begin(std::unique_ptr<Session> session);
+  void Dispatch(Event event);
+  void Perform(ReplyRegister& action) { Answer(action.call, action.status); }
+  void Perform(ReplyDrain& action) { Answer(action.call, action.status); }
+  void Perform(ReplyAbort& action) { Answer(action.call, action.status); }
+  void Perform(ReplyHeartbeat& action);
+  void Perform(Reserve& action);
+  void Perform(OpenStream& action);
+  void Perform(StartPrefill& action);
+  void Perform(AbortPrefill& action) { legs_->Abort(action); }
+  void Perform(AbortDecode& action) { legs_->Abort(action); }
+  void Perform(EmitToken& action);
+  void Perform(FinishClient& action);
+  void Answer(uint64_t call, const absl::Status& status);
+  void DropClient(uint64_t client, const absl::Status& outcome, bool tell);
+  void EndSession(uint64_t client);
+  Session* SessionOf(uint64_t client);
+  Session* SessionOfAttempt(uint64_t attempt_id);
+  std::string AddressOf(const InstanceRef& instance) const;
+  int64_t OnWake(int64_t now_us);
+  void Refresh(int64_t now_us);
+
+  const RouterConfig config_;
+  const RequestLimits limits_;
+  const std::unique_ptr<Tokenizer> tokenizer_;
+  const std::unique_ptr<ChatTemplate> chat_template_;
+  const v1::GetModelInfoResponse model_info_;
+  const std::unique_ptr<RouterMetrics> metrics_;
+  std::function<void(bool)> on_readiness_;
+  std::atomic<uint64_t> next_client_{1};
+  std::atomic<uint64_t> next_call_{1};
+  std::atomic<int64_t> last_wake_us_{0};
+
+  mutable absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // Submitted, and not ended.
+  Readiness readiness_ ABSL_GUARDED_BY(mutex_);
+
+  EventLoop loop_;
+  // Everything below belongs to the loop's thread.
+  RouterCore core_;
+  std::unique_ptr<Legs> legs_;
+  std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;  // By client.
+  std::unordered_map<uint64_t, uint64_t> client_of_attempt_;
+  std::unordered_map<uint64_t, std::function<void(absl::Status)>> status_calls_;
+  std::unordered_map<uint64_t, std::function<void(ReplyHeartbeat)>> heartbeat_calls_;
+  std::deque<Event> pending_;
+  bool dispatching_ = false;
+  bool changed_ = true;  // Since the last Refresh.
+  int64_t refreshed_us_ = 0;
+  uint64_t channels_version_ = 0;  // The view that the legs' channels were last pruned by.
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_ROUTER_SHELL_H_

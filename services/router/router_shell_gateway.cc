@@ -1,0 +1,160 @@
+// RouterShell's side towards the fronts: what runs on their threads.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+#include "common/base/status.h"
+#include "services/router/router_shell.h"
+
+namespace baton::router {
+namespace {
+
+// The tokenizer speaks of "text"; clients know the field by its name.
+absl::Status NameField(const absl::Status& status, const std::string& field) {
+  if (!absl::IsInvalidArgument(status) || FieldOf(status).has_value()) return status;
+  return InvalidField(field, std::string(status.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<Submitted> RouterShell::Submit(GenerateCall call,
+                                              std::shared_ptr<ResponseSink> sink) {
+  const Endpoint endpoint = call.endpoint;
+  absl::StatusOr<Submitted> submitted = Admit(std::move(call), std::move(sink));
+  if (!submitted.ok()) metrics_->CountRefused(endpoint, submitted.status());
+  return submitted;
+}
+
+absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call,
+                                             std::shared_ptr<ResponseSink> sink) {
+  const int64_t arrival_us = NowUs();
+  BATON_RETURN_IF_ERROR(CheckCall(call, limits_));
+  BATON_RETURN_IF_ERROR(TakeSlot());
+  absl::StatusOr<SessionRequest> request = Prepare(std::move(call), arrival_us);
+  if (!request.ok()) {
+    ReturnSlot();
+    return request.status();
+  }
+  request->client = next_client_++;
+  request->sink = std::move(sink);
+  TextAssembler::Options text;
+  text.stop.assign(request->sampling.stop().begin(), request->sampling.stop().end());
+  text.min_tokens = request->sampling.min_tokens();
+  absl::StatusOr<TextAssembler> assembler = TextAssembler::Create(tokenizer_.get(), text);
+  if (!assembler.ok()) {
+    ReturnSlot();
+    return assembler.status();
+  }
+  const Submitted submitted = {request->client, request->request_id,
+                               static_cast<int>(request->prompt_ids.size())};
+  auto session = std::make_shared<std::unique_ptr<Session>>(std::make_unique<Session>(
+      *std::move(request), *std::move(assembler), *tokenizer_, *metrics_));
+  if (!loop_.Post([this, session] { Begin(std::move(*session)); })) {
+    ReturnSlot();
+    return WithLeg(absl::ResourceExhaustedError("the router is overloaded; try again later"),
+                   "router", "");
+  }
+  return submitted;
+}
+
+absl::Status RouterShell::TakeSlot() {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) {
+    return WithLeg(absl::UnavailableError("the router is shutting down; send the request again"),
+                   "router", "");
+  }
+  if (in_flight_ >= config_.max_requests) {
+    return WithLeg(absl::ResourceExhaustedError(absl::StrCat(
+                       "the router is serving ", in_flight_,
+                       " requests, the most it takes (--max-concurrent-streams); try again later")),
+                   "router", "");
+  }
+  ++in_flight_;
+  return absl::OkStatus();
+}
+
+void RouterShell::ReturnSlot() {
+  absl::MutexLock lock(&mutex_);
+  --in_flight_;
+}
+
+absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t arrival_us) const {
+  SessionRequest request;
+  BATON_ASSIGN_OR_RETURN(request.prompt_ids, EncodePrompt(call));
+  BATON_RETURN_IF_ERROR(CheckPromptLength(call.names.prompt, request.prompt_ids.size(), limits_));
+  request.request_id =
+      call.request_id.empty() ? "req-" + RandomHex(12) : std::move(call.request_id);
+  request.endpoint = call.endpoint;
+  request.sampling = ResolveSampling(call.sampling, static_cast<int>(request.prompt_ids.size()),
+                                     EntropySeed(), limits_);
+  const int64_t timeout_ms = call.timeout_ms > 0
+                                 ? std::min(call.timeout_ms, config_.request_timeout_ms)
+                                 : config_.request_timeout_ms;
+  request.arrival_us = arrival_us;
+  request.deadline_us = arrival_us + timeout_ms * 1000;
+  return request;
+}
+
+absl::StatusOr<std::vector<int32_t>> RouterShell::EncodePrompt(const GenerateCall& call) const {
+  if (const auto* ids = std::get_if<TokenIdsPrompt>(&call.prompt)) {
+    return std::vector<int32_t>(ids->begin(), ids->end());  // CheckCall saw to their range.
+  }
+  absl::StatusOr<std::vector<int32_t>> encoded;
+  if (const auto* text = std::get_if<std::string>(&call.prompt)) {
+    // A raw prompt is the client's to the last token, so special tokens may be written in it; what
+    // stands in a chat message never becomes one.
+    encoded = tokenizer_->Encode(*text, /*add_special_tokens=*/true, /*parse_special=*/true);
+  } else {
+    encoded = EncodeChat(*tokenizer_, *chat_template_, std::get<ChatPrompt>(call.prompt).messages,
+                         /*add_generation_prompt=*/true);
+  }
+  if (!encoded.ok()) return NameField(encoded.status(), call.names.prompt);
+  return encoded;
+}
+
+void RouterShell::CountRefused(Endpoint endpoint, const absl::Status& status) {
+  metrics_->CountRefused(endpoint, status);
+}
+
+void RouterShell::Cancel(uint64_t call_id) {
+  // A loop that has stopped has ended every request.
+  (void)loop_.Post([this, call_id] {
+    DropClient(call_id, absl::CancelledError("the client went away"), /*tell=*/false);
+  });
+}
+
+void RouterShell::Abort(const std::string& request_id, std::function<void(absl::Status)> done) {
+  const uint64_t call = next_call_++;
+  const bool posted = loop_.Post([this, call, request_id, done]() mutable {
+    status_calls_[call] = std::move(done);
+    Dispatch(AbortCalled{call, request_id});
+  });
+  if (!posted) done(absl::UnavailableError("the router is shutting down"));
+}
+
+absl::StatusOr<std::vector<int32_t>> RouterShell::Tokenize(const std::string& text,
+                                                           bool add_special_tokens) const {
+  BATON_RETURN_IF_ERROR(CheckText("text", text, limits_));
+  auto ids = tokenizer_->Encode(text, add_special_tokens, /*parse_special=*/true);
+  if (!ids.ok()) return NameField(ids.status(), "text");
+  return ids;
+}
+
+absl::StatusOr<std::string> RouterShell::Detokenize(const std::vector<int32_t>& ids,
+                                                    bool skip_special_tokens) const {
+  if (ids.size() > static_cast<size_t>(config_.max_context_tokens)) {
+    return InvalidField("token_ids",
+                        absl::StrCat("has ", ids.size(), " ids, more than the context ", "of ",
+                                     config_.max_context_tokens, " tokens"));
+  }
+  auto text = tokenizer_->Decode(ids, skip_special_tokens);
+  if (!text.ok()) return NameField(text.status(), "token_ids");
+  return text;
+}
+
+Readiness RouterShell::readiness() const {
+  absl::MutexLock lock(&mutex_);
+  return readiness_;
+}
+
+}  // namespace baton::router

@@ -1,0 +1,76 @@
+// One client's request on the way out: detokenizing, stop strings, timings, usage, and the sink.
+#ifndef SERVICES_ROUTER_SESSION_H_
+#define SERVICES_ROUTER_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/tokenizer/text_assembler.h"
+#include "common/tokenizer/tokenizer.h"
+#include "proto/baton/v1/common.pb.h"
+#include "proto/baton/v1/inference.pb.h"
+#include "services/router/core/router_core.h"
+#include "services/router/gateway.h"
+#include "services/router/router_metrics.h"
+
+namespace baton::router {
+
+// What a session is made of; filled on the front's thread.
+struct SessionRequest {
+  uint64_t client = 0;
+  std::string request_id;
+  Endpoint endpoint = Endpoint::kGenerate;
+  std::vector<int32_t> prompt_ids;
+  v1::SamplingParams sampling;  // Complete.
+  int64_t arrival_us = 0;
+  int64_t deadline_us = kNeverUs;
+  std::shared_ptr<ResponseSink> sink;
+};
+
+// On the loop's thread. `tokenizer` and `metrics` outlive it.
+class Session {
+ public:
+  Session(SessionRequest request, TextAssembler assembler, const Tokenizer& tokenizer,
+          RouterMetrics& metrics);
+
+  const SessionRequest& request() const { return request_; }
+  uint64_t attempt_id() const { return attempt_id_; }
+
+  // The core's actions and events, in the order of a request's life.
+  void BeginAttempt(uint64_t attempt_id, int64_t now_us);
+  void OnReserved(int64_t now_us) { reserve_us_ = now_us - attempt_us_; }
+  void OnPrefillReport(v1::PrefillReport report) { report_ = std::move(report); }
+
+  // Sends a token on. True if it completed a stop string: the core must be told, and nothing more
+  // is sent.
+  [[nodiscard]] bool EmitToken(const SampledToken& token, int64_t now_us);
+
+  // The one terminal call of the sink.
+  void Finish(const FinishClient& finish, int64_t now_us);
+
+ private:
+  TokenPiece PieceOf(const SampledToken& token) const;
+  Outcome MakeOutcome(const FinishClient& finish, int64_t now_us);
+
+  SessionRequest request_;
+  const int prompt_tokens_;
+  TextAssembler assembler_;
+  const Tokenizer& tokenizer_;
+  RouterMetrics& metrics_;
+  uint64_t attempt_id_ = 0;
+  int64_t paired_us_ = 0;   // When the first attempt began.
+  int64_t attempt_us_ = 0;  // When the last one did.
+  int64_t reserve_us_ = 0;
+  int64_t first_token_us_ = 0;
+  int64_t last_token_us_ = 0;
+  int completion_tokens_ = 0;
+  std::optional<std::string> matched_stop_;
+  v1::PrefillReport report_;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_SESSION_H_

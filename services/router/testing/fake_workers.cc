@@ -1,0 +1,195 @@
+#include "services/router/testing/fake_workers.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/rpc/convert.h"
+#include "services/router/worker_convert.h"
+
+namespace baton::router {
+namespace {
+
+// Writes a fake decode's tokens one after the other.
+class TokenWriter : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> {
+ public:
+  TokenWriter(const FakeBehaviour& behaviour, FakeRecord& record)
+      : behaviour_(behaviour), record_(record) {
+    absl::MutexLock lock(&mutex_);
+    Next();
+  }
+
+ private:
+  void Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (written_ < behaviour_.tokens.size()) {
+      message_.mutable_token()->set_token_id(behaviour_.tokens[written_++]);
+      return StartWrite(&message_);
+    }
+    if (behaviour_.hang_after_tokens) {
+      hanging_ = true;
+      if (cancelled_) Finish(grpc::Status::CANCELLED);
+      return;
+    }
+    if (behaviour_.end.ok() && !finished_written_) {
+      finished_written_ = true;
+      message_.mutable_finished()->set_reason(behaviour_.reason);
+      return StartWrite(&message_);
+    }
+    Finish(behaviour_.end);
+  }
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    if (ok) return Next();
+    Finish(grpc::Status::CANCELLED);
+  }
+  void OnCancel() override {
+    record_.Note([](FakeRecord::Seen& seen) { ++seen.streams_cancelled; });
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (hanging_) Finish(grpc::Status::CANCELLED);
+  }
+  void OnDone() override { delete this; }
+
+  const FakeBehaviour& behaviour_;
+  FakeRecord& record_;
+  absl::Mutex mutex_;
+  v1::DecodeGenerateResponse message_;
+  size_t written_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool finished_written_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hanging_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Never answers; ends when it is cancelled.
+class HangingCall : public grpc::ServerUnaryReactor {
+ public:
+  explicit HangingCall(FakeRecord& record) : record_(record) {}
+
+ private:
+  void OnCancel() override {
+    record_.Note([](FakeRecord::Seen& seen) { ++seen.starts_cancelled; });
+    Finish(grpc::Status::CANCELLED);
+  }
+  void OnDone() override { delete this; }
+
+  FakeRecord& record_;
+};
+
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(status);
+  return reactor;
+}
+
+}  // namespace
+
+class FakeWorker::Decode : public v1::Decode::CallbackService {
+ public:
+  Decode(InstanceRef self, FakeBehaviour behaviour, FakeRecord& record)
+      : self_(std::move(self)), behaviour_(std::move(behaviour)), record_(record) {}
+
+  grpc::ServerUnaryReactor* Reserve(grpc::CallbackServerContext* context,
+                                    const v1::ReserveRequest* request,
+                                    v1::ReserveResponse* response) override {
+    record_.Note([&](FakeRecord::Seen& seen) { seen.reserves.push_back(*request); });
+    *response->mutable_ticket() =
+        rpc::ToProto(Ticket{self_, 0, ++generation_, request->prompt_token_ids_size(), 1});
+    return Answer(context, behaviour_.reserve);
+  }
+  grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
+      grpc::CallbackServerContext*, const v1::DecodeGenerateRequest*) override {
+    return new TokenWriter(behaviour_, record_);
+  }
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const v1::DecodeAbortRequest* request,
+                                  v1::DecodeAbortResponse*) override {
+    record_.Note(
+        [&](FakeRecord::Seen& seen) { seen.decode_aborts.push_back(request->attempt_id()); });
+    return Answer(context, grpc::Status::OK);
+  }
+
+ private:
+  const InstanceRef self_;
+  const FakeBehaviour behaviour_;
+  FakeRecord& record_;
+  std::atomic<uint64_t> generation_{0};
+};
+
+class FakeWorker::Prefill : public v1::Prefill::CallbackService {
+ public:
+  Prefill(FakeBehaviour behaviour, FakeRecord& record)
+      : behaviour_(std::move(behaviour)), record_(record) {}
+
+  grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
+                                  const v1::StartRequest* request,
+                                  v1::StartResponse* response) override {
+    record_.Note([&](FakeRecord::Seen& seen) { seen.starts.push_back(*request); });
+    if (behaviour_.start_hangs) return new HangingCall(record_);
+    v1::ChunkReport& chunk = *response->mutable_report()->add_chunks();
+    chunk.set_token_count(request->prompt_token_ids_size());
+    return Answer(context, behaviour_.start);
+  }
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const v1::PrefillAbortRequest* request,
+                                  v1::PrefillAbortResponse*) override {
+    record_.Note(
+        [&](FakeRecord::Seen& seen) { seen.prefill_aborts.push_back(request->attempt_id()); });
+    return Answer(context, grpc::Status::OK);
+  }
+
+ private:
+  const FakeBehaviour behaviour_;
+  FakeRecord& record_;
+};
+
+FakeWorker::FakeWorker(WorkerInfo info, FakeBehaviour behaviour)
+    : info_(std::move(info)),
+      decode_(std::make_unique<Decode>(info_.instance, behaviour, record_)),
+      prefill_(std::make_unique<Prefill>(behaviour, record_)) {
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(decode_.get());
+  builder.RegisterService(prefill_.get());
+  server_ = builder.BuildAndStart();
+  BATON_CHECK(server_ != nullptr) << "no free port for a fake worker";
+  info_.grpc_address = "127.0.0.1:" + std::to_string(port);
+}
+
+FakeWorker::~FakeWorker() { Kill(); }
+
+void FakeWorker::Kill() {
+  if (server_ == nullptr) return;
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_->Wait();
+  server_.reset();
+}
+
+grpc::Status FakeWorker::Register(v1::Cluster::Stub& cluster) {
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  v1::RegisterRequest request;
+  *request.mutable_worker() = ToProto(info_);
+  v1::RegisterResponse response;
+  return cluster.Register(&context, request, &response);
+}
+
+grpc::Status FakeWorker::Beat(v1::Cluster::Stub& cluster) {
+  grpc::ClientContext context;
+  v1::HeartbeatRequest request;
+  *request.mutable_instance() = rpc::ToProto(info_.instance);
+  request.set_view_version(view_version_);
+  request.set_ready(true);
+  v1::HeartbeatResponse response;
+  const grpc::Status status = cluster.Heartbeat(&context, request, &response);
+  if (status.ok()) view_version_ = response.view_version();
+  return status;
+}
+
+}  // namespace baton::router

@@ -1,0 +1,98 @@
+// Workers that do what a test tells them: real gRPC servers for Decode and Prefill without a model
+// behind them, and their membership at a router.
+#ifndef SERVICES_ROUTER_TESTING_FAKE_WORKERS_H_
+#define SERVICES_ROUTER_TESTING_FAKE_WORKERS_H_
+
+#include <grpcpp/server.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/kv/types.h"
+#include "proto/baton/v1/cluster.grpc.pb.h"
+#include "proto/baton/v1/decode.grpc.pb.h"
+#include "proto/baton/v1/prefill.grpc.pb.h"
+#include "services/router/core/membership.h"
+
+namespace baton::router {
+
+// How a fake worker answers; the same for every request.
+struct FakeBehaviour {
+  grpc::Status reserve;         // Decode.Reserve.
+  std::vector<int32_t> tokens;  // Decode.Generate's.
+  bool hang_after_tokens = false;
+  grpc::Status end;  // Decode.Generate's after the tokens; OK: Finished comes first.
+  v1::FinishReason reason = v1::FINISH_REASON_LENGTH;
+  bool start_hangs = false;
+  grpc::Status start;  // Prefill.Start.
+};
+
+// What fake workers have seen. Thread-safe.
+class FakeRecord {
+ public:
+  struct Seen {
+    std::vector<v1::ReserveRequest> reserves;
+    std::vector<v1::StartRequest> starts;
+    std::vector<uint64_t> decode_aborts;
+    std::vector<uint64_t> prefill_aborts;
+    int streams_cancelled = 0;
+    int starts_cancelled = 0;
+  };
+
+  void Note(const std::function<void(Seen&)>& change) {
+    absl::MutexLock lock(&mutex_);
+    change(seen_);
+  }
+  Seen Get() const {
+    absl::MutexLock lock(&mutex_);
+    return seen_;
+  }
+  // Waits until it holds; a test that waits in vain ends by its own time limit.
+  void Await(const std::function<bool(const Seen&)>& holds) const {
+    absl::MutexLock lock(&mutex_);
+    const auto met = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return holds(seen_); };
+    mutex_.Await(absl::Condition(&met));
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  Seen seen_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One worker process in this process: serves both services, registers as `info` says.
+class FakeWorker {
+ public:
+  explicit FakeWorker(WorkerInfo info, FakeBehaviour behaviour = {});
+  ~FakeWorker();
+
+  // Registers, then reports ready with the router's current view as applied.
+  grpc::Status Register(v1::Cluster::Stub& cluster);
+  grpc::Status Beat(v1::Cluster::Stub& cluster);
+
+  // Ends every connection at once, as the death of the process would.
+  void Kill();
+
+  FakeRecord& record() { return record_; }
+  const std::string& id() const { return info_.instance.id; }
+
+ private:
+  class Decode;
+  class Prefill;
+
+  WorkerInfo info_;
+  FakeRecord record_;
+  std::unique_ptr<Decode> decode_;
+  std::unique_ptr<Prefill> prefill_;
+  std::unique_ptr<grpc::Server> server_;
+  uint64_t view_version_ = 0;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_TESTING_FAKE_WORKERS_H_

@@ -1,0 +1,219 @@
+#include "services/router/validate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/tokenizer/utf8.h"
+
+namespace baton::router {
+namespace {
+
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+
+// InvalidField under another code.
+absl::Status FieldError(absl::StatusCode code, const std::string& field,
+                        const std::string& message) {
+  const absl::Status invalid = InvalidField(field, message);
+  absl::Status status(code, invalid.message());
+  invalid.ForEachPayload([&status](absl::string_view url, const absl::Cord& payload) {
+    status.SetPayload(url, payload);
+  });
+  return status;
+}
+
+absl::Status CheckUtf8(const std::string& field, std::string_view text) {
+  const auto invalid = FirstInvalidUtf8(text);
+  if (!invalid.has_value()) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("must be UTF-8; byte ", *invalid, " is not"));
+}
+
+absl::Status CheckRequestId(const std::string& id) {
+  if (id.size() > kMaxRequestIdBytes) {
+    return InvalidField("request_id", absl::StrCat("must have at most ", kMaxRequestIdBytes,
+                                                   " characters, has ", id.size()));
+  }
+  const bool printable =
+      std::all_of(id.begin(), id.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+  if (!printable) return InvalidField("request_id", "must be printable ASCII");
+  return absl::OkStatus();
+}
+
+absl::Status CheckModel(const std::string& model, const RequestLimits& limits) {
+  if (model.empty() || model == limits.served_model_name) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(CheckUtf8("model", model));
+  return FieldError(
+      absl::StatusCode::kNotFound, "model",
+      absl::StrCat(model.size() > 256 ? "this name" : "\"" + model + "\"",
+                   " is not served here; this cluster serves \"", limits.served_model_name, "\""));
+}
+
+// low <= value <= high, or low < value with `low_open`.
+absl::Status CheckReal(const std::string& field, const std::optional<double>& value, double low,
+                       double high, bool low_open, const std::string& range) {
+  if (!value.has_value()) return absl::OkStatus();
+  const bool above = low_open ? *value > low : *value >= low;
+  if (std::isfinite(*value) && above && *value <= high) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("must be ", range, ", is ", *value));
+}
+
+absl::Status CheckInteger(const std::string& field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("must be from ", low, " to ", high, ", is ", value));
+}
+
+absl::Status CheckIds(const std::string& field, const std::vector<int64_t>& ids,
+                      const RequestLimits& limits) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < limits.vocab_size) continue;
+    return InvalidField(field,
+                        absl::StrCat("token id ", ids[i], " at index ", i,
+                                     " is outside the vocabulary, 0 to ", limits.vocab_size - 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStops(const SamplingRequest& sampling, const RequestLimits& limits) {
+  if (sampling.stop.size() > kMaxStops) {
+    return InvalidField("stop", absl::StrCat("must have at most ", kMaxStops, " strings, has ",
+                                             sampling.stop.size()));
+  }
+  for (const std::string& stop : sampling.stop) {
+    if (stop.empty()) return InvalidField("stop", "a stop string must not be empty");
+    if (stop.size() > kMaxStopBytes) {
+      return InvalidField("stop", absl::StrCat("a stop string must have at most ", kMaxStopBytes,
+                                               " bytes, one has ", stop.size()));
+    }
+    BATON_RETURN_IF_ERROR(CheckUtf8("stop", stop));
+  }
+  if (sampling.stop_token_ids.size() > kMaxStopTokenIds) {
+    return InvalidField("stop_token_ids",
+                        absl::StrCat("must have at most ", kMaxStopTokenIds, " ids, has ",
+                                     sampling.stop_token_ids.size()));
+  }
+  return CheckIds("stop_token_ids", sampling.stop_token_ids, limits);
+}
+
+absl::Status CheckSampling(const SamplingRequest& sampling, const FieldNames& names,
+                           const RequestLimits& limits) {
+  constexpr double kFloatMax = std::numeric_limits<float>::max();
+  BATON_RETURN_IF_ERROR(CheckReal("temperature", sampling.temperature, 0, kFloatMax, false,
+                                  "a finite number of at least 0"));
+  BATON_RETURN_IF_ERROR(
+      CheckReal("top_p", sampling.top_p, 0, 1, true, "greater than 0 and at most 1"));
+  BATON_RETURN_IF_ERROR(CheckReal("min_p", sampling.min_p, 0, 1, false, "from 0 to 1"));
+  BATON_RETURN_IF_ERROR(CheckInteger("top_k", sampling.top_k.value_or(-1), -1, kInt32Max));
+  BATON_RETURN_IF_ERROR(
+      CheckInteger(names.max_tokens, sampling.max_tokens.value_or(1), 1, kInt32Max));
+  BATON_RETURN_IF_ERROR(CheckInteger("min_tokens", sampling.min_tokens, 0, kInt32Max));
+  const int64_t max_tokens = sampling.max_tokens.value_or(limits.default_max_tokens);
+  if (sampling.min_tokens > max_tokens) {
+    return InvalidField(
+        "min_tokens", absl::StrCat("must be at most ", names.max_tokens, " = ", max_tokens,
+                                   sampling.max_tokens.has_value() ? "" : " (the default)", ", is ",
+                                   sampling.min_tokens));
+  }
+  BATON_RETURN_IF_ERROR(
+      CheckInteger(names.top_logprobs, sampling.top_logprobs, 0, kMaxTopLogprobs));
+  if (sampling.top_logprobs > 0 && !sampling.logprobs) {
+    return InvalidField(names.top_logprobs, "needs logprobs to be set");
+  }
+  return CheckStops(sampling, limits);
+}
+
+absl::Status CheckChat(const std::string& field, const ChatPrompt& chat,
+                       const RequestLimits& limits) {
+  if (chat.messages.empty()) return InvalidField(field, "must not be empty");
+  if (chat.messages.size() > kMaxChatMessages) {
+    return InvalidField(field, absl::StrCat("must have at most ", kMaxChatMessages,
+                                            " messages, has ", chat.messages.size()));
+  }
+  size_t bytes = 0;
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    const std::string content = absl::StrCat(field, "[", i, "].content");
+    BATON_RETURN_IF_ERROR(CheckUtf8(absl::StrCat(field, "[", i, "].role"), chat.messages[i].role));
+    BATON_RETURN_IF_ERROR(CheckText(content, chat.messages[i].content, limits));
+    bytes += chat.messages[i].content.size();
+  }
+  if (bytes > limits.max_text_bytes()) {
+    return InvalidField(field,
+                        absl::StrCat("has ", bytes, " bytes of text, which cannot fit into ",
+                                     "the context of ", limits.max_context_tokens, " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPrompt(const GenerateCall& call, const RequestLimits& limits) {
+  const std::string& field = call.names.prompt;
+  if (const auto* text = std::get_if<std::string>(&call.prompt)) {
+    if (text->empty()) return InvalidField(field, "must not be empty");
+    return CheckText(field, *text, limits);
+  }
+  if (const auto* ids = std::get_if<TokenIdsPrompt>(&call.prompt)) {
+    BATON_RETURN_IF_ERROR(CheckPromptLength(field, ids->size(), limits));
+    return CheckIds(field, *ids, limits);
+  }
+  return CheckChat(field, std::get<ChatPrompt>(call.prompt), limits);
+}
+
+}  // namespace
+
+absl::Status CheckText(const std::string& field, const std::string& text,
+                       const RequestLimits& limits) {
+  if (text.size() > limits.max_text_bytes()) {
+    return InvalidField(field,
+                        absl::StrCat("has ", text.size(), " bytes, which cannot fit into ",
+                                     "the context of ", limits.max_context_tokens, " tokens"));
+  }
+  return CheckUtf8(field, text);
+}
+
+absl::Status CheckPromptLength(const std::string& field, size_t prompt_tokens,
+                               const RequestLimits& limits) {
+  if (prompt_tokens == 0) return InvalidField(field, "must not be empty");
+  if (prompt_tokens < static_cast<size_t>(limits.max_context_tokens)) return absl::OkStatus();
+  return InvalidField(
+      field, absl::StrCat("has ", prompt_tokens, " tokens; with at least one token ",
+                          "of output it must fit into the context of ", limits.max_context_tokens,
+                          " tokens"));
+}
+
+absl::Status CheckCall(const GenerateCall& call, const RequestLimits& limits) {
+  BATON_RETURN_IF_ERROR(CheckRequestId(call.request_id));
+  BATON_RETURN_IF_ERROR(CheckModel(call.model, limits));
+  if (call.timeout_ms < 0) {
+    return InvalidField("timeout_ms", absl::StrCat("must not be negative, is ", call.timeout_ms));
+  }
+  BATON_RETURN_IF_ERROR(CheckSampling(call.sampling, call.names, limits));
+  return CheckPrompt(call, limits);
+}
+
+v1::SamplingParams ResolveSampling(const SamplingRequest& sampling, int prompt_tokens,
+                                   uint64_t random_seed, const RequestLimits& limits) {
+  v1::SamplingParams params;
+  params.set_temperature(static_cast<float>(sampling.temperature.value_or(1)));
+  params.set_top_k(static_cast<int32_t>(sampling.top_k.value_or(-1)));
+  // A top_p that is positive as a double may be zero as a float, which the contract doesn't know.
+  params.set_top_p(
+      std::max(static_cast<float>(sampling.top_p.value_or(1)), std::numeric_limits<float>::min()));
+  params.set_min_p(static_cast<float>(sampling.min_p.value_or(0)));
+  params.set_seed(sampling.seed.value_or(random_seed));
+  for (const std::string& stop : sampling.stop) params.add_stop(stop);
+  for (const int64_t id : sampling.stop_token_ids) {
+    params.add_stop_token_ids(static_cast<int32_t>(id));
+  }
+  params.set_ignore_eos(sampling.ignore_eos);
+  const int64_t room = int64_t{limits.max_context_tokens} - prompt_tokens;
+  const int64_t max_tokens =
+      std::min(room, sampling.max_tokens.value_or(limits.default_max_tokens));
+  params.set_max_tokens(static_cast<int32_t>(max_tokens));
+  params.set_min_tokens(static_cast<int32_t>(std::min(max_tokens, sampling.min_tokens)));
+  params.set_logprobs(sampling.logprobs);
+  params.set_top_logprobs(static_cast<int32_t>(sampling.top_logprobs));
+  return params;
+}
+
+}  // namespace baton::router

@@ -1,0 +1,57 @@
+// Every check of a client's request, for both fronts, so that they refuse the same things in the
+// same words. Pure functions; errors name the field (FieldOf) as the client called it.
+#ifndef SERVICES_ROUTER_VALIDATE_H_
+#define SERVICES_ROUTER_VALIDATE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/v1/common.pb.h"
+#include "services/router/gateway.h"
+
+namespace baton::router {
+
+inline constexpr size_t kMaxRequestIdBytes = 128;
+inline constexpr size_t kMaxStops = 16;
+inline constexpr size_t kMaxStopBytes = 1024;
+inline constexpr size_t kMaxStopTokenIds = 64;
+inline constexpr int64_t kMaxTopLogprobs = 20;
+inline constexpr size_t kMaxChatMessages = 4096;
+
+struct RequestLimits {
+  std::string served_model_name;
+  int vocab_size = 0;
+  int max_context_tokens = 0;  // Prompt and continuation.
+  size_t longest_token_bytes = 0;
+  int default_max_tokens = 0;
+  int64_t request_timeout_ms = 0;
+
+  // A longer text cannot fit into the context whatever its tokens are: it is refused before it is
+  // tokenized.
+  size_t max_text_bytes() const {
+    return static_cast<size_t>(max_context_tokens) * longest_token_bytes;
+  }
+};
+
+// All that can be said before tokenizing: types, ranges, UTF-8, ids, names, sizes.
+absl::Status CheckCall(const GenerateCall& call, const RequestLimits& limits);
+
+// UTF-8 and size of a text that is about to be tokenized.
+absl::Status CheckText(const std::string& field, const std::string& text,
+                       const RequestLimits& limits);
+
+// After tokenizing: room for at least one token must be left.
+absl::Status CheckPromptLength(const std::string& field, size_t prompt_tokens,
+                               const RequestLimits& limits);
+
+// Complete parameters for the legs: defaults filled in, max_tokens bounded by the context, the seed
+// drawn as `random_seed` if the client gave none. It is fixed here, once, so that a retry on
+// another pair gives the same text. `sampling` has passed CheckCall.
+v1::SamplingParams ResolveSampling(const SamplingRequest& sampling, int prompt_tokens,
+                                   uint64_t random_seed, const RequestLimits& limits);
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_VALIDATE_H_

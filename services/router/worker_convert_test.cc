@@ -1,0 +1,69 @@
+#include "services/router/worker_convert.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "common/base/status.h"
+#include "services/router/core/test_cluster.h"
+
+namespace baton::router {
+namespace {
+
+TEST(WorkerConvertTest, WorkersSurviveTheRoundTrip) {
+  for (WorkerInfo worker : {TestStage("c0", 1, 2), TestDecode("d0")}) {
+    worker.grpc_address = "127.0.0.1:4000";
+    const auto back = WorkerFromProto(ToProto(worker));
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(*back, worker);
+  }
+}
+
+TEST(WorkerConvertTest, AddressesAreSocketsAndNothingElse) {
+  for (const std::string address : {"127.0.0.1:1", "worker-0.svc.local:65535", "[::1]:80"}) {
+    WorkerInfo worker = TestDecode("d0");
+    worker.grpc_address = address;
+    EXPECT_TRUE(WorkerFromProto(ToProto(worker)).ok()) << address;
+  }
+  for (const std::string address :
+       {"", "host", ":80", "host:", "host:0", "host:65536", "host:x", "unix:/tmp/s", "a/b:80",
+        "::1:80", "dns:///host:80", "a b:80"}) {
+    WorkerInfo worker = TestDecode("d0");
+    worker.grpc_address = address;
+    EXPECT_EQ(FieldOf(WorkerFromProto(ToProto(worker)).status()), "worker.grpc_address") << address;
+  }
+}
+
+TEST(WorkerConvertTest, MalformedMessagesAreRefusedByField) {
+  const std::vector<std::pair<std::string, std::function<void(v1::WorkerInfo&)>>> rows = {
+      {"worker.role", [](auto& w) { w.set_role(v1::ROLE_UNSPECIFIED); }},
+      {"worker.role", [](auto& w) { w.set_role(static_cast<v1::Role>(9)); }},
+      {"worker.data_address", [](auto& w) { w.set_data_address(std::string(70'000, 'x')); }},
+      {"worker.chain_id", [](auto& w) { w.set_chain_id("a/b"); }},
+      {"worker.chain_id", [](auto& w) { w.clear_chain_id(); }},
+      {"worker.fingerprint.dtype", [](auto& w) { w.mutable_fingerprint()->set_dtype("float 32"); }},
+      {"worker.fingerprint.layer_hashes",
+       [](auto& w) { w.mutable_fingerprint()->clear_layer_hashes(); }},
+      {"worker.fingerprint.layer_hashes",
+       [](auto& w) {
+         auto& hashes = *w.mutable_fingerprint()->mutable_layer_hashes();
+         hashes.erase(2);
+         hashes[9] = 1;
+       }},
+  };
+  for (const auto& [field, change] : rows) {
+    WorkerInfo worker = TestStage("c0", 1, 2);
+    worker.grpc_address = "host:1";
+    v1::WorkerInfo proto = ToProto(worker);
+    change(proto);
+    const absl::Status status = WorkerFromProto(proto).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
+    EXPECT_EQ(FieldOf(status), field);
+  }
+  v1::WorkerLoad load;
+  load.set_queued_tokens(-1);
+  EXPECT_EQ(FieldOf(LoadFromProto(load).status()), "load");
+}
+
+}  // namespace
+}  // namespace baton::router
