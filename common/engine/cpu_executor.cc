@@ -191,7 +191,7 @@ void CpuExecutor::StoreKv(const Batch& batch, int layer, int begin, int rows) {
   const auto head_dim = static_cast<size_t>(config_.head_dim);
   const int page_size = kv().page_size;
   for (int row = 0; row < rows; ++row) {
-    const RowPlace place = places_[static_cast<size_t>(begin + row)];
+    const RowPlace place = PlaceOf(begin + row);
     const int page = batch.slices[static_cast<size_t>(place.slice)]
                          .pages[static_cast<size_t>(place.position / page_size)];
     const size_t offset = static_cast<size_t>(place.position % page_size) * head_dim;
@@ -211,7 +211,7 @@ void CpuExecutor::Attend(const Batch& batch, int layer, int begin, int rows) {
   const int tiles_per_page = kv().page_size / kernels::kKeyTile;
   const size_t tile_floats = Floats(kernels::kKeyTile, config_.head_dim);
   for (int row = 0; row < rows;) {
-    const RowPlace place = places_[static_cast<size_t>(begin + row)];
+    const RowPlace place = PlaceOf(begin + row);
     const SequenceSlice& slice = batch.slices[static_cast<size_t>(place.slice)];
     const int slice_end = slice.prefix_length + slice.token_count;
     const int tokens = std::min(slice_end - place.position, rows - row);
@@ -227,7 +227,7 @@ void CpuExecutor::Attend(const Batch& batch, int layer, int begin, int rows) {
           keys[i] = pool_->Keys(page, layer, head) + offset;
           values[i] = pool_->Values(page, layer, head) + offset;
         }
-        const size_t query = Floats(head * group, config_.head_dim);
+        const size_t query = Floats(int64_t{head} * group, config_.head_dim);
         kernels::AttentionArgs args;
         args.query = &scratch_.qkv[Floats(row, width) + query];
         args.output = &scratch_.attended[Floats(row, config_.query_size()) + query];

@@ -47,6 +47,7 @@ class CpuExecutor final : public Executor {
   absl::Status Compute(const Batch& batch, std::span<const float> in, std::span<float> out,
                        std::span<float> logits);
   void PlaceRows(const Batch& batch);
+  RowPlace PlaceOf(int row) const { return places_[static_cast<size_t>(row)]; }
   void Embed(const Batch& batch, float* x);
   // Rows [begin, end) of the batch; `x` is the residual stream of the whole batch.
   void RunLayer(const Batch& batch, int layer, int begin, int end, float* x);

@@ -21,7 +21,7 @@ namespace {
 // Writes a model of these options once per test binary.
 std::string ModelPath(const std::string& name, const RandomModelOptions& options) {
   static std::set<std::string> made;
-  const std::string path = testing::TempDir() + "/" + name;
+  std::string path = testing::TempDir() + "/" + name;
   if (made.insert(name).second) {
     const absl::Status status = MakeRandomModel(path, options);
     EXPECT_TRUE(status.ok()) << status;
@@ -205,8 +205,8 @@ TEST(ExecutorTest, CompanyChangesNoBit) {
   const std::vector<int32_t> prompts[] = {RandomPrompt(150, 1), RandomPrompt(3, 2),
                                           RandomPrompt(16, 3), RandomPrompt(1, 4)};
   Chain together(options, {0, 3});
-  std::vector<std::pair<int, std::span<const int32_t>>> parts;
-  for (int i = 0; i < 4; ++i) parts.emplace_back(i, prompts[i]);
+  std::vector<std::pair<int, std::span<const int32_t>>> parts = {
+      {0, prompts[0]}, {1, prompts[1]}, {2, prompts[2]}, {3, prompts[3]}};
   const auto prefill = together.AppendAll(parts);
   const int32_t tokens[] = {5, 6, 7, 8};
   for (int i = 0; i < 4; ++i) parts[static_cast<size_t>(i)].second = std::span(&tokens[i], 1);

@@ -33,7 +33,8 @@ std::span<std::byte> KvPool::Page(int page) {
 
 float* KvPool::Head(int page, int layer, int value, int head) {
   const auto local_layer = static_cast<size_t>(layer - geometry_.layer_begin);
-  const auto run = static_cast<size_t>(value * geometry_.kv_heads + head);
+  const size_t run = static_cast<size_t>(value) * static_cast<size_t>(geometry_.kv_heads) +
+                     static_cast<size_t>(head);
   std::byte* at = base_ + static_cast<size_t>(page) * geometry_.PageBytes() +
                   local_layer * geometry_.LayerBytes() + run * geometry_.HeadBytes();
   return reinterpret_cast<float*>(at);

@@ -114,9 +114,9 @@ TEST(SampleTest, TopPEqualsAFullSortOnLargeVocabularies) {
 TEST(SampleTest, DrawDependsOnSeedAndPositionAlone) {
   std::set<std::vector<int32_t>> texts;
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    std::vector<int32_t> text;
+    std::vector<int32_t> text(30);
     for (int position = 0; position < 30; ++position) {
-      text.push_back(Token(kLogits, {}, seed, position));
+      text[static_cast<size_t>(position)] = Token(kLogits, {}, seed, position);
     }
     for (int position = 29; position >= 0; --position) {
       EXPECT_EQ(Token(kLogits, {}, seed, position), text[static_cast<size_t>(position)]);

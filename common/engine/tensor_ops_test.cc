@@ -51,8 +51,8 @@ TEST(ConvertToFloatTest, StartsAtTheGivenElement) {
 }
 
 TEST(EmbeddingTableTest, GathersRowsInTheirDtype) {
-  std::vector<uint16_t> values;
-  for (int i = 0; i < 12; ++i) values.push_back(FloatToBf16(static_cast<float>(i)));
+  std::vector<uint16_t> values(12);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = FloatToBf16(static_cast<float>(i));
   const EmbeddingTable table(ViewOf(values, DType::kBF16, 3));
   const std::vector<int32_t> tokens = {3, 0, 3};
   std::vector<float> out(9);

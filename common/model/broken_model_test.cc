@@ -106,7 +106,7 @@ Row WithoutKey(const char* key) {
 }
 
 // The header of model.safetensors, edited.
-Row Header(std::string name, std::function<void(Json&)> edit, absl::StatusCode code,
+Row Header(std::string name, const std::function<void(Json&)>& edit, absl::StatusCode code,
            std::string message) {
   return {std::move(name), [edit](const ModelDirectory& model) { model.EditHeader(edit); }, code,
           std::move(message)};

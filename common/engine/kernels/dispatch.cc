@@ -43,7 +43,7 @@ void PackRows(const float* rows, int row_begin, int row_count, int inputs, int p
   const auto width = static_cast<size_t>(panel_width);
   const auto columns = static_cast<size_t>(inputs);
   for (int row = 0; row < row_count; ++row) {
-    const auto output = static_cast<size_t>(row_begin + row);
+    const size_t output = static_cast<size_t>(row_begin) + static_cast<size_t>(row);
     float* column = panels + output / width * columns * width + output % width;
     const float* source = rows + static_cast<size_t>(row) * columns;
     for (size_t i = 0; i < columns; ++i) column[i * width] = source[i];

@@ -34,10 +34,11 @@ void Rope(float* x, const float* cos, const float* sin, int heads, int head_dim)
 }
 
 void SiluMul(const float* gate_up, int rows, int dim, float* y) {
-  for (int row = 0; row < rows; ++row, gate_up += 2 * dim, y += dim) {
+  for (int row = 0; row < rows; ++row, gate_up += dim, y += dim) {
     for (int i = 0; i < dim; ++i) {
       y[i] = gate_up[i] / (1 + std::exp(-gate_up[i])) * gate_up[dim + i];
     }
+    gate_up += dim;  // Past the gates; the loop steps over the ups.
   }
 }
 
@@ -67,7 +68,8 @@ void Linear(const PackedMatrix& w, const float* x, int rows, int panel_begin, in
 }
 
 const float* Row(const float* const* tiles, int position, int dim) {
-  return tiles[position / kKeyTile] + position % kKeyTile * dim;
+  const int token = position % kKeyTile;
+  return tiles[position / kKeyTile] + static_cast<ptrdiff_t>(token) * dim;
 }
 
 // Two passes over all scores of a row; the vector tables' blocks and running maximum are what this
@@ -97,7 +99,7 @@ void AttendRow(const AttentionArgs& args, const float* query, int positions, flo
 void Attention(const AttentionArgs& args) {
   for (int token = 0; token < args.tokens; ++token) {
     for (int head = 0; head < args.heads; ++head) {
-      const auto offset = static_cast<size_t>(head * args.head_dim);
+      const auto offset = static_cast<size_t>(head) * static_cast<size_t>(args.head_dim);
       AttendRow(args, args.query + static_cast<size_t>(token) * args.query_stride + offset,
                 args.first_position + token + 1,
                 args.output + static_cast<size_t>(token) * args.output_stride + offset);

@@ -13,6 +13,9 @@
 namespace baton::kernels {
 namespace {
 
+// Floats of a [rows, columns, depth] array.
+size_t Size(size_t rows, size_t columns, size_t depth = 1) { return rows * columns * depth; }
+
 std::vector<float> RandomFloats(Random& random, size_t count) {
   std::vector<float> values(count);
   for (float& value : values) value = static_cast<float>(random.Uniform() * 2 - 1);
@@ -41,7 +44,7 @@ TEST_P(KernelsTest, RmsNormMatchesScalar) {
   for (int trial = 0; trial < 50; ++trial) {
     const int rows = static_cast<int>(random_.Between(1, 5));
     const int dim = static_cast<int>(random_.Between(1, 300));
-    const auto x = RandomFloats(random_, static_cast<size_t>(rows * dim));
+    const auto x = RandomFloats(random_, Size(rows, dim));
     const auto weight = RandomFloats(random_, static_cast<size_t>(dim));
     std::vector<float> y(x.size());
     std::vector<float> expected(x.size());
@@ -62,7 +65,7 @@ TEST_P(KernelsTest, RmsNormMayWorkInPlace) {
 
 TEST_P(KernelsTest, RopeMatchesScalar) {
   for (const int dim : {2, 16, 30, 64, 80, 128}) {
-    auto x = RandomFloats(random_, static_cast<size_t>(3 * dim));
+    auto x = RandomFloats(random_, Size(3, dim));
     auto expected = x;
     const auto cos = RandomFloats(random_, static_cast<size_t>(dim / 2));
     const auto sin = RandomFloats(random_, static_cast<size_t>(dim / 2));
@@ -74,9 +77,9 @@ TEST_P(KernelsTest, RopeMatchesScalar) {
 
 TEST_P(KernelsTest, SiluMulMatchesScalarFarFromZeroToo) {
   for (const int dim : {1, 15, 16, 33, 200}) {
-    auto gate_up = RandomFloats(random_, static_cast<size_t>(4 * dim));
+    auto gate_up = RandomFloats(random_, Size(4, dim));
     for (float& value : gate_up) value *= 120;
-    std::vector<float> y(static_cast<size_t>(2 * dim));
+    std::vector<float> y(Size(2, dim));
     std::vector<float> expected(y.size());
     kernels().silu_mul(gate_up.data(), 2, dim, y.data());
     Scalar().silu_mul(gate_up.data(), 2, dim, expected.data());
@@ -113,8 +116,7 @@ std::vector<float> RunLinear(const KernelTable& table, const std::vector<float>&
                              int outputs, int inputs, const float* x, int rows) {
   const Packed packed = Pack(weights, outputs, inputs, table.panel_width);
   const int panels = (outputs + table.panel_width - 1) / table.panel_width;
-  std::vector<float> y(static_cast<size_t>(rows * outputs),
-                       std::numeric_limits<float>::quiet_NaN());
+  std::vector<float> y(Size(rows, outputs), std::numeric_limits<float>::quiet_NaN());
   table.linear(packed.matrix, x, rows, 0, panels, y.data(), static_cast<size_t>(outputs));
   return y;
 }
@@ -125,8 +127,8 @@ TEST_P(KernelsTest, LinearMatchesScalarOnRandomShapes) {
     const int inputs = static_cast<int>(random_.Between(1, 700));
     const int rows = static_cast<int>(random_.Between(1, 40));
     SCOPED_TRACE(testing::Message() << outputs << "x" << inputs << ", rows " << rows);
-    const auto weights = RandomFloats(random_, static_cast<size_t>(outputs * inputs));
-    const auto x = RandomFloats(random_, static_cast<size_t>(rows * inputs));
+    const auto weights = RandomFloats(random_, Size(outputs, inputs));
+    const auto x = RandomFloats(random_, Size(rows, inputs));
     ExpectClose(RunLinear(kernels(), weights, outputs, inputs, x.data(), rows),
                 RunLinear(Scalar(), weights, outputs, inputs, x.data(), rows), 2e-5);
   }
@@ -136,14 +138,14 @@ TEST_P(KernelsTest, LinearRowsDoNotDependOnTheirBatch) {
   const int outputs = 150;
   const int inputs = 600;
   const int rows = 31;
-  const auto weights = RandomFloats(random_, outputs * inputs);
-  const auto x = RandomFloats(random_, rows * inputs);
+  const auto weights = RandomFloats(random_, Size(outputs, inputs));
+  const auto x = RandomFloats(random_, Size(rows, inputs));
   const auto together = RunLinear(kernels(), weights, outputs, inputs, x.data(), rows);
   for (int size = 1; size < rows; ++size) {
     for (const int row : {0, rows - size}) {
-      const auto some = RunLinear(kernels(), weights, outputs, inputs,
-                                  &x[static_cast<size_t>(row * inputs)], size);
-      ASSERT_TRUE(std::equal(some.begin(), some.end(), together.begin() + row * outputs))
+      const auto some = RunLinear(kernels(), weights, outputs, inputs, &x[Size(row, inputs)], size);
+      ASSERT_TRUE(std::equal(some.begin(), some.end(),
+                             together.begin() + static_cast<ptrdiff_t>(Size(row, outputs))))
           << "rows " << row << " to " << row + size;
     }
   }
@@ -152,8 +154,8 @@ TEST_P(KernelsTest, LinearRowsDoNotDependOnTheirBatch) {
 // A paged sequence of one KV head, its tiles scattered in memory.
 struct Sequence {
   Sequence(Random& random, int length, int dim)
-      : storage(RandomFloats(random, static_cast<size_t>(2 * Tiles(length) * kKeyTile * dim))) {
-    const size_t tile_floats = static_cast<size_t>(kKeyTile * dim);
+      : storage(RandomFloats(random, 2 * Size(Tiles(length), kKeyTile, dim))) {
+    const size_t tile_floats = Size(kKeyTile, dim);
     const auto tiles = static_cast<size_t>(Tiles(length));
     for (size_t i = 0; i < tiles; ++i) {
       keys.push_back(&storage[(tiles - 1 - i) * tile_floats]);
@@ -178,11 +180,11 @@ struct Sequence {
 
 std::vector<float> RunAttention(const KernelTable& table, const Sequence& sequence,
                                 const float* query, int tokens, int heads, int dim, int prefix) {
-  std::vector<float> output(static_cast<size_t>(tokens * heads * dim));
+  std::vector<float> output(Size(tokens, heads, dim));
   AttentionArgs args;
   args.query = query;
   args.output = output.data();
-  args.query_stride = args.output_stride = static_cast<size_t>(heads * dim);
+  args.query_stride = args.output_stride = Size(heads, dim);
   args.tokens = tokens;
   args.heads = heads;
   args.head_dim = dim;
@@ -202,7 +204,7 @@ TEST_P(KernelsTest, AttentionMatchesScalarOnRandomShapes) {
     SCOPED_TRACE(testing::Message()
                  << tokens << " tokens after " << prefix << ", " << heads << " heads of " << dim);
     const Sequence sequence(random_, prefix + tokens, dim);
-    const auto query = RandomFloats(random_, static_cast<size_t>(tokens * heads * dim));
+    const auto query = RandomFloats(random_, Size(tokens, heads, dim));
     ExpectClose(RunAttention(kernels(), sequence, query.data(), tokens, heads, dim, prefix),
                 RunAttention(Scalar(), sequence, query.data(), tokens, heads, dim, prefix), 1e-5);
   }
@@ -213,15 +215,15 @@ TEST_P(KernelsTest, AttentionRowsDoNotDependOnTheirChunk) {
   const int heads = 3;
   const int length = 211;
   const Sequence sequence(random_, length, dim);
-  const auto query = RandomFloats(random_, length * heads * dim);
+  const auto query = RandomFloats(random_, Size(length, heads, dim));
   const auto together = RunAttention(kernels(), sequence, query.data(), length, heads, dim, 0);
   for (const int chunk : {1, 7, 64, 100}) {
     for (int begin = 0; begin < length; begin += chunk) {
       const int tokens = std::min(chunk, length - begin);
-      const int at = begin * heads * dim;
-      const auto part = RunAttention(kernels(), sequence, &query[static_cast<size_t>(at)], tokens,
-                                     heads, dim, begin);
-      ASSERT_TRUE(std::equal(part.begin(), part.end(), together.begin() + at))
+      const size_t at = Size(begin, heads, dim);
+      const auto part = RunAttention(kernels(), sequence, &query[at], tokens, heads, dim, begin);
+      ASSERT_TRUE(
+          std::equal(part.begin(), part.end(), together.begin() + static_cast<ptrdiff_t>(at)))
           << "chunk of " << chunk << " at " << begin;
     }
   }
