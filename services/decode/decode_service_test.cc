@@ -103,7 +103,7 @@ class DecodeServiceTest : public testing::Test {
     stages_ = DataPlane::Create({}).value();
     Begin({});
   }
-  void Begin(std::function<void(DecodeOptions&)> change) {
+  void Begin(const std::function<void(DecodeOptions&)>& change) {
     DecodeOptions options;
     options.self = kSelf;
     options.max_running_requests = 4;

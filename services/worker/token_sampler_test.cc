@@ -43,8 +43,8 @@ TEST(TokenSamplerTest, TheDrawDependsOnSeedAndIndexAlone) {
   const std::vector<float> logits(64, 0.0F);
   const auto a = TokenSampler::Create(Complete(), {}, 64);
   const auto b = TokenSampler::Create(Complete(), {}, 64);
-  std::vector<int32_t> first;
-  for (int i = 0; i < 32; ++i) first.push_back(a->Draw(logits, i)->token);
+  std::vector<int32_t> first(32);
+  for (int i = 0; i < 32; ++i) first[static_cast<size_t>(i)] = a->Draw(logits, i)->token;
   for (int i = 31; i >= 0; --i) {
     EXPECT_EQ(b->Draw(logits, i)->token, first[static_cast<size_t>(i)]);
   }

@@ -1,0 +1,165 @@
+// What a header must satisfy before a byte is placed, and what the table satisfies at any time.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/planted_bug.h"
+#include "common/kv/lease_state.h"
+
+namespace baton {
+
+using lease_internal::PageState;
+using lease_internal::Revocable;
+using lease_internal::Slot;
+using lease_internal::SlotState;
+using lease_internal::WriterProgress;
+
+const char* KvRefusalName(KvRefusal refusal) {
+  switch (refusal) {
+    case KvRefusal::kUnknownSlot:
+      return "unknown_slot";
+    case KvRefusal::kStaleGeneration:
+      return "stale_generation";
+    case KvRefusal::kWrongIncarnation:
+      return "wrong_incarnation";
+    case KvRefusal::kNotAWriter:
+      return "not_a_writer";
+    case KvRefusal::kBadRange:
+      return "bad_range";
+    case KvRefusal::kBadLength:
+      return "bad_length";
+    case KvRefusal::kDuplicate:
+      return "duplicate";
+    case KvRefusal::kConsumed:
+      return "consumed";
+    case KvRefusal::kBadCommit:
+      return "bad_commit";
+  }
+  return "unknown";
+}
+
+template <typename Message>
+absl::StatusOr<Slot*> LeaseTable::State::Locate(const Message& message, size_t& writer,
+                                                KvRefusal& refusal) {
+  if (message.decode_incarnation != options.self.incarnation) {
+    refusal = KvRefusal::kWrongIncarnation;
+    return absl::FailedPreconditionError("meant for another incarnation of this decode service");
+  }
+  if (message.slot >= slots.size() || slots[message.slot].grant.generation == 0) {
+    refusal = KvRefusal::kUnknownSlot;
+    return absl::FailedPreconditionError(absl::StrCat("slot ", message.slot, " was never granted"));
+  }
+  Slot& slot = slots[message.slot];
+  const bool same_generation =
+      message.generation == slot.grant.generation || PlantedBug(Bug::kLeaseIgnoresGeneration);
+  if (!same_generation || !Revocable(slot.state)) {
+    refusal = KvRefusal::kStaleGeneration;
+    return absl::FailedPreconditionError(
+        absl::StrCat("generation ", message.generation, " of slot ", message.slot, " is over"));
+  }
+  if (slot.state != SlotState::kGranted) {
+    refusal = KvRefusal::kConsumed;
+    return absl::FailedPreconditionError("the grant has been committed or has failed");
+  }
+  for (writer = 0; writer < slot.writers.size(); ++writer) {
+    const KvWriter& candidate = slot.writers[writer].writer;
+    if (candidate.layers == message.layers &&
+        candidate.instance.incarnation == message.writer_incarnation) {
+      return &slot;
+    }
+  }
+  refusal = KvRefusal::kNotAWriter;
+  return absl::FailedPreconditionError(absl::StrCat("no writer of this grant has layers [",
+                                                    message.layers.begin, ", ", message.layers.end,
+                                                    ") and this incarnation"));
+}
+
+template absl::StatusOr<Slot*> LeaseTable::State::Locate(const KvDataHeader&, size_t&, KvRefusal&);
+template absl::StatusOr<Slot*> LeaseTable::State::Locate(const KvCommit&, size_t&, KvRefusal&);
+
+absl::Status LeaseTable::State::CheckRun(const Slot& slot, const WriterProgress& writer,
+                                         const KvDataHeader& header, size_t payload_bytes,
+                                         KvRefusal& refusal) const {
+  const auto page_total = static_cast<int64_t>(slot.grant.pages.size());
+  if (header.first_page < 0 || header.page_count < 1 ||
+      int64_t{header.first_page} + header.page_count > page_total) {
+    refusal = KvRefusal::kBadRange;
+    return absl::InvalidArgumentError(absl::StrCat(
+        header.page_count, " pages from ", header.first_page, " on, the prompt has ", page_total));
+  }
+  const uint64_t expected =
+      static_cast<uint64_t>(header.page_count) * options.layout.BandBytes(header.layers);
+  if (header.bytes != expected || payload_bytes != expected) {
+    refusal = KvRefusal::kBadLength;
+    return absl::InvalidArgumentError(absl::StrCat("announces ", header.bytes, " bytes, has ",
+                                                   payload_bytes, ", the run takes ", expected));
+  }
+  for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
+    if (writer.pages[static_cast<size_t>(page)] != PageState::kMissing) {
+      refusal = KvRefusal::kDuplicate;
+      return absl::FailedPreconditionError(
+          absl::StrCat("page ", page, " has arrived or is arriving"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LeaseTable::CheckInvariants() const {
+  const State& table = *state_;
+  std::vector<int> runs(table.slots.size());
+  std::vector<int> pages(table.slots.size());
+  for (const auto& [receipt, run] : table.in_flight) {
+    if (table.slots[run.slot].grant.generation != run.generation) {
+      return absl::InternalError(absl::StrCat("I4: placement ", receipt, " of generation ",
+                                              run.generation, " is under way in slot ", run.slot,
+                                              ", which has been granted again"));
+    }
+    ++runs[run.slot];
+    pages[run.slot] += run.page_count;
+  }
+  std::map<InstanceRef, int> grants;
+  for (size_t i = 0; i < table.slots.size(); ++i) {
+    const Slot& slot = table.slots[i];
+    BATON_RETURN_IF_ERROR(
+        Annotate(table.CheckSlot(slot, runs[i], pages[i]), absl::StrCat("slot ", i)));
+    if (!Revocable(slot.state)) continue;
+    for (const WriterProgress& writer : slot.writers) ++grants[writer.writer.instance];
+  }
+  for (const auto& [writer, heard] : table.heard) {
+    if (heard.grants != grants[writer]) {
+      return absl::InternalError(absl::StrCat("writer ", writer.id, " has ", grants[writer],
+                                              " grants, counted ", heard.grants));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LeaseTable::State::CheckSlot(const Slot& slot, int in_flight_runs,
+                                          int in_flight_pages) const {
+  if (slot.in_flight != in_flight_runs) {
+    return absl::InternalError(
+        absl::StrCat("I1: ", in_flight_runs, " placements under way, counted ", slot.in_flight));
+  }
+  if (slot.state == SlotState::kFree && in_flight_runs > 0) {
+    return absl::InternalError("I1: free while placements are under way");
+  }
+  if (slot.state == SlotState::kDraining && in_flight_runs == 0) {
+    return absl::InternalError("I5: draining while nothing is under way");
+  }
+  int arriving = 0;
+  bool complete = true;
+  for (const WriterProgress& writer : slot.writers) {
+    arriving += static_cast<int>(
+        std::count(writer.pages.begin(), writer.pages.end(), PageState::kArriving));
+    complete = complete && writer.Complete();
+  }
+  if (slot.state == SlotState::kGranted && arriving != in_flight_pages) {
+    return absl::InternalError(
+        absl::StrCat("I1: ", arriving, " pages arriving, ", in_flight_pages, " pages under way"));
+  }
+  if (slot.state == SlotState::kCommitted && (!complete || !slot.first_token.has_value())) {
+    return absl::InternalError("I3: committed before all KV and the first token were there");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton

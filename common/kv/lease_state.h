@@ -1,0 +1,106 @@
+// Inside of LeaseTable, shared by its source files; nothing else includes it.
+#ifndef COMMON_KV_LEASE_STATE_H_
+#define COMMON_KV_LEASE_STATE_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/status.h"
+#include "common/kv/lease_table.h"
+
+namespace baton {
+namespace lease_internal {
+
+enum class SlotState : unsigned char { kFree, kGranted, kCommitted, kFailed, kDraining };
+enum class PageState : unsigned char { kMissing, kArriving, kArrived };
+
+// What one writer of a grant has delivered so far.
+struct WriterProgress {
+  KvWriter writer;
+  std::vector<PageState> pages;  // By index within the prompt.
+  int arrived = 0;
+  uint64_t bytes = 0;
+  uint64_t checksum_sum = 0;
+  std::optional<uint64_t> committed_sum;  // From its commit.
+
+  bool Complete() const {
+    return committed_sum.has_value() && arrived == static_cast<int>(pages.size());
+  }
+};
+
+struct Slot {
+  SlotState state = SlotState::kFree;
+  KvGrant grant;  // Of the current or last generation.
+  std::vector<WriterProgress> writers;
+  std::optional<SampledToken> first_token;
+  int64_t granted_us = 0;
+  int in_flight = 0;  // Placements of this generation under way.
+};
+
+struct InFlight {
+  uint32_t slot = 0;
+  uint64_t generation = 0;  // The slot's, not the header's: they differ only under a planted bug.
+  size_t writer = 0;
+  int first_page = 0;
+  int page_count = 0;
+  uint64_t bytes = 0;
+  uint64_t checksum = 0;
+};
+
+// Writers of open grants only, so a stranger's heartbeats take no memory.
+struct Heard {
+  int64_t last_us = 0;
+  int grants = 0;
+};
+
+inline bool Revocable(SlotState state) {
+  return state == SlotState::kGranted || state == SlotState::kCommitted ||
+         state == SlotState::kFailed;
+}
+
+}  // namespace lease_internal
+
+struct LeaseTable::State {
+  LeaseTableOptions options;
+  std::vector<lease_internal::Slot> slots;
+  std::map<uint64_t, lease_internal::InFlight> in_flight;  // By receipt; ordered for replay.
+  std::map<InstanceRef, lease_internal::Heard> heard;
+  uint64_t last_generation = 0;
+  uint64_t next_receipt = 1;
+
+  // The checks that data and commits share. The slot is granted and `writer` one of its writers.
+  template <typename Message>
+  absl::StatusOr<lease_internal::Slot*> Locate(const Message& message, size_t& writer,
+                                               KvRefusal& refusal);
+  absl::Status CheckRun(const lease_internal::Slot& slot,
+                        const lease_internal::WriterProgress& writer, const KvDataHeader& header,
+                        size_t payload_bytes, KvRefusal& refusal) const;
+
+  void Arrived(uint32_t index, const lease_internal::InFlight& run, const absl::Status& status,
+               uint64_t checksum, std::vector<LeaseEvent>& events);
+  void CommitIfComplete(uint32_t index, std::vector<LeaseEvent>& events);
+  void Fail(uint32_t index, absl::Status status, std::vector<LeaseEvent>& events);
+  void Drain(uint32_t index, std::vector<LeaseEvent>& events);
+  void ForgetWriters(const lease_internal::Slot& slot);
+
+  // When a granted slot ends by itself if nothing more is heard.
+  int64_t SilenceUs(const lease_internal::Slot& slot,
+                    const lease_internal::WriterProgress& writer) const;
+  int64_t DeadlineUs(const lease_internal::Slot& slot) const;
+
+  absl::Status FromPrefill(absl::Status status,
+                           const lease_internal::WriterProgress& writer) const {
+    return WithLeg(std::move(status), "prefill", writer.writer.instance.id);
+  }
+  absl::Status CheckSlot(const lease_internal::Slot& slot, int in_flight_runs,
+                         int in_flight_pages) const;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_KV_LEASE_STATE_H_
