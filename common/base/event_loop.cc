@@ -3,9 +3,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
-#include "absl/time/time.h"
 #include "common/base/check.h"
 
 namespace baton {
@@ -17,14 +17,14 @@ EventLoop::~EventLoop() { Stop(); }
 
 void EventLoop::Start() {
   BATON_CHECK(!thread_.joinable()) << name_ << " started twice";
-  absl::MutexLock lock(&mutex_);  // Run waits for it, so thread_id_ is set before any task.
+  MutexLock lock(&mutex_);  // Run waits for it, so thread_id_ is set before any task.
   thread_ = std::thread([this] { Run(); });
   thread_id_ = thread_.get_id();
 }
 
 void EventLoop::Stop() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     stopping_ = true;
   }
   if (thread_.joinable()) {
@@ -34,7 +34,7 @@ void EventLoop::Stop() {
 }
 
 bool EventLoop::Post(std::function<void()> task) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (stopping_ || mailbox_.size() >= mailbox_limit_) return false;
   mailbox_.push_back(std::move(task));
   return true;
@@ -46,14 +46,15 @@ void EventLoop::Run() {
   std::vector<std::function<void()>> batch;
   while (true) {
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       const auto awake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopping_ || !mailbox_.empty();
       };
-      const absl::Duration wait = wake_us == kNeverUs
-                                      ? absl::InfiniteDuration()
-                                      : absl::Microseconds(std::max<int64_t>(0, wake_us - NowUs()));
-      mutex_.AwaitWithTimeout(absl::Condition(&awake), wait);
+      if (wake_us == kNeverUs) {
+        mutex_.Await(awake);
+      } else {
+        mutex_.AwaitFor(std::chrono::microseconds(std::max<int64_t>(0, wake_us - NowUs())), awake);
+      }
       if (mailbox_.empty() && stopping_) return;
       batch.swap(mailbox_);
     }

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/base/sync.h"
 
 namespace baton {
 
@@ -51,7 +51,7 @@ class EventLoop {
   const std::string name_;
   const size_t mailbox_limit_;
   std::function<int64_t(int64_t)> on_wake_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<std::function<void()>> mailbox_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

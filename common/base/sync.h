@@ -4,6 +4,7 @@
 #ifndef COMMON_BASE_SYNC_H_
 #define COMMON_BASE_SYNC_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -32,6 +33,18 @@ class ABSL_LOCKABLE Mutex {
     changed_.wait(lock, condition);
     --waiters_;
     lock.release();
+  }
+
+  // The same for at most `timeout`; what `condition()` says at the end.
+  template <typename Condition>
+  bool AwaitFor(std::chrono::microseconds timeout, Condition condition)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
+    std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);
+    ++waiters_;
+    const bool met = changed_.wait_for(lock, timeout, condition);
+    --waiters_;
+    lock.release();
+    return met;
   }
 
  private:

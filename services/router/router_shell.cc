@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
@@ -103,19 +102,19 @@ void RouterShell::Start(std::function<void(bool)> on_readiness) {
 }
 
 void RouterShell::BeginStop() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   stopping_ = true;
   readiness_ = {false, "the router is shutting down"};
 }
 
 void RouterShell::Stop(int64_t grace_ms) {
   BeginStop();
-  const auto wait_idle = [this](absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
-    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
-    return mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+  const auto wait_idle = [this](std::chrono::milliseconds timeout) {
+    MutexLock lock(&mutex_);
+    return mutex_.AwaitFor(
+        timeout, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; });
   };
-  if (!wait_idle(absl::Milliseconds(grace_ms))) {
+  if (!wait_idle(std::chrono::milliseconds(grace_ms))) {
     const bool posted = loop_.Post([this] {
       std::vector<uint64_t> clients;
       for (const auto& [client, session] : sessions_) clients.push_back(client);
@@ -123,7 +122,7 @@ void RouterShell::Stop(int64_t grace_ms) {
       for (const uint64_t client : clients) DropClient(client, Stopping(), /*tell=*/true);
     });
     // Also the aborts of the legs should leave before the channels are closed.
-    if (posted && wait_idle(absl::Seconds(1))) legs_->WaitIdle(500);
+    if (posted && wait_idle(std::chrono::seconds(1))) legs_->WaitIdle(500);
   }
   loop_.Stop();
 }
@@ -345,7 +344,7 @@ void RouterShell::Refresh(int64_t now_us) {
   bool was_ready = false;
   bool ready = false;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     was_ready = readiness_.ready;
     if (!stopping_) readiness_ = {paired, paired ? "" : members.WhatIsMissing()};
     ready = readiness_.ready;

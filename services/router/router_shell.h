@@ -15,8 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/event_loop.h"
+#include "common/base/sync.h"
 #include "common/tokenizer/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
 #include "services/router/core/router_core.h"
@@ -115,7 +115,7 @@ class RouterShell : public Gateway, private LegEvents {
   std::atomic<uint64_t> next_call_{1};
   std::atomic<int64_t> last_wake_us_{0};
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // Submitted, and not ended.
   Readiness readiness_ ABSL_GUARDED_BY(mutex_);

@@ -58,7 +58,7 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call,
 }
 
 absl::Status RouterShell::TakeSlot() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (stopping_) {
     return WithLeg(absl::UnavailableError("the router is shutting down; send the request again"),
                    "router", "");
@@ -74,7 +74,7 @@ absl::Status RouterShell::TakeSlot() {
 }
 
 void RouterShell::ReturnSlot() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   --in_flight_;
 }
 
@@ -153,7 +153,7 @@ absl::StatusOr<std::string> RouterShell::Detokenize(const std::vector<int32_t>& 
 }
 
 Readiness RouterShell::readiness() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return readiness_;
 }
 

@@ -81,7 +81,7 @@ GenerateStream* GenerateStream::Start(Gateway& gateway, const grpc::CallbackServ
   // Messages carry the id from the first on, and the first may come before Submit returns.
   if (call.request_id.empty()) call.request_id = "req-" + RandomHex(12);
   {
-    absl::MutexLock lock(&stream->mutex_);
+    MutexLock lock(&stream->mutex_);
     stream->request_id_ = call.request_id;
   }
   stream->want_logprobs_ = call.sampling.logprobs;
@@ -92,7 +92,7 @@ GenerateStream* GenerateStream::Start(Gateway& gateway, const grpc::CallbackServ
   }
   bool cancelled = false;
   {
-    absl::MutexLock lock(&stream->mutex_);
+    MutexLock lock(&stream->mutex_);
     stream->call_id_ = submitted->call_id;
     cancelled = stream->cancelled_;
   }
@@ -136,7 +136,7 @@ void GenerateStream::OnFinished(Outcome outcome) {
 void GenerateStream::OnError(absl::Status status) { End(rpc::ToGrpc(status)); }
 
 void GenerateStream::Enqueue(v1::GenerateResponse message) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (cancelled_) return;
   message.set_request_id(request_id_);
   queue_.push_back(std::move(message));
@@ -144,7 +144,7 @@ void GenerateStream::Enqueue(v1::GenerateResponse message) {
 }
 
 void GenerateStream::End(grpc::Status status) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (end_.has_value()) return;
   end_ = std::move(status);
   Advance();
@@ -162,7 +162,7 @@ void GenerateStream::Advance() {
 }
 
 void GenerateStream::OnWriteDone(bool) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   writing_ = false;
   queue_.pop_front();
   if (cancelled_) queue_.clear();
@@ -172,7 +172,7 @@ void GenerateStream::OnWriteDone(bool) {
 void GenerateStream::OnCancel() {
   uint64_t call_id = 0;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (finished_) return;
     cancelled_ = true;
     call_id = call_id_;

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "services/router/gateway.h"
 
@@ -42,7 +42,7 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>, pu
   Gateway& gateway_;
   bool want_logprobs_ = false;
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);  // The front is being written.
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   uint64_t call_id_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: Submit has not returned.

@@ -4,13 +4,13 @@
 
 #include <grpcpp/client_context.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <unordered_set>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
+#include "common/base/sync.h"
 
 namespace baton::router {
 
@@ -18,31 +18,35 @@ namespace baton::router {
 class CallTracker {
  public:
   void Add(grpc::ClientContext* context) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     contexts_.insert(context);
     if (cancelled_) context->TryCancel();
   }
   void Remove(grpc::ClientContext* context) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     contexts_.erase(context);
   }
 
   // Cancels what is under way and all that comes later.
   void CancelAll() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     cancelled_ = true;
     for (grpc::ClientContext* context : contexts_) context->TryCancel();
   }
 
-  // Waits until nothing is under way; false after `timeout`.
-  bool WaitIdle(absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
-    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return contexts_.empty(); };
-    return mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+  // Waits until nothing is under way; false after `timeout`, if there is one.
+  bool WaitIdle(std::chrono::milliseconds timeout) {
+    MutexLock lock(&mutex_);
+    return mutex_.AwaitFor(
+        timeout, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return contexts_.empty(); });
+  }
+  void WaitIdle() {
+    MutexLock lock(&mutex_);
+    mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return contexts_.empty(); });
   }
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::unordered_set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };

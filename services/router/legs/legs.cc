@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -55,11 +54,11 @@ Legs::Legs(EventLoop& loop, LegEvents& events,
 Legs::~Legs() {
   tracker_.CancelAll();
   calls_.clear();
-  tracker_.WaitIdle(absl::InfiniteDuration());
+  tracker_.WaitIdle();
 }
 
 bool Legs::WaitIdle(int64_t timeout_ms) {
-  return tracker_.WaitIdle(absl::Milliseconds(timeout_ms));
+  return tracker_.WaitIdle(std::chrono::milliseconds(timeout_ms));
 }
 
 // The mailbox has room for the events of all calls (RouterShell bounds its submissions), so that a

@@ -21,7 +21,7 @@ class TokenWriter : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> 
  public:
   TokenWriter(const FakeBehaviour& behaviour, FakeRecord& record)
       : behaviour_(behaviour), record_(record) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     Next();
   }
 
@@ -44,13 +44,13 @@ class TokenWriter : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> 
     Finish(behaviour_.end);
   }
   void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (ok) return Next();
     Finish(grpc::Status::CANCELLED);
   }
   void OnCancel() override {
     record_.Note([](FakeRecord::Seen& seen) { ++seen.streams_cancelled; });
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     cancelled_ = true;
     if (hanging_) Finish(grpc::Status::CANCELLED);
   }
@@ -58,7 +58,7 @@ class TokenWriter : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> 
 
   const FakeBehaviour& behaviour_;
   FakeRecord& record_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   v1::DecodeGenerateResponse message_;
   size_t written_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finished_written_ ABSL_GUARDED_BY(mutex_) = false;
@@ -148,7 +148,7 @@ class FakeWorker::Prefill : public v1::Prefill::CallbackService {
   FakeRecord& record_;
 };
 
-FakeWorker::FakeWorker(WorkerInfo info, FakeBehaviour behaviour)
+FakeWorker::FakeWorker(WorkerInfo info, const FakeBehaviour& behaviour)
     : info_(std::move(info)),
       decode_(std::make_unique<Decode>(info_.instance, behaviour, record_)),
       prefill_(std::make_unique<Prefill>(behaviour, record_)) {
@@ -187,7 +187,7 @@ grpc::Status FakeWorker::Beat(v1::Cluster::Stub& cluster) {
   request.set_view_version(view_version_);
   request.set_ready(true);
   v1::HeartbeatResponse response;
-  const grpc::Status status = cluster.Heartbeat(&context, request, &response);
+  grpc::Status status = cluster.Heartbeat(&context, request, &response);
   if (status.ok()) view_version_ = response.view_version();
   return status;
 }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "common/kv/types.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
@@ -46,29 +46,28 @@ class FakeRecord {
   };
 
   void Note(const std::function<void(Seen&)>& change) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     change(seen_);
   }
   Seen Get() const {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return seen_;
   }
   // Waits until it holds; a test that waits in vain ends by its own time limit.
   void Await(const std::function<bool(const Seen&)>& holds) const {
-    absl::MutexLock lock(&mutex_);
-    const auto met = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return holds(seen_); };
-    mutex_.Await(absl::Condition(&met));
+    MutexLock lock(&mutex_);
+    mutex_.Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return holds(seen_); });
   }
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   Seen seen_ ABSL_GUARDED_BY(mutex_);
 };
 
 // One worker process in this process: serves both services, registers as `info` says.
 class FakeWorker {
  public:
-  explicit FakeWorker(WorkerInfo info, FakeBehaviour behaviour = {});
+  explicit FakeWorker(WorkerInfo info, const FakeBehaviour& behaviour = {});
   ~FakeWorker();
 
   // Registers, then reports ready with the router's current view as applied.
