@@ -46,17 +46,17 @@ void ActivationLink::Begin(const ActivationEpoch& epoch) {
     memory->outputs.resize(kOutputBuffers);
     for (auto& output : memory->outputs) output.reset(new float[elements]);
   }
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   memory_ = std::move(memory);
 }
 
 void ActivationLink::End() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   memory_.reset();
 }
 
 absl::StatusOr<ActivationBuffers> ActivationLink::Buffers(uint64_t number, int tokens) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   BATON_CHECK(memory_ != nullptr) << "buffers of plan " << number << " between epochs";
   const size_t elements = static_cast<size_t>(tokens) * static_cast<size_t>(options_.hidden_size);
   ActivationBuffers buffers{memory_, {}, {}};
@@ -78,7 +78,7 @@ absl::StatusOr<ActivationBuffers> ActivationLink::Buffers(uint64_t number, int t
 void ActivationLink::Send(const SendActivations& action) {
   std::shared_ptr<Memory> memory;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     memory = memory_;
   }
   BATON_CHECK(memory != nullptr && memory->epoch.epoch == action.epoch && memory->epoch.next)
@@ -113,7 +113,7 @@ void ActivationLink::Send(const SendActivations& action) {
 void ActivationLink::Return(const ReturnCredit& action) {
   PeerId previous = 0;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     BATON_CHECK(memory_ != nullptr && memory_->epoch.epoch == action.epoch)
         << "credit of epoch " << action.epoch;
     Memory::Input& input = memory_->inputs[action.number % memory_->inputs.size()];
@@ -131,7 +131,7 @@ void ActivationLink::Return(const ReturnCredit& action) {
 }
 
 bool ActivationLink::receiving() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return !arriving_.empty();
 }
 
@@ -173,7 +173,7 @@ std::optional<Placement> ActivationLink::OnHeader(std::span<const std::byte> hea
   const auto& activations = std::get<ActivationHeader>(*message);
   absl::Status refusal;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (memory_ == nullptr || memory_->epoch.epoch != activations.epoch) return std::nullopt;
     const absl::StatusOr<std::span<float>> target = Accept(activations, payload_bytes);
     if (target.ok()) {
@@ -191,7 +191,7 @@ void ActivationLink::OnPlaced(uint64_t receipt, const absl::Status& status) {
   if (receipt == kCreditReceipt) return;
   Arriving arrived;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const auto found = arriving_.find(receipt);
     BATON_CHECK(found != arriving_.end()) << "receipt " << receipt;
     arrived = std::move(found->second);

@@ -16,7 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
 #include "services/prefill/activation_wire.h"
@@ -48,8 +48,9 @@ class ActivationLink final : public MessageHandler {
     int hidden_size = 0;
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
-    std::function<void(StageEvent)> on_event;                    // Any thread.
-    std::function<void(uint64_t epoch, absl::Status)> on_error;  // Any thread: break this epoch.
+    std::function<void(StageEvent)> on_event;  // Any thread.
+    std::function<void(uint64_t epoch, const absl::Status&)>
+        on_error;  // Any thread: break this epoch.
   };
   explicit ActivationLink(Options options);
   ~ActivationLink() override;
@@ -80,7 +81,7 @@ class ActivationLink final : public MessageHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::shared_ptr<Memory> memory_ ABSL_GUARDED_BY(mutex_);  // Null between epochs.
   std::map<uint64_t, Arriving> arriving_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_receipt_ ABSL_GUARDED_BY(mutex_) = 1;

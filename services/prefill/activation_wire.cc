@@ -14,7 +14,7 @@ constexpr size_t kActivationWords = 8;  // version | type << 8, fields, checksum
 constexpr size_t kCreditWords = 4;
 
 // Headers are a few words of 64 bits: plain enough to need no writer and reader of their own.
-std::vector<std::byte> Encode(std::vector<uint64_t> words) {
+std::vector<std::byte> Encode(const std::vector<uint64_t>& words) {
   std::vector<std::byte> bytes;
   bytes.reserve((words.size() + 1) * sizeof(uint64_t));
   const auto append = [&bytes](uint64_t word) {

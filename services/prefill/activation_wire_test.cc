@@ -5,7 +5,7 @@
 namespace baton::prefill {
 namespace {
 
-const ActivationHeader kHeader{7, 3, 64, 128, 64 * 128 * 4, 0x123456789abcdef0};
+const ActivationHeader kHeader{7, 3, 64, 128, uint64_t{64} * 128 * 4, 0x123456789abcdef0};
 
 TEST(ActivationWireTest, RoundTrips) {
   EXPECT_EQ(*DecodeActivationMessage(EncodeActivationMessage(kHeader)), ActivationMessage(kHeader));

@@ -26,7 +26,7 @@ std::shared_ptr<LinkCall> LinkCall::Open(const std::string& address, Callbacks c
 void LinkCall::Write(v1::LinkRequest request) {
   bool overrun = false;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (closed_) return;
     overrun = unsent_.size() >= kMaxUnsent;
     if (!overrun) {
@@ -44,7 +44,7 @@ void LinkCall::Cancel() {
 
 void LinkCall::Close() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (std::exchange(closed_, true)) return;
   }
   RemoveHold();
@@ -55,8 +55,7 @@ void LinkCall::OnReadDone(bool ok) {
     Close();
     return;
   }
-  callbacks_.on_response(std::move(response_));
-  response_.Clear();
+  callbacks_.on_response(response_);
   StartRead(&response_);
 }
 
@@ -65,7 +64,7 @@ void LinkCall::OnWriteDone(bool ok) {
     Close();
     return;
   }
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   unsent_.pop_front();
   if (!unsent_.empty() && !closed_) StartWrite(&unsent_.front());
 }

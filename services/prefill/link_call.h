@@ -11,7 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
 
 namespace baton::prefill {
@@ -22,8 +22,9 @@ class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::Link
  public:
   // Called on gRPC's threads, one at a time; they must not block.
   struct Callbacks {
-    std::function<void(v1::LinkResponse)> on_response;
-    std::function<void(absl::Status)> on_done;  // Last, once; OK means that the stage ended it.
+    std::function<void(const v1::LinkResponse&)> on_response;
+    std::function<void(const absl::Status&)>
+        on_done;  // Last, once; OK means that the stage ended it.
   };
 
   // More unsent messages than this end the stream: the peer has stopped reading.
@@ -49,7 +50,7 @@ class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::Link
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Prefill::Stub> stub_;
   v1::LinkResponse response_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::deque<v1::LinkRequest> unsent_ ABSL_GUARDED_BY(mutex_);  // The front is being written.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<LinkCall> self_;  // Until OnDone.

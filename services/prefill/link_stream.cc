@@ -14,7 +14,7 @@ LinkStream* LinkStream::Open(Callbacks callbacks) {
 void LinkStream::Write(v1::LinkResponse response) {
   bool overrun = false;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (finished_) return;
     overrun = unsent_.size() >= kMaxUnsent;
     if (!overrun) {
@@ -29,7 +29,7 @@ void LinkStream::Write(v1::LinkResponse response) {
 void LinkStream::Finish(const absl::Status& status) {
   grpc::Status converted = rpc::ToGrpc(status);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (std::exchange(finished_, true)) return;
     if (!unsent_.empty()) {
       finish_ = std::move(converted);
@@ -55,7 +55,7 @@ void LinkStream::OnReadDone(bool ok) {
 void LinkStream::OnWriteDone(bool ok) {
   std::optional<grpc::Status> finish;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     unsent_.pop_front();
     if (!ok) unsent_.clear();
     if (finish_.has_value()) {

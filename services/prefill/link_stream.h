@@ -12,7 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
 
 namespace baton::prefill {
@@ -25,7 +25,8 @@ class LinkStream final : public grpc::ServerBidiReactor<v1::LinkRequest, v1::Lin
   // on_request returns false: the loop's mailbox is full or the service stops.
   struct Callbacks {
     std::function<bool(std::shared_ptr<LinkStream>, v1::LinkRequest)> on_request;
-    std::function<void(std::shared_ptr<LinkStream>)> on_end;  // Nothing more comes; Finish it.
+    std::function<void(const std::shared_ptr<LinkStream>&)>
+        on_end;  // Nothing more comes; Finish it.
   };
 
   // More unsent messages than this end the stream: stage 0 has stopped reading.
@@ -48,7 +49,7 @@ class LinkStream final : public grpc::ServerBidiReactor<v1::LinkRequest, v1::Lin
 
   const Callbacks callbacks_;
   v1::LinkRequest request_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::deque<v1::LinkResponse> unsent_ ABSL_GUARDED_BY(mutex_);  // The front is being written.
   std::optional<grpc::Status> finish_ ABSL_GUARDED_BY(mutex_);   // Waits for the write under way.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

@@ -77,7 +77,7 @@ grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* PrefillRpc::Link(
            });
   };
   callbacks.on_end = [link = options_.link,
-                      loop = options_.loop](std::shared_ptr<LinkStream> stream) {
+                      loop = options_.loop](const std::shared_ptr<LinkStream>& stream) {
     const bool posted = link != nullptr && loop->Post([link, stream] { link->OnEnd(stream); });
     if (!posted) stream->Finish(absl::UnavailableError("the stage takes no links"));
   };

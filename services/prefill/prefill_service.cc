@@ -116,7 +116,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   activations.data_plane = parts.data_plane;
   activations.metrics = parts.metrics;
   activations.on_event = Poster();
-  activations.on_error = [this](uint64_t epoch, absl::Status status) {
+  activations.on_error = [this](uint64_t epoch, const absl::Status& status) {
     const bool posted = loop_->Post([this, epoch, status] { stage_->Fail(epoch, status); });
     if (!posted) {
       LOG(kInfo) << "activations fail after the end: " << status.message();
@@ -216,12 +216,12 @@ void PrefillService::Publish() {
   parts_.metrics->Set(Metric::kKvPagesUsed, used_pages);
   parts_.metrics->Set(Metric::kKvUsedRatio, static_cast<double>(used_pages) / page_count);
   parts_.metrics->Set(Metric::kReady, ready ? 1 : 0);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   load_ = std::move(load);
 }
 
 v1::WorkerLoad PrefillService::load() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return load_;
 }
 

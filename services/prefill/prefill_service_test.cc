@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/synchronization/notification.h"
 #include "common/base/status.h"
+#include "common/base/sync.h"
 #include "services/prefill/testing/test_chain.h"
 
 namespace baton::prefill {
@@ -85,7 +85,7 @@ class Gate {
  public:
   std::function<void()> Hook() {
     return [this] {
-      if (!entered_.HasBeenNotified()) entered_.Notify();
+      entered_.Notify();
       open_.WaitForNotification();
     };
   }
@@ -93,8 +93,8 @@ class Gate {
   void Open() { open_.Notify(); }
 
  private:
-  absl::Notification entered_;
-  absl::Notification open_;
+  Notification entered_;
+  Notification open_;
 };
 
 TEST(PrefillServiceTest, AnAbortAnswersAtOnceAndLeavesNothing) {

@@ -1,19 +1,14 @@
 #include "services/prefill/core/chain_planner.h"
 
 #include <algorithm>
-#include <deque>
-#include <map>
 #include <optional>
-#include <set>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
-#include "common/chunking/chunk_policy.h"
-#include "common/kv/block_pool.h"
+#include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
 namespace {
@@ -25,80 +20,10 @@ int PlanBudget(const PlannerLimits& limits) {
   return static_cast<int>(std::min<int64_t>(limits.chunk_tokens, longest));
 }
 
-struct Request {
-  Ticket ticket;
-  int prompt_tokens = 0;
-  int64_t deadline_us = kNeverUs;
-  int64_t arrived_us = 0;
-  int64_t first_plan_us = 0;
-
-  bool open = false;          // In the chain: its PlanOpen is out and it owns `pages`.
-  bool finished = false;      // FinishRequest is out; stays until the stages have closed it.
-  bool abort_issued = false;  // In a plan.
-  std::vector<int> pages;
-  int planned_tokens = 0;
-  uint64_t last_plan = 0;    // The last one that names it.
-  std::vector<bool> closed;  // By stage.
-  PrefillOutcome outcome;
-
-  bool fully_planned() const { return planned_tokens == prompt_tokens; }
-};
-
-// A plan that some stage isn't done with, and the chunks that its timings belong to.
-struct IssuedPlan {
-  uint64_t number = 0;
-  std::vector<std::pair<uint64_t, size_t>> chunks;  // attempt, index in its outcome
-};
-
 }  // namespace
 
-struct ChainPlanner::State {
-  explicit State(PlannerLimits planner_limits)
-      : limits(planner_limits), policy(PlanBudget(planner_limits)) {}
-
-  using Actions = std::vector<PlannerAction>;
-
-  void On(const ChainUp& event, int64_t now_us, Actions& actions);
-  void On(const ChainDown& event, int64_t now_us, Actions& actions);
-  void On(const StartRequested& event, int64_t now_us, Actions& actions);
-  void On(const AbortRequested& event, int64_t now_us, Actions& actions);
-  void On(const StagePlanDone& event, int64_t now_us, Actions& actions);
-  void On(const StageRequestClosed& event, int64_t now_us, Actions& actions);
-  void On(const Tick& /*event*/, int64_t /*now_us*/, Actions& /*actions*/) {}
-
-  absl::Status CheckStart(const StartRequested& event) const;
-  void Fail(uint64_t attempt_id, absl::Status status, Actions& actions);
-  void ExpireDeadlines(int64_t now_us, Actions& actions);
-  void ReleaseIfClosed(uint64_t attempt_id, Actions& actions);
-  void Finish(uint64_t attempt_id, Request& request, absl::Status status, Actions& actions);
-
-  bool MayIssue() const;
-  void IssuePlans(int64_t now_us, Actions& actions);
-  Plan BuildPlan(int64_t now_us);
-  bool AdmitNext(Plan& plan, int64_t now_us);
-  int NextBudget() const;
-
-  int PagesFor(int tokens) const { return (tokens + limits.page_size - 1) / limits.page_size; }
-  uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
-  absl::Status CheckPages() const;
-
-  const PlannerLimits limits;
-  const FixedChunks policy;
-
-  bool up = false;
-  absl::Status down_reason = absl::UnavailableError("its stages have not been linked yet");
-  uint64_t epoch = 0;
-  std::optional<BlockPool> pool;
-  uint64_t issued = 0;         // Number of the last plan.
-  std::vector<uint64_t> done;  // By stage: number of the last plan that it is done with.
-  std::deque<IssuedPlan> plans;
-
-  std::map<uint64_t, Request> requests;
-  std::deque<uint64_t> queue;                        // Waiting, in order of arrival.
-  std::vector<uint64_t> open;                        // In the chain, in order of admission.
-  std::vector<uint64_t> aborts_due;                  // For the next plan.
-  std::set<std::pair<int64_t, uint64_t>> deadlines;  // Of unfinished requests.
-};
+ChainPlanner::State::State(PlannerLimits planner_limits)
+    : limits(planner_limits), policy(PlanBudget(planner_limits)) {}
 
 void ChainPlanner::State::On(const ChainUp& event, int64_t /*now_us*/, Actions& /*actions*/) {
   BATON_CHECK(!up) << "ChainUp without ChainDown before";
@@ -402,65 +327,6 @@ PlannerLoad ChainPlanner::load() const {
   }
   load.plans_in_flight = static_cast<int>(state_->plans.size());
   return load;
-}
-
-// I1: every page is free or belongs to exactly one open request.
-absl::Status ChainPlanner::State::CheckPages() const {
-  BATON_RETURN_IF_ERROR(pool->CheckInvariants());
-  std::vector<bool> seen(static_cast<size_t>(pool->page_count()), false);
-  int owned = 0;
-  for (const auto& [attempt_id, request] : requests) {
-    const int expected = request.open ? PagesFor(request.prompt_tokens) : 0;
-    if (static_cast<int>(request.pages.size()) != expected) {
-      return absl::InternalError(absl::StrCat("I1: attempt ", attempt_id, " owns ",
-                                              request.pages.size(), " pages, not ", expected));
-    }
-    for (const int page : request.pages) {
-      if (seen[static_cast<size_t>(page)]) {
-        return absl::InternalError(absl::StrCat("I1: page ", page, " has two owners"));
-      }
-      seen[static_cast<size_t>(page)] = true;
-    }
-    owned += expected;
-  }
-  if (owned == pool->owned_pages()) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("I1: requests own ", owned, " pages, the pool says ", pool->owned_pages()));
-}
-
-absl::Status ChainPlanner::CheckInvariants() const {
-  const State& state = *state_;
-  if (!state.up) {
-    if (state.requests.empty() && state.plans.empty()) return absl::OkStatus();
-    return absl::InternalError("I5: the chain is down and holds requests or plans");
-  }
-  BATON_RETURN_IF_ERROR(state.CheckPages());
-  const uint64_t in_flight = state.issued - state.done.back();
-  if (in_flight > static_cast<uint64_t>(state.limits.plan_window)) {
-    return absl::InternalError(
-        absl::StrCat(in_flight, " plans in flight, the window is ", state.limits.plan_window));
-  }
-  if (static_cast<int>(state.open.size()) > state.limits.max_open_requests) {
-    return absl::InternalError(absl::StrCat(state.open.size(), " requests are open"));
-  }
-  size_t unfinished = 0;
-  size_t open = 0;
-  for (const auto& [attempt_id, request] : state.requests) {
-    unfinished += request.finished ? 0 : 1;
-    open += request.open ? 1 : 0;
-    if (request.finished && !request.open) {
-      return absl::InternalError(
-          absl::StrCat("I2: attempt ", attempt_id, " ended and still waits"));
-    }
-    if (request.last_plan > state.issued || request.planned_tokens > request.prompt_tokens) {
-      return absl::InternalError(absl::StrCat("attempt ", attempt_id, " is planned past its end"));
-    }
-  }
-  if (unfinished != state.deadlines.size() || open != state.open.size() ||
-      open + state.queue.size() != state.requests.size()) {
-    return absl::InternalError("I2: requests and their indices disagree");
-  }
-  return absl::OkStatus();
 }
 
 bool ChainPlanner::AtRest() const { return state_->requests.empty() && state_->plans.empty(); }

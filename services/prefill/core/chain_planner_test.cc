@@ -49,13 +49,14 @@ class ChainPlannerTest : public testing::Test {
     Send(StartRequested{attempt, tokens, TicketFor(tokens), deadline_us});
   }
   void Done(int stage, uint64_t number) {
-    Send(StagePlanDone{stage, kEpoch, {number, 10 * (stage + 1), 1}});
+    Send(StagePlanDone{stage, kEpoch, {number, int64_t{10} * (stage + 1), 1}});
   }
   void DoneEverywhere(uint64_t number, int stages = 2) {
     for (int stage = 0; stage < stages; ++stage) Done(stage, number);
   }
   void Closed(int stage, uint64_t attempt, absl::Status status = absl::OkStatus()) {
-    Send(StageRequestClosed{stage, kEpoch, {attempt, std::move(status), 100, 5 * (stage + 1), 3}});
+    Send(StageRequestClosed{
+        stage, kEpoch, {attempt, std::move(status), 100, int64_t{5} * (stage + 1), 3}});
   }
 
   std::optional<ChainPlanner> planner_{Limits()};

@@ -1,18 +1,21 @@
 #include "services/prefill/testing/fake_decode.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "services/prefill/testing/fake_executor.h"
 
 namespace baton::prefill {
 namespace {
 
-constexpr absl::Duration kLimit = absl::Seconds(20);
+constexpr int64_t kLimitUs = 20'000'000;
 constexpr int kRunsPerLayer = 2 * kFakeKvHeads;
+constexpr size_t kFloatsPerRun = size_t{kFakePageSize} * kFakeHeadDim;
 constexpr size_t kFloatsPerLayer = size_t{kRunsPerLayer} * kFakePageSize * kFakeHeadDim;
 constexpr size_t kFloatsPerPage = kFloatsPerLayer * kFakeLayers;
 
@@ -31,7 +34,7 @@ FakeDecode::FakeDecode(const InstanceRef& self) : self_(self) {
 FakeDecode::~FakeDecode() { data_plane_->Shutdown(); }
 
 Ticket FakeDecode::Grant(int prompt_tokens) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   Ticket ticket;
   ticket.decode = self_;
   ticket.generation = next_generation_++;
@@ -72,7 +75,7 @@ std::optional<Placement> FakeDecode::OnData(const KvDataHeader& header, size_t p
 
 std::optional<Placement> FakeDecode::OnHeader(std::span<const std::byte> header,
                                               size_t payload_bytes) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto data = DecodeKvData(header);
   if (data.ok()) return OnData(*data, payload_bytes);
   const auto control = DecodeKvControl(header);
@@ -92,7 +95,7 @@ std::optional<Placement> FakeDecode::OnHeader(std::span<const std::byte> header,
 
 void FakeDecode::OnPlaced(uint64_t receipt, const absl::Status& status) {
   if (receipt == 0) return;
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   Transfer& transfer = transfers_.at(placing_.at(receipt));
   placing_.erase(receipt);
   --transfer.placing;
@@ -102,7 +105,8 @@ void FakeDecode::OnPlaced(uint64_t receipt, const absl::Status& status) {
 bool FakeDecode::Complete(const Transfer& transfer, int stages) {
   if (!transfer.error.empty()) return true;
   return transfer.placing == 0 && transfer.commits.size() == static_cast<size_t>(stages) &&
-         transfer.runs.size() == static_cast<size_t>(stages * transfer.ticket.prompt_pages);
+         transfer.runs.size() ==
+             static_cast<size_t>(stages) * static_cast<size_t>(transfer.ticket.prompt_pages);
 }
 
 std::string FakeDecode::Compare(const Transfer& transfer, const std::vector<int32_t>& prompt,
@@ -126,7 +130,7 @@ std::string FakeDecode::Compare(const Transfer& transfer, const std::vector<int3
   for (size_t i = 0; i < transfer.pages.size(); ++i) {
     const int dim = static_cast<int>(i % kFakeHeadDim);
     const int slot = static_cast<int>(i / kFakeHeadDim % kFakePageSize);
-    const int run = static_cast<int>(i / (kFakeHeadDim * kFakePageSize) % kRunsPerLayer);
+    const int run = static_cast<int>(i / kFloatsPerRun % kRunsPerLayer);
     const int layer = static_cast<int>(i / kFloatsPerLayer % kFakeLayers);
     const int position = static_cast<int>(i / kFloatsPerPage) * kFakePageSize + slot;
     const float expected = position < static_cast<int>(prompt.size())
@@ -140,27 +144,35 @@ std::string FakeDecode::Compare(const Transfer& transfer, const std::vector<int3
   return "";
 }
 
+bool FakeDecode::WaitFor(const std::function<bool()>& condition) {
+  const int64_t until_us = NowUs() + kLimitUs;
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      if (condition()) return true;
+    }
+    if (NowUs() > until_us) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 std::string FakeDecode::Check(const Ticket& ticket, const std::vector<int32_t>& prompt,
                               int stages) {
-  absl::MutexLock lock(&mutex_);
+  const bool complete = WaitFor([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return Complete(transfers_.at(ticket.generation), stages);
+  });
+  MutexLock lock(&mutex_);
   const Transfer& transfer = transfers_.at(ticket.generation);
-  const auto complete = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return Complete(transfer, stages);
-  };
-  if (!mutex_.AwaitWithTimeout(absl::Condition(&complete), kLimit)) {
-    return absl::StrCat("incomplete: ", transfer.runs.size(), " runs, ", transfer.commits.size(),
-                        " commits");
-  }
-  return Compare(transfer, prompt, stages);
+  if (complete) return Compare(transfer, prompt, stages);
+  return absl::StrCat("incomplete: ", transfer.runs.size(), " runs, ", transfer.commits.size(),
+                      " commits");
 }
 
 bool FakeDecode::HeardFrom(const std::set<uint64_t>& writer_incarnations) {
-  absl::MutexLock lock(&mutex_);
-  const auto all = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  return WaitFor([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return std::includes(heard_.begin(), heard_.end(), writer_incarnations.begin(),
                          writer_incarnations.end());
-  };
-  return mutex_.AwaitWithTimeout(absl::Condition(&all), kLimit);
+  });
 }
 
 }  // namespace baton::prefill

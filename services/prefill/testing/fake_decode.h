@@ -4,6 +4,7 @@
 #define SERVICES_PREFILL_TESTING_FAKE_DECODE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "common/kv/types.h"
 #include "common/kv/wire.h"
 #include "common/transport/data_plane.h"
@@ -53,12 +54,14 @@ class FakeDecode final : public MessageHandler {
 
   std::optional<Placement> OnData(const KvDataHeader& header, size_t payload_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `condition` is evaluated locked.
+  bool WaitFor(const std::function<bool()>& condition);
   static bool Complete(const Transfer& transfer, int stages);
   static std::string Compare(const Transfer& transfer, const std::vector<int32_t>& prompt,
                              int stages);
 
   const InstanceRef self_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::map<uint64_t, Transfer> transfers_ ABSL_GUARDED_BY(mutex_);  // By generation.
   std::map<uint64_t, uint64_t> placing_ ABSL_GUARDED_BY(mutex_);    // Receipt -> generation.
   std::set<uint64_t> heard_ ABSL_GUARDED_BY(mutex_);

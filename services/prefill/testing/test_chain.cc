@@ -14,14 +14,14 @@
 namespace baton::prefill {
 
 std::optional<PeerId> FakePeers::Find(const InstanceRef& instance) const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto found = peers_.find(instance);
   if (found == peers_.end()) return std::nullopt;
   return found->second;
 }
 
 std::vector<PeerId> FakePeers::Decodes() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return decodes_;
 }
 
@@ -30,7 +30,7 @@ void FakePeers::Connect(DataPlane& from, const InstanceRef& to, const std::strin
   if (Find(to).has_value()) return;
   const absl::StatusOr<PeerId> peer = from.Connect(address);
   BATON_CHECK(peer.ok()) << peer.status();
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   peers_[to] = *peer;
   if (decode) decodes_.push_back(*peer);
 }
@@ -39,7 +39,7 @@ void FakePeers::Disconnect(DataPlane& from, const InstanceRef& to) {
   const std::optional<PeerId> peer = Find(to);
   if (!peer.has_value()) return;
   from.Disconnect(*peer);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   peers_.erase(to);
   std::erase(decodes_, *peer);
 }
@@ -100,6 +100,7 @@ void TestChain::ShareView() {
   for (Stage& stage : stages_) {
     if (stage.service == nullptr) continue;
     std::vector<worker::PeerWorker> view;
+    view.reserve(stages_.size());
     stage.peers->Connect(*stage.data_plane, decode_.self(), decode_.data_plane().address(), true);
     for (int rank = 0; rank < settings_.stages; ++rank) {
       const Stage& other = stages_[static_cast<size_t>(rank)];
@@ -167,6 +168,7 @@ v1::StartRequest TestChain::Request(uint64_t attempt_id, const std::vector<int32
 
 std::vector<int32_t> TestChain::Prompt(int tokens, int seed) {
   std::vector<int32_t> prompt;
+  prompt.reserve(static_cast<size_t>(tokens));
   for (int i = 0; i < tokens; ++i) prompt.push_back((i * 31 + seed * 17) % kFakeVocab);
   return prompt;
 }

@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "services/prefill/prefill_service.h"
 #include "services/prefill/testing/fake_decode.h"
 #include "services/prefill/testing/fake_executor.h"
@@ -28,7 +28,7 @@ class FakePeers final : public Peers {
   void Disconnect(DataPlane& from, const InstanceRef& to);
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<InstanceRef, PeerId> peers_ ABSL_GUARDED_BY(mutex_);
   std::vector<PeerId> decodes_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,0 +1,95 @@
+// What the planner holds; private to chain_planner.cc and planner_invariants.cc.
+#ifndef SERVICES_PREFILL_CORE_PLANNER_STATE_H_
+#define SERVICES_PREFILL_CORE_PLANNER_STATE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/chunking/chunk_policy.h"
+#include "common/kv/block_pool.h"
+#include "services/prefill/core/chain_planner.h"
+
+namespace baton::prefill {
+
+struct ChainPlanner::State {
+  struct Request {
+    Ticket ticket;
+    int prompt_tokens = 0;
+    int64_t deadline_us = kNeverUs;
+    int64_t arrived_us = 0;
+    int64_t first_plan_us = 0;
+
+    bool open = false;          // In the chain: its PlanOpen is out and it owns `pages`.
+    bool finished = false;      // FinishRequest is out; stays until the stages have closed it.
+    bool abort_issued = false;  // In a plan.
+    std::vector<int> pages;
+    int planned_tokens = 0;
+    uint64_t last_plan = 0;    // The last one that names it.
+    std::vector<bool> closed;  // By stage.
+    PrefillOutcome outcome;
+
+    bool fully_planned() const { return planned_tokens == prompt_tokens; }
+  };
+
+  // A plan that some stage isn't done with, and the chunks that its timings belong to.
+  struct IssuedPlan {
+    uint64_t number = 0;
+    std::vector<std::pair<uint64_t, size_t>> chunks;  // attempt, index in its outcome
+  };
+
+  explicit State(PlannerLimits planner_limits);
+
+  using Actions = std::vector<PlannerAction>;
+
+  void On(const ChainUp& event, int64_t now_us, Actions& actions);
+  void On(const ChainDown& event, int64_t now_us, Actions& actions);
+  void On(const StartRequested& event, int64_t now_us, Actions& actions);
+  void On(const AbortRequested& event, int64_t now_us, Actions& actions);
+  void On(const StagePlanDone& event, int64_t now_us, Actions& actions);
+  void On(const StageRequestClosed& event, int64_t now_us, Actions& actions);
+  void On(const Tick& /*event*/, int64_t /*now_us*/, Actions& /*actions*/) {}
+
+  absl::Status CheckStart(const StartRequested& event) const;
+  void Fail(uint64_t attempt_id, absl::Status status, Actions& actions);
+  void ExpireDeadlines(int64_t now_us, Actions& actions);
+  void ReleaseIfClosed(uint64_t attempt_id, Actions& actions);
+  void Finish(uint64_t attempt_id, Request& request, absl::Status status, Actions& actions);
+
+  bool MayIssue() const;
+  void IssuePlans(int64_t now_us, Actions& actions);
+  Plan BuildPlan(int64_t now_us);
+  bool AdmitNext(Plan& plan, int64_t now_us);
+  int NextBudget() const;
+
+  int PagesFor(int tokens) const { return (tokens + limits.page_size - 1) / limits.page_size; }
+  uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
+  absl::Status CheckPages() const;
+
+  const PlannerLimits limits;
+  const FixedChunks policy;
+
+  bool up = false;
+  absl::Status down_reason = absl::UnavailableError("its stages have not been linked yet");
+  uint64_t epoch = 0;
+  std::optional<BlockPool> pool;
+  uint64_t issued = 0;         // Number of the last plan.
+  std::vector<uint64_t> done;  // By stage: number of the last plan that it is done with.
+  std::deque<IssuedPlan> plans;
+
+  std::map<uint64_t, Request> requests;
+  std::deque<uint64_t> queue;                        // Waiting, in order of arrival.
+  std::vector<uint64_t> open;                        // In the chain, in order of admission.
+  std::vector<uint64_t> aborts_due;                  // For the next plan.
+  std::set<std::pair<int64_t, uint64_t>> deadlines;  // Of unfinished requests.
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CORE_PLANNER_STATE_H_

@@ -1,0 +1,110 @@
+// What a stage holds; private to stage.cc (plans and computing) and stage_transfers.cc.
+#ifndef SERVICES_PREFILL_CORE_STAGE_STATE_H_
+#define SERVICES_PREFILL_CORE_STAGE_STATE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/prefill/core/stage.h"
+
+namespace baton::prefill {
+
+inline constexpr uint64_t kOutputBuffers = 2;  // One is computed into while the other is sent.
+
+struct Stage::State {
+  struct Request {
+    Ticket ticket;
+    std::vector<int> pages;
+    int planned_tokens = 0;  // Of the plans that have arrived.
+    int sends = 0;           // Under way, the commit's included.
+    bool final_computed = false;
+    bool aborted = false;
+    bool closed = false;   // Reported.
+    absl::Status failure;  // Not OK: sends nothing any more.
+    int64_t final_computed_us = 0;
+    RequestClosed report;
+
+    bool sending() const { return !aborted && failure.ok(); }
+  };
+
+  struct HeldPlan {
+    Plan plan;
+    int64_t arrived_us = 0;
+  };
+
+  struct Computing {
+    uint64_t epoch = 0;
+    Plan plan;
+    int64_t wait_us = 0;
+  };
+
+  struct Send {
+    uint64_t epoch = 0;
+    uint64_t attempt_id = 0;
+  };
+
+  explicit State(StageOptions stage_options) : options(stage_options) {}
+
+  using Actions = std::vector<StageAction>;
+
+  void On(const EpochBegan& event, int64_t now_us, Actions& actions);
+  void On(const EpochEnded& event, int64_t now_us, Actions& actions);
+  void On(const PlanArrived& event, int64_t now_us, Actions& actions);
+  void On(const ActivationsArrived& event, int64_t now_us, Actions& actions);
+  void On(const CreditReturned& event, int64_t now_us, Actions& actions);
+  void On(const ComputeFinished& event, int64_t now_us, Actions& actions);
+  void On(const ActivationsSent& event, int64_t now_us, Actions& actions);
+  void On(const KvSent& event, int64_t now_us, Actions& actions);
+
+  bool Current(uint64_t event_epoch) const { return epoch != 0 && event_epoch == epoch; }
+  void DropEpoch();
+  void Break(absl::Status status, Actions& actions);
+
+  absl::Status CheckPlan(const Plan& plan) const;
+  absl::Status CheckItem(const Plan& plan, const PlanItem& item) const;
+  void Accept(const Plan& plan);
+
+  void RunNext(int64_t now_us, Actions& actions);
+  bool Ready(const Plan& plan) const;
+  bool OutputBufferFree(uint64_t number) const;
+  void ApplyAborts(const Plan& plan, Actions& actions);
+  void Start(HeldPlan held, int64_t now_us, Actions& actions);
+  void PassActivations(Actions& actions);
+
+  absl::Status CheckResult(const Plan& plan, const ComputeFinished& event) const;
+  void SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us,
+                    Actions& actions);
+  void SendItem(const PlanItem& item, Request& request, Actions& actions);
+  uint64_t NewSend(uint64_t attempt_id, Request& request);
+  void CloseIfSent(uint64_t attempt_id, Actions& actions);
+
+  const StageOptions options;
+
+  uint64_t epoch = 0;  // 0: none.
+  uint64_t newest_epoch = 0;
+  uint64_t last_number = 0;  // Of the plans that have arrived.
+  std::deque<HeldPlan> plans;
+  std::map<uint64_t, Request> requests;
+  int64_t free_since_us = 0;  // End of the last computation.
+
+  std::set<uint64_t> inputs;                     // Plans whose activations are here.
+  uint64_t last_input = 0;                       // Number of the last plan started.
+  std::deque<std::pair<uint64_t, int>> to_pass;  // Plan, tokens: computed, waits for a credit.
+  std::set<uint64_t> uncredited;                 // Passed, not yet consumed by the next stage.
+
+  // Under way, of whatever epoch: the memory that it reads or writes is in use.
+  std::optional<Computing> computing;
+  std::set<std::pair<uint64_t, uint64_t>> passing;  // (epoch, plan) activations being sent.
+  std::map<uint64_t, Send> sends;
+  uint64_t next_send_id = 1;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CORE_STAGE_STATE_H_

@@ -1,0 +1,153 @@
+// What a stage hands on: activations under credits, and KV with its commits.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/planted_bug.h"
+#include "common/base/status.h"
+#include "services/prefill/core/stage_state.h"
+
+namespace baton::prefill {
+
+// ---- Activations ----
+
+void Stage::State::On(const ActivationsArrived& event, int64_t now_us, Actions& actions) {
+  if (!Current(event.epoch)) return;
+  const auto credits = static_cast<uint64_t>(options.activation_credits);
+  const bool fresh = event.number > last_input && inputs.insert(event.number).second;
+  uint64_t oldest = inputs.empty() ? 0 : *inputs.begin();
+  if (computing.has_value()) oldest = computing->plan.number;
+  if (!fresh || *inputs.rbegin() >= oldest + credits) {
+    Break(absl::FailedPreconditionError(absl::StrCat("activations of plan ", event.number,
+                                                     " after plan ", last_input,
+                                                     " break the credit of ", credits)),
+          actions);
+    return;
+  }
+  RunNext(now_us, actions);
+}
+
+// A buffer of the next stage is number % credits, so the credit that counts is that of the plan
+// which had the same buffer: plans without items leave holes, and a plain counter would not see
+// them.
+void Stage::State::PassActivations(Actions& actions) {
+  while (!to_pass.empty()) {
+    const auto [number, tokens] = to_pass.front();
+    const uint64_t oldest = uncredited.empty() ? number : *uncredited.begin();
+    if (number >= oldest + static_cast<uint64_t>(options.activation_credits)) return;
+    to_pass.pop_front();
+    uncredited.insert(number);
+    passing.emplace(epoch, number);
+    actions.push_back(SendActivations{epoch, number, tokens});
+  }
+}
+
+void Stage::State::On(const CreditReturned& event, int64_t now_us, Actions& actions) {
+  if (!Current(event.epoch)) return;
+  if (uncredited.erase(event.number) == 0) {
+    Break(absl::FailedPreconditionError(
+              absl::StrCat("credit for plan ", event.number, ", whose activations are not out")),
+          actions);
+    return;
+  }
+  PassActivations(actions);
+  RunNext(now_us, actions);
+}
+
+void Stage::State::On(const ActivationsSent& event, int64_t now_us, Actions& actions) {
+  const bool was_passing = passing.erase({event.epoch, event.number}) == 1;
+  BATON_CHECK(was_passing || PlantedBug(Bug::kStageAppliesPlanTwice))
+      << "activations of plan " << event.number << " were not being sent";
+  if (!Current(event.epoch)) return;
+  if (!event.status.ok()) {
+    Break(Annotate(event.status, absl::StrCat("sending activations of plan ", event.number)),
+          actions);
+    return;
+  }
+  RunNext(now_us, actions);
+}
+
+// ---- KV ----
+
+uint64_t Stage::State::NewSend(uint64_t attempt_id, Request& request) {
+  ++request.sends;
+  sends[next_send_id] = {epoch, attempt_id};
+  return next_send_id++;
+}
+
+void Stage::State::SendItem(const PlanItem& item, Request& request, Actions& actions) {
+  const int first = item.token_begin / options.page_size;
+  const int end = (item.token_begin + item.token_count + options.page_size - 1) / options.page_size;
+  SendKv send{epoch, NewSend(item.attempt_id, request), item.attempt_id, request.ticket, first, {}};
+  send.pages.assign(request.pages.begin() + first, request.pages.begin() + end);
+  actions.push_back(std::move(send));
+}
+
+void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us,
+                                Actions& actions) {
+  const bool last_stage = options.stage + 1 == options.stages;
+  size_t finals = 0;
+  for (const PlanItem& item : plan.items) {
+    std::optional<absl::StatusOr<SampledToken>> token;
+    if (item.final && last_stage) token = event.first_tokens[finals++];
+    const auto found = requests.find(item.attempt_id);
+    if (found == requests.end()) continue;
+    Request& request = found->second;
+    if (item.final) {
+      request.final_computed = true;
+      request.final_computed_us = now_us;
+    }
+    if (request.sending()) {
+      if (token.has_value() && !token->ok()) request.failure = token->status();
+      if (request.sending()) SendItem(item, request, actions);
+      if (request.sending() && item.final) {
+        SendCommit commit{epoch, NewSend(item.attempt_id, request), item.attempt_id, request.ticket,
+                          std::nullopt};
+        if (token.has_value()) commit.first_token = **token;
+        actions.push_back(std::move(commit));
+      }
+    }
+    CloseIfSent(item.attempt_id, actions);
+  }
+}
+
+void Stage::State::On(const KvSent& event, int64_t now_us, Actions& actions) {
+  const auto sent = sends.find(event.send_id);
+  BATON_CHECK(sent != sends.end() && sent->second.epoch == event.epoch)
+      << "send " << event.send_id << " was not under way";
+  const uint64_t attempt_id = sent->second.attempt_id;
+  sends.erase(sent);
+  if (!Current(event.epoch)) return;
+  const auto found = requests.find(attempt_id);
+  BATON_CHECK(found != requests.end()) << "attempt " << attempt_id << " closed while sending";
+  Request& request = found->second;
+  --request.sends;
+  request.report.kv_bytes += event.bytes;
+  request.report.kv_transfer_us += event.transfer_us;
+  if (request.final_computed) request.report.kv_exposed_us = now_us - request.final_computed_us;
+  if (!event.status.ok() && request.failure.ok()) request.failure = event.status;
+  CloseIfSent(attempt_id, actions);
+}
+
+// Reports the request closed once nothing more of it will be sent, and forgets it once nothing more
+// of it will be computed.
+void Stage::State::CloseIfSent(uint64_t attempt_id, Actions& actions) {
+  const auto found = requests.find(attempt_id);
+  BATON_CHECK(found != requests.end()) << "attempt " << attempt_id;
+  Request& request = found->second;
+  const bool computed = request.final_computed || request.aborted;
+  const bool over = computed || !request.failure.ok();
+  if (request.sends > 0 || !over) return;
+  if (!request.closed) {
+    request.closed = true;
+    request.report.status = request.failure;
+    if (request.report.status.ok() && request.aborted) {
+      request.report.status = absl::CancelledError("aborted by the chain's planner");
+    }
+    actions.push_back(ReportRequestClosed{epoch, request.report});
+  }
+  if (computed) requests.erase(found);
+}
+
+}  // namespace baton::prefill
