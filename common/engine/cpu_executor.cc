@@ -50,14 +50,16 @@ CpuExecutor::CpuExecutor(const ModelConfig& config, const kernels::KernelTable& 
       kernels_(kernels),
       threads_(threads),
       rotary_(config),
-      attention_scale_(1 / std::sqrt(static_cast<float>(config.head_dim))) {
+      attention_scale_(1 / std::sqrt(static_cast<float>(config.head_dim))) {}
+
+void CpuExecutor::AllocateScratch() {
   const auto rows = [](int64_t columns) { return std::vector<float>(Floats(kRowBlock, columns)); };
-  scratch_.normed = rows(config.hidden_size);
-  scratch_.qkv = rows(int64_t{config.query_size()} + 2 * int64_t{config.kv_size()});
-  scratch_.attended = rows(config.query_size());
-  scratch_.gate_up = rows(2 * int64_t{config.intermediate_size});
-  scratch_.inner = rows(config.intermediate_size);
-  scratch_.residual = rows(config.hidden_size);
+  scratch_.normed = rows(config_.hidden_size);
+  scratch_.qkv = rows(int64_t{config_.query_size()} + 2 * int64_t{config_.kv_size()});
+  scratch_.attended = rows(config_.query_size());
+  scratch_.gate_up = rows(2 * int64_t{config_.intermediate_size});
+  scratch_.inner = rows(config_.intermediate_size);
+  scratch_.residual = rows(config_.hidden_size);
 }
 
 absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const ExecutorOptions& options) {
@@ -83,6 +85,8 @@ absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const ExecutorOpti
   BATON_ASSIGN_OR_RETURN(executor->stage_,
                          LoadStage(*executor->reader_, config, options.layer_begin, layer_end,
                                    make_linear, options.on_progress));
+  // After the weights: only now are the sizes in config.json known to be those of real tensors.
+  executor->AllocateScratch();
   KvGeometry geometry;
   geometry.layer_begin = options.layer_begin;
   geometry.layer_end = layer_end;

@@ -44,6 +44,7 @@ class CpuExecutor final : public Executor {
 
   CpuExecutor(const ModelConfig& config, const kernels::KernelTable& kernels, int threads);
 
+  void AllocateScratch();
   absl::Status Compute(const Batch& batch, std::span<const float> in, std::span<float> out,
                        std::span<float> logits);
   void PlaceRows(const Batch& batch);

@@ -2,8 +2,11 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
+
+#include <cstring>
 
 #include "common/base/check.h"
 
@@ -16,10 +19,18 @@ at::ScalarType TorchType(DType dtype) {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kBF16 ? at::kBFloat16 : at::kHalf;
 }
 
-// A view of mapped bytes, which torch only reads; its interface has no const.
+// A view of mapped bytes, which torch only reads; its interface has no const. Files by unusual
+// writers may hold tensors at odd addresses, which torch must not read as elements: those are
+// copied.
 at::Tensor View(const TensorView& tensor, int64_t first, at::IntArrayRef shape) {
-  const std::byte* at = tensor.bytes.data() + static_cast<size_t>(first) * DTypeBytes(tensor.dtype);
-  return at::from_blob(const_cast<std::byte*>(at), shape, TorchType(tensor.dtype));
+  const size_t element_bytes = DTypeBytes(tensor.dtype);
+  const std::byte* at = tensor.bytes.data() + static_cast<size_t>(first) * element_bytes;
+  if (reinterpret_cast<uintptr_t>(at) % element_bytes == 0) {
+    return at::from_blob(const_cast<std::byte*>(at), shape, TorchType(tensor.dtype));
+  }
+  at::Tensor copy = at::empty(shape, TorchType(tensor.dtype));
+  std::memcpy(copy.data_ptr(), at, static_cast<size_t>(copy.numel()) * element_bytes);
+  return copy;
 }
 
 }  // namespace

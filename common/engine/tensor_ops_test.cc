@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "common/model/float_formats.h"
@@ -48,6 +49,15 @@ TEST(ConvertToFloatTest, StartsAtTheGivenElement) {
   std::vector<float> out(2);
   ConvertToFloat(ViewOf(values, DType::kF32, 1), 3, out);
   EXPECT_EQ(out, (std::vector<float>{4, 5}));
+}
+
+TEST(ConvertToFloatTest, ReadsTensorsAtOddAddresses) {
+  const std::vector<float> values = {1.5f, -2};
+  std::vector<std::byte> bytes(1 + 2 * sizeof(float));
+  std::memcpy(&bytes[1], values.data(), 2 * sizeof(float));
+  std::vector<float> out(2);
+  ConvertToFloat({DType::kF32, {2}, std::span(bytes).subspan(1)}, 0, out);
+  EXPECT_EQ(out, values);
 }
 
 TEST(EmbeddingTableTest, GathersRowsInTheirDtype) {

@@ -8,9 +8,10 @@ ThreadPool::ThreadPool(int threads) {
 
 ThreadPool::~ThreadPool() {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
+  called_.notify_all();
   for (std::thread& helper : helpers_) helper.join();
 }
 
@@ -20,15 +21,16 @@ void ThreadPool::ParallelFor(int count, const std::function<void(int, int)>& bod
     return;
   }
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     body_ = &body;
     count_ = count;
     running_ = static_cast<int>(helpers_.size());
     ++round_;
   }
+  called_.notify_all();
   RunPart(0, count, body);
-  const auto done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return running_ == 0; };
-  absl::MutexLock lock(&mutex_, absl::Condition(&done));
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return running_ == 0; });
 }
 
 void ThreadPool::Help(int index) {
@@ -37,18 +39,16 @@ void ThreadPool::Help(int index) {
     const std::function<void(int, int)>* body = nullptr;
     int count = 0;
     {
-      const auto called = [this, seen]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || round_ != seen;
-      };
-      absl::MutexLock lock(&mutex_, absl::Condition(&called));
+      std::unique_lock lock(mutex_);
+      called_.wait(lock, [&] { return stopping_ || round_ != seen; });
       if (stopping_) return;
       seen = round_;
       body = body_;
       count = count_;
     }
     RunPart(index, count, *body);
-    absl::MutexLock lock(&mutex_);
-    --running_;
+    const std::lock_guard lock(mutex_);
+    if (--running_ == 0) done_.notify_one();
   }
 }
 

@@ -2,13 +2,12 @@
 #ifndef COMMON_ENGINE_THREAD_POOL_H_
 #define COMMON_ENGINE_THREAD_POOL_H_
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 
 namespace baton {
 
@@ -32,12 +31,17 @@ class ThreadPool {
   void Help(int index);
   void RunPart(int index, int count, const std::function<void(int, int)>& body) const;
 
-  absl::Mutex mutex_;
-  const std::function<void(int, int)>* body_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  int count_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t round_ ABSL_GUARDED_BY(mutex_) = 0;
-  int running_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Not absl::Mutex: ThreadSanitizer can't see into Debian's build of it and reports every use.
+  std::mutex mutex_;
+  std::condition_variable called_;
+  std::condition_variable done_;
+  // All guarded by mutex_.
+  const std::function<void(int, int)>* body_ = nullptr;
+  int count_ = 0;
+  int64_t round_ = 0;
+  int running_ = 0;
+  bool stopping_ = false;
+
   std::vector<std::thread> helpers_;
 };
 
