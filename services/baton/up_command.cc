@@ -5,6 +5,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -87,6 +88,12 @@ void AddOption(std::vector<std::string>& arguments, const std::string& name,
   arguments.push_back(absl::StrCat("--", name, "=", value));
 }
 
+// Of one worker when --threads does not say: the machine's cores shared among all of them.
+int64_t ThreadsPerWorker(const v1::Options& options) {
+  const int64_t workers = options.prefill_chains() * options.pp_size() + options.decodes();
+  return std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN) / workers);
+}
+
 void AddWorkers(const config::ParsedOptions& options, const std::string& router_address,
                 Supervisor& supervisor) {
   const std::vector<std::string> environment = config::ProcessEnvironment();
@@ -100,6 +107,11 @@ void AddWorkers(const config::ParsedOptions& options, const std::string& router_
     spec.arguments.insert(spec.arguments.end(), own.begin(), own.end());
     for (std::string& argument : config::ChildArguments(options, role)) {
       spec.arguments.push_back(std::move(argument));
+    }
+    // After the parent's own: of a flag given twice the last one counts.
+    AddOption(spec.arguments, "grpc-port", "0");
+    if (options.values.threads() == 0) {
+      AddOption(spec.arguments, "threads", absl::StrCat(ThreadsPerWorker(options.values)));
     }
     spec.environment = config::ChildEnvironment(options, role, environment);
     supervisor.Add(std::move(spec));

@@ -43,7 +43,7 @@ absl::Status PrintPlan(const config::ParsedOptions& options) {
   BATON_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(values.model_path()));
   const config::ModelShape shape = ShapeOf(model);
   BATON_ASSIGN_OR_RETURN(
-      const std::vector<config::LayerRange> split,
+      const std::vector<LayerRange> split,
       config::SplitLayers(shape.layers, values.pp_size(), values.pp_layer_partition()));
   std::vector<config::ProcessShare> shares = config::ChainShares(split);
   shares.push_back(config::DecodeShare(shape.layers));
@@ -57,9 +57,7 @@ absl::Status PrintPlan(const config::ParsedOptions& options) {
         config::PlanMemory(shape, shares[i], values.page_size(), values.kv_cache_tokens()));
     const std::string name = i + 1 == shares.size() ? "decode" : absl::StrCat("prefill ", i);
     std::printf("%-12s %10s %14s %14s %14s %8lld %12lld\n", name.c_str(),
-                absl::StrCat("[", shares[i].layers.first, ", ",
-                             shares[i].layers.first + shares[i].layers.count, ")")
-                    .c_str(),
+                absl::StrCat("[", shares[i].layers.begin, ", ", shares[i].layers.end, ")").c_str(),
                 Mib(plan.weight_bytes).c_str(), Mib(plan.kv_bytes).c_str(),
                 absl::StrCat(plan.kv_bytes_per_token, " B").c_str(),
                 static_cast<long long>(plan.pages), static_cast<long long>(plan.capacity_tokens));

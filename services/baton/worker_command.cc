@@ -1,0 +1,177 @@
+// `baton worker`: one prefill stage or one decode service.
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/random.h"
+#include "common/base/status.h"
+#include "common/config/layer_split.h"
+#include "services/baton/commands.h"
+#include "services/baton/process.h"
+#include "services/baton/worker_host.h"
+#include "services/decode/decode_service.h"
+#include "services/prefill/prefill_service.h"
+#include "services/worker/cluster_client.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kDrainMs = 5'000;
+
+// The service of either role, as far as membership and probes are concerned.
+struct Served {
+  std::function<absl::Status()> liveness;
+  std::function<bool()> ready;
+  std::function<v1::WorkerLoad()> load;
+  std::function<void(const std::vector<worker::PeerWorker>&)> on_view;  // May be null.
+  std::function<void(const worker::ClusterClient&)> attach;             // May be null.
+  std::function<void()> drain_and_stop;
+};
+
+// Registers, serves until a signal or a rejection, and stops in order: new requests, running ones,
+// membership, data plane.
+absl::Status ServeUntilStopped(const v1::Options& options, WorkerHost& host, v1::WorkerInfo self,
+                               const Served& served) {
+  std::atomic<bool> rejected{false};
+  absl::Status rejection;  // Written once before `rejected`.
+  worker::ClusterClientOptions client_options;
+  client_options.router_address = options.router_address();
+  client_options.self = std::move(self);
+  client_options.heartbeat_interval_ms = options.heartbeat_interval_ms();
+  client_options.data_plane = &host.data_plane();
+  client_options.status = [&served] {
+    return worker::ClusterClientOptions::Status{served.ready(), served.load()};
+  };
+  client_options.on_view = served.on_view;
+  client_options.on_rejected = [&](const absl::Status& status) {
+    rejection = status;
+    rejected = true;
+  };
+  worker::ClusterClient client(std::move(client_options));
+  if (served.attach) served.attach(client);
+  host.data_plane().SetPeerErrorHandler(
+      [&client](PeerId peer, const absl::Status&) { client.OnPeerFailed(peer); });
+  host.SetProbes(served.liveness,
+                 [&client, &served] { return served.ready() && client.registered(); });
+  client.Start();
+  WaitForStop([&rejected] { return rejected.load(); });
+
+  host.ClearProbes();
+  served.drain_and_stop();
+  client.Stop();
+  host.data_plane().SetPeerErrorHandler(nullptr);
+  host.data_plane().Shutdown();
+  return rejection;
+}
+
+absl::Status ServePrefill(const v1::Options& options, WorkerHost& host, int64_t start_us) {
+  prefill::PrefillOptions own;
+  own.self = {host.instance().instance_id(), host.instance().incarnation()};
+  own.chain_id = options.chain_id();
+  own.pp_rank = static_cast<int>(options.pp_rank());
+  own.pp_size = static_cast<int>(options.pp_size());
+  own.host = options.host();
+  own.grpc_port = static_cast<int>(options.grpc_port());
+  own.chunk_tokens = static_cast<int>(options.chunked_prefill_size());
+  own.plan_window = static_cast<int>(options.pipeline_window());
+  own.activation_credits = static_cast<int>(options.activation_credits());
+  own.max_open_requests = static_cast<int>(options.max_prefill_requests());
+  own.max_queued_requests = static_cast<int>(options.max_queued_requests());
+  own.max_context_tokens = host.max_context_tokens();
+  own.kv_lease_ms = options.kv_lease_ms();
+  prefill::ClusterPeers peers;
+  BATON_ASSIGN_OR_RETURN(const auto service,
+                         prefill::PrefillService::Create(
+                             own, {&host.executor(), &host.data_plane(), &peers, &host.metrics()}));
+  LOG(kInfo) << "baton prefill " << own.self.id << ": stage " << own.pp_rank << " of "
+             << own.pp_size << " in " << own.chain_id << ", " << host.Summary();
+  LOG(kInfo) << "grpc " << own.host << ":" << service->grpc_port() << "  metrics " << own.host
+             << ":" << host.metrics_port() << "  chunk " << own.chunk_tokens
+             << " tokens  started after " << SecondsSince(start_us);
+  v1::WorkerInfo self = host.Describe(service->grpc_port());
+  self.set_role(v1::ROLE_PREFILL);
+  self.set_chain_id(own.chain_id);
+  self.set_pp_rank(own.pp_rank);
+  self.set_pp_size(own.pp_size);
+  self.set_max_running_requests(own.max_open_requests);
+  Served served;
+  served.liveness = [&service] { return service->Liveness(); };
+  served.ready = [&service] { return service->ready(); };
+  served.load = [&service] { return service->load(); };
+  served.on_view = [&service](const auto& workers) { service->OnView(workers); };
+  served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
+  served.drain_and_stop = [&service, &peers] {
+    service->Drain(kDrainMs);
+    service->Stop();
+    peers.Attach(nullptr);
+  };
+  return ServeUntilStopped(options, host, std::move(self), served);
+}
+
+absl::Status ServeDecode(const v1::Options& options, WorkerHost& host, int64_t start_us) {
+  decode::DecodeOptions own;
+  own.self = {host.instance().instance_id(), host.instance().incarnation()};
+  own.host = options.host();
+  own.grpc_port = static_cast<int>(options.grpc_port());
+  own.max_running_requests = static_cast<int>(options.max_running_requests());
+  own.max_queued_requests = static_cast<int>(options.max_queued_requests());
+  own.max_context_tokens = host.max_context_tokens();
+  own.kv_lease_ms = options.kv_lease_ms();
+  BATON_ASSIGN_OR_RETURN(
+      const auto service,
+      decode::DecodeService::Create(own, {&host.executor(), &host.data_plane(), &host.metrics()}));
+  LOG(kInfo) << "baton decode " << own.self.id << ": " << host.Summary() << ", at most "
+             << own.max_running_requests << " requests";
+  LOG(kInfo) << "grpc " << own.host << ":" << service->grpc_port() << "  metrics " << own.host
+             << ":" << host.metrics_port() << "  started after " << SecondsSince(start_us);
+  v1::WorkerInfo self = host.Describe(service->grpc_port());
+  self.set_role(v1::ROLE_DECODE);
+  self.set_max_running_requests(own.max_running_requests);
+  Served served;
+  served.liveness = [&service] { return service->Liveness(); };
+  served.ready = [&service] { return service->ready(); };
+  served.load = [&service] { return service->load(); };
+  served.drain_and_stop = [&service] {
+    service->Drain(kDrainMs);
+    service->Stop();
+  };
+  return ServeUntilStopped(options, host, std::move(self), served);
+}
+
+absl::Status Serve(v1::Options options) {
+  const int64_t start_us = NowUs();
+  const bool prefill = options.disaggregation_mode() == "prefill";
+  if (options.instance_id().empty()) {
+    options.set_instance_id(absl::StrCat(options.disaggregation_mode(),
+                                         prefill ? absl::StrCat("-", options.pp_rank()) : "", "-",
+                                         RandomHex(4)));
+  }
+  BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id()));
+  BATON_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(options.model_path()));
+  LayerRange layers{0, model.num_hidden_layers};
+  if (prefill) {
+    BATON_ASSIGN_OR_RETURN(
+        const std::vector<LayerRange> split,
+        config::SplitLayers(layers.end, options.pp_size(), options.pp_layer_partition()));
+    layers = split[static_cast<size_t>(options.pp_rank())];
+  }
+  BATON_ASSIGN_OR_RETURN(const auto host, WorkerHost::Create(options, layers, model));
+  return prefill ? ServePrefill(options, *host, start_us) : ServeDecode(options, *host, start_us);
+}
+
+}  // namespace
+
+int RunWorkerCommand(const config::ParsedOptions& options) {
+  const absl::Status status = Serve(options.values);
+  if (status.ok()) return kExitDone;
+  std::fprintf(stderr, "baton worker: %s\n", std::string(status.message()).c_str());
+  return kExitFailed;
+}
+
+}  // namespace baton

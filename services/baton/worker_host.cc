@@ -1,0 +1,157 @@
+#include "services/baton/worker_host.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/log.h"
+#include "common/base/random.h"
+#include "common/base/status.h"
+#include "common/kv/types.h"
+#include "common/model/safetensors.h"
+
+namespace baton {
+namespace {
+
+MetricsIdentity Identity(const v1::Options& options) {
+  const bool prefill = options.disaggregation_mode() == "prefill";
+  return {.role = prefill ? MetricRole::kPrefill : MetricRole::kDecode,
+          .model_name = options.served_model_name(),
+          .instance_id = options.instance_id(),
+          .stage = prefill ? static_cast<int>(options.pp_rank()) : -1};
+}
+
+// Before the data plane reads the environment and before other threads do.
+void ChooseTransports(const std::string& kv_transport) {
+  if (kv_transport == "auto") return;
+  setenv("UCX_TLS", absl::StrCat(kv_transport, ",self").c_str(), /*overwrite=*/0);
+}
+
+}  // namespace
+
+WorkerHost::WorkerHost(const v1::Options& options, const ModelConfig& model)
+    : options_(options), model_(model), metrics_(Identity(options)) {
+  instance_.set_instance_id(options.instance_id());
+  instance_.set_incarnation(EntropySeed());
+  max_context_tokens_ = model.max_position_embeddings;
+  if (options.context_length() != 0) {
+    max_context_tokens_ =
+        static_cast<int>(std::min<int64_t>(max_context_tokens_, options.context_length()));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<WorkerHost>> WorkerHost::Create(const v1::Options& options,
+                                                               LayerRange layers,
+                                                               const ModelConfig& model) {
+  ChooseTransports(options.kv_transport());
+  std::unique_ptr<WorkerHost> host(new WorkerHost(options, model));
+  BATON_RETURN_IF_ERROR(host->StartEndpoint());
+  BATON_RETURN_IF_ERROR(host->Load(layers));
+  BATON_ASSIGN_OR_RETURN(host->data_plane_, DataPlane::Create({}));
+  return host;
+}
+
+absl::Status WorkerHost::StartEndpoint() {
+  HttpEndpointConfig config;
+  config.host = options_.host();
+  config.port = static_cast<uint16_t>(options_.metrics_port());
+  HttpEndpointCallbacks callbacks;
+  callbacks.metrics = [this] { return metrics_.Scrape(); };
+  callbacks.liveness = [this] {
+    absl::MutexLock lock(&probes_mutex_);
+    return liveness_ ? liveness_() : absl::OkStatus();  // Loading and stopping are progress.
+  };
+  callbacks.readiness = [this] {
+    absl::MutexLock lock(&probes_mutex_);
+    if (!ready_) return absl::UnavailableError("loading or stopping");
+    return ready_() ? absl::OkStatus() : absl::UnavailableError("not wired to its peers");
+  };
+  BATON_ASSIGN_OR_RETURN(endpoint_, HttpEndpoint::Start(config, std::move(callbacks)));
+  return absl::OkStatus();
+}
+
+void WorkerHost::Progress(double fraction) {
+  metrics_.Set(Metric::kWeightLoadProgressRatio, fraction);
+  const int tenths = static_cast<int>(fraction * 10);
+  if (tenths == tenths_shown_) return;
+  tenths_shown_ = tenths;
+  if (!isatty(STDERR_FILENO)) {
+    LOG(kInfo) << "loading weights: " << tenths * 10 << " %";
+    return;
+  }
+  const std::string bar = std::string(static_cast<size_t>(tenths), '#') +
+                          std::string(static_cast<size_t>(10 - tenths), '.');
+  std::fprintf(stderr, "\rloading weights [%s] %3d %%%s", bar.c_str(), tenths * 10,
+               tenths == 10 ? "\n" : "");
+}
+
+absl::Status WorkerHost::Load(LayerRange layers) {
+  ExecutorOptions options;
+  options.model_path = options_.model_path();
+  options.layer_begin = layers.begin;
+  options.layer_end = layers.end;
+  options.page_size = static_cast<int>(options_.page_size());
+  options.page_count = static_cast<int>(options_.kv_cache_tokens() / options_.page_size());
+  options.threads = options_.threads() != 0
+                        ? static_cast<int>(options_.threads())
+                        : static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  options.linear = options_.linear_backend() == "torch"    ? LinearBackend::kTorch
+                   : options_.linear_backend() == "native" ? LinearBackend::kNative
+                                                           : LinearBackend::kAuto;
+  options.on_progress = [this](double fraction) { Progress(fraction); };
+  BATON_ASSIGN_OR_RETURN(executor_, CreateExecutor(options));
+  BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options_.model_path()));
+  BATON_ASSIGN_OR_RETURN(fingerprint_, FingerprintStage(reader, model_, layers.begin, layers.end));
+  return absl::OkStatus();
+}
+
+void WorkerHost::SetProbes(std::function<absl::Status()> liveness, std::function<bool()> ready) {
+  absl::MutexLock lock(&probes_mutex_);
+  liveness_ = std::move(liveness);
+  ready_ = std::move(ready);
+}
+
+void WorkerHost::ClearProbes() { SetProbes(nullptr, nullptr); }
+
+v1::WorkerInfo WorkerHost::Describe(int grpc_port) const {
+  const KvGeometry& kv = executor_->kv();
+  v1::WorkerInfo info;
+  *info.mutable_instance() = instance_;
+  info.set_grpc_address(absl::StrCat(options_.host(), ":", grpc_port));
+  info.set_data_address(data_plane_->address());
+  info.mutable_layers()->set_begin(kv.layer_begin);
+  info.mutable_layers()->set_end(kv.layer_end);
+  info.set_page_count(kv.page_count);
+  info.set_max_context_tokens(max_context_tokens_);
+  v1::ModelFingerprint& fingerprint = *info.mutable_fingerprint();
+  fingerprint.set_config_hash(fingerprint_.config);
+  for (const auto& [layer, hash] : fingerprint_.layers) {
+    (*fingerprint.mutable_layer_hashes())[layer] = hash;
+  }
+  fingerprint.set_embedding_hash(fingerprint_.embedding.value_or(0));
+  fingerprint.set_head_hash(fingerprint_.head.value_or(0));
+  fingerprint.set_dtype("float32");
+  fingerprint.set_protocol_version(kProtocolVersion);
+  v1::KvLayout& layout = *fingerprint.mutable_kv_layout();
+  layout.set_layers(model_.num_hidden_layers);
+  layout.set_kv_heads(kv.kv_heads);
+  layout.set_head_dim(kv.head_dim);
+  layout.set_page_size(kv.page_size);
+  layout.set_bytes_per_element(kv.bytes_per_element);
+  return info;
+}
+
+std::string WorkerHost::Summary() const {
+  const KvGeometry& kv = executor_->kv();
+  const double mib = static_cast<double>(kv.PageBytes()) * kv.page_count / (1 << 20);
+  return absl::StrFormat("layers [%d, %d) of %d, KV cache %d tokens in %d pages of %d (%.1f MiB)",
+                         kv.layer_begin, kv.layer_end, model_.num_hidden_layers,
+                         kv.page_count * kv.page_size, kv.page_count, kv.page_size, mib);
+}
+
+}  // namespace baton

@@ -1,0 +1,77 @@
+// What prefill stages and decode services share as processes: the engine with its weights, the data
+// plane, metrics with their HTTP endpoint, the description under which the worker registers.
+#ifndef SERVICES_BATON_WORKER_HOST_H_
+#define SERVICES_BATON_WORKER_HOST_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/engine/executor.h"
+#include "common/kv/types.h"
+#include "common/model/fingerprint.h"
+#include "common/model/model_config.h"
+#include "common/telemetry/http_endpoint.h"
+#include "common/telemetry/metrics.h"
+#include "common/transport/data_plane.h"
+#include "proto/baton/v1/cluster.pb.h"
+#include "proto/baton/v1/config.pb.h"
+
+namespace baton {
+
+// Members are declared in the order in which they must be destroyed last to first.
+class WorkerHost {
+ public:
+  // Listens for probes first, so that a long weight load is seen to progress, then loads.
+  // `instance_id` must be set in `options`.
+  static absl::StatusOr<std::unique_ptr<WorkerHost>> Create(const v1::Options& options,
+                                                            LayerRange layers,
+                                                            const ModelConfig& model);
+
+  Executor& executor() { return *executor_; }
+  DataPlane& data_plane() { return *data_plane_; }
+  Metrics& metrics() { return metrics_; }
+  uint16_t metrics_port() const { return endpoint_->port(); }
+  const v1::InstanceRef& instance() const { return instance_; }
+  int max_context_tokens() const { return max_context_tokens_; }
+
+  // Where /health and /readiness ask from now on; the callbacks must return at once.
+  void SetProbes(std::function<absl::Status()> liveness, std::function<bool()> ready);
+  // Probes answer "stopping" from now on and the callbacks are let go.
+  void ClearProbes();
+
+  // The registration of this worker but for its role's own fields.
+  v1::WorkerInfo Describe(int grpc_port) const;
+
+  // "12 of 12 layers, KV 65536 tokens in 1024 pages (96.0 MiB)".
+  std::string Summary() const;
+
+ private:
+  WorkerHost(const v1::Options& options, const ModelConfig& model);
+  absl::Status StartEndpoint();
+  absl::Status Load(LayerRange layers);
+  void Progress(double fraction);
+
+  const v1::Options options_;
+  const ModelConfig model_;
+  v1::InstanceRef instance_;
+  int max_context_tokens_ = 0;
+  Metrics metrics_;
+  absl::Mutex probes_mutex_;
+  std::function<absl::Status()> liveness_ ABSL_GUARDED_BY(probes_mutex_);
+  std::function<bool()> ready_ ABSL_GUARDED_BY(probes_mutex_);
+  int tenths_shown_ = -1;  // Loading thread.
+  ModelFingerprint fingerprint_;
+  std::unique_ptr<HttpEndpoint> endpoint_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<DataPlane> data_plane_;
+};
+
+}  // namespace baton
+
+#endif  // SERVICES_BATON_WORKER_HOST_H_
