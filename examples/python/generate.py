@@ -2,16 +2,17 @@
 
     /usr/bin/python3 examples/python/generate.py --target 127.0.0.1:30001 "It was a truth"
 
-Needs Debian's python3-grpcio and python3-grpc-tools; the stubs are made from proto/ on the fly.
+Needs Debian's python3-grpcio and protobuf-compiler-grpc; the stubs are made from proto/ on the fly.
 """
 
 import argparse
 import pathlib
+import shutil
+import subprocess
 import sys
 import tempfile
 
 import grpc
-from grpc_tools import protoc
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -19,9 +20,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def load_stubs(directory):
     """Generates and imports the two modules that a client of Inference needs."""
     protos = [f"proto/baton/v1/{name}.proto" for name in ("common", "inference")]
-    if protoc.main(["protoc", f"-I{ROOT}", f"--python_out={directory}", f"--grpc_python_out={directory}",
-                    *protos]) != 0:
-        raise SystemExit("protoc failed")
+    subprocess.run(["protoc", f"-I{ROOT}", f"--python_out={directory}", f"--grpc_out={directory}",
+                    f"--plugin=protoc-gen-grpc={shutil.which('grpc_python_plugin')}", *protos], check=True)
     sys.path.insert(0, directory)
     from proto.baton.v1 import common_pb2, inference_pb2, inference_pb2_grpc
     return common_pb2, inference_pb2, inference_pb2_grpc

@@ -1,19 +1,18 @@
-"""Python messages and stubs of proto/baton/v1, made by grpc_tools when first imported."""
+"""Python messages and stubs of proto/baton/v1, made by Debian's protoc when first imported."""
 
 import importlib
 import pathlib
+import shutil
+import subprocess
 import sys
 import tempfile
-
-from grpc_tools import protoc
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _directory = tempfile.TemporaryDirectory(prefix="baton-stubs-")
 _protos = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "proto/baton/v1").glob("*.proto"))
-_code = protoc.main(["protoc", f"-I{ROOT}", "-I/usr/include", f"--python_out={_directory.name}",
-                     f"--grpc_python_out={_directory.name}", *_protos])
-if _code != 0:
-    raise RuntimeError(f"protoc ended with {_code}")
+# Debian 12's grpc_tools is older than its protoc and knows no `optional`.
+subprocess.run(["protoc", f"-I{ROOT}", f"--python_out={_directory.name}", f"--grpc_out={_directory.name}",
+                f"--plugin=protoc-gen-grpc={shutil.which('grpc_python_plugin')}", *_protos], check=True)
 sys.path.insert(0, _directory.name)
 
 common = importlib.import_module("proto.baton.v1.common_pb2")
