@@ -99,8 +99,7 @@ class Gate {
 
 TEST(PrefillServiceTest, AnAbortAnswersAtOnceAndLeavesNothing) {
   Gate gate;
-  TestChain chain({.stages = 2});
-  chain.BeforeForward(1, gate.Hook());
+  TestChain chain({.stages = 2, .before_forward = {{1, gate.Hook()}}});
   ASSERT_TRUE(chain.WaitReady());
   const auto prompt = TestChain::Prompt(400, 1);
   const Ticket ticket = chain.decode().Grant(400);
@@ -120,8 +119,7 @@ TEST(PrefillServiceTest, AnAbortAnswersAtOnceAndLeavesNothing) {
 
 TEST(PrefillServiceTest, ACallThatIsCancelledIsAborted) {
   Gate gate;
-  TestChain chain({.stages = 2});
-  chain.BeforeForward(0, gate.Hook());
+  TestChain chain({.stages = 2, .before_forward = {{0, gate.Hook()}}});
   ASSERT_TRUE(chain.WaitReady());
   const auto prompt = TestChain::Prompt(100, 1);
   const v1::StartRequest request = TestChain::Request(1, prompt, chain.decode().Grant(100));
@@ -139,8 +137,7 @@ TEST(PrefillServiceTest, ACallThatIsCancelledIsAborted) {
 
 TEST(PrefillServiceTest, ADeadlineEndsARequest) {
   Gate gate;
-  TestChain chain({.stages = 1});
-  chain.BeforeForward(0, gate.Hook());
+  TestChain chain({.stages = 1, .before_forward = {{0, gate.Hook()}}});
   ASSERT_TRUE(chain.WaitReady());
   const auto prompt = TestChain::Prompt(100, 1);
   const absl::Status status = chain.Run(1, prompt, chain.decode().Grant(100), nullptr, 20);
@@ -151,8 +148,7 @@ TEST(PrefillServiceTest, ADeadlineEndsARequest) {
 
 TEST(PrefillServiceTest, ADeadStageEndsItsRequestsAndTheChainComesBack) {
   Gate gate;
-  TestChain chain({.stages = 3});
-  chain.BeforeForward(1, gate.Hook());
+  TestChain chain({.stages = 3, .before_forward = {{1, gate.Hook()}}});
   ASSERT_TRUE(chain.WaitReady());
   const auto prompt = TestChain::Prompt(600, 1);
   const Ticket ticket = chain.decode().Grant(600);
@@ -201,8 +197,7 @@ TEST(PrefillServiceTest, ALostDecodeFailsItsRequestsAlone) {
 
 TEST(PrefillServiceTest, DrainRefusesNewRequestsAndWaitsForTheOthers) {
   Gate gate;
-  TestChain chain({.stages = 2});
-  chain.BeforeForward(1, gate.Hook());
+  TestChain chain({.stages = 2, .before_forward = {{1, gate.Hook()}}});
   ASSERT_TRUE(chain.WaitReady());
   const auto prompt = TestChain::Prompt(100, 1);
   const Ticket ticket = chain.decode().Grant(100);

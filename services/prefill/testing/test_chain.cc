@@ -67,6 +67,8 @@ void TestChain::StartStage(int rank) {
   const LayerRange layers = LayersOf(rank);
   stage.self = {absl::StrCat("prefill-", rank), next_incarnation_++};
   stage.executor = std::make_unique<FakeExecutor>(layers.begin, layers.end, settings_.page_count);
+  const auto hook = settings_.before_forward.find(rank);
+  if (hook != settings_.before_forward.end()) stage.executor->before_forward = hook->second;
   stage.metrics =
       std::make_unique<Metrics>(MetricsIdentity{MetricRole::kPrefill, "fake", stage.self.id, rank});
   stage.peers = std::make_unique<FakePeers>();

@@ -40,6 +40,8 @@ class TestChain {
     int chunk_tokens = 32;
     int page_count = 64;
     int credits = 2;
+    // By rank: runs before every Forward of that stage, on its thread; may block.
+    std::map<int, std::function<void()>> before_forward = {};
   };
   explicit TestChain(const Settings& settings);
   ~TestChain();
@@ -68,10 +70,6 @@ class TestChain {
 
   FakeDecode& decode() { return decode_; }
   std::unique_ptr<v1::Prefill::Stub> Stub(int rank) const;
-  // Runs before every Forward of `rank`; set it while nothing runs.
-  void BeforeForward(int rank, std::function<void()> hook) {
-    stages_[static_cast<size_t>(rank)].executor->before_forward = std::move(hook);
-  }
   const InstanceRef& instance(int rank) const { return stages_[static_cast<size_t>(rank)].self; }
   PrefillService& service(int rank) { return *stages_[static_cast<size_t>(rank)].service; }
 
