@@ -24,6 +24,7 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
       options.instance_id().empty() ? "router-" + RandomHex(4) : options.instance_id();
   config.host = options.host();
   config.grpc_port = static_cast<int>(options.grpc_port());
+  config.api_key = options.api_key();
   config.served_model_name = options.served_model_name().empty() ? LastPart(options.model_path())
                                                                  : options.served_model_name();
   const Family* family = FindFamily(model.architecture);

@@ -17,6 +17,8 @@ struct RouterConfig {
   std::string host = "127.0.0.1";
   int grpc_port = 0;  // 0: any free port.
 
+  std::string api_key;  // What clients must present; empty: nothing.
+
   std::string served_model_name;
   std::string model_type;  // Hugging Face's.
   int vocab_size = 0;

@@ -43,7 +43,7 @@ void Configure(grpc::ServerBuilder& builder, const RouterConfig& config) {
 RouterService::RouterService(RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
                              std::unique_ptr<ChatTemplate> chat_template)
     : shell_(std::move(config), std::move(tokenizer), std::move(chat_template)),
-      inference_(shell_),
+      inference_(shell_, shell_.config().api_key),
       cluster_(shell_) {}
 
 RouterService::~RouterService() { Stop(0); }

@@ -334,6 +334,36 @@ TEST_F(RouterServiceTest, StoppingRefusesNewRequestsAndEndsOldOnes) {
   EXPECT_THAT(Decode().Get().decode_aborts, SizeIs(1));
 }
 
+TEST_F(RouterServiceTest, AnApiKeyIsAskedForIfOneIsSet) {
+  auto tokenizer = LoadTokenizer();
+  RouterConfig config = router_->config();
+  config.api_key = "secret";
+  auto chat = MakeChatTemplate("auto", *tokenizer);
+  ASSERT_TRUE(chat.ok());
+  const auto guarded = RouterService::Start(config, std::move(tokenizer), *std::move(chat));
+  ASSERT_TRUE(guarded.ok()) << guarded.status();
+  const auto stub = v1::Inference::NewStub(grpc::CreateChannel(
+      "127.0.0.1:" + std::to_string((*guarded)->grpc_port()), grpc::InsecureChannelCredentials()));
+  const auto call = [&stub](const std::string& authorization) {
+    grpc::ClientContext info_context;
+    grpc::ClientContext generate_context;
+    if (!authorization.empty()) {
+      info_context.AddMetadata("authorization", authorization);
+      generate_context.AddMetadata("authorization", authorization);
+    }
+    v1::GetModelInfoResponse info;
+    auto reader = stub->Generate(&generate_context, Request());
+    return std::make_pair(stub->GetModelInfo(&info_context, {}, &info).error_code(),
+                          ReadAll(*reader).status.error_code());
+  };
+  constexpr auto kRefused = grpc::StatusCode::UNAUTHENTICATED;
+  for (const std::string wrong : {"", "Bearer", "Bearer secreT", "Bearer secret1", "secret"}) {
+    EXPECT_EQ(call(wrong), std::make_pair(kRefused, kRefused)) << wrong;
+  }
+  EXPECT_EQ(call("Bearer secret"),
+            std::make_pair(grpc::StatusCode::OK, grpc::StatusCode::UNAVAILABLE));
+}
+
 TEST_F(RouterServiceTest, TokenizesAndDescribesTheModel) {
   grpc::ClientContext info_context;
   v1::GetModelInfoResponse info;

@@ -12,8 +12,11 @@
 namespace baton::router {
 namespace {
 
-constexpr int64_t kRefreshUs = 50'000;    // Gauges and readiness follow changes this closely.
-constexpr int64_t kBeatUs = 1'000'000;    // The loop wakes at least this often.
+constexpr int64_t kRefreshUs = 50'000;  // Gauges and readiness follow changes this closely.
+constexpr int64_t kBeatUs = 1'000'000;  // The loop wakes at least this often.
+// After a pause of this process (a stopped container, a swapped-out host) the workers' heartbeats
+// are still in its sockets: leases don't end before these had time to come in.
+constexpr int64_t kPauseUs = kBeatUs + 500'000;
 constexpr int64_t kStuckUs = 10'000'000;  // A loop that hasn't woken for this long is stuck.
 
 // Calls of one request that may have an event in the mailbox at the same time: submission,
@@ -327,12 +330,16 @@ void RouterShell::OnPrefillEnded(uint64_t attempt_id, absl::Status status,
 // ---- Time ----
 
 int64_t RouterShell::OnWake(int64_t now_us) {
-  last_wake_us_.store(now_us, std::memory_order_relaxed);
-  if (core_.NextDeadlineUs() <= now_us) Dispatch(Tick{});
+  const int64_t paused_us = now_us - last_wake_us_.exchange(now_us);
+  if (paused_us > kPauseUs) {
+    LOG(kWarning) << "the router itself stood still for " << paused_us / 1000 << " ms";
+    ticks_from_us_ = now_us + 2 * config_.heartbeat_interval_ms * 1000;
+  }
+  if (std::max(core_.NextDeadlineUs(), ticks_from_us_) <= now_us) Dispatch(Tick{});
   const int64_t refresh_us = refreshed_us_ + (changed_ ? kRefreshUs : kBeatUs);
   if (refresh_us <= now_us) Refresh(now_us);
-  return std::min({core_.NextDeadlineUs(), refreshed_us_ + (changed_ ? kRefreshUs : kBeatUs),
-                   now_us + kBeatUs});
+  return std::min({std::max(core_.NextDeadlineUs(), ticks_from_us_),
+                   refreshed_us_ + (changed_ ? kRefreshUs : kBeatUs), now_us + kBeatUs});
 }
 
 void RouterShell::Refresh(int64_t now_us) {

@@ -132,6 +132,7 @@ class RouterShell : public Gateway, private LegEvents {
   bool dispatching_ = false;
   bool changed_ = true;  // Since the last Refresh.
   int64_t refreshed_us_ = 0;
+  int64_t ticks_from_us_ = 0;      // No deadline is acted on before: see kPauseUs.
   uint64_t channels_version_ = 0;  // The view that the legs' channels were last pruned by.
 };
 

@@ -1,22 +1,43 @@
 #include "services/router/grpc/inference_service.h"
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/rpc/grpc_status.h"
+#include "services/router/grpc/authorization.h"
 #include "services/router/grpc/generate_stream.h"
 
 namespace baton::router {
+namespace {
+
+class RefusedStream : public grpc::ServerWriteReactor<v1::GenerateResponse> {
+ public:
+  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
+
+ private:
+  void OnDone() override { delete this; }
+};
+
+grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const grpc::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(status);
+  return reactor;
+}
+
+}  // namespace
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  if (!allowed.ok()) return new RefusedStream(allowed);
   return GenerateStream::Start(gateway_, *context, *request);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,
                                                   const v1::AbortRequest* request,
                                                   v1::AbortResponse*) {
+  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  if (!allowed.ok()) return Refuse(context, allowed);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   gateway_.Abort(request->request_id(),
                  [reactor](const absl::Status& status) { reactor->Finish(rpc::ToGrpc(status)); });
@@ -26,6 +47,8 @@ grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* InferenceService::GetModelInfo(grpc::CallbackServerContext* context,
                                                          const v1::GetModelInfoRequest*,
                                                          v1::GetModelInfoResponse* response) {
+  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  if (!allowed.ok()) return Refuse(context, allowed);
   *response = gateway_.model_info();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
@@ -35,6 +58,8 @@ grpc::ServerUnaryReactor* InferenceService::GetModelInfo(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
+  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  if (!allowed.ok()) return Refuse(context, allowed);
   const auto ids = gateway_.Tokenize(request->text(), request->add_special_tokens());
   if (ids.ok()) response->mutable_token_ids()->Assign(ids->begin(), ids->end());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -45,9 +70,11 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
+  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  if (!allowed.ok()) return Refuse(context, allowed);
   const std::vector<int32_t> ids(request->token_ids().begin(), request->token_ids().end());
-  auto text = gateway_.Detokenize(ids, request->skip_special_tokens());
-  if (text.ok()) response->set_text(*std::move(text));
+  const auto text = gateway_.Detokenize(ids, request->skip_special_tokens());
+  if (text.ok()) response->set_text(*text);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(rpc::ToGrpc(text.status()));
   return reactor;

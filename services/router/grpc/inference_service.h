@@ -2,6 +2,9 @@
 #ifndef SERVICES_ROUTER_GRPC_INFERENCE_SERVICE_H_
 #define SERVICES_ROUTER_GRPC_INFERENCE_SERVICE_H_
 
+#include <string>
+#include <utility>
+
 #include "proto/baton/v1/inference.grpc.pb.h"
 #include "services/router/gateway.h"
 
@@ -9,7 +12,9 @@ namespace baton::router {
 
 class InferenceService : public v1::Inference::CallbackService {
  public:
-  explicit InferenceService(Gateway& gateway) : gateway_(gateway) {}  // Outlives this.
+  // `gateway` outlives this. Every call must present `api_key`, unless it is empty.
+  InferenceService(Gateway& gateway, std::string api_key)
+      : gateway_(gateway), api_key_(std::move(api_key)) {}
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
@@ -28,6 +33,7 @@ class InferenceService : public v1::Inference::CallbackService {
 
  private:
   Gateway& gateway_;
+  const std::string api_key_;
 };
 
 }  // namespace baton::router
