@@ -21,6 +21,10 @@ namespace {
 constexpr int64_t kHousekeepingUs = 250'000;
 constexpr int64_t kLoopStuckUs = 5'000'000;
 constexpr int64_t kStepStuckUs = 600'000'000;
+// A router that has vanished or stopped without a word is found by pings; its streams are
+// cancelled.
+constexpr int kPingEveryMs = 5'000;
+constexpr int kPingTimeoutMs = 5'000;
 constexpr char kServiceName[] = "baton.v1.Decode";
 
 absl::Status CheckOptions(const DecodeOptions& options, const Executor& executor) {
@@ -113,6 +117,8 @@ absl::Status DecodeService::Listen() {
   // A prompt's ids take at most five bytes each.
   const int64_t message_bytes = int64_t{options_.max_context_tokens} * 5 + (1 << 20);
   builder.SetMaxReceiveMessageSize(static_cast<int>(std::min<int64_t>(message_bytes, INT_MAX)));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
   const std::string address = absl::StrCat(options_.host, ":", options_.grpc_port);
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &grpc_port_);
   builder.RegisterService(rpc_.get());

@@ -16,7 +16,9 @@
 namespace baton::decode {
 namespace {
 
+// Often enough that leases end on time, and that a stuck data thread is told from a calm one.
 constexpr int64_t kMinTickUs = 5'000;
+constexpr int64_t kMaxTickUs = 250'000;
 
 uint64_t ChecksumOf(const std::vector<std::span<std::byte>>& runs) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
@@ -56,7 +58,7 @@ absl::Status KvReceiver::Start() {
   last_tick_us_ = NowUs();
   BATON_RETURN_IF_ERROR(options_.data_plane->Register(MessageKind::kKvPages, &pages_));
   BATON_RETURN_IF_ERROR(options_.data_plane->Register(MessageKind::kKvControl, &control_));
-  const int64_t tick_us = std::max(kMinTickUs, options_.table.writer_lease_us / 20);
+  const int64_t tick_us = std::clamp(options_.table.writer_lease_us / 20, kMinTickUs, kMaxTickUs);
   options_.data_plane->SetTimer(tick_us, [this](int64_t now_us) { OnTick(now_us); });
   return absl::OkStatus();
 }
