@@ -14,7 +14,7 @@ std::shared_ptr<ReserveCall> ReserveCall::Create(v1::ReserveResponse* response) 
 }
 
 bool ReserveCall::Claim() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return !std::exchange(answered_, true);
 }
 
@@ -31,7 +31,7 @@ void ReserveCall::Refuse(const absl::Status& status) {
 
 void ReserveCall::SetCancelHandler(std::function<void()> on_cancel) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!cancelled_) {
       on_cancel_ = std::move(on_cancel);
       return;
@@ -43,7 +43,7 @@ void ReserveCall::SetCancelHandler(std::function<void()> on_cancel) {
 void ReserveCall::OnCancel() {
   std::function<void()> on_cancel;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     cancelled_ = true;
     on_cancel = std::exchange(on_cancel_, nullptr);
   }
@@ -60,7 +60,7 @@ std::shared_ptr<TokenStream> TokenStream::Create(grpc::CallbackServerContext* co
 }
 
 bool TokenStream::Push(v1::DecodeGenerateResponse response) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (ending_ || cancelled_) return true;  // Nobody reads any more; its end is on its way.
   if (queue_.size() >= kMaxQueued) return false;
   queue_.push_back(std::move(response));
@@ -73,7 +73,7 @@ void TokenStream::Finish() { End(absl::OkStatus(), /*drop=*/false); }
 void TokenStream::Fail(const absl::Status& status) { End(status, /*drop=*/true); }
 
 void TokenStream::End(const absl::Status& status, bool drop) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (std::exchange(ending_, true)) return;
   status_ = rpc::ToGrpc(status);
   if (drop) queue_.resize(writing_ ? 1 : 0);
@@ -93,7 +93,7 @@ void TokenStream::Advance() {
 }
 
 void TokenStream::OnWriteDone(bool ok) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   writing_ = false;
   queue_.pop_front();
   if (!ok) queue_.clear();  // The reader is gone; OnCancel tells the host.
@@ -102,7 +102,7 @@ void TokenStream::OnWriteDone(bool ok) {
 
 void TokenStream::SetCancelHandler(std::function<void()> on_cancel) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!cancelled_) {
       on_cancel_ = std::move(on_cancel);
       return;
@@ -114,7 +114,7 @@ void TokenStream::SetCancelHandler(std::function<void()> on_cancel) {
 void TokenStream::OnCancel() {
   std::function<void()> on_cancel;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     cancelled_ = true;
     on_cancel = std::exchange(on_cancel_, nullptr);
   }

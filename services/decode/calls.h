@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "common/kv/types.h"
 #include "proto/baton/v1/decode.pb.h"
 
@@ -38,7 +38,7 @@ class ReserveCall final : public grpc::ServerUnaryReactor {
   bool Claim();
 
   std::shared_ptr<ReserveCall> self_;  // Until OnDone.
-  absl::Mutex mutex_;
+  Mutex mutex_;
   v1::ReserveResponse* const response_;
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
@@ -74,7 +74,7 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResp
 
   std::shared_ptr<TokenStream> self_;  // Until OnDone.
   grpc::CallbackServerContext* const context_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::deque<v1::DecodeGenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);  // Front: being written.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;

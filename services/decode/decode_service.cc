@@ -151,7 +151,7 @@ void DecodeService::Publish() {
   metrics.Set(Metric::kKvPagesUsed, load.owned_pages);
   metrics.Set(Metric::kKvPagesQuarantined, load.quarantined_pages);
   metrics.Set(Metric::kKvUsedRatio, (load.owned_pages + load.quarantined_pages) / pages);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   load_.set_running_requests(load.running + load.reserved);
   load_.set_queued_requests(load.waiting);
   load_.set_free_pages(load.free_pages);
@@ -159,7 +159,7 @@ void DecodeService::Publish() {
 }
 
 v1::WorkerLoad DecodeService::load() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return load_;
 }
 

@@ -18,8 +18,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/event_loop.h"
+#include "common/base/sync.h"
 #include "common/engine/executor.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
@@ -90,7 +90,7 @@ class DecodeService {
   std::atomic<bool> ready_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> last_wake_us_{0};
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   v1::WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ = false;
 };

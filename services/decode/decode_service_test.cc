@@ -11,8 +11,8 @@
 #include <numeric>
 #include <optional>
 
-#include "absl/synchronization/notification.h"
 #include "common/base/status.h"
+#include "common/base/sync.h"
 #include "common/kv/wire.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
@@ -52,7 +52,11 @@ class FakeExecutor : public Executor {
   }
   absl::Status Forward(const Batch& batch, std::span<const float>, std::span<float>,
                        std::span<float> logits) override {
-    if (before_step) before_step(batch);
+    const std::function<void(const Batch&)> hook = [this] {
+      MutexLock lock(&mutex_);
+      return before_step_;
+    }();
+    if (hook) hook(batch);
     std::fill(logits.begin(), logits.end(), 0.0F);
     for (size_t row = 0; row < batch.slices.size(); ++row) {
       const SequenceSlice& slice = batch.slices[row];
@@ -72,9 +76,15 @@ class FakeExecutor : public Executor {
         (kVocab - 1));
   }
 
-  std::function<void(const Batch&)> before_step;  // Set before requests come.
+  // Called on the computing thread before each step.
+  void SetBeforeStep(std::function<void(const Batch&)> hook) {
+    MutexLock lock(&mutex_);
+    before_step_ = std::move(hook);
+  }
 
  private:
+  Mutex mutex_;
+  std::function<void(const Batch&)> before_step_ ABSL_GUARDED_BY(mutex_);
   ModelConfig config_;
   KvGeometry kv_;
   std::vector<std::byte> memory_;
@@ -326,12 +336,12 @@ TEST_F(DecodeServiceTest, OtherBytesThanAnnouncedEndTheRequest) {
 }
 
 TEST_F(DecodeServiceTest, TwoRequestsShareSteps) {
-  absl::Notification both_committed;
+  Notification both_committed;
   std::atomic<size_t> widest = 0;
-  executor_.before_step = [&](const Batch& batch) {
+  executor_.SetBeforeStep([&](const Batch& batch) {
     both_committed.WaitForNotification();
     widest = std::max<size_t>(widest, batch.slices.size());
-  };
+  });
   const auto a = Reserve(Request(1, 6, 6));
   const auto b = Reserve(Request(2, 7, 6));
   ASSERT_TRUE(a.ok() && b.ok());
@@ -460,12 +470,13 @@ TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
 }
 
 TEST_F(DecodeServiceTest, StopEndsWhatRunsWithUnavailable) {
-  absl::Notification step_began;
-  absl::Notification may_step;
-  executor_.before_step = [&](const Batch&) {
-    if (!step_began.HasBeenNotified()) step_began.Notify();
+  Notification step_began;
+  Notification may_step;
+  std::atomic<bool> told = false;
+  executor_.SetBeforeStep([&](const Batch&) {
+    if (!told.exchange(true)) step_began.Notify();
     may_step.WaitForNotification();
-  };
+  });
   const auto ticket = Reserve(Request(1, 6, 30));
   ASSERT_TRUE(ticket.ok());
   HandOver(*ticket, PromptKv(layout_, 2, 5), 17);

@@ -84,7 +84,7 @@ void KvReceiver::After(std::function<void()> then) { Submit(std::move(then)); }
 
 void KvReceiver::Submit(std::function<void()> command) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     commands_.push_back(std::move(command));
     if (commands_.size() > 1) return;  // Whoever made it non-empty has asked for the run.
   }
@@ -97,7 +97,7 @@ void KvReceiver::Submit(std::function<void()> command) {
 void KvReceiver::RunCommands() {
   std::vector<std::function<void()>> commands;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     commands.swap(commands_);
   }
   for (const auto& command : commands) command();

@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "common/engine/executor.h"
 #include "common/kv/lease_table.h"
 #include "common/telemetry/metrics.h"
@@ -101,7 +101,7 @@ class KvReceiver {
   Control control_{this};
   std::atomic<int64_t> last_tick_us_{0};
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
 };
 

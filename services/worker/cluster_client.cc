@@ -11,11 +11,10 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/sync.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
@@ -80,7 +79,7 @@ class ClusterClient::Impl {
 
   void Stop() {
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       stopping_ = true;
       if (call_ != nullptr) call_->TryCancel();
     }
@@ -88,19 +87,19 @@ class ClusterClient::Impl {
   }
 
   bool registered() const {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return heard_;
   }
 
   std::optional<PeerId> Find(const InstanceRef& instance) const {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const auto found = endpoints_.find(instance);
     if (found == endpoints_.end()) return std::nullopt;
     return found->second.peer;
   }
 
   std::vector<PeerId> Endpoints(Role role) const {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     std::vector<PeerId> peers;
     for (const auto& [instance, endpoint] : endpoints_) {
       if (endpoint.role == role) peers.push_back(endpoint.peer);
@@ -109,7 +108,7 @@ class ClusterClient::Impl {
   }
 
   void OnPeerFailed(PeerId peer) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     for (auto it = endpoints_.begin(); it != endpoints_.end(); ++it) {
       if (it->second.peer != peer) continue;
       endpoints_.erase(it);
@@ -138,16 +137,16 @@ class ClusterClient::Impl {
   template <typename Call>
   absl::Status Rpc(const Call& call);
   bool stopping() const {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return stopping_;
   }
   void SetHeard(bool heard) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     heard_ = heard;
   }
   void Wait(int64_t milliseconds) const {
-    absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), absl::Milliseconds(milliseconds));
+    MutexLock lock(&mutex_);
+    mutex_.AwaitFor(std::chrono::milliseconds(milliseconds), [this] { return stopping_; });
   }
 
   const ClusterClientOptions options_;
@@ -162,7 +161,7 @@ class ClusterClient::Impl {
   uint64_t applied_version_ = 0;       // The last version whose endpoints stood; 0: none.
   std::set<InstanceRef> unreachable_;  // Logged already.
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool heard_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;
@@ -276,7 +275,7 @@ bool ClusterClient::Impl::ConnectToView() {
   std::vector<PeerId> gone;
   std::vector<const PeerWorker*> missing;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     early_failures_.clear();
     for (auto it = endpoints_.begin(); it != endpoints_.end();) {
       if (wanted.contains(it->first)) {
@@ -302,7 +301,7 @@ bool ClusterClient::Impl::ConnectToView() {
       continue;
     }
     unreachable_.erase(peer->instance);
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (early_failures_.contains(*id)) {
       complete = false;
       continue;
@@ -319,12 +318,12 @@ absl::Status ClusterClient::Impl::Rpc(const Call& call) {
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::milliseconds(std::max(kMinRpcTimeoutMs, 2 * interval_ms_)));
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (stopping_) return absl::CancelledError("stopping");
     call_ = &context;
   }
   const grpc::Status status = call(&context);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   call_ = nullptr;
   return rpc::FromGrpc(status);
 }

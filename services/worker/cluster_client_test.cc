@@ -3,18 +3,18 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 #include <set>
 
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
+#include "common/base/sync.h"
 #include "common/rpc/convert.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 
 namespace baton::worker {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(30);  // Only a failing test waits that long.
+constexpr std::chrono::seconds kPatience{30};  // Only a failing test waits that long.
 
 // Counts endpoints; addresses named in `unreachable` can't be connected to.
 class FakeDataPlane : public DataPlane {
@@ -22,13 +22,13 @@ class FakeDataPlane : public DataPlane {
   const std::string& address() const override { return address_; }
   absl::Status Register(MessageKind, MessageHandler*) override { return absl::OkStatus(); }
   absl::StatusOr<PeerId> Connect(std::string_view address) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (unreachable_.contains(std::string(address))) return absl::UnavailableError("no route");
     open_[next_] = std::string(address);
     return next_++;
   }
   void Disconnect(PeerId peer) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     open_.erase(peer);
   }
   void Send(PeerId, Outgoing message) override { message.on_sent(absl::OkStatus()); }
@@ -40,19 +40,19 @@ class FakeDataPlane : public DataPlane {
   void Shutdown() override {}
 
   std::multiset<std::string> Open() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     std::multiset<std::string> addresses;
     for (const auto& [peer, address] : open_) addresses.insert(address);
     return addresses;
   }
   void SetUnreachable(std::set<std::string> addresses) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     unreachable_ = std::move(addresses);
   }
 
  private:
   const std::string address_ = "self";
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::map<PeerId, std::string> open_;
   std::set<std::string> unreachable_;
   PeerId next_ = 1;
@@ -73,7 +73,7 @@ class FakeRouter final : public v1::Cluster::Service {
 
   grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
                         v1::RegisterResponse* response) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!refusal_.ok()) return refusal_;
     ++registrations_;
     known_ = true;
@@ -83,7 +83,7 @@ class FakeRouter final : public v1::Cluster::Service {
   }
   grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
                          v1::HeartbeatResponse* response) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!known_) return {grpc::StatusCode::NOT_FOUND, "who?"};
     ++heartbeats_;
     applied_ = request->view_version();
@@ -97,16 +97,16 @@ class FakeRouter final : public v1::Cluster::Service {
 
   int port() const { return port_; }
   void SetView(uint64_t version, std::vector<v1::WorkerInfo> view) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     version_ = version;
     view_ = std::move(view);
   }
   void Forget() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     known_ = false;
   }
   void Refuse(grpc::Status status) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     refusal_ = std::move(status);
   }
   bool AwaitApplied(uint64_t version) {
@@ -118,28 +118,28 @@ class FakeRouter final : public v1::Cluster::Service {
   bool AwaitHeartbeats(int more) {
     int target = 0;
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       target = heartbeats_ + more;
     }
     return Await([this, target] { return heartbeats_ >= target; });
   }
   uint64_t applied() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return applied_;
   }
   bool ready() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return ready_;
   }
 
  private:
   template <typename Predicate>
   bool Await(Predicate predicate) {
-    absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(&predicate), kPatience);
+    MutexLock lock(&mutex_);
+    return mutex_.AwaitFor(kPatience, predicate);
   }
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   grpc::Status refusal_;
   int registrations_ = 0;
   int heartbeats_ = 0;
@@ -177,25 +177,25 @@ class ClusterClientTest : public testing::Test {
     options.data_plane = &plane_;
     options.status = [] { return ClusterClientOptions::Status{.ready = true, .load = {}}; };
     options.on_view = [this](const std::vector<PeerWorker>& view) {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       views_.push_back(view);
     };
     options.on_rejected = [this](const absl::Status& status) {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       rejected_ = status;
     };
     client_ = std::make_unique<ClusterClient>(std::move(options));
     client_->Start();
   }
   bool AwaitRejected() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const auto predicate = [this] { return !rejected_.ok(); };
-    return mutex_.AwaitWithTimeout(absl::Condition(&predicate), kPatience);
+    return mutex_.AwaitFor(kPatience, predicate);
   }
 
   FakeDataPlane plane_;
   std::unique_ptr<FakeRouter> router_ = std::make_unique<FakeRouter>();
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<std::vector<PeerWorker>> views_;
   absl::Status rejected_;
   std::unique_ptr<ClusterClient> client_;  // Last: its thread uses the rest.
@@ -211,7 +211,7 @@ TEST_F(ClusterClientTest, AppliesAViewOnceItsEndpointsStand) {
   EXPECT_TRUE(client_->Find({"a-0", 2}).has_value());
   EXPECT_FALSE(client_->Find({"a-0", 3}).has_value()) << "another incarnation";
   EXPECT_EQ(client_->Endpoints(Role::kPrefill).size(), 2u);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   ASSERT_EQ(views_.size(), 1u);
   EXPECT_EQ(views_[0].size(), 2u) << "without the worker itself";
 }
@@ -286,7 +286,7 @@ TEST_F(ClusterClientTest, RefusalEndsTheClient) {
   router_->Refuse({grpc::StatusCode::FAILED_PRECONDITION, "page size 16, the cluster has 64"});
   Begin(kDecode);
   ASSERT_TRUE(AwaitRejected());
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   EXPECT_TRUE(absl::IsFailedPrecondition(rejected_));
   EXPECT_EQ(rejected_.message(), "page size 16, the cluster has 64");
 }
