@@ -1,0 +1,208 @@
+// Causal attention over paged keys and values.
+// Part of kernels-inl.h, which says what its macros mean.
+
+namespace baton::kernels::BATON_KERNELS {
+namespace {
+
+// Query rows (token and head) that share one transposition of the keys, which then costs a few per
+// cent of the multiply-adds.
+constexpr int kQueryRows = 96;
+// Rows of a register tile.
+constexpr int kRowTile = 6;
+
+struct RowState {
+  float max;      // Of the scores so far, unscaled.
+  Vec sum;        // Of the weights so far, by lane.
+  int positions;  // Keys [0, positions) are visible to this row.
+  const float* query;
+  float* output;
+};
+
+// Lanes of a and b by turns, from the lower or the upper half of each.
+template <int... kLane>
+inline void Interleave(Vec a, Vec b, Vec& low, Vec& high, Lanes<kLane...>) {
+  constexpr int kHalf = kLanes / 2;
+  low = __builtin_shufflevector(a, b, (kLane / 2 + kLane % 2 * kLanes)...);
+  high = __builtin_shufflevector(a, b, (kLane / 2 + kHalf + kLane % 2 * kLanes)...);
+}
+
+// Transposes kLanes vectors in place: log2(kLanes) perfect shuffles.
+inline void Transpose(Vec (&rows)[kLanes]) {
+  Vec shuffled[kLanes];
+  for (int width = 1; width < kLanes; width *= 2) {
+    for (int i = 0; i < kLanes / 2; ++i) {
+      Interleave(rows[i], rows[i + kLanes / 2], shuffled[2 * i], shuffled[2 * i + 1], AllLanes());
+    }
+    for (int i = 0; i < kLanes; ++i) rows[i] = shuffled[i];
+  }
+}
+
+// A block of keys, gathered from its first `tile_end` tiles of [kKeyTile][dim], as
+// [dim][kKeyBlock]. The keys of other tiles stay what they were: their scores are masked.
+void TransposeKeys(const float* const* tiles, int tile_end, int dim, float* transposed) {
+  for (int tile = 0; tile < tile_end; ++tile) {
+    for (int k = 0; k < kKeyTile; k += kLanes) {
+      for (int d = 0; d < dim; d += kLanes) {
+        Vec square[kLanes];
+        for (int i = 0; i < kLanes; ++i) square[i] = Load(tiles[tile] + (k + i) * dim + d);
+        Transpose(square);
+        float* out = transposed + d * kKeyBlock + tile * kKeyTile + k;
+        for (int i = 0; i < kLanes; ++i) Store(out + i * kKeyBlock, square[i]);
+      }
+    }
+  }
+}
+
+// scores[r][key] = query_r . key, one chain over dim per score.
+template <int kRows>
+inline void Scores(const RowState* rows, const float* transposed, int dim, float* scores) {
+  for (int k = 0; k < kKeyBlock; k += kWide * kLanes) {
+    Vec sum[kRows][kWide] = {};
+    for (int d = 0; d < dim; ++d) {
+      Vec key[kWide];
+      for (int v = 0; v < kWide; ++v) key[v] = Load(transposed + d * kKeyBlock + k + v * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        const Vec query = Splat(rows[r].query[d]);
+        for (int v = 0; v < kWide; ++v) sum[r][v] += query * key[v];
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kWide; ++v) Store(scores + r * kKeyBlock + k + v * kLanes, sum[r][v]);
+    }
+  }
+}
+
+// Turns a row's scores into weights relative to its running maximum, updates its state and rescales
+// its accumulator. Weights are powers of two of score * exponent_scale. Not inlined: one compiled
+// copy rounds alike for every row.
+__attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin, float exponent_scale,
+                                            int dim, float* scores, float* accumulator) {
+  constexpr float kInfinity = __builtin_inff();
+  const int visible = Min(row.positions - block_begin, kKeyBlock);
+  if (visible <= 0) {
+    for (int k = 0; k < kKeyBlock; ++k) scores[k] = 0;
+    return;
+  }
+  for (int k = visible; k < kKeyBlock; ++k) scores[k] = -kInfinity;
+  Vec largest = Splat(row.max);
+  for (int k = 0; k < kKeyBlock; k += kLanes) {
+    const Vec score = Load(scores + k);
+    largest = score > largest ? score : largest;
+  }
+  const float max = MaxLanes(largest)[0];
+  const float shift = -max * exponent_scale;
+  if (max != row.max) {
+    const Vec shrink = Exp2(Splat(row.max * exponent_scale + shift));
+    for (int d = 0; d < dim; d += kLanes) {
+      Store(accumulator + d, Load(accumulator + d) * shrink);
+    }
+    row.sum *= shrink;
+    row.max = max;
+  }
+  for (int k = 0; k < kKeyBlock; k += kLanes) {
+    const Vec weight = Exp2(Load(scores + k) * exponent_scale + shift);
+    Store(scores + k, weight);
+    row.sum += weight;
+  }
+}
+
+// accumulator_r[0, kVecs * kLanes) += weights_r . values over keys [0, key_end), in key order;
+// `tiles` hold the values, read from column `d` on.
+template <int kRows, int kVecs>
+inline void WeighColumns(const float* scores, const float* const* tiles, int key_end, int dim,
+                         int d, float* accumulator) {
+  Vec sum[kRows][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) sum[r][v] = Load(accumulator + r * dim + d + v * kLanes);
+  }
+  for (int k = 0; k < key_end; ++k) {
+    const float* value = tiles[k / kKeyTile] + (k % kKeyTile) * dim + d;
+    Vec column[kVecs];
+    for (int v = 0; v < kVecs; ++v) column[v] = Load(value + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const Vec weight = Splat(scores[r * kKeyBlock + k]);
+      for (int v = 0; v < kVecs; ++v) sum[r][v] += weight * column[v];
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) Store(accumulator + r * dim + d + v * kLanes, sum[r][v]);
+  }
+}
+
+// One block of keys for exactly `count` rows, 1 <= count <= kRows.
+template <int kRows>
+inline void AttendRows(int count, RowState* rows, const AttentionArgs& args, int block_begin,
+                       int key_end, const float* transposed, float* accumulator) {
+  if constexpr (kRows > 1) {
+    if (count < kRows) {
+      AttendRows<kRows - 1>(count, rows, args, block_begin, key_end, transposed, accumulator);
+      return;
+    }
+  }
+  const int dim = args.head_dim;
+  float scores[kRows * kKeyBlock];
+  Scores<kRows>(rows, transposed, dim, scores);
+  for (int r = 0; r < kRows; ++r) {
+    SoftmaxBlock(rows[r], block_begin, args.scale * kLog2E, dim, scores + r * kKeyBlock,
+                 accumulator + r * dim);
+  }
+  const float* const* tiles = args.kv.values + block_begin / kKeyTile;
+  int d = 0;
+  for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
+    WeighColumns<kRows, kWide>(scores, tiles, key_end, dim, d, accumulator);
+  }
+  for (; d + 2 * kLanes <= dim; d += 2 * kLanes) {
+    WeighColumns<kRows, 2>(scores, tiles, key_end, dim, d, accumulator);
+  }
+  for (; d < dim; d += kLanes) {
+    WeighColumns<kRows, 1>(scores, tiles, key_end, dim, d, accumulator);
+  }
+}
+
+// All keys for up to kQueryRows rows.
+void AttendQueryRows(RowState* rows, int count, const AttentionArgs& args) {
+  const int dim = args.head_dim;
+  float accumulator[kQueryRows * kMaxHeadDim];
+  float transposed[kMaxHeadDim * kKeyBlock];
+  for (int i = 0; i < count * dim; ++i) accumulator[i] = 0;
+  const int positions = rows[count - 1].positions;
+  for (int block = 0; block < positions; block += kKeyBlock) {
+    // Keys and values past the last visible position may never have been written.
+    const int key_end = Min(positions - block, kKeyBlock);
+    TransposeKeys(args.kv.keys + block / kKeyTile, (key_end + kKeyTile - 1) / kKeyTile, dim,
+                  transposed);
+    for (int r = 0; r < count; r += kRowTile) {
+      const int tile = Min(count - r, kRowTile);
+      if (rows[r + tile - 1].positions <= block) continue;  // Positions rise with r.
+      AttendRows<kRowTile>(tile, rows + r, args, block, key_end, transposed, accumulator + r * dim);
+    }
+  }
+  for (int r = 0; r < count; ++r) {
+    const Vec inverse = 1.0f / SumLanes(rows[r].sum);
+    for (int d = 0; d < dim; d += kLanes) {
+      Store(rows[r].output + d, Load(accumulator + r * dim + d) * inverse);
+    }
+  }
+}
+
+void Attention(const AttentionArgs& args) {
+  RowState rows[kQueryRows];
+  int count = 0;
+  for (int token = 0; token < args.tokens; ++token) {
+    for (int head = 0; head < args.heads; ++head) {
+      rows[count++] = {-__builtin_inff(), Vec{}, args.first_position + token + 1,
+                       args.query + static_cast<size_t>(token) * args.query_stride +
+                           static_cast<size_t>(head * args.head_dim),
+                       args.output + static_cast<size_t>(token) * args.output_stride +
+                           static_cast<size_t>(head * args.head_dim)};
+      if (count == kQueryRows) {
+        AttendQueryRows(rows, count, args);
+        count = 0;
+      }
+    }
+  }
+  if (count > 0) AttendQueryRows(rows, count, args);
+}
+
+}  // namespace
+}  // namespace baton::kernels::BATON_KERNELS

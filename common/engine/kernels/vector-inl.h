@@ -1,0 +1,92 @@
+// Vectors of one register and what all kernels need of them.
+// Part of kernels-inl.h, which says what its macros mean.
+
+namespace baton::kernels::BATON_KERNELS {
+namespace {
+
+constexpr int kLanes = BATON_LANES;
+constexpr int kPanel = 2 * kLanes;
+constexpr int kTileRows = BATON_LINEAR_ROWS;
+constexpr int kWide = BATON_WIDE;
+
+typedef float Vec __attribute__((vector_size(kLanes * sizeof(float))));
+typedef int IntVec __attribute__((vector_size(kLanes * sizeof(int))));
+
+// 0, 1, ... kLanes - 1 as a parameter pack. (std::integer_sequence without its header.)
+template <int... kLane>
+struct Lanes {};
+template <int kCount, int... kLane>
+struct MakeLanes : MakeLanes<kCount - 1, kCount - 1, kLane...> {};
+template <int... kLane>
+struct MakeLanes<0, kLane...> {
+  using type = Lanes<kLane...>;
+};
+using AllLanes = MakeLanes<kLanes>::type;
+
+inline Vec Load(const float* p) {
+  Vec v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+inline void Store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof(v)); }
+// Subtracting, as x - 0 is x for every x; 0 + x is not, and would stay an addition.
+inline Vec Splat(float x) { return x - Vec{}; }
+inline int Min(int a, int b) { return a < b ? a : b; }
+
+// The first `count` floats at p, zeros behind.
+inline Vec LoadPartial(const float* p, int count) {
+  float buffer[kLanes] = {};
+  for (int i = 0; i < count; ++i) buffer[i] = p[i];
+  return Load(buffer);
+}
+inline void StorePartial(float* p, Vec v, int count) {
+  for (int i = 0; i < count; ++i) p[i] = v[i];
+}
+
+// v with its lanes moved down by kBy, the lowest kBy lanes being moved up.
+template <int kBy, int... kLane>
+inline Vec Rotate(Vec v, Lanes<kLane...>) {
+  return __builtin_shufflevector(v, v, ((kLane + kBy) % kLanes)...);
+}
+
+// The sum and the largest of all lanes, in every lane: halves fold onto each other.
+template <int kBy = kLanes / 2>
+inline Vec SumLanes(Vec v) {
+  if constexpr (kBy == 0) {
+    return v;
+  } else {
+    return SumLanes<kBy / 2>(v + Rotate<kBy>(v, AllLanes()));
+  }
+}
+template <int kBy = kLanes / 2>
+inline Vec MaxLanes(Vec v) {
+  if constexpr (kBy == 0) {
+    return v;
+  } else {
+    const Vec other = Rotate<kBy>(v, AllLanes());
+    return MaxLanes<kBy / 2>(v > other ? v : other);
+  }
+}
+
+constexpr float kLog2E = 1.44269504088896341f;
+
+// 2^x for x <= 127, within 3 units in the last place; exactly 0 below -126, so that a masked score
+// of minus infinity weighs nothing. x = n + f with f in [-1/2, 1/2]; 2^f by its Taylor series, 2^n
+// by adding n to the exponent.
+inline Vec Exp2(Vec x) {
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the integer n.
+  const Vec shifted = x + kRounder;
+  const Vec f = x - (shifted - kRounder);
+  Vec p = Splat(1.54035304e-4f);
+  p = p * f + 1.33335581e-3f;
+  p = p * f + 9.61812911e-3f;
+  p = p * f + 5.55041087e-2f;
+  p = p * f + 2.40226507e-1f;
+  p = p * f + 6.93147181e-1f;
+  p = p * f + 1.0f;
+  const Vec scaled = (Vec)((IntVec)p + ((IntVec)shifted << 23));
+  return x < -126.0f ? Vec{} : scaled;
+}
+
+}  // namespace
+}  // namespace baton::kernels::BATON_KERNELS
