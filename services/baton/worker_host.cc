@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
@@ -17,6 +18,8 @@
 
 namespace baton {
 namespace {
+
+constexpr int64_t kQuietLoadUs = 1'000'000;
 
 MetricsIdentity Identity(const v1::Options& options) {
   const bool prefill = options.disaggregation_mode() == "prefill";
@@ -35,7 +38,10 @@ void ChooseTransports(const std::string& kv_transport) {
 }  // namespace
 
 WorkerHost::WorkerHost(const v1::Options& options, const ModelConfig& model)
-    : options_(options), model_(model), metrics_(Identity(options)) {
+    : options_(options),
+      model_(model),
+      created_us_(NowUs()),
+      metrics_(Identity(options)) {
   instance_.set_instance_id(options.instance_id());
   instance_.set_incarnation(EntropySeed());
   max_context_tokens_ = model.max_position_embeddings;
@@ -78,7 +84,8 @@ absl::Status WorkerHost::StartEndpoint() {
 void WorkerHost::Progress(double fraction) {
   metrics_.Set(Metric::kWeightLoadProgressRatio, fraction);
   const int tenths = static_cast<int>(fraction * 10);
-  if (tenths == tenths_shown_) return;
+  // A load that takes no time needs no progress.
+  if (tenths == tenths_shown_ || NowUs() - created_us_ < kQuietLoadUs) return;
   tenths_shown_ = tenths;
   if (!isatty(STDERR_FILENO)) {
     LOG(kInfo) << "loading weights: " << tenths * 10 << " %";

@@ -59,6 +59,7 @@ class WorkerHost {
 
   const v1::Options options_;
   const ModelConfig model_;
+  const int64_t created_us_;
   v1::InstanceRef instance_;
   int max_context_tokens_ = 0;
   Metrics metrics_;

@@ -88,7 +88,9 @@ class Process:
 
 
 class Cluster:
-    """A router, `chains` chains of `stages` prefill stages, and `decodes` decode services."""
+    """A router, `chains` chains of `stages` prefill stages, and `decodes` decode services.
+
+    `flags` go to every worker."""
 
     def __init__(self, model, log_dir, stages=2, chains=1, decodes=1, flags=(), router_flags=(),
                  prefill_flags=(), decode_flags=(), partition=None, environment=None):
@@ -99,10 +101,10 @@ class Cluster:
         self.http_port, self.grpc_port = ports[0], ports[1]
         self.metrics_ports = {}
         self.processes = {}
-        common = ["--model-path", model, *flags]
+        common = ["--model-path", model]
         self._add("router", ["router", *common, "--port", self.http_port, "--grpc-port", self.grpc_port,
                              *router_flags])
-        worker = ["worker", *common, "--router-address", f"127.0.0.1:{self.grpc_port}"]
+        worker = ["worker", *common, *flags, "--threads", 1, "--router-address", f"127.0.0.1:{self.grpc_port}"]
         next_port = iter(ports[2:])
         for chain in range(chains):
             for stage in range(stages):

@@ -1,6 +1,9 @@
 """Bad requests over HTTP and gRPC, one row each: the right status, a message that names the field, and
 a server that goes on. Rows are data; the same promises are checked for all."""
 
+import urllib.error
+import urllib.request
+
 import grpc
 import pytest
 
@@ -112,11 +115,11 @@ def test_http_refuses(small_cluster, request_, status, field):
 NAN, INFINITE = float("nan"), float("inf")
 # (name, prompt, sampling, code, field)
 GRPC_ROWS = [
-    ("empty text", "", {}, grpc.StatusCode.INVALID_ARGUMENT, "text"),
-    ("no ids", [], {}, grpc.StatusCode.INVALID_ARGUMENT, "token_ids"),
-    ("negative id", [-1], {}, grpc.StatusCode.INVALID_ARGUMENT, "token_ids"),
-    ("id past vocabulary", [5, 320], {}, grpc.StatusCode.INVALID_ARGUMENT, "token_ids"),
-    ("over-long", [1] * 16385, {}, grpc.StatusCode.INVALID_ARGUMENT, "token_ids"),
+    ("empty text", "", {}, grpc.StatusCode.INVALID_ARGUMENT, "prompt"),
+    ("no ids", [], {}, grpc.StatusCode.INVALID_ARGUMENT, "prompt"),
+    ("negative id", [-1], {}, grpc.StatusCode.INVALID_ARGUMENT, "prompt"),
+    ("id past vocabulary", [5, 320], {}, grpc.StatusCode.INVALID_ARGUMENT, "prompt"),
+    ("over-long", [1] * 16385, {}, grpc.StatusCode.INVALID_ARGUMENT, "prompt"),
     ("temperature NaN", "a", {"temperature": NAN}, grpc.StatusCode.INVALID_ARGUMENT, "temperature"),
     ("temperature infinite", "a", {"temperature": INFINITE}, grpc.StatusCode.INVALID_ARGUMENT, "temperature"),
     ("temperature negative", "a", {"temperature": -1}, grpc.StatusCode.INVALID_ARGUMENT, "temperature"),
@@ -127,7 +130,6 @@ GRPC_ROWS = [
     ("min_p 1.5", "a", {"min_p": 1.5}, grpc.StatusCode.INVALID_ARGUMENT, "min_p"),
     ("max_tokens 0", "a", {"max_tokens": 0}, grpc.StatusCode.INVALID_ARGUMENT, "max_tokens"),
     ("max_tokens negative", "a", {"max_tokens": -1}, grpc.StatusCode.INVALID_ARGUMENT, "max_tokens"),
-    ("max_tokens past context", "a", {"max_tokens": 2**31 - 1}, grpc.StatusCode.INVALID_ARGUMENT, "max_tokens"),
     ("min over max", "a", {"max_tokens": 1, "min_tokens": 2}, grpc.StatusCode.INVALID_ARGUMENT, "min_tokens"),
     ("empty stop", "a", {"stop": [""]}, grpc.StatusCode.INVALID_ARGUMENT, "stop"),
     ("17 stops", "a", {"stop": ["x"] * 17}, grpc.StatusCode.INVALID_ARGUMENT, "stop"),
@@ -171,8 +173,6 @@ def test_grpc_without_a_prompt_is_refused(small_cluster):
 @pytest.mark.parametrize("method,path,status", [
     ("GET", "/v1/completions", 405), ("POST", "/v1/models", 405), ("GET", "/nowhere", 404), ("DELETE", "/health", 405)])
 def test_http_paths_and_methods(small_cluster, method, path, status):
-    import urllib.error
-    import urllib.request
     request = urllib.request.Request(small_cluster.url + path, method=method, data=b"{}" if method == "POST" else None)
     with pytest.raises(urllib.error.HTTPError) as raised:
         urllib.request.urlopen(request, timeout=10)
