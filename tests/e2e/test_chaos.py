@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 import cluster as clusters
+import stubs
 from client import Client
 from oracle import Oracle
 
@@ -21,15 +22,37 @@ END_SECONDS = 4.0
 
 
 @pytest.fixture(scope="module")
-def chaos(tiny_model, tmp_path_factory):
+def answers_wanted(tiny_model):
+    oracle = Oracle(tiny_model)
+    prompts = [[random.Random(i).randrange(256) for _ in range(150 + 40 * i)] for i in range(RUNNING)]
+    return prompts, [oracle.greedy(prompt, COUNT) for prompt in prompts]
+
+
+@pytest.fixture
+def chaos(tiny_model, answers_wanted, tmp_path):
     """Two chains of two stages and two decodes: a victim always has bystanders."""
-    with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("logs"), stages=2, chains=2, decodes=2,
-                          flags=["--page-size", 16],
+    with clusters.Cluster(tiny_model, tmp_path, stages=2, chains=2, decodes=2, flags=["--page-size", 16],
                           router_flags=["--load-balance-policy", "round_robin"]) as cluster:
-        oracle = Oracle(tiny_model)
-        prompts = [[random.Random(i).randrange(256) for _ in range(150 + 40 * i)] for i in range(RUNNING)]
-        expected = [oracle.greedy(prompt, COUNT) for prompt in prompts]
-        yield cluster, prompts, expected
+        clusters.wait_until(lambda: all_joined(cluster), 30, "every worker to be ready")
+        yield cluster, *answers_wanted
+
+
+def incarnations(cluster):
+    """{instance id: incarnation} of the ready workers that the router lists; none if it is down."""
+    try:
+        with Client(cluster.target) as client:
+            workers = client.cluster.List(stubs.cluster.ListRequest(), timeout=2).workers
+    except grpc.RpcError:
+        return {}
+    return {w.worker.instance.instance_id: w.worker.instance.incarnation for w in workers if w.ready}
+
+
+def all_joined(cluster, old=None):
+    """Every worker is ready, says so itself, and the victim of `old` = (name, incarnation) is a new one."""
+    here = incarnations(cluster)
+    if len(here) != len(cluster.processes) - 1 or (old and here[old[0]] == old[1]):
+        return False
+    return all(cluster.get("/readiness", port)[0] == 200 for port in cluster.metrics_ports.values())
 
 
 def idle(cluster):
@@ -66,6 +89,7 @@ def test_kill_of_a_worker_harms_only_its_own_requests(chaos, victim):
     cluster, prompts, expected = chaos
     failed = 0
     for round_ in range(ROUNDS):
+        old = (victim, incarnations(cluster)[victim])
         answers, seconds = run_under_load(cluster, prompts, cluster.processes[victim].kill)
         for prompt_index, (answer, took) in enumerate(zip(answers, seconds)):
             if answer.error is None:
@@ -79,19 +103,9 @@ def test_kill_of_a_worker_harms_only_its_own_requests(chaos, victim):
         # Round robin spreads the eight over both: at most half of them can be the victim's.
         assert sum(answer.error is not None for answer in answers) <= RUNNING // 2
         cluster.processes[victim].start()
-        cluster.wait_ready()
-        clusters.wait_until(lambda: both_pairs_ready(cluster), 20, f"{victim} to join again")
+        clusters.wait_until(lambda: all_joined(cluster, old), 20, f"{victim} to join again")
         clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")
     assert victim.startswith("prefill") or failed > 0, "the kills never met a running request"
-
-
-def both_pairs_ready(cluster):
-    """Every chain and decode takes requests again."""
-    try:
-        return (cluster.metric("router", "baton_workers", worker_role="prefill", state="ready") == 4
-                and cluster.metric("router", "baton_workers", worker_role="decode", state="ready") == 2)
-    except AssertionError:
-        return False
 
 
 def test_kill_of_the_router_frees_everything(chaos):
@@ -103,7 +117,7 @@ def test_kill_of_the_router_frees_everything(chaos):
             assert took < END_SECONDS * clusters.PATIENCE
         clusters.wait_until(lambda: idle(cluster), 10, "pages to come back without a router")
         cluster.processes["router"].start()
-        clusters.wait_until(lambda: both_pairs_ready(cluster), 20, "workers to register again")
+        clusters.wait_until(lambda: all_joined(cluster), 20, "workers to register again")
 
 
 @pytest.mark.parametrize("victim", ["decode-1", "prefill-1-0"])
@@ -121,7 +135,7 @@ def test_a_stopped_worker_is_noticed(chaos, victim):
                 assert took < END_SECONDS * clusters.PATIENCE
     finally:
         process.signal(signal.SIGCONT)
-    clusters.wait_until(lambda: both_pairs_ready(cluster), 30, f"{victim} to come back")
+    clusters.wait_until(lambda: all_joined(cluster), 30, f"{victim} to come back")
     clusters.wait_until(lambda: idle(cluster), 15, "pages to come back")
     answers, _ = run_under_load(cluster, prompts, lambda: None)
     assert [answer.tokens for answer in answers] == expected

@@ -1,0 +1,169 @@
+"""Membership, health, reflection, start-up and stop of real processes."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+import grpc
+import pytest
+
+import cluster as clusters
+import stubs
+from client import Client
+
+SERVING = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse{status: SERVING}
+
+
+def raw_call(target, method, request):
+    """A unary call of bytes, for services whose Python modules Debian doesn't package."""
+    with grpc.insecure_channel(target) as channel:
+        return channel.unary_unary(method)(request, timeout=10)
+
+
+def health(target, service=""):
+    name = service.encode()
+    return raw_call(target, "/grpc.health.v1.Health/Check", b"\x0a" + bytes([len(name)]) + name)
+
+
+def services_of(target):
+    with grpc.insecure_channel(target) as channel:
+        call = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        reply = next(call(iter([b"\x3a\x00"]), timeout=10))  # list_services
+        return set(re.findall(r"[a-z]+(?:\.[A-Za-z0-9]+)+", reply.decode(errors="replace")))
+
+
+def listed(cluster):
+    with Client(cluster.target) as client:
+        return {w.worker.instance.instance_id: w for w in client.cluster.List(stubs.cluster.ListRequest()).workers}
+
+
+def test_list_says_who_is_here(small_cluster):
+    workers = listed(small_cluster)
+    assert set(workers) == {"prefill-0-0", "prefill-0-1", "decode-0"}
+    assert all(w.ready and w.lease_remaining_ms > 0 for w in workers.values())
+    assert [(w.worker.layers.begin, w.worker.layers.end) for _, w in sorted(workers.items())] == [(0, 6), (0, 3), (3, 6)]
+
+
+def test_health_and_reflection_on_every_role(small_cluster):
+    workers = listed(small_cluster)
+    roles = {small_cluster.target: ["baton.v1.Inference", "baton.v1.Cluster"],
+             workers["decode-0"].worker.grpc_address: ["baton.v1.Decode"],
+             workers["prefill-0-0"].worker.grpc_address: ["baton.v1.Prefill"]}
+    for target, services in roles.items():
+        assert health(target) == SERVING
+        assert set(services) <= services_of(target)
+        for service in services:
+            assert health(target, service) == SERVING, service
+        with pytest.raises(grpc.RpcError) as raised:
+            health(target, "no.such.Service")
+        assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_tokenize_and_back(small_cluster):
+    text = "naïve café — 漢字 🎵\n"
+    with Client(small_cluster.target) as client:
+        ids = client.inference.Tokenize(stubs.inference.TokenizeRequest(text=text)).token_ids
+        back = client.inference.Detokenize(stubs.inference.DetokenizeRequest(token_ids=ids)).text
+        info = client.inference.GetModelInfo(stubs.inference.GetModelInfoRequest())
+    assert back == text and len(ids) == len(text.encode())
+    assert info.served_model_name == "tiny" and info.vocab_size == 320
+
+
+def refused_worker(cluster, log_dir, model, *flags):
+    """Starts a decode that should not fit; returns (exit code, what it said)."""
+    process = clusters.Process("stranger", ["worker", "--model-path", model, "--router-address", cluster.target,
+                                            "--disaggregation-mode", "decode", "--instance-id", "stranger", *flags],
+                               log_dir, dict(os.environ))
+    process.start()
+    try:
+        process.popen.wait(30 * clusters.PATIENCE)
+    finally:
+        process.kill()
+    return process.popen.returncode, process.log()
+
+
+@pytest.mark.parametrize("what,model_options,flags,fragments", [
+    ("page size", {}, ["--page-size", 64], ["page", "64", "16"]),
+    ("other weights", {"seed": 2}, ["--page-size", 16], ["layer 0", "stranger has", "decode-0 has"]),
+    ("other shape", {"layers": 5}, ["--page-size", 16], []),
+    ("other maths", {"family": "llama"}, ["--page-size", 16], []),
+])
+def test_a_worker_that_does_not_fit_is_refused(small_cluster, tmp_path, what, model_options, flags, fragments):
+    options = {"layers": 6, **model_options}
+    model = clusters.make_model(tmp_path / "other", **options)
+    code, log = refused_worker(small_cluster, tmp_path, model, *flags)
+    assert code == 1, log
+    assert "refuse" in log.lower() or "FAILED_PRECONDITION" in log or "does not" in log, log
+    for fragment in fragments:
+        assert fragment in log, f"{what}: {log}"
+    assert set(listed(small_cluster)) == {"prefill-0-0", "prefill-0-1", "decode-0"}
+
+
+def test_drain_takes_a_worker_out_but_leaves_it_listed(tiny_model, tmp_path):
+    with clusters.Cluster(tiny_model, tmp_path, stages=1, decodes=2) as cluster, Client(cluster.target) as client:
+        client.cluster.Drain(stubs.cluster.DrainRequest(instance_id="decode-0"))
+        for _ in range(4):
+            answer = client.greedy(list(range(40)), 3)
+            assert answer.error is None and answer.finished.decode_instance == "decode-1"
+        assert listed(cluster)["decode-0"].draining
+
+
+def test_up_serves_and_stops_on_ctrl_c(tiny_model):
+    up = subprocess.Popen([clusters.BATON, "up", "--model-path", tiny_model, "--pp-size", "2", "--port", "0",
+                           "--grpc-port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        lines = []
+        for line in up.stdout:
+            lines.append(line)
+            if "cluster ready" in line:
+                break
+        else:
+            pytest.fail("".join(lines))
+        children = subprocess.run(["pgrep", "-P", str(up.pid)], capture_output=True, text=True).stdout.split()
+        assert len(children) == 4
+        up.send_signal(signal.SIGINT)
+        assert up.wait(30 * clusters.PATIENCE) == 0
+        for child in children:
+            assert not os.path.exists(f"/proc/{child}"), "a process outlived its supervisor"
+    finally:
+        up.kill()
+        up.wait()
+
+
+def test_a_worker_stops_in_time_and_cleanly(tiny_model, tmp_path):
+    with clusters.Cluster(tiny_model, tmp_path, stages=2) as cluster:
+        for name, process in cluster.processes.items():
+            assert process.stop(20) == 0, f"{name}:\n{process.log()}"
+
+
+def test_validate_shows_the_plan_without_reading_weights(tiny_model, tmp_path):
+    only_config = tmp_path / "config-only"
+    only_config.mkdir()
+    config = (clusters.pathlib.Path(tiny_model) / "config.json").read_text()
+    (only_config / "config.json").write_text(config)
+    shown = subprocess.run([clusters.BATON, "validate", "--model-path", only_config, "--pp-size", "3",
+                            "--pp-layer-partition", "1,2,3"], capture_output=True, text=True,
+                           env=dict(os.environ, BATON_PAGE_SIZE="32"))
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"page_size\s+32\s+.*BATON_PAGE_SIZE", shown.stdout)
+    assert re.search(r"prefill 2\s+\[3, 6\)", shown.stdout)
+    assert "longest prompt that fits" in shown.stdout
+
+
+def test_a_thousand_streams_at_once(tiny_model, tmp_path):
+    """Every one of 1,000 concurrent streams is answered, over one router."""
+    with clusters.Cluster(tiny_model, tmp_path, stages=1, decode_flags=["--max-running-requests", 64,
+                                                                        "--max-queued-requests", 2000]) as cluster, \
+            Client(cluster.target) as client:
+        calls = [client.inference.Generate(client.request(list(range(8)), temperature=0, max_tokens=3,
+                                                          ignore_eos=True)) for _ in range(1000)]
+        answers = set()
+        for call in calls:
+            answers.add(tuple(token for response in call for token in response.tokens.token_ids))
+        assert len(answers) == 1 and len(answers.pop()) == 3
+        deadline = time.monotonic() + 20
+        while cluster.metric("decode-0", "baton_kv_pages_used") != 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert cluster.metric("decode-0", "baton_kv_pages_used") == 0
