@@ -29,11 +29,11 @@ absl::Status Serve(const v1::Options& options) {
   http.port = static_cast<uint16_t>(options.port());
   http.max_request_bytes = static_cast<size_t>(options.max_request_bytes());
   http.max_connections = static_cast<size_t>(options.max_concurrent_streams());
-  BATON_ASSIGN_OR_RETURN(
-      const auto server,
-      router::HttpServer::Start(http, [&handler](router::HttpRequest request, auto exchange) {
-        handler.Handle(request, exchange);
-      }));
+  BATON_ASSIGN_OR_RETURN(const auto server, router::HttpServer::Start(
+                                                http, [&handler](const router::HttpRequest& request,
+                                                                 const auto& exchange) {
+                                                  handler.Handle(request, exchange);
+                                                }));
 
   const v1::GetModelInfoResponse& model = service->gateway().model_info();
   LOG(kInfo) << "baton router: model " << model.served_model_name() << " (" << model.model_type()

@@ -25,8 +25,8 @@ namespace {
 constexpr int kPollMs = 100;
 constexpr int64_t kFirstRestartUs = 500'000;
 constexpr int64_t kLongestRestartUs = 8'000'000;
-constexpr int64_t kStableUs = 30'000'000;  // A life this long forgets earlier deaths.
-constexpr size_t kLineLimit = 16 * 1024;   // A longer line is cut into several.
+constexpr int64_t kStableUs = 30'000'000;         // A life this long forgets earlier deaths.
+constexpr size_t kLineLimit = size_t{16} * 1024;  // A longer line is cut into several.
 
 sigset_t Signals() {
   sigset_t set;
@@ -37,6 +37,7 @@ sigset_t Signals() {
 
 std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
   for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
   pointers.push_back(nullptr);
   return pointers;
@@ -222,7 +223,7 @@ absl::Status Supervisor::Run(const std::function<bool()>& on_poll, int stop_ms) 
     result = Reap(starting_up);
     if (result.ok()) result = RestartDue();
     if (!result.ok() || !starting_up || NowUs() < next_poll_us) continue;
-    next_poll_us = NowUs() + kPollMs * 1000;
+    next_poll_us = NowUs() + int64_t{kPollMs} * 1000;
     if (on_poll()) starting_up = false;
   }
   StopAll(stop_ms);

@@ -38,10 +38,7 @@ void ChooseTransports(const std::string& kv_transport) {
 }  // namespace
 
 WorkerHost::WorkerHost(const v1::Options& options, const ModelConfig& model)
-    : options_(options),
-      model_(model),
-      created_us_(NowUs()),
-      metrics_(Identity(options)) {
+    : options_(options), model_(model), created_us_(NowUs()), metrics_(Identity(options)) {
   instance_.set_instance_id(options.instance_id());
   instance_.set_incarnation(EntropySeed());
   max_context_tokens_ = model.max_position_embeddings;

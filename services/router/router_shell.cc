@@ -164,7 +164,8 @@ void RouterShell::Drain(const std::string& instance_id, std::function<void(absl:
   if (!posted) done(Stopping());
 }
 
-void RouterShell::List(std::function<void(absl::Status, std::vector<Worker>, int64_t)> done) {
+void RouterShell::List(
+    const std::function<void(absl::Status, std::vector<Worker>, int64_t)>& done) {
   const bool posted =
       loop_.Post([this, done] { done(absl::OkStatus(), core_.membership().Workers(), NowUs()); });
   if (!posted) done(Stopping(), {}, 0);
@@ -364,6 +365,7 @@ void RouterShell::Refresh(int64_t now_us) {
   if (channels_version_ != members.view_version()) {
     channels_version_ = members.view_version();
     std::vector<InstanceRef> here;
+    here.reserve(workers.size());
     for (const Worker& worker : workers) here.push_back(worker.info.instance);
     legs_->KeepWorkers(here);
   }

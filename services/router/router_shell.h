@@ -63,7 +63,7 @@ class RouterShell : public Gateway, private LegEvents {
   void Register(WorkerInfo worker, std::function<void(absl::Status)> done);
   void Heartbeat(HeartbeatReceived heartbeat, std::function<void(ReplyHeartbeat)> done);
   void Drain(const std::string& instance_id, std::function<void(absl::Status)> done);
-  void List(std::function<void(absl::Status, std::vector<Worker>, int64_t now_us)> done);
+  void List(const std::function<void(absl::Status, std::vector<Worker>, int64_t now_us)>& done);
 
   const RouterConfig& config() const { return config_; }
 

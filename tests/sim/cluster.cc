@@ -131,7 +131,7 @@ void Cluster::ScheduleWorkload() {
     client.prompt_id = random.Next();
     // Mostly short, some that fill much of the pool, now and then one larger than it.
     client.prompt_tokens =
-        static_cast<int>(random.Chance(0.7)   ? random.Between(1, topology_.page_size * 4)
+        static_cast<int>(random.Chance(0.7)   ? random.Between(1, int64_t{topology_.page_size} * 4)
                          : random.Chance(0.9) ? random.Between(1, longest * 3 / 4)
                                               : random.Between(longest, longest + 100));
     client.max_tokens = static_cast<int>(random.Between(1, 40));

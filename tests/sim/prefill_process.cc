@@ -421,7 +421,7 @@ void PrefillProcess::Compute(const prefill::RunCompute& compute) {
     output.rows.push_back(row);
     // t(L, x) = c + b x + a (2 L x + x x), per layer.
     const int64_t x = item.item.token_count;
-    cost_us += layers_.size() * (x * 4 + (2 * item.item.token_begin * x + x * x) / 400);
+    cost_us += layers_.size() * (x * 4 + (2 * int64_t{item.item.token_begin} * x + x * x) / 400);
     if (item.item.final && last()) {
       SampledToken token;
       token.token = AnswerToken(row.prompt_id, 0);

@@ -14,7 +14,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGES = ["//common/...", "//services/...", "//tests/...", "//tools/..."]
+PACKAGES = ["//common/...", "//services/...", "//tests/...", "//tools/...", "//examples/..."]
 
 
 @dataclasses.dataclass

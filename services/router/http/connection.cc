@@ -20,9 +20,9 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
-constexpr size_t kHeaderLimitBytes = 16 * 1024;
+constexpr size_t kHeaderLimitBytes = size_t{16} * 1024;
 // A client that lets this much pile up does not read; it is cut off rather than fed from memory.
-constexpr size_t kQueueLimitBytes = 4 << 20;
+constexpr size_t kQueueLimitBytes = size_t{4} << 20;
 
 // The messages are this file's own: nothing in them needs escaping.
 HttpResponse Error(int status, const std::string& message) {
@@ -127,7 +127,7 @@ void Connection::OnRequest(ErrorCode error) {
   request.authorization = std::string(message[http::field::authorization]);
   request.body = std::move(message.body());
   WatchForDisconnect();
-  handler_(std::move(request), shared_from_this());
+  handler_(request, shared_from_this());
 }
 
 void Connection::WatchForDisconnect() {
@@ -226,7 +226,7 @@ void Connection::AbortEvents() {
   });
 }
 
-void Connection::Queue(std::string bytes) {
+void Connection::Queue(const std::string& bytes) {
   if (gone_) return;
   queued_ += bytes;
   if (queued_.size() > kQueueLimitBytes && !answer_ended_) return Gone();

@@ -44,7 +44,7 @@ class HttpExchange {
 };
 
 // Called on a server thread; must not block for long.
-using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)>;
+using HttpHandler = std::function<void(const HttpRequest&, const std::shared_ptr<HttpExchange>&)>;
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";  // An IP address.

@@ -75,8 +75,8 @@ HttpServerOptions Options() {
   return options;
 }
 
-std::unique_ptr<HttpServer> Echo(HttpServerOptions options = Options()) {
-  auto server = HttpServer::Start(options, [](HttpRequest request, auto exchange) {
+std::unique_ptr<HttpServer> Echo() {
+  auto server = HttpServer::Start(Options(), [](const HttpRequest& request, const auto& exchange) {
     HttpResponse response;
     response.body = absl::StrCat(request.method, " ", request.path, " ", request.body);
     exchange->Respond(std::move(response));
@@ -124,9 +124,10 @@ TEST(HttpServerTest, SaysContinueToClientsThatWaitForIt) {
 
 TEST(HttpServerTest, TellsWhenTheClientLeaves) {
   absl::Notification gone;
-  const auto server = HttpServer::Start(Options(), [&gone](HttpRequest, auto exchange) {
-    exchange->OnDisconnect([&gone] { gone.Notify(); });
-  });
+  const auto server =
+      HttpServer::Start(Options(), [&gone](const HttpRequest&, const auto& exchange) {
+        exchange->OnDisconnect([&gone] { gone.Notify(); });
+      });
   Client client((*server)->port());
   client.Post("/a", "x");
   client.Close();
@@ -134,15 +135,16 @@ TEST(HttpServerTest, TellsWhenTheClientLeaves) {
 }
 
 TEST(HttpServerTest, AnAbortedStreamHasNoLastChunk) {
-  const auto server = HttpServer::Start(Options(), [](HttpRequest request, auto exchange) {
-    exchange->BeginEvents();
-    exchange->SendEvent("one");
-    if (request.path == "/whole") {
-      exchange->EndEvents();
-    } else {
-      exchange->AbortEvents();
-    }
-  });
+  const auto server =
+      HttpServer::Start(Options(), [](const HttpRequest& request, const auto& exchange) {
+        exchange->BeginEvents();
+        exchange->SendEvent("one");
+        if (request.path == "/whole") {
+          exchange->EndEvents();
+        } else {
+          exchange->AbortEvents();
+        }
+      });
   Client whole((*server)->port());
   whole.Post("/whole", "");
   EXPECT_NE(whole.ReadUntil("0\r\n\r\n").find("data: one\n\n"), std::string::npos);
@@ -156,7 +158,7 @@ TEST(HttpServerTest, AnAbortedStreamHasNoLastChunk) {
 TEST(HttpServerTest, BoundsConnections) {
   HttpServerOptions options = Options();
   options.max_connections = 2;
-  const auto server = HttpServer::Start(options, [](HttpRequest, auto exchange) {
+  const auto server = HttpServer::Start(options, [](const HttpRequest&, const auto& exchange) {
     exchange->Respond(HttpResponse{200, "text/plain", "ok", ""});
   });
   Client first((*server)->port());
@@ -179,7 +181,7 @@ TEST(HttpServerTest, ServesAThousandStreamsAtOnce) {
   absl::Mutex mutex;
   std::vector<std::shared_ptr<HttpExchange>> open;
   absl::BlockingCounter arrived(kStreams);
-  const auto server = HttpServer::Start(Options(), [&](HttpRequest, auto exchange) {
+  const auto server = HttpServer::Start(Options(), [&](const HttpRequest&, const auto& exchange) {
     exchange->BeginEvents();
     {
       absl::MutexLock lock(&mutex);
@@ -213,7 +215,7 @@ TEST(HttpServerTest, ServesAThousandStreamsAtOnce) {
 TEST(HttpServerTest, RefusesAHostThatIsNoAddress) {
   HttpServerOptions options = Options();
   options.host = "not an address";
-  EXPECT_EQ(HttpServer::Start(options, [](auto, auto) {}).status().code(),
+  EXPECT_EQ(HttpServer::Start(options, [](const auto&, const auto&) {}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
