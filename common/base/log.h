@@ -35,12 +35,19 @@ class LogMessage {
   std::ostringstream message_;
 };
 
+// Gives both branches of LOG's conditional the type void.
+struct LogVoidify {
+  void operator&(std::ostream&) const {}
+};
+
 }  // namespace internal
 }  // namespace baton
 
-#define LOG(level)                                      \
-  if (!::baton::LogEnabled(::baton::LogLevel::level)) { \
-  } else /* NOLINT */                                   \
-    ::baton::internal::LogMessage(::baton::LogLevel::level).stream()
+// One expression, so that an unbraced `if` around it takes no `else` away.
+#define LOG(level)                               \
+  !::baton::LogEnabled(::baton::LogLevel::level) \
+      ? (void)0                                  \
+      : ::baton::internal::LogVoidify() &        \
+            ::baton::internal::LogMessage(::baton::LogLevel::level).stream()
 
 #endif  // COMMON_BASE_LOG_H_

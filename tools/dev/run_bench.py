@@ -13,23 +13,26 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # name: (Bazel target, what it measures, kind). `google`: Google Benchmark, whose JSON is flattened
-# here; `flat`: prints its flat JSON object on standard output itself.
+# here; `flat`: prints its flat JSON object on standard output itself; `script`: so does a Python script,
+# which needs the target.
 BENCHES = {
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
     "tokenizer": ("//common/tokenizer:tokenizer_benchmark", "encode and decode MB/s", "google"),
+    "serving": ("//services/baton", "TTFT and TPOT of local clusters, two stages beside one", "script"),
     "transport": ("//tests/bench:transport_bench", "data plane GB/s beside a cold memcpy of the same run", "flat"),
 }
 
 
 def build(target):
+    """The command that runs the benchmark, without its arguments."""
     subprocess.run(["bazel", "build", "--noshow_loading_progress", target], cwd=ROOT, check=True)
-    package, name = target[2:].split(":")
-    return ROOT / "bazel-bin" / package / name
+    package, _, name = target[2:].partition(":")
+    return [ROOT / "bazel-bin" / package / (name or package.rsplit("/", 1)[-1])]
 
 
 def run_google(binary):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        subprocess.run([binary, f"--benchmark_out={out.name}", "--benchmark_out_format=json"], check=True)
+        subprocess.run([*binary, f"--benchmark_out={out.name}", "--benchmark_out_format=json"], check=True)
         report = json.load(open(out.name, encoding="utf-8"))
     flat = {}
     for row in report["benchmarks"]:
@@ -41,7 +44,7 @@ def run_google(binary):
 
 
 def run_flat(binary):
-    output = subprocess.run([binary], check=True, stdout=subprocess.PIPE, text=True).stdout
+    output = subprocess.run(binary, check=True, stdout=subprocess.PIPE, text=True).stdout
     flat = json.loads(output[output.index("{"):])
     width = max(map(len, flat))
     for key, value in flat.items():
@@ -59,7 +62,10 @@ def main():
             print(f"{name:<12} {what}")
         return 0
     target, _, kind = BENCHES[arguments.name]
-    flat = run_google(build(target)) if kind == "google" else run_flat(build(target))
+    command = build(target)
+    if kind == "script":
+        command = ["/usr/bin/python3", ROOT / "tests" / "bench" / f"{arguments.name}_bench.py"]
+    flat = run_google(command) if kind == "google" else run_flat(command)
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(flat, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -98,10 +98,14 @@ def end_to_end(tally, config):
     if bazel("build", *flags, "//services/baton").returncode != 0:
         tally.fail("build of //services/baton")
         return
-    report = ROOT / "bazel-testlogs" / ".." / "e2e.xml"
-    report = pathlib.Path(os.path.realpath(report.parent)) / "e2e.xml"
+    report = ROOT / ".cache" / "e2e.xml"
+    report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
     environment = dict(os.environ, BATON_SANITIZER=config or "")
+    if config == "asan":  # As .bazelrc sets them for the unit tests.
+        environment["ASAN_OPTIONS"] = "detect_leaks=1:halt_on_error=1:detect_odr_violation=0"
+        environment["LSAN_OPTIONS"] = f"suppressions={ROOT}/tools/lsan.supp:print_suppressions=0"
+        environment["UBSAN_OPTIONS"] = "print_stacktrace=1"
     code = run(["/usr/bin/python3", "-m", "pytest", "-q", "-ra", "--durations=10", "-p", "no:cacheprovider",
                 f"--junitxml={report}", "tests/e2e"], env=environment).returncode
     if not report.exists() or count_report(report, "tests/e2e", tally) == 0:
