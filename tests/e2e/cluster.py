@@ -17,7 +17,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BATON = ROOT / "bazel-bin" / "services" / "baton" / "baton"
 # Sanitizers slow everything down: waits stretch, promises about time do not get checked.
-SANITIZED = bool(os.environ.get("BATON_SANITIZER"))
+SANITIZED = bool(os.environ.get("SANITIZER"))
 PATIENCE = 8.0 if SANITIZED else 1.0
 
 

@@ -101,7 +101,8 @@ def end_to_end(tally, config):
     report = ROOT / ".cache" / "e2e.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
-    environment = dict(os.environ, BATON_SANITIZER=config or "")
+    # Not BATON_*: the processes under test refuse variables of that name that are no options.
+    environment = dict(os.environ, SANITIZER=config or "")
     if config == "asan":  # As .bazelrc sets them for the unit tests.
         environment["ASAN_OPTIONS"] = "detect_leaks=1:halt_on_error=1:detect_odr_violation=0"
         environment["LSAN_OPTIONS"] = f"suppressions={ROOT}/tools/lsan.supp:print_suppressions=0"
