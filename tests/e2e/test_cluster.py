@@ -103,6 +103,7 @@ def test_a_worker_that_does_not_fit_is_refused(small_cluster, tmp_path, what, mo
 
 def test_drain_takes_a_worker_out_but_leaves_it_listed(tiny_model, tmp_path):
     with clusters.Cluster(tiny_model, tmp_path, stages=1, decodes=2) as cluster, Client(cluster.target) as client:
+        clusters.wait_until(lambda: sum(w.ready for w in listed(cluster).values()) == 3, 20, "both decodes")
         client.cluster.Drain(stubs.cluster.DrainRequest(instance_id="decode-0"))
         for _ in range(4):
             answer = client.greedy(list(range(40)), 3)
