@@ -1,5 +1,7 @@
 #include "services/router/http/connection.h"
 
+#include <sys/socket.h>
+
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/empty_body.hpp>
@@ -7,6 +9,7 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/rfc7230.hpp>
 #include <boost/beast/http/write.hpp>
+#include <cerrno>
 #include <chrono>
 #include <sstream>
 #include <utility>
@@ -134,13 +137,20 @@ void Connection::WatchForDisconnect() {
   stream_.socket().async_wait(asio::ip::tcp::socket::wait_read,
                               [self = shared_from_this(), exchange = exchange_](ErrorCode error) {
                                 if (exchange != self->exchange_ || !self->busy_) return;
-                                ErrorCode peek;
-                                // Readable without bytes is the end; bytes are the client's next
-                                // request, sent early.
-                                if (!error && self->stream_.socket().available(peek) > 0 && !peek)
-                                  return;
-                                self->Gone();
+                                if (!error) self->CheckForDisconnect();
+                                if (error) self->Gone();
                               });
+}
+
+void Connection::CheckForDisconnect() {
+  char byte;
+  const ssize_t got = recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (got > 0) return;  // The client's next request, sent early.
+  // The reactor may wake the wait for bytes of this very request that the read has taken since:
+  // nothing to read is not the end.
+  const bool spurious = got < 0 && (errno == EAGAIN || errno == EINTR);
+  if (spurious) return WatchForDisconnect();
+  Gone();
 }
 
 void Connection::OnDisconnect(std::function<void()> gone) {

@@ -43,6 +43,7 @@ class Connection : public HttpExchange, public std::enable_shared_from_this<Conn
   void OnRequest(ErrorCode error);
   void OnReadError(ErrorCode error);
   void WatchForDisconnect();
+  void CheckForDisconnect();
   void Queue(const std::string& bytes);
   void WriteQueued();
   void FinishAnswer();
