@@ -80,7 +80,8 @@ def unit(tally, config):
     tally.step("build", built)
     say("unit and simulation tests")
     code = bazel("test", *flags, "--keep_going", "--test_summary=terse", *PACKAGES).returncode
-    query = run(["bazel", "query", "--noshow_progress", "tests(" + " + ".join(PACKAGES) + ")"],
+    query = run(["bazel", "query", "--noshow_progress", "tests(" + " + ".join(PACKAGES) + ") except attr(tags, manual, "
+                 + " + ".join(PACKAGES) + ")"],
                 capture_output=True, text=True)
     logs = ROOT / "bazel-testlogs"
     failed_before = tally.failed
