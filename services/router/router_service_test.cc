@@ -168,8 +168,10 @@ TEST_F(RouterServiceTest, ADecodeThatFailsInMidStreamIsNamed) {
   const absl::Status status = rpc::FromGrpc(answer.status);
   EXPECT_EQ(LegOf(status), "decode");
   EXPECT_EQ(InstanceOf(status), "d0");
+  // Decode may fail before Start has reached the stage: its call is then cancelled on the way.
   Prefill().Await([](const auto& seen) {
-    return seen.prefill_aborts.size() == 1 && seen.starts_cancelled == 1;
+    return seen.prefill_aborts.size() == 1 &&
+           seen.starts_cancelled == static_cast<int>(seen.starts.size());
   });
 }
 
