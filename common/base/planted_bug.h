@@ -14,6 +14,7 @@ enum class Bug {
   kLeaseIgnoresChecksum,           // lease table: takes bytes whose checksum differs
   kDecodeLeaksOnAbort,             // decode: forgets the pages of a request aborted while waiting
   kDecodeIgnoresDeadline,          // decode: never ends a reservation whose deadline has passed
+  kDecodeAwaitsStream,             // decode: holds a ticket whose stream never opens
   kPlannerReusesPagesEarly,        // planner: frees a prompt's pages before every stage has sent
   kPlannerForgetsAbort,            // planner: drops the abort of a request that is in the pipe
   kStageAppliesPlanTwice,          // stage: takes a duplicate plan for a new one

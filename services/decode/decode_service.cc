@@ -57,6 +57,7 @@ DecodeLimits LimitsOf(const DecodeOptions& options, const Executor& executor) {
   limits.max_queued_requests = options.max_queued_requests;
   limits.max_context_tokens = options.max_context_tokens;
   limits.vocab_size = executor.config().vocab_size;
+  limits.stream_lease_us = options.kv_lease_ms * 1000;
   return limits;
 }
 

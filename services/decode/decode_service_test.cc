@@ -497,6 +497,13 @@ class SilentStageTest : public DecodeServiceTest {
   }
 };
 
+TEST_F(SilentStageTest, AReservationWithoutAStreamGivesItsPagesBack) {
+  v1::ReserveRequest request = Request(1);
+  request.set_timeout_ms(kPatienceMs * 10);
+  ASSERT_TRUE(Reserve(request).ok());
+  EXPECT_TRUE(service_->Drain(kPatienceMs));
+}
+
 TEST_F(SilentStageTest, EndsTheRequestAndNamesTheStage) {
   const auto ticket = Reserve(Request(1));
   ASSERT_TRUE(ticket.ok());

@@ -2,19 +2,14 @@
 
 #include <utility>
 
+#include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
 
 namespace baton::prefill {
 
 std::shared_ptr<LinkCall> LinkCall::Open(const std::string& address, Callbacks callbacks) {
   std::shared_ptr<LinkCall> call(new LinkCall(std::move(callbacks)));
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  // A channel of its own: a link's failure must not be hidden by another one's reconnect.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  call->channel_ =
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-  call->stub_ = v1::Prefill::NewStub(call->channel_);
+  call->stub_ = v1::Prefill::NewStub(rpc::OpenChannel(address, {.max_receive_bytes = -1}));
   call->self_ = call;
   call->stub_->async()->Link(&call->context_, call.get());
   call->AddHold();

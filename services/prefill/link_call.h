@@ -47,7 +47,6 @@ class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::Link
 
   const Callbacks callbacks_;
   grpc::ClientContext context_;
-  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Prefill::Stub> stub_;
   v1::LinkResponse response_;
   Mutex mutex_;

@@ -15,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/sync.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
@@ -27,15 +28,6 @@ constexpr int64_t kMaxBackoffMs = 2000;
 constexpr int64_t kMinRpcTimeoutMs = 1000;
 // A view of some thousand workers with their fingerprints.
 constexpr int kMaxViewBytes = 64 << 20;
-
-std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, static_cast<int>(kMaxBackoffMs));
-  arguments.SetMaxReceiveMessageSize(kMaxViewBytes);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
 
 absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
   PeerWorker peer;
@@ -67,7 +59,9 @@ class ClusterClient::Impl {
       : options_(std::move(options)),
         instance_(options_.self.instance()),
         interval_ms_(options_.heartbeat_interval_ms),
-        stub_(v1::Cluster::NewStub(OpenChannel(options_.router_address))) {
+        stub_(v1::Cluster::NewStub(rpc::OpenChannel(
+            options_.router_address, {.max_reconnect_ms = static_cast<int>(kMaxBackoffMs),
+                                      .max_receive_bytes = kMaxViewBytes}))) {
     BATON_CHECK(options_.data_plane != nullptr && options_.status && options_.on_rejected &&
                 options_.heartbeat_interval_ms > 0)
         << "incomplete options";

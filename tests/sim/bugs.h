@@ -20,6 +20,7 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kLeaseIgnoresChecksum, "lease-ignores-checksum"},
     {Bug::kDecodeLeaksOnAbort, "decode-leaks-on-abort"},
     {Bug::kDecodeIgnoresDeadline, "decode-ignores-deadline"},
+    {Bug::kDecodeAwaitsStream, "decode-awaits-stream"},
     {Bug::kPlannerReusesPagesEarly, "planner-reuses-pages-early"},
     {Bug::kPlannerForgetsAbort, "planner-forgets-abort"},
     {Bug::kStageAppliesPlanTwice, "stage-applies-plan-twice"},

@@ -29,7 +29,9 @@ void DecodeCore::State::On(const StreamOpened& event) {
         absl::StrCat("attempt ", event.attempt_id, " has a stream already")));
     return;
   }
+  Disarm(event.attempt_id);
   request.stream_open = true;
+  Arm(event.attempt_id);
   int index = 0;
   for (SampledToken& token : request.kept) {
     Do(EmitToken{event.attempt_id, index++, std::move(token)});

@@ -21,6 +21,7 @@ DecodeCore::~DecodeCore() = default;
 void DecodeCore::Handle(const Event& event, int64_t now_us, std::vector<Action>& actions) {
   state_->now_us = now_us;
   state_->actions = &actions;
+  state_->EndOverdue();
   std::visit([this](const auto& e) { state_->On(e); }, event);
   state_->AdmitWaiting();
   state_->StartStep();
@@ -63,6 +64,14 @@ absl::Status DecodeCore::CheckInvariants() const {
     if (request.generated > 0 && request.phase != Phase::kCommitted &&
         request.phase != Phase::kEnded) {
       return broken("I3: attempt ", attempt_id, " has a token before its commit");
+    }
+    if (core.now_us >= request.deadline_us) {
+      return broken("I2: attempt ", attempt_id, " is held beyond its deadline");
+    }
+    if (core.LacksStream(request) &&
+        core.now_us - request.granted_us >= core.limits.stream_lease_us) {
+      return broken("I2: attempt ", attempt_id, " still waits for its stream after ",
+                    (core.now_us - request.granted_us) / 1000, " ms");
     }
     if (request.kept.size() > 1) return broken("attempt ", attempt_id, " keeps many tokens");
   }

@@ -4,6 +4,7 @@
 // A request: WAITING (for pages) -> RESERVED (ticket out) -> COMMITTED (KV and first token there)
 // -> RUNNING -> gone. Its terminal action (Finish, or a refused ReplyReserve) comes exactly once
 // (I2); its pages come back when the step that uses them is over and the lease table has drained.
+// Its deadline ends it in every state, and so does a stream that is not opened within its lease.
 #ifndef SERVICES_DECODE_CORE_DECODE_CORE_H_
 #define SERVICES_DECODE_CORE_DECODE_CORE_H_
 
@@ -29,6 +30,9 @@ struct DecodeLimits {
   int max_queued_requests = 0;   // Waiting for pages or a slot.
   int max_context_tokens = 0;
   int vocab_size = 0;
+  // From the ticket to its stream. Who opens none has died with the ticket in hand: nothing else
+  // would tell before the deadline.
+  int64_t stream_lease_us = 3'000'000;
 };
 
 // What ends a sequence, beside its deadline.
@@ -65,7 +69,7 @@ struct StepFinished {
   absl::Status status;  // Of the whole step: an error ends every sequence in it.
   std::vector<Output> outputs;
 };
-struct Tick {};
+struct Tick {};  // Every event ends what is overdue; this one does nothing else.
 // Lease events come from the lease table on the data thread.
 using Event = std::variant<ReserveRequested, StreamOpened, AbortRequested, StepFinished, Tick,
                            KvCommitted, KvFailed, KvDrained>;
@@ -97,7 +101,7 @@ struct RefuseStream {
   absl::Status status;
 };
 // To an open stream. What ends a request by itself (its last token, a failed hand-off) before its
-// stream is there is kept until it opens; an abort or the deadline ends the waiting.
+// stream is there is kept until it opens; an abort, the lease or the deadline ends the waiting.
 struct Finish {
   uint64_t attempt_id = 0;
   absl::StatusOr<FinishReason> outcome;

@@ -1,10 +1,12 @@
 #include "services/decode/core/decode_core.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "common/base/random.h"
 #include "common/base/status.h"
@@ -251,6 +253,34 @@ TEST_F(DecodeCoreTest, KeptFinishEndsAtTheDeadline) {
   Do(Tick{});
   EXPECT_TRUE(absl::IsDeadlineExceeded(Take<Finish>().outcome.status()));
   EXPECT_TRUE(core_.AtRest());
+}
+
+TEST_F(DecodeCoreTest, AReservationWhoseStreamNeverOpensEndsWithItsLease) {
+  const Ticket ticket = Reserved(Request(1));
+  EXPECT_EQ(core_.NextDeadlineUs(), Limits().stream_lease_us);
+  const int64_t commit_us = Limits().stream_lease_us - 1;
+  now_us_ = commit_us;
+  Commit(ticket);
+  EXPECT_EQ(core_.load().running, 1) << "a commit doesn't stand for a stream";
+  now_us_ = Limits().stream_lease_us;
+  Do(Tick{});
+  const absl::Status status = Take<Finish>().outcome.status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("stream was not opened"));
+  Drain(ticket);
+  EXPECT_TRUE(core_.AtRest());
+  Do(StreamOpened{1, ticket.generation});
+  EXPECT_TRUE(absl::IsNotFound(Take<RefuseStream>().status)) << "it comes too late";
+}
+
+TEST_F(DecodeCoreTest, AnOpenStreamEndsTheLease) {
+  const Ticket ticket = Reserved(Request(1));
+  now_us_ = Limits().stream_lease_us - 1;
+  Do(StreamOpened{1, ticket.generation});
+  EXPECT_EQ(core_.NextDeadlineUs(), kNeverUs);
+  now_us_ = Limits().stream_lease_us * 10;
+  Commit(ticket);
+  EXPECT_EQ(Take<EmitToken>().index, 0);
 }
 
 TEST_F(DecodeCoreTest, StopRulesApplyToTheFirstTokenToo) {

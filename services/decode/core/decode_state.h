@@ -43,9 +43,10 @@ struct Request {
   uint32_t slot = 0;
   uint64_t generation = 0;
   std::vector<int> pages;
+  int64_t granted_us = 0;
+  bool stream_open = false;
 
   // From kCommitted on.
-  bool stream_open = false;
   int generated = 0;
   int32_t last_token = 0;
   std::vector<SampledToken> kept;  // At most the first token, while no stream is open.
@@ -70,7 +71,7 @@ struct DecodeCore::State {
   std::vector<uint64_t> batch;           // Committed attempts in the order of their commits.
   std::map<uint64_t, Hold> holds;        // By generation.
   std::map<uint64_t, uint64_t> granted;  // Generation -> attempt, while reserved or committed.
-  std::set<std::pair<int64_t, uint64_t>> deadlines;  // (deadline, attempt)
+  std::set<std::pair<int64_t, uint64_t>> deadlines;  // (DueUs, attempt)
   std::deque<uint32_t> free_slots;
   std::deque<uint64_t> kept_outcomes;  // Attempts in kEnded, oldest first.
   std::deque<uint64_t> early_aborts;
@@ -104,6 +105,15 @@ struct DecodeCore::State {
   }
   void AdmitWaiting();
   void StartStep();
+
+  // When the request ends if nothing happens, and how to change what that depends on.
+  int64_t DueUs(const Request& request) const;
+  bool LacksStream(const Request& request) const {
+    return request.phase != Phase::kWaiting && !request.stream_open;
+  }
+  void Arm(uint64_t attempt_id);
+  void Disarm(uint64_t attempt_id);
+  void EndOverdue();
 
   void Take(uint64_t attempt_id, const SampledToken& token);
   bool IsStop(const Request& request, int32_t token) const;

@@ -18,10 +18,35 @@ void DecodeCore::State::On(const AbortRequested& event) {
   EndWith(event.attempt_id, event.reason.ok() ? absl::CancelledError("aborted") : event.reason);
 }
 
-void DecodeCore::State::On(const Tick&) {
+void DecodeCore::State::On(const Tick&) {}
+
+int64_t DecodeCore::State::DueUs(const Request& request) const {
+  const int64_t deadline_us =
+      PlantedBug(Bug::kDecodeIgnoresDeadline) ? kNeverUs : request.deadline_us;
+  if (!LacksStream(request) || PlantedBug(Bug::kDecodeAwaitsStream)) return deadline_us;
+  return std::min(deadline_us, request.granted_us + limits.stream_lease_us);
+}
+
+void DecodeCore::State::Arm(uint64_t attempt_id) {
+  const int64_t due_us = DueUs(requests.at(attempt_id));
+  if (due_us != kNeverUs) deadlines.emplace(due_us, attempt_id);
+}
+
+void DecodeCore::State::Disarm(uint64_t attempt_id) {
+  deadlines.erase({DueUs(requests.at(attempt_id)), attempt_id});
+}
+
+void DecodeCore::State::EndOverdue() {
   while (!deadlines.empty() && deadlines.begin()->first <= now_us) {
     const uint64_t attempt_id = deadlines.begin()->second;
-    const char* const doing = [phase = requests.at(attempt_id).phase] {
+    const Request& request = requests.at(attempt_id);
+    if (now_us < request.deadline_us) {
+      EndWith(attempt_id, Own(absl::UnavailableError(
+                              absl::StrCat("its stream was not opened within ",
+                                           limits.stream_lease_us / 1000, " ms of its ticket"))));
+      continue;
+    }
+    const char* const doing = [phase = request.phase] {
       switch (phase) {
         case Phase::kWaiting:
           return "waiting for pages";
@@ -91,8 +116,8 @@ void DecodeCore::State::GiveBack(uint64_t attempt_id, Request& request) {
 }
 
 void DecodeCore::State::Erase(uint64_t attempt_id) {
+  Disarm(attempt_id);
   const Request& request = requests.at(attempt_id);
-  deadlines.erase({request.deadline_us, attempt_id});
   if (request.phase == Phase::kEnded) std::erase(kept_outcomes, attempt_id);
   requests.erase(attempt_id);
 }

@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/decode/core/decode_state.h"
 
@@ -31,7 +30,7 @@ void DecodeCore::State::On(const ReserveRequested& event) {
       std::min(event.stop.max_tokens, limits.max_context_tokens - event.prompt_tokens);
   request.stop = event.stop;
   request.writers = event.writers;
-  request.deadline_us = PlantedBug(Bug::kDecodeIgnoresDeadline) ? kNeverUs : event.deadline_us;
+  request.deadline_us = event.deadline_us;
   if (PagesFor(request) > limits.page_count) {
     Refuse(event.attempt_id,
            absl::ResourceExhaustedError(absl::StrCat(
@@ -45,8 +44,8 @@ void DecodeCore::State::On(const ReserveRequested& event) {
                                  absl::StrCat("the queue is full (", queue.size(), " requests)")));
     return;
   }
-  if (request.deadline_us != kNeverUs) deadlines.emplace(request.deadline_us, event.attempt_id);
   requests.emplace(event.attempt_id, std::move(request));
+  Arm(event.attempt_id);
   queue.push_back(event.attempt_id);
 }
 
@@ -102,7 +101,10 @@ void DecodeCore::State::AdmitWaiting() {
     auto pages = pool.Allocate(PagesFor(request));
     if (!pages.has_value()) return;
     queue.pop_front();
+    Disarm(attempt_id);
     request.phase = Phase::kReserved;
+    request.granted_us = now_us;
+    Arm(attempt_id);
     request.pages = *std::move(pages);
     request.slot = free_slots.front();
     free_slots.pop_front();

@@ -1,0 +1,25 @@
+// Client channels between Baton's own processes: the one place that says how they connect.
+#ifndef COMMON_RPC_CHANNEL_H_
+#define COMMON_RPC_CHANNEL_H_
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+
+namespace baton::rpc {
+
+struct ChannelOptions {
+  int max_reconnect_ms = 1000;      // The longest pause between two attempts to connect.
+  int max_receive_bytes = 4 << 20;  // Of one message; -1: no limit.
+};
+
+// A channel to `address` ("host:port") that connects at its first call. It shares neither
+// connections nor backoff with other channels, and gRPC retries no call: whoever made it decides.
+// Any thread.
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address,
+                                           const ChannelOptions& options = {});
+
+}  // namespace baton::rpc
+
+#endif  // COMMON_RPC_CHANNEL_H_
