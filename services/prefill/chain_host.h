@@ -49,6 +49,8 @@ class ChainHost {
   bool AtRest() const { return planner_.AtRest(); }
   // Ends every call and link.
   void Stop();
+  // Any thread, after a Stop was posted: see ChainWiring.
+  void EndCalls() { wiring_->EndCalls(); }
 
   bool up() const { return planner_.up() && !draining_; }
   PlannerLoad load() const { return planner_.load(); }

@@ -20,6 +20,7 @@ constexpr int64_t kLinkingLimitUs = 10'000'000;
 constexpr int64_t kFirstBackoffUs = 50'000;
 constexpr int64_t kLongestBackoffUs = 2'000'000;
 constexpr int64_t kStableUs = 10'000'000;  // Up for so long, the next failure is a new one.
+constexpr auto kEndOfCalls = std::chrono::seconds(2);
 
 // Epochs must grow across restarts of stage 0, which keeps nothing on disk: the wall clock does.
 uint64_t WallClockUs() {
@@ -34,6 +35,19 @@ ChainWiring::ChainWiring(Options options, Callbacks callbacks)
     : options_(std::move(options)), callbacks_(std::move(callbacks)) {
   BATON_CHECK(options_.place.stage == 0) << "stage " << options_.place.stage << " wires nothing";
   whole_ = options_.place.stages == 1;
+}
+
+ChainWiring::~ChainWiring() {
+  calls_.CancelAll();
+  links_.clear();
+  calls_.WaitIdle();
+}
+
+void ChainWiring::EndCalls() {
+  calls_.CancelAll();
+  if (!calls_.WaitIdle(kEndOfCalls)) {
+    LOG(kWarning) << "links of chain " << options_.place.chain_id << " don't end";
+  }
 }
 
 std::vector<worker::PeerWorker> ChainWiring::FindMembers(
@@ -121,7 +135,7 @@ void ChainWiring::OpenLinks(const Hello& hello, int64_t now_us) {
     Link link;
     link.member = member;
     link.last_heard_us = now_us;
-    link.call = LinkCall::Open(member.grpc_address, std::move(callbacks));
+    link.call = LinkCall::Open(member.grpc_address, calls_, std::move(callbacks));
     v1::LinkRequest request;
     *request.mutable_hello() = ToProto(hello, options_.place.chain_id, stage, options_.page_count);
     link.call->Write(std::move(request));

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/event_loop.h"
+#include "common/rpc/call_tracker.h"
 #include "proto/baton/v1/prefill.pb.h"
 #include "services/prefill/link_call.h"
 #include "services/prefill/messages.h"
@@ -22,7 +23,7 @@
 
 namespace baton::prefill {
 
-// Loop thread, all of it.
+// Loop thread, but for the destructor and EndCalls.
 class ChainWiring {
  public:
   struct Options {
@@ -41,6 +42,7 @@ class ChainWiring {
     std::function<void(int stage, uint64_t epoch, const RequestClosed&)> on_request_closed;
   };
   ChainWiring(Options options, Callbacks callbacks);
+  ~ChainWiring();
 
   void OnView(const std::vector<worker::PeerWorker>& workers, int64_t now_us);
   // Does what is due; returns when it is next.
@@ -51,6 +53,8 @@ class ChainWiring {
   void Break(const absl::Status& reason, int64_t now_us);
   // Breaks, and wires no more.
   void Stop(int64_t now_us);
+  // Any thread, while the loop runs a Stop: waits, for a while, until gRPC has let go of the links.
+  void EndCalls();
 
   bool up() const { return state_ == State::kUp; }
 
@@ -79,7 +83,8 @@ class ChainWiring {
   State state_ = State::kDown;
   std::vector<worker::PeerWorker> members_;  // Stages 1 to P - 1 in order; whole or empty.
   bool whole_ = false;                       // Every member is in the view.
-  std::vector<Link> links_;                  // Of the current epoch; stage i at i - 1.
+  rpc::CallTracker calls_;
+  std::vector<Link> links_;  // Of the current epoch; stage i at i - 1.
   uint64_t epoch_ = 0;
   int64_t retry_at_us_ = 0;
   int64_t backoff_us_ = 0;

@@ -7,11 +7,12 @@
 
 namespace baton::prefill {
 
-std::shared_ptr<LinkCall> LinkCall::Open(const std::string& address, Callbacks callbacks) {
-  std::shared_ptr<LinkCall> call(new LinkCall(std::move(callbacks)));
+std::shared_ptr<LinkCall> LinkCall::Open(const std::string& address, rpc::CallTracker& tracker,
+                                         Callbacks callbacks) {
+  std::shared_ptr<LinkCall> call(new LinkCall(tracker, std::move(callbacks)));
   call->stub_ = v1::Prefill::NewStub(rpc::OpenChannel(address, {.max_receive_bytes = -1}));
   call->self_ = call;
-  call->stub_->async()->Link(&call->context_, call.get());
+  call->stub_->async()->Link(&*call->context_, call.get());
   call->AddHold();
   call->StartRead(&call->response_);
   call->StartCall();
@@ -33,7 +34,7 @@ void LinkCall::Write(v1::LinkRequest request) {
 }
 
 void LinkCall::Cancel() {
-  context_.TryCancel();
+  context_->TryCancel();
   Close();
 }
 

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "common/base/sync.h"
+#include "common/rpc/call_tracker.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
 
 namespace baton::prefill {
@@ -30,14 +31,17 @@ class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::Link
   // More unsent messages than this end the stream: the peer has stopped reading.
   static constexpr size_t kMaxUnsent = 1024;
 
-  static std::shared_ptr<LinkCall> Open(const std::string& address, Callbacks callbacks);
+  // `tracker` outlives the call.
+  static std::shared_ptr<LinkCall> Open(const std::string& address, rpc::CallTracker& tracker,
+                                        Callbacks callbacks);
 
   // Any thread. After the end of the stream: nothing.
   void Write(v1::LinkRequest request);
   void Cancel();
 
  private:
-  explicit LinkCall(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
+  LinkCall(rpc::CallTracker& tracker, Callbacks callbacks)
+      : context_(tracker), callbacks_(std::move(callbacks)) {}
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -45,8 +49,8 @@ class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::Link
   // No more writes: gives up the hold that lets others than reactions write.
   void Close();
 
+  rpc::TrackedContext context_;
   const Callbacks callbacks_;
-  grpc::ClientContext context_;
   std::unique_ptr<v1::Prefill::Stub> stub_;
   v1::LinkResponse response_;
   Mutex mutex_;

@@ -263,6 +263,7 @@ void PrefillService::Stop() {
     if (!posted) {
       LOG(kWarning) << "the loop took no stop";
     }
+    if (chain_ != nullptr) chain_->EndCalls();  // Before the server goes: call_tracker.h says why.
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
     server_->Wait();
   }

@@ -7,6 +7,7 @@ directory of the test and are shown when something fails.
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -22,15 +23,21 @@ PATIENCE = 8.0 if SANITIZED else 1.0
 
 
 def free_ports(count):
-    """Ports that are free now; held open together so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+    """Ports that are free now and below those that the kernel gives to others who ask for any (clients,
+    the data plane), so that nobody takes one before its process does."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+        first_ephemeral = int(file.read().split()[0])
+    ports = []
+    while len(ports) < count:
+        port = random.randrange(10_000, max(first_ephemeral, 20_000))
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in ports:
+            ports.append(port)
+    return ports
 
 
 def wait_until(predicate, seconds, what):
@@ -135,14 +142,16 @@ class Cluster:
         return self
 
     def __exit__(self, kind, value, trace):
-        for process in self.processes.values():
-            if process.alive():
-                process.signal(signal.SIGCONT)
-                process.signal(signal.SIGTERM)
+        asked = [process for process in self.processes.values() if process.alive()]
+        for process in asked:
+            process.signal(signal.SIGCONT)
+            process.signal(signal.SIGTERM)
         for process in self.processes.values():
             process.stop()
-        if kind is not None:
+        crashed = {process.name: process.popen.returncode for process in asked if process.popen.returncode}
+        if kind is not None or crashed:
             print(self.logs())
+        assert kind is not None or not crashed, f"ended with other codes than 0: {crashed}"
 
     def logs(self, lines=40):
         parts = []

@@ -22,7 +22,7 @@ SampledToken TokenFromProto(const v1::DecodeToken& proto) {
 }  // namespace
 
 std::shared_ptr<DecodeStream> DecodeStream::Start(std::shared_ptr<WorkerStubs> worker,
-                                                  CallTracker& tracker,
+                                                  rpc::CallTracker& tracker,
                                                   const v1::DecodeGenerateRequest& request,
                                                   std::chrono::system_clock::time_point deadline,
                                                   Callbacks callbacks) {
@@ -39,10 +39,10 @@ std::shared_ptr<DecodeStream> DecodeStream::Start(std::shared_ptr<WorkerStubs> w
   return stream;
 }
 
-DecodeStream::DecodeStream(std::shared_ptr<WorkerStubs> worker, CallTracker& tracker,
+DecodeStream::DecodeStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker,
                            v1::DecodeGenerateRequest request, Callbacks callbacks)
-    : worker_(std::move(worker)),
-      context_(tracker),
+    : context_(tracker),
+      worker_(std::move(worker)),
       request_(std::move(request)),
       callbacks_(std::move(callbacks)) {}
 

@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/kv/types.h"
+#include "common/rpc/call_tracker.h"
 #include "services/router/core/router_core.h"
-#include "services/router/legs/call_tracker.h"
 #include "services/router/legs/worker_channels.h"
 
 namespace baton::router {
@@ -30,11 +30,11 @@ class DecodeStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> 
 
   // Starts the call; it keeps itself alive until its end.
   static std::shared_ptr<DecodeStream> Start(std::shared_ptr<WorkerStubs> worker,
-                                             CallTracker& tracker,
+                                             rpc::CallTracker& tracker,
                                              const v1::DecodeGenerateRequest& request,
                                              std::chrono::system_clock::time_point deadline,
                                              Callbacks callbacks);
-  DecodeStream(std::shared_ptr<WorkerStubs> worker, CallTracker& tracker,
+  DecodeStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker,
                v1::DecodeGenerateRequest request, Callbacks callbacks);
 
   void Continue() { StartRead(&message_); }
@@ -44,8 +44,8 @@ class DecodeStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> 
   void OnReadDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
 
+  rpc::TrackedContext context_;
   const std::shared_ptr<WorkerStubs> worker_;
-  TrackedContext context_;
   const v1::DecodeGenerateRequest request_;
   Callbacks callbacks_;
   v1::DecodeGenerateResponse message_;

@@ -38,11 +38,11 @@ SystemTime CallDeadline(int64_t deadline_us) {
 // One unary call; alive until its callback has run.
 template <typename Request, typename Response>
 struct Legs::Unary {
-  Unary(CallTracker& tracker, std::shared_ptr<WorkerStubs> stubs)
-      : worker(std::move(stubs)), context(tracker) {}
+  Unary(rpc::CallTracker& tracker, std::shared_ptr<WorkerStubs> stubs)
+      : context(tracker), worker(std::move(stubs)) {}
 
+  rpc::TrackedContext context;
   const std::shared_ptr<WorkerStubs> worker;
-  TrackedContext context;
   Request request;
   Response response;
 };
@@ -99,7 +99,7 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
   call->request.set_timeout_ms(RemainingMs(action.deadline_us));
   Calls& calls = calls_[attempt_id];
   calls.decode = *worker;
-  calls.reserve = std::shared_ptr<TrackedContext>(call, &call->context);
+  calls.reserve = std::shared_ptr<rpc::TrackedContext>(call, &call->context);
   (*worker)->decode->async()->Reserve(
       &*call->context, &call->request, &call->response,
       [this, call, attempt_id](const grpc::Status& grpc_status) {
@@ -180,7 +180,7 @@ void Legs::StartPrefill(const router::StartPrefill& action, const LegRequest& re
   call->request.set_timeout_ms(RemainingMs(action.deadline_us));
   Calls& calls = calls_[attempt_id];
   calls.stage0 = *worker;
-  calls.start = std::shared_ptr<TrackedContext>(call, &call->context);
+  calls.start = std::shared_ptr<rpc::TrackedContext>(call, &call->context);
   (*worker)->prefill->async()->Start(
       &*call->context, &call->request, &call->response,
       [this, call, attempt_id](const grpc::Status& grpc_status) {

@@ -14,9 +14,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
+#include "common/rpc/call_tracker.h"
 #include "proto/baton/v1/common.pb.h"
 #include "services/router/core/router_core.h"
-#include "services/router/legs/call_tracker.h"
 #include "services/router/legs/decode_stream.h"
 #include "services/router/legs/worker_channels.h"
 
@@ -70,9 +70,9 @@ class Legs {
   struct Calls {
     std::shared_ptr<WorkerStubs> decode;
     std::shared_ptr<WorkerStubs> stage0;
-    std::shared_ptr<TrackedContext> reserve;
+    std::shared_ptr<rpc::TrackedContext> reserve;
     std::shared_ptr<DecodeStream> stream;
-    std::shared_ptr<TrackedContext> start;
+    std::shared_ptr<rpc::TrackedContext> start;
   };
 
   // UNAVAILABLE with leg and instance if the worker has left.
@@ -83,7 +83,7 @@ class Legs {
   EventLoop& loop_;
   LegEvents& events_;
   const std::function<std::string(const InstanceRef&)> address_of_;
-  CallTracker tracker_;
+  rpc::CallTracker tracker_;
   WorkerChannels channels_;
   std::unordered_map<uint64_t, Calls> calls_;  // By attempt.
 };
