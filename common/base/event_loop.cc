@@ -4,11 +4,18 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
+#include <memory>
 #include <utility>
 
 #include "common/base/check.h"
 
 namespace baton {
+namespace {
+
+constexpr auto kAwaitPause = std::chrono::milliseconds(10);
+
+}  // namespace
 
 EventLoop::EventLoop(std::string name, size_t mailbox_limit)
     : name_(std::move(name)), mailbox_limit_(mailbox_limit) {}
@@ -38,6 +45,22 @@ bool EventLoop::Post(std::function<void()> task) {
   if (stopping_ || mailbox_.size() >= mailbox_limit_) return false;
   mailbox_.push_back(std::move(task));
   return true;
+}
+
+bool EventLoop::Await(const std::function<bool()>& done, int64_t limit_ms) {
+  const int64_t until_us = NowUs() + limit_ms * 1000;
+  while (true) {
+    auto told = std::make_shared<std::promise<bool>>();
+    std::future<bool> answer = told->get_future();
+    if (Post([&done, told] { told->set_value(done()); })) {
+      if (answer.get()) return true;  // What was posted runs, also while the loop stops.
+    } else {
+      MutexLock lock(&mutex_);
+      if (stopping_) return true;
+    }
+    if (NowUs() >= until_us) return false;
+    std::this_thread::sleep_for(kAwaitPause);
+  }
 }
 
 void EventLoop::Run() {

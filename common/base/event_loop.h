@@ -42,6 +42,10 @@ class EventLoop {
   // mailbox is full: the caller must then fail its request instead of waiting.
   [[nodiscard]] bool Post(std::function<void()> task);
 
+  // Runs `done` on the loop now and then until it is true; false if it was not within `limit_ms`.
+  // True if the loop has stopped. Any thread but the loop's own.
+  bool Await(const std::function<bool()>& done, int64_t limit_ms);
+
   // True on the loop's own thread; for assertions.
   bool OnLoopThread() const { return std::this_thread::get_id() == thread_id_; }
 

@@ -51,5 +51,21 @@ TEST(EventLoopTest, WakesAtTheTimeThatTheHandlerAsksFor) {
   EXPECT_TRUE(woken.WaitForNotificationWithTimeout(absl::Seconds(10)));
 }
 
+TEST(EventLoopTest, AwaitAsksOnTheLoopUntilItIsTrueOrTimeIsUp) {
+  EventLoop loop("test");
+  loop.Start();
+  int asked = 0;
+  EXPECT_TRUE(loop.Await(
+      [&] {
+        EXPECT_TRUE(loop.OnLoopThread());
+        return ++asked == 3;
+      },
+      /*limit_ms=*/60'000));
+  EXPECT_EQ(asked, 3);
+  EXPECT_FALSE(loop.Await([] { return false; }, /*limit_ms=*/1));
+  loop.Stop();
+  EXPECT_TRUE(loop.Await([] { return false; }, /*limit_ms=*/60'000)) << "nothing is left to await";
+}
+
 }  // namespace
 }  // namespace baton

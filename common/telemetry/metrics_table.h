@@ -53,6 +53,7 @@ enum class Metric {
   kKvLeasesExpiredTotal,
   // Cluster.
   kWorkers,
+  kReadyPairs,
   kMembershipLeasesExpiredTotal,
   // Process.
   kUp,
@@ -275,6 +276,8 @@ inline constexpr MetricInfo kTable[] = {
      "KV leases that ended because their holder gave no sign of life.", kP | kD},
     {Metric::kWorkers, "baton_workers", kGauge, "workers", "Registered workers, by role and state.",
      kR, kWorkerLabels},
+    {Metric::kReadyPairs, "baton_ready_pairs", kGauge, "pairs",
+     "Pairs of a prefill chain and a decode service that can serve.", kR},
     {Metric::kMembershipLeasesExpiredTotal, "baton_membership_leases_expired_total", kCounter,
      "leases", "Workers dropped because they stopped sending heartbeats.", kR},
     {Metric::kUp, "baton_up", kGauge, "boolean", "1 while the process makes progress (/health).",

@@ -1,12 +1,9 @@
 #include "services/decode/decode_service.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
 #include <chrono>
-#include <climits>
-#include <future>
 #include <thread>
 #include <utility>
 
@@ -14,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/rpc/server.h"
 
 namespace baton::decode {
 namespace {
@@ -21,10 +19,6 @@ namespace {
 constexpr int64_t kHousekeepingUs = 250'000;
 constexpr int64_t kLoopStuckUs = 5'000'000;
 constexpr int64_t kStepStuckUs = 600'000'000;
-// A router that has vanished or stopped without a word is found by pings; its streams are
-// cancelled.
-constexpr int kPingEveryMs = 5'000;
-constexpr int kPingTimeoutMs = 5'000;
 constexpr char kServiceName[] = "baton.v1.Decode";
 
 absl::Status CheckOptions(const DecodeOptions& options, const Executor& executor) {
@@ -112,21 +106,13 @@ DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
 DecodeService::~DecodeService() { Stop(); }
 
 absl::Status DecodeService::Listen() {
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  // A prompt's ids take at most five bytes each.
-  const int64_t message_bytes = int64_t{options_.max_context_tokens} * 5 + (1 << 20);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(std::min<int64_t>(message_bytes, INT_MAX)));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
-  const std::string address = absl::StrCat(options_.host, ":", options_.grpc_port);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &grpc_port_);
-  builder.RegisterService(rpc_.get());
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr || grpc_port_ == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
-  }
+  rpc::ServerOptions server;
+  server.host = options_.host;
+  server.port = options_.grpc_port;
+  server.max_request_bytes = rpc::PromptMessageBytes(options_.max_context_tokens);
+  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {rpc_.get()}));
+  server_ = std::move(running.server);
+  grpc_port_ = running.port;
   return absl::OkStatus();
 }
 
@@ -179,18 +165,12 @@ absl::Status DecodeService::Liveness() const {
 }
 
 bool DecodeService::Drain(int64_t limit_ms) {
-  const int64_t until_us = NowUs() + limit_ms * 1000;
-  while (true) {
-    auto at_rest = std::make_shared<std::promise<bool>>();
-    std::future<bool> answer = at_rest->get_future();
-    const bool posted = loop_.Post([this, at_rest] {
-      host_->Drain();
-      at_rest->set_value(host_->AtRest());
-    });
-    if (!posted || answer.get()) return true;
-    if (NowUs() >= until_us) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  return loop_.Await(
+      [this] {
+        host_->Drain();
+        return host_->AtRest();
+      },
+      limit_ms);
 }
 
 void DecodeService::Stop() {
@@ -199,8 +179,7 @@ void DecodeService::Stop() {
     LOG(kWarning) << "the loop took no stop";
   }
   if (server_ != nullptr) {
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
-    server_->Wait();
+    rpc::StopServer(*server_);
   }
   stopping_ = true;
   runner_->Stop();

@@ -1,20 +1,17 @@
 #include "services/prefill/prefill_service.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
-#include <chrono>
 #include <climits>
-#include <future>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/rpc/server.h"
 
 namespace baton::prefill {
 namespace {
@@ -162,19 +159,13 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
 PrefillService::~PrefillService() { Stop(); }
 
 absl::Status PrefillService::Listen() {
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  // A prompt's ids take at most five bytes each (plans name pages and are smaller).
-  const int64_t message_bytes = int64_t{options_.max_context_tokens} * 5 + (1 << 20);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(std::min<int64_t>(message_bytes, INT_MAX)));
-  const std::string address = absl::StrCat(options_.host, ":", options_.grpc_port);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &grpc_port_);
-  builder.RegisterService(rpc_.get());
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr || grpc_port_ == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
-  }
+  rpc::ServerOptions server;
+  server.host = options_.host;
+  server.port = options_.grpc_port;
+  server.max_request_bytes = rpc::PromptMessageBytes(options_.max_context_tokens);
+  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {rpc_.get()}));
+  server_ = std::move(running.server);
+  grpc_port_ = running.port;
   return absl::OkStatus();
 }
 
@@ -239,18 +230,13 @@ absl::Status PrefillService::Liveness() const {
 }
 
 bool PrefillService::Drain(int64_t limit_ms) {
-  const int64_t until_us = NowUs() + limit_ms * 1000;
-  while (true) {
-    auto at_rest = std::make_shared<std::promise<bool>>();
-    std::future<bool> answer = at_rest->get_future();
-    const bool posted = loop_->Post([this, at_rest] {
-      if (chain_ != nullptr) chain_->Drain();
-      at_rest->set_value(chain_ != nullptr ? chain_->AtRest() : stage_->held_pages() == 0);
-    });
-    if (!posted || answer.get()) return true;
-    if (NowUs() >= until_us) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  return loop_->Await(
+      [this] {
+        if (chain_ == nullptr) return stage_->held_pages() == 0;
+        chain_->Drain();
+        return chain_->AtRest();
+      },
+      limit_ms);
 }
 
 void PrefillService::Stop() {
@@ -264,8 +250,7 @@ void PrefillService::Stop() {
       LOG(kWarning) << "the loop took no stop";
     }
     if (chain_ != nullptr) chain_->EndCalls();  // Before the server goes: call_tracker.h says why.
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
-    server_->Wait();
+    rpc::StopServer(*server_);
   }
   parts_.data_plane->SetTimer(kHousekeepingUs, nullptr);
   executor_->Stop();

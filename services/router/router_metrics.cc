@@ -98,11 +98,12 @@ void RouterMetrics::CountRefused(Endpoint endpoint, const absl::Status& status) 
 }
 
 void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& workers,
-                            bool ready) {
+                            size_t pairs, bool ready) {
   metrics_.Set(Metric::kRequestsRunning, load.prefilling + load.decoding);
   metrics_.Set(Metric::kRequestsWaiting, load.reserving);
   metrics_.Set(Metric::kUp, 1);
   metrics_.Set(Metric::kReady, ready ? 1 : 0);
+  metrics_.Set(Metric::kReadyPairs, static_cast<double>(pairs));
   const auto advance = [this](Metric metric, int64_t now, int64_t before, LabelValues labels) {
     if (now > before) metrics_.Increment(metric, static_cast<double>(now - before), labels);
   };

@@ -34,7 +34,8 @@ class RouterMetrics {
   void CountRefused(Endpoint endpoint, const absl::Status& status);
 
   // The gauges and the core's own counters; on the loop's thread.
-  void SetLoad(const RouterLoad& load, const std::vector<Worker>& workers, bool ready);
+  void SetLoad(const RouterLoad& load, const std::vector<Worker>& workers, size_t pairs,
+               bool ready);
 
   std::string Scrape() { return metrics_.Scrape(); }
 

@@ -1,17 +1,13 @@
 #include "services/router/router_service.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/security/server_credentials.h>
-#include <grpcpp/server_builder.h>
 
-#include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/model/model_config.h"
+#include "common/rpc/server.h"
 
 namespace baton::router {
 namespace {
@@ -19,24 +15,11 @@ namespace {
 constexpr char kInference[] = "baton.v1.Inference";
 constexpr char kCluster[] = "baton.v1.Cluster";
 
-constexpr int kKeepaliveTimeMs = 30'000;
-constexpr int kKeepaliveTimeoutMs = 10'000;
-constexpr int kMinClientPingIntervalMs = 10'000;
+// Clients are far away and many: slower pings than between Baton's own processes.
+constexpr int kPingEveryMs = 30'000;
+constexpr int kPingTimeoutMs = 10'000;
+constexpr int kMinClientPingMs = 10'000;
 constexpr int kMaxMetadataBytes = 16 << 10;
-// Calls that have nothing left to wait for get this long to send their last bytes.
-constexpr auto kServerShutdown = std::chrono::seconds(2);
-
-void Configure(grpc::ServerBuilder& builder, const RouterConfig& config) {
-  builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  // A client whose host vanished is noticed by pings: nothing else would end its requests.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             kMinClientPingIntervalMs);
-  // A second router on the same port is a mistake, not a way to share it.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-}
 
 }  // namespace
 
@@ -68,18 +51,17 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::Start(
 }
 
 absl::Status RouterService::Listen() {
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  Configure(builder, config());
-  const std::string address = absl::StrCat(config().host, ":", config().grpc_port);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &grpc_port_);
-  builder.RegisterService(&inference_);
-  builder.RegisterService(&cluster_);
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr || grpc_port_ == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address, " for gRPC"));
-  }
+  rpc::ServerOptions server;
+  server.host = config().host;
+  server.port = config().grpc_port;
+  server.max_request_bytes = config().max_request_bytes;
+  server.max_metadata_bytes = kMaxMetadataBytes;
+  server.ping_every_ms = kPingEveryMs;
+  server.ping_timeout_ms = kPingTimeoutMs;
+  server.min_client_ping_ms = kMinClientPingMs;
+  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {&inference_, &cluster_}));
+  server_ = std::move(running.server);
+  grpc_port_ = running.port;
   server_->GetHealthCheckService()->SetServingStatus(kCluster, true);
   SetServing(false);
   shell_.Start([this](bool ready) { SetServing(ready); });
@@ -100,9 +82,7 @@ void RouterService::Stop(int64_t grace_ms) {
   if (std::exchange(stopped_, true)) return;
   BeginStop();
   shell_.Stop(grace_ms);
-  if (server_ == nullptr) return;
-  server_->Shutdown(std::chrono::system_clock::now() + kServerShutdown);
-  server_->Wait();
+  if (server_ != nullptr) rpc::StopServer(*server_);
 }
 
 }  // namespace baton::router

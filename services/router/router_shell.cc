@@ -347,7 +347,8 @@ void RouterShell::Refresh(int64_t now_us) {
   refreshed_us_ = now_us;
   changed_ = false;
   const Membership& members = core_.membership();
-  const bool paired = !members.ReadyPairs().empty();
+  const size_t pairs = members.ReadyPairs().size();
+  const bool paired = pairs > 0;
   const std::vector<Worker> workers = members.Workers();
   bool was_ready = false;
   bool ready = false;
@@ -357,7 +358,7 @@ void RouterShell::Refresh(int64_t now_us) {
     if (!stopping_) readiness_ = {paired, paired ? "" : members.WhatIsMissing()};
     ready = readiness_.ready;
   }
-  metrics_->SetLoad(core_.load(), workers, ready);
+  metrics_->SetLoad(core_.load(), workers, pairs, ready);
   if (ready != was_ready) {
     LOG(kInfo) << (ready ? "ready" : "not ready: " + members.WhatIsMissing());
     on_readiness_(ready);

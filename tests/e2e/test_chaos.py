@@ -48,9 +48,12 @@ def incarnations(cluster):
 
 
 def all_joined(cluster, old=None):
-    """Every worker is ready, says so itself, and the victim of `old` = (name, incarnation) is a new one."""
+    """Every worker is ready, says so itself, every chain is paired with every decode, and the victim of
+    `old` = (name, incarnation) is a new one."""
     here = incarnations(cluster)
     if len(here) != len(cluster.processes) - 1 or (old and here[old[0]] == old[1]):
+        return False
+    if cluster.metric("router", "baton_ready_pairs") != cluster.chains * cluster.decodes:
         return False
     return all(cluster.get("/readiness", port)[0] == 200 for port in cluster.metrics_ports.values())
 
@@ -70,14 +73,16 @@ def idle(cluster):
 def run_under_load(cluster, prompts, act):
     """Starts all prompts, calls `act` once some are decoding, returns (answers, seconds after act)."""
     started = threading.Semaphore(0)
-    acted_at = []
+    acted_at, early_ends = [], []
     with Client(cluster.target) as client, concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
         def one(prompt):
             answer = client.greedy(prompt, COUNT, on_first=started.release)
+            if not answer.tokens:
+                early_ends.append(answer.error)
             return answer, time.monotonic()
         futures = [pool.submit(one, prompt) for prompt in prompts]
         for _ in range(random.randrange(1, len(prompts))):
-            assert started.acquire(timeout=10 * clusters.PATIENCE), "requests did not begin to decode"
+            assert started.acquire(timeout=10 * clusters.PATIENCE), f"no first tokens; ended: {early_ends}"
         act()
         acted_at.append(time.monotonic())
         done = [future.result() for future in futures]

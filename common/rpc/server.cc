@@ -1,0 +1,50 @@
+#include "common/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace baton::rpc {
+
+absl::StatusOr<RunningServer> StartServer(const ServerOptions& options,
+                                          const std::vector<grpc::Service*>& services) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(std::min<int64_t>(options.max_request_bytes, INT_MAX)));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.max_metadata_bytes);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, options.ping_every_ms);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.ping_timeout_ms);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             options.min_client_ping_ms);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  const std::string address = absl::StrCat(options.host, ":", options.port);
+  RunningServer running;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &running.port);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  running.server = builder.BuildAndStart();
+  if (running.server == nullptr || running.port == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address, " for gRPC"));
+  }
+  return running;
+}
+
+void StopServer(grpc::Server& server) {
+  server.Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  server.Wait();
+}
+
+int64_t PromptMessageBytes(int max_context_tokens) {
+  constexpr int64_t kLongestVarintBytes = 5;  // Of an id: a 32-bit number.
+  constexpr int64_t kEverythingElseBytes = 1 << 20;
+  return int64_t{max_context_tokens} * kLongestVarintBytes + kEverythingElseBytes;
+}
+
+}  // namespace baton::rpc

@@ -1,0 +1,145 @@
+// Steps, what joins them and what stops.
+#include <gtest/gtest.h>
+
+#include "common/base/status.h"
+#include "services/decode/core/decode_core_fixture.h"
+
+namespace baton::decode {
+namespace {
+
+TEST_F(DecodeCoreTest, StopRulesApplyToTheFirstTokenToo) {
+  const auto first_ends = [this](uint64_t attempt, const auto& change) {
+    ReserveRequested request = Request(attempt);
+    change(request.stop);
+    const Ticket ticket = Reserved(request);
+    Do(StreamOpened{attempt, ticket.generation});
+    Commit(ticket, kEos);
+    EXPECT_EQ(Take<EmitToken>().token.token, kEos) << "stop tokens are emitted";
+    const auto finish = TryTake<Finish>();
+    if (finish.has_value()) {
+      EXPECT_EQ(*finish->outcome, FinishReason::kStop);
+      Drain(ticket);
+    } else {
+      const auto step = Take<RunStep>();
+      Do(AbortRequested{attempt, absl::CancelledError("")});
+      Take<Finish>();
+      FinishStep(step, 1);
+      Drain(ticket);
+    }
+    return finish.has_value();
+  };
+  EXPECT_TRUE(first_ends(1, [](StopRule&) {}));
+  EXPECT_FALSE(first_ends(2, [](StopRule& stop) { stop.ignore_eos = true; }));
+  EXPECT_FALSE(first_ends(3, [](StopRule& stop) { stop.min_tokens = 1; }));
+  EXPECT_TRUE(first_ends(4, [](StopRule& stop) {
+    stop.ignore_eos = true;
+    stop.stop_ids = {kEos};
+  }));
+  EXPECT_TRUE(core_.AtRest());
+}
+
+TEST_F(DecodeCoreTest, MinTokensDelaysTheStop) {
+  ReserveRequested request = Request(1);
+  request.stop.min_tokens = 2;
+  const Ticket ticket = Reserved(request);
+  Do(StreamOpened{1, ticket.generation});
+  Commit(ticket, kEos);
+  FinishStep(Take<RunStep>(), kEos);
+  EXPECT_FALSE(TryTake<Finish>().has_value());
+  FinishStep(Take<RunStep>(), kEos);
+  EXPECT_EQ(*Take<Finish>().outcome, FinishReason::kStop);
+}
+
+TEST_F(DecodeCoreTest, RequestsJoinTheBatchBetweenSteps) {
+  const Ticket a = Reserved(Request(1));
+  const Ticket b = Reserved(Request(2));
+  Do(StreamOpened{1, a.generation});
+  Do(StreamOpened{2, b.generation});
+  Commit(a);
+  const auto step = Take<RunStep>();
+  Commit(b);
+  EXPECT_FALSE(TryTake<RunStep>().has_value()) << "one step at a time";
+  FinishStep(step, 3);
+  const auto next = Take<RunStep>();
+  ASSERT_EQ(next.sequences.size(), 2u);
+  EXPECT_EQ(next.sequences[0].attempt_id, 1u);
+  EXPECT_EQ(next.sequences[1].attempt_id, 2u);
+}
+
+TEST_F(DecodeCoreTest, FailedStepEndsItsSequencesAlone) {
+  const Ticket a = Reserved(Request(1));
+  const Ticket b = Reserved(Request(2));
+  Do(StreamOpened{1, a.generation});
+  Do(StreamOpened{2, b.generation});
+  Commit(a);
+  const auto step = Take<RunStep>();
+  Commit(b);
+  actions_.clear();
+  Do(StepFinished{step.step, absl::InternalError("no memory"), {}});
+  const auto finish = Take<Finish>();
+  EXPECT_EQ(finish.attempt_id, 1u);
+  EXPECT_EQ(LegOf(finish.outcome.status()), "decode");
+  EXPECT_EQ(Take<RunStep>().sequences[0].attempt_id, 2u);
+}
+
+TEST_F(DecodeCoreTest, ErrorsOfOneSequenceEndThatOne) {
+  std::vector<Ticket> tickets;
+  for (uint64_t attempt = 1; attempt <= 4; ++attempt) {
+    tickets.push_back(Reserved(Request(attempt, 4, 4)));
+    Do(StreamOpened{attempt, tickets.back().generation});
+  }
+  Commit(tickets[0]);
+  auto step = Take<RunStep>();
+  for (size_t i = 1; i < 4; ++i) Commit(tickets[i]);
+  FinishStep(step, 1);
+  step = Take<RunStep>();
+  actions_.clear();
+  StepFinished finished{step.step, absl::OkStatus(), {}};
+  finished.outputs.push_back({1, absl::InternalError("NaN")});
+  finished.outputs.push_back({2, SampledToken{100, 0, {}}});  // Outside the vocabulary.
+  finished.outputs.push_back({4, SampledToken{5, 0, {}}});    // And none for 3.
+  Do(finished);
+  std::set<uint64_t> failed;
+  while (auto finish = TryTake<Finish>()) {
+    EXPECT_TRUE(absl::IsInternal(finish->outcome.status()));
+    failed.insert(finish->attempt_id);
+  }
+  EXPECT_EQ(failed, (std::set<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(Take<EmitToken>().attempt_id, 4u);
+}
+
+TEST_F(DecodeCoreTest, PagesOfARunningStepAreHeldUntilItEnds) {
+  const Ticket ticket = Reserved(Request(1, 30, 2));
+  Do(StreamOpened{1, ticket.generation});
+  Commit(ticket);
+  const auto step = Take<RunStep>();
+  Do(AbortRequested{1, absl::CancelledError("")});
+  Take<Finish>();
+  actions_.erase(actions_.begin());  // The first token.
+  Drain(ticket);
+  EXPECT_EQ(core_.load().quarantined_pages, 8) << "drained, but the step still writes to them";
+  Do(Request(2, 20, 4));
+  EXPECT_TRUE(actions_.empty());
+  FinishStep(step, 50);
+  EXPECT_FALSE(TryTake<EmitToken>().has_value()) << "the output is nobody's";
+  EXPECT_EQ(Take<ReplyReserve>().attempt_id, 2u);
+}
+
+TEST_F(DecodeCoreTest, AttemptMayComeAgainWhileItsOldStepRuns) {
+  const Ticket old_ticket = Reserved(Request(1));
+  Do(StreamOpened{1, old_ticket.generation});
+  Commit(old_ticket);
+  const auto step = Take<RunStep>();
+  Do(AbortRequested{1, absl::CancelledError("")});
+  actions_.clear();
+  const Ticket ticket = Reserved(Request(1));
+  Do(StreamOpened{1, ticket.generation});
+  Commit(ticket, 7);
+  EXPECT_EQ(Take<EmitToken>().token.token, 7);
+  FinishStep(step, 50);
+  EXPECT_FALSE(TryTake<EmitToken>().has_value()) << "a token of the old generation";
+  EXPECT_EQ(Take<RunStep>().sequences[0].token, 7);
+}
+
+}  // namespace
+}  // namespace baton::decode

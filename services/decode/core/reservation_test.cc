@@ -1,0 +1,198 @@
+// From a request to its ticket and its stream.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/base/status.h"
+#include "services/decode/core/decode_core_fixture.h"
+
+namespace baton::decode {
+namespace {
+
+TEST_F(DecodeCoreTest, ARequestFromReservationToRest) {
+  const Ticket ticket = Reserved(Request(1, /*prompt=*/6, /*max_tokens=*/3));
+  EXPECT_EQ(ticket.decode, kSelf);
+  EXPECT_EQ(ticket.prompt_tokens, 6);
+  EXPECT_EQ(ticket.prompt_pages, 2);
+  EXPECT_EQ(grant_.pages.size(), 2u) << "writers get the prompt's pages alone";
+  EXPECT_EQ(core_.load().owned_pages, 3) << "6 + 3 tokens";
+  Do(StreamOpened{1, ticket.generation});
+  Commit(ticket, 17);
+  EXPECT_EQ(Take<EmitToken>().token.token, 17);
+
+  auto step = Take<RunStep>();
+  ASSERT_EQ(step.sequences.size(), 1u);
+  EXPECT_EQ(step.sequences[0].token, 17);
+  EXPECT_EQ(step.sequences[0].position, 6);
+  EXPECT_EQ(step.sequences[0].generated, 1);
+  EXPECT_EQ(step.sequences[0].pages.size(), 2u);
+  FinishStep(step, 18);
+  const auto emitted = Take<EmitToken>();
+  EXPECT_EQ(emitted.index, 1);
+  EXPECT_EQ(emitted.token.token, 18);
+
+  step = Take<RunStep>();
+  EXPECT_EQ(step.sequences[0].position, 7);
+  FinishStep(step, 19);
+  EXPECT_EQ(Take<EmitToken>().token.token, 19);
+  EXPECT_EQ(*Take<Finish>().outcome, FinishReason::kLength);
+  EXPECT_FALSE(core_.AtRest());
+  EXPECT_EQ(core_.load().quarantined_pages, 3);
+  Drain(ticket);
+  EXPECT_TRUE(core_.AtRest());
+  EXPECT_TRUE(actions_.empty());
+}
+
+TEST_F(DecodeCoreTest, GrantComesBeforeTheTicket) {
+  Do(Request(1));
+  ASSERT_EQ(actions_.size(), 2u);
+  EXPECT_TRUE(std::holds_alternative<GrantKv>(actions_[0]));
+  EXPECT_TRUE(std::holds_alternative<ReplyReserve>(actions_[1]));
+}
+
+TEST_F(DecodeCoreTest, RefusesMalformedReservations) {
+  EXPECT_EQ(FieldOf(Refused(Request(0))), "attempt_id");
+  EXPECT_EQ(FieldOf(Refused(Request(1, 0))), "prompt_token_ids");
+  EXPECT_EQ(FieldOf(Refused(Request(1, 64))), "prompt_token_ids");
+  EXPECT_EQ(FieldOf(Refused(Request(1, 6, 0))), "sampling.max_tokens");
+  const std::vector<std::vector<LayerRange>> bad_covers{
+      {}, {{0, 2}}, {{0, 2}, {3, 6}}, {{0, 3}, {2, 6}}, {{0, 7}}, {{0, 6}, {0, 6}}, {{-1, 6}}};
+  for (const auto& ranges : bad_covers) {
+    ReserveRequested request = Request(1);
+    request.writers.clear();
+    for (const LayerRange& range : ranges) request.writers.push_back({{"p", 1}, range});
+    EXPECT_EQ(FieldOf(Refused(request)), "writers");
+  }
+  ReserveRequested nameless = Request(1);
+  nameless.writers[0].instance.incarnation = 0;
+  EXPECT_EQ(FieldOf(Refused(nameless)), "writers");
+  now_us_ = 10;
+  ReserveRequested late = Request(1);
+  late.deadline_us = 10;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Refused(late)));
+  EXPECT_TRUE(core_.AtRest());
+}
+
+TEST_F(DecodeCoreTest, LargerThanThePoolIsRefusedAtOnce) {
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused(Request(1, 40, 1))));
+  Reserved(Request(2, 39, 1));
+}
+
+TEST_F(DecodeCoreTest, ContextBoundsTheReservation) {
+  DecodeLimits limits = Limits();
+  limits.max_context_tokens = 12;
+  DecodeCore core(limits);
+  core.Handle(Request(1, 6, 1'000'000'000), 0, actions_);
+  EXPECT_TRUE(Take<ReplyReserve>().ticket.ok());
+  EXPECT_EQ(core.load().owned_pages, 3);
+}
+
+TEST_F(DecodeCoreTest, WaitingIsFirstComeFirstServed) {
+  const Ticket first = Reserved(Request(1, 30, 2));
+  Do(Request(2, 20, 4));
+  Do(Request(3, 1, 1));
+  EXPECT_TRUE(actions_.empty()) << "the small one doesn't overtake";
+  EXPECT_EQ(core_.load().waiting, 2);
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused(Request(4)))) << "the queue is full";
+  Do(AbortRequested{1, absl::CancelledError("gone")});
+  EXPECT_TRUE(absl::IsCancelled(Take<Finish>().outcome.status()));
+  EXPECT_FALSE(TryTake<GrantKv>().has_value()) << "pages are in quarantine";
+  Drain(first);
+  EXPECT_EQ(Take<ReplyReserve>().attempt_id, 2u);
+  EXPECT_EQ(Take<ReplyReserve>().attempt_id, 3u);
+}
+
+TEST_F(DecodeCoreTest, SlotsBoundTheReservations) {
+  for (uint64_t attempt = 1; attempt <= 4; ++attempt) Reserved(Request(attempt, 1, 1));
+  Do(Request(5, 1, 1));
+  EXPECT_EQ(core_.load().waiting, 1);
+}
+
+TEST_F(DecodeCoreTest, DuplicateAttemptIsRefusedAndHarmless) {
+  const Ticket ticket = Reserved(Request(1));
+  EXPECT_TRUE(absl::IsAlreadyExists(Refused(Request(1))));
+  Do(StreamOpened{1, ticket.generation});
+  Commit(ticket);
+  EXPECT_EQ(Take<EmitToken>().attempt_id, 1u);
+}
+
+TEST_F(DecodeCoreTest, StreamsAreRefusedWithoutHarm) {
+  const auto refusal = [this](uint64_t attempt, uint64_t generation) {
+    Do(StreamOpened{attempt, generation});
+    return Take<RefuseStream>().status.code();
+  };
+  EXPECT_EQ(refusal(1, 1), absl::StatusCode::kNotFound);
+  const Ticket ticket = Reserved(Request(1));
+  EXPECT_EQ(refusal(1, ticket.generation + 1), absl::StatusCode::kFailedPrecondition);
+  Do(StreamOpened{1, ticket.generation});
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_EQ(refusal(1, ticket.generation), absl::StatusCode::kAlreadyExists);
+  Commit(ticket);
+  Take<EmitToken>();
+  Take<RunStep>();
+}
+
+TEST_F(DecodeCoreTest, NothingIsComputedWithoutAStream) {
+  const Ticket ticket = Reserved(Request(1));
+  Commit(ticket, 5);
+  EXPECT_TRUE(actions_.empty());
+  Do(StreamOpened{1, ticket.generation});
+  EXPECT_EQ(Take<EmitToken>().token.token, 5);
+  Take<RunStep>();
+}
+
+TEST_F(DecodeCoreTest, FinishIsKeptUntilTheStreamOpens) {
+  const Ticket ticket = Reserved(Request(1, 6, 1));
+  Commit(ticket, 5);
+  Drain(ticket);
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_EQ(core_.load().owned_pages, 0) << "an ended request holds no pages";
+  Do(StreamOpened{1, ticket.generation});
+  EXPECT_EQ(Take<EmitToken>().index, 0);
+  EXPECT_EQ(*Take<Finish>().outcome, FinishReason::kLength);
+  EXPECT_TRUE(core_.AtRest());
+}
+
+TEST_F(DecodeCoreTest, KeptFinishEndsAtTheDeadline) {
+  ReserveRequested request = Request(1, 6, 1);
+  request.deadline_us = 100;
+  const Ticket ticket = Reserved(request);
+  Commit(ticket);
+  Drain(ticket);
+  now_us_ = 100;
+  Do(Tick{});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Take<Finish>().outcome.status()));
+  EXPECT_TRUE(core_.AtRest());
+}
+
+TEST_F(DecodeCoreTest, AReservationWhoseStreamNeverOpensEndsWithItsLease) {
+  const Ticket ticket = Reserved(Request(1));
+  EXPECT_EQ(core_.NextDeadlineUs(), Limits().stream_lease_us);
+  const int64_t commit_us = Limits().stream_lease_us - 1;
+  now_us_ = commit_us;
+  Commit(ticket);
+  EXPECT_EQ(core_.load().running, 1) << "a commit doesn't stand for a stream";
+  now_us_ = Limits().stream_lease_us;
+  Do(Tick{});
+  const absl::Status status = Take<Finish>().outcome.status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("stream was not opened"));
+  Drain(ticket);
+  EXPECT_TRUE(core_.AtRest());
+  Do(StreamOpened{1, ticket.generation});
+  EXPECT_TRUE(absl::IsNotFound(Take<RefuseStream>().status)) << "it comes too late";
+}
+
+TEST_F(DecodeCoreTest, AnOpenStreamEndsTheLease) {
+  const Ticket ticket = Reserved(Request(1));
+  now_us_ = Limits().stream_lease_us - 1;
+  Do(StreamOpened{1, ticket.generation});
+  EXPECT_EQ(core_.NextDeadlineUs(), kNeverUs);
+  now_us_ = Limits().stream_lease_us * 10;
+  Commit(ticket);
+  EXPECT_EQ(Take<EmitToken>().index, 0);
+}
+
+}  // namespace
+}  // namespace baton::decode

@@ -1,0 +1,103 @@
+// The fixture of the router core's tests.
+#ifndef SERVICES_ROUTER_CORE_ROUTER_CORE_FIXTURE_H_
+#define SERVICES_ROUTER_CORE_ROUTER_CORE_FIXTURE_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "services/router/core/router_core.h"
+#include "services/router/core/test_cluster.h"
+
+namespace baton::router {
+
+inline constexpr int64_t kDeadlineUs = 1'000'000;
+
+// Drives one RouterCore: events in, actions looked at by type. Checks the invariants after every
+// event.
+class RouterCoreTest : public ::testing::Test {
+ protected:
+  RouterCoreTest() { Reset({}); }
+
+  void Reset(RouterLimits limits) {
+    limits.attempt_seed = 0xab;
+    if (limits.max_requests == 0) limits.max_requests = 100;
+    limits.membership.lease_us = kDeadlineUs * 10;
+    core_.emplace(limits);
+  }
+
+  void Do(const Event& event) {
+    actions_.clear();
+    core_->Handle(event, now_us_, actions_);
+    ASSERT_EQ(core_->CheckInvariants(), absl::OkStatus());
+  }
+
+  template <typename T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const Action& action : actions_) {
+      if (const T* match = std::get_if<T>(&action)) found.push_back(*match);
+    }
+    return found;
+  }
+  template <typename T>
+  T Only() const {
+    const std::vector<T> found = All<T>();
+    EXPECT_THAT(found, ::testing::SizeIs(1));
+    return found.at(0);
+  }
+
+  void Join(const std::vector<WorkerInfo>& workers) {
+    for (const WorkerInfo& worker : workers) {
+      Do(RegisterRequested{1, worker});
+      ASSERT_EQ(Only<ReplyRegister>().status, absl::OkStatus());
+    }
+    for (const WorkerInfo& worker : workers) Beat(worker.instance);
+  }
+  void Beat(const InstanceRef& instance) {
+    Do(HeartbeatReceived{2, instance, core_->membership().view_version(), true, {}});
+  }
+  void JoinOnePair() { Join({TestStage("c0", 0, 2), TestStage("c0", 1, 2), TestDecode("d0")}); }
+  void JoinTwoPairs() {
+    Join({TestStage("c0", 0, 1), TestStage("c1", 0, 1), TestDecode("d0"), TestDecode("d1")});
+  }
+
+  void Request(uint64_t client, const std::string& id = "") {
+    Do(ClientRequested{client, id.empty() ? "r" + std::to_string(client) : id, 100, 4,
+                       now_us_ + kDeadlineUs});
+  }
+
+  // Brings a new request of `client` to a phase and remembers its attempt.
+  void Reserving(uint64_t client) {
+    Request(client);
+    reserve_ = Only<Reserve>();
+  }
+  void Prefilling(uint64_t client) {
+    Reserving(client);
+    Answer();
+  }
+  void Decoding(uint64_t client) {
+    Prefilling(client);
+    Do(TokenReceived{reserve_.attempt_id, {7, 0, {}}});
+    ASSERT_THAT(All<EmitToken>(), ::testing::SizeIs(1));
+  }
+  void Answer() {
+    Do(ReserveReplied{reserve_.attempt_id, Ticket{reserve_.decode, 0, 5, 100, 7}});
+    ASSERT_THAT(All<StartPrefill>(), ::testing::SizeIs(1));
+  }
+
+  std::optional<RouterCore> core_;
+  std::vector<Action> actions_;
+  Reserve reserve_;
+  int64_t now_us_ = 0;
+};
+
+inline const absl::Status kBroken = absl::UnavailableError("connection refused");
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_CORE_ROUTER_CORE_FIXTURE_H_
