@@ -136,11 +136,10 @@ absl::Status ValidateIds(const char* field, const std::vector<int32_t>& ids, int
 }  // namespace
 
 absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab_size) {
-  constexpr double kMaxTemperature = 100;
   // Written so that NaN fails.
-  if (!(params.temperature >= 0 && params.temperature <= kMaxTemperature)) {
-    return InvalidField("temperature", absl::StrCat("must be between 0 and ", kMaxTemperature,
-                                                    ", is ", params.temperature));
+  if (!(params.temperature >= 0 && std::isfinite(params.temperature))) {
+    return InvalidField("temperature",
+                        absl::StrCat("must be finite and not negative, is ", params.temperature));
   }
   if (params.top_k < 0) {
     return InvalidField("top_k", absl::StrCat("must not be negative, is ", params.top_k));

@@ -190,6 +190,8 @@ TEST(ValidateSamplingParamsTest, NamesTheField) {
   EXPECT_EQ(field([](auto&) {}), "");
   EXPECT_EQ(field([](auto& p) { p.temperature = -1; }), "temperature");
   EXPECT_EQ(field([&](auto& p) { p.temperature = nan; }), "temperature");
+  EXPECT_EQ(field([](auto& p) { p.temperature = std::numeric_limits<double>::infinity(); }),
+            "temperature");
   EXPECT_EQ(field([](auto& p) { p.top_k = -1; }), "top_k");
   EXPECT_EQ(field([](auto& p) { p.top_p = 0; }), "top_p");
   EXPECT_EQ(field([&](auto& p) { p.top_p = nan; }), "top_p");

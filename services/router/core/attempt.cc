@@ -1,0 +1,180 @@
+// One attempt of a request on a pair, from its reservation to its end or its second try.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/planted_bug.h"
+#include "common/base/status.h"
+#include "services/router/core/router_state.h"
+
+namespace baton::router {
+namespace {
+
+// Which leg a failure is blamed on: the one that the status names, since decode may report that a
+// stage fell silent, or a stage that decode did; else the one that reported it.
+Leg BlamedLeg(const absl::Status& status, Leg reporter) {
+  const auto named = LegOf(status);
+  if (named == LegName(Leg::kPrefill)) return Leg::kPrefill;
+  if (named == LegName(Leg::kDecode)) return Leg::kDecode;
+  return reporter;
+}
+
+// Another pair would answer just the same, or there is no time left to ask it.
+bool SameEverywhere(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void RouterCore::State::Begin(Transaction& txn, Pair pair) {
+  ++txn.attempts;
+  ++attempts_made;
+  Attempt attempt;
+  attempt.id = (limits.attempt_seed << 32) | (attempts_made & 0xffffffffU);
+  attempt.pair = std::move(pair);
+  attempt.decode_open = true;
+  attempt.prefill_counted = true;
+  pairing.Begin(attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  table.SetPhase(txn, Phase::kReserving);
+  table.SetAttempt(txn, std::move(attempt));
+  Act(Reserve{txn.attempt.id, txn.client, txn.attempt.pair.decode, txn.attempt.pair.chain.stages,
+              txn.deadline_us});
+}
+
+// Ends both legs, the one that failed too: an error of a call does not prove that the far side has
+// let go of the request (a lost answer leaves a reservation behind), and Abort is idempotent.
+void RouterCore::State::FailAttempt(Transaction& txn, Leg reporter, absl::Status status) {
+  if (txn.phase == Phase::kSettling) {  // The client has its whole answer.
+    CloseLegs(txn, "the request is complete");
+    return Finish(txn, txn.answer);
+  }
+  const Leg blamed = BlamedLeg(status, reporter);
+  const Pair& pair = txn.attempt.pair;
+  if (!LegOf(status).has_value()) {
+    status = WithLeg(status, LegName(blamed),
+                     blamed == Leg::kDecode ? pair.decode.id : pair.chain.stage0.id);
+  }
+  SuspectBlamed(pair, blamed, status);
+  const std::string reason = absl::StrCat("the ", LegName(blamed), " leg failed");
+  ClosePrefill(txn, reason);
+  if (!(PlantedBug(Bug::kRouterKeepsOtherLeg) && blamed == Leg::kPrefill)) {
+    CloseDecode(txn, reason);
+  }
+  if (Retry(txn, blamed, status)) return;
+  Finish(txn, std::move(status));
+}
+
+bool RouterCore::State::Retry(Transaction& txn, Leg blamed, const absl::Status& status) {
+  const bool client_has_tokens = txn.tokens > 0 && !PlantedBug(Bug::kRouterRetriesAfterFirstToken);
+  if (client_has_tokens || txn.attempts >= limits.max_attempts || txn.deadline_us <= now_us ||
+      SameEverywhere(status)) {
+    return false;
+  }
+  const FailedPair failed = {txn.attempt.pair.chain.stages, txn.attempt.pair.decode, blamed};
+  absl::StatusOr<Pair> other =
+      pairing.Choose(membership.ReadyPairs(), txn.prompt_tokens, txn.max_tokens, &failed);
+  if (!other.ok()) return false;  // The failure is reported as it was.
+  EndPrefillWork(txn);
+  pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  ++(blamed == Leg::kPrefill ? totals.retries_prefill_total : totals.retries_decode_total);
+  Begin(txn, *std::move(other));
+  return true;
+}
+
+void RouterCore::State::SuspectBlamed(const Pair& pair, Leg blamed, const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return;
+  InstanceRef suspect = blamed == Leg::kDecode ? pair.decode : pair.chain.stage0;
+  if (blamed == Leg::kPrefill) {
+    const auto named = InstanceOf(status);
+    for (const KvWriter& stage : pair.chain.stages) {
+      if (named == stage.instance.id) suspect = stage.instance;
+    }
+  }
+  // One that has left is out of every pair already.
+  if (membership.Find(suspect) != nullptr) pairing.Suspect(suspect);
+}
+
+void RouterCore::State::Complete(Transaction& txn, FinishReason reason) {
+  if (!txn.attempt.prefill_open) return Finish(txn, reason);
+  txn.answer = reason;
+  table.SetPhase(txn, Phase::kSettling);
+  table.SetTimer(txn, std::min(txn.deadline_us, now_us + limits.settle_us));
+}
+
+void RouterCore::State::TimeOut(Transaction& txn) {
+  if (txn.phase == Phase::kSettling) {
+    CloseLegs(txn, "the request is complete");
+    return Finish(txn, txn.answer);
+  }
+  const Pair& pair = txn.attempt.pair;
+  Leg leg = Leg::kDecode;
+  std::string where;
+  switch (txn.phase) {
+    case Phase::kReserving:
+      where = absl::StrCat("while waiting for KV pages on ", pair.decode.id);
+      break;
+    case Phase::kPrefilling:
+      leg = Leg::kPrefill;
+      where = absl::StrCat("during prefill in chain ", pair.chain.chain_id);
+      break;
+    default:
+      where = absl::StrCat("after ", txn.tokens, " tokens from ", pair.decode.id);
+  }
+  absl::Status status =
+      WithLeg(absl::DeadlineExceededError(absl::StrCat("the request's deadline passed ", where)),
+              LegName(leg), leg == Leg::kDecode ? pair.decode.id : pair.chain.stage0.id);
+  CloseLegs(txn, "the request's deadline passed");
+  Finish(txn, std::move(status));
+}
+
+void RouterCore::State::CloseDecode(Transaction& txn, const std::string& reason) {
+  if (!txn.attempt.decode_open) return;
+  txn.attempt.decode_open = false;
+  Act(AbortDecode{txn.attempt.id, txn.attempt.pair.decode, reason});
+}
+
+void RouterCore::State::ClosePrefill(Transaction& txn, const std::string& reason) {
+  if (!txn.attempt.prefill_open) return;
+  txn.attempt.prefill_open = false;
+  Act(AbortPrefill{txn.attempt.id, txn.attempt.pair.chain.stage0, reason});
+}
+
+void RouterCore::State::CloseLegs(Transaction& txn, const std::string& reason) {
+  ClosePrefill(txn, reason);
+  CloseDecode(txn, reason);
+}
+
+void RouterCore::State::EndPrefillWork(Transaction& txn) {
+  if (!std::exchange(txn.attempt.prefill_counted, false)) return;
+  pairing.EndPrefill(txn.attempt.pair, txn.prompt_tokens);
+}
+
+void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> outcome) {
+  FinishClient finish;
+  finish.client = txn.client;
+  finish.outcome = std::move(outcome);
+  finish.attempts = txn.attempts;
+  finish.chain_id = txn.attempt.pair.chain.chain_id;
+  finish.decode_instance = txn.attempt.pair.decode.id;
+  Remove(txn);
+  Act(std::move(finish));
+}
+
+void RouterCore::State::Remove(Transaction& txn) {
+  EndPrefillWork(txn);
+  pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  table.Remove(txn.client);
+}
+
+}  // namespace baton::router

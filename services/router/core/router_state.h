@@ -1,0 +1,73 @@
+// Inside of RouterCore, shared by its source files; nothing else includes it. Events are handled in
+// router_core.cc; attempts begin, fail and end in attempt.cc.
+#ifndef SERVICES_ROUTER_CORE_ROUTER_STATE_H_
+#define SERVICES_ROUTER_CORE_ROUTER_STATE_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/router/core/membership.h"
+#include "services/router/core/pairing.h"
+#include "services/router/core/router_core.h"
+#include "services/router/core/transaction.h"
+
+namespace baton::router {
+
+inline const char* LegName(Leg leg) { return leg == Leg::kPrefill ? "prefill" : "decode"; }
+
+struct RouterCore::State {
+  explicit State(RouterLimits router_limits)
+      : limits(router_limits), membership(limits.membership), pairing(limits.policy) {}
+
+  RouterLimits limits;
+  Membership membership;
+  Pairing pairing;
+  TransactionTable table;
+  uint64_t attempts_made = 0;
+  RouterLoad totals;  // Its counters; the gauges come from the table.
+
+  // Of the event that is being handled.
+  int64_t now_us = 0;
+  std::vector<Action>* actions = nullptr;
+
+  void Act(Action action) { actions->push_back(std::move(action)); }
+
+  void On(const RegisterRequested& event);
+  void On(const HeartbeatReceived& event);
+  void On(const DrainRequested& event);
+  void On(const ClientRequested& event);
+  void On(const ClientGone& event);
+  void On(const AbortCalled& event);
+  void On(const StopMatched& event);
+  void On(const ReserveReplied& event);
+  void On(const TokenReceived& event);
+  void On(const DecodeEnded& event);
+  void On(const PrefillEnded& event);
+  void On(const Tick& event);
+
+  void LoseWorkers(const std::vector<Worker>& lost, const std::string& cause);
+  void LoseWorker(const Worker& worker, const std::string& cause);
+
+  absl::StatusOr<Pair> Admit(const ClientRequested& event);
+  void Begin(Transaction& txn, Pair pair);
+  void FailAttempt(Transaction& txn, Leg reporter, absl::Status status);
+  bool Retry(Transaction& txn, Leg blamed, const absl::Status& status);
+  void SuspectBlamed(const Pair& pair, Leg blamed, const absl::Status& status);
+  void Complete(Transaction& txn, FinishReason reason);
+  void TimeOut(Transaction& txn);
+
+  void CloseDecode(Transaction& txn, const std::string& reason);
+  void ClosePrefill(Transaction& txn, const std::string& reason);
+  void CloseLegs(Transaction& txn, const std::string& reason);
+  void EndPrefillWork(Transaction& txn);
+  void Finish(Transaction& txn, absl::StatusOr<FinishReason> outcome);
+  void Remove(Transaction& txn);
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_CORE_ROUTER_STATE_H_
