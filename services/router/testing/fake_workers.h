@@ -36,15 +36,14 @@ struct FakeBehaviour {
 // What fake workers have seen. Thread-safe.
 class FakeRecord {
  public:
-  // Both take the lock for ThreadSanitizer, which sees neither how gRPC's threads come by the record
-  // nor how they let go of it.
+  // Locks for ThreadSanitizer, which doesn't see how gRPC's threads come by the record.
   FakeRecord() { MutexLock lock(&mutex_); }
-  ~FakeRecord() { MutexLock lock(&mutex_); }
   struct Seen {
     std::vector<v1::ReserveRequest> reserves;
     std::vector<v1::StartRequest> starts;
     std::vector<uint64_t> decode_aborts;
     std::vector<uint64_t> prefill_aborts;
+    int streams = 0;
     int streams_cancelled = 0;
     int starts_cancelled = 0;
   };
