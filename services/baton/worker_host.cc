@@ -30,9 +30,14 @@ MetricsIdentity Identity(const v1::Options& options) {
 }
 
 // Before the data plane reads the environment and before other threads do.
+//
+// UCX's shared memory is left out of what it may choose: all senders of a host write to one queue
+// of the receiver, and one that is killed between taking a place in it and filling the place stops
+// the queue for all others, for good (common/transport/README.md).
 void ChooseTransports(const std::string& kv_transport) {
-  if (kv_transport == "auto") return;
-  setenv("UCX_TLS", absl::StrCat(kv_transport, ",self").c_str(), /*overwrite=*/0);
+  const std::string transports =
+      kv_transport == "auto" ? "^shm" : absl::StrCat(kv_transport, ",self");
+  setenv("UCX_TLS", transports.c_str(), /*overwrite=*/0);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/sync.h"
@@ -127,6 +128,8 @@ class ClusterClient::Impl {
   // Connects to and disconnects from what the view asks for; false if an endpoint doesn't stand.
   bool ConnectToView();
   void ApplyView();
+  // The worker still knows those whom a new router does not list yet.
+  void KeepAbsent(const std::vector<PeerWorker>& fresh);
 
   template <typename Call>
   absl::Status Rpc(const Call& call);
@@ -150,7 +153,10 @@ class ClusterClient::Impl {
   int64_t interval_ms_;
   const std::unique_ptr<v1::Cluster::Stub> stub_;
   bool registered_ = false;
-  std::vector<PeerWorker> view_;       // The last one that came, this worker left out.
+  std::vector<PeerWorker> view_;  // The last one that came, this worker left out.
+  std::vector<PeerWorker> kept_;  // Not in it, and not given up yet: see KeepAbsent.
+  int64_t keep_until_us_ = 0;
+  bool untold_ = false;                // Of the two, on_view has not heard yet.
   uint64_t view_version_ = 0;          // Its version.
   uint64_t applied_version_ = 0;       // The last version whose endpoints stood; 0: none.
   std::set<InstanceRef> unreachable_;  // Logged already.
@@ -206,6 +212,7 @@ absl::Status ClusterClient::Impl::Register() {
   BATON_RETURN_IF_ERROR(Rpc(
       [&](grpc::ClientContext* context) { return stub_->Register(context, request, &response); }));
   registered_ = true;
+  if (!view_.empty()) keep_until_us_ = NowUs() + options_.rejoin_grace_ms * 1000;
   // The versions of another life of the router mean nothing now.
   view_version_ = 0;
   applied_version_ = 0;
@@ -242,18 +249,41 @@ absl::Status ClusterClient::Impl::TakeView(const v1::HeartbeatResponse& response
     if (peer->instance.id == instance_.instance_id()) continue;
     view.push_back(*std::move(peer));
   }
+  KeepAbsent(view);
+  untold_ = untold_ || view != view_ || response.view_version() != view_version_;
   view_ = std::move(view);
   view_version_ = response.view_version();
   return absl::OkStatus();
 }
 
+// A router that has just started hears of the workers one by one. Its first views lack most of
+// them, and to disconnect and connect again would break chains and hand-offs that run well.
+void ClusterClient::Impl::KeepAbsent(const std::vector<PeerWorker>& fresh) {
+  kept_.insert(kept_.end(), view_.begin(), view_.end());
+  std::erase_if(kept_, [&](const PeerWorker& known) {
+    return std::any_of(fresh.begin(), fresh.end(), [&](const PeerWorker& listed) {
+      return listed.instance.id ==
+             known.instance.id;  // Listed, or replaced by another incarnation.
+    });
+  });
+  if (NowUs() >= keep_until_us_) kept_.clear();
+}
+
 void ClusterClient::Impl::ApplyView() {
+  if (!kept_.empty() && NowUs() >= keep_until_us_) {
+    kept_.clear();
+    untold_ = true;
+  }
   const bool complete = ConnectToView();
-  if (!complete || view_version_ == applied_version_) return;
+  if (!complete || !untold_) return;
+  untold_ = false;
   applied_version_ = view_version_;
   LOG(kInfo) << "view " << applied_version_ << " of the cluster: " << view_.size()
              << " other workers";
-  if (options_.on_view) options_.on_view(view_);
+  if (!options_.on_view) return;
+  std::vector<PeerWorker> known = view_;
+  known.insert(known.end(), kept_.begin(), kept_.end());
+  options_.on_view(known);
 }
 
 bool ClusterClient::Impl::NeedsEndpoint(const PeerWorker& peer) const {
@@ -266,13 +296,15 @@ bool ClusterClient::Impl::ConnectToView() {
   for (const PeerWorker& peer : view_) {
     if (NeedsEndpoint(peer)) wanted.emplace(peer.instance, &peer);
   }
+  std::set<InstanceRef> kept;
+  for (const PeerWorker& peer : kept_) kept.insert(peer.instance);
   std::vector<PeerId> gone;
   std::vector<const PeerWorker*> missing;
   {
     MutexLock lock(&mutex_);
     early_failures_.clear();
     for (auto it = endpoints_.begin(); it != endpoints_.end();) {
-      if (wanted.contains(it->first)) {
+      if (wanted.contains(it->first) || kept.contains(it->first)) {
         ++it;
         continue;
       }

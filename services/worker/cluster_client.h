@@ -37,6 +37,10 @@ struct ClusterClientOptions {
   std::string router_address;  // host:port
   v1::WorkerInfo self;         // As it registers, data_address included.
   int64_t heartbeat_interval_ms = 500;
+  // After another registration, workers that were known and that the router does not list (yet) are kept
+  // for so long, unless another incarnation of theirs is listed: a router that has just started
+  // hears of its workers one by one, within the backoff of their registrations.
+  int64_t rejoin_grace_ms = 5000;
   DataPlane* data_plane = nullptr;  // Not owned; outlives the client.
 
   struct Status {
@@ -46,7 +50,7 @@ struct ClusterClientOptions {
   // Asked before every heartbeat, on the client's thread; must not wait for a peer.
   std::function<Status()> status;
   // Called on the client's thread after each change of the view whose endpoints stand, with every
-  // live worker but this one. May be null.
+  // live worker but this one, those kept included. May be null.
   std::function<void(const std::vector<PeerWorker>&)> on_view;
   // The router refuses this worker (another model, page size, chain ...): it can never join, so the
   // process should end with this status. Called once, on the client's thread, which then ends.

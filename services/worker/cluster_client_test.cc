@@ -174,6 +174,7 @@ class ClusterClientTest : public testing::Test {
     options.router_address = "127.0.0.1:" + std::to_string(router_->port());
     options.self = self;
     options.heartbeat_interval_ms = 10;
+    options.rejoin_grace_ms = rejoin_grace_ms_;
     options.data_plane = &plane_;
     options.status = [] { return ClusterClientOptions::Status{.ready = true, .load = {}}; };
     options.on_view = [this](const std::vector<PeerWorker>& view) {
@@ -193,6 +194,7 @@ class ClusterClientTest : public testing::Test {
     return mutex_.AwaitFor(kPatience, predicate);
   }
 
+  int64_t rejoin_grace_ms_ = 60'000;
   FakeDataPlane plane_;
   std::unique_ptr<FakeRouter> router_ = std::make_unique<FakeRouter>();
   Mutex mutex_;
@@ -234,6 +236,39 @@ TEST_F(ClusterClientTest, NewIncarnationIsANewEndpoint) {
   EXPECT_EQ(plane_.Open(), (Addresses{"a-0/9"}));
   EXPECT_FALSE(client_->Find({"a-0", 2}).has_value());
   EXPECT_NE(client_->Find({"a-0", 9}), old_peer);
+}
+
+TEST_F(ClusterClientTest, ARouterThatStartsAnewDisconnectsNobody) {
+  router_->SetView(7, {kDecode, kStage, Worker("a-1", 3, v1::ROLE_PREFILL, "a")});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(7));
+  const auto stage = client_->Find({"a-0", 2});
+  router_->SetView(20, {kDecode, Worker("a-1", 9, v1::ROLE_PREFILL, "a")});
+  router_->Forget();
+  ASSERT_TRUE(router_->AwaitApplied(20));
+  EXPECT_EQ(plane_.Open(), (Addresses{"a-0/2", "a-1/9"})) << "kept, and replaced";
+  EXPECT_EQ(client_->Find({"a-0", 2}), stage) << "the endpoint is the same";
+  {
+    MutexLock lock(&mutex_);
+    EXPECT_EQ(views_.back().size(), 2u);
+  }
+  router_->SetView(21, {kDecode, kStage, Worker("a-1", 9, v1::ROLE_PREFILL, "a")});
+  ASSERT_TRUE(router_->AwaitApplied(21));
+  EXPECT_EQ(client_->Find({"a-0", 2}), stage);
+}
+
+TEST_F(ClusterClientTest, WhoDoesNotComeBackIsGivenUp) {
+  rejoin_grace_ms_ = 50;
+  router_->SetView(7, {kDecode, kStage});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(7));
+  router_->SetView(20, {kDecode});
+  router_->Forget();
+  ASSERT_TRUE(router_->AwaitApplied(20));
+  const auto alone = [this] { return !views_.empty() && views_.back().empty(); };
+  MutexLock lock(&mutex_);
+  EXPECT_TRUE(mutex_.AwaitFor(kPatience, alone));
+  EXPECT_EQ(plane_.Open(), Addresses{});
 }
 
 TEST_F(ClusterClientTest, ViewWaitsForAnUnreachablePeer) {

@@ -9,6 +9,7 @@ namespace baton::sim {
 namespace {
 
 constexpr int64_t kHeartbeatUs = 500'000;
+constexpr int64_t kRejoinGraceUs = 5'000'000;
 
 }  // namespace
 
@@ -50,7 +51,9 @@ void WorkerMembership::Registered(uint64_t call, const absl::Status& status) {
   if (call != call_) return;
   call_ = 0;
   registered_ = status.ok();
-  if (registered_) view_version_ = 0;  // Ask for the whole view.
+  if (!registered_) return;
+  view_version_ = 0;  // Ask for the whole view.
+  if (!view_.empty()) keep_until_us_ = world_.now_us() + kRejoinGraceUs;
 }
 
 void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
@@ -62,10 +65,16 @@ void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& statu
     registered_ = false;  // The lease is over, or the router is a new one.
     return;
   }
-  if (!changed) return;
-  view_.clear();
-  for (const router::WorkerInfo& worker : workers) view_[worker.instance.id] = worker;
-  view_version_ = version;
+  if (changed) {
+    listed_.clear();
+    for (const router::WorkerInfo& worker : workers) listed_[worker.instance.id] = worker;
+    view_version_ = version;
+  }
+  // Those whom a new router does not list yet are kept for a while.
+  std::map<std::string, router::WorkerInfo> view = listed_;
+  if (world_.now_us() < keep_until_us_) view.insert(view_.begin(), view_.end());
+  if (view == view_ && !changed) return;
+  view_ = std::move(view);
   on_view_();
 }
 

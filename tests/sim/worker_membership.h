@@ -46,7 +46,9 @@ class WorkerMembership {
   bool registered_ = false;
   uint64_t call_ = 0;  // The one that is out, if any.
   uint64_t view_version_ = 0;
-  std::map<std::string, router::WorkerInfo> view_;
+  std::map<std::string, router::WorkerInfo> listed_;  // As the router said last.
+  std::map<std::string, router::WorkerInfo> view_;    // And those who are kept.
+  int64_t keep_until_us_ = 0;
 };
 
 }  // namespace baton::sim
