@@ -37,9 +37,9 @@ struct ClusterClientOptions {
   std::string router_address;  // host:port
   v1::WorkerInfo self;         // As it registers, data_address included.
   int64_t heartbeat_interval_ms = 500;
-  // After another registration, workers that were known and that the router does not list (yet) are kept
-  // for so long, unless another incarnation of theirs is listed: a router that has just started
-  // hears of its workers one by one, within the backoff of their registrations.
+  // After another registration, workers that were known and that the router does not list (yet) are
+  // kept for so long, unless another incarnation of theirs is listed: a router that has just
+  // started hears of its workers one by one, within the backoff of their registrations.
   int64_t rejoin_grace_ms = 5000;
   DataPlane* data_plane = nullptr;  // Not owned; outlives the client.
 
