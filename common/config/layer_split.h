@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/kv/types.h"
+#include "common/types/kv_layout.h"
 
 namespace baton::config {
 

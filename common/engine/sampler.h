@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/kv/types.h"
+#include "common/types/sampled_token.h"
 
 namespace baton {
 

@@ -22,7 +22,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
-#include "common/kv/types.h"
+#include "common/types/instance.h"
+#include "common/types/kv_layout.h"
+#include "common/types/sampled_token.h"
+#include "common/types/ticket.h"
 
 namespace baton {
 

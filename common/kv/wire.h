@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/kv/lease_table.h"
-#include "common/kv/types.h"
+#include "common/types/instance.h"
 
 namespace baton {
 

@@ -8,7 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/kv/types.h"
+#include "common/types/instance.h"
+#include "common/types/kv_layout.h"
+#include "common/types/sampled_token.h"
+#include "common/types/ticket.h"
 #include "proto/baton/v1/common.pb.h"
 
 namespace baton::rpc {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "common/tokenizer/incremental_detokenizer.h"
+#include "common/tokenizer/stream/incremental_detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/words/unicode.h"
 
 namespace baton {
 namespace {

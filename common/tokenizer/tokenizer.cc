@@ -5,10 +5,10 @@
 
 #include "common/base/status.h"
 #include "common/base/strings.h"
-#include "common/tokenizer/byte_alphabet.h"
+#include "common/tokenizer/bpe/byte_alphabet.h"
 #include "common/tokenizer/tokenizer_json.h"
-#include "common/tokenizer/unicode.h"
-#include "common/tokenizer/utf8.h"
+#include "common/tokenizer/words/unicode.h"
+#include "common/tokenizer/words/utf8.h"
 
 namespace baton {
 namespace {

@@ -15,10 +15,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/tokenizer/added_tokens.h"
-#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/bpe/added_tokens.h"
+#include "common/tokenizer/bpe/bpe.h"
 #include "common/tokenizer/sidecar_files.h"
-#include "common/tokenizer/split_pattern.h"
+#include "common/tokenizer/words/split_pattern.h"
 
 namespace baton {
 

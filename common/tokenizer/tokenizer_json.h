@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/tokenizer/added_tokens.h"
-#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/bpe/added_tokens.h"
+#include "common/tokenizer/bpe/bpe.h"
 
 namespace baton {
 

@@ -13,8 +13,9 @@
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "common/kv/types.h"
 #include "common/model/safetensors.h"
+#include "common/types/instance.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 namespace {

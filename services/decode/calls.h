@@ -14,7 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "common/base/sync.h"
-#include "common/kv/types.h"
+#include "common/types/ticket.h"
 #include "proto/baton/v1/decode.pb.h"
 
 namespace baton::decode {

@@ -6,8 +6,8 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
-#include "services/prefill/link_stream.h"
-#include "services/prefill/start_call.h"
+#include "services/prefill/chain/link_stream.h"
+#include "services/prefill/chain/start_call.h"
 
 namespace baton::prefill {
 

@@ -10,9 +10,9 @@
 
 #include "common/base/event_loop.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
-#include "services/prefill/chain_host.h"
-#include "services/prefill/messages.h"
-#include "services/prefill/stage_link.h"
+#include "services/prefill/chain/chain_host.h"
+#include "services/prefill/chain/messages.h"
+#include "services/prefill/chain/stage_link.h"
 
 namespace baton::prefill {
 

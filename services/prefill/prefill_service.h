@@ -25,11 +25,11 @@
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
 #include "proto/baton/v1/cluster.pb.h"
-#include "services/prefill/chain_host.h"
-#include "services/prefill/peers.h"
+#include "services/prefill/chain/chain_host.h"
+#include "services/prefill/chain/peers.h"
+#include "services/prefill/chain/stage_link.h"
 #include "services/prefill/prefill_rpc.h"
-#include "services/prefill/stage_host.h"
-#include "services/prefill/stage_link.h"
+#include "services/prefill/stage/stage_host.h"
 
 namespace baton::prefill {
 

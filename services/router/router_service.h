@@ -16,7 +16,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/tokenizer/chat_template.h"
+#include "common/tokenizer/chat/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/router/gateway.h"

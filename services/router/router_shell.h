@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
 #include "common/base/sync.h"
-#include "common/tokenizer/chat_template.h"
+#include "common/tokenizer/chat/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
 #include "services/router/core/router_core.h"
 #include "services/router/gateway.h"

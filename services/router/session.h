@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/tokenizer/text_assembler.h"
+#include "common/tokenizer/stream/text_assembler.h"
 #include "common/tokenizer/tokenizer.h"
 #include "proto/baton/v1/common.pb.h"
 #include "proto/baton/v1/inference.pb.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/tokenizer/utf8.h"
+#include "common/tokenizer/words/utf8.h"
 
 namespace baton::router {
 namespace {

@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/kv/types.h"
 #include "common/transport/data_plane.h"
+#include "common/types/instance.h"
+#include "common/types/kv_layout.h"
 #include "proto/baton/v1/cluster.pb.h"
 
 namespace baton::worker {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/sampler.h"
-#include "common/kv/types.h"
+#include "common/types/sampled_token.h"
 #include "proto/baton/v1/common.pb.h"
 
 namespace baton::worker {

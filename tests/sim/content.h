@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "common/base/random.h"
-#include "common/kv/types.h"
 
 namespace baton::sim {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "common/kv/types.h"
+#include "common/types/kv_layout.h"
 
 namespace baton::sim {
 

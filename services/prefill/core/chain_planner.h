@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
-#include "common/kv/types.h"
+#include "common/types/ticket.h"
 #include "services/prefill/core/plan.h"
 
 namespace baton::prefill {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/kv/types.h"
+#include "common/types/ticket.h"
 
 namespace baton::prefill {
 

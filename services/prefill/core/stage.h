@@ -23,7 +23,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/kv/types.h"
+#include "common/types/sampled_token.h"
+#include "common/types/ticket.h"
 #include "services/prefill/core/plan.h"
 
 namespace baton::prefill {

@@ -14,9 +14,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/sync.h"
-#include "common/kv/types.h"
 #include "common/kv/wire.h"
 #include "common/transport/data_plane.h"
+#include "common/types/instance.h"
+#include "common/types/ticket.h"
 
 namespace baton::prefill {
 

@@ -12,7 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
-#include "common/kv/types.h"
+#include "common/types/instance.h"
+#include "common/types/kv_layout.h"
+#include "common/types/ticket.h"
 
 namespace baton::router {
 

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/kv/types.h"
+#include "common/types/instance.h"
+#include "common/types/ticket.h"
 #include "services/router/core/membership.h"
 
 namespace baton::router {

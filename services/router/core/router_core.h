@@ -19,7 +19,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
-#include "common/kv/types.h"
+#include "common/types/instance.h"
+#include "common/types/sampled_token.h"
+#include "common/types/ticket.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/pairing.h"
 

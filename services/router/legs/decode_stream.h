@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "common/kv/types.h"
 #include "common/rpc/call_tracker.h"
+#include "common/types/sampled_token.h"
 #include "services/router/core/router_core.h"
 #include "services/router/legs/worker_channels.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/kv/types.h"
+#include "common/types/instance.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
 

@@ -14,7 +14,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/sync.h"
-#include "common/kv/types.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"

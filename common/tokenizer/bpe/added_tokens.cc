@@ -1,0 +1,103 @@
+#include "common/tokenizer/bpe/added_tokens.h"
+
+#include <algorithm>
+
+#include "common/tokenizer/words/unicode.h"
+#include "common/tokenizer/words/utf8.h"
+
+namespace baton {
+namespace {
+
+uint64_t EdgeKey(uint32_t node, char byte) {
+  return (static_cast<uint64_t>(node) << 8) | static_cast<uint8_t>(byte);
+}
+
+// Where the white space that ends `text` begins.
+size_t TrailingSpaceBegin(std::string_view text) {
+  while (!text.empty()) {
+    const size_t last = LastCharacter(text);
+    if (!IsWhiteSpace(NextUtf8(text.substr(last)).code_point)) break;
+    text.remove_suffix(text.size() - last);
+  }
+  return text.size();
+}
+
+// The bytes of white space at the beginning of `text`.
+size_t LeadingSpaceBytes(std::string_view text) {
+  size_t bytes = 0;
+  while (bytes < text.size()) {
+    const Utf8Step step = NextUtf8(text.substr(bytes));
+    if (!IsWhiteSpace(step.code_point)) break;
+    bytes += step.length;
+  }
+  return bytes;
+}
+
+bool TouchesWord(std::string_view before, std::string_view after) {
+  if (!before.empty() &&
+      IsWordCharacter(NextUtf8(before.substr(LastCharacter(before))).code_point)) {
+    return true;
+  }
+  return !after.empty() && IsWordCharacter(NextUtf8(after).code_point);
+}
+
+}  // namespace
+
+void AddedTokenMatcher::Add(const AddedToken& token) {
+  uint32_t node = 0;
+  for (const char byte : token.content) {
+    const auto [edge, inserted] =
+        edges_.try_emplace(EdgeKey(node, byte), static_cast<uint32_t>(token_of_node_.size()));
+    if (inserted) token_of_node_.push_back(-1);
+    node = edge->second;
+  }
+  if (token_of_node_[node] >= 0) return;
+  token_of_node_[node] = static_cast<int32_t>(tokens_.size());
+  tokens_.push_back(token);
+  starts_token_[static_cast<uint8_t>(token.content.front())] = true;
+}
+
+std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::NextMatch(std::string_view text,
+                                                                     size_t from) const {
+  for (size_t begin = from; begin < text.size(); ++begin) {
+    if (!starts_token_[static_cast<uint8_t>(text[begin])]) continue;
+    std::optional<Match> longest;
+    uint32_t node = 0;
+    for (size_t end = begin; end < text.size(); ++end) {
+      const auto edge = edges_.find(EdgeKey(node, text[end]));
+      if (edge == edges_.end()) break;
+      node = edge->second;
+      if (token_of_node_[node] >= 0) {
+        longest = Match{begin, end + 1, &tokens_[token_of_node_[node]]};
+      }
+    }
+    if (longest.has_value()) return longest;
+  }
+  return std::nullopt;
+}
+
+std::vector<AddedTokenMatcher::Piece> AddedTokenMatcher::Find(std::string_view text,
+                                                              bool parse_special) const {
+  std::vector<Piece> pieces;
+  size_t done = 0;  // All before belongs to a piece.
+  size_t from = 0;  // Matches don't overlap, whether they count or not.
+  while (const std::optional<Match> match = NextMatch(text, from)) {
+    const AddedToken& token = *match->token;
+    from = match->end;
+    if (token.special && !parse_special) continue;
+    size_t begin = match->begin;
+    size_t end = match->end;
+    if (token.single_word && TouchesWord(text.substr(0, begin), text.substr(end))) continue;
+    if (token.strip_left && begin > done) {
+      begin = done + TrailingSpaceBegin(text.substr(done, begin - done));
+    }
+    if (token.strip_right) end += LeadingSpaceBytes(text.substr(end));
+    if (begin > done) pieces.push_back({text.substr(done, begin - done), std::nullopt});
+    pieces.push_back({text.substr(begin, end - begin), token.id});
+    done = std::max(done, end);
+  }
+  if (done < text.size()) pieces.push_back({text.substr(done), std::nullopt});
+  return pieces;
+}
+
+}  // namespace baton

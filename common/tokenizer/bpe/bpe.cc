@@ -1,0 +1,140 @@
+#include "common/tokenizer/bpe/bpe.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "common/base/status.h"
+#include "common/base/strings.h"
+#include "common/tokenizer/bpe/byte_alphabet.h"
+
+namespace baton {
+namespace {
+
+constexpr int32_t kMerged = -1;
+constexpr int32_t kNone = -1;
+
+uint64_t PairKey(int32_t left, int32_t right) {
+  return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+}
+
+using IdsBySpelling = absl::flat_hash_map<std::string_view, int32_t>;
+
+absl::StatusOr<int32_t> Find(const IdsBySpelling& ids, std::string_view spelling,
+                             std::string_view role) {
+  const auto found = ids.find(spelling);
+  if (found == ids.end()) {
+    return absl::InvalidArgumentError(Concat(role, " \"", spelling, "\" is not in model.vocab"));
+  }
+  return found->second;
+}
+
+}  // namespace
+
+absl::StatusOr<BpeModel> BpeModel::Create(const std::vector<VocabEntry>& vocab,
+                                          const std::vector<MergeRule>& merges,
+                                          bool ignore_merges) {
+  BpeModel model;
+  IdsBySpelling ids;
+  ids.reserve(vocab.size());
+  for (const VocabEntry& entry : vocab) {
+    ids.emplace(entry.spelling, entry.id);
+    if (!ignore_merges) continue;
+    if (std::optional<std::string> bytes = BytesOfSpelling(entry.spelling)) {
+      model.whole_words_.emplace(*std::move(bytes), entry.id);
+    }
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    BATON_ASSIGN_OR_RETURN(model.byte_ids_[byte], Find(ids, SpellByte(static_cast<uint8_t>(byte)),
+                                                       Concat("byte ", byte, ", spelled")));
+  }
+  model.merges_.reserve(merges.size());
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const MergeRule& rule = merges[rank];
+    const std::string where = Concat("model.merges[", rank, "]:");
+    BATON_ASSIGN_OR_RETURN(const int32_t left, Find(ids, rule.left, where));
+    BATON_ASSIGN_OR_RETURN(const int32_t right, Find(ids, rule.right, where));
+    BATON_ASSIGN_OR_RETURN(const int32_t merged, Find(ids, Concat(rule.left, rule.right), where));
+    // A repeated pair takes its last rank, as it does in Hugging Face's library.
+    model.merges_.insert_or_assign(PairKey(left, right),
+                                   Merge{static_cast<uint32_t>(rank), merged});
+  }
+  return model;
+}
+
+const BpeModel::Merge* BpeModel::FindMerge(int32_t left, int32_t right) const {
+  const auto found = merges_.find(PairKey(left, right));
+  return found == merges_.end() ? nullptr : &found->second;
+}
+
+void BpeModel::EncodeWord(std::string_view word, BpeScratch* scratch,
+                          std::vector<int32_t>* ids) const {
+  if (const auto whole = whole_words_.find(ToAbsl(word)); whole != whole_words_.end()) {
+    ids->push_back(whole->second);
+    return;
+  }
+  auto& symbols = scratch->symbols_;
+  symbols.clear();
+  const auto length = static_cast<int32_t>(word.size());
+  for (int32_t i = 0; i < length; ++i) {
+    symbols.push_back(
+        {byte_ids_[static_cast<uint8_t>(word[i])], i - 1, i + 1 < length ? i + 1 : kNone});
+  }
+  MergeAll(scratch);
+  for (const BpeScratch::Symbol& symbol : symbols) {
+    if (symbol.id != kMerged) ids->push_back(symbol.id);
+  }
+}
+
+namespace {
+
+// Orders a heap with the lowest candidate on top.
+constexpr auto kLater = [](const auto& a, const auto& b) { return a.order > b.order; };
+
+}  // namespace
+
+void BpeModel::PushCandidate(int32_t left_position, BpeScratch* scratch) const {
+  const auto& symbols = scratch->symbols_;
+  const BpeScratch::Symbol& left = symbols[left_position];
+  const Merge* merge = FindMerge(left.id, symbols[left.next].id);
+  if (merge == nullptr) return;
+  const uint64_t order =
+      (static_cast<uint64_t>(merge->rank) << 32) | static_cast<uint32_t>(left_position);
+  scratch->heap_.push_back({order, merge->merged_id});
+}
+
+// Candidates stay in the heap when a neighbour changes and are checked when they come up. Each
+// merge adds at most two, so a word of n bytes sees fewer than 3n of them; rescanning the word for
+// its best pair after every merge would be quadratic in long runs of one character.
+void BpeModel::MergeAll(BpeScratch* scratch) const {
+  auto& symbols = scratch->symbols_;
+  auto& heap = scratch->heap_;
+  heap.clear();
+  for (size_t i = 0; i + 1 < symbols.size(); ++i) PushCandidate(static_cast<int32_t>(i), scratch);
+  std::make_heap(heap.begin(), heap.end(), kLater);
+  while (!heap.empty()) {
+    ++scratch->steps_;
+    std::pop_heap(heap.begin(), heap.end(), kLater);
+    const BpeScratch::Candidate candidate = heap.back();
+    heap.pop_back();
+    const auto position = static_cast<int32_t>(candidate.order & 0xFFFFFFFF);
+    BpeScratch::Symbol& left = symbols[position];
+    if (left.id == kMerged || left.next == kNone) continue;
+    BpeScratch::Symbol& right = symbols[left.next];
+    const Merge* merge = FindMerge(left.id, right.id);
+    if (merge == nullptr || merge->merged_id != candidate.merged_id) continue;
+
+    left.id = candidate.merged_id;
+    left.next = right.next;
+    right.id = kMerged;
+    if (left.next != kNone) symbols[left.next].previous = position;
+    const auto push = [&](int32_t left_position) {
+      const size_t before = heap.size();
+      PushCandidate(left_position, scratch);
+      if (heap.size() > before) std::push_heap(heap.begin(), heap.end(), kLater);
+    };
+    if (left.previous != kNone) push(left.previous);
+    if (left.next != kNone) push(position);
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,59 @@
+#include "common/tokenizer/words/unicode.h"
+
+#include <unicode/bytestream.h>
+#include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
+
+#include <cstdint>
+
+#include "common/base/strings.h"
+#include "common/tokenizer/words/utf8.h"
+
+namespace baton {
+namespace {
+
+bool PythonStrips(char32_t code_point) {
+  return IsWhiteSpace(code_point) || (code_point >= 0x1C && code_point <= 0x1F);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ToNfc(std::string_view text) {
+  UErrorCode error = U_ZERO_ERROR;
+  const icu::Normalizer2* nfc = icu::Normalizer2::getNFCInstance(error);
+  std::string normalized;
+  if (U_SUCCESS(error)) {
+    icu::StringByteSink<std::string> sink(&normalized, static_cast<int32_t>(text.size()));
+    nfc->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())), sink,
+                       nullptr, error);
+  }
+  if (U_FAILURE(error)) {
+    return absl::InternalError(Concat("NFC normalization failed: ", u_errorName(error)));
+  }
+  return normalized;
+}
+
+bool IsWhiteSpace(char32_t code_point) { return u_isUWhiteSpace(static_cast<UChar32>(code_point)); }
+
+bool IsWordCharacter(char32_t code_point) {
+  const auto c = static_cast<UChar32>(code_point);
+  constexpr uint32_t kCategories = U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK;
+  return u_isUAlphabetic(c) || (U_GET_GC_MASK(c) & kCategories) != 0 ||
+         u_hasBinaryProperty(c, UCHAR_JOIN_CONTROL);
+}
+
+std::string_view StripLikePython(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Step step = NextUtf8(text);
+    if (!PythonStrips(step.code_point)) break;
+    text.remove_prefix(step.length);
+  }
+  while (!text.empty()) {
+    const size_t last = LastCharacter(text);
+    if (!PythonStrips(NextUtf8(text.substr(last)).code_point)) break;
+    text.remove_suffix(text.size() - last);
+  }
+  return text;
+}
+
+}  // namespace baton

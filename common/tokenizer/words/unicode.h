@@ -1,0 +1,32 @@
+// The Unicode properties that tokenizers depend on, over ICU. Any thread; no state.
+#ifndef COMMON_TOKENIZER_WORDS_UNICODE_H_
+#define COMMON_TOKENIZER_WORDS_UNICODE_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace baton {
+
+// Normalization form C of well-formed `text`.
+absl::StatusOr<std::string> ToNfc(std::string_view text);
+
+// The White_Space property: what `\s` is to Oniguruma and to Rust's regex crate.
+bool IsWhiteSpace(char32_t code_point);
+
+// The members of a regular expression's class that matches exactly White_Space. PCRE2's own `\s`
+// is something else: it takes U+180E for a space.
+inline constexpr std::string_view kWhiteSpaceClass =
+    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+
+// What `\w` is to Rust's regex crate (Unicode's UTS #18, annex C).
+bool IsWordCharacter(char32_t code_point);
+
+// `text` without white space at its ends, where white space is what Python's str.strip() removes:
+// White_Space and U+001C to U+001F.
+std::string_view StripLikePython(std::string_view text);
+
+}  // namespace baton
+
+#endif  // COMMON_TOKENIZER_WORDS_UNICODE_H_

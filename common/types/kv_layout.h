@@ -1,0 +1,41 @@
+// Which layers, and how the KV of a page lies in memory and on the wire.
+#ifndef COMMON_TYPES_KV_LAYOUT_H_
+#define COMMON_TYPES_KV_LAYOUT_H_
+
+#include <compare>
+#include <cstddef>
+
+namespace baton {
+
+// Layers [begin, end) of the model.
+struct LayerRange {
+  int begin = 0;
+  int end = 0;
+  int size() const { return end - begin; }
+  auto operator<=>(const LayerRange&) const = default;
+};
+
+// The KV of one page: [layer][K/V][head][token][dim], so that one stage's layers are one run.
+struct KvLayout {
+  int layers = 0;  // Of the whole model.
+  int kv_heads = 0;
+  int head_dim = 0;
+  int page_size = 0;  // Tokens.
+  int bytes_per_element = 4;
+
+  // Bytes of one layer of one page, K and V together.
+  size_t BytesPerLayer() const {
+    return size_t{2} * static_cast<size_t>(kv_heads) * static_cast<size_t>(page_size) *
+           static_cast<size_t>(head_dim) * static_cast<size_t>(bytes_per_element);
+  }
+  // Bytes of `range`'s layers of one page.
+  size_t BandBytes(LayerRange range) const {
+    return BytesPerLayer() * static_cast<size_t>(range.size());
+  }
+  int PagesFor(int tokens) const { return (tokens + page_size - 1) / page_size; }
+  auto operator<=>(const KvLayout&) const = default;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_TYPES_KV_LAYOUT_H_

@@ -1,0 +1,27 @@
+// A token with what was asked about its distribution.
+#ifndef COMMON_TYPES_SAMPLED_TOKEN_H_
+#define COMMON_TYPES_SAMPLED_TOKEN_H_
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+namespace baton {
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;
+  auto operator<=>(const TokenLogprob&) const = default;
+};
+
+// A sampled token with what the client asked to know of its distribution.
+struct SampledToken {
+  int32_t token = 0;
+  float logprob = 0;              // Natural logarithm; valid whether or not it was asked for.
+  std::vector<TokenLogprob> top;  // Most likely first; empty unless asked for.
+  auto operator<=>(const SampledToken&) const = default;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_TYPES_SAMPLED_TOKEN_H_

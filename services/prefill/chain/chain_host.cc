@@ -1,0 +1,162 @@
+#include "services/prefill/chain/chain_host.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/status.h"
+
+namespace baton::prefill {
+
+ChainHost::ChainHost(Options options) : options_(std::move(options)), planner_(options_.limits) {
+  ChainWiring::Options wiring;
+  wiring.place = options_.place;
+  wiring.page_count = options_.page_count;
+  wiring.max_plan_tokens = planner_.max_plan_tokens();
+  wiring.activation_credits = options_.activation_credits;
+  wiring.loop = options_.loop;
+  ChainWiring::Callbacks callbacks;
+  callbacks.begin_own = [this](const Hello& hello) { return BeginOwn(hello); };
+  callbacks.on_up = [this](uint64_t epoch, int stages, int page_count) {
+    Handle(ChainUp{epoch, stages, page_count});
+  };
+  callbacks.on_down = [this](const absl::Status& reason) {
+    options_.stage->EndEpoch();
+    Handle(ChainDown{reason});
+  };
+  callbacks.on_plan_done = [this](int stage, uint64_t epoch, const PlanDone& done) {
+    Handle(StagePlanDone{stage, epoch, done});
+  };
+  callbacks.on_request_closed = [this](int stage, uint64_t epoch, const RequestClosed& closed) {
+    Handle(StageRequestClosed{stage, epoch, closed});
+  };
+  wiring_ = std::make_unique<ChainWiring>(std::move(wiring), std::move(callbacks));
+
+  StageHost::Reports reports;
+  reports.plan_done = [this](uint64_t epoch, const PlanDone& done) {
+    Handle(StagePlanDone{0, epoch, done});
+  };
+  reports.request_closed = [this](uint64_t epoch, const RequestClosed& closed) {
+    Handle(StageRequestClosed{0, epoch, closed});
+  };
+  reports.end_epoch = [this](const absl::Status& status) {
+    const std::string& self = options_.place.self.instance.id;
+    const absl::Status reason =
+        absl::UnavailableError(absl::StrCat("prefill stage 0 (", self, "): ", status.message()));
+    wiring_->Break(WithLeg(reason, "prefill", self), NowUs());
+  };
+  options_.stage->SetReports(std::move(reports));
+}
+
+absl::Status ChainHost::BeginOwn(const Hello& hello) {
+  if (!options_.stage->Quiet()) return absl::UnavailableError("work of the last epoch goes on");
+  ActivationEpoch epoch;
+  epoch.epoch = hello.epoch;
+  epoch.max_plan_tokens = hello.max_plan_tokens;
+  epoch.credits = hello.activation_credits;
+  if (hello.stages.size() > 1) {
+    epoch.next = options_.peers->Find(hello.stages[1].instance);
+    if (!epoch.next.has_value()) return absl::UnavailableError("stage 1 is not connected");
+  }
+  options_.stage->BeginEpoch(epoch, NowUs());
+  return absl::OkStatus();
+}
+
+void ChainHost::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
+  absl::Status refusal = Failpoint("prefill.start");
+  if (draining_) refusal = absl::UnavailableError("the prefill chain is stopping");
+  // Asked here too, for the planner's answer could not tell the two calls apart.
+  if (calls_.count(start.attempt_id) != 0) {
+    refusal = absl::AlreadyExistsError(
+        absl::StrCat("attempt ", start.attempt_id, " is in the prefill chain already"));
+  }
+  if (!refusal.ok()) {
+    call->Reply(WithLeg(refusal, "prefill", options_.place.self.instance.id));
+    return;
+  }
+  const int64_t now_us = NowUs();
+  StartRequested event;
+  event.attempt_id = start.attempt_id;
+  event.prompt_tokens = static_cast<int>(start.prompt->tokens.size());
+  event.ticket = start.ticket;
+  event.deadline_us = now_us + start.timeout_ms * 1000;
+  calls_[start.attempt_id] = {std::move(call), std::move(start.prompt), now_us};
+  Handle(event);
+}
+
+void ChainHost::Cancel(const std::shared_ptr<StartCall>& call) {
+  const auto found = std::find_if(calls_.begin(), calls_.end(),
+                                  [&](const auto& entry) { return entry.second.call == call; });
+  if (found == calls_.end()) return;
+  Handle(AbortRequested{found->first, absl::CancelledError("the caller has gone away")});
+}
+
+void ChainHost::Abort(uint64_t attempt_id, const std::string& reason) {
+  Handle(AbortRequested{attempt_id, absl::CancelledError(reason.empty() ? "aborted" : reason)});
+}
+
+void ChainHost::OnView(const std::vector<worker::PeerWorker>& workers) {
+  wiring_->OnView(workers, NowUs());
+}
+
+int64_t ChainHost::Wake(int64_t now_us) {
+  if (planner_.NextDeadlineUs() <= now_us) Handle(Tick{});
+  const int64_t wiring_us = wiring_->Wake(now_us);
+  return std::min(wiring_us, planner_.NextDeadlineUs());
+}
+
+void ChainHost::Stop() { wiring_->Stop(NowUs()); }
+
+void ChainHost::Handle(const PlannerEvent& event) {
+  events_.push_back(event);
+  if (handling_) return;
+  handling_ = true;
+  while (!events_.empty()) {
+    const PlannerEvent next = std::move(events_.front());
+    events_.pop_front();
+    std::vector<PlannerAction> actions;
+    planner_.Handle(next, NowUs(), actions);
+    for (const PlannerAction& action : actions) {
+      std::visit([this](const auto& a) { Do(a); }, action);
+    }
+  }
+  handling_ = false;
+}
+
+void ChainHost::Do(const IssuePlan& action) {
+  if (absl::Status status = Failpoint("prefill.plan"); !status.ok()) {
+    wiring_->Break(WithLeg(status, "prefill", options_.place.self.instance.id), NowUs());
+    return;
+  }
+  PlanWithContexts plan{action.plan, {}};
+  for (const PlanOpen& open : action.plan.opens) {
+    const auto call = calls_.find(open.attempt_id);
+    BATON_CHECK(call != calls_.end()) << "attempt " << open.attempt_id << " is opened unasked";
+    plan.opens[open.attempt_id] = call->second.prompt;
+    options_.metrics->Observe(Metric::kQueueSeconds,
+                              static_cast<double>(NowUs() - call->second.begun_us) * 1e-6);
+  }
+  if (options_.place.stages > 1) wiring_->Send(ToProto(plan));
+  options_.stage->OnPlan(std::move(plan));
+}
+
+void ChainHost::Do(const FinishRequest& action) {
+  const auto found = calls_.find(action.attempt_id);
+  BATON_CHECK(found != calls_.end()) << "attempt " << action.attempt_id << " ends twice";
+  const Call call = std::move(found->second);
+  calls_.erase(found);
+  absl::Status status = action.status;
+  if (status.ok()) {
+    options_.metrics->Observe(Metric::kPrefillSeconds,
+                              static_cast<double>(NowUs() - call.begun_us) * 1e-6);
+  } else if (!LegOf(status).has_value()) {
+    status = WithLeg(std::move(status), "prefill", options_.place.self.instance.id);
+  }
+  call.call->Reply(status, ToProto(action.outcome));
+}
+
+}  // namespace baton::prefill

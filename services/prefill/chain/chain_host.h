@@ -1,0 +1,81 @@
+// The shell around the planner, on stage 0: answers Start calls, sends plans to every stage, and
+// brings the stages' reports back to it.
+#ifndef SERVICES_PREFILL_CHAIN_CHAIN_HOST_H_
+#define SERVICES_PREFILL_CHAIN_CHAIN_HOST_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/telemetry/metrics.h"
+#include "services/prefill/chain/chain_wiring.h"
+#include "services/prefill/chain/messages.h"
+#include "services/prefill/chain/peers.h"
+#include "services/prefill/chain/start_call.h"
+#include "services/prefill/core/chain_planner.h"
+#include "services/prefill/stage/activation_link.h"
+#include "services/prefill/stage/stage_host.h"
+
+namespace baton::prefill {
+
+// Loop thread.
+class ChainHost {
+ public:
+  struct Options {
+    ChainPlace place;
+    PlannerLimits limits;
+    int page_count = 0;  // Of stage 0.
+    int activation_credits = 0;
+    std::shared_ptr<EventLoop> loop;
+    StageHost* stage = nullptr;    // Stage 0's own; not owned.
+    const Peers* peers = nullptr;  // Not owned.
+    Metrics* metrics = nullptr;
+  };
+  explicit ChainHost(Options options);
+
+  void Start(prefill::Start start, std::shared_ptr<StartCall> call);
+  void Cancel(const std::shared_ptr<StartCall>& call);  // Its client has gone away.
+  void Abort(uint64_t attempt_id, const std::string& reason);
+  void OnView(const std::vector<worker::PeerWorker>& workers);
+
+  // Does what is due; returns when it is next.
+  int64_t Wake(int64_t now_us);
+  // New calls are refused from now on.
+  void Drain() { draining_ = true; }
+  bool AtRest() const { return planner_.AtRest(); }
+  // Ends every call and link.
+  void Stop();
+  // Any thread, after a Stop was posted: see ChainWiring.
+  void EndCalls() { wiring_->EndCalls(); }
+
+  bool up() const { return planner_.up() && !draining_; }
+  PlannerLoad load() const { return planner_.load(); }
+
+ private:
+  struct Call {
+    std::shared_ptr<StartCall> call;
+    PromptContextPtr prompt;
+    int64_t begun_us = 0;
+  };
+
+  void Handle(const PlannerEvent& event);
+  void Do(const IssuePlan& action);
+  void Do(const FinishRequest& action);
+  absl::Status BeginOwn(const Hello& hello);
+
+  const Options options_;
+  ChainPlanner planner_;
+  std::unique_ptr<ChainWiring> wiring_;
+  std::map<uint64_t, Call> calls_;  // By attempt; not yet answered.
+  std::deque<PlannerEvent> events_;
+  bool handling_ = false;
+  bool draining_ = false;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CHAIN_CHAIN_HOST_H_

@@ -1,0 +1,73 @@
+#include "services/prefill/chain/link_call.h"
+
+#include <utility>
+
+#include "common/rpc/channel.h"
+#include "common/rpc/grpc_status.h"
+
+namespace baton::prefill {
+
+std::shared_ptr<LinkCall> LinkCall::Open(const std::string& address, rpc::CallTracker& tracker,
+                                         Callbacks callbacks) {
+  std::shared_ptr<LinkCall> call(new LinkCall(tracker, std::move(callbacks)));
+  call->stub_ = v1::Prefill::NewStub(rpc::OpenChannel(address, {.max_receive_bytes = -1}));
+  call->self_ = call;
+  call->stub_->async()->Link(&*call->context_, call.get());
+  call->AddHold();
+  call->StartRead(&call->response_);
+  call->StartCall();
+  return call;
+}
+
+void LinkCall::Write(v1::LinkRequest request) {
+  bool overrun = false;
+  {
+    MutexLock lock(&mutex_);
+    if (closed_) return;
+    overrun = unsent_.size() >= kMaxUnsent;
+    if (!overrun) {
+      unsent_.push_back(std::move(request));
+      if (unsent_.size() == 1) StartWrite(&unsent_.front());
+    }
+  }
+  if (overrun) Cancel();
+}
+
+void LinkCall::Cancel() {
+  context_->TryCancel();
+  Close();
+}
+
+void LinkCall::Close() {
+  {
+    MutexLock lock(&mutex_);
+    if (std::exchange(closed_, true)) return;
+  }
+  RemoveHold();
+}
+
+void LinkCall::OnReadDone(bool ok) {
+  if (!ok) {
+    Close();
+    return;
+  }
+  callbacks_.on_response(response_);
+  StartRead(&response_);
+}
+
+void LinkCall::OnWriteDone(bool ok) {
+  if (!ok) {
+    Close();
+    return;
+  }
+  MutexLock lock(&mutex_);
+  unsent_.pop_front();
+  if (!unsent_.empty() && !closed_) StartWrite(&unsent_.front());
+}
+
+void LinkCall::OnDone(const grpc::Status& status) {
+  callbacks_.on_done(rpc::FromGrpc(status));
+  const std::shared_ptr<LinkCall> last = std::move(self_);
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,64 @@
+// Stage 0's end of the stream to one later stage.
+#ifndef SERVICES_PREFILL_CHAIN_LINK_CALL_H_
+#define SERVICES_PREFILL_CHAIN_LINK_CALL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "common/base/sync.h"
+#include "common/rpc/call_tracker.h"
+#include "proto/baton/v1/prefill.grpc.pb.h"
+
+namespace baton::prefill {
+
+// Keeps itself alive until gRPC is done with it, so its owner may let go at any time.
+class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::LinkResponse>,
+                       public std::enable_shared_from_this<LinkCall> {
+ public:
+  // Called on gRPC's threads, one at a time; they must not block.
+  struct Callbacks {
+    std::function<void(const v1::LinkResponse&)> on_response;
+    std::function<void(const absl::Status&)>
+        on_done;  // Last, once; OK means that the stage ended it.
+  };
+
+  // More unsent messages than this end the stream: the peer has stopped reading.
+  static constexpr size_t kMaxUnsent = 1024;
+
+  // `tracker` outlives the call.
+  static std::shared_ptr<LinkCall> Open(const std::string& address, rpc::CallTracker& tracker,
+                                        Callbacks callbacks);
+
+  // Any thread. After the end of the stream: nothing.
+  void Write(v1::LinkRequest request);
+  void Cancel();
+
+ private:
+  LinkCall(rpc::CallTracker& tracker, Callbacks callbacks)
+      : context_(tracker), callbacks_(std::move(callbacks)) {}
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+  // No more writes: gives up the hold that lets others than reactions write.
+  void Close();
+
+  rpc::TrackedContext context_;
+  const Callbacks callbacks_;
+  std::unique_ptr<v1::Prefill::Stub> stub_;
+  v1::LinkResponse response_;
+  Mutex mutex_;
+  std::deque<v1::LinkRequest> unsent_ ABSL_GUARDED_BY(mutex_);  // The front is being written.
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<LinkCall> self_;  // Until OnDone.
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CHAIN_LINK_CALL_H_

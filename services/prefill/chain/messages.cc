@@ -1,0 +1,250 @@
+#include "services/prefill/chain/messages.h"
+
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/rpc/convert.h"
+
+namespace baton::prefill {
+namespace {
+
+constexpr int kMaxPlanEntries = 4096;  // Items, opens and aborts of one plan, each.
+constexpr int kMaxCredits = 64;
+
+template <typename T>
+absl::Status InRange(T value, T low, T high, const std::string& field) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(value, ", expected ", low, " to ", high));
+}
+
+absl::StatusOr<PlanOpen> OpenFromProto(const v1::PlanOpen& proto, const PlanBounds& bounds,
+                                       const std::string& field) {
+  PlanOpen open;
+  open.attempt_id = proto.attempt_id();
+  BATON_ASSIGN_OR_RETURN(open.ticket, rpc::FromProto(proto.ticket(), field + ".ticket"));
+  BATON_RETURN_IF_ERROR(InRange(open.ticket.prompt_tokens, 1, bounds.max_context_tokens,
+                                field + ".ticket.prompt_tokens"));
+  if (proto.pages_size() != open.ticket.prompt_pages) {
+    return InvalidField(
+        field + ".pages",
+        absl::StrCat(proto.pages_size(), " pages, the ticket has ", open.ticket.prompt_pages));
+  }
+  std::set<int> unique;
+  for (const int page : proto.pages()) {
+    BATON_RETURN_IF_ERROR(InRange(page, 0, bounds.page_count - 1, field + ".pages"));
+    if (!unique.insert(page).second) {
+      return InvalidField(field + ".pages", absl::StrCat("page ", page, " twice"));
+    }
+    open.pages.push_back(page);
+  }
+  return open;
+}
+
+absl::StatusOr<PlanItem> ItemFromProto(const v1::PlanItem& proto, const PlanBounds& bounds) {
+  BATON_RETURN_IF_ERROR(
+      InRange(proto.token_begin(), 0, bounds.max_context_tokens - 1, "plan.items.token_begin"));
+  BATON_RETURN_IF_ERROR(
+      InRange(proto.token_count(), 1, bounds.max_plan_tokens, "plan.items.token_count"));
+  return PlanItem{proto.attempt_id(), proto.token_begin(), proto.token_count(), proto.final()};
+}
+
+}  // namespace
+
+absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds& bounds) {
+  Start start;
+  start.attempt_id = proto.attempt_id();
+  BATON_RETURN_IF_ERROR(
+      InRange(proto.prompt_token_ids_size(), 1, bounds.max_context_tokens, "prompt_token_ids"));
+  for (int i = 0; i < proto.prompt_token_ids_size(); ++i) {
+    const int32_t id = proto.prompt_token_ids(i);
+    if (id >= 0 && id < bounds.vocab_size) continue;
+    return InvalidField("prompt_token_ids",
+                        absl::StrCat("id ", id, " at position ", i,
+                                     " is outside the vocabulary of ", bounds.vocab_size));
+  }
+  BATON_ASSIGN_OR_RETURN(
+      worker::TokenSampler sampler,
+      worker::TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
+  BATON_ASSIGN_OR_RETURN(start.ticket, rpc::FromProto(proto.ticket(), "ticket"));
+  BATON_RETURN_IF_ERROR(InRange(proto.timeout_ms(), int64_t{1}, kMaxTimeoutMs, "timeout_ms"));
+  start.timeout_ms = proto.timeout_ms();
+  start.prompt = std::make_shared<PromptContext>(
+      PromptContext{{proto.prompt_token_ids().begin(), proto.prompt_token_ids().end()},
+                    proto.sampling(),
+                    std::move(sampler)});
+  return start;
+}
+
+v1::Plan ToProto(const PlanWithContexts& plan) {
+  v1::Plan proto;
+  proto.set_epoch(plan.plan.epoch);
+  proto.set_number(plan.plan.number);
+  for (const PlanItem& item : plan.plan.items) {
+    v1::PlanItem& out = *proto.add_items();
+    out.set_attempt_id(item.attempt_id);
+    out.set_token_begin(item.token_begin);
+    out.set_token_count(item.token_count);
+    out.set_final(item.final);
+  }
+  for (const PlanOpen& open : plan.plan.opens) {
+    v1::PlanOpen& out = *proto.add_opens();
+    out.set_attempt_id(open.attempt_id);
+    *out.mutable_ticket() = rpc::ToProto(open.ticket);
+    out.mutable_pages()->Add(open.pages.begin(), open.pages.end());
+    *out.mutable_sampling() = plan.opens.at(open.attempt_id)->sampling;
+  }
+  proto.mutable_aborts()->Add(plan.plan.aborts.begin(), plan.plan.aborts.end());
+  return proto;
+}
+
+absl::StatusOr<PlanWithContexts> FromProto(const v1::Plan& proto, const PlanBounds& bounds) {
+  BATON_RETURN_IF_ERROR(InRange(proto.items_size(), 0, kMaxPlanEntries, "plan.items"));
+  BATON_RETURN_IF_ERROR(InRange(proto.opens_size(), 0, kMaxPlanEntries, "plan.opens"));
+  BATON_RETURN_IF_ERROR(InRange(proto.aborts_size(), 0, kMaxPlanEntries, "plan.aborts"));
+  PlanWithContexts plan;
+  plan.plan.epoch = proto.epoch();
+  plan.plan.number = proto.number();
+  int64_t tokens = 0;
+  for (const v1::PlanItem& item : proto.items()) {
+    BATON_ASSIGN_OR_RETURN(PlanItem checked, ItemFromProto(item, bounds));
+    tokens += checked.token_count;
+    plan.plan.items.push_back(checked);
+  }
+  BATON_RETURN_IF_ERROR(InRange(tokens, int64_t{0}, int64_t{bounds.max_plan_tokens}, "plan.items"));
+  for (int i = 0; i < proto.opens_size(); ++i) {
+    const std::string field = absl::StrCat("plan.opens[", i, "]");
+    BATON_ASSIGN_OR_RETURN(PlanOpen open, OpenFromProto(proto.opens(i), bounds, field));
+    const v1::SamplingParams& sampling = proto.opens(i).sampling();
+    BATON_ASSIGN_OR_RETURN(
+        worker::TokenSampler sampler,
+        worker::TokenSampler::Create(sampling, bounds.eos_token_ids, bounds.vocab_size));
+    plan.opens[open.attempt_id] =
+        std::make_shared<PromptContext>(PromptContext{{}, sampling, std::move(sampler)});
+    plan.plan.opens.push_back(std::move(open));
+  }
+  plan.plan.aborts.assign(proto.aborts().begin(), proto.aborts().end());
+  return plan;
+}
+
+v1::LinkHello ToProto(const Hello& hello, const std::string& chain_id, int stage, int page_count) {
+  v1::LinkHello proto;
+  proto.set_chain_id(chain_id);
+  proto.set_epoch(hello.epoch);
+  for (const KvWriter& writer : hello.stages) *proto.add_stages() = rpc::ToProto(writer);
+  proto.set_stage(stage);
+  proto.set_page_count(page_count);
+  proto.set_max_plan_tokens(hello.max_plan_tokens);
+  proto.set_activation_credits(hello.activation_credits);
+  return proto;
+}
+
+absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& place,
+                                const PlanBounds& bounds) {
+  if (proto.chain_id() != place.chain_id) {
+    return InvalidField("hello.chain_id",
+                        absl::StrCat("'", proto.chain_id(), "', this is '", place.chain_id, "'"));
+  }
+  if (proto.epoch() == 0) return InvalidField("hello.epoch", "must not be 0");
+  BATON_RETURN_IF_ERROR(InRange(proto.stage(), place.stage, place.stage, "hello.stage"));
+  BATON_RETURN_IF_ERROR(InRange(proto.stages_size(), place.stages, place.stages, "hello.stages"));
+  Hello hello;
+  hello.epoch = proto.epoch();
+  int layer = 0;
+  for (int i = 0; i < proto.stages_size(); ++i) {
+    const std::string field = absl::StrCat("hello.stages[", i, "]");
+    BATON_ASSIGN_OR_RETURN(KvWriter writer, rpc::FromProto(proto.stages(i), field));
+    if (writer.layers.begin != layer) {
+      return InvalidField(field, absl::StrCat("begins at layer ", writer.layers.begin,
+                                              ", the one before ends at ", layer));
+    }
+    layer = writer.layers.end;
+    hello.stages.push_back(std::move(writer));
+  }
+  if (layer != place.layers) {
+    return InvalidField("hello.stages", absl::StrCat("end at layer ", layer, " of ", place.layers));
+  }
+  if (hello.stages[static_cast<size_t>(place.stage)] != place.self) {
+    return InvalidField(absl::StrCat("hello.stages[", place.stage, "]"),
+                        "is another incarnation or has other layers than this stage");
+  }
+  // Buffers are allocated by it.
+  BATON_RETURN_IF_ERROR(
+      InRange(proto.max_plan_tokens(), 1, bounds.max_plan_tokens, "hello.max_plan_tokens"));
+  BATON_RETURN_IF_ERROR(
+      InRange(proto.activation_credits(), 1, kMaxCredits, "hello.activation_credits"));
+  hello.max_plan_tokens = proto.max_plan_tokens();
+  hello.activation_credits = proto.activation_credits();
+  return hello;
+}
+
+v1::PlanDone ToProto(const PlanDone& done) {
+  v1::PlanDone proto;
+  proto.set_number(done.number);
+  proto.set_compute_us(done.compute_us);
+  proto.set_wait_us(done.wait_us);
+  return proto;
+}
+
+absl::StatusOr<PlanDone> FromProto(const v1::PlanDone& proto) {
+  if (proto.number() == 0) return InvalidField("plan_done.number", "must not be 0");
+  if (proto.compute_us() < 0 || proto.wait_us() < 0) {
+    return InvalidField("plan_done", "a time is negative");
+  }
+  return PlanDone{proto.number(), proto.compute_us(), proto.wait_us()};
+}
+
+v1::RequestClosed ToProto(const RequestClosed& closed) {
+  v1::RequestClosed proto;
+  proto.set_attempt_id(closed.attempt_id);
+  proto.set_code(closed.status.raw_code());
+  proto.set_message(std::string(closed.status.message()));
+  proto.set_leg(LegOf(closed.status).value_or(""));
+  proto.set_instance_id(InstanceOf(closed.status).value_or(""));
+  proto.set_kv_bytes(closed.kv_bytes);
+  proto.set_kv_transfer_us(closed.kv_transfer_us);
+  proto.set_kv_exposed_us(closed.kv_exposed_us);
+  return proto;
+}
+
+absl::StatusOr<RequestClosed> FromProto(const v1::RequestClosed& proto) {
+  BATON_RETURN_IF_ERROR(InRange(proto.code(), 0, 16, "request_closed.code"));
+  if (proto.kv_bytes() < 0 || proto.kv_transfer_us() < 0 || proto.kv_exposed_us() < 0) {
+    return InvalidField("request_closed", "a count is negative");
+  }
+  RequestClosed closed;
+  closed.attempt_id = proto.attempt_id();
+  closed.status = absl::Status(static_cast<absl::StatusCode>(proto.code()), proto.message());
+  if (!proto.leg().empty()) {
+    closed.status = WithLeg(closed.status, proto.leg(), proto.instance_id());
+  }
+  closed.kv_bytes = proto.kv_bytes();
+  closed.kv_transfer_us = proto.kv_transfer_us();
+  closed.kv_exposed_us = proto.kv_exposed_us();
+  return closed;
+}
+
+v1::PrefillReport ToProto(const PrefillOutcome& outcome) {
+  v1::PrefillReport report;
+  for (const ChunkTiming& chunk : outcome.chunks) {
+    v1::ChunkReport& out = *report.add_chunks();
+    out.set_token_begin(chunk.token_begin);
+    out.set_token_count(chunk.token_count);
+    for (size_t stage = 0; stage < chunk.stages.size(); ++stage) {
+      v1::StageTiming& timing = *out.add_stages();
+      timing.set_stage(static_cast<int>(stage));
+      timing.set_compute_us(chunk.stages[stage].compute_us);
+      timing.set_wait_us(chunk.stages[stage].wait_us);
+    }
+  }
+  report.set_queue_us(outcome.queue_us);
+  report.set_compute_us(outcome.compute_us);
+  report.set_kv_bytes(outcome.kv_bytes);
+  report.set_kv_transfer_us(outcome.kv_transfer_us);
+  report.set_kv_exposed_us(outcome.kv_exposed_us);
+  return report;
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,76 @@
+// proto/baton/v1/prefill.proto to and from the cores' plain values. What comes from the wire is
+// checked here for form and range; order, gaps and duplicates are the cores' matter. Errors are
+// INVALID_ARGUMENT that name the field.
+#ifndef SERVICES_PREFILL_CHAIN_MESSAGES_H_
+#define SERVICES_PREFILL_CHAIN_MESSAGES_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/types/ticket.h"
+#include "proto/baton/v1/prefill.pb.h"
+#include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/plan.h"
+#include "services/prefill/stage/stage_host.h"
+
+namespace baton::prefill {
+
+// Largest timeout that a request may ask for: a day.
+inline constexpr int64_t kMaxTimeoutMs = 86'400'000;
+
+struct PlanBounds {
+  int page_count = 0;
+  int max_plan_tokens = 0;
+  int max_context_tokens = 0;
+  int vocab_size = 0;
+  std::vector<int32_t> eos_token_ids;
+};
+
+// One stage's place in a chain.
+struct ChainPlace {
+  std::string chain_id;
+  int stage = 0;
+  int stages = 1;
+  int layers = 0;  // Of the whole model.
+  KvWriter self;
+};
+
+struct Hello {
+  uint64_t epoch = 0;
+  std::vector<KvWriter> stages;
+  int max_plan_tokens = 0;
+  int activation_credits = 0;
+};
+
+struct Start {
+  uint64_t attempt_id = 0;
+  PromptContextPtr prompt;
+  Ticket ticket;
+  int64_t timeout_ms = 0;
+};
+
+absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds& bounds);
+
+v1::Plan ToProto(const PlanWithContexts& plan);
+absl::StatusOr<PlanWithContexts> FromProto(const v1::Plan& proto, const PlanBounds& bounds);
+
+v1::LinkHello ToProto(const Hello& hello, const std::string& chain_id, int stage, int page_count);
+// Checks that the sender believes of this stage what is true.
+absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& place,
+                                const PlanBounds& bounds);
+
+v1::PlanDone ToProto(const PlanDone& done);
+absl::StatusOr<PlanDone> FromProto(const v1::PlanDone& proto);
+
+v1::RequestClosed ToProto(const RequestClosed& closed);
+absl::StatusOr<RequestClosed> FromProto(const v1::RequestClosed& proto);
+
+v1::PrefillReport ToProto(const PrefillOutcome& outcome);
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CHAIN_MESSAGES_H_

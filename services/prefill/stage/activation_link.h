@@ -1,0 +1,92 @@
+// The activations of one stage: input buffers that the previous stage's data is placed into, output
+// buffers that the next stage's is sent from, and the credits between. Buffers belong to one epoch;
+// whatever of an older one is still under way keeps its own memory alive, so nothing late can reach
+// the new one's.
+#ifndef SERVICES_PREFILL_STAGE_ACTIVATION_LINK_H_
+#define SERVICES_PREFILL_STAGE_ACTIVATION_LINK_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/sync.h"
+#include "common/telemetry/metrics.h"
+#include "common/transport/data_plane.h"
+#include "services/prefill/core/stage.h"
+#include "services/prefill/stage/activation_wire.h"
+
+namespace baton::prefill {
+
+// What a stage agrees on with its neighbours for one epoch.
+struct ActivationEpoch {
+  uint64_t epoch = 0;
+  int max_plan_tokens = 0;
+  int credits = 0;
+  std::optional<PeerId> previous;  // None on stage 0.
+  std::optional<PeerId> next;      // None on the last stage.
+};
+
+// Memory of a plan's input and output, held as long as the plan is being computed.
+struct ActivationBuffers {
+  std::shared_ptr<const void> owner;
+  std::span<const float> in;  // [tokens, hidden]; empty on stage 0
+  std::span<float> out;       // [tokens, hidden]; empty on the last stage
+};
+
+// Registered for MessageKind::kActivations. OnHeader and OnPlaced run on the data thread, the rest
+// on the loop's.
+class ActivationLink final : public MessageHandler {
+ public:
+  struct Options {
+    int hidden_size = 0;
+    DataPlane* data_plane = nullptr;
+    Metrics* metrics = nullptr;
+    std::function<void(StageEvent)> on_event;  // Any thread.
+    std::function<void(uint64_t epoch, const absl::Status&)>
+        on_error;  // Any thread: break this epoch.
+  };
+  explicit ActivationLink(Options options);
+  ~ActivationLink() override;
+
+  void Begin(const ActivationEpoch& epoch);
+  void End();
+
+  // The buffers of plan `number`. INTERNAL if the input has another size than the plan says.
+  absl::StatusOr<ActivationBuffers> Buffers(uint64_t number, int tokens);
+
+  void Send(const SendActivations& action);
+  void Return(const ReturnCredit& action);
+
+  // True while a payload is arriving; tells "transfer" from "bubble" in the idle metric.
+  bool receiving() const;
+
+  std::optional<Placement> OnHeader(std::span<const std::byte> header,
+                                    size_t payload_bytes) override;
+  void OnPlaced(uint64_t receipt, const absl::Status& status) override;
+
+ private:
+  struct Memory;
+  struct Arriving {
+    std::shared_ptr<Memory> memory;
+    ActivationHeader header;
+  };
+  absl::StatusOr<std::span<float>> Accept(const ActivationHeader& header, size_t payload_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  mutable Mutex mutex_;
+  std::shared_ptr<Memory> memory_ ABSL_GUARDED_BY(mutex_);  // Null between epochs.
+  std::map<uint64_t, Arriving> arriving_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_receipt_ ABSL_GUARDED_BY(mutex_) = 1;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_STAGE_ACTIVATION_LINK_H_

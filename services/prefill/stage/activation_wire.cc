@@ -1,0 +1,95 @@
+#include "services/prefill/stage/activation_wire.h"
+
+#include <xxhash.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::prefill {
+namespace {
+
+constexpr uint64_t kVersion = 1;
+constexpr uint64_t kActivations = 1;
+constexpr uint64_t kCredit = 2;
+constexpr size_t kActivationWords = 8;  // version | type << 8, fields, checksum of the header
+constexpr size_t kCreditWords = 4;
+
+// Headers are a few words of 64 bits: plain enough to need no writer and reader of their own.
+std::vector<std::byte> Encode(const std::vector<uint64_t>& words) {
+  std::vector<std::byte> bytes;
+  bytes.reserve((words.size() + 1) * sizeof(uint64_t));
+  const auto append = [&bytes](uint64_t word) {
+    for (int shift = 0; shift < 64; shift += 8)
+      bytes.push_back(static_cast<std::byte>(word >> shift));
+  };
+  for (const uint64_t word : words) append(word);
+  append(PayloadChecksum(bytes));
+  return bytes;
+}
+
+uint64_t Word(std::span<const std::byte> bytes, size_t index) {
+  uint64_t word = 0;
+  for (size_t i = 0; i < sizeof(word); ++i) {
+    word |= std::to_integer<uint64_t>(bytes[index * sizeof(word) + i]) << (8 * i);
+  }
+  return word;
+}
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("activation message: ", what));
+}
+
+absl::StatusOr<ActivationMessage> DecodeActivations(std::span<const std::byte> bytes) {
+  constexpr uint64_t kMax = UINT32_MAX;
+  const uint64_t tokens = Word(bytes, 3);
+  const uint64_t hidden_size = Word(bytes, 4);
+  if (tokens == 0 || tokens > kMax || hidden_size == 0 || hidden_size > kMax)
+    return Malformed("shape out of range");
+  ActivationHeader header;
+  header.epoch = Word(bytes, 1);
+  header.number = Word(bytes, 2);
+  header.tokens = static_cast<uint32_t>(tokens);
+  header.hidden_size = static_cast<uint32_t>(hidden_size);
+  header.bytes = Word(bytes, 5);
+  header.checksum = Word(bytes, 6);
+  const auto expected = static_cast<unsigned __int128>(tokens) * hidden_size * sizeof(float);
+  if (header.bytes != expected) {
+    return Malformed(absl::StrCat(header.bytes, " bytes for [", tokens, ", ", hidden_size, "]"));
+  }
+  return header;
+}
+
+}  // namespace
+
+uint64_t PayloadChecksum(std::span<const std::byte> payload) {
+  return XXH3_64bits(payload.data(), payload.size());
+}
+
+std::vector<std::byte> EncodeActivationMessage(const ActivationMessage& message) {
+  if (const auto* credit = std::get_if<ActivationCredit>(&message)) {
+    return Encode({kVersion | kCredit << 8, credit->epoch, credit->number});
+  }
+  const auto& header = std::get<ActivationHeader>(message);
+  return Encode({kVersion | kActivations << 8, header.epoch, header.number, header.tokens,
+                 header.hidden_size, header.bytes, header.checksum});
+}
+
+absl::StatusOr<ActivationMessage> DecodeActivationMessage(std::span<const std::byte> bytes) {
+  if (bytes.size() != kActivationWords * sizeof(uint64_t) &&
+      bytes.size() != kCreditWords * sizeof(uint64_t)) {
+    return Malformed(absl::StrCat(bytes.size(), " bytes"));
+  }
+  const size_t words = bytes.size() / sizeof(uint64_t);
+  if (PayloadChecksum(bytes.first((words - 1) * sizeof(uint64_t))) != Word(bytes, words - 1)) {
+    return Malformed("checksum of the header differs");
+  }
+  const uint64_t tag = Word(bytes, 0);
+  if (tag == (kVersion | kActivations << 8) && words == kActivationWords) {
+    return DecodeActivations(bytes);
+  }
+  if (tag == (kVersion | kCredit << 8) && words == kCreditWords) {
+    return ActivationCredit{Word(bytes, 1), Word(bytes, 2)};
+  }
+  return Malformed(absl::StrCat("unknown version or type ", tag));
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,42 @@
+#include "services/prefill/stage/activation_wire.h"
+
+#include <gtest/gtest.h>
+
+namespace baton::prefill {
+namespace {
+
+const ActivationHeader kHeader{7, 3, 64, 128, uint64_t{64} * 128 * 4, 0x123456789abcdef0};
+
+TEST(ActivationWireTest, RoundTrips) {
+  EXPECT_EQ(*DecodeActivationMessage(EncodeActivationMessage(kHeader)), ActivationMessage(kHeader));
+  const ActivationCredit credit{7, 3};
+  EXPECT_EQ(*DecodeActivationMessage(EncodeActivationMessage(credit)), ActivationMessage(credit));
+}
+
+TEST(ActivationWireTest, RefusesEveryFlippedBitAndEveryLength) {
+  for (const ActivationMessage& message :
+       {ActivationMessage(kHeader), ActivationMessage(ActivationCredit{7, 3})}) {
+    const std::vector<std::byte> good = EncodeActivationMessage(message);
+    for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+      std::vector<std::byte> bad = good;
+      bad[bit / 8] ^= std::byte{1} << (bit % 8);
+      EXPECT_FALSE(DecodeActivationMessage(bad).ok()) << bit;
+    }
+    for (size_t size = 0; size < good.size(); ++size) {
+      EXPECT_FALSE(DecodeActivationMessage(std::span(good).first(size)).ok()) << size;
+    }
+  }
+}
+
+TEST(ActivationWireTest, RefusesBytesThatDisagreeWithTheShape) {
+  ActivationHeader header = kHeader;
+  header.bytes += 4;
+  EXPECT_FALSE(DecodeActivationMessage(EncodeActivationMessage(header)).ok());
+  header = kHeader;
+  header.tokens = 0;
+  header.bytes = 0;
+  EXPECT_FALSE(DecodeActivationMessage(EncodeActivationMessage(header)).ok());
+}
+
+}  // namespace
+}  // namespace baton::prefill

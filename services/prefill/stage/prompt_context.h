@@ -1,0 +1,24 @@
+// What a stage's shell knows of a request beside the core's plain plan.
+#ifndef SERVICES_PREFILL_STAGE_PROMPT_CONTEXT_H_
+#define SERVICES_PREFILL_STAGE_PROMPT_CONTEXT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "proto/baton/v1/common.pb.h"
+#include "services/worker/token_sampler.h"
+
+namespace baton::prefill {
+
+// Immutable and shared: a plan that is being computed keeps it alive whatever ends the request.
+struct PromptContext {
+  std::vector<int32_t> tokens;   // The whole prompt on stage 0, empty elsewhere.
+  v1::SamplingParams sampling;   // As it goes on to the other stages.
+  worker::TokenSampler sampler;  // Used by the last stage.
+};
+using PromptContextPtr = std::shared_ptr<const PromptContext>;
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_STAGE_PROMPT_CONTEXT_H_

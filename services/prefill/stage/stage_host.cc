@@ -1,0 +1,177 @@
+#include "services/prefill/stage/stage_host.h"
+
+#include <utility>
+#include <variant>
+
+#include "common/base/check.h"
+#include "common/base/clock.h"
+
+namespace baton::prefill {
+namespace {
+
+absl::Status EpochOver() { return absl::CancelledError("the epoch is over"); }
+
+}  // namespace
+
+StageHost::StageHost(const StageOptions& options, ActivationLink* activations, KvSender* kv,
+                     ExecutorThread* executor, Metrics* metrics)
+    : activations_(activations), kv_(kv), executor_(executor), metrics_(metrics), stage_(options) {}
+
+void StageHost::BeginEpoch(const ActivationEpoch& epoch, int64_t now_us) {
+  BATON_CHECK(epoch_ == 0) << "epoch " << epoch_ << " has not ended";
+  AccountTime(now_us);
+  activations_->Begin(epoch);
+  epoch_ = epoch.epoch;
+  Handle(EpochBegan{epoch.epoch});
+}
+
+void StageHost::EndEpoch() {
+  if (epoch_ == 0) return;
+  epoch_ = 0;
+  activations_->End();
+  kv_->ForgetAll();
+  contexts_.clear();
+  plan_contexts_.clear();
+  Handle(EpochEnded{});
+}
+
+void StageHost::Fail(uint64_t epoch, const absl::Status& status) {
+  if (epoch != epoch_ || epoch_ == 0) return;
+  EndEpoch();
+  reports_.end_epoch(status);
+}
+
+// A request's context is needed by the plans from its first chunk to its final one or its abort.
+void StageHost::KeepContexts(const PlanWithContexts& plan) {
+  for (const PlanOpen& open : plan.plan.opens) {
+    contexts_[open.attempt_id] = plan.opens.at(open.attempt_id);
+  }
+  std::vector<PromptContextPtr>& held = plan_contexts_[plan.plan.number];
+  for (const PlanItem& item : plan.plan.items) {
+    const auto found = contexts_.find(item.attempt_id);
+    if (found == contexts_.end()) continue;  // The core refuses the plan.
+    held.push_back(found->second);
+    if (item.final) contexts_.erase(found);
+  }
+  for (const uint64_t attempt_id : plan.plan.aborts) contexts_.erase(attempt_id);
+  if (held.empty()) plan_contexts_.erase(plan.plan.number);
+}
+
+void StageHost::OnPlan(PlanWithContexts plan) {
+  if (epoch_ == 0 || plan.plan.epoch != epoch_) return;
+  KeepContexts(plan);
+  Handle(PlanArrived{std::move(plan.plan)});
+}
+
+void StageHost::Handle(const StageEvent& event) {
+  events_.push_back(event);
+  if (handling_) return;
+  handling_ = true;
+  while (!events_.empty()) {
+    const StageEvent next = std::move(events_.front());
+    events_.pop_front();
+    const int64_t now_us = NowUs();
+    AccountTime(now_us);
+    if (const auto* finished = std::get_if<ComputeFinished>(&next)) Measure(*finished);
+    std::vector<StageAction> actions;
+    stage_.Handle(next, now_us, actions);
+    for (const StageAction& action : actions) {
+      std::visit([this](const auto& a) { Do(a); }, action);
+    }
+  }
+  handling_ = false;
+}
+
+// An action before it may have ended the epoch. What was decided is then not begun, but the core
+// counts on hearing its end.
+
+void StageHost::Do(const SendActivations& action) {
+  if (action.epoch == epoch_) return activations_->Send(action);
+  Handle(ActivationsSent{action.epoch, action.number, EpochOver()});
+}
+
+void StageHost::Do(const ReturnCredit& action) {
+  if (action.epoch == epoch_) activations_->Return(action);
+}
+
+void StageHost::Do(const SendKv& action) {
+  if (action.epoch == epoch_) return kv_->Send(action);
+  Handle(KvSent{action.epoch, action.send_id, EpochOver(), 0, 0});
+}
+
+void StageHost::Do(const SendCommit& action) {
+  if (action.epoch == epoch_) return kv_->Commit(action);
+  Handle(KvSent{action.epoch, action.send_id, EpochOver(), 0, 0});
+}
+
+void StageHost::Do(const RunCompute& action) {
+  if (action.epoch != epoch_) {
+    Handle(ComputeFinished{action.epoch, action.number, EpochOver(), 0, {}});
+    return;
+  }
+  int tokens = 0;
+  for (const RunCompute::Item& item : action.items) tokens += item.item.token_count;
+  absl::StatusOr<ActivationBuffers> buffers = activations_->Buffers(action.number, tokens);
+  if (!buffers.ok()) {
+    Handle(ComputeFinished{action.epoch, action.number, buffers.status(), 0, {}});
+    return;
+  }
+  const auto contexts = plan_contexts_.extract(action.number);
+  BATON_CHECK(!contexts.empty() && contexts.mapped().size() == action.items.size())
+      << "contexts of plan " << action.number;
+  ComputeJob job{action.epoch, action.number, {}, *std::move(buffers)};
+  for (size_t i = 0; i < action.items.size(); ++i) {
+    const auto& [item, pages] = action.items[i];
+    job.items.push_back(
+        {contexts.mapped()[i], item.token_begin, item.token_count, item.final, pages});
+    metrics_->Observe(Metric::kChunkTokens, item.token_count);
+  }
+  computing_ = {action.number, tokens};
+  executor_->Run(std::move(job));
+}
+
+void StageHost::Measure(const ComputeFinished& event) {
+  metrics_->Observe(Metric::kChunkComputeSeconds, static_cast<double>(event.compute_us) * 1e-6);
+  if (event.status.ok() && computing_.first == event.number) {
+    metrics_->Increment(Metric::kPrefillTokensTotal, computing_.second);
+  }
+}
+
+void StageHost::Do(const ReportPlanDone& action) {
+  metrics_->Increment(Metric::kPlansTotal);
+  reports_.plan_done(action.epoch, action.done);
+}
+
+void StageHost::Do(const ReportRequestClosed& action) {
+  kv_->Forget(action.closed.attempt_id);
+  reports_.request_closed(action.epoch, action.closed);
+}
+
+void StageHost::Do(const prefill::EndEpoch& action) { Fail(epoch_, action.status); }
+
+void StageHost::AccountTime(int64_t now_us) {
+  const double seconds =
+      accounted_until_us_ == 0 ? 0 : static_cast<double>(now_us - accounted_until_us_) * 1e-6;
+  accounted_until_us_ = now_us;
+  switch (stage_.idle_reason()) {
+    case IdleReason::kNone:
+      metrics_->Increment(Metric::kStageBusySecondsTotal, seconds);
+      return;
+    case IdleReason::kBubble:
+      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds,
+                          {stage_.AtRest() ? "input" : "bubble"});
+      return;
+    case IdleReason::kInput:
+      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds,
+                          {activations_->receiving() ? "transfer" : "bubble"});
+      return;
+    case IdleReason::kCredit:
+      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds, {"credit"});
+      return;
+    case IdleReason::kTransfer:
+      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds, {"transfer"});
+      return;
+  }
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,96 @@
+// The shell around one Stage: turns its actions into computing and sending, and what comes of them
+// into events. Stage 0's planner and a later stage's link drive it through the same few calls.
+#ifndef SERVICES_PREFILL_STAGE_STAGE_HOST_H_
+#define SERVICES_PREFILL_STAGE_STAGE_HOST_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/telemetry/metrics.h"
+#include "services/prefill/core/stage.h"
+#include "services/prefill/stage/activation_link.h"
+#include "services/prefill/stage/executor_thread.h"
+#include "services/prefill/stage/kv_sender.h"
+#include "services/prefill/stage/prompt_context.h"
+
+namespace baton::prefill {
+
+// A plan with the contexts of the requests that it opens.
+struct PlanWithContexts {
+  Plan plan;
+  std::map<uint64_t, PromptContextPtr> opens;  // By attempt.
+};
+
+// Loop thread. Calls nest safely: an event that comes while another one's actions are being done
+// waits for its turn.
+class StageHost {
+ public:
+  // What the stage says to its chain.
+  struct Reports {
+    std::function<void(uint64_t epoch, const PlanDone&)> plan_done;
+    std::function<void(uint64_t epoch, const RequestClosed&)> request_closed;
+    // The stage has dropped the epoch: break the link with this status.
+    std::function<void(const absl::Status&)> end_epoch;
+  };
+
+  // Nothing is owned.
+  StageHost(const StageOptions& options, ActivationLink* activations, KvSender* kv,
+            ExecutorThread* executor, Metrics* metrics);
+
+  // Before the first epoch.
+  void SetReports(Reports reports) { reports_ = std::move(reports); }
+
+  // An epoch may begin once Quiet.
+  bool Quiet() const { return stage_.Quiet(); }
+  void BeginEpoch(const ActivationEpoch& epoch, int64_t now_us);
+  void EndEpoch();
+  // Something outside the core went wrong in `epoch`: ends it and reports so, if it still runs.
+  void Fail(uint64_t epoch, const absl::Status& status);
+  uint64_t epoch() const { return epoch_; }  // 0: none.
+
+  void OnPlan(PlanWithContexts plan);
+  void Handle(const StageEvent& event);
+
+  int held_pages() const { return stage_.held_pages(); }
+
+  // Adds the time since the last call to the busy or idle metric.
+  void AccountTime(int64_t now_us);
+
+ private:
+  void Do(const RunCompute& action);
+  void Do(const SendActivations& action);
+  void Do(const ReturnCredit& action);
+  void Do(const SendKv& action);
+  void Do(const SendCommit& action);
+  void Do(const ReportPlanDone& action);
+  void Do(const ReportRequestClosed& action);
+  void Do(const prefill::EndEpoch& action);
+
+  void KeepContexts(const PlanWithContexts& plan);
+  void Measure(const ComputeFinished& event);
+
+  ActivationLink* const activations_;
+  KvSender* const kv_;
+  ExecutorThread* const executor_;
+  Metrics* const metrics_;
+  Stage stage_;
+  Reports reports_;
+  uint64_t epoch_ = 0;
+  std::deque<StageEvent> events_;
+  bool handling_ = false;
+  // Contexts of requests that later plans will name, and those that a held plan's items need.
+  std::map<uint64_t, PromptContextPtr> contexts_;                    // By attempt.
+  std::map<uint64_t, std::vector<PromptContextPtr>> plan_contexts_;  // By plan, in items' order.
+  std::pair<uint64_t, int> computing_{0, 0};                         // Plan and its tokens.
+  int64_t accounted_until_us_ = 0;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_STAGE_STAGE_HOST_H_
