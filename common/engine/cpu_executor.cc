@@ -9,7 +9,8 @@
 #include "common/base/status.h"
 #include "common/engine/batch.h"
 #include "common/engine/guard.h"
-#include "common/engine/tensor_ops.h"
+#include "common/engine/native_linear.h"
+#include "common/engine/torch/torch_backend.h"
 
 namespace baton {
 namespace {
@@ -40,6 +41,19 @@ absl::Status ValidateOptions(const ExecutorOptions& options, const ModelConfig& 
         "; supported are multiples of ", kernels::kKeyTile, " up to ", kernels::kMaxHeadDim));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options,
+                                           const kernels::KernelTable& kernels,
+                                           ThreadPool& threads) {
+  if (options.linear != LinearBackend::kTorch) {
+    return LinearFactory([&kernels, &threads](int outputs, int inputs) {
+      return MakeNativeLinear(outputs, inputs, kernels, threads);
+    });
+  }
+  BATON_ASSIGN_OR_RETURN(const TorchPlugin* torch, LoadTorchPlugin());
+  torch->set_threads(options.threads);
+  return LinearFactory(torch->make_linear);
 }
 
 }  // namespace
@@ -74,14 +88,10 @@ absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const ExecutorOpti
   }
   BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options.model_path));
 
-  SetTensorThreads(options.threads);
   std::unique_ptr<CpuExecutor> executor(new CpuExecutor(config, *kernels, options.threads));
   executor->reader_ = std::make_unique<WeightReader>(std::move(reader));
-  const LinearFactory make_linear = [&](int outputs, int inputs) {
-    return options.linear == LinearBackend::kTorch
-               ? MakeTorchLinear(outputs, inputs)
-               : MakeNativeLinear(outputs, inputs, *kernels, executor->threads_);
-  };
+  BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
+                         ChooseLinear(options, *kernels, executor->threads_));
   BATON_ASSIGN_OR_RETURN(executor->stage_,
                          LoadStage(*executor->reader_, config, options.layer_begin, layer_end,
                                    make_linear, options.on_progress));

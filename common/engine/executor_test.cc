@@ -249,7 +249,8 @@ TEST(ExecutorTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
   }
 }
 
-// Coarse, as rounding every weight moves the logits; tensor_ops_test checks the conversion exactly.
+// Coarse, as rounding every weight moves the logits; weight_conversion_test checks the conversion
+// exactly.
 TEST(ExecutorTest, SixteenBitWeightsAreCloseToTheirFloat32) {
   const std::vector<int32_t> prompt = RandomPrompt(150);
   const auto logits_of = [&](const char* name, DType dtype) {

@@ -2,12 +2,8 @@
 #ifndef COMMON_ENGINE_LINEAR_H_
 #define COMMON_ENGINE_LINEAR_H_
 
-#include <cstddef>
+#include <functional>
 #include <memory>
-
-#include "common/engine/executor.h"
-#include "common/engine/kernels/kernels.h"
-#include "common/engine/thread_pool.h"
 
 namespace baton {
 
@@ -32,13 +28,8 @@ class Linear {
   const int inputs_;
 };
 
-// Packed panels and the table's kernel: batch invariant. `table` and `pool` must outlive it.
-std::unique_ptr<Linear> MakeNativeLinear(int outputs, int inputs, const kernels::KernelTable& table,
-                                         ThreadPool& pool);
-
-// libtorch's matrix product, which is not batch invariant: its library picks kernels by shape. Kept
-// to check the native one and as the way onto libraries that know an accelerator.
-std::unique_ptr<Linear> MakeTorchLinear(int outputs, int inputs);
+// Makes an empty Linear of the chosen backend.
+using LinearFactory = std::function<std::unique_ptr<Linear>(int outputs, int inputs)>;
 
 }  // namespace baton
 

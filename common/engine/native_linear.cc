@@ -1,6 +1,6 @@
-#include <vector>
+#include "common/engine/native_linear.h"
 
-#include "common/engine/linear.h"
+#include <vector>
 
 namespace baton {
 namespace {

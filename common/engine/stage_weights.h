@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/linear.h"
-#include "common/engine/tensor_ops.h"
+#include "common/engine/weight_conversion.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 
@@ -32,9 +32,6 @@ struct StageBlocks {
   std::vector<float> final_norm;              // Last stage.
   std::unique_ptr<Linear> head;               // Last stage, [vocab, hidden].
 };
-
-// Makes an empty Linear of the chosen backend.
-using LinearFactory = std::function<std::unique_ptr<Linear>(int outputs, int inputs)>;
 
 // Reads layers [layer_begin, layer_end) and what belongs to the ends of the model. Memory beyond
 // the result is bounded by one block of rows. `reader` must outlive the result.

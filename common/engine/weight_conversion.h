@@ -1,9 +1,8 @@
-// What the executor asks of the tensor library besides matrix products. No torch in this header.
-#ifndef COMMON_ENGINE_TENSOR_OPS_H_
-#define COMMON_ENGINE_TENSOR_OPS_H_
+// Weights as files hold them (F32, BF16 or F16, any alignment), read as float32.
+#ifndef COMMON_ENGINE_WEIGHT_CONVERSION_H_
+#define COMMON_ENGINE_WEIGHT_CONVERSION_H_
 
 #include <cstdint>
-#include <memory>
 #include <span>
 
 #include "common/model/safetensors.h"
@@ -17,20 +16,15 @@ void ConvertToFloat(const TensorView& tensor, int64_t first, std::span<float> ou
 // outlive it.
 class EmbeddingTable {
  public:
-  explicit EmbeddingTable(const TensorView& table);
-  ~EmbeddingTable();
+  explicit EmbeddingTable(const TensorView& table) : table_(table) {}
 
   // out [tokens.size(), hidden] float32; ids must be inside the vocabulary.
   void Gather(std::span<const int32_t> tokens, float* out) const;
 
  private:
-  struct Rep;
-  std::unique_ptr<Rep> rep_;
+  const TensorView table_;
 };
-
-// Threads that the library's own operators may use.
-void SetTensorThreads(int threads);
 
 }  // namespace baton
 
-#endif  // COMMON_ENGINE_TENSOR_OPS_H_
+#endif  // COMMON_ENGINE_WEIGHT_CONVERSION_H_

@@ -1,9 +1,11 @@
+// libbaton_torch.so: the only file of Baton that includes torch.
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/linear.h>
 
-#include "common/engine/linear.h"
+#include "common/engine/torch/plugin_interface.h"
 
 namespace baton {
 namespace {
@@ -30,10 +32,17 @@ class TorchLinear final : public Linear {
   at::Tensor weight_;  // [outputs, inputs] float32.
 };
 
+constexpr TorchPlugin kPlugin = {
+    kTorchPluginVersion,
+    [](int threads) { at::set_num_threads(threads); },
+    [](int outputs, int inputs) -> std::unique_ptr<Linear> {
+      return std::make_unique<TorchLinear>(outputs, inputs);
+    },
+};
+
 }  // namespace
-
-std::unique_ptr<Linear> MakeTorchLinear(int outputs, int inputs) {
-  return std::make_unique<TorchLinear>(outputs, inputs);
-}
-
 }  // namespace baton
+
+extern "C" __attribute__((visibility("default"))) const baton::TorchPlugin* baton_torch_plugin() {
+  return &baton::kPlugin;
+}

@@ -1,10 +1,11 @@
-#include "common/engine/tensor_ops.h"
+#include "common/engine/weight_conversion.h"
 
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "common/model/float_formats.h"
@@ -42,6 +43,23 @@ TEST(ConvertToFloatTest, TakesF16Exactly) {
   ExpectExact(DType::kF16, FloatToF16);
   EXPECT_EQ(FloatToF16(1.0f), 0x3c00);
   EXPECT_EQ(FloatToF16(65504.0f), 0x7bff);
+}
+
+TEST(ConvertToFloatTest, KeepsWhatIsNotFinite) {
+  const std::vector<uint16_t> f16 = {0x7c00, 0xfc00, 0x7e01, 0x0001, 0x8000};
+  std::vector<float> out(f16.size());
+  ConvertToFloat(ViewOf(f16, DType::kF16, 1), 0, out);
+  EXPECT_EQ(out[0], std::numeric_limits<float>::infinity());
+  EXPECT_EQ(out[1], -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(out[2]));
+  EXPECT_EQ(out[3], 0x1p-24f);
+  EXPECT_TRUE(std::signbit(out[4]));
+  const std::vector<uint16_t> bf16 = {0x7f80, 0xff80, 0x7fc1};
+  out.resize(bf16.size());
+  ConvertToFloat(ViewOf(bf16, DType::kBF16, 1), 0, out);
+  EXPECT_EQ(out[0], std::numeric_limits<float>::infinity());
+  EXPECT_EQ(out[1], -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(out[2]));
 }
 
 TEST(ConvertToFloatTest, StartsAtTheGivenElement) {

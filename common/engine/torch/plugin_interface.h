@@ -1,0 +1,30 @@
+// Between Baton and its torch plugin, the shared library that alone is linked with libtorch: what
+// the plugin exports. Both are built from one tree with one compiler; a plugin of another build is
+// refused by its version.
+#ifndef COMMON_ENGINE_TORCH_PLUGIN_INTERFACE_H_
+#define COMMON_ENGINE_TORCH_PLUGIN_INTERFACE_H_
+
+#include <memory>
+
+#include "common/engine/linear.h"
+
+namespace baton {
+
+// Raised with every change of this header or of what it names.
+inline constexpr int kTorchPluginVersion = 1;
+
+struct TorchPlugin {
+  int version;
+  // Threads that torch's own operators may use, in the whole process.
+  void (*set_threads)(int threads);
+  // libtorch's matrix product, which is not batch invariant: its library picks kernels by shape.
+  std::unique_ptr<Linear> (*make_linear)(int outputs, int inputs);
+};
+
+// The one symbol that the plugin exports.
+inline constexpr char kTorchPluginSymbol[] = "baton_torch_plugin";
+using TorchPluginFunction = const TorchPlugin* (*)();
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_TORCH_PLUGIN_INTERFACE_H_

@@ -1,0 +1,28 @@
+// libtorch behind the seam: loaded when it is asked for, and only then. It costs every process that
+// links it 170 MB and half a second before main; no process that computes with Baton's own kernels
+// needs it (rejected: a binary with and one without).
+#ifndef COMMON_ENGINE_TORCH_TORCH_BACKEND_H_
+#define COMMON_ENGINE_TORCH_TORCH_BACKEND_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/torch/plugin_interface.h"
+
+namespace baton {
+
+// Where the plugin may lie for an executable at this absolute path, best first: beside it, in
+// ../lib/baton (an installation), in its runfiles (a Bazel output).
+std::vector<std::string> TorchPluginPaths(const std::string& executable);
+
+// Loads the first of `paths` that exists, for good: torch cannot be unloaded. NOT_FOUND names the
+// paths, FAILED_PRECONDITION says why a plugin that is there can't be used. Any thread.
+absl::StatusOr<const TorchPlugin*> LoadTorchPlugin(const std::vector<std::string>& paths);
+
+// The plugin of the running executable.
+absl::StatusOr<const TorchPlugin*> LoadTorchPlugin();
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_TORCH_TORCH_BACKEND_H_

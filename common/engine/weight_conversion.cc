@@ -1,0 +1,63 @@
+#include "common/engine/weight_conversion.h"
+
+#include <bit>
+#include <cstddef>
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace baton {
+namespace {
+
+float Bf16ToFloat(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// Without a branch, so that the loop below becomes vector instructions on every processor.
+float F16ToFloat(uint16_t bits) {
+  const uint32_t sign = (uint32_t{bits} & 0x8000) << 16;
+  const uint32_t magnitude = (uint32_t{bits} & 0x7fff) << 13;
+  // The product moves the exponent from one bias to the other and normalises subnormals.
+  const auto scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+  // Infinity and NaN keep the highest exponent.
+  const uint32_t special = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 : 0;
+  return std::bit_cast<float>(scaled | special | sign);
+}
+
+// Files by unusual writers hold elements at odd addresses: memcpy reads those too, at no cost.
+template <typename Convert>
+void ConvertSixteenBits(const std::byte* from, std::span<float> out, const Convert& convert) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, from + i * sizeof(bits), sizeof(bits));
+    out[i] = convert(bits);
+  }
+}
+
+}  // namespace
+
+void ConvertToFloat(const TensorView& tensor, int64_t first, std::span<float> out) {
+  const std::byte* from =
+      tensor.bytes.data() + static_cast<size_t>(first) * DTypeBytes(tensor.dtype);
+  switch (tensor.dtype) {
+    case DType::kF32:
+      if (!out.empty()) std::memcpy(out.data(), from, out.size_bytes());
+      return;
+    case DType::kBF16:
+      ConvertSixteenBits(from, out, Bf16ToFloat);
+      return;
+    case DType::kF16:
+      ConvertSixteenBits(from, out, F16ToFloat);
+      return;
+    default:
+      BATON_CHECK(false) << "FindWeight admits no " << DTypeName(tensor.dtype);
+  }
+}
+
+void EmbeddingTable::Gather(std::span<const int32_t> tokens, float* out) const {
+  const int64_t columns = table_.shape[1];
+  for (const int32_t token : tokens) {
+    ConvertToFloat(table_, token * columns, {out, static_cast<size_t>(columns)});
+    out += columns;
+  }
+}
+
+}  // namespace baton
