@@ -12,11 +12,10 @@ def cc_unit_test(name, srcs, deps = [], size = "small", data = [], **kwargs):
     )
 
 def core_library(name, srcs, hdrs, deps = [], core_deps = [], visibility = None):
-    """A pure core, built twice: `name` for production and `name_planted` for the simulation.
+    """A pure core: a deterministic state machine without I/O, threads or a clock, which tests/sim runs.
 
-    The planted variant can switch on one of the bugs of common/base/planted_bug.h at run time, so
-    that the simulation proves that it would catch it. `core_deps` are cores themselves and are
-    replaced by their planted twins in the planted variant; two variants never meet in one binary.
+    `core_deps` are the cores that it is composed of. Every core may have planted bugs
+    (common/base/planted_bug.h).
     """
     native.cc_library(
         name = name,
@@ -25,15 +24,3 @@ def core_library(name, srcs, hdrs, deps = [], core_deps = [], visibility = None)
         deps = deps + core_deps + ["//common/base:planted_bug"],
         visibility = visibility,
     )
-    native.cc_library(
-        name = name + "_planted",
-        srcs = srcs,
-        hdrs = hdrs,
-        deps = deps + [_planted(d) for d in core_deps] + ["//common/base:planted_bug_on"],
-        testonly = True,
-        tags = ["no_lint"],
-        visibility = ["//tests:__subpackages__"] + (visibility or []),
-    )
-
-def _planted(label):
-    return label + "_planted" if ":" in label else label + ":" + label.split("/")[-1] + "_planted"

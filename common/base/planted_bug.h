@@ -1,6 +1,8 @@
-// Planted bugs: deliberate mistakes that only the simulation's build can switch on, to prove that
-// it would catch them (mutation testing of the invariants). In production builds PlantedBug is
-// constexpr false and the compiler drops the branch. tests/sim/README.md lists what each one does.
+// Planted bugs: deliberate mistakes that only the simulation can switch on, to prove that it would
+// catch them (mutation testing of the invariants). Production holds the branches but nothing that
+// takes them: the one switch, planted_bug_switch.h, is testonly, and Bazel refuses it to whatever
+// ships. Rejected: a second build of every core with the branches compiled in.
+// tests/sim/README.md lists what each one does.
 #ifndef COMMON_BASE_PLANTED_BUG_H_
 #define COMMON_BASE_PLANTED_BUG_H_
 
@@ -23,13 +25,9 @@ enum class Bug {
   kRouterAcceptsDuplicateId,       // router: runs two requests under one id
 };
 
-#ifdef BATON_PLANTED_BUGS
-// Set by the simulation before a run; one bug at a time.
-inline Bug planted_bug = Bug::kNone;
-inline bool PlantedBug(Bug bug) { return planted_bug == bug; }
-#else
-constexpr bool PlantedBug(Bug) { return false; }
-#endif
+// The bug that is on: kNone unless PlantBug was called.
+Bug ActiveBug();
+inline bool PlantedBug(Bug bug) { return ActiveBug() == bug; }
 
 }  // namespace baton
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/planted_bug_switch.h"
 #include "tests/sim/clients.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/prefill_process.h"
@@ -274,11 +275,11 @@ RunResult Cluster::Run() {
 }  // namespace
 
 RunResult RunSeed(uint64_t seed, Bug bug, bool trace) {
-  planted_bug = bug;
+  PlantBug(bug);
   Cluster cluster(seed, trace);
   RunResult result = cluster.Run();
   result.seed = seed;
-  planted_bug = Bug::kNone;
+  PlantBug(Bug::kNone);
   return result;
 }
 
