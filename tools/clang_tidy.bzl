@@ -1,6 +1,14 @@
-"""clang-tidy as an aspect: one action per source file, Debian's clang-tidy, cached like a compile."""
+"""clang-tidy as an aspect: one action per source file, Debian's clang-tidy, cached like a compile.
+
+The output group `report` holds every source of the targets named; a group named like `tidy_group`
+says holds that one source alone, which is how tools/lint lints what has changed and nothing else.
+"""
 
 _CPP = ("cc", "cpp")
+
+def tidy_group(path):
+    """The output group of one source."""
+    return "tidy_" + path.replace("/", "_").replace(".", "_").replace("-", "_")
 
 def _impl(target, ctx):
     if CcInfo not in target or not hasattr(ctx.rule.attr, "srcs") or "no_lint" in ctx.rule.attr.tags:
@@ -11,7 +19,7 @@ def _impl(target, ctx):
     flags += ["-isystem" + p for p in context.system_includes.to_list() + context.includes.to_list()]
     flags += ["-D" + d for d in context.defines.to_list()]
     flags += [f for f in getattr(ctx.rule.attr, "copts", []) if f.startswith("-m")]
-    reports = []
+    groups = {"report": []}
     for src in ctx.rule.files.srcs:
         if src.extension not in _CPP or not src.is_source or src.path.startswith("external/"):
             continue
@@ -29,8 +37,9 @@ def _impl(target, ctx):
             mnemonic = "ClangTidy",
             use_default_shell_env = True,
         )
-        reports.append(out)
-    return [OutputGroupInfo(report = depset(reports))]
+        groups["report"].append(out)
+        groups[tidy_group(src.path)] = [out]
+    return [OutputGroupInfo(**{name: depset(outs) for name, outs in groups.items()})]
 
 clang_tidy_aspect = aspect(
     implementation = _impl,

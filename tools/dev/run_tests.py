@@ -1,11 +1,10 @@
-"""Runs every check of the repository in order and closes with one line: `N passed, N failed`.
+"""Runs every check of the repository in order and closes with one line: `N passed, N failed, N skipped`.
 
 Steps go on after a failure, so that one run shows all that is wrong. Counts are of test cases: those
 of GoogleTest and pytest as their XML reports say, and one for each of the lint steps.
 """
 
 import argparse
-import dataclasses
 import os
 import pathlib
 import subprocess
@@ -13,49 +12,16 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGES = ["//common/...", "//services/...", "//tests/...", "//tools/...", "//examples/..."]
+from bazel import PACKAGES, ROOT, bazel
+from tally import Tally, say
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lint"))
 
-@dataclasses.dataclass
-class Tally:
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    failures: list = dataclasses.field(default_factory=list)
-
-    def step(self, name, ok):
-        if ok:
-            self.passed += 1
-        else:
-            self.fail(name)
-
-    def fail(self, name):
-        self.failed += 1
-        self.failures.append(name)
-
-
-def say(text):
-    print(f"==> {text}", file=sys.stderr, flush=True)
+from lint import lint  # noqa: E402
 
 
 def run(command, **kwargs):
     return subprocess.run(command, cwd=ROOT, check=False, **kwargs)
-
-
-def bazel(command, *arguments):
-    flags = ["--noshow_loading_progress"]
-    flags += ["--curses=yes"] if sys.stderr.isatty() else ["--curses=no", "--show_progress_rate_limit=15"]
-    return run(["bazel", command, *flags, *arguments])
-
-
-def lint(tally):
-    say("clang-format")
-    files = run(["git", "ls-files", "--", "*.cc", "*.h"], capture_output=True, text=True).stdout.split()
-    tally.step("clang-format", run(["clang-format", "--dry-run", "-Werror", *files]).returncode == 0)
-    say("clang-tidy")
-    tidy = bazel("build", "--config=lint", "--keep_going", *PACKAGES)
-    tally.step("clang-tidy", tidy.returncode == 0)
 
 
 def count_report(path, label, tally):
@@ -67,7 +33,7 @@ def count_report(path, label, tally):
         if case.find("failure") is not None or case.find("error") is not None:
             tally.fail(name)
         elif case.find("skipped") is not None:
-            tally.skipped += 1
+            tally.skip(name, case.find("skipped").get("message", ""))
         elif case.get("status") != "notrun":
             tally.passed += 1
     return cases
@@ -76,10 +42,10 @@ def count_report(path, label, tally):
 def unit(tally, config):
     flags = [f"--config={config}"] if config else []
     say("build" + (f" ({config})" if config else ""))
-    built = bazel("build", *flags, "--keep_going", *PACKAGES).returncode == 0
+    built = bazel("build", *flags, "--keep_going", *PACKAGES) == 0
     tally.step("build", built)
     say("unit and simulation tests")
-    code = bazel("test", *flags, "--keep_going", "--test_summary=terse", *PACKAGES).returncode
+    code = bazel("test", *flags, "--keep_going", "--test_summary=terse", *PACKAGES)
     query = run(["bazel", "query", "--noshow_progress", "tests(" + " + ".join(PACKAGES) + ") except attr(tags, manual, "
                  + " + ".join(PACKAGES) + ")"],
                 capture_output=True, text=True)
@@ -96,7 +62,7 @@ def unit(tally, config):
 def end_to_end(tally, config):
     say("end-to-end tests")
     flags = [f"--config={config}"] if config else []
-    if bazel("build", *flags, "//services/baton").returncode != 0:
+    if bazel("build", *flags, "//services/baton") != 0:
         tally.fail("build of //services/baton")
         return
     report = ROOT / ".cache" / "e2e.xml"
@@ -128,12 +94,8 @@ def main():
     # Torch is not built for ThreadSanitizer, so whole processes don't run under it.
     if arguments.only in (None, "e2e") and arguments.config != "tsan":
         end_to_end(tally, arguments.config)
-    for name in tally.failures:
-        print(f"FAILED {name}")
     print(f"took {time.monotonic() - start:.0f} s", file=sys.stderr)
-    skipped = f", {tally.skipped} skipped" if tally.skipped else ""
-    print(f"{tally.passed} passed, {tally.failed} failed{skipped}", flush=True)
-    return 1 if tally.failed else 0
+    return tally.finish()
 
 
 if __name__ == "__main__":

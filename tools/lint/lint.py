@@ -1,0 +1,77 @@
+"""`./dev lint`: the format and the linters' findings of what has changed since it was last linted clean.
+
+tools/lint/README.md says what runs on what. `--all` lints the whole tree; `--record` notes in
+tools/lint/clean.txt what was found clean.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+
+import clean_list
+
+ROOT = clean_list.ROOT
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "dev"))
+
+from bazel import PACKAGES, bazel  # noqa: E402
+from tally import Tally, say  # noqa: E402
+
+
+def tracked(*patterns):
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns],
+                            cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    return sorted(path for path in set(listed) if (ROOT / path).is_file())
+
+
+def clang_format():
+    files = tracked("*.cc", "*.h")
+    return subprocess.run(["clang-format", "--dry-run", "-Werror", *files], cwd=ROOT, check=False).returncode == 0
+
+
+def tidy_group(path):
+    """As tools/clang_tidy.bzl names it."""
+    return "tidy_" + path.replace("/", "_").replace(".", "_").replace("-", "_")
+
+
+def clang_tidy(everything, record):
+    tree = clean_list.Tree()
+    if everything:
+        sources, left = tree.sources, []
+    else:
+        plan = clean_list.plan(tree)
+        sources, left = plan.sources, plan.left
+        say(f"clang-tidy: {len(plan.changed)} changed sources, {len(plan.neighbours)} near changed headers"
+            + (f"; {len(left)} more whose headers changed are left to ./dev check lint" if left else ""))
+    if not sources:
+        return True
+    groups = ["report"] if everything else sorted(map(tidy_group, sources))
+    if bazel("build", "--config=lint", "--keep_going", "--output_groups=" + ",".join(groups), *PACKAGES) != 0:
+        return False
+    if record and everything:
+        clean_list.write(tree.lines(sources))
+    elif record:
+        clean_list.add(tree, sources)
+    return True
+
+
+def lint(tally, everything=False, record=False):
+    """Adds one step to `tally` for each linter."""
+    say("clang-format")
+    tally.step("clang-format", clang_format())
+    say("clang-tidy" + (" on the whole tree" if everything else ""))
+    tally.step("clang-tidy", clang_tidy(everything, record))
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev lint", description=__doc__)
+    parser.add_argument("--all", action="store_true", help="the whole tree")
+    parser.add_argument("--record", action="store_true", help="note what is clean in tools/lint/clean.txt")
+    arguments = parser.parse_args()
+    tally = Tally()
+    lint(tally, arguments.all, arguments.record)
+    return tally.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
