@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from bazel import ROOT, bazel
 
 # name: (Bazel target, what it measures, kind). `google`: Google Benchmark, whose JSON is flattened
 # here; `flat`: prints its flat JSON object on standard output itself; `script`: so does a Python script,
@@ -25,7 +25,8 @@ BENCHES = {
 
 def build(target):
     """The command that runs the benchmark, without its arguments."""
-    subprocess.run(["bazel", "build", "--noshow_loading_progress", target], cwd=ROOT, check=True)
+    if bazel("build", target) != 0:
+        raise SystemExit(f"{target} does not build")
     package, _, name = target[2:].partition(":")
     return [ROOT / "bazel-bin" / package / (name or package.rsplit("/", 1)[-1])]
 
