@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 
@@ -40,10 +41,12 @@ struct KvGeometry {
     return static_cast<size_t>(page_size) * static_cast<size_t>(head_dim) *
            static_cast<size_t>(bytes_per_element);
   }
+  // The pool's page as the hand-off describes it, with this executor's layers alone.
+  KvLayout layout() const { return {layers(), kv_heads, head_dim, page_size, bytes_per_element}; }
   // Bytes of one layer of one page: [K/V][head][token][dim].
-  size_t LayerBytes() const { return 2 * static_cast<size_t>(kv_heads) * HeadBytes(); }
+  size_t LayerBytes() const { return layout().BytesPerLayer(); }
   // Bytes of one page: [layer][K/V][head][token][dim].
-  size_t PageBytes() const { return static_cast<size_t>(layers()) * LayerBytes(); }
+  size_t PageBytes() const { return layout().BandBytes({layer_begin, layer_end}); }
   // Bytes that one token takes in all layers of this executor.
   size_t TokenBytes() const { return PageBytes() / static_cast<size_t>(page_size); }
 };

@@ -59,16 +59,17 @@ absl::StatusOr<ModelFingerprint> FingerprintStage(WeightReader& reader, const Mo
                                                   int layer_begin, int layer_end) {
   BATON_RETURN_IF_ERROR(ValidateLayerRange(config, layer_begin, layer_end));
   ModelFingerprint fingerprint;
-  fingerprint.config = ConfigFingerprint(config);
+  fingerprint.config_hash = ConfigFingerprint(config);
   for (int layer = layer_begin; layer < layer_end; ++layer) {
-    BATON_ASSIGN_OR_RETURN(fingerprint.layers[layer],
+    BATON_ASSIGN_OR_RETURN(fingerprint.layer_hashes[layer],
                            HashTensors(reader, LayerWeightsOf(config, layer).All()));
   }
   if (layer_begin == 0) {
-    BATON_ASSIGN_OR_RETURN(fingerprint.embedding, HashTensors(reader, {EmbeddingWeight(config)}));
+    BATON_ASSIGN_OR_RETURN(fingerprint.embedding_hash,
+                           HashTensors(reader, {EmbeddingWeight(config)}));
   }
   if (layer_end == config.num_hidden_layers) {
-    BATON_ASSIGN_OR_RETURN(fingerprint.head,
+    BATON_ASSIGN_OR_RETURN(fingerprint.head_hash,
                            HashTensors(reader, {FinalNormWeight(config), HeadWeight(config)}));
   }
   return fingerprint;

@@ -5,25 +5,18 @@
 #define COMMON_MODEL_FINGERPRINT_H_
 
 #include <cstdint>
-#include <map>
-#include <optional>
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/types/model_fingerprint.h"
 
 namespace baton {
-
-struct ModelFingerprint {
-  uint64_t config = 0;                // The keys that decide what is computed.
-  std::map<int, uint64_t> layers;     // Layer -> names, shapes, dtypes and bytes of its weights.
-  std::optional<uint64_t> embedding;  // On the stage of layer 0.
-  std::optional<uint64_t> head;       // Final norm and head, on the stage of the last layer.
-};
 
 // XXH3-64 over every field of `config` that changes a logit; eos ids are not among them.
 uint64_t ConfigFingerprint(const ModelConfig& config);
 
+// The hashes of a ModelFingerprint; dtype, layout and protocol are left to the worker.
 // Reads the stage's weights once; right before or after loading they come from the page cache.
 absl::StatusOr<ModelFingerprint> FingerprintStage(WeightReader& reader, const ModelConfig& config,
                                                   int layer_begin, int layer_end);

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/json/parse_json.h"
 #include "common/model/config_reader.h"
 #include "common/model/families/family.h"
-#include "common/model/json.h"
 
 namespace baton {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "common/model/json.h"
+#include "common/json/parse_json.h"
 
 namespace baton {
 namespace {

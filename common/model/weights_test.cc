@@ -96,14 +96,14 @@ TEST(FingerprintTest, StagesHashTheirOwnPartsAlike) {
   const ModelFingerprint whole = model.Fingerprint(0, 4);
   const ModelFingerprint first = model.Fingerprint(0, 1);
   const ModelFingerprint last = model.Fingerprint(1, 4);
-  EXPECT_EQ(whole.layers.size(), 4u);
-  EXPECT_EQ(first.config, last.config);
-  EXPECT_EQ(first.layers.at(0), whole.layers.at(0));
-  EXPECT_EQ(last.layers.at(3), whole.layers.at(3));
-  EXPECT_EQ(first.embedding, whole.embedding);
-  EXPECT_FALSE(first.head.has_value());
-  EXPECT_FALSE(last.embedding.has_value());
-  EXPECT_EQ(last.head, whole.head);
+  EXPECT_EQ(whole.layer_hashes.size(), 4u);
+  EXPECT_EQ(first.config_hash, last.config_hash);
+  EXPECT_EQ(first.layer_hashes.at(0), whole.layer_hashes.at(0));
+  EXPECT_EQ(last.layer_hashes.at(3), whole.layer_hashes.at(3));
+  EXPECT_EQ(first.embedding_hash, whole.embedding_hash);
+  EXPECT_EQ(first.head_hash, 0u);
+  EXPECT_EQ(last.embedding_hash, 0u);
+  EXPECT_EQ(last.head_hash, whole.head_hash);
 }
 
 TEST(FingerprintTest, OneChangedByteChangesOneLayer) {
@@ -120,10 +120,10 @@ TEST(FingerprintTest, OneChangedByteChangesOneLayer) {
     file.put('\x55');
   }
   const ModelFingerprint after = model.Fingerprint(0, 4);
-  EXPECT_NE(after.layers.at(3), before.layers.at(3));
-  EXPECT_EQ(after.layers.at(2), before.layers.at(2));
-  EXPECT_EQ(after.head, before.head);
-  EXPECT_EQ(after.config, before.config);
+  EXPECT_NE(after.layer_hashes.at(3), before.layer_hashes.at(3));
+  EXPECT_EQ(after.layer_hashes.at(2), before.layer_hashes.at(2));
+  EXPECT_EQ(after.head_hash, before.head_hash);
+  EXPECT_EQ(after.config_hash, before.config_hash);
 }
 
 TEST(FingerprintTest, ConfigCountsWhatChangesLogitsOnly) {

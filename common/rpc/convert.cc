@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/types/limits.h"
 
 namespace baton::rpc {
 namespace {
 
 constexpr size_t kMaxInstanceIdBytes = 128;
-constexpr int64_t kMaxPageBytes = int64_t{1} << 40;
 
 bool IsIdCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -80,15 +80,12 @@ absl::StatusOr<KvLayout> FromProto(const v1::KvLayout& proto, std::string_view f
   BATON_RETURN_IF_ERROR(Positive(proto.head_dim(), field, "head_dim"));
   BATON_RETURN_IF_ERROR(Positive(proto.page_size(), field, "page_size"));
   BATON_RETURN_IF_ERROR(Positive(proto.bytes_per_element(), field, "bytes_per_element"));
-  int64_t bytes = 2;
-  for (const int32_t factor : {proto.layers(), proto.kv_heads(), proto.head_dim(),
-                               proto.page_size(), proto.bytes_per_element()}) {
-    if (__builtin_mul_overflow(bytes, factor, &bytes) || bytes > kMaxPageBytes) {
-      return InvalidField(field, absl::StrCat("a page exceeds ", kMaxPageBytes, " bytes"));
-    }
+  const KvLayout layout{proto.layers(), proto.kv_heads(), proto.head_dim(), proto.page_size(),
+                        proto.bytes_per_element()};
+  if (!layout.CheckedPageBytes(kMaxPageBytes).has_value()) {
+    return InvalidField(field, absl::StrCat("a page exceeds ", kMaxPageBytes, " bytes"));
   }
-  return KvLayout{proto.layers(), proto.kv_heads(), proto.head_dim(), proto.page_size(),
-                  proto.bytes_per_element()};
+  return layout;
 }
 
 v1::InstanceRef ToProto(const InstanceRef& value) {

@@ -1,5 +1,6 @@
-// Protobuf messages of proto/baton/v1/common.proto to and from the plain values of common/kv. What
-// comes from the wire is checked; errors are INVALID_ARGUMENT that name `field` or a part of it.
+// Protobuf messages of proto/baton/v1/common.proto to and from the plain values of common/types.
+// What comes from the wire is checked; errors are INVALID_ARGUMENT that name `field` or a part of
+// it.
 #ifndef COMMON_RPC_CONVERT_H_
 #define COMMON_RPC_CONVERT_H_
 

@@ -13,14 +13,6 @@ constexpr size_t kExcerptBytes = 60;
 
 }  // namespace
 
-absl::StatusOr<nlohmann::json> ParseJson(std::string_view text) {
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(Concat("not JSON: ", error.what()));
-  }
-}
-
 JsonReader JsonReader::operator[](std::string_view key) const {
   std::string path = path_.empty() ? std::string(key) : Concat(path_, ".", key);
   if (!value_->is_object()) return {&kNull, std::move(path)};

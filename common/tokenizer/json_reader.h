@@ -16,9 +16,6 @@
 
 namespace baton {
 
-// InvalidArgument with line and column if `text` is not JSON.
-absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
-
 // A value and where it stands. Cheap to copy; the document must outlive it.
 class JsonReader {
  public:

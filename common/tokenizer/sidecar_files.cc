@@ -6,6 +6,7 @@
 
 #include "common/base/status.h"
 #include "common/base/strings.h"
+#include "common/json/parse_json.h"
 #include "common/tokenizer/json_reader.h"
 #include "common/tokenizer/tokenizer_json.h"
 
@@ -20,8 +21,8 @@ absl::StatusOr<nlohmann::json> ReadJsonFile(const std::string& path) {
   absl::StatusOr<std::string> text = ReadBoundedFile(path, kMaxSidecarBytes);
   if (absl::IsNotFound(text.status())) return nlohmann::json::object();
   BATON_RETURN_IF_ERROR(text.status());
-  absl::StatusOr<nlohmann::json> document = ParseJson(*text);
-  BATON_RETURN_IF_ERROR(Annotate(document.status(), path));
+  absl::StatusOr<nlohmann::json> document = ParseJson(*text, path);
+  BATON_RETURN_IF_ERROR(document.status());
   if (!document->is_object()) {
     return absl::InvalidArgumentError(Concat(path, ": expected an object"));
   }

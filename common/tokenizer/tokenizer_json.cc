@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/status.h"
 #include "common/base/strings.h"
+#include "common/json/parse_json.h"
 #include "common/tokenizer/json_reader.h"
 
 namespace baton {
@@ -279,7 +280,8 @@ absl::Status CheckTemplateIds(const TokenizerSpec& spec) {
 }  // namespace
 
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json_text) {
-  BATON_ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(json_text));
+  BATON_ASSIGN_OR_RETURN(const nlohmann::json document,
+                         ParseJson(json_text, "", DuplicateKeys::kKeepLast));
   const JsonReader root(document);
   if (!root.IsObject()) return absl::InvalidArgumentError("expected an object at the top level");
   BATON_RETURN_IF_ERROR(

@@ -375,7 +375,7 @@ TEST_F(LoadTest, ErrorsNameTheFile) {
   EXPECT_EQ(Tokenizer::Load(directory_).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(error(), HasSubstr("tokenizer.json: can't be opened"));
   Write("tokenizer.json", "{");
-  EXPECT_THAT(error(), HasSubstr(directory_ + "/tokenizer.json: not JSON"));
+  EXPECT_THAT(error(), HasSubstr(directory_ + "/tokenizer.json: not valid JSON"));
   Write("tokenizer.json", TestTokenizerJson().dump());
   Write("tokenizer_config.json", R"({"eos_token": "</s>"})");
   EXPECT_THAT(error(), HasSubstr("eos_token \"</s>\" is not a token"));

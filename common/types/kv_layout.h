@@ -4,6 +4,8 @@
 
 #include <compare>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 
 namespace baton {
 
@@ -31,6 +33,17 @@ struct KvLayout {
   // Bytes of `range`'s layers of one page.
   size_t BandBytes(LayerRange range) const {
     return BytesPerLayer() * static_cast<size_t>(range.size());
+  }
+  // Bytes of a whole page; nullopt if a field is not positive or the product exceeds `bytes_max`.
+  // For values that a peer or a file claims.
+  std::optional<int64_t> CheckedPageBytes(int64_t bytes_max) const {
+    int64_t bytes = 2;
+    for (const int factor : {layers, kv_heads, head_dim, page_size, bytes_per_element}) {
+      if (factor < 1 || __builtin_mul_overflow(bytes, factor, &bytes) || bytes > bytes_max) {
+        return std::nullopt;
+      }
+    }
+    return bytes;
   }
   int PagesFor(int tokens) const { return (tokens + page_size - 1) / page_size; }
   auto operator<=>(const KvLayout&) const = default;

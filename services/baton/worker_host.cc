@@ -14,6 +14,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/model/safetensors.h"
+#include "common/rpc/model_fingerprint.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 
@@ -138,21 +139,12 @@ v1::WorkerInfo WorkerHost::Describe(int grpc_port) const {
   info.mutable_layers()->set_end(kv.layer_end);
   info.set_page_count(kv.page_count);
   info.set_max_context_tokens(max_context_tokens_);
-  v1::ModelFingerprint& fingerprint = *info.mutable_fingerprint();
-  fingerprint.set_config_hash(fingerprint_.config);
-  for (const auto& [layer, hash] : fingerprint_.layers) {
-    (*fingerprint.mutable_layer_hashes())[layer] = hash;
-  }
-  fingerprint.set_embedding_hash(fingerprint_.embedding.value_or(0));
-  fingerprint.set_head_hash(fingerprint_.head.value_or(0));
-  fingerprint.set_dtype("float32");
-  fingerprint.set_protocol_version(kProtocolVersion);
-  v1::KvLayout& layout = *fingerprint.mutable_kv_layout();
-  layout.set_layers(model_.num_hidden_layers);
-  layout.set_kv_heads(kv.kv_heads);
-  layout.set_head_dim(kv.head_dim);
-  layout.set_page_size(kv.page_size);
-  layout.set_bytes_per_element(kv.bytes_per_element);
+  ModelFingerprint fingerprint = fingerprint_;
+  fingerprint.dtype = "float32";
+  fingerprint.protocol_version = kProtocolVersion;
+  fingerprint.kv_layout = kv.layout();
+  fingerprint.kv_layout.layers = model_.num_hidden_layers;
+  *info.mutable_fingerprint() = rpc::ToProto(fingerprint);
   return info;
 }
 

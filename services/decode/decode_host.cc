@@ -100,29 +100,20 @@ void DecodeHost::AbortAll() {
 
 // ---- Actions ----
 
-void DecodeHost::Handle(const Event& event) {
-  follow_ups_.push_back(event);
-  if (handling_) return;  // An action raised it; it waits until the actions before it are done.
-  handling_ = true;
+void DecodeHost::HandleOne(const Event& event) {
   std::vector<Action> actions;
-  while (!follow_ups_.empty()) {
-    const Event next = std::move(follow_ups_.front());
-    follow_ups_.pop_front();
-    core_.Handle(next, NowUs(), actions);
-    const bool refused = std::any_of(actions.begin(), actions.end(), [](const Action& action) {
-      return std::holds_alternative<RefuseStream>(action);
-    });
-    if (const auto* opened = std::get_if<StreamOpened>(&next); opened != nullptr && !refused) {
-      Session& session = sessions_.at(opened->attempt_id);
-      session.stream = opening_;
-      session.reserve = nullptr;
-    }
-    for (Action& action : actions) {
-      std::visit([this](auto& a) { Do(a); }, action);
-    }
-    actions.clear();
+  core_.Handle(event, NowUs(), actions);
+  const bool refused = std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+    return std::holds_alternative<RefuseStream>(action);
+  });
+  if (const auto* opened = std::get_if<StreamOpened>(&event); opened != nullptr && !refused) {
+    Session& session = sessions_.at(opened->attempt_id);
+    session.stream = opening_;
+    session.reserve = nullptr;
   }
-  handling_ = false;
+  for (Action& action : actions) {
+    std::visit([this](auto& a) { Do(a); }, action);
+  }
 }
 
 void DecodeHost::Do(ReplyReserve& action) {

@@ -4,12 +4,13 @@
 #define SERVICES_DECODE_DECODE_HOST_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/serial_events.h"
 #include "common/telemetry/metrics.h"
 #include "services/decode/calls.h"
 #include "services/decode/core/decode_core.h"
@@ -66,7 +67,8 @@ class DecodeHost {
     std::shared_ptr<TokenStream> stream;
   };
 
-  void Handle(const Event& event);
+  void Handle(Event event) { events_.Raise(std::move(event)); }
+  void HandleOne(const Event& event);
   void Perform(Action& action);
   void Do(ReplyReserve& action);
   void Do(GrantKv& action);
@@ -80,8 +82,7 @@ class DecodeHost {
   DecodeCore core_;
   std::map<uint64_t, Session> sessions_;  // By attempt.
   std::shared_ptr<TokenStream> opening_;  // Of the StreamOpened being handled.
-  std::deque<Event> follow_ups_;          // Raised while actions are done.
-  bool handling_ = false;
+  SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
   bool draining_ = false;
 };
 

@@ -10,11 +10,11 @@
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
+#include "common/types/limits.h"
 
 namespace baton::decode {
 namespace {
 
-constexpr int64_t kMaxTimeoutMs = 86'400'000;  // The most that --request-timeout-ms takes.
 constexpr int kMaxWriters = 4096;
 constexpr size_t kMaxReasonBytes = 256;
 

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/tokenizer/chat/chat_template.h"
+#include "common/types/finish_reason.h"
 #include "proto/baton/v1/common.pb.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "services/router/core/router_core.h"

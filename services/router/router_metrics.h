@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/telemetry/metrics.h"
+#include "common/types/finish_reason.h"
 #include "services/router/core/router_core.h"
 #include "services/router/gateway.h"
 

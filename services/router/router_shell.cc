@@ -189,20 +189,15 @@ void RouterShell::Begin(std::unique_ptr<Session> session) {
 // that stand before them.
 void RouterShell::Dispatch(Event event) {
   changed_ = true;
-  pending_.push_back(std::move(event));
-  if (dispatching_) return;
-  dispatching_ = true;
+  events_.Raise(std::move(event));
+}
+
+void RouterShell::HandleOne(const Event& event) {
   std::vector<Action> actions;
-  while (!pending_.empty()) {
-    const Event next = std::move(pending_.front());
-    pending_.pop_front();
-    actions.clear();
-    core_.Handle(next, NowUs(), actions);
-    for (Action& action : actions) {
-      std::visit([this](auto& a) { Perform(a); }, action);
-    }
+  core_.Handle(event, NowUs(), actions);
+  for (Action& action : actions) {
+    std::visit([this](auto& a) { Perform(a); }, action);
   }
-  dispatching_ = false;
 }
 
 void RouterShell::Answer(uint64_t call, const absl::Status& status) {
@@ -318,7 +313,7 @@ void RouterShell::OnToken(uint64_t attempt_id, SampledToken token) {
   Dispatch(TokenReceived{attempt_id, std::move(token)});
 }
 
-void RouterShell::OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<DecodeFinish> outcome) {
+void RouterShell::OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) {
   Dispatch(DecodeEnded{attempt_id, std::move(outcome)});
 }
 

@@ -5,17 +5,18 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
+#include "common/base/serial_events.h"
 #include "common/base/sync.h"
 #include "common/tokenizer/chat/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
@@ -71,7 +72,7 @@ class RouterShell : public Gateway, private LegEvents {
   // LegEvents.
   void OnReserveReplied(uint64_t attempt_id, absl::StatusOr<Ticket> ticket) override;
   void OnToken(uint64_t attempt_id, SampledToken token) override;
-  void OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<DecodeFinish> outcome) override;
+  void OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) override;
   void OnPrefillEnded(uint64_t attempt_id, absl::Status status, v1::PrefillReport report) override;
 
   // On the front's thread.
@@ -84,6 +85,7 @@ class RouterShell : public Gateway, private LegEvents {
   // On the loop's thread.
   void Begin(std::unique_ptr<Session> session);
   void Dispatch(Event event);
+  void HandleOne(const Event& event);
   void Perform(ReplyRegister& action) { Answer(action.call, action.status); }
   void Perform(ReplyDrain& action) { Answer(action.call, action.status); }
   void Perform(ReplyAbort& action) { Answer(action.call, action.status); }
@@ -128,8 +130,7 @@ class RouterShell : public Gateway, private LegEvents {
   std::unordered_map<uint64_t, uint64_t> client_of_attempt_;
   std::unordered_map<uint64_t, std::function<void(absl::Status)>> status_calls_;
   std::unordered_map<uint64_t, std::function<void(ReplyHeartbeat)>> heartbeat_calls_;
-  std::deque<Event> pending_;
-  bool dispatching_ = false;
+  SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
   bool changed_ = true;  // Since the last Refresh.
   int64_t refreshed_us_ = 0;
   int64_t ticks_from_us_ = 0;      // No deadline is acted on before: see kPauseUs.

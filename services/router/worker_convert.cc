@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/model_fingerprint.h"
 
 namespace baton::router {
 namespace {
@@ -73,20 +74,6 @@ absl::StatusOr<ModelFingerprint> FingerprintFromProto(const v1::ModelFingerprint
   return fingerprint;
 }
 
-v1::ModelFingerprint FingerprintToProto(const ModelFingerprint& fingerprint) {
-  v1::ModelFingerprint proto;
-  proto.set_config_hash(fingerprint.config_hash);
-  for (const auto& [layer, hash] : fingerprint.layer_hashes) {
-    (*proto.mutable_layer_hashes())[layer] = hash;
-  }
-  proto.set_embedding_hash(fingerprint.embedding_hash);
-  proto.set_head_hash(fingerprint.head_hash);
-  proto.set_dtype(fingerprint.dtype);
-  *proto.mutable_kv_layout() = rpc::ToProto(fingerprint.kv_layout);
-  proto.set_protocol_version(fingerprint.protocol_version);
-  return proto;
-}
-
 }  // namespace
 
 absl::StatusOr<WorkerInfo> WorkerFromProto(const v1::WorkerInfo& proto) {
@@ -149,7 +136,7 @@ v1::WorkerInfo ToProto(const WorkerInfo& worker) {
   proto.set_chain_id(worker.chain_id);
   proto.set_pp_rank(worker.pp_rank);
   proto.set_pp_size(worker.pp_size);
-  *proto.mutable_fingerprint() = FingerprintToProto(worker.fingerprint);
+  *proto.mutable_fingerprint() = rpc::ToProto(worker.fingerprint);
   proto.set_page_count(worker.page_count);
   proto.set_max_running_requests(worker.max_running_requests);
   proto.set_max_context_tokens(worker.max_context_tokens);

@@ -15,11 +15,10 @@
 #include "common/transport/data_plane.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
+#include "common/types/role.h"
 #include "proto/baton/v1/cluster.pb.h"
 
 namespace baton::worker {
-
-enum class Role { kPrefill, kDecode };
 
 // What a worker needs to know of another one.
 struct PeerWorker {

@@ -27,7 +27,7 @@ void Clients::OnToken(uint64_t id, int32_t token) {
   client.tokens.push_back(token);
 }
 
-void Clients::OnFinished(uint64_t id, const absl::StatusOr<router::FinishReason>& outcome) {
+void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcome) {
   Client& client = clients_[id];
   if (client.finished) {
     world_.Violate(absl::StrCat("I2: client ", id, " ends twice"));
@@ -42,7 +42,7 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<router::FinishReason>
     }
     return;
   }
-  if (*outcome == router::FinishReason::kAbort) return;
+  if (*outcome == FinishReason::kAbort) return;
   const auto stop = std::find(client.tokens.begin(), client.tokens.end(), kStopToken);
   const bool stopped = stop != client.tokens.end();
   const bool complete = stopped ? stop + 1 == client.tokens.end()

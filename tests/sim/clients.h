@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/types/finish_reason.h"
 #include "services/router/core/router_core.h"
 #include "tests/sim/world.h"
 
@@ -39,7 +40,7 @@ class Clients {
   const std::vector<Client>& all() const { return clients_; }
 
   void OnToken(uint64_t id, int32_t token);
-  void OnFinished(uint64_t id, const absl::StatusOr<router::FinishReason>& outcome);
+  void OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcome);
   void RouterDied();
   bool AllDone() const;
 

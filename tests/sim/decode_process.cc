@@ -55,7 +55,7 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, int node, u
       leases_(LeaseOptions(topology, self_)),
       pages_(static_cast<size_t>(topology.decode_pages),
              std::vector<uint64_t>(static_cast<size_t>(topology.layers), 0)) {
-  router::WorkerInfo info = RouterProcess::Describe(topology, self_, router::Role::kDecode);
+  router::WorkerInfo info = RouterProcess::Describe(topology, self_, Role::kDecode);
   info.layers = LayerRange{0, topology.layers};
   membership_ = std::make_unique<WorkerMembership>(
       world, node, std::move(info),

@@ -60,7 +60,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
       pages_(static_cast<size_t>(topology.prefill_pages), 0) {
   if (first()) planner_.emplace(PlannerLimitsOf(topology));
   next_epoch_ = static_cast<uint64_t>(world.now_us()) + 1;  // As wall time: grows over restarts.
-  router::WorkerInfo info = RouterProcess::Describe(topology, self_, router::Role::kPrefill);
+  router::WorkerInfo info = RouterProcess::Describe(topology, self_, Role::kPrefill);
   info.layers = layers_;
   info.chain_id = absl::StrCat("chain-", chain_);
   info.pp_rank = stage_index_;
@@ -85,7 +85,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
 
 void PrefillProcess::HeartbeatDecodes() {
   for (const auto& [id, worker] : membership_->view()) {
-    if (worker.role != router::Role::kDecode) continue;
+    if (worker.role != Role::kDecode) continue;
     world_.SendData<DecodeProcess>(
         node_, NodeOf(id), worker.instance.incarnation, "kv heartbeat", [] {},
         [self = self_](DecodeProcess& decode, bool) { decode.ReceiveHeartbeat(self); },

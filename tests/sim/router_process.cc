@@ -33,7 +33,7 @@ RouterProcess::RouterProcess(World& world, const Topology& topology, Clients& cl
       core_(Limits(topology, incarnation)) {}
 
 router::WorkerInfo RouterProcess::Describe(const Topology& topology, const InstanceRef& self,
-                                           router::Role role) {
+                                           Role role) {
   router::WorkerInfo info;
   info.instance = self;
   info.role = role;
@@ -46,7 +46,7 @@ router::WorkerInfo RouterProcess::Describe(const Topology& topology, const Insta
   info.fingerprint.dtype = "float32";
   info.fingerprint.kv_layout = topology.Layout();
   info.fingerprint.protocol_version = 1;
-  info.page_count = role == router::Role::kDecode ? topology.decode_pages : topology.prefill_pages;
+  info.page_count = role == Role::kDecode ? topology.decode_pages : topology.prefill_pages;
   info.max_running_requests = topology.max_running;
   info.max_context_tokens = 4096;
   return info;
@@ -146,8 +146,8 @@ void RouterProcess::DecodeEnd(uint64_t call, const decode::Finish& finish) {
   if (!finish.outcome.ok()) {
     ended.outcome = finish.outcome.status();
   } else {
-    ended.outcome = *finish.outcome == decode::FinishReason::kStop ? router::DecodeFinish::kStop
-                                                                   : router::DecodeFinish::kLength;
+    ended.outcome =
+        *finish.outcome == FinishReason::kStop ? FinishReason::kStop : FinishReason::kLength;
   }
   Handle(ended);
 }

@@ -22,8 +22,7 @@ class RouterProcess : public Process {
                 uint64_t incarnation);
 
   // What every worker of one topology says of itself but for its role's fields.
-  static router::WorkerInfo Describe(const Topology& topology, const InstanceRef& self,
-                                     router::Role role);
+  static router::WorkerInfo Describe(const Topology& topology, const InstanceRef& self, Role role);
 
   // From clients.
   void Submit(uint64_t client);

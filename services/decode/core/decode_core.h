@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/kv/lease_table.h"
+#include "common/types/finish_reason.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "common/types/sampled_token.h"
@@ -94,7 +95,6 @@ struct EmitToken {
   int index = 0;  // 0: the first token, sampled by the last prefill stage.
   SampledToken token;
 };
-enum class FinishReason { kStop, kLength };
 // To the stream that this very StreamOpened is about: NOT_FOUND for an unknown attempt,
 // FAILED_PRECONDITION for a stale generation, ALREADY_EXISTS for a second stream. Not a terminal
 // action of the request, which goes on if there is one.

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "common/base/status.h"
 #include "common/kv/block_pool.h"
+#include "common/types/finish_reason.h"
 #include "services/decode/core/decode_core.h"
 
 namespace baton::decode {

@@ -111,20 +111,12 @@ int64_t ChainHost::Wake(int64_t now_us) {
 
 void ChainHost::Stop() { wiring_->Stop(NowUs()); }
 
-void ChainHost::Handle(const PlannerEvent& event) {
-  events_.push_back(event);
-  if (handling_) return;
-  handling_ = true;
-  while (!events_.empty()) {
-    const PlannerEvent next = std::move(events_.front());
-    events_.pop_front();
-    std::vector<PlannerAction> actions;
-    planner_.Handle(next, NowUs(), actions);
-    for (const PlannerAction& action : actions) {
-      std::visit([this](const auto& a) { Do(a); }, action);
-    }
+void ChainHost::HandleOne(const PlannerEvent& event) {
+  std::vector<PlannerAction> actions;
+  planner_.Handle(event, NowUs(), actions);
+  for (const PlannerAction& action : actions) {
+    std::visit([this](const auto& a) { Do(a); }, action);
   }
-  handling_ = false;
 }
 
 void ChainHost::Do(const IssuePlan& action) {

@@ -4,13 +4,14 @@
 #define SERVICES_PREFILL_CHAIN_CHAIN_HOST_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/serial_events.h"
 #include "common/telemetry/metrics.h"
 #include "services/prefill/chain/chain_wiring.h"
 #include "services/prefill/chain/messages.h"
@@ -62,7 +63,8 @@ class ChainHost {
     int64_t begun_us = 0;
   };
 
-  void Handle(const PlannerEvent& event);
+  void Handle(PlannerEvent event) { events_.Raise(std::move(event)); }
+  void HandleOne(const PlannerEvent& event);
   void Do(const IssuePlan& action);
   void Do(const FinishRequest& action);
   absl::Status BeginOwn(const Hello& hello);
@@ -71,8 +73,7 @@ class ChainHost {
   ChainPlanner planner_;
   std::unique_ptr<ChainWiring> wiring_;
   std::map<uint64_t, Call> calls_;  // By attempt; not yet answered.
-  std::deque<PlannerEvent> events_;
-  bool handling_ = false;
+  SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};
   bool draining_ = false;
 };
 

@@ -57,7 +57,7 @@ std::vector<worker::PeerWorker> ChainWiring::FindMembers(
   int layer = place.self.layers.end;
   for (int stage = 1; stage < place.stages; ++stage) {
     const auto found = std::find_if(workers.begin(), workers.end(), [&](const auto& worker) {
-      return worker.role == worker::Role::kPrefill && worker.chain_id == place.chain_id &&
+      return worker.role == Role::kPrefill && worker.chain_id == place.chain_id &&
              worker.pp_size == place.stages && worker.pp_rank == stage &&
              worker.layers.begin == layer;
     });

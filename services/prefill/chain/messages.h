@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/types/limits.h"
 #include "common/types/ticket.h"
 #include "proto/baton/v1/prefill.pb.h"
 #include "services/prefill/core/chain_planner.h"
@@ -18,9 +19,6 @@
 #include "services/prefill/stage/stage_host.h"
 
 namespace baton::prefill {
-
-// Largest timeout that a request may ask for: a day.
-inline constexpr int64_t kMaxTimeoutMs = 86'400'000;
 
 struct PlanBounds {
   int page_count = 0;

@@ -35,7 +35,7 @@ class ClusterPeers final : public Peers {
   std::vector<PeerId> Decodes() const override {
     const worker::ClusterClient* client = client_;
     if (client == nullptr) return {};
-    return client->Endpoints(worker::Role::kDecode);
+    return client->Endpoints(Role::kDecode);
   }
 
  private:

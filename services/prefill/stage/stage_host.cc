@@ -63,23 +63,15 @@ void StageHost::OnPlan(PlanWithContexts plan) {
   Handle(PlanArrived{std::move(plan.plan)});
 }
 
-void StageHost::Handle(const StageEvent& event) {
-  events_.push_back(event);
-  if (handling_) return;
-  handling_ = true;
-  while (!events_.empty()) {
-    const StageEvent next = std::move(events_.front());
-    events_.pop_front();
-    const int64_t now_us = NowUs();
-    AccountTime(now_us);
-    if (const auto* finished = std::get_if<ComputeFinished>(&next)) Measure(*finished);
-    std::vector<StageAction> actions;
-    stage_.Handle(next, now_us, actions);
-    for (const StageAction& action : actions) {
-      std::visit([this](const auto& a) { Do(a); }, action);
-    }
+void StageHost::HandleOne(const StageEvent& event) {
+  const int64_t now_us = NowUs();
+  AccountTime(now_us);
+  if (const auto* finished = std::get_if<ComputeFinished>(&event)) Measure(*finished);
+  std::vector<StageAction> actions;
+  stage_.Handle(event, now_us, actions);
+  for (const StageAction& action : actions) {
+    std::visit([this](const auto& a) { Do(a); }, action);
   }
-  handling_ = false;
 }
 
 // An action before it may have ended the epoch. What was decided is then not begun, but the core

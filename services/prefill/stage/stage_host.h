@@ -5,13 +5,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/serial_events.h"
 #include "common/telemetry/metrics.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_link.h"
@@ -55,7 +55,8 @@ class StageHost {
   uint64_t epoch() const { return epoch_; }  // 0: none.
 
   void OnPlan(PlanWithContexts plan);
-  void Handle(const StageEvent& event);
+  void Handle(StageEvent event) { events_.Raise(std::move(event)); }
+  void HandleOne(const StageEvent& event);
 
   int held_pages() const { return stage_.held_pages(); }
 
@@ -82,8 +83,7 @@ class StageHost {
   Stage stage_;
   Reports reports_;
   uint64_t epoch_ = 0;
-  std::deque<StageEvent> events_;
-  bool handling_ = false;
+  SerialEvents<StageEvent> events_{[this](const StageEvent& event) { HandleOne(event); }};
   // Contexts of requests that later plans will name, and those that a held plan's items need.
   std::map<uint64_t, PromptContextPtr> contexts_;                    // By attempt.
   std::map<uint64_t, std::vector<PromptContextPtr>> plan_contexts_;  // By plan, in items' order.

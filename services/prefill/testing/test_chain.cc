@@ -114,7 +114,7 @@ void TestChain::ShareView() {
       stage.peers->Connect(*stage.data_plane, other.self, other.data_plane->address(), false);
       worker::PeerWorker worker;
       worker.instance = other.self;
-      worker.role = worker::Role::kPrefill;
+      worker.role = Role::kPrefill;
       worker.grpc_address = absl::StrCat("127.0.0.1:", other.service->grpc_port());
       worker.layers = LayersOf(rank);
       worker.chain_id = "chain-0";

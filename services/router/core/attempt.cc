@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
+#include "common/types/role.h"
 #include "services/router/core/router_state.h"
 
 namespace baton::router {
@@ -13,10 +14,10 @@ namespace {
 
 // Which leg a failure is blamed on: the one that the status names, since decode may report that a
 // stage fell silent, or a stage that decode did; else the one that reported it.
-Leg BlamedLeg(const absl::Status& status, Leg reporter) {
+Role BlamedLeg(const absl::Status& status, Role reporter) {
   const auto named = LegOf(status);
-  if (named == LegName(Leg::kPrefill)) return Leg::kPrefill;
-  if (named == LegName(Leg::kDecode)) return Leg::kDecode;
+  if (named == RoleName(Role::kPrefill)) return Role::kPrefill;
+  if (named == RoleName(Role::kDecode)) return Role::kDecode;
   return reporter;
 }
 
@@ -54,28 +55,28 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
 
 // Ends both legs, the one that failed too: an error of a call does not prove that the far side has
 // let go of the request (a lost answer leaves a reservation behind), and Abort is idempotent.
-void RouterCore::State::FailAttempt(Transaction& txn, Leg reporter, absl::Status status) {
+void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Status status) {
   if (txn.phase == Phase::kSettling) {  // The client has its whole answer.
     CloseLegs(txn, "the request is complete");
     return Finish(txn, txn.answer);
   }
-  const Leg blamed = BlamedLeg(status, reporter);
+  const Role blamed = BlamedLeg(status, reporter);
   const Pair& pair = txn.attempt.pair;
   if (!LegOf(status).has_value()) {
-    status = WithLeg(status, LegName(blamed),
-                     blamed == Leg::kDecode ? pair.decode.id : pair.chain.stage0.id);
+    status = WithLeg(status, RoleName(blamed),
+                     blamed == Role::kDecode ? pair.decode.id : pair.chain.stage0.id);
   }
   SuspectBlamed(pair, blamed, status);
-  const std::string reason = absl::StrCat("the ", LegName(blamed), " leg failed");
+  const std::string reason = absl::StrCat("the ", RoleName(blamed), " leg failed");
   ClosePrefill(txn, reason);
-  if (!(PlantedBug(Bug::kRouterKeepsOtherLeg) && blamed == Leg::kPrefill)) {
+  if (!(PlantedBug(Bug::kRouterKeepsOtherLeg) && blamed == Role::kPrefill)) {
     CloseDecode(txn, reason);
   }
   if (Retry(txn, blamed, status)) return;
   Finish(txn, std::move(status));
 }
 
-bool RouterCore::State::Retry(Transaction& txn, Leg blamed, const absl::Status& status) {
+bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status& status) {
   const bool client_has_tokens = txn.tokens > 0 && !PlantedBug(Bug::kRouterRetriesAfterFirstToken);
   if (client_has_tokens || txn.attempts >= limits.max_attempts || txn.deadline_us <= now_us ||
       SameEverywhere(status)) {
@@ -87,15 +88,15 @@ bool RouterCore::State::Retry(Transaction& txn, Leg blamed, const absl::Status& 
   if (!other.ok()) return false;  // The failure is reported as it was.
   EndPrefillWork(txn);
   pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
-  ++(blamed == Leg::kPrefill ? totals.retries_prefill_total : totals.retries_decode_total);
+  ++(blamed == Role::kPrefill ? totals.retries_prefill_total : totals.retries_decode_total);
   Begin(txn, *std::move(other));
   return true;
 }
 
-void RouterCore::State::SuspectBlamed(const Pair& pair, Leg blamed, const absl::Status& status) {
+void RouterCore::State::SuspectBlamed(const Pair& pair, Role blamed, const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return;
-  InstanceRef suspect = blamed == Leg::kDecode ? pair.decode : pair.chain.stage0;
-  if (blamed == Leg::kPrefill) {
+  InstanceRef suspect = blamed == Role::kDecode ? pair.decode : pair.chain.stage0;
+  if (blamed == Role::kPrefill) {
     const auto named = InstanceOf(status);
     for (const KvWriter& stage : pair.chain.stages) {
       if (named == stage.instance.id) suspect = stage.instance;
@@ -118,14 +119,14 @@ void RouterCore::State::TimeOut(Transaction& txn) {
     return Finish(txn, txn.answer);
   }
   const Pair& pair = txn.attempt.pair;
-  Leg leg = Leg::kDecode;
+  Role leg = Role::kDecode;
   std::string where;
   switch (txn.phase) {
     case Phase::kReserving:
       where = absl::StrCat("while waiting for KV pages on ", pair.decode.id);
       break;
     case Phase::kPrefilling:
-      leg = Leg::kPrefill;
+      leg = Role::kPrefill;
       where = absl::StrCat("during prefill in chain ", pair.chain.chain_id);
       break;
     default:
@@ -133,7 +134,7 @@ void RouterCore::State::TimeOut(Transaction& txn) {
   }
   absl::Status status =
       WithLeg(absl::DeadlineExceededError(absl::StrCat("the request's deadline passed ", where)),
-              LegName(leg), leg == Leg::kDecode ? pair.decode.id : pair.chain.stage0.id);
+              RoleName(leg), leg == Role::kDecode ? pair.decode.id : pair.chain.stage0.id);
   CloseLegs(txn, "the request's deadline passed");
   Finish(txn, std::move(status));
 }

@@ -14,23 +14,11 @@
 #include "common/base/clock.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
+#include "common/types/model_fingerprint.h"
+#include "common/types/role.h"
 #include "common/types/ticket.h"
 
 namespace baton::router {
-
-enum class Role { kPrefill, kDecode };
-
-// What must agree before KV may pass between two workers; see proto/baton/v1/cluster.proto.
-struct ModelFingerprint {
-  uint64_t config_hash = 0;
-  std::map<int, uint64_t> layer_hashes;
-  uint64_t embedding_hash = 0;  // 0: not held.
-  uint64_t head_hash = 0;       // 0: not held.
-  std::string dtype;
-  KvLayout kv_layout;
-  uint32_t protocol_version = 0;
-  bool operator==(const ModelFingerprint&) const = default;
-};
 
 struct WorkerInfo {
   InstanceRef instance;

@@ -15,8 +15,8 @@ bool SamePair(const Pair& pair, const FailedPair& failed) {
 }
 
 bool UsesFailedLeg(const Pair& pair, const FailedPair& failed) {
-  return failed.leg == Leg::kDecode ? pair.decode == failed.decode
-                                    : pair.chain.stages == failed.stages;
+  return failed.leg == Role::kDecode ? pair.decode == failed.decode
+                                     : pair.chain.stages == failed.stages;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/types/instance.h"
+#include "common/types/role.h"
 #include "common/types/ticket.h"
 #include "services/router/core/membership.h"
 
@@ -18,13 +19,11 @@ namespace baton::router {
 
 enum class Policy { kRoundRobin, kLeastLoad };
 
-enum class Leg { kPrefill, kDecode };
-
 // The pair that a request is tried again without.
 struct FailedPair {
   std::vector<KvWriter> stages;
   InstanceRef decode;
-  Leg leg = Leg::kPrefill;  // Which of the two failed.
+  Role leg = Role::kPrefill;  // Which of the two failed.
 };
 
 class Pairing {

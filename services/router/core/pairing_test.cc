@@ -78,10 +78,10 @@ TEST(PairingTest, WorkThatOthersReportCounts) {
 TEST(PairingTest, ARetryChangesTheLegThatFailed) {
   Pairing pairing(Policy::kLeastLoad);
   const FailedPair decode_failed = {FourPairs()[0].chain.stages, FourPairs()[0].decode,
-                                    Leg::kDecode};
+                                    Role::kDecode};
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, &decode_failed)->decode.id, "d1");
   FailedPair prefill_failed = decode_failed;
-  prefill_failed.leg = Leg::kPrefill;
+  prefill_failed.leg = Role::kPrefill;
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, &prefill_failed)->chain.chain_id, "c1");
   // No other chain: the same one with another decode, since the link may be what failed.
   const std::vector<Pair> one_chain = {FourPairs()[0], FourPairs()[1]};

@@ -42,13 +42,13 @@ void RouterCore::State::LoseWorkers(const std::vector<Worker>& lost, const std::
 
 void RouterCore::State::LoseWorker(const Worker& worker, const std::string& cause) {
   const InstanceRef& instance = worker.info.instance;
-  const Leg leg = worker.info.role == Role::kPrefill ? Leg::kPrefill : Leg::kDecode;
+  const Role leg = worker.info.role == Role::kPrefill ? Role::kPrefill : Role::kDecode;
   for (const uint64_t client : table.ClientsThatNeed(instance)) {
     Transaction& txn = *table.OfClient(client);
     FailAttempt(txn, leg,
-                WithLeg(absl::UnavailableError(absl::StrCat(LegName(leg), " ", instance.id, " ",
+                WithLeg(absl::UnavailableError(absl::StrCat(RoleName(leg), " ", instance.id, " ",
                                                             cause, "; send the request again")),
-                        LegName(leg), instance.id));
+                        RoleName(leg), instance.id));
   }
   pairing.Forget(instance);
 }
@@ -123,12 +123,12 @@ void RouterCore::State::On(const StopMatched& event) {
 void RouterCore::State::On(const ReserveReplied& event) {
   Transaction* txn = table.OfAttempt(event.attempt_id);
   if (txn == nullptr || txn->phase != Phase::kReserving) return;
-  if (!event.ticket.ok()) return FailAttempt(*txn, Leg::kDecode, event.ticket.status());
+  if (!event.ticket.ok()) return FailAttempt(*txn, Role::kDecode, event.ticket.status());
   const Ticket& ticket = *event.ticket;
   Attempt& attempt = txn->attempt;
   if (ticket.decode != attempt.pair.decode || ticket.generation == 0 ||
       ticket.prompt_tokens != txn->prompt_tokens) {
-    return FailAttempt(*txn, Leg::kDecode,
+    return FailAttempt(*txn, Role::kDecode,
                        absl::InternalError(absl::StrCat(
                            "the ticket of ", ticket.decode.id, " for ", ticket.prompt_tokens,
                            " tokens does not answer the ", "reservation of ", txn->prompt_tokens,
@@ -145,7 +145,7 @@ void RouterCore::State::On(const TokenReceived& event) {
   if (txn == nullptr) return;
   if (txn->phase != Phase::kPrefilling && txn->phase != Phase::kDecoding) return;
   if (txn->tokens >= txn->max_tokens) {
-    return FailAttempt(*txn, Leg::kDecode,
+    return FailAttempt(*txn, Role::kDecode,
                        absl::InternalError(absl::StrCat(
                            txn->attempt.pair.decode.id,
                            " sent more than max_tokens = ", txn->max_tokens, " tokens")));
@@ -162,10 +162,10 @@ void RouterCore::State::On(const DecodeEnded& event) {
   Transaction* txn = table.OfAttempt(event.attempt_id);
   if (txn == nullptr) return;
   if (txn->phase != Phase::kPrefilling && txn->phase != Phase::kDecoding) return;
-  if (!event.outcome.ok()) return FailAttempt(*txn, Leg::kDecode, event.outcome.status());
+  if (!event.outcome.ok()) return FailAttempt(*txn, Role::kDecode, event.outcome.status());
   txn->attempt.decode_open = false;
   Complete(*txn,
-           *event.outcome == DecodeFinish::kStop ? FinishReason::kStop : FinishReason::kLength);
+           *event.outcome == FinishReason::kStop ? FinishReason::kStop : FinishReason::kLength);
 }
 
 void RouterCore::State::On(const PrefillEnded& event) {
@@ -176,7 +176,7 @@ void RouterCore::State::On(const PrefillEnded& event) {
     CloseLegs(*txn, "the request is complete");
     return Finish(*txn, txn->answer);
   }
-  if (!event.status.ok()) return FailAttempt(*txn, Leg::kPrefill, event.status);
+  if (!event.status.ok()) return FailAttempt(*txn, Role::kPrefill, event.status);
   txn->attempt.prefill_open = false;
   EndPrefillWork(*txn);
 }

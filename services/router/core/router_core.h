@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/types/finish_reason.h"
 #include "common/types/instance.h"
 #include "common/types/sampled_token.h"
 #include "common/types/ticket.h"
@@ -81,10 +82,9 @@ struct TokenReceived {
   uint64_t attempt_id = 0;
   SampledToken token;
 };
-enum class DecodeFinish { kStop, kLength };
 struct DecodeEnded {  // The decode stream's end; an error carries leg and instance.
   uint64_t attempt_id = 0;
-  absl::StatusOr<DecodeFinish> outcome;
+  absl::StatusOr<FinishReason> outcome;
 };
 struct PrefillEnded {  // Start's answer.
   uint64_t attempt_id = 0;
@@ -149,7 +149,6 @@ struct EmitToken {
   uint64_t client = 0;
   SampledToken token;
 };
-enum class FinishReason { kStop, kLength, kAbort };
 struct FinishClient {
   uint64_t client = 0;
   absl::StatusOr<FinishReason> outcome;  // An error carries leg and instance.

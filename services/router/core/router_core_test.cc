@@ -32,7 +32,7 @@ TEST_F(RouterCoreTest, ARequestGoesThroughAllItsPhases) {
   EXPECT_EQ(core_->load().decoding, 1);
   Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
   EXPECT_THAT(actions_, IsEmpty());
-  Do(DecodeEnded{reserve_.attempt_id, DecodeFinish::kLength});
+  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
   const FinishClient finish = Only<FinishClient>();
   EXPECT_EQ(*finish.outcome, FinishReason::kLength);
   EXPECT_EQ(finish.attempts, 1);
@@ -44,14 +44,14 @@ TEST_F(RouterCoreTest, ARequestGoesThroughAllItsPhases) {
 TEST_F(RouterCoreTest, ACompleteAnswerWaitsForThePrefillReportButNotForLong) {
   JoinOnePair();
   Decoding(1);
-  Do(DecodeEnded{reserve_.attempt_id, DecodeFinish::kStop});
+  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
   EXPECT_THAT(actions_, IsEmpty());
   Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
   EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kStop);
   EXPECT_TRUE(core_->AtRest());
 
   Decoding(2);
-  Do(DecodeEnded{reserve_.attempt_id, DecodeFinish::kStop});
+  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
   now_us_ = core_->NextDeadlineUs();
   EXPECT_EQ(now_us_, RouterLimits().settle_us);
   Do(Tick{});
@@ -63,7 +63,7 @@ TEST_F(RouterCoreTest, ACompleteAnswerWaitsForThePrefillReportButNotForLong) {
 TEST_F(RouterCoreTest, APrefillFailureAfterTheWholeAnswerChangesNothing) {
   JoinOnePair();
   Decoding(1);
-  Do(DecodeEnded{reserve_.attempt_id, DecodeFinish::kLength});
+  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
   Do(PrefillEnded{reserve_.attempt_id, kBroken});
   EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kLength);
   EXPECT_TRUE(core_->AtRest());
@@ -213,7 +213,7 @@ TEST_F(RouterCoreTest, EventsOfAnAttemptThatIsOverAreIgnored) {
   reserve_ = Only<Reserve>();
   const std::vector<Event> stale = {ReserveReplied{old, Ticket{reserve_.decode, 0, 5, 100, 7}},
                                     TokenReceived{old, {}},
-                                    DecodeEnded{old, DecodeFinish::kStop},
+                                    DecodeEnded{old, FinishReason::kStop},
                                     DecodeEnded{old, kBroken},
                                     PrefillEnded{old, kBroken},
                                     PrefillEnded{old, {}}};

@@ -195,7 +195,7 @@ TEST_F(RouterCoreTest, DrainingFinishesWhatRunsAndTakesNothingNew) {
   EXPECT_THAT(std::string(Only<FinishClient>().outcome.status().message()),
               HasSubstr("d0 is draining"));
   Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  Do(DecodeEnded{reserve_.attempt_id, DecodeFinish::kStop});
+  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
   EXPECT_TRUE(Only<FinishClient>().outcome.ok());
 }
 

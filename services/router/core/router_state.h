@@ -10,14 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/types/role.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/pairing.h"
 #include "services/router/core/router_core.h"
 #include "services/router/core/transaction.h"
 
 namespace baton::router {
-
-inline const char* LegName(Leg leg) { return leg == Leg::kPrefill ? "prefill" : "decode"; }
 
 struct RouterCore::State {
   explicit State(RouterLimits router_limits)
@@ -54,9 +53,9 @@ struct RouterCore::State {
 
   absl::StatusOr<Pair> Admit(const ClientRequested& event);
   void Begin(Transaction& txn, Pair pair);
-  void FailAttempt(Transaction& txn, Leg reporter, absl::Status status);
-  bool Retry(Transaction& txn, Leg blamed, const absl::Status& status);
-  void SuspectBlamed(const Pair& pair, Leg blamed, const absl::Status& status);
+  void FailAttempt(Transaction& txn, Role reporter, absl::Status status);
+  bool Retry(Transaction& txn, Role blamed, const absl::Status& status);
+  void SuspectBlamed(const Pair& pair, Role blamed, const absl::Status& status);
   void Complete(Transaction& txn, FinishReason reason);
   void TimeOut(Transaction& txn);
 

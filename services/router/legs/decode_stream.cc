@@ -54,10 +54,10 @@ void DecodeStream::OnReadDone(bool ok) {
   } else if (message_.has_finished() && !finished_.has_value()) {
     switch (message_.finished().reason()) {
       case v1::FINISH_REASON_STOP:
-        finished_ = DecodeFinish::kStop;
+        finished_ = FinishReason::kStop;
         break;
       case v1::FINISH_REASON_LENGTH:
-        finished_ = DecodeFinish::kLength;
+        finished_ = FinishReason::kLength;
         break;
       default:
         finished_ =

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/rpc/call_tracker.h"
+#include "common/types/finish_reason.h"
 #include "common/types/sampled_token.h"
 #include "services/router/core/router_core.h"
 #include "services/router/legs/worker_channels.h"
@@ -25,7 +26,7 @@ class DecodeStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> 
   struct Callbacks {
     std::function<bool(SampledToken token)> on_token;
     // The stream's end, the last call.
-    std::function<void(absl::StatusOr<DecodeFinish> outcome)> on_end;
+    std::function<void(absl::StatusOr<FinishReason> outcome)> on_end;
   };
 
   // Starts the call; it keeps itself alive until its end.
@@ -49,7 +50,7 @@ class DecodeStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> 
   const v1::DecodeGenerateRequest request_;
   Callbacks callbacks_;
   v1::DecodeGenerateResponse message_;
-  std::optional<absl::StatusOr<DecodeFinish>> finished_;  // What the last message said.
+  std::optional<absl::StatusOr<FinishReason>> finished_;  // What the last message said.
   std::shared_ptr<DecodeStream> self_;
 };
 

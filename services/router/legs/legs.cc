@@ -148,7 +148,7 @@ void Legs::OpenStream(const router::OpenStream& action) {
       if (const auto stream = handle->lock()) stream->Continue();
     });
   };
-  callbacks.on_end = [this, attempt_id](absl::StatusOr<DecodeFinish> outcome) {
+  callbacks.on_end = [this, attempt_id](absl::StatusOr<FinishReason> outcome) {
     Post([this, attempt_id, outcome = std::move(outcome)]() mutable {
       events_.OnDecodeEnded(attempt_id, std::move(outcome));
     });

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
 #include "common/rpc/call_tracker.h"
+#include "common/types/finish_reason.h"
 #include "proto/baton/v1/common.pb.h"
 #include "services/router/core/router_core.h"
 #include "services/router/legs/decode_stream.h"
@@ -34,7 +35,7 @@ class LegEvents {
   virtual ~LegEvents() = default;
   virtual void OnReserveReplied(uint64_t attempt_id, absl::StatusOr<Ticket> ticket) = 0;
   virtual void OnToken(uint64_t attempt_id, SampledToken token) = 0;
-  virtual void OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<DecodeFinish> outcome) = 0;
+  virtual void OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) = 0;
   virtual void OnPrefillEnded(uint64_t attempt_id, absl::Status status,
                               v1::PrefillReport report) = 0;
 };

@@ -1,6 +1,8 @@
-#include "common/model/json.h"
+#include "common/json/parse_json.h"
 
+#include <algorithm>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -34,7 +36,7 @@ int NestingDepth(std::string_view text) {
 }
 
 // Finds keys that stand twice in one object: nlohmann keeps the last one, other readers the first.
-class DuplicateKeys {
+class DuplicateFinder {
  public:
   bool operator()(int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) {
@@ -54,26 +56,30 @@ class DuplicateKeys {
   std::string duplicate_;
 };
 
+std::string Prefix(const std::string& name) { return name.empty() ? "" : name + ": "; }
+
 }  // namespace
 
-absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& file) {
+absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& name,
+                               DuplicateKeys duplicates) {
   // Checked before parsing: a document of a million brackets must not grow a million nodes.
   const int depth = NestingDepth(text);
   if (depth > kMaxJsonDepth) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": JSON is nested ", depth,
+    return absl::InvalidArgumentError(absl::StrCat(Prefix(name), "JSON is nested ", depth,
                                                    " levels deep; at most ", kMaxJsonDepth,
                                                    " are accepted"));
   }
-  DuplicateKeys keys;
+  DuplicateFinder keys;
   try {
+    if (duplicates == DuplicateKeys::kKeepLast) return Json::parse(text);
     Json json = Json::parse(text, std::ref(keys));
     if (keys.duplicate() != nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat(file, ": the key \"", *keys.duplicate(), "\" stands twice"));
+          absl::StrCat(Prefix(name), "the key \"", *keys.duplicate(), "\" stands twice"));
     }
     return json;
   } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": not valid JSON: ", error.what()));
+    return absl::InvalidArgumentError(absl::StrCat(Prefix(name), "not valid JSON: ", error.what()));
   }
 }
 

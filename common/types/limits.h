@@ -1,0 +1,17 @@
+// Bounds that several packages check on their own side of a boundary.
+#ifndef COMMON_TYPES_LIMITS_H_
+#define COMMON_TYPES_LIMITS_H_
+
+#include <cstdint>
+
+namespace baton {
+
+// The longest deadline that anybody may ask for: the maximum of --request-timeout-ms.
+inline constexpr int64_t kMaxTimeoutMs = 86'400'000;
+
+// No page is larger: what a peer claims beyond it is refused before anything is allocated.
+inline constexpr int64_t kMaxPageBytes = int64_t{1} << 40;
+
+}  // namespace baton
+
+#endif  // COMMON_TYPES_LIMITS_H_
