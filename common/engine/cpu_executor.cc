@@ -10,37 +10,20 @@
 #include "common/engine/batch.h"
 #include "common/engine/guard.h"
 #include "common/engine/native_linear.h"
+#include "common/engine/requirements.h"
 #include "common/engine/torch/torch_backend.h"
 
 namespace baton {
 namespace {
 
-// Rows that pass through a layer together: enough to read each weight seldom, few enough for the
-// scratch to stay in the second-level cache. A multiple of every table's register tile.
-constexpr int kRowBlock = 192;
-
-constexpr int kMaxThreads = 256;
-
 size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
 
 absl::Status ValidateOptions(const ExecutorOptions& options, const ModelConfig& config) {
-  if (options.page_size <= 0 || options.page_size % kernels::kKeyTile != 0) {
-    return InvalidField("page_size", absl::StrCat("must be a positive multiple of ",
-                                                  kernels::kKeyTile, ", is ", options.page_size));
-  }
+  BATON_RETURN_IF_ERROR(CheckExecutorSizes(options.page_size, options.threads));
   if (options.page_count <= 0) {
     return InvalidField("page_count", absl::StrCat("must be positive, is ", options.page_count));
   }
-  if (options.threads < 1 || options.threads > kMaxThreads) {
-    return InvalidField(
-        "threads", absl::StrCat("must be between 1 and ", kMaxThreads, ", is ", options.threads));
-  }
-  if (config.head_dim % kernels::kKeyTile != 0 || config.head_dim > kernels::kMaxHeadDim) {
-    return absl::UnimplementedError(absl::StrCat(
-        options.model_path, "/config.json: \"head_dim\" is ", config.head_dim,
-        "; supported are multiples of ", kernels::kKeyTile, " up to ", kernels::kMaxHeadDim));
-  }
-  return absl::OkStatus();
+  return Annotate(CheckModelRuns(config), options.model_path);
 }
 
 absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options,

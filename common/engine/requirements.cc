@@ -1,0 +1,90 @@
+#include "common/engine/requirements.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/engine/kernels/kernels.h"
+
+namespace baton {
+namespace {
+
+using Wide = __int128;
+
+constexpr Wide kFloatBytes = 4;
+
+int64_t Saturated(Wide bytes) { return static_cast<int64_t>(std::min(bytes, Wide{1} << 60)); }
+
+// Bytes of a matrix in panels, the last one padded.
+Wide PackedBytes(int64_t outputs, int64_t inputs) {
+  const int64_t width = kernels::FindKernels("")->panel_width;
+  return Wide{(outputs + width - 1) / width * width} * inputs * kFloatBytes;
+}
+
+Wide LayerBytes(const ModelConfig& config) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t query = config.query_size();
+  const int64_t kv = config.kv_size();
+  const int64_t inner = config.intermediate_size;
+  const Wide matrices = PackedBytes(query + 2 * kv, hidden) + PackedBytes(hidden, query) +
+                        PackedBytes(2 * inner, hidden) + PackedBytes(hidden, inner);
+  const int64_t bias = config.qkv_bias ? query + 2 * kv : 0;
+  const int64_t norms = 2 * hidden + (config.qk_norm ? 2 * int64_t{config.head_dim} : 0);
+  return matrices + (bias + norms) * kFloatBytes;
+}
+
+Wide WeightBytes(const ModelConfig& config, const ExecutorShape& shape) {
+  const Wide vocabulary = Wide{config.vocab_size} * config.hidden_size;
+  Wide bytes = LayerBytes(config) * shape.layers.size();
+  if (shape.layers.begin == 0) bytes += vocabulary * shape.embedding_element_bytes;
+  if (shape.layers.end == config.num_hidden_layers) {
+    // Tied embeddings are the head's values, but not its layout: the packed copy is its own.
+    bytes += PackedBytes(config.vocab_size, config.hidden_size);
+    bytes += config.hidden_size * kFloatBytes;
+  }
+  return bytes;
+}
+
+Wide ScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
+  const Wide block_columns = 2 * Wide{config.hidden_size} + 2 * Wide{config.query_size()} +
+                             2 * Wide{config.kv_size()} + 3 * Wide{config.intermediate_size};
+  // Per token: cosines and sines, its place, and the residual stream where the model ends.
+  Wide token = Wide{config.head_dim} * kFloatBytes + 8;
+  if (shape.layers.end == config.num_hidden_layers) token += config.hidden_size * kFloatBytes;
+  return block_columns * kRowBlock * kFloatBytes + token * shape.batch_tokens;
+}
+
+}  // namespace
+
+absl::Status CheckModelRuns(const ModelConfig& config) {
+  if (config.head_dim % kernels::kKeyTile == 0 && config.head_dim <= kernels::kMaxHeadDim) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat("config.json: \"head_dim\" is ", config.head_dim,
+                                               "; supported are multiples of ", kernels::kKeyTile,
+                                               " up to ", kernels::kMaxHeadDim));
+}
+
+absl::Status CheckExecutorSizes(int64_t page_size, int64_t threads) {
+  if (page_size <= 0 || page_size % kernels::kKeyTile != 0) {
+    return InvalidField("page_size", absl::StrCat("must be a positive multiple of ",
+                                                  kernels::kKeyTile, ", is ", page_size));
+  }
+  if (threads < 1 || threads > kMaxThreads) {
+    return InvalidField("threads",
+                        absl::StrCat("must be between 1 and ", kMaxThreads, ", is ", threads));
+  }
+  return absl::OkStatus();
+}
+
+ExecutorFootprint FootprintOf(const ModelConfig& config, const ExecutorShape& shape) {
+  ExecutorFootprint footprint;
+  footprint.weights = Saturated(WeightBytes(config, shape));
+  const Wide token = 2 * Wide{config.kv_size()} * shape.layers.size() * kFloatBytes;
+  footprint.kv_per_token = Saturated(token);
+  footprint.kv = Saturated(token * shape.page_size * shape.page_count);
+  footprint.scratch = Saturated(ScratchBytes(config, shape));
+  return footprint;
+}
+
+}  // namespace baton

@@ -1,0 +1,49 @@
+// What the CPU executor takes and what it will hold in memory, from plain numbers: the executor
+// refuses by CheckRequirements, and whoever plans a cluster asks the same functions before any
+// weight is read. Needs neither weights nor torch.
+#ifndef COMMON_ENGINE_REQUIREMENTS_H_
+#define COMMON_ENGINE_REQUIREMENTS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/model/model_config.h"
+#include "common/types/kv_layout.h"
+
+namespace baton {
+
+// Rows that pass through a layer together: enough to read each weight seldom, few enough for the
+// scratch to stay in the second-level cache. A multiple of every table's register tile.
+inline constexpr int kRowBlock = 192;
+
+inline constexpr int kMaxThreads = 256;
+
+// Unimplemented for a head_dim that the kernels don't take.
+absl::Status CheckModelRuns(const ModelConfig& config);
+
+// InvalidArgument with the field "page_size" or "threads".
+absl::Status CheckExecutorSizes(int64_t page_size, int64_t threads);
+
+// An executor as it will be, all that its memory depends on.
+struct ExecutorShape {
+  LayerRange layers;
+  int embedding_element_bytes = 2;  // The embeddings stay as they are in the file.
+  int64_t page_size = 64;           // Tokens.
+  int64_t page_count = 0;
+  int64_t batch_tokens = 0;  // Of the largest Forward.
+};
+
+// Bytes; each saturates at 2^60.
+struct ExecutorFootprint {
+  int64_t weights = 0;       // Packed float32 matrices, norms, biases; the embeddings.
+  int64_t kv_per_token = 0;  // In all of the shape's layers.
+  int64_t kv = 0;            // All pages.
+  int64_t scratch = 0;       // Of Forward: one row block, and what grows with the batch.
+};
+
+// `config` has passed CheckModelRuns and the layers are a range of its own.
+ExecutorFootprint FootprintOf(const ModelConfig& config, const ExecutorShape& shape);
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_REQUIREMENTS_H_
