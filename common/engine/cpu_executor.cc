@@ -72,12 +72,10 @@ absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const ExecutorOpti
   BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options.model_path));
 
   std::unique_ptr<CpuExecutor> executor(new CpuExecutor(config, *kernels, options.threads));
-  executor->reader_ = std::make_unique<WeightReader>(std::move(reader));
   BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
                          ChooseLinear(options, *kernels, executor->threads_));
-  BATON_ASSIGN_OR_RETURN(executor->stage_,
-                         LoadStage(*executor->reader_, config, options.layer_begin, layer_end,
-                                   make_linear, options.on_progress));
+  BATON_ASSIGN_OR_RETURN(executor->stage_, LoadStage(reader, config, options.layer_begin, layer_end,
+                                                     make_linear, options.on_progress));
   // After the weights: only now are the sizes in config.json known to be those of real tensors.
   executor->AllocateScratch();
   KvGeometry geometry;

@@ -63,7 +63,6 @@ class CpuExecutor final : public Executor {
   ThreadPool threads_;
   const Rotary rotary_;
   const float attention_scale_;
-  std::unique_ptr<WeightReader> reader_;  // Keeps the embeddings mapped.
   StageBlocks stage_;
   std::unique_ptr<KvPool> pool_;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -402,6 +403,39 @@ TEST(CreateExecutorTest, RefusesOptionsByName) {
   EXPECT_PRED_FORMAT2(IsSubstring, "kernels", message([](auto& o) { o.kernels = "mmx"; }));
   EXPECT_PRED_FORMAT2(IsSubstring, "layers [6, 6)", message([](auto& o) { o.layer_begin = 6; }));
   EXPECT_PRED_FORMAT2(IsSubstring, "layers [0, 7)", message([](auto& o) { o.layer_end = 7; }));
+}
+
+TEST(ExecutorTest, AFileThatShrinksDuringTheLoadIsAStatus) {
+  const std::string path = testing::TempDir() + "/shrinks";
+  ASSERT_TRUE(MakeRandomModel(path, {}).ok());
+  const std::string file = path + "/model.safetensors";
+  ExecutorOptions options;
+  options.model_path = path;
+  options.on_progress = [&](double fraction) {
+    if (fraction > 0.5) std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  };
+  const auto executor = CreateExecutor(options);
+  EXPECT_EQ(executor.status().code(), absl::StatusCode::kDataLoss) << executor.status();
+  EXPECT_NE(executor.status().message().find(file), std::string_view::npos);
+}
+
+TEST(ExecutorTest, ALoadedModelNeedsItsFilesNoMore) {
+  const std::string path = testing::TempDir() + "/vanishes";
+  ASSERT_TRUE(MakeRandomModel(path, {}).ok());
+  ExecutorOptions options;
+  options.model_path = path;
+  const auto executor = CreateExecutor(options);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  std::filesystem::resize_file(path + "/model.safetensors", 0);
+  const std::vector<int32_t> tokens = RandomPrompt(20);
+  const std::vector<int32_t> pages = {0};
+  SequenceSlice slice;
+  slice.tokens = tokens;
+  slice.token_count = 20;
+  slice.pages = pages;
+  slice.wants_logits = true;
+  std::vector<float> logits(static_cast<size_t>((*executor)->config().vocab_size));
+  EXPECT_TRUE((*executor)->Forward({{slice}}, {}, {}, logits).ok());
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "common/engine/stage_weights.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "common/base/status.h"
 #include "common/model/weight_names.h"
@@ -24,9 +26,9 @@ class StageLoader {
         elements_total_(elements_total) {}
 
   absl::StatusOr<std::vector<float>> Vector(const WeightSpec& spec) {
-    BATON_ASSIGN_OR_RETURN(const TensorView tensor, FindWeight(reader_, spec));
+    BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(reader_, spec));
     std::vector<float> values(static_cast<size_t>(tensor.ElementCount()));
-    ConvertToFloat(tensor, 0, values);
+    BATON_RETURN_IF_ERROR(Convert(tensor, 0, values));
     Report(tensor.ElementCount());
     return values;
   }
@@ -42,14 +44,14 @@ class StageLoader {
     for (const WeightSpec& spec : specs) outputs += spec.shape[0];
     const int64_t inputs = specs[0].shape[1];
     // Shapes are checked before anything is allocated by them.
-    std::vector<TensorView> tensors;
+    std::vector<StoredTensor> tensors;
     for (const WeightSpec& spec : specs) {
       BATON_ASSIGN_OR_RETURN(tensors.emplace_back(), FindWeight(reader_, spec));
     }
     auto linear = make_linear_(static_cast<int>(outputs), static_cast<int>(inputs));
     int row_begin = 0;
-    for (const TensorView& tensor : tensors) {
-      SetRows(tensor, row_begin, *linear);
+    for (const StoredTensor& tensor : tensors) {
+      BATON_RETURN_IF_ERROR(SetRows(tensor, row_begin, *linear));
       row_begin += static_cast<int>(tensor.shape[0]);
     }
     return linear;
@@ -73,17 +75,35 @@ class StageLoader {
     return block;
   }
 
+  absl::StatusOr<std::unique_ptr<EmbeddingTable>> Embeddings() {
+    const WeightSpec spec = EmbeddingWeight(config_);
+    BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(reader_, spec));
+    auto table = std::make_unique<EmbeddingTable>(tensor.dtype, spec.shape[0], spec.shape[1]);
+    BATON_RETURN_IF_ERROR(tensor.Read(0, table->bytes()));
+    return table;
+  }
+
  private:
-  void SetRows(const TensorView& tensor, int row_begin, Linear& linear) {
+  // out.size() elements of `tensor` from element `first` on.
+  absl::Status Convert(const StoredTensor& tensor, int64_t first, std::span<float> out) {
+    const size_t element_bytes = DTypeBytes(tensor.dtype);
+    stored_.resize(out.size() * element_bytes);
+    BATON_RETURN_IF_ERROR(tensor.Read(static_cast<size_t>(first) * element_bytes, stored_));
+    ConvertToFloat(tensor.dtype, stored_, out);
+    return absl::OkStatus();
+  }
+
+  absl::Status SetRows(const StoredTensor& tensor, int row_begin, Linear& linear) {
     const int64_t inputs = tensor.shape[1];
     const int64_t rows_per_step = std::max<int64_t>(1, kConvertElements / inputs);
     for (int64_t row = 0; row < tensor.shape[0]; row += rows_per_step) {
       const int64_t rows = std::min(rows_per_step, tensor.shape[0] - row);
       converted_.resize(static_cast<size_t>(rows * inputs));
-      ConvertToFloat(tensor, row * inputs, converted_);
+      BATON_RETURN_IF_ERROR(Convert(tensor, row * inputs, converted_));
       linear.SetRows(converted_.data(), row_begin + static_cast<int>(row), static_cast<int>(rows));
       Report(rows * inputs);
     }
+    return absl::OkStatus();
   }
 
   void Report(int64_t elements) {
@@ -98,6 +118,7 @@ class StageLoader {
   const std::function<void(double)>& on_progress_;
   const int64_t elements_total_;
   int64_t elements_done_ = 0;
+  std::vector<std::byte> stored_;
   std::vector<float> converted_;
 };
 
@@ -108,15 +129,14 @@ absl::StatusOr<StageBlocks> LoadStage(WeightReader& reader, const ModelConfig& c
                                       const LinearFactory& make_linear,
                                       const std::function<void(double)>& on_progress) {
   const bool last = layer_end == config.num_hidden_layers;
-  // Embeddings stay in the file; all else is converted.
+  // Embeddings stay as they are; all else is converted.
   int64_t elements_total = (layer_end - layer_begin) * config.LayerParameters();
   if (last) elements_total += config.hidden_size + int64_t{config.vocab_size} * config.hidden_size;
 
   StageLoader loader(reader, config, make_linear, on_progress, elements_total);
   StageBlocks stage;
   if (layer_begin == 0) {
-    BATON_ASSIGN_OR_RETURN(const TensorView table, FindWeight(reader, EmbeddingWeight(config)));
-    stage.embedding = std::make_unique<EmbeddingTable>(table);
+    BATON_ASSIGN_OR_RETURN(stage.embedding, loader.Embeddings());
   }
   for (int layer = layer_begin; layer < layer_end; ++layer) {
     BATON_ASSIGN_OR_RETURN(stage.layers.emplace_back(), loader.Layer(layer));

@@ -28,13 +28,13 @@ struct LayerBlock {
 
 struct StageBlocks {
   std::vector<LayerBlock> layers;
-  std::unique_ptr<EmbeddingTable> embedding;  // First stage; reads the mapped file.
+  std::unique_ptr<EmbeddingTable> embedding;  // First stage.
   std::vector<float> final_norm;              // Last stage.
   std::unique_ptr<Linear> head;               // Last stage, [vocab, hidden].
 };
 
 // Reads layers [layer_begin, layer_end) and what belongs to the ends of the model. Memory beyond
-// the result is bounded by one block of rows. `reader` must outlive the result.
+// the result is bounded by one block of rows.
 absl::StatusOr<StageBlocks> LoadStage(WeightReader& reader, const ModelConfig& config,
                                       int layer_begin, int layer_end,
                                       const LinearFactory& make_linear,

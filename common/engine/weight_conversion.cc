@@ -34,10 +34,11 @@ void ConvertSixteenBits(const std::byte* from, std::span<float> out, const Conve
 
 }  // namespace
 
-void ConvertToFloat(const TensorView& tensor, int64_t first, std::span<float> out) {
-  const std::byte* from =
-      tensor.bytes.data() + static_cast<size_t>(first) * DTypeBytes(tensor.dtype);
-  switch (tensor.dtype) {
+void ConvertToFloat(DType dtype, std::span<const std::byte> bytes, std::span<float> out) {
+  BATON_CHECK(bytes.size() == out.size() * DTypeBytes(dtype))
+      << bytes.size() << " bytes for " << out.size() << " elements";
+  const std::byte* from = bytes.data();
+  switch (dtype) {
     case DType::kF32:
       if (!out.empty()) std::memcpy(out.data(), from, out.size_bytes());
       return;
@@ -48,15 +49,16 @@ void ConvertToFloat(const TensorView& tensor, int64_t first, std::span<float> ou
       ConvertSixteenBits(from, out, F16ToFloat);
       return;
     default:
-      BATON_CHECK(false) << "FindWeight admits no " << DTypeName(tensor.dtype);
+      BATON_CHECK(false) << "FindWeight admits no " << DTypeName(dtype);
   }
 }
 
 void EmbeddingTable::Gather(std::span<const int32_t> tokens, float* out) const {
-  const int64_t columns = table_.shape[1];
+  const size_t row_bytes = hidden_ * DTypeBytes(dtype_);
   for (const int32_t token : tokens) {
-    ConvertToFloat(table_, token * columns, {out, static_cast<size_t>(columns)});
-    out += columns;
+    const auto row = std::span(bytes_).subspan(static_cast<size_t>(token) * row_bytes, row_bytes);
+    ConvertToFloat(dtype_, row, {out, hidden_});
+    out += hidden_;
   }
 }
 

@@ -2,27 +2,36 @@
 #ifndef COMMON_ENGINE_WEIGHT_CONVERSION_H_
 #define COMMON_ENGINE_WEIGHT_CONVERSION_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "common/model/safetensors.h"
 
 namespace baton {
 
-// Converts out.size() F32, BF16 or F16 elements, from element `first` of `tensor` on.
-void ConvertToFloat(const TensorView& tensor, int64_t first, std::span<float> out);
+// Converts out.size() elements of type F32, BF16 or F16 at `bytes`, which need no alignment.
+void ConvertToFloat(DType dtype, std::span<const std::byte> bytes, std::span<float> out);
 
-// Rows of a [vocab, hidden] table that stays in its file's mapping and dtype. The mapping must
-// outlive it.
+// Rows of a [vocab, hidden] table in its file's dtype, in memory of its own.
 class EmbeddingTable {
  public:
-  explicit EmbeddingTable(const TensorView& table) : table_(table) {}
+  EmbeddingTable(DType dtype, int64_t vocab, int64_t hidden)
+      : dtype_(dtype),
+        hidden_(static_cast<size_t>(hidden)),
+        bytes_(static_cast<size_t>(vocab) * hidden_ * DTypeBytes(dtype)) {}
+
+  // While loading: the whole table, row by row, to be filled.
+  std::span<std::byte> bytes() { return bytes_; }
 
   // out [tokens.size(), hidden] float32; ids must be inside the vocabulary.
   void Gather(std::span<const int32_t> tokens, float* out) const;
 
  private:
-  const TensorView table_;
+  const DType dtype_;
+  const size_t hidden_;
+  std::vector<std::byte> bytes_;
 };
 
 }  // namespace baton

@@ -2,8 +2,11 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,18 +19,27 @@
 namespace baton {
 namespace {
 
+// Bytes read at a time.
+constexpr size_t kReadBytes = size_t{1} << 20;
+
 uint64_t Hash(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
 
 absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, const std::vector<WeightSpec>& specs) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
                                                                        XXH3_freeState);
   XXH3_64bits_reset(state.get());
+  std::vector<std::byte> block(kReadBytes);
   for (const WeightSpec& spec : specs) {
-    BATON_ASSIGN_OR_RETURN(const TensorView tensor, FindWeight(reader, spec));
+    BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(reader, spec));
     const std::string label = absl::StrCat(spec.name, " ", DTypeName(tensor.dtype), "[",
                                            absl::StrJoin(tensor.shape, ","), "]\n");
     XXH3_64bits_update(state.get(), label.data(), label.size());
-    XXH3_64bits_update(state.get(), tensor.bytes.data(), tensor.bytes.size());
+    for (size_t at = 0; at < tensor.byte_count;) {
+      const auto part = std::span(block).first(std::min(block.size(), tensor.byte_count - at));
+      BATON_RETURN_IF_ERROR(tensor.Read(at, part));
+      XXH3_64bits_update(state.get(), part.data(), part.size());
+      at += part.size();
+    }
   }
   return XXH3_64bits_digest(state.get());
 }

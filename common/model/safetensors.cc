@@ -1,17 +1,18 @@
 #include "common/model/safetensors.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/json/parse_json.h"
 
@@ -40,24 +41,14 @@ std::optional<DType> DTypeNamed(std::string_view name) {
   return std::nullopt;
 }
 
-// A file descriptor that closes itself.
-class FileDescriptor {
- public:
-  explicit FileDescriptor(const std::string& path)
-      : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
+// The data section of a file, as its header's offsets count.
+struct DataSection {
+  uint64_t offset;
+  uint64_t byte_count;
 };
 
-// Reads one header entry {"dtype", "shape", "data_offsets"}; `data` is the data section.
-absl::StatusOr<TensorView> ParseTensor(const Json& entry, std::span<const std::byte> data) {
+// Reads one header entry {"dtype", "shape", "data_offsets"}.
+absl::StatusOr<StoredTensor> ParseTensor(const Json& entry, const DataSection& data) {
   if (!entry.is_object()) return absl::InvalidArgumentError("must be an object");
   const auto dtype_name = entry.find("dtype");
   if (dtype_name == entry.end() || !dtype_name->is_string()) {
@@ -71,7 +62,7 @@ absl::StatusOr<TensorView> ParseTensor(const Json& entry, std::span<const std::b
     return absl::InvalidArgumentError(
         absl::StrCat("must have a \"shape\" of at most ", kMaxRank, " sizes"));
   }
-  TensorView tensor;
+  StoredTensor tensor;
   tensor.dtype = *dtype;
   int64_t byte_count = static_cast<int64_t>(DTypeBytes(*dtype));
   for (const Json& size : *shape) {
@@ -94,9 +85,9 @@ absl::StatusOr<TensorView> ParseTensor(const Json& entry, std::span<const std::b
   }
   const auto begin = (*offsets)[0].get<uint64_t>();
   const auto end = (*offsets)[1].get<uint64_t>();
-  if (begin > end || end > data.size()) {
+  if (begin > end || end > data.byte_count) {
     return absl::InvalidArgumentError(absl::StrCat("has \"data_offsets\" ", offsets->dump(),
-                                                   " outside the file's ", data.size(),
+                                                   " outside the file's ", data.byte_count,
                                                    " bytes of data"));
   }
   if (end - begin != static_cast<uint64_t>(byte_count)) {
@@ -104,19 +95,20 @@ absl::StatusOr<TensorView> ParseTensor(const Json& entry, std::span<const std::b
         absl::StrCat("has ", end - begin, " bytes, but its shape ", shape->dump(), " of ",
                      kDTypes[static_cast<size_t>(*dtype)].name, " takes ", byte_count));
   }
-  tensor.bytes = data.subspan(begin, end - begin);
+  tensor.offset = data.offset + begin;
+  tensor.byte_count = end - begin;
   return tensor;
 }
 
-absl::Status RefuseOverlaps(const std::map<std::string, TensorView, std::less<>>& tensors) {
-  std::vector<std::pair<const std::byte*, const std::string*>> starts;
+absl::Status RefuseOverlaps(const std::map<std::string, StoredTensor, std::less<>>& tensors) {
+  std::vector<std::pair<uint64_t, const std::string*>> starts;
   for (const auto& [name, tensor] : tensors) {
-    if (!tensor.bytes.empty()) starts.emplace_back(tensor.bytes.data(), &name);
+    if (tensor.byte_count != 0) starts.emplace_back(tensor.offset, &name);
   }
   std::sort(starts.begin(), starts.end());
   for (size_t i = 1; i < starts.size(); ++i) {
-    const TensorView& previous = tensors.find(*starts[i - 1].second)->second;
-    if (previous.bytes.data() + previous.bytes.size() > starts[i].first) {
+    const StoredTensor& previous = tensors.find(*starts[i - 1].second)->second;
+    if (previous.offset + previous.byte_count > starts[i].first) {
       return absl::InvalidArgumentError(
           absl::StrCat("tensors ", *starts[i - 1].second, " and ", *starts[i].second, " overlap"));
     }
@@ -135,62 +127,81 @@ bool SafeShardName(std::string_view name) {
 const char* DTypeName(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].name; }
 size_t DTypeBytes(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].bytes; }
 
-int64_t TensorView::ElementCount() const {
+int64_t StoredTensor::ElementCount() const {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
   return count;
 }
 
+absl::Status StoredTensor::Read(size_t first_byte, std::span<std::byte> out) const {
+  BATON_CHECK(first_byte <= byte_count && out.size() <= byte_count - first_byte)
+      << out.size() << " bytes from " << first_byte << " of a tensor of " << byte_count;
+  return file->ReadAt(offset + first_byte, out);
+}
+
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  const FileDescriptor file(path);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(path, fd));
   struct stat info {};
-  if (file.get() < 0 || fstat(file.get(), &info) != 0) {
-    return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
+  if (fstat(fd, &info) != 0) {
+    return absl::DataLossError(absl::StrCat(path, ": ", std::strerror(errno)));
   }
   if (!S_ISREG(info.st_mode) || static_cast<size_t>(info.st_size) < kLengthBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": not a safetensors file; it has ", info.st_size, " bytes"));
   }
-  const auto size = static_cast<size_t>(info.st_size);
-  void* mapping = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (mapping == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrCat(path, ": can't map: ", std::strerror(errno)));
+  BATON_RETURN_IF_ERROR(Annotate(file->ParseHeader(static_cast<size_t>(info.st_size)), path));
+  return file;
+}
+
+SafetensorsFile::~SafetensorsFile() { close(fd_); }
+
+absl::Status SafetensorsFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
+  BATON_RETURN_IF_ERROR(Failpoint("model.read"));
+  while (!out.empty()) {
+    const ssize_t got = pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      return absl::DataLossError(absl::StrCat(path_, ": can't be read: ", std::strerror(errno)));
+    }
+    if (got == 0) {
+      return absl::DataLossError(absl::StrCat(
+          path_, ": ends at byte ", offset, ", ", out.size(),
+          " bytes before what its header promises; it was cut short while it was read"));
+    }
+    out = out.subspan(static_cast<size_t>(got));
+    offset += static_cast<uint64_t>(got);
   }
-  std::unique_ptr<SafetensorsFile> result(
-      new SafetensorsFile(path, {static_cast<const std::byte*>(mapping), size}));
-  BATON_RETURN_IF_ERROR(Annotate(result->ParseHeader(), path));
-  return result;
+  return absl::OkStatus();
 }
 
-SafetensorsFile::~SafetensorsFile() {
-  munmap(const_cast<std::byte*>(mapping_.data()), mapping_.size());
-}
-
-absl::Status SafetensorsFile::ParseHeader() {
+absl::Status SafetensorsFile::ParseHeader(size_t file_bytes) {
   uint64_t length = 0;
-  std::memcpy(&length, mapping_.data(), kLengthBytes);
-  if (length > kMaxHeaderBytes || length > mapping_.size() - kLengthBytes) {
+  BATON_RETURN_IF_ERROR(ReadAt(0, std::as_writable_bytes(std::span(&length, 1))));
+  if (length > kMaxHeaderBytes || length > file_bytes - kLengthBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "header of ", length, " bytes does not fit the file of ", mapping_.size(), " bytes"));
+        "header of ", length, " bytes does not fit the file of ", file_bytes, " bytes"));
   }
-  const std::string_view text(reinterpret_cast<const char*>(mapping_.data()) + kLengthBytes,
-                              length);
+  std::string text(length, '\0');
+  BATON_RETURN_IF_ERROR(ReadAt(kLengthBytes, std::as_writable_bytes(std::span(text))));
   BATON_ASSIGN_OR_RETURN(const Json header, ParseJson(text, "header"));
   if (!header.is_object()) return absl::InvalidArgumentError("header must be a JSON object");
-  const auto data = mapping_.subspan(kLengthBytes + length);
+  const DataSection data{kLengthBytes + length, file_bytes - kLengthBytes - length};
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") continue;
-    absl::StatusOr<TensorView> tensor = ParseTensor(entry, data);
+    absl::StatusOr<StoredTensor> tensor = ParseTensor(entry, data);
     if (!tensor.ok()) {
       return absl::Status(tensor.status().code(),
                           absl::StrCat("tensor ", name, " ", tensor.status().message()));
     }
+    tensor->file = this;
     tensors_.emplace(name, *std::move(tensor));
   }
   return RefuseOverlaps(tensors_);
 }
 
-absl::StatusOr<TensorView> SafetensorsFile::Find(const std::string& name) const {
+absl::StatusOr<StoredTensor> SafetensorsFile::Find(const std::string& name) const {
   const auto it = tensors_.find(name);
   if (it == tensors_.end()) {
     return absl::NotFoundError(absl::StrCat(path_, ": has no tensor ", name));
@@ -234,7 +245,7 @@ absl::StatusOr<WeightReader> WeightReader::Open(const std::string& model_path) {
   return reader;
 }
 
-absl::StatusOr<TensorView> WeightReader::Find(const std::string& name) {
+absl::StatusOr<StoredTensor> WeightReader::Find(const std::string& name) {
   const auto shard = shard_of_.find(name);
   if (shard == shard_of_.end()) {
     return absl::NotFoundError(absl::StrCat(model_path_, ": has no tensor ", name));

@@ -73,8 +73,8 @@ std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin,
   return all;
 }
 
-absl::StatusOr<TensorView> FindWeight(WeightReader& reader, const WeightSpec& spec) {
-  BATON_ASSIGN_OR_RETURN(TensorView tensor, reader.Find(spec.name));
+absl::StatusOr<StoredTensor> FindWeight(WeightReader& reader, const WeightSpec& spec) {
+  BATON_ASSIGN_OR_RETURN(StoredTensor tensor, reader.Find(spec.name));
   if (tensor.shape != spec.shape) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", spec.name, " has shape [", absl::StrJoin(tensor.shape, ", "),

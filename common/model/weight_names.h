@@ -45,7 +45,7 @@ WeightSpec HeadWeight(const ModelConfig& config);
 std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin, int layer_end);
 
 // Finds `spec` and checks its shape and that it is F32, BF16 or F16; errors name the tensor.
-absl::StatusOr<TensorView> FindWeight(WeightReader& reader, const WeightSpec& spec);
+absl::StatusOr<StoredTensor> FindWeight(WeightReader& reader, const WeightSpec& spec);
 
 }  // namespace baton
 

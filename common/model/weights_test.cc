@@ -1,10 +1,13 @@
 // Reading what MakeRandomModel wrote: shards, ranges, fingerprints.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/model/fingerprint.h"
 #include "common/model/make_model.h"
@@ -32,8 +35,11 @@ struct Model {
   ModelConfig config;
 };
 
-std::string Bytes(const TensorView& tensor) {
-  return {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
+std::string Bytes(const StoredTensor& tensor) {
+  std::string bytes(tensor.byte_count, '\0');
+  const absl::Status read = tensor.Read(0, std::as_writable_bytes(std::span(bytes)));
+  EXPECT_TRUE(read.ok()) << read;
+  return bytes;
 }
 
 TEST(WeightReaderTest, OpensOnlyTheShardsThatHoldWhatIsAsked) {
@@ -46,6 +52,23 @@ TEST(WeightReaderTest, OpensOnlyTheShardsThatHoldWhatIsAsked) {
   EXPECT_LE(reader.open_files(), 2);
   EXPECT_TRUE(reader.Contains("lm_head.weight"));
   EXPECT_FALSE(reader.Contains("lm_head.bias"));
+}
+
+TEST(WeightReaderTest, AFileThatShrinksWhileItIsOpenIsAStatus) {
+  const Model model("shrinks", {});
+  WeightReader reader = model.Reader();
+  const auto tensor = FindWeight(reader, HeadWeight(model.config));
+  ASSERT_TRUE(tensor.ok());
+  std::vector<std::byte> bytes(tensor->byte_count);
+  ASSERT_TRUE(tensor->Read(0, bytes).ok());
+  const std::string file = model.path + "/model.safetensors";
+  std::filesystem::resize_file(file, tensor->offset + 100);
+  EXPECT_TRUE(tensor->Read(0, std::span(bytes).first(100)).ok());
+  const absl::Status status = tensor->Read(0, bytes);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr(file + ": ends at byte "));
+  EXPECT_EQ(FingerprintStage(reader, model.config, 0, 4).status().code(),
+            absl::StatusCode::kDataLoss);
 }
 
 TEST(WeightReaderTest, AStageDoesNotMissOtherStagesShards) {
