@@ -16,24 +16,6 @@ namespace {
 constexpr size_t kColumns = 80;
 constexpr char kMask[] = "********";
 
-const char* CommandName(Command command) {
-  switch (command) {
-    case Command::kRouter:
-      return "router";
-    case Command::kWorker:
-      return "worker";
-    case Command::kUp:
-      return "up";
-    case Command::kValidate:
-      return "validate";
-    case Command::kModelInfo:
-      return "model info";
-    case Command::kModelMake:
-      return "model make";
-  }
-  return "";
-}
-
 // Breaks `text` between words so that lines, indented by `indent`, stay within kColumns.
 std::string Wrap(const std::string& text, size_t indent) {
   const std::string margin(indent, ' ');
@@ -54,6 +36,7 @@ std::string Placeholder(const Option& option) {
   if (!option.spec->allowed().empty()) {
     return absl::StrCat(" ", absl::StrJoin(option.spec->allowed(), "|"));
   }
+  if (option.spec->fraction()) return " FRACTION";
   return option.is_number() ? " N" : " TEXT";
 }
 
@@ -62,6 +45,7 @@ std::string RangeText(const Option& option) {
   const v1::OptionSpec& spec = *option.spec;
   if (option.is_bool()) return "true, false";
   if (!spec.allowed().empty()) return absl::StrJoin(spec.allowed(), ", ");
+  if (spec.fraction()) return "above 0, at most 1";
   if (!option.is_number()) return "";
   if (!spec.has_maximum()) return absl::StrCat("at least ", spec.minimum());
   return absl::StrCat(spec.minimum(), " to ", spec.maximum());
@@ -80,7 +64,8 @@ std::string HelpOf(const Option& option) {
   std::string flags = absl::StrCat("--", option.flag);
   for (const std::string& alias : option.spec->alias()) absl::StrAppend(&flags, ", --", alias);
   std::vector<std::string> facts;
-  if (option.is_number() && option.spec->allowed().empty()) facts.push_back(RangeText(option));
+  const bool ranged = option.is_number() || option.spec->fraction();
+  if (ranged && option.spec->allowed().empty()) facts.push_back(RangeText(option));
   if (!option.spec->unit().empty()) {
     if (facts.empty()) {
       facts.push_back(option.spec->unit());
@@ -124,6 +109,24 @@ std::string MarkdownRow(const Option& option) {
 }
 
 }  // namespace
+
+const char* CommandName(Command command) {
+  switch (command) {
+    case Command::kRouter:
+      return "router";
+    case Command::kWorker:
+      return "worker";
+    case Command::kUp:
+      return "up";
+    case Command::kValidate:
+      return "validate";
+    case Command::kModelInfo:
+      return "model info";
+    case Command::kModelMake:
+      return "model make";
+  }
+  return "";
+}
 
 std::string HelpText(Command command, const std::string& word) {
   std::string options;

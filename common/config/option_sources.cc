@@ -1,11 +1,13 @@
 #include "common/config/option_sources.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
+#include "common/config/foreign_flags.h"
 
 namespace baton::config {
 namespace {
@@ -13,6 +15,11 @@ namespace {
 constexpr char kPrefix[] = "BATON_";
 
 absl::Status UnknownFlag(Command command, const std::string& flag) {
+  const std::string advice = ForeignFlagAdvice(flag);
+  if (!advice.empty()) {
+    return InvalidField(
+        flag, absl::StrCat("--", flag, " is a flag of SGLang or vLLM, not of Baton: ", advice));
+  }
   std::vector<std::string> candidates = {"--help"};
   for (const Option& option : OptionTable()) {
     if (!AppliesTo(option, command)) continue;
@@ -37,6 +44,19 @@ absl::Status UnknownVariable(const std::string& variable, const std::string& val
 bool IsServiceLink(const std::string& variable, const std::string& value) {
   return absl::StartsWith(value, "tcp://") || absl::StartsWith(variable, "BATON_SERVICE_") ||
          absl::StartsWith(variable, "BATON_PORT_");
+}
+
+std::string UnexpectedArgument(const std::string& argument) {
+  // vLLM writes -tp 2, and the model without a flag.
+  const std::string flag =
+      argument.substr(std::min(argument.find_first_not_of('-'), argument.size()));
+  if (argument != flag && FindByFlag(flag) != nullptr) {
+    return absl::StrCat("unexpected argument; options start with two dashes: --", flag);
+  }
+  if (argument == flag && absl::StrContains(argument, '/')) {
+    return absl::StrCat("unexpected argument; a model is given as --model-path ", argument);
+  }
+  return "unexpected argument; options start with -- (see --help)";
 }
 
 // Splits `--name=value` or `--name`; false if `argument` is no flag.
@@ -65,7 +85,7 @@ absl::StatusOr<Assignments> ReadFlags(Command command, const std::vector<std::st
     std::string name;
     std::optional<std::string> value;
     if (!SplitFlag(args[i], &name, &value)) {
-      return InvalidField(args[i], "unexpected argument; options start with -- (see --help)");
+      return InvalidField(args[i], UnexpectedArgument(args[i]));
     }
     const Option* option = FindByFlag(name);
     if (option == nullptr) return UnknownFlag(command, name);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -93,6 +94,11 @@ bool InRange(const Option& option, int64_t number) {
   return IsAllowed(option, absl::StrCat(number));
 }
 
+bool IsFraction(const std::string& text) {
+  double value = 0;
+  return text.empty() || (absl::SimpleAtod(text, &value) && value > 0 && value <= 1);
+}
+
 // False if `text` is not a value of the option.
 bool StoreValue(const Option& option, const std::string& text, v1::Options* values) {
   const google::protobuf::Reflection* reflection = values->GetReflection();
@@ -109,6 +115,7 @@ bool StoreValue(const Option& option, const std::string& text, v1::Options* valu
     }
     case FieldDescriptor::CPPTYPE_STRING:
       if (!IsAllowed(option, text) || text.find('\0') != std::string::npos) return false;
+      if (option.spec->fraction() && !IsFraction(text)) return false;
       reflection->SetString(values, option.field, text);
       return true;
     default:
@@ -201,6 +208,7 @@ std::string ExpectedText(const Option& option) {
   const v1::OptionSpec& spec = *option.spec;
   if (option.is_bool()) return "true or false";
   if (!spec.allowed().empty()) return absl::StrCat("one of ", absl::StrJoin(spec.allowed(), ", "));
+  if (spec.fraction()) return "a decimal number above 0 and at most 1, such as 0.85";
   if (!option.is_number()) return "text";
   if (spec.has_minimum() && spec.has_maximum()) {
     return absl::StrCat("a whole number from ", spec.minimum(), " to ", spec.maximum());

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/config/foreign_flags.h"
 #include "common/config/option_sources.h"
 #include "common/config/option_table.h"
 
@@ -54,9 +55,13 @@ absl::Status Assign(const Assignments& assignments, ParsedOptions* parsed) {
     const Option& option = *FindByName(name);
     const bool applies = AppliesTo(option, parsed->role);
     if (!applies && assignment.source.kind == OptionSource::Kind::kFlag) {
-      return InvalidField(
-          name, absl::StrCat(assignment.source.where, " is not an option of ",
-                             RoleName(parsed->role), "; it applies to ", RolesText(option)));
+      std::string message =
+          absl::StrCat(assignment.source.where, " is not an option of ", RoleName(parsed->role),
+                       "; it applies to ", RolesText(option));
+      // --dtype and --seed make a model here; elsewhere they run one.
+      const std::string advice = ForeignFlagAdvice(option.flag);
+      if (!advice.empty()) absl::StrAppend(&message, ". ", advice);
+      return InvalidField(name, message);
     }
     BATON_RETURN_IF_ERROR(SetOption(option, assignment.text, SourceText(assignment.source),
                                     applies ? &parsed->values : &other_roles));
@@ -93,6 +98,11 @@ void Derive(ParsedOptions* parsed) {
   if (values.served_model_name().empty() && !last_part.empty()) {
     values.set_served_model_name(last_part);
     derived("served_model_name", "--model-path");
+  }
+  const int64_t cap = values.max_prefill_tokens();
+  if (cap != 0 && values.chunked_prefill_size() > cap) {
+    values.set_chunked_prefill_size(cap / values.page_size() * values.page_size());
+    derived("chunked_prefill_size", "--max-prefill-tokens");
   }
   if (values.pipeline_window() == 0) {
     values.set_pipeline_window(values.pp_size() + 1);

@@ -28,6 +28,9 @@ namespace baton::config {
 // What the user runs: `baton router`, `baton worker` ...
 enum class Command { kRouter, kWorker, kUp, kValidate, kModelInfo, kModelMake };
 
+// "router", "model info" ...: what follows `baton`.
+const char* CommandName(Command command);
+
 // The part a process plays; a worker's comes from --disaggregation-mode.
 using Role = v1::OptionSpec::Role;
 

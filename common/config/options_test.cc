@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "common/base/status.h"
+#include "common/config/foreign_flags.h"
 #include "common/config/option_table.h"
 
 namespace baton::config {
@@ -137,6 +139,11 @@ TEST(OptionsTest, ReadsEveryNotation) {
       {{"--tp", "1"}, "tp_size", "1"},
       {{"--chunked-prefill-size", "-1"}, "chunked_prefill_size", "-1"},
       {{"--chunked-prefill-size=4K"}, "chunked_prefill_size", "4096"},
+      {{"--max-total-tokens=25k"}, "kv_cache_tokens", "25000"},
+      {{"--prefill-max-requests=3"}, "max_prefill_requests", "3"},
+      {{"--mem-fraction-static", "0.85"}, "mem_fraction_static", "0.85"},
+      {{"--mem-fraction-static="}, "mem_fraction_static", ""},
+      {{"--disable-radix-cache"}, "disable_radix_cache", "true"},
       {{"--kv-cache-tokens=25k"}, "kv_cache_tokens", "25000"},
       {{"--kv-cache-tokens=1m"}, "kv_cache_tokens", "1000000"},
       {{"--kv-cache-tokens=1M"}, "kv_cache_tokens", "1048576"},
@@ -152,6 +159,18 @@ TEST(OptionsTest, ReadsEveryNotation) {
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     EXPECT_EQ(ValueText(*FindByName(row.name), parsed->values), row.value);
   }
+}
+
+TEST(OptionsTest, MaxPrefillTokensCapsTheChunk) {
+  const auto capped = Parse(Worker({"--max-prefill-tokens=1000"}));
+  ASSERT_TRUE(capped.ok()) << capped.status();
+  EXPECT_EQ(capped->values.chunked_prefill_size(), 960);
+  EXPECT_EQ(SourceText(capped->sources.at("chunked_prefill_size")),
+            "derived from --max-prefill-tokens");
+  const auto roomy = Parse(Worker({"--max-prefill-tokens=16384"}));
+  EXPECT_EQ(roomy->values.chunked_prefill_size(), 2048);
+  const auto whole = Parse(Worker({"--max-prefill-tokens=1000", "--chunked-prefill-size=-1"}));
+  EXPECT_EQ(whole->values.chunked_prefill_size(), -1);
 }
 
 TEST(OptionsTest, YamlNotation) {
@@ -200,6 +219,16 @@ TEST(OptionsTest, RefusesUnknownNamesWithASuggestion) {
       {{.args = {"--zzzzzz=1"}}, "zzzzzz", {"unknown flag"}},
       {{.args = {"port"}}, "port", {"unexpected argument"}},
       {{.args = {"-p"}}, "-p", {"unexpected argument"}},
+      {{.args = {"-tp", "2"}}, "-tp", {"two dashes: --tp"}},
+      {{.args = {"models/tiny"}}, "models/tiny", {"--model-path models/tiny"}},
+      {{.args = {"--gpu-memory-utilization=0.9"}},
+       "gpu-memory-utilization",
+       {"a flag of SGLang or vLLM", "use --mem-fraction-static"}},
+      {{.args = {"--max-num-seqs", "8"}}, "max-num-seqs", {"use --max-running-requests"}},
+      {{.args = {"--seed=1"}}, "seed", {"applies to model", "each request's \"seed\""}},
+      {{.args = {"--speculative-algorithm=EAGLE"}},
+       "speculative-algorithm",
+       {"Baton has nothing like it"}},
       {{.args = {"--"}}, "--", {"unexpected argument"}},
       {{.environment = {"BATON_PAGESIZE=64"}}, "BATON_PAGESIZE", {"'BATON_PAGE_SIZE'", "'64'"}},
       {{.environment = {"BATON_=1"}}, "BATON_", {"unknown"}},
@@ -256,6 +285,10 @@ TEST(OptionsTest, RefusesValuesNamingOptionValueRangeAndSource) {
       {{.args = {"--log-level=loud"}}, "log_level", {"one of debug, info, warning, error"}},
       {Worker({"--page-size=48"}), "page_size", {"'48'", "one of 16, 32, 64, 128"}},
       {Worker({"--enable-dynamic-chunking=yes"}), "enable_dynamic_chunking", {"true or false"}},
+      {Worker({"--mem-fraction-static=0"}), "mem_fraction_static", {"'0'", "above 0"}},
+      {Worker({"--mem-fraction-static=1.1"}), "mem_fraction_static", {"'1.1'", "at most 1"}},
+      {Worker({"--mem-fraction-static=nan"}), "mem_fraction_static", {"'nan'"}},
+      {Worker({"--mem-fraction-static=90%"}), "mem_fraction_static", {"'90%'"}},
       // Options of other roles: refused as flags; elsewhere skipped, but still checked.
       {{.args = {"--pp-rank=0"}}, "pp_rank", {"not an option of router", "applies to prefill"}},
       {{.environment = {"BATON_PP_RANK=x"}}, "pp_rank", {"'x'"}},
@@ -278,6 +311,8 @@ TEST(OptionsTest, RulesOverSeveralOptions) {
       {Worker({"--lease-ms=999"}), "lease_ms", {"heartbeat_interval_ms = 500"}},
       {Worker({"--enable-dynamic-chunking"}), "enable_dynamic_chunking", {"later version"}},
       {Worker({"--tp-size=2"}), "tp_size", {"later version"}},
+      {Worker({"--disable-radix-cache=false"}), "disable_radix_cache", {"later version"}},
+      {Worker({"--max-prefill-tokens=63"}), "max_prefill_tokens", {"page_size = 64"}},
       {{.command = Command::kWorker}, "disaggregation_mode", {"null", "later version"}},
       {{.args = {"--disaggregation-mode=null"}, .command = Command::kWorker},
        "disaggregation_mode",
@@ -327,6 +362,32 @@ TEST(OptionsTest, ChildrenInheritWhatWasSet) {
               testing::ElementsAre("HOME=/", "BATON_API_KEY=key"));
   EXPECT_THAT(ChildEnvironment(*up, v1::OptionSpec::DECODE, environment),
               testing::ElementsAre("HOME=/"));
+}
+
+TEST(ForeignFlagsTest, AreNotOurs) {
+  for (const std::string& name : ForeignFlagNames()) {
+    const Option* option = FindByFlag(name);
+    const bool ours = option != nullptr && RolesText(*option) != "model";
+    EXPECT_FALSE(ours) << name << " is an option or alias by now";
+  }
+  for (const Option& option : OptionTable()) {
+    // A mistyped flag of ours must not be taken for one of theirs.
+    const std::string typed = option.flag.substr(0, option.flag.size() - 1);
+    EXPECT_EQ(ForeignFlagAdvice(typed).find("nothing like it"), std::string::npos) << typed;
+  }
+}
+
+TEST(ForeignFlagsTest, AdviceNamesFlagsThatExist) {
+  for (const std::string& name : ForeignFlagNames()) {
+    std::string sample = name;
+    std::replace(sample.begin(), sample.end(), '*', 'x');
+    const std::string advice = ForeignFlagAdvice(sample);
+    ASSERT_NE(advice, "") << sample;
+    for (size_t at = advice.find("--"); at != std::string::npos; at = advice.find("--", at + 2)) {
+      const size_t end = advice.find_first_not_of("abcdefghijklmnopqrstuvwxyz-", at + 2);
+      EXPECT_NE(FindByFlag(advice.substr(at + 2, end - at - 2)), nullptr) << advice;
+    }
+  }
 }
 
 TEST(OptionsTest, SecretsAreNeverShown) {

@@ -22,6 +22,9 @@ absl::Status CheckLater(const v1::Options& options) {
   if (options.enable_dynamic_chunking()) {
     return ComesLater("enable_dynamic_chunking", "dynamic chunking");
   }
+  if (!options.disable_radix_cache()) {
+    return ComesLater("disable_radix_cache", "a cache of KV for prompts that begin alike");
+  }
   if (options.tp_size() > 1) return ComesLater("tp_size", "tensor parallelism");
   return absl::OkStatus();
 }
@@ -43,6 +46,12 @@ absl::Status CheckChain(const v1::Options& options) {
 }
 
 absl::Status CheckPages(const v1::Options& options) {
+  const int64_t cap = options.max_prefill_tokens();
+  if (cap != 0 && cap < options.page_size()) {
+    return InvalidField("max_prefill_tokens",
+                        absl::StrCat("got ", cap, "; expected at least page_size = ",
+                                     options.page_size(), ", or 0 for no cap"));
+  }
   const int64_t chunk = options.chunked_prefill_size();
   if (chunk != -1 && (chunk < 1 || chunk % options.page_size() != 0)) {
     return InvalidField("chunked_prefill_size",
