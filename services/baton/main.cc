@@ -6,6 +6,7 @@
 
 #include "common/config/options.h"
 #include "common/config/process_input.h"
+#include "common/telemetry/metrics_table.h"
 #include "services/baton/commands.h"
 
 namespace baton {
@@ -16,11 +17,18 @@ constexpr char kUsage[] =
     "  router       accept requests over HTTP and gRPC and pair them with workers\n"
     "  worker       a prefill stage or a decode service (--disaggregation-mode=prefill|decode)\n"
     "  up           a local cluster from a few flags or a YAML file\n"
-    "  validate     show the effective options, the layer split and the memory plan\n"
+    "  validate     whether it would start here, and what it would be: options, layers, memory\n"
     "  model info   describe a checkpoint directory\n"
     "  model make   write a random checkpoint of a given shape\n"
     "`baton COMMAND --help` lists the options of a command, `--help=WORD` those that mention "
-    "WORD.\n";
+    "WORD. `baton --version` says which this is.\n";
+
+constexpr char kModelUsage[] =
+    "usage: baton model info --model-path DIR    describe a checkpoint directory\n"
+    "       baton model make --out DIR [OPTION]  write a random checkpoint of a given shape\n"
+    "`baton model info --help` and `baton model make --help` list their options.\n";
+
+bool IsHelp(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
 
 struct Chosen {
   config::Command command;
@@ -58,19 +66,31 @@ int Run(const config::ParsedOptions& options, const char* self) {
   return kExitUsage;
 }
 
+// Answers what is no command to run: help of all, help of `model`, the version.
+int Explain(int argc, char** argv) {
+  const std::string name = argc < 2 ? "" : argv[1];
+  const std::string next = argc < 3 ? "" : argv[2];
+  if (name == "--version" || name == "version") {
+    std::printf("baton %s\n", kBatonVersion);
+    return kExitDone;
+  }
+  const bool asked = IsHelp(name) || (name == "model" && IsHelp(next));
+  if (name == "model" && !asked && !next.empty()) {
+    std::fprintf(stderr, "baton model: there is no '%s'\n", next.c_str());
+  } else if (name != "model" && !asked && !name.empty()) {
+    std::fprintf(stderr, "baton: there is no command '%s'\n", name.c_str());
+  }
+  std::fputs(name == "model" ? kModelUsage : kUsage, asked ? stdout : stderr);
+  return asked ? kExitDone : kExitUsage;
+}
+
 int Main(int argc, char** argv) {
   const std::optional<Chosen> chosen = Choose(argc, argv);
-  if (!chosen.has_value()) {
-    const bool asked =
-        argc >= 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0 ||
-                      std::strcmp(argv[1], "help") == 0);
-    std::fputs(kUsage, asked ? stdout : stderr);
-    return asked ? kExitDone : kExitUsage;
-  }
+  if (!chosen.has_value()) return Explain(argc, argv);
   const auto options =
       config::ParseOptions(chosen->command, config::FromProcess(argc, argv, chosen->skip));
   if (!options.ok()) {
-    std::fprintf(stderr, "baton %s: %s\n", argv[1],
+    std::fprintf(stderr, "baton %s: %s\n", config::CommandName(chosen->command),
                  std::string(options.status().message()).c_str());
     return kExitUsage;
   }

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/model/make_model.h"
 #include "common/model/model_config.h"
+#include "common/preflight/model_files.h"
 #include "services/baton/commands.h"
 
 namespace baton {
@@ -34,6 +35,7 @@ absl::StatusOr<DType> DTypeOf(const std::string& dtype) {
 }
 
 absl::Status Info(const std::string& model_path) {
+  BATON_RETURN_IF_ERROR(CheckModelDirectory(model_path));
   BATON_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(model_path));
   const auto row = [](const char* name, const std::string& value) {
     std::printf("%-22s %s\n", name, value.c_str());

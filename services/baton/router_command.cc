@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
 #include "services/router/http/http_server.h"
@@ -53,10 +54,12 @@ absl::Status Serve(const v1::Options& options) {
 }  // namespace
 
 int RunRouterCommand(const config::ParsedOptions& options) {
-  const absl::Status status = Serve(options.values);
+  const absl::Status checked = Preflight(options, ReadMachine()).status();
+  const absl::Status status = checked.ok() ? Serve(options.values) : checked;
   if (status.ok()) return kExitDone;
   std::fprintf(stderr, "baton router: %s\n", std::string(status.message()).c_str());
-  return kExitFailed;
+  // A start that can never succeed is told from one that failed today.
+  return checked.ok() ? kExitFailed : kExitUsage;
 }
 
 }  // namespace baton

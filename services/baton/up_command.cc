@@ -18,6 +18,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/config/process_input.h"
+#include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/supervisor.h"
 
@@ -94,8 +95,8 @@ int64_t ThreadsPerWorker(const v1::Options& options) {
   return std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN) / workers);
 }
 
-void AddWorkers(const config::ParsedOptions& options, const std::string& router_address,
-                Supervisor& supervisor) {
+void AddWorkers(const config::ParsedOptions& options, const PreflightReport& checked,
+                const std::string& router_address, Supervisor& supervisor) {
   const std::vector<std::string> environment = config::ProcessEnvironment();
   const auto add = [&](Role role, const std::string& name, std::vector<std::string> own) {
     ChildSpec spec;
@@ -110,6 +111,9 @@ void AddWorkers(const config::ParsedOptions& options, const std::string& router_
     }
     // After the parent's own: of a flag given twice the last one counts.
     AddOption(spec.arguments, "grpc-port", "0");
+    for (std::string& argument : PlannedArguments(checked)) {
+      spec.arguments.push_back(std::move(argument));
+    }
     if (options.values.threads() == 0) {
       AddOption(spec.arguments, "threads", absl::StrCat(ThreadsPerWorker(options.values)));
     }
@@ -130,6 +134,12 @@ void AddWorkers(const config::ParsedOptions& options, const std::string& router_
 }
 
 absl::Status Up(const config::ParsedOptions& options, const char* self) {
+  const PreflightReport checked = Preflight(options, ReadMachine());
+  for (const Finding& finding : checked.findings) {
+    if (finding.refuses()) continue;
+    std::fprintf(stderr, "baton up: warning: %s\n", FindingText(finding).c_str());
+  }
+  BATON_RETURN_IF_ERROR(checked.status());
   BATON_ASSIGN_OR_RETURN(const int64_t http_port, ChoosePort(options.values.port()));
   BATON_ASSIGN_OR_RETURN(const int64_t grpc_port, ChoosePort(options.values.grpc_port()));
   Supervisor supervisor(self);
@@ -145,7 +155,7 @@ absl::Status Up(const config::ParsedOptions& options, const char* self) {
   router.environment =
       config::ChildEnvironment(options, OptionSpec::ROUTER, config::ProcessEnvironment());
   supervisor.Add(std::move(router));
-  AddWorkers(options, absl::StrCat("127.0.0.1:", grpc_port), supervisor);
+  AddWorkers(options, checked, absl::StrCat("127.0.0.1:", grpc_port), supervisor);
 
   const std::string host = options.values.host();
   const int64_t start_us = NowUs();

@@ -12,6 +12,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
+#include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
 #include "services/baton/worker_host.h"
@@ -144,6 +145,16 @@ absl::Status ServeDecode(const v1::Options& options, WorkerHost& host, int64_t s
   return ServeUntilStopped(options, host, std::move(self), served);
 }
 
+// `options` with what the checks that `validate` makes fill in.
+absl::StatusOr<v1::Options> Checked(const config::ParsedOptions& options) {
+  const PreflightReport report = Preflight(options, ReadMachine());
+  for (const Finding& finding : report.findings) {
+    if (!finding.refuses()) LOG(kWarning) << FindingText(finding);
+  }
+  BATON_RETURN_IF_ERROR(report.status());
+  return report.values;
+}
+
 absl::Status Serve(v1::Options options) {
   const int64_t start_us = NowUs();
   const bool prefill = options.disaggregation_mode() == "prefill";
@@ -168,10 +179,12 @@ absl::Status Serve(v1::Options options) {
 }  // namespace
 
 int RunWorkerCommand(const config::ParsedOptions& options) {
-  const absl::Status status = Serve(options.values);
+  const absl::StatusOr<v1::Options> checked = Checked(options);
+  const absl::Status status = checked.ok() ? Serve(*checked) : checked.status();
   if (status.ok()) return kExitDone;
   std::fprintf(stderr, "baton worker: %s\n", std::string(status.message()).c_str());
-  return kExitFailed;
+  // A start that can never succeed is told from one that failed today.
+  return absl::IsInvalidArgument(checked.status()) ? kExitUsage : kExitFailed;
 }
 
 }  // namespace baton

@@ -1,0 +1,80 @@
+#include "common/preflight/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+namespace baton {
+namespace {
+
+constexpr int64_t kGib = int64_t{1} << 30;
+constexpr char kMeminfo[] = "MemTotal:       33554432 kB\nMemAvailable:    8388608 kB\n";
+
+// A made /proc and /sys/fs/cgroup.
+Machine Read(const std::string& name, const std::map<std::string, std::string>& files) {
+  const std::string root = testing::TempDir() + "/machine_" + name;
+  for (const auto& [path, text] : files) {
+    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path) << text;
+  }
+  return ReadMachine(root);
+}
+
+TEST(MachineTest, TakesWhatTheSystemSaysIsAvailable) {
+  const Machine machine = Read("plain", {{"/proc/meminfo", kMeminfo}});
+  EXPECT_EQ(machine.available_bytes, 8 * kGib);
+  EXPECT_EQ(machine.limit, "MemAvailable");
+}
+
+TEST(MachineTest, KnowsNothingWithoutProc) { EXPECT_EQ(Read("none", {}).available_bytes, 0); }
+
+TEST(MachineTest, TakesTheTightestGroupOfVersion2) {
+  const std::string group = "/sys/fs/cgroup/a/b";
+  const Machine machine =
+      Read("v2", {{"/proc/meminfo", kMeminfo},
+                  {"/proc/self/cgroup", "0::/a/b\n"},
+                  {"/sys/fs/cgroup/a/memory.max", "4294967296\n"},      // 4 GiB
+                  {"/sys/fs/cgroup/a/memory.current", "3221225472\n"},  // 3 GiB, of which
+                  {"/sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 1073741824\n"},
+                  {group + "/memory.max", "max\n"},
+                  {group + "/memory.current", "1000\n"}});
+  EXPECT_EQ(machine.available_bytes, 2 * kGib);
+  EXPECT_EQ(machine.limit, "its control group's limit");
+}
+
+TEST(MachineTest, FindsAContainersOwnGroupAtTheRoot) {
+  const Machine machine = Read("v2_container", {{"/proc/meminfo", kMeminfo},
+                                                {"/proc/self/cgroup", "0::/host/path\n"},
+                                                {"/sys/fs/cgroup/memory.max", "1073741824\n"},
+                                                {"/sys/fs/cgroup/memory.current", "0\n"}});
+  EXPECT_EQ(machine.available_bytes, kGib);
+}
+
+TEST(MachineTest, ReadsVersion1) {
+  const std::string group = "/sys/fs/cgroup/memory/box";
+  const Machine machine =
+      Read("v1", {{"/proc/meminfo", kMeminfo},
+                  {"/proc/self/cgroup", "4:memory:/box\n1:cpu:/\n0::/\n"},
+                  {group + "/memory.limit_in_bytes", "2147483648\n"},
+                  {group + "/memory.usage_in_bytes", "1610612736\n"},
+                  {group + "/memory.stat", "total_inactive_file 536870912\n"},
+                  {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"},
+                  {"/sys/fs/cgroup/memory/memory.usage_in_bytes", "1610612736\n"}});
+  EXPECT_EQ(machine.available_bytes, kGib);
+}
+
+TEST(MachineTest, AGroupAboveTheMachineLimitsNothing) {
+  const Machine machine = Read("wide", {{"/proc/meminfo", kMeminfo},
+                                        {"/proc/self/cgroup", "0::/\n"},
+                                        {"/sys/fs/cgroup/memory.max", "68719476736\n"},
+                                        {"/sys/fs/cgroup/memory.current", "0\n"}});
+  EXPECT_EQ(machine.limit, "MemAvailable");
+}
+
+TEST(MachineTest, ThisMachineHasMemory) { EXPECT_GT(ReadMachine().available_bytes, 0); }
+
+}  // namespace
+}  // namespace baton

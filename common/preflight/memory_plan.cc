@@ -1,0 +1,154 @@
+#include "common/preflight/memory_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/layer_split.h"
+#include "common/engine/requirements.h"
+
+namespace baton {
+namespace {
+
+using v1::OptionSpec;
+
+constexpr int64_t kFloatBytes = 4;
+constexpr int64_t kOutputBuffers = 2;  // Of a stage's activations.
+constexpr int64_t kMaxKvTokens = int64_t{1} << 30;
+
+// Resident memory of a process without its model, measured (tests/e2e/test_memory_plan.py):
+// libraries, gRPC's and UCX's buffers and threads, allocator slack under load.
+constexpr int64_t kRouterBytes = int64_t{10} << 20;
+constexpr int64_t kWorkerBytes = int64_t{12} << 20;
+// A loaded tokenizer's tables over the bytes of tokenizer.json.
+constexpr int64_t kTokenizerFactor = 7;
+
+using Wide = __int128;
+
+int64_t Saturated(Wide bytes) { return static_cast<int64_t>(std::min(bytes, Wide{1} << 62)); }
+
+template <typename BytesOf>
+int64_t SumOver(const HostMemory& memory, BytesOf bytes_of) {
+  Wide bytes = 0;
+  for (const ProcessMemory& process : memory.processes) {
+    bytes += Wide{process.count} * bytes_of(process);
+  }
+  return Saturated(bytes);
+}
+
+// Tokens of the largest plan of a chain.
+int64_t PlanTokens(const v1::Options& options, int64_t context_tokens) {
+  const int64_t page = options.page_size();
+  const int64_t longest = (context_tokens + page - 1) / page * page;
+  const int64_t chunk = options.chunked_prefill_size();
+  return chunk < 0 ? longest : std::min(chunk, longest);
+}
+
+ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerRange layers,
+                     int64_t batch_tokens) {
+  ExecutorShape shape;
+  shape.layers = layers;
+  shape.embedding_element_bytes = model.embedding_element_bytes;
+  shape.page_size = options.page_size();
+  shape.page_count = options.kv_cache_tokens() / options.page_size();
+  shape.batch_tokens = batch_tokens;
+  const ExecutorFootprint footprint = FootprintOf(model.config, shape);
+  ProcessMemory memory;
+  memory.layers = layers;
+  memory.weights = footprint.weights;
+  memory.kv_per_token = footprint.kv_per_token;
+  memory.kv = footprint.kv;
+  memory.buffers = footprint.scratch;
+  memory.runtime = kWorkerBytes;
+  return memory;
+}
+
+ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, LayerRange layers,
+                    int64_t stage, int64_t context_tokens) {
+  const int64_t tokens = PlanTokens(options, context_tokens);
+  ProcessMemory memory = Worker(options, model, layers, tokens);
+  memory.name = absl::StrCat("prefill ", stage);
+  const int64_t activation_bytes = tokens * model.config.hidden_size * kFloatBytes;
+  const bool last = layers.end == model.config.num_hidden_layers;
+  if (layers.begin != 0) memory.buffers += options.activation_credits() * activation_bytes;
+  if (!last) memory.buffers += kOutputBuffers * activation_bytes;
+  if (last) {
+    // Prompts that end in one plan.
+    const int64_t rows = std::min(options.max_prefill_requests(), tokens / options.page_size() + 1);
+    memory.buffers += rows * model.config.vocab_size * kFloatBytes;
+  }
+  return memory;
+}
+
+ProcessMemory Decode(const v1::Options& options, const ModelFacts& model) {
+  const LayerRange all{0, model.config.num_hidden_layers};
+  const int64_t running = options.max_running_requests();
+  ProcessMemory memory = Worker(options, model, all, running);
+  memory.name = "decode";
+  memory.buffers += running * model.config.vocab_size * kFloatBytes;
+  return memory;
+}
+
+ProcessMemory Router(const ModelFacts& model) {
+  ProcessMemory memory;
+  memory.name = "router";
+  memory.runtime = kRouterBytes + kTokenizerFactor * model.tokenizer_file_bytes;
+  return memory;
+}
+
+}  // namespace
+
+int64_t ProcessMemory::together() const { return Saturated(Wide{count} * total()); }
+
+int64_t HostMemory::total() const {
+  return SumOver(*this, [](const ProcessMemory& process) { return process.total(); });
+}
+int64_t HostMemory::weights() const {
+  return SumOver(*this, [](const ProcessMemory& process) { return process.weights; });
+}
+int64_t HostMemory::kv() const {
+  return SumOver(*this, [](const ProcessMemory& process) { return process.kv; });
+}
+int64_t HostMemory::kv_per_token() const {
+  return SumOver(*this, [](const ProcessMemory& process) { return process.kv_per_token; });
+}
+
+absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role role,
+                                      const ModelFacts& model, int64_t context_tokens) {
+  HostMemory memory;
+  memory.kv_tokens = options.kv_cache_tokens() / options.page_size() * options.page_size();
+  const bool up = role == OptionSpec::UP;
+  if (up || role == OptionSpec::ROUTER) memory.processes.push_back(Router(model));
+  if (up || role == OptionSpec::PREFILL) {
+    BATON_ASSIGN_OR_RETURN(const std::vector<LayerRange> split,
+                           config::SplitLayers(model.config.num_hidden_layers, options.pp_size(),
+                                               options.pp_layer_partition()));
+    for (size_t stage = 0; stage < split.size(); ++stage) {
+      const auto rank = static_cast<int64_t>(stage);
+      if (!up && rank != options.pp_rank()) continue;
+      ProcessMemory process = Stage(options, model, split[stage], rank, context_tokens);
+      if (up) process.count = options.prefill_chains();
+      memory.processes.push_back(std::move(process));
+    }
+  }
+  if (up || role == OptionSpec::DECODE) {
+    ProcessMemory process = Decode(options, model);
+    if (up) process.count = options.decodes();
+    memory.processes.push_back(std::move(process));
+  }
+  return memory;
+}
+
+int64_t LargestKvTokens(const HostMemory& memory, int64_t page_size, int64_t static_bytes) {
+  const int64_t for_kv = static_bytes - memory.weights();
+  const int64_t per_token = memory.kv_per_token();
+  if (for_kv <= 0 || per_token == 0) return 0;
+  return std::min(for_kv / per_token, kMaxKvTokens) / page_size * page_size;
+}
+
+int64_t LongestPrompt(const HostMemory& memory, int64_t context_tokens) {
+  return std::min(memory.kv_tokens, std::max<int64_t>(context_tokens - 1, 0));
+}
+
+}  // namespace baton

@@ -1,0 +1,65 @@
+// What every process of a cluster on this host will hold in memory, before any of them starts. Pure
+// arithmetic.
+#ifndef COMMON_PREFLIGHT_MEMORY_PLAN_H_
+#define COMMON_PREFLIGHT_MEMORY_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/config/options.h"
+#include "common/model/model_config.h"
+#include "common/types/kv_layout.h"
+
+namespace baton {
+
+// Bytes, of one process.
+struct ProcessMemory {
+  std::string name;   // "router", "prefill 0" (its stage), "decode".
+  int64_t count = 1;  // Processes of this kind.
+  LayerRange layers;  // Empty for the router.
+  int64_t weights = 0;
+  int64_t kv_per_token = 0;
+  int64_t kv = 0;       // The whole pool; its pages are resident once they have been used.
+  int64_t buffers = 0;  // Scratch, activations and logits at their largest.
+  int64_t runtime = 0;  // The process itself: libraries, threads, transports, the tokenizer.
+
+  int64_t total() const { return weights + kv + buffers + runtime; }
+  int64_t together() const;  // Of all `count`.
+};
+
+struct HostMemory {
+  std::vector<ProcessMemory> processes;
+  int64_t kv_tokens = 0;  // Of each process's pool, in whole pages.
+
+  // Over all processes of the host; each saturates at 2^62.
+  int64_t total() const;
+  int64_t weights() const;
+  int64_t kv() const;
+  int64_t kv_per_token() const;
+};
+
+// Facts about the files that the plan depends on.
+struct ModelFacts {
+  ModelConfig config;
+  int embedding_element_bytes = 2;
+  int64_t tokenizer_file_bytes = 0;
+};
+
+// The processes that `role` is on this host: itself, or all that UP starts. `context_tokens` is the
+// longest sequence. Errors are those of config::SplitLayers.
+absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role role,
+                                      const ModelFacts& model, int64_t context_tokens);
+
+// The most KV tokens in whole pages with which weights and KV together take at most
+// `static_bytes`; at most 2^30, 0 if not even one page fits.
+int64_t LargestKvTokens(const HostMemory& memory, int64_t page_size, int64_t static_bytes);
+
+// Tokens of the longest prompt that every pool holds and that leaves room for one token in a
+// context of `context_tokens` (the first generated token needs no page before it is fed back).
+int64_t LongestPrompt(const HostMemory& memory, int64_t context_tokens);
+
+}  // namespace baton
+
+#endif  // COMMON_PREFLIGHT_MEMORY_PLAN_H_

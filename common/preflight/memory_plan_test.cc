@@ -1,0 +1,153 @@
+#include "common/preflight/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+using v1::OptionSpec;
+
+// Llama-3.1-8B; its model card's index counts 8,030,261,248 parameters.
+ModelFacts Llama8B() {
+  ModelFacts facts;
+  facts.config.hidden_size = 4096;
+  facts.config.intermediate_size = 14336;
+  facts.config.num_hidden_layers = 32;
+  facts.config.num_attention_heads = 32;
+  facts.config.num_key_value_heads = 8;
+  facts.config.head_dim = 128;
+  facts.config.vocab_size = 128256;
+  facts.config.max_position_embeddings = 131072;
+  return facts;
+}
+
+v1::Options Options() {
+  v1::Options options;
+  options.set_pp_size(3);
+  options.set_prefill_chains(2);
+  options.set_decodes(4);
+  options.set_page_size(64);
+  options.set_kv_cache_tokens(131072);
+  options.set_chunked_prefill_size(2048);
+  options.set_max_running_requests(64);
+  options.set_max_prefill_requests(16);
+  options.set_activation_credits(2);
+  return options;
+}
+
+constexpr int64_t kContext = 131072;
+
+TEST(MemoryPlanTest, CountsAKnownModelAsItLiesInMemory) {
+  const auto memory = PlanMemory(Options(), OptionSpec::DECODE, Llama8B(), kContext);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  ASSERT_EQ(memory->processes.size(), 1u);
+  const ProcessMemory& decode = memory->processes[0];
+  // All in float32 but for the embeddings, which stay in bfloat16.
+  const int64_t embeddings = int64_t{128256} * 4096;
+  EXPECT_EQ(decode.weights, 4 * (8030261248 - embeddings) + 2 * embeddings);
+  EXPECT_EQ(decode.kv_per_token, 262144);  // 2 * 32 * 8 * 128 * 4
+  EXPECT_EQ(decode.kv, int64_t{32} << 30);
+  EXPECT_EQ(memory->kv_tokens, 131072);
+  // At least the logits of a full batch.
+  EXPECT_GT(decode.buffers, int64_t{64} * 128256 * 4);
+}
+
+TEST(MemoryPlanTest, UpIsTheSumOfAllItsProcesses) {
+  const auto up = PlanMemory(Options(), OptionSpec::UP, Llama8B(), kContext);
+  ASSERT_TRUE(up.ok()) << up.status();
+  const auto total_of = [](const v1::Options& options, config::Role role) {
+    return PlanMemory(options, role, Llama8B(), kContext)->total();
+  };
+  int64_t sum = total_of(Options(), OptionSpec::ROUTER);
+  for (int64_t stage = 0; stage < 3; ++stage) {
+    v1::Options options = Options();
+    options.set_pp_rank(stage);
+    sum += 2 * total_of(options, OptionSpec::PREFILL);
+  }
+  sum += 4 * total_of(Options(), OptionSpec::DECODE);
+  EXPECT_EQ(up->total(), sum);
+  EXPECT_EQ(up->processes.size(), 5u);
+}
+
+TEST(MemoryPlanTest, StagesSplitTheModelAndItsKv) {
+  v1::Options options = Options();
+  options.set_prefill_chains(1);
+  options.set_decodes(1);
+  const auto up = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);
+  ASSERT_TRUE(up.ok());
+  int64_t weights = 0;
+  int64_t kv = 0;
+  for (const ProcessMemory& process : up->processes) {
+    if (process.name == "decode") continue;
+    weights += process.weights;
+    kv += process.kv;
+  }
+  EXPECT_EQ(weights, up->processes.back().weights);
+  EXPECT_EQ(kv, up->processes.back().kv);
+}
+
+TEST(MemoryPlanTest, TiedEmbeddingsStillHaveAHeadOfTheirOwn) {
+  ModelFacts tied = Llama8B();
+  tied.config.tie_word_embeddings = true;
+  const auto weights = [](const ModelFacts& facts) {
+    return PlanMemory(Options(), OptionSpec::DECODE, facts, kContext)->weights();
+  };
+  EXPECT_EQ(weights(tied), weights(Llama8B()));
+}
+
+TEST(MemoryPlanTest, BuffersGrowWithTheChunk) {
+  const auto buffers = [](int64_t chunk) {
+    v1::Options options = Options();
+    options.set_pp_rank(1);
+    options.set_chunked_prefill_size(chunk);
+    return PlanMemory(options, OptionSpec::PREFILL, Llama8B(), kContext)->processes[0].buffers;
+  };
+  // A middle stage: two inputs and two outputs of [tokens, hidden].
+  EXPECT_GE(buffers(4096) - buffers(2048), int64_t{4} * 2048 * 4096 * 4);
+  EXPECT_EQ(buffers(-1), buffers(kContext));
+}
+
+TEST(MemoryPlanTest, TheLargestPoolFitsAndOnePageMoreDoesNot) {
+  v1::Options options = Options();
+  const auto memory = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);
+  ASSERT_TRUE(memory.ok());
+  const int64_t static_bytes = int64_t{400} << 30;
+  const int64_t tokens = LargestKvTokens(*memory, 64, static_bytes);
+  ASSERT_GT(tokens, 0);
+  EXPECT_EQ(tokens % 64, 0);
+  EXPECT_LE(memory->weights() + memory->kv_per_token() * tokens, static_bytes);
+  EXPECT_GT(memory->weights() + memory->kv_per_token() * (tokens + 64), static_bytes);
+  EXPECT_EQ(LargestKvTokens(*memory, 64, memory->weights()), 0);
+  EXPECT_EQ(LargestKvTokens(*memory, 64, int64_t{1} << 60), int64_t{1} << 30);
+}
+
+TEST(MemoryPlanTest, HugeShapesSaturate) {
+  ModelFacts huge = Llama8B();
+  huge.config.num_hidden_layers = 1 << 12;
+  huge.config.num_key_value_heads = 1 << 12;
+  huge.config.num_attention_heads = 1 << 12;
+  huge.config.head_dim = 1 << 10;
+  v1::Options options = Options();
+  options.set_kv_cache_tokens(int64_t{1} << 30);
+  EXPECT_GE(PlanMemory(options, OptionSpec::DECODE, huge, kContext)->total(), int64_t{1} << 60);
+}
+
+TEST(MemoryPlanTest, LongestPromptIsTheTightestLimit) {
+  HostMemory memory;
+  memory.kv_tokens = 960;
+  EXPECT_EQ(LongestPrompt(memory, 8192), 960);
+  EXPECT_EQ(LongestPrompt(memory, 512), 511);
+  EXPECT_EQ(LongestPrompt(memory, 0), 0);
+}
+
+TEST(MemoryPlanTest, AnImpossibleSplitNamesItsOption) {
+  v1::Options options = Options();
+  options.set_pp_size(33);
+  const auto memory = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);
+  EXPECT_EQ(FieldOf(memory.status()), "pp_size");
+}
+
+}  // namespace
+}  // namespace baton

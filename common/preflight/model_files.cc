@@ -1,0 +1,199 @@
+#include "common/preflight/model_files.h"
+
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/engine/requirements.h"
+#include "common/model/safetensors.h"
+#include "common/model/weight_names.h"
+#include "common/preflight/unused_tensors.h"
+#include "common/tokenizer/chat/chat_template.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace baton {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxFindings = 4;  // Of missing or wrong tensors; the first few tell the story.
+
+Finding Error(const char* option, std::string message) {
+  return {Finding::Severity::kError, option, std::move(message)};
+}
+
+// "org/model", as hubs name models: one slash, no dot segments, the characters they allow.
+bool IsHubName(const std::string& path) {
+  const size_t slash = path.find('/');
+  if (slash == std::string::npos || slash == 0 || slash + 1 == path.size()) return false;
+  if (path.find('/', slash + 1) != std::string::npos || path[0] == '.' || path[0] == '~') {
+    return false;
+  }
+  for (const char c : path) {
+    const bool allowed = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '/' ||
+                         c == '-' || c == '_' || c == '.';
+    if (!allowed) return false;
+  }
+  return true;
+}
+
+std::string NotADirectory(const std::string& path) {
+  std::error_code ignored;
+  if (fs::exists(path, ignored)) {
+    return absl::StrCat("'", path, "' is a file; expected the directory that holds config.json, ",
+                        "the .safetensors files and tokenizer.json",
+                        absl::EndsWith(path, ".gguf") ? " (GGUF is not supported)" : "");
+  }
+  std::string message = absl::StrCat("there is no directory '", path, "'");
+  if (!IsHubName(path)) return message;
+  const std::string name = path.substr(path.find('/') + 1);
+  return absl::StrCat(message, "; it looks like the name of a model on a hub. Baton downloads ",
+                      "nothing: fetch it first, as with `huggingface-cli download ", path,
+                      " --local-dir ", name, "`, then give --model-path ", name);
+}
+
+// What a directory without .safetensors weights has instead.
+std::string OtherFormat(const std::string& model_path) {
+  bool adapter = false;
+  bool pickled = false;
+  bool gguf = false;
+  std::error_code error;
+  for (fs::directory_iterator entry(model_path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    adapter |= name == "adapter_model.safetensors" || name == "adapter_model.bin";
+    pickled |=
+        absl::EndsWith(name, ".bin") || absl::EndsWith(name, ".pth") || absl::EndsWith(name, ".pt");
+    gguf |= absl::EndsWith(name, ".gguf");
+  }
+  if (adapter) return "; it holds an adapter: merge it into its base model and save that";
+  if (pickled) {
+    return "; it holds pickled weights (.bin, .pth), which Baton does not read: save the model as "
+           "safetensors (save_pretrained with safe_serialization=True)";
+  }
+  if (gguf) return "; it holds GGUF, which Baton does not read";
+  return "";
+}
+
+// Tensors in the open files or the index that no process of the cluster reads.
+std::vector<std::string> UnusedTensors(const WeightReader& reader, const ModelConfig& config) {
+  std::set<std::string, std::less<>> found;
+  for (const auto& [name, file] : reader.listed()) found.insert(name);
+  for (const auto& [file_name, file] : reader.files()) {
+    if (file == nullptr) continue;
+    for (const auto& [name, tensor] : file->tensors()) found.insert(name);
+  }
+  for (const WeightSpec& spec : StageWeights(config, 0, config.num_hidden_layers)) {
+    found.erase(spec.name);
+  }
+  return {found.begin(), found.end()};
+}
+
+}  // namespace
+
+absl::Status CheckModelDirectory(const std::string& model_path) {
+  std::error_code ignored;
+  if (fs::is_directory(model_path, ignored)) return absl::OkStatus();
+  return absl::InvalidArgumentError(NotADirectory(model_path));
+}
+
+std::optional<ModelConfig> CheckModelConfig(const std::string& model_path,
+                                            std::vector<Finding>& findings) {
+  if (const absl::Status directory = CheckModelDirectory(model_path); !directory.ok()) {
+    findings.push_back(Error("model_path", std::string(directory.message())));
+    return std::nullopt;
+  }
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_path);
+  if (!config.ok()) {
+    std::string message(config.status().message());
+    if (absl::IsNotFound(config.status())) absl::StrAppend(&message, OtherFormat(model_path));
+    findings.push_back(Error("model_path", std::move(message)));
+    return std::nullopt;
+  }
+  if (const absl::Status runs = CheckModelRuns(*config); !runs.ok()) {
+    findings.push_back(Error("model_path", absl::StrCat(model_path, "/", runs.message())));
+    return std::nullopt;
+  }
+  std::error_code ignored;
+  if (fs::exists(model_path + "/adapter_config.json", ignored)) {
+    findings.push_back(Error(
+        "model_path", absl::StrCat(model_path, "/adapter_config.json: an adapter lies beside the ",
+                                   "weights, and Baton would not apply it; merge it into them, or "
+                                   "take it out of the directory")));
+  }
+  if (config->eos_token_ids.empty()) {
+    findings.push_back({Finding::Severity::kWarning, "model_path",
+                        "neither config.json nor generation_config.json names an "
+                        "\"eos_token_id\"; only lengths and stop strings end a generation"});
+  }
+  return *std::move(config);
+}
+
+int CheckWeights(const std::string& model_path, const ModelConfig& config, LayerRange layers,
+                 std::vector<Finding>& findings) {
+  constexpr int kWidestElement = 4;
+  absl::StatusOr<WeightReader> reader = WeightReader::Open(model_path);
+  if (!reader.ok()) {
+    std::string message(reader.status().message());
+    if (absl::IsNotFound(reader.status())) absl::StrAppend(&message, OtherFormat(model_path));
+    findings.push_back(Error("model_path", std::move(message)));
+    return kWidestElement;
+  }
+  int embedding_element_bytes = kWidestElement;
+  std::set<std::string> messages;  // A missing shard is one problem, not one for each tensor.
+  size_t wrong = 0;
+  for (const WeightSpec& spec : StageWeights(config, layers.begin, layers.end)) {
+    const absl::StatusOr<StoredTensor> tensor = FindWeight(*reader, spec);
+    if (!tensor.ok()) {
+      if (!messages.insert(std::string(tensor.status().message())).second) continue;
+      if (++wrong > kMaxFindings) continue;
+      findings.push_back(Error("model_path", std::string(tensor.status().message())));
+    } else if (spec.name == EmbeddingWeight(config).name) {
+      embedding_element_bytes = static_cast<int>(DTypeBytes(tensor->dtype));
+    }
+  }
+  if (wrong > kMaxFindings) {
+    findings.push_back(
+        Error("model_path", absl::StrCat("and ", wrong - kMaxFindings, " more tensors")));
+  }
+  for (Finding& finding : JudgeUnusedTensors(config, UnusedTensors(*reader, config))) {
+    findings.push_back(std::move(finding));
+  }
+  return embedding_element_bytes;
+}
+
+int64_t CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,
+                       const ModelConfig& config, std::vector<Finding>& findings) {
+  const auto tokenizer = Tokenizer::Load(tokenizer_path);
+  if (!tokenizer.ok()) {
+    std::string message(tokenizer.status().message());
+    if (absl::IsNotFound(tokenizer.status())) {
+      absl::StrAppend(&message, "; the router needs it to turn text into tokens");
+    }
+    findings.push_back(Error("tokenizer_path", std::move(message)));
+    return 0;
+  }
+  if ((*tokenizer)->vocab_size() > config.vocab_size) {
+    findings.push_back({Finding::Severity::kWarning, "tokenizer_path",
+                        absl::StrCat("the tokenizer has ids up to ", (*tokenizer)->vocab_size() - 1,
+                                     ", the model a vocabulary of ", config.vocab_size,
+                                     "; prompts with the ids between are refused")});
+  }
+  const auto chat = MakeChatTemplate(chat_template, **tokenizer);
+  if (!chat.ok()) {
+    findings.push_back(Error("chat_template", std::string(chat.status().message())));
+  } else if ((*chat)->name() == "unknown") {
+    findings.push_back({Finding::Severity::kWarning, "chat_template",
+                        "the tokenizer's special tokens belong to no chat format that Baton knows; "
+                        "chat completions are refused, plain completions work"});
+  }
+  std::error_code ignored;
+  const auto bytes = fs::file_size(tokenizer_path + "/tokenizer.json", ignored);
+  return ignored ? 0 : static_cast<int64_t>(bytes);
+}
+
+}  // namespace baton

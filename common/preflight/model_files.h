@@ -1,0 +1,37 @@
+// A model directory, checked without reading a weight.
+#ifndef COMMON_PREFLIGHT_MODEL_FILES_H_
+#define COMMON_PREFLIGHT_MODEL_FILES_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/model/model_config.h"
+#include "common/preflight/finding.h"
+#include "common/types/kv_layout.h"
+
+namespace baton {
+
+// InvalidArgument where `model_path` is no directory; a name of a model hub ("org/model") is told
+// from a mistyped path.
+absl::Status CheckModelDirectory(const std::string& model_path);
+
+// The configuration if the directory has one that Baton runs; else what is wrong, in `findings`.
+std::optional<ModelConfig> CheckModelConfig(const std::string& model_path,
+                                            std::vector<Finding>& findings);
+
+// Whether the files hold every tensor of `layers` (and of the ends of the model among them) with
+// the shape and type that `config` demands, and what else they hold. Returns the bytes of one
+// element of the embeddings in the files; 4 where they are not among the layers.
+int CheckWeights(const std::string& model_path, const ModelConfig& config, LayerRange layers,
+                 std::vector<Finding>& findings);
+
+// Whether the tokenizer loads and belongs to the model, and the chat template is known. Returns the
+// bytes of tokenizer.json.
+int64_t CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,
+                       const ModelConfig& config, std::vector<Finding>& findings);
+
+}  // namespace baton
+
+#endif  // COMMON_PREFLIGHT_MODEL_FILES_H_

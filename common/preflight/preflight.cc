@@ -1,0 +1,234 @@
+#include "common/preflight/preflight.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/config/layer_split.h"
+#include "common/engine/requirements.h"
+#include "common/preflight/model_files.h"
+
+namespace baton {
+namespace {
+
+using v1::OptionSpec;
+
+constexpr int64_t kMinKvTokens = 128;  // As in config.proto.
+constexpr int64_t kMinContextTokens = 2;
+
+std::string Gib(int64_t bytes) {
+  constexpr double kMib = 1 << 20;
+  const double mib = static_cast<double>(bytes) / kMib;
+  return mib < 1024 ? absl::StrFormat("%.0f MiB", mib) : absl::StrFormat("%.1f GiB", mib / 1024);
+}
+
+config::Role RoleOf(const config::ParsedOptions& options) {
+  if (options.role != OptionSpec::VALIDATE) return options.role;
+  const std::string& mode = options.values.disaggregation_mode();
+  if (mode == "prefill") return OptionSpec::PREFILL;
+  return mode == "decode" ? OptionSpec::DECODE : OptionSpec::UP;
+}
+
+class Checks {
+ public:
+  Checks(const config::ParsedOptions& options, const Machine& machine) : options_(options) {
+    report_.role = RoleOf(options);
+    report_.values = options.values;
+    report_.machine = machine;
+  }
+
+  PreflightReport Run() {
+    CheckThreads();
+    const v1::Options& values = report_.values;
+    report_.model = CheckModelConfig(values.model_path(), report_.findings);
+    if (!report_.model) {
+      // Told apart even so: two problems are mended together.
+      if (report_.role == OptionSpec::UP && !values.tokenizer_path().empty() &&
+          values.tokenizer_path() != values.model_path()) {
+        CheckTokenizer(values.tokenizer_path(), values.chat_template(), {}, report_.findings);
+      }
+      return Finish();
+    }
+    CheckContext();
+    facts_.config = *report_.model;
+    const auto layers = Layers();
+    if (layers && report_.role != OptionSpec::ROUTER) {
+      facts_.embedding_element_bytes =
+          CheckWeights(values.model_path(), facts_.config, *layers, report_.findings);
+    }
+    // A router loads it right after this and says the same.
+    if (report_.role == OptionSpec::UP) {
+      facts_.tokenizer_file_bytes = CheckTokenizer(values.tokenizer_path(), values.chat_template(),
+                                                   facts_.config, report_.findings);
+    }
+    if (layers) CheckMemory();
+    return Finish();
+  }
+
+ private:
+  void Add(Finding::Severity severity, const std::string& option, std::string message) {
+    report_.findings.push_back({severity, option, std::move(message)});
+  }
+  void AddError(const std::string& option, std::string message) {
+    Add(Finding::Severity::kError, option, std::move(message));
+  }
+  void AddStatus(const std::string& option, const absl::Status& status) {
+    if (status.ok()) return;
+    const std::string field = FieldOf(status).value_or(option);
+    std::string message(status.message());
+    const std::string prefix = field + ": ";
+    if (message.compare(0, prefix.size(), prefix) == 0) message.erase(0, prefix.size());
+    AddError(field, std::move(message));
+  }
+
+  void CheckThreads() {
+    if (report_.role == OptionSpec::ROUTER) return;
+    const int64_t threads = std::max<int64_t>(report_.values.threads(), 1);
+    AddStatus("threads", CheckExecutorSizes(report_.values.page_size(), threads));
+  }
+
+  void CheckContext() {
+    const int64_t longest = report_.model->max_position_embeddings;
+    const int64_t asked = report_.values.context_length();
+    report_.context_tokens = asked == 0 ? longest : std::min(asked, longest);
+    if (asked > longest) {
+      AddError("context_length",
+               absl::StrCat("got ", asked, "; the model's \"max_position_embeddings\" is ", longest,
+                            ", and it has learnt nothing beyond. The largest value is ", longest));
+    } else if (report_.context_tokens < kMinContextTokens) {
+      AddError("context_length", absl::StrCat("got ", report_.context_tokens,
+                                              "; expected a token of prompt and one of answer"));
+    }
+  }
+
+  // The layers that this host reads; none, with a finding, if the split is impossible.
+  std::optional<LayerRange> Layers() {
+    const v1::Options& values = report_.values;
+    const LayerRange all{0, report_.model->num_hidden_layers};
+    if (report_.role != OptionSpec::UP && report_.role != OptionSpec::PREFILL) return all;
+    const auto split = config::SplitLayers(all.end, values.pp_size(), values.pp_layer_partition());
+    if (!split.ok()) {
+      AddStatus("pp_size", split.status());
+      return std::nullopt;
+    }
+    if (report_.role == OptionSpec::UP) return all;
+    return (*split)[static_cast<size_t>(values.pp_rank())];
+  }
+
+  absl::StatusOr<HostMemory> Plan() const {
+    return PlanMemory(report_.values, report_.role, facts_, report_.context_tokens);
+  }
+
+  void CheckMemory() {
+    const bool off = report_.values.memory_check() == "off";
+    SizeByFraction();
+    const auto memory = Plan();
+    if (!memory.ok()) return AddStatus("pp_size", memory.status());
+    report_.memory = *memory;
+    const int64_t available = report_.machine.available_bytes;
+    if (off || available == 0 || memory->total() <= available) return;
+    const bool refuses = report_.values.memory_check() == "refuse";
+    const auto severity = refuses ? Finding::Severity::kShortage : Finding::Severity::kWarning;
+    const std::string shortfall =
+        absl::StrCat("needs ", Gib(memory->total()), ", ", Gib(memory->total() - available),
+                     " more than the ", Gib(available), " that ", report_.machine.limit, " leaves");
+    const int64_t page = report_.values.page_size();
+    const int64_t others = memory->total() - memory->weights() - memory->kv();
+    const int64_t fits = LargestKvTokens(*memory, page, available - others);
+    if (fits >= std::max(page, kMinKvTokens)) {
+      Add(severity, "kv_cache_tokens",
+          absl::StrCat(shortfall, "; the largest --kv-cache-tokens that fits is ", fits));
+      return;
+    }
+    const bool several = report_.role == OptionSpec::UP &&
+                         report_.values.prefill_chains() + report_.values.decodes() > 2;
+    Add(severity, several ? "decodes" : "model_path",
+        absl::StrCat(shortfall, "; ", Gib(memory->weights()), " of it are weights, so no ",
+                     "--kv-cache-tokens fits: take ",
+                     several ? "fewer --prefill-chains and --decodes, " : "",
+                     "a smaller model, or spread the processes over more machines"));
+  }
+
+  // --mem-fraction-static: weights and KV of this host's processes together take that part of the
+  // memory that is available now; an explicit --kv-cache-tokens is an upper bound.
+  void SizeByFraction() {
+    const std::string text = std::exchange(*report_.values.mutable_mem_fraction_static(), "");
+    double fraction = 0;
+    if (text.empty() || report_.role == OptionSpec::ROUTER) return;
+    if (!absl::SimpleAtod(text, &fraction)) return AddError("mem_fraction_static", "no number");
+    if (report_.machine.available_bytes == 0) {
+      return AddError("mem_fraction_static", "this machine does not say how much memory it has");
+    }
+    const auto memory = Plan();
+    if (!memory.ok()) return;  // CheckMemory says so.
+    const int64_t page = report_.values.page_size();
+    const auto static_bytes =
+        static_cast<int64_t>(fraction * static_cast<double>(report_.machine.available_bytes));
+    int64_t tokens = LargestKvTokens(*memory, page, static_bytes);
+    const auto source = options_.sources.find("kv_cache_tokens");
+    const bool bounded = source != options_.sources.end() &&
+                         source->second.kind != config::OptionSource::Kind::kDefault;
+    if (bounded) tokens = std::min(tokens, report_.values.kv_cache_tokens());
+    if (tokens < std::max(page, kMinKvTokens)) {
+      return Add(Finding::Severity::kShortage, "mem_fraction_static",
+                 absl::StrCat("got ", text, ": ", Gib(static_bytes), " of the ",
+                              Gib(report_.machine.available_bytes), " that ", report_.machine.limit,
+                              " leaves, but the weights alone take ", Gib(memory->weights())));
+    }
+    report_.values.set_kv_cache_tokens(tokens);
+  }
+
+  PreflightReport Finish() {
+    for (Finding& finding : report_.findings) {
+      const auto source = options_.sources.find(finding.option);
+      if (source == options_.sources.end() ||
+          source->second.kind == config::OptionSource::Kind::kDefault) {
+        continue;
+      }
+      absl::StrAppend(&finding.message, " (set by ", config::SourceText(source->second), ")");
+    }
+    return std::move(report_);
+  }
+
+  const config::ParsedOptions& options_;
+  PreflightReport report_;
+  ModelFacts facts_;
+};
+
+}  // namespace
+
+absl::Status PreflightReport::status() const {
+  std::vector<std::string> texts;
+  bool shortage_alone = true;
+  for (const Finding& finding : findings) {
+    if (!finding.refuses()) continue;
+    if (finding.severity == Finding::Severity::kError) shortage_alone = false;
+    texts.push_back(FindingText(finding));
+  }
+  if (texts.empty()) return absl::OkStatus();
+  std::string message = texts[0];
+  if (texts.size() > 1) message = absl::StrCat(texts.size(), " problems");
+  for (size_t i = 0; texts.size() > 1 && i < texts.size(); ++i) {
+    absl::StrAppend(&message, "\n  - ", texts[i]);
+  }
+  return shortage_alone ? absl::ResourceExhaustedError(message)
+                        : absl::InvalidArgumentError(message);
+}
+
+PreflightReport Preflight(const config::ParsedOptions& options, const Machine& machine) {
+  return Checks(options, machine).Run();
+}
+
+std::vector<std::string> PlannedArguments(const PreflightReport& report) {
+  return {absl::StrCat("--kv-cache-tokens=", report.values.kv_cache_tokens()),
+          "--mem-fraction-static=", "--memory-check=off"};
+}
+
+std::string FindingText(const Finding& finding) {
+  return absl::StrCat(finding.option, ": ", finding.message);
+}
+
+}  // namespace baton

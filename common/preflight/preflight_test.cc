@@ -1,0 +1,394 @@
+// Every way in which options, a model directory and a machine don't make a cluster: refused or
+// warned of before anything starts, naming the option and what would do. One row per way.
+#include "common/preflight/preflight.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "common/model/make_model.h"
+#include "nlohmann/json.hpp"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+using v1::OptionSpec;
+
+constexpr int64_t kMib = int64_t{1} << 20;
+constexpr int64_t kGib = int64_t{1} << 30;
+const Machine kRoomy = {64 * kGib, "MemAvailable"};
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+// A whole model that a row then breaks.
+struct Directory {
+  std::string path;
+
+  std::string File(const std::string& name) const { return path + "/" + name; }
+  void Remove(const char* name) const { std::filesystem::remove(File(name)); }
+  void EditConfig(const std::function<void(Json&)>& edit) const {
+    Json json = Json::parse(ReadFile(File("config.json")));
+    edit(json);
+    WriteFile(File("config.json"), json.dump());
+  }
+  // Adds an empty tensor to model.safetensors.
+  void AddTensor(const std::string& name) const {
+    const std::string file = ReadFile(File("model.safetensors"));
+    uint64_t length = 0;
+    std::memcpy(&length, file.data(), sizeof(length));
+    Json header = Json::parse(file.substr(sizeof(length), length));
+    header[name] = {{"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {0, 0}}};
+    const std::string text = header.dump();
+    const uint64_t bytes = text.size();
+    std::string start(sizeof(bytes), '\0');
+    std::memcpy(start.data(), &bytes, sizeof(bytes));
+    WriteFile(File("model.safetensors"), start + text + file.substr(sizeof(length) + length));
+  }
+};
+
+PreflightReport Check(config::Command command, std::vector<std::string> args,
+                      const Machine& machine = kRoomy) {
+  const auto parsed = config::ParseOptions(command, {std::move(args), {}, nullptr});
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return Preflight(*parsed, machine);
+}
+
+Directory Make(const std::string& name, const RandomModelOptions& options = {}) {
+  Directory model = {testing::TempDir() + "/preflight_" + name};
+  std::filesystem::remove_all(model.path);
+  EXPECT_TRUE(MakeRandomModel(model.path, options).ok());
+  return model;
+}
+
+struct Row {
+  std::string name;
+  std::function<void(const Directory&)> break_it;
+  bool refused;
+  std::string option;
+  std::string message;  // A fragment.
+  RandomModelOptions model = {};
+  std::vector<std::string> args = {};
+};
+
+std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
+
+constexpr auto kNothing = [](const Directory&) {};
+
+Row Unused(std::string name, std::string tensor, bool refused, std::string message,
+           RandomModelOptions model = {}) {
+  return {std::move(name),
+          [tensor](const Directory& d) { d.AddTensor(tensor); },
+          refused,
+          "model_path",
+          "unused tensor " + tensor + ": " + message,
+          model};
+}
+
+std::vector<Row> DirectoryRows() {
+  return {
+      {"NoDirectory", [](auto& d) { std::filesystem::remove_all(d.path); }, true, "model_path",
+       "there is no directory '"},
+      {"NoConfig", [](auto& d) { d.Remove("config.json"); }, true, "model_path",
+       "config.json: no such file"},
+      {"HeadDim34", [](auto& d) { d.EditConfig([](Json& c) { c["head_dim"] = 34; }); }, true,
+       "model_path", "\"head_dim\" is 34; supported are multiples of 16 up to 256"},
+      {"NoTokenizer", [](auto& d) { d.Remove("tokenizer.json"); }, true, "tokenizer_path",
+       "tokenizer.json: can't be opened; the router needs it"},
+      {"BrokenTokenizer", [](auto& d) { WriteFile(d.File("tokenizer.json"), "{"); }, true,
+       "tokenizer_path", "tokenizer.json"},
+      {"NoShard",
+       [](auto& d) { d.Remove("model-00002-of-00003.safetensors"); },
+       true,
+       "model_path",
+       "model-00002-of-00003.safetensors: No such file",
+       {.shards = 3}},
+      {"OnlyBin",
+       [](auto& d) {
+         d.Remove("model.safetensors");
+         WriteFile(d.File("pytorch_model.bin"), "PK");
+       },
+       true, "model_path", "it holds pickled weights (.bin, .pth)"},
+      {"OnlyAdapter",
+       [](auto& d) {
+         d.Remove("config.json");
+         WriteFile(d.File("adapter_model.safetensors"), "");
+       },
+       true, "model_path", "it holds an adapter"},
+      {"OnlyGguf",
+       [](auto& d) {
+         d.Remove("model.safetensors");
+         WriteFile(d.File("model.gguf"), "GGUF");
+       },
+       true, "model_path", "it holds GGUF"},
+      {"TruncatedWeights",
+       [](auto& d) {
+         const std::string file = d.File("model.safetensors");
+         std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
+       },
+       true, "model_path", "outside the file's"},
+      {"FewerLayersThanConfigured",
+       [](auto& d) { d.EditConfig([](Json& c) { c["num_hidden_layers"] = 5; }); }, true,
+       "model_path", "and 7 more tensors"},
+      {"AnotherVocabulary", [](auto& d) { d.EditConfig([](Json& c) { c["vocab_size"] = 299; }); },
+       true, "model_path", "but config.json makes it [299, 64]"},
+      {"AdapterBesideTheWeights", [](auto& d) { WriteFile(d.File("adapter_config.json"), "{}"); },
+       true, "model_path", "an adapter lies beside the weights"},
+      {"NothingEnds", [](auto& d) { WriteFile(d.File("generation_config.json"), "{}"); }, false,
+       "model_path", "names an \"eos_token_id\""},
+      {"UnknownChatFormat",
+       [](auto& d) {
+         Json json = Json::parse(ReadFile(d.File("tokenizer.json")));
+         for (Json& token : json["added_tokens"]) {
+           token["content"] = "<other" + token["id"].dump() + ">";
+         }
+         WriteFile(d.File("tokenizer.json"), json.dump());
+         WriteFile(d.File("tokenizer_config.json"), "{}");
+       },
+       false, "chat_template", "belong to no chat format"},
+  };
+}
+
+std::vector<Row> TensorRows() {
+  const RandomModelOptions llama = {.architecture = "LlamaForCausalLM"};
+  return {
+      Unused("Bias", "model.layers.1.self_attn.q_proj.bias", true,
+             "LlamaForCausalLM with this config.json has no such bias", llama),
+      Unused("HeadBias", "lm_head.bias", true, "LlamaForCausalLM with this config.json", llama),
+      Unused("Norm", "model.layers.1.self_attn.q_norm.weight", true,
+             "LlamaForCausalLM with this config.json has no such norm", llama),
+      Unused("Part", "model.layers.1.mlp.extra_proj.weight", true, "LlamaForCausalLM has no",
+             llama),
+      Unused("ExtraLayer", "model.layers.4.input_layernorm.weight", true,
+             "config.json says \"num_hidden_layers\" 4"),
+      Unused("Experts", "model.layers.0.mlp.experts.0.up_proj.weight", true,
+             "Qwen3ForCausalLM has no experts"),
+      Unused("Adapter", "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", true,
+             "adapters are not applied"),
+      Unused("Quantized", "model.layers.0.mlp.up_proj.qweight", true, "the weights are quantised"),
+      Unused("KvScale", "model.layers.0.self_attn.k_scale", false,
+             "scales of a quantised KV cache"),
+      Unused("TiedHead", "lm_head.weight", false, "config.json ties the head to the embeddings",
+             {.tie_word_embeddings = true}),
+      Unused("VisionTower", "vision_tower.patch.weight", false, "no part of the language model"),
+      Unused("NestedTower", "model.visual.patch.weight", false, "no part of the language model"),
+  };
+}
+
+std::vector<Row> OptionRows() {
+  return {
+      {"ContextPastTheModel",
+       kNothing,
+       true,
+       "context_length",
+       "got 32768; the model's \"max_position_embeddings\" is 16384",
+       {},
+       {"--context-length=32768"}},
+      {"ContextOfOne", kNothing, true, "context_length", "got 1;", {}, {"--context-length=1"}},
+      {"MoreStagesThanLayers",
+       kNothing,
+       true,
+       "pp_size",
+       "got 5 stages for 4 layers",
+       {},
+       {"--pp-size=5"}},
+      {"PartitionOfAnotherModel",
+       kNothing,
+       true,
+       "pp_layer_partition",
+       "sums to 5",
+       {},
+       {"--pp-size=2", "--pp-layer-partition=2,3"}},
+      {"TooManyThreads",
+       kNothing,
+       true,
+       "threads",
+       "between 1 and 256, is 300",
+       {},
+       {"--threads=300"}},
+  };
+}
+
+class PreflightTest : public testing::TestWithParam<Row> {};
+
+TEST_P(PreflightTest, FindsIt) {
+  const Row& row = GetParam();
+  const Directory model = Make(row.name, row.model);
+  const std::vector<std::string> whole = {"--model-path=" + model.path};
+  const PreflightReport before = Check(config::Command::kUp, whole);
+  ASSERT_TRUE(before.findings.empty()) << FindingText(before.findings[0]);
+
+  row.break_it(model);
+  std::vector<std::string> args = whole;
+  args.insert(args.end(), row.args.begin(), row.args.end());
+  const PreflightReport report = Check(config::Command::kUp, args);
+  bool found = false;
+  for (const Finding& finding : report.findings) {
+    const bool same = finding.option == row.option && finding.refuses() == row.refused;
+    found |= same && finding.message.find(row.message) != std::string::npos;
+  }
+  std::string all;
+  for (const Finding& finding : report.findings) all += FindingText(finding) + "\n";
+  EXPECT_TRUE(found) << all;
+  EXPECT_EQ(report.status().ok(), !row.refused) << report.status();
+  if (row.refused) {
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(report.status().message()), HasSubstr(row.message));
+  }
+  // `validate` is the same question.
+  EXPECT_EQ(Check(config::Command::kValidate, args).status(), report.status());
+}
+
+constexpr auto kRowName = [](const auto& info) { return info.param.name; };
+INSTANTIATE_TEST_SUITE_P(Directory, PreflightTest, testing::ValuesIn(DirectoryRows()), kRowName);
+INSTANTIATE_TEST_SUITE_P(Tensors, PreflightTest, testing::ValuesIn(TensorRows()), kRowName);
+INSTANTIATE_TEST_SUITE_P(Options, PreflightTest, testing::ValuesIn(OptionRows()), kRowName);
+
+TEST(PreflightTest, ByProductsAreIgnored) {
+  const Directory model = Make("by_products");
+  model.AddTensor("model.layers.0.self_attn.rotary_emb.inv_freq");
+  EXPECT_TRUE(Check(config::Command::kUp, {"--model-path=" + model.path}).findings.empty());
+}
+
+TEST(PreflightTest, HubNamesAreToldFromPaths) {
+  const auto message = [](const std::string& path) {
+    const PreflightReport report = Check(config::Command::kUp, {"--model-path=" + path});
+    EXPECT_FALSE(report.status().ok());
+    return std::string(report.status().message());
+  };
+  const std::string hub = message("Qwen/Qwen2.5-0.5B-Instruct");
+  EXPECT_THAT(hub, HasSubstr("huggingface-cli download Qwen/Qwen2.5-0.5B-Instruct"));
+  EXPECT_THAT(hub, HasSubstr("--model-path Qwen2.5-0.5B-Instruct"));
+  EXPECT_THAT(hub, HasSubstr("(set by flag --model-path)"));
+  for (const char* path : {"./models/x", "/a/b", "a/b/c", "model", "a/", "~/x"}) {
+    EXPECT_THAT(message(path), testing::Not(HasSubstr("hub"))) << path;
+  }
+  const Directory model = Make("a_file");
+  EXPECT_THAT(message(model.File("config.json")), HasSubstr("is a file"));
+}
+
+TEST(PreflightTest, AStageNeedsItsOwnShardsAloneAndNoTokenizer) {
+  const Directory model = Make("stages", {.shards = 8});
+  model.Remove("model-00008-of-00008.safetensors");
+  model.Remove("tokenizer.json");
+  const auto stage = [&](const char* rank) {
+    return Check(config::Command::kWorker, {"--model-path=" + model.path, rank, "--pp-size=2",
+                                            "--disaggregation-mode=prefill"});
+  };
+  EXPECT_TRUE(stage("--pp-rank=0").status().ok()) << stage("--pp-rank=0").status();
+  EXPECT_FALSE(stage("--pp-rank=1").status().ok());
+  EXPECT_FALSE(Check(config::Command::kUp, {"--model-path=" + model.path}).status().ok());
+}
+
+TEST(PreflightTest, ValidateWithAModeIsThatWorker) {
+  const Directory model = Make("mode");
+  const PreflightReport report =
+      Check(config::Command::kValidate, {"--model-path=" + model.path, "--pp-size=2", "--pp-rank=1",
+                                         "--disaggregation-mode=prefill"});
+  EXPECT_EQ(report.role, OptionSpec::PREFILL);
+  ASSERT_TRUE(report.memory.has_value());
+  EXPECT_EQ(report.memory->processes.size(), 1u);
+  EXPECT_EQ(report.memory->processes[0].layers, (LayerRange{2, 4}));
+}
+
+TEST(PreflightTest, AShortageNamesTheLargestPoolThatFits) {
+  const Directory model = Make("shortage");
+  const std::vector<std::string> args = {"--model-path=" + model.path,
+                                         "--kv-cache-tokens=16777216"};
+  const Machine small = {kGib, "MemAvailable"};
+  const PreflightReport report = Check(config::Command::kUp, args, small);
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kResourceExhausted);
+  const std::string message(report.status().message());
+  EXPECT_THAT(message, HasSubstr("kv_cache_tokens: needs "));
+  EXPECT_THAT(message, HasSubstr(" more than the 1.0 GiB that MemAvailable leaves"));
+  const size_t at = message.find("that fits is ");
+  ASSERT_NE(at, std::string::npos) << message;
+  const int64_t fits = std::stoll(message.substr(at + std::strlen("that fits is ")));
+
+  const auto with = [&](int64_t tokens) {
+    return Check(config::Command::kUp, {args[0], "--kv-cache-tokens=" + std::to_string(tokens)},
+                 small);
+  };
+  EXPECT_TRUE(with(fits).status().ok()) << with(fits).status();
+  EXPECT_FALSE(with(fits + 64).status().ok());
+
+  std::vector<std::string> warned = args;
+  warned.emplace_back("--memory-check=warn");
+  EXPECT_TRUE(Check(config::Command::kUp, warned, small).status().ok());
+  EXPECT_EQ(Check(config::Command::kUp, warned, small).findings.size(), 1u);
+  warned.back() = "--memory-check=off";
+  EXPECT_TRUE(Check(config::Command::kUp, warned, small).findings.empty());
+}
+
+TEST(PreflightTest, WhereNoPoolFitsItSaysWhatWould) {
+  const Directory model = Make("no_pool");
+  const Machine tiny = {20 * kMib, "its control group's limit"};
+  const auto message = [&](const char* decodes) {
+    return std::string(Check(config::Command::kUp, {"--model-path=" + model.path, decodes}, tiny)
+                           .status()
+                           .message());
+  };
+  EXPECT_THAT(message("--decodes=3"), HasSubstr("fewer --prefill-chains and --decodes"));
+  EXPECT_THAT(message("--decodes=1"), HasSubstr("a smaller model"));
+}
+
+TEST(PreflightTest, AFractionSizesThePoolOfAllProcessesTogether) {
+  const Directory model = Make("fraction");
+  const Machine machine = {8 * kGib, "MemAvailable"};
+  const auto sized = [&](std::vector<std::string> args) {
+    args.push_back("--model-path=" + model.path);
+    const PreflightReport report = Check(config::Command::kUp, args, machine);
+    EXPECT_TRUE(report.status().ok()) << report.status();
+    return report;
+  };
+  const PreflightReport half = sized({"--mem-fraction-static=0.5"});
+  const int64_t static_bytes = half.memory->weights() + half.memory->kv();
+  EXPECT_LE(static_bytes, 4 * kGib);
+  EXPECT_GT(static_bytes, 4 * kGib - 64 * half.memory->kv_per_token());
+  EXPECT_EQ(half.values.kv_cache_tokens(), half.memory->kv_tokens);
+  EXPECT_GT(half.values.kv_cache_tokens(),
+            sized({"--mem-fraction-static=0.5", "--decodes=3"}).values.kv_cache_tokens());
+  EXPECT_EQ(
+      sized({"--mem-fraction-static=0.5", "--max-total-tokens=6400"}).values.kv_cache_tokens(),
+      6400);
+  EXPECT_THAT(
+      PlannedArguments(half),
+      testing::ElementsAre("--kv-cache-tokens=" + std::to_string(half.values.kv_cache_tokens()),
+                           "--mem-fraction-static=", "--memory-check=off"));
+
+  const PreflightReport none =
+      Check(config::Command::kUp, {"--mem-fraction-static=0.0001", "--model-path=" + model.path},
+            machine);
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("the weights alone take"));
+}
+
+TEST(PreflightTest, SeveralProblemsComeInOneMessage) {
+  const Directory model = Make("several");
+  model.Remove("tokenizer.json");
+  const PreflightReport report =
+      Check(config::Command::kUp, {"--model-path=" + model.path, "--context-length=99999"});
+  EXPECT_THAT(std::string(report.status().message()),
+              testing::StartsWith("2 problems\n  - context_length: got 99999"));
+}
+
+}  // namespace
+}  // namespace baton

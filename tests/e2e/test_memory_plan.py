@@ -1,0 +1,75 @@
+"""The memory plan of `baton validate` against real processes: once ready, and after load has touched every
+page of the KV pools. Within 10 % for the host and for each process of a made model of some hundred MiB."""
+
+import subprocess
+
+import pytest
+
+import cluster as clusters
+from client import Client
+
+MIB = 1 << 20
+KV_TOKENS = 8192
+PROMPT_TOKENS = 1984  # Four of them, with their continuations, fill a pool to the last page.
+FLAGS = ["--kv-cache-tokens", KV_TOKENS, "--chunked-prefill-size", 512, "--max-running-requests", 16]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return clusters.make_model(tmp_path_factory.mktemp("model") / "large", family="llama", layers=8, hidden=512,
+                               heads=8, kv_heads=8, head_dim=64, intermediate_size=1408, vocab_size=64000,
+                               dtype="bfloat16")
+
+
+def planned(model):
+    """{process: {column: MiB}} of the table that validate prints."""
+    arguments = [clusters.BATON, "validate", "--model-path", model, "--pp-size", 2, *FLAGS]
+    result = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False)
+    assert result.returncode == 0 and result.stdout.startswith("OK:"), result.stdout + result.stderr
+    lines = iter(result.stdout.splitlines())
+    next(line for line in lines if line.startswith("memory "))
+    table = {}
+    for line in lines:
+        name, row = line[:12].strip(), line[12:].replace(", ", ",").split()
+        if name == "this host":
+            table[name] = float(row[0])
+            return table
+        columns = ["count", "layers", "weights", "kv", "buffers", "process", "together"]
+        table[name] = {column: float(value) for column, value in zip(columns, row) if column != "layers"}
+    raise AssertionError(result.stdout)
+
+
+def resident_mib(process):
+    """The process's part of what is resident: what it shares with others counts in shares."""
+    with open(f"/proc/{process.popen.pid}/smaps_rollup", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Pss:")) / 1024
+
+
+def measured(cluster):
+    names = {"router": "router", "prefill-0-0": "prefill 0", "prefill-0-1": "prefill 1", "decode-0": "decode"}
+    return {plan_name: resident_mib(cluster.processes[name]) for name, plan_name in names.items()}
+
+
+def compare(when, plan, real):
+    """`plan` and `real` are MiB by process."""
+    report = "\n".join(f"{name:10} planned {plan[name]:7.1f}  resident {real[name]:7.1f}" for name in plan)
+    print(f"\n{when}\n{report}")
+    for name in plan:
+        assert abs(plan[name] - real[name]) <= 0.1 * real[name] or name == "router", f"{when}:\n{report}"
+    assert abs(sum(plan.values()) - sum(real.values())) <= 0.1 * sum(real.values()), f"{when}:\n{report}"
+
+
+@pytest.mark.skipif(clusters.SANITIZED, reason="sanitizers take memory of their own")
+def test_the_plan_is_within_a_tenth_of_what_is_resident(model, tmp_path):
+    table = planned(model)
+    host = table.pop("this host")
+    assert host == pytest.approx(sum(row["together"] for row in table.values()), abs=1)
+    with clusters.Cluster(model, tmp_path, stages=2, flags=FLAGS) as cluster:
+        # Pages and buffers are the system's until they are written.
+        compare("ready", {name: row["weights"] + row["process"] for name, row in table.items()},
+                measured(cluster))
+        with Client(cluster.target) as client:
+            prompts = [[(7 * i + j) % 256 for j in range(PROMPT_TOKENS)] for i in range(4)]
+            answers = client.greedy_at_once(prompts, KV_TOKENS // 4 - PROMPT_TOKENS)
+            assert all(answer.error is None for answer in answers), answers
+        compare("under load", {name: row["together"] for name, row in table.items()}, measured(cluster))
