@@ -1,7 +1,7 @@
-"""Real clusters of real processes on loopback, for tests: start, wait, kill, restart, scrape.
+"""Real clusters of real processes on loopback, for tests and tools: start, wait, kill, restart, scrape.
 
 A Cluster owns its processes and always ends them. Ports are free ones of this machine; logs go to a
-directory of the test and are shown when something fails.
+directory of the caller and are shown when something fails.
 """
 
 import json

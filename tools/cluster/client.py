@@ -1,4 +1,4 @@
-"""A small gRPC client of Inference for tests: one call, its tokens and its end."""
+"""A small gRPC client of Inference for tests and tools: one call, its tokens and its end."""
 
 import concurrent.futures
 import dataclasses
