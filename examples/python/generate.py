@@ -1,60 +1,42 @@
 """Continues a prompt through Baton's gRPC service and prints the text as it comes.
 
-    /usr/bin/python3 examples/python/generate.py --target 127.0.0.1:30001 "It was a truth"
+    python3 examples/python/generate.py --target 127.0.0.1:30001 "It was a truth"
 
-Needs Debian's python3-grpcio and protobuf-compiler-grpc; the stubs are made from proto/ on the fly.
+Needs the package beside it: README.md says how, installed or in place.
 """
 
 import argparse
-import pathlib
-import shutil
-import subprocess
+import os
 import sys
-import tempfile
 
-import grpc
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-def load_stubs(directory):
-    """Generates and imports the two modules that a client of Inference needs."""
-    protos = [f"proto/baton/v1/{name}.proto" for name in ("common", "inference")]
-    subprocess.run(["protoc", f"-I{ROOT}", f"--python_out={directory}", f"--grpc_out={directory}",
-                    f"--plugin=protoc-gen-grpc={shutil.which('grpc_python_plugin')}", *protos], check=True)
-    sys.path.insert(0, directory)
-    from proto.baton.v1 import common_pb2, inference_pb2, inference_pb2_grpc
-    return common_pb2, inference_pb2, inference_pb2_grpc
+import baton_client
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompt")
-    parser.add_argument("--target", default="127.0.0.1:30001")
+    parser.add_argument("--target", default="127.0.0.1:30001", help="the router's gRPC address")
+    parser.add_argument("--api-key", default=os.environ.get("BATON_API_KEY"), help="default: $BATON_API_KEY")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.8)
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seed", type=int, help="the same seed gives the same text; default: the server draws one")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        common, inference, inference_grpc = load_stubs(directory)
-        sampling = common.SamplingParams(temperature=arguments.temperature, top_p=0.95,
-                                         max_tokens=arguments.max_tokens)
-        if arguments.seed is not None:
-            sampling.seed = arguments.seed
-        with grpc.insecure_channel(arguments.target) as channel:
-            call = inference_grpc.InferenceStub(channel).Generate(
-                inference.GenerateRequest(text=arguments.prompt, sampling=sampling), timeout=600)
-            try:
-                for response in call:
-                    piece = response.tokens if response.HasField("tokens") else response.finished
-                    print(piece.text, end="", flush=True)
-                finished = response.finished
-            except grpc.RpcError as error:
-                raise SystemExit(f"{error.code().name}: {error.details()}")
-    reason = common.FinishReason.Name(finished.reason).removeprefix("FINISH_REASON_").lower()
-    print(f"\n[{finished.usage.prompt_tokens} + {finished.usage.completion_tokens} tokens, {reason}, "
-          f"first after {finished.timing.ttft_us / 1000:.1f} ms]")
+    sampling = {"max_tokens": arguments.max_tokens, "temperature": arguments.temperature, "top_p": 0.95}
+    if arguments.seed is not None:
+        sampling["seed"] = arguments.seed
+    try:
+        with baton_client.Client(arguments.target, arguments.api_key) as client, \
+                client.stream(arguments.prompt, **sampling) as stream:
+            for piece in stream:
+                print(piece.text, end="", flush=True)
+    except baton_client.Error as error:
+        print(error, file=sys.stderr)
+        return 1
+    finished = stream.finished
+    print(f"\n[{finished.usage.prompt_tokens} + {finished.usage.completion_tokens} tokens, "
+          f"{baton_client.finish_reason(finished)}, first after {finished.timing.ttft_us / 1000:.1f} ms]")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

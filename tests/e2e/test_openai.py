@@ -5,9 +5,6 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
-import cluster as clusters
 from client import Client
 
 PROMPT = "It is a truth universally acknowledged"
@@ -89,32 +86,10 @@ def test_models_health_readiness(small_cluster):
 
 def test_http_and_grpc_give_the_same_text(small_cluster):
     http = small_cluster.post("/v1/completions", {"model": "tiny", "prompt": PROMPT, "max_tokens": 10, "seed": 4,
-                                                   "ignore_eos": True})[1]
+                                                  "ignore_eos": True})[1]
     with Client(small_cluster.target) as client:
         answer = client.generate(PROMPT, max_tokens=10, seed=4, ignore_eos=True)
     assert answer.text == http["choices"][0]["text"]
-
-
-def test_example_clients(small_cluster):
-    python = subprocess.run(["/usr/bin/python3", clusters.ROOT / "examples/python/generate.py", "--target",
-                             small_cluster.target, "--max-tokens", "5", "hello"], capture_output=True, text=True)
-    assert python.returncode == 0 and "5 + " in python.stdout, python.stderr
-    binary = clusters.ROOT / "bazel-bin/examples/cpp/generate"
-    cpp = subprocess.run([binary, small_cluster.target, "hello"], capture_output=True, text=True)
-    assert cpp.returncode == 0 and "5 + " in cpp.stdout, cpp.stderr
-
-
-@pytest.fixture(scope="session")
-def openai_python(tmp_path_factory):
-    """A virtual environment with OpenAI's client, or a clear reason why there is none."""
-    directory = tmp_path_factory.mktemp("openai")
-    subprocess.run(["/usr/bin/python3", "-m", "venv", directory], check=True)
-    install = subprocess.run([directory / "bin/pip", "install", "-q", "--disable-pip-version-check", "--retries", "1",
-                              "--timeout", "15", "openai"], capture_output=True, text=True)
-    if install.returncode != 0:
-        pytest.skip("OpenAI's Python client comes from PyPI, which is not reached here: "
-                    + (install.stderr.strip().splitlines() or ["no message"])[-1])
-    return directory / "bin/python"
 
 
 def test_openai_python_client(small_cluster, openai_python):
