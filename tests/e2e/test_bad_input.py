@@ -140,7 +140,8 @@ GRPC_ROWS = [
 ]
 
 
-@pytest.mark.parametrize("prompt,sampling,code,field", [row[1:] for row in GRPC_ROWS], ids=[row[0] for row in GRPC_ROWS])
+@pytest.mark.parametrize("prompt,sampling,code,field", [row[1:] for row in GRPC_ROWS],
+                         ids=[row[0] for row in GRPC_ROWS])
 def test_grpc_refuses(small_cluster, prompt, sampling, code, field):
     with Client(small_cluster.target) as client:
         answer = client.generate(prompt, **sampling)

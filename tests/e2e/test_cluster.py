@@ -43,7 +43,8 @@ def test_list_says_who_is_here(small_cluster):
     workers = listed(small_cluster)
     assert set(workers) == {"prefill-0-0", "prefill-0-1", "decode-0"}
     assert all(w.ready and w.lease_remaining_ms > 0 for w in workers.values())
-    assert [(w.worker.layers.begin, w.worker.layers.end) for _, w in sorted(workers.items())] == [(0, 6), (0, 3), (3, 6)]
+    layers = [(w.worker.layers.begin, w.worker.layers.end) for _, w in sorted(workers.items())]
+    assert layers == [(0, 6), (0, 3), (3, 6)]
 
 
 def test_health_and_reflection_on_every_role(small_cluster):

@@ -24,9 +24,22 @@ def tracked(*patterns):
     return sorted(path for path in set(listed) if (ROOT / path).is_file())
 
 
-def clang_format():
-    files = tracked("*.cc", "*.h")
-    return subprocess.run(["clang-format", "--dry-run", "-Werror", *files], cwd=ROOT, check=False).returncode == 0
+def shell_files():
+    return [path for path in tracked() if path.endswith(".sh") or (ROOT / path).open("rb").readline(64).startswith(
+        (b"#!/usr/bin/env bash", b"#!/bin/sh", b"#!/bin/bash"))]
+
+
+def clean(*command):
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+def rewrite():
+    """`./dev format`: every formatter on the whole tree."""
+    formatted = [clean("clang-format", "-i", *tracked("*.cc", "*.h")),
+                 clean("autopep8", "--in-place", "--max-line-length=120", "--ignore=E402,E501,W503,W504",
+                       *tracked("*.py")),
+                 clean("shfmt", "-w", *shell_files())]
+    return 0 if all(formatted) else 1
 
 
 def tidy_group(path):
@@ -46,7 +59,9 @@ def clang_tidy(everything, record):
     if not sources:
         return True
     groups = ["report"] if everything else sorted(map(tidy_group, sources))
-    if bazel("build", "--config=lint", "--keep_going", "--output_groups=" + ",".join(groups), *PACKAGES) != 0:
+    # Not --config=lint: its output group, that of every source, would come on top.
+    if bazel("build", "--aspects=//tools:clang_tidy.bzl%clang_tidy_aspect", "--keep_going",
+             "--output_groups=" + ",".join(groups), *PACKAGES) != 0:
         return False
     if record and everything:
         clean_list.write(tree.lines(sources))
@@ -57,8 +72,11 @@ def clang_tidy(everything, record):
 
 def lint(tally, everything=False, record=False):
     """Adds one step to `tally` for each linter."""
-    say("clang-format")
-    tally.step("clang-format", clang_format())
+    say("clang-format, flake8, shellcheck, shfmt")
+    tally.step("clang-format", clean("clang-format", "--dry-run", "-Werror", *tracked("*.cc", "*.h")))
+    tally.step("flake8", clean("flake8", *tracked("*.py")))
+    tally.step("shellcheck", clean("shellcheck", *shell_files()))
+    tally.step("shfmt", clean("shfmt", "-d", *shell_files()))
     say("clang-tidy" + (" on the whole tree" if everything else ""))
     tally.step("clang-tidy", clang_tidy(everything, record))
 
@@ -67,7 +85,10 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev lint", description=__doc__)
     parser.add_argument("--all", action="store_true", help="the whole tree")
     parser.add_argument("--record", action="store_true", help="note what is clean in tools/lint/clean.txt")
+    parser.add_argument("--format", action="store_true", help="lint nothing; rewrite what formatters would")
     arguments = parser.parse_args()
+    if arguments.format:
+        return rewrite()
     tally = Tally()
     lint(tally, arguments.all, arguments.record)
     return tally.finish()
