@@ -163,6 +163,7 @@ The cluster stays up; Ctrl-C stops it. Try, in another terminal:
   curl -sN http://{http}/v1/completions -H 'Content-Type: application/json' \\
     -d '{{"model": "austen", "prompt": "It was a truth", "max_tokens": 60, "stream": true}}'
   curl -s http://{http}/metrics | grep baton_time_to_first_token
+  /usr/bin/python3 examples/python/make_stubs.py  # once
   /usr/bin/python3 examples/python/generate.py --target {target} "It was a truth"
 """, flush=True)
     signal.pause()
