@@ -5,6 +5,7 @@ of GoogleTest and pytest as their XML reports say, and one for each of the lint 
 """
 
 import argparse
+import hashlib
 import os
 import pathlib
 import subprocess
@@ -59,25 +60,61 @@ def unit(tally, config):
         tally.fail(f"bazel test exited with {code}")
 
 
-def end_to_end(tally, config):
-    say("end-to-end tests")
-    flags = [f"--config={config}"] if config else []
-    if bazel("build", *flags, "//services/baton") != 0:
-        tally.fail("build of //services/baton")
-        return
-    report = ROOT / ".cache" / "e2e.xml"
+def tools(tally):
+    """The tests of the tools that decide what the other steps look at."""
+    say("tests of the tools")
+    pytest(tally, "tests/tools", "tools")
+
+
+def pytest(tally, folder, name, *flags, environment=None):
+    """Counts the cases of a folder; True if there were some and all passed."""
+    report = ROOT / ".cache" / f"{name}.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
+    failed_before = tally.failed
+    code = run(["/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags,
+                folder], env=environment).returncode
+    if not report.exists() or count_report(report, folder, tally) == 0:
+        tally.fail(f"{folder} ran no test (pytest exited with {code})")
+    elif code != 0 and tally.failed == failed_before:
+        tally.fail(f"pytest {folder} exited with {code}")
+    return tally.failed == failed_before
+
+
+def end_to_end_inputs(config):
+    """A hash of all that the end-to-end tests run and read, but for Debian's packages, as Bazel has it."""
+    paths = [ROOT / "bazel-bin" / path for path in ("services/baton/baton", "examples/cpp/generate")]
+    paths += sorted((ROOT / "bazel-bin/common/engine/torch").glob("*.so"))
+    listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "tests/e2e", "tests/oracle",
+                  "tools/cluster", "tools/*.supp", "examples", "models", "proto"], capture_output=True, text=True)
+    paths += [ROOT / path for path in sorted(listed.stdout.split())]
+    state = hashlib.sha256(str(config).encode())
+    for path in filter(pathlib.Path.is_file, paths):
+        state.update(f"{path.relative_to(ROOT)} ".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return state.hexdigest()
+
+
+def end_to_end(tally, config, again):
+    say("end-to-end tests")
+    flags = [f"--config={config}"] if config else []
+    if bazel("build", *flags, "//services/baton", "//examples/cpp:generate") != 0:
+        tally.fail("build of //services/baton")
+        return
+    # As Bazel does with unit tests: what has passed on equal inputs is not run again.
+    passed, inputs = ROOT / ".cache" / "e2e.passed", end_to_end_inputs(config)
+    if not again and passed.exists() and passed.read_text(encoding="ascii") == inputs:
+        say("end-to-end tests: they have passed on just these inputs; --only=e2e runs them again")
+        count_report(ROOT / ".cache" / "e2e.xml", "tests/e2e", tally)
+        return
+    passed.unlink(missing_ok=True)
     # Not BATON_*: the processes under test refuse variables of that name that are no options.
     environment = dict(os.environ, SANITIZER=config or "")
     if config == "asan":  # As .bazelrc sets them for the unit tests.
         environment["ASAN_OPTIONS"] = "detect_leaks=1:halt_on_error=1:detect_odr_violation=0"
         environment["LSAN_OPTIONS"] = f"suppressions={ROOT}/tools/lsan.supp:print_suppressions=0"
         environment["UBSAN_OPTIONS"] = "print_stacktrace=1"
-    code = run(["/usr/bin/python3", "-m", "pytest", "-q", "-ra", "--durations=10", "-p", "no:cacheprovider",
-                f"--junitxml={report}", "tests/e2e"], env=environment).returncode
-    if not report.exists() or count_report(report, "tests/e2e", tally) == 0:
-        tally.fail(f"tests/e2e ran no test (pytest exited with {code})")
+    if pytest(tally, "tests/e2e", "e2e", "-ra", "--durations=10", environment=environment):
+        passed.write_text(inputs, encoding="ascii")
 
 
 def main():
@@ -89,11 +126,12 @@ def main():
     tally = Tally()
     if arguments.only in (None, "lint") and not arguments.config:
         lint(tally)
+        tools(tally)
     if arguments.only in (None, "unit"):
         unit(tally, arguments.config)
     # Torch is not built for ThreadSanitizer, so whole processes don't run under it.
     if arguments.only in (None, "e2e") and arguments.config != "tsan":
-        end_to_end(tally, arguments.config)
+        end_to_end(tally, arguments.config, again=arguments.only == "e2e")
     print(f"took {time.monotonic() - start:.0f} s", file=sys.stderr)
     return tally.finish()
 

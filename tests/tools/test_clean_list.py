@@ -1,0 +1,94 @@
+"""What the lint by content decides to read, on a small tree of its own."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "lint"))
+
+import clean_list  # noqa: E402
+
+FILES = {
+    ".clang-tidy": "Checks: -*\n",
+    "tools/clang_tidy.bzl": "flags\n",
+    "common/a/hub.h": "// hub\n",
+    "common/a/a.h": '#include "common/a/hub.h"\n',
+    "common/a/a.cc": '#include "common/a/a.h"\n#include <vector>\n',
+    "common/b/b.cc": '#include "common/a/hub.h"\n#include "proto/p.grpc.pb.h"\n',
+    "proto/p.proto": 'syntax = "proto3";\nimport "proto/q.proto";\n',
+    "proto/q.proto": 'syntax = "proto3";\n',
+    **{f"services/s/s{i:02}.cc": '#include "common/a/hub.h"\n' for i in range(20)},
+}
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """The folder of a tree whose sources have all been linted clean."""
+    monkeypatch.setattr(clean_list, "ROOT", tmp_path)
+    monkeypatch.setattr(clean_list, "CLEAN_LIST", tmp_path / "clean.txt")
+    for path, text in FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    made = clean_list.Tree()
+    assert len(clean_list.plan(made).changed) == 22
+    clean_list.add(made, made.sources)
+    return tmp_path
+
+
+def plan():
+    return clean_list.plan(clean_list.Tree())
+
+
+def test_nothing_is_linted_twice(tree):
+    assert plan() == clean_list.Plan([], [], [])
+
+
+def test_a_changed_source_is_linted_and_nothing_else(tree):
+    (tree / "common/b/b.cc").write_text("// other\n")
+    assert plan() == clean_list.Plan(["common/b/b.cc"], [], [])
+    clean_list.add(clean_list.Tree(), ["common/b/b.cc"])
+    assert plan().sources == []
+
+
+def test_a_changed_header_is_read_through_a_near_user(tree):
+    (tree / "common/a/a.h").write_text('// other\n#include "common/a/hub.h"\n')
+    assert plan() == clean_list.Plan([], ["common/a/a.cc"], [])
+
+
+def test_a_hub_is_read_through_the_nearest_and_the_rest_is_named(tree):
+    (tree / "common/a/hub.h").write_text("// other\n")
+    made = plan()
+    assert made.changed == [] and made.neighbours[0] == "common/a/a.cc"
+    assert len(made.neighbours) == clean_list.NEIGHBOURS_MAX
+    assert len(made.left) == 22 - clean_list.NEIGHBOURS_MAX
+
+
+def test_a_changed_proto_counts_as_the_header_made_of_it(tree):
+    (tree / "proto/q.proto").write_text("// other\n")
+    assert plan().neighbours == ["common/b/b.cc"]
+
+
+@pytest.mark.parametrize("path", clean_list.CONFIGURATION)
+def test_another_configuration_lints_everything(tree, path):
+    (tree / path).write_text("other\n")
+    assert len(plan().changed) == 22
+
+
+def test_lines_of_two_branches_stand_side_by_side(tree):
+    before = clean_list.read()
+    (tree / "common/b/b.cc").write_text("// mine\n")
+    mine = clean_list.Tree().line("common/b/b.cc")
+    clean_list.write(before | {mine})
+    assert plan().sources == []
+    (tree / "common/b/b.cc").write_text(FILES["common/b/b.cc"])
+    assert plan().sources == []
+
+
+def test_a_file_that_went_leaves_no_trace_in_the_next_list(tree):
+    (tree / "common/b/b.cc").unlink()
+    made = clean_list.Tree()
+    assert "common/b/b.cc" not in made.sources
+    assert not any(line.startswith("common/b/b.cc ") for line in made.lines(made.sources))
