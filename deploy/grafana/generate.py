@@ -1,0 +1,281 @@
+"""Writes deploy/grafana/dashboards/*.json, Grafana's dashboards of a Baton cluster.
+
+A panel is a line here: title, unit, expressions. What all panels share (variables, data source,
+legend, layout) is written once, and every metric's name is checked against docs/metrics.md, which is
+made of the metrics table: a rename breaks this script, and tests/e2e/test_observe.py compares its output with
+the committed files. `python3 deploy/grafana/generate.py` rewrites them.
+"""
+
+import json
+import pathlib
+import re
+
+HERE = pathlib.Path(__file__).resolve().parent
+METRICS_PAGE = HERE.parents[1] / "docs" / "metrics.md"
+RULES = HERE.parent / "prometheus" / "rules" / "baton.recording.yaml"
+SELECT = 'namespace=~"$namespace",model_name=~"$model"'
+PANEL_WIDTH, PANEL_HEIGHT, GRID = 8, 8, 24
+
+
+def known_metrics():
+    """Names that a process exports: the table's, and the series of its histograms."""
+    names = set()
+    for name, kind in re.findall(r"^\| `(baton_\w+)` \| (\w+) \|", METRICS_PAGE.read_text(), re.M):
+        names.add(name)
+        if kind == "histogram":
+            names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
+    return names
+
+
+def known_records():
+    return set(re.findall(r"record: (\S+)", RULES.read_text()))
+
+
+def names_of(expression):
+    return set(re.findall(r"\bbaton[_:][\w:]+", expression))
+
+
+def select(expression):
+    """`baton_x{a="b"}` and `baton_x` with the dashboard's variables added."""
+    def add(match):
+        name, labels = match.group(1), match.group(2)
+        return f"{name}{{{SELECT}{',' + labels[1:-1] if labels else ''}}}"
+    return re.sub(r"\b(baton[_:][\w:]+)(\{[^}]*\})?", add, expression)
+
+
+def quantiles(metric, by="", levels=(0.5, 0.95, 0.99), labels=""):
+    group = f"{by}, le" if by else "le"
+    return [(f"p{round(level * 100)}" + (f" {{{{{by}}}}}" if by else ""),
+             f"histogram_quantile({level}, sum by ({group}) (rate({metric}_bucket{labels}[$__rate_interval])))")
+            for level in levels]
+
+
+def rate(metric, by, legend=None):
+    return [(legend or f"{{{{{by.split(', ')[-1]}}}}}", f"sum by ({by}) (rate({metric}[$__rate_interval]))")]
+
+
+def row(title):
+    return {"row": title}
+
+
+def panel(title, unit, series, kind="timeseries", stack=False, maximum=None, help_text=""):
+    return {"title": title, "unit": unit, "series": series, "kind": kind, "stack": stack, "max": maximum,
+            "help": help_text}
+
+
+def heatmap(title, metric):
+    return panel(title, "s", [("{{le}}", f"sum by (le) (increase({metric}_bucket[$__rate_interval]))")], kind="heatmap")
+
+
+IDLE = 'baton_stage_idle_seconds_total{reason!="no_request"}'
+BUSY = "baton_stage_busy_seconds_total"
+MEDIAN_AND_TAIL = (0.5, 0.99)
+
+DASHBOARDS = {
+    "baton-overview": ("Baton / Overview", [
+        row("Now"),
+        panel("Ready pairs", "short", [("pairs", "max(baton_ready_pairs)")], kind="stat",
+              help_text="Pairs of a prefill chain and a decode service that can serve. 0: nothing is served."),
+        panel("Workers", "short", [("{{worker_role}} {{state}}",
+                                    "max by (worker_role, state) (baton_workers) > 0")], kind="stat"),
+        panel("Requests in the cluster", "short", [("running", 'sum(baton_requests_running{role="router"})'),
+                                                   ("waiting", 'sum(baton_requests_waiting{role="router"})')],
+              kind="stat"),
+        row("Requests"),
+        panel("Requests by outcome", "reqps", rate("baton_requests_total", "outcome"), stack=True),
+        panel("Failed share", "percentunit", [("failed", "baton:error_ratio:rate5m"),
+                                              ("refused: overloaded", "baton:overloaded_ratio:rate5m"),
+                                              ("started again", "baton:retry_ratio:rate5m")], maximum=1),
+        panel("Ends by reason", "reqps", rate("baton_requests_finished_total", "finish_reason"), stack=True),
+        row("Latency, as clients see it"),
+        panel("Time to first token", "s", quantiles("baton_time_to_first_token_seconds")),
+        panel("Time per output token", "s", quantiles("baton_time_per_output_token_seconds")),
+        panel("Request duration", "s", quantiles("baton_request_duration_seconds")),
+        heatmap("Time to first token, distribution", "baton_time_to_first_token_seconds"),
+        heatmap("Time per output token, distribution", "baton_time_per_output_token_seconds"),
+        panel("Wait for a pair", "s", quantiles("baton_request_queue_seconds", "role", MEDIAN_AND_TAIL)),
+        row("Throughput and memory"),
+        panel("Tokens", "short", [("prompt/s", "sum(rate(baton_prompt_tokens_total[$__rate_interval]))"),
+                                  ("generated/s",
+                                   'sum(rate(baton_generation_tokens_total{role="router"}[$__rate_interval]))')]),
+        panel("KV cache in use", "percentunit",
+              [("{{instance_id}}", "max by (instance_id) (baton_kv_used_ratio)")],
+              maximum=1),
+        panel("Running and waiting by role", "short",
+              [("{{role}} running", "sum by (role) (baton_requests_running)"),
+               ("{{role}} waiting", "sum by (role) (baton_requests_waiting)")]),
+    ]),
+    "baton-prefill-decode": ("Baton / Prefill and decode", [
+        row("Where the time to first token goes"),
+        panel("Wait at the router", "s",
+              quantiles("baton_request_queue_seconds", "", MEDIAN_AND_TAIL, '{role="router"}')),
+        panel("Prefill in the chain", "s", quantiles("baton_prefill_seconds", "", MEDIAN_AND_TAIL)),
+        panel("KV hand-off, first byte to commit", "s",
+              quantiles("baton_kv_transfer_seconds", "role", MEDIAN_AND_TAIL)),
+        row("Prefill"),
+        panel("Prompt tokens computed", "short", rate("baton_prefill_tokens_total", "instance_id")),
+        panel("Prompts waiting", "short",
+              [("{{instance_id}}", 'sum by (instance_id) (baton_requests_waiting{role="prefill"})')]),
+        panel("Prompts running", "short",
+              [("{{instance_id}}", 'sum by (instance_id) (baton_requests_running{role="prefill"})')]),
+        row("Decode"),
+        panel("Steps", "ops", rate("baton_decode_steps_total", "instance_id")),
+        panel("Step time", "s", quantiles("baton_decode_step_seconds", "", MEDIAN_AND_TAIL)),
+        panel("Mean batch", "short",
+              [("{{instance_id}}",
+                "sum by (instance_id) (rate(baton_decode_batch_size_sum[$__rate_interval]))"
+                " / sum by (instance_id) (rate(baton_decode_batch_size_count[$__rate_interval]))")]),
+        panel("Tokens sampled", "short", [("{{instance_id}}",
+              'sum by (instance_id) (rate(baton_generation_tokens_total{role="decode"}[$__rate_interval]))')]),
+        panel("Requests running", "short",
+              [("{{instance_id}}", 'sum by (instance_id) (baton_requests_running{role="decode"})')]),
+        panel("Requests waiting for pages", "short",
+              [("{{instance_id}}", 'sum by (instance_id) (baton_requests_waiting{role="decode"})')]),
+    ]),
+    "baton-pipeline": ("Baton / Pipeline", [
+        row("Stages"),
+        panel("Busy share of working time", "percentunit",
+              [("stage {{stage}} {{instance_id}}", "baton:stage_busy_ratio:rate5m")],
+              maximum=1, help_text="Time without any request in the chain is left out."),
+        panel("Bubble share of working time", "percentunit",
+              [("stage {{stage}} {{instance_id}}", "baton:stage_bubble_ratio:rate5m")], maximum=1),
+        panel("Idle by cause", "percentunit",
+              [("{{reason}}", f"sum by (reason) (rate({IDLE}[$__rate_interval])) / scalar(count({BUSY}))")], stack=True,
+              help_text="Seconds a second and stage: bubble, activations on the way, or no buffer at the next stage."),
+        row("Chunks"),
+        panel("Chunk size", "short", quantiles("baton_chunk_tokens", "", MEDIAN_AND_TAIL)),
+        panel("Chunk compute time", "s", quantiles("baton_chunk_compute_seconds", "stage", MEDIAN_AND_TAIL)),
+        panel("Plans applied", "ops", rate("baton_plans_total", "stage", "stage {{stage}}")),
+        row("Between stages"),
+        panel("Activations sent", "Bps", rate("baton_activation_bytes_total", "stage", "stage {{stage}}")),
+        panel("Busy", "percentunit", [("stage {{stage}} {{instance_id}}", f"rate({BUSY}[$__rate_interval])")],
+              maximum=1),
+        panel("Tokens computed", "short", rate("baton_prefill_tokens_total", "stage", "stage {{stage}}")),
+    ]),
+    "baton-kv-handoff": ("Baton / KV hand-off", [
+        row("Transfers"),
+        panel("Bytes handed over", "Bps", rate("baton_kv_transfer_bytes_total", "role")),
+        panel("Transfer time", "s", quantiles("baton_kv_transfer_seconds", "role", MEDIAN_AND_TAIL)),
+        panel("Failures", "ops", rate("baton_kv_transfer_failures_total", "role, reason", "{{role}} {{reason}}")),
+        row("Safety"),
+        panel("Messages refused", "ops", rate("baton_kv_messages_refused_total", "reason"),
+              help_text="What names a stale generation is refused; a few come with every abort."),
+        panel("Grants active", "short", [("{{instance_id}}", "sum by (instance_id) (baton_kv_grants_active)")]),
+        panel("Leases expired", "ops", rate("baton_kv_leases_expired_total", "instance_id")),
+        row("Pages"),
+        panel("Pages used", "short", [("{{instance_id}} used", "sum by (instance_id) (baton_kv_pages_used)"),
+                                      ("{{instance_id}} of", "sum by (instance_id) (baton_kv_pages_capacity)")]),
+        panel("Pages in quarantine", "short",
+              [("{{instance_id}}", "sum by (instance_id) (baton_kv_pages_quarantined)")]),
+        panel("KV cache in use", "percentunit",
+              [("{{instance_id}}", "max by (instance_id) (baton_kv_used_ratio)")], maximum=1),
+    ]),
+    "baton-process": ("Baton / Process", [
+        row("Processes"),
+        panel("Makes progress", "short",
+              [("{{role}} {{instance_id}}", "min by (role, instance_id) (baton_up)")], maximum=1),
+        panel("Takes requests", "short",
+              [("{{role}} {{instance_id}}", "min by (role, instance_id) (baton_ready)")], maximum=1),
+        panel("Weights loaded", "percentunit",
+              [("{{instance_id}}", "min by (instance_id) (baton_weight_load_progress_ratio)")], maximum=1),
+        row("Membership"),
+        panel("Uptime", "s", [("{{role}} {{instance_id}}", "max by (role, instance_id) (baton_process_uptime_seconds)")]),
+        panel("Workers by state", "short", [("{{worker_role}} {{state}}", "max by (worker_role, state) (baton_workers)")]),
+        panel("Workers lost", "ops", rate("baton_membership_leases_expired_total", "instance_id")),
+        row("Versions and starts"),
+        panel("Processes by version", "short", [("{{version}}", "count by (version) (baton_build_info)")]),
+        panel("Starts", "short", [("{{role}} {{instance_id}}",
+                                   "changes(baton_process_start_time_seconds[1h])")]),
+        panel("Requests started again", "ops", rate("baton_request_retries_total", "leg")),
+    ]),
+}
+
+
+def variable(name, query, label, kind="query"):
+    if kind == "datasource":
+        return {"name": name, "label": label, "type": "datasource", "query": query, "current": {}, "hide": 0}
+    return {"name": name, "label": label, "type": "query",
+            "datasource": {"type": "prometheus", "uid": "${datasource}"},
+            "query": {"query": query, "refId": name}, "definition": query, "refresh": 2, "includeAll": True,
+            "allValue": ".*", "multi": True, "sort": 1,
+            "current": {"selected": True, "text": ["All"], "value": ["$__all"]}}
+
+
+def render_panel(spec, identity, x, y, width):
+    custom = {"lineWidth": 1, "fillOpacity": 30 if spec["stack"] else 5, "showPoints": "never",
+              "stacking": {"mode": "normal" if spec["stack"] else "none", "group": "A"}}
+    defaults = {"unit": spec["unit"], "min": 0, "custom": custom if spec["kind"] == "timeseries" else {}}
+    if spec["max"] is not None:
+        defaults["max"] = spec["max"]
+    rendered = {
+        "id": identity, "title": spec["title"], "type": spec["kind"], "description": spec["help"],
+        "gridPos": {"x": x, "y": y, "w": width, "h": PANEL_HEIGHT if spec["kind"] != "stat" else PANEL_HEIGHT // 2},
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "targets": [{"refId": chr(ord("A") + i), "expr": select(expression), "legendFormat": legend,
+                     "format": "heatmap" if spec["kind"] == "heatmap" else "time_series",
+                     "datasource": {"type": "prometheus", "uid": "${datasource}"}}
+                    for i, (legend, expression) in enumerate(spec["series"])],
+    }
+    if spec["kind"] == "timeseries":
+        rendered["options"] = {"legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+                               "tooltip": {"mode": "multi", "sort": "desc"}}
+    elif spec["kind"] == "stat":
+        rendered["options"] = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value", "graphMode": "area",
+                               "textMode": "value_and_name"}
+    else:
+        rendered["options"] = {"calculate": False, "yAxis": {"unit": spec["unit"]}, "color": {"scheme": "Blues"}}
+    return rendered
+
+
+def render(identity, title, specs):
+    panels, x, y, height = [], 0, 0, 0
+    for number, spec in enumerate(specs, start=1):
+        if "row" in spec:
+            y, x = y + height, 0
+            panels.append({"id": number, "type": "row", "title": spec["row"], "collapsed": False, "panels": [],
+                           "gridPos": {"x": 0, "y": y, "w": GRID, "h": 1}})
+            y, height = y + 1, 0
+            continue
+        if x + PANEL_WIDTH > GRID:
+            x, y, height = 0, y + height, 0
+        rendered = render_panel(spec, number, x, y, PANEL_WIDTH)
+        panels.append(rendered)
+        x, height = x + PANEL_WIDTH, max(height, rendered["gridPos"]["h"])
+    return {
+        "uid": identity, "title": title, "tags": ["baton"], "schemaVersion": 39, "version": 1, "editable": True,
+        "timezone": "browser", "refresh": "10s", "time": {"from": "now-30m", "to": "now"}, "graphTooltip": 1,
+        "templating": {"list": [variable("datasource", "prometheus", "Data source", "datasource"),
+                                variable("namespace", "label_values(baton_build_info, namespace)", "Namespace"),
+                                variable("model", "label_values(baton_build_info, model_name)", "Model")]},
+        "links": [{"title": "Baton", "type": "dashboards", "tags": ["baton"], "asDropdown": True, "includeVars": True,
+                   "keepTime": True}],
+        "annotations": {"list": []}, "panels": panels,
+    }
+
+
+def check_names():
+    known = known_metrics() | known_records()
+    for identity, (_, specs) in DASHBOARDS.items():
+        for spec in specs:
+            for _, expression in spec.get("series", []):
+                unknown = names_of(expression) - known
+                if unknown:
+                    raise SystemExit(f"{identity}: \"{spec['title']}\" names {', '.join(sorted(unknown))}, "
+                                     f"which docs/metrics.md and {RULES.name} do not have")
+
+
+def dashboards():
+    """{file name: text} of every dashboard."""
+    check_names()
+    return {f"{identity}.json": json.dumps(render(identity, title, specs), indent=1) + "\n"
+            for identity, (title, specs) in DASHBOARDS.items()}
+
+
+def main():
+    for name, text in dashboards().items():
+        (HERE / "dashboards" / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
