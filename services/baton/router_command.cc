@@ -8,10 +8,10 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/http/http_server.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
-#include "services/router/http/http_server.h"
 #include "services/router/http/openai_handler.h"
 #include "services/router/router_service.h"
 
@@ -25,16 +25,16 @@ absl::Status Serve(const v1::Options& options) {
   BATON_RETURN_IF_ERROR(PrepareProcess(options, "router"));
   BATON_ASSIGN_OR_RETURN(const auto service, router::RouterService::FromOptions(options));
   router::OpenAiHandler handler(service->gateway(), options.api_key());
-  router::HttpServerOptions http;
+  HttpServerOptions http;
   http.host = options.host();
   http.port = static_cast<uint16_t>(options.port());
   http.max_request_bytes = static_cast<size_t>(options.max_request_bytes());
   http.max_connections = static_cast<size_t>(options.max_concurrent_streams());
-  BATON_ASSIGN_OR_RETURN(const auto server, router::HttpServer::Start(
-                                                http, [&handler](const router::HttpRequest& request,
-                                                                 const auto& exchange) {
-                                                  handler.Handle(request, exchange);
-                                                }));
+  BATON_ASSIGN_OR_RETURN(
+      const auto server,
+      HttpServer::Start(http, [&handler](const HttpRequest& request, const auto& exchange) {
+        handler.Handle(request, exchange);
+      }));
 
   const v1::GetModelInfoResponse& model = service->gateway().model_info();
   LOG(kInfo) << "baton router: model " << model.served_model_name() << " (" << model.model_type()

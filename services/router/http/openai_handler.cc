@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/random.h"
 #include "common/base/status.h"
 #include "services/router/http/openai_format.h"
 #include "services/router/http/openai_request.h"
@@ -120,7 +119,7 @@ bool CheckRoute(const HttpRequest& request, HttpExchange& exchange) {
     if (request.method == route.method) return true;
     HttpResponse response;
     response.status = 405;
-    response.allow = route.method;
+    response.headers = {{"Allow", route.method}};
     response.body = Dump(ErrorBody(absl::InvalidArgumentError(
         absl::StrCat(route.path, " takes ", route.method, ", got ", request.method))));
     exchange.Respond(std::move(response));
@@ -138,7 +137,8 @@ OpenAiHandler::OpenAiHandler(Gateway& gateway, std::string api_key)
     : gateway_(gateway), api_key_(std::move(api_key)), started_s_(std::time(nullptr)) {}
 
 bool OpenAiHandler::Authorized(const HttpRequest& request) const {
-  return api_key_.empty() || SameSecret(request.authorization, absl::StrCat("Bearer ", api_key_));
+  return api_key_.empty() ||
+         SameSecret(request.Header("Authorization"), absl::StrCat("Bearer ", api_key_));
 }
 
 void OpenAiHandler::HandleModel(const HttpRequest& request, HttpExchange& exchange) const {
@@ -189,10 +189,10 @@ void OpenAiHandler::Generate(Endpoint endpoint, const HttpRequest& request,
     gateway_.CountRefused(endpoint, parsed.status());
     return RespondError(*exchange, parsed.status());
   }
-  const std::string id = RandomHex(16);
   AnswerHeader header;
   header.endpoint = endpoint;
-  header.id = absl::StrCat(endpoint == Endpoint::kCompletions ? "cmpl-" : "chatcmpl-", id);
+  header.id =
+      absl::StrCat(endpoint == Endpoint::kCompletions ? "cmpl-" : "chatcmpl-", request.request_id);
   header.model = gateway_.model_info().served_model_name();
   header.created_s = std::time(nullptr);
   header.logprobs = parsed->call.sampling.logprobs;

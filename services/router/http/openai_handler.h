@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "common/http/http_handler.h"
 #include "services/router/gateway.h"
-#include "services/router/http/http_server.h"
 
 namespace baton::router {
 

@@ -70,7 +70,13 @@ class OpenAiHandlerTest : public testing::Test {
                                      const std::string& authorization = "") {
     OpenAiHandler handler(gateway_, api_key_);
     auto exchange = std::make_shared<FakeExchange>();
-    handler.Handle({method, path, body, authorization}, exchange);
+    HttpRequest request;
+    request.method = method;
+    request.path = path;
+    request.body = body;
+    request.headers = {{"Authorization", authorization}};
+    request.request_id = "from-client";
+    handler.Handle(request, exchange);
     return exchange;
   }
 
@@ -220,7 +226,7 @@ TEST_F(OpenAiHandlerTest, CancelsWhenTheClientLeaves) {
 
 TEST_F(OpenAiHandlerTest, RoutesAndMethods) {
   EXPECT_EQ(Send("GET", "/v1/completions")->response->status, 405);
-  EXPECT_EQ(Send("GET", "/v1/completions")->response->allow, "POST");
+  EXPECT_EQ(Send("GET", "/v1/completions")->response->headers, (HttpHeaders{{"Allow", "POST"}}));
   EXPECT_EQ(Send("GET", "/nowhere")->response->status, 404);
   EXPECT_EQ(Send("GET", "/health")->response->status, 200);
   const auto readiness = Send("GET", "/readiness");

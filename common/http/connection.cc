@@ -1,7 +1,8 @@
-#include "services/router/http/connection.h"
+#include "common/http/connection.h"
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/empty_body.hpp>
@@ -14,9 +15,11 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/random.h"
 
-namespace baton::router {
+namespace baton {
 namespace {
 
 namespace asio = boost::asio;
@@ -26,6 +29,20 @@ namespace http = boost::beast::http;
 constexpr size_t kHeaderLimitBytes = size_t{16} * 1024;
 // A client that lets this much pile up does not read; it is cut off rather than fed from memory.
 constexpr size_t kQueueLimitBytes = size_t{4} << 20;
+
+constexpr char kRequestIdHeader[] = "X-Request-Id";
+constexpr size_t kMaxRequestIdBytes = 100;
+
+// What a client may call its request: it stands in logs, headers and ids.
+std::string RequestId(const HttpRequest& request) {
+  const std::string_view given = request.Header(kRequestIdHeader);
+  const bool valid = !given.empty() && given.size() <= kMaxRequestIdBytes &&
+                     std::all_of(given.begin(), given.end(), [](char c) {
+                       return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                              std::string_view("-_.:+/=~@").find(c) != std::string_view::npos;
+                     });
+  return valid ? std::string(given) : RandomHex(16);
+}
 
 // The messages are this file's own: nothing in them needs escaping.
 HttpResponse Error(int status, const std::string& message) {
@@ -64,6 +81,7 @@ void Connection::Refuse(HttpResponse reply) {
   OnStrand([this, reply = std::move(reply)]() mutable {
     busy_ = true;
     keep_alive_ = false;
+    request_id_ = RandomHex(16);
     Respond(std::move(reply));
   });
 }
@@ -125,9 +143,15 @@ void Connection::OnRequest(ErrorCode error) {
   on_gone_ = nullptr;
   HttpRequest request;
   request.method = std::string(message.method_string());
-  request.path = std::string(message.target());
-  request.path = request.path.substr(0, request.path.find('?'));
-  request.authorization = std::string(message[http::field::authorization]);
+  const std::string target(message.target());
+  const size_t end = target.find('?');
+  request.path = target.substr(0, end);
+  if (end != std::string::npos) request.query = target.substr(end + 1);
+  for (const auto& field : message) {
+    request.headers.emplace_back(field.name_string(), field.value());
+  }
+  request_id_ = RequestId(request);
+  request.request_id = request_id_;
   request.body = std::move(message.body());
   WatchForDisconnect();
   handler_(request, shared_from_this());
@@ -184,7 +208,8 @@ void Connection::Respond(HttpResponse response) {
     http::response<http::string_body> message(
         static_cast<http::status>(response.status == 499 ? 400 : response.status), 11);
     message.set(http::field::content_type, response.content_type);
-    if (!response.allow.empty()) message.set(http::field::allow, response.allow);
+    for (const auto& [name, value] : response.headers) message.set(name, value);
+    message.set(kRequestIdHeader, request_id_);
     message.keep_alive(keep_alive_);
     message.body() = std::move(response.body);
     message.prepare_payload();
@@ -200,6 +225,7 @@ void Connection::BeginEvents() {
     http::response<http::empty_body> message(http::status::ok, 11);
     message.set(http::field::content_type, "text/event-stream");
     message.set(http::field::cache_control, "no-cache");
+    message.set(kRequestIdHeader, request_id_);
     if (chunked_) {
       message.chunked(true);
     } else {
@@ -268,4 +294,4 @@ void Connection::FinishAnswer() {
   ReadHeader();
 }
 
-}  // namespace baton::router
+}  // namespace baton

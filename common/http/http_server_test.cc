@@ -1,4 +1,4 @@
-#include "services/router/http/http_server.h"
+#include "common/http/http_server.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/sync.h"
 
-namespace baton::router {
+namespace baton {
 namespace {
 
 // A blocking client connection; reads time out so that a mistake fails instead of hanging.
@@ -157,7 +157,7 @@ TEST(HttpServerTest, BoundsConnections) {
   HttpServerOptions options = Options();
   options.max_connections = 2;
   const auto server = HttpServer::Start(options, [](const HttpRequest&, const auto& exchange) {
-    exchange->Respond(HttpResponse{200, "text/plain", "ok", ""});
+    exchange->Respond(HttpResponse{200, "text/plain", "ok"});
   });
   Client first((*server)->port());
   first.Post("/", "");
@@ -217,4 +217,4 @@ TEST(HttpServerTest, RefusesAHostThatIsNoAddress) {
 }
 
 }  // namespace
-}  // namespace baton::router
+}  // namespace baton

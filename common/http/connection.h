@@ -1,7 +1,7 @@
 // One client's connection: requests one after the other, each answered whole or as events. Lives on
 // its own strand; public methods may be called from any thread and post to it.
-#ifndef SERVICES_ROUTER_HTTP_CONNECTION_H_
-#define SERVICES_ROUTER_HTTP_CONNECTION_H_
+#ifndef COMMON_HTTP_CONNECTION_H_
+#define COMMON_HTTP_CONNECTION_H_
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -13,9 +13,9 @@
 #include <optional>
 #include <string>
 
-#include "services/router/http/http_server.h"
+#include "common/http/http_server.h"
 
-namespace baton::router {
+namespace baton {
 
 class Connection : public HttpExchange, public std::enable_shared_from_this<Connection> {
  public:
@@ -58,6 +58,7 @@ class Connection : public HttpExchange, public std::enable_shared_from_this<Conn
 
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
+  std::string request_id_;
   bool busy_ = false;  // A request is being answered.
   bool keep_alive_ = false;
   bool chunked_ = false;
@@ -70,6 +71,6 @@ class Connection : public HttpExchange, public std::enable_shared_from_this<Conn
   bool write_under_way_ = false;
 };
 
-}  // namespace baton::router
+}  // namespace baton
 
-#endif  // SERVICES_ROUTER_HTTP_CONNECTION_H_
+#endif  // COMMON_HTTP_CONNECTION_H_

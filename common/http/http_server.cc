@@ -1,4 +1,4 @@
-#include "services/router/http/http_server.h"
+#include "common/http/http_server.h"
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/router/http/connection.h"
+#include "common/http/connection.h"
 
-namespace baton::router {
+namespace baton {
 namespace {
 
 namespace asio = boost::asio;
@@ -102,4 +102,4 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   return server;
 }
 
-}  // namespace baton::router
+}  // namespace baton

@@ -1,0 +1,63 @@
+// What a server's handler sees of HTTP: requests, answers, and the exchange that carries an answer
+// back. Knows no socket, so tests of a handler need no server.
+#ifndef COMMON_HTTP_HTTP_HANDLER_H_
+#define COMMON_HTTP_HTTP_HANDLER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace baton {
+
+// In order; names in any case, possibly repeated.
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+// The value of the first header of that name, compared without case; empty if there is none.
+std::string_view FindHeader(const HttpHeaders& headers, std::string_view name);
+
+struct HttpRequest {
+  std::string method;  // "GET", "POST", ... A HEAD arrives as the GET whose body is not sent.
+  std::string path;    // Percent-decoded, without the query.
+  std::string query;   // What follows the '?', as the client wrote it; may be empty.
+  HttpHeaders headers;
+  std::string body;
+  // The client's X-Request-Id if it sent a valid one, else a random one. The answer carries it.
+  std::string request_id;
+
+  std::string_view Header(std::string_view name) const { return FindHeader(headers, name); }
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  HttpHeaders headers = {};  // Besides those that the server sets: type, length, connection, date.
+};
+
+// The answer to one request; any thread. Either Respond once, or BeginEvents, SendEvent any number
+// of times, then EndEvents or AbortEvents. Nothing blocks; what a slow client does not read is kept
+// up to a bound, then the client is cut off. Let go of it before the server is destroyed.
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+  virtual void Respond(HttpResponse response) = 0;
+  virtual void BeginEvents() = 0;
+  virtual void SendEvent(std::string data) = 0;  // One line of text.
+  virtual void EndEvents() = 0;
+  // Closes the connection in the middle, so that the client cannot take the stream for complete.
+  virtual void AbortEvents() = 0;
+  // Calls `gone` once if the client leaves before the answer is complete; at once if it has left.
+  virtual void OnDisconnect(std::function<void()> gone) = 0;
+};
+
+// A request with a body is handled on one of the server's worker threads, where parsing and
+// tokenizing megabytes holds up nobody's probe; one without on an I/O thread, where it must return
+// at once. Several calls run at a time.
+using HttpHandler = std::function<void(const HttpRequest&, const std::shared_ptr<HttpExchange>&)>;
+
+}  // namespace baton
+
+#endif  // COMMON_HTTP_HTTP_HANDLER_H_
