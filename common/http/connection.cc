@@ -1,297 +1,306 @@
 #include "common/http/connection.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/dispatch.hpp>
-#include <boost/asio/write.hpp>
-#include <boost/beast/http/empty_body.hpp>
-#include <boost/beast/http/message.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/rfc7230.hpp>
-#include <boost/beast/http/write.hpp>
-#include <cerrno>
 #include <chrono>
-#include <sstream>
+#include <exception>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/random.h"
+#include "common/http/exchange.h"
 
 namespace baton {
 namespace {
 
 namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = boost::beast::http;
+using Tcp = asio::ip::tcp;
 
-constexpr size_t kHeaderLimitBytes = size_t{16} * 1024;
-// A client that lets this much pile up does not read; it is cut off rather than fed from memory.
-constexpr size_t kQueueLimitBytes = size_t{4} << 20;
+constexpr size_t kReadBytes = size_t{64} * 1024;
+// What a client may send ahead while an answer is under way: pipelined requests.
+constexpr size_t kAheadLimitBytes = size_t{64} * 1024;
+constexpr int64_t kMinBodyBytesPerSecond = 16 * 1024;
+constexpr int64_t kReservedIdleMs = 2'000;
+constexpr int64_t kLingerMs = 2'000;
+// A client whose machine vanished sends no end: the kernel asks after it.
+constexpr int kKeepaliveIdleSeconds = 30;
+constexpr int kKeepaliveIntervalSeconds = 10;
+constexpr int kKeepaliveProbes = 3;
 
-constexpr char kRequestIdHeader[] = "X-Request-Id";
-constexpr size_t kMaxRequestIdBytes = 100;
-
-// What a client may call its request: it stands in logs, headers and ids.
-std::string RequestId(const HttpRequest& request) {
-  const std::string_view given = request.Header(kRequestIdHeader);
-  const bool valid = !given.empty() && given.size() <= kMaxRequestIdBytes &&
-                     std::all_of(given.begin(), given.end(), [](char c) {
-                       return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-                              std::string_view("-_.:+/=~@").find(c) != std::string_view::npos;
-                     });
-  return valid ? std::string(given) : RandomHex(16);
+void SetOption(Tcp::socket& socket, int level, int name, int value) {
+  // Without an option the connection works all the same.
+  (void)setsockopt(socket.native_handle(), level, name, &value, sizeof(value));
 }
 
-// The messages are this file's own: nothing in them needs escaping.
-HttpResponse Error(int status, const std::string& message) {
-  HttpResponse response;
-  response.status = status;
-  response.body = absl::StrCat(R"({"error":{"message":")", message,
-                               R"(","type":"invalid_request_error","param":null,"code":null}})");
-  return response;
+// The one place where a handler's exceptions (a library's, out of memory) end. The exchange then
+// goes unanswered, which it answers itself.
+void RunHandler(const HttpHandler& handler, const HttpRequest& request,
+                const std::shared_ptr<Exchange>& exchange) {
+  if (exchange->gone()) return;
+  try {
+    handler(request, exchange);
+  } catch (const std::exception& error) {
+    LOG(kError) << "the handler of " << request.method << " failed: " << error.what();
+  }
 }
 
 }  // namespace
 
-Connection::Connection(asio::ip::tcp::socket socket, const HttpServerOptions& options,
-                       const HttpHandler& handler, std::function<void()> on_close)
-    : stream_(std::move(socket)),
-      options_(options),
-      handler_(handler),
-      on_close_(std::move(on_close)) {
-  // Tokens are small and must leave at once.
-  ErrorCode ignored;
-  stream_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
-}
-
-Connection::~Connection() { on_close_(); }
+Connection::Connection(Tcp::socket socket, ServerContext& context, uint64_t id, bool reserved)
+    : socket_(std::move(socket)),
+      context_(context),
+      id_(id),
+      reserved_(reserved),
+      deadline_(socket_.get_executor()),
+      send_watch_(socket_.get_executor()),
+      probe_(socket_.get_executor()),
+      reader_(context.options.max_request_bytes) {}
 
 void Connection::OnStrand(std::function<void()> run) {
-  asio::dispatch(stream_.get_executor(),
+  asio::dispatch(socket_.get_executor(),
                  [self = shared_from_this(), run = std::move(run)] { run(); });
 }
 
-void Connection::Run() {
-  OnStrand([this] { ReadHeader(); });
-}
-
-void Connection::Refuse(HttpResponse reply) {
-  OnStrand([this, reply = std::move(reply)]() mutable {
-    busy_ = true;
-    keep_alive_ = false;
-    request_id_ = RandomHex(16);
-    Respond(std::move(reply));
+void Connection::Start() {
+  OnStrand([this] {
+    ErrorCode error;
+    socket_.non_blocking(true, error);
+    if (error) return Close();
+    SetOption(socket_, IPPROTO_TCP, TCP_NODELAY, 1);  // Tokens are small and must leave at once.
+    SetOption(socket_, SOL_SOCKET, SO_KEEPALIVE, 1);
+    SetOption(socket_, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleSeconds);
+    SetOption(socket_, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveIntervalSeconds);
+    SetOption(socket_, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
+    Enter(Phase::kIdle);
+    WaitForBytes();
   });
 }
 
-// ---- Reading ----
-
-void Connection::ReadHeader() {
-  parser_.emplace();
-  parser_->body_limit(options_.max_request_bytes);
-  parser_->header_limit(kHeaderLimitBytes);
-  stream_.expires_after(std::chrono::seconds(options_.idle_timeout_s));
-  http::async_read_header(stream_, buffer_, *parser_,
-                          [self = shared_from_this()](ErrorCode error, size_t) {
-                            if (error) return self->OnReadError(error);
-                            self->ReadBody();
-                          });
+void Connection::Evict() {
+  OnStrand([this] { Close(); });
 }
 
-void Connection::ReadBody() {
-  const auto read = [self = shared_from_this()] {
-    http::async_read(self->stream_, self->buffer_, *self->parser_,
-                     [self](ErrorCode error, size_t) { self->OnRequest(error); });
-  };
-  if (!beast::iequals(parser_->get()[http::field::expect], "100-continue")) return read();
-  // curl waits for this before it sends a long prompt.
-  static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
-  asio::async_write(stream_, asio::buffer(kContinue, sizeof(kContinue) - 1),
-                    [self = shared_from_this(), read](ErrorCode error, size_t) {
-                      if (error) return self->Close();
-                      read();
-                    });
-}
-
-void Connection::OnReadError(ErrorCode error) {
-  if (error == http::error::body_limit) {
-    return Refuse(Error(413, absl::StrCat("the body is larger than ", options_.max_request_bytes,
-                                          " bytes (--max-request-bytes)")));
-  }
-  if (error == http::error::header_limit) {
-    return Refuse(
-        Error(431, absl::StrCat("the header is larger than ", kHeaderLimitBytes, " bytes")));
-  }
-  const bool malformed = error.category() == make_error_code(http::error::bad_method).category();
-  if (malformed && error != http::error::end_of_stream && error != http::error::partial_message) {
-    return Refuse(Error(400, "the request is not well-formed HTTP/1.1"));
-  }
-  Close();  // The client left, or said nothing for too long.
-}
-
-void Connection::OnRequest(ErrorCode error) {
-  if (error) return OnReadError(error);
-  auto message = parser_->release();
-  stream_.expires_never();
-  busy_ = true;
-  answer_ended_ = false;
-  keep_alive_ = message.keep_alive();
-  chunked_ = message.version() >= 11;
-  ++exchange_;
-  on_gone_ = nullptr;
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  const std::string target(message.target());
-  const size_t end = target.find('?');
-  request.path = target.substr(0, end);
-  if (end != std::string::npos) request.query = target.substr(end + 1);
-  for (const auto& field : message) {
-    request.headers.emplace_back(field.name_string(), field.value());
-  }
-  request_id_ = RequestId(request);
-  request.request_id = request_id_;
-  request.body = std::move(message.body());
-  WatchForDisconnect();
-  handler_(request, shared_from_this());
-}
-
-void Connection::WatchForDisconnect() {
-  stream_.socket().async_wait(asio::ip::tcp::socket::wait_read,
-                              [self = shared_from_this(), exchange = exchange_](ErrorCode error) {
-                                if (exchange != self->exchange_ || !self->busy_) return;
-                                if (!error) self->CheckForDisconnect();
-                                if (error) self->Gone();
-                              });
-}
-
-void Connection::CheckForDisconnect() {
-  char byte;
-  const ssize_t got = recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (got > 0) return;  // The client's next request, sent early.
-  // The reactor may wake the wait for bytes of this very request that the read has taken since:
-  // nothing to read is not the end.
-  const bool spurious = got < 0 && (errno == EAGAIN || errno == EINTR);
-  if (spurious) return WatchForDisconnect();
-  Gone();
-}
-
-void Connection::OnDisconnect(std::function<void()> gone) {
-  OnStrand([this, gone = std::move(gone)]() mutable {
-    if (gone_) return gone();
-    if (busy_ && !answer_ended_) on_gone_ = std::move(gone);
+void Connection::Drain() {
+  OnStrand([this] {
+    form_.keep_alive = false;
+    if (phase_ == Phase::kIdle) Close();
   });
+}
+
+// ---- Bytes ----
+
+// Waiting takes no buffer, so an idle connection holds next to nothing.
+void Connection::WaitForBytes() {
+  if (waiting_for_bytes_ || end_of_input_ || phase_ == Phase::kClosed) return;
+  waiting_for_bytes_ = true;
+  socket_.async_wait(Tcp::socket::wait_read,
+                     [self = shared_from_this()](ErrorCode error) { self->OnReadable(error); });
+}
+
+void Connection::OnReadable(ErrorCode error) {
+  waiting_for_bytes_ = false;
+  if (phase_ == Phase::kClosed) return;
+  static thread_local std::array<char, kReadBytes> block;
+  const size_t count = error ? 0 : socket_.read_some(asio::buffer(block), error);
+  if (error == asio::error::eof) {
+    end_of_input_ = true;
+    return OnEndOfInput();
+  }
+  if (error && error != asio::error::would_block) return Gone();
+  if (!error) OnBytes({block.data(), count});
+  WaitForBytes();
+}
+
+void Connection::OnBytes(std::string_view bytes) {
+  if (phase_ == Phase::kLingering) return;
+  if (phase_ != Phase::kServing) {
+    reader_.Append(bytes);
+    return Advance();
+  }
+  if (overrun_) return;
+  overrun_ = reader_.buffered_bytes() + bytes.size() > kAheadLimitBytes;
+  if (!overrun_) return reader_.Append(bytes);
+  // Not reading on would hide the client's leaving behind what it sent; keeping it all would let
+  // it fill the memory. Requests that came ahead are dropped with the connection, as a client that
+  // sends ahead must expect (RFC 9112, 9.3.2).
+  reader_.DropBuffered();
+  form_.keep_alive = false;
+}
+
+// The client has closed its half of the connection or all of it: the bytes look the same.
+void Connection::OnEndOfInput() {
+  if (phase_ == Phase::kLingering) return Close();
+  if (phase_ != Phase::kServing) return Advance();
+  WatchForReset();
+  ProbeHalfClosed();
+}
+
+// ---- Requests ----
+
+void Connection::Advance() {
+  while (phase_ == Phase::kIdle || phase_ == Phase::kHeader || phase_ == Phase::kBody) {
+    switch (reader_.Read()) {
+      case RequestReader::Event::kHeader:
+        if (!OnHeader()) return;
+        break;
+      case RequestReader::Event::kRequest:
+        if (ChargeBody()) Dispatch();
+        return;
+      case RequestReader::Event::kRefused:
+        return Refuse(reader_.refusal().status, reader_.refusal().message);
+      case RequestReader::Event::kNeedMore:
+        if (end_of_input_) return OnNothingMore();
+        if (reader_.in_body()) return OnBodyProgress();
+        if (reader_.in_header() && phase_ == Phase::kIdle) Enter(Phase::kHeader);
+        return;
+    }
+  }
+}
+
+void Connection::OnNothingMore() {
+  if (!reader_.in_header() && !reader_.in_body()) return Close();
+  Refuse(400, "the request ends in the middle");
+}
+
+bool Connection::OnHeader() {
+  const std::vector<std::string>& paths = context_.options.reserved_paths;
+  if (reserved_ && std::find(paths.begin(), paths.end(), reader_.request().path) == paths.end()) {
+    Refuse(503, "all connections are in use; try again later");
+    return false;
+  }
+  Enter(Phase::kBody);
+  body_begun_us_ = NowUs();
+  charge_ = BodyBudget::Charge(context_.budget);
+  if (reader_.header().expects_continue && reader_.buffered_bytes() == 0) {
+    Queue(std::string(kContinue));
+  }
+  return true;
+}
+
+bool Connection::ChargeBody() {
+  if (charge_.GrowTo(reader_.body_bytes())) return true;
+  ++context_.refused_bodies;
+  Refuse(503, "too many large requests at once; try again later");
+  return false;
+}
+
+void Connection::OnBodyProgress() {
+  if (!ChargeBody()) return;
+  context_.registry.Waiting(id_);
+  const auto body_bytes = static_cast<int64_t>(reader_.body_bytes());
+  const int64_t allowed_ms =
+      context_.options.receive_timeout_ms + body_bytes * 1000 / kMinBodyBytesPerSecond;
+  SetDeadline(std::max<int64_t>(0, allowed_ms - (NowUs() - body_begun_us_) / 1000));
+}
+
+void Connection::Dispatch() {
+  if (!context_.registry.BeginServing(id_)) return Close();
+  const RequestReader::Header header = reader_.header();
+  HttpRequest request = reader_.Take();
+  const bool last = reserved_ || context_.draining.load();
+  form_ = {header.http_1_1, header.head, header.keep_alive && !last, request.request_id,
+           CorsHeaders(context_.options.cors, request)};
+  Enter(Phase::kServing);
+  ++number_;
+  answer_ = Answer::kNone;
+  aborted_ = false;
+  if (const auto preflight = AnswerPreflight(context_.options.cors, request)) {
+    return RespondNow(*preflight);
+  }
+  const auto exchange = std::make_shared<Exchange>(shared_from_this(), number_);
+  exchange_ = exchange;
+  if (context_.workers == nullptr || request.body.empty()) {
+    charge_ = {};
+    RunHandler(context_.handler, request, exchange);
+  } else {
+    struct Work {
+      HttpRequest request;
+      BodyBudget::Charge charge;
+    };
+    const size_t bytes = request.body.size();
+    const auto work = std::make_shared<Work>(Work{std::move(request), std::move(charge_)});
+    context_.workers->Submit(bytes, [&handler = context_.handler, work, exchange] {
+      RunHandler(handler, work->request, exchange);
+    });
+  }
+  if (end_of_input_) ProbeHalfClosed();
+}
+
+// ---- Life ----
+
+void Connection::Enter(Phase phase) {
+  phase_ = phase;
+  switch (phase) {
+    case Phase::kIdle:
+      return SetDeadline(reserved_ ? kReservedIdleMs : context_.options.idle_timeout_ms);
+    case Phase::kHeader:
+    case Phase::kBody:
+      return SetDeadline(context_.options.receive_timeout_ms);
+    case Phase::kLingering:
+      return SetDeadline(kLingerMs);
+    case Phase::kServing:
+    case Phase::kClosed:
+      ++deadline_number_;
+      deadline_.cancel();
+  }
+}
+
+void Connection::SetDeadline(int64_t after_ms) {
+  deadline_.expires_after(std::chrono::milliseconds(after_ms));
+  deadline_.async_wait([self = shared_from_this(), number = ++deadline_number_](ErrorCode error) {
+    if (!error && number == self->deadline_number_) self->OnDeadline();
+  });
+}
+
+void Connection::OnDeadline() {
+  if (phase_ == Phase::kHeader || phase_ == Phase::kBody) {
+    return Refuse(408, "the request took too long to arrive");
+  }
+  Close();
+}
+
+void Connection::Refuse(int status, const std::string& message) {
+  if (!context_.registry.BeginServing(id_)) return Close();
+  charge_ = {};
+  const HttpRequest& request = reader_.request();
+  form_ = {true, reader_.header().head, /*keep_alive=*/false,
+           request.request_id.empty() ? RandomHex(16) : request.request_id,
+           CorsHeaders(context_.options.cors, request)};
+  Enter(Phase::kServing);
+  ++number_;
+  answer_ = Answer::kNone;
+  aborted_ = false;
+  HttpResponse response = context_.options.format_error(status, message);
+  if (status == 503) response.headers.emplace_back("Retry-After", "1");
+  RespondNow(response);
 }
 
 void Connection::Gone() {
-  gone_ = true;
   const auto gone = std::exchange(on_gone_, nullptr);
-  const bool open = busy_ && !answer_ended_;
+  const bool open = phase_ == Phase::kServing && answer_ != Answer::kComplete;
+  if (const auto exchange = exchange_.lock(); exchange != nullptr) exchange->set_gone();
   Close();
   if (gone && open) gone();
 }
 
 void Connection::Close() {
-  gone_ = true;
-  busy_ = false;
-  queued_.clear();
-  ErrorCode ignored;
-  stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
-  stream_.close();
-}
-
-// ---- Writing ----
-
-void Connection::Respond(HttpResponse response) {
-  OnStrand([this, response = std::move(response)]() mutable {
-    http::response<http::string_body> message(
-        static_cast<http::status>(response.status == 499 ? 400 : response.status), 11);
-    message.set(http::field::content_type, response.content_type);
-    for (const auto& [name, value] : response.headers) message.set(name, value);
-    message.set(kRequestIdHeader, request_id_);
-    message.keep_alive(keep_alive_);
-    message.body() = std::move(response.body);
-    message.prepare_payload();
-    std::ostringstream wire;
-    wire << message;
-    answer_ended_ = true;
-    Queue(wire.str());
-  });
-}
-
-void Connection::BeginEvents() {
-  OnStrand([this] {
-    http::response<http::empty_body> message(http::status::ok, 11);
-    message.set(http::field::content_type, "text/event-stream");
-    message.set(http::field::cache_control, "no-cache");
-    message.set(kRequestIdHeader, request_id_);
-    if (chunked_) {
-      message.chunked(true);
-    } else {
-      keep_alive_ = false;  // HTTP/1.0: the end of the connection is the end of the stream.
-    }
-    message.keep_alive(keep_alive_);
-    std::ostringstream wire;
-    wire << message.base();
-    Queue(wire.str());
-  });
-}
-
-std::string Connection::Frame(const std::string& text) const {
-  if (!chunked_) return text;
-  return absl::StrCat(absl::Hex(text.size()), "\r\n", text, "\r\n");
-}
-
-void Connection::SendEvent(std::string data) {
-  OnStrand([this, data = std::move(data)] { Queue(Frame(absl::StrCat("data: ", data, "\n\n"))); });
-}
-
-void Connection::EndEvents() {
-  OnStrand([this] {
-    answer_ended_ = true;
-    Queue(chunked_ ? "0\r\n\r\n" : "");
-  });
-}
-
-void Connection::AbortEvents() {
-  OnStrand([this] {
-    answer_ended_ = true;
-    keep_alive_ = false;  // FinishAnswer closes, and the last chunk is missing.
-    Queue("");
-  });
-}
-
-void Connection::Queue(const std::string& bytes) {
-  if (gone_) return;
-  queued_ += bytes;
-  if (queued_.size() > kQueueLimitBytes && !answer_ended_) return Gone();
-  WriteQueued();
-}
-
-void Connection::WriteQueued() {
-  if (write_under_way_ || gone_) return;
-  if (queued_.empty()) {
-    if (answer_ended_) FinishAnswer();
-    return;
-  }
-  writing_ = std::exchange(queued_, "");
-  write_under_way_ = true;
-  stream_.expires_after(std::chrono::seconds(options_.idle_timeout_s));
-  asio::async_write(stream_, asio::buffer(writing_),
-                    [self = shared_from_this()](ErrorCode error, size_t) {
-                      self->write_under_way_ = false;
-                      if (error) return self->Gone();
-                      self->stream_.expires_never();
-                      self->WriteQueued();
-                    });
-}
-
-void Connection::FinishAnswer() {
-  busy_ = false;
+  if (phase_ == Phase::kClosed) return;
+  Enter(Phase::kClosed);
   on_gone_ = nullptr;
-  if (!keep_alive_) return Close();
-  ReadHeader();
+  send_watch_.cancel();
+  probe_.cancel();
+  queued_ = {};
+  charge_ = {};
+  reader_.DropBuffered();
+  ErrorCode ignored;
+  socket_.close(ignored);
+  context_.registry.Closed(id_);
 }
 
 }  // namespace baton

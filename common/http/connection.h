@@ -1,74 +1,122 @@
-// One client's connection: requests one after the other, each answered whole or as events. Lives on
-// its own strand; public methods may be called from any thread and post to it.
+// One client's connection: requests one after the other, each answered whole or as events. It lives
+// on its own strand; public methods may be called from any thread and post to it.
+//
+// It never stops reading: while an answer is under way, what comes is kept up to a bound, so that
+// the client's leaving is noticed whatever it has sent before.
 #ifndef COMMON_HTTP_CONNECTION_H_
 #define COMMON_HTTP_CONNECTION_H_
 
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
+#include <string_view>
 
-#include "common/http/http_server.h"
+#include "common/http/answer_format.h"
+#include "common/http/body_budget.h"
+#include "common/http/request_reader.h"
+#include "common/http/server_context.h"
 
 namespace baton {
 
-class Connection : public HttpExchange, public std::enable_shared_from_this<Connection> {
+class Exchange;
+
+class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // `options` and `handler` outlive the connection; `on_close` is called by its destructor.
-  Connection(boost::asio::ip::tcp::socket socket, const HttpServerOptions& options,
-             const HttpHandler& handler, std::function<void()> on_close);
-  ~Connection() override;
+  // `context` outlives the connection. `reserved`: only requests of the reserved paths are served.
+  Connection(boost::asio::ip::tcp::socket socket, ServerContext& context, uint64_t id,
+             bool reserved);
 
-  void Run();                       // Reads the first request.
-  void Refuse(HttpResponse reply);  // Answers without reading, then closes.
+  void Start();
+  void Evict();  // It has left the registry's table.
+  void Drain();  // Closes if it is idle; otherwise the answer under way is the last.
 
-  void Respond(HttpResponse response) override;
-  void BeginEvents() override;
-  void SendEvent(std::string data) override;
-  void EndEvents() override;
-  void AbortEvents() override;
-  void OnDisconnect(std::function<void()> gone) override;
+  // Of the exchange numbered `number`; late calls of older ones are nothing.
+  void Respond(uint64_t number, HttpResponse response);
+  void BeginEvents(uint64_t number);
+  void SendEvent(uint64_t number, std::string data);
+  void EndEvents(uint64_t number, bool complete);
+  void OnDisconnect(uint64_t number, std::function<void()> gone);
+  void Abandon(uint64_t number);  // Nobody will answer any more.
 
  private:
   using ErrorCode = boost::system::error_code;
+  using Timer = boost::asio::steady_timer;
+  enum class Phase {
+    kIdle,       // Between requests.
+    kHeader,     // Some of a header is there.
+    kBody,       // Some of a body is missing.
+    kServing,    // The handler has it, or its answer is being written.
+    kLingering,  // Answered for the last time: lets the client read before the connection closes.
+    kClosed,
+  };
+  enum class Answer { kNone, kEvents, kComplete };  // What has been queued of it.
 
   void OnStrand(std::function<void()> run);
-  void ReadHeader();
-  void ReadBody();
-  void OnRequest(ErrorCode error);
-  void OnReadError(ErrorCode error);
-  void WatchForDisconnect();
-  void CheckForDisconnect();
-  void Queue(const std::string& bytes);
-  void WriteQueued();
-  void FinishAnswer();
+  void OnExchange(uint64_t number, std::function<void()> run);
+
+  // connection.cc: what the client sends.
+  void WaitForBytes();
+  void OnReadable(ErrorCode error);
+  void OnBytes(std::string_view bytes);
+  void OnEndOfInput();
+  void Advance();
+  bool OnHeader();
+  bool ChargeBody();
+  void OnBodyProgress();
+  void OnNothingMore();
+  void Dispatch();
+  void Enter(Phase phase);
+  void SetDeadline(int64_t after_ms);
+  void OnDeadline();
+  void Refuse(int status, const std::string& message);
   void Gone();
   void Close();
-  std::string Frame(const std::string& text) const;
 
-  boost::beast::tcp_stream stream_;
-  const HttpServerOptions& options_;
-  const HttpHandler& handler_;
-  const std::function<void()> on_close_;
+  // connection_answer.cc: what it is sent.
+  void RespondNow(const HttpResponse& response);
+  void Queue(std::string bytes);
+  void WriteQueued();
+  void OnWritten(ErrorCode error, size_t count);
+  void WatchSending(int64_t after_ms);
+  void FinishAnswer();
+  void Linger();
+  void ProbeHalfClosed();
+  void WatchForReset();
 
-  boost::beast::flat_buffer buffer_;
-  std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
-  std::string request_id_;
-  bool busy_ = false;  // A request is being answered.
-  bool keep_alive_ = false;
-  bool chunked_ = false;
-  bool answer_ended_ = false;
-  bool gone_ = false;
-  uint64_t exchange_ = 0;  // Counts requests, so that an old watch is told from the current one.
+  boost::asio::ip::tcp::socket socket_;
+  ServerContext& context_;
+  const uint64_t id_;
+  const bool reserved_;
+  Timer deadline_;    // Of the phase.
+  Timer send_watch_;  // Of writes.
+  Timer probe_;       // Of a half-closed client.
+
+  RequestReader reader_;
+  Phase phase_ = Phase::kIdle;
+  uint64_t deadline_number_ = 0;  // Tells a late expiry from the current one.
+  int64_t body_begun_us_ = 0;
+  BodyBudget::Charge charge_;  // Of the body that is being read.
+  bool waiting_for_bytes_ = false;
+  bool end_of_input_ = false;  // The client has closed its half, or all.
+  bool overrun_ = false;       // It sent more ahead than is kept; the rest is dropped.
+
+  uint64_t number_ = 0;  // Of the current exchange.
+  std::weak_ptr<Exchange> exchange_;
+  AnswerForm form_;
+  Answer answer_ = Answer::kNone;
+  bool aborted_ = false;  // The answer ends in the middle.
   std::function<void()> on_gone_;
+
   std::string queued_;  // To be written after `writing_`.
   std::string writing_;
+  size_t written_ = 0;  // Of `writing_`.
   bool write_under_way_ = false;
+  bool sending_watched_ = false;
+  int64_t write_begun_us_ = 0;
 };
 
 }  // namespace baton

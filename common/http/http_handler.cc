@@ -12,4 +12,8 @@ std::string_view FindHeader(const HttpHeaders& headers, std::string_view name) {
   return {};
 }
 
+HttpResponse PlainHttpError(int status, const std::string& message) {
+  return {status, "text/plain; charset=utf-8", message + "\n"};
+}
+
 }  // namespace baton

@@ -58,6 +58,10 @@ class HttpExchange {
 // at once. Several calls run at a time.
 using HttpHandler = std::function<void(const HttpRequest&, const std::shared_ptr<HttpExchange>&)>;
 
+// The answer to a request that no handler wants to answer, in its application's form.
+using HttpErrorFormat = std::function<HttpResponse(int status, const std::string& message)>;
+HttpResponse PlainHttpError(int status, const std::string& message);  // One line of text.
+
 }  // namespace baton
 
 #endif  // COMMON_HTTP_HTTP_HANDLER_H_

@@ -1,219 +1,247 @@
+// Answers as clients on real sockets see them: RFC 9110, RFC 9112, streams. What a server bounds is
+// in http_limits_test.cc.
 #include "common/http/http_server.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/sync.h"
+#include "common/http/testing/raw_client.h"
+#include "common/http/testing/test_server.h"
 
 namespace baton {
 namespace {
 
-// A blocking client connection; reads time out so that a mistake fails instead of hanging.
-class Client {
- public:
-  explicit Client(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    const timeval timeout{20, 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(port);
-    connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-  }
-  ~Client() { Close(); }
-  Client(Client&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), connected_(other.connected_) {}
-  Client(const Client&) = delete;
-
-  bool connected() const { return connected_; }
-  void Close() {
-    if (fd_ >= 0) close(std::exchange(fd_, -1));
-  }
-  void Send(const std::string& text) {
-    ASSERT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
-  }
-  void Post(const std::string& path, const std::string& body) {
-    Send(absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: x\r\nContent-Length: ", body.size(),
-                      "\r\n\r\n", body));
-  }
-  // Everything up to and including `until`, or up to the end of the connection.
-  std::string ReadUntil(const std::string& until) {
-    std::string text;
-    char buffer[4096];
-    while (text.find(until) == std::string::npos) {
-      const ssize_t got = recv(fd_, buffer, sizeof(buffer), 0);
-      if (got <= 0) break;
-      text.append(buffer, static_cast<size_t>(got));
-    }
-    return text;
-  }
-  bool AtEnd() {
-    char byte;
-    return recv(fd_, &byte, 1, 0) == 0;
-  }
-
- private:
-  int fd_;
-  bool connected_ = false;
-};
-
-HttpServerOptions Options() {
-  HttpServerOptions options;
-  options.max_request_bytes = 1000;
-  return options;
-}
-
-std::unique_ptr<HttpServer> Echo() {
-  auto server = HttpServer::Start(Options(), [](const HttpRequest& request, const auto& exchange) {
-    HttpResponse response;
-    response.body = absl::StrCat(request.method, " ", request.path, " ", request.body);
-    exchange->Respond(std::move(response));
-  });
-  EXPECT_TRUE(server.ok()) << server.status();
-  return *std::move(server);
-}
-
 TEST(HttpServerTest, AnswersOneAfterTheOtherOnOneConnection) {
-  const auto server = Echo();
-  Client client(server->port());
+  TestServer server;
+  RawClient client(server.port());
   for (int i = 0; i < 3; ++i) {
     client.Post("/a?query", absl::StrCat("body", i));
-    EXPECT_NE(client.ReadUntil(absl::StrCat("body", i)).find("POST /a body"), std::string::npos);
+    EXPECT_EQ(client.Read().body, absl::StrCat("POST /a body", i));
   }
-  // Two requests at once are answered in order.
+  // Two at once are answered in order, and the last one closes.
   client.Send(
       "GET /x HTTP/1.1\r\nHost: x\r\n\r\nGET /y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-  const std::string both = client.ReadUntil("no such text");
-  EXPECT_LT(both.find("GET /x"), both.find("GET /y"));
-  EXPECT_NE(both.find("GET /y"), std::string::npos);
+  EXPECT_EQ(client.Read().body, "GET /x ");
+  const RawAnswer last = client.Read();
+  EXPECT_EQ(last.body, "GET /y ");
+  EXPECT_TRUE(last.Has("Connection: close\r\n"));
+  EXPECT_TRUE(client.AtEnd());
 }
 
-TEST(HttpServerTest, RefusesWhatIsTooLargeOrMalformed) {
-  const auto server = Echo();
-  Client large(server->port());
-  large.Post("/a", std::string(2000, 'x'));
-  EXPECT_NE(large.ReadUntil("}}").find(" 413 "), std::string::npos);
-  Client garbage(server->port());
-  garbage.Send("\x16\x03\x01 hello\r\n\r\n");
-  EXPECT_NE(garbage.ReadUntil("}}").find(" 400 "), std::string::npos);
-  Client header(server->port());
-  header.Send("GET / HTTP/1.1\r\nX: " + std::string(20000, 'x') + "\r\n\r\n");
-  EXPECT_NE(header.ReadUntil("}}").find(" 431 "), std::string::npos);
+TEST(HttpServerTest, EveryAnswerHasADateAndAnId) {
+  TestServer server;
+  RawClient client(server.port());
+  client.Send("GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine.1\r\n\r\n");
+  const RawAnswer answer = client.Read();
+  EXPECT_TRUE(answer.Has("X-Request-Id: mine.1\r\n"));
+  EXPECT_TRUE(answer.Has("Date: ") && answer.Has(" GMT\r\n"));
+  client.Send("GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: not valid\r\n\r\n");
+  const RawAnswer chosen = client.Read();
+  EXPECT_TRUE(chosen.Has("X-Request-Id: "));
+  EXPECT_FALSE(chosen.Has("not valid"));
+  client.Send("GET / HTTP/1.1\r\n\r\n");
+  const RawAnswer refused = client.Read();
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_TRUE(refused.Has("X-Request-Id: "));
+}
+
+TEST(HttpServerTest, HeadAnswersWithTheHeaderOfGet) {
+  TestServer server;
+  RawClient client(server.port());
+  client.Send("HEAD /abc HTTP/1.1\r\nHost: x\r\n\r\n");
+  const RawAnswer head = client.Read(/*head=*/true);
+  EXPECT_EQ(head.status, 200);
+  EXPECT_TRUE(head.Has("Content-Length: 9\r\n"));
+  client.Get("/abc");  // The connection is still in step.
+  EXPECT_EQ(client.Read().body, "GET /abc ");
+  client.Send("HEAD /abc HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(client.ReadAll().find("Host header"), std::string::npos) << "refusals have no body";
+}
+
+TEST(HttpServerTest, RefusesAndCloses) {
+  TestServer server;
+  for (const auto& [bytes, status] : std::vector<std::pair<std::string, int>>{
+           {"GET / HTTP/1.1\r\n\r\n", 400},
+           {"GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", 417},
+           {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n", 413},
+           {"BREW / HTTP/1.1\r\nHost: x\r\n\r\n", 501},
+           {"\x16\x03\x01 hello\r\n\r\n", 400}}) {
+    RawClient client(server.port());
+    client.Send(bytes);
+    const RawAnswer answer = client.Read();
+    EXPECT_EQ(answer.status, status) << bytes;
+    EXPECT_TRUE(answer.Has("Connection: close\r\n"));
+    EXPECT_TRUE(client.AtEnd());
+  }
+}
+
+TEST(HttpServerTest, ARefusalReachesAClientThatIsStillSending) {
+  TestServer server;
+  RawClient client(server.port());
+  client.Post("/", std::string(20'000'000, 'x'));
+  EXPECT_EQ(client.Read().status, 413);
 }
 
 TEST(HttpServerTest, SaysContinueToClientsThatWaitForIt) {
-  const auto server = Echo();
-  Client client(server->port());
+  TestServer server;
+  RawClient client(server.port());
   client.Send("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
-  EXPECT_NE(client.ReadUntil("\r\n\r\n").find("100 Continue"), std::string::npos);
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.Send("hi");
-  EXPECT_NE(client.ReadUntil("hi").find("POST /a hi"), std::string::npos);
+  EXPECT_EQ(client.Read().body, "POST /a hi");
+  // Not to one whose body is too large anyway.
+  client.Send(
+      "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_TRUE(client.ReadUntil("\r\n").starts_with("HTTP/1.1 413 "));
 }
 
-TEST(HttpServerTest, TellsWhenTheClientLeaves) {
-  Notification gone;
-  const auto server =
-      HttpServer::Start(Options(), [&gone](const HttpRequest&, const auto& exchange) {
-        exchange->OnDisconnect([&gone] { gone.Notify(); });
-      });
-  Client client((*server)->port());
-  client.Post("/a", "x");
-  client.Close();
-  gone.WaitForNotification();  // In vain, it ends by the test's own time limit.
+TEST(HttpServerTest, Http10ClosesUnlessAskedToStay) {
+  TestServer server;
+  RawClient once(server.port());
+  once.Send("GET / HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(once.Read().body, "GET / ");
+  EXPECT_TRUE(once.AtEnd());
+  RawClient stays(server.port());
+  for (int i = 0; i < 2; ++i) {
+    stays.Send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    EXPECT_TRUE(stays.Read().Has("Connection: keep-alive\r\n"));
+  }
+}
+
+TEST(HttpServerTest, KeepsTheConnectionAfterAStream) {
+  TestServer server;
+  RawClient client(server.port());
+  for (int i = 0; i < 3; ++i) {
+    client.Post("/hold", "");
+    const HeldRequest held = server.Next();
+    held.exchange->BeginEvents();
+    held.exchange->SendEvent("one");
+    held.exchange->SendEvent("two");
+    held.exchange->EndEvents();
+    const std::string text = client.ReadUntil("\r\n0\r\n\r\n");
+    EXPECT_NE(text.find("Content-Type: text/event-stream\r\n"), std::string::npos);
+    EXPECT_NE(text.find("b\r\ndata: one\n\n\r\n"), std::string::npos);
+  }
+  client.Get("/after");
+  EXPECT_EQ(client.Read().body, "GET /after ");
 }
 
 TEST(HttpServerTest, AnAbortedStreamHasNoLastChunk) {
-  const auto server =
-      HttpServer::Start(Options(), [](const HttpRequest& request, const auto& exchange) {
-        exchange->BeginEvents();
-        exchange->SendEvent("one");
-        if (request.path == "/whole") {
-          exchange->EndEvents();
-        } else {
-          exchange->AbortEvents();
-        }
-      });
-  Client whole((*server)->port());
-  whole.Post("/whole", "");
-  EXPECT_NE(whole.ReadUntil("0\r\n\r\n").find("data: one\n\n"), std::string::npos);
-  Client cut((*server)->port());
-  cut.Post("/cut", "");
-  const std::string text = cut.ReadUntil("no such text");
+  TestServer server;
+  RawClient client(server.port());
+  client.Post("/hold", "");
+  HeldRequest held = server.Next();
+  held.exchange->BeginEvents();
+  held.exchange->SendEvent("one");
+  held.exchange->AbortEvents();
+  std::string text = client.ReadAll();
   EXPECT_NE(text.find("data: one\n\n"), std::string::npos);
   EXPECT_EQ(text.find("0\r\n\r\n"), std::string::npos);
+  // So has one whose handler lets go of it.
+  RawClient other(server.port());
+  other.Post("/hold", "");
+  held = server.Next();
+  held.exchange->BeginEvents();
+  held.exchange.reset();
+  EXPECT_EQ(other.ReadAll().find("0\r\n\r\n"), std::string::npos);
 }
 
-TEST(HttpServerTest, BoundsConnections) {
-  HttpServerOptions options = Options();
-  options.max_connections = 2;
-  const auto server = HttpServer::Start(options, [](const HttpRequest&, const auto& exchange) {
-    exchange->Respond(HttpResponse{200, "text/plain", "ok"});
+TEST(HttpServerTest, AStreamOfHttp10EndsWithItsConnection) {
+  TestServer server;
+  RawClient client(server.port());
+  client.Send("POST /hold HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n");
+  const HeldRequest held = server.Next();
+  held.exchange->BeginEvents();
+  held.exchange->SendEvent("one");
+  held.exchange->EndEvents();
+  const std::string text = client.ReadAll();
+  EXPECT_EQ(text.find("chunked"), std::string::npos);
+  EXPECT_TRUE(text.ends_with("\r\n\r\ndata: one\n\n")) << text;
+}
+
+TEST(HttpServerTest, ARequestThatNobodyAnswersIsA500) {
+  HttpServerOptions options;
+  options.max_request_bytes = 1000;
+  const auto server = HttpServer::Start(options, [](const HttpRequest& request, const auto&) {
+    if (!request.body.empty()) throw std::runtime_error("of a library");
   });
-  Client first((*server)->port());
-  first.Post("/", "");
-  first.ReadUntil("ok");
-  Client second((*server)->port());
-  second.Post("/", "");
-  second.ReadUntil("ok");
-  Client third((*server)->port());
-  EXPECT_NE(third.ReadUntil("}}").find(" 503 "), std::string::npos);
-  EXPECT_TRUE(third.AtEnd());
+  RawClient client((*server)->port());
+  client.Get("/");
+  EXPECT_EQ(client.Read().status, 500);
+  client.Post("/", "x");
+  EXPECT_EQ(client.Read().status, 500);
 }
 
-TEST(HttpServerTest, ServesAThousandStreamsAtOnce) {
-  constexpr int kStreams = 1000;
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = std::max<rlim_t>(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 4096));
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  Mutex mutex;
-  std::vector<std::shared_ptr<HttpExchange>> open;
-  const auto server = HttpServer::Start(Options(), [&](const HttpRequest&, const auto& exchange) {
-    exchange->BeginEvents();
-    MutexLock lock(&mutex);
-    open.push_back(exchange);
-  });
-  std::vector<Client> clients;
-  for (int i = 0; i < kStreams; ++i) {
-    clients.emplace_back((*server)->port());
-    ASSERT_TRUE(clients.back().connected());
-    clients.back().Post("/", "");
-  }
-  {
-    MutexLock lock(&mutex);
-    mutex.Await([&open] { return open.size() == kStreams; });
-  }
-  for (int step = 0; step < 3; ++step) {
-    MutexLock lock(&mutex);
-    for (const auto& exchange : open) exchange->SendEvent(absl::StrCat("step ", step));
-  }
-  {
-    MutexLock lock(&mutex);
-    for (const auto& exchange : open) exchange->EndEvents();
-    open.clear();
-  }
-  for (Client& client : clients) {
-    const std::string text = client.ReadUntil("0\r\n\r\n");
-    EXPECT_NE(text.find("step 0"), std::string::npos);
-    EXPECT_NE(text.find("step 2"), std::string::npos);
-  }
+TEST(HttpServerTest, LateCallsDoNotTouchTheNextRequest) {
+  TestServer server;
+  RawClient client(server.port());
+  client.Post("/hold", "1");
+  const HeldRequest first = server.Next();
+  first.Respond("first");
+  EXPECT_EQ(client.Read().body, "first");
+  client.Post("/hold", "2");
+  const HeldRequest second = server.Next();
+  first.Respond("late");
+  first.exchange->BeginEvents();
+  second.Respond("second");
+  EXPECT_EQ(client.Read().body, "second");
 }
 
-TEST(HttpServerTest, RefusesAHostThatIsNoAddress) {
-  HttpServerOptions options = Options();
-  options.host = "not an address";
-  EXPECT_EQ(HttpServer::Start(options, [](const auto&, const auto&) {}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+TEST(HttpServerTest, BrowsersOfAllowedOriginsMayReadAnswers) {
+  HttpServerOptions options;
+  options.cors = *ParseCorsPolicy("https://a.example");
+  TestServer server(options);
+  RawClient client(server.port());
+  client.Send(
+      "OPTIONS /v1/x HTTP/1.1\r\nHost: x\r\nOrigin: https://a.example\r\n"
+      "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: "
+      "authorization\r\n\r\n");
+  const RawAnswer preflight = client.Read();
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_TRUE(preflight.Has("Access-Control-Allow-Origin: https://a.example\r\n"));
+  EXPECT_TRUE(preflight.Has("Access-Control-Allow-Headers: authorization\r\n"));
+  client.Send("GET /v1/x HTTP/1.1\r\nHost: x\r\nOrigin: https://b.example\r\n\r\n");
+  EXPECT_FALSE(client.Read().Has("Access-Control-Allow-Origin"));
+  client.Send("POST /hold HTTP/1.1\r\nHost: x\r\nOrigin: https://a.example\r\n\r\n");
+  const HeldRequest held = server.Next();
+  held.exchange->BeginEvents();
+  held.exchange->EndEvents();
+  EXPECT_NE(client.ReadUntil("0\r\n\r\n").find("Access-Control-Allow-Origin: https://a.example"),
+            std::string::npos);
+}
+
+TEST(HttpServerTest, StopsTakingRequestsButAnswersThoseItHas) {
+  TestServer server;
+  RawClient idle(server.port());
+  idle.Get("/");
+  idle.Read();
+  RawClient busy(server.port());
+  busy.Post("/hold", "x");
+  const HeldRequest held = server.Next();
+  server.server().StopListening();
+  EXPECT_TRUE(idle.AtEnd());
+  held.Respond("done");
+  const RawAnswer answer = busy.Read();
+  EXPECT_EQ(answer.body, "done");
+  EXPECT_TRUE(answer.Has("Connection: close\r\n"));
+}
+
+TEST(HttpServerTest, ListensWhereItIsTold) {
+  HttpServerOptions options;
+  options.host = "no such host.invalid";
+  const auto nowhere = HttpServer::Start(options, [](const auto&, const auto&) {});
+  EXPECT_EQ(nowhere.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(nowhere.status().message().find("no such host.invalid"), std::string::npos);
+  TestServer first;
+  options.host = "localhost";
+  options.port = first.port();
+  const auto taken = HttpServer::Start(options, [](const auto&, const auto&) {});
+  EXPECT_EQ(taken.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(taken.status().message().find(absl::StrCat("localhost:", first.port())),
+            std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,197 @@
+// Connection's way out: what a handler answers, as bytes to a client that may read slowly or not.
+#include <boost/asio/post.hpp>
+#include <boost/asio/socket_base.hpp>
+#include <chrono>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/http/connection.h"
+#include "common/http/exchange.h"
+
+namespace baton {
+namespace {
+
+namespace asio = boost::asio;
+using Tcp = asio::ip::tcp;
+
+// A client that lets this much of a stream pile up does not read; it is cut off rather than fed
+// from memory.
+constexpr size_t kQueueLimitBytes = size_t{4} << 20;
+constexpr size_t kKeptCapacityBytes = size_t{64} * 1024;
+constexpr auto kProbeInterval = std::chrono::seconds(5);
+
+}  // namespace
+
+// ---- The exchange's calls ----
+
+void Connection::OnExchange(uint64_t number, std::function<void()> run) {
+  OnStrand([this, number, run = std::move(run)] {
+    if (number == number_ && phase_ == Phase::kServing) run();
+  });
+}
+
+void Connection::Respond(uint64_t number, HttpResponse response) {
+  OnExchange(number, [this, response = std::move(response)] { RespondNow(response); });
+}
+
+void Connection::BeginEvents(uint64_t number) {
+  OnExchange(number, [this] {
+    if (answer_ != Answer::kNone) return;
+    answer_ = Answer::kEvents;
+    if (!form_.http_1_1) form_.keep_alive = false;  // The stream's end is the connection's.
+    Queue(FormatEventsHead(form_));
+  });
+}
+
+void Connection::SendEvent(uint64_t number, std::string data) {
+  OnExchange(number, [this, data = std::move(data)] {
+    if (answer_ == Answer::kEvents) Queue(FormatEvent(form_, data));
+  });
+}
+
+void Connection::EndEvents(uint64_t number, bool complete) {
+  OnExchange(number, [this, complete] {
+    if (answer_ == Answer::kComplete) return;
+    if (answer_ == Answer::kNone) return Close();  // Ends what has not begun.
+    answer_ = Answer::kComplete;
+    on_gone_ = nullptr;
+    aborted_ = !complete;
+    if (aborted_) form_.keep_alive = false;  // The last chunk is missing.
+    Queue(complete ? FormatEventsEnd(form_) : "");
+  });
+}
+
+void Connection::OnDisconnect(uint64_t number, std::function<void()> gone) {
+  OnStrand([this, number, gone = std::move(gone)]() mutable {
+    if (number != number_ || answer_ == Answer::kComplete) return;
+    if (phase_ == Phase::kClosed) return gone();
+    if (phase_ == Phase::kServing) on_gone_ = std::move(gone);
+  });
+}
+
+// Always posted, never run at once: the answer itself may still be on its way from another thread.
+void Connection::Abandon(uint64_t number) {
+  asio::post(socket_.get_executor(), [self = shared_from_this(), number] {
+    if (number != self->number_ || self->phase_ != Phase::kServing) return;
+    if (self->answer_ == Answer::kEvents) return self->EndEvents(number, /*complete=*/false);
+    self->RespondNow(self->context_.options.format_error(
+        500, "the request was given up without an answer; this is a defect of the server"));
+  });
+}
+
+void Connection::RespondNow(const HttpResponse& response) {
+  if (phase_ != Phase::kServing || answer_ != Answer::kNone) return;
+  answer_ = Answer::kComplete;
+  on_gone_ = nullptr;
+  if (context_.draining.load()) form_.keep_alive = false;
+  Queue(FormatAnswer(form_, response));
+}
+
+// ---- Writing ----
+
+void Connection::Queue(std::string bytes) {
+  if (phase_ == Phase::kClosed) return;
+  if (queued_.empty()) {
+    queued_ = std::move(bytes);
+  } else {
+    queued_ += bytes;
+  }
+  if (queued_.size() > kQueueLimitBytes && answer_ == Answer::kEvents) return Gone();
+  WriteQueued();
+}
+
+void Connection::WriteQueued() {
+  if (write_under_way_ || phase_ == Phase::kClosed) return;
+  if (written_ == writing_.size()) {
+    if (writing_.capacity() > kKeptCapacityBytes) writing_ = {};
+    writing_.clear();
+    written_ = 0;
+    if (queued_.empty()) {
+      if (phase_ == Phase::kServing && answer_ == Answer::kComplete) FinishAnswer();
+      return;
+    }
+    writing_.swap(queued_);
+  }
+  write_under_way_ = true;
+  write_begun_us_ = NowUs();
+  WatchSending(context_.options.send_timeout_ms);
+  socket_.async_write_some(asio::buffer(writing_) + written_,
+                           [self = shared_from_this()](ErrorCode error, size_t count) {
+                             self->OnWritten(error, count);
+                           });
+}
+
+void Connection::OnWritten(ErrorCode error, size_t count) {
+  write_under_way_ = false;
+  if (phase_ == Phase::kClosed) return;
+  if (error) return Gone();
+  written_ += count;
+  WriteQueued();
+}
+
+// One timer serves many writes: it looks how long the current one has taken when it expires.
+void Connection::WatchSending(int64_t after_ms) {
+  if (std::exchange(sending_watched_, true)) return;
+  send_watch_.expires_after(std::chrono::milliseconds(after_ms));
+  send_watch_.async_wait([self = shared_from_this()](ErrorCode error) {
+    self->sending_watched_ = false;
+    if (error || !self->write_under_way_ || self->phase_ == Phase::kClosed) return;
+    const int64_t left_ms =
+        self->context_.options.send_timeout_ms - (NowUs() - self->write_begun_us_) / 1000;
+    if (left_ms <= 0) return self->Gone();
+    self->WatchSending(left_ms);
+  });
+}
+
+void Connection::FinishAnswer() {
+  exchange_.reset();
+  probe_.cancel();
+  if (aborted_ && !form_.http_1_1) {
+    // Without chunks a clean end would look like the stream's.
+    ErrorCode ignored;
+    socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+    return Close();
+  }
+  if (!form_.keep_alive) return Linger();
+  Enter(Phase::kIdle);
+  context_.registry.Waiting(id_);
+  Advance();  // It may have sent its next request early.
+}
+
+// Closing at once would reset a connection whose client is still sending, and the reset may
+// overtake the answer (RFC 9112, 9.6).
+void Connection::Linger() {
+  ErrorCode ignored;
+  socket_.shutdown(Tcp::socket::shutdown_send, ignored);
+  if (end_of_input_) return Close();
+  reader_.DropBuffered();
+  Enter(Phase::kLingering);
+  context_.registry.Waiting(id_);
+}
+
+// ---- Half-closed clients ----
+
+// A client that has closed its half may wait for its answer or be gone. Only bytes tell: a peer
+// that is gone answers them with a reset. Before an answer that is a 100, which a client that waits
+// for none discards (RFC 9110, 15.2.1); in a stream a comment. HTTP/1.0 before its answer has
+// neither: there the kernel's keepalive finds out.
+void Connection::ProbeHalfClosed() {
+  if (phase_ != Phase::kServing || answer_ == Answer::kComplete) return;
+  if (answer_ == Answer::kEvents) {
+    Queue(FormatEventComment(form_));
+  } else if (form_.http_1_1) {
+    Queue(std::string(kContinue));
+  }
+  probe_.expires_after(kProbeInterval);
+  probe_.async_wait([self = shared_from_this()](ErrorCode error) {
+    if (!error) self->ProbeHalfClosed();
+  });
+}
+
+void Connection::WatchForReset() {
+  socket_.async_wait(Tcp::socket::wait_error, [self = shared_from_this()](ErrorCode error) {
+    if (!error && self->phase_ != Phase::kClosed) self->Gone();
+  });
+}
+
+}  // namespace baton

@@ -1,0 +1,83 @@
+// The bytes that one client sends, as requests: HTTP/1.1 and 1.0 by RFC 9112, with everything
+// refused that could be read in two ways. No socket, no clock: what is handed in alone decides, so
+// the rules are tested without a server.
+#ifndef COMMON_HTTP_REQUEST_READER_H_
+#define COMMON_HTTP_REQUEST_READER_H_
+
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/http/http_handler.h"
+#include "common/http/request_body.h"
+
+namespace baton {
+
+// Why a request is refused before anybody has seen it. The connection ends with the answer, since
+// where the next request would begin is unknown.
+struct HttpRefusal {
+  int status = 400;
+  std::string message;
+};
+
+class RequestReader {
+ public:
+  enum class Event {
+    kNeedMore,  // Everything was taken that could be.
+    kHeader,    // The header of the next request is complete; call again for its body.
+    kRequest,   // Take() has it.
+    kRefused,   // refusal() says why; nothing more is read.
+  };
+
+  // What the connection must know of a request whose header is complete.
+  struct Header {
+    bool head = false;              // HEAD: answered as GET, without the body.
+    bool keep_alive = false;        // The client would send another request.
+    bool http_1_1 = false;          // Knows chunks and interim answers.
+    bool expects_continue = false;  // Waits for 100 before it sends the body.
+  };
+
+  explicit RequestReader(size_t max_body_bytes) : max_body_bytes_(max_body_bytes) {}
+
+  void Append(std::string_view bytes);
+  Event Read();
+
+  const Header& header() const { return header_; }
+  const HttpRefusal& refusal() const { return refusal_; }
+  // Of the request that is being read: complete from kHeader on, but for its body and id.
+  const HttpRequest& request() const { return request_; }
+  HttpRequest Take();  // After kRequest; the reader goes on with the next one.
+
+  bool in_header() const { return parser_.has_value() && !header_done_; }
+  bool in_body() const { return header_done_; }
+  size_t body_bytes() const { return header_done_ ? parser_->get().body().size() : 0; }
+  size_t buffered_bytes() const { return buffer_.size(); }  // Not yet taken.
+  void DropBuffered();
+
+ private:
+  using Parser = boost::beast::http::request_parser<RequestBody>;
+
+  Event Refuse(int status, std::string message);
+  Event RefuseMalformed(const boost::system::error_code& error);
+  Event ReadHeader();
+  Event ReadBody();
+  void SkipEmptyLines();
+  bool IsHalfLine() const;  // Perhaps the beginning of an empty one.
+  bool ReadFields();        // False if refused.
+
+  const size_t max_body_bytes_;
+  boost::beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;  // Of the request that is being read.
+  bool header_done_ = false;
+  bool refused_ = false;
+  Header header_;
+  HttpRequest request_;
+  HttpRefusal refusal_;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_HTTP_REQUEST_READER_H_
