@@ -1,6 +1,6 @@
-// The HTTP server of a worker: GET (or HEAD) /metrics, /health and /readiness, for Prometheus and
-// probes. One thread of its own, so that it answers while the worker computes; connections, their
-// idle time and the size of a request are bounded. The router's HTTP front is another one.
+// What a worker shows over HTTP: GET (or HEAD) /metrics, /health and /readiness, for Prometheus and
+// probes: three routes on common/http's server, which has a thread of its own here, so that it
+// answers while the worker computes.
 #ifndef COMMON_TELEMETRY_HTTP_ENDPOINT_H_
 #define COMMON_TELEMETRY_HTTP_ENDPOINT_H_
 
@@ -15,10 +15,12 @@
 
 namespace baton {
 
+class HttpServer;
+
 struct HttpEndpointConfig {
-  std::string host = "127.0.0.1";  // An IP address.
+  std::string host = "127.0.0.1";  // An address of this machine, or a name that resolves to one.
   uint16_t port = 0;               // 0: any free port; HttpEndpoint::port() tells which.
-  size_t max_connections = 64;     // One more is closed at once.
+  size_t max_connections = 64;     // One more closes the one that has idled longest.
   int idle_timeout_ms = 5000;      // A connection without a complete request is closed after it.
 };
 
@@ -32,7 +34,7 @@ struct HttpEndpointCallbacks {
 
 class HttpEndpoint {
  public:
-  // Listens and starts the thread. Errors: InvalidArgument for a host that is no IP address,
+  // Listens and starts the thread. Errors: InvalidArgument for a host that is no address,
   // Unavailable if it cannot listen; both name the address.
   static absl::StatusOr<std::unique_ptr<HttpEndpoint>> Start(const HttpEndpointConfig& config,
                                                              HttpEndpointCallbacks callbacks);
@@ -43,9 +45,8 @@ class HttpEndpoint {
   uint16_t port() const;
 
  private:
-  class Server;  // Boost.Beast stays behind it.
-  explicit HttpEndpoint(std::unique_ptr<Server> server);
-  std::unique_ptr<Server> server_;
+  explicit HttpEndpoint(std::unique_ptr<HttpServer> server);
+  std::unique_ptr<HttpServer> server_;
 };
 
 }  // namespace baton
