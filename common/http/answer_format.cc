@@ -1,10 +1,9 @@
 #include "common/http/answer_format.h"
 
 #include <boost/beast/http/status.hpp>
+#include <ctime>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "common/base/strings.h"
 
 namespace baton {
@@ -18,6 +17,15 @@ std::string_view Reason(int status) {
   return {reason.data(), reason.size()};
 }
 
+// IMF-fixdate of RFC 9110. The process never leaves the locale "C", so the names are English.
+std::string Date() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[40];
+  return {text, std::strftime(text, sizeof(text), "%a, %d %b %Y %H:%M:%S GMT", &utc)};
+}
+
 // A line break in a value would begin a header of its own.
 void AppendHeader(std::string& head, std::string_view name, std::string_view value) {
   head += name;
@@ -28,8 +36,7 @@ void AppendHeader(std::string& head, std::string_view name, std::string_view val
 
 std::string StartHead(const AnswerForm& form, int status) {
   std::string head = Concat("HTTP/1.1 ", status, " ", Reason(status), "\r\n");
-  AppendHeader(head, "Date",
-               absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone()));
+  AppendHeader(head, "Date", Date());
   if (!form.request_id.empty()) AppendHeader(head, "X-Request-Id", form.request_id);
   for (const auto& [name, value] : form.headers) AppendHeader(head, name, value);
   if (!form.keep_alive) {

@@ -18,7 +18,7 @@ namespace baton {
 struct RequestBody {
   using value_type = std::string;
 
-  class reader {  // NOLINT(readability-identifier-naming): Beast looks for this name.
+  class reader {  // Beast looks for these names.
    public:
     template <bool is_request, class Fields>
     reader(boost::beast::http::header<is_request, Fields>& /*header*/, value_type& body)
