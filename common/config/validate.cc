@@ -3,6 +3,7 @@
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
 #include "common/config/options.h"
+#include "common/http/cors.h"
 
 namespace baton::config {
 namespace {
@@ -72,6 +73,18 @@ absl::Status CheckLeases(const v1::Options& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckHttp(const v1::Options& options) {
+  if (options.max_http_body_bytes_in_flight() < options.max_request_bytes()) {
+    return InvalidField(
+        "max_http_body_bytes_in_flight",
+        absl::StrCat("got ", options.max_http_body_bytes_in_flight(),
+                     "; expected at least max_request_bytes = ", options.max_request_bytes()));
+  }
+  const auto origins = ParseCorsPolicy(options.cors_allow_origins());
+  if (origins.ok()) return absl::OkStatus();
+  return InvalidField("cors_allow_origins", std::string(origins.status().message()));
+}
+
 absl::Status CheckMadeModel(const v1::Options& options) {
   if (options.out().empty()) {
     return InvalidField("out", "required: the directory to write to (--out DIR)");
@@ -105,6 +118,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckLater(options));
   BATON_RETURN_IF_ERROR(CheckChain(options));
   BATON_RETURN_IF_ERROR(CheckPages(options));
+  BATON_RETURN_IF_ERROR(CheckHttp(options));
   return CheckLeases(options);
 }
 

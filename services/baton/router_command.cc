@@ -1,4 +1,4 @@
-// `baton router`: the router service and its HTTP front.
+// `baton router`: the router service with its two fronts.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -8,11 +8,9 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/http/http_server.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
-#include "services/router/http/openai_handler.h"
 #include "services/router/router_service.h"
 
 namespace baton {
@@ -24,29 +22,17 @@ absl::Status Serve(const v1::Options& options) {
   const int64_t start_us = NowUs();
   BATON_RETURN_IF_ERROR(PrepareProcess(options, "router"));
   BATON_ASSIGN_OR_RETURN(const auto service, router::RouterService::FromOptions(options));
-  router::OpenAiHandler handler(service->gateway(), options.api_key());
-  HttpServerOptions http;
-  http.host = options.host();
-  http.port = static_cast<uint16_t>(options.port());
-  http.max_request_bytes = static_cast<size_t>(options.max_request_bytes());
-  http.max_connections = static_cast<size_t>(options.max_concurrent_streams());
-  BATON_ASSIGN_OR_RETURN(
-      const auto server,
-      HttpServer::Start(http, [&handler](const HttpRequest& request, const auto& exchange) {
-        handler.Handle(request, exchange);
-      }));
-
   const v1::GetModelInfoResponse& model = service->gateway().model_info();
   LOG(kInfo) << "baton router: model " << model.served_model_name() << " (" << model.model_type()
              << ", context " << model.max_context_tokens() << " tokens, vocabulary "
              << model.vocab_size() << ")";
-  LOG(kInfo) << "http " << options.host() << ":" << server->port() << "  grpc " << options.host()
-             << ":" << service->grpc_port() << "  policy " << options.load_balance_policy()
-             << "  ready for workers after " << SecondsSince(start_us);
+  LOG(kInfo) << "http " << options.host() << ":" << service->http_port() << "  grpc "
+             << options.host() << ":" << service->grpc_port() << "  policy "
+             << options.load_balance_policy() << "  ready for workers after "
+             << SecondsSince(start_us);
 
   WaitForStop([] { return false; });
   service->BeginStop();
-  server->StopListening();
   service->Stop(kStopGraceMs);
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/http/http_server.h"
 #include "common/model/model_config.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/router/core/router_core.h"
@@ -16,6 +17,9 @@ struct RouterConfig {
   std::string instance_id = "router";
   std::string host = "127.0.0.1";
   int grpc_port = 0;  // 0: any free port.
+
+  HttpServerOptions http;          // Without paths, errors and origins: those are the front's.
+  std::string cors_allow_origins;  // As in the option.
 
   std::string api_key;  // What clients must present; empty: nothing.
 

@@ -51,6 +51,14 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::Start(
 }
 
 absl::Status RouterService::Listen() {
+  BATON_RETURN_IF_ERROR(ListenGrpc());
+  BATON_ASSIGN_OR_RETURN(http_, HttpFront::Start(config().http, config().cors_allow_origins, shell_,
+                                                 config().api_key));
+  LOG(kInfo) << "HTTP on " << config().http.host << ":" << http_->port();
+  return absl::OkStatus();
+}
+
+absl::Status RouterService::ListenGrpc() {
   rpc::ServerOptions server;
   server.host = config().host;
   server.port = config().grpc_port;
@@ -75,6 +83,7 @@ void RouterService::SetServing(bool ready) {
 
 void RouterService::BeginStop() {
   shell_.BeginStop();
+  if (http_ != nullptr) http_->StopListening();
   if (server_ != nullptr) SetServing(false);
 }
 
@@ -82,6 +91,7 @@ void RouterService::Stop(int64_t grace_ms) {
   if (std::exchange(stopped_, true)) return;
   BeginStop();
   shell_.Stop(grace_ms);
+  http_.reset();  // Every request has ended; their last bytes leave now.
   if (server_ != nullptr) rpc::StopServer(*server_);
 }
 

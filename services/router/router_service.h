@@ -1,8 +1,7 @@
-// The router as `baton router` runs it: the shell, the gRPC server with health and reflection, and
-// their orderly end. The HTTP front is started beside it, over gateway().
+// The router as `baton router` runs it: the shell, its two fronts (gRPC with health and reflection,
+// OpenAI's API over HTTP), and their orderly end.
 //
 //   BATON_ASSIGN_OR_RETURN(auto router, RouterService::FromOptions(options));
-//   HttpFront http(router->gateway(), ...);
 //   ... wait for SIGTERM ...
 //   router->BeginStop();       // Not ready any more; load balancers look elsewhere.
 //   router->Stop(grace_ms);
@@ -22,6 +21,7 @@
 #include "services/router/gateway.h"
 #include "services/router/grpc/cluster_service.h"
 #include "services/router/grpc/inference_service.h"
+#include "services/router/http/http_front.h"
 #include "services/router/router_config.h"
 #include "services/router/router_shell.h"
 
@@ -43,9 +43,11 @@ class RouterService {
 
   Gateway& gateway() { return shell_; }
   int grpc_port() const { return grpc_port_; }
+  int http_port() const { return http_->port(); }
   const RouterConfig& config() const { return shell_.config(); }
 
-  // Readiness goes and new requests are refused with UNAVAILABLE; workers are still heard.
+  // Readiness goes, HTTP takes no new connections and new requests are refused with UNAVAILABLE;
+  // workers are still heard.
   void BeginStop();
   // Running requests finish within `grace_ms` or end with UNAVAILABLE; then everything stops.
   // Idempotent.
@@ -55,6 +57,7 @@ class RouterService {
   RouterService(RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
                 std::unique_ptr<ChatTemplate> chat_template);
   absl::Status Listen();
+  absl::Status ListenGrpc();
   void SetServing(bool ready);
 
   RouterShell shell_;
@@ -62,6 +65,7 @@ class RouterService {
   ClusterService cluster_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
+  std::unique_ptr<HttpFront> http_;
   bool stopped_ = false;
 };
 

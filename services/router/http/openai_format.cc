@@ -195,6 +195,15 @@ Json ErrorBody(const absl::Status& status) {
             {"code", code}}}};
 }
 
+HttpResponse OpenAiError(int status, const std::string& message) {
+  const char* type = status < 499 ? "invalid_request_error" : "server_error";
+  HttpResponse response;
+  response.status = status;
+  response.body = Dump(
+      {{"error", {{"message", message}, {"type", type}, {"param", nullptr}, {"code", nullptr}}}});
+  return response;
+}
+
 Json ModelCard(const v1::GetModelInfoResponse& model, int64_t created_s) {
   return {{"id", model.served_model_name()},
           {"object", "model"},

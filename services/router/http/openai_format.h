@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/http/http_handler.h"
 #include "services/router/gateway.h"
 #include "services/router/http/json_input.h"
 
@@ -36,6 +37,8 @@ Json UsageChunk(const AnswerHeader& header, const v1::Usage& usage);
 // {"error": {message, type, param, code}}.
 Json ErrorBody(const absl::Status& status);
 int HttpStatusOf(const absl::Status& status);
+// The same form for what the server itself refuses.
+HttpResponse OpenAiError(int status, const std::string& message);
 
 Json ModelList(const v1::GetModelInfoResponse& model, int64_t created_s);
 Json ModelCard(const v1::GetModelInfoResponse& model, int64_t created_s);

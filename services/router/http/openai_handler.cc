@@ -102,39 +102,60 @@ void RespondProbe(HttpExchange& exchange, bool good, const std::string& reason) 
   exchange.Respond(std::move(response));
 }
 
-struct Route {
-  const char* path;
-  const char* method;
-};
-constexpr Route kRoutes[] = {
-    {"/v1/models", "GET"}, {"/v1/completions", "POST"}, {"/v1/chat/completions", "POST"},
-    {"/health", "GET"},    {"/readiness", "GET"},       {"/metrics", "GET"}};
-
 constexpr std::string_view kModelPrefix = "/v1/models/";
-
-// True if the request has a route; otherwise it has been answered.
-bool CheckRoute(const HttpRequest& request, HttpExchange& exchange) {
-  for (const Route& route : kRoutes) {
-    if (request.path != route.path) continue;
-    if (request.method == route.method) return true;
-    HttpResponse response;
-    response.status = 405;
-    response.headers = {{"Allow", route.method}};
-    response.body = Dump(ErrorBody(absl::InvalidArgumentError(
-        absl::StrCat(route.path, " takes ", route.method, ", got ", request.method))));
-    exchange.Respond(std::move(response));
-    return false;
-  }
-  if (request.path.starts_with(kModelPrefix) && request.method == "GET") return true;
-  RespondError(exchange, absl::NotFoundError(
-                             absl::StrCat("no such path: ", request.method, " ", request.path)));
-  return false;
-}
 
 }  // namespace
 
 OpenAiHandler::OpenAiHandler(Gateway& gateway, std::string api_key)
-    : gateway_(gateway), api_key_(std::move(api_key)), started_s_(std::time(nullptr)) {}
+    : gateway_(gateway),
+      api_key_(std::move(api_key)),
+      started_s_(std::time(nullptr)),
+      routes_(OpenAiError) {
+  AddProbes();
+  AddGuarded("GET", "/v1/models", [this](const HttpRequest&, const auto& exchange) {
+    HttpResponse response;
+    response.body = Dump(ModelList(gateway_.model_info(), started_s_));
+    exchange->Respond(std::move(response));
+  });
+  AddGuarded("GET", absl::StrCat(std::string(kModelPrefix), "*"),
+             [this](const HttpRequest& request, const auto& exchange) {
+               HandleModel(request, *exchange);
+             });
+  AddGuarded("POST", "/v1/completions", [this](const HttpRequest& request, const auto& exchange) {
+    Generate(Endpoint::kCompletions, request, exchange);
+  });
+  AddGuarded("POST", "/v1/chat/completions",
+             [this](const HttpRequest& request, const auto& exchange) {
+               Generate(Endpoint::kChatCompletions, request, exchange);
+             });
+}
+
+void OpenAiHandler::AddProbes() {
+  routes_.Add("GET", "/health", [this](const HttpRequest&, const auto& exchange) {
+    const bool alive = gateway_.alive();
+    RespondProbe(*exchange, alive, alive ? "" : "the router's loop makes no progress");
+  });
+  routes_.Add("GET", "/readiness", [this](const HttpRequest&, const auto& exchange) {
+    const Readiness readiness = gateway_.readiness();
+    RespondProbe(*exchange, readiness.ready, readiness.reason);
+  });
+  routes_.Add("GET", "/metrics", [this](const HttpRequest&, const auto& exchange) {
+    HttpResponse response;
+    response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    response.body = gateway_.ScrapeMetrics();
+    exchange->Respond(std::move(response));
+  });
+}
+
+void OpenAiHandler::AddGuarded(std::string method, std::string path, HttpHandler handler) {
+  routes_.Add(std::move(method), std::move(path),
+              [this, handler = std::move(handler)](const HttpRequest& request,
+                                                   const std::shared_ptr<HttpExchange>& exchange) {
+                if (Authorized(request)) return handler(request, exchange);
+                RespondError(*exchange, absl::UnauthenticatedError(
+                                            "the Authorization header has no valid API key"));
+              });
+}
 
 bool OpenAiHandler::Authorized(const HttpRequest& request) const {
   return api_key_.empty() ||
@@ -143,43 +164,18 @@ bool OpenAiHandler::Authorized(const HttpRequest& request) const {
 
 void OpenAiHandler::HandleModel(const HttpRequest& request, HttpExchange& exchange) const {
   const v1::GetModelInfoResponse& model = gateway_.model_info();
-  HttpResponse response;
-  if (request.path == "/v1/models") {
-    response.body = Dump(ModelList(model, started_s_));
-    return exchange.Respond(std::move(response));
-  }
   const std::string wanted = request.path.substr(kModelPrefix.size());
   if (wanted != model.served_model_name()) {
     return RespondError(exchange, absl::NotFoundError(absl::StrCat("no such model: ", wanted)));
   }
+  HttpResponse response;
   response.body = Dump(ModelCard(model, started_s_));
   exchange.Respond(std::move(response));
 }
 
 void OpenAiHandler::Handle(const HttpRequest& request,
-                           const std::shared_ptr<HttpExchange>& exchange) {
-  if (!CheckRoute(request, *exchange)) return;
-  if (request.path == "/health") {
-    const bool alive = gateway_.alive();
-    return RespondProbe(*exchange, alive, alive ? "" : "the router's loop makes no progress");
-  }
-  if (request.path == "/readiness") {
-    const Readiness readiness = gateway_.readiness();
-    return RespondProbe(*exchange, readiness.ready, readiness.reason);
-  }
-  if (request.path == "/metrics") {
-    HttpResponse response;
-    response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    response.body = gateway_.ScrapeMetrics();
-    return exchange->Respond(std::move(response));
-  }
-  if (!Authorized(request)) {
-    return RespondError(
-        *exchange, absl::UnauthenticatedError("the Authorization header has no valid API key"));
-  }
-  if (request.path.starts_with("/v1/models")) return HandleModel(request, *exchange);
-  Generate(request.path == "/v1/completions" ? Endpoint::kCompletions : Endpoint::kChatCompletions,
-           request, exchange);
+                           const std::shared_ptr<HttpExchange>& exchange) const {
+  routes_.Handle(request, exchange);
 }
 
 void OpenAiHandler::Generate(Endpoint endpoint, const HttpRequest& request,

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/http/http_handler.h"
+#include "common/http/http_routes.h"
 #include "services/router/gateway.h"
 
 namespace baton::router {
@@ -17,9 +18,16 @@ class OpenAiHandler {
  public:
   OpenAiHandler(Gateway& gateway, std::string api_key);
 
-  void Handle(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange);
+  OpenAiHandler(const OpenAiHandler&) = delete;
+  OpenAiHandler& operator=(const OpenAiHandler&) = delete;
+
+  void Handle(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) const;
 
  private:
+  // Routes are added by the constructor: probes, which need no key, and the API, which does.
+  void AddProbes();
+  void AddGuarded(std::string method, std::string path, HttpHandler handler);
+
   void HandleModel(const HttpRequest& request, HttpExchange& exchange) const;
   void Generate(Endpoint endpoint, const HttpRequest& request,
                 const std::shared_ptr<HttpExchange>& exchange);
@@ -28,6 +36,7 @@ class OpenAiHandler {
   Gateway& gateway_;
   const std::string api_key_;
   const int64_t started_s_;
+  HttpRoutes routes_;
 };
 
 }  // namespace baton::router

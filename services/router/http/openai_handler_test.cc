@@ -226,7 +226,9 @@ TEST_F(OpenAiHandlerTest, CancelsWhenTheClientLeaves) {
 
 TEST_F(OpenAiHandlerTest, RoutesAndMethods) {
   EXPECT_EQ(Send("GET", "/v1/completions")->response->status, 405);
-  EXPECT_EQ(Send("GET", "/v1/completions")->response->headers, (HttpHeaders{{"Allow", "POST"}}));
+  EXPECT_EQ(Send("GET", "/v1/completions")->response->headers,
+            (HttpHeaders{{"Allow", "OPTIONS, POST"}}));
+  EXPECT_EQ(Send("OPTIONS", "/v1/completions")->response->status, 204);
   EXPECT_EQ(Send("GET", "/nowhere")->response->status, 404);
   EXPECT_EQ(Send("GET", "/health")->response->status, 200);
   const auto readiness = Send("GET", "/readiness");
