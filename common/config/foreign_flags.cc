@@ -49,7 +49,6 @@ constexpr Row kRows[] = {
     {"rope-theta", "edit config.json in the model directory"},
     {"skip-tokenizer-init", nullptr},
     {"tokenizer-mode", nullptr},
-    {"tokenizer-worker-num", nullptr},
     {"tokenizer-pool-*", nullptr},
     {"model-impl", nullptr},
     {"model-loader-extra-config", nullptr},
