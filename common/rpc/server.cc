@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/net/host.h"
 
 namespace baton::rpc {
 
@@ -25,7 +26,7 @@ absl::StatusOr<RunningServer> StartServer(const ServerOptions& options,
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              options.min_client_ping_ms);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  const std::string address = absl::StrCat(options.host, ":", options.port);
+  const std::string address = net::JoinHostPort(options.host, options.port);
   RunningServer running;
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &running.port);
   for (grpc::Service* service : services) builder.RegisterService(service);

@@ -12,6 +12,7 @@
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/stop_signal.h"
 #include "common/base/sync.h"
 #include "common/transport/peer_address.h"
 #include "common/transport/ucx_support.h"
@@ -183,7 +184,7 @@ void UcxDataPlane::ReapPeers() {
     closing_.push_back(id);
     if (!is_outbound) continue;  // Nobody knows it; Close has ended its receives.
     counters_.peer_failures.fetch_add(1, std::memory_order_relaxed);
-    LOG(kWarning) << failure.message();
+    if (!StopRequested()) LOG(kWarning) << failure.message();
     // A copy: the handler may replace itself.
     if (const auto on_error = on_peer_error_) on_error(id, failure);
   }

@@ -1,14 +1,12 @@
-// The commands of the executable. Each takes its checked options and returns the exit code.
+// The commands of the executable. Each takes its checked options and returns the exit code
+// (process.h).
 #ifndef SERVICES_BATON_COMMANDS_H_
 #define SERVICES_BATON_COMMANDS_H_
 
 #include "common/config/options.h"
+#include "services/baton/process.h"
 
 namespace baton {
-
-inline constexpr int kExitDone = 0;
-inline constexpr int kExitFailed = 1;
-inline constexpr int kExitUsage = 2;
 
 int RunRouterCommand(const config::ParsedOptions& options);
 int RunWorkerCommand(const config::ParsedOptions& options);

@@ -1,19 +1,27 @@
 #include "services/baton/process.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/stop_signal.h"
+#include "common/net/host.h"
 
 namespace baton {
 namespace {
@@ -29,6 +37,23 @@ sigset_t StopSignals() {
 }
 
 }  // namespace
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitDone;
+    case absl::StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kOutOfRange:
+      return kExitPermanent;
+    default:
+      return kExitFailed;
+  }
+}
 
 absl::Status PrepareProcess(const v1::Options& options, const std::string& name) {
   BATON_RETURN_IF_ERROR(InitLogging(options.log_level(), name));
@@ -48,12 +73,54 @@ absl::Status PrepareProcess(const v1::Options& options, const std::string& name)
   return absl::OkStatus();
 }
 
+absl::Status ResolveAddresses(v1::Options& options, bool worker) {
+  const auto listen = net::ListenAddress(options.host());
+  if (!listen.ok()) return InvalidField("host", std::string(listen.status().message()));
+  options.set_host(*listen);
+  if (!worker || !options.advertise_host().empty()) return absl::OkStatus();
+  options.set_advertise_host(*listen);
+  if (!net::IsUnspecified(*listen)) return absl::OkStatus();
+  const auto source = net::RouteSource(*listen, options.router_address());
+  if (!source.ok()) {
+    return InvalidField("advertise_host", absl::StrCat("required: ", source.status().message()));
+  }
+  options.set_advertise_host(*source);
+  LOG(kInfo) << "listening on all addresses; peers are told " << *source
+             << ", the address on the route to the router at " << options.router_address();
+  return absl::OkStatus();
+}
+
+StartupStop::StartupStop() : done_fd_(eventfd(0, EFD_CLOEXEC)) {
+  const sigset_t set = StopSignals();
+  const int signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  BATON_CHECK(done_fd_ >= 0 && signal_fd >= 0) << std::strerror(errno);
+  thread_ = std::thread([this, signal_fd] {
+    pthread_setname_np(pthread_self(), "baton-startup");
+    pollfd fds[] = {{signal_fd, POLLIN, 0}, {done_fd_, POLLIN, 0}};
+    while (poll(fds, 2, -1) < 0 && errno == EINTR) {
+    }
+    // A signal that is not read here stays pending for WaitForStop.
+    if (fds[1].revents == 0) {
+      LOG(kInfo) << "stopping on a signal before the start is over";
+      std::_Exit(kExitDone);
+    }
+    close(signal_fd);
+  });
+}
+
+StartupStop::~StartupStop() {
+  eventfd_write(done_fd_, 1);
+  thread_.join();
+  close(done_fd_);
+}
+
 void WaitForStop(const std::function<bool()>& ended) {
   const sigset_t set = StopSignals();
   const timespec poll{0, kPollNanoseconds};
   while (!ended()) {
     const int number = sigtimedwait(&set, nullptr, &poll);
     if (number <= 0) continue;
+    NoteStopRequested();
     LOG(kInfo) << "stopping on " << (number == SIGINT ? "SIGINT" : "SIGTERM");
     return;
   }

@@ -1,19 +1,50 @@
-// What every long-running command does with its process: logging, limits, failpoints, signals.
+// What every long-running command does with its process: logging, limits, failpoints, signals, its
+// own addresses, exit codes.
 #ifndef SERVICES_BATON_PROCESS_H_
 #define SERVICES_BATON_PROCESS_H_
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "proto/baton/v1/config.pb.h"
 
 namespace baton {
 
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;     // May go well another time.
+inline constexpr int kExitUsage = 2;      // Options or a model with which it can never start.
+inline constexpr int kExitPermanent = 3;  // As started it can never work.
+
+// Whether another start with the same options would meet the same: kExitUsage for invalid
+// arguments, kExitPermanent for what is absent or refused (a router that refuses this worker),
+// kExitFailed for what may pass (a port that somebody else has, a router that is away, memory that
+// is short). Supervisors go by it.
+int ExitCodeOf(const absl::Status& status);
+
 // Logging under `name`, failpoints, as many file descriptors as the system allows, and SIGINT and
-// SIGTERM blocked for WaitForStop. Call before any thread starts.
+// SIGTERM blocked for StartupStop and WaitForStop. Call before any thread starts.
 absl::Status PrepareProcess(const v1::Options& options, const std::string& name);
+
+// Replaces options.host() by the address to listen on and, for a worker, fills in advertise_host.
+// Says in the log what others will reach a listener on all addresses by.
+absl::Status ResolveAddresses(v1::Options& options, bool worker);
+
+// While it lives, SIGINT and SIGTERM end the process at once with kExitDone: a process that still
+// loads has promised nothing to anybody.
+class StartupStop {
+ public:
+  StartupStop();
+  ~StartupStop();
+  StartupStop(const StartupStop&) = delete;
+  StartupStop& operator=(const StartupStop&) = delete;
+
+ private:
+  int done_fd_ = -1;
+  std::thread thread_;
+};
 
 // Returns when SIGINT or SIGTERM comes, or soon after `ended()` is true.
 void WaitForStop(const std::function<bool()>& ended);

@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/net/host.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
@@ -18,19 +19,22 @@ namespace {
 
 constexpr int64_t kStopGraceMs = 8'000;
 
-absl::Status Serve(const v1::Options& options) {
+absl::Status Serve(v1::Options options) {
   const int64_t start_us = NowUs();
   BATON_RETURN_IF_ERROR(PrepareProcess(options, "router"));
+  auto startup = std::make_unique<StartupStop>();
+  BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/false));
   BATON_ASSIGN_OR_RETURN(const auto service, router::RouterService::FromOptions(options));
   const v1::GetModelInfoResponse& model = service->gateway().model_info();
   LOG(kInfo) << "baton router: model " << model.served_model_name() << " (" << model.model_type()
              << ", context " << model.max_context_tokens() << " tokens, vocabulary "
              << model.vocab_size() << ")";
-  LOG(kInfo) << "http " << options.host() << ":" << service->http_port() << "  grpc "
-             << options.host() << ":" << service->grpc_port() << "  policy "
+  LOG(kInfo) << "http " << net::JoinHostPort(options.host(), service->http_port()) << "  grpc "
+             << net::JoinHostPort(options.host(), service->grpc_port()) << "  policy "
              << options.load_balance_policy() << "  ready for workers after "
              << SecondsSince(start_us);
 
+  startup.reset();
   WaitForStop([] { return false; });
   service->BeginStop();
   service->Stop(kStopGraceMs);
@@ -44,8 +48,7 @@ int RunRouterCommand(const config::ParsedOptions& options) {
   const absl::Status status = checked.ok() ? Serve(options.values) : checked;
   if (status.ok()) return kExitDone;
   std::fprintf(stderr, "baton router: %s\n", std::string(status.message()).c_str());
-  // A start that can never succeed is told from one that failed today.
-  return checked.ok() ? kExitFailed : kExitUsage;
+  return ExitCodeOf(status);
 }
 
 }  // namespace baton

@@ -22,11 +22,10 @@
 namespace baton {
 namespace {
 
-constexpr int kPollMs = 100;
-constexpr int64_t kFirstRestartUs = 500'000;
-constexpr int64_t kLongestRestartUs = 8'000'000;
-constexpr int64_t kStableUs = 30'000'000;         // A life this long forgets earlier deaths.
-constexpr size_t kLineLimit = size_t{16} * 1024;  // A longer line is cut into several.
+constexpr int kStartPollMs = 20;
+constexpr int kPollMs = 1000;
+// Of one child, before the others and the signals get their turn.
+constexpr int kReadsAtOnce = 16;
 
 sigset_t Signals() {
   sigset_t set;
@@ -43,14 +42,21 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-std::string Ending(int status) {
-  if (WIFSIGNALED(status)) return absl::StrCat("was ended by signal ", WTERMSIG(status));
-  return absl::StrCat("ended with exit code ", WEXITSTATUS(status));
+ChildEnd EndOf(int status, const ChildOutput& output) {
+  ChildEnd end;
+  if (WIFSIGNALED(status)) {
+    end.signal = WTERMSIG(status);
+  } else {
+    end.exit_code = WEXITSTATUS(status);
+  }
+  end.last_words = output.last_words();
+  return end;
 }
 
 }  // namespace
 
-Supervisor::Supervisor(std::string executable) : executable_(std::move(executable)) {
+Supervisor::Supervisor(std::string executable, SupervisorLimits limits)
+    : executable_(std::move(executable)), limits_(std::move(limits)) {
   const sigset_t set = Signals();
   BATON_CHECK(sigprocmask(SIG_BLOCK, &set, nullptr) == 0) << std::strerror(errno);
   signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -63,19 +69,65 @@ Supervisor::~Supervisor() {
       kill(child.pid, SIGKILL);
       waitpid(child.pid, nullptr, 0);
     }
-    if (child.output >= 0) close(child.output);
+    if (child.output_fd >= 0) close(child.output_fd);
   }
   close(signal_fd_);
 }
 
 void Supervisor::Add(ChildSpec spec) {
-  name_width_ = std::max(name_width_, spec.name.size());
   Child child;
   child.spec = std::move(spec);
   children_.push_back(std::move(child));
 }
 
-absl::Status Supervisor::Start(Child& child) {
+absl::Status Supervisor::Run(const StartWatch& watch, const std::function<void()>& on_ready) {
+  size_t name_width = 0;
+  std::vector<std::string> names;
+  for (const Child& child : children_) {
+    names.push_back(child.spec.name);
+    name_width = std::max(name_width, child.spec.name.size());
+  }
+  for (Child& child : children_) child.output.emplace(child.spec.name, name_width);
+  core_.emplace(limits_, std::move(names));
+  result_.reset();
+  Perform(core_->Begin(NowUs()));
+  while (!result_.has_value()) {
+    const bool asked = WaitForEvents();
+    Reap();
+    if (asked) Perform(core_->OnStopSignal(NowUs()));
+    if (core_->starting()) {
+      if (watch.ready()) {
+        core_->OnReady();
+        on_ready();
+      } else {
+        core_->OnWaiting(watch.waiting_for());
+      }
+    }
+    Perform(core_->OnTime(NowUs()));
+  }
+  return *result_;
+}
+
+void Supervisor::Perform(const SupervisorActions& actions) {
+  for (const SupervisorAction& action : actions) {
+    if (const auto* start = std::get_if<StartChild>(&action)) {
+      const absl::Status status = Start(start->child);
+      if (!status.ok()) {
+        Perform(core_->OnStartFailed(start->child, std::string(status.message()), NowUs()));
+      }
+    } else if (const auto* signal = std::get_if<SignalChild>(&action)) {
+      const pid_t pid = children_[signal->child].pid;
+      if (pid > 0) kill(pid, signal->kill ? SIGKILL : SIGTERM);
+    } else if (const auto* tell = std::get_if<TellOfChild>(&action)) {
+      Print({children_[tell->child].output->Label(tell->text)});
+    } else if (const auto* finish = std::get_if<Finish>(&action)) {
+      result_ = finish->status;
+    }
+  }
+}
+
+absl::Status Supervisor::Start(size_t index) {
+  Child& child = children_[index];
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::InternalError(absl::StrCat("pipe: ", std::strerror(errno)));
@@ -90,7 +142,7 @@ absl::Status Supervisor::Start(Child& child) {
     // Only async-signal-safe calls until exec.
     prctl(PR_SET_PDEATHSIG, SIGTERM);  // Nobody survives a supervisor that was killed.
     if (getppid() != parent) _exit(1);
-    setpgid(0, 0);  // Ctrl-C reaches the supervisor alone, which then stops the children in order.
+    setpgid(0, 0);  // Ctrl-C reaches the supervisor alone, which then stops the children.
     const sigset_t set = Signals();
     sigprocmask(SIG_UNBLOCK, &set, nullptr);
     dup2(ends[1], STDOUT_FILENO);
@@ -104,77 +156,51 @@ absl::Status Supervisor::Start(Child& child) {
     return absl::InternalError(absl::StrCat("fork: ", std::strerror(errno)));
   }
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  if (child.output >= 0) close(child.output);
+  if (child.output_fd >= 0) close(child.output_fd);
   child.pid = pid;
-  child.output = ends[0];
-  child.started_us = NowUs();
-  child.restart_us = 0;
+  child.output_fd = ends[0];
   return absl::OkStatus();
 }
 
-void Supervisor::PrintLine(const Child& child, const std::string& line) const {
-  std::printf("%-*s | %s\n", static_cast<int>(name_width_), child.spec.name.c_str(), line.c_str());
-  std::fflush(stdout);
+void Supervisor::Print(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  if (!lines.empty()) std::fflush(stdout);
 }
 
 void Supervisor::ReadOutput(Child& child) {
   char buffer[4096];
-  while (child.output >= 0) {
-    const ssize_t got = read(child.output, buffer, sizeof(buffer));
+  for (int reads = 0; child.output_fd >= 0 && reads < kReadsAtOnce; ++reads) {
+    const ssize_t got = read(child.output_fd, buffer, sizeof(buffer));
     if (got < 0) return;  // Nothing more now.
     if (got == 0) {
-      close(std::exchange(child.output, -1));
-      if (!child.partial_line.empty()) PrintLine(child, std::exchange(child.partial_line, ""));
+      close(std::exchange(child.output_fd, -1));
+      Print(child.output->End());
       return;
     }
-    for (ssize_t i = 0; i < got; ++i) {
-      if (buffer[i] != '\n' && child.partial_line.size() < kLineLimit) {
-        child.partial_line.push_back(buffer[i]);
-        continue;
-      }
-      PrintLine(child, std::exchange(child.partial_line, ""));
-    }
+    Print(child.output->Take({buffer, static_cast<size_t>(got)}));
   }
 }
 
-absl::Status Supervisor::Reap(bool starting_up) {
-  absl::Status first_error;
-  for (Child& child : children_) {
+void Supervisor::Reap() {
+  for (size_t index = 0; index < children_.size(); ++index) {
+    Child& child = children_[index];
     int status = 0;
     if (child.pid <= 0 || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
     child.pid = -1;
-    ReadOutput(child);
-    const std::string ending = Ending(status);
-    if (starting_up) {
-      if (first_error.ok()) {
-        first_error = absl::InternalError(absl::StrCat(
-            child.spec.name, " ", ending, " before the cluster was ready; its log above says why"));
-      }
-      continue;
-    }
-    const int64_t now_us = NowUs();
-    if (now_us - child.started_us > kStableUs) child.restarts = 0;
-    const int64_t pause_us =
-        std::min(kLongestRestartUs, kFirstRestartUs << std::min(child.restarts, 4));
-    ++child.restarts;
-    child.restart_us = now_us + pause_us;
-    PrintLine(child, absl::StrCat(ending, "; starting it again in ", pause_us / 1000, " ms"));
+    ReadOutput(child);  // Its last words are in the pipe.
+    Perform(core_->OnEnded(index, EndOf(status, *child.output), NowUs()));
   }
-  return first_error;
 }
 
-absl::Status Supervisor::RestartDue() {
-  for (Child& child : children_) {
-    if (child.restart_us == 0 || NowUs() < child.restart_us) continue;
-    if (absl::Status status = Start(child); !status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-bool Supervisor::WaitForEvents(int timeout_ms) {
+bool Supervisor::WaitForEvents() {
   std::vector<pollfd> fds = {{signal_fd_, POLLIN, 0}};
-  for (const Child& child : children_) fds.push_back({child.output, POLLIN, 0});  // -1 is skipped.
-  poll(fds.data(), fds.size(), timeout_ms);
+  // -1 is skipped.
+  for (const Child& child : children_) fds.push_back({child.output_fd, POLLIN, 0});
+  int64_t timeout_ms = core_->starting() ? kStartPollMs : kPollMs;
+  if (core_->NextTimeUs() != SupervisorCore::kNever) {
+    timeout_ms = std::clamp<int64_t>((core_->NextTimeUs() - NowUs() + 999) / 1000, 0, timeout_ms);
+  }
+  poll(fds.data(), fds.size(), static_cast<int>(timeout_ms));
   for (Child& child : children_) ReadOutput(child);
   bool stop = false;
   signalfd_siginfo info;
@@ -182,52 +208,6 @@ bool Supervisor::WaitForEvents(int timeout_ms) {
     stop = stop || info.ssi_signo != SIGCHLD;
   }
   return stop;
-}
-
-bool Supervisor::AnyRunning() const {
-  return std::any_of(children_.begin(), children_.end(), [](const Child& c) { return c.pid > 0; });
-}
-
-void Supervisor::StopAll(int stop_ms) {
-  for (const Child& child : children_) {
-    if (child.pid > 0) kill(child.pid, SIGTERM);
-  }
-  const int64_t deadline_us = NowUs() + int64_t{stop_ms} * 1000;
-  while (AnyRunning() && NowUs() < deadline_us) {
-    WaitForEvents(kPollMs);
-    // Ends during the stop are expected: only their state counts.
-    for (Child& child : children_) {
-      if (child.pid > 0 && waitpid(child.pid, nullptr, WNOHANG) == child.pid) child.pid = -1;
-    }
-  }
-  for (Child& child : children_) {
-    ReadOutput(child);
-    if (child.pid <= 0) continue;
-    PrintLine(child, absl::StrCat("did not stop within ", stop_ms, " ms and is killed"));
-    kill(child.pid, SIGKILL);
-    waitpid(child.pid, nullptr, 0);
-    child.pid = -1;
-  }
-}
-
-absl::Status Supervisor::Run(const std::function<bool()>& on_poll, int stop_ms) {
-  absl::Status result;
-  for (Child& child : children_) {
-    result = Start(child);
-    if (!result.ok()) break;
-  }
-  bool starting_up = true;
-  int64_t next_poll_us = 0;
-  while (result.ok()) {
-    if (WaitForEvents(kPollMs)) break;
-    result = Reap(starting_up);
-    if (result.ok()) result = RestartDue();
-    if (!result.ok() || !starting_up || NowUs() < next_poll_us) continue;
-    next_poll_us = NowUs() + int64_t{kPollMs} * 1000;
-    if (on_poll()) starting_up = false;
-  }
-  StopAll(stop_ms);
-  return result;
 }
 
 }  // namespace baton

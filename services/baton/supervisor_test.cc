@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -26,62 +28,74 @@ class SupervisorTest : public testing::Test {
     return {
         name, {"-c", script}, {"PATH=/usr/bin:/bin", absl::StrCat("DIR=", directory_.string())}};
   }
+  static StartWatch ReadyWhen(std::function<bool()> ready) {
+    return {std::move(ready), [] { return std::string(); }};
+  }
   bool Exists(const std::string& file) const { return std::filesystem::exists(directory_ / file); }
 
   std::filesystem::path directory_;
 };
 
-TEST_F(SupervisorTest, AChildThatDiesWhileStartingUpIsAnErrorWithItsName) {
-  Supervisor supervisor("/bin/sh");
+TEST_F(SupervisorTest, AChildThatDiesWhileStartingUpEndsAllWithItsReason) {
+  Supervisor supervisor("/bin/sh", {});
   supervisor.Add(Shell("good", "sleep 60"));
-  supervisor.Add(Shell("bad", "exit 3"));
-  const absl::Status status = supervisor.Run([] { return false; }, 2000);
+  supervisor.Add(Shell("bad", "echo 'baton worker: no such model' >&2; exit 3"));
+  const absl::Status status = supervisor.Run(ReadyWhen([] { return false; }), [] {});
   EXPECT_EQ(status.message(),
-            "bad ended with exit code 3 before the cluster was ready; its log above says why");
+            "bad ended with exit code 3 before the cluster was ready: no such model");
+}
+
+TEST_F(SupervisorTest, AnExecutableThatIsNotThereEndsAll) {
+  Supervisor supervisor("/absent/baton", {});
+  supervisor.Add(Shell("child", ""));
+  const absl::Status status = supervisor.Run(ReadyWhen([] { return false; }), [] {});
+  EXPECT_EQ(status.message(), "child ended with exit code 127 before the cluster was ready");
 }
 
 TEST_F(SupervisorTest, StopsChildrenWithSigtermWhenAsked) {
-  Supervisor supervisor("/bin/sh");
+  Supervisor supervisor("/bin/sh", {});
   supervisor.Add(Shell("child",
                        "trap 'touch $DIR/stopped; exit 0' TERM; touch $DIR/up; "
                        "while true; do sleep 0.05; done"));
-  const absl::Status status = supervisor.Run(
-      [this] {
-        if (!Exists("up")) return false;
-        kill(getpid(), SIGTERM);
-        return true;
-      },
-      10'000);
+  const absl::Status status =
+      supervisor.Run(ReadyWhen([this] { return Exists("up"); }), [] { kill(getpid(), SIGTERM); });
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(Exists("stopped"));
 }
 
 TEST_F(SupervisorTest, KillsAChildThatDoesNotStop) {
-  Supervisor supervisor("/bin/sh");
+  SupervisorLimits limits;
+  limits.stop_timeout_us = 300'000;
+  Supervisor supervisor("/bin/sh", limits);
   supervisor.Add(Shell("deaf", "trap '' TERM; touch $DIR/up; while true; do sleep 0.05; done"));
-  const absl::Status status = supervisor.Run(
-      [this] {
-        if (Exists("up")) kill(getpid(), SIGTERM);
-        return Exists("up");
-      },
-      300);
+  const absl::Status status =
+      supervisor.Run(ReadyWhen([this] { return Exists("up"); }), [] { kill(getpid(), SIGTERM); });
   EXPECT_TRUE(status.ok()) << status;
 }
 
+TEST_F(SupervisorTest, ASecondSignalKills) {
+  SupervisorLimits limits;
+  limits.stop_timeout_us = 3600'000'000;  // The test would not end.
+  Supervisor supervisor("/bin/sh", limits);
+  // The child asks for the second signal when it has got the first one's SIGTERM.
+  supervisor.Add(Shell("deaf", absl::StrCat("trap 'kill -INT ", getpid(),
+                                            "' TERM; touch $DIR/up; "
+                                            "while true; do sleep 0.05; done")));
+  const absl::Status status =
+      supervisor.Run(ReadyWhen([this] { return Exists("up"); }), [] { kill(getpid(), SIGINT); });
+  EXPECT_EQ(status.message(), "killed on a second signal");
+}
+
 TEST_F(SupervisorTest, StartsAChildAgainThatDiesLater) {
-  Supervisor supervisor("/bin/sh");
+  Supervisor supervisor("/bin/sh", {});
   // The first life ends once it is told that start-up is over; the second asks for the end.
   supervisor.Add(Shell(
       "child", absl::StrCat("if [ -e $DIR/once ]; then touch $DIR/twice; kill -TERM ", getpid(),
                             "; sleep 60; fi; touch $DIR/once; "
                             "while [ ! -e $DIR/ready ]; do sleep 0.05; done; exit 1")));
-  const absl::Status status = supervisor.Run(
-      [this] {
-        if (!Exists("once")) return false;
-        std::ofstream(directory_ / "ready") << "yes";
-        return true;
-      },
-      2000);
+  const absl::Status status = supervisor.Run(ReadyWhen([this] { return Exists("once"); }), [this] {
+    std::ofstream(directory_ / "ready") << "yes";
+  });
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(Exists("twice"));
 }

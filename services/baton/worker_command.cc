@@ -12,6 +12,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
+#include "common/net/host.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
@@ -92,8 +93,8 @@ absl::Status ServePrefill(const v1::Options& options, WorkerHost& host, int64_t 
                              own, {&host.executor(), &host.data_plane(), &peers, &host.metrics()}));
   LOG(kInfo) << "baton prefill " << own.self.id << ": stage " << own.pp_rank << " of "
              << own.pp_size << " in " << own.chain_id << ", " << host.Summary();
-  LOG(kInfo) << "grpc " << own.host << ":" << service->grpc_port() << "  metrics " << own.host
-             << ":" << host.metrics_port() << "  chunk " << own.chunk_tokens
+  LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
+             << net::JoinHostPort(own.host, host.metrics_port()) << "  chunk " << own.chunk_tokens
              << " tokens  started after " << SecondsSince(start_us);
   v1::WorkerInfo self = host.Describe(service->grpc_port());
   self.set_role(v1::ROLE_PREFILL);
@@ -129,8 +130,9 @@ absl::Status ServeDecode(const v1::Options& options, WorkerHost& host, int64_t s
       decode::DecodeService::Create(own, {&host.executor(), &host.data_plane(), &host.metrics()}));
   LOG(kInfo) << "baton decode " << own.self.id << ": " << host.Summary() << ", at most "
              << own.max_running_requests << " requests";
-  LOG(kInfo) << "grpc " << own.host << ":" << service->grpc_port() << "  metrics " << own.host
-             << ":" << host.metrics_port() << "  started after " << SecondsSince(start_us);
+  LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
+             << net::JoinHostPort(own.host, host.metrics_port()) << "  started after "
+             << SecondsSince(start_us);
   v1::WorkerInfo self = host.Describe(service->grpc_port());
   self.set_role(v1::ROLE_DECODE);
   self.set_max_running_requests(own.max_running_requests);
@@ -164,6 +166,8 @@ absl::Status Serve(v1::Options options) {
                                          RandomHex(4)));
   }
   BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id()));
+  auto startup = std::make_unique<StartupStop>();
+  BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/true));
   BATON_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(options.model_path()));
   LayerRange layers{0, model.num_hidden_layers};
   if (prefill) {
@@ -173,6 +177,7 @@ absl::Status Serve(v1::Options options) {
     layers = split[static_cast<size_t>(options.pp_rank())];
   }
   BATON_ASSIGN_OR_RETURN(const auto host, WorkerHost::Create(options, layers, model));
+  startup.reset();
   return prefill ? ServePrefill(options, *host, start_us) : ServeDecode(options, *host, start_us);
 }
 
@@ -183,8 +188,7 @@ int RunWorkerCommand(const config::ParsedOptions& options) {
   const absl::Status status = checked.ok() ? Serve(*checked) : checked.status();
   if (status.ok()) return kExitDone;
   std::fprintf(stderr, "baton worker: %s\n", std::string(status.message()).c_str());
-  // A start that can never succeed is told from one that failed today.
-  return absl::IsInvalidArgument(checked.status()) ? kExitUsage : kExitFailed;
+  return ExitCodeOf(status);
 }
 
 }  // namespace baton

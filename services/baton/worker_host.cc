@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,9 +13,11 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/model/safetensors.h"
+#include "common/net/host.h"
 #include "common/rpc/model_fingerprint.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
+#include "services/baton/transports.h"
 
 namespace baton {
 namespace {
@@ -29,17 +30,6 @@ MetricsIdentity Identity(const v1::Options& options) {
           .model_name = options.served_model_name(),
           .instance_id = options.instance_id(),
           .stage = prefill ? static_cast<int>(options.pp_rank()) : -1};
-}
-
-// Before the data plane reads the environment and before other threads do.
-//
-// UCX's shared memory is left out of what it may choose: all senders of a host write to one queue
-// of the receiver, and one that is killed between taking a place in it and filling the place stops
-// the queue for all others, for good (common/transport/README.md).
-void ChooseTransports(const std::string& kv_transport) {
-  const std::string transports =
-      kv_transport == "auto" ? "^shm" : absl::StrCat(kv_transport, ",self");
-  setenv("UCX_TLS", transports.c_str(), /*overwrite=*/0);
 }
 
 }  // namespace
@@ -58,7 +48,7 @@ WorkerHost::WorkerHost(const v1::Options& options, const ModelConfig& model)
 absl::StatusOr<std::unique_ptr<WorkerHost>> WorkerHost::Create(const v1::Options& options,
                                                                LayerRange layers,
                                                                const ModelConfig& model) {
-  ChooseTransports(options.kv_transport());
+  ChooseTransports(options);
   std::unique_ptr<WorkerHost> host(new WorkerHost(options, model));
   BATON_RETURN_IF_ERROR(host->StartEndpoint());
   BATON_RETURN_IF_ERROR(host->Load(layers));
@@ -133,7 +123,7 @@ v1::WorkerInfo WorkerHost::Describe(int grpc_port) const {
   const KvGeometry& kv = executor_->kv();
   v1::WorkerInfo info;
   *info.mutable_instance() = instance_;
-  info.set_grpc_address(absl::StrCat(options_.host(), ":", grpc_port));
+  info.set_grpc_address(net::JoinHostPort(options_.advertise_host(), grpc_port));
   info.set_data_address(data_plane_->address());
   info.mutable_layers()->set_begin(kv.layer_begin);
   info.mutable_layers()->set_end(kv.layer_end);

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/stop_signal.h"
 #include "common/base/sync.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
@@ -198,8 +199,10 @@ void ClusterClient::Impl::Run() {
       registered_ = false;
       continue;
     }
-    LOG(kWarning) << (registering ? "registration at " : "heartbeat to ") << options_.router_address
-                  << " failed: " << status.ToString();
+    if (!StopRequested()) {
+      LOG(kWarning) << (registering ? "registration at " : "heartbeat to ")
+                    << options_.router_address << " failed: " << status.ToString();
+    }
     Wait(backoff_ms);
     backoff_ms = std::min(kMaxBackoffMs, std::max(backoff_ms * 2, interval_ms_));
   }
@@ -209,8 +212,12 @@ absl::Status ClusterClient::Impl::Register() {
   v1::RegisterRequest request;
   *request.mutable_worker() = options_.self;
   v1::RegisterResponse response;
-  BATON_RETURN_IF_ERROR(Rpc(
-      [&](grpc::ClientContext* context) { return stub_->Register(context, request, &response); }));
+  BATON_RETURN_IF_ERROR(Rpc([&](grpc::ClientContext* context) {
+    // gRPC moves a connection on while a call waits for it. Calls that fail at once, as they would
+    // while the router does not listen yet, leave it to a poller that wakes every five seconds.
+    context->set_wait_for_ready(true);
+    return stub_->Register(context, request, &response);
+  }));
   registered_ = true;
   if (!view_.empty()) keep_until_us_ = NowUs() + options_.rejoin_grace_ms * 1000;
   // The versions of another life of the router mean nothing now.

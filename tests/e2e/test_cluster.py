@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import time
 
@@ -95,7 +94,7 @@ def test_a_worker_that_does_not_fit_is_refused(small_cluster, tmp_path, what, mo
     options = {"layers": 6, **model_options}
     model = clusters.make_model(tmp_path / "other", **options)
     code, log = refused_worker(small_cluster, tmp_path, model, *flags)
-    assert code == 1, log
+    assert code == 3, log  # A supervisor need not try again.
     assert "refuse" in log.lower() or "FAILED_PRECONDITION" in log or "does not" in log, log
     for fragment in fragments:
         assert fragment in log, f"{what}: {log}"
@@ -110,28 +109,6 @@ def test_drain_takes_a_worker_out_but_leaves_it_listed(tiny_model, tmp_path):
             answer = client.greedy(list(range(40)), 3)
             assert answer.error is None and answer.finished.decode_instance == "decode-1"
         assert listed(cluster)["decode-0"].draining
-
-
-def test_up_serves_and_stops_on_ctrl_c(tiny_model):
-    up = subprocess.Popen([clusters.BATON, "up", "--model-path", tiny_model, "--pp-size", "2", "--port", "0",
-                           "--grpc-port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        lines = []
-        for line in up.stdout:
-            lines.append(line)
-            if "cluster ready" in line:
-                break
-        else:
-            pytest.fail("".join(lines))
-        children = subprocess.run(["pgrep", "-P", str(up.pid)], capture_output=True, text=True).stdout.split()
-        assert len(children) == 4
-        up.send_signal(signal.SIGINT)
-        assert up.wait(30 * clusters.PATIENCE) == 0
-        for child in children:
-            assert not os.path.exists(f"/proc/{child}"), "a process outlived its supervisor"
-    finally:
-        up.kill()
-        up.wait()
 
 
 def test_a_worker_stops_in_time_and_cleanly(tiny_model, tmp_path):

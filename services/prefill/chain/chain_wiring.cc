@@ -10,6 +10,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/stop_signal.h"
 
 namespace baton::prefill {
 namespace {
@@ -211,7 +212,9 @@ void ChainWiring::BecomeUp(int64_t now_us) {
 
 void ChainWiring::Break(const absl::Status& reason, int64_t now_us) {
   if (state_ != State::kLinking && state_ != State::kUp) return;
-  LOG(kWarning) << "chain " << options_.place.chain_id << " breaks: " << reason.message();
+  if (!StopRequested()) {
+    LOG(kWarning) << "chain " << options_.place.chain_id << " breaks: " << reason.message();
+  }
   const bool stable = state_ == State::kUp && now_us - up_since_us_ >= kStableUs;
   backoff_us_ =
       stable || backoff_us_ == 0 ? kFirstBackoffUs : std::min(2 * backoff_us_, kLongestBackoffUs);

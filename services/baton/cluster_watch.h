@@ -1,0 +1,59 @@
+// Watches a starting cluster from outside: asks its router until every expected worker is there and
+// a request would be served. A thread of its own, so that whoever waits stays free for signals.
+#ifndef SERVICES_BATON_CLUSTER_WATCH_H_
+#define SERVICES_BATON_CLUSTER_WATCH_H_
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "common/base/sync.h"
+#include "proto/baton/v1/cluster.grpc.pb.h"
+#include "proto/baton/v1/cluster.pb.h"
+
+namespace baton {
+
+struct ClusterWatchOptions {
+  std::string host;  // Numeric, of the router.
+  int http_port = 0;
+  int grpc_port = 0;
+  std::vector<std::string> workers;  // Their instance ids.
+};
+
+class ClusterWatch {
+ public:
+  explicit ClusterWatch(ClusterWatchOptions options);
+  ~ClusterWatch();  // Ends what is under way.
+  ClusterWatch(const ClusterWatch&) = delete;
+  ClusterWatch& operator=(const ClusterWatch&) = delete;
+
+  // Any thread; at once.
+  bool ready() const;
+  // What is missing, for people; empty once it is ready.
+  std::string waiting_for() const;
+  // The workers as the router lists them; complete once it is ready.
+  std::vector<v1::ListedWorker> workers() const;
+
+ private:
+  void Run();
+  // OK, or what is missing.
+  absl::Status Ask();
+  absl::Status AskForWorkers();
+  absl::Status AskForReadiness() const;
+
+  const ClusterWatchOptions options_;
+  std::unique_ptr<v1::Cluster::Stub> stub_;  // The thread's own.
+  mutable Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string waiting_for_ ABSL_GUARDED_BY(mutex_) = "the router does not answer";
+  std::vector<v1::ListedWorker> workers_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace baton
+
+#endif  // SERVICES_BATON_CLUSTER_WATCH_H_

@@ -1,0 +1,39 @@
+#include "services/baton/transports.h"
+
+#include <gtest/gtest.h>
+
+namespace baton {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+v1::Options OptionsOf(const std::string& host, const std::string& transport) {
+  v1::Options options;
+  options.set_host(host);
+  options.set_kv_transport(transport);
+  return options;
+}
+
+TEST(TransportsTest, AutoLeavesSharedMemoryOut) {
+  EXPECT_EQ(TransportVariables(OptionsOf("0.0.0.0", "auto"), "", {"mlx5_0:1"}),
+            (Variables{{"UCX_TLS", "^shm"}}));
+  EXPECT_EQ(TransportVariables(OptionsOf("0.0.0.0", "tcp"), "", {}),
+            (Variables{{"UCX_TLS", "tcp,self"}}));
+}
+
+TEST(TransportsTest, ListensOnTheDeviceOfTheHostAlone) {
+  EXPECT_EQ(TransportVariables(OptionsOf("127.0.0.1", "auto"), "lo", {"mlx5_0:1"}),
+            (Variables{{"UCX_TLS", "^shm"}, {"UCX_NET_DEVICES", "lo"}}));
+  EXPECT_EQ(TransportVariables(OptionsOf("10.0.0.4", "auto"), "eth0", {"mlx5_0:1", "mlx5_1:1"}),
+            (Variables{{"UCX_TLS", "^shm"}, {"UCX_NET_DEVICES", "eth0,mlx5_0:1,mlx5_1:1"}}));
+}
+
+TEST(TransportsTest, PrefersTheFamilyOfTheHost) {
+  EXPECT_EQ(TransportVariables(OptionsOf("2001:db8::4", "tcp"), "eth0", {}),
+            (Variables{{"UCX_TLS", "tcp,self"},
+                       {"UCX_TCP_AF_PRIO", "inet6,inet"},
+                       {"UCX_NET_DEVICES", "eth0"}}));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,41 @@
+// The processes of a local cluster (`baton up`): their names, arguments, ports, and the addresses
+// under which they are found. Starts nothing.
+#ifndef SERVICES_BATON_UP_PLAN_H_
+#define SERVICES_BATON_UP_PLAN_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/config/options.h"
+#include "services/baton/supervisor.h"
+
+namespace baton {
+
+struct UpPlan {
+  std::string listen_host;     // Numeric; may stand for all addresses.
+  std::string advertise_host;  // What workers register and people are shown.
+  std::string local_host;      // Where this machine's processes reach the router.
+  int http_port = 0;           // The router's.
+  int grpc_port = 0;
+  std::map<std::string, int> metrics_ports;  // By worker; kept over its restarts.
+  std::vector<ChildSpec> children;           // The router first.
+};
+
+// A port of `host` (numeric) that is free now. Of those that the kernel gives to nobody who asks
+// for any, so that none of the cluster's own connections takes it before its owner does, and none
+// does while that one is started again. UNAVAILABLE if there is none.
+absl::StatusOr<int> FreePort(const std::string& host);
+
+// Asks `free_port` for every port that the options leave open. `for_workers`: arguments of each
+// worker that overrule the options. `environment`: of this process.
+absl::StatusOr<UpPlan> PlanUp(
+    const config::ParsedOptions& options, const std::vector<std::string>& for_workers,
+    const std::vector<std::string>& environment,
+    const std::function<absl::StatusOr<int>(const std::string& host)>& free_port);
+
+}  // namespace baton
+
+#endif  // SERVICES_BATON_UP_PLAN_H_

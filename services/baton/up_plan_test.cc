@@ -1,0 +1,107 @@
+#include "services/baton/up_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace baton {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsSupersetOf;
+
+config::ParsedOptions Parse(std::vector<std::string> args) {
+  config::OptionInput input;
+  input.args = {"--model-path", "/models/m"};
+  input.args.insert(input.args.end(), args.begin(), args.end());
+  const auto parsed = config::ParseOptions(config::Command::kUp, input);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return *parsed;
+}
+
+// Free ports are 11000, 11001, ...
+absl::StatusOr<UpPlan> Plan(std::vector<std::string> args) {
+  int next = 11000;
+  return PlanUp(Parse(std::move(args)), {"--kv-cache-tokens=4096"}, {"PATH=/bin", "BATON_PORT=1"},
+                [&next](const std::string&) { return next++; });
+}
+
+const ChildSpec& Child(const UpPlan& plan, const std::string& name) {
+  for (const ChildSpec& child : plan.children) {
+    if (child.name == name) return child;
+  }
+  ADD_FAILURE() << name;
+  return plan.children[0];
+}
+
+TEST(UpPlanTest, EveryProcessKnowsItsPlace) {
+  const auto plan = Plan({"--pp-size=2", "--decodes=2", "--threads=3", "--page-size=16"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<std::string> names;
+  for (const ChildSpec& child : plan->children) names.push_back(child.name);
+  EXPECT_THAT(names, ElementsAre("router", "prefill-0-0", "prefill-0-1", "decode-0", "decode-1"));
+  EXPECT_THAT(Child(*plan, "router").arguments,
+              ElementsAre("router", "--model-path=/models/m", "--port=30000", "--grpc-port=30001"));
+  const std::vector<std::string>& stage = Child(*plan, "prefill-0-1").arguments;
+  EXPECT_EQ(stage[0], "worker");
+  EXPECT_THAT(stage,
+              IsSupersetOf({"--disaggregation-mode=prefill", "--router-address=127.0.0.1:30001",
+                            "--instance-id=prefill-0-1", "--chain-id=chain-0", "--pp-rank=1",
+                            "--pp-size=2", "--grpc-port=0", "--threads=3", "--page-size=16",
+                            "--advertise-host=127.0.0.1"}));
+  EXPECT_EQ(stage.back(), "--kv-cache-tokens=4096");  // The last of two counts.
+  EXPECT_THAT(Child(*plan, "decode-1").environment, ElementsAre("PATH=/bin"));
+}
+
+TEST(UpPlanTest, MetricsPortsAreFixed) {
+  const auto open = Plan({"--port=0", "--grpc-port=0"});
+  ASSERT_TRUE(open.ok()) << open.status();
+  EXPECT_EQ(open->http_port, 11000);
+  EXPECT_EQ(open->grpc_port, 11001);
+  EXPECT_EQ(open->metrics_ports,
+            (std::map<std::string, int>{{"prefill-0-0", 11002}, {"decode-0", 11003}}));
+  EXPECT_THAT(Child(*open, "decode-0").arguments, Contains("--metrics-port=11003"));
+
+  const auto wanted = Plan({"--metrics-port=9100", "--pp-size=2"});
+  ASSERT_TRUE(wanted.ok()) << wanted.status();
+  EXPECT_EQ(wanted->metrics_ports,
+            (std::map<std::string, int>{
+                {"prefill-0-0", 9100}, {"prefill-0-1", 9101}, {"decode-0", 9102}}));
+}
+
+TEST(UpPlanTest, PortsThatCannotBeAreNamed) {
+  EXPECT_THAT(std::string(Plan({"--port=5000", "--grpc-port=5000"}).status().message()),
+              HasSubstr("port 5000 is asked for twice"));
+  EXPECT_THAT(std::string(Plan({"--metrics-port=65535"}).status().message()),
+              HasSubstr("port 65536 does not exist"));
+}
+
+TEST(UpPlanTest, WhoListensEverywhereRegistersWhatOthersReach) {
+  const auto plan = Plan({"--host=0.0.0.0"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->listen_host, "0.0.0.0");
+  EXPECT_EQ(plan->local_host, "127.0.0.1");
+  EXPECT_NE(plan->advertise_host, "0.0.0.0");
+  const std::vector<std::string>& decode = Child(*plan, "decode-0").arguments;
+  EXPECT_THAT(decode, IsSupersetOf({std::string("--host=0.0.0.0"),
+                                    std::string("--router-address=127.0.0.1:30001"),
+                                    "--advertise-host=" + plan->advertise_host}));
+  const auto told = Plan({"--host=0.0.0.0", "--advertise-host=node-3"});
+  ASSERT_TRUE(told.ok()) << told.status();
+  EXPECT_EQ(told->advertise_host, "node-3");
+}
+
+TEST(UpPlanTest, AHostOfAnotherMachineIsRefused) {
+  const auto plan = Plan({"--host=203.0.113.9"});
+  EXPECT_EQ(plan.status().message(), "host: '203.0.113.9' is no address of this machine");
+}
+
+TEST(UpPlanTest, AFreePortIsOutsideOfWhatTheKernelGives) {
+  const auto port = FreePort("127.0.0.1");
+  ASSERT_TRUE(port.ok()) << port.status();
+  EXPECT_GE(*port, 10'000);
+}
+
+}  // namespace
+}  // namespace baton
