@@ -11,7 +11,9 @@ from client import Client
 MIB = 1 << 20
 KV_TOKENS = 8192
 PROMPT_TOKENS = 1984  # Four of them, with their continuations, fill a pool to the last page.
-FLAGS = ["--kv-cache-tokens", KV_TOKENS, "--chunked-prefill-size", 512, "--max-running-requests", 16]
+FLAGS = ["--kv-cache-tokens", KV_TOKENS]
+PREFILL_FLAGS = ["--chunked-prefill-size", 512]
+DECODE_FLAGS = ["--max-running-requests", 16]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,8 @@ def model(tmp_path_factory):
 
 def planned(model):
     """{process: {column: MiB}} of the table that validate prints."""
-    arguments = [clusters.BATON, "validate", "--model-path", model, "--pp-size", 2, *FLAGS]
+    arguments = [clusters.BATON, "validate", "--model-path", model, "--pp-size", 2,
+                 *FLAGS, *PREFILL_FLAGS, *DECODE_FLAGS]
     result = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False)
     assert result.returncode == 0 and result.stdout.startswith("OK:"), result.stdout + result.stderr
     lines = iter(result.stdout.splitlines())
@@ -64,7 +67,8 @@ def test_the_plan_is_within_a_tenth_of_what_is_resident(model, tmp_path):
     table = planned(model)
     host = table.pop("this host")
     assert host == pytest.approx(sum(row["together"] for row in table.values()), abs=1)
-    with clusters.Cluster(model, tmp_path, stages=2, flags=FLAGS) as cluster:
+    with clusters.Cluster(model, tmp_path, stages=2, flags=FLAGS, prefill_flags=PREFILL_FLAGS,
+                          decode_flags=DECODE_FLAGS) as cluster:
         # Pages and buffers are the system's until they are written.
         compare("ready", {name: row["weights"] + row["process"] for name, row in table.items()},
                 measured(cluster))
