@@ -18,7 +18,7 @@ int64_t Saturated(Wide bytes) { return static_cast<int64_t>(std::min(bytes, Wide
 // Bytes of a matrix in panels, the last one padded.
 Wide PackedBytes(int64_t outputs, int64_t inputs) {
   const int64_t width = kernels::FindKernels("")->panel_width;
-  return Wide{(outputs + width - 1) / width * width} * inputs * kFloatBytes;
+  return Wide{(outputs + width - 1) / width} * width * inputs * kFloatBytes;
 }
 
 Wide LayerBytes(const ModelConfig& config) {

@@ -12,6 +12,7 @@
 #include <ostream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/model/make_model.h"
@@ -93,14 +94,14 @@ std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.
 
 constexpr auto kNothing = [](const Directory&) {};
 
-Row Unused(std::string name, std::string tensor, bool refused, std::string message,
+Row Unused(std::string name, const std::string& tensor, bool refused, const std::string& message,
            RandomModelOptions model = {}) {
   return {std::move(name),
           [tensor](const Directory& d) { d.AddTensor(tensor); },
           refused,
           "model_path",
           "unused tensor " + tensor + ": " + message,
-          model};
+          std::move(model)};
 }
 
 std::vector<Row> DirectoryRows() {
@@ -355,7 +356,7 @@ TEST(PreflightTest, AFractionSizesThePoolOfAllProcessesTogether) {
   const Machine machine = {8 * kGib, "MemAvailable"};
   const auto sized = [&](std::vector<std::string> args) {
     args.push_back("--model-path=" + model.path);
-    const PreflightReport report = Check(config::Command::kUp, args, machine);
+    PreflightReport report = Check(config::Command::kUp, args, machine);
     EXPECT_TRUE(report.status().ok()) << report.status();
     return report;
   };
