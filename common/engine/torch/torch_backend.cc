@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,17 @@ namespace baton {
 namespace {
 
 constexpr char kFileName[] = "libbaton_torch.so";
+
+// OpenBLAS 0.3.21, torch's BLAS in Debian, takes CPUs that it does not know for one with SSE3
+// alone. It reads the variable when it is loaded; a user's own choice stands.
+void NameCpuToOpenBlas() {
+  constexpr char kName[] = "OPENBLAS_CORETYPE";
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
+    setenv(kName, "SkylakeX", /*replace=*/0);
+  } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    setenv(kName, "Haswell", /*replace=*/0);
+  }
+}
 
 absl::Status Unusable(const std::string& path, absl::string_view why) {
   return absl::FailedPreconditionError(
@@ -33,6 +45,7 @@ absl::StatusOr<const TorchPlugin*> LoadTorchPlugin(const std::vector<std::string
   for (const std::string& path : paths) {
     std::error_code error;
     if (!std::filesystem::exists(path, error)) continue;
+    NameCpuToOpenBlas();
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return Unusable(path, dlerror());
     const auto function = reinterpret_cast<TorchPluginFunction>(dlsym(library, kTorchPluginSymbol));

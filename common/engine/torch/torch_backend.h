@@ -17,7 +17,8 @@ namespace baton {
 std::vector<std::string> TorchPluginPaths(const std::string& executable);
 
 // Loads the first of `paths` that exists, for good: torch cannot be unloaded. NOT_FOUND names the
-// paths, FAILED_PRECONDITION says why a plugin that is there can't be used. Any thread.
+// paths, FAILED_PRECONDITION says why a plugin that is there can't be used. Before other threads
+// read the environment, since it tells OpenBLAS which CPU this is.
 absl::StatusOr<const TorchPlugin*> LoadTorchPlugin(const std::vector<std::string>& paths);
 
 // The plugin of the running executable.
