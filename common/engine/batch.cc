@@ -55,18 +55,20 @@ absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
                            const ModelConfig& config, const KvGeometry& kv) {
   int64_t tokens = 0;
   size_t wanted = 0;
+  bool wanted_anywhere = false;
   for (size_t i = 0; i < batch.slices.size(); ++i) {
     const SequenceSlice& slice = batch.slices[i];
     BATON_RETURN_IF_ERROR(Annotate(ValidateSlice(slice, config, kv), absl::StrCat("slice ", i)));
     tokens += slice.token_count;
     wanted += slice.wants_logits ? 1 : 0;
+    wanted_anywhere = wanted_anywhere || slice.wants_logits || slice.on_logits != nullptr;
   }
   if (tokens == 0 || tokens > INT32_MAX) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", tokens, " tokens"));
   }
   const bool first = kv.layer_begin == 0;
   const bool last = kv.layer_end == config.num_hidden_layers;
-  if (wanted > 0 && !last) {
+  if (wanted_anywhere && !last) {
     return absl::InvalidArgumentError("only the last stage computes logits");
   }
   const size_t activations = static_cast<size_t>(tokens) * static_cast<size_t>(config.hidden_size);

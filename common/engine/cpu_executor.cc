@@ -16,6 +16,10 @@
 namespace baton {
 namespace {
 
+// Rows of logits that are there at once when a prompt wants all of them: 20 MB at a vocabulary of
+// 152K, and enough for the head's weights to be read seldom.
+constexpr int kLogitRows = 32;
+
 size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
 
 absl::Status ValidateOptions(const ExecutorOptions& options, const ModelConfig& config) {
@@ -116,7 +120,10 @@ absl::Status CpuExecutor::Compute(const Batch& batch, std::span<const float> in,
       RunLayer(batch, layer, begin, std::min(begin + kRowBlock, tokens), x);
     }
   }
-  if (last_stage()) Logits(batch, x, logits.data());
+  if (last_stage()) {
+    AllLogits(batch, x);
+    LastLogits(batch, x, logits.data());
+  }
   return absl::OkStatus();
 }
 
@@ -251,16 +258,19 @@ void CpuExecutor::Mlp(const LayerBlock& block, int rows, float* x) {
   kernels_.add(scratch_.residual.data(), Floats(rows, config_.hidden_size), x);
 }
 
-void CpuExecutor::Logits(const Batch& batch, const float* x, float* logits) {
+void CpuExecutor::ApplyHead(int rows, float* logits) {
+  kernels_.rms_norm(scratch_.normed.data(), stage_.final_norm.data(),
+                    static_cast<float>(config_.rms_norm_eps), rows, config_.hidden_size,
+                    scratch_.normed.data());
+  stage_.head->Apply(scratch_.normed.data(), rows, logits);
+}
+
+void CpuExecutor::LastLogits(const Batch& batch, const float* x, float* logits) {
   const auto hidden = static_cast<size_t>(config_.hidden_size);
   int rows = 0;
-  // Normalises what has been gathered and multiplies by the head, block by block.
   const auto flush = [&] {
     if (rows == 0) return;
-    kernels_.rms_norm(scratch_.normed.data(), stage_.final_norm.data(),
-                      static_cast<float>(config_.rms_norm_eps), rows, config_.hidden_size,
-                      scratch_.normed.data());
-    stage_.head->Apply(scratch_.normed.data(), rows, logits);
+    ApplyHead(rows, logits);
     logits += Floats(rows, config_.vocab_size);
     rows = 0;
   };
@@ -271,6 +281,22 @@ void CpuExecutor::Logits(const Batch& batch, const float* x, float* logits) {
     if (++rows == kRowBlock) flush();
   }
   flush();
+}
+
+void CpuExecutor::AllLogits(const Batch& batch, const float* x) {
+  for (const SequenceSlice& slice : batch.slices) {
+    for (int first = 0; slice.on_logits != nullptr && first < slice.token_count;
+         first += kLogitRows) {
+      const int rows = std::min(kLogitRows, slice.token_count - first);
+      some_logits_.resize(Floats(kLogitRows, config_.vocab_size));
+      std::copy_n(x + Floats(first, config_.hidden_size), Floats(rows, config_.hidden_size),
+                  scratch_.normed.data());
+      ApplyHead(rows, some_logits_.data());
+      slice.on_logits(first,
+                      std::span<const float>(some_logits_).first(Floats(rows, config_.vocab_size)));
+    }
+    x += Floats(slice.token_count, config_.hidden_size);
+  }
 }
 
 }  // namespace baton

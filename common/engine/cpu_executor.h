@@ -23,6 +23,10 @@ class CpuExecutor final : public Executor {
   const ModelConfig& config() const override { return config_; }
   const KvGeometry& kv() const override { return pool_->geometry(); }
   std::span<std::byte> KvPage(int page) override { return pool_->Page(page); }
+  int threads() const override { return threads_.threads(); }
+  void ParallelFor(int count, const std::function<void(int, int)>& body) override {
+    threads_.ParallelFor(count, body);
+  }
   absl::Status Forward(const Batch& batch, std::span<const float> in, std::span<float> out,
                        std::span<float> logits) override;
 
@@ -56,7 +60,10 @@ class CpuExecutor final : public Executor {
   void StoreKv(const Batch& batch, int layer, int begin, int rows);
   void Attend(const Batch& batch, int layer, int begin, int rows);
   void Mlp(const LayerBlock& block, int rows, float* x);
-  void Logits(const Batch& batch, const float* x, float* logits);
+  void LastLogits(const Batch& batch, const float* x, float* logits);
+  void AllLogits(const Batch& batch, const float* x);
+  // Normalises the `rows` rows at scratch_.normed and multiplies by the head.
+  void ApplyHead(int rows, float* logits);
 
   const ModelConfig config_;
   const kernels::KernelTable& kernels_;
@@ -68,8 +75,9 @@ class CpuExecutor final : public Executor {
 
   Scratch scratch_;
   std::vector<RowPlace> places_;
-  std::vector<float> cos_, sin_;  // [batch tokens, head_dim / 2]
-  std::vector<float> hidden_;     // [batch tokens, hidden]; last stage only.
+  std::vector<float> cos_, sin_;    // [batch tokens, head_dim / 2]
+  std::vector<float> hidden_;       // [batch tokens, hidden]; last stage only.
+  std::vector<float> some_logits_;  // [kLogitRows, vocab], once all logits of a slice were wanted.
 };
 
 }  // namespace baton

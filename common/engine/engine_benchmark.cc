@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@
 #include "common/base/random.h"
 #include "common/engine/executor.h"
 #include "common/engine/kernels/kernels.h"
+#include "common/engine/row_sampler.h"
+#include "common/engine/sampler.h"
+#include "common/engine/torch/torch_backend.h"
 #include "common/model/make_model.h"
 
 namespace baton {
@@ -75,6 +79,7 @@ BENCHMARK(BM_Linear)
     ->Args({1, 1536, 256})
     ->Args({1, 4096, 4096})
     ->Args({16, 1536, 256})
+    ->Args({16, 4096, 4096})
     ->Args({192, 1536, 256})
     ->Args({192, 256, 768})
     ->Args({256, 4096, 4096});
@@ -123,7 +128,7 @@ BENCHMARK(BM_Attention)
     ->Args({1, 4096, 64});
 
 // The size of the model that ships with Baton: 8 layers, hidden 256.
-std::unique_ptr<Executor> ShippedSizeExecutor() {
+std::unique_ptr<Executor> ShippedSizeExecutor(int vocab_size = 4096, int threads = 1) {
   RandomModelOptions model;
   model.hidden_size = 256;
   model.intermediate_size = 768;
@@ -131,7 +136,7 @@ std::unique_ptr<Executor> ShippedSizeExecutor() {
   model.num_attention_heads = 8;
   model.num_key_value_heads = 2;
   model.head_dim = 32;
-  model.vocab_size = 4096;
+  model.vocab_size = vocab_size;
   model.tie_word_embeddings = true;
   model.dtype = DType::kBF16;
   const std::string path =
@@ -140,6 +145,7 @@ std::unique_ptr<Executor> ShippedSizeExecutor() {
   BATON_CHECK(made.ok()) << made;
   ExecutorOptions options;
   options.model_path = path;
+  options.threads = threads;
   auto executor = CreateExecutor(options);
   BATON_CHECK(executor.ok()) << executor.status();
   return *std::move(executor);
@@ -174,6 +180,113 @@ BENCHMARK(BM_Step)
     ->Args({1, 4400, 1})
     ->Args({1, 4400, 8})
     ->Unit(benchmark::kMillisecond);
+
+// How the tokens of a step are chosen; index of the benchmarks' argument.
+SamplingParams Choice(int64_t kind) {
+  SamplingParams params;
+  if (kind == 0) params.temperature = 0;
+  if (kind == 2) params.top_p = 0.9;
+  if (kind == 3) params.top_k = 50;
+  if (kind == 4) params.logprobs = true;
+  return params;
+}
+constexpr const char* kChoices[] = {"greedy", "temperature", "top_p 0.9", "top_k 50", "logprobs"};
+
+// One row of a vocabulary. Arguments: choice; spread of the logits (1: flat, as random weights make
+// them, which is the hardest to select from; 10: peaked, as models make them).
+void BM_Sample(benchmark::State& state) {
+  constexpr int kVocab = 131072;
+  std::vector<float> logits = RandomFloats(kVocab);
+  for (float& logit : logits) logit *= static_cast<float>(2 * state.range(1));
+  const SamplingParams params = Choice(state.range(0));
+  Sampler sampler(kVocab);
+  int position = 0;
+  for (auto _ : state) {
+    const auto token = sampler.Sample({logits, &params, 1, position++, nullptr});
+    BATON_CHECK(token.ok()) << token.status();
+  }
+  state.SetLabel(kChoices[state.range(0)]);
+}
+BENCHMARK(BM_Sample)
+    ->ArgNames({"choice", "spread"})
+    ->ArgsProduct({{0, 1, 2, 3, 4}, {1, 10}})
+    ->Unit(benchmark::kMicrosecond);
+
+// Decode steps of 16 sequences with greedy draws and with others in turn, at a vocabulary of 128K
+// on two threads: `ratio` is the median of the pairs', which is what drifts least.
+// Argument: choice.
+void BM_DecodeStep(benchmark::State& state) {
+  constexpr int kVocab = 131072;
+  constexpr int kSequences = 16;
+  const auto executor = ShippedSizeExecutor(kVocab, 2);
+  RowSampler sampler(executor.get());
+  const std::vector<int32_t> ids = {65};
+  const std::vector<int32_t> pages = {0};
+  Batch batch;
+  for (int i = 0; i < kSequences; ++i) batch.slices.push_back({ids, 1, 20, pages, true});
+  std::vector<float> logits(size_t{kSequences} * kVocab);
+  int position = 0;
+  const auto step = [&](const SamplingParams& params) {
+    const auto begin = std::chrono::steady_clock::now();
+    const absl::Status status = executor->Forward(batch, {}, {}, logits);
+    BATON_CHECK(status.ok()) << status;
+    std::vector<Sampler::Row> rows;
+    for (size_t i = 0; i < kSequences; ++i) {
+      rows.push_back(
+          {std::span(logits).subspan(i * kVocab, kVocab), &params, i, position, nullptr});
+    }
+    ++position;
+    benchmark::DoNotOptimize(sampler.Draw(rows));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    return took.count();
+  };
+  const auto median = [](std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2),
+                     values.end());
+    return values[values.size() / 2];
+  };
+  std::vector<double> greedy;
+  std::vector<double> ratios;
+  for (auto _ : state) {
+    greedy.push_back(step(Choice(0)));
+    ratios.push_back(step(Choice(state.range(0))) / greedy.back());
+  }
+  state.counters["greedy_ms"] = 1e3 * median(greedy);
+  state.counters["ratio"] = median(ratios);
+  state.SetLabel(kChoices[state.range(0)]);
+}
+BENCHMARK(BM_DecodeStep)
+    ->ArgName("choice")
+    ->DenseRange(0, 4)
+    ->Unit(benchmark::kMillisecond)
+    ->MinTime(5);
+
+// Arguments as of BM_Linear, on one thread: libtorch's product, to compare in one run.
+void BM_TorchLinear(benchmark::State& state) {
+  const auto plugin = LoadTorchPlugin();
+  BATON_CHECK(plugin.ok()) << plugin.status();
+  (*plugin)->set_threads(1);
+  const int rows = static_cast<int>(state.range(0));
+  const int outputs = static_cast<int>(state.range(1));
+  const int inputs = static_cast<int>(state.range(2));
+  const auto weights = RandomFloats(static_cast<size_t>(outputs) * static_cast<size_t>(inputs));
+  const auto x = RandomFloats(static_cast<size_t>(rows) * static_cast<size_t>(inputs));
+  std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(outputs));
+  const auto linear = (*plugin)->make_linear(outputs, inputs);
+  linear->SetRows(weights.data(), 0, outputs);
+  for (auto _ : state) {
+    linear->Apply(x.data(), rows, y.data());
+    benchmark::DoNotOptimize(y.data());
+    benchmark::ClobberMemory();
+  }
+  ReportFlops(state, 2.0 * rows * outputs * inputs);
+}
+BENCHMARK(BM_TorchLinear)
+    ->ArgNames({"rows", "out", "in"})
+    ->Args({1, 4096, 4096})
+    ->Args({16, 4096, 4096})
+    ->Args({192, 1536, 256})
+    ->Args({256, 4096, 4096});
 
 void BM_FmaPeak(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(FmaPeakFlopsPerSecond());

@@ -63,6 +63,10 @@ struct SequenceSlice {
   std::span<const int32_t> pages;
   // Whether Forward computes the logits of the slice's last token (last stage only).
   bool wants_logits = false;
+  // Called with the logits [rows, vocab] of all the slice's tokens, a few rows at a time and in
+  // order, the first being of token `first` of the slice: so those of a long prompt take bounded
+  // memory. On Forward's thread, which may call ParallelFor; last stage only; null if not wanted.
+  std::function<void(int first, std::span<const float> logits)> on_logits;
 };
 
 // Slices are packed along tokens in this order: rows of `in` and `out`.
@@ -97,6 +101,14 @@ class Executor {
   // The bytes of page `page` in [0, kv().page_count), kv().PageBytes() long; stable for the life of
   // the executor. Zero at start.
   virtual std::span<std::byte> KvPage(int page) = 0;
+
+  // Threads that compute, the caller's of Forward included. ParallelFor spreads other work of a
+  // step over them: it calls body(begin, end) on contiguous parts of [0, count), at most one per
+  // thread, and waits for all. Called like Forward; `body` must not throw.
+  virtual int threads() const { return 1; }
+  virtual void ParallelFor(int count, const std::function<void(int begin, int end)>& body) {
+    if (count > 0) body(0, count);
+  }
 
   bool first_stage() const { return kv().layer_begin == 0; }
   bool last_stage() const { return kv().layer_end == config().num_hidden_layers; }

@@ -294,6 +294,45 @@ TEST(ExecutorTest, LogitsComeForTheSlicesThatWantThem) {
   EXPECT_TRUE(chain.stage(0).Forward(batch, {}, {}, {}).ok());
 }
 
+// More rows than are told at once, in chunks, beside a slice that wants its last token's alone.
+TEST(ExecutorTest, AllLogitsOfASliceAreThoseOfEachTokenInTurn) {
+  constexpr int kTokens = 70;
+  const std::vector<int32_t> prompt = RandomPrompt(kTokens);
+  Chain reference(OptionsFor(SmallModel()), {0});
+  std::vector<std::vector<float>> expected;
+  for (const int32_t token : prompt) expected.push_back(reference.Append(0, std::vector{token}));
+  Chain chain(OptionsFor(SmallModel()), {0});
+  const std::vector<int32_t> pages[] = {{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}};
+  std::vector<std::vector<float>> told;
+  size_t most = 0;
+  for (const auto& [begin, end] : std::vector<std::pair<int, int>>{{0, 48}, {48, kTokens}}) {
+    SequenceSlice slice;
+    slice.tokens =
+        std::span(prompt).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    slice.token_count = end - begin;
+    slice.prefix_length = begin;
+    slice.pages = pages[0];
+    slice.on_logits = [&, begin = begin](int first, std::span<const float> logits) {
+      EXPECT_EQ(static_cast<size_t>(begin + first), told.size());
+      const size_t vocab = expected[0].size();
+      most = std::max(most, logits.size() / vocab);
+      for (auto row = logits.begin(); row < logits.end(); row += static_cast<ptrdiff_t>(vocab)) {
+        told.emplace_back(row, row + static_cast<ptrdiff_t>(vocab));
+      }
+    };
+    SequenceSlice other = slice;
+    other.pages = pages[1];
+    other.on_logits = nullptr;
+    other.wants_logits = true;
+    const Batch batch = {{other, slice}};
+    std::vector<float> logits(expected[0].size());
+    ASSERT_TRUE(chain.stage(0).Forward(batch, {}, {}, logits).ok());
+    EXPECT_EQ(logits, expected[static_cast<size_t>(end) - 1]);
+  }
+  EXPECT_EQ(told, expected);
+  EXPECT_LT(most, 48u) << "never all at once";
+}
+
 TEST(ExecutorTest, KvPagesHoldWhatAnotherExecutorContinuesFrom) {
   ExecutorOptions options = OptionsFor(SmallModel());
   Chain prefill(options, {0, 2});
@@ -385,6 +424,9 @@ TEST_F(ForwardRefusesTest, NamesWhatIsWrong) {
   EXPECT_PRED_FORMAT2(IsSubstring, "20 token ids given for token_count 19", Refusal());
   slice_.token_count = 20;
   slice_.wants_logits = true;
+  EXPECT_PRED_FORMAT2(IsSubstring, "only the last stage", Refusal());
+  slice_.wants_logits = false;
+  slice_.on_logits = [](int, std::span<const float>) {};
   EXPECT_PRED_FORMAT2(IsSubstring, "only the last stage", Refusal());
 }
 

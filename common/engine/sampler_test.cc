@@ -21,9 +21,16 @@ namespace {
 const std::vector<float> kLogits = {std::log(0.15f), std::log(0.5f), std::log(0.1f),
                                     std::log(0.25f)};
 
+absl::StatusOr<SampledToken> Sample(const std::vector<float>& logits, const SamplingParams& params,
+                                    uint64_t seed, int position,
+                                    const TokenHistory* history = nullptr) {
+  return Sampler(static_cast<int>(logits.size()))
+      .Sample({logits, &params, seed, position, history});
+}
+
 int32_t Token(const std::vector<float>& logits, const SamplingParams& params, uint64_t seed,
-              int position) {
-  const auto sampled = Sample(logits, params, seed, position);
+              int position, const TokenHistory* history = nullptr) {
+  const auto sampled = Sample(logits, params, seed, position, history);
   EXPECT_TRUE(sampled.ok()) << sampled.status();
   return sampled->token;
 }
@@ -111,6 +118,135 @@ TEST(SampleTest, TopPEqualsAFullSortOnLargeVocabularies) {
   }
 }
 
+// Every parameter by its definition: doubles, sorted in full.
+int32_t Definition(std::vector<float> logits, const SamplingParams& params, uint64_t seed,
+                   int position) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  });
+  const double max = logits[static_cast<size_t>(order[0])];
+  const auto weight = [&](int32_t id) {
+    return std::exp((logits[static_cast<size_t>(id)] - max) / params.temperature);
+  };
+  if (params.top_k > 0) order.resize(std::min(order.size(), static_cast<size_t>(params.top_k)));
+  double total = 0;
+  for (const int32_t id : order) total += weight(id);
+  double kept = 0;
+  size_t end = 0;
+  while (end < order.size() && kept < params.top_p * total) kept += weight(order[end++]);
+  order.resize(end);
+  std::erase_if(order, [&](int32_t id) { return weight(id) < params.min_p; });
+  if (params.top_p == 1) std::sort(order.begin(), order.end());
+  kept = 0;
+  for (const int32_t id : order) kept += weight(id);
+  double rest = Random(Mix64(seed) + static_cast<uint64_t>(position)).Uniform() * kept;
+  for (const int32_t id : order) {
+    if ((rest -= weight(id)) < 0) return id;
+  }
+  return order.back();
+}
+
+TEST(SampleTest, DrawsWhatTheDefinitionSays) {
+  Random random(11);
+  std::vector<float> logits(3000);
+  Sampler sampler(static_cast<int>(logits.size()));
+  int different = 0;
+  for (int draw = 0; draw < 2000; ++draw) {
+    if (draw % 50 == 0) {
+      for (float& logit : logits) logit = static_cast<float>(8 * random.Uniform());
+    }
+    SamplingParams params;
+    params.temperature = 0.3 + random.Uniform();
+    if (draw % 2 == 0) params.top_p = 0.2 + 0.8 * random.Uniform();
+    if (draw % 3 == 0) params.top_k = static_cast<int>(random.Between(1, 3000));
+    if (draw % 5 == 0) params.min_p = 0.3 * random.Uniform();
+    const auto sampled = sampler.Sample({logits, &params, 5, draw, nullptr});
+    ASSERT_TRUE(sampled.ok());
+    different += sampled->token != Definition(logits, params, 5, draw) ? 1 : 0;
+  }
+  // A weight's last bits decide where a draw falls on the edge between two tokens.
+  EXPECT_LE(different, 2);
+}
+
+TEST(SampleTest, BiasAndPenaltiesChangeTheLogits) {
+  const std::vector<float> logits = {2, 1.5, 1, -1};
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  TokenHistory history;
+  const auto token = [&](auto change) {
+    SamplingParams params = greedy;
+    change(params);
+    EXPECT_TRUE(ValidateSamplingParams(params, 4).ok());
+    return Token(logits, params, 0, 3, &history);
+  };
+  EXPECT_EQ(token([](auto& p) { p.logit_bias = {{2, 1.25F}, {0, -0.5F}}; }), 2);
+  EXPECT_EQ(token([](auto& p) { p.logit_bias = {{3, 100}}; }), 3);
+  EXPECT_EQ(token([](auto& p) { p.presence_penalty = 2; }), 0) << "nothing was generated";
+  history.Add(0);
+  EXPECT_EQ(token([](auto& p) { p.presence_penalty = 0.4; }), 0);
+  EXPECT_EQ(token([](auto& p) { p.presence_penalty = 0.6; }), 1);
+  EXPECT_EQ(token([](auto& p) { p.frequency_penalty = 0.4; }), 0);
+  history.Add(0);
+  EXPECT_EQ(token([](auto& p) { p.presence_penalty = 0.4; }), 0) << "counts once";
+  EXPECT_EQ(token([](auto& p) { p.frequency_penalty = 0.4; }), 1) << "counts twice";
+  EXPECT_EQ(token([](auto& p) {
+              p.frequency_penalty = 0.4;
+              p.presence_penalty = -0.6;
+            }),
+            0);
+  EXPECT_EQ(token([](auto& p) { p.repetition_penalty = 1.4; }), 1) << "once, not for each";
+  history.SetPrompt(std::vector<int32_t>{1, 1, 0});
+  EXPECT_EQ(token([](auto& p) { p.repetition_penalty = 1.4; }), 0) << "2 / 1.4 beats 1.5 / 1.4";
+  EXPECT_EQ(token([](auto& p) { p.repetition_penalty = 2; }), 0) << "equals: the lowest id";
+  EXPECT_EQ(token([](auto& p) {
+              p.repetition_penalty = 2;
+              p.logit_bias = {{0, -2.5F}};
+            }),
+            2)
+      << "a negative logit is multiplied";
+  EXPECT_EQ(token([](auto& p) { p.presence_penalty = 2; }), 1) << "prompts don't count";
+}
+
+TEST(SampleTest, ExtremePenaltiesLeaveADistribution) {
+  TokenHistory history;
+  history.SetPrompt(std::vector<int32_t>{0, 1, 2, 3});
+  SamplingParams params;
+  params.repetition_penalty = 1e-38;
+  for (int i = 0; i < 20; ++i) {
+    const auto sampled = Sample({1, 2, -1, -2}, params, 1, i, &history);
+    ASSERT_TRUE(sampled.ok()) << sampled.status();
+    EXPECT_LT(sampled->token, 2);
+  }
+}
+
+TEST(SampleTest, LogprobsAreOnlyTakenIfAskedFor) {
+  EXPECT_EQ(Sample(kLogits, {}, 0, 0)->logprob, 0);
+}
+
+TEST(SampleTest, ReportsOfTokensThatWereNotDrawn) {
+  Sampler sampler(4);
+  const auto report = sampler.Report(kLogits, 2, 2);
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->token, 2);
+  EXPECT_NEAR(report->logprob, std::log(0.1), 1e-6);
+  ASSERT_EQ(report->top.size(), 2u);
+  EXPECT_EQ(report->top[0].token, 1);
+  EXPECT_EQ(report->top[1].token, 3);
+  std::vector<float> bad = kLogits;
+  bad[0] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(sampler.Report(bad, 2, 2).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST(SampleTest, TopLogprobsOfEqualsAreInTheOrderOfIds) {
+  Sampler sampler(6);
+  const auto report = sampler.Report(std::vector<float>{1, 3, 2, 3, 2, 0}, 0, 3);
+  EXPECT_EQ(report->top[0].token, 1);
+  EXPECT_EQ(report->top[1].token, 3);
+  EXPECT_EQ(report->top[2].token, 2);
+}
+
 TEST(SampleTest, DrawDependsOnSeedAndPositionAlone) {
   std::set<std::vector<int32_t>> texts;
   for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -144,8 +280,10 @@ TEST(SampleTest, LogprobsAreOfTheUnfilteredDistribution) {
   SamplingParams params;
   params.temperature = 0.1;
   params.top_k = 1;
+  params.logprobs = true;
   params.top_logprobs = 3;
   params.min_tokens = 1;
+  params.logit_bias = {{3, 2}};
   params.eos_token_ids = {1};
   const auto sampled = Sample(kLogits, params, 0, 0);
   ASSERT_TRUE(sampled.ok());
@@ -160,6 +298,7 @@ TEST(SampleTest, LogprobsAreOfTheUnfilteredDistribution) {
 
 TEST(SampleTest, MoreLogprobsThanTokensGivesAll) {
   SamplingParams params;
+  params.logprobs = true;
   params.top_logprobs = 20;
   EXPECT_EQ(Sample(kLogits, params, 0, 0)->top.size(), 4u);
 }
@@ -198,6 +337,14 @@ TEST(ValidateSamplingParamsTest, NamesTheField) {
   EXPECT_EQ(field([](auto& p) { p.min_p = 1.1; }), "min_p");
   EXPECT_EQ(field([](auto& p) { p.min_tokens = -1; }), "min_tokens");
   EXPECT_EQ(field([](auto& p) { p.top_logprobs = 129; }), "top_logprobs");
+  EXPECT_EQ(field([](auto& p) { p.repetition_penalty = 0; }), "repetition_penalty");
+  EXPECT_EQ(field([&](auto& p) { p.repetition_penalty = nan; }), "repetition_penalty");
+  EXPECT_EQ(field([](auto& p) { p.frequency_penalty = 2.5; }), "frequency_penalty");
+  EXPECT_EQ(field([&](auto& p) { p.presence_penalty = nan; }), "presence_penalty");
+  EXPECT_EQ(field([](auto& p) { p.logit_bias = {{100, 1}}; }), "logit_bias");
+  EXPECT_EQ(field([](auto& p) { p.logit_bias = {{1, 101}}; }), "logit_bias");
+  EXPECT_EQ(field([](auto& p) { p.logit_bias = {{1, 1}, {1, 2}}; }), "logit_bias");
+  EXPECT_EQ(field([](auto& p) { p.logit_bias.assign(1025, {1, 1}); }), "logit_bias");
   EXPECT_EQ(field([](auto& p) { p.stop_token_ids = {100}; }), "stop_token_ids");
   EXPECT_EQ(field([](auto& p) { p.eos_token_ids = {-1}; }), "eos_token_ids");
 }

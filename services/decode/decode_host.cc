@@ -15,8 +15,7 @@ namespace baton::decode {
 
 DecodeHost::DecodeHost(const Options& options) : options_(options), core_(options.limits) {}
 
-void DecodeHost::Reserve(ReserveRequested request,
-                         std::shared_ptr<const worker::TokenSampler> sampler, bool wants_logprobs,
+void DecodeHost::Reserve(ReserveRequested request, std::shared_ptr<SequenceSampling> sampling,
                          std::shared_ptr<ReserveCall> call) {
   absl::Status status = Failpoint("decode.reserve");
   if (draining_) status = absl::UnavailableError("this decode service is stopping");
@@ -30,8 +29,7 @@ void DecodeHost::Reserve(ReserveRequested request,
     return;
   }
   Session& session = sessions_[request.attempt_id];
-  session.sampler = std::move(sampler);
-  session.wants_logprobs = wants_logprobs;
+  session.sampling = std::move(sampling);
   session.arrived_us = NowUs();
   session.reserve = std::move(call);
   Handle(std::move(request));
@@ -148,7 +146,7 @@ void DecodeHost::Do(const EmitToken& action) {
   }
   v1::DecodeGenerateResponse response;
   response.mutable_token()->set_token_id(action.token.token);
-  if (session.wants_logprobs) {
+  if (session.sampling->sampler.params().logprobs) {
     *response.mutable_token()->mutable_logprobs() = rpc::LogprobsToProto(action.token);
   }
   if (session.stream->Push(std::move(response))) return;
@@ -182,7 +180,7 @@ void DecodeHost::Do(const Finish& action) {
 void DecodeHost::Do(RunStep& action) {
   StepRunner::Job job;
   for (const RunStep::Sequence& sequence : action.sequences) {
-    job.samplers.push_back(sessions_.at(sequence.attempt_id).sampler);
+    job.samplings.push_back(sessions_.at(sequence.attempt_id).sampling);
   }
   options_.metrics->Observe(Metric::kDecodeBatchSize, static_cast<double>(action.sequences.size()));
   job.step = std::move(action);

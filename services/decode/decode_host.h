@@ -16,7 +16,6 @@
 #include "services/decode/core/decode_core.h"
 #include "services/decode/kv_receiver.h"
 #include "services/decode/step_runner.h"
-#include "services/worker/token_sampler.h"
 
 namespace baton::decode {
 
@@ -31,8 +30,8 @@ class DecodeHost {
   explicit DecodeHost(const Options& options);
 
   // A checked reservation. `call` is answered exactly once.
-  void Reserve(ReserveRequested request, std::shared_ptr<const worker::TokenSampler> sampler,
-               bool wants_logprobs, std::shared_ptr<ReserveCall> call);
+  void Reserve(ReserveRequested request, std::shared_ptr<SequenceSampling> sampling,
+               std::shared_ptr<ReserveCall> call);
   void Open(uint64_t attempt_id, uint64_t generation, std::shared_ptr<TokenStream> stream);
   void Abort(uint64_t attempt_id, const absl::Status& reason);
   // Only if the attempt still holds the ticket of that generation.
@@ -59,8 +58,7 @@ class DecodeHost {
  private:
   // From Reserve to the request's terminal action; the core forgets it at the same time.
   struct Session {
-    std::shared_ptr<const worker::TokenSampler> sampler;
-    bool wants_logprobs = false;
+    std::shared_ptr<SequenceSampling> sampling;
     int64_t arrived_us = 0;
     uint64_t generation = 0;               // 0: no ticket yet.
     std::shared_ptr<ReserveCall> reserve;  // Until the stream opens.

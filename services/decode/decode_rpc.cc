@@ -28,13 +28,18 @@ absl::Status DecodeRpc::Own(absl::Status status) const {
   return WithLeg(std::move(status), "decode", options_.instance_id);
 }
 
-absl::Status DecodeRpc::CheckPrompt(const v1::ReserveRequest& request) const {
+absl::Status DecodeRpc::CheckPrompt(const v1::ReserveRequest& request, bool needs_ids) const {
+  const int tokens = request.prompt_tokens();
+  if (tokens < 1) return InvalidField("prompt_tokens", "must be positive");
+  if (tokens >= options_.max_context_tokens) {
+    return InvalidField("prompt_tokens",
+                        absl::StrCat(tokens, " tokens leave no room for a new one in a context of ",
+                                     options_.max_context_tokens));
+  }
   const auto& ids = request.prompt_token_ids();
-  if (ids.empty()) return InvalidField("prompt_token_ids", "must not be empty");
-  if (ids.size() >= options_.max_context_tokens) {
+  if (ids.size() != (needs_ids ? tokens : 0)) {
     return InvalidField("prompt_token_ids",
-                        absl::StrCat(ids.size(), " tokens leave no room for a new one in a context",
-                                     " of ", options_.max_context_tokens));
+                        absl::StrCat(ids.size(), " ids, expected ", needs_ids ? tokens : 0));
   }
   const auto outside = std::find_if(
       ids.begin(), ids.end(), [this](int32_t id) { return id < 0 || id >= options_.vocab_size; });
@@ -49,17 +54,17 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
     return InvalidField("timeout_ms", absl::StrCat("must be in [1, ", kMaxTimeoutMs, "], is ",
                                                    request.timeout_ms()));
   }
-  BATON_RETURN_IF_ERROR(CheckPrompt(request));
   BATON_ASSIGN_OR_RETURN(
       auto sampler,
       worker::TokenSampler::Create(request.sampling(), options_.eos_ids, options_.vocab_size));
+  BATON_RETURN_IF_ERROR(CheckPrompt(request, sampler.params().NeedsPrompt()));
   if (request.writers_size() > kMaxWriters) {
     return InvalidField("writers", absl::StrCat(request.writers_size(), " are too many"));
   }
   Reservation reservation;
   ReserveRequested& event = reservation.event;
   event.attempt_id = request.attempt_id();
-  event.prompt_tokens = request.prompt_token_ids_size();
+  event.prompt_tokens = request.prompt_tokens();
   event.stop.max_tokens = sampler.max_tokens();
   event.stop.min_tokens = sampler.params().min_tokens;
   event.stop.ignore_eos = sampler.params().ignore_eos;
@@ -71,7 +76,10 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
     event.writers.push_back(std::move(writer));
   }
   event.deadline_us = NowUs() + request.timeout_ms() * 1000;
-  reservation.sampler = std::make_shared<const worker::TokenSampler>(std::move(sampler));
+  reservation.sampling =
+      std::make_shared<SequenceSampling>(SequenceSampling{std::move(sampler), TokenHistory()});
+  reservation.sampling->history.SetPrompt(
+      std::vector<int32_t>(request.prompt_token_ids().begin(), request.prompt_token_ids().end()));
   return reservation;
 }
 
@@ -86,10 +94,9 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
   }
   const uint64_t attempt_id = reservation->event.attempt_id;
   auto shared = std::make_shared<Reservation>(*std::move(reservation));
-  const bool posted = options_.loop->Post(
-      [host = options_.host, call, shared, logprobs = request->sampling().logprobs()] {
-        host->Reserve(std::move(shared->event), std::move(shared->sampler), logprobs, call);
-      });
+  const bool posted = options_.loop->Post([host = options_.host, call, shared] {
+    host->Reserve(std::move(shared->event), std::move(shared->sampling), call);
+  });
   if (!posted) {
     call->Refuse(Own(Busy()));
     return call.get();

@@ -45,10 +45,10 @@ class DecodeRpc final : public v1::Decode::CallbackService {
  private:
   struct Reservation {
     ReserveRequested event;
-    std::shared_ptr<const worker::TokenSampler> sampler;
+    std::shared_ptr<SequenceSampling> sampling;
   };
   absl::StatusOr<Reservation> Check(const v1::ReserveRequest& request) const;
-  absl::Status CheckPrompt(const v1::ReserveRequest& request) const;
+  absl::Status CheckPrompt(const v1::ReserveRequest& request, bool needs_ids) const;
   absl::Status Own(absl::Status status) const;
   // Runs `task` on the loop, answers with OK or says why not.
   grpc::ServerUnaryReactor* PostAndAnswer(grpc::CallbackServerContext* context,

@@ -3,10 +3,14 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <future>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/sync.h"
@@ -50,6 +54,62 @@ TEST_F(DecodeServiceTest, LogprobsComeIfAskedFor) {
   EXPECT_EQ(answer.tokens[0].logprobs().logprob(), -0.25F);
   ASSERT_EQ(answer.tokens[1].logprobs().top_size(), 1);
   EXPECT_EQ(answer.tokens[1].logprobs().top(0).token_id(), answer.tokens[1].token_id());
+}
+
+// What is generated under penalties, by their definition.
+std::vector<int32_t> Penalised(const PromptKv& kv, const v1::ReserveRequest& request,
+                               int32_t first) {
+  const v1::SamplingParams& sampling = request.sampling();
+  const std::vector<int32_t> prompt(request.prompt_token_ids().begin(),
+                                    request.prompt_token_ids().end());
+  std::vector<int32_t> ids{first};
+  while (static_cast<int>(ids.size()) < sampling.max_tokens()) {
+    const int position = request.prompt_tokens() + static_cast<int>(ids.size()) - 1;
+    std::vector<double> logits(kVocab, 0);
+    logits[static_cast<size_t>(FakeExecutor::Next(ids.back(), position, kv.sum))] = 10;
+    for (const v1::LogitBias& bias : sampling.logit_bias()) logits[bias.token_id()] += bias.bias();
+    for (int32_t id = 0; id < kVocab; ++id) {
+      const auto count = std::count(ids.begin(), ids.end(), id);
+      if (count > 0 || std::count(prompt.begin(), prompt.end(), id) > 0) {
+        logits[id] *=
+            logits[id] > 0 ? 1 / sampling.repetition_penalty() : sampling.repetition_penalty();
+      }
+      logits[id] -= sampling.frequency_penalty() * static_cast<double>(count);
+      logits[id] -= count > 0 ? sampling.presence_penalty() : 0;
+    }
+    ids.push_back(
+        static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+  }
+  return ids;
+}
+
+TEST_F(DecodeServiceTest, PenaltiesKnowWhatWasGeneratedAndThePrompt) {
+  const PromptKv kv(layout_, 2, 5);
+  uint64_t attempt = 0;
+  std::set<std::vector<int32_t>> texts;
+  for (const auto& [presence, frequency, repetition] :
+       std::vector<std::array<float, 3>>{{0, 0, 1}, {2, 0, 1}, {0, 1.5F, 1}, {0, 0, 1.9F}}) {
+    v1::ReserveRequest request = Request(++attempt, 6, 16);
+    v1::SamplingParams& sampling = *request.mutable_sampling();
+    sampling.set_presence_penalty(presence);
+    sampling.set_frequency_penalty(frequency);
+    sampling.set_repetition_penalty(repetition);
+    for (int i = 0; i < 3; ++i) {
+      v1::LogitBias& bias = *sampling.add_logit_bias();
+      bias.set_token_id(30 + i);
+      bias.set_bias(12.0F - 0.75F * static_cast<float>(i));
+    }
+    if (repetition != 1) {
+      for (const int32_t id : {30, 31, 5, 5, 6, 7}) request.add_prompt_token_ids(id);
+    }
+    const auto ticket = Reserve(request);
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    HandOver(*ticket, kv, 17);
+    const std::vector<int32_t> ids = Generate(attempt, ticket->generation).ids();
+    EXPECT_EQ(ids, Penalised(kv, request, 17));
+    texts.insert(ids);
+  }
+  EXPECT_EQ(texts.size(), 4u) << "each changes the text";
 }
 
 TEST_F(DecodeServiceTest, EndOfSequenceStopsAtTheFirstToken) {
@@ -197,13 +257,21 @@ TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
   using Change = std::function<void(v1::ReserveRequest&)>;
   const std::vector<std::pair<std::string, Change>> rows{
       {"attempt_id", [](auto& r) { r.set_attempt_id(0); }},
-      {"prompt_token_ids", [](auto& r) { r.clear_prompt_token_ids(); }},
-      {"prompt_token_ids",
+      {"prompt_tokens", [](auto& r) { r.set_prompt_tokens(0); }},
+      {"prompt_tokens", [](auto& r) { r.set_prompt_tokens(40); }},
+      {"prompt_token_ids", [](auto& r) { r.mutable_prompt_token_ids()->Resize(6, 1); }},
+      {"prompt_token_ids", [](auto& r) { r.mutable_sampling()->set_repetition_penalty(1.5F); }},
+      {"prompt_token_ids[2]",
        [](auto& r) {
-         while (r.prompt_token_ids_size() < 40) r.add_prompt_token_ids(1);
+         r.mutable_sampling()->set_repetition_penalty(1.5F);
+         r.mutable_prompt_token_ids()->Resize(6, 1);
+         r.set_prompt_token_ids(2, kVocab);
        }},
-      {"prompt_token_ids[2]", [](auto& r) { r.set_prompt_token_ids(2, kVocab); }},
-      {"prompt_token_ids[0]", [](auto& r) { r.set_prompt_token_ids(0, -1); }},
+      {"prompt_token_ids[0]",
+       [](auto& r) {
+         r.mutable_sampling()->set_repetition_penalty(1.5F);
+         r.mutable_prompt_token_ids()->Resize(6, -1);
+       }},
       {"timeout_ms", [](auto& r) { r.set_timeout_ms(0); }},
       {"timeout_ms", [](auto& r) { r.set_timeout_ms(std::numeric_limits<int64_t>::max()); }},
       {"sampling.seed", [](auto& r) { r.mutable_sampling()->clear_seed(); }},

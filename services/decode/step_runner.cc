@@ -11,15 +11,18 @@
 namespace baton::decode {
 
 StepRunner::StepRunner(Executor* executor, std::function<void(StepFinished, int64_t)> on_finished)
-    : executor_(executor), on_finished_(std::move(on_finished)), loop_("baton-compute") {
+    : executor_(executor),
+      on_finished_(std::move(on_finished)),
+      rows_(executor),
+      loop_("baton-compute") {
   loop_.Start();
 }
 
 StepRunner::~StepRunner() { Stop(); }
 
 void StepRunner::Run(Job job) {
-  BATON_CHECK(job.samplers.size() == job.step.sequences.size())
-      << job.samplers.size() << " samplers for " << job.step.sequences.size() << " sequences";
+  BATON_CHECK(job.samplings.size() == job.step.sequences.size())
+      << job.samplings.size() << " samplings for " << job.step.sequences.size() << " sequences";
   // std::function needs what it holds to be copyable; a job is not worth copying.
   auto shared = std::make_shared<const Job>(std::move(job));
   const bool posted = loop_.Post([this, shared] {
@@ -52,10 +55,16 @@ StepFinished StepRunner::Compute(const Job& job) {
   logits_.resize(sequences.size() * vocab);
   finished.status = executor_->Forward(batch, {}, {}, logits_);
   if (!finished.status.ok()) return finished;
+  std::vector<Sampler::Row> rows;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    const std::span<const float> row = std::span<const float>(logits_).subspan(i * vocab, vocab);
-    finished.outputs.push_back(
-        {sequences[i].attempt_id, job.samplers[i]->Draw(row, sequences[i].generated)});
+    SequenceSampling& sampling = *job.samplings[i];
+    if (sampling.sampler.params().NeedsHistory()) sampling.history.Add(sequences[i].token);
+    rows.push_back(sampling.sampler.RowOf(std::span<const float>(logits_).subspan(i * vocab, vocab),
+                                          sequences[i].generated, &sampling.history));
+  }
+  std::vector<absl::StatusOr<SampledToken>> tokens = rows_.Draw(rows);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    finished.outputs.push_back({sequences[i].attempt_id, std::move(tokens[i])});
   }
   return finished;
 }

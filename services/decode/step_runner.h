@@ -11,17 +11,27 @@
 
 #include "common/base/event_loop.h"
 #include "common/engine/executor.h"
+#include "common/engine/row_sampler.h"
+#include "common/engine/token_history.h"
 #include "services/decode/core/decode_core.h"
 #include "services/worker/token_sampler.h"
 
 namespace baton::decode {
+
+// How one sequence's tokens are drawn.
+struct SequenceSampling {
+  const worker::TokenSampler sampler;
+  // With the prompt's tokens if the sampler needs them. The compute thread's from the first step
+  // on: every step feeds the token before, so that none is missed.
+  TokenHistory history;
+};
 
 class StepRunner {
  public:
   struct Job {
     RunStep step;
     // One for each sequence, in the same order; shared, since a request may end meanwhile.
-    std::vector<std::shared_ptr<const worker::TokenSampler>> samplers;
+    std::vector<std::shared_ptr<SequenceSampling>> samplings;
   };
 
   // `executor` is not owned. `on_finished` is called on this thread, once for each job.
@@ -39,6 +49,7 @@ class StepRunner {
 
   Executor* const executor_;
   const std::function<void(StepFinished, int64_t)> on_finished_;
+  RowSampler rows_;
   std::vector<float> logits_;  // [sequences, vocab]; kept, since it is large.
   std::atomic<int64_t> running_since_us_{0};
   EventLoop loop_;  // Last: its thread uses the rest.

@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <future>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -63,6 +65,67 @@ TEST_P(ChainLengthTest, DeliversEveryByteOnceAndTheFirstToken) {
     EXPECT_TRUE(chain.service(rank).Liveness().ok());
   }
   EXPECT_TRUE(chain.decode().HeardFrom(writers));
+}
+
+TEST_P(ChainLengthTest, TellsThePromptsLogprobs) {
+  const int stages = GetParam();
+  TestChain chain({.stages = stages});
+  ASSERT_TRUE(chain.WaitReady());
+  for (const int tokens : {1, 2, 32, 33, 100}) {
+    SCOPED_TRACE(testing::Message() << tokens << " tokens");
+    auto prompt = TestChain::Prompt(tokens, 5);
+    if (tokens > 40) {  // Likely ones within a chunk and on the edge of two.
+      for (const size_t at : {7, 32, 33, 64}) prompt[at] = FakeFirstToken(prompt[at - 1], at);
+    }
+    const Ticket ticket = chain.decode().Grant(tokens);
+    v1::StartRequest request = TestChain::Request(static_cast<uint64_t>(tokens), prompt, ticket);
+    request.mutable_sampling()->set_prompt_logprobs(true);
+    request.mutable_sampling()->set_top_logprobs(2);
+    v1::StartResponse response;
+    const absl::Status status = chain.Send(request, response);
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_EQ(response.prompt_tokens_size(), tokens - 1);
+    for (int i = 1; i < tokens; ++i) {
+      const v1::PromptToken& told = response.prompt_tokens(i - 1);
+      const int likely = FakeFirstToken(prompt[static_cast<size_t>(i) - 1], i);
+      EXPECT_EQ(told.token_id(), prompt[static_cast<size_t>(i)]);
+      EXPECT_NEAR(told.logprobs().logprob(), told.token_id() == likely ? 0 : -30, 1e-3) << i;
+      ASSERT_EQ(told.logprobs().top_size(), 2);
+      EXPECT_EQ(told.logprobs().top(0).token_id(), likely);
+    }
+    EXPECT_EQ(chain.decode().Check(ticket, prompt, stages), "");
+  }
+  EXPECT_TRUE(chain.WaitIdle());
+}
+
+TEST_P(ChainLengthTest, RepetitionPenaltyOfTheFirstTokenLooksAtThePrompt) {
+  const int stages = GetParam();
+  TestChain chain({.stages = stages});
+  ASSERT_TRUE(chain.WaitReady());
+  const auto prompt = TestChain::Prompt(50, 5);
+  const int likely = FakeFirstToken(prompt.back(), 50);
+  for (const bool repeated : {false, true}) {
+    auto tokens = prompt;
+    tokens[3] = repeated ? likely : (likely + 1) % kFakeVocab;
+    for (int32_t& token : std::span(tokens).first(49)) {
+      if (!repeated && token == likely) token = (likely + 1) % kFakeVocab;
+    }
+    const Ticket ticket = chain.decode().Grant(50);
+    v1::StartRequest request = TestChain::Request(repeated ? 2 : 1, tokens, ticket);
+    // Halved, the likely token's logit of 30 is beaten by one that was raised to 20.
+    request.mutable_sampling()->set_repetition_penalty(2);
+    v1::LogitBias& bias = *request.mutable_sampling()->add_logit_bias();
+    const int other = [&] {
+      int id = 0;
+      while (id == likely || std::count(tokens.begin(), tokens.end(), id) > 0) ++id;
+      return id;
+    }();
+    bias.set_token_id(other);
+    bias.set_bias(20);
+    const absl::Status status = chain.Send(request);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(chain.decode().FirstToken(ticket), repeated ? other : likely);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Stages, ChainLengthTest, testing::Values(1, 2, 3));
@@ -226,6 +289,11 @@ TEST(PrefillServiceTest, RefusesBadFields) {
   };
   using R = v1::StartRequest;
   EXPECT_EQ(field_of([](R& r) { r.clear_prompt_token_ids(); }), "prompt_token_ids");
+  EXPECT_EQ(field_of([](R& r) {
+              r.mutable_sampling()->set_prompt_logprobs(true);
+              r.mutable_sampling()->set_top_logprobs(21);
+            }),
+            "sampling.top_logprobs");
   EXPECT_EQ(field_of([](R& r) { r.set_prompt_token_ids(3, kFakeVocab); }), "prompt_token_ids");
   EXPECT_EQ(field_of([](R& r) { r.set_prompt_token_ids(3, -1); }), "prompt_token_ids");
   EXPECT_EQ(field_of([](R& r) { r.mutable_prompt_token_ids()->Resize(64 * kFakePageSize + 1, 1); }),

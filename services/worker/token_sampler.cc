@@ -49,8 +49,8 @@ absl::Status CheckCounts(const v1::SamplingParams& sampling) {
     return Invalid("top_logprobs",
                    absl::StrCat("must be in [0, ", kMaxTop, "], is ", sampling.top_logprobs()));
   }
-  if (sampling.top_logprobs() > 0 && !sampling.logprobs()) {
-    return Invalid("top_logprobs", "needs logprobs");
+  if (sampling.top_logprobs() > 0 && !sampling.logprobs() && !sampling.prompt_logprobs()) {
+    return Invalid("top_logprobs", "needs logprobs or prompt_logprobs");
   }
   return absl::OkStatus();
 }
@@ -73,7 +73,16 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& samp
   params.stop_token_ids.assign(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
   params.eos_token_ids = eos_ids;
   params.ignore_eos = sampling.ignore_eos();
-  params.top_logprobs = sampling.top_logprobs();
+  params.logprobs = sampling.logprobs();
+  params.top_logprobs = sampling.logprobs() ? sampling.top_logprobs() : 0;
+  sampler.prompt_logprobs_ = sampling.prompt_logprobs();
+  sampler.prompt_top_logprobs_ = sampling.prompt_logprobs() ? sampling.top_logprobs() : 0;
+  params.presence_penalty = sampling.presence_penalty();
+  params.frequency_penalty = sampling.frequency_penalty();
+  if (sampling.has_repetition_penalty()) params.repetition_penalty = sampling.repetition_penalty();
+  for (const v1::LogitBias& bias : sampling.logit_bias()) {
+    params.logit_bias.emplace_back(bias.token_id(), bias.bias());
+  }
   if (absl::Status status = ValidateSamplingParams(params, vocab_size); !status.ok()) {
     // The same field, as the RPC calls it.
     const std::string field = FieldOf(status).value_or("");
@@ -82,6 +91,15 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& samp
         std::string(status.message().substr(std::min(status.message().size(), field.size() + 2))));
   }
   return sampler;
+}
+
+absl::Status TokenSampler::CheckPromptLogprobs(int prompt_tokens) const {
+  const int64_t wanted = int64_t{prompt_tokens} * (1 + prompt_top_logprobs_);
+  if (!prompt_logprobs_ || wanted <= kMaxPromptLogprobs) return absl::OkStatus();
+  return Invalid(
+      "prompt_logprobs",
+      absl::StrCat(prompt_tokens, " tokens with ", prompt_top_logprobs_, " alternatives each are ",
+                   wanted, " log-probabilities, at most ", kMaxPromptLogprobs, " are told"));
 }
 
 }  // namespace baton::worker

@@ -16,6 +16,10 @@
 
 namespace baton::worker {
 
+// The most log-probabilities of a prompt that one request may ask for, alternatives included: they
+// are held in memory until all are there.
+inline constexpr int64_t kMaxPromptLogprobs = 1 << 19;
+
 // Checked parameters of one request, ready to draw with. Immutable; any thread.
 class TokenSampler {
  public:
@@ -25,21 +29,29 @@ class TokenSampler {
   static absl::StatusOr<TokenSampler> Create(const v1::SamplingParams& sampling,
                                              const std::vector<int32_t>& eos_ids, int vocab_size);
 
-  // Draws the token of index `generated` in the continuation: 0 is the first token, drawn by the
-  // last prefill stage; decode goes on from 1. The draw depends on (logits, parameters, seed,
-  // generated) alone. `logits` is [vocab]. An error concerns this request only.
-  absl::StatusOr<SampledToken> Draw(std::span<const float> logits, int generated) const {
-    return Sample(logits, params_, seed_, generated);
+  // What the token of index `generated` in the continuation is drawn from: 0 is the first token,
+  // drawn by the last prefill stage; decode goes on from 1. `logits` is [vocab]. `history` has what
+  // was generated before and the prompt, as far as params() need them; null if they need nothing.
+  Sampler::Row RowOf(std::span<const float> logits, int generated,
+                     const TokenHistory* history) const {
+    return {logits, &params_, seed_, generated, history};
   }
 
   const SamplingParams& params() const { return params_; }
   int max_tokens() const { return max_tokens_; }
+  // The prompt's log-probabilities are wanted, with so many alternatives each.
+  bool prompt_logprobs() const { return prompt_logprobs_; }
+  int prompt_top_logprobs() const { return prompt_top_logprobs_; }
+  // INVALID_ARGUMENT if a prompt of that length has more of them than kMaxPromptLogprobs.
+  absl::Status CheckPromptLogprobs(int prompt_tokens) const;
 
  private:
   TokenSampler() = default;
   SamplingParams params_;
   uint64_t seed_ = 0;
   int max_tokens_ = 1;
+  bool prompt_logprobs_ = false;
+  int prompt_top_logprobs_ = 0;
 };
 
 }  // namespace baton::worker

@@ -29,14 +29,21 @@ TEST(TokenSamplerTest, DefaultsAreTheContracts) {
   EXPECT_EQ(sampler->max_tokens(), 10);
 }
 
+int32_t Draw(const TokenSampler& sampler, const std::vector<float>& logits, int generated) {
+  const auto token =
+      Sampler(static_cast<int>(logits.size())).Sample(sampler.RowOf(logits, generated, nullptr));
+  EXPECT_TRUE(token.ok()) << token.status();
+  return token->token;
+}
+
 TEST(TokenSamplerTest, ZeroTemperatureIsGreedy) {
   v1::SamplingParams sampling = Complete();
   sampling.set_temperature(0);
   const auto sampler = TokenSampler::Create(sampling, {}, 4);
   ASSERT_TRUE(sampler.ok());
   const std::vector<float> logits{0, 3, 1, 2};
-  EXPECT_EQ(sampler->Draw(logits, 0)->token, 1);
-  EXPECT_EQ(sampler->Draw(logits, 5)->token, 1);
+  EXPECT_EQ(Draw(*sampler, logits, 0), 1);
+  EXPECT_EQ(Draw(*sampler, logits, 5), 1);
 }
 
 TEST(TokenSamplerTest, TheDrawDependsOnSeedAndIndexAlone) {
@@ -44,11 +51,47 @@ TEST(TokenSamplerTest, TheDrawDependsOnSeedAndIndexAlone) {
   const auto a = TokenSampler::Create(Complete(), {}, 64);
   const auto b = TokenSampler::Create(Complete(), {}, 64);
   std::vector<int32_t> first(32);
-  for (int i = 0; i < 32; ++i) first[static_cast<size_t>(i)] = a->Draw(logits, i)->token;
+  for (int i = 0; i < 32; ++i) first[static_cast<size_t>(i)] = Draw(*a, logits, i);
   for (int i = 31; i >= 0; --i) {
-    EXPECT_EQ(b->Draw(logits, i)->token, first[static_cast<size_t>(i)]);
+    EXPECT_EQ(Draw(*b, logits, i), first[static_cast<size_t>(i)]);
   }
   EXPECT_NE(std::vector<int32_t>(32, first[0]), first);
+}
+
+TEST(TokenSamplerTest, TakesOverBiasAndPenalties) {
+  v1::SamplingParams sampling = Complete();
+  EXPECT_FALSE(TokenSampler::Create(sampling, {}, 8)->params().NeedsHistory());
+  sampling.set_presence_penalty(0.5F);
+  sampling.set_frequency_penalty(-1);
+  EXPECT_TRUE(TokenSampler::Create(sampling, {}, 8)->params().NeedsHistory());
+  EXPECT_FALSE(TokenSampler::Create(sampling, {}, 8)->params().NeedsPrompt());
+  sampling.set_repetition_penalty(1.25F);
+  sampling.add_logit_bias()->set_token_id(3);
+  sampling.mutable_logit_bias(0)->set_bias(-7);
+  const auto sampler = TokenSampler::Create(sampling, {}, 8);
+  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  EXPECT_EQ(sampler->params().presence_penalty, 0.5);
+  EXPECT_EQ(sampler->params().frequency_penalty, -1);
+  EXPECT_EQ(sampler->params().repetition_penalty, 1.25);
+  EXPECT_TRUE(sampler->params().NeedsPrompt());
+  EXPECT_EQ(sampler->params().logit_bias, (std::vector<std::pair<int32_t, float>>{{3, -7}}));
+}
+
+TEST(TokenSamplerTest, LogprobsOfThePromptAndOfTheContinuationAreAskedForApart) {
+  v1::SamplingParams sampling = Complete();
+  sampling.set_prompt_logprobs(true);
+  sampling.set_top_logprobs(3);
+  auto sampler = TokenSampler::Create(sampling, {}, 8);
+  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  EXPECT_TRUE(sampler->prompt_logprobs());
+  EXPECT_EQ(sampler->prompt_top_logprobs(), 3);
+  EXPECT_FALSE(sampler->params().logprobs);
+  EXPECT_EQ(sampler->params().top_logprobs, 0);
+  sampling.set_logprobs(true);
+  sampling.set_prompt_logprobs(false);
+  sampler = TokenSampler::Create(sampling, {}, 8);
+  EXPECT_EQ(sampler->params().top_logprobs, 3);
+  EXPECT_FALSE(sampler->prompt_logprobs());
 }
 
 TEST(TokenSamplerTest, RefusesAndNamesTheField) {
@@ -75,6 +118,10 @@ TEST(TokenSamplerTest, RefusesAndNamesTheField) {
          s.set_logprobs(true);
          s.set_top_logprobs(21);
        }},
+      {"sampling.presence_penalty", [](auto& s) { s.set_presence_penalty(2.5F); }},
+      {"sampling.frequency_penalty", [](auto& s) { s.set_frequency_penalty(-3); }},
+      {"sampling.repetition_penalty", [](auto& s) { s.set_repetition_penalty(0); }},
+      {"sampling.logit_bias", [](auto& s) { s.add_logit_bias()->set_token_id(8); }},
       {"sampling.stop_token_ids", [](auto& s) { s.add_stop_token_ids(8); }},
       {"sampling.stop_token_ids", [](auto& s) { s.add_stop_token_ids(-1); }},
       {"sampling.stop_token_ids",

@@ -17,6 +17,7 @@
 #include "common/engine/kernels/vector-inl.h"
 #include "common/engine/kernels/linear-inl.h"
 #include "common/engine/kernels/attention-inl.h"
+#include "common/engine/kernels/sampling-inl.h"
 // clang-format on
 
 namespace baton::kernels::BATON_KERNELS {
@@ -110,8 +111,8 @@ double MultiplyAdds(int rounds) {
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    BATON_KERNELS_NAME, kPanel,       RmsNorm, Rope, SiluMulRows, Add, AddBias, Linear,
-    Attention,          MultiplyAdds,
+    BATON_KERNELS_NAME, kPanel, RmsNorm, Rope,  SiluMulRows,  Add, AddBias, Linear,
+    Attention,          MaxOf,  SumExp,  Weigh, MultiplyAdds,
 };
 
 }  // namespace baton::kernels::BATON_KERNELS

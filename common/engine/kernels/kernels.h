@@ -17,6 +17,7 @@
 #define COMMON_ENGINE_KERNELS_KERNELS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -59,6 +60,14 @@ struct AttentionArgs {
   KvTiles kv;
 };
 
+// Weights that tokens are drawn by, in fixed point: kUnitWeight is that of the most probable token.
+// Sums of integers are exact, so that neither lanes nor the order of adding matter. A token less
+// than 2^-31 times as probable as the best one weighs nothing.
+inline constexpr uint32_t kUnitWeight = uint32_t{1} << 30;
+// Buckets that tokens fall into by their weight, heaviest first: so many for a factor of two.
+inline constexpr int kBucketsPerOctave = 64;
+inline constexpr int kWeightBuckets = 32 * kBucketsPerOctave;
+
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "avx512".
   int panel_width;   // Outputs per panel of PackedMatrix.
@@ -86,6 +95,18 @@ struct KernelTable {
 
   // Causal attention with online softmax; no score matrix beyond a few rows by kKeyBlock.
   void (*attention)(const AttentionArgs& args);
+
+  // Whether all of x are finite. `max` is the largest that is no NaN; -infinity if there is none.
+  bool (*max_of)(const float* x, size_t count, float* max);
+
+  // The sum of exp(x - max), where no x is larger than max; each exponential in float, the sum in
+  // double.
+  double (*sum_exp)(const float* x, size_t count, float max);
+
+  // weights[i] = kUnitWeight * 2^((x[i] - max) * scale), rounded, and the bucket of each; returns
+  // the weights' sum. No x is larger than max; -infinity is allowed. scale >= 0, finite.
+  uint64_t (*weigh)(const float* x, size_t count, float max, float scale, uint32_t* weights,
+                    uint16_t* buckets);
 
   // Runs `rounds` rounds of independent multiply-adds in registers and returns how many
   // floating-point operations that were: timed, the peak that the others are measured against.

@@ -107,6 +107,35 @@ void Attention(const AttentionArgs& args) {
   }
 }
 
+bool MaxOf(const float* x, size_t count, float* max) {
+  bool finite = true;
+  *max = -std::numeric_limits<float>::infinity();
+  for (size_t i = 0; i < count; ++i) {
+    finite = finite && std::isfinite(x[i]);
+    if (x[i] > *max) *max = x[i];
+  }
+  return finite;
+}
+
+double SumExp(const float* x, size_t count, float max) {
+  double sum = 0;
+  for (size_t i = 0; i < count; ++i) sum += std::exp(static_cast<double>(x[i]) - max);
+  return sum;
+}
+
+uint64_t Weigh(const float* x, size_t count, float max, float scale, uint32_t* weights,
+               uint16_t* buckets) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const double octaves = std::max(-32.0, (static_cast<double>(x[i]) - max) * scale);
+    weights[i] = static_cast<uint32_t>(std::exp2(octaves) * kUnitWeight + 0.5);
+    buckets[i] =
+        static_cast<uint16_t>(std::min<double>(-octaves * kBucketsPerOctave, kWeightBuckets - 1));
+    sum += weights[i];
+  }
+  return sum;
+}
+
 double MultiplyAdds(int rounds) {
   constexpr int kChains = 12;
   float chain[kChains] = {};
@@ -123,7 +152,8 @@ double MultiplyAdds(int rounds) {
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    "scalar", kPanel, RmsNorm, Rope, SiluMul, Add, AddBias, Linear, Attention, MultiplyAdds,
+    "scalar", kPanel,    RmsNorm, Rope,   SiluMul, Add,          AddBias,
+    Linear,   Attention, MaxOf,   SumExp, Weigh,   MultiplyAdds,
 };
 
 }  // namespace baton::kernels::scalar

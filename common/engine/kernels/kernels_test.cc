@@ -229,6 +229,68 @@ TEST_P(KernelsTest, AttentionRowsDoNotDependOnTheirChunk) {
   }
 }
 
+TEST_P(KernelsTest, MaxOfSeesEveryLogitAndWhatIsNone) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const size_t count : {1, 5, 16, 31, 64, 77}) {
+    for (size_t at = 0; at < count; ++at) {
+      auto x = RandomFloats(random_, count);
+      x[at] = 7;
+      float max = 0;
+      EXPECT_TRUE(kernels().max_of(x.data(), count, &max));
+      EXPECT_EQ(max, 7);
+      for (const float bad : {-infinity, std::numeric_limits<float>::quiet_NaN()}) {
+        x[at] = bad;
+        EXPECT_FALSE(kernels().max_of(x.data(), count, &max)) << bad << " at " << at;
+        EXPECT_TRUE(count == 1 || std::isfinite(max));
+      }
+      x[at] = infinity;
+      EXPECT_FALSE(kernels().max_of(x.data(), count, &max));
+      EXPECT_EQ(max, infinity);
+    }
+  }
+}
+
+TEST_P(KernelsTest, SumExpMatchesScalar) {
+  for (const size_t count : {1, 16, 33, 1000}) {
+    auto x = RandomFloats(random_, count);
+    for (float& value : x) value *= 40;
+    x[0] = 40;
+    const double expected = Scalar().sum_exp(x.data(), count, 40);
+    EXPECT_NEAR(kernels().sum_exp(x.data(), count, 40), expected, 1e-6 * expected);
+  }
+}
+
+TEST_P(KernelsTest, WeighMatchesScalarAndKeepsTheOrder) {
+  for (const size_t count : {1, 16, 33, 1000}) {
+    for (const float scale : {0.0F, 0.01F, 1.44F, 1e30F}) {
+      auto x = RandomFloats(random_, count);
+      for (float& value : x) value *= 20;
+      x[0] = 20;
+      x[count / 2] = count > 1 ? -std::numeric_limits<float>::infinity() : 20;
+      std::vector<uint32_t> weights(count), expected(count);
+      std::vector<uint16_t> buckets(count), unused(count);
+      uint64_t sum = 0;
+      const uint64_t total =
+          kernels().weigh(x.data(), count, 20, scale, weights.data(), buckets.data());
+      Scalar().weigh(x.data(), count, 20, scale, expected.data(), unused.data());
+      EXPECT_EQ(weights[0], kUnitWeight);
+      EXPECT_EQ(buckets[0], 0);
+      for (size_t i = 0; i < count; ++i) {
+        sum += weights[i];
+        ASSERT_NEAR(weights[i], expected[i], 2 + 1e-5 * expected[i]) << x[i];
+        ASSERT_LT(buckets[i], kWeightBuckets);
+        for (size_t k = 0; k < std::min<size_t>(count, 40); ++k) {
+          if (x[i] <= x[k]) {
+            ASSERT_GE(buckets[i], buckets[k]);
+            ASSERT_LE(weights[i], weights[k]);
+          }
+        }
+      }
+      EXPECT_EQ(total, sum);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tables, KernelsTest, testing::ValuesIn(AvailableKernels()),
                          [](const auto& info) { return std::string(info.param->name); });
 

@@ -11,6 +11,10 @@ constexpr int kWide = BATON_WIDE;
 
 typedef float Vec __attribute__((vector_size(kLanes * sizeof(float))));
 typedef int IntVec __attribute__((vector_size(kLanes * sizeof(int))));
+// As many lanes, in as many registers as it takes.
+typedef double DoubleVec __attribute__((vector_size(kLanes * sizeof(double))));
+typedef long long LongVec __attribute__((vector_size(kLanes * sizeof(long long))));
+typedef unsigned short ShortVec __attribute__((vector_size(kLanes * sizeof(unsigned short))));
 
 // 0, 1, ... kLanes - 1 as a parameter pack. (std::integer_sequence without its header.)
 template <int... kLane>

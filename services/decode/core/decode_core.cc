@@ -1,5 +1,7 @@
 #include "services/decode/core/decode_core.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,12 +22,16 @@ DecodeCore::~DecodeCore() = default;
 
 void DecodeCore::Handle(const Event& event, int64_t now_us, std::vector<Action>& actions) {
   state_->now_us = now_us;
-  state_->actions = &actions;
+  std::vector<Action> later;
+  state_->actions = &later;
   state_->EndOverdue();
   std::visit([this](const auto& e) { state_->On(e); }, event);
   state_->AdmitWaiting();
+  // The next step runs while the last one's tokens are written out.
+  state_->actions = &actions;
   state_->StartStep();
   state_->actions = nullptr;
+  std::move(later.begin(), later.end(), std::back_inserter(actions));
 }
 
 int64_t DecodeCore::NextDeadlineUs() const {

@@ -51,9 +51,9 @@ void DecodeCore::State::On(const ReserveRequested& event) {
 
 absl::Status DecodeCore::State::CheckReserve(const ReserveRequested& event) const {
   if (event.attempt_id == 0) return InvalidField("attempt_id", "must not be 0");
-  if (event.prompt_tokens < 1) return InvalidField("prompt_token_ids", "must not be empty");
+  if (event.prompt_tokens < 1) return InvalidField("prompt_tokens", "must be positive");
   if (event.prompt_tokens >= limits.max_context_tokens) {
-    return InvalidField("prompt_token_ids",
+    return InvalidField("prompt_tokens",
                         absl::StrCat(event.prompt_tokens, " tokens leave no room for a new one in ",
                                      "a context of ", limits.max_context_tokens));
   }

@@ -53,8 +53,8 @@ TEST_F(DecodeCoreTest, GrantComesBeforeTheTicket) {
 
 TEST_F(DecodeCoreTest, RefusesMalformedReservations) {
   EXPECT_EQ(FieldOf(Refused(Request(0))), "attempt_id");
-  EXPECT_EQ(FieldOf(Refused(Request(1, 0))), "prompt_token_ids");
-  EXPECT_EQ(FieldOf(Refused(Request(1, 64))), "prompt_token_ids");
+  EXPECT_EQ(FieldOf(Refused(Request(1, 0))), "prompt_tokens");
+  EXPECT_EQ(FieldOf(Refused(Request(1, 64))), "prompt_tokens");
   EXPECT_EQ(FieldOf(Refused(Request(1, 6, 0))), "sampling.max_tokens");
   const std::vector<std::vector<LayerRange>> bad_covers{
       {}, {{0, 2}}, {{0, 2}, {3, 6}}, {{0, 3}, {2, 6}}, {{0, 7}}, {{0, 6}, {0, 6}}, {{-1, 6}}};

@@ -145,7 +145,7 @@ class DecodeServiceTest : public testing::Test {
   static v1::ReserveRequest Request(uint64_t attempt, int prompt = 6, int max_tokens = 4) {
     v1::ReserveRequest request;
     request.set_attempt_id(attempt);
-    for (int i = 0; i < prompt; ++i) request.add_prompt_token_ids(i % kVocab);
+    request.set_prompt_tokens(prompt);
     request.mutable_sampling()->set_temperature(0);
     request.mutable_sampling()->set_seed(1);
     request.mutable_sampling()->set_max_tokens(max_tokens);

@@ -84,6 +84,7 @@ void ChainHost::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
   event.prompt_tokens = static_cast<int>(start.prompt->tokens.size());
   event.ticket = start.ticket;
   event.deadline_us = now_us + start.timeout_ms * 1000;
+  event.prompt_logprobs = start.prompt->sampler.prompt_logprobs();
   calls_[start.attempt_id] = {std::move(call), std::move(start.prompt), now_us};
   Handle(event);
 }
@@ -148,7 +149,12 @@ void ChainHost::Do(const FinishRequest& action) {
   } else if (!LegOf(status).has_value()) {
     status = WithLeg(std::move(status), "prefill", options_.place.self.instance.id);
   }
-  call.call->Reply(status, ToProto(action.outcome));
+  v1::StartResponse response;
+  *response.mutable_report() = ToProto(action.outcome);
+  for (const SampledToken& token : action.outcome.prompt_tokens) {
+    *response.add_prompt_tokens() = ToProto(token);
+  }
+  call.call->Reply(status, std::move(response));
 }
 
 }  // namespace baton::prefill

@@ -20,6 +20,34 @@ absl::Status InRange(T value, T low, T high, const std::string& field) {
   return InvalidField(field, absl::StrCat(value, ", expected ", low, " to ", high));
 }
 
+using TokenIds = google::protobuf::RepeatedField<int32_t>;
+
+absl::Status CheckIds(const TokenIds& ids, const PlanBounds& bounds, const std::string& field) {
+  for (int i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < bounds.vocab_size) continue;
+    return InvalidField(field, absl::StrCat("id ", ids[i], " at position ", i,
+                                            " is outside the vocabulary of ", bounds.vocab_size));
+  }
+  return absl::OkStatus();
+}
+
+// What a later stage knows of a request.
+absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
+                                                  const PlanBounds& bounds,
+                                                  const std::string& field) {
+  BATON_ASSIGN_OR_RETURN(
+      worker::TokenSampler sampler,
+      worker::TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
+  const std::string ids = field + ".prompt_token_ids";
+  BATON_RETURN_IF_ERROR(CheckIds(proto.prompt_token_ids(), bounds, ids));
+  PromptContext context{{proto.prompt_token_ids().begin(), proto.prompt_token_ids().end()},
+                        proto.sampling(),
+                        std::move(sampler)};
+  const int expected = context.LaterStagesNeedTokens() ? proto.ticket().prompt_tokens() : 0;
+  BATON_RETURN_IF_ERROR(InRange(proto.prompt_token_ids_size(), expected, expected, ids));
+  return std::make_shared<const PromptContext>(std::move(context));
+}
+
 absl::StatusOr<PlanOpen> OpenFromProto(const v1::PlanOpen& proto, const PlanBounds& bounds,
                                        const std::string& field) {
   PlanOpen open;
@@ -43,6 +71,17 @@ absl::StatusOr<PlanOpen> OpenFromProto(const v1::PlanOpen& proto, const PlanBoun
   return open;
 }
 
+// Ids are not checked: the router, which knows the prompt, compares.
+SampledToken TokenFromProto(const v1::PromptToken& proto) {
+  SampledToken token;
+  token.token = proto.token_id();
+  token.logprob = proto.logprobs().logprob();
+  for (const v1::TokenLogprob& top : proto.logprobs().top()) {
+    token.top.push_back({top.token_id(), top.logprob()});
+  }
+  return token;
+}
+
 absl::StatusOr<PlanItem> ItemFromProto(const v1::PlanItem& proto, const PlanBounds& bounds) {
   BATON_RETURN_IF_ERROR(
       InRange(proto.token_begin(), 0, bounds.max_context_tokens - 1, "plan.items.token_begin"));
@@ -58,16 +97,11 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
   start.attempt_id = proto.attempt_id();
   BATON_RETURN_IF_ERROR(
       InRange(proto.prompt_token_ids_size(), 1, bounds.max_context_tokens, "prompt_token_ids"));
-  for (int i = 0; i < proto.prompt_token_ids_size(); ++i) {
-    const int32_t id = proto.prompt_token_ids(i);
-    if (id >= 0 && id < bounds.vocab_size) continue;
-    return InvalidField("prompt_token_ids",
-                        absl::StrCat("id ", id, " at position ", i,
-                                     " is outside the vocabulary of ", bounds.vocab_size));
-  }
+  BATON_RETURN_IF_ERROR(CheckIds(proto.prompt_token_ids(), bounds, "prompt_token_ids"));
   BATON_ASSIGN_OR_RETURN(
       worker::TokenSampler sampler,
       worker::TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
+  BATON_RETURN_IF_ERROR(sampler.CheckPromptLogprobs(proto.prompt_token_ids_size()));
   BATON_ASSIGN_OR_RETURN(start.ticket, rpc::FromProto(proto.ticket(), "ticket"));
   BATON_RETURN_IF_ERROR(InRange(proto.timeout_ms(), int64_t{1}, kMaxTimeoutMs, "timeout_ms"));
   start.timeout_ms = proto.timeout_ms();
@@ -94,7 +128,11 @@ v1::Plan ToProto(const PlanWithContexts& plan) {
     out.set_attempt_id(open.attempt_id);
     *out.mutable_ticket() = rpc::ToProto(open.ticket);
     out.mutable_pages()->Add(open.pages.begin(), open.pages.end());
-    *out.mutable_sampling() = plan.opens.at(open.attempt_id)->sampling;
+    const PromptContext& context = *plan.opens.at(open.attempt_id);
+    *out.mutable_sampling() = context.sampling;
+    if (context.LaterStagesNeedTokens()) {
+      out.mutable_prompt_token_ids()->Add(context.tokens.begin(), context.tokens.end());
+    }
   }
   proto.mutable_aborts()->Add(plan.plan.aborts.begin(), plan.plan.aborts.end());
   return proto;
@@ -117,12 +155,8 @@ absl::StatusOr<PlanWithContexts> FromProto(const v1::Plan& proto, const PlanBoun
   for (int i = 0; i < proto.opens_size(); ++i) {
     const std::string field = absl::StrCat("plan.opens[", i, "]");
     BATON_ASSIGN_OR_RETURN(PlanOpen open, OpenFromProto(proto.opens(i), bounds, field));
-    const v1::SamplingParams& sampling = proto.opens(i).sampling();
-    BATON_ASSIGN_OR_RETURN(
-        worker::TokenSampler sampler,
-        worker::TokenSampler::Create(sampling, bounds.eos_token_ids, bounds.vocab_size));
-    plan.opens[open.attempt_id] =
-        std::make_shared<PromptContext>(PromptContext{{}, sampling, std::move(sampler)});
+    BATON_ASSIGN_OR_RETURN(plan.opens[open.attempt_id],
+                           ContextFromProto(proto.opens(i), bounds, field));
     plan.plan.opens.push_back(std::move(open));
   }
   plan.plan.aborts.assign(proto.aborts().begin(), proto.aborts().end());
@@ -180,11 +214,24 @@ absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& pl
   return hello;
 }
 
+v1::PromptToken ToProto(const SampledToken& token) {
+  v1::PromptToken proto;
+  proto.set_token_id(token.token);
+  *proto.mutable_logprobs() = rpc::LogprobsToProto(token);
+  return proto;
+}
+
 v1::PlanDone ToProto(const PlanDone& done) {
   v1::PlanDone proto;
   proto.set_number(done.number);
   proto.set_compute_us(done.compute_us);
   proto.set_wait_us(done.wait_us);
+  for (const PromptTokens& told : done.prompt_tokens) {
+    v1::PromptTokens& out = *proto.add_prompt_tokens();
+    out.set_attempt_id(told.attempt_id);
+    out.set_first(told.first);
+    for (const SampledToken& token : told.tokens) *out.add_tokens() = ToProto(token);
+  }
   return proto;
 }
 
@@ -193,7 +240,19 @@ absl::StatusOr<PlanDone> FromProto(const v1::PlanDone& proto) {
   if (proto.compute_us() < 0 || proto.wait_us() < 0) {
     return InvalidField("plan_done", "a time is negative");
   }
-  return PlanDone{proto.number(), proto.compute_us(), proto.wait_us()};
+  PlanDone done{proto.number(), proto.compute_us(), proto.wait_us(), {}};
+  BATON_RETURN_IF_ERROR(
+      InRange(proto.prompt_tokens_size(), 0, kMaxPlanEntries, "plan_done.prompt_tokens"));
+  for (const v1::PromptTokens& told : proto.prompt_tokens()) {
+    BATON_RETURN_IF_ERROR(InRange(int64_t{told.first()}, int64_t{1}, worker::kMaxPromptLogprobs,
+                                  "prompt_tokens.first"));
+    BATON_RETURN_IF_ERROR(InRange(int64_t{told.tokens_size()}, int64_t{0},
+                                  worker::kMaxPromptLogprobs, "prompt_tokens.tokens"));
+    PromptTokens& out =
+        done.prompt_tokens.emplace_back(PromptTokens{told.attempt_id(), told.first(), {}});
+    for (const v1::PromptToken& token : told.tokens()) out.tokens.push_back(TokenFromProto(token));
+  }
+  return done;
 }
 
 v1::RequestClosed ToProto(const RequestClosed& closed) {

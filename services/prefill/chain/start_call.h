@@ -29,9 +29,9 @@ class StartCall final : public grpc::ServerUnaryReactor,
   }
 
   // Any thread; the first one counts.
-  void Reply(const absl::Status& status, v1::PrefillReport report = {}) {
+  void Reply(const absl::Status& status, v1::StartResponse response = {}) {
     if (replied_.exchange(true)) return;
-    if (status.ok()) *response_->mutable_report() = std::move(report);
+    if (status.ok()) *response_ = std::move(response);
     Finish(rpc::ToGrpc(status));
   }
 

@@ -96,6 +96,7 @@ void ChainPlanner::State::On(const StartRequested& event, int64_t now_us, Action
   request.ticket = event.ticket;
   request.prompt_tokens = event.prompt_tokens;
   request.deadline_us = event.deadline_us;
+  request.prompt_logprobs = event.prompt_logprobs;
   request.arrived_us = now_us;
   queue.push_back(event.attempt_id);
   deadlines.emplace(event.deadline_us, event.attempt_id);
@@ -120,15 +121,45 @@ void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us, Actions
       const auto found = requests.find(attempt_id);
       if (found == requests.end() || found->second.finished) continue;
       Request& request = found->second;
-      request.outcome.chunks[chunk].stages[stage] = event.done;
+      request.outcome.chunks[chunk].stages[stage] = {
+          number, event.done.compute_us, event.done.wait_us, {}};
       const bool final = request.fully_planned() && request.last_plan == number;
       if (last_stage && final) request.outcome.compute_us = now_us - request.first_plan_us;
     }
+  }
+  if (last_stage) {
+    for (const PromptTokens& told : event.done.prompt_tokens) TakePromptTokens(told, actions);
   }
   while (!plans.empty() && plans.front().number <= DoneEverywhere()) plans.pop_front();
   for (const uint64_t attempt_id : std::vector<uint64_t>(open)) {
     ReleaseIfClosed(attempt_id, actions);
   }
+}
+
+void ChainPlanner::State::TakePromptTokens(const PromptTokens& told, Actions& actions) {
+  const auto found = requests.find(told.attempt_id);
+  if (found == requests.end() || found->second.finished) return;
+  const Request& request = found->second;
+  std::vector<SampledToken>& tokens = found->second.outcome.prompt_tokens;
+  const size_t expected = tokens.size() + 1;
+  const size_t end = static_cast<size_t>(told.first) + told.tokens.size();
+  if (!request.prompt_logprobs || static_cast<size_t>(told.first) != expected ||
+      end > static_cast<size_t>(request.prompt_tokens)) {
+    Fail(told.attempt_id,
+         absl::InternalError(absl::StrCat("the last stage tells of prompt tokens [", told.first,
+                                          ", ", end, ") after ", expected, " of ",
+                                          request.prompt_tokens)),
+         actions);
+    return;
+  }
+  tokens.insert(tokens.end(), told.tokens.begin(), told.tokens.end());
+}
+
+absl::Status ChainPlanner::State::Request::CheckPromptTokens() const {
+  const size_t expected = prompt_logprobs ? static_cast<size_t>(prompt_tokens) - 1 : 0;
+  if (outcome.prompt_tokens.size() == expected) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the last stage told of ", outcome.prompt_tokens.size(),
+                                          " prompt tokens, not of ", expected));
 }
 
 void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/,
@@ -198,7 +229,7 @@ void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id, Actions& actions)
     return;
   }
   if (DoneEverywhere() < request.last_plan) return;
-  if (!request.finished) Finish(attempt_id, request, absl::OkStatus(), actions);
+  if (!request.finished) Finish(attempt_id, request, request.CheckPromptTokens(), actions);
   pool->Free(request.pages);
   std::erase(open, attempt_id);
   std::erase(aborts_due, attempt_id);

@@ -49,6 +49,7 @@ struct StartRequested {
   int prompt_tokens = 0;
   Ticket ticket;
   int64_t deadline_us = kNeverUs;
+  bool prompt_logprobs = false;  // The outcome has them for every token but the first.
 };
 struct AbortRequested {  // Unknown attempts are ignored: an abort may come after the end.
   uint64_t attempt_id = 0;
@@ -79,6 +80,7 @@ struct ChunkTiming {
 };
 struct PrefillOutcome {
   std::vector<ChunkTiming> chunks;
+  std::vector<SampledToken> prompt_tokens;  // With prompt_logprobs: from the prompt's second on.
   int64_t queue_us = 0;
   int64_t compute_us = 0;
   int64_t kv_bytes = 0;

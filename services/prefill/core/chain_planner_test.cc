@@ -66,6 +66,45 @@ class ChainPlannerTest : public testing::Test {
   std::vector<FinishRequest> finished_;
 };
 
+TEST_F(ChainPlannerTest, CollectsThePromptsTokensFromTheLastStage) {
+  Up();
+  Send(StartRequested{1, 80, TicketFor(80), kNeverUs, true});
+  const auto tell = [this](uint64_t number, int first, int count, int stage = 1) {
+    PlanDone done{number, 1, 1, {{1, first, {}}}};
+    for (int i = first; i < first + count; ++i) done.prompt_tokens[0].tokens.push_back({i, -1, {}});
+    Send(StagePlanDone{stage, kEpoch, done});
+  };
+  Done(0, 1);
+  tell(1, 1, 64);
+  Done(0, 2);
+  tell(2, 65, 15);
+  Closed(0, 1);
+  Closed(1, 1);
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].status, absl::OkStatus());
+  ASSERT_EQ(finished_[0].outcome.prompt_tokens.size(), 79u);
+  for (int i = 1; i < 80; ++i) EXPECT_EQ(finished_[0].outcome.prompt_tokens[i - 1].token, i);
+  EXPECT_TRUE(planner_->AtRest());
+}
+
+TEST_F(ChainPlannerTest, PromptTokensThatAreMissingOrOutOfPlaceFailTheRequest) {
+  for (const auto& [first, count] : std::vector<std::pair<int, int>>{{1, 18}, {2, 18}, {1, 20}}) {
+    Make(Limits());
+    finished_.clear();
+    Up();
+    Send(StartRequested{1, 20, TicketFor(20), kNeverUs, true});
+    Done(0, 1);
+    Send(StagePlanDone{
+        1, kEpoch, {1, 1, 1, {{1, first, std::vector<SampledToken>(static_cast<size_t>(count))}}}});
+    Closed(0, 1);
+    Closed(1, 1);
+    ASSERT_EQ(finished_.size(), 1u);
+    EXPECT_EQ(finished_[0].status.code(), absl::StatusCode::kInternal) << first << ", " << count;
+    DoneEverywhere(2);
+    EXPECT_TRUE(planner_->AtRest());
+  }
+}
+
 TEST_F(ChainPlannerTest, RefusesWhileDown) {
   Start(1, 10);
   ASSERT_EQ(finished_.size(), 1u);

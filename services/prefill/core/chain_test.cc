@@ -122,6 +122,7 @@ class Chain {
     start.prompt_tokens = tokens;
     start.ticket.prompt_tokens = tokens;
     start.ticket.prompt_pages = PagesOf(attempt);
+    start.prompt_logprobs = WantsPrompt(attempt);
     const int64_t arrival_us = random_.Between(0, 3000);
     At(arrival_us, [this, start] { ToPlanner(start); });
     if (!random_.Chance(settings_.abort_chance)) return;
@@ -137,6 +138,7 @@ class Chain {
     for (PlannerAction& action : actions) {
       if (const auto* finish = std::get_if<FinishRequest>(&action)) {
         EXPECT_TRUE(finished_.emplace(finish->attempt_id, finish->status).second) << "I2";
+        if (finish->status.ok()) CheckPromptTokens(finish->attempt_id, finish->outcome);
         continue;
       }
       const Plan plan = std::get<IssuePlan>(std::move(action)).plan;
@@ -145,6 +147,18 @@ class Chain {
         At(InOrder(shells_[i].link_free_us), [this, i, plan] { ToStage(i, PlanArrived{plan}); });
       }
     }
+  }
+
+  static bool WantsPrompt(uint64_t attempt) { return attempt % 3 == 0; }
+  static SampledToken PromptToken(uint64_t attempt, int position) {
+    return {position, -static_cast<float>(attempt), {}};
+  }
+  void CheckPromptTokens(uint64_t attempt, const PrefillOutcome& outcome) {
+    std::vector<SampledToken> expected;
+    for (int i = 1; WantsPrompt(attempt) && i < prompts_[attempt]; ++i) {
+      expected.push_back(PromptToken(attempt, i));
+    }
+    EXPECT_EQ(outcome.prompt_tokens, expected);
   }
 
   void ToStage(size_t i, const StageEvent& event) {
@@ -180,9 +194,22 @@ class Chain {
       }
       finals += item.item.final ? 1 : 0;
     }
-    ComputeFinished finished{run.epoch, run.number, absl::OkStatus(), 1, {}};
-    if (i + 1 == stages_.size()) finished.first_tokens.resize(finals, SampledToken{});
+    ComputeFinished finished{run.epoch, run.number, absl::OkStatus(), 1, {}, {}};
+    if (i + 1 == stages_.size()) {
+      finished.first_tokens.resize(finals, SampledToken{});
+      for (const RunCompute::Item& item : run.items) TellPrompt(item.item, finished);
+    }
     At(now_us_ + random_.Between(1, 100), [this, i, finished] { ToStage(i, finished); });
+  }
+  void TellPrompt(const PlanItem& item, ComputeFinished& finished) {
+    if (!WantsPrompt(item.attempt_id)) return;
+    ComputeFinished::Prompt prompt{{item.attempt_id, item.token_begin + 1, {}}, absl::OkStatus()};
+    const int end = item.token_begin + item.token_count + (item.final ? 0 : 1);
+    for (int i = prompt.told.first; i < end; ++i) {
+      prompt.told.tokens.push_back(PromptToken(item.attempt_id, i));
+    }
+    if (random_.Chance(settings_.send_error_chance)) prompt.status = absl::InternalError("NaN");
+    finished.prompts.push_back(std::move(prompt));
   }
   void Do(size_t i, const SendActivations& send) {
     const auto credits = static_cast<uint64_t>(settings_.credits);

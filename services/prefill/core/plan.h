@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/types/sampled_token.h"
 #include "common/types/ticket.h"
 
 namespace baton::prefill {
@@ -42,10 +43,18 @@ struct Plan {
   }
 };
 
+// Log-probabilities of a run of one prompt's tokens.
+struct PromptTokens {
+  uint64_t attempt_id = 0;
+  int first = 0;  // Position of the first one; never 0, before which nothing stands.
+  std::vector<SampledToken> tokens;
+};
+
 struct PlanDone {
   uint64_t number = 0;
   int64_t compute_us = 0;
   int64_t wait_us = 0;  // Idle with the plan at hand: for its input or for an output buffer.
+  std::vector<PromptTokens> prompt_tokens;  // From the last stage, of prompts that want them.
 };
 
 // A stage sends nothing of the request any more; a failed one may still have rows to compute.

@@ -25,6 +25,7 @@ struct ChainPlanner::State {
     int64_t deadline_us = kNeverUs;
     int64_t arrived_us = 0;
     int64_t first_plan_us = 0;
+    bool prompt_logprobs = false;
 
     bool open = false;          // In the chain: its PlanOpen is out and it owns `pages`.
     bool finished = false;      // FinishRequest is out; stays until the stages have closed it.
@@ -35,6 +36,8 @@ struct ChainPlanner::State {
     std::vector<bool> closed;  // By stage.
     PrefillOutcome outcome;
 
+    // Once every stage is done with it.
+    absl::Status CheckPromptTokens() const;
     bool fully_planned() const { return planned_tokens == prompt_tokens; }
   };
 
@@ -56,6 +59,7 @@ struct ChainPlanner::State {
   void On(const StageRequestClosed& event, int64_t now_us, Actions& actions);
   void On(const Tick& /*event*/, int64_t /*now_us*/, Actions& /*actions*/) {}
 
+  void TakePromptTokens(const PromptTokens& told, Actions& actions);
   absl::Status CheckStart(const StartRequested& event) const;
   void Fail(uint64_t attempt_id, absl::Status status, Actions& actions);
   void ExpireDeadlines(int64_t now_us, Actions& actions);

@@ -225,9 +225,11 @@ void Stage::State::On(const ComputeFinished& event, int64_t now_us, Actions& act
     to_pass.emplace_back(event.number, computed.plan.TokenCount());
     PassActivations(later);
   }
+  std::vector<PromptTokens> prompt_tokens = TakePromptTokens(event);
   SendComputed(computed.plan, event, now_us, later);
   if (options.stage > 0) actions.push_back(ReturnCredit{epoch, event.number});
-  actions.push_back(ReportPlanDone{epoch, {event.number, event.compute_us, computed.wait_us}});
+  actions.push_back(ReportPlanDone{
+      epoch, {event.number, event.compute_us, computed.wait_us, std::move(prompt_tokens)}});
   RunNext(now_us, actions);
   std::move(later.begin(), later.end(), std::back_inserter(actions));
 }

@@ -60,6 +60,12 @@ struct ComputeFinished {
   int64_t compute_us = 0;
   // Last stage: for every final item, in plan order, its first token.
   std::vector<absl::StatusOr<SampledToken>> first_tokens;
+  // Last stage: of the plan's items whose prompt's log-probabilities are wanted.
+  struct Prompt {
+    PromptTokens told;
+    absl::Status status;  // An error ends this request alone.
+  };
+  std::vector<Prompt> prompts;
 };
 struct ActivationsSent {  // The output buffer of plan `number` may be used again.
   uint64_t epoch = 0;

@@ -78,6 +78,7 @@ struct Stage::State {
   void PassActivations(Actions& actions);
 
   absl::Status CheckResult(const Plan& plan, const ComputeFinished& event) const;
+  std::vector<PromptTokens> TakePromptTokens(const ComputeFinished& event);
   void SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us,
                     Actions& actions);
   void SendItem(const PlanItem& item, Request& request, Actions& actions);

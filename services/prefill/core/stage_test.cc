@@ -44,7 +44,7 @@ class StageTest : public testing::Test {
     ASSERT_TRUE(stage_->CheckInvariants().ok()) << stage_->CheckInvariants();
   }
   void Computed(uint64_t number, std::vector<absl::StatusOr<SampledToken>> tokens = {}) {
-    Send(ComputeFinished{kEpoch, number, absl::OkStatus(), 100, std::move(tokens)});
+    Send(ComputeFinished{kEpoch, number, absl::OkStatus(), 100, std::move(tokens), {}});
   }
   void Sent(uint64_t send_id, absl::Status status = absl::OkStatus()) {
     Send(KvSent{kEpoch, send_id, std::move(status), 7, 1000});
@@ -67,6 +67,30 @@ class StageTest : public testing::Test {
   int64_t now_us_ = 1000;
   std::vector<StageAction> actions_;
 };
+
+TEST_F(StageTest, TellsOfThePromptWithThePlan) {
+  Make(0, 1);
+  Send(PlanArrived{ChunkPlan(1)});
+  Send(ComputeFinished{
+      kEpoch, 1, absl::OkStatus(), 100, {}, {{{1, 1, {{7, -1, {}}}}, absl::OkStatus()}}});
+  ASSERT_EQ(All<ReportPlanDone>().size(), 1u);
+  ASSERT_EQ(All<ReportPlanDone>()[0].done.prompt_tokens.size(), 1u);
+  EXPECT_EQ(All<ReportPlanDone>()[0].done.prompt_tokens[0].tokens[0].token, 7);
+  EXPECT_TRUE(Has<SendKv>());
+}
+
+TEST_F(StageTest, APromptThatCannotBeToldFailsItsRequestAlone) {
+  Make(0, 1);
+  Send(PlanArrived{ChunkPlan(1)});
+  Send(ComputeFinished{
+      kEpoch, 1, absl::OkStatus(), 100, {}, {{{1, 1, {}}, absl::InternalError("NaN")}}});
+  ASSERT_EQ(All<ReportPlanDone>().size(), 1u);
+  EXPECT_TRUE(All<ReportPlanDone>()[0].done.prompt_tokens.empty());
+  EXPECT_FALSE(Has<SendKv>());
+  EXPECT_FALSE(Has<EndEpoch>());
+  ASSERT_EQ(All<ReportRequestClosed>().size(), 1u);
+  EXPECT_EQ(All<ReportRequestClosed>()[0].closed.status, absl::InternalError("NaN"));
+}
 
 TEST_F(StageTest, ComputesSendsAndCloses) {
   Make(0, 1);

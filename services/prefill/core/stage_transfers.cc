@@ -84,6 +84,21 @@ void Stage::State::SendItem(const PlanItem& item, Request& request, Actions& act
   actions.push_back(std::move(send));
 }
 
+// What is told of prompts that are still wanted; those whose can't be told fail.
+std::vector<PromptTokens> Stage::State::TakePromptTokens(const ComputeFinished& event) {
+  std::vector<PromptTokens> told;
+  for (const ComputeFinished::Prompt& prompt : event.prompts) {
+    const auto found = requests.find(prompt.told.attempt_id);
+    if (found == requests.end() || !found->second.sending()) continue;
+    if (prompt.status.ok()) {
+      told.push_back(prompt.told);
+    } else {
+      found->second.failure = prompt.status;
+    }
+  }
+  return told;
+}
+
 void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us,
                                 Actions& actions) {
   const bool last_stage = options.stage + 1 == options.stages;

@@ -6,11 +6,14 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/event_loop.h"
 #include "common/engine/executor.h"
+#include "common/engine/row_sampler.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_link.h"
 #include "services/prefill/stage/prompt_context.h"
@@ -20,6 +23,7 @@ namespace baton::prefill {
 struct ComputeJob {
   struct Item {
     PromptContextPtr prompt;
+    uint64_t attempt_id = 0;
     int token_begin = 0;
     int token_count = 0;
     bool final = false;
@@ -45,9 +49,14 @@ class ExecutorThread {
 
  private:
   ComputeFinished Compute(const ComputeJob& job);
+  std::vector<absl::StatusOr<SampledToken>> DrawFirstTokens(const ComputeJob& job);
+  // Adds what `logits`, of the item's tokens from `first` on, say of the tokens after them.
+  void Report(const ComputeJob::Item& item, int first, std::span<const float> logits,
+              ComputeFinished::Prompt& prompt);
 
   Executor* const executor_;
   const std::function<void(StageEvent)> on_event_;
+  std::optional<RowSampler> rows_;  // On the last stage.
   std::vector<float> logits_;
   std::atomic<int64_t> running_since_us_{0};
   EventLoop loop_;  // Last: its thread uses the rest.

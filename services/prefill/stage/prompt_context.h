@@ -13,9 +13,14 @@ namespace baton::prefill {
 
 // Immutable and shared: a plan that is being computed keeps it alive whatever ends the request.
 struct PromptContext {
-  std::vector<int32_t> tokens;   // The whole prompt on stage 0, empty elsewhere.
+  std::vector<int32_t> tokens;   // The whole prompt; after stage 0 only if LaterStagesNeedTokens.
   v1::SamplingParams sampling;   // As it goes on to the other stages.
   worker::TokenSampler sampler;  // Used by the last stage.
+
+  // The last stage looks at the prompt's tokens to penalise or report them.
+  bool LaterStagesNeedTokens() const {
+    return sampler.params().NeedsPrompt() || sampler.prompt_logprobs();
+  }
 };
 using PromptContextPtr = std::shared_ptr<const PromptContext>;
 

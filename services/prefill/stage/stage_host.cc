@@ -114,8 +114,8 @@ void StageHost::Do(const RunCompute& action) {
   ComputeJob job{action.epoch, action.number, {}, *std::move(buffers)};
   for (size_t i = 0; i < action.items.size(); ++i) {
     const auto& [item, pages] = action.items[i];
-    job.items.push_back(
-        {contexts.mapped()[i], item.token_begin, item.token_count, item.final, pages});
+    job.items.push_back({contexts.mapped()[i], item.attempt_id, item.token_begin, item.token_count,
+                         item.final, pages});
     metrics_->Observe(Metric::kChunkTokens, item.token_count);
   }
   computing_ = {action.number, tokens};

@@ -168,6 +168,17 @@ std::string FakeDecode::Check(const Ticket& ticket, const std::vector<int32_t>& 
                       " commits");
 }
 
+int32_t FakeDecode::FirstToken(const Ticket& ticket) {
+  int32_t token = -1;
+  WaitFor([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const auto& [layer, commit] : transfers_.at(ticket.generation).commits) {
+      if (commit.has_first_token) token = commit.first_token.token;
+    }
+    return token >= 0;
+  });
+  return token;
+}
+
 bool FakeDecode::HeardFrom(const std::set<uint64_t>& writer_incarnations) {
   return WaitFor([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return std::includes(heard_.begin(), heard_.end(), writer_incarnations.begin(),

@@ -35,6 +35,9 @@ class FakeDecode final : public MessageHandler {
   // `prompt`. Empty: all is right; else what is wrong.
   std::string Check(const Ticket& ticket, const std::vector<int32_t>& prompt, int stages);
 
+  // Waits (bounded) for the commit that carries the first token; -1 if none came.
+  int32_t FirstToken(const Ticket& ticket);
+
   // Waits (bounded) for a heartbeat of every one of `writers`.
   bool HeardFrom(const std::set<uint64_t>& writer_incarnations);
 

@@ -65,6 +65,23 @@ void FakeExecutor::WriteKv(int page, int token, int position) {
   }
 }
 
+// Two rows at a time.
+void FakeExecutor::TellLogits(const SequenceSlice& slice, std::span<const float> in,
+                              size_t row) const {
+  for (int first = 0; first < slice.token_count; first += 2) {
+    const int rows = std::min(2, slice.token_count - first);
+    std::vector<float> logits(static_cast<size_t>(rows) * kFakeVocab, 0.0F);
+    for (int i = 0; i < rows; ++i) {
+      const auto at = static_cast<size_t>(first + i);
+      const int token =
+          first_stage() ? slice.tokens[at] : static_cast<int>(in[(row + at) * kFakeHidden]);
+      const int likely = FakeFirstToken(token, slice.prefix_length + first + i + 1);
+      logits[static_cast<size_t>(i) * kFakeVocab + static_cast<size_t>(likely)] = 30.0F;
+    }
+    slice.on_logits(first, logits);
+  }
+}
+
 absl::Status FakeExecutor::Forward(const Batch& batch, std::span<const float> in,
                                    std::span<float> out, std::span<float> logits) {
   if (before_forward) before_forward();
@@ -86,6 +103,8 @@ absl::Status FakeExecutor::Forward(const Batch& batch, std::span<const float> in
       const int position = slice.prefix_length + i;
       WriteKv(slice.pages[static_cast<size_t>(position / kFakePageSize)], token, position);
     }
+    if (slice.on_logits != nullptr)
+      TellLogits(slice, in, row - static_cast<size_t>(slice.token_count));
     if (!slice.wants_logits) continue;
     const auto scores = logits.subspan(logits_row++ * kFakeVocab, kFakeVocab);
     std::fill(scores.begin(), scores.end(), 0.0F);

@@ -37,6 +37,8 @@ class FakeExecutor final : public Executor {
   std::function<void()> before_forward;
 
  private:
+  // `row`: of the slice's first token in the batch.
+  void TellLogits(const SequenceSlice& slice, std::span<const float> in, size_t row) const;
   void WriteKv(int page, int token, int position);
 
   ModelConfig config_;

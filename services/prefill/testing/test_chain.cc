@@ -176,11 +176,16 @@ std::vector<int32_t> TestChain::Prompt(int tokens, int seed) {
 }
 
 absl::Status TestChain::Send(const v1::StartRequest& request, v1::PrefillReport* report, int rank) {
-  grpc::ClientContext context;
   v1::StartResponse response;
-  const grpc::Status status = Stub(rank)->Start(&context, request, &response);
+  absl::Status status = Send(request, response, rank);
   if (report != nullptr) *report = response.report();
-  return rpc::FromGrpc(status);
+  return status;
+}
+
+absl::Status TestChain::Send(const v1::StartRequest& request, v1::StartResponse& response,
+                             int rank) {
+  grpc::ClientContext context;
+  return rpc::FromGrpc(Stub(rank)->Start(&context, request, &response));
 }
 
 absl::Status TestChain::Run(uint64_t attempt_id, const std::vector<int32_t>& prompt,

@@ -62,6 +62,7 @@ class TestChain {
                    v1::PrefillReport* report = nullptr, int64_t timeout_ms = 60'000);
   absl::Status Send(const v1::StartRequest& request, v1::PrefillReport* report = nullptr,
                     int rank = 0);
+  absl::Status Send(const v1::StartRequest& request, v1::StartResponse& response, int rank = 0);
   absl::Status Abort(uint64_t attempt_id);
 
   static v1::StartRequest Request(uint64_t attempt_id, const std::vector<int32_t>& prompt,

@@ -27,6 +27,11 @@ int64_t RemainingMs(int64_t deadline_us) {
   return std::max<int64_t>(1, (deadline_us - NowUs()) / 1000);
 }
 
+// Whether decode looks at the prompt's tokens when it draws.
+bool LooksAtPrompt(const v1::SamplingParams& sampling) {
+  return sampling.has_repetition_penalty() && sampling.repetition_penalty() != 1;
+}
+
 SystemTime CallDeadline(int64_t deadline_us) {
   if (deadline_us == kNeverUs) return SystemTime::max();
   const int64_t remaining_us = std::max<int64_t>(0, deadline_us - NowUs()) + kBackstopUs;
@@ -90,8 +95,11 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
   auto call = std::make_shared<Unary<v1::ReserveRequest, v1::ReserveResponse>>(tracker_, *worker);
   call->context->set_deadline(CallDeadline(action.deadline_us));
   call->request.set_attempt_id(attempt_id);
-  call->request.mutable_prompt_token_ids()->Assign(request.prompt_ids.begin(),
-                                                   request.prompt_ids.end());
+  call->request.set_prompt_tokens(static_cast<int32_t>(request.prompt_ids.size()));
+  if (LooksAtPrompt(request.sampling)) {
+    call->request.mutable_prompt_token_ids()->Assign(request.prompt_ids.begin(),
+                                                     request.prompt_ids.end());
+  }
   *call->request.mutable_sampling() = request.sampling;
   for (const KvWriter& writer : action.writers) {
     *call->request.add_writers() = rpc::ToProto(writer);

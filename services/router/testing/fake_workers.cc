@@ -99,7 +99,7 @@ class FakeWorker::Decode : public v1::Decode::CallbackService {
                                     v1::ReserveResponse* response) override {
     record_.Note([&](FakeRecord::Seen& seen) { seen.reserves.push_back(*request); });
     *response->mutable_ticket() =
-        rpc::ToProto(Ticket{self_, 0, ++generation_, request->prompt_token_ids_size(), 1});
+        rpc::ToProto(Ticket{self_, 0, ++generation_, request->prompt_tokens(), 1});
     return Answer(context, behaviour_.reserve);
   }
   grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
