@@ -61,6 +61,11 @@ void CpuExecutor::AllocateScratch() {
   scratch_.gate_up = rows(2 * int64_t{config_.intermediate_size});
   scratch_.inner = rows(config_.intermediate_size);
   scratch_.residual = rows(config_.hidden_size);
+  max_tiles_ = static_cast<size_t>(
+      (int64_t{config_.max_position_embeddings} + kernels::kKeyTile - 1) / kernels::kKeyTile);
+  const size_t tiles = static_cast<size_t>(config_.num_key_value_heads) * max_tiles_;
+  scratch_.key_tiles.resize(tiles);
+  scratch_.value_tiles.resize(tiles);
 }
 
 absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const ExecutorOptions& options) {
@@ -219,9 +224,9 @@ void CpuExecutor::Attend(const Batch& batch, int layer, int begin, int rows) {
     const int tokens = std::min(slice_end - place.position, rows - row);
     const int tiles = (place.position + tokens + kernels::kKeyTile - 1) / kernels::kKeyTile;
     threads_.ParallelFor(config_.num_key_value_heads, [&](int head_begin, int head_end) {
-      std::vector<const float*> keys(static_cast<size_t>(tiles));
-      std::vector<const float*> values(static_cast<size_t>(tiles));
       for (int head = head_begin; head < head_end; ++head) {
+        const float** keys = &scratch_.key_tiles[static_cast<size_t>(head) * max_tiles_];
+        const float** values = &scratch_.value_tiles[static_cast<size_t>(head) * max_tiles_];
         for (int tile = 0; tile < tiles; ++tile) {
           const auto i = static_cast<size_t>(tile);
           const int page = slice.pages[static_cast<size_t>(tile / tiles_per_page)];
@@ -240,7 +245,7 @@ void CpuExecutor::Attend(const Batch& batch, int layer, int begin, int rows) {
         args.head_dim = config_.head_dim;
         args.first_position = place.position;
         args.scale = attention_scale_;
-        args.kv = {keys.data(), values.data()};
+        args.kv = {keys, values};
         kernels_.attention(args);
       }
     });

@@ -39,6 +39,9 @@ class CpuExecutor final : public Executor {
     std::vector<float> gate_up;   // [rows, 2 * intermediate]
     std::vector<float> inner;     // [rows, intermediate]
     std::vector<float> residual;  // [rows, hidden]
+    // For each KV head, where the tiles of its keys and values lie: [kv_heads, tiles].
+    std::vector<const float*> key_tiles;
+    std::vector<const float*> value_tiles;
   };
   // Where a row of the packed batch stands in its sequence.
   struct RowPlace {
@@ -74,6 +77,7 @@ class CpuExecutor final : public Executor {
   std::unique_ptr<KvPool> pool_;
 
   Scratch scratch_;
+  size_t max_tiles_ = 0;  // Of a sequence.
   std::vector<RowPlace> places_;
   std::vector<float> cos_, sin_;    // [batch tokens, head_dim / 2]
   std::vector<float> hidden_;       // [batch tokens, hidden]; last stage only.

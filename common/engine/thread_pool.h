@@ -24,7 +24,7 @@ class ThreadPool {
   int threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
   // Calls body(begin, end) on contiguous parts of [0, count), one per thread, and waits for all.
-  // `body` must not throw.
+  // `body` must not throw, so it must not allocate either: nothing on a helper catches bad_alloc.
   void ParallelFor(int count, const std::function<void(int begin, int end)>& body);
 
  private:
