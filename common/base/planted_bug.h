@@ -14,12 +14,14 @@ enum class Bug {
   kLeaseFreesBeforeDrain,          // lease table: reports Drained while a placement is in flight
   kLeaseCommitsWithoutFirstToken,  // lease table: commits when the pages are there, token or not
   kLeaseIgnoresChecksum,           // lease table: takes bytes whose checksum differs
+  kLeaseIgnoresData,               // lease table: takes heartbeats alone for signs of life
   kDecodeLeaksOnAbort,             // decode: forgets the pages of a request aborted while waiting
   kDecodeIgnoresDeadline,          // decode: never ends a reservation whose deadline has passed
   kDecodeAwaitsStream,             // decode: holds a ticket whose stream never opens
   kPlannerReusesPagesEarly,        // planner: frees a prompt's pages before every stage has sent
   kPlannerForgetsAbort,            // planner: drops the abort of a request that is in the pipe
   kStageAppliesPlanTwice,          // stage: takes a duplicate plan for a new one
+  kOutboxIgnoresWindow,            // KV outbox: hands everything to the transport at once
   kRouterKeepsOtherLeg,            // router: does not end the decode leg when prefill fails
   kRouterRetriesAfterFirstToken,   // router: replays a request whose tokens the client has seen
   kRouterAcceptsDuplicateId,       // router: runs two requests under one id

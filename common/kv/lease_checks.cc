@@ -7,7 +7,7 @@
 
 namespace baton {
 
-using lease_internal::PageState;
+using lease_internal::PartState;
 using lease_internal::Revocable;
 using lease_internal::Slot;
 using lease_internal::SlotState;
@@ -86,19 +86,29 @@ absl::Status LeaseTable::State::CheckRun(const Slot& slot, const WriterProgress&
     return absl::InvalidArgumentError(absl::StrCat(
         header.page_count, " pages from ", header.first_page, " on, the prompt has ", page_total));
   }
+  const bool in_parts = writer.parts_per_page > 1;
+  if (header.part < 0 || header.part >= writer.parts_per_page ||
+      (in_parts && header.page_count != 1)) {
+    refusal = KvRefusal::kBadRange;
+    return absl::InvalidArgumentError(absl::StrCat("part ", header.part, " of ", header.page_count,
+                                                   " pages of ", writer.parts_per_page, " parts"));
+  }
+  const size_t band = options.layout.BandBytes(header.layers);
   const uint64_t expected =
-      static_cast<uint64_t>(header.page_count) * options.layout.BandBytes(header.layers);
+      in_parts ? std::min(options.part_bytes,
+                          band - static_cast<size_t>(header.part) * options.part_bytes)
+               : static_cast<uint64_t>(header.page_count) * band;
   if (header.bytes != expected || payload_bytes != expected) {
     refusal = KvRefusal::kBadLength;
     return absl::InvalidArgumentError(absl::StrCat("announces ", header.bytes, " bytes, has ",
                                                    payload_bytes, ", the run takes ", expected));
   }
-  for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
-    if (writer.pages[static_cast<size_t>(page)] != PageState::kMissing) {
-      refusal = KvRefusal::kDuplicate;
-      return absl::FailedPreconditionError(
-          absl::StrCat("page ", page, " has arrived or is arriving"));
-    }
+  const auto [begin, end] = writer.PartsOf(header);
+  for (size_t part = begin; part < end; ++part) {
+    if (writer.parts[part] == PartState::kMissing) continue;
+    refusal = KvRefusal::kDuplicate;
+    return absl::FailedPreconditionError(
+        absl::StrCat("part ", part, " of the prompt's KV has arrived or is arriving"));
   }
   return absl::OkStatus();
 }
@@ -106,7 +116,7 @@ absl::Status LeaseTable::State::CheckRun(const Slot& slot, const WriterProgress&
 absl::Status LeaseTable::CheckInvariants() const {
   const State& table = *state_;
   std::vector<int> runs(table.slots.size());
-  std::vector<int> pages(table.slots.size());
+  std::vector<size_t> parts(table.slots.size());
   for (const auto& [receipt, run] : table.in_flight) {
     if (table.slots[run.slot].grant.generation != run.generation) {
       return absl::InternalError(absl::StrCat("I4: placement ", receipt, " of generation ",
@@ -114,13 +124,13 @@ absl::Status LeaseTable::CheckInvariants() const {
                                               ", which has been granted again"));
     }
     ++runs[run.slot];
-    pages[run.slot] += run.page_count;
+    parts[run.slot] += run.part_end - run.part_begin;
   }
   std::map<InstanceRef, int> grants;
   for (size_t i = 0; i < table.slots.size(); ++i) {
     const Slot& slot = table.slots[i];
     BATON_RETURN_IF_ERROR(
-        Annotate(table.CheckSlot(slot, runs[i], pages[i]), absl::StrCat("slot ", i)));
+        Annotate(table.CheckSlot(slot, runs[i], parts[i]), absl::StrCat("slot ", i)));
     if (!Revocable(slot.state)) continue;
     for (const WriterProgress& writer : slot.writers) ++grants[writer.writer.instance];
   }
@@ -134,7 +144,7 @@ absl::Status LeaseTable::CheckInvariants() const {
 }
 
 absl::Status LeaseTable::State::CheckSlot(const Slot& slot, int in_flight_runs,
-                                          int in_flight_pages) const {
+                                          size_t in_flight_parts) const {
   if (slot.in_flight != in_flight_runs) {
     return absl::InternalError(
         absl::StrCat("I1: ", in_flight_runs, " placements under way, counted ", slot.in_flight));
@@ -145,16 +155,16 @@ absl::Status LeaseTable::State::CheckSlot(const Slot& slot, int in_flight_runs,
   if (slot.state == SlotState::kDraining && in_flight_runs == 0) {
     return absl::InternalError("I5: draining while nothing is under way");
   }
-  int arriving = 0;
+  size_t arriving = 0;
   bool complete = true;
   for (const WriterProgress& writer : slot.writers) {
-    arriving += static_cast<int>(
-        std::count(writer.pages.begin(), writer.pages.end(), PageState::kArriving));
+    arriving += static_cast<size_t>(
+        std::count(writer.parts.begin(), writer.parts.end(), PartState::kArriving));
     complete = complete && writer.Complete();
   }
-  if (slot.state == SlotState::kGranted && arriving != in_flight_pages) {
+  if (slot.state == SlotState::kGranted && arriving != in_flight_parts) {
     return absl::InternalError(
-        absl::StrCat("I1: ", arriving, " pages arriving, ", in_flight_pages, " pages under way"));
+        absl::StrCat("I1: ", arriving, " parts arriving, ", in_flight_parts, " parts under way"));
   }
   if (slot.state == SlotState::kCommitted && (!complete || !slot.first_token.has_value())) {
     return absl::InternalError("I3: committed before all KV and the first token were there");

@@ -17,19 +17,25 @@ namespace baton {
 namespace lease_internal {
 
 enum class SlotState : unsigned char { kFree, kGranted, kCommitted, kFailed, kDraining };
-enum class PageState : unsigned char { kMissing, kArriving, kArrived };
+enum class PartState : unsigned char { kMissing, kArriving, kArrived };
 
 // What one writer of a grant has delivered so far.
 struct WriterProgress {
   KvWriter writer;
-  std::vector<PageState> pages;  // By index within the prompt.
+  int parts_per_page = 1;
+  std::vector<PartState> parts;  // Of the prompt's pages, in order.
   int arrived = 0;
   uint64_t bytes = 0;
   uint64_t checksum_sum = 0;
   std::optional<uint64_t> committed_sum;  // From its commit.
 
   bool Complete() const {
-    return committed_sum.has_value() && arrived == static_cast<int>(pages.size());
+    return committed_sum.has_value() && arrived == static_cast<int>(parts.size());
+  }
+  // The parts that `header` is about, as positions in `parts`. Its range has been checked.
+  std::pair<size_t, size_t> PartsOf(const KvDataHeader& header) const {
+    const auto begin = static_cast<size_t>(header.first_page * parts_per_page + header.part);
+    return {begin, begin + (parts_per_page == 1 ? static_cast<size_t>(header.page_count) : 1)};
   }
 };
 
@@ -46,14 +52,14 @@ struct InFlight {
   uint32_t slot = 0;
   uint64_t generation = 0;  // The slot's, not the header's: they differ only under a planted bug.
   size_t writer = 0;
-  int first_page = 0;
-  int page_count = 0;
+  size_t part_begin = 0;
+  size_t part_end = 0;
   uint64_t bytes = 0;
   uint64_t checksum = 0;
 };
 
 // Writers of open grants only, so a stranger's heartbeats take no memory.
-struct Heard {
+struct LastHeard {
   int64_t last_us = 0;
   int grants = 0;
 };
@@ -69,7 +75,7 @@ struct LeaseTable::State {
   LeaseTableOptions options;
   std::vector<lease_internal::Slot> slots;
   std::map<uint64_t, lease_internal::InFlight> in_flight;  // By receipt; ordered for replay.
-  std::map<InstanceRef, lease_internal::Heard> heard;
+  std::map<InstanceRef, lease_internal::LastHeard> heard;
   uint64_t last_generation = 0;
   uint64_t next_receipt = 1;
 
@@ -86,6 +92,7 @@ struct LeaseTable::State {
   void CommitIfComplete(uint32_t index, std::vector<LeaseEvent>& events);
   void Fail(uint32_t index, absl::Status status, std::vector<LeaseEvent>& events);
   void Drain(uint32_t index, std::vector<LeaseEvent>& events);
+  void Heard(const InstanceRef& writer, int64_t now_us);
   void ForgetWriters(const lease_internal::Slot& slot);
 
   // When a granted slot ends by itself if nothing more is heard.
@@ -98,7 +105,7 @@ struct LeaseTable::State {
     return WithLeg(std::move(status), "prefill", writer.writer.instance.id);
   }
   absl::Status CheckSlot(const lease_internal::Slot& slot, int in_flight_runs,
-                         int in_flight_pages) const;
+                         size_t in_flight_parts) const;
 };
 
 }  // namespace baton

@@ -11,9 +11,9 @@
 
 namespace baton {
 
-using lease_internal::Heard;
 using lease_internal::InFlight;
-using lease_internal::PageState;
+using lease_internal::LastHeard;
+using lease_internal::PartState;
 using lease_internal::Revocable;
 using lease_internal::Slot;
 using lease_internal::SlotState;
@@ -44,9 +44,12 @@ void LeaseTable::Grant(KvGrant grant, int64_t now_us) {
   for (const KvWriter& writer : grant.writers) {
     WriterProgress progress;
     progress.writer = writer;
-    progress.pages.assign(grant.pages.size(), PageState::kMissing);
+    progress.parts_per_page =
+        table.options.layout.PartsPerPage(writer.layers, table.options.part_bytes);
+    progress.parts.assign(grant.pages.size() * static_cast<size_t>(progress.parts_per_page),
+                          PartState::kMissing);
     slot.writers.push_back(std::move(progress));
-    ++table.heard.try_emplace(writer.instance, Heard{now_us, 0}).first->second.grants;
+    ++table.heard.try_emplace(writer.instance, LastHeard{now_us, 0}).first->second.grants;
   }
   slot.grant = std::move(grant);
 }
@@ -64,30 +67,33 @@ void LeaseTable::Revoke(uint32_t slot_index, uint64_t generation, std::vector<Le
 }
 
 absl::StatusOr<KvPlacement> LeaseTable::OnData(const KvDataHeader& header, size_t payload_bytes,
-                                               KvRefusal& refusal) {
+                                               int64_t now_us, KvRefusal& refusal) {
   State& table = *state_;
   size_t writer_index = 0;
   BATON_ASSIGN_OR_RETURN(Slot * slot, table.Locate(header, writer_index, refusal));
   WriterProgress& writer = slot->writers[writer_index];
   BATON_RETURN_IF_ERROR(table.CheckRun(*slot, writer, header, payload_bytes, refusal));
 
+  table.Heard(writer.writer.instance, now_us);
   KvPlacement placement;
   placement.layers = header.layers;
+  placement.offset_bytes = static_cast<size_t>(header.part) * table.options.part_bytes;
+  placement.page_bytes = header.bytes / static_cast<uint64_t>(header.page_count);
   placement.receipt = table.next_receipt++;
   for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
-    writer.pages[static_cast<size_t>(page)] = PageState::kArriving;
     placement.pages.push_back(slot->grant.pages[static_cast<size_t>(page)]);
   }
+  const auto [begin, end] = writer.PartsOf(header);
+  for (size_t part = begin; part < end; ++part) writer.parts[part] = PartState::kArriving;
   ++slot->in_flight;
-  table.in_flight.emplace(
-      placement.receipt,
-      InFlight{header.slot, slot->grant.generation, writer_index, header.first_page,
-               header.page_count, header.bytes, header.checksum});
+  table.in_flight.emplace(placement.receipt,
+                          InFlight{header.slot, slot->grant.generation, writer_index, begin, end,
+                                   header.bytes, header.checksum});
   return placement;
 }
 
 void LeaseTable::OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t checksum,
-                          std::vector<LeaseEvent>& events) {
+                          int64_t now_us, std::vector<LeaseEvent>& events) {
   State& table = *state_;
   const auto found = table.in_flight.find(receipt);
   BATON_CHECK(found != table.in_flight.end()) << "receipt " << receipt << " is not under way";
@@ -103,6 +109,7 @@ void LeaseTable::OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t
       if (slot.in_flight == 0) table.Drain(run.slot, events);
       return;
     case SlotState::kGranted:
+      if (status.ok()) table.Heard(slot.writers[run.writer].writer.instance, now_us);
       table.Arrived(run.slot, run, status, checksum, events);
       return;
     case SlotState::kFailed:
@@ -112,7 +119,7 @@ void LeaseTable::OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t
   }
 }
 
-absl::Status LeaseTable::OnCommit(const KvCommit& commit, KvRefusal& refusal,
+absl::Status LeaseTable::OnCommit(const KvCommit& commit, int64_t now_us, KvRefusal& refusal,
                                   std::vector<LeaseEvent>& events) {
   State& table = *state_;
   size_t writer_index = 0;
@@ -137,6 +144,7 @@ absl::Status LeaseTable::OnCommit(const KvCommit& commit, KvRefusal& refusal,
     table.Fail(commit.slot, table.FromPrefill(status, writer), events);
     return status;
   }
+  table.Heard(writer.writer.instance, now_us);
   writer.committed_sum = commit.checksum_sum;
   if (last_stage) slot->first_token = commit.first_token;
   table.CommitIfComplete(commit.slot, events);
@@ -201,19 +209,18 @@ void LeaseTable::State::Arrived(uint32_t index, const InFlight& run, const absl:
   }
   if (checksum != run.checksum && !PlantedBug(Bug::kLeaseIgnoresChecksum)) {
     Fail(index,
-         FromPrefill(
-             absl::DataLossError(absl::StrCat("KV of layers [", writer.writer.layers.begin, ", ",
-                                              writer.writer.layers.end, "), pages ", run.first_page,
-                                              " to ", run.first_page + run.page_count - 1,
-                                              ", has another checksum than announced")),
-             writer),
+         FromPrefill(absl::DataLossError(absl::StrCat("KV of layers [", writer.writer.layers.begin,
+                                                      ", ", writer.writer.layers.end, "), parts ",
+                                                      run.part_begin, " to ", run.part_end - 1,
+                                                      ", has another checksum than announced")),
+                     writer),
          events);
     return;
   }
-  for (int page = run.first_page; page < run.first_page + run.page_count; ++page) {
-    writer.pages[static_cast<size_t>(page)] = PageState::kArrived;
+  for (size_t part = run.part_begin; part < run.part_end; ++part) {
+    writer.parts[part] = PartState::kArrived;
   }
-  writer.arrived += run.page_count;
+  writer.arrived += static_cast<int>(run.part_end - run.part_begin);
   writer.bytes += run.bytes;
   writer.checksum_sum += run.checksum;
   CommitIfComplete(index, events);
@@ -223,7 +230,7 @@ void LeaseTable::State::CommitIfComplete(uint32_t index, std::vector<LeaseEvent>
   Slot& slot = slots[index];
   uint64_t bytes = 0;
   for (const WriterProgress& writer : slot.writers) {
-    if (writer.arrived != static_cast<int>(writer.pages.size())) return;
+    if (writer.arrived != static_cast<int>(writer.parts.size())) return;
     bytes += writer.bytes;
   }
   if (!PlantedBug(Bug::kLeaseCommitsWithoutFirstToken)) {
@@ -255,6 +262,12 @@ void LeaseTable::State::Drain(uint32_t index, std::vector<LeaseEvent>& events) {
   slot.in_flight = 0;
   slot.writers.clear();
   events.push_back(KvDrained{index, slot.grant.generation});
+}
+
+void LeaseTable::State::Heard(const InstanceRef& writer, int64_t now_us) {
+  if (PlantedBug(Bug::kLeaseIgnoresData)) return;
+  const auto found = heard.find(writer);
+  if (found != heard.end()) found->second.last_us = std::max(found->second.last_us, now_us);
 }
 
 void LeaseTable::State::ForgetWriters(const Slot& slot) {

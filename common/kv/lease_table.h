@@ -29,7 +29,8 @@
 
 namespace baton {
 
-// A run of whole pages of one stage's layers, as a writer announces it.
+// A run of whole pages of one stage's layers, or one part of a page that is too large for one
+// message, as a writer announces it.
 struct KvDataHeader {
   uint32_t slot = 0;
   uint64_t generation = 0;
@@ -38,7 +39,8 @@ struct KvDataHeader {
   LayerRange layers;
   int first_page = 0;  // Index within the prompt's pages.
   int page_count = 0;
-  uint64_t bytes = 0;     // page_count * BandBytes(layers), and the payload's length.
+  int part = 0;           // Of the page, if it has several: then page_count is 1.
+  uint64_t bytes = 0;     // page_count * BandBytes(layers) or the part's; the payload's length.
   uint64_t checksum = 0;  // XXH3-64 of the payload.
   auto operator<=>(const KvDataHeader&) const = default;
 };
@@ -66,10 +68,13 @@ struct KvGrant {
   int64_t deadline_us = kNeverUs;
 };
 
-// Where a run goes: band `layers` of each of `pages`, in payload order.
+// Where a run goes: bytes [offset, offset + page_bytes) of the band `layers` of each of `pages`, in
+// payload order.
 struct KvPlacement {
   std::vector<int> pages;
   LayerRange layers;
+  size_t offset_bytes = 0;
+  size_t page_bytes = 0;
   uint64_t receipt = 0;  // Names this placement in OnPlaced; never 0.
 };
 
@@ -109,6 +114,7 @@ struct LeaseTableOptions {
   KvLayout layout;
   uint32_t slots = 0;                   // Bounds the grants.
   int64_t writer_lease_us = 3'000'000;  // Silence of a writer that ends its grants.
+  size_t part_bytes = kKvPartBytes;
 };
 
 class LeaseTable {
@@ -124,18 +130,22 @@ class LeaseTable {
   // or stale (slot, generation): nothing.
   void Revoke(uint32_t slot, uint64_t generation, std::vector<LeaseEvent>& events);
 
+  // Whatever is accepted of a writer is a sign of its life: a lease ends for silence, not because
+  // heartbeats are late behind the very bytes that they vouch for.
+
   // Checks a header. On success the caller places `payload_bytes` bytes as the placement says and
   // then calls OnPlaced exactly once; until then the pages are held.
   // Errors: FAILED_PRECONDITION or INVALID_ARGUMENT; `refusal` says which check.
   absl::StatusOr<KvPlacement> OnData(const KvDataHeader& header, size_t payload_bytes,
-                                     KvRefusal& refusal);
+                                     int64_t now_us, KvRefusal& refusal);
 
   // `status`: of the transfer; `checksum`: of the bytes as placed.
-  void OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t checksum,
+  void OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t checksum, int64_t now_us,
                 std::vector<LeaseEvent>& events);
 
-  // May come before the last data (messages of one writer may overtake each other).
-  absl::Status OnCommit(const KvCommit& commit, KvRefusal& refusal,
+  // May come before the last data, which it may overtake on its way: the grant is committed by
+  // whatever completes it.
+  absl::Status OnCommit(const KvCommit& commit, int64_t now_us, KvRefusal& refusal,
                         std::vector<LeaseEvent>& events);
 
   // A sign of life from a writer's data thread.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "common/base/random.h"
@@ -11,6 +12,7 @@ namespace baton {
 namespace {
 
 constexpr int64_t kLeaseUs = 3'000'000;
+constexpr int64_t kNowUs = 0;  // Of whatever arrives, where a test says nothing else.
 const InstanceRef kSelf{"decode-0", 100};
 const KvLayout kLayout{.layers = 6, .kv_heads = 2, .head_dim = 4, .page_size = 16};
 const KvWriter kFront{{"prefill-0", 201}, {0, 2}};
@@ -20,8 +22,12 @@ const SampledToken kToken{.token = 42, .logprob = -0.5F};
 // A table with one grant of four pages in slot 1, generation 1, written by kFront and kBack.
 class LeaseTableTest : public testing::Test {
  protected:
-  LeaseTableTest()
-      : table_({.self = kSelf, .layout = kLayout, .slots = 4, .writer_lease_us = kLeaseUs}) {
+  explicit LeaseTableTest(size_t part_bytes = kKvPartBytes)
+      : table_({.self = kSelf,
+                .layout = kLayout,
+                .slots = 4,
+                .writer_lease_us = kLeaseUs,
+                .part_bytes = part_bytes}) {
     Grant(1, 1, {10, 11, 12, 13});
   }
 
@@ -56,25 +62,26 @@ class LeaseTableTest : public testing::Test {
 
   uint64_t Begin(const KvDataHeader& header) {
     KvRefusal refusal{};
-    const auto placement = table_.OnData(header, header.bytes, refusal);
+    const auto placement = table_.OnData(header, header.bytes, kNowUs, refusal);
     EXPECT_TRUE(placement.ok()) << placement.status();
     return placement.ok() ? placement->receipt : 0;
   }
   void End(uint64_t receipt, uint64_t checksum, const absl::Status& status = absl::OkStatus()) {
-    table_.OnPlaced(receipt, status, checksum, events_);
+    table_.OnPlaced(receipt, status, checksum, kNowUs, events_);
     EXPECT_TRUE(table_.CheckInvariants().ok()) << table_.CheckInvariants();
   }
   void Place(const KvDataHeader& header) { End(Begin(header), header.checksum); }
   std::optional<KvRefusal> Refused(const KvDataHeader& header,
                                    std::optional<size_t> payload = std::nullopt) {
     KvRefusal refusal{};
-    if (table_.OnData(header, payload.value_or(header.bytes), refusal).ok()) return std::nullopt;
+    if (table_.OnData(header, payload.value_or(header.bytes), kNowUs, refusal).ok())
+      return std::nullopt;
     EXPECT_TRUE(table_.CheckInvariants().ok());
     return refusal;
   }
   std::optional<KvRefusal> Committed(const KvCommit& commit) {
     KvRefusal refusal{};
-    if (table_.OnCommit(commit, refusal, events_).ok()) return std::nullopt;
+    if (table_.OnCommit(commit, kNowUs, refusal, events_).ok()) return std::nullopt;
     return refusal;
   }
   void PlaceAll() {
@@ -120,7 +127,7 @@ TEST_F(LeaseTableTest, CommitsWhenAllHasArrivedAndGoesToRest) {
 TEST_F(LeaseTableTest, PlacementNamesTheDecodesOwnPages) {
   KvRefusal refusal{};
   const KvDataHeader header = Header(kBack, 1, 2);
-  const auto placement = table_.OnData(header, header.bytes, refusal);
+  const auto placement = table_.OnData(header, header.bytes, kNowUs, refusal);
   ASSERT_TRUE(placement.ok());
   EXPECT_EQ(placement->pages, (std::vector<int>{11, 12}));
   EXPECT_EQ(placement->layers, kBack.layers);
@@ -296,6 +303,98 @@ TEST_F(LeaseTableTest, SilentWriterEndsTheGrant) {
   EXPECT_TRUE(events_.empty()) << "a grant fails once";
 }
 
+TEST_F(LeaseTableTest, WhateverArrivesOfAWriterIsASignOfItsLife) {
+  KvRefusal refusal{};
+  const KvDataHeader front = Header(kFront, 0, 3);
+  const auto placement = table_.OnData(front, front.bytes, kLeaseUs / 2, refusal);
+  ASSERT_TRUE(placement.ok());
+  ASSERT_TRUE(table_.OnCommit(Commit(kBack, kBackSum), kLeaseUs / 4, refusal, events_).ok());
+  EXPECT_EQ(table_.NextDeadlineUs(), kLeaseUs / 4 + kLeaseUs) << "kBack's, by its commit";
+  table_.OnHeartbeat(kBack.instance, 4 * kLeaseUs);
+  EXPECT_EQ(table_.NextDeadlineUs(), kLeaseUs / 2 + kLeaseUs) << "kFront's, by a run's start";
+  table_.OnPlaced(placement->receipt, absl::OkStatus(), front.checksum, kLeaseUs, events_);
+  EXPECT_EQ(table_.NextDeadlineUs(), 2 * kLeaseUs) << "and by its end";
+  EXPECT_FALSE(table_.OnData(front, front.bytes, 3 * kLeaseUs, refusal).ok());
+  EXPECT_EQ(table_.NextDeadlineUs(), 2 * kLeaseUs) << "what is refused proves nothing";
+  table_.Tick(2 * kLeaseUs, events_);
+  EXPECT_EQ(InstanceOf(OnlyEvent<KvFailed>().status), "prefill-0");
+}
+
+// A control message may overtake the data that was sent before it.
+TEST_F(LeaseTableTest, ACommitBeforeItsDataCompletesWhenTheLastByteArrives) {
+  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
+  EXPECT_EQ(Committed(Commit(kBack, kBackSum)), std::nullopt);
+  const KvDataHeader last = Header(kBack, 0, 4);
+  const uint64_t receipt = Begin(last);
+  Place(Header(kFront, 0, 4));
+  EXPECT_TRUE(events_.empty());
+  End(receipt, last.checksum);
+  OnlyEvent<KvCommitted>();
+}
+
+// Pages of kBack's layers take two parts and a half, those of kFront's one and a bit.
+class LargePageTest : public LeaseTableTest {
+ protected:
+  LargePageTest() : LeaseTableTest(kPart) {}
+  static constexpr size_t kPart = 3 * 1024 / 2;  // A layer of a page has 1,024 bytes.
+  static KvDataHeader Part(const KvWriter& writer, int page, int part) {
+    KvDataHeader header = Header(writer, page, 1);
+    header.part = part;
+    header.bytes =
+        std::min(kPart, kLayout.BandBytes(writer.layers) - static_cast<size_t>(part) * kPart);
+    return header;
+  }
+};
+
+TEST_F(LargePageTest, PagesArriveInParts) {
+  ASSERT_EQ(kLayout.BytesPerLayer(), 1024u);
+  KvRefusal refusal{};
+  const KvDataHeader header = Part(kBack, 2, 2);
+  EXPECT_EQ(header.bytes, 1024u);
+  const auto placement = table_.OnData(header, header.bytes, 0, refusal);
+  ASSERT_TRUE(placement.ok()) << placement.status();
+  EXPECT_EQ(placement->pages, std::vector<int>{12});
+  EXPECT_EQ(placement->offset_bytes, 2 * kPart);
+  EXPECT_EQ(placement->page_bytes, 1024u);
+  EXPECT_EQ(Refused(header), KvRefusal::kDuplicate);
+  End(placement->receipt, header.checksum);
+  uint64_t back_sum = header.checksum;
+  uint64_t front_sum = 0;
+  for (int page = 0; page < 4; ++page) {
+    for (int part = 0; part < 3; ++part) {
+      if (page == 2 && part == 2) continue;
+      Place(Part(kBack, page, part));
+      back_sum += Part(kBack, page, part).checksum;
+    }
+    for (int part = 0; part < 2; ++part) {
+      Place(Part(kFront, page, part));
+      front_sum += Part(kFront, page, part).checksum;
+    }
+  }
+  EXPECT_EQ(Committed(Commit(kFront, front_sum)), std::nullopt);
+  EXPECT_TRUE(events_.empty());
+  EXPECT_EQ(Committed(Commit(kBack, back_sum)), std::nullopt);
+  EXPECT_EQ(OnlyEvent<KvCommitted>().bytes, 4 * kLayout.BandBytes({0, 6}));
+}
+
+TEST_F(LargePageTest, RefusesPartsThatAPageDoesNotHave) {
+  KvDataHeader header = Part(kBack, 0, 0);
+  header.part = 3;
+  EXPECT_EQ(Refused(header), KvRefusal::kBadRange);
+  header.part = -1;
+  EXPECT_EQ(Refused(header), KvRefusal::kBadRange);
+  EXPECT_EQ(Refused(Header(kBack, 0, 2)), KvRefusal::kBadRange) << "whole pages of several parts";
+  header = Part(kBack, 0, 2);
+  header.bytes = kPart;
+  EXPECT_EQ(Refused(header), KvRefusal::kBadLength) << "the last part is shorter";
+}
+
+TEST_F(LeaseTableTest, RefusesPartsOfWholePages) {
+  KvDataHeader header = Header(kFront, 0, 1);
+  header.part = 1;
+  EXPECT_EQ(Refused(header), KvRefusal::kBadRange);
+}
+
 TEST_F(LeaseTableTest, WriterThatHasDeliveredMayBeSilent) {
   Place(Header(kFront, 0, 4));
   Committed(Commit(kFront, kFrontSum));
@@ -339,16 +438,16 @@ TEST_F(LeaseTableTest, AnyOrderOfArrivalCommitsExactlyOnce) {
       const uint64_t choice = random.Below(3);
       if (choice == 0 && !headers.empty()) {
         const size_t pick = random.Below(headers.size());
-        const auto placement = table.OnData(headers[pick], headers[pick].bytes, refusal);
+        const auto placement = table.OnData(headers[pick], headers[pick].bytes, 0, refusal);
         ASSERT_TRUE(placement.ok()) << placement.status();
         under_way.emplace_back(placement->receipt, headers[pick].checksum);
         headers.erase(headers.begin() + static_cast<long>(pick));
       } else if (choice == 1 && !under_way.empty()) {
         const size_t pick = random.Below(under_way.size());
-        table.OnPlaced(under_way[pick].first, absl::OkStatus(), under_way[pick].second, events);
+        table.OnPlaced(under_way[pick].first, absl::OkStatus(), under_way[pick].second, 0, events);
         under_way.erase(under_way.begin() + static_cast<long>(pick));
       } else if (choice == 2 && !commits.empty()) {
-        ASSERT_TRUE(table.OnCommit(commits.back(), refusal, events).ok());
+        ASSERT_TRUE(table.OnCommit(commits.back(), 0, refusal, events).ok());
         commits.pop_back();
       }
       ASSERT_TRUE(table.CheckInvariants().ok()) << table.CheckInvariants();
@@ -363,7 +462,7 @@ using LeaseTableDeathTest = LeaseTableTest;
 TEST_F(LeaseTableDeathTest, BreachesOfTheContractEndTheProcess) {
   EXPECT_DEATH(Grant(1, 2, {20}), "is taken");
   EXPECT_DEATH(Grant(2, 1, {20}), "generation 1 after 1");
-  EXPECT_DEATH(table_.OnPlaced(77, absl::OkStatus(), 0, events_), "receipt 77");
+  EXPECT_DEATH(table_.OnPlaced(77, absl::OkStatus(), 0, 0, events_), "receipt 77");
 }
 
 }  // namespace

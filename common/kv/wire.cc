@@ -15,7 +15,7 @@
 namespace baton {
 namespace {
 
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 enum class Kind : uint8_t { kData = 1, kCommit = 2, kHeartbeat = 3 };
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
@@ -194,6 +194,7 @@ std::vector<std::byte> EncodeKvData(const KvDataHeader& header) {
               header.writer_incarnation, header.layers);
   writer.Signed(header.first_page);
   writer.Signed(header.page_count);
+  writer.Signed(header.part);
   writer.Unsigned(header.bytes);
   writer.Unsigned(header.checksum);
   return std::move(writer).Finish();
@@ -238,13 +239,14 @@ absl::StatusOr<KvDataHeader> DecodeKvData(std::span<const std::byte> bytes) {
   GetIdentity(reader, header);
   header.first_page = reader.Signed();
   header.page_count = reader.Signed();
+  header.part = reader.Signed();
   header.bytes = reader.Unsigned<uint64_t>();
   header.checksum = reader.Unsigned<uint64_t>();
   BATON_RETURN_IF_ERROR(reader.End());
   BATON_RETURN_IF_ERROR(CheckLayers(header.layers));
-  if (header.first_page < 0 || header.page_count < 1) {
-    return Malformed(
-        absl::StrCat(header.page_count, " pages from page ", header.first_page, " on"));
+  if (header.first_page < 0 || header.page_count < 1 || header.part < 0) {
+    return Malformed(absl::StrCat(header.page_count, " pages from page ", header.first_page,
+                                  " on, part ", header.part));
   }
   return header;
 }

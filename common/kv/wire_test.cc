@@ -18,6 +18,7 @@ KvDataHeader SampleHeader() {
           .layers = {2, 5},
           .first_page = 7,
           .page_count = 9,
+          .part = 2,
           .bytes = 123456789012,
           .checksum = 0xfedcba9876543210};
 }
@@ -65,7 +66,7 @@ TEST(KvWireTest, EveryHeaderFitsTheDataPlane) {
 
 TEST(KvWireTest, TheLayoutIsFixed) {
   const std::vector<std::byte> bytes = EncodeKvData(SampleHeader());
-  ASSERT_EQ(bytes.size(), 2u + 4 + 3 * 8 + 2 * 4 + 2 * 4 + 2 * 8 + 8);
+  ASSERT_EQ(bytes.size(), 2u + 4 + 3 * 8 + 2 * 4 + 3 * 4 + 2 * 8 + 8);
   EXPECT_EQ(bytes[2], std::byte{3}) << "slot, little-endian";
   EXPECT_EQ(bytes[6], std::byte{0x88}) << "generation, little-endian";
 }
@@ -118,6 +119,9 @@ TEST(KvWireTest, SealedNonsenseIsRefused) {
   EXPECT_FALSE(DecodeKvData(EncodeKvData(header)).ok());
   header = SampleHeader();
   header.page_count = 0;
+  EXPECT_FALSE(DecodeKvData(EncodeKvData(header)).ok());
+  header = SampleHeader();
+  header.part = -1;
   EXPECT_FALSE(DecodeKvData(EncodeKvData(header)).ok());
 
   KvCommit commit = SampleCommit(1);

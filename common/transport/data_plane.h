@@ -57,8 +57,9 @@ class MessageHandler {
   // A message has been announced; no byte of it has been placed. `header` comes from the peer as
   // it is (unaligned, unchecked: memcpy and validate it) and is gone after the call;
   // `payload_bytes` is what the sender announced. nullopt refuses: the payload is dropped and
-  // counted, the sender is not told. Messages below the eager limit of UCX (about 8 KiB) arrive in
-  // the order of Send; larger ones may overtake each other and be overtaken.
+  // counted, the sender is not told. Messages of one peer may overtake each other: control (below)
+  // goes ahead of data, and data above the eager limit of UCX (about 8 KiB) arrives as it comes.
+  // Control messages keep the order of Send among themselves, small data messages too.
   virtual std::optional<Placement> OnHeader(std::span<const std::byte> header,
                                             size_t payload_bytes) = 0;
 
@@ -69,7 +70,13 @@ class MessageHandler {
   virtual void OnPlaced(uint64_t receipt, const absl::Status& status) = 0;
 };
 
-// A message to send.
+// A message to send. One without a payload is control: it has a queue of its own, waits for no data
+// but what UCX has been given already (DataPlaneOptions::window_bytes), and so may overtake data
+// that was sent before it. What must be known of the data when a control message arrives (a
+// commit's) is for the receiver to count, not for the order.
+//
+// A payload is best one run of at most a few MiB: UCX 1.13 moves a run without a copy where the
+// transport can, but always copies a list, and whatever follows a message waits for all of it.
 struct Outgoing {
   MessageKind kind = MessageKind::kKvControl;
   std::vector<std::byte> header;                 // at most kMaxMessageHeaderBytes
@@ -78,7 +85,8 @@ struct Outgoing {
   // accepted or even got the message (acknowledge in the protocol above). Errors:
   //   INVALID_ARGUMENT    header too long, kind out of range
   //   NOT_FOUND           no such peer, or it was disconnected before
-  //   RESOURCE_EXHAUSTED  the peer's send queue is full
+  //   RESOURCE_EXHAUSTED  the peer's send queue is full: hand over less and wait for on_sent, which
+  //                       is the event that there is room
   //   CANCELLED           Disconnect or Shutdown came first
   //   UNAVAILABLE         the peer failed
   // After an error the peer may have got the message, a part of it, or nothing. Runs on the data
@@ -88,11 +96,16 @@ struct Outgoing {
 };
 
 struct DataPlaneOptions {
-  // Per peer: messages beyond the window wait in the queue. A message larger than window_bytes goes
-  // out alone.
+  // Per peer: data messages beyond the window wait in the queue. A message larger than window_bytes
+  // goes out alone. The window is what control waits for at most, behind it in the connection: 8
+  // MiB take 67 ms at 1 Gbit/s; the socket's own buffer (net.ipv4.tcp_wmem, 4 MiB) may add half of
+  // that.
   size_t window_operations = 64;
   size_t window_bytes = 8 << 20;
   size_t queue_operations = 4096;
+  // Per peer: control messages, which wait only while UCX itself takes no more.
+  size_t control_window_operations = 256;
+  size_t control_queue_operations = 4096;
   // Closures and messages that wait for the data thread.
   size_t mailbox_limit = 1 << 16;
 };
@@ -125,6 +138,10 @@ class DataPlane {
   // force on return. Register before giving away the address. ALREADY_EXISTS for a second handler.
   virtual absl::Status Register(MessageKind kind, MessageHandler* handler) = 0;
 
+  // Takes the kind's handler away, for one whose owner could not start: on return it is called no
+  // more, not even for the ends of messages that it has accepted.
+  virtual void Unregister(MessageKind kind) = 0;
+
   // Opens an endpoint to the data plane whose address() is `address`. INVALID_ARGUMENT if that is
   // not an address, UNAVAILABLE if no transport reaches it. Doesn't wait for the peer: a dead one
   // shows at the first send. Both sides should connect to each other, so that each learns of the
@@ -141,6 +158,10 @@ class DataPlane {
   // Runs `task` on the data thread, in order with this thread's sends. False, and `task` is
   // dropped, after Shutdown or when the mailbox is full.
   [[nodiscard]] virtual bool Post(std::function<void()> task) = 0;
+
+  // The same for work whose amount the caller bounds and whose loss would keep a resource: it finds
+  // room in a full mailbox too. False only after Shutdown.
+  [[nodiscard]] virtual bool PostReserved(std::function<void()> task) = 0;
 
   // Calls `on_tick(NowUs())` about every `period_us` (at least 1 ms; late ticks are not made up).
   // Replaces the timer set before; a null function stops it. In force on return.

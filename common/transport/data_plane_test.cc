@@ -169,6 +169,18 @@ TEST_F(DataPlaneTest, DropsKindsWithoutHandler) {
   EXPECT_EQ(receiver_->counters().messages_refused, 0u);
 }
 
+TEST_F(DataPlaneTest, CallsAnUnregisteredHandlerNoMore) {
+  Send({.id = 1, .payload_bytes = 10}, 1);
+  inbox_.WaitFor(1);
+  receiver_->Unregister(MessageKind::kKvPages);
+  Send({.id = 2, .payload_bytes = 10}, 1);
+  for (const absl::Status& status : outbox_.WaitForAll()) EXPECT_TRUE(status.ok()) << status;
+  ASSERT_TRUE(receiver_->Register(MessageKind::kKvPages, &inbox_).ok());
+  Send({.id = 3, .payload_bytes = 10}, 1);
+  EXPECT_EQ(inbox_.WaitFor(2).back().header.id, 3u);
+  EXPECT_EQ(receiver_->counters().messages_malformed, 1u);
+}
+
 TEST_F(DataPlaneTest, RefusesBadOutgoingMessages) {
   Outgoing long_header{.header = std::vector<std::byte>(kMaxMessageHeaderBytes + 1)};
   long_header.on_sent = outbox_.Expect();
@@ -203,6 +215,29 @@ TEST_F(SmallWindowTest, QueuesBeyondTheWindowAndRefusesBeyondTheQueue) {
   // A blocked receiver takes none of 4 MiB: one in flight, eight in the queue.
   EXPECT_EQ(sent, 9u);
   for (const Inbox::Arrival& arrival : inbox_.WaitFor(1 + sent)) EXPECT_TRUE(arrival.intact);
+}
+
+TEST_F(SmallWindowTest, ControlGoesAheadOfQueuedDataAndHasItsOwnRoom) {
+  const std::shared_ptr<Notification> go_on = BlockReceiver();
+  constexpr uint64_t kControlId = 100;
+  for (uint64_t id = 0; id < 20; ++id) Send({.id = id, .payload_bytes = 4 << 20}, 1);
+  Send({.id = kControlId, .payload_bytes = 0}, 1);
+  Send({.id = kControlId + 1, .payload_bytes = 0}, 1);
+  Sync(*sender_);
+  go_on->Notify();
+  const std::vector<absl::Status> statuses = outbox_.WaitForAll();
+  const auto sent = static_cast<size_t>(
+      std::count_if(statuses.begin(), statuses.end(), [](const auto& s) { return s.ok(); }));
+  EXPECT_EQ(sent, 9u + 2u) << "data was refused for want of room, control was not";
+  EXPECT_TRUE(statuses.back().ok()) << statuses.back();
+  std::vector<uint64_t> order;
+  for (const Inbox::Arrival& arrival : inbox_.WaitFor(1 + sent)) order.push_back(arrival.header.id);
+  const auto place_of = [&order](uint64_t id) {
+    return std::find(order.begin(), order.end(), id) - order.begin();
+  };
+  EXPECT_LE(place_of(kControlId), 2) << "after BlockReceiver's message and one of the window";
+  EXPECT_LE(place_of(kControlId + 1), 3);
+  EXPECT_LT(place_of(kControlId), place_of(kControlId + 1)) << "control keeps its order";
 }
 
 TEST_F(DataPlaneTest, DisconnectEndsOutstandingSendsOnce) {

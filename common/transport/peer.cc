@@ -29,7 +29,9 @@ struct Peer::Operation {
 Peer::Peer(PeerId id, Direction direction, Shared* shared)
     : id_(id), direction_(direction), shared_(shared) {}
 
-Peer::~Peer() { BATON_CHECK(in_flight_.empty() && queue_.empty()) << "peer " << id_; }
+Peer::~Peer() {
+  BATON_CHECK(in_flight_.empty() && control_.empty() && data_.empty()) << "peer " << id_;
+}
 
 absl::Status Peer::Open(ucp_worker_h worker, std::string_view ucx_address,
                         const std::string& own_address) {
@@ -103,9 +105,14 @@ void Peer::Send(Outgoing message) {
     Complete(*operation, closing() ? reason_ : failure_);
     return;
   }
-  if (queue_.size() >= shared_->options.queue_operations) {
+  const bool is_control = operation->payload_bytes == 0;
+  std::deque<std::unique_ptr<Operation>>& queue = is_control ? control_ : data_;
+  const size_t limit =
+      is_control ? shared_->options.control_queue_operations : shared_->options.queue_operations;
+  if (queue.size() >= limit) {
     Complete(*operation, absl::ResourceExhaustedError(absl::StrCat(
-                             "data plane: ", queue_.size(), " messages wait for peer ", id_)));
+                             "data plane: ", queue.size(), is_control ? " control" : " data",
+                             " messages wait for peer ", id_)));
     return;
   }
   operation->header.resize(sizeof(frame) + message.header.size());
@@ -114,14 +121,14 @@ void Peer::Send(Outgoing message) {
     std::memcpy(operation->header.data() + sizeof(frame), message.header.data(),
                 message.header.size());
   }
-  queue_.push_back(std::move(operation));
+  queue.push_back(std::move(operation));
   Pump();
 }
 
 bool Peer::FitsWindow(const Operation& operation) const {
-  if (in_flight_.empty()) return true;
-  return in_flight_.size() < shared_->options.window_operations &&
-         in_flight_bytes_ + operation.payload_bytes <= shared_->options.window_bytes;
+  if (data_in_flight_ == 0) return true;
+  return data_in_flight_ < shared_->options.window_operations &&
+         data_in_flight_bytes_ + operation.payload_bytes <= shared_->options.window_bytes;
 }
 
 void Peer::MarkReady() {
@@ -132,16 +139,23 @@ void Peer::MarkReady() {
 
 void Peer::Pump() {
   ready_ = false;
-  while (!greeting_ && !queue_.empty() && failure_.ok() && FitsWindow(*queue_.front())) {
-    std::unique_ptr<Operation> operation = std::move(queue_.front());
-    queue_.pop_front();
-    Start(std::move(operation));
+  while (CanSend() && !control_.empty() &&
+         in_flight_.size() - data_in_flight_ < shared_->options.control_window_operations) {
+    StartFront(control_);
   }
+  while (CanSend() && !data_.empty() && FitsWindow(*data_.front())) StartFront(data_);
+}
+
+void Peer::StartFront(std::deque<std::unique_ptr<Operation>>& queue) {
+  std::unique_ptr<Operation> operation = std::move(queue.front());
+  queue.pop_front();
+  Start(std::move(operation));
 }
 
 void Peer::Start(std::unique_ptr<Operation> owned) {
   Operation* operation = owned.get();
-  in_flight_bytes_ += operation->payload_bytes;
+  if (operation->payload_bytes > 0) ++data_in_flight_;
+  data_in_flight_bytes_ += operation->payload_bytes;
   operation->place = in_flight_.insert(in_flight_.end(), std::move(owned));
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
@@ -166,7 +180,8 @@ void Peer::OnSent(void* request, ucs_status_t status, void* user_data) {
 void Peer::Finish(Operation* operation, ucs_status_t status) {
   std::unique_ptr<Operation> owned = std::move(*operation->place);
   in_flight_.erase(operation->place);
-  in_flight_bytes_ -= operation->payload_bytes;
+  if (owned->payload_bytes > 0) --data_in_flight_;
+  data_in_flight_bytes_ -= owned->payload_bytes;
   if (status == UCS_OK) {
     Complete(*owned, absl::OkStatus());
   } else if (closing()) {
@@ -177,7 +192,7 @@ void Peer::Finish(Operation* operation, ucs_status_t status) {
     Complete(*owned, absl::UnavailableError(absl::StrCat("data plane: send to peer ", id_, ": ",
                                                          ucs_status_string(status))));
   }
-  if (!queue_.empty()) MarkReady();
+  if (!control_.empty() || !data_.empty()) MarkReady();
 }
 
 void Peer::Complete(Operation& operation, const absl::Status& status) {
@@ -194,8 +209,10 @@ void Peer::Close(const absl::Status& reason) {
   if (closing()) return;
   BATON_CHECK(!reason.ok());
   reason_ = reason;
-  std::deque<std::unique_ptr<Operation>> queue = std::exchange(queue_, {});
-  for (const std::unique_ptr<Operation>& operation : queue) Complete(*operation, reason_);
+  for (auto* queue : {&control_, &data_}) {
+    const std::deque<std::unique_ptr<Operation>> waiting = std::exchange(*queue, {});
+    for (const std::unique_ptr<Operation>& operation : waiting) Complete(*operation, reason_);
+  }
   if (endpoint_ == nullptr) return;
   ucp_request_param_t params{};
   params.op_attr_mask =

@@ -78,6 +78,9 @@ class Peer {
   static void OnClosed(void* request, ucs_status_t status, void* self);
 
   bool FitsWindow(const Operation& operation) const;
+  bool CanSend() const { return !greeting_ && failure_.ok(); }
+  // Hands the front of `queue` to UCX.
+  void StartFront(std::deque<std::unique_ptr<Operation>>& queue);
   void MarkReady();
   void Start(std::unique_ptr<Operation> operation);
   void Finish(Operation* operation, ucs_status_t status);
@@ -90,8 +93,11 @@ class Peer {
   absl::Status failure_;
   absl::Status reason_;  // Not OK from Close on.
   Operations in_flight_;
-  size_t in_flight_bytes_ = 0;
-  std::deque<std::unique_ptr<Operation>> queue_;
+  size_t data_in_flight_ = 0;  // Operations; the rest of in_flight_ is control.
+  size_t data_in_flight_bytes_ = 0;
+  // Control is what has no payload. It goes first and is outside the data window.
+  std::deque<std::unique_ptr<Operation>> control_;
+  std::deque<std::unique_ptr<Operation>> data_;
   bool greeting_ = false;  // The greeting is on its way.
   bool ready_ = false;     // In shared_->ready.
 };

@@ -13,7 +13,7 @@ namespace baton {
 // A rendezvous that UCX is writing into its runs.
 struct Receiver::Receive {
   Receiver* receiver;
-  MessageHandler* handler;
+  MessageHandler* handler;  // Null: unregistered since.
   uint64_t receipt;
   UcxBuffer runs;  // UCX reads the list itself until the end.
   size_t payload_bytes;
@@ -46,6 +46,15 @@ absl::Status Receiver::Register(MessageKind kind, MessageHandler* handler) {
   }
   handlers_[index] = handler;
   return absl::OkStatus();
+}
+
+void Receiver::Unregister(MessageKind kind) {
+  const auto index = static_cast<size_t>(kind);
+  if (index >= kMaxMessageKinds) return;
+  const MessageHandler* handler = std::exchange(handlers_[index], nullptr);
+  for (const std::unique_ptr<Receive>& receive : pending_) {
+    if (receive->handler == handler) receive->handler = nullptr;
+  }
 }
 
 ucs_status_t Receiver::OnMessage(void* self, const void* header, size_t header_bytes, void* data,
@@ -149,7 +158,7 @@ void Receiver::Complete(MessageHandler* handler, uint64_t receipt, size_t payloa
   } else {
     counters_->receive_errors.fetch_add(1, std::memory_order_relaxed);
   }
-  handler->OnPlaced(receipt, status);
+  if (handler != nullptr) handler->OnPlaced(receipt, status);
 }
 
 void Receiver::Abandon() {

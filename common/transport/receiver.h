@@ -26,6 +26,7 @@ class Receiver {
 
   absl::Status Install(ucp_worker_h worker);
   absl::Status Register(MessageKind kind, MessageHandler* handler);
+  void Unregister(MessageKind kind);
 
   // The sealed addresses of the peers that have greeted since the last call.
   std::vector<std::string> TakeGreetings() { return std::exchange(greetings_, {}); }

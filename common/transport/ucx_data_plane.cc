@@ -198,6 +198,10 @@ void UcxDataPlane::ReapPeers() {
 
 bool UcxDataPlane::Post(std::function<void()> task) { return mailbox_.Push(task); }
 
+bool UcxDataPlane::PostReserved(std::function<void()> task) {
+  return mailbox_.PushControl(std::move(task));
+}
+
 bool UcxDataPlane::RunAndWait(const std::function<void()>& task) {
   if (OnDataThread()) {
     if (stopping_) return false;
@@ -220,6 +224,10 @@ absl::Status UcxDataPlane::Register(MessageKind kind, MessageHandler* handler) {
   absl::Status status = absl::UnavailableError("data plane: shut down");
   RunAndWait([&] { status = receiver_.Register(kind, handler); });
   return status;
+}
+
+void UcxDataPlane::Unregister(MessageKind kind) {
+  RunAndWait([&] { receiver_.Unregister(kind); });
 }
 
 absl::StatusOr<PeerId> UcxDataPlane::Connect(std::string_view address) {

@@ -31,10 +31,12 @@ class UcxDataPlane : public DataPlane {
 
   const std::string& address() const override { return address_; }
   absl::Status Register(MessageKind kind, MessageHandler* handler) override;
+  void Unregister(MessageKind kind) override;
   absl::StatusOr<PeerId> Connect(std::string_view address) override;
   void Disconnect(PeerId peer) override;
   void Send(PeerId peer, Outgoing message) override;
   bool Post(std::function<void()> task) override;
+  bool PostReserved(std::function<void()> task) override;
   void SetTimer(int64_t period_us, std::function<void(int64_t now_us)> on_tick) override;
   void SetPeerErrorHandler(std::function<void(PeerId, const absl::Status&)> on_error) override;
   std::string Lanes(PeerId peer) override;

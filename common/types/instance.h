@@ -10,7 +10,7 @@ namespace baton {
 
 // Version of all that workers say to one another: proto/ and the data plane's headers. Workers of
 // different versions are refused at join.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

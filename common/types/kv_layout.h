@@ -17,6 +17,12 @@ struct LayerRange {
   auto operator<=>(const LayerRange&) const = default;
 };
 
+// A message of the hand-off carries at most so much; a page whose band of layers is larger travels
+// in parts of this size. Both ends count parts, so it is part of the protocol. 4 MiB take 34 ms at
+// 1 Gbit/s, which is what anything behind them waits for, and cost no bandwidth
+// (docs/performance.md).
+inline constexpr size_t kKvPartBytes = size_t{4} << 20;
+
 // The KV of one page: [layer][K/V][head][token][dim], so that one stage's layers are one run.
 struct KvLayout {
   int layers = 0;  // Of the whole model.
@@ -44,6 +50,9 @@ struct KvLayout {
       }
     }
     return bytes;
+  }
+  int PartsPerPage(LayerRange range, size_t part_bytes) const {
+    return static_cast<int>((BandBytes(range) + part_bytes - 1) / part_bytes);
   }
   int PagesFor(int tokens) const { return (tokens + page_size - 1) / page_size; }
   auto operator<=>(const KvLayout&) const = default;

@@ -29,6 +29,15 @@ uint64_t ChecksumOf(const std::vector<std::span<std::byte>>& runs) {
   return XXH3_64bits_digest(state.get());
 }
 
+// Neighbouring runs become one: UCX places a single run without a copy where it can.
+void Append(std::span<std::byte> run, std::vector<std::span<std::byte>>& runs) {
+  if (!runs.empty() && runs.back().data() + runs.back().size() == run.data()) {
+    runs.back() = {runs.back().data(), runs.back().size() + run.size()};
+  } else {
+    runs.push_back(run);
+  }
+}
+
 // The label of a failed hand-off.
 const char* FailureReason(absl::StatusCode code) {
   switch (code) {
@@ -57,7 +66,11 @@ KvReceiver::KvReceiver(Options options) : options_(std::move(options)), table_(o
 absl::Status KvReceiver::Start() {
   last_tick_us_ = NowUs();
   BATON_RETURN_IF_ERROR(options_.data_plane->Register(MessageKind::kKvPages, &pages_));
-  BATON_RETURN_IF_ERROR(options_.data_plane->Register(MessageKind::kKvControl, &control_));
+  if (absl::Status status = options_.data_plane->Register(MessageKind::kKvControl, &control_);
+      !status.ok()) {
+    options_.data_plane->Unregister(MessageKind::kKvPages);
+    return status;
+  }
   const int64_t tick_us = std::clamp(options_.table.writer_lease_us / 20, kMinTickUs, kMaxTickUs);
   options_.data_plane->SetTimer(tick_us, [this](int64_t now_us) { OnTick(now_us); });
   return absl::OkStatus();
@@ -83,25 +96,14 @@ void KvReceiver::Revoke(uint32_t slot, uint64_t generation) {
 void KvReceiver::After(std::function<void()> then) { Submit(std::move(then)); }
 
 void KvReceiver::Submit(std::function<void()> command) {
-  {
-    MutexLock lock(&mutex_);
-    commands_.push_back(std::move(command));
-    if (commands_.size() > 1) return;  // Whoever made it non-empty has asked for the run.
+  // The core bounds them: a few for each slot.
+  const bool taken = options_.data_plane->PostReserved([this, command = std::move(command)] {
+    command();
+    Flush();
+  });
+  if (!taken) {
+    LOG(kDebug) << "the data thread has ended";
   }
-  // If the mailbox is full, the next tick runs them.
-  if (!options_.data_plane->Post([this] { RunCommands(); })) {
-    LOG(kDebug) << "the data thread takes nothing now";
-  }
-}
-
-void KvReceiver::RunCommands() {
-  std::vector<std::function<void()>> commands;
-  {
-    MutexLock lock(&mutex_);
-    commands.swap(commands_);
-  }
-  for (const auto& command : commands) command();
-  Flush();
 }
 
 // ---- From the data plane ----
@@ -120,18 +122,20 @@ std::optional<Placement> KvReceiver::OnPages(std::span<const std::byte> header,
   const auto data = DecodeKvData(header);
   if (!data.ok()) return Refuse("malformed", data.status());
   KvRefusal refusal{};
-  const auto allowed = table_.OnData(*data, payload_bytes, refusal);
+  const int64_t now_us = NowUs();
+  const auto allowed = table_.OnData(*data, payload_bytes, now_us, refusal);
   if (!allowed.ok()) return Refuse(KvRefusalName(refusal), allowed.status());
 
   const size_t begin =
       static_cast<size_t>(allowed->layers.begin) * options_.table.layout.BytesPerLayer();
-  const size_t band = options_.table.layout.BandBytes(allowed->layers);
   Placement placement;
   placement.receipt = allowed->receipt;
   for (const int page : allowed->pages) {
-    placement.runs.push_back(options_.executor->KvPage(page).subspan(begin, band));
+    Append(
+        options_.executor->KvPage(page).subspan(begin + allowed->offset_bytes, allowed->page_bytes),
+        placement.runs);
   }
-  first_byte_us_.try_emplace(data->generation, NowUs());
+  first_byte_us_.try_emplace(data->generation, now_us);
   under_way_.emplace(allowed->receipt, UnderWay{placement.runs, data->bytes});
   return placement;
 }
@@ -147,7 +151,7 @@ void KvReceiver::OnPagesPlaced(uint64_t receipt, const absl::Status& transfer) {
   if (status.ok()) {
     options_.metrics->Increment(Metric::kKvTransferBytesTotal, static_cast<double>(run.bytes));
   }
-  table_.OnPlaced(receipt, status, checksum, outbox_);
+  table_.OnPlaced(receipt, status, checksum, NowUs(), outbox_);
   Flush();
 }
 
@@ -166,7 +170,8 @@ std::optional<Placement> KvReceiver::OnControl(std::span<const std::byte> header
     return Refuse("other", status);
   }
   KvRefusal refusal{};
-  const absl::Status status = table_.OnCommit(std::get<KvCommit>(*control), refusal, outbox_);
+  const absl::Status status =
+      table_.OnCommit(std::get<KvCommit>(*control), NowUs(), refusal, outbox_);
   Flush();
   if (!status.ok()) return Refuse(KvRefusalName(refusal), status);
   return Placement{};
@@ -182,7 +187,7 @@ void KvReceiver::OnTick(int64_t now_us) {
       options_.metrics->Increment(Metric::kKvLeasesExpiredTotal);
     }
   }
-  RunCommands();
+  Flush();
 }
 
 // ---- To the core's loop ----

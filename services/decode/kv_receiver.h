@@ -11,9 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "common/base/sync.h"
 #include "common/engine/executor.h"
 #include "common/kv/lease_table.h"
 #include "common/telemetry/metrics.h"
@@ -22,8 +20,8 @@
 namespace baton::decode {
 
 // The lease table lives on the data thread, where bytes are placed. Both directions between it and
-// the decode core's loop are queues that lose nothing: what a full mailbox refuses is tried again
-// at the next tick, since a lost Drained would keep its pages for ever.
+// the decode core's loop have room reserved in the mailboxes, since a lost Drained would keep its
+// pages for ever.
 class KvReceiver {
  public:
   struct Options {
@@ -37,7 +35,7 @@ class KvReceiver {
   // The data plane is shut down before this object goes.
   explicit KvReceiver(Options options);
 
-  // Registers for the hand-off's messages and starts the tick.
+  // Registers for the hand-off's messages and starts the tick; neither if it fails.
   absl::Status Start();
 
   // Any thread; done on the data thread in the order of the calls.
@@ -88,21 +86,17 @@ class KvReceiver {
   void OnTick(int64_t now_us);
 
   void Submit(std::function<void()> command);
-  void RunCommands();
   void Flush();
   void Count(const LeaseEvent& event);
 
   const Options options_;
-  LeaseTable table_;                           // Data thread, as the rest up to the mutex.
+  LeaseTable table_;                           // Data thread, as all below.
   std::map<uint64_t, UnderWay> under_way_;     // By receipt.
   std::map<uint64_t, int64_t> first_byte_us_;  // By generation of open grants.
   std::vector<LeaseEvent> outbox_;             // Bounded by three events for each slot.
   Pages pages_{this};
   Control control_{this};
   std::atomic<int64_t> last_tick_us_{0};
-
-  Mutex mutex_;
-  std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::decode

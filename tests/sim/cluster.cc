@@ -70,6 +70,8 @@ void Cluster::DrawTopology() {
   topology_.activation_credits = static_cast<int>(random.Between(1, 3));
   topology_.max_attempts = random.Chance(0.7) ? 2 : 1;
   topology_.least_load = random.Chance(0.5);
+  topology_.part_layers = static_cast<int>(random.Between(1, 12));
+  world_.SetConnectionLimit(topology_.WindowBytes());
 }
 
 void Cluster::DrawFaults() {
@@ -84,6 +86,18 @@ void Cluster::DrawFaults() {
   faults_.data_fail = sometimes(0.3, 0.02);
   faults_.data_slow = sometimes(0.4, 0.1);
   faults_.data_corrupt = sometimes(0.2, 0.02);
+  // A slow link and nothing else: a full window takes up to four seconds, more than a lease. Else
+  // it's fast enough for requests to end in time.
+  const auto window = static_cast<int64_t>(topology_.WindowBytes());
+  if (random.Chance(0.05)) {
+    faults_ =
+        NetworkFaults{.bytes_per_ms = std::max<int64_t>(1, window / random.Between(50, 4000))};
+    world_.SetCalm(true);
+    return;
+  }
+  if (random.Chance(0.2)) {
+    faults_.bytes_per_ms = std::max<int64_t>(1, window / random.Between(1, 20));
+  }
   kill_budget_ = random.Chance(0.6) ? static_cast<int>(random.Below(4)) : 0;
   pause_budget_ = random.Chance(0.4) ? static_cast<int>(random.Below(3)) : 0;
 }
@@ -189,7 +203,14 @@ void Cluster::ScheduleFaults() {
     const int node = random.Chance(0.15)
                          ? Topology::kRouter
                          : static_cast<int>(random.Between(1, topology_.NodeCount() - 1));
-    world_.queue().At(random.Between(2 * kSecond, kFaultsEndUs), [this, node] { Kill(node); });
+    int64_t at_us = random.Between(2 * kSecond, kFaultsEndUs);
+    // Half of the routers die while a request is being set up: between its ticket and its stream.
+    if (node == Topology::kRouter && random.Chance(0.5)) {
+      const auto& clients = clients_.all();
+      const int64_t submit_us = clients[random.Below(clients.size())].submit_us;
+      if (submit_us > 0) at_us = submit_us + random.Between(100, 3000);
+    }
+    world_.queue().At(at_us, [this, node] { Kill(node); });
   }
   for (int i = 0; i < pause_budget_; ++i) {
     const int node = static_cast<int>(random.Between(1, topology_.NodeCount() - 1));
@@ -267,7 +288,8 @@ RunResult Cluster::Run() {
       " page=", topology_.page_size, " chunk=", topology_.chunk_tokens,
       " pages=", topology_.prefill_pages, "/", topology_.decode_pages, " kills=", kills_,
       " pauses=", pause_budget_, " drop=", faults_.control_drop, " fail=", faults_.data_fail,
-      " slow=", faults_.data_slow, " corrupt=", faults_.data_corrupt);
+      " slow=", faults_.data_slow, " corrupt=", faults_.data_corrupt,
+      " bytes/ms=", faults_.bytes_per_ms);
   result.trace = world_.trace();
   return result;
 }

@@ -34,6 +34,7 @@ LeaseTableOptions LeaseOptions(const Topology& topology, InstanceRef self) {
   options.self = std::move(self);
   options.layout = topology.Layout();
   options.slots = static_cast<uint32_t>(topology.max_running);
+  options.part_bytes = topology.PartBytes();
   return options;
 }
 
@@ -74,6 +75,11 @@ void DecodeProcess::LeaseTick() {
   world_.After(node_, kLeaseTickUs, "lease tick", [this] {
     std::vector<LeaseEvent> events;
     leases_.Tick(world_.now_us(), events);
+    for (const LeaseEvent& event : events) {
+      const auto* failed = std::get_if<KvFailed>(&event);
+      if (failed == nullptr || !absl::IsUnavailable(failed->status) || !world_.calm()) continue;
+      world_.Violate(absl::StrCat("a healthy writer is declared dead: ", failed->status.message()));
+    }
     ToCore(events);
     LeaseTick();
   });
@@ -243,7 +249,7 @@ void DecodeProcess::ToLeaseTable(const char* label,
 void DecodeProcess::ReceiveKv(const KvDataHeader& header, const std::vector<uint64_t>& content,
                               bool corrupt) {
   KvRefusal refusal;
-  const auto placement = leases_.OnData(header, header.bytes, refusal);
+  const auto placement = leases_.OnData(header, header.bytes, world_.now_us(), refusal);
   if (!placement.ok()) {
     world_.Trace(node_, absl::StrCat("refused: ", placement.status().message()));
     return;
@@ -258,8 +264,12 @@ void DecodeProcess::ReceiveKv(const KvDataHeader& header, const std::vector<uint
   const bool fails = world_.random().Chance(world_.faults().data_fail);
   const auto finish = [this, placement = *placement, content, corrupt, fails] {
     size_t next = 0;
+    const size_t layer_bytes = topology_.Layout().BytesPerLayer();
+    const int begin =
+        placement.layers.begin + static_cast<int>(placement.offset_bytes / layer_bytes);
+    const int end = begin + static_cast<int>(placement.page_bytes / layer_bytes);
     for (const int page : placement.pages) {
-      for (int layer = placement.layers.begin; layer < placement.layers.end; ++layer) {
+      for (int layer = begin; layer < end; ++layer) {
         pages_[page][layer] = content[next++] ^ (corrupt ? 0x5555 : 0);
       }
     }
@@ -268,7 +278,7 @@ void DecodeProcess::ReceiveKv(const KvDataHeader& header, const std::vector<uint
     std::vector<LeaseEvent> events;
     leases_.OnPlaced(placement.receipt,
                      fails ? absl::UnavailableError("receive failed") : absl::OkStatus(),
-                     ChecksumOf(placed), events);
+                     ChecksumOf(placed), world_.now_us(), events);
     ToCore(events);
   };
   if (placing_us == 0) {
@@ -281,7 +291,7 @@ void DecodeProcess::ReceiveKv(const KvDataHeader& header, const std::vector<uint
 void DecodeProcess::ReceiveCommit(const KvCommit& commit) {
   KvRefusal refusal;
   std::vector<LeaseEvent> events;
-  const absl::Status status = leases_.OnCommit(commit, refusal, events);
+  const absl::Status status = leases_.OnCommit(commit, world_.now_us(), refusal, events);
   if (!status.ok()) world_.Trace(node_, absl::StrCat("commit refused: ", status.message()));
   ToCore(events);
 }

@@ -36,6 +36,16 @@ prefill::StageOptions StageOptionsOf(const Topology& topology, int stage) {
   return options;
 }
 
+prefill::KvOutboxOptions OutboxOptionsOf(const Topology& topology, LayerRange layers) {
+  prefill::KvOutboxOptions options;
+  options.page_bytes = topology.Layout().BandBytes(layers);
+  options.part_bytes = topology.PartBytes();
+  options.merged_bytes = 2 * options.page_bytes;
+  options.window_bytes = topology.WindowBytes();
+  options.window_messages = 3;
+  return options;
+}
+
 // One number for the content of a stage's layers of a page.
 uint64_t BandContent(uint64_t prompt_id, int page, int tokens, LayerRange layers) {
   uint64_t sum = 0;
@@ -57,6 +67,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
       stage_index_((node - 1 - topology.decodes) % topology.stages),
       layers_(topology.StageLayers(stage_index_)),
       stage_(StageOptionsOf(topology, stage_index_)),
+      outbox_(OutboxOptionsOf(topology, layers_)),
       pages_(static_cast<size_t>(topology.prefill_pages), 0) {
   if (first()) planner_.emplace(PlannerLimitsOf(topology));
   next_epoch_ = static_cast<uint64_t>(world.now_us()) + 1;  // As wall time: grows over restarts.
@@ -87,7 +98,7 @@ void PrefillProcess::HeartbeatDecodes() {
   for (const auto& [id, worker] : membership_->view()) {
     if (worker.role != Role::kDecode) continue;
     world_.SendData<DecodeProcess>(
-        node_, NodeOf(id), worker.instance.incarnation, "kv heartbeat", [] {},
+        node_, NodeOf(id), worker.instance.incarnation, 0, "kv heartbeat", [] {},
         [self = self_](DecodeProcess& decode, bool) { decode.ReceiveHeartbeat(self); },
         [](const absl::Status&) {});
   }
@@ -176,6 +187,9 @@ void PrefillProcess::RequestClosed(int stage, uint64_t epoch,
 // ---- The stage ----
 
 void PrefillProcess::HandleStage(const prefill::StageEvent& event) {
+  if (std::holds_alternative<prefill::EpochEnded>(event)) {
+    Change([&](auto& actions) { outbox_.CancelAll(world_.now_us(), actions); });
+  }
   std::vector<prefill::StageAction> actions;
   stage_.Handle(event, world_.now_us(), actions);
   for (const auto& action : actions) Execute(action);
@@ -193,15 +207,17 @@ void PrefillProcess::Execute(const prefill::StageAction& action) {
         } else if constexpr (std::is_same_v<T, prefill::ReturnCredit>) {
           const int previous = topology_.StageNode(chain_, stage_index_ - 1);
           world_.SendData<PrefillProcess>(
-              node_, previous, members_[stage_index_ - 1].incarnation, "credit", [] {},
+              node_, previous, members_[stage_index_ - 1].incarnation, 0, "credit", [] {},
               [act](PrefillProcess& peer, bool) { peer.ReceiveCredit(act.epoch, act.number); },
               [this, link = link_](const absl::Status& status) {
                 if (!status.ok()) world_.BreakCall(link);  // A lost credit would stall the chain.
               });
         } else if constexpr (std::is_same_v<T, prefill::SendKv>) {
-          SendKv(act);
+          Change([&](auto& actions) { outbox_.Add(act, world_.now_us(), actions); });
         } else if constexpr (std::is_same_v<T, prefill::SendCommit>) {
-          SendCommit(act);
+          Change([&](auto& actions) { outbox_.Add(act, world_.now_us(), actions); });
+        } else if constexpr (std::is_same_v<T, prefill::CancelKv>) {
+          Change([&](auto& actions) { outbox_.Cancel(act.attempt_id, world_.now_us(), actions); });
         } else if constexpr (std::is_same_v<T, prefill::ReportPlanDone>) {
           if (first()) {
             world_.After(node_, 1, "own plan done",
@@ -213,9 +229,11 @@ void PrefillProcess::Execute(const prefill::StageAction& action) {
                                               peer.PlanDone(stage, act.epoch, act.done);
                                             });
         } else if constexpr (std::is_same_v<T, prefill::ReportRequestClosed>) {
+          outbox_.Forget(act.closed.attempt_id);
           Closed(act.closed, act.epoch);
         } else {
           world_.Trace(node_, absl::StrCat("END EPOCH: ", act.status.message()));
+          Change([&](auto& actions) { outbox_.CancelAll(world_.now_us(), actions); });
           if (absl::IsInternal(act.status)) {
             world_.Violate(absl::StrCat(self_.id, " ends its epoch: ", act.status.message()));
           }
@@ -319,7 +337,7 @@ void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
   const int next = topology_.StageNode(chain_, stage_index_ + 1);
   auto payload = std::make_shared<SimActivations>();
   world_.SendData<PrefillProcess>(
-      node_, next, members_[stage_index_ + 1].incarnation, "activations",
+      node_, next, members_[stage_index_ + 1].incarnation, 1, "activations",
       [this, payload, number = send.number] { *payload = outputs_[number]; },
       [payload, epoch = send.epoch](PrefillProcess& peer, bool corrupt) {
         peer.ReceiveActivations(epoch, *payload, corrupt);
@@ -345,69 +363,9 @@ void PrefillProcess::ReceiveCredit(uint64_t epoch, uint64_t number) {
   if (epoch == epoch_ && epoch != 0) HandleStage(prefill::CreditReturned{epoch, number});
 }
 
-void PrefillProcess::SendKv(const prefill::SendKv& send) {
-  Prompt& prompt = prompts_[send.attempt_id];
-  std::vector<uint64_t> content;
-  std::vector<uint64_t> bands;
-  for (size_t i = 0; i < send.pages.size(); ++i) {
-    const int page = send.first_page + static_cast<int>(i);
-    const int tokens = TokensInPage(prompt.tokens, page, topology_.page_size);
-    bands.push_back(pages_[send.pages[i]]);
-    for (int layer = layers_.begin; layer < layers_.end; ++layer) {
-      content.push_back(KvContent(prompt.prompt_id, page, tokens, layer));
-    }
-  }
-  KvDataHeader header;
-  header.slot = send.ticket.slot;
-  header.generation = send.ticket.generation;
-  header.decode_incarnation = send.ticket.decode.incarnation;
-  header.writer_incarnation = self_.incarnation;
-  header.layers = layers_;
-  header.first_page = send.first_page;
-  header.page_count = static_cast<int>(send.pages.size());
-  header.bytes = topology_.Layout().BandBytes(layers_) * send.pages.size();
-  for (const uint64_t value : content) header.checksum = Mix64(header.checksum ^ value);
-  prompt.checksum_sum += header.checksum;
-  const int64_t start_us = world_.now_us();
-  world_.SendData<DecodeProcess>(
-      node_, NodeOf(send.ticket.decode.id), send.ticket.decode.incarnation, "kv",
-      [this, send, bands] {
-        for (size_t i = 0; i < bands.size(); ++i) {
-          if (pages_[send.pages[i]] != bands[i]) {
-            world_.Violate(absl::StrCat(self_.id, ": page ", send.pages[i],
-                                        " changed while it was being sent"));
-          }
-        }
-      },
-      [header, content](DecodeProcess& decode, bool corrupt) {
-        decode.ReceiveKv(header, content, corrupt);
-      },
-      [this, send, start_us](const absl::Status& status) {
-        HandleStage(prefill::KvSent{send.epoch, send.send_id, status, world_.now_us() - start_us});
-      });
-}
-
-void PrefillProcess::SendCommit(const prefill::SendCommit& send) {
-  KvCommit commit;
-  commit.slot = send.ticket.slot;
-  commit.generation = send.ticket.generation;
-  commit.decode_incarnation = send.ticket.decode.incarnation;
-  commit.writer_incarnation = self_.incarnation;
-  commit.layers = layers_;
-  commit.page_count = send.ticket.prompt_pages;
-  commit.checksum_sum = prompts_[send.attempt_id].checksum_sum;
-  commit.has_first_token = send.first_token.has_value();
-  if (send.first_token.has_value()) commit.first_token = *send.first_token;
-  world_.SendData<DecodeProcess>(
-      node_, NodeOf(send.ticket.decode.id), send.ticket.decode.incarnation, "commit", [] {},
-      [commit](DecodeProcess& decode, bool) { decode.ReceiveCommit(commit); },
-      [this, send](const absl::Status& status) {
-        HandleStage(prefill::KvSent{send.epoch, send.send_id, status, 0});
-      });
-}
-
 absl::Status PrefillProcess::CheckInvariants() const {
   if (planner_.has_value()) BATON_RETURN_IF_ERROR(planner_->CheckInvariants());
+  BATON_RETURN_IF_ERROR(outbox_.CheckInvariants());
   return stage_.CheckInvariants();
 }
 
@@ -419,7 +377,7 @@ bool PrefillProcess::AtRest(std::string& why_not) const {
     return false;
   }
   why_not = "the stage holds a request, a plan or a send";
-  return stage_.AtRest();
+  return stage_.AtRest() && outbox_.AtRest();
 }
 
 }  // namespace baton::sim

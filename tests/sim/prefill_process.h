@@ -4,6 +4,7 @@
 #define TESTS_SIM_PREFILL_PROCESS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/kv_outbox.h"
 #include "services/prefill/core/stage.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/worker_membership.h"
@@ -83,8 +85,12 @@ class PrefillProcess : public Process {
   void Compute(const prefill::RunCompute& compute);
   bool ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row);
   void SendActivations(const prefill::SendActivations& send);
-  void SendKv(const prefill::SendKv& send);
-  void SendCommit(const prefill::SendCommit& send);
+  // Changes the outbox and does what comes of it.
+  void Change(const std::function<void(std::vector<prefill::KvOutboxAction>&)>& change);
+  void Execute(const prefill::SendKvMessage& message);
+  void Execute(const prefill::SendCommitMessage& message);
+  void Execute(const prefill::KvSent& sent);
+  void MessageEnded(uint64_t message_id, const absl::Status& status);
   void Closed(const prefill::RequestClosed& closed, uint64_t epoch);
   void ScheduleTick();
   void HeartbeatDecodes();
@@ -98,6 +104,7 @@ class PrefillProcess : public Process {
   const LayerRange layers_;
   std::optional<prefill::ChainPlanner> planner_;
   prefill::Stage stage_;
+  prefill::KvOutbox outbox_;
   std::unique_ptr<WorkerMembership> membership_;
 
   // The epoch: on stage 0 what it opened, on others what it was told.

@@ -26,6 +26,7 @@ struct Topology {
   int activation_credits = 2;
   int max_attempts = 2;
   bool least_load = true;
+  int part_layers = 8;  // Layers of a page that fit into one KV message.
 
   // Nodes: 0 is the router, then the decodes, then the chains' stages.
   static constexpr int kRouter = 0;
@@ -38,6 +39,9 @@ struct Topology {
     return LayerRange{stage * layers / stages, (stage + 1) * layers / stages};
   }
   KvLayout Layout() const { return KvLayout{layers, 2, 4, page_size, 4}; }
+  size_t PartBytes() const { return static_cast<size_t>(part_layers) * Layout().BytesPerLayer(); }
+  // What a stage may have under way to one decode service.
+  size_t WindowBytes() const { return 4 * PartBytes(); }
 };
 
 // Instance ids are "<role>-<node>", so that a name leads to its node.

@@ -44,6 +44,9 @@ void World::Kill(int node) {
   if (n.process == nullptr) return;
   Trace(node, "KILL");
   n.process.reset();
+  std::erase_if(wires_, [node](const auto& wire) {
+    return wire.first.first == node || wire.first.second == node;
+  });
   std::vector<uint64_t> broken;
   for (const auto& [id, call] : calls_) {
     if (call.client == node || call.server == node) broken.push_back(id);
@@ -114,20 +117,38 @@ void World::BreakCall(uint64_t id) {
   tell(call.server, call.server_incarnation);
 }
 
-void World::TransferData(int from, int to, uint64_t to_incarnation, const char* label,
+int64_t World::PassWire(int from, int to, size_t bytes, const char* label) {
+  Wire& wire = wires_[{from, to}];
+  wire.busy_until_us = std::max(wire.busy_until_us, now_us());
+  if (bytes == 0) return wire.busy_until_us;
+  wire.bytes += bytes;
+  if (wire.bytes > connection_limit_bytes_) {
+    Violate(absl::StrCat(nodes_[from].name, " has ", wire.bytes, " bytes under way with '", label,
+                         "', more than the connection's queue holds"));
+  }
+  if (faults_.bytes_per_ms > 0) {
+    wire.busy_until_us += static_cast<int64_t>(bytes) * 1000 / faults_.bytes_per_ms;
+  }
+  return wire.busy_until_us;
+}
+
+void World::TransferData(int from, int to, uint64_t to_incarnation, size_t bytes, const char* label,
                          std::function<void()> read, std::function<void(bool)> place,
                          std::function<void(absl::Status)> sent) {
   // Bytes leave the sender's memory only at the end of the send: a page that is reused before
   // `sent` shows as foreign content at the receiver.
-  const int64_t send_us = DrawDelay();
+  const int64_t send_us = PassWire(from, to, bytes, label) - now_us() + DrawDelay();
   const bool fails = random_.Chance(faults_.data_fail);
   const bool slow = random_.Chance(faults_.data_slow);
   const bool corrupt = random_.Chance(faults_.data_corrupt);
   const int64_t late_us = slow ? random_.Between(1000, 2'000'000) : random_.Between(0, 200);
   const bool arrives = !fails || random_.Chance(0.5);
   After(from, send_us, label,
-        [this, to, to_incarnation, label, fails, corrupt, late_us, arrives, read = std::move(read),
-         place = std::move(place), sent = std::move(sent)] {
+        [this, from, to, to_incarnation, bytes, label, fails, corrupt, late_us, arrives,
+         read = std::move(read), place = std::move(place), sent = std::move(sent)] {
+          if (const auto wire = wires_.find({from, to}); wire != wires_.end()) {
+            wire->second.bytes -= std::min(bytes, wire->second.bytes);
+          }
           read();
           const bool reachable = alive(to) && nodes_[to].incarnation == to_incarnation;
           if (arrives && reachable) {

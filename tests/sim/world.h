@@ -28,6 +28,8 @@ struct NetworkFaults {
   double data_fail = 0;     // Of a tensor message that ends with an error at its sender.
   double data_slow = 0;     // Of one that arrives up to 2 s after its sender was told OK.
   double data_corrupt = 0;  // Of one whose payload changes under way.
+  // Of a tensor connection, in bytes a millisecond; 0: no limit.
+  int64_t bytes_per_ms = 0;
 };
 
 // One life of a process. Methods run on the node's own time line.
@@ -88,20 +90,31 @@ class World {
   }
   void BreakCall(uint64_t call);
 
-  // A tensor message: unordered. `read` runs when the bytes leave the sender's memory, just before
-  // `sent` (so a page that is reused before `sent` shows), `place` at the receiver if it arrives,
-  // `sent` at the sender exactly once. A slow message arrives long after `sent` said OK.
+  // A tensor message. One without bytes is control: it waits for what its connection has been given
+  // before, and nothing else; data takes its time on the wire, one message after the other, and may
+  // arrive in another order. Whoever sends more than SetConnectionLimit allows breaks a promise:
+  // the real queue is bounded too, and would fail the message. `read` runs when the bytes leave the
+  // sender's memory, just before `sent` (so a page that is reused before `sent` shows), `place` at
+  // the receiver if it arrives, `sent` at the sender exactly once. A slow message arrives long
+  // after `sent` said OK.
   template <typename Receiver>
-  void SendData(int from, int to, uint64_t to_incarnation, const char* label,
+  void SendData(int from, int to, uint64_t to_incarnation, size_t bytes, const char* label,
                 std::function<void()> read, std::function<void(Receiver&, bool corrupt)> place,
                 std::function<void(absl::Status)> sent) {
     TransferData(
-        from, to, to_incarnation, label, std::move(read),
+        from, to, to_incarnation, bytes, label, std::move(read),
         [this, to, place = std::move(place)](bool corrupt) {
           place(static_cast<Receiver&>(*nodes_[to].process), corrupt);
         },
         std::move(sent));
   }
+
+  // Data bytes that may be under way on one connection.
+  void SetConnectionLimit(size_t bytes) { connection_limit_bytes_ = bytes; }
+
+  // True if nothing but bandwidth stands in anybody's way: then no lease may be lost.
+  bool calm() const { return calm_; }
+  void SetCalm(bool calm) { calm_ = calm; }
 
   int64_t now_us() const { return queue_.now_us(); }
   Random& random() { return random_; }
@@ -133,7 +146,9 @@ class World {
   int64_t DrawDelay();
   void Deliver(int from, int to, const char* label, std::function<void()> run);
   void RunOn(int node, uint64_t incarnation, const char* label, std::function<void()> run);
-  void TransferData(int from, int to, uint64_t to_incarnation, const char* label,
+  // When a message that is given to the connection now has left it.
+  int64_t PassWire(int from, int to, size_t bytes, const char* label);
+  void TransferData(int from, int to, uint64_t to_incarnation, size_t bytes, const char* label,
                     std::function<void()> read, std::function<void(bool)> place,
                     std::function<void(absl::Status)> sent);
 
@@ -144,6 +159,13 @@ class World {
   std::map<uint64_t, Call> calls_;
   uint64_t next_call_ = 1;
   std::map<std::pair<int, int>, int64_t> link_busy_until_us_;  // Keeps each link in order.
+  struct Wire {
+    int64_t busy_until_us = 0;
+    size_t bytes = 0;  // Data under way.
+  };
+  std::map<std::pair<int, int>, Wire> wires_;  // Of tensors, from the first to the second.
+  size_t connection_limit_bytes_ = 0;
+  bool calm_ = false;
   std::string violation_;
   bool print_trace_;
   std::deque<std::string> trace_;

@@ -249,6 +249,7 @@ class Chain {
       ToStage(i, KvSent{commit.epoch, commit.send_id, absl::OkStatus(), 1, 0});
     });
   }
+  void Do(size_t /*i*/, const CancelKv& /*cancel*/) {}  // The sends end as they come.
   void Do(size_t i, const ReportPlanDone& report) {
     At(InOrder(shells_[i].report_free_us), [this, i, report] {
       ToPlanner(StagePlanDone{static_cast<int>(i), report.epoch, report.done});

@@ -175,6 +175,7 @@ void Stage::State::ApplyAborts(const Plan& plan, Actions& actions) {
     const auto found = requests.find(attempt_id);
     if (found == requests.end()) continue;  // Closed here before the abort came.
     found->second.aborted = true;
+    if (found->second.sends > 0) actions.push_back(CancelKv{epoch, attempt_id});
     CloseIfSent(attempt_id, actions);
   }
 }

@@ -118,6 +118,10 @@ struct SendCommit {
   Ticket ticket;
   std::optional<SampledToken> first_token;  // Last stage only.
 };
+struct CancelKv {  // Nobody wants it any more: end what is not being sent yet.
+  uint64_t epoch = 0;
+  uint64_t attempt_id = 0;
+};
 struct ReportPlanDone {
   uint64_t epoch = 0;
   PlanDone done;
@@ -130,7 +134,7 @@ struct EndEpoch {  // A protocol or compute error: break the link with this stat
   absl::Status status;
 };
 using StageAction = std::variant<RunCompute, SendActivations, ReturnCredit, SendKv, SendCommit,
-                                 ReportPlanDone, ReportRequestClosed, EndEpoch>;
+                                 CancelKv, ReportPlanDone, ReportRequestClosed, EndEpoch>;
 
 // Why the stage is not computing; label of the idle metric.
 enum class IdleReason { kNone, kBubble, kInput, kCredit, kTransfer };

@@ -242,6 +242,23 @@ TEST_F(StageTest, MalformedPlansEndTheEpoch) {
   EXPECT_FALSE(refused(ChunkPlan(1)));
 }
 
+TEST_F(StageTest, AnAbortCancelsWhatIsBeingSentAndIsTheReasonOfItsEnd) {
+  Make(0, 1);
+  Send(PlanArrived{ChunkPlan(1)});
+  Computed(1);
+  const std::vector<SendKv> sends = All<SendKv>();
+  ASSERT_EQ(sends.size(), 1u);
+  Plan abort{kEpoch, 2, {}, {}, {1}};
+  Send(PlanArrived{abort});
+  ASSERT_EQ(All<CancelKv>().size(), 1u);
+  EXPECT_EQ(All<CancelKv>()[0].attempt_id, 1u);
+  EXPECT_FALSE(Has<ReportRequestClosed>()) << "its pages are being read";
+  Sent(sends[0].send_id, absl::UnavailableError("half of it was on its way"));
+  ASSERT_EQ(All<ReportRequestClosed>().size(), 1u);
+  EXPECT_EQ(All<ReportRequestClosed>()[0].closed.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(stage_->AtRest());
+}
+
 TEST_F(StageTest, AnAbortTakesEffectInItsTurn) {
   Make(0, 1);
   Send(PlanArrived{ChunkPlan(1)});

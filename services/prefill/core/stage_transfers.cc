@@ -141,7 +141,10 @@ void Stage::State::On(const KvSent& event, int64_t now_us, Actions& actions) {
   request.report.kv_bytes += event.bytes;
   request.report.kv_transfer_us += event.transfer_us;
   if (request.final_computed) request.report.kv_exposed_us = now_us - request.final_computed_us;
-  if (!event.status.ok() && request.failure.ok()) request.failure = event.status;
+  // After an abort a send ends early because we said so.
+  if (!event.status.ok() && request.failure.ok() && !request.aborted) {
+    request.failure = event.status;
+  }
   CloseIfSent(attempt_id, actions);
 }
 

@@ -1,5 +1,6 @@
 #include "services/prefill/stage/activation_link.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,12 @@ namespace {
 
 constexpr size_t kOutputBuffers = 2;    // As in the core.
 constexpr uint64_t kCreditReceipt = 0;  // Of messages without a payload.
+// Enough to keep a link busy while the next piece is hashed.
+constexpr int kPiecesUnderWay = 3;
+
+size_t PiecesOf(const ActivationHeader& header) {
+  return (header.total_bytes() + kActivationPieceBytes - 1) / kActivationPieceBytes;
+}
 
 }  // namespace
 
@@ -20,10 +27,23 @@ struct ActivationLink::Memory {
     std::unique_ptr<float[]> data;
     uint64_t number = 0;  // Plan in it; 0: free.
     uint32_t tokens = 0;
+    std::vector<bool> came;  // By piece: it is arriving or has arrived.
+    size_t placed = 0;       // Pieces.
   };
   ActivationEpoch epoch;
   std::vector<Input> inputs;
   std::vector<std::unique_ptr<float[]>> outputs;
+};
+
+// A plan's activations on their way to the next stage; data thread.
+struct ActivationLink::Passing {
+  SendActivations action;
+  std::shared_ptr<Memory> memory;  // Keeps the output buffer alive.
+  std::span<const std::byte> payload;
+  size_t next_offset = 0;
+  int under_way = 0;
+  bool advancing = false;
+  absl::Status status;
 };
 
 ActivationLink::ActivationLink(Options options) : options_(std::move(options)) {}
@@ -91,23 +111,58 @@ void ActivationLink::Send(const SendActivations& action) {
     options_.on_event(ActivationsSent{action.epoch, action.number, std::move(status)});
     return;
   }
-  ActivationHeader header{action.epoch,
-                          action.number,
-                          static_cast<uint32_t>(action.token_count),
-                          static_cast<uint32_t>(options_.hidden_size),
-                          payload.size(),
-                          PayloadChecksum(payload)};
+  auto passing = std::make_shared<Passing>();
+  passing->action = action;
+  passing->memory = std::move(memory);
+  passing->payload = payload;
+  // Two output buffers bound how often this happens.
+  if (options_.data_plane->PostReserved([this, passing] { Advance(passing); })) return;
+  options_.on_event(
+      ActivationsSent{action.epoch, action.number, absl::CancelledError("the stage has ended")});
+}
+
+void ActivationLink::Advance(const std::shared_ptr<Passing>& passing) {
+  if (std::exchange(passing->advancing, true)) return;  // A send ended at once, within SendPiece.
+  {
+    MutexLock lock(&mutex_);
+    if (memory_ != passing->memory && passing->status.ok()) {
+      passing->status = absl::CancelledError("the epoch is over");
+    }
+  }
+  while (passing->status.ok() && passing->next_offset < passing->payload.size() &&
+         passing->under_way < kPiecesUnderWay) {
+    SendPiece(passing);
+  }
+  passing->advancing = false;
+  const bool over = !passing->status.ok() || passing->next_offset == passing->payload.size();
+  if (!over || passing->under_way > 0) return;
+  options_.on_event(
+      ActivationsSent{passing->action.epoch, passing->action.number, passing->status});
+}
+
+void ActivationLink::SendPiece(const std::shared_ptr<Passing>& passing) {
+  const size_t offset = passing->next_offset;
+  const auto piece = passing->payload.subspan(
+      offset, std::min<size_t>(kActivationPieceBytes, passing->payload.size() - offset));
+  passing->next_offset += piece.size();
+  ++passing->under_way;
   Outgoing message;
   message.kind = MessageKind::kActivations;
-  message.header = EncodeActivationMessage(header);
-  message.runs.push_back(payload);
-  message.on_sent = [this, action, memory, bytes = payload.size()](const absl::Status& status) {
+  message.header = EncodeActivationMessage(ActivationHeader{
+      passing->action.epoch, passing->action.number,
+      static_cast<uint32_t>(passing->action.token_count),
+      static_cast<uint32_t>(options_.hidden_size), offset, piece.size(), PayloadChecksum(piece)});
+  message.runs.push_back(piece);
+  message.on_sent = [this, passing, bytes = piece.size()](const absl::Status& status) {
+    --passing->under_way;
     if (status.ok()) {
       options_.metrics->Increment(Metric::kActivationBytesTotal, static_cast<double>(bytes));
+    } else if (passing->status.ok()) {
+      passing->status = status;
     }
-    options_.on_event(ActivationsSent{action.epoch, action.number, status});
+    Advance(passing);
   };
-  options_.data_plane->Send(*memory->epoch.next, std::move(message));
+  options_.data_plane->Send(*passing->memory->epoch.next, std::move(message));
 }
 
 void ActivationLink::Return(const ReturnCredit& action) {
@@ -135,8 +190,8 @@ bool ActivationLink::receiving() const {
   return !arriving_.empty();
 }
 
-absl::StatusOr<std::span<float>> ActivationLink::Accept(const ActivationHeader& header,
-                                                        size_t payload_bytes) {
+absl::StatusOr<std::span<std::byte>> ActivationLink::Accept(const ActivationHeader& header,
+                                                            size_t payload_bytes) {
   const auto refused = [&header](const std::string& what) {
     return absl::FailedPreconditionError(
         absl::StrCat("activations of plan ", header.number, ": ", what));
@@ -152,10 +207,23 @@ absl::StatusOr<std::span<float>> ActivationLink::Accept(const ActivationHeader& 
                                 options_.hidden_size, "]"));
   }
   Memory::Input& input = memory_->inputs[header.number % memory_->inputs.size()];
-  if (input.number != 0) return refused(absl::StrCat("plan ", input.number, " has the buffer"));
-  input.number = header.number;
-  input.tokens = header.tokens;
-  return std::span<float>(input.data.get(), payload_bytes / sizeof(float));
+  if (input.number == 0) {
+    input.number = header.number;
+    input.tokens = header.tokens;
+    input.came.assign(PiecesOf(header), false);
+    input.placed = 0;
+  }
+  if (input.number != header.number) {
+    return refused(absl::StrCat("plan ", input.number, " has the buffer"));
+  }
+  const size_t piece = header.offset / kActivationPieceBytes;
+  if (input.tokens != header.tokens || input.came[piece]) {
+    return refused(absl::StrCat("piece ", piece, " of [", header.tokens, ", ", header.hidden_size,
+                                "] came twice or is of another shape"));
+  }
+  input.came[piece] = true;
+  return std::as_writable_bytes(std::span<float>(input.data.get() + header.offset / sizeof(float),
+                                                 payload_bytes / sizeof(float)));
 }
 
 std::optional<Placement> ActivationLink::OnHeader(std::span<const std::byte> header,
@@ -175,11 +243,11 @@ std::optional<Placement> ActivationLink::OnHeader(std::span<const std::byte> hea
   {
     MutexLock lock(&mutex_);
     if (memory_ == nullptr || memory_->epoch.epoch != activations.epoch) return std::nullopt;
-    const absl::StatusOr<std::span<float>> target = Accept(activations, payload_bytes);
+    const absl::StatusOr<std::span<std::byte>> target = Accept(activations, payload_bytes);
     if (target.ok()) {
       const uint64_t receipt = next_receipt_++;
       arriving_[receipt] = {memory_, activations};
-      return Placement{{std::as_writable_bytes(*target)}, receipt};
+      return Placement{{*target}, receipt};
     }
     refusal = target.status();
   }
@@ -202,13 +270,17 @@ void ActivationLink::OnPlaced(uint64_t receipt, const absl::Status& status) {
     options_.on_error(header.epoch, status);
     return;
   }
-  const Memory::Input& input =
-      arrived.memory->inputs[header.number % arrived.memory->inputs.size()];
-  const auto payload = std::as_bytes(std::span<const float>(input.data.get(), header.bytes / 4));
-  if (PayloadChecksum(payload) != header.checksum) {
+  Memory::Input& input = arrived.memory->inputs[header.number % arrived.memory->inputs.size()];
+  const auto piece = std::as_bytes(std::span<const float>(
+      input.data.get() + header.offset / sizeof(float), header.bytes / sizeof(float)));
+  if (PayloadChecksum(piece) != header.checksum) {
     options_.on_error(header.epoch, absl::DataLossError(absl::StrCat(
                                         "activations of plan ", header.number, " are damaged")));
     return;
+  }
+  {
+    MutexLock lock(&mutex_);
+    if (++input.placed < PiecesOf(header)) return;
   }
   options_.on_event(ActivationsArrived{header.epoch, header.number});
 }

@@ -73,12 +73,16 @@ class ActivationLink final : public MessageHandler {
 
  private:
   struct Memory;
+  struct Passing;
   struct Arriving {
     std::shared_ptr<Memory> memory;
     ActivationHeader header;
   };
-  absl::StatusOr<std::span<float>> Accept(const ActivationHeader& header, size_t payload_bytes)
+  absl::StatusOr<std::span<std::byte>> Accept(const ActivationHeader& header, size_t payload_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Data thread: sends pieces while few are under way, and tells when all have ended.
+  void Advance(const std::shared_ptr<Passing>& passing);
+  void SendPiece(const std::shared_ptr<Passing>& passing);
 
   const Options options_;
   mutable Mutex mutex_;

@@ -2,15 +2,17 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace baton::prefill {
 namespace {
 
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;
 constexpr uint64_t kActivations = 1;
 constexpr uint64_t kCredit = 2;
-constexpr size_t kActivationWords = 8;  // version | type << 8, fields, checksum of the header
+constexpr size_t kActivationWords = 9;  // version | type << 8, fields, checksum of the header
 constexpr size_t kCreditWords = 4;
 
 // Headers are a few words of 64 bits: plain enough to need no writer and reader of their own.
@@ -49,11 +51,17 @@ absl::StatusOr<ActivationMessage> DecodeActivations(std::span<const std::byte> b
   header.number = Word(bytes, 2);
   header.tokens = static_cast<uint32_t>(tokens);
   header.hidden_size = static_cast<uint32_t>(hidden_size);
-  header.bytes = Word(bytes, 5);
-  header.checksum = Word(bytes, 6);
-  const auto expected = static_cast<unsigned __int128>(tokens) * hidden_size * sizeof(float);
-  if (header.bytes != expected) {
-    return Malformed(absl::StrCat(header.bytes, " bytes for [", tokens, ", ", hidden_size, "]"));
+  header.offset = Word(bytes, 5);
+  header.bytes = Word(bytes, 6);
+  header.checksum = Word(bytes, 7);
+  if (static_cast<unsigned __int128>(tokens) * hidden_size * sizeof(float) > UINT64_MAX) {
+    return Malformed("shape out of range");
+  }
+  const uint64_t total = header.total_bytes();
+  if (header.offset >= total || header.offset % kActivationPieceBytes != 0 ||
+      header.bytes != std::min(kActivationPieceBytes, total - header.offset)) {
+    return Malformed(absl::StrCat(header.bytes, " bytes from ", header.offset, " on of [", tokens,
+                                  ", ", hidden_size, "]"));
   }
   return header;
 }
@@ -70,7 +78,7 @@ std::vector<std::byte> EncodeActivationMessage(const ActivationMessage& message)
   }
   const auto& header = std::get<ActivationHeader>(message);
   return Encode({kVersion | kActivations << 8, header.epoch, header.number, header.tokens,
-                 header.hidden_size, header.bytes, header.checksum});
+                 header.hidden_size, header.offset, header.bytes, header.checksum});
 }
 
 absl::StatusOr<ActivationMessage> DecodeActivationMessage(std::span<const std::byte> bytes) {

@@ -14,14 +14,21 @@
 
 namespace baton::prefill {
 
-// The payload is [tokens, hidden_size] float32.
+// A plan's activations are [tokens, hidden_size] float32 and travel in pieces of this size, the
+// last one shorter, so that no message keeps others waiting for long.
+inline constexpr uint64_t kActivationPieceBytes = uint64_t{4} << 20;
+
+// One piece: bytes [offset, offset + bytes) of the activations.
 struct ActivationHeader {
   uint64_t epoch = 0;
   uint64_t number = 0;  // Of the plan.
   uint32_t tokens = 0;
   uint32_t hidden_size = 0;
-  uint64_t bytes = 0;     // Of the payload: tokens * hidden_size * 4.
+  uint64_t offset = 0;    // A multiple of kActivationPieceBytes.
+  uint64_t bytes = 0;     // Of the payload.
   uint64_t checksum = 0;  // XXH3-64 of the payload.
+
+  uint64_t total_bytes() const { return uint64_t{tokens} * hidden_size * sizeof(float); }
   bool operator==(const ActivationHeader&) const = default;
 };
 
@@ -36,7 +43,7 @@ using ActivationMessage = std::variant<ActivationHeader, ActivationCredit>;
 
 std::vector<std::byte> EncodeActivationMessage(const ActivationMessage& message);
 
-// INVALID_ARGUMENT for anything that no encoder makes, and for bytes that disagree with the shape.
+// INVALID_ARGUMENT for anything that no encoder makes, and for pieces that the shape does not have.
 absl::StatusOr<ActivationMessage> DecodeActivationMessage(std::span<const std::byte> bytes);
 
 // XXH3-64.

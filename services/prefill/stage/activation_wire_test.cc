@@ -5,7 +5,7 @@
 namespace baton::prefill {
 namespace {
 
-const ActivationHeader kHeader{7, 3, 64, 128, uint64_t{64} * 128 * 4, 0x123456789abcdef0};
+const ActivationHeader kHeader{7, 3, 64, 128, 0, uint64_t{64} * 128 * 4, 0x123456789abcdef0};
 
 TEST(ActivationWireTest, RoundTrips) {
   EXPECT_EQ(*DecodeActivationMessage(EncodeActivationMessage(kHeader)), ActivationMessage(kHeader));
@@ -36,6 +36,24 @@ TEST(ActivationWireTest, RefusesBytesThatDisagreeWithTheShape) {
   header.tokens = 0;
   header.bytes = 0;
   EXPECT_FALSE(DecodeActivationMessage(EncodeActivationMessage(header)).ok());
+}
+
+TEST(ActivationWireTest, TakesThePiecesOfTheShapeAndNoOthers) {
+  // 1,500 x 2,048 floats: two whole pieces and the rest.
+  ActivationHeader header{7, 3, 1500, 2048, 0, kActivationPieceBytes, 1};
+  const auto taken = [&header] {
+    return DecodeActivationMessage(EncodeActivationMessage(header)).ok();
+  };
+  EXPECT_TRUE(taken());
+  header.offset = 2 * kActivationPieceBytes;
+  EXPECT_FALSE(taken()) << "the last piece is shorter";
+  header.bytes = header.total_bytes() - header.offset;
+  EXPECT_TRUE(taken());
+  header.offset -= 4;
+  header.bytes += 4;
+  EXPECT_FALSE(taken()) << "pieces begin at their own places";
+  header.offset = 3 * kActivationPieceBytes;
+  EXPECT_FALSE(taken());
 }
 
 }  // namespace

@@ -3,39 +3,106 @@
 #include <xxhash.h>
 
 #include <cstring>
-#include <memory>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/kv/wire.h"
 
 namespace baton::prefill {
 namespace {
 
-// Of all runs in order.
-uint64_t ChecksumOf(const std::vector<std::span<const std::byte>>& runs) {
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       &XXH3_freeState);
-  BATON_CHECK(state != nullptr) << "out of memory";
-  XXH3_64bits_reset(state.get());
-  for (const auto& run : runs) XXH3_64bits_update(state.get(), run.data(), run.size());
-  return XXH3_64bits_digest(state.get());
+const char* FailureReason(const absl::Status& status) {
+  if (absl::IsUnavailable(status)) return "peer_lost";
+  return absl::IsCancelled(status) ? "aborted" : "other";
 }
 
-const char* FailureReason(const absl::Status& status) {
-  if (absl::IsUnavailable(status) || absl::IsNotFound(status)) return "peer_lost";
-  return absl::IsCancelled(status) ? "aborted" : "other";
+// What the stage's core hears of a message that was not sent.
+absl::Status Blame(const absl::Status& status, const InstanceRef& decode, const InstanceRef& self) {
+  const std::string what =
+      absl::StrCat("KV could not be sent to ", decode.id, ": ", status.message());
+  // Our own queue: no fault of decode's.
+  if (absl::IsResourceExhausted(status)) {
+    return WithLeg(absl::ResourceExhaustedError(what), "prefill", self.id);
+  }
+  return WithLeg(absl::UnavailableError(what), "decode", decode.id);
+}
+
+KvOutboxOptions OutboxOptions(const Executor& executor) {
+  KvOutboxOptions options;
+  options.page_bytes = executor.kv().PageBytes();
+  return options;
 }
 
 }  // namespace
 
 KvSender::KvSender(Options options)
     : options_(std::move(options)),
-      layers_{options_.executor->kv().layer_begin, options_.executor->kv().layer_end} {}
+      layers_{options_.executor->kv().layer_begin, options_.executor->kv().layer_end},
+      outbox_(OutboxOptions(*options_.executor)) {}
+
+// ---- From the loop ----
+
+bool KvSender::Submit(std::function<void(std::vector<KvOutboxAction>&)> change) {
+  // What a stage has to send is bounded by its pages.
+  return options_.data_plane->PostReserved([this, change = std::move(change)] {
+    std::vector<KvOutboxAction> actions;
+    change(actions);
+    actions_.Raise(std::move(actions));
+  });
+}
+
+void KvSender::Send(const SendKv& action) {
+  const bool taken = Submit([this, action](std::vector<KvOutboxAction>& actions) {
+    const int page_size = options_.executor->kv().page_size;
+    const int end_page = action.first_page + static_cast<int>(action.pages.size());
+    const int tail_tokens = action.ticket.prompt_tokens % page_size;
+    if (end_page == action.ticket.prompt_pages && tail_tokens != 0) {
+      ClearTail(action.pages.back(), tail_tokens);
+    }
+    outbox_.Add(action, NowUs(), actions);
+  });
+  if (taken) return;
+  options_.on_event(
+      KvSent{action.epoch, action.send_id, absl::CancelledError("the stage has ended"), 0, 0});
+}
+
+void KvSender::Commit(const SendCommit& action) {
+  const bool taken = Submit([this, action](std::vector<KvOutboxAction>& actions) {
+    outbox_.Add(action, NowUs(), actions);
+  });
+  if (taken) return;
+  options_.on_event(
+      KvSent{action.epoch, action.send_id, absl::CancelledError("the stage has ended"), 0, 0});
+}
+
+// The data thread has ended if these are not taken, and everything with it.
+
+void KvSender::Cancel(uint64_t attempt_id) {
+  (void)Submit([this, attempt_id](std::vector<KvOutboxAction>& actions) {
+    outbox_.Cancel(attempt_id, NowUs(), actions);
+  });
+}
+
+void KvSender::CancelAll() {
+  (void)Submit([this](std::vector<KvOutboxAction>& actions) {
+    outbox_.CancelAll(NowUs(), actions);
+    checksum_sums_.clear();
+  });
+}
+
+void KvSender::Forget(uint64_t attempt_id) {
+  (void)Submit([this, attempt_id](std::vector<KvOutboxAction>&) {
+    outbox_.Forget(attempt_id);
+    checksum_sums_.erase(attempt_id);
+  });
+}
+
+// ---- On the data thread ----
 
 // What lies behind a prompt's last token was written for somebody else.
 void KvSender::ClearTail(int page, int valid_tokens) {
@@ -49,48 +116,20 @@ void KvSender::ClearTail(int page, int valid_tokens) {
   }
 }
 
-std::function<void(const absl::Status&)> KvSender::Completion(uint64_t epoch, uint64_t send_id,
-                                                              const InstanceRef& decode,
-                                                              int64_t bytes) {
-  return [this, epoch, send_id, decode, bytes, begun_us = NowUs()](const absl::Status& status) {
-    const int64_t took_us = NowUs() - begun_us;
-    if (status.ok()) {
-      options_.metrics->Increment(Metric::kKvTransferBytesTotal, static_cast<double>(bytes));
-      options_.metrics->Observe(Metric::kKvTransferSeconds, static_cast<double>(took_us) * 1e-6);
-      options_.on_event(KvSent{epoch, send_id, status, took_us, bytes});
-      return;
-    }
-    options_.metrics->Increment(Metric::kKvTransferFailuresTotal, 1, {FailureReason(status)});
-    const absl::Status lost = absl::UnavailableError(
-        absl::StrCat("KV could not be sent to ", decode.id, ": ", status.message()));
-    options_.on_event(KvSent{epoch, send_id, WithLeg(lost, "decode", decode.id), took_us, 0});
-  };
+void KvSender::Perform(const std::vector<KvOutboxAction>& actions) {
+  for (const KvOutboxAction& action : actions) {
+    std::visit([this](const auto& a) { Do(a); }, action);
+  }
 }
 
-void KvSender::Deliver(uint64_t epoch, uint64_t send_id, const InstanceRef& decode,
-                       Outgoing message) {
-  int64_t bytes = 0;
-  for (const auto& run : message.runs) bytes += static_cast<int64_t>(run.size());
-  message.on_sent = Completion(epoch, send_id, decode, bytes);
-  const std::optional<PeerId> peer = options_.find_peer(decode);
-  if (!peer.has_value()) {
-    message.on_sent(absl::NotFoundError("it is not connected"));
+void KvSender::Do(const SendKvMessage& action) {
+  const Ticket& ticket = action.ticket;
+  if (absl::Status status = Failpoint("prefill.kv_send"); !status.ok()) {
+    MessageEnded(action.message_id, ticket.decode, 0, status);
     return;
   }
-  options_.data_plane->Send(*peer, std::move(message));
-}
-
-void KvSender::Send(const SendKv& action) {
-  const Ticket& ticket = action.ticket;
-  const KvGeometry& kv = options_.executor->kv();
-  const int end_page = action.first_page + static_cast<int>(action.pages.size());
-  const int tail_tokens = ticket.prompt_tokens % kv.page_size;
-  if (end_page == ticket.prompt_pages && tail_tokens != 0) {
-    ClearTail(action.pages.back(), tail_tokens);
-  }
-  Outgoing message;
-  message.kind = MessageKind::kKvPages;
-  for (const int page : action.pages) message.runs.emplace_back(options_.executor->KvPage(page));
+  const std::span<const std::byte> run(
+      options_.executor->KvPage(action.local_page).data() + action.offset_bytes, action.bytes);
   KvDataHeader header;
   header.slot = ticket.slot;
   header.generation = ticket.generation;
@@ -98,20 +137,24 @@ void KvSender::Send(const SendKv& action) {
   header.writer_incarnation = options_.self.incarnation;
   header.layers = layers_;
   header.first_page = action.first_page;
-  header.page_count = static_cast<int>(action.pages.size());
-  header.bytes = action.pages.size() * kv.PageBytes();
-  header.checksum = ChecksumOf(message.runs);
+  header.page_count = action.page_count;
+  header.part = action.part;
+  header.bytes = run.size();
+  header.checksum = XXH3_64bits(run.data(), run.size());
   checksum_sums_[action.attempt_id] += header.checksum;
+  Outgoing message;
+  message.kind = MessageKind::kKvPages;
   message.header = EncodeKvData(header);
-  if (absl::Status status = Failpoint("prefill.kv_send"); !status.ok()) {
-    Completion(action.epoch, action.send_id, ticket.decode, 0)(status);
-    return;
-  }
-  Deliver(action.epoch, action.send_id, ticket.decode, std::move(message));
+  message.runs.push_back(run);
+  Deliver(action.message_id, ticket.decode, std::move(message));
 }
 
-void KvSender::Commit(const SendCommit& action) {
+void KvSender::Do(const SendCommitMessage& action) {
   const Ticket& ticket = action.ticket;
+  if (absl::Status status = Failpoint("prefill.commit_send"); !status.ok()) {
+    MessageEnded(action.message_id, ticket.decode, 0, status);
+    return;
+  }
   KvCommit commit;
   commit.slot = ticket.slot;
   commit.generation = ticket.generation;
@@ -122,22 +165,57 @@ void KvSender::Commit(const SendCommit& action) {
   commit.checksum_sum = checksum_sums_[action.attempt_id];
   commit.has_first_token = action.first_token.has_value();
   if (action.first_token.has_value()) commit.first_token = *action.first_token;
-  Forget(action.attempt_id);
   Outgoing message;
   message.kind = MessageKind::kKvControl;
   message.header = EncodeKvCommit(commit);
-  if (absl::Status status = Failpoint("prefill.commit_send"); !status.ok()) {
-    Completion(action.epoch, action.send_id, ticket.decode, 0)(status);
+  Deliver(action.message_id, ticket.decode, std::move(message));
+}
+
+void KvSender::Do(const KvSent& sent) {
+  if (sent.status.ok()) {
+    if (sent.bytes > 0) {
+      options_.metrics->Observe(Metric::kKvTransferSeconds,
+                                static_cast<double>(sent.transfer_us) * 1e-6);
+    }
+  } else {
+    options_.metrics->Increment(Metric::kKvTransferFailuresTotal, 1, {FailureReason(sent.status)});
+  }
+  options_.on_event(sent);
+}
+
+void KvSender::Deliver(uint64_t message_id, const InstanceRef& decode, Outgoing message) {
+  const size_t bytes = message.runs.empty() ? 0 : message.runs.front().size();
+  const std::optional<PeerId> peer = options_.find_peer(decode);
+  if (!peer.has_value()) {
+    MessageEnded(message_id, decode, 0, absl::NotFoundError("it is not connected"));
     return;
   }
-  Deliver(action.epoch, action.send_id, ticket.decode, std::move(message));
+  message.on_sent = [this, message_id, decode, bytes](const absl::Status& status) {
+    MessageEnded(message_id, decode, bytes, status);
+  };
+  options_.data_plane->Send(*peer, std::move(message));
+}
+
+void KvSender::MessageEnded(uint64_t message_id, const InstanceRef& decode, size_t bytes,
+                            const absl::Status& status) {
+  std::vector<KvOutboxAction> actions;
+  if (status.ok()) {
+    options_.metrics->Increment(Metric::kKvTransferBytesTotal, static_cast<double>(bytes));
+    outbox_.MessageEnded(message_id, status, NowUs(), actions);
+  } else {
+    outbox_.MessageEnded(message_id, Blame(status, decode, options_.self), NowUs(), actions);
+  }
+  actions_.Raise(std::move(actions));
 }
 
 void KvSender::SendHeartbeats(const std::vector<PeerId>& decodes) {
   for (const PeerId peer : decodes) {
+    // One that has not left yet says as much as a second would.
+    if (!beating_.insert(peer).second) continue;
     Outgoing message;
     message.kind = MessageKind::kKvControl;
     message.header = EncodeKvHeartbeat({options_.self});
+    message.on_sent = [this, peer](const absl::Status&) { beating_.erase(peer); };
     options_.data_plane->Send(peer, std::move(message));
   }
 }

@@ -1,5 +1,6 @@
 // Sends a stage's KV towards the decode services: page runs straight from the executor's pages,
-// commits, and the heartbeats that keep this stage's grants alive.
+// commits, and the heartbeats that keep this stage's grants alive. What may be under way, and in
+// what order, is the outbox's to decide (core/kv_outbox.h).
 #ifndef SERVICES_PREFILL_STAGE_KV_SENDER_H_
 #define SERVICES_PREFILL_STAGE_KV_SENDER_H_
 
@@ -7,19 +8,27 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/serial_events.h"
 #include "common/engine/executor.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
+#include "services/prefill/core/kv_outbox.h"
 #include "services/prefill/core/stage.h"
 
 namespace baton::prefill {
 
-// Loop thread, but for SendHeartbeats.
+// The outbox lives on the data thread, where a message's end makes room for the next without a
+// detour. A message is hashed there just before it is sent: its bytes are then read twice while
+// they are in the cache, the first is on its way before the second is hashed, and control waits for
+// 4 MiB of hashing at most (rejected: hashing a whole chunk on the loop before its first byte
+// leaves).
 class KvSender {
  public:
   struct Options {
@@ -27,32 +36,46 @@ class KvSender {
     Executor* executor = nullptr;     // Its pages are read until the KvSent event.
     DataPlane* data_plane = nullptr;  // Shut down before this object goes.
     Metrics* metrics = nullptr;
-    std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;
-    std::function<void(StageEvent)> on_event;  // Any thread.
+    std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;  // Any thread.
+    std::function<void(StageEvent)> on_event;                            // Any thread.
   };
   explicit KvSender(Options options);
 
-  // Each ends with exactly one KvSent. A decode service that is not connected, or a send that
+  // Loop thread, up to SendHeartbeats; done on the data thread in the order of the calls. The first
+  // two end with exactly one KvSent each. A decode service that is not connected, or a send that
   // fails, is UNAVAILABLE with leg "decode".
   void Send(const SendKv& action);
   void Commit(const SendCommit& action);
-
-  // The request is closed on this stage, or its epoch is over.
-  void Forget(uint64_t attempt_id) { checksum_sums_.erase(attempt_id); }
-  void ForgetAll() { checksum_sums_.clear(); }
+  // What is not being sent yet ends with CANCELLED: of a request that is aborted, of an epoch.
+  void Cancel(uint64_t attempt_id);
+  void CancelAll();
+  // The request is closed on this stage.
+  void Forget(uint64_t attempt_id);
 
   // Says to `decodes` that this stage lives; data thread.
   void SendHeartbeats(const std::vector<PeerId>& decodes);
 
  private:
-  void Deliver(uint64_t epoch, uint64_t send_id, const InstanceRef& decode, Outgoing message);
+  // Data thread from here on.
   void ClearTail(int page, int valid_tokens);
-  std::function<void(const absl::Status&)> Completion(uint64_t epoch, uint64_t send_id,
-                                                      const InstanceRef& decode, int64_t bytes);
+  // Runs `change` on the outbox, there, and does what comes of it.
+  bool Submit(std::function<void(std::vector<KvOutboxAction>&)> change);
+  void Perform(const std::vector<KvOutboxAction>& actions);
+  void Do(const SendKvMessage& action);
+  void Do(const SendCommitMessage& action);
+  void Do(const KvSent& sent);
+  void Deliver(uint64_t message_id, const InstanceRef& decode, Outgoing message);
+  void MessageEnded(uint64_t message_id, const InstanceRef& decode, size_t bytes,
+                    const absl::Status& status);
 
   const Options options_;
   const LayerRange layers_;
-  std::map<uint64_t, uint64_t> checksum_sums_;  // By attempt, of the runs sent so far.
+  KvOutbox outbox_;
+  // A message may end at once, while it is being sent: what comes of that waits its turn.
+  SerialEvents<std::vector<KvOutboxAction>> actions_{
+      [this](const std::vector<KvOutboxAction>& actions) { Perform(actions); }};
+  std::map<uint64_t, uint64_t> checksum_sums_;  // By attempt, of the messages sent so far.
+  std::set<PeerId> beating_;                    // Peers whose last heartbeat is still on its way.
 };
 
 }  // namespace baton::prefill

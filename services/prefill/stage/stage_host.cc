@@ -29,7 +29,7 @@ void StageHost::EndEpoch() {
   if (epoch_ == 0) return;
   epoch_ = 0;
   activations_->End();
-  kv_->ForgetAll();
+  kv_->CancelAll();
   contexts_.clear();
   plan_contexts_.clear();
   Handle(EpochEnded{});
@@ -94,6 +94,10 @@ void StageHost::Do(const SendKv& action) {
 void StageHost::Do(const SendCommit& action) {
   if (action.epoch == epoch_) return kv_->Commit(action);
   Handle(KvSent{action.epoch, action.send_id, EpochOver(), 0, 0});
+}
+
+void StageHost::Do(const CancelKv& action) {
+  if (action.epoch == epoch_) kv_->Cancel(action.attempt_id);
 }
 
 void StageHost::Do(const RunCompute& action) {

@@ -69,6 +69,7 @@ class StageHost {
   void Do(const ReturnCredit& action);
   void Do(const SendKv& action);
   void Do(const SendCommit& action);
+  void Do(const CancelKv& action);
   void Do(const ReportPlanDone& action);
   void Do(const ReportRequestClosed& action);
   void Do(const prefill::EndEpoch& action);

@@ -1,0 +1,134 @@
+// What a stage has yet to send to the decode services: one queue for each of them, out of which a
+// bounded number of messages is under way at a time. A chunk's KV is cut into messages of one
+// contiguous run; the rest of it waits for room, so that a slow link or decode service paces the
+// sender instead of failing its requests. The stage's core says when nobody wants a chunk any more:
+// what is not under way then ends at once.
+//
+// A request's commit leaves when the last of its pages has been handed over, since it carries the
+// sum of their checksums. It may overtake those that are under way.
+//
+// Rejected: one message for a whole chunk with a list of its pages. UCX 1.13 copies such a list
+// where it moves a run without a copy, and what comes after it waits for all of it.
+#ifndef SERVICES_PREFILL_CORE_KV_OUTBOX_H_
+#define SERVICES_PREFILL_CORE_KV_OUTBOX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/types/instance.h"
+#include "common/types/sampled_token.h"
+#include "common/types/ticket.h"
+#include "services/prefill/core/stage.h"
+
+namespace baton::prefill {
+
+struct KvOutboxOptions {
+  size_t page_bytes = 0;  // Of this stage's layers.
+  // The largest message: a page that is larger goes in parts of this size (kv_layout.h).
+  size_t part_bytes = kKvPartBytes;
+  // Neighbouring pages go together up to this size. Larger runs would be scattered by the receiver,
+  // whose pages are not neighbours, and smaller messages cost more than their bytes.
+  size_t merged_bytes = 256 << 10;
+  // Under way to one decode service: enough to keep a link busy while the next message is hashed.
+  size_t window_bytes = 12 << 20;
+  int window_messages = 64;
+};
+
+// ---- Actions ----
+// Send pages [first_page, first_page + page_count) of the prompt, or one part of one page. They lie
+// in memory behind each other from this stage's page `local_page` on. Ends with MessageEnded.
+struct SendKvMessage {
+  uint64_t message_id = 0;
+  uint64_t attempt_id = 0;
+  Ticket ticket;
+  int first_page = 0;
+  int page_count = 0;
+  int part = 0;
+  int local_page = 0;
+  size_t offset_bytes = 0;  // Of the part within its page.
+  size_t bytes = 0;
+};
+// Send the commit of all of the attempt's messages so far. Ends with MessageEnded.
+struct SendCommitMessage {
+  uint64_t message_id = 0;
+  uint64_t attempt_id = 0;
+  Ticket ticket;
+  std::optional<SampledToken> first_token;
+};
+using KvOutboxAction = std::variant<SendKvMessage, SendCommitMessage, KvSent>;
+
+class KvOutbox {
+ public:
+  explicit KvOutbox(const KvOutboxOptions& options);
+
+  // Each ends with exactly one KvSent, when none of its messages is under way.
+  void Add(const SendKv& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
+  void Add(const SendCommit& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
+
+  // An error ends what is left of its attempt: the decode service can never have all of it.
+  void MessageEnded(uint64_t message_id, const absl::Status& status, int64_t now_us,
+                    std::vector<KvOutboxAction>& actions);
+
+  // Nobody wants the attempt's KV any more: what waits ends with CANCELLED.
+  void Cancel(uint64_t attempt_id, int64_t now_us, std::vector<KvOutboxAction>& actions);
+  void CancelAll(int64_t now_us, std::vector<KvOutboxAction>& actions);
+
+  // The attempt will send nothing more.
+  void Forget(uint64_t attempt_id) { failed_.erase(attempt_id); }
+
+  bool AtRest() const { return sends_.empty() && messages_.empty(); }
+  absl::Status CheckInvariants() const;
+
+ private:
+  // A SendKv, or a SendCommit: no pages.
+  struct Send {
+    uint64_t epoch = 0;
+    uint64_t attempt_id = 0;
+    Ticket ticket;
+    int first_page = 0;
+    std::vector<int> pages;
+    std::optional<SampledToken> first_token;
+    bool is_commit = false;
+    size_t next_page = 0;  // Of `pages`, and the part of it, that is not under way yet.
+    int next_part = 0;
+    int under_way = 0;
+    int64_t bytes = 0;  // Of the messages that have arrived at the transport's end.
+    int64_t begun_us = 0;
+    absl::Status status;
+  };
+  struct Lane {                    // To one decode service.
+    std::deque<uint64_t> waiting;  // Sends with messages that are not under way.
+    size_t bytes = 0;              // Under way.
+    int messages = 0;
+  };
+  struct Message {
+    uint64_t send_id = 0;
+    InstanceRef decode;
+    size_t bytes = 0;  // 0: a commit.
+  };
+
+  void Enqueue(uint64_t send_id, Send send, int64_t now_us, std::vector<KvOutboxAction>& actions);
+  SendKvMessage NextMessage(const Send& send) const;
+  void Pump(const InstanceRef& decode, std::vector<KvOutboxAction>& actions);
+  bool Fits(const Lane& lane, size_t bytes) const;
+  void EndWaiting(uint64_t attempt_id, const absl::Status& status, int64_t now_us,
+                  std::vector<KvOutboxAction>& actions);
+  void EndIfDone(uint64_t send_id, int64_t now_us, std::vector<KvOutboxAction>& actions);
+
+  const KvOutboxOptions options_;
+  std::map<uint64_t, Send> sends_;  // By the stage's send id.
+  std::map<InstanceRef, Lane> lanes_;
+  std::map<uint64_t, Message> messages_;     // Under way, by message id.
+  std::map<uint64_t, absl::Status> failed_;  // By attempt, until it is forgotten.
+  uint64_t next_message_id_ = 1;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CORE_KV_OUTBOX_H_

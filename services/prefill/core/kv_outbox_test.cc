@@ -1,0 +1,252 @@
+#include "services/prefill/core/kv_outbox.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "common/base/random.h"
+#include "common/base/status.h"
+
+namespace baton::prefill {
+namespace {
+
+const InstanceRef kDecode{"decode-0", 5};
+const InstanceRef kOther{"decode-1", 6};
+constexpr size_t kPage = 100;
+
+KvOutboxOptions SmallOptions() {
+  KvOutboxOptions options;
+  options.page_bytes = kPage;
+  options.part_bytes = 400;
+  options.merged_bytes = 250;
+  options.window_bytes = 500;
+  options.window_messages = 4;
+  return options;
+}
+
+class KvOutboxTest : public testing::Test {
+ protected:
+  explicit KvOutboxTest(const KvOutboxOptions& options = SmallOptions()) : outbox_(options) {}
+
+  void Send(uint64_t send_id, uint64_t attempt, std::vector<int> pages, int first_page = 0,
+            const InstanceRef& decode = kDecode) {
+    SendKv send{1, send_id, attempt, {.decode = decode}, first_page, std::move(pages)};
+    outbox_.Add(send, 0, actions_);
+    Sort();
+  }
+  void Commit(uint64_t send_id, uint64_t attempt) {
+    outbox_.Add(SendCommit{1, send_id, attempt, {.decode = kDecode}, {}}, 0, actions_);
+    Sort();
+  }
+  void End(uint64_t message_id, const absl::Status& status = absl::OkStatus()) {
+    outbox_.MessageEnded(message_id, status, 10, actions_);
+    Sort();
+  }
+  // Moves what came of the last call to its kind.
+  void Sort() {
+    EXPECT_TRUE(outbox_.CheckInvariants().ok()) << outbox_.CheckInvariants();
+    for (const KvOutboxAction& action : actions_) {
+      if (const auto* data = std::get_if<SendKvMessage>(&action)) {
+        data_.push_back(*data);
+      } else if (const auto* commit = std::get_if<SendCommitMessage>(&action)) {
+        commits_.push_back(*commit);
+      } else {
+        sent_.push_back(std::get<KvSent>(action));
+      }
+    }
+    actions_.clear();
+  }
+
+  KvOutbox outbox_;
+  std::vector<KvOutboxAction> actions_;
+  std::vector<SendKvMessage> data_;
+  std::vector<SendCommitMessage> commits_;
+  std::vector<KvSent> sent_;
+};
+
+TEST_F(KvOutboxTest, AMessageIsOneRunOfNeighbours) {
+  Send(1, 9, {4, 5, 6, 2}, 10);
+  ASSERT_EQ(data_.size(), 3u);  // {4, 5} by the limit of 250 bytes, {6}, {2}.
+  EXPECT_EQ(data_[0].local_page, 4);
+  EXPECT_EQ(data_[0].first_page, 10);
+  EXPECT_EQ(data_[0].page_count, 2);
+  EXPECT_EQ(data_[0].bytes, 2 * kPage);
+  EXPECT_EQ(data_[1].local_page, 6);
+  EXPECT_EQ(data_[1].first_page, 12);
+  EXPECT_EQ(data_[2].local_page, 2);
+  EXPECT_EQ(data_[2].first_page, 13);
+  for (const SendKvMessage& message : data_) EXPECT_EQ(message.part, 0);
+  EXPECT_TRUE(sent_.empty());
+  for (const SendKvMessage& message : std::vector(data_)) End(message.message_id);
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_TRUE(sent_[0].status.ok());
+  EXPECT_EQ(sent_[0].bytes, 400);
+  EXPECT_EQ(sent_[0].transfer_us, 10);
+  EXPECT_TRUE(outbox_.AtRest());
+}
+
+TEST_F(KvOutboxTest, TheRestWaitsForRoomAndCommitsForTheirPages) {
+  Send(1, 9, {1, 3, 5, 7, 9, 11});  // No neighbours: six messages.
+  Commit(2, 9);
+  EXPECT_EQ(data_.size(), 4u) << "the window";
+  EXPECT_TRUE(commits_.empty());
+  End(data_[0].message_id);
+  EXPECT_EQ(data_.size(), 5u);
+  EXPECT_TRUE(commits_.empty());
+  End(data_[1].message_id);
+  EXPECT_EQ(data_.size(), 6u);
+  EXPECT_EQ(commits_.size(), 1u) << "it may overtake the pages that are under way";
+  End(commits_[0].message_id);
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].send_id, 2u);
+}
+
+TEST_F(KvOutboxTest, OneDecodeDoesNotWaitForAnother) {
+  Send(1, 9, {1, 3, 5, 7, 9, 11});
+  Send(2, 8, {20, 22}, 0, kOther);
+  EXPECT_EQ(data_.size(), 6u);
+}
+
+TEST_F(KvOutboxTest, AFailureEndsTheAttemptAndNobodyElse) {
+  Send(1, 9, {1, 3, 5, 7, 9, 11});
+  Commit(2, 9);
+  Send(3, 8, {20});
+  const absl::Status broken = absl::UnavailableError("reset");
+  End(data_[0].message_id, broken);
+  ASSERT_EQ(sent_.size(), 1u) << "the commit: nothing of it is under way";
+  EXPECT_EQ(sent_[0].send_id, 2u);
+  EXPECT_EQ(sent_[0].status, broken);
+  EXPECT_EQ(data_.back().attempt_id, 8u) << "its room is for the next";
+  Send(4, 9, {13});
+  EXPECT_EQ(sent_.back().send_id, 4u);
+  EXPECT_EQ(sent_.back().status, broken);
+  for (size_t i = 1; i < 4; ++i) {
+    EXPECT_EQ(sent_.size(), 2u) << "pages are read until their last message has ended";
+    End(data_[i].message_id);
+  }
+  ASSERT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(sent_[2].send_id, 1u);
+  EXPECT_EQ(sent_[2].status, broken);
+  End(data_.back().message_id);
+  EXPECT_TRUE(sent_.back().status.ok());
+  EXPECT_TRUE(outbox_.AtRest());
+}
+
+TEST_F(KvOutboxTest, CancellingEndsWhatIsNotUnderWay) {
+  Send(1, 9, {1, 3, 5, 7, 9, 11});
+  Send(2, 9, {13});
+  outbox_.Cancel(9, 5, actions_);
+  Sort();
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].send_id, 2u);
+  EXPECT_EQ(sent_[0].status.code(), absl::StatusCode::kCancelled);
+  for (const SendKvMessage& message : std::vector(data_)) End(message.message_id);
+  EXPECT_EQ(data_.size(), 4u);
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_[1].status.code(), absl::StatusCode::kCancelled);
+  outbox_.Forget(9);
+  EXPECT_TRUE(outbox_.AtRest());
+}
+
+TEST_F(KvOutboxTest, TheEndOfAnEpochLeavesOnlyWhatIsUnderWay) {
+  for (uint64_t i = 1; i <= 5; ++i) Send(i, 10 + i, {static_cast<int>(2 * i), 90});
+  outbox_.CancelAll(5, actions_);
+  Sort();
+  EXPECT_EQ(data_.size(), 4u) << "and nothing new";
+  for (const SendKvMessage& message : std::vector(data_)) End(message.message_id);
+  EXPECT_EQ(sent_.size(), 5u);
+  EXPECT_TRUE(outbox_.AtRest());
+}
+
+class LargePagesTest : public KvOutboxTest {
+ protected:
+  static KvOutboxOptions Options() {
+    KvOutboxOptions options = SmallOptions();
+    options.page_bytes = 1000;
+    return options;
+  }
+  LargePagesTest() : KvOutboxTest(Options()) {}
+};
+
+TEST_F(LargePagesTest, LargePagesGoInParts) {
+  Send(1, 9, {4, 5});
+  for (size_t i = 0; i < data_.size(); ++i) End(data_[i].message_id);
+  ASSERT_EQ(data_.size(), 6u);
+  for (size_t i = 0; i < data_.size(); ++i) {
+    EXPECT_EQ(data_[i].first_page, static_cast<int>(i / 3));
+    EXPECT_EQ(data_[i].local_page, 4 + static_cast<int>(i / 3));
+    EXPECT_EQ(data_[i].page_count, 1);
+    EXPECT_EQ(data_[i].part, static_cast<int>(i % 3));
+    EXPECT_EQ(data_[i].offset_bytes, i % 3 * 400);
+    EXPECT_EQ(data_[i].bytes, i % 3 == 2 ? 200u : 400u);
+  }
+  EXPECT_EQ(sent_.size(), 1u);
+}
+
+// Whatever happens in whatever order: every send ends once, within the window, and nothing is left.
+TEST(KvOutboxRandomTest, EverySendEndsOnce) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Random random(seed);
+    KvOutboxOptions options = SmallOptions();
+    options.page_bytes = static_cast<size_t>(random.Between(50, 900));
+    KvOutbox outbox(options);
+    std::vector<KvOutboxAction> actions;
+    std::vector<std::pair<uint64_t, size_t>> under_way;
+    std::multiset<uint64_t> ended;
+    uint64_t sends = 0;
+    const auto take = [&] {
+      ASSERT_TRUE(outbox.CheckInvariants().ok()) << outbox.CheckInvariants();
+      for (const KvOutboxAction& action : actions) {
+        if (const auto* data = std::get_if<SendKvMessage>(&action)) {
+          under_way.emplace_back(data->message_id, data->bytes);
+          ASSERT_LE(data->bytes, options.part_bytes);
+        } else if (const auto* commit = std::get_if<SendCommitMessage>(&action)) {
+          under_way.emplace_back(commit->message_id, 0);
+        } else {
+          ended.insert(std::get<KvSent>(action).send_id);
+        }
+      }
+      actions.clear();
+      size_t bytes = 0;
+      for (const auto& [id, message_bytes] : under_way) bytes += message_bytes;
+      ASSERT_LE(bytes, options.window_bytes) << "seed " << seed;
+    };
+    for (int step = 0; step < 200; ++step) {
+      const uint64_t attempt = random.Below(5);
+      const Ticket ticket{.decode = kDecode};
+      if (step < 100 && random.Chance(0.4)) {
+        std::vector<int> pages(1 + random.Below(5));
+        for (int& page : pages) page = static_cast<int>(random.Below(4));
+        outbox.Add(SendKv{1, ++sends, attempt, ticket, 0, pages}, step, actions);
+      } else if (step < 100 && random.Chance(0.2)) {
+        outbox.Add(SendCommit{1, ++sends, attempt, ticket, {}}, step, actions);
+      } else if (random.Chance(0.05)) {
+        outbox.Cancel(attempt, step, actions);
+      } else if (random.Chance(0.01)) {
+        outbox.CancelAll(step, actions);
+      } else if (!under_way.empty()) {
+        const size_t pick = random.Below(under_way.size());
+        const uint64_t id = under_way[pick].first;
+        under_way.erase(under_way.begin() + static_cast<int64_t>(pick));
+        outbox.MessageEnded(id,
+                            random.Chance(0.05) ? absl::UnavailableError("lost") : absl::OkStatus(),
+                            step, actions);
+      }
+      take();
+    }
+    while (!under_way.empty()) {
+      const uint64_t id = under_way.back().first;
+      under_way.pop_back();
+      outbox.MessageEnded(id, absl::OkStatus(), 500, actions);
+      take();
+    }
+    EXPECT_TRUE(outbox.AtRest()) << "seed " << seed;
+    EXPECT_EQ(ended.size(), sends);
+    EXPECT_EQ(std::set<uint64_t>(ended.begin(), ended.end()).size(), sends) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace baton::prefill
