@@ -47,6 +47,13 @@ bool EventLoop::Post(std::function<void()> task) {
   return true;
 }
 
+bool EventLoop::PostCompletion(std::function<void()> task) {
+  MutexLock lock(&mutex_);
+  if (stopping_) return false;
+  mailbox_.push_back(std::move(task));
+  return true;
+}
+
 bool EventLoop::Await(const std::function<bool()>& done, int64_t limit_ms) {
   const int64_t until_us = NowUs() + limit_ms * 1000;
   while (true) {

@@ -42,6 +42,12 @@ class EventLoop {
   // mailbox is full: the caller must then fail its request instead of waiting.
   [[nodiscard]] bool Post(std::function<void()> task);
 
+  // The same for the end of something that was begun: a computation, a send, a call. It finds room
+  // in a full mailbox too, since whoever began it waits for this end to free what it holds. Their
+  // number is bounded by what may be under way at once; what a peer can send at will is for Post.
+  // False only if the loop has stopped.
+  [[nodiscard]] bool PostCompletion(std::function<void()> task);
+
   // Runs `done` on the loop now and then until it is true; false if it was not within `limit_ms`.
   // True if the loop has stopped. Any thread but the loop's own.
   bool Await(const std::function<bool()>& done, int64_t limit_ms);

@@ -34,6 +34,19 @@ TEST(EventLoopTest, RefusesWhenFullAndWhenStopped) {
   EXPECT_FALSE(loop.Post([] {}));
 }
 
+TEST(EventLoopTest, TakesCompletionsIntoAFullMailboxAndInOrder) {
+  EventLoop loop("test", /*mailbox_limit=*/1);
+  std::vector<int> order;
+  EXPECT_TRUE(loop.Post([&] { order.push_back(0); }));
+  EXPECT_TRUE(loop.PostCompletion([&] { order.push_back(1); }));
+  EXPECT_FALSE(loop.Post([&] { order.push_back(2); }));
+  EXPECT_TRUE(loop.PostCompletion([&] { order.push_back(3); }));
+  loop.Start();
+  loop.Stop();
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 3}));
+  EXPECT_FALSE(loop.PostCompletion([] {}));
+}
+
 TEST(EventLoopTest, WakesAtTheTimeThatTheHandlerAsksFor) {
   EventLoop loop("test");
   absl::Notification woken;

@@ -126,9 +126,13 @@ void DecodeHost::Do(ReplyReserve& action) {
   session.generation = action.ticket->generation;
   options_.metrics->Observe(Metric::kQueueSeconds,
                             static_cast<double>(NowUs() - session.arrived_us) * 1e-6);
-  // By way of the data thread, where the grant must be in force before a writer hears of it.
+  // By way of the data thread, where the grant must be in force before a writer hears of it, and
+  // back: answering is work of gRPC's, for which no byte should wait.
   options_.kv->After(
-      [call = session.reserve, ticket = *std::move(action.ticket)] { call->Reply(ticket); });
+      [post = options_.post, call = session.reserve, ticket = *std::move(action.ticket)] {
+        if (post([call, ticket] { call->Reply(ticket); })) return;
+        call->Refuse(absl::UnavailableError("the decode service has stopped"));
+      });
 }
 
 void DecodeHost::Do(GrantKv& action) { options_.kv->Grant(std::move(action.grant)); }

@@ -4,6 +4,7 @@
 #define SERVICES_DECODE_DECODE_HOST_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -26,6 +27,8 @@ class DecodeHost {
     KvReceiver* kv = nullptr;
     StepRunner* runner = nullptr;
     Metrics* metrics = nullptr;
+    // Runs a task on the loop; false: it has stopped. Any thread.
+    std::function<bool(std::function<void()>)> post;
   };
   explicit DecodeHost(const Options& options);
 

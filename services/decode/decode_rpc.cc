@@ -102,10 +102,10 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
     return call.get();
   }
   call->SetCancelHandler([this, attempt_id, raw = call.get()] {
-    const bool told = options_.loop->Post(
+    const bool told = options_.loop->PostCompletion(
         [host = options_.host, attempt_id, raw] { host->Cancelled(attempt_id, raw); });
     if (!told) {
-      LOG(kInfo) << "a cancelled reservation is left to its deadline";
+      LOG(kDebug) << "a reservation is cancelled after the end";
     }
   });
   return call.get();
@@ -124,10 +124,10 @@ grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
     return stream.get();
   }
   stream->SetCancelHandler([this, attempt_id, raw = stream.get()] {
-    const bool told = options_.loop->Post(
+    const bool told = options_.loop->PostCompletion(
         [host = options_.host, attempt_id, raw] { host->Cancelled(attempt_id, raw); });
     if (!told) {
-      LOG(kInfo) << "a cancelled stream is left to its deadline";
+      LOG(kDebug) << "a stream is cancelled after the end";
     }
   });
   return stream.get();

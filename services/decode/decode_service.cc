@@ -3,8 +3,6 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,21 +80,22 @@ DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
   kv.data_plane = parts.data_plane;
   kv.metrics = parts.metrics;
   kv.deliver = [this](std::vector<LeaseEvent> events) {
-    return loop_.Post([this, events = std::move(events)] { host_->OnLeaseEvents(events); });
+    return loop_.PostCompletion(
+        [this, events = std::move(events)] { host_->OnLeaseEvents(events); });
   };
   kv_ = std::make_unique<KvReceiver>(std::move(kv));
   runner_ = std::make_unique<StepRunner>(
       parts.executor, [this](StepFinished finished, int64_t compute_us) {
-        const auto tell = [this, finished = std::move(finished), compute_us] {
+        const bool told = loop_.PostCompletion([this, finished = std::move(finished), compute_us] {
           host_->OnStepFinished(finished, compute_us);
-        };
-        // Nothing runs until this arrives, so a full mailbox is waited for.
-        while (!loop_.Post(tell) && !stopping_) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        });
+        if (!told) {
+          LOG(kDebug) << "a step ends after the end";
         }
       });
   host_ = std::make_unique<DecodeHost>(
-      DecodeHost::Options{limits, kv_.get(), runner_.get(), parts.metrics});
+      DecodeHost::Options{limits, kv_.get(), runner_.get(), parts.metrics,
+                          [this](auto task) { return loop_.PostCompletion(std::move(task)); }});
   rpc_ = std::make_unique<DecodeRpc>(
       DecodeRpc::Options{options.self.id, limits.vocab_size, limits.max_context_tokens,
                          parts.executor->config().eos_token_ids, &loop_, host_.get()});
@@ -181,7 +180,6 @@ void DecodeService::Stop() {
   if (server_ != nullptr) {
     rpc::StopServer(*server_);
   }
-  stopping_ = true;
   runner_->Stop();
   loop_.Stop();
 }

@@ -88,7 +88,6 @@ class DecodeService {
   int grpc_port_ = 0;
 
   std::atomic<bool> ready_{false};
-  std::atomic<bool> stopping_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;
   v1::WorkerLoad load_ ABSL_GUARDED_BY(mutex_);

@@ -294,6 +294,32 @@ TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
   }
 }
 
+TEST_F(DecodeServiceTest, AServiceThatCannotStartIsRegisteredNowhere) {
+  const auto plane = DataPlane::Create({}).value();
+  const DecodeService::Parts parts{&executor_, plane.get(), &metrics_};
+  DecodeOptions options;
+  options.self = {"decode-9", 9};
+  options.max_running_requests = 4;
+  options.max_context_tokens = 40;
+  options.grpc_port = service_->grpc_port();
+  EXPECT_EQ(DecodeService::Create(options, parts).status().code(), absl::StatusCode::kUnavailable);
+  options.grpc_port = 0;
+  struct Nobody : MessageHandler {
+    std::optional<Placement> OnHeader(std::span<const std::byte>, size_t) override {
+      return std::nullopt;
+    }
+    void OnPlaced(uint64_t, const absl::Status&) override {}
+  } nobody;
+  ASSERT_TRUE(plane->Register(MessageKind::kKvControl, &nobody).ok());
+  EXPECT_EQ(DecodeService::Create(options, parts).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  plane->Unregister(MessageKind::kKvControl);
+  const auto service = DecodeService::Create(options, parts);
+  EXPECT_TRUE(service.ok()) << service.status();
+  (*service)->Stop();
+  plane->Shutdown();
+}
+
 TEST_F(DecodeServiceTest, StopEndsWhatRunsWithUnavailable) {
   Notification step_began;
   Notification may_step;

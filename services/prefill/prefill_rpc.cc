@@ -22,7 +22,7 @@ grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* /*conte
                                             v1::StartResponse* response) {
   std::shared_ptr<StartCall> call = StartCall::Open(
       response, [chain = options_.chain, loop = options_.loop](const auto& cancelled) {
-        const bool posted = loop->Post([chain, cancelled] {
+        const bool posted = loop->PostCompletion([chain, cancelled] {
           if (chain != nullptr) chain->Cancel(cancelled);
         });
         if (!posted) {
@@ -78,7 +78,8 @@ grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* PrefillRpc::Link(
   };
   callbacks.on_end = [link = options_.link,
                       loop = options_.loop](const std::shared_ptr<LinkStream>& stream) {
-    const bool posted = link != nullptr && loop->Post([link, stream] { link->OnEnd(stream); });
+    const bool posted =
+        link != nullptr && loop->PostCompletion([link, stream] { link->OnEnd(stream); });
     if (!posted) stream->Finish(absl::UnavailableError("the stage takes no links"));
   };
   return LinkStream::Open(std::move(callbacks));

@@ -85,9 +85,10 @@ absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Create(
     const PrefillOptions& options, const Parts& parts) {
   BATON_RETURN_IF_ERROR(CheckOptions(options, *parts.executor));
   std::unique_ptr<PrefillService> service(new PrefillService(options, parts));
+  // Last of what can fail, so that a service that did not come to be is registered nowhere.
+  BATON_RETURN_IF_ERROR(service->Listen());
   BATON_RETURN_IF_ERROR(
       parts.data_plane->Register(MessageKind::kActivations, service->activations_.get()));
-  BATON_RETURN_IF_ERROR(service->Listen());
   service->loop_->SetWakeHandler(
       [raw = service.get()](int64_t now_us) { return raw->Wake(now_us); });
   service->loop_->Start();
@@ -97,13 +98,26 @@ absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Create(
   return service;
 }
 
-std::function<void(StageEvent)> PrefillService::Poster() {
-  return [this](StageEvent event) {
-    const bool posted = loop_->Post([this, event = std::move(event)] { stage_->Handle(event); });
-    if (!posted) {
-      LOG(kDebug) << "an event comes after the end";
+void PrefillService::Tell(StageEvent event) {
+  // Credits come from a peer, so they don't get the room that is kept for the ends of our own work;
+  // one that is lost stalls the chain, so its epoch ends.
+  if (const auto* credit = std::get_if<CreditReturned>(&event)) {
+    if (!loop_->Post([this, event = *credit] { stage_->Handle(event); })) {
+      BreakEpoch(credit->epoch, absl::ResourceExhaustedError("the stage's loop takes no more"));
     }
-  };
+    return;
+  }
+  if (!loop_->PostCompletion([this, event = std::move(event)] { stage_->Handle(event); })) {
+    LOG(kDebug) << "an event comes after the end";
+  }
+}
+
+void PrefillService::BreakEpoch(uint64_t epoch, const absl::Status& status) {
+  if (broken_epoch_.exchange(epoch) == epoch)
+    return;  // Once is enough, however many messages fail.
+  if (!loop_->PostCompletion([this, epoch, status] { stage_->Fail(epoch, status); })) {
+    LOG(kInfo) << "activations fail after the end: " << status.message();
+  }
 }
 
 PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts)
@@ -112,12 +126,10 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   activations.hidden_size = parts.executor->config().hidden_size;
   activations.data_plane = parts.data_plane;
   activations.metrics = parts.metrics;
-  activations.on_event = Poster();
+  const auto tell = [this](StageEvent event) { Tell(std::move(event)); };
+  activations.on_event = tell;
   activations.on_error = [this](uint64_t epoch, const absl::Status& status) {
-    const bool posted = loop_->Post([this, epoch, status] { stage_->Fail(epoch, status); });
-    if (!posted) {
-      LOG(kInfo) << "activations fail after the end: " << status.message();
-    }
+    BreakEpoch(epoch, status);
   };
   activations_ = std::make_unique<ActivationLink>(std::move(activations));
 
@@ -127,10 +139,10 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   kv.data_plane = parts.data_plane;
   kv.metrics = parts.metrics;
   kv.find_peer = [peers = parts.peers](const InstanceRef& decode) { return peers->Find(decode); };
-  kv.on_event = Poster();
+  kv.on_event = tell;
   kv_ = std::make_unique<KvSender>(std::move(kv));
 
-  executor_ = std::make_unique<ExecutorThread>(parts.executor, Poster());
+  executor_ = std::make_unique<ExecutorThread>(parts.executor, tell);
 
   StageOptions stage;
   stage.stage = options.pp_rank;

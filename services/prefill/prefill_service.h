@@ -86,7 +86,9 @@ class PrefillService {
   absl::Status Listen();
   int64_t Wake(int64_t now_us);
   void Publish();
-  std::function<void(StageEvent)> Poster();
+  // Both: any thread.
+  void Tell(StageEvent event);
+  void BreakEpoch(uint64_t epoch, const absl::Status& status);
 
   const PrefillOptions options_;
   const Parts parts_;
@@ -101,6 +103,7 @@ class PrefillService {
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
 
+  std::atomic<uint64_t> broken_epoch_{0};
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;

@@ -274,6 +274,27 @@ TEST(PrefillServiceTest, DrainRefusesNewRequestsAndWaitsForTheOthers) {
   EXPECT_FALSE(chain.service(0).ready());
 }
 
+TEST(PrefillServiceTest, AServiceThatCannotListenIsRegisteredNowhere) {
+  TestChain chain({.stages = 1});
+  FakeExecutor executor(0, kFakeLayers, 64);
+  Metrics metrics(MetricsIdentity{MetricRole::kPrefill, "fake", "prefill-9", 0});
+  FakePeers peers;
+  const auto plane = DataPlane::Create({}).value();
+  PrefillOptions options;
+  options.self = {"prefill-9", 9};
+  options.chain_id = "chain-9";
+  options.chunk_tokens = 32;
+  options.max_context_tokens = 64 * kFakePageSize;
+  options.grpc_port = chain.service(0).grpc_port();
+  const PrefillService::Parts parts{&executor, plane.get(), &peers, &metrics};
+  EXPECT_EQ(PrefillService::Create(options, parts).status().code(), absl::StatusCode::kUnavailable);
+  options.grpc_port = 0;
+  const auto service = PrefillService::Create(options, parts);
+  EXPECT_TRUE(service.ok()) << service.status();
+  (*service)->Stop();
+  plane->Shutdown();
+}
+
 TEST(PrefillServiceTest, RefusesBadFields) {
   TestChain chain({.stages = 2});
   ASSERT_TRUE(chain.WaitReady());

@@ -115,15 +115,11 @@ void ChainWiring::OpenLinks(const Hello& hello, int64_t now_us) {
     LinkCall::Callbacks callbacks;
     callbacks.on_response = [this, loop = options_.loop, stage,
                              epoch = epoch_](const v1::LinkResponse& response) {
-      const bool posted =
-          loop->Post([this, stage, epoch, response] { OnResponse(stage, epoch, response); });
-      if (!posted) {
-        LOG(kInfo) << "a report of stage " << stage << " comes after the end";
-      }
+      return loop->Post([this, stage, epoch, response] { OnResponse(stage, epoch, response); });
     };
     callbacks.on_done = [this, loop = options_.loop, stage,
                          epoch = epoch_](const absl::Status& status) {
-      const bool posted = loop->Post([this, stage, epoch, status] {
+      const bool posted = loop->PostCompletion([this, stage, epoch, status] {
         if (epoch != epoch_ || links_.empty()) return;
         const absl::Status cause =
             status.ok() ? absl::UnavailableError("the stage ended the link") : status;

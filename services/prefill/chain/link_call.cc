@@ -51,7 +51,10 @@ void LinkCall::OnReadDone(bool ok) {
     Close();
     return;
   }
-  callbacks_.on_response(response_);
+  if (!callbacks_.on_response(response_)) {
+    Cancel();
+    return;
+  }
   StartRead(&response_);
 }
 

@@ -23,7 +23,8 @@ class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::Link
  public:
   // Called on gRPC's threads, one at a time; they must not block.
   struct Callbacks {
-    std::function<void(const v1::LinkResponse&)> on_response;
+    // False: it could not be taken. The stream is then cancelled, for what it said is lost.
+    std::function<bool(const v1::LinkResponse&)> on_response;
     std::function<void(const absl::Status&)>
         on_done;  // Last, once; OK means that the stage ended it.
   };
