@@ -54,8 +54,8 @@ std::optional<Placement> FakeDecode::OnData(const KvDataHeader& header, size_t p
   const Ticket& ticket = transfer.ticket;
   const size_t band = kFloatsPerLayer * static_cast<size_t>(header.layers.size());
   if (header.slot != ticket.slot || header.decode_incarnation != self_.incarnation ||
-      header.first_page + header.page_count > ticket.prompt_pages ||
-      header.part != 0 || payload_bytes != band * sizeof(float) * static_cast<size_t>(header.page_count)) {
+      header.first_page + header.page_count > ticket.prompt_pages || header.part != 0 ||
+      payload_bytes != band * sizeof(float) * static_cast<size_t>(header.page_count)) {
     transfer.error = "a header does not fit the ticket";
     return std::nullopt;
   }
