@@ -26,9 +26,8 @@ absl::Status Serve(v1::Options options) {
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/false));
   BATON_ASSIGN_OR_RETURN(const auto service, router::RouterService::FromOptions(options));
   const v1::GetModelInfoResponse& model = service->gateway().model_info();
-  LOG(kInfo) << "baton router: model " << model.served_model_name() << " (" << model.model_type()
-             << ", context " << model.max_context_tokens() << " tokens, vocabulary "
-             << model.vocab_size() << ")";
+  LOG(kInfo) << "model " << model.served_model_name() << " (" << model.model_type() << ", context "
+             << model.max_context_tokens() << " tokens, vocabulary " << model.vocab_size() << ")";
   LOG(kInfo) << "http " << net::JoinHostPort(options.host(), service->http_port()) << "  grpc "
              << net::JoinHostPort(options.host(), service->grpc_port()) << "  policy "
              << options.load_balance_policy() << "  ready for workers after "

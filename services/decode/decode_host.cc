@@ -76,7 +76,8 @@ void DecodeHost::OnStepFinished(const StepFinished& finished, int64_t compute_us
   metrics.Observe(Metric::kDecodeStepSeconds, static_cast<double>(compute_us) * 1e-6);
   metrics.Increment(Metric::kGenerationTokensTotal, static_cast<double>(finished.outputs.size()));
   if (!finished.status.ok()) {
-    LOG(kError) << "decode step " << finished.step << " failed: " << finished.status.ToString();
+    LOG(kError) << "decode step " << finished.step
+                << " failed: " << DescribeStatus(finished.status);
   }
   Handle(finished);
 }

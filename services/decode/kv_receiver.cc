@@ -205,7 +205,7 @@ void KvReceiver::Count(const LeaseEvent& event) {
                                 {FailureReason(failed->status.code())});
     first_byte_us_.erase(failed->generation);
     LOG(kInfo) << "hand-off of generation " << failed->generation
-               << " failed: " << failed->status.ToString();
+               << " failed: " << DescribeStatus(failed->status);
   } else if (const auto* committed = std::get_if<KvCommitted>(&event)) {
     const auto first = first_byte_us_.find(committed->generation);
     if (first == first_byte_us_.end()) return;

@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/status.h"
 
 namespace baton::prefill {
 namespace {
@@ -230,7 +231,7 @@ std::optional<Placement> ActivationLink::OnHeader(std::span<const std::byte> hea
                                                   size_t payload_bytes) {
   const absl::StatusOr<ActivationMessage> message = DecodeActivationMessage(header);
   if (!message.ok()) {
-    LOG(kWarning) << message.status();
+    LOG(kWarning) << DescribeStatus(message.status());
     return std::nullopt;
   }
   if (const auto* credit = std::get_if<ActivationCredit>(&*message)) {
