@@ -7,6 +7,7 @@ import time
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import cluster as clusters
 import stubs
@@ -26,11 +27,55 @@ def health(target, service=""):
     return raw_call(target, "/grpc.health.v1.Health/Check", b"\x0a" + bytes([len(name)]) + name)
 
 
-def services_of(target):
+def fields(message):
+    """(number, bytes) of every length-delimited field of a message, varints left out."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        key = varint()
+        length = varint()
+        if key & 7 == 2:
+            yield key >> 3, message[at:at + length]
+            at += length
+
+
+def reflect(target, request):
+    """The answer of server reflection to one request, as {field: [bytes]}."""
     with grpc.insecure_channel(target) as channel:
         call = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-        reply = next(call(iter([b"\x3a\x00"]), timeout=10))  # list_services
-        return set(re.findall(r"[a-z]+(?:\.[A-Za-z0-9]+)+", reply.decode(errors="replace")))
+        reply = next(call(iter([request]), timeout=10))
+    answer = {}
+    for number, value in fields(reply):
+        answer.setdefault(number, []).append(value)
+    return answer
+
+
+def services_of(target):
+    (services,) = reflect(target, b"\x3a\x00")[6]  # list_services
+    return {name.decode() for _, service in fields(services) for _, name in fields(service)}
+
+
+def described(target, symbol):
+    """A pool with the file that declares `symbol` and all that it imports, as grpcurl would ask for it."""
+    name = symbol.encode()
+    answer = reflect(target, b"\x22" + bytes([len(name)]) + name)  # file_containing_symbol
+    assert 4 in answer, f"{symbol}: {answer}"
+    pool = descriptor_pool.DescriptorPool()
+    files = [descriptor_pb2.FileDescriptorProto.FromString(file) for _, file in fields(answer[4][0])]
+    for file in reversed(files):  # What a file imports comes after it.
+        pool.Add(file)
+    return pool
 
 
 def listed(cluster):
@@ -59,6 +104,22 @@ def test_health_and_reflection_on_every_role(small_cluster):
         with pytest.raises(grpc.RpcError) as raised:
             health(target, "no.such.Service")
         assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_reflection_describes_everything_that_it_lists(small_cluster):
+    workers = listed(small_cluster)
+    for target in (small_cluster.target, *(w.worker.grpc_address for w in workers.values())):
+        for service in services_of(target):
+            assert described(target, service).FindServiceByName(service).methods
+
+
+def test_a_client_that_knows_only_reflection_checks_health(small_cluster):
+    pool = described(small_cluster.target, "grpc.health.v1.Health")
+    check = pool.FindServiceByName("grpc.health.v1.Health").methods_by_name["Check"]
+    factory = message_factory.MessageFactory(pool)
+    request = factory.GetPrototype(check.input_type)(service="baton.v1.Inference")
+    reply = raw_call(small_cluster.target, "/grpc.health.v1.Health/Check", request.SerializeToString())
+    assert factory.GetPrototype(check.output_type).FromString(reply).status == 1  # SERVING
 
 
 def test_tokenize_and_back(small_cluster):
