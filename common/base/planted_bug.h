@@ -25,6 +25,8 @@ enum class Bug {
   kRouterKeepsOtherLeg,            // router: does not end the decode leg when prefill fails
   kRouterRetriesAfterFirstToken,   // router: replays a request whose tokens the client has seen
   kRouterAcceptsDuplicateId,       // router: runs two requests under one id
+  kRouterForgetsWaiting,           // router: leaves requests in the queue when a pair is ready
+  kRouterKeepsViewToItself,        // router: tells nobody that the view has changed
 };
 
 // The bug that is on: kNone unless PlantBug was called.

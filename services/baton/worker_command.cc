@@ -41,14 +41,15 @@ struct Served {
 absl::Status ServeUntilStopped(const v1::Options& options, WorkerHost& host, v1::WorkerInfo self,
                                const Served& served) {
   std::atomic<bool> rejected{false};
+  std::atomic<bool> leaving{false};
   absl::Status rejection;  // Written once before `rejected`.
   worker::ClusterClientOptions client_options;
   client_options.router_address = options.router_address();
   client_options.self = std::move(self);
   client_options.heartbeat_interval_ms = options.heartbeat_interval_ms();
   client_options.data_plane = &host.data_plane();
-  client_options.status = [&served] {
-    return worker::ClusterClientOptions::Status{served.ready(), served.load()};
+  client_options.status = [&served, &leaving] {
+    return worker::ClusterClientOptions::Status{served.ready() && !leaving, served.load()};
   };
   client_options.on_view = served.on_view;
   client_options.on_rejected = [&](const absl::Status& status) {
@@ -64,6 +65,8 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerHost& host, v1:
   client.Start();
   WaitForStop([&rejected] { return rejected.load(); });
 
+  leaving = true;
+  client.ReportSoon();  // No new requests from here on.
   host.ClearProbes();
   served.drain_and_stop();
   client.Stop();
@@ -91,8 +94,8 @@ absl::Status ServePrefill(const v1::Options& options, WorkerHost& host, int64_t 
   BATON_ASSIGN_OR_RETURN(const auto service,
                          prefill::PrefillService::Create(
                              own, {&host.executor(), &host.data_plane(), &peers, &host.metrics()}));
-  LOG(kInfo) << "baton prefill " << own.self.id << ": stage " << own.pp_rank << " of "
-             << own.pp_size << " in " << own.chain_id << ", " << host.Summary();
+  LOG(kInfo) << "prefill stage " << own.pp_rank << " of " << own.pp_size << " in " << own.chain_id
+             << ", " << host.Summary();
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
              << net::JoinHostPort(own.host, host.metrics_port()) << "  chunk " << own.chunk_tokens
              << " tokens  started after " << SecondsSince(start_us);
@@ -128,8 +131,8 @@ absl::Status ServeDecode(const v1::Options& options, WorkerHost& host, int64_t s
   BATON_ASSIGN_OR_RETURN(
       const auto service,
       decode::DecodeService::Create(own, {&host.executor(), &host.data_plane(), &host.metrics()}));
-  LOG(kInfo) << "baton decode " << own.self.id << ": " << host.Summary() << ", at most "
-             << own.max_running_requests << " requests";
+  LOG(kInfo) << "decode service, " << host.Summary() << ", at most " << own.max_running_requests
+             << " requests";
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
              << net::JoinHostPort(own.host, host.metrics_port()) << "  started after "
              << SecondsSince(start_us);

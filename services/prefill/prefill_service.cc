@@ -203,6 +203,7 @@ int64_t PrefillService::Wake(int64_t now_us) {
 void PrefillService::Publish() {
   const bool ready = chain_ == nullptr || chain_->up();
   if (ready_.exchange(ready) != ready || !std::exchange(health_said_, true)) {
+    parts_.peers->OnReadyChanged();
     server_->GetHealthCheckService()->SetServingStatus(kServiceName, ready);
   }
   v1::WorkerLoad load;

@@ -64,6 +64,8 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
   config.request_timeout_ms = options.request_timeout_ms();
   config.max_request_bytes = options.max_request_bytes();
   config.max_requests = static_cast<int>(options.max_concurrent_streams());
+  config.max_waiting = static_cast<int>(options.max_queued_requests());
+  config.pairing_timeout_ms = options.pairing_timeout_ms();
   config.heartbeat_interval_ms = options.heartbeat_interval_ms();
   config.lease_ms = options.lease_ms();
   config.policy =

@@ -33,6 +33,8 @@ struct RouterConfig {
   int64_t request_timeout_ms = 600'000;
   int64_t max_request_bytes = 16 << 20;
   int max_requests = 4096;
+  int max_waiting = 4096;  // Of these, for a pair.
+  int64_t pairing_timeout_ms = 10'000;
   int64_t heartbeat_interval_ms = 500;
   int64_t lease_ms = 2000;
   Policy policy = Policy::kLeastLoad;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
@@ -29,17 +30,15 @@ size_t MailboxLimit(const RouterConfig& config) {
   return kClusterEvents + kEventsPerRequest * static_cast<size_t>(config.max_requests);
 }
 
-RouterLimits MakeLimits(const RouterConfig& config) {
+RouterLimits MakeLimits(const RouterConfig& config, uint64_t incarnation) {
   RouterLimits limits;
-  limits.attempt_seed = EntropySeed() >> 32;
+  limits.incarnation = incarnation;
+  limits.max_waiting = config.max_waiting;
+  limits.pairing_timeout_us = config.pairing_timeout_ms * 1000;
+  limits.membership.pair_grace_us = limits.pairing_timeout_us;
   limits.max_requests = config.max_requests;
   limits.policy = config.policy;
   limits.membership.lease_us = config.lease_ms * 1000;
-  // Microseconds since 1970: larger than any view of an earlier router, and never one of them.
-  limits.membership.first_view_version =
-      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
-                                std::chrono::system_clock::now().time_since_epoch())
-                                .count());
   return limits;
 }
 
@@ -83,6 +82,7 @@ absl::Status Stopping() {
 RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
                          std::unique_ptr<ChatTemplate> chat_template)
     : config_(std::move(config)),
+      incarnation_(std::max<uint64_t>(1, EntropySeed())),
       limits_(MakeRequestLimits(config_, *tokenizer)),
       tokenizer_(std::move(tokenizer)),
       chat_template_(std::move(chat_template)),
@@ -90,7 +90,7 @@ RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokeniz
       metrics_(std::make_unique<RouterMetrics>(config_.served_model_name, config_.instance_id)),
       readiness_{false, "starting"},
       loop_("router", MailboxLimit(config_)),
-      core_(MakeLimits(config_)),
+      core_(MakeLimits(config_, incarnation_)),
       legs_(std::make_unique<Legs>(
           loop_, static_cast<LegEvents&>(*this),
           [this](const InstanceRef& instance) { return AddressOf(instance); })) {}
@@ -127,6 +127,9 @@ void RouterShell::Stop(int64_t grace_ms) {
     // Also the aborts of the legs should leave before the channels are closed.
     if (posted && wait_idle(std::chrono::seconds(1))) legs_->WaitIdle(500);
   }
+  if (!loop_.Post([this] { EndWatches(); })) {
+    LOG(kDebug) << "the router's loop has stopped already";
+  }
   loop_.Stop();
 }
 
@@ -152,6 +155,28 @@ void RouterShell::Heartbeat(HeartbeatReceived heartbeat, std::function<void(Repl
   ReplyHeartbeat refused;
   refused.status = Stopping();
   done(std::move(refused));
+}
+
+uint64_t RouterShell::Watch(InstanceRef instance, WatchCallbacks callbacks) {
+  const uint64_t call = next_call_++;
+  const auto end = callbacks.end;
+  const bool posted = loop_.Post(
+      [this, call, instance = std::move(instance), callbacks = std::move(callbacks)]() mutable {
+        watch_calls_[call] = std::move(callbacks);
+        Dispatch(WatchOpened{call, std::move(instance)});
+      });
+  if (!posted) end(Stopping());
+  return call;
+}
+
+void RouterShell::Unwatch(uint64_t call) {
+  const bool posted = loop_.Post([this, call] {
+    watch_calls_.erase(call);
+    Dispatch(WatchBroken{call});
+  });
+  if (!posted) {
+    LOG(kDebug) << "a watch broke after the router's loop";
+  }
 }
 
 void RouterShell::Drain(const std::string& instance_id, std::function<void(absl::Status)> done) {
@@ -217,6 +242,26 @@ void RouterShell::Perform(ReplyHeartbeat& action) {
   const auto done = std::move(entry->second);
   heartbeat_calls_.erase(entry);
   done(std::move(action));
+}
+
+void RouterShell::Perform(NotifyWatch& action) {
+  const auto entry = watch_calls_.find(action.call);
+  if (entry == watch_calls_.end()) return;
+  if (const absl::Status lost = Failpoint("router.notice"); !lost.ok()) return;
+  entry->second.notify(action.view_version);
+}
+
+void RouterShell::Perform(EndWatch& action) {
+  const auto entry = watch_calls_.find(action.call);
+  if (entry == watch_calls_.end()) return;
+  const auto end = std::move(entry->second.end);
+  watch_calls_.erase(entry);
+  end(action.status);
+}
+
+// The server's end would wait for them.
+void RouterShell::EndWatches() {
+  for (const auto& [call, callbacks] : std::exchange(watch_calls_, {})) callbacks.end(Stopping());
 }
 
 void RouterShell::Perform(Reserve& action) {
@@ -343,19 +388,21 @@ void RouterShell::Refresh(int64_t now_us) {
   changed_ = false;
   const Membership& members = core_.membership();
   const size_t pairs = members.ReadyPairs().size();
-  const bool paired = pairs > 0;
+  // What a request would meet: it is served, or waits for a pair that is expected.
+  const bool open = core_.outlook(now_us) != Outlook::kRefused;
+  const std::string missing = pairs > 0 ? "" : members.WhatIsMissing();
   const std::vector<Worker> workers = members.Workers();
   bool was_ready = false;
   bool ready = false;
   {
     MutexLock lock(&mutex_);
     was_ready = readiness_.ready;
-    if (!stopping_) readiness_ = {paired, paired ? "" : members.WhatIsMissing()};
+    if (!stopping_) readiness_ = {open, open ? "" : missing};
     ready = readiness_.ready;
   }
   metrics_->SetLoad(core_.load(), workers, pairs, ready);
   if (ready != was_ready) {
-    LOG(kInfo) << (ready ? "ready" : "not ready: " + members.WhatIsMissing());
+    LOG(kInfo) << (ready ? "ready" : "not ready: " + missing);
     on_readiness_(ready);
   }
   if (channels_version_ != members.view_version()) {

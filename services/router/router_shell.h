@@ -63,10 +63,21 @@ class RouterShell : public Gateway, private LegEvents {
   // UNAVAILABLE when the loop takes nothing more.
   void Register(WorkerInfo worker, std::function<void(absl::Status)> done);
   void Heartbeat(HeartbeatReceived heartbeat, std::function<void(ReplyHeartbeat)> done);
+  // Calls `notify` on the loop's thread whenever the worker should send a heartbeat at once, until
+  // `end`, the last call (on the loop's thread, or at once when the loop takes nothing more), or
+  // Unwatch. Returns the watch's number.
+  struct WatchCallbacks {
+    std::function<void(uint64_t view_version)> notify;
+    std::function<void(absl::Status)> end;
+  };
+  uint64_t Watch(InstanceRef instance, WatchCallbacks callbacks);
+  void Unwatch(uint64_t call);  // The worker's side broke it.
   void Drain(const std::string& instance_id, std::function<void(absl::Status)> done);
   void List(const std::function<void(absl::Status, std::vector<Worker>, int64_t now_us)>& done);
 
   const RouterConfig& config() const { return config_; }
+  // Differs between lives of a router; never 0.
+  uint64_t incarnation() const { return incarnation_; }
 
  private:
   // LegEvents.
@@ -90,6 +101,8 @@ class RouterShell : public Gateway, private LegEvents {
   void Perform(ReplyDrain& action) { Answer(action.call, action.status); }
   void Perform(ReplyAbort& action) { Answer(action.call, action.status); }
   void Perform(ReplyHeartbeat& action);
+  void Perform(NotifyWatch& action);
+  void Perform(EndWatch& action);
   void Perform(Reserve& action);
   void Perform(OpenStream& action);
   void Perform(StartPrefill& action);
@@ -98,6 +111,7 @@ class RouterShell : public Gateway, private LegEvents {
   void Perform(EmitToken& action);
   void Perform(FinishClient& action);
   void Answer(uint64_t call, const absl::Status& status);
+  void EndWatches();
   void DropClient(uint64_t client, const absl::Status& outcome, bool tell);
   void EndSession(uint64_t client);
   Session* SessionOf(uint64_t client);
@@ -107,6 +121,7 @@ class RouterShell : public Gateway, private LegEvents {
   void Refresh(int64_t now_us);
 
   const RouterConfig config_;
+  const uint64_t incarnation_;
   const RequestLimits limits_;
   const std::unique_ptr<Tokenizer> tokenizer_;
   const std::unique_ptr<ChatTemplate> chat_template_;
@@ -130,6 +145,7 @@ class RouterShell : public Gateway, private LegEvents {
   std::unordered_map<uint64_t, uint64_t> client_of_attempt_;
   std::unordered_map<uint64_t, std::function<void(absl::Status)>> status_calls_;
   std::unordered_map<uint64_t, std::function<void(ReplyHeartbeat)>> heartbeat_calls_;
+  std::unordered_map<uint64_t, WatchCallbacks> watch_calls_;
   SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
   bool changed_ = true;  // Since the last Refresh.
   int64_t refreshed_us_ = 0;

@@ -21,6 +21,7 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
+#include "services/worker/view_watch.h"
 
 namespace baton::worker {
 namespace {
@@ -28,6 +29,9 @@ namespace {
 constexpr int64_t kMaxBackoffMs = 2000;
 // An RPC that takes longer is given up: the router is dead or stopped.
 constexpr int64_t kMinRpcTimeoutMs = 1000;
+// News brings at most so many heartbeats in an interval, however fast the cluster changes: joins
+// that come together are answered with one view.
+constexpr int64_t kNewsPerInterval = 50;
 // A view of some thousand workers with their fingerprints.
 constexpr int kMaxViewBytes = 64 << 20;
 
@@ -63,7 +67,8 @@ class ClusterClient::Impl {
         interval_ms_(options_.heartbeat_interval_ms),
         stub_(v1::Cluster::NewStub(rpc::OpenChannel(
             options_.router_address, {.max_reconnect_ms = static_cast<int>(kMaxBackoffMs),
-                                      .max_receive_bytes = kMaxViewBytes}))) {
+                                      .max_receive_bytes = kMaxViewBytes}))),
+        watch_(std::make_unique<ViewWatch>(*stub_, instance_, [this] { ReportSoon(); })) {
     BATON_CHECK(options_.data_plane != nullptr && options_.status && options_.on_rejected &&
                 options_.heartbeat_interval_ms > 0)
         << "incomplete options";
@@ -80,6 +85,12 @@ class ClusterClient::Impl {
       if (call_ != nullptr) call_->TryCancel();
     }
     if (thread_.joinable()) thread_.join();
+    watch_.reset();
+  }
+
+  void ReportSoon() const {
+    MutexLock lock(&mutex_);
+    news_ = true;
   }
 
   bool registered() const {
@@ -146,6 +157,18 @@ class ClusterClient::Impl {
     MutexLock lock(&mutex_);
     mutex_.AwaitFor(std::chrono::milliseconds(milliseconds), [this] { return stopping_; });
   }
+  // Until the next heartbeat is due, or there is news and the last one is long enough ago.
+  void WaitForNews() const {
+    {
+      MutexLock lock(&mutex_);
+      const bool news = mutex_.AwaitFor(std::chrono::milliseconds(interval_ms_),
+                                        [this] { return stopping_ || news_; });
+      if (!news) return;
+    }
+    const int64_t gap_us = interval_ms_ * 1000 / kNewsPerInterval;
+    const int64_t left_us = beat_us_ + gap_us - NowUs();
+    if (left_us > 0) Wait(left_us / 1000 + 1);
+  }
 
   const ClusterClientOptions options_;
   const v1::InstanceRef instance_;
@@ -153,6 +176,8 @@ class ClusterClient::Impl {
   // The client's thread only.
   int64_t interval_ms_;
   const std::unique_ptr<v1::Cluster::Stub> stub_;
+  uint64_t router_incarnation_ = 0;  // That the worker is registered with.
+  int64_t beat_us_ = 0;              // When the last heartbeat was sent.
   bool registered_ = false;
   std::vector<PeerWorker> view_;  // The last one that came, this worker left out.
   std::vector<PeerWorker> kept_;  // Not in it, and not given up yet: see KeepAbsent.
@@ -165,10 +190,12 @@ class ClusterClient::Impl {
   mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool heard_ ABSL_GUARDED_BY(mutex_) = false;
+  mutable bool news_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::map<InstanceRef, Endpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
   // Peers that failed before Connect's answer was noted; of the current round of connecting.
   std::set<PeerId> early_failures_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<ViewWatch> watch_;  // Calls ReportSoon until it is gone.
   std::thread thread_;
 };
 
@@ -185,7 +212,8 @@ void ClusterClient::Impl::Run() {
       // What is new for the router is said at once: a joined worker asks for its view, an applied
       // view makes pairs ready.
       const bool news = registering || applied_version_ != applied_before;
-      if (!news) Wait(interval_ms_);
+      watch_->Keep(NowUs(), interval_ms_);
+      if (!news) WaitForNews();
       continue;
     }
     SetHeard(false);
@@ -201,7 +229,7 @@ void ClusterClient::Impl::Run() {
     }
     if (!StopRequested()) {
       LOG(kWarning) << (registering ? "registration at " : "heartbeat to ")
-                    << options_.router_address << " failed: " << status.ToString();
+                    << options_.router_address << " failed: " << DescribeStatus(status);
     }
     Wait(backoff_ms);
     backoff_ms = std::min(kMaxBackoffMs, std::max(backoff_ms * 2, interval_ms_));
@@ -219,6 +247,7 @@ absl::Status ClusterClient::Impl::Register() {
     return stub_->Register(context, request, &response);
   }));
   registered_ = true;
+  router_incarnation_ = response.router_incarnation();
   if (!view_.empty()) keep_until_us_ = NowUs() + options_.rejoin_grace_ms * 1000;
   // The versions of another life of the router mean nothing now.
   view_version_ = 0;
@@ -232,9 +261,15 @@ absl::Status ClusterClient::Impl::Register() {
 }
 
 absl::Status ClusterClient::Impl::Heartbeat() {
+  beat_us_ = NowUs();
+  {
+    MutexLock lock(&mutex_);
+    news_ = false;  // What comes from here on may not be in what is sent now.
+  }
   const ClusterClientOptions::Status status = options_.status();
   v1::HeartbeatRequest request;
   *request.mutable_instance() = instance_;
+  request.set_router_incarnation(router_incarnation_);
   request.set_view_version(applied_version_);
   request.set_ready(status.ready);
   *request.mutable_load() = status.load;
@@ -329,7 +364,8 @@ bool ClusterClient::Impl::ConnectToView() {
     if (!id.ok()) {
       complete = false;
       if (unreachable_.insert(peer->instance).second) {
-        LOG(kWarning) << "no endpoint to " << peer->instance.id << ": " << id.status().ToString();
+        LOG(kWarning) << "no endpoint to " << peer->instance.id << ": "
+                      << DescribeStatus(id.status());
       }
       continue;
     }
@@ -371,6 +407,7 @@ std::optional<PeerId> ClusterClient::Find(const InstanceRef& instance) const {
   return impl_->Find(instance);
 }
 std::vector<PeerId> ClusterClient::Endpoints(Role role) const { return impl_->Endpoints(role); }
+void ClusterClient::ReportSoon() const { impl_->ReportSoon(); }
 void ClusterClient::OnPeerFailed(PeerId peer) { impl_->OnPeerFailed(peer); }
 
 }  // namespace baton::worker

@@ -57,6 +57,9 @@ struct ClusterClientOptions {
   std::function<void(const absl::Status&)> on_rejected;
 };
 
+// Heartbeats go every interval, and at once when there is news: the router says that the view has
+// changed (view_watch.h), a view has been applied, or ReportSoon was called.
+//
 // One thread of its own, so that a slow or dead router delays nothing else. It survives the router:
 // running requests go on, and the worker registers again, with a backoff of at most two seconds,
 // until it is heard.
@@ -83,6 +86,8 @@ class ClusterClient {
   std::optional<PeerId> Find(const InstanceRef& instance) const;
   // Every endpoint of decode services (for lease heartbeats of stages) or of prefill stages.
   std::vector<PeerId> Endpoints(Role role) const;
+  // What `status` says has changed: the router should hear of it now.
+  void ReportSoon() const;
   // Forward DataPlane::SetPeerErrorHandler here: the endpoint is opened anew at the next heartbeat
   // if the router still lists the peer.
   void OnPeerFailed(PeerId peer);

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <set>
@@ -15,6 +16,8 @@ namespace baton::worker {
 namespace {
 
 constexpr std::chrono::seconds kPatience{30};  // Only a failing test waits that long.
+constexpr int64_t kNeverMs = 3'600'000;        // An interval that no test lives to see end.
+constexpr uint64_t kRouterIncarnation = 0x77;
 
 // Counts endpoints; addresses named in `unreachable` can't be connected to.
 class FakeDataPlane : public DataPlane {
@@ -78,7 +81,8 @@ class FakeRouter final : public v1::Cluster::Service {
     ++registrations_;
     known_ = true;
     applied_ = 0;
-    response->set_heartbeat_interval_ms(10);
+    response->set_heartbeat_interval_ms(interval_ms_);
+    response->set_router_incarnation(kRouterIncarnation);
     return grpc::Status::OK;
   }
   grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
@@ -86,6 +90,9 @@ class FakeRouter final : public v1::Cluster::Service {
     MutexLock lock(&mutex_);
     if (!known_) return {grpc::StatusCode::NOT_FOUND, "who?"};
     ++heartbeats_;
+    if (request->router_incarnation() != kRouterIncarnation) {
+      return {grpc::StatusCode::NOT_FOUND, "another router's"};
+    }
     applied_ = request->view_version();
     ready_ = request->ready();
     response->set_view_version(version_);
@@ -95,7 +102,36 @@ class FakeRouter final : public v1::Cluster::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
+                     grpc::ServerWriter<v1::WatchNotice>* writer) override {
+    MutexLock lock(&mutex_);
+    ++watches_;
+    const int end_at = watch_ends_;
+    uint64_t told = version_;
+    // Cancellation has no event here, so it is looked for now and then.
+    while (watch_ends_ == end_at && !context->IsCancelled()) {
+      const auto news = [&] { return watch_ends_ != end_at || version_ != told; };
+      if (!mutex_.AwaitFor(std::chrono::milliseconds(10), news) || version_ == told) continue;
+      told = version_;
+      v1::WatchNotice notice;
+      notice.set_view_version(told);
+      writer->Write(notice);
+    }
+    return {grpc::StatusCode::UNAVAILABLE, "the watch breaks"};
+  }
+
   int port() const { return port_; }
+  void SetInterval(int64_t interval_ms) {
+    MutexLock lock(&mutex_);
+    interval_ms_ = interval_ms;
+  }
+  void BreakWatches() {
+    MutexLock lock(&mutex_);
+    ++watch_ends_;
+  }
+  bool AwaitWatches(int count) {
+    return Await([this, count] { return watches_ >= count; });
+  }
   void SetView(uint64_t version, std::vector<v1::WorkerInfo> view) {
     MutexLock lock(&mutex_);
     version_ = version;
@@ -111,6 +147,9 @@ class FakeRouter final : public v1::Cluster::Service {
   }
   bool AwaitApplied(uint64_t version) {
     return Await([this, version] { return known_ && applied_ == version; });
+  }
+  bool AwaitReady(bool ready) {
+    return Await([this, ready] { return ready_ == ready; });
   }
   bool AwaitRegistrations(int count) {
     return Await([this, count] { return registrations_ >= count && known_; });
@@ -141,6 +180,9 @@ class FakeRouter final : public v1::Cluster::Service {
 
   Mutex mutex_;
   grpc::Status refusal_;
+  int64_t interval_ms_ = 10;
+  int watches_ = 0;
+  int watch_ends_ = 0;
   int registrations_ = 0;
   int heartbeats_ = 0;
   bool known_ = false;
@@ -173,10 +215,10 @@ class ClusterClientTest : public testing::Test {
     ClusterClientOptions options;
     options.router_address = "127.0.0.1:" + std::to_string(router_->port());
     options.self = self;
-    options.heartbeat_interval_ms = 10;
+    options.heartbeat_interval_ms = interval_ms_;
     options.rejoin_grace_ms = rejoin_grace_ms_;
     options.data_plane = &plane_;
-    options.status = [] { return ClusterClientOptions::Status{.ready = true, .load = {}}; };
+    options.status = [this] { return ClusterClientOptions::Status{.ready = ready_, .load = {}}; };
     options.on_view = [this](const std::vector<PeerWorker>& view) {
       MutexLock lock(&mutex_);
       views_.push_back(view);
@@ -194,6 +236,14 @@ class ClusterClientTest : public testing::Test {
     return mutex_.AwaitFor(kPatience, predicate);
   }
 
+  // Heartbeats by news alone.
+  void NoIntervals() {
+    interval_ms_ = kNeverMs;
+    router_->SetInterval(kNeverMs);
+  }
+
+  std::atomic<bool> ready_{true};
+  int64_t interval_ms_ = 10;
   int64_t rejoin_grace_ms_ = 60'000;
   FakeDataPlane plane_;
   std::unique_ptr<FakeRouter> router_ = std::make_unique<FakeRouter>();
@@ -236,6 +286,49 @@ TEST_F(ClusterClientTest, NewIncarnationIsANewEndpoint) {
   EXPECT_EQ(plane_.Open(), (Addresses{"a-0/9"}));
   EXPECT_FALSE(client_->Find({"a-0", 2}).has_value());
   EXPECT_NE(client_->Find({"a-0", 9}), old_peer);
+}
+
+TEST_F(ClusterClientTest, ANoticeBringsTheViewAndTheReportAtOnce) {
+  NoIntervals();
+  router_->SetView(2, {kDecode, kStage});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  ASSERT_TRUE(router_->AwaitWatches(1));
+  for (uint64_t version = 3; version < 6; ++version) {
+    router_->SetView(version, {kDecode, Worker("a-0", version, v1::ROLE_PREFILL, "a")});
+    ASSERT_TRUE(router_->AwaitApplied(version));
+    EXPECT_TRUE(client_->Find({"a-0", version}).has_value());
+  }
+}
+
+TEST_F(ClusterClientTest, ABrokenWatchBringsAHeartbeat) {
+  NoIntervals();
+  router_->SetView(2, {kDecode, kStage});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  ASSERT_TRUE(router_->AwaitWatches(1));
+  router_->BreakWatches();
+  EXPECT_TRUE(router_->AwaitHeartbeats(1));
+}
+
+TEST_F(ClusterClientTest, ABrokenWatchIsOpenedAnew) {
+  router_->SetView(2, {kDecode, kStage});
+  Begin(kDecode);
+  for (int watch = 1; watch < 4; ++watch) {
+    ASSERT_TRUE(router_->AwaitWatches(watch));
+    router_->BreakWatches();
+  }
+  EXPECT_TRUE(router_->AwaitWatches(4));
+}
+
+TEST_F(ClusterClientTest, AChangedStatusIsReportedAtOnce) {
+  NoIntervals();
+  router_->SetView(2, {kDecode, kStage});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  ready_ = false;
+  client_->ReportSoon();
+  EXPECT_TRUE(router_->AwaitReady(false));
 }
 
 TEST_F(ClusterClientTest, ARouterThatStartsAnewDisconnectsNobody) {

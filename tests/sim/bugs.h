@@ -29,6 +29,8 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kRouterKeepsOtherLeg, "router-keeps-other-leg"},
     {Bug::kRouterRetriesAfterFirstToken, "router-retries-after-first-token"},
     {Bug::kRouterAcceptsDuplicateId, "router-accepts-duplicate-id"},
+    {Bug::kRouterForgetsWaiting, "router-forgets-waiting"},
+    {Bug::kRouterKeepsViewToItself, "router-keeps-view-to-itself"},
 };
 
 }  // namespace baton::sim

@@ -82,6 +82,8 @@ void Cluster::DrawFaults() {
   faults_.delay_us_max = random.Chance(0.3) ? 5000 : 500;
   faults_.spike = sometimes(0.5, 0.05);
   faults_.control_drop = sometimes(0.4, 0.02);
+  faults_.notice_lost = sometimes(0.3, 0.5);
+  faults_.notice_late = sometimes(0.3, 0.5);
   faults_.plan_repeat = sometimes(0.1, 0.1);
   faults_.data_fail = sometimes(0.3, 0.02);
   faults_.data_slow = sometimes(0.4, 0.1);
@@ -100,6 +102,8 @@ void Cluster::DrawFaults() {
   }
   kill_budget_ = random.Chance(0.6) ? static_cast<int>(random.Below(4)) : 0;
   pause_budget_ = random.Chance(0.4) ? static_cast<int>(random.Below(3)) : 0;
+  topology_.undisturbed = pause_budget_ == 0 && faults_.spike == 0 && faults_.control_drop == 0 &&
+                          faults_.notice_lost == 0 && faults_.notice_late == 0;
 }
 
 void Cluster::BuildNodes() {
@@ -287,9 +291,9 @@ RunResult Cluster::Run() {
       "P=", topology_.stages, " chains=", topology_.chains, " layers=", topology_.layers,
       " page=", topology_.page_size, " chunk=", topology_.chunk_tokens,
       " pages=", topology_.prefill_pages, "/", topology_.decode_pages, " kills=", kills_,
-      " pauses=", pause_budget_, " drop=", faults_.control_drop, " fail=", faults_.data_fail,
-      " slow=", faults_.data_slow, " corrupt=", faults_.data_corrupt,
-      " bytes/ms=", faults_.bytes_per_ms);
+      " pauses=", pause_budget_, " drop=", faults_.control_drop, " lost=", faults_.notice_lost,
+      " late=", faults_.notice_late, " fail=", faults_.data_fail, " slow=", faults_.data_slow,
+      " corrupt=", faults_.data_corrupt, " bytes/ms=", faults_.bytes_per_ms);
   result.trace = world_.trace();
   return result;
 }

@@ -61,13 +61,17 @@ void PrefillProcess::MaybeUp() {
   if (epoch_ == 0 || up_ || static_cast<int>(ready_.size()) != topology_.stages - 1) return;
   up_ = true;
   HandlePlanner(prefill::ChainUp{epoch_, topology_.stages, topology_.prefill_pages});
+  membership_->ReportSoon();
 }
 
 void PrefillProcess::Unwire(const absl::Status& reason) {
   const std::map<int, uint64_t> links = std::exchange(links_, {});
   for (const auto& [stage, call] : links) world_.BreakCall(call);
   epoch_ = 0;
-  if (std::exchange(up_, false)) HandlePlanner(prefill::ChainDown{reason});
+  if (std::exchange(up_, false)) {
+    HandlePlanner(prefill::ChainDown{reason});
+    membership_->ReportSoon();
+  }
   HandleStage(prefill::EpochEnded{});
   outputs_.clear();
   inputs_.clear();

@@ -12,11 +12,18 @@
 namespace baton::sim {
 namespace {
 
+constexpr int64_t kPairingTimeoutUs = 3'000'000;
+// A notice, a heartbeat, its reply and the next heartbeat, with a heartbeat's reply that was under
+// way: far below the interval, which is 500 ms.
+constexpr int64_t kViewArrivesUs = 100'000;
+
 router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   router::RouterLimits limits;
-  limits.attempt_seed = incarnation;
-  limits.membership.first_view_version = (incarnation >> 8) | 1;
+  limits.incarnation = incarnation;
   limits.max_requests = 64;
+  limits.max_waiting = topology.max_queued;
+  limits.pairing_timeout_us = kPairingTimeoutUs;
+  limits.membership.pair_grace_us = kPairingTimeoutUs;
   limits.max_attempts = topology.max_attempts;
   limits.policy = topology.least_load ? router::Policy::kLeastLoad : router::Policy::kRoundRobin;
   return limits;
@@ -30,6 +37,7 @@ RouterProcess::RouterProcess(World& world, const Topology& topology, Clients& cl
       topology_(topology),
       clients_(clients),
       node_(node),
+      incarnation_(incarnation),
       core_(Limits(topology, incarnation)) {}
 
 router::WorkerInfo RouterProcess::Describe(const Topology& topology, const InstanceRef& self,
@@ -68,6 +76,24 @@ void RouterProcess::Handle(const router::Event& event) {
     }
   }
   ScheduleTick();
+  CheckViewArrives();
+}
+
+void RouterProcess::CheckViewArrives() {
+  const uint64_t version = core_.membership().view_version();
+  if (version == checked_version_ || !topology_.undisturbed) return;
+  checked_version_ = version;
+  world_.After(node_, kViewArrivesUs, "view check", [this, version] {
+    if (core_.membership().view_version() != version) return;  // Checked later.
+    for (const router::Worker& worker : core_.membership().Workers()) {
+      const int node = NodeOf(worker.info.instance.id);
+      const bool lives =
+          world_.alive(node) && world_.incarnation(node) == worker.info.instance.incarnation;
+      if (!lives || worker.applied_version == version) continue;
+      world_.Violate(absl::StrCat(worker.info.instance.id, " has not heard of view ", version,
+                                  " for ", kViewArrivesUs / 1000, " ms"));
+    }
+  });
 }
 
 void RouterProcess::CheckDecodeLegEnded(uint64_t client) {
@@ -119,10 +145,39 @@ void RouterProcess::Register(uint64_t call, const router::WorkerInfo& info) {
   Handle(router::RegisterRequested{call, info});
 }
 
-void RouterProcess::Heartbeat(uint64_t call, const InstanceRef& instance, uint64_t view_version,
-                              bool ready, const router::WorkerLoad& load) {
-  workers_[call] = static_cast<uint64_t>(NodeOf(instance.id));
-  Handle(router::HeartbeatReceived{call, instance, view_version, ready, load});
+void RouterProcess::Heartbeat(uint64_t call, router::HeartbeatReceived heartbeat) {
+  workers_[call] = static_cast<uint64_t>(NodeOf(heartbeat.instance.id));
+  heartbeat.call = call;
+  Handle(heartbeat);
+}
+
+void RouterProcess::Watch(uint64_t call, const InstanceRef& instance) {
+  watches_[call] = NodeOf(instance.id);
+  Handle(router::WatchOpened{call, instance});
+}
+
+void RouterProcess::Tell(uint64_t call, int node, const char* label,
+                         const std::function<void(WorkerMembership&)>& tell) {
+  if (node <= topology_.decodes) {
+    world_.SendOnCall<DecodeProcess>(call, node_, label,
+                                     [tell](DecodeProcess& p) { tell(p.membership()); });
+  } else {
+    world_.SendOnCall<PrefillProcess>(call, node_, label,
+                                      [tell](PrefillProcess& p) { tell(p.membership()); });
+  }
+}
+
+void RouterProcess::Notify(const router::NotifyWatch& act) {
+  const auto watch = watches_.find(act.call);
+  if (watch == watches_.end()) return;
+  const auto notice = [this, call = act.call, node = watch->second] {
+    Tell(call, node, "notice", [call](WorkerMembership& m) { m.Noticed(call); });
+  };
+  if (world_.random().Chance(world_.faults().notice_lost)) {
+    return world_.Trace(node_, "notice LOST");
+  }
+  if (!world_.random().Chance(world_.faults().notice_late)) return notice();
+  world_.After(node_, world_.random().Between(1000, 2'000'000), "notice late", notice);
 }
 
 bool RouterProcess::EndLeg(uint64_t call) {
@@ -176,6 +231,7 @@ void RouterProcess::LegBroken(const OpenLeg& leg) {
 
 void RouterProcess::CallBroken(uint64_t call) {
   workers_.erase(call);
+  if (watches_.erase(call) > 0) return Handle(router::WatchBroken{call});
   const auto it = legs_.find(call);
   if (it == legs_.end()) return;
   const OpenLeg leg = it->second;
@@ -244,28 +300,21 @@ void RouterProcess::Execute(const router::Action& action) {
         if constexpr (std::is_same_v<T, router::ReplyRegister>) {
           const int node = static_cast<int>(workers_[act.call]);
           workers_.erase(act.call);
-          const auto reply = [act](WorkerMembership& m) { m.Registered(act.call, act.status); };
-          if (node <= topology_.decodes) {
-            world_.SendOnCall<DecodeProcess>(act.call, node_, "registered",
-                                             [reply](auto& p) { reply(p.membership()); });
-          } else {
-            world_.SendOnCall<PrefillProcess>(act.call, node_, "registered",
-                                              [reply](auto& p) { reply(p.membership()); });
-          }
+          Tell(act.call, node, "registered", [act, life = incarnation_](WorkerMembership& m) {
+            m.Registered(act.call, act.status, life);
+          });
         } else if constexpr (std::is_same_v<T, router::ReplyHeartbeat>) {
           const int node = static_cast<int>(workers_[act.call]);
           workers_.erase(act.call);
-          const auto reply = [act](WorkerMembership& m) {
+          Tell(act.call, node, "heartbeat reply", [act](WorkerMembership& m) {
             m.HeartbeatReplied(act.call, act.status, act.view_version, act.view_changed,
                                act.workers);
-          };
-          if (node <= topology_.decodes) {
-            world_.SendOnCall<DecodeProcess>(act.call, node_, "heartbeat reply",
-                                             [reply](auto& p) { reply(p.membership()); });
-          } else {
-            world_.SendOnCall<PrefillProcess>(act.call, node_, "heartbeat reply",
-                                              [reply](auto& p) { reply(p.membership()); });
-          }
+          });
+        } else if constexpr (std::is_same_v<T, router::NotifyWatch>) {
+          Notify(act);
+        } else if constexpr (std::is_same_v<T, router::EndWatch>) {
+          watches_.erase(act.call);
+          world_.BreakCall(act.call);
         } else if constexpr (std::is_same_v<T, router::ReplyDrain> ||
                              std::is_same_v<T, router::ReplyAbort>) {
           // The simulated clients use neither.

@@ -4,6 +4,7 @@
 #define TESTS_SIM_ROUTER_PROCESS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "services/router/core/router_core.h"
 #include "tests/sim/clients.h"
 #include "tests/sim/topology.h"
+#include "tests/sim/worker_membership.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
@@ -29,8 +31,8 @@ class RouterProcess : public Process {
   void Cancel(uint64_t client);
   // From workers.
   void Register(uint64_t call, const router::WorkerInfo& info);
-  void Heartbeat(uint64_t call, const InstanceRef& instance, uint64_t view_version, bool ready,
-                 const router::WorkerLoad& load);
+  void Heartbeat(uint64_t call, router::HeartbeatReceived heartbeat);
+  void Watch(uint64_t call, const InstanceRef& instance);
   void ReserveReply(uint64_t call, uint64_t attempt_id, const absl::StatusOr<Ticket>& ticket);
   void Token(uint64_t call, uint64_t attempt_id, const SampledToken& token);
   void DecodeEnd(uint64_t call, const decode::Finish& finish);
@@ -51,6 +53,12 @@ class RouterProcess : public Process {
 
   void Handle(const router::Event& event);
   void Execute(const router::Action& action);
+  // Sends `tell` to the membership of the worker on `node`.
+  void Tell(uint64_t call, int node, const char* label,
+            const std::function<void(WorkerMembership&)>& tell);
+  void Notify(const router::NotifyWatch& act);
+  // In a cluster where nothing disturbs it every worker has applied a changed view at once.
+  void CheckViewArrives();
   void ExecuteLeg(const router::Reserve& act);
   void ExecuteLeg(const router::OpenStream& act);
   void ExecuteLeg(const router::StartPrefill& act);
@@ -67,9 +75,12 @@ class RouterProcess : public Process {
   const Topology& topology_;
   Clients& clients_;
   const int node_;
+  const uint64_t incarnation_;
   router::RouterCore core_;
   std::map<uint64_t, OpenLeg> legs_;       // By call.
   std::map<uint64_t, uint64_t> workers_;   // Worker's call -> its node, while a reply is due.
+  std::map<uint64_t, int> watches_;        // Worker's call -> its node.
+  uint64_t checked_version_ = 0;           // View whose arrival is being checked.
   std::map<uint64_t, uint64_t> attempts_;  // Client -> its latest attempt.
   int64_t tick_us_ = kNeverUs;
 };

@@ -25,11 +25,42 @@ void WorkerMembership::Start() { Beat(); }
 
 void WorkerMembership::CallBroken(uint64_t call) {
   if (call == call_) call_ = 0;
+  if (call != watch_) return;
+  watch_ = 0;
+  ReportSoon();  // The router may take this worker for dead.
 }
 
 void WorkerMembership::Beat() {
   world_.After(node_, kHeartbeatUs, "heartbeat timer", [this] { Beat(); });
-  if (call_ != 0) return;  // The last one is still out.
+  KeepWatch();
+  if (call_ == 0) Send();
+}
+
+void WorkerMembership::ReportSoon() {
+  if (!registered_) return;
+  if (call_ == 0) {
+    Send();
+  } else {
+    again_ = true;
+  }
+}
+
+void WorkerMembership::KeepWatch() {
+  if (!registered_ || watch_ != 0) return;
+  watch_ = world_.OpenCall(node_, Topology::kRouter);
+  if (watch_ == 0) return;
+  world_.SendOnCall<RouterProcess>(
+      watch_, node_, "watch", [call = watch_, instance = info_.instance](RouterProcess& router) {
+        router.Watch(call, instance);
+      });
+}
+
+void WorkerMembership::Noticed(uint64_t call) {
+  if (call == watch_) ReportSoon();
+}
+
+void WorkerMembership::Send() {
+  again_ = false;
   call_ = world_.OpenCall(node_, Topology::kRouter);
   if (call_ == 0) return;
   if (!registered_) {
@@ -39,21 +70,25 @@ void WorkerMembership::Beat() {
     return;
   }
   const Status status = status_();
-  world_.SendOnCall<RouterProcess>(call_, node_, "heartbeat",
-                                   [call = call_, instance = info_.instance,
-                                    version = view_version_, status](RouterProcess& router) {
-                                     router.Heartbeat(call, instance, version, status.ready,
-                                                      status.load);
-                                   });
+  world_.SendOnCall<RouterProcess>(
+      call_, node_, "heartbeat",
+      [call = call_, instance = info_.instance, life = router_incarnation_, version = view_version_,
+       status](RouterProcess& router) {
+        router.Heartbeat(call, {0, instance, life, version, status.ready, status.load});
+      });
 }
 
-void WorkerMembership::Registered(uint64_t call, const absl::Status& status) {
+void WorkerMembership::Registered(uint64_t call, const absl::Status& status,
+                                  uint64_t router_incarnation) {
   if (call != call_) return;
   call_ = 0;
   registered_ = status.ok();
   if (!registered_) return;
+  router_incarnation_ = router_incarnation;
   view_version_ = 0;  // Ask for the whole view.
   if (!view_.empty()) keep_until_us_ = world_.now_us() + kRejoinGraceUs;
+  KeepWatch();
+  Send();
 }
 
 void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
@@ -63,6 +98,7 @@ void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& statu
   call_ = 0;
   if (!status.ok()) {
     registered_ = false;  // The lease is over, or the router is a new one.
+    Send();
     return;
   }
   if (changed) {
@@ -73,9 +109,12 @@ void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& statu
   // Those whom a new router does not list yet are kept for a while.
   std::map<std::string, router::WorkerInfo> view = listed_;
   if (world_.now_us() < keep_until_us_) view.insert(view_.begin(), view_.end());
-  if (view == view_ && !changed) return;
-  view_ = std::move(view);
-  on_view_();
+  if (view != view_ || changed) {
+    view_ = std::move(view);
+    on_view_();
+  }
+  // Says at once which view it has now.
+  if (call_ == 0 && (changed || again_)) Send();
 }
 
 int WorkerMembership::FindPeer(const InstanceRef& instance) const {

@@ -27,16 +27,22 @@ class WorkerMembership {
   void CallBroken(uint64_t call);
 
   // Answers of the router.
-  void Registered(uint64_t call, const absl::Status& status);
+  void Registered(uint64_t call, const absl::Status& status, uint64_t router_incarnation);
+  void Noticed(uint64_t call);  // The router wants a heartbeat.
   void HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version, bool changed,
                         const std::vector<router::WorkerInfo>& workers);
+
+  // The status has changed.
+  void ReportSoon();
 
   const std::map<std::string, router::WorkerInfo>& view() const { return view_; }
   // The node of a peer in this incarnation, or -1.
   int FindPeer(const InstanceRef& instance) const;
 
  private:
-  void Beat();
+  void Beat();  // Every interval.
+  void Send();
+  void KeepWatch();
 
   World& world_;
   const int node_;
@@ -44,7 +50,10 @@ class WorkerMembership {
   const std::function<Status()> status_;
   const std::function<void()> on_view_;
   bool registered_ = false;
-  uint64_t call_ = 0;  // The one that is out, if any.
+  uint64_t call_ = 0;   // The one that is out, if any.
+  bool again_ = false;  // There was news while it was.
+  uint64_t watch_ = 0;
+  uint64_t router_incarnation_ = 0;
   uint64_t view_version_ = 0;
   std::map<std::string, router::WorkerInfo> listed_;  // As the router said last.
   std::map<std::string, router::WorkerInfo> view_;    // And those who are kept.

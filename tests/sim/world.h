@@ -24,6 +24,8 @@ struct NetworkFaults {
   int64_t delay_us_max = 500;
   double spike = 0;         // Of a message that takes up to 200 ms.
   double control_drop = 0;  // Of a message on a call: lost, and the call breaks.
+  double notice_lost = 0;   // Of a notice that the view has changed; the call stands.
+  double notice_late = 0;   // Of one that comes up to 2 s after the change.
   double plan_repeat = 0;   // Of a plan that a stage gets twice (a shell's mistake, not gRPC's).
   double data_fail = 0;     // Of a tensor message that ends with an error at its sender.
   double data_slow = 0;     // Of one that arrives up to 2 s after its sender was told OK.

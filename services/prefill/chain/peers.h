@@ -20,6 +20,8 @@ class Peers {
   virtual std::optional<PeerId> Find(const InstanceRef& instance) const = 0;
   // Every decode service's endpoint.
   virtual std::vector<PeerId> Decodes() const = 0;
+  // The stage's readiness has changed; the router should hear of it.
+  virtual void OnReadyChanged() const {}
 };
 
 // Over the real client, which is made after the service, since it registers the service's address.
@@ -36,6 +38,10 @@ class ClusterPeers final : public Peers {
     const worker::ClusterClient* client = client_;
     if (client == nullptr) return {};
     return client->Endpoints(Role::kDecode);
+  }
+  void OnReadyChanged() const override {
+    const worker::ClusterClient* client = client_;
+    if (client != nullptr) client->ReportSoon();
   }
 
  private:

@@ -42,7 +42,7 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   ++txn.attempts;
   ++attempts_made;
   Attempt attempt;
-  attempt.id = (limits.attempt_seed << 32) | (attempts_made & 0xffffffffU);
+  attempt.id = (limits.incarnation << 32) | (attempts_made & 0xffffffffU);
   attempt.pair = std::move(pair);
   attempt.decode_open = true;
   attempt.prefill_counted = true;
@@ -82,14 +82,22 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
       SameEverywhere(status)) {
     return false;
   }
-  const FailedPair failed = {txn.attempt.pair.chain.stages, txn.attempt.pair.decode, blamed};
-  absl::StatusOr<Pair> other =
-      pairing.Choose(membership.ReadyPairs(), txn.prompt_tokens, txn.max_tokens, &failed);
-  if (!other.ok()) return false;  // The failure is reported as it was.
+  FailedPair failed = {txn.attempt.pair.chain.stages, txn.attempt.pair.decode, blamed};
+  const std::vector<Pair>& pairs = membership.ReadyPairs();
+  absl::StatusOr<Pair> other = pairing.Choose(pairs, txn.prompt_tokens, txn.max_tokens, &failed);
+  // Without another pair the failure is reported as it was, unless none is ready at all and one is
+  // expected: then what failed is what is missing.
+  if (!other.ok() && (!pairs.empty() || !MayWait().ok())) return false;
   EndPrefillWork(txn);
   pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
   ++(blamed == Role::kPrefill ? totals.retries_prefill_total : totals.retries_decode_total);
-  Begin(txn, *std::move(other));
+  txn.failed = std::move(failed);
+  txn.failure = status;
+  if (other.ok()) {
+    Begin(txn, *std::move(other));
+  } else {
+    Wait(txn);
+  }
   return true;
 }
 
@@ -102,8 +110,7 @@ void RouterCore::State::SuspectBlamed(const Pair& pair, Role blamed, const absl:
       if (named == stage.instance.id) suspect = stage.instance;
     }
   }
-  // One that has left is out of every pair already.
-  if (membership.Find(suspect) != nullptr) pairing.Suspect(suspect);
+  Suspect(suspect);
 }
 
 void RouterCore::State::Complete(Transaction& txn, FinishReason reason) {
@@ -114,6 +121,7 @@ void RouterCore::State::Complete(Transaction& txn, FinishReason reason) {
 }
 
 void RouterCore::State::TimeOut(Transaction& txn) {
+  if (txn.phase == Phase::kWaiting) return TimeOutWaiting(txn);
   if (txn.phase == Phase::kSettling) {
     CloseLegs(txn, "the request is complete");
     return Finish(txn, txn.answer);
@@ -174,7 +182,10 @@ void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> ou
 
 void RouterCore::State::Remove(Transaction& txn) {
   EndPrefillWork(txn);
-  pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  if (txn.attempt.id != 0) {
+    pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  }
+  waiting.erase(txn.order);
   table.Remove(txn.client);
 }
 

@@ -4,16 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "services/router/core/fit.h"
 
 namespace baton::router {
 namespace {
 
-// Reasons that WhatIsMissing lists; a thousand unready workers need not all be named.
-constexpr size_t kMaxReasons = 4;
-
-bool Usable(const Worker& worker) { return worker.ready && !worker.draining; }
+bool Usable(const Worker& worker) { return worker.ready && !worker.draining && !worker.suspect; }
 
 // Whether each of the two has connected to the other.
 bool Connected(const Worker& a, const Worker& b) {
@@ -36,8 +32,7 @@ Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& s
 
 }  // namespace
 
-Membership::Membership(MembershipOptions options)
-    : options_(options), view_version_(options.first_view_version) {}
+Membership::Membership(MembershipOptions options) : options_(options) {}
 
 absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
                                   std::vector<Worker>& lost) {
@@ -52,10 +47,12 @@ absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
         absl::StrCat("the cluster has ", workers_.size(), " workers already, the most it takes"));
   }
   if (absl::Status status = CheckFitsCluster(worker); !status.ok()) return status;
-  if (known != workers_.end()) Lose(known, lost);
+  if (known != workers_.end()) Lose(known, now_us, lost);
+  absent_.erase(worker.instance.id);
   Worker joined;
   joined.info = worker;
   joined.joined_version = ++view_version_;
+  joined.changed_us = now_us;
   joined.lease_until_us = now_us + options_.lease_us;
   sweep_us_ = std::min(sweep_us_, joined.lease_until_us);
   workers_.emplace(worker.instance.id, std::move(joined));
@@ -85,7 +82,10 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
   }
   worker.lease_until_us = now_us + options_.lease_us;
   const uint64_t applied = applied_version <= view_version_ ? applied_version : 0;
-  if (worker.applied_version != applied || worker.ready != ready || worker.load != load) {
+  if (worker.ready != ready) worker.changed_us = now_us;
+  if (worker.applied_version != applied || worker.ready != ready || worker.load != load ||
+      worker.suspect) {
+    worker.suspect = false;
     worker.applied_version = applied;
     worker.ready = ready;
     worker.load = load;
@@ -104,7 +104,23 @@ absl::Status Membership::Drain(const std::string& instance_id) {
   return absl::OkStatus();
 }
 
-void Membership::Lose(WorkerMap::iterator worker, std::vector<Worker>& lost) {
+bool Membership::Suspect(const InstanceRef& instance, int64_t now_us) {
+  const auto found = workers_.find(instance.id);
+  if (found == workers_.end() || found->second.info.instance != instance) return false;
+  if (found->second.suspect) return false;
+  found->second.suspect = true;
+  found->second.changed_us = now_us;
+  Changed();
+  return true;
+}
+
+void Membership::Lose(WorkerMap::iterator worker, int64_t now_us, std::vector<Worker>& lost) {
+  const WorkerInfo& info = worker->second.info;
+  // Who was told to leave is not expected back.
+  const bool room = static_cast<int>(absent_.size()) < options_.max_workers;
+  if (options_.pair_grace_us > 0 && !worker->second.draining && room) {
+    absent_[info.instance.id] = {info.role, info.chain_id, info.pp_rank, info.pp_size, now_us};
+  }
   lost.push_back(std::move(worker->second));
   workers_.erase(worker);
   ++view_version_;
@@ -113,12 +129,15 @@ void Membership::Lose(WorkerMap::iterator worker, std::vector<Worker>& lost) {
 
 std::vector<Worker> Membership::Expire(int64_t now_us) {
   std::vector<Worker> lost;
+  std::erase_if(absent_, [&](const auto& entry) {
+    return entry.second.lost_us + options_.pair_grace_us <= now_us;
+  });
   if (now_us < sweep_us_) return lost;
   sweep_us_ = kNeverUs;
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     const auto next = std::next(worker);
     if (worker->second.lease_until_us <= now_us) {
-      Lose(worker, lost);
+      Lose(worker, now_us, lost);
     } else {
       sweep_us_ = std::min(sweep_us_, worker->second.lease_until_us);
     }
@@ -127,11 +146,19 @@ std::vector<Worker> Membership::Expire(int64_t now_us) {
   return lost;
 }
 
-bool Membership::Remove(const InstanceRef& instance, std::vector<Worker>& lost) {
+bool Membership::Remove(const InstanceRef& instance, int64_t now_us, std::vector<Worker>& lost) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end() || found->second.info.instance != instance) return false;
-  Lose(found, lost);
+  Lose(found, now_us, lost);
   return true;
+}
+
+int64_t Membership::NextDeadlineUs() const {
+  int64_t next_us = sweep_us_;
+  for (const auto& [id, absent] : absent_) {
+    next_us = std::min(next_us, absent.lost_us + options_.pair_grace_us);
+  }
+  return next_us;
 }
 
 std::vector<Worker> Membership::Workers() const {
@@ -191,43 +218,6 @@ const std::vector<Pair>& Membership::ReadyPairs() const {
   }
   pairs_valid_ = true;
   return pairs_;
-}
-
-std::string Membership::WhyNotReady(const Worker& worker) const {
-  if (!worker.ready) return worker.info.instance.id + " is not ready";
-  if (worker.draining) return worker.info.instance.id + " is draining";
-  return "";
-}
-
-std::string Membership::WhatIsMissing() const {
-  std::vector<std::string> reasons;
-  const auto add = [&reasons](std::string reason) {
-    if (!reason.empty()) reasons.push_back(std::move(reason));
-  };
-  const std::map<std::string, Stages> chains = Chains();
-  if (chains.empty()) add("no prefill chain is registered");
-  for (const auto& [chain_id, stages] : chains) {
-    for (size_t rank = 0; rank < stages.size(); ++rank) {
-      if (stages[rank] == nullptr) {
-        add(absl::StrCat("chain ", chain_id, " lacks rank ", rank, " of ", stages.size()));
-      } else {
-        add(WhyNotReady(*stages[rank]));
-      }
-    }
-  }
-  bool any_decode = false;
-  for (const auto& [id, worker] : workers_) {
-    if (worker.info.role != Role::kDecode) continue;
-    any_decode = true;
-    add(WhyNotReady(worker));
-  }
-  if (!any_decode) add("no decode service is registered");
-  if (reasons.empty()) add("chains and decode services have not connected to one another yet");
-  const size_t more = reasons.size() > kMaxReasons ? reasons.size() - kMaxReasons : 0;
-  reasons.resize(reasons.size() - more);
-  std::string text = absl::StrJoin(reasons, "; ");
-  if (more > 0) absl::StrAppend(&text, "; and ", more, " more");
-  return text;
 }
 
 }  // namespace baton::router

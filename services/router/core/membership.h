@@ -52,6 +52,8 @@ struct Worker {
   WorkerLoad load;
   bool ready = false;
   bool draining = false;
+  bool suspect = false;          // Does not answer, as far as is known; until it is heard from.
+  int64_t changed_us = 0;        // When it joined, or was seen to become ready or not.
   uint64_t joined_version = 0;   // View version that first held this incarnation.
   uint64_t applied_version = 0;  // View version that it has connected to.
   int64_t lease_until_us = 0;
@@ -79,9 +81,8 @@ struct Pair {
 struct MembershipOptions {
   int64_t lease_us = 2'000'000;
   int max_workers = 4096;
-  // Differs between incarnations of a router, so that a view of the last one that a worker still
-  // holds is not taken for one of this.
-  uint64_t first_view_version = 1;
+  // How long after a sign of change a pair is still expected: see PairExpectedUntilUs.
+  int64_t pair_grace_us = 0;
 };
 
 class Membership {
@@ -104,12 +105,17 @@ class Membership {
   // NOT_FOUND for an unknown instance.
   absl::Status Drain(const std::string& instance_id);
 
+  // A call to the worker, or its own to the router, broke as those of a dead process do: it is in
+  // no ready pair until its next heartbeat, or until its lease is over. False: that is known
+  // already, or it is not here.
+  bool Suspect(const InstanceRef& instance, int64_t now_us);
+
   // Removes the workers whose lease is over.
   std::vector<Worker> Expire(int64_t now_us);
   // Removes one incarnation at once (its connection broke for good); false if it is not here.
-  bool Remove(const InstanceRef& instance, std::vector<Worker>& lost);
+  bool Remove(const InstanceRef& instance, int64_t now_us, std::vector<Worker>& lost);
   // When Expire is due next. May be early: heartbeats don't move it, so that they stay cheap.
-  int64_t NextDeadlineUs() const { return sweep_us_; }
+  int64_t NextDeadlineUs() const;
 
   // Grows with every join and loss.
   uint64_t view_version() const { return view_version_; }
@@ -117,11 +123,19 @@ class Membership {
   std::vector<WorkerInfo> View() const;  // What workers are told; by instance id.
   const Worker* Find(const InstanceRef& instance) const;
 
-  // Pairs that can take a request now: every stage of the chain and the decode ready, none
-  // draining, and every stage's applied view holds the decode (so its endpoint stands), and the
+  // Pairs that can take a request now: every stage of the chain and the decode ready, none draining
+  // or suspect, and every stage's applied view holds the decode (so its endpoint stands), and the
   // decode's applied view holds every stage. Rebuilt only when something changed since the last
   // call; valid until the next call of a member that is not const.
   const std::vector<Pair>& ReadyPairs() const;
+
+  // Until when a pair may be expected while none is ready; 0: none is. One is expected while the
+  // ranks of some chain and some decode service are all held by workers that are here and don't
+  // drain, or that were lost no longer ago than `pair_grace_us`, and no longer than that after the
+  // last of them joined, was lost, or changed its readiness. So a worker that dies is waited for
+  // (somebody may start it again), and two that can't connect are not waited for for ever. A role
+  // that never was here is not expected: this router can't know of it.
+  int64_t PairExpectedUntilUs(int64_t now_us) const;
 
   // Why ReadyPairs is empty, for the client and the operator.
   std::string WhatIsMissing() const;
@@ -129,18 +143,27 @@ class Membership {
  private:
   using WorkerMap = std::map<std::string, Worker>;  // By instance id.
   using Stages = std::vector<const Worker*>;        // By rank; nullptr where one is missing.
+  // What is remembered of a worker that was lost, until it is back or the grace is over.
+  struct Absent {
+    Role role = Role::kPrefill;
+    std::string chain_id;
+    int pp_rank = 0;
+    int pp_size = 1;
+    int64_t lost_us = 0;
+  };
 
   absl::Status CheckFitsCluster(const WorkerInfo& worker) const;
-  void Lose(WorkerMap::iterator worker, std::vector<Worker>& lost);
+  void Lose(WorkerMap::iterator worker, int64_t now_us, std::vector<Worker>& lost);
   void Changed();
   std::map<std::string, Stages> Chains() const;
   std::string WhyNotReady(const Worker& worker) const;
 
   MembershipOptions options_;
-  uint64_t view_version_;
+  uint64_t view_version_ = 1;
   int64_t sweep_us_ = kNeverUs;  // No lease ends before.
   WorkerMap workers_;
-  mutable std::vector<Pair> pairs_;  // What ReadyPairs returns while `pairs_valid_`.
+  std::map<std::string, Absent> absent_;  // By instance id.
+  mutable std::vector<Pair> pairs_;       // What ReadyPairs returns while `pairs_valid_`.
   mutable bool pairs_valid_ = false;
 };
 

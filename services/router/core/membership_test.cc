@@ -117,8 +117,8 @@ TEST_F(MembershipTest, ANewIncarnationReplacesTheOld) {
   const InstanceRef old{"d0", 1};
   EXPECT_EQ(members_.Heartbeat(old, 1, true, {}, now_us_).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(members_.Find(old), nullptr);
-  EXPECT_FALSE(members_.Remove(old, lost_));
-  EXPECT_TRUE(members_.Remove(d0.instance, lost_));
+  EXPECT_FALSE(members_.Remove(old, now_us_, lost_));
+  EXPECT_TRUE(members_.Remove(d0.instance, now_us_, lost_));
 }
 
 TEST_F(MembershipTest, ARepeatedRegistrationChangesNothing) {

@@ -56,17 +56,14 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
                               const FailedPair* failed) const {
   const Assigned& chain = Of(pair.chain.stage0);
   const Assigned& decode = Of(pair.decode);
-  bool suspect = decode.suspect;
-  for (const KvWriter& stage : pair.chain.stages) suspect = suspect || Of(stage.instance).suspect;
   const bool again = failed != nullptr && UsesFailedLeg(pair, *failed);
   if (policy_ == Policy::kRoundRobin) {
-    return {again, suspect, false, 0, 0, chain.last_used, decode.last_used};
+    return {again, false, 0, 0, chain.last_used, decode.last_used};
   }
   const int requests = std::max(decode.requests, pair.decode_load.running_requests);
   const bool full = requests >= pair.decode_slots ||
                     decode.context_tokens + context_tokens > pair.decode_capacity_tokens;
   return {again,
-          suspect,
           full,
           std::max(chain.prompt_tokens, pair.chain.load.queued_tokens),
           requests,
@@ -99,11 +96,6 @@ void Pairing::EndDecode(const Pair& pair, int prompt_tokens, int max_tokens) {
   decode->second.context_tokens -= int64_t{prompt_tokens} + max_tokens;
   decode->second.requests -= 1;
   BATON_CHECK(decode->second.requests >= 0) << "decode work ended twice";
-}
-
-void Pairing::ClearSuspicion(const InstanceRef& instance) {
-  const auto worker = workers_.find(instance);
-  if (worker != workers_.end()) worker->second.suspect = false;
 }
 
 bool Pairing::AtRest() const {

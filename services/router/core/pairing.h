@@ -31,9 +31,8 @@ class Pairing {
   explicit Pairing(Policy policy) : policy_(policy) {}
 
   // The best of `pairs` for a request. With `failed`, never that pair, and one with another chain
-  // or decode in the place of the leg that failed if there is one. Workers under suspicion come
-  // last. NOT_FOUND if `pairs` leaves no choice, RESOURCE_EXHAUSTED (naming the limit) if the
-  // request fits into none of them.
+  // or decode in the place of the leg that failed if there is one. NOT_FOUND if `pairs` leaves no
+  // choice, RESOURCE_EXHAUSTED (naming the limit) if the request fits into none of them.
   absl::StatusOr<Pair> Choose(const std::vector<Pair>& pairs, int prompt_tokens, int max_tokens,
                               const FailedPair* failed);
 
@@ -42,10 +41,6 @@ class Pairing {
   void EndPrefill(const Pair& pair, int prompt_tokens);
   void EndDecode(const Pair& pair, int prompt_tokens, int max_tokens);
 
-  // A call to `instance` failed as calls to a dead process do. Until its next heartbeat, or until
-  // its lease is over, others are preferred: its load looks attractively low.
-  void Suspect(const InstanceRef& instance) { workers_[instance].suspect = true; }
-  void ClearSuspicion(const InstanceRef& instance);
   void Forget(const InstanceRef& instance) { workers_.erase(instance); }
 
   // True when no attempt is counted anywhere.
@@ -57,11 +52,9 @@ class Pairing {
     int64_t context_tokens = 0;  // Decodes: reserved.
     int requests = 0;            // Decodes.
     uint64_t last_used = 0;
-    bool suspect = false;
   };
   // Compared in order; the lowest wins.
   using Cost = std::tuple<bool,      // The leg that failed would be used again.
-                          bool,      // Under suspicion.
                           bool,      // The decode has no room now: the request would wait.
                           int64_t,   // Prompt tokens before it in the chain.
                           int,       // Requests on the decode.

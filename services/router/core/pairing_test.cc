@@ -91,17 +91,6 @@ TEST(PairingTest, ARetryChangesTheLegThatFailed) {
             absl::StatusCode::kNotFound);
 }
 
-TEST(PairingTest, SuspectsAreTheLastChoiceUntilTheyAreHeardFrom) {
-  Pairing pairing(Policy::kLeastLoad);
-  pairing.Suspect({"d0", 1});
-  for (int i = 0; i < 3; ++i) pairing.Begin(MakePair("c0", "d1"), 100, 10);
-  EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d1");
-  const std::vector<Pair> only_d0 = {FourPairs()[0]};
-  EXPECT_EQ(pairing.Choose(only_d0, 10, 10, nullptr)->decode.id, "d0");
-  pairing.ClearSuspicion({"d0", 1});
-  EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d0");
-}
-
 TEST(PairingTest, WhatFitsNowhereIsRefusedWithTheLimits) {
   Pairing pairing(Policy::kLeastLoad);
   const absl::Status status = pairing.Choose(FourPairs(), 1001, 10, nullptr).status();

@@ -21,10 +21,13 @@ void RouterCore::State::On(const RegisterRequested& event) {
 void RouterCore::State::On(const HeartbeatReceived& event) {
   ReplyHeartbeat reply;
   reply.call = event.call;
-  reply.status =
-      membership.Heartbeat(event.instance, event.view_version, event.ready, event.load, now_us);
+  // A former router's views mean nothing here, small as their numbers are.
+  reply.status = event.router_incarnation == limits.incarnation
+                     ? membership.Heartbeat(event.instance, event.view_version, event.ready,
+                                            event.load, now_us)
+                     : absl::NotFoundError(absl::StrCat(
+                           event.instance.id, " registered with another router: register again"));
   if (reply.status.ok()) {
-    pairing.ClearSuspicion(event.instance);
     reply.view_version = membership.view_version();
     reply.view_changed = event.view_version != reply.view_version;
     if (reply.view_changed) reply.workers = membership.View();
@@ -42,6 +45,7 @@ void RouterCore::State::LoseWorkers(const std::vector<Worker>& lost, const std::
 
 void RouterCore::State::LoseWorker(const Worker& worker, const std::string& cause) {
   const InstanceRef& instance = worker.info.instance;
+  EndWatchOf(instance);
   const Role leg = worker.info.role == Role::kPrefill ? Role::kPrefill : Role::kDecode;
   for (const uint64_t client : table.ClientsThatNeed(instance)) {
     Transaction& txn = *table.OfClient(client);
@@ -55,7 +59,7 @@ void RouterCore::State::LoseWorker(const Worker& worker, const std::string& caus
 
 // ---- Clients ----
 
-absl::StatusOr<Pair> RouterCore::State::Admit(const ClientRequested& event) {
+absl::Status RouterCore::State::CheckAdmissible(const ClientRequested& event) {
   if (table.OfRequest(event.request_id) != nullptr && !PlantedBug(Bug::kRouterAcceptsDuplicateId)) {
     return absl::AlreadyExistsError(
         absl::StrCat("a request with the id ", event.request_id, " is running"));
@@ -67,29 +71,39 @@ absl::StatusOr<Pair> RouterCore::State::Admit(const ClientRequested& event) {
   if (event.deadline_us <= now_us) {
     return absl::DeadlineExceededError("the deadline passed before the request was admitted");
   }
-  if (membership.ReadyPairs().empty()) {
-    return absl::UnavailableError(absl::StrCat(
-        "no pair of a prefill chain and a decode service is ready: ", membership.WhatIsMissing()));
-  }
-  return pairing.Choose(membership.ReadyPairs(), event.prompt_tokens, event.max_tokens, nullptr);
+  return absl::OkStatus();
+}
+
+void RouterCore::State::RefuseClient(const ClientRequested& event, const absl::Status& status) {
+  FinishClient refused;
+  refused.client = event.client;
+  refused.outcome = WithLeg(status, "router", "");
+  Act(std::move(refused));
 }
 
 void RouterCore::State::On(const ClientRequested& event) {
-  absl::StatusOr<Pair> pair = Admit(event);
-  if (!pair.ok()) {
-    FinishClient refused;
-    refused.client = event.client;
-    refused.outcome = WithLeg(pair.status(), "router", "");
-    return Act(std::move(refused));
+  if (absl::Status status = CheckAdmissible(event); !status.ok()) {
+    return RefuseClient(event, status);
+  }
+  const bool wait = membership.ReadyPairs().empty();
+  absl::StatusOr<Pair> pair = Pair();
+  if (wait) {
+    if (absl::Status status = MayWait(); !status.ok()) return RefuseClient(event, status);
+  } else {
+    pair = pairing.Choose(membership.ReadyPairs(), event.prompt_tokens, event.max_tokens, nullptr);
+    if (!pair.ok()) return RefuseClient(event, pair.status());
   }
   Transaction txn;
   txn.client = event.client;
+  txn.order = ++admitted;
   txn.request_id = event.request_id;
   txn.prompt_tokens = event.prompt_tokens;
   txn.max_tokens = event.max_tokens;
   txn.deadline_us = event.deadline_us;
   txn.timer_us = event.deadline_us;
-  Begin(table.Add(std::move(txn)), *std::move(pair));
+  Transaction& added = table.Add(std::move(txn));
+  if (wait) return Wait(added);
+  Begin(added, *std::move(pair));
 }
 
 void RouterCore::State::On(const ClientGone& event) {
@@ -198,11 +212,25 @@ void RouterCore::Handle(const Event& event, int64_t now_us, std::vector<Action>&
   state_->now_us = now_us;
   state_->actions = &actions;
   std::visit([this](const auto& e) { state_->On(e); }, event);
+  state_->TellWatches();
+  state_->ServeWaiting();
   state_->actions = nullptr;
 }
 
 int64_t RouterCore::NextDeadlineUs() const {
-  return std::min(state_->table.NextTimerUs(), state_->membership.NextDeadlineUs());
+  const int64_t next_us =
+      std::min(state_->table.NextTimerUs(), state_->membership.NextDeadlineUs());
+  if (state_->waiting.empty()) return next_us;
+  const int64_t hope_us = state_->membership.PairExpectedUntilUs(state_->now_us);
+  return hope_us == 0 ? next_us : std::min(next_us, hope_us);
+}
+
+Outlook RouterCore::outlook(int64_t now_us) const {
+  const State& state = *state_;
+  if (!state.membership.ReadyPairs().empty()) return Outlook::kServed;
+  const bool waits =
+      state.limits.pairing_timeout_us > 0 && state.membership.PairExpectedUntilUs(now_us) != 0;
+  return waits ? Outlook::kWaits : Outlook::kRefused;
 }
 
 const Membership& RouterCore::membership() const { return state_->membership; }
@@ -211,14 +239,27 @@ RouterLoad RouterCore::load() const {
   RouterLoad load = state_->totals;
   const TransactionTable& table = state_->table;
   load.in_flight = table.size();
+  load.waiting = table.CountOf(Phase::kWaiting);
   load.reserving = table.CountOf(Phase::kReserving);
   load.prefilling = table.CountOf(Phase::kPrefilling);
   load.decoding = table.CountOf(Phase::kDecoding) + table.CountOf(Phase::kSettling);
   return load;
 }
 
-absl::Status RouterCore::CheckInvariants() const { return state_->table.CheckInvariants(); }
+absl::Status RouterCore::CheckInvariants() const {
+  const State& state = *state_;
+  if (static_cast<int>(state.waiting.size()) != state.table.CountOf(Phase::kWaiting)) {
+    return absl::InternalError("the queue for a pair is not the waiting requests");
+  }
+  if (!state.waiting.empty() && !state.membership.ReadyPairs().empty()) {
+    return absl::InternalError(
+        absl::StrCat(state.waiting.size(), " requests wait for a pair while one is ready"));
+  }
+  return state.table.CheckInvariants();
+}
 
-bool RouterCore::AtRest() const { return state_->table.empty() && state_->pairing.AtRest(); }
+bool RouterCore::AtRest() const {
+  return state_->table.empty() && state_->waiting.empty() && state_->pairing.AtRest();
+}
 
 }  // namespace baton::router

@@ -1,11 +1,11 @@
 // The router's decisions: admission, pairing, and each request as one transaction over two legs.
 // Event in, actions out; deterministic.
 //
-// A transaction: ADMITTED -> RESERVING (Decode.Reserve) -> PREFILLING (stream open, Prefill.Start
-// sent) -> DECODING (first token seen) -> done, with SETTLING between the last two when Start has
-// not answered yet. Either leg's failure ends the other at once. A failure before the first token
-// reached the client is retried once on another pair within the deadline; the client hears exactly
-// one terminal FinishClient (I2).
+// A transaction: ADMITTED -> WAITING (no pair is ready, one is expected) -> RESERVING
+// (Decode.Reserve) -> PREFILLING (stream open, Prefill.Start sent) -> DECODING (first token seen)
+// -> done, with SETTLING between the last two when Start has not answered yet. Either leg's failure
+// ends the other at once. A failure before the first token reached the client is retried once on
+// another pair within the deadline; the client hears exactly one terminal FinishClient (I2).
 #ifndef SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 
@@ -29,8 +29,12 @@
 namespace baton::router {
 
 struct RouterLimits {
-  uint64_t attempt_seed = 0;  // High half of attempt ids: differs between incarnations of a router.
-  int max_requests = 0;       // In flight; beyond: RESOURCE_EXHAUSTED.
+  uint64_t incarnation = 0;  // Of this router. Its low half is the high half of attempt ids.
+  int max_requests = 0;      // In flight; beyond: RESOURCE_EXHAUSTED.
+  int max_waiting = 0;       // Of these, without a pair; beyond: RESOURCE_EXHAUSTED.
+  // How long a request waits for a pair while one is expected; 0: not at all. Also the grace of
+  // MembershipOptions, which says when one is.
+  int64_t pairing_timeout_us = 0;
   int max_attempts = 2;
   // How long a complete answer waits for Prefill.Start's, which brings the report. The chain has
   // sent everything by then, so it is on its way.
@@ -47,9 +51,18 @@ struct RegisterRequested {
 struct HeartbeatReceived {
   uint64_t call = 0;
   InstanceRef instance;
+  uint64_t router_incarnation = 0;  // That it registered with.
   uint64_t view_version = 0;
   bool ready = false;
   WorkerLoad load;
+};
+// A worker listens for changes of the view, until it is told the end of the call or breaks it.
+struct WatchOpened {
+  uint64_t call = 0;
+  InstanceRef instance;
+};
+struct WatchBroken {
+  uint64_t call = 0;
 };
 struct DrainRequested {
   uint64_t call = 0;
@@ -91,9 +104,9 @@ struct PrefillEnded {  // Start's answer.
   absl::Status status;
 };
 struct Tick {};
-using Event = std::variant<RegisterRequested, HeartbeatReceived, DrainRequested, ClientRequested,
-                           ClientGone, AbortCalled, StopMatched, ReserveReplied, TokenReceived,
-                           DecodeEnded, PrefillEnded, Tick>;
+using Event = std::variant<RegisterRequested, HeartbeatReceived, WatchOpened, WatchBroken,
+                           DrainRequested, ClientRequested, ClientGone, AbortCalled, StopMatched,
+                           ReserveReplied, TokenReceived, DecodeEnded, PrefillEnded, Tick>;
 
 // ---- Actions ----
 struct ReplyRegister {
@@ -106,6 +119,16 @@ struct ReplyHeartbeat {
   uint64_t view_version = 0;
   bool view_changed = false;  // `workers` is meaningful.
   std::vector<WorkerInfo> workers;
+};
+// The view has changed, or the worker is asked to show that it lives: either way a heartbeat is
+// wanted at once.
+struct NotifyWatch {
+  uint64_t call = 0;
+  uint64_t view_version = 0;
+};
+struct EndWatch {
+  uint64_t call = 0;
+  absl::Status status;
 };
 struct ReplyDrain {
   uint64_t call = 0;
@@ -156,19 +179,26 @@ struct FinishClient {
   std::string chain_id;  // Of the last attempt; empty if none was paired.
   std::string decode_instance;
 };
-// The attempt that a client's answer now comes from; the shell maps leg reports to clients by it.
-using Action =
-    std::variant<ReplyRegister, ReplyHeartbeat, ReplyDrain, ReplyAbort, Reserve, OpenStream,
-                 StartPrefill, AbortPrefill, AbortDecode, EmitToken, FinishClient>;
+using Action = std::variant<ReplyRegister, ReplyHeartbeat, NotifyWatch, EndWatch, ReplyDrain,
+                            ReplyAbort, Reserve, OpenStream, StartPrefill, AbortPrefill,
+                            AbortDecode, EmitToken, FinishClient>;
 
 struct RouterLoad {
   int in_flight = 0;
+  int waiting = 0;  // For a pair.
   int reserving = 0;
   int prefilling = 0;
   int decoding = 0;
   int64_t retries_prefill_total = 0;  // By the leg that failed.
   int64_t retries_decode_total = 0;
   int64_t leases_expired_total = 0;  // Workers that fell silent.
+};
+
+// What a request that comes now would meet.
+enum class Outlook {
+  kServed,   // A pair is ready.
+  kWaits,    // None is; one is expected, and the request would wait for it.
+  kRefused,  // Membership::WhatIsMissing says why.
 };
 
 class RouterCore {
@@ -180,6 +210,7 @@ class RouterCore {
   int64_t NextDeadlineUs() const;
 
   const Membership& membership() const;
+  Outlook outlook(int64_t now_us) const;
   RouterLoad load() const;
   absl::Status CheckInvariants() const;
   bool AtRest() const;  // No transaction, no attempt.

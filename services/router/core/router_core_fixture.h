@@ -16,6 +16,7 @@
 namespace baton::router {
 
 inline constexpr int64_t kDeadlineUs = 1'000'000;
+inline constexpr uint64_t kIncarnation = 0xab;
 
 // Drives one RouterCore: events in, actions looked at by type. Checks the invariants after every
 // event.
@@ -24,7 +25,7 @@ class RouterCoreTest : public ::testing::Test {
   RouterCoreTest() { Reset({}); }
 
   void Reset(RouterLimits limits) {
-    limits.attempt_seed = 0xab;
+    limits.incarnation = kIncarnation;
     if (limits.max_requests == 0) limits.max_requests = 100;
     limits.membership.lease_us = kDeadlineUs * 10;
     core_.emplace(limits);
@@ -59,7 +60,7 @@ class RouterCoreTest : public ::testing::Test {
     for (const WorkerInfo& worker : workers) Beat(worker.instance);
   }
   void Beat(const InstanceRef& instance) {
-    Do(HeartbeatReceived{2, instance, core_->membership().view_version(), true, {}});
+    Do(HeartbeatReceived{2, instance, kIncarnation, core_->membership().view_version(), true, {}});
   }
   void JoinOnePair() { Join({TestStage("c0", 0, 2), TestStage("c0", 1, 2), TestDecode("d0")}); }
   void JoinTwoPairs() {

@@ -87,6 +87,7 @@ TEST_F(RouterCoreTest, AFailedReservationEndsTheRequestAndIsWithdrawn) {
 TEST_F(RouterCoreTest, APrefillFailureEndsTheDecodeLeg) {
   JoinOnePair();
   for (const bool decoding : {false, true}) {
+    Beat({"c0-0", 1});  // What failed last time lives.
     if (decoding) {
       Decoding(1);
     } else {
@@ -104,6 +105,7 @@ TEST_F(RouterCoreTest, APrefillFailureEndsTheDecodeLeg) {
 TEST_F(RouterCoreTest, ADecodeFailureEndsThePrefillLeg) {
   JoinOnePair();
   for (const bool decoding : {false, true}) {
+    Beat({"d0", 1});  // What failed last time lives.
     if (decoding) {
       Decoding(1);
     } else {

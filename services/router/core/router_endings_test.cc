@@ -176,13 +176,13 @@ TEST_F(RouterCoreTest, ASilentStageEndsPrefillsButNotDecodes) {
 TEST_F(RouterCoreTest, ViewsAreSentOnlyWhenTheyChanged) {
   JoinOnePair();
   const uint64_t version = core_->membership().view_version();
-  Do(HeartbeatReceived{5, {"d0", 1}, version - 1, true, {}});
+  Do(HeartbeatReceived{5, {"d0", 1}, kIncarnation, version - 1, true, {}});
   EXPECT_TRUE(Only<ReplyHeartbeat>().view_changed);
   EXPECT_THAT(Only<ReplyHeartbeat>().workers, SizeIs(3));
-  Do(HeartbeatReceived{6, {"d0", 1}, version, true, {}});
+  Do(HeartbeatReceived{6, {"d0", 1}, kIncarnation, version, true, {}});
   EXPECT_FALSE(Only<ReplyHeartbeat>().view_changed);
   EXPECT_THAT(Only<ReplyHeartbeat>().workers, IsEmpty());
-  Do(HeartbeatReceived{7, {"d9", 1}, version, true, {}});
+  Do(HeartbeatReceived{7, {"d9", 1}, kIncarnation, version, true, {}});
   EXPECT_EQ(Only<ReplyHeartbeat>().status.code(), absl::StatusCode::kNotFound);
 }
 

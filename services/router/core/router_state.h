@@ -1,9 +1,11 @@
 // Inside of RouterCore, shared by its source files; nothing else includes it. Events are handled in
-// router_core.cc; attempts begin, fail and end in attempt.cc.
+// router_core.cc; attempts begin, fail and end in attempt.cc, requests without a pair wait in
+// waiting.cc, workers hear of a new view in watches.cc.
 #ifndef SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "services/router/core/pairing.h"
 #include "services/router/core/router_core.h"
 #include "services/router/core/transaction.h"
+#include "services/router/core/watches.h"
 
 namespace baton::router {
 
@@ -26,6 +29,10 @@ struct RouterCore::State {
   Membership membership;
   Pairing pairing;
   TransactionTable table;
+  Watches watches;
+  uint64_t told_version = 0;             // View that the watches were told of.
+  std::map<uint64_t, uint64_t> waiting;  // Order of admission -> client.
+  uint64_t admitted = 0;
   uint64_t attempts_made = 0;
   RouterLoad totals;  // Its counters; the gauges come from the table.
 
@@ -37,6 +44,8 @@ struct RouterCore::State {
 
   void On(const RegisterRequested& event);
   void On(const HeartbeatReceived& event);
+  void On(const WatchOpened& event);
+  void On(const WatchBroken& event);
   void On(const DrainRequested& event);
   void On(const ClientRequested& event);
   void On(const ClientGone& event);
@@ -51,7 +60,23 @@ struct RouterCore::State {
   void LoseWorkers(const std::vector<Worker>& lost, const std::string& cause);
   void LoseWorker(const Worker& worker, const std::string& cause);
 
-  absl::StatusOr<Pair> Admit(const ClientRequested& event);
+  // watches.cc
+  void Suspect(const InstanceRef& instance);
+  void EndWatchOf(const InstanceRef& instance);
+  void TellWatches();
+
+  // waiting.cc
+  absl::Status NoPair(const std::string& what_happened) const;
+  absl::Status MayWait() const;
+  void Wait(Transaction& txn);
+  void StopWaiting(Transaction& txn);
+  void ServeWaiting();
+  absl::StatusOr<Pair> ChooseAgain(const Transaction& txn);
+  void Refuse(Transaction& txn, const absl::Status& no_pair);
+  void TimeOutWaiting(Transaction& txn);
+
+  absl::Status CheckAdmissible(const ClientRequested& event);
+  void RefuseClient(const ClientRequested& event, const absl::Status& status);
   void Begin(Transaction& txn, Pair pair);
   void FailAttempt(Transaction& txn, Role reporter, absl::Status status);
   bool Retry(Transaction& txn, Role blamed, const absl::Status& status);

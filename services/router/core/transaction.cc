@@ -101,6 +101,11 @@ absl::Status TransactionTable::CheckInvariants() const {
       return absl::InternalError(absl::StrCat("request ", txn.request_id, " has no timer"));
     }
     const Attempt& attempt = txn.attempt;
+    if (txn.phase == Phase::kWaiting) {
+      if (attempt.id == 0 && !attempt.decode_open && !attempt.prefill_open) continue;
+      return absl::InternalError(
+          absl::StrCat("request ", txn.request_id, " waits for a pair and has one"));
+    }
     if (attempt.id == 0) {
       return absl::InternalError(absl::StrCat("request ", txn.request_id, " has no attempt"));
     }

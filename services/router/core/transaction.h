@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -16,17 +17,19 @@
 #include "common/base/clock.h"
 #include "common/types/finish_reason.h"
 #include "services/router/core/membership.h"
+#include "services/router/core/pairing.h"
 #include "services/router/core/router_core.h"
 
 namespace baton::router {
 
 enum class Phase {
+  kWaiting,     // For a pair: none was ready. No attempt.
   kReserving,   // Decode.Reserve is out.
   kPrefilling,  // The stream is open and Prefill.Start is out; no token yet.
   kDecoding,    // The client has tokens.
   kSettling,    // The answer is complete; Start has still to say that the chain is through.
 };
-inline constexpr int kPhaseCount = 4;
+inline constexpr int kPhaseCount = 5;
 
 // One try on one pair. A leg is open from its first call until it ended well or was aborted.
 struct Attempt {
@@ -39,16 +42,20 @@ struct Attempt {
 
 struct Transaction {
   uint64_t client = 0;
+  uint64_t order = 0;  // Of its admission.
   std::string request_id;
   int prompt_tokens = 0;
   int max_tokens = 0;
   int64_t deadline_us = kNeverUs;
-  int64_t timer_us = kNeverUs;  // The deadline, or the end of settling.
-  Phase phase = Phase::kReserving;
+  int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
+  Phase phase = Phase::kWaiting;
   int attempts = 0;
   int tokens = 0;                             // Sent to the client.
   FinishReason answer = FinishReason::kStop;  // Of a settling transaction.
   Attempt attempt;
+  // Of the last attempt that failed before this one, and why it did.
+  std::optional<FailedPair> failed;
+  absl::Status failure;
 
   // Whether the chain still has work of this attempt, now or later.
   bool NeedsChain() const {

@@ -5,6 +5,7 @@
 
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
+#include "services/router/grpc/watch_stream.h"
 #include "services/router/worker_convert.h"
 
 namespace baton::router {
@@ -25,6 +26,7 @@ grpc::ServerUnaryReactor* ClusterService::Register(grpc::CallbackServerContext* 
   if (!worker.ok()) return Refuse(context, worker.status());
   response->set_heartbeat_interval_ms(shell_.config().heartbeat_interval_ms);
   response->set_lease_ms(shell_.config().lease_ms);
+  response->set_router_incarnation(shell_.incarnation());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   shell_.Register(*std::move(worker),
                   [reactor](const absl::Status& status) { reactor->Finish(rpc::ToGrpc(status)); });
@@ -40,6 +42,7 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   if (!load.ok()) return Refuse(context, load.status());
   HeartbeatReceived heartbeat;
   heartbeat.instance = *instance;
+  heartbeat.router_incarnation = request->router_incarnation();
   heartbeat.view_version = request->view_version();
   heartbeat.ready = request->ready();
   heartbeat.load = *load;
@@ -50,6 +53,13 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
     reactor->Finish(rpc::ToGrpc(reply.status));
   });
   return reactor;
+}
+
+grpc::ServerWriteReactor<v1::WatchNotice>* ClusterService::Watch(grpc::CallbackServerContext*,
+                                                                 const v1::WatchRequest* request) {
+  absl::StatusOr<InstanceRef> instance = rpc::FromProto(request->instance(), "instance");
+  return instance.ok() ? WatchStream::Start(shell_, *std::move(instance))
+                       : WatchStream::Refuse(shell_, instance.status());
 }
 
 grpc::ServerUnaryReactor* ClusterService::Drain(grpc::CallbackServerContext* context,

@@ -17,6 +17,8 @@ class ClusterService : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context,
                                       const v1::HeartbeatRequest* request,
                                       v1::HeartbeatResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchNotice>* Watch(grpc::CallbackServerContext* context,
+                                                   const v1::WatchRequest* request) override;
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
                                   const v1::DrainRequest* request,
                                   v1::DrainResponse* response) override;

@@ -179,7 +179,9 @@ grpc::Status FakeWorker::Register(v1::Cluster::Stub& cluster) {
   v1::RegisterRequest request;
   *request.mutable_worker() = ToProto(info_);
   v1::RegisterResponse response;
-  return cluster.Register(&context, request, &response);
+  const grpc::Status status = cluster.Register(&context, request, &response);
+  router_incarnation_ = response.router_incarnation();
+  return status;
 }
 
 grpc::Status FakeWorker::Beat(v1::Cluster::Stub& cluster) {
@@ -187,6 +189,7 @@ grpc::Status FakeWorker::Beat(v1::Cluster::Stub& cluster) {
   v1::HeartbeatRequest request;
   *request.mutable_instance() = rpc::ToProto(info_.instance);
   request.set_view_version(view_version_);
+  request.set_router_incarnation(router_incarnation_);
   request.set_ready(true);
   v1::HeartbeatResponse response;
   grpc::Status status = cluster.Heartbeat(&context, request, &response);

@@ -91,6 +91,7 @@ class FakeWorker {
   std::unique_ptr<Decode> decode_;
   std::unique_ptr<Prefill> prefill_;
   std::unique_ptr<grpc::Server> server_;
+  uint64_t router_incarnation_ = 0;
   uint64_t view_version_ = 0;
 };
 

@@ -1,0 +1,106 @@
+// What a request that finds no ready pair may hope for, and what it is told.
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/router/core/membership.h"
+
+namespace baton::router {
+namespace {
+
+// Reasons that WhatIsMissing lists; a thousand unready workers need not all be named.
+constexpr size_t kMaxReasons = 4;
+
+// The ranks of one chain that are here or expected back.
+struct Ranks {
+  int size = 0;
+  std::set<int> held;
+  int64_t changed_us = 0;  // Last.
+
+  void Hold(int rank, int64_t at_us) {
+    held.insert(rank);
+    changed_us = std::max(changed_us, at_us);
+  }
+};
+
+}  // namespace
+
+// A pair's hope ends a grace after the latest change of any of its workers. The pair of the chain
+// and the decode that changed last has the longest, so the two sides can be looked at one by one.
+int64_t Membership::PairExpectedUntilUs(int64_t now_us) const {
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
+  std::map<std::string, Ranks> chains;
+  int64_t decode_us = kNone;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.draining) continue;
+    if (worker.info.role == Role::kDecode) {
+      decode_us = std::max(decode_us, worker.changed_us);
+      continue;
+    }
+    Ranks& ranks = chains[worker.info.chain_id];
+    ranks.size = worker.info.pp_size;
+    ranks.Hold(worker.info.pp_rank, worker.changed_us);
+  }
+  for (const auto& [id, absent] : absent_) {
+    if (absent.lost_us + options_.pair_grace_us <= now_us) continue;
+    if (absent.role == Role::kDecode) {
+      decode_us = std::max(decode_us, absent.lost_us);
+      continue;
+    }
+    Ranks& ranks = chains[absent.chain_id];
+    if (ranks.size == 0) ranks.size = absent.pp_size;
+    // A chain that came back in another shape doesn't wait for its old stages.
+    if (ranks.size == absent.pp_size) ranks.Hold(absent.pp_rank, absent.lost_us);
+  }
+  int64_t chain_us = kNone;
+  for (const auto& [id, ranks] : chains) {
+    const bool complete = static_cast<int>(ranks.held.size()) == ranks.size;
+    if (complete) chain_us = std::max(chain_us, ranks.changed_us);
+  }
+  if (decode_us == kNone || chain_us == kNone) return 0;
+  const int64_t until_us = std::max(decode_us, chain_us) + options_.pair_grace_us;
+  return until_us > now_us ? until_us : 0;
+}
+
+std::string Membership::WhyNotReady(const Worker& worker) const {
+  if (worker.draining) return worker.info.instance.id + " is draining";
+  if (!worker.ready) return worker.info.instance.id + " is not ready";
+  if (worker.suspect) return worker.info.instance.id + " does not answer";
+  return "";
+}
+
+std::string Membership::WhatIsMissing() const {
+  std::vector<std::string> reasons;
+  const auto add = [&reasons](std::string reason) {
+    if (!reason.empty()) reasons.push_back(std::move(reason));
+  };
+  const std::map<std::string, Stages> chains = Chains();
+  if (chains.empty()) add("no prefill chain is registered");
+  for (const auto& [chain_id, stages] : chains) {
+    for (size_t rank = 0; rank < stages.size(); ++rank) {
+      if (stages[rank] == nullptr) {
+        add(absl::StrCat("chain ", chain_id, " lacks rank ", rank, " of ", stages.size()));
+      } else {
+        add(WhyNotReady(*stages[rank]));
+      }
+    }
+  }
+  bool any_decode = false;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.info.role != Role::kDecode) continue;
+    any_decode = true;
+    add(WhyNotReady(worker));
+  }
+  if (!any_decode) add("no decode service is registered");
+  if (reasons.empty()) add("chains and decode services have not connected to one another yet");
+  const size_t more = reasons.size() > kMaxReasons ? reasons.size() - kMaxReasons : 0;
+  reasons.resize(reasons.size() - more);
+  std::string text = absl::StrJoin(reasons, "; ");
+  if (more > 0) absl::StrAppend(&text, "; and ", more, " more");
+  return text;
+}
+
+}  // namespace baton::router
