@@ -68,6 +68,7 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
   config.pairing_timeout_ms = options.pairing_timeout_ms();
   config.heartbeat_interval_ms = options.heartbeat_interval_ms();
   config.lease_ms = options.lease_ms();
+  config.log_requests = options.log_requests() != "off";
   config.policy =
       options.load_balance_policy() == "round_robin" ? Policy::kRoundRobin : Policy::kLeastLoad;
   return config;

@@ -37,6 +37,7 @@ struct RouterConfig {
   int64_t pairing_timeout_ms = 10'000;
   int64_t heartbeat_interval_ms = 500;
   int64_t lease_ms = 2000;
+  bool log_requests = true;
   Policy policy = Policy::kLeastLoad;
 };
 

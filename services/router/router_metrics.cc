@@ -8,18 +8,6 @@ namespace {
 
 double Seconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
 
-const char* EndpointName(Endpoint endpoint) {
-  switch (endpoint) {
-    case Endpoint::kGenerate:
-      return "generate";
-    case Endpoint::kCompletions:
-      return "completions";
-    case Endpoint::kChatCompletions:
-      return "chat_completions";
-  }
-  return "other";
-}
-
 const char* OutcomeName(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
@@ -48,6 +36,25 @@ const char* OutcomeName(const absl::Status& status) {
   }
 }
 
+const char* StateName(const Worker& worker) {
+  if (worker.draining) return "draining";
+  return worker.ready ? "ready" : "loading";
+}
+
+}  // namespace
+
+const char* EndpointName(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::kGenerate:
+      return "generate";
+    case Endpoint::kCompletions:
+      return "completions";
+    case Endpoint::kChatCompletions:
+      return "chat_completions";
+  }
+  return "other";
+}
+
 const char* FinishName(const RequestEnd& end) {
   if (!end.status.ok()) return "error";
   switch (end.reason) {
@@ -60,13 +67,6 @@ const char* FinishName(const RequestEnd& end) {
   }
   return "other";
 }
-
-const char* StateName(const Worker& worker) {
-  if (worker.draining) return "draining";
-  return worker.ready ? "ready" : "loading";
-}
-
-}  // namespace
 
 RouterMetrics::RouterMetrics(const std::string& model_name, const std::string& instance_id)
     : metrics_(
@@ -100,7 +100,7 @@ void RouterMetrics::CountRefused(Endpoint endpoint, const absl::Status& status) 
 void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& workers,
                             size_t pairs, bool ready) {
   metrics_.Set(Metric::kRequestsRunning, load.prefilling + load.decoding);
-  metrics_.Set(Metric::kRequestsWaiting, load.reserving);
+  metrics_.Set(Metric::kRequestsWaiting, load.waiting + load.reserving);
   metrics_.Set(Metric::kUp, 1);
   metrics_.Set(Metric::kReady, ready ? 1 : 0);
   metrics_.Set(Metric::kReadyPairs, static_cast<double>(pairs));

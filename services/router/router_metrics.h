@@ -14,15 +14,25 @@
 
 namespace baton::router {
 
-// How a request ended.
+// How a request ended; for metrics and the log.
 struct RequestEnd {
+  std::string request_id;
   Endpoint endpoint = Endpoint::kGenerate;
   absl::Status status;  // OK: `reason` counts.
   FinishReason reason = FinishReason::kStop;
   int64_t duration_us = 0;
+  int prompt_tokens = 0;
   int completion_tokens = 0;
+  int64_t ttft_us = 0;    // Only if there are completion tokens.
   int64_t decode_us = 0;  // From the first token to the last.
+  std::string chain_id;   // Of the last attempt; empty if none was paired.
+  std::string decode_instance;
+  int attempts = 0;
 };
+
+const char* EndpointName(Endpoint endpoint);
+// Why a request that ended this way did: "stop", "length", "abort", "error".
+const char* FinishName(const RequestEnd& end);
 
 // Thread-safe, but for SetLoad.
 class RouterMetrics {

@@ -88,6 +88,7 @@ RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokeniz
       chat_template_(std::move(chat_template)),
       model_info_(MakeModelInfo(config_)),
       metrics_(std::make_unique<RouterMetrics>(config_.served_model_name, config_.instance_id)),
+      traffic_(config_.log_requests),
       readiness_{false, "starting"},
       loop_("router", MailboxLimit(config_)),
       core_(MakeLimits(config_, incarnation_)),
@@ -282,23 +283,21 @@ void RouterShell::Perform(OpenStream& action) {
 void RouterShell::Perform(StartPrefill& action) {
   const Session* session = SessionOf(action.client);
   if (session == nullptr) return;
+  traffic_.CountPrompt(static_cast<int64_t>(session->request().prompt_ids.size()));
   legs_->StartPrefill(action, {session->request().prompt_ids, session->request().sampling});
 }
 
 void RouterShell::Perform(EmitToken& action) {
   Session* session = SessionOf(action.client);
   if (session == nullptr) return;
+  traffic_.CountToken();
   if (session->EmitToken(action.token, NowUs())) Dispatch(StopMatched{action.client});
 }
 
 void RouterShell::Perform(FinishClient& action) {
   Session* session = SessionOf(action.client);
   if (session == nullptr) return;
-  if (!action.outcome.ok()) {
-    LOG(kInfo) << "request " << session->request().request_id
-               << " failed: " << action.outcome.status();
-  }
-  session->Finish(action, NowUs());
+  traffic_.LogEnd(session->Finish(action, NowUs()));
   EndSession(action.client);
 }
 
@@ -307,13 +306,14 @@ void RouterShell::DropClient(uint64_t client, const absl::Status& outcome, bool 
   Session* session = SessionOf(client);
   if (session == nullptr) return;
   Dispatch(ClientGone{client});
+  FinishClient finish;
+  finish.client = client;
+  finish.outcome = outcome;
   if (tell) {
-    FinishClient finish;
-    finish.client = client;
-    finish.outcome = outcome;
-    session->Finish(finish, NowUs());
+    traffic_.LogEnd(session->Finish(finish, NowUs()));
   } else {
     metrics_->CountRefused(session->request().endpoint, outcome);
+    traffic_.LogEnd(session->EndOf(finish, NowUs()));
   }
   EndSession(client);
 }
@@ -401,6 +401,7 @@ void RouterShell::Refresh(int64_t now_us) {
     ready = readiness_.ready;
   }
   metrics_->SetLoad(core_.load(), workers, pairs, ready);
+  traffic_.Wake(now_us, core_.load(), pairs);
   if (ready != was_ready) {
     LOG(kInfo) << (ready ? "ready" : "not ready: " + missing);
     on_readiness_(ready);

@@ -26,6 +26,7 @@
 #include "services/router/router_config.h"
 #include "services/router/router_metrics.h"
 #include "services/router/session.h"
+#include "services/router/traffic_log.h"
 #include "services/router/validate.h"
 
 namespace baton::router {
@@ -127,6 +128,7 @@ class RouterShell : public Gateway, private LegEvents {
   const std::unique_ptr<ChatTemplate> chat_template_;
   const v1::GetModelInfoResponse model_info_;
   const std::unique_ptr<RouterMetrics> metrics_;
+  TrafficLog traffic_;
   std::function<void(bool)> on_readiness_;
   std::atomic<uint64_t> next_client_{1};
   std::atomic<uint64_t> next_call_{1};

@@ -20,8 +20,12 @@ absl::Status NameField(const absl::Status& status, const std::string& field) {
 absl::StatusOr<Submitted> RouterShell::Submit(GenerateCall call,
                                               std::shared_ptr<ResponseSink> sink) {
   const Endpoint endpoint = call.endpoint;
+  const std::string request_id = call.request_id;
   absl::StatusOr<Submitted> submitted = Admit(std::move(call), std::move(sink));
-  if (!submitted.ok()) metrics_->CountRefused(endpoint, submitted.status());
+  if (!submitted.ok()) {
+    metrics_->CountRefused(endpoint, submitted.status());
+    traffic_.LogRefused(endpoint, request_id, submitted.status());
+  }
   return submitted;
 }
 
@@ -114,6 +118,7 @@ absl::StatusOr<std::vector<int32_t>> RouterShell::EncodePrompt(const GenerateCal
 
 void RouterShell::CountRefused(Endpoint endpoint, const absl::Status& status) {
   metrics_->CountRefused(endpoint, status);
+  traffic_.LogRefused(endpoint, "", status);
 }
 
 void RouterShell::Cancel(uint64_t call_id) {

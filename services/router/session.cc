@@ -77,22 +77,35 @@ Outcome Session::MakeOutcome(const FinishClient& finish, int64_t now_us) {
   return outcome;
 }
 
-void Session::Finish(const FinishClient& finish, int64_t now_us) {
+RequestEnd Session::EndOf(const FinishClient& finish, int64_t now_us) const {
   RequestEnd end;
+  end.request_id = request_.request_id;
   end.endpoint = request_.endpoint;
+  end.status = finish.outcome.status();
+  if (finish.outcome.ok()) end.reason = *finish.outcome;
   end.duration_us = now_us - request_.arrival_us;
+  end.prompt_tokens = prompt_tokens_;
   end.completion_tokens = completion_tokens_;
+  end.ttft_us = first_token_us_ - request_.arrival_us;
   end.decode_us = last_token_us_ - first_token_us_;
+  end.chain_id = finish.chain_id;
+  end.decode_instance = finish.decode_instance;
+  end.attempts = finish.attempts;
+  return end;
+}
+
+RequestEnd Session::Finish(const FinishClient& finish, int64_t now_us) {
+  RequestEnd end = EndOf(finish, now_us);
   if (finish.outcome.ok()) {
     Outcome outcome = MakeOutcome(finish, now_us);
     end.reason = outcome.reason;
     metrics_.CountEnd(end);
     request_.sink->OnFinished(std::move(outcome));
   } else {
-    end.status = finish.outcome.status();
     metrics_.CountEnd(end);
     request_.sink->OnError(finish.outcome.status());
   }
+  return end;
 }
 
 }  // namespace baton::router

@@ -48,8 +48,10 @@ class Session {
   // is sent.
   [[nodiscard]] bool EmitToken(const SampledToken& token, int64_t now_us);
 
-  // The one terminal call of the sink.
-  void Finish(const FinishClient& finish, int64_t now_us);
+  // The one terminal call of the sink. Returns how the request ended.
+  RequestEnd Finish(const FinishClient& finish, int64_t now_us);
+  // The same without a word to the sink.
+  RequestEnd EndOf(const FinishClient& finish, int64_t now_us) const;
 
  private:
   TokenPiece PieceOf(const SampledToken& token) const;
