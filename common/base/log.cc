@@ -1,11 +1,10 @@
-#include "common/base/log.h"
-
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log_event.h"
 
 namespace baton {
 namespace {
@@ -35,8 +34,7 @@ std::string PatternText(std::string_view text) {
 
 }  // namespace
 
-absl::Status InitLogging(std::string_view level, std::string_view process_name,
-                         std::string_view format) {
+absl::Status InitLogging(std::string_view level, std::string_view process_name) {
   spdlog::level::level_enum threshold = spdlog::level::info;
   if (level == "debug") {
     threshold = spdlog::level::debug;
@@ -49,12 +47,6 @@ absl::Status InitLogging(std::string_view level, std::string_view process_name,
         absl::StrCat("log level must be debug, info, warning or error, got \"",
                      absl::string_view(level.data(), level.size()), "\""));
   }
-  if (format != "text" && format != "json") {
-    return absl::InvalidArgumentError(absl::StrCat("log format must be text or json, got \"",
-                                                   absl::string_view(format.data(), format.size()),
-                                                   "\""));
-  }
-  json_records = format == "json";
   auto logger = spdlog::stderr_logger_mt("baton");
   logger->set_level(threshold);
   const std::string name = PatternText(process_name);
@@ -64,6 +56,16 @@ absl::Status InitLogging(std::string_view level, std::string_view process_name,
                           : "%Y-%m-%d %H:%M:%S.%e %L " + name + " %v");
   logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(std::move(logger));
+  return absl::OkStatus();
+}
+
+absl::Status SetLogFormat(std::string_view format) {
+  if (format != "text" && format != "json") {
+    return absl::InvalidArgumentError(absl::StrCat("log format must be text or json, got \"",
+                                                   absl::string_view(format.data(), format.size()),
+                                                   "\""));
+  }
+  json_records = format == "json";
   return absl::OkStatus();
 }
 

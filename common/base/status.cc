@@ -1,11 +1,7 @@
 #include "common/base/status.h"
 
-#include <vector>
-
 #include "absl/strings/cord.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 namespace baton {
 namespace {
@@ -48,21 +44,6 @@ std::optional<std::string> LegOf(const absl::Status& status) {
 
 std::optional<std::string> InstanceOf(const absl::Status& status) {
   return PayloadOf(status, kInstancePayload);
-}
-
-std::string DescribeStatus(const absl::Status& status) {
-  if (status.ok()) return "OK";
-  std::string text = absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
-  const auto named = [&status](const std::string& what) {
-    return what.empty() || absl::StrContains(status.message(), what);
-  };
-  const std::string leg = LegOf(status).value_or("");
-  const std::string instance = InstanceOf(status).value_or("");
-  std::vector<std::string> more;
-  if (!named(leg)) more.push_back(leg + " leg");
-  if (!named(instance)) more.push_back(instance);
-  if (!more.empty()) absl::StrAppend(&text, " (", absl::StrJoin(more, ", "), ")");
-  return text;
 }
 
 absl::Status Annotate(absl::Status status, std::string_view context) {

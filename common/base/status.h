@@ -24,10 +24,6 @@ absl::Status WithLeg(absl::Status status, std::string_view leg, std::string_view
 std::optional<std::string> LegOf(const absl::Status& status);
 std::optional<std::string> InstanceOf(const absl::Status& status);
 
-// For logs: "UNAVAILABLE: decode d0 has left (decode leg, d0)". Leg and instance only if the
-// message does not name them.
-std::string DescribeStatus(const absl::Status& status);
-
 // `context: message`, code and payloads kept; OK stays OK.
 absl::Status Annotate(absl::Status status, std::string_view context);
 

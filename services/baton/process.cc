@@ -18,7 +18,7 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
-#include "common/base/log.h"
+#include "common/base/log_event.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
 #include "common/net/host.h"
@@ -56,7 +56,8 @@ int ExitCodeOf(const absl::Status& status) {
 }
 
 absl::Status PrepareProcess(const v1::Options& options, const std::string& name) {
-  BATON_RETURN_IF_ERROR(InitLogging(options.log_level(), name, options.log_format()));
+  BATON_RETURN_IF_ERROR(SetLogFormat(options.log_format()));
+  BATON_RETURN_IF_ERROR(InitLogging(options.log_level(), name));
   BATON_RETURN_IF_ERROR(ArmFailpoints(options.failpoints()));
   if (!options.failpoints().empty()) LOG(kWarning) << "failpoints armed: " << options.failpoints();
   // A thousand streams need more than the usual soft limit.

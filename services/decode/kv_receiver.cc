@@ -11,6 +11,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/status_text.h"
 #include "common/kv/wire.h"
 
 namespace baton::decode {

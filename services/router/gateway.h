@@ -156,7 +156,8 @@ class Gateway {
 
   virtual const v1::GetModelInfoResponse& model_info() const = 0;
 
-  // Whether requests can be served now: not stopping, and at least one chain and decode are ready.
+  // What a request would meet now: ready if it would be served or wait for a pair of workers that
+  // is expected; not ready if it would be refused.
   virtual Readiness readiness() const = 0;
   // What /metrics answers (kMetricsContentType of common/telemetry/metrics.h).
   virtual std::string ScrapeMetrics() const = 0;

@@ -1,122 +1,19 @@
 #include "services/router/router_service.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
 #include <thread>
 
-#include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
-#include "services/router/core/test_cluster.h"
-#include "services/router/testing/fake_workers.h"
+#include "services/router/testing/router_service_fixture.h"
 
 namespace baton::router {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-std::unique_ptr<Tokenizer> LoadTokenizer() {
-  std::ifstream file("common/tokenizer/testdata/qwen2_tokenizer.json");
-  std::stringstream json;
-  json << file.rdbuf();
-  auto tokenizer = Tokenizer::LoadFromJson(json.str());
-  BATON_CHECK(tokenizer.ok()) << tokenizer.status();
-  return *std::move(tokenizer);
-}
-
-// What a client got of one call.
-struct Answer {
-  std::string text;  // With what Finished brought.
-  std::vector<int32_t> token_ids;
-  v1::Finished finished;
-  int finished_count = 0;
-  grpc::Status status;
-};
-
-class RouterServiceTest : public ::testing::Test {
- protected:
-  explicit RouterServiceTest(int64_t pairing_timeout_ms = 50) {
-    auto tokenizer = LoadTokenizer();
-    hello_ = *tokenizer->Encode("hello world", false, false);
-    RouterConfig config;
-    config.served_model_name = "tiny";
-    config.vocab_size = tokenizer->vocab_size();
-    config.max_context_tokens = 1024;
-    config.lease_ms = 3'600'000;  // The fakes beat only when told.
-    config.pairing_timeout_ms = pairing_timeout_ms;
-    auto chat = MakeChatTemplate("auto", *tokenizer);
-    BATON_CHECK(chat.ok()) << chat.status();
-    auto router = RouterService::Start(config, std::move(tokenizer), *std::move(chat));
-    BATON_CHECK(router.ok()) << router.status();
-    router_ = *std::move(router);
-    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(router_->grpc_port()),
-                                   grpc::InsecureChannelCredentials());
-    cluster_ = v1::Cluster::NewStub(channel_);
-    inference_ = v1::Inference::NewStub(channel_);
-  }
-
-  FakeWorker& Add(const WorkerInfo& info, const FakeBehaviour& behaviour) {
-    workers_.push_back(std::make_unique<FakeWorker>(info, behaviour));
-    return *workers_.back();
-  }
-
-  // Registers all workers and lets them apply one another's view.
-  void JoinAll() {
-    for (const auto& worker : workers_) ASSERT_TRUE(worker->Register(*cluster_).ok());
-    for (int round = 0; round < 2; ++round) {
-      for (const auto& worker : workers_) ASSERT_TRUE(worker->Beat(*cluster_).ok());
-    }
-  }
-  void JoinPair(const FakeBehaviour& prefill, const FakeBehaviour& decode) {
-    Add(TestStage("c0", 0, 1), prefill);
-    Add(TestDecode("d0"), decode);
-    JoinAll();
-  }
-  FakeRecord& Prefill(size_t i = 0) { return workers_[2 * i]->record(); }
-  FakeRecord& Decode(size_t i = 0) { return workers_[2 * i + 1]->record(); }
-
-  static v1::GenerateRequest Request(const std::string& id = "") {
-    v1::GenerateRequest request;
-    request.set_request_id(id);
-    request.set_text("hello");
-    request.mutable_sampling()->set_max_tokens(50);
-    return request;
-  }
-
-  // Reads a whole answer.
-  Answer Generate(const v1::GenerateRequest& request) {
-    grpc::ClientContext context;
-    auto reader = inference_->Generate(&context, request);
-    return ReadAll(*reader);
-  }
-  static Answer ReadAll(grpc::ClientReader<v1::GenerateResponse>& reader) {
-    Answer answer;
-    v1::GenerateResponse message;
-    while (reader.Read(&message)) {
-      answer.text += message.tokens().text();
-      for (const int32_t id : message.tokens().token_ids()) answer.token_ids.push_back(id);
-      if (message.has_finished()) {
-        answer.finished = message.finished();
-        answer.text += message.finished().text();
-        ++answer.finished_count;
-      }
-    }
-    answer.status = reader.Finish();
-    return answer;
-  }
-
-  std::vector<int32_t> hello_;  // "hello world"
-  std::unique_ptr<RouterService> router_;
-  std::vector<std::unique_ptr<FakeWorker>> workers_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::Cluster::Stub> cluster_;
-  std::unique_ptr<v1::Inference::Stub> inference_;
-};
 
 const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "gone");
 
@@ -276,94 +173,6 @@ TEST_F(RouterServiceTest, WithoutWorkersItSaysWhatIsMissing) {
   EXPECT_THAT(answer.status.error_message(), HasSubstr("no decode service is registered"));
   EXPECT_FALSE(router_->gateway().readiness().ready);
   EXPECT_TRUE(router_->gateway().alive());
-}
-
-class WaitingServiceTest : public RouterServiceTest {
- protected:
-  WaitingServiceTest() : RouterServiceTest(3'600'000) {}
-
-  // The loop publishes what it knows within 50 ms.
-  void AwaitWaiting(int count) {
-    const std::string gauge = "baton_requests_waiting{";
-    const std::string end = "} " + std::to_string(count) + "\n";
-    for (;;) {
-      const std::string text = router_->gateway().ScrapeMetrics();
-      const size_t at = text.find("\n" + gauge);
-      if (at != std::string::npos && text.find(end, at) == text.find("} ", at)) return;
-      std::this_thread::yield();
-    }
-  }
-  static void AwaitOpen(grpc::ClientReader<v1::WatchNotice>& watch) {
-    v1::WatchNotice notice;
-    ASSERT_TRUE(watch.Read(&notice));
-  }
-  static v1::WatchRequest WatchOf(const InstanceRef& instance) {
-    v1::WatchRequest request;
-    request.mutable_instance()->set_instance_id(instance.id);
-    request.mutable_instance()->set_incarnation(instance.incarnation);
-    return request;
-  }
-};
-
-TEST_F(WaitingServiceTest, ARequestWaitsForThePairThatIsComing) {
-  Add(TestStage("c0", 0, 1), {});
-  Add(TestDecode("d0"), {.tokens = hello_});
-  for (const auto& worker : workers_) ASSERT_TRUE(worker->Register(*cluster_).ok());
-  grpc::ClientContext context;
-  auto reader = inference_->Generate(&context, Request());
-  AwaitWaiting(1);
-  EXPECT_TRUE(router_->gateway().readiness().ready);
-  for (int round = 0; round < 2; ++round) {
-    for (const auto& worker : workers_) ASSERT_TRUE(worker->Beat(*cluster_).ok());
-  }
-  const Answer answer = ReadAll(*reader);
-  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
-  EXPECT_EQ(answer.text, "hello world");
-  EXPECT_EQ(answer.finished.attempts(), 1);
-}
-
-TEST_F(WaitingServiceTest, AWatchTellsOfTheViewAndItsBreakTakesTheWorkerOut) {
-  Add(TestStage("c0", 0, 1), {});
-  Add(TestDecode("d0"), {.tokens = hello_});
-  for (const auto& worker : workers_) ASSERT_TRUE(worker->Register(*cluster_).ok());
-  auto context = std::make_unique<grpc::ClientContext>();
-  auto watch = cluster_->Watch(context.get(), WatchOf({"d0", 1}));
-  AwaitOpen(*watch);  // It has applied nothing yet.
-  for (int round = 0; round < 2; ++round) {
-    for (const auto& worker : workers_) ASSERT_TRUE(worker->Beat(*cluster_).ok());
-  }
-  Add(TestDecode("d1"), {});
-  ASSERT_TRUE(workers_[2]->Register(*cluster_).ok());
-  AwaitOpen(*watch);
-  context->TryCancel();
-  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  // The decode does not answer, for all that the router knows: a request waits for it.
-  grpc::ClientContext call;
-  auto reader = inference_->Generate(&call, Request());
-  AwaitWaiting(1);
-  EXPECT_TRUE(router_->gateway().readiness().ready);
-  for (const size_t i : {0, 1}) ASSERT_TRUE(workers_[i]->Beat(*cluster_).ok());
-  EXPECT_EQ(ReadAll(*reader).text, "hello world");
-}
-
-TEST_F(WaitingServiceTest, StrangersCannotWatchAndTheEndEndsWatches) {
-  grpc::ClientContext strange;
-  auto refused = cluster_->Watch(&strange, WatchOf({"d9", 1}));
-  v1::WatchNotice notice;
-  EXPECT_FALSE(refused->Read(&notice));
-  EXPECT_EQ(refused->Finish().error_code(), grpc::StatusCode::NOT_FOUND);
-  grpc::ClientContext nameless;
-  EXPECT_EQ(cluster_->Watch(&nameless, {})->Finish().error_code(),
-            grpc::StatusCode::INVALID_ARGUMENT);
-
-  Add(TestDecode("d0"), {});
-  ASSERT_TRUE(workers_[0]->Register(*cluster_).ok());
-  grpc::ClientContext context;
-  auto watch = cluster_->Watch(&context, WatchOf({"d0", 1}));
-  AwaitOpen(*watch);
-  router_->Stop(0);
-  EXPECT_FALSE(watch->Read(&notice));
-  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_F(RouterServiceTest, ABadRequestNamesItsField) {

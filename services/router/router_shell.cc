@@ -262,6 +262,7 @@ void RouterShell::Perform(EndWatch& action) {
 
 // The server's end would wait for them.
 void RouterShell::EndWatches() {
+  watches_over_ = true;
   for (const auto& [call, callbacks] : std::exchange(watch_calls_, {})) callbacks.end(Stopping());
 }
 

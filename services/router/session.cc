@@ -66,7 +66,7 @@ Outcome Session::MakeOutcome(const FinishClient& finish, int64_t now_us) {
   outcome.usage.set_prompt_tokens(prompt_tokens_);
   outcome.usage.set_completion_tokens(completion_tokens_);
   v1::RequestTiming& timing = outcome.timing;
-  timing.set_queue_us(paired_us_ - request_.arrival_us);
+  timing.set_queue_us((paired_us_ == 0 ? now_us : paired_us_) - request_.arrival_us);
   if (completion_tokens_ > 0) timing.set_ttft_us(first_token_us_ - request_.arrival_us);
   timing.set_e2e_us(now_us - request_.arrival_us);
   timing.set_reserve_us(reserve_us_);

@@ -9,11 +9,6 @@ namespace {
 constexpr int64_t kPeriodUs = 10'000'000;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-std::string_view CodeName(const absl::Status& status) {
-  const absl::string_view name = absl::StatusCodeToStringView(status.code());
-  return {name.data(), name.size()};
-}
-
 std::string_view MessageOf(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }
@@ -33,20 +28,22 @@ TrafficLog::TrafficLog(bool requests, Write write)
 void TrafficLog::LogRefused(Endpoint endpoint, const std::string& request_id,
                             const absl::Status& status) const {
   if (!requests_) return;
+  const std::string code = absl::StatusCodeToString(status.code());
   write_("request", {{"id", request_id},
                      {"endpoint", EndpointName(endpoint)},
-                     {"status", CodeName(status)},
+                     {"status", code},
                      {"error", MessageOf(status)}});
 }
 
 void TrafficLog::LogEnd(const RequestEnd& end) {
   ++ended_;
   if (!requests_) return;
+  const std::string code = absl::StatusCodeToString(end.status.code());
   const int after_first = end.completion_tokens - 1;
   write_("request",
          {{"id", end.request_id},
           {"endpoint", EndpointName(end.endpoint)},
-          {"status", CodeName(end.status)},
+          {"status", code},
           {"finish", FinishName(end)},
           {"tokens_in", int64_t{end.prompt_tokens}},
           {"tokens_out", int64_t{end.completion_tokens}},

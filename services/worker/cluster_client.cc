@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
+#include "common/base/status_text.h"
 #include "common/base/sync.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
@@ -26,6 +27,7 @@
 namespace baton::worker {
 namespace {
 
+constexpr int64_t kFirstBackoffMs = 50;
 constexpr int64_t kMaxBackoffMs = 2000;
 // An RPC that takes longer is given up: the router is dead or stopped.
 constexpr int64_t kMinRpcTimeoutMs = 1000;
@@ -201,14 +203,14 @@ class ClusterClient::Impl {
 
 void ClusterClient::Impl::Run() {
   pthread_setname_np(pthread_self(), "baton-cluster");
-  int64_t backoff_ms = interval_ms_;
+  int64_t backoff_ms = kFirstBackoffMs;
   while (!stopping()) {
     const uint64_t applied_before = applied_version_;
     const bool registering = !registered_;
     const absl::Status status = registering ? Register() : Heartbeat();
     if (stopping()) return;
     if (status.ok()) {
-      backoff_ms = interval_ms_;
+      backoff_ms = kFirstBackoffMs;
       // What is new for the router is said at once: a joined worker asks for its view, an applied
       // view makes pairs ready.
       const bool news = registering || applied_version_ != applied_before;
@@ -232,7 +234,7 @@ void ClusterClient::Impl::Run() {
                     << options_.router_address << " failed: " << DescribeStatus(status);
     }
     Wait(backoff_ms);
-    backoff_ms = std::min(kMaxBackoffMs, std::max(backoff_ms * 2, interval_ms_));
+    backoff_ms = std::min(kMaxBackoffMs, backoff_ms * 2);
   }
 }
 

@@ -1,5 +1,7 @@
 """Membership, health, reflection, start-up and stop of real processes."""
 
+import concurrent.futures
+import json
 import os
 import re
 import subprocess
@@ -164,12 +166,74 @@ def test_a_worker_that_does_not_fit_is_refused(small_cluster, tmp_path, what, mo
 
 def test_drain_takes_a_worker_out_but_leaves_it_listed(tiny_model, tmp_path):
     with clusters.Cluster(tiny_model, tmp_path, stages=1, decodes=2) as cluster, Client(cluster.target) as client:
-        clusters.wait_until(lambda: sum(w.ready for w in listed(cluster).values()) == 3, 20, "both decodes")
         client.cluster.Drain(stubs.cluster.DrainRequest(instance_id="decode-0"))
         for _ in range(4):
             answer = client.greedy(list(range(40)), 3)
             assert answer.error is None and answer.finished.decode_instance == "decode-1"
         assert listed(cluster)["decode-0"].draining
+
+
+def no_pair(cluster):
+    return cluster.metric("router", "baton_ready_pairs") == 0
+
+
+def test_a_killed_decode_is_waited_for(tiny_model, tmp_path):
+    # The lease outlives the test: what takes the dead decode out is the end of its connection.
+    flags = ["--lease-ms", 300000, "--pairing-timeout-ms", 300000]
+    with clusters.Cluster(tiny_model, tmp_path, stages=1, router_flags=flags) as cluster, \
+            Client(cluster.target) as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        cluster.processes["decode-0"].kill()
+        clusters.wait_until(lambda: no_pair(cluster), 20, "the death to be noticed")
+        assert cluster.get("/readiness")[0] == 200
+        answer = pool.submit(client.greedy, list(range(40)), 3)
+        clusters.wait_until(lambda: cluster.metric("router", "baton_requests_waiting") == 1, 20, "the request to wait")
+        cluster.processes["decode-0"].start()
+        assert answer.result().error is None and len(answer.result().tokens) == 3
+
+
+def test_nobody_waits_for_ever(tiny_model, tmp_path):
+    flags = ["--pairing-timeout-ms", 200]
+    with clusters.Cluster(tiny_model, tmp_path, stages=1, router_flags=flags) as cluster, \
+            Client(cluster.target) as client:
+        cluster.processes["decode-0"].kill()
+        clusters.wait_until(lambda: cluster.get("/readiness")[0] == 503, 20, "nothing to be expected")
+        assert "decode-0" in cluster.get("/readiness")[1]
+        answer = client.greedy(list(range(40)), 3)
+        assert answer.code == grpc.StatusCode.UNAVAILABLE and "no pair" in answer.error.details()
+
+
+def test_a_cluster_is_wired_by_notices_alone(tiny_model, tmp_path):
+    # With a minute between heartbeats every step of joining must be news.
+    with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--heartbeat-interval-ms", 60000],
+                          router_flags=["--heartbeat-interval-ms", 60000, "--lease-ms", 300000]) as cluster, \
+            Client(cluster.target) as client:
+        assert client.greedy(list(range(40)), 3).error is None
+
+
+def log_lines(process, message):
+    lines = [json.loads(line) for line in process.log().splitlines()]
+    return [line for line in lines if line["message"] == message]
+
+
+def test_logs_are_json_and_every_request_has_its_line(tiny_model, tmp_path):
+    with clusters.Cluster(tiny_model, tmp_path, stages=1, flags=["--log-format", "json"],
+                          router_flags=["--log-format", "json"]) as cluster, Client(cluster.target) as client:
+        request = client.request(list(range(40)), temperature=0, max_tokens=3, ignore_eos=True)
+        request.request_id = "mine"
+        assert client.generate(None, request=request).error is None
+        assert client.generate([]).code == grpc.StatusCode.INVALID_ARGUMENT
+        router = cluster.processes["router"]
+        clusters.wait_until(lambda: len(log_lines(router, "request")) == 2, 10, "the lines of both requests")
+        done, refused = log_lines(router, "request")
+        assert (done["id"], done["endpoint"], done["status"], done["finish"]) == ("mine", "generate", "OK", "length")
+        assert (done["tokens_in"], done["tokens_out"], done["cached"], done["attempts"]) == (40, 3, 0, 1)
+        assert (done["chain"], done["decode"], done["process"]) == ("chain-0", "decode-0", "router")
+        assert 0 < done["ttft_ms"] <= done["e2e_ms"] and done["tpot_ms"] > 0
+        assert refused["status"] == "INVALID_ARGUMENT" and refused["error"]
+        for process in cluster.processes.values():
+            for line in process.log().splitlines():
+                assert json.loads(line)["process"] == process.name
+                assert "[baton.dev/" not in line
 
 
 def test_a_worker_stops_in_time_and_cleanly(tiny_model, tmp_path):

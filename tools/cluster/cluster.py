@@ -195,10 +195,12 @@ class Cluster:
             return status, raw.decode(errors="replace")
 
     def wait_ready(self, seconds=60):
+        """Until every chain can serve with every decode: the router is ready before, since requests wait."""
         def ready():
             for process in self.processes.values():
                 assert process.popen is None or process.alive(), f"{process.name} ended:\n{process.log()}"
-            return self.get("/readiness")[0] == 200
+            return (self.get("/readiness")[0] == 200
+                    and self.metric("router", "baton_ready_pairs") == self.chains * self.decodes)
         wait_until(ready, seconds, "the cluster to be ready")
 
     def metric(self, process, name, **labels):

@@ -7,7 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/base/status.h"
+#include "common/base/status_text.h"
 
 namespace baton::prefill {
 namespace {
