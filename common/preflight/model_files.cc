@@ -177,7 +177,8 @@ int64_t CheckTokenizer(const std::string& tokenizer_path, const std::string& cha
     findings.push_back(Error("tokenizer_path", std::move(message)));
     return 0;
   }
-  if ((*tokenizer)->vocab_size() > config.vocab_size) {
+  // 0: there is no model to compare with, which is a finding of its own.
+  if (config.vocab_size != 0 && (*tokenizer)->vocab_size() > config.vocab_size) {
     findings.push_back({Finding::Severity::kWarning, "tokenizer_path",
                         absl::StrCat("the tokenizer has ids up to ", (*tokenizer)->vocab_size() - 1,
                                      ", the model a vocabulary of ", config.vocab_size,
