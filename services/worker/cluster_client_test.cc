@@ -24,6 +24,7 @@ class FakeDataPlane : public DataPlane {
  public:
   const std::string& address() const override { return address_; }
   absl::Status Register(MessageKind, MessageHandler*) override { return absl::OkStatus(); }
+  void Unregister(MessageKind) override {}
   absl::StatusOr<PeerId> Connect(std::string_view address) override {
     MutexLock lock(&mutex_);
     if (unreachable_.contains(std::string(address))) return absl::UnavailableError("no route");
@@ -36,6 +37,7 @@ class FakeDataPlane : public DataPlane {
   }
   void Send(PeerId, Outgoing message) override { message.on_sent(absl::OkStatus()); }
   bool Post(std::function<void()>) override { return false; }
+  bool PostReserved(std::function<void()>) override { return false; }
   void SetTimer(int64_t, std::function<void(int64_t)>) override {}
   void SetPeerErrorHandler(std::function<void(PeerId, const absl::Status&)>) override {}
   std::string Lanes(PeerId) override { return ""; }
