@@ -25,7 +25,7 @@ using Tcp = asio::ip::tcp;
 constexpr size_t kReadBytes = size_t{64} * 1024;
 // What a client may send ahead while an answer is under way: pipelined requests.
 constexpr size_t kAheadLimitBytes = size_t{64} * 1024;
-constexpr int64_t kMinBodyBytesPerSecond = 16 * 1024;
+constexpr int64_t kMinBodyBytesPerSecond = int64_t{16} * 1024;
 constexpr int64_t kReservedIdleMs = 2'000;
 constexpr int64_t kLingerMs = 2'000;
 // A client whose machine vanished sends no end: the kernel asks after it.

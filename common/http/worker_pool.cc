@@ -8,7 +8,8 @@
 
 namespace baton {
 
-WorkerPool::WorkerPool(std::string name, int threads) : large_limit_(std::max(1, threads - 1)) {
+WorkerPool::WorkerPool(const std::string& name, int threads)
+    : large_limit_(std::max(1, threads - 1)) {
   for (int i = 0; i < threads; ++i) {
     threads_.emplace_back([this, name = name.substr(0, 15)] {
       pthread_setname_np(pthread_self(), name.c_str());

@@ -21,8 +21,8 @@ class WorkerPool {
   // Tasks over this size are large.
   static constexpr size_t kLargeBytes = size_t{256} * 1024;
 
-  WorkerPool(std::string name, int threads);  // `threads` > 0.
-  ~WorkerPool();                              // Drops what has not begun, and joins.
+  WorkerPool(const std::string& name, int threads);  // `threads` > 0.
+  ~WorkerPool();                                     // Drops what has not begun, and joins.
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 

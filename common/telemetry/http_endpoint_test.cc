@@ -79,6 +79,7 @@ TEST_F(HttpEndpointTest, HeadAnswersWithoutABody) {
 TEST_F(HttpEndpointTest, AlwaysHasRoomForAnotherProbe) {
   const auto endpoint = Start({.max_connections = 4, .idle_timeout_ms = 600000});
   std::vector<RawClient> idle;
+  idle.reserve(100);
   for (int i = 0; i < 100; ++i) idle.emplace_back(endpoint->port());
   EXPECT_EQ(Ask(*endpoint, "GET", "/health").status, 200);
   EXPECT_TRUE(idle.front().AtEnd());
