@@ -65,6 +65,7 @@ TEST_F(WaitingServiceTest, AWatchTellsOfTheViewAndItsBreakTakesTheWorkerOut) {
   for (int round = 0; round < 2; ++round) {
     for (const auto& worker : workers_) ASSERT_TRUE(worker->Beat(*cluster_).ok());
   }
+  AwaitGauge("baton_ready_pairs", 1);
   Add(TestDecode("d1"), {});
   ASSERT_TRUE(workers_[2]->Register(*cluster_).ok());
   AwaitOpen(*watch);

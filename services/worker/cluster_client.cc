@@ -15,8 +15,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/base/stop_signal.h"
 #include "common/base/status_text.h"
+#include "common/base/stop_signal.h"
 #include "common/base/sync.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
@@ -31,9 +31,9 @@ constexpr int64_t kFirstBackoffMs = 50;
 constexpr int64_t kMaxBackoffMs = 2000;
 // An RPC that takes longer is given up: the router is dead or stopped.
 constexpr int64_t kMinRpcTimeoutMs = 1000;
-// News brings at most so many heartbeats in an interval, however fast the cluster changes: joins
-// that come together are answered with one view.
-constexpr int64_t kNewsPerInterval = 50;
+// Heartbeats for news keep so much distance, however fast the cluster changes: joins that come
+// together are answered with one view.
+constexpr int64_t kNewsGapMs = 10;
 // A view of some thousand workers with their fingerprints.
 constexpr int kMaxViewBytes = 64 << 20;
 
@@ -167,8 +167,7 @@ class ClusterClient::Impl {
                                         [this] { return stopping_ || news_; });
       if (!news) return;
     }
-    const int64_t gap_us = interval_ms_ * 1000 / kNewsPerInterval;
-    const int64_t left_us = beat_us_ + gap_us - NowUs();
+    const int64_t left_us = beat_us_ + kNewsGapMs * 1000 - NowUs();
     if (left_us > 0) Wait(left_us / 1000 + 1);
   }
 

@@ -204,8 +204,8 @@ def test_nobody_waits_for_ever(tiny_model, tmp_path):
 
 def test_a_cluster_is_wired_by_notices_alone(tiny_model, tmp_path):
     # With a minute between heartbeats every step of joining must be news.
-    with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--heartbeat-interval-ms", 60000],
-                          router_flags=["--heartbeat-interval-ms", 60000, "--lease-ms", 300000]) as cluster, \
+    flags = ["--heartbeat-interval-ms", 60000, "--lease-ms", 300000]
+    with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=flags, router_flags=flags) as cluster, \
             Client(cluster.target) as client:
         assert client.greedy(list(range(40)), 3).error is None
 
