@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -38,10 +39,22 @@ struct SamplingRequest {
   int64_t min_tokens = 0;
   bool logprobs = false;
   int64_t top_logprobs = 0;
+  bool prompt_logprobs = false;  // With top_logprobs alternatives; comes as OnPromptTokens.
+  std::optional<double> presence_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<double> repetition_penalty;
+  std::vector<std::pair<int64_t, double>> logit_bias;  // Token id, bias.
+};
+
+// How tokens become text.
+struct TextOptions {
+  bool skip_special_tokens = true;
+  bool include_stop = false;  // A stop string that matched stays in the text.
 };
 
 struct ChatPrompt {
-  std::vector<ChatMessage> messages;  // The generation prompt is added after the last.
+  std::vector<ChatMessage> messages;
+  bool add_generation_prompt = true;  // The beginning of the assistant's answer, after the last.
 };
 using TokenIdsPrompt = std::vector<int64_t>;
 using Prompt = std::variant<std::string, TokenIdsPrompt, ChatPrompt>;
@@ -61,8 +74,14 @@ struct GenerateCall {
   std::string request_id;  // Empty: the gateway chooses one.
   std::string model;       // Empty: the served model.
   Prompt prompt;
+  // Of a text: what the model expects around one (Llama-3's <|begin_of_text|>) is added.
+  bool add_special_tokens = true;
+  // Keeps only the last tokens of the prompt: so many, or with -1 as many as fit beside max_tokens.
+  std::optional<int64_t> truncate_prompt_tokens;
   SamplingRequest sampling;
+  TextOptions text;
   int64_t timeout_ms = 0;  // From arrival; 0: --request-timeout-ms, which also bounds it.
+  std::vector<std::string> warnings;  // What the front has to say; comes back in the outcome.
   FieldNames names;
 };
 
@@ -74,13 +93,18 @@ struct TokenPiece {
   };
   int32_t id = 0;
   // The rest only if logprobs were asked for.
-  std::string bytes;     // The token's own; may be half a UTF-8 character.
-  float logprob = 0;     // Natural logarithm.
+  std::string bytes;  // The token's own; may be half a UTF-8 character.
+  // Natural logarithm. The first token of a prompt has none: nothing stands before it.
+  std::optional<float> logprob;
   std::vector<Top> top;  // Most likely first; as many as top_logprobs.
+  // Characters (Unicode code points) of the text before the character that this token begins or
+  // goes on with; counted from the beginning of the prompt or of the continuation that it is in.
+  int64_t text_offset = 0;
 };
 
 // What one decode step adds. `text` holds complete UTF-8 characters only and runs behind the tokens
-// while a character is incomplete or might be the beginning of a stop string.
+// while a character is incomplete. With stop strings, text that might be the beginning of one is
+// held back and its tokens with it, so that tokens of text that was cut off are never told.
 struct TextPiece {
   std::string text;
   std::vector<TokenPiece> tokens;
@@ -95,16 +119,21 @@ struct Outcome {
   std::string chain_id;
   std::string decode_instance;
   int attempts = 1;
+  std::vector<std::string> warnings;  // What was done otherwise than asked, for people.
 };
 
-// Receives one request's answer: any number of OnTokens, then exactly one of OnFinished and
-// OnError; nothing after it, and nothing more once Cancel has taken effect. Called on the router's
-// loop thread, one call at a time and possibly before Submit returns. An implementation must not
-// block: it copies into its own queue (bounded, since a request has at most max_tokens pieces) and
-// returns. The gateway lets go of the sink after the terminal call or the cancellation.
+// Receives one request's answer: any number of OnPromptTokens, any number of OnTokens, then exactly
+// one of OnFinished and OnError; nothing after it, and nothing more once Cancel has taken effect.
+// Called on the router's loop thread, one call at a time and possibly before Submit returns. An
+// implementation must not block: it copies into its own queue (bounded, since a request has at most
+// max_tokens pieces) and returns. The gateway lets go of the sink after the terminal call or the
+// cancellation.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
+  // The prompt's tokens in order, perhaps in several pieces, all before the first OnTokens. Only
+  // called if prompt_logprobs was asked for.
+  virtual void OnPromptTokens(std::vector<TokenPiece> tokens) = 0;
   virtual void OnTokens(TextPiece piece) = 0;
   virtual void OnFinished(Outcome outcome) = 0;
   // FieldOf, LegOf and InstanceOf (common/base/status.h) say what the message says in words.
@@ -147,6 +176,10 @@ class Gateway {
   // Ends a running request: its sink hears OnFinished with kAbort. `done` is called on the loop
   // thread; NOT_FOUND if no running request has the id.
   virtual void Abort(const std::string& request_id, std::function<void(absl::Status)> done) = 0;
+
+  // The ids of a call's prompt as Submit would send them, on the caller's thread; a front that
+  // submits one prompt several times, or shows it, asks once. Errors as Submit's of the prompt.
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(const GenerateCall& call) const = 0;
 
   // Bounded by the context length like prompts. INVALID_ARGUMENT with field "text", "token_ids".
   virtual absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text,

@@ -42,6 +42,7 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call,
   request->client = next_client_++;
   request->sink = std::move(sink);
   TextAssembler::Options text;
+  text.skip_special_tokens = request->text.skip_special_tokens;
   text.stop.assign(request->sampling.stop().begin(), request->sampling.stop().end());
   text.min_tokens = request->sampling.min_tokens();
   absl::StatusOr<TextAssembler> assembler = TextAssembler::Create(tokenizer_.get(), text);
@@ -85,7 +86,14 @@ void RouterShell::ReturnSlot() {
 absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t arrival_us) const {
   SessionRequest request;
   BATON_ASSIGN_OR_RETURN(request.prompt_ids, EncodePrompt(call));
-  BATON_RETURN_IF_ERROR(CheckPromptLength(call.names.prompt, request.prompt_ids.size(), limits_));
+  TruncatePrompt(call, limits_, request.prompt_ids);
+  BATON_RETURN_IF_ERROR(CheckContext(call, request.prompt_ids.size(), limits_));
+  request.warnings = std::move(call.warnings);
+  if (auto clipped = DefaultClipped(call, request.prompt_ids.size(), limits_)) {
+    request.warnings.push_back(*std::move(clipped));
+  }
+  request.prompt_only = call.sampling.max_tokens == 0;
+  request.text = call.text;
   request.request_id =
       call.request_id.empty() ? "req-" + RandomHex(12) : std::move(call.request_id);
   request.endpoint = call.endpoint;
@@ -107,13 +115,20 @@ absl::StatusOr<std::vector<int32_t>> RouterShell::EncodePrompt(const GenerateCal
   if (const auto* text = std::get_if<std::string>(&call.prompt)) {
     // A raw prompt is the client's to the last token, so special tokens may be written in it; what
     // stands in a chat message never becomes one.
-    encoded = tokenizer_->Encode(*text, /*add_special_tokens=*/true, /*parse_special=*/true);
+    encoded = tokenizer_->Encode(*text, call.add_special_tokens, /*parse_special=*/true);
   } else {
-    encoded = EncodeChat(*tokenizer_, *chat_template_, std::get<ChatPrompt>(call.prompt).messages,
-                         /*add_generation_prompt=*/true);
+    const auto& chat = std::get<ChatPrompt>(call.prompt);
+    encoded = EncodeChat(*tokenizer_, *chat_template_, chat.messages, chat.add_generation_prompt);
   }
   if (!encoded.ok()) return NameField(encoded.status(), call.names.prompt);
   return encoded;
+}
+
+absl::StatusOr<std::vector<int32_t>> RouterShell::Encode(const GenerateCall& call) const {
+  BATON_RETURN_IF_ERROR(CheckCall(call, limits_));
+  BATON_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodePrompt(call));
+  TruncatePrompt(call, limits_, ids);
+  return ids;
 }
 
 void RouterShell::CountRefused(Endpoint endpoint, const absl::Status& status) {

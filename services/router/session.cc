@@ -1,6 +1,10 @@
 #include "services/router/session.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "common/tokenizer/stream/incremental_detokenizer.h"
+#include "common/tokenizer/words/utf8.h"
 
 namespace baton::router {
 
@@ -21,10 +25,10 @@ void Session::BeginAttempt(uint64_t attempt_id, int64_t now_us) {
   attempt_us_ = now_us;
 }
 
-TokenPiece Session::PieceOf(const SampledToken& token) const {
+TokenPiece Session::PieceOf(const SampledToken& token, int64_t text_offset) const {
   TokenPiece piece;
   piece.id = token.token;
-  if (!request_.sampling.logprobs()) return piece;
+  piece.text_offset = text_offset;
   piece.bytes = std::string(tokenizer_.TokenBytes(token.token));
   piece.logprob = token.logprob;
   for (const TokenLogprob& top : token.top) {
@@ -33,31 +37,80 @@ TokenPiece Session::PieceOf(const SampledToken& token) const {
   return piece;
 }
 
+absl::Status Session::CheckPrompt(const std::vector<SampledToken>& tokens) const {
+  if (!request_.sampling.prompt_logprobs() || request_.prompt_ids.empty()) return absl::OkStatus();
+  const auto same = [](const SampledToken& told, int32_t id) { return told.token == id; };
+  if (std::equal(tokens.begin(), tokens.end(), request_.prompt_ids.begin() + 1,
+                 request_.prompt_ids.end(), same)) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError("the chain told of other tokens than the prompt's");
+}
+
+void Session::EmitPrompt(const std::vector<SampledToken>& tokens) {
+  // A prompt's own special tokens are part of it, whatever the answer shows.
+  IncrementalDetokenizer detokenizer(&tokenizer_, /*skip_special=*/false);
+  int64_t characters = 0;
+  std::vector<TokenPiece> pieces;
+  pieces.reserve(tokens.size() + 1);
+  const auto add = [&](const SampledToken& token) {
+    pieces.push_back(PieceOf(token, characters));
+    characters += static_cast<int64_t>(CountCharacters(detokenizer.Append(token.token)));
+  };
+  add({.token = request_.prompt_ids.front()});
+  pieces.front().logprob.reset();
+  for (const SampledToken& token : tokens) add(token);
+  request_.sink->OnPromptTokens(std::move(pieces));
+}
+
 bool Session::EmitToken(const SampledToken& token, int64_t now_us) {
-  if (completion_tokens_ == 0) {
+  if (first_token_us_ == 0) {
     first_token_us_ = now_us;
     metrics_.CountFirstToken(now_us - request_.arrival_us);
     // No retry from here on, so the prompt is needed no more.
     std::vector<int32_t>().swap(request_.prompt_ids);
   }
   last_token_us_ = now_us;
+  if (request_.prompt_only) return false;
   ++completion_tokens_;
+  const int64_t offset = assembler_.characters();
   TextAssembler::Piece text = assembler_.Append(token.token);
-  TextPiece piece;
-  piece.text = std::move(text.text);
-  piece.tokens.push_back(PieceOf(token));
-  request_.sink->OnTokens(std::move(piece));
-  matched_stop_ = std::move(text.stop);
+  if (request_.sampling.logprobs()) {
+    held_.push_back(PieceOf(token, offset));
+  } else {
+    held_.push_back({.id = token.token, .text_offset = offset});
+  }
+  matched_stop_ = text.stop;
+  Send(std::move(text), /*last=*/request_.sampling.stop().empty());
   return matched_stop_.has_value();
+}
+
+void Session::Send(TextAssembler::Piece piece, bool last) {
+  TextPiece out;
+  out.text = std::move(piece.text);
+  if (piece.stop.has_value() && request_.text.include_stop) out.text += *piece.stop;
+  sent_characters_ += static_cast<int64_t>(CountCharacters(out.text));
+  while (!held_.empty() && (last || held_.front().text_offset < sent_characters_)) {
+    out.tokens.push_back(std::move(held_.front()));
+    held_.pop_front();
+  }
+  if (!out.text.empty() || !out.tokens.empty()) request_.sink->OnTokens(std::move(out));
 }
 
 Outcome Session::MakeOutcome(const FinishClient& finish, int64_t now_us) {
   Outcome outcome;
   outcome.reason = *finish.outcome;
+  if (request_.prompt_only && outcome.reason == FinishReason::kStop) {
+    outcome.reason = FinishReason::kLength;  // The token that ended it is not told.
+  }
   if (!matched_stop_.has_value()) {
     TextAssembler::Piece rest = assembler_.Finish();
-    outcome.text = std::move(rest.text);
-    matched_stop_ = std::move(rest.stop);
+    matched_stop_ = rest.stop;
+    if (held_.empty() && !rest.stop.has_value()) {
+      outcome.text = std::move(rest.text);
+    } else {
+      Send(std::move(rest), /*last=*/!matched_stop_.has_value());
+    }
     if (matched_stop_.has_value() && outcome.reason == FinishReason::kLength) {
       outcome.reason = FinishReason::kStop;
     }
@@ -67,13 +120,14 @@ Outcome Session::MakeOutcome(const FinishClient& finish, int64_t now_us) {
   outcome.usage.set_completion_tokens(completion_tokens_);
   v1::RequestTiming& timing = outcome.timing;
   timing.set_queue_us((paired_us_ == 0 ? now_us : paired_us_) - request_.arrival_us);
-  if (completion_tokens_ > 0) timing.set_ttft_us(first_token_us_ - request_.arrival_us);
+  if (first_token_us_ > 0) timing.set_ttft_us(first_token_us_ - request_.arrival_us);
   timing.set_e2e_us(now_us - request_.arrival_us);
   timing.set_reserve_us(reserve_us_);
   *timing.mutable_prefill() = std::move(report_);
   outcome.chain_id = finish.chain_id;
   outcome.decode_instance = finish.decode_instance;
   outcome.attempts = finish.attempts;
+  outcome.warnings = request_.warnings;
   return outcome;
 }
 

@@ -3,6 +3,7 @@
 #define SERVICES_ROUTER_SESSION_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,9 @@ struct SessionRequest {
   Endpoint endpoint = Endpoint::kGenerate;
   std::vector<int32_t> prompt_ids;
   v1::SamplingParams sampling;  // Complete.
+  bool prompt_only = false;     // max_tokens was 0: the one token that runs is not told.
+  TextOptions text;
+  std::vector<std::string> warnings;
   int64_t arrival_us = 0;
   int64_t deadline_us = kNeverUs;
   std::shared_ptr<ResponseSink> sink;
@@ -44,6 +48,13 @@ class Session {
   void OnReserved(int64_t now_us) { reserve_us_ = now_us - attempt_us_; }
   void OnPrefillReport(v1::PrefillReport report) { report_ = std::move(report); }
 
+  // Whether these are the prompt's tokens from the second on, as a chain tells them with their
+  // log-probabilities; INTERNAL if not.
+  absl::Status CheckPrompt(const std::vector<SampledToken>& tokens) const;
+  // Sends the prompt's tokens on: the first, of which nothing is told, and `tokens`. At most once,
+  // before the first EmitToken.
+  void EmitPrompt(const std::vector<SampledToken>& tokens);
+
   // Sends a token on. True if it completed a stop string: the core must be told, and nothing more
   // is sent.
   [[nodiscard]] bool EmitToken(const SampledToken& token, int64_t now_us);
@@ -54,7 +65,10 @@ class Session {
   RequestEnd EndOf(const FinishClient& finish, int64_t now_us) const;
 
  private:
-  TokenPiece PieceOf(const SampledToken& token) const;
+  TokenPiece PieceOf(const SampledToken& token, int64_t text_offset) const;
+  // Appends `piece` to the text, counts its characters and sends it with the tokens that it frees;
+  // with `last` all that are held are free.
+  void Send(TextAssembler::Piece piece, bool last);
   Outcome MakeOutcome(const FinishClient& finish, int64_t now_us);
 
   SessionRequest request_;
@@ -70,6 +84,8 @@ class Session {
   int64_t last_token_us_ = 0;
   int completion_tokens_ = 0;
   std::optional<std::string> matched_stop_;
+  std::deque<TokenPiece> held_;  // Tokens of text that a stop string may still cut off.
+  int64_t sent_characters_ = 0;
   v1::PrefillReport report_;
 };
 

@@ -13,6 +13,13 @@ namespace baton::router {
 namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+constexpr char kOverflowPayload[] = "baton.dev/context_overflow";
+
+absl::Status ContextOverflow(const std::string& field, const std::string& message) {
+  absl::Status status = InvalidField(field, message);
+  status.SetPayload(kOverflowPayload, absl::Cord());
+  return status;
+}
 
 // InvalidField under another code.
 absl::Status FieldError(absl::StatusCode code, const std::string& field,
@@ -97,6 +104,34 @@ absl::Status CheckStops(const SamplingRequest& sampling, const RequestLimits& li
   return CheckIds("stop_token_ids", sampling.stop_token_ids, limits);
 }
 
+absl::Status CheckLogitBias(const SamplingRequest& sampling, const RequestLimits& limits) {
+  if (sampling.logit_bias.size() > kMaxLogitBiases) {
+    return InvalidField("logit_bias", absl::StrCat("must have at most ", kMaxLogitBiases,
+                                                   " tokens, has ", sampling.logit_bias.size()));
+  }
+  std::vector<int64_t> ids;
+  for (const auto& [id, bias] : sampling.logit_bias) {
+    ids.push_back(id);
+    BATON_RETURN_IF_ERROR(
+        CheckReal("logit_bias", bias, -kMaxLogitBias, kMaxLogitBias, false, "from -100 to 100"));
+  }
+  BATON_RETURN_IF_ERROR(CheckIds("logit_bias", ids, limits));
+  std::sort(ids.begin(), ids.end());
+  const auto twice = std::adjacent_find(ids.begin(), ids.end());
+  if (twice == ids.end()) return absl::OkStatus();
+  return InvalidField("logit_bias", absl::StrCat("names the token ", *twice, " twice"));
+}
+
+absl::Status CheckPenalties(const SamplingRequest& sampling, const RequestLimits& limits) {
+  BATON_RETURN_IF_ERROR(
+      CheckReal("presence_penalty", sampling.presence_penalty, -2, 2, false, "from -2 to 2"));
+  BATON_RETURN_IF_ERROR(
+      CheckReal("frequency_penalty", sampling.frequency_penalty, -2, 2, false, "from -2 to 2"));
+  BATON_RETURN_IF_ERROR(CheckReal("repetition_penalty", sampling.repetition_penalty, 0, 2, true,
+                                  "greater than 0 and at most 2"));
+  return CheckLogitBias(sampling, limits);
+}
+
 absl::Status CheckSampling(const SamplingRequest& sampling, const FieldNames& names,
                            const RequestLimits& limits) {
   constexpr double kFloatMax = std::numeric_limits<float>::max();
@@ -107,7 +142,7 @@ absl::Status CheckSampling(const SamplingRequest& sampling, const FieldNames& na
   BATON_RETURN_IF_ERROR(CheckReal("min_p", sampling.min_p, 0, 1, false, "from 0 to 1"));
   BATON_RETURN_IF_ERROR(CheckInteger("top_k", sampling.top_k.value_or(-1), -1, kInt32Max));
   BATON_RETURN_IF_ERROR(
-      CheckInteger(names.max_tokens, sampling.max_tokens.value_or(1), 1, kInt32Max));
+      CheckInteger(names.max_tokens, sampling.max_tokens.value_or(1), 0, kInt32Max));
   BATON_RETURN_IF_ERROR(CheckInteger("min_tokens", sampling.min_tokens, 0, kInt32Max));
   const int64_t max_tokens = sampling.max_tokens.value_or(limits.default_max_tokens);
   if (sampling.min_tokens > max_tokens) {
@@ -118,9 +153,10 @@ absl::Status CheckSampling(const SamplingRequest& sampling, const FieldNames& na
   }
   BATON_RETURN_IF_ERROR(
       CheckInteger(names.top_logprobs, sampling.top_logprobs, 0, kMaxTopLogprobs));
-  if (sampling.top_logprobs > 0 && !sampling.logprobs) {
+  if (sampling.top_logprobs > 0 && !sampling.logprobs && !sampling.prompt_logprobs) {
     return InvalidField(names.top_logprobs, "needs logprobs to be set");
   }
+  BATON_RETURN_IF_ERROR(CheckPenalties(sampling, limits));
   return CheckStops(sampling, limits);
 }
 
@@ -139,21 +175,34 @@ absl::Status CheckChat(const std::string& field, const ChatPrompt& chat,
     bytes += chat.messages[i].content.size();
   }
   if (bytes > limits.max_text_bytes()) {
-    return InvalidField(field,
-                        absl::StrCat("has ", bytes, " bytes of text, which cannot fit into ",
-                                     "the context of ", limits.max_context_tokens, " tokens"));
+    return ContextOverflow(field,
+                           absl::StrCat("has ", bytes, " bytes of text, which cannot fit into ",
+                                        "the context of ", limits.max_context_tokens, " tokens"));
   }
   return absl::OkStatus();
 }
 
+absl::Status CheckTruncation(const GenerateCall& call, const RequestLimits& limits) {
+  const int64_t kept = call.truncate_prompt_tokens.value_or(-1);
+  if (kept == -1 || (kept >= 1 && kept <= limits.max_context_tokens)) return absl::OkStatus();
+  return InvalidField("truncate_prompt_tokens",
+                      absl::StrCat("must be -1 or from 1 to the context of ",
+                                   limits.max_context_tokens, " tokens, is ", kept));
+}
+
 absl::Status CheckPrompt(const GenerateCall& call, const RequestLimits& limits) {
   const std::string& field = call.names.prompt;
+  BATON_RETURN_IF_ERROR(CheckTruncation(call, limits));
   if (const auto* text = std::get_if<std::string>(&call.prompt)) {
     if (text->empty()) return InvalidField(field, "must not be empty");
+    // What is cut off need not fit; the body's size bounds it.
+    if (call.truncate_prompt_tokens.has_value()) return CheckUtf8(field, *text);
     return CheckText(field, *text, limits);
   }
   if (const auto* ids = std::get_if<TokenIdsPrompt>(&call.prompt)) {
-    BATON_RETURN_IF_ERROR(CheckPromptLength(field, ids->size(), limits));
+    if (!call.truncate_prompt_tokens.has_value()) {
+      BATON_RETURN_IF_ERROR(CheckContext(call, ids->size(), limits));
+    }
     return CheckIds(field, *ids, limits);
   }
   return CheckChat(field, std::get<ChatPrompt>(call.prompt), limits);
@@ -164,21 +213,58 @@ absl::Status CheckPrompt(const GenerateCall& call, const RequestLimits& limits) 
 absl::Status CheckText(const std::string& field, const std::string& text,
                        const RequestLimits& limits) {
   if (text.size() > limits.max_text_bytes()) {
-    return InvalidField(field,
-                        absl::StrCat("has ", text.size(), " bytes, which cannot fit into ",
-                                     "the context of ", limits.max_context_tokens, " tokens"));
+    return ContextOverflow(field,
+                           absl::StrCat("has ", text.size(), " bytes, which cannot fit into ",
+                                        "the context of ", limits.max_context_tokens, " tokens"));
   }
   return CheckUtf8(field, text);
 }
 
-absl::Status CheckPromptLength(const std::string& field, size_t prompt_tokens,
-                               const RequestLimits& limits) {
+bool IsContextOverflow(const absl::Status& status) {
+  return status.GetPayload(kOverflowPayload).has_value();
+}
+
+absl::Status CheckContext(const GenerateCall& call, size_t prompt_tokens,
+                          const RequestLimits& limits) {
+  const std::string& field = call.names.prompt;
   if (prompt_tokens == 0) return InvalidField(field, "must not be empty");
-  if (prompt_tokens < static_cast<size_t>(limits.max_context_tokens)) return absl::OkStatus();
-  return InvalidField(
-      field, absl::StrCat("has ", prompt_tokens, " tokens; with at least one token ",
-                          "of output it must fit into the context of ", limits.max_context_tokens,
-                          " tokens"));
+  const auto context = static_cast<size_t>(limits.max_context_tokens);
+  if (prompt_tokens >= context) {
+    return ContextOverflow(
+        field, absl::StrCat("has ", prompt_tokens, " tokens; this model's maximum context length ",
+                            "is ", context, " tokens, of which at least one is for the output"));
+  }
+  const auto max_tokens = static_cast<size_t>(call.sampling.max_tokens.value_or(1));
+  if (max_tokens <= context - prompt_tokens) return absl::OkStatus();
+  return ContextOverflow(
+      call.names.max_tokens,
+      absl::StrCat("this model's maximum context length is ", context, " tokens, but ",
+                   prompt_tokens, " of the prompt and ", max_tokens, " of ", call.names.max_tokens,
+                   " are ", prompt_tokens + max_tokens, "; shorten the prompt or ask for at most ",
+                   context - prompt_tokens));
+}
+
+void TruncatePrompt(const GenerateCall& call, const RequestLimits& limits,
+                    std::vector<int32_t>& ids) {
+  if (!call.truncate_prompt_tokens.has_value()) return;
+  int64_t kept = *call.truncate_prompt_tokens;
+  if (kept == -1) {
+    const int64_t output = call.sampling.max_tokens.value_or(limits.default_max_tokens);
+    kept = std::max<int64_t>(1, limits.max_context_tokens - std::max<int64_t>(1, output));
+  }
+  if (static_cast<int64_t>(ids.size()) > kept) ids.erase(ids.begin(), ids.end() - kept);
+}
+
+std::optional<std::string> DefaultClipped(const GenerateCall& call, size_t prompt_tokens,
+                                          const RequestLimits& limits) {
+  const int64_t room = limits.max_context_tokens - static_cast<int64_t>(prompt_tokens);
+  if (call.sampling.max_tokens.has_value() || limits.default_max_tokens <= room) {
+    return std::nullopt;
+  }
+  return absl::StrCat(call.names.max_tokens, ": none was given, and the default of ",
+                      limits.default_max_tokens, " does not fit beside ", prompt_tokens,
+                      " tokens of the prompt into the context of ", limits.max_context_tokens,
+                      "; at most ", room, " are generated");
 }
 
 absl::Status CheckCall(const GenerateCall& call, const RequestLimits& limits) {
@@ -207,12 +293,25 @@ v1::SamplingParams ResolveSampling(const SamplingRequest& sampling, int prompt_t
   }
   params.set_ignore_eos(sampling.ignore_eos);
   const int64_t room = int64_t{limits.max_context_tokens} - prompt_tokens;
+  // 0 (only the prompt is read) runs as one token, which the session drops.
   const int64_t max_tokens =
-      std::min(room, sampling.max_tokens.value_or(limits.default_max_tokens));
+      std::max<int64_t>(1, std::min(room, sampling.max_tokens.value_or(limits.default_max_tokens)));
   params.set_max_tokens(static_cast<int32_t>(max_tokens));
   params.set_min_tokens(static_cast<int32_t>(std::min(max_tokens, sampling.min_tokens)));
   params.set_logprobs(sampling.logprobs);
   params.set_top_logprobs(static_cast<int32_t>(sampling.top_logprobs));
+  params.set_prompt_logprobs(sampling.prompt_logprobs);
+  params.set_presence_penalty(static_cast<float>(sampling.presence_penalty.value_or(0)));
+  params.set_frequency_penalty(static_cast<float>(sampling.frequency_penalty.value_or(0)));
+  // As with top_p: positive as a double may be zero as a float.
+  params.set_repetition_penalty(
+      std::max(static_cast<float>(sampling.repetition_penalty.value_or(1)),
+               std::numeric_limits<float>::min()));
+  for (const auto& [id, bias] : sampling.logit_bias) {
+    v1::LogitBias& entry = *params.add_logit_bias();
+    entry.set_token_id(static_cast<int32_t>(id));
+    entry.set_bias(static_cast<float>(bias));
+  }
   return params;
 }
 

@@ -4,7 +4,9 @@
 #define SERVICES_ROUTER_VALIDATE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +21,8 @@ inline constexpr size_t kMaxStopBytes = 1024;
 inline constexpr size_t kMaxStopTokenIds = 64;
 inline constexpr int64_t kMaxTopLogprobs = 20;
 inline constexpr size_t kMaxChatMessages = 4096;
+inline constexpr size_t kMaxLogitBiases = 1024;
+inline constexpr double kMaxLogitBias = 100;
 
 struct RequestLimits {
   std::string served_model_name;
@@ -42,9 +46,21 @@ absl::Status CheckCall(const GenerateCall& call, const RequestLimits& limits);
 absl::Status CheckText(const std::string& field, const std::string& text,
                        const RequestLimits& limits);
 
-// After tokenizing: room for at least one token must be left.
-absl::Status CheckPromptLength(const std::string& field, size_t prompt_tokens,
-                               const RequestLimits& limits);
+// After tokenizing: the prompt and, if max_tokens was given, as many new tokens must fit into the
+// context; the error names both numbers. A default that does not fit is clipped instead.
+absl::Status CheckContext(const GenerateCall& call, size_t prompt_tokens,
+                          const RequestLimits& limits);
+
+// Whether one of the above refused a request because it is too long for the context.
+bool IsContextOverflow(const absl::Status& status);
+
+// Drops tokens from the prompt's beginning as truncate_prompt_tokens says.
+void TruncatePrompt(const GenerateCall& call, const RequestLimits& limits,
+                    std::vector<int32_t>& ids);
+
+// What to tell the client if max_tokens was not given and its default had to be clipped.
+std::optional<std::string> DefaultClipped(const GenerateCall& call, size_t prompt_tokens,
+                                          const RequestLimits& limits);
 
 // Complete parameters for the legs: defaults filled in, max_tokens bounded by the context, the seed
 // drawn as `random_seed` if the client gave none. It is fixed here, once, so that a retry on

@@ -58,8 +58,7 @@ std::vector<Row> BadSampling() {
       {"min_p", sampling([](auto& s) { s.min_p = kNan; })},
       {"top_k", sampling([](auto& s) { s.top_k = -2; })},
       {"top_k", sampling([](auto& s) { s.top_k = int64_t{1} << 31; })},
-      {"max_tokens", sampling([](auto& s) { s.max_tokens = 0; }), "from 1 to 2147483647, is 0"},
-      {"max_tokens", sampling([](auto& s) { s.max_tokens = -5; })},
+      {"max_tokens", sampling([](auto& s) { s.max_tokens = -5; }), "from 0 to 2147483647, is -5"},
       {"max_tokens", sampling([](auto& s) { s.max_tokens = int64_t{1} << 40; })},
       {"min_tokens", sampling([](auto& s) { s.min_tokens = -1; })},
       {"min_tokens", sampling([](auto& s) {
@@ -78,6 +77,30 @@ std::vector<Row> BadSampling() {
          s.top_logprobs = -1;
        })},
       {"top_logprobs", sampling([](auto& s) { s.top_logprobs = 1; }), "needs logprobs"},
+      {"presence_penalty", sampling([](auto& s) { s.presence_penalty = 2.1; }), "from -2 to 2"},
+      {"frequency_penalty", sampling([](auto& s) { s.frequency_penalty = -2.1; })},
+      {"frequency_penalty", sampling([](auto& s) { s.frequency_penalty = kNan; })},
+      {"repetition_penalty", sampling([](auto& s) { s.repetition_penalty = 0; }), "greater than 0"},
+      {"repetition_penalty", sampling([](auto& s) { s.repetition_penalty = 2.5; })},
+      {"logit_bias", sampling([](auto& s) {
+         s.logit_bias = {{1, 100.5}};
+       }),
+       "from -100 to 100"},
+      {"logit_bias", sampling([](auto& s) {
+         s.logit_bias = {{1, kNan}};
+       })},
+      {"logit_bias", sampling([](auto& s) {
+         s.logit_bias = {{100, 1}};
+       }),
+       "outside the vocabulary"},
+      {"logit_bias", sampling([](auto& s) {
+         s.logit_bias = {{3, 1}, {5, 1}, {3, 2}};
+       }),
+       "token 3 twice"},
+      {"logit_bias", sampling([](auto& s) {
+         s.logit_bias.assign(1025, {1, 1});
+       }),
+       "at most 1024"},
       {"stop", sampling([](auto& s) { s.stop = {""}; }), "empty"},
       {"stop", sampling([](auto& s) { s.stop = {std::string(1025, 'x')}; }), "1025"},
       {"stop", sampling([](auto& s) { s.stop.assign(17, "x"); }), "at most 16"},
@@ -112,6 +135,14 @@ std::vector<Row> BadRequests() {
       {"prompt", [](auto& c) { c.prompt = TokenIdsPrompt{-1}; }},
       {"prompt", [](auto& c) { c.prompt = TokenIdsPrompt{int64_t{1} << 40}; }},
       {"prompt", [](auto& c) { c.prompt = TokenIdsPrompt(50, 1); }, "has 50 tokens"},
+      {"truncate_prompt_tokens", [](auto& c) { c.truncate_prompt_tokens = 0; }, "-1 or from 1"},
+      {"truncate_prompt_tokens", [](auto& c) { c.truncate_prompt_tokens = 51; }, "is 51"},
+      {"max_tokens",
+       [](auto& c) {
+         c.prompt = TokenIdsPrompt(40, 1);
+         c.sampling.max_tokens = 11;
+       },
+       "is 50 tokens, but 40 of the prompt and 11 of max_tokens are 51"},
       {"prompt", [](auto& c) { c.prompt = ChatPrompt{}; }, "empty"},
       {"prompt[0].content",
        [](auto& c) {
@@ -149,7 +180,7 @@ TEST(ValidateTest, FieldsAreCalledAsTheClientCallsThem) {
   call.names.max_tokens = "max_completion_tokens";
   call.prompt = ChatPrompt{};
   EXPECT_EQ(FieldOf(CheckCall(call, Limits())), "messages");
-  call.sampling.max_tokens = 0;
+  call.sampling.max_tokens = -1;
   EXPECT_EQ(FieldOf(CheckCall(call, Limits())), "max_completion_tokens");
 }
 
@@ -171,12 +202,16 @@ TEST(ValidateTest, TheBordersAreIn) {
   s.top_p = 1;
   s.min_p = 1;
   s.top_k = 0;
-  s.max_tokens = 2147483647;
-  s.min_tokens = 2147483647;
+  s.max_tokens = 1;
+  s.min_tokens = 1;
   s.logprobs = true;
   s.top_logprobs = 20;
   s.stop.assign(16, std::string(1024, 'x'));
   s.stop_token_ids.assign(64, 99);
+  s.presence_penalty = -2;
+  s.frequency_penalty = 2;
+  s.repetition_penalty = 2;
+  s.logit_bias = {{0, -100}, {99, 100}};
   call.request_id = std::string(128, '~');
   call.prompt = TokenIdsPrompt(49, 99);
   EXPECT_EQ(CheckCall(call, Limits()), absl::OkStatus());
@@ -191,18 +226,72 @@ TEST(ValidateTest, SamplingIsCompletedAndBoundedByTheContext) {
   EXPECT_EQ(defaults.seed(), 77);
   EXPECT_EQ(defaults.max_tokens(), 16);
 
+  EXPECT_EQ(defaults.repetition_penalty(), 1);
+  EXPECT_EQ(defaults.presence_penalty(), 0);
+
   SamplingRequest request;
   request.seed = 0;
-  request.max_tokens = 1000;
-  request.min_tokens = 900;
+  request.min_tokens = 15;
   request.temperature = 0;
   request.top_p = 1e-300;
-  const v1::SamplingParams bounded = ResolveSampling(request, 10, 77, Limits());
+  request.repetition_penalty = 1e-300;
+  request.frequency_penalty = 0.5;
+  request.prompt_logprobs = true;
+  request.logit_bias = {{7, -1.5}};
+  const v1::SamplingParams bounded = ResolveSampling(request, 40, 77, Limits());
   EXPECT_EQ(bounded.seed(), 0);
-  EXPECT_EQ(bounded.max_tokens(), 40);
-  EXPECT_EQ(bounded.min_tokens(), 40);
+  EXPECT_EQ(bounded.max_tokens(), 10);
+  EXPECT_EQ(bounded.min_tokens(), 10);
   EXPECT_EQ(bounded.temperature(), 0);
   EXPECT_GT(bounded.top_p(), 0);
+  EXPECT_GT(bounded.repetition_penalty(), 0);
+  EXPECT_EQ(bounded.frequency_penalty(), 0.5F);
+  EXPECT_TRUE(bounded.prompt_logprobs());
+  ASSERT_EQ(bounded.logit_bias_size(), 1);
+  EXPECT_EQ(bounded.logit_bias(0).token_id(), 7);
+  EXPECT_EQ(bounded.logit_bias(0).bias(), -1.5F);
+}
+
+TEST(ValidateTest, NoNewTokensRunAsOne) {
+  SamplingRequest request;
+  request.max_tokens = 0;
+  EXPECT_EQ(ResolveSampling(request, 10, 77, Limits()).max_tokens(), 1);
+}
+
+TEST(ValidateTest, OnlyWhatWasAskedForIsRefusedForItsLength) {
+  GenerateCall call = GoodCall();
+  EXPECT_EQ(CheckContext(call, 49, Limits()), absl::OkStatus());
+  EXPECT_THAT(*DefaultClipped(call, 49, Limits()), HasSubstr("at most 1 are generated"));
+  EXPECT_FALSE(DefaultClipped(call, 34, Limits()).has_value());
+  call.sampling.max_tokens = 2;
+  EXPECT_FALSE(DefaultClipped(call, 49, Limits()).has_value());
+  EXPECT_EQ(CheckContext(call, 48, Limits()), absl::OkStatus());
+  const absl::Status status = CheckContext(call, 49, Limits());
+  EXPECT_TRUE(IsContextOverflow(status));
+  EXPECT_EQ(FieldOf(status), "max_tokens");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ask for at most 1"));
+  EXPECT_TRUE(IsContextOverflow(CheckContext(call, 50, Limits())));
+  EXPECT_FALSE(IsContextOverflow(CheckContext(call, 0, Limits())));
+}
+
+TEST(ValidateTest, PromptsAreCutAtTheirBeginning) {
+  GenerateCall call = GoodCall();
+  std::vector<int32_t> ids(60);
+  for (int i = 0; i < 60; ++i) ids[i] = i;
+  const auto cut = [&] {
+    std::vector<int32_t> copy = ids;
+    TruncatePrompt(call, Limits(), copy);
+    return copy;
+  };
+  EXPECT_EQ(cut(), ids);
+  call.truncate_prompt_tokens = 3;
+  EXPECT_EQ(cut(), (std::vector<int32_t>{57, 58, 59}));
+  call.truncate_prompt_tokens = -1;
+  EXPECT_EQ(cut().size(), 34u) << "the default max_tokens is 16";
+  call.sampling.max_tokens = 40;
+  EXPECT_EQ(cut().size(), 10u);
+  call.prompt = std::string(300, 'a');
+  EXPECT_EQ(CheckCall(call, Limits()), absl::OkStatus()) << "what is cut off need not fit";
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "common/tokenizer/stream/text_assembler.h"
 
+#include <string>
 #include <utility>
 
 #include "common/base/status.h"
 #include "common/base/strings.h"
+#include "common/tokenizer/words/utf8.h"
 
 namespace baton {
 
@@ -15,7 +17,9 @@ absl::StatusOr<TextAssembler> TextAssembler::Create(const Tokenizer* tokenizer, 
 
 TextAssembler::Piece TextAssembler::Append(int32_t token) {
   ++tokens_;
-  return stops_.Append(detokenizer_.Append(token), /*may_stop=*/tokens_ > min_tokens_);
+  const std::string text = detokenizer_.Append(token);
+  characters_ += static_cast<int64_t>(CountCharacters(text));
+  return stops_.Append(text, /*may_stop=*/tokens_ > min_tokens_);
 }
 
 TextAssembler::Piece TextAssembler::Finish() {

@@ -37,6 +37,10 @@ class TextAssembler {
   // The generation ended without stop string: the rest of the text.
   Piece Finish();
 
+  // Characters (code points) of the text so far, with those held back; a character that has begun
+  // is not in it. Before an Append: where in the text that token's first character is.
+  int64_t characters() const { return characters_; }
+
  private:
   TextAssembler(IncrementalDetokenizer detokenizer, StopMatcher stops, int64_t min_tokens)
       : detokenizer_(std::move(detokenizer)), stops_(std::move(stops)), min_tokens_(min_tokens) {}
@@ -45,6 +49,7 @@ class TextAssembler {
   StopMatcher stops_;
   int64_t min_tokens_;
   int64_t tokens_ = 0;
+  int64_t characters_ = 0;
 };
 
 }  // namespace baton

@@ -77,6 +77,12 @@ std::optional<size_t> FirstInvalidUtf8(std::string_view text) {
   return std::nullopt;
 }
 
+size_t CountCharacters(std::string_view text) {
+  size_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80 ? 1 : 0;
+  return count;
+}
+
 size_t AppendCharacters(std::string_view bytes, std::string* text) {
   size_t offset = 0;
   while (offset < bytes.size()) {

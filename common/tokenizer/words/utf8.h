@@ -33,6 +33,9 @@ size_t LastCharacter(std::string_view text);
 // The byte offset of the first ill-formed or truncated sequence; none if `text` is well-formed.
 std::optional<size_t> FirstInvalidUtf8(std::string_view text);
 
+// Characters (code points) of well-formed `text`.
+size_t CountCharacters(std::string_view text);
+
 // Appends the well-formed characters at the beginning of `bytes` to `text`, each ill-formed
 // sequence as U+FFFD. Stops at a truncated character and returns how many bytes were consumed.
 size_t AppendCharacters(std::string_view bytes, std::string* text);

@@ -75,6 +75,11 @@ TEST(Utf8Test, AppendCharactersReplacesIllFormedAndKeepsTruncated) {
   EXPECT_EQ(text, "a\uFFFD\uFFFDz");
 }
 
+TEST(Utf8Test, CountsCharacters) {
+  EXPECT_EQ(CountCharacters(""), 0u);
+  EXPECT_EQ(CountCharacters("a\u00E9\u4E2D\U0001F600e\u0301"), 6u);
+}
+
 TEST(UnicodeTest, StripsWhatPythonStrips) {
   EXPECT_EQ(StripLikePython(" \t\r\n\u00A0\u3000\x1C"
                             "a b\u0085\u2028\x1F "),

@@ -24,6 +24,13 @@ SamplingRequest SamplingFromProto(const v1::SamplingParams& proto) {
   sampling.min_tokens = proto.min_tokens();
   sampling.logprobs = proto.logprobs();
   sampling.top_logprobs = proto.top_logprobs();
+  sampling.prompt_logprobs = proto.prompt_logprobs();
+  if (proto.has_presence_penalty()) sampling.presence_penalty = proto.presence_penalty();
+  if (proto.has_frequency_penalty()) sampling.frequency_penalty = proto.frequency_penalty();
+  if (proto.has_repetition_penalty()) sampling.repetition_penalty = proto.repetition_penalty();
+  for (const v1::LogitBias& entry : proto.logit_bias()) {
+    sampling.logit_bias.emplace_back(entry.token_id(), entry.bias());
+  }
   return sampling;
 }
 
@@ -54,7 +61,12 @@ GenerateCall CallFromProto(const grpc::CallbackServerContext& context,
   } else {
     call.prompt = request.text();
   }
+  if (request.has_truncate_prompt_tokens()) {
+    call.truncate_prompt_tokens = request.truncate_prompt_tokens();
+  }
   call.sampling = SamplingFromProto(request.sampling());
+  call.text.skip_special_tokens = !request.keep_special_tokens();
+  call.text.include_stop = request.include_stop();
   call.timeout_ms = TimeoutMs(context, request.timeout_ms());
   return call;
 }
@@ -69,6 +81,15 @@ v1::FinishReason ReasonToProto(FinishReason reason) {
       return v1::FINISH_REASON_ABORT;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+void SetLogprobs(const TokenPiece& token, v1::TokenLogprobs& logprobs) {
+  if (token.logprob.has_value()) logprobs.set_logprob(*token.logprob);
+  for (const TokenPiece::Top& top : token.top) {
+    v1::TokenLogprob& entry = *logprobs.add_top();
+    entry.set_token_id(top.id);
+    entry.set_logprob(top.logprob);
+  }
 }
 
 }  // namespace
@@ -100,20 +121,23 @@ GenerateStream* GenerateStream::Start(Gateway& gateway, const grpc::CallbackServ
   return stream.get();
 }
 
+void GenerateStream::OnPromptTokens(std::vector<TokenPiece> tokens) {
+  v1::GenerateResponse message;
+  v1::PromptLogprobs& chunk = *message.mutable_prompt_logprobs();
+  for (const TokenPiece& token : tokens) {
+    chunk.add_token_ids(token.id);
+    SetLogprobs(token, *chunk.add_logprobs());
+  }
+  Enqueue(std::move(message));
+}
+
 void GenerateStream::OnTokens(TextPiece piece) {
   v1::GenerateResponse message;
   v1::TokenChunk& chunk = *message.mutable_tokens();
   chunk.set_text(std::move(piece.text));
   for (const TokenPiece& token : piece.tokens) {
     chunk.add_token_ids(token.id);
-    if (!want_logprobs_) continue;
-    v1::TokenLogprobs& logprobs = *chunk.add_logprobs();
-    logprobs.set_logprob(token.logprob);
-    for (const TokenPiece::Top& top : token.top) {
-      v1::TokenLogprob& entry = *logprobs.add_top();
-      entry.set_token_id(top.id);
-      entry.set_logprob(top.logprob);
-    }
+    if (want_logprobs_) SetLogprobs(token, *chunk.add_logprobs());
   }
   Enqueue(std::move(message));
 }
@@ -129,6 +153,7 @@ void GenerateStream::OnFinished(Outcome outcome) {
   finished.set_prefill_chain(std::move(outcome.chain_id));
   finished.set_decode_instance(std::move(outcome.decode_instance));
   finished.set_attempts(outcome.attempts);
+  for (std::string& warning : outcome.warnings) finished.add_warnings(std::move(warning));
   Enqueue(std::move(message));
   End(grpc::Status::OK);
 }

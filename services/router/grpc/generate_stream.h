@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/sync.h"
@@ -25,6 +26,7 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>, pu
                                const v1::GenerateRequest& request);
   explicit GenerateStream(Gateway& gateway) : gateway_(gateway) {}
 
+  void OnPromptTokens(std::vector<TokenPiece> tokens) override;
   void OnTokens(TextPiece piece) override;
   void OnFinished(Outcome outcome) override;
   void OnError(absl::Status status) override;

@@ -40,8 +40,10 @@ Json Bytes(const std::string& bytes) {
   return list;
 }
 
+Json Number(const std::optional<float>& value) { return value.has_value() ? Json(*value) : Json(); }
+
 // Completions' four parallel lists.
-Json CompletionLogprobs(const std::vector<TokenPiece>& tokens, size_t text_offset) {
+Json CompletionLogprobs(const std::vector<TokenPiece>& tokens) {
   Json names = Json::array();
   Json logprobs = Json::array();
   Json tops = Json::array();
@@ -49,13 +51,12 @@ Json CompletionLogprobs(const std::vector<TokenPiece>& tokens, size_t text_offse
   for (const TokenPiece& token : tokens) {
     const std::string text = Text(token.bytes);
     names.push_back(text);
-    logprobs.push_back(token.logprob);
+    logprobs.push_back(Number(token.logprob));
     Json top = Json::object();
-    top[text] = token.logprob;
+    top[text] = Number(token.logprob);
     for (const TokenPiece::Top& other : token.top) top[Text(other.bytes)] = other.logprob;
     tops.push_back(std::move(top));
-    offsets.push_back(text_offset);
-    text_offset += text.size();
+    offsets.push_back(token.text_offset);
   }
   return {{"tokens", names},
           {"token_logprobs", logprobs},
@@ -73,17 +74,16 @@ Json ChatLogprobs(const std::vector<TokenPiece>& tokens) {
                      {"bytes", Bytes(other.bytes)}});
     }
     content.push_back({{"token", Text(token.bytes)},
-                       {"logprob", token.logprob},
+                       {"logprob", Number(token.logprob)},
                        {"bytes", Bytes(token.bytes)},
                        {"top_logprobs", std::move(top)}});
   }
   return {{"content", std::move(content)}};
 }
 
-Json Logprobs(const AnswerHeader& header, const std::vector<TokenPiece>& tokens,
-              size_t text_offset) {
+Json Logprobs(const AnswerHeader& header, const std::vector<TokenPiece>& tokens) {
   if (!header.logprobs) return nullptr;
-  return IsChat(header) ? ChatLogprobs(tokens) : CompletionLogprobs(tokens, text_offset);
+  return IsChat(header) ? ChatLogprobs(tokens) : CompletionLogprobs(tokens);
 }
 
 Json Envelope(const AnswerHeader& header, bool chunk) {
@@ -116,7 +116,7 @@ Json TextDelta(const AnswerHeader& header, const std::string& text) {
 Json WholeAnswer(const AnswerHeader& header, const std::string& text,
                  const std::vector<TokenPiece>& tokens, const Outcome& outcome) {
   Json choice = {{"index", 0},
-                 {"logprobs", Logprobs(header, tokens, 0)},
+                 {"logprobs", Logprobs(header, tokens)},
                  {"finish_reason", ReasonName(outcome.reason)}};
   if (IsChat(header)) {
     choice["message"] = {{"role", "assistant"}, {"content", text}};
@@ -133,9 +133,8 @@ Json RoleChunk(const AnswerHeader& header) {
   return Chunk(header, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
 }
 
-Json TextChunk(const AnswerHeader& header, const TextPiece& piece, size_t text_offset) {
-  return Chunk(header, TextDelta(header, piece.text), Logprobs(header, piece.tokens, text_offset),
-               nullptr);
+Json TextChunk(const AnswerHeader& header, const TextPiece& piece) {
+  return Chunk(header, TextDelta(header, piece.text), Logprobs(header, piece.tokens), nullptr);
 }
 
 Json FinishChunk(const AnswerHeader& header, const Outcome& outcome) {

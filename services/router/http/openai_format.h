@@ -29,8 +29,7 @@ Json WholeAnswer(const AnswerHeader& header, const std::string& text,
 
 // Chunks: the first of a chat (its role), text, the end (finish reason), and the usage.
 Json RoleChunk(const AnswerHeader& header);
-// `text_offset`: characters of the continuation before this piece.
-Json TextChunk(const AnswerHeader& header, const TextPiece& piece, size_t text_offset);
+Json TextChunk(const AnswerHeader& header, const TextPiece& piece);
 Json FinishChunk(const AnswerHeader& header, const Outcome& outcome);
 Json UsageChunk(const AnswerHeader& header, const v1::Usage& usage);
 

@@ -26,6 +26,7 @@ class WholeSink : public ResponseSink {
   WholeSink(AnswerHeader header, std::shared_ptr<HttpExchange> exchange)
       : header_(std::move(header)), exchange_(std::move(exchange)) {}
 
+  void OnPromptTokens(std::vector<TokenPiece>) override {}  // No field asks for them yet.
   void OnTokens(TextPiece piece) override {
     text_ += piece.text;
     if (!header_.logprobs) return;
@@ -53,10 +54,10 @@ class EventSink : public ResponseSink {
   EventSink(AnswerHeader header, std::shared_ptr<HttpExchange> exchange)
       : header_(std::move(header)), exchange_(std::move(exchange)) {}
 
+  void OnPromptTokens(std::vector<TokenPiece>) override {}  // No field asks for them yet.
   void OnTokens(TextPiece piece) override {
     Open();
-    exchange_->SendEvent(Dump(TextChunk(header_, piece, text_offset_)));
-    for (const TokenPiece& token : piece.tokens) text_offset_ += token.bytes.size();
+    exchange_->SendEvent(Dump(TextChunk(header_, piece)));
   }
   void OnFinished(Outcome outcome) override {
     Open();
@@ -83,7 +84,6 @@ class EventSink : public ResponseSink {
   const AnswerHeader header_;
   const std::shared_ptr<HttpExchange> exchange_;
   bool open_ = false;
-  size_t text_offset_ = 0;
 };
 
 // Takes the same time for every key of a length.

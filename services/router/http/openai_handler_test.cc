@@ -25,6 +25,9 @@ class FakeGateway : public Gateway {
   void CountRefused(Endpoint, const absl::Status&) override { ++refused; }
   void Cancel(uint64_t call_id) override { cancelled.push_back(call_id); }
   void Abort(const std::string&, std::function<void(absl::Status)>) override {}
+  absl::StatusOr<std::vector<int32_t>> Encode(const GenerateCall&) const override {
+    return std::vector<int32_t>{};
+  }
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string&, bool) const override {
     return std::vector<int32_t>{};
   }

@@ -1,0 +1,182 @@
+#include "services/router/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/tokenizer/test_tokenizer.h"
+
+namespace baton::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Keeps what it hears.
+class RecordingSink : public ResponseSink {
+ public:
+  void OnPromptTokens(std::vector<TokenPiece> tokens) override {
+    EXPECT_TRUE(pieces.empty());
+    for (TokenPiece& token : tokens) prompt.push_back(std::move(token));
+  }
+  void OnTokens(TextPiece piece) override { pieces.push_back(std::move(piece)); }
+  void OnFinished(Outcome end) override { outcome = std::move(end); }
+  void OnError(absl::Status) override { FAIL(); }
+
+  std::string text() const {
+    std::string all;
+    for (const TextPiece& piece : pieces) all += piece.text;
+    return all + outcome.text;
+  }
+  std::vector<int32_t> ids() const {
+    std::vector<int32_t> all;
+    for (const TextPiece& piece : pieces) {
+      for (const TokenPiece& token : piece.tokens) all.push_back(token.id);
+    }
+    return all;
+  }
+  std::vector<int64_t> offsets() const {
+    std::vector<int64_t> all;
+    for (const TextPiece& piece : pieces) {
+      for (const TokenPiece& token : piece.tokens) all.push_back(token.text_offset);
+    }
+    return all;
+  }
+
+  std::vector<TokenPiece> prompt;
+  std::vector<TextPiece> pieces;
+  Outcome outcome;
+};
+
+class SessionTest : public testing::Test {
+ protected:
+  Session Make(const std::vector<std::string>& stop = {}) {
+    request_.prompt_ids = {'a', 'b'};
+    request_.sampling.set_logprobs(true);
+    request_.sink = sink_;
+    for (const std::string& text : stop) request_.sampling.add_stop(text);
+    TextAssembler::Options options;
+    options.skip_special_tokens = request_.text.skip_special_tokens;
+    options.stop = stop;
+    Session session(request_, TextAssembler::Create(tokenizer_.get(), options).value(), *tokenizer_,
+                    metrics_);
+    session.BeginAttempt(1, 10);
+    return session;
+  }
+
+  // One token per byte; true once a stop string has matched.
+  static bool Feed(Session& session, const std::string& bytes) {
+    for (const char byte : bytes) {
+      if (session.EmitToken({.token = static_cast<uint8_t>(byte), .logprob = -1}, 20)) return true;
+    }
+    return false;
+  }
+  static void Finish(Session& session, FinishReason reason) {
+    FinishClient finish;
+    finish.outcome = reason;
+    session.Finish(finish, 30);
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_ = MakeTestTokenizer();
+  RouterMetrics metrics_{"tiny", "router"};
+  SessionRequest request_;
+  std::shared_ptr<RecordingSink> sink_ = std::make_shared<RecordingSink>();
+};
+
+TEST_F(SessionTest, OffsetsCountCharacters) {
+  Session session = Make();
+  Feed(session, "\xC3\xA9t\xF0\x9F\x98\x80!");
+  EXPECT_THAT(sink_->pieces, SizeIs(8)) << "without stop strings a token is told at once";
+  Finish(session, FinishReason::kLength);
+  EXPECT_EQ(sink_->text(), "\u00E9t\U0001F600!");
+  EXPECT_THAT(sink_->offsets(), ElementsAre(0, 0, 1, 2, 2, 2, 2, 3));
+}
+
+TEST_F(SessionTest, TokensOfTextThatWasCutOffAreNotTold) {
+  Session session = Make({"b\u00E9"});
+  EXPECT_TRUE(Feed(session, "a\xC3\xA9 b\xC3\xA9z"));
+  Finish(session, FinishReason::kStop);
+  EXPECT_EQ(sink_->text(), "a\u00E9 ");
+  EXPECT_THAT(sink_->ids(), ElementsAre('a', 0xC3, 0xA9, ' '));
+  EXPECT_EQ(sink_->outcome.matched_stop, "b\u00E9");
+  EXPECT_EQ(sink_->outcome.usage.completion_tokens(), 7) << "what was generated counts";
+}
+
+TEST_F(SessionTest, ATokenThatIsCutInTheMiddleIsTold) {
+  Session session = Make({"ll"});
+  const int32_t hello = *tokenizer_->TokenId("hello");
+  EXPECT_TRUE(session.EmitToken({.token = hello}, 20));
+  Finish(session, FinishReason::kStop);
+  EXPECT_EQ(sink_->text(), "he");
+  EXPECT_THAT(sink_->ids(), ElementsAre(hello));
+}
+
+TEST_F(SessionTest, TokensThatWereHeldForNothingComeAtTheEnd) {
+  Session session = Make({"abcd"});
+  EXPECT_FALSE(Feed(session, "xab"));
+  EXPECT_THAT(sink_->ids(), ElementsAre('x'));
+  Finish(session, FinishReason::kLength);
+  EXPECT_EQ(sink_->text(), "xab");
+  EXPECT_THAT(sink_->ids(), ElementsAre('x', 'a', 'b'));
+  EXPECT_THAT(sink_->offsets(), ElementsAre(0, 1, 2));
+}
+
+TEST_F(SessionTest, AStopStringStaysIfAskedFor) {
+  request_.text.include_stop = true;
+  Session session = Make({"bc"});
+  EXPECT_TRUE(Feed(session, "abcd"));
+  Finish(session, FinishReason::kStop);
+  EXPECT_EQ(sink_->text(), "abc");
+  EXPECT_THAT(sink_->ids(), ElementsAre('a', 'b', 'c'));
+}
+
+TEST_F(SessionTest, SpecialTokensAreShownIfAskedFor) {
+  const int32_t special = *tokenizer_->TokenId("<|im_end|>");
+  for (const bool skip : {true, false}) {
+    request_.text.skip_special_tokens = skip;
+    sink_ = std::make_shared<RecordingSink>();
+    Session session = Make();
+    EXPECT_FALSE(session.EmitToken({.token = special}, 20));
+    EXPECT_FALSE(session.EmitToken({.token = 'a'}, 20));
+    Finish(session, FinishReason::kLength);
+    EXPECT_EQ(sink_->text(), skip ? "a" : "<|im_end|>a");
+    EXPECT_THAT(sink_->offsets(), ElementsAre(0, skip ? 0 : 10));
+  }
+}
+
+TEST_F(SessionTest, OnlyThePromptIsReadIfNoTokenWasAskedFor) {
+  request_.prompt_only = true;
+  Session session = Make();
+  EXPECT_FALSE(session.EmitToken({.token = 'a'}, 20));
+  Finish(session, FinishReason::kStop);
+  EXPECT_THAT(sink_->pieces, IsEmpty());
+  EXPECT_EQ(sink_->text(), "");
+  EXPECT_EQ(sink_->outcome.reason, FinishReason::kLength);
+  EXPECT_EQ(sink_->outcome.usage.completion_tokens(), 0);
+}
+
+TEST_F(SessionTest, ThePromptsTokensAreToldWithTheFirst) {
+  request_.sampling.set_prompt_logprobs(true);
+  Session session = Make();
+  const std::vector<SampledToken> told = {{.token = 'b', .logprob = -2, .top = {{6, -3}}}};
+  EXPECT_TRUE(session.CheckPrompt(told).ok());
+  session.EmitPrompt(told);
+  ASSERT_THAT(sink_->prompt, SizeIs(2));
+  EXPECT_EQ(sink_->prompt[0].id, 'a');
+  EXPECT_FALSE(sink_->prompt[0].logprob.has_value());
+  EXPECT_EQ(sink_->prompt[1].bytes, "b");
+  EXPECT_EQ(sink_->prompt[1].logprob, -2);
+  EXPECT_EQ(sink_->prompt[1].text_offset, 1);
+  ASSERT_THAT(sink_->prompt[1].top, SizeIs(1));
+}
+
+TEST_F(SessionTest, TokensOfAnotherPromptAreFoundOut) {
+  request_.sampling.set_prompt_logprobs(true);
+  Session session = Make();
+  EXPECT_TRUE(absl::IsInternal(session.CheckPrompt({})));
+  EXPECT_TRUE(absl::IsInternal(session.CheckPrompt({{.token = 'c'}})));
+  EXPECT_TRUE(absl::IsInternal(session.CheckPrompt({{.token = 'b'}, {.token = 'b'}})));
+}
+
+}  // namespace
+}  // namespace baton::router
