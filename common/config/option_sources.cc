@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/spelling.h"
 #include "common/base/status.h"
 #include "common/config/foreign_flags.h"
 

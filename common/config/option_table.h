@@ -50,9 +50,6 @@ absl::Status SetOption(const Option& option, const std::string& text, const std:
 // The value as text that SetOption would read back.
 std::string ValueText(const Option& option, const v1::Options& values);
 
-// " (did you mean 'page_size'?)" if a candidate resembles `word`, else "".
-std::string DidYouMean(const std::string& word, const std::vector<std::string>& candidates);
-
 }  // namespace baton::config
 
 #endif  // COMMON_CONFIG_OPTION_TABLE_H_

@@ -176,6 +176,8 @@ class Gateway {
   // Ends a running request: its sink hears OnFinished with kAbort. `done` is called on the loop
   // thread; NOT_FOUND if no running request has the id.
   virtual void Abort(const std::string& request_id, std::function<void(absl::Status)> done) = 0;
+  // Ends every running request so; `done` hears how many there were, on the loop thread.
+  virtual void AbortAll(std::function<void(int)> done) = 0;
 
   // The ids of a call's prompt as Submit would send them, on the caller's thread; a front that
   // submits one prompt several times, or shows it, asks once. Errors as Submit's of the prompt.

@@ -52,8 +52,10 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::Start(
 
 absl::Status RouterService::Listen() {
   BATON_RETURN_IF_ERROR(ListenGrpc());
-  BATON_ASSIGN_OR_RETURN(http_, HttpFront::Start(config().http, config().cors_allow_origins, shell_,
-                                                 config().api_key));
+  v1::Options shown = config().shown;
+  shown.set_api_key(config().api_key);
+  BATON_ASSIGN_OR_RETURN(
+      http_, HttpFront::Start(config().http, config().cors_allow_origins, shell_, shown));
   LOG(kInfo) << "HTTP on " << config().http.host << ":" << http_->port();
   return absl::OkStatus();
 }

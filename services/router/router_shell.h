@@ -51,6 +51,7 @@ class RouterShell : public Gateway, private LegEvents {
   void CountRefused(Endpoint endpoint, const absl::Status& status) override;
   void Cancel(uint64_t call_id) override;
   void Abort(const std::string& request_id, std::function<void(absl::Status)> done) override;
+  void AbortAll(std::function<void(int)> done) override;
   absl::StatusOr<std::vector<int32_t>> Encode(const GenerateCall& call) const override;
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text,
                                                 bool add_special_tokens) const override;

@@ -152,6 +152,20 @@ void RouterShell::Abort(const std::string& request_id, std::function<void(absl::
   if (!posted) done(absl::UnavailableError("the router is shutting down"));
 }
 
+void RouterShell::AbortAll(std::function<void(int)> done) {
+  const bool posted = loop_.Post([this, done] {
+    std::vector<std::string> requests;
+    requests.reserve(sessions_.size());
+    for (const auto& [client, session] : sessions_) {
+      requests.push_back(session->request().request_id);
+    }
+    for (const std::string& request : requests)
+      Dispatch(AbortCalled{0, request});  // Nobody's call.
+    done(static_cast<int>(requests.size()));
+  });
+  if (!posted) done(0);
+}
+
 absl::StatusOr<std::vector<int32_t>> RouterShell::Tokenize(const std::string& text,
                                                            bool add_special_tokens) const {
   BATON_RETURN_IF_ERROR(CheckText("text", text, limits_));

@@ -23,6 +23,19 @@ chunks = list(client.chat.completions.create(model="tiny", messages=messages, ma
 assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == chat.choices[0].message.content
 assert chunks[-1].usage.total_tokens == chat.usage.total_tokens
 
+several = client.completions.create(model="tiny", prompt=["hello", "there"], n=2, max_tokens=4, temperature=1,
+                                    seed=2**63, logit_bias={"97": -1}, presence_penalty=0.5, frequency_penalty=0.5,
+                                    echo=True)
+assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+assert several.choices[2].text.startswith("there")
+two = client.chat.completions.create(model="tiny", n=2, max_completion_tokens=4, user="me", store=False,
+                                     messages=[{"role": "developer", "content": "Be brief."}, *messages[1:]])
+assert len(two.choices) == 2
+try:
+    client.completions.create(model="tiny", prompt="hello", max_tokens=16384)
+    raise AssertionError("more than the context was accepted")
+except openai.BadRequestError as error:
+    assert error.code == "context_length_exceeded", error
 try:
     client.completions.create(model="tiny", prompt="hello", max_tokens=-1)
     raise AssertionError("a negative max_tokens was accepted")

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import cluster as clusters
 from client import Client
 
 PROMPT = "It is a truth universally acknowledged"
@@ -75,6 +76,139 @@ def test_stop_string_and_logprobs(small_cluster):
     logprobs = small_cluster.post("/v1/completions", {**request, "logprobs": 3})[1]["choices"][0]["logprobs"]
     assert len(logprobs["token_logprobs"]) == 40 and all(p <= 0 for p in logprobs["token_logprobs"])
     assert all(1 <= len(top) <= 4 for top in logprobs["top_logprobs"])
+
+
+def completion(cluster, **fields):
+    """The choices of a completion that must succeed."""
+    status, body = cluster.post("/v1/completions", {"model": "tiny", "prompt": PROMPT, "ignore_eos": True, **fields})
+    assert status == 200, body
+    return body
+
+
+def stream(cluster, path, **fields):
+    return events(curl("-N", cluster.url + path, "-H", "Content-Type: application/json", "-d",
+                       json.dumps({**fields, "stream": True})))
+
+
+def test_offsets_count_characters_streamed_and_whole(small_cluster):
+    fields = {"max_tokens": 48, "temperature": 1.0, "seed": 7, "logprobs": 1}
+    whole = completion(small_cluster, **fields)["choices"][0]
+    chunks = stream(small_cluster, "/v1/completions", model="tiny", prompt=PROMPT, ignore_eos=True, **fields)
+    streamed = [c["choices"][0]["logprobs"] for c in chunks if c["choices"][0]["logprobs"]]
+    offsets = [offset for logprobs in streamed for offset in logprobs["text_offset"]]
+    assert offsets == whole["logprobs"]["text_offset"] and len(offsets) == 48
+    assert offsets[0] == 0 and offsets == sorted(offsets) and offsets[-1] <= len(whole["text"])
+    assert "".join(c["choices"][0]["text"] for c in chunks) == whole["text"]
+
+
+def test_logprobs_end_with_the_text_that_a_stop_string_cuts(small_cluster):
+    fields = {"max_tokens": 40, "temperature": 1.0, "seed": 2, "logprobs": 0}
+    text = completion(small_cluster, **fields)["choices"][0]["text"]
+    cut = completion(small_cluster, **fields, stop=[text[20:23]])["choices"][0]
+    assert cut["text"] == text[:text.index(text[20:23])]
+    assert cut["stop_reason"] == text[20:23]
+    assert cut["logprobs"]["text_offset"][-1] < len(cut["text"])
+    kept = completion(small_cluster, **fields, stop=[text[20:23]], include_stop_str_in_output=True)["choices"][0]
+    assert kept["text"] == cut["text"] + text[20:23]
+
+
+def test_choices_and_lists_of_prompts(small_cluster):
+    fields = {"max_tokens": 8, "temperature": 1.0, "seed": 3}
+    alone = [completion(small_cluster, **{**fields, "prompt": prompt})["choices"][0]["text"]
+             for prompt in ("abc", "xyz")]
+    both = completion(small_cluster, **{**fields, "prompt": ["abc", "xyz"], "n": 2})
+    texts = [choice["text"] for choice in both["choices"]]
+    assert [choice["index"] for choice in both["choices"]] == [0, 1, 2, 3]
+    assert texts[0] == alone[0] and texts[2] == alone[1], "a prompt's first choice is what it would be alone"
+    assert texts[1] != texts[0]
+    assert both["usage"]["prompt_tokens"] == 6 and both["usage"]["completion_tokens"] == 32
+    assert completion(small_cluster, **{**fields, "prompt": ["abc", "xyz"], "n": 2})["choices"] == both["choices"]
+    chunks = stream(small_cluster, "/v1/completions", model="tiny", ignore_eos=True, prompt=["abc", "xyz"], n=2,
+                    **fields)
+    for index, text in enumerate(texts):
+        assert "".join(c["choices"][0]["text"] for c in chunks if c["choices"][0]["index"] == index) == text
+    best = completion(small_cluster, **{**fields, "prompt": "abc", "best_of": 4, "logprobs": 0})
+    assert len(best["choices"]) == 1 and best["usage"]["completion_tokens"] == 32
+
+
+def test_echo_and_no_new_tokens(small_cluster):
+    answer = completion(small_cluster, prompt="abc", echo=True, max_tokens=0)
+    assert answer["choices"][0]["text"] == "abc"
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 0
+    ids = completion(small_cluster, prompt=[97, 98], echo=True, max_tokens=1, return_token_ids=True)["choices"][0]
+    assert ids["text"].startswith("ab") and ids["prompt_token_ids"] == [97, 98] and len(ids["token_ids"]) == 1
+
+
+def test_lengths_are_refused_or_clipped_and_said(small_cluster):
+    status, body = small_cluster.post("/v1/completions", {"prompt": [97] * 16300, "max_tokens": 100})
+    assert status == 400 and body["error"]["code"] == "context_length_exceeded"
+    assert "16384" in body["error"]["message"] and "16400" in body["error"]["message"]
+    clipped = completion(small_cluster, prompt=[97] * 16380)
+    assert clipped["usage"]["completion_tokens"] == 4 and "at most 4" in clipped["warnings"][0]
+    kept = completion(small_cluster, prompt="0123456789", truncate_prompt_tokens=3, max_tokens=1, echo=True)
+    assert kept["choices"][0]["text"].startswith("789")
+
+
+def test_a_deadline_over_http(small_cluster):
+    body = {"prompt": PROMPT, "max_tokens": 16000, "ignore_eos": True}
+    assert small_cluster.post("/v1/completions", {**body, "timeout": 0.05})[0] == 504
+    assert small_cluster.post("/v1/completions", body, headers={"X-Request-Timeout": "0.05"})[0] == 504
+
+
+def test_the_whole_range_of_seeds(small_cluster):
+    assert completion(small_cluster, seed=2**64 - 1, max_tokens=4)["choices"] == \
+        completion(small_cluster, seed=-1, max_tokens=4)["choices"]
+
+
+def test_chat_as_clients_send_it(small_cluster):
+    status, body = small_cluster.post("/v1/chat/completions", {
+        "messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "hi"},
+                     {"role": "assistant", "content": None, "refusal": None}, {"role": "user", "content": "go on"}],
+        "max_tokens": 3, "n": 2, "user": "me", "store": False, "service_tier": "auto", "top_k": -1})
+    assert status == 200 and len(body["choices"]) == 2, body
+
+
+def test_what_sglangs_benchmark_sends(small_cluster):
+    chunks = stream(small_cluster, "/generate", text=PROMPT, lora_path=None, return_logprob=False, logprob_start_len=-1,
+                    sampling_params={"temperature": 0.0, "max_new_tokens": 5, "ignore_eos": True})
+    assert chunks[-1]["meta_info"]["completion_tokens"] == 5 and chunks[-1]["meta_info"]["prompt_tokens"] == len(PROMPT)
+    assert chunks[-1]["meta_info"]["finish_reason"] == {"type": "length", "length": 5}
+    assert all(b["text"].startswith(a["text"]) for a, b in zip(chunks, chunks[1:]))
+    answers = small_cluster.post("/generate", {"input_ids": [[97], [98, 99]],
+                                               "sampling_params": {"max_new_tokens": 2}})[1]
+    assert [answer["meta_info"]["prompt_tokens"] for answer in answers] == [1, 2]
+    assert small_cluster.post("/flush_cache", {})[0] == 200
+    assert json.loads(small_cluster.get("/get_server_info")[1])["internal_states"]
+    assert json.loads(small_cluster.get("/get_model_info")[1])["is_generation"] is True
+
+
+def test_tokens_there_and_back(small_cluster):
+    tokens = small_cluster.post("/tokenize", {"prompt": "ab\u00e9"})[1]
+    assert tokens["count"] == 4 and tokens["max_model_len"] == 16384
+    assert small_cluster.post("/detokenize", {"tokens": tokens["tokens"]})[1]["text"] == "ab\u00e9"
+
+
+def test_aborting_ends_a_stream_in_order(small_cluster):
+    import threading
+    answer = {}
+
+    def run():
+        answer["reply"] = small_cluster.post("/v1/completions", {
+            "prompt": PROMPT, "max_tokens": 16000, "ignore_eos": True, "n": 2, "request_id": "long"})
+    thread = threading.Thread(target=run)
+    thread.start()
+    clusters.wait_until(lambda: small_cluster.post("/abort_request", {"rid": "long"})[1]["aborted"] == 0
+                        and not thread.is_alive(), 30, "both choices to be aborted")
+    thread.join()
+    assert [choice["finish_reason"] for choice in answer["reply"][1]["choices"]] == ["abort", "abort"]
+
+
+def test_the_front_says_what_it_is(small_cluster):
+    assert small_cluster.get("/health_generate", timeout=30)[0] == 200
+    assert json.loads(small_cluster.get("/version")[1])["version"]
+    status, page = small_cluster.get("/")
+    assert status == 200 and "tiny" in page and "/metrics" in page
 
 
 def test_models_health_readiness(small_cluster):

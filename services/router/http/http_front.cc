@@ -1,17 +1,16 @@
 #include "services/router/http/http_front.h"
 
-#include <utility>
-
 #include "common/base/status.h"
-#include "services/router/http/openai_format.h"
+#include "services/router/http/respond.h"
 
 namespace baton::router {
 
 absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(HttpServerOptions options,
                                                             const std::string& cors_allow_origins,
-                                                            Gateway& gateway, std::string api_key) {
+                                                            Gateway& gateway,
+                                                            const v1::Options& shown) {
   BATON_ASSIGN_OR_RETURN(options.cors, ParseCorsPolicy(cors_allow_origins));
-  std::unique_ptr<HttpFront> front(new HttpFront(gateway, std::move(api_key)));
+  std::unique_ptr<HttpFront> front(new HttpFront(gateway, shown));
   options.reserved_paths = {"/health", "/readiness", "/metrics"};
   options.format_error = OpenAiError;
   BATON_ASSIGN_OR_RETURN(

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/http/http_server.h"
+#include "proto/baton/v1/config.pb.h"
 #include "services/router/gateway.h"
 #include "services/router/http/openai_handler.h"
 
@@ -17,10 +18,12 @@ class HttpFront {
  public:
   // Listens. `options` needs no paths and no form of errors: those are the front's own. `gateway`
   // outlives the front, and has let go of every sink before the front is destroyed.
+  // `shown` is what the handler reads and shows of the router's options (openai_handler.h).
   // INVALID_ARGUMENT for origins that are none (common/http/cors.h).
   static absl::StatusOr<std::unique_ptr<HttpFront>> Start(HttpServerOptions options,
                                                           const std::string& cors_allow_origins,
-                                                          Gateway& gateway, std::string api_key);
+                                                          Gateway& gateway,
+                                                          const v1::Options& shown);
   HttpFront(const HttpFront&) = delete;
   HttpFront& operator=(const HttpFront&) = delete;
 
@@ -30,7 +33,7 @@ class HttpFront {
   void StopListening() { server_->StopListening(); }
 
  private:
-  HttpFront(Gateway& gateway, std::string api_key) : handler_(gateway, std::move(api_key)) {}
+  HttpFront(Gateway& gateway, const v1::Options& shown) : handler_(gateway, shown) {}
 
   OpenAiHandler handler_;
   std::unique_ptr<HttpServer> server_;  // Calls the handler, so it goes first.

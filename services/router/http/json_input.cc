@@ -114,4 +114,54 @@ absl::StatusOr<std::optional<bool>> Fields::Bool(const std::string& name) const 
   return value->get<bool>();
 }
 
+absl::StatusOr<std::optional<uint64_t>> Fields::Seed(const std::string& name) const {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number_integer()) return Wrong(name, "an integer from 0 to 2^64 - 1");
+  // Unsigned values are read as they are, signed ones wrap.
+  return value->is_number_unsigned() ? value->get<uint64_t>()
+                                     : static_cast<uint64_t>(value->get<int64_t>());
+}
+
+absl::StatusOr<std::optional<std::vector<int64_t>>> Fields::Integers(
+    const std::string& name) const {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array()) return Wrong(name, "a list of integers");
+  std::vector<int64_t> numbers;
+  numbers.reserve(value->size());
+  for (const Json& element : *value) {
+    BATON_ASSIGN_OR_RETURN(const int64_t number, IntegerValue(element, Path(name)));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+absl::StatusOr<std::optional<std::vector<std::string>>> Fields::Strings(
+    const std::string& name) const {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_string()) return std::vector<std::string>{value->get<std::string>()};
+  if (!value->is_array()) return Wrong(name, "a string or a list of strings");
+  std::vector<std::string> texts;
+  for (const Json& element : *value) {
+    if (!element.is_string()) return Wrong(name, "a string or a list of strings");
+    texts.push_back(element.get<std::string>());
+  }
+  return texts;
+}
+
+absl::StatusOr<std::string> Fields::OneOf(std::initializer_list<const char*> spellings) const {
+  std::string found;
+  for (const char* spelling : spellings) {
+    if (Find(spelling) == nullptr) continue;
+    if (!found.empty() && *Find(found) != *Find(spelling)) {
+      return InvalidField(Path(spelling),
+                          absl::StrCat("differs from ", found, "; give one of the two"));
+    }
+    if (found.empty()) found = spelling;
+  }
+  return found.empty() ? std::string(*spellings.begin()) : found;
+}
+
 }  // namespace baton::router

@@ -4,10 +4,13 @@
 #define SERVICES_ROUTER_HTTP_JSON_INPUT_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,8 +37,18 @@ class Fields {
   absl::StatusOr<std::optional<int64_t>> Integer(const std::string& name) const;
   absl::StatusOr<std::optional<double>> Number(const std::string& name) const;
   absl::StatusOr<std::optional<bool>> Bool(const std::string& name) const;
+  // An integer from -2^63 to 2^64 - 1; a negative one is taken modulo 2^64.
+  absl::StatusOr<std::optional<uint64_t>> Seed(const std::string& name) const;
+  absl::StatusOr<std::optional<std::vector<int64_t>>> Integers(const std::string& name) const;
+  // One string, or a list of them.
+  absl::StatusOr<std::optional<std::vector<std::string>>> Strings(const std::string& name) const;
+  // The one of several spellings of a field that the object has; the first if it has none.
+  // INVALID_ARGUMENT if it has two with different values.
+  absl::StatusOr<std::string> OneOf(std::initializer_list<const char*> spellings) const;
   const Json* Find(const std::string& name) const;  // nullptr if absent or null.
 
+  const Json& object() const { return object_; }
+  const std::string& path() const { return path_; }
   std::string Path(const std::string& name) const { return path_ + name; }
   absl::Status Wrong(const std::string& name, const std::string& expected) const;
 

@@ -1,8 +1,9 @@
 #include "services/router/http/openai_format.h"
 
-#include <string_view>
+#include <algorithm>
+#include <utility>
 
-#include "common/base/status.h"
+#include "services/router/http/respond.h"
 
 namespace baton::router {
 namespace {
@@ -28,12 +29,6 @@ Json UsageJson(const v1::Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}}};
 }
 
-// Ill-formed bytes replaced, so that the text may be a JSON key as well.
-std::string Text(const std::string& bytes) {
-  const std::string quoted = Json(bytes).dump(-1, ' ', false, Json::error_handler_t::replace);
-  return Json::parse(quoted).get<std::string>();
-}
-
 Json Bytes(const std::string& bytes) {
   Json list = Json::array();
   for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
@@ -42,38 +37,50 @@ Json Bytes(const std::string& bytes) {
 
 Json Number(const std::optional<float>& value) { return value.has_value() ? Json(*value) : Json(); }
 
+// The alternatives by their text, with the token itself. Different tokens may have one text (bytes
+// that are no character): the likeliest stands for them.
+Json TopByText(const TokenPiece& token, const std::string& text) {
+  if (!token.logprob.has_value()) return nullptr;
+  Json top = Json::object();
+  top[text] = *token.logprob;
+  for (const TokenPiece::Top& other : token.top) {
+    Json& entry = top[WellFormed(other.bytes)];
+    entry = entry.is_null() ? other.logprob : std::max(entry.get<float>(), other.logprob);
+  }
+  return top;
+}
+
 // Completions' four parallel lists.
-Json CompletionLogprobs(const std::vector<TokenPiece>& tokens) {
+Json CompletionLogprobs(const ChoicePart& part) {
   Json names = Json::array();
   Json logprobs = Json::array();
   Json tops = Json::array();
   Json offsets = Json::array();
-  for (const TokenPiece& token : tokens) {
-    const std::string text = Text(token.bytes);
-    names.push_back(text);
-    logprobs.push_back(Number(token.logprob));
-    Json top = Json::object();
-    top[text] = Number(token.logprob);
-    for (const TokenPiece::Top& other : token.top) top[Text(other.bytes)] = other.logprob;
-    tops.push_back(std::move(top));
-    offsets.push_back(token.text_offset);
+  for (const auto* list : {&part.echoed, &part.tokens}) {
+    for (const TokenPiece& token : *list) {
+      const std::string text = WellFormed(token.bytes);
+      names.push_back(text);
+      logprobs.push_back(Number(token.logprob));
+      tops.push_back(TopByText(token, text));
+      offsets.push_back(token.text_offset);
+    }
   }
-  return {{"tokens", names},
-          {"token_logprobs", logprobs},
-          {"top_logprobs", tops},
-          {"text_offset", offsets}};
+  return {{"tokens", std::move(names)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
 }
 
-Json ChatLogprobs(const std::vector<TokenPiece>& tokens) {
+Json ChatLogprobs(const ChoicePart& part) {
   Json content = Json::array();
-  for (const TokenPiece& token : tokens) {
+  for (const TokenPiece& token : part.tokens) {
     Json top = Json::array();
     for (const TokenPiece::Top& other : token.top) {
-      top.push_back({{"token", Text(other.bytes)},
+      top.push_back({{"token", WellFormed(other.bytes)},
                      {"logprob", other.logprob},
                      {"bytes", Bytes(other.bytes)}});
     }
-    content.push_back({{"token", Text(token.bytes)},
+    content.push_back({{"token", WellFormed(token.bytes)},
                        {"logprob", Number(token.logprob)},
                        {"bytes", Bytes(token.bytes)},
                        {"top_logprobs", std::move(top)}});
@@ -81,9 +88,9 @@ Json ChatLogprobs(const std::vector<TokenPiece>& tokens) {
   return {{"content", std::move(content)}};
 }
 
-Json Logprobs(const AnswerHeader& header, const std::vector<TokenPiece>& tokens) {
+Json Logprobs(const AnswerHeader& header, const ChoicePart& part) {
   if (!header.logprobs) return nullptr;
-  return IsChat(header) ? ChatLogprobs(tokens) : CompletionLogprobs(tokens);
+  return IsChat(header) ? ChatLogprobs(part) : CompletionLogprobs(part);
 }
 
 Json Envelope(const AnswerHeader& header, bool chunk) {
@@ -96,49 +103,68 @@ Json Envelope(const AnswerHeader& header, bool chunk) {
           {"model", header.model}};
 }
 
-Json Chunk(const AnswerHeader& header, Json content, Json logprobs, Json reason) {
-  Json choice = {
-      {"index", 0}, {"logprobs", std::move(logprobs)}, {"finish_reason", std::move(reason)}};
-  choice[IsChat(header) ? "delta" : "text"] = std::move(content);
-  Json chunk = Envelope(header, true);
-  chunk["choices"] = Json::array({std::move(choice)});
-  if (header.usage) chunk["usage"] = nullptr;
-  return chunk;
-}
-
-Json TextDelta(const AnswerHeader& header, const std::string& text) {
-  if (!IsChat(header)) return text;
-  return text.empty() ? Json::object() : Json{{"content", text}};
+// What whole choices and those of chunks have in common.
+Json Choice(const AnswerHeader& header, const ChoicePart& part, Json logprobs) {
+  Json choice = {{"index", part.index},
+                 {"logprobs", std::move(logprobs)},
+                 {"finish_reason", part.reason ? Json(ReasonName(*part.reason)) : Json()}};
+  if (part.reason.has_value()) {
+    choice["stop_reason"] = part.matched_stop.empty() ? Json() : Json(part.matched_stop);
+  }
+  if (header.token_ids) {
+    Json ids = Json::array();
+    for (const TokenPiece& token : part.tokens) ids.push_back(token.id);
+    choice["token_ids"] = std::move(ids);
+    if (part.prompt_ids != nullptr) choice["prompt_token_ids"] = *part.prompt_ids;
+  }
+  return choice;
 }
 
 }  // namespace
 
-Json WholeAnswer(const AnswerHeader& header, const std::string& text,
-                 const std::vector<TokenPiece>& tokens, const Outcome& outcome) {
-  Json choice = {{"index", 0},
-                 {"logprobs", Logprobs(header, tokens)},
-                 {"finish_reason", ReasonName(outcome.reason)}};
+Json WholeChoice(const AnswerHeader& header, const ChoicePart& part) {
+  Json choice = Choice(header, part, Logprobs(header, part));
   if (IsChat(header)) {
-    choice["message"] = {{"role", "assistant"}, {"content", text}};
+    choice["message"] = {{"role", "assistant"}, {"content", part.text}};
   } else {
-    choice["text"] = text;
+    choice["text"] = part.text;
   }
+  return choice;
+}
+
+Json ChunkChoice(const AnswerHeader& header, const ChoicePart& part) {
+  const bool has_tokens = !part.echoed.empty() || !part.tokens.empty();
+  Json choice = Choice(header, part, has_tokens ? Logprobs(header, part) : Json());
+  if (!IsChat(header)) {
+    choice["text"] = part.text;
+  } else {
+    choice["delta"] = Json::object();
+    if (!part.text.empty()) choice["delta"]["content"] = part.text;
+  }
+  return choice;
+}
+
+Json RoleChoice(int index) {
+  return {{"index", index},
+          {"logprobs", nullptr},
+          {"finish_reason", nullptr},
+          {"delta", {{"role", "assistant"}, {"content", ""}}}};
+}
+
+Json WholeAnswer(const AnswerHeader& header, Json choices, const v1::Usage& usage,
+                 const std::vector<std::string>& warnings) {
   Json answer = Envelope(header, false);
-  answer["choices"] = Json::array({std::move(choice)});
-  answer["usage"] = UsageJson(outcome.usage);
+  answer["choices"] = std::move(choices);
+  answer["usage"] = UsageJson(usage);
+  if (!warnings.empty()) answer["warnings"] = warnings;
   return answer;
 }
 
-Json RoleChunk(const AnswerHeader& header) {
-  return Chunk(header, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
-}
-
-Json TextChunk(const AnswerHeader& header, const TextPiece& piece) {
-  return Chunk(header, TextDelta(header, piece.text), Logprobs(header, piece.tokens), nullptr);
-}
-
-Json FinishChunk(const AnswerHeader& header, const Outcome& outcome) {
-  return Chunk(header, TextDelta(header, outcome.text), nullptr, ReasonName(outcome.reason));
+Json Chunk(const AnswerHeader& header, Json choice, const v1::Usage& usage) {
+  Json chunk = Envelope(header, true);
+  chunk["choices"] = Json::array({std::move(choice)});
+  if (header.usage) chunk["usage"] = header.continuous_usage ? UsageJson(usage) : Json();
+  return chunk;
 }
 
 Json UsageChunk(const AnswerHeader& header, const v1::Usage& usage) {
@@ -146,61 +172,6 @@ Json UsageChunk(const AnswerHeader& header, const v1::Usage& usage) {
   chunk["choices"] = Json::array();
   chunk["usage"] = UsageJson(usage);
   return chunk;
-}
-
-int HttpStatusOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
-      return 400;
-    case absl::StatusCode::kUnauthenticated:
-      return 401;
-    case absl::StatusCode::kPermissionDenied:
-      return 403;
-    case absl::StatusCode::kNotFound:
-      return 404;
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kAborted:
-      return 409;
-    case absl::StatusCode::kResourceExhausted:
-      return 429;
-    case absl::StatusCode::kCancelled:
-      return 499;
-    case absl::StatusCode::kUnimplemented:
-      return 501;
-    case absl::StatusCode::kUnavailable:
-      return 503;
-    case absl::StatusCode::kDeadlineExceeded:
-      return 504;
-    default:
-      return 500;
-  }
-}
-
-Json ErrorBody(const absl::Status& status) {
-  const int http = HttpStatusOf(status);
-  const char* type = http == 401   ? "authentication_error"
-                     : http == 429 ? "rate_limit_error"
-                     : http < 499  ? "invalid_request_error"
-                                   : "server_error";
-  Json code = nullptr;
-  if (absl::IsNotFound(status) && FieldOf(status) == "model") code = "model_not_found";
-  if (absl::IsUnauthenticated(status)) code = "invalid_api_key";
-  const auto field = FieldOf(status);
-  return {{"error",
-           {{"message", std::string(status.message())},
-            {"type", type},
-            {"param", field.has_value() ? Json(*field) : Json()},
-            {"code", code}}}};
-}
-
-HttpResponse OpenAiError(int status, const std::string& message) {
-  const char* type = status < 499 ? "invalid_request_error" : "server_error";
-  HttpResponse response;
-  response.status = status;
-  response.body = Dump(
-      {{"error", {{"message", message}, {"type", type}, {"param", nullptr}, {"code", nullptr}}}});
-  return response;
 }
 
 Json ModelCard(const v1::GetModelInfoResponse& model, int64_t created_s) {
@@ -213,10 +184,6 @@ Json ModelCard(const v1::GetModelInfoResponse& model, int64_t created_s) {
 
 Json ModelList(const v1::GetModelInfoResponse& model, int64_t created_s) {
   return {{"object", "list"}, {"data", Json::array({ModelCard(model, created_s)})}};
-}
-
-std::string Dump(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace baton::router

@@ -1,13 +1,13 @@
-// Answers in OpenAI's form: whole, as chunks of a stream, and errors.
+// Answers in OpenAI's form: choices, the chunks of a stream, models. With vLLM's extensions
+// (token_ids, prompt_token_ids, stop_reason).
 #ifndef SERVICES_ROUTER_HTTP_OPENAI_FORMAT_H_
 #define SERVICES_ROUTER_HTTP_OPENAI_FORMAT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "common/http/http_handler.h"
 #include "services/router/gateway.h"
 #include "services/router/http/json_input.h"
 
@@ -20,30 +20,35 @@ struct AnswerHeader {
   std::string model;
   int64_t created_s = 0;  // Unix time.
   bool logprobs = false;
-  bool usage = false;  // stream_options.include_usage: every chunk then has a usage, mostly null.
+  bool token_ids = false;         // return_token_ids.
+  bool usage = false;             // stream_options.include_usage: every chunk has one, mostly null.
+  bool continuous_usage = false;  // Every chunk has the usage so far.
 };
 
-// A whole answer: its text and all of its tokens.
-Json WholeAnswer(const AnswerHeader& header, const std::string& text,
-                 const std::vector<TokenPiece>& tokens, const Outcome& outcome);
+// One choice, or what a chunk adds to it.
+struct ChoicePart {
+  int index = 0;
+  std::string text;
+  std::vector<TokenPiece> echoed;  // The prompt's, before those of the text.
+  std::vector<TokenPiece> tokens;
+  std::optional<FinishReason> reason;
+  std::string matched_stop;
+  const std::vector<int32_t>* prompt_ids = nullptr;  // To be shown with it.
+};
 
-// Chunks: the first of a chat (its role), text, the end (finish reason), and the usage.
-Json RoleChunk(const AnswerHeader& header);
-Json TextChunk(const AnswerHeader& header, const TextPiece& piece);
-Json FinishChunk(const AnswerHeader& header, const Outcome& outcome);
+Json WholeChoice(const AnswerHeader& header, const ChoicePart& part);
+Json ChunkChoice(const AnswerHeader& header, const ChoicePart& part);
+Json RoleChoice(int index);  // The first of a chat.
+
+// The answer or chunk around its choices.
+Json WholeAnswer(const AnswerHeader& header, Json choices, const v1::Usage& usage,
+                 const std::vector<std::string>& warnings);
+// `usage`: so far; shown if it is asked for.
+Json Chunk(const AnswerHeader& header, Json choice, const v1::Usage& usage);
 Json UsageChunk(const AnswerHeader& header, const v1::Usage& usage);
-
-// {"error": {message, type, param, code}}.
-Json ErrorBody(const absl::Status& status);
-int HttpStatusOf(const absl::Status& status);
-// The same form for what the server itself refuses.
-HttpResponse OpenAiError(int status, const std::string& message);
 
 Json ModelList(const v1::GetModelInfoResponse& model, int64_t created_s);
 Json ModelCard(const v1::GetModelInfoResponse& model, int64_t created_s);
-
-// UTF-8 text of `value`; ill-formed bytes (half a character in a token) become U+FFFD.
-std::string Dump(const Json& value);
 
 }  // namespace baton::router
 

@@ -3,88 +3,22 @@
 #include <ctime>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
-#include "services/router/http/openai_format.h"
+#include "common/base/strings.h"
+#include "services/router/http/generate_answer.h"
+#include "services/router/http/generate_request.h"
+#include "services/router/http/openai_answer.h"
 #include "services/router/http/openai_request.h"
+#include "services/router/http/respond.h"
 
 namespace baton::router {
 namespace {
 
-void RespondError(HttpExchange& exchange, const absl::Status& status) {
-  HttpResponse response;
-  response.status = HttpStatusOf(status);
-  response.body = Dump(ErrorBody(status));
-  exchange.Respond(std::move(response));
-}
+constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kTimeoutHeader = "X-Request-Timeout";
 
-// Collects the answer and sends it in one piece.
-class WholeSink : public ResponseSink {
- public:
-  WholeSink(AnswerHeader header, std::shared_ptr<HttpExchange> exchange)
-      : header_(std::move(header)), exchange_(std::move(exchange)) {}
-
-  void OnPromptTokens(std::vector<TokenPiece>) override {}  // No field asks for them yet.
-  void OnTokens(TextPiece piece) override {
-    text_ += piece.text;
-    if (!header_.logprobs) return;
-    for (TokenPiece& token : piece.tokens) tokens_.push_back(std::move(token));
-  }
-  void OnFinished(Outcome outcome) override {
-    text_ += outcome.text;
-    HttpResponse response;
-    response.body = Dump(WholeAnswer(header_, text_, tokens_, outcome));
-    exchange_->Respond(std::move(response));
-  }
-  void OnError(absl::Status status) override { RespondError(*exchange_, status); }
-
- private:
-  const AnswerHeader header_;
-  const std::shared_ptr<HttpExchange> exchange_;
-  std::string text_;
-  std::vector<TokenPiece> tokens_;
-};
-
-// Sends every decode step as one event. The stream opens with the first token, so that a failure
-// before it still has an HTTP status of its own.
-class EventSink : public ResponseSink {
- public:
-  EventSink(AnswerHeader header, std::shared_ptr<HttpExchange> exchange)
-      : header_(std::move(header)), exchange_(std::move(exchange)) {}
-
-  void OnPromptTokens(std::vector<TokenPiece>) override {}  // No field asks for them yet.
-  void OnTokens(TextPiece piece) override {
-    Open();
-    exchange_->SendEvent(Dump(TextChunk(header_, piece)));
-  }
-  void OnFinished(Outcome outcome) override {
-    Open();
-    exchange_->SendEvent(Dump(FinishChunk(header_, outcome)));
-    if (header_.usage) exchange_->SendEvent(Dump(UsageChunk(header_, outcome.usage)));
-    exchange_->SendEvent("[DONE]");
-    exchange_->EndEvents();
-  }
-  void OnError(absl::Status status) override {
-    if (!open_) return RespondError(*exchange_, status);
-    exchange_->SendEvent(Dump(ErrorBody(status)));
-    exchange_->AbortEvents();
-  }
-
- private:
-  void Open() {
-    if (std::exchange(open_, true)) return;
-    exchange_->BeginEvents();
-    if (header_.endpoint == Endpoint::kChatCompletions) {
-      exchange_->SendEvent(Dump(RoleChunk(header_)));
-    }
-  }
-
-  const AnswerHeader header_;
-  const std::shared_ptr<HttpExchange> exchange_;
-  bool open_ = false;
-};
+using Exchange = std::shared_ptr<HttpExchange>;
 
 // Takes the same time for every key of a length.
 bool SameSecret(std::string_view given, std::string_view expected) {
@@ -95,65 +29,87 @@ bool SameSecret(std::string_view given, std::string_view expected) {
   return difference == 0;
 }
 
-void RespondProbe(HttpExchange& exchange, bool good, const std::string& reason) {
-  HttpResponse response;
-  response.status = good ? 200 : 503;
-  response.body = Dump({{"status", good ? "ok" : "unavailable"}, {"reason", reason}});
-  exchange.Respond(std::move(response));
+void RespondWith(HttpExchange& exchange, const absl::StatusOr<Json>& answer) {
+  answer.ok() ? RespondJson(exchange, *answer) : RespondError(exchange, answer.status());
 }
-
-constexpr std::string_view kModelPrefix = "/v1/models/";
 
 }  // namespace
 
-OpenAiHandler::OpenAiHandler(Gateway& gateway, std::string api_key)
+OpenAiHandler::OpenAiHandler(Gateway& gateway, const v1::Options& options)
     : gateway_(gateway),
-      api_key_(std::move(api_key)),
-      started_s_(std::time(nullptr)),
+      api_key_(options.api_key()),
+      unknown_(options.unknown_fields() == "ignore" ? UnknownFields::kIgnore
+                                                    : UnknownFields::kRefuse),
+      info_(gateway, options, /*guarded=*/!api_key_.empty()),
+      probe_(std::make_shared<GenerationProbe>(gateway)),
+      running_(std::make_shared<RunningAnswers>()),
       routes_(OpenAiError) {
-  AddProbes();
-  AddGuarded("GET", "/v1/models", [this](const HttpRequest&, const auto& exchange) {
-    HttpResponse response;
-    response.body = Dump(ModelList(gateway_.model_info(), started_s_));
-    exchange->Respond(std::move(response));
-  });
-  AddGuarded("GET", absl::StrCat(std::string(kModelPrefix), "*"),
-             [this](const HttpRequest& request, const auto& exchange) {
-               HandleModel(request, *exchange);
-             });
-  AddGuarded("POST", "/v1/completions", [this](const HttpRequest& request, const auto& exchange) {
-    Generate(Endpoint::kCompletions, request, exchange);
-  });
-  AddGuarded("POST", "/v1/chat/completions",
-             [this](const HttpRequest& request, const auto& exchange) {
-               Generate(Endpoint::kChatCompletions, request, exchange);
-             });
+  AddOpen();
+  AddGeneration();
+  AddTools();
 }
 
-void OpenAiHandler::AddProbes() {
-  routes_.Add("GET", "/health", [this](const HttpRequest&, const auto& exchange) {
-    const bool alive = gateway_.alive();
-    RespondProbe(*exchange, alive, alive ? "" : "the router's loop makes no progress");
+void OpenAiHandler::AddOpen() {
+  using R = HttpRequest;
+  routes_.Add("GET", "/", [this](const R&, const Exchange& e) { info_.Root(*e); });
+  routes_.Add("GET", "/health", [this](const R&, const Exchange& e) { info_.Health(*e); });
+  routes_.Add("GET", "/readiness", [this](const R&, const Exchange& e) { info_.Readiness(*e); });
+  routes_.Add("GET", "/health_generate", [this](const R&, const Exchange& e) { probe_->Ask(e); });
+  routes_.Add("GET", "/metrics", [this](const R&, const Exchange& e) { info_.Metrics(*e); });
+  routes_.Add("GET", "/version", [this](const R&, const Exchange& e) { info_.Version(*e); });
+}
+
+void OpenAiHandler::AddGeneration() {
+  using R = HttpRequest;
+  AddGuarded("GET", "/v1/models", [this](const R&, const Exchange& e) { info_.Models(*e); });
+  AddGuarded("GET", Concat(kModelPrefix, "*"), [this](const R& request, const Exchange& e) {
+    info_.Model(request.path.substr(kModelPrefix.size()), *e);
   });
-  routes_.Add("GET", "/readiness", [this](const HttpRequest&, const auto& exchange) {
-    const Readiness readiness = gateway_.readiness();
-    RespondProbe(*exchange, readiness.ready, readiness.reason);
+  AddGuarded("POST", "/v1/completions", [this](const R& request, const Exchange& e) {
+    Complete(Endpoint::kCompletions, request, e);
   });
-  routes_.Add("GET", "/metrics", [this](const HttpRequest&, const auto& exchange) {
-    HttpResponse response;
-    response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    response.body = gateway_.ScrapeMetrics();
-    exchange->Respond(std::move(response));
+  AddGuarded("POST", "/v1/chat/completions", [this](const R& request, const Exchange& e) {
+    Complete(Endpoint::kChatCompletions, request, e);
+  });
+  for (const char* method : {"POST", "PUT"}) {
+    AddGuarded(method, "/generate",
+               [this](const R& request, const Exchange& e) { Generate(request, e); });
+  }
+}
+
+void OpenAiHandler::AddTools() {
+  using R = HttpRequest;
+  for (const char* path : {"/tokenize", "/v1/tokenize"}) {
+    AddGuarded("POST", path, [this](const R& request, const Exchange& e) {
+      RespondWith(*e, Tokenize(gateway_, request.body, unknown_));
+    });
+  }
+  for (const char* path : {"/detokenize", "/v1/detokenize"}) {
+    AddGuarded("POST", path, [this](const R& request, const Exchange& e) {
+      RespondWith(*e, Detokenize(gateway_, request.body, unknown_));
+    });
+  }
+  for (const char* path : {"/server_info", "/get_server_info"}) {
+    AddGuarded("GET", path, [this](const R&, const Exchange& e) { info_.ServerInfo(*e); });
+  }
+  for (const char* path : {"/model_info", "/get_model_info"}) {
+    AddGuarded("GET", path, [this](const R&, const Exchange& e) { info_.ModelInfo(*e); });
+  }
+  for (const char* method : {"GET", "POST"}) {
+    AddGuarded(method, "/flush_cache",
+               [this](const R&, const Exchange& e) { info_.FlushCache(*e); });
+  }
+  AddGuarded("POST", "/abort_request", [this](const R& request, const Exchange& e) {
+    Abort(gateway_, *running_, request.body, unknown_, e);
   });
 }
 
 void OpenAiHandler::AddGuarded(std::string method, std::string path, HttpHandler handler) {
   routes_.Add(std::move(method), std::move(path),
-              [this, handler = std::move(handler)](const HttpRequest& request,
-                                                   const std::shared_ptr<HttpExchange>& exchange) {
-                if (Authorized(request)) return handler(request, exchange);
-                RespondError(*exchange, absl::UnauthenticatedError(
-                                            "the Authorization header has no valid API key"));
+              [this, handler = std::move(handler)](const HttpRequest& request, const Exchange& e) {
+                if (Authorized(request)) return handler(request, e);
+                RespondError(*e, absl::UnauthenticatedError(
+                                     "the Authorization header has no valid API key"));
               });
 }
 
@@ -162,47 +118,39 @@ bool OpenAiHandler::Authorized(const HttpRequest& request) const {
          SameSecret(request.Header("Authorization"), absl::StrCat("Bearer ", api_key_));
 }
 
-void OpenAiHandler::HandleModel(const HttpRequest& request, HttpExchange& exchange) const {
-  const v1::GetModelInfoResponse& model = gateway_.model_info();
-  const std::string wanted = request.path.substr(kModelPrefix.size());
-  if (wanted != model.served_model_name()) {
-    return RespondError(exchange, absl::NotFoundError(absl::StrCat("no such model: ", wanted)));
-  }
-  HttpResponse response;
-  response.body = Dump(ModelCard(model, started_s_));
-  exchange.Respond(std::move(response));
+void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
+                             const Exchange& exchange) {
+  const auto refuse = [&](const absl::Status& status) {
+    gateway_.CountRefused(endpoint, status);
+    RespondError(*exchange, status);
+  };
+  absl::StatusOr<OpenAiRequest> parsed =
+      ParseOpenAiRequest(endpoint, request.body, unknown_, request.Header(kTimeoutHeader));
+  if (!parsed.ok()) return refuse(parsed.status());
+  const std::string prefix = endpoint == Endpoint::kCompletions ? "cmpl-" : "chatcmpl-";
+  const std::string id = parsed->call.request_id.empty() ? absl::StrCat(prefix, request.request_id)
+                                                         : parsed->call.request_id;
+  const bool stream = parsed->stream;
+  absl::StatusOr<AnswerPlan> plan =
+      PlanAnswer(gateway_, *std::move(parsed), id, std::time(nullptr));
+  if (!plan.ok()) return refuse(plan.status());
+  std::vector<GenerateCall> calls = std::move(plan->calls);
+  auto writer = stream ? MakeStreamWriter(*std::move(plan), exchange)
+                       : MakeWholeWriter(*std::move(plan), exchange);
+  AnswerGroup::Start(gateway_, running_, id, std::move(calls), std::move(writer), *exchange);
 }
 
-void OpenAiHandler::Handle(const HttpRequest& request,
-                           const std::shared_ptr<HttpExchange>& exchange) const {
-  routes_.Handle(request, exchange);
-}
-
-void OpenAiHandler::Generate(Endpoint endpoint, const HttpRequest& request,
-                             const std::shared_ptr<HttpExchange>& exchange) {
-  absl::StatusOr<OpenAiRequest> parsed = ParseOpenAiRequest(endpoint, request.body);
-  if (!parsed.ok()) {
-    gateway_.CountRefused(endpoint, parsed.status());
-    return RespondError(*exchange, parsed.status());
+void OpenAiHandler::Generate(const HttpRequest& request, const Exchange& exchange) {
+  absl::StatusOr<GeneratePlan> plan =
+      PlanGenerate(gateway_, request.body, unknown_, request.Header(kTimeoutHeader));
+  if (!plan.ok()) {
+    gateway_.CountRefused(Endpoint::kGenerate, plan.status());
+    return RespondError(*exchange, plan.status());
   }
-  AnswerHeader header;
-  header.endpoint = endpoint;
-  header.id =
-      absl::StrCat(endpoint == Endpoint::kCompletions ? "cmpl-" : "chatcmpl-", request.request_id);
-  header.model = gateway_.model_info().served_model_name();
-  header.created_s = std::time(nullptr);
-  header.logprobs = parsed->call.sampling.logprobs;
-  header.usage = parsed->include_usage;
-  parsed->call.request_id = header.id;
-  std::shared_ptr<ResponseSink> sink;
-  if (parsed->stream) {
-    sink = std::make_shared<EventSink>(std::move(header), exchange);
-  } else {
-    sink = std::make_shared<WholeSink>(std::move(header), exchange);
-  }
-  const auto submitted = gateway_.Submit(std::move(parsed->call), std::move(sink));
-  if (!submitted.ok()) return RespondError(*exchange, submitted.status());
-  exchange->OnDisconnect([this, call = submitted->call_id] { gateway_.Cancel(call); });
+  std::vector<GenerateCall> calls = std::move(plan->calls);
+  const std::string id = plan->id;
+  AnswerGroup::Start(gateway_, running_, id, std::move(calls),
+                     MakeGenerateWriter(*std::move(plan), exchange), *exchange);
 }
 
 }  // namespace baton::router

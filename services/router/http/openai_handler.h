@@ -1,41 +1,53 @@
-// The routes of the HTTP front: OpenAI's API over the gateway, and the operator's paths.
+// The routes of the HTTP front: OpenAI's API over the gateway, the endpoints that clients of vLLM
+// and SGLang expect beside it, and the operator's paths.
 #ifndef SERVICES_ROUTER_HTTP_OPENAI_HANDLER_H_
 #define SERVICES_ROUTER_HTTP_OPENAI_HANDLER_H_
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "common/http/http_handler.h"
 #include "common/http/http_routes.h"
+#include "proto/baton/v1/config.pb.h"
 #include "services/router/gateway.h"
+#include "services/router/http/answer_group.h"
+#include "services/router/http/info_endpoints.h"
+#include "services/router/http/request_fields.h"
+#include "services/router/http/tool_endpoints.h"
 
 namespace baton::router {
 
-// Thread-safe. `gateway` outlives it. An empty `api_key` asks for none; otherwise it guards /v1/*,
-// but not probes and metrics.
+// Thread-safe. `gateway` outlives it and every exchange. Of `options` it reads api_key (empty: none
+// is asked for; otherwise it guards everything but the start page, probes and metrics) and
+// unknown_fields; /server_info shows the rest.
 class OpenAiHandler {
  public:
-  OpenAiHandler(Gateway& gateway, std::string api_key);
-
+  OpenAiHandler(Gateway& gateway, const v1::Options& options);
   OpenAiHandler(const OpenAiHandler&) = delete;
   OpenAiHandler& operator=(const OpenAiHandler&) = delete;
 
-  void Handle(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) const;
+  void Handle(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) const {
+    routes_.Handle(request, exchange);
+  }
 
  private:
-  // Routes are added by the constructor: probes, which need no key, and the API, which does.
-  void AddProbes();
+  // Routes are added by the constructor: those that need no key, and those that do.
+  void AddOpen();
+  void AddGeneration();
+  void AddTools();
   void AddGuarded(std::string method, std::string path, HttpHandler handler);
 
-  void HandleModel(const HttpRequest& request, HttpExchange& exchange) const;
-  void Generate(Endpoint endpoint, const HttpRequest& request,
+  void Complete(Endpoint endpoint, const HttpRequest& request,
                 const std::shared_ptr<HttpExchange>& exchange);
+  void Generate(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange);
   bool Authorized(const HttpRequest& request) const;
 
   Gateway& gateway_;
   const std::string api_key_;
-  const int64_t started_s_;
+  const UnknownFields unknown_;
+  const InfoEndpoints info_;
+  const std::shared_ptr<GenerationProbe> probe_;
+  const std::shared_ptr<RunningAnswers> running_;
   HttpRoutes routes_;
 };
 

@@ -1,182 +1,21 @@
 #include "services/router/http/openai_handler.h"
 
-#include <gtest/gtest.h>
-
-#include <map>
-#include <optional>
-#include <vector>
-
 #include "common/base/status.h"
-#include "services/router/http/json_input.h"
+#include "services/router/http/testing/handler_fixture.h"
+#include "services/router/validate.h"
 
 namespace baton::router {
 namespace {
 
-// Records what was submitted; the test plays the router.
-class FakeGateway : public Gateway {
- public:
-  FakeGateway() { info_.set_served_model_name("tiny"); }
-  absl::StatusOr<Submitted> Submit(GenerateCall call, std::shared_ptr<ResponseSink> sink) override {
-    calls.push_back(std::move(call));
-    if (!refusal.ok()) return refusal;
-    sinks.push_back(std::move(sink));
-    return Submitted{sinks.size(), "id", 3};
-  }
-  void CountRefused(Endpoint, const absl::Status&) override { ++refused; }
-  void Cancel(uint64_t call_id) override { cancelled.push_back(call_id); }
-  void Abort(const std::string&, std::function<void(absl::Status)>) override {}
-  absl::StatusOr<std::vector<int32_t>> Encode(const GenerateCall&) const override {
-    return std::vector<int32_t>{};
-  }
-  absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string&, bool) const override {
-    return std::vector<int32_t>{};
-  }
-  absl::StatusOr<std::string> Detokenize(const std::vector<int32_t>&, bool) const override {
-    return std::string();
-  }
-  const v1::GetModelInfoResponse& model_info() const override { return info_; }
-  Readiness readiness() const override { return {false, "no decode service has joined"}; }
-  bool alive() const override { return true; }
-  std::string ScrapeMetrics() const override { return "# metrics"; }
-
-  std::vector<GenerateCall> calls;
-  std::vector<std::shared_ptr<ResponseSink>> sinks;
-  std::vector<uint64_t> cancelled;
-  absl::Status refusal;
-  int refused = 0;
-
- private:
-  v1::GetModelInfoResponse info_;
-};
-
-class FakeExchange : public HttpExchange {
- public:
-  void Respond(HttpResponse reply) override { response = std::move(reply); }
-  void BeginEvents() override { streaming = true; }
-  void SendEvent(std::string data) override { events.push_back(std::move(data)); }
-  void EndEvents() override { ended = true; }
-  void AbortEvents() override { aborted = true; }
-  void OnDisconnect(std::function<void()> callback) override { gone = std::move(callback); }
-
-  std::optional<HttpResponse> response;
-  std::vector<std::string> events;
-  std::function<void()> gone;
-  bool streaming = false;
-  bool ended = false;
-  bool aborted = false;
-};
-
-class OpenAiHandlerTest : public testing::Test {
- protected:
-  std::shared_ptr<FakeExchange> Send(const std::string& method, const std::string& path,
-                                     const std::string& body = "",
-                                     const std::string& authorization = "") {
-    OpenAiHandler handler(gateway_, api_key_);
-    auto exchange = std::make_shared<FakeExchange>();
-    HttpRequest request;
-    request.method = method;
-    request.path = path;
-    request.body = body;
-    request.headers = {{"Authorization", authorization}};
-    request.request_id = "from-client";
-    handler.Handle(request, exchange);
-    return exchange;
-  }
-
-  // The error of a refused completion body.
-  Json ErrorOf(const std::string& path, const std::string& body, int status = 400) {
-    const auto exchange = Send("POST", path, body);
-    EXPECT_TRUE(exchange->response.has_value()) << body;
-    if (!exchange->response.has_value()) return Json();
-    EXPECT_EQ(exchange->response->status, status) << body;
-    return Json::parse(exchange->response->body)["error"];
-  }
-
-  static Outcome Finished(FinishReason reason, const std::string& rest) {
-    Outcome outcome;
-    outcome.reason = reason;
-    outcome.text = rest;
-    outcome.usage.set_prompt_tokens(3);
-    outcome.usage.set_completion_tokens(2);
-    return outcome;
-  }
-
-  FakeGateway gateway_;
-  std::string api_key_;
-};
-
-TEST_F(OpenAiHandlerTest, ReadsEveryFieldOfACompletion) {
-  Send("POST", "/v1/completions", R"({"model":"tiny","prompt":[1,2,3],"temperature":0.5,"top_k":4,
-      "top_p":0.9,"min_p":0.1,"seed":-1,"stop":["a","b"],"stop_token_ids":[7],"ignore_eos":true,
-      "max_tokens":9,"min_tokens":2,"logprobs":3,"n":1,"user":"x","echo":false,"suffix":null})");
-  ASSERT_EQ(gateway_.calls.size(), 1u);
-  const GenerateCall& call = gateway_.calls[0];
-  EXPECT_EQ(std::get<TokenIdsPrompt>(call.prompt), (TokenIdsPrompt{1, 2, 3}));
-  EXPECT_EQ(call.sampling.temperature, 0.5);
-  EXPECT_EQ(call.sampling.top_k, 4);
-  EXPECT_EQ(call.sampling.seed, ~uint64_t{0});
-  EXPECT_EQ(call.sampling.stop, (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(call.sampling.stop_token_ids, std::vector<int64_t>{7});
-  EXPECT_TRUE(call.sampling.ignore_eos);
-  EXPECT_EQ(call.sampling.max_tokens, 9);
-  EXPECT_EQ(call.sampling.min_tokens, 2);
-  EXPECT_TRUE(call.sampling.logprobs);
-  EXPECT_EQ(call.sampling.top_logprobs, 3);
-}
-
-TEST_F(OpenAiHandlerTest, ReadsAChatWithTextParts) {
-  Send("POST", "/v1/chat/completions", R"({"messages":[{"role":"system","content":"s"},
-      {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],
-      "max_completion_tokens":5,"logprobs":true,"top_logprobs":2})");
-  ASSERT_EQ(gateway_.calls.size(), 1u);
-  const auto& chat = std::get<ChatPrompt>(gateway_.calls[0].prompt);
-  ASSERT_EQ(chat.messages.size(), 2u);
-  EXPECT_EQ(chat.messages[1].content, "ab");
-  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens, 5);
-  EXPECT_EQ(gateway_.calls[0].names.max_tokens, "max_completion_tokens");
-}
-
-TEST_F(OpenAiHandlerTest, RefusesWithTheFieldNamed) {
-  const std::map<std::string, std::string> bodies = {
-      {R"({"prompt":7})", "prompt"},
-      {R"({"prompt":[1,"a"]})", "prompt"},
-      {R"({"prompt":["a","b"]})", "prompt"},
-      {R"({"prompt":"a","max_tokens":1.5})", "max_tokens"},
-      {R"({"prompt":"a","max_tokens":18446744073709551615})", "max_tokens"},
-      {R"({"prompt":"a","temperature":"hot"})", "temperature"},
-      {R"({"prompt":"a","stop":5})", "stop"},
-      {R"({"prompt":"a","n":2})", "n"},
-      {R"({"prompt":"a","best_of":2})", "best_of"},
-      {R"({"prompt":"a","frequency_penalty":0.5})", "frequency_penalty"},
-      {R"({"prompt":"a","logit_bias":{"1":2}})", "logit_bias"},
-      {R"({"prompt":"a","stream":1})", "stream"},
-      {R"({"prompt":"a","stream_options":{"include_usage":true}})", "stream_options"},
-  };
-  for (const auto& [body, field] : bodies) {
-    const Json error = ErrorOf("/v1/completions", body);
-    EXPECT_EQ(error["param"], field) << body;
-    EXPECT_EQ(error["type"], "invalid_request_error");
-  }
-  EXPECT_EQ(gateway_.refused, static_cast<int>(bodies.size()));
-  EXPECT_TRUE(gateway_.calls.empty());
-}
-
-TEST_F(OpenAiHandlerTest, RefusesBodiesThatAreNoJsonObject) {
-  for (const std::string body : {"", "{", "[]", "{\"prompt\":NaN}", "{\"prompt\":\"\xff\"}",
-                                 "{\"prompt\":\"\\ud800\"}", "{\"temperature\":1e999}", "null"}) {
-    const Json error = ErrorOf("/v1/completions", body);
-    EXPECT_NE(error["message"].get<std::string>().find("JSON"), std::string::npos) << body;
-  }
-  ErrorOf("/v1/completions", std::string(100000, '['));
-}
+class OpenAiHandlerTest : public HandlerFixture {};
 
 TEST_F(OpenAiHandlerTest, StreamsOneEventPerStepAndTheUsage) {
   const auto exchange =
       Send("POST", "/v1/completions",
            R"({"prompt":"x","stream":true,"stream_options":{"include_usage":true}})");
   EXPECT_FALSE(exchange->streaming) << "the status is still open before the first token";
-  gateway_.sinks[0]->OnTokens({"He", {{5, "", 0, {}}}});
-  gateway_.sinks[0]->OnTokens({"", {{6, "", 0, {}}}});
+  gateway_.sinks[0]->OnTokens({"He", {Token("a", 0)}});
+  gateway_.sinks[0]->OnTokens({"", {Token("b", 0)}});
   gateway_.sinks[0]->OnFinished(Finished(FinishReason::kLength, "y"));
   ASSERT_EQ(exchange->events.size(), 5u);
   EXPECT_EQ(Json::parse(exchange->events[0])["choices"][0]["text"], "He");
@@ -211,7 +50,9 @@ TEST_F(OpenAiHandlerTest, LogprobsCarryTokensAndBytes) {
   const auto whole =
       Send("POST", "/v1/chat/completions",
            R"({"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":1})");
-  gateway_.sinks[0]->OnTokens({"", {{5, "\xe2\x82", -0.5F, {{6, "b", -1.5F}}}}});
+  TokenPiece token = Token("\xe2\x82", -0.5F);
+  token.top = {{6, "b", -1.5F}};
+  gateway_.sinks[0]->OnTokens({"", {token}});
   gateway_.sinks[0]->OnFinished(Finished(FinishReason::kStop, ""));
   const Json answer = Json::parse(whole->response->body);
   const Json& content = answer["choices"][0]["logprobs"]["content"][0];
@@ -244,10 +85,12 @@ TEST_F(OpenAiHandlerTest, RoutesAndMethods) {
 }
 
 TEST_F(OpenAiHandlerTest, TheApiKeyGuardsTheApiButNotTheProbes) {
-  api_key_ = "secret";
+  options_.set_api_key("secret");
   EXPECT_EQ(Send("GET", "/v1/models")->response->status, 401);
-  EXPECT_EQ(Send("GET", "/v1/models", "", "Bearer secreT")->response->status, 401);
-  EXPECT_EQ(Send("GET", "/v1/models", "", "Bearer secret")->response->status, 200);
+  EXPECT_EQ(Send("GET", "/v1/models", "", {{"authorization", "Bearer secreT"}})->response->status,
+            401);
+  EXPECT_EQ(Send("GET", "/v1/models", "", {{"authorization", "Bearer secret"}})->response->status,
+            200);
   EXPECT_EQ(Send("GET", "/health")->response->status, 200);
 }
 
@@ -255,6 +98,104 @@ TEST_F(OpenAiHandlerTest, SubmitsRefusalReachesTheClient) {
   gateway_.refusal = InvalidField("prompt", "is longer than the context");
   const Json error = ErrorOf("/v1/completions", R"({"prompt":"x"})");
   EXPECT_EQ(error["param"], "prompt");
+}
+
+TEST_F(OpenAiHandlerTest, LengthErrorsHaveOpenAisCode) {
+  GenerateCall call;
+  call.sampling.max_tokens = 99;
+  RequestLimits limits;
+  limits.max_context_tokens = 10;
+  gateway_.refusal = CheckContext(call, 5, limits);
+  EXPECT_EQ(ErrorOf("/v1/completions", R"({"prompt":"x"})")["code"], "context_length_exceeded");
+}
+
+TEST_F(OpenAiHandlerTest, SaysWhatRuns) {
+  options_.set_model_path("/models/tiny");
+  options_.set_port(30000);
+  EXPECT_EQ(Send("GET", "/version")->Body()["version"], "1.2");
+  for (const char* path : {"/get_model_info", "/model_info"}) {
+    const Json info = Send("GET", path)->Body();
+    EXPECT_EQ(info["model_path"], "/models/tiny");
+    EXPECT_EQ(info["is_generation"], true);
+  }
+  for (const char* path : {"/server_info", "/get_server_info"}) {
+    const Json info = Send("GET", path)->Body();
+    EXPECT_EQ(info["port"], 30000);
+    EXPECT_EQ(info["served_model_name"], "tiny");
+    EXPECT_EQ(info["internal_states"].size(), 1u);
+  }
+  const auto page = Send("GET", "/");
+  EXPECT_TRUE(page->response->content_type.starts_with("text/html"));
+  EXPECT_NE(page->response->body.find("Serves tiny"), std::string::npos);
+  EXPECT_EQ(Send("POST", "/flush_cache")->response->status, 200);
+  EXPECT_EQ(Send("GET", "/flush_cache")->response->status, 200);
+}
+
+TEST_F(OpenAiHandlerTest, SecretsAreNotShown) {
+  options_.set_api_key("secret");
+  const auto info = Send("GET", "/server_info", "", {{"Authorization", "Bearer secret"}});
+  EXPECT_EQ(info->response->status, 200);
+  EXPECT_EQ(info->response->body.find("secret"), std::string::npos);
+  EXPECT_EQ(Send("GET", "/server_info")->response->status, 401);
+  EXPECT_EQ(Send("GET", "/")->response->body.find("tiny"), std::string::npos);
+}
+
+TEST_F(OpenAiHandlerTest, TokenizesTextsAndConversations) {
+  gateway_.adds_bos = true;
+  EXPECT_EQ(Post("/tokenize", {{"prompt", "ab"}})->Body(),
+            (Json{{"tokens", {256, 97, 98}}, {"count", 3}, {"max_model_len", 100}}));
+  const Json list =
+      Post("/v1/tokenize",
+           {{"prompt", {"a", "bc"}}, {"add_special_tokens", false}, {"return_token_strs", true}})
+          ->Body();
+  EXPECT_EQ(list["tokens"], (Json{Json{97}, Json{98, 99}}));
+  EXPECT_EQ(list["count"], (Json{1, 2}));
+  EXPECT_EQ(list["token_strs"], (Json{Json{"a"}, Json{"b", "c"}}));
+  const Json chat =
+      Post("/tokenize", {{"messages", {{{"role", "user"}, {"content", "x"}}}}})->Body();
+  EXPECT_EQ(chat["count"], 6);
+  EXPECT_EQ(ErrorOf("/tokenize", R"({"promt":"a"})")["param"], "promt");
+  EXPECT_EQ(ErrorOf("/tokenize", R"({})")["param"], "prompt");
+  EXPECT_EQ(Post("/tokenize", {{"prompt", "a"}, {"model", "other"}})->response->status, 404);
+}
+
+TEST_F(OpenAiHandlerTest, DetokenizesListsOfIds) {
+  EXPECT_EQ(Post("/detokenize", {{"tokens", {256, 97, 98}}})->Body(),
+            (Json{{"text", "ab"}, {"prompt", "ab"}}));
+  EXPECT_EQ(
+      Post("/detokenize", {{"tokens", {256, 97}}, {"skip_special_tokens", false}})->Body()["text"],
+      "<s>a");
+  EXPECT_EQ(Post("/detokenize", {{"tokens", {Json{97}, Json{98}}}})->Body()["text"],
+            (Json{"a", "b"}));
+  EXPECT_EQ(ErrorOf("/detokenize", R"({"tokens":[-1]})")["param"], "tokens");
+  EXPECT_EQ(ErrorOf("/detokenize", R"({"tokens":"x"})")["param"], "tokens");
+  EXPECT_EQ(ErrorOf("/detokenize", R"({"tokens":[99999999999]})")["param"], "tokens");
+}
+
+TEST_F(OpenAiHandlerTest, AbortsARequestAnAnswerOrAll) {
+  Complete({{"prompt", "x"}, {"rid", "one"}});
+  Complete({{"prompt", "x"}, {"n", 3}, {"request_id", "three"}});
+  EXPECT_EQ(Post("/abort_request", {{"rid", "one"}})->Body()["aborted"], 1);
+  EXPECT_EQ(Post("/abort_request", {{"rid", "three"}})->Body()["aborted"], 3);
+  EXPECT_EQ(Post("/abort_request", {{"rid", "none"}})->Body()["aborted"], 0);
+  EXPECT_EQ(Post("/abort_request", {{"abort_all", true}})->Body()["aborted"], 4);
+  EXPECT_EQ(ErrorOf("/abort_request", "{}")["param"], "rid");
+}
+
+TEST_F(OpenAiHandlerTest, TheGeneratingProbeRunsOneRequestForAllThatAsk) {
+  const auto first = Send("GET", "/health_generate");
+  const auto second = Send("GET", "/health_generate");
+  ASSERT_EQ(gateway_.calls.size(), 1u);
+  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens, 1);
+  EXPECT_FALSE(first->response.has_value());
+  gateway_.sinks[0]->OnFinished(Finished(FinishReason::kLength));
+  EXPECT_EQ(first->response->status, 200);
+  EXPECT_EQ(second->response->status, 200);
+  const auto third = Send("GET", "/health_generate");
+  gateway_.sinks[1]->OnError(absl::UnavailableError("no pair"));
+  EXPECT_EQ(third->response->status, 503);
+  gateway_.refusal = absl::UnavailableError("stopping");
+  EXPECT_EQ(Send("GET", "/health_generate")->response->status, 503);
 }
 
 }  // namespace

@@ -1,24 +1,36 @@
-// Bodies of OpenAI's API as calls of the gateway.
+// Bodies of /v1/completions and /v1/chat/completions as calls of the gateway.
 #ifndef SERVICES_ROUTER_HTTP_OPENAI_REQUEST_H_
 #define SERVICES_ROUTER_HTTP_OPENAI_REQUEST_H_
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "services/router/gateway.h"
+#include "services/router/http/request_fields.h"
 
 namespace baton::router {
 
 struct OpenAiRequest {
-  GenerateCall call;
+  GenerateCall call;            // What all choices share: everything but the prompt.
+  std::vector<Prompt> prompts;  // At least one.
+  int n = 1;                    // Choices per prompt that are answered,
+  int best_of = 1;              // of so many that are generated; >= n.
+  bool logprobs = false;        // In the answer; the call may ask for more, to rank.
+  bool echo = false;            // The prompt stands before each text.
+  bool return_token_ids = false;
   bool stream = false;
-  bool include_usage = false;  // A last chunk with the usage.
+  bool include_usage = false;     // A last chunk with the usage.
+  bool continuous_usage = false;  // Every chunk has the usage so far.
 };
 
-// `endpoint`: kCompletions or kChatCompletions. Types are checked here, ranges by the gateway. What
-// would change the answer and is not supported (n > 1, penalties, tools, ...) is INVALID_ARGUMENT;
-// what changes nothing in it (user, metadata, ...) is ignored.
-absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, std::string_view body);
+// `endpoint`: kCompletions or kChatCompletions; `timeout`: the header X-Request-Timeout. Types are
+// checked here, ranges by the gateway. A field that would change the answer and is not supported is
+// INVALID_ARGUMENT, and so is an unknown one unless `unknown` says otherwise.
+absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, std::string_view body,
+                                                 UnknownFields unknown,
+                                                 std::string_view timeout = "");
 
 }  // namespace baton::router
 

@@ -1,0 +1,132 @@
+#include "services/router/http/answer_group.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace baton::router {
+
+bool RunningAnswers::Add(const std::string& id, std::vector<std::string> request_ids) {
+  MutexLock lock(&mutex_);
+  return answers_.emplace(id, std::move(request_ids)).second;
+}
+
+void RunningAnswers::Remove(const std::string& id) {
+  MutexLock lock(&mutex_);
+  answers_.erase(id);
+}
+
+std::vector<std::string> RunningAnswers::RequestsOf(const std::string& id) const {
+  MutexLock lock(&mutex_);
+  const auto entry = answers_.find(id);
+  return entry == answers_.end() ? std::vector<std::string>{id} : entry->second;
+}
+
+// One call's share.
+class AnswerGroup::Sink : public ResponseSink {
+ public:
+  Sink(std::shared_ptr<AnswerGroup> group, size_t call) : group_(std::move(group)), call_(call) {}
+
+  void OnPromptTokens(std::vector<TokenPiece> tokens) override {
+    group_->WriteUnlessEnded(
+        [&](AnswerWriter& writer) { writer.OnPromptTokens(call_, std::move(tokens)); });
+  }
+  void OnTokens(TextPiece piece) override {
+    group_->WriteUnlessEnded(
+        [&](AnswerWriter& writer) { writer.OnTokens(call_, std::move(piece)); });
+  }
+  void OnFinished(Outcome outcome) override { group_->OnFinished(call_, std::move(outcome)); }
+  void OnError(absl::Status status) override { group_->OnError(status); }
+
+ private:
+  const std::shared_ptr<AnswerGroup> group_;
+  const size_t call_;
+};
+
+AnswerGroup::AnswerGroup(Gateway& gateway, std::shared_ptr<RunningAnswers> running, std::string id,
+                         size_t calls, std::unique_ptr<AnswerWriter> writer)
+    : gateway_(gateway),
+      running_(std::move(running)),
+      id_(std::move(id)),
+      writer_(std::move(writer)),
+      unfinished_(calls) {}
+
+AnswerGroup::~AnswerGroup() {
+  if (!id_.empty()) running_->Remove(id_);
+}
+
+void AnswerGroup::Start(Gateway& gateway, std::shared_ptr<RunningAnswers> running,
+                        const std::string& id, std::vector<GenerateCall> calls,
+                        std::unique_ptr<AnswerWriter> writer, HttpExchange& exchange) {
+  std::vector<std::string> ids;
+  ids.reserve(calls.size());
+  for (const GenerateCall& call : calls) ids.push_back(call.request_id);
+  const bool added = running->Add(id, std::move(ids));
+  const std::shared_ptr<AnswerGroup> group(new AnswerGroup(
+      gateway, std::move(running), added ? id : "", calls.size(), std::move(writer)));
+  group->Submit(std::move(calls));
+  // The sinks keep the group; the exchange, which the writer keeps, must not.
+  exchange.OnDisconnect([weak = std::weak_ptr<AnswerGroup>(group)] {
+    if (const auto left = weak.lock()) left->Cancel();
+  });
+}
+
+void AnswerGroup::Submit(std::vector<GenerateCall> calls) {
+  for (size_t i = 0; i < calls.size() && !ended(); ++i) {
+    const absl::StatusOr<Submitted> submitted =
+        gateway_.Submit(std::move(calls[i]), std::make_shared<Sink>(shared_from_this(), i));
+    if (!submitted.ok()) return OnError(submitted.status());
+    bool too_late = false;
+    {
+      MutexLock lock(&mutex_);
+      too_late = ended_;
+      call_ids_.push_back(submitted->call_id);
+    }
+    if (too_late) gateway_.Cancel(submitted->call_id);
+  }
+}
+
+bool AnswerGroup::ended() const {
+  MutexLock lock(&mutex_);
+  return ended_;
+}
+
+bool AnswerGroup::End() {
+  MutexLock lock(&mutex_);
+  return !std::exchange(ended_, true);
+}
+
+void AnswerGroup::Cancel() {
+  std::vector<uint64_t> call_ids;
+  {
+    MutexLock lock(&mutex_);
+    ended_ = true;
+    call_ids = call_ids_;
+  }
+  for (const uint64_t call : call_ids) gateway_.Cancel(call);
+}
+
+template <typename Write>
+void AnswerGroup::WriteUnlessEnded(const Write& write) {
+  MutexLock lock(&write_mutex_);
+  if (!ended()) write(*writer_);
+}
+
+void AnswerGroup::OnFinished(size_t call, Outcome outcome) {
+  MutexLock lock(&write_mutex_);
+  if (ended()) return;
+  writer_->OnFinished(call, std::move(outcome));
+  if (--unfinished_ > 0 || !End()) return;
+  writer_->OnAllFinished();
+}
+
+void AnswerGroup::OnError(const absl::Status& status) {
+  {
+    MutexLock lock(&write_mutex_);
+    if (!End()) return;
+    writer_->OnError(status);
+  }
+  Cancel();
+}
+
+}  // namespace baton::router

@@ -1,0 +1,256 @@
+// The tables of request_fields.h: OpenAI's fields and the extensions of vLLM and SGLang.
+#include <initializer_list>
+
+#include "services/router/http/request_fields.h"
+
+namespace baton::router {
+namespace {
+
+using Names = std::vector<std::string>;
+using Unsupported = std::vector<FieldTable::Unsupported>;
+
+template <typename List>
+List Join(std::initializer_list<List> lists) {
+  List all;
+  for (const List& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+constexpr char kNoGuidance[] = "output cannot be constrained to a grammar yet; leave it out";
+
+// What chooses tokens, in every spelling: read by ReadSampling.
+const Names& SamplingNames() {
+  static const auto* names = new Names{"temperature",
+                                       "top_k",
+                                       "top_p",
+                                       "min_p",
+                                       "seed",
+                                       "sampling_seed",
+                                       "stop",
+                                       "stop_token_ids",
+                                       "ignore_eos",
+                                       "max_tokens",
+                                       "max_new_tokens",
+                                       "max_completion_tokens",
+                                       "min_tokens",
+                                       "min_new_tokens",
+                                       "presence_penalty",
+                                       "frequency_penalty",
+                                       "repetition_penalty",
+                                       "logit_bias",
+                                       "skip_special_tokens",
+                                       "include_stop_str_in_output",
+                                       "no_stop_trim",
+                                       "n"};
+  return *names;
+}
+
+// What both of OpenAI's endpoints read besides.
+const Names& OpenAiNames() {
+  static const auto* names = new Names{"model",
+                                       "stream",
+                                       "stream_options",
+                                       "logprobs",
+                                       "truncate_prompt_tokens",
+                                       "timeout",
+                                       "return_token_ids",
+                                       "rid",
+                                       "request_id",
+                                       "add_special_tokens"};
+  return *names;
+}
+
+// Hints, bookkeeping, and switches of things that these models do not have.
+const Names& HarmlessNames() {
+  static const auto* names = new Names{"user",
+                                       "metadata",
+                                       "safety_identifier",
+                                       "prompt_cache_key",
+                                       "prompt_cache_retention",
+                                       "parallel_tool_calls",
+                                       "prediction",
+                                       "spaces_between_special_tokens",
+                                       "cache_salt",
+                                       "extra_key",
+                                       "include_reasoning",
+                                       "separate_reasoning",
+                                       "stream_reasoning",
+                                       "log_metrics",
+                                       "return_cached_tokens_details"};
+  return *names;
+}
+
+const Unsupported& UnsupportedSampling() {
+  static const auto* fields = new Unsupported{
+      {"guided_json", {}, kNoGuidance},
+      {"guided_regex", {}, kNoGuidance},
+      {"guided_choice", {}, kNoGuidance},
+      {"guided_grammar", {}, kNoGuidance},
+      {"guided_decoding_backend", {}, kNoGuidance},
+      {"guided_whitespace_pattern", {}, kNoGuidance},
+      {"structured_outputs", {}, kNoGuidance},
+      {"structural_tag", {}, kNoGuidance},
+      {"json_schema", {}, kNoGuidance},
+      {"regex", {}, kNoGuidance},
+      {"ebnf", {}, kNoGuidance},
+      {"stop_regex", {}, "use stop or stop_token_ids"},
+      {"use_beam_search", {false}, "use best_of"},
+      {"length_penalty", {1}, ""},
+      {"early_stopping", {false}, ""},
+      {"allowed_token_ids", {}, "use logit_bias"},
+      {"bad_words", {Json::array()}, "use logit_bias"},
+      {"logits_processors", {Json::array()}, "use logit_bias"},
+      {"custom_logit_processor", {}, "use logit_bias"},
+      {"custom_params", {}, ""},
+      {"thinking_token_budget", {}, ""},
+      {"detokenize", {true}, ""},
+      {"vllm_xargs", {Json::object()}, ""},
+  };
+  return *fields;
+}
+
+const Unsupported& UnsupportedServing() {
+  static const auto* fields = new Unsupported{
+      {"store", {false}, "answers are not kept; leave it out"},
+      {"service_tier", {"auto", "default", "standard_only"}, ""},
+      {"priority", {0}, "requests are served first come, first served"},
+      {"lora_path", {}, "one model is served, without adapters"},
+      {"lora_request", {}, "one model is served, without adapters"},
+      {"session_params", {}, ""},
+      {"return_hidden_states", {false}, ""},
+      {"return_routed_experts", {false}, ""},
+      {"return_tokens_as_token_ids", {false}, "use return_token_ids"},
+      {"prompt_logprobs", {}, "use echo with logprobs at /v1/completions"},
+      {"kv_transfer_params", {}, "Baton pairs prefill and decode itself"},
+      {"bootstrap_host", {}, "Baton pairs prefill and decode itself"},
+      {"bootstrap_port", {}, "Baton pairs prefill and decode itself"},
+      {"bootstrap_room", {}, "Baton pairs prefill and decode itself"},
+      {"data_parallel_rank", {}, "the router chooses"},
+      {"mm_processor_kwargs", {Json::object()}, "prompts are text"},
+  };
+  return *fields;
+}
+
+const Unsupported& UnsupportedFormat() {
+  static const auto* fields = new Unsupported{
+      {"response_format", {Json{{"type", "text"}}}, ""},
+  };
+  return *fields;
+}
+
+}  // namespace
+
+const FieldTable& CompletionFields() {
+  static const auto* table = new FieldTable{
+      "/v1/completions", Join({SamplingNames(), OpenAiNames(), Names{"prompt", "best_of", "echo"}}),
+      HarmlessNames(),
+      Join({UnsupportedSampling(), UnsupportedServing(), UnsupportedFormat(),
+            Unsupported{{"suffix",
+                         {""},
+                         "the models served here continue a text, they do not fill "
+                         "one in"},
+                        {"top_logprobs", {}, "at /v1/completions logprobs is their number"},
+                        {"messages", {}, "use /v1/chat/completions"},
+                        {"prompt_embeds", {}, ""}}})};
+  return *table;
+}
+
+const FieldTable& ChatFields() {
+  static const auto* table =
+      new FieldTable{"/v1/chat/completions",
+                     Join({SamplingNames(), OpenAiNames(),
+                           Names{"messages", "top_logprobs", "add_generation_prompt"}}),
+                     HarmlessNames(),
+                     Join({UnsupportedSampling(), UnsupportedServing(), UnsupportedFormat(),
+                           Unsupported{{"best_of", {1}, "use /v1/completions"},
+                                       {"echo", {false}, "use /v1/completions"},
+                                       {"suffix", {""}, ""},
+                                       {"prompt", {}, "use /v1/completions"},
+                                       {"tools", {Json::array()}, "tools cannot be called yet"},
+                                       {"tool_choice", {"none", "auto"}, ""},
+                                       {"functions", {Json::array()}, "tools cannot be called yet"},
+                                       {"function_call", {"none", "auto"}, ""},
+                                       {"modalities", {Json::array({"text"})}, ""},
+                                       {"audio", {}, ""},
+                                       {"web_search_options", {}, ""},
+                                       {"reasoning_effort", {}, ""},
+                                       {"verbosity", {"medium"}, ""},
+                                       {"continue_final_message", {false}, ""},
+                                       {"documents", {Json::array()}, ""},
+                                       {"chat_template", {}, "it is chosen by --chat-template"},
+                                       {"chat_template_kwargs", {Json::object()}, ""}}})};
+  return *table;
+}
+
+const FieldTable& MessageFields() {
+  static const auto* table = new FieldTable{
+      "a message",
+      {"role", "content"},
+      // What the chat templates do not write down, and what clients send back of earlier answers.
+      {"name", "tool_call_id", "refusal", "annotations", "reasoning", "reasoning_content"},
+      {{"tool_calls", {Json::array()}, "tools cannot be called yet"},
+       {"function_call", {}, "tools cannot be called yet"},
+       {"audio", {}, "messages are text"},
+       {"prefix", {false}, ""}}};
+  return *table;
+}
+
+const FieldTable& StreamOptionFields() {
+  static const auto* table = new FieldTable{"stream_options",
+                                            {"include_usage", "continuous_usage_stats"},
+                                            {},
+                                            {{"include_obfuscation", {false}, ""}}};
+  return *table;
+}
+
+const FieldTable& GenerateFields() {
+  static const auto* table = new FieldTable{
+      "/generate",
+      {"text", "input_ids", "sampling_params", "rid", "stream", "return_logprob",
+       "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs", "timeout", "model"},
+      HarmlessNames(),
+      Join({UnsupportedServing(), Unsupported{{"token_ids_logprob", {}, "use top_logprobs_num"},
+                                              {"input_embeds", {}, ""},
+                                              {"image_data", {Json::array()}, "prompts are text"},
+                                              {"video_data", {Json::array()}, "prompts are text"},
+                                              {"audio_data", {Json::array()}, "prompts are text"},
+                                              {"modalities", {Json::array()}, "prompts are text"},
+                                              {"custom_logit_processor", {}, "use logit_bias"},
+                                              {"stream_options", {}, "usage is in meta_info"}}})};
+  return *table;
+}
+
+const FieldTable& SamplingParamsFields() {
+  static const auto* table = new FieldTable{"sampling_params",
+                                            SamplingNames(),
+                                            {"spaces_between_special_tokens", "stream_interval"},
+                                            UnsupportedSampling()};
+  return *table;
+}
+
+const FieldTable& TokenizeFields() {
+  static const auto* table =
+      new FieldTable{"/tokenize",
+                     {"model", "prompt", "messages", "add_special_tokens", "add_generation_prompt",
+                      "return_token_strs"},
+                     {},
+                     {{"tools", {Json::array()}, ""},
+                      {"continue_final_message", {false}, ""},
+                      {"chat_template", {}, "it is chosen by --chat-template"},
+                      {"chat_template_kwargs", {Json::object()}, ""}}};
+  return *table;
+}
+
+const FieldTable& DetokenizeFields() {
+  static const auto* table =
+      new FieldTable{"/detokenize", {"model", "tokens", "skip_special_tokens"}, {}, {}};
+  return *table;
+}
+
+const FieldTable& AbortFields() {
+  static const auto* table = new FieldTable{
+      "/abort_request", {"rid", "abort_all"}, {"finished_reason", "abort_message"}, {}};
+  return *table;
+}
+
+}  // namespace baton::router

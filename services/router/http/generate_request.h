@@ -1,0 +1,40 @@
+// Bodies of /generate, SGLang's own endpoint, as calls of the gateway.
+#ifndef SERVICES_ROUTER_HTTP_GENERATE_REQUEST_H_
+#define SERVICES_ROUTER_HTTP_GENERATE_REQUEST_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/router/gateway.h"
+#include "services/router/http/request_fields.h"
+
+namespace baton::router {
+
+// One of the texts that a request asks for.
+struct GenerateShown {
+  std::string id;
+  int prompt_tokens = 0;
+};
+
+struct GeneratePlan {
+  std::string id;                    // Of the whole answer; a single call's own.
+  std::vector<GenerateCall> calls;   // With token ids as prompts, and with request ids.
+  std::vector<GenerateShown> shown;  // As many.
+  bool is_list = false;              // The answer is a list, in the calls' order.
+  bool stream = false;
+  bool logprobs = false;
+  bool text_in_logprobs = false;
+  int64_t logprob_start =
+      -1;  // First token of the prompt whose log-probability is shown; -1: none.
+};
+
+// Tokenizes the prompts. Errors as ParseOpenAiRequest's and Gateway::Encode's.
+absl::StatusOr<GeneratePlan> PlanGenerate(const Gateway& gateway, std::string_view body,
+                                          UnknownFields unknown, std::string_view timeout);
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_HTTP_GENERATE_REQUEST_H_

@@ -1,0 +1,252 @@
+#include "services/router/http/openai_answer.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "services/router/http/respond.h"
+
+namespace baton::router {
+namespace {
+
+absl::Status NoPromptLogprobs() {
+  return absl::InternalError("the workers sent no log-probabilities of the prompt");
+}
+
+size_t CallsOf(const AnswerPlan& plan) {
+  return plan.prompts.size() * static_cast<size_t>(plan.best_of);
+}
+
+// A prompt counts once, however many candidates continue it.
+void AddUsage(const v1::Usage& usage, bool first_of_prompt, v1::Usage& sum) {
+  sum.set_completion_tokens(sum.completion_tokens() + usage.completion_tokens());
+  if (!first_of_prompt) return;
+  sum.set_prompt_tokens(sum.prompt_tokens() + usage.prompt_tokens());
+  sum.set_cached_tokens(sum.cached_tokens() + usage.cached_tokens());
+}
+
+// Where the tokens are in the text that the client sees.
+void PlaceEchoed(const ShownPrompt& prompt, std::vector<TokenPiece>& tokens) {
+  for (TokenPiece& token : tokens) {
+    token.text_offset = std::max<int64_t>(0, token.text_offset - prompt.added_characters);
+  }
+}
+void PlaceTokens(const ShownPrompt& prompt, std::vector<TokenPiece>& tokens) {
+  for (TokenPiece& token : tokens) token.text_offset += prompt.echo_characters;
+}
+
+void Append(std::vector<TokenPiece> from, std::vector<TokenPiece>& to) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+// Collects everything and sends it in one piece.
+class WholeWriter : public AnswerWriter {
+ public:
+  WholeWriter(AnswerPlan plan, std::shared_ptr<HttpExchange> exchange)
+      : plan_(std::move(plan)), exchange_(std::move(exchange)), candidates_(CallsOf(plan_)) {}
+
+  void OnPromptTokens(size_t call, std::vector<TokenPiece> tokens) override {
+    Append(std::move(tokens), candidates_[call].echoed);
+  }
+  void OnTokens(size_t call, TextPiece piece) override {
+    Candidate& candidate = candidates_[call];
+    candidate.text += piece.text;
+    for (const TokenPiece& token : piece.tokens) {
+      candidate.logprob_sum += token.logprob.value_or(0);
+      ++candidate.tokens_seen;
+    }
+    if (plan_.header.logprobs || plan_.header.token_ids) {
+      Append(std::move(piece.tokens), candidate.tokens);
+    }
+  }
+  void OnFinished(size_t call, Outcome outcome) override {
+    candidates_[call].text += outcome.text;
+    candidates_[call].outcome = std::move(outcome);
+  }
+  void OnAllFinished() override {
+    Json choices = Json::array();
+    v1::Usage usage;
+    std::set<std::string> warnings;
+    for (size_t prompt = 0; prompt < plan_.prompts.size(); ++prompt) {
+      const size_t first = prompt * static_cast<size_t>(plan_.best_of);
+      for (size_t i = first; i < first + static_cast<size_t>(plan_.best_of); ++i) {
+        AddUsage(candidates_[i].outcome.usage, i == first, usage);
+        warnings.insert(candidates_[i].outcome.warnings.begin(),
+                        candidates_[i].outcome.warnings.end());
+      }
+      for (const size_t call : Best(first)) {
+        if (LacksEcho(prompt, candidates_[call]))
+          return RespondError(*exchange_, NoPromptLogprobs());
+        choices.push_back(WholeChoice(
+            plan_.header, Part(prompt, candidates_[call], static_cast<int>(choices.size()))));
+      }
+    }
+    RespondJson(*exchange_, WholeAnswer(plan_.header, std::move(choices), usage,
+                                        {warnings.begin(), warnings.end()}));
+  }
+  void OnError(const absl::Status& status) override { RespondError(*exchange_, status); }
+
+ private:
+  struct Candidate {
+    std::string text;
+    std::vector<TokenPiece> echoed;
+    std::vector<TokenPiece> tokens;
+    double logprob_sum = 0;
+    int tokens_seen = 0;
+    Outcome outcome;
+
+    double score() const {
+      return tokens_seen == 0 ? -std::numeric_limits<double>::infinity()
+                              : logprob_sum / tokens_seen;
+    }
+  };
+
+  // The calls of the prompt whose first is `first` that are answered: in order, or if there are
+  // more candidates than choices by their mean log-probability, the highest first.
+  std::vector<size_t> Best(size_t first) const {
+    std::vector<size_t> calls(static_cast<size_t>(plan_.best_of));
+    std::iota(calls.begin(), calls.end(), first);
+    if (plan_.best_of > plan_.n) {
+      std::stable_sort(calls.begin(), calls.end(), [this](size_t a, size_t b) {
+        return candidates_[a].score() > candidates_[b].score();
+      });
+      calls.resize(static_cast<size_t>(plan_.n));
+    }
+    return calls;
+  }
+
+  bool LacksEcho(size_t prompt, const Candidate& candidate) const {
+    return plan_.echo && plan_.header.logprobs &&
+           candidate.echoed.size() != plan_.prompts[prompt].ids.size();
+  }
+
+  ChoicePart Part(size_t prompt, Candidate& candidate, int index) const {
+    const ShownPrompt& shown = plan_.prompts[prompt];
+    ChoicePart part;
+    part.index = index;
+    part.text = shown.echo + candidate.text;
+    part.echoed = std::move(candidate.echoed);
+    part.tokens = std::move(candidate.tokens);
+    PlaceEchoed(shown, part.echoed);
+    PlaceTokens(shown, part.tokens);
+    part.reason = candidate.outcome.reason;
+    part.matched_stop = candidate.outcome.matched_stop;
+    part.prompt_ids = &shown.ids;
+    return part;
+  }
+
+  AnswerPlan plan_;
+  const std::shared_ptr<HttpExchange> exchange_;
+  std::vector<Candidate> candidates_;
+};
+
+// Sends every decode step of every choice as one event. The stream opens with the first token, so
+// that a failure before it still has an HTTP status of its own.
+class StreamWriter : public AnswerWriter {
+ public:
+  StreamWriter(AnswerPlan plan, std::shared_ptr<HttpExchange> exchange)
+      : plan_(std::move(plan)), exchange_(std::move(exchange)), choices_(CallsOf(plan_)) {}
+
+  void OnPromptTokens(size_t call, std::vector<TokenPiece> tokens) override {
+    Append(std::move(tokens), choices_[call].echoed);
+  }
+  void OnTokens(size_t call, TextPiece piece) override {
+    Open(call);
+    so_far_.set_completion_tokens(so_far_.completion_tokens() +
+                                  static_cast<int>(piece.tokens.size()));
+    ChoicePart part;
+    part.text = std::move(piece.text);
+    part.tokens = std::move(piece.tokens);
+    PlaceTokens(ShownOf(call), part.tokens);
+    Send(call, std::move(part));
+  }
+  void OnFinished(size_t call, Outcome outcome) override {
+    Open(call);
+    AddUsage(outcome.usage, call % static_cast<size_t>(plan_.best_of) == 0, usage_);
+    warnings_.insert(outcome.warnings.begin(), outcome.warnings.end());
+    ChoicePart part;
+    part.text = std::move(outcome.text);
+    part.reason = outcome.reason;
+    part.matched_stop = std::move(outcome.matched_stop);
+    Send(call, std::move(part));
+  }
+  void OnAllFinished() override {
+    if (failed_) return;
+    if (plan_.header.usage) exchange_->SendEvent(Dump(UsageChunk(plan_.header, usage_)));
+    exchange_->SendEvent("[DONE]");
+    exchange_->EndEvents();
+  }
+  void OnError(const absl::Status& status) override {
+    if (std::exchange(failed_, true)) return;
+    if (!open_) return RespondError(*exchange_, status);
+    exchange_->SendEvent(Dump(ErrorBody(status)));
+    exchange_->AbortEvents();
+  }
+
+ private:
+  struct Choice {
+    bool open = false;
+    std::vector<TokenPiece> echoed;  // Until it is open.
+  };
+
+  const ShownPrompt& ShownOf(size_t call) const {
+    return plan_.prompts[call / static_cast<size_t>(plan_.best_of)];
+  }
+
+  // What stands before a choice's first token: the stream's header, its role, its prompt.
+  void Open(size_t call) {
+    Choice& choice = choices_[call];
+    if (failed_ || std::exchange(choice.open, true)) return;
+    const ShownPrompt& shown = ShownOf(call);
+    if (plan_.echo && plan_.header.logprobs && choice.echoed.size() != shown.ids.size()) {
+      return OnError(NoPromptLogprobs());
+    }
+    if (!std::exchange(open_, true)) exchange_->BeginEvents();
+    if (call % static_cast<size_t>(plan_.best_of) == 0) {
+      so_far_.set_prompt_tokens(so_far_.prompt_tokens() + static_cast<int>(shown.ids.size()));
+    }
+    if (plan_.header.endpoint == Endpoint::kChatCompletions) {
+      exchange_->SendEvent(Dump(Chunk(plan_.header, RoleChoice(static_cast<int>(call)), so_far_)));
+    }
+    if (!plan_.echo && !plan_.header.token_ids) return;
+    ChoicePart part;
+    part.text = shown.echo;
+    part.echoed = std::move(choice.echoed);
+    part.prompt_ids = &shown.ids;
+    PlaceEchoed(shown, part.echoed);
+    Send(call, std::move(part));
+  }
+
+  void Send(size_t call, ChoicePart part) {
+    if (failed_) return;
+    part.index = static_cast<int>(call);
+    Json chunk = Chunk(plan_.header, ChunkChoice(plan_.header, part), so_far_);
+    if (!warnings_.empty()) chunk["warnings"] = std::exchange(warnings_, {});
+    exchange_->SendEvent(Dump(chunk));
+  }
+
+  AnswerPlan plan_;
+  const std::shared_ptr<HttpExchange> exchange_;
+  std::vector<Choice> choices_;
+  v1::Usage usage_;   // Of the choices that have finished.
+  v1::Usage so_far_;  // As continuous usage shows it.
+  std::set<std::string> warnings_;
+  bool open_ = false;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerWriter> MakeWholeWriter(AnswerPlan plan,
+                                              std::shared_ptr<HttpExchange> exchange) {
+  return std::make_unique<WholeWriter>(std::move(plan), std::move(exchange));
+}
+
+std::unique_ptr<AnswerWriter> MakeStreamWriter(AnswerPlan plan,
+                                               std::shared_ptr<HttpExchange> exchange) {
+  return std::make_unique<StreamWriter>(std::move(plan), std::move(exchange));
+}
+
+}  // namespace baton::router

@@ -1,0 +1,34 @@
+// Prompts as clients write them: texts, token ids, lists of either, and conversations.
+#ifndef SERVICES_ROUTER_HTTP_REQUEST_PROMPT_H_
+#define SERVICES_ROUTER_HTTP_REQUEST_PROMPT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/router/gateway.h"
+#include "services/router/http/json_input.h"
+#include "services/router/http/request_fields.h"
+
+namespace baton::router {
+
+// What one request may ask for, prompts times choices: every one of these calls of the gateway
+// holds a place in the router and pages in a decode service.
+inline constexpr size_t kMaxCallsPerAnswer = 128;
+
+struct PromptList {
+  std::vector<Prompt> prompts;
+  bool is_list = false;  // Written as a list of prompts, be it of one.
+};
+
+// A text, a list of texts, a list of token ids, or a list of such lists.
+absl::StatusOr<PromptList> ReadPrompts(const Fields& fields, const std::string& name);
+
+// The field "messages", with the switch add_generation_prompt. The role developer is OpenAI's later
+// name of system; an assistant's message may have no content.
+absl::StatusOr<ChatPrompt> ReadMessages(const Fields& fields, UnknownFields unknown,
+                                        std::vector<std::string>& warnings);
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_HTTP_REQUEST_PROMPT_H_

@@ -1,0 +1,24 @@
+// What chooses the next token and ends the text, in OpenAI's, vLLM's and SGLang's spellings.
+#ifndef SERVICES_ROUTER_HTTP_REQUEST_SAMPLING_H_
+#define SERVICES_ROUTER_HTTP_REQUEST_SAMPLING_H_
+
+#include "absl/status/status.h"
+#include "services/router/gateway.h"
+#include "services/router/http/json_input.h"
+
+namespace baton::router {
+
+// Fills call.sampling (without log-probabilities), call.text and call.names. Types are checked
+// here, ranges by the gateway.
+absl::Status ReadSampling(const Fields& fields, GenerateCall& call);
+
+// `n`, from 1 on; 1 if absent.
+absl::StatusOr<int64_t> ReadCount(const Fields& fields, const char* name, int64_t absent);
+
+// Seconds from the field "timeout" or `header` (X-Request-Timeout), the shorter of the two, in
+// milliseconds; 0 if there is neither.
+absl::StatusOr<int64_t> ReadTimeoutMs(const Fields& fields, std::string_view header);
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_HTTP_REQUEST_SAMPLING_H_

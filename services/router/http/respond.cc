@@ -1,0 +1,94 @@
+#include "services/router/http/respond.h"
+
+#include <utility>
+
+#include "common/base/status.h"
+#include "services/router/validate.h"
+
+namespace baton::router {
+
+std::string Dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string WellFormed(const std::string& bytes) {
+  return Json::parse(Dump(Json(bytes))).get<std::string>();
+}
+
+int HttpStatusOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kAborted:
+      return 409;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kCancelled:
+      return 499;
+    case absl::StatusCode::kUnimplemented:
+      return 501;
+    case absl::StatusCode::kUnavailable:
+      return 503;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 504;
+    default:
+      return 500;
+  }
+}
+
+Json ErrorBody(const absl::Status& status) {
+  const int http = HttpStatusOf(status);
+  const char* type = http == 401   ? "authentication_error"
+                     : http == 429 ? "rate_limit_error"
+                     : http < 499  ? "invalid_request_error"
+                                   : "server_error";
+  Json code = nullptr;
+  if (absl::IsNotFound(status) && FieldOf(status) == "model") code = "model_not_found";
+  if (absl::IsUnauthenticated(status)) code = "invalid_api_key";
+  if (IsContextOverflow(status)) code = "context_length_exceeded";
+  const auto field = FieldOf(status);
+  return {{"error",
+           {{"message", std::string(status.message())},
+            {"type", type},
+            {"param", field.has_value() ? Json(*field) : Json()},
+            {"code", code}}}};
+}
+
+HttpResponse OpenAiError(int status, const std::string& message) {
+  const char* type = status < 499 ? "invalid_request_error" : "server_error";
+  HttpResponse response;
+  response.status = status;
+  response.body = Dump(
+      {{"error", {{"message", message}, {"type", type}, {"param", nullptr}, {"code", nullptr}}}});
+  return response;
+}
+
+void RespondJson(HttpExchange& exchange, const Json& body) {
+  HttpResponse response;
+  response.body = Dump(body);
+  exchange.Respond(std::move(response));
+}
+
+void RespondText(HttpExchange& exchange, std::string content_type, std::string body) {
+  HttpResponse response;
+  response.content_type = std::move(content_type);
+  response.body = std::move(body);
+  exchange.Respond(std::move(response));
+}
+
+void RespondError(HttpExchange& exchange, const absl::Status& status) {
+  HttpResponse response;
+  response.status = HttpStatusOf(status);
+  response.body = Dump(ErrorBody(status));
+  exchange.Respond(std::move(response));
+}
+
+}  // namespace baton::router
