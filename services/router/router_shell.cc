@@ -207,6 +207,7 @@ void RouterShell::Begin(std::unique_ptr<Session> session) {
   event.prompt_tokens = static_cast<int>(request.prompt_ids.size());
   event.max_tokens = request.sampling.max_tokens();
   event.deadline_us = request.deadline_us;
+  event.prompt_logprobs = request.sampling.prompt_logprobs();
   sessions_.emplace(request.client, std::move(session));
   Dispatch(std::move(event));
 }
@@ -288,6 +289,11 @@ void RouterShell::Perform(StartPrefill& action) {
   legs_->StartPrefill(action, {session->request().prompt_ids, session->request().sampling});
 }
 
+void RouterShell::Perform(EmitPrompt& action) {
+  Session* session = SessionOf(action.client);
+  if (session != nullptr) session->EmitPrompt(action.tokens);
+}
+
 void RouterShell::Perform(EmitToken& action) {
   Session* session = SessionOf(action.client);
   if (session == nullptr) return;
@@ -363,10 +369,13 @@ void RouterShell::OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<FinishReason
   Dispatch(DecodeEnded{attempt_id, std::move(outcome)});
 }
 
-void RouterShell::OnPrefillEnded(uint64_t attempt_id, absl::Status status,
-                                 v1::PrefillReport report) {
-  if (Session* session = SessionOfAttempt(attempt_id)) session->OnPrefillReport(std::move(report));
-  Dispatch(PrefillEnded{attempt_id, std::move(status)});
+void RouterShell::OnPrefillEnded(uint64_t attempt_id, absl::Status status, v1::PrefillReport report,
+                                 std::vector<SampledToken> prompt_tokens) {
+  if (Session* session = SessionOfAttempt(attempt_id)) {
+    session->OnPrefillReport(std::move(report));
+    if (status.ok()) status = session->CheckPrompt(prompt_tokens);
+  }
+  Dispatch(PrefillEnded{attempt_id, std::move(status), std::move(prompt_tokens)});
 }
 
 // ---- Time ----

@@ -87,7 +87,8 @@ class RouterShell : public Gateway, private LegEvents {
   void OnReserveReplied(uint64_t attempt_id, absl::StatusOr<Ticket> ticket) override;
   void OnToken(uint64_t attempt_id, SampledToken token) override;
   void OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) override;
-  void OnPrefillEnded(uint64_t attempt_id, absl::Status status, v1::PrefillReport report) override;
+  void OnPrefillEnded(uint64_t attempt_id, absl::Status status, v1::PrefillReport report,
+                      std::vector<SampledToken> prompt_tokens) override;
 
   // On the front's thread.
   absl::StatusOr<std::vector<int32_t>> EncodePrompt(const GenerateCall& call) const;
@@ -111,6 +112,7 @@ class RouterShell : public Gateway, private LegEvents {
   void Perform(StartPrefill& action);
   void Perform(AbortPrefill& action) { legs_->Abort(action); }
   void Perform(AbortDecode& action) { legs_->Abort(action); }
+  void Perform(EmitPrompt& action);
   void Perform(EmitToken& action);
   void Perform(FinishClient& action);
   void Answer(uint64_t call, const absl::Status& status);

@@ -9,8 +9,24 @@
 namespace baton::sim {
 
 uint64_t Clients::Add(Client client) {
+  client.prompt_logprobs = WantsPromptTokens(client.prompt_id);
   clients_.push_back(std::move(client));
   return clients_.size() - 1;
+}
+
+void Clients::OnPrompt(uint64_t id, const std::vector<SampledToken>& tokens) {
+  Client& client = clients_[id];
+  if (client.finished || !client.tokens.empty() || !client.prompt_logprobs ||
+      std::exchange(client.prompt_told, true)) {
+    world_.Violate(absl::StrCat("client ", id, " hears of its prompt unasked, twice or too late"));
+    return;
+  }
+  for (int i = 1; i < client.prompt_tokens; ++i) {
+    const bool there = static_cast<size_t>(i) <= tokens.size();
+    if (there && tokens[static_cast<size_t>(i) - 1] == PromptToken(client.prompt_id, i)) continue;
+    world_.Violate(absl::StrCat("client ", id, " hears of another prompt at ", i));
+    return;
+  }
 }
 
 void Clients::OnToken(uint64_t id, int32_t token) {
@@ -18,6 +34,9 @@ void Clients::OnToken(uint64_t id, int32_t token) {
   if (client.finished) {
     world_.Violate(absl::StrCat("I2: client ", id, " hears a token after its end"));
     return;
+  }
+  if (client.prompt_logprobs && !client.prompt_told) {
+    world_.Violate(absl::StrCat("client ", id, " hears a token before its prompt's"));
   }
   const int index = static_cast<int>(client.tokens.size());
   if (token != AnswerToken(client.prompt_id, index)) {
@@ -43,6 +62,9 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
     return;
   }
   if (*outcome == FinishReason::kAbort) return;
+  if (client.prompt_told != client.prompt_logprobs) {
+    world_.Violate(absl::StrCat("client ", id, " is told OK without its prompt's tokens"));
+  }
   const auto stop = std::find(client.tokens.begin(), client.tokens.end(), kStopToken);
   const bool stopped = stop != client.tokens.end();
   const bool complete = stopped ? stop + 1 == client.tokens.end()

@@ -22,12 +22,14 @@ struct Client {
   int max_tokens = 0;
   int64_t submit_us = 0;
   int64_t deadline_us = 0;
+  bool prompt_logprobs = false;
   bool must_succeed = false;  // Sent to a healed cluster.
   // What happened.
   bool submitted = false;
   bool cancelled = false;
   bool finished = false;
   absl::Status status;
+  bool prompt_told = false;
   std::vector<int32_t> tokens;
 };
 
@@ -39,6 +41,7 @@ class Clients {
   Client& Get(uint64_t id) { return clients_[id]; }
   const std::vector<Client>& all() const { return clients_; }
 
+  void OnPrompt(uint64_t id, const std::vector<SampledToken>& tokens);
   void OnToken(uint64_t id, int32_t token);
   void OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcome);
   void RouterDied();

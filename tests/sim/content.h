@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "common/base/random.h"
+#include "common/types/sampled_token.h"
 
 namespace baton::sim {
 
@@ -27,6 +28,15 @@ inline constexpr int32_t kStopToken = 2;
 inline int32_t AnswerToken(uint64_t prompt_id, int index) {
   const uint64_t draw = Mix64(prompt_id * 31 + static_cast<uint64_t>(index));
   return draw % 40 == 0 ? kStopToken : static_cast<int32_t>(3 + draw % 997);
+}
+
+// One request in four wants to know of its prompt's tokens.
+inline bool WantsPromptTokens(uint64_t prompt_id) { return prompt_id % 4 == 0; }
+
+// The i-th token of the prompt as the last stage reports it.
+inline SampledToken PromptToken(uint64_t prompt_id, int index) {
+  const uint64_t draw = Mix64(prompt_id * 37 + static_cast<uint64_t>(index));
+  return {static_cast<int32_t>(draw % 1000), -static_cast<float>(draw >> 50), {}};
 }
 
 }  // namespace baton::sim

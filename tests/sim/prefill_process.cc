@@ -118,6 +118,7 @@ void PrefillProcess::Start(uint64_t call, const SimStart& request) {
   event.prompt_tokens = request.prompt_tokens;
   event.ticket = request.ticket;
   event.deadline_us = world_.now_us() + request.timeout_us;
+  event.prompt_logprobs = request.prompt_logprobs;
   HandlePlanner(event);
 }
 
@@ -150,10 +151,10 @@ void PrefillProcess::Execute(const prefill::PlannerAction& action) {
   }
   const auto& finish = std::get<prefill::FinishRequest>(action);
   const uint64_t call = prompts_[finish.attempt_id].start_call;
-  world_.SendOnCall<RouterProcess>(call, node_, "prefill end",
-                                   [call, finish](RouterProcess& router) {
-                                     router.PrefillEnd(call, finish.attempt_id, finish.status);
-                                   });
+  world_.SendOnCall<RouterProcess>(
+      call, node_, "prefill end", [call, finish](RouterProcess& router) {
+        router.PrefillEnd(call, finish.attempt_id, finish.status, finish.outcome.prompt_tokens);
+      });
 }
 
 void PrefillProcess::Issue(const prefill::Plan& plan) {
@@ -286,6 +287,21 @@ bool PrefillProcess::ComputeItem(const prefill::RunCompute::Item& item, SimActiv
   return true;
 }
 
+prefill::ComputeFinished::Prompt PrefillProcess::TellPrompt(const prefill::PlanItem& item,
+                                                            uint64_t prompt_id, int prompt_tokens) {
+  prefill::ComputeFinished::Prompt prompt;
+  prompt.told.attempt_id = item.attempt_id;
+  prompt.told.first = item.token_begin + 1;
+  const int end = std::min(item.token_begin + item.token_count + 1, prompt_tokens);
+  for (int i = prompt.told.first; i < end; ++i) {
+    prompt.told.tokens.push_back(PromptToken(prompt_id, i));
+  }
+  if (world_.random().Chance(world_.faults().data_fail / 20)) {
+    prompt.status = absl::InternalError("a logit is not finite");
+  }
+  return prompt;
+}
+
 void PrefillProcess::Compute(const prefill::RunCompute& compute) {
   SimActivations output;
   output.number = compute.number;
@@ -318,6 +334,9 @@ void PrefillProcess::Compute(const prefill::RunCompute& compute) {
     // t(L, x) = c + b x + a (2 L x + x x), per layer.
     const int64_t x = item.item.token_count;
     cost_us += layers_.size() * (x * 4 + (2 * int64_t{item.item.token_begin} * x + x * x) / 400);
+    if (last() && WantsPromptTokens(row.prompt_id)) {
+      done.prompts.push_back(TellPrompt(item.item, row.prompt_id, row.prompt_tokens));
+    }
     if (item.item.final && last()) {
       SampledToken token;
       token.token = AnswerToken(row.prompt_id, 0);

@@ -26,6 +26,7 @@ struct SimStart {
   int prompt_tokens = 0;
   Ticket ticket;
   int64_t timeout_us = 0;
+  bool prompt_logprobs = false;
 };
 
 // What a stage passes on: for every item of a plan whose prompt it is and how many layers ran.
@@ -83,6 +84,8 @@ class PrefillProcess : public Process {
   void Execute(const prefill::StageAction& action);
   void Issue(const prefill::Plan& plan);
   void Compute(const prefill::RunCompute& compute);
+  prefill::ComputeFinished::Prompt TellPrompt(const prefill::PlanItem& item, uint64_t prompt_id,
+                                              int prompt_tokens);
   bool ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row);
   void SendActivations(const prefill::SendActivations& send);
   // Changes the outbox and does what comes of it.

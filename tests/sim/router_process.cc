@@ -128,6 +128,7 @@ void RouterProcess::Submit(uint64_t id) {
   event.prompt_tokens = client.prompt_tokens;
   event.max_tokens = client.max_tokens;
   event.deadline_us = client.deadline_us;
+  event.prompt_logprobs = client.prompt_logprobs;
   Handle(event);
 }
 
@@ -207,8 +208,9 @@ void RouterProcess::DecodeEnd(uint64_t call, const decode::Finish& finish) {
   Handle(ended);
 }
 
-void RouterProcess::PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status) {
-  if (EndLeg(call)) Handle(router::PrefillEnded{attempt_id, status});
+void RouterProcess::PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status,
+                               const std::vector<SampledToken>& prompt_tokens) {
+  if (EndLeg(call)) Handle(router::PrefillEnded{attempt_id, status, prompt_tokens});
 }
 
 void RouterProcess::LegBroken(const OpenLeg& leg) {
@@ -286,8 +288,12 @@ void RouterProcess::ExecuteLeg(const router::OpenStream& act) {
 void RouterProcess::ExecuteLeg(const router::StartPrefill& act) {
   const uint64_t call = OpenLegCall(act.attempt_id, Leg::kPrefill, act.stage0.id);
   const Client& client = clients_.Get(act.client);
-  SimStart request{act.attempt_id, client.prompt_id, client.prompt_tokens, act.ticket,
-                   std::max<int64_t>(1, act.deadline_us - world_.now_us())};
+  SimStart request{act.attempt_id,
+                   client.prompt_id,
+                   client.prompt_tokens,
+                   act.ticket,
+                   std::max<int64_t>(1, act.deadline_us - world_.now_us()),
+                   client.prompt_logprobs};
   world_.SendOnCall<PrefillProcess>(call, node_, "start", [call, request](PrefillProcess& prefill) {
     prefill.Start(call, request);
   });
@@ -328,6 +334,8 @@ void RouterProcess::Execute(const router::Action& action) {
                 node_, node, "abort",
                 [attempt = act.attempt_id](DecodeProcess& decode) { decode.Abort(attempt); });
           }
+        } else if constexpr (std::is_same_v<T, router::EmitPrompt>) {
+          clients_.OnPrompt(act.client, act.tokens);
         } else if constexpr (std::is_same_v<T, router::EmitToken>) {
           clients_.OnToken(act.client, act.token.token);
         } else if constexpr (std::is_same_v<T, router::FinishClient>) {

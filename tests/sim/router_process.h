@@ -36,7 +36,8 @@ class RouterProcess : public Process {
   void ReserveReply(uint64_t call, uint64_t attempt_id, const absl::StatusOr<Ticket>& ticket);
   void Token(uint64_t call, uint64_t attempt_id, const SampledToken& token);
   void DecodeEnd(uint64_t call, const decode::Finish& finish);
-  void PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status);
+  void PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status,
+                  const std::vector<SampledToken>& prompt_tokens);
 
   const router::Membership& membership() const { return core_.membership(); }
   void CallBroken(uint64_t call) override;

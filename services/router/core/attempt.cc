@@ -47,6 +47,7 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   attempt.decode_open = true;
   attempt.prefill_counted = true;
   pairing.Begin(attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  txn.held.clear();
   table.SetPhase(txn, Phase::kReserving);
   table.SetAttempt(txn, std::move(attempt));
   Act(Reserve{txn.attempt.id, txn.client, txn.attempt.pair.decode, txn.attempt.pair.chain.stages,
@@ -56,7 +57,7 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
 // Ends both legs, the one that failed too: an error of a call does not prove that the far side has
 // let go of the request (a lost answer leaves a reservation behind), and Abort is idempotent.
 void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Status status) {
-  if (txn.phase == Phase::kSettling) {  // The client has its whole answer.
+  if (txn.Complete()) {
     CloseLegs(txn, "the request is complete");
     return Finish(txn, txn.answer);
   }
@@ -113,16 +114,33 @@ void RouterCore::State::SuspectBlamed(const Pair& pair, Role blamed, const absl:
   Suspect(suspect);
 }
 
+void RouterCore::State::TellPrompt(Transaction& txn, const std::vector<SampledToken>& tokens) {
+  txn.prompt_told = true;
+  Act(EmitPrompt{txn.client, tokens});
+  for (const SampledToken& token : std::exchange(txn.held, {})) TellToken(txn, token);
+}
+
+void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
+  ++txn.tokens;
+  if (txn.phase == Phase::kPrefilling) {
+    table.SetPhase(txn, Phase::kDecoding);
+    EndPrefillWork(txn);
+  }
+  Act(EmitToken{txn.client, token});
+}
+
 void RouterCore::State::Complete(Transaction& txn, FinishReason reason) {
   if (!txn.attempt.prefill_open) return Finish(txn, reason);
   txn.answer = reason;
   table.SetPhase(txn, Phase::kSettling);
-  table.SetTimer(txn, std::min(txn.deadline_us, now_us + limits.settle_us));
+  // A report is worth a moment; the prompt's tokens are part of the answer.
+  const int64_t settled_us = txn.AwaitsPrompt() ? kNeverUs : now_us + limits.settle_us;
+  table.SetTimer(txn, std::min(txn.deadline_us, settled_us));
 }
 
 void RouterCore::State::TimeOut(Transaction& txn) {
   if (txn.phase == Phase::kWaiting) return TimeOutWaiting(txn);
-  if (txn.phase == Phase::kSettling) {
+  if (txn.Complete()) {
     CloseLegs(txn, "the request is complete");
     return Finish(txn, txn.answer);
   }
@@ -134,6 +152,7 @@ void RouterCore::State::TimeOut(Transaction& txn) {
       where = absl::StrCat("while waiting for KV pages on ", pair.decode.id);
       break;
     case Phase::kPrefilling:
+    case Phase::kSettling:  // For the prompt's tokens.
       leg = Role::kPrefill;
       where = absl::StrCat("during prefill in chain ", pair.chain.chain_id);
       break;

@@ -100,6 +100,7 @@ void RouterCore::State::On(const ClientRequested& event) {
   txn.prompt_tokens = event.prompt_tokens;
   txn.max_tokens = event.max_tokens;
   txn.deadline_us = event.deadline_us;
+  txn.prompt_logprobs = event.prompt_logprobs;
   txn.timer_us = event.deadline_us;
   Transaction& added = table.Add(std::move(txn));
   if (wait) return Wait(added);
@@ -120,7 +121,7 @@ void RouterCore::State::On(const AbortCalled& event) {
                                           "no running request has the id ", event.request_id))});
   }
   Act(ReplyAbort{event.call, absl::OkStatus()});
-  const bool complete = txn->phase == Phase::kSettling;
+  const bool complete = txn->Complete();
   CloseLegs(*txn, "aborted by the client");
   Finish(*txn, complete ? txn->answer : FinishReason::kAbort);
 }
@@ -158,18 +159,17 @@ void RouterCore::State::On(const TokenReceived& event) {
   Transaction* txn = table.OfAttempt(event.attempt_id);
   if (txn == nullptr) return;
   if (txn->phase != Phase::kPrefilling && txn->phase != Phase::kDecoding) return;
-  if (txn->tokens >= txn->max_tokens) {
+  if (txn->tokens + static_cast<int>(txn->held.size()) >= txn->max_tokens) {
     return FailAttempt(*txn, Role::kDecode,
                        absl::InternalError(absl::StrCat(
                            txn->attempt.pair.decode.id,
                            " sent more than max_tokens = ", txn->max_tokens, " tokens")));
   }
-  ++txn->tokens;
-  if (txn->phase == Phase::kPrefilling) {
-    table.SetPhase(*txn, Phase::kDecoding);
-    EndPrefillWork(*txn);
+  if (txn->AwaitsPrompt()) {
+    txn->held.push_back(event.token);
+  } else {
+    TellToken(*txn, event.token);
   }
-  Act(EmitToken{txn->client, event.token});
 }
 
 void RouterCore::State::On(const DecodeEnded& event) {
@@ -185,14 +185,19 @@ void RouterCore::State::On(const DecodeEnded& event) {
 void RouterCore::State::On(const PrefillEnded& event) {
   Transaction* txn = table.OfAttempt(event.attempt_id);
   if (txn == nullptr || !txn->attempt.prefill_open) return;
-  if (txn->phase == Phase::kSettling) {
-    if (event.status.ok()) txn->attempt.prefill_open = false;
-    CloseLegs(*txn, "the request is complete");
-    return Finish(*txn, txn->answer);
+  absl::Status status = event.status;
+  if (status.ok() && txn->AwaitsPrompt() &&
+      event.prompt_tokens.size() + 1 != static_cast<size_t>(txn->prompt_tokens)) {
+    status = absl::InternalError(absl::StrCat("the chain told of ", event.prompt_tokens.size(),
+                                              " tokens of a prompt of ", txn->prompt_tokens));
   }
-  if (!event.status.ok()) return FailAttempt(*txn, Role::kPrefill, event.status);
+  if (!status.ok()) return FailAttempt(*txn, Role::kPrefill, std::move(status));
   txn->attempt.prefill_open = false;
   EndPrefillWork(*txn);
+  if (txn->AwaitsPrompt()) TellPrompt(*txn, event.prompt_tokens);
+  if (txn->phase != Phase::kSettling) return;
+  CloseLegs(*txn, "the request is complete");
+  Finish(*txn, txn->answer);
 }
 
 void RouterCore::State::On(const Tick&) {

@@ -75,6 +75,7 @@ struct ClientRequested {
   int prompt_tokens = 0;   // The shell keeps the tokens and parameters. >= 1
   int max_tokens = 0;      // >= 1
   int64_t deadline_us = kNeverUs;
+  bool prompt_logprobs = false;  // It hears of its prompt's tokens before those of the answer.
 };
 struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
   uint64_t client = 0;
@@ -102,6 +103,7 @@ struct DecodeEnded {  // The decode stream's end; an error carries leg and insta
 struct PrefillEnded {  // Start's answer.
   uint64_t attempt_id = 0;
   absl::Status status;
+  std::vector<SampledToken> prompt_tokens;  // With prompt_logprobs: all but the first.
 };
 struct Tick {};
 using Event = std::variant<RegisterRequested, HeartbeatReceived, WatchOpened, WatchBroken,
@@ -168,6 +170,10 @@ struct AbortDecode {  // Cancel Reserve's call or the stream, and send Abort.
   InstanceRef decode;
   std::string reason;
 };
+struct EmitPrompt {  // At most once, before the first EmitToken.
+  uint64_t client = 0;
+  std::vector<SampledToken> tokens;  // All of the prompt's but the first.
+};
 struct EmitToken {
   uint64_t client = 0;
   SampledToken token;
@@ -181,7 +187,7 @@ struct FinishClient {
 };
 using Action = std::variant<ReplyRegister, ReplyHeartbeat, NotifyWatch, EndWatch, ReplyDrain,
                             ReplyAbort, Reserve, OpenStream, StartPrefill, AbortPrefill,
-                            AbortDecode, EmitToken, FinishClient>;
+                            AbortDecode, EmitPrompt, EmitToken, FinishClient>;
 
 struct RouterLoad {
   int in_flight = 0;

@@ -81,6 +81,8 @@ struct RouterCore::State {
   void FailAttempt(Transaction& txn, Role reporter, absl::Status status);
   bool Retry(Transaction& txn, Role blamed, const absl::Status& status);
   void SuspectBlamed(const Pair& pair, Role blamed, const absl::Status& status);
+  void TellPrompt(Transaction& txn, const std::vector<SampledToken>& tokens);
+  void TellToken(Transaction& txn, const SampledToken& token);
   void Complete(Transaction& txn, FinishReason reason);
   void TimeOut(Transaction& txn);
 

@@ -50,13 +50,19 @@ struct Transaction {
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   Phase phase = Phase::kWaiting;
   int attempts = 0;
-  int tokens = 0;                             // Sent to the client.
+  int tokens = 0;  // Sent to the client.
+  bool prompt_logprobs = false;
+  bool prompt_told = false;                   // Not again after a retry: it would be the same.
+  std::vector<SampledToken> held;             // Of this attempt, until the prompt is told.
   FinishReason answer = FinishReason::kStop;  // Of a settling transaction.
   Attempt attempt;
   // Of the last attempt that failed before this one, and why it did.
   std::optional<FailedPair> failed;
   absl::Status failure;
 
+  bool AwaitsPrompt() const { return prompt_logprobs && !prompt_told; }
+  // Whether the client's answer is complete but for the report.
+  bool Complete() const { return phase == Phase::kSettling && !AwaitsPrompt(); }
   // Whether the chain still has work of this attempt, now or later.
   bool NeedsChain() const {
     return attempt.id != 0 && (phase == Phase::kReserving || attempt.prefill_open);

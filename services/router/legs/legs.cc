@@ -27,6 +27,16 @@ int64_t RemainingMs(int64_t deadline_us) {
   return std::max<int64_t>(1, (deadline_us - NowUs()) / 1000);
 }
 
+SampledToken FromPromptToken(const v1::PromptToken& proto) {
+  SampledToken token;
+  token.token = proto.token_id();
+  token.logprob = proto.logprobs().logprob();
+  for (const v1::TokenLogprob& top : proto.logprobs().top()) {
+    token.top.push_back({top.token_id(), top.logprob()});
+  }
+  return token;
+}
+
 // Whether decode looks at the prompt's tokens when it draws.
 bool LooksAtPrompt(const v1::SamplingParams& sampling) {
   return sampling.has_repetition_penalty() && sampling.repetition_penalty() != 1;
@@ -175,7 +185,7 @@ void Legs::StartPrefill(const router::StartPrefill& action, const LegRequest& re
   if (const absl::Status injected = Failpoint("router.start"); !injected.ok()) worker = injected;
   if (!worker.ok()) {
     return Post([this, attempt_id, status = worker.status()] {
-      events_.OnPrefillEnded(attempt_id, status, {});
+      events_.OnPrefillEnded(attempt_id, status, {}, {});
     });
   }
   auto call = std::make_shared<Unary<v1::StartRequest, v1::StartResponse>>(tracker_, *worker);
@@ -193,9 +203,15 @@ void Legs::StartPrefill(const router::StartPrefill& action, const LegRequest& re
       &*call->context, &call->request, &call->response,
       [this, call, attempt_id](const grpc::Status& grpc_status) {
         absl::Status status = LegStatus(grpc_status, "prefill", "Prefill.Start", *call->worker);
-        Post([this, attempt_id, status = std::move(status),
+        std::vector<SampledToken> prompt;
+        prompt.reserve(static_cast<size_t>(call->response.prompt_tokens_size()));
+        for (const auto& token : call->response.prompt_tokens()) {
+          prompt.push_back(FromPromptToken(token));
+        }
+        Post([this, attempt_id, status = std::move(status), prompt = std::move(prompt),
               report = std::move(*call->response.mutable_report())]() mutable {
-          events_.OnPrefillEnded(attempt_id, std::move(status), std::move(report));
+          events_.OnPrefillEnded(attempt_id, std::move(status), std::move(report),
+                                 std::move(prompt));
         });
       });
 }

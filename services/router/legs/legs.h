@@ -36,8 +36,8 @@ class LegEvents {
   virtual void OnReserveReplied(uint64_t attempt_id, absl::StatusOr<Ticket> ticket) = 0;
   virtual void OnToken(uint64_t attempt_id, SampledToken token) = 0;
   virtual void OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) = 0;
-  virtual void OnPrefillEnded(uint64_t attempt_id, absl::Status status,
-                              v1::PrefillReport report) = 0;
+  virtual void OnPrefillEnded(uint64_t attempt_id, absl::Status status, v1::PrefillReport report,
+                              std::vector<SampledToken> prompt_tokens) = 0;
 };
 
 // All members on the loop's thread, but for the destructor.
