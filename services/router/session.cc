@@ -71,7 +71,8 @@ bool Session::EmitToken(const SampledToken& token, int64_t now_us) {
     std::vector<int32_t>().swap(request_.prompt_ids);
   }
   last_token_us_ = now_us;
-  if (request_.prompt_only) return false;
+  // After a stop string others may come that waited for the prompt with it.
+  if (request_.prompt_only || matched_stop_.has_value()) return false;
   ++completion_tokens_;
   const int64_t offset = assembler_.characters();
   TextAssembler::Piece text = assembler_.Append(token.token);
@@ -111,9 +112,9 @@ Outcome Session::MakeOutcome(const FinishClient& finish, int64_t now_us) {
     } else {
       Send(std::move(rest), /*last=*/!matched_stop_.has_value());
     }
-    if (matched_stop_.has_value() && outcome.reason == FinishReason::kLength) {
-      outcome.reason = FinishReason::kStop;
-    }
+  }
+  if (matched_stop_.has_value() && outcome.reason == FinishReason::kLength) {
+    outcome.reason = FinishReason::kStop;
   }
   outcome.matched_stop = matched_stop_.value_or("");
   outcome.usage.set_prompt_tokens(prompt_tokens_);

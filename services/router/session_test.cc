@@ -102,6 +102,16 @@ TEST_F(SessionTest, TokensOfTextThatWasCutOffAreNotTold) {
   EXPECT_EQ(sink_->outcome.usage.completion_tokens(), 7) << "what was generated counts";
 }
 
+TEST_F(SessionTest, NothingIsToldAfterAStopString) {
+  Session session = Make({"ab"});
+  EXPECT_TRUE(Feed(session, "xab"));
+  EXPECT_FALSE(session.EmitToken({.token = 'a'}, 20)) << "it waited for the prompt with the others";
+  Finish(session, FinishReason::kLength);
+  EXPECT_EQ(sink_->text(), "x");
+  EXPECT_EQ(sink_->outcome.reason, FinishReason::kStop);
+  EXPECT_EQ(sink_->outcome.usage.completion_tokens(), 3);
+}
+
 TEST_F(SessionTest, ATokenThatIsCutInTheMiddleIsTold) {
   Session session = Make({"ll"});
   const int32_t hello = *tokenizer_->TokenId("hello");

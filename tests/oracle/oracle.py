@@ -1,4 +1,5 @@
-"""A plain float32 forward of Llama, Qwen2 and Qwen3 checkpoints in numpy: greedy continuation."""
+"""A plain float32 forward of Llama, Qwen2 and Qwen3 checkpoints in numpy: greedy continuation, with
+penalties and biases by their definition, and log-probabilities of a prompt."""
 
 import json
 import pathlib
@@ -41,6 +42,18 @@ def rope_frequencies(config, head_dim):
 
 def rms_norm(x, weight, epsilon):
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(epsilon)) * weight
+
+
+def penalise(logits, prompt, generated, bias=None, repetition=1.0, frequency=0.0, presence=0.0):
+    """Bias first; then repetition over prompt and continuation, the others over the continuation."""
+    logits = logits.copy()
+    for token, value in (bias or {}).items():
+        logits[token] += np.float32(value)
+    for token in set(prompt) | set(generated):
+        logits[token] *= np.float32(repetition if logits[token] <= 0 else 1 / repetition)
+    for token in set(generated):
+        logits[token] -= np.float32(frequency * generated.count(token) + presence)
+    return logits
 
 
 class Oracle:
@@ -109,19 +122,31 @@ class Oracle:
 
     def logits(self, ids, begin, cache):
         """Logits of the last of `ids`, which stand at positions begin..; extends the cache."""
+        return self.all_logits(ids, begin, cache, last=1)[0]
+
+    def all_logits(self, ids, begin, cache, last=None):
+        """[tokens, vocab]: logits after each of `ids`, or after the `last` ones."""
         x = self.weight("model.embed_tokens.weight")[np.asarray(ids)]
         for index in range(self.layers):
             x = self.layer(index, x, begin, cache)
-        x = rms_norm(x[-1:], self.weight("model.norm.weight"), self.epsilon)
+        x = rms_norm(x if last is None else x[-last:], self.weight("model.norm.weight"), self.epsilon)
         head = "model.embed_tokens.weight" if "lm_head.weight" not in self.tensors else "lm_head.weight"
-        return (x @ self.weight(head).T)[0]
+        return x @ self.weight(head).T
 
-    def greedy(self, ids, count):
+    def prompt_logprobs(self, ids):
+        """Log-probability of each of `ids` but the first, given those before it."""
+        logits = self.all_logits(ids[:-1], 0, {}).astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+        logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return logprobs[np.arange(len(ids) - 1), ids[1:]]
+
+    def greedy(self, ids, count, **penalties):
         """The next `count` tokens, most likely each, lowest id on a tie."""
         cache, tokens, begin = {}, list(ids), 0
         generated = []
         for _ in range(count):
-            generated.append(int(np.argmax(self.logits(tokens[begin:], begin, cache))))
+            logits = penalise(self.logits(tokens[begin:], begin, cache), ids, generated, **penalties)
+            generated.append(int(np.argmax(logits)))
             begin = len(tokens)
             tokens.append(generated[-1])
         return generated
