@@ -14,7 +14,7 @@ def _impl(target, ctx):
     if CcInfo not in target or not hasattr(ctx.rule.attr, "srcs") or "no_lint" in ctx.rule.attr.tags:
         return []
     context = target[CcInfo].compilation_context
-    flags = ["-std=c++20"]
+    flags = ["-std=c++20", "-Wthread-safety"]
     flags += ["-iquote" + p for p in context.quote_includes.to_list()]
     flags += ["-isystem" + p for p in context.system_includes.to_list() + context.includes.to_list()]
     flags += ["-D" + d for d in context.defines.to_list()]

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "absl/synchronization/notification.h"
+#include "common/base/sync.h"
 
 namespace baton {
 namespace {
@@ -49,7 +49,7 @@ TEST(EventLoopTest, TakesCompletionsIntoAFullMailboxAndInOrder) {
 
 TEST(EventLoopTest, WakesAtTheTimeThatTheHandlerAsksFor) {
   EventLoop loop("test");
-  absl::Notification woken;
+  Notification woken;
   const int64_t start_us = NowUs();
   bool first = true;
   loop.SetWakeHandler([&](int64_t now_us) {
@@ -61,7 +61,7 @@ TEST(EventLoopTest, WakesAtTheTimeThatTheHandlerAsksFor) {
     return kNeverUs;
   });
   loop.Start();
-  EXPECT_TRUE(woken.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  woken.WaitForNotification();
 }
 
 TEST(EventLoopTest, AwaitAsksOnTheLoopUntilItIsTrueOrTimeIsUp) {

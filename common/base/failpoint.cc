@@ -11,8 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/base/sync.h"
 
 namespace baton {
 namespace {
@@ -24,9 +24,14 @@ struct Armed {
   int hits = 0;
 };
 
-absl::Mutex mutex(absl::kConstInit);
-std::map<std::string, Armed, std::less<>>& Table() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-  static auto* table = new std::map<std::string, Armed, std::less<>>;
+struct Table {
+  Mutex mutex;
+  std::map<std::string, Armed, std::less<>> armed ABSL_GUARDED_BY(mutex);
+};
+
+// Never destroyed: threads may still pass failpoints while the process exits.
+Table& TheTable() {
+  static auto* table = new Table;
   return *table;
 }
 
@@ -63,9 +68,10 @@ std::atomic<bool> failpoints_armed{false};
 absl::Status HitFailpoint(std::string_view name) {
   Armed act;
   {
-    absl::MutexLock lock(&mutex);
-    const auto it = Table().find(name);
-    if (it == Table().end()) return absl::OkStatus();
+    Table& table = TheTable();
+    MutexLock lock(&table.mutex);
+    const auto it = table.armed.find(name);
+    if (it == table.armed.end()) return absl::OkStatus();
     Armed& armed = it->second;
     ++armed.hits;
     if (armed.only_hit != 0 && armed.hits != armed.only_hit) return absl::OkStatus();
@@ -93,9 +99,10 @@ absl::Status ArmFailpoints(std::string_view specification) {
     if (absl::Status status = ParseEntry(entry, name, armed); !status.ok()) return status;
     parsed[name] = armed;
   }
-  absl::MutexLock lock(&mutex);
+  Table& table = TheTable();
+  MutexLock lock(&table.mutex);
   internal::failpoints_armed.store(!parsed.empty(), std::memory_order_relaxed);
-  Table() = std::move(parsed);
+  table.armed = std::move(parsed);
   return absl::OkStatus();
 }
 

@@ -63,11 +63,11 @@ absl::Status WorkerHost::StartEndpoint() {
   HttpEndpointCallbacks callbacks;
   callbacks.metrics = [this] { return metrics_.Scrape(); };
   callbacks.liveness = [this] {
-    absl::MutexLock lock(&probes_mutex_);
+    MutexLock lock(&probes_mutex_);
     return liveness_ ? liveness_() : absl::OkStatus();  // Loading and stopping are progress.
   };
   callbacks.readiness = [this] {
-    absl::MutexLock lock(&probes_mutex_);
+    MutexLock lock(&probes_mutex_);
     if (!ready_) return absl::UnavailableError("loading or stopping");
     return ready_() ? absl::OkStatus() : absl::UnavailableError("not wired to its peers");
   };
@@ -112,7 +112,7 @@ absl::Status WorkerHost::Load(LayerRange layers) {
 }
 
 void WorkerHost::SetProbes(std::function<absl::Status()> liveness, std::function<bool()> ready) {
-  absl::MutexLock lock(&probes_mutex_);
+  MutexLock lock(&probes_mutex_);
   liveness_ = std::move(liveness);
   ready_ = std::move(ready);
 }

@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/sync.h"
 #include "common/engine/executor.h"
 #include "common/model/fingerprint.h"
 #include "common/model/model_config.h"
@@ -49,7 +49,7 @@ class WorkerHost {
   // The registration of this worker but for its role's own fields.
   v1::WorkerInfo Describe(int grpc_port) const;
 
-  // "12 of 12 layers, KV 65536 tokens in 1024 pages (96.0 MiB)".
+  // "layers [0, 6) of 12, KV cache 65536 tokens in 1024 pages of 64 (96.0 MiB)".
   std::string Summary() const;
 
  private:
@@ -64,7 +64,7 @@ class WorkerHost {
   v1::InstanceRef instance_;
   int max_context_tokens_ = 0;
   Metrics metrics_;
-  absl::Mutex probes_mutex_;
+  Mutex probes_mutex_;
   std::function<absl::Status()> liveness_ ABSL_GUARDED_BY(probes_mutex_);
   std::function<bool()> ready_ ABSL_GUARDED_BY(probes_mutex_);
   int tenths_shown_ = -1;  // Loading thread.

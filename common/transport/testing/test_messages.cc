@@ -86,7 +86,9 @@ void Inbox::OnPlaced(uint64_t receipt, const absl::Status& status) {
 
 std::vector<Inbox::Arrival> Inbox::WaitFor(size_t count) {
   MutexLock lock(&mutex_);
-  const auto enough = [this, count] { return arrivals_.size() >= count; };
+  const auto enough = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return arrivals_.size() >= count;
+  };
   mutex_.Await(enough);
   return arrivals_;
 }
@@ -94,7 +96,7 @@ std::vector<Inbox::Arrival> Inbox::WaitFor(size_t count) {
 Inbox::Arrival Inbox::WaitForId(uint64_t id) {
   MutexLock lock(&mutex_);
   const Arrival* found = nullptr;
-  const auto arrived = [this, id, &found] {
+  const auto arrived = [this, id, &found]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const Arrival& arrival : arrivals_) {
       if (arrival.header.id == id) found = &arrival;
     }
@@ -123,7 +125,8 @@ std::function<void(const absl::Status&)> Outbox::Expect() {
 
 std::vector<absl::Status> Outbox::WaitForAll() {
   MutexLock lock(&mutex_);
-  const auto all = [this] { return done_ == calls_.size(); };
+  const auto all = [this]()
+                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ == calls_.size(); };
   mutex_.Await(all);
   return statuses_;
 }
