@@ -86,7 +86,9 @@ class AsioServer : public HttpServer, private ConnectionRegistry {
   ~AsioServer() override {
     if (context_.draining.load()) {
       MutexLock lock(&mutex_);
-      mutex_.AwaitFor(kFlushTime, [this] { return table_.size() == 0; });
+      mutex_.AwaitFor(kFlushTime, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return table_.size() == 0;
+      });
     }
     io_.stop();
     for (std::thread& thread : threads_) thread.join();

@@ -46,7 +46,9 @@ void WorkerPool::Run() {
     Task task;
     {
       MutexLock lock(&mutex_);
-      mutex_.Await([this] { return stopping_ || Next() != queue_.end(); });
+      mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || Next() != queue_.end();
+      });
       if (stopping_) return;
       const auto next = Next();
       task = std::move(*next);

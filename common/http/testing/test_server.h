@@ -65,7 +65,7 @@ class TestServer {
   // The next request that is held; waits for it.
   HeldRequest Next() {
     MutexLock lock(&mutex_);
-    mutex_.Await([this] { return !held_.empty(); });
+    mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !held_.empty(); });
     HeldRequest held = std::move(held_.front());
     held_.pop_front();
     return held;
