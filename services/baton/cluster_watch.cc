@@ -65,7 +65,8 @@ void ClusterWatch::Run() {
     ready_ = status.ok();
     waiting_for_ = std::string(status.message());
     if (ready_ || stopping_ ||
-        mutex_.AwaitFor(std::chrono::milliseconds(kAskEveryMs), [this] { return stopping_; })) {
+        mutex_.AwaitFor(std::chrono::milliseconds(kAskEveryMs),
+                        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; })) {
       break;
     }
   }

@@ -157,14 +157,16 @@ class ClusterClient::Impl {
   }
   void Wait(int64_t milliseconds) const {
     MutexLock lock(&mutex_);
-    mutex_.AwaitFor(std::chrono::milliseconds(milliseconds), [this] { return stopping_; });
+    mutex_.AwaitFor(std::chrono::milliseconds(milliseconds),
+                    [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; });
   }
   // Until the next heartbeat is due, or there is news and the last one is long enough ago.
   void WaitForNews() const {
     {
       MutexLock lock(&mutex_);
-      const bool news = mutex_.AwaitFor(std::chrono::milliseconds(interval_ms_),
-                                        [this] { return stopping_ || news_; });
+      const bool news = mutex_.AwaitFor(
+          std::chrono::milliseconds(interval_ms_),
+          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || news_; });
       if (!news) return;
     }
     const int64_t left_us = beat_us_ + kNewsGapMs * 1000 - NowUs();
