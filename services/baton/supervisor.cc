@@ -115,14 +115,25 @@ void Supervisor::Perform(const SupervisorActions& actions) {
       if (!status.ok()) {
         Perform(core_->OnStartFailed(start->child, std::string(status.message()), NowUs()));
       }
-    } else if (const auto* signal = std::get_if<SignalChild>(&action)) {
-      const pid_t pid = children_[signal->child].pid;
-      if (pid > 0) kill(pid, signal->kill ? SIGKILL : SIGTERM);
+    } else if (std::holds_alternative<TermChildren>(action)) {
+      TermAll();
+    } else if (const auto* victim = std::get_if<KillChild>(&action)) {
+      const pid_t pid = children_[victim->child].pid;
+      if (pid > 0) kill(pid, SIGKILL);
     } else if (const auto* tell = std::get_if<TellOfChild>(&action)) {
       Print({children_[tell->child].output->Label(tell->text)});
     } else if (const auto* finish = std::get_if<Finish>(&action)) {
       result_ = finish->status;
     }
+  }
+}
+
+// One call reaches the whole group. One signal after the other would let a child that got its own
+// wake up, leave, and be missed by another one before that one's turn.
+void Supervisor::TermAll() const {
+  if (group_ > 0) kill(-group_, SIGTERM);
+  for (const Child& child : children_) {
+    if (child.pid > 0 && getpgid(child.pid) != group_) kill(child.pid, SIGTERM);
   }
 }
 
@@ -137,12 +148,17 @@ absl::Status Supervisor::Start(size_t index) {
   const std::vector<char*> argv = Pointers(arguments);
   const std::vector<char*> environment = Pointers(child.spec.environment);
   const pid_t parent = getpid();
+  // A group ends with its last member.
+  if (group_ > 0 && kill(-group_, 0) != 0) group_ = 0;
+  const pid_t group = group_;
   const pid_t pid = fork();
   if (pid == 0) {
     // Only async-signal-safe calls until exec.
     prctl(PR_SET_PDEATHSIG, SIGTERM);  // Nobody survives a supervisor that was killed.
     if (getppid() != parent) _exit(1);
-    setpgid(0, 0);  // Ctrl-C reaches the supervisor alone, which then stops the children.
+    // Ctrl-C reaches the supervisor alone, which then stops the children. The parent does the same:
+    // whoever comes first, the group is there before the next child and before exec.
+    if (setpgid(0, group) != 0) setpgid(0, 0);
     const sigset_t set = Signals();
     sigprocmask(SIG_UNBLOCK, &set, nullptr);
     dup2(ends[1], STDOUT_FILENO);
@@ -155,6 +171,8 @@ absl::Status Supervisor::Start(size_t index) {
     close(ends[0]);
     return absl::InternalError(absl::StrCat("fork: ", std::strerror(errno)));
   }
+  setpgid(pid, group);
+  if (group_ == 0) group_ = pid;
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   if (child.output_fd >= 0) close(child.output_fd);
   child.pid = pid;

@@ -53,6 +53,7 @@ class Supervisor {
 
   void Perform(const SupervisorActions& actions);
   absl::Status Start(size_t index);
+  void TermAll() const;
   void Reap();
   void ReadOutput(Child& child);
   static void Print(const std::vector<std::string>& lines);
@@ -64,6 +65,7 @@ class Supervisor {
   std::optional<SupervisorCore> core_;
   std::optional<absl::Status> result_;
   int signal_fd_ = -1;
+  pid_t group_ = 0;  // The children's process group; 0 until the first one is started.
 };
 
 }  // namespace baton

@@ -156,12 +156,12 @@ void SupervisorCore::Stop(absl::Status status, int64_t now_us, SupervisorActions
   result_ = std::move(status);
   start_deadline_us_ = kNever;
   kill_us_ = now_us + limits_.stop_timeout_us;
-  // Those that were started last serve the first ones: told last to first, nobody who still knows
-  // of no end sees another one leave.
-  for (size_t child = children_.size(); child-- > 0;) {
-    children_[child].restart_us = kNever;
-    if (children_[child].running) actions.emplace_back(SignalChild{child, /*kill=*/false});
+  bool any = false;
+  for (Child& child : children_) {
+    child.restart_us = kNever;
+    any = any || child.running;
   }
+  if (any) actions.emplace_back(TermChildren{});
 }
 
 void SupervisorCore::KillAll(const std::string& why, SupervisorActions& actions) {
@@ -169,7 +169,7 @@ void SupervisorCore::KillAll(const std::string& why, SupervisorActions& actions)
   for (size_t child = 0; child < children_.size(); ++child) {
     if (!children_[child].running) continue;
     if (!why.empty()) actions.emplace_back(TellOfChild{child, why});
-    actions.emplace_back(SignalChild{child, /*kill=*/true});
+    actions.emplace_back(KillChild{child});
   }
 }
 

@@ -34,9 +34,10 @@ struct ChildEnd {
 struct StartChild {
   size_t child;
 };
-struct SignalChild {
+// SIGTERM to all that run, at the same moment: none may see another leave before it knows why.
+struct TermChildren {};
+struct KillChild {
   size_t child;
-  bool kill;  // SIGKILL instead of SIGTERM.
 };
 // A line for the user, under the child's name.
 struct TellOfChild {
@@ -47,7 +48,7 @@ struct TellOfChild {
 struct Finish {
   absl::Status status;
 };
-using SupervisorAction = std::variant<StartChild, SignalChild, TellOfChild, Finish>;
+using SupervisorAction = std::variant<StartChild, TermChildren, KillChild, TellOfChild, Finish>;
 using SupervisorActions = std::vector<SupervisorAction>;
 
 // Time is in microseconds of one monotonic clock and never runs backwards.

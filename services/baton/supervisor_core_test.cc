@@ -26,9 +26,8 @@ SupervisorLimits TestLimits() {
 std::string Text(const SupervisorAction& action) {
   struct Visitor {
     std::string operator()(const StartChild& a) const { return absl::StrCat("start ", a.child); }
-    std::string operator()(const SignalChild& a) const {
-      return absl::StrCat(a.kill ? "kill " : "term ", a.child);
-    }
+    std::string operator()(const TermChildren&) const { return "term"; }
+    std::string operator()(const KillChild& a) const { return absl::StrCat("kill ", a.child); }
     std::string operator()(const TellOfChild& a) const {
       return absl::StrCat("tell ", a.child, " ", a.text);
     }
@@ -59,7 +58,7 @@ TEST_F(SupervisorCoreTest, StartsAllAndStopsAllOnASignal) {
   EXPECT_THAT(Texts(core_.Begin(0)), ElementsAre("start 0", "start 1"));
   core_.OnReady();
   EXPECT_EQ(core_.NextTimeUs(), SupervisorCore::kNever);
-  EXPECT_THAT(Texts(core_.OnStopSignal(kSecond)), ElementsAre("term 1", "term 0"));
+  EXPECT_THAT(Texts(core_.OnStopSignal(kSecond)), ElementsAre("term"));
   EXPECT_THAT(End(0, {.exit_code = 0}, 2 * kSecond), IsEmpty());
   EXPECT_THAT(End(1, {.exit_code = 0}, 2 * kSecond), ElementsAre("finish OK"));
   EXPECT_EQ(core_.NextTimeUs(), SupervisorCore::kNever);
@@ -68,7 +67,7 @@ TEST_F(SupervisorCoreTest, StartsAllAndStopsAllOnASignal) {
 TEST_F(SupervisorCoreTest, AnEndBeforeReadyEndsAllWithItsReason) {
   core_.Begin(0);
   EXPECT_THAT(End(1, {.exit_code = 1, .last_words = "cannot listen on 127.0.0.1:80"}, kSecond),
-              ElementsAre("term 0"));
+              ElementsAre("term"));
   EXPECT_THAT(End(0, {.exit_code = 0}, kSecond),
               ElementsAre("finish FAILED_PRECONDITION: decode-0 ended with exit code 1 before the "
                           "cluster was ready: cannot listen on 127.0.0.1:80"));
@@ -79,7 +78,7 @@ TEST_F(SupervisorCoreTest, TheStartTimeoutNamesWhatIsMissing) {
   core_.OnWaiting("decode-0 has not registered");
   EXPECT_EQ(core_.NextTimeUs(), 60 * kSecond);
   EXPECT_THAT(Texts(core_.OnTime(60 * kSecond - 1)), IsEmpty());
-  EXPECT_THAT(Texts(core_.OnTime(60 * kSecond)), ElementsAre("term 1", "term 0"));
+  EXPECT_THAT(Texts(core_.OnTime(60 * kSecond)), ElementsAre("term"));
   End(0, {}, 61 * kSecond);
   EXPECT_THAT(
       End(1, {}, 61 * kSecond),
@@ -110,7 +109,7 @@ TEST_F(SupervisorCoreTest, ACrashLoopEndsAllWithItsReason) {
     now_us = core_.NextTimeUs();
     EXPECT_THAT(Texts(core_.OnTime(now_us)), ElementsAre("start 1"));
   }
-  EXPECT_THAT(End(1, {.exit_code = 1, .last_words = "no memory"}, now_us), ElementsAre("term 0"));
+  EXPECT_THAT(End(1, {.exit_code = 1, .last_words = "no memory"}, now_us), ElementsAre("term"));
   EXPECT_THAT(
       End(0, {}, now_us),
       ElementsAre("finish ABORTED: decode-0 ended 4 times in a row, each in less than 30 s; "
@@ -120,7 +119,7 @@ TEST_F(SupervisorCoreTest, ACrashLoopEndsAllWithItsReason) {
 TEST_F(SupervisorCoreTest, APermanentErrorIsNotTriedAgain) {
   BeReady();
   EXPECT_THAT(End(1, {.exit_code = 3, .last_words = "layer 0 differs"}, kSecond),
-              ElementsAre("term 0"));
+              ElementsAre("term"));
   EXPECT_THAT(End(0, {}, kSecond),
               ElementsAre("finish FAILED_PRECONDITION: decode-0 can't go on and is not started "
                           "again: layer 0 differs"));
@@ -148,7 +147,7 @@ TEST_F(SupervisorCoreTest, WhoDoesNotStopIsKilled) {
 TEST_F(SupervisorCoreTest, NobodyIsStartedAgainOnceTheEndHasBegun) {
   BeReady();
   End(1, {.exit_code = 1}, kSecond);
-  EXPECT_THAT(Texts(core_.OnStopSignal(kSecond)), ElementsAre("term 0"));
+  EXPECT_THAT(Texts(core_.OnStopSignal(kSecond)), ElementsAre("term"));
   EXPECT_THAT(End(0, {}, kSecond), ElementsAre("finish OK"));
   EXPECT_THAT(Texts(core_.OnTime(100 * kSecond)), IsEmpty());
 }
@@ -156,7 +155,7 @@ TEST_F(SupervisorCoreTest, NobodyIsStartedAgainOnceTheEndHasBegun) {
 TEST_F(SupervisorCoreTest, AChildThatCannotBeStartedEndsAll) {
   core_.Begin(0);
   EXPECT_THAT(Texts(core_.OnStartFailed(1, "fork: Resource temporarily unavailable", 0)),
-              ElementsAre("term 0"));
+              ElementsAre("term"));
   EXPECT_THAT(End(0, {}, 1),
               ElementsAre("finish INTERNAL: decode-0 can't be started: fork: Resource temporarily "
                           "unavailable"));
