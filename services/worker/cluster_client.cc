@@ -215,7 +215,7 @@ void ClusterClient::Impl::Run() {
       // What is new for the router is said at once: a joined worker asks for its view, an applied
       // view makes pairs ready.
       const bool news = registering || applied_version_ != applied_before;
-      watch_->Keep(NowUs(), interval_ms_);
+      watch_->Keep(NowUs(), interval_ms_, registering);
       if (!news) WaitForNews();
       continue;
     }

@@ -51,7 +51,8 @@ ViewWatch::~ViewWatch() {
   tracker_.WaitIdle();
 }
 
-void ViewWatch::Keep(int64_t now_us, int64_t reopen_ms) {
+void ViewWatch::Keep(int64_t now_us, int64_t reopen_ms, bool registered_anew) {
+  if (registered_anew) opened_us_ = 0;
   {
     MutexLock lock(&mutex_);
     if (stands_ || (opened_us_ != 0 && now_us < opened_us_ + reopen_ms * 1000)) return;

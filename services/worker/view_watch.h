@@ -22,8 +22,9 @@ class ViewWatch {
   // Cancels the call and waits for its last callback.
   ~ViewWatch();
 
-  // Opens a call if none stands. One thread at a time.
-  void Keep(int64_t now_us, int64_t reopen_ms);
+  // Opens a call if none stands, at most one in `reopen_ms`. After a registration one that stands
+  // is older: the router refuses it, and the next is opened at once. One thread at a time.
+  void Keep(int64_t now_us, int64_t reopen_ms, bool registered_anew);
 
  private:
   class Call;

@@ -27,6 +27,7 @@ void WorkerMembership::CallBroken(uint64_t call) {
   if (call == call_) call_ = 0;
   if (call != watch_) return;
   watch_ = 0;
+  if (std::exchange(watch_is_older_, false)) KeepWatch();
   ReportSoon();  // The router may take this worker for dead.
 }
 
@@ -87,6 +88,7 @@ void WorkerMembership::Registered(uint64_t call, const absl::Status& status,
   router_incarnation_ = router_incarnation;
   view_version_ = 0;  // Ask for the whole view.
   if (!view_.empty()) keep_until_us_ = world_.now_us() + kRejoinGraceUs;
+  watch_is_older_ = watch_ != 0;  // The router has refused it, or is about to be gone.
   KeepWatch();
   Send();
 }

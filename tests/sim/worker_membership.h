@@ -53,6 +53,7 @@ class WorkerMembership {
   uint64_t call_ = 0;   // The one that is out, if any.
   bool again_ = false;  // There was news while it was.
   uint64_t watch_ = 0;
+  bool watch_is_older_ = false;  // Than the registration: its end opens a new one at once.
   uint64_t router_incarnation_ = 0;
   uint64_t view_version_ = 0;
   std::map<std::string, router::WorkerInfo> listed_;  // As the router said last.
