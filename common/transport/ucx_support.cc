@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/stop_signal.h"
 
 namespace baton {
 namespace {
@@ -49,7 +50,8 @@ ucs_log_func_rc_t ForwardLog(const char* file, unsigned line, const char* /*func
   if (level == UCS_LOG_LEVEL_FATAL) return UCS_LOG_FUNC_RC_CONTINUE;
   char text[512];
   vsnprintf(text, sizeof(text), format, arguments);
-  if (LogEnabled(LevelOf(level))) {
+  // Connections that break because everybody stops are no news.
+  if (LogEnabled(LevelOf(level)) && !StopRequested()) {
     internal::LogMessage(LevelOf(level)).stream()
         << "ucx: " << text << " (" << file << ":" << line << ")";
   }

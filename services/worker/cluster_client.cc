@@ -361,6 +361,8 @@ bool ClusterClient::Impl::ConnectToView() {
     }
   }
   for (const PeerId peer : gone) options_.data_plane->Disconnect(peer);
+  // Who leaves connects to nobody: peers that leave as well would refuse it with a lot of noise.
+  if (StopRequested()) return missing.empty();
   bool complete = true;
   for (const PeerWorker* peer : missing) {
     const auto id = options_.data_plane->Connect(peer->data_address);

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -72,7 +73,12 @@ class Up:
         listed = subprocess.run(["pgrep", "-P", str(self.popen.pid)], capture_output=True, text=True).stdout
         found = {}
         for pid in map(int, listed.split()):
-            words = open(f"/proc/{pid}/cmdline", encoding="utf-8").read().split("\0")
+            try:
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
+            except FileNotFoundError:
+                continue  # It has ended since.
+            if words == [""]:
+                continue  # Ended, and not waited for yet.
             own = [word.split("=", 1)[1] for word in words if word.startswith("--instance-id=")]
             found[own[0] if own else "router"] = pid
         return found
