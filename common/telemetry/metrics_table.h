@@ -99,7 +99,8 @@ inline constexpr const char* kOutcomes[] = {
     "unavailable", "internal", "other"};
 inline constexpr const char* kFinishReasons[] = {"stop", "length", "abort", "error", "other"};
 inline constexpr const char* kLegs[] = {"prefill", "decode", "other"};
-inline constexpr const char* kIdleReasons[] = {"bubble", "input", "transfer", "credit", "other"};
+inline constexpr const char* kIdleReasons[] = {"bubble", "no_request", "transfer", "credit",
+                                               "other"};
 inline constexpr const char* kFailureReasons[] = {"peer_lost", "refused",  "timeout",
                                                   "aborted",   "checksum", "other"};
 // KvRefusalName of common/kv/lease_table.h, and headers that could not be read at all.
@@ -224,7 +225,7 @@ inline constexpr MetricInfo kTable[] = {
      "Time that this stage spent computing.", kP},
     {Metric::kStageIdleSecondsTotal, "baton_stage_idle_seconds_total", kCounter, "seconds",
      "Time that this stage did not compute, by what it waited for: bubble (nothing to do while the "
-     "chain was working), input (no request in the chain), transfer (activations on the way), "
+     "chain was working), no_request (none in the chain), transfer (activations on the way), "
      "credit (the next stage had no buffer).",
      kP, kIdleLabels},
     {Metric::kActivationBytesTotal, "baton_activation_bytes_total", kCounter, "bytes",

@@ -85,7 +85,7 @@ TEST(MetricsTest, AFreshScrapeEqualsTheTableBothWays) {
 TEST(MetricsTest, EverySeriesExistsFromTheStart) {
   Metrics metrics(Identity(MetricRole::kPrefill));
   const std::string scrape = metrics.Scrape();
-  for (const char* const reason : {"bubble", "input", "transfer", "credit", "other"}) {
+  for (const char* const reason : {"bubble", "no_request", "transfer", "credit", "other"}) {
     EXPECT_THAT(scrape, testing::ContainsRegex(std::string("baton_stage_idle_seconds_total.*\"") +
                                                reason + "\".* 0\n"));
   }

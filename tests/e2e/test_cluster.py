@@ -242,12 +242,8 @@ def test_a_worker_stops_in_time_and_cleanly(tiny_model, tmp_path):
             assert process.stop(20) == 0, f"{name}:\n{process.log()}"
 
 
-def test_validate_shows_the_plan_without_reading_weights(tiny_model, tmp_path):
-    only_config = tmp_path / "config-only"
-    only_config.mkdir()
-    config = (clusters.pathlib.Path(tiny_model) / "config.json").read_text()
-    (only_config / "config.json").write_text(config)
-    shown = subprocess.run([clusters.BATON, "validate", "--model-path", only_config, "--pp-size", "3",
+def test_validate_shows_the_plan_and_where_options_come_from(tiny_model):
+    shown = subprocess.run([clusters.BATON, "validate", "--model-path", tiny_model, "--pp-size", "3",
                             "--pp-layer-partition", "1,2,3"], capture_output=True, text=True,
                            env=dict(os.environ, BATON_PAGE_SIZE="32"))
     assert shown.returncode == 0, shown.stderr

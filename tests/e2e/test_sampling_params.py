@@ -16,7 +16,7 @@ CASES = {
     "presence": {"presence": 1.5},
     "frequency": {"frequency": 0.75},
     "repetition": {"repetition": 1.25},
-    "bias": {"bias": {7: 3.5, 9: -4.0}},
+    "bias": {"bias": {7: 20.0, 9: -4.0}},
     "all": {"bias": {11: 2.5}, "repetition": 1.125, "frequency": 0.25, "presence": -0.5},
 }
 

@@ -155,7 +155,7 @@ void StageHost::AccountTime(int64_t now_us) {
       return;
     case IdleReason::kBubble:
       metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds,
-                          {stage_.AtRest() ? "input" : "bubble"});
+                          {stage_.AtRest() ? "no_request" : "bubble"});
       return;
     case IdleReason::kInput:
       metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds,

@@ -179,7 +179,7 @@ grpc::Status FakeWorker::Register(v1::Cluster::Stub& cluster) {
   v1::RegisterRequest request;
   *request.mutable_worker() = ToProto(info_);
   v1::RegisterResponse response;
-  const grpc::Status status = cluster.Register(&context, request, &response);
+  grpc::Status status = cluster.Register(&context, request, &response);
   router_incarnation_ = response.router_incarnation();
   return status;
 }
