@@ -29,6 +29,7 @@ class Threads : public Executor {
   int threads() const override { return threads_; }
   void ParallelFor(int count, const std::function<void(int, int)>& body) override {
     std::vector<std::thread> parts;
+    parts.reserve(static_cast<size_t>(threads_));
     for (int i = 0; i < threads_; ++i) {
       parts.emplace_back([=, this] { body(i * count / threads_, (i + 1) * count / threads_); });
     }
@@ -49,6 +50,7 @@ TEST(RowSamplerTest, RowsDoNotDependOnThreadsOrCompany) {
   SamplingParams params;
   params.top_p = 0.9;
   std::vector<Sampler::Row> rows;
+  rows.reserve(kRows);
   for (int i = 0; i < kRows; ++i) {
     rows.push_back({std::span(logits).subspan(i * size_t{kVocab}, kVocab), &params, 5, i, nullptr});
   }

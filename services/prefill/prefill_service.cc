@@ -174,8 +174,8 @@ absl::Status PrefillService::Listen() {
   rpc::ServerOptions server;
   server.host = options_.host;
   server.port = options_.grpc_port;
-  // A plan opens prompts of one plan's tokens and the rest of the last one, each with its pages and,
-  // where the last stage looks at them, its ids.
+  // A plan opens prompts of one plan's tokens and the rest of the last one, each with its pages
+  // and, where the last stage looks at them, its ids.
   server.max_request_bytes = rpc::PromptMessageBytes(3 * options_.max_context_tokens);
   BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {rpc_.get()}));
   server_ = std::move(running.server);

@@ -26,7 +26,7 @@ struct Topology {
   int activation_credits = 2;
   int max_attempts = 2;
   bool least_load = true;
-  int part_layers = 8;  // Layers of a page that fit into one KV message.
+  int part_layers = 8;       // Layers of a page that fit into one KV message.
   bool undisturbed = false;  // No message of the control plane is lost or late, no process pauses.
 
   // Nodes: 0 is the router, then the decodes, then the chains' stages.
