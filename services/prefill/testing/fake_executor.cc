@@ -72,7 +72,7 @@ void FakeExecutor::TellLogits(const SequenceSlice& slice, std::span<const float>
     const int rows = std::min(2, slice.token_count - first);
     std::vector<float> logits(static_cast<size_t>(rows) * kFakeVocab, 0.0F);
     for (int i = 0; i < rows; ++i) {
-      const auto at = static_cast<size_t>(first + i);
+      const auto at = static_cast<size_t>(first) + static_cast<size_t>(i);
       const int token =
           first_stage() ? slice.tokens[at] : static_cast<int>(in[(row + at) * kFakeHidden]);
       const int likely = FakeFirstToken(token, slice.prefix_length + first + i + 1);
