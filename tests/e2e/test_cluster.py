@@ -248,7 +248,7 @@ def test_validate_shows_the_plan_and_where_options_come_from(tiny_model):
                            env=dict(os.environ, BATON_PAGE_SIZE="32"))
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"page_size\s+32\s+.*BATON_PAGE_SIZE", shown.stdout)
-    assert re.search(r"prefill 2\s+\[3, 6\)", shown.stdout)
+    assert re.search(r"prefill 2\s+1\s+\[3, 6\)", shown.stdout)
     assert "longest prompt that fits" in shown.stdout
 
 
