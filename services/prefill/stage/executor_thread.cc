@@ -74,7 +74,7 @@ void ExecutorThread::Report(const ComputeJob::Item& item, int first, std::span<c
   const auto vocab = static_cast<size_t>(executor_->config().vocab_size);
   const std::vector<int32_t>& tokens = item.prompt->tokens;
   // The last row of a prompt has no token after it: its logits are the first token's.
-  const auto after = static_cast<size_t>(item.token_begin + first + 1);
+  const auto after = static_cast<size_t>(item.token_begin) + static_cast<size_t>(first) + 1;
   const size_t count = std::min(logits.size() / vocab, tokens.size() - after);
   for (absl::StatusOr<SampledToken>& token :
        rows_->Report(logits.first(count * vocab), std::span(tokens).subspan(after, count),
