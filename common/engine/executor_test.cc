@@ -300,6 +300,7 @@ TEST(ExecutorTest, AllLogitsOfASliceAreThoseOfEachTokenInTurn) {
   const std::vector<int32_t> prompt = RandomPrompt(kTokens);
   Chain reference(OptionsFor(SmallModel()), {0});
   std::vector<std::vector<float>> expected;
+  expected.reserve(prompt.size());
   for (const int32_t token : prompt) expected.push_back(reference.Append(0, std::vector{token}));
   Chain chain(OptionsFor(SmallModel()), {0});
   const std::vector<int32_t> pages[] = {{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}};
