@@ -128,7 +128,7 @@ uint64_t Weigh(const float* x, size_t count, float max, float scale, uint32_t* w
   uint64_t sum = 0;
   for (size_t i = 0; i < count; ++i) {
     const double octaves = std::max(-32.0, (static_cast<double>(x[i]) - max) * scale);
-    weights[i] = static_cast<uint32_t>(std::exp2(octaves) * kUnitWeight + 0.5);
+    weights[i] = static_cast<uint32_t>(std::lround(std::exp2(octaves) * kUnitWeight));
     buckets[i] =
         static_cast<uint16_t>(std::min<double>(-octaves * kBucketsPerOctave, kWeightBuckets - 1));
     sum += weights[i];
