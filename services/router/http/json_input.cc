@@ -4,44 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/json/parse_json.h"
 
 namespace baton::router {
-namespace {
-
-constexpr int kDepthLimit = 32;
-
-// Before parsing, so that nothing is built from a bomb of brackets.
-bool TooDeep(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-      continue;
-    }
-    if (c == '"') in_string = true;
-    if (c == '[' || c == '{') ++depth;
-    if (c == ']' || c == '}') --depth;
-    if (depth > kDepthLimit) return true;
-  }
-  return false;
-}
-
-}  // namespace
 
 absl::StatusOr<Json> ParseObject(std::string_view text) {
-  if (TooDeep(text)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the body's JSON is nested deeper than ", kDepthLimit));
-  }
-  Json value;
-  try {
-    value = Json::parse(text);
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("the body is not valid JSON: ", error.what()));
-  }
+  BATON_ASSIGN_OR_RETURN(Json value, ParseJson(text, "the body", DuplicateKeys::kKeepLast));
   if (!value.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the body must be a JSON object, got ", Describe(value)));
