@@ -140,4 +140,14 @@ v1::TokenLogprobs LogprobsToProto(const SampledToken& value) {
   return proto;
 }
 
+SampledToken SampledFromProto(int32_t token_id, const v1::TokenLogprobs& logprobs) {
+  SampledToken token;
+  token.token = token_id;
+  token.logprob = logprobs.logprob();
+  for (const v1::TokenLogprob& top : logprobs.top()) {
+    token.top.push_back({top.token_id(), top.logprob()});
+  }
+  return token;
+}
+
 }  // namespace baton::rpc

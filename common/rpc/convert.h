@@ -36,6 +36,8 @@ v1::KvWriter ToProto(const KvWriter& value);
 v1::Ticket ToProto(const Ticket& value);
 v1::KvLayout ToProto(const KvLayout& value);
 v1::TokenLogprobs LogprobsToProto(const SampledToken& value);
+// The other way. The id is not checked against a vocabulary.
+SampledToken SampledFromProto(int32_t token_id, const v1::TokenLogprobs& logprobs);
 
 }  // namespace baton::rpc
 

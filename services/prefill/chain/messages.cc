@@ -71,17 +71,6 @@ absl::StatusOr<PlanOpen> OpenFromProto(const v1::PlanOpen& proto, const PlanBoun
   return open;
 }
 
-// Ids are not checked: the router, which knows the prompt, compares.
-SampledToken TokenFromProto(const v1::PromptToken& proto) {
-  SampledToken token;
-  token.token = proto.token_id();
-  token.logprob = proto.logprobs().logprob();
-  for (const v1::TokenLogprob& top : proto.logprobs().top()) {
-    token.top.push_back({top.token_id(), top.logprob()});
-  }
-  return token;
-}
-
 absl::StatusOr<PlanItem> ItemFromProto(const v1::PlanItem& proto, const PlanBounds& bounds) {
   BATON_RETURN_IF_ERROR(
       InRange(proto.token_begin(), 0, bounds.max_context_tokens - 1, "plan.items.token_begin"));
@@ -250,7 +239,10 @@ absl::StatusOr<PlanDone> FromProto(const v1::PlanDone& proto) {
                                   worker::kMaxPromptLogprobs, "prompt_tokens.tokens"));
     PromptTokens& out =
         done.prompt_tokens.emplace_back(PromptTokens{told.attempt_id(), told.first(), {}});
-    for (const v1::PromptToken& token : told.tokens()) out.tokens.push_back(TokenFromProto(token));
+    // Ids are not checked: the router, which knows the prompt, compares.
+    for (const v1::PromptToken& token : told.tokens()) {
+      out.tokens.push_back(rpc::SampledFromProto(token.token_id(), token.logprobs()));
+    }
   }
   return done;
 }

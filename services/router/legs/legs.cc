@@ -27,16 +27,6 @@ int64_t RemainingMs(int64_t deadline_us) {
   return std::max<int64_t>(1, (deadline_us - NowUs()) / 1000);
 }
 
-SampledToken FromPromptToken(const v1::PromptToken& proto) {
-  SampledToken token;
-  token.token = proto.token_id();
-  token.logprob = proto.logprobs().logprob();
-  for (const v1::TokenLogprob& top : proto.logprobs().top()) {
-    token.top.push_back({top.token_id(), top.logprob()});
-  }
-  return token;
-}
-
 // Whether decode looks at the prompt's tokens when it draws.
 bool LooksAtPrompt(const v1::SamplingParams& sampling) {
   return sampling.has_repetition_penalty() && sampling.repetition_penalty() != 1;
@@ -206,7 +196,7 @@ void Legs::StartPrefill(const router::StartPrefill& action, const LegRequest& re
         std::vector<SampledToken> prompt;
         prompt.reserve(static_cast<size_t>(call->response.prompt_tokens_size()));
         for (const auto& token : call->response.prompt_tokens()) {
-          prompt.push_back(FromPromptToken(token));
+          prompt.push_back(rpc::SampledFromProto(token.token_id(), token.logprobs()));
         }
         Post([this, attempt_id, status = std::move(status), prompt = std::move(prompt),
               report = std::move(*call->response.mutable_report())]() mutable {
