@@ -144,6 +144,7 @@ SampledToken SampledFromProto(int32_t token_id, const v1::TokenLogprobs& logprob
   SampledToken token;
   token.token = token_id;
   token.logprob = logprobs.logprob();
+  token.top.reserve(static_cast<size_t>(logprobs.top_size()));
   for (const v1::TokenLogprob& top : logprobs.top()) {
     token.top.push_back({top.token_id(), top.logprob()});
   }

@@ -3,23 +3,10 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/rpc/convert.h"
 #include "services/router/legs/leg_status.h"
 
 namespace baton::router {
-namespace {
-
-SampledToken TokenFromProto(const v1::DecodeToken& proto) {
-  SampledToken token;
-  token.token = proto.token_id();
-  token.logprob = proto.logprobs().logprob();
-  token.top.reserve(static_cast<size_t>(proto.logprobs().top_size()));
-  for (const v1::TokenLogprob& top : proto.logprobs().top()) {
-    token.top.push_back({top.token_id(), top.logprob()});
-  }
-  return token;
-}
-
-}  // namespace
 
 std::shared_ptr<DecodeStream> DecodeStream::Start(std::shared_ptr<WorkerStubs> worker,
                                                   rpc::CallTracker& tracker,
@@ -49,7 +36,8 @@ DecodeStream::DecodeStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker
 void DecodeStream::OnReadDone(bool ok) {
   if (!ok) return RemoveHold();
   if (message_.has_token() && !finished_.has_value()) {
-    if (callbacks_.on_token(TokenFromProto(message_.token()))) return;
+    const v1::DecodeToken& token = message_.token();
+    if (callbacks_.on_token(rpc::SampledFromProto(token.token_id(), token.logprobs()))) return;
     Cancel();
   } else if (message_.has_finished() && !finished_.has_value()) {
     switch (message_.finished().reason()) {
