@@ -1,4 +1,6 @@
 // `baton router`: the router service with its two fronts.
+#include <malloc.h>
+
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -18,9 +20,17 @@ namespace baton {
 namespace {
 
 constexpr int64_t kStopGraceMs = 8'000;
+constexpr int kLargeBlockBytes = 1 << 20;
+
+// Prompts of many MiB pass from thread to thread, and the last one to hold them frees them. By
+// default the C library takes the first freed block's size, up to 32 MiB, as a sign that later ones
+// belong in its heaps, where they stay with this process. Blocks mapped on their own are given back
+// when they are freed, whoever frees them.
+void GiveLargeBlocksBack() { mallopt(M_MMAP_THRESHOLD, kLargeBlockBytes); }
 
 absl::Status Serve(v1::Options options) {
   const int64_t start_us = NowUs();
+  GiveLargeBlocksBack();
   BATON_RETURN_IF_ERROR(PrepareProcess(options, "router"));
   auto startup = std::make_unique<StartupStop>();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/false));
