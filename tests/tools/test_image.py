@@ -1,0 +1,105 @@
+"""What `./dev image` writes, on small trees: archives that name what they hold, and refusals."""
+
+import io
+import json
+import pathlib
+import sys
+import tarfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "deploy" / "image"))
+
+import build  # noqa: E402
+import debian  # noqa: E402
+from archive import image_config, write_archive  # noqa: E402
+from tree import Tree, digest_of, layer  # noqa: E402
+
+TAG = "localhost/thing:1"
+
+
+def small_tree(text="hello\n"):
+    tree = Tree({"/lib": "usr/lib"})
+    tree.text("/lib/b.so", text, 0o755)
+    tree.link("/lib/a.so", "b.so")
+    tree.directory("/tmp", 0o1777)
+    return tree
+
+
+def archive_of(*layers):
+    stream = io.BytesIO()
+    config = image_config(layers, "1970-01-01T00:00:00Z", "amd64", {"User": "1:1"})
+    write_archive(stream, layers, config, [TAG], {})
+    return stream.getvalue()
+
+
+def files_of(archive):
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
+
+
+def test_both_formats_of_an_archive_name_the_same_blobs():
+    parts = [layer(small_tree(), "one"), layer(small_tree("other\n"), "two")]
+    files = files_of(archive_of(*parts))
+    blobs = {name: blob for name, blob in files.items() if name.startswith("blobs/")}
+    assert all(name == "blobs/" + digest_of(blob).replace(":", "/") for name, blob in blobs.items())
+    index = json.loads(files["index.json"])["manifests"][0]
+    assert index["annotations"]["org.opencontainers.image.ref.name"] == TAG
+    manifest = json.loads(blobs["blobs/" + index["digest"].replace(":", "/")])
+    docker = json.loads(files["manifest.json"])[0]
+    assert docker["RepoTags"] == [TAG]
+    assert [entry["digest"] for entry in manifest["layers"]] == [part.digest for part in parts]
+    assert docker["Layers"] == ["blobs/" + part.digest.replace(":", "/") for part in parts]
+    config = json.loads(blobs[docker["Config"]])
+    assert config["rootfs"]["diff_ids"] == [part.diff_id for part in parts]
+
+
+def test_equal_trees_make_equal_bytes_in_whatever_order_they_were_filled():
+    turned = Tree({"/lib": "usr/lib"})
+    turned.directory("/tmp", 0o1777)
+    turned.link("/lib/a.so", "b.so")
+    turned.text("/lib/b.so", "hello\n", 0o755)
+    assert archive_of(layer(turned, "one")) == archive_of(layer(small_tree(), "one"))
+
+
+def test_paths_go_through_the_links_of_the_top():
+    assert sorted(small_tree().entries) == ["/lib", "/tmp", "/usr", "/usr/lib", "/usr/lib/a.so", "/usr/lib/b.so"]
+
+
+def test_a_layer_leaves_out_what_lies_below():
+    upper = Tree({"/lib": "usr/lib"})
+    upper.text("/lib/c.so", "c")
+    stream = io.BytesIO()
+    upper.write_tar(stream, without=small_tree())
+    with tarfile.open(fileobj=io.BytesIO(stream.getvalue())) as tar:
+        assert tar.getnames() == ["usr/lib/c.so"]
+
+
+def test_two_things_at_one_path_are_refused():
+    with pytest.raises(ValueError, match="/usr/lib/b.so"):
+        small_tree().text("/lib/b.so", "another")
+    with pytest.raises(ValueError, match="not a directory"):
+        small_tree().text("/usr/lib/b.so/inside", "x")
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(debian.Unusable, match="config.json"):
+        build.model_tree(tmp_path)
+
+
+def test_files_that_no_package_owns_or_declares_so_are_refused(tmp_path):
+    stray = tmp_path / "libstray.so"
+    stray.write_bytes(b"x")
+    with pytest.raises(debian.Unusable, match="no Debian package owns .*libstray.so"):
+        debian.owners_of([str(stray)])
+    with pytest.raises(debian.Unusable, match="not what package stray installed"):
+        debian.verify("stray", str(stray), stray, {str(stray)[1:]: "0" * 32})
+
+
+def test_an_image_over_the_limit_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(build, "UNPACKED_BYTES_MAX", 1_000_000)
+    # This interpreter stands for the binary: it, too, needs libraries of packages.
+    monkeypatch.setattr(sys, "argv", ["image", "--baton", "/usr/bin/python3", "--without-model", "--out", "/nowhere"])
+    assert build.main() == 1
+    assert "MB are allowed" in capsys.readouterr().err
