@@ -1,4 +1,4 @@
-// The size of a micro-batch. A policy sets the token budget of a plan; FitChunk says how much of a
+// The size of a plan. A policy sets the token budget of a plan; FitChunk says how much of a
 // prompt fits into what is left of it.
 #ifndef COMMON_CHUNKING_CHUNK_POLICY_H_
 #define COMMON_CHUNKING_CHUNK_POLICY_H_

@@ -16,7 +16,7 @@
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
-#include "services/baton/worker_host.h"
+#include "services/baton/worker_runtime.h"
 #include "services/decode/decode_service.h"
 #include "services/prefill/prefill_service.h"
 #include "services/worker/cluster_client.h"
@@ -38,7 +38,7 @@ struct Served {
 
 // Registers, serves until a signal or a rejection, and stops in order: new requests, running ones,
 // membership, data plane.
-absl::Status ServeUntilStopped(const v1::Options& options, WorkerHost& host, v1::WorkerInfo self,
+absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& host, v1::WorkerInfo self,
                                const Served& served) {
   std::atomic<bool> rejected{false};
   std::atomic<bool> leaving{false};
@@ -75,7 +75,7 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerHost& host, v1:
   return rejection;
 }
 
-absl::Status ServePrefill(const v1::Options& options, WorkerHost& host, int64_t start_us) {
+absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& host, int64_t start_us) {
   prefill::PrefillOptions own;
   own.self = {host.instance().instance_id(), host.instance().incarnation()};
   own.chain_id = options.chain_id();
@@ -119,7 +119,7 @@ absl::Status ServePrefill(const v1::Options& options, WorkerHost& host, int64_t 
   return ServeUntilStopped(options, host, std::move(self), served);
 }
 
-absl::Status ServeDecode(const v1::Options& options, WorkerHost& host, int64_t start_us) {
+absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& host, int64_t start_us) {
   decode::DecodeOptions own;
   own.self = {host.instance().instance_id(), host.instance().incarnation()};
   own.host = options.host();
@@ -179,7 +179,7 @@ absl::Status Serve(v1::Options options) {
         config::SplitLayers(layers.end, options.pp_size(), options.pp_layer_partition()));
     layers = split[static_cast<size_t>(options.pp_rank())];
   }
-  BATON_ASSIGN_OR_RETURN(const auto host, WorkerHost::Create(options, layers, model));
+  BATON_ASSIGN_OR_RETURN(const auto host, WorkerRuntime::Create(options, layers, model));
   startup.reset();
   return prefill ? ServePrefill(options, *host, start_us) : ServeDecode(options, *host, start_us);
 }

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
-#include "services/decode/decode_host.h"
+#include "services/decode/decode_shell.h"
 
 namespace baton::decode {
 
@@ -25,8 +25,8 @@ class DecodeRpc final : public v1::Decode::CallbackService {
     int vocab_size = 0;
     int max_context_tokens = 0;
     std::vector<int32_t> eos_ids;
-    EventLoop* loop = nullptr;   // Stops after the gRPC server.
-    DecodeHost* host = nullptr;  // Called on the loop only.
+    EventLoop* loop = nullptr;    // Stops after the gRPC server.
+    DecodeShell* host = nullptr;  // Called on the loop only.
   };
   explicit DecodeRpc(Options options) : options_(std::move(options)) {}
 

@@ -24,8 +24,8 @@
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
 #include "proto/baton/v1/cluster.pb.h"
-#include "services/decode/decode_host.h"
 #include "services/decode/decode_rpc.h"
+#include "services/decode/decode_shell.h"
 #include "services/decode/kv_receiver.h"
 #include "services/decode/step_runner.h"
 
@@ -82,7 +82,7 @@ class DecodeService {
   EventLoop loop_;
   std::unique_ptr<KvReceiver> kv_;
   std::unique_ptr<StepRunner> runner_;
-  std::unique_ptr<DecodeHost> host_;
+  std::unique_ptr<DecodeShell> host_;
   std::unique_ptr<DecodeRpc> rpc_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;

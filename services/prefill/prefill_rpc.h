@@ -10,7 +10,7 @@
 
 #include "common/base/event_loop.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
-#include "services/prefill/chain/chain_host.h"
+#include "services/prefill/chain/chain_shell.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/stage_link.h"
 
@@ -23,8 +23,8 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
     std::string instance_id;
     std::shared_ptr<EventLoop> loop;
     // Called on the loop only; one of them is null. They live until the loop has stopped.
-    ChainHost* chain = nullptr;  // On stage 0.
-    StageLink* link = nullptr;   // On later stages.
+    ChainShell* chain = nullptr;  // On stage 0.
+    StageLink* link = nullptr;    // On later stages.
   };
   explicit PrefillRpc(Options options) : options_(std::move(options)) {}
 

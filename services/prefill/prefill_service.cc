@@ -122,7 +122,7 @@ void PrefillService::BreakEpoch(uint64_t epoch, const absl::Status& status) {
 
 PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts)
     : options_(options), parts_(parts), loop_(std::make_shared<EventLoop>("baton-prefill")) {
-  ActivationLink::Options activations;
+  ActivationChannel::Options activations;
   activations.hidden_size = parts.executor->config().hidden_size;
   activations.data_plane = parts.data_plane;
   activations.metrics = parts.metrics;
@@ -131,7 +131,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   activations.on_error = [this](uint64_t epoch, const absl::Status& status) {
     BreakEpoch(epoch, status);
   };
-  activations_ = std::make_unique<ActivationLink>(std::move(activations));
+  activations_ = std::make_unique<ActivationChannel>(std::move(activations));
 
   KvSender::Options kv;
   kv.self = options.self;
@@ -150,13 +150,13 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   stage.page_size = parts.executor->kv().page_size;
   stage.activation_credits = options.activation_credits;
   stage.plan_limit = kPlanLimit;
-  stage_ = std::make_unique<StageHost>(stage, activations_.get(), kv_.get(), executor_.get(),
-                                       parts.metrics);
+  stage_ = std::make_unique<StageShell>(stage, activations_.get(), kv_.get(), executor_.get(),
+                                        parts.metrics);
 
   const ChainPlace place = PlaceOf(options, *parts.executor);
   const PlanBounds bounds = BoundsOf(options, *parts.executor);
   if (options.pp_rank == 0) {
-    chain_ = std::make_unique<ChainHost>(ChainHost::Options{
+    chain_ = std::make_unique<ChainShell>(ChainShell::Options{
         place, LimitsOf(options, *parts.executor), bounds.page_count, options.activation_credits,
         loop_, stage_.get(), parts.peers, parts.metrics});
   } else {

@@ -25,11 +25,11 @@
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
 #include "proto/baton/v1/cluster.pb.h"
-#include "services/prefill/chain/chain_host.h"
+#include "services/prefill/chain/chain_shell.h"
 #include "services/prefill/chain/peers.h"
 #include "services/prefill/chain/stage_link.h"
 #include "services/prefill/prefill_rpc.h"
-#include "services/prefill/stage/stage_host.h"
+#include "services/prefill/stage/stage_shell.h"
 
 namespace baton::prefill {
 
@@ -93,12 +93,12 @@ class PrefillService {
   const PrefillOptions options_;
   const Parts parts_;
   std::shared_ptr<EventLoop> loop_;
-  std::unique_ptr<ActivationLink> activations_;
+  std::unique_ptr<ActivationChannel> activations_;
   std::unique_ptr<KvSender> kv_;
   std::unique_ptr<ExecutorThread> executor_;
-  std::unique_ptr<StageHost> stage_;
-  std::unique_ptr<ChainHost> chain_;  // On stage 0.
-  std::unique_ptr<StageLink> link_;   // On later stages.
+  std::unique_ptr<StageShell> stage_;
+  std::unique_ptr<ChainShell> chain_;  // On stage 0.
+  std::unique_ptr<StageLink> link_;    // On later stages.
   std::unique_ptr<PrefillRpc> rpc_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;

@@ -120,10 +120,10 @@ void RouterShell::Stop(int64_t grace_ms) {
   };
   if (!wait_idle(std::chrono::milliseconds(grace_ms))) {
     const bool posted = loop_.Post([this] {
-      std::vector<uint64_t> clients;
-      for (const auto& [client, session] : sessions_) clients.push_back(client);
-      LOG(kWarning) << "ending " << clients.size() << " requests that have not finished in time";
-      for (const uint64_t client : clients) DropClient(client, Stopping(), /*tell=*/true);
+      std::vector<uint64_t> call_ids;
+      for (const auto& [call_id, session] : sessions_) call_ids.push_back(call_id);
+      LOG(kWarning) << "ending " << call_ids.size() << " requests that have not finished in time";
+      for (const uint64_t call_id : call_ids) DropCall(call_id, Stopping(), /*tell=*/true);
     });
     // Also the aborts of the legs should leave before the channels are closed.
     if (posted && wait_idle(std::chrono::seconds(1))) legs_->WaitIdle(500);
@@ -137,19 +137,19 @@ void RouterShell::Stop(int64_t grace_ms) {
 // ---- The cluster ----
 
 void RouterShell::Register(WorkerInfo worker, std::function<void(absl::Status)> done) {
-  const uint64_t call = next_call_++;
-  const bool posted = loop_.Post([this, call, worker = std::move(worker), done]() mutable {
+  const uint64_t rpc_id = next_rpc_id_++;
+  const bool posted = loop_.Post([this, rpc_id, worker = std::move(worker), done]() mutable {
     LOG(kInfo) << "registration of " << worker.instance.id << " at " << worker.grpc_address;
-    status_calls_[call] = std::move(done);
-    Dispatch(RegisterRequested{call, std::move(worker)});
+    status_calls_[rpc_id] = std::move(done);
+    Dispatch(RegisterRequested{rpc_id, std::move(worker)});
   });
   if (!posted) done(Stopping());
 }
 
 void RouterShell::Heartbeat(HeartbeatReceived heartbeat, std::function<void(ReplyHeartbeat)> done) {
-  heartbeat.call = next_call_++;
+  heartbeat.rpc_id = next_rpc_id_++;
   const bool posted = loop_.Post([this, heartbeat = std::move(heartbeat), done]() mutable {
-    heartbeat_calls_[heartbeat.call] = std::move(done);
+    heartbeat_calls_[heartbeat.rpc_id] = std::move(done);
     Dispatch(std::move(heartbeat));
   });
   if (posted) return;
@@ -159,21 +159,21 @@ void RouterShell::Heartbeat(HeartbeatReceived heartbeat, std::function<void(Repl
 }
 
 uint64_t RouterShell::Watch(InstanceRef instance, WatchCallbacks callbacks) {
-  const uint64_t call = next_call_++;
+  const uint64_t rpc_id = next_rpc_id_++;
   const auto end = callbacks.end;
   const bool posted = loop_.Post(
-      [this, call, instance = std::move(instance), callbacks = std::move(callbacks)]() mutable {
-        watch_calls_[call] = std::move(callbacks);
-        Dispatch(WatchOpened{call, std::move(instance)});
+      [this, rpc_id, instance = std::move(instance), callbacks = std::move(callbacks)]() mutable {
+        watch_calls_[rpc_id] = std::move(callbacks);
+        Dispatch(WatchOpened{rpc_id, std::move(instance)});
       });
   if (!posted) end(Stopping());
-  return call;
+  return rpc_id;
 }
 
-void RouterShell::Unwatch(uint64_t call) {
-  const bool posted = loop_.Post([this, call] {
-    watch_calls_.erase(call);
-    Dispatch(WatchBroken{call});
+void RouterShell::Unwatch(uint64_t rpc_id) {
+  const bool posted = loop_.Post([this, rpc_id] {
+    watch_calls_.erase(rpc_id);
+    Dispatch(WatchBroken{rpc_id});
   });
   if (!posted) {
     LOG(kDebug) << "a watch broke after the router's loop";
@@ -181,11 +181,11 @@ void RouterShell::Unwatch(uint64_t call) {
 }
 
 void RouterShell::Drain(const std::string& instance_id, std::function<void(absl::Status)> done) {
-  const uint64_t call = next_call_++;
-  const bool posted = loop_.Post([this, call, instance_id, done]() mutable {
+  const uint64_t rpc_id = next_rpc_id_++;
+  const bool posted = loop_.Post([this, rpc_id, instance_id, done]() mutable {
     LOG(kInfo) << "draining " << instance_id;
-    status_calls_[call] = std::move(done);
-    Dispatch(DrainRequested{call, instance_id});
+    status_calls_[rpc_id] = std::move(done);
+    Dispatch(DrainRequested{rpc_id, instance_id});
   });
   if (!posted) done(Stopping());
 }
@@ -201,14 +201,14 @@ void RouterShell::List(
 
 void RouterShell::Begin(std::unique_ptr<Session> session) {
   const SessionRequest& request = session->request();
-  ClientRequested event;
-  event.client = request.client;
+  CallSubmitted event;
+  event.call_id = request.call_id;
   event.request_id = request.request_id;
   event.prompt_tokens = static_cast<int>(request.prompt_ids.size());
   event.max_tokens = request.sampling.max_tokens();
   event.deadline_us = request.deadline_us;
   event.prompt_logprobs = request.sampling.prompt_logprobs();
-  sessions_.emplace(request.client, std::move(session));
+  sessions_.emplace(request.call_id, std::move(session));
   Dispatch(std::move(event));
 }
 
@@ -227,8 +227,8 @@ void RouterShell::HandleOne(const Event& event) {
   }
 }
 
-void RouterShell::Answer(uint64_t call, const absl::Status& status) {
-  const auto entry = status_calls_.find(call);
+void RouterShell::Answer(uint64_t rpc_id, const absl::Status& status) {
+  const auto entry = status_calls_.find(rpc_id);
   if (entry == status_calls_.end()) return;
   const auto done = std::move(entry->second);
   status_calls_.erase(entry);
@@ -239,7 +239,7 @@ void RouterShell::Answer(uint64_t call, const absl::Status& status) {
 }
 
 void RouterShell::Perform(ReplyHeartbeat& action) {
-  const auto entry = heartbeat_calls_.find(action.call);
+  const auto entry = heartbeat_calls_.find(action.rpc_id);
   if (entry == heartbeat_calls_.end()) return;
   const auto done = std::move(entry->second);
   heartbeat_calls_.erase(entry);
@@ -247,14 +247,14 @@ void RouterShell::Perform(ReplyHeartbeat& action) {
 }
 
 void RouterShell::Perform(NotifyWatch& action) {
-  const auto entry = watch_calls_.find(action.call);
+  const auto entry = watch_calls_.find(action.rpc_id);
   if (entry == watch_calls_.end()) return;
   if (const absl::Status lost = Failpoint("router.notice"); !lost.ok()) return;
   entry->second.notify(action.view_version);
 }
 
 void RouterShell::Perform(EndWatch& action) {
-  const auto entry = watch_calls_.find(action.call);
+  const auto entry = watch_calls_.find(action.rpc_id);
   if (entry == watch_calls_.end()) return;
   const auto end = std::move(entry->second.end);
   watch_calls_.erase(entry);
@@ -264,15 +264,15 @@ void RouterShell::Perform(EndWatch& action) {
 // The server's end would wait for them.
 void RouterShell::EndWatches() {
   watches_over_ = true;
-  for (const auto& [call, callbacks] : std::exchange(watch_calls_, {})) callbacks.end(Stopping());
+  for (const auto& [rpc_id, callbacks] : std::exchange(watch_calls_, {})) callbacks.end(Stopping());
 }
 
 void RouterShell::Perform(Reserve& action) {
-  Session* session = SessionOf(action.client);
+  Session* session = SessionOf(action.call_id);
   if (session == nullptr) return;
-  client_of_attempt_.erase(session->attempt_id());
+  call_of_attempt_.erase(session->attempt_id());
   legs_->Forget(session->attempt_id());
-  client_of_attempt_[action.attempt_id] = action.client;
+  call_of_attempt_[action.attempt_id] = action.call_id;
   session->BeginAttempt(action.attempt_id, NowUs());
   legs_->Reserve(action, {session->request().prompt_ids, session->request().sampling});
 }
@@ -283,38 +283,38 @@ void RouterShell::Perform(OpenStream& action) {
 }
 
 void RouterShell::Perform(StartPrefill& action) {
-  const Session* session = SessionOf(action.client);
+  const Session* session = SessionOf(action.call_id);
   if (session == nullptr) return;
   traffic_.CountPrompt(static_cast<int64_t>(session->request().prompt_ids.size()));
   legs_->StartPrefill(action, {session->request().prompt_ids, session->request().sampling});
 }
 
-void RouterShell::Perform(EmitPrompt& action) {
-  Session* session = SessionOf(action.client);
-  if (session != nullptr) session->EmitPrompt(action.tokens);
+void RouterShell::Perform(DeliverPrompt& action) {
+  Session* session = SessionOf(action.call_id);
+  if (session != nullptr) session->DeliverPrompt(action.tokens);
 }
 
-void RouterShell::Perform(EmitToken& action) {
-  Session* session = SessionOf(action.client);
+void RouterShell::Perform(DeliverToken& action) {
+  Session* session = SessionOf(action.call_id);
   if (session == nullptr) return;
   traffic_.CountToken();
-  if (session->EmitToken(action.token, NowUs())) Dispatch(StopMatched{action.client});
+  if (session->DeliverToken(action.token, NowUs())) Dispatch(StopMatched{action.call_id});
 }
 
-void RouterShell::Perform(FinishClient& action) {
-  Session* session = SessionOf(action.client);
+void RouterShell::Perform(FinishCall& action) {
+  Session* session = SessionOf(action.call_id);
   if (session == nullptr) return;
   traffic_.LogEnd(session->Finish(action, NowUs()));
-  EndSession(action.client);
+  EndSession(action.call_id);
 }
 
 // Ends a request that the core has not ended; `tell` its sink, or let it go silently.
-void RouterShell::DropClient(uint64_t client, const absl::Status& outcome, bool tell) {
-  Session* session = SessionOf(client);
+void RouterShell::DropCall(uint64_t call_id, const absl::Status& outcome, bool tell) {
+  Session* session = SessionOf(call_id);
   if (session == nullptr) return;
-  Dispatch(ClientGone{client});
-  FinishClient finish;
-  finish.client = client;
+  Dispatch(ClientGone{call_id});
+  FinishCall finish;
+  finish.call_id = call_id;
   finish.outcome = outcome;
   if (tell) {
     traffic_.LogEnd(session->Finish(finish, NowUs()));
@@ -322,26 +322,26 @@ void RouterShell::DropClient(uint64_t client, const absl::Status& outcome, bool 
     metrics_->CountRefused(session->request().endpoint, outcome);
     traffic_.LogEnd(session->EndOf(finish, NowUs()));
   }
-  EndSession(client);
+  EndSession(call_id);
 }
 
-void RouterShell::EndSession(uint64_t client) {
-  const auto entry = sessions_.find(client);
+void RouterShell::EndSession(uint64_t call_id) {
+  const auto entry = sessions_.find(call_id);
   const uint64_t attempt_id = entry->second->attempt_id();
-  client_of_attempt_.erase(attempt_id);
+  call_of_attempt_.erase(attempt_id);
   legs_->Forget(attempt_id);
   sessions_.erase(entry);
   ReturnSlot();
 }
 
-Session* RouterShell::SessionOf(uint64_t client) {
-  const auto entry = sessions_.find(client);
+Session* RouterShell::SessionOf(uint64_t call_id) {
+  const auto entry = sessions_.find(call_id);
   return entry == sessions_.end() ? nullptr : entry->second.get();
 }
 
 Session* RouterShell::SessionOfAttempt(uint64_t attempt_id) {
-  const auto entry = client_of_attempt_.find(attempt_id);
-  return entry == client_of_attempt_.end() ? nullptr : SessionOf(entry->second);
+  const auto entry = call_of_attempt_.find(attempt_id);
+  return entry == call_of_attempt_.end() ? nullptr : SessionOf(entry->second);
 }
 
 std::string RouterShell::AddressOf(const InstanceRef& instance) const {

@@ -74,7 +74,7 @@ class RouterShell : public Gateway, private LegEvents {
     std::function<void(absl::Status)> end;
   };
   uint64_t Watch(InstanceRef instance, WatchCallbacks callbacks);
-  void Unwatch(uint64_t call);  // The worker's side broke it.
+  void Unwatch(uint64_t rpc_id);  // The worker's side broke it.
   void Drain(const std::string& instance_id, std::function<void(absl::Status)> done);
   void List(const std::function<void(absl::Status, std::vector<Worker>, int64_t now_us)>& done);
 
@@ -101,9 +101,9 @@ class RouterShell : public Gateway, private LegEvents {
   void Begin(std::unique_ptr<Session> session);
   void Dispatch(Event event);
   void HandleOne(const Event& event);
-  void Perform(ReplyRegister& action) { Answer(action.call, action.status); }
-  void Perform(ReplyDrain& action) { Answer(action.call, action.status); }
-  void Perform(ReplyAbort& action) { Answer(action.call, action.status); }
+  void Perform(ReplyRegister& action) { Answer(action.rpc_id, action.status); }
+  void Perform(ReplyDrain& action) { Answer(action.rpc_id, action.status); }
+  void Perform(ReplyAbort& action) { Answer(action.rpc_id, action.status); }
   void Perform(ReplyHeartbeat& action);
   void Perform(NotifyWatch& action);
   void Perform(EndWatch& action);
@@ -112,14 +112,14 @@ class RouterShell : public Gateway, private LegEvents {
   void Perform(StartPrefill& action);
   void Perform(AbortPrefill& action) { legs_->Abort(action); }
   void Perform(AbortDecode& action) { legs_->Abort(action); }
-  void Perform(EmitPrompt& action);
-  void Perform(EmitToken& action);
-  void Perform(FinishClient& action);
-  void Answer(uint64_t call, const absl::Status& status);
+  void Perform(DeliverPrompt& action);
+  void Perform(DeliverToken& action);
+  void Perform(FinishCall& action);
+  void Answer(uint64_t rpc_id, const absl::Status& status);
   void EndWatches();
-  void DropClient(uint64_t client, const absl::Status& outcome, bool tell);
-  void EndSession(uint64_t client);
-  Session* SessionOf(uint64_t client);
+  void DropCall(uint64_t call_id, const absl::Status& outcome, bool tell);
+  void EndSession(uint64_t call_id);
+  Session* SessionOf(uint64_t call_id);
   Session* SessionOfAttempt(uint64_t attempt_id);
   std::string AddressOf(const InstanceRef& instance) const;
   int64_t OnWake(int64_t now_us);
@@ -134,8 +134,8 @@ class RouterShell : public Gateway, private LegEvents {
   const std::unique_ptr<RouterMetrics> metrics_;
   TrafficLog traffic_;
   std::function<void(bool)> on_readiness_;
-  std::atomic<uint64_t> next_client_{1};
-  std::atomic<uint64_t> next_call_{1};
+  std::atomic<uint64_t> next_call_id_{1};
+  std::atomic<uint64_t> next_rpc_id_{1};
   std::atomic<int64_t> last_wake_us_{0};
 
   mutable Mutex mutex_;
@@ -148,7 +148,7 @@ class RouterShell : public Gateway, private LegEvents {
   RouterCore core_;
   std::unique_ptr<Legs> legs_;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;  // By client.
-  std::unordered_map<uint64_t, uint64_t> client_of_attempt_;
+  std::unordered_map<uint64_t, uint64_t> call_of_attempt_;
   std::unordered_map<uint64_t, std::function<void(absl::Status)>> status_calls_;
   std::unordered_map<uint64_t, std::function<void(ReplyHeartbeat)>> heartbeat_calls_;
   std::unordered_map<uint64_t, WatchCallbacks> watch_calls_;

@@ -39,7 +39,7 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call,
     ReturnSlot();
     return request.status();
   }
-  request->client = next_client_++;
+  request->call_id = next_call_id_++;
   request->sink = std::move(sink);
   TextAssembler::Options text;
   text.skip_special_tokens = request->text.skip_special_tokens;
@@ -50,7 +50,7 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call,
     ReturnSlot();
     return assembler.status();
   }
-  const Submitted submitted = {request->client, request->request_id,
+  const Submitted submitted = {request->call_id, request->request_id,
                                static_cast<int>(request->prompt_ids.size())};
   auto session = std::make_shared<std::unique_ptr<Session>>(std::make_unique<Session>(
       *std::move(request), *std::move(assembler), *tokenizer_, *metrics_));
@@ -139,15 +139,15 @@ void RouterShell::CountRefused(Endpoint endpoint, const absl::Status& status) {
 void RouterShell::Cancel(uint64_t call_id) {
   // A loop that has stopped has ended every request.
   (void)loop_.Post([this, call_id] {
-    DropClient(call_id, absl::CancelledError("the client went away"), /*tell=*/false);
+    DropCall(call_id, absl::CancelledError("the client went away"), /*tell=*/false);
   });
 }
 
 void RouterShell::Abort(const std::string& request_id, std::function<void(absl::Status)> done) {
-  const uint64_t call = next_call_++;
-  const bool posted = loop_.Post([this, call, request_id, done]() mutable {
-    status_calls_[call] = std::move(done);
-    Dispatch(AbortCalled{call, request_id});
+  const uint64_t rpc_id = next_rpc_id_++;
+  const bool posted = loop_.Post([this, rpc_id, request_id, done]() mutable {
+    status_calls_[rpc_id] = std::move(done);
+    Dispatch(AbortCalled{rpc_id, request_id});
   });
   if (!posted) done(absl::UnavailableError("the router is shutting down"));
 }
@@ -156,7 +156,7 @@ void RouterShell::AbortAll(std::function<void(int)> done) {
   const bool posted = loop_.Post([this, done] {
     std::vector<std::string> requests;
     requests.reserve(sessions_.size());
-    for (const auto& [client, session] : sessions_) {
+    for (const auto& [call_id, session] : sessions_) {
       requests.push_back(session->request().request_id);
     }
     for (const std::string& request : requests)

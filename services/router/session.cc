@@ -47,7 +47,7 @@ absl::Status Session::CheckPrompt(const std::vector<SampledToken>& tokens) const
   return absl::InternalError("the chain told of other tokens than the prompt's");
 }
 
-void Session::EmitPrompt(const std::vector<SampledToken>& tokens) {
+void Session::DeliverPrompt(const std::vector<SampledToken>& tokens) {
   // A prompt's own special tokens are part of it, whatever the answer shows.
   IncrementalDetokenizer detokenizer(&tokenizer_, /*skip_special=*/false);
   int64_t characters = 0;
@@ -63,7 +63,7 @@ void Session::EmitPrompt(const std::vector<SampledToken>& tokens) {
   request_.sink->OnPromptTokens(std::move(pieces));
 }
 
-bool Session::EmitToken(const SampledToken& token, int64_t now_us) {
+bool Session::DeliverToken(const SampledToken& token, int64_t now_us) {
   if (first_token_us_ == 0) {
     first_token_us_ = now_us;
     metrics_.CountFirstToken(now_us - request_.arrival_us);
@@ -98,7 +98,7 @@ void Session::Send(TextAssembler::Piece piece, bool last) {
   if (!out.text.empty() || !out.tokens.empty()) request_.sink->OnTokens(std::move(out));
 }
 
-Outcome Session::MakeOutcome(const FinishClient& finish, int64_t now_us) {
+Outcome Session::MakeOutcome(const FinishCall& finish, int64_t now_us) {
   Outcome outcome;
   outcome.reason = *finish.outcome;
   if (request_.prompt_only && outcome.reason == FinishReason::kStop) {
@@ -132,7 +132,7 @@ Outcome Session::MakeOutcome(const FinishClient& finish, int64_t now_us) {
   return outcome;
 }
 
-RequestEnd Session::EndOf(const FinishClient& finish, int64_t now_us) const {
+RequestEnd Session::EndOf(const FinishCall& finish, int64_t now_us) const {
   RequestEnd end;
   end.request_id = request_.request_id;
   end.endpoint = request_.endpoint;
@@ -149,7 +149,7 @@ RequestEnd Session::EndOf(const FinishClient& finish, int64_t now_us) const {
   return end;
 }
 
-RequestEnd Session::Finish(const FinishClient& finish, int64_t now_us) {
+RequestEnd Session::Finish(const FinishCall& finish, int64_t now_us) {
   RequestEnd end = EndOf(finish, now_us);
   if (finish.outcome.ok()) {
     Outcome outcome = MakeOutcome(finish, now_us);

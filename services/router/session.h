@@ -21,7 +21,7 @@ namespace baton::router {
 
 // What a session is made of; filled on the front's thread.
 struct SessionRequest {
-  uint64_t client = 0;
+  uint64_t call_id = 0;
   std::string request_id;
   Endpoint endpoint = Endpoint::kGenerate;
   std::vector<int32_t> prompt_ids;
@@ -52,24 +52,24 @@ class Session {
   // log-probabilities; INTERNAL if not.
   absl::Status CheckPrompt(const std::vector<SampledToken>& tokens) const;
   // Sends the prompt's tokens on: the first, of which nothing is told, and `tokens`. At most once,
-  // before the first EmitToken.
-  void EmitPrompt(const std::vector<SampledToken>& tokens);
+  // before the first DeliverToken.
+  void DeliverPrompt(const std::vector<SampledToken>& tokens);
 
   // Sends a token on. True if it completed a stop string: the core must be told, and nothing more
   // is sent.
-  [[nodiscard]] bool EmitToken(const SampledToken& token, int64_t now_us);
+  [[nodiscard]] bool DeliverToken(const SampledToken& token, int64_t now_us);
 
   // The one terminal call of the sink. Returns how the request ended.
-  RequestEnd Finish(const FinishClient& finish, int64_t now_us);
+  RequestEnd Finish(const FinishCall& finish, int64_t now_us);
   // The same without a word to the sink.
-  RequestEnd EndOf(const FinishClient& finish, int64_t now_us) const;
+  RequestEnd EndOf(const FinishCall& finish, int64_t now_us) const;
 
  private:
   TokenPiece PieceOf(const SampledToken& token, int64_t text_offset) const;
   // Appends `piece` to the text, counts its characters and sends it with the tokens that it frees;
   // with `last` all that are held are free.
   void Send(TextAssembler::Piece piece, bool last);
-  Outcome MakeOutcome(const FinishClient& finish, int64_t now_us);
+  Outcome MakeOutcome(const FinishCall& finish, int64_t now_us);
 
   SessionRequest request_;
   const int prompt_tokens_;

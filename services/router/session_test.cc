@@ -67,12 +67,13 @@ class SessionTest : public testing::Test {
   // One token per byte; true once a stop string has matched.
   static bool Feed(Session& session, const std::string& bytes) {
     for (const char byte : bytes) {
-      if (session.EmitToken({.token = static_cast<uint8_t>(byte), .logprob = -1}, 20)) return true;
+      if (session.DeliverToken({.token = static_cast<uint8_t>(byte), .logprob = -1}, 20))
+        return true;
     }
     return false;
   }
   static void Finish(Session& session, FinishReason reason) {
-    FinishClient finish;
+    FinishCall finish;
     finish.outcome = reason;
     session.Finish(finish, 30);
   }
@@ -105,7 +106,8 @@ TEST_F(SessionTest, TokensOfTextThatWasCutOffAreNotTold) {
 TEST_F(SessionTest, NothingIsToldAfterAStopString) {
   Session session = Make({"ab"});
   EXPECT_TRUE(Feed(session, "xab"));
-  EXPECT_FALSE(session.EmitToken({.token = 'a'}, 20)) << "it waited for the prompt with the others";
+  EXPECT_FALSE(session.DeliverToken({.token = 'a'}, 20))
+      << "it waited for the prompt with the others";
   Finish(session, FinishReason::kLength);
   EXPECT_EQ(sink_->text(), "x");
   EXPECT_EQ(sink_->outcome.reason, FinishReason::kStop);
@@ -115,7 +117,7 @@ TEST_F(SessionTest, NothingIsToldAfterAStopString) {
 TEST_F(SessionTest, ATokenThatIsCutInTheMiddleIsTold) {
   Session session = Make({"ll"});
   const int32_t hello = *tokenizer_->TokenId("hello");
-  EXPECT_TRUE(session.EmitToken({.token = hello}, 20));
+  EXPECT_TRUE(session.DeliverToken({.token = hello}, 20));
   Finish(session, FinishReason::kStop);
   EXPECT_EQ(sink_->text(), "he");
   EXPECT_THAT(sink_->ids(), ElementsAre(hello));
@@ -146,8 +148,8 @@ TEST_F(SessionTest, SpecialTokensAreShownIfAskedFor) {
     request_.text.skip_special_tokens = skip;
     sink_ = std::make_shared<RecordingSink>();
     Session session = Make();
-    EXPECT_FALSE(session.EmitToken({.token = special}, 20));
-    EXPECT_FALSE(session.EmitToken({.token = 'a'}, 20));
+    EXPECT_FALSE(session.DeliverToken({.token = special}, 20));
+    EXPECT_FALSE(session.DeliverToken({.token = 'a'}, 20));
     Finish(session, FinishReason::kLength);
     EXPECT_EQ(sink_->text(), skip ? "a" : "<|im_end|>a");
     EXPECT_THAT(sink_->offsets(), ElementsAre(0, skip ? 0 : 10));
@@ -157,7 +159,7 @@ TEST_F(SessionTest, SpecialTokensAreShownIfAskedFor) {
 TEST_F(SessionTest, OnlyThePromptIsReadIfNoTokenWasAskedFor) {
   request_.prompt_only = true;
   Session session = Make();
-  EXPECT_FALSE(session.EmitToken({.token = 'a'}, 20));
+  EXPECT_FALSE(session.DeliverToken({.token = 'a'}, 20));
   Finish(session, FinishReason::kStop);
   EXPECT_THAT(sink_->pieces, IsEmpty());
   EXPECT_EQ(sink_->text(), "");
@@ -170,7 +172,7 @@ TEST_F(SessionTest, ThePromptsTokensAreToldWithTheFirst) {
   Session session = Make();
   const std::vector<SampledToken> told = {{.token = 'b', .logprob = -2, .top = {{6, -3}}}};
   EXPECT_TRUE(session.CheckPrompt(told).ok());
-  session.EmitPrompt(told);
+  session.DeliverPrompt(told);
   ASSERT_THAT(sink_->prompt, SizeIs(2));
   EXPECT_EQ(sink_->prompt[0].id, 'a');
   EXPECT_FALSE(sink_->prompt[0].logprob.has_value());

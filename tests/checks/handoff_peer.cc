@@ -1,4 +1,4 @@
-// One side of a KV hand-off over a real link, with the senders and receivers of the services and
+// One side of a KV hand-off over a real network, with the senders and receivers of the services and
 // no model: `handoff_peer decode|prefill CHUNKS CHUNK_MIB LEASE_MS`. dataplane.py starts one of
 // each, each in its network namespace, and carries lines of JSON between them.
 //

@@ -88,8 +88,8 @@ void Cluster::DrawFaults() {
   faults_.data_fail = sometimes(0.3, 0.02);
   faults_.data_slow = sometimes(0.4, 0.1);
   faults_.data_corrupt = sometimes(0.2, 0.02);
-  // A slow link and nothing else: a full window takes up to four seconds, more than a lease. Else
-  // it's fast enough for requests to end in time.
+  // A slow network and nothing else: a full window takes up to four seconds, more than a lease.
+  // Else it's fast enough for requests to end in time.
   const auto window = static_cast<int64_t>(topology_.WindowBytes());
   if (random.Chance(0.05)) {
     faults_ =

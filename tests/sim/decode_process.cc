@@ -88,7 +88,7 @@ void DecodeProcess::LeaseTick() {
 void DecodeProcess::HandleCore(const decode::Event& event) {
   std::vector<decode::Action> actions;
   core_.Handle(event, world_.now_us(), actions);
-  for (const decode::Action& action : actions) Execute(action);
+  for (const decode::Action& action : actions) Perform(action);
   ScheduleTick();
 }
 
@@ -135,7 +135,7 @@ void DecodeProcess::CallBroken(uint64_t call) {
   }
 }
 
-void DecodeProcess::Execute(const decode::Action& action) {
+void DecodeProcess::Perform(const decode::Action& action) {
   std::visit(
       [this](const auto& act) {
         using T = std::decay_t<decltype(act)>;
@@ -155,7 +155,7 @@ void DecodeProcess::Execute(const decode::Action& action) {
             if (granted_[act.slot] == act.generation) granted_[act.slot] = 0;
             leases_.Revoke(act.slot, act.generation, events);
           });
-        } else if constexpr (std::is_same_v<T, decode::EmitToken>) {
+        } else if constexpr (std::is_same_v<T, decode::DeliverToken>) {
           const uint64_t call = prompts_[act.attempt_id].stream_call;
           world_.SendOnCall<RouterProcess>(call, node_, "token",
                                            [call, act](RouterProcess& router) {

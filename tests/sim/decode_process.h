@@ -46,7 +46,7 @@ class DecodeProcess : public Process {
 
  private:
   void HandleCore(const decode::Event& event);
-  void Execute(const decode::Action& action);
+  void Perform(const decode::Action& action);
   void RunStep(const decode::RunStep& step);
   void CheckContext(const decode::RunStep::Sequence& sequence);
   void ToCore(const std::vector<LeaseEvent>& events);

@@ -16,12 +16,12 @@ void PrefillProcess::Change(
   std::vector<prefill::KvOutboxAction> actions;
   change(actions);
   for (const prefill::KvOutboxAction& action : actions) {
-    std::visit([this](const auto& act) { Execute(act); }, action);
+    std::visit([this](const auto& act) { Perform(act); }, action);
   }
 }
 
 // By way of the loop's mailbox, as in the shell.
-void PrefillProcess::Execute(const prefill::KvSent& sent) {
+void PrefillProcess::Perform(const prefill::KvSent& sent) {
   world_.After(node_, 1, "kv sent", [this, sent] { HandleStage(sent); });
 }
 
@@ -30,7 +30,7 @@ void PrefillProcess::MessageEnded(uint64_t message_id, const absl::Status& statu
       [&](auto& actions) { outbox_.MessageEnded(message_id, status, world_.now_us(), actions); });
 }
 
-void PrefillProcess::Execute(const prefill::SendKvMessage& message) {
+void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
   Prompt& prompt = prompts_[message.attempt_id];
   const int layer_bytes = static_cast<int>(topology_.Layout().BytesPerLayer());
   // The layers of this part; of several whole pages: all.
@@ -75,7 +75,7 @@ void PrefillProcess::Execute(const prefill::SendKvMessage& message) {
       [this, id = message.message_id](const absl::Status& status) { MessageEnded(id, status); });
 }
 
-void PrefillProcess::Execute(const prefill::SendCommitMessage& message) {
+void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   const Ticket& ticket = message.ticket;
   KvCommit commit;
   commit.slot = ticket.slot;

@@ -129,7 +129,7 @@ void PrefillProcess::Abort(uint64_t attempt_id) {
 void PrefillProcess::HandlePlanner(const prefill::PlannerEvent& event) {
   std::vector<prefill::PlannerAction> actions;
   planner_->Handle(event, world_.now_us(), actions);
-  for (const auto& action : actions) Execute(action);
+  for (const auto& action : actions) Perform(action);
   ScheduleTick();
 }
 
@@ -144,7 +144,7 @@ void PrefillProcess::ScheduleTick() {
   });
 }
 
-void PrefillProcess::Execute(const prefill::PlannerAction& action) {
+void PrefillProcess::Perform(const prefill::PlannerAction& action) {
   if (const auto* issue = std::get_if<prefill::IssuePlan>(&action)) {
     Issue(issue->plan);
     return;
@@ -193,11 +193,11 @@ void PrefillProcess::HandleStage(const prefill::StageEvent& event) {
   }
   std::vector<prefill::StageAction> actions;
   stage_.Handle(event, world_.now_us(), actions);
-  for (const auto& action : actions) Execute(action);
+  for (const auto& action : actions) Perform(action);
   if (!first()) MaybeBegin();
 }
 
-void PrefillProcess::Execute(const prefill::StageAction& action) {
+void PrefillProcess::Perform(const prefill::StageAction& action) {
   std::visit(
       [this](const auto& act) {
         using T = std::decay_t<decltype(act)>;

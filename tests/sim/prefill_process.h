@@ -80,8 +80,8 @@ class PrefillProcess : public Process {
 
   void HandlePlanner(const prefill::PlannerEvent& event);
   void HandleStage(const prefill::StageEvent& event);
-  void Execute(const prefill::PlannerAction& action);
-  void Execute(const prefill::StageAction& action);
+  void Perform(const prefill::PlannerAction& action);
+  void Perform(const prefill::StageAction& action);
   void Issue(const prefill::Plan& plan);
   void Compute(const prefill::RunCompute& compute);
   prefill::ComputeFinished::Prompt TellPrompt(const prefill::PlanItem& item, uint64_t prompt_id,
@@ -90,9 +90,9 @@ class PrefillProcess : public Process {
   void SendActivations(const prefill::SendActivations& send);
   // Changes the outbox and does what comes of it.
   void Change(const std::function<void(std::vector<prefill::KvOutboxAction>&)>& change);
-  void Execute(const prefill::SendKvMessage& message);
-  void Execute(const prefill::SendCommitMessage& message);
-  void Execute(const prefill::KvSent& sent);
+  void Perform(const prefill::SendKvMessage& message);
+  void Perform(const prefill::SendCommitMessage& message);
+  void Perform(const prefill::KvSent& sent);
   void MessageEnded(uint64_t message_id, const absl::Status& status);
   void Closed(const prefill::RequestClosed& closed, uint64_t epoch);
   void ScheduleTick();

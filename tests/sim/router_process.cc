@@ -65,14 +65,14 @@ void RouterProcess::Handle(const router::Event& event) {
   core_.Handle(event, world_.now_us(), actions);
   for (const router::Action& action : actions) {
     if (const auto* reserve = std::get_if<router::Reserve>(&action)) {
-      CheckDecodeLegEnded(reserve->client);
-      attempts_[reserve->client] = reserve->attempt_id;
+      CheckDecodeLegEnded(reserve->call_id);
+      attempts_[reserve->call_id] = reserve->attempt_id;
     }
-    Execute(action);
+    Perform(action);
   }
   for (const router::Action& action : actions) {
-    if (const auto* finish = std::get_if<router::FinishClient>(&action)) {
-      CheckDecodeLegEnded(finish->client);
+    if (const auto* finish = std::get_if<router::FinishCall>(&action)) {
+      CheckDecodeLegEnded(finish->call_id);
     }
   }
   ScheduleTick();
@@ -96,12 +96,12 @@ void RouterProcess::CheckViewArrives() {
   });
 }
 
-void RouterProcess::CheckDecodeLegEnded(uint64_t client) {
-  const auto attempt = attempts_.find(client);
+void RouterProcess::CheckDecodeLegEnded(uint64_t call_id) {
+  const auto attempt = attempts_.find(call_id);
   if (attempt == attempts_.end()) return;
   for (const auto& [call, leg] : legs_) {
     if (leg.attempt_id != attempt->second || leg.leg == Leg::kPrefill) continue;
-    world_.Violate(absl::StrCat("rule 5: the decode leg of client ", client,
+    world_.Violate(absl::StrCat("rule 5: the decode leg of call ", call_id,
                                 " goes on after the attempt's end"));
     return;
   }
@@ -122,8 +122,8 @@ void RouterProcess::ScheduleTick() {
 
 void RouterProcess::Submit(uint64_t id) {
   const Client& client = clients_.Get(id);
-  router::ClientRequested event;
-  event.client = id;
+  router::CallSubmitted event;
+  event.call_id = id;
   event.request_id = client.request_id;
   event.prompt_tokens = client.prompt_tokens;
   event.max_tokens = client.max_tokens;
@@ -132,10 +132,10 @@ void RouterProcess::Submit(uint64_t id) {
   Handle(event);
 }
 
-void RouterProcess::Cancel(uint64_t client) {
-  Handle(router::ClientGone{client});
-  if (!clients_.Get(client).finished) {  // Nobody is there to be told.
-    clients_.Get(client).finished = true;
+void RouterProcess::Cancel(uint64_t call_id) {
+  Handle(router::ClientGone{call_id});
+  if (!clients_.Get(call_id).finished) {  // Nobody is there to be told.
+    clients_.Get(call_id).finished = true;
   }
 }
 
@@ -148,7 +148,7 @@ void RouterProcess::Register(uint64_t call, const router::WorkerInfo& info) {
 
 void RouterProcess::Heartbeat(uint64_t call, router::HeartbeatReceived heartbeat) {
   workers_[call] = static_cast<uint64_t>(NodeOf(heartbeat.instance.id));
-  heartbeat.call = call;
+  heartbeat.rpc_id = call;
   Handle(heartbeat);
 }
 
@@ -169,9 +169,9 @@ void RouterProcess::Tell(uint64_t call, int node, const char* label,
 }
 
 void RouterProcess::Notify(const router::NotifyWatch& act) {
-  const auto watch = watches_.find(act.call);
+  const auto watch = watches_.find(act.rpc_id);
   if (watch == watches_.end()) return;
-  const auto notice = [this, call = act.call, node = watch->second] {
+  const auto notice = [this, call = act.rpc_id, node = watch->second] {
     Tell(call, node, "notice", [call](WorkerMembership& m) { m.Noticed(call); });
   };
   if (world_.random().Chance(world_.faults().notice_lost)) {
@@ -267,9 +267,9 @@ void RouterProcess::CancelLegs(uint64_t attempt_id, bool prefill) {
   }
 }
 
-void RouterProcess::ExecuteLeg(const router::Reserve& act) {
+void RouterProcess::PerformLeg(const router::Reserve& act) {
   const uint64_t call = OpenLegCall(act.attempt_id, Leg::kReserve, act.decode.id);
-  const Client& client = clients_.Get(act.client);
+  const Client& client = clients_.Get(act.call_id);
   SimReserve request{act.attempt_id,       client.prompt_id,
                      client.prompt_tokens, client.max_tokens,
                      act.writers,          std::max<int64_t>(1, act.deadline_us - world_.now_us())};
@@ -278,16 +278,16 @@ void RouterProcess::ExecuteLeg(const router::Reserve& act) {
   });
 }
 
-void RouterProcess::ExecuteLeg(const router::OpenStream& act) {
+void RouterProcess::PerformLeg(const router::OpenStream& act) {
   const uint64_t call = OpenLegCall(act.attempt_id, Leg::kStream, act.decode.id);
   world_.SendOnCall<DecodeProcess>(call, node_, "generate", [call, act](DecodeProcess& decode) {
     decode.Generate(call, act.attempt_id, act.generation);
   });
 }
 
-void RouterProcess::ExecuteLeg(const router::StartPrefill& act) {
+void RouterProcess::PerformLeg(const router::StartPrefill& act) {
   const uint64_t call = OpenLegCall(act.attempt_id, Leg::kPrefill, act.stage0.id);
-  const Client& client = clients_.Get(act.client);
+  const Client& client = clients_.Get(act.call_id);
   SimStart request{act.attempt_id,
                    client.prompt_id,
                    client.prompt_tokens,
@@ -299,28 +299,28 @@ void RouterProcess::ExecuteLeg(const router::StartPrefill& act) {
   });
 }
 
-void RouterProcess::Execute(const router::Action& action) {
+void RouterProcess::Perform(const router::Action& action) {
   std::visit(
       [this](const auto& act) {
         using T = std::decay_t<decltype(act)>;
         if constexpr (std::is_same_v<T, router::ReplyRegister>) {
-          const int node = static_cast<int>(workers_[act.call]);
-          workers_.erase(act.call);
-          Tell(act.call, node, "registered", [act, life = incarnation_](WorkerMembership& m) {
-            m.Registered(act.call, act.status, life);
+          const int node = static_cast<int>(workers_[act.rpc_id]);
+          workers_.erase(act.rpc_id);
+          Tell(act.rpc_id, node, "registered", [act, life = incarnation_](WorkerMembership& m) {
+            m.Registered(act.rpc_id, act.status, life);
           });
         } else if constexpr (std::is_same_v<T, router::ReplyHeartbeat>) {
-          const int node = static_cast<int>(workers_[act.call]);
-          workers_.erase(act.call);
-          Tell(act.call, node, "heartbeat reply", [act](WorkerMembership& m) {
-            m.HeartbeatReplied(act.call, act.status, act.view_version, act.view_changed,
+          const int node = static_cast<int>(workers_[act.rpc_id]);
+          workers_.erase(act.rpc_id);
+          Tell(act.rpc_id, node, "heartbeat reply", [act](WorkerMembership& m) {
+            m.HeartbeatReplied(act.rpc_id, act.status, act.view_version, act.view_changed,
                                act.workers);
           });
         } else if constexpr (std::is_same_v<T, router::NotifyWatch>) {
           Notify(act);
         } else if constexpr (std::is_same_v<T, router::EndWatch>) {
-          watches_.erase(act.call);
-          world_.BreakCall(act.call);
+          watches_.erase(act.rpc_id);
+          world_.BreakCall(act.rpc_id);
         } else if constexpr (std::is_same_v<T, router::ReplyDrain> ||
                              std::is_same_v<T, router::ReplyAbort>) {
           // The simulated clients use neither.
@@ -334,14 +334,14 @@ void RouterProcess::Execute(const router::Action& action) {
                 node_, node, "abort",
                 [attempt = act.attempt_id](DecodeProcess& decode) { decode.Abort(attempt); });
           }
-        } else if constexpr (std::is_same_v<T, router::EmitPrompt>) {
-          clients_.OnPrompt(act.client, act.tokens);
-        } else if constexpr (std::is_same_v<T, router::EmitToken>) {
-          clients_.OnToken(act.client, act.token.token);
-        } else if constexpr (std::is_same_v<T, router::FinishClient>) {
-          clients_.OnFinished(act.client, act.outcome);
+        } else if constexpr (std::is_same_v<T, router::DeliverPrompt>) {
+          clients_.OnPrompt(act.call_id, act.tokens);
+        } else if constexpr (std::is_same_v<T, router::DeliverToken>) {
+          clients_.OnToken(act.call_id, act.token.token);
+        } else if constexpr (std::is_same_v<T, router::FinishCall>) {
+          clients_.OnFinished(act.call_id, act.outcome);
         } else {
-          ExecuteLeg(act);
+          PerformLeg(act);
         }
       },
       action);

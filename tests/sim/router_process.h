@@ -27,8 +27,8 @@ class RouterProcess : public Process {
   static router::WorkerInfo Describe(const Topology& topology, const InstanceRef& self, Role role);
 
   // From clients.
-  void Submit(uint64_t client);
-  void Cancel(uint64_t client);
+  void Submit(uint64_t call_id);
+  void Cancel(uint64_t call_id);
   // From workers.
   void Register(uint64_t call, const router::WorkerInfo& info);
   void Heartbeat(uint64_t call, router::HeartbeatReceived heartbeat);
@@ -53,23 +53,23 @@ class RouterProcess : public Process {
   };
 
   void Handle(const router::Event& event);
-  void Execute(const router::Action& action);
+  void Perform(const router::Action& action);
   // Sends `tell` to the membership of the worker on `node`.
   void Tell(uint64_t call, int node, const char* label,
             const std::function<void(WorkerMembership&)>& tell);
   void Notify(const router::NotifyWatch& act);
   // In a cluster where nothing disturbs it every worker has applied a changed view at once.
   void CheckViewArrives();
-  void ExecuteLeg(const router::Reserve& act);
-  void ExecuteLeg(const router::OpenStream& act);
-  void ExecuteLeg(const router::StartPrefill& act);
+  void PerformLeg(const router::Reserve& act);
+  void PerformLeg(const router::OpenStream& act);
+  void PerformLeg(const router::StartPrefill& act);
   // Opens a call for a leg, or reports at once (but not within this step) that it is broken.
   uint64_t OpenLegCall(uint64_t attempt_id, Leg leg, const std::string& instance);
   void LegBroken(const OpenLeg& leg);
   bool EndLeg(uint64_t call);
   void CancelLegs(uint64_t attempt_id, bool prefill);
   // Either leg's end ends the other at once; a decode leg that lingers holds pages for nobody.
-  void CheckDecodeLegEnded(uint64_t client);
+  void CheckDecodeLegEnded(uint64_t call_id);
   void ScheduleTick();
 
   World& world_;
@@ -82,7 +82,7 @@ class RouterProcess : public Process {
   std::map<uint64_t, uint64_t> workers_;   // Worker's call -> its node, while a reply is due.
   std::map<uint64_t, int> watches_;        // Worker's call -> its node.
   uint64_t checked_version_ = 0;           // View whose arrival is being checked.
-  std::map<uint64_t, uint64_t> attempts_;  // Client -> its latest attempt.
+  std::map<uint64_t, uint64_t> attempts_;  // Call -> its latest attempt.
   int64_t tick_us_ = kNeverUs;
 };
 

@@ -88,7 +88,7 @@ void World::After(int node, int64_t delay_us, const char* label, std::function<v
 }
 
 void World::Deliver(int from, int to, const char* label, std::function<void()> run) {
-  int64_t& busy_until_us = link_busy_until_us_[{from, to}];
+  int64_t& busy_until_us = path_busy_until_us_[{from, to}];
   busy_until_us = std::max(busy_until_us, now_us() + DrawDelay());
   queue_.At(busy_until_us,
             [this, to, incarnation = nodes_[to].incarnation, label,

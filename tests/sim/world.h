@@ -1,4 +1,4 @@
-// The world of a simulated cluster: nodes that live, die and stand still, links that delay, drop
+// The world of a simulated cluster: nodes that live, die and stand still, paths that delay, drop
 // and break, one virtual clock, one source of chance. Everything that happens is recorded in the
 // hash of the run and, on wish, in a readable trace.
 #ifndef TESTS_SIM_WORLD_H_
@@ -66,7 +66,7 @@ class World {
   // Runs `run` on the node after `delay_us`, unless that life of it is over by then.
   void After(int node, int64_t delay_us, const char* label, std::function<void()> run);
 
-  // One-way message, in order on each (from, to) link; lost if the receiver is dead.
+  // One-way message, in order on each (from, to) path; lost if the receiver is dead.
   template <typename Receiver>
   void Send(int from, int to, const char* label, std::function<void(Receiver&)> run) {
     Deliver(from, to, label,
@@ -160,7 +160,7 @@ class World {
   std::vector<Node> nodes_;
   std::map<uint64_t, Call> calls_;
   uint64_t next_call_ = 1;
-  std::map<std::pair<int, int>, int64_t> link_busy_until_us_;  // Keeps each link in order.
+  std::map<std::pair<int, int>, int64_t> path_busy_until_us_;  // Keeps each path in order.
   struct Wire {
     int64_t busy_until_us = 0;
     size_t bytes = 0;  // Data under way.

@@ -142,9 +142,9 @@ double MultiplyAdds(int rounds) {
   volatile float factor = 0.999f;
   for (int round = 0; round < rounds; ++round) {
     const float by = factor;
-    for (float& link : chain) link = link * by + 0.001f;
+    for (float& value : chain) value = value * by + 0.001f;
   }
-  for (const float link : chain) factor = link;
+  for (const float value : chain) factor = value;
   return 2.0 * rounds * kChains;
 }
 

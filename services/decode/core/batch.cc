@@ -10,7 +10,7 @@ namespace baton::decode {
 
 void DecodeCore::State::On(const StreamOpened& event) {
   const auto refuse = [this, &event](absl::Status status) {
-    Do(RefuseStream{event.attempt_id, event.generation, Own(std::move(status))});
+    Emit(RefuseStream{event.attempt_id, event.generation, Own(std::move(status))});
   };
   const auto found = requests.find(event.attempt_id);
   if (found == requests.end()) {
@@ -34,11 +34,11 @@ void DecodeCore::State::On(const StreamOpened& event) {
   Arm(event.attempt_id);
   int index = 0;
   for (SampledToken& token : request.kept) {
-    Do(EmitToken{event.attempt_id, index++, std::move(token)});
+    Emit(DeliverToken{event.attempt_id, index++, std::move(token)});
   }
   request.kept.clear();
   if (request.phase != Phase::kEnded) return;
-  Do(Finish{event.attempt_id, *std::move(request.outcome)});
+  Emit(Finish{event.attempt_id, *std::move(request.outcome)});
   Erase(event.attempt_id);
 }
 
@@ -62,7 +62,7 @@ void DecodeCore::State::StartStep() {
   if (step.sequences.empty()) return;
   step.step = ++last_step;
   running_step = step.step;
-  Do(std::move(step));
+  Emit(std::move(step));
 }
 
 void DecodeCore::State::On(const StepFinished& event) {
@@ -110,7 +110,7 @@ void DecodeCore::State::Take(uint64_t attempt_id, const SampledToken& token) {
   const int index = request.generated++;
   request.last_token = token.token;
   if (request.stream_open) {
-    Do(EmitToken{attempt_id, index, token});
+    Emit(DeliverToken{attempt_id, index, token});
   } else {
     request.kept.push_back(token);
   }

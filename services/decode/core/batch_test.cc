@@ -12,16 +12,16 @@ TEST_F(DecodeCoreTest, StopRulesApplyToTheFirstTokenToo) {
     ReserveRequested request = Request(attempt);
     change(request.stop);
     const Ticket ticket = Reserved(request);
-    Do(StreamOpened{attempt, ticket.generation});
+    Handle(StreamOpened{attempt, ticket.generation});
     Commit(ticket, kEos);
-    EXPECT_EQ(Take<EmitToken>().token.token, kEos) << "stop tokens are emitted";
+    EXPECT_EQ(Take<DeliverToken>().token.token, kEos) << "stop tokens are emitted";
     const auto finish = TryTake<Finish>();
     if (finish.has_value()) {
       EXPECT_EQ(*finish->outcome, FinishReason::kStop);
       Drain(ticket);
     } else {
       const auto step = Take<RunStep>();
-      Do(AbortRequested{attempt, absl::CancelledError("")});
+      Handle(AbortRequested{attempt, absl::CancelledError("")});
       Take<Finish>();
       FinishStep(step, 1);
       Drain(ticket);
@@ -42,7 +42,7 @@ TEST_F(DecodeCoreTest, MinTokensDelaysTheStop) {
   ReserveRequested request = Request(1);
   request.stop.min_tokens = 2;
   const Ticket ticket = Reserved(request);
-  Do(StreamOpened{1, ticket.generation});
+  Handle(StreamOpened{1, ticket.generation});
   Commit(ticket, kEos);
   FinishStep(Take<RunStep>(), kEos);
   EXPECT_FALSE(TryTake<Finish>().has_value());
@@ -53,8 +53,8 @@ TEST_F(DecodeCoreTest, MinTokensDelaysTheStop) {
 TEST_F(DecodeCoreTest, RequestsJoinTheBatchBetweenSteps) {
   const Ticket a = Reserved(Request(1));
   const Ticket b = Reserved(Request(2));
-  Do(StreamOpened{1, a.generation});
-  Do(StreamOpened{2, b.generation});
+  Handle(StreamOpened{1, a.generation});
+  Handle(StreamOpened{2, b.generation});
   Commit(a);
   const auto step = Take<RunStep>();
   Commit(b);
@@ -69,13 +69,13 @@ TEST_F(DecodeCoreTest, RequestsJoinTheBatchBetweenSteps) {
 TEST_F(DecodeCoreTest, FailedStepEndsItsSequencesAlone) {
   const Ticket a = Reserved(Request(1));
   const Ticket b = Reserved(Request(2));
-  Do(StreamOpened{1, a.generation});
-  Do(StreamOpened{2, b.generation});
+  Handle(StreamOpened{1, a.generation});
+  Handle(StreamOpened{2, b.generation});
   Commit(a);
   const auto step = Take<RunStep>();
   Commit(b);
   actions_.clear();
-  Do(StepFinished{step.step, absl::InternalError("no memory"), {}});
+  Handle(StepFinished{step.step, absl::InternalError("no memory"), {}});
   const auto finish = Take<Finish>();
   EXPECT_EQ(finish.attempt_id, 1u);
   EXPECT_EQ(LegOf(finish.outcome.status()), "decode");
@@ -86,7 +86,7 @@ TEST_F(DecodeCoreTest, ErrorsOfOneSequenceEndThatOne) {
   std::vector<Ticket> tickets;
   for (uint64_t attempt = 1; attempt <= 4; ++attempt) {
     tickets.push_back(Reserved(Request(attempt, 4, 4)));
-    Do(StreamOpened{attempt, tickets.back().generation});
+    Handle(StreamOpened{attempt, tickets.back().generation});
   }
   Commit(tickets[0]);
   auto step = Take<RunStep>();
@@ -98,46 +98,46 @@ TEST_F(DecodeCoreTest, ErrorsOfOneSequenceEndThatOne) {
   finished.outputs.push_back({1, absl::InternalError("NaN")});
   finished.outputs.push_back({2, SampledToken{100, 0, {}}});  // Outside the vocabulary.
   finished.outputs.push_back({4, SampledToken{5, 0, {}}});    // And none for 3.
-  Do(finished);
+  Handle(finished);
   std::set<uint64_t> failed;
   while (auto finish = TryTake<Finish>()) {
     EXPECT_TRUE(absl::IsInternal(finish->outcome.status()));
     failed.insert(finish->attempt_id);
   }
   EXPECT_EQ(failed, (std::set<uint64_t>{1, 2, 3}));
-  EXPECT_EQ(Take<EmitToken>().attempt_id, 4u);
+  EXPECT_EQ(Take<DeliverToken>().attempt_id, 4u);
 }
 
 TEST_F(DecodeCoreTest, PagesOfARunningStepAreHeldUntilItEnds) {
   const Ticket ticket = Reserved(Request(1, 30, 2));
-  Do(StreamOpened{1, ticket.generation});
+  Handle(StreamOpened{1, ticket.generation});
   Commit(ticket);
   const auto step = Take<RunStep>();
-  Do(AbortRequested{1, absl::CancelledError("")});
+  Handle(AbortRequested{1, absl::CancelledError("")});
   Take<Finish>();
   actions_.erase(actions_.begin());  // The first token.
   Drain(ticket);
   EXPECT_EQ(core_.load().quarantined_pages, 8) << "drained, but the step still writes to them";
-  Do(Request(2, 20, 4));
+  Handle(Request(2, 20, 4));
   EXPECT_TRUE(actions_.empty());
   FinishStep(step, 50);
-  EXPECT_FALSE(TryTake<EmitToken>().has_value()) << "the output is nobody's";
+  EXPECT_FALSE(TryTake<DeliverToken>().has_value()) << "the output is nobody's";
   EXPECT_EQ(Take<ReplyReserve>().attempt_id, 2u);
 }
 
 TEST_F(DecodeCoreTest, AttemptMayComeAgainWhileItsOldStepRuns) {
   const Ticket old_ticket = Reserved(Request(1));
-  Do(StreamOpened{1, old_ticket.generation});
+  Handle(StreamOpened{1, old_ticket.generation});
   Commit(old_ticket);
   const auto step = Take<RunStep>();
-  Do(AbortRequested{1, absl::CancelledError("")});
+  Handle(AbortRequested{1, absl::CancelledError("")});
   actions_.clear();
   const Ticket ticket = Reserved(Request(1));
-  Do(StreamOpened{1, ticket.generation});
+  Handle(StreamOpened{1, ticket.generation});
   Commit(ticket, 7);
-  EXPECT_EQ(Take<EmitToken>().token.token, 7);
+  EXPECT_EQ(Take<DeliverToken>().token.token, 7);
   FinishStep(step, 50);
-  EXPECT_FALSE(TryTake<EmitToken>().has_value()) << "a token of the old generation";
+  EXPECT_FALSE(TryTake<DeliverToken>().has_value()) << "a token of the old generation";
   EXPECT_EQ(Take<RunStep>().sequences[0].token, 7);
 }
 

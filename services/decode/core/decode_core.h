@@ -90,7 +90,7 @@ struct RevokeKv {
   uint32_t slot = 0;
   uint64_t generation = 0;
 };
-struct EmitToken {
+struct DeliverToken {
   uint64_t attempt_id = 0;
   int index = 0;  // 0: the first token, sampled by the last prefill stage.
   SampledToken token;
@@ -122,7 +122,7 @@ struct RunStep {
   std::vector<Sequence> sequences;
 };
 using Action =
-    std::variant<ReplyReserve, GrantKv, RevokeKv, EmitToken, RefuseStream, Finish, RunStep>;
+    std::variant<ReplyReserve, GrantKv, RevokeKv, DeliverToken, RefuseStream, Finish, RunStep>;
 
 struct DecodeLoad {
   int waiting = 0;

@@ -31,7 +31,7 @@ inline DecodeLimits Limits() {
 class DecodeCoreTest : public testing::Test {
  protected:
   // Handles an event and checks the invariants; actions are appended to those not yet taken.
-  void Do(const Event& event) {
+  void Handle(const Event& event) {
     core_.Handle(event, now_us_, actions_);
     ASSERT_TRUE(core_.CheckInvariants().ok()) << core_.CheckInvariants();
   }
@@ -64,18 +64,18 @@ class DecodeCoreTest : public testing::Test {
   }
   // Reserves and expects a ticket at once.
   Ticket Reserved(const ReserveRequested& request) {
-    Do(request);
+    Handle(request);
     grant_ = Take<GrantKv>().grant;
     auto reply = Take<ReplyReserve>();
     EXPECT_TRUE(reply.ticket.ok()) << reply.ticket.status();
     return reply.ticket.value_or(Ticket{});
   }
   absl::Status Refused(const ReserveRequested& request) {
-    Do(request);
+    Handle(request);
     return Take<ReplyReserve>().ticket.status();
   }
   void Commit(const Ticket& ticket, int32_t first_token = 1) {
-    Do(KvCommitted{ticket.slot, ticket.generation, {first_token, -1, {}}, 0});
+    Handle(KvCommitted{ticket.slot, ticket.generation, {first_token, -1, {}}, 0});
   }
   // Answers the running step with `token` for every sequence.
   void FinishStep(const RunStep& step, int32_t token) {
@@ -83,13 +83,13 @@ class DecodeCoreTest : public testing::Test {
     for (const auto& sequence : step.sequences) {
       finished.outputs.push_back({sequence.attempt_id, SampledToken{token, -1, {}}});
     }
-    Do(finished);
+    Handle(finished);
   }
   void Drain(const Ticket& ticket) {
     const auto revoke = Take<RevokeKv>();
     EXPECT_EQ(revoke.slot, ticket.slot);
     EXPECT_EQ(revoke.generation, ticket.generation);
-    Do(KvDrained{ticket.slot, ticket.generation});
+    Handle(KvDrained{ticket.slot, ticket.generation});
   }
 
   DecodeCore core_{Limits()};

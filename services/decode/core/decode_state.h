@@ -131,7 +131,7 @@ struct DecodeCore::State {
   absl::Status Own(absl::Status status) const {
     return WithLeg(std::move(status), "decode", limits.self.id);
   }
-  void Do(Action action) { actions->push_back(std::move(action)); }
+  void Emit(Action action) { actions->push_back(std::move(action)); }
 };
 
 }  // namespace baton::decode

@@ -65,14 +65,14 @@ void DecodeCore::State::EndOverdue() {
 }
 
 void DecodeCore::State::Refuse(uint64_t attempt_id, absl::Status status) {
-  Do(ReplyReserve{attempt_id, Own(std::move(status))});
+  Emit(ReplyReserve{attempt_id, Own(std::move(status))});
 }
 
 void DecodeCore::State::Complete(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) {
   Request& request = requests.at(attempt_id);
   GiveBack(attempt_id, request);
   if (request.stream_open) {
-    Do(Finish{attempt_id, std::move(outcome)});
+    Emit(Finish{attempt_id, std::move(outcome)});
     Erase(attempt_id);
     return;
   }
@@ -94,7 +94,7 @@ void DecodeCore::State::EndWith(uint64_t attempt_id, absl::Status status) {
     const bool leak = PlantedBug(Bug::kDecodeLeaksOnAbort) && request.phase == Phase::kReserved;
     if (!leak) GiveBack(attempt_id, request);
     granted.erase(request.generation);
-    Do(Finish{attempt_id, std::move(status)});
+    Emit(Finish{attempt_id, std::move(status)});
   }
   Erase(attempt_id);
 }
@@ -112,7 +112,7 @@ void DecodeCore::State::GiveBack(uint64_t attempt_id, Request& request) {
   holds.emplace(request.generation, std::move(hold));
   granted.erase(request.generation);
   std::erase(batch, attempt_id);
-  Do(RevokeKv{request.slot, request.generation});
+  Emit(RevokeKv{request.slot, request.generation});
 }
 
 void DecodeCore::State::Erase(uint64_t attempt_id) {

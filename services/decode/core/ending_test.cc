@@ -13,37 +13,37 @@ namespace baton::decode {
 namespace {
 
 TEST_F(DecodeCoreTest, AbortInEveryState) {
-  Do(AbortRequested{1, absl::CancelledError("early")});
+  Handle(AbortRequested{1, absl::CancelledError("early")});
   EXPECT_TRUE(actions_.empty());
   EXPECT_TRUE(absl::IsCancelled(Refused(Request(1)))) << "the abort overtook it";
 
   const Ticket reserved = Reserved(Request(2, 30, 2));
-  Do(Request(3, 20, 4));
-  Do(AbortRequested{3, absl::CancelledError("waiting")});
+  Handle(Request(3, 20, 4));
+  Handle(AbortRequested{3, absl::CancelledError("waiting")});
   EXPECT_TRUE(absl::IsCancelled(Take<ReplyReserve>().ticket.status()));
   EXPECT_EQ(core_.load().waiting, 0);
 
-  Do(AbortRequested{2, absl::UnavailableError("prefill failed")});
+  Handle(AbortRequested{2, absl::UnavailableError("prefill failed")});
   EXPECT_TRUE(absl::IsUnavailable(Take<Finish>().outcome.status())) << "the reason is passed on";
   Commit(reserved);  // Was on its way.
-  EXPECT_FALSE(TryTake<EmitToken>().has_value());
+  EXPECT_FALSE(TryTake<DeliverToken>().has_value());
   Drain(reserved);
 
   const Ticket kept = Reserved(Request(4, 6, 1));
   Commit(kept);
-  Do(AbortRequested{4, absl::CancelledError("")});
+  Handle(AbortRequested{4, absl::CancelledError("")});
   EXPECT_TRUE(absl::IsCancelled(Take<Finish>().outcome.status()));
   Drain(kept);
-  Do(AbortRequested{4, absl::CancelledError("again")});
+  Handle(AbortRequested{4, absl::CancelledError("again")});
   EXPECT_TRUE(actions_.empty());
   EXPECT_TRUE(core_.AtRest());
 }
 
 TEST_F(DecodeCoreTest, FailedHandOffEndsTheRequest) {
   const Ticket ticket = Reserved(Request(1));
-  Do(StreamOpened{1, ticket.generation});
-  Do(KvFailed{ticket.slot, ticket.generation,
-              WithLeg(absl::DataLossError("checksum"), "prefill", "prefill-1")});
+  Handle(StreamOpened{1, ticket.generation});
+  Handle(KvFailed{ticket.slot, ticket.generation,
+                  WithLeg(absl::DataLossError("checksum"), "prefill", "prefill-1")});
   const auto finish = Take<Finish>();
   EXPECT_TRUE(absl::IsDataLoss(finish.outcome.status()));
   EXPECT_EQ(InstanceOf(finish.outcome.status()), "prefill-1");
@@ -54,11 +54,11 @@ TEST_F(DecodeCoreTest, FailedHandOffEndsTheRequest) {
 
 TEST_F(DecodeCoreTest, FailureBeforeTheStreamIsKeptForIt) {
   const Ticket ticket = Reserved(Request(1));
-  Do(KvFailed{ticket.slot, ticket.generation, absl::DataLossError("checksum")});
+  Handle(KvFailed{ticket.slot, ticket.generation, absl::DataLossError("checksum")});
   Drain(ticket);
   EXPECT_TRUE(actions_.empty());
   EXPECT_EQ(core_.load().free_pages, 10) << "it holds nothing but its outcome";
-  Do(StreamOpened{1, ticket.generation});
+  Handle(StreamOpened{1, ticket.generation});
   EXPECT_TRUE(absl::IsDataLoss(Take<Finish>().outcome.status()));
   EXPECT_TRUE(core_.AtRest());
 }
@@ -68,16 +68,16 @@ TEST_F(DecodeCoreTest, KeptOutcomesAreBounded) {
   for (; !TryTake<Finish>().has_value(); ++attempt) {
     ASSERT_LT(attempt, 5000u);
     const Ticket ticket = Reserved(Request(attempt));
-    Do(KvFailed{ticket.slot, ticket.generation, absl::DataLossError("checksum")});
+    Handle(KvFailed{ticket.slot, ticket.generation, absl::DataLossError("checksum")});
     Drain(ticket);
   }
-  Do(StreamOpened{1, 1});
+  Handle(StreamOpened{1, 1});
   EXPECT_TRUE(absl::IsNotFound(Take<RefuseStream>().status)) << "the oldest went";
 }
 
 TEST_F(DecodeCoreTest, FirstTokenOutsideTheVocabularyEndsTheRequest) {
   const Ticket ticket = Reserved(Request(1));
-  Do(StreamOpened{1, ticket.generation});
+  Handle(StreamOpened{1, ticket.generation});
   Commit(ticket, 100);
   EXPECT_TRUE(absl::IsInternal(Take<Finish>().outcome.status()));
   Drain(ticket);
@@ -92,19 +92,19 @@ TEST_F(DecodeCoreTest, EveryStateEndsAtItsDeadline) {
   const Ticket reserved = Reserved(with_deadline(Request(1, 4, 4), 100));
   const Ticket running = Reserved(with_deadline(Request(2, 4, 4), 200));
   Reserved(with_deadline(Request(3, 20, 4), 400));
-  Do(StreamOpened{2, running.generation});
+  Handle(StreamOpened{2, running.generation});
   Commit(running);
   const auto step = Take<RunStep>();
-  Do(with_deadline(Request(4, 20, 4), 300));
+  Handle(with_deadline(Request(4, 20, 4), 300));
   EXPECT_EQ(core_.load().waiting, 1);
   EXPECT_EQ(core_.NextDeadlineUs(), 100);
   now_us_ = 100;
-  Do(Tick{});
+  Handle(Tick{});
   EXPECT_EQ(Take<Finish>().attempt_id, 1u);
   Drain(reserved);
   EXPECT_EQ(core_.NextDeadlineUs(), 200);
   now_us_ = 300;
-  Do(Tick{});
+  Handle(Tick{});
   const auto finish = Take<Finish>();
   EXPECT_EQ(finish.attempt_id, 2u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(finish.outcome.status()));

@@ -118,9 +118,9 @@ void DecodeCore::State::AdmitWaiting() {
     grant.pages.assign(request.pages.begin(), request.pages.begin() + prompt_pages);
     grant.writers = request.writers;
     grant.deadline_us = request.deadline_us;
-    Do(GrantKv{std::move(grant)});
-    Do(ReplyReserve{attempt_id, Ticket{limits.self, request.slot, request.generation,
-                                       request.prompt_tokens, prompt_pages}});
+    Emit(GrantKv{std::move(grant)});
+    Emit(ReplyReserve{attempt_id, Ticket{limits.self, request.slot, request.generation,
+                                         request.prompt_tokens, prompt_pages}});
   }
 }
 

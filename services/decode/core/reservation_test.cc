@@ -17,9 +17,9 @@ TEST_F(DecodeCoreTest, ARequestFromReservationToRest) {
   EXPECT_EQ(ticket.prompt_pages, 2);
   EXPECT_EQ(grant_.pages.size(), 2u) << "writers get the prompt's pages alone";
   EXPECT_EQ(core_.load().owned_pages, 3) << "6 + 3 tokens";
-  Do(StreamOpened{1, ticket.generation});
+  Handle(StreamOpened{1, ticket.generation});
   Commit(ticket, 17);
-  EXPECT_EQ(Take<EmitToken>().token.token, 17);
+  EXPECT_EQ(Take<DeliverToken>().token.token, 17);
 
   auto step = Take<RunStep>();
   ASSERT_EQ(step.sequences.size(), 1u);
@@ -28,14 +28,14 @@ TEST_F(DecodeCoreTest, ARequestFromReservationToRest) {
   EXPECT_EQ(step.sequences[0].generated, 1);
   EXPECT_EQ(step.sequences[0].pages.size(), 2u);
   FinishStep(step, 18);
-  const auto emitted = Take<EmitToken>();
+  const auto emitted = Take<DeliverToken>();
   EXPECT_EQ(emitted.index, 1);
   EXPECT_EQ(emitted.token.token, 18);
 
   step = Take<RunStep>();
   EXPECT_EQ(step.sequences[0].position, 7);
   FinishStep(step, 19);
-  EXPECT_EQ(Take<EmitToken>().token.token, 19);
+  EXPECT_EQ(Take<DeliverToken>().token.token, 19);
   EXPECT_EQ(*Take<Finish>().outcome, FinishReason::kLength);
   EXPECT_FALSE(core_.AtRest());
   EXPECT_EQ(core_.load().quarantined_pages, 3);
@@ -45,7 +45,7 @@ TEST_F(DecodeCoreTest, ARequestFromReservationToRest) {
 }
 
 TEST_F(DecodeCoreTest, GrantComesBeforeTheTicket) {
-  Do(Request(1));
+  Handle(Request(1));
   ASSERT_EQ(actions_.size(), 2u);
   EXPECT_TRUE(std::holds_alternative<GrantKv>(actions_[0]));
   EXPECT_TRUE(std::holds_alternative<ReplyReserve>(actions_[1]));
@@ -90,12 +90,12 @@ TEST_F(DecodeCoreTest, ContextBoundsTheReservation) {
 
 TEST_F(DecodeCoreTest, WaitingIsFirstComeFirstServed) {
   const Ticket first = Reserved(Request(1, 30, 2));
-  Do(Request(2, 20, 4));
-  Do(Request(3, 1, 1));
+  Handle(Request(2, 20, 4));
+  Handle(Request(3, 1, 1));
   EXPECT_TRUE(actions_.empty()) << "the small one doesn't overtake";
   EXPECT_EQ(core_.load().waiting, 2);
   EXPECT_TRUE(absl::IsResourceExhausted(Refused(Request(4)))) << "the queue is full";
-  Do(AbortRequested{1, absl::CancelledError("gone")});
+  Handle(AbortRequested{1, absl::CancelledError("gone")});
   EXPECT_TRUE(absl::IsCancelled(Take<Finish>().outcome.status()));
   EXPECT_FALSE(TryTake<GrantKv>().has_value()) << "pages are in quarantine";
   Drain(first);
@@ -105,31 +105,31 @@ TEST_F(DecodeCoreTest, WaitingIsFirstComeFirstServed) {
 
 TEST_F(DecodeCoreTest, SlotsBoundTheReservations) {
   for (uint64_t attempt = 1; attempt <= 4; ++attempt) Reserved(Request(attempt, 1, 1));
-  Do(Request(5, 1, 1));
+  Handle(Request(5, 1, 1));
   EXPECT_EQ(core_.load().waiting, 1);
 }
 
 TEST_F(DecodeCoreTest, DuplicateAttemptIsRefusedAndHarmless) {
   const Ticket ticket = Reserved(Request(1));
   EXPECT_TRUE(absl::IsAlreadyExists(Refused(Request(1))));
-  Do(StreamOpened{1, ticket.generation});
+  Handle(StreamOpened{1, ticket.generation});
   Commit(ticket);
-  EXPECT_EQ(Take<EmitToken>().attempt_id, 1u);
+  EXPECT_EQ(Take<DeliverToken>().attempt_id, 1u);
 }
 
 TEST_F(DecodeCoreTest, StreamsAreRefusedWithoutHarm) {
   const auto refusal = [this](uint64_t attempt, uint64_t generation) {
-    Do(StreamOpened{attempt, generation});
+    Handle(StreamOpened{attempt, generation});
     return Take<RefuseStream>().status.code();
   };
   EXPECT_EQ(refusal(1, 1), absl::StatusCode::kNotFound);
   const Ticket ticket = Reserved(Request(1));
   EXPECT_EQ(refusal(1, ticket.generation + 1), absl::StatusCode::kFailedPrecondition);
-  Do(StreamOpened{1, ticket.generation});
+  Handle(StreamOpened{1, ticket.generation});
   EXPECT_TRUE(actions_.empty());
   EXPECT_EQ(refusal(1, ticket.generation), absl::StatusCode::kAlreadyExists);
   Commit(ticket);
-  Take<EmitToken>();
+  Take<DeliverToken>();
   Take<RunStep>();
 }
 
@@ -137,8 +137,8 @@ TEST_F(DecodeCoreTest, NothingIsComputedWithoutAStream) {
   const Ticket ticket = Reserved(Request(1));
   Commit(ticket, 5);
   EXPECT_TRUE(actions_.empty());
-  Do(StreamOpened{1, ticket.generation});
-  EXPECT_EQ(Take<EmitToken>().token.token, 5);
+  Handle(StreamOpened{1, ticket.generation});
+  EXPECT_EQ(Take<DeliverToken>().token.token, 5);
   Take<RunStep>();
 }
 
@@ -148,8 +148,8 @@ TEST_F(DecodeCoreTest, FinishIsKeptUntilTheStreamOpens) {
   Drain(ticket);
   EXPECT_TRUE(actions_.empty());
   EXPECT_EQ(core_.load().owned_pages, 0) << "an ended request holds no pages";
-  Do(StreamOpened{1, ticket.generation});
-  EXPECT_EQ(Take<EmitToken>().index, 0);
+  Handle(StreamOpened{1, ticket.generation});
+  EXPECT_EQ(Take<DeliverToken>().index, 0);
   EXPECT_EQ(*Take<Finish>().outcome, FinishReason::kLength);
   EXPECT_TRUE(core_.AtRest());
 }
@@ -161,7 +161,7 @@ TEST_F(DecodeCoreTest, KeptFinishEndsAtTheDeadline) {
   Commit(ticket);
   Drain(ticket);
   now_us_ = 100;
-  Do(Tick{});
+  Handle(Tick{});
   EXPECT_TRUE(absl::IsDeadlineExceeded(Take<Finish>().outcome.status()));
   EXPECT_TRUE(core_.AtRest());
 }
@@ -174,24 +174,24 @@ TEST_F(DecodeCoreTest, AReservationWhoseStreamNeverOpensEndsWithItsLease) {
   Commit(ticket);
   EXPECT_EQ(core_.load().running, 1) << "a commit doesn't stand for a stream";
   now_us_ = Limits().stream_lease_us;
-  Do(Tick{});
+  Handle(Tick{});
   const absl::Status status = Take<Finish>().outcome.status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("stream was not opened"));
   Drain(ticket);
   EXPECT_TRUE(core_.AtRest());
-  Do(StreamOpened{1, ticket.generation});
+  Handle(StreamOpened{1, ticket.generation});
   EXPECT_TRUE(absl::IsNotFound(Take<RefuseStream>().status)) << "it comes too late";
 }
 
 TEST_F(DecodeCoreTest, AnOpenStreamEndsTheLease) {
   const Ticket ticket = Reserved(Request(1));
   now_us_ = Limits().stream_lease_us - 1;
-  Do(StreamOpened{1, ticket.generation});
+  Handle(StreamOpened{1, ticket.generation});
   EXPECT_EQ(core_.NextDeadlineUs(), kNeverUs);
   now_us_ = Limits().stream_lease_us * 10;
   Commit(ticket);
-  EXPECT_EQ(Take<EmitToken>().index, 0);
+  EXPECT_EQ(Take<DeliverToken>().index, 0);
 }
 
 }  // namespace

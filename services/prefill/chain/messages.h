@@ -16,7 +16,7 @@
 #include "proto/baton/v1/prefill.pb.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/plan.h"
-#include "services/prefill/stage/stage_host.h"
+#include "services/prefill/stage/stage_shell.h"
 
 namespace baton::prefill {
 

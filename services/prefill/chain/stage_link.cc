@@ -19,7 +19,7 @@ constexpr int64_t kSilenceUs = 3'000'000;
 }  // namespace
 
 StageLink::StageLink(const Options& options) : options_(options) {
-  StageHost::Reports reports;
+  StageShell::Reports reports;
   reports.plan_done = [this](uint64_t epoch, const PlanDone& done) {
     if (stream_ == nullptr || epoch != hello_.epoch) return;
     v1::LinkResponse response;

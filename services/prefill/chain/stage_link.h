@@ -12,7 +12,7 @@
 #include "services/prefill/chain/link_stream.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/peers.h"
-#include "services/prefill/stage/stage_host.h"
+#include "services/prefill/stage/stage_shell.h"
 
 namespace baton::prefill {
 
@@ -22,7 +22,7 @@ class StageLink {
   struct Options {
     ChainPlace place;
     PlanBounds bounds;
-    StageHost* stage = nullptr;    // Not owned.
+    StageShell* stage = nullptr;   // Not owned.
     const Peers* peers = nullptr;  // Not owned.
   };
   explicit StageLink(const Options& options);

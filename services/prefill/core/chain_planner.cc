@@ -25,7 +25,7 @@ int PlanBudget(const PlannerLimits& limits) {
 ChainPlanner::State::State(PlannerLimits planner_limits)
     : limits(planner_limits), policy(PlanBudget(planner_limits)) {}
 
-void ChainPlanner::State::On(const ChainUp& event, int64_t /*now_us*/, Actions& /*actions*/) {
+void ChainPlanner::State::On(const ChainUp& event, int64_t /*now_us*/) {
   BATON_CHECK(!up) << "ChainUp without ChainDown before";
   BATON_CHECK(event.stages > 0 && event.page_count > 0)
       << event.stages << " stages, " << event.page_count << " pages";
@@ -37,12 +37,12 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t /*now_us*/, Actions& 
   done.assign(static_cast<size_t>(event.stages), 0);
 }
 
-void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/, Actions& actions) {
+void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
   if (!up) return;
   up = false;
   down_reason = event.reason;
   for (auto& [attempt_id, request] : requests) {
-    if (!request.finished) Finish(attempt_id, request, event.reason, actions);
+    if (!request.finished) Finish(attempt_id, request, event.reason);
   }
   requests.clear();
   queue.clear();
@@ -87,9 +87,9 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
   return absl::OkStatus();
 }
 
-void ChainPlanner::State::On(const StartRequested& event, int64_t now_us, Actions& actions) {
+void ChainPlanner::State::On(const StartRequested& event, int64_t now_us) {
   if (absl::Status status = CheckStart(event); !status.ok()) {
-    actions.push_back(FinishRequest{event.attempt_id, std::move(status), {}});
+    Emit(FinishRequest{event.attempt_id, std::move(status), {}});
     return;
   }
   Request& request = requests[event.attempt_id];
@@ -102,12 +102,12 @@ void ChainPlanner::State::On(const StartRequested& event, int64_t now_us, Action
   deadlines.emplace(event.deadline_us, event.attempt_id);
 }
 
-void ChainPlanner::State::On(const AbortRequested& event, int64_t /*now_us*/, Actions& actions) {
+void ChainPlanner::State::On(const AbortRequested& event, int64_t /*now_us*/) {
   absl::Status reason = event.reason.ok() ? absl::CancelledError("aborted") : event.reason;
-  Fail(event.attempt_id, std::move(reason), actions);
+  Fail(event.attempt_id, std::move(reason));
 }
 
-void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us, Actions& actions) {
+void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us) {
   if (!up || event.epoch != epoch) return;
   BATON_CHECK(event.stage >= 0 && event.stage < static_cast<int>(done.size())) << event.stage;
   const auto stage = static_cast<size_t>(event.stage);
@@ -128,15 +128,15 @@ void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us, Actions
     }
   }
   if (last_stage) {
-    for (const PromptTokens& told : event.done.prompt_tokens) TakePromptTokens(told, actions);
+    for (const PromptTokens& told : event.done.prompt_tokens) TakePromptTokens(told);
   }
   while (!plans.empty() && plans.front().number <= DoneEverywhere()) plans.pop_front();
   for (const uint64_t attempt_id : std::vector<uint64_t>(open)) {
-    ReleaseIfClosed(attempt_id, actions);
+    ReleaseIfClosed(attempt_id);
   }
 }
 
-void ChainPlanner::State::TakePromptTokens(const PromptTokens& told, Actions& actions) {
+void ChainPlanner::State::TakePromptTokens(const PromptTokens& told) {
   const auto found = requests.find(told.attempt_id);
   if (found == requests.end() || found->second.finished) return;
   const Request& request = found->second;
@@ -145,11 +145,9 @@ void ChainPlanner::State::TakePromptTokens(const PromptTokens& told, Actions& ac
   const size_t end = static_cast<size_t>(told.first) + told.tokens.size();
   if (!request.prompt_logprobs || static_cast<size_t>(told.first) != expected ||
       end > static_cast<size_t>(request.prompt_tokens)) {
-    Fail(told.attempt_id,
-         absl::InternalError(absl::StrCat("the last stage tells of prompt tokens [", told.first,
-                                          ", ", end, ") after ", expected, " of ",
-                                          request.prompt_tokens)),
-         actions);
+    Fail(told.attempt_id, absl::InternalError(absl::StrCat(
+                              "the last stage tells of prompt tokens [", told.first, ", ", end,
+                              ") after ", expected, " of ", request.prompt_tokens)));
     return;
   }
   tokens.insert(tokens.end(), told.tokens.begin(), told.tokens.end());
@@ -162,8 +160,7 @@ absl::Status ChainPlanner::State::Request::CheckPromptTokens() const {
                                           " prompt tokens, not of ", expected));
 }
 
-void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/,
-                             Actions& actions) {
+void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/) {
   if (!up || event.epoch != epoch) return;
   BATON_CHECK(event.stage >= 0 && event.stage < static_cast<int>(done.size())) << event.stage;
   const RequestClosed& closed = event.closed;
@@ -180,24 +177,23 @@ void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/
     pool->Free(request.pages);
     request.pages.clear();
   }
-  if (!closed.status.ok()) Fail(closed.attempt_id, closed.status, actions);
-  ReleaseIfClosed(closed.attempt_id, actions);
+  if (!closed.status.ok()) Fail(closed.attempt_id, closed.status);
+  ReleaseIfClosed(closed.attempt_id);
 }
 
-void ChainPlanner::State::Finish(uint64_t attempt_id, Request& request, absl::Status status,
-                                 Actions& actions) {
+void ChainPlanner::State::Finish(uint64_t attempt_id, Request& request, absl::Status status) {
   BATON_CHECK(!request.finished) << "I2: attempt " << attempt_id << " finishes twice";
   request.finished = true;
   deadlines.erase({request.deadline_us, attempt_id});
-  actions.push_back(FinishRequest{attempt_id, std::move(status), std::move(request.outcome)});
+  Emit(FinishRequest{attempt_id, std::move(status), std::move(request.outcome)});
   request.outcome = {};
 }
 
-void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status, Actions& actions) {
+void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status) {
   const auto found = requests.find(attempt_id);
   if (found == requests.end() || found->second.finished) return;
   Request& request = found->second;
-  Finish(attempt_id, request, std::move(status), actions);
+  Finish(attempt_id, request, std::move(status));
   if (!request.open) {
     queue.erase(std::find(queue.begin(), queue.end(), attempt_id));
     requests.erase(found);
@@ -207,20 +203,19 @@ void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status, Actions
   aborts_due.push_back(attempt_id);
 }
 
-void ChainPlanner::State::ExpireDeadlines(int64_t now_us, Actions& actions) {
+void ChainPlanner::State::ExpireDeadlines(int64_t now_us) {
   while (!deadlines.empty() && deadlines.begin()->first <= now_us) {
     const uint64_t attempt_id = deadlines.begin()->second;
     const bool open_now = requests.at(attempt_id).open;
     Fail(attempt_id,
          absl::DeadlineExceededError(open_now ? "deadline passed in the prefill chain"
-                                              : "deadline passed while waiting for prefill"),
-         actions);
+                                              : "deadline passed while waiting for prefill"));
   }
 }
 
 // A stage that has given the request up waits for its final item or its abort, so one of the two
 // must be out before the planner may forget it.
-void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id, Actions& actions) {
+void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
   const auto found = requests.find(attempt_id);
   if (found == requests.end()) return;
   Request& request = found->second;
@@ -229,7 +224,7 @@ void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id, Actions& actions)
     return;
   }
   if (DoneEverywhere() < request.last_plan) return;
-  if (!request.finished) Finish(attempt_id, request, request.CheckPromptTokens(), actions);
+  if (!request.finished) Finish(attempt_id, request, request.CheckPromptTokens());
   pool->Free(request.pages);
   std::erase(open, attempt_id);
   std::erase(aborts_due, attempt_id);
@@ -241,13 +236,13 @@ bool ChainPlanner::State::MayIssue() const {
          issued - done.front() < static_cast<uint64_t>(limits.stage0_lead);
 }
 
-void ChainPlanner::State::IssuePlans(int64_t now_us, Actions& actions) {
+void ChainPlanner::State::IssuePlans(int64_t now_us) {
   while (MayIssue()) {
     Plan plan = BuildPlan(now_us);
     if (plan.items.empty() && plan.aborts.empty()) return;
     ++issued;
     BATON_CHECK(plan.number == issued) << plan.number << " after " << issued - 1;
-    actions.push_back(IssuePlan{std::move(plan)});
+    Emit(IssuePlan{std::move(plan)});
   }
 }
 
@@ -332,9 +327,11 @@ ChainPlanner::~ChainPlanner() = default;
 
 void ChainPlanner::Handle(const PlannerEvent& event, int64_t now_us,
                           std::vector<PlannerAction>& actions) {
-  std::visit([&](const auto& e) { state_->On(e, now_us, actions); }, event);
-  state_->ExpireDeadlines(now_us, actions);
-  state_->IssuePlans(now_us, actions);
+  state_->actions = &actions;
+  std::visit([&](const auto& e) { state_->On(e, now_us); }, event);
+  state_->ExpireDeadlines(now_us);
+  state_->IssuePlans(now_us);
+  state_->actions = nullptr;
 }
 
 int64_t ChainPlanner::NextDeadlineUs() const {

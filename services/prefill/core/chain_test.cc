@@ -1,4 +1,4 @@
-// A whole chain of cores, wired by hand with random delays: links keep their order, everything else
+// A whole chain of cores, wired by hand with random delays: paths keep their order, everything else
 // overtakes. The test owns the buffers and pages that shells would and checks every use of them.
 #include <gtest/gtest.h>
 
@@ -97,7 +97,7 @@ class Chain {
     std::map<uint64_t, std::set<int>> sent;  // Attempt -> page indices sent.
     std::set<uint64_t> committed;
     std::map<int, int> reading;  // Page -> sends that read it.
-    int64_t link_free_us = 0;    // Keeps the order of each link.
+    int64_t path_free_us = 0;    // Keeps the order of each path.
     int64_t report_free_us = 0;
     uint64_t last_computed = 0;
   };
@@ -144,7 +144,7 @@ class Chain {
       const Plan plan = std::get<IssuePlan>(std::move(action)).plan;
       EXPECT_LE(plan.TokenCount(), settings_.chunk_tokens);
       for (size_t i = 0; i < stages_.size(); ++i) {
-        At(InOrder(shells_[i].link_free_us), [this, i, plan] { ToStage(i, PlanArrived{plan}); });
+        At(InOrder(shells_[i].path_free_us), [this, i, plan] { ToStage(i, PlanArrived{plan}); });
       }
     }
   }
@@ -166,11 +166,11 @@ class Chain {
     stages_[i]->Handle(event, now_us_, actions);
     ASSERT_TRUE(stages_[i]->CheckInvariants().ok()) << stages_[i]->CheckInvariants();
     for (const StageAction& action : actions) {
-      std::visit([&](const auto& a) { Do(i, a); }, action);
+      std::visit([&](const auto& a) { Handle(i, a); }, action);
     }
   }
 
-  void Do(size_t i, const RunCompute& run) {
+  void Handle(size_t i, const RunCompute& run) {
     Shell& shell = shells_[i];
     EXPECT_GT(run.number, shell.last_computed) << "plans are computed in order, once";
     shell.last_computed = run.number;
@@ -211,7 +211,7 @@ class Chain {
     if (random_.Chance(settings_.send_error_chance)) prompt.status = absl::InternalError("NaN");
     finished.prompts.push_back(std::move(prompt));
   }
-  void Do(size_t i, const SendActivations& send) {
+  void Handle(size_t i, const SendActivations& send) {
     const auto credits = static_cast<uint64_t>(settings_.credits);
     auto& inputs = shells_[i + 1].inputs;
     EXPECT_EQ(inputs.count(send.number % credits), 0u) << "the input buffer is in use";
@@ -223,11 +223,11 @@ class Chain {
       ToStage(i, ActivationsSent{send.epoch, send.number, absl::OkStatus()});
     });
   }
-  void Do(size_t i, const ReturnCredit& credit) {
+  void Handle(size_t i, const ReturnCredit& credit) {
     shells_[i].inputs.erase(credit.number % static_cast<uint64_t>(settings_.credits));
     Later([this, i, credit] { ToStage(i - 1, CreditReturned{credit.epoch, credit.number}); });
   }
-  void Do(size_t i, const SendKv& send) {
+  void Handle(size_t i, const SendKv& send) {
     auto& sent = shells_[i].sent[send.attempt_id];
     for (size_t p = 0; p < send.pages.size(); ++p) {
       EXPECT_TRUE(sent.insert(send.first_page + static_cast<int>(p)).second) << "sent twice";
@@ -240,7 +240,7 @@ class Chain {
                         fails ? absl::UnavailableError("decode") : absl::OkStatus(), 1, 1});
     });
   }
-  void Do(size_t i, const SendCommit& commit) {
+  void Handle(size_t i, const SendCommit& commit) {
     EXPECT_TRUE(shells_[i].committed.insert(commit.attempt_id).second);
     EXPECT_EQ(shells_[i].sent[commit.attempt_id].size(),
               static_cast<size_t>(PagesOf(commit.attempt_id)));
@@ -249,18 +249,20 @@ class Chain {
       ToStage(i, KvSent{commit.epoch, commit.send_id, absl::OkStatus(), 1, 0});
     });
   }
-  void Do(size_t /*i*/, const CancelKv& /*cancel*/) {}  // The sends end as they come.
-  void Do(size_t i, const ReportPlanDone& report) {
+  void Handle(size_t /*i*/, const CancelKv& /*cancel*/) {}  // The sends end as they come.
+  void Handle(size_t i, const ReportPlanDone& report) {
     At(InOrder(shells_[i].report_free_us), [this, i, report] {
       ToPlanner(StagePlanDone{static_cast<int>(i), report.epoch, report.done});
     });
   }
-  void Do(size_t i, const ReportRequestClosed& report) {
+  void Handle(size_t i, const ReportRequestClosed& report) {
     At(InOrder(shells_[i].report_free_us), [this, i, report] {
       ToPlanner(StageRequestClosed{static_cast<int>(i), report.epoch, report.closed});
     });
   }
-  void Do(size_t i, const EndEpoch& end) { ADD_FAILURE() << "stage " << i << ": " << end.status; }
+  void Handle(size_t i, const EndEpoch& end) {
+    ADD_FAILURE() << "stage " << i << ": " << end.status;
+  }
 
   Random random_;
   const Settings settings_;

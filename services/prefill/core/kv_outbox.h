@@ -1,6 +1,6 @@
 // What a stage has yet to send to the decode services: one queue for each of them, out of which a
 // bounded number of messages is under way at a time. A chunk's KV is cut into messages of one
-// contiguous run; the rest of it waits for room, so that a slow link or decode service paces the
+// contiguous run; the rest of it waits for room, so that a slow network or decode service paces the
 // sender instead of failing its requests. The stage's core says when nobody wants a chunk any more:
 // what is not under way then ends at once.
 //
@@ -35,7 +35,8 @@ struct KvOutboxOptions {
   // Neighbouring pages go together up to this size. Larger runs would be scattered by the receiver,
   // whose pages are not neighbours, and smaller messages cost more than their bytes.
   size_t merged_bytes = 256 << 10;
-  // Under way to one decode service: enough to keep a link busy while the next message is hashed.
+  // Under way to one decode service: enough to keep the network busy while the next message is
+  // hashed.
   size_t window_bytes = 12 << 20;
   int window_messages = 64;
 };

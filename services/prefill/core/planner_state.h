@@ -49,25 +49,23 @@ struct ChainPlanner::State {
 
   explicit State(PlannerLimits planner_limits);
 
-  using Actions = std::vector<PlannerAction>;
+  void On(const ChainUp& event, int64_t now_us);
+  void On(const ChainDown& event, int64_t now_us);
+  void On(const StartRequested& event, int64_t now_us);
+  void On(const AbortRequested& event, int64_t now_us);
+  void On(const StagePlanDone& event, int64_t now_us);
+  void On(const StageRequestClosed& event, int64_t now_us);
+  void On(const Tick& /*event*/, int64_t /*now_us*/) {}
 
-  void On(const ChainUp& event, int64_t now_us, Actions& actions);
-  void On(const ChainDown& event, int64_t now_us, Actions& actions);
-  void On(const StartRequested& event, int64_t now_us, Actions& actions);
-  void On(const AbortRequested& event, int64_t now_us, Actions& actions);
-  void On(const StagePlanDone& event, int64_t now_us, Actions& actions);
-  void On(const StageRequestClosed& event, int64_t now_us, Actions& actions);
-  void On(const Tick& /*event*/, int64_t /*now_us*/, Actions& /*actions*/) {}
-
-  void TakePromptTokens(const PromptTokens& told, Actions& actions);
+  void TakePromptTokens(const PromptTokens& told);
   absl::Status CheckStart(const StartRequested& event) const;
-  void Fail(uint64_t attempt_id, absl::Status status, Actions& actions);
-  void ExpireDeadlines(int64_t now_us, Actions& actions);
-  void ReleaseIfClosed(uint64_t attempt_id, Actions& actions);
-  void Finish(uint64_t attempt_id, Request& request, absl::Status status, Actions& actions);
+  void Fail(uint64_t attempt_id, absl::Status status);
+  void ExpireDeadlines(int64_t now_us);
+  void ReleaseIfClosed(uint64_t attempt_id);
+  void Finish(uint64_t attempt_id, Request& request, absl::Status status);
 
   bool MayIssue() const;
-  void IssuePlans(int64_t now_us, Actions& actions);
+  void IssuePlans(int64_t now_us);
   Plan BuildPlan(int64_t now_us);
   bool AdmitNext(Plan& plan, int64_t now_us);
   int NextBudget() const;
@@ -75,6 +73,8 @@ struct ChainPlanner::State {
   int PagesFor(int tokens) const { return (tokens + limits.page_size - 1) / limits.page_size; }
   uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
   absl::Status CheckPages() const;
+
+  void Emit(PlannerAction action) { actions->push_back(std::move(action)); }
 
   const PlannerLimits limits;
   const FixedChunks policy;
@@ -92,6 +92,8 @@ struct ChainPlanner::State {
   std::vector<uint64_t> open;                        // In the chain, in order of admission.
   std::vector<uint64_t> aborts_due;                  // For the next plan.
   std::set<std::pair<int64_t, uint64_t>> deadlines;  // Of unfinished requests.
+
+  std::vector<PlannerAction>* actions = nullptr;  // Of the event that is being handled.
 };
 
 }  // namespace baton::prefill

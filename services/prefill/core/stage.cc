@@ -16,7 +16,7 @@ namespace baton::prefill {
 
 // ---- Epochs ----
 
-void Stage::State::On(const EpochBegan& event, int64_t now_us, Actions& /*actions*/) {
+void Stage::State::On(const EpochBegan& event, int64_t now_us) {
   DropEpoch();
   BATON_CHECK(!computing.has_value() && passing.empty() && sends.empty())
       << "an epoch begins while work of an older one is under way";
@@ -25,9 +25,7 @@ void Stage::State::On(const EpochBegan& event, int64_t now_us, Actions& /*action
   free_since_us = now_us;
 }
 
-void Stage::State::On(const EpochEnded& /*event*/, int64_t /*now_us*/, Actions& /*actions*/) {
-  DropEpoch();
-}
+void Stage::State::On(const EpochEnded& /*event*/, int64_t /*now_us*/) { DropEpoch(); }
 
 void Stage::State::DropEpoch() {
   epoch = 0;
@@ -40,9 +38,9 @@ void Stage::State::DropEpoch() {
   uncredited.clear();
 }
 
-void Stage::State::Break(absl::Status status, Actions& actions) {
+void Stage::State::Break(absl::Status status) {
   DropEpoch();
-  actions.push_back(EndEpoch{std::move(status)});
+  Emit(EndEpoch{std::move(status)});
 }
 
 // ---- Plans ----
@@ -124,20 +122,20 @@ void Stage::State::Accept(const Plan& plan) {
   }
 }
 
-void Stage::State::On(const PlanArrived& event, int64_t now_us, Actions& actions) {
+void Stage::State::On(const PlanArrived& event, int64_t now_us) {
   const Plan& plan = event.plan;
   if (epoch == 0 || plan.epoch < epoch) return;  // Of a link that is gone.
   const bool planted =
       PlantedBug(Bug::kStageAppliesPlanTwice) && plan.epoch == epoch && plan.number == last_number;
   if (!planted) {
     if (absl::Status status = CheckPlan(plan); !status.ok()) {
-      Break(std::move(status), actions);
+      Break(std::move(status));
       return;
     }
   }
   Accept(plan);
   plans.push_back({plan, now_us});
-  RunNext(now_us, actions);
+  RunNext(now_us);
 }
 
 // ---- Computing ----
@@ -156,31 +154,31 @@ bool Stage::State::Ready(const Plan& plan) const {
 }
 
 // Starts plans in order while nothing stands in the way; those without items are done at once.
-void Stage::State::RunNext(int64_t now_us, Actions& actions) {
+void Stage::State::RunNext(int64_t now_us) {
   while (!computing.has_value() && !plans.empty()) {
     if (!plans.front().plan.items.empty() && !Ready(plans.front().plan)) return;
     HeldPlan held = std::move(plans.front());
     plans.pop_front();
-    ApplyAborts(held.plan, actions);
+    ApplyAborts(held.plan);
     if (held.plan.items.empty()) {
-      actions.push_back(ReportPlanDone{epoch, {held.plan.number, 0, 0}});
+      Emit(ReportPlanDone{epoch, {held.plan.number, 0, 0}});
     } else {
-      Start(std::move(held), now_us, actions);
+      Start(std::move(held), now_us);
     }
   }
 }
 
-void Stage::State::ApplyAborts(const Plan& plan, Actions& actions) {
+void Stage::State::ApplyAborts(const Plan& plan) {
   for (const uint64_t attempt_id : plan.aborts) {
     const auto found = requests.find(attempt_id);
     if (found == requests.end()) continue;  // Closed here before the abort came.
     found->second.aborted = true;
-    if (found->second.sends > 0) actions.push_back(CancelKv{epoch, attempt_id});
-    CloseIfSent(attempt_id, actions);
+    if (found->second.sends > 0) Emit(CancelKv{epoch, attempt_id});
+    CloseIfSent(attempt_id);
   }
 }
 
-void Stage::State::Start(HeldPlan held, int64_t now_us, Actions& actions) {
+void Stage::State::Start(HeldPlan held, int64_t now_us) {
   RunCompute run{epoch, held.plan.number, {}};
   for (const PlanItem& item : held.plan.items) {
     const std::vector<int>& pages = requests[item.attempt_id].pages;
@@ -194,7 +192,7 @@ void Stage::State::Start(HeldPlan held, int64_t now_us, Actions& actions) {
   last_input = held.plan.number;
   const int64_t idle_since_us = std::max(free_since_us, held.arrived_us);
   computing = Computing{epoch, std::move(held.plan), now_us - idle_since_us};
-  actions.push_back(std::move(run));
+  Emit(std::move(run));
 }
 
 absl::Status Stage::State::CheckResult(const Plan& plan, const ComputeFinished& event) const {
@@ -209,7 +207,7 @@ absl::Status Stage::State::CheckResult(const Plan& plan, const ComputeFinished& 
                                           " tokens"));
 }
 
-void Stage::State::On(const ComputeFinished& event, int64_t now_us, Actions& actions) {
+void Stage::State::On(const ComputeFinished& event, int64_t now_us) {
   BATON_CHECK(computing.has_value() && computing->epoch == event.epoch &&
               computing->plan.number == event.number)
       << "plan " << event.number << " was not being computed";
@@ -217,22 +215,24 @@ void Stage::State::On(const ComputeFinished& event, int64_t now_us, Actions& act
   free_since_us = now_us;
   if (!Current(event.epoch)) return;
   if (absl::Status status = CheckResult(computed.plan, event); !status.ok()) {
-    Break(std::move(status), actions);
+    Break(std::move(status));
     return;
   }
   // The next computation starts first: handing over what this one has made takes the shell longer.
-  Actions later;
+  std::vector<StageAction> later;
+  std::vector<StageAction>* const sooner = std::exchange(actions, &later);
   if (options.stage + 1 < options.stages) {
     to_pass.emplace_back(event.number, computed.plan.TokenCount());
-    PassActivations(later);
+    PassActivations();
   }
   std::vector<PromptTokens> prompt_tokens = TakePromptTokens(event);
-  SendComputed(computed.plan, event, now_us, later);
-  if (options.stage > 0) actions.push_back(ReturnCredit{epoch, event.number});
-  actions.push_back(ReportPlanDone{
+  SendComputed(computed.plan, event, now_us);
+  actions = sooner;
+  if (options.stage > 0) Emit(ReturnCredit{epoch, event.number});
+  Emit(ReportPlanDone{
       epoch, {event.number, event.compute_us, computed.wait_us, std::move(prompt_tokens)}});
-  RunNext(now_us, actions);
-  std::move(later.begin(), later.end(), std::back_inserter(actions));
+  RunNext(now_us);
+  std::move(later.begin(), later.end(), std::back_inserter(*actions));
 }
 
 // ---- The stage ----
@@ -247,7 +247,9 @@ Stage::Stage(StageOptions options) : state_(std::make_unique<State>(options)) {
 Stage::~Stage() = default;
 
 void Stage::Handle(const StageEvent& event, int64_t now_us, std::vector<StageAction>& actions) {
-  std::visit([&](const auto& e) { state_->On(e, now_us, actions); }, event);
+  state_->actions = &actions;
+  std::visit([&](const auto& e) { state_->On(e, now_us); }, event);
+  state_->actions = nullptr;
 }
 
 IdleReason Stage::idle_reason() const {

@@ -33,7 +33,7 @@ struct StageOptions {
   int stage = 0;  // 0 .. stages - 1
   int stages = 1;
   int page_size = 0;
-  int activation_credits = 2;  // Activation buffers on each link; >= 1.
+  int activation_credits = 2;  // Activation buffers of each stage; >= 1.
   int plan_limit = 64;         // Plans held and not yet computed; more is a protocol error.
 };
 

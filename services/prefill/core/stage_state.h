@@ -51,39 +51,38 @@ struct Stage::State {
 
   explicit State(StageOptions stage_options) : options(stage_options) {}
 
-  using Actions = std::vector<StageAction>;
-
-  void On(const EpochBegan& event, int64_t now_us, Actions& actions);
-  void On(const EpochEnded& event, int64_t now_us, Actions& actions);
-  void On(const PlanArrived& event, int64_t now_us, Actions& actions);
-  void On(const ActivationsArrived& event, int64_t now_us, Actions& actions);
-  void On(const CreditReturned& event, int64_t now_us, Actions& actions);
-  void On(const ComputeFinished& event, int64_t now_us, Actions& actions);
-  void On(const ActivationsSent& event, int64_t now_us, Actions& actions);
-  void On(const KvSent& event, int64_t now_us, Actions& actions);
+  void On(const EpochBegan& event, int64_t now_us);
+  void On(const EpochEnded& event, int64_t now_us);
+  void On(const PlanArrived& event, int64_t now_us);
+  void On(const ActivationsArrived& event, int64_t now_us);
+  void On(const CreditReturned& event, int64_t now_us);
+  void On(const ComputeFinished& event, int64_t now_us);
+  void On(const ActivationsSent& event, int64_t now_us);
+  void On(const KvSent& event, int64_t now_us);
 
   bool Current(uint64_t event_epoch) const { return epoch != 0 && event_epoch == epoch; }
   void DropEpoch();
-  void Break(absl::Status status, Actions& actions);
+  void Break(absl::Status status);
 
   absl::Status CheckPlan(const Plan& plan) const;
   absl::Status CheckItem(const Plan& plan, const PlanItem& item) const;
   void Accept(const Plan& plan);
 
-  void RunNext(int64_t now_us, Actions& actions);
+  void RunNext(int64_t now_us);
   bool Ready(const Plan& plan) const;
   bool OutputBufferFree(uint64_t number) const;
-  void ApplyAborts(const Plan& plan, Actions& actions);
-  void Start(HeldPlan held, int64_t now_us, Actions& actions);
-  void PassActivations(Actions& actions);
+  void ApplyAborts(const Plan& plan);
+  void Start(HeldPlan held, int64_t now_us);
+  void PassActivations();
 
   absl::Status CheckResult(const Plan& plan, const ComputeFinished& event) const;
   std::vector<PromptTokens> TakePromptTokens(const ComputeFinished& event);
-  void SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us,
-                    Actions& actions);
-  void SendItem(const PlanItem& item, Request& request, Actions& actions);
+  void SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us);
+  void SendItem(const PlanItem& item, Request& request);
   uint64_t NewSend(uint64_t attempt_id, Request& request);
-  void CloseIfSent(uint64_t attempt_id, Actions& actions);
+  void CloseIfSent(uint64_t attempt_id);
+
+  void Emit(StageAction action) { actions->push_back(std::move(action)); }
 
   const StageOptions options;
 
@@ -104,6 +103,8 @@ struct Stage::State {
   std::set<std::pair<uint64_t, uint64_t>> passing;  // (epoch, plan) activations being sent.
   std::map<uint64_t, Send> sends;
   uint64_t next_send_id = 1;
+
+  std::vector<StageAction>* actions = nullptr;  // Of the event that is being handled.
 };
 
 }  // namespace baton::prefill

@@ -12,7 +12,7 @@ namespace baton::prefill {
 
 // ---- Activations ----
 
-void Stage::State::On(const ActivationsArrived& event, int64_t now_us, Actions& actions) {
+void Stage::State::On(const ActivationsArrived& event, int64_t now_us) {
   if (!Current(event.epoch)) return;
   const auto credits = static_cast<uint64_t>(options.activation_credits);
   const bool fresh = event.number > last_input && inputs.insert(event.number).second;
@@ -21,17 +21,16 @@ void Stage::State::On(const ActivationsArrived& event, int64_t now_us, Actions& 
   if (!fresh || *inputs.rbegin() >= oldest + credits) {
     Break(absl::FailedPreconditionError(absl::StrCat("activations of plan ", event.number,
                                                      " after plan ", last_input,
-                                                     " break the credit of ", credits)),
-          actions);
+                                                     " break the credit of ", credits)));
     return;
   }
-  RunNext(now_us, actions);
+  RunNext(now_us);
 }
 
 // A buffer of the next stage is number % credits, so the credit that counts is that of the plan
 // which had the same buffer: plans without items leave holes, and a plain counter would not see
 // them.
-void Stage::State::PassActivations(Actions& actions) {
+void Stage::State::PassActivations() {
   while (!to_pass.empty()) {
     const auto [number, tokens] = to_pass.front();
     const uint64_t oldest = uncredited.empty() ? number : *uncredited.begin();
@@ -39,33 +38,31 @@ void Stage::State::PassActivations(Actions& actions) {
     to_pass.pop_front();
     uncredited.insert(number);
     passing.emplace(epoch, number);
-    actions.push_back(SendActivations{epoch, number, tokens});
+    Emit(SendActivations{epoch, number, tokens});
   }
 }
 
-void Stage::State::On(const CreditReturned& event, int64_t now_us, Actions& actions) {
+void Stage::State::On(const CreditReturned& event, int64_t now_us) {
   if (!Current(event.epoch)) return;
   if (uncredited.erase(event.number) == 0) {
     Break(absl::FailedPreconditionError(
-              absl::StrCat("credit for plan ", event.number, ", whose activations are not out")),
-          actions);
+        absl::StrCat("credit for plan ", event.number, ", whose activations are not out")));
     return;
   }
-  PassActivations(actions);
-  RunNext(now_us, actions);
+  PassActivations();
+  RunNext(now_us);
 }
 
-void Stage::State::On(const ActivationsSent& event, int64_t now_us, Actions& actions) {
+void Stage::State::On(const ActivationsSent& event, int64_t now_us) {
   const bool was_passing = passing.erase({event.epoch, event.number}) == 1;
   BATON_CHECK(was_passing || PlantedBug(Bug::kStageAppliesPlanTwice))
       << "activations of plan " << event.number << " were not being sent";
   if (!Current(event.epoch)) return;
   if (!event.status.ok()) {
-    Break(Annotate(event.status, absl::StrCat("sending activations of plan ", event.number)),
-          actions);
+    Break(Annotate(event.status, absl::StrCat("sending activations of plan ", event.number)));
     return;
   }
-  RunNext(now_us, actions);
+  RunNext(now_us);
 }
 
 // ---- KV ----
@@ -76,12 +73,12 @@ uint64_t Stage::State::NewSend(uint64_t attempt_id, Request& request) {
   return next_send_id++;
 }
 
-void Stage::State::SendItem(const PlanItem& item, Request& request, Actions& actions) {
+void Stage::State::SendItem(const PlanItem& item, Request& request) {
   const int first = item.token_begin / options.page_size;
   const int end = (item.token_begin + item.token_count + options.page_size - 1) / options.page_size;
   SendKv send{epoch, NewSend(item.attempt_id, request), item.attempt_id, request.ticket, first, {}};
   send.pages.assign(request.pages.begin() + first, request.pages.begin() + end);
-  actions.push_back(std::move(send));
+  Emit(std::move(send));
 }
 
 // What is told of prompts that are still wanted; those whose can't be told fail.
@@ -99,8 +96,7 @@ std::vector<PromptTokens> Stage::State::TakePromptTokens(const ComputeFinished& 
   return told;
 }
 
-void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us,
-                                Actions& actions) {
+void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us) {
   const bool last_stage = options.stage + 1 == options.stages;
   size_t finals = 0;
   for (const PlanItem& item : plan.items) {
@@ -115,19 +111,19 @@ void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, 
     }
     if (request.sending()) {
       if (token.has_value() && !token->ok()) request.failure = token->status();
-      if (request.sending()) SendItem(item, request, actions);
+      if (request.sending()) SendItem(item, request);
       if (request.sending() && item.final) {
         SendCommit commit{epoch, NewSend(item.attempt_id, request), item.attempt_id, request.ticket,
                           std::nullopt};
         if (token.has_value()) commit.first_token = **token;
-        actions.push_back(std::move(commit));
+        Emit(std::move(commit));
       }
     }
-    CloseIfSent(item.attempt_id, actions);
+    CloseIfSent(item.attempt_id);
   }
 }
 
-void Stage::State::On(const KvSent& event, int64_t now_us, Actions& actions) {
+void Stage::State::On(const KvSent& event, int64_t now_us) {
   const auto sent = sends.find(event.send_id);
   BATON_CHECK(sent != sends.end() && sent->second.epoch == event.epoch)
       << "send " << event.send_id << " was not under way";
@@ -145,12 +141,12 @@ void Stage::State::On(const KvSent& event, int64_t now_us, Actions& actions) {
   if (!event.status.ok() && request.failure.ok() && !request.aborted) {
     request.failure = event.status;
   }
-  CloseIfSent(attempt_id, actions);
+  CloseIfSent(attempt_id);
 }
 
 // Reports the request closed once nothing more of it will be sent, and forgets it once nothing more
 // of it will be computed.
-void Stage::State::CloseIfSent(uint64_t attempt_id, Actions& actions) {
+void Stage::State::CloseIfSent(uint64_t attempt_id) {
   const auto found = requests.find(attempt_id);
   BATON_CHECK(found != requests.end()) << "attempt " << attempt_id;
   Request& request = found->second;
@@ -163,7 +159,7 @@ void Stage::State::CloseIfSent(uint64_t attempt_id, Actions& actions) {
     if (request.report.status.ok() && request.aborted) {
       request.report.status = absl::CancelledError("aborted by the chain's planner");
     }
-    actions.push_back(ReportRequestClosed{epoch, request.report});
+    Emit(ReportRequestClosed{epoch, request.report});
   }
   if (computed) requests.erase(found);
 }

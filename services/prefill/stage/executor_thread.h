@@ -15,7 +15,7 @@
 #include "common/engine/executor.h"
 #include "common/engine/row_sampler.h"
 #include "services/prefill/core/stage.h"
-#include "services/prefill/stage/activation_link.h"
+#include "services/prefill/stage/activation_channel.h"
 #include "services/prefill/stage/prompt_context.h"
 
 namespace baton::prefill {

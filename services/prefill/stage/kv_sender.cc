@@ -118,11 +118,11 @@ void KvSender::ClearTail(int page, int valid_tokens) {
 
 void KvSender::Perform(const std::vector<KvOutboxAction>& actions) {
   for (const KvOutboxAction& action : actions) {
-    std::visit([this](const auto& a) { Do(a); }, action);
+    std::visit([this](const auto& a) { Perform(a); }, action);
   }
 }
 
-void KvSender::Do(const SendKvMessage& action) {
+void KvSender::Perform(const SendKvMessage& action) {
   const Ticket& ticket = action.ticket;
   if (absl::Status status = Failpoint("prefill.kv_send"); !status.ok()) {
     MessageEnded(action.message_id, ticket.decode, 0, status);
@@ -149,7 +149,7 @@ void KvSender::Do(const SendKvMessage& action) {
   Deliver(action.message_id, ticket.decode, std::move(message));
 }
 
-void KvSender::Do(const SendCommitMessage& action) {
+void KvSender::Perform(const SendCommitMessage& action) {
   const Ticket& ticket = action.ticket;
   if (absl::Status status = Failpoint("prefill.commit_send"); !status.ok()) {
     MessageEnded(action.message_id, ticket.decode, 0, status);
@@ -171,7 +171,7 @@ void KvSender::Do(const SendCommitMessage& action) {
   Deliver(action.message_id, ticket.decode, std::move(message));
 }
 
-void KvSender::Do(const KvSent& sent) {
+void KvSender::Perform(const KvSent& sent) {
   if (sent.status.ok()) {
     if (sent.bytes > 0) {
       options_.metrics->Observe(Metric::kKvTransferSeconds,

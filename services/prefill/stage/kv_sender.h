@@ -61,9 +61,9 @@ class KvSender {
   // Runs `change` on the outbox, there, and does what comes of it.
   bool Submit(std::function<void(std::vector<KvOutboxAction>&)> change);
   void Perform(const std::vector<KvOutboxAction>& actions);
-  void Do(const SendKvMessage& action);
-  void Do(const SendCommitMessage& action);
-  void Do(const KvSent& sent);
+  void Perform(const SendKvMessage& action);
+  void Perform(const SendCommitMessage& action);
+  void Perform(const KvSent& sent);
   void Deliver(uint64_t message_id, const InstanceRef& decode, Outgoing message);
   void MessageEnded(uint64_t message_id, const InstanceRef& decode, size_t bytes,
                     const absl::Status& status);

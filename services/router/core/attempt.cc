@@ -50,8 +50,8 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   txn.held.clear();
   table.SetPhase(txn, Phase::kReserving);
   table.SetAttempt(txn, std::move(attempt));
-  Act(Reserve{txn.attempt.id, txn.client, txn.attempt.pair.decode, txn.attempt.pair.chain.stages,
-              txn.deadline_us});
+  Emit(Reserve{txn.attempt.id, txn.call_id, txn.attempt.pair.decode, txn.attempt.pair.chain.stages,
+               txn.deadline_us});
 }
 
 // Ends both legs, the one that failed too: an error of a call does not prove that the far side has
@@ -116,7 +116,7 @@ void RouterCore::State::SuspectBlamed(const Pair& pair, Role blamed, const absl:
 
 void RouterCore::State::TellPrompt(Transaction& txn, const std::vector<SampledToken>& tokens) {
   txn.prompt_told = true;
-  Act(EmitPrompt{txn.client, tokens});
+  Emit(DeliverPrompt{txn.call_id, tokens});
   for (const SampledToken& token : std::exchange(txn.held, {})) TellToken(txn, token);
 }
 
@@ -126,7 +126,7 @@ void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
     table.SetPhase(txn, Phase::kDecoding);
     EndPrefillWork(txn);
   }
-  Act(EmitToken{txn.client, token});
+  Emit(DeliverToken{txn.call_id, token});
 }
 
 void RouterCore::State::Complete(Transaction& txn, FinishReason reason) {
@@ -169,13 +169,13 @@ void RouterCore::State::TimeOut(Transaction& txn) {
 void RouterCore::State::CloseDecode(Transaction& txn, const std::string& reason) {
   if (!txn.attempt.decode_open) return;
   txn.attempt.decode_open = false;
-  Act(AbortDecode{txn.attempt.id, txn.attempt.pair.decode, reason});
+  Emit(AbortDecode{txn.attempt.id, txn.attempt.pair.decode, reason});
 }
 
 void RouterCore::State::ClosePrefill(Transaction& txn, const std::string& reason) {
   if (!txn.attempt.prefill_open) return;
   txn.attempt.prefill_open = false;
-  Act(AbortPrefill{txn.attempt.id, txn.attempt.pair.chain.stage0, reason});
+  Emit(AbortPrefill{txn.attempt.id, txn.attempt.pair.chain.stage0, reason});
 }
 
 void RouterCore::State::CloseLegs(Transaction& txn, const std::string& reason) {
@@ -189,14 +189,14 @@ void RouterCore::State::EndPrefillWork(Transaction& txn) {
 }
 
 void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> outcome) {
-  FinishClient finish;
-  finish.client = txn.client;
+  FinishCall finish;
+  finish.call_id = txn.call_id;
   finish.outcome = std::move(outcome);
   finish.attempts = txn.attempts;
   finish.chain_id = txn.attempt.pair.chain.chain_id;
   finish.decode_instance = txn.attempt.pair.decode.id;
   Remove(txn);
-  Act(std::move(finish));
+  Emit(std::move(finish));
 }
 
 void RouterCore::State::Remove(Transaction& txn) {
@@ -205,7 +205,7 @@ void RouterCore::State::Remove(Transaction& txn) {
     pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
   }
   waiting.erase(txn.order);
-  table.Remove(txn.client);
+  table.Remove(txn.call_id);
 }
 
 }  // namespace baton::router

@@ -83,7 +83,8 @@ TEST(PairingTest, ARetryChangesTheLegThatFailed) {
   FailedPair prefill_failed = decode_failed;
   prefill_failed.leg = Role::kPrefill;
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, &prefill_failed)->chain.chain_id, "c1");
-  // No other chain: the same one with another decode, since the link may be what failed.
+  // No other chain: the same one with another decode, since the way between them may be what
+  // failed.
   const std::vector<Pair> one_chain = {FourPairs()[0], FourPairs()[1]};
   EXPECT_EQ(NameOf(pairing.Choose(one_chain, 10, 10, &prefill_failed)), "c0+d1");
   const std::vector<Pair> one_pair = {FourPairs()[0]};

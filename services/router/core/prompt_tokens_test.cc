@@ -15,14 +15,15 @@ using testing::SizeIs;
 
 class PromptTokensTest : public RouterCoreTest {
  protected:
-  void Prefilling(uint64_t client) {
-    Do(ClientRequested{client, "r" + std::to_string(client), 100, 4, now_us_ + kDeadlineUs, true});
+  void Prefilling(uint64_t call_id) {
+    Handle(
+        CallSubmitted{call_id, "r" + std::to_string(call_id), 100, 4, now_us_ + kDeadlineUs, true});
     reserve_ = Only<Reserve>();
     Answer();
   }
-  void Token(int32_t token) { Do(TokenReceived{reserve_.attempt_id, {token, 0, {}}}); }
+  void Token(int32_t token) { Handle(TokenReceived{reserve_.attempt_id, {token, 0, {}}}); }
   void PrefillEnds(size_t tokens = 99) {
-    Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus(), std::vector<SampledToken>(tokens)});
+    Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus(), std::vector<SampledToken>(tokens)});
   }
 };
 
@@ -35,13 +36,13 @@ TEST_F(PromptTokensTest, ThePromptComesBeforeTokensThatOvertookIt) {
   EXPECT_EQ(core_->load().prefilling, 1);
   PrefillEnds();
   ASSERT_THAT(actions_, SizeIs(3));
-  EXPECT_THAT(std::get<EmitPrompt>(actions_[0]).tokens, SizeIs(99));
-  EXPECT_EQ(std::get<EmitToken>(actions_[1]).token.token, 7);
-  EXPECT_EQ(std::get<EmitToken>(actions_[2]).token.token, 8);
+  EXPECT_THAT(std::get<DeliverPrompt>(actions_[0]).tokens, SizeIs(99));
+  EXPECT_EQ(std::get<DeliverToken>(actions_[1]).token.token, 7);
+  EXPECT_EQ(std::get<DeliverToken>(actions_[2]).token.token, 8);
   Token(9);
-  EXPECT_EQ(Only<EmitToken>().token.token, 9);
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
-  EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kLength);
+  EXPECT_EQ(Only<DeliverToken>().token.token, 9);
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kLength);
   EXPECT_TRUE(core_->AtRest());
 }
 
@@ -49,12 +50,12 @@ TEST_F(PromptTokensTest, AnAnswerIsNotCompleteWithoutThePrompt) {
   JoinOnePair();
   Prefilling(1);
   Token(7);
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
   EXPECT_EQ(core_->NextDeadlineUs(), kDeadlineUs) << "a report would not be waited for so long";
   PrefillEnds();
-  EXPECT_THAT(All<EmitPrompt>(), SizeIs(1));
-  EXPECT_THAT(All<EmitToken>(), SizeIs(1));
-  EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kStop);
+  EXPECT_THAT(All<DeliverPrompt>(), SizeIs(1));
+  EXPECT_THAT(All<DeliverToken>(), SizeIs(1));
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kStop);
   EXPECT_TRUE(core_->AtRest());
 }
 
@@ -62,16 +63,16 @@ TEST_F(PromptTokensTest, AFailureBeforeThePromptIsToldIsRetried) {
   JoinTwoPairs();
   Prefilling(1);
   Token(7);
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
-  Do(PrefillEnded{reserve_.attempt_id, kBroken, {}});
-  EXPECT_THAT(All<FinishClient>(), IsEmpty());
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  Handle(PrefillEnded{reserve_.attempt_id, kBroken, {}});
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
   reserve_ = Only<Reserve>();
   Answer();
   Token(7);
   PrefillEnds();
-  EXPECT_THAT(All<EmitToken>(), SizeIs(1)) << "what the first attempt held is gone";
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
-  EXPECT_EQ(Only<FinishClient>().attempts, 2);
+  EXPECT_THAT(All<DeliverToken>(), SizeIs(1)) << "what the first attempt held is gone";
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  EXPECT_EQ(Only<FinishCall>().attempts, 2);
   EXPECT_TRUE(core_->AtRest());
 }
 
@@ -79,15 +80,15 @@ TEST_F(PromptTokensTest, ThePromptIsToldOnceOverARetry) {
   JoinTwoPairs();
   Prefilling(1);
   PrefillEnds();
-  EXPECT_THAT(All<EmitPrompt>(), SizeIs(1));
-  Do(DecodeEnded{reserve_.attempt_id, kBroken});
+  EXPECT_THAT(All<DeliverPrompt>(), SizeIs(1));
+  Handle(DecodeEnded{reserve_.attempt_id, kBroken});
   reserve_ = Only<Reserve>();
   Answer();
   Token(7);
-  EXPECT_THAT(All<EmitToken>(), SizeIs(1));
+  EXPECT_THAT(All<DeliverToken>(), SizeIs(1));
   PrefillEnds();
   EXPECT_THAT(actions_, IsEmpty());
-  Do(ClientGone{1});
+  Handle(ClientGone{1});
   EXPECT_TRUE(core_->AtRest());
 }
 
@@ -95,7 +96,7 @@ TEST_F(PromptTokensTest, AnotherNumberOfTokensIsTheChainsFault) {
   JoinOnePair();
   Prefilling(1);
   PrefillEnds(98);
-  const absl::Status status = Only<FinishClient>().outcome.status();
+  const absl::Status status = Only<FinishCall>().outcome.status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(LegOf(status), "prefill");
   EXPECT_TRUE(core_->AtRest());
@@ -105,16 +106,16 @@ TEST_F(PromptTokensTest, DeadlineAndAbortEndTheWaiting) {
   JoinOnePair();
   Prefilling(1);
   Token(7);
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
   now_us_ = core_->NextDeadlineUs();
-  Do(Tick{});
-  const absl::Status status = Only<FinishClient>().outcome.status();
+  Handle(Tick{});
+  const absl::Status status = Only<FinishCall>().outcome.status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(LegOf(status), "prefill");
   Prefilling(2);
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
-  Do(AbortCalled{9, "r2"});
-  EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kAbort);
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  Handle(AbortCalled{9, "r2"});
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kAbort);
   EXPECT_TRUE(core_->AtRest());
 }
 
@@ -124,7 +125,7 @@ TEST_F(PromptTokensTest, HeldTokensCountAgainstTheLimit) {
   for (int i = 0; i < 4; ++i) Token(i);
   EXPECT_THAT(actions_, IsEmpty());
   Token(4);
-  EXPECT_EQ(Only<FinishClient>().outcome.status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(core_->AtRest());
 }
 

@@ -14,13 +14,13 @@ namespace baton::router {
 
 void RouterCore::State::On(const RegisterRequested& event) {
   std::vector<Worker> lost;
-  Act(ReplyRegister{event.call, membership.Register(event.worker, now_us, lost)});
+  Emit(ReplyRegister{event.rpc_id, membership.Register(event.worker, now_us, lost)});
   LoseWorkers(lost, "was replaced by a new incarnation of itself");
 }
 
 void RouterCore::State::On(const HeartbeatReceived& event) {
   ReplyHeartbeat reply;
-  reply.call = event.call;
+  reply.rpc_id = event.rpc_id;
   // A former router's views mean nothing here, small as their numbers are.
   reply.status = event.router_incarnation == limits.incarnation
                      ? membership.Heartbeat(event.instance, event.view_version, event.ready,
@@ -32,11 +32,11 @@ void RouterCore::State::On(const HeartbeatReceived& event) {
     reply.view_changed = event.view_version != reply.view_version;
     if (reply.view_changed) reply.workers = membership.View();
   }
-  Act(std::move(reply));
+  Emit(std::move(reply));
 }
 
 void RouterCore::State::On(const DrainRequested& event) {
-  Act(ReplyDrain{event.call, membership.Drain(event.instance_id)});
+  Emit(ReplyDrain{event.rpc_id, membership.Drain(event.instance_id)});
 }
 
 void RouterCore::State::LoseWorkers(const std::vector<Worker>& lost, const std::string& cause) {
@@ -47,8 +47,8 @@ void RouterCore::State::LoseWorker(const Worker& worker, const std::string& caus
   const InstanceRef& instance = worker.info.instance;
   EndWatchOf(instance);
   const Role leg = worker.info.role == Role::kPrefill ? Role::kPrefill : Role::kDecode;
-  for (const uint64_t client : table.ClientsThatNeed(instance)) {
-    Transaction& txn = *table.OfClient(client);
+  for (const uint64_t call_id : table.CallsThatNeed(instance)) {
+    Transaction& txn = *table.OfCall(call_id);
     FailAttempt(txn, leg,
                 WithLeg(absl::UnavailableError(absl::StrCat(RoleName(leg), " ", instance.id, " ",
                                                             cause, "; send the request again")),
@@ -59,7 +59,7 @@ void RouterCore::State::LoseWorker(const Worker& worker, const std::string& caus
 
 // ---- Clients ----
 
-absl::Status RouterCore::State::CheckAdmissible(const ClientRequested& event) {
+absl::Status RouterCore::State::CheckAdmissible(const CallSubmitted& event) {
   if (table.OfRequest(event.request_id) != nullptr && !PlantedBug(Bug::kRouterAcceptsDuplicateId)) {
     return absl::AlreadyExistsError(
         absl::StrCat("a request with the id ", event.request_id, " is running"));
@@ -74,27 +74,27 @@ absl::Status RouterCore::State::CheckAdmissible(const ClientRequested& event) {
   return absl::OkStatus();
 }
 
-void RouterCore::State::RefuseClient(const ClientRequested& event, const absl::Status& status) {
-  FinishClient refused;
-  refused.client = event.client;
+void RouterCore::State::RefuseCall(const CallSubmitted& event, const absl::Status& status) {
+  FinishCall refused;
+  refused.call_id = event.call_id;
   refused.outcome = WithLeg(status, "router", "");
-  Act(std::move(refused));
+  Emit(std::move(refused));
 }
 
-void RouterCore::State::On(const ClientRequested& event) {
+void RouterCore::State::On(const CallSubmitted& event) {
   if (absl::Status status = CheckAdmissible(event); !status.ok()) {
-    return RefuseClient(event, status);
+    return RefuseCall(event, status);
   }
   const bool wait = membership.ReadyPairs().empty();
   absl::StatusOr<Pair> pair = Pair();
   if (wait) {
-    if (absl::Status status = MayWait(); !status.ok()) return RefuseClient(event, status);
+    if (absl::Status status = MayWait(); !status.ok()) return RefuseCall(event, status);
   } else {
     pair = pairing.Choose(membership.ReadyPairs(), event.prompt_tokens, event.max_tokens, nullptr);
-    if (!pair.ok()) return RefuseClient(event, pair.status());
+    if (!pair.ok()) return RefuseCall(event, pair.status());
   }
   Transaction txn;
-  txn.client = event.client;
+  txn.call_id = event.call_id;
   txn.order = ++admitted;
   txn.request_id = event.request_id;
   txn.prompt_tokens = event.prompt_tokens;
@@ -108,7 +108,7 @@ void RouterCore::State::On(const ClientRequested& event) {
 }
 
 void RouterCore::State::On(const ClientGone& event) {
-  Transaction* txn = table.OfClient(event.client);
+  Transaction* txn = table.OfCall(event.call_id);
   if (txn == nullptr) return;
   CloseLegs(*txn, "the client went away");
   Remove(*txn);
@@ -117,17 +117,17 @@ void RouterCore::State::On(const ClientGone& event) {
 void RouterCore::State::On(const AbortCalled& event) {
   Transaction* txn = table.OfRequest(event.request_id);
   if (txn == nullptr) {
-    return Act(ReplyAbort{event.call, absl::NotFoundError(absl::StrCat(
-                                          "no running request has the id ", event.request_id))});
+    return Emit(ReplyAbort{event.rpc_id, absl::NotFoundError(absl::StrCat(
+                                             "no running request has the id ", event.request_id))});
   }
-  Act(ReplyAbort{event.call, absl::OkStatus()});
+  Emit(ReplyAbort{event.rpc_id, absl::OkStatus()});
   const bool complete = txn->Complete();
   CloseLegs(*txn, "aborted by the client");
   Finish(*txn, complete ? txn->answer : FinishReason::kAbort);
 }
 
 void RouterCore::State::On(const StopMatched& event) {
-  Transaction* txn = table.OfClient(event.client);
+  Transaction* txn = table.OfCall(event.call_id);
   if (txn == nullptr || txn->phase != Phase::kDecoding) return;
   CloseDecode(*txn, "a stop string matched");
   Complete(*txn, FinishReason::kStop);
@@ -151,8 +151,8 @@ void RouterCore::State::On(const ReserveReplied& event) {
   }
   table.SetPhase(*txn, Phase::kPrefilling);
   attempt.prefill_open = true;
-  Act(OpenStream{attempt.id, attempt.pair.decode, ticket.generation, txn->deadline_us});
-  Act(StartPrefill{attempt.id, txn->client, attempt.pair.chain.stage0, ticket, txn->deadline_us});
+  Emit(OpenStream{attempt.id, attempt.pair.decode, ticket.generation, txn->deadline_us});
+  Emit(StartPrefill{attempt.id, txn->call_id, attempt.pair.chain.stage0, ticket, txn->deadline_us});
 }
 
 void RouterCore::State::On(const TokenReceived& event) {

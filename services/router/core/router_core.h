@@ -5,7 +5,7 @@
 // (Decode.Reserve) -> PREFILLING (stream open, Prefill.Start sent) -> DECODING (first token seen)
 // -> done, with SETTLING between the last two when Start has not answered yet. Either leg's failure
 // ends the other at once. A failure before the first token reached the client is retried once on
-// another pair within the deadline; the client hears exactly one terminal FinishClient (I2).
+// another pair within the deadline; the client hears exactly one terminal FinishCall (I2).
 #ifndef SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 
@@ -45,11 +45,11 @@ struct RouterLimits {
 
 // ---- Events: the cluster ----
 struct RegisterRequested {
-  uint64_t call = 0;  // Names the RPC in the reply.
+  uint64_t rpc_id = 0;  // Names the RPC in the reply.
   WorkerInfo worker;
 };
 struct HeartbeatReceived {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   InstanceRef instance;
   uint64_t router_incarnation = 0;  // That it registered with.
   uint64_t view_version = 0;
@@ -58,19 +58,19 @@ struct HeartbeatReceived {
 };
 // A worker listens for changes of the view, until it is told the end of the call or breaks it.
 struct WatchOpened {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   InstanceRef instance;
 };
 struct WatchBroken {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
 };
 struct DrainRequested {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   std::string instance_id;
 };
 // ---- Events: clients ----
-struct ClientRequested {
-  uint64_t client = 0;     // The shell's handle, unique.
+struct CallSubmitted {
+  uint64_t call_id = 0;    // The shell's handle, unique.
   std::string request_id;  // Unique among those in flight, else ALREADY_EXISTS.
   int prompt_tokens = 0;   // The shell keeps the tokens and parameters. >= 1
   int max_tokens = 0;      // >= 1
@@ -78,14 +78,14 @@ struct ClientRequested {
   bool prompt_logprobs = false;  // It hears of its prompt's tokens before those of the answer.
 };
 struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
-  uint64_t client = 0;
+  uint64_t call_id = 0;
 };
 struct AbortCalled {  // Inference.Abort: the client is told FinishReason abort.
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   std::string request_id;
 };
 struct StopMatched {  // The shell has seen a stop string in the text: the answer is complete.
-  uint64_t client = 0;
+  uint64_t call_id = 0;
 };
 // ---- Events: legs; events of an attempt that is over are ignored ----
 struct ReserveReplied {
@@ -107,16 +107,16 @@ struct PrefillEnded {  // Start's answer.
 };
 struct Tick {};
 using Event = std::variant<RegisterRequested, HeartbeatReceived, WatchOpened, WatchBroken,
-                           DrainRequested, ClientRequested, ClientGone, AbortCalled, StopMatched,
+                           DrainRequested, CallSubmitted, ClientGone, AbortCalled, StopMatched,
                            ReserveReplied, TokenReceived, DecodeEnded, PrefillEnded, Tick>;
 
 // ---- Actions ----
 struct ReplyRegister {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   absl::Status status;
 };
 struct ReplyHeartbeat {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   absl::Status status;
   uint64_t view_version = 0;
   bool view_changed = false;  // `workers` is meaningful.
@@ -125,24 +125,24 @@ struct ReplyHeartbeat {
 // The view has changed, or the worker is asked to show that it lives: either way a heartbeat is
 // wanted at once.
 struct NotifyWatch {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   uint64_t view_version = 0;
 };
 struct EndWatch {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   absl::Status status;
 };
 struct ReplyDrain {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   absl::Status status;
 };
 struct ReplyAbort {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   absl::Status status;
 };
 struct Reserve {
   uint64_t attempt_id = 0;
-  uint64_t client = 0;  // Whose tokens and parameters to send.
+  uint64_t call_id = 0;  // Whose tokens and parameters to send.
   InstanceRef decode;
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
@@ -155,7 +155,7 @@ struct OpenStream {
 };
 struct StartPrefill {
   uint64_t attempt_id = 0;
-  uint64_t client = 0;
+  uint64_t call_id = 0;
   InstanceRef stage0;
   Ticket ticket;
   int64_t deadline_us = kNeverUs;
@@ -170,16 +170,16 @@ struct AbortDecode {  // Cancel Reserve's call or the stream, and send Abort.
   InstanceRef decode;
   std::string reason;
 };
-struct EmitPrompt {  // At most once, before the first EmitToken.
-  uint64_t client = 0;
+struct DeliverPrompt {  // At most once, before the first DeliverToken.
+  uint64_t call_id = 0;
   std::vector<SampledToken> tokens;  // All of the prompt's but the first.
 };
-struct EmitToken {
-  uint64_t client = 0;
+struct DeliverToken {
+  uint64_t call_id = 0;
   SampledToken token;
 };
-struct FinishClient {
-  uint64_t client = 0;
+struct FinishCall {
+  uint64_t call_id = 0;
   absl::StatusOr<FinishReason> outcome;  // An error carries leg and instance.
   int attempts = 0;
   std::string chain_id;  // Of the last attempt; empty if none was paired.
@@ -187,7 +187,7 @@ struct FinishClient {
 };
 using Action = std::variant<ReplyRegister, ReplyHeartbeat, NotifyWatch, EndWatch, ReplyDrain,
                             ReplyAbort, Reserve, OpenStream, StartPrefill, AbortPrefill,
-                            AbortDecode, EmitPrompt, EmitToken, FinishClient>;
+                            AbortDecode, DeliverPrompt, DeliverToken, FinishCall>;
 
 struct RouterLoad {
   int in_flight = 0;

@@ -31,7 +31,7 @@ class RouterCoreTest : public ::testing::Test {
     core_.emplace(limits);
   }
 
-  void Do(const Event& event) {
+  void Handle(const Event& event) {
     actions_.clear();
     core_->Handle(event, now_us_, actions_);
     ASSERT_EQ(core_->CheckInvariants(), absl::OkStatus());
@@ -54,40 +54,41 @@ class RouterCoreTest : public ::testing::Test {
 
   void Join(const std::vector<WorkerInfo>& workers) {
     for (const WorkerInfo& worker : workers) {
-      Do(RegisterRequested{1, worker});
+      Handle(RegisterRequested{1, worker});
       ASSERT_EQ(Only<ReplyRegister>().status, absl::OkStatus());
     }
     for (const WorkerInfo& worker : workers) Beat(worker.instance);
   }
   void Beat(const InstanceRef& instance) {
-    Do(HeartbeatReceived{2, instance, kIncarnation, core_->membership().view_version(), true, {}});
+    Handle(
+        HeartbeatReceived{2, instance, kIncarnation, core_->membership().view_version(), true, {}});
   }
   void JoinOnePair() { Join({TestStage("c0", 0, 2), TestStage("c0", 1, 2), TestDecode("d0")}); }
   void JoinTwoPairs() {
     Join({TestStage("c0", 0, 1), TestStage("c1", 0, 1), TestDecode("d0"), TestDecode("d1")});
   }
 
-  void Request(uint64_t client, const std::string& id = "") {
-    Do(ClientRequested{client, id.empty() ? "r" + std::to_string(client) : id, 100, 4,
-                       now_us_ + kDeadlineUs});
+  void Request(uint64_t call_id, const std::string& id = "") {
+    Handle(CallSubmitted{call_id, id.empty() ? "r" + std::to_string(call_id) : id, 100, 4,
+                         now_us_ + kDeadlineUs});
   }
 
   // Brings a new request of `client` to a phase and remembers its attempt.
-  void Reserving(uint64_t client) {
-    Request(client);
+  void Reserving(uint64_t call_id) {
+    Request(call_id);
     reserve_ = Only<Reserve>();
   }
-  void Prefilling(uint64_t client) {
-    Reserving(client);
+  void Prefilling(uint64_t call_id) {
+    Reserving(call_id);
     Answer();
   }
-  void Decoding(uint64_t client) {
-    Prefilling(client);
-    Do(TokenReceived{reserve_.attempt_id, {7, 0, {}}});
-    ASSERT_THAT(All<EmitToken>(), ::testing::SizeIs(1));
+  void Decoding(uint64_t call_id) {
+    Prefilling(call_id);
+    Handle(TokenReceived{reserve_.attempt_id, {7, 0, {}}});
+    ASSERT_THAT(All<DeliverToken>(), ::testing::SizeIs(1));
   }
   void Answer() {
-    Do(ReserveReplied{reserve_.attempt_id, Ticket{reserve_.decode, 0, 5, 100, 7}});
+    Handle(ReserveReplied{reserve_.attempt_id, Ticket{reserve_.decode, 0, 5, 100, 7}});
     ASSERT_THAT(All<StartPrefill>(), ::testing::SizeIs(1));
   }
 

@@ -19,7 +19,7 @@ TEST_F(RouterCoreTest, ARequestGoesThroughAllItsPhases) {
   EXPECT_THAT(reserve_.writers, SizeIs(2));
   EXPECT_EQ(core_->load().reserving, 1);
 
-  Do(ReserveReplied{reserve_.attempt_id, Ticket{reserve_.decode, 3, 5, 100, 7}});
+  Handle(ReserveReplied{reserve_.attempt_id, Ticket{reserve_.decode, 3, 5, 100, 7}});
   const OpenStream stream = Only<OpenStream>();
   EXPECT_EQ(stream.generation, 5);
   const StartPrefill start = Only<StartPrefill>();
@@ -27,13 +27,13 @@ TEST_F(RouterCoreTest, ARequestGoesThroughAllItsPhases) {
   EXPECT_EQ(start.ticket.slot, 3);
   EXPECT_EQ(core_->load().prefilling, 1);
 
-  Do(TokenReceived{reserve_.attempt_id, {7, -0.5F, {}}});
-  EXPECT_EQ(Only<EmitToken>().token.token, 7);
+  Handle(TokenReceived{reserve_.attempt_id, {7, -0.5F, {}}});
+  EXPECT_EQ(Only<DeliverToken>().token.token, 7);
   EXPECT_EQ(core_->load().decoding, 1);
-  Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
   EXPECT_THAT(actions_, IsEmpty());
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
-  const FinishClient finish = Only<FinishClient>();
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
+  const FinishCall finish = Only<FinishCall>();
   EXPECT_EQ(*finish.outcome, FinishReason::kLength);
   EXPECT_EQ(finish.attempts, 1);
   EXPECT_EQ(finish.chain_id, "c0");
@@ -44,28 +44,28 @@ TEST_F(RouterCoreTest, ARequestGoesThroughAllItsPhases) {
 TEST_F(RouterCoreTest, ACompleteAnswerWaitsForThePrefillReportButNotForLong) {
   JoinOnePair();
   Decoding(1);
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
   EXPECT_THAT(actions_, IsEmpty());
-  Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kStop);
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kStop);
   EXPECT_TRUE(core_->AtRest());
 
   Decoding(2);
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
   now_us_ = core_->NextDeadlineUs();
   EXPECT_EQ(now_us_, RouterLimits().settle_us);
-  Do(Tick{});
+  Handle(Tick{});
   EXPECT_THAT(All<AbortPrefill>(), SizeIs(1));
-  EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kStop);
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kStop);
   EXPECT_TRUE(core_->AtRest());
 }
 
 TEST_F(RouterCoreTest, APrefillFailureAfterTheWholeAnswerChangesNothing) {
   JoinOnePair();
   Decoding(1);
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
-  Do(PrefillEnded{reserve_.attempt_id, kBroken});
-  EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kLength);
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
+  Handle(PrefillEnded{reserve_.attempt_id, kBroken});
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kLength);
   EXPECT_TRUE(core_->AtRest());
 }
 
@@ -74,10 +74,10 @@ TEST_F(RouterCoreTest, APrefillFailureAfterTheWholeAnswerChangesNothing) {
 TEST_F(RouterCoreTest, AFailedReservationEndsTheRequestAndIsWithdrawn) {
   JoinOnePair();
   Reserving(1);
-  Do(ReserveReplied{reserve_.attempt_id, kBroken});
+  Handle(ReserveReplied{reserve_.attempt_id, kBroken});
   EXPECT_EQ(Only<AbortDecode>().attempt_id, reserve_.attempt_id);
   EXPECT_THAT(All<AbortPrefill>(), IsEmpty());
-  const absl::Status status = Only<FinishClient>().outcome.status();
+  const absl::Status status = Only<FinishCall>().outcome.status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(LegOf(status), "decode");
   EXPECT_EQ(InstanceOf(status), "d0");
@@ -93,9 +93,9 @@ TEST_F(RouterCoreTest, APrefillFailureEndsTheDecodeLeg) {
     } else {
       Prefilling(1);
     }
-    Do(PrefillEnded{reserve_.attempt_id, kBroken});
+    Handle(PrefillEnded{reserve_.attempt_id, kBroken});
     EXPECT_EQ(Only<AbortDecode>().attempt_id, reserve_.attempt_id);
-    const absl::Status status = Only<FinishClient>().outcome.status();
+    const absl::Status status = Only<FinishCall>().outcome.status();
     EXPECT_EQ(LegOf(status), "prefill");
     EXPECT_EQ(InstanceOf(status), "c0-0");
     EXPECT_TRUE(core_->AtRest());
@@ -111,9 +111,9 @@ TEST_F(RouterCoreTest, ADecodeFailureEndsThePrefillLeg) {
     } else {
       Prefilling(1);
     }
-    Do(DecodeEnded{reserve_.attempt_id, kBroken});
+    Handle(DecodeEnded{reserve_.attempt_id, kBroken});
     EXPECT_EQ(Only<AbortPrefill>().attempt_id, reserve_.attempt_id);
-    const absl::Status status = Only<FinishClient>().outcome.status();
+    const absl::Status status = Only<FinishCall>().outcome.status();
     EXPECT_EQ(LegOf(status), "decode");
     EXPECT_EQ(InstanceOf(status), "d0");
     EXPECT_TRUE(core_->AtRest());
@@ -123,8 +123,8 @@ TEST_F(RouterCoreTest, ADecodeFailureEndsThePrefillLeg) {
 TEST_F(RouterCoreTest, TheLegThatAStatusNamesIsBlamed) {
   JoinOnePair();
   Prefilling(1);
-  Do(DecodeEnded{reserve_.attempt_id, WithLeg(kBroken, "prefill", "c0-1")});
-  const absl::Status status = Only<FinishClient>().outcome.status();
+  Handle(DecodeEnded{reserve_.attempt_id, WithLeg(kBroken, "prefill", "c0-1")});
+  const absl::Status status = Only<FinishCall>().outcome.status();
   EXPECT_EQ(LegOf(status), "prefill");
   EXPECT_EQ(InstanceOf(status), "c0-1");
 }
@@ -135,8 +135,8 @@ TEST_F(RouterCoreTest, ATicketThatDoesNotFitIsRefused) {
       {{"d0", 9}, 0, 5, 100, 7}, {{"d0", 1}, 0, 0, 100, 7}, {{"d0", 1}, 0, 5, 99, 7}};
   for (const Ticket& ticket : wrong) {
     Reserving(1);
-    Do(ReserveReplied{reserve_.attempt_id, ticket});
-    EXPECT_EQ(Only<FinishClient>().outcome.status().code(), absl::StatusCode::kInternal);
+    Handle(ReserveReplied{reserve_.attempt_id, ticket});
+    EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kInternal);
     EXPECT_THAT(All<AbortDecode>(), SizeIs(1));
   }
 }
@@ -144,11 +144,11 @@ TEST_F(RouterCoreTest, ATicketThatDoesNotFitIsRefused) {
 TEST_F(RouterCoreTest, ADecodeThatSendsTooMuchIsStopped) {
   JoinOnePair();
   Decoding(1);
-  for (int i = 0; i < 3; ++i) Do(TokenReceived{reserve_.attempt_id, {}});
-  EXPECT_THAT(All<EmitToken>(), SizeIs(1));
-  Do(TokenReceived{reserve_.attempt_id, {}});
-  EXPECT_THAT(All<EmitToken>(), IsEmpty());
-  EXPECT_EQ(Only<FinishClient>().outcome.status().code(), absl::StatusCode::kInternal);
+  for (int i = 0; i < 3; ++i) Handle(TokenReceived{reserve_.attempt_id, {}});
+  EXPECT_THAT(All<DeliverToken>(), SizeIs(1));
+  Handle(TokenReceived{reserve_.attempt_id, {}});
+  EXPECT_THAT(All<DeliverToken>(), IsEmpty());
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kInternal);
 }
 
 // ---- Retries ----
@@ -157,18 +157,18 @@ TEST_F(RouterCoreTest, AFailureBeforeTheFirstTokenIsRetriedOnceElsewhere) {
   JoinTwoPairs();
   Prefilling(1);
   const Reserve first = reserve_;
-  Do(PrefillEnded{first.attempt_id, kBroken});
+  Handle(PrefillEnded{first.attempt_id, kBroken});
   EXPECT_EQ(Only<AbortDecode>().attempt_id, first.attempt_id);
-  EXPECT_THAT(All<FinishClient>(), IsEmpty());
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
   reserve_ = Only<Reserve>();
   EXPECT_NE(reserve_.attempt_id, first.attempt_id);
   EXPECT_NE(reserve_.writers, first.writers);
   EXPECT_EQ(core_->load().retries_prefill_total, 1);
 
   Answer();
-  Do(DecodeEnded{reserve_.attempt_id, kBroken});
+  Handle(DecodeEnded{reserve_.attempt_id, kBroken});
   EXPECT_THAT(All<Reserve>(), IsEmpty());
-  const FinishClient finish = Only<FinishClient>();
+  const FinishCall finish = Only<FinishCall>();
   EXPECT_EQ(finish.attempts, 2);
   EXPECT_EQ(LegOf(finish.outcome.status()), "decode");
   EXPECT_TRUE(core_->AtRest());
@@ -178,12 +178,12 @@ TEST_F(RouterCoreTest, ARetriedReservationTakesAnotherDecode) {
   JoinTwoPairs();
   Reserving(1);
   const Reserve first = reserve_;
-  Do(ReserveReplied{first.attempt_id, kBroken});
+  Handle(ReserveReplied{first.attempt_id, kBroken});
   EXPECT_NE(Only<Reserve>().decode, first.decode);
   EXPECT_EQ(core_->load().retries_decode_total, 1);
   // The one that failed is avoided by others, too, until it is heard from.
-  for (uint64_t client = 2; client < 6; ++client) {
-    Reserving(client);
+  for (uint64_t call_id = 2; call_id < 6; ++call_id) {
+    Reserving(call_id);
     EXPECT_NE(reserve_.decode, first.decode);
   }
   Beat(first.decode);
@@ -194,24 +194,24 @@ TEST_F(RouterCoreTest, ARetriedReservationTakesAnotherDecode) {
 TEST_F(RouterCoreTest, NothingIsRetriedAfterTheFirstToken) {
   JoinTwoPairs();
   Decoding(1);
-  Do(DecodeEnded{reserve_.attempt_id, kBroken});
+  Handle(DecodeEnded{reserve_.attempt_id, kBroken});
   EXPECT_THAT(All<Reserve>(), IsEmpty());
-  EXPECT_EQ(Only<FinishClient>().attempts, 1);
+  EXPECT_EQ(Only<FinishCall>().attempts, 1);
 }
 
 TEST_F(RouterCoreTest, WhatFailsEverywhereIsNotRetried) {
   JoinTwoPairs();
   Reserving(1);
-  Do(ReserveReplied{reserve_.attempt_id, InvalidField("prompt", "odd")});
+  Handle(ReserveReplied{reserve_.attempt_id, InvalidField("prompt", "odd")});
   EXPECT_THAT(All<Reserve>(), IsEmpty());
-  EXPECT_EQ(FieldOf(Only<FinishClient>().outcome.status()), "prompt");
+  EXPECT_EQ(FieldOf(Only<FinishCall>().outcome.status()), "prompt");
 }
 
 TEST_F(RouterCoreTest, EventsOfAnAttemptThatIsOverAreIgnored) {
   JoinTwoPairs();
   Prefilling(1);
   const uint64_t old = reserve_.attempt_id;
-  Do(PrefillEnded{old, kBroken});
+  Handle(PrefillEnded{old, kBroken});
   reserve_ = Only<Reserve>();
   const std::vector<Event> stale = {ReserveReplied{old, Ticket{reserve_.decode, 0, 5, 100, 7}},
                                     TokenReceived{old, {}},
@@ -220,7 +220,7 @@ TEST_F(RouterCoreTest, EventsOfAnAttemptThatIsOverAreIgnored) {
                                     PrefillEnded{old, kBroken},
                                     PrefillEnded{old, {}}};
   for (const Event& event : stale) {
-    Do(event);
+    Handle(event);
     EXPECT_THAT(actions_, IsEmpty());
   }
   EXPECT_EQ(core_->load().reserving, 1);

@@ -16,20 +16,20 @@ using ::testing::SizeIs;
 TEST_F(RouterCoreTest, AClientThatGoesAwayEndsBothLegsSilently) {
   JoinOnePair();
   Reserving(1);
-  Do(ClientGone{1});
+  Handle(ClientGone{1});
   EXPECT_THAT(All<AbortDecode>(), SizeIs(1));
   EXPECT_THAT(actions_, SizeIs(1));
   Prefilling(2);
-  Do(ClientGone{2});
+  Handle(ClientGone{2});
   EXPECT_THAT(All<AbortDecode>(), SizeIs(1));
   EXPECT_THAT(All<AbortPrefill>(), SizeIs(1));
   EXPECT_THAT(actions_, SizeIs(2));
   Decoding(3);
-  Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  Do(ClientGone{3});
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  Handle(ClientGone{3});
   EXPECT_THAT(All<AbortDecode>(), SizeIs(1));
   EXPECT_THAT(actions_, SizeIs(1));
-  Do(ClientGone{3});
+  Handle(ClientGone{3});
   EXPECT_THAT(actions_, IsEmpty());
   EXPECT_TRUE(core_->AtRest());
 }
@@ -37,13 +37,13 @@ TEST_F(RouterCoreTest, AClientThatGoesAwayEndsBothLegsSilently) {
 TEST_F(RouterCoreTest, AbortTellsTheClient) {
   JoinOnePair();
   Prefilling(1);
-  Do(AbortCalled{77, "r1"});
-  EXPECT_EQ(Only<ReplyAbort>().call, 77);
+  Handle(AbortCalled{77, "r1"});
+  EXPECT_EQ(Only<ReplyAbort>().rpc_id, 77);
   EXPECT_EQ(Only<ReplyAbort>().status, absl::OkStatus());
-  EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kAbort);
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kAbort);
   EXPECT_THAT(All<AbortDecode>(), SizeIs(1));
   EXPECT_THAT(All<AbortPrefill>(), SizeIs(1));
-  Do(AbortCalled{78, "r1"});
+  Handle(AbortCalled{78, "r1"});
   EXPECT_EQ(Only<ReplyAbort>().status.code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(core_->AtRest());
 }
@@ -51,11 +51,11 @@ TEST_F(RouterCoreTest, AbortTellsTheClient) {
 TEST_F(RouterCoreTest, AStopStringEndsTheDecodeLeg) {
   JoinOnePair();
   Decoding(1);
-  Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  Do(StopMatched{1});
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  Handle(StopMatched{1});
   EXPECT_THAT(All<AbortDecode>(), SizeIs(1));
-  EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kStop);
-  Do(TokenReceived{reserve_.attempt_id, {}});
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kStop);
+  Handle(TokenReceived{reserve_.attempt_id, {}});
   EXPECT_THAT(actions_, IsEmpty());
   EXPECT_TRUE(core_->AtRest());
 }
@@ -64,9 +64,9 @@ TEST_F(RouterCoreTest, DuplicateIdsAreRefusedWhileTheFirstRuns) {
   JoinOnePair();
   Decoding(1);
   Request(2, "r1");
-  EXPECT_EQ(Only<FinishClient>().client, 2);
-  EXPECT_EQ(Only<FinishClient>().outcome.status().code(), absl::StatusCode::kAlreadyExists);
-  Do(ClientGone{1});
+  EXPECT_EQ(Only<FinishCall>().call_id, 2);
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kAlreadyExists);
+  Handle(ClientGone{1});
   Request(3, "r1");
   EXPECT_THAT(All<Reserve>(), SizeIs(1));
 }
@@ -77,7 +77,7 @@ TEST_F(RouterCoreTest, TheNumberOfRequestsIsBounded) {
   Request(1);
   Request(2);
   Request(3);
-  const absl::Status status = Only<FinishClient>().outcome.status();
+  const absl::Status status = Only<FinishCall>().outcome.status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(LegOf(status), "router");
   EXPECT_EQ(core_->load().in_flight, 2);
@@ -86,7 +86,7 @@ TEST_F(RouterCoreTest, TheNumberOfRequestsIsBounded) {
 TEST_F(RouterCoreTest, WithoutAPairTheRefusalSaysWhatIsMissing) {
   Join({TestStage("c0", 0, 2), TestDecode("d0")});
   Request(1);
-  const absl::Status status = Only<FinishClient>().outcome.status();
+  const absl::Status status = Only<FinishCall>().outcome.status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("chain c0 lacks rank 1 of 2"));
   EXPECT_TRUE(core_->AtRest());
@@ -96,9 +96,9 @@ TEST_F(RouterCoreTest, ADeadlineEndsBothLegsInEveryPhase) {
   JoinOnePair();
   const auto time_out = [this](const std::string& leg, const std::string& where) {
     now_us_ += kDeadlineUs;
-    Do(Tick{});
+    Handle(Tick{});
     EXPECT_THAT(All<AbortDecode>(), SizeIs(1));
-    const absl::Status status = Only<FinishClient>().outcome.status();
+    const absl::Status status = Only<FinishCall>().outcome.status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
     EXPECT_EQ(LegOf(status), leg);
     EXPECT_THAT(std::string(status.message()), HasSubstr(where));
@@ -112,32 +112,32 @@ TEST_F(RouterCoreTest, ADeadlineEndsBothLegsInEveryPhase) {
   EXPECT_THAT(All<AbortPrefill>(), SizeIs(1));
   Decoding(3);
   time_out("decode", "after 1 tokens");
-  Do(ClientRequested{4, "late", 100, 4, now_us_});
-  EXPECT_EQ(Only<FinishClient>().outcome.status().code(), absl::StatusCode::kDeadlineExceeded);
+  Handle(CallSubmitted{4, "late", 100, 4, now_us_});
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 // ---- The cluster ----
 
 TEST_F(RouterCoreTest, ALostWorkerEndsOnlyItsOwnRequests) {
   JoinTwoPairs();
-  std::map<std::string, std::vector<uint64_t>> clients_of_decode;
-  for (uint64_t client = 1; client <= 4; ++client) {
-    Decoding(client);
-    Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-    clients_of_decode[reserve_.decode.id].push_back(client);
+  std::map<std::string, std::vector<uint64_t>> calls_of_decode;
+  for (uint64_t call_id = 1; call_id <= 4; ++call_id) {
+    Decoding(call_id);
+    Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+    calls_of_decode[reserve_.decode.id].push_back(call_id);
   }
-  ASSERT_THAT(clients_of_decode["d0"], SizeIs(2));
+  ASSERT_THAT(calls_of_decode["d0"], SizeIs(2));
   WorkerInfo again = TestDecode("d0");
   again.instance.incarnation = 2;
-  Do(RegisterRequested{9, again});
+  Handle(RegisterRequested{9, again});
   EXPECT_EQ(Only<ReplyRegister>().status, absl::OkStatus());
   std::vector<uint64_t> ended;
-  for (const FinishClient& finish : All<FinishClient>()) {
-    ended.push_back(finish.client);
+  for (const FinishCall& finish : All<FinishCall>()) {
+    ended.push_back(finish.call_id);
     EXPECT_EQ(LegOf(finish.outcome.status()), "decode");
     EXPECT_EQ(InstanceOf(finish.outcome.status()), "d0");
   }
-  EXPECT_EQ(ended, clients_of_decode["d0"]);
+  EXPECT_EQ(ended, calls_of_decode["d0"]);
   EXPECT_EQ(core_->load().in_flight, 2);
 }
 
@@ -145,26 +145,26 @@ TEST_F(RouterCoreTest, ASilentStageEndsPrefillsButNotDecodes) {
   Reset({});
   JoinOnePair();
   Decoding(1);
-  Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
   now_us_ = kDeadlineUs * 9;
   Beat({"c0-0", 1});
   Beat({"d0", 1});
-  Do(Tick{});  // Ends client 1 by its deadline.
+  Handle(Tick{});  // Ends client 1 by its deadline.
   Decoding(2);
-  Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
   const uint64_t decoding = reserve_.attempt_id;
   now_us_ += kDeadlineUs / 2;
   Prefilling(3);
   Reserving(4);
   now_us_ = kDeadlineUs * 10;
-  Do(ClientGone{2});
+  Handle(ClientGone{2});
   EXPECT_EQ(Only<AbortDecode>().attempt_id, decoding);
   Decoding(5);
-  Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  Do(Tick{});  // Stage 1 has not been heard from.
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  Handle(Tick{});  // Stage 1 has not been heard from.
   std::vector<uint64_t> ended;
-  for (const FinishClient& finish : All<FinishClient>()) {
-    ended.push_back(finish.client);
+  for (const FinishCall& finish : All<FinishCall>()) {
+    ended.push_back(finish.call_id);
     EXPECT_EQ(LegOf(finish.outcome.status()), "prefill");
     EXPECT_EQ(InstanceOf(finish.outcome.status()), "c0-1");
   }
@@ -176,27 +176,27 @@ TEST_F(RouterCoreTest, ASilentStageEndsPrefillsButNotDecodes) {
 TEST_F(RouterCoreTest, ViewsAreSentOnlyWhenTheyChanged) {
   JoinOnePair();
   const uint64_t version = core_->membership().view_version();
-  Do(HeartbeatReceived{5, {"d0", 1}, kIncarnation, version - 1, true, {}});
+  Handle(HeartbeatReceived{5, {"d0", 1}, kIncarnation, version - 1, true, {}});
   EXPECT_TRUE(Only<ReplyHeartbeat>().view_changed);
   EXPECT_THAT(Only<ReplyHeartbeat>().workers, SizeIs(3));
-  Do(HeartbeatReceived{6, {"d0", 1}, kIncarnation, version, true, {}});
+  Handle(HeartbeatReceived{6, {"d0", 1}, kIncarnation, version, true, {}});
   EXPECT_FALSE(Only<ReplyHeartbeat>().view_changed);
   EXPECT_THAT(Only<ReplyHeartbeat>().workers, IsEmpty());
-  Do(HeartbeatReceived{7, {"d9", 1}, kIncarnation, version, true, {}});
+  Handle(HeartbeatReceived{7, {"d9", 1}, kIncarnation, version, true, {}});
   EXPECT_EQ(Only<ReplyHeartbeat>().status.code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(RouterCoreTest, DrainingFinishesWhatRunsAndTakesNothingNew) {
   JoinOnePair();
   Decoding(1);
-  Do(DrainRequested{3, "d0"});
+  Handle(DrainRequested{3, "d0"});
   EXPECT_EQ(Only<ReplyDrain>().status, absl::OkStatus());
   Request(2);
-  EXPECT_THAT(std::string(Only<FinishClient>().outcome.status().message()),
+  EXPECT_THAT(std::string(Only<FinishCall>().outcome.status().message()),
               HasSubstr("d0 is draining"));
-  Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
-  EXPECT_TRUE(Only<FinishClient>().outcome.ok());
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  EXPECT_TRUE(Only<FinishCall>().outcome.ok());
 }
 
 TEST_F(RouterCoreTest, ALostWorkersRequestsAreRetriedBeforeTheFirstToken) {
@@ -204,8 +204,8 @@ TEST_F(RouterCoreTest, ALostWorkersRequestsAreRetriedBeforeTheFirstToken) {
   Prefilling(1);
   WorkerInfo again = TestDecode(reserve_.decode.id);
   again.instance.incarnation = 2;
-  Do(RegisterRequested{9, again});
-  EXPECT_THAT(All<FinishClient>(), IsEmpty());
+  Handle(RegisterRequested{9, again});
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
   EXPECT_NE(Only<Reserve>().decode.id, again.instance.id);
 }
 

@@ -31,7 +31,7 @@ struct RouterCore::State {
   TransactionTable table;
   Watches watches;
   uint64_t told_version = 0;             // View that the watches were told of.
-  std::map<uint64_t, uint64_t> waiting;  // Order of admission -> client.
+  std::map<uint64_t, uint64_t> waiting;  // Order of admission -> call.
   uint64_t admitted = 0;
   uint64_t attempts_made = 0;
   RouterLoad totals;  // Its counters; the gauges come from the table.
@@ -40,14 +40,14 @@ struct RouterCore::State {
   int64_t now_us = 0;
   std::vector<Action>* actions = nullptr;
 
-  void Act(Action action) { actions->push_back(std::move(action)); }
+  void Emit(Action action) { actions->push_back(std::move(action)); }
 
   void On(const RegisterRequested& event);
   void On(const HeartbeatReceived& event);
   void On(const WatchOpened& event);
   void On(const WatchBroken& event);
   void On(const DrainRequested& event);
-  void On(const ClientRequested& event);
+  void On(const CallSubmitted& event);
   void On(const ClientGone& event);
   void On(const AbortCalled& event);
   void On(const StopMatched& event);
@@ -75,8 +75,8 @@ struct RouterCore::State {
   void Refuse(Transaction& txn, const absl::Status& no_pair);
   void TimeOutWaiting(Transaction& txn);
 
-  absl::Status CheckAdmissible(const ClientRequested& event);
-  void RefuseClient(const ClientRequested& event, const absl::Status& status);
+  absl::Status CheckAdmissible(const CallSubmitted& event);
+  void RefuseCall(const CallSubmitted& event, const absl::Status& status);
   void Begin(Transaction& txn, Pair pair);
   void FailAttempt(Transaction& txn, Role reporter, absl::Status status);
   bool Retry(Transaction& txn, Role blamed, const absl::Status& status);

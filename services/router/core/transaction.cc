@@ -8,43 +8,43 @@
 namespace baton::router {
 
 Transaction& TransactionTable::Add(Transaction transaction) {
-  const uint64_t client = transaction.client;
-  const auto [entry, added] = transactions_.emplace(client, std::move(transaction));
-  BATON_CHECK(added) << "client handle " << client << " used twice";
+  const uint64_t call_id = transaction.call_id;
+  const auto [entry, added] = transactions_.emplace(call_id, std::move(transaction));
+  BATON_CHECK(added) << "call " << call_id << " used twice";
   Transaction& txn = entry->second;
-  client_of_request_[txn.request_id] = client;
+  call_of_request_[txn.request_id] = call_id;
   ++phase_counts_[static_cast<size_t>(txn.phase)];
-  timers_.emplace(txn.timer_us, client);
+  timers_.emplace(txn.timer_us, call_id);
   return txn;
 }
 
-void TransactionTable::Remove(uint64_t client) {
-  const auto entry = transactions_.find(client);
-  BATON_CHECK(entry != transactions_.end()) << "no transaction of client " << client;
+void TransactionTable::Remove(uint64_t call_id) {
+  const auto entry = transactions_.find(call_id);
+  BATON_CHECK(entry != transactions_.end()) << "no transaction of call " << call_id;
   Transaction& txn = entry->second;
   ClearAttempt(txn);
-  const auto named = client_of_request_.find(txn.request_id);
-  if (named != client_of_request_.end() && named->second == client) {
-    client_of_request_.erase(named);
+  const auto named = call_of_request_.find(txn.request_id);
+  if (named != call_of_request_.end() && named->second == call_id) {
+    call_of_request_.erase(named);
   }
   --phase_counts_[static_cast<size_t>(txn.phase)];
-  timers_.erase({txn.timer_us, client});
+  timers_.erase({txn.timer_us, call_id});
   transactions_.erase(entry);
 }
 
-Transaction* TransactionTable::OfClient(uint64_t client) {
-  const auto entry = transactions_.find(client);
+Transaction* TransactionTable::OfCall(uint64_t call_id) {
+  const auto entry = transactions_.find(call_id);
   return entry == transactions_.end() ? nullptr : &entry->second;
 }
 
 Transaction* TransactionTable::OfRequest(const std::string& request_id) {
-  const auto client = client_of_request_.find(request_id);
-  return client == client_of_request_.end() ? nullptr : OfClient(client->second);
+  const auto found = call_of_request_.find(request_id);
+  return found == call_of_request_.end() ? nullptr : OfCall(found->second);
 }
 
 Transaction* TransactionTable::OfAttempt(uint64_t attempt_id) {
-  const auto client = client_of_attempt_.find(attempt_id);
-  return client == client_of_attempt_.end() ? nullptr : OfClient(client->second);
+  const auto found = call_of_attempt_.find(attempt_id);
+  return found == call_of_attempt_.end() ? nullptr : OfCall(found->second);
 }
 
 void TransactionTable::SetPhase(Transaction& transaction, Phase phase) {
@@ -54,50 +54,50 @@ void TransactionTable::SetPhase(Transaction& transaction, Phase phase) {
 }
 
 void TransactionTable::SetTimer(Transaction& transaction, int64_t when_us) {
-  timers_.erase({transaction.timer_us, transaction.client});
+  timers_.erase({transaction.timer_us, transaction.call_id});
   transaction.timer_us = when_us;
-  timers_.emplace(when_us, transaction.client);
+  timers_.emplace(when_us, transaction.call_id);
 }
 
 void TransactionTable::SetAttempt(Transaction& transaction, Attempt attempt) {
   ClearAttempt(transaction);
-  client_of_attempt_[attempt.id] = transaction.client;
+  call_of_attempt_[attempt.id] = transaction.call_id;
   transaction.attempt = std::move(attempt);
 }
 
 void TransactionTable::ClearAttempt(Transaction& transaction) {
-  client_of_attempt_.erase(transaction.attempt.id);
+  call_of_attempt_.erase(transaction.attempt.id);
   transaction.attempt.id = 0;
 }
 
 Transaction* TransactionTable::Due(int64_t now_us) {
-  return NextTimerUs() <= now_us && !timers_.empty() ? OfClient(timers_.begin()->second) : nullptr;
+  return NextTimerUs() <= now_us && !timers_.empty() ? OfCall(timers_.begin()->second) : nullptr;
 }
 
-std::vector<uint64_t> TransactionTable::ClientsThatNeed(const InstanceRef& instance) const {
-  std::vector<uint64_t> clients;
-  for (const auto& [client, txn] : transactions_) {
+std::vector<uint64_t> TransactionTable::CallsThatNeed(const InstanceRef& instance) const {
+  std::vector<uint64_t> call_ids;
+  for (const auto& [call_id, txn] : transactions_) {
     const Pair& pair = txn.attempt.pair;
     const bool in_chain =
         txn.NeedsChain() &&
         std::any_of(pair.chain.stages.begin(), pair.chain.stages.end(),
                     [&](const KvWriter& stage) { return stage.instance == instance; });
-    if (in_chain || (txn.NeedsDecode() && pair.decode == instance)) clients.push_back(client);
+    if (in_chain || (txn.NeedsDecode() && pair.decode == instance)) call_ids.push_back(call_id);
   }
-  return clients;
+  return call_ids;
 }
 
 absl::Status TransactionTable::CheckInvariants() const {
   std::array<int, kPhaseCount> counts{};
   size_t attempts = 0;
-  for (const auto& [client, txn] : transactions_) {
+  for (const auto& [call_id, txn] : transactions_) {
     ++counts[static_cast<size_t>(txn.phase)];
-    const auto named = client_of_request_.find(txn.request_id);
-    if (named == client_of_request_.end() || named->second != client) {
+    const auto named = call_of_request_.find(txn.request_id);
+    if (named == call_of_request_.end() || named->second != call_id) {
       return absl::InternalError(
           absl::StrCat("request id ", txn.request_id, " belongs to two transactions"));
     }
-    if (!timers_.contains({txn.timer_us, client})) {
+    if (!timers_.contains({txn.timer_us, call_id})) {
       return absl::InternalError(absl::StrCat("request ", txn.request_id, " has no timer"));
     }
     const Attempt& attempt = txn.attempt;
@@ -109,8 +109,8 @@ absl::Status TransactionTable::CheckInvariants() const {
     if (attempt.id == 0) {
       return absl::InternalError(absl::StrCat("request ", txn.request_id, " has no attempt"));
     }
-    const auto owner = client_of_attempt_.find(attempt.id);
-    if (owner == client_of_attempt_.end() || owner->second != client) {
+    const auto owner = call_of_attempt_.find(attempt.id);
+    if (owner == call_of_attempt_.end() || owner->second != call_id) {
       return absl::InternalError(absl::StrCat("attempt ", attempt.id, " is not indexed"));
     }
     ++attempts;
@@ -125,8 +125,8 @@ absl::Status TransactionTable::CheckInvariants() const {
     }
   }
   if (counts != phase_counts_) return absl::InternalError("phase counts don't match");
-  if (attempts != client_of_attempt_.size() || timers_.size() != transactions_.size() ||
-      client_of_request_.size() != transactions_.size()) {
+  if (attempts != call_of_attempt_.size() || timers_.size() != transactions_.size() ||
+      call_of_request_.size() != transactions_.size()) {
     return absl::InternalError("an index holds more than the transactions");
   }
   return absl::OkStatus();

@@ -41,7 +41,7 @@ struct Attempt {
 };
 
 struct Transaction {
-  uint64_t client = 0;
+  uint64_t call_id = 0;
   uint64_t order = 0;  // Of its admission.
   std::string request_id;
   int prompt_tokens = 0;
@@ -74,9 +74,9 @@ class TransactionTable {
  public:
   // The client's handle must be new. Pointers stay valid until Remove.
   Transaction& Add(Transaction transaction);
-  void Remove(uint64_t client);
+  void Remove(uint64_t call_id);
 
-  Transaction* OfClient(uint64_t client);
+  Transaction* OfCall(uint64_t call_id);
   Transaction* OfRequest(const std::string& request_id);
   Transaction* OfAttempt(uint64_t attempt_id);
 
@@ -89,12 +89,12 @@ class TransactionTable {
   // The transaction whose timer is due first, or nullptr.
   Transaction* Due(int64_t now_us);
 
-  // Clients of the transactions that `instance` still works for, in order.
-  std::vector<uint64_t> ClientsThatNeed(const InstanceRef& instance) const;
+  // Calls of the transactions that `instance` still works for, in order.
+  std::vector<uint64_t> CallsThatNeed(const InstanceRef& instance) const;
 
   int size() const { return static_cast<int>(transactions_.size()); }
   int CountOf(Phase phase) const { return phase_counts_[static_cast<size_t>(phase)]; }
-  bool empty() const { return transactions_.empty() && client_of_attempt_.empty(); }
+  bool empty() const { return transactions_.empty() && call_of_attempt_.empty(); }
 
   // The indexes agree with the transactions, recounted.
   absl::Status CheckInvariants() const;
@@ -102,8 +102,8 @@ class TransactionTable {
  private:
   // Ordered, so that a replay ends the requests of a lost worker in the same order.
   std::map<uint64_t, Transaction> transactions_;  // By client.
-  std::unordered_map<std::string, uint64_t> client_of_request_;
-  std::unordered_map<uint64_t, uint64_t> client_of_attempt_;
+  std::unordered_map<std::string, uint64_t> call_of_request_;
+  std::unordered_map<uint64_t, uint64_t> call_of_attempt_;
   std::set<std::pair<int64_t, uint64_t>> timers_;  // (timer_us, client)
   std::array<int, kPhaseCount> phase_counts_{};
 };

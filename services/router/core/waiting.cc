@@ -36,7 +36,7 @@ void RouterCore::State::Wait(Transaction& txn) {
   table.SetPhase(txn, Phase::kWaiting);
   table.ClearAttempt(txn);  // Its legs are closed and its work is off the books.
   table.SetTimer(txn, std::min(txn.deadline_us, now_us + limits.pairing_timeout_us));
-  waiting.emplace(txn.order, txn.client);
+  waiting.emplace(txn.order, txn.call_id);
 }
 
 void RouterCore::State::StopWaiting(Transaction& txn) {
@@ -51,7 +51,7 @@ void RouterCore::State::ServeWaiting() {
   if (!ready && membership.PairExpectedUntilUs(now_us) != 0) return;
   // Served or refused: either way nobody waits afterwards.
   while (!waiting.empty()) {
-    Transaction& txn = *table.OfClient(waiting.begin()->second);
+    Transaction& txn = *table.OfCall(waiting.begin()->second);
     StopWaiting(txn);
     if (!ready) {
       Refuse(txn, NoPair("is ready"));

@@ -28,15 +28,15 @@ class WaitingTest : public RouterCoreTest {
 
   // Both are here; neither has applied a view that holds the other.
   void JoinUnconnected() {
-    Do(RegisterRequested{1, stage_});
-    Do(RegisterRequested{1, decode_});
+    Handle(RegisterRequested{1, stage_});
+    Handle(RegisterRequested{1, decode_});
   }
   std::vector<uint64_t> Served() const {
-    std::vector<uint64_t> clients;
-    for (const Reserve& reserve : All<Reserve>()) clients.push_back(reserve.client);
-    return clients;
+    std::vector<uint64_t> call_ids;
+    for (const Reserve& reserve : All<Reserve>()) call_ids.push_back(reserve.call_id);
+    return call_ids;
   }
-  absl::Status Refusal() const { return Only<FinishClient>().outcome.status(); }
+  absl::Status Refusal() const { return Only<FinishCall>().outcome.status(); }
   Outlook outlook() const { return core_->outlook(now_us_); }
 
   WorkerInfo stage_ = TestStage("c0", 0, 1);
@@ -46,8 +46,8 @@ class WaitingTest : public RouterCoreTest {
 TEST_F(WaitingTest, IsServedInOrderAsSoonAsAPairIsReady) {
   JoinUnconnected();
   EXPECT_EQ(outlook(), Outlook::kWaits);
-  for (const uint64_t client : {3, 1, 2}) {
-    Request(client);
+  for (const uint64_t call_id : {3, 1, 2}) {
+    Request(call_id);
     EXPECT_THAT(actions_, IsEmpty());
   }
   EXPECT_EQ(core_->load().waiting, 3);
@@ -61,8 +61,8 @@ TEST_F(WaitingTest, IsServedInOrderAsSoonAsAPairIsReady) {
 
 TEST_F(WaitingTest, NobodyIsWaitedForWhoNeverWasHere) {
   EXPECT_EQ(outlook(), Outlook::kRefused);
-  Do(RegisterRequested{1, stage_});
-  Do(RegisterRequested{1, TestStage("c1", 0, 2)});
+  Handle(RegisterRequested{1, stage_});
+  Handle(RegisterRequested{1, TestStage("c1", 0, 2)});
   EXPECT_EQ(outlook(), Outlook::kRefused);
   Request(1);
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kUnavailable);
@@ -71,7 +71,7 @@ TEST_F(WaitingTest, NobodyIsWaitedForWhoNeverWasHere) {
 
 TEST_F(WaitingTest, ADrainedWorkerIsNotWaitedFor) {
   Join({stage_, decode_});
-  Do(DrainRequested{1, "d0"});
+  Handle(DrainRequested{1, "d0"});
   EXPECT_EQ(outlook(), Outlook::kRefused);
   Request(1);
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("d0 is draining"));
@@ -80,7 +80,7 @@ TEST_F(WaitingTest, ADrainedWorkerIsNotWaitedFor) {
 TEST_F(WaitingTest, DrainingTheLastHopeEndsTheWait) {
   JoinUnconnected();
   Request(1);
-  Do(DrainRequested{1, "d0"});
+  Handle(DrainRequested{1, "d0"});
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("d0 is draining"));
   EXPECT_TRUE(core_->AtRest());
 }
@@ -91,13 +91,13 @@ TEST_F(WaitingTest, EndsWithThePairingTimeout) {
   Request(1);
   // A decode that changes keeps the hope up for longer than one request may wait.
   now_us_ += kPairingUs / 4;
-  Do(HeartbeatReceived{2, decode_.instance, kIncarnation, 0, true, {}});
+  Handle(HeartbeatReceived{2, decode_.instance, kIncarnation, 0, true, {}});
   now_us_ += kPairingUs / 2;
   Request(2);
   EXPECT_EQ(core_->NextDeadlineUs(), kPairingUs / 2 + kPairingUs);
   now_us_ = core_->NextDeadlineUs();
-  Do(Tick{});
-  EXPECT_EQ(Only<FinishClient>().client, 1);
+  Handle(Tick{});
+  EXPECT_EQ(Only<FinishCall>().call_id, 1);
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(LegOf(Refusal()), "router");
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("--pairing-timeout-ms"));
@@ -110,8 +110,8 @@ TEST_F(WaitingTest, EndsWhenNoPairIsExpectedAnyMore) {
   Request(1);
   EXPECT_EQ(core_->NextDeadlineUs(), kPairingUs);
   now_us_ = kPairingUs;
-  Do(Tick{});
-  EXPECT_EQ(Only<FinishClient>().client, 1);
+  Handle(Tick{});
+  EXPECT_EQ(Only<FinishCall>().call_id, 1);
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("c0-0 is not ready"));
   EXPECT_EQ(outlook(), Outlook::kRefused);
   EXPECT_TRUE(core_->AtRest());
@@ -119,10 +119,10 @@ TEST_F(WaitingTest, EndsWhenNoPairIsExpectedAnyMore) {
 
 TEST_F(WaitingTest, EndsWithTheRequestsOwnDeadline) {
   JoinUnconnected();
-  Do(ClientRequested{1, "r1", 100, 4, now_us_ + 1000});
+  Handle(CallSubmitted{1, "r1", 100, 4, now_us_ + 1000});
   EXPECT_EQ(core_->NextDeadlineUs(), now_us_ + 1000);
   now_us_ += 1000;
-  Do(Tick{});
+  Handle(Tick{});
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("waited for a pair"));
   EXPECT_TRUE(core_->AtRest());
@@ -143,7 +143,7 @@ TEST_F(WaitingTest, TheQueueIsBounded) {
   Request(1);
   Request(2);
   Request(3);
-  EXPECT_EQ(Only<FinishClient>().client, 3);
+  EXPECT_EQ(Only<FinishCall>().call_id, 3);
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("--max-queued-requests"));
 }
@@ -153,10 +153,10 @@ TEST_F(WaitingTest, ClientsMayLeaveAndAbort) {
   Request(1);
   Request(2);
   Request(3);
-  Do(ClientGone{1});
+  Handle(ClientGone{1});
   EXPECT_THAT(actions_, IsEmpty());
-  Do(AbortCalled{7, "r2"});
-  EXPECT_EQ(*Only<FinishClient>().outcome, FinishReason::kAbort);
+  Handle(AbortCalled{7, "r2"});
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kAbort);
   Beat(stage_.instance);
   Beat(decode_.instance);
   EXPECT_THAT(Served(), ElementsAre(3));
@@ -164,7 +164,7 @@ TEST_F(WaitingTest, ClientsMayLeaveAndAbort) {
 
 TEST_F(WaitingTest, WhatFitsNowhereIsRefusedWhenThePairIsThere) {
   JoinUnconnected();
-  Do(ClientRequested{1, "r1", 100'000, 4, now_us_ + kDeadlineUs});
+  Handle(CallSubmitted{1, "r1", 100'000, 4, now_us_ + kDeadlineUs});
   Beat(stage_.instance);
   Beat(decode_.instance);
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kResourceExhausted);
@@ -174,43 +174,43 @@ TEST_F(WaitingTest, WhatFitsNowhereIsRefusedWhenThePairIsThere) {
 
 TEST_F(WaitingTest, AKilledDecodesRequestsWaitForItsReturn) {
   Join({stage_, decode_});
-  Do(WatchOpened{50, decode_.instance});
+  Handle(WatchOpened{50, decode_.instance});
   Prefilling(1);
-  Do(WatchBroken{50});
+  Handle(WatchBroken{50});
   EXPECT_EQ(outlook(), Outlook::kWaits);
   Request(2);
   EXPECT_THAT(actions_, IsEmpty());
-  Do(DecodeEnded{reserve_.attempt_id, kBroken});
-  EXPECT_THAT(All<FinishClient>(), IsEmpty());
+  Handle(DecodeEnded{reserve_.attempt_id, kBroken});
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
   EXPECT_EQ(core_->load().waiting, 2);
   decode_.instance.incarnation = 2;
-  Do(RegisterRequested{1, decode_});
+  Handle(RegisterRequested{1, decode_});
   Beat(decode_.instance);
   Beat(stage_.instance);
   EXPECT_THAT(Served(), ElementsAre(1, 2));  // By arrival: the first has waited longer.
   reserve_ = All<Reserve>()[0];
   Answer();
-  Do(TokenReceived{reserve_.attempt_id, {7, 0, {}}});
-  Do(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  Do(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
-  EXPECT_EQ(Only<FinishClient>().attempts, 2);
+  Handle(TokenReceived{reserve_.attempt_id, {7, 0, {}}});
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  EXPECT_EQ(Only<FinishCall>().attempts, 2);
 }
 
 TEST_F(WaitingTest, ADeathIsWaitedOutOnlyForAWhile) {
   Join({stage_, decode_});
   now_us_ += 9 * kDeadlineUs;  // The last heartbeat is nearly a lease ago.
   Beat(stage_.instance);
-  Do(ClientRequested{1, "r1", 100, 4, now_us_ + 3 * kDeadlineUs});
+  Handle(CallSubmitted{1, "r1", 100, 4, now_us_ + 3 * kDeadlineUs});
   reserve_ = Only<Reserve>();
   Answer();
   now_us_ = 10 * kDeadlineUs;
-  Do(Tick{});  // The decode's lease is over.
-  EXPECT_THAT(All<FinishClient>(), IsEmpty());
+  Handle(Tick{});  // The decode's lease is over.
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
   EXPECT_EQ(core_->load().waiting, 1);
   EXPECT_EQ(outlook(), Outlook::kWaits);
   now_us_ = core_->NextDeadlineUs();
   EXPECT_EQ(now_us_, 10 * kDeadlineUs + kPairingUs);
-  Do(Tick{});
+  Handle(Tick{});
   // It hears what failed, with leg and instance, and what is missing.
   EXPECT_EQ(LegOf(Refusal()), "decode");
   EXPECT_EQ(InstanceOf(Refusal()), "d0");
@@ -221,11 +221,11 @@ TEST_F(WaitingTest, ADeathIsWaitedOutOnlyForAWhile) {
 
 TEST_F(WaitingTest, AWorkerThatOnlySeemedDeadGetsTheRequestAgain) {
   Join({stage_, decode_});
-  Do(WatchOpened{50, decode_.instance});
+  Handle(WatchOpened{50, decode_.instance});
   Reserving(1);
   const uint64_t first = reserve_.attempt_id;
-  Do(ReserveReplied{first, kBroken});
-  EXPECT_EQ(Only<NotifyWatch>().call, 50);  // Asked whether it lives.
+  Handle(ReserveReplied{first, kBroken});
+  EXPECT_EQ(Only<NotifyWatch>().rpc_id, 50);  // Asked whether it lives.
   EXPECT_EQ(core_->load().waiting, 1);
   Request(2);
   EXPECT_EQ(core_->load().waiting, 2);
@@ -233,14 +233,14 @@ TEST_F(WaitingTest, AWorkerThatOnlySeemedDeadGetsTheRequestAgain) {
   EXPECT_THAT(Served(), ElementsAre(1, 2));
   EXPECT_NE(All<Reserve>()[0].attempt_id, first);
   // Its second failure is the last.
-  Do(ReserveReplied{All<Reserve>()[0].attempt_id, kBroken});
-  EXPECT_EQ(Only<FinishClient>().attempts, 2);
+  Handle(ReserveReplied{All<Reserve>()[0].attempt_id, kBroken});
+  EXPECT_EQ(Only<FinishCall>().attempts, 2);
 }
 
 TEST_F(WaitingTest, AFailureThatIsNobodysDeathIsReportedAtOnce) {
   Join({stage_, decode_});
   Prefilling(1);
-  Do(PrefillEnded{reserve_.attempt_id, absl::InternalError("broken kernel")});
+  Handle(PrefillEnded{reserve_.attempt_id, absl::InternalError("broken kernel")});
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(core_->AtRest());
 }
@@ -248,8 +248,8 @@ TEST_F(WaitingTest, AFailureThatIsNobodysDeathIsReportedAtOnce) {
 TEST_F(WaitingTest, NothingWaitsAfterTheFirstToken) {
   Join({stage_, decode_});
   Decoding(1);
-  Do(DecodeEnded{reserve_.attempt_id, kBroken});
-  EXPECT_EQ(Only<FinishClient>().attempts, 1);
+  Handle(DecodeEnded{reserve_.attempt_id, kBroken});
+  EXPECT_EQ(Only<FinishCall>().attempts, 1);
 }
 
 TEST_F(WaitingTest, WithoutATimeoutNobodyWaits) {

@@ -7,71 +7,71 @@
 
 namespace baton::router {
 
-std::optional<uint64_t> Watches::Open(const InstanceRef& instance, uint64_t call) {
-  const std::optional<uint64_t> replaced = CallOf(instance);
+std::optional<uint64_t> Watches::Open(const InstanceRef& instance, uint64_t rpc_id) {
+  const std::optional<uint64_t> replaced = RpcOf(instance);
   if (replaced.has_value()) instance_of_.erase(*replaced);
-  call_of_[instance] = call;
-  instance_of_[call] = instance;
+  rpc_of_[instance] = rpc_id;
+  instance_of_[rpc_id] = instance;
   return replaced;
 }
 
-std::optional<InstanceRef> Watches::Close(uint64_t call) {
-  const auto found = instance_of_.find(call);
+std::optional<InstanceRef> Watches::Close(uint64_t rpc_id) {
+  const auto found = instance_of_.find(rpc_id);
   if (found == instance_of_.end()) return std::nullopt;
   const InstanceRef instance = found->second;
   instance_of_.erase(found);
-  call_of_.erase(instance);
+  rpc_of_.erase(instance);
   return instance;
 }
 
-std::optional<uint64_t> Watches::CallOf(const InstanceRef& instance) const {
-  const auto found = call_of_.find(instance);
-  if (found == call_of_.end()) return std::nullopt;
+std::optional<uint64_t> Watches::RpcOf(const InstanceRef& instance) const {
+  const auto found = rpc_of_.find(instance);
+  if (found == rpc_of_.end()) return std::nullopt;
   return found->second;
 }
 
 void RouterCore::State::On(const WatchOpened& event) {
   const Worker* worker = membership.Find(event.instance);
   if (worker == nullptr) {
-    return Act(EndWatch{event.call, absl::NotFoundError(absl::StrCat(
-                                        event.instance.id, " holds no lease here: register"))});
+    return Emit(EndWatch{event.rpc_id, absl::NotFoundError(absl::StrCat(
+                                           event.instance.id, " holds no lease here: register"))});
   }
-  if (const auto replaced = watches.Open(event.instance, event.call)) {
-    Act(EndWatch{*replaced, absl::AbortedError("the worker watches by another call now")});
+  if (const auto replaced = watches.Open(event.instance, event.rpc_id)) {
+    Emit(EndWatch{*replaced, absl::AbortedError("the worker watches by another call now")});
   }
   // What changed before this call came has been told to nobody.
   if (worker->applied_version != membership.view_version()) {
-    Act(NotifyWatch{event.call, membership.view_version()});
+    Emit(NotifyWatch{event.rpc_id, membership.view_version()});
   }
 }
 
 // A killed process's connections break long before its lease is over. One that lives says so by a
 // heartbeat at once.
 void RouterCore::State::On(const WatchBroken& event) {
-  const auto instance = watches.Close(event.call);
+  const auto instance = watches.Close(event.rpc_id);
   if (instance.has_value()) membership.Suspect(*instance, now_us);
 }
 
 void RouterCore::State::Suspect(const InstanceRef& instance) {
   if (!membership.Suspect(instance, now_us)) return;
   // Asked to show that it lives.
-  if (const auto call = watches.CallOf(instance)) {
-    Act(NotifyWatch{*call, membership.view_version()});
+  if (const auto rpc_id = watches.RpcOf(instance)) {
+    Emit(NotifyWatch{*rpc_id, membership.view_version()});
   }
 }
 
 void RouterCore::State::EndWatchOf(const InstanceRef& instance) {
-  const auto call = watches.CallOf(instance);
-  if (!call.has_value()) return;
-  watches.Close(*call);
-  Act(EndWatch{*call, absl::NotFoundError(absl::StrCat(instance.id, " has lost its lease"))});
+  const auto rpc_id = watches.RpcOf(instance);
+  if (!rpc_id.has_value()) return;
+  watches.Close(*rpc_id);
+  Emit(EndWatch{*rpc_id, absl::NotFoundError(absl::StrCat(instance.id, " has lost its lease"))});
 }
 
 void RouterCore::State::TellWatches() {
   if (told_version == membership.view_version()) return;
   told_version = membership.view_version();
   if (PlantedBug(Bug::kRouterKeepsViewToItself)) return;
-  for (const auto& [instance, call] : watches.calls()) Act(NotifyWatch{call, told_version});
+  for (const auto& [instance, rpc_id] : watches.rpc_ids()) Emit(NotifyWatch{rpc_id, told_version});
 }
 
 }  // namespace baton::router

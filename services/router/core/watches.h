@@ -15,14 +15,14 @@ namespace baton::router {
 class Watches {
  public:
   // Returns the call that this one replaces, if there is one.
-  std::optional<uint64_t> Open(const InstanceRef& instance, uint64_t call);
+  std::optional<uint64_t> Open(const InstanceRef& instance, uint64_t rpc_id);
   // The worker whose watch `call` is; it has none from now on.
-  std::optional<InstanceRef> Close(uint64_t call);
-  std::optional<uint64_t> CallOf(const InstanceRef& instance) const;
-  const std::map<InstanceRef, uint64_t>& calls() const { return call_of_; }
+  std::optional<InstanceRef> Close(uint64_t rpc_id);
+  std::optional<uint64_t> RpcOf(const InstanceRef& instance) const;
+  const std::map<InstanceRef, uint64_t>& rpc_ids() const { return rpc_of_; }
 
  private:
-  std::map<InstanceRef, uint64_t> call_of_;
+  std::map<InstanceRef, uint64_t> rpc_of_;
   std::map<uint64_t, InstanceRef> instance_of_;
 };
 

@@ -17,73 +17,73 @@ const WorkerInfo kDecode = TestDecode("d0");
 class WatchesTest : public RouterCoreTest {
  protected:
   std::vector<uint64_t> Told() const {
-    std::vector<uint64_t> calls;
+    std::vector<uint64_t> rpc_ids;
     for (const NotifyWatch& notice : All<NotifyWatch>()) {
       EXPECT_EQ(notice.view_version, core_->membership().view_version());
-      calls.push_back(notice.call);
+      rpc_ids.push_back(notice.rpc_id);
     }
-    return calls;
+    return rpc_ids;
   }
 };
 
 TEST_F(WatchesTest, EveryWatchHearsOfEveryChange) {
   Join({kStage, kDecode});
-  Do(WatchOpened{10, kStage.instance});
-  Do(WatchOpened{20, kDecode.instance});
-  Do(RegisterRequested{1, TestDecode("d1")});
+  Handle(WatchOpened{10, kStage.instance});
+  Handle(WatchOpened{20, kDecode.instance});
+  Handle(RegisterRequested{1, TestDecode("d1")});
   EXPECT_THAT(Told(), ElementsAre(10, 20));
-  Do(HeartbeatReceived{2, {"d1", 1}, kIncarnation, 0, true, {}});
+  Handle(HeartbeatReceived{2, {"d1", 1}, kIncarnation, 0, true, {}});
   EXPECT_THAT(Told(), IsEmpty());
   WorkerInfo again = TestDecode("d1");
   again.instance.incarnation = 2;
-  Do(RegisterRequested{3, again});
+  Handle(RegisterRequested{3, again});
   EXPECT_THAT(Told(), ElementsAre(10, 20));  // One notice for a loss and a join.
 }
 
 TEST_F(WatchesTest, AWorkerThatLagsIsToldWhenItOpensItsWatch) {
-  Do(RegisterRequested{1, kStage});
-  Do(WatchOpened{10, kStage.instance});
+  Handle(RegisterRequested{1, kStage});
+  Handle(WatchOpened{10, kStage.instance});
   EXPECT_THAT(Told(), ElementsAre(10));
   Beat(kStage.instance);
-  Do(WatchOpened{11, kStage.instance});
+  Handle(WatchOpened{11, kStage.instance});
   EXPECT_THAT(Told(), IsEmpty());
 }
 
 TEST_F(WatchesTest, AWorkerHasOneWatch) {
   Join({kStage});
-  Do(WatchOpened{10, kStage.instance});
-  Do(WatchOpened{11, kStage.instance});
-  EXPECT_EQ(Only<EndWatch>().call, 10);
-  Do(RegisterRequested{1, kDecode});
+  Handle(WatchOpened{10, kStage.instance});
+  Handle(WatchOpened{11, kStage.instance});
+  EXPECT_EQ(Only<EndWatch>().rpc_id, 10);
+  Handle(RegisterRequested{1, kDecode});
   EXPECT_THAT(Told(), ElementsAre(11));
-  Do(WatchBroken{10});  // The end of the old one, late: the worker is heard by the new one.
+  Handle(WatchBroken{10});  // The end of the old one, late: the worker is heard by the new one.
   EXPECT_TRUE(core_->membership().Find(kStage.instance) != nullptr);
   EXPECT_FALSE(core_->membership().Find(kStage.instance)->suspect);
 }
 
 TEST_F(WatchesTest, StrangersHaveNone) {
-  Do(WatchOpened{10, {"d9", 1}});
+  Handle(WatchOpened{10, {"d9", 1}});
   EXPECT_EQ(Only<EndWatch>().status.code(), absl::StatusCode::kNotFound);
-  Do(RegisterRequested{1, kDecode});
+  Handle(RegisterRequested{1, kDecode});
   EXPECT_THAT(Told(), IsEmpty());
 }
 
 TEST_F(WatchesTest, ALostWorkersWatchEnds) {
   Join({kStage});
-  Do(WatchOpened{10, kStage.instance});
+  Handle(WatchOpened{10, kStage.instance});
   now_us_ += kDeadlineUs * 10;
-  Do(Tick{});
-  EXPECT_EQ(Only<EndWatch>().call, 10);
+  Handle(Tick{});
+  EXPECT_EQ(Only<EndWatch>().rpc_id, 10);
   EXPECT_THAT(Told(), IsEmpty());
-  Do(WatchBroken{10});
+  Handle(WatchBroken{10});
   EXPECT_THAT(actions_, IsEmpty());
 }
 
 TEST_F(WatchesTest, ABrokenWatchTakesAWorkerOutUntilItIsHeard) {
   Join({kStage, kDecode});
-  Do(WatchOpened{20, kDecode.instance});
+  Handle(WatchOpened{20, kDecode.instance});
   ASSERT_THAT(core_->membership().ReadyPairs(), SizeIs(1));
-  Do(WatchBroken{20});
+  Handle(WatchBroken{20});
   EXPECT_THAT(core_->membership().ReadyPairs(), IsEmpty());
   EXPECT_EQ(core_->membership().WhatIsMissing(), "d0 does not answer");
   Beat(kDecode.instance);
@@ -92,7 +92,7 @@ TEST_F(WatchesTest, ABrokenWatchTakesAWorkerOutUntilItIsHeard) {
 
 TEST_F(WatchesTest, AHeartbeatOfAnotherRoutersRegistrationIsRefused) {
   Join({kStage});
-  Do(HeartbeatReceived{2, kStage.instance, kIncarnation + 1, 1, true, {}});
+  Handle(HeartbeatReceived{2, kStage.instance, kIncarnation + 1, 1, true, {}});
   EXPECT_EQ(Only<ReplyHeartbeat>().status.code(), absl::StatusCode::kNotFound);
 }
 

@@ -12,14 +12,14 @@ WatchStream* WatchStream::Start(RouterShell& shell, InstanceRef instance) {
   RouterShell::WatchCallbacks callbacks;
   callbacks.notify = [stream](uint64_t view_version) { stream->Notify(view_version); };
   callbacks.end = [stream](const absl::Status& status) { stream->End(status); };
-  const uint64_t call = shell.Watch(std::move(instance), std::move(callbacks));
+  const uint64_t rpc_id = shell.Watch(std::move(instance), std::move(callbacks));
   bool cancelled = false;
   {
     MutexLock lock(&stream->mutex_);
-    stream->call_ = call;
+    stream->rpc_id_ = rpc_id;
     cancelled = stream->cancelled_;
   }
-  if (cancelled) shell.Unwatch(call);
+  if (cancelled) shell.Unwatch(rpc_id);
   return stream.get();
 }
 
@@ -62,15 +62,15 @@ void WatchStream::OnWriteDone(bool ok) {
 }
 
 void WatchStream::OnCancel() {
-  uint64_t call = 0;
+  uint64_t rpc_id = 0;
   {
     MutexLock lock(&mutex_);
     cancelled_ = true;
-    call = call_;
+    rpc_id = rpc_id_;
     if (!end_.has_value()) end_ = grpc::Status::CANCELLED;
     Advance();
   }
-  if (call != 0) shell_.Unwatch(call);
+  if (rpc_id != 0) shell_.Unwatch(rpc_id);
 }
 
 void WatchStream::OnDone() { self_.reset(); }

@@ -38,7 +38,7 @@ class WatchStream : public grpc::ServerWriteReactor<v1::WatchNotice> {
 
   RouterShell& shell_;
   Mutex mutex_;
-  uint64_t call_ ABSL_GUARDED_BY(mutex_) = 0;       // 0: the shell has not named it yet.
+  uint64_t rpc_id_ ABSL_GUARDED_BY(mutex_) = 0;     // 0: the shell has not named it yet.
   v1::WatchNotice notice_ ABSL_GUARDED_BY(mutex_);  // Being written.
   std::optional<uint64_t> next_ ABSL_GUARDED_BY(mutex_);
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-#include "services/decode/decode_host.h"
+#include "services/decode/decode_shell.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,10 +14,10 @@
 
 namespace baton::decode {
 
-DecodeHost::DecodeHost(const Options& options) : options_(options), core_(options.limits) {}
+DecodeShell::DecodeShell(const Options& options) : options_(options), core_(options.limits) {}
 
-void DecodeHost::Reserve(ReserveRequested request, std::shared_ptr<SequenceSampling> sampling,
-                         std::shared_ptr<ReserveCall> call) {
+void DecodeShell::Reserve(ReserveRequested request, std::shared_ptr<SequenceSampling> sampling,
+                          std::shared_ptr<ReserveCall> call) {
   absl::Status status = Failpoint("decode.reserve");
   if (draining_) status = absl::UnavailableError("this decode service is stopping");
   // The core would say the same, but its answer couldn't be told from one to the earlier call.
@@ -36,42 +36,42 @@ void DecodeHost::Reserve(ReserveRequested request, std::shared_ptr<SequenceSampl
   Handle(std::move(request));
 }
 
-void DecodeHost::Open(uint64_t attempt_id, uint64_t generation,
-                      std::shared_ptr<TokenStream> stream) {
+void DecodeShell::Open(uint64_t attempt_id, uint64_t generation,
+                       std::shared_ptr<TokenStream> stream) {
   opening_ = std::move(stream);
   Handle(StreamOpened{attempt_id, generation});
   opening_ = nullptr;
 }
 
-void DecodeHost::Abort(uint64_t attempt_id, const absl::Status& reason) {
+void DecodeShell::Abort(uint64_t attempt_id, const absl::Status& reason) {
   Handle(AbortRequested{attempt_id, reason});
 }
 
-void DecodeHost::Release(uint64_t attempt_id, uint64_t generation) {
+void DecodeShell::Release(uint64_t attempt_id, uint64_t generation) {
   const auto found = sessions_.find(attempt_id);
   if (found == sessions_.end() || found->second.generation != generation) return;
   Handle(AbortRequested{attempt_id, absl::CancelledError("released")});
 }
 
-void DecodeHost::Cancelled(uint64_t attempt_id, const ReserveCall* call) {
+void DecodeShell::Cancelled(uint64_t attempt_id, const ReserveCall* call) {
   const auto found = sessions_.find(attempt_id);
   if (found == sessions_.end() || found->second.reserve.get() != call) return;
   Handle(AbortRequested{attempt_id, absl::CancelledError("the reservation was cancelled")});
 }
 
-void DecodeHost::Cancelled(uint64_t attempt_id, const TokenStream* stream) {
+void DecodeShell::Cancelled(uint64_t attempt_id, const TokenStream* stream) {
   const auto found = sessions_.find(attempt_id);
   if (found == sessions_.end() || found->second.stream.get() != stream) return;
   Handle(AbortRequested{attempt_id, absl::CancelledError("the stream was cancelled")});
 }
 
-void DecodeHost::OnLeaseEvents(const std::vector<LeaseEvent>& events) {
+void DecodeShell::OnLeaseEvents(const std::vector<LeaseEvent>& events) {
   for (const LeaseEvent& event : events) {
     std::visit([this](const auto& e) { Handle(e); }, event);
   }
 }
 
-void DecodeHost::OnStepFinished(const StepFinished& finished, int64_t compute_us) {
+void DecodeShell::OnStepFinished(const StepFinished& finished, int64_t compute_us) {
   Metrics& metrics = *options_.metrics;
   metrics.Increment(Metric::kDecodeStepsTotal);
   metrics.Observe(Metric::kDecodeStepSeconds, static_cast<double>(compute_us) * 1e-6);
@@ -83,12 +83,12 @@ void DecodeHost::OnStepFinished(const StepFinished& finished, int64_t compute_us
   Handle(finished);
 }
 
-int64_t DecodeHost::Wake(int64_t now_us) {
+int64_t DecodeShell::Wake(int64_t now_us) {
   if (core_.NextDeadlineUs() <= now_us) Handle(Tick{});
   return core_.NextDeadlineUs();
 }
 
-void DecodeHost::AbortAll() {
+void DecodeShell::AbortAll() {
   Drain();
   std::vector<uint64_t> attempts;
   for (const auto& [attempt_id, session] : sessions_) attempts.push_back(attempt_id);
@@ -100,7 +100,7 @@ void DecodeHost::AbortAll() {
 
 // ---- Actions ----
 
-void DecodeHost::HandleOne(const Event& event) {
+void DecodeShell::HandleOne(const Event& event) {
   std::vector<Action> actions;
   core_.Handle(event, NowUs(), actions);
   const bool refused = std::any_of(actions.begin(), actions.end(), [](const Action& action) {
@@ -112,11 +112,11 @@ void DecodeHost::HandleOne(const Event& event) {
     session.reserve = nullptr;
   }
   for (Action& action : actions) {
-    std::visit([this](auto& a) { Do(a); }, action);
+    std::visit([this](auto& a) { Perform(a); }, action);
   }
 }
 
-void DecodeHost::Do(ReplyReserve& action) {
+void DecodeShell::Perform(ReplyReserve& action) {
   const auto found = sessions_.find(action.attempt_id);
   BATON_CHECK(found != sessions_.end()) << "attempt " << action.attempt_id;
   Session& session = found->second;
@@ -137,11 +137,13 @@ void DecodeHost::Do(ReplyReserve& action) {
       });
 }
 
-void DecodeHost::Do(GrantKv& action) { options_.kv->Grant(std::move(action.grant)); }
+void DecodeShell::Perform(GrantKv& action) { options_.kv->Grant(std::move(action.grant)); }
 
-void DecodeHost::Do(const RevokeKv& action) { options_.kv->Revoke(action.slot, action.generation); }
+void DecodeShell::Perform(const RevokeKv& action) {
+  options_.kv->Revoke(action.slot, action.generation);
+}
 
-void DecodeHost::Do(const EmitToken& action) {
+void DecodeShell::Perform(const DeliverToken& action) {
   const auto found = sessions_.find(action.attempt_id);
   BATON_CHECK(found != sessions_.end() && found->second.stream != nullptr)
       << "a token for attempt " << action.attempt_id << ", which has no stream";
@@ -161,12 +163,12 @@ void DecodeHost::Do(const EmitToken& action) {
                         absl::ResourceExhaustedError("the reader of the stream is too slow")});
 }
 
-void DecodeHost::Do(const RefuseStream& action) {
+void DecodeShell::Perform(const RefuseStream& action) {
   BATON_CHECK(opening_ != nullptr) << "no stream is being opened";
   opening_->Fail(action.status);
 }
 
-void DecodeHost::Do(const Finish& action) {
+void DecodeShell::Perform(const Finish& action) {
   const auto found = sessions_.find(action.attempt_id);
   BATON_CHECK(found != sessions_.end()) << "attempt " << action.attempt_id;
   const Session session = std::move(found->second);
@@ -183,7 +185,7 @@ void DecodeHost::Do(const Finish& action) {
   session.stream->Finish();
 }
 
-void DecodeHost::Do(RunStep& action) {
+void DecodeShell::Perform(RunStep& action) {
   StepRunner::Job job;
   for (const RunStep::Sequence& sequence : action.sequences) {
     job.samplings.push_back(sessions_.at(sequence.attempt_id).sampling);

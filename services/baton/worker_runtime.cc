@@ -1,4 +1,4 @@
-#include "services/baton/worker_host.h"
+#include "services/baton/worker_runtime.h"
 
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ MetricsIdentity Identity(const v1::Options& options) {
 
 }  // namespace
 
-WorkerHost::WorkerHost(const v1::Options& options, const ModelConfig& model)
+WorkerRuntime::WorkerRuntime(const v1::Options& options, const ModelConfig& model)
     : options_(options), model_(model), created_us_(NowUs()), metrics_(Identity(options)) {
   instance_.set_instance_id(options.instance_id());
   instance_.set_incarnation(EntropySeed());
@@ -45,18 +45,18 @@ WorkerHost::WorkerHost(const v1::Options& options, const ModelConfig& model)
   }
 }
 
-absl::StatusOr<std::unique_ptr<WorkerHost>> WorkerHost::Create(const v1::Options& options,
-                                                               LayerRange layers,
-                                                               const ModelConfig& model) {
+absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const v1::Options& options,
+                                                                     LayerRange layers,
+                                                                     const ModelConfig& model) {
   ChooseTransports(options);
-  std::unique_ptr<WorkerHost> host(new WorkerHost(options, model));
+  std::unique_ptr<WorkerRuntime> host(new WorkerRuntime(options, model));
   BATON_RETURN_IF_ERROR(host->StartEndpoint());
   BATON_RETURN_IF_ERROR(host->Load(layers));
   BATON_ASSIGN_OR_RETURN(host->data_plane_, DataPlane::Create({}));
   return host;
 }
 
-absl::Status WorkerHost::StartEndpoint() {
+absl::Status WorkerRuntime::StartEndpoint() {
   HttpEndpointConfig config;
   config.host = options_.host();
   config.port = static_cast<uint16_t>(options_.metrics_port());
@@ -75,7 +75,7 @@ absl::Status WorkerHost::StartEndpoint() {
   return absl::OkStatus();
 }
 
-void WorkerHost::Progress(double fraction) {
+void WorkerRuntime::Progress(double fraction) {
   metrics_.Set(Metric::kWeightLoadProgressRatio, fraction);
   const int tenths = static_cast<int>(fraction * 10);
   // A load that takes no time needs no progress.
@@ -91,7 +91,7 @@ void WorkerHost::Progress(double fraction) {
                tenths == 10 ? "\n" : "");
 }
 
-absl::Status WorkerHost::Load(LayerRange layers) {
+absl::Status WorkerRuntime::Load(LayerRange layers) {
   ExecutorOptions options;
   options.model_path = options_.model_path();
   options.layer_begin = layers.begin;
@@ -111,15 +111,15 @@ absl::Status WorkerHost::Load(LayerRange layers) {
   return absl::OkStatus();
 }
 
-void WorkerHost::SetProbes(std::function<absl::Status()> liveness, std::function<bool()> ready) {
+void WorkerRuntime::SetProbes(std::function<absl::Status()> liveness, std::function<bool()> ready) {
   MutexLock lock(&probes_mutex_);
   liveness_ = std::move(liveness);
   ready_ = std::move(ready);
 }
 
-void WorkerHost::ClearProbes() { SetProbes(nullptr, nullptr); }
+void WorkerRuntime::ClearProbes() { SetProbes(nullptr, nullptr); }
 
-v1::WorkerInfo WorkerHost::Describe(int grpc_port) const {
+v1::WorkerInfo WorkerRuntime::Describe(int grpc_port) const {
   const KvGeometry& kv = executor_->kv();
   v1::WorkerInfo info;
   *info.mutable_instance() = instance_;
@@ -138,7 +138,7 @@ v1::WorkerInfo WorkerHost::Describe(int grpc_port) const {
   return info;
 }
 
-std::string WorkerHost::Summary() const {
+std::string WorkerRuntime::Summary() const {
   const KvGeometry& kv = executor_->kv();
   const double mib = static_cast<double>(kv.PageBytes()) * kv.page_count / (1 << 20);
   return absl::StrFormat("layers [%d, %d) of %d, KV cache %d tokens in %d pages of %d (%.1f MiB)",

@@ -1,7 +1,7 @@
 // The shell around one Stage: turns its actions into computing and sending, and what comes of them
 // into events. Stage 0's planner and a later stage's link drive it through the same few calls.
-#ifndef SERVICES_PREFILL_STAGE_STAGE_HOST_H_
-#define SERVICES_PREFILL_STAGE_STAGE_HOST_H_
+#ifndef SERVICES_PREFILL_STAGE_STAGE_SHELL_H_
+#define SERVICES_PREFILL_STAGE_STAGE_SHELL_H_
 
 #include <atomic>
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include "common/base/serial_events.h"
 #include "common/telemetry/metrics.h"
 #include "services/prefill/core/stage.h"
-#include "services/prefill/stage/activation_link.h"
+#include "services/prefill/stage/activation_channel.h"
 #include "services/prefill/stage/executor_thread.h"
 #include "services/prefill/stage/kv_sender.h"
 #include "services/prefill/stage/prompt_context.h"
@@ -29,7 +29,7 @@ struct PlanWithContexts {
 
 // Loop thread. Calls nest safely: an event that comes while another one's actions are being done
 // waits for its turn.
-class StageHost {
+class StageShell {
  public:
   // What the stage says to its chain.
   struct Reports {
@@ -40,8 +40,8 @@ class StageHost {
   };
 
   // Nothing is owned.
-  StageHost(const StageOptions& options, ActivationLink* activations, KvSender* kv,
-            ExecutorThread* executor, Metrics* metrics);
+  StageShell(const StageOptions& options, ActivationChannel* activations, KvSender* kv,
+             ExecutorThread* executor, Metrics* metrics);
 
   // Before the first epoch.
   void SetReports(Reports reports) { reports_ = std::move(reports); }
@@ -64,20 +64,20 @@ class StageHost {
   void AccountTime(int64_t now_us);
 
  private:
-  void Do(const RunCompute& action);
-  void Do(const SendActivations& action);
-  void Do(const ReturnCredit& action);
-  void Do(const SendKv& action);
-  void Do(const SendCommit& action);
-  void Do(const CancelKv& action);
-  void Do(const ReportPlanDone& action);
-  void Do(const ReportRequestClosed& action);
-  void Do(const prefill::EndEpoch& action);
+  void Perform(const RunCompute& action);
+  void Perform(const SendActivations& action);
+  void Perform(const ReturnCredit& action);
+  void Perform(const SendKv& action);
+  void Perform(const SendCommit& action);
+  void Perform(const CancelKv& action);
+  void Perform(const ReportPlanDone& action);
+  void Perform(const ReportRequestClosed& action);
+  void Perform(const prefill::EndEpoch& action);
 
   void KeepContexts(const PlanWithContexts& plan);
   void Measure(const ComputeFinished& event);
 
-  ActivationLink* const activations_;
+  ActivationChannel* const activations_;
   KvSender* const kv_;
   ExecutorThread* const executor_;
   Metrics* const metrics_;
@@ -94,4 +94,4 @@ class StageHost {
 
 }  // namespace baton::prefill
 
-#endif  // SERVICES_PREFILL_STAGE_STAGE_HOST_H_
+#endif  // SERVICES_PREFILL_STAGE_STAGE_SHELL_H_

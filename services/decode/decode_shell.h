@@ -1,7 +1,7 @@
 // Owns the decode core and does what it decides: answers calls, grants and revokes leases, starts
 // steps. Everything runs on the loop unless it says otherwise.
-#ifndef SERVICES_DECODE_DECODE_HOST_H_
-#define SERVICES_DECODE_DECODE_HOST_H_
+#ifndef SERVICES_DECODE_DECODE_SHELL_H_
+#define SERVICES_DECODE_DECODE_SHELL_H_
 
 #include <cstdint>
 #include <functional>
@@ -20,7 +20,7 @@
 
 namespace baton::decode {
 
-class DecodeHost {
+class DecodeShell {
  public:
   struct Options {
     DecodeLimits limits;
@@ -30,7 +30,7 @@ class DecodeHost {
     // Runs a task on the loop; false: it has stopped. Any thread.
     std::function<bool(std::function<void()>)> post;
   };
-  explicit DecodeHost(const Options& options);
+  explicit DecodeShell(const Options& options);
 
   // A checked reservation. `call` is answered exactly once.
   void Reserve(ReserveRequested request, std::shared_ptr<SequenceSampling> sampling,
@@ -71,13 +71,13 @@ class DecodeHost {
   void Handle(Event event) { events_.Raise(std::move(event)); }
   void HandleOne(const Event& event);
   void Perform(Action& action);
-  void Do(ReplyReserve& action);
-  void Do(GrantKv& action);
-  void Do(const RevokeKv& action);
-  void Do(const EmitToken& action);
-  void Do(const RefuseStream& action);
-  void Do(const Finish& action);
-  void Do(RunStep& action);
+  void Perform(ReplyReserve& action);
+  void Perform(GrantKv& action);
+  void Perform(const RevokeKv& action);
+  void Perform(const DeliverToken& action);
+  void Perform(const RefuseStream& action);
+  void Perform(const Finish& action);
+  void Perform(RunStep& action);
 
   const Options options_;
   DecodeCore core_;
@@ -89,4 +89,4 @@ class DecodeHost {
 
 }  // namespace baton::decode
 
-#endif  // SERVICES_DECODE_DECODE_HOST_H_
+#endif  // SERVICES_DECODE_DECODE_SHELL_H_

@@ -1,4 +1,4 @@
-#include "services/prefill/chain/chain_host.h"
+#include "services/prefill/chain/chain_shell.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +12,7 @@
 
 namespace baton::prefill {
 
-ChainHost::ChainHost(Options options) : options_(std::move(options)), planner_(options_.limits) {
+ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_(options_.limits) {
   ChainWiring::Options wiring;
   wiring.place = options_.place;
   wiring.page_count = options_.page_count;
@@ -36,7 +36,7 @@ ChainHost::ChainHost(Options options) : options_(std::move(options)), planner_(o
   };
   wiring_ = std::make_unique<ChainWiring>(std::move(wiring), std::move(callbacks));
 
-  StageHost::Reports reports;
+  StageShell::Reports reports;
   reports.plan_done = [this](uint64_t epoch, const PlanDone& done) {
     Handle(StagePlanDone{0, epoch, done});
   };
@@ -52,7 +52,7 @@ ChainHost::ChainHost(Options options) : options_(std::move(options)), planner_(o
   options_.stage->SetReports(std::move(reports));
 }
 
-absl::Status ChainHost::BeginOwn(const Hello& hello) {
+absl::Status ChainShell::BeginOwn(const Hello& hello) {
   if (!options_.stage->Quiet()) return absl::UnavailableError("work of the last epoch goes on");
   ActivationEpoch epoch;
   epoch.epoch = hello.epoch;
@@ -66,7 +66,7 @@ absl::Status ChainHost::BeginOwn(const Hello& hello) {
   return absl::OkStatus();
 }
 
-void ChainHost::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
+void ChainShell::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
   absl::Status refusal = Failpoint("prefill.start");
   if (draining_) refusal = absl::UnavailableError("the prefill chain is stopping");
   // Asked here too, for the planner's answer could not tell the two calls apart.
@@ -89,38 +89,38 @@ void ChainHost::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
   Handle(event);
 }
 
-void ChainHost::Cancel(const std::shared_ptr<StartCall>& call) {
+void ChainShell::Cancel(const std::shared_ptr<StartCall>& call) {
   const auto found = std::find_if(calls_.begin(), calls_.end(),
                                   [&](const auto& entry) { return entry.second.call == call; });
   if (found == calls_.end()) return;
   Handle(AbortRequested{found->first, absl::CancelledError("the caller has gone away")});
 }
 
-void ChainHost::Abort(uint64_t attempt_id, const std::string& reason) {
+void ChainShell::Abort(uint64_t attempt_id, const std::string& reason) {
   Handle(AbortRequested{attempt_id, absl::CancelledError(reason.empty() ? "aborted" : reason)});
 }
 
-void ChainHost::OnView(const std::vector<worker::PeerWorker>& workers) {
+void ChainShell::OnView(const std::vector<worker::PeerWorker>& workers) {
   wiring_->OnView(workers, NowUs());
 }
 
-int64_t ChainHost::Wake(int64_t now_us) {
+int64_t ChainShell::Wake(int64_t now_us) {
   if (planner_.NextDeadlineUs() <= now_us) Handle(Tick{});
   const int64_t wiring_us = wiring_->Wake(now_us);
   return std::min(wiring_us, planner_.NextDeadlineUs());
 }
 
-void ChainHost::Stop() { wiring_->Stop(NowUs()); }
+void ChainShell::Stop() { wiring_->Stop(NowUs()); }
 
-void ChainHost::HandleOne(const PlannerEvent& event) {
+void ChainShell::HandleOne(const PlannerEvent& event) {
   std::vector<PlannerAction> actions;
   planner_.Handle(event, NowUs(), actions);
   for (const PlannerAction& action : actions) {
-    std::visit([this](const auto& a) { Do(a); }, action);
+    std::visit([this](const auto& a) { Perform(a); }, action);
   }
 }
 
-void ChainHost::Do(const IssuePlan& action) {
+void ChainShell::Perform(const IssuePlan& action) {
   if (absl::Status status = Failpoint("prefill.plan"); !status.ok()) {
     wiring_->Break(WithLeg(status, "prefill", options_.place.self.instance.id), NowUs());
     return;
@@ -137,7 +137,7 @@ void ChainHost::Do(const IssuePlan& action) {
   options_.stage->OnPlan(std::move(plan));
 }
 
-void ChainHost::Do(const FinishRequest& action) {
+void ChainShell::Perform(const FinishRequest& action) {
   const auto found = calls_.find(action.attempt_id);
   BATON_CHECK(found != calls_.end()) << "attempt " << action.attempt_id << " ends twice";
   const Call call = std::move(found->second);

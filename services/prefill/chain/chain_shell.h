@@ -1,7 +1,7 @@
 // The shell around the planner, on stage 0: answers Start calls, sends plans to every stage, and
 // brings the stages' reports back to it.
-#ifndef SERVICES_PREFILL_CHAIN_CHAIN_HOST_H_
-#define SERVICES_PREFILL_CHAIN_CHAIN_HOST_H_
+#ifndef SERVICES_PREFILL_CHAIN_CHAIN_SHELL_H_
+#define SERVICES_PREFILL_CHAIN_CHAIN_SHELL_H_
 
 #include <cstdint>
 #include <map>
@@ -18,13 +18,13 @@
 #include "services/prefill/chain/peers.h"
 #include "services/prefill/chain/start_call.h"
 #include "services/prefill/core/chain_planner.h"
-#include "services/prefill/stage/activation_link.h"
-#include "services/prefill/stage/stage_host.h"
+#include "services/prefill/stage/activation_channel.h"
+#include "services/prefill/stage/stage_shell.h"
 
 namespace baton::prefill {
 
 // Loop thread.
-class ChainHost {
+class ChainShell {
  public:
   struct Options {
     ChainPlace place;
@@ -32,11 +32,11 @@ class ChainHost {
     int page_count = 0;  // Of stage 0.
     int activation_credits = 0;
     std::shared_ptr<EventLoop> loop;
-    StageHost* stage = nullptr;    // Stage 0's own; not owned.
+    StageShell* stage = nullptr;   // Stage 0's own; not owned.
     const Peers* peers = nullptr;  // Not owned.
     Metrics* metrics = nullptr;
   };
-  explicit ChainHost(Options options);
+  explicit ChainShell(Options options);
 
   void Start(prefill::Start start, std::shared_ptr<StartCall> call);
   void Cancel(const std::shared_ptr<StartCall>& call);  // Its client has gone away.
@@ -65,8 +65,8 @@ class ChainHost {
 
   void Handle(PlannerEvent event) { events_.Raise(std::move(event)); }
   void HandleOne(const PlannerEvent& event);
-  void Do(const IssuePlan& action);
-  void Do(const FinishRequest& action);
+  void Perform(const IssuePlan& action);
+  void Perform(const FinishRequest& action);
   absl::Status BeginOwn(const Hello& hello);
 
   const Options options_;
@@ -79,4 +79,4 @@ class ChainHost {
 
 }  // namespace baton::prefill
 
-#endif  // SERVICES_PREFILL_CHAIN_CHAIN_HOST_H_
+#endif  // SERVICES_PREFILL_CHAIN_CHAIN_SHELL_H_

@@ -1,7 +1,7 @@
 // What prefill stages and decode services share as processes: the engine with its weights, the data
 // plane, metrics with their HTTP endpoint, the description under which the worker registers.
-#ifndef SERVICES_BATON_WORKER_HOST_H_
-#define SERVICES_BATON_WORKER_HOST_H_
+#ifndef SERVICES_BATON_WORKER_RUNTIME_H_
+#define SERVICES_BATON_WORKER_RUNTIME_H_
 
 #include <atomic>
 #include <functional>
@@ -26,13 +26,13 @@
 namespace baton {
 
 // Members are declared in the order in which they must be destroyed last to first.
-class WorkerHost {
+class WorkerRuntime {
  public:
   // Listens for probes first, so that a long weight load is seen to progress, then loads.
   // `instance_id` must be set in `options`.
-  static absl::StatusOr<std::unique_ptr<WorkerHost>> Create(const v1::Options& options,
-                                                            LayerRange layers,
-                                                            const ModelConfig& model);
+  static absl::StatusOr<std::unique_ptr<WorkerRuntime>> Create(const v1::Options& options,
+                                                               LayerRange layers,
+                                                               const ModelConfig& model);
 
   Executor& executor() { return *executor_; }
   DataPlane& data_plane() { return *data_plane_; }
@@ -53,7 +53,7 @@ class WorkerHost {
   std::string Summary() const;
 
  private:
-  WorkerHost(const v1::Options& options, const ModelConfig& model);
+  WorkerRuntime(const v1::Options& options, const ModelConfig& model);
   absl::Status StartEndpoint();
   absl::Status Load(LayerRange layers);
   void Progress(double fraction);
@@ -76,4 +76,4 @@ class WorkerHost {
 
 }  // namespace baton
 
-#endif  // SERVICES_BATON_WORKER_HOST_H_
+#endif  // SERVICES_BATON_WORKER_RUNTIME_H_

@@ -1,4 +1,4 @@
-#include "services/prefill/stage/activation_link.h"
+#include "services/prefill/stage/activation_channel.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kOutputBuffers = 2;    // As in the core.
 constexpr uint64_t kCreditReceipt = 0;  // Of messages without a payload.
-// Enough to keep a link busy while the next piece is hashed.
+// Enough to keep the network busy while the next piece is hashed.
 constexpr int kPiecesUnderWay = 3;
 
 size_t PiecesOf(const ActivationHeader& header) {
@@ -23,7 +23,7 @@ size_t PiecesOf(const ActivationHeader& header) {
 
 }  // namespace
 
-struct ActivationLink::Memory {
+struct ActivationChannel::Memory {
   struct Input {
     std::unique_ptr<float[]> data;
     uint64_t number = 0;  // Plan in it; 0: free.
@@ -37,7 +37,7 @@ struct ActivationLink::Memory {
 };
 
 // A plan's activations on their way to the next stage; data thread.
-struct ActivationLink::Passing {
+struct ActivationChannel::Passing {
   SendActivations action;
   std::shared_ptr<Memory> memory;  // Keeps the output buffer alive.
   std::span<const std::byte> payload;
@@ -47,11 +47,11 @@ struct ActivationLink::Passing {
   absl::Status status;
 };
 
-ActivationLink::ActivationLink(Options options) : options_(std::move(options)) {}
+ActivationChannel::ActivationChannel(Options options) : options_(std::move(options)) {}
 
-ActivationLink::~ActivationLink() = default;
+ActivationChannel::~ActivationChannel() = default;
 
-void ActivationLink::Begin(const ActivationEpoch& epoch) {
+void ActivationChannel::Begin(const ActivationEpoch& epoch) {
   BATON_CHECK(epoch.credits > 0 && epoch.max_plan_tokens > 0)
       << epoch.credits << " credits, " << epoch.max_plan_tokens << " tokens";
   const size_t elements =
@@ -71,12 +71,12 @@ void ActivationLink::Begin(const ActivationEpoch& epoch) {
   memory_ = std::move(memory);
 }
 
-void ActivationLink::End() {
+void ActivationChannel::End() {
   MutexLock lock(&mutex_);
   memory_.reset();
 }
 
-absl::StatusOr<ActivationBuffers> ActivationLink::Buffers(uint64_t number, int tokens) {
+absl::StatusOr<ActivationBuffers> ActivationChannel::Buffers(uint64_t number, int tokens) {
   MutexLock lock(&mutex_);
   BATON_CHECK(memory_ != nullptr) << "buffers of plan " << number << " between epochs";
   const size_t elements = static_cast<size_t>(tokens) * static_cast<size_t>(options_.hidden_size);
@@ -96,7 +96,7 @@ absl::StatusOr<ActivationBuffers> ActivationLink::Buffers(uint64_t number, int t
   return buffers;
 }
 
-void ActivationLink::Send(const SendActivations& action) {
+void ActivationChannel::Send(const SendActivations& action) {
   std::shared_ptr<Memory> memory;
   {
     MutexLock lock(&mutex_);
@@ -122,7 +122,7 @@ void ActivationLink::Send(const SendActivations& action) {
       ActivationsSent{action.epoch, action.number, absl::CancelledError("the stage has ended")});
 }
 
-void ActivationLink::Advance(const std::shared_ptr<Passing>& passing) {
+void ActivationChannel::Advance(const std::shared_ptr<Passing>& passing) {
   if (std::exchange(passing->advancing, true)) return;  // A send ended at once, within SendPiece.
   {
     MutexLock lock(&mutex_);
@@ -141,7 +141,7 @@ void ActivationLink::Advance(const std::shared_ptr<Passing>& passing) {
       ActivationsSent{passing->action.epoch, passing->action.number, passing->status});
 }
 
-void ActivationLink::SendPiece(const std::shared_ptr<Passing>& passing) {
+void ActivationChannel::SendPiece(const std::shared_ptr<Passing>& passing) {
   const size_t offset = passing->next_offset;
   const auto piece = passing->payload.subspan(
       offset, std::min<size_t>(kActivationPieceBytes, passing->payload.size() - offset));
@@ -166,7 +166,7 @@ void ActivationLink::SendPiece(const std::shared_ptr<Passing>& passing) {
   options_.data_plane->Send(*passing->memory->epoch.next, std::move(message));
 }
 
-void ActivationLink::Return(const ReturnCredit& action) {
+void ActivationChannel::Return(const ReturnCredit& action) {
   PeerId previous = 0;
   {
     MutexLock lock(&mutex_);
@@ -186,13 +186,13 @@ void ActivationLink::Return(const ReturnCredit& action) {
   options_.data_plane->Send(previous, std::move(message));
 }
 
-bool ActivationLink::receiving() const {
+bool ActivationChannel::receiving() const {
   MutexLock lock(&mutex_);
   return !arriving_.empty();
 }
 
-absl::StatusOr<std::span<std::byte>> ActivationLink::Accept(const ActivationHeader& header,
-                                                            size_t payload_bytes) {
+absl::StatusOr<std::span<std::byte>> ActivationChannel::Accept(const ActivationHeader& header,
+                                                               size_t payload_bytes) {
   const auto refused = [&header](const std::string& what) {
     return absl::FailedPreconditionError(
         absl::StrCat("activations of plan ", header.number, ": ", what));
@@ -227,8 +227,8 @@ absl::StatusOr<std::span<std::byte>> ActivationLink::Accept(const ActivationHead
                                                  payload_bytes / sizeof(float)));
 }
 
-std::optional<Placement> ActivationLink::OnHeader(std::span<const std::byte> header,
-                                                  size_t payload_bytes) {
+std::optional<Placement> ActivationChannel::OnHeader(std::span<const std::byte> header,
+                                                     size_t payload_bytes) {
   const absl::StatusOr<ActivationMessage> message = DecodeActivationMessage(header);
   if (!message.ok()) {
     LOG(kWarning) << DescribeStatus(message.status());
@@ -256,7 +256,7 @@ std::optional<Placement> ActivationLink::OnHeader(std::span<const std::byte> hea
   return std::nullopt;
 }
 
-void ActivationLink::OnPlaced(uint64_t receipt, const absl::Status& status) {
+void ActivationChannel::OnPlaced(uint64_t receipt, const absl::Status& status) {
   if (receipt == kCreditReceipt) return;
   Arriving arrived;
   {

@@ -2,8 +2,8 @@
 // buffers that the next stage's is sent from, and the credits between. Buffers belong to one epoch;
 // whatever of an older one is still under way keeps its own memory alive, so nothing late can reach
 // the new one's.
-#ifndef SERVICES_PREFILL_STAGE_ACTIVATION_LINK_H_
-#define SERVICES_PREFILL_STAGE_ACTIVATION_LINK_H_
+#ifndef SERVICES_PREFILL_STAGE_ACTIVATION_CHANNEL_H_
+#define SERVICES_PREFILL_STAGE_ACTIVATION_CHANNEL_H_
 
 #include <cstdint>
 #include <functional>
@@ -42,7 +42,7 @@ struct ActivationBuffers {
 
 // Registered for MessageKind::kActivations. OnHeader and OnPlaced run on the data thread, the rest
 // on the loop's.
-class ActivationLink final : public MessageHandler {
+class ActivationChannel final : public MessageHandler {
  public:
   struct Options {
     int hidden_size = 0;
@@ -52,8 +52,8 @@ class ActivationLink final : public MessageHandler {
     std::function<void(uint64_t epoch, const absl::Status&)>
         on_error;  // Any thread: break this epoch.
   };
-  explicit ActivationLink(Options options);
-  ~ActivationLink() override;
+  explicit ActivationChannel(Options options);
+  ~ActivationChannel() override;
 
   void Begin(const ActivationEpoch& epoch);
   void End();
@@ -93,4 +93,4 @@ class ActivationLink final : public MessageHandler {
 
 }  // namespace baton::prefill
 
-#endif  // SERVICES_PREFILL_STAGE_ACTIVATION_LINK_H_
+#endif  // SERVICES_PREFILL_STAGE_ACTIVATION_CHANNEL_H_

@@ -1,4 +1,4 @@
-#include "services/prefill/stage/stage_host.h"
+#include "services/prefill/stage/stage_shell.h"
 
 #include <utility>
 #include <variant>
@@ -13,11 +13,11 @@ absl::Status EpochOver() { return absl::CancelledError("the epoch is over"); }
 
 }  // namespace
 
-StageHost::StageHost(const StageOptions& options, ActivationLink* activations, KvSender* kv,
-                     ExecutorThread* executor, Metrics* metrics)
+StageShell::StageShell(const StageOptions& options, ActivationChannel* activations, KvSender* kv,
+                       ExecutorThread* executor, Metrics* metrics)
     : activations_(activations), kv_(kv), executor_(executor), metrics_(metrics), stage_(options) {}
 
-void StageHost::BeginEpoch(const ActivationEpoch& epoch, int64_t now_us) {
+void StageShell::BeginEpoch(const ActivationEpoch& epoch, int64_t now_us) {
   BATON_CHECK(epoch_ == 0) << "epoch " << epoch_ << " has not ended";
   AccountTime(now_us);
   activations_->Begin(epoch);
@@ -25,7 +25,7 @@ void StageHost::BeginEpoch(const ActivationEpoch& epoch, int64_t now_us) {
   Handle(EpochBegan{epoch.epoch});
 }
 
-void StageHost::EndEpoch() {
+void StageShell::EndEpoch() {
   if (epoch_ == 0) return;
   epoch_ = 0;
   activations_->End();
@@ -35,14 +35,14 @@ void StageHost::EndEpoch() {
   Handle(EpochEnded{});
 }
 
-void StageHost::Fail(uint64_t epoch, const absl::Status& status) {
+void StageShell::Fail(uint64_t epoch, const absl::Status& status) {
   if (epoch != epoch_ || epoch_ == 0) return;
   EndEpoch();
   reports_.end_epoch(status);
 }
 
 // A request's context is needed by the plans from its first chunk to its final one or its abort.
-void StageHost::KeepContexts(const PlanWithContexts& plan) {
+void StageShell::KeepContexts(const PlanWithContexts& plan) {
   for (const PlanOpen& open : plan.plan.opens) {
     contexts_[open.attempt_id] = plan.opens.at(open.attempt_id);
   }
@@ -57,50 +57,50 @@ void StageHost::KeepContexts(const PlanWithContexts& plan) {
   if (held.empty()) plan_contexts_.erase(plan.plan.number);
 }
 
-void StageHost::OnPlan(PlanWithContexts plan) {
+void StageShell::OnPlan(PlanWithContexts plan) {
   if (epoch_ == 0 || plan.plan.epoch != epoch_) return;
   KeepContexts(plan);
   Handle(PlanArrived{std::move(plan.plan)});
 }
 
-void StageHost::HandleOne(const StageEvent& event) {
+void StageShell::HandleOne(const StageEvent& event) {
   const int64_t now_us = NowUs();
   AccountTime(now_us);
   if (const auto* finished = std::get_if<ComputeFinished>(&event)) Measure(*finished);
   std::vector<StageAction> actions;
   stage_.Handle(event, now_us, actions);
   for (const StageAction& action : actions) {
-    std::visit([this](const auto& a) { Do(a); }, action);
+    std::visit([this](const auto& a) { Perform(a); }, action);
   }
 }
 
 // An action before it may have ended the epoch. What was decided is then not begun, but the core
 // counts on hearing its end.
 
-void StageHost::Do(const SendActivations& action) {
+void StageShell::Perform(const SendActivations& action) {
   if (action.epoch == epoch_) return activations_->Send(action);
   Handle(ActivationsSent{action.epoch, action.number, EpochOver()});
 }
 
-void StageHost::Do(const ReturnCredit& action) {
+void StageShell::Perform(const ReturnCredit& action) {
   if (action.epoch == epoch_) activations_->Return(action);
 }
 
-void StageHost::Do(const SendKv& action) {
+void StageShell::Perform(const SendKv& action) {
   if (action.epoch == epoch_) return kv_->Send(action);
   Handle(KvSent{action.epoch, action.send_id, EpochOver(), 0, 0});
 }
 
-void StageHost::Do(const SendCommit& action) {
+void StageShell::Perform(const SendCommit& action) {
   if (action.epoch == epoch_) return kv_->Commit(action);
   Handle(KvSent{action.epoch, action.send_id, EpochOver(), 0, 0});
 }
 
-void StageHost::Do(const CancelKv& action) {
+void StageShell::Perform(const CancelKv& action) {
   if (action.epoch == epoch_) kv_->Cancel(action.attempt_id);
 }
 
-void StageHost::Do(const RunCompute& action) {
+void StageShell::Perform(const RunCompute& action) {
   if (action.epoch != epoch_) {
     Handle(ComputeFinished{action.epoch, action.number, EpochOver(), 0, {}});
     return;
@@ -126,26 +126,26 @@ void StageHost::Do(const RunCompute& action) {
   executor_->Run(std::move(job));
 }
 
-void StageHost::Measure(const ComputeFinished& event) {
+void StageShell::Measure(const ComputeFinished& event) {
   metrics_->Observe(Metric::kChunkComputeSeconds, static_cast<double>(event.compute_us) * 1e-6);
   if (event.status.ok() && computing_.first == event.number) {
     metrics_->Increment(Metric::kPrefillTokensTotal, computing_.second);
   }
 }
 
-void StageHost::Do(const ReportPlanDone& action) {
+void StageShell::Perform(const ReportPlanDone& action) {
   metrics_->Increment(Metric::kPlansTotal);
   reports_.plan_done(action.epoch, action.done);
 }
 
-void StageHost::Do(const ReportRequestClosed& action) {
+void StageShell::Perform(const ReportRequestClosed& action) {
   kv_->Forget(action.closed.attempt_id);
   reports_.request_closed(action.epoch, action.closed);
 }
 
-void StageHost::Do(const prefill::EndEpoch& action) { Fail(epoch_, action.status); }
+void StageShell::Perform(const prefill::EndEpoch& action) { Fail(epoch_, action.status); }
 
-void StageHost::AccountTime(int64_t now_us) {
+void StageShell::AccountTime(int64_t now_us) {
   const double seconds =
       accounted_until_us_ == 0 ? 0 : static_cast<double>(now_us - accounted_until_us_) * 1e-6;
   accounted_until_us_ = now_us;
