@@ -110,6 +110,25 @@ void Derive(ParsedOptions* parsed) {
   }
 }
 
+// Which stage of which chain a numbered prefill worker is. Orchestrators number what they start and
+// cannot divide; a shell in every image that does was rejected.
+absl::Status PlaceInChain(ParsedOptions* parsed) {
+  v1::Options& values = parsed->values;
+  const int64_t index = values.prefill_index();
+  if (parsed->role != v1::OptionSpec::PREFILL || index < 0) return absl::OkStatus();
+  OptionSource& rank = parsed->sources["pp_rank"];
+  if (rank.kind != OptionSource::Kind::kDefault) {
+    return InvalidField("prefill_index",
+                        absl::StrCat("got ", index, ", which says the stage, and pp_rank = ",
+                                     values.pp_rank(), " says it, too; give one of them"));
+  }
+  rank = {OptionSource::Kind::kDerived, "--prefill-index"};
+  values.set_pp_rank(index % values.pp_size());
+  values.set_chain_id(absl::StrCat(values.chain_id(), "-", index / values.pp_size()));
+  parsed->sources["chain_id"] = rank;
+  return absl::OkStatus();
+}
+
 // Says where the value came from that a rule over several options refuses.
 absl::Status NameSource(const absl::Status& status, const ParsedOptions& parsed) {
   const auto field = FieldOf(status);
@@ -158,6 +177,7 @@ absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& i
   SetDefaults(&parsed);
   BATON_RETURN_IF_ERROR(Assign(assignments, &parsed));
   Derive(&parsed);
+  BATON_RETURN_IF_ERROR(NameSource(PlaceInChain(&parsed), parsed));
   BATON_RETURN_IF_ERROR(NameSource(Validate(command, parsed.values), parsed));
   return parsed;
 }

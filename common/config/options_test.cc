@@ -161,6 +161,29 @@ TEST(OptionsTest, ReadsEveryNotation) {
   }
 }
 
+TEST(OptionsTest, APrefillWorkersNumberSaysItsStageAndChain) {
+  struct Row {
+    std::string index;
+    int64_t rank;
+    std::string chain;
+  };
+  const Row rows[] = {{"0", 0, "p-0"}, {"2", 2, "p-0"}, {"3", 0, "p-1"}, {"7", 1, "p-2"}};
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.index);
+    const auto parsed =
+        Parse(Worker({"--pp-size=3", "--chain-id=p", "--prefill-index=" + row.index}));
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->values.pp_rank(), row.rank);
+    EXPECT_EQ(parsed->values.chain_id(), row.chain);
+    EXPECT_EQ(SourceText(parsed->sources.at("pp_rank")), "derived from --prefill-index");
+    EXPECT_EQ(SourceText(parsed->sources.at("chain_id")), "derived from --prefill-index");
+  }
+  const auto unnumbered = Parse(Worker({"--pp-size=3", "--pp-rank=1"}));
+  ASSERT_TRUE(unnumbered.ok()) << unnumbered.status();
+  EXPECT_EQ(unnumbered->values.pp_rank(), 1);
+  EXPECT_EQ(unnumbered->values.chain_id(), "chain-0");
+}
+
 TEST(OptionsTest, MaxPrefillTokensCapsTheChunk) {
   const auto capped = Parse(Worker({"--max-prefill-tokens=1000"}));
   ASSERT_TRUE(capped.ok()) << capped.status();
@@ -304,6 +327,9 @@ TEST(OptionsTest, RulesOverSeveralOptions) {
   const Refusal rows[] = {
       {{.bare = true}, "model_path", {"required"}},
       {Worker({"--pp-size=2", "--pp-rank=2"}), "pp_rank", {"pp_size = 2", "flag --pp-rank"}},
+      {Worker({"--pp-size=2", "--pp-rank=1", "--prefill-index=3"}),
+       "prefill_index",
+       {"pp_rank = 1", "flag --prefill-index"}},
       {Worker({"--pp-size=2", "--pp-layer-partition=3"}), "pp_layer_partition", {"1 stages"}},
       {Worker({"--pp-layer-partition=x"}), "pp_layer_partition", {"'x'"}},
       {Worker({"--chunked-prefill-size=100"}), "chunked_prefill_size", {"page_size = 64"}},
