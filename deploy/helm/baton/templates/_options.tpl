@@ -1,0 +1,80 @@
+{{/*
+Options of the processes: one YAML file for each role, read with --config. What the chart derives is not
+settable beside it (values.schema.json has no such name), so a value is written in one place.
+*/}}
+
+{{/* files/options.json: {option: [roles]}, made of the options table. */}}
+{{- define "baton.optionRoles" -}}
+{{- .Files.Get "files/options.json" -}}
+{{- end }}
+
+{{/*
+(root, role): what .Values.options and the role's own options say for this role, as YAML. Options of other
+roles are left out, so that a change rolls only the pods that it concerns.
+*/}}
+{{- define "baton.userOptions" -}}
+{{- $role := .role -}}
+{{- $known := include "baton.optionRoles" .root | fromJson -}}
+{{- $options := dict -}}
+{{- range $name, $value := .root.Values.options -}}
+{{- if has $role (get $known $name) -}}
+{{- $_ := set $options $name $value -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $value := (index .root.Values .role).options -}}
+{{- $_ := set $options $name $value -}}
+{{- end -}}
+{{- toYaml $options -}}
+{{- end }}
+
+{{/* (root, role, name, default): the effective value of one option. */}}
+{{- define "baton.option" -}}
+{{- $options := include "baton.userOptions" . | fromYaml -}}
+{{- if hasKey $options .name -}}{{ get $options .name | toString }}{{- else -}}{{ .default | toString }}{{- end -}}
+{{- end }}
+
+{{/* Numbers from values are floats to Helm; files/options.json knows which options exist in this version. */}}
+{{- define "baton.optionsFile" -}}
+{{- $root := .root -}}
+{{- $role := .role -}}
+{{- $own := index $root.Values $role -}}
+{{- $known := include "baton.optionRoles" $root | fromJson -}}
+{{- $options := include "baton.userOptions" . | fromYaml -}}
+{{- $_ := set $options "model_path" $root.Values.model.path -}}
+{{- with $root.Values.model.servedName -}}{{- $_ := set $options "served_model_name" . -}}{{- end -}}
+{{- $_ := set $options "host" $root.Values.network.listen -}}
+{{- $_ := set $options "grpc_port" $root.Values.network.ports.grpc -}}
+{{- if hasKey $known "drain_timeout_ms" -}}
+{{- $_ := set $options "drain_timeout_ms" (mul $root.Values.drain.timeoutSeconds 1000) -}}
+{{- end -}}
+{{- if eq $role "router" -}}
+{{- $_ := set $options "port" $root.Values.network.ports.http -}}
+{{- else -}}
+{{- $_ := set $options "disaggregation_mode" $role -}}
+{{- $_ := set $options "metrics_port" $root.Values.network.ports.metrics -}}
+{{- $_ := set $options "router_address" (printf "%s:%d" (include "baton.routerHeadless" $root) (int $root.Values.network.ports.grpc)) -}}
+{{- $_ := set $options "tp_size" $own.parallelism.tp -}}
+{{- $_ := set $options "kv_transport" $root.Values.transfer.backend -}}
+{{- end -}}
+{{- if eq $role "prefill" -}}
+{{- $_ := set $options "pp_size" $own.parallelism.pp -}}
+{{- with $own.parallelism.layerPartition -}}{{- $_ := set $options "pp_layer_partition" . -}}{{- end -}}
+{{- if eq $root.Values.workload.kind "StatefulSet" -}}
+{{- $_ := set $options "chain_id" (include "baton.chainPrefix" $root) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name := keys $options | sortAlpha -}}
+{{- $value := get $options $name -}}
+{{ $name }}: {{ if kindIs "float64" $value }}{{ int64 $value }}{{ else if kindIs "string" $value }}{{ $value | quote }}{{ else }}{{ $value }}{{ end }}
+{{ end -}}
+{{- end }}
+
+{{/*
+The shape is part of a chain's name: while an upgrade from 2 stages to 4 rolls, old and new pods are
+different chains, instead of one that is refused for its contradiction and never becomes ready.
+*/}}
+{{- define "baton.chainPrefix" -}}
+{{- $parallelism := .Values.prefill.parallelism -}}
+{{- $split := $parallelism.layerPartition | replace "," "-" -}}
+{{- printf "%s-pp%d%s" (include "baton.fullname" .) (int $parallelism.pp) (ternary (printf "-%s" $split) "" (ne $split "")) -}}
+{{- end }}
