@@ -79,6 +79,13 @@ annotations:
 {{- if eq .role "router" -}}{{- min 5 .root.Values.drain.timeoutSeconds -}}{{- else -}}0{{- end -}}
 {{- end }}
 
+{{/* A hook can wait in it since Kubernetes 1.30; in 1.29 the router itself does. */}}
+{{- define "baton.settleHook" -}}
+{{- if gt (include "baton.settleSeconds" . | int) 0 -}}
+{{- semverCompare ">=1.30.0-0" .root.Capabilities.KubeVersion.Version -}}
+{{- end -}}
+{{- end }}
+
 {{/* How long a pod may take to end, from the one value drain.timeoutSeconds: hook, drain, then leaving. */}}
 {{- define "baton.graceSeconds" -}}
 {{- $drain := .root.Values.drain -}}

@@ -3,8 +3,8 @@ Options of the processes: one YAML file for each role, read with --config. What 
 settable beside it (values.schema.json has no such name), so a value is written in one place.
 */}}
 
-{{/* files/options.json: {option: [roles]}, made of the options table. */}}
-{{- define "baton.optionRoles" -}}
+{{/* files/options.json: {option: {roles, default}}, made of the options table. */}}
+{{- define "baton.optionTable" -}}
 {{- .Files.Get "files/options.json" -}}
 {{- end }}
 
@@ -14,10 +14,10 @@ roles are left out, so that a change rolls only the pods that it concerns.
 */}}
 {{- define "baton.userOptions" -}}
 {{- $role := .role -}}
-{{- $known := include "baton.optionRoles" .root | fromJson -}}
+{{- $known := include "baton.optionTable" .root | fromJson -}}
 {{- $options := dict -}}
 {{- range $name, $value := .root.Values.options -}}
-{{- if has $role (get $known $name) -}}
+{{- if has $role (dig $name "roles" list $known) -}}
 {{- $_ := set $options $name $value -}}
 {{- end -}}
 {{- end -}}
@@ -27,18 +27,22 @@ roles are left out, so that a change rolls only the pods that it concerns.
 {{- toYaml $options -}}
 {{- end }}
 
-{{/* (root, role, name, default): the effective value of one option. */}}
+{{/* (root, role, name): the effective value of one option, its default included. */}}
 {{- define "baton.option" -}}
 {{- $options := include "baton.userOptions" . | fromYaml -}}
-{{- if hasKey $options .name -}}{{ get $options .name | toString }}{{- else -}}{{ .default | toString }}{{- end -}}
+{{- $known := include "baton.optionTable" .root | fromJson -}}
+{{- if hasKey $options .name -}}{{ get $options .name | toString }}{{- else -}}{{ dig .name "default" "" $known }}{{- end -}}
 {{- end }}
 
-{{/* Numbers from values are floats to Helm; files/options.json knows which options exist in this version. */}}
+{{/*
+(root, role): the file that the role's processes read. Whole numbers are floats to Helm, and large ones would
+be written with an exponent. files/options.json knows which options exist in this version.
+*/}}
 {{- define "baton.optionsFile" -}}
 {{- $root := .root -}}
 {{- $role := .role -}}
 {{- $own := index $root.Values $role -}}
-{{- $known := include "baton.optionRoles" $root | fromJson -}}
+{{- $known := include "baton.optionTable" $root | fromJson -}}
 {{- $options := include "baton.userOptions" . | fromYaml -}}
 {{- $_ := set $options "model_path" $root.Values.model.path -}}
 {{- with $root.Values.model.servedName -}}{{- $_ := set $options "served_model_name" . -}}{{- end -}}
@@ -46,6 +50,9 @@ roles are left out, so that a change rolls only the pods that it concerns.
 {{- $_ := set $options "grpc_port" $root.Values.network.ports.grpc -}}
 {{- if hasKey $known "drain_timeout_ms" -}}
 {{- $_ := set $options "drain_timeout_ms" (mul $root.Values.drain.timeoutSeconds 1000) -}}
+{{- end -}}
+{{- if and (has $role (dig "drain_settle_ms" "roles" list $known)) (ne (include "baton.settleHook" .) "true") -}}
+{{- $_ := set $options "drain_settle_ms" (mul (include "baton.settleSeconds" .) 1000) -}}
 {{- end -}}
 {{- if eq $role "router" -}}
 {{- $_ := set $options "port" $root.Values.network.ports.http -}}
@@ -65,7 +72,7 @@ roles are left out, so that a change rolls only the pods that it concerns.
 {{- end -}}
 {{- range $name := keys $options | sortAlpha -}}
 {{- $value := get $options $name -}}
-{{ $name }}: {{ if kindIs "float64" $value }}{{ int64 $value }}{{ else if kindIs "string" $value }}{{ $value | quote }}{{ else }}{{ $value }}{{ end }}
+{{ $name }}: {{ if and (kindIs "float64" $value) (eq (floor $value) $value) }}{{ int64 $value }}{{ else if kindIs "string" $value }}{{ $value | quote }}{{ else }}{{ $value }}{{ end }}
 {{ end -}}
 {{- end }}
 

@@ -224,12 +224,11 @@ readinessProbe:
 
 {{/* A worker drains from SIGTERM on and needs no hook. */}}
 {{- define "baton.podLifecycle" -}}
-{{- $settle := include "baton.settleSeconds" . | int -}}
-{{- if and (gt $settle 0) (semverCompare ">=1.30.0-0" .root.Capabilities.KubeVersion.Version) -}}
+{{- if eq (include "baton.settleHook" .) "true" -}}
 lifecycle:
   preStop:
     sleep:
-      seconds: {{ $settle }}
+      seconds: {{ include "baton.settleSeconds" . }}
 {{- end -}}
 {{- end }}
 

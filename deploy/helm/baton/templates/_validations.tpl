@@ -1,0 +1,144 @@
+{{/*
+Rules over several values. Every one that is broken is told, each with both values as the user wrote them.
+What one value may be is values.schema.json's; whether a model fits a machine is `baton validate`'s.
+*/}}
+
+{{- define "baton.validate" -}}
+{{- $broken := list -}}
+{{- range $rule := list "chain" "pages" "leases" "http" "drain" "model" "transfer" "scaling" "disruption" "front" "workload" -}}
+{{- range (include (printf "baton.validate.%s" $rule) $ | splitList "\n") -}}
+{{- with trim . -}}{{- $broken = append $broken . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $broken -}}
+{{- fail (printf "\nvalues contradict each other:\n  - %s" (join "\n  - " $broken)) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "baton.validate.chain" -}}
+{{- $pp := int .Values.prefill.parallelism.pp -}}
+{{- $layers := int .Values.model.layers -}}
+{{- $partition := .Values.prefill.parallelism.layerPartition -}}
+{{- if and $layers (gt $pp $layers) }}
+prefill.parallelism.pp: {{ $pp }} stages cannot share model.layers: {{ $layers }} layers; each stage needs one
+{{- end }}
+{{- if $partition }}
+{{- $shares := splitList "," $partition }}
+{{- $sum := 0 }}
+{{- range $shares }}{{ $sum = add $sum (int .) }}{{ end }}
+{{- if ne (len $shares) $pp }}
+prefill.parallelism.layerPartition: "{{ $partition }}" is for {{ len $shares }} stages, prefill.parallelism.pp is {{ $pp }}
+{{- end }}
+{{- if and $layers (ne (int $sum) $layers) }}
+prefill.parallelism.layerPartition: "{{ $partition }}" shares out {{ $sum }} layers, model.layers is {{ $layers }}
+{{- end }}
+{{- end }}
+{{- range $role := list "prefill" "decode" }}
+{{- $tp := int (index $.Values $role).parallelism.tp }}
+{{- if gt $tp 1 }}
+{{ $role }}.parallelism.tp: {{ $tp }}, and this version (appVersion {{ $.Chart.AppVersion }}) has no tensor parallelism beyond 1
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "baton.validate.pages" -}}
+{{- $pages := dict }}
+{{- range $role := list "prefill" "decode" }}
+{{- $_ := set $pages $role (include "baton.option" (dict "root" $ "role" $role "name" "page_size")) }}
+{{- end }}
+{{- if ne $pages.prefill $pages.decode }}
+prefill.options.page_size: {{ $pages.prefill }} and decode.options.page_size: {{ $pages.decode }} differ; set options.page_size for both
+{{- end }}
+{{- $page := int $pages.prefill }}
+{{- $chunk := include "baton.option" (dict "root" . "role" "prefill" "name" "chunked_prefill_size") | int }}
+{{- if and (ne $chunk -1) (or (lt $chunk 1) (ne (mod $chunk $page) 0)) }}
+prefill.options.chunked_prefill_size: {{ $chunk }} is no multiple of page_size: {{ $page }} (-1: whole prompts)
+{{- end }}
+{{- $cap := include "baton.option" (dict "root" . "role" "prefill" "name" "max_prefill_tokens") | int }}
+{{- if and (gt $cap 0) (lt $cap $page) }}
+prefill.options.max_prefill_tokens: {{ $cap }} is less than page_size: {{ $page }}
+{{- end }}
+{{- end }}
+
+{{- define "baton.validate.leases" -}}
+{{- $lease := include "baton.option" (dict "root" . "role" "router" "name" "lease_ms") | int }}
+{{- range $role := list "router" "prefill" "decode" }}
+{{- $heartbeat := include "baton.option" (dict "root" $ "role" $role "name" "heartbeat_interval_ms") | int }}
+{{- $own := include "baton.option" (dict "root" $ "role" $role "name" "lease_ms") | int }}
+{{- if lt $lease (mul 2 $heartbeat | int) }}
+router.options.lease_ms: {{ $lease }} is less than twice {{ $role }}.options.heartbeat_interval_ms: {{ $heartbeat }}
+{{- else if lt $own (mul 2 $heartbeat | int) }}
+{{ $role }}.options.lease_ms: {{ $own }} is less than twice {{ $role }}.options.heartbeat_interval_ms: {{ $heartbeat }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "baton.validate.http" -}}
+{{- $request := include "baton.option" (dict "root" . "role" "router" "name" "max_request_bytes") | int64 }}
+{{- $flight := include "baton.option" (dict "root" . "role" "router" "name" "max_http_body_bytes_in_flight") | int64 }}
+{{- if lt $flight $request }}
+router.options.max_http_body_bytes_in_flight: {{ $flight }} is less than max_request_bytes: {{ $request }}
+{{- end }}
+{{- $ports := .Values.network.ports }}
+{{- range $pair := list (list "http" "grpc") (list "grpc" "metrics") }}
+{{- if eq (index $ports (index $pair 0) | int) (index $ports (index $pair 1) | int) }}
+network.ports.{{ index $pair 0 }} and network.ports.{{ index $pair 1 }} are both {{ index $ports (index $pair 0) }}
+{{- end }}
+{{- end }}
+{{- $service := .Values.router.service }}
+{{- if eq (int $service.httpPort) (int $service.grpcPort) }}
+router.service.httpPort and router.service.grpcPort are both {{ $service.httpPort }}
+{{- end }}
+{{- end }}
+
+{{- define "baton.validate.drain" -}}
+{{- range $role := list "router" "prefill" "decode" }}
+{{- $grace := (index $.Values $role).terminationGracePeriodSeconds }}
+{{- $needed := add $.Values.drain.timeoutSeconds (include "baton.settleSeconds" (dict "root" $ "role" $role) | int) }}
+{{- if and (not (kindIs "invalid" $grace)) (le (int $grace) (int $needed)) }}
+{{ $role }}.terminationGracePeriodSeconds: {{ $grace }} kills pods before drain.timeoutSeconds: {{ $.Values.drain.timeoutSeconds }} is over; it takes more than {{ $needed }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "baton.validate.model" -}}
+{{- $model := .Values.model }}
+{{- $needed := dict "pvc" "claimName" "hostPath" "path" "initContainer" "image" "ociVolume" "reference" }}
+{{- with get $needed $model.source }}
+{{- if not (index $model $model.source .) }}
+model.source: {{ $model.source }} needs model.{{ $model.source }}.{{ . }}, which is empty
+{{- end }}
+{{- $mount := trimSuffix "/" $model.mountPath }}
+{{- if and (ne $model.path $mount) (not (hasPrefix (printf "%s/" $mount) $model.path)) }}
+model.path: {{ $model.path }} is not below model.mountPath: {{ $model.mountPath }}, where model.source: {{ $model.source }} puts the model
+{{- end }}
+{{- end }}
+{{- range $source, $name := $needed }}
+{{- if and (ne $model.source $source) (index $model $source $name) }}
+model.{{ $source }}.{{ $name }}: {{ index $model $source $name }} is set, and model.source: {{ $model.source }} does not read it
+{{- end }}
+{{- end }}
+{{- if and (eq $model.source "ociVolume") (not (semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version)) }}
+model.source: ociVolume needs Kubernetes 1.33 with the feature gate ImageVolume; this is {{ .Capabilities.KubeVersion.Version }}
+{{- end }}
+{{- end }}
+
+{{- define "baton.validate.transfer" -}}
+{{- if eq .Values.transfer.backend "shm" }}
+transfer.backend: shm works between processes of one pod's memory alone, and workload.kind: {{ .Values.workload.kind }} puts each in a pod of its own
+{{- end }}
+{{- range $role := list "prefill" "decode" }}
+{{- if and (index $.Values $role).rdma.enabled (eq $.Values.transfer.backend "tcp") }}
+{{ $role }}.rdma.enabled: true and transfer.backend: tcp contradict each other; auto uses RDMA
+{{- end }}
+{{- end }}
+{{- if and (ne .Values.prefill.rdma.enabled .Values.decode.rdma.enabled) }}
+prefill.rdma.enabled: {{ .Values.prefill.rdma.enabled }} and decode.rdma.enabled: {{ .Values.decode.rdma.enabled }} differ; the hand-off needs it on both sides
+{{- end }}
+{{- with .Values.transfer.portRange }}
+{{- $ends := splitList "-" . }}
+{{- if or (gt (index $ends 0 | int) (index $ends 1 | int)) (gt (index $ends 1 | int) 65535) (lt (index $ends 0 | int) 1024) }}
+transfer.portRange: {{ . }} is no range of ports from 1024 to 65535
+{{- end }}
+{{- end }}
+{{- end }}
