@@ -55,6 +55,9 @@ enum class Metric {
   kWorkers,
   kReadyPairs,
   kMembershipLeasesExpiredTotal,
+  // Drain.
+  kDraining,
+  kDrainEndedRequestsTotal,
   // Process.
   kUp,
   kReady,
@@ -110,6 +113,8 @@ inline constexpr const char* kRefusalReasons[] = {
     "other"};
 inline constexpr const char* kWorkerRoles[] = {"prefill", "decode", "other"};
 inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", "other"};
+inline constexpr const char* kDrainCauses[] = {"refused", "handed_back", "time_over", "worker",
+                                               "other"};
 inline constexpr const char* kVersions[] = {kBatonVersion};
 
 inline constexpr MetricLabel kRequestLabels[] = {{"endpoint", kEndpoints}, {"outcome", kOutcomes}};
@@ -120,6 +125,7 @@ inline constexpr MetricLabel kFailureLabels[] = {{"reason", kFailureReasons}};
 inline constexpr MetricLabel kRefusalLabels[] = {{"reason", kRefusalReasons}};
 inline constexpr MetricLabel kWorkerLabels[] = {{"worker_role", kWorkerRoles},
                                                 {"state", kWorkerStates}};
+inline constexpr MetricLabel kDrainLabels[] = {{"cause", kDrainCauses}};
 inline constexpr MetricLabel kBuildLabels[] = {{"version", kVersions}};
 
 // OpenTelemetry's GenAI conventions give the buckets of TTFT, TPOT and request duration; theirs end
@@ -281,6 +287,14 @@ inline constexpr MetricInfo kTable[] = {
      "Pairs of a prefill chain and a decode service that can serve.", kR},
     {Metric::kMembershipLeasesExpiredTotal, "baton_membership_leases_expired_total", kCounter,
      "leases", "Workers dropped because they stopped sending heartbeats.", kR},
+    {Metric::kDraining, "baton_draining", kGauge, "boolean",
+     "1 while the process finishes what it has begun and takes nothing new.", kR | kP | kD},
+    {Metric::kDrainEndedRequestsTotal, "baton_drain_ended_requests_total", kCounter, "requests",
+     "Requests that a drain ended here, by cause: refused (came too late), handed_back (had not "
+     "begun; the router starts them elsewhere), time_over (ran longer than --drain-timeout-ms), "
+     "and "
+     "on the router worker (its worker's drain was over, and the client had tokens).",
+     kR | kP | kD, kDrainLabels},
     {Metric::kUp, "baton_up", kGauge, "boolean", "1 while the process makes progress (/health).",
      kR | kP | kD},
     {Metric::kReady, "baton_ready", kGauge, "boolean",

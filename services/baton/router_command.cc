@@ -19,7 +19,6 @@
 namespace baton {
 namespace {
 
-constexpr int64_t kStopGraceMs = 8'000;
 constexpr int kLargeBlockBytes = 1 << 20;
 
 // Prompts of many MiB pass from thread to thread, and the last one to hold them frees them. By
@@ -46,7 +45,7 @@ absl::Status Serve(v1::Options options) {
   startup.reset();
   WaitForStop([] { return false; });
   service->BeginStop();
-  service->Stop(kStopGraceMs);
+  service->Stop(options.drain_timeout_ms());
   return absl::OkStatus();
 }
 

@@ -18,8 +18,13 @@
 namespace baton {
 namespace {
 
+// Beyond its drain a child needs a moment to end calls and threads.
+constexpr int64_t kBeyondDrainMs = 10'000;
+
 SupervisorLimits LimitsOf(const v1::Options& options) {
   SupervisorLimits limits;
+  limits.stop_timeout_us =
+      (options.drain_settle_ms() + options.drain_timeout_ms() + kBeyondDrainMs) * 1000;
   limits.start_timeout_us = options.start_timeout_ms() * 1000;
   limits.permanent_exit_codes = {kExitUsage, kExitPermanent};
   return limits;

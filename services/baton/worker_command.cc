@@ -24,8 +24,6 @@
 namespace baton {
 namespace {
 
-constexpr int64_t kDrainMs = 5'000;
-
 // The service of either role, as far as membership and probes are concerned.
 struct Served {
   std::function<absl::Status()> liveness;
@@ -111,8 +109,8 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& host, int64
   served.load = [&service] { return service->load(); };
   served.on_view = [&service](const auto& workers) { service->OnView(workers); };
   served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
-  served.drain_and_stop = [&service, &peers] {
-    service->Drain(kDrainMs);
+  served.drain_and_stop = [&service, &peers, limit_ms = options.drain_timeout_ms()] {
+    service->Drain(limit_ms);
     service->Stop();
     peers.Attach(nullptr);
   };
@@ -143,8 +141,8 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& host, int64_
   served.liveness = [&service] { return service->Liveness(); };
   served.ready = [&service] { return service->ready(); };
   served.load = [&service] { return service->load(); };
-  served.drain_and_stop = [&service] {
-    service->Drain(kDrainMs);
+  served.drain_and_stop = [&service, limit_ms = options.drain_timeout_ms()] {
+    service->Drain(limit_ms);
     service->Stop();
   };
   return ServeUntilStopped(options, host, std::move(self), served);
