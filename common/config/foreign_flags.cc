@@ -23,7 +23,9 @@ constexpr char kReplicas[] =
 constexpr char kWorkers[] =
     "workers register themselves (`baton worker --router-address HOST:PORT`); `baton up` starts "
     "--prefill-chains and --decodes";
-constexpr char kTls[] = "connections are not encrypted; put a proxy that ends TLS in front";
+constexpr char kTls[] =
+    "the HTTP port speaks HTTPS with --ssl-certfile and --ssl-keyfile; for more than that put a "
+    "proxy in front";
 constexpr char kDeterministic[] = "leave it out: results never depend on what else is in the batch";
 
 // In groups as in the servers' documentation; the first match counts.
@@ -136,7 +138,7 @@ constexpr Row kRows[] = {
     {"fastapi-root-path", nullptr},
     {"grpc-mode", "leave it out: gRPC is always there, on --grpc-port"},
     {"ssl-*", kTls},
-    {"enable-ssl-refresh", kTls},
+    {"enable-ssl-refresh", "leave it out: --ssl-certfile is read again when it changes"},
     {"admin-api-key", "use --api-key"},
     {"tool-call-parser", nullptr},
     {"enable-auto-tool-choice", nullptr},

@@ -80,6 +80,13 @@ absl::Status CheckHttp(const v1::Options& options) {
         absl::StrCat("got ", options.max_http_body_bytes_in_flight(),
                      "; expected at least max_request_bytes = ", options.max_request_bytes()));
   }
+  if (options.ssl_certfile().empty() != options.ssl_keyfile().empty()) {
+    const bool certificate = options.ssl_certfile().empty();
+    return InvalidField(
+        certificate ? "ssl_certfile" : "ssl_keyfile",
+        absl::StrCat("required beside ", certificate ? "ssl_keyfile" : "ssl_certfile",
+                     ": HTTPS takes a certificate and its key"));
+  }
   const auto origins = ParseCorsPolicy(options.cors_allow_origins());
   if (origins.ok()) return absl::OkStatus();
   return InvalidField("cors_allow_origins", std::string(origins.status().message()));

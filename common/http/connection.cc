@@ -77,7 +77,9 @@ void Connection::Start() {
     SetOption(socket_, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleSeconds);
     SetOption(socket_, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveIntervalSeconds);
     SetOption(socket_, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
-    Enter(Phase::kIdle);
+    if (context_.options.tls != nullptr) tls_.emplace(context_.options.tls->Context(NowUs()));
+    // A handshake has as long as a header.
+    Enter(tls_.has_value() ? Phase::kHeader : Phase::kIdle);
     WaitForBytes();
   });
 }
@@ -113,8 +115,29 @@ void Connection::OnReadable(ErrorCode error) {
     return OnEndOfInput();
   }
   if (error && error != asio::error::would_block) return Gone();
-  if (!error) OnBytes({block.data(), count});
+  if (!error)
+    tls_.has_value() ? OnEncrypted({block.data(), count}) : OnBytes({block.data(), count});
   WaitForBytes();
+}
+
+void Connection::OnEncrypted(std::string_view bytes) {
+  const bool began_established = tls_->established();
+  std::string plain;
+  const absl::Status status = tls_->Receive(bytes, plain);
+  QueueAsIs(tls_->TakeOutput());
+  if (!status.ok()) return tls_->spoke_plain_http() ? OnNoTls() : Gone();
+  if (!began_established && tls_->established() && phase_ == Phase::kHeader) Enter(Phase::kIdle);
+  if (!plain.empty()) OnBytes(plain);
+  if (tls_->peer_closed() && !end_of_input_ && phase_ != Phase::kClosed) {
+    end_of_input_ = true;
+    OnEndOfInput();
+  }
+}
+
+// Someone forgot the s of https: told in what they can read.
+void Connection::OnNoTls() {
+  tls_.reset();
+  Refuse(400, "this port speaks HTTPS; the request came without TLS");
 }
 
 void Connection::OnBytes(std::string_view bytes) {
@@ -266,6 +289,7 @@ void Connection::OnDeadline() {
 }
 
 void Connection::Refuse(int status, const std::string& message) {
+  if (tls_.has_value() && !tls_->established()) return Close();  // It could not read it.
   if (!context_.registry.BeginServing(id_)) return Close();
   charge_ = {};
   const HttpRequest& request = reader_.request();

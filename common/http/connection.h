@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,7 @@
 #include "common/http/body_budget.h"
 #include "common/http/request_reader.h"
 #include "common/http/server_context.h"
+#include "common/tls/tls_session.h"
 
 namespace baton {
 
@@ -61,6 +63,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // connection.cc: what the client sends.
   void WaitForBytes();
   void OnReadable(ErrorCode error);
+  void OnEncrypted(std::string_view bytes);
+  void OnNoTls();
   void OnBytes(std::string_view bytes);
   void OnEndOfInput();
   void Advance();
@@ -79,6 +83,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // connection_answer.cc: what it is sent.
   void RespondNow(const HttpResponse& response);
   void Queue(std::string bytes);
+  void QueueAsIs(std::string bytes);
   void WriteQueued();
   void OnWritten(ErrorCode error, size_t count);
   void WatchSending(int64_t after_ms);
@@ -95,6 +100,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Timer send_watch_;  // Of writes.
   Timer probe_;       // Of a half-closed client.
 
+  std::optional<TlsSession> tls_;  // Between the socket and everything else.
   RequestReader reader_;
   Phase phase_ = Phase::kIdle;
   uint64_t deadline_number_ = 0;  // Tells a late expiry from the current one.

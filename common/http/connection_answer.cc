@@ -90,6 +90,12 @@ void Connection::RespondNow(const HttpResponse& response) {
 // ---- Writing ----
 
 void Connection::Queue(std::string bytes) {
+  if (!tls_.has_value()) return QueueAsIs(std::move(bytes));
+  tls_->Send(bytes);
+  QueueAsIs(tls_->TakeOutput());
+}
+
+void Connection::QueueAsIs(std::string bytes) {
   if (phase_ == Phase::kClosed) return;
   if (queued_.empty()) {
     queued_ = std::move(bytes);
@@ -162,6 +168,11 @@ void Connection::FinishAnswer() {
 // overtake the answer (RFC 9112, 9.6).
 void Connection::Linger() {
   ErrorCode ignored;
+  if (tls_.has_value()) {
+    tls_->Close();
+    // A few bytes after everything else has been written: there is room, or the client is gone.
+    socket_.write_some(asio::buffer(tls_->TakeOutput()), ignored);
+  }
   socket_.shutdown(Tcp::socket::shutdown_send, ignored);
   if (end_of_input_) return Close();
   reader_.DropBuffered();

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/http/cors.h"
 #include "common/http/http_handler.h"
+#include "common/tls/tls_certificate.h"
 
 namespace baton {
 
@@ -38,6 +39,7 @@ struct HttpServerOptions {
   int64_t receive_timeout_ms = 30'000;  // For a header, and for a body to come at 16 KiB/s.
   int64_t send_timeout_ms = 60'000;     // For a client to read anything of its answer.
 
+  std::shared_ptr<TlsCertificate> tls;  // HTTPS alone; nullptr: HTTP alone.
   CorsPolicy cors;
   HttpErrorFormat format_error = PlainHttpError;
 };

@@ -10,6 +10,7 @@
 #include "common/config/layer_split.h"
 #include "common/engine/requirements.h"
 #include "common/preflight/model_files.h"
+#include "common/tls/tls_certificate.h"
 
 namespace baton {
 namespace {
@@ -42,6 +43,7 @@ class Checks {
 
   PreflightReport Run() {
     CheckThreads();
+    CheckTls();
     const v1::Options& values = report_.values;
     report_.model = CheckModelConfig(values.model_path(), report_.findings);
     if (!report_.model) {
@@ -88,6 +90,13 @@ class Checks {
     if (report_.role == OptionSpec::ROUTER) return;
     const int64_t threads = std::max<int64_t>(report_.values.threads(), 1);
     AddStatus("threads", CheckExecutorSizes(report_.values.page_size(), threads));
+  }
+
+  void CheckTls() {
+    const v1::Options& values = report_.values;
+    if (values.ssl_certfile().empty() || values.ssl_keyfile().empty()) return;
+    AddStatus("ssl_certfile",
+              TlsCertificate::Load(values.ssl_certfile(), values.ssl_keyfile()).status());
   }
 
   void CheckContext() {

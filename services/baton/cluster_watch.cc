@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <boost/asio/connect.hpp>
+#include <boost/asio/ssl.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
 #include <chrono>
 #include <utility>
 
@@ -19,6 +21,8 @@
 
 namespace baton {
 namespace {
+
+namespace beast = boost::beast;
 
 constexpr int kAskEveryMs = 25;
 // One answer; the router is on this machine.
@@ -106,31 +110,49 @@ absl::Status ClusterWatch::AskForWorkers() {
   return absl::OkStatus();
 }
 
+namespace {
+
+using Response = beast::http::response<beast::http::string_body>;
+
+// `stream` is connected, and encrypted if it is to be. Only asynchronous operations heed the
+// deadline; each handler starts the next one.
+template <class Stream>
+void Get(Stream& stream, const beast::http::request<beast::http::empty_body>& request,
+         beast::flat_buffer& buffer, Response& response, beast::error_code& error) {
+  beast::http::async_write(stream, request, [&](beast::error_code write_error, size_t) {
+    error = write_error;
+    if (error) return;
+    beast::http::async_read(stream, buffer, response,
+                            [&](beast::error_code read_error, size_t) { error = read_error; });
+  });
+}
+
+}  // namespace
+
 absl::Status ClusterWatch::AskForReadiness() const {
-  namespace beast = boost::beast;
   boost::asio::io_context context{1};
-  beast::tcp_stream stream(context);
+  boost::asio::ssl::context tls(boost::asio::ssl::context::tls_client);
+  beast::ssl_stream<beast::tcp_stream> stream(context, tls);
+  beast::tcp_stream& plain = stream.next_layer();
   beast::error_code error;
   beast::http::request<beast::http::empty_body> request(beast::http::verb::get, "/readiness", 11);
   request.set(beast::http::field::host, net::JoinHostPort(options_.host, options_.http_port));
   request.keep_alive(false);
   beast::flat_buffer buffer;
-  beast::http::response<beast::http::string_body> response;
+  Response response;
   const auto address = boost::asio::ip::make_address(options_.host, error);
-  // Only asynchronous operations heed the deadline; each handler starts the next one.
-  stream.expires_after(std::chrono::milliseconds(kAnswerMs));
-  stream.async_connect(
+  plain.expires_after(std::chrono::milliseconds(kAnswerMs));
+  plain.async_connect(
       boost::asio::ip::tcp::endpoint(address, static_cast<uint16_t>(options_.http_port)),
       [&](beast::error_code connect_error) {
         error = connect_error;
         if (error) return;
-        beast::http::async_write(stream, request, [&](beast::error_code write_error, size_t) {
-          error = write_error;
-          if (error) return;
-          beast::http::async_read(
-              stream, buffer, response,
-              [&](beast::error_code read_error, size_t) { error = read_error; });
-        });
+        if (!options_.https) return Get(plain, request, buffer, response, error);
+        stream.async_handshake(boost::asio::ssl::stream_base::client,
+                               [&](beast::error_code handshake_error) {
+                                 error = handshake_error;
+                                 if (!error) Get(stream, request, buffer, response, error);
+                               });
       });
   context.run();
   if (error) return absl::UnavailableError("the router's HTTP port does not answer");

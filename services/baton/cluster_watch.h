@@ -19,6 +19,7 @@ namespace baton {
 struct ClusterWatchOptions {
   std::string host;  // Numeric, of the router.
   int http_port = 0;
+  bool https = false;  // The certificate is not looked at: it is this machine's own process.
   int grpc_port = 0;
   std::vector<std::string> workers;  // Their instance ids.
 };

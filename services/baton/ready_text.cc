@@ -68,8 +68,10 @@ std::string ReadyText(const UpPlan& plan, const std::vector<v1::ListedWorker>& w
   }
   return absl::StrCat(
       absl::StrFormat("cluster ready: http=%s grpc=%s after %.1f s\n\n", http, grpc, seconds),
-      Table(rows), "\n  curl -s http://", http, "/v1/completions",
-      needs_key ? " -H \"Authorization: Bearer $BATON_API_KEY\"" : "",
+      Table(rows), "\n  curl -s ",
+      plan.certificate.empty() ? "http://"
+                               : absl::StrCat("--cacert ", plan.certificate, " https://"),
+      http, "/v1/completions", needs_key ? " -H \"Authorization: Bearer $BATON_API_KEY\"" : "",
       " -H 'Content-Type: application/json' \\\n    -d '{\"model\": \"", Quoted(model_name),
       "\", \"prompt\": \"It is a truth\", \"max_tokens\": 32}'\n\n");
 }

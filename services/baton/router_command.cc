@@ -37,7 +37,8 @@ absl::Status Serve(v1::Options options) {
   const v1::GetModelInfoResponse& model = service->gateway().model_info();
   LOG(kInfo) << "model " << model.served_model_name() << " (" << model.model_type() << ", context "
              << model.max_context_tokens() << " tokens, vocabulary " << model.vocab_size() << ")";
-  LOG(kInfo) << "http " << net::JoinHostPort(options.host(), service->http_port()) << "  grpc "
+  LOG(kInfo) << (options.ssl_certfile().empty() ? "http " : "https ")
+             << net::JoinHostPort(options.host(), service->http_port()) << "  grpc "
              << net::JoinHostPort(options.host(), service->grpc_port()) << "  policy "
              << options.load_balance_policy() << "  ready for workers after "
              << SecondsSince(start_us);

@@ -46,6 +46,7 @@ absl::Status Up(const config::ParsedOptions& options, const char* self) {
   ClusterWatchOptions watched;
   watched.host = plan.local_host;
   watched.http_port = plan.http_port;
+  watched.https = !plan.certificate.empty();
   watched.grpc_port = plan.grpc_port;
   for (const auto& [name, port] : plan.metrics_ports) watched.workers.push_back(name);
   for (const ChildSpec& child : plan.children) supervisor.Add(child);

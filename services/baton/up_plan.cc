@@ -45,6 +45,7 @@ class Planner {
   absl::StatusOr<UpPlan> Plan() {
     const v1::Options& values = options_.values;
     BATON_RETURN_IF_ERROR(ChooseHosts());
+    plan_.certificate = values.ssl_certfile();
     BATON_ASSIGN_OR_RETURN(plan_.http_port, ChoosePort(values.port()));
     BATON_ASSIGN_OR_RETURN(plan_.grpc_port, ChoosePort(values.grpc_port()));
     AddRouter();

@@ -19,6 +19,7 @@ struct UpPlan {
   std::string advertise_host;  // What workers register and people are shown.
   std::string local_host;      // Where this machine's processes reach the router.
   int http_port = 0;           // The router's.
+  std::string certificate;     // Of its HTTPS; empty: HTTP.
   int grpc_port = 0;
   std::map<std::string, int> metrics_ports;  // By worker; kept over its restarts.
   std::vector<ChildSpec> children;           // The router first.

@@ -48,6 +48,8 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
   config.grpc_port = static_cast<int>(options.grpc_port());
   config.http = MakeHttpOptions(options);
   config.cors_allow_origins = options.cors_allow_origins();
+  config.ssl_certfile = options.ssl_certfile();
+  config.ssl_keyfile = options.ssl_keyfile();
   config.shown = options;
   config.api_key = options.api_key();
   config.served_model_name = options.served_model_name().empty() ? LastPart(options.model_path())

@@ -20,7 +20,9 @@ struct RouterConfig {
 
   HttpServerOptions http;          // Without paths, errors and origins: those are the front's.
   std::string cors_allow_origins;  // As in the option.
-  v1::Options shown;               // What the HTTP front reads and shows, but for the API key.
+  std::string ssl_certfile;        // Empty: no TLS.
+  std::string ssl_keyfile;
+  v1::Options shown;  // What the HTTP front reads and shows, but for the API key.
 
   std::string api_key;  // What clients must present; empty: nothing.
 

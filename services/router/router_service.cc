@@ -54,9 +54,15 @@ absl::Status RouterService::Listen() {
   BATON_RETURN_IF_ERROR(ListenGrpc());
   v1::Options shown = config().shown;
   shown.set_api_key(config().api_key);
-  BATON_ASSIGN_OR_RETURN(
-      http_, HttpFront::Start(config().http, config().cors_allow_origins, shell_, shown));
-  LOG(kInfo) << "HTTP on " << config().http.host << ":" << http_->port();
+  HttpServerOptions http = config().http;
+  BATON_ASSIGN_OR_RETURN(http.cors, ParseCorsPolicy(config().cors_allow_origins));
+  if (!config().ssl_certfile.empty()) {
+    BATON_ASSIGN_OR_RETURN(http.tls,
+                           TlsCertificate::Load(config().ssl_certfile, config().ssl_keyfile));
+  }
+  BATON_ASSIGN_OR_RETURN(http_, HttpFront::Start(std::move(http), shell_, shown));
+  LOG(kInfo) << (config().ssl_certfile.empty() ? "HTTP" : "HTTPS") << " on " << config().http.host
+             << ":" << http_->port();
   return absl::OkStatus();
 }
 

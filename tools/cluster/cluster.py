@@ -97,12 +97,13 @@ class Process:
 class Cluster:
     """A router, `chains` chains of `stages` prefill stages, and `decodes` decode services.
 
-    `flags` go to every worker."""
+    `flags` go to every worker. `tls`: the context of HTTPS clients, if the router's flags ask for HTTPS."""
 
     def __init__(self, model, log_dir, stages=2, chains=1, decodes=1, flags=(), router_flags=(),
-                 prefill_flags=(), decode_flags=(), partition=None, environment=None):
+                 prefill_flags=(), decode_flags=(), partition=None, environment=None, tls=None):
         self.model, self.stages, self.chains, self.decodes = model, stages, chains, decodes
         self.log_dir = log_dir
+        self.tls = tls
         self.environment = dict(os.environ, **(environment or {}))
         ports = free_ports(2 + chains * stages + decodes)
         self.http_port, self.grpc_port = ports[0], ports[1]
@@ -162,7 +163,7 @@ class Cluster:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.http_port}"
 
     @property
     def target(self):
@@ -171,8 +172,8 @@ class Cluster:
     def get(self, path, port=None, timeout=5):
         """(status, body) of a GET; (0, reason) if nobody answers."""
         try:
-            url = f"http://127.0.0.1:{port or self.http_port}{path}"
-            with urllib.request.urlopen(url, timeout=timeout) as reply:
+            url = (f"http://127.0.0.1:{port}" if port else self.url) + path
+            with urllib.request.urlopen(url, timeout=timeout, context=self.tls) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -185,7 +186,7 @@ class Cluster:
         request = urllib.request.Request(self.url + path, data=data, method="POST",
                                          headers={"Content-Type": "application/json", **(headers or {})})
         try:
-            with urllib.request.urlopen(request, timeout=timeout * PATIENCE) as reply:
+            with urllib.request.urlopen(request, timeout=timeout * PATIENCE, context=self.tls) as reply:
                 status, raw = reply.status, reply.read()
         except urllib.error.HTTPError as error:
             status, raw = error.code, error.read()
@@ -205,7 +206,7 @@ class Cluster:
 
     def metric(self, process, name, **labels):
         """Sum of a metric's samples with these labels on one process."""
-        port = self.http_port if process == "router" else self.metrics_ports[process]
+        port = None if process == "router" else self.metrics_ports[process]
         status, text = self.get("/metrics", port)
         assert status == 200, text
         total, found = 0.0, False

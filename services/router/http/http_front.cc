@@ -6,10 +6,8 @@
 namespace baton::router {
 
 absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(HttpServerOptions options,
-                                                            const std::string& cors_allow_origins,
                                                             Gateway& gateway,
                                                             const v1::Options& shown) {
-  BATON_ASSIGN_OR_RETURN(options.cors, ParseCorsPolicy(cors_allow_origins));
   std::unique_ptr<HttpFront> front(new HttpFront(gateway, shown));
   options.reserved_paths = {"/health", "/readiness", "/metrics"};
   options.format_error = OpenAiError;

@@ -19,9 +19,7 @@ class HttpFront {
   // Listens. `options` needs no paths and no form of errors: those are the front's own. `gateway`
   // outlives the front, and has let go of every sink before the front is destroyed.
   // `shown` is what the handler reads and shows of the router's options (openai_handler.h).
-  // INVALID_ARGUMENT for origins that are none (common/http/cors.h).
   static absl::StatusOr<std::unique_ptr<HttpFront>> Start(HttpServerOptions options,
-                                                          const std::string& cors_allow_origins,
                                                           Gateway& gateway,
                                                           const v1::Options& shown);
   HttpFront(const HttpFront&) = delete;
