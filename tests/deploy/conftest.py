@@ -1,0 +1,26 @@
+"""Tests of chart and overlays need the tools that `./dev check deploy` gathers; without one its tests are skipped."""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+EVERYWHERE = ("HELM", "KUSTOMIZE")
+SCHEMAS = ("KUBERNETES_VALIDATE", "CRDS")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        needed = EVERYWHERE + (SCHEMAS if item.path.stem == "test_schemas" else ())
+        missing = [os.environ.get(f"{name}_MISSING") or f"{name} is not set; see ./dev check deploy"
+                   for name in needed if not os.environ.get(name)]
+        if missing:
+            item.add_marker(pytest.mark.skip(reason="; ".join(missing)))
+
+
+@pytest.fixture
+def helm():
+    return os.environ["HELM"]

@@ -1,0 +1,216 @@
+"""The pods: what they run, how they are probed, confined and ended."""
+
+import pytest
+
+from kit import ROLES, chart
+
+WORKERS = ("prefill", "decode")
+SERVICES = {"router": "baton.v1.Inference", "prefill": "baton.v1.Prefill", "decode": "baton.v1.Decode"}
+
+
+@pytest.fixture(scope="module")
+def default():
+    return chart()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_probes_are_grpc_and_name_what_they_ask(default, role):
+    container = default.container(role)
+    assert container["startupProbe"]["grpc"] == {"port": 30001}
+    assert container["livenessProbe"]["grpc"] == {"port": 30001}, "liveness asks the process, never a peer"
+    assert container["readinessProbe"]["grpc"] == {"port": 30001, "service": SERVICES[role]}
+
+
+@pytest.mark.parametrize("role", WORKERS)
+def test_weights_have_at_least_ten_minutes(default, role):
+    startup = default.container(role)["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 600
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_pods_are_confined(default, role):
+    spec, container = default.pod(role)["spec"], default.container(role)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 65532
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                                            "capabilities": {"drop": ["ALL"]}}
+    assert spec["enableServiceLinks"] is False
+    assert spec["automountServiceAccountToken"] is False
+    assert "hostNetwork" not in spec
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_process_has_its_pods_name(default, role):
+    assert default.env(role)["BATON_INSTANCE_ID"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert default.container(role)["args"] == ["router" if role == "router" else "worker",
+                                               "--config=/etc/baton/options.yaml"]
+
+
+def test_a_stage_knows_its_place_from_its_pods_number(default):
+    assert default.env("prefill")["BATON_PREFILL_INDEX"] == {
+        "fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
+    assert default.options("prefill")["pp_size"] == 2
+    assert default.options("prefill")["chain_id"] == "baton-pp2"
+    assert "pp_rank" not in default.options("prefill")
+
+
+@pytest.mark.parametrize("chains, stages", [(1, 1), (1, 4), (3, 2)])
+def test_a_prefill_replica_is_a_whole_chain(chains, stages):
+    rendered = chart({"prefill": {"replicas": chains, "parallelism": {"pp": stages}}})
+    assert rendered.workload("prefill")["spec"]["replicas"] == chains * stages
+    assert rendered.workload("prefill")["spec"]["podManagementPolicy"] == "Parallel", "stages wait for each other"
+
+
+def test_another_shape_is_another_chain():
+    names = {chart({"prefill": {"parallelism": shape}}).options("prefill")["chain_id"]
+             for shape in ({"pp": 2}, {"pp": 4}, {"pp": 2, "layerPartition": "2,4"})}
+    assert len(names) == 3
+
+
+def test_workers_find_every_router_before_it_is_ready(default):
+    service = default.get("Service", "baton-router-headless")["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True
+    for role in WORKERS:
+        assert default.options(role)["router_address"] == "baton-router-headless:30001"
+
+
+@pytest.mark.parametrize("role", WORKERS)
+def test_peers_reach_a_worker_by_its_pods_address(default, role):
+    assert default.env(role)["BATON_ADVERTISE_HOST"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert default.options(role)["host"] == "0.0.0.0"
+
+
+@pytest.mark.parametrize("resources, threads, expected", [
+    ({"limits": {"cpu": "8"}, "requests": {"cpu": "4"}}, 0, {"resourceFieldRef": {"resource": "limits.cpu",
+                                                                                  "divisor": "1"}}),
+    ({"requests": {"cpu": "4"}}, 0, {"resourceFieldRef": {"resource": "requests.cpu", "divisor": "1"}}),
+    ({"requests": {"cpu": None}}, 0, None),
+    ({"requests": {"cpu": "4"}}, 6, "6"),
+])
+def test_threads_follow_the_cpu_share(resources, threads, expected):
+    rendered = chart({"decode": {"resources": resources, "threads": threads}})
+    assert rendered.env("decode").get("BATON_THREADS") == expected
+
+
+@pytest.mark.parametrize("seconds", [0, 3, 120, 1800])
+def test_one_value_says_how_a_pod_ends(seconds):
+    rendered = chart({"drain": {"timeoutSeconds": seconds}})
+    settle = min(5, seconds)
+    assert rendered.grace("router") == seconds + settle + 10
+    assert rendered.grace("prefill") == rendered.grace("decode") == seconds + 10
+    hook = rendered.container("router").get("lifecycle")
+    assert hook == ({"preStop": {"sleep": {"seconds": settle}}} if settle else None)
+    for role in ROLES:
+        assert rendered.options(role).get("drain_timeout_ms", seconds * 1000) == seconds * 1000
+
+
+def test_kubernetes_1_29_has_no_hook_that_sleeps():
+    rendered = chart(version="1.29.0")
+    assert "lifecycle" not in rendered.container("router")
+    assert rendered.options("router").get("drain_settle_ms", 5000) == 5000
+
+
+def test_a_grace_period_of_ones_own():
+    assert chart({"decode": {"terminationGracePeriodSeconds": 700}}).grace("decode") == 700
+
+
+def test_a_changed_option_rolls_the_pods_that_it_concerns():
+    before, after = chart(), chart({"options": {"max_http_connections": 100}})
+    sums = [[render.pod(role)["metadata"]["annotations"]["checksum/options"] for role in ROLES]
+            for render in (before, after)]
+    assert sums[0][0] != sums[1][0], "the router's option"
+    assert sums[0][1:] == sums[1][1:], "is none of the workers'"
+
+
+def test_options_reach_the_roles_that_take_them():
+    rendered = chart({"options": {"page_size": 32, "log_level": "debug"},
+                      "decode": {"options": {"log_level": "error"}}})
+    assert [rendered.options(role).get("page_size") for role in ROLES] == [None, 32, 32]
+    assert [rendered.options(role)["log_level"] for role in ROLES] == ["debug", "debug", "error"]
+
+
+def test_large_and_fractional_numbers_are_written_plainly():
+    rendered = chart({"options": {"kv_cache_tokens": 1073741824, "mem_fraction_static": 0.85}})
+    text = rendered.get("ConfigMap", "baton-decode")["data"]["options.yaml"]
+    assert "kv_cache_tokens: 1073741824\n" in text
+    assert "mem_fraction_static: 0.85\n" in text
+
+
+def test_the_api_key_is_on_no_command_line():
+    rendered = chart({"auth": {"existingSecret": "keys", "secretKey": "baton"}})
+    assert rendered.env("router")["BATON_API_KEY"] == {"secretKeyRef": {"name": "keys", "key": "baton"}}
+    assert "BATON_API_KEY" not in rendered.env("prefill")
+    assert "api_key" not in rendered.options("router")
+    assert not any("key" in argument for argument in rendered.container("router")["args"])
+
+
+def test_rdma_is_requested_and_limited_alike():
+    device = {"rdma": {"enabled": True, "resource": "rdma/hca", "count": 2}}
+    rendered = chart({"prefill": device, "decode": device, "transfer": {"devices": "mlx5_0:1"}})
+    for role in WORKERS:
+        container = rendered.container(role)
+        assert container["resources"]["limits"]["rdma/hca"] == container["resources"]["requests"]["rdma/hca"] == 2
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+        assert rendered.env(role)["UCX_NET_DEVICES"] == "mlx5_0:1"
+
+
+def test_shared_memory_of_its_own_size():
+    rendered = chart({"decode": {"shm": {"enabled": True, "sizeLimit": "2Gi"}}})
+    volumes = rendered.pod("decode")["spec"]["volumes"]
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in volumes
+    assert {"name": "shm", "mountPath": "/dev/shm"} in rendered.container("decode")["volumeMounts"]
+    assert "shm" not in str(rendered.pod("prefill")["spec"]["volumes"])
+
+
+def test_placement_is_passed_on():
+    rendered = chart({"decode": {
+        "nodeSelector": {"pool": "decode"}, "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "priorityClassName": "high", "runtimeClassName": "runc", "schedulerName": "own",
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}})
+    spec = rendered.pod("decode")["spec"]
+    assert spec["nodeSelector"] == {"pool": "decode"}
+    assert spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert (spec["priorityClassName"], spec["runtimeClassName"], spec["schedulerName"]) == ("high", "runc", "own")
+    assert spec["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"] == \
+        rendered.workload("decode")["spec"]["selector"]["matchLabels"]
+    assert "nodeSelector" not in rendered.pod("prefill")["spec"]
+
+
+def test_extra_environment_and_volumes():
+    rendered = chart({"decode": {
+        "extraEnv": [{"name": "UCX_LOG_LEVEL", "value": "info"}],
+        "extraVolumes": [{"name": "scratch", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}})
+    assert rendered.env("decode")["UCX_LOG_LEVEL"] == "info"
+    assert {"name": "scratch", "emptyDir": {}} in rendered.pod("decode")["spec"]["volumes"]
+    assert {"name": "scratch", "mountPath": "/scratch"} in rendered.container("decode")["volumeMounts"]
+
+
+def test_a_digest_wins_over_a_tag():
+    digest = "sha256:" + "a" * 64
+    assert chart({"image": {"tag": "x"}}).container("router")["image"] == "localhost/baton:x"
+    assert chart({"image": {"tag": "x", "digest": digest}}).container("router")["image"] == f"localhost/baton@{digest}"
+
+
+@pytest.mark.parametrize("values, volume, mount", [
+    ({"source": "image"}, None, None),
+    ({"source": "pvc", "pvc": {"claimName": "m", "subPath": "a"}},
+     {"persistentVolumeClaim": {"claimName": "m", "readOnly": True}}, {"readOnly": True, "subPath": "a"}),
+    ({"source": "hostPath", "hostPath": {"path": "/srv/m"}},
+     {"hostPath": {"path": "/srv/m", "type": "Directory"}}, {"readOnly": True}),
+    ({"source": "initContainer", "initContainer": {"image": "fetch:1", "sizeLimit": "9Gi"}},
+     {"emptyDir": {"sizeLimit": "9Gi"}}, {"readOnly": True}),
+    ({"source": "initContainer", "initContainer": {"image": "fetch:1"}}, {"emptyDir": {}}, {"readOnly": True}),
+    ({"source": "ociVolume", "ociVolume": {"reference": "m:1"}},
+     {"image": {"reference": "m:1", "pullPolicy": "IfNotPresent"}}, {"readOnly": True}),
+])
+def test_where_the_model_comes_from(values, volume, mount):
+    rendered = chart({"model": values})
+    for role in ROLES:
+        volumes = {one.pop("name"): one for one in rendered.pod(role)["spec"]["volumes"]}
+        mounts = {one.pop("name"): one for one in rendered.container(role)["volumeMounts"]}
+        assert volumes.get("model") == volume
+        assert mounts.get("model") == (None if mount is None else {"mountPath": "/models", **mount})
+        assert ("initContainers" in rendered.pod(role)["spec"]) == (values["source"] == "initContainer")
