@@ -16,6 +16,7 @@ MANAGED = {
     "config": "options", "drain_timeout_ms": "drain.timeoutSeconds", "drain_settle_ms": "drain.timeoutSeconds",
     "service_discovery": "discovery.mode", "service_discovery_namespace": "the release's namespace",
     "service_discovery_selector": "the release's labels", "service_discovery_port": "network.ports.grpc",
+    "ssl_certfile": "router.tls.existingSecret", "ssl_keyfile": "router.tls.existingSecret",
     "failpoints": "nothing: tests alone use it",
 }
 OPTION_ROLES = ("router", "prefill", "decode")
@@ -117,6 +118,7 @@ def router(options):
     return record({
         **pods(options, "router"),
         "service": service,
+        "tls": record({"existingSecret": string()}),
         "ingress": record({
             "enabled": boolean(), "className": string(), "annotations": mapping(), "hosts": array(filled()),
             "tlsSecret": string()}),

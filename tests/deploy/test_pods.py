@@ -103,13 +103,28 @@ def test_one_value_says_how_a_pod_ends(seconds):
     hook = rendered.container("router").get("lifecycle")
     assert hook == ({"preStop": {"sleep": {"seconds": settle}}} if settle else None)
     for role in ROLES:
-        assert rendered.options(role).get("drain_timeout_ms", seconds * 1000) == seconds * 1000
+        assert rendered.options(role)["drain_timeout_ms"] == seconds * 1000
+    assert rendered.options("router").get("drain_settle_ms", 0) == 0, "the hook waits instead"
 
 
 def test_kubernetes_1_29_has_no_hook_that_sleeps():
     rendered = chart(version="1.29.0")
     assert "lifecycle" not in rendered.container("router")
-    assert rendered.options("router").get("drain_settle_ms", 5000) == 5000
+    assert rendered.options("router")["drain_settle_ms"] == 5000
+    assert "drain_settle_ms" not in rendered.options("decode")
+
+
+def test_the_router_speaks_https_with_a_secret():
+    rendered = chart({"router": {"tls": {"existingSecret": "cert"}}, "monitoring": {"podMonitor": {"enabled": True}}})
+    assert rendered.options("router")["ssl_certfile"] == "/run/baton-tls/tls.crt"
+    assert rendered.options("router")["ssl_keyfile"] == "/run/baton-tls/tls.key"
+    assert {"name": "tls", "secret": {"secretName": "cert", "defaultMode": 0o440}} in \
+        rendered.pod("router")["spec"]["volumes"]
+    assert {"name": "tls", "mountPath": "/run/baton-tls", "readOnly": True} in \
+        rendered.container("router")["volumeMounts"]
+    assert rendered.get("PodMonitor", "baton-router")["spec"]["podMetricsEndpoints"][0]["scheme"] == "https"
+    assert "ssl_certfile" not in rendered.options("decode")
+    assert "https://baton-router:30000" in str(rendered.get("Pod", "baton-test"))
 
 
 def test_a_grace_period_of_ones_own():

@@ -45,7 +45,7 @@ RULES = {
     "grace below drain": ({"drain": {"timeoutSeconds": 300}, "decode": {"terminationGracePeriodSeconds": 60}},
                           ["decode.terminationGracePeriodSeconds: 60", "drain.timeoutSeconds: 300"]),
     "grace below the router's settling": ({"router": {"terminationGracePeriodSeconds": 122}},
-                                          ["router.terminationGracePeriodSeconds: 122", "more than 125"]),
+                                          ["router.terminationGracePeriodSeconds: 122", "at least 135"]),
     "more stages than layers": ({"prefill": {"parallelism": {"pp": 9}}, "model": {"layers": 6}},
                                 ["prefill.parallelism.pp: 9", "model.layers: 6"]),
     "partition of other stages": ({"prefill": {"parallelism": {"layerPartition": "2,2,2"}}},

@@ -36,26 +36,27 @@ roles are left out, so that a change rolls only the pods that it concerns.
 
 {{/*
 (root, role): the file that the role's processes read. Whole numbers are floats to Helm, and large ones would
-be written with an exponent. files/options.json knows which options exist in this version.
+be written with an exponent.
 */}}
 {{- define "baton.optionsFile" -}}
 {{- $root := .root -}}
 {{- $role := .role -}}
 {{- $own := index $root.Values $role -}}
-{{- $known := include "baton.optionTable" $root | fromJson -}}
 {{- $options := include "baton.userOptions" . | fromYaml -}}
 {{- $_ := set $options "model_path" $root.Values.model.path -}}
 {{- with $root.Values.model.servedName -}}{{- $_ := set $options "served_model_name" . -}}{{- end -}}
 {{- $_ := set $options "host" $root.Values.network.listen -}}
 {{- $_ := set $options "grpc_port" $root.Values.network.ports.grpc -}}
-{{- if hasKey $known "drain_timeout_ms" -}}
 {{- $_ := set $options "drain_timeout_ms" (mul $root.Values.drain.timeoutSeconds 1000) -}}
-{{- end -}}
-{{- if and (has $role (dig "drain_settle_ms" "roles" list $known)) (ne (include "baton.settleHook" .) "true") -}}
+{{- if and (eq $role "router") (ne (include "baton.settleHook" .) "true") -}}
 {{- $_ := set $options "drain_settle_ms" (mul (include "baton.settleSeconds" .) 1000) -}}
 {{- end -}}
 {{- if eq $role "router" -}}
 {{- $_ := set $options "port" $root.Values.network.ports.http -}}
+{{- if $own.tls.existingSecret -}}
+{{- $_ := set $options "ssl_certfile" "/run/baton-tls/tls.crt" -}}
+{{- $_ := set $options "ssl_keyfile" "/run/baton-tls/tls.key" -}}
+{{- end -}}
 {{- else -}}
 {{- $_ := set $options "disaggregation_mode" $role -}}
 {{- $_ := set $options "metrics_port" $root.Values.network.ports.metrics -}}

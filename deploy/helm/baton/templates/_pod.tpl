@@ -256,6 +256,11 @@ lifecycle:
   mountPath: /dev/shm
 {{- end }}
 {{- end }}
+{{- if and (eq .role "router") .root.Values.router.tls.existingSecret }}
+- name: tls
+  mountPath: /run/baton-tls
+  readOnly: true
+{{- end }}
 {{- include "baton.modelMount" .root }}
 {{- with $own.extraVolumeMounts }}
 {{ toYaml . }}
@@ -277,6 +282,13 @@ lifecycle:
     medium: Memory
     sizeLimit: {{ $own.shm.sizeLimit }}
 {{- end }}
+{{- end }}
+{{- if and (eq .role "router") .root.Values.router.tls.existingSecret }}
+- name: tls
+  secret:
+    secretName: {{ .root.Values.router.tls.existingSecret }}
+    # fsGroup may read it.
+    defaultMode: 288
 {{- end }}
 {{- include "baton.modelVolume" .root }}
 {{- with $own.extraVolumes }}

@@ -25,6 +25,14 @@ we may ask it. A claim need not be bound yet: some wait for their first pod.
 {{- $missing = append $missing (printf "router.ingress.tlsSecret: there is no Secret %s" .) -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.router.tls.existingSecret -}}
+{{- $secret := lookup "v1" "Secret" $namespace . -}}
+{{- if not $secret -}}
+{{- $missing = append $missing (printf "router.tls.existingSecret: there is no Secret %s" .) -}}
+{{- else if not (and (hasKey (default dict $secret.data) "tls.crt") (hasKey (default dict $secret.data) "tls.key")) -}}
+{{- $missing = append $missing (printf "router.tls.existingSecret: the Secret %s has no tls.crt and tls.key" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if eq .Values.model.source "pvc" -}}
 {{- if not (lookup "v1" "PersistentVolumeClaim" $namespace .Values.model.pvc.claimName) -}}
 {{- $missing = append $missing (printf "model.pvc.claimName: there is no PersistentVolumeClaim %s" .Values.model.pvc.claimName) -}}

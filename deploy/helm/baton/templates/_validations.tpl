@@ -94,9 +94,9 @@ router.service.httpPort and router.service.grpcPort are both {{ $service.httpPor
 {{- define "baton.validate.drain" -}}
 {{- range $role := list "router" "prefill" "decode" }}
 {{- $grace := (index $.Values $role).terminationGracePeriodSeconds }}
-{{- $needed := add $.Values.drain.timeoutSeconds (include "baton.settleSeconds" (dict "root" $ "role" $role) | int) }}
-{{- if and (not (kindIs "invalid" $grace)) (le (int $grace) (int $needed)) }}
-{{ $role }}.terminationGracePeriodSeconds: {{ $grace }} kills pods before drain.timeoutSeconds: {{ $.Values.drain.timeoutSeconds }} is over; it takes more than {{ $needed }}
+{{- $needed := add $.Values.drain.timeoutSeconds (include "baton.settleSeconds" (dict "root" $ "role" $role) | int) 10 }}
+{{- if and (not (kindIs "invalid" $grace)) (lt (int $grace) (int $needed)) }}
+{{ $role }}.terminationGracePeriodSeconds: {{ $grace }} may kill pods before drain.timeoutSeconds: {{ $.Values.drain.timeoutSeconds }} is over and they have left; it takes at least {{ $needed }}
 {{- end }}
 {{- end }}
 {{- end }}
