@@ -21,6 +21,7 @@ class Option:
     minimum: int | None
     maximum: int | None
     allowed: tuple
+    zero: bool  # Of a fraction: 0 is one, too.
     roles: tuple  # Those of ROLES that take it.
 
 
@@ -61,4 +62,5 @@ def _option(field, spec):
         name=field.name, kind="fraction" if spec.fraction else kind, help=spec.help, default=spec.default_value,
         unit=spec.unit, minimum=spec.minimum if spec.HasField("minimum") else None,
         maximum=spec.maximum if spec.HasField("maximum") else None, allowed=tuple(spec.allowed),
+        zero=getattr(spec, "zero", False),
         roles=tuple(role for role in ROLES if role in roles))

@@ -16,6 +16,7 @@ MANAGED = {
     "config": "options", "drain_timeout_ms": "drain.timeoutSeconds", "drain_settle_ms": "drain.timeoutSeconds",
     "service_discovery": "discovery.mode", "service_discovery_namespace": "the release's namespace",
     "service_discovery_selector": "the release's labels", "service_discovery_port": "network.ports.grpc",
+    "service_discovery_account": "the pod's own",
     "ssl_certfile": "router.tls.existingSecret", "ssl_keyfile": "router.tls.existingSecret",
     "failpoints": "nothing: tests alone use it",
 }
@@ -35,8 +36,10 @@ def option_schema(option):
         return boolean(text)
     if option.kind == "fraction":
         # Text as well: `helm --set` has no other way to write a number with a point.
-        return described(one_of({"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-                                {"type": "string", "pattern": r"^(0?\.[0-9]*[1-9][0-9]*|1(\.0*)?)$"}), text)
+        least = {"minimum": 0} if option.zero else {"exclusiveMinimum": 0}
+        pattern = r"^(0?\.[0-9]*[1-9][0-9]*|1(\.0*)?" + (r"|0(\.0*)?)$" if option.zero else ")$")
+        return described(one_of({"type": "number", **least, "maximum": 1},
+                                {"type": "string", "pattern": pattern}), text)
     if option.kind == "integer" and option.allowed:
         return described({"type": "integer", "enum": [int(value) for value in option.allowed]}, text)
     if option.kind == "integer":
@@ -156,6 +159,11 @@ def network():
     }
 
 
+def discovery(options):
+    """How this version's routers and workers can find each other."""
+    return choice(*next((option.allowed for option in options if option.name == "service_discovery"), ("register",)))
+
+
 def monitoring():
     return record({
         "podMonitor": record({"enabled": boolean(), "labels": mapping(),
@@ -175,9 +183,10 @@ def schema(options):
         "imagePullSecrets": array(record({"name": filled()}, ["name"])),
         "workload": record({"kind": choice("StatefulSet", "LeaderWorkerSet", "DisaggregatedSet")}),
         "model": model(),
+        "checkReferences": boolean(),
         "options": options_record(options),
         **network(),
-        "discovery": record({"mode": choice("register")}),
+        "discovery": record({"mode": discovery(options)}),
         "auth": record({"existingSecret": string(), "secretKey": filled()}),
         "drain": record({"timeoutSeconds": integer(0, 86400)}),
         "security": record({name: integer(1, 2**31 - 1) for name in ("runAsUser", "runAsGroup", "fsGroup")}),

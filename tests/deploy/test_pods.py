@@ -14,10 +14,12 @@ def default():
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_probes_are_grpc_and_name_what_they_ask(default, role):
+def test_probes_name_what_they_ask(default, role):
     container = default.container(role)
     assert container["startupProbe"]["grpc"] == {"port": 30001}
-    assert container["livenessProbe"]["grpc"] == {"port": 30001}, "liveness asks the process, never a peer"
+    # gRPC's threads would answer for a process whose loop is stuck.
+    assert container["livenessProbe"]["httpGet"] == {"path": "/health",
+                                                     "port": "http" if role == "router" else "metrics"}
     assert container["readinessProbe"]["grpc"] == {"port": 30001, "service": SERVICES[role]}
 
 
@@ -123,6 +125,7 @@ def test_the_router_speaks_https_with_a_secret():
     assert {"name": "tls", "mountPath": "/run/baton-tls", "readOnly": True} in \
         rendered.container("router")["volumeMounts"]
     assert rendered.get("PodMonitor", "baton-router")["spec"]["podMetricsEndpoints"][0]["scheme"] == "https"
+    assert rendered.container("router")["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
     assert "ssl_certfile" not in rendered.options("decode")
     assert "https://baton-router:30000" in str(rendered.get("Pod", "baton-test"))
 

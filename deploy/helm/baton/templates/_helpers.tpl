@@ -69,6 +69,11 @@ annotations:
 {{- end -}}
 {{- end }}
 
+{{/* The workers' pods, as kubectl --selector takes them. */}}
+{{- define "baton.workerSelector" -}}
+{{- printf "app.kubernetes.io/name=%s,app.kubernetes.io/instance=%s,app.kubernetes.io/component in (prefill,decode)" (include "baton.name" .) .Release.Name -}}
+{{- end }}
+
 {{/* Every address of it is a router, ready or not: workers register before a router is ready. */}}
 {{- define "baton.routerHeadless" -}}
 {{- printf "%s-router-headless" (include "baton.fullname" .) -}}

@@ -57,10 +57,17 @@ be written with an exponent.
 {{- $_ := set $options "ssl_certfile" "/run/baton-tls/tls.crt" -}}
 {{- $_ := set $options "ssl_keyfile" "/run/baton-tls/tls.key" -}}
 {{- end -}}
+{{- if eq $root.Values.discovery.mode "kubernetes" -}}
+{{- $_ := set $options "service_discovery" "kubernetes" -}}
+{{- $_ := set $options "service_discovery_namespace" $root.Release.Namespace -}}
+{{- $_ := set $options "service_discovery_selector" (include "baton.workerSelector" $root) -}}
+{{- $_ := set $options "service_discovery_port" $root.Values.network.ports.grpc -}}
+{{- end -}}
 {{- else -}}
 {{- $_ := set $options "disaggregation_mode" $role -}}
 {{- $_ := set $options "metrics_port" $root.Values.network.ports.metrics -}}
-{{- $_ := set $options "router_address" (printf "%s:%d" (include "baton.routerHeadless" $root) (int $root.Values.network.ports.grpc)) -}}
+{{- $routers := printf "%s:%d" (include "baton.routerHeadless" $root) (int $root.Values.network.ports.grpc) -}}
+{{- $_ := set $options "router_address" (ternary $routers "" (eq $root.Values.discovery.mode "register")) -}}
 {{- $_ := set $options "tp_size" $own.parallelism.tp -}}
 {{- $_ := set $options "kv_transport" $root.Values.transfer.backend -}}
 {{- end -}}

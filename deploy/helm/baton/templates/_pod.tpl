@@ -199,7 +199,11 @@ schedulerName: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* "" is the process; the service's own name is whether it takes requests, which draining ends. */}}
+{{/*
+Startup asks for the process (service ""), readiness for its service: whether it takes requests, which draining
+ends. Liveness is /health, which fails when a loop or a step stands still: gRPC's threads would answer for a process
+whose loop is stuck. No answer waits for a peer.
+*/}}
 {{- define "baton.readinessService" -}}
 {{- get (dict "router" "baton.v1.Inference" "prefill" "baton.v1.Prefill" "decode" "baton.v1.Decode") .role -}}
 {{- end }}
@@ -212,8 +216,12 @@ startupProbe:
     port: {{ $port }}
   {{- toYaml $probes.startup | nindent 2 }}
 livenessProbe:
-  grpc:
-    port: {{ $port }}
+  httpGet:
+    path: /health
+    port: {{ ternary "http" "metrics" (eq .role "router") }}
+    {{- if and (eq .role "router") .root.Values.router.tls.existingSecret }}
+    scheme: HTTPS
+    {{- end }}
   {{- toYaml $probes.liveness | nindent 2 }}
 readinessProbe:
   grpc:
