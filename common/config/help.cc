@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/config/option_table.h"
+#include "common/config/option_text.h"
 #include "common/config/options.h"
 
 namespace baton::config {
@@ -31,53 +32,12 @@ std::string Wrap(const std::string& text, size_t indent) {
   return absl::StrCat(result, line, "\n");
 }
 
-std::string Placeholder(const Option& option) {
-  if (option.is_bool()) return "[=true|false]";
-  if (!option.spec->allowed().empty()) {
-    return absl::StrCat(" ", absl::StrJoin(option.spec->allowed(), "|"));
-  }
-  if (option.spec->fraction()) return " FRACTION";
-  return option.is_number() ? " N" : " TEXT";
-}
-
-// "0 to 65535", "auto, shm, tcp"; empty if anything goes.
-std::string RangeText(const Option& option) {
-  const v1::OptionSpec& spec = *option.spec;
-  if (option.is_bool()) return "true, false";
-  if (!spec.allowed().empty()) return absl::StrJoin(spec.allowed(), ", ");
-  if (spec.fraction()) return "above 0, at most 1";
-  if (!option.is_number()) return "";
-  if (!spec.has_maximum()) return absl::StrCat("at least ", spec.minimum());
-  return absl::StrCat(spec.minimum(), " to ", spec.maximum());
-}
-
-// "default 0; 30001 for router": one default, then the roles where another holds.
-std::string AllDefaults(const Option& option) {
-  std::string text = option.spec->default_value();
-  for (const auto& entry : option.spec->default_for()) {
-    absl::StrAppend(&text, "; ", entry.value(), " for ", RoleName(entry.role()));
-  }
-  return text;
-}
-
 std::string HelpOf(const Option& option) {
-  std::string flags = absl::StrCat("--", option.flag);
-  for (const std::string& alias : option.spec->alias()) absl::StrAppend(&flags, ", --", alias);
-  std::vector<std::string> facts;
-  const bool ranged = option.is_number() || option.spec->fraction();
-  if (ranged && option.spec->allowed().empty()) facts.push_back(RangeText(option));
-  if (!option.spec->unit().empty()) {
-    if (facts.empty()) {
-      facts.push_back(option.spec->unit());
-    } else {
-      absl::StrAppend(&facts.back(), " ", option.spec->unit());
-    }
-  }
-  const std::string defaults = AllDefaults(option);
-  if (!defaults.empty()) facts.push_back(absl::StrCat("default ", defaults));
+  const std::string facts = FactsText(option);
   std::string text = option.spec->help();
-  if (!facts.empty()) absl::StrAppend(&text, " (", absl::StrJoin(facts, "; "), ")");
-  return absl::StrCat("  ", flags, Placeholder(option), "\n", Wrap(text, 6));
+  if (!facts.empty()) absl::StrAppend(&text, " (", facts, ")");
+  return absl::StrCat("  ", absl::StrJoin(FlagsOf(option), ", "), PlaceholderText(option), "\n",
+                      Wrap(text, 6));
 }
 
 bool Mentions(const Option& option, const std::string& word) {
@@ -88,27 +48,21 @@ bool Mentions(const Option& option, const std::string& word) {
   return absl::StrContains(all, lower);
 }
 
-// Making a model is all that `model make` does; `model info` shares its role but none of these.
-bool Shown(const Option& option, Command command) {
-  if (!AppliesTo(option, command)) return false;
-  const bool for_making = option.spec->group() == "Making a model";
-  if (command == Command::kModelInfo) return !for_making;
-  if (command == Command::kModelMake) return option.name != "model_path";
-  return true;
-}
-
 std::string MarkdownRow(const Option& option) {
-  std::vector<std::string> flags = {absl::StrCat("`--", option.flag, "`")};
-  for (const std::string& alias : option.spec->alias()) {
-    flags.push_back(absl::StrCat("`--", alias, "`"));
-  }
-  const std::string defaults = AllDefaults(option);
-  return absl::StrCat("| ", absl::StrJoin(flags, ", "), " | ", defaults, " | ", RangeText(option),
-                      " | ", option.spec->unit(), " | ", RolesText(option), " | ",
+  return absl::StrCat("| `", absl::StrJoin(FlagsOf(option), "`, `"), "` | ", DefaultsText(option),
+                      " | ", RangeText(option), " | ", option.spec->unit(), " | ",
+                      RolesText(option), " | ",
                       absl::StrReplaceAll(option.spec->help(), {{"|", "\\|"}}), " |\n");
 }
 
 }  // namespace
+
+const std::vector<Command>& AllCommands() {
+  static const auto* const kAll =
+      new std::vector<Command>{Command::kRouter,   Command::kWorker,    Command::kUp,
+                               Command::kValidate, Command::kModelInfo, Command::kModelMake};
+  return *kAll;
+}
 
 const char* CommandName(Command command) {
   switch (command) {
@@ -124,6 +78,24 @@ const char* CommandName(Command command) {
       return "model info";
     case Command::kModelMake:
       return "model make";
+  }
+  return "";
+}
+
+const char* CommandSummary(Command command) {
+  switch (command) {
+    case Command::kRouter:
+      return "accept requests over HTTP and gRPC and pair them with workers";
+    case Command::kWorker:
+      return "a prefill stage or a decode service (--disaggregation-mode=prefill|decode)";
+    case Command::kUp:
+      return "a local cluster from a few flags or a YAML file";
+    case Command::kValidate:
+      return "whether it would start here, and what it would be: options, layers, memory";
+    case Command::kModelInfo:
+      return "describe a checkpoint directory";
+    case Command::kModelMake:
+      return "write a random checkpoint of a given shape";
   }
   return "";
 }

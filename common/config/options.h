@@ -28,8 +28,14 @@ namespace baton::config {
 // What the user runs: `baton router`, `baton worker` ...
 enum class Command { kRouter, kWorker, kUp, kValidate, kModelInfo, kModelMake };
 
+// In the order in which they are shown.
+const std::vector<Command>& AllCommands();
+
 // "router", "model info" ...: what follows `baton`.
 const char* CommandName(Command command);
+
+// What it does, in half a line.
+const char* CommandSummary(Command command);
 
 // The part a process plays; a worker's comes from --disaggregation-mode.
 using Role = v1::OptionSpec::Role;

@@ -4,6 +4,10 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/config/completion.h"
 #include "common/config/options.h"
 #include "common/config/process_input.h"
 #include "common/telemetry/metrics_table.h"
@@ -12,16 +16,17 @@
 namespace baton {
 namespace {
 
-constexpr char kUsage[] =
-    "usage: baton COMMAND [--option=value ...]\n"
-    "  router       accept requests over HTTP and gRPC and pair them with workers\n"
-    "  worker       a prefill stage or a decode service (--disaggregation-mode=prefill|decode)\n"
-    "  up           a local cluster from a few flags or a YAML file\n"
-    "  validate     whether it would start here, and what it would be: options, layers, memory\n"
-    "  model info   describe a checkpoint directory\n"
-    "  model make   write a random checkpoint of a given shape\n"
-    "`baton COMMAND --help` lists the options of a command, `--help=WORD` those that mention "
-    "WORD. `baton --version` says which this is.\n";
+std::string Usage() {
+  std::string text = "usage: baton COMMAND [--option=value ...]\n";
+  for (const config::Command command : config::AllCommands()) {
+    absl::StrAppend(&text, absl::StrFormat("  %-11s  %s\n", config::CommandName(command),
+                                           config::CommandSummary(command)));
+  }
+  return absl::StrCat(text,
+                      "`baton COMMAND --help` lists the options of a command, `--help=WORD` those "
+                      "that mention WORD. `baton --version` says which this is, `baton completion "
+                      "bash` or `zsh` writes a completion script for that shell.\n");
+}
 
 constexpr char kModelUsage[] =
     "usage: baton model info --model-path DIR    describe a checkpoint directory\n"
@@ -66,12 +71,22 @@ int Run(const config::ParsedOptions& options, const char* self) {
   return kExitUsage;
 }
 
-// Answers what is no command to run: help of all, help of `model`, the version.
+// Answers what is no command to run: help of all, help of `model`, the version, completion.
 int Explain(int argc, char** argv) {
   const std::string name = argc < 2 ? "" : argv[1];
   const std::string next = argc < 3 ? "" : argv[2];
   if (name == "--version" || name == "version") {
     std::printf("baton %s\n", kBatonVersion);
+    return kExitDone;
+  }
+  if (name == "completion") {
+    const absl::StatusOr<std::string> script = config::CompletionScript(next);
+    if (!script.ok()) {
+      std::fprintf(stderr, "baton completion: %s\n",
+                   std::string(script.status().message()).c_str());
+      return kExitUsage;
+    }
+    std::fputs(script->c_str(), stdout);
     return kExitDone;
   }
   const bool asked = IsHelp(name) || (name == "model" && IsHelp(next));
@@ -80,7 +95,7 @@ int Explain(int argc, char** argv) {
   } else if (name != "model" && !asked && !name.empty()) {
     std::fprintf(stderr, "baton: there is no command '%s'\n", name.c_str());
   }
-  std::fputs(name == "model" ? kModelUsage : kUsage, asked ? stdout : stderr);
+  std::fputs(name == "model" ? kModelUsage : Usage().c_str(), asked ? stdout : stderr);
   return asked ? kExitDone : kExitUsage;
 }
 
