@@ -9,7 +9,6 @@ is the archive's path.
 
 import argparse
 import datetime
-import os
 import pathlib
 import subprocess
 import sys
@@ -19,6 +18,10 @@ from debian import Unusable, add_packages_files, output_of
 from tree import Tree, layer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools/dev"))
+
+from build_facts import commit_seconds, revision  # noqa: E402
+
 TORCH_PLUGIN = ROOT / "bazel-bin/common/engine/torch/libbaton_torch.so"
 USER = 65532  # As other images without a root user have it.
 UNPACKED_BYTES_MAX = 600 * 1000 * 1000
@@ -62,21 +65,9 @@ def model_tree(model):
     return tree
 
 
-def git(*arguments):
-    """Empty outside of a repository, such as in an unpacked release."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def revision():
-    commit = git("rev-parse", "HEAD")
-    return commit + ("-dirty" if commit and git("status", "--porcelain", "--untracked-files=no") else "")
-
-
 def created():
-    """The time of what was built, not of building."""
-    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or git("log", "-1", "--format=%ct") or 0)
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    seconds = datetime.datetime.fromtimestamp(commit_seconds(), datetime.timezone.utc)
+    return seconds.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def labels(version):
