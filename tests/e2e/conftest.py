@@ -12,6 +12,10 @@ sys.path[:0] = [str(ROOT / "tools" / "cluster"), str(ROOT / "tests" / "oracle")]
 import cluster as clusters  # noqa: E402
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "registry: installs from PyPI; `./dev check openai_client` runs these alone")
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     """Six layers of Qwen3 with a byte-level tokenizer: ids 0..255 are bytes."""

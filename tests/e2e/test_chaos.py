@@ -13,7 +13,7 @@ import pytest
 import cluster as clusters
 import stubs
 from client import Client
-from oracle import Oracle
+from remembered import RememberedOracle
 
 ROUNDS = 20
 RUNNING = 8
@@ -23,7 +23,7 @@ END_SECONDS = 4.0
 
 @pytest.fixture(scope="module")
 def answers_wanted(tiny_model):
-    oracle = Oracle(tiny_model)
+    oracle = RememberedOracle(tiny_model)
     prompts = [[random.Random(i).randrange(256) for _ in range(150 + 40 * i)] for i in range(RUNNING)]
     return prompts, [oracle.greedy(prompt, COUNT) for prompt in prompts]
 

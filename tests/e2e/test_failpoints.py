@@ -8,7 +8,7 @@ import pytest
 
 import cluster as clusters
 from client import Client
-from oracle import Oracle
+from remembered import RememberedOracle
 
 COUNT = 8
 PROMPT = [random.Random(5).randrange(256) for _ in range(150)]
@@ -23,7 +23,7 @@ DECODE = ["decode.reserve", "decode.kv_header", "decode.kv_placed", "decode.comm
 
 @pytest.fixture(scope="module")
 def expected(tiny_model):
-    return Oracle(tiny_model).greedy(PROMPT, COUNT)
+    return RememberedOracle(tiny_model).greedy(PROMPT, COUNT)
 
 
 def idle(cluster):

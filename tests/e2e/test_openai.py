@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 import cluster as clusters
 from client import Client
 
@@ -226,6 +228,7 @@ def test_http_and_grpc_give_the_same_text(small_cluster):
     assert answer.text == http["choices"][0]["text"]
 
 
+@pytest.mark.registry
 def test_openai_python_client(small_cluster, openai_python):
     script = pathlib.Path(__file__).with_name("openai_client_check.py")
     check = subprocess.run([openai_python, script, small_cluster.url + "/v1"], capture_output=True, text=True,

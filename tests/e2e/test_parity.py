@@ -7,7 +7,7 @@ import pytest
 
 import cluster as clusters
 from client import Client
-from oracle import Oracle
+from remembered import RememberedOracle
 
 COUNT = 12
 PARTITIONS = {1: None, 2: None, 3: "1,2,3", 4: None, 6: None}
@@ -22,7 +22,7 @@ def prompt_of(length):
 @pytest.fixture(scope="module")
 def expected(tiny_model):
     """The oracle's answers by prompt length, computed once."""
-    oracle, answers = Oracle(tiny_model), {}
+    oracle, answers = RememberedOracle(tiny_model), {}
 
     def answer(length):
         if length not in answers:

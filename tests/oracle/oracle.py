@@ -138,7 +138,7 @@ class Oracle:
         logits = self.all_logits(ids[:-1], 0, {}).astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
         logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        return logprobs[np.arange(len(ids) - 1), ids[1:]]
+        return logprobs[np.arange(len(ids) - 1), ids[1:]].tolist()
 
     def greedy(self, ids, count, **penalties):
         """The next `count` tokens, most likely each, lowest id on a tie."""

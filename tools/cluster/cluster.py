@@ -4,6 +4,7 @@ A Cluster owns its processes and always ends them. Ports are free ones of this m
 directory of the caller and are shown when something fails.
 """
 
+import fcntl
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -22,9 +24,34 @@ SANITIZED = bool(os.environ.get("SANITIZER"))
 PATIENCE = 8.0 if SANITIZED else 1.0
 
 
+class PortClaims:
+    """Ports that this process may use, so that no two processes of a user that start clusters at once choose
+    the same: a byte's lock for each, in one file, which the kernel takes back when the process ends."""
+
+    def __init__(self):
+        self.claimed = set()
+        self.file = None
+
+    def claim(self, port):
+        if port in self.claimed:
+            return False
+        if self.file is None:
+            path = pathlib.Path(tempfile.gettempdir()) / f"baton-ports-{os.getuid()}.lock"
+            self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+        self.claimed.add(port)
+        return True
+
+
+PORT_CLAIMS = PortClaims()
+
+
 def free_ports(count):
-    """Ports that are free now and below those that the kernel gives to others who ask for any (clients,
-    the data plane), so that nobody takes one before its process does."""
+    """Ports that are free now, that no other user of this function has, and below those that the kernel gives
+    to others who ask for any (clients, the data plane), so that nobody takes one before its process does."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
         first_ephemeral = int(file.read().split()[0])
     ports = []
@@ -35,7 +62,7 @@ def free_ports(count):
                 s.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if port not in ports:
+        if PORT_CLAIMS.claim(port):
             ports.append(port)
     return ports
 

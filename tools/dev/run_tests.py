@@ -5,7 +5,6 @@ of GoogleTest and pytest as their XML reports say, and one for each of the lint 
 """
 
 import argparse
-import hashlib
 import os
 import pathlib
 import subprocess
@@ -14,6 +13,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 from bazel import PACKAGES, ROOT, bazel
+from end_to_end import run_all
 from tally import Tally, say
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lint"))
@@ -66,32 +66,18 @@ def tools(tally):
     pytest(tally, "tests/tools", "tools")
 
 
-def pytest(tally, folder, name, *flags, environment=None):
-    """Counts the cases of a folder; True if there were some and all passed."""
+def pytest(tally, folder, name):
+    """Counts the cases of a folder."""
     report = ROOT / ".cache" / f"{name}.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
     failed_before = tally.failed
-    code = run(["/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags,
-                folder], env=environment).returncode
+    code = run(["/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
+                folder]).returncode
     if not report.exists() or count_report(report, folder, tally) == 0:
         tally.fail(f"{folder} ran no test (pytest exited with {code})")
     elif code != 0 and tally.failed == failed_before:
         tally.fail(f"pytest {folder} exited with {code}")
-    return tally.failed == failed_before
-
-
-def end_to_end_inputs(config):
-    """A hash of all that the end-to-end tests run and read, but for Debian's packages, as Bazel has it."""
-    paths = [ROOT / "bazel-bin" / path for path in ("services/baton/baton", "examples/cpp/generate")]
-    paths += sorted((ROOT / "bazel-bin/common/engine/torch").glob("*.so"))
-    listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "tests/e2e", "tests/oracle",
-                  "tools/cluster", "tools/*.supp", "examples", "models", "proto"], capture_output=True, text=True)
-    paths += [ROOT / path for path in sorted(listed.stdout.split())]
-    state = hashlib.sha256(str(config).encode())
-    for path in filter(pathlib.Path.is_file, paths):
-        state.update(f"{path.relative_to(ROOT)} ".encode() + hashlib.sha256(path.read_bytes()).digest())
-    return state.hexdigest()
 
 
 def end_to_end(tally, config, again):
@@ -100,21 +86,13 @@ def end_to_end(tally, config, again):
     if bazel("build", *flags, "//services/baton", "//examples/cpp:generate") != 0:
         tally.fail("build of //services/baton")
         return
-    # As Bazel does with unit tests: what has passed on equal inputs is not run again.
-    passed, inputs = ROOT / ".cache" / "e2e.passed", end_to_end_inputs(config)
-    if not again and passed.exists() and passed.read_text(encoding="ascii") == inputs:
-        say("end-to-end tests: they have passed on just these inputs; --only=e2e runs them again")
-        count_report(ROOT / ".cache" / "e2e.xml", "tests/e2e", tally)
-        return
-    passed.unlink(missing_ok=True)
     # Not BATON_*: the processes under test refuse variables of that name that are no options.
     environment = dict(os.environ, SANITIZER=config or "")
     if config == "asan":  # As .bazelrc sets them for the unit tests.
         environment["ASAN_OPTIONS"] = "detect_leaks=1:halt_on_error=1:detect_odr_violation=0"
         environment["LSAN_OPTIONS"] = f"suppressions={ROOT}/tools/lsan.supp:print_suppressions=0"
         environment["UBSAN_OPTIONS"] = "print_stacktrace=1"
-    if pytest(tally, "tests/e2e", "e2e", "-ra", "--durations=10", environment=environment):
-        passed.write_text(inputs, encoding="ascii")
+    run_all(tally, config, environment, again)
 
 
 def main():
