@@ -8,7 +8,7 @@ import pytest
 
 import cluster as clusters
 from client import Client
-from oracle import Oracle
+from remembered import RememberedOracle
 
 COUNT = 24
 LENGTHS = [1, 17, 90, 200]
@@ -41,7 +41,7 @@ def served(request, tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def oracle(tiny_model):
-    return Oracle(tiny_model)
+    return RememberedOracle(tiny_model)
 
 
 def test_penalties_and_biases_equal_the_oracles(served, oracle):
@@ -106,3 +106,41 @@ def test_prompt_logprobs_that_are_too_many_are_refused(served):
     request = served.request(prompt_of(10), prompt_logprobs=True, top_logprobs=21, max_tokens=1)
     answer = served.generate(None, request=request)
     assert answer.error is not None and "top_logprobs" in answer.error.details()
+
+
+PROMPTS = ["It is a truth universally acknowledged, that a single man", "naïve café — 漢字 🎵", "x"]
+
+
+@pytest.mark.parametrize("text", PROMPTS)
+def test_lm_eval_scores_a_text_as_the_oracle_does(small_cluster, tiny_model, text):
+    """What lm-eval's local-completions sends for log-likelihoods: nothing is generated, the prompt is told."""
+    oracle = RememberedOracle(tiny_model)
+    ids = list(text.encode())  # The tokenizer's ids are bytes.
+    for prompt in (text, ids):
+        status, body = small_cluster.post("/v1/completions", {
+            "model": "tiny", "prompt": prompt, "max_tokens": 0, "temperature": 0, "logprobs": 1, "echo": True,
+            "seed": 1234})
+        assert status == 200, body
+        choice = body["choices"][0]
+        assert choice["text"] == text and choice["finish_reason"] == "length"
+        assert body["usage"] == {**body["usage"], "prompt_tokens": len(ids), "completion_tokens": 0}
+        told = choice["logprobs"]
+        assert told["token_logprobs"][0] is None and told["top_logprobs"][0] is None
+        assert len(told["tokens"]) == len(told["token_logprobs"]) == len(told["text_offset"]) == len(ids)
+        if len(ids) > 1:
+            assert told["token_logprobs"][1:] == pytest.approx(oracle.prompt_logprobs(ids), abs=2e-3)
+        # lm-eval asks whether each token would have been the greedy one.
+        for logprob, top in zip(told["token_logprobs"][1:], told["top_logprobs"][1:]):
+            assert 1 <= len(top) <= 2 and max(top.values()) >= logprob
+    with Client(small_cluster.target) as client:
+        _, entries = prompt_logprobs(client, ids, top_logprobs=1)
+    assert told["token_logprobs"][1:] == [entry.logprob for entry in entries[1:]]
+
+
+def test_lm_eval_scores_a_list_of_texts_in_its_order(small_cluster):
+    fields = {"model": "tiny", "max_tokens": 0, "temperature": 0, "logprobs": 1, "echo": True}
+    alone = [small_cluster.post("/v1/completions", {**fields, "prompt": text})[1]["choices"][0] for text in PROMPTS]
+    status, body = small_cluster.post("/v1/completions", {**fields, "prompt": PROMPTS})
+    assert status == 200, body
+    assert [choice["text"] for choice in body["choices"]] == PROMPTS
+    assert [choice["logprobs"] for choice in body["choices"]] == [choice["logprobs"] for choice in alone]
