@@ -1,6 +1,7 @@
 """The options table of proto/baton/v1/config.proto, as protoc reads it."""
 
 import dataclasses
+import functools
 import pathlib
 import subprocess
 import tempfile
@@ -43,6 +44,7 @@ def _messages(pool):
     return options, get(field_options)
 
 
+@functools.lru_cache(maxsize=None)
 def read():
     """Every option, in the table's order."""
     pool = descriptor_pool.DescriptorPool()
@@ -50,8 +52,8 @@ def read():
         pool.Add(file)
     options, field_options = _messages(pool)
     extension = pool.FindExtensionByName("baton.v1.spec")
-    return [_option(field, field_options.FromString(field.GetOptions().SerializeToString()).Extensions[extension])
-            for field in options.fields]
+    return tuple(_option(field, field_options.FromString(field.GetOptions().SerializeToString()).Extensions[extension])
+                 for field in options.fields)
 
 
 def _option(field, spec):

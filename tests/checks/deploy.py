@@ -1,4 +1,4 @@
-"""Chart and overlays: linted, rendered, compared with their goldens, held against Kubernetes' and the CRDs' schemas.
+"""Chart and overlays: rendered, compared, held against Kubernetes' and the CRDs' schemas, run as processes.
 
     ./dev check deploy
     /usr/bin/python3 tests/checks/deploy.py [--goldens]      --goldens rewrites tests/deploy/golden first
@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests" / "deploy"
 sys.path[:0] = [str(ROOT / "tools" / "dev"), str(TESTS)]
 
+from bazel import bazel  # noqa: E402
 from deploy_tools import gather  # noqa: E402
 from tally import Tally, say  # noqa: E402
 
@@ -44,10 +45,13 @@ def main():
     found, missing = gather()
     for variable, path in found.items():
         say(f"{variable}={path}")
+    tally = Tally()
+    say("build: //services/baton, which shall read what the chart writes")
+    tally.step("build of //services/baton", bazel("build", "//services/baton") == 0)
+    found["BATON"] = str(ROOT / "bazel-bin/services/baton/baton")
     environment = dict(os.environ, **found, **{f"{name}_MISSING": why for name, why in missing.items()})
     if "--goldens" in sys.argv[1:]:
         subprocess.run([sys.executable, TESTS / "goldens.py"], env=environment, check=True)
-    tally = Tally()
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
         code = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
                                f"--junitxml={report.name}", TESTS], cwd=ROOT, env=environment, check=False).returncode

@@ -9,12 +9,12 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 EVERYWHERE = ("HELM", "KUSTOMIZE")
-SCHEMAS = ("KUBERNETES_VALIDATE", "CRDS")
+NEEDED = {"test_schemas": ("KUBERNETES_VALIDATE", "CRDS"), "test_processes": ("BATON",)}
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        needed = EVERYWHERE + (SCHEMAS if item.path.stem == "test_schemas" else ())
+        needed = EVERYWHERE + NEEDED.get(item.path.stem, ())
         missing = [os.environ.get(f"{name}_MISSING") or f"{name} is not set; see ./dev check deploy"
                    for name in needed if not os.environ.get(name)]
         if missing:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from goldens import rule_groups
-from kit import EXAMPLES, ROLES, ROOT, Objects, chart, render_chart
+from kit import CHART, EXAMPLES, ROLES, ROOT, Objects, Refused, chart, render_chart
 
 WORKERS = ("prefill", "decode")
 KEDA = {"enabled": True, "kind": "KEDA", "keda": {"serverAddress": "http://prometheus:9090"}}
@@ -212,6 +212,32 @@ def test_a_leaderworkerset_is_scaled_by_chains():
     target = rendered.get("ScaledObject", "baton-prefill")["spec"]["scaleTargetRef"]
     assert target == {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "baton-prefill"}
     assert "replicas" not in rendered.get("LeaderWorkerSet", "baton-prefill")["spec"]
+
+
+def test_routers_that_watch_pods():
+    """Once this version's table has the option; until then the value cannot exist."""
+    watching = {"discovery": {"mode": "kubernetes"}}
+    if "service_discovery" not in (CHART / "files/options.json").read_text(encoding="utf-8"):
+        with pytest.raises(Refused, match="/discovery/mode"):
+            chart(watching)
+        return
+    rendered = chart({**watching, "networkPolicy": {"enabled": True}})
+    role = rendered.get("Role", "baton")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    assert rendered.get("RoleBinding", "baton")["subjects"][0]["name"] == "baton"
+    tokens = {one: rendered.pod(one)["spec"]["automountServiceAccountToken"] for one in ROLES}
+    assert tokens == {"router": True, "prefill": False, "decode": False}
+    options = rendered.options("router")
+    assert options["service_discovery"] == "kubernetes"
+    assert options["service_discovery_namespace"] == "default"
+    assert options["service_discovery_selector"] == (
+        "app.kubernetes.io/name=baton,app.kubernetes.io/instance=baton,"
+        "app.kubernetes.io/component in (prefill,decode)")
+    assert rendered.options("decode")["router_address"] == ""
+
+
+def test_without_watching_there_are_no_rights():
+    assert not chart().has("Role") and not chart().has("RoleBinding") and not chart().has("ClusterRole")
 
 
 def test_helm_test_asks_for_a_completion():
