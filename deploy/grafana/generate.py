@@ -14,7 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 METRICS_PAGE = HERE.parents[1] / "docs" / "metrics.md"
 RULES = HERE.parent / "prometheus" / "rules" / "baton.recording.yaml"
 SELECT = 'namespace=~"$namespace",model_name=~"$model"'
-PANEL_WIDTH, PANEL_HEIGHT, GRID = 8, 8, 24
+PANEL_HEIGHT, GRID = 8, 24
 
 
 def known_metrics():
@@ -43,9 +43,9 @@ def select(expression):
     return re.sub(r"\b(baton[_:][\w:]+)(\{[^}]*\})?", add, expression)
 
 
-def quantiles(metric, by="", levels=(0.5, 0.95, 0.99), labels=""):
+def quantiles(metric, by="", levels=(0.5, 0.95, 0.99), labels="", legend=None):
     group = f"{by}, le" if by else "le"
-    return [(f"p{round(level * 100)}" + (f" {{{{{by}}}}}" if by else ""),
+    return [(f"p{round(level * 100)}" + (f" {legend or f'{{{{{by}}}}}'}" if by else ""),
              f"histogram_quantile({level}, sum by ({group}) (rate({metric}_bucket{labels}[$__rate_interval])))")
             for level in levels]
 
@@ -58,9 +58,21 @@ def row(title):
     return {"row": title}
 
 
-def panel(title, unit, series, kind="timeseries", stack=False, maximum=None, help_text=""):
+def within(metric, by, legend=None, labels=""):
+    """Counts of what is rare, where a rate a second says nothing."""
+    return [(legend or f"{{{{{by}}}}}", f"sum by ({by}) (increase({metric}{labels}[5m]))")]
+
+
+def panel(title, unit, series, kind="timeseries", stack=False, maximum=None, help_text="", colors=None):
     return {"title": title, "unit": unit, "series": series, "kind": kind, "stack": stack, "max": maximum,
-            "help": help_text}
+            "help": help_text, "colors": colors or {}}
+
+
+def states(title, metric, zero, one, colors=("red", "green"), help_text=""):
+    """A bar for each process over time, with words and colors for a `metric` that is 0 or 1."""
+    made = panel(title, "short", [("{{instance_id}}", f"min by (instance_id) ({metric})")], kind="state-timeline",
+                 help_text=help_text)
+    return {**made, "words": {"0": (zero, colors[0]), "1": (one, colors[1])}}
 
 
 def heatmap(title, metric):
@@ -70,6 +82,19 @@ def heatmap(title, metric):
 IDLE = 'baton_stage_idle_seconds_total{reason!="no_request"}'
 BUSY = "baton_stage_busy_seconds_total"
 MEDIAN_AND_TAIL = (0.5, 0.99)
+OUTCOME_COLORS = {"ok": "green", "invalid": "blue", "cancelled": "purple", "overloaded": "yellow",
+                  "deadline_exceeded": "orange", "unavailable": "red", "internal": "dark-red"}
+FINISH_COLORS = {"stop": "green", "length": "blue", "abort": "purple", "error": "red"}
+
+
+def mean(metric, labels=""):
+    return (f"sum(rate({metric}_sum{labels}[$__rate_interval]))"
+            f" / (sum(rate({metric}_count{labels}[$__rate_interval])) > 0)")
+
+
+TTFT_MEAN = mean("baton_time_to_first_token_seconds")
+ROUTER_WAIT_MEAN = mean("baton_request_queue_seconds", '{role="router"}')
+PREFILL_MEAN = mean("baton_prefill_seconds")
 
 DASHBOARDS = {
     "baton-overview": ("Baton / Overview", [
@@ -82,22 +107,24 @@ DASHBOARDS = {
                                                    ("waiting", 'sum(baton_requests_waiting{role="router"})')],
               kind="stat"),
         row("Requests"),
-        panel("Requests by outcome", "reqps", rate("baton_requests_total", "outcome"), stack=True),
+        panel("Requests by outcome", "reqps", rate("baton_requests_total", "outcome"), stack=True,
+              colors=OUTCOME_COLORS),
         panel("Failed share", "percentunit", [("failed", "baton:error_ratio:rate5m"),
                                               ("refused: overloaded", "baton:overloaded_ratio:rate5m"),
                                               ("started again", "baton:retry_ratio:rate5m")], maximum=1),
-        panel("Ends by reason", "reqps", rate("baton_requests_finished_total", "finish_reason"), stack=True),
+        panel("Ends by reason", "reqps", rate("baton_requests_finished_total", "finish_reason"), stack=True,
+              colors=FINISH_COLORS),
         row("Latency, as clients see it"),
         panel("Time to first token", "s", quantiles("baton_time_to_first_token_seconds")),
         panel("Time per output token", "s", quantiles("baton_time_per_output_token_seconds")),
         panel("Request duration", "s", quantiles("baton_request_duration_seconds")),
         heatmap("Time to first token, distribution", "baton_time_to_first_token_seconds"),
         heatmap("Time per output token, distribution", "baton_time_per_output_token_seconds"),
-        panel("Wait for a pair", "s", quantiles("baton_request_queue_seconds", "role", MEDIAN_AND_TAIL)),
+        panel("Wait for admission, by role", "s", quantiles("baton_request_queue_seconds", "role", MEDIAN_AND_TAIL)),
         row("Throughput and memory"),
-        panel("Tokens", "short", [("prompt/s", "sum(rate(baton_prompt_tokens_total[$__rate_interval]))"),
-                                  ("generated/s",
-                                   'sum(rate(baton_generation_tokens_total{role="router"}[$__rate_interval]))')]),
+        panel("Tokens per second", "short",
+              [("prompt", "sum(rate(baton_prompt_tokens_total[$__rate_interval]))"),
+               ("generated", 'sum(rate(baton_generation_tokens_total{role="router"}[$__rate_interval]))')]),
         panel("KV cache in use", "percentunit",
               [("{{instance_id}}", "max by (instance_id) (baton_kv_used_ratio)")],
               maximum=1),
@@ -107,25 +134,30 @@ DASHBOARDS = {
     ]),
     "baton-prefill-decode": ("Baton / Prefill and decode", [
         row("Where the time to first token goes"),
+        panel("Mean, by part", "s",
+              [("wait at the router", ROUTER_WAIT_MEAN), ("prefill in the chain", PREFILL_MEAN),
+               ("the rest", f"clamp_min({TTFT_MEAN} - {ROUTER_WAIT_MEAN} - {PREFILL_MEAN}, 0)")], stack=True,
+              help_text="The rest: reservation at decode, the hand-off's end after the last chunk, the wire."),
         panel("Wait at the router", "s",
               quantiles("baton_request_queue_seconds", "", MEDIAN_AND_TAIL, '{role="router"}')),
         panel("Prefill in the chain", "s", quantiles("baton_prefill_seconds", "", MEDIAN_AND_TAIL)),
         panel("KV hand-off, first byte to commit", "s",
-              quantiles("baton_kv_transfer_seconds", "role", MEDIAN_AND_TAIL)),
+              quantiles("baton_kv_transfer_seconds", "", MEDIAN_AND_TAIL, '{role="decode"}')),
         row("Prefill"),
-        panel("Prompt tokens computed", "short", rate("baton_prefill_tokens_total", "instance_id")),
+        panel("Prompt tokens computed per second", "short",
+              rate("baton_prefill_tokens_total", "instance_id")),
         panel("Prompts waiting", "short",
               [("{{instance_id}}", 'sum by (instance_id) (baton_requests_waiting{role="prefill"})')]),
         panel("Prompts running", "short",
               [("{{instance_id}}", 'sum by (instance_id) (baton_requests_running{role="prefill"})')]),
         row("Decode"),
-        panel("Steps", "ops", rate("baton_decode_steps_total", "instance_id")),
+        panel("Steps per second", "short", rate("baton_decode_steps_total", "instance_id")),
         panel("Step time", "s", quantiles("baton_decode_step_seconds", "", MEDIAN_AND_TAIL)),
         panel("Mean batch", "short",
               [("{{instance_id}}",
                 "sum by (instance_id) (rate(baton_decode_batch_size_sum[$__rate_interval]))"
                 " / sum by (instance_id) (rate(baton_decode_batch_size_count[$__rate_interval]))")]),
-        panel("Tokens sampled", "short", [("{{instance_id}}",
+        panel("Tokens sampled per second", "short", [("{{instance_id}}",
               'sum by (instance_id) (rate(baton_generation_tokens_total{role="decode"}[$__rate_interval]))')]),
         panel("Requests running", "short",
               [("{{instance_id}}", 'sum by (instance_id) (baton_requests_running{role="decode"})')]),
@@ -143,28 +175,31 @@ DASHBOARDS = {
               [("{{reason}}", f"sum by (reason) (rate({IDLE}[$__rate_interval])) / scalar(count({BUSY}))")], stack=True,
               help_text="Seconds a second and stage: bubble, activations on the way, or no buffer at the next stage."),
         row("Chunks"),
-        panel("Chunk size", "short", quantiles("baton_chunk_tokens", "", MEDIAN_AND_TAIL)),
-        panel("Chunk compute time", "s", quantiles("baton_chunk_compute_seconds", "stage", MEDIAN_AND_TAIL)),
-        panel("Plans applied", "ops", rate("baton_plans_total", "stage", "stage {{stage}}")),
+        panel("Chunk size in tokens", "short", quantiles("baton_chunk_tokens", "", MEDIAN_AND_TAIL)),
+        panel("Chunk compute time", "s",
+              quantiles("baton_chunk_compute_seconds", "stage", MEDIAN_AND_TAIL, legend="stage {{stage}}")),
+        panel("Plans applied per second", "short", rate("baton_plans_total", "stage", "stage {{stage}}")),
         row("Between stages"),
         panel("Activations sent", "Bps", rate("baton_activation_bytes_total", "stage", "stage {{stage}}")),
-        panel("Busy", "percentunit", [("stage {{stage}} {{instance_id}}", f"rate({BUSY}[$__rate_interval])")],
-              maximum=1),
-        panel("Tokens computed", "short", rate("baton_prefill_tokens_total", "stage", "stage {{stage}}")),
+        panel("Busy share of all time", "percentunit",
+              [("stage {{stage}} {{instance_id}}", f"rate({BUSY}[$__rate_interval])")], maximum=1),
+        panel("Tokens computed per second", "short", rate("baton_prefill_tokens_total", "stage", "stage {{stage}}")),
     ]),
     "baton-kv-handoff": ("Baton / KV hand-off", [
         row("Transfers"),
         panel("Bytes handed over", "Bps", rate("baton_kv_transfer_bytes_total", "role")),
         panel("Transfer time", "s", quantiles("baton_kv_transfer_seconds", "role", MEDIAN_AND_TAIL)),
-        panel("Failures", "ops", rate("baton_kv_transfer_failures_total", "role, reason", "{{role}} {{reason}}")),
+        panel("Failures within 5 minutes", "short",
+              within("baton_kv_transfer_failures_total", "role, reason", "{{role}} {{reason}}")),
         row("Safety"),
-        panel("Messages refused", "ops", rate("baton_kv_messages_refused_total", "reason"),
+        panel("Messages refused within 5 minutes", "short", within("baton_kv_messages_refused_total", "reason"),
               help_text="What names a stale generation is refused; a few come with every abort."),
         panel("Grants active", "short", [("{{instance_id}}", "sum by (instance_id) (baton_kv_grants_active)")]),
-        panel("Leases expired", "ops", rate("baton_kv_leases_expired_total", "instance_id")),
+        panel("Leases expired within 5 minutes", "short",
+              within("baton_kv_leases_expired_total", "role", "{{role}}")),
         row("Pages"),
         panel("Pages used", "short", [("{{instance_id}} used", "sum by (instance_id) (baton_kv_pages_used)"),
-                                      ("{{instance_id}} of", "sum by (instance_id) (baton_kv_pages_capacity)")]),
+                                      ("{{instance_id}} capacity", "sum by (instance_id) (baton_kv_pages_capacity)")]),
         panel("Pages in quarantine", "short",
               [("{{instance_id}}", "sum by (instance_id) (baton_kv_pages_quarantined)")]),
         panel("KV cache in use", "percentunit",
@@ -172,23 +207,30 @@ DASHBOARDS = {
     ]),
     "baton-process": ("Baton / Process", [
         row("Processes"),
-        panel("Makes progress", "short",
-              [("{{role}} {{instance_id}}", "min by (role, instance_id) (baton_up)")], maximum=1),
-        panel("Takes requests", "short",
-              [("{{role}} {{instance_id}}", "min by (role, instance_id) (baton_ready)")], maximum=1),
+        states("Makes progress", "baton_up", "stuck", "yes"),
+        states("Takes requests", "baton_ready", "no", "yes",
+               help_text="Loading, draining, or nobody to serve with: a router's /readiness and a worker's log say."),
         panel("Weights loaded", "percentunit",
               [("{{instance_id}}", "min by (instance_id) (baton_weight_load_progress_ratio)")], maximum=1),
         row("Membership"),
         panel("Uptime", "s",
-              [("{{role}} {{instance_id}}", "max by (role, instance_id) (baton_process_uptime_seconds)")]),
+              [("{{instance_id}}", "max by (instance_id) (baton_process_uptime_seconds)")]),
         panel("Workers by state", "short",
               [("{{worker_role}} {{state}}", "max by (worker_role, state) (baton_workers)")]),
-        panel("Workers lost", "ops", rate("baton_membership_leases_expired_total", "instance_id")),
+        panel("Workers lost within 5 minutes", "short",
+              within("baton_membership_leases_expired_total", "instance_id")),
         row("Versions and starts"),
         panel("Processes by version", "short", [("{{version}}", "count by (version) (baton_build_info)")]),
-        panel("Starts", "short", [("{{role}} {{instance_id}}",
-                                   "changes(baton_process_start_time_seconds[1h])")]),
-        panel("Requests started again", "ops", rate("baton_request_retries_total", "leg")),
+        panel("Starts within the hour", "short",
+              [("{{instance_id}}", "changes(baton_process_start_time_seconds[1h])")]),
+        panel("Requests started again within 5 minutes", "short", within("baton_request_retries_total", "leg"),
+              help_text="By the leg that failed before the first token; clients saw time, not errors."),
+        row("Drain"),
+        states("Draining", "baton_draining", "no", "draining", colors=("green", "yellow"),
+               help_text="Finishes what it has begun and takes nothing new."),
+        panel("Requests that drains ended within 5 minutes", "short",
+              within("baton_drain_ended_requests_total", "role, cause", "{{role}} {{cause}}"),
+              help_text="Clients saw time_over and worker; what was refused or handed back is served elsewhere."),
     ]),
 }
 
@@ -203,47 +245,84 @@ def variable(name, query, label, kind="query"):
             "current": {"selected": True, "text": ["All"], "value": ["$__all"]}}
 
 
+def overrides(spec):
+    """Colors that mean something; what is zero all the time keeps its line and leaves the legend."""
+    rules = [{"matcher": {"id": "byName", "options": name},
+              "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}]}
+             for name, color in spec["colors"].items()]
+    if spec["kind"] == "timeseries" and any("{{" in legend for legend, _ in spec["series"]):
+        rules.append({"matcher": {"id": "byValue", "options": {"reducer": "allIsZero", "op": "gte", "value": 0}},
+                      "properties": [{"id": "custom.hideFrom",
+                                      "value": {"legend": True, "tooltip": True, "viz": False}}]})
+    return rules
+
+
+OPTIONS = {
+    "timeseries": {"legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+                   "tooltip": {"mode": "multi", "sort": "desc"}},
+    "stat": {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value", "graphMode": "none",
+             "textMode": "value_and_name"},
+    "state-timeline": {"mergeValues": True, "showValue": "auto", "rowHeight": 0.8,
+                       "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False}},
+}
+
+
+def render_target(spec, number, legend, expression):
+    # A stat asks for now alone: over a range it would show what is long gone by its last value.
+    now = spec["kind"] == "stat"
+    return {"refId": chr(ord("A") + number), "expr": select(expression), "legendFormat": legend,
+            "format": "heatmap" if spec["kind"] == "heatmap" else "time_series", "instant": now, "range": not now,
+            "datasource": {"type": "prometheus", "uid": "${datasource}"}}
+
+
 def render_panel(spec, identity, x, y, width):
     custom = {"lineWidth": 1, "fillOpacity": 30 if spec["stack"] else 5, "showPoints": "never",
               "stacking": {"mode": "normal" if spec["stack"] else "none", "group": "A"}}
     defaults = {"unit": spec["unit"], "min": 0, "custom": custom if spec["kind"] == "timeseries" else {}}
     if spec["max"] is not None:
         defaults["max"] = spec["max"]
-    rendered = {
+    if "words" in spec:
+        defaults["mappings"] = [{"type": "value", "options": {
+            value: {"text": text, "color": color, "index": i}
+            for i, (value, (text, color)) in enumerate(spec["words"].items())}}]
+    heat = {"calculate": False, "yAxis": {"unit": spec["unit"]}, "color": {"scheme": "Blues"}}
+    return {
         "id": identity, "title": spec["title"], "type": spec["kind"], "description": spec["help"],
         "gridPos": {"x": x, "y": y, "w": width, "h": PANEL_HEIGHT if spec["kind"] != "stat" else PANEL_HEIGHT // 2},
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "fieldConfig": {"defaults": defaults, "overrides": []},
-        "targets": [{"refId": chr(ord("A") + i), "expr": select(expression), "legendFormat": legend,
-                     "format": "heatmap" if spec["kind"] == "heatmap" else "time_series",
-                     "datasource": {"type": "prometheus", "uid": "${datasource}"}}
-                    for i, (legend, expression) in enumerate(spec["series"])],
+        "fieldConfig": {"defaults": defaults, "overrides": overrides(spec)},
+        "targets": [render_target(spec, i, *series) for i, series in enumerate(spec["series"])],
+        "options": OPTIONS.get(spec["kind"], heat),
     }
-    if spec["kind"] == "timeseries":
-        rendered["options"] = {"legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-                               "tooltip": {"mode": "multi", "sort": "desc"}}
-    elif spec["kind"] == "stat":
-        rendered["options"] = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value", "graphMode": "area",
-                               "textMode": "value_and_name"}
-    else:
-        rendered["options"] = {"calculate": False, "yAxis": {"unit": spec["unit"]}, "color": {"scheme": "Blues"}}
-    return rendered
+
+
+def widths(specs):
+    """Three panels stand beside one another, four if a row has just four; by the panel's number."""
+    found, last = {}, 0
+    for number, spec in enumerate([*specs, row("")]):
+        if "row" in spec:
+            count = number - last
+            found.update(dict.fromkeys(range(last, number), GRID // 4 if count == 4 else GRID // 3))
+            last = number + 1
+    return found
 
 
 def render(identity, title, specs):
     panels, x, y, height = [], 0, 0, 0
-    for number, spec in enumerate(specs, start=1):
+    width_of = widths(specs)
+    for number, spec in enumerate(specs):
         if "row" in spec:
             y, x = y + height, 0
-            panels.append({"id": number, "type": "row", "title": spec["row"], "collapsed": False, "panels": [],
+            panels.append({"id": number + 1, "type": "row", "title": spec["row"], "collapsed": False, "panels": [],
                            "gridPos": {"x": 0, "y": y, "w": GRID, "h": 1}})
             y, height = y + 1, 0
             continue
-        if x + PANEL_WIDTH > GRID:
+        width = width_of[number]
+        if x + width > GRID:
             x, y, height = 0, y + height, 0
-        rendered = render_panel(spec, number, x, y, PANEL_WIDTH)
+        rendered = render_panel(spec, number + 1, x, y, width)
         panels.append(rendered)
-        x, height = x + PANEL_WIDTH, max(height, rendered["gridPos"]["h"])
+        x, height = x + width, max(height, rendered["gridPos"]["h"])
     return {
         "uid": identity, "title": title, "tags": ["baton"], "schemaVersion": 39, "version": 1, "editable": True,
         "timezone": "browser", "refresh": "10s", "time": {"from": "now-30m", "to": "now"}, "graphTooltip": 1,

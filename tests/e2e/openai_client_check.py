@@ -4,7 +4,8 @@ import sys
 
 import openai
 
-client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
+client = openai.OpenAI(base_url=sys.argv[1], max_retries=0,
+                       api_key=sys.argv[2] if len(sys.argv) > 2 else "none")
 
 assert [model.id for model in client.models.list()] == ["tiny"]
 

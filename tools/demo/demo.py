@@ -2,10 +2,12 @@
 
 Starts `baton up` (router, two prefill stages, one decode on free loopback ports), sends the shipped
 document through gRPC, streams the continuation as it comes, then prints what the cluster measured.
-With --serve the cluster stays up and the lines to try are printed.
+With --serve the cluster stays up and the lines to try are printed; with --observe also a Prometheus with
+the shipped rules and dashboards. What this script does not know goes to `baton up` (--decodes 2, say).
 """
 
 import argparse
+import contextlib
 import pathlib
 import re
 import signal
@@ -15,14 +17,17 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "cluster"))
+sys.path[:0] = [str(ROOT / "tools" / "cluster"), str(ROOT / "tools" / "observe")]
 
 import grpc  # noqa: E402
 
+import observe  # noqa: E402
+import prometheus  # noqa: E402
 import stubs  # noqa: E402
 
 MODEL = ROOT / "models" / "austen"
-READY = re.compile(r"cluster ready: http=(\S+) grpc=(\S+)")
+# All of what `baton up` prints then: the table of processes ends with a curl line.
+READY = re.compile(r"cluster ready: http=(\S+) grpc=(\S+).*^    -d '", re.DOTALL | re.MULTILINE)
 START_SECONDS = 120
 
 
@@ -43,7 +48,7 @@ class Cluster:
         deadline = time.monotonic() + START_SECONDS
         bar = Progress("starting router, two prefill stages and one decode")
         while time.monotonic() < deadline:
-            match = READY.search(self.log_path.read_text(errors="replace"))
+            match = READY.search(self.log())
             if match:
                 bar.done()
                 return match.group(1), match.group(2)
@@ -52,7 +57,10 @@ class Cluster:
             bar.tick()
             time.sleep(0.1)
         bar.done()
-        raise SystemExit(f"the cluster did not start; its log:\n{self.log_path.read_text(errors='replace')}")
+        raise SystemExit(f"the cluster did not start; its log:\n{self.log()}")
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
 
     def stop(self):
         if self.popen.poll() is None:
@@ -155,8 +163,8 @@ def report(finished):
           f"{finished.attempts} attempt(s)")
 
 
-def serve(http, target):
-    print(f"""
+def serve(http, target, more=""):
+    print(f"""{more}
 The cluster stays up; Ctrl-C stops it. Try, in another terminal:
 
   curl -s http://{http}/v1/models
@@ -173,26 +181,39 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__)
     parser.add_argument("--baton", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help="leave the cluster up and print lines to try")
+    parser.add_argument("--observe", action="store_true",
+                        help="--serve, and a Prometheus with rules and dashboards beside it")
+    parser.add_argument("--prometheus-port", type=int, default=observe.DEFAULT_PORT)
+    parser.add_argument("--prompt", type=pathlib.Path, default=MODEL / "demo_prompt.txt", help="another document")
     parser.add_argument("--max-tokens", type=int, default=200)
     parser.add_argument("--log", type=pathlib.Path, default=ROOT / ".cache" / "demo.log")
     arguments, extra = parser.parse_known_args()
     arguments.log.parent.mkdir(exist_ok=True)
-    prompt = (MODEL / "demo_prompt.txt").read_text(encoding="utf-8")
+    prompt = arguments.prompt.read_text(encoding="utf-8")
     # A signal ends the script through the same path as the end of the demo: the cluster is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    cluster = Cluster(arguments.baton, arguments.log, extra)
+    cluster = None
     try:
+        if arguments.observe:  # Before anything runs: what is missing will not be there later.
+            prometheus.check(arguments.prometheus_port, "--prometheus-port")
+        cluster = Cluster(arguments.baton, arguments.log, extra)
         http, target = cluster.wait_ready()
-        with grpc.insecure_channel(target) as channel:
-            report(stream(stubs.inference_grpc.InferenceStub(channel), prompt, arguments.max_tokens))
-        if arguments.serve:
-            serve(http, target)
+        with contextlib.ExitStack() as stack:
+            what_to_open = stack.enter_context(observe.observing(
+                cluster.log(), target, prompt, arguments.prometheus_port)) if arguments.observe else ""
+            with grpc.insecure_channel(target) as channel:
+                report(stream(stubs.inference_grpc.InferenceStub(channel), prompt, arguments.max_tokens))
+            if arguments.serve or arguments.observe:
+                serve(http, target, what_to_open)
+    except prometheus.Unavailable as error:
+        raise SystemExit(f"--observe: {error}")
     except grpc.RpcError as error:
         raise SystemExit(f"the request failed: {error.code().name}: {error.details()}\nlog: {arguments.log}")
     except KeyboardInterrupt:
         print("\nstopping the cluster", file=sys.stderr)
     finally:
-        cluster.stop()
+        if cluster is not None:
+            cluster.stop()
     return 0
 
 

@@ -22,7 +22,7 @@ BINARIES = ("services/baton/baton", "examples/cpp/generate", "common/engine/torc
 # Read by every module. The other top-level folders are read by those modules that name them.
 COMMON = re.compile(r"models/|proto/.*\.proto$|tests/oracle/.*\.py$|tools/cluster/.*\.py$|tools/\w+\.supp$|"
                     r"tests/e2e/(?!test_)")
-NEVER = re.compile(r"tests/|tools/|common/|services/|third_party/|.*\.(cc|h|bazel|bzl)$")
+NEVER = re.compile(r"tests/|tools/(?!demo/|observe/)|common/|services/|third_party/|.*\.(cc|h|bazel|bzl)$")
 MAX_LANES = 6
 
 
