@@ -15,6 +15,7 @@
 
 #include "common/base/status.h"
 #include "common/base/sync.h"
+#include "common/rpc/convert.h"
 #include "services/prefill/testing/test_chain.h"
 
 namespace baton::prefill {
@@ -351,6 +352,19 @@ TEST(PrefillServiceTest, RefusesForeignLinks) {
   hello.mutable_hello()->set_epoch(1);
   hello.mutable_hello()->set_stage(1);
   EXPECT_EQ(code_of(hello), grpc::StatusCode::INVALID_ARGUMENT);
+  // Another process in stage 0's place, as another router might know it, while the chain stands.
+  hello.mutable_hello()->set_epoch(uint64_t{1} << 62);
+  hello.mutable_hello()->set_page_count(64);
+  hello.mutable_hello()->set_max_plan_tokens(64);
+  hello.mutable_hello()->set_activation_credits(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    v1::KvWriter* stage = hello.mutable_hello()->add_stages();
+    *stage->mutable_instance() =
+        rpc::ToProto(rank == 0 ? InstanceRef{"stranger", 7} : chain.instance(rank));
+    stage->mutable_layers()->set_begin(rank == 0 ? 0 : kFakeLayers / 2 - 1);
+    stage->mutable_layers()->set_end(rank == 0 ? kFakeLayers / 2 - 1 : kFakeLayers);
+  }
+  EXPECT_EQ(code_of(hello), grpc::StatusCode::FAILED_PRECONDITION);
   // The chain's own link is none the worse.
   const auto prompt = TestChain::Prompt(50, 1);
   EXPECT_TRUE(chain.Run(1, prompt, chain.decode().Grant(50)).ok());

@@ -87,6 +87,7 @@ void StageLink::OnHello(const std::shared_ptr<LinkStream>& stream, const v1::Lin
     status = InvalidField("hello.epoch",
                           absl::StrCat(hello->epoch, " is not newer than ", newest_epoch_));
   }
+  if (status.ok()) status = CheckStage0(hello->stages[0].instance);
   if (!status.ok()) {
     LOG(kWarning) << "a link is refused: " << status.message();
     stream->Finish(WithLeg(status, "prefill", options_.place.self.instance.id));
@@ -99,6 +100,16 @@ void StageLink::OnHello(const std::shared_ptr<LinkStream>& stream, const v1::Lin
   last_heard_us_ = NowUs();
   begin_by_us_ = last_heard_us_ + kBeginLimitUs;
   TryBegin(last_heard_us_);
+}
+
+// A stage 0 that was started again takes its link over: its former life can't be told from silence
+// yet. Another process that claims its place, known to another router, does not while this one
+// lives: each would break the other's chain for ever.
+absl::Status StageLink::CheckStage0(const InstanceRef& claimant) const {
+  if (stream_ == nullptr || claimant.id == hello_.stages[0].instance.id) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "stage 0 of chain ", options_.place.chain_id, " is ", hello_.stages[0].instance.id,
+      ", which is alive; ", claimant.id, " must have a chain id of its own"));
 }
 
 absl::StatusOr<ActivationEpoch> StageLink::Neighbours() const {

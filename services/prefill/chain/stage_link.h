@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/types/instance.h"
 #include "services/prefill/chain/link_stream.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/peers.h"
@@ -36,6 +37,7 @@ class StageLink {
 
  private:
   void OnHello(const std::shared_ptr<LinkStream>& stream, const v1::LinkHello& proto);
+  absl::Status CheckStage0(const InstanceRef& claimant) const;
   void OnPlan(const v1::Plan& proto);
   // Begins the epoch that waits, if the stage is quiet and its neighbours are connected.
   void TryBegin(int64_t now_us);
