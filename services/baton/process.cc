@@ -21,6 +21,7 @@
 #include "common/base/log_event.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
+#include "common/net/addresses.h"
 #include "common/net/host.h"
 
 namespace baton {
@@ -81,14 +82,25 @@ absl::Status ResolveAddresses(v1::Options& options, bool worker) {
   if (!worker || !options.advertise_host().empty()) return absl::OkStatus();
   options.set_advertise_host(*listen);
   if (!net::IsUnspecified(*listen)) return absl::OkStatus();
-  const auto source = net::RouteSource(*listen, options.router_address());
-  if (!source.ok()) {
-    return InvalidField("advertise_host", absl::StrCat("required: ", source.status().message()));
+  BATON_ASSIGN_OR_RETURN(const auto routers, net::SplitHostPorts(options.router_address()));
+  if (routers.empty()) {
+    options.set_advertise_host(net::DefaultRouteSource(*listen));
+    LOG(kInfo) << "listening on all addresses; peers are told " << options.advertise_host()
+               << ", the address on the default route";
+    return absl::OkStatus();
   }
-  options.set_advertise_host(*source);
-  LOG(kInfo) << "listening on all addresses; peers are told " << *source
-             << ", the address on the route to the router at " << options.router_address();
-  return absl::OkStatus();
+  absl::Status no_route;
+  for (const std::string& router : routers) {
+    const auto source = net::RouteSource(*listen, router);
+    if (source.ok()) {
+      options.set_advertise_host(*source);
+      LOG(kInfo) << "listening on all addresses; peers are told " << *source
+                 << ", the address on the route to the router at " << router;
+      return absl::OkStatus();
+    }
+    no_route = source.status();
+  }
+  return InvalidField("advertise_host", absl::StrCat("required: ", no_route.message()));
 }
 
 StartupStop::StartupStop() : done_fd_(eventfd(0, EFD_CLOEXEC)) {

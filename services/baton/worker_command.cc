@@ -12,6 +12,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
+#include "common/net/addresses.h"
 #include "common/net/host.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
@@ -20,6 +21,7 @@
 #include "services/decode/decode_service.h"
 #include "services/prefill/prefill_service.h"
 #include "services/worker/cluster_client.h"
+#include "services/worker/core/memberships.h"
 
 namespace baton {
 namespace {
@@ -34,6 +36,17 @@ struct Served {
   std::function<void()> drain_and_stop;
 };
 
+absl::StatusOr<std::vector<std::string>> RoutersOf(const v1::Options& options) {
+  auto routers = net::SplitHostPorts(options.router_address());
+  if (!routers.ok()) {
+    return InvalidField("router_address", absl::StrCat("got ", routers.status().message()));
+  }
+  if (routers->size() <= static_cast<size_t>(worker::kMaxRouters)) return routers;
+  return InvalidField("router_address",
+                      absl::StrCat("names ", routers->size(), " routers; a worker is a member of ",
+                                   worker::kMaxRouters, " at most"));
+}
+
 // Registers, serves until a signal or a rejection, and stops in order: new requests, running ones,
 // membership, data plane.
 absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& host, v1::WorkerInfo self,
@@ -42,7 +55,7 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& host, 
   std::atomic<bool> leaving{false};
   absl::Status rejection;  // Written once before `rejected`.
   worker::ClusterClientOptions client_options;
-  client_options.router_address = options.router_address();
+  BATON_ASSIGN_OR_RETURN(client_options.routers, RoutersOf(options));
   client_options.self = std::move(self);
   client_options.heartbeat_interval_ms = options.heartbeat_interval_ms();
   client_options.data_plane = &host.data_plane();
@@ -167,6 +180,7 @@ absl::Status Serve(v1::Options options) {
                                          RandomHex(4)));
   }
   BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id()));
+  BATON_RETURN_IF_ERROR(RoutersOf(options).status());
   auto startup = std::make_unique<StartupStop>();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/true));
   BATON_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(options.model_path()));

@@ -67,7 +67,8 @@ class FakeDataPlane : public DataPlane {
 // A router that says what the test tells it to.
 class FakeRouter final : public v1::Cluster::Service {
  public:
-  explicit FakeRouter(int port = 0) {
+  explicit FakeRouter(int port = 0, uint64_t incarnation = kRouterIncarnation)
+      : incarnation_(incarnation) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(),
                              &port_);
@@ -84,7 +85,7 @@ class FakeRouter final : public v1::Cluster::Service {
     known_ = true;
     applied_ = 0;
     response->set_heartbeat_interval_ms(interval_ms_);
-    response->set_router_incarnation(kRouterIncarnation);
+    response->set_router_incarnation(incarnation_);
     return grpc::Status::OK;
   }
   grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
@@ -92,7 +93,7 @@ class FakeRouter final : public v1::Cluster::Service {
     MutexLock lock(&mutex_);
     if (!known_) return {grpc::StatusCode::NOT_FOUND, "who?"};
     ++heartbeats_;
-    if (request->router_incarnation() != kRouterIncarnation) {
+    if (request->router_incarnation() != incarnation_) {
       return {grpc::StatusCode::NOT_FOUND, "another router's"};
     }
     applied_ = request->view_version();
@@ -123,6 +124,7 @@ class FakeRouter final : public v1::Cluster::Service {
   }
 
   int port() const { return port_; }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   void SetInterval(int64_t interval_ms) {
     MutexLock lock(&mutex_);
     interval_ms_ = interval_ms;
@@ -180,6 +182,7 @@ class FakeRouter final : public v1::Cluster::Service {
     return mutex_.AwaitFor(kPatience, predicate);
   }
 
+  const uint64_t incarnation_;
   Mutex mutex_;
   grpc::Status refusal_;
   int64_t interval_ms_ = 10;
@@ -215,7 +218,12 @@ class ClusterClientTest : public testing::Test {
  protected:
   void Begin(const v1::WorkerInfo& self) {
     ClusterClientOptions options;
-    options.router_address = "127.0.0.1:" + std::to_string(router_->port());
+    options.routers = routers_.empty() ? std::vector<std::string>{router_->address()} : routers_;
+    options.lookup = [this](const std::string& name) {
+      MutexLock lock(&mutex_);
+      return addresses_.at(name);
+    };
+    options.resolve_interval_ms = 10;
     options.self = self;
     options.heartbeat_interval_ms = interval_ms_;
     options.rejoin_grace_ms = rejoin_grace_ms_;
@@ -250,6 +258,8 @@ class ClusterClientTest : public testing::Test {
   FakeDataPlane plane_;
   std::unique_ptr<FakeRouter> router_ = std::make_unique<FakeRouter>();
   Mutex mutex_;
+  std::vector<std::string> routers_;  // Empty: `router_` alone.
+  std::map<std::string, NameResolver::Addresses> addresses_;
   std::vector<std::vector<PeerWorker>> views_;
   absl::Status rejected_;
   std::unique_ptr<ClusterClient> client_;  // Last: its thread uses the rest.
@@ -427,6 +437,67 @@ TEST_F(ClusterClientTest, StopsWhileTheRouterIsAway) {
   client_->Stop();
   client_->Stop();
   EXPECT_FALSE(client_->registered());
+}
+
+TEST_F(ClusterClientTest, EveryAddressOfANameIsARouterThatIsFed) {
+  FakeRouter other(0, 0x88);
+  router_->SetView(2, {kDecode, kStage});
+  other.SetView(7, {kDecode, Worker("b-0", 4, v1::ROLE_PREFILL, "b")});
+  routers_ = {"router:1"};
+  addresses_["router:1"] = std::vector<std::string>{router_->address()};
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  {
+    MutexLock lock(&mutex_);
+    addresses_["router:1"] = std::vector<std::string>{router_->address(), other.address()};
+  }
+  ASSERT_TRUE(other.AwaitApplied(7)) << "found when the name is resolved again";
+  EXPECT_EQ(plane_.Open(), (Addresses{"a-0/2", "b-0/4"}));
+  {
+    MutexLock lock(&mutex_);
+    addresses_["router:1"] = absl::UnavailableError("DNS does not answer");
+  }
+  ASSERT_TRUE(other.AwaitHeartbeats(5));
+  ASSERT_TRUE(router_->AwaitHeartbeats(5));
+  router_.reset();  // One dies; nothing happens to what the other lists.
+  ASSERT_TRUE(other.AwaitHeartbeats(5));
+  EXPECT_TRUE(client_->Find({"b-0", 4}).has_value());
+  EXPECT_TRUE(client_->registered());
+}
+
+TEST_F(ClusterClientTest, ARouterThatAnnouncesItselfIsJoined) {
+  router_->SetView(2, {kDecode, kStage});
+  routers_ = {"nobody:1"};
+  addresses_["nobody:1"] = absl::UnavailableError("no such name");
+  Begin(kDecode);
+  client_->Announce(router_->address());
+  EXPECT_TRUE(router_->AwaitApplied(2));
+}
+
+TEST_F(ClusterClientTest, ALookupThatHangsDelaysNoStop) {
+  routers_ = {"slow:1"};
+  addresses_["slow:1"] = std::vector<std::string>{};
+  ClusterClientOptions options;
+  options.routers = routers_;
+  options.self = kDecode;
+  options.data_plane = &plane_;
+  options.status = [] { return ClusterClientOptions::Status{}; };
+  options.on_rejected = [](const absl::Status&) {};
+  auto asked = std::make_shared<Notification>();
+  auto release = std::make_shared<Notification>();
+  auto ended = std::make_shared<Notification>();
+  options.lookup = [asked, release, ended](const std::string&) -> NameResolver::Addresses {
+    asked->Notify();
+    release->WaitForNotification();
+    ended->Notify();
+    return std::vector<std::string>{};
+  };
+  client_ = std::make_unique<ClusterClient>(std::move(options));
+  client_->Start();
+  asked->WaitForNotification();
+  client_.reset();
+  release->Notify();
+  ended->WaitForNotification();
 }
 
 }  // namespace

@@ -75,9 +75,9 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
   }
 }
 
-void Clients::RouterDied() {
+void Clients::RouterDied(int router) {
   for (Client& client : clients_) {
-    if (!client.submitted || client.finished) continue;
+    if (client.router != router || !client.submitted || client.finished) continue;
     client.finished = true;
     client.status = absl::UnavailableError("the router died");
   }
@@ -87,11 +87,10 @@ bool Clients::AllDone() const {
   return std::all_of(clients_.begin(), clients_.end(), [](const Client& c) { return c.finished; });
 }
 
-void Clients::CheckDeadlines(int64_t slack_us, bool router_up) {
-  if (!router_up) return;
+void Clients::CheckDeadlines(int64_t slack_us, const std::function<bool(int router)>& router_up) {
   for (size_t id = 0; id < clients_.size(); ++id) {
     const Client& client = clients_[id];
-    if (!client.submitted || client.finished) continue;
+    if (!client.submitted || client.finished || !router_up(client.router)) continue;
     if (world_.now_us() > client.deadline_us + slack_us) {
       world_.Violate(absl::StrCat("I2: client ", id, " has no end ",
                                   (world_.now_us() - client.deadline_us) / 1000,

@@ -4,6 +4,7 @@
 #define TESTS_SIM_CLIENTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 namespace baton::sim {
 
 struct Client {
+  int router = 0;  // Node.
   std::string request_id;
   uint64_t prompt_id = 0;
   int prompt_tokens = 0;
@@ -44,12 +46,12 @@ class Clients {
   void OnPrompt(uint64_t id, const std::vector<SampledToken>& tokens);
   void OnToken(uint64_t id, int32_t token);
   void OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcome);
-  void RouterDied();
+  void RouterDied(int router);
   bool AllDone() const;
 
   // Requests that are running past their deadline break I2; `slack_us` is the bound of the
   // response.
-  void CheckDeadlines(int64_t slack_us, bool router_up);
+  void CheckDeadlines(int64_t slack_us, const std::function<bool(int router)>& router_up);
 
  private:
   World& world_;

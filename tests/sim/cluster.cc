@@ -1,6 +1,7 @@
 #include "tests/sim/cluster.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -43,6 +44,9 @@ class Cluster {
   void Heal();
   void Examine();
   void Kill(int node);
+  void ScheduleRouterFaults();
+  int DrawRouter();
+  int DrawWorker();
 
   World world_;
   Clients clients_;
@@ -52,10 +56,13 @@ class Cluster {
   int pause_budget_ = 0;
   int kills_ = 0;
   int duplicates_ = 0;
+  int late_router_ = -1;           // Starts only while requests run.
+  int64_t excused_until_us_ = -1;  // A router stood still until then.
 };
 
 void Cluster::DrawTopology() {
   Random& random = world_.random();
+  topology_.routers = random.Chance(0.4) ? static_cast<int>(random.Between(2, 3)) : 1;
   topology_.stages = static_cast<int>(random.Between(1, 8));
   topology_.chains = topology_.stages <= 3 && random.Chance(0.4) ? 2 : 1;
   topology_.layers = topology_.stages + static_cast<int>(random.Below(5));
@@ -88,6 +95,7 @@ void Cluster::DrawFaults() {
   faults_.data_fail = sometimes(0.3, 0.02);
   faults_.data_slow = sometimes(0.4, 0.1);
   faults_.data_corrupt = sometimes(0.2, 0.02);
+  faults_.connect_fail = sometimes(0.2, 0.3);
   // A slow network and nothing else: a full window takes up to four seconds, more than a lease.
   // Else it's fast enough for requests to end in time.
   const auto window = static_cast<int64_t>(topology_.WindowBytes());
@@ -97,19 +105,30 @@ void Cluster::DrawFaults() {
     world_.SetCalm(true);
     return;
   }
+  if (topology_.routers > 1 && random.Chance(0.3)) {
+    faults_ = NetworkFaults{.delay_us_max = faults_.delay_us_max};
+    topology_.first_router_stands = true;
+    topology_.undisturbed = true;
+    kill_budget_ = static_cast<int>(random.Between(1, 5));
+    return;
+  }
   if (random.Chance(0.2)) {
     faults_.bytes_per_ms = std::max<int64_t>(1, window / random.Between(1, 20));
   }
   kill_budget_ = random.Chance(0.6) ? static_cast<int>(random.Below(4)) : 0;
   pause_budget_ = random.Chance(0.4) ? static_cast<int>(random.Below(3)) : 0;
   topology_.undisturbed = pause_budget_ == 0 && faults_.spike == 0 && faults_.control_drop == 0 &&
-                          faults_.notice_lost == 0 && faults_.notice_late == 0;
+                          faults_.notice_lost == 0 && faults_.notice_late == 0 &&
+                          faults_.connect_fail == 0;
 }
 
 void Cluster::BuildNodes() {
-  world_.AddNode("router-0", [this](int node, uint64_t incarnation) {
-    return std::make_unique<RouterProcess>(world_, topology_, clients_, node, incarnation);
-  });
+  for (int i = 0; i < topology_.routers; ++i) {
+    world_.AddNode(absl::StrCat("router-", i), [this](int node, uint64_t incarnation) {
+      return std::make_unique<RouterProcess>(world_, topology_, clients_, node, incarnation);
+    });
+    world_.dns().listed.insert(i);
+  }
   for (int i = 0; i < topology_.decodes; ++i) {
     world_.AddNode(absl::StrCat("decode-", topology_.DecodeNode(i)),
                    [this](int node, uint64_t incarnation) {
@@ -117,7 +136,7 @@ void Cluster::BuildNodes() {
                    });
   }
   for (int i = 0; i < topology_.chains * topology_.stages; ++i) {
-    world_.AddNode(absl::StrCat("prefill-", 1 + topology_.decodes + i),
+    world_.AddNode(absl::StrCat("prefill-", topology_.StageNode(0, 0) + i),
                    [this](int node, uint64_t incarnation) {
                      return std::make_unique<PrefillProcess>(world_, topology_, node, incarnation);
                    });
@@ -129,14 +148,14 @@ void Cluster::Submit(int64_t at_us, Client client) {
   const uint64_t id = clients_.Add(std::move(client));
   world_.queue().At(at_us, [this, id] {
     Client& c = clients_.Get(id);
-    if (!world_.alive(Topology::kRouter)) {
+    if (!world_.alive(c.router)) {
       c.finished = true;
       c.status = absl::UnavailableError("no router");
       return;
     }
     c.submitted = true;
-    world_.After(Topology::kRouter, 10, "client request", [this, id] {
-      static_cast<RouterProcess*>(world_.process(Topology::kRouter))->Submit(id);
+    world_.After(c.router, 10, "client request", [this, id, router = c.router] {
+      static_cast<RouterProcess*>(world_.process(router))->Submit(id);
     });
   });
 }
@@ -158,8 +177,10 @@ void Cluster::ScheduleWorkload() {
     client.deadline_us = at_us + (random.Chance(0.8) ? random.Between(3, 8) * kSecond
                                                      : random.Between(1000, 200'000));
     client.request_id = absl::StrCat("request-", i);
+    client.router = static_cast<int>(random.Below(static_cast<uint64_t>(topology_.routers)));
     if (random.Chance(0.1) && i > 0) {  // Duplicate of a request that may still run.
       client.request_id = absl::StrCat("request-", i - 1);
+      client.router = clients_.all().back().router;  // Elsewhere it would be another request.
       client.submit_us = 0;
       ++duplicates_;
     }
@@ -169,10 +190,11 @@ void Cluster::ScheduleWorkload() {
     Submit(at_us, std::move(client));
     if (!cancels) continue;
     world_.queue().At(cancel_us, [this, id] {
-      if (!world_.alive(Topology::kRouter) || clients_.Get(id).finished) return;
+      const int router = clients_.Get(id).router;
+      if (!world_.alive(router) || clients_.Get(id).finished) return;
       clients_.Get(id).cancelled = true;
-      world_.After(Topology::kRouter, 10, "client leaves", [this, id] {
-        static_cast<RouterProcess*>(world_.process(Topology::kRouter))->Cancel(id);
+      world_.After(router, 10, "client leaves", [this, id, router] {
+        static_cast<RouterProcess*>(world_.process(router))->Cancel(id);
       });
     });
   }
@@ -194,7 +216,7 @@ void Cluster::Kill(int node) {
   if (!world_.alive(node)) return;
   ++kills_;
   world_.Kill(node);
-  if (node == Topology::kRouter) clients_.RouterDied();
+  if (topology_.IsRouter(node)) clients_.RouterDied(node);
   world_.queue().At(world_.now_us() + world_.random().Between(50'000, 3 * kSecond), [this, node] {
     if (!world_.alive(node)) world_.Start(node);
   });
@@ -204,12 +226,11 @@ void Cluster::ScheduleFaults() {
   Random& random = world_.random();
   for (int i = 0; i < kill_budget_; ++i) {
     // The router holds every client's connection, so it dies less often than the workers.
-    const int node = random.Chance(0.15)
-                         ? Topology::kRouter
-                         : static_cast<int>(random.Between(1, topology_.NodeCount() - 1));
+    const bool router = topology_.first_router_stands || random.Chance(0.15);
+    const int node = router ? DrawRouter() : DrawWorker();
     int64_t at_us = random.Between(2 * kSecond, kFaultsEndUs);
     // Half of the routers die while a request is being set up: between its ticket and its stream.
-    if (node == Topology::kRouter && random.Chance(0.5)) {
+    if (router && random.Chance(0.5)) {
       const auto& clients = clients_.all();
       const int64_t submit_us = clients[random.Below(clients.size())].submit_us;
       if (submit_us > 0) at_us = submit_us + random.Between(100, 3000);
@@ -217,13 +238,58 @@ void Cluster::ScheduleFaults() {
     world_.queue().At(at_us, [this, node] { Kill(node); });
   }
   for (int i = 0; i < pause_budget_; ++i) {
-    const int node = static_cast<int>(random.Between(1, topology_.NodeCount() - 1));
+    const int node = DrawWorker();
     const int64_t duration_us = random.Between(10'000, 6 * kSecond);
     world_.queue().At(random.Between(2 * kSecond, kFaultsEndUs), [this, node, duration_us] {
       if (world_.alive(node) && !world_.paused(node)) world_.Pause(node, duration_us);
     });
   }
+  if (topology_.routers > 1) ScheduleRouterFaults();
   world_.queue().At(kFaultsEndUs, [this] { Heal(); });
+}
+
+// The first one is spared where it must stand.
+int Cluster::DrawRouter() {
+  const int spared = topology_.first_router_stands ? 1 : 0;
+  return static_cast<int>(world_.random().Between(spared, topology_.routers - 1));
+}
+
+int Cluster::DrawWorker() {
+  return static_cast<int>(world_.random().Between(topology_.routers, topology_.NodeCount() - 1));
+}
+
+// DNS that fails, loses a router for a while or is slow; a router that stands still.
+void Cluster::ScheduleRouterFaults() {
+  Random& random = world_.random();
+  const auto during = [this, &random](int64_t longest_us, const std::function<void(bool)>& set) {
+    const int64_t from_us = random.Between(0, kFaultsEndUs - kSecond);
+    world_.queue().At(from_us, [set] { set(true); });
+    world_.queue().At(std::min(kFaultsEndUs, from_us + random.Between(kSecond, longest_us)),
+                      [set] { set(false); });
+  };
+  if (random.Chance(0.3)) {
+    during(8 * kSecond, [this](bool fails) { world_.dns().fails = fails; });
+  }
+  if (random.Chance(0.3)) world_.dns().slowest_us = 3 * kSecond;
+  if (random.Chance(0.3)) {
+    const int router = DrawRouter();
+    during(10 * kSecond, [this, router](bool lost) {
+      if (lost) {
+        world_.dns().listed.erase(router);
+      } else {
+        world_.dns().listed.insert(router);
+      }
+    });
+  }
+  if (topology_.routers > 1 && pause_budget_ > 0 && random.Chance(0.5)) {
+    const int router = DrawRouter();
+    const int64_t duration_us = random.Between(kSecond / 2, 6 * kSecond);
+    world_.queue().At(random.Between(2 * kSecond, kFaultsEndUs), [this, router, duration_us] {
+      if (!world_.alive(router) || world_.paused(router)) return;
+      world_.Pause(router, duration_us);
+      excused_until_us_ = world_.now_us() + duration_us + kDeadlineSlackUs;
+    });
+  }
 }
 
 void Cluster::Heal() {
@@ -234,8 +300,9 @@ void Cluster::Heal() {
 }
 
 void Cluster::ScheduleProbes() {
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 3 * topology_.routers; ++i) {
     Client client;
+    client.router = i / 3;
     client.request_id = absl::StrCat("probe-", i);
     client.prompt_id = world_.random().Next();
     client.prompt_tokens = topology_.page_size * 3 + 1;
@@ -261,7 +328,15 @@ void Cluster::Examine() {
 }
 
 RunResult Cluster::Run() {
-  for (int node = 0; node < world_.node_count(); ++node) world_.Start(node);
+  if (topology_.routers > 1 && world_.random().Chance(0.4)) late_router_ = topology_.routers - 1;
+  for (int node = 0; node < world_.node_count(); ++node) {
+    if (node != late_router_) world_.Start(node);
+  }
+  if (late_router_ >= 0) {
+    world_.queue().At(world_.random().Between(3, 11) * kSecond, [this] {
+      if (!world_.alive(late_router_)) world_.Start(late_router_);
+    });
+  }
   world_.faults() = faults_;
   ScheduleWorkload();
   ScheduleFaults();
@@ -272,7 +347,9 @@ RunResult Cluster::Run() {
     if (world_.queue().executed() > kEventLimit) world_.Violate("livelock: too many events");
     if (world_.now_us() < next_check_us) continue;
     next_check_us = world_.now_us() + 100'000;
-    clients_.CheckDeadlines(kDeadlineSlackUs, world_.alive(Topology::kRouter));
+    clients_.CheckDeadlines(kDeadlineSlackUs, [this](int router) {
+      return world_.alive(router) && world_.now_us() > excused_until_us_;
+    });
   }
   if (world_.violation().empty()) {
     if (!clients_.AllDone()) world_.Violate("a client never heard an end");
@@ -288,7 +365,8 @@ RunResult Cluster::Run() {
   result.kills = kills_;
   result.violation = world_.violation();
   result.summary = absl::StrCat(
-      "P=", topology_.stages, " chains=", topology_.chains, " layers=", topology_.layers,
+      "routers=", topology_.routers, topology_.first_router_stands ? "!" : "",
+      " P=", topology_.stages, " chains=", topology_.chains, " layers=", topology_.layers,
       " page=", topology_.page_size, " chunk=", topology_.chunk_tokens,
       " pages=", topology_.prefill_pages, "/", topology_.decode_pages, " kills=", kills_,
       " pauses=", pause_budget_, " drop=", faults_.control_drop, " lost=", faults_.notice_lost,

@@ -301,6 +301,7 @@ void DecodeProcess::ReceiveHeartbeat(const InstanceRef& writer) {
 }
 
 absl::Status DecodeProcess::CheckInvariants() const {
+  BATON_RETURN_IF_ERROR(membership_->CheckInvariants());
   BATON_RETURN_IF_ERROR(core_.CheckInvariants());
   return leases_.CheckInvariants();
 }

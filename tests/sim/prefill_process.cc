@@ -63,8 +63,8 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
       topology_(topology),
       node_(node),
       self_{world.name(node), incarnation},
-      chain_((node - 1 - topology.decodes) / topology.stages),
-      stage_index_((node - 1 - topology.decodes) % topology.stages),
+      chain_(topology.ChainOf(node)),
+      stage_index_(topology.StageOf(node)),
       layers_(topology.StageLayers(stage_index_)),
       stage_(StageOptionsOf(topology, stage_index_)),
       outbox_(OutboxOptionsOf(topology, layers_)),
@@ -383,6 +383,7 @@ void PrefillProcess::ReceiveCredit(uint64_t epoch, uint64_t number) {
 }
 
 absl::Status PrefillProcess::CheckInvariants() const {
+  BATON_RETURN_IF_ERROR(membership_->CheckInvariants());
   if (planner_.has_value()) BATON_RETURN_IF_ERROR(planner_->CheckInvariants());
   BATON_RETURN_IF_ERROR(outbox_.CheckInvariants());
   return stage_.CheckInvariants();

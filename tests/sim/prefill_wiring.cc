@@ -65,6 +65,10 @@ void PrefillProcess::MaybeUp() {
 }
 
 void PrefillProcess::Unwire(const absl::Status& reason) {
+  if (topology_.first_router_stands) {
+    world_.Violate(
+        absl::StrCat("a router's death breaks ", self_.id, "'s chain: ", reason.message()));
+  }
   const std::map<int, uint64_t> links = std::exchange(links_, {});
   for (const auto& [stage, call] : links) world_.BreakCall(call);
   epoch_ = 0;

@@ -159,7 +159,7 @@ void RouterProcess::Watch(uint64_t call, const InstanceRef& instance) {
 
 void RouterProcess::Tell(uint64_t call, int node, const char* label,
                          const std::function<void(WorkerMembership&)>& tell) {
-  if (node <= topology_.decodes) {
+  if (topology_.IsDecode(node)) {
     world_.SendOnCall<DecodeProcess>(call, node_, label,
                                      [tell](DecodeProcess& p) { tell(p.membership()); });
   } else {
@@ -313,8 +313,7 @@ void RouterProcess::Perform(const router::Action& action) {
           const int node = static_cast<int>(workers_[act.rpc_id]);
           workers_.erase(act.rpc_id);
           Tell(act.rpc_id, node, "heartbeat reply", [act](WorkerMembership& m) {
-            m.HeartbeatReplied(act.rpc_id, act.status, act.view_version, act.view_changed,
-                               act.workers);
+            m.HeartbeatReplied(act.rpc_id, act.status, act.view_version, act.workers);
           });
         } else if constexpr (std::is_same_v<T, router::NotifyWatch>) {
           Notify(act);

@@ -12,6 +12,7 @@
 namespace baton::sim {
 
 struct Topology {
+  int routers = 1;
   int stages = 1;  // Of every chain.
   int chains = 1;
   int decodes = 2;
@@ -28,12 +29,18 @@ struct Topology {
   bool least_load = true;
   int part_layers = 8;       // Layers of a page that fit into one KV message.
   bool undisturbed = false;  // No message of the control plane is lost or late, no process pauses.
+  // Nothing goes wrong but that all routers except the first die, start late or leave DNS: what
+  // runs by the first one must not notice.
+  bool first_router_stands = false;
 
-  // Nodes: 0 is the router, then the decodes, then the chains' stages.
-  static constexpr int kRouter = 0;
-  int DecodeNode(int decode) const { return 1 + decode; }
-  int StageNode(int chain, int stage) const { return 1 + decodes + chain * stages + stage; }
-  int NodeCount() const { return 1 + decodes + chains * stages; }
+  // Nodes: the routers, then the decodes, then the chains' stages.
+  bool IsRouter(int node) const { return node < routers; }
+  bool IsDecode(int node) const { return !IsRouter(node) && node < routers + decodes; }
+  int DecodeNode(int decode) const { return routers + decode; }
+  int StageNode(int chain, int stage) const { return routers + decodes + chain * stages + stage; }
+  int ChainOf(int node) const { return (node - routers - decodes) / stages; }
+  int StageOf(int node) const { return (node - routers - decodes) % stages; }
+  int NodeCount() const { return routers + decodes + chains * stages; }
 
   // Uneven where it does not divide: the later stages take more.
   LayerRange StageLayers(int stage) const {

@@ -1,15 +1,38 @@
 #include "tests/sim/worker_membership.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tests/sim/router_process.h"
 #include "tests/sim/topology.h"
 
 namespace baton::sim {
 namespace {
 
-constexpr int64_t kHeartbeatUs = 500'000;
-constexpr int64_t kRejoinGraceUs = 5'000'000;
+constexpr char kRouters[] = "routers:30001";
+constexpr int64_t kRpcTimeoutUs = 1'000'000;
+constexpr int64_t kRefusedUs = 100;
+
+worker::PeerWorker ToPeer(const router::WorkerInfo& info) {
+  worker::PeerWorker peer;
+  peer.instance = info.instance;
+  peer.role = info.role;
+  peer.grpc_address = info.grpc_address;
+  peer.data_address = info.data_address;
+  peer.layers = info.layers;
+  peer.chain_id = info.chain_id;
+  peer.pp_rank = info.pp_rank;
+  peer.pp_size = info.pp_size;
+  return peer;
+}
+
+worker::MembershipOptions CoreOptions(const router::WorkerInfo& info) {
+  worker::MembershipOptions options;
+  options.self = ToPeer(info);
+  options.router_names = {kRouters};
+  return options;
+}
 
 }  // namespace
 
@@ -19,104 +42,175 @@ WorkerMembership::WorkerMembership(World& world, int node, router::WorkerInfo in
       node_(node),
       info_(std::move(info)),
       status_(std::move(status)),
-      on_view_(std::move(on_view)) {}
+      on_view_(std::move(on_view)),
+      core_(CoreOptions(info_), world.now_us()) {
+  view_[info_.instance.id] = ToPeer(info_);
+}
 
-void WorkerMembership::Start() { Beat(); }
+void WorkerMembership::Start() { events_.Raise(worker::MembershipTick{}); }
+
+void WorkerMembership::HandleOne(const worker::MembershipEvent& event) {
+  std::vector<worker::MembershipAction> actions;
+  core_.Handle(event, world_.now_us(), actions);
+  for (const worker::MembershipAction& action : actions) {
+    std::visit([this](const auto& a) { Perform(a); }, action);
+  }
+  ScheduleTick();
+}
+
+void WorkerMembership::ScheduleTick() {
+  const int64_t next_us = core_.NextDeadlineUs(world_.now_us());
+  if (next_us == kNeverUs) return;
+  const int64_t due_us = std::max(next_us, world_.now_us());
+  if (due_us >= tick_us_) return;
+  tick_us_ = due_us;
+  world_.After(node_, due_us - world_.now_us(), "membership tick", [this, due_us] {
+    if (tick_us_ == due_us) tick_us_ = kNeverUs;
+    events_.Raise(worker::MembershipTick{});
+  });
+}
+
+// ---- RPCs ----
+
+uint64_t WorkerMembership::OpenRpc(uint64_t router, bool registers) {
+  const Rpc rpc{router, registers};
+  const uint64_t call = world_.OpenCall(node_, node_of_[router]);
+  if (call == 0) {
+    world_.After(node_, kRefusedUs, "connection refused", [this, rpc] { RpcFailed(rpc); });
+    return 0;
+  }
+  rpcs_[call] = rpc;
+  world_.After(node_, kRpcTimeoutUs, "rpc timeout", [this, call] {
+    if (rpcs_.contains(call)) CallBroken(call);
+    world_.CloseCall(call);
+  });
+  return call;
+}
+
+void WorkerMembership::RpcFailed(const Rpc& rpc) {
+  const absl::Status status = absl::UnavailableError("the router does not answer");
+  if (rpc.registers) {
+    events_.Raise(worker::RegisterAnswered{rpc.router, status, 0, 0});
+  } else {
+    events_.Raise(worker::HeartbeatAnswered{rpc.router, status, 0, {}});
+  }
+}
 
 void WorkerMembership::CallBroken(uint64_t call) {
-  if (call == call_) call_ = 0;
-  if (call != watch_) return;
-  watch_ = 0;
-  if (std::exchange(watch_is_older_, false)) KeepWatch();
-  ReportSoon();  // The router may take this worker for dead.
-}
-
-void WorkerMembership::Beat() {
-  world_.After(node_, kHeartbeatUs, "heartbeat timer", [this] { Beat(); });
-  KeepWatch();
-  if (call_ == 0) Send();
-}
-
-void WorkerMembership::ReportSoon() {
-  if (!registered_) return;
-  if (call_ == 0) {
-    Send();
-  } else {
-    again_ = true;
-  }
-}
-
-void WorkerMembership::KeepWatch() {
-  if (!registered_ || watch_ != 0) return;
-  watch_ = world_.OpenCall(node_, Topology::kRouter);
-  if (watch_ == 0) return;
-  world_.SendOnCall<RouterProcess>(
-      watch_, node_, "watch", [call = watch_, instance = info_.instance](RouterProcess& router) {
-        router.Watch(call, instance);
-      });
-}
-
-void WorkerMembership::Noticed(uint64_t call) {
-  if (call == watch_) ReportSoon();
-}
-
-void WorkerMembership::Send() {
-  again_ = false;
-  call_ = world_.OpenCall(node_, Topology::kRouter);
-  if (call_ == 0) return;
-  if (!registered_) {
-    world_.SendOnCall<RouterProcess>(
-        call_, node_, "register",
-        [call = call_, info = info_](RouterProcess& router) { router.Register(call, info); });
+  if (const auto found = rpcs_.find(call); found != rpcs_.end()) {
+    const Rpc rpc = found->second;
+    rpcs_.erase(found);
+    RpcFailed(rpc);
     return;
   }
-  const Status status = status_();
+  const auto watch = watches_.find(call);
+  if (watch == watches_.end()) return;
+  const uint64_t router = watch->second;
+  watches_.erase(watch);
+  events_.Raise(worker::WatchEnded{router});
+}
+
+void WorkerMembership::Perform(const worker::SendRegister& action) {
+  node_of_[action.router] = NodeOf(action.address);
+  const uint64_t call = OpenRpc(action.router, /*registers=*/true);
   world_.SendOnCall<RouterProcess>(
-      call_, node_, "heartbeat",
-      [call = call_, instance = info_.instance, life = router_incarnation_, version = view_version_,
-       status](RouterProcess& router) {
-        router.Heartbeat(call, {0, instance, life, version, status.ready, status.load});
+      call, node_, "register",
+      [call, info = info_](RouterProcess& router) { router.Register(call, info); });
+}
+
+void WorkerMembership::Perform(const worker::SendHeartbeat& action) {
+  const Status status = status_();
+  const uint64_t call = OpenRpc(action.router, /*registers=*/false);
+  world_.SendOnCall<RouterProcess>(
+      call, node_, "heartbeat",
+      [call, instance = info_.instance, action, status](RouterProcess& router) {
+        router.Heartbeat(call, {0, instance, action.router_incarnation, action.view_version,
+                                status.ready, status.load});
       });
+}
+
+void WorkerMembership::Perform(const worker::OpenWatch& action) {
+  const uint64_t call = world_.OpenCall(node_, node_of_[action.router]);
+  if (call == 0) {
+    world_.After(node_, kRefusedUs, "connection refused",
+                 [this, router = action.router] { events_.Raise(worker::WatchEnded{router}); });
+    return;
+  }
+  watches_[call] = action.router;
+  world_.SendOnCall<RouterProcess>(
+      call, node_, "watch",
+      [call, instance = info_.instance](RouterProcess& router) { router.Watch(call, instance); });
+}
+
+void WorkerMembership::Perform(const worker::ForgetRouter& action) {
+  const auto of_it = [&](const auto& entry) {
+    if (entry.second != action.router) return false;
+    world_.BreakCall(entry.first);
+    return true;
+  };
+  std::erase_if(watches_, of_it);
+  std::erase_if(rpcs_, [&](const auto& entry) { return entry.second.router == action.router; });
+  node_of_.erase(action.router);
 }
 
 void WorkerMembership::Registered(uint64_t call, const absl::Status& status,
                                   uint64_t router_incarnation) {
-  if (call != call_) return;
-  call_ = 0;
-  registered_ = status.ok();
-  if (!registered_) return;
-  router_incarnation_ = router_incarnation;
-  view_version_ = 0;  // Ask for the whole view.
-  if (!view_.empty()) keep_until_us_ = world_.now_us() + kRejoinGraceUs;
-  watch_is_older_ = watch_ != 0;  // The router has refused it, or is about to be gone.
-  KeepWatch();
-  Send();
+  const auto rpc = rpcs_.find(call);
+  if (rpc == rpcs_.end()) return;
+  const uint64_t router = rpc->second.router;
+  rpcs_.erase(rpc);
+  events_.Raise(worker::RegisterAnswered{router, status, router_incarnation, 0});
 }
 
 void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
-                                        bool changed,
                                         const std::vector<router::WorkerInfo>& workers) {
-  if (call != call_) return;
-  call_ = 0;
-  if (!status.ok()) {
-    registered_ = false;  // The lease is over, or the router is a new one.
-    Send();
-    return;
+  const auto rpc = rpcs_.find(call);
+  if (rpc == rpcs_.end()) return;
+  worker::HeartbeatAnswered answer{rpc->second.router, status, version, {}};
+  rpcs_.erase(rpc);
+  for (const router::WorkerInfo& info : workers) answer.workers.push_back(ToPeer(info));
+  events_.Raise(std::move(answer));
+}
+
+void WorkerMembership::Noticed(uint64_t call) {
+  const auto watch = watches_.find(call);
+  if (watch != watches_.end()) events_.Raise(worker::WatchNoticed{watch->second});
+}
+
+// ---- What else the shell does ----
+
+void WorkerMembership::Perform(const worker::ResolveRouterName& action) {
+  const World::Dns& dns = world_.dns();
+  const int64_t delay_us = world_.random().Between(100, dns.slowest_us);
+  world_.After(node_, delay_us, "name resolved", [this, name = action.name] {
+    worker::RouterNameResolved resolved{name, absl::UnavailableError("DNS does not answer")};
+    if (!world_.dns().fails) {
+      std::vector<std::string> addresses;
+      for (const int router : world_.dns().listed) addresses.push_back(world_.name(router));
+      resolved.addresses = std::move(addresses);
+    }
+    events_.Raise(std::move(resolved));
+  });
+}
+
+void WorkerMembership::Perform(const worker::ConnectPeers& action) {
+  worker::PeersConnected answer;
+  for (const worker::PeerWorker& peer : action.peers) {
+    const bool fails = world_.random().Chance(world_.faults().connect_fail);
+    (fails ? answer.failed : answer.standing).push_back(peer.instance);
   }
-  if (changed) {
-    listed_.clear();
-    for (const router::WorkerInfo& worker : workers) listed_[worker.instance.id] = worker;
-    view_version_ = version;
-  }
-  // Those whom a new router does not list yet are kept for a while.
-  std::map<std::string, router::WorkerInfo> view = listed_;
-  if (world_.now_us() < keep_until_us_) view.insert(view_.begin(), view_.end());
-  if (view != view_ || changed) {
-    view_ = std::move(view);
-    on_view_();
-  }
-  // Says at once which view it has now.
-  if (call_ == 0 && (changed || again_)) Send();
+  events_.Raise(std::move(answer));
+}
+
+void WorkerMembership::Perform(const worker::TellPeers& action) {
+  view_.clear();
+  for (const worker::PeerWorker& peer : action.peers) view_[peer.instance.id] = peer;
+  view_[info_.instance.id] = ToPeer(info_);
+  on_view_();
+}
+
+void WorkerMembership::Perform(const worker::RejectWorker& action) {
+  world_.Violate(absl::StrCat(info_.instance.id, " is rejected: ", action.status.message()));
 }
 
 int WorkerMembership::FindPeer(const InstanceRef& instance) const {

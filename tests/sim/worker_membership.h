@@ -1,5 +1,5 @@
-// The worker side of membership, as services/worker does it over gRPC: register, heartbeat, keep
-// the view, and connect to peers before saying that a view is applied.
+// The worker side of membership: the core of services/worker as its shell runs it, with RPCs that
+// time out, names that are resolved by the world's DNS, and endpoints that stand at once or fail.
 #ifndef TESTS_SIM_WORKER_MEMBERSHIP_H_
 #define TESTS_SIM_WORKER_MEMBERSHIP_H_
 
@@ -7,8 +7,11 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "common/base/serial_events.h"
 #include "services/router/core/membership.h"
+#include "services/worker/core/memberships.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
@@ -26,39 +29,56 @@ class WorkerMembership {
   void Start();
   void CallBroken(uint64_t call);
 
-  // Answers of the router.
+  // Answers of a router.
   void Registered(uint64_t call, const absl::Status& status, uint64_t router_incarnation);
   void Noticed(uint64_t call);  // The router wants a heartbeat.
-  void HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version, bool changed,
+  void HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
                         const std::vector<router::WorkerInfo>& workers);
 
   // The status has changed.
-  void ReportSoon();
+  void ReportSoon() { events_.Raise(worker::StatusChanged{}); }
 
-  const std::map<std::string, router::WorkerInfo>& view() const { return view_; }
+  const std::map<std::string, worker::PeerWorker>& view() const { return view_; }
   // The node of a peer in this incarnation, or -1.
   int FindPeer(const InstanceRef& instance) const;
+  absl::Status CheckInvariants() const { return core_.CheckInvariants(); }
 
  private:
-  void Beat();  // Every interval.
-  void Send();
-  void KeepWatch();
+  struct Rpc {
+    uint64_t router = 0;
+    bool registers = false;  // Else a heartbeat.
+  };
+
+  void HandleOne(const worker::MembershipEvent& event);
+  void ScheduleTick();
+  // Opens a call to the router, which breaks on its own after the shell's timeout; 0: it is
+  // refused.
+  uint64_t OpenRpc(uint64_t router, bool registers);
+  void RpcFailed(const Rpc& rpc);
+  void Perform(const worker::ResolveRouterName& action);
+  void Perform(const worker::SendRegister& action);
+  void Perform(const worker::SendHeartbeat& action);
+  void Perform(const worker::OpenWatch& action);
+  void Perform(const worker::ForgetRouter& action);
+  void Perform(const worker::ConnectPeers& action);
+  void Perform(const worker::DisconnectPeer&) {}
+  void Perform(const worker::TellPeers& action);
+  void Perform(const worker::TooManyRouters&) {}
+  void Perform(const worker::RejectWorker& action);
 
   World& world_;
   const int node_;
   const router::WorkerInfo info_;
   const std::function<Status()> status_;
   const std::function<void()> on_view_;
-  bool registered_ = false;
-  uint64_t call_ = 0;   // The one that is out, if any.
-  bool again_ = false;  // There was news while it was.
-  uint64_t watch_ = 0;
-  bool watch_is_older_ = false;  // Than the registration: its end opens a new one at once.
-  uint64_t router_incarnation_ = 0;
-  uint64_t view_version_ = 0;
-  std::map<std::string, router::WorkerInfo> listed_;  // As the router said last.
-  std::map<std::string, router::WorkerInfo> view_;    // And those who are kept.
-  int64_t keep_until_us_ = 0;
+  worker::Memberships core_;
+  SerialEvents<worker::MembershipEvent> events_{
+      [this](const worker::MembershipEvent& event) { HandleOne(event); }};
+  std::map<uint64_t, int> node_of_;       // Router -> node.
+  std::map<uint64_t, Rpc> rpcs_;          // By call.
+  std::map<uint64_t, uint64_t> watches_;  // Call -> router.
+  std::map<std::string, worker::PeerWorker> view_;
+  int64_t tick_us_ = kNeverUs;
 };
 
 }  // namespace baton::sim

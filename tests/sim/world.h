@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@ struct NetworkFaults {
   double data_fail = 0;     // Of a tensor message that ends with an error at its sender.
   double data_slow = 0;     // Of one that arrives up to 2 s after its sender was told OK.
   double data_corrupt = 0;  // Of one whose payload changes under way.
+  double connect_fail = 0;  // Of an endpoint that is to be opened.
   // Of a tensor connection, in bytes a millisecond; 0: no limit.
   int64_t bytes_per_ms = 0;
 };
@@ -118,6 +120,14 @@ class World {
   bool calm() const { return calm_; }
   void SetCalm(bool calm) { calm_ = calm; }
 
+  // What the routers' name leads to, for everybody at once.
+  struct Dns {
+    std::set<int> listed;  // Nodes.
+    bool fails = false;
+    int64_t slowest_us = 2000;
+  };
+  Dns& dns() { return dns_; }
+
   int64_t now_us() const { return queue_.now_us(); }
   Random& random() { return random_; }
   EventQueue& queue() { return queue_; }
@@ -157,6 +167,7 @@ class World {
   EventQueue queue_;
   Random random_;
   NetworkFaults faults_;
+  Dns dns_;
   std::vector<Node> nodes_;
   std::map<uint64_t, Call> calls_;
   uint64_t next_call_ = 1;

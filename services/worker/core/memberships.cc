@@ -1,0 +1,302 @@
+#include "services/worker/core/memberships.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+
+namespace baton::worker {
+namespace {
+
+// Of a router that has not answered yet, while another one refuses this worker.
+constexpr int64_t kVerdictUs = 2'000'000;
+
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
+}
+
+}  // namespace
+
+Memberships::Memberships(MembershipOptions options, int64_t now_us)
+    : options_(std::move(options)),
+      sources_(options_.router_names, options_.router_addresses, options_.resolve_us),
+      peers_(options_.self),
+      now_us_(now_us) {}
+
+void Memberships::Handle(const MembershipEvent& event, int64_t now_us,
+                         std::vector<MembershipAction>& actions) {
+  if (rejected_) return;
+  now_us_ = now_us;
+  actions_ = &actions;
+  std::visit([this](const auto& e) { On(e); }, event);
+  FollowSources();
+  DropTheSilent();
+  KeepPeers();
+  Judge();
+  if (!rejected_) SendWhatIsDue();
+  actions_ = nullptr;
+}
+
+// ---- Routers ----
+
+void Memberships::On(const RouterNameResolved& event) {
+  sources_.Resolved(event.name, event.addresses, now_us_);
+}
+
+void Memberships::On(const RouterAnnounced& event) {
+  sources_.Announced(event.address, now_us_ + options_.announced_us);
+}
+
+RouterMembership* Memberships::Of(uint64_t router) {
+  const auto found = routers_.find(router);
+  return found == routers_.end() ? nullptr : &found->second;
+}
+
+const RouterMembership* Memberships::Find(uint64_t router) const {
+  const auto found = routers_.find(router);
+  return found == routers_.end() ? nullptr : &found->second;
+}
+
+void Memberships::On(const RegisterAnswered& event) {
+  RouterMembership* router = Of(event.router);
+  if (router == nullptr) return;
+  if (event.status.ok()) {
+    Registered(*router, event);
+  } else if (IsRefusal(event.status)) {
+    router->Refused(event.status, now_us_);
+  } else {
+    Failed(*router);
+  }
+}
+
+void Memberships::Registered(RouterMembership& router, const RegisterAnswered& event) {
+  for (auto& [id, other] : routers_) {
+    if (&other == &router || other.state() != RouterMembership::State::kMember ||
+        other.incarnation() != event.router_incarnation) {
+      continue;
+    }
+    if (!other.asked_in_vain()) {
+      other.Adopt(router, now_us_);
+      return router.IsAlias(event.router_incarnation, now_us_);
+    }
+    router.Registered(event.router_incarnation, event.heartbeat_interval_us, now_us_);
+    return router.TakeOver(other, now_us_);
+  }
+  router.Registered(event.router_incarnation, event.heartbeat_interval_us, now_us_);
+}
+
+void Memberships::Failed(RouterMembership& router) {
+  const bool was_member = router.state() == RouterMembership::State::kMember;
+  router.Failed(now_us_);
+  if (router.failures() != 1) return;
+  sources_.ResolveSoon(now_us_);
+  if (!was_member) return;
+  for (auto& [id, other] : routers_) {
+    const bool alias = other.state() == RouterMembership::State::kAlias;
+    if (alias && other.incarnation() == router.incarnation()) other.AskNow(now_us_);
+  }
+}
+
+void Memberships::On(const HeartbeatAnswered& event) {
+  RouterMembership* router = Of(event.router);
+  if (router == nullptr) return;
+  const bool member = router->state() == RouterMembership::State::kMember;
+  if (!member || absl::IsNotFound(event.status)) return router->Unknown(now_us_);
+  if (!event.status.ok()) return Failed(*router);
+  std::vector<PeerWorker> others = event.workers;
+  std::erase_if(others, [this](const PeerWorker& worker) {
+    return worker.instance.id == options_.self.instance.id;
+  });
+  router->HeartbeatTaken(event.view_version, std::move(others), now_us_);
+}
+
+void Memberships::On(const WatchNoticed& event) {
+  if (RouterMembership* router = Of(event.router)) router->News(now_us_);
+}
+
+void Memberships::On(const WatchEnded& event) {
+  if (RouterMembership* router = Of(event.router)) router->WatchEnded(now_us_);
+}
+
+void Memberships::On(const StatusChanged&) {
+  for (auto& [id, router] : routers_) router.News(now_us_);
+}
+
+void Memberships::FollowSources() {
+  sources_.Expire(now_us_);
+  std::set<std::string> missing = sources_.Addresses();
+  for (auto& [id, router] : routers_) router.wanted = missing.erase(router.address()) > 0;
+  for (auto router = routers_.begin(); router != routers_.end();) {
+    const auto next = std::next(router);
+    const RouterMembership& known = router->second;
+    const bool silent = now_us_ - known.heard_us() >= options_.times.grace_us;
+    const bool alias = known.state() == RouterMembership::State::kAlias;
+    // Its view stands in for those of routers that are yet to come: see DropTheSilent.
+    const bool dispensable = known.listed().empty() || AnotherIsSettled(known);
+    if (!known.wanted && (alias || (silent && dispensable))) Forget(router);
+    router = next;
+  }
+  // In order of addresses, so that all workers leave out the same ones.
+  for (const std::string& address : missing) {
+    if (static_cast<int>(routers_.size()) >= kMaxRouters && !MakeRoom()) {
+      if (left_out_.insert(address).second) Emit(TooManyRouters{address});
+      continue;
+    }
+    left_out_.erase(address);
+    routers_.try_emplace(++last_router_, address, options_.times, now_us_);
+  }
+  std::erase_if(left_out_, [&](const std::string& address) { return !missing.contains(address); });
+}
+
+// The place of a router that nobody names, the longest silent first.
+bool Memberships::MakeRoom() {
+  auto oldest = routers_.end();
+  for (auto router = routers_.begin(); router != routers_.end(); ++router) {
+    if (router->second.wanted || router->second.answers()) continue;
+    if (oldest == routers_.end() || router->second.heard_us() < oldest->second.heard_us()) {
+      oldest = router;
+    }
+  }
+  if (oldest == routers_.end()) return false;
+  Forget(oldest);
+  return true;
+}
+
+void Memberships::Forget(Routers::iterator router) {
+  Emit(ForgetRouter{router->first, router->second.address()});
+  routers_.erase(router);
+  peers_changed_ = true;
+}
+
+// Another router answers and has held this worker for a whole grace: its view is complete.
+bool Memberships::AnotherIsSettled(const RouterMembership& router) const {
+  return std::any_of(routers_.begin(), routers_.end(), [&](const auto& entry) {
+    const RouterMembership& other = entry.second;
+    return &other != &router && other.answers() &&
+           now_us_ - other.joined_us() >= options_.times.grace_us;
+  });
+}
+
+void Memberships::DropTheSilent() {
+  for (auto& [id, router] : routers_) {
+    router.ExpireKept(now_us_);
+    if (router.listed().empty() || router.answers()) continue;
+    if (now_us_ - router.heard_us() < options_.times.grace_us) continue;
+    if (AnotherIsSettled(router)) router.DropView();
+  }
+}
+
+void Memberships::Judge() {
+  const RouterMembership* refusing = nullptr;
+  for (const auto& [id, router] : routers_) {
+    if (router.state() == RouterMembership::State::kMember) return;
+    const bool refuses = !router.refusal().ok();
+    if (refuses && refusing == nullptr) refusing = &router;
+    if (!refuses && now_us_ - router.asking_since_us() < kVerdictUs) return;
+  }
+  if (refusing == nullptr) return;
+  rejected_ = true;
+  Emit(RejectWorker{refusing->refusal()});
+}
+
+// ---- Peers ----
+
+void Memberships::On(const PeersConnected& event) {
+  for (const InstanceRef& peer : event.standing) peers_.Connected(peer);
+  for (const InstanceRef& peer : event.failed) {
+    peers_.Disconnected(peer, now_us_ + options_.times.heartbeat_us);
+  }
+  peers_changed_ = peers_changed_ || !event.standing.empty();
+}
+
+void Memberships::On(const PeerFailed& event) {
+  peers_.Disconnected(event.peer, now_us_ + options_.times.heartbeat_us);
+}
+
+void Memberships::KeepPeers() {
+  for (auto& [id, router] : routers_) peers_changed_ = router.TakeChange() || peers_changed_;
+  const bool changed = std::exchange(peers_changed_, false);
+  if (changed) {
+    for (const InstanceRef& closed : peers_.Update(Views())) Emit(DisconnectPeer{closed});
+  }
+  std::vector<PeerWorker> missing = peers_.BeginConnecting(now_us_, options_.times.heartbeat_us);
+  if (!missing.empty()) Emit(ConnectPeers{std::move(missing)});
+  if (changed) TellPeersIfNew();
+  for (auto& [id, router] : routers_) {
+    const bool new_view = router.state() == RouterMembership::State::kMember &&
+                          router.view_version() != router.applied_version();
+    if (new_view && peers_.Complete(router.listed())) router.Apply(now_us_);
+  }
+}
+
+std::vector<const RouterMembership*> Memberships::Views() const {
+  std::vector<const RouterMembership*> views;
+  for (const auto& [id, router] : routers_) views.push_back(&router);
+  return views;
+}
+
+void Memberships::TellPeersIfNew() {
+  std::vector<PeerWorker> known = peers_.Known();
+  if (known == told_) return;
+  told_ = std::move(known);
+  Emit(TellPeers{told_});
+}
+
+// ---- RPCs ----
+
+void Memberships::SendWhatIsDue() {
+  for (const std::string& name : sources_.BeginResolving(now_us_)) Emit(ResolveRouterName{name});
+  for (auto& [id, router] : routers_) {
+    if (router.BeginWatch(now_us_)) Emit(OpenWatch{id});
+    const auto rpc = router.BeginRpc(now_us_);
+    if (!rpc.has_value()) continue;
+    if (*rpc == RouterMembership::Rpc::kRegister) {
+      Emit(SendRegister{id, router.address()});
+    } else {
+      Emit(SendHeartbeat{id, router.incarnation(), router.applied_version()});
+    }
+  }
+}
+
+int64_t Memberships::NextDeadlineUs(int64_t now_us) const {
+  if (rejected_) return kNeverUs;
+  int64_t next_us = std::min(sources_.NextDeadlineUs(), peers_.NextConnectUs());
+  const auto later = [&](int64_t at_us) {
+    if (at_us > now_us) next_us = std::min(next_us, at_us);
+  };
+  for (const auto& [id, router] : routers_) {
+    next_us = std::min(next_us, router.next_rpc_us());
+    next_us = std::min(next_us, router.keep_until_us());
+    later(router.asking_since_us() + kVerdictUs);
+    later(router.heard_us() + options_.times.grace_us);
+    later(router.joined_us() + options_.times.grace_us);
+  }
+  return next_us;
+}
+
+int Memberships::routers_joined() const {
+  return static_cast<int>(std::count_if(routers_.begin(), routers_.end(),
+                                        [](const auto& entry) { return entry.second.answers(); }));
+}
+
+absl::Status Memberships::CheckInvariants() const {
+  if (static_cast<int>(routers_.size()) > kMaxRouters) {
+    return absl::InternalError(absl::StrCat(routers_.size(), " routers are followed"));
+  }
+  std::set<uint64_t> lives;
+  for (const auto& [id, router] : routers_) {
+    if (router.state() != RouterMembership::State::kMember) continue;
+    if (!lives.insert(router.incarnation()).second) {
+      return absl::InternalError(absl::StrCat("two memberships at one router, ", router.address()));
+    }
+    for (const auto& [instance, worker] : router.listed()) {
+      if (peers_.Holds(instance)) continue;
+      return absl::InternalError(
+          absl::StrCat(router.address(), " lists ", instance.id, ", which is not kept"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::worker

@@ -1,0 +1,191 @@
+// A worker's memberships at all routers that it finds, and what they make together: which RPCs to
+// send, which peers to keep endpoints to, what the worker is told of its peers. Event in, actions
+// out; deterministic.
+//
+// Every router has a membership of its own (router_membership.h): registration, heartbeats, watch,
+// and the version of its view that has been applied. Together they make
+//  - the peers: whoever any router lists (peer_table.h). What only a silent router lists counts
+//    until another one has held this worker for a whole grace, so that the last view outlives all
+//    routers, and a router that starts anew, which knows few at first, takes nothing away;
+//  - the verdict: a worker that some router holds goes on, whoever else refuses it; one that only
+//    routers which refuse it have answered can never join.
+// One router found at two addresses is known by its incarnation and joined once. A router that no
+// source names any more is forgotten after a grace of silence: one that drains still serves its
+// streams, and its leases must not run out.
+#ifndef SERVICES_WORKER_CORE_MEMBERSHIPS_H_
+#define SERVICES_WORKER_CORE_MEMBERSHIPS_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/worker/core/peer_table.h"
+#include "services/worker/core/peer_worker.h"
+#include "services/worker/core/router_membership.h"
+#include "services/worker/core/router_sources.h"
+
+namespace baton::worker {
+
+// Routers that one worker is a member of, and the most that --router-address may name.
+inline constexpr int kMaxRouters = 16;
+
+struct MembershipOptions {
+  PeerWorker self;
+  std::vector<std::string> router_names;      // HOST:PORT, to be resolved.
+  std::vector<std::string> router_addresses;  // Numeric HOST:PORT.
+  MembershipTimes times;
+  int64_t resolve_us = 5'000'000;  // How often names are resolved.
+  // A router's announcement counts for so long; it repeats it well within.
+  int64_t announced_us = 20'000'000;
+};
+
+// ---- Events ----
+struct RouterNameResolved {
+  std::string name;
+  absl::StatusOr<std::vector<std::string>> addresses;  // Numeric HOST:PORT.
+};
+struct RouterAnnounced {  // A router has called and said where it is.
+  std::string address;
+};
+struct RegisterAnswered {
+  uint64_t router = 0;
+  absl::Status status;
+  uint64_t router_incarnation = 0;
+  int64_t heartbeat_interval_us = 0;
+};
+struct HeartbeatAnswered {
+  uint64_t router = 0;
+  absl::Status status;
+  uint64_t view_version = 0;
+  std::vector<PeerWorker> workers;  // If that is not the version which the heartbeat named.
+};
+struct WatchNoticed {
+  uint64_t router = 0;
+};
+struct WatchEnded {
+  uint64_t router = 0;
+};
+struct StatusChanged {};  // The routers should hear of it now.
+struct PeersConnected {   // Answers ConnectPeers.
+  std::vector<InstanceRef> standing;
+  std::vector<InstanceRef> failed;
+};
+struct PeerFailed {  // An endpoint that stood does no more.
+  InstanceRef peer;
+};
+struct MembershipTick {};
+using MembershipEvent = std::variant<RouterNameResolved, RouterAnnounced, RegisterAnswered,
+                                     HeartbeatAnswered, WatchNoticed, WatchEnded, StatusChanged,
+                                     PeersConnected, PeerFailed, MembershipTick>;
+
+// ---- Actions ----
+struct ResolveRouterName {
+  std::string name;
+};
+struct SendRegister {
+  uint64_t router = 0;  // Names the router until ForgetRouter.
+  std::string address;
+};
+struct SendHeartbeat {
+  uint64_t router = 0;
+  uint64_t router_incarnation = 0;
+  uint64_t view_version = 0;
+};
+struct OpenWatch {
+  uint64_t router = 0;
+};
+struct ForgetRouter {  // Its RPCs may be cancelled; their ends mean nothing any more.
+  uint64_t router = 0;
+  std::string address;
+};
+struct ConnectPeers {
+  std::vector<PeerWorker> peers;
+};
+struct DisconnectPeer {
+  InstanceRef peer;
+};
+struct TellPeers {  // Every live worker but this one; one incarnation of each, the newest first.
+  std::vector<PeerWorker> peers;
+};
+struct TooManyRouters {  // Once for each address that is left out.
+  std::string address;
+};
+struct RejectWorker {  // It can never join; nothing follows.
+  absl::Status status;
+};
+using MembershipAction =
+    std::variant<ResolveRouterName, SendRegister, SendHeartbeat, OpenWatch, ForgetRouter,
+                 ConnectPeers, DisconnectPeer, TellPeers, TooManyRouters, RejectWorker>;
+
+class Memberships {
+ public:
+  Memberships(MembershipOptions options, int64_t now_us);
+
+  void Handle(const MembershipEvent& event, int64_t now_us, std::vector<MembershipAction>& actions);
+  // When MembershipTick is due next.
+  int64_t NextDeadlineUs(int64_t now_us) const;
+
+  // Some router holds this worker and answered its last RPC.
+  bool registered() const { return routers_joined() > 0; }
+  int routers_joined() const;                                     // That do.
+  const RouterMembership* Find(uint64_t router) const;            // nullptr: forgotten.
+  const std::vector<PeerWorker>& peers() const { return told_; }  // As told last.
+  // What must hold whatever happens: one membership for each router, applied views connected.
+  absl::Status CheckInvariants() const;
+
+ private:
+  using Routers = std::map<uint64_t, RouterMembership>;
+
+  void On(const RouterNameResolved& event);
+  void On(const RouterAnnounced& event);
+  void On(const RegisterAnswered& event);
+  void On(const HeartbeatAnswered& event);
+  void On(const WatchNoticed& event);
+  void On(const WatchEnded& event);
+  void On(const StatusChanged& event);
+  void On(const PeersConnected& event);
+  void On(const PeerFailed& event);
+  void On(const MembershipTick&) {}
+
+  RouterMembership* Of(uint64_t router);
+  void Registered(RouterMembership& router, const RegisterAnswered& event);
+  void Failed(RouterMembership& router);
+  void FollowSources();
+  bool MakeRoom();
+  void Forget(Routers::iterator router);
+  bool AnotherIsSettled(const RouterMembership& router) const;
+  void DropTheSilent();
+  void Judge();
+  void KeepPeers();
+  std::vector<const RouterMembership*> Views() const;
+  void TellPeersIfNew();
+  void SendWhatIsDue();
+  template <typename Action>
+  void Emit(Action action) {
+    actions_->emplace_back(std::in_place_type<Action>, std::move(action));
+  }
+
+  const MembershipOptions options_;
+  RouterSources sources_;
+  Routers routers_;
+  uint64_t last_router_ = 0;
+  std::set<std::string> left_out_;  // Addresses, for lack of room; told already.
+  PeerTable peers_;
+  bool peers_changed_ = false;
+  std::vector<PeerWorker> told_;
+  bool rejected_ = false;
+
+  // Of the event that is being handled.
+  int64_t now_us_ = 0;
+  std::vector<MembershipAction>* actions_ = nullptr;
+};
+
+}  // namespace baton::worker
+
+#endif  // SERVICES_WORKER_CORE_MEMBERSHIPS_H_

@@ -1,0 +1,27 @@
+// What a worker needs to know of another one, as a router's view tells it.
+#ifndef SERVICES_WORKER_CORE_PEER_WORKER_H_
+#define SERVICES_WORKER_CORE_PEER_WORKER_H_
+
+#include <string>
+
+#include "common/types/instance.h"
+#include "common/types/kv_layout.h"
+#include "common/types/role.h"
+
+namespace baton::worker {
+
+struct PeerWorker {
+  InstanceRef instance;
+  Role role = Role::kPrefill;
+  std::string grpc_address;
+  std::string data_address;
+  LayerRange layers;
+  std::string chain_id;  // Prefill only, as are pp_rank and pp_size.
+  int pp_rank = 0;
+  int pp_size = 1;
+  bool operator==(const PeerWorker&) const = default;
+};
+
+}  // namespace baton::worker
+
+#endif  // SERVICES_WORKER_CORE_PEER_WORKER_H_

@@ -1,0 +1,194 @@
+#include "services/worker/core/router_membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/clock.h"
+
+namespace baton::worker {
+namespace {
+
+constexpr int64_t kFirstBackoffUs = 50'000;
+constexpr int64_t kMaxBackoffUs = 2'000'000;
+// Heartbeats for news keep so much distance, however fast the cluster changes: joins that come
+// together are answered with one view.
+constexpr int64_t kNewsGapUs = 10'000;
+// An address may come to lead to another router.
+constexpr int64_t kAliasCheckUs = 30'000'000;
+
+// Those that are listed, in this incarnation or another, need not be kept.
+void EraseReplaced(RouterMembership::Listed& kept, const RouterMembership::Listed& listed) {
+  std::erase_if(kept, [&listed](const auto& known) {
+    const auto same_id = listed.lower_bound({known.first.id, 0});
+    return same_id != listed.end() && same_id->first.id == known.first.id;
+  });
+}
+
+}  // namespace
+
+RouterMembership::RouterMembership(std::string address, const MembershipTimes& times,
+                                   int64_t now_us)
+    : address_(std::move(address)),
+      times_(times),
+      asking_since_us_(now_us),
+      interval_us_(times.heartbeat_us),
+      next_us_(now_us),
+      backoff_us_(kFirstBackoffUs),
+      heard_us_(now_us) {}
+
+std::optional<RouterMembership::Rpc> RouterMembership::BeginRpc(int64_t now_us) {
+  if (rpc_under_way_ || now_us < next_us_) return std::nullopt;
+  rpc_under_way_ = true;
+  news_ = false;  // What comes from here on may not be in what is sent now.
+  if (state_ != State::kMember) return Rpc::kRegister;
+  began_us_ = now_us;
+  return Rpc::kHeartbeat;
+}
+
+int64_t RouterMembership::next_rpc_us() const { return rpc_under_way_ ? kNeverUs : next_us_; }
+
+void RouterMembership::Answered(int64_t now_us) {
+  rpc_under_way_ = false;
+  failures_ = 0;
+  backoff_us_ = kFirstBackoffUs;
+  heard_us_ = now_us;
+}
+
+void RouterMembership::Registered(uint64_t router_incarnation, int64_t interval_us,
+                                  int64_t now_us) {
+  Answered(now_us);
+  state_ = State::kMember;
+  incarnation_ = router_incarnation;
+  refusal_ = absl::OkStatus();
+  joined_us_ = now_us;
+  if (!listed_.empty()) keep_until_us_ = now_us + times_.grace_us;
+  // The versions of another life of the router mean nothing now.
+  view_version_ = 0;
+  applied_version_ = 0;
+  interval_us_ = interval_us > 0 ? std::min(interval_us, times_.heartbeat_us) : times_.heartbeat_us;
+  watch_began_us_ = 0;  // One that stands is older: the router refuses it.
+  next_us_ = now_us;    // A joined worker asks for its view.
+}
+
+void RouterMembership::IsAlias(uint64_t router_incarnation, int64_t now_us) {
+  Answered(now_us);
+  state_ = State::kAlias;
+  incarnation_ = router_incarnation;
+  refusal_ = absl::OkStatus();
+  DropView();
+  next_us_ = now_us + kAliasCheckUs;
+}
+
+void RouterMembership::Refused(const absl::Status& status, int64_t now_us) {
+  Answered(now_us);
+  state_ = State::kJoining;
+  refusal_ = status;
+  next_us_ = now_us + kMaxBackoffUs;
+}
+
+void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers,
+                                      int64_t now_us) {
+  Answered(now_us);
+  next_us_ = now_us + interval_us_;
+  if (news_) next_us_ = std::max(now_us, began_us_ + kNewsGapUs);
+  if (view_version == view_version_) return;
+  view_version_ = view_version;
+  Listed fresh;
+  for (PeerWorker& worker : workers) fresh.emplace(worker.instance, std::move(worker));
+  // A router that has just started lists few at first, and to disconnect and connect again would
+  // break chains and hand-offs that run well.
+  kept_.merge(listed_);
+  EraseReplaced(kept_, fresh);
+  listed_ = std::move(fresh);
+  view_changed_ = true;
+  ExpireKept(now_us);
+}
+
+bool RouterMembership::ExpireKept(int64_t now_us) {
+  if (kept_.empty() || now_us < keep_until_us_) return false;
+  kept_.clear();
+  view_changed_ = true;
+  return true;
+}
+
+void RouterMembership::Unknown(int64_t now_us) {
+  Answered(now_us);
+  state_ = State::kJoining;
+  asking_since_us_ = now_us;
+  next_us_ = now_us;
+}
+
+void RouterMembership::Failed(int64_t now_us) {
+  rpc_under_way_ = false;
+  ++failures_;
+  next_us_ = now_us + backoff_us_;
+  backoff_us_ = std::min(kMaxBackoffUs, 2 * backoff_us_);
+  // What an address leads to that has stopped answering is to be found out anew.
+  if (state_ == State::kAlias) state_ = State::kJoining;
+}
+
+void RouterMembership::News(int64_t now_us) {
+  if (!answers()) return;
+  if (rpc_under_way_) {
+    news_ = true;
+    return;
+  }
+  next_us_ = std::min(next_us_, std::max(now_us, began_us_ + kNewsGapUs));
+}
+
+void RouterMembership::AskNow(int64_t now_us) {
+  if (!rpc_under_way_) next_us_ = now_us;
+}
+
+bool RouterMembership::BeginWatch(int64_t now_us) {
+  const bool soon = watch_began_us_ != 0 && now_us < watch_began_us_ + interval_us_;
+  if (!answers() || watching_ || soon) return false;
+  watching_ = true;
+  watch_began_us_ = now_us;
+  return true;
+}
+
+void RouterMembership::WatchEnded(int64_t now_us) {
+  watching_ = false;
+  News(now_us);  // The router may have gone, or have taken this worker for dead.
+}
+
+void RouterMembership::Apply(int64_t now_us) {
+  applied_version_ = view_version_;
+  if (rpc_under_way_) {
+    news_ = true;
+  } else if (answers()) {
+    next_us_ = now_us;  // It makes pairs ready.
+  }
+}
+
+void RouterMembership::TakeOver(RouterMembership& other, int64_t now_us) {
+  listed_ = std::move(other.listed_);
+  kept_ = std::move(other.kept_);
+  keep_until_us_ = other.keep_until_us_;
+  view_version_ = other.view_version_;
+  applied_version_ = other.applied_version_;
+  joined_us_ = other.joined_us_;
+  view_changed_ = true;
+  other.DropView();
+  other.state_ = State::kJoining;
+  other.asking_since_us_ = now_us;
+}
+
+void RouterMembership::Adopt(const RouterMembership& other, int64_t now_us) {
+  kept_.insert(other.listed_.begin(), other.listed_.end());
+  kept_.insert(other.kept_.begin(), other.kept_.end());
+  EraseReplaced(kept_, listed_);
+  keep_until_us_ = std::max(keep_until_us_, now_us + times_.grace_us);
+  view_changed_ = true;
+}
+
+void RouterMembership::DropView() {
+  listed_.clear();
+  kept_.clear();
+  view_version_ = 0;
+  applied_version_ = 0;
+  view_changed_ = true;
+}
+
+}  // namespace baton::worker

@@ -1,0 +1,133 @@
+// A worker's membership at one router: when the next RPC is due, what the router's view lists and
+// which version of it has been applied. Views of one router mean nothing to another; what several
+// make together is Memberships' matter. Deterministic.
+//
+// JOINING -(registered)-> MEMBER -(the router does not know it any more)-> JOINING
+// JOINING -(the answer is of a router that another address leads to)-> ALIAS, which only asks again
+// now and then whose address it is.
+#ifndef SERVICES_WORKER_CORE_ROUTER_MEMBERSHIP_H_
+#define SERVICES_WORKER_CORE_ROUTER_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "services/worker/core/peer_worker.h"
+
+namespace baton::worker {
+
+struct MembershipTimes {
+  int64_t heartbeat_us = 500'000;
+  // After another registration, workers that were known and that the router does not list (yet) are
+  // kept for so long, unless another incarnation of theirs is listed: a router that has just
+  // started hears of its workers one by one, within the backoff of their registrations.
+  int64_t grace_us = 5'000'000;
+};
+
+class RouterMembership {
+ public:
+  enum class State { kJoining, kMember, kAlias };
+  enum class Rpc { kRegister, kHeartbeat };
+  using Listed = std::map<InstanceRef, PeerWorker>;
+
+  RouterMembership(std::string address, const MembershipTimes& times, int64_t now_us);
+
+  // ---- RPCs: one at a time ----
+
+  // The RPC that is due now, which has then begun.
+  std::optional<Rpc> BeginRpc(int64_t now_us);
+  // When BeginRpc has something; kNeverUs while one is out.
+  int64_t next_rpc_us() const;
+  // How each RPC ends. `interval_us`: what the router asks for; 0: nothing.
+  void Registered(uint64_t router_incarnation, int64_t interval_us, int64_t now_us);
+  void IsAlias(uint64_t router_incarnation, int64_t now_us);
+  void Refused(const absl::Status& status, int64_t now_us);
+  // `workers` of a view of the same version as the one at hand mean nothing.
+  void HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers, int64_t now_us);
+  void Unknown(int64_t now_us);  // The router holds no lease of this worker: it registers at once.
+  void Failed(int64_t now_us);   // No answer, or one that makes no sense.
+
+  // Something should be told to the router at once, or be heard from it.
+  void News(int64_t now_us);
+  // Ask now: another address of the same router does not answer any more.
+  void AskNow(int64_t now_us);
+
+  // ---- The watch ----
+
+  // Whether one should be opened now, after an RPC that the router has answered; it stands then.
+  bool BeginWatch(int64_t now_us);
+  void WatchEnded(int64_t now_us);
+
+  // ---- The view ----
+
+  // Every endpoint of the view stands: the router is told at once.
+  void Apply(int64_t now_us);
+  // Takes the place of another address of the same router, view included.
+  void TakeOver(RouterMembership& other, int64_t now_us);
+  // Keeps what another address of this router listed, as after a registration of its own.
+  void Adopt(const RouterMembership& other, int64_t now_us);
+  // What it lists counts no more: the whole view is asked for at the next heartbeat.
+  void DropView();
+  // Gives up the kept whose time is over; true if there were any.
+  bool ExpireKept(int64_t now_us);
+
+  const std::string& address() const { return address_; }
+  State state() const { return state_; }
+  uint64_t incarnation() const { return incarnation_; }
+  bool answers() const { return state_ == State::kMember && failures_ == 0; }
+  bool asked_in_vain() const { return failures_ > 0; }
+  int failures() const { return failures_; }  // In a row.
+  const absl::Status& refusal() const { return refusal_; }
+  int64_t asking_since_us() const { return asking_since_us_; }  // To join.
+  int64_t heard_us() const { return heard_us_; }    // Last; at first when it was created.
+  int64_t joined_us() const { return joined_us_; }  // Registered since; while a member.
+  int64_t keep_until_us() const { return kept_.empty() ? kNeverUs : keep_until_us_; }
+  const Listed& listed() const { return listed_; }
+  const Listed& kept() const { return kept_; }
+  uint64_t view_version() const { return view_version_; }
+  uint64_t applied_version() const { return applied_version_; }
+
+  // Whether `listed` or `kept` have changed since this was asked last.
+  bool TakeChange() { return std::exchange(view_changed_, false); }
+
+  bool wanted = true;  // Some source names the address.
+
+ private:
+  void Answered(int64_t now_us);
+
+  const std::string address_;
+  const MembershipTimes times_;
+  int64_t asking_since_us_;
+  State state_ = State::kJoining;
+  uint64_t incarnation_ = 0;
+  absl::Status refusal_;  // OK: not refused, or accepted since.
+
+  bool rpc_under_way_ = false;
+  bool news_ = false;  // Came while a call was out.
+  int64_t interval_us_;
+  int64_t next_us_;
+  int64_t began_us_ = 0;  // The last heartbeat.
+  int64_t backoff_us_;
+  int failures_ = 0;
+  int64_t heard_us_;
+  int64_t joined_us_ = 0;
+
+  bool watching_ = false;
+  int64_t watch_began_us_ = 0;  // 0: the next may be opened at once.
+
+  Listed listed_;  // The last view that came.
+  Listed kept_;    // Not in it, and not given up yet.
+  int64_t keep_until_us_ = 0;
+  bool view_changed_ = false;
+  uint64_t view_version_ = 0;     // 0: none.
+  uint64_t applied_version_ = 0;  // The last whose endpoints stood.
+};
+
+}  // namespace baton::worker
+
+#endif  // SERVICES_WORKER_CORE_ROUTER_MEMBERSHIP_H_

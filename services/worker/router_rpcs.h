@@ -1,0 +1,43 @@
+// The RPCs that a worker makes to one router (baton.v1.Cluster), over a connection of their own:
+// one router that does not answer delays nothing of another.
+#ifndef SERVICES_WORKER_ROUTER_RPCS_H_
+#define SERVICES_WORKER_ROUTER_RPCS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/rpc/call_tracker.h"
+#include "proto/baton/v1/cluster.grpc.pb.h"
+
+namespace baton::worker {
+
+class RouterRpcs {
+ public:
+  explicit RouterRpcs(const std::string& address);
+  // Cancels what is under way and waits for the last callback; not on gRPC's threads.
+  ~RouterRpcs();
+  RouterRpcs(const RouterRpcs&) = delete;
+  RouterRpcs& operator=(const RouterRpcs&) = delete;
+
+  // All callbacks run on gRPC's threads and must not block; each RPC ends with exactly one `done`.
+  void Register(v1::RegisterRequest request, int64_t timeout_ms,
+                std::function<void(const absl::Status&, const v1::RegisterResponse&)> done);
+  void Heartbeat(v1::HeartbeatRequest request, int64_t timeout_ms,
+                 std::function<void(const absl::Status&, const v1::HeartbeatResponse&)> done);
+  // The router says by it that a heartbeat is wanted at once.
+  void Watch(const v1::InstanceRef& self, std::function<void()> on_notice,
+             std::function<void()> done);
+
+ private:
+  class WatchCall;
+
+  const std::unique_ptr<v1::Cluster::Stub> stub_;
+  rpc::CallTracker tracker_;
+};
+
+}  // namespace baton::worker
+
+#endif  // SERVICES_WORKER_ROUTER_RPCS_H_
