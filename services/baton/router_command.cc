@@ -45,8 +45,16 @@ absl::Status Serve(v1::Options options) {
 
   startup.reset();
   WaitForStop([] { return false; });
+  const int64_t drain_us = NowUs();
+  const int64_t refuse_us = drain_us + options.drain_settle_ms() * 1000;
+  LOG(kInfo) << "drain begins: requests are taken for " << options.drain_settle_ms()
+             << " ms more (--drain-settle-ms), then those that run have "
+             << options.drain_timeout_ms() << " ms (--drain-timeout-ms)";
+  service->BeginSettle();
+  WaitForStop([refuse_us] { return NowUs() >= refuse_us; });  // Or another signal.
   service->BeginStop();
   service->Stop(options.drain_timeout_ms());
+  LOG(kInfo) << "drain ends after " << SecondsSince(drain_us);
   return absl::OkStatus();
 }
 

@@ -132,6 +132,7 @@ void DecodeService::Publish() {
   const double pages = parts_.executor->kv().page_count;
   Metrics& metrics = *parts_.metrics;
   metrics.Set(Metric::kReady, ready ? 1 : 0);
+  metrics.Set(Metric::kDraining, ready ? 0 : 1);
   metrics.Set(Metric::kRequestsRunning, load.running + load.reserved);
   metrics.Set(Metric::kRequestsWaiting, load.waiting);
   metrics.Set(Metric::kKvPagesUsed, load.owned_pages);

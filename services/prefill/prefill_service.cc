@@ -245,6 +245,7 @@ absl::Status PrefillService::Liveness() const {
 }
 
 bool PrefillService::Drain(int64_t limit_ms) {
+  parts_.metrics->Set(Metric::kDraining, 1);
   return loop_->Await(
       [this] {
         if (chain_ == nullptr) return stage_->held_pages() == 0;

@@ -42,6 +42,11 @@ class RouterMetrics {
   void CountAdmitted(int prompt_tokens, int64_t queue_us);
   void CountFirstToken(int64_t ttft_us);
   void CountEnd(const RequestEnd& end);
+  // The process drains, to its end; it ended `requests` by that (metrics_table.h has the causes).
+  void SetDraining() { metrics_.Set(Metric::kDraining, 1); }
+  void CountDrained(const char* cause, int requests) {
+    metrics_.Increment(Metric::kDrainEndedRequestsTotal, requests, {cause});
+  }
   void CountRefused(Endpoint endpoint, const absl::Status& status);
 
   // The gauges and the core's own counters; on the loop's thread.

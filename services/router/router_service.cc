@@ -89,6 +89,11 @@ void RouterService::SetServing(bool ready) {
   server_->GetHealthCheckService()->SetServingStatus(kInference, ready);
 }
 
+void RouterService::BeginSettle() {
+  shell_.BeginSettle();
+  if (server_ != nullptr) SetServing(false);
+}
+
 void RouterService::BeginStop() {
   shell_.BeginStop();
   if (http_ != nullptr) http_->StopListening();

@@ -3,6 +3,7 @@
 //
 //   BATON_ASSIGN_OR_RETURN(auto router, RouterService::FromOptions(options));
 //   ... wait for SIGTERM ...
+//   router->BeginSettle();     // Not ready; still takes requests.
 //   router->BeginStop();       // Not ready any more; load balancers look elsewhere.
 //   router->Stop(grace_ms);
 #ifndef SERVICES_ROUTER_ROUTER_SERVICE_H_
@@ -46,6 +47,8 @@ class RouterService {
   int http_port() const { return http_->port(); }
   const RouterConfig& config() const { return shell_.config(); }
 
+  // Readiness goes, so that load balancers look elsewhere; who has not looked yet is served.
+  void BeginSettle();
   // Readiness goes, HTTP takes no new connections and new requests are refused with UNAVAILABLE;
   // workers are still heard.
   void BeginStop();

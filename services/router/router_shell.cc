@@ -105,6 +105,13 @@ void RouterShell::Start(std::function<void(bool)> on_readiness) {
   loop_.Start();
 }
 
+void RouterShell::BeginSettle() {
+  MutexLock lock(&mutex_);
+  settling_ = true;
+  readiness_ = {false, "the router is draining"};
+  metrics_->SetDraining();
+}
+
 void RouterShell::BeginStop() {
   MutexLock lock(&mutex_);
   stopping_ = true;
@@ -122,6 +129,7 @@ void RouterShell::Stop(int64_t grace_ms) {
     const bool posted = loop_.Post([this] {
       std::vector<uint64_t> call_ids;
       for (const auto& [call_id, session] : sessions_) call_ids.push_back(call_id);
+      metrics_->CountDrained("time_over", static_cast<int>(call_ids.size()));
       LOG(kWarning) << "ending " << call_ids.size() << " requests that have not finished in time";
       for (const uint64_t call_id : call_ids) DropCall(call_id, Stopping(), /*tell=*/true);
     });
@@ -407,7 +415,7 @@ void RouterShell::Refresh(int64_t now_us) {
   {
     MutexLock lock(&mutex_);
     was_ready = readiness_.ready;
-    if (!stopping_) readiness_ = {open, open ? "" : missing};
+    if (!stopping_ && !settling_) readiness_ = {open, open ? "" : missing};
     ready = readiness_.ready;
   }
   metrics_->SetLoad(core_.load(), workers, pairs, ready);

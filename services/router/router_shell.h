@@ -40,6 +40,8 @@ class RouterShell : public Gateway, private LegEvents {
   // `on_readiness` is told of every change, on the loop's thread.
   void Start(std::function<void(bool ready)> on_readiness);
 
+  // Not ready from now on; requests are taken all the same until BeginStop.
+  void BeginSettle();
   // Refuses new requests from now on: not ready.
   void BeginStop();
   // After BeginStop: lets running requests finish for `grace_ms`, ends the others with UNAVAILABLE,
@@ -139,6 +141,7 @@ class RouterShell : public Gateway, private LegEvents {
   std::atomic<int64_t> last_wake_us_{0};
 
   mutable Mutex mutex_;
+  bool settling_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // Submitted, and not ended.
   Readiness readiness_ ABSL_GUARDED_BY(mutex_);

@@ -65,6 +65,7 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call,
 absl::Status RouterShell::TakeSlot() {
   MutexLock lock(&mutex_);
   if (stopping_) {
+    metrics_->CountDrained("refused", 1);
     return WithLeg(absl::UnavailableError("the router is shutting down; send the request again"),
                    "router", "");
   }

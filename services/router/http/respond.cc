@@ -88,6 +88,7 @@ void RespondError(HttpExchange& exchange, const absl::Status& status) {
   HttpResponse response;
   response.status = HttpStatusOf(status);
   response.body = Dump(ErrorBody(status));
+  if (response.status == 503) response.headers.emplace_back("Retry-After", "1");
   exchange.Respond(std::move(response));
 }
 
