@@ -5,6 +5,7 @@
 
 import json
 import pathlib
+import re
 import sys
 
 import jsonschema
@@ -45,6 +46,15 @@ def test_generated_files_are_up_to_date(path):
 def test_nothing_generated_is_left_over():
     for folder in (CHART / "files/rules", CHART / "files/dashboards", generate.MONITORING / "dashboards"):
         assert set(folder.iterdir()) <= set(generate.files())
+
+
+def test_chart_and_manifests_are_of_this_version():
+    table = (ROOT / "common/telemetry/metrics_table.h").read_text(encoding="utf-8")
+    version = re.search(r'kBatonVersion\[\] = "([^"]+)"', table).group(1)
+    assert values(CHART / "Chart.yaml")["appVersion"] == version
+    images = {line.split("image: ")[1].strip() for path in (ROOT / "k8s/base").glob("*.yaml")
+              for line in path.read_text(encoding="utf-8").splitlines() if line.strip().startswith("image: ")}
+    assert images == {f"localhost/baton:{version}"}
 
 
 def test_every_option_can_be_set_or_is_derived(options, committed):
