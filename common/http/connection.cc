@@ -194,6 +194,7 @@ void Connection::OnNothingMore() {
 bool Connection::OnHeader() {
   const std::vector<std::string>& paths = context_.options.reserved_paths;
   if (reserved_ && std::find(paths.begin(), paths.end(), reader_.request().path) == paths.end()) {
+    context_.options.observer(HttpServerEvent::kRefused);
     Refuse(503, "all connections are in use; try again later");
     return false;
   }
@@ -209,6 +210,7 @@ bool Connection::OnHeader() {
 bool Connection::ChargeBody() {
   if (charge_.GrowTo(reader_.body_bytes())) return true;
   ++context_.refused_bodies;
+  context_.options.observer(HttpServerEvent::kBodyRefused);
   Refuse(503, "too many large requests at once; try again later");
   return false;
 }

@@ -48,9 +48,9 @@ std::optional<uint64_t> ConnectionTable::EvictOne() {
   return EvictOldest(addresses_[by_waiting_.rbegin()->second].waiting);
 }
 
-void ConnectionTable::Remove(uint64_t id) {
+bool ConnectionTable::Remove(uint64_t id) {
   const auto found = entries_.find(id);
-  if (found == entries_.end()) return;
+  if (found == entries_.end()) return false;
   EndWaiting(found->second);
   if (found->second.reserved) {
     --reserve_open_;
@@ -59,6 +59,7 @@ void ConnectionTable::Remove(uint64_t id) {
     if (--address->second.open == 0) addresses_.erase(address);
   }
   entries_.erase(found);
+  return true;
 }
 
 std::optional<uint64_t> ConnectionTable::EvictOldest(Ids& waiting) {

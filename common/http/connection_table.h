@@ -46,8 +46,8 @@ class ConnectionTable {
   void Waiting(uint64_t id);
   // The longest waiting one, out of the table; nullopt if none waits.
   std::optional<uint64_t> EvictOne();
-  // It has closed. Nothing for one that was evicted.
-  void Remove(uint64_t id);
+  // It has closed. False, and nothing, for one that was evicted.
+  bool Remove(uint64_t id);
 
   size_t size() const { return entries_.size(); }
 

@@ -161,7 +161,7 @@ class AsioServer : public HttpServer, private ConnectionRegistry {
   }
   void Closed(uint64_t id) override {
     MutexLock lock(&mutex_);
-    table_.Remove(id);
+    if (table_.Remove(id)) Tell(HttpServerEvent::kClosed);
     connections_.erase(id);
   }
 
@@ -203,7 +203,9 @@ class AsioServer : public HttpServer, private ConnectionRegistry {
       evicted = Evicted(admission.evicted);
       if (admission.verdict == ConnectionTable::Verdict::kRefused) {
         ++refused_;
+        Tell(HttpServerEvent::kRefused);
       } else {
+        Tell(HttpServerEvent::kOpened);
         const bool reserved = admission.verdict == ConnectionTable::Verdict::kReserved;
         connection = std::make_shared<Connection>(std::move(socket), context_, id, reserved);
         connections_[id] = connection;
@@ -213,10 +215,14 @@ class AsioServer : public HttpServer, private ConnectionRegistry {
     if (connection != nullptr) connection->Start();
   }
 
+  void Tell(HttpServerEvent event) const { context_.options.observer(event); }
+
   std::shared_ptr<Connection> Evicted(std::optional<uint64_t> id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!id.has_value()) return nullptr;
     ++evicted_;
+    Tell(HttpServerEvent::kEvicted);
+    Tell(HttpServerEvent::kClosed);
     const auto found = connections_.find(*id);
     if (found == connections_.end()) return nullptr;
     std::shared_ptr<Connection> connection = found->second.lock();

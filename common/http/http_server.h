@@ -21,6 +21,18 @@
 
 namespace baton {
 
+// What a server tells of its connections, for metrics.
+enum class HttpServerEvent {
+  kOpened,       // A connection was admitted.
+  kClosed,       // One that was admitted has gone, whoever ended it.
+  kEvicted,      // An idle one gave way to a newcomer; kClosed comes as well.
+  kRefused,      // No room for a connection, or for the request on one of the reserved ones.
+  kBodyRefused,  // No room for a request's body.
+};
+// Called on any thread, under the server's lock: it returns at once and calls nothing of the
+// server.
+using HttpServerObserver = std::function<void(HttpServerEvent)>;
+
 struct HttpServerOptions {
   std::string host = "127.0.0.1";  // An address of this machine, or a name that resolves to one.
   uint16_t port = 0;               // 0: any free port.
@@ -42,6 +54,7 @@ struct HttpServerOptions {
   std::shared_ptr<TlsCertificate> tls;  // HTTPS alone; nullptr: HTTP alone.
   CorsPolicy cors;
   HttpErrorFormat format_error = PlainHttpError;
+  HttpServerObserver observer = [](HttpServerEvent) {};
 };
 
 struct HttpServerStats {

@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/http/http_routes.h"
 #include "common/http/http_server.h"
+#include "common/telemetry/http_metrics.h"
 #include "common/telemetry/metrics.h"
 
 namespace baton {
@@ -51,6 +52,7 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const HttpEndp
   options.idle_timeout_ms = config.idle_timeout_ms;
   options.receive_timeout_ms = config.idle_timeout_ms;
   options.send_timeout_ms = config.idle_timeout_ms;
+  if (config.connections != nullptr) options.observer = CountConnections(*config.connections);
   const auto routes = std::make_shared<const HttpRoutes>(MakeRoutes(std::move(callbacks)));
   BATON_ASSIGN_OR_RETURN(
       auto server,

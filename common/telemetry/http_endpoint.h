@@ -16,12 +16,14 @@
 namespace baton {
 
 class HttpServer;
+class Metrics;
 
 struct HttpEndpointConfig {
   std::string host = "127.0.0.1";  // An address of this machine, or a name that resolves to one.
   uint16_t port = 0;               // 0: any free port; HttpEndpoint::port() tells which.
   size_t max_connections = 64;     // One more closes the one that has idled longest.
   int idle_timeout_ms = 5000;      // A connection without a complete request is closed after it.
+  Metrics* connections = nullptr;  // Counts them, if given; outlives the endpoint.
 };
 
 // Called on the endpoint's thread; they must return at once and never wait for a peer, or a peer's

@@ -58,6 +58,11 @@ enum class Metric {
   // Drain.
   kDraining,
   kDrainEndedRequestsTotal,
+  // HTTP server.
+  kHttpConnectionsOpen,
+  kHttpConnectionsAcceptedTotal,
+  kHttpConnectionsEvictedTotal,
+  kHttpRefusedTotal,
   // Process.
   kUp,
   kReady,
@@ -115,6 +120,7 @@ inline constexpr const char* kWorkerRoles[] = {"prefill", "decode", "other"};
 inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", "other"};
 inline constexpr const char* kDrainCauses[] = {"refused", "handed_back", "time_over", "worker",
                                                "other"};
+inline constexpr const char* kHttpRefusals[] = {"connections", "body_memory", "other"};
 inline constexpr const char* kVersions[] = {kBatonVersion};
 
 inline constexpr MetricLabel kRequestLabels[] = {{"endpoint", kEndpoints}, {"outcome", kOutcomes}};
@@ -126,15 +132,17 @@ inline constexpr MetricLabel kRefusalLabels[] = {{"reason", kRefusalReasons}};
 inline constexpr MetricLabel kWorkerLabels[] = {{"worker_role", kWorkerRoles},
                                                 {"state", kWorkerStates}};
 inline constexpr MetricLabel kDrainLabels[] = {{"cause", kDrainCauses}};
+inline constexpr MetricLabel kHttpRefusalLabels[] = {{"reason", kHttpRefusals}};
 inline constexpr MetricLabel kBuildLabels[] = {{"version", kVersions}};
 
 // OpenTelemetry's GenAI conventions give the buckets of TTFT, TPOT and request duration; theirs end
-// at 10 s and 82 s, and long prompts go on from there.
+// at 10 s and 82 s, and long prompts go on from there. Their TPOT begins at 10 ms, above small
+// models.
 inline constexpr double kTtftBuckets[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08,
                                           0.1,   0.25,  0.5,  0.75, 1,    2.5,  5,
                                           7.5,   10,    20,   40,   80,   160,  320};
-inline constexpr double kTpotBuckets[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
-                                          0.3,  0.4,   0.5,  0.75,  1,   2.5};
+inline constexpr double kTpotBuckets[] = {0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15,
+                                          0.2,    0.3,   0.4,  0.5,   0.75, 1,     2.5};
 inline constexpr double kRequestBuckets[] = {0.01,  0.02,  0.04,   0.08,   0.16,  0.32,
                                              0.64,  1.28,  2.56,   5.12,   10.24, 20.48,
                                              40.96, 81.92, 163.84, 327.68, 655.36};
@@ -295,6 +303,16 @@ inline constexpr MetricInfo kTable[] = {
      "and "
      "on the router worker (its worker's drain was over, and the client had tokens).",
      kR | kP | kD, kDrainLabels},
+    {Metric::kHttpConnectionsOpen, "baton_http_connections_open", kGauge, "connections",
+     "Open connections of this process's HTTP server.", kR | kP | kD},
+    {Metric::kHttpConnectionsAcceptedTotal, "baton_http_connections_accepted_total", kCounter,
+     "connections", "Connections that this process's HTTP server has admitted.", kR | kP | kD},
+    {Metric::kHttpConnectionsEvictedTotal, "baton_http_connections_evicted_total", kCounter,
+     "connections", "Idle HTTP connections closed to make room for others.", kR | kP | kD},
+    {Metric::kHttpRefusedTotal, "baton_http_refused_total", kCounter, "requests",
+     "What the HTTP server turned away for want of room: a connection or a request on one of those "
+     "kept for probes (connections), a request whose body found no memory (body_memory).",
+     kR | kP | kD, kHttpRefusalLabels},
     {Metric::kUp, "baton_up", kGauge, "boolean", "1 while the process makes progress (/health).",
      kR | kP | kD},
     {Metric::kReady, "baton_ready", kGauge, "boolean",

@@ -231,6 +231,14 @@ DASHBOARDS = {
         panel("Requests that drains ended within 5 minutes", "short",
               within("baton_drain_ended_requests_total", "role, cause", "{{role}} {{cause}}"),
               help_text="Clients saw time_over and worker; what was refused or handed back is served elsewhere."),
+        row("HTTP servers: clients at the router, probes at the workers"),
+        panel("Connections open", "short", [("{{instance_id}}", "sum by (instance_id) (baton_http_connections_open)")]),
+        panel("Connections accepted per second", "short", rate("baton_http_connections_accepted_total", "instance_id")),
+        panel("Turned away within 5 minutes", "short",
+              [*within("baton_http_refused_total", "role, reason", "{{role}} {{reason}}"),
+               *within("baton_http_connections_evicted_total", "role", "{{role}} idle, closed for others")],
+              help_text="Limits of the HTTP server: of connections, of bodies held at once. Idle connections give "
+                        "way to new ones first."),
     ]),
 }
 

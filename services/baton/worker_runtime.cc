@@ -60,6 +60,7 @@ absl::Status WorkerRuntime::StartEndpoint() {
   HttpEndpointConfig config;
   config.host = options_.host();
   config.port = static_cast<uint16_t>(options_.metrics_port());
+  config.connections = &metrics_;
   HttpEndpointCallbacks callbacks;
   callbacks.metrics = [this] { return metrics_.Scrape(); };
   callbacks.liveness = [this] {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/telemetry/http_metrics.h"
 #include "common/telemetry/metrics.h"
 #include "common/types/finish_reason.h"
 #include "services/router/core/router_core.h"
@@ -52,6 +53,9 @@ class RouterMetrics {
   // The gauges and the core's own counters; on the loop's thread.
   void SetLoad(const RouterLoad& load, const std::vector<Worker>& workers, size_t pairs,
                bool ready);
+
+  // Counts what the HTTP front tells of its connections.
+  HttpServerObserver http_observer() { return CountConnections(metrics_); }
 
   std::string Scrape() { return metrics_.Scrape(); }
 

@@ -6,6 +6,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/http/http_server.h"
 #include "common/model/model_config.h"
 #include "common/rpc/server.h"
 
@@ -55,6 +56,7 @@ absl::Status RouterService::Listen() {
   v1::Options shown = config().shown;
   shown.set_api_key(config().api_key);
   HttpServerOptions http = config().http;
+  http.observer = shell_.http_observer();
   BATON_ASSIGN_OR_RETURN(http.cors, ParseCorsPolicy(config().cors_allow_origins));
   if (!config().ssl_certfile.empty()) {
     BATON_ASSIGN_OR_RETURN(http.tls,

@@ -62,6 +62,8 @@ class RouterShell : public Gateway, private LegEvents {
   const v1::GetModelInfoResponse& model_info() const override { return model_info_; }
   Readiness readiness() const override;
   std::string ScrapeMetrics() const override { return metrics_->Scrape(); }
+  // For the HTTP front; the shell outlives it.
+  HttpServerObserver http_observer() { return metrics_->http_observer(); }
   bool alive() const override;
 
   // The cluster; any thread. `done` is called once, on the loop's thread, or at once with

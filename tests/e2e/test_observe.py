@@ -7,10 +7,12 @@ there to show, and then every one of them must have shown something else than ze
 """
 
 import concurrent.futures
+import contextlib
 import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -29,6 +31,9 @@ ALERTS = DEPLOY / "prometheus" / "rules" / "baton.alerts.yaml"
 RECORDING = DEPLOY / "prometheus" / "rules" / "baton.recording.yaml"
 RUNBOOK = clusters.ROOT / "docs" / "runbook.md"
 COMPARISON = re.compile(r"\s(?:>|<|==|!=|>=|<=)\s[-\d.]+(?:\s\*\s[\d.]+)?$")
+
+
+HTTP_CONNECTIONS = 4
 
 
 def rules_of(path):
@@ -57,7 +62,7 @@ def observed(tmp_path_factory):
     with clusters.Cluster(model, directory, stages=2, decodes=2,
                           flags=["--kv-cache-tokens", 8192, "--lease-ms", 5000],
                           decode_flags=["--max-queued-requests", 1],
-                          router_flags=["--lease-ms", 5000]) as cluster:
+                          router_flags=["--max-http-connections", HTTP_CONNECTIONS, "--lease-ms", 5000]) as cluster:
         targets = [f"127.0.0.1:{port}" for port in (cluster.http_port, *cluster.metrics_ports.values())]
         with Prometheus(directory, targets, clusters.free_ports(1)[0]) as prometheus, \
                 Client(cluster.target) as client:
@@ -141,6 +146,28 @@ STAY_ZERO = {
 }
 
 
+def crowd(cluster):
+    """More idle connections than the router's front has room for, then more that are being served."""
+    with contextlib.ExitStack() as stack:
+        def connect():
+            return stack.enter_context(socket.create_connection(("127.0.0.1", cluster.http_port)))
+        for _ in range(HTTP_CONNECTIONS + 4):
+            connect()
+        clusters.wait_until(lambda: cluster.metric("router", "baton_http_connections_evicted_total") > 0, 10,
+                            "evictions")
+        body = b'{"prompt": "x", "max_tokens": 4000, "ignore_eos": true, "stream": true}'
+        served = 0
+        for _ in range(10 * HTTP_CONNECTIONS):  # One that has not been read yet may give way to a scrape.
+            stream = connect()
+            stream.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                           b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+            with contextlib.suppress(ConnectionError):
+                served += stream.recv(12) == b"HTTP/1.1 200"
+            if served == HTTP_CONNECTIONS:
+                break
+        assert cluster.get("/v1/models")[0] == 503, "there was room for one more"
+
+
 def lose_a_decode(cluster, prometheus, client):
     """More than the KV caches and queues take, and a decode service that dies while it streams and receives."""
     def sum_of(metric):
@@ -195,6 +222,7 @@ def stop_a_stage(cluster, client):
 def test_faults_show_where_they_should(observed):
     """The last test of the module: all panels but STAY_ZERO show something, and alerts see the faults."""
     cluster, prometheus, client = observed
+    crowd(cluster)
     lose_a_decode(cluster, prometheus, client)
     abort(cluster, client)
     stop_a_stage(cluster, client)
