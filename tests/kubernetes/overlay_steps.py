@@ -6,6 +6,7 @@ import re
 import load
 from kube import command, is_ready
 from processes import wait_until
+from steps import EXPECTED
 
 # Objects that need what no CPU node has: validated by the API server, not run.
 HARDWARE = re.compile(r"rdma/|nvidia\.com/|amd\.com/")
@@ -34,31 +35,41 @@ def validate(kube, manifest):
     return kube.kubectl("apply", "--dry-run=server", "-f", "-", stdin=manifest)
 
 
-def small(objects):
-    """Requests that let the largest overlay run on two cores; nothing else is touched."""
+def fitted(objects, namespace):
+    """What lets an overlay made for several machines run on one of two cores: small requests, and workers that
+    may share a node. Nothing else is touched."""
     for item in objects:
-        template = item.get("spec", {}).get("template", {}).get("spec", {})
-        for container in template.get("containers", []) if isinstance(template, dict) else []:
-            container.setdefault("resources", {})["requests"] = {"cpu": "50m", "memory": "128Mi"}
+        item["metadata"]["namespace"] = namespace
+        template = item.get("spec", {}).get("template", {}).get("spec")
+        if item["kind"] in ("Deployment", "StatefulSet") and template:
+            template.pop("affinity", None)
+            for container in template["containers"]:
+                container.setdefault("resources", {})["requests"] = {"cpu": "50m", "memory": "128Mi"}
     return objects
-
-
-def namespaces_of(objects):
-    return sorted({item["metadata"].get("namespace", "default") for item in objects if item["kind"] != "Namespace"})
 
 
 def parse(kube, manifest):
-    """Objects of a manifest, as kubectl reads them."""
-    listed = json.loads(kube.kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-",
-                                     stdin=manifest))
-    return listed["items"] if listed["kind"] == "List" else [listed]
-
-
-def install(kube, folder, image):
-    """Applies the overlay; its objects."""
-    objects = small(parse(kube, with_image(rendered(folder), image)))
-    kube.apply(objects)
+    """Objects of a manifest, as kubectl reads them; it prints them one after another."""
+    text = kube.kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=manifest)
+    decoder, objects = json.JSONDecoder(), []
+    while text := text.lstrip():
+        item, end = decoder.raw_decode(text)
+        objects += item["items"] if item["kind"] == "List" else [item]
+        text = text[end:]
     return objects
+
+
+def claim(namespace, folder):
+    """The claim `model` of components/model-pvc, and a volume for it: a folder of this machine."""
+    size = {"storage": "1Gi"}
+    common = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+    return [
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": namespace},
+         "spec": {**common, "capacity": size, "persistentVolumeReclaimPolicy": "Retain",
+                  "hostPath": {"path": str(folder), "type": "Directory"},
+                  "claimRef": {"namespace": namespace, "name": "model"}}},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "model", "namespace": namespace},
+         "spec": {**common, "volumeName": namespace, "resources": {"requests": size}}}]
 
 
 def service_of(kube, namespace):
@@ -82,10 +93,14 @@ def wait_ready(kube, objects, namespace, seconds=900):
     return wanted
 
 
-def check(kube, folder, image, steps):
-    objects = install(kube, folder, image)
-    namespace = next(name for name in namespaces_of(objects) if name != "kube-system")
+def check(kube, folder, image, models, steps):
+    """Applies the overlay, awaits its pods, asks it, deletes it. `models` holds the directories that it names."""
+    namespace = f"overlay-{folder.name}"
+    kube.kubectl("create", "namespace", namespace)
     try:
+        kube.apply(claim(namespace, models))
+        objects = fitted(parse(kube, with_image(rendered(folder), image)), namespace)
+        kube.apply(objects)
         pods = wait_ready(kube, objects, namespace)
         address = service_of(kube, namespace)
 
@@ -96,9 +111,9 @@ def check(kube, folder, image, steps):
                 raise OSError(str(error)) from error
         text = wait_until(answered, 300, f"an answer from {folder.name}", 0.5)
         steps.note(f"{pods} pods; {text!r}")
-    except Exception:
-        steps.note(kube.diagnose(namespace))
+    except EXPECTED:
+        steps.note(kube.diagnose(namespace))  # before all that it can tell is gone
         raise
     finally:
-        kube.kubectl("delete", "--wait=true", "--ignore-not-found", "--timeout=10m", "-f", "-",
-                     stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+        kube.kubectl("delete", "namespace", namespace, "--wait=true", "--timeout=10m", timeout=700)
+        kube.kubectl("delete", "persistentvolume", namespace, "--ignore-not-found")

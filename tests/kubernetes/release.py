@@ -9,7 +9,7 @@ from processes import wait_until
 
 ROLES = ("router", "prefill", "decode")
 NAME = "app.kubernetes.io/instance"
-WAIT = "15m"
+WAIT = "6m"
 WAITING = ("--wait", "--timeout", WAIT)
 # Room for several installations on a machine of two cores; austen needs 100 MB a process.
 SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -180,7 +181,16 @@ class Scenario:
                     overlay_steps.validate(self.kube, manifest)
                 continue
             with self.step(f"overlay {folder.name}: applied, answers, deleted"):
-                overlay_steps.check(self.kube, folder, (REPOSITORY, TAG), self.steps)
+                overlay_steps.check(self.kube, folder, (REPOSITORY, TAG), self.model_folder(), self.steps)
+
+    def model_folder(self):
+        """The model that ships, under the names that the overlays expect on their claim."""
+        folder = self.work / "models"
+        if not folder.is_dir():
+            for name in ("austen", "model"):
+                shutil.copytree(ROOT / "models" / "austen", folder / name)
+            self.work.chmod(0o755)  # pods run as a user of their own
+        return folder
 
     def groups(self):
         if not self.steps.wanted("groups"):
