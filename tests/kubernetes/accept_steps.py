@@ -33,6 +33,12 @@ FEATURES = {
 }
 
 
+def lacks(chart, changes):
+    """What of the values this version of Baton has not: discovery by the API came later than the chart."""
+    options = json.loads((chart / "files" / "options.json").read_text(encoding="utf-8"))
+    return "option service_discovery" if "discovery" in changes and "service_discovery" not in options else ""
+
+
 def check(kube, chart, changes):
     """Number of objects that the API server takes."""
     chosen = releases.values(**changes)

@@ -106,6 +106,8 @@ class Scenario:
             with self.step(f"the API server takes {what}"):
                 if module and not any(module in name for name in self.plan["crds"]):
                     raise step_runner.Skip(f"no CRDs of {module}")
+                if accept_steps.lacks(CHART, changes):
+                    raise step_runner.Skip(f"no {accept_steps.lacks(CHART, changes)}")
                 self.steps.note(f"{accept_steps.check(self.kube, CHART, changes)} objects")
 
     def serve(self):
