@@ -26,6 +26,9 @@ TORCH_PLUGIN = ROOT / "bazel-bin/common/engine/torch/libbaton_torch.so"
 USER = 65532  # As other images without a root user have it.
 UNPACKED_BYTES_MAX = 600 * 1000 * 1000
 BINARY = "/usr/bin/baton"
+# How containers of it run, as the OCI image specification names it. The Containerfile says the same.
+RUN = {"Cmd": ["--help"], "Entrypoint": [BINARY], "Env": ["PATH=/usr/bin"], "StopSignal": "SIGTERM",
+       "ExposedPorts": {"30000/tcp": {}, "30001/tcp": {}}, "User": f"{USER}:{USER}", "WorkingDir": "/"}
 # Debian's merged /usr: the loader's own path goes through it.
 LINKS = {"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64"}
 # What may lie in a model's directory and be of use when it serves, beside its documentation.
@@ -135,10 +138,7 @@ def write_image(parts, arguments):
     out = arguments.out or ROOT / "dist" / f"baton-{version}-image-{architecture}.tar"
     # The links and directories of the first layer are there already.
     layers = [layer(tree, comment, parts[0][1] if index else None) for index, (comment, tree) in enumerate(parts)]
-    run = {"Cmd": ["--help"], "Entrypoint": [BINARY], "Env": ["PATH=/usr/bin"], "Labels": labels(version),
-           "ExposedPorts": {"30000/tcp": {}, "30001/tcp": {}}, "StopSignal": "SIGTERM",
-           "User": f"{USER}:{USER}", "WorkingDir": "/"}
-    config = image_config(layers, created(), architecture, run)
+    config = image_config(layers, created(), architecture, {**RUN, "Labels": labels(version)})
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(out.name + ".partial")
     with open(partial, "wb") as stream:

@@ -74,7 +74,7 @@ class Tree:
     def write_tar(self, stream, without=None):
         """Sorted, at the epoch, owned by root; leaves out what `without`, a lower layer, has already."""
         below = without.entries if without else {}
-        with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
             for path, entry in sorted(self.entries.items()):
                 if below.get(path) == entry:
                     continue

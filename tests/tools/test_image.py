@@ -103,3 +103,30 @@ def test_an_image_over_the_limit_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["image", "--baton", "/usr/bin/python3", "--without-model", "--out", "/nowhere"])
     assert build.main() == 1
     assert "MB are allowed" in capsys.readouterr().err
+
+
+def test_the_containerfile_runs_containers_as_the_builder_does():
+    said = {}
+    text = (ROOT / "deploy/image/Containerfile").read_text(encoding="utf-8")
+    for line in text.partition("FROM scratch")[2].splitlines():
+        instruction, _, value = line.partition(" ")
+        said[instruction] = value
+    assert json.loads(said["ENTRYPOINT"]) == build.RUN["Entrypoint"]
+    assert json.loads(said["CMD"]) == build.RUN["Cmd"]
+    assert [said["ENV"]] == build.RUN["Env"]
+    assert said["EXPOSE"].split() == sorted(build.RUN["ExposedPorts"])
+    assert (said["USER"], said["STOPSIGNAL"], said["WORKDIR"]) == (
+        build.RUN["User"], build.RUN["StopSignal"], build.RUN["WorkingDir"])
+
+
+def test_a_root_for_the_containerfile_holds_what_the_layers_do(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["image", "--baton", "/usr/bin/python3", "--root", str(tmp_path / "root")])
+    assert build.main() == 0
+    root = tmp_path / "root"
+    assert (root / "usr/bin/baton").stat().st_mode & 0o777 == 0o755
+    assert (root / "models/austen/config.json").is_file()
+    assert (root / "lib").is_symlink() and (root / "lib64").is_symlink()
+    assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
+    capsys.readouterr()
+    assert build.main() == 1
+    assert "is not empty" in capsys.readouterr().err
