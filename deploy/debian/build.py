@@ -90,14 +90,12 @@ def lay_out(stage):
         put(path, stage / "model" / folder / path.name)
 
     put(TORCH_PLUGIN, stage / "torch/usr/lib/baton/libbaton_torch.so")
-    for worker in ("prefill", "decode"):
-        put(HERE / "systemd/torch.conf", stage / f"torch/lib/systemd/system/baton-{worker}@.service.d/torch.conf")
 
 
 def changelog(version, seconds):
     return (f"baton ({version}) bookworm; urgency=medium\n\n"
-            f"  * Built from the sources of this version; CHANGELOG.md.gz beside this file says what\n"
-            f"    changed.\n\n"
+            f"  * Built from the sources of this version.\n"
+            f"  * What changed is in release-notes.md.gz, beside this file.\n\n"
             f" -- {MAINTAINER}  {email.utils.formatdate(seconds)}\n")
 
 
@@ -108,7 +106,7 @@ def build(version, out):
     source = work / "baton"
     lay_out(source / "stage")
     shutil.copytree(HERE / "package", source / "debian")
-    put(ROOT / "CHANGELOG.md", source / "CHANGELOG.md")
+    put(ROOT / "CHANGELOG.md", source / "stage/docs/release-notes.md")
     seconds = commit_seconds()
     write(changelog(version, seconds), source / "debian/changelog")
     environment = dict(os.environ, SOURCE_DATE_EPOCH=str(seconds), LC_ALL="C.UTF-8")
