@@ -60,12 +60,15 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
   if (policy_ == Policy::kRoundRobin) {
     return {again, false, 0, 0, chain.last_used, decode.last_used};
   }
-  const int requests = std::max(decode.requests, pair.decode_load.running_requests);
-  const bool full = requests >= pair.decode_slots ||
-                    decode.context_tokens + context_tokens > pair.decode_capacity_tokens;
+  const Others& others = OthersOn(pair.decode);
+  const int requests =
+      std::max(decode.requests + others.requests, pair.decode_load.running_requests);
+  const int64_t tokens = decode.context_tokens + others.context_tokens + context_tokens;
+  const bool full = requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
   return {again,
           full,
-          std::max(chain.prompt_tokens, pair.chain.load.queued_tokens),
+          std::max(chain.prompt_tokens + OthersOn(pair.chain.stage0).prompt_tokens,
+                   pair.chain.load.queued_tokens),
           requests,
           chain.last_used,
           decode.last_used};
@@ -80,6 +83,14 @@ void Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
   decode.context_tokens += int64_t{prompt_tokens} + max_tokens;
   decode.requests += 1;
   decode.last_used = uses_;
+}
+
+void Pairing::Report(const InstanceRef& instance, const WorkerLoad& load, int64_t used_tokens) {
+  const Assigned& own = Of(instance);
+  Others& others = others_[instance];
+  others.prompt_tokens = std::max<int64_t>(0, load.queued_tokens - own.prompt_tokens);
+  others.context_tokens = std::max<int64_t>(0, used_tokens - own.context_tokens);
+  others.requests = std::max(0, load.running_requests + load.queued_requests - own.requests);
 }
 
 // A worker that was lost has been forgotten with all that was counted on it.
@@ -108,6 +119,12 @@ const Pairing::Assigned& Pairing::Of(const InstanceRef& instance) const {
   static const Assigned kNothing;
   const auto worker = workers_.find(instance);
   return worker == workers_.end() ? kNothing : worker->second;
+}
+
+const Pairing::Others& Pairing::OthersOn(const InstanceRef& instance) const {
+  static const Others kNobody;
+  const auto others = others_.find(instance);
+  return others == others_.end() ? kNobody : others->second;
 }
 
 }  // namespace baton::router

@@ -1,6 +1,6 @@
-// Which pair takes a request, and the load that this router has put on every worker. The router's
-// own count is exact and current; what heartbeats report is up to an interval old and is used only
-// where it says more (work that others brought).
+// Which pair takes a request, and the load on every worker: what this router has put there, which
+// it counts exactly, and what other routers have, which is the rest of what a heartbeat reports, as
+// it was when the heartbeat came.
 #ifndef SERVICES_ROUTER_CORE_PAIRING_H_
 #define SERVICES_ROUTER_CORE_PAIRING_H_
 
@@ -41,7 +41,14 @@ class Pairing {
   void EndPrefill(const Pair& pair, int prompt_tokens);
   void EndDecode(const Pair& pair, int prompt_tokens, int max_tokens);
 
-  void Forget(const InstanceRef& instance) { workers_.erase(instance); }
+  // A heartbeat tells the whole load of a worker; what this router has not put there is others'.
+  // `used_tokens`: in pages that are not free.
+  void Report(const InstanceRef& instance, const WorkerLoad& load, int64_t used_tokens);
+
+  void Forget(const InstanceRef& instance) {
+    workers_.erase(instance);
+    others_.erase(instance);
+  }
 
   // True when no attempt is counted anywhere.
   bool AtRest() const;
@@ -53,6 +60,12 @@ class Pairing {
     int requests = 0;            // Decodes.
     uint64_t last_used = 0;
   };
+  // Other routers' part of it, as reported last.
+  struct Others {
+    int64_t prompt_tokens = 0;
+    int64_t context_tokens = 0;
+    int requests = 0;
+  };
   // Compared in order; the lowest wins.
   using Cost = std::tuple<bool,      // The leg that failed would be used again.
                           bool,      // The decode has no room now: the request would wait.
@@ -62,9 +75,11 @@ class Pairing {
                           uint64_t>;
   Cost CostOf(const Pair& pair, int64_t context_tokens, const FailedPair* failed) const;
   const Assigned& Of(const InstanceRef& instance) const;
+  const Others& OthersOn(const InstanceRef& instance) const;
 
   Policy policy_;
   std::map<InstanceRef, Assigned> workers_;
+  std::map<InstanceRef, Others> others_;
   uint64_t uses_ = 0;
 };
 

@@ -28,6 +28,10 @@ void RouterCore::State::On(const HeartbeatReceived& event) {
                      : absl::NotFoundError(absl::StrCat(
                            event.instance.id, " registered with another router: register again"));
   if (reply.status.ok()) {
+    const WorkerInfo& info = membership.Find(event.instance)->info;
+    const int used_pages = std::max(0, info.page_count - event.load.free_pages);
+    pairing.Report(event.instance, event.load,
+                   int64_t{used_pages} * info.fingerprint.kv_layout.page_size);
     reply.view_version = membership.view_version();
     reply.view_changed = event.view_version != reply.view_version;
     if (reply.view_changed) reply.workers = membership.View();
