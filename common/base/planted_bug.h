@@ -27,6 +27,7 @@ enum class Bug {
   kRouterAcceptsDuplicateId,       // router: runs two requests under one id
   kRouterForgetsWaiting,           // router: leaves requests in the queue when a pair is ready
   kRouterKeepsViewToItself,        // router: tells nobody that the view has changed
+  kWorkerTakesLastView,            // worker: knows whom the router lists that it heard last
 };
 
 // The bug that is on: kNone unless PlantBug was called.

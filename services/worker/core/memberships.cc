@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/planted_bug.h"
 
 namespace baton::worker {
 namespace {
@@ -233,6 +234,12 @@ void Memberships::KeepPeers() {
 std::vector<const RouterMembership*> Memberships::Views() const {
   std::vector<const RouterMembership*> views;
   for (const auto& [id, router] : routers_) views.push_back(&router);
+  if (PlantedBug(Bug::kWorkerTakesLastView)) {
+    std::sort(views.begin(), views.end(), [](const RouterMembership* a, const RouterMembership* b) {
+      return a->heard_us() > b->heard_us();
+    });
+    views.resize(std::min<size_t>(views.size(), 1));
+  }
   return views;
 }
 
