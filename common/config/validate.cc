@@ -73,6 +73,14 @@ absl::Status CheckLeases(const v1::Options& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDiscovery(const v1::Options& options) {
+  if (options.service_discovery() != "kubernetes") return absl::OkStatus();
+  if (!options.service_discovery_selector().empty()) return absl::OkStatus();
+  return InvalidField(
+      "service_discovery_selector",
+      "required by service_discovery = kubernetes: the labels of the workers' pods");
+}
+
 absl::Status CheckHttp(const v1::Options& options) {
   if (options.max_http_body_bytes_in_flight() < options.max_request_bytes()) {
     return InvalidField(
@@ -126,6 +134,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckChain(options));
   BATON_RETURN_IF_ERROR(CheckPages(options));
   BATON_RETURN_IF_ERROR(CheckHttp(options));
+  BATON_RETURN_IF_ERROR(CheckDiscovery(options));
   return CheckLeases(options);
 }
 

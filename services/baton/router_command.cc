@@ -14,6 +14,7 @@
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
+#include "services/router/discovery/kubernetes_discovery.h"
 #include "services/router/router_service.h"
 
 namespace baton {
@@ -26,6 +27,21 @@ constexpr int kLargeBlockBytes = 1 << 20;
 // belong in its heaps, where they stay with this process. Blocks mapped on their own are given back
 // when they are freed, whoever frees them.
 void GiveLargeBlocksBack() { mallopt(M_MMAP_THRESHOLD, kLargeBlockBytes); }
+
+// Null: workers know where the router is.
+absl::StatusOr<std::unique_ptr<router::KubernetesDiscovery>> FindWorkers(const v1::Options& options,
+                                                                         int grpc_port) {
+  if (options.service_discovery() != "kubernetes") return nullptr;
+  auto discovery = router::KubernetesDiscovery::Start(
+      {.account_dir = options.service_discovery_account(),
+       .name_space = options.service_discovery_namespace(),
+       .selector = options.service_discovery_selector(),
+       .worker_port = static_cast<int>(options.service_discovery_port()),
+       .grpc_port = grpc_port,
+       .host = options.advertise_host()});
+  if (discovery.ok()) return discovery;
+  return InvalidField("service_discovery", std::string(discovery.status().message()));
+}
 
 absl::Status Serve(v1::Options options) {
   const int64_t start_us = NowUs();
@@ -43,6 +59,7 @@ absl::Status Serve(v1::Options options) {
              << options.load_balance_policy() << "  ready for workers after "
              << SecondsSince(start_us);
 
+  BATON_ASSIGN_OR_RETURN(auto discovery, FindWorkers(options, service->grpc_port()));
   startup.reset();
   WaitForStop([] { return false; });
   const int64_t drain_us = NowUs();
@@ -52,6 +69,7 @@ absl::Status Serve(v1::Options options) {
              << options.drain_timeout_ms() << " ms (--drain-timeout-ms)";
   service->BeginSettle();
   WaitForStop([refuse_us] { return NowUs() >= refuse_us; });  // Or another signal.
+  discovery.reset();  // Those who have joined stay members until the end.
   service->BeginStop();
   service->Stop(options.drain_timeout_ms());
   LOG(kInfo) << "drain ends after " << SecondsSince(drain_us);

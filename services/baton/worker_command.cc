@@ -20,6 +20,7 @@
 #include "services/baton/worker_runtime.h"
 #include "services/decode/decode_service.h"
 #include "services/prefill/prefill_service.h"
+#include "services/worker/announce_service.h"
 #include "services/worker/cluster_client.h"
 #include "services/worker/core/memberships.h"
 
@@ -34,6 +35,7 @@ struct Served {
   std::function<void(const std::vector<worker::PeerWorker>&)> on_view;  // May be null.
   std::function<void(const worker::ClusterClient&)> attach;             // May be null.
   std::function<void()> drain_and_stop;
+  worker::AnnounceService* announce = nullptr;  // Served on the service's port.
 };
 
 absl::StatusOr<std::vector<std::string>> RoutersOf(const v1::Options& options) {
@@ -74,12 +76,14 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& host, 
   host.SetProbes(served.liveness,
                  [&client, &served] { return served.ready() && client.registered(); });
   client.Start();
+  served.announce->Attach(&client);
   WaitForStop([&rejected] { return rejected.load(); });
 
   leaving = true;
   client.ReportSoon();  // No new requests from here on.
   host.ClearProbes();
   served.drain_and_stop();
+  served.announce->Attach(nullptr);
   client.Stop();
   host.data_plane().SetPeerErrorHandler(nullptr);
   host.data_plane().Shutdown();
@@ -102,9 +106,10 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& host, int64
   own.max_context_tokens = host.max_context_tokens();
   own.kv_lease_ms = options.kv_lease_ms();
   prefill::ClusterPeers peers;
-  BATON_ASSIGN_OR_RETURN(const auto service,
-                         prefill::PrefillService::Create(
-                             own, {&host.executor(), &host.data_plane(), &peers, &host.metrics()}));
+  worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
+  BATON_ASSIGN_OR_RETURN(const auto service, prefill::PrefillService::Create(
+                                                 own, {&host.executor(), &host.data_plane(), &peers,
+                                                       &host.metrics(), &announce}));
   LOG(kInfo) << "prefill stage " << own.pp_rank << " of " << own.pp_size << " in " << own.chain_id
              << ", " << host.Summary();
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
@@ -120,6 +125,7 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& host, int64
   served.liveness = [&service] { return service->Liveness(); };
   served.ready = [&service] { return service->ready(); };
   served.load = [&service] { return service->load(); };
+  served.announce = &announce;
   served.on_view = [&service](const auto& workers) { service->OnView(workers); };
   served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
   served.drain_and_stop = [&service, &peers, limit_ms = options.drain_timeout_ms()] {
@@ -139,9 +145,10 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& host, int64_
   own.max_queued_requests = static_cast<int>(options.max_queued_requests());
   own.max_context_tokens = host.max_context_tokens();
   own.kv_lease_ms = options.kv_lease_ms();
-  BATON_ASSIGN_OR_RETURN(
-      const auto service,
-      decode::DecodeService::Create(own, {&host.executor(), &host.data_plane(), &host.metrics()}));
+  worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
+  BATON_ASSIGN_OR_RETURN(const auto service,
+                         decode::DecodeService::Create(own, {&host.executor(), &host.data_plane(),
+                                                             &host.metrics(), &announce}));
   LOG(kInfo) << "decode service, " << host.Summary() << ", at most " << own.max_running_requests
              << " requests";
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
@@ -154,6 +161,7 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& host, int64_
   served.liveness = [&service] { return service->Liveness(); };
   served.ready = [&service] { return service->ready(); };
   served.load = [&service] { return service->load(); };
+  served.announce = &announce;
   served.drain_and_stop = [&service, limit_ms = options.drain_timeout_ms()] {
     service->Drain(limit_ms);
     service->Stop();

@@ -109,7 +109,9 @@ absl::Status DecodeService::Listen() {
   server.host = options_.host;
   server.port = options_.grpc_port;
   server.max_request_bytes = rpc::PromptMessageBytes(options_.max_context_tokens);
-  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {rpc_.get()}));
+  std::vector<grpc::Service*> services{rpc_.get()};
+  if (parts_.beside != nullptr) services.push_back(parts_.beside);
+  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, services));
   server_ = std::move(running.server);
   grpc_port_ = running.port;
   return absl::OkStatus();

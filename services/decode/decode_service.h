@@ -48,6 +48,7 @@ class DecodeService {
     Executor* executor = nullptr;  // All layers of the model.
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
+    grpc::Service* beside = nullptr;  // Served on the same port; may be null.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.

@@ -177,7 +177,9 @@ absl::Status PrefillService::Listen() {
   // A plan opens prompts of one plan's tokens and the rest of the last one, each with its pages
   // and, where the last stage looks at them, its ids.
   server.max_request_bytes = rpc::PromptMessageBytes(3 * options_.max_context_tokens);
-  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {rpc_.get()}));
+  std::vector<grpc::Service*> services{rpc_.get()};
+  if (parts_.beside != nullptr) services.push_back(parts_.beside);
+  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, services));
   server_ = std::move(running.server);
   grpc_port_ = running.port;
   return absl::OkStatus();

@@ -57,6 +57,7 @@ class PrefillService {
     DataPlane* data_plane = nullptr;
     const Peers* peers = nullptr;
     Metrics* metrics = nullptr;
+    grpc::Service* beside = nullptr;  // Served on the same port; may be null.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.
