@@ -5,7 +5,7 @@ import json
 import pytest
 
 from goldens import rule_groups
-from kit import CHART, EXAMPLES, ROLES, ROOT, Objects, Refused, chart, render_chart
+from kit import EXAMPLES, ROLES, ROOT, Objects, chart, render_chart
 
 WORKERS = ("prefill", "decode")
 KEDA = {"enabled": True, "kind": "KEDA", "keda": {"serverAddress": "http://prometheus:9090"}}
@@ -215,13 +215,7 @@ def test_a_leaderworkerset_is_scaled_by_chains():
 
 
 def test_routers_that_watch_pods():
-    """Once this version's table has the option; until then the value cannot exist."""
-    watching = {"discovery": {"mode": "kubernetes"}}
-    if "service_discovery" not in (CHART / "files/options.json").read_text(encoding="utf-8"):
-        with pytest.raises(Refused, match="/discovery/mode"):
-            chart(watching)
-        return
-    rendered = chart({**watching, "networkPolicy": {"enabled": True}})
+    rendered = chart({"discovery": {"mode": "kubernetes"}, "networkPolicy": {"enabled": True}})
     role = rendered.get("Role", "baton")
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     assert rendered.get("RoleBinding", "baton")["subjects"][0]["name"] == "baton"
