@@ -46,7 +46,7 @@ def delete_one(release, kube, role):
 def changed_option(release):
     """Each pod that reads the option is another one afterwards, and the option is in its configuration."""
     before = {role: {uid(pod) for pod in release.pods(role).values()} for role in releases.ROLES}
-    release.upgrade(options={"max_queued_requests": 77, "chunked_prefill_size": 96})
+    release.upgrade(options={"max_queued_requests": 77, "chunked_prefill_size": 128})
     release.wait_ready(counts_of(release))
     rolled = [role for role in releases.ROLES
               if not before[role] & {uid(pod) for pod in release.pods(role).values()}]

@@ -4,7 +4,7 @@ import json
 
 import load
 import versions
-from kube import command
+from kube import Failed, command
 from processes import wait_until
 
 ROLES = ("router", "prefill", "decode")
@@ -60,8 +60,12 @@ class Release:
         return self._helm("install", "--create-namespace", *(WAITING if wait else ()))
 
     def upgrade(self, wait=True, **changes):
-        self.values = merged(self.values, changes)
-        return self._helm("upgrade", *(WAITING if wait else ()))
+        before, self.values = self.values, merged(self.values, changes)
+        try:
+            return self._helm("upgrade", *(WAITING if wait else ()))
+        except Failed:
+            self.values = before  # or each later upgrade would be refused for this one's sake
+            raise
 
     def uninstall(self):
         return command("helm", "uninstall", self.name, "-n", self.namespace, "--wait", "--timeout", WAIT, timeout=1200)
