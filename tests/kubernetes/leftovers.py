@@ -4,6 +4,7 @@ import pathlib
 
 import sandbox
 from kube import command
+from processes import wait_until
 
 # Every namespace has them, and events are its history.
 OF_EVERY_NAMESPACE = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
@@ -23,6 +24,19 @@ def of_cluster(kube, release):
     kinds = [kind for kind in kinds if not kind.startswith(("componentstatuses",))]
     return sorted(kube.kubectl("get", ",".join(kinds), "-l", f"app.kubernetes.io/instance={release}", "-o", "name",
                                "--ignore-not-found").split())
+
+
+def wait_gone(kube, release, seconds=400):
+    """Until a release that was uninstalled has left nothing: helm does not wait for pods that drain."""
+    left = []
+
+    def gone():
+        left[:] = in_namespace(kube, release.namespace) + of_cluster(kube, release.name)
+        return not left
+    try:
+        wait_until(gone, seconds, "the release to be gone", 1.0)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}: {left}") from error
 
 
 def command_line(process):

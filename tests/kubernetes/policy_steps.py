@@ -5,7 +5,7 @@ import policy
 import serve_steps
 from kube import Failed
 
-STRANGER, ROUTER_LIKE = "stranger", "in-the-routers-place"
+STRANGER = "stranger"
 
 
 def dial(kube, namespace, pod, address, port):
@@ -32,7 +32,7 @@ def targets(release):
     return found
 
 
-def check(release, kube, probe_image, steps):
+def strangers_stay_out(release, kube, probe_image, steps):
     """With the policies off everything connects; with them on only what the architecture draws."""
     kube.apply([serve_steps.probe_pod(STRANGER, probe_image)], namespace=release.namespace)
     kube.kubectl("wait", "--for=condition=Ready", f"pod/{STRANGER}", "--timeout=300s", namespace=release.namespace)
@@ -54,7 +54,13 @@ def check(release, kube, probe_image, steps):
         steps.note(", ".join(f"{what}: {'open' if allowed else 'shut'}" for what, (_, _, allowed)
                              in targets(release).items()) + " to a stranger")
         new_pods_join(release, kube)
-    kube.kubectl("delete", "pod", STRANGER, "--wait=true", namespace=release.namespace)
+
+
+def check(release, kube, probe_image, steps):
+    try:
+        strangers_stay_out(release, kube, probe_image, steps)
+    finally:
+        kube.kubectl("delete", "pod", STRANGER, "--ignore-not-found", "--wait=true", namespace=release.namespace)
 
 
 def new_pods_join(release, kube):

@@ -136,9 +136,7 @@ class Scenario:
             policy_steps.check(release, self.kube, PROBE_IMAGE, self.steps)
         with self.step("helm uninstall leaves nothing", release):
             release.uninstall()
-            left = leftovers.in_namespace(self.kube, release.namespace) + leftovers.of_cluster(self.kube, release.name)
-            if left:
-                raise AssertionError(f"left behind: {left}")
+            leftovers.wait_gone(self.kube, release)
             release.delete_namespace()
 
     def disturb(self, release, expected):
