@@ -129,7 +129,7 @@ class DebianRoot:
     def files(self):
         """Paths of all that is in the system, but for what package tools and services keep as records."""
         records = ("/proc/", "/sys/", "/dev/", "/run/", "/tmp/", "/var/cache/", "/var/log/", "/var/lib/dpkg/",
-                   "/var/lib/apt/", "/var/lib/systemd/", "/var/tmp/", "/root/")
+                   "/var/lib/apt/", "/var/lib/systemd/", "/var/lib/dbus/", "/var/tmp/", "/root/")
         paths = ("/" + str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
         return {path for path in paths if not (path + "/").startswith(records)}
 
