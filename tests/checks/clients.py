@@ -1,11 +1,11 @@
-"""Clients that people have, against a live cluster: ours in Go, OpenAI's in Python and JavaScript, load clients.
+"""Clients that people have, against a live cluster: ours in Go, OpenAI's in Python and JavaScript, lm-eval.
 
     ./dev check clients
-    /usr/bin/python3 tests/checks/clients.py [--only go,openai-python,openai-js,guidellm,lm-eval,sglang]
+    /usr/bin/python3 tests/checks/clients.py [--only go,openai-python,openai-js,lm-eval]
 
 Each comes from its registry (Go's module proxy, PyPI, npm) into a folder that is deleted again; where a
 registry is not reached that client is skipped, and a line says so. The cluster serves the model that
-ships, with a real tokenizer, on CPU: the load clients' numbers mean nothing here, their verdicts do.
+ships, with a real tokenizer, on CPU.
 """
 
 import argparse
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("tools/cluster", "tools/dev", "tests/clients")]
 
 import cluster as clusters  # noqa: E402
-import load_clients  # noqa: E402
+import evaluation_clients  # noqa: E402
 import registries  # noqa: E402
 from bazel import bazel  # noqa: E402
 from tally import Tally, say  # noqa: E402
@@ -79,7 +79,7 @@ def openai_js(tally, cluster, directory):
     tally.step("openai-js: models, completions, chat, streams, errors", done.returncode == 0)
 
 
-CLIENTS = {"go": go, "openai-python": openai_python, "openai-js": openai_js, **load_clients.CLIENTS}
+CLIENTS = {"go": go, "openai-python": openai_python, "openai-js": openai_js, **evaluation_clients.CLIENTS}
 
 
 @contextlib.contextmanager

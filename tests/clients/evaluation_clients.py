@@ -1,7 +1,7 @@
-"""Load and evaluation clients from PyPI, each once against clients.py's cluster: guidellm, lm-eval, sglang's.
+"""Evaluation clients from PyPI against the cluster of `./dev check clients`: lm-eval.
 
-`./dev check clients` runs them. They get the shipped model's tokenizer from its directory and prompts that
-they make themselves or that stand here, so nothing comes from a hub of models or data sets.
+It gets the shipped model's tokenizer from its directory and tasks that stand here, so nothing comes from a
+hub of models or data sets. Load clients that need torch (guidellm, sglang's bench_serving) are not here.
 """
 
 import json
@@ -16,10 +16,9 @@ sys.path.insert(0, str(ROOT / "tools" / "dev"))
 import registries  # noqa: E402
 
 TOKENIZER = ROOT / "models" / "austen"
-KEY, MODEL = "a-key", "tiny"
+KEY, MODEL = "a-key", "tiny"  # As clients.py serves it.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "NO_PROXY": "127.0.0.1",
            "OPENAI_API_KEY": KEY}
-REQUESTS = 6
 
 
 def run(command, directory, **environment):
@@ -28,24 +27,6 @@ def run(command, directory, **environment):
     if done.returncode != 0:
         print("\n".join((done.stdout + done.stderr).splitlines()[-25:]))
     return done
-
-
-def guidellm(tally, cluster, directory):
-    """A synchronous run of synthetic prompts with exact output lengths."""
-    python = registries.venv(directory / "venv", "guidellm")
-    report = directory / "report.json"
-    done = run([python.with_name("guidellm"), "benchmark", "run", "--target", cluster.url, "--model", MODEL,
-                "--processor", TOKENIZER, "--data", "prompt_tokens=64,output_tokens=16", "--profile", "synchronous",
-                "--max-requests", REQUESTS, "--backend-kwargs", json.dumps({"api_key": KEY}),
-                "--output-path", report, "--disable-console-interactive"], directory)
-    tally.step("guidellm: it ends well", done.returncode == 0)
-    if done.returncode == 0:
-        [benchmark] = json.loads(report.read_text(encoding="utf-8"))["benchmarks"]
-        requests = benchmark["requests"]
-        tally.step(f"guidellm: {REQUESTS} requests succeed, none fails",
-                   len(requests["successful"]) == REQUESTS and not requests["errored"])
-        tally.step("guidellm: every answer has its 16 tokens",
-                   all(one["output_tokens"] == 16 for one in requests["successful"]))
 
 
 CHOICES = [("It is a truth universally", [" acknowledged", " refrigerator"], 0),
@@ -86,7 +67,7 @@ metric_list: [{{metric: exact_match}}]
 
 def lm_eval(tally, cluster, directory):
     """Choices by log-likelihood (echo and logprobs), perplexity of a page, and greedy text until a stop."""
-    python = registries.venv(directory / "venv", "lm_eval[api]")
+    python = registries.venv(directory / "venv", "lm_eval[api]", "transformers")
     page = (TOKENIZER / "demo_prompt.txt").read_text(encoding="utf-8")[:4000]
     rows = [{"text": text, "choices": choices, "answer": answer, "page": page} for text, choices, answer in CHOICES]
     data = directory / "rows.jsonl"
@@ -111,23 +92,4 @@ def lm_eval(tally, cluster, directory):
                    1 < perplexity < 20_000)
 
 
-def sglang(tally, cluster, directory):
-    """sglang.bench_serving's OpenAI and native backends, without torch: the package alone and what it imports."""
-    python = registries.venv(directory / "venv", "aiohttp", "numpy", "requests", "tqdm", "transformers", "pillow",
-                             "pybase64", "datasets")
-    registries.install(python, "sglang", flags=["--no-deps"])
-    for backend in ("sglang-oai", "sglang"):
-        report = directory / f"{backend}.jsonl"
-        done = run([python, "-m", "sglang.bench_serving", "--backend", backend, "--base-url", cluster.url,
-                    "--model", MODEL, "--tokenizer", TOKENIZER, "--dataset-name", "random-ids",
-                    "--random-input-len", 64, "--random-output-len", 16, "--random-range-ratio", 1,
-                    "--num-prompts", REQUESTS,
-                    "--max-concurrency", 2, "--output-file", report], directory, API_KEY=KEY)
-        tally.step(f"sglang.bench_serving {backend}: it ends well", done.returncode == 0)
-        if done.returncode == 0:
-            result = json.loads(report.read_text(encoding="utf-8").splitlines()[-1])
-            tally.step(f"sglang.bench_serving {backend}: {REQUESTS} requests with 16 tokens each",
-                       result["completed"] == REQUESTS and result["total_output_tokens"] == 16 * REQUESTS)
-
-
-CLIENTS = {"guidellm": guidellm, "lm-eval": lm_eval, "sglang": sglang}
+CLIENTS = {"lm-eval": lm_eval}
