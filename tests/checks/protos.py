@@ -1,6 +1,6 @@
 """buf's opinion of proto/: its lint, and its search for what breaks the released baseline.
 
-    ./dev check proto
+    ./dev check protos
 
 buf comes from npm into a folder of its own; where npm's registry is not reached the check is skipped and
 says so. What Debian's protoc can compare is in tests/tools/test_proto.py, for every day.
