@@ -1,0 +1,276 @@
+// What the tests of the cluster client share: a data plane that counts endpoints, a router that
+// says what the test tells it to, and a client between them.
+#ifndef SERVICES_WORKER_CLUSTER_CLIENT_FIXTURE_H_
+#define SERVICES_WORKER_CLUSTER_CLIENT_FIXTURE_H_
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/sync.h"
+#include "common/rpc/convert.h"
+#include "proto/baton/v1/cluster.grpc.pb.h"
+#include "services/worker/cluster_client.h"
+
+namespace baton::worker {
+
+inline constexpr std::chrono::seconds kPatience{30};  // Only a failing test waits that long.
+inline constexpr int64_t kNeverMs = 3'600'000;        // An interval that no test lives to see end.
+inline constexpr uint64_t kRouterIncarnation = 0x77;
+
+// Counts endpoints; addresses named in `unreachable` can't be connected to.
+class FakeDataPlane : public DataPlane {
+ public:
+  const std::string& address() const override { return address_; }
+  absl::Status Register(MessageKind, MessageHandler*) override { return absl::OkStatus(); }
+  void Unregister(MessageKind) override {}
+  absl::StatusOr<PeerId> Connect(std::string_view address) override {
+    MutexLock lock(&mutex_);
+    if (unreachable_.contains(std::string(address))) return absl::UnavailableError("no route");
+    open_[next_] = std::string(address);
+    return next_++;
+  }
+  void Disconnect(PeerId peer) override {
+    MutexLock lock(&mutex_);
+    open_.erase(peer);
+  }
+  void Send(PeerId, Outgoing message) override { message.on_sent(absl::OkStatus()); }
+  bool Post(std::function<void()>) override { return false; }
+  bool PostReserved(std::function<void()>) override { return false; }
+  void SetTimer(int64_t, std::function<void(int64_t)>) override {}
+  void SetPeerErrorHandler(std::function<void(PeerId, const absl::Status&)>) override {}
+  std::string Lanes(PeerId) override { return ""; }
+  const DataPlaneCounters& counters() const override { return counters_; }
+  void Shutdown() override {}
+
+  std::multiset<std::string> Open() {
+    MutexLock lock(&mutex_);
+    std::multiset<std::string> addresses;
+    for (const auto& [peer, address] : open_) addresses.insert(address);
+    return addresses;
+  }
+  void SetUnreachable(std::set<std::string> addresses) {
+    MutexLock lock(&mutex_);
+    unreachable_ = std::move(addresses);
+  }
+
+ private:
+  const std::string address_ = "self";
+  Mutex mutex_;
+  std::map<PeerId, std::string> open_;
+  std::set<std::string> unreachable_;
+  PeerId next_ = 1;
+  DataPlaneCounters counters_;
+};
+
+// A router that says what the test tells it to.
+class FakeRouter final : public v1::Cluster::Service {
+ public:
+  explicit FakeRouter(int port = 0, uint64_t incarnation = kRouterIncarnation)
+      : incarnation_(incarnation) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeRouter() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
+                        v1::RegisterResponse* response) override {
+    MutexLock lock(&mutex_);
+    if (!refusal_.ok()) return refusal_;
+    ++registrations_;
+    known_ = true;
+    applied_ = 0;
+    response->set_heartbeat_interval_ms(interval_ms_);
+    response->set_router_incarnation(incarnation_);
+    return grpc::Status::OK;
+  }
+  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
+                         v1::HeartbeatResponse* response) override {
+    MutexLock lock(&mutex_);
+    if (!known_) return {grpc::StatusCode::NOT_FOUND, "who?"};
+    ++heartbeats_;
+    if (request->router_incarnation() != incarnation_) {
+      return {grpc::StatusCode::NOT_FOUND, "another router's"};
+    }
+    applied_ = request->view_version();
+    ready_ = request->ready();
+    response->set_view_version(version_);
+    if (applied_ != version_) {
+      for (const auto& worker : view_) *response->add_workers() = worker;
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
+                     grpc::ServerWriter<v1::WatchNotice>* writer) override {
+    MutexLock lock(&mutex_);
+    ++watches_;
+    const int end_at = watch_ends_;
+    uint64_t told = version_;
+    // Cancellation has no event here, so it is looked for now and then.
+    while (watch_ends_ == end_at && !context->IsCancelled()) {
+      const auto news = [&] { return watch_ends_ != end_at || version_ != told; };
+      if (!mutex_.AwaitFor(std::chrono::milliseconds(10), news) || version_ == told) continue;
+      told = version_;
+      v1::WatchNotice notice;
+      notice.set_view_version(told);
+      writer->Write(notice);
+    }
+    return {grpc::StatusCode::UNAVAILABLE, "the watch breaks"};
+  }
+
+  int port() const { return port_; }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  void SetInterval(int64_t interval_ms) {
+    MutexLock lock(&mutex_);
+    interval_ms_ = interval_ms;
+  }
+  void BreakWatches() {
+    MutexLock lock(&mutex_);
+    ++watch_ends_;
+  }
+  bool AwaitWatches(int count) {
+    return Await([this, count] { return watches_ >= count; });
+  }
+  void SetView(uint64_t version, std::vector<v1::WorkerInfo> view) {
+    MutexLock lock(&mutex_);
+    version_ = version;
+    view_ = std::move(view);
+  }
+  void Forget() {
+    MutexLock lock(&mutex_);
+    known_ = false;
+  }
+  void Refuse(grpc::Status status) {
+    MutexLock lock(&mutex_);
+    refusal_ = std::move(status);
+  }
+  bool AwaitApplied(uint64_t version) {
+    return Await([this, version] { return known_ && applied_ == version; });
+  }
+  bool AwaitReady(bool ready) {
+    return Await([this, ready] { return ready_ == ready; });
+  }
+  bool AwaitRegistrations(int count) {
+    return Await([this, count] { return registrations_ >= count && known_; });
+  }
+  bool AwaitHeartbeats(int more) {
+    int target = 0;
+    {
+      MutexLock lock(&mutex_);
+      target = heartbeats_ + more;
+    }
+    return Await([this, target] { return heartbeats_ >= target; });
+  }
+  uint64_t applied() {
+    MutexLock lock(&mutex_);
+    return applied_;
+  }
+  bool ready() {
+    MutexLock lock(&mutex_);
+    return ready_;
+  }
+
+ private:
+  template <typename Predicate>
+  bool Await(Predicate predicate) {
+    MutexLock lock(&mutex_);
+    return mutex_.AwaitFor(kPatience, predicate);
+  }
+
+  const uint64_t incarnation_;
+  Mutex mutex_;
+  grpc::Status refusal_;
+  int64_t interval_ms_ = 10;
+  int watches_ = 0;
+  int watch_ends_ = 0;
+  int registrations_ = 0;
+  int heartbeats_ = 0;
+  bool known_ = false;
+  bool ready_ = false;
+  uint64_t applied_ = 0;
+  uint64_t version_ = 1;
+  std::vector<v1::WorkerInfo> view_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+inline v1::WorkerInfo Worker(const std::string& id, uint64_t incarnation, v1::Role role,
+                             const std::string& chain = "") {
+  v1::WorkerInfo info;
+  *info.mutable_instance() = rpc::ToProto(InstanceRef{id, incarnation});
+  info.set_role(role);
+  info.set_data_address(id + "/" + std::to_string(incarnation));
+  info.set_chain_id(chain);
+  *info.mutable_layers() = rpc::ToProto(LayerRange{0, 6});
+  return info;
+}
+
+inline const v1::WorkerInfo kDecode = Worker("decode-0", 1, v1::ROLE_DECODE);
+inline const v1::WorkerInfo kStage = Worker("a-0", 2, v1::ROLE_PREFILL, "a");
+using Addresses = std::multiset<std::string>;
+
+class ClusterClientTest : public testing::Test {
+ protected:
+  void Begin(const v1::WorkerInfo& self) {
+    ClusterClientOptions options;
+    options.routers = routers_.empty() ? std::vector<std::string>{router_->address()} : routers_;
+    options.lookup = [this](const std::string& name) {
+      MutexLock lock(&mutex_);
+      return addresses_.at(name);
+    };
+    options.resolve_interval_ms = 10;
+    options.self = self;
+    options.heartbeat_interval_ms = interval_ms_;
+    options.rejoin_grace_ms = rejoin_grace_ms_;
+    options.data_plane = &plane_;
+    options.status = [this] { return ClusterClientOptions::Status{.ready = ready_, .load = {}}; };
+    options.on_view = [this](const std::vector<PeerWorker>& view) {
+      MutexLock lock(&mutex_);
+      views_.push_back(view);
+    };
+    options.on_rejected = [this](const absl::Status& status) {
+      MutexLock lock(&mutex_);
+      rejected_ = status;
+    };
+    client_ = std::make_unique<ClusterClient>(std::move(options));
+    client_->Start();
+  }
+  bool AwaitRejected() {
+    MutexLock lock(&mutex_);
+    const auto predicate = [this] { return !rejected_.ok(); };
+    return mutex_.AwaitFor(kPatience, predicate);
+  }
+
+  // Heartbeats by news alone.
+  void NoIntervals() {
+    interval_ms_ = kNeverMs;
+    router_->SetInterval(kNeverMs);
+  }
+
+  std::atomic<bool> ready_{true};
+  int64_t interval_ms_ = 10;
+  int64_t rejoin_grace_ms_ = 60'000;
+  FakeDataPlane plane_;
+  std::unique_ptr<FakeRouter> router_ = std::make_unique<FakeRouter>();
+  Mutex mutex_;
+  std::vector<std::string> routers_;  // Empty: `router_` alone.
+  std::map<std::string, NameResolver::Addresses> addresses_;
+  std::vector<std::vector<PeerWorker>> views_;
+  absl::Status rejected_;
+  std::unique_ptr<ClusterClient> client_;  // Last: its thread uses the rest.
+};
+
+}  // namespace baton::worker
+
+#endif  // SERVICES_WORKER_CLUSTER_CLIENT_FIXTURE_H_
