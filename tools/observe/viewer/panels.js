@@ -112,7 +112,8 @@ export function timeseries(panel, series, range, box) {
   }
   const x = timeAxis(svg, range, width, height);
   lines.forEach((line, i) => {
-    const {color} = styles[i];
+    const {color, listed} = styles[i];
+    if (stacked && !listed) return;  // Zero on top of others would only change their color.
     if (stacked) {
       svg.append(element('path', {d: area(x, y, range, line.low, line.high), fill: color, 'fill-opacity': 0.3}));
     }
