@@ -45,8 +45,8 @@ def observed_demo(tmp_path_factory):
         yield process, output.read_text(), f"http://127.0.0.1:{port}"
     finally:
         if process.poll() is None:
-            process.kill()
-        process.wait()
+            process.terminate()  # Not a kill: its cluster would outlive it.
+        process.wait(60 * clusters.PATIENCE)
 
 
 def fetch(url):
