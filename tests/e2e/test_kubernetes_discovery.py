@@ -52,8 +52,12 @@ class Found(clusters.Cluster):
 
 
 def test_workers_without_a_routers_address_are_found_and_found_again(tiny_model, tmp_path, api, account):
-    with Found(tiny_model, tmp_path, api, account, stages=2, decodes=2) as cluster, Client(cluster.target) as client:
-        assert client.greedy(list(range(40)), 5).error is None
+    def answered(cluster):
+        with Client(cluster.target) as client:
+            return client.greedy(list(range(40)), 5).error is None
+
+    with Found(tiny_model, tmp_path, api, account, stages=2, decodes=2) as cluster:
+        assert answered(cluster)
         # A new life of the router, and one of a worker: both are found without anybody's help.
         cluster.processes["router"].kill()
         cluster.processes["router"].start()
@@ -62,7 +66,7 @@ def test_workers_without_a_routers_address_are_found_and_found_again(tiny_model,
         api.put("decode-0", cluster.worker_ports["decode-0"], restarts=1)
         clusters.wait_until(lambda: cluster.get("/readiness")[0] == 200, 30, "the new router")
         cluster.wait_ready()
-        assert client.greedy(list(range(40)), 5).error is None
+        assert answered(cluster)
 
 
 def test_a_worker_with_a_routers_address_joins_no_other(tiny_model, tmp_path):
