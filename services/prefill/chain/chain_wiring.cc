@@ -85,6 +85,12 @@ void ChainWiring::OnView(const std::vector<worker::PeerWorker>& workers, int64_t
         absl::UnavailableError(absl::StrCat(lost, " has left the prefill chain"));
     Break(WithLeg(reason, "prefill", lost), now_us);
   }
+  // Who comes back, or comes in another's place, has not failed yet: the wait was for the one
+  // before.
+  if (!members.empty() && members != tried_) {
+    backoff_us_ = 0;
+    retry_at_us_ = now_us;
+  }
   members_ = std::move(members);
   whole_ = !members_.empty() || options_.place.stages == 1;
 }
@@ -102,6 +108,7 @@ void ChainWiring::TryWire(int64_t now_us) {
     return;
   }
   epoch_ = hello.epoch;
+  tried_ = members_;
   state_ = State::kLinking;
   linking_since_us_ = now_us;
   OpenLinks(hello, now_us);

@@ -82,6 +82,7 @@ class ChainWiring {
   const Callbacks callbacks_;
   State state_ = State::kDown;
   std::vector<worker::PeerWorker> members_;  // Stages 1 to P - 1 in order; whole or empty.
+  std::vector<worker::PeerWorker> tried_;    // Members of the last epoch that was begun.
   bool whole_ = false;                       // Every member is in the view.
   rpc::CallTracker calls_;
   std::vector<Link> links_;  // Of the current epoch; stage i at i - 1.
