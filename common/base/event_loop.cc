@@ -8,7 +8,10 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 
 namespace baton {
 namespace {
@@ -18,7 +21,9 @@ constexpr auto kAwaitPause = std::chrono::milliseconds(10);
 }  // namespace
 
 EventLoop::EventLoop(std::string name, size_t mailbox_limit)
-    : name_(std::move(name)), mailbox_limit_(mailbox_limit) {}
+    : name_(std::move(name)),
+      failpoint_(absl::StrCat(absl::StripPrefix(name_, "baton-"), ".mailbox")),
+      mailbox_limit_(mailbox_limit) {}
 
 EventLoop::~EventLoop() { Stop(); }
 
@@ -41,6 +46,7 @@ void EventLoop::Stop() {
 }
 
 bool EventLoop::Post(std::function<void()> task) {
+  if (!Failpoint(failpoint_).ok()) return false;
   MutexLock lock(&mutex_);
   if (stopping_ || mailbox_.size() >= mailbox_limit_) return false;
   mailbox_.push_back(std::move(task));

@@ -177,7 +177,7 @@ bool DecodeService::Drain(int64_t limit_ms) {
 
 void DecodeService::Stop() {
   if (std::exchange(stopped_, true)) return;
-  if (!loop_.Post([this] { host_->AbortAll(); })) {
+  if (!loop_.PostCompletion([this] { host_->AbortAll(); })) {
     LOG(kWarning) << "the loop took no stop";
   }
   if (server_ != nullptr) {

@@ -187,10 +187,24 @@ absl::Status PrefillService::Listen() {
 
 void PrefillService::OnView(const std::vector<worker::PeerWorker>& workers) {
   if (chain_ == nullptr) return;  // Later stages learn of their chain from stage 0.
-  const bool posted = loop_->Post([this, workers] { chain_->OnView(workers); });
+  {
+    MutexLock lock(&mutex_);
+    if (std::exchange(next_view_, workers).has_value()) return;  // Will be taken with this one.
+  }
+  // At most one is under way, and none may be lost: the next change of the view may be far away.
+  const bool posted = loop_->PostCompletion([this] { TakeView(); });
   if (!posted) {
     LOG(kInfo) << "a view comes after the end";
   }
+}
+
+void PrefillService::TakeView() {
+  std::optional<std::vector<worker::PeerWorker>> view;
+  {
+    MutexLock lock(&mutex_);
+    view.swap(next_view_);
+  }
+  chain_->OnView(*view);
 }
 
 int64_t PrefillService::Wake(int64_t now_us) {
@@ -260,7 +274,7 @@ bool PrefillService::Drain(int64_t limit_ms) {
 void PrefillService::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (server_ != nullptr) {
-    const bool posted = loop_->Post([this] {
+    const bool posted = loop_->PostCompletion([this] {
       if (chain_ != nullptr) chain_->Stop();
       if (link_ != nullptr) link_->Stop();
     });

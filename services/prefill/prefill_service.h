@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,7 @@ class PrefillService {
  private:
   PrefillService(const PrefillOptions& options, const Parts& parts);
   absl::Status Listen();
+  void TakeView();
   int64_t Wake(int64_t now_us);
   void Publish();
   // Both: any thread.
@@ -109,6 +111,8 @@ class PrefillService {
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;
   v1::WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
+  // What the loop has been told of and has not taken yet.
+  std::optional<std::vector<worker::PeerWorker>> next_view_ ABSL_GUARDED_BY(mutex_);
   bool health_said_ = false;  // Loop thread.
   bool stopped_ = false;
 };
