@@ -20,8 +20,7 @@ namespace baton {
 class EventLoop {
  public:
   // `name` is the thread's name (15 characters are kept). The mailbox holds at most
-  // `mailbox_limit` closures. The failpoint NAME.mailbox, without the "baton-" of the name, makes
-  // Post find it full.
+  // `mailbox_limit` closures.
   explicit EventLoop(std::string name, size_t mailbox_limit = 1 << 16);
   ~EventLoop();  // Stops and joins.
   EventLoop(const EventLoop&) = delete;
@@ -60,7 +59,6 @@ class EventLoop {
   void Run();
 
   const std::string name_;
-  const std::string failpoint_;
   const size_t mailbox_limit_;
   std::function<int64_t(int64_t)> on_wake_;
   Mutex mutex_;

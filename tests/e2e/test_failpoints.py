@@ -17,8 +17,9 @@ CLEAR = {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERN
 
 ROUTER = ["router.reserve", "router.start", "router.token", "router.notice"]
 PREFILL = ["prefill.start", "prefill.plan", "prefill.compute", "prefill.activations_send", "prefill.kv_send",
-           "prefill.commit_send", "prefill.link"]
-DECODE = ["decode.reserve", "decode.kv_header", "decode.kv_placed", "decode.commit", "decode.step", "decode.emit"]
+           "prefill.commit_send", "prefill.link", "prefill.mailbox"]
+DECODE = ["decode.reserve", "decode.kv_header", "decode.kv_placed", "decode.commit", "decode.step", "decode.emit",
+          "decode.mailbox"]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def idle(cluster):
 def test_an_error_at(tiny_model, expected, tmp_path, name):
     role = name.split(".")[0]
     arms = {f"{role}_flags": ["--failpoints", f"{name}=error@1"]}
-    arms.setdefault("router_flags", []).extend(["--request-timeout-ms", int(6000 * clusters.PATIENCE)])
+    arms.setdefault("router_flags", []).extend(["--request-timeout-ms", int(3000 * clusters.PATIENCE)])
     with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--page-size", 16], **arms) as cluster, \
             Client(cluster.target) as client:
         answer = client.greedy(PROMPT, COUNT)
