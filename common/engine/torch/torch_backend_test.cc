@@ -1,5 +1,6 @@
 #include "common/engine/torch/torch_backend.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -25,6 +26,20 @@ TEST(TorchBackendTest, MultipliesOnceLoaded) {
   float y[4] = {};
   linear->Apply(x, 2, y);
   EXPECT_EQ(std::vector<float>(y, y + 4), (std::vector<float>{4, 10, 2, 5}));
+}
+
+TEST(TorchBackendTest, TheMatrixLibraryKeepsToItsThreads) {
+  const auto plugin = LoadTorchPlugin();
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  // Debian's torch multiplies by OpenBLAS, which is loaded with it.
+  void* const blas = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(blas, nullptr) << dlerror();
+  const auto threads = reinterpret_cast<int (*)()>(dlsym(blas, "openblas_get_num_threads"));
+  ASSERT_NE(threads, nullptr) << dlerror();
+  for (const int wanted : {1, 2, 1}) {
+    (*plugin)->set_threads(wanted);
+    EXPECT_EQ(threads(), wanted);
+  }
 }
 
 TEST(TorchBackendTest, SaysWhereItLookedInVain) {

@@ -7,8 +7,17 @@
 
 #include "common/engine/torch/plugin_interface.h"
 
+// OpenBLAS's own, whose threads torch's setting does not reach: it would take every core. Absent
+// where torch multiplies by another library.
+extern "C" __attribute__((weak)) void openblas_set_num_threads(int threads);
+
 namespace baton {
 namespace {
+
+void SetThreads(int threads) {
+  at::set_num_threads(threads);
+  if (openblas_set_num_threads != nullptr) openblas_set_num_threads(threads);
+}
 
 // A view of memory that torch only reads; its interface has no const.
 at::Tensor View(const float* data, int64_t rows, int64_t columns) {
@@ -34,7 +43,7 @@ class TorchLinear final : public Linear {
 
 constexpr TorchPlugin kPlugin = {
     kTorchPluginVersion,
-    [](int threads) { at::set_num_threads(threads); },
+    SetThreads,
     [](int outputs, int inputs) -> std::unique_ptr<Linear> {
       return std::make_unique<TorchLinear>(outputs, inputs);
     },
