@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 #include <utility>
 
@@ -15,6 +16,23 @@ constexpr double kMaxScale = 1e30;
 
 // Tokens that are looked at together: most of such blocks have none of a bucket.
 constexpr size_t kGatherBlock = 64;
+
+// Whether one of kGatherBlock buckets at `p` is `wanted`. Written with vectors, since the compiler
+// makes none of the plain loop.
+bool AnyIs(const uint16_t* p, size_t wanted) {
+  using Lanes = uint16_t __attribute__((vector_size(16)));
+  constexpr size_t kLanes = sizeof(Lanes) / sizeof(uint16_t);
+  const Lanes same = Lanes{} + static_cast<uint16_t>(wanted);
+  Lanes any{};
+  for (size_t i = 0; i < kGatherBlock; i += kLanes) {
+    Lanes some;
+    std::memcpy(&some, p + i, sizeof(some));
+    any |= some == same;
+  }
+  std::array<uint64_t, 2> halves{};
+  std::memcpy(halves.data(), &any, sizeof(any));
+  return (halves[0] | halves[1]) != 0;
+}
 
 uint32_t LeastWeight(double share) {
   return static_cast<uint32_t>(std::ceil(share * kernels::kUnitWeight));
@@ -70,9 +88,7 @@ void TokenWeights::Gather(size_t bucket) {
   };
   size_t begin = 0;
   for (; begin + kGatherBlock <= buckets_.size(); begin += kGatherBlock) {
-    bool any = false;
-    for (size_t i = 0; i < kGatherBlock; ++i) any |= buckets_[begin + i] == bucket;
-    if (!any) continue;
+    if (!AnyIs(&buckets_[begin], bucket)) continue;
     for (size_t i = begin; i < begin + kGatherBlock; ++i) take(i);
   }
   for (; begin < buckets_.size(); ++begin) take(begin);
@@ -112,10 +128,17 @@ TokenWeights::Place TokenWeights::Locate(uint64_t at) {
 }
 
 std::pair<size_t, size_t> TokenWeights::Boundary(size_t count) const {
+  // Two tables, as for the sums.
   std::array<uint32_t, kernels::kWeightBuckets> counts{};
-  for (const uint16_t bucket : buckets_) ++counts[bucket];
+  std::array<uint32_t, kernels::kWeightBuckets> odd{};
+  size_t i = 0;
+  for (; i + 2 <= buckets_.size(); i += 2) {
+    ++counts[buckets_[i]];
+    ++odd[buckets_[i + 1]];
+  }
+  if (i < buckets_.size()) ++counts[buckets_[i]];
   size_t bucket = 0;
-  while (counts[bucket] < count) count -= counts[bucket++];
+  for (; counts[bucket] + odd[bucket] < count; ++bucket) count -= counts[bucket] + odd[bucket];
   return {bucket, count};
 }
 

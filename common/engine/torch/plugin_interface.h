@@ -15,7 +15,7 @@ inline constexpr int kTorchPluginVersion = 1;
 
 struct TorchPlugin {
   int version;
-  // Threads that torch's own operators and its matrix library may use, in the whole process.
+  // Threads that torch's own operators may use, in the whole process.
   void (*set_threads)(int threads);
   // libtorch's matrix product, which is not batch invariant: its library picks kernels by shape.
   std::unique_ptr<Linear> (*make_linear)(int outputs, int inputs);
