@@ -224,7 +224,8 @@ def test_logs_are_json_and_every_request_has_its_line(tiny_model, tmp_path):
         assert client.generate([]).code == grpc.StatusCode.INVALID_ARGUMENT
         router = cluster.processes["router"]
         clusters.wait_until(lambda: len(log_lines(router, "request")) == 2, 10, "the lines of both requests")
-        done, refused = log_lines(router, "request")
+        # In no order: a request's line is written after its answer, by another thread than a refusal's.
+        done, refused = sorted(log_lines(router, "request"), key=lambda line: line["id"] != "mine")
         assert (done["id"], done["endpoint"], done["status"], done["finish"]) == ("mine", "generate", "OK", "length")
         assert (done["tokens_in"], done["tokens_out"], done["cached"], done["attempts"]) == (40, 3, 0, 1)
         assert (done["chain"], done["decode"], done["process"]) == ("chain-0", "decode-0", "router")
@@ -237,7 +238,9 @@ def test_logs_are_json_and_every_request_has_its_line(tiny_model, tmp_path):
 
 
 def test_a_worker_stops_in_time_and_cleanly(tiny_model, tmp_path):
-    with clusters.Cluster(tiny_model, tmp_path, stages=2) as cluster:
+    with clusters.Cluster(tiny_model, tmp_path, stages=2) as cluster, Client(cluster.target) as client:
+        # In milliseconds after joining a stop can meet a fault of UCX 1.13 (common/transport/README.md).
+        assert client.greedy(list(range(40)), 3).error is None
         for name, process in cluster.processes.items():
             assert process.stop(20) == 0, f"{name}:\n{process.log()}"
 
