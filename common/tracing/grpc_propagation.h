@@ -1,0 +1,25 @@
+// Trace contexts in gRPC's metadata.
+#ifndef COMMON_TRACING_GRPC_PROPAGATION_H_
+#define COMMON_TRACING_GRPC_PROPAGATION_H_
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/server_context.h>
+
+#include "common/tracing/trace_context.h"
+#include "common/tracing/tracer.h"
+
+namespace baton::tracing {
+
+// Does nothing without a trace. Before the call starts.
+void Inject(const TraceContext& context, grpc::ClientContext& call);
+
+TraceContext Extract(const grpc::ServerContextBase& call);
+
+// The span of an RPC that is served, now, for a caller that traces; nothing without a tracer, which
+// is looked at first.
+ActiveSpan ServerSpan(Tracer* tracer, const grpc::ServerContextBase& call, const char* name,
+                      const char* service, const char* method);
+
+}  // namespace baton::tracing
+
+#endif  // COMMON_TRACING_GRPC_PROPAGATION_H_

@@ -1,0 +1,88 @@
+// Sends spans to a collector, OTLP over gRPC: a queue, a thread, one call at a time. Whoever ends a
+// span only pushes it; a collector that is slow, away or wrong costs spans, never a request.
+#ifndef COMMON_TRACING_OTLP_EXPORTER_H_
+#define COMMON_TRACING_OTLP_EXPORTER_H_
+
+#include <grpcpp/client_context.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "common/base/sync.h"
+#include "common/tracing/export_core.h"
+#include "common/tracing/otlp_encode.h"
+#include "common/tracing/span.h"
+#include "common/tracing/span_fate.h"
+#include "common/tracing/span_queue.h"
+#include "proto/opentelemetry/proto/collector/trace/v1/trace_service.grpc.pb.h"
+
+namespace baton::tracing {
+
+struct OtlpExporterOptions {
+  std::string endpoint;  // HOST:PORT, as ParseEndpoint makes it.
+  ResourceAttributes resource;
+  ExportLimits limits;
+  CountSpans count = [](SpanFate, size_t) {};
+};
+};
+
+class OtlpExporter {
+ public:
+  // Connects at the first batch.
+  explicit OtlpExporter(OtlpExporterOptions options);
+  ~OtlpExporter();  // Shutdown.
+  OtlpExporter(const OtlpExporter&) = delete;
+  OtlpExporter& operator=(const OtlpExporter&) = delete;
+
+  // Any thread; never waits. Nobody calls it any more when the object goes.
+  void Take(Span span);
+
+  // Sends what is here, within `limits.flush_us`, and ends the thread; what is left is counted as
+  // failed. Idempotent; one thread at a time.
+  void Shutdown();
+
+ private:
+  using Request = opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
+  using Response = opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse;
+  using Service = opentelemetry::proto::collector::trace::v1::TraceService;
+
+  void Wake();
+  bool stopping() const;
+  int64_t stop_at_us() const;  // kNeverUs: not stopping.
+
+  // On the exporter's thread.
+  void Run();
+  // Until then, a batch (if `for_batch`) or the end.
+  void Sleep(int64_t until_us, bool for_batch);
+  // Returns when the batch is sent or given up.
+  void Export(const std::vector<Span>& spans);
+  // `refused`: of a batch that was taken otherwise.
+  absl::Status Send(const Request& request, int64_t& refused);
+  void Tell(const absl::Status& status);
+
+  const OtlpExporterOptions options_;
+  SpanQueue queue_;
+  const std::unique_ptr<Service::Stub> stub_;
+
+  mutable Mutex mutex_;  // Those who push take it once for each batch.
+  bool batch_full_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t stop_at_us_ ABSL_GUARDED_BY(mutex_) = kNeverUs;
+  grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;
+
+  // The thread's own.
+  ExportCore core_;
+  int64_t failing_since_us_ = 0;
+  size_t lost_ = 0;  // Since then, of what was tried.
+  std::thread thread_;
+};
+
+}  // namespace baton::tracing
+
+#endif  // COMMON_TRACING_OTLP_EXPORTER_H_

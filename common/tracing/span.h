@@ -1,0 +1,58 @@
+// What is recorded of one piece of work. Plain values; times are microseconds of NowUs()'s clock,
+// which the exporter turns into the world's.
+#ifndef COMMON_TRACING_SPAN_H_
+#define COMMON_TRACING_SPAN_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/tracing/trace_context.h"
+
+namespace baton::tracing {
+
+using AttributeValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
+
+struct Attribute {
+  const char* key = "";  // A literal: names come from the conventions, never from a request.
+  AttributeValue value;
+};
+
+enum class SpanKind : uint8_t {
+  kInternal = 1,  // The numbers are OTLP's.
+  kServer = 2,
+  kClient = 3,
+};
+
+struct SpanEvent {
+  const char* name = "";
+  int64_t time_us = 0;
+  std::vector<Attribute> attributes;
+};
+
+// Another span that was worked on together with this one.
+struct SpanLink {
+  TraceId trace;
+  uint64_t span = 0;
+};
+
+struct Span {
+  std::string name;
+  SpanKind kind = SpanKind::kInternal;
+  TraceContext context;  // The span's own.
+  uint64_t parent = 0;   // 0: the trace's root.
+  bool remote_parent = false;
+  int64_t begin_us = 0;
+  int64_t end_us = 0;
+  std::vector<Attribute> attributes;
+  std::vector<SpanEvent> events;
+  std::vector<SpanLink> links;
+  bool failed = false;
+  std::string error;  // Of a failed one, for people.
+};
+
+}  // namespace baton::tracing
+
+#endif  // COMMON_TRACING_SPAN_H_
