@@ -10,6 +10,7 @@
 #include "common/config/foreign_flags.h"
 #include "common/config/option_sources.h"
 #include "common/config/option_table.h"
+#include "common/tracing/endpoint.h"
 
 namespace baton::config {
 namespace {
@@ -107,6 +108,10 @@ void Derive(ParsedOptions* parsed) {
   if (values.pipeline_window() == 0) {
     values.set_pipeline_window(values.pp_size() + 1);
     derived("pipeline_window", "--pp-size");
+  }
+  if (values.enable_trace() && values.otlp_traces_endpoint().empty()) {
+    values.set_otlp_traces_endpoint(tracing::kDefaultEndpoint);
+    derived("otlp_traces_endpoint", "--enable-trace");
   }
 }
 

@@ -143,6 +143,9 @@ TEST(OptionsTest, ReadsEveryNotation) {
       {{"--prefill-max-requests=3"}, "max_prefill_requests", "3"},
       {{"--mem-fraction-static", "0.85"}, "mem_fraction_static", "0.85"},
       {{"--mem-fraction-static="}, "mem_fraction_static", ""},
+      {{"--otlp-traces-endpoint=http://collector:4317"},
+       "otlp_traces_endpoint",
+       "http://collector:4317"},
       {{"--disable-radix-cache"}, "disable_radix_cache", "true"},
       {{"--kv-cache-tokens=25k"}, "kv_cache_tokens", "25000"},
       {{"--kv-cache-tokens=1m"}, "kv_cache_tokens", "1000000"},
@@ -182,6 +185,16 @@ TEST(OptionsTest, APrefillWorkersNumberSaysItsStageAndChain) {
   ASSERT_TRUE(unnumbered.ok()) << unnumbered.status();
   EXPECT_EQ(unnumbered->values.pp_rank(), 1);
   EXPECT_EQ(unnumbered->values.chain_id(), "chain-0");
+}
+
+TEST(OptionsTest, EnableTraceAloneMeansTheUsualPort) {
+  const auto alone = Parse(Worker({"--enable-trace"}));
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(alone->values.otlp_traces_endpoint(), "localhost:4317");
+  EXPECT_EQ(SourceText(alone->sources.at("otlp_traces_endpoint")), "derived from --enable-trace");
+  const auto both = Parse(Worker({"--enable-trace", "--otlp-traces-endpoint=collector:1"}));
+  EXPECT_EQ(both->values.otlp_traces_endpoint(), "collector:1");
+  EXPECT_EQ(Parse(Worker({}))->values.otlp_traces_endpoint(), "");
 }
 
 TEST(OptionsTest, MaxPrefillTokensCapsTheChunk) {
@@ -312,6 +325,15 @@ TEST(OptionsTest, RefusesValuesNamingOptionValueRangeAndSource) {
       {Worker({"--mem-fraction-static=1.1"}), "mem_fraction_static", {"'1.1'", "at most 1"}},
       {Worker({"--mem-fraction-static=nan"}), "mem_fraction_static", {"'nan'"}},
       {Worker({"--mem-fraction-static=90%"}), "mem_fraction_static", {"'90%'"}},
+      {{.args = {"--otlp-sample-ratio=1.5"}}, "otlp_sample_ratio", {"'1.5'", "from 0 to 1"}},
+      {{.args = {"--otlp-sample-ratio="}}, "otlp_sample_ratio", {"''", "from 0 to 1"}},
+      {{.args = {"--otlp-sample-ratio=-0.1"}}, "otlp_sample_ratio", {"'-0.1'"}},
+      {Worker({"--otlp-traces-endpoint=https://collector"}),
+       "otlp_traces_endpoint",
+       {"https://collector", "not encrypted"}},
+      {Worker({"--otlp-traces-endpoint=http://collector:4318/v1/traces"}),
+       "otlp_traces_endpoint",
+       {"over gRPC", "no path"}},
       // Options of other roles: refused as flags; elsewhere skipped, but still checked.
       {{.args = {"--pp-rank=0"}}, "pp_rank", {"not an option of router", "applies to prefill"}},
       {{.environment = {"BATON_PP_RANK=x"}}, "pp_rank", {"'x'"}},

@@ -4,6 +4,7 @@
 #include "common/config/layer_split.h"
 #include "common/config/options.h"
 #include "common/http/cors.h"
+#include "common/tracing/endpoint.h"
 
 namespace baton::config {
 namespace {
@@ -100,6 +101,13 @@ absl::Status CheckHttp(const v1::Options& options) {
   return InvalidField("cors_allow_origins", std::string(origins.status().message()));
 }
 
+absl::Status CheckTracing(const v1::Options& options) {
+  if (options.otlp_traces_endpoint().empty()) return absl::OkStatus();
+  const auto endpoint = tracing::ParseEndpoint(options.otlp_traces_endpoint());
+  if (endpoint.ok()) return absl::OkStatus();
+  return InvalidField("otlp_traces_endpoint", std::string(endpoint.status().message()));
+}
+
 absl::Status CheckMadeModel(const v1::Options& options) {
   if (options.out().empty()) {
     return InvalidField("out", "required: the directory to write to (--out DIR)");
@@ -135,6 +143,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckPages(options));
   BATON_RETURN_IF_ERROR(CheckHttp(options));
   BATON_RETURN_IF_ERROR(CheckDiscovery(options));
+  BATON_RETURN_IF_ERROR(CheckTracing(options));
   return CheckLeases(options);
 }
 

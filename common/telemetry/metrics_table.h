@@ -63,6 +63,8 @@ enum class Metric {
   kHttpConnectionsAcceptedTotal,
   kHttpConnectionsEvictedTotal,
   kHttpRefusedTotal,
+  // Tracing.
+  kTraceSpansTotal,
   // Process.
   kUp,
   kReady,
@@ -121,6 +123,8 @@ inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", 
 inline constexpr const char* kDrainCauses[] = {"refused", "handed_back", "time_over", "worker",
                                                "other"};
 inline constexpr const char* kHttpRefusals[] = {"connections", "body_memory", "other"};
+// SpanFate of common/tracing/span_fate.h.
+inline constexpr const char* kSpanFates[] = {"exported", "queue_full", "failed", "other"};
 inline constexpr const char* kVersions[] = {kBatonVersion};
 
 inline constexpr MetricLabel kRequestLabels[] = {{"endpoint", kEndpoints}, {"outcome", kOutcomes}};
@@ -133,6 +137,7 @@ inline constexpr MetricLabel kWorkerLabels[] = {{"worker_role", kWorkerRoles},
                                                 {"state", kWorkerStates}};
 inline constexpr MetricLabel kDrainLabels[] = {{"cause", kDrainCauses}};
 inline constexpr MetricLabel kHttpRefusalLabels[] = {{"reason", kHttpRefusals}};
+inline constexpr MetricLabel kSpanLabels[] = {{"fate", kSpanFates}};
 inline constexpr MetricLabel kBuildLabels[] = {{"version", kVersions}};
 
 // OpenTelemetry's GenAI conventions give the buckets of TTFT, TPOT and request duration; theirs end
@@ -313,6 +318,10 @@ inline constexpr MetricInfo kTable[] = {
      "What the HTTP server turned away for want of room: a connection or a request on one of those "
      "kept for probes (connections), a request whose body found no memory (body_memory).",
      kR | kP | kD, kHttpRefusalLabels},
+    {Metric::kTraceSpansTotal, "baton_trace_spans_total", kCounter, "spans",
+     "Spans of this process by what became of them: exported to the collector, dropped because the "
+     "queue was full, or failed because the collector was away or refused them.",
+     kR | kP | kD, kSpanLabels},
     {Metric::kUp, "baton_up", kGauge, "boolean", "1 while the process makes progress (/health).",
      kR | kP | kD},
     {Metric::kReady, "baton_ready", kGauge, "boolean",

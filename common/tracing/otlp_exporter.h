@@ -30,7 +30,6 @@ struct OtlpExporterOptions {
   ExportLimits limits;
   CountSpans count = [](SpanFate, size_t) {};
 };
-};
 
 class OtlpExporter {
  public:

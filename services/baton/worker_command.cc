@@ -109,7 +109,7 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& host, int64
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
   BATON_ASSIGN_OR_RETURN(const auto service, prefill::PrefillService::Create(
                                                  own, {&host.executor(), &host.data_plane(), &peers,
-                                                       &host.metrics(), &announce}));
+                                                       &host.metrics(), host.tracer(), &announce}));
   LOG(kInfo) << "prefill stage " << own.pp_rank << " of " << own.pp_size << " in " << own.chain_id
              << ", " << host.Summary();
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
@@ -146,9 +146,9 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& host, int64_
   own.max_context_tokens = host.max_context_tokens();
   own.kv_lease_ms = options.kv_lease_ms();
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
-  BATON_ASSIGN_OR_RETURN(const auto service,
-                         decode::DecodeService::Create(own, {&host.executor(), &host.data_plane(),
-                                                             &host.metrics(), &announce}));
+  BATON_ASSIGN_OR_RETURN(const auto service, decode::DecodeService::Create(
+                                                 own, {&host.executor(), &host.data_plane(),
+                                                       &host.metrics(), host.tracer(), &announce}));
   LOG(kInfo) << "decode service, " << host.Summary() << ", at most " << own.max_running_requests
              << " requests";
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "

@@ -50,6 +50,13 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const v1::O
                                                                      const ModelConfig& model) {
   ChooseTransports(options);
   std::unique_ptr<WorkerRuntime> host(new WorkerRuntime(options, model));
+  BATON_ASSIGN_OR_RETURN(
+      host->tracing_, tracing::Tracing::FromOptions(
+                          options, {options.disaggregation_mode(), options.instance_id()},
+                          [metrics = &host->metrics_](tracing::SpanFate fate, size_t spans) {
+                            metrics->Increment(Metric::kTraceSpansTotal, static_cast<double>(spans),
+                                               {tracing::FateLabel(fate)});
+                          }));
   BATON_RETURN_IF_ERROR(host->StartEndpoint());
   BATON_RETURN_IF_ERROR(host->Load(layers));
   BATON_ASSIGN_OR_RETURN(host->data_plane_, DataPlane::Create({}));

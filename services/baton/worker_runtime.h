@@ -17,6 +17,7 @@
 #include "common/model/model_config.h"
 #include "common/telemetry/http_endpoint.h"
 #include "common/telemetry/metrics.h"
+#include "common/tracing/tracing.h"
 #include "common/transport/data_plane.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
@@ -37,6 +38,8 @@ class WorkerRuntime {
   Executor& executor() { return *executor_; }
   DataPlane& data_plane() { return *data_plane_; }
   Metrics& metrics() { return metrics_; }
+  // Null: no tracing.
+  tracing::Tracer* tracer() { return tracing_ == nullptr ? nullptr : &tracing_->tracer(); }
   uint16_t metrics_port() const { return endpoint_->port(); }
   const v1::InstanceRef& instance() const { return instance_; }
   int max_context_tokens() const { return max_context_tokens_; }
@@ -64,6 +67,7 @@ class WorkerRuntime {
   v1::InstanceRef instance_;
   int max_context_tokens_ = 0;
   Metrics metrics_;
+  std::unique_ptr<tracing::Tracing> tracing_;  // Flushed after all that ends spans has gone.
   Mutex probes_mutex_;
   std::function<absl::Status()> liveness_ ABSL_GUARDED_BY(probes_mutex_);
   std::function<bool()> ready_ ABSL_GUARDED_BY(probes_mutex_);

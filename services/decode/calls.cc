@@ -1,5 +1,6 @@
 #include "services/decode/calls.h"
 
+#include "common/base/clock.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 
@@ -7,8 +8,9 @@ namespace baton::decode {
 
 // ---- ReserveCall ----
 
-std::shared_ptr<ReserveCall> ReserveCall::Create(v1::ReserveResponse* response) {
-  std::shared_ptr<ReserveCall> call(new ReserveCall(response));
+std::shared_ptr<ReserveCall> ReserveCall::Create(v1::ReserveResponse* response,
+                                                 tracing::ActiveSpan span) {
+  std::shared_ptr<ReserveCall> call(new ReserveCall(response, std::move(span)));
   call->self_ = call;
   return call;
 }
@@ -22,11 +24,17 @@ bool ReserveCall::Claim() {
 void ReserveCall::Reply(const Ticket& ticket) {
   if (!Claim()) return;
   *response_->mutable_ticket() = rpc::ToProto(ticket);
+  if (span_) {
+    span_.Set("baton.kv.pages", ticket.prompt_pages);
+    span_.End(NowUs());
+  }
   Finish(grpc::Status::OK);
 }
 
 void ReserveCall::Refuse(const absl::Status& status) {
-  if (Claim()) Finish(rpc::ToGrpc(status));
+  if (!Claim()) return;
+  if (span_) span_.End(NowUs(), status);
+  Finish(rpc::ToGrpc(status));
 }
 
 void ReserveCall::SetCancelHandler(std::function<void()> on_cancel) {
@@ -53,8 +61,9 @@ void ReserveCall::OnCancel() {
 
 // ---- TokenStream ----
 
-std::shared_ptr<TokenStream> TokenStream::Create(grpc::CallbackServerContext* context) {
-  std::shared_ptr<TokenStream> stream(new TokenStream(context));
+std::shared_ptr<TokenStream> TokenStream::Create(grpc::CallbackServerContext* context,
+                                                 StreamTrace trace) {
+  std::shared_ptr<TokenStream> stream(new TokenStream(context, std::move(trace)));
   stream->self_ = stream;
   return stream;
 }

@@ -14,15 +14,19 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "common/base/sync.h"
+#include "common/tracing/tracer.h"
 #include "common/types/ticket.h"
 #include "proto/baton/v1/decode.pb.h"
+#include "services/decode/stream_trace.h"
 
 namespace baton::decode {
 
 // A Reserve call that waits for its ticket.
 class ReserveCall final : public grpc::ServerUnaryReactor {
  public:
-  static std::shared_ptr<ReserveCall> Create(v1::ReserveResponse* response);
+  // `span` ends with the answer.
+  static std::shared_ptr<ReserveCall> Create(v1::ReserveResponse* response,
+                                             tracing::ActiveSpan span);
 
   // Any thread; the first call counts.
   void Reply(const Ticket& ticket);
@@ -32,7 +36,8 @@ class ReserveCall final : public grpc::ServerUnaryReactor {
   void SetCancelHandler(std::function<void()> on_cancel);
 
  private:
-  explicit ReserveCall(v1::ReserveResponse* response) : response_(response) {}
+  ReserveCall(v1::ReserveResponse* response, tracing::ActiveSpan span)
+      : response_(response), span_(std::move(span)) {}
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
   bool Claim();
@@ -40,6 +45,7 @@ class ReserveCall final : public grpc::ServerUnaryReactor {
   std::shared_ptr<ReserveCall> self_;  // Until OnDone.
   Mutex mutex_;
   v1::ReserveResponse* const response_;
+  tracing::ActiveSpan span_;  // Of the one who claims the answer, like `response_`.
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> on_cancel_ ABSL_GUARDED_BY(mutex_);
@@ -51,7 +57,11 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResp
   // A reader that is so far behind is not reading.
   static constexpr size_t kMaxQueued = 4096;
 
-  static std::shared_ptr<TokenStream> Create(grpc::CallbackServerContext* context);
+  static std::shared_ptr<TokenStream> Create(grpc::CallbackServerContext* context,
+                                             StreamTrace trace);
+
+  // The loop's; it ends with what the loop says last.
+  StreamTrace& trace() { return trace_; }
 
   // Any thread. False if the queue is full: abort the request and Fail the stream.
   [[nodiscard]] bool Push(v1::DecodeGenerateResponse response);
@@ -65,7 +75,8 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResp
   void SetCancelHandler(std::function<void()> on_cancel);
 
  private:
-  explicit TokenStream(grpc::CallbackServerContext* context) : context_(context) {}
+  TokenStream(grpc::CallbackServerContext* context, StreamTrace trace)
+      : context_(context), trace_(std::move(trace)) {}
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
@@ -74,6 +85,7 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResp
 
   std::shared_ptr<TokenStream> self_;  // Until OnDone.
   grpc::CallbackServerContext* const context_;
+  StreamTrace trace_;
   Mutex mutex_;
   std::deque<v1::DecodeGenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);  // Front: being written.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
+#include "common/tracing/grpc_propagation.h"
 #include "common/types/limits.h"
 
 namespace baton::decode {
@@ -86,7 +87,9 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
 grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* context,
                                              const v1::ReserveRequest* request,
                                              v1::ReserveResponse* response) {
-  std::shared_ptr<ReserveCall> call = ReserveCall::Create(response);
+  std::shared_ptr<ReserveCall> call = ReserveCall::Create(
+      response,
+      tracing::ServerSpan(options_.tracer, *context, "reserve", "baton.v1.Decode", "Reserve"));
   auto reservation = Check(*request);
   if (!reservation.ok()) {
     call->Refuse(Own(reservation.status()));
@@ -113,7 +116,11 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
 
 grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
     grpc::CallbackServerContext* context, const v1::DecodeGenerateRequest* request) {
-  std::shared_ptr<TokenStream> stream = TokenStream::Create(context);
+  std::shared_ptr<TokenStream> stream = TokenStream::Create(
+      context,
+      {options_.tracer,
+       tracing::ServerSpan(options_.tracer, *context, "decode", "baton.v1.Decode", "Generate"),
+       NowUs()});
   const uint64_t attempt_id = request->attempt_id();
   const bool posted = options_.loop->Post(
       [host = options_.host, stream, attempt_id, generation = request->generation()] {

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
+#include "common/tracing/tracer.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
 #include "services/decode/decode_shell.h"
 
@@ -25,8 +26,9 @@ class DecodeRpc final : public v1::Decode::CallbackService {
     int vocab_size = 0;
     int max_context_tokens = 0;
     std::vector<int32_t> eos_ids;
-    EventLoop* loop = nullptr;    // Stops after the gRPC server.
-    DecodeShell* host = nullptr;  // Called on the loop only.
+    EventLoop* loop = nullptr;          // Stops after the gRPC server.
+    DecodeShell* host = nullptr;        // Called on the loop only.
+    tracing::Tracer* tracer = nullptr;  // Null: no tracing.
   };
   explicit DecodeRpc(Options options) : options_(std::move(options)) {}
 

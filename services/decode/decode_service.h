@@ -22,6 +22,7 @@
 #include "common/base/sync.h"
 #include "common/engine/executor.h"
 #include "common/telemetry/metrics.h"
+#include "common/tracing/tracer.h"
 #include "common/transport/data_plane.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "services/decode/decode_rpc.h"
@@ -48,6 +49,7 @@ class DecodeService {
     Executor* executor = nullptr;  // All layers of the model.
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
+    tracing::Tracer* tracer = nullptr;  // Null: no tracing.
     grpc::Service* beside = nullptr;  // Served on the same port; may be null.
   };
 

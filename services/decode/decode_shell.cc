@@ -166,6 +166,7 @@ void DecodeShell::Perform(const DeliverToken& action) {
   if (session.sampling->sampler.params().logprobs) {
     *response.mutable_token()->mutable_logprobs() = rpc::LogprobsToProto(action.token);
   }
+  if (session.stream->trace().recording()) session.stream->trace().OnToken(NowUs());
   if (session.stream->Push(std::move(response))) return;
   session.stream->Break();
   Handle(AbortRequested{action.attempt_id,
@@ -174,6 +175,7 @@ void DecodeShell::Perform(const DeliverToken& action) {
 
 void DecodeShell::Perform(const RefuseStream& action) {
   BATON_CHECK(opening_ != nullptr) << "no stream is being opened";
+  opening_->trace().End(action.status, NowUs());
   opening_->Fail(action.status);
 }
 
@@ -183,6 +185,7 @@ void DecodeShell::Perform(const Finish& action) {
   const Session session = std::move(found->second);
   sessions_.erase(found);
   if (session.stream == nullptr) return;  // Nobody listens.
+  session.stream->trace().End(action.outcome.status(), NowUs());
   if (!action.outcome.ok()) {
     session.stream->Fail(action.outcome.status());
     return;

@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
+#include "common/tracing/grpc_propagation.h"
 #include "services/prefill/chain/link_stream.h"
 #include "services/prefill/chain/start_call.h"
 
@@ -17,23 +18,28 @@ absl::Status PrefillRpc::NotStage0() const {
   return WithLeg(status, "prefill", options_.instance_id);
 }
 
-grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* /*context*/,
+grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context,
                                             const v1::StartRequest* request,
                                             v1::StartResponse* response) {
-  std::shared_ptr<StartCall> call = StartCall::Open(
-      response, [chain = options_.chain, loop = options_.loop](const auto& cancelled) {
-        const bool posted = loop->PostCompletion([chain, cancelled] {
-          if (chain != nullptr) chain->Cancel(cancelled);
-        });
-        if (!posted) {
-          LOG(kInfo) << "a call is cancelled while the service stops";
-        }
-      });
+  tracing::ActiveSpan span =
+      tracing::ServerSpan(options_.tracer, *context, "prefill", "baton.v1.Prefill", "Start");
+  span.Set("baton.prompt.tokens", request->prompt_token_ids_size());
+  const tracing::TraceContext trace = span.ContextOr({});
+  std::shared_ptr<StartCall> call =
+      StartCall::Open(response, std::move(span),
+                      [chain = options_.chain, loop = options_.loop](const auto& cancelled) {
+                        const bool posted = loop->PostCompletion([chain, cancelled] {
+                          if (chain != nullptr) chain->Cancel(cancelled);
+                        });
+                        if (!posted) {
+                          LOG(kInfo) << "a call is cancelled while the service stops";
+                        }
+                      });
   if (options_.chain == nullptr) {
     call->Reply(NotStage0());
     return call.get();
   }
-  absl::StatusOr<prefill::Start> start = FromProto(*request, options_.bounds);
+  absl::StatusOr<prefill::Start> start = FromProto(*request, options_.bounds, trace);
   if (!start.ok()) {
     call->Reply(WithLeg(start.status(), "prefill", options_.instance_id));
     return call.get();

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/base/event_loop.h"
+#include "common/tracing/tracer.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
 #include "services/prefill/chain/chain_shell.h"
 #include "services/prefill/chain/messages.h"
@@ -23,8 +24,9 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
     std::string instance_id;
     std::shared_ptr<EventLoop> loop;
     // Called on the loop only; one of them is null. They live until the loop has stopped.
-    ChainShell* chain = nullptr;  // On stage 0.
-    StageLink* link = nullptr;    // On later stages.
+    ChainShell* chain = nullptr;        // On stage 0.
+    StageLink* link = nullptr;          // On later stages.
+    tracing::Tracer* tracer = nullptr;  // Null: no tracing.
   };
   explicit PrefillRpc(Options options) : options_(std::move(options)) {}
 

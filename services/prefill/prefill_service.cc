@@ -150,21 +150,23 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   stage.page_size = parts.executor->kv().page_size;
   stage.activation_credits = options.activation_credits;
   stage.plan_limit = kPlanLimit;
+  std::unique_ptr<StageTrace> trace;
+  if (parts.tracer != nullptr) trace = std::make_unique<StageTrace>(parts.tracer, stage.stage);
   stage_ = std::make_unique<StageShell>(stage, activations_.get(), kv_.get(), executor_.get(),
-                                        parts.metrics);
+                                        parts.metrics, std::move(trace));
 
   const ChainPlace place = PlaceOf(options, *parts.executor);
   const PlanBounds bounds = BoundsOf(options, *parts.executor);
   if (options.pp_rank == 0) {
     chain_ = std::make_unique<ChainShell>(ChainShell::Options{
         place, LimitsOf(options, *parts.executor), bounds.page_count, options.activation_credits,
-        loop_, stage_.get(), parts.peers, parts.metrics});
+        loop_, stage_.get(), parts.peers, parts.metrics, parts.tracer});
   } else {
     link_ =
         std::make_unique<StageLink>(StageLink::Options{place, bounds, stage_.get(), parts.peers});
   }
   rpc_ = std::make_unique<PrefillRpc>(
-      PrefillRpc::Options{bounds, options.self.id, loop_, chain_.get(), link_.get()});
+      PrefillRpc::Options{bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer});
   parts.metrics->Set(Metric::kKvPagesCapacity, bounds.page_count);
 }
 

@@ -24,6 +24,7 @@
 #include "common/base/sync.h"
 #include "common/engine/executor.h"
 #include "common/telemetry/metrics.h"
+#include "common/tracing/tracer.h"
 #include "common/transport/data_plane.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "services/prefill/chain/chain_shell.h"
@@ -58,6 +59,7 @@ class PrefillService {
     DataPlane* data_plane = nullptr;
     const Peers* peers = nullptr;
     Metrics* metrics = nullptr;
+    tracing::Tracer* tracer = nullptr;  // Null: no tracing.
     grpc::Service* beside = nullptr;  // Served on the same port; may be null.
   };
 

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/tokenizer/chat/chat_template.h"
+#include "common/tracing/tracer.h"
 #include "common/types/finish_reason.h"
 #include "proto/baton/v1/common.pb.h"
 #include "proto/baton/v1/inference.pb.h"
@@ -83,6 +84,7 @@ struct GenerateCall {
   int64_t timeout_ms = 0;  // From arrival; 0: --request-timeout-ms, which also bounds it.
   std::vector<std::string> warnings;  // What the front has to say; comes back in the outcome.
   FieldNames names;
+  tracing::TraceContext caller;  // Whose trace it goes on with; "no trace": it begins one.
 };
 
 struct TokenPiece {
@@ -167,7 +169,11 @@ class Gateway {
 
   // Counts a request that the front itself had to refuse (malformed JSON, a wrong type). Those that
   // Submit refuses are counted by it.
-  virtual void CountRefused(Endpoint endpoint, const absl::Status& status) = 0;
+  virtual void CountRefused(Endpoint endpoint, const tracing::TraceContext& caller,
+                            const absl::Status& status) = 0;
+
+  // Null: requests are not traced, and fronts need not look for a caller's trace.
+  virtual tracing::Tracer* tracer() const { return nullptr; }
 
   // The client went away: both legs are cancelled and the sink is let go without a terminal call.
   // Idempotent; unknown or finished calls are nothing.

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "common/telemetry/http_metrics.h"
 #include "common/telemetry/metrics.h"
+#include "common/tracing/span_fate.h"
 #include "common/types/finish_reason.h"
 #include "services/router/core/router_core.h"
 #include "services/router/gateway.h"
@@ -18,6 +19,7 @@ namespace baton::router {
 // How a request ended; for metrics and the log.
 struct RequestEnd {
   std::string request_id;
+  std::string trace_id;  // Empty: it is in no trace.
   Endpoint endpoint = Endpoint::kGenerate;
   absl::Status status;  // OK: `reason` counts.
   FinishReason reason = FinishReason::kStop;
@@ -56,6 +58,10 @@ class RouterMetrics {
 
   // Counts what the HTTP front tells of its connections.
   HttpServerObserver http_observer() { return CountConnections(metrics_); }
+  void CountSpans(tracing::SpanFate fate, size_t spans) {
+    metrics_.Increment(Metric::kTraceSpansTotal, static_cast<double>(spans),
+                       {tracing::FateLabel(fate)});
+  }
 
   std::string Scrape() { return metrics_.Scrape(); }
 

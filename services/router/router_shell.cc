@@ -72,6 +72,15 @@ v1::GetModelInfoResponse MakeModelInfo(const RouterConfig& config) {
   return info;
 }
 
+std::unique_ptr<tracing::Tracing> StartTracing(const RouterConfig& config, RouterMetrics& metrics) {
+  auto tracing = tracing::Tracing::FromOptions(
+      config.shown, {"router", config.instance_id},
+      [&metrics](tracing::SpanFate fate, size_t spans) { metrics.CountSpans(fate, spans); });
+  if (tracing.ok()) return *std::move(tracing);
+  LOG(kError) << "requests are not traced: " << tracing.status().message();
+  return nullptr;
+}
+
 absl::Status Stopping() {
   return WithLeg(absl::UnavailableError("the router is shutting down; send the request again"),
                  "router", "");
@@ -88,6 +97,7 @@ RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokeniz
       chat_template_(std::move(chat_template)),
       model_info_(MakeModelInfo(config_)),
       metrics_(std::make_unique<RouterMetrics>(config_.served_model_name, config_.instance_id)),
+      tracing_(StartTracing(config_, *metrics_)),
       traffic_(config_.log_requests),
       readiness_{false, "starting"},
       loop_("router", MailboxLimit(config_)),
@@ -275,28 +285,6 @@ void RouterShell::EndWatches() {
   for (const auto& [rpc_id, callbacks] : std::exchange(watch_calls_, {})) callbacks.end(Stopping());
 }
 
-void RouterShell::Perform(Reserve& action) {
-  Session* session = SessionOf(action.call_id);
-  if (session == nullptr) return;
-  call_of_attempt_.erase(session->attempt_id());
-  legs_->Forget(session->attempt_id());
-  call_of_attempt_[action.attempt_id] = action.call_id;
-  session->BeginAttempt(action.attempt_id, NowUs());
-  legs_->Reserve(action, {session->request().prompt_ids, session->request().sampling});
-}
-
-void RouterShell::Perform(OpenStream& action) {
-  if (Session* session = SessionOfAttempt(action.attempt_id)) session->OnReserved(NowUs());
-  legs_->OpenStream(action);
-}
-
-void RouterShell::Perform(StartPrefill& action) {
-  const Session* session = SessionOf(action.call_id);
-  if (session == nullptr) return;
-  traffic_.CountPrompt(static_cast<int64_t>(session->request().prompt_ids.size()));
-  legs_->StartPrefill(action, {session->request().prompt_ids, session->request().sampling});
-}
-
 void RouterShell::Perform(DeliverPrompt& action) {
   Session* session = SessionOf(action.call_id);
   if (session != nullptr) session->DeliverPrompt(action.tokens);
@@ -328,7 +316,7 @@ void RouterShell::DropCall(uint64_t call_id, const absl::Status& outcome, bool t
     traffic_.LogEnd(session->Finish(finish, NowUs()));
   } else {
     metrics_->CountRefused(session->request().endpoint, outcome);
-    traffic_.LogEnd(session->EndOf(finish, NowUs()));
+    traffic_.LogEnd(session->Drop(finish, NowUs()));
   }
   EndSession(call_id);
 }
@@ -355,35 +343,6 @@ Session* RouterShell::SessionOfAttempt(uint64_t attempt_id) {
 std::string RouterShell::AddressOf(const InstanceRef& instance) const {
   const Worker* worker = core_.membership().Find(instance);
   return worker == nullptr ? "" : worker->info.grpc_address;
-}
-
-// ---- Legs ----
-
-void RouterShell::OnReserveReplied(uint64_t attempt_id, absl::StatusOr<Ticket> ticket) {
-  Dispatch(ReserveReplied{attempt_id, std::move(ticket)});
-}
-
-void RouterShell::OnToken(uint64_t attempt_id, SampledToken token) {
-  if (token.token < 0 || token.token >= config_.vocab_size) {
-    Dispatch(DecodeEnded{attempt_id,
-                         absl::InternalError(absl::StrCat("decode sent the token id ", token.token,
-                                                          ", which is outside the vocabulary"))});
-    return;
-  }
-  Dispatch(TokenReceived{attempt_id, std::move(token)});
-}
-
-void RouterShell::OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) {
-  Dispatch(DecodeEnded{attempt_id, std::move(outcome)});
-}
-
-void RouterShell::OnPrefillEnded(uint64_t attempt_id, absl::Status status, v1::PrefillReport report,
-                                 std::vector<SampledToken> prompt_tokens) {
-  if (Session* session = SessionOfAttempt(attempt_id)) {
-    session->OnPrefillReport(std::move(report));
-    if (status.ok()) status = session->CheckPrompt(prompt_tokens);
-  }
-  Dispatch(PrefillEnded{attempt_id, std::move(status), std::move(prompt_tokens)});
 }
 
 // ---- Time ----

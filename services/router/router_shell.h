@@ -20,6 +20,7 @@
 #include "common/base/sync.h"
 #include "common/tokenizer/chat/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tracing/tracing.h"
 #include "services/router/core/router_core.h"
 #include "services/router/gateway.h"
 #include "services/router/legs/legs.h"
@@ -50,7 +51,11 @@ class RouterShell : public Gateway, private LegEvents {
 
   // Gateway; any thread.
   absl::StatusOr<Submitted> Submit(GenerateCall call, std::shared_ptr<ResponseSink> sink) override;
-  void CountRefused(Endpoint endpoint, const absl::Status& status) override;
+  void CountRefused(Endpoint endpoint, const tracing::TraceContext& caller,
+                    const absl::Status& status) override;
+  tracing::Tracer* tracer() const override {
+    return tracing_ == nullptr ? nullptr : &tracing_->tracer();
+  }
   void Cancel(uint64_t call_id) override;
   void Abort(const std::string& request_id, std::function<void(absl::Status)> done) override;
   void AbortAll(std::function<void(int)> done) override;
@@ -97,7 +102,10 @@ class RouterShell : public Gateway, private LegEvents {
   // On the front's thread.
   absl::StatusOr<std::vector<int32_t>> EncodePrompt(const GenerateCall& call) const;
   absl::StatusOr<SessionRequest> Prepare(GenerateCall call, int64_t arrival_us) const;
-  absl::StatusOr<Submitted> Admit(GenerateCall call, std::shared_ptr<ResponseSink> sink);
+  absl::StatusOr<Submitted> Admit(GenerateCall call, std::shared_ptr<ResponseSink> sink,
+                                  RequestTrace& trace);
+  void Refuse(Endpoint endpoint, const std::string& request_id, RequestTrace& trace,
+              const absl::Status& status);
   absl::Status TakeSlot();
   void ReturnSlot();
 
@@ -114,8 +122,8 @@ class RouterShell : public Gateway, private LegEvents {
   void Perform(Reserve& action);
   void Perform(OpenStream& action);
   void Perform(StartPrefill& action);
-  void Perform(AbortPrefill& action) { legs_->Abort(action); }
-  void Perform(AbortDecode& action) { legs_->Abort(action); }
+  void Perform(AbortPrefill& action);
+  void Perform(AbortDecode& action);
   void Perform(DeliverPrompt& action);
   void Perform(DeliverToken& action);
   void Perform(FinishCall& action);
@@ -136,6 +144,7 @@ class RouterShell : public Gateway, private LegEvents {
   const std::unique_ptr<ChatTemplate> chat_template_;
   const v1::GetModelInfoResponse model_info_;
   const std::unique_ptr<RouterMetrics> metrics_;
+  const std::unique_ptr<tracing::Tracing> tracing_;  // Null: off. Flushed when the shell goes.
   TrafficLog traffic_;
   std::function<void(bool)> on_readiness_;
   std::atomic<uint64_t> next_call_id_{1};

@@ -21,16 +21,22 @@ absl::StatusOr<Submitted> RouterShell::Submit(GenerateCall call,
                                               std::shared_ptr<ResponseSink> sink) {
   const Endpoint endpoint = call.endpoint;
   const std::string request_id = call.request_id;
-  absl::StatusOr<Submitted> submitted = Admit(std::move(call), std::move(sink));
-  if (!submitted.ok()) {
-    metrics_->CountRefused(endpoint, submitted.status());
-    traffic_.LogRefused(endpoint, request_id, submitted.status());
-  }
+  RequestTrace trace(tracer(), call.caller, endpoint, config_.served_model_name, NowUs());
+  absl::StatusOr<Submitted> submitted = Admit(std::move(call), std::move(sink), trace);
+  if (!submitted.ok()) Refuse(endpoint, request_id, trace, submitted.status());
   return submitted;
 }
 
-absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call,
-                                             std::shared_ptr<ResponseSink> sink) {
+void RouterShell::Refuse(Endpoint endpoint, const std::string& request_id, RequestTrace& trace,
+                         const absl::Status& status) {
+  trace.Refuse(status, NowUs());
+  metrics_->CountRefused(endpoint, status);
+  traffic_.LogRefused(endpoint, request_id, trace.trace_id(), status);
+}
+
+// `trace` comes back as it was unless the call is admitted.
+absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call, std::shared_ptr<ResponseSink> sink,
+                                             RequestTrace& trace) {
   const int64_t arrival_us = NowUs();
   BATON_RETURN_IF_ERROR(CheckCall(call, limits_));
   BATON_RETURN_IF_ERROR(TakeSlot());
@@ -50,11 +56,15 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call,
     ReturnSlot();
     return assembler.status();
   }
+  trace.Accept(request->request_id, request->sampling, static_cast<int>(request->prompt_ids.size()),
+               NowUs());
+  request->trace = std::move(trace);
   const Submitted submitted = {request->call_id, request->request_id,
                                static_cast<int>(request->prompt_ids.size())};
   auto session = std::make_shared<std::unique_ptr<Session>>(std::make_unique<Session>(
       *std::move(request), *std::move(assembler), *tokenizer_, *metrics_));
   if (!loop_.Post([this, session] { Begin(std::move(*session)); })) {
+    trace = std::move((*session)->trace());
     ReturnSlot();
     return WithLeg(absl::ResourceExhaustedError("the router is overloaded; try again later"),
                    "router", "");
@@ -132,9 +142,10 @@ absl::StatusOr<std::vector<int32_t>> RouterShell::Encode(const GenerateCall& cal
   return ids;
 }
 
-void RouterShell::CountRefused(Endpoint endpoint, const absl::Status& status) {
-  metrics_->CountRefused(endpoint, status);
-  traffic_.LogRefused(endpoint, "", status);
+void RouterShell::CountRefused(Endpoint endpoint, const tracing::TraceContext& caller,
+                               const absl::Status& status) {
+  RequestTrace trace(tracer(), caller, endpoint, config_.served_model_name, NowUs());
+  Refuse(endpoint, "", trace, status);
 }
 
 void RouterShell::Cancel(uint64_t call_id) {

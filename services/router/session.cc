@@ -67,6 +67,7 @@ bool Session::DeliverToken(const SampledToken& token, int64_t now_us) {
   if (first_token_us_ == 0) {
     first_token_us_ = now_us;
     metrics_.CountFirstToken(now_us - request_.arrival_us);
+    request_.trace.OnFirstToken(now_us);
     // No retry from here on, so the prompt is needed no more.
     std::vector<int32_t>().swap(request_.prompt_ids);
   }
@@ -135,6 +136,7 @@ Outcome Session::MakeOutcome(const FinishCall& finish, int64_t now_us) {
 RequestEnd Session::EndOf(const FinishCall& finish, int64_t now_us) const {
   RequestEnd end;
   end.request_id = request_.request_id;
+  end.trace_id = request_.trace.trace_id();
   end.endpoint = request_.endpoint;
   end.status = finish.outcome.status();
   if (finish.outcome.ok()) end.reason = *finish.outcome;
@@ -155,11 +157,19 @@ RequestEnd Session::Finish(const FinishCall& finish, int64_t now_us) {
     Outcome outcome = MakeOutcome(finish, now_us);
     end.reason = outcome.reason;
     metrics_.CountEnd(end);
+    request_.trace.Finish(end, now_us);
     request_.sink->OnFinished(std::move(outcome));
   } else {
     metrics_.CountEnd(end);
+    request_.trace.Finish(end, now_us);
     request_.sink->OnError(finish.outcome.status());
   }
+  return end;
+}
+
+RequestEnd Session::Drop(const FinishCall& finish, int64_t now_us) {
+  RequestEnd end = EndOf(finish, now_us);
+  request_.trace.Finish(end, now_us);
   return end;
 }
 

@@ -15,6 +15,7 @@
 #include "proto/baton/v1/inference.pb.h"
 #include "services/router/core/router_core.h"
 #include "services/router/gateway.h"
+#include "services/router/request_trace.h"
 #include "services/router/router_metrics.h"
 
 namespace baton::router {
@@ -32,6 +33,7 @@ struct SessionRequest {
   int64_t arrival_us = 0;
   int64_t deadline_us = kNeverUs;
   std::shared_ptr<ResponseSink> sink;
+  RequestTrace trace;
 };
 
 // On the loop's thread. `tokenizer` and `metrics` outlive it.
@@ -42,6 +44,7 @@ class Session {
 
   const SessionRequest& request() const { return request_; }
   uint64_t attempt_id() const { return attempt_id_; }
+  RequestTrace& trace() { return request_.trace; }
 
   // The core's actions and events, in the order of a request's life.
   void BeginAttempt(uint64_t attempt_id, int64_t now_us);
@@ -62,9 +65,10 @@ class Session {
   // The one terminal call of the sink. Returns how the request ended.
   RequestEnd Finish(const FinishCall& finish, int64_t now_us);
   // The same without a word to the sink.
-  RequestEnd EndOf(const FinishCall& finish, int64_t now_us) const;
+  RequestEnd Drop(const FinishCall& finish, int64_t now_us);
 
  private:
+  RequestEnd EndOf(const FinishCall& finish, int64_t now_us) const;
   TokenPiece PieceOf(const SampledToken& token, int64_t text_offset) const;
   // Appends `piece` to the text, counts its characters and sends it with the tokens that it frees;
   // with `last` all that are held are free.

@@ -51,15 +51,19 @@ class RecordingSink : public ResponseSink {
 class SessionTest : public testing::Test {
  protected:
   Session Make(const std::vector<std::string>& stop = {}) {
-    request_.prompt_ids = {'a', 'b'};
-    request_.sampling.set_logprobs(true);
-    request_.sink = sink_;
-    for (const std::string& text : stop) request_.sampling.add_stop(text);
+    SessionRequest request;  // Not copied: it may have spans.
+    request.prompt_ids = {'a', 'b'};
+    request.sampling = request_.sampling;
+    request.sampling.set_logprobs(true);
+    for (const std::string& text : stop) request.sampling.add_stop(text);
+    request.prompt_only = request_.prompt_only;
+    request.text = request_.text;
+    request.sink = sink_;
     TextAssembler::Options options;
-    options.skip_special_tokens = request_.text.skip_special_tokens;
+    options.skip_special_tokens = request.text.skip_special_tokens;
     options.stop = stop;
-    Session session(request_, TextAssembler::Create(tokenizer_.get(), options).value(), *tokenizer_,
-                    metrics_);
+    Session session(std::move(request), TextAssembler::Create(tokenizer_.get(), options).value(),
+                    *tokenizer_, metrics_);
     session.BeginAttempt(1, 10);
     return session;
   }
@@ -80,7 +84,7 @@ class SessionTest : public testing::Test {
 
   std::unique_ptr<Tokenizer> tokenizer_ = MakeTestTokenizer();
   RouterMetrics metrics_{"tiny", "router"};
-  SessionRequest request_;
+  SessionRequest request_;  // What tests set of it.
   std::shared_ptr<RecordingSink> sink_ = std::make_shared<RecordingSink>();
 };
 

@@ -26,12 +26,13 @@ TrafficLog::TrafficLog(bool requests, Write write)
                    }) {}
 
 void TrafficLog::LogRefused(Endpoint endpoint, const std::string& request_id,
-                            const absl::Status& status) const {
+                            const std::string& trace_id, const absl::Status& status) const {
   if (!requests_) return;
   const std::string code = absl::StatusCodeToString(status.code());
   write_("request", {{"id", request_id},
                      {"endpoint", EndpointName(endpoint)},
                      {"status", code},
+                     {"trace_id", trace_id},
                      {"error", MessageOf(status)}});
 }
 
@@ -54,6 +55,7 @@ void TrafficLog::LogEnd(const RequestEnd& end) {
           {"chain", end.chain_id},
           {"decode", end.decode_instance},
           {"attempts", int64_t{end.attempts}},
+          {"trace_id", end.trace_id},
           {"error", MessageOf(end.status)}});
 }
 

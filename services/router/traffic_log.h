@@ -26,7 +26,7 @@ class TrafficLog {
   explicit TrafficLog(bool requests, Write write = nullptr);
 
   // Any thread: a request that was refused before it had a session.
-  void LogRefused(Endpoint endpoint, const std::string& request_id,
+  void LogRefused(Endpoint endpoint, const std::string& request_id, const std::string& trace_id,
                   const absl::Status& status) const;
 
   // On the loop's thread.

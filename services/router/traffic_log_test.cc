@@ -44,7 +44,7 @@ TEST_F(TrafficLogTest, ARequestIsOneLine) {
   EXPECT_THAT(lines_, ElementsAre("request id=req-1 endpoint=chat_completions status=OK "
                                   "finish=length tokens_in=40 tokens_out=11 cached=0 ttft_ms=250.5 "
                                   "tpot_ms=20 e2e_ms=1500 chain=chain-0 decode=decode-0 attempts=1 "
-                                  "error=\"\""));
+                                  "trace_id=\"\" error=\"\""));
 }
 
 TEST_F(TrafficLogTest, WhatFailedSaysWhy) {
@@ -52,21 +52,23 @@ TEST_F(TrafficLogTest, WhatFailedSaysWhy) {
   RequestEnd end = End();
   end.status = absl::UnavailableError("decode d0 has left");
   end.completion_tokens = 0;
+  end.trace_id = "0af7";
   log.LogEnd(end);
-  log.LogRefused(Endpoint::kCompletions, "bad\nid", absl::InvalidArgumentError("top_p: odd"));
+  log.LogRefused(Endpoint::kCompletions, "bad\nid", "0af8",
+                 absl::InvalidArgumentError("top_p: odd"));
   EXPECT_THAT(lines_,
               ElementsAre("request id=req-1 endpoint=chat_completions status=UNAVAILABLE "
                           "finish=error tokens_in=40 tokens_out=0 cached=0 ttft_ms=- tpot_ms=- "
                           "e2e_ms=1500 chain=chain-0 decode=decode-0 attempts=1 "
-                          "error=\"decode d0 has left\"",
+                          "trace_id=0af7 error=\"decode d0 has left\"",
                           "request id=bad\\nid endpoint=completions status=INVALID_ARGUMENT "
-                          "error=\"top_p: odd\""));
+                          "trace_id=0af8 error=\"top_p: odd\""));
 }
 
 TEST_F(TrafficLogTest, RequestLinesCanBeTurnedOff) {
   TrafficLog log = Make(false);
   log.LogEnd(End());
-  log.LogRefused(Endpoint::kCompletions, "x", absl::InvalidArgumentError("odd"));
+  log.LogRefused(Endpoint::kCompletions, "x", "", absl::InvalidArgumentError("odd"));
   EXPECT_THAT(lines_, IsEmpty());
 }
 

@@ -19,6 +19,7 @@ BENCHES = {
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
     "tokenizer": ("//common/tokenizer:tokenizer_benchmark", "encode and decode MB/s", "google"),
     "serving": ("//services/baton", "TTFT and TPOT of local clusters, two stages beside one", "script"),
+    "tracing": ("//common/tracing:tracing_benchmark", "what a span costs: off, unsampled, sampled", "google"),
     "transport": ("//tests/bench:transport_bench", "data plane GB/s beside a cold memcpy of the same run", "flat"),
 }
 

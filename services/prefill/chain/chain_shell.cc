@@ -133,8 +133,11 @@ void ChainShell::Perform(const IssuePlan& action) {
     const auto call = calls_.find(open.attempt_id);
     BATON_CHECK(call != calls_.end()) << "attempt " << open.attempt_id << " is opened unasked";
     plan.opens[open.attempt_id] = call->second.prompt;
+    const int64_t now_us = NowUs();
     options_.metrics->Observe(Metric::kQueueSeconds,
-                              static_cast<double>(NowUs() - call->second.begun_us) * 1e-6);
+                              static_cast<double>(now_us - call->second.begun_us) * 1e-6);
+    tracing::RecordSpan(options_.tracer, "prefill queue", call->second.prompt->trace,
+                        call->second.begun_us, now_us);
   }
   if (options_.place.stages > 1) wiring_->Send(ToProto(plan));
   options_.stage->OnPlan(std::move(plan));

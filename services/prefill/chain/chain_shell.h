@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "common/base/serial_events.h"
 #include "common/telemetry/metrics.h"
+#include "common/tracing/tracer.h"
 #include "services/prefill/chain/chain_wiring.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/peers.h"
@@ -35,6 +36,7 @@ class ChainShell {
     StageShell* stage = nullptr;   // Stage 0's own; not owned.
     const Peers* peers = nullptr;  // Not owned.
     Metrics* metrics = nullptr;
+    tracing::Tracer* tracer = nullptr;  // Null: no tracing. Not owned.
   };
   explicit ChainShell(Options options);
 

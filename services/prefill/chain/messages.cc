@@ -42,7 +42,8 @@ absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
   BATON_RETURN_IF_ERROR(CheckIds(proto.prompt_token_ids(), bounds, ids));
   PromptContext context{{proto.prompt_token_ids().begin(), proto.prompt_token_ids().end()},
                         proto.sampling(),
-                        std::move(sampler)};
+                        std::move(sampler),
+                        tracing::ParseTraceContext(proto.traceparent(), proto.tracestate())};
   const int expected = context.LaterStagesNeedTokens() ? proto.ticket().prompt_tokens() : 0;
   BATON_RETURN_IF_ERROR(InRange(proto.prompt_token_ids_size(), expected, expected, ids));
   return std::make_shared<const PromptContext>(std::move(context));
@@ -81,7 +82,8 @@ absl::StatusOr<PlanItem> ItemFromProto(const v1::PlanItem& proto, const PlanBoun
 
 }  // namespace
 
-absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds& bounds) {
+absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds& bounds,
+                                const tracing::TraceContext& trace) {
   Start start;
   start.attempt_id = proto.attempt_id();
   BATON_RETURN_IF_ERROR(
@@ -97,7 +99,8 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
   start.prompt = std::make_shared<PromptContext>(
       PromptContext{{proto.prompt_token_ids().begin(), proto.prompt_token_ids().end()},
                     proto.sampling(),
-                    std::move(sampler)});
+                    std::move(sampler),
+                    trace});
   return start;
 }
 
@@ -121,6 +124,10 @@ v1::Plan ToProto(const PlanWithContexts& plan) {
     *out.mutable_sampling() = context.sampling;
     if (context.LaterStagesNeedTokens()) {
       out.mutable_prompt_token_ids()->Add(context.tokens.begin(), context.tokens.end());
+    }
+    if (context.trace.valid()) {
+      out.set_traceparent(tracing::Traceparent(context.trace));
+      out.set_tracestate(context.trace.state);
     }
   }
   proto.mutable_aborts()->Add(plan.plan.aborts.begin(), plan.plan.aborts.end());

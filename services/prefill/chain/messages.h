@@ -51,7 +51,9 @@ struct Start {
   int64_t timeout_ms = 0;
 };
 
-absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds& bounds);
+// `trace` is what the stages' spans of the request are below.
+absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds& bounds,
+                                const tracing::TraceContext& trace);
 
 v1::Plan ToProto(const PlanWithContexts& plan);
 absl::StatusOr<PlanWithContexts> FromProto(const v1::Plan& proto, const PlanBounds& bounds);

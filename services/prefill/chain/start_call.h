@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/base/clock.h"
 #include "common/rpc/grpc_status.h"
+#include "common/tracing/tracer.h"
 #include "proto/baton/v1/prefill.pb.h"
 
 namespace baton::prefill {
@@ -20,10 +22,11 @@ class StartCall final : public grpc::ServerUnaryReactor,
                         public std::enable_shared_from_this<StartCall> {
  public:
   // `on_cancel` comes on gRPC's threads when the client has gone away, possibly after Reply.
+  // `span` ends with the reply.
   static std::shared_ptr<StartCall> Open(
-      v1::StartResponse* response,
+      v1::StartResponse* response, tracing::ActiveSpan span,
       std::function<void(const std::shared_ptr<StartCall>&)> on_cancel) {
-    std::shared_ptr<StartCall> call(new StartCall(response, std::move(on_cancel)));
+    std::shared_ptr<StartCall> call(new StartCall(response, std::move(span), std::move(on_cancel)));
     call->self_ = call;
     return call;
   }
@@ -31,14 +34,22 @@ class StartCall final : public grpc::ServerUnaryReactor,
   // Any thread; the first one counts.
   void Reply(const absl::Status& status, v1::StartResponse response = {}) {
     if (replied_.exchange(true)) return;
+    if (span_) EndSpan(status, response.report());
     if (status.ok()) *response_ = std::move(response);
     Finish(rpc::ToGrpc(status));
   }
 
  private:
-  StartCall(v1::StartResponse* response,
+  StartCall(v1::StartResponse* response, tracing::ActiveSpan span,
             std::function<void(const std::shared_ptr<StartCall>&)> on_cancel)
-      : response_(response), on_cancel_(std::move(on_cancel)) {}
+      : response_(response), on_cancel_(std::move(on_cancel)), span_(std::move(span)) {}
+
+  void EndSpan(const absl::Status& status, const v1::PrefillReport& report) {
+    span_.Set("baton.prefill.chunks", report.chunks_size());
+    span_.Set("baton.kv.bytes", report.kv_bytes());
+    span_.Set("baton.kv.exposed_seconds", static_cast<double>(report.kv_exposed_us()) * 1e-6);
+    span_.End(NowUs(), status);
+  }
 
   void OnCancel() override { on_cancel_(shared_from_this()); }
   void OnDone() override { const std::shared_ptr<StartCall> last = std::move(self_); }
@@ -46,6 +57,7 @@ class StartCall final : public grpc::ServerUnaryReactor,
   v1::StartResponse* const response_;
   const std::function<void(const std::shared_ptr<StartCall>&)> on_cancel_;
   std::atomic<bool> replied_{false};
+  tracing::ActiveSpan span_;         // Of whoever replies.
   std::shared_ptr<StartCall> self_;  // Until OnDone.
 };
 

@@ -179,7 +179,8 @@ void Stage::State::ApplyAborts(const Plan& plan) {
 }
 
 void Stage::State::Start(HeldPlan held, int64_t now_us) {
-  RunCompute run{epoch, held.plan.number, {}};
+  const int64_t wait_us = now_us - std::max(free_since_us, held.arrived_us);
+  RunCompute run{epoch, held.plan.number, {}, wait_us};
   for (const PlanItem& item : held.plan.items) {
     const std::vector<int>& pages = requests[item.attempt_id].pages;
     const int tokens = item.token_begin + item.token_count;
@@ -190,8 +191,7 @@ void Stage::State::Start(HeldPlan held, int64_t now_us) {
   }
   inputs.erase(held.plan.number);
   last_input = held.plan.number;
-  const int64_t idle_since_us = std::max(free_since_us, held.arrived_us);
-  computing = Computing{epoch, std::move(held.plan), now_us - idle_since_us};
+  computing = Computing{epoch, std::move(held.plan), wait_us};
   Emit(std::move(run));
 }
 

@@ -93,6 +93,7 @@ struct RunCompute {
   uint64_t epoch = 0;
   uint64_t number = 0;
   std::vector<Item> items;
+  int64_t wait_us = 0;  // As PlanDone's.
 };
 struct SendActivations {
   uint64_t epoch = 0;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/tracing/trace_context.h"
 #include "proto/baton/v1/common.pb.h"
 #include "services/worker/token_sampler.h"
 
@@ -16,6 +17,7 @@ struct PromptContext {
   std::vector<int32_t> tokens;   // The whole prompt; after stage 0 only if LaterStagesNeedTokens.
   v1::SamplingParams sampling;   // As it goes on to the other stages.
   worker::TokenSampler sampler;  // Used by the last stage.
+  tracing::TraceContext trace;   // Of stage 0's span for the request; what stages do is below it.
 
   // The last stage looks at the prompt's tokens to penalise or report them.
   bool LaterStagesNeedTokens() const {

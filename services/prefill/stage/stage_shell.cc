@@ -14,8 +14,14 @@ absl::Status EpochOver() { return absl::CancelledError("the epoch is over"); }
 }  // namespace
 
 StageShell::StageShell(const StageOptions& options, ActivationChannel* activations, KvSender* kv,
-                       ExecutorThread* executor, Metrics* metrics)
-    : activations_(activations), kv_(kv), executor_(executor), metrics_(metrics), stage_(options) {}
+                       ExecutorThread* executor, Metrics* metrics,
+                       std::unique_ptr<StageTrace> trace)
+    : activations_(activations),
+      kv_(kv),
+      executor_(executor),
+      metrics_(metrics),
+      trace_(std::move(trace)),
+      stage_(options) {}
 
 void StageShell::BeginEpoch(const ActivationEpoch& epoch, int64_t now_us) {
   BATON_CHECK(epoch_ == 0) << "epoch " << epoch_ << " has not ended";
@@ -30,6 +36,7 @@ void StageShell::EndEpoch() {
   epoch_ = 0;
   activations_->End();
   kv_->CancelAll();
+  if (trace_ != nullptr) trace_->EndEpoch(EpochOver(), NowUs());
   contexts_.clear();
   plan_contexts_.clear();
   Handle(EpochEnded{});
@@ -44,7 +51,9 @@ void StageShell::Fail(uint64_t epoch, const absl::Status& status) {
 // A request's context is needed by the plans from its first chunk to its final one or its abort.
 void StageShell::KeepContexts(const PlanWithContexts& plan) {
   for (const PlanOpen& open : plan.plan.opens) {
-    contexts_[open.attempt_id] = plan.opens.at(open.attempt_id);
+    const PromptContextPtr& prompt = plan.opens.at(open.attempt_id);
+    contexts_[open.attempt_id] = prompt;
+    if (trace_ != nullptr) trace_->Open(open.attempt_id, prompt->trace);
   }
   std::vector<PromptContextPtr>& held = plan_contexts_[plan.plan.number];
   for (const PlanItem& item : plan.plan.items) {
@@ -66,7 +75,7 @@ void StageShell::OnPlan(PlanWithContexts plan) {
 void StageShell::HandleOne(const StageEvent& event) {
   const int64_t now_us = NowUs();
   AccountTime(now_us);
-  if (const auto* finished = std::get_if<ComputeFinished>(&event)) Measure(*finished);
+  if (const auto* finished = std::get_if<ComputeFinished>(&event)) Measure(*finished, now_us);
   std::vector<StageAction> actions;
   stage_.Handle(event, now_us, actions);
   for (const StageAction& action : actions) {
@@ -87,7 +96,10 @@ void StageShell::Perform(const ReturnCredit& action) {
 }
 
 void StageShell::Perform(const SendKv& action) {
-  if (action.epoch == epoch_) return kv_->Send(action);
+  if (action.epoch == epoch_) {
+    if (trace_ != nullptr) trace_->BeginSend(action, NowUs());
+    return kv_->Send(action);
+  }
   Handle(KvSent{action.epoch, action.send_id, EpochOver(), 0, 0});
 }
 
@@ -123,10 +135,12 @@ void StageShell::Perform(const RunCompute& action) {
     metrics_->Observe(Metric::kChunkTokens, item.token_count);
   }
   computing_ = {action.number, tokens};
+  if (trace_ != nullptr) trace_->BeginCompute(action, contexts.mapped(), NowUs());
   executor_->Run(std::move(job));
 }
 
-void StageShell::Measure(const ComputeFinished& event) {
+void StageShell::Measure(const ComputeFinished& event, int64_t now_us) {
+  if (trace_ != nullptr) trace_->EndCompute(event, now_us);
   metrics_->Observe(Metric::kChunkComputeSeconds, static_cast<double>(event.compute_us) * 1e-6);
   if (event.status.ok() && computing_.first == event.number) {
     metrics_->Increment(Metric::kPrefillTokensTotal, computing_.second);
@@ -140,6 +154,7 @@ void StageShell::Perform(const ReportPlanDone& action) {
 
 void StageShell::Perform(const ReportRequestClosed& action) {
   kv_->Forget(action.closed.attempt_id);
+  if (trace_ != nullptr) trace_->Close(action.closed, NowUs());
   reports_.request_closed(action.epoch, action.closed);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "services/prefill/stage/executor_thread.h"
 #include "services/prefill/stage/kv_sender.h"
 #include "services/prefill/stage/prompt_context.h"
+#include "services/prefill/stage/stage_trace.h"
 
 namespace baton::prefill {
 
@@ -39,9 +41,9 @@ class StageShell {
     std::function<void(const absl::Status&)> end_epoch;
   };
 
-  // Nothing is owned.
+  // Nothing is owned but `trace`, which is null without tracing.
   StageShell(const StageOptions& options, ActivationChannel* activations, KvSender* kv,
-             ExecutorThread* executor, Metrics* metrics);
+             ExecutorThread* executor, Metrics* metrics, std::unique_ptr<StageTrace> trace);
 
   // Before the first epoch.
   void SetReports(Reports reports) { reports_ = std::move(reports); }
@@ -75,12 +77,13 @@ class StageShell {
   void Perform(const prefill::EndEpoch& action);
 
   void KeepContexts(const PlanWithContexts& plan);
-  void Measure(const ComputeFinished& event);
+  void Measure(const ComputeFinished& event, int64_t now_us);
 
   ActivationChannel* const activations_;
   KvSender* const kv_;
   ExecutorThread* const executor_;
   Metrics* const metrics_;
+  const std::unique_ptr<StageTrace> trace_;
   Stage stage_;
   Reports reports_;
   uint64_t epoch_ = 0;

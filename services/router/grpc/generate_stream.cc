@@ -6,6 +6,7 @@
 
 #include "common/base/random.h"
 #include "common/rpc/grpc_status.h"
+#include "common/tracing/grpc_propagation.h"
 
 namespace baton::router {
 namespace {
@@ -99,6 +100,7 @@ GenerateStream* GenerateStream::Start(Gateway& gateway, const grpc::CallbackServ
   auto stream = std::make_shared<GenerateStream>(gateway);
   stream->self_ = stream;
   GenerateCall call = CallFromProto(context, request);
+  if (gateway.tracer() != nullptr) call.caller = tracing::Extract(context);
   // Messages carry the id from the first on, and the first may come before Submit returns.
   if (call.request_id.empty()) call.request_id = "req-" + RandomHex(12);
   {

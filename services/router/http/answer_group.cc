@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 
 namespace baton::router {
 
@@ -44,12 +45,14 @@ class AnswerGroup::Sink : public ResponseSink {
 };
 
 AnswerGroup::AnswerGroup(Gateway& gateway, std::shared_ptr<RunningAnswers> running, std::string id,
-                         size_t calls, std::unique_ptr<AnswerWriter> writer)
+                         size_t calls, std::unique_ptr<AnswerWriter> writer,
+                         tracing::ActiveSpan span)
     : gateway_(gateway),
       running_(std::move(running)),
       id_(std::move(id)),
       writer_(std::move(writer)),
-      unfinished_(calls) {}
+      unfinished_(calls),
+      span_(std::move(span)) {}
 
 AnswerGroup::~AnswerGroup() {
   if (!id_.empty()) running_->Remove(id_);
@@ -57,13 +60,15 @@ AnswerGroup::~AnswerGroup() {
 
 void AnswerGroup::Start(Gateway& gateway, std::shared_ptr<RunningAnswers> running,
                         const std::string& id, std::vector<GenerateCall> calls,
-                        std::unique_ptr<AnswerWriter> writer, HttpExchange& exchange) {
+                        std::unique_ptr<AnswerWriter> writer, HttpExchange& exchange,
+                        tracing::ActiveSpan span) {
   std::vector<std::string> ids;
   ids.reserve(calls.size());
   for (const GenerateCall& call : calls) ids.push_back(call.request_id);
   const bool added = running->Add(id, std::move(ids));
-  const std::shared_ptr<AnswerGroup> group(new AnswerGroup(
-      gateway, std::move(running), added ? id : "", calls.size(), std::move(writer)));
+  const std::shared_ptr<AnswerGroup> group(new AnswerGroup(gateway, std::move(running),
+                                                           added ? id : "", calls.size(),
+                                                           std::move(writer), std::move(span)));
   group->Submit(std::move(calls));
   // The sinks keep the group; the exchange, which the writer keeps, must not.
   exchange.OnDisconnect([weak = std::weak_ptr<AnswerGroup>(group)] {
@@ -91,8 +96,9 @@ bool AnswerGroup::ended() const {
   return ended_;
 }
 
-bool AnswerGroup::End() {
+bool AnswerGroup::End(const absl::Status& status) {
   MutexLock lock(&mutex_);
+  span_.End(NowUs(), status);
   return !std::exchange(ended_, true);
 }
 
@@ -102,6 +108,7 @@ void AnswerGroup::Cancel() {
     MutexLock lock(&mutex_);
     ended_ = true;
     call_ids = call_ids_;
+    span_.End(NowUs(), absl::CancelledError("the client went away"));
   }
   for (const uint64_t call : call_ids) gateway_.Cancel(call);
 }
@@ -116,14 +123,14 @@ void AnswerGroup::OnFinished(size_t call, Outcome outcome) {
   MutexLock lock(&write_mutex_);
   if (ended()) return;
   writer_->OnFinished(call, std::move(outcome));
-  if (--unfinished_ > 0 || !End()) return;
+  if (--unfinished_ > 0 || !End(absl::OkStatus())) return;
   writer_->OnAllFinished();
 }
 
 void AnswerGroup::OnError(const absl::Status& status) {
   {
     MutexLock lock(&write_mutex_);
-    if (!End()) return;
+    if (!End(status)) return;
     writer_->OnError(status);
   }
   Cancel();

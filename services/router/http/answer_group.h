@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "common/base/sync.h"
 #include "common/http/http_handler.h"
+#include "common/tracing/tracer.h"
 #include "services/router/gateway.h"
 
 namespace baton::router {
@@ -48,10 +49,12 @@ class RunningAnswers {
 class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
  public:
   // Submits all of `calls`, which have request ids of their own; `id` names them together. A
-  // refusal is the writer's OnError. `gateway` outlives all answers.
+  // refusal is the writer's OnError. `span`, if it is one, is the calls' parent and ends with the
+  // group. `gateway` outlives all answers.
   static void Start(Gateway& gateway, std::shared_ptr<RunningAnswers> running,
                     const std::string& id, std::vector<GenerateCall> calls,
-                    std::unique_ptr<AnswerWriter> writer, HttpExchange& exchange);
+                    std::unique_ptr<AnswerWriter> writer, HttpExchange& exchange,
+                    tracing::ActiveSpan span);
   ~AnswerGroup();
   AnswerGroup(const AnswerGroup&) = delete;
   AnswerGroup& operator=(const AnswerGroup&) = delete;
@@ -59,13 +62,13 @@ class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
  private:
   class Sink;
   AnswerGroup(Gateway& gateway, std::shared_ptr<RunningAnswers> running, std::string id,
-              size_t calls, std::unique_ptr<AnswerWriter> writer);
+              size_t calls, std::unique_ptr<AnswerWriter> writer, tracing::ActiveSpan span);
 
   void Submit(std::vector<GenerateCall> calls);
   void Cancel();
   bool ended() const;
   // Ends the group; false if it has ended before.
-  bool End();
+  bool End(const absl::Status& status);
   template <typename Write>
   void WriteUnlessEnded(const Write& write);
   void OnFinished(size_t call, Outcome outcome);
@@ -84,6 +87,7 @@ class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
   mutable Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<uint64_t> call_ids_ ABSL_GUARDED_BY(mutex_);
+  tracing::ActiveSpan span_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::router

@@ -10,6 +10,7 @@
 #include "services/router/http/generate_request.h"
 #include "services/router/http/openai_answer.h"
 #include "services/router/http/openai_request.h"
+#include "services/router/http/request_span.h"
 #include "services/router/http/respond.h"
 
 namespace baton::router {
@@ -120,8 +121,9 @@ bool OpenAiHandler::Authorized(const HttpRequest& request) const {
 
 void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
                              const Exchange& exchange) {
+  const tracing::TraceContext caller = CallerOf(gateway_, request);
   const auto refuse = [&](const absl::Status& status) {
-    gateway_.CountRefused(endpoint, status);
+    gateway_.CountRefused(endpoint, caller, status);
     RespondError(*exchange, status);
   };
   absl::StatusOr<OpenAiRequest> parsed =
@@ -135,22 +137,26 @@ void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
       PlanAnswer(gateway_, *std::move(parsed), id, std::time(nullptr));
   if (!plan.ok()) return refuse(plan.status());
   std::vector<GenerateCall> calls = std::move(plan->calls);
+  tracing::ActiveSpan span = BeginSpan(gateway_, request, caller, calls);
   auto writer = stream ? MakeStreamWriter(*std::move(plan), exchange)
                        : MakeWholeWriter(*std::move(plan), exchange);
-  AnswerGroup::Start(gateway_, running_, id, std::move(calls), std::move(writer), *exchange);
+  AnswerGroup::Start(gateway_, running_, id, std::move(calls), std::move(writer), *exchange,
+                     std::move(span));
 }
 
 void OpenAiHandler::Generate(const HttpRequest& request, const Exchange& exchange) {
+  const tracing::TraceContext caller = CallerOf(gateway_, request);
   absl::StatusOr<GeneratePlan> plan =
       PlanGenerate(gateway_, request.body, unknown_, request.Header(kTimeoutHeader));
   if (!plan.ok()) {
-    gateway_.CountRefused(Endpoint::kGenerate, plan.status());
+    gateway_.CountRefused(Endpoint::kGenerate, caller, plan.status());
     return RespondError(*exchange, plan.status());
   }
   std::vector<GenerateCall> calls = std::move(plan->calls);
+  tracing::ActiveSpan span = BeginSpan(gateway_, request, caller, calls);
   const std::string id = plan->id;
   AnswerGroup::Start(gateway_, running_, id, std::move(calls),
-                     MakeGenerateWriter(*std::move(plan), exchange), *exchange);
+                     MakeGenerateWriter(*std::move(plan), exchange), *exchange, std::move(span));
 }
 
 }  // namespace baton::router

@@ -4,6 +4,7 @@
 
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
+#include "common/tracing/grpc_propagation.h"
 #include "services/router/legs/leg_status.h"
 
 namespace baton::router {
@@ -12,11 +13,13 @@ std::shared_ptr<DecodeStream> DecodeStream::Start(std::shared_ptr<WorkerStubs> w
                                                   rpc::CallTracker& tracker,
                                                   const v1::DecodeGenerateRequest& request,
                                                   std::chrono::system_clock::time_point deadline,
+                                                  const tracing::TraceContext& trace,
                                                   Callbacks callbacks) {
   auto stream =
       std::make_shared<DecodeStream>(std::move(worker), tracker, request, std::move(callbacks));
   stream->self_ = stream;
   stream->context_->set_deadline(deadline);
+  tracing::Inject(trace, *stream->context_);
   stream->worker_->decode->async()->Generate(&*stream->context_, &stream->request_, stream.get());
   // Reads are started from the loop, outside of reactions: the hold keeps the call from ending
   // between a read and the next. The read that fails gives it back.

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/rpc/call_tracker.h"
+#include "common/tracing/trace_context.h"
 #include "common/types/finish_reason.h"
 #include "common/types/sampled_token.h"
 #include "services/router/core/router_core.h"
@@ -34,6 +35,7 @@ class DecodeStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> 
                                              rpc::CallTracker& tracker,
                                              const v1::DecodeGenerateRequest& request,
                                              std::chrono::system_clock::time_point deadline,
+                                             const tracing::TraceContext& trace,
                                              Callbacks callbacks);
   DecodeStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker,
                v1::DecodeGenerateRequest request, Callbacks callbacks);

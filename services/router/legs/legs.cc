@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
+#include "common/tracing/grpc_propagation.h"
 #include "services/router/legs/leg_status.h"
 
 namespace baton::router {
@@ -94,6 +95,7 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
   }
   auto call = std::make_shared<Unary<v1::ReserveRequest, v1::ReserveResponse>>(tracker_, *worker);
   call->context->set_deadline(CallDeadline(action.deadline_us));
+  tracing::Inject(request.trace, *call->context);
   call->request.set_attempt_id(attempt_id);
   call->request.set_prompt_tokens(static_cast<int32_t>(request.prompt_ids.size()));
   if (LooksAtPrompt(request.sampling)) {
@@ -130,7 +132,7 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
       });
 }
 
-void Legs::OpenStream(const router::OpenStream& action) {
+void Legs::OpenStream(const router::OpenStream& action, const tracing::TraceContext& trace) {
   const uint64_t attempt_id = action.attempt_id;
   const auto worker = Worker(action.decode, "decode");
   if (!worker.ok()) {
@@ -161,8 +163,8 @@ void Legs::OpenStream(const router::OpenStream& action) {
       events_.OnDecodeEnded(attempt_id, std::move(outcome));
     });
   };
-  const auto stream = DecodeStream::Start(*worker, tracker_, request,
-                                          CallDeadline(action.deadline_us), std::move(callbacks));
+  const auto stream = DecodeStream::Start(
+      *worker, tracker_, request, CallDeadline(action.deadline_us), trace, std::move(callbacks));
   *handle = stream;
   Calls& calls = calls_[attempt_id];
   calls.reserve.reset();
@@ -180,6 +182,7 @@ void Legs::StartPrefill(const router::StartPrefill& action, const LegRequest& re
   }
   auto call = std::make_shared<Unary<v1::StartRequest, v1::StartResponse>>(tracker_, *worker);
   call->context->set_deadline(CallDeadline(action.deadline_us));
+  tracing::Inject(request.trace, *call->context);
   call->request.set_attempt_id(attempt_id);
   call->request.mutable_prompt_token_ids()->Assign(request.prompt_ids.begin(),
                                                    request.prompt_ids.end());

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
 #include "common/rpc/call_tracker.h"
+#include "common/tracing/trace_context.h"
 #include "common/types/finish_reason.h"
 #include "proto/baton/v1/common.pb.h"
 #include "services/router/core/router_core.h"
@@ -27,6 +28,7 @@ namespace baton::router {
 struct LegRequest {
   const std::vector<int32_t>& prompt_ids;
   const v1::SamplingParams& sampling;  // Complete.
+  const tracing::TraceContext& trace;
 };
 
 // Called on the loop's thread.
@@ -50,7 +52,7 @@ class Legs {
   ~Legs();
 
   void Reserve(const router::Reserve& action, const LegRequest& request);
-  void OpenStream(const router::OpenStream& action);
+  void OpenStream(const router::OpenStream& action, const tracing::TraceContext& trace);
   void StartPrefill(const router::StartPrefill& action, const LegRequest& request);
   void Abort(const AbortDecode& action);
   void Abort(const AbortPrefill& action);

@@ -33,7 +33,9 @@ class FakeGateway : public Gateway {
     sinks.push_back(std::move(sink));
     return Submitted{sinks.size(), "id", 3};
   }
-  void CountRefused(Endpoint, const absl::Status&) override { ++refused; }
+  void CountRefused(Endpoint, const tracing::TraceContext&, const absl::Status&) override {
+    ++refused;
+  }
   void Cancel(uint64_t call_id) override { cancelled.push_back(call_id); }
   void Abort(const std::string& id, std::function<void(absl::Status)> done) override {
     const bool found = std::any_of(calls.begin(), calls.end(),

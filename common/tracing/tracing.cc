@@ -1,0 +1,67 @@
+#include "common/tracing/tracing.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+#include "common/base/status.h"
+#include "common/telemetry/metrics_table.h"
+#include "common/tracing/endpoint.h"
+#include "common/tracing/otlp_exporter.h"
+
+namespace baton::tracing {
+namespace {
+
+ResourceAttributes Describe(const v1::Options& options, const Identity& identity) {
+  ResourceAttributes resource = {
+      {"service.name", options.otlp_service_name().empty() ? absl::StrCat("baton-", identity.role)
+                                                           : options.otlp_service_name()},
+      {"service.namespace", "baton"},
+      {"service.instance.id", identity.instance_id},
+      {"service.version", kBatonVersion},
+      {"baton.role", identity.role},
+  };
+  if (identity.role == "prefill") {
+    resource.emplace_back("baton.chain.id", options.chain_id());
+    resource.emplace_back("baton.stage", absl::StrCat(options.pp_rank()));
+  }
+  return resource;
+}
+
+}  // namespace
+
+struct Tracing::Parts {
+  Parts(const TracerOptions& tracer_options, OtlpExporterOptions exporter_options)
+      : exporter(std::move(exporter_options)),
+        tracer(tracer_options, [this](Span span) { exporter.Take(std::move(span)); }) {}
+
+  OtlpExporter exporter;
+  Tracer tracer;
+};
+
+absl::StatusOr<std::unique_ptr<Tracing>> Tracing::FromOptions(const v1::Options& options,
+                                                              const Identity& identity,
+                                                              CountSpans count) {
+  if (options.otlp_traces_endpoint().empty()) return nullptr;
+  OtlpExporterOptions exporter;
+  BATON_ASSIGN_OR_RETURN(exporter.endpoint, ParseEndpoint(options.otlp_traces_endpoint()));
+  exporter.resource = Describe(options, identity);
+  exporter.count = std::move(count);
+  TracerOptions tracer;
+  if (!absl::SimpleAtod(options.otlp_sample_ratio(), &tracer.sample_ratio)) {
+    return InvalidField("otlp_sample_ratio", "is not a number");
+  }
+  tracer.seed[0] = EntropySeed();
+  tracer.seed[1] = EntropySeed();
+  return std::unique_ptr<Tracing>(
+      new Tracing(std::make_unique<Parts>(tracer, std::move(exporter))));
+}
+
+Tracing::Tracing(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Tracing::~Tracing() = default;
+
+Tracer& Tracing::tracer() { return parts_->tracer; }
+
+}  // namespace baton::tracing
