@@ -147,6 +147,9 @@ void OtlpExporter::Shutdown() {
   {
     MutexLock lock(&mutex_);
     stop_at_us_ = NowUs() + options_.limits.flush_us;
+  }  // Only an unlocking wakes the thread; waiting below does not.
+  {
+    MutexLock lock(&mutex_);
     const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_; };
     // A call that began before has a later deadline.
     if (!mutex_.AwaitFor(std::chrono::microseconds(options_.limits.flush_us), ended) &&

@@ -21,6 +21,8 @@ class OtlpExporterTest : public testing::Test {
     options_.limits.interval_us = 1'000;
     options_.limits.first_pause_us = 1'000;
     options_.limits.longest_pause_us = 10'000;
+    options_.limits.flush_us = 30'000'000;  // Only a bound: a busy machine takes its time.
+    options_.limits.call_timeout_us = 30'000'000;
     options_.count = [this](SpanFate fate, size_t spans) {
       MutexLock lock(&mutex_);
       counts_[fate] += spans;
@@ -78,6 +80,7 @@ TEST_F(OtlpExporterTest, FewerLeaveAfterTheInterval) {
 
 TEST_F(OtlpExporterTest, TheEndSendsWhatIsLeft) {
   options_.limits.interval_us = 3'600'000'000;
+  options_.limits.flush_us = 3'600'000'000;  // The end comes when everything is sent, not then.
   Start();
   Take("a");
   Take("b");

@@ -15,7 +15,8 @@ from otlp_collector import CLIENT, INTERNAL, SERVER, Collector
 
 PROMPT = [random.Random(3).randrange(256) for _ in range(100)]
 CHUNKS = 4  # Of 32, 32, 32 and 4 tokens.
-FLAGS = ["--page-size", 16, "--chunked-prefill-size", 32]
+FLAGS = ["--page-size", 16]
+CHUNKED = ["--chunked-prefill-size", 32]
 COUNT = 6
 # What a request that goes well leaves behind with two stages.
 NAMES = {"tokenize": 1, "queue": 1, "attempt": 1, "reserve": 2, "decode": 2, "prefill": 2, "prefill queue": 1,
@@ -39,7 +40,7 @@ def collector():
 @pytest.fixture(scope="module")
 def traced(tiny_model, tmp_path_factory, collector):
     with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("logs"), stages=2,
-                          flags=[*FLAGS, "--otlp-traces-endpoint", collector.endpoint],
+                          flags=[*FLAGS, "--otlp-traces-endpoint", collector.endpoint], prefill_flags=CHUNKED,
                           router_flags=["--served-model-name", "tiny", "--otlp-traces-endpoint", collector.endpoint,
                                         "--otlp-sample-ratio", "0", "--instance-id", "router"]) as cluster:
         yield cluster
@@ -230,7 +231,7 @@ def test_a_retry_after_a_killed_decode_shows_both_attempts(tiny_model, tmp_path,
     delay = int(1500 * clusters.PATIENCE)
     with clusters.Cluster(tiny_model, tmp_path, stages=2, decodes=2,
                           flags=[*FLAGS, "--otlp-traces-endpoint", collector.endpoint],
-                          prefill_flags=["--failpoints", f"prefill.compute=delay:{delay}@1"],
+                          prefill_flags=[*CHUNKED, "--failpoints", f"prefill.compute=delay:{delay}@1"],
                           router_flags=["--otlp-traces-endpoint", collector.endpoint, "--served-model-name", "tiny",
                                         "--load-balance-policy", "round_robin"]) as cluster:
         trace, _, traceparent = new_caller()

@@ -85,8 +85,11 @@ class FakeCollector final
   static constexpr auto kPatience = std::chrono::seconds(30);
 
   grpc::Status Export(grpc::ServerContext*, const Request* request, Response* response) override {
+    {
+      MutexLock lock(&mutex_);
+      ++calls_;  // Whoever waits for it hears of it now, not when the call is let go.
+    }
     MutexLock lock(&mutex_);
-    ++calls_;
     mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !held_; });
     const grpc::Status status = answer_ ? answer_(*request, *response) : grpc::Status::OK;
     if (!status.ok()) return status;
