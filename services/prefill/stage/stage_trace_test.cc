@@ -25,7 +25,9 @@ class StageTraceTest : public testing::Test {
     return context;
   }
   static PromptContextPtr Prompt(const TraceContext& context) {
-    auto sampler = worker::TokenSampler::Create(v1::SamplingParams(), {}, 256);
+    v1::SamplingParams params;
+    params.set_seed(1);
+    auto sampler = worker::TokenSampler::Create(params, {}, 256);
     return std::make_shared<const PromptContext>(
         PromptContext{{}, {}, *std::move(sampler), context});
   }
