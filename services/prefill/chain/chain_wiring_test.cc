@@ -1,10 +1,11 @@
 #include "services/prefill/chain/chain_wiring.h"
 
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
+
+#include "common/rpc/server.h"
 
 namespace baton::prefill {
 namespace {
@@ -63,8 +64,7 @@ class ChainWiringTest : public testing::Test {
 
   // gRPC's library must not end with the links' channels, on its own thread
   // (common/rpc/call_tracker.h): in a process it is the server that outlives them.
-  const std::shared_ptr<grpc::Channel> library_ =
-      grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials());
+  const rpc::RunningServer library_ = rpc::StartServer({.host = "127.0.0.1"}, {}).value();
   std::vector<uint64_t> begun_;  // Incarnations of stage 1 that epochs were begun with.
   int64_t now_us_ = kSecondUs;
   ChainWiring wiring_;
