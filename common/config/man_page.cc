@@ -25,7 +25,7 @@ std::string RoffWord(absl::string_view word) {
 
 // What a value looks like, in the way of man pages: a name in italics, a choice literally.
 std::string RoffPlaceholder(const Option& option) {
-  const std::string text = PlaceholderText(option);
+  std::string text = PlaceholderText(option);
   if (option.is_bool() || !option.spec->allowed().empty()) return text;
   return absl::StrCat(" \\fI", text.substr(1), "\\fR");
 }
