@@ -203,9 +203,11 @@ def test_exported_spans_are_counted(traced):
 
 def test_chunks_that_share_a_plan_are_linked(tiny_model, tmp_path, collector):
     """Prompts that arrive together are packed into plans: each has spans of its own, linked to the others'."""
+    delay = int(500 * clusters.PATIENCE)
     with clusters.Cluster(tiny_model, tmp_path, stages=2,
                           flags=["--page-size", 16, "--otlp-traces-endpoint", collector.endpoint],
-                          prefill_flags=["--chunked-prefill-size", 256, "--failpoints", f"prefill.compute=delay:{int(500 * clusters.PATIENCE)}@1"],
+                          prefill_flags=["--chunked-prefill-size", 256,
+                                         "--failpoints", f"prefill.compute=delay:{delay}@1"],
                           router_flags=["--otlp-traces-endpoint", collector.endpoint]) as cluster, \
             Client(cluster.target) as client:
         before = {span.trace for span in collector.spans()}
