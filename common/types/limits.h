@@ -9,6 +9,11 @@ namespace baton {
 // The longest deadline that anybody may ask for: the maximum of --request-timeout-ms.
 inline constexpr int64_t kMaxTimeoutMs = 86'400'000;
 
+// The most log-probabilities of a prompt that one request may ask for, alternatives included: they
+// are held in memory until all are there. The router refuses more by name, the chain whatever a
+// peer sends it.
+inline constexpr int64_t kMaxPromptLogprobs = 1 << 19;
+
 // No page is larger: what a peer claims beyond it is refused before anything is allocated.
 inline constexpr int64_t kMaxPageBytes = int64_t{1} << 40;
 

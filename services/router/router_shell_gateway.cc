@@ -99,6 +99,7 @@ absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t a
   BATON_ASSIGN_OR_RETURN(request.prompt_ids, EncodePrompt(call));
   TruncatePrompt(call, limits_, request.prompt_ids);
   BATON_RETURN_IF_ERROR(CheckContext(call, request.prompt_ids.size(), limits_));
+  BATON_RETURN_IF_ERROR(CheckPromptLogprobs(call, request.prompt_ids.size()));
   request.warnings = std::move(call.warnings);
   if (auto clipped = DefaultClipped(call, request.prompt_ids.size(), limits_)) {
     request.warnings.push_back(*std::move(clipped));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/tokenizer/words/utf8.h"
+#include "common/types/limits.h"
 
 namespace baton::router {
 namespace {
@@ -242,6 +243,22 @@ absl::Status CheckContext(const GenerateCall& call, size_t prompt_tokens,
                    prompt_tokens, " of the prompt and ", max_tokens, " of ", call.names.max_tokens,
                    " are ", prompt_tokens + max_tokens, "; shorten the prompt or ask for at most ",
                    context - prompt_tokens));
+}
+
+absl::Status CheckPromptLogprobs(const GenerateCall& call, size_t prompt_tokens) {
+  if (!call.sampling.prompt_logprobs) return absl::OkStatus();
+  const auto tokens = static_cast<int64_t>(prompt_tokens);
+  const int64_t top = call.sampling.top_logprobs;  // At most kMaxTopLogprobs.
+  const int64_t wanted = tokens * (1 + top);
+  if (wanted <= kMaxPromptLogprobs) return absl::OkStatus();
+  const bool too_long = tokens > kMaxPromptLogprobs;
+  return InvalidField(
+      too_long ? call.names.prompt : call.names.top_logprobs,
+      absl::StrCat("the ", tokens, " tokens of the prompt with ", top, " alternatives each are ",
+                   wanted, " log-probabilities, and at most ", kMaxPromptLogprobs, " are told; ",
+                   too_long ? "shorten the prompt"
+                            : absl::StrCat("ask for at most ", kMaxPromptLogprobs / tokens - 1,
+                                           " alternatives or shorten the prompt")));
 }
 
 void TruncatePrompt(const GenerateCall& call, const RequestLimits& limits,

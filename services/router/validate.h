@@ -51,6 +51,9 @@ absl::Status CheckText(const std::string& field, const std::string& text,
 absl::Status CheckContext(const GenerateCall& call, size_t prompt_tokens,
                           const RequestLimits& limits);
 
+// After tokenizing: no more log-probabilities of the prompt than a chain tells (kMaxPromptLogprobs).
+absl::Status CheckPromptLogprobs(const GenerateCall& call, size_t prompt_tokens);
+
 // Whether one of the above refused a request because it is too long for the context.
 bool IsContextOverflow(const absl::Status& status);
 

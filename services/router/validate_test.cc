@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "common/base/status.h"
+#include "common/types/limits.h"
 
 namespace baton::router {
 namespace {
@@ -272,6 +273,25 @@ TEST(ValidateTest, OnlyWhatWasAskedForIsRefusedForItsLength) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("ask for at most 1"));
   EXPECT_TRUE(IsContextOverflow(CheckContext(call, 50, Limits())));
   EXPECT_FALSE(IsContextOverflow(CheckContext(call, 0, Limits())));
+}
+
+TEST(ValidateTest, TooManyLogprobsOfAPromptAreRefusedWithWhatWouldDo) {
+  GenerateCall call = GoodCall();
+  call.names.top_logprobs = "logprobs";
+  call.sampling.top_logprobs = 3;
+  constexpr size_t kMost = kMaxPromptLogprobs / 4;
+  EXPECT_EQ(CheckPromptLogprobs(call, kMost + 1), absl::OkStatus()) << "none were asked for";
+  call.sampling.prompt_logprobs = true;
+  EXPECT_EQ(CheckPromptLogprobs(call, kMost), absl::OkStatus());
+  absl::Status status = CheckPromptLogprobs(call, kMost + 1);
+  EXPECT_EQ(FieldOf(status), "logprobs");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("524292 log-probabilities"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("at most 2 alternatives"));
+  call.sampling.top_logprobs = 2;
+  EXPECT_EQ(CheckPromptLogprobs(call, kMost + 1), absl::OkStatus()) << "as it was told";
+  status = CheckPromptLogprobs(call, kMaxPromptLogprobs + 1);
+  EXPECT_EQ(FieldOf(status), "prompt");
+  EXPECT_FALSE(IsContextOverflow(status));
 }
 
 TEST(ValidateTest, PromptsAreCutAtTheirBeginning) {

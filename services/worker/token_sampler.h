@@ -11,14 +11,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/sampler.h"
+#include "common/types/limits.h"
 #include "common/types/sampled_token.h"
 #include "proto/baton/v1/common.pb.h"
 
 namespace baton::worker {
-
-// The most log-probabilities of a prompt that one request may ask for, alternatives included: they
-// are held in memory until all are there.
-inline constexpr int64_t kMaxPromptLogprobs = 1 << 19;
 
 // Checked parameters of one request, ready to draw with. Immutable; any thread.
 class TokenSampler {

@@ -240,10 +240,10 @@ absl::StatusOr<PlanDone> FromProto(const v1::PlanDone& proto) {
   BATON_RETURN_IF_ERROR(
       InRange(proto.prompt_tokens_size(), 0, kMaxPlanEntries, "plan_done.prompt_tokens"));
   for (const v1::PromptTokens& told : proto.prompt_tokens()) {
-    BATON_RETURN_IF_ERROR(InRange(int64_t{told.first()}, int64_t{1}, worker::kMaxPromptLogprobs,
-                                  "prompt_tokens.first"));
-    BATON_RETURN_IF_ERROR(InRange(int64_t{told.tokens_size()}, int64_t{0},
-                                  worker::kMaxPromptLogprobs, "prompt_tokens.tokens"));
+    BATON_RETURN_IF_ERROR(
+        InRange(int64_t{told.first()}, int64_t{1}, kMaxPromptLogprobs, "prompt_tokens.first"));
+    BATON_RETURN_IF_ERROR(InRange(int64_t{told.tokens_size()}, int64_t{0}, kMaxPromptLogprobs,
+                                  "prompt_tokens.tokens"));
     PromptTokens& out =
         done.prompt_tokens.emplace_back(PromptTokens{told.attempt_id(), told.first(), {}});
     // Ids are not checked: the router, which knows the prompt, compares.
