@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/random.h"
 #include "common/base/status.h"
 #include "services/router/http/json_input.h"
 #include "services/router/http/openai_answer.h"
@@ -125,11 +124,12 @@ std::string IdOf(const GenerateBody& body, const std::string& answer_id, size_t 
 }  // namespace
 
 absl::StatusOr<GeneratePlan> PlanGenerate(const Gateway& gateway, std::string_view body_text,
-                                          UnknownFields unknown, std::string_view timeout) {
+                                          UnknownFields unknown, std::string_view timeout,
+                                          const std::string& request_id) {
   BATON_ASSIGN_OR_RETURN(const Json object, ParseObject(body_text));
   GeneratePlan plan;
   BATON_ASSIGN_OR_RETURN(GenerateBody body, ReadBody(Fields(object), unknown, timeout, plan));
-  plan.id = body.ids.size() == 1 ? body.ids[0] : RandomHex(16);
+  plan.id = body.ids.size() == 1 ? body.ids[0] : request_id;
   plan.is_list = body.prompts.is_list || body.n > 1;
   for (size_t prompt = 0; prompt < body.calls.size(); ++prompt) {
     GenerateCall& call = body.calls[prompt];

@@ -31,9 +31,11 @@ struct GeneratePlan {
       -1;  // First token of the prompt whose log-probability is shown; -1: none.
 };
 
-// Tokenizes the prompts. Errors as ParseOpenAiRequest's and Gateway::Encode's.
+// Tokenizes the prompts. The answer is called by the body's rid, or else by `request_id`, which is
+// the HTTP request's. Errors as ParseOpenAiRequest's and Gateway::Encode's.
 absl::StatusOr<GeneratePlan> PlanGenerate(const Gateway& gateway, std::string_view body,
-                                          UnknownFields unknown, std::string_view timeout);
+                                          UnknownFields unknown, std::string_view timeout,
+                                          const std::string& request_id);
 
 }  // namespace baton::router
 

@@ -63,6 +63,17 @@ TEST_F(GenerateTest, SeveralTextsOfOnePrompt) {
   EXPECT_NE(gateway_.calls[1].sampling.seed, 4u);
 }
 
+TEST_F(GenerateTest, TheHttpRequestsIdIsTheAnswersWithoutRid) {
+  const auto exchange = Generate({{"text", "a"}});  // The fixture calls it client-1.
+  EXPECT_EQ(gateway_.calls.at(0).request_id, "client-1");
+  gateway_.sinks[0]->OnFinished(Finished(FinishReason::kLength));
+  EXPECT_EQ(exchange->Body()["meta_info"]["id"], "client-1");
+  Generate({{"text", {"a", "b"}}});
+  EXPECT_EQ(gateway_.calls.at(2).request_id, "client-2-1");
+  Generate({{"text", "a"}, {"rid", "own"}});
+  EXPECT_EQ(gateway_.calls.at(3).request_id, "own");
+}
+
 TEST_F(GenerateTest, LogprobsOfInputAndOutput) {
   const auto exchange = Generate({{"text", "ab"},
                                   {"return_logprob", true},
