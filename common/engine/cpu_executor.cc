@@ -16,10 +16,6 @@
 namespace baton {
 namespace {
 
-// Rows of logits that are there at once when a prompt wants all of them: 20 MB at a vocabulary of
-// 152K, and enough for the head's weights to be read seldom.
-constexpr int kLogitRows = 32;
-
 size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
 
 absl::Status ValidateOptions(const ExecutorOptions& options, const ModelConfig& config) {

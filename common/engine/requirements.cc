@@ -50,8 +50,12 @@ Wide ScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
                              2 * Wide{config.kv_size()} + 3 * Wide{config.intermediate_size};
   // Per token: cosines and sines, its place, and the residual stream where the model ends.
   Wide token = Wide{config.head_dim} * kFloatBytes + 8;
-  if (shape.layers.end == config.num_hidden_layers) token += config.hidden_size * kFloatBytes;
-  return block_columns * kRowBlock * kFloatBytes + token * shape.batch_tokens;
+  Wide logits = 0;
+  if (shape.layers.end == config.num_hidden_layers) {
+    token += config.hidden_size * kFloatBytes;
+    if (shape.all_logits) logits = Wide{kLogitRows} * config.vocab_size * kFloatBytes;
+  }
+  return block_columns * kRowBlock * kFloatBytes + token * shape.batch_tokens + logits;
 }
 
 }  // namespace

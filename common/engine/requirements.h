@@ -16,6 +16,14 @@ namespace baton {
 // scratch to stay in the second-level cache. A multiple of every table's register tile.
 inline constexpr int kRowBlock = 192;
 
+// Rows of logits that are there at once when a prompt wants all of them: 20 MB at a vocabulary of
+// 152K, and enough for the head's weights to be read seldom.
+inline constexpr int kLogitRows = 32;
+
+// Of one thread's Sampler, for each token of the vocabulary: a float (adjusted logits) beside what
+// TokenWeights says of itself.
+inline constexpr int64_t kSamplerTokenBytes = 22;
+
 inline constexpr int kMaxThreads = 256;
 
 // Unimplemented for a head_dim that the kernels don't take.
@@ -31,6 +39,7 @@ struct ExecutorShape {
   int64_t page_size = 64;           // Tokens.
   int64_t page_count = 0;
   int64_t batch_tokens = 0;  // Of the largest Forward.
+  bool all_logits = false;   // A slice may want those of all its tokens.
 };
 
 // Bytes; each saturates at 2^60.

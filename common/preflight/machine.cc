@@ -1,5 +1,7 @@
 #include "common/preflight/machine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <optional>
@@ -98,6 +100,7 @@ Machine ReadMachine(const std::string& root) {
   if (left && (!available_kib || *left < machine.available_bytes)) {
     machine = {*left, "its control group's limit"};
   }
+  machine.cores = std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
   return machine;
 }
 

@@ -74,7 +74,10 @@ TEST(MachineTest, AGroupAboveTheMachineLimitsNothing) {
   EXPECT_EQ(machine.limit, "MemAvailable");
 }
 
-TEST(MachineTest, ThisMachineHasMemory) { EXPECT_GT(ReadMachine().available_bytes, 0); }
+TEST(MachineTest, ThisMachineHasMemoryAndCores) {
+  EXPECT_GT(ReadMachine().available_bytes, 0);
+  EXPECT_GE(ReadMachine().cores, 1);
+}
 
 }  // namespace
 }  // namespace baton

@@ -19,8 +19,12 @@ constexpr int64_t kMaxKvTokens = int64_t{1} << 30;
 
 // Resident memory of a process without its model, measured (tests/e2e/test_memory_plan.py):
 // libraries, gRPC's and UCX's buffers and threads, allocator slack under load.
-constexpr int64_t kRouterBytes = int64_t{10} << 20;
+constexpr int64_t kRouterBytes = int64_t{9} << 20;
 constexpr int64_t kWorkerBytes = int64_t{12} << 20;
+// What --linear-backend torch adds to a worker, measured likewise, and what its libraries' pages
+// take once for all workers of a host.
+constexpr int64_t kTorchBytes = int64_t{62} << 20;
+constexpr int64_t kTorchSharedBytes = int64_t{117} << 20;
 // A loaded tokenizer's tables over the bytes of tokenizer.json.
 constexpr int64_t kTokenizerFactor = 7;
 
@@ -46,13 +50,15 @@ int64_t PlanTokens(const v1::Options& options, int64_t context_tokens) {
 }
 
 ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerRange layers,
-                     int64_t batch_tokens) {
+                     int64_t batch_tokens, bool tells_prompts) {
+  const bool draws = layers.end == model.config.num_hidden_layers;
   ExecutorShape shape;
   shape.layers = layers;
   shape.embedding_element_bytes = model.embedding_element_bytes;
   shape.page_size = options.page_size();
   shape.page_count = options.kv_cache_tokens() / options.page_size();
   shape.batch_tokens = batch_tokens;
+  shape.all_logits = tells_prompts;
   const ExecutorFootprint footprint = FootprintOf(model.config, shape);
   ProcessMemory memory;
   memory.layers = layers;
@@ -60,6 +66,7 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerR
   memory.kv_per_token = footprint.kv_per_token;
   memory.kv = footprint.kv;
   memory.buffers = footprint.scratch;
+  if (draws) memory.buffers += options.threads() * kSamplerTokenBytes * model.config.vocab_size;
   memory.runtime = kWorkerBytes;
   return memory;
 }
@@ -67,7 +74,7 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerR
 ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, LayerRange layers,
                     int64_t stage, int64_t context_tokens) {
   const int64_t tokens = PlanTokens(options, context_tokens);
-  ProcessMemory memory = Worker(options, model, layers, tokens);
+  ProcessMemory memory = Worker(options, model, layers, tokens, /*tells_prompts=*/true);
   memory.name = absl::StrCat("prefill ", stage);
   const int64_t activation_bytes = tokens * model.config.hidden_size * kFloatBytes;
   const bool last = layers.end == model.config.num_hidden_layers;
@@ -84,7 +91,7 @@ ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, LayerRa
 ProcessMemory Decode(const v1::Options& options, const ModelFacts& model) {
   const LayerRange all{0, model.config.num_hidden_layers};
   const int64_t running = options.max_running_requests();
-  ProcessMemory memory = Worker(options, model, all, running);
+  ProcessMemory memory = Worker(options, model, all, running, /*tells_prompts=*/false);
   memory.name = "decode";
   memory.buffers += running * model.config.vocab_size * kFloatBytes;
   return memory;
@@ -95,6 +102,16 @@ ProcessMemory Router(const ModelFacts& model) {
   memory.name = "router";
   memory.runtime = kRouterBytes + kTokenizerFactor * model.tokenizer_file_bytes;
   return memory;
+}
+
+void AddTorch(HostMemory& memory) {
+  int64_t workers = 0;
+  for (const ProcessMemory& process : memory.processes) {
+    if (process.layers.size() > 0) workers += process.count;
+  }
+  for (ProcessMemory& process : memory.processes) {
+    if (process.layers.size() > 0) process.runtime += kTorchBytes + kTorchSharedBytes / workers;
+  }
 }
 
 }  // namespace
@@ -137,6 +154,7 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
     if (up) process.count = options.decodes();
     memory.processes.push_back(std::move(process));
   }
+  if (options.linear_backend() == "torch") AddTorch(memory);
   return memory;
 }
 

@@ -48,7 +48,7 @@ struct ModelFacts {
 };
 
 // The processes that `role` is on this host: itself, or all that UP starts. `context_tokens` is the
-// longest sequence. Errors are those of config::SplitLayers.
+// longest sequence; --threads has been chosen. Errors are those of config::SplitLayers.
 absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role role,
                                       const ModelFacts& model, int64_t context_tokens);
 

@@ -109,6 +109,36 @@ TEST(MemoryPlanTest, BuffersGrowWithTheChunk) {
   EXPECT_EQ(buffers(-1), buffers(kContext));
 }
 
+TEST(MemoryPlanTest, WhoDrawsTokensHoldsSamplersAndWhoTellsPromptsTheirLogits) {
+  const auto buffers = [](config::Role role, int64_t rank, int64_t threads) {
+    v1::Options options = Options();
+    options.set_pp_rank(rank);
+    options.set_threads(threads);
+    return PlanMemory(options, role, Llama8B(), kContext)->processes[0].buffers;
+  };
+  constexpr int64_t kVocab = 128256;
+  EXPECT_EQ(buffers(OptionSpec::DECODE, 0, 9) - buffers(OptionSpec::DECODE, 0, 1), 8 * 22 * kVocab);
+  EXPECT_EQ(buffers(OptionSpec::PREFILL, 2, 9) - buffers(OptionSpec::PREFILL, 2, 1),
+            8 * 22 * kVocab);
+  EXPECT_EQ(buffers(OptionSpec::PREFILL, 1, 9), buffers(OptionSpec::PREFILL, 1, 1));
+  // The last stage beside a middle one: its logits of 32 rows of a prompt.
+  EXPECT_GE(buffers(OptionSpec::PREFILL, 2, 1), int64_t{32} * kVocab * 4);
+}
+
+TEST(MemoryPlanTest, TorchIsHeldByWorkersAloneAndItsLibrariesOnce) {
+  const auto added = [](v1::Options options, config::Role role) {
+    const int64_t native = PlanMemory(options, role, Llama8B(), kContext)->total();
+    options.set_linear_backend("torch");
+    return PlanMemory(options, role, Llama8B(), kContext)->total() - native;
+  };
+  EXPECT_EQ(added(Options(), OptionSpec::ROUTER), 0);
+  const int64_t alone = added(Options(), OptionSpec::DECODE);
+  EXPECT_GT(alone, int64_t{150} << 20);
+  const int64_t ten = added(Options(), OptionSpec::UP);  // Six stages and four decodes.
+  EXPECT_GT(ten, int64_t{600} << 20);
+  EXPECT_LT(ten, 10 * alone - (int64_t{1} << 30));
+}
+
 TEST(MemoryPlanTest, TheLargestPoolFitsAndOnePageMoreDoesNot) {
   v1::Options options = Options();
   const auto memory = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);

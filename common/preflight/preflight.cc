@@ -42,7 +42,7 @@ class Checks {
   }
 
   PreflightReport Run() {
-    CheckThreads();
+    ChooseThreads();
     CheckTls();
     const v1::Options& values = report_.values;
     report_.model = CheckModelConfig(values.model_path(), report_.findings);
@@ -86,10 +86,17 @@ class Checks {
     AddError(field, std::move(message));
   }
 
-  void CheckThreads() {
+  // What --threads=0 means: the machine's cores, shared among all workers that `up` starts.
+  void ChooseThreads() {
     if (report_.role == OptionSpec::ROUTER) return;
-    const int64_t threads = std::max<int64_t>(report_.values.threads(), 1);
-    AddStatus("threads", CheckExecutorSizes(report_.values.page_size(), threads));
+    v1::Options& values = report_.values;
+    if (values.threads() == 0) {
+      const bool up = report_.role == OptionSpec::UP;
+      const int64_t workers =
+          up ? values.prefill_chains() * values.pp_size() + values.decodes() : 1;
+      values.set_threads(std::clamp<int64_t>(report_.machine.cores / workers, 1, kMaxThreads));
+    }
+    AddStatus("threads", CheckExecutorSizes(values.page_size(), values.threads()));
   }
 
   void CheckTls() {
@@ -233,6 +240,7 @@ PreflightReport Preflight(const config::ParsedOptions& options, const Machine& m
 
 std::vector<std::string> PlannedArguments(const PreflightReport& report) {
   return {absl::StrCat("--kv-cache-tokens=", report.values.kv_cache_tokens()),
+          absl::StrCat("--threads=", report.values.threads()),
           "--mem-fraction-static=", "--memory-check=off"};
 }
 

@@ -373,13 +373,30 @@ TEST(PreflightTest, AFractionSizesThePoolOfAllProcessesTogether) {
   EXPECT_THAT(
       PlannedArguments(half),
       testing::ElementsAre("--kv-cache-tokens=" + std::to_string(half.values.kv_cache_tokens()),
-                           "--mem-fraction-static=", "--memory-check=off"));
+                           "--threads=1", "--mem-fraction-static=", "--memory-check=off"));
 
   const PreflightReport none =
       Check(config::Command::kUp, {"--mem-fraction-static=0.0001", "--model-path=" + model.path},
             machine);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(none.status().message()), HasSubstr("the weights alone take"));
+}
+
+TEST(PreflightTest, CoresAreSharedAmongTheWorkersThatUpStarts) {
+  const Directory model = Make("threads");
+  Machine machine = kRoomy;
+  machine.cores = 9;
+  const auto threads = [&](config::Command command, std::vector<std::string> args) {
+    args.push_back("--model-path=" + model.path);
+    const PreflightReport report = Check(command, args, machine);
+    EXPECT_TRUE(report.status().ok()) << report.status();
+    return report.values.threads();
+  };
+  using config::Command;
+  EXPECT_EQ(threads(Command::kUp, {"--pp-size=2", "--decodes=2"}), 2);
+  EXPECT_EQ(threads(Command::kUp, {"--pp-size=2", "--decodes=20"}), 1);
+  EXPECT_EQ(threads(Command::kUp, {"--threads=5"}), 5);
+  EXPECT_EQ(threads(Command::kWorker, {"--disaggregation-mode=decode"}), 9);
 }
 
 TEST(PreflightTest, SeveralProblemsComeInOneMessage) {

@@ -1,7 +1,5 @@
 #include "services/baton/up_plan.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <fstream>
 #include <set>
@@ -24,12 +22,6 @@ constexpr int kHighestPort = 65535;
 void AddOption(std::vector<std::string>& arguments, const std::string& name,
                const std::string& value) {
   arguments.push_back(absl::StrCat("--", name, "=", value));
-}
-
-// Of one worker when --threads does not say: the machine's cores shared among all of them.
-int64_t ThreadsPerWorker(const v1::Options& options) {
-  const int64_t workers = options.prefill_chains() * options.pp_size() + options.decodes();
-  return std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN) / workers);
 }
 
 class Planner {
@@ -128,9 +120,6 @@ class Planner {
     AddOption(spec.arguments, "instance-id", name);
     AddOption(spec.arguments, "grpc-port", "0");
     AddOption(spec.arguments, "metrics-port", absl::StrCat(metrics_port));
-    if (values.threads() == 0) {
-      AddOption(spec.arguments, "threads", absl::StrCat(ThreadsPerWorker(values)));
-    }
     for (std::string& argument : own) spec.arguments.push_back(std::move(argument));
     spec.arguments.insert(spec.arguments.end(), for_workers_.begin(), for_workers_.end());
     plan_.children.push_back(std::move(spec));

@@ -1,7 +1,5 @@
 #include "services/baton/worker_runtime.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -106,9 +104,7 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
   options.layer_end = layers.end;
   options.page_size = static_cast<int>(options_.page_size());
   options.page_count = static_cast<int>(options_.kv_cache_tokens() / options_.page_size());
-  options.threads = options_.threads() != 0
-                        ? static_cast<int>(options_.threads())
-                        : static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  options.threads = static_cast<int>(options_.threads());
   options.linear = options_.linear_backend() == "torch"    ? LinearBackend::kTorch
                    : options_.linear_backend() == "native" ? LinearBackend::kNative
                                                            : LinearBackend::kAuto;
