@@ -6,12 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/types/limits.h"
 
 namespace baton {
 namespace {
 
-constexpr size_t kMaxLogitBiases = 1024;
-constexpr float kMaxLogitBias = 100;
 constexpr double kMaxPenalty = 2;
 
 bool Contains(const std::vector<int32_t>& ids, int32_t id) {

@@ -11,8 +11,6 @@
 
 namespace baton {
 
-inline constexpr int kMaxTopLogprobs = 128;
-
 struct SamplingParams {
   // Logits are changed in this order: bias, repetition, frequency, presence.
   std::vector<std::pair<int32_t, float>> logit_bias;  // Added; each token once.

@@ -154,7 +154,10 @@ const char* OutcomeLabel(absl::StatusCode code) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:
       return "invalid";
     case absl::StatusCode::kResourceExhausted:
@@ -167,6 +170,8 @@ const char* OutcomeLabel(absl::StatusCode code) {
     case absl::StatusCode::kUnavailable:
       return "unavailable";
     case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDataLoss:
       return "internal";
     default:
       return "other";

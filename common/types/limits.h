@@ -2,6 +2,7 @@
 #ifndef COMMON_TYPES_LIMITS_H_
 #define COMMON_TYPES_LIMITS_H_
 
+#include <cstddef>
 #include <cstdint>
 
 namespace baton {
@@ -9,9 +10,17 @@ namespace baton {
 // The longest deadline that anybody may ask for: the maximum of --request-timeout-ms.
 inline constexpr int64_t kMaxTimeoutMs = 86'400'000;
 
-// The most log-probabilities of a prompt that one request may ask for, alternatives included: they
-// are held in memory until all are there. The router refuses more by name, the chain whatever a
+// Of one request's sampling. The router refuses more in the client's words, a worker whatever a
 // peer sends it.
+inline constexpr size_t kMaxStops = 16;
+inline constexpr size_t kMaxStopBytes = 1024;
+inline constexpr size_t kMaxStopTokenIds = 64;
+inline constexpr int kMaxTopLogprobs = 20;
+inline constexpr size_t kMaxLogitBiases = 1024;
+inline constexpr double kMaxLogitBias = 100;
+
+// The most log-probabilities of a prompt that one request may ask for, alternatives included: they
+// are held in memory until all are there.
 inline constexpr int64_t kMaxPromptLogprobs = 1 << 19;
 
 // No page is larger: what a peer claims beyond it is refused before anything is allocated.

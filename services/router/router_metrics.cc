@@ -8,34 +8,6 @@ namespace {
 
 double Seconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
 
-const char* OutcomeName(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return "ok";
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kUnimplemented:
-      return "invalid";
-    case absl::StatusCode::kResourceExhausted:
-      return "overloaded";
-    case absl::StatusCode::kCancelled:
-      return "cancelled";
-    case absl::StatusCode::kDeadlineExceeded:
-      return "deadline_exceeded";
-    case absl::StatusCode::kUnavailable:
-      return "unavailable";
-    case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kDataLoss:
-      return "internal";
-    default:
-      return "other";
-  }
-}
-
 const char* StateName(const Worker& worker) {
   if (worker.draining) return "draining";
   return worker.ready ? "ready" : "loading";
@@ -83,7 +55,7 @@ void RouterMetrics::CountFirstToken(int64_t ttft_us) {
 
 void RouterMetrics::CountEnd(const RequestEnd& end) {
   metrics_.Increment(Metric::kRequestsTotal, 1,
-                     {EndpointName(end.endpoint), OutcomeName(end.status)});
+                     {EndpointName(end.endpoint), OutcomeLabel(end.status.code())});
   if (end.completion_tokens == 0) return;
   metrics_.Increment(Metric::kRequestsFinishedTotal, 1, {FinishName(end)});
   metrics_.Increment(Metric::kGenerationTokensTotal, end.completion_tokens);
@@ -94,7 +66,8 @@ void RouterMetrics::CountEnd(const RequestEnd& end) {
 }
 
 void RouterMetrics::CountRefused(Endpoint endpoint, const absl::Status& status) {
-  metrics_.Increment(Metric::kRequestsTotal, 1, {EndpointName(endpoint), OutcomeName(status)});
+  metrics_.Increment(Metric::kRequestsTotal, 1,
+                     {EndpointName(endpoint), OutcomeLabel(status.code())});
 }
 
 void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& workers,

@@ -16,13 +16,7 @@
 namespace baton::router {
 
 inline constexpr size_t kMaxRequestIdBytes = 128;
-inline constexpr size_t kMaxStops = 16;
-inline constexpr size_t kMaxStopBytes = 1024;
-inline constexpr size_t kMaxStopTokenIds = 64;
-inline constexpr int64_t kMaxTopLogprobs = 20;
 inline constexpr size_t kMaxChatMessages = 4096;
-inline constexpr size_t kMaxLogitBiases = 1024;
-inline constexpr double kMaxLogitBias = 100;
 
 struct RequestLimits {
   std::string served_model_name;
@@ -51,7 +45,8 @@ absl::Status CheckText(const std::string& field, const std::string& text,
 absl::Status CheckContext(const GenerateCall& call, size_t prompt_tokens,
                           const RequestLimits& limits);
 
-// After tokenizing: no more log-probabilities of the prompt than a chain tells (kMaxPromptLogprobs).
+// After tokenizing: no more log-probabilities of the prompt than a chain tells
+// (kMaxPromptLogprobs).
 absl::Status CheckPromptLogprobs(const GenerateCall& call, size_t prompt_tokens);
 
 // Whether one of the above refused a request because it is too long for the context.

@@ -10,19 +10,13 @@ namespace baton::worker {
 namespace {
 
 // proto/baton/v1/common.proto promises these.
-constexpr int kMaxStopStrings = 16;
-constexpr size_t kMaxStopBytes = 1024;
-constexpr int kMaxStopIds = 64;
-constexpr int kMaxTop = 20;
-
 absl::Status Invalid(const char* field, const std::string& message) {
   return InvalidField(absl::StrCat("sampling.", field), message);
 }
 
 absl::Status CheckCounts(const v1::SamplingParams& sampling) {
-  if (sampling.stop_size() > kMaxStopStrings) {
-    return Invalid("stop",
-                   absl::StrCat(sampling.stop_size(), " strings, at most ", kMaxStopStrings));
+  if (static_cast<size_t>(sampling.stop_size()) > kMaxStops) {
+    return Invalid("stop", absl::StrCat(sampling.stop_size(), " strings, at most ", kMaxStops));
   }
   for (const std::string& stop : sampling.stop()) {
     if (stop.empty() || stop.size() > kMaxStopBytes) {
@@ -30,9 +24,9 @@ absl::Status CheckCounts(const v1::SamplingParams& sampling) {
                                           kMaxStopBytes));
     }
   }
-  if (sampling.stop_token_ids_size() > kMaxStopIds) {
-    return Invalid("stop_token_ids",
-                   absl::StrCat(sampling.stop_token_ids_size(), " ids, at most ", kMaxStopIds));
+  if (static_cast<size_t>(sampling.stop_token_ids_size()) > kMaxStopTokenIds) {
+    return Invalid("stop_token_ids", absl::StrCat(sampling.stop_token_ids_size(), " ids, at most ",
+                                                  kMaxStopTokenIds));
   }
   if (!sampling.has_seed()) return Invalid("seed", "must be set by the router");
   if (!sampling.has_max_tokens() || sampling.max_tokens() < 1) {
@@ -45,9 +39,9 @@ absl::Status CheckCounts(const v1::SamplingParams& sampling) {
   if (sampling.top_k() < -1) {
     return Invalid("top_k", absl::StrCat("must be -1, 0 or positive, is ", sampling.top_k()));
   }
-  if (sampling.top_logprobs() < 0 || sampling.top_logprobs() > kMaxTop) {
-    return Invalid("top_logprobs",
-                   absl::StrCat("must be in [0, ", kMaxTop, "], is ", sampling.top_logprobs()));
+  if (sampling.top_logprobs() < 0 || sampling.top_logprobs() > kMaxTopLogprobs) {
+    return Invalid("top_logprobs", absl::StrCat("must be in [0, ", kMaxTopLogprobs, "], is ",
+                                                sampling.top_logprobs()));
   }
   if (sampling.top_logprobs() > 0 && !sampling.logprobs() && !sampling.prompt_logprobs()) {
     return Invalid("top_logprobs", "needs logprobs or prompt_logprobs");
