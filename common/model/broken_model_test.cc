@@ -5,10 +5,8 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <ostream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,58 +15,15 @@
 #include "common/model/make_model.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
-#include "nlohmann/json.hpp"
+#include "common/model/testing/model_directory.h"
 
 namespace baton {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-void WriteFile(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-}
-
-// A whole model that a row then breaks.
-struct ModelDirectory {
-  std::string path;
-
-  std::string File(const char* name) const { return path + "/" + name; }
-
-  void EditJson(const char* name, const std::function<void(Json&)>& edit) const {
-    Json json = Json::parse(ReadFile(File(name)));
-    edit(json);
-    WriteFile(File(name), json.dump());
-  }
-  void EditConfig(const std::function<void(Json&)>& edit) const { EditJson("config.json", edit); }
-
-  // Rewrites the header of model.safetensors; the data stays.
-  void EditHeader(const std::function<void(Json&)>& edit) const {
-    const std::string file = ReadFile(File("model.safetensors"));
-    uint64_t length = 0;
-    std::memcpy(&length, file.data(), sizeof(length));
-    Json header = Json::parse(file.substr(sizeof(length), length));
-    edit(header);
-    WriteHeader(header.dump(), file.substr(sizeof(length) + length));
-  }
-  void WriteHeader(const std::string& header, const std::string& data = "") const {
-    const uint64_t length = header.size();
-    std::string bytes(sizeof(length), '\0');
-    std::memcpy(bytes.data(), &length, sizeof(length));
-    WriteFile(File("model.safetensors"), bytes + header + data);
-  }
-  void WriteLength(uint64_t length) const {
-    std::string file = ReadFile(File("model.safetensors"));
-    std::memcpy(file.data(), &length, sizeof(length));
-    WriteFile(File("model.safetensors"), file);
-  }
-};
+using model_testing::Json;
+using model_testing::ModelDirectory;
+using model_testing::ReadFile;
+using model_testing::WriteFile;
 
 constexpr char kQ[] = "model.layers.1.self_attn.q_proj.weight";
 constexpr char kIndex[] = "model.safetensors.index.json";

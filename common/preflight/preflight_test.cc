@@ -5,66 +5,28 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <ostream>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/model/make_model.h"
-#include "nlohmann/json.hpp"
+#include "common/model/testing/model_directory.h"
 
 namespace baton {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using model_testing::Json;
+using model_testing::ModelDirectory;
+using model_testing::WriteFile;
 using ::testing::HasSubstr;
 using v1::OptionSpec;
 
 constexpr int64_t kMib = int64_t{1} << 20;
 constexpr int64_t kGib = int64_t{1} << 30;
 const Machine kRoomy = {64 * kGib, "MemAvailable"};
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-void WriteFile(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-}
-
-// A whole model that a row then breaks.
-struct Directory {
-  std::string path;
-
-  std::string File(const std::string& name) const { return path + "/" + name; }
-  void Remove(const char* name) const { std::filesystem::remove(File(name)); }
-  void EditConfig(const std::function<void(Json&)>& edit) const {
-    Json json = Json::parse(ReadFile(File("config.json")));
-    edit(json);
-    WriteFile(File("config.json"), json.dump());
-  }
-  // Adds an empty tensor to model.safetensors.
-  void AddTensor(const std::string& name) const {
-    const std::string file = ReadFile(File("model.safetensors"));
-    uint64_t length = 0;
-    std::memcpy(&length, file.data(), sizeof(length));
-    Json header = Json::parse(file.substr(sizeof(length), length));
-    header[name] = {{"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {0, 0}}};
-    const std::string text = header.dump();
-    const uint64_t bytes = text.size();
-    std::string start(sizeof(bytes), '\0');
-    std::memcpy(start.data(), &bytes, sizeof(bytes));
-    WriteFile(File("model.safetensors"), start + text + file.substr(sizeof(length) + length));
-  }
-};
 
 PreflightReport Check(config::Command command, std::vector<std::string> args,
                       const Machine& machine = kRoomy) {
@@ -73,8 +35,8 @@ PreflightReport Check(config::Command command, std::vector<std::string> args,
   return Preflight(*parsed, machine);
 }
 
-Directory Make(const std::string& name, const RandomModelOptions& options = {}) {
-  Directory model = {testing::TempDir() + "/preflight_" + name};
+ModelDirectory Make(const std::string& name, const RandomModelOptions& options = {}) {
+  ModelDirectory model = {testing::TempDir() + "/preflight_" + name};
   std::filesystem::remove_all(model.path);
   EXPECT_TRUE(MakeRandomModel(model.path, options).ok());
   return model;
@@ -82,7 +44,7 @@ Directory Make(const std::string& name, const RandomModelOptions& options = {}) 
 
 struct Row {
   std::string name;
-  std::function<void(const Directory&)> break_it;
+  std::function<void(const ModelDirectory&)> break_it;
   bool refused;
   std::string option;
   std::string message;  // A fragment.
@@ -92,12 +54,12 @@ struct Row {
 
 std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
 
-constexpr auto kNothing = [](const Directory&) {};
+constexpr auto kNothing = [](const ModelDirectory&) {};
 
 Row Unused(std::string name, const std::string& tensor, bool refused, const std::string& message,
            RandomModelOptions model = {}) {
   return {std::move(name),
-          [tensor](const Directory& d) { d.AddTensor(tensor); },
+          [tensor](const ModelDirectory& d) { d.AddTensor(tensor); },
           refused,
           "model_path",
           "unused tensor " + tensor + ": " + message,
@@ -157,11 +119,11 @@ std::vector<Row> DirectoryRows() {
        "model_path", "names an \"eos_token_id\""},
       {"UnknownChatFormat",
        [](auto& d) {
-         Json json = Json::parse(ReadFile(d.File("tokenizer.json")));
-         for (Json& token : json["added_tokens"]) {
-           token["content"] = "<other" + token["id"].dump() + ">";
-         }
-         WriteFile(d.File("tokenizer.json"), json.dump());
+         d.EditJson("tokenizer.json", [](Json& json) {
+           for (Json& token : json["added_tokens"]) {
+             token["content"] = "<other" + token["id"].dump() + ">";
+           }
+         });
          WriteFile(d.File("tokenizer_config.json"), "{}");
        },
        false, "chat_template", "belong to no chat format"},
@@ -232,7 +194,7 @@ class PreflightTest : public testing::TestWithParam<Row> {};
 
 TEST_P(PreflightTest, FindsIt) {
   const Row& row = GetParam();
-  const Directory model = Make(row.name, row.model);
+  const ModelDirectory model = Make(row.name, row.model);
   const std::vector<std::string> whole = {"--model-path=" + model.path};
   const PreflightReport before = Check(config::Command::kUp, whole);
   ASSERT_TRUE(before.findings.empty()) << FindingText(before.findings[0]);
@@ -259,12 +221,13 @@ TEST_P(PreflightTest, FindsIt) {
 }
 
 constexpr auto kRowName = [](const auto& info) { return info.param.name; };
-INSTANTIATE_TEST_SUITE_P(Directory, PreflightTest, testing::ValuesIn(DirectoryRows()), kRowName);
+INSTANTIATE_TEST_SUITE_P(ModelDirectory, PreflightTest, testing::ValuesIn(DirectoryRows()),
+                         kRowName);
 INSTANTIATE_TEST_SUITE_P(Tensors, PreflightTest, testing::ValuesIn(TensorRows()), kRowName);
 INSTANTIATE_TEST_SUITE_P(Options, PreflightTest, testing::ValuesIn(OptionRows()), kRowName);
 
 TEST(PreflightTest, ByProductsAreIgnored) {
-  const Directory model = Make("by_products");
+  const ModelDirectory model = Make("by_products");
   model.AddTensor("model.layers.0.self_attn.rotary_emb.inv_freq");
   EXPECT_TRUE(Check(config::Command::kUp, {"--model-path=" + model.path}).findings.empty());
 }
@@ -282,12 +245,12 @@ TEST(PreflightTest, HubNamesAreToldFromPaths) {
   for (const char* path : {"./models/x", "/a/b", "a/b/c", "model", "a/", "~/x"}) {
     EXPECT_THAT(message(path), testing::Not(HasSubstr("hub"))) << path;
   }
-  const Directory model = Make("a_file");
+  const ModelDirectory model = Make("a_file");
   EXPECT_THAT(message(model.File("config.json")), HasSubstr("is a file"));
 }
 
 TEST(PreflightTest, AStageNeedsItsOwnShardsAloneAndNoTokenizer) {
-  const Directory model = Make("stages", {.shards = 8});
+  const ModelDirectory model = Make("stages", {.shards = 8});
   model.Remove("model-00008-of-00008.safetensors");
   model.Remove("tokenizer.json");
   const auto stage = [&](const char* rank) {
@@ -300,7 +263,7 @@ TEST(PreflightTest, AStageNeedsItsOwnShardsAloneAndNoTokenizer) {
 }
 
 TEST(PreflightTest, ValidateWithAModeIsThatWorker) {
-  const Directory model = Make("mode");
+  const ModelDirectory model = Make("mode");
   const PreflightReport report =
       Check(config::Command::kValidate, {"--model-path=" + model.path, "--pp-size=2", "--pp-rank=1",
                                          "--disaggregation-mode=prefill"});
@@ -311,7 +274,7 @@ TEST(PreflightTest, ValidateWithAModeIsThatWorker) {
 }
 
 TEST(PreflightTest, AShortageNamesTheLargestPoolThatFits) {
-  const Directory model = Make("shortage");
+  const ModelDirectory model = Make("shortage");
   const std::vector<std::string> args = {"--model-path=" + model.path,
                                          "--kv-cache-tokens=16777216"};
   const Machine small = {kGib, "MemAvailable"};
@@ -340,7 +303,7 @@ TEST(PreflightTest, AShortageNamesTheLargestPoolThatFits) {
 }
 
 TEST(PreflightTest, WhereNoPoolFitsItSaysWhatWould) {
-  const Directory model = Make("no_pool");
+  const ModelDirectory model = Make("no_pool");
   const Machine tiny = {20 * kMib, "its control group's limit"};
   const auto message = [&](const char* decodes) {
     return std::string(Check(config::Command::kUp, {"--model-path=" + model.path, decodes}, tiny)
@@ -352,7 +315,7 @@ TEST(PreflightTest, WhereNoPoolFitsItSaysWhatWould) {
 }
 
 TEST(PreflightTest, AFractionSizesThePoolOfAllProcessesTogether) {
-  const Directory model = Make("fraction");
+  const ModelDirectory model = Make("fraction");
   const Machine machine = {8 * kGib, "MemAvailable"};
   const auto sized = [&](std::vector<std::string> args) {
     args.push_back("--model-path=" + model.path);
@@ -383,7 +346,7 @@ TEST(PreflightTest, AFractionSizesThePoolOfAllProcessesTogether) {
 }
 
 TEST(PreflightTest, CoresAreSharedAmongTheWorkersThatUpStarts) {
-  const Directory model = Make("threads");
+  const ModelDirectory model = Make("threads");
   Machine machine = kRoomy;
   machine.cores = 9;
   const auto threads = [&](config::Command command, std::vector<std::string> args) {
@@ -400,7 +363,7 @@ TEST(PreflightTest, CoresAreSharedAmongTheWorkersThatUpStarts) {
 }
 
 TEST(PreflightTest, SeveralProblemsComeInOneMessage) {
-  const Directory model = Make("several");
+  const ModelDirectory model = Make("several");
   model.Remove("tokenizer.json");
   const PreflightReport report =
       Check(config::Command::kUp, {"--model-path=" + model.path, "--context-length=99999"});
