@@ -8,7 +8,7 @@ import pytest
 import cluster as clusters
 from client import Client
 
-MIB = 1 << 20
+ROUTER_MIB = 3
 KV_TOKENS = 8192
 PROMPT_TOKENS = 1984  # Four of them, with their continuations, fill a pool to the last page.
 FLAGS = ["--kv-cache-tokens", KV_TOKENS]
@@ -23,10 +23,10 @@ def model(tmp_path_factory):
                                dtype="bfloat16")
 
 
-def planned(model):
+def planned(model, *flags):
     """{process: {column: MiB}} of the table that validate prints."""
-    arguments = [clusters.BATON, "validate", "--model-path", model, "--pp-size", 2,
-                 *FLAGS, *PREFILL_FLAGS, *DECODE_FLAGS]
+    arguments = [clusters.BATON, "validate", "--model-path", model, "--pp-size", 2, "--threads", 1,
+                 *FLAGS, *PREFILL_FLAGS, *DECODE_FLAGS, *flags]
     result = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False)
     assert result.returncode == 0 and result.stdout.startswith("OK:"), result.stdout + result.stderr
     lines = iter(result.stdout.splitlines())
@@ -58,7 +58,9 @@ def compare(when, plan, real):
     report = "\n".join(f"{name:10} planned {plan[name]:7.1f}  resident {real[name]:7.1f}" for name in plan)
     print(f"\n{when}\n{report}")
     for name in plan:
-        assert abs(plan[name] - real[name]) <= 0.1 * real[name] or name == "router", f"{when}:\n{report}"
+        # A router of a small model is a few MiB, of which its share of common libraries is a part.
+        allowed = max(0.1 * real[name], ROUTER_MIB if name == "router" else 0)
+        assert abs(plan[name] - real[name]) <= allowed, f"{when}:\n{report}"
     assert abs(sum(plan.values()) - sum(real.values())) <= 0.1 * sum(real.values()), f"{when}:\n{report}"
 
 
@@ -76,4 +78,17 @@ def test_the_plan_is_within_a_tenth_of_what_is_resident(model, tmp_path):
             prompts = [[(7 * i + j) % 256 for j in range(PROMPT_TOKENS)] for i in range(4)]
             answers = client.greedy_at_once(prompts, KV_TOKENS // 4 - PROMPT_TOKENS)
             assert all(answer.error is None for answer in answers), answers
+            request = client.request(prompts[0][:600], prompt_logprobs=True, top_logprobs=2, max_tokens=1)
+            assert client.generate(None, request=request).error is None
         compare("under load", {name: row["together"] for name, row in table.items()}, measured(cluster))
+
+
+@pytest.mark.skipif(clusters.SANITIZED, reason="sanitizers take memory of their own")
+def test_the_plan_knows_what_torch_takes(model, tmp_path):
+    backend = ["--linear-backend", "torch"]
+    table = planned(model, *backend)
+    table.pop("this host")
+    with clusters.Cluster(model, tmp_path, stages=2, flags=[*FLAGS, *backend], prefill_flags=PREFILL_FLAGS,
+                          decode_flags=DECODE_FLAGS) as cluster:
+        compare("ready with torch", {name: row["weights"] + row["process"] for name, row in table.items()},
+                measured(cluster))
