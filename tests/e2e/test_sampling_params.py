@@ -144,3 +144,14 @@ def test_lm_eval_scores_a_list_of_texts_in_its_order(small_cluster):
     assert status == 200, body
     assert [choice["text"] for choice in body["choices"]] == PROMPTS
     assert [choice["logprobs"] for choice in body["choices"]] == [choice["logprobs"] for choice in alone]
+
+
+def test_a_prompt_with_too_many_logprobs_is_refused_by_the_router(tmp_path):
+    """25,000 tokens with 20 alternatives each are more than a chain tells; with 19 they are not."""
+    model = clusters.make_model(tmp_path / "long", layers=1, max_position=32768)
+    body = {"model": "tiny", "prompt": [97] * 25000, "max_tokens": 0, "logprobs": 20, "echo": True}
+    with clusters.Cluster(model, tmp_path, stages=1, router_flags=["--served-model-name", "tiny"]) as cluster:
+        status, answer = cluster.post("/v1/completions", body)
+        assert status == 400 and answer["error"]["param"] == "logprobs", answer
+        assert "at most 19 alternatives" in answer["error"]["message"]
+        assert cluster.metric("prefill-0-0", "baton_prompt_tokens_total") == 0
