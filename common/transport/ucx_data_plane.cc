@@ -29,6 +29,7 @@ constexpr int kPendingSleepMs = 10;
 // Closing endpoints by force takes microseconds; a transport that never finishes must not keep the
 // process from ending.
 constexpr int64_t kTeardownUs = 3'000'000;
+constexpr int64_t kSettleUs = 200'000;  // Of it, for connections that are being made.
 constexpr int64_t kMinPeriodUs = 1000;
 // Return endpoints are made on the peers' word, so their number is bounded.
 constexpr size_t kMaxPeers = 4096;
@@ -328,6 +329,9 @@ void UcxDataPlane::Shutdown() {
 
 void UcxDataPlane::Teardown() {
   for (const std::function<void()>& task : mailbox_.Close()) task();
+  // Peers that were connected a moment ago are still answering: one whose answer finds nobody would
+  // be aborted by UCX 1.13 (README, "Known limits"). Those that don't answer are not waited for.
+  (void)FlushWorker(NowUs() + kSettleUs);
   for (const auto& [id, peer] : peers_) {
     peer->Close(absl::CancelledError("data plane: shut down"));
   }

@@ -35,6 +35,9 @@ constexpr EnvironmentDefault kDefaults[] = {
     {"UCX_TCP_KEEPIDLE", "1s"},
     {"UCX_TCP_KEEPINTVL", "1s"},
     {"UCX_TCP_KEEPCNT", "3"},
+    // The data thread connects, and serves everyone: the address of a deleted pod, to which packets
+    // are dropped, would hold it up for two minutes.
+    {"UCX_TCP_CONN_NB", "y"},
 };
 
 LogLevel LevelOf(ucs_log_level_t level) {
