@@ -60,7 +60,7 @@ class PrefillService {
     const Peers* peers = nullptr;
     Metrics* metrics = nullptr;
     tracing::Tracer* tracer = nullptr;  // Null: no tracing.
-    grpc::Service* beside = nullptr;  // Served on the same port; may be null.
+    grpc::Service* beside = nullptr;    // Served on the same port; may be null.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.

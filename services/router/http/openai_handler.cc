@@ -146,9 +146,8 @@ void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
 
 void OpenAiHandler::Generate(const HttpRequest& request, const Exchange& exchange) {
   const tracing::TraceContext caller = CallerOf(gateway_, request);
-  absl::StatusOr<GeneratePlan> plan =
-      PlanGenerate(gateway_, request.body, unknown_, request.Header(kTimeoutHeader),
-                   request.request_id);
+  absl::StatusOr<GeneratePlan> plan = PlanGenerate(
+      gateway_, request.body, unknown_, request.Header(kTimeoutHeader), request.request_id);
   if (!plan.ok()) {
     gateway_.CountRefused(Endpoint::kGenerate, caller, plan.status());
     return RespondError(*exchange, plan.status());
