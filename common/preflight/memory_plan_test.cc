@@ -117,9 +117,10 @@ TEST(MemoryPlanTest, WhoDrawsTokensHoldsSamplersAndWhoTellsPromptsTheirLogits) {
     return PlanMemory(options, role, Llama8B(), kContext)->processes[0].buffers;
   };
   constexpr int64_t kVocab = 128256;
-  EXPECT_EQ(buffers(OptionSpec::DECODE, 0, 9) - buffers(OptionSpec::DECODE, 0, 1), 8 * 22 * kVocab);
+  EXPECT_EQ(buffers(OptionSpec::DECODE, 0, 9) - buffers(OptionSpec::DECODE, 0, 1),
+            int64_t{8} * 22 * kVocab);
   EXPECT_EQ(buffers(OptionSpec::PREFILL, 2, 9) - buffers(OptionSpec::PREFILL, 2, 1),
-            8 * 22 * kVocab);
+            int64_t{8} * 22 * kVocab);
   EXPECT_EQ(buffers(OptionSpec::PREFILL, 1, 9), buffers(OptionSpec::PREFILL, 1, 1));
   // The last stage beside a middle one: its logits of 32 rows of a prompt.
   EXPECT_GE(buffers(OptionSpec::PREFILL, 2, 1), int64_t{32} * kVocab * 4);

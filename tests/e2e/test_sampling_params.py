@@ -154,4 +154,4 @@ def test_a_prompt_with_too_many_logprobs_is_refused_by_the_router(tmp_path):
         status, answer = cluster.post("/v1/completions", body)
         assert status == 400 and answer["error"]["param"] == "logprobs", answer
         assert "at most 19 alternatives" in answer["error"]["message"]
-        assert cluster.metric("prefill-0-0", "baton_prompt_tokens_total") == 0
+        assert cluster.metric("prefill-0-0", "baton_prefill_tokens_total") == 0
