@@ -176,7 +176,7 @@ TEST_F(RequestTraceTest, WithoutACallerATraceBegins) {
   trace.Finish(EndWith(absl::OkStatus(), 7), 400);
   EXPECT_EQ(Named("text_completion tiny").at(0).parent, 0u);
 
-  tracing::Tracer never(tracing::TracerOptions{0, {1, 2}}, [](Span) { FAIL(); });
+  tracing::Tracer never(tracing::TracerOptions{0, {1, 2}}, [](const Span&) { FAIL(); });
   RequestTrace unsampled(&never, {}, Endpoint::kGenerate, "tiny", 100);
   EXPECT_FALSE(unsampled.BeginReserve(ReserveOn("decode-0"), 200).valid())
       << "there is no span that a worker could name";
