@@ -33,7 +33,7 @@ void Off(benchmark::State& state) {
 BENCHMARK(Off);
 
 void Unsampled(benchmark::State& state) {
-  Tracer tracer({}, [](Span) {});
+  Tracer tracer({}, [](const Span&) {});
   const TraceContext parent = Parent(/*sampled=*/false);
   for (auto _ : state) Work(&tracer, parent);
 }

@@ -221,6 +221,7 @@ TEST_F(PodWatchTest, WhatComesAfterTheEndMeansNothing) {
 TEST_F(PodWatchTest, KeepsNoMorePodsThanARouterTakesWorkers) {
   Do(PodWatchTick{});
   std::vector<Pod> pods;
+  pods.reserve(5000);
   for (int i = 0; i < 5000; ++i) pods.push_back(MakePod(absl::StrCat("pod-", i)));
   List(std::move(pods), "100");
   EXPECT_EQ(watch_.pods().size(), 4096u);
