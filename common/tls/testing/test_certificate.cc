@@ -11,7 +11,7 @@
 namespace baton {
 namespace {
 
-constexpr long kDaySeconds = 24 * 60 * 60;
+constexpr long kDaySeconds = 24L * 60 * 60;
 
 std::string Text(BIO* bio) {
   char* data = nullptr;

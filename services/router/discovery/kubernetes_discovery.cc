@@ -29,7 +29,7 @@ constexpr int kPageItems = 100;
 constexpr int64_t kListTimeoutMs = 30'000;
 // The API ends a watch after so long; a connection that has died unnoticed shows soon after.
 constexpr int kWatchSeconds = 290;
-constexpr int64_t kWatchTimeoutMs = (kWatchSeconds + 30) * 1000;
+constexpr int64_t kWatchTimeoutMs = int64_t{kWatchSeconds + 30} * 1000;
 constexpr int64_t kLongestPollUs = 1'000'000;
 // One failure in so many is logged, and the first.
 constexpr int kFailuresToTell = 20;
