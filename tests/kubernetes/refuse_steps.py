@@ -56,7 +56,7 @@ def said_in_one_line(release, kube, role, pattern):
 def refused_by_helm(release, chosen, pattern):
     """The line with which helm refuses to install; then installs past it, as `kubectl apply` of manifests would."""
     try:
-        release.install(chosen, wait=False)
+        release.install({**chosen, "checkReferences": True}, wait=False)
     except Failed as error:
         line = next((line for line in str(error).splitlines() if re.search(pattern, line)), None)
         if line is None:
