@@ -51,8 +51,8 @@ absl::StatusOr<std::vector<std::string>> RoutersOf(const v1::Options& options) {
 
 // Registers, serves until a signal or a rejection, and stops in order: new requests, running ones,
 // membership, data plane.
-absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& host, v1::WorkerInfo self,
-                               const Served& served) {
+absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtime,
+                               v1::WorkerInfo self, const Served& served) {
   std::atomic<bool> rejected{false};
   std::atomic<bool> leaving{false};
   absl::Status rejection;  // Written once before `rejected`.
@@ -60,7 +60,7 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& host, 
   BATON_ASSIGN_OR_RETURN(client_options.routers, RoutersOf(options));
   client_options.self = std::move(self);
   client_options.heartbeat_interval_ms = options.heartbeat_interval_ms();
-  client_options.data_plane = &host.data_plane();
+  client_options.data_plane = &runtime.data_plane();
   client_options.status = [&served, &leaving] {
     return worker::ClusterClientOptions::Status{served.ready() && !leaving, served.load()};
   };
@@ -71,28 +71,28 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& host, 
   };
   worker::ClusterClient client(std::move(client_options));
   if (served.attach) served.attach(client);
-  host.data_plane().SetPeerErrorHandler(
+  runtime.data_plane().SetPeerErrorHandler(
       [&client](PeerId peer, const absl::Status&) { client.OnPeerFailed(peer); });
-  host.SetProbes(served.liveness,
-                 [&client, &served] { return served.ready() && client.registered(); });
+  runtime.SetProbes(served.liveness,
+                    [&client, &served] { return served.ready() && client.registered(); });
   client.Start();
   served.announce->Attach(&client);
   WaitForStop([&rejected] { return rejected.load(); });
 
   leaving = true;
   client.ReportSoon();  // No new requests from here on.
-  host.ClearProbes();
+  runtime.ClearProbes();
   served.drain_and_stop();
   served.announce->Attach(nullptr);
   client.Stop();
-  host.data_plane().SetPeerErrorHandler(nullptr);
-  host.data_plane().Shutdown();
+  runtime.data_plane().SetPeerErrorHandler(nullptr);
+  runtime.data_plane().Shutdown();
   return rejection;
 }
 
-absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& host, int64_t start_us) {
+absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& runtime, int64_t start_us) {
   prefill::PrefillOptions own;
-  own.self = {host.instance().instance_id(), host.instance().incarnation()};
+  own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
   own.chain_id = options.chain_id();
   own.pp_rank = static_cast<int>(options.pp_rank());
   own.pp_size = static_cast<int>(options.pp_size());
@@ -103,19 +103,20 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& host, int64
   own.activation_credits = static_cast<int>(options.activation_credits());
   own.max_open_requests = static_cast<int>(options.max_prefill_requests());
   own.max_queued_requests = static_cast<int>(options.max_queued_requests());
-  own.max_context_tokens = host.max_context_tokens();
+  own.max_context_tokens = runtime.max_context_tokens();
   own.kv_lease_ms = options.kv_lease_ms();
   prefill::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
-  BATON_ASSIGN_OR_RETURN(const auto service, prefill::PrefillService::Create(
-                                                 own, {&host.executor(), &host.data_plane(), &peers,
-                                                       &host.metrics(), host.tracer(), &announce}));
+  BATON_ASSIGN_OR_RETURN(
+      const auto service,
+      prefill::PrefillService::Create(own, {&runtime.executor(), &runtime.data_plane(), &peers,
+                                            &runtime.metrics(), runtime.tracer(), &announce}));
   LOG(kInfo) << "prefill stage " << own.pp_rank << " of " << own.pp_size << " in " << own.chain_id
-             << ", " << host.Summary();
+             << ", " << runtime.Summary();
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
-             << net::JoinHostPort(own.host, host.metrics_port()) << "  chunk " << own.chunk_tokens
-             << " tokens  started after " << SecondsSince(start_us);
-  v1::WorkerInfo self = host.Describe(service->grpc_port());
+             << net::JoinHostPort(own.host, runtime.metrics_port()) << "  chunk "
+             << own.chunk_tokens << " tokens  started after " << SecondsSince(start_us);
+  v1::WorkerInfo self = runtime.Describe(service->grpc_port());
   self.set_role(v1::ROLE_PREFILL);
   self.set_chain_id(own.chain_id);
   self.set_pp_rank(own.pp_rank);
@@ -133,28 +134,29 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& host, int64
     service->Stop();
     peers.Attach(nullptr);
   };
-  return ServeUntilStopped(options, host, std::move(self), served);
+  return ServeUntilStopped(options, runtime, std::move(self), served);
 }
 
-absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& host, int64_t start_us) {
+absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& runtime, int64_t start_us) {
   decode::DecodeOptions own;
-  own.self = {host.instance().instance_id(), host.instance().incarnation()};
+  own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
   own.host = options.host();
   own.grpc_port = static_cast<int>(options.grpc_port());
   own.max_running_requests = static_cast<int>(options.max_running_requests());
   own.max_queued_requests = static_cast<int>(options.max_queued_requests());
-  own.max_context_tokens = host.max_context_tokens();
+  own.max_context_tokens = runtime.max_context_tokens();
   own.kv_lease_ms = options.kv_lease_ms();
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
-  BATON_ASSIGN_OR_RETURN(const auto service, decode::DecodeService::Create(
-                                                 own, {&host.executor(), &host.data_plane(),
-                                                       &host.metrics(), host.tracer(), &announce}));
-  LOG(kInfo) << "decode service, " << host.Summary() << ", at most " << own.max_running_requests
+  BATON_ASSIGN_OR_RETURN(
+      const auto service,
+      decode::DecodeService::Create(own, {&runtime.executor(), &runtime.data_plane(),
+                                          &runtime.metrics(), runtime.tracer(), &announce}));
+  LOG(kInfo) << "decode service, " << runtime.Summary() << ", at most " << own.max_running_requests
              << " requests";
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
-             << net::JoinHostPort(own.host, host.metrics_port()) << "  started after "
+             << net::JoinHostPort(own.host, runtime.metrics_port()) << "  started after "
              << SecondsSince(start_us);
-  v1::WorkerInfo self = host.Describe(service->grpc_port());
+  v1::WorkerInfo self = runtime.Describe(service->grpc_port());
   self.set_role(v1::ROLE_DECODE);
   self.set_max_running_requests(own.max_running_requests);
   Served served;
@@ -166,7 +168,7 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& host, int64_
     service->Drain(limit_ms);
     service->Stop();
   };
-  return ServeUntilStopped(options, host, std::move(self), served);
+  return ServeUntilStopped(options, runtime, std::move(self), served);
 }
 
 // `options` with what the checks that `validate` makes fill in.
@@ -199,9 +201,10 @@ absl::Status Serve(v1::Options options) {
         config::SplitLayers(layers.end, options.pp_size(), options.pp_layer_partition()));
     layers = split[static_cast<size_t>(options.pp_rank())];
   }
-  BATON_ASSIGN_OR_RETURN(const auto host, WorkerRuntime::Create(options, layers, model));
+  BATON_ASSIGN_OR_RETURN(const auto runtime, WorkerRuntime::Create(options, layers, model));
   startup.reset();
-  return prefill ? ServePrefill(options, *host, start_us) : ServeDecode(options, *host, start_us);
+  return prefill ? ServePrefill(options, *runtime, start_us)
+                 : ServeDecode(options, *runtime, start_us);
 }
 
 }  // namespace

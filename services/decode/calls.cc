@@ -105,7 +105,7 @@ void TokenStream::OnWriteDone(bool ok) {
   MutexLock lock(&mutex_);
   writing_ = false;
   queue_.pop_front();
-  if (!ok) queue_.clear();  // The reader is gone; OnCancel tells the host.
+  if (!ok) queue_.clear();  // The reader is gone; OnCancel tells the shell.
   Advance();
 }
 

@@ -1,5 +1,5 @@
 // The two gRPC calls of a request as objects that outlive neither gRPC nor their owner: gRPC keeps
-// each alive until it is done with it, the host for as long as it may have something to say.
+// each alive until it is done with it, the shell for as long as it may have something to say.
 #ifndef SERVICES_DECODE_CALLS_H_
 #define SERVICES_DECODE_CALLS_H_
 

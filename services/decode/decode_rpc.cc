@@ -97,8 +97,8 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
   }
   const uint64_t attempt_id = reservation->event.attempt_id;
   auto shared = std::make_shared<Reservation>(*std::move(reservation));
-  const bool posted = options_.loop->Post([host = options_.host, call, shared] {
-    host->Reserve(std::move(shared->event), std::move(shared->sampling), call);
+  const bool posted = options_.loop->Post([shell = options_.shell, call, shared] {
+    shell->Reserve(std::move(shared->event), std::move(shared->sampling), call);
   });
   if (!posted) {
     call->Refuse(Own(Busy()));
@@ -106,7 +106,7 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
   }
   call->SetCancelHandler([this, attempt_id, raw = call.get()] {
     const bool told = options_.loop->PostCompletion(
-        [host = options_.host, attempt_id, raw] { host->Cancelled(attempt_id, raw); });
+        [shell = options_.shell, attempt_id, raw] { shell->Cancelled(attempt_id, raw); });
     if (!told) {
       LOG(kDebug) << "a reservation is cancelled after the end";
     }
@@ -123,8 +123,8 @@ grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
        NowUs()});
   const uint64_t attempt_id = request->attempt_id();
   const bool posted = options_.loop->Post(
-      [host = options_.host, stream, attempt_id, generation = request->generation()] {
-        host->Open(attempt_id, generation, stream);
+      [shell = options_.shell, stream, attempt_id, generation = request->generation()] {
+        shell->Open(attempt_id, generation, stream);
       });
   if (!posted) {
     stream->Fail(Own(Busy()));
@@ -132,7 +132,7 @@ grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
   }
   stream->SetCancelHandler([this, attempt_id, raw = stream.get()] {
     const bool told = options_.loop->PostCompletion(
-        [host = options_.host, attempt_id, raw] { host->Cancelled(attempt_id, raw); });
+        [shell = options_.shell, attempt_id, raw] { shell->Cancelled(attempt_id, raw); });
     if (!told) {
       LOG(kDebug) << "a stream is cancelled after the end";
     }
@@ -144,8 +144,8 @@ grpc::ServerUnaryReactor* DecodeRpc::Release(grpc::CallbackServerContext* contex
                                              const v1::ReleaseRequest* request,
                                              v1::ReleaseResponse* response) {
   return PostAndAnswer(
-      context, [host = options_.host, attempt_id = request->attempt_id(),
-                generation = request->generation()] { host->Release(attempt_id, generation); });
+      context, [shell = options_.shell, attempt_id = request->attempt_id(),
+                generation = request->generation()] { shell->Release(attempt_id, generation); });
 }
 
 grpc::ServerUnaryReactor* DecodeRpc::Abort(grpc::CallbackServerContext* context,
@@ -153,9 +153,9 @@ grpc::ServerUnaryReactor* DecodeRpc::Abort(grpc::CallbackServerContext* context,
                                            v1::DecodeAbortResponse* response) {
   const std::string reason = request->reason().substr(0, kMaxReasonBytes);
   return PostAndAnswer(context,
-                       [host = options_.host, attempt_id = request->attempt_id(),
+                       [shell = options_.shell, attempt_id = request->attempt_id(),
                         status = Own(absl::CancelledError(reason.empty() ? "aborted" : reason))] {
-                         host->Abort(attempt_id, status);
+                         shell->Abort(attempt_id, status);
                        });
 }
 

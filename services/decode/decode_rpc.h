@@ -27,7 +27,7 @@ class DecodeRpc final : public v1::Decode::CallbackService {
     int max_context_tokens = 0;
     std::vector<int32_t> eos_ids;
     EventLoop* loop = nullptr;          // Stops after the gRPC server.
-    DecodeShell* host = nullptr;        // Called on the loop only.
+    DecodeShell* shell = nullptr;       // Called on the loop only.
     tracing::Tracer* tracer = nullptr;  // Null: no tracing.
   };
   explicit DecodeRpc(Options options) : options_(std::move(options)) {}

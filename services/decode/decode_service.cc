@@ -81,24 +81,24 @@ DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
   kv.metrics = parts.metrics;
   kv.deliver = [this](std::vector<LeaseEvent> events) {
     return loop_.PostCompletion(
-        [this, events = std::move(events)] { host_->OnLeaseEvents(events); });
+        [this, events = std::move(events)] { shell_->OnLeaseEvents(events); });
   };
   kv_ = std::make_unique<KvReceiver>(std::move(kv));
   runner_ = std::make_unique<StepRunner>(
       parts.executor, [this](StepFinished finished, int64_t compute_us) {
         const bool told = loop_.PostCompletion([this, finished = std::move(finished), compute_us] {
-          host_->OnStepFinished(finished, compute_us);
+          shell_->OnStepFinished(finished, compute_us);
         });
         if (!told) {
           LOG(kDebug) << "a step ends after the end";
         }
       });
-  host_ = std::make_unique<DecodeShell>(
+  shell_ = std::make_unique<DecodeShell>(
       DecodeShell::Options{limits, kv_.get(), runner_.get(), parts.metrics,
                            [this](auto task) { return loop_.PostCompletion(std::move(task)); }});
   rpc_ = std::make_unique<DecodeRpc>(DecodeRpc::Options{
       options.self.id, limits.vocab_size, limits.max_context_tokens,
-      parts.executor->config().eos_token_ids, &loop_, host_.get(), parts.tracer});
+      parts.executor->config().eos_token_ids, &loop_, shell_.get(), parts.tracer});
   parts.metrics->Set(Metric::kKvPagesCapacity, limits.page_count);
 }
 
@@ -119,18 +119,18 @@ absl::Status DecodeService::Listen() {
 
 int64_t DecodeService::Wake(int64_t now_us) {
   last_wake_us_ = now_us;
-  const int64_t next_us = host_->Wake(now_us);
+  const int64_t next_us = shell_->Wake(now_us);
   Publish();
   return std::min(next_us, now_us + kHousekeepingUs);
 }
 
 // What other threads may ask for.
 void DecodeService::Publish() {
-  const bool ready = !host_->draining();
+  const bool ready = !shell_->draining();
   if (ready_.exchange(ready) != ready) {
     server_->GetHealthCheckService()->SetServingStatus(kServiceName, ready);
   }
-  const DecodeLoad load = host_->load();
+  const DecodeLoad load = shell_->load();
   const double pages = parts_.executor->kv().page_count;
   Metrics& metrics = *parts_.metrics;
   metrics.Set(Metric::kReady, ready ? 1 : 0);
@@ -169,15 +169,15 @@ absl::Status DecodeService::Liveness() const {
 bool DecodeService::Drain(int64_t limit_ms) {
   return loop_.Await(
       [this] {
-        host_->Drain();
-        return host_->AtRest();
+        shell_->Drain();
+        return shell_->AtRest();
       },
       limit_ms);
 }
 
 void DecodeService::Stop() {
   if (std::exchange(stopped_, true)) return;
-  if (!loop_.PostCompletion([this] { host_->AbortAll(); })) {
+  if (!loop_.PostCompletion([this] { shell_->AbortAll(); })) {
     LOG(kWarning) << "the loop took no stop";
   }
   if (server_ != nullptr) {

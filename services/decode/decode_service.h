@@ -85,7 +85,7 @@ class DecodeService {
   EventLoop loop_;
   std::unique_ptr<KvReceiver> kv_;
   std::unique_ptr<StepRunner> runner_;
-  std::unique_ptr<DecodeShell> host_;
+  std::unique_ptr<DecodeShell> shell_;
   std::unique_ptr<DecodeRpc> rpc_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
