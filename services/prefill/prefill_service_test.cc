@@ -2,6 +2,7 @@
 // gets is compared, whatever is aborted, cancelled or dies on the way.
 #include "services/prefill/prefill_service.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/sync.h"
 #include "common/rpc/convert.h"
@@ -238,6 +240,25 @@ TEST(PrefillServiceTest, ADeadStageEndsItsRequestsAndTheChainComesBack) {
   ASSERT_TRUE(again.ok()) << again;
   EXPECT_EQ(chain.decode().Check(next, prompt, 3), "");
   EXPECT_TRUE(chain.WaitIdle());
+}
+
+// Stage 0 may meet the loss of the next one before anybody tells it.
+TEST(PrefillServiceTest, ALostNeighbourIsNamedByTheStageThatMissesIt) {
+  for (const int missing : {1, 2}) {
+    Gate gate;
+    TestChain chain({.stages = 3, .before_forward = {{missing - 1, gate.Hook()}}});
+    ASSERT_TRUE(chain.WaitReady());
+    auto running = std::async(std::launch::async, [&] {
+      return chain.Run(1, TestChain::Prompt(100, 1), chain.decode().Grant(100));
+    });
+    gate.WaitEntered();
+    chain.Disconnect(missing - 1, missing);
+    gate.Open();
+    const absl::Status status = running.get();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(InstanceOf(status), absl::StrCat("prefill-", missing)) << status;
+    EXPECT_THAT(status.message(), testing::HasSubstr(absl::StrCat("to prefill-", missing)));
+  }
 }
 
 TEST(PrefillServiceTest, ALostDecodeFailsItsRequestsAlone) {

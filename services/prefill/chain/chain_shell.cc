@@ -47,7 +47,7 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
     const std::string& self = options_.place.self.instance.id;
     const absl::Status reason =
         absl::UnavailableError(absl::StrCat("prefill stage 0 (", self, "): ", status.message()));
-    wiring_->Break(WithLeg(reason, "prefill", self), NowUs());
+    wiring_->Break(WithLeg(reason, "prefill", InstanceOf(status).value_or(self)), NowUs());
   };
   options_.stage->SetReports(std::move(reports));
 }
@@ -59,8 +59,8 @@ absl::Status ChainShell::BeginOwn(const Hello& hello) {
   epoch.max_plan_tokens = hello.max_plan_tokens;
   epoch.credits = hello.activation_credits;
   if (hello.stages.size() > 1) {
-    epoch.next = options_.peers->Find(hello.stages[1].instance);
-    if (!epoch.next.has_value()) return absl::UnavailableError("stage 1 is not connected");
+    const InstanceRef& next = hello.stages[1].instance;
+    BATON_ASSIGN_OR_RETURN(epoch.next, FindNeighbour(*options_.peers, next));
   }
   options_.stage->BeginEpoch(epoch, NowUs());
   return absl::OkStatus();

@@ -122,16 +122,10 @@ absl::StatusOr<ActivationEpoch> StageLink::Neighbours() const {
   epoch.credits = hello_.activation_credits;
   const auto stage = static_cast<size_t>(options_.place.stage);
   const InstanceRef& previous = hello_.stages[stage - 1].instance;
-  epoch.previous = options_.peers->Find(previous);
-  if (!epoch.previous.has_value()) {
-    return absl::UnavailableError(absl::StrCat(previous.id, " is not connected"));
-  }
+  BATON_ASSIGN_OR_RETURN(epoch.previous, FindNeighbour(*options_.peers, previous));
   if (stage + 1 == hello_.stages.size()) return epoch;
   const InstanceRef& next = hello_.stages[stage + 1].instance;
-  epoch.next = options_.peers->Find(next);
-  if (!epoch.next.has_value()) {
-    return absl::UnavailableError(absl::StrCat(next.id, " is not connected"));
-  }
+  BATON_ASSIGN_OR_RETURN(epoch.next, FindNeighbour(*options_.peers, next));
   return epoch;
 }
 

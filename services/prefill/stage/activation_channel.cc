@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/status.h"
 #include "common/base/status_text.h"
 
 namespace baton::prefill {
@@ -19,6 +20,13 @@ constexpr int kPiecesUnderWay = 3;
 
 size_t PiecesOf(const ActivationHeader& header) {
   return (header.total_bytes() + kActivationPieceBytes - 1) / kActivationPieceBytes;
+}
+
+absl::Status Blame(const absl::Status& status, const InstanceRef& to) {
+  const absl::Status named = Annotate(status, absl::StrCat("to ", to.id));
+  // Our own queue or our own end: no fault of the neighbour's.
+  if (absl::IsResourceExhausted(status)) return named;
+  return WithLeg(named, "prefill", to.id);
 }
 
 }  // namespace
@@ -159,15 +167,15 @@ void ActivationChannel::SendPiece(const std::shared_ptr<Passing>& passing) {
     if (status.ok()) {
       options_.metrics->Increment(Metric::kActivationBytesTotal, static_cast<double>(bytes));
     } else if (passing->status.ok()) {
-      passing->status = status;
+      passing->status = Blame(status, passing->memory->epoch.next->instance);
     }
     Advance(passing);
   };
-  options_.data_plane->Send(*passing->memory->epoch.next, std::move(message));
+  options_.data_plane->Send(passing->memory->epoch.next->peer, std::move(message));
 }
 
 void ActivationChannel::Return(const ReturnCredit& action) {
-  PeerId previous = 0;
+  std::optional<NeighbourStage> previous;
   {
     MutexLock lock(&mutex_);
     BATON_CHECK(memory_ != nullptr && memory_->epoch.epoch == action.epoch)
@@ -175,15 +183,18 @@ void ActivationChannel::Return(const ReturnCredit& action) {
     Memory::Input& input = memory_->inputs[action.number % memory_->inputs.size()];
     BATON_CHECK(input.number == action.number) << "plan " << action.number;
     input.number = 0;
-    previous = *memory_->epoch.previous;
+    previous = memory_->epoch.previous;
   }
   Outgoing message;
   message.kind = MessageKind::kActivations;
   message.header = EncodeActivationMessage(ActivationCredit{action.epoch, action.number});
-  message.on_sent = [this, action](const absl::Status& status) {
-    if (!status.ok()) options_.on_error(action.epoch, status);
+  message.on_sent = [this, action, to = previous->instance](const absl::Status& status) {
+    if (status.ok()) return;
+    const absl::Status blamed = Blame(status, to);
+    options_.on_error(action.epoch,
+                      Annotate(blamed, absl::StrCat("sending the credit of plan ", action.number)));
   };
-  options_.data_plane->Send(previous, std::move(message));
+  options_.data_plane->Send(previous->peer, std::move(message));
 }
 
 bool ActivationChannel::receiving() const {

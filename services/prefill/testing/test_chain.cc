@@ -90,6 +90,11 @@ void TestChain::StartStage(int rank) {
   stage.service = *std::move(service);
 }
 
+void TestChain::Disconnect(int rank, int other) {
+  Stage& stage = stages_[static_cast<size_t>(rank)];
+  stage.peers->Disconnect(*stage.data_plane, instance(other));
+}
+
 void TestChain::KillStage(int rank) {
   Stage& stage = stages_[static_cast<size_t>(rank)];
   if (stage.service == nullptr) return;

@@ -46,6 +46,9 @@ class TestChain {
   explicit TestChain(const Settings& settings);
   ~TestChain();
 
+  // Takes a stage's endpoint to another one from it.
+  void Disconnect(int rank, int other);
+
   // Ends a stage as a crash would, and brings it back as a new incarnation. ShareView tells the
   // others.
   void KillStage(int rank);
