@@ -11,6 +11,7 @@ import threading
 import pytest
 
 import cluster as clusters
+from raw_http import connect, post_bytes, read_all
 
 ORIGIN = "https://chat.example"
 
@@ -22,23 +23,6 @@ def cluster(tiny_model, tmp_path_factory):
                           router_flags=["--served-model-name", "tiny", "--max-http-connections", 2000,
                                         "--cors-allow-origins", ORIGIN]) as running:
         yield running
-
-
-def connect(cluster):
-    return socket.create_connection(("127.0.0.1", cluster.http_port), timeout=60 * clusters.PATIENCE)
-
-
-def post_bytes(body, path="/v1/completions", headers=""):
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(data)}\r\n\r\n".encode() + data
-
-
-def read_all(connection):
-    parts = []
-    with contextlib.suppress(ConnectionResetError):
-        while part := connection.recv(65536):
-            parts.append(part)
-    return b"".join(parts)
 
 
 def completion(**changes):

@@ -1,15 +1,14 @@
 """The router's HTTP port with --ssl-certfile: every answer as over plain HTTP, and what only TLS has."""
 
 import contextlib
-import json
 import shutil
-import socket
 import ssl
 import subprocess
 
 import pytest
 
 import cluster as clusters
+from raw_http import connect, post_bytes, read_all
 
 
 def make_certificate(directory, name):
@@ -43,26 +42,8 @@ def completion(**changes):
     return {"model": "tiny", "prompt": "hello", "max_tokens": 8, "ignore_eos": True, **changes}
 
 
-def post_bytes(body):
-    data = json.dumps(body).encode()
-    return (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-            + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
-
-
-def connect(cluster):
-    return socket.create_connection(("127.0.0.1", cluster.http_port), timeout=60 * clusters.PATIENCE)
-
-
 def connect_tls(cluster):
     return cluster.tls.wrap_socket(connect(cluster), server_hostname="localhost", suppress_ragged_eofs=False)
-
-
-def read_all(connection):
-    parts = []
-    with contextlib.suppress(ConnectionResetError):
-        while part := connection.recv(65536):
-            parts.append(part)
-    return b"".join(parts)
 
 
 def peer_name(cluster):
@@ -78,7 +59,7 @@ def peer_name(cluster):
 @pytest.mark.parametrize("stream", [False, True])
 def test_answers_end_with_a_close_notify(cluster, stream):
     with connect_tls(cluster) as connection:
-        connection.sendall(post_bytes(completion(stream=stream)))
+        connection.sendall(post_bytes(completion(stream=stream), headers="Connection: close\r\n"))
         answer = read_all(connection)  # An end without close_notify would be an SSLEOFError.
     assert b" 200 OK\r\n" in answer
     assert (b"data: [DONE]" in answer) if stream else (b'"completion_tokens":8' in answer)
@@ -88,9 +69,7 @@ def test_a_large_body_and_many_requests_on_one_connection(cluster):
     ids = [ord("a")] * 4000
     with connect_tls(cluster) as connection:
         for _ in range(3):
-            body = json.dumps(completion(prompt=ids, max_tokens=1)).encode()
-            connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-                               .encode() + body)
+            connection.sendall(post_bytes(completion(prompt=ids, max_tokens=1)))
             answer = b""
             while b'"prompt_tokens":4000' not in answer:
                 part = connection.recv(65536)

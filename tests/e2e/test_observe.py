@@ -12,7 +12,6 @@ import json
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 
@@ -20,6 +19,7 @@ import pytest
 import yaml
 
 import cluster as clusters
+import raw_http
 from client import Client
 
 DEPLOY = clusters.ROOT / "deploy"
@@ -149,18 +149,15 @@ STAY_ZERO = {
 def crowd(cluster):
     """More idle connections than the router's front has room for, then more that are being served."""
     with contextlib.ExitStack() as stack:
-        def connect():
-            return stack.enter_context(socket.create_connection(("127.0.0.1", cluster.http_port)))
         for _ in range(HTTP_CONNECTIONS + 4):
-            connect()
+            stack.enter_context(raw_http.connect(cluster))
         clusters.wait_until(lambda: cluster.metric("router", "baton_http_connections_evicted_total") > 0, 10,
                             "evictions")
-        body = b'{"prompt": "x", "max_tokens": 4000, "ignore_eos": true, "stream": true}'
+        body = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True}
         served = 0
         for _ in range(10 * HTTP_CONNECTIONS):  # One that has not been read yet may give way to a scrape.
-            stream = connect()
-            stream.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                           b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+            stream = stack.enter_context(raw_http.connect(cluster))
+            stream.sendall(raw_http.post_bytes(body))
             with contextlib.suppress(ConnectionError):
                 served += stream.recv(12) == b"HTTP/1.1 200"
             if served == HTTP_CONNECTIONS:
