@@ -12,7 +12,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -20,6 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools/dev"))
 
 from build_facts import commit_seconds  # noqa: E402
+from builder import Unusable, exit_code, output_of  # noqa: E402
 from debian_tools import missing_tools  # noqa: E402
 
 BATON = ROOT / "bazel-bin/services/baton/baton"
@@ -32,22 +32,11 @@ TOOLS = {"dh": "debhelper", "dpkg-buildpackage": "dpkg-dev"}
 STOP_MARGIN_MS = 10_000
 
 
-class Failed(Exception):
-    pass
-
-
-def output_of(*command, **more):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, **more)
-    if done.returncode != 0:
-        raise Failed(f"{command[0]}: {done.stderr.strip() or done.stdout.strip()[-2000:]}")
-    return done.stdout
-
-
 def option_default(flag):
     """From the generated table, which a test holds to the options."""
     row = re.search(rf"^\| `--{flag}`[^|]*\| *(\d+) *\|", (ROOT / "docs/options.md").read_text(encoding="utf-8"), re.M)
     if row is None:
-        raise Failed(f"docs/options.md has no number as default of --{flag}")
+        raise Unusable(f"docs/options.md has no number as default of --{flag}")
     return int(row.group(1))
 
 
@@ -120,23 +109,26 @@ def build(version, out):
     return packages
 
 
-def main():
+def parse_arguments():
     parser = argparse.ArgumentParser(prog="./dev package", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", help="of the packages (default: the program's)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "dist", help="directory (default dist)")
-    arguments = parser.parse_args()
-    try:
-        missing = missing_tools(TOOLS)
-        if missing:
-            raise Failed(missing)
-        version = arguments.version or output_of(BATON, "--version").split()[-1]
-        for path in build(version, arguments.out.resolve()):
-            print(path)
-    except Failed as reason:
-        print(f"./dev package: {reason}", file=sys.stderr)
-        return 1
-    return 0
+    return parser.parse_args()
+
+
+def print_packages(arguments):
+    missing = missing_tools(TOOLS)
+    if missing:
+        raise Unusable(missing)
+    version = arguments.version or output_of(BATON, "--version").split()[-1]
+    for path in build(version, arguments.out.resolve()):
+        print(path)
+
+
+def main():
+    arguments = parse_arguments()
+    return exit_code("./dev package", lambda: print_packages(arguments))
 
 
 if __name__ == "__main__":

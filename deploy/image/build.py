@@ -13,14 +13,14 @@ import pathlib
 import subprocess
 import sys
 
-from archive import image_config, write_archive
-from debian import Unusable, add_packages_files, output_of
-from tree import Tree, layer
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/dev"))
 
+from archive import image_config, write_archive  # noqa: E402
 from build_facts import commit_seconds, revision  # noqa: E402
+from builder import Unusable, exit_code, output_of  # noqa: E402
+from debian import add_packages_files  # noqa: E402
+from tree import Tree, layer  # noqa: E402
 
 TORCH_PLUGIN = ROOT / "bazel-bin/common/engine/torch/libbaton_torch.so"
 USER = 65532  # As other images without a root user have it.
@@ -148,18 +148,17 @@ def write_image(parts, arguments):
     print(out)
 
 
+def build(arguments):
+    parts = layers_of(arguments)
+    if arguments.root:
+        write_root(parts, arguments.root)
+    else:
+        write_image(parts, arguments)
+
+
 def main():
     arguments = parse_arguments()
-    try:
-        parts = layers_of(arguments)
-        if arguments.root:
-            write_root(parts, arguments.root)
-        else:
-            write_image(parts, arguments)
-    except Unusable as reason:
-        print(f"./dev image: {reason}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_code("./dev image", lambda: build(arguments))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import pathlib
 import re
 import subprocess
 
+from builder import Unusable, output_of
+
 DPKG_INFO = pathlib.Path("/var/lib/dpkg/info")
 # Loaded at run time by name, so that no library asks for them: UCX's transports, RDMA's drivers.
 MODULE_PACKAGES = {
@@ -21,17 +23,6 @@ MODULE_PACKAGES = {
 # Fields of a package's status that scanners read.
 STATUS_FIELDS = ("Package", "Status", "Architecture", "Multi-Arch", "Source", "Version", "Section", "Priority",
                  "Maintainer", "Homepage", "Description")
-
-
-class Unusable(Exception):
-    """This machine can't give the image something; the message says what."""
-
-
-def output_of(*command):
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Unusable(f"{' '.join(map(str, command))}: {(done.stderr or done.stdout).strip()}")
-    return done.stdout
 
 
 def libraries_of(*objects):

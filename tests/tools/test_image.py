@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deploy" / "image"))
 
 import build  # noqa: E402
+import builder  # noqa: E402
 import debian  # noqa: E402
 from archive import image_config, write_archive  # noqa: E402
 from tree import Tree, digest_of, layer  # noqa: E402
@@ -84,16 +85,16 @@ def test_two_things_at_one_path_are_refused():
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(debian.Unusable, match="config.json"):
+    with pytest.raises(builder.Unusable, match="config.json"):
         build.model_tree(tmp_path)
 
 
 def test_files_that_no_package_owns_or_declares_so_are_refused(tmp_path):
     stray = tmp_path / "libstray.so"
     stray.write_bytes(b"x")
-    with pytest.raises(debian.Unusable, match="no Debian package owns .*libstray.so"):
+    with pytest.raises(builder.Unusable, match="no Debian package owns .*libstray.so"):
         debian.owners_of([str(stray)])
-    with pytest.raises(debian.Unusable, match="not what package stray installed"):
+    with pytest.raises(builder.Unusable, match="not what package stray installed"):
         debian.verify("stray", str(stray), stray, {str(stray)[1:]: "0" * 32})
 
 
