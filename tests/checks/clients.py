@@ -10,7 +10,6 @@ ships, with a real tokenizer, on CPU.
 
 import argparse
 import contextlib
-import os
 import pathlib
 import shutil
 import subprocess
@@ -24,20 +23,8 @@ import cluster as clusters  # noqa: E402
 import evaluation_clients  # noqa: E402
 import registries  # noqa: E402
 from bazel import bazel  # noqa: E402
+from client_run import KEY, MODEL, run  # noqa: E402
 from tally import Tally, say  # noqa: E402
-
-KEY = "a-key"
-MODEL = "tiny"  # The name under which it is served; OpenAI's checks know it.
-
-
-def run(command, **more):
-    """A client's end within ten minutes; shows what it said if it failed."""
-    environment = {**os.environ, "NO_PROXY": "127.0.0.1", **more.pop("environment", {})}
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=600,
-                          env=environment, **more)
-    if done.returncode != 0:
-        print("\n".join((done.stdout + done.stderr).splitlines()[-25:]))
-    return done
 
 
 def go(tally, cluster, directory):

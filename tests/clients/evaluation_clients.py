@@ -5,64 +5,32 @@ hub of models or data sets. Load clients that need torch (guidellm, sglang's ben
 """
 
 import json
-import os
 import pathlib
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 
 import registries  # noqa: E402
+from client_run import KEY, MODEL, run  # noqa: E402
 
 TOKENIZER = ROOT / "models" / "austen"
-KEY, MODEL = "a-key", "tiny"  # As clients.py serves it.
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "NO_PROXY": "127.0.0.1",
-           "OPENAI_API_KEY": KEY}
-
-
-def run(command, directory, **environment):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=900, cwd=directory,
-                          env={**os.environ, **OFFLINE, "HF_HOME": str(directory / "hf"), **environment})
-    if done.returncode != 0:
-        print("\n".join((done.stdout + done.stderr).splitlines()[-25:]))
-    return done
-
-
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OPENAI_API_KEY": KEY}
 CHOICES = [("It is a truth universally", [" acknowledged", " refrigerator"], 0),
            ("Mr. Darcy danced only once with Mrs.", [" telescope", " Hurst"], 1),
            ("I am the happiest creature in the", [" world", " of"], 0),
            ("She had been the friend and companion of Miss", [" quickly", " Bingley"], 1)]
-CHOICE_TASK = """task: baton_choice
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{{{text}}}}"
-doc_to_choice: "{{{{choices}}}}"
-doc_to_target: "{{{{answer}}}}"
-target_delimiter: ""
-metric_list: [{{metric: acc}}]
-"""
-ROLLING_TASK = """task: baton_rolling
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
-test_split: test
-output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: "{{{{page}}}}"
-metric_list: [{{metric: word_perplexity}}]
-"""
-GENERATE_TASK = """task: baton_generate
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
-test_split: test
-output_type: generate_until
-doc_to_text: "{{{{text}}}}"
-doc_to_target: "{{{{text}}}}"
-generation_kwargs: {{until: ["."], max_gen_toks: 24, temperature: 0}}
-metric_list: [{{metric: exact_match}}]
-"""
+# What every task has: its rows are a file.
+TASK = {"dataset_path": "json", "test_split": "test"}
+TASKS = {
+    "baton_choice": {"output_type": "multiple_choice", "doc_to_text": "{{text}}", "doc_to_choice": "{{choices}}",
+                     "doc_to_target": "{{answer}}", "target_delimiter": "", "metric_list": [{"metric": "acc"}]},
+    "baton_rolling": {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{page}}",
+                      "metric_list": [{"metric": "word_perplexity"}]},
+    "baton_generate": {"output_type": "generate_until", "doc_to_text": "{{text}}", "doc_to_target": "{{text}}",
+                       "generation_kwargs": {"until": ["."], "max_gen_toks": 24, "temperature": 0},
+                       "metric_list": [{"metric": "exact_match"}]},
+}
 
 
 def lm_eval(tally, cluster, directory):
@@ -72,15 +40,16 @@ def lm_eval(tally, cluster, directory):
     rows = [{"text": text, "choices": choices, "answer": answer, "page": page} for text, choices, answer in CHOICES]
     data = directory / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    tasks = {"baton_choice": CHOICE_TASK, "baton_rolling": ROLLING_TASK, "baton_generate": GENERATE_TASK}
     (directory / "tasks").mkdir()
-    for name, text in tasks.items():
-        (directory / "tasks" / f"{name}.yaml").write_text(text.format(data=data), encoding="utf-8")
+    for name, task in TASKS.items():
+        # JSON is YAML.
+        text = json.dumps({"task": name, **TASK, "dataset_kwargs": {"data_files": {"test": str(data)}}, **task})
+        (directory / "tasks" / f"{name}.yaml").write_text(text, encoding="utf-8")
     arguments = (f"model={MODEL},base_url={cluster.url}/v1/completions,tokenizer={TOKENIZER},num_concurrent=2,"
                  "max_length=2048,tokenized_requests=True")
     done = run([python, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments,
-                "--include_path", directory / "tasks", "--tasks", ",".join(tasks), "--output_path", directory / "out"],
-               directory)
+                "--include_path", directory / "tasks", "--tasks", ",".join(TASKS), "--output_path", directory / "out"],
+               timeout=900, cwd=directory, environment={**OFFLINE, "HF_HOME": str(directory / "hf")})
     tally.step("lm-eval: it ends well", done.returncode == 0)
     if done.returncode == 0:
         [report] = (directory / "out").rglob("results_*.json")
