@@ -49,6 +49,13 @@ def test_a_process_has_its_pods_name(default, role):
                                                "--config=/etc/baton/options.yaml"]
 
 
+def test_one_value_sends_every_roles_spans_to_a_collector():
+    made = chart({"options": {"otlp_traces_endpoint": "http://collector.observability:4317"},
+                  "router": {"options": {"otlp_sample_ratio": 0.1}}})
+    assert {made.options(role)["otlp_traces_endpoint"] for role in ROLES} == {"http://collector.observability:4317"}
+    assert [made.options(role).get("otlp_sample_ratio") for role in ROLES] == [0.1, None, None]
+
+
 def test_a_stage_knows_its_place_from_its_pods_number(default):
     assert default.env("prefill")["BATON_PREFILL_INDEX"] == {
         "fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
