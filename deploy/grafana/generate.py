@@ -239,6 +239,14 @@ DASHBOARDS = {
                *within("baton_http_connections_evicted_total", "role", "{{role}} idle, closed for others")],
               help_text="Limits of the HTTP server: of connections, of bodies held at once. Idle connections give "
                         "way to new ones first."),
+        row("Traces"),
+        panel("Spans exported per second", "short",
+              [("{{role}}", 'sum by (role) (rate(baton_trace_spans_total{fate="exported"}[$__rate_interval]))')],
+              help_text="Zero without --otlp-traces-endpoint."),
+        panel("Spans lost within 5 minutes", "short",
+              within("baton_trace_spans_total", "role, fate", "{{role}} {{fate}}", '{fate!="exported"}'),
+              help_text="failed: the collector is away or refuses them. queue_full: it is too slow. Requests go on "
+                        "either way."),
     ]),
 }
 

@@ -84,6 +84,10 @@ class Collector(services.TraceServiceServicer):
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        """From here on exporters find nobody; it does not come back."""
         self.server.stop(None)
 
     def Export(self, request, context):

@@ -21,6 +21,7 @@ import yaml
 import cluster as clusters
 import raw_http
 from client import Client
+from otlp_collector import Collector
 
 DEPLOY = clusters.ROOT / "deploy"
 sys.path[:0] = [str(DEPLOY / "grafana"), str(clusters.ROOT / "tools" / "observe")]
@@ -55,21 +56,24 @@ class Prometheus(observing.Prometheus):
 
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory):
-    """(cluster, prometheus, client) after a little load on two stages and two decodes."""
+    """(cluster, prometheus, client, collector) after a little load on two stages and two decodes."""
     directory = tmp_path_factory.mktemp("observed")
     model = clusters.make_model(directory / "model")
-    # The router's lease is longer than that of a hand-off, or nobody would ever see the latter run out.
-    with clusters.Cluster(model, directory, stages=2, decodes=2,
-                          flags=["--kv-cache-tokens", 8192, "--lease-ms", 5000],
-                          decode_flags=["--max-queued-requests", 1],
-                          router_flags=["--max-http-connections", HTTP_CONNECTIONS, "--lease-ms", 5000]) as cluster:
+    with contextlib.ExitStack() as stack:
+        collector = stack.enter_context(Collector())
+        traced = ["--otlp-traces-endpoint", collector.endpoint]
+        # The router's lease is longer than that of a hand-off, or nobody would ever see the latter run out.
+        cluster = stack.enter_context(clusters.Cluster(
+            model, directory, stages=2, decodes=2, decode_flags=["--max-queued-requests", 1],
+            flags=["--kv-cache-tokens", 8192, "--lease-ms", 5000, *traced],
+            router_flags=["--max-http-connections", HTTP_CONNECTIONS, "--lease-ms", 5000, *traced]))
         targets = [f"127.0.0.1:{port}" for port in (cluster.http_port, *cluster.metrics_ports.values())]
-        with Prometheus(directory, targets, clusters.free_ports(1)[0]) as prometheus, \
-                Client(cluster.target) as client:
-            prometheus.wait_numbers("sum(up) == 5")
-            for length in (40, 600, 200, 900):
-                assert client.greedy([7] * length, 6).error is None
-            yield cluster, prometheus, client
+        prometheus = stack.enter_context(Prometheus(directory, targets, clusters.free_ports(1)[0]))
+        client = stack.enter_context(Client(cluster.target))
+        prometheus.wait_numbers("sum(up) == 5")
+        for length in (40, 600, 200, 900):
+            assert client.greedy([7] * length, 6).error is None
+        yield cluster, prometheus, client, collector
 
 
 def panel_expressions():
@@ -117,7 +121,7 @@ def test_promtool_finds_each_alert_firing_and_quiet():
 
 
 def test_every_panel_shows_numbers(observed):
-    _, prometheus, _ = observed
+    _, prometheus, _, _ = observed
     empty = []
     for title, expression in panel_expressions():
         try:
@@ -128,7 +132,7 @@ def test_every_panel_shows_numbers(observed):
 
 
 def test_every_rule_has_something_to_judge(observed):
-    _, prometheus, _ = observed
+    _, prometheus, _, _ = observed
     for rule in rules_of(RECORDING):
         prometheus.wait_numbers(rule["expr"])
     for alert in rules_of(ALERTS):
@@ -218,7 +222,8 @@ def stop_a_stage(cluster, client):
 
 def test_faults_show_where_they_should(observed):
     """The last test of the module: all panels but STAY_ZERO show something, and alerts see the faults."""
-    cluster, prometheus, client = observed
+    cluster, prometheus, client, collector = observed
+    collector.stop()  # While all the rest goes wrong exporters lose their patience.
     crowd(cluster)
     lose_a_decode(cluster, prometheus, client)
     abort(cluster, client)
@@ -227,6 +232,7 @@ def test_faults_show_where_they_should(observed):
         prometheus.wait_numbers(f'ALERTS{{alertname="{alert}",alertstate="firing"}}')
     for alert in ("BatonTargetDown", "BatonErrorBudgetBurnsFast", "BatonKvTransfersFail"):
         prometheus.wait_numbers(f'max_over_time(ALERTS{{alertname="{alert}"}}[10m])')
+    prometheus.wait_numbers('sum by (role) (baton_trace_spans_total{fate="failed"}) > 0', 60)
     flat = {title for title, expression in panel_expressions()
             if not any(prometheus.numbers(f"max_over_time(({expression})[10m:1s]) != 0"))}
     assert flat == set(STAY_ZERO), flat ^ set(STAY_ZERO)
