@@ -27,7 +27,9 @@ def demo(directory, port, *flags, **environment):
             ["/usr/bin/python3", SCRIPT, "--baton", clusters.BATON, "--observe", "--prometheus-port", str(port),
              "--prompt", document, "--max-tokens", "5", "--log", directory / "demo.log", "--threads", "1", *flags],
             stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, **environment})
+            env={**os.environ, **environment},
+            # A shell has what it runs in the background ignore Ctrl-C, and its children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
 @pytest.fixture(scope="module")

@@ -201,23 +201,30 @@ def abort(cluster, client):
 
 
 def stop_a_stage(cluster, client):
-    """A stage that falls silent in the middle of a hand-off while prompts queue up behind it, and comes back."""
+    """A stage that falls silent in the middle of a hand-off while prompts queue up behind it, and comes back.
+
+    Stage 0 misses its answers as soon as decode misses its heartbeats; whoever is first ends the requests. So until
+    it was decode."""
+    def noticed():
+        return sum(cluster.metric(f"decode-{i}", "baton_kv_leases_expired_total") for i in range(2)) > 0
     stage = cluster.processes["prefill-0-1"]
-    before = cluster.metric("prefill-0-1", "baton_kv_transfer_bytes_total")
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        calls = [pool.submit(client.greedy, [7] * 3500, 4) for _ in range(4)]
-        clusters.wait_until(lambda: cluster.metric("prefill-0-1", "baton_kv_transfer_bytes_total") > before, 30,
-                            "the hand-off's begin")
-        stage.signal(signal.SIGSTOP)
-        try:
-            clusters.wait_until(
-                lambda: sum(cluster.metric(f"decode-{i}", "baton_kv_leases_expired_total") for i in range(2)) > 0, 30,
-                "decode to notice")
-        finally:
-            stage.signal(signal.SIGCONT)
-        for call in calls:
-            call.result()
-    cluster.wait_ready()
+    for _ in range(10):
+        before = cluster.metric("prefill-0-1", "baton_kv_transfer_bytes_total")
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            calls = [pool.submit(client.greedy, [7] * 3500, 4) for _ in range(4)]
+            clusters.wait_until(lambda before=before:
+                                cluster.metric("prefill-0-1", "baton_kv_transfer_bytes_total") > before, 30,
+                                "the hand-off's begin")
+            stage.signal(signal.SIGSTOP)
+            try:
+                clusters.wait_until(lambda calls=calls: noticed() or all(call.done() for call in calls), 30,
+                                    "the silence to be noticed")
+            finally:
+                stage.signal(signal.SIGCONT)
+        cluster.wait_ready()
+        if noticed():
+            return
+    raise AssertionError("ten silent stages, and decode was never the first to notice")
 
 
 def test_faults_show_where_they_should(observed):
