@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "absl/strings/match.h"
 #include "common/base/status.h"
 #include "common/config/option_table.h"
 
@@ -49,6 +50,13 @@ TEST(OptionsTest, EveryOptionIsCompleteAndItsNamesAreUnique) {
     EXPECT_FALSE(option.spec->roles().empty());
     EXPECT_TRUE(flags.insert(option.flag).second);
     for (const std::string& alias : option.spec->alias()) EXPECT_TRUE(flags.insert(alias).second);
+    // Shells complete what names a file by it.
+    if (absl::EndsWith(option.name, "file")) {
+      EXPECT_EQ(option.spec->path(), v1::OptionSpec::FILE);
+    }
+    if (absl::EndsWith(option.name, "_path")) {
+      EXPECT_EQ(option.spec->path(), v1::OptionSpec::DIRECTORY);
+    }
     if (option.is_number()) {
       EXPECT_TRUE(option.spec->has_minimum() || !option.spec->allowed().empty());
     }
