@@ -3,6 +3,7 @@
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
 #include "common/config/options.h"
+#include "common/config/router_list.h"
 #include "common/http/cors.h"
 #include "common/tracing/endpoint.h"
 
@@ -142,6 +143,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckChain(options));
   BATON_RETURN_IF_ERROR(CheckPages(options));
   BATON_RETURN_IF_ERROR(CheckHttp(options));
+  BATON_RETURN_IF_ERROR(ParseRouters(options.router_address()).status());
   BATON_RETURN_IF_ERROR(CheckDiscovery(options));
   BATON_RETURN_IF_ERROR(CheckTracing(options));
   return CheckLeases(options);

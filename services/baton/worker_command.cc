@@ -12,7 +12,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
-#include "common/net/addresses.h"
+#include "common/config/router_list.h"
 #include "common/net/host.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
@@ -38,16 +38,8 @@ struct Served {
   worker::AnnounceService* announce = nullptr;  // Served on the service's port.
 };
 
-absl::StatusOr<std::vector<std::string>> RoutersOf(const v1::Options& options) {
-  auto routers = net::SplitHostPorts(options.router_address());
-  if (!routers.ok()) {
-    return InvalidField("router_address", absl::StrCat("got ", routers.status().message()));
-  }
-  if (routers->size() <= static_cast<size_t>(worker::kMaxRouters)) return routers;
-  return InvalidField("router_address",
-                      absl::StrCat("names ", routers->size(), " routers; a worker is a member of ",
-                                   worker::kMaxRouters, " at most"));
-}
+// What the options let pass the membership can hold.
+static_assert(config::kMaxListedRouters == worker::kMaxRouters);
 
 // Registers, serves until a signal or a rejection, and stops in order: new requests, running ones,
 // membership, data plane.
@@ -57,7 +49,7 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   std::atomic<bool> leaving{false};
   absl::Status rejection;  // Written once before `rejected`.
   worker::ClusterClientOptions client_options;
-  BATON_ASSIGN_OR_RETURN(client_options.routers, RoutersOf(options));
+  BATON_ASSIGN_OR_RETURN(client_options.routers, config::ParseRouters(options.router_address()));
   client_options.self = std::move(self);
   client_options.heartbeat_interval_ms = options.heartbeat_interval_ms();
   client_options.data_plane = &runtime.data_plane();
@@ -190,7 +182,6 @@ absl::Status Serve(v1::Options options) {
                                          RandomHex(4)));
   }
   BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id()));
-  BATON_RETURN_IF_ERROR(RoutersOf(options).status());
   auto startup = std::make_unique<StartupStop>();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/true));
   BATON_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(options.model_path()));
