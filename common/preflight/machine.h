@@ -1,4 +1,4 @@
-// The memory that is left on this machine for processes that are about to start, and its cores.
+// The memory and cores of this machine that processes which are about to start may have.
 #ifndef COMMON_PREFLIGHT_MACHINE_H_
 #define COMMON_PREFLIGHT_MACHINE_H_
 
@@ -12,11 +12,16 @@ struct Machine {
   // above this process leaves if that is less. 0: unknown, and then nothing is held against it.
   int64_t available_bytes = 0;
   std::string limit;  // Who sets it, for messages.
-  int64_t cores = 1;  // That are online.
+  // CPUs that this process may run on, or the tightest CPU quota above it, rounded up, if that is
+  // less.
+  int64_t cores = 1;
 };
 
-// Reads /proc and /sys/fs/cgroup (versions 1 and 2) below `root`, which tests set.
-Machine ReadMachine(const std::string& root = "");
+// CPUs that are online and in this process's affinity.
+int64_t SchedulableCores();
+
+// Reads /proc and /sys/fs/cgroup (versions 1 and 2) below `root`; tests set both.
+Machine ReadMachine(const std::string& root = "", int64_t schedulable_cores = SchedulableCores());
 
 }  // namespace baton
 

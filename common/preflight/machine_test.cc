@@ -11,6 +11,7 @@ namespace baton {
 namespace {
 
 constexpr int64_t kGib = int64_t{1} << 30;
+constexpr int64_t kSchedulable = 8;
 constexpr char kMeminfo[] = "MemTotal:       33554432 kB\nMemAvailable:    8388608 kB\n";
 
 // A made /proc and /sys/fs/cgroup.
@@ -20,7 +21,7 @@ Machine Read(const std::string& name, const std::map<std::string, std::string>& 
     std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
     std::ofstream(root + path) << text;
   }
-  return ReadMachine(root);
+  return ReadMachine(root, kSchedulable);
 }
 
 TEST(MachineTest, TakesWhatTheSystemSaysIsAvailable) {
@@ -72,6 +73,42 @@ TEST(MachineTest, AGroupAboveTheMachineLimitsNothing) {
                                         {"/sys/fs/cgroup/memory.max", "68719476736\n"},
                                         {"/sys/fs/cgroup/memory.current", "0\n"}});
   EXPECT_EQ(machine.limit, "MemAvailable");
+}
+
+TEST(MachineTest, WithoutAQuotaAllSchedulableCoresCount) {
+  EXPECT_EQ(Read("no_quota",
+                 {{"/proc/self/cgroup", "0::/a\n"}, {"/sys/fs/cgroup/a/cpu.max", "max 100000\n"}})
+                .cores,
+            kSchedulable);
+  EXPECT_EQ(Read("wide_quota", {{"/proc/self/cgroup", "0::/a\n"},
+                                {"/sys/fs/cgroup/a/cpu.max", "1600000 100000\n"}})
+                .cores,
+            kSchedulable);
+  EXPECT_EQ(Read("no_groups", {}).cores, kSchedulable);
+}
+
+TEST(MachineTest, TheTightestQuotaCountsRoundedUp) {
+  EXPECT_EQ(Read("quota_v2", {{"/proc/self/cgroup", "0::/a/b\n"},
+                              {"/sys/fs/cgroup/a/cpu.max", "150000 100000\n"},
+                              {"/sys/fs/cgroup/a/b/cpu.max", "400000 100000\n"}})
+                .cores,
+            2);
+  // As a container sees it: its own group is the root of what is mounted.
+  EXPECT_EQ(Read("quota_v2_container",
+                 {{"/proc/self/cgroup", "0::/\n"}, {"/sys/fs/cgroup/cpu.max", "50000 100000\n"}})
+                .cores,
+            1);
+}
+
+TEST(MachineTest, ReadsQuotasOfVersion1) {
+  const std::string cgroup = "5:cpu,cpuacct:/box/inner\n4:memory:/box\n";
+  EXPECT_EQ(Read("quota_v1", {{"/proc/self/cgroup", cgroup},
+                              {"/sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "300000\n"},
+                              {"/sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000\n"},
+                              {"/sys/fs/cgroup/cpu/box/inner/cpu.cfs_quota_us", "-1\n"},
+                              {"/sys/fs/cgroup/cpu/box/inner/cpu.cfs_period_us", "100000\n"}})
+                .cores,
+            3);
 }
 
 TEST(MachineTest, ThisMachineHasMemoryAndCores) {

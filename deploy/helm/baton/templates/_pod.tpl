@@ -182,7 +182,8 @@ schedulerName: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* 0 threads are as many as the container may use: the node's cores, which baton would count, are others'. */}}
+{{/* 0 threads are as many as the container may use. baton finds a limit itself, but of a mere request it knows nothing
+     and would count the node's cores, which are others'. */}}
 {{- define "baton.threadsEnv" -}}
 {{- $own := index .root.Values .role -}}
 {{- $limits := default dict $own.resources.limits -}}

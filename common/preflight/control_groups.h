@@ -1,0 +1,42 @@
+// The control groups that this process is in, versions 1 and 2, as /proc and /sys/fs/cgroup show
+// them; what limits memory and CPU in containers and systemd's services.
+#ifndef COMMON_PREFLIGHT_CONTROL_GROUPS_H_
+#define COMMON_PREFLIGHT_CONTROL_GROUPS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace baton {
+
+// Empty if the file is missing.
+std::string ReadText(const std::string& path);
+
+// One group that holds this process, or a group above it. Each limits what is below.
+struct ControlGroup {
+  std::string directory;
+  bool version_2 = false;
+
+  std::string Text(absl::string_view file) const;
+  // The file's first number; none if it is missing or says "max".
+  std::optional<int64_t> Number(absl::string_view file) const;
+};
+
+// All groups, up to the root, whose limits of `controller` ("memory", "cpu") this process is under.
+// A group whose directory does not exist is among them: inside a container the host's path need not
+// exist, and the container's own group is the root.
+std::vector<ControlGroup> ControlGroupsOf(const std::string& root, absl::string_view controller);
+
+// Whole cores that a CPU quota is worth, rounded up, so that no part of it stays unused; at
+// least 1. None if it limits nothing or makes no sense.
+std::optional<int64_t> CoresOfQuota(int64_t quota_us, int64_t period_us);
+
+// The same of version 2's cpu.max, such as "150000 100000" or "max 100000".
+std::optional<int64_t> CoresOfCpuMax(absl::string_view text);
+
+}  // namespace baton
+
+#endif  // COMMON_PREFLIGHT_CONTROL_GROUPS_H_
