@@ -3,11 +3,19 @@
     ./dev check image
     /usr/bin/python3 tests/checks/image.py
 
+    /usr/bin/python3 tests/checks/image.py --only containerfile
+
 Router, one chain of two prefill stages and a decode service, each a container of the one image, on the
 host's loopback; then `baton up` in one container; then what an image without the model says.
+
+Then the same cluster from the image that podman builds of the Containerfile. Its base is a Debian 12 made
+here, so no registry is asked; Baton is compiled inside, for which user.bazelrc and the disk cache that it
+names are lent to the build. Without podman, or without Debian's mirror, that part is skipped.
 """
 
+import argparse
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,14 +26,18 @@ for folder in ("tools/dev", "tools/cluster", "deploy/image"):
     sys.path.insert(0, str(ROOT / folder))
 
 from bazel import bazel  # noqa: E402
-from build import USER  # noqa: E402
+from build import RUN, USER  # noqa: E402
 from cluster import Cluster, free_ports  # noqa: E402
 from containers import Runtime, confinement, usable  # noqa: E402
+from debian_root import Unusable, make_base  # noqa: E402
 from debian_tools import missing_tools  # noqa: E402
+from podman import COMMANDS, NotReached, Podman  # noqa: E402
 from tally import Tally, say  # noqa: E402
 
 MODEL = "/models/austen"
 NAME = "localhost/baton-check"
+CONTAINERFILE = ROOT / "deploy/image/Containerfile"
+BASE = ROOT / ".cache" / "debian-12-bare.tar"
 PROMPT = {"model": "austen", "prompt": "It is a truth universally", "max_tokens": 24, "temperature": 0,
           "ignore_eos": True}
 
@@ -121,7 +133,7 @@ def check_messages(tally, runtime, without):
     tally.step(f"without arguments usage is shown: {done}", done.returncode == 0 and "usage: baton" in done.stdout)
 
 
-def check(tally, folder):
+def check_archives(tally, folder):
     with_model, said = build_image(folder, "model", "--tag", f"{NAME}:model")
     print(said, end="")
     without, said = build_image(folder, "no-model", "--without-model", "--tag", f"{NAME}:no-model")
@@ -139,7 +151,52 @@ def check(tally, folder):
     tally.step(f"{runtime.folder} is gone", not runtime.folder.exists())
 
 
+def bazel_settings():
+    """What makes a build in a container as quick as one here: {path here: path there}."""
+    settings = ROOT / "user.bazelrc"
+    if not settings.is_file():
+        return {}
+    caches = re.findall(r"--disk_cache=(/\S+)", settings.read_text(encoding="utf-8"))
+    return {settings: "/root/.bazelrc:ro", **{path: path for path in caches if pathlib.Path(path).is_dir()}}
+
+
+def check_containerfile(tally, folder):
+    base = re.search(r"^ARG DEBIAN=(\S+)$", CONTAINERFILE.read_text(encoding="utf-8"), re.M).group(1)
+    archive, name = folder / "containerfile.tar", f"{NAME}:containerfile"
+    make_base(BASE)
+    with Podman() as podman:
+        podman.import_root(BASE, base)
+        say(f"podman build in {podman.folder}, storage {podman.driver}")
+        code, said = podman.build(CONTAINERFILE, ROOT, name, bazel_settings())
+        tally.step(f"podman build ends with {code}: {said[-4000:]}", code == 0)
+        if code != 0:
+            return
+        config = podman.config(name)
+        different = {key: config.get(key) for key in RUN if config.get(key) != RUN[key]}
+        tally.step(f"containers of it run otherwise than ./dev image says: {different}", not different)
+        podman.save(name, archive)
+    with Runtime() as runtime:
+        runtime.import_image(archive)
+        check_cluster(tally, runtime, name, folder, "image by podman build")
+
+
+def try_containerfile(tally, folder):
+    unusable = missing_tools({**COMMANDS, "mmdebstrap": "mmdebstrap"})
+    if unusable:
+        return tally.skip("Containerfile", unusable)
+    try:
+        check_containerfile(tally, folder)
+    except (Unusable, NotReached) as reason:
+        tally.skip("Containerfile", str(reason))
+
+
+PARTS = {"archive": check_archives, "containerfile": try_containerfile}
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PARTS, help="one part")
+    only = parser.parse_args().only
     tally = Tally()
     unusable = usable() or missing_tools({"containerd": "containerd", "ctr": "containerd", "runc": "runc"})
     if unusable:
@@ -148,8 +205,10 @@ def main():
     if bazel("build", "//services/baton") != 0:
         tally.fail("//services/baton does not build")
         return tally.finish()
-    with tempfile.TemporaryDirectory(prefix="baton-image-") as folder:
-        check(tally, pathlib.Path(folder))
+    for name, part in PARTS.items():
+        if only in (None, name):
+            with tempfile.TemporaryDirectory(prefix="baton-image-") as folder:
+                part(tally, pathlib.Path(folder))
     return tally.finish()
 
 

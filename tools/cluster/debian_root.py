@@ -61,6 +61,22 @@ class Unusable(Exception):
     """No such system can be made here; the message says why."""
 
 
+def make_base(cache, include=()):
+    """Writes a tar of the bare system with the packages `include` to `cache`, if that is absent."""
+    cache = pathlib.Path(cache)
+    if cache.exists():
+        return
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    partial = cache.with_name("partial-" + cache.name)
+    packages = [f"--include={','.join(include)}"] if include else []
+    done = subprocess.run(["mmdebstrap", "--mode=root", "--variant=minbase", *packages, SUITE, str(partial)],
+                          capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        partial.unlink(missing_ok=True)
+        raise Unusable(f"mmdebstrap: {done.stderr.strip()[-400:]}")
+    partial.replace(cache)
+
+
 class DebianRoot:
     """Removed with all its processes when the context ends."""
 
@@ -72,15 +88,7 @@ class DebianRoot:
         self.init = None  # unshare, whose child is systemd.
 
     def __enter__(self):
-        if not self.cache.exists():
-            self.cache.parent.mkdir(parents=True, exist_ok=True)
-            partial = self.cache.with_name("partial-" + self.cache.name)
-            done = self._run(["mmdebstrap", "--mode=root", "--variant=minbase",
-                              f"--include={','.join(self.include)}", SUITE, partial])
-            if done.returncode != 0:
-                partial.unlink(missing_ok=True)
-                raise Unusable(f"mmdebstrap: {done.stderr.strip()[-400:]}")
-            partial.replace(self.cache)
+        make_base(self.cache, self.include)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-root-", dir="/var/tmp"))
         subprocess.run(["tar", "-x", "--numeric-owner", "-C", self.folder, "-f", self.cache], check=True)
         return self
