@@ -23,10 +23,10 @@ size_t PiecesOf(const ActivationHeader& header) {
 }
 
 absl::Status Blame(const absl::Status& status, const InstanceRef& to) {
-  const absl::Status named = Annotate(status, absl::StrCat("to ", to.id));
+  absl::Status named = Annotate(status, absl::StrCat("to ", to.id));
   // Our own queue or our own end: no fault of the neighbour's.
   if (absl::IsResourceExhausted(status)) return named;
-  return WithLeg(named, "prefill", to.id);
+  return WithLeg(std::move(named), "prefill", to.id);
 }
 
 }  // namespace
