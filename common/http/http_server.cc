@@ -132,6 +132,8 @@ class AsioServer : public HttpServer, private ConnectionRegistry {
             context_.refused_bodies.load()};
   }
 
+  void BeginDrain() override { context_.draining = true; }
+
   void StopListening() override {
     context_.draining = true;
     asio::post(acceptor_.get_executor(), [this] {

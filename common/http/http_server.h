@@ -74,6 +74,9 @@ class HttpServer {
   virtual ~HttpServer() = default;  // Closes everything and joins the threads.
   virtual uint16_t port() const = 0;
   virtual HttpServerStats stats() const = 0;
+  // Every answer from now on is its connection's last, so that clients go elsewhere when they have
+  // theirs. New connections are taken as before.
+  virtual void BeginDrain() = 0;
   // Takes no new connections and closes the idle ones; running requests get their answers.
   virtual void StopListening() = 0;
 };

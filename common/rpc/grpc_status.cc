@@ -1,13 +1,28 @@
 #include "common/rpc/grpc_status.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
+#include <utility>
 
+#include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "proto/baton/v1/common.pb.h"
 #include "proto/baton/v1/rpc_status.pb.h"
 
 namespace baton::rpc {
 namespace {
+
+constexpr int64_t kMaxRetrySeconds = 86'400;
+constexpr char kRetryInfoType[] = "type.googleapis.com/google.rpc.RetryInfo";
+
+// Of a RetryInfo, which only drains send; 0 if it makes no sense.
+int64_t MillisecondsOf(const std::string& bytes) {
+  v1::RetryInfo retry;
+  if (!retry.ParseFromString(bytes)) return 0;
+  const int64_t seconds = std::clamp<int64_t>(retry.retry_delay().seconds(), 0, kMaxRetrySeconds);
+  return seconds * 1000 + std::clamp(retry.retry_delay().nanos() / 1'000'000, 0, 999);
+}
 
 // Cuts at a character boundary, since trailers carry UTF-8.
 std::string Shortened(absl::string_view message) {
@@ -31,6 +46,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   detail.set_leg(LegOf(status).value_or(""));
   detail.set_instance_id(InstanceOf(status).value_or(""));
   detail.set_retryable(IsRetryable(status));
+  const int64_t retry_after_ms = RetryAfterMsOf(status);
   // absl's codes are gRPC's by definition.
   const auto code = static_cast<grpc::StatusCode>(status.raw_code());
   const std::string message = Shortened(status.message());
@@ -38,6 +54,14 @@ grpc::Status ToGrpc(const absl::Status& status) {
   wire.set_code(code);
   wire.set_message(message);
   wire.add_details()->PackFrom(detail);
+  if (retry_after_ms > 0) {
+    v1::RetryInfo retry;
+    retry.mutable_retry_delay()->set_seconds(retry_after_ms / 1000);
+    retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(retry_after_ms % 1000) * 1'000'000);
+    google::protobuf::Any& any = *wire.add_details();
+    any.set_type_url(kRetryInfoType);
+    any.set_value(retry.SerializeAsString());
+  }
   return grpc::Status(code, message, wire.SerializeAsString());
 }
 
@@ -45,10 +69,15 @@ absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   v1::ErrorDetail detail;
+  int64_t retry_after_ms = 0;
   v1::RpcStatus wire;
   if (!status.error_details().empty() && wire.ParseFromString(status.error_details())) {
     for (const auto& any : wire.details()) {
-      if (any.UnpackTo(&detail)) break;
+      if (any.type_url() == kRetryInfoType) {
+        retry_after_ms = MillisecondsOf(any.value());
+      } else {
+        any.UnpackTo(&detail);
+      }
     }
   }
   absl::Status result;
@@ -62,6 +91,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
       result.SetPayload(url, payload);
     });
   }
+  if (retry_after_ms > 0) result = EndedByDrain(std::move(result), retry_after_ms);
   if (!detail.leg().empty()) result = WithLeg(result, detail.leg(), detail.instance_id());
   return result;
 }

@@ -120,7 +120,8 @@ inline constexpr const char* kRefusalReasons[] = {
     "other"};
 inline constexpr const char* kWorkerRoles[] = {"prefill", "decode", "other"};
 inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", "other"};
-inline constexpr const char* kDrainCauses[] = {"refused", "time_over", "other"};
+inline constexpr const char* kDrainCauses[] = {"refused", "handed_back", "time_over", "worker",
+                                               "other"};
 inline constexpr const char* kHttpRefusals[] = {"connections", "body_memory", "other"};
 // SpanFate of common/tracing/span_fate.h.
 inline constexpr const char* kSpanFates[] = {"exported", "queue_full", "failed", "other"};
@@ -302,8 +303,9 @@ inline constexpr MetricInfo kTable[] = {
     {Metric::kDraining, "baton_draining", kGauge, "boolean",
      "1 while the process finishes what it has begun and takes nothing new.", kR | kP | kD},
     {Metric::kDrainEndedRequestsTotal, "baton_drain_ended_requests_total", kCounter, "requests",
-     "Requests that a drain ended here, by cause: refused (came too late) or time_over (ran longer "
-     "than --drain-timeout-ms).",
+     "Requests that a drain ended here, by cause: refused (came too late), handed_back (had not "
+     "begun; the router starts them elsewhere), time_over (ran longer than --drain-timeout-ms), "
+     "and on the router worker (a worker's drain ended them, and the client had tokens).",
      kR | kP | kD, kDrainLabels},
     {Metric::kHttpConnectionsOpen, "baton_http_connections_open", kGauge, "connections",
      "Open connections of this process's HTTP server.", kR | kP | kD},
