@@ -28,6 +28,11 @@ enum class Bug {
   kRouterForgetsWaiting,           // router: leaves requests in the queue when a pair is ready
   kRouterKeepsViewToItself,        // router: tells nobody that the view has changed
   kWorkerTakesLastView,            // worker: knows whom the router lists that it heard last
+  kRouterPairsDraining,            // router: gives new requests to workers that drain
+  kRouterCountsHandBack,           // router: takes a drain's refusal for a failed attempt
+  kDecodeBeginsWhileDraining,      // decode: takes reservations while it drains
+  kPlannerBeginsWhileDraining,     // planner: takes prompts while its chain drains
+  kDrainLeavesEarly,               // worker: leaves as soon as its own work is done
 };
 
 // The bug that is on: kNone unless PlantBug was called.

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -103,25 +104,33 @@ absl::Status ResolveAddresses(v1::Options& options, bool worker) {
   return InvalidField("advertise_host", absl::StrCat("required: ", no_route.message()));
 }
 
-StartupStop::StartupStop() : done_fd_(eventfd(0, EFD_CLOEXEC)) {
+EndOnSignal::EndOnSignal(int exit_code, std::string why) : done_fd_(eventfd(0, EFD_CLOEXEC)) {
   const sigset_t set = StopSignals();
   const int signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   BATON_CHECK(done_fd_ >= 0 && signal_fd >= 0) << std::strerror(errno);
-  thread_ = std::thread([this, signal_fd] {
-    pthread_setname_np(pthread_self(), "baton-startup");
+  thread_ = std::thread([this, signal_fd, exit_code, why = std::move(why)] {
+    pthread_setname_np(pthread_self(), "baton-signal");
     pollfd fds[] = {{signal_fd, POLLIN, 0}, {done_fd_, POLLIN, 0}};
     while (poll(fds, 2, -1) < 0 && errno == EINTR) {
     }
     // A signal that is not read here stays pending for WaitForStop.
     if (fds[1].revents == 0) {
-      LOG(kInfo) << "stopping on a signal before the start is over";
-      std::_Exit(kExitDone);
+      LOG(kInfo) << why;
+      std::_Exit(exit_code);
     }
     close(signal_fd);
   });
 }
 
-StartupStop::~StartupStop() {
+std::unique_ptr<EndOnSignal> EndOnSignal::WhileStarting() {
+  return std::make_unique<EndOnSignal>(kExitDone, "stopping on a signal before the start is over");
+}
+
+std::unique_ptr<EndOnSignal> EndOnSignal::WhileDraining() {
+  return std::make_unique<EndOnSignal>(kExitFailed, "ending at once, on a signal during the drain");
+}
+
+EndOnSignal::~EndOnSignal() {
   eventfd_write(done_fd_, 1);
   thread_.join();
   close(done_fd_);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -25,21 +26,26 @@ inline constexpr int kExitPermanent = 3;  // As started it can never work.
 int ExitCodeOf(const absl::Status& status);
 
 // Logging under `name`, failpoints, as many file descriptors as the system allows, and SIGINT and
-// SIGTERM blocked for StartupStop and WaitForStop. Call before any thread starts.
+// SIGTERM blocked for EndOnSignal and WaitForStop. Call before any thread starts.
 absl::Status PrepareProcess(const v1::Options& options, const std::string& name);
 
 // Replaces options.host() by the address to listen on and, for a worker, fills in advertise_host.
 // Says in the log what others will reach a listener on all addresses by.
 absl::Status ResolveAddresses(v1::Options& options, bool worker);
 
-// While it lives, SIGINT and SIGTERM end the process at once with kExitDone: a process that still
-// loads has promised nothing to anybody.
-class StartupStop {
+// While it lives, SIGINT and SIGTERM end the process at once with `exit_code`, after a line with
+// `why`.
+class EndOnSignal {
  public:
-  StartupStop();
-  ~StartupStop();
-  StartupStop(const StartupStop&) = delete;
-  StartupStop& operator=(const StartupStop&) = delete;
+  EndOnSignal(int exit_code, std::string why);
+  ~EndOnSignal();
+  EndOnSignal(const EndOnSignal&) = delete;
+  EndOnSignal& operator=(const EndOnSignal&) = delete;
+
+  // A process that still loads has promised nothing to anybody.
+  static std::unique_ptr<EndOnSignal> WhileStarting();
+  // Somebody who asks twice does not want to wait for the drain.
+  static std::unique_ptr<EndOnSignal> WhileDraining();
 
  private:
   int done_fd_ = -1;

@@ -47,7 +47,7 @@ absl::Status Serve(v1::Options options) {
   const int64_t start_us = NowUs();
   GiveLargeBlocksBack();
   BATON_RETURN_IF_ERROR(PrepareProcess(options, "router"));
-  auto startup = std::make_unique<StartupStop>();
+  auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/false));
   BATON_ASSIGN_OR_RETURN(const auto service, router::RouterService::FromOptions(options));
   const v1::GetModelInfoResponse& model = service->gateway().model_info();
@@ -62,17 +62,10 @@ absl::Status Serve(v1::Options options) {
   BATON_ASSIGN_OR_RETURN(auto discovery, FindWorkers(options, service->grpc_port()));
   startup.reset();
   WaitForStop([] { return false; });
-  const int64_t drain_us = NowUs();
-  const int64_t refuse_us = drain_us + options.drain_settle_ms() * 1000;
-  LOG(kInfo) << "drain begins: requests are taken for " << options.drain_settle_ms()
-             << " ms more (--drain-settle-ms), then those that run have "
-             << options.drain_timeout_ms() << " ms (--drain-timeout-ms)";
-  service->BeginSettle();
-  WaitForStop([refuse_us] { return NowUs() >= refuse_us; });  // Or another signal.
+  const auto impatience = EndOnSignal::WhileDraining();
+  service->Drain(options.drain_settle_ms(), options.drain_timeout_ms());
   discovery.reset();  // Those who have joined stay members until the end.
-  service->BeginStop();
-  service->Stop(options.drain_timeout_ms());
-  LOG(kInfo) << "drain ends after " << SecondsSince(drain_us);
+  service->Stop(0);
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
+#include "services/baton/worker_drain.h"
 #include "services/baton/worker_runtime.h"
 #include "services/decode/decode_service.h"
 #include "services/prefill/prefill_service.h"
@@ -34,29 +35,40 @@ struct Served {
   std::function<v1::WorkerLoad()> load;
   std::function<void(const std::vector<worker::PeerWorker>&)> on_view;  // May be null.
   std::function<void(const worker::ClusterClient&)> attach;             // May be null.
-  std::function<void()> drain_and_stop;
+  DrainedService drain;
+  std::function<void()> stop;
   worker::AnnounceService* announce = nullptr;  // Served on the service's port.
 };
 
 // What the options let pass the membership can hold.
 static_assert(config::kMaxListedRouters == worker::kMaxRouters);
 
-// Registers, serves until a signal or a rejection, and stops in order: new requests, running ones,
-// membership, data plane.
+template <typename Service>
+DrainedService DrainedServiceOf(Service& service) {
+  return {[&service](int64_t deadline_us) { service.BeginDrain(deadline_us); },
+          [&service] { return service.AtRest(); }, [&service] { return service.drain_counts(); },
+          [&service] { return service.load(); }};
+}
+
+// Registers, serves until it is told to stop or is rejected, and ends in order: new requests,
+// running ones, membership, data plane.
 absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtime,
                                v1::WorkerInfo self, const Served& served) {
   std::atomic<bool> rejected{false};
-  std::atomic<bool> leaving{false};
+  std::atomic<bool> draining{false};
+  std::atomic<bool> drain_asked{false};
   absl::Status rejection;  // Written once before `rejected`.
   worker::ClusterClientOptions client_options;
   BATON_ASSIGN_OR_RETURN(client_options.routers, config::ParseRouters(options.router_address()));
   client_options.self = std::move(self);
   client_options.heartbeat_interval_ms = options.heartbeat_interval_ms();
   client_options.data_plane = &runtime.data_plane();
-  client_options.status = [&served, &leaving] {
-    return worker::ClusterClientOptions::Status{served.ready() && !leaving, served.load()};
+  client_options.status = [&served, &draining] {
+    return worker::ClusterClientOptions::Status{served.ready() && !draining, served.load(),
+                                                draining};
   };
   client_options.on_view = served.on_view;
+  client_options.on_drain = [&drain_asked] { drain_asked = true; };
   client_options.on_rejected = [&](const absl::Status& status) {
     rejection = status;
     rejected = true;
@@ -65,16 +77,24 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   if (served.attach) served.attach(client);
   runtime.data_plane().SetPeerErrorHandler(
       [&client](PeerId peer, const absl::Status&) { client.OnPeerFailed(peer); });
-  runtime.SetProbes(served.liveness,
-                    [&client, &served] { return served.ready() && client.registered(); });
+  runtime.SetProbes(served.liveness, [&client, &served, &draining] {
+    if (draining) return absl::UnavailableError("draining");
+    return served.ready() && client.registered() ? absl::OkStatus()
+                                                 : absl::UnavailableError("not wired to its peers");
+  });
   client.Start();
   served.announce->Attach(&client);
-  WaitForStop([&rejected] { return rejected.load(); });
+  WaitForStop([&] { return rejected.load() || drain_asked.load(); });
 
-  leaving = true;
-  client.ReportSoon();  // No new requests from here on.
+  std::unique_ptr<EndOnSignal> impatience;
+  if (!rejected) {
+    impatience = EndOnSignal::WhileDraining();
+    if (drain_asked) LOG(kInfo) << "stopping, as a router was asked to have it drained";
+    draining = true;
+    DrainWorker(options.drain_timeout_ms(), served.drain, client);
+  }
   runtime.ClearProbes();
-  served.drain_and_stop();
+  served.stop();
   served.announce->Attach(nullptr);
   client.Stop();
   runtime.data_plane().SetPeerErrorHandler(nullptr);
@@ -121,8 +141,8 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& runtime, in
   served.announce = &announce;
   served.on_view = [&service](const auto& workers) { service->OnView(workers); };
   served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
-  served.drain_and_stop = [&service, &peers, limit_ms = options.drain_timeout_ms()] {
-    service->Drain(limit_ms);
+  served.drain = DrainedServiceOf(*service);
+  served.stop = [&service, &peers] {
     service->Stop();
     peers.Attach(nullptr);
   };
@@ -156,10 +176,8 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& runtime, int
   served.ready = [&service] { return service->ready(); };
   served.load = [&service] { return service->load(); };
   served.announce = &announce;
-  served.drain_and_stop = [&service, limit_ms = options.drain_timeout_ms()] {
-    service->Drain(limit_ms);
-    service->Stop();
-  };
+  served.drain = DrainedServiceOf(*service);
+  served.stop = [&service] { service->Stop(); };
   return ServeUntilStopped(options, runtime, std::move(self), served);
 }
 
@@ -182,7 +200,7 @@ absl::Status Serve(v1::Options options) {
                                          RandomHex(4)));
   }
   BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id()));
-  auto startup = std::make_unique<StartupStop>();
+  auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/true));
   BATON_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(options.model_path()));
   LayerRange layers{0, model.num_hidden_layers};

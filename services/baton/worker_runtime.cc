@@ -75,7 +75,7 @@ absl::Status WorkerRuntime::StartEndpoint() {
   callbacks.readiness = [this] {
     MutexLock lock(&probes_mutex_);
     if (!ready_) return absl::UnavailableError("loading or stopping");
-    return ready_() ? absl::OkStatus() : absl::UnavailableError("not wired to its peers");
+    return ready_();
   };
   BATON_ASSIGN_OR_RETURN(endpoint_, HttpEndpoint::Start(config, std::move(callbacks)));
   return absl::OkStatus();
@@ -115,10 +115,11 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
   return absl::OkStatus();
 }
 
-void WorkerRuntime::SetProbes(std::function<absl::Status()> liveness, std::function<bool()> ready) {
+void WorkerRuntime::SetProbes(std::function<absl::Status()> liveness,
+                              std::function<absl::Status()> readiness) {
   MutexLock lock(&probes_mutex_);
   liveness_ = std::move(liveness);
-  ready_ = std::move(ready);
+  ready_ = std::move(readiness);
 }
 
 void WorkerRuntime::ClearProbes() { SetProbes(nullptr, nullptr); }

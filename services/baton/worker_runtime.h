@@ -45,7 +45,7 @@ class WorkerRuntime {
   int max_context_tokens() const { return max_context_tokens_; }
 
   // Where /health and /readiness ask from now on; the callbacks must return at once.
-  void SetProbes(std::function<absl::Status()> liveness, std::function<bool()> ready);
+  void SetProbes(std::function<absl::Status()> liveness, std::function<absl::Status()> readiness);
   // Probes answer "stopping" from now on and the callbacks are let go.
   void ClearProbes();
 
@@ -70,7 +70,7 @@ class WorkerRuntime {
   std::unique_ptr<tracing::Tracing> tracing_;  // Flushed after all that ends spans has gone.
   Mutex probes_mutex_;
   std::function<absl::Status()> liveness_ ABSL_GUARDED_BY(probes_mutex_);
-  std::function<bool()> ready_ ABSL_GUARDED_BY(probes_mutex_);
+  std::function<absl::Status()> ready_ ABSL_GUARDED_BY(probes_mutex_);
   int tenths_shown_ = -1;  // Loading thread.
   ModelFingerprint fingerprint_;
   std::unique_ptr<HttpEndpoint> endpoint_;

@@ -134,7 +134,7 @@ void DecodeService::Publish() {
   const double pages = parts_.executor->kv().page_count;
   Metrics& metrics = *parts_.metrics;
   metrics.Set(Metric::kReady, ready ? 1 : 0);
-  metrics.Set(Metric::kDraining, ready ? 0 : 1);
+  drain_metrics_.Update(metrics, shell_->drain_counts(), shell_->draining());
   metrics.Set(Metric::kRequestsRunning, load.running + load.reserved);
   metrics.Set(Metric::kRequestsWaiting, load.waiting);
   metrics.Set(Metric::kKvPagesUsed, load.owned_pages);
@@ -166,18 +166,35 @@ absl::Status DecodeService::Liveness() const {
   return stuck("the decode step", running_us, kStepStuckUs);
 }
 
-bool DecodeService::Drain(int64_t limit_ms) {
-  return loop_.Await(
-      [this] {
-        shell_->Drain();
-        return shell_->AtRest();
+void DecodeService::BeginDrain(int64_t deadline_us) {
+  if (!loop_.PostCompletion([this, deadline_us] { shell_->BeginDrain(deadline_us); })) {
+    LOG(kDebug) << "a drain begins after the end";
+  }
+}
+
+bool DecodeService::AtRest() {
+  return loop_.Await([this] { return shell_->AtRest(); }, 0);
+}
+
+DrainCounts DecodeService::drain_counts() {
+  DrainCounts counts;
+  loop_.Await(
+      [this, &counts] {
+        counts = shell_->drain_counts();
+        return true;
       },
-      limit_ms);
+      0);
+  return counts;
+}
+
+bool DecodeService::Drain(int64_t limit_ms) {
+  BeginDrain(kNeverUs);
+  return loop_.Await([this] { return shell_->AtRest(); }, limit_ms);
 }
 
 void DecodeService::Stop() {
   if (std::exchange(stopped_, true)) return;
-  if (!loop_.PostCompletion([this] { shell_->AbortAll(); })) {
+  if (!loop_.PostCompletion([this] { shell_->BeginDrain(0); })) {
     LOG(kWarning) << "the loop took no stop";
   }
   if (server_ != nullptr) {

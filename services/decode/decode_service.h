@@ -3,7 +3,8 @@
 //
 //   auto service = DecodeService::Create(options, parts);   // listens
 //   ... register with the router ...
-//   (*service)->Drain(5'000); (*service)->Stop(); data_plane->Shutdown(); service->reset();
+//   (*service)->BeginDrain(deadline_us); ... until AtRest() ...; (*service)->Stop();
+//   data_plane->Shutdown(); service->reset();
 #ifndef SERVICES_DECODE_DECODE_SERVICE_H_
 #define SERVICES_DECODE_DECODE_SERVICE_H_
 
@@ -21,6 +22,7 @@
 #include "common/base/event_loop.h"
 #include "common/base/sync.h"
 #include "common/engine/executor.h"
+#include "common/telemetry/drain_metrics.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
 #include "common/transport/data_plane.h"
@@ -68,7 +70,13 @@ class DecodeService {
   // OK while loop, data thread and executor make progress; never waits for a peer.
   absl::Status Liveness() const;
 
-  // Refuses new requests and waits until those that run have ended; false if `limit_ms` passed.
+  // Refuses new requests; those that have not ended at the deadline end then, with UNAVAILABLE.
+  void BeginDrain(int64_t deadline_us);
+  // Holds no request and no page. Any thread but the service's own.
+  bool AtRest();
+  DrainCounts drain_counts();
+  // Both: refuses new requests and waits until those that run have ended; false if `limit_ms`
+  // passed.
   bool Drain(int64_t limit_ms);
   // Ends what runs with UNAVAILABLE, then calls and threads, within three seconds. Idempotent; not
   // on the service's own threads.
@@ -90,6 +98,7 @@ class DecodeService {
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
 
+  DrainMetrics drain_metrics_;  // Loop thread.
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;

@@ -19,10 +19,6 @@ DecodeShell::DecodeShell(const Options& options) : options_(options), core_(opti
 void DecodeShell::Reserve(ReserveRequested request, std::shared_ptr<SequenceSampling> sampling,
                           std::shared_ptr<ReserveCall> call) {
   absl::Status status = Failpoint("decode.reserve");
-  if (draining_) {
-    options_.metrics->Increment(Metric::kDrainEndedRequestsTotal, 1, {"refused"});
-    status = absl::UnavailableError("this decode service is stopping");
-  }
   // The core would say the same, but its answer couldn't be told from one to the earlier call.
   if (sessions_.contains(request.attempt_id)) {
     status =
@@ -89,22 +85,6 @@ void DecodeShell::OnStepFinished(const StepFinished& finished, int64_t compute_u
 int64_t DecodeShell::Wake(int64_t now_us) {
   if (core_.NextDeadlineUs() <= now_us) Handle(Tick{});
   return core_.NextDeadlineUs();
-}
-
-void DecodeShell::AbortAll() {
-  Drain();
-  std::vector<uint64_t> attempts;
-  for (const auto& [attempt_id, session] : sessions_) attempts.push_back(attempt_id);
-  options_.metrics->Increment(Metric::kDrainEndedRequestsTotal,
-                              static_cast<double>(attempts.size()), {"time_over"});
-  if (!attempts.empty()) {
-    LOG(kWarning) << "ending " << attempts.size()
-                  << " requests that have not finished in time (--drain-timeout-ms)";
-  }
-  const absl::Status reason =
-      WithLeg(absl::UnavailableError("the decode service stopped before the request was done"),
-              "decode", options_.limits.self.id);
-  for (const uint64_t attempt_id : attempts) Handle(AbortRequested{attempt_id, reason});
 }
 
 // ---- Actions ----

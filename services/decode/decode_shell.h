@@ -49,12 +49,11 @@ class DecodeShell {
   // The loop's wake handler: deadlines. Returns when to be called again.
   int64_t Wake(int64_t now_us);
 
-  // Refuses reservations from now on.
-  void Drain() { draining_ = true; }
-  // Ends every request with UNAVAILABLE.
-  void AbortAll();
+  // Refuses reservations from now on, and ends what is not done at the deadline.
+  void BeginDrain(int64_t deadline_us) { Handle(DrainBegan{deadline_us}); }
 
-  bool draining() const { return draining_; }
+  bool draining() const { return core_.draining(); }
+  DrainCounts drain_counts() const { return core_.drain_counts(); }
   bool AtRest() const { return core_.AtRest(); }
   DecodeLoad load() const { return core_.load(); }
 
@@ -84,7 +83,6 @@ class DecodeShell {
   std::map<uint64_t, Session> sessions_;  // By attempt.
   std::shared_ptr<TokenStream> opening_;  // Of the StreamOpened being handled.
   SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
-  bool draining_ = false;
 };
 
 }  // namespace baton::decode

@@ -219,7 +219,7 @@ int64_t PrefillService::Wake(int64_t now_us) {
 
 // What other threads may ask for.
 void PrefillService::Publish() {
-  const bool ready = chain_ == nullptr || chain_->up();
+  const bool ready = !draining_ && (chain_ == nullptr || chain_->up());
   if (ready_.exchange(ready) != ready || !std::exchange(health_said_, true)) {
     parts_.peers->OnReadyChanged();
     server_->GetHealthCheckService()->SetServingStatus(kServiceName, ready);
@@ -240,6 +240,8 @@ void PrefillService::Publish() {
   parts_.metrics->Set(Metric::kKvPagesUsed, used_pages);
   parts_.metrics->Set(Metric::kKvUsedRatio, static_cast<double>(used_pages) / page_count);
   parts_.metrics->Set(Metric::kReady, ready ? 1 : 0);
+  drain_metrics_.Update(*parts_.metrics, chain_ == nullptr ? DrainCounts() : chain_->drain_counts(),
+                        draining_);
   MutexLock lock(&mutex_);
   load_ = std::move(load);
 }
@@ -262,15 +264,38 @@ absl::Status PrefillService::Liveness() const {
   return absl::OkStatus();
 }
 
-bool PrefillService::Drain(int64_t limit_ms) {
-  parts_.metrics->Set(Metric::kDraining, 1);
-  return loop_->Await(
-      [this] {
-        if (chain_ == nullptr) return stage_->held_pages() == 0;
-        chain_->Drain();
-        return chain_->AtRest();
+void PrefillService::BeginDrain(int64_t deadline_us) {
+  const bool posted = loop_->PostCompletion([this, deadline_us] {
+    draining_ = true;
+    if (chain_ != nullptr) chain_->BeginDrain(deadline_us);
+  });
+  if (!posted) {
+    LOG(kDebug) << "a drain begins after the end";
+  }
+}
+
+bool PrefillService::LoopAtRest() const {
+  return stage_->AtRest() && (chain_ == nullptr || chain_->AtRest());
+}
+
+bool PrefillService::AtRest() {
+  return loop_->Await([this] { return LoopAtRest(); }, 0);
+}
+
+DrainCounts PrefillService::drain_counts() {
+  DrainCounts counts;
+  loop_->Await(
+      [this, &counts] {
+        if (chain_ != nullptr) counts = chain_->drain_counts();
+        return true;
       },
-      limit_ms);
+      0);
+  return counts;
+}
+
+bool PrefillService::Drain(int64_t limit_ms) {
+  BeginDrain(kNeverUs);
+  return loop_->Await([this] { return LoopAtRest(); }, limit_ms);
 }
 
 void PrefillService::Stop() {

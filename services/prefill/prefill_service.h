@@ -3,7 +3,8 @@
 //
 //   auto service = PrefillService::Create(options, parts);   // listens; not ready yet
 //   ... register with the router, (*service)->OnView(...) on every change of the view ...
-//   (*service)->Drain(5'000); (*service)->Stop(); data_plane->Shutdown(); service->reset();
+//   (*service)->BeginDrain(deadline_us); ... until AtRest() ...; (*service)->Stop();
+//   data_plane->Shutdown(); service->reset();
 #ifndef SERVICES_PREFILL_PREFILL_SERVICE_H_
 #define SERVICES_PREFILL_PREFILL_SERVICE_H_
 
@@ -23,6 +24,7 @@
 #include "common/base/event_loop.h"
 #include "common/base/sync.h"
 #include "common/engine/executor.h"
+#include "common/telemetry/drain_metrics.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
 #include "common/transport/data_plane.h"
@@ -80,7 +82,16 @@ class PrefillService {
   // OK while the loop and the executor make progress.
   absl::Status Liveness() const;
 
-  // Refuses new requests and waits until those that run have ended; false if `limit_ms` passed.
+  // Not ready from now on. On stage 0: refuses new requests, and ends those that are not through at
+  // the deadline, with UNAVAILABLE. Later stages do what stage 0 plans, to their end.
+  void BeginDrain(int64_t deadline_us);
+  // Holds nothing of any request. Of a later stage that is the state of this moment: what stage 0
+  // will still plan is for the routers to know (services/worker/core/drain.h). Any thread but the
+  // service's own.
+  bool AtRest();
+  DrainCounts drain_counts();
+  // Both: refuses new requests and waits until those that run have ended; false if `limit_ms`
+  // passed.
   bool Drain(int64_t limit_ms);
   // Ends calls, links and threads. Idempotent; not on the service's own threads.
   void Stop();
@@ -91,6 +102,7 @@ class PrefillService {
   void TakeView();
   int64_t Wake(int64_t now_us);
   void Publish();
+  bool LoopAtRest() const;
   // Both: any thread.
   void Tell(StageEvent event);
   void BreakEpoch(uint64_t epoch, const absl::Status& status);
@@ -109,6 +121,8 @@ class PrefillService {
   int grpc_port_ = 0;
 
   std::atomic<uint64_t> broken_epoch_{0};
+  bool draining_ = false;       // Loop thread.
+  DrainMetrics drain_metrics_;  // Loop thread.
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;

@@ -71,7 +71,7 @@ void RouterMetrics::CountRefused(Endpoint endpoint, const absl::Status& status) 
 }
 
 void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& workers,
-                            size_t pairs, bool ready) {
+                            size_t pairs, bool ready, bool draining) {
   metrics_.Set(Metric::kRequestsRunning, load.prefilling + load.decoding);
   metrics_.Set(Metric::kRequestsWaiting, load.waiting + load.reserving);
   metrics_.Set(Metric::kUp, 1);
@@ -87,6 +87,7 @@ void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& w
   advance(Metric::kMembershipLeasesExpiredTotal, load.leases_expired_total,
           last_.leases_expired_total, {});
   last_ = load;
+  drain_.Update(metrics_, load.drain, draining);
   std::map<std::pair<std::string, std::string>, int> counts;
   for (const char* role : {"prefill", "decode"}) {
     for (const char* state : {"loading", "ready", "draining"}) counts[{role, state}] = 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/telemetry/drain_metrics.h"
 #include "common/telemetry/http_metrics.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/span_fate.h"
@@ -45,16 +46,11 @@ class RouterMetrics {
   void CountAdmitted(int prompt_tokens, int64_t queue_us);
   void CountFirstToken(int64_t ttft_us);
   void CountEnd(const RequestEnd& end);
-  // The process drains, to its end; it ended `requests` by that (metrics_table.h has the causes).
-  void SetDraining() { metrics_.Set(Metric::kDraining, 1); }
-  void CountDrained(const char* cause, int requests) {
-    metrics_.Increment(Metric::kDrainEndedRequestsTotal, requests, {cause});
-  }
   void CountRefused(Endpoint endpoint, const absl::Status& status);
 
   // The gauges and the core's own counters; on the loop's thread.
-  void SetLoad(const RouterLoad& load, const std::vector<Worker>& workers, size_t pairs,
-               bool ready);
+  void SetLoad(const RouterLoad& load, const std::vector<Worker>& workers, size_t pairs, bool ready,
+               bool draining);
 
   // Counts what the HTTP front tells of its connections.
   HttpServerObserver http_observer() { return CountConnections(metrics_); }
@@ -68,6 +64,7 @@ class RouterMetrics {
  private:
   Metrics metrics_;
   RouterLoad last_;  // What the counters have seen.
+  DrainMetrics drain_;
 };
 
 }  // namespace baton::router

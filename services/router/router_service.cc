@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/http/http_server.h"
@@ -21,6 +22,7 @@ constexpr int kPingEveryMs = 30'000;
 constexpr int kPingTimeoutMs = 10'000;
 constexpr int kMinClientPingMs = 10'000;
 constexpr int kMaxMetadataBytes = 16 << 10;
+constexpr int64_t kDrainProgressMs = 5'000;
 
 }  // namespace
 
@@ -91,9 +93,21 @@ void RouterService::SetServing(bool ready) {
   server_->GetHealthCheckService()->SetServingStatus(kInference, ready);
 }
 
-void RouterService::BeginSettle() {
-  shell_.BeginSettle();
+void RouterService::Drain(int64_t settle_ms, int64_t timeout_ms) {
+  const int64_t begun_us = NowUs();
+  shell_.BeginDrain(settle_ms, timeout_ms);
+  if (http_ != nullptr) http_->BeginDrain();
   if (server_ != nullptr) SetServing(false);
+  LOG(kInfo) << "drain begins: " << shell_.load().in_flight << " requests run; new ones are taken "
+             << "for " << settle_ms << " ms more (--drain-settle-ms), these have " << timeout_ms
+             << " ms then (--drain-timeout-ms)";
+  while (!shell_.AwaitDrained(kDrainProgressMs)) {
+    LOG(kInfo) << "draining for " << (NowUs() - begun_us) / 1'000'000 << " s, waits for "
+               << shell_.load().in_flight << " requests";
+  }
+  const DrainCounts counts = shell_.load().drain;
+  LOG(kInfo) << "drain ends after " << (NowUs() - begun_us) / 1000
+             << " ms: refused=" << counts.refused_total << " time_over=" << counts.time_over_total;
 }
 
 void RouterService::BeginStop() {

@@ -3,9 +3,8 @@
 //
 //   BATON_ASSIGN_OR_RETURN(auto router, RouterService::FromOptions(options));
 //   ... wait for SIGTERM ...
-//   router->BeginSettle();     // Not ready; still takes requests.
-//   router->BeginStop();       // Not ready any more; load balancers look elsewhere.
-//   router->Stop(grace_ms);
+//   router->Drain(settle_ms, timeout_ms);
+//   router->Stop(0);
 #ifndef SERVICES_ROUTER_ROUTER_SERVICE_H_
 #define SERVICES_ROUTER_ROUTER_SERVICE_H_
 
@@ -47,8 +46,12 @@ class RouterService {
   int http_port() const { return http_->port(); }
   const RouterConfig& config() const { return shell_.config(); }
 
-  // Readiness goes, so that load balancers look elsewhere; who has not looked yet is served.
-  void BeginSettle();
+  // Not ready from the first moment, so that load balancers look elsewhere. For `settle_ms`
+  // requests are taken all the same, since some of these have not looked yet; then they are refused
+  // with UNAVAILABLE, a hint when to try again and, over HTTP, the end of the connection. Returns
+  // when the last one has ended, which is at most `timeout_ms` after that. Probes, metrics and
+  // workers are answered all the time.
+  void Drain(int64_t settle_ms, int64_t timeout_ms);
   // Readiness goes, HTTP takes no new connections and new requests are refused with UNAVAILABLE;
   // workers are still heard.
   void BeginStop();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
@@ -25,6 +26,7 @@ constexpr int64_t kStuckUs = 10'000'000;  // A loop that hasn't woken for this l
 // can't refuse the end of a call.
 constexpr size_t kEventsPerRequest = 8;
 constexpr size_t kClusterEvents = 1 << 16;
+constexpr int64_t kAbortsLeaveMs = 500;
 
 size_t MailboxLimit(const RouterConfig& config) {
   return kClusterEvents + kEventsPerRequest * static_cast<size_t>(config.max_requests);
@@ -82,8 +84,9 @@ std::unique_ptr<tracing::Tracing> StartTracing(const RouterConfig& config, Route
 }
 
 absl::Status Stopping() {
-  return WithLeg(absl::UnavailableError("the router is shutting down; send the request again"),
-                 "router", "");
+  return WithLeg(
+      EndedByDrain(absl::UnavailableError("the router is shutting down; send the request again")),
+      "router", "");
 }
 
 }  // namespace
@@ -115,13 +118,6 @@ void RouterShell::Start(std::function<void(bool)> on_readiness) {
   loop_.Start();
 }
 
-void RouterShell::BeginSettle() {
-  MutexLock lock(&mutex_);
-  settling_ = true;
-  readiness_ = {false, "the router is draining"};
-  metrics_->SetDraining();
-}
-
 void RouterShell::BeginStop() {
   MutexLock lock(&mutex_);
   stopping_ = true;
@@ -139,13 +135,13 @@ void RouterShell::Stop(int64_t grace_ms) {
     const bool posted = loop_.Post([this] {
       std::vector<uint64_t> call_ids;
       for (const auto& [call_id, session] : sessions_) call_ids.push_back(call_id);
-      metrics_->CountDrained("time_over", static_cast<int>(call_ids.size()));
       LOG(kWarning) << "ending " << call_ids.size() << " requests that have not finished in time";
       for (const uint64_t call_id : call_ids) DropCall(call_id, Stopping(), /*tell=*/true);
     });
-    // Also the aborts of the legs should leave before the channels are closed.
-    if (posted && wait_idle(std::chrono::seconds(1))) legs_->WaitIdle(500);
+    if (posted) wait_idle(std::chrono::seconds(1));
   }
+  // Also the aborts of the legs should leave before the channels are closed.
+  legs_->WaitIdle(kAbortsLeaveMs);
   if (!loop_.Post([this] { EndWatches(); })) {
     LOG(kDebug) << "the router's loop has stopped already";
   }
@@ -369,15 +365,17 @@ void RouterShell::Refresh(int64_t now_us) {
   const bool open = core_.outlook(now_us) != Outlook::kRefused;
   const std::string missing = pairs > 0 ? "" : members.WhatIsMissing();
   const std::vector<Worker> workers = members.Workers();
+  bool draining = false;
   bool was_ready = false;
   bool ready = false;
   {
     MutexLock lock(&mutex_);
     was_ready = readiness_.ready;
-    if (!stopping_ && !settling_) readiness_ = {open, open ? "" : missing};
+    draining = draining_;
+    if (!stopping_ && !draining_) readiness_ = {open, open ? "" : missing};
     ready = readiness_.ready;
   }
-  metrics_->SetLoad(core_.load(), workers, pairs, ready);
+  metrics_->SetLoad(core_.load(), workers, pairs, ready, draining);
   traffic_.Wake(now_us, core_.load(), pairs);
   if (ready != was_ready) {
     LOG(kInfo) << (ready ? "ready" : "not ready: " + missing);

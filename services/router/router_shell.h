@@ -41,8 +41,13 @@ class RouterShell : public Gateway, private LegEvents {
   // `on_readiness` is told of every change, on the loop's thread.
   void Start(std::function<void(bool ready)> on_readiness);
 
-  // Not ready from now on; requests are taken all the same until BeginStop.
-  void BeginSettle();
+  // Not ready from now on; new requests are taken for `settle_ms` more, and those that run for
+  // `timeout_ms` after that get their end then (RouterDrainBegan). Workers are heard all the time.
+  void BeginDrain(int64_t settle_ms, int64_t timeout_ms);
+  // Whether no request runs and none is taken any more, at the latest after `limit_ms`; what became
+  // of them, and what still runs.
+  bool AwaitDrained(int64_t limit_ms);
+  RouterLoad load();
   // Refuses new requests from now on: not ready.
   void BeginStop();
   // After BeginStop: lets running requests finish for `grace_ms`, ends the others with UNAVAILABLE,
@@ -152,8 +157,8 @@ class RouterShell : public Gateway, private LegEvents {
   std::atomic<int64_t> last_wake_us_{0};
 
   mutable Mutex mutex_;
-  bool settling_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // Submitted, and not ended.
   Readiness readiness_ ABSL_GUARDED_BY(mutex_);
 

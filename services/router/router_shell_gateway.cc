@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "services/router/router_shell.h"
@@ -75,9 +76,9 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call, std::shared_ptr<
 absl::Status RouterShell::TakeSlot() {
   MutexLock lock(&mutex_);
   if (stopping_) {
-    metrics_->CountDrained("refused", 1);
-    return WithLeg(absl::UnavailableError("the router is shutting down; send the request again"),
-                   "router", "");
+    return WithLeg(
+        EndedByDrain(absl::UnavailableError("the router is shutting down; send the request again")),
+        "router", "");
   }
   if (in_flight_ >= config_.max_requests) {
     return WithLeg(absl::ResourceExhaustedError(absl::StrCat(

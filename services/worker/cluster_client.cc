@@ -10,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/event_loop.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/serial_events.h"
 #include "common/base/status.h"
@@ -122,6 +123,17 @@ class ClusterClient::Impl {
 
   bool registered() const { return registered_; }
 
+  DrainNews drain_news() const {
+    MutexLock lock(&mutex_);
+    return drain_news_;
+  }
+
+  void Leave(int64_t limit_ms) {
+    leaving_ = true;
+    Post(Leaves{});
+    loop_.Await([this] { return core_.left(); }, limit_ms);
+  }
+
   std::optional<PeerId> Find(const InstanceRef& instance) const {
     MutexLock lock(&mutex_);
     const auto found = endpoints_.find(instance);
@@ -185,8 +197,10 @@ class ClusterClient::Impl {
   std::map<uint64_t, std::unique_ptr<RouterRpcs>> routers_;
   std::set<InstanceRef> unreachable_;  // Logged already.
   std::atomic<bool> registered_{false};
+  std::atomic<bool> leaving_{false};
 
   mutable Mutex mutex_;
+  DrainNews drain_news_ ABSL_GUARDED_BY(mutex_);
   std::map<InstanceRef, Endpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
   // Peers that failed before Connect's answer was noted.
   bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
@@ -203,6 +217,10 @@ void ClusterClient::Impl::HandleOne(const MembershipEvent& event) {
   std::vector<MembershipAction> actions;
   core_.Handle(event, NowUs(), actions);
   registered_ = core_.registered();
+  {
+    MutexLock lock(&mutex_);
+    drain_news_ = core_.drain_news();
+  }
   if (const auto* answer = std::get_if<RegisterAnswered>(&event)) Tell(*answer);
   if (const auto* answer = std::get_if<HeartbeatAnswered>(&event)) {
     if (absl::IsNotFound(answer->status)) {
@@ -266,12 +284,26 @@ void ClusterClient::Impl::Perform(const SendHeartbeat& action) {
   request.set_view_version(action.view_version);
   request.set_ready(status.ready);
   *request.mutable_load() = status.load;
-  routers_.at(action.router)
-      ->Heartbeat(std::move(request), rpc_timeout_ms_,
-                  [this, router = action.router](const absl::Status& outcome,
-                                                 const v1::HeartbeatResponse& response) {
-                    Post(Answer(router, outcome, response));
-                  });
+  const bool leaving = leaving_;
+  request.set_draining(status.draining);
+  request.set_leaving(leaving);
+  if (leaving) {
+    const absl::Status unsent = Failpoint("worker.leave");
+    if (!unsent.ok()) return Post(Answer(action.router, unsent, {}));
+  }
+  const auto on_answer = [this, router = action.router, draining = status.draining, leaving](
+                             absl::Status outcome, const v1::HeartbeatResponse& response) {
+    // Taken by the router, and its answer is lost.
+    const absl::Status lost = Failpoint(draining ? "worker.drain_heartbeat" : "worker.heartbeat");
+    if (!lost.ok()) outcome = lost;
+    HeartbeatAnswered answer = Answer(router, outcome, response);
+    answer.draining = draining;
+    answer.leaving = leaving && outcome.ok();
+    answer.needed_requests = std::max(0, response.needed_requests());
+    if (outcome.ok() && response.drain() && options_.on_drain) options_.on_drain();
+    Post(std::move(answer));
+  };
+  routers_.at(action.router)->Heartbeat(std::move(request), rpc_timeout_ms_, on_answer);
 }
 
 void ClusterClient::Impl::Perform(const OpenWatch& action) {
@@ -359,6 +391,8 @@ void ClusterClient::Announce(const std::string& router_address) const {
   impl_->PostNews(RouterAnnounced{router_address});
 }
 void ClusterClient::ReportSoon() const { impl_->PostNews(StatusChanged{}); }
+DrainNews ClusterClient::drain_news() const { return impl_->drain_news(); }
+void ClusterClient::Leave(int64_t limit_ms) { impl_->Leave(limit_ms); }
 void ClusterClient::OnPeerFailed(PeerId peer) { impl_->OnPeerFailed(peer); }
 
 }  // namespace baton::worker

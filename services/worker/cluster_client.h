@@ -17,6 +17,7 @@
 #include "common/types/instance.h"
 #include "common/types/role.h"
 #include "proto/baton/v1/cluster.pb.h"
+#include "services/worker/core/drain.h"
 #include "services/worker/core/peer_worker.h"
 #include "services/worker/name_resolver.h"
 
@@ -39,6 +40,7 @@ struct ClusterClientOptions {
   struct Status {
     bool ready = false;
     v1::WorkerLoad load;
+    bool draining = false;  // It takes nothing new and will leave.
   };
   // Asked before every heartbeat, on the client's thread; must not wait for a peer.
   std::function<Status()> status;
@@ -46,6 +48,9 @@ struct ClusterClientOptions {
   // endpoint has stood, of one name only the newest incarnation, those that came last first. May be
   // null.
   std::function<void(const std::vector<PeerWorker>&)> on_view;
+  // Somebody asks this worker to drain, by way of a router (Cluster.Drain). Called on the client's
+  // thread, again with every heartbeat until the worker leaves. May be null.
+  std::function<void()> on_drain;
   // Routers refuse this worker (another model, page size, chain ...) and none holds it: it can
   // never join, so the process should end with this status. Called once, on the client's thread,
   // which then does nothing more.
@@ -85,6 +90,12 @@ class ClusterClient {
   std::vector<PeerId> Endpoints(Role role) const;
   // What `status` says has changed: the router should hear of it now.
   void ReportSoon() const;
+  // What the routers know of this worker's drain, once its status says that it drains.
+  DrainNews drain_news() const;
+  // Deregisters: a last heartbeat takes this worker out of every router's view, so that nobody
+  // waits for the end of its lease. Returns when those that answer have heard it, and after
+  // `limit_ms` in any case; only Stop may follow. Any thread but the client's.
+  void Leave(int64_t limit_ms);
   // Forward DataPlane::SetPeerErrorHandler here: the endpoint is opened anew after an interval if a
   // router still lists the peer.
   void OnPeerFailed(PeerId peer);

@@ -1,12 +1,15 @@
 """Every failpoint of the services, armed once in a real process: the request that meets it ends well or
 with a clear status, the next one is answered rightly, and nothing is held."""
 
+import concurrent.futures
 import random
+import threading
 
 import grpc
 import pytest
 
 import cluster as clusters
+import stubs
 from client import Client
 from remembered import RememberedOracle
 
@@ -48,4 +51,34 @@ def test_an_error_at(tiny_model, expected, tmp_path, name):
             assert again.code in CLEAR, again.error
             return again.error is None and again.tokens == expected
         clusters.wait_until(answered, 15, "the cluster to serve again")
+        clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")
+
+
+# Where a drain's word gets lost: the router's to the worker, the router's answer to a worker that drains, and
+# the worker's last one.
+DRAIN = [("router", "router.ask_drain=error@1"), ("decode", "worker.drain_heartbeat=error@1"),
+         ("decode", "worker.heartbeat=error@3"), ("decode", "worker.leave=error")]
+
+
+@pytest.mark.parametrize("role, failpoint", DRAIN)
+def test_a_drain_survives(tiny_model, expected, tmp_path, role, failpoint):
+    """A stream runs to its end, its worker ends by itself, nobody is sent to it, and its successor joins."""
+    arms = {"decode_flags": ["--failpoints", "decode.step=delay:20"]}
+    if role == "decode":
+        arms["decode_flags"][1] += ";" + failpoint
+    else:
+        arms["router_flags"] = ["--failpoints", failpoint]
+    arms.setdefault("router_flags", []).extend(["--pairing-timeout-ms", 60000])
+    with clusters.Cluster(tiny_model, tmp_path, stages=1, flags=["--drain-timeout-ms", 60000], **arms) as cluster, \
+            Client(cluster.target) as client, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = threading.Event()
+        answer = pool.submit(client.greedy, PROMPT, 40, on_first=first.set)
+        assert first.wait(30 * clusters.PATIENCE)
+        client.cluster.Drain(stubs.cluster.DrainRequest(instance_id="decode-0"))
+        decode = cluster.processes["decode-0"]
+        assert decode.popen.wait(30 * clusters.PATIENCE) == 0, decode.log()
+        assert answer.result().error is None and len(answer.result().tokens) == 40
+        waiting = pool.submit(client.greedy, PROMPT, COUNT)
+        decode.start()
+        assert waiting.result().tokens == expected
         clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")

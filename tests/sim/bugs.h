@@ -32,6 +32,11 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kRouterForgetsWaiting, "router-forgets-waiting"},
     {Bug::kRouterKeepsViewToItself, "router-keeps-view-to-itself"},
     {Bug::kWorkerTakesLastView, "worker-takes-last-view"},
+    {Bug::kRouterPairsDraining, "router-pairs-draining"},
+    {Bug::kRouterCountsHandBack, "router-counts-hand-back"},
+    {Bug::kDecodeBeginsWhileDraining, "decode-begins-while-draining"},
+    {Bug::kPlannerBeginsWhileDraining, "planner-begins-while-draining"},
+    {Bug::kDrainLeavesEarly, "drain-leaves-early"},
 };
 
 }  // namespace baton::sim

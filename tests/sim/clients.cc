@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
+#include "common/base/status.h"
 #include "tests/sim/content.h"
 
 namespace baton::sim {
@@ -59,6 +61,7 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
       world_.Violate(
           absl::StrCat("client ", id, " of a healed cluster fails: ", outcome.status().ToString()));
     }
+    if (only_drains_ && !client.cancelled) CheckDrained(id, client);
     return;
   }
   if (*outcome == FinishReason::kAbort) return;
@@ -75,6 +78,19 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
   }
 }
 
+void Clients::CheckDrained(uint64_t id, const Client& client) {
+  if (!absl::IsUnavailable(client.status)) return;
+  const bool by_router = LegOf(client.status) == "router";  // Its drain, or no pair in time.
+  if (by_router) return;
+  if (!IsEndedByDrain(client.status)) {
+    world_.Violate(absl::StrCat(
+        "client ", id, " fails by a drain that should have let it be: ", client.status.ToString()));
+  } else if (client.tokens.empty() && !client.prompt_told) {
+    world_.Violate(absl::StrCat(
+        "client ", id, " has no token yet and is not begun elsewhere: ", client.status.ToString()));
+  }
+}
+
 void Clients::RouterDied(int router) {
   for (Client& client : clients_) {
     if (client.router != router || !client.submitted || client.finished) continue;
@@ -85,6 +101,12 @@ void Clients::RouterDied(int router) {
 
 bool Clients::AllDone() const {
   return std::all_of(clients_.begin(), clients_.end(), [](const Client& c) { return c.finished; });
+}
+
+bool Clients::AnyRuns(int router) const {
+  return std::any_of(clients_.begin(), clients_.end(), [router](const Client& c) {
+    return c.router == router && c.taken && !c.finished;
+  });
 }
 
 void Clients::CheckDeadlines(int64_t slack_us, const std::function<bool(int router)>& router_up) {

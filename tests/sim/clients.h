@@ -28,6 +28,7 @@ struct Client {
   bool must_succeed = false;  // Sent to a healed cluster.
   // What happened.
   bool submitted = false;
+  bool taken = false;  // By the router.
   bool cancelled = false;
   bool finished = false;
   absl::Status status;
@@ -47,14 +48,21 @@ class Clients {
   void OnToken(uint64_t id, int32_t token);
   void OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcome);
   void RouterDied(int router);
+  // From now on a request may be ended by a drain's time, its client, its deadline or a full queue,
+  // and by nothing else.
+  void PromiseDrains() { only_drains_ = true; }
   bool AllDone() const;
+  bool AnyRuns(int router) const;  // Taken, and not ended.
 
   // Requests that are running past their deadline break I2; `slack_us` is the bound of the
   // response.
   void CheckDeadlines(int64_t slack_us, const std::function<bool(int router)>& router_up);
 
  private:
+  void CheckDrained(uint64_t id, const Client& client);
+
   World& world_;
+  bool only_drains_ = false;
   std::vector<Client> clients_;
 };
 

@@ -26,7 +26,8 @@ constexpr uint64_t kEventLimit = 2'000'000;  // A run that needs more is a livel
 class Cluster {
  public:
   Cluster(uint64_t seed, bool trace) : world_(seed, trace), clients_(world_) {
-    DrawTopology();
+    topology_ = DrawTopology(world_.random());
+    world_.SetConnectionLimit(topology_.WindowBytes());
     DrawFaults();
     BuildNodes();
   }
@@ -34,16 +35,18 @@ class Cluster {
   RunResult Run();
 
  private:
-  void DrawTopology();
   void DrawFaults();
   void BuildNodes();
   void ScheduleWorkload();
   void ScheduleFaults();
+  void ScheduleDrains();
+  void Drain(int node);
   void ScheduleProbes();
   void Submit(int64_t at_us, Client client);
   void Heal();
   void Examine();
   void Kill(int node);
+  void StartLater(int node, int64_t soonest_us, int64_t latest_us);
   void ScheduleRouterFaults();
   int DrawRouter();
   int DrawWorker();
@@ -54,32 +57,12 @@ class Cluster {
   NetworkFaults faults_;
   int kill_budget_ = 0;
   int pause_budget_ = 0;
+  int drain_budget_ = 0;
   int kills_ = 0;
   int duplicates_ = 0;
   int late_router_ = -1;           // Starts only while requests run.
   int64_t excused_until_us_ = -1;  // A router stood still until then.
 };
-
-void Cluster::DrawTopology() {
-  Random& random = world_.random();
-  topology_.routers = random.Chance(0.4) ? static_cast<int>(random.Between(2, 3)) : 1;
-  topology_.stages = static_cast<int>(random.Between(1, 8));
-  topology_.chains = topology_.stages <= 3 && random.Chance(0.4) ? 2 : 1;
-  topology_.layers = topology_.stages + static_cast<int>(random.Below(5));
-  topology_.page_size = random.Chance(0.5) ? 16 : 64;
-  topology_.chunk_tokens = topology_.page_size * static_cast<int>(random.Between(1, 8));
-  // Pools from roomy to so small that requests queue for pages.
-  const int pool = random.Chance(0.4) ? 40 : 160;
-  topology_.prefill_pages = pool;
-  topology_.decode_pages = pool + static_cast<int>(random.Below(40));
-  topology_.max_running = static_cast<int>(random.Between(2, 12));
-  topology_.plan_window = topology_.stages + static_cast<int>(random.Between(0, 3));
-  topology_.activation_credits = static_cast<int>(random.Between(1, 3));
-  topology_.max_attempts = random.Chance(0.7) ? 2 : 1;
-  topology_.least_load = random.Chance(0.5);
-  topology_.part_layers = static_cast<int>(random.Between(1, 12));
-  world_.SetConnectionLimit(topology_.WindowBytes());
-}
 
 void Cluster::DrawFaults() {
   Random& random = world_.random();
@@ -115,6 +98,17 @@ void Cluster::DrawFaults() {
   if (random.Chance(0.2)) {
     faults_.bytes_per_ms = std::max<int64_t>(1, window / random.Between(1, 20));
   }
+  if (random.Chance(0.15)) {
+    faults_ = NetworkFaults{.delay_us_max = faults_.delay_us_max, .spike = faults_.spike};
+    drain_budget_ = static_cast<int>(random.Between(1, 6));
+    topology_.only_drains = true;
+    // What a drain hands back is no attempt, which shows where there is but one.
+    if (random.Chance(0.5)) topology_.max_attempts = 1;
+    topology_.undisturbed = faults_.spike == 0;
+    clients_.PromiseDrains();
+    return;
+  }
+  drain_budget_ = random.Chance(0.3) ? static_cast<int>(random.Between(1, 3)) : 0;
   kill_budget_ = random.Chance(0.6) ? static_cast<int>(random.Below(4)) : 0;
   pause_budget_ = random.Chance(0.4) ? static_cast<int>(random.Below(3)) : 0;
   topology_.undisturbed = pause_budget_ == 0 && faults_.spike == 0 && faults_.control_drop == 0 &&
@@ -212,14 +206,66 @@ void Cluster::ScheduleWorkload() {
   }
 }
 
+void Cluster::StartLater(int node, int64_t soonest_us, int64_t latest_us) {
+  const int64_t at_us = world_.now_us() + world_.random().Between(soonest_us, latest_us);
+  world_.queue().At(at_us, [this, node] {
+    if (!world_.alive(node)) world_.Start(node);
+  });
+}
+
 void Cluster::Kill(int node) {
   if (!world_.alive(node)) return;
   ++kills_;
   world_.Kill(node);
   if (topology_.IsRouter(node)) clients_.RouterDied(node);
-  world_.queue().At(world_.now_us() + world_.random().Between(50'000, 3 * kSecond), [this, node] {
-    if (!world_.alive(node)) world_.Start(node);
+  StartLater(node, 50'000, 3 * kSecond);
+}
+
+// As an upgrade does it.
+void Cluster::Drain(int node) {
+  if (!world_.alive(node) || world_.paused(node)) return;
+  const int64_t drain_us = world_.random().Chance(0.3) ? world_.random().Between(0, 300'000)
+                                                       : world_.random().Between(1, 6) * kSecond;
+  const int64_t settle_us = world_.random().Chance(0.5) ? 0 : world_.random().Between(0, kSecond);
+  world_.After(node, 1, "told to stop", [=, this, process = world_.process(node)] {
+    if (topology_.IsRouter(node)) {
+      static_cast<RouterProcess*>(process)->Drain(settle_us, drain_us);
+    } else if (topology_.IsDecode(node)) {
+      static_cast<DecodeProcess*>(process)->Drain(drain_us);
+    } else {
+      static_cast<PrefillProcess*>(process)->Drain(drain_us);
+    }
   });
+}
+
+void Cluster::ScheduleDrains() {
+  world_.SetExitHandler([this](int node) {
+    world_.Kill(node);
+    if (clients_.AnyRuns(node)) world_.Violate("a drained router leaves requests without an end");
+    clients_.RouterDied(node);  // Of those that were on their way to it.
+    StartLater(node, 20'000, 2 * kSecond);
+  });
+  Random& random = world_.random();
+  for (int i = 0; i < drain_budget_; ++i) {
+    int node = random.Chance(0.2) ? DrawRouter() : DrawWorker();
+    if (random.Chance(0.3)) {  // Of the few that there are beside all the stages.
+      node = topology_.DecodeNode(
+          static_cast<int>(random.Below(static_cast<uint64_t>(topology_.decodes))));
+    }
+    // Mostly while a request is being set up, or its KV is under way.
+    const int64_t submit_us = clients_.all()[random.Below(clients_.all().size())].submit_us;
+    const int64_t late_us = random.Between(0, random.Chance(0.5) ? 1500 : 30'000);
+    const int64_t at_us = submit_us > 0 && random.Chance(0.8)
+                              ? submit_us + late_us
+                              : random.Between(2 * kSecond, kFaultsEndUs);
+    const bool by_router = !topology_.IsRouter(node) && random.Chance(0.3);
+    world_.queue().At(at_us, [this, node, by_router] {
+      if (!by_router || !world_.alive(0)) return Drain(node);
+      world_.After(0, 1, "drain request", [this, node] {
+        static_cast<RouterProcess*>(world_.process(0))->DrainWorker(world_.name(node));
+      });
+    });
+  }
 }
 
 void Cluster::ScheduleFaults() {
@@ -340,6 +386,7 @@ RunResult Cluster::Run() {
   world_.faults() = faults_;
   ScheduleWorkload();
   ScheduleFaults();
+  ScheduleDrains();
   ScheduleProbes();
   const int64_t end_us = kProbesUs + 14 * kSecond;
   int64_t next_check_us = 0;
@@ -369,9 +416,10 @@ RunResult Cluster::Run() {
       " P=", topology_.stages, " chains=", topology_.chains, " layers=", topology_.layers,
       " page=", topology_.page_size, " chunk=", topology_.chunk_tokens,
       " pages=", topology_.prefill_pages, "/", topology_.decode_pages, " kills=", kills_,
-      " pauses=", pause_budget_, " drop=", faults_.control_drop, " lost=", faults_.notice_lost,
-      " late=", faults_.notice_late, " fail=", faults_.data_fail, " slow=", faults_.data_slow,
-      " corrupt=", faults_.data_corrupt, " bytes/ms=", faults_.bytes_per_ms);
+      " pauses=", pause_budget_, " drains=", drain_budget_, " drop=", faults_.control_drop,
+      " lost=", faults_.notice_lost, " late=", faults_.notice_late, " fail=", faults_.data_fail,
+      " slow=", faults_.data_slow, " corrupt=", faults_.data_corrupt,
+      " bytes/ms=", faults_.bytes_per_ms);
   result.trace = world_.trace();
   return result;
 }

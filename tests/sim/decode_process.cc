@@ -62,11 +62,17 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, int node, u
       world, node, std::move(info),
       [this] {
         const decode::DecodeLoad load = core_.load();
-        return WorkerMembership::Status{
-            true, router::WorkerLoad{load.running, load.waiting, 0, load.free_pages,
-                                     load.quarantined_pages}};
+        return WorkerMembership::Status{!core_.draining(),
+                                        router::WorkerLoad{load.running, load.waiting, 0,
+                                                           load.free_pages, load.quarantined_pages},
+                                        drain_ != nullptr && drain_->draining()};
       },
       [] {});
+  drain_ = std::make_unique<WorkerDrain>(
+      world, topology, node, *membership_,
+      WorkerDrain::Hooks{
+          [this](int64_t deadline_us) { HandleCore(decode::DrainBegan{deadline_us}); },
+          [this](std::string& why_not) { return AtRest(why_not); }});
   membership_->Start();
   LeaseTick();
 }

@@ -12,6 +12,7 @@
 #include "common/kv/lease_table.h"
 #include "services/decode/core/decode_core.h"
 #include "tests/sim/topology.h"
+#include "tests/sim/worker_drain.h"
 #include "tests/sim/worker_membership.h"
 #include "tests/sim/world.h"
 
@@ -30,6 +31,8 @@ class DecodeProcess : public Process {
  public:
   DecodeProcess(World& world, const Topology& topology, int node, uint64_t incarnation);
 
+  // Told to stop: exits when it is drained.
+  void Drain(int64_t drain_us) { drain_->Begin(drain_us); }
   // Control plane.
   void Reserve(uint64_t call, const SimReserve& request);
   void Generate(uint64_t call, uint64_t attempt_id, uint64_t generation);
@@ -61,6 +64,7 @@ class DecodeProcess : public Process {
   decode::DecodeCore core_;
   LeaseTable leases_;
   std::unique_ptr<WorkerMembership> membership_;
+  std::unique_ptr<WorkerDrain> drain_;
   struct Prompt {
     uint64_t prompt_id = 0;
     int tokens = 0;

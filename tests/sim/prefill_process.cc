@@ -87,9 +87,16 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
           load.queued_tokens = planner.queued_tokens;
           load.free_pages = planner.free_pages;
         }
-        return WorkerMembership::Status{first() ? up_ : true, load};
+        const bool draining = drain_ != nullptr && drain_->draining();
+        return WorkerMembership::Status{(first() ? up_ : true) && !draining, load, draining};
       },
       [this] { OnView(); });
+  drain_ = std::make_unique<WorkerDrain>(
+      world, topology, node, *membership_,
+      WorkerDrain::Hooks{[this](int64_t deadline_us) {
+                           if (first()) HandlePlanner(prefill::DrainBegan{deadline_us});
+                         },
+                         [this](std::string& why_not) { return AtRest(why_not); }});
   membership_->Start();
   HeartbeatDecodes();
 }

@@ -15,6 +15,7 @@
 #include "services/prefill/core/kv_outbox.h"
 #include "services/prefill/core/stage.h"
 #include "tests/sim/topology.h"
+#include "tests/sim/worker_drain.h"
 #include "tests/sim/worker_membership.h"
 #include "tests/sim/world.h"
 
@@ -47,6 +48,8 @@ class PrefillProcess : public Process {
  public:
   PrefillProcess(World& world, const Topology& topology, int node, uint64_t incarnation);
 
+  // Told to stop: exits when it is drained.
+  void Drain(int64_t drain_us) { drain_->Begin(drain_us); }
   // From the router.
   void Start(uint64_t call, const SimStart& request);
   void Abort(uint64_t attempt_id);
@@ -109,6 +112,7 @@ class PrefillProcess : public Process {
   prefill::Stage stage_;
   prefill::KvOutbox outbox_;
   std::unique_ptr<WorkerMembership> membership_;
+  std::unique_ptr<WorkerDrain> drain_;
 
   // The epoch: on stage 0 what it opened, on others what it was told.
   uint64_t epoch_ = 0;

@@ -77,6 +77,16 @@ void RouterProcess::Handle(const router::Event& event) {
   }
   ScheduleTick();
   CheckViewArrives();
+  if (core_.drain(world_.now_us()) == router::RouterDrain::kDrained) world_.Exit(node_);
+}
+
+void RouterProcess::DrainWorker(const std::string& instance_id) {
+  Handle(router::DrainRequested{0, instance_id});
+}
+
+void RouterProcess::Drain(int64_t settle_us, int64_t timeout_us) {
+  world_.Trace(node_, absl::StrCat("DRAIN within ", timeout_us / 1000, " ms"));
+  Handle(router::RouterDrainBegan{settle_us, timeout_us});
 }
 
 void RouterProcess::CheckViewArrives() {
@@ -121,7 +131,8 @@ void RouterProcess::ScheduleTick() {
 // ---- Clients ----
 
 void RouterProcess::Submit(uint64_t id) {
-  const Client& client = clients_.Get(id);
+  Client& client = clients_.Get(id);
+  client.taken = true;
   router::CallSubmitted event;
   event.call_id = id;
   event.request_id = client.request_id;
@@ -313,7 +324,8 @@ void RouterProcess::Perform(const router::Action& action) {
           const int node = static_cast<int>(workers_[act.rpc_id]);
           workers_.erase(act.rpc_id);
           Tell(act.rpc_id, node, "heartbeat reply", [act](WorkerMembership& m) {
-            m.HeartbeatReplied(act.rpc_id, act.status, act.view_version, act.workers);
+            m.HeartbeatReplied(act.rpc_id, act.status, act.view_version, act.workers,
+                               act.needed_requests, act.drain);
           });
         } else if constexpr (std::is_same_v<T, router::NotifyWatch>) {
           Notify(act);

@@ -26,6 +26,10 @@ class RouterProcess : public Process {
   // What every worker of one topology says of itself but for its role's fields.
   static router::WorkerInfo Describe(const Topology& topology, const InstanceRef& self, Role role);
 
+  // Told to stop: exits when it is drained.
+  void Drain(int64_t settle_us, int64_t timeout_us);
+  // Cluster.Drain.
+  void DrainWorker(const std::string& instance_id);
   // From clients.
   void Submit(uint64_t call_id);
   void Cancel(uint64_t call_id);

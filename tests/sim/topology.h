@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "common/base/random.h"
 #include "common/types/kv_layout.h"
 
 namespace baton::sim {
@@ -27,7 +28,9 @@ struct Topology {
   int activation_credits = 2;
   int max_attempts = 2;
   bool least_load = true;
-  int part_layers = 8;       // Layers of a page that fit into one KV message.
+  int part_layers = 8;  // Layers of a page that fit into one KV message.
+  // Nothing goes wrong but that processes drain: requests may be ended by that alone.
+  bool only_drains = false;
   bool undisturbed = false;  // No message of the control plane is lost or late, no process pauses.
   // Nothing goes wrong but that all routers except the first die, start late or leave DNS: what
   // runs by the first one must not notice.
@@ -51,6 +54,8 @@ struct Topology {
   // What a stage may have under way to one decode service.
   size_t WindowBytes() const { return 4 * PartBytes(); }
 };
+
+Topology DrawTopology(Random& random);
 
 // Instance ids are "<role>-<node>", so that a name leads to its node.
 inline int NodeOf(const std::string& instance_id) {

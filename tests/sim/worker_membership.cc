@@ -56,6 +56,14 @@ void WorkerMembership::HandleOne(const worker::MembershipEvent& event) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }
   ScheduleTick();
+  if (left_ && core_.left()) std::exchange(left_, nullptr)();
+}
+
+void WorkerMembership::Leave(bool unneeded, std::function<void()> left) {
+  left_ = std::move(left);
+  unneeded_ = unneeded;
+  leaves_ = true;
+  events_.Raise(worker::Leaves{});
 }
 
 void WorkerMembership::ScheduleTick() {
@@ -121,11 +129,15 @@ void WorkerMembership::Perform(const worker::SendRegister& action) {
 void WorkerMembership::Perform(const worker::SendHeartbeat& action) {
   const Status status = status_();
   const uint64_t call = OpenRpc(action.router, /*registers=*/false);
+  if (call != 0) {
+    rpcs_[call].draining = status.draining;
+    rpcs_[call].leaving = leaves_;
+  }
   world_.SendOnCall<RouterProcess>(
       call, node_, "heartbeat",
-      [call, instance = info_.instance, action, status](RouterProcess& router) {
+      [call, instance = info_.instance, action, status, leaving = leaves_](RouterProcess& router) {
         router.Heartbeat(call, {0, instance, action.router_incarnation, action.view_version,
-                                status.ready, status.load});
+                                status.ready, status.load, status.draining, leaving});
       });
 }
 
@@ -163,13 +175,22 @@ void WorkerMembership::Registered(uint64_t call, const absl::Status& status,
 }
 
 void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
-                                        const std::vector<router::WorkerInfo>& workers) {
+                                        const std::vector<router::WorkerInfo>& workers,
+                                        int needed_requests, bool drain) {
   const auto rpc = rpcs_.find(call);
   if (rpc == rpcs_.end()) return;
   worker::HeartbeatAnswered answer{rpc->second.router, status, version, {}};
+  answer.draining = rpc->second.draining;
+  answer.leaving = rpc->second.leaving && status.ok();
+  answer.needed_requests = needed_requests;
   rpcs_.erase(rpc);
+  if (answer.leaving && unneeded_ && needed_requests > 0) {
+    world_.Violate(
+        absl::StrCat(info_.instance.id, " leaves while ", needed_requests, " requests need it"));
+  }
   for (const router::WorkerInfo& info : workers) answer.workers.push_back(ToPeer(info));
   events_.Raise(std::move(answer));
+  if (drain) on_drain_();
 }
 
 void WorkerMembership::Noticed(uint64_t call) {

@@ -21,6 +21,7 @@ class WorkerMembership {
   struct Status {
     bool ready = false;
     router::WorkerLoad load;
+    bool draining = false;
   };
 
   WorkerMembership(World& world, int node, router::WorkerInfo info, std::function<Status()> status,
@@ -33,10 +34,18 @@ class WorkerMembership {
   void Registered(uint64_t call, const absl::Status& status, uint64_t router_incarnation);
   void Noticed(uint64_t call);  // The router wants a heartbeat.
   void HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
-                        const std::vector<router::WorkerInfo>& workers);
+                        const std::vector<router::WorkerInfo>& workers, int needed_requests,
+                        bool drain);
 
   // The status has changed.
   void ReportSoon() { events_.Raise(worker::StatusChanged{}); }
+
+  // What a router that was asked to have this worker drained makes it do.
+  void SetDrainHandler(std::function<void()> on_drain) { on_drain_ = std::move(on_drain); }
+  worker::DrainNews drain_news() const { return core_.drain_news(); }
+  // Deregisters; `left` is called when every router that answers has heard it. `unneeded`: no
+  // router may still have a request that needs this worker.
+  void Leave(bool unneeded, std::function<void()> left);
 
   const std::map<std::string, worker::PeerWorker>& view() const { return view_; }
   // The node of a peer in this incarnation, or -1.
@@ -47,6 +56,8 @@ class WorkerMembership {
   struct Rpc {
     uint64_t router = 0;
     bool registers = false;  // Else a heartbeat.
+    bool draining = false;   // What the heartbeat says.
+    bool leaving = false;
   };
 
   void HandleOne(const worker::MembershipEvent& event);
@@ -78,6 +89,10 @@ class WorkerMembership {
   std::map<uint64_t, Rpc> rpcs_;          // By call.
   std::map<uint64_t, uint64_t> watches_;  // Call -> router.
   std::map<std::string, worker::PeerWorker> view_;
+  std::function<void()> on_drain_;
+  bool leaves_ = false;
+  bool unneeded_ = false;
+  std::function<void()> left_;  // Set: this worker leaves.
   int64_t tick_us_ = kNeverUs;
 };
 

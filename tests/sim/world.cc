@@ -54,6 +54,15 @@ void World::Kill(int node) {
   for (const uint64_t id : broken) BreakCall(id);
 }
 
+void World::Exit(int node) {
+  queue_.At(now_us(), [this, node, incarnation = nodes_[node].incarnation] {
+    const Node& n = nodes_[node];
+    if (n.process == nullptr || n.incarnation != incarnation || !violation_.empty()) return;
+    Trace(node, "EXIT");
+    on_exit_(node);
+  });
+}
+
 void World::Pause(int node, int64_t duration_us) {
   Trace(node, absl::StrCat("PAUSE for ", duration_us / 1000, " ms"));
   nodes_[node].paused_until_us = now_us() + duration_us;

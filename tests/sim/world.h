@@ -57,6 +57,9 @@ class World {
 
   void Start(int node);
   void Kill(int node);
+  // The process ends by itself, when what it is doing now is done; on_exit hears of it.
+  void Exit(int node);
+  void SetExitHandler(std::function<void(int node)> on_exit) { on_exit_ = std::move(on_exit); }
   void Pause(int node, int64_t duration_us);  // As SIGSTOP, then SIGCONT.
   bool alive(int node) const { return nodes_[node].process != nullptr; }
   bool paused(int node) const { return nodes_[node].paused_until_us > now_us(); }
@@ -179,6 +182,7 @@ class World {
   std::map<std::pair<int, int>, Wire> wires_;  // Of tensors, from the first to the second.
   size_t connection_limit_bytes_ = 0;
   bool calm_ = false;
+  std::function<void(int)> on_exit_;
   std::string violation_;
   bool print_trace_;
   std::deque<std::string> trace_;

@@ -87,8 +87,10 @@ class Process:
         self.log_path = pathlib.Path(log_dir) / f"{name}.log"
         self.environment = environment
         self.popen = None
+        self.asked = False  # To stop. Asked twice it would not finish what it has begun.
 
     def start(self):
+        self.asked = False
         with open(self.log_path, "ab") as log:
             self.popen = subprocess.Popen(self.arguments, stdout=log, stderr=log, env=self.environment,
                                           stdin=subprocess.DEVNULL, start_new_session=True)
@@ -98,6 +100,12 @@ class Process:
 
     def signal(self, number):
         self.popen.send_signal(number)
+
+    def ask_to_stop(self):
+        if self.alive() and not self.asked:
+            self.asked = True
+            self.popen.send_signal(signal.SIGCONT)
+            self.popen.send_signal(signal.SIGTERM)
 
     def kill(self):
         if self.alive():
@@ -109,8 +117,7 @@ class Process:
         if self.popen is None:
             return None
         if self.alive():
-            self.popen.send_signal(signal.SIGCONT)
-            self.popen.send_signal(signal.SIGTERM)
+            self.ask_to_stop()
             try:
                 self.popen.wait(seconds * PATIENCE)
             except subprocess.TimeoutExpired:
@@ -137,6 +144,7 @@ class Cluster:
         self.metrics_ports = {}
         self.processes = {}
         common = ["--model-path", model]
+        common += ["--drain-timeout-ms", 5000]  # Of what a failed test leaves behind.
         self._add("router", ["router", *common, "--port", self.http_port, "--grpc-port", self.grpc_port,
                              *router_flags])
         worker = ["worker", *common, *flags, "--threads", 1, "--router-address", f"127.0.0.1:{self.grpc_port}"]
@@ -149,11 +157,15 @@ class Cluster:
                 self._add(name, [*worker, "--disaggregation-mode", "prefill", "--pp-size", stages,
                                  "--pp-rank", stage, "--chain-id", f"chain-{chain}", "--instance-id", name,
                                  "--metrics-port", self.metrics_ports[name], *split, *prefill_flags])
+        self._decode = [*worker, "--disaggregation-mode", "decode", *decode_flags]
         for decode in range(decodes):
-            name = f"decode-{decode}"
-            self.metrics_ports[name] = next(next_port)
-            self._add(name, [*worker, "--disaggregation-mode", "decode", "--instance-id", name,
-                             "--metrics-port", self.metrics_ports[name], *decode_flags])
+            self.add_decode(f"decode-{decode}", next(next_port))
+
+    def add_decode(self, name, port=None):
+        """One more decode service, not started yet."""
+        self.metrics_ports[name] = port or free_ports(1)[0]
+        self._add(name, [*self._decode, "--instance-id", name, "--metrics-port", self.metrics_ports[name]])
+        return self.processes[name]
 
     def _add(self, name, arguments):
         self.processes[name] = Process(name, arguments, self.log_dir, self.environment)
@@ -172,8 +184,7 @@ class Cluster:
     def __exit__(self, kind, value, trace):
         asked = [process for process in self.processes.values() if process.alive()]
         for process in asked:
-            process.signal(signal.SIGCONT)
-            process.signal(signal.SIGTERM)
+            process.ask_to_stop()
         for process in self.processes.values():
             process.stop()
         crashed = {process.name: process.popen.returncode for process in asked if process.popen.returncode}

@@ -25,6 +25,7 @@ void DecodeCore::Handle(const Event& event, int64_t now_us, std::vector<Action>&
   std::vector<Action> later;
   state_->actions = &later;
   state_->EndOverdue();
+  state_->EndDrain();
   std::visit([this](const auto& e) { state_->On(e); }, event);
   state_->AdmitWaiting();
   // The next step runs while the last one's tokens are written out.
@@ -35,8 +36,14 @@ void DecodeCore::Handle(const Event& event, int64_t now_us, std::vector<Action>&
 }
 
 int64_t DecodeCore::NextDeadlineUs() const {
-  return state_->deadlines.empty() ? kNeverUs : state_->deadlines.begin()->first;
+  const int64_t drain_us = state_->requests.empty() ? kNeverUs : state_->drain_deadline_us;
+  if (state_->deadlines.empty()) return drain_us;
+  return std::min(drain_us, state_->deadlines.begin()->first);
 }
+
+bool DecodeCore::draining() const { return state_->draining; }
+
+DrainCounts DecodeCore::drain_counts() const { return state_->drain_counts; }
 
 DecodeLoad DecodeCore::load() const {
   DecodeLoad load;
@@ -54,6 +61,7 @@ DecodeLoad DecodeCore::load() const {
 absl::Status DecodeCore::CheckInvariants() const {
   const State& core = *state_;
   BATON_RETURN_IF_ERROR(core.pool.CheckInvariants());
+  BATON_RETURN_IF_ERROR(core.CheckDrain());
   const auto broken = [](auto... parts) { return absl::InternalError(absl::StrCat(parts...)); };
   int owned = 0;
   size_t waiting = 0;

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/kv/lease_table.h"
+#include "common/types/drain_counts.h"
 #include "common/types/finish_reason.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
@@ -73,10 +74,16 @@ struct StepFinished {
   absl::Status status;  // Of the whole step: an error ends every sequence in it.
   std::vector<Output> outputs;
 };
+// The service will leave: reservations are refused from now on, those that still wait for pages are
+// given back, and what is not done at the deadline ends then. All with a status of EndedByDrain, so
+// that the router begins them elsewhere if it can. Said again, the earlier deadline counts.
+struct DrainBegan {
+  int64_t deadline_us = kNeverUs;
+};
 struct Tick {};  // Every event ends what is overdue; this one does nothing else.
 // Lease events come from the lease table on the data thread.
-using Event = std::variant<ReserveRequested, StreamOpened, AbortRequested, StepFinished, Tick,
-                           KvCommitted, KvFailed, KvDrained>;
+using Event = std::variant<ReserveRequested, StreamOpened, AbortRequested, StepFinished, DrainBegan,
+                           Tick, KvCommitted, KvFailed, KvDrained>;
 
 // ---- Actions, to be done in order ----
 struct ReplyReserve {
@@ -145,6 +152,8 @@ class DecodeCore {
   int64_t NextDeadlineUs() const;
 
   DecodeLoad load() const;
+  bool draining() const;
+  DrainCounts drain_counts() const;
   absl::Status CheckInvariants() const;
   bool AtRest() const;  // I5: no request, no owned or quarantined page, no open grant.
 

@@ -80,6 +80,10 @@ struct DecodeCore::State {
   uint64_t last_step = 0;
   std::optional<uint64_t> running_step;
   std::map<uint64_t, uint64_t> in_step;  // Attempt -> generation, of the running step.
+  bool draining = false;
+  int64_t drain_deadline_us = kNeverUs;
+  uint64_t drained_generation = 0;  // The last one that was given out before the drain.
+  DrainCounts drain_counts;
 
   int64_t now_us = 0;
   std::vector<Action>* actions = nullptr;  // Of the Handle call under way.
@@ -94,6 +98,7 @@ struct DecodeCore::State {
   void On(const StreamOpened& event);
   void On(const AbortRequested& event);
   void On(const StepFinished& event);
+  void On(const DrainBegan& event);
   void On(const Tick& event);
   void On(const KvCommitted& event);
   void On(const KvFailed& event);
@@ -115,6 +120,11 @@ struct DecodeCore::State {
   void Arm(uint64_t attempt_id);
   void Disarm(uint64_t attempt_id);
   void EndOverdue();
+
+  // drain.cc
+  absl::Status RefuseToBegin();
+  void EndDrain();
+  absl::Status CheckDrain() const;
 
   void Take(uint64_t attempt_id, const SampledToken& token);
   bool IsStop(const Request& request, int32_t token) const;

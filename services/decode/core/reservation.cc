@@ -20,6 +20,10 @@ void DecodeCore::State::On(const ReserveRequested& event) {
     Refuse(event.attempt_id, absl::CancelledError("aborted before it was reserved"));
     return;
   }
+  if (absl::Status status = RefuseToBegin(); !status.ok()) {
+    Refuse(event.attempt_id, std::move(status));
+    return;
+  }
   if (absl::Status status = CheckReserve(event); !status.ok()) {
     Refuse(event.attempt_id, std::move(status));
     return;

@@ -68,10 +68,6 @@ absl::Status ChainShell::BeginOwn(const Hello& hello) {
 
 void ChainShell::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
   absl::Status refusal = Failpoint("prefill.start");
-  if (draining_) {
-    options_.metrics->Increment(Metric::kDrainEndedRequestsTotal, 1, {"refused"});
-    refusal = absl::UnavailableError("the prefill chain is stopping");
-  }
   // Asked here too, for the planner's answer could not tell the two calls apart.
   if (calls_.count(start.attempt_id) != 0) {
     refusal = absl::AlreadyExistsError(

@@ -47,15 +47,16 @@ class ChainShell {
 
   // Does what is due; returns when it is next.
   int64_t Wake(int64_t now_us);
-  // New calls are refused from now on.
-  void Drain() { draining_ = true; }
+  // New requests are refused from now on, and those that are not through at the deadline end then.
+  void BeginDrain(int64_t deadline_us) { Handle(DrainBegan{deadline_us}); }
   bool AtRest() const { return planner_.AtRest(); }
   // Ends every call and link.
   void Stop();
   // Any thread, after a Stop was posted: see ChainWiring.
   void EndCalls() { wiring_->EndCalls(); }
 
-  bool up() const { return planner_.up() && !draining_; }
+  bool up() const { return planner_.up() && !planner_.draining(); }
+  DrainCounts drain_counts() const { return planner_.drain_counts(); }
   PlannerLoad load() const { return planner_.load(); }
 
  private:
@@ -76,7 +77,6 @@ class ChainShell {
   std::unique_ptr<ChainWiring> wiring_;
   std::map<uint64_t, Call> calls_;  // By attempt; not yet answered.
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};
-  bool draining_ = false;
 };
 
 }  // namespace baton::prefill

@@ -88,10 +88,13 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
 }
 
 void ChainPlanner::State::On(const StartRequested& event, int64_t now_us) {
-  if (absl::Status status = CheckStart(event); !status.ok()) {
+  absl::Status status = requests.contains(event.attempt_id) ? absl::OkStatus() : RefuseToBegin();
+  if (status.ok()) status = CheckStart(event);
+  if (!status.ok()) {
     Emit(FinishRequest{event.attempt_id, std::move(status), {}});
     return;
   }
+  if (draining) ++accepted_draining;
   Request& request = requests[event.attempt_id];
   request.ticket = event.ticket;
   request.prompt_tokens = event.prompt_tokens;
@@ -330,17 +333,23 @@ void ChainPlanner::Handle(const PlannerEvent& event, int64_t now_us,
   state_->actions = &actions;
   std::visit([&](const auto& e) { state_->On(e, now_us); }, event);
   state_->ExpireDeadlines(now_us);
+  state_->EndDrain(now_us);
   state_->IssuePlans(now_us);
   state_->actions = nullptr;
 }
 
 int64_t ChainPlanner::NextDeadlineUs() const {
-  return state_->deadlines.empty() ? kNeverUs : state_->deadlines.begin()->first;
+  if (state_->deadlines.empty()) return kNeverUs;  // Nothing is unfinished.
+  return std::min(state_->drain_deadline_us, state_->deadlines.begin()->first);
 }
 
 bool ChainPlanner::up() const { return state_->up; }
 
 int ChainPlanner::max_plan_tokens() const { return state_->policy.max_plan_tokens(); }
+
+bool ChainPlanner::draining() const { return state_->draining; }
+
+DrainCounts ChainPlanner::drain_counts() const { return state_->drain_counts; }
 
 PlannerLoad ChainPlanner::load() const {
   PlannerLoad load;

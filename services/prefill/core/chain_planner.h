@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
+#include "common/types/drain_counts.h"
 #include "common/types/ticket.h"
 #include "services/prefill/core/plan.h"
 
@@ -65,9 +66,14 @@ struct StageRequestClosed {  // Not OK: the stage gave the request up (its KV co
   uint64_t epoch = 0;
   RequestClosed closed;
 };
+// Stage 0 will leave: new requests are refused, and what is not through the chain at the deadline
+// ends then; both with a status of EndedByDrain. Said again, the earlier deadline counts.
+struct DrainBegan {
+  int64_t deadline_us = kNeverUs;
+};
 struct Tick {};
 using PlannerEvent = std::variant<ChainUp, ChainDown, StartRequested, AbortRequested, StagePlanDone,
-                                  StageRequestClosed, Tick>;
+                                  StageRequestClosed, DrainBegan, Tick>;
 
 // ---- Actions ----
 struct IssuePlan {  // To every stage, stage 0 included, in this order.
@@ -116,6 +122,8 @@ class ChainPlanner {
   bool up() const;
   int max_plan_tokens() const;  // No plan is larger.
   PlannerLoad load() const;
+  bool draining() const;
+  DrainCounts drain_counts() const;
   absl::Status CheckInvariants() const;
   bool AtRest() const;
 

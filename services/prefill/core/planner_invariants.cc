@@ -33,6 +33,7 @@ absl::Status ChainPlanner::State::CheckPages() const {
 
 absl::Status ChainPlanner::CheckInvariants() const {
   const State& state = *state_;
+  BATON_RETURN_IF_ERROR(state.CheckDrain());
   if (!state.up) {
     if (state.requests.empty() && state.plans.empty()) return absl::OkStatus();
     return absl::InternalError("I5: the chain is down and holds requests or plans");

@@ -55,6 +55,7 @@ struct ChainPlanner::State {
   void On(const AbortRequested& event, int64_t now_us);
   void On(const StagePlanDone& event, int64_t now_us);
   void On(const StageRequestClosed& event, int64_t now_us);
+  void On(const DrainBegan& event, int64_t now_us);
   void On(const Tick& /*event*/, int64_t /*now_us*/) {}
 
   void TakePromptTokens(const PromptTokens& told);
@@ -63,6 +64,11 @@ struct ChainPlanner::State {
   void ExpireDeadlines(int64_t now_us);
   void ReleaseIfClosed(uint64_t attempt_id);
   void Finish(uint64_t attempt_id, Request& request, absl::Status status);
+
+  // planner_drain.cc
+  absl::Status RefuseToBegin();
+  void EndDrain(int64_t now_us);
+  absl::Status CheckDrain() const;
 
   bool MayIssue() const;
   void IssuePlans(int64_t now_us);
@@ -92,6 +98,11 @@ struct ChainPlanner::State {
   std::vector<uint64_t> open;                        // In the chain, in order of admission.
   std::vector<uint64_t> aborts_due;                  // For the next plan.
   std::set<std::pair<int64_t, uint64_t>> deadlines;  // Of unfinished requests.
+
+  bool draining = false;
+  int64_t drain_deadline_us = kNeverUs;
+  int64_t accepted_draining = 0;  // Requests, since the drain began.
+  DrainCounts drain_counts;
 
   std::vector<PlannerAction>* actions = nullptr;  // Of the event that is being handled.
 };

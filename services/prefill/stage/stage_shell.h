@@ -61,6 +61,7 @@ class StageShell {
   void HandleOne(const StageEvent& event);
 
   int held_pages() const { return stage_.held_pages(); }
+  bool AtRest() const { return stage_.AtRest(); }  // Holds no request, no plan and no send.
 
   // Adds the time since the last call to the busy or idle metric.
   void AccountTime(int64_t now_us);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/types/role.h"
@@ -11,6 +12,8 @@
 
 namespace baton::router {
 namespace {
+
+constexpr int kMostHandBacks = 64;
 
 // Which leg a failure is blamed on: the one that the status names, since decode may report that a
 // stage fell silent, or a stage that decode did; else the one that reported it.
@@ -74,13 +77,17 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
     CloseDecode(txn, reason);
   }
   if (Retry(txn, blamed, status)) return;
+  if (IsEndedByDrain(status)) ++totals.drain.worker_total;
   Finish(txn, std::move(status));
 }
 
 bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status& status) {
   const bool client_has_tokens = txn.tokens > 0 && !PlantedBug(Bug::kRouterRetriesAfterFirstToken);
-  if (client_has_tokens || txn.attempts >= limits.max_attempts || txn.deadline_us <= now_us ||
-      SameEverywhere(status)) {
+  // A worker that drains has not failed, and is in no pair any more; a bound there is all the same.
+  const bool handed_back = IsEndedByDrain(status) && txn.handed_back < kMostHandBacks &&
+                           !PlantedBug(Bug::kRouterCountsHandBack);
+  const bool may_try = handed_back || txn.attempts - txn.handed_back < limits.max_attempts;
+  if (client_has_tokens || !may_try || txn.deadline_us <= now_us || SameEverywhere(status)) {
     return false;
   }
   FailedPair failed = {txn.attempt.pair.chain.stages, txn.attempt.pair.decode, blamed};
@@ -91,6 +98,7 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   if (!other.ok() && (!pairs.empty() || !MayWait().ok())) return false;
   EndPrefillWork(txn);
   pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  txn.handed_back += handed_back ? 1 : 0;
   ++(blamed == Role::kPrefill ? totals.retries_prefill_total : totals.retries_decode_total);
   txn.failed = std::move(failed);
   txn.failure = status;

@@ -4,16 +4,28 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/planted_bug.h"
 #include "services/router/core/fit.h"
 
 namespace baton::router {
 namespace {
 
-bool Usable(const Worker& worker) { return worker.ready && !worker.draining && !worker.suspect; }
+bool Usable(const Worker& worker) {
+  const bool draining = worker.draining && !PlantedBug(Bug::kRouterPairsDraining);
+  return worker.ready && !draining && !worker.suspect;
+}
 
 // Whether each of the two has connected to the other.
 bool Connected(const Worker& a, const Worker& b) {
   return a.applied_version >= b.joined_version && b.applied_version >= a.joined_version;
+}
+
+// Whether stage 0 has said that it is ready since it knows each of the others: before, it may have
+// meant a chain with another process in one's place, which has just left.
+bool KnowsItsStages(const std::vector<const Worker*>& stages) {
+  return std::all_of(stages.begin(), stages.end(), [&stages](const Worker* stage) {
+    return stages.front()->applied_version >= stage->joined_version;
+  });
 }
 
 Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& stages) {
@@ -94,14 +106,22 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
   return absl::OkStatus();
 }
 
-absl::Status Membership::Drain(const std::string& instance_id) {
+absl::Status Membership::Drain(const std::string& instance_id, int64_t now_us) {
   const auto found = workers_.find(instance_id);
   if (found == workers_.end()) {
     return absl::NotFoundError(absl::StrCat("no worker ", instance_id, " is registered"));
   }
-  found->second.draining = true;
-  Changed();
+  found->second.drain_asked = true;
+  SaysDraining(found->second.info.instance, now_us);
   return absl::OkStatus();
+}
+
+void Membership::SaysDraining(const InstanceRef& instance, int64_t now_us) {
+  const auto found = workers_.find(instance.id);
+  if (found == workers_.end() || found->second.info.instance != instance) return;
+  if (std::exchange(found->second.draining, true)) return;
+  found->second.changed_us = now_us;
+  Changed();
 }
 
 bool Membership::Suspect(const InstanceRef& instance, int64_t now_us) {
@@ -116,9 +136,8 @@ bool Membership::Suspect(const InstanceRef& instance, int64_t now_us) {
 
 void Membership::Lose(WorkerMap::iterator worker, int64_t now_us, std::vector<Worker>& lost) {
   const WorkerInfo& info = worker->second.info;
-  // Who was told to leave is not expected back.
   const bool room = static_cast<int>(absent_.size()) < options_.max_workers;
-  if (options_.pair_grace_us > 0 && !worker->second.draining && room) {
+  if (options_.pair_grace_us > 0 && room) {
     absent_[info.instance.id] = {info.role, info.chain_id, info.pp_rank, info.pp_size, now_us};
   }
   lost.push_back(std::move(worker->second));
@@ -202,7 +221,7 @@ const std::vector<Pair>& Membership::ReadyPairs() const {
     const bool ready = std::all_of(stages.begin(), stages.end(), [](const Worker* stage) {
       return stage != nullptr && Usable(*stage);
     });
-    if (!ready) continue;
+    if (!ready || !KnowsItsStages(stages)) continue;
     const Chain chain = MakeChain(chain_id, stages);
     for (const auto& [id, decode] : workers_) {
       if (decode.info.role != Role::kDecode || !Usable(decode)) continue;

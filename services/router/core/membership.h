@@ -51,7 +51,8 @@ struct Worker {
   WorkerInfo info;
   WorkerLoad load;
   bool ready = false;
-  bool draining = false;
+  bool draining = false;         // Takes nothing new and will leave.
+  bool drain_asked = false;      // By somebody who told this router: the worker is to hear of it.
   bool suspect = false;          // Does not answer, as far as is known; until it is heard from.
   int64_t changed_us = 0;        // When it joined, or was seen to become ready or not.
   uint64_t joined_version = 0;   // View version that first held this incarnation.
@@ -102,8 +103,10 @@ class Membership {
   absl::Status Heartbeat(const InstanceRef& instance, uint64_t applied_version, bool ready,
                          const WorkerLoad& load, int64_t now_us);
 
-  // NOT_FOUND for an unknown instance.
-  absl::Status Drain(const std::string& instance_id);
+  // The worker is to drain: in no ready pair from now on. NOT_FOUND for an unknown instance.
+  absl::Status Drain(const std::string& instance_id, int64_t now_us);
+  // The worker says so itself; there is no way back but another incarnation.
+  void SaysDraining(const InstanceRef& instance, int64_t now_us);
 
   // A call to the worker, or its own to the router, broke as those of a dead process do: it is in
   // no ready pair until its next heartbeat, or until its lease is over. False: that is known
@@ -125,16 +128,18 @@ class Membership {
 
   // Pairs that can take a request now: every stage of the chain and the decode ready, none draining
   // or suspect, and every stage's applied view holds the decode (so its endpoint stands), and the
-  // decode's applied view holds every stage. Rebuilt only when something changed since the last
-  // call; valid until the next call of a member that is not const.
+  // decode's applied view holds every stage, as does stage 0's, which speaks for the chain. Rebuilt
+  // only when something changed since the last call; valid until the next call of a member that is
+  // not const.
   const std::vector<Pair>& ReadyPairs() const;
 
   // Until when a pair may be expected while none is ready; 0: none is. One is expected while the
-  // ranks of some chain and some decode service are all held by workers that are here and don't
-  // drain, or that were lost no longer ago than `pair_grace_us`, and no longer than that after the
-  // last of them joined, was lost, or changed its readiness. So a worker that dies is waited for
-  // (somebody may start it again), and two that can't connect are not waited for for ever. A role
-  // that never was here is not expected: this router can't know of it.
+  // ranks of some chain and some decode service are all held by workers that are here or that were
+  // lost no longer ago than `pair_grace_us`, and no longer than that after the last of them joined,
+  // was lost, or changed its readiness. So a worker that dies is waited for (somebody may start it
+  // again), and two that can't connect are not waited for for ever. One that drains most likely
+  // makes room for its successor: it counts as changed as long as it is here. A role that never was
+  // here is not expected: this router can't know of it.
   int64_t PairExpectedUntilUs(int64_t now_us) const;
 
   // Why ReadyPairs is empty, for the client and the operator.

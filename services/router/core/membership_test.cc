@@ -54,6 +54,9 @@ TEST_F(MembershipTest, PairsNeedEveryStageReadyAndConnected) {
   EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
   EXPECT_THAT(members_.WhatIsMissing(), HasSubstr("have not connected"));
   ASSERT_EQ(Beat(d0), absl::OkStatus());
+  // What stage 0 said last, it said of a chain without this stage 1.
+  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
+  ASSERT_EQ(Beat(s0), absl::OkStatus());
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
   const Pair& pair = members_.ReadyPairs()[0];
   EXPECT_EQ(pair.chain.stage0, s0.instance);
@@ -79,10 +82,10 @@ TEST_F(MembershipTest, AnUnknownViewCountsAsNone) {
 TEST_F(MembershipTest, DrainingWorkersTakeNothingNew) {
   JoinAll({TestStage("c0", 0, 1), TestDecode("d0"), TestDecode("d1")});
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(2));
-  ASSERT_EQ(members_.Drain("d0"), absl::OkStatus());
+  ASSERT_EQ(members_.Drain("d0", 0), absl::OkStatus());
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
   EXPECT_EQ(members_.ReadyPairs()[0].decode.id, "d1");
-  EXPECT_EQ(members_.Drain("nobody").code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(members_.Drain("nobody", 0).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(MembershipTest, SilentWorkersExpireAndHeartbeatsRenew) {

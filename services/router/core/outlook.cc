@@ -35,14 +35,14 @@ int64_t Membership::PairExpectedUntilUs(int64_t now_us) const {
   std::map<std::string, Ranks> chains;
   int64_t decode_us = kNone;
   for (const auto& [id, worker] : workers_) {
-    if (worker.draining) continue;
+    const int64_t changed_us = worker.draining ? now_us : worker.changed_us;
     if (worker.info.role == Role::kDecode) {
-      decode_us = std::max(decode_us, worker.changed_us);
+      decode_us = std::max(decode_us, changed_us);
       continue;
     }
     Ranks& ranks = chains[worker.info.chain_id];
     ranks.size = worker.info.pp_size;
-    ranks.Hold(worker.info.pp_rank, worker.changed_us);
+    ranks.Hold(worker.info.pp_rank, changed_us);
   }
   for (const auto& [id, absent] : absent_) {
     if (absent.lost_us + options_.pair_grace_us <= now_us) continue;

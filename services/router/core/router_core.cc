@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/router/core/router_state.h"
@@ -35,28 +36,30 @@ void RouterCore::State::On(const HeartbeatReceived& event) {
     reply.view_version = membership.view_version();
     reply.view_changed = event.view_version != reply.view_version;
     if (reply.view_changed) reply.workers = membership.View();
+    HearOfDrain(event, reply);
   }
   Emit(std::move(reply));
+  if (!event.leaving) return;
+  std::vector<Worker> lost;
+  membership.Remove(event.instance, now_us, lost);
+  LoseWorkers(lost, "has left, for its time to drain was over", /*left=*/true);
 }
 
-void RouterCore::State::On(const DrainRequested& event) {
-  Emit(ReplyDrain{event.rpc_id, membership.Drain(event.instance_id)});
+void RouterCore::State::LoseWorkers(const std::vector<Worker>& lost, const std::string& cause,
+                                    bool left) {
+  for (const Worker& worker : lost) LoseWorker(worker, cause, left);
 }
 
-void RouterCore::State::LoseWorkers(const std::vector<Worker>& lost, const std::string& cause) {
-  for (const Worker& worker : lost) LoseWorker(worker, cause);
-}
-
-void RouterCore::State::LoseWorker(const Worker& worker, const std::string& cause) {
+void RouterCore::State::LoseWorker(const Worker& worker, const std::string& cause, bool left) {
   const InstanceRef& instance = worker.info.instance;
   EndWatchOf(instance);
   const Role leg = worker.info.role == Role::kPrefill ? Role::kPrefill : Role::kDecode;
   for (const uint64_t call_id : table.CallsThatNeed(instance)) {
     Transaction& txn = *table.OfCall(call_id);
+    const absl::Status status = absl::UnavailableError(
+        absl::StrCat(RoleName(leg), " ", instance.id, " ", cause, "; send the request again"));
     FailAttempt(txn, leg,
-                WithLeg(absl::UnavailableError(absl::StrCat(RoleName(leg), " ", instance.id, " ",
-                                                            cause, "; send the request again")),
-                        RoleName(leg), instance.id));
+                WithLeg(left ? EndedByDrain(status) : status, RoleName(leg), instance.id));
   }
   pairing.Forget(instance);
 }
@@ -64,6 +67,7 @@ void RouterCore::State::LoseWorker(const Worker& worker, const std::string& caus
 // ---- Clients ----
 
 absl::Status RouterCore::State::CheckAdmissible(const CallSubmitted& event) {
+  if (absl::Status status = RefuseToBegin(); !status.ok()) return status;
   if (table.OfRequest(event.request_id) != nullptr && !PlantedBug(Bug::kRouterAcceptsDuplicateId)) {
     return absl::AlreadyExistsError(
         absl::StrCat("a request with the id ", event.request_id, " is running"));
@@ -221,14 +225,15 @@ void RouterCore::Handle(const Event& event, int64_t now_us, std::vector<Action>&
   state_->now_us = now_us;
   state_->actions = &actions;
   std::visit([this](const auto& e) { state_->On(e); }, event);
+  state_->EndDrain();
   state_->TellWatches();
   state_->ServeWaiting();
   state_->actions = nullptr;
 }
 
 int64_t RouterCore::NextDeadlineUs() const {
-  const int64_t next_us =
-      std::min(state_->table.NextTimerUs(), state_->membership.NextDeadlineUs());
+  const int64_t next_us = std::min(
+      {state_->table.NextTimerUs(), state_->membership.NextDeadlineUs(), state_->NextDrainUs()});
   if (state_->waiting.empty()) return next_us;
   const int64_t hope_us = state_->membership.PairExpectedUntilUs(state_->now_us);
   return hope_us == 0 ? next_us : std::min(next_us, hope_us);
@@ -257,6 +262,7 @@ RouterLoad RouterCore::load() const {
 
 absl::Status RouterCore::CheckInvariants() const {
   const State& state = *state_;
+  BATON_RETURN_IF_ERROR(state.CheckDrain());
   if (static_cast<int>(state.waiting.size()) != state.table.CountOf(Phase::kWaiting)) {
     return absl::InternalError("the queue for a pair is not the waiting requests");
   }

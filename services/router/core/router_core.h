@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/types/drain_counts.h"
 #include "common/types/finish_reason.h"
 #include "common/types/instance.h"
 #include "common/types/sampled_token.h"
@@ -55,6 +56,8 @@ struct HeartbeatReceived {
   uint64_t view_version = 0;
   bool ready = false;
   WorkerLoad load;
+  bool draining = false;  // It takes nothing new.
+  bool leaving = false;   // Its last one: it is gone from the view with this event.
 };
 // A worker listens for changes of the view, until it is told the end of the call or breaks it.
 struct WatchOpened {
@@ -67,6 +70,13 @@ struct WatchBroken {
 struct DrainRequested {
   uint64_t rpc_id = 0;
   std::string instance_id;
+};
+// This router will leave: requests are taken for `settle_us` more, then refused; those that have
+// not ended `timeout_us` later end then. Both with a status of EndedByDrain. Said again, the
+// earlier times count.
+struct RouterDrainBegan {
+  int64_t settle_us = 0;
+  int64_t timeout_us = 0;
 };
 // ---- Events: clients ----
 struct CallSubmitted {
@@ -106,9 +116,10 @@ struct PrefillEnded {  // Start's answer.
   std::vector<SampledToken> prompt_tokens;  // With prompt_logprobs: all but the first.
 };
 struct Tick {};
-using Event = std::variant<RegisterRequested, HeartbeatReceived, WatchOpened, WatchBroken,
-                           DrainRequested, CallSubmitted, ClientGone, AbortCalled, StopMatched,
-                           ReserveReplied, TokenReceived, DecodeEnded, PrefillEnded, Tick>;
+using Event =
+    std::variant<RegisterRequested, HeartbeatReceived, WatchOpened, WatchBroken, DrainRequested,
+                 RouterDrainBegan, CallSubmitted, ClientGone, AbortCalled, StopMatched,
+                 ReserveReplied, TokenReceived, DecodeEnded, PrefillEnded, Tick>;
 
 // ---- Actions ----
 struct ReplyRegister {
@@ -121,6 +132,8 @@ struct ReplyHeartbeat {
   uint64_t view_version = 0;
   bool view_changed = false;  // `workers` is meaningful.
   std::vector<WorkerInfo> workers;
+  bool drain = false;       // Somebody asks the worker to.
+  int needed_requests = 0;  // Of a draining worker: it may not leave before them.
 };
 // The view has changed, or the worker is asked to show that it lives: either way a heartbeat is
 // wanted at once.
@@ -198,6 +211,14 @@ struct RouterLoad {
   int64_t retries_prefill_total = 0;  // By the leg that failed.
   int64_t retries_decode_total = 0;
   int64_t leases_expired_total = 0;  // Workers that fell silent.
+  DrainCounts drain;                 // Requests that drains ended.
+};
+
+enum class RouterDrain {
+  kServing,
+  kSettling,  // Takes requests, and says that it is not ready.
+  kRefusing,  // Takes none; some run.
+  kDrained,   // None runs.
 };
 
 // What a request that comes now would meet.
@@ -217,6 +238,7 @@ class RouterCore {
 
   const Membership& membership() const;
   Outlook outlook(int64_t now_us) const;
+  RouterDrain drain(int64_t now_us) const;
   RouterLoad load() const;
   absl::Status CheckInvariants() const;
   bool AtRest() const;  // No transaction, no attempt.

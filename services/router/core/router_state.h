@@ -35,6 +35,9 @@ struct RouterCore::State {
   uint64_t admitted = 0;
   uint64_t attempts_made = 0;
   RouterLoad totals;  // Its counters; the gauges come from the table.
+  int64_t drain_begun_us = kNeverUs;
+  int64_t refuse_from_us = kNeverUs;     // The drain's settling is over.
+  int64_t drain_deadline_us = kNeverUs;  // And so is the drain.
 
   // Of the event that is being handled.
   int64_t now_us = 0;
@@ -47,6 +50,7 @@ struct RouterCore::State {
   void On(const WatchOpened& event);
   void On(const WatchBroken& event);
   void On(const DrainRequested& event);
+  void On(const RouterDrainBegan& event);
   void On(const CallSubmitted& event);
   void On(const ClientGone& event);
   void On(const AbortCalled& event);
@@ -57,8 +61,15 @@ struct RouterCore::State {
   void On(const PrefillEnded& event);
   void On(const Tick& event);
 
-  void LoseWorkers(const std::vector<Worker>& lost, const std::string& cause);
-  void LoseWorker(const Worker& worker, const std::string& cause);
+  void LoseWorkers(const std::vector<Worker>& lost, const std::string& cause, bool left = false);
+  void LoseWorker(const Worker& worker, const std::string& cause, bool left);
+
+  // drain.cc
+  void HearOfDrain(const HeartbeatReceived& event, ReplyHeartbeat& reply);
+  absl::Status RefuseToBegin();
+  void EndDrain();
+  int64_t NextDrainUs() const;
+  absl::Status CheckDrain() const;
 
   // watches.cc
   void Suspect(const InstanceRef& instance);

@@ -87,6 +87,24 @@ std::vector<uint64_t> TransactionTable::CallsThatNeed(const InstanceRef& instanc
   return call_ids;
 }
 
+std::vector<uint64_t> TransactionTable::CallIds() const {
+  std::vector<uint64_t> call_ids;
+  for (const auto& [call_id, txn] : transactions_) call_ids.push_back(call_id);
+  return call_ids;
+}
+
+int TransactionTable::CountHeldBy(const InstanceRef& instance) const {
+  const auto holds = [&instance](const auto& entry) {
+    const Transaction& txn = entry.second;
+    const std::vector<KvWriter>& stages = txn.attempt.pair.chain.stages;
+    return (txn.NeedsDecode() && txn.attempt.pair.decode == instance) ||
+           (txn.HoldsChain() &&
+            std::any_of(stages.begin(), stages.end(),
+                        [&](const KvWriter& stage) { return stage.instance == instance; }));
+  };
+  return static_cast<int>(std::count_if(transactions_.begin(), transactions_.end(), holds));
+}
+
 absl::Status TransactionTable::CheckInvariants() const {
   std::array<int, kPhaseCount> counts{};
   size_t attempts = 0;

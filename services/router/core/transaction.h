@@ -50,7 +50,8 @@ struct Transaction {
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   Phase phase = Phase::kWaiting;
   int attempts = 0;
-  int tokens = 0;  // Sent to the client.
+  int handed_back = 0;  // Of these: by workers that drain, which is no failure.
+  int tokens = 0;       // Sent to the client.
   bool prompt_logprobs = false;
   bool prompt_told = false;                   // Not again after a retry: it would be the same.
   std::vector<SampledToken> held;             // Of this attempt, until the prompt is told.
@@ -66,6 +67,11 @@ struct Transaction {
   // Whether the chain still has work of this attempt, now or later.
   bool NeedsChain() const {
     return attempt.id != 0 && (phase == Phase::kReserving || attempt.prefill_open);
+  }
+  // Whether the chain's workers are still needed by it: as above, and until decode has its whole
+  // KV, which the first token proves.
+  bool HoldsChain() const {
+    return NeedsChain() || (attempt.id != 0 && phase == Phase::kPrefilling);
   }
   bool NeedsDecode() const { return attempt.id != 0 && attempt.decode_open; }
 };
@@ -91,6 +97,12 @@ class TransactionTable {
 
   // Calls of the transactions that `instance` still works for, in order.
   std::vector<uint64_t> CallsThatNeed(const InstanceRef& instance) const;
+
+  // All of them, in order.
+  std::vector<uint64_t> CallIds() const;
+
+  // Transactions that `instance` may not leave before.
+  int CountHeldBy(const InstanceRef& instance) const;
 
   int size() const { return static_cast<int>(transactions_.size()); }
   int CountOf(Phase phase) const { return phase_counts_[static_cast<size_t>(phase)]; }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/router/core/router_state.h"
@@ -82,6 +83,10 @@ void RouterCore::State::Refuse(Transaction& txn, const absl::Status& no_pair) {
   if (!txn.failed.has_value()) return Finish(txn, no_pair);
   absl::Status status(txn.failure.code(),
                       absl::StrCat(txn.failure.message(), "; then ", no_pair.message()));
+  // Who drains has not failed: its successor is late.
+  if (IsEndedByDrain(txn.failure)) {
+    return Finish(txn, EndedByDrain(WithLeg(std::move(status), "router", "")));
+  }
   Finish(txn, WithLeg(std::move(status), LegOf(txn.failure).value_or("router"),
                       InstanceOf(txn.failure).value_or("")));
 }

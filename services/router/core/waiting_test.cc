@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "services/router/core/router_core_fixture.h"
 
@@ -69,19 +70,44 @@ TEST_F(WaitingTest, NobodyIsWaitedForWhoNeverWasHere) {
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("no decode service is registered"));
 }
 
-TEST_F(WaitingTest, ADrainedWorkerIsNotWaitedFor) {
+TEST_F(WaitingTest, TheSuccessorOfADrainedWorkerIsWaitedFor) {
   Join({stage_, decode_});
   Handle(DrainRequested{1, "d0"});
-  EXPECT_EQ(outlook(), Outlook::kRefused);
+  now_us_ += 10 * kPairingUs;  // It may drain for long: whoever comes waits for as long as always.
+  EXPECT_EQ(outlook(), Outlook::kWaits);
   Request(1);
-  EXPECT_THAT(std::string(Refusal().message()), HasSubstr("d0 is draining"));
+  EXPECT_EQ(core_->load().waiting, 1);
+  Handle(HeartbeatReceived{2, decode_.instance, kIncarnation, 0, false, {}, true, true});
+  EXPECT_EQ(core_->load().waiting, 1);
+  decode_.instance.incarnation = 2;
+  Handle(RegisterRequested{1, decode_});
+  Beat(stage_.instance);
+  Beat(decode_.instance);
+  EXPECT_THAT(Served(), ElementsAre(1));
 }
 
-TEST_F(WaitingTest, DrainingTheLastHopeEndsTheWait) {
-  JoinUnconnected();
+TEST_F(WaitingTest, WhoIsHandedBackAndFindsNobodyInTimeHearsWhenToTryAgain) {
+  Join({stage_, decode_});
   Request(1);
-  Handle(DrainRequested{1, "d0"});
-  EXPECT_THAT(std::string(Refusal().message()), HasSubstr("d0 is draining"));
+  const uint64_t attempt_id = Only<Reserve>().attempt_id;
+  Handle(HeartbeatReceived{2, decode_.instance, kIncarnation, 0, false, {}, true});
+  Handle(ReserveReplied{attempt_id, EndedByDrain(absl::UnavailableError("d0 drains"))});
+  EXPECT_EQ(core_->load().waiting, 1);
+  now_us_ += kPairingUs;
+  Handle(Tick{});
+  EXPECT_TRUE(IsEndedByDrain(Refusal())) << Refusal();
+  EXPECT_EQ(LegOf(Refusal()), "router");
+  EXPECT_THAT(std::string(Refusal().message()), HasSubstr("d0 drains; then no pair"));
+}
+
+TEST_F(WaitingTest, TheWaitForADrainedWorkerEnds) {
+  Join({stage_, decode_});
+  Handle(HeartbeatReceived{2, decode_.instance, kIncarnation, 0, false, {}, true, true});
+  Request(1);
+  now_us_ += kPairingUs;
+  Handle(Tick{});
+  EXPECT_EQ(Refusal().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(outlook(), Outlook::kRefused);
   EXPECT_TRUE(core_->AtRest());
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/failpoint.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "services/router/grpc/watch_stream.h"
@@ -46,10 +47,15 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   heartbeat.view_version = request->view_version();
   heartbeat.ready = request->ready();
   heartbeat.load = *load;
+  heartbeat.draining = request->draining();
+  heartbeat.leaving = request->leaving();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   shell_.Heartbeat(std::move(heartbeat), [reactor, response](const ReplyHeartbeat& reply) {
     response->set_view_version(reply.view_version);
     for (const WorkerInfo& worker : reply.workers) *response->add_workers() = ToProto(worker);
+    // Said again with every answer, for this one may get lost.
+    response->set_drain(reply.drain && Failpoint("router.ask_drain").ok());
+    response->set_needed_requests(reply.needed_requests);
     reactor->Finish(rpc::ToGrpc(reply.status));
   });
   return reactor;

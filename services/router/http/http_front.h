@@ -27,6 +27,8 @@ class HttpFront {
 
   uint16_t port() const { return server_->port(); }
   HttpServerStats stats() const { return server_->stats(); }
+  // Every answer closes its connection from now on.
+  void BeginDrain() { server_->BeginDrain(); }
   // No new connections; idle ones are closed, running requests answered.
   void StopListening() { server_->StopListening(); }
 

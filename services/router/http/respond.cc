@@ -1,7 +1,11 @@
 #include "services/router/http/respond.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "services/router/validate.h"
 
@@ -54,6 +58,7 @@ Json ErrorBody(const absl::Status& status) {
   if (absl::IsNotFound(status) && FieldOf(status) == "model") code = "model_not_found";
   if (absl::IsUnauthenticated(status)) code = "invalid_api_key";
   if (IsContextOverflow(status)) code = "context_length_exceeded";
+  if (IsEndedByDrain(status)) code = "draining";
   const auto field = FieldOf(status);
   return {{"error",
            {{"message", std::string(status.message())},
@@ -88,7 +93,10 @@ void RespondError(HttpExchange& exchange, const absl::Status& status) {
   HttpResponse response;
   response.status = HttpStatusOf(status);
   response.body = Dump(ErrorBody(status));
-  if (response.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (response.status == 503) {
+    const int64_t seconds = (RetryAfterMsOf(status) + 999) / 1000;
+    response.headers.emplace_back("Retry-After", absl::StrCat(std::max<int64_t>(1, seconds)));
+  }
   exchange.Respond(std::move(response));
 }
 

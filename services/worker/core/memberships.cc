@@ -109,6 +109,8 @@ void Memberships::On(const HeartbeatAnswered& event) {
   std::erase_if(others, [this](const PeerWorker& worker) {
     return worker.instance.id == options_.self.instance.id;
   });
+  router->DrainHeard(event.draining, event.needed_requests);
+  if (event.leaving) router->Left();
   router->HeartbeatTaken(event.view_version, std::move(others), now_us_);
 }
 
@@ -122,6 +124,27 @@ void Memberships::On(const WatchEnded& event) {
 
 void Memberships::On(const StatusChanged&) {
   for (auto& [id, router] : routers_) router.News(now_us_);
+}
+
+void Memberships::On(const Leaves&) {
+  leaves_ = true;
+  for (auto& [id, router] : routers_) router.News(now_us_);
+}
+
+DrainNews Memberships::drain_news() const {
+  DrainNews news;
+  for (const auto& [id, router] : routers_) {
+    if (!router.counts_for_drain()) continue;
+    news.untold_routers += router.told_of_drain() ? 0 : 1;
+    news.needed_requests += router.told_of_drain() ? router.needed_requests() : 0;
+  }
+  return news;
+}
+
+bool Memberships::left() const {
+  return leaves_ && std::all_of(routers_.begin(), routers_.end(), [](const auto& entry) {
+           return entry.second.left() || !entry.second.answers();
+         });
 }
 
 void Memberships::FollowSources() {
@@ -255,6 +278,8 @@ void Memberships::TellPeersIfNew() {
 void Memberships::SendWhatIsDue() {
   for (const std::string& name : sources_.BeginResolving(now_us_)) Emit(ResolveRouterName{name});
   for (auto& [id, router] : routers_) {
+    // Who does not hold this worker need not hear that it goes.
+    if (leaves_ && router.state() != RouterMembership::State::kMember) router.Left();
     if (router.BeginWatch(now_us_)) Emit(OpenWatch{id});
     const auto rpc = router.BeginRpc(now_us_);
     if (!rpc.has_value()) continue;

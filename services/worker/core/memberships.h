@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/worker/core/drain.h"
 #include "services/worker/core/peer_table.h"
 #include "services/worker/core/peer_worker.h"
 #include "services/worker/core/router_membership.h"
@@ -64,6 +65,10 @@ struct HeartbeatAnswered {
   absl::Status status;
   uint64_t view_version = 0;
   std::vector<PeerWorker> workers;  // If that is not the version which the heartbeat named.
+  // What that heartbeat said: the worker drains; it was the last one.
+  bool draining = false;
+  bool leaving = false;
+  int needed_requests = 0;  // Of a draining worker, by requests of this router.
 };
 struct WatchNoticed {
   uint64_t router = 0;
@@ -72,6 +77,7 @@ struct WatchEnded {
   uint64_t router = 0;
 };
 struct StatusChanged {};  // The routers should hear of it now.
+struct Leaves {};         // The next heartbeats are the last ones; nobody registers any more.
 struct PeersConnected {   // Answers ConnectPeers.
   std::vector<InstanceRef> standing;
   std::vector<InstanceRef> failed;
@@ -82,7 +88,7 @@ struct PeerFailed {  // An endpoint that stood does no more.
 struct MembershipTick {};
 using MembershipEvent = std::variant<RouterNameResolved, RouterAnnounced, RegisterAnswered,
                                      HeartbeatAnswered, WatchNoticed, WatchEnded, StatusChanged,
-                                     PeersConnected, PeerFailed, MembershipTick>;
+                                     Leaves, PeersConnected, PeerFailed, MembershipTick>;
 
 // ---- Actions ----
 struct ResolveRouterName {
@@ -133,7 +139,9 @@ class Memberships {
 
   // Some router holds this worker and answered its last RPC.
   bool registered() const { return routers_joined() > 0; }
-  int routers_joined() const;                                     // That do.
+  int routers_joined() const;  // That do.
+  DrainNews drain_news() const;
+  bool left() const;  // Every router that answers has heard the last heartbeat.
   const RouterMembership* Find(uint64_t router) const;            // nullptr: forgotten.
   const std::vector<PeerWorker>& peers() const { return told_; }  // As told last.
   // What must hold whatever happens: one membership for each router, applied views connected.
@@ -149,6 +157,7 @@ class Memberships {
   void On(const WatchNoticed& event);
   void On(const WatchEnded& event);
   void On(const StatusChanged& event);
+  void On(const Leaves& event);
   void On(const PeersConnected& event);
   void On(const PeerFailed& event);
   void On(const MembershipTick&) {}
@@ -180,6 +189,7 @@ class Memberships {
   bool peers_changed_ = false;
   std::vector<PeerWorker> told_;
   bool rejected_ = false;
+  bool leaves_ = false;
 
   // Of the event that is being handled.
   int64_t now_us_ = 0;

@@ -37,7 +37,7 @@ RouterMembership::RouterMembership(std::string address, const MembershipTimes& t
       heard_us_(now_us) {}
 
 std::optional<RouterMembership::Rpc> RouterMembership::BeginRpc(int64_t now_us) {
-  if (rpc_under_way_ || now_us < next_us_) return std::nullopt;
+  if (rpc_under_way_ || left_ || now_us < next_us_) return std::nullopt;
   rpc_under_way_ = true;
   news_ = false;  // What comes from here on may not be in what is sent now.
   if (state_ != State::kMember) return Rpc::kRegister;
@@ -45,7 +45,9 @@ std::optional<RouterMembership::Rpc> RouterMembership::BeginRpc(int64_t now_us) 
   return Rpc::kHeartbeat;
 }
 
-int64_t RouterMembership::next_rpc_us() const { return rpc_under_way_ ? kNeverUs : next_us_; }
+int64_t RouterMembership::next_rpc_us() const {
+  return rpc_under_way_ || left_ ? kNeverUs : next_us_;
+}
 
 void RouterMembership::Answered(int64_t now_us) {
   rpc_under_way_ = false;
@@ -65,6 +67,7 @@ void RouterMembership::Registered(uint64_t router_incarnation, int64_t interval_
   // The versions of another life of the router mean nothing now.
   view_version_ = 0;
   applied_version_ = 0;
+  told_of_drain_ = false;
   interval_us_ = interval_us > 0 ? std::min(interval_us, times_.heartbeat_us) : times_.heartbeat_us;
   watch_began_us_ = 0;  // One that stands is older: the router refuses it.
   next_us_ = now_us;    // A joined worker asks for its view.
@@ -111,6 +114,11 @@ bool RouterMembership::ExpireKept(int64_t now_us) {
   return true;
 }
 
+void RouterMembership::DrainHeard(bool told, int needed_requests) {
+  told_of_drain_ = told;
+  needed_requests_ = needed_requests;
+}
+
 void RouterMembership::Unknown(int64_t now_us) {
   Answered(now_us);
   state_ = State::kJoining;
@@ -142,7 +150,7 @@ void RouterMembership::AskNow(int64_t now_us) {
 
 bool RouterMembership::BeginWatch(int64_t now_us) {
   const bool soon = watch_began_us_ != 0 && now_us < watch_began_us_ + interval_us_;
-  if (!answers() || watching_ || soon) return false;
+  if (!answers() || watching_ || left_ || soon) return false;
   watching_ = true;
   watch_began_us_ = now_us;
   return true;

@@ -49,6 +49,10 @@ class RouterMembership {
   void Refused(const absl::Status& status, int64_t now_us);
   // `workers` of a view of the same version as the one at hand mean nothing.
   void HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers, int64_t now_us);
+  // What the router says of a worker that told it that it drains.
+  void DrainHeard(bool told, int needed_requests);
+  // The router has heard the last heartbeat: nothing is said to it any more.
+  void Left() { left_ = true; }
   void Unknown(int64_t now_us);  // The router holds no lease of this worker: it registers at once.
   void Failed(int64_t now_us);   // No answer, or one that makes no sense.
 
@@ -84,6 +88,12 @@ class RouterMembership {
   int failures() const { return failures_; }  // In a row.
   const absl::Status& refusal() const { return refusal_; }
   int64_t asking_since_us() const { return asking_since_us_; }  // To join.
+  // Whether a worker that drains waits for this router. One lost answer does not say that a router
+  // is gone, and its requests with it; two in a row do.
+  bool counts_for_drain() const { return state_ == State::kMember && failures_ < 2; }
+  bool told_of_drain() const { return told_of_drain_; }
+  int needed_requests() const { return needed_requests_; }
+  bool left() const { return left_; }
   int64_t heard_us() const { return heard_us_; }    // Last; at first when it was created.
   int64_t joined_us() const { return joined_us_; }  // Registered since; while a member.
   int64_t keep_until_us() const { return kept_.empty() ? kNeverUs : keep_until_us_; }
@@ -108,6 +118,9 @@ class RouterMembership {
   absl::Status refusal_;  // OK: not refused, or accepted since.
 
   bool rpc_under_way_ = false;
+  bool left_ = false;
+  bool told_of_drain_ = false;
+  int needed_requests_ = 0;
   bool news_ = false;  // Came while a call was out.
   int64_t interval_us_;
   int64_t next_us_;

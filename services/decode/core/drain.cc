@@ -1,0 +1,57 @@
+// The end of a decode service: who has its ticket is served to the end if the time suffices; who
+// still waits has lost nothing and begins elsewhere.
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
+#include "common/base/planted_bug.h"
+#include "services/decode/core/decode_state.h"
+
+namespace baton::decode {
+
+void DecodeCore::State::On(const DrainBegan& event) {
+  drain_deadline_us = std::min(drain_deadline_us, event.deadline_us);
+  if (!std::exchange(draining, true)) {
+    drained_generation = last_generation;
+    // Rejected: to let them wait on, for pages of a service that gets emptier anyway. Their time
+    // would come late in the drain's, or not at all.
+    for (const uint64_t attempt_id : std::vector<uint64_t>(queue.begin(), queue.end())) {
+      ++drain_counts.handed_back_total;
+      EndWith(attempt_id, EndedByDrain(absl::UnavailableError(
+                              "this decode service drains, and had not begun the request")));
+    }
+  }
+  EndDrain();
+}
+
+absl::Status DecodeCore::State::RefuseToBegin() {
+  if (!draining || PlantedBug(Bug::kDecodeBeginsWhileDraining)) return absl::OkStatus();
+  ++drain_counts.refused_total;
+  return EndedByDrain(absl::UnavailableError("this decode service drains and begins nothing new"));
+}
+
+void DecodeCore::State::EndDrain() {
+  if (now_us < drain_deadline_us) return;
+  while (!requests.empty()) {
+    ++drain_counts.time_over_total;
+    EndWith(requests.begin()->first,
+            Own(EndedByDrain(absl::UnavailableError(
+                "this decode service left before the request was done (--drain-timeout-ms); send "
+                "it again"))));
+  }
+}
+
+absl::Status DecodeCore::State::CheckDrain() const {
+  if (!draining) return absl::OkStatus();
+  if (!queue.empty() || last_generation != drained_generation) {
+    return absl::InternalError("a draining decode service has begun a request");
+  }
+  if (now_us >= drain_deadline_us && !requests.empty()) {
+    return absl::InternalError(
+        absl::StrCat(requests.size(), " requests go on after the drain's deadline"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::decode

@@ -1,0 +1,47 @@
+// The end of a chain, told by its stage 0: what has been accepted goes through the chain to its
+// last byte if the time suffices, nothing else comes in.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
+#include "common/base/planted_bug.h"
+#include "services/prefill/core/planner_state.h"
+
+namespace baton::prefill {
+
+void ChainPlanner::State::On(const DrainBegan& event, int64_t /*now_us*/) {
+  draining = true;
+  drain_deadline_us = std::min(drain_deadline_us, event.deadline_us);
+}
+
+absl::Status ChainPlanner::State::RefuseToBegin() {
+  if (!draining || PlantedBug(Bug::kPlannerBeginsWhileDraining)) return absl::OkStatus();
+  ++drain_counts.refused_total;
+  return EndedByDrain(absl::UnavailableError("this prefill chain drains and begins nothing new"));
+}
+
+// Rejected: to give back what waits in the queue when the drain begins, as decode does. Its pages
+// are reserved on a decode service, and often no other chain is there to begin it sooner.
+void ChainPlanner::State::EndDrain(int64_t now_us) {
+  if (now_us < drain_deadline_us) return;
+  std::vector<uint64_t> unfinished;
+  for (const auto& [attempt_id, request] : requests) {
+    if (!request.finished) unfinished.push_back(attempt_id);
+  }
+  for (const uint64_t attempt_id : unfinished) {
+    ++drain_counts.time_over_total;
+    Fail(attempt_id,
+         EndedByDrain(absl::UnavailableError(
+             "this prefill chain left before the prompt was through (--drain-timeout-ms)")));
+  }
+}
+
+absl::Status ChainPlanner::State::CheckDrain() const {
+  if (accepted_draining == 0) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("a draining chain has accepted ", accepted_draining, " requests"));
+}
+
+}  // namespace baton::prefill

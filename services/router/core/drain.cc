@@ -1,0 +1,89 @@
+// Leaving: of a worker, which the router lets go when no request needs it any more, and of the
+// router itself.
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
+#include "common/base/status.h"
+#include "services/router/core/router_state.h"
+
+namespace baton::router {
+
+// ---- A worker's ----
+
+void RouterCore::State::On(const DrainRequested& event) {
+  Emit(ReplyDrain{event.rpc_id, membership.Drain(event.instance_id, now_us)});
+  for (const auto& [instance, rpc_id] : watches.rpc_ids()) {
+    // Its heartbeat's reply says why it was asked for.
+    if (instance.id == event.instance_id) {
+      Emit(NotifyWatch{rpc_id, membership.view_version()});
+    }
+  }
+}
+
+void RouterCore::State::HearOfDrain(const HeartbeatReceived& event, ReplyHeartbeat& reply) {
+  if (event.draining || event.leaving) membership.SaysDraining(event.instance, now_us);
+  const Worker* worker = membership.Find(event.instance);
+  reply.drain = worker->drain_asked;
+  // Nothing is added to them after this reply: the worker is in no pair.
+  if (event.draining) reply.needed_requests = table.CountHeldBy(event.instance);
+}
+
+// ---- The router's own ----
+
+void RouterCore::State::On(const RouterDrainBegan& event) {
+  drain_begun_us = std::min(drain_begun_us, now_us);
+  refuse_from_us = std::min(refuse_from_us, now_us + event.settle_us);
+  drain_deadline_us = std::min(drain_deadline_us, refuse_from_us + event.timeout_us);
+}
+
+absl::Status RouterCore::State::RefuseToBegin() {
+  if (now_us < refuse_from_us) return absl::OkStatus();
+  ++totals.drain.refused_total;
+  return EndedByDrain(
+      absl::UnavailableError("the router is shutting down; send the request again"));
+}
+
+void RouterCore::State::EndDrain() {
+  if (now_us < drain_deadline_us) return;
+  for (const uint64_t call_id : table.CallIds()) {
+    Transaction& txn = *table.OfCall(call_id);
+    CloseLegs(txn, "the router is leaving");
+    if (txn.Complete()) {
+      Finish(txn, txn.answer);
+      continue;
+    }
+    ++totals.drain.time_over_total;
+    Finish(txn, WithLeg(EndedByDrain(absl::UnavailableError(
+                            "the router left before the request was done (--drain-timeout-ms); "
+                            "send it again")),
+                        "router", ""));
+  }
+}
+
+int64_t RouterCore::State::NextDrainUs() const {
+  if (now_us < refuse_from_us) return refuse_from_us;
+  return table.empty() ? kNeverUs : drain_deadline_us;
+}
+
+absl::Status RouterCore::State::CheckDrain() const {
+  for (const Pair& pair : membership.ReadyPairs()) {
+    const Worker* decode = membership.Find(pair.decode);
+    if (!pair.chain.draining && decode != nullptr && !decode->draining) continue;
+    return absl::InternalError(absl::StrCat("a pair of ", pair.chain.chain_id, " and ",
+                                            pair.decode.id, " is ready and drains"));
+  }
+  if (now_us < drain_deadline_us || table.empty()) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(table.size(), " requests go on after the router's drain"));
+}
+
+RouterDrain RouterCore::drain(int64_t now_us) const {
+  const State& state = *state_;
+  if (state.drain_begun_us == kNeverUs) return RouterDrain::kServing;
+  if (now_us < state.refuse_from_us) return RouterDrain::kSettling;
+  return state.table.empty() ? RouterDrain::kDrained : RouterDrain::kRefusing;
+}
+
+}  // namespace baton::router

@@ -1,0 +1,135 @@
+// What a worker that drains knows of its routers, and how it leaves them.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "services/worker/core/memberships.h"
+
+namespace baton::worker {
+namespace {
+
+constexpr int64_t kIntervalUs = 500'000;
+
+// A worker that is a member of routers "a:1" and "b:1", each with a heartbeat to be answered.
+class MembershipsDrainTest : public testing::Test {
+ protected:
+  MembershipsDrainTest() {
+    Handle(MembershipTick{});
+    for (const auto& [router, address] : address_of_) {
+      Handle(RegisterAnswered{router, absl::OkStatus(), router + 100, kIntervalUs});
+    }
+  }
+
+  void Handle(const MembershipEvent& event) {
+    std::vector<MembershipAction> actions;
+    core_.Handle(event, now_us_, actions);
+    ASSERT_TRUE(core_.CheckInvariants().ok()) << core_.CheckInvariants();
+    for (const MembershipAction& action : actions) {
+      if (const auto* send = std::get_if<SendRegister>(&action)) {
+        address_of_[send->router] = send->address;
+      }
+      if (const auto* send = std::get_if<SendHeartbeat>(&action))
+        ++sent_[address_of_[send->router]];
+    }
+  }
+  uint64_t Of(const std::string& address) const {
+    for (const auto& [router, name] : address_of_) {
+      if (name == address) return router;
+    }
+    return 0;
+  }
+  // Answers the heartbeat that is under way to `address`.
+  void Answer(const std::string& address, const absl::Status& status, int needed_requests = 0,
+              bool leaving = false) {
+    HeartbeatAnswered answer{Of(address), status, 0, {}};
+    answer.draining = true;
+    answer.leaving = leaving;
+    answer.needed_requests = needed_requests;
+    Handle(answer);
+  }
+  // So that whatever is due goes out.
+  void Pass() {
+    now_us_ += 10 * kIntervalUs;
+    Handle(MembershipTick{});
+  }
+
+  const absl::Status kLost = absl::UnavailableError("lost");
+  int64_t now_us_ = 1'000'000;
+  std::map<uint64_t, std::string> address_of_;
+  std::map<std::string, int> sent_;
+  Memberships core_{[] {
+                      MembershipOptions options;
+                      options.self.instance = {"self", 1};
+                      options.router_addresses = {"a:1", "b:1"};
+                      return options;
+                    }(),
+                    now_us_};
+};
+
+TEST_F(MembershipsDrainTest, EveryRouterIsToBeToldAndSaysForWhomItNeedsTheWorker) {
+  EXPECT_EQ(core_.drain_news().untold_routers, 2);
+  Answer("a:1", absl::OkStatus(), 3);
+  EXPECT_EQ(core_.drain_news().untold_routers, 1);
+  EXPECT_EQ(core_.drain_news().needed_requests, 3);
+  Answer("b:1", absl::OkStatus(), 2);
+  EXPECT_EQ(core_.drain_news().untold_routers, 0);
+  EXPECT_EQ(core_.drain_news().needed_requests, 5);
+}
+
+TEST_F(MembershipsDrainTest, OneLostAnswerFreesNobodyAndTwoDo) {
+  Answer("a:1", absl::OkStatus(), 3);
+  Answer("b:1", absl::OkStatus());
+  Pass();
+  Answer("a:1", kLost);
+  EXPECT_EQ(core_.drain_news().needed_requests, 3);
+  Pass();
+  Answer("a:1", kLost);
+  EXPECT_EQ(core_.drain_news().needed_requests, 0);
+}
+
+TEST_F(MembershipsDrainTest, ARouterThatHasStartedAnewIsToldAnew) {
+  Answer("a:1", absl::OkStatus(), 3);
+  Answer("b:1", absl::OkStatus());
+  Pass();
+  Answer("a:1", absl::NotFoundError("who?"));
+  EXPECT_EQ(core_.drain_news().needed_requests, 0);
+  Handle(RegisterAnswered{Of("a:1"), absl::OkStatus(), 999, kIntervalUs});
+  EXPECT_EQ(core_.drain_news().untold_routers, 1);
+}
+
+TEST_F(MembershipsDrainTest, HasLeftWhenEveryRouterThatAnswersHasHeardIt) {
+  Answer("a:1", absl::OkStatus());
+  Answer("b:1", absl::OkStatus());
+  EXPECT_FALSE(core_.left());
+  Pass();
+  Handle(Leaves{});
+  Answer("a:1", absl::OkStatus());  // The last one but one, as `leaving` says.
+  EXPECT_FALSE(core_.left());
+  Pass();
+  Answer("a:1", absl::OkStatus(), 0, /*leaving=*/true);
+  EXPECT_FALSE(core_.left());
+  Answer("b:1", kLost);
+  EXPECT_TRUE(core_.left()) << "who does not answer is not waited for";
+  const int sent = sent_["a:1"];
+  Pass();
+  Handle(WatchEnded{Of("a:1")});
+  EXPECT_EQ(sent_["a:1"], sent) << "nothing more is said to a router that was left";
+}
+
+TEST_F(MembershipsDrainTest, NobodyIsJoinedAnewWhileLeaving) {
+  Answer("a:1", absl::OkStatus());
+  Answer("b:1", absl::OkStatus(), 0);
+  Pass();
+  Handle(Leaves{});
+  const size_t joined = address_of_.size();
+  Answer("a:1", absl::NotFoundError("who?"));
+  Answer("b:1", absl::OkStatus(), 0, /*leaving=*/true);
+  EXPECT_TRUE(core_.left());
+  Pass();
+  EXPECT_EQ(address_of_.size(), joined);
+}
+
+}  // namespace
+}  // namespace baton::worker

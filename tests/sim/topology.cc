@@ -1,0 +1,26 @@
+#include "tests/sim/topology.h"
+
+namespace baton::sim {
+
+Topology DrawTopology(Random& random) {
+  Topology topology;
+  topology.routers = random.Chance(0.4) ? static_cast<int>(random.Between(2, 3)) : 1;
+  topology.stages = static_cast<int>(random.Between(1, 8));
+  topology.chains = topology.stages <= 3 && random.Chance(0.4) ? 2 : 1;
+  topology.layers = topology.stages + static_cast<int>(random.Below(5));
+  topology.page_size = random.Chance(0.5) ? 16 : 64;
+  topology.chunk_tokens = topology.page_size * static_cast<int>(random.Between(1, 8));
+  // Pools from roomy to so small that requests queue for pages.
+  const int pool = random.Chance(0.4) ? 40 : 160;
+  topology.prefill_pages = pool;
+  topology.decode_pages = pool + static_cast<int>(random.Below(40));
+  topology.max_running = static_cast<int>(random.Between(2, 12));
+  topology.plan_window = topology.stages + static_cast<int>(random.Between(0, 3));
+  topology.activation_credits = static_cast<int>(random.Between(1, 3));
+  topology.max_attempts = random.Chance(0.7) ? 2 : 1;
+  topology.least_load = random.Chance(0.5);
+  topology.part_layers = static_cast<int>(random.Between(1, 12));
+  return topology;
+}
+
+}  // namespace baton::sim
