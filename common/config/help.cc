@@ -58,9 +58,9 @@ std::string MarkdownRow(const Option& option) {
 }  // namespace
 
 const std::vector<Command>& AllCommands() {
-  static const auto* const kAll =
-      new std::vector<Command>{Command::kRouter,   Command::kWorker,    Command::kUp,
-                               Command::kValidate, Command::kModelInfo, Command::kModelMake};
+  static const auto* const kAll = new std::vector<Command>{
+      Command::kRouter, Command::kWorker,    Command::kUp,       Command::kValidate,
+      Command::kDrain,  Command::kModelInfo, Command::kModelMake};
   return *kAll;
 }
 
@@ -78,6 +78,8 @@ const char* CommandName(Command command) {
       return "model info";
     case Command::kModelMake:
       return "model make";
+    case Command::kDrain:
+      return "drain";
   }
   return "";
 }
@@ -96,6 +98,8 @@ const char* CommandSummary(Command command) {
       return "describe a checkpoint directory";
     case Command::kModelMake:
       return "write a random checkpoint of a given shape";
+    case Command::kDrain:
+      return "have a worker finish its requests and leave";
   }
   return "";
 }

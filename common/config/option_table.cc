@@ -172,6 +172,8 @@ bool AppliesTo(const Option& option, Command command) {
     case Command::kModelInfo:
     case Command::kModelMake:
       return AppliesTo(option, v1::OptionSpec::MODEL);
+    case Command::kDrain:
+      return AppliesTo(option, v1::OptionSpec::DRAIN);
   }
   return false;
 }

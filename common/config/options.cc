@@ -28,6 +28,8 @@ Role FixedRole(Command command) {
     case Command::kModelInfo:
     case Command::kModelMake:
       return v1::OptionSpec::MODEL;
+    case Command::kDrain:
+      return v1::OptionSpec::DRAIN;
   }
   return v1::OptionSpec::ROLE_UNSPECIFIED;
 }

@@ -133,10 +133,17 @@ absl::Status CheckMadeModel(const v1::Options& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDrain(const v1::Options& options) {
+  if (options.instance_id().empty()) return InvalidField("instance_id", "which worker?");
+  if (options.router_address().empty()) return InvalidField("router_address", "which router?");
+  return ParseRouters(options.router_address()).status();
+}
+
 }  // namespace
 
 absl::Status Validate(Command command, const v1::Options& options) {
   if (command == Command::kModelMake) return CheckMadeModel(options);
+  if (command == Command::kDrain) return CheckDrain(options);
   BATON_RETURN_IF_ERROR(CheckModel(options));
   if (command == Command::kModelInfo) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(CheckLater(options));

@@ -13,6 +13,7 @@ int RunWorkerCommand(const config::ParsedOptions& options);
 // `self` is the path of this executable, to start the children with.
 int RunUpCommand(const config::ParsedOptions& options, const char* self);
 int RunValidateCommand(const config::ParsedOptions& options);
+int RunDrainCommand(const config::ParsedOptions& options);
 int RunModelInfoCommand(const config::ParsedOptions& options);
 int RunModelMakeCommand(const config::ParsedOptions& options);
 

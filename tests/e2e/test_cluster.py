@@ -164,13 +164,36 @@ def test_a_worker_that_does_not_fit_is_refused(small_cluster, tmp_path, what, mo
     assert set(listed(small_cluster)) == {"prefill-0-0", "prefill-0-1", "decode-0"}
 
 
-def test_drain_takes_a_worker_out_but_leaves_it_listed(tiny_model, tmp_path):
+def drain(cluster, instance):
+    """`baton drain`, by way of the cluster's router."""
+    return subprocess.run([clusters.BATON, "drain", "--router-address", cluster.target, "--instance-id", instance],
+                          capture_output=True, text=True, timeout=60 * clusters.PATIENCE, check=False)
+
+
+def test_drain_takes_a_worker_out_and_ends_it(tiny_model, tmp_path):
     with clusters.Cluster(tiny_model, tmp_path, stages=1, decodes=2) as cluster, Client(cluster.target) as client:
-        client.cluster.Drain(stubs.cluster.DrainRequest(instance_id="decode-0"))
+        done = drain(cluster, "decode-0")
+        assert done.returncode == 0 and "decode-0 has left after" in done.stdout, done
+        assert set(listed(cluster)) == {"prefill-0-0", "decode-1"}
+        decode = cluster.processes["decode-0"]
+        assert decode.popen.wait(20 * clusters.PATIENCE) == 0, decode.log()
         for _ in range(4):
             answer = client.greedy(list(range(40)), 3)
             assert answer.error is None and answer.finished.decode_instance == "decode-1"
-        assert listed(cluster)["decode-0"].draining
+
+
+@pytest.mark.parametrize("instance, words", [("decode-7", "no worker decode-7 is registered"), ("", "which worker?")])
+def test_drain_of_nobody_says_so(tiny_model, tmp_path, instance, words):
+    with clusters.Cluster(tiny_model, tmp_path, stages=1) as cluster:
+        done = drain(cluster, instance)
+        assert done.returncode != 0 and words in done.stderr, done
+        assert "decode-0" in listed(cluster)
+
+
+def test_drain_without_a_router_says_so():
+    done = subprocess.run([clusters.BATON, "drain", "--router-address", "127.0.0.1:1", "--instance-id", "decode-0"],
+                          capture_output=True, text=True, timeout=60 * clusters.PATIENCE, check=False)
+    assert done.returncode != 0 and "127.0.0.1:1" in done.stderr, done
 
 
 def no_pair(cluster):
