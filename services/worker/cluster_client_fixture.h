@@ -113,10 +113,16 @@ class FakeRouter final : public v1::Cluster::Service {
 
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
                      grpc::ServerWriter<v1::WatchNotice>* writer) override {
+    int end_at = 0;
+    uint64_t told = 0;
+    {
+      MutexLock lock(
+          &mutex_);  // Its end wakes who waits for the watch; a wait's beginning does not.
+      ++watches_;
+      end_at = watch_ends_;
+      told = version_;
+    }
     MutexLock lock(&mutex_);
-    ++watches_;
-    const int end_at = watch_ends_;
-    uint64_t told = version_;
     // Cancellation has no event here, so it is looked for now and then.
     while (watch_ends_ == end_at && !context->IsCancelled()) {
       const auto news = [&] { return watch_ends_ != end_at || version_ != told; };
