@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 
 namespace baton::router {
 namespace {
@@ -77,9 +76,11 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
 void Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
   ++uses_;
   Assigned& chain = workers_[pair.chain.stage0];
+  chain.lost = false;
   chain.prompt_tokens += prompt_tokens;
   chain.last_used = uses_;
   Assigned& decode = workers_[pair.decode];
+  decode.lost = false;
   decode.context_tokens += int64_t{prompt_tokens} + max_tokens;
   decode.requests += 1;
   decode.last_used = uses_;
@@ -93,26 +94,44 @@ void Pairing::Report(const InstanceRef& instance, const WorkerLoad& load, int64_
   others.requests = std::max(0, load.running_requests + load.queued_requests - own.requests);
 }
 
-// A worker that was lost has been forgotten with all that was counted on it.
 void Pairing::EndPrefill(const Pair& pair, int prompt_tokens) {
   const auto chain = workers_.find(pair.chain.stage0);
-  if (chain == workers_.end()) return;
+  if (chain == workers_.end() || chain->second.prompt_tokens < prompt_tokens) {
+    ++mended_total_;
+    return;
+  }
   chain->second.prompt_tokens -= prompt_tokens;
-  BATON_CHECK(chain->second.prompt_tokens >= 0) << "prefill work ended twice";
+  DropIfOver(chain);
 }
 
 void Pairing::EndDecode(const Pair& pair, int prompt_tokens, int max_tokens) {
+  const int64_t context_tokens = int64_t{prompt_tokens} + max_tokens;
   const auto decode = workers_.find(pair.decode);
-  if (decode == workers_.end()) return;
-  decode->second.context_tokens -= int64_t{prompt_tokens} + max_tokens;
+  if (decode == workers_.end() || decode->second.requests < 1 ||
+      decode->second.context_tokens < context_tokens) {
+    ++mended_total_;
+    return;
+  }
+  decode->second.context_tokens -= context_tokens;
   decode->second.requests -= 1;
-  BATON_CHECK(decode->second.requests >= 0) << "decode work ended twice";
+  DropIfOver(decode);
+}
+
+void Pairing::Forget(const InstanceRef& instance) {
+  others_.erase(instance);
+  const auto worker = workers_.find(instance);
+  if (worker == workers_.end()) return;
+  worker->second.lost = true;
+  DropIfOver(worker);
+}
+
+void Pairing::DropIfOver(WorkerMap::iterator worker) {
+  if (worker->second.lost && worker->second.AtRest()) workers_.erase(worker);
 }
 
 bool Pairing::AtRest() const {
-  return std::all_of(workers_.begin(), workers_.end(), [](const auto& entry) {
-    return entry.second.prompt_tokens == 0 && entry.second.requests == 0;
-  });
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](const auto& entry) { return entry.second.AtRest(); });
 }
 
 const Pairing::Assigned& Pairing::Of(const InstanceRef& instance) const {

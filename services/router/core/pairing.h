@@ -36,7 +36,9 @@ class Pairing {
   absl::StatusOr<Pair> Choose(const std::vector<Pair>& pairs, int prompt_tokens, int max_tokens,
                               const FailedPair* failed);
 
-  // The life of an attempt on a pair: prefill work ends before the decode's.
+  // The life of an attempt on a pair: prefill work ends before the decode's. What ends more often
+  // than it began is counted as mended and goes no further: a wrong count costs balance, a router's
+  // end every client.
   void Begin(const Pair& pair, int prompt_tokens, int max_tokens);
   void EndPrefill(const Pair& pair, int prompt_tokens);
   void EndDecode(const Pair& pair, int prompt_tokens, int max_tokens);
@@ -45,21 +47,26 @@ class Pairing {
   // `used_tokens`: in pages that are not free.
   void Report(const InstanceRef& instance, const WorkerLoad& load, int64_t used_tokens);
 
-  void Forget(const InstanceRef& instance) {
-    workers_.erase(instance);
-    others_.erase(instance);
-  }
+  // The worker is lost, or has left. What attempts still count on it stays until they end, since
+  // the same incarnation may register again in between (its lease ended, it did not).
+  void Forget(const InstanceRef& instance);
 
   // True when no attempt is counted anywhere.
   bool AtRest() const;
 
+  // How often the books did not agree; 0 in a router without bugs.
+  int64_t mended_total() const { return mended_total_; }
+
  private:
   struct Assigned {
+    bool lost = false;           // Forgotten, and here only for the attempts that go on.
     int64_t prompt_tokens = 0;   // Chains, by stage 0: given and not yet through.
     int64_t context_tokens = 0;  // Decodes: reserved.
     int requests = 0;            // Decodes.
     uint64_t last_used = 0;
+    bool AtRest() const { return prompt_tokens == 0 && context_tokens == 0 && requests == 0; }
   };
+  using WorkerMap = std::map<InstanceRef, Assigned>;
   // Other routers' part of it, as reported last.
   struct Others {
     int64_t prompt_tokens = 0;
@@ -76,11 +83,14 @@ class Pairing {
   Cost CostOf(const Pair& pair, int64_t context_tokens, const FailedPair* failed) const;
   const Assigned& Of(const InstanceRef& instance) const;
   const Others& OthersOn(const InstanceRef& instance) const;
+  // Drops a lost worker on which nothing is counted any more.
+  void DropIfOver(WorkerMap::iterator worker);
 
   Policy policy_;
-  std::map<InstanceRef, Assigned> workers_;
+  WorkerMap workers_;
   std::map<InstanceRef, Others> others_;
   uint64_t uses_ = 0;
+  int64_t mended_total_ = 0;
 };
 
 }  // namespace baton::router

@@ -136,6 +136,37 @@ TEST(PairingTest, IsAtRestWhenAllHasEnded) {
   EXPECT_FALSE(pairing.AtRest());
   pairing.EndDecode(MakePair("c0", "d0"), 5, 6);
   EXPECT_TRUE(pairing.AtRest());
+  EXPECT_EQ(pairing.mended_total(), 0);
+}
+
+// A decode's lease ends, it registers again as it was and is given work, while an answer that it
+// had completed waits for prefill's report.
+TEST(PairingTest, AWorkerThatComesBackKeepsItsBooks) {
+  Pairing pairing(Policy::kLeastLoad);
+  const Pair pair = MakePair("c0", "d0");
+  pairing.Begin(pair, 5, 6);
+  pairing.Forget(pair.decode);
+  pairing.Forget(pair.chain.stage0);
+  pairing.Begin(pair, 50, 60);
+  pairing.EndPrefill(pair, 5);
+  pairing.EndDecode(pair, 5, 6);
+  EXPECT_FALSE(pairing.AtRest());
+  pairing.EndPrefill(pair, 50);
+  pairing.EndDecode(pair, 50, 60);
+  EXPECT_TRUE(pairing.AtRest());
+  EXPECT_EQ(pairing.mended_total(), 0);
+}
+
+TEST(PairingTest, WhatEndsTwiceIsMendedAndCounted) {
+  Pairing pairing(Policy::kLeastLoad);
+  const Pair pair = MakePair("c0", "d0");
+  pairing.Begin(pair, 5, 6);
+  for (int i = 0; i < 2; ++i) {
+    pairing.EndPrefill(pair, 5);
+    pairing.EndDecode(pair, 5, 6);
+  }
+  EXPECT_TRUE(pairing.AtRest());
+  EXPECT_EQ(pairing.mended_total(), 2);
 }
 
 }  // namespace

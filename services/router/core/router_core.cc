@@ -252,6 +252,7 @@ const Membership& RouterCore::membership() const { return state_->membership; }
 RouterLoad RouterCore::load() const {
   RouterLoad load = state_->totals;
   const TransactionTable& table = state_->table;
+  load.books_mended_total = state_->pairing.mended_total();
   load.in_flight = table.size();
   load.waiting = table.CountOf(Phase::kWaiting);
   load.reserving = table.CountOf(Phase::kReserving);
@@ -269,6 +270,9 @@ absl::Status RouterCore::CheckInvariants() const {
   if (!state.waiting.empty() && !state.membership.ReadyPairs().empty()) {
     return absl::InternalError(
         absl::StrCat(state.waiting.size(), " requests wait for a pair while one is ready"));
+  }
+  if (state.pairing.mended_total() > 0) {
+    return absl::InternalError("work ended on a worker more often than it began");
   }
   return state.table.CheckInvariants();
 }

@@ -211,6 +211,7 @@ struct RouterLoad {
   int64_t retries_prefill_total = 0;  // By the leg that failed.
   int64_t retries_decode_total = 0;
   int64_t leases_expired_total = 0;  // Workers that fell silent.
+  int64_t books_mended_total = 0;    // Accounting that did not agree: a bug, noticed.
   DrainCounts drain;                 // Requests that drains ended.
 };
 

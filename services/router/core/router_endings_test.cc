@@ -173,6 +173,33 @@ TEST_F(RouterCoreTest, ASilentStageEndsPrefillsButNotDecodes) {
   EXPECT_EQ(core_->load().leases_expired_total, 1);
 }
 
+// Its lease ended, it did not: an answer of its first life settles while it works for the second.
+TEST_F(RouterCoreTest, AWorkerThatComesBackKeepsItsBooks) {
+  RouterLimits limits;
+  limits.settle_us = kDeadlineUs;
+  Reset(limits);
+  JoinOnePair();
+  now_us_ = kDeadlineUs * 10 - 1;
+  Beat({"c0-0", 1});
+  Beat({"c0-1", 1});
+  Decoding(1);
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  const uint64_t settling = reserve_.attempt_id;
+  now_us_ += 1;
+  Handle(Tick{});
+  ASSERT_EQ(core_->load().leases_expired_total, 1);
+  ASSERT_THAT(All<FinishCall>(), IsEmpty());
+  Handle(RegisterRequested{9, TestDecode("d0")});
+  for (const char* id : {"c0-0", "c0-1", "d0"}) Beat({id, 1});
+  Decoding(2);
+  Handle(PrefillEnded{settling, absl::OkStatus()});
+  EXPECT_EQ(Only<FinishCall>().call_id, 1u);
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  EXPECT_EQ(Only<FinishCall>().call_id, 2u);
+  EXPECT_TRUE(core_->AtRest());
+}
+
 TEST_F(RouterCoreTest, ViewsAreSentOnlyWhenTheyChanged) {
   JoinOnePair();
   const uint64_t version = core_->membership().view_version();
