@@ -27,6 +27,7 @@ enum class Bug {
   kRouterAcceptsDuplicateId,       // router: runs two requests under one id
   kRouterForgetsWaiting,           // router: leaves requests in the queue when a pair is ready
   kRouterKeepsViewToItself,        // router: tells nobody that the view has changed
+  kWiringTrustsItsClock,           // wiring: takes an epoch that stages refuse as old for the newest
   kWorkerTakesLastView,            // worker: knows whom the router lists that it heard last
   kRouterPairsDraining,            // router: gives new requests to workers that drain
   kRouterCountsHandBack,           // router: takes a drain's refusal for a failed attempt

@@ -15,6 +15,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/base/sync.h"
 #include "common/rpc/convert.h"
@@ -350,6 +352,51 @@ TEST(PrefillServiceTest, RefusesBadFields) {
   EXPECT_TRUE(chain.Send(good).ok());
 }
 
+// As a chain of two stages says it.
+v1::LinkRequest HelloToStageOne(TestChain& chain, const InstanceRef& stage0, uint64_t epoch) {
+  v1::LinkRequest request;
+  v1::LinkHello& hello = *request.mutable_hello();
+  hello.set_chain_id("chain-0");
+  hello.set_epoch(epoch);
+  hello.set_stage(1);
+  hello.set_page_count(64);
+  hello.set_max_plan_tokens(64);
+  hello.set_activation_credits(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    v1::KvWriter* stage = hello.add_stages();
+    *stage->mutable_instance() = rpc::ToProto(rank == 0 ? stage0 : chain.instance(rank));
+    stage->mutable_layers()->set_begin(rank == 0 ? 0 : kFakeLayers / 2 - 1);
+    stage->mutable_layers()->set_end(rank == 0 ? kFakeLayers / 2 - 1 : kFakeLayers);
+  }
+  return request;
+}
+
+// It runs on another host now, or somebody has set its clock back.
+TEST(PrefillServiceTest, AStageZeroWhoseClockIsBehindIsWiredAllTheSame) {
+  TestChain chain({.stages = 2});
+  ASSERT_TRUE(chain.WaitReady());
+  const InstanceRef former = chain.instance(0);
+  chain.KillStage(0);
+  {
+    const auto stub = chain.Stub(1);
+    grpc::ClientContext context;
+    const auto stream = stub->Link(&context);
+    const uint64_t an_hour_ahead =
+        static_cast<uint64_t>(absl::ToUnixMicros(absl::Now() + absl::Hours(1)));
+    stream->Write(HelloToStageOne(chain, former, an_hour_ahead));
+    v1::LinkResponse response;
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_TRUE(response.has_ready());
+    context.TryCancel();
+    EXPECT_FALSE(stream->Finish().ok());
+  }
+  chain.StartStage(0);
+  chain.ShareView();
+  ASSERT_TRUE(chain.WaitReady());
+  const auto prompt = TestChain::Prompt(50, 1);
+  EXPECT_TRUE(chain.Run(1, prompt, chain.decode().Grant(50)).ok());
+}
+
 TEST(PrefillServiceTest, RefusesForeignLinks) {
   TestChain chain({.stages = 2});
   ASSERT_TRUE(chain.WaitReady());
@@ -374,18 +421,10 @@ TEST(PrefillServiceTest, RefusesForeignLinks) {
   hello.mutable_hello()->set_stage(1);
   EXPECT_EQ(code_of(hello), grpc::StatusCode::INVALID_ARGUMENT);
   // Another process in stage 0's place, as another router might know it, while the chain stands.
-  hello.mutable_hello()->set_epoch(uint64_t{1} << 62);
-  hello.mutable_hello()->set_page_count(64);
-  hello.mutable_hello()->set_max_plan_tokens(64);
-  hello.mutable_hello()->set_activation_credits(2);
-  for (int rank = 0; rank < 2; ++rank) {
-    v1::KvWriter* stage = hello.mutable_hello()->add_stages();
-    *stage->mutable_instance() =
-        rpc::ToProto(rank == 0 ? InstanceRef{"stranger", 7} : chain.instance(rank));
-    stage->mutable_layers()->set_begin(rank == 0 ? 0 : kFakeLayers / 2 - 1);
-    stage->mutable_layers()->set_end(rank == 0 ? kFakeLayers / 2 - 1 : kFakeLayers);
-  }
+  hello = HelloToStageOne(chain, {"stranger", 7}, uint64_t{1} << 62);
   EXPECT_EQ(code_of(hello), grpc::StatusCode::FAILED_PRECONDITION);
+  hello.mutable_hello()->set_epoch((uint64_t{1} << 62) + 1);
+  EXPECT_EQ(code_of(hello), grpc::StatusCode::INVALID_ARGUMENT);
   // The chain's own link is none the worse.
   const auto prompt = TestChain::Prompt(50, 1);
   EXPECT_TRUE(chain.Run(1, prompt, chain.decode().Grant(50)).ok());

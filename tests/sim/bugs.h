@@ -31,6 +31,7 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kRouterAcceptsDuplicateId, "router-accepts-duplicate-id"},
     {Bug::kRouterForgetsWaiting, "router-forgets-waiting"},
     {Bug::kRouterKeepsViewToItself, "router-keeps-view-to-itself"},
+    {Bug::kWiringTrustsItsClock, "wiring-trusts-its-clock"},
     {Bug::kWorkerTakesLastView, "worker-takes-last-view"},
     {Bug::kRouterPairsDraining, "router-pairs-draining"},
     {Bug::kRouterCountsHandBack, "router-counts-hand-back"},

@@ -46,6 +46,15 @@ prefill::KvOutboxOptions OutboxOptionsOf(const Topology& topology, LayerRange la
   return options;
 }
 
+prefill::ChainPlace PlaceOf(const Topology& topology, int node, const InstanceRef& self) {
+  const int stage = topology.StageOf(node);
+  return {absl::StrCat("chain-", topology.ChainOf(node)),
+          stage,
+          topology.stages,
+          topology.layers,
+          {self, topology.StageLayers(stage)}};
+}
+
 // One number for the content of a stage's layers of a page.
 uint64_t BandContent(uint64_t prompt_id, int page, int tokens, LayerRange layers) {
   uint64_t sum = 0;
@@ -68,9 +77,15 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
       layers_(topology.StageLayers(stage_index_)),
       stage_(StageOptionsOf(topology, stage_index_)),
       outbox_(OutboxOptionsOf(topology, layers_)),
+      wall_clock_ahead_us_(DrawClock()),
       pages_(static_cast<size_t>(topology.prefill_pages), 0) {
-  if (first()) planner_.emplace(PlannerLimitsOf(topology));
-  next_epoch_ = static_cast<uint64_t>(world.now_us()) + 1;  // As wall time: grows over restarts.
+  if (first()) {
+    planner_.emplace(PlannerLimitsOf(topology));
+    wiring_.emplace(prefill::WiringOptions{PlaceOf(topology, node, self_), topology.prefill_pages,
+                                           topology.chunk_tokens, topology.activation_credits});
+  } else {
+    link_.emplace(PlaceOf(topology, node, self_));
+  }
   router::WorkerInfo info = RouterProcess::Describe(topology, self_, Role::kPrefill);
   info.layers = layers_;
   info.chain_id = absl::StrCat("chain-", chain_);
@@ -88,7 +103,8 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
           load.free_pages = planner.free_pages;
         }
         const bool draining = drain_ != nullptr && drain_->draining();
-        return WorkerMembership::Status{(first() ? up_ : true) && !draining, load, draining};
+        const bool ready = (!first() || wiring_->up()) && !draining;
+        return WorkerMembership::Status{ready, load, draining};
       },
       [this] { OnView(); });
   drain_ = std::make_unique<WorkerDrain>(
@@ -99,6 +115,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
                          [this](std::string& why_not) { return AtRest(why_not); }});
   membership_->Start();
   HeartbeatDecodes();
+  if (first()) OnView();
 }
 
 void PrefillProcess::HeartbeatDecodes() {
@@ -110,7 +127,6 @@ void PrefillProcess::HeartbeatDecodes() {
         [](const absl::Status&) {});
   }
   world_.After(node_, kKvHeartbeatUs, "kv heartbeat timer", [this] { HeartbeatDecodes(); });
-  Wire();
 }
 
 // ---- Requests ----
@@ -180,7 +196,9 @@ void PrefillProcess::Issue(const prefill::Plan& plan) {
 }
 
 void PrefillProcess::ReceivePlan(uint64_t call, const prefill::Plan& plan) {
-  if (call == link_ && stage_open_) HandleStage(prefill::PlanArrived{plan});
+  if (!link_->Stands(call)) return;
+  link_events_.Raise(prefill::LinkHeard{call});
+  if (link_->begun()) HandleStage(prefill::PlanArrived{plan});
 }
 
 void PrefillProcess::PlanDone(int stage, uint64_t epoch, const prefill::PlanDone& done) {
@@ -201,7 +219,6 @@ void PrefillProcess::HandleStage(const prefill::StageEvent& event) {
   std::vector<prefill::StageAction> actions;
   stage_.Handle(event, world_.now_us(), actions);
   for (const auto& action : actions) Perform(action);
-  if (!first()) MaybeBegin();
 }
 
 void PrefillProcess::Perform(const prefill::StageAction& action) {
@@ -217,8 +234,9 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
           world_.SendData<PrefillProcess>(
               node_, previous, members_[stage_index_ - 1].incarnation, 0, "credit", [] {},
               [act](PrefillProcess& peer, bool) { peer.ReceiveCredit(act.epoch, act.number); },
-              [this, link = link_](const absl::Status& status) {
-                if (!status.ok()) world_.BreakCall(link);  // A lost credit would stall the chain.
+              [this, epoch = epoch_](const absl::Status& status) {
+                // A lost credit would stall the chain.
+                if (!status.ok() && epoch == epoch_) FailEpoch(status);
               });
         } else if constexpr (std::is_same_v<T, prefill::SendKv>) {
           Change([&](auto& actions) { outbox_.Add(act, world_.now_us(), actions); });
@@ -232,8 +250,10 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
                          [this, act] { PlanDone(0, act.epoch, act.done); });
             return;
           }
-          world_.SendOnCall<PrefillProcess>(link_, node_, "plan done",
+          if (act.epoch != epoch_) return;
+          world_.SendOnCall<PrefillProcess>(link_call_, node_, "plan done",
                                             [stage = stage_index_, act](PrefillProcess& peer) {
+                                              peer.ReceiveFromStage(stage, act.epoch, {});
                                               peer.PlanDone(stage, act.epoch, act.done);
                                             });
         } else if constexpr (std::is_same_v<T, prefill::ReportRequestClosed>) {
@@ -245,13 +265,9 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
           if (absl::IsInternal(act.status)) {
             world_.Violate(absl::StrCat(self_.id, " ends its epoch: ", act.status.message()));
           }
-          if (first()) {
-            world_.After(node_, 1, "unwire", [this, status = act.status, epoch = epoch_] {
-              if (epoch == epoch_ && epoch != 0) Unwire(status);
-            });
-          } else if (link_ != 0) {
-            world_.BreakCall(link_);
-          }
+          world_.After(node_, 1, "end epoch", [this, status = act.status, epoch = epoch_] {
+            if (epoch == epoch_) FailEpoch(status);
+          });
         }
       },
       action);
@@ -263,8 +279,10 @@ void PrefillProcess::Closed(const prefill::RequestClosed& closed, uint64_t epoch
                  [this, closed, epoch] { RequestClosed(0, epoch, closed); });
     return;
   }
-  world_.SendOnCall<PrefillProcess>(link_, node_, "request closed",
+  if (epoch != epoch_) return;
+  world_.SendOnCall<PrefillProcess>(link_call_, node_, "request closed",
                                     [stage = stage_index_, epoch, closed](PrefillProcess& peer) {
+                                      peer.ReceiveFromStage(stage, epoch, {});
                                       peer.RequestClosed(stage, epoch, closed);
                                     });
 }
@@ -376,9 +394,9 @@ void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
 
 void PrefillProcess::ReceiveActivations(uint64_t epoch, const SimActivations& activations,
                                         bool corrupt) {
-  if (epoch != epoch_ || !stage_open_) return;
+  if (epoch != epoch_) return;
   if (corrupt) {  // The checksum differs: nothing sound can follow in this epoch.
-    world_.BreakCall(link_);
+    FailEpoch(absl::DataLossError("activations are damaged"));
     return;
   }
   inputs_[activations.number % topology_.activation_credits] = activations;
@@ -392,6 +410,7 @@ void PrefillProcess::ReceiveCredit(uint64_t epoch, uint64_t number) {
 absl::Status PrefillProcess::CheckInvariants() const {
   BATON_RETURN_IF_ERROR(membership_->CheckInvariants());
   if (planner_.has_value()) BATON_RETURN_IF_ERROR(planner_->CheckInvariants());
+  if (wiring_.has_value()) BATON_RETURN_IF_ERROR(wiring_->CheckInvariants());
   BATON_RETURN_IF_ERROR(outbox_.CheckInvariants());
   return stage_.CheckInvariants();
 }

@@ -11,9 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "common/base/serial_events.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/kv_outbox.h"
+#include "services/prefill/core/link.h"
 #include "services/prefill/core/stage.h"
+#include "services/prefill/core/wiring.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/worker_drain.h"
 #include "tests/sim/worker_membership.h"
@@ -54,10 +57,12 @@ class PrefillProcess : public Process {
   void Start(uint64_t call, const SimStart& request);
   void Abort(uint64_t attempt_id);
   // From stage 0, on a link.
-  void Hello(uint64_t call, uint64_t epoch, const std::vector<InstanceRef>& stages);
+  void ReceiveHello(uint64_t call, const prefill::Hello& hello);
   void ReceivePlan(uint64_t call, const prefill::Plan& plan);
-  // To stage 0, on a link.
-  void LinkReady(uint64_t call, int stage, uint64_t epoch);
+  void ReceivePing(uint64_t call);
+  // To stage 0, on a link: a message of `stage`, and what it says to the wiring.
+  void ReceiveFromStage(int stage, uint64_t epoch,
+                        const std::optional<prefill::WiringEvent>& event);
   void PlanDone(int stage, uint64_t epoch, const prefill::PlanDone& done);
   void RequestClosed(int stage, uint64_t epoch, const prefill::RequestClosed& closed);
   // From neighbours, over the data plane.
@@ -73,13 +78,27 @@ class PrefillProcess : public Process {
   bool first() const { return stage_index_ == 0; }
   bool last() const { return stage_index_ == topology_.stages - 1; }
 
-  // Wiring, stage 0.
+  // The wiring on stage 0, the link on later stages.
   void OnView();
-  void Wire();
-  void Unwire(const absl::Status& reason);
-  void MaybeUp();
-  // Wiring, later stages.
-  void MaybeBegin();
+  int64_t DrawClock();
+  void HandleWiring(const prefill::WiringEvent& event);
+  void Perform(const prefill::TryOwnEpoch& action);
+  void Perform(const prefill::OpenLinks& action);
+  void Perform(const prefill::PingStages& action);
+  void Perform(const prefill::CloseLinks& action);
+  void Perform(const prefill::ReportChainUp& action);
+  void Perform(const prefill::ReportChainDown& action);
+  void HandleLink(const prefill::LinkEvent& event);
+  void Perform(const prefill::TryEpoch& action);
+  void Perform(const prefill::SendReady& action);
+  void Perform(const prefill::DropEpoch& action);
+  void Perform(const prefill::RefuseLink& action);
+  void Perform(const prefill::EndLink& action);
+  absl::Status Begin(const prefill::Hello& hello);
+  void EndEpoch();
+  // Stage 0 breaks its chain, a later stage its link.
+  void FailEpoch(const absl::Status& status);
+  void ScheduleWiringTick();
 
   void HandlePlanner(const prefill::PlannerEvent& event);
   void HandleStage(const prefill::StageEvent& event);
@@ -114,17 +133,18 @@ class PrefillProcess : public Process {
   std::unique_ptr<WorkerMembership> membership_;
   std::unique_ptr<WorkerDrain> drain_;
 
-  // The epoch: on stage 0 what it opened, on others what it was told.
-  uint64_t epoch_ = 0;
-  uint64_t next_epoch_ = 1;
-  bool up_ = false;  // Stage 0: every link ready.
-  int64_t retry_wire_us_ = 0;
+  const int64_t wall_clock_ahead_us_;  // Of the world's.
+  std::optional<prefill::Wiring> wiring_;
+  std::optional<prefill::Link> link_;
+  SerialEvents<prefill::WiringEvent> wiring_events_{
+      [this](const prefill::WiringEvent& event) { HandleWiring(event); }};
+  SerialEvents<prefill::LinkEvent> link_events_{
+      [this](const prefill::LinkEvent& event) { HandleLink(event); }};
+  int64_t wiring_tick_us_ = kNeverUs;
+  uint64_t epoch_ = 0;                // That has begun here; 0: none.
   std::vector<InstanceRef> members_;  // Stages of the epoch.
   std::map<int, uint64_t> links_;     // Stage 0: call by stage.
-  std::map<int, bool> ready_;
-  uint64_t link_ = 0;                      // Other stages: the call.
-  std::optional<uint64_t> pending_epoch_;  // Hello accepted, the old epoch's work not over yet.
-  bool stage_open_ = false;
+  uint64_t link_call_ = 0;            // Later stages: that of the epoch.
 
   struct Prompt {
     uint64_t prompt_id = 0;

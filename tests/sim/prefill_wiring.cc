@@ -1,6 +1,8 @@
-// The wiring of a chain in the simulation: epochs, links, and what happens when they break. Plays
-// services/prefill/chain_wiring and stage_link.
+// How the real wiring and link of a chain are run in the simulation: calls that break, pings, and
+// wall clocks that are set back. Plays services/prefill/chain/chain_wiring and stage_link.
+#include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -9,135 +11,222 @@
 namespace baton::sim {
 namespace {
 
-constexpr int64_t kRewireUs = 200'000;
+constexpr int64_t kWallClockUs = 1'000'000'000'000;  // When a run begins.
+constexpr int64_t kRefusedUs = 100;
+constexpr int64_t kRefusalReadUs = 1'000'000;
 
 }  // namespace
 
-void PrefillProcess::OnView() {
-  if (!first()) return;
-  if (epoch_ != 0) {
-    for (const InstanceRef& member : members_) {
-      if (membership_->FindPeer(member) >= 0) continue;
-      Unwire(WithLeg(absl::UnavailableError(absl::StrCat("stage ", member.id, " left the chain")),
-                     "prefill", member.id));
-      break;
+int64_t PrefillProcess::DrawClock() {
+  const int64_t skew_us = topology_.clock_skew_us;
+  return kWallClockUs + (skew_us == 0 ? 0 : world_.random().Between(-skew_us, skew_us));
+}
+
+void PrefillProcess::ScheduleWiringTick() {
+  const int64_t next_us = first() ? wiring_->NextDeadlineUs() : link_->NextDeadlineUs();
+  if (next_us == kNeverUs) return;
+  const int64_t due_us = std::max(next_us, world_.now_us());
+  if (due_us >= wiring_tick_us_) return;
+  wiring_tick_us_ = due_us;
+  world_.After(node_, due_us - world_.now_us(), "wiring tick", [this, due_us] {
+    if (wiring_tick_us_ == due_us) wiring_tick_us_ = kNeverUs;
+    if (first()) {
+      const int64_t wall_clock_us = world_.now_us() + wall_clock_ahead_us_;
+      wiring_events_.Raise(prefill::WiringTick{static_cast<uint64_t>(wall_clock_us)});
+    } else {
+      link_events_.Raise(prefill::LinkTick{});
     }
-  }
-  Wire();
-}
-
-void PrefillProcess::Wire() {
-  if (!first() || epoch_ != 0 || world_.now_us() < retry_wire_us_ || !stage_.Quiet()) return;
-  std::vector<InstanceRef> members;
-  for (int stage = 0; stage < topology_.stages; ++stage) {
-    const auto it = membership_->view().find(world_.name(topology_.StageNode(chain_, stage)));
-    if (it == membership_->view().end()) return;
-    members.push_back(it->second.instance);
-  }
-  if (members[0] != self_) return;  // The view is older than this life.
-  members_ = members;
-  epoch_ = next_epoch_++;
-  ready_.clear();
-  links_.clear();
-  for (int stage = 1; stage < topology_.stages; ++stage) {
-    const int node = topology_.StageNode(chain_, stage);
-    const uint64_t call = world_.OpenCall(node_, node);
-    if (call == 0) {
-      Unwire(
-          WithLeg(absl::UnavailableError("a stage does not answer"), "prefill", world_.name(node)));
-      return;
-    }
-    links_[stage] = call;
-    world_.SendOnCall<PrefillProcess>(call, node_, "hello",
-                                      [call, epoch = epoch_, members](PrefillProcess& peer) {
-                                        peer.Hello(call, epoch, members);
-                                      });
-  }
-  HandleStage(prefill::EpochBegan{epoch_});
-  MaybeUp();
-}
-
-void PrefillProcess::MaybeUp() {
-  if (epoch_ == 0 || up_ || static_cast<int>(ready_.size()) != topology_.stages - 1) return;
-  up_ = true;
-  HandlePlanner(prefill::ChainUp{epoch_, topology_.stages, topology_.prefill_pages});
-  membership_->ReportSoon();
-}
-
-void PrefillProcess::Unwire(const absl::Status& reason) {
-  if (topology_.first_router_stands) {
-    world_.Violate(
-        absl::StrCat("a router's death breaks ", self_.id, "'s chain: ", reason.message()));
-  }
-  const std::map<int, uint64_t> links = std::exchange(links_, {});
-  for (const auto& [stage, call] : links) world_.BreakCall(call);
-  epoch_ = 0;
-  if (std::exchange(up_, false)) {
-    HandlePlanner(prefill::ChainDown{reason});
-    membership_->ReportSoon();
-  }
-  HandleStage(prefill::EpochEnded{});
-  outputs_.clear();
-  inputs_.clear();
-  retry_wire_us_ = world_.now_us() + kRewireUs;
-  world_.After(node_, kRewireUs + 50'000, "rewire timer", [this] { Wire(); });
-}
-
-void PrefillProcess::Hello(uint64_t call, uint64_t epoch, const std::vector<InstanceRef>& stages) {
-  if (stages[stage_index_] != self_) {
-    world_.BreakCall(call);
-    return;
-  }
-  if (link_ != 0) world_.BreakCall(std::exchange(link_, 0));
-  if (stage_open_) HandleStage(prefill::EpochEnded{});
-  stage_open_ = false;
-  link_ = call;
-  members_ = stages;
-  epoch_ = 0;
-  pending_epoch_ = epoch;
-  MaybeBegin();
-}
-
-void PrefillProcess::MaybeBegin() {
-  if (!pending_epoch_.has_value() || !stage_.Quiet()) return;
-  epoch_ = *std::exchange(pending_epoch_, std::nullopt);
-  inputs_.clear();
-  outputs_.clear();
-  stage_open_ = true;
-  HandleStage(prefill::EpochBegan{epoch_});
-  world_.SendOnCall<PrefillProcess>(
-      link_, node_, "link ready",
-      [call = link_, stage = stage_index_, epoch = epoch_](PrefillProcess& peer) {
-        peer.LinkReady(call, stage, epoch);
-      });
-}
-
-void PrefillProcess::LinkReady(uint64_t call, int stage, uint64_t epoch) {
-  if (epoch != epoch_ || links_[stage] != call) return;
-  ready_[stage] = true;
-  MaybeUp();
+  });
 }
 
 void PrefillProcess::CallBroken(uint64_t call) {
   membership_->CallBroken(call);
-  for (const auto& [stage, link] : links_) {
-    if (link != call) continue;
-    const std::string& name = world_.name(topology_.StageNode(chain_, stage));
-    Unwire(WithLeg(absl::UnavailableError(absl::StrCat("lost stage ", name)), "prefill", name));
-    return;
-  }
-  if (call == link_) {
-    link_ = 0;
-    epoch_ = 0;
-    pending_epoch_.reset();
-    if (std::exchange(stage_open_, false)) HandleStage(prefill::EpochEnded{});
-    return;
-  }
-  for (const auto& [attempt, prompt] : prompts_) {
-    if (prompt.start_call != call || !first()) continue;
-    Abort(attempt);
-    return;
+  if (first()) {
+    for (const auto& [stage, link] : links_) {
+      if (link != call) continue;
+      wiring_events_.Raise(
+          prefill::StageLinkEnded{stage, epoch_, absl::UnavailableError("the link broke")});
+      return;
+    }
+    for (const auto& [attempt, prompt] : prompts_) {
+      if (prompt.start_call != call) continue;
+      Abort(attempt);
+      return;
+    }
+  } else {
+    link_events_.Raise(prefill::LinkGone{call});
   }
 }
+
+void PrefillProcess::FailEpoch(const absl::Status& status) {
+  if (first()) {
+    wiring_events_.Raise(prefill::ChainFailed{status});
+  } else {
+    link_events_.Raise(prefill::StageFailed{status});
+  }
+}
+
+// Of both: begins an epoch if the last one's work is over and the neighbours are connected.
+absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
+  if (!stage_.Quiet()) return absl::UnavailableError("work of the last epoch goes on");
+  for (const int neighbour : {stage_index_ - 1, stage_index_ + 1}) {
+    if (neighbour < 0 || neighbour == topology_.stages) continue;
+    const InstanceRef& instance = hello.stages[static_cast<size_t>(neighbour)].instance;
+    if (membership_->FindPeer(instance) < 0) {
+      return absl::UnavailableError(absl::StrCat(instance.id, " is not connected"));
+    }
+  }
+  epoch_ = hello.epoch;
+  members_.clear();
+  for (const KvWriter& stage : hello.stages) members_.push_back(stage.instance);
+  HandleStage(prefill::EpochBegan{epoch_});
+  return absl::OkStatus();
+}
+
+void PrefillProcess::EndEpoch() {
+  epoch_ = 0;
+  HandleStage(prefill::EpochEnded{});
+  outputs_.clear();
+  inputs_.clear();
+}
+
+// ---- Stage 0 ----
+
+void PrefillProcess::OnView() {
+  if (!first()) return;
+  prefill::ViewSeen seen;
+  for (const auto& [id, worker] : membership_->view()) seen.workers.push_back(worker);
+  wiring_events_.Raise(std::move(seen));
+}
+
+void PrefillProcess::HandleWiring(const prefill::WiringEvent& event) {
+  std::vector<prefill::WiringAction> actions;
+  wiring_->Handle(event, world_.now_us(), actions);
+  for (const auto& action : actions) {
+    std::visit([this](const auto& a) { Perform(a); }, action);
+  }
+  ScheduleWiringTick();
+}
+
+void PrefillProcess::Perform(const prefill::TryOwnEpoch& action) {
+  wiring_events_.Raise(prefill::OwnEpochTried{Begin(action.hello)});
+}
+
+void PrefillProcess::Perform(const prefill::OpenLinks& action) {
+  for (const worker::PeerWorker& member : action.members) {
+    const int stage = member.pp_rank;
+    const uint64_t call = world_.OpenCall(node_, NodeOf(member.instance.id));
+    if (call == 0) {
+      world_.After(node_, kRefusedUs, "connection refused", [this, stage, epoch = epoch_] {
+        wiring_events_.Raise(
+            prefill::StageLinkEnded{stage, epoch, absl::UnavailableError("nobody listens")});
+      });
+      continue;
+    }
+    links_[stage] = call;
+    world_.SendOnCall<PrefillProcess>(
+        call, node_, "hello",
+        [call, hello = action.hello](PrefillProcess& peer) { peer.ReceiveHello(call, hello); });
+  }
+}
+
+// Beside the calls' losses: two a second on every link would leave no chain standing.
+void PrefillProcess::Perform(const prefill::PingStages&) {
+  for (const auto& [stage, call] : links_) {
+    if (!world_.CallOpen(call)) continue;
+    world_.Send<PrefillProcess>(node_, topology_.StageNode(chain_, stage), "ping",
+                                [call = call](PrefillProcess& peer) { peer.ReceivePing(call); });
+  }
+}
+
+void PrefillProcess::Perform(const prefill::CloseLinks&) {
+  for (const auto& [stage, call] : std::exchange(links_, {})) world_.BreakCall(call);
+}
+
+void PrefillProcess::Perform(const prefill::ReportChainUp& action) {
+  HandlePlanner(prefill::ChainUp{action.epoch, topology_.stages, action.page_count});
+  membership_->ReportSoon();
+}
+
+void PrefillProcess::Perform(const prefill::ReportChainDown& action) {
+  if (topology_.first_router_stands) {
+    world_.Violate(
+        absl::StrCat("a router's death breaks ", self_.id, "'s chain: ", action.status.message()));
+  }
+  EndEpoch();
+  HandlePlanner(prefill::ChainDown{action.status});
+  membership_->ReportSoon();
+}
+
+void PrefillProcess::ReceiveFromStage(int stage, uint64_t epoch,
+                                      const std::optional<prefill::WiringEvent>& event) {
+  if (epoch != epoch_ || !links_.contains(stage)) return;
+  wiring_events_.Raise(prefill::StageHeard{stage, epoch});
+  if (event.has_value()) wiring_events_.Raise(*event);
+}
+
+// ---- Later stages ----
+
+void PrefillProcess::HandleLink(const prefill::LinkEvent& event) {
+  std::vector<prefill::LinkAction> actions;
+  link_->Handle(event, world_.now_us(), actions);
+  for (const auto& action : actions) {
+    std::visit([this](const auto& a) { Perform(a); }, action);
+  }
+  ScheduleWiringTick();
+}
+
+void PrefillProcess::ReceiveHello(uint64_t call, const prefill::Hello& hello) {
+  if (hello.stages[static_cast<size_t>(stage_index_)].instance != self_) {
+    world_.BreakCall(call);  // Its former life's.
+    return;
+  }
+  link_events_.Raise(prefill::HelloArrived{call, hello});
+}
+
+void PrefillProcess::ReceivePing(uint64_t call) {
+  if (!link_->Stands(call)) return;
+  link_events_.Raise(prefill::LinkHeard{call});
+  world_.Send<PrefillProcess>(
+      node_, topology_.StageNode(chain_, 0), "pong",
+      [stage = stage_index_, epoch = link_->hello().epoch](PrefillProcess& peer) {
+        peer.ReceiveFromStage(stage, epoch, {});
+      });
+}
+
+void PrefillProcess::Perform(const prefill::TryEpoch& action) {
+  link_events_.Raise(prefill::EpochTried{Begin(action.hello)});
+}
+
+void PrefillProcess::Perform(const prefill::SendReady& action) {
+  link_call_ = action.link;
+  world_.SendOnCall<PrefillProcess>(
+      action.link, node_, "link ready",
+      [stage = stage_index_, epoch = action.epoch,
+       pages = topology_.prefill_pages](PrefillProcess& peer) {
+        peer.ReceiveFromStage(stage, epoch, prefill::StageReady{stage, epoch, pages});
+      });
+}
+
+void PrefillProcess::Perform(const prefill::DropEpoch&) {
+  link_call_ = 0;
+  EndEpoch();
+}
+
+void PrefillProcess::Perform(const prefill::RefuseLink& action) {
+  world_.Trace(node_, absl::StrCat("REFUSED: ", action.status.message()));
+  if (action.newest_epoch == 0) return world_.BreakCall(action.link);
+  world_.SendOnCall<PrefillProcess>(
+      action.link, node_, "link refused",
+      [stage = stage_index_, epoch = action.epoch,
+       newest = action.newest_epoch](PrefillProcess& peer) {
+        peer.ReceiveFromStage(stage, epoch, prefill::StageRefused{stage, epoch, newest});
+      });
+  // gRPC delivers what was written before the end; here the end must not overtake it.
+  world_.After(node_, kRefusalReadUs, "refused link ends",
+               [this, call = action.link] { world_.BreakCall(call); });
+}
+
+void PrefillProcess::Perform(const prefill::EndLink& action) { world_.BreakCall(action.link); }
 
 }  // namespace baton::sim

@@ -21,8 +21,8 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   wiring.loop = options_.loop;
   ChainWiring::Callbacks callbacks;
   callbacks.begin_own = [this](const Hello& hello) { return BeginOwn(hello); };
-  callbacks.on_up = [this](uint64_t epoch, int stages, int page_count) {
-    Handle(ChainUp{epoch, stages, page_count});
+  callbacks.on_up = [this](uint64_t epoch, int page_count) {
+    Handle(ChainUp{epoch, options_.place.stages, page_count});
   };
   callbacks.on_down = [this](const absl::Status& reason) {
     options_.stage->EndEpoch();
@@ -47,7 +47,7 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
     const std::string& self = options_.place.self.instance.id;
     const absl::Status reason =
         absl::UnavailableError(absl::StrCat("prefill stage 0 (", self, "): ", status.message()));
-    wiring_->Break(WithLeg(reason, "prefill", InstanceOf(status).value_or(self)), NowUs());
+    wiring_->Break(WithLeg(reason, "prefill", InstanceOf(status).value_or(self)));
   };
   options_.stage->SetReports(std::move(reports));
 }
@@ -100,7 +100,7 @@ void ChainShell::Abort(uint64_t attempt_id, const std::string& reason) {
 }
 
 void ChainShell::OnView(const std::vector<worker::PeerWorker>& workers) {
-  wiring_->OnView(workers, NowUs());
+  wiring_->OnView(workers);
 }
 
 int64_t ChainShell::Wake(int64_t now_us) {
@@ -109,7 +109,7 @@ int64_t ChainShell::Wake(int64_t now_us) {
   return std::min(wiring_us, planner_.NextDeadlineUs());
 }
 
-void ChainShell::Stop() { wiring_->Stop(NowUs()); }
+void ChainShell::Stop() { wiring_->Stop(); }
 
 void ChainShell::HandleOne(const PlannerEvent& event) {
   std::vector<PlannerAction> actions;
@@ -121,7 +121,7 @@ void ChainShell::HandleOne(const PlannerEvent& event) {
 
 void ChainShell::Perform(const IssuePlan& action) {
   if (absl::Status status = Failpoint("prefill.plan"); !status.ok()) {
-    wiring_->Break(WithLeg(status, "prefill", options_.place.self.instance.id), NowUs());
+    wiring_->Break(WithLeg(status, "prefill", options_.place.self.instance.id));
     return;
   }
   PlanWithContexts plan{action.plan, {}};

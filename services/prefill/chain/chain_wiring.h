@@ -1,25 +1,21 @@
-// Stage 0's links: wires the chain when the view of the cluster holds all of it, watches it, and
-// breaks it as a whole when a link ends, a stage is silent or a member leaves the view. Every
-// wiring is a new epoch.
-//
-// DOWN -(members whole, stage 0 quiet)-> LINKING -(every stage ready)-> UP -> DOWN, with a growing
-// pause before the next try.
+// The shell around stage 0's wiring: opens and closes the links that it decides on, and brings to
+// it what comes over them.
 #ifndef SERVICES_PREFILL_CHAIN_CHAIN_WIRING_H_
 #define SERVICES_PREFILL_CHAIN_CHAIN_WIRING_H_
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/event_loop.h"
+#include "common/base/serial_events.h"
 #include "common/rpc/call_tracker.h"
 #include "proto/baton/v1/prefill.pb.h"
 #include "services/prefill/chain/link_call.h"
 #include "services/prefill/chain/messages.h"
-#include "services/worker/cluster_client.h"
+#include "services/prefill/core/wiring.h"
 
 namespace baton::prefill {
 
@@ -36,7 +32,7 @@ class ChainWiring {
   struct Callbacks {
     // May stage 0 itself begin an epoch? Then begins it: UNAVAILABLE says why not yet.
     std::function<absl::Status(const Hello&)> begin_own;
-    std::function<void(uint64_t epoch, int stages, int page_count)> on_up;
+    std::function<void(uint64_t epoch, int page_count)> on_up;
     std::function<void(const absl::Status&)> on_down;  // After on_up or begin_own.
     std::function<void(int stage, uint64_t epoch, const PlanDone&)> on_plan_done;
     std::function<void(int stage, uint64_t epoch, const RequestClosed&)> on_request_closed;
@@ -44,55 +40,37 @@ class ChainWiring {
   ChainWiring(Options options, Callbacks callbacks);
   ~ChainWiring();
 
-  void OnView(const std::vector<worker::PeerWorker>& workers, int64_t now_us);
+  void OnView(const std::vector<worker::PeerWorker>& workers) { events_.Raise(ViewSeen{workers}); }
   // Does what is due; returns when it is next.
   int64_t Wake(int64_t now_us);
 
   // To every later stage.
   void Send(const v1::Plan& plan);
-  void Break(const absl::Status& reason, int64_t now_us);
+  void Break(const absl::Status& reason) { events_.Raise(ChainFailed{reason}); }
   // Breaks, and wires no more.
-  void Stop(int64_t now_us);
+  void Stop() { events_.Raise(WiringStopped{}); }
   // Any thread, while the loop runs a Stop: waits, for a while, until gRPC has let go of the links.
   void EndCalls();
 
-  bool up() const { return state_ == State::kUp; }
-
  private:
-  enum class State { kDown, kLinking, kUp, kStopped };
-  struct Link {
-    worker::PeerWorker member;
-    std::shared_ptr<LinkCall> call;
-    bool ready = false;
-    int page_count = 0;
-    int64_t last_heard_us = 0;
-  };
+  void Handle(const WiringEvent& event);
+  void Perform(const TryOwnEpoch& action);
+  void Perform(const OpenLinks& action);
+  void Perform(const PingStages& action);
+  void Perform(const CloseLinks& action);
+  void Perform(const ReportChainUp& action);
+  void Perform(const ReportChainDown& action);
 
-  std::vector<worker::PeerWorker> FindMembers(const std::vector<worker::PeerWorker>& workers) const;
-  void TryWire(int64_t now_us);
-  void OpenLinks(const Hello& hello, int64_t now_us);
+  std::shared_ptr<LinkCall> OpenLink(const worker::PeerWorker& member);
   void OnResponse(int stage, uint64_t epoch, const v1::LinkResponse& response);
-  absl::Status HandleResponse(int stage, const v1::LinkResponse& response, int64_t now_us);
-  absl::Status OnReady(Link& link, const v1::LinkReady& ready, int64_t now_us);
-  void BecomeUp(int64_t now_us);
-  void Watch(int64_t now_us);
-  absl::Status Blame(const absl::Status& cause, const Link& link) const;
+  absl::Status HandleResponse(int stage, uint64_t epoch, const v1::LinkResponse& response);
 
   const Options options_;
   const Callbacks callbacks_;
-  State state_ = State::kDown;
-  std::vector<worker::PeerWorker> members_;  // Stages 1 to P - 1 in order; whole or empty.
-  std::vector<worker::PeerWorker> tried_;    // Members of the last epoch that was begun.
-  bool whole_ = false;                       // Every member is in the view.
+  Wiring wiring_;
+  SerialEvents<WiringEvent> events_{[this](const WiringEvent& event) { Handle(event); }};
   rpc::CallTracker calls_;
-  std::vector<Link> links_;  // Of the current epoch; stage i at i - 1.
-  uint64_t epoch_ = 0;
-  int64_t retry_at_us_ = 0;
-  int64_t backoff_us_ = 0;
-  int64_t linking_since_us_ = 0;
-  int64_t up_since_us_ = 0;
-  int64_t next_ping_us_ = 0;
-  int64_t ping_sequence_ = 0;
+  std::vector<std::shared_ptr<LinkCall>> links_;  // Of the current epoch; stage i at i - 1.
 };
 
 }  // namespace baton::prefill

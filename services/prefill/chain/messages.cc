@@ -177,7 +177,10 @@ absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& pl
     return InvalidField("hello.chain_id",
                         absl::StrCat("'", proto.chain_id(), "', this is '", place.chain_id, "'"));
   }
-  if (proto.epoch() == 0) return InvalidField("hello.epoch", "must not be 0");
+  if (proto.epoch() < 1 || proto.epoch() > kMaxEpoch) {
+    return InvalidField("hello.epoch",
+                        absl::StrCat(proto.epoch(), ", not in [1, ", kMaxEpoch, "]"));
+  }
   BATON_RETURN_IF_ERROR(InRange(proto.stage(), place.stage, place.stage, "hello.stage"));
   BATON_RETURN_IF_ERROR(InRange(proto.stages_size(), place.stages, place.stages, "hello.stages"));
   Hello hello;

@@ -15,6 +15,7 @@
 #include "common/types/ticket.h"
 #include "proto/baton/v1/prefill.pb.h"
 #include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/hello.h"
 #include "services/prefill/core/plan.h"
 #include "services/prefill/stage/stage_shell.h"
 
@@ -26,22 +27,6 @@ struct PlanBounds {
   int max_context_tokens = 0;
   int vocab_size = 0;
   std::vector<int32_t> eos_token_ids;
-};
-
-// One stage's place in a chain.
-struct ChainPlace {
-  std::string chain_id;
-  int stage = 0;
-  int stages = 1;
-  int layers = 0;  // Of the whole model.
-  KvWriter self;
-};
-
-struct Hello {
-  uint64_t epoch = 0;
-  std::vector<KvWriter> stages;
-  int max_plan_tokens = 0;
-  int activation_credits = 0;
 };
 
 struct Start {

@@ -1,18 +1,19 @@
-// A later stage's side of its chain: accepts an epoch from stage 0, applies its plans and reports
-// back. One link at a time; a newer epoch replaces the old one.
+// The shell around a later stage's link: brings to it what stage 0 says, begins and ends epochs as
+// it decides, hands plans to the stage and reports back what the stage has done.
 #ifndef SERVICES_PREFILL_CHAIN_STAGE_LINK_H_
 #define SERVICES_PREFILL_CHAIN_STAGE_LINK_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/types/instance.h"
+#include "common/base/serial_events.h"
 #include "services/prefill/chain/link_stream.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/peers.h"
+#include "services/prefill/core/link.h"
 #include "services/prefill/stage/stage_shell.h"
 
 namespace baton::prefill {
@@ -36,21 +37,26 @@ class StageLink {
   void Stop();
 
  private:
+  void Handle(const LinkEvent& event);
+  void Perform(const TryEpoch& action);
+  void Perform(const SendReady& action);
+  void Perform(const DropEpoch& action);
+  void Perform(const RefuseLink& action);
+  void Perform(const EndLink& action);
+
+  // The stream's number; 0: it has not begun with hello, or has ended.
+  uint64_t NumberOf(const std::shared_ptr<LinkStream>& stream) const;
   void OnHello(const std::shared_ptr<LinkStream>& stream, const v1::LinkHello& proto);
-  absl::Status CheckStage0(const InstanceRef& claimant) const;
   void OnPlan(const v1::Plan& proto);
-  // Begins the epoch that waits, if the stage is quiet and its neighbours are connected.
-  void TryBegin(int64_t now_us);
-  absl::StatusOr<ActivationEpoch> Neighbours() const;
-  void End(const absl::Status& status);
+  void Report(uint64_t epoch, v1::LinkResponse response);
+  absl::Status Begin(const Hello& hello);
+  absl::Status Named(const absl::Status& status) const;
 
   const Options options_;
-  std::shared_ptr<LinkStream> stream_;  // Null: no link.
-  Hello hello_;
-  bool begun_ = false;
-  uint64_t newest_epoch_ = 0;
-  int64_t begin_by_us_ = 0;
-  int64_t last_heard_us_ = 0;
+  Link link_;
+  SerialEvents<LinkEvent> events_{[this](const LinkEvent& event) { Handle(event); }};
+  std::map<uint64_t, std::shared_ptr<LinkStream>> streams_;  // Neither refused nor ended.
+  uint64_t streams_opened_ = 0;
 };
 
 }  // namespace baton::prefill

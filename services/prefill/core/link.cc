@@ -1,0 +1,145 @@
+#include "services/prefill/core/link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/clock.h"
+
+namespace baton::prefill {
+namespace {
+
+constexpr int64_t kBeginLimitUs = 8'000'000;  // Less than stage 0 waits for us.
+constexpr int64_t kRetryUs = 20'000;
+constexpr int64_t kSilenceUs = 3'000'000;
+
+}  // namespace
+
+struct Link::State {
+  explicit State(ChainPlace chain_place) : place(std::move(chain_place)) {}
+
+  const ChainPlace place;
+  uint64_t link = 0;  // 0: none stands.
+  Hello hello;
+  bool begun = false;
+  bool trying = false;
+  uint64_t newest_epoch = 0;
+  int64_t begin_by_us = 0;
+  int64_t retry_at_us = 0;
+  int64_t last_heard_us = 0;
+
+  // Of the event that is being handled.
+  int64_t now_us = 0;
+  std::vector<LinkAction>* actions = nullptr;
+
+  void Emit(LinkAction action) { actions->push_back(std::move(action)); }
+
+  void On(const HelloArrived& event);
+  void On(const LinkHeard& event);
+  void On(const LinkGone& event);
+  void On(const EpochTried& event);
+  void On(const StageFailed& event) { End(event.status); }
+  void On(const LinkTick& event);
+
+  absl::Status CheckStage0(const InstanceRef& claimant) const;
+  void Try();
+  void End(const absl::Status& status);
+};
+
+// A stage 0 that was started again takes its link over: its former life can't be told from silence
+// yet. Another process that claims its place, known to another router, does not while this one
+// lives: each would break the other's chain for ever.
+absl::Status Link::State::CheckStage0(const InstanceRef& claimant) const {
+  if (link == 0 || claimant.id == hello.stages[0].instance.id) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("stage 0 of chain ", place.chain_id, " is ", hello.stages[0].instance.id,
+                   ", which is alive; ", claimant.id, " must have a chain id of its own"));
+}
+
+void Link::State::On(const HelloArrived& event) {
+  const auto refuse = [&](uint64_t newest, const absl::Status& status) {
+    Emit(RefuseLink{event.link, event.hello.epoch, newest, status});
+  };
+  if (event.link == link) return End(absl::FailedPreconditionError("a second hello"));
+  if (absl::Status status = CheckStage0(event.hello.stages[0].instance); !status.ok()) {
+    return refuse(0, status);
+  }
+  if (event.hello.epoch <= newest_epoch) {
+    return refuse(newest_epoch, absl::FailedPreconditionError(
+                                    absl::StrCat("epoch ", event.hello.epoch, " is not newer than ",
+                                                 newest_epoch, ", the last one of this stage")));
+  }
+  End(absl::AbortedError(absl::StrCat("epoch ", event.hello.epoch, " replaces it")));
+  link = event.link;
+  hello = event.hello;
+  newest_epoch = hello.epoch;
+  last_heard_us = now_us;
+  begin_by_us = now_us + kBeginLimitUs;
+  Try();
+}
+
+void Link::State::Try() {
+  trying = true;
+  Emit(TryEpoch{hello});
+}
+
+void Link::State::On(const EpochTried& event) {
+  BATON_CHECK(std::exchange(trying, false)) << "an epoch has begun unasked";
+  if (event.status.ok()) {
+    begun = true;
+    Emit(SendReady{link, hello.epoch});
+  } else if (now_us >= begin_by_us) {
+    End(event.status);
+  } else {
+    retry_at_us = now_us + kRetryUs;
+  }
+}
+
+void Link::State::On(const LinkHeard& event) {
+  if (event.link == link) last_heard_us = now_us;
+}
+
+void Link::State::On(const LinkGone& event) {
+  if (event.link == link) End(absl::CancelledError("stage 0 has ended it"));
+}
+
+// Stage 0 pings; if it has stopped, its plans will not come and its requests are over.
+void Link::State::On(const LinkTick&) {
+  if (link == 0) return;
+  if (now_us - last_heard_us >= kSilenceUs) {
+    End(absl::UnavailableError("no sign of life from stage 0 for 3 s"));
+  } else if (!begun && now_us >= retry_at_us) {
+    Try();
+  }
+}
+
+void Link::State::End(const absl::Status& status) {
+  if (std::exchange(begun, false)) Emit(DropEpoch{});
+  if (link != 0) Emit(EndLink{std::exchange(link, 0), hello.epoch, status});
+}
+
+Link::Link(ChainPlace place) : state_(std::make_unique<State>(std::move(place))) {}
+Link::~Link() = default;
+
+void Link::Handle(const LinkEvent& event, int64_t now_us, std::vector<LinkAction>& actions) {
+  state_->now_us = now_us;
+  state_->actions = &actions;
+  std::visit([this](const auto& e) { state_->On(e); }, event);
+  state_->actions = nullptr;
+}
+
+int64_t Link::NextDeadlineUs() const {
+  const State& state = *state_;
+  if (state.link == 0) return kNeverUs;
+  const int64_t silent_us = state.last_heard_us + kSilenceUs;
+  return state.begun ? silent_us : std::min(silent_us, state.retry_at_us);
+}
+
+bool Link::Stands(uint64_t link) const { return link != 0 && link == state_->link; }
+
+bool Link::begun() const { return state_->begun; }
+
+const Hello& Link::hello() const { return state_->hello; }
+
+}  // namespace baton::prefill

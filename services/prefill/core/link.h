@@ -1,0 +1,81 @@
+// A later stage's side of its chain: accepts an epoch from stage 0, begins it when its own work of
+// the last one is over and its neighbours are connected, and drops it when stage 0 has gone or is
+// silent. One link at a time; a newer epoch replaces the old one.
+#ifndef SERVICES_PREFILL_CORE_LINK_H_
+#define SERVICES_PREFILL_CORE_LINK_H_
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/prefill/core/hello.h"
+
+namespace baton::prefill {
+
+// ---- Events. `link` is the shell's number of a stream, never 0. ----
+struct HelloArrived {
+  uint64_t link = 0;
+  Hello hello;
+};
+struct LinkHeard {  // Any other message on the link that stands.
+  uint64_t link = 0;
+};
+struct LinkGone {  // Stage 0 has ended the stream, or it broke.
+  uint64_t link = 0;
+};
+struct EpochTried {  // The answer to TryEpoch: the stage has begun, or can't yet.
+  absl::Status status;
+};
+struct StageFailed {  // Ends the epoch, whether it has begun or not.
+  absl::Status status;
+};
+struct LinkTick {};
+using LinkEvent =
+    std::variant<HelloArrived, LinkHeard, LinkGone, EpochTried, StageFailed, LinkTick>;
+
+// ---- Actions ----
+struct TryEpoch {  // Answered by EpochTried before any other event.
+  Hello hello;
+};
+struct SendReady {
+  uint64_t link = 0;
+  uint64_t epoch = 0;
+};
+struct DropEpoch {};  // One that EpochTried began: what runs of it is of no use.
+struct RefuseLink {
+  uint64_t link = 0;
+  uint64_t epoch = 0;         // Of its hello.
+  uint64_t newest_epoch = 0;  // Of an epoch that is too old; else 0.
+  absl::Status status;
+};
+struct EndLink {
+  uint64_t link = 0;
+  uint64_t epoch = 0;
+  absl::Status status;
+};
+using LinkAction = std::variant<TryEpoch, SendReady, DropEpoch, RefuseLink, EndLink>;
+
+class Link {
+ public:
+  explicit Link(ChainPlace place);
+  ~Link();
+
+  void Handle(const LinkEvent& event, int64_t now_us, std::vector<LinkAction>& actions);
+  // When a LinkTick is due; kNeverUs: not before something else happens.
+  int64_t NextDeadlineUs() const;
+
+  // The link that stands: what comes on another one is not for this stage.
+  bool Stands(uint64_t link) const;
+  bool begun() const;          // Plans may come.
+  const Hello& hello() const;  // Of the link that stands.
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CORE_LINK_H_

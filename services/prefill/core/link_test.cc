@@ -1,0 +1,151 @@
+#include "services/prefill/core/link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+
+namespace baton::prefill {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int64_t kSecondUs = 1'000'000;
+
+Hello HelloOf(uint64_t epoch, const std::string& stage0 = "prefill-0") {
+  Hello hello;
+  hello.epoch = epoch;
+  hello.stages = {{{stage0, 1}, {0, 2}}, {{"prefill-1", 1}, {2, 4}}};
+  hello.max_plan_tokens = 64;
+  hello.activation_credits = 2;
+  return hello;
+}
+
+class LinkTest : public testing::Test {
+ protected:
+  LinkTest() : link_({"chain-0", 1, 2, 4, {{"prefill-1", 1}, {2, 4}}}) {}
+
+  void Handle(const LinkEvent& event) {
+    actions_.clear();
+    link_.Handle(event, now_us_, actions_);
+  }
+  template <typename T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const LinkAction& action : actions_) {
+      if (const T* match = std::get_if<T>(&action)) found.push_back(*match);
+    }
+    return found;
+  }
+  void Begin(uint64_t number, uint64_t epoch) {
+    Handle(HelloArrived{number, HelloOf(epoch)});
+    ASSERT_THAT(All<TryEpoch>(), SizeIs(1));
+    Handle(EpochTried{absl::OkStatus()});
+    ASSERT_THAT(All<SendReady>(), SizeIs(1));
+    EXPECT_EQ(All<SendReady>().at(0).link, number);
+    ASSERT_TRUE(link_.begun());
+  }
+
+  int64_t now_us_ = kSecondUs;
+  Link link_;
+  std::vector<LinkAction> actions_;
+};
+
+TEST_F(LinkTest, ANewerEpochReplacesTheOldOne) {
+  Begin(1, 10);
+  Handle(HelloArrived{2, HelloOf(11)});
+  EXPECT_EQ(All<EndLink>().at(0).link, 1u);
+  EXPECT_THAT(All<DropEpoch>(), SizeIs(1));
+  EXPECT_FALSE(link_.begun());
+  EXPECT_TRUE(link_.Stands(2));
+  EXPECT_FALSE(link_.Stands(1));
+}
+
+TEST_F(LinkTest, AnOldEpochIsRefusedWithTheNewest) {
+  Begin(1, 10);
+  Handle(LinkGone{1});
+  for (const uint64_t old : {9, 10}) {
+    Handle(HelloArrived{2, HelloOf(old)});
+    EXPECT_EQ(All<RefuseLink>().at(0).newest_epoch, 10u);
+    EXPECT_EQ(All<RefuseLink>().at(0).epoch, old);
+    EXPECT_FALSE(link_.Stands(2));
+  }
+  Begin(3, 11);
+}
+
+TEST_F(LinkTest, AnotherStageZeroIsRefusedWhileTheFirstLives) {
+  Begin(1, 10);
+  Handle(HelloArrived{2, HelloOf(20, "stranger")});
+  EXPECT_EQ(All<RefuseLink>().at(0).link, 2u);
+  EXPECT_EQ(All<RefuseLink>().at(0).newest_epoch, 0u) << "a newer one would not do either";
+  EXPECT_TRUE(link_.begun());
+  Handle(LinkGone{1});
+  Handle(HelloArrived{3, HelloOf(20, "stranger")});
+  EXPECT_TRUE(link_.Stands(3));
+}
+
+TEST_F(LinkTest, ASecondHelloOnTheSameLinkEndsIt) {
+  Begin(1, 10);
+  Handle(HelloArrived{1, HelloOf(11)});
+  EXPECT_EQ(All<EndLink>().at(0).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(link_.begun());
+}
+
+TEST_F(LinkTest, TriesUntilTheStageCanBeginButNotForEver) {
+  Handle(HelloArrived{1, HelloOf(10)});
+  const int64_t since_us = now_us_;
+  const absl::Status busy = absl::UnavailableError("work of the last epoch goes on");
+  Handle(EpochTried{busy});
+  EXPECT_THAT(actions_, IsEmpty());
+  while (link_.Stands(1)) {
+    now_us_ = link_.NextDeadlineUs();
+    Handle(LinkHeard{1});  // Pings.
+    Handle(LinkTick{});
+    ASSERT_THAT(All<TryEpoch>(), SizeIs(1));
+    Handle(EpochTried{busy});
+  }
+  EXPECT_EQ(All<EndLink>().at(0).status, busy);
+  EXPECT_THAT(All<DropEpoch>(), IsEmpty());
+  EXPECT_GE(now_us_ - since_us, 8 * kSecondUs);
+  EXPECT_LT(now_us_ - since_us, 9 * kSecondUs);
+  EXPECT_EQ(link_.NextDeadlineUs(), kNeverUs);
+}
+
+TEST_F(LinkTest, ASilentStageZeroEndsTheEpoch) {
+  Begin(1, 10);
+  now_us_ += 2 * kSecondUs;
+  Handle(LinkHeard{1});
+  EXPECT_EQ(link_.NextDeadlineUs(), now_us_ + 3 * kSecondUs);
+  now_us_ += 3 * kSecondUs;
+  Handle(LinkTick{});
+  EXPECT_THAT(All<DropEpoch>(), SizeIs(1));
+  EXPECT_THAT(All<EndLink>(), SizeIs(1));
+}
+
+TEST_F(LinkTest, OnlyTheLinkThatStandsCounts) {
+  Begin(1, 10);
+  Begin(2, 11);
+  now_us_ += 3 * kSecondUs - 1;
+  Handle(LinkHeard{1});
+  Handle(LinkGone{1});
+  EXPECT_TRUE(link_.begun());
+  now_us_ += 1;
+  Handle(LinkTick{});
+  EXPECT_FALSE(link_.begun());
+}
+
+TEST_F(LinkTest, AStageThatFailsEndsItsLink) {
+  Begin(1, 10);
+  Handle(StageFailed{absl::ResourceExhaustedError("the executor failed")});
+  EXPECT_EQ(All<EndLink>().at(0).status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(All<DropEpoch>(), SizeIs(1));
+  Handle(StageFailed{absl::UnavailableError("the stage is stopping")});
+  EXPECT_THAT(actions_, IsEmpty());
+}
+
+}  // namespace
+}  // namespace baton::prefill

@@ -1,0 +1,295 @@
+#include "services/prefill/core/wiring.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/base/planted_bug.h"
+#include "common/base/status.h"
+
+namespace baton::prefill {
+namespace {
+
+constexpr int64_t kPingUs = 500'000;
+constexpr int64_t kSilenceUs = 3'000'000;
+constexpr int64_t kLinkingLimitUs = 10'000'000;
+constexpr int64_t kFirstBackoffUs = 50'000;
+constexpr int64_t kLongestBackoffUs = 2'000'000;
+constexpr int64_t kStableUs = 10'000'000;  // Up for so long, the next failure is a new one.
+
+enum class Phase { kDown, kLinking, kUp, kStopped };
+
+struct Link {
+  worker::PeerWorker member;
+  bool ready = false;
+  int page_count = 0;
+  int64_t last_heard_us = 0;
+};
+
+}  // namespace
+
+struct Wiring::State {
+  explicit State(WiringOptions wiring_options) : options(std::move(wiring_options)) {}
+
+  const WiringOptions options;
+  Phase phase = Phase::kDown;
+  std::vector<worker::PeerWorker> members;  // Stages 1 to P - 1 in order; whole or empty.
+  std::vector<worker::PeerWorker> tried;    // Members of the last epoch that was begun.
+  std::vector<Link> links;                  // Of the current epoch; stage i at i - 1.
+  std::optional<Hello> trying;              // Until stage 0 says whether it has begun.
+  uint64_t epoch = 0;
+  uint64_t newest_elsewhere = 0;  // Epoch that a stage has refused an older one for.
+  int64_t retry_at_us = 0;
+  int64_t backoff_us = 0;
+  int64_t linking_since_us = 0;
+  int64_t up_since_us = 0;
+  int64_t next_ping_us = 0;
+  int64_t ping_sequence = 0;
+
+  // Of the event that is being handled.
+  int64_t now_us = 0;
+  std::vector<WiringAction>* actions = nullptr;
+
+  void Emit(WiringAction action) { actions->push_back(std::move(action)); }
+
+  void On(const ViewSeen& event);
+  void On(const OwnEpochTried& event);
+  void On(const StageHeard& event);
+  void On(const StageReady& event);
+  void On(const StageRefused& event);
+  void On(const StageLinkEnded& event);
+  void On(const ChainFailed& event) { Break(event.status); }
+  void On(const WiringStopped& event);
+  void On(const WiringTick& event);
+
+  bool wired() const { return phase == Phase::kLinking || phase == Phase::kUp; }
+  bool whole() const { return !members.empty() || options.place.stages == 1; }
+  std::vector<worker::PeerWorker> FindMembers(const std::vector<worker::PeerWorker>& view) const;
+  Link* Find(int stage, uint64_t of_epoch);
+  void TryToWire(uint64_t wall_clock_us);
+  void BecomeUp();
+  void Watch();
+  void Break(const absl::Status& reason);
+  static absl::Status Blame(const absl::Status& cause, const Link& link);
+};
+
+std::vector<worker::PeerWorker> Wiring::State::FindMembers(
+    const std::vector<worker::PeerWorker>& view) const {
+  const ChainPlace& place = options.place;
+  std::vector<worker::PeerWorker> found;
+  int layer = place.self.layers.end;
+  for (int stage = 1; stage < place.stages; ++stage) {
+    const auto worker = std::find_if(view.begin(), view.end(), [&](const auto& candidate) {
+      return candidate.role == Role::kPrefill && candidate.chain_id == place.chain_id &&
+             candidate.pp_size == place.stages && candidate.pp_rank == stage &&
+             candidate.layers.begin == layer;
+    });
+    if (worker == view.end()) return {};
+    layer = worker->layers.end;
+    found.push_back(*worker);
+  }
+  if (layer != place.layers) return {};
+  return found;
+}
+
+void Wiring::State::On(const ViewSeen& event) {
+  std::vector<worker::PeerWorker> found = FindMembers(event.workers);
+  if (found == members) return;
+  if (wired()) {
+    std::string lost = "a stage";
+    for (const worker::PeerWorker& member : members) {
+      const auto& view = event.workers;
+      if (std::find(view.begin(), view.end(), member) == view.end()) lost = member.instance.id;
+    }
+    const absl::Status reason =
+        absl::UnavailableError(absl::StrCat(lost, " has left the prefill chain"));
+    Break(WithLeg(reason, "prefill", lost));
+  }
+  // Who comes back, or comes in another's place, has not failed yet: the wait was for the one
+  // before.
+  if (!found.empty() && found != tried) {
+    backoff_us = 0;
+    retry_at_us = now_us;
+  }
+  members = std::move(found);
+}
+
+void Wiring::State::TryToWire(uint64_t wall_clock_us) {
+  if (phase != Phase::kDown || !whole() || now_us < retry_at_us) return;
+  Hello hello;
+  hello.epoch = std::max({epoch + 1, newest_elsewhere + 1, wall_clock_us});
+  hello.max_plan_tokens = options.max_plan_tokens;
+  hello.activation_credits = options.activation_credits;
+  hello.stages.push_back(options.place.self);
+  for (const auto& member : members) hello.stages.push_back({member.instance, member.layers});
+  trying = hello;
+  Emit(TryOwnEpoch{std::move(hello)});
+}
+
+void Wiring::State::On(const OwnEpochTried& event) {
+  BATON_CHECK(trying.has_value()) << "stage 0 has begun an epoch unasked";
+  Hello hello = *std::exchange(trying, std::nullopt);
+  if (!event.status.ok()) {
+    retry_at_us = now_us + kFirstBackoffUs;
+    return;
+  }
+  epoch = hello.epoch;
+  tried = members;
+  phase = Phase::kLinking;
+  linking_since_us = now_us;
+  next_ping_us = now_us + kPingUs;
+  links.clear();
+  for (const worker::PeerWorker& member : members) links.push_back({member, false, 0, now_us});
+  if (links.empty()) return BecomeUp();
+  Emit(OpenLinks{std::move(hello), members});
+}
+
+Link* Wiring::State::Find(int stage, uint64_t of_epoch) {
+  if (!wired() || of_epoch != epoch) return nullptr;
+  BATON_CHECK(stage >= 1 && static_cast<size_t>(stage) <= links.size()) << "stage " << stage;
+  return &links[static_cast<size_t>(stage - 1)];
+}
+
+absl::Status Wiring::State::Blame(const absl::Status& cause, const Link& link) {
+  const std::string& name = link.member.instance.id;
+  const absl::Status status = absl::UnavailableError(absl::StrCat(
+      "prefill stage ", link.member.pp_rank, " (", name, ") is lost: ", cause.message()));
+  return WithLeg(status, "prefill", InstanceOf(cause).value_or(name));
+}
+
+void Wiring::State::On(const StageHeard& event) {
+  if (Link* link = Find(event.stage, event.epoch)) link->last_heard_us = now_us;
+}
+
+void Wiring::State::On(const StageReady& event) {
+  Link* link = Find(event.stage, event.epoch);
+  if (link == nullptr) return;
+  if (link->ready || event.page_count < 1) {
+    const absl::Status status = absl::FailedPreconditionError(
+        absl::StrCat("ready ", link->ready ? "twice" : "without a page"));
+    return Break(Blame(status, *link));
+  }
+  link->ready = true;
+  link->page_count = event.page_count;
+  const bool all = std::all_of(links.begin(), links.end(), [](const Link& l) { return l.ready; });
+  if (all) BecomeUp();
+}
+
+void Wiring::State::On(const StageRefused& event) {
+  const Link* link = Find(event.stage, event.epoch);
+  if (link == nullptr) return;
+  const absl::Status status = absl::FailedPreconditionError(
+      absl::StrCat("its epoch ", event.newest_epoch, " is newer than ", epoch));
+  const bool sane = event.newest_epoch >= epoch && event.newest_epoch < kMaxEpoch;
+  Break(Blame(status, *link));
+  if (!sane || PlantedBug(Bug::kWiringTrustsItsClock)) return;
+  newest_elsewhere = event.newest_epoch;
+  retry_at_us = now_us;  // It has not failed: it has told how to go on.
+}
+
+void Wiring::State::On(const StageLinkEnded& event) {
+  const Link* link = Find(event.stage, event.epoch);
+  if (link != nullptr) Break(Blame(event.status, *link));
+}
+
+void Wiring::State::BecomeUp() {
+  phase = Phase::kUp;
+  up_since_us = now_us;
+  int page_count = options.page_count;
+  for (Link& link : links) {
+    page_count = std::min(page_count, link.page_count);
+    link.last_heard_us = now_us;  // Silence counts from here.
+  }
+  Emit(ReportChainUp{epoch, page_count});
+}
+
+void Wiring::State::Break(const absl::Status& reason) {
+  if (!wired()) return;
+  const bool stable = phase == Phase::kUp && now_us - up_since_us >= kStableUs;
+  backoff_us =
+      stable || backoff_us == 0 ? kFirstBackoffUs : std::min(2 * backoff_us, kLongestBackoffUs);
+  retry_at_us = now_us + backoff_us;
+  phase = Phase::kDown;
+  links.clear();
+  Emit(CloseLinks{});
+  Emit(ReportChainDown{reason});
+}
+
+void Wiring::State::On(const WiringStopped&) {
+  Break(absl::UnavailableError("stage 0 is stopping"));
+  phase = Phase::kStopped;
+}
+
+// Silence is what tells a stopped process: gRPC and UCX don't. Stages are pinged while they link
+// too, for one that is ready hears nothing else until the last one is.
+void Wiring::State::Watch() {
+  for (const Link& link : links) {
+    if (phase == Phase::kLinking && !link.ready && now_us - linking_since_us >= kLinkingLimitUs) {
+      return Break(Blame(absl::DeadlineExceededError("not ready within 10 s"), link));
+    }
+    if (phase == Phase::kUp && now_us - link.last_heard_us >= kSilenceUs) {
+      return Break(Blame(absl::UnavailableError("no sign of life for 3 s"), link));
+    }
+  }
+  if (links.empty() || now_us < next_ping_us) return;
+  next_ping_us = now_us + kPingUs;
+  Emit(PingStages{++ping_sequence});
+}
+
+void Wiring::State::On(const WiringTick& event) {
+  TryToWire(event.wall_clock_us);
+  if (wired()) Watch();
+}
+
+Wiring::Wiring(WiringOptions options) : state_(std::make_unique<State>(std::move(options))) {
+  const ChainPlace& place = state_->options.place;
+  BATON_CHECK(place.stage == 0) << "stage " << place.stage << " wires nothing";
+}
+Wiring::~Wiring() = default;
+
+void Wiring::Handle(const WiringEvent& event, int64_t now_us, std::vector<WiringAction>& actions) {
+  state_->now_us = now_us;
+  state_->actions = &actions;
+  std::visit([this](const auto& e) { state_->On(e); }, event);
+  state_->actions = nullptr;
+}
+
+int64_t Wiring::NextDeadlineUs() const {
+  const State& state = *state_;
+  switch (state.phase) {
+    case Phase::kDown:
+      return state.whole() && !state.trying.has_value() ? state.retry_at_us : kNeverUs;
+    case Phase::kLinking:
+      return std::min(state.linking_since_us + kLinkingLimitUs, state.next_ping_us);
+    case Phase::kUp:
+      return state.links.empty() ? kNeverUs : state.next_ping_us;
+    case Phase::kStopped:
+      break;
+  }
+  return kNeverUs;
+}
+
+uint64_t Wiring::epoch() const { return state_->epoch; }
+
+bool Wiring::up() const { return state_->phase == Phase::kUp; }
+
+absl::Status Wiring::CheckInvariants() const {
+  const State& state = *state_;
+  const auto later_stages = static_cast<size_t>(state.options.place.stages - 1);
+  if (state.links.size() != (state.wired() ? later_stages : 0)) {
+    return absl::InternalError(absl::StrCat("a chain of ", later_stages, " later stages has ",
+                                            state.links.size(), " links"));
+  }
+  const bool all_ready = std::all_of(state.links.begin(), state.links.end(),
+                                     [](const Link& link) { return link.ready; });
+  if (state.wired() && all_ready != (state.phase == Phase::kUp)) {
+    return absl::InternalError("a chain is up without every stage, or down with all");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,110 @@
+// Stage 0's decisions about its chain: wires it when the view of the cluster holds all of it,
+// watches it, and breaks it as a whole when a link ends, a stage is silent or a member leaves the
+// view. Every wiring is a new epoch.
+//
+// DOWN -(members whole, stage 0 has begun)-> LINKING -(every stage ready)-> UP -> DOWN, with a
+// growing pause before the next try.
+//
+// Epochs must grow across restarts of stage 0, which keeps nothing on disk: the wall clock does,
+// mostly. Where it has been set back, or stage 0 moved to a host that is behind, the later stages
+// refuse the epoch and say the newest that they know, and the next try goes past it.
+#ifndef SERVICES_PREFILL_CORE_WIRING_H_
+#define SERVICES_PREFILL_CORE_WIRING_H_
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/prefill/core/hello.h"
+#include "services/worker/core/peer_worker.h"
+
+namespace baton::prefill {
+
+struct WiringOptions {
+  ChainPlace place;    // Stage 0's.
+  int page_count = 0;  // Of stage 0.
+  int max_plan_tokens = 0;
+  int activation_credits = 0;
+};
+
+// ---- Events. `stage` >= 1; what comes of an older epoch's links is ignored. ----
+struct ViewSeen {
+  std::vector<worker::PeerWorker> workers;
+};
+struct OwnEpochTried {  // The answer to TryOwnEpoch: stage 0 has begun, or can't yet.
+  absl::Status status;
+};
+struct StageHeard {  // Any message of the stage.
+  int stage = 0;
+  uint64_t epoch = 0;
+};
+struct StageReady {
+  int stage = 0;
+  uint64_t epoch = 0;
+  int page_count = 0;
+};
+struct StageRefused {  // The stage knows a newer epoch.
+  int stage = 0;
+  uint64_t epoch = 0;
+  uint64_t newest_epoch = 0;
+};
+struct StageLinkEnded {  // Also for a message that made no sense.
+  int stage = 0;
+  uint64_t epoch = 0;
+  absl::Status status;  // Not OK.
+};
+struct ChainFailed {  // By stage 0 itself. The status names who is to blame.
+  absl::Status status;
+};
+struct WiringStopped {};  // Breaks, and wires no more.
+struct WiringTick {
+  uint64_t wall_clock_us = 0;
+};
+using WiringEvent = std::variant<ViewSeen, OwnEpochTried, StageHeard, StageReady, StageRefused,
+                                 StageLinkEnded, ChainFailed, WiringStopped, WiringTick>;
+
+// ---- Actions ----
+struct TryOwnEpoch {  // Answered by OwnEpochTried before any other event.
+  Hello hello;
+};
+struct OpenLinks {  // One to each member, beginning with hello.
+  Hello hello;
+  std::vector<worker::PeerWorker> members;  // Stages 1 to P - 1 in order.
+};
+struct PingStages {
+  int64_t sequence = 0;
+};
+struct CloseLinks {};  // All of the epoch; nothing of them is heard any more.
+struct ReportChainUp {
+  uint64_t epoch = 0;
+  int page_count = 0;  // The smallest of all stages.
+};
+struct ReportChainDown {  // The epoch that OwnEpochTried began is over.
+  absl::Status status;
+};
+using WiringAction =
+    std::variant<TryOwnEpoch, OpenLinks, PingStages, CloseLinks, ReportChainUp, ReportChainDown>;
+
+class Wiring {
+ public:
+  explicit Wiring(WiringOptions options);
+  ~Wiring();
+
+  void Handle(const WiringEvent& event, int64_t now_us, std::vector<WiringAction>& actions);
+  // When a WiringTick is due; kNeverUs: not before something else happens.
+  int64_t NextDeadlineUs() const;
+
+  uint64_t epoch() const;  // The newest that was begun; 0: none yet.
+  bool up() const;
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CORE_WIRING_H_

@@ -1,0 +1,259 @@
+#include "services/prefill/core/wiring.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+
+namespace baton::prefill {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int64_t kSecondUs = 1'000'000;
+constexpr uint64_t kWallClockUs = 1'700'000'000'000'000;
+
+worker::PeerWorker StageWorker(int rank, uint64_t incarnation = 1) {
+  worker::PeerWorker worker;
+  worker.instance = {"prefill-" + std::to_string(rank), incarnation};
+  worker.role = Role::kPrefill;
+  worker.layers = {2 * rank, 2 * rank + 2};
+  worker.chain_id = "chain-0";
+  worker.pp_rank = rank;
+  worker.pp_size = 3;
+  return worker;
+}
+
+class WiringTest : public testing::Test {
+ protected:
+  WiringTest() : wiring_({{"chain-0", 0, 3, 6, {{"prefill-0", 1}, {0, 2}}}, 8, 64, 2}) {}
+
+  void Handle(const WiringEvent& event) {
+    actions_.clear();
+    wiring_.Handle(event, now_us_, actions_);
+    ASSERT_EQ(wiring_.CheckInvariants(), absl::OkStatus());
+  }
+  template <typename T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const WiringAction& action : actions_) {
+      if (const T* match = std::get_if<T>(&action)) found.push_back(*match);
+    }
+    return found;
+  }
+  void See(const std::vector<worker::PeerWorker>& workers) { Handle(ViewSeen{workers}); }
+  void SeeAll(uint64_t incarnation = 1) { See({StageWorker(1), StageWorker(2, incarnation)}); }
+  // The epoch that a tick leads to, begun by stage 0; 0: none.
+  uint64_t TryToWire() {
+    Handle(WiringTick{wall_clock_us_});
+    if (All<TryOwnEpoch>().empty()) return 0;
+    Handle(OwnEpochTried{absl::OkStatus()});
+    EXPECT_THAT(All<OpenLinks>(), SizeIs(1));
+    return All<OpenLinks>().at(0).hello.epoch;
+  }
+  void BringUp() {
+    SeeAll();
+    const uint64_t epoch = TryToWire();
+    ASSERT_GT(epoch, 0u);
+    Handle(StageReady{1, epoch, 7});
+    EXPECT_FALSE(wiring_.up());
+    Handle(StageReady{2, epoch, 5});
+    ASSERT_TRUE(wiring_.up());
+  }
+  // Fails until the wait between two attempts grows no more; returns it.
+  int64_t FailOften() {
+    int64_t wait_us = 0;
+    for (int i = 0; i < 10; ++i) {
+      now_us_ += wait_us;
+      TryToWire();
+      Handle(ChainFailed{absl::UnavailableError("a test")});
+      wait_us = wiring_.NextDeadlineUs() - now_us_;
+    }
+    return wait_us;
+  }
+
+  int64_t now_us_ = kSecondUs;
+  uint64_t wall_clock_us_ = kWallClockUs;
+  Wiring wiring_;
+  std::vector<WiringAction> actions_;
+};
+
+TEST_F(WiringTest, IsUpWhenEveryStageIsReadyWithTheFewestPages) {
+  See({StageWorker(1)});
+  EXPECT_EQ(wiring_.NextDeadlineUs(), kNeverUs);
+  BringUp();
+  EXPECT_EQ(All<ReportChainUp>().at(0).page_count, 5);
+  EXPECT_EQ(All<ReportChainUp>().at(0).epoch, kWallClockUs);
+}
+
+TEST_F(WiringTest, TriesAgainSoonWhenStageZeroIsNotQuiet) {
+  SeeAll();
+  Handle(WiringTick{wall_clock_us_});
+  Handle(OwnEpochTried{absl::UnavailableError("work of the last epoch goes on")});
+  EXPECT_THAT(actions_, IsEmpty());
+  EXPECT_LT(wiring_.NextDeadlineUs() - now_us_, kSecondUs);
+  now_us_ = wiring_.NextDeadlineUs();
+  EXPECT_GT(TryToWire(), 0u);
+}
+
+TEST_F(WiringTest, WaitsLongerAfterEachFailureWithTheSameStages) {
+  SeeAll();
+  EXPECT_EQ(FailOften(), 2 * kSecondUs);
+  now_us_ += kSecondUs;
+  EXPECT_EQ(TryToWire(), 0u);
+  // Gone and back as it was: it is the one that has failed.
+  See({});
+  SeeAll();
+  EXPECT_EQ(TryToWire(), 0u);
+  now_us_ += kSecondUs;
+  EXPECT_GT(TryToWire(), 0u);
+}
+
+TEST_F(WiringTest, AStageThatWasStartedAgainIsWiredAtOnce) {
+  SeeAll();
+  EXPECT_EQ(FailOften(), 2 * kSecondUs);
+  See({});
+  SeeAll(/*incarnation=*/2);
+  EXPECT_GT(TryToWire(), 0u);
+  Handle(ChainFailed{absl::UnavailableError("a test")});
+  EXPECT_LT(wiring_.NextDeadlineUs() - now_us_, kSecondUs) << "its first failure counts from there";
+}
+
+// Its clock was set back, or it runs on another host now.
+TEST_F(WiringTest, GoesPastTheNewestEpochThatAStageKnows) {
+  SeeAll();
+  const uint64_t newest = kWallClockUs + 3'600'000'000;
+  const uint64_t first = TryToWire();
+  Handle(StageRefused{1, first, newest});
+  EXPECT_THAT(All<CloseLinks>(), SizeIs(1));
+  EXPECT_EQ(wiring_.NextDeadlineUs(), now_us_) << "it has not failed";
+  const uint64_t second = TryToWire();
+  EXPECT_EQ(second, newest + 1);
+  // Another one knows a newer one yet; what an older link says does not count.
+  Handle(StageRefused{1, first, newest + 500});
+  EXPECT_THAT(actions_, IsEmpty());
+  Handle(StageRefused{2, second, newest + 7});
+  EXPECT_EQ(TryToWire(), newest + 8);
+}
+
+TEST_F(WiringTest, ARefusalThatMakesNoSenseIsAFailure) {
+  SeeAll();
+  for (const uint64_t newest : {uint64_t{1}, kMaxEpoch, ~uint64_t{0}}) {
+    const uint64_t epoch = TryToWire();
+    ASSERT_GT(epoch, 0u);
+    Handle(StageRefused{1, epoch, newest});
+    EXPECT_GT(wiring_.NextDeadlineUs(), now_us_);
+    now_us_ = wiring_.NextDeadlineUs();
+    EXPECT_LT(TryToWire(), kMaxEpoch);
+    Handle(ChainFailed{absl::UnavailableError("a test")});
+    now_us_ = wiring_.NextDeadlineUs();
+  }
+}
+
+TEST_F(WiringTest, ASilentStageBreaksTheChainAndIsBlamed) {
+  BringUp();
+  const uint64_t epoch = wiring_.epoch();
+  for (int i = 0; i < 5; ++i) {
+    now_us_ = wiring_.NextDeadlineUs();
+    Handle(WiringTick{wall_clock_us_});
+    EXPECT_THAT(All<PingStages>(), SizeIs(1));
+    Handle(StageHeard{1, epoch});
+  }
+  now_us_ += 3 * kSecondUs - 1;
+  Handle(StageHeard{1, epoch});
+  now_us_ = kSecondUs + 6 * kSecondUs;
+  Handle(WiringTick{wall_clock_us_});
+  const absl::Status reason = All<ReportChainDown>().at(0).status;
+  EXPECT_EQ(InstanceOf(reason), "prefill-2");
+  EXPECT_THAT(std::string(reason.message()), HasSubstr("no sign of life"));
+}
+
+// One that is quick must not miss its pings, nor be taken for silent, because another is slow.
+TEST_F(WiringTest, StagesMayBecomeReadyAtVeryDifferentTimes) {
+  SeeAll();
+  const uint64_t epoch = TryToWire();
+  Handle(StageReady{1, epoch, 8});
+  int pings = 0;
+  for (const int64_t ready_us = now_us_ + 8 * kSecondUs; now_us_ < ready_us;) {
+    now_us_ = wiring_.NextDeadlineUs();
+    Handle(WiringTick{wall_clock_us_});
+    pings += static_cast<int>(All<PingStages>().size());
+  }
+  EXPECT_GE(pings, 15);
+  Handle(StageReady{2, epoch, 8});
+  EXPECT_TRUE(wiring_.up());
+  Handle(WiringTick{wall_clock_us_});
+  EXPECT_TRUE(wiring_.up());
+}
+
+TEST_F(WiringTest, AStageThatIsNeverReadyIsBlamedForIt) {
+  SeeAll();
+  const uint64_t epoch = TryToWire();
+  Handle(StageReady{1, epoch, 8});
+  now_us_ += 10 * kSecondUs;
+  Handle(WiringTick{wall_clock_us_});
+  EXPECT_EQ(InstanceOf(All<ReportChainDown>().at(0).status), "prefill-2");
+}
+
+TEST_F(WiringTest, AMemberThatLeavesTheViewBreaksTheChain) {
+  BringUp();
+  See({StageWorker(2)});
+  EXPECT_EQ(InstanceOf(All<ReportChainDown>().at(0).status), "prefill-1");
+  EXPECT_THAT(All<CloseLinks>(), SizeIs(1));
+  EXPECT_EQ(wiring_.NextDeadlineUs(), kNeverUs);
+}
+
+TEST_F(WiringTest, BlamesWhomTheStageBlames) {
+  BringUp();
+  const absl::Status cause =
+      WithLeg(absl::UnavailableError("to prefill-2: gone"), "prefill", "prefill-2");
+  Handle(StageLinkEnded{1, wiring_.epoch(), cause});
+  EXPECT_EQ(InstanceOf(All<ReportChainDown>().at(0).status), "prefill-2");
+}
+
+TEST_F(WiringTest, ASecondReadyOrOneWithoutPagesBreaksTheChain) {
+  BringUp();
+  Handle(StageReady{1, wiring_.epoch(), 7});
+  EXPECT_THAT(All<ReportChainDown>(), SizeIs(1));
+  now_us_ = wiring_.NextDeadlineUs();
+  Handle(StageReady{1, TryToWire(), 0});
+  EXPECT_THAT(All<ReportChainDown>(), SizeIs(1));
+}
+
+TEST_F(WiringTest, EpochsGrowWhateverTheClockDoes) {
+  SeeAll();
+  const uint64_t first = TryToWire();
+  Handle(ChainFailed{absl::UnavailableError("a test")});
+  now_us_ = wiring_.NextDeadlineUs();
+  wall_clock_us_ = 5;
+  EXPECT_EQ(TryToWire(), first + 1);
+}
+
+TEST_F(WiringTest, WiresNoMoreOnceItIsStopped) {
+  BringUp();
+  Handle(WiringStopped{});
+  EXPECT_THAT(All<ReportChainDown>(), SizeIs(1));
+  SeeAll(/*incarnation=*/2);
+  EXPECT_EQ(wiring_.NextDeadlineUs(), kNeverUs);
+  now_us_ += 60 * kSecondUs;
+  EXPECT_EQ(TryToWire(), 0u);
+}
+
+TEST(WiringOfOneStageTest, IsUpAtOnceWithoutLinks) {
+  Wiring wiring({{"chain-0", 0, 1, 2, {{"prefill-0", 1}, {0, 2}}}, 8, 64, 2});
+  std::vector<WiringAction> actions;
+  wiring.Handle(WiringTick{kWallClockUs}, 0, actions);
+  wiring.Handle(OwnEpochTried{absl::OkStatus()}, 0, actions);
+  EXPECT_TRUE(wiring.up());
+  EXPECT_EQ(std::get<ReportChainUp>(actions.back()).page_count, 8);
+  EXPECT_EQ(wiring.NextDeadlineUs(), kNeverUs);
+}
+
+}  // namespace
+}  // namespace baton::prefill
