@@ -55,6 +55,7 @@ enum class Metric {
   kWorkers,
   kReadyPairs,
   kMembershipLeasesExpiredTotal,
+  kBooksMendedTotal,
   // Drain.
   kDraining,
   kDrainEndedRequestsTotal,
@@ -300,6 +301,10 @@ inline constexpr MetricInfo kTable[] = {
      "Pairs of a prefill chain and a decode service that can serve.", kR},
     {Metric::kMembershipLeasesExpiredTotal, "baton_membership_leases_expired_total", kCounter,
      "leases", "Workers dropped because they stopped sending heartbeats.", kR},
+    {Metric::kBooksMendedTotal, "baton_router_books_mended_total", kCounter, "entries",
+     "Work that ended on a worker more often than it had begun, by the router's books: always 0, "
+     "or there is a bug to report; balance suffers, requests do not.",
+     kR},
     {Metric::kDraining, "baton_draining", kGauge, "boolean",
      "1 while the process finishes what it has begun and takes nothing new.", kR | kP | kD},
     {Metric::kDrainEndedRequestsTotal, "baton_drain_ended_requests_total", kCounter, "requests",

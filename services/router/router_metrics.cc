@@ -86,6 +86,7 @@ void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& w
           {"decode"});
   advance(Metric::kMembershipLeasesExpiredTotal, load.leases_expired_total,
           last_.leases_expired_total, {});
+  advance(Metric::kBooksMendedTotal, load.books_mended_total, last_.books_mended_total, {});
   last_ = load;
   drain_.Update(metrics_, load.drain, draining);
   std::map<std::pair<std::string, std::string>, int> counts;

@@ -375,8 +375,13 @@ void RouterShell::Refresh(int64_t now_us) {
     if (!stopping_ && !draining_) readiness_ = {open, open ? "" : missing};
     ready = readiness_.ready;
   }
-  metrics_->SetLoad(core_.load(), workers, pairs, ready, draining);
-  traffic_.Wake(now_us, core_.load(), pairs);
+  const RouterLoad load = core_.load();
+  metrics_->SetLoad(load, workers, pairs, ready, draining);
+  if (std::exchange(books_mended_total_, load.books_mended_total) < load.books_mended_total) {
+    LOG(kError) << "by the router's books work has ended on a worker more often than it had begun; "
+                   "requests don't suffer, but this is a bug: please report it with the log so far";
+  }
+  traffic_.Wake(now_us, load, pairs);
   if (ready != was_ready) {
     LOG(kInfo) << (ready ? "ready" : "not ready: " + missing);
     on_readiness_(ready);

@@ -175,8 +175,9 @@ class RouterShell : public Gateway, private LegEvents {
   SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
   bool changed_ = true;  // Since the last Refresh.
   int64_t refreshed_us_ = 0;
-  int64_t ticks_from_us_ = 0;      // No deadline is acted on before: see kPauseUs.
-  uint64_t channels_version_ = 0;  // The view that the legs' channels were last pruned by.
+  int64_t books_mended_total_ = 0;  // That the log has told of.
+  int64_t ticks_from_us_ = 0;       // No deadline is acted on before: see kPauseUs.
+  uint64_t channels_version_ = 0;   // The view that the legs' channels were last pruned by.
 };
 
 }  // namespace baton::router
