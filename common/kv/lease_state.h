@@ -92,7 +92,7 @@ struct LeaseTable::State {
   void CommitIfComplete(uint32_t index, std::vector<LeaseEvent>& events);
   void Fail(uint32_t index, absl::Status status, std::vector<LeaseEvent>& events);
   void Drain(uint32_t index, std::vector<LeaseEvent>& events);
-  void Heard(const InstanceRef& writer, int64_t now_us);
+  void Heard(uint64_t writer_incarnation, int64_t now_us);
   void ForgetWriters(const lease_internal::Slot& slot);
 
   // When a granted slot ends by itself if nothing more is heard.

@@ -69,12 +69,12 @@ void LeaseTable::Revoke(uint32_t slot_index, uint64_t generation, std::vector<Le
 absl::StatusOr<KvPlacement> LeaseTable::OnData(const KvDataHeader& header, size_t payload_bytes,
                                                int64_t now_us, KvRefusal& refusal) {
   State& table = *state_;
+  table.Heard(header.writer_incarnation, now_us);
   size_t writer_index = 0;
   BATON_ASSIGN_OR_RETURN(Slot * slot, table.Locate(header, writer_index, refusal));
   WriterProgress& writer = slot->writers[writer_index];
   BATON_RETURN_IF_ERROR(table.CheckRun(*slot, writer, header, payload_bytes, refusal));
 
-  table.Heard(writer.writer.instance, now_us);
   KvPlacement placement;
   placement.layers = header.layers;
   placement.offset_bytes = static_cast<size_t>(header.part) * table.options.part_bytes;
@@ -104,12 +104,12 @@ void LeaseTable::OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t
     return;  // Only under kLeaseFreesBeforeDrain.
   }
   --slot.in_flight;
+  if (status.ok()) table.Heard(slot.writers[run.writer].writer.instance.incarnation, now_us);
   switch (slot.state) {
     case SlotState::kDraining:
       if (slot.in_flight == 0) table.Drain(run.slot, events);
       return;
     case SlotState::kGranted:
-      if (status.ok()) table.Heard(slot.writers[run.writer].writer.instance, now_us);
       table.Arrived(run.slot, run, status, checksum, events);
       return;
     case SlotState::kFailed:
@@ -122,6 +122,7 @@ void LeaseTable::OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t
 absl::Status LeaseTable::OnCommit(const KvCommit& commit, int64_t now_us, KvRefusal& refusal,
                                   std::vector<LeaseEvent>& events) {
   State& table = *state_;
+  table.Heard(commit.writer_incarnation, now_us);
   size_t writer_index = 0;
   BATON_ASSIGN_OR_RETURN(Slot * slot, table.Locate(commit, writer_index, refusal));
   WriterProgress& writer = slot->writers[writer_index];
@@ -144,7 +145,6 @@ absl::Status LeaseTable::OnCommit(const KvCommit& commit, int64_t now_us, KvRefu
     table.Fail(commit.slot, table.FromPrefill(status, writer), events);
     return status;
   }
-  table.Heard(writer.writer.instance, now_us);
   writer.committed_sum = commit.checksum_sum;
   if (last_stage) slot->first_token = commit.first_token;
   table.CommitIfComplete(commit.slot, events);
@@ -264,10 +264,11 @@ void LeaseTable::State::Drain(uint32_t index, std::vector<LeaseEvent>& events) {
   events.push_back(KvDrained{index, slot.grant.generation});
 }
 
-void LeaseTable::State::Heard(const InstanceRef& writer, int64_t now_us) {
+void LeaseTable::State::Heard(uint64_t writer_incarnation, int64_t now_us) {
   if (PlantedBug(Bug::kLeaseIgnoresData)) return;
-  const auto found = heard.find(writer);
-  if (found != heard.end()) found->second.last_us = std::max(found->second.last_us, now_us);
+  for (auto& [writer, last] : heard) {
+    if (writer.incarnation == writer_incarnation) last.last_us = std::max(last.last_us, now_us);
+  }
 }
 
 void LeaseTable::State::ForgetWriters(const Slot& slot) {

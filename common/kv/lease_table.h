@@ -130,8 +130,9 @@ class LeaseTable {
   // or stale (slot, generation): nothing.
   void Revoke(uint32_t slot, uint64_t generation, std::vector<LeaseEvent>& events);
 
-  // Whatever is accepted of a writer is a sign of its life: a lease ends for silence, not because
-  // heartbeats are late behind the very bytes that they vouch for.
+  // Whatever comes of a writer is a sign of its life, also what is refused because its grant has
+  // ended: a lease ends for silence, not because heartbeats are late behind bytes that were sent
+  // before them.
 
   // Checks a header. On success the caller places `payload_bytes` bytes as the placement says and
   // then calls OnPlaced exactly once; until then the pages are held.

@@ -219,10 +219,31 @@ TEST_F(LeaseTableTest, WhateverArrivesOfAWriterIsASignOfItsLife) {
   EXPECT_EQ(table_.NextDeadlineUs(), kLeaseUs / 2 + kLeaseUs) << "kFront's, by a run's start";
   table_.OnPlaced(placement->receipt, absl::OkStatus(), front.checksum, kLeaseUs, events_);
   EXPECT_EQ(table_.NextDeadlineUs(), 2 * kLeaseUs) << "and by its end";
-  EXPECT_FALSE(table_.OnData(front, front.bytes, 3 * kLeaseUs, refusal).ok());
-  EXPECT_EQ(table_.NextDeadlineUs(), 2 * kLeaseUs) << "what is refused proves nothing";
   table_.Tick(2 * kLeaseUs, events_);
   EXPECT_EQ(InstanceOf(OnlyEvent<KvFailed>().status), "prefill-0");
+}
+
+// A window of data for a prompt that was aborted can fill a slow connection for longer than a
+// lease, with the heartbeats behind it.
+TEST_F(LeaseTableTest, DataOfAGrantThatHasEndedIsASignOfLifeToo) {
+  Grant(2, 2, {20});
+  KvRefusal refusal{};
+  const KvDataHeader late = Header(kFront, 0, 3);
+  const auto placement = table_.OnData(late, late.bytes, 1, refusal);
+  ASSERT_TRUE(placement.ok());
+  table_.Revoke(1, 1, events_);
+  table_.OnHeartbeat(kBack.instance, 9 * kLeaseUs);
+  EXPECT_EQ(table_.NextDeadlineUs(), 1 + kLeaseUs);
+  table_.OnPlaced(placement->receipt, absl::OkStatus(), late.checksum, 2, events_);
+  EXPECT_EQ(table_.NextDeadlineUs(), 2 + kLeaseUs);
+  EXPECT_FALSE(table_.OnData(late, late.bytes, 3, refusal).ok());
+  EXPECT_EQ(table_.NextDeadlineUs(), 3 + kLeaseUs);
+  EXPECT_FALSE(table_.OnCommit(Commit(kFront, kFrontSum), 4, refusal, events_).ok());
+  EXPECT_EQ(table_.NextDeadlineUs(), 4 + kLeaseUs);
+  KvDataHeader former_life = late;
+  former_life.writer_incarnation += 1000;
+  EXPECT_FALSE(table_.OnData(former_life, late.bytes, 5, refusal).ok());
+  EXPECT_EQ(table_.NextDeadlineUs(), 4 + kLeaseUs) << "another process's";
 }
 
 // A control message may overtake the data that was sent before it.
