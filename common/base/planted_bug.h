@@ -27,6 +27,8 @@ enum class Bug {
   kRouterAcceptsDuplicateId,       // router: runs two requests under one id
   kRouterForgetsWaiting,           // router: leaves requests in the queue when a pair is ready
   kRouterKeepsViewToItself,        // router: tells nobody that the view has changed
+  kPlannerWaitsForEver,            // planner: waits for a plan of which a stage has lost the input
+  kRouterAwaitsLostKv,             // router: waits for a first token although KV was lost on the way
   kWiringTrustsItsClock,           // wiring: takes an epoch that stages refuse as old for the newest
   kWorkerTakesLastView,            // worker: knows whom the router lists that it heard last
   kRouterPairsDraining,            // router: gives new requests to workers that drain

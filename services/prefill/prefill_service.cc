@@ -36,6 +36,9 @@ int RoundUp(int value, int unit) {
   return static_cast<int>(std::min<int64_t>(units * unit, INT_MAX));
 }
 
+// A link of a gigabit a second with other things to do than these activations.
+constexpr int64_t kSlowestBytesPerMs = 25'000;
+
 PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) {
   PlannerLimits limits;
   limits.page_size = executor.kv().page_size;
@@ -44,6 +47,10 @@ PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) 
   limits.max_open_requests = options.max_open_requests;
   limits.max_queued_requests = options.max_queued_requests;
   limits.max_context_tokens = options.max_context_tokens;
+  const int64_t plan_tokens = std::min(limits.chunk_tokens, options.max_context_tokens);
+  const int64_t activation_bytes =
+      plan_tokens * executor.config().hidden_size * static_cast<int64_t>(sizeof(float));
+  limits.plan_grace_us += activation_bytes / kSlowestBytesPerMs * 1000;
   return limits;
 }
 

@@ -31,6 +31,8 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kRouterAcceptsDuplicateId, "router-accepts-duplicate-id"},
     {Bug::kRouterForgetsWaiting, "router-forgets-waiting"},
     {Bug::kRouterKeepsViewToItself, "router-keeps-view-to-itself"},
+    {Bug::kPlannerWaitsForEver, "planner-waits-for-ever"},
+    {Bug::kRouterAwaitsLostKv, "router-awaits-lost-kv"},
     {Bug::kWiringTrustsItsClock, "wiring-trusts-its-clock"},
     {Bug::kWorkerTakesLastView, "worker-takes-last-view"},
     {Bug::kRouterPairsDraining, "router-pairs-draining"},

@@ -76,6 +76,7 @@ void Cluster::DrawFaults() {
   faults_.notice_late = sometimes(0.3, 0.5);
   faults_.plan_repeat = sometimes(0.1, 0.1);
   faults_.data_fail = sometimes(0.3, 0.02);
+  faults_.data_lost = sometimes(0.2, 0.02);
   faults_.data_slow = sometimes(0.4, 0.1);
   faults_.data_corrupt = sometimes(0.2, 0.02);
   faults_.connect_fail = sometimes(0.2, 0.3);
@@ -418,8 +419,8 @@ RunResult Cluster::Run() {
       " pages=", topology_.prefill_pages, "/", topology_.decode_pages, " kills=", kills_,
       " pauses=", pause_budget_, " drains=", drain_budget_, " drop=", faults_.control_drop,
       " lost=", faults_.notice_lost, " late=", faults_.notice_late, " fail=", faults_.data_fail,
-      " slow=", faults_.data_slow, " corrupt=", faults_.data_corrupt,
-      " bytes/ms=", faults_.bytes_per_ms);
+      " vanished=", faults_.data_lost, " slow=", faults_.data_slow,
+      " corrupt=", faults_.data_corrupt, " bytes/ms=", faults_.bytes_per_ms);
   result.trace = world_.trace();
   return result;
 }

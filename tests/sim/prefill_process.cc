@@ -24,6 +24,7 @@ prefill::PlannerLimits PlannerLimitsOf(const Topology& topology) {
   limits.max_open_requests = 6;
   limits.max_queued_requests = topology.max_queued;
   limits.max_context_tokens = 4096;
+  limits.plan_grace_us = 3'000'000;  // More than the longest delay of a message.
   return limits;
 }
 
@@ -172,6 +173,10 @@ void PrefillProcess::Perform(const prefill::PlannerAction& action) {
     Issue(issue->plan);
     return;
   }
+  if (const auto* fail = std::get_if<prefill::FailChain>(&action)) {
+    wiring_events_.Raise(prefill::StageLinkEnded{fail->stage, epoch_, fail->status});
+    return;
+  }
   const auto& finish = std::get<prefill::FinishRequest>(action);
   const uint64_t call = prompts_[finish.attempt_id].start_call;
   world_.SendOnCall<RouterProcess>(
@@ -203,6 +208,7 @@ void PrefillProcess::ReceivePlan(uint64_t call, const prefill::Plan& plan) {
 
 void PrefillProcess::PlanDone(int stage, uint64_t epoch, const prefill::PlanDone& done) {
   HandlePlanner(prefill::StagePlanDone{stage, epoch, done});
+  if (stage == 1) HandleStage(prefill::NextStageDone{epoch, planner_->plans_done(1)});
 }
 
 void PrefillProcess::RequestClosed(int stage, uint64_t epoch,

@@ -59,7 +59,7 @@ class PrefillProcess : public Process {
   // From stage 0, on a link.
   void ReceiveHello(uint64_t call, const prefill::Hello& hello);
   void ReceivePlan(uint64_t call, const prefill::Plan& plan);
-  void ReceivePing(uint64_t call);
+  void ReceivePing(uint64_t call, uint64_t next_stage_done);
   // To stage 0, on a link: a message of `stage`, and what it says to the wiring.
   void ReceiveFromStage(int stage, uint64_t epoch,
                         const std::optional<prefill::WiringEvent>& event);

@@ -134,8 +134,11 @@ void PrefillProcess::Perform(const prefill::OpenLinks& action) {
 void PrefillProcess::Perform(const prefill::PingStages&) {
   for (const auto& [stage, call] : links_) {
     if (!world_.CallOpen(call)) continue;
-    world_.Send<PrefillProcess>(node_, topology_.StageNode(chain_, stage), "ping",
-                                [call = call](PrefillProcess& peer) { peer.ReceivePing(call); });
+    world_.Send<PrefillProcess>(
+        node_, topology_.StageNode(chain_, stage), "ping",
+        [call = call, next_stage_done = planner_->plans_done(stage + 1)](PrefillProcess& peer) {
+          peer.ReceivePing(call, next_stage_done);
+        });
   }
 }
 
@@ -184,9 +187,12 @@ void PrefillProcess::ReceiveHello(uint64_t call, const prefill::Hello& hello) {
   link_events_.Raise(prefill::HelloArrived{call, hello});
 }
 
-void PrefillProcess::ReceivePing(uint64_t call) {
+void PrefillProcess::ReceivePing(uint64_t call, uint64_t next_stage_done) {
   if (!link_->Stands(call)) return;
   link_events_.Raise(prefill::LinkHeard{call});
+  if (link_->begun()) {
+    HandleStage(prefill::NextStageDone{link_->hello().epoch, next_stage_done});
+  }
   world_.Send<PrefillProcess>(
       node_, topology_.StageNode(chain_, 0), "pong",
       [stage = stage_index_, epoch = link_->hello().epoch](PrefillProcess& peer) {

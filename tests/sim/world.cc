@@ -148,10 +148,11 @@ void World::TransferData(int from, int to, uint64_t to_incarnation, size_t bytes
   // `sent` shows as foreign content at the receiver.
   const int64_t send_us = PassWire(from, to, bytes, label) - now_us() + DrawDelay();
   const bool fails = random_.Chance(faults_.data_fail);
+  const bool lost = random_.Chance(faults_.data_lost);
   const bool slow = random_.Chance(faults_.data_slow);
   const bool corrupt = random_.Chance(faults_.data_corrupt);
   const int64_t late_us = slow ? random_.Between(1000, 2'000'000) : random_.Between(0, 200);
-  const bool arrives = !fails || random_.Chance(0.5);
+  const bool arrives = !lost && (!fails || random_.Chance(0.5));
   After(from, send_us, label,
         [this, from, to, to_incarnation, bytes, label, fails, corrupt, late_us, arrives,
          read = std::move(read), place = std::move(place), sent = std::move(sent)] {

@@ -29,6 +29,7 @@ struct NetworkFaults {
   double notice_late = 0;   // Of one that comes up to 2 s after the change.
   double plan_repeat = 0;   // Of a plan that a stage gets twice (a shell's mistake, not gRPC's).
   double data_fail = 0;     // Of a tensor message that ends with an error at its sender.
+  double data_lost = 0;     // Of one that never arrives although its sender was told OK.
   double data_slow = 0;     // Of one that arrives up to 2 s after its sender was told OK.
   double data_corrupt = 0;  // Of one whose payload changes under way.
   double connect_fail = 0;  // Of an endpoint that is to be opened.

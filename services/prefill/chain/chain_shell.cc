@@ -28,8 +28,10 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
     options_.stage->EndEpoch();
     Handle(ChainDown{reason});
   };
+  callbacks.plans_done = [this](int stage) { return planner_.plans_done(stage); };
   callbacks.on_plan_done = [this](int stage, uint64_t epoch, const PlanDone& done) {
     Handle(StagePlanDone{stage, epoch, done});
+    if (stage == 1) options_.stage->Handle(NextStageDone{epoch, planner_.plans_done(1)});
   };
   callbacks.on_request_closed = [this](int stage, uint64_t epoch, const RequestClosed& closed) {
     Handle(StageRequestClosed{stage, epoch, closed});
@@ -138,6 +140,8 @@ void ChainShell::Perform(const IssuePlan& action) {
   if (options_.place.stages > 1) wiring_->Send(ToProto(plan));
   options_.stage->OnPlan(std::move(plan));
 }
+
+void ChainShell::Perform(const FailChain& action) { wiring_->BreakAt(action.stage, action.status); }
 
 void ChainShell::Perform(const FinishRequest& action) {
   const auto found = calls_.find(action.attempt_id);

@@ -70,6 +70,7 @@ class ChainShell {
   void HandleOne(const PlannerEvent& event);
   void Perform(const IssuePlan& action);
   void Perform(const FinishRequest& action);
+  void Perform(const FailChain& action);
   absl::Status BeginOwn(const Hello& hello);
 
   const Options options_;

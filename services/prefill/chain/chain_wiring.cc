@@ -97,9 +97,12 @@ std::shared_ptr<LinkCall> ChainWiring::OpenLink(const worker::PeerWorker& member
 }
 
 void ChainWiring::Perform(const PingStages& action) {
-  v1::LinkRequest request;
-  request.mutable_ping()->set_sequence(action.sequence);
-  for (const auto& link : links_) link->Write(request);
+  for (size_t i = 0; i < links_.size(); ++i) {
+    v1::LinkRequest request;
+    request.mutable_ping()->set_sequence(action.sequence);
+    request.mutable_ping()->set_next_stage_done(callbacks_.plans_done(static_cast<int>(i) + 2));
+    links_[i]->Write(std::move(request));
+  }
 }
 
 void ChainWiring::Perform(const CloseLinks&) {

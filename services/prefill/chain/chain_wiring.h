@@ -34,6 +34,7 @@ class ChainWiring {
     std::function<absl::Status(const Hello&)> begin_own;
     std::function<void(uint64_t epoch, int page_count)> on_up;
     std::function<void(const absl::Status&)> on_down;  // After on_up or begin_own.
+    std::function<uint64_t(int stage)> plans_done;     // See ChainPlanner.
     std::function<void(int stage, uint64_t epoch, const PlanDone&)> on_plan_done;
     std::function<void(int stage, uint64_t epoch, const RequestClosed&)> on_request_closed;
   };
@@ -47,6 +48,10 @@ class ChainWiring {
   // To every later stage.
   void Send(const v1::Plan& plan);
   void Break(const absl::Status& reason) { events_.Raise(ChainFailed{reason}); }
+  // For what a later stage did not do.
+  void BreakAt(int stage, const absl::Status& reason) {
+    events_.Raise(StageLinkEnded{stage, wiring_.epoch(), reason});
+  }
   // Breaks, and wires no more.
   void Stop() { events_.Raise(WiringStopped{}); }
   // Any thread, while the loop runs a Stop: waits, for a while, until gRPC has let go of the links.

@@ -134,6 +134,9 @@ void StageLink::OnRequest(const std::shared_ptr<LinkStream>& stream,
     v1::LinkResponse response;
     response.mutable_pong()->set_sequence(request.ping().sequence());
     stream->Write(std::move(response));
+    if (link_.begun()) {
+      options_.stage->Handle(NextStageDone{link_.hello().epoch, request.ping().next_stage_done()});
+    }
   } else {
     events_.Raise(StageFailed{absl::InvalidArgumentError("an empty message on the link")});
   }

@@ -25,7 +25,7 @@ int PlanBudget(const PlannerLimits& limits) {
 ChainPlanner::State::State(PlannerLimits planner_limits)
     : limits(planner_limits), policy(PlanBudget(planner_limits)) {}
 
-void ChainPlanner::State::On(const ChainUp& event, int64_t /*now_us*/) {
+void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   BATON_CHECK(!up) << "ChainUp without ChainDown before";
   BATON_CHECK(event.stages > 0 && event.page_count > 0)
       << event.stages << " stages, " << event.page_count << " pages";
@@ -35,6 +35,8 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t /*now_us*/) {
   pool.emplace(event.page_count);
   issued = 0;
   done.assign(static_cast<size_t>(event.stages), 0);
+  last_done_us.assign(static_cast<size_t>(event.stages), now_us);
+  chain_failed = false;
 }
 
 void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
@@ -117,9 +119,12 @@ void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us) {
   const uint64_t number = event.done.number;
   if (number <= done[stage] || number > issued) return;  // Said before, or never asked for.
   done[stage] = number;
+  last_done_us[stage] = now_us;
   const bool last_stage = stage + 1 == done.size();
   for (IssuedPlan& plan : plans) {
     if (plan.number != number) continue;
+    plan.done_us[stage] = now_us;
+    plan.compute_us[stage] = event.done.compute_us;
     for (const auto& [attempt_id, chunk] : plan.chunks) {
       const auto found = requests.find(attempt_id);
       if (found == requests.end() || found->second.finished) continue;
@@ -289,7 +294,8 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     request.last_plan = plan.number;
     plan.aborts.push_back(attempt_id);
   }
-  IssuedPlan record{plan.number, {}};
+  const std::vector<int64_t> nobody(done.size(), 0);
+  IssuedPlan record{plan.number, {}, nobody, nobody};
   int budget = NextBudget();
   for (size_t i = 0; budget > 0; ++i) {
     const bool admit = i == open.size();
@@ -321,7 +327,7 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
 ChainPlanner::ChainPlanner(PlannerLimits limits) : state_(std::make_unique<State>(limits)) {
   BATON_CHECK(limits.page_size > 0 && limits.max_context_tokens > 0 && limits.plan_window > 0 &&
               limits.stage0_lead > 0 && limits.max_open_requests > 0 &&
-              limits.max_queued_requests >= 0)
+              limits.max_queued_requests >= 0 && limits.plan_grace_us > 0)
       << "planner limits";
   BATON_CHECK(limits.chunk_tokens >= limits.page_size) << "chunk_tokens " << limits.chunk_tokens;
 }
@@ -334,13 +340,15 @@ void ChainPlanner::Handle(const PlannerEvent& event, int64_t now_us,
   std::visit([&](const auto& e) { state_->On(e, now_us); }, event);
   state_->ExpireDeadlines(now_us);
   state_->EndDrain(now_us);
+  state_->CheckProgress(now_us);
   state_->IssuePlans(now_us);
   state_->actions = nullptr;
 }
 
 int64_t ChainPlanner::NextDeadlineUs() const {
-  if (state_->deadlines.empty()) return kNeverUs;  // Nothing is unfinished.
-  return std::min(state_->drain_deadline_us, state_->deadlines.begin()->first);
+  const int64_t progress_us = state_->NextProgressUs();
+  if (state_->deadlines.empty()) return progress_us;  // Nothing is unfinished.
+  return std::min({progress_us, state_->drain_deadline_us, state_->deadlines.begin()->first});
 }
 
 bool ChainPlanner::up() const { return state_->up; }
@@ -350,6 +358,11 @@ int ChainPlanner::max_plan_tokens() const { return state_->policy.max_plan_token
 bool ChainPlanner::draining() const { return state_->draining; }
 
 DrainCounts ChainPlanner::drain_counts() const { return state_->drain_counts; }
+
+uint64_t ChainPlanner::plans_done(int stage) const {
+  const auto index = static_cast<size_t>(stage);
+  return index < state_->done.size() ? state_->done[index] : 0;
+}
 
 PlannerLoad ChainPlanner::load() const {
   PlannerLoad load;

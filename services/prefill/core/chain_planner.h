@@ -34,6 +34,9 @@ struct PlannerLimits {
   int max_open_requests = 0;    // In the chain at once.
   int max_queued_requests = 0;  // Beyond: RESOURCE_EXHAUSTED.
   int max_context_tokens = 0;
+  // How long a stage may take from having a plan's input sent to it to being done with the plan,
+  // beside the computation (planner_progress.cc). > 0.
+  int64_t plan_grace_us = 10'000'000;
 };
 
 // ---- Events ----
@@ -100,7 +103,12 @@ struct FinishRequest {
   absl::Status status;
   PrefillOutcome outcome;  // As far as it came.
 };
-using PlannerAction = std::variant<IssuePlan, FinishRequest>;
+// The stage does not get on, though its links stand: what was sent to it is lost. Ends the epoch.
+struct FailChain {
+  int stage = 0;
+  absl::Status status;
+};
+using PlannerAction = std::variant<IssuePlan, FinishRequest, FailChain>;
 
 struct PlannerLoad {
   int queued = 0;
@@ -121,6 +129,8 @@ class ChainPlanner {
 
   bool up() const;
   int max_plan_tokens() const;  // No plan is larger.
+  // Number of the last plan of this epoch that the stage is done with; 0: none, or no such stage.
+  uint64_t plans_done(int stage) const;
   PlannerLoad load() const;
   bool draining() const;
   DrainCounts drain_counts() const;

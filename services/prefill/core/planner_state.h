@@ -1,4 +1,4 @@
-// What the planner holds; private to chain_planner.cc and planner_invariants.cc.
+// What the planner holds; private to its source files.
 #ifndef SERVICES_PREFILL_CORE_PLANNER_STATE_H_
 #define SERVICES_PREFILL_CORE_PLANNER_STATE_H_
 
@@ -45,6 +45,9 @@ struct ChainPlanner::State {
   struct IssuedPlan {
     uint64_t number = 0;
     std::vector<std::pair<uint64_t, size_t>> chunks;  // attempt, index in its outcome
+    // By stage; of those that are done with it.
+    std::vector<int64_t> done_us;
+    std::vector<int64_t> compute_us;
   };
 
   explicit State(PlannerLimits planner_limits);
@@ -80,6 +83,11 @@ struct ChainPlanner::State {
   uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
   absl::Status CheckPages() const;
 
+  // planner_progress.cc
+  int64_t ProgressDueUs(size_t stage) const;
+  int64_t NextProgressUs() const;
+  void CheckProgress(int64_t now_us);
+
   void Emit(PlannerAction action) { actions->push_back(std::move(action)); }
 
   const PlannerLimits limits;
@@ -92,6 +100,8 @@ struct ChainPlanner::State {
   uint64_t issued = 0;         // Number of the last plan.
   std::vector<uint64_t> done;  // By stage: number of the last plan that it is done with.
   std::deque<IssuedPlan> plans;
+  std::vector<int64_t> last_done_us;  // By stage: when it was done with any plan.
+  bool chain_failed = false;          // FailChain is out; the epoch is about to end.
 
   std::map<uint64_t, Request> requests;
   std::deque<uint64_t> queue;                        // Waiting, in order of arrival.

@@ -36,6 +36,7 @@ void Stage::State::DropEpoch() {
   inputs.clear();
   to_pass.clear();
   uncredited.clear();
+  next_stage_done = 0;
 }
 
 void Stage::State::Break(absl::Status status) {

@@ -53,6 +53,12 @@ struct CreditReturned {  // The next stage has consumed plan `number`'s activati
   uint64_t epoch = 0;
   uint64_t number = 0;
 };
+// The next stage has told stage 0 that it is done with the plans up to `number`, so their credits
+// are back: makes good for a credit that was lost on its way. Comes over the link, again and again.
+struct NextStageDone {
+  uint64_t epoch = 0;
+  uint64_t number = 0;
+};
 struct ComputeFinished {
   uint64_t epoch = 0;
   uint64_t number = 0;
@@ -79,8 +85,9 @@ struct KvSent {  // A SendKv or SendCommit has ended; its pages are no longer re
   int64_t transfer_us = 0;
   int64_t bytes = 0;
 };
-using StageEvent = std::variant<EpochBegan, EpochEnded, PlanArrived, ActivationsArrived,
-                                CreditReturned, ComputeFinished, ActivationsSent, KvSent>;
+using StageEvent =
+    std::variant<EpochBegan, EpochEnded, PlanArrived, ActivationsArrived, CreditReturned,
+                 NextStageDone, ComputeFinished, ActivationsSent, KvSent>;
 
 // ---- Actions ----
 // Run the plan's items through this stage's layers: input buffer number % credits (stage > 0),

@@ -56,6 +56,7 @@ struct Stage::State {
   void On(const PlanArrived& event, int64_t now_us);
   void On(const ActivationsArrived& event, int64_t now_us);
   void On(const CreditReturned& event, int64_t now_us);
+  void On(const NextStageDone& event, int64_t now_us);
   void On(const ComputeFinished& event, int64_t now_us);
   void On(const ActivationsSent& event, int64_t now_us);
   void On(const KvSent& event, int64_t now_us);
@@ -97,6 +98,7 @@ struct Stage::State {
   uint64_t last_input = 0;                       // Number of the last plan started.
   std::deque<std::pair<uint64_t, int>> to_pass;  // Plan, tokens: computed, waits for a credit.
   std::set<uint64_t> uncredited;                 // Passed, not yet consumed by the next stage.
+  uint64_t next_stage_done = 0;                  // What NextStageDone said last.
 
   // Under way, of whatever epoch: the memory that it reads or writes is in use.
   std::optional<Computing> computing;

@@ -189,6 +189,26 @@ TEST_F(StageTest, HoldsOutputsWithoutCredit) {
   EXPECT_EQ(All<SendActivations>()[0].number, 3u);
 }
 
+TEST_F(StageTest, ACreditThatIsLostIsMadeGoodByWhatTheNextStageHasDone) {
+  Make(0, 2);
+  for (uint64_t number = 1; number <= 3; ++number) Send(PlanArrived{ChunkPlan(number)});
+  for (uint64_t number = 1; number <= 2; ++number) {
+    Computed(number);
+    Send(ActivationsSent{kEpoch, number, absl::OkStatus()});
+  }
+  Computed(3);
+  Send(NextStageDone{kEpoch - 1, 9});  // Of an older epoch's.
+  Send(NextStageDone{kEpoch, 0});
+  EXPECT_FALSE(Has<SendActivations>());
+  Send(NextStageDone{kEpoch, 1});
+  ASSERT_TRUE(Has<SendActivations>());
+  EXPECT_EQ(All<SendActivations>()[0].number, 3u);
+  Send(CreditReturned{kEpoch, 1});
+  EXPECT_TRUE(actions_.empty()) << "it was late, not lost";
+  Send(CreditReturned{kEpoch, 2});
+  EXPECT_FALSE(Has<EndEpoch>());
+}
+
 TEST_F(StageTest, GapsDuplicatesAndNewerEpochsEndTheEpoch) {
   Make(0, 1);
   Send(PlanArrived{ChunkPlan(2)});

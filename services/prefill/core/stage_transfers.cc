@@ -43,12 +43,20 @@ void Stage::State::PassActivations() {
 }
 
 void Stage::State::On(const CreditReturned& event, int64_t now_us) {
-  if (!Current(event.epoch)) return;
+  if (!Current(event.epoch) || event.number <= next_stage_done) return;
   if (uncredited.erase(event.number) == 0) {
     Break(absl::FailedPreconditionError(
         absl::StrCat("credit for plan ", event.number, ", whose activations are not out")));
     return;
   }
+  PassActivations();
+  RunNext(now_us);
+}
+
+void Stage::State::On(const NextStageDone& event, int64_t now_us) {
+  if (!Current(event.epoch) || event.number <= next_stage_done) return;
+  next_stage_done = event.number;
+  uncredited.erase(uncredited.begin(), uncredited.upper_bound(event.number));
   PassActivations();
   RunNext(now_us);
 }

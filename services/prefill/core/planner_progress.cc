@@ -1,0 +1,61 @@
+// Whether every stage gets on. A transport's word that a message is sent does not say that it has
+// arrived: activations or a credit that are lost on the way stop a chain for good while all its
+// links stand, and pings would call it alive.
+//
+// A stage has a plan's input when the one before it is done with the plan, and has time for it when
+// it is done with the plan before. From then on it may take the grace, which covers the transfer
+// and its wait for a credit, and a multiple of what the stage before took for the same tokens:
+// stages differ in layers and hosts, but not by more. Stage 0's own computation is a matter of its
+// process's liveness. Rejected: acknowledgements of activations and credits, which would find a
+// loss sooner but not a receiver that has lost what it acknowledged.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/planted_bug.h"
+#include "services/prefill/core/planner_state.h"
+
+namespace baton::prefill {
+namespace {
+
+constexpr int64_t kSlowerStage = 20;
+
+}  // namespace
+
+// kNeverUs: nothing is expected of it now. `stage` > 0.
+int64_t ChainPlanner::State::ProgressDueUs(size_t stage) const {
+  const uint64_t next = done[stage] + 1;
+  if (done[stage - 1] < next) return kNeverUs;
+  const auto plan = std::find_if(plans.begin(), plans.end(),
+                                 [next](const IssuedPlan& p) { return p.number == next; });
+  // Stages report in order, and a plan is kept until all have.
+  if (plan == plans.end()) return kNeverUs;
+  const int64_t begin_us = std::max(plan->done_us[stage - 1], last_done_us[stage]);
+  return begin_us + limits.plan_grace_us + kSlowerStage * plan->compute_us[stage - 1];
+}
+
+int64_t ChainPlanner::State::NextProgressUs() const {
+  int64_t next_us = kNeverUs;
+  if (chain_failed || PlantedBug(Bug::kPlannerWaitsForEver)) return next_us;
+  for (size_t stage = 1; stage < done.size(); ++stage) {
+    next_us = std::min(next_us, ProgressDueUs(stage));
+  }
+  return next_us;
+}
+
+void ChainPlanner::State::CheckProgress(int64_t now_us) {
+  if (NextProgressUs() > now_us) return;
+  for (size_t stage = 1; stage < done.size(); ++stage) {
+    if (ProgressDueUs(stage) > now_us) continue;
+    chain_failed = true;
+    Emit(FailChain{
+        static_cast<int>(stage),
+        absl::UnavailableError(absl::StrCat(
+            "plan ", done[stage] + 1, " has not come to its end on stage ", stage, " within ",
+            (now_us - std::max(last_done_us[stage], last_done_us[stage - 1])) / 1000,
+            " ms; what was sent to it is lost"))});
+    return;
+  }
+}
+
+}  // namespace baton::prefill
