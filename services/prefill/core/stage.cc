@@ -30,6 +30,7 @@ void Stage::State::On(const EpochEnded& /*event*/, int64_t /*now_us*/) { DropEpo
 void Stage::State::DropEpoch() {
   epoch = 0;
   last_number = 0;
+  last_applied = 0;
   last_input = 0;
   plans.clear();
   requests.clear();
@@ -160,6 +161,8 @@ void Stage::State::RunNext(int64_t now_us) {
     if (!plans.front().plan.items.empty() && !Ready(plans.front().plan)) return;
     HeldPlan held = std::move(plans.front());
     plans.pop_front();
+    out_of_turn = out_of_turn || held.plan.number != last_applied + 1;
+    last_applied = held.plan.number;
     ApplyAborts(held.plan);
     if (held.plan.items.empty()) {
       Emit(ReportPlanDone{epoch, {held.plan.number, 0, 0}});
@@ -279,6 +282,10 @@ bool Stage::AtRest() const {
 
 absl::Status Stage::CheckInvariants() const {
   const State& state = *state_;
+  if (state.out_of_turn) {
+    return absl::InternalError(
+        absl::StrCat("plan ", state.last_applied, " or one before it was applied out of turn"));
+  }
   const auto credits = static_cast<size_t>(state.options.activation_credits);
   if (state.inputs.size() > credits || state.uncredited.size() > credits) {
     return absl::InternalError(absl::StrCat(state.inputs.size(), " inputs and ",

@@ -90,6 +90,8 @@ struct Stage::State {
   uint64_t epoch = 0;  // 0: none.
   uint64_t newest_epoch = 0;
   uint64_t last_number = 0;  // Of the plans that have arrived.
+  uint64_t last_applied = 0;
+  bool out_of_turn = false;  // For CheckInvariants: a plan was applied that was not the next.
   std::deque<HeldPlan> plans;
   std::map<uint64_t, Request> requests;
   int64_t free_since_us = 0;  // End of the last computation.
