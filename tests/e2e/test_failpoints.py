@@ -54,6 +54,27 @@ def test_an_error_at(tiny_model, expected, tmp_path, name):
         clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")
 
 
+# By the stage that loses it: what a message is that UCX reports sent, and that never arrives.
+LOST = ["prefill.activations_lost", "prefill.credit_lost", "prefill.kv_lost", "prefill.commit_lost"]
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_is_lost_after_it_was_sent_stops_nothing_for_long(tiny_model, expected, tmp_path, name):
+    """The request that it belonged to ends long before its deadline, with an answer or with what was lost, and
+    the chain serves on."""
+    flags = ["--chunked-prefill-size", 16, "--failpoints", f"{name}=error@1"]
+    with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--page-size", 16], prefill_flags=flags) as cluster, \
+            Client(cluster.target) as client:
+        answer = client.greedy(PROMPT, COUNT, timeout=600)
+        if answer.error is None:
+            assert answer.tokens == expected
+        else:
+            assert answer.code == grpc.StatusCode.UNAVAILABLE and "lost" in answer.error.details(), answer.error
+        again = client.greedy(PROMPT, COUNT)
+        assert again.error is None and again.tokens == expected, again.error
+        clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")
+
+
 # Where a drain's word gets lost: the router's to the worker, the router's answer to a worker that drains, and
 # the worker's last one.
 DRAIN = [("router", "router.ask_drain=error@1"), ("decode", "worker.drain_heartbeat=error@1"),

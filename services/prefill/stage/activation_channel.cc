@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
+#include "services/prefill/stage/unreliable_send.h"
 
 namespace baton::prefill {
 namespace {
@@ -171,7 +172,8 @@ void ActivationChannel::SendPiece(const std::shared_ptr<Passing>& passing) {
     }
     Advance(passing);
   };
-  options_.data_plane->Send(passing->memory->epoch.next->peer, std::move(message));
+  SendUnlessLost(*options_.data_plane, passing->memory->epoch.next->peer, std::move(message),
+                 "prefill.activations_lost");
 }
 
 void ActivationChannel::Return(const ReturnCredit& action) {
@@ -194,7 +196,7 @@ void ActivationChannel::Return(const ReturnCredit& action) {
     options_.on_error(action.epoch,
                       Annotate(blamed, absl::StrCat("sending the credit of plan ", action.number)));
   };
-  options_.data_plane->Send(previous->peer, std::move(message));
+  SendUnlessLost(*options_.data_plane, previous->peer, std::move(message), "prefill.credit_lost");
 }
 
 bool ActivationChannel::receiving() const {

@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/kv/wire.h"
+#include "services/prefill/stage/unreliable_send.h"
 
 namespace baton::prefill {
 namespace {
@@ -184,7 +185,8 @@ void KvSender::Perform(const KvSent& sent) {
 }
 
 void KvSender::Deliver(uint64_t message_id, const InstanceRef& decode, Outgoing message) {
-  const size_t bytes = message.runs.empty() ? 0 : message.runs.front().size();
+  const bool is_commit = message.runs.empty();
+  const size_t bytes = is_commit ? 0 : message.runs.front().size();
   const std::optional<PeerId> peer = options_.find_peer(decode);
   if (!peer.has_value()) {
     MessageEnded(message_id, decode, 0, absl::NotFoundError("it is not connected"));
@@ -193,7 +195,8 @@ void KvSender::Deliver(uint64_t message_id, const InstanceRef& decode, Outgoing 
   message.on_sent = [this, message_id, decode, bytes](const absl::Status& status) {
     MessageEnded(message_id, decode, bytes, status);
   };
-  options_.data_plane->Send(*peer, std::move(message));
+  SendUnlessLost(*options_.data_plane, *peer, std::move(message),
+                 is_commit ? "prefill.commit_lost" : "prefill.kv_lost");
 }
 
 void KvSender::MessageEnded(uint64_t message_id, const InstanceRef& decode, size_t bytes,
