@@ -151,7 +151,9 @@ def test_a_stopped_worker_is_noticed(chaos, victim):
     wait_joined(cluster, 30, f"{victim} to come back")
     clusters.wait_until(lambda: idle(cluster), 15, "pages to come back")
     answers, _ = run_under_load(cluster, prompts, lambda: None)
-    assert [answer.tokens for answer in answers] == expected
+    for answer, tokens in zip(answers, expected):
+        assert answer.error is None, answer.error
+        assert answer.tokens == tokens
 
 
 def test_clients_that_leave_free_their_pages(chaos):

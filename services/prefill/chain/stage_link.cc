@@ -30,9 +30,9 @@ StageLink::StageLink(const Options& options) : options_(options), link_(options.
 }
 
 void StageLink::Report(uint64_t epoch, v1::LinkResponse response) {
-  if (epoch != link_.hello().epoch) return;
-  for (const auto& [number, stream] : streams_) {
-    if (link_.Stands(number)) stream->Write(std::move(response));
+  const auto standing = streams_.find(link_.standing());
+  if (standing != streams_.end() && epoch == link_.hello().epoch) {
+    standing->second->Write(std::move(response));
   }
 }
 

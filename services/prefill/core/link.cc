@@ -136,7 +136,7 @@ int64_t Link::NextDeadlineUs() const {
   return state.begun ? silent_us : std::min(silent_us, state.retry_at_us);
 }
 
-bool Link::Stands(uint64_t link) const { return link != 0 && link == state_->link; }
+uint64_t Link::standing() const { return state_->link; }
 
 bool Link::begun() const { return state_->begun; }
 

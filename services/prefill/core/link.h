@@ -66,8 +66,9 @@ class Link {
   // When a LinkTick is due; kNeverUs: not before something else happens.
   int64_t NextDeadlineUs() const;
 
-  // The link that stands: what comes on another one is not for this stage.
-  bool Stands(uint64_t link) const;
+  // The link that stands; 0: none does. What comes on another one is not for this stage.
+  uint64_t standing() const;
+  bool Stands(uint64_t link) const { return link != 0 && link == standing(); }
   bool begun() const;          // Plans may come.
   const Hello& hello() const;  // Of the link that stands.
 
