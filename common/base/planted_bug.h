@@ -28,14 +28,14 @@ enum class Bug {
   kRouterForgetsWaiting,           // router: leaves requests in the queue when a pair is ready
   kRouterKeepsViewToItself,        // router: tells nobody that the view has changed
   kPlannerWaitsForEver,            // planner: waits for a plan of which a stage has lost the input
-  kRouterAwaitsLostKv,             // router: waits for a first token although KV was lost on the way
-  kWiringTrustsItsClock,           // wiring: takes an epoch that stages refuse as old for the newest
-  kWorkerTakesLastView,            // worker: knows whom the router lists that it heard last
-  kRouterPairsDraining,            // router: gives new requests to workers that drain
-  kRouterCountsHandBack,           // router: takes a drain's refusal for a failed attempt
-  kDecodeBeginsWhileDraining,      // decode: takes reservations while it drains
-  kPlannerBeginsWhileDraining,     // planner: takes prompts while its chain drains
-  kDrainLeavesEarly,               // worker: leaves as soon as its own work is done
+  kRouterAwaitsLostKv,          // router: waits for a first token although KV was lost on the way
+  kWiringTrustsItsClock,        // wiring: takes an epoch that stages refuse as old for the newest
+  kWorkerTakesLastView,         // worker: knows whom the router lists that it heard last
+  kRouterPairsDraining,         // router: gives new requests to workers that drain
+  kRouterCountsHandBack,        // router: takes a drain's refusal for a failed attempt
+  kDecodeBeginsWhileDraining,   // decode: takes reservations while it drains
+  kPlannerBeginsWhileDraining,  // planner: takes prompts while its chain drains
+  kDrainLeavesEarly,            // worker: leaves as soon as its own work is done
 };
 
 // The bug that is on: kNone unless PlantBug was called.
