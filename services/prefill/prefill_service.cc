@@ -195,7 +195,6 @@ absl::Status PrefillService::Listen() {
 }
 
 void PrefillService::OnView(const std::vector<worker::PeerWorker>& workers) {
-  if (chain_ == nullptr) return;  // Later stages learn of their chain from stage 0.
   {
     MutexLock lock(&mutex_);
     if (std::exchange(next_view_, workers).has_value()) return;  // Will be taken with this one.
@@ -213,7 +212,10 @@ void PrefillService::TakeView() {
     MutexLock lock(&mutex_);
     view.swap(next_view_);
   }
-  chain_->OnView(*view);
+  // Later stages learn of their chain from stage 0, but of their endpoints from the view.
+  if (chain_ != nullptr) chain_->OnView(*view);
+  stage_->CheckNeighbours(
+      [this](const InstanceRef& instance) { return parts_.peers->Find(instance); });
 }
 
 int64_t PrefillService::Wake(int64_t now_us) {

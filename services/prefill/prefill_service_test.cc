@@ -263,6 +263,27 @@ TEST(PrefillServiceTest, ALostNeighbourIsNamedByTheStageThatMissesIt) {
   }
 }
 
+// As of one that every router had lost for a moment: it is the same process, and no endpoint of the
+// epoch leads to it any more.
+TEST(PrefillServiceTest, ANeighbourThatIsConnectedAnewEndsTheEpochAndTheNextOneServes) {
+  for (const auto& [rank, other] : {std::pair{0, 1}, {1, 0}, {1, 2}, {2, 1}}) {
+    SCOPED_TRACE(testing::Message() << rank << " to " << other);
+    TestChain chain({.stages = 3});
+    ASSERT_TRUE(chain.WaitReady());
+    chain.Disconnect(rank, other);
+    chain.ShareView();
+    (void)chain.service(rank).AtRest();  // Its loop has taken the view.
+    uint64_t attempt_id = 0;
+    EXPECT_TRUE(chain.WaitFor([&] {
+      const auto prompt = TestChain::Prompt(50, 1);
+      const absl::Status status = chain.Run(++attempt_id, prompt, chain.decode().Grant(50));
+      // Refused while the chain is linked anew, but never sent to nowhere.
+      EXPECT_THAT(status.message(), testing::Not(testing::HasSubstr("data plane"))) << status;
+      return status.ok();
+    }));
+  }
+}
+
 TEST(PrefillServiceTest, ALostDecodeFailsItsRequestsAlone) {
   TestChain chain({.stages = 2});
   ASSERT_TRUE(chain.WaitReady());

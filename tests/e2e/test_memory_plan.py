@@ -8,7 +8,7 @@ import pytest
 import cluster as clusters
 from client import Client
 
-ROUTER_MIB = 3
+ROUTER_MIB = 4
 KV_TOKENS = 8192
 PROMPT_TOKENS = 1984  # Four of them, with their continuations, fill a pool to the last page.
 FLAGS = ["--kv-cache-tokens", KV_TOKENS]
@@ -58,7 +58,8 @@ def compare(when, plan, real):
     report = "\n".join(f"{name:10} planned {plan[name]:7.1f}  resident {real[name]:7.1f}" for name in plan)
     print(f"\n{when}\n{report}")
     for name in plan:
-        # A router of a small model is a few MiB, of which its share of common libraries is a part.
+        # A router of a small model is a few MiB, of which its share of common libraries is a part; that is smaller
+        # the more clusters run beside this one.
         allowed = max(0.1 * real[name], ROUTER_MIB if name == "router" else 0)
         assert abs(plan[name] - real[name]) <= allowed, f"{when}:\n{report}"
     assert abs(sum(plan.values()) - sum(real.values())) <= 0.1 * sum(real.values()), f"{when}:\n{report}"

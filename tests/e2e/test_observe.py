@@ -178,6 +178,7 @@ def lose_a_decode(cluster, prometheus, client):
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         calls = [pool.submit(client.greedy, [7] * 2000, 1000) for _ in range(16)]
         clusters.wait_until(lambda: cluster.metric("decode-1", "baton_decode_steps_total") > steps, 30, "streams")
+        prometheus.wait_numbers('baton_requests_waiting{role="decode"} > 0')
         cluster.processes["decode-1"].kill()
         ended = [call.result().code.name for call in calls]
     assert {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED"} <= set(ended), ended

@@ -3,8 +3,10 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/status.h"
 
 namespace baton::prefill {
 namespace {
@@ -28,7 +30,22 @@ void StageShell::BeginEpoch(const ActivationEpoch& epoch, int64_t now_us) {
   AccountTime(now_us);
   activations_->Begin(epoch);
   epoch_ = epoch.epoch;
+  neighbours_.clear();
+  if (epoch.previous.has_value()) neighbours_.push_back(*epoch.previous);
+  if (epoch.next.has_value()) neighbours_.push_back(*epoch.next);
   Handle(EpochBegan{epoch.epoch});
+}
+
+void StageShell::CheckNeighbours(
+    const std::function<std::optional<PeerId>(const InstanceRef&)>& find) {
+  if (epoch_ == 0) return;
+  for (const NeighbourStage& neighbour : neighbours_) {
+    if (find(neighbour.instance) == neighbour.peer) continue;
+    const std::string& name = neighbour.instance.id;
+    const absl::Status gone =
+        absl::UnavailableError(absl::StrCat("the connection to ", name, " has gone"));
+    return Fail(epoch_, WithLeg(gone, "prefill", name));
+  }
 }
 
 void StageShell::EndEpoch() {

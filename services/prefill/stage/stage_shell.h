@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -51,6 +52,9 @@ class StageShell {
   // An epoch may begin once Quiet.
   bool Quiet() const { return stage_.Quiet(); }
   void BeginEpoch(const ActivationEpoch& epoch, int64_t now_us);
+  // Fails an epoch that was begun with an endpoint which is no longer a neighbour's: `find` knows
+  // today's. A neighbour that was lost and came back is connected anew, and nothing would reach it.
+  void CheckNeighbours(const std::function<std::optional<PeerId>(const InstanceRef&)>& find);
   void EndEpoch();
   // Something outside the core went wrong in `epoch`: ends it and reports so, if it still runs.
   void Fail(uint64_t epoch, const absl::Status& status);
@@ -87,6 +91,7 @@ class StageShell {
   const std::unique_ptr<StageTrace> trace_;
   Stage stage_;
   Reports reports_;
+  std::vector<NeighbourStage> neighbours_;  // Of the epoch.
   uint64_t epoch_ = 0;
   SerialEvents<StageEvent> events_{[this](const StageEvent& event) { HandleOne(event); }};
   // Contexts of requests that later plans will name, and those that a held plan's items need.
