@@ -212,15 +212,15 @@ void PrefillService::TakeView() {
     MutexLock lock(&mutex_);
     view.swap(next_view_);
   }
-  // Later stages learn of their chain from stage 0, but of their endpoints from the view.
+  // Later stages learn of their chain from stage 0; a view has them look at their endpoints (Wake).
   if (chain_ != nullptr) chain_->OnView(*view);
-  stage_->CheckNeighbours(
-      [this](const InstanceRef& instance) { return parts_.peers->Find(instance); });
 }
 
 int64_t PrefillService::Wake(int64_t now_us) {
   last_wake_us_ = now_us;
   stage_->AccountTime(now_us);
+  stage_->CheckNeighbours(
+      [this](const InstanceRef& instance) { return parts_.peers->Find(instance); });
   int64_t next_us = chain_ != nullptr ? chain_->Wake(now_us) : link_->Wake(now_us);
   Publish();
   return std::min(next_us, now_us + kHousekeepingUs);

@@ -266,13 +266,14 @@ TEST(PrefillServiceTest, ALostNeighbourIsNamedByTheStageThatMissesIt) {
 // As of one that every router had lost for a moment: it is the same process, and no endpoint of the
 // epoch leads to it any more.
 TEST(PrefillServiceTest, ANeighbourThatIsConnectedAnewEndsTheEpochAndTheNextOneServes) {
-  for (const auto& [rank, other] : {std::pair{0, 1}, {1, 0}, {1, 2}, {2, 1}}) {
-    SCOPED_TRACE(testing::Message() << rank << " to " << other);
+  for (const int rank : {0, 1}) {
+    SCOPED_TRACE(testing::Message() << rank << " and the one behind it");
     TestChain chain({.stages = 3});
     ASSERT_TRUE(chain.WaitReady());
-    chain.Disconnect(rank, other);
+    chain.Disconnect(rank, rank + 1);
+    chain.Disconnect(rank + 1, rank);
     chain.ShareView();
-    (void)chain.service(rank).AtRest();  // Its loop has taken the view.
+    for (int i = 0; i < 3; ++i) (void)chain.service(i).AtRest();  // Its loop has taken the view.
     uint64_t attempt_id = 0;
     EXPECT_TRUE(chain.WaitFor([&] {
       const auto prompt = TestChain::Prompt(50, 1);
