@@ -212,15 +212,22 @@ void PrefillService::TakeView() {
     MutexLock lock(&mutex_);
     view.swap(next_view_);
   }
-  // Later stages learn of their chain from stage 0; a view has them look at their endpoints (Wake).
+  // Later stages learn of their chain from stage 0, but of their endpoints here.
   if (chain_ != nullptr) chain_->OnView(*view);
+  CheckNeighbours(NowUs());
+}
+
+// Also without a view: an endpoint that breaks by itself changes none.
+void PrefillService::CheckNeighbours(int64_t now_us) {
+  neighbours_checked_us_ = now_us;
+  stage_->CheckNeighbours(
+      [this](const InstanceRef& instance) { return parts_.peers->Find(instance); });
 }
 
 int64_t PrefillService::Wake(int64_t now_us) {
   last_wake_us_ = now_us;
   stage_->AccountTime(now_us);
-  stage_->CheckNeighbours(
-      [this](const InstanceRef& instance) { return parts_.peers->Find(instance); });
+  if (now_us - neighbours_checked_us_ >= kHousekeepingUs) CheckNeighbours(now_us);
   int64_t next_us = chain_ != nullptr ? chain_->Wake(now_us) : link_->Wake(now_us);
   Publish();
   return std::min(next_us, now_us + kHousekeepingUs);

@@ -101,6 +101,7 @@ class PrefillService {
   absl::Status Listen();
   void TakeView();
   int64_t Wake(int64_t now_us);
+  void CheckNeighbours(int64_t now_us);
   void Publish();
   bool LoopAtRest() const;
   // Both: any thread.
@@ -121,8 +122,9 @@ class PrefillService {
   int grpc_port_ = 0;
 
   std::atomic<uint64_t> broken_epoch_{0};
-  bool draining_ = false;       // Loop thread.
-  DrainMetrics drain_metrics_;  // Loop thread.
+  bool draining_ = false;              // Loop thread.
+  int64_t neighbours_checked_us_ = 0;  // Loop thread.
+  DrainMetrics drain_metrics_;         // Loop thread.
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
+#include "services/prefill/chain/begin_epoch.h"
 
 namespace baton::prefill {
 
@@ -20,7 +21,9 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   wiring.activation_credits = options_.activation_credits;
   wiring.loop = options_.loop;
   ChainWiring::Callbacks callbacks;
-  callbacks.begin_own = [this](const Hello& hello) { return BeginOwn(hello); };
+  callbacks.begin_own = [this](const Hello& hello) {
+    return BeginEpoch(*options_.stage, *options_.peers, hello, /*rank=*/0);
+  };
   callbacks.on_up = [this](uint64_t epoch, int page_count) {
     Handle(ChainUp{epoch, options_.place.stages, page_count});
   };
@@ -52,20 +55,6 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
     wiring_->Break(WithLeg(reason, "prefill", InstanceOf(status).value_or(self)));
   };
   options_.stage->SetReports(std::move(reports));
-}
-
-absl::Status ChainShell::BeginOwn(const Hello& hello) {
-  if (!options_.stage->Quiet()) return absl::UnavailableError("work of the last epoch goes on");
-  ActivationEpoch epoch;
-  epoch.epoch = hello.epoch;
-  epoch.max_plan_tokens = hello.max_plan_tokens;
-  epoch.credits = hello.activation_credits;
-  if (hello.stages.size() > 1) {
-    const InstanceRef& next = hello.stages[1].instance;
-    BATON_ASSIGN_OR_RETURN(epoch.next, FindNeighbour(*options_.peers, next));
-  }
-  options_.stage->BeginEpoch(epoch, NowUs());
-  return absl::OkStatus();
 }
 
 void ChainShell::Start(prefill::Start start, std::shared_ptr<StartCall> call) {

@@ -71,7 +71,6 @@ class ChainShell {
   void Perform(const IssuePlan& action);
   void Perform(const FinishRequest& action);
   void Perform(const FailChain& action);
-  absl::Status BeginOwn(const Hello& hello);
 
   const Options options_;
   ChainPlanner planner_;

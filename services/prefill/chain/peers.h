@@ -6,11 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "common/transport/data_plane.h"
 #include "common/types/instance.h"
-#include "services/prefill/stage/activation_channel.h"
 #include "services/worker/cluster_client.h"
 
 namespace baton::prefill {
@@ -26,16 +23,6 @@ class Peers {
   // The stage's readiness has changed; the router should hear of it.
   virtual void OnReadyChanged() const {}
 };
-
-// UNAVAILABLE while there is no endpoint.
-inline absl::StatusOr<NeighbourStage> FindNeighbour(const Peers& peers,
-                                                    const InstanceRef& instance) {
-  const std::optional<PeerId> peer = peers.Find(instance);
-  if (!peer.has_value()) {
-    return absl::UnavailableError(absl::StrCat(instance.id, " is not connected"));
-  }
-  return NeighbourStage{*peer, instance};
-}
 
 // Over the real client, which is made after the service, since it registers the service's address.
 class ClusterPeers final : public Peers {

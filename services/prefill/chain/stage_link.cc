@@ -10,6 +10,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "services/prefill/chain/begin_epoch.h"
 
 namespace baton::prefill {
 
@@ -55,23 +56,9 @@ void StageLink::Stop() {
 
 // ---- What the link decides ----
 
-void StageLink::Perform(const TryEpoch& action) { events_.Raise(EpochTried{Begin(action.hello)}); }
-
-absl::Status StageLink::Begin(const Hello& hello) {
-  if (!options_.stage->Quiet()) return absl::UnavailableError("work of the last epoch goes on");
-  ActivationEpoch epoch;
-  epoch.epoch = hello.epoch;
-  epoch.max_plan_tokens = hello.max_plan_tokens;
-  epoch.credits = hello.activation_credits;
-  const auto stage = static_cast<size_t>(options_.place.stage);
-  const InstanceRef& previous = hello.stages[stage - 1].instance;
-  BATON_ASSIGN_OR_RETURN(epoch.previous, FindNeighbour(*options_.peers, previous));
-  if (stage + 1 < hello.stages.size()) {
-    const InstanceRef& next = hello.stages[stage + 1].instance;
-    BATON_ASSIGN_OR_RETURN(epoch.next, FindNeighbour(*options_.peers, next));
-  }
-  options_.stage->BeginEpoch(epoch, NowUs());
-  return absl::OkStatus();
+void StageLink::Perform(const TryEpoch& action) {
+  events_.Raise(
+      EpochTried{BeginEpoch(*options_.stage, *options_.peers, action.hello, options_.place.stage)});
 }
 
 void StageLink::Perform(const SendReady& action) {

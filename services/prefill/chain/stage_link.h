@@ -49,7 +49,6 @@ class StageLink {
   void OnHello(const std::shared_ptr<LinkStream>& stream, const v1::LinkHello& proto);
   void OnPlan(const v1::Plan& proto);
   void Report(uint64_t epoch, v1::LinkResponse response);
-  absl::Status Begin(const Hello& hello);
   absl::Status Named(const absl::Status& status) const;
 
   const Options options_;
