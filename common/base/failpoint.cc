@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/base/log.h"
 #include "common/base/sync.h"
 
 namespace baton {
@@ -20,7 +22,8 @@ namespace {
 struct Armed {
   std::string action;
   int delay_ms = 0;
-  int only_hit = 0;  // 0: every hit.
+  int only_hit = 0;  // 0: every hit that `every` lets.
+  int every = 1;
   int hits = 0;
 };
 
@@ -38,14 +41,17 @@ Table& TheTable() {
 absl::Status ParseEntry(absl::string_view entry, std::string& name, Armed& armed) {
   const std::vector<std::string> halves = absl::StrSplit(entry, absl::MaxSplits('=', 1));
   const auto bad = [entry] {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "failpoint \"", entry, "\": expected NAME=kill|stop|error|delay:MS, optionally with @N"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("failpoint \"", entry,
+                     "\": expected NAME=kill|stop|error|delay:MS, optionally with @N or %N"));
   };
   if (halves.size() != 2 || halves[0].empty()) return bad();
   name = halves[0];
-  const std::vector<std::string> at = absl::StrSplit(halves[1], absl::MaxSplits('@', 1));
-  if (at.size() == 2 && (!absl::SimpleAtoi(at[1], &armed.only_hit) || armed.only_hit < 1)) {
-    return bad();
+  const std::vector<std::string> at =
+      absl::StrSplit(halves[1], absl::MaxSplits(absl::ByAnyChar("@%"), 1));
+  if (at.size() == 2) {
+    int& number = absl::StrContains(halves[1], '@') ? armed.only_hit : armed.every;
+    if (!absl::SimpleAtoi(at[1], &number) || number < 1) return bad();
   }
   const std::vector<std::string> words = absl::StrSplit(at[0], absl::MaxSplits(':', 1));
   armed.action = words[0];
@@ -75,8 +81,10 @@ absl::Status HitFailpoint(std::string_view name) {
     Armed& armed = it->second;
     ++armed.hits;
     if (armed.only_hit != 0 && armed.hits != armed.only_hit) return absl::OkStatus();
+    if (armed.hits % armed.every != 0) return absl::OkStatus();
     act = armed;
   }
+  LOG(kWarning) << "failpoint " << name << ": " << act.action << " at hit " << act.hits;
   if (act.action == "kill") kill(getpid(), SIGKILL);
   if (act.action == "stop") kill(getpid(), SIGSTOP);
   if (act.action == "delay") absl::SleepFor(absl::Milliseconds(act.delay_ms));

@@ -1,8 +1,9 @@
 // Failpoints: named places where a test makes a real process fail, in the manner of etcd's.
 //   BATON_FAILPOINTS="decode.kv_placed=kill;prefill.kv_send=delay:200;prefill.link=error@3"
-// Each entry is NAME=ACTION[:MS][@N]: `kill` ends the process as SIGKILL would, `stop` as SIGSTOP,
-// `delay:MS` sleeps, `error` makes Hit return UNAVAILABLE. `@N` acts on the N-th hit alone.
-// Without the variable a failpoint costs one relaxed load.
+// Each entry is NAME=ACTION[:MS][@N|%N]: `kill` ends the process as SIGKILL would, `stop` as
+// SIGSTOP, `delay:MS` sleeps, `error` makes Hit return UNAVAILABLE. `@N` acts on the N-th hit
+// alone, `%N` on every N-th. What acts is logged. Without the variable a failpoint costs one
+// relaxed load.
 #ifndef COMMON_BASE_FAILPOINT_H_
 #define COMMON_BASE_FAILPOINT_H_
 

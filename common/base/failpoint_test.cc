@@ -16,8 +16,15 @@ TEST(FailpointTest, ActsOnlyOnTheNamedHit) {
   EXPECT_TRUE(Failpoint("a.b").ok());
 }
 
+TEST(FailpointTest, ActsOnEveryNthHit) {
+  ASSERT_TRUE(ArmFailpoints("a=error%3").ok());
+  for (int hit = 1; hit <= 9; ++hit) EXPECT_EQ(Failpoint("a").ok(), hit % 3 != 0) << hit;
+  ASSERT_TRUE(ArmFailpoints("").ok());
+}
+
 TEST(FailpointTest, RefusesWhatItCannotRead) {
-  for (const char* bad : {"a", "=kill", "a=explode", "a=delay", "a=delay:x", "a=error@0"}) {
+  for (const char* bad :
+       {"a", "=kill", "a=explode", "a=delay", "a=delay:x", "a=error@0", "a=error%0", "a=error%x"}) {
     EXPECT_EQ(ArmFailpoints(bad).code(), absl::StatusCode::kInvalidArgument) << bad;
   }
 }
