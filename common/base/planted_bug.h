@@ -22,13 +22,13 @@ enum class Bug {
   kPlannerForgetsAbort,            // planner: drops the abort of a request that is in the pipe
   kStageAppliesPlanTwice,          // stage: takes a duplicate plan for a new one
   kOutboxIgnoresWindow,            // KV outbox: hands everything to the transport at once
+  kOutboxTrustsSent,               // KV outbox: takes what the transport calls sent for arrived
   kRouterKeepsOtherLeg,            // router: does not end the decode leg when prefill fails
   kRouterRetriesAfterFirstToken,   // router: replays a request whose tokens the client has seen
   kRouterAcceptsDuplicateId,       // router: runs two requests under one id
   kRouterForgetsWaiting,           // router: leaves requests in the queue when a pair is ready
   kRouterKeepsViewToItself,        // router: tells nobody that the view has changed
   kPlannerWaitsForEver,            // planner: waits for a plan of which a stage has lost the input
-  kRouterAwaitsLostKv,          // router: waits for a first token although KV was lost on the way
   kWiringTrustsItsClock,        // wiring: takes an epoch that stages refuse as old for the newest
   kWorkerTakesLastView,         // worker: knows whom the router lists that it heard last
   kRouterPairsDraining,         // router: gives new requests to workers that drain

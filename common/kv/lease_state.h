@@ -27,11 +27,9 @@ struct WriterProgress {
   int arrived = 0;
   uint64_t bytes = 0;
   uint64_t checksum_sum = 0;
-  std::optional<uint64_t> committed_sum;  // From its commit.
+  std::optional<KvCommit> commit;
 
-  bool Complete() const {
-    return committed_sum.has_value() && arrived == static_cast<int>(parts.size());
-  }
+  bool Complete() const { return commit.has_value() && arrived == static_cast<int>(parts.size()); }
   // The parts that `header` is about, as positions in `parts`. Its range has been checked.
   std::pair<size_t, size_t> PartsOf(const KvDataHeader& header) const {
     const auto begin = static_cast<size_t>(header.first_page * parts_per_page + header.part);
@@ -76,6 +74,7 @@ struct LeaseTable::State {
   std::vector<lease_internal::Slot> slots;
   std::map<uint64_t, lease_internal::InFlight> in_flight;  // By receipt; ordered for replay.
   std::map<InstanceRef, lease_internal::LastHeard> heard;
+  std::vector<KvReceipt> receipts;
   uint64_t last_generation = 0;
   uint64_t next_receipt = 1;
 
@@ -89,7 +88,13 @@ struct LeaseTable::State {
 
   void Arrived(uint32_t index, const lease_internal::InFlight& run, const absl::Status& status,
                uint64_t checksum, std::vector<LeaseEvent>& events);
-  void CommitIfComplete(uint32_t index, std::vector<LeaseEvent>& events);
+  // Of a commit that is neither the first right one of its writer nor the same again.
+  absl::Status CheckCommit(const KvCommit& commit, const lease_internal::WriterProgress& writer,
+                           KvRefusal& refusal, std::vector<LeaseEvent>& events);
+  // After a commit or an arrival: tells a writer that is complete, and commits the grant with the
+  // last of them.
+  void Settle(uint32_t index, size_t writer, std::vector<LeaseEvent>& events);
+  void Tell(const KvCommit& commit, KvReceiptKind kind, uint32_t missing_parts);
   void Fail(uint32_t index, absl::Status status, std::vector<LeaseEvent>& events);
   void Drain(uint32_t index, std::vector<LeaseEvent>& events);
   void Heard(uint64_t writer_incarnation, int64_t now_us);

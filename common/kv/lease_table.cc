@@ -124,32 +124,59 @@ absl::Status LeaseTable::OnCommit(const KvCommit& commit, int64_t now_us, KvRefu
   State& table = *state_;
   table.Heard(commit.writer_incarnation, now_us);
   size_t writer_index = 0;
-  BATON_ASSIGN_OR_RETURN(Slot * slot, table.Locate(commit, writer_index, refusal));
-  WriterProgress& writer = slot->writers[writer_index];
-  if (writer.committed_sum.has_value()) {
-    refusal = KvRefusal::kDuplicate;
-    return absl::FailedPreconditionError("a second commit of one writer");
+  const absl::StatusOr<Slot*> slot = table.Locate(commit, writer_index, refusal);
+  if (!slot.ok()) {
+    const bool over = refusal == KvRefusal::kStaleGeneration || refusal == KvRefusal::kConsumed;
+    table.Tell(commit, over ? KvReceiptKind::kOver : KvReceiptKind::kRefused, 0);
+    return slot.status();
   }
-  if (commit.page_count != static_cast<int>(slot->grant.pages.size())) {
-    refusal = KvRefusal::kBadRange;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "commit of ", commit.page_count, " pages, the prompt has ", slot->grant.pages.size()));
+  WriterProgress& writer = (*slot)->writers[writer_index];
+  if (writer.commit == commit) {
+    if (writer.Complete()) {
+      table.Tell(commit, KvReceiptKind::kComplete, 0);
+    } else {
+      table.Tell(
+          commit, KvReceiptKind::kMissing,
+          static_cast<uint32_t>(writer.parts.size()) - static_cast<uint32_t>(writer.arrived));
+    }
+    return absl::OkStatus();
   }
-  const bool last_stage = commit.layers.end == table.options.layout.layers;
-  if (commit.has_first_token != last_stage) {
-    refusal = KvRefusal::kBadCommit;
-    absl::Status status =
-        absl::InternalError(last_stage ? "the last stage committed without a first token"
-                                       : "a stage that is not the last committed a first token");
-    // Nothing better will come from this writer, so the request ends now and not at its deadline.
-    table.Fail(commit.slot, table.FromPrefill(status, writer), events);
+  if (absl::Status status = table.CheckCommit(commit, writer, refusal, events); !status.ok()) {
+    table.Tell(commit, KvReceiptKind::kRefused, 0);
     return status;
   }
-  writer.committed_sum = commit.checksum_sum;
-  if (last_stage) slot->first_token = commit.first_token;
-  table.CommitIfComplete(commit.slot, events);
+  writer.commit = commit;
+  if (commit.has_first_token) (*slot)->first_token = commit.first_token;
+  table.Settle(commit.slot, writer_index, events);
   return absl::OkStatus();
 }
+
+// Nothing better will come from a writer whose commit is wrong, so the request ends now and not at
+// its deadline. One that contradicts an earlier commit is a stranger's: the first one counts.
+absl::Status LeaseTable::State::CheckCommit(const KvCommit& commit, const WriterProgress& writer,
+                                            KvRefusal& refusal, std::vector<LeaseEvent>& events) {
+  if (writer.commit.has_value()) {
+    refusal = KvRefusal::kDuplicate;
+    return absl::FailedPreconditionError("a second commit of one writer, with other contents");
+  }
+  absl::Status status;
+  const size_t pages = slots[commit.slot].grant.pages.size();
+  const bool last_stage = commit.layers.end == options.layout.layers;
+  if (commit.page_count != static_cast<int>(pages)) {
+    refusal = KvRefusal::kBadRange;
+    status = absl::InternalError(
+        absl::StrCat("commit of ", commit.page_count, " pages, the prompt has ", pages));
+  } else if (commit.has_first_token != last_stage) {
+    refusal = KvRefusal::kBadCommit;
+    status =
+        absl::InternalError(last_stage ? "the last stage committed without a first token"
+                                       : "a stage that is not the last committed a first token");
+  }
+  if (!status.ok()) Fail(commit.slot, FromPrefill(status, writer), events);
+  return status;
+}
+
+std::vector<KvReceipt> LeaseTable::TakeReceipts() { return std::exchange(state_->receipts, {}); }
 
 void LeaseTable::OnHeartbeat(const InstanceRef& writer, int64_t now_us) {
   const auto found = state_->heard.find(writer);
@@ -189,6 +216,14 @@ int64_t LeaseTable::NextDeadlineUs() const {
   return next;
 }
 
+bool LeaseTable::WriterComplete(uint32_t slot_index, LayerRange layers) const {
+  const Slot& slot = state_->slots[slot_index];
+  return slot.state != SlotState::kGranted ||
+         std::any_of(slot.writers.begin(), slot.writers.end(), [&](const WriterProgress& writer) {
+           return writer.writer.layers == layers && writer.Complete();
+         });
+}
+
 int LeaseTable::active_grants() const {
   return static_cast<int>(std::count_if(state_->slots.begin(), state_->slots.end(),
                                         [](const Slot& slot) { return Revocable(slot.state); }));
@@ -223,31 +258,43 @@ void LeaseTable::State::Arrived(uint32_t index, const InFlight& run, const absl:
   writer.arrived += static_cast<int>(run.part_end - run.part_begin);
   writer.bytes += run.bytes;
   writer.checksum_sum += run.checksum;
-  CommitIfComplete(index, events);
+  Settle(index, run.writer, events);
 }
 
-void LeaseTable::State::CommitIfComplete(uint32_t index, std::vector<LeaseEvent>& events) {
+void LeaseTable::State::Settle(uint32_t index, size_t writer_index,
+                               std::vector<LeaseEvent>& events) {
   Slot& slot = slots[index];
-  uint64_t bytes = 0;
-  for (const WriterProgress& writer : slot.writers) {
-    if (writer.arrived != static_cast<int>(writer.parts.size())) return;
-    bytes += writer.bytes;
-  }
-  if (!PlantedBug(Bug::kLeaseCommitsWithoutFirstToken)) {
-    for (const WriterProgress& writer : slot.writers) {
-      if (!writer.Complete()) return;
-      if (*writer.committed_sum == writer.checksum_sum) continue;
+  const WriterProgress& settled = slot.writers[writer_index];
+  if (settled.Complete()) {
+    if (settled.commit->checksum_sum != settled.checksum_sum) {
       Fail(index,
            FromPrefill(absl::DataLossError("a writer's commit names other data than arrived"),
-                       writer),
+                       settled),
            events);
       return;
     }
-    BATON_CHECK(slot.first_token.has_value()) << "every writer committed, none the first token";
+    Tell(*settled.commit, KvReceiptKind::kComplete, 0);
   }
+  uint64_t bytes = 0;
+  for (const WriterProgress& writer : slot.writers) {
+    const bool all_here = writer.arrived == static_cast<int>(writer.parts.size());
+    if (PlantedBug(Bug::kLeaseCommitsWithoutFirstToken) ? !all_here : !writer.Complete()) return;
+    bytes += writer.bytes;
+  }
+  BATON_CHECK(slot.first_token.has_value() || PlantedBug(Bug::kLeaseCommitsWithoutFirstToken))
+      << "every writer committed, none the first token";
   slot.state = SlotState::kCommitted;
   events.push_back(
       KvCommitted{index, slot.grant.generation, slot.first_token.value_or(SampledToken{}), bytes});
+}
+
+void LeaseTable::State::Tell(const KvCommit& commit, KvReceiptKind kind, uint32_t missing_parts) {
+  receipts.push_back(KvReceipt{{commit.writer_id, commit.writer_incarnation},
+                               commit.slot,
+                               commit.generation,
+                               commit.decode_incarnation,
+                               kind,
+                               missing_parts});
 }
 
 void LeaseTable::State::Fail(uint32_t index, absl::Status status, std::vector<LeaseEvent>& events) {

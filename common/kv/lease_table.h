@@ -8,6 +8,9 @@
 // has a stale generation and is refused, so with receiver-placed messages that is the whole fence
 // (reference: reuse before it, sglang#35049, vllm#32255). Every Revoke yields exactly one Drained.
 //
+// A writer hears what has become of its part: what its transport calls sent may be lost, so until a
+// receipt says otherwise nothing has arrived.
+//
 // Lives on the thread that places bytes; not thread-safe. Times are microseconds of that thread's
 // clock.
 #ifndef COMMON_KV_LEASE_TABLE_H_
@@ -16,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -46,7 +50,7 @@ struct KvDataHeader {
 };
 
 // A writer's statement that it has sent all of its layers. The last stage's carries the first
-// token.
+// token. Sent again, it asks what has arrived.
 struct KvCommit {
   uint32_t slot = 0;
   uint64_t generation = 0;
@@ -57,7 +61,26 @@ struct KvCommit {
   uint64_t checksum_sum = 0;  // Of all its runs' checksums, modulo 2^64: independent of order.
   bool has_first_token = false;
   SampledToken first_token;
+  std::string writer_id;  // With writer_incarnation: to whom the receipt goes.
   auto operator<=>(const KvCommit&) const = default;
+};
+
+enum class KvReceiptKind : uint8_t {
+  kComplete = 1,  // All of the writer's layers are here.
+  kMissing = 2,   // The commit is here, parts are not: late or lost.
+  kOver = 3,      // Nobody waits for them any more: committed, failed or revoked before.
+  kRefused = 4,   // The commit can never be right.
+};
+
+// What decode answers to a commit, once the writer's part is complete or when it is asked again.
+struct KvReceipt {
+  InstanceRef writer;
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+  uint64_t decode_incarnation = 0;
+  KvReceiptKind kind = KvReceiptKind::kComplete;
+  uint32_t missing_parts = 0;
+  auto operator<=>(const KvReceipt&) const = default;
 };
 
 struct KvGrant {
@@ -86,9 +109,10 @@ enum class KvRefusal {
   kNotAWriter,  // Layers or writer's incarnation not in the grant.
   kBadRange,    // Pages outside the prompt.
   kBadLength,
-  kDuplicate,  // A page that has arrived or is arriving, or a second commit.
+  kDuplicate,  // A page that has arrived or is arriving, or a second commit that differs.
   kConsumed,   // Committed or failed before.
-  kBadCommit,  // A first token that is missing or not this writer's; ends the grant.
+  kBadCommit,  // A first token that is missing or not this writer's; ends the grant, as a commit
+               // of another number of pages does.
 };
 const char* KvRefusalName(KvRefusal refusal);
 
@@ -145,17 +169,24 @@ class LeaseTable {
                 std::vector<LeaseEvent>& events);
 
   // May come before the last data, which it may overtake on its way: the grant is committed by
-  // whatever completes it.
+  // whatever completes it. The same commit again is answered by a receipt and changes nothing.
   absl::Status OnCommit(const KvCommit& commit, int64_t now_us, KvRefusal& refusal,
                         std::vector<LeaseEvent>& events);
 
   // A sign of life from a writer's data thread.
   void OnHeartbeat(const InstanceRef& writer, int64_t now_us);
 
+  // What is to be told to writers since the last call, at most one receipt for each OnPlaced and
+  // OnCommit. One that is lost on its way is asked for again.
+  std::vector<KvReceipt> TakeReceipts();
+
   // Ends grants whose writer has been silent for the lease or whose deadline has passed.
   void Tick(int64_t now_us, std::vector<LeaseEvent>& events);
   int64_t NextDeadlineUs() const;
 
+  // All that the writer of `layers` has to deliver under the slot's grant is here, or the grant is
+  // not open any more.
+  bool WriterComplete(uint32_t slot, LayerRange layers) const;
   int active_grants() const;  // GRANTED or COMMITTED or FAILED: not yet revoked.
   int draining() const;       // Revoked with placements under way.
   bool AtRest() const { return active_grants() == 0 && draining() == 0; }  // I5

@@ -57,6 +57,7 @@ class LeaseTableTest : public testing::Test {
                     .layers = writer.layers,
                     .page_count = 4,
                     .checksum_sum = checksum_sum};
+    commit.writer_id = writer.instance.id;
     commit.has_first_token = writer.layers.end == kLayout.layers;
     if (commit.has_first_token) commit.first_token = kToken;
     return commit;
@@ -92,6 +93,15 @@ class LeaseTableTest : public testing::Test {
   }
   static constexpr uint64_t kFrontSum = 2000;
   static constexpr uint64_t kBackSum = 6000;
+
+  static KvReceipt Receipt(const KvWriter& writer, KvReceiptKind kind, uint32_t missing = 0) {
+    return {writer.instance, 1, 1, kSelf.incarnation, kind, missing};
+  }
+  KvReceipt OnlyReceipt() {
+    const std::vector<KvReceipt> receipts = table_.TakeReceipts();
+    EXPECT_EQ(receipts.size(), 1u);
+    return receipts.empty() ? KvReceipt{} : receipts[0];
+  }
 
   template <typename T>
   T OnlyEvent() {

@@ -15,8 +15,8 @@
 namespace baton {
 namespace {
 
-constexpr uint8_t kVersion = 2;
-enum class Kind : uint8_t { kData = 1, kCommit = 2, kHeartbeat = 3 };
+constexpr uint8_t kVersion = 3;
+enum class Kind : uint8_t { kData = 1, kCommit = 2, kHeartbeat = 3, kReceipt = 4 };
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 uint64_t ChecksumOf(std::span<const std::byte> bytes) {
@@ -156,9 +156,23 @@ absl::StatusOr<SampledToken> GetToken(Reader& reader) {
   return token;
 }
 
+void PutId(Writer& writer, const std::string& id) {
+  BATON_CHECK(!id.empty() && id.size() <= kMaxInstanceIdBytes) << "instance id '" << id << "'";
+  writer.Unsigned(static_cast<uint8_t>(id.size()));
+  writer.Text(id);
+}
+
+absl::Status CheckInstance(const std::string& id, uint64_t incarnation) {
+  if (id.empty() || id.size() > kMaxInstanceIdBytes) {
+    return Malformed(absl::StrCat("instance id of ", id.size(), " bytes"));
+  }
+  return incarnation == 0 ? Malformed("incarnation 0") : absl::OkStatus();
+}
+
 absl::StatusOr<KvControl> DecodeCommit(Reader& reader) {
   KvCommit commit;
   GetIdentity(reader, commit);
+  commit.writer_id = reader.Text(reader.Unsigned<uint8_t>());
   commit.page_count = reader.Signed();
   commit.checksum_sum = reader.Unsigned<uint64_t>();
   const auto has_token = reader.Unsigned<uint8_t>();
@@ -169,6 +183,7 @@ absl::StatusOr<KvControl> DecodeCommit(Reader& reader) {
   }
   BATON_RETURN_IF_ERROR(reader.End());
   BATON_RETURN_IF_ERROR(CheckLayers(commit.layers));
+  BATON_RETURN_IF_ERROR(CheckInstance(commit.writer_id, commit.writer_incarnation));
   if (commit.page_count < 1) return Malformed(absl::StrCat(commit.page_count, " pages"));
   return commit;
 }
@@ -178,12 +193,27 @@ absl::StatusOr<KvControl> DecodeHeartbeat(Reader& reader) {
   heartbeat.writer.incarnation = reader.Unsigned<uint64_t>();
   heartbeat.writer.id = reader.Text(reader.Unsigned<uint8_t>());
   BATON_RETURN_IF_ERROR(reader.End());
-  const std::string& id = heartbeat.writer.id;
-  if (id.empty() || id.size() > kMaxInstanceIdBytes) {
-    return Malformed(absl::StrCat("instance id of ", id.size(), " bytes"));
-  }
-  if (heartbeat.writer.incarnation == 0) return Malformed("incarnation 0");
+  BATON_RETURN_IF_ERROR(CheckInstance(heartbeat.writer.id, heartbeat.writer.incarnation));
   return heartbeat;
+}
+
+absl::StatusOr<KvControl> DecodeReceipt(Reader& reader) {
+  KvReceipt receipt;
+  receipt.slot = reader.Unsigned<uint32_t>();
+  receipt.generation = reader.Unsigned<uint64_t>();
+  receipt.decode_incarnation = reader.Unsigned<uint64_t>();
+  const auto kind = reader.Unsigned<uint8_t>();
+  receipt.missing_parts = reader.Unsigned<uint32_t>();
+  receipt.writer.incarnation = reader.Unsigned<uint64_t>();
+  receipt.writer.id = reader.Text(reader.Unsigned<uint8_t>());
+  BATON_RETURN_IF_ERROR(reader.End());
+  BATON_RETURN_IF_ERROR(CheckInstance(receipt.writer.id, receipt.writer.incarnation));
+  if (kind < static_cast<uint8_t>(KvReceiptKind::kComplete) ||
+      kind > static_cast<uint8_t>(KvReceiptKind::kRefused)) {
+    return Malformed(absl::StrCat("receipt of kind ", kind));
+  }
+  receipt.kind = static_cast<KvReceiptKind>(kind);
+  return receipt;
 }
 
 }  // namespace
@@ -204,6 +234,7 @@ std::vector<std::byte> EncodeKvCommit(const KvCommit& commit) {
   Writer writer(Kind::kCommit);
   PutIdentity(writer, commit.slot, commit.generation, commit.decode_incarnation,
               commit.writer_incarnation, commit.layers);
+  PutId(writer, commit.writer_id);
   writer.Signed(commit.page_count);
   writer.Unsigned(commit.checksum_sum);
   writer.Unsigned(static_cast<uint8_t>(commit.has_first_token));
@@ -222,12 +253,21 @@ std::vector<std::byte> EncodeKvCommit(const KvCommit& commit) {
 }
 
 std::vector<std::byte> EncodeKvHeartbeat(const KvHeartbeat& heartbeat) {
-  const std::string& id = heartbeat.writer.id;
-  BATON_CHECK(!id.empty() && id.size() <= kMaxInstanceIdBytes) << "instance id '" << id << "'";
   Writer writer(Kind::kHeartbeat);
   writer.Unsigned(heartbeat.writer.incarnation);
-  writer.Unsigned(static_cast<uint8_t>(id.size()));
-  writer.Text(id);
+  PutId(writer, heartbeat.writer.id);
+  return std::move(writer).Finish();
+}
+
+std::vector<std::byte> EncodeKvReceipt(const KvReceipt& receipt) {
+  Writer writer(Kind::kReceipt);
+  writer.Unsigned(receipt.slot);
+  writer.Unsigned(receipt.generation);
+  writer.Unsigned(receipt.decode_incarnation);
+  writer.Unsigned(static_cast<uint8_t>(receipt.kind));
+  writer.Unsigned(receipt.missing_parts);
+  writer.Unsigned(receipt.writer.incarnation);
+  PutId(writer, receipt.writer.id);
   return std::move(writer).Finish();
 }
 
@@ -259,6 +299,8 @@ absl::StatusOr<KvControl> DecodeKvControl(std::span<const std::byte> bytes) {
       return DecodeCommit(reader);
     case Kind::kHeartbeat:
       return DecodeHeartbeat(reader);
+    case Kind::kReceipt:
+      return DecodeReceipt(reader);
     default:
       return Malformed(absl::StrCat("unknown control kind ", static_cast<int>(kind)));
   }

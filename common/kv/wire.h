@@ -26,12 +26,13 @@ struct KvHeartbeat {
   auto operator<=>(const KvHeartbeat&) const = default;
 };
 
-using KvControl = std::variant<KvCommit, KvHeartbeat>;
+using KvControl = std::variant<KvCommit, KvHeartbeat, KvReceipt>;
 
 // Encoding breaks an invariant (BATON_CHECK) when a value exceeds the limits above.
 std::vector<std::byte> EncodeKvData(const KvDataHeader& header);
 std::vector<std::byte> EncodeKvCommit(const KvCommit& commit);
 std::vector<std::byte> EncodeKvHeartbeat(const KvHeartbeat& heartbeat);
+std::vector<std::byte> EncodeKvReceipt(const KvReceipt& receipt);
 
 // INVALID_ARGUMENT for anything that no encoder makes: wrong length, version, kind or checksum,
 // negative or inverted ranges, a NaN log-probability, a malformed instance id.

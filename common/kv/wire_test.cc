@@ -31,12 +31,28 @@ KvCommit SampleCommit(int top) {
                   .layers = {2, 5},
                   .page_count = 9,
                   .checksum_sum = ~uint64_t{0}};
+  commit.writer_id = "prefill-0";
   commit.has_first_token = true;
   commit.first_token = {.token = 17, .logprob = -1.5F};
   for (int i = 0; i < top; ++i) {
     commit.first_token.top.push_back({i, -static_cast<float>(i)});
   }
   return commit;
+}
+
+KvReceipt SampleReceipt() {
+  return {.writer = {"prefill-0", 6},
+          .slot = 3,
+          .generation = 8,
+          .decode_incarnation = 5,
+          .kind = KvReceiptKind::kMissing,
+          .missing_parts = 1u << 31};
+}
+
+// One of each kind of message.
+std::vector<std::vector<std::byte>> Samples() {
+  return {EncodeKvData(SampleHeader()), EncodeKvCommit(SampleCommit(3)),
+          EncodeKvHeartbeat({{"prefill-0", 1}}), EncodeKvReceipt(SampleReceipt())};
 }
 
 template <typename T>
@@ -57,11 +73,21 @@ TEST(KvWireTest, RoundTrips) {
   EXPECT_EQ(DecodedControl<KvCommit>(EncodeKvCommit(middle_stage)), middle_stage);
   const KvHeartbeat heartbeat{{std::string(kMaxInstanceIdBytes, 'x'), 42}};
   EXPECT_EQ(DecodedControl<KvHeartbeat>(EncodeKvHeartbeat(heartbeat)), heartbeat);
+  for (const KvReceiptKind kind : {KvReceiptKind::kComplete, KvReceiptKind::kMissing,
+                                   KvReceiptKind::kOver, KvReceiptKind::kRefused}) {
+    KvReceipt receipt = SampleReceipt();
+    receipt.kind = kind;
+    EXPECT_EQ(DecodedControl<KvReceipt>(EncodeKvReceipt(receipt)), receipt);
+  }
 }
 
 TEST(KvWireTest, EveryHeaderFitsTheDataPlane) {
-  EXPECT_LE(EncodeKvCommit(SampleCommit(kMaxWireTopLogprobs)).size(), 512u);
-  EXPECT_LE(EncodeKvHeartbeat({{std::string(kMaxInstanceIdBytes, 'x'), 1}}).size(), 512u);
+  const std::string id(kMaxInstanceIdBytes, 'x');
+  KvCommit commit = SampleCommit(kMaxWireTopLogprobs);
+  commit.writer_id = id;
+  EXPECT_LE(EncodeKvCommit(commit).size(), 512u);
+  EXPECT_LE(EncodeKvHeartbeat({{id, 1}}).size(), 512u);
+  EXPECT_LE(EncodeKvReceipt({.writer = {id, 1}}).size(), 512u);
 }
 
 TEST(KvWireTest, TheLayoutIsFixed) {
@@ -72,8 +98,7 @@ TEST(KvWireTest, TheLayoutIsFixed) {
 }
 
 TEST(KvWireTest, EveryTruncationAndExtensionIsRefused) {
-  for (const auto& whole : {EncodeKvData(SampleHeader()), EncodeKvCommit(SampleCommit(3)),
-                            EncodeKvHeartbeat({{"prefill-0", 1}})}) {
+  for (const auto& whole : Samples()) {
     for (size_t size = 0; size < whole.size(); ++size) {
       EXPECT_FALSE(DecodeKvData(std::span(whole).first(size)).ok()) << size;
       EXPECT_FALSE(DecodeKvControl(std::span(whole).first(size)).ok()) << size;
@@ -86,8 +111,7 @@ TEST(KvWireTest, EveryTruncationAndExtensionIsRefused) {
 }
 
 TEST(KvWireTest, EveryFlippedBitIsRefused) {
-  for (const auto& whole : {EncodeKvData(SampleHeader()), EncodeKvCommit(SampleCommit(3)),
-                            EncodeKvHeartbeat({{"prefill-0", 1}})}) {
+  for (const auto& whole : Samples()) {
     for (size_t bit = 0; bit < 8 * whole.size(); ++bit) {
       auto flipped = whole;
       flipped[bit / 8] ^= std::byte{1} << (bit % 8);
@@ -136,7 +160,15 @@ TEST(KvWireTest, SealedNonsenseIsRefused) {
   commit = SampleCommit(1);
   commit.page_count = 0;
   EXPECT_FALSE(DecodeKvControl(EncodeKvCommit(commit)).ok());
+  commit = SampleCommit(1);
+  commit.writer_incarnation = 0;
+  EXPECT_FALSE(DecodeKvControl(EncodeKvCommit(commit)).ok());
   EXPECT_FALSE(DecodeKvControl(EncodeKvHeartbeat({{"prefill-0", 0}})).ok());
+  for (const int kind : {0, 5}) {
+    KvReceipt receipt = SampleReceipt();
+    receipt.kind = static_cast<KvReceiptKind>(kind);
+    EXPECT_FALSE(DecodeKvControl(EncodeKvReceipt(receipt)).ok()) << kind;
+  }
 
   EXPECT_FALSE(DecodeKvControl(EncodeKvData(SampleHeader())).ok()) << "kinds don't mix";
   EXPECT_FALSE(DecodeKvData(EncodeKvCommit(SampleCommit(0))).ok()) << "kinds don't mix";

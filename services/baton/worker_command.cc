@@ -117,7 +117,7 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& runtime, in
   own.max_queued_requests = static_cast<int>(options.max_queued_requests());
   own.max_context_tokens = runtime.max_context_tokens();
   own.kv_lease_ms = options.kv_lease_ms();
-  prefill::ClusterPeers peers;
+  worker::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
   BATON_ASSIGN_OR_RETURN(
       const auto service,
@@ -158,10 +158,11 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& runtime, int
   own.max_queued_requests = static_cast<int>(options.max_queued_requests());
   own.max_context_tokens = runtime.max_context_tokens();
   own.kv_lease_ms = options.kv_lease_ms();
+  worker::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
   BATON_ASSIGN_OR_RETURN(
       const auto service,
-      decode::DecodeService::Create(own, {&runtime.executor(), &runtime.data_plane(),
+      decode::DecodeService::Create(own, {&runtime.executor(), &runtime.data_plane(), &peers,
                                           &runtime.metrics(), runtime.tracer(), &announce}));
   LOG(kInfo) << "decode service, " << runtime.Summary() << ", at most " << own.max_running_requests
              << " requests";
@@ -176,8 +177,12 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& runtime, int
   served.ready = [&service] { return service->ready(); };
   served.load = [&service] { return service->load(); };
   served.announce = &announce;
+  served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
   served.drain = DrainedServiceOf(*service);
-  served.stop = [&service] { service->Stop(); };
+  served.stop = [&service, &peers] {
+    service->Stop();
+    peers.Attach(nullptr);
+  };
   return ServeUntilStopped(options, runtime, std::move(self), served);
 }
 

@@ -79,6 +79,7 @@ DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
   kv.executor = parts.executor;
   kv.data_plane = parts.data_plane;
   kv.metrics = parts.metrics;
+  kv.find_peer = [peers = parts.peers](const InstanceRef& writer) { return peers->Find(writer); };
   kv.deliver = [this](std::vector<LeaseEvent> events) {
     return loop_.PostCompletion(
         [this, events = std::move(events)] { shell_->OnLeaseEvents(events); });

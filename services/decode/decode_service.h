@@ -31,6 +31,7 @@
 #include "services/decode/decode_shell.h"
 #include "services/decode/kv_receiver.h"
 #include "services/decode/step_runner.h"
+#include "services/worker/peers.h"
 
 namespace baton::decode {
 
@@ -50,6 +51,7 @@ class DecodeService {
   struct Parts {
     Executor* executor = nullptr;  // All layers of the model.
     DataPlane* data_plane = nullptr;
+    const worker::Peers* peers = nullptr;
     Metrics* metrics = nullptr;
     tracing::Tracer* tracer = nullptr;  // Null: no tracing.
     grpc::Service* beside = nullptr;    // Served on the same port; may be null.

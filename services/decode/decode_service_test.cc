@@ -135,6 +135,33 @@ TEST_F(DecodeServiceTest, DataOfAnotherGenerationIsRefused) {
   EXPECT_NE(metrics_.Scrape().find("reason=\"stale_generation\""), std::string::npos);
 }
 
+TEST_F(DecodeServiceTest, EveryWriterHearsWhatHasBecomeOfItsPart) {
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok());
+  SendCommit(*ticket, 0, 1, 17);
+  SendCommit(*ticket, 0, 1, 17);  // Asks.
+  KvReceipt receipt = NextReceipt();
+  EXPECT_EQ(receipt.writer, kWriters[0].instance);
+  EXPECT_EQ(receipt.generation, ticket->generation);
+  EXPECT_EQ(receipt.decode_incarnation, kSelf.incarnation);
+  EXPECT_EQ(receipt.kind, KvReceiptKind::kMissing);
+  EXPECT_EQ(receipt.missing_parts, 2u);
+  Abort(1);
+  EXPECT_TRUE(absl::IsCancelled(Generate(1, ticket->generation).status) || service_->AtRest());
+  const auto next = Reserve(Request(2));
+  ASSERT_TRUE(next.ok());
+  const PromptKv kv(layout_, 2, 5);
+  HandOver(*next, kv, 17);
+  for (const KvWriter& writer : kWriters) {
+    receipt = NextReceipt();
+    EXPECT_EQ(receipt.writer, writer.instance);
+    EXPECT_EQ(receipt.kind, KvReceiptKind::kComplete);
+  }
+  EXPECT_EQ(Generate(2, next->generation).ids(), Expected(kv, 17, 6, 4));
+  SendCommit(*ticket, 0, 1, 17);  // Of the attempt that is over.
+  EXPECT_EQ(NextReceipt().kind, KvReceiptKind::kOver);
+}
+
 TEST_F(DecodeServiceTest, OtherBytesThanAnnouncedEndTheRequest) {
   const auto ticket = Reserve(Request(1));
   ASSERT_TRUE(ticket.ok());
@@ -296,7 +323,7 @@ TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
 
 TEST_F(DecodeServiceTest, AServiceThatCannotStartIsRegisteredNowhere) {
   const auto plane = DataPlane::Create({}).value();
-  const DecodeService::Parts parts{&executor_, plane.get(), &metrics_};
+  const DecodeService::Parts parts{&executor_, plane.get(), &peers_, &metrics_};
   DecodeOptions options;
   options.self = {"decode-9", 9};
   options.max_running_requests = 4;

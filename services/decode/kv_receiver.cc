@@ -167,12 +167,15 @@ std::optional<Placement> KvReceiver::OnControl(std::span<const std::byte> header
     table_.OnHeartbeat(heartbeat->writer, NowUs());
     return Placement{};
   }
+  const auto* commit = std::get_if<KvCommit>(&*control);
+  if (commit == nullptr) {
+    return Refuse("malformed", absl::InvalidArgumentError("decode sends receipts and gets none"));
+  }
   if (absl::Status status = Failpoint("decode.commit"); !status.ok()) {
     return Refuse("other", status);
   }
   KvRefusal refusal{};
-  const absl::Status status =
-      table_.OnCommit(std::get<KvCommit>(*control), NowUs(), refusal, outbox_);
+  const absl::Status status = table_.OnCommit(*commit, NowUs(), refusal, outbox_);
   Flush();
   if (!status.ok()) return Refuse(KvRefusalName(refusal), status);
   return Placement{};
@@ -193,7 +196,20 @@ void KvReceiver::OnTick(int64_t now_us) {
 
 // ---- To the core's loop ----
 
+// A writer that is not connected asks again when it is.
+void KvReceiver::SendReceipts() {
+  for (const KvReceipt& receipt : table_.TakeReceipts()) {
+    const std::optional<PeerId> peer = options_.find_peer(receipt.writer);
+    if (!peer.has_value() || !Failpoint("decode.receipt_lost").ok()) continue;
+    Outgoing message;
+    message.kind = MessageKind::kKvControl;
+    message.header = EncodeKvReceipt(receipt);
+    options_.data_plane->Send(*peer, std::move(message));
+  }
+}
+
 void KvReceiver::Flush() {
+  SendReceipts();
   if (outbox_.empty()) return;
   if (!options_.deliver(outbox_)) return;
   for (const LeaseEvent& event : outbox_) Count(event);

@@ -1,5 +1,6 @@
 // The receiving end of the KV hand-off: asks the lease table about every arriving header, places
-// accepted bytes into the executor's pages, checks what was placed, and tells the decode core.
+// accepted bytes into the executor's pages, checks what was placed, and tells the decode core and,
+// by receipts, the writers.
 #ifndef SERVICES_DECODE_KV_RECEIVER_H_
 #define SERVICES_DECODE_KV_RECEIVER_H_
 
@@ -29,6 +30,7 @@ class KvReceiver {
     Executor* executor = nullptr;  // All layers; its pages are written to.
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
+    std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;  // Any thread.
     // Takes events to the core's loop, in order; false: not now. Data thread.
     std::function<bool(std::vector<LeaseEvent>)> deliver;
   };
@@ -81,12 +83,12 @@ class KvReceiver {
   std::optional<Placement> OnPages(std::span<const std::byte> header, size_t payload_bytes);
   void OnPagesPlaced(uint64_t receipt, const absl::Status& status);
   std::optional<Placement> OnControl(std::span<const std::byte> header, size_t payload_bytes);
-  absl::Status OnCommit(const KvCommit& commit);
   std::optional<Placement> Refuse(const char* reason, const absl::Status& status);
   void OnTick(int64_t now_us);
 
   void Submit(std::function<void()> command);
   void Flush();
+  void SendReceipts();
   void Count(const LeaseEvent& event);
 
   const Options options_;

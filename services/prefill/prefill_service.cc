@@ -96,12 +96,22 @@ absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Create(
   BATON_RETURN_IF_ERROR(service->Listen());
   BATON_RETURN_IF_ERROR(
       parts.data_plane->Register(MessageKind::kActivations, service->activations_.get()));
+  if (absl::Status status = service->kv_->Start(); !status.ok()) {
+    parts.data_plane->Unregister(MessageKind::kActivations);
+    return status;
+  }
   service->loop_->SetWakeHandler(
       [raw = service.get()](int64_t now_us) { return raw->Wake(now_us); });
   service->loop_->Start();
-  parts.data_plane->SetTimer(options.kv_lease_ms * 1000 / 6, [raw = service.get()](int64_t) {
-    raw->kv_->SendHeartbeats(raw->parts_.peers->Decodes());
-  });
+  const int64_t beat_us = options.kv_lease_ms * 1000 / 6;
+  parts.data_plane->SetTimer(
+      std::min(beat_us, kHousekeepingUs),
+      [raw = service.get(), beat_us, next_us = int64_t{0}](int64_t now_us) mutable {
+        raw->kv_->Tick(now_us);
+        if (now_us < next_us) return;
+        next_us = now_us + beat_us;
+        raw->kv_->SendHeartbeats(raw->parts_.peers->Decodes());
+      });
   return service;
 }
 

@@ -30,10 +30,10 @@
 #include "common/transport/data_plane.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "services/prefill/chain/chain_shell.h"
-#include "services/prefill/chain/peers.h"
 #include "services/prefill/chain/stage_link.h"
 #include "services/prefill/prefill_rpc.h"
 #include "services/prefill/stage/stage_shell.h"
+#include "services/worker/peers.h"
 
 namespace baton::prefill {
 
@@ -59,7 +59,7 @@ class PrefillService {
   struct Parts {
     Executor* executor = nullptr;
     DataPlane* data_plane = nullptr;
-    const Peers* peers = nullptr;
+    const worker::Peers* peers = nullptr;
     Metrics* metrics = nullptr;
     tracing::Tracer* tracer = nullptr;  // Null: no tracing.
     grpc::Service* beside = nullptr;    // Served on the same port; may be null.

@@ -1,6 +1,6 @@
-// What the prefill service needs of the worker's cluster client; tests bring their own.
-#ifndef SERVICES_PREFILL_CHAIN_PEERS_H_
-#define SERVICES_PREFILL_CHAIN_PEERS_H_
+// What a service needs of its worker's cluster client; tests bring their own.
+#ifndef SERVICES_WORKER_PEERS_H_
+#define SERVICES_WORKER_PEERS_H_
 
 #include <atomic>
 #include <optional>
@@ -10,7 +10,7 @@
 #include "common/types/instance.h"
 #include "services/worker/cluster_client.h"
 
-namespace baton::prefill {
+namespace baton::worker {
 
 // Thread-safe.
 class Peers {
@@ -28,26 +28,26 @@ class Peers {
 class ClusterPeers final : public Peers {
  public:
   // Until then there are no peers. `client` must outlive this.
-  void Attach(const worker::ClusterClient* client) { client_ = client; }
+  void Attach(const ClusterClient* client) { client_ = client; }
 
   std::optional<PeerId> Find(const InstanceRef& instance) const override {
-    const worker::ClusterClient* client = client_;
+    const ClusterClient* client = client_;
     return client == nullptr ? std::nullopt : client->Find(instance);
   }
   std::vector<PeerId> Decodes() const override {
-    const worker::ClusterClient* client = client_;
+    const ClusterClient* client = client_;
     if (client == nullptr) return {};
     return client->Endpoints(Role::kDecode);
   }
   void OnReadyChanged() const override {
-    const worker::ClusterClient* client = client_;
+    const ClusterClient* client = client_;
     if (client != nullptr) client->ReportSoon();
   }
 
  private:
-  std::atomic<const worker::ClusterClient*> client_{nullptr};
+  std::atomic<const ClusterClient*> client_{nullptr};
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::worker
 
-#endif  // SERVICES_PREFILL_CHAIN_PEERS_H_
+#endif  // SERVICES_WORKER_PEERS_H_

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "tests/sim/content.h"
+#include "tests/sim/prefill_process.h"
 #include "tests/sim/router_process.h"
 
 namespace baton::sim {
@@ -234,6 +235,12 @@ void DecodeProcess::RunStep(const decode::RunStep& step) {
 }
 
 void DecodeProcess::ToCore(const std::vector<LeaseEvent>& events) {
+  for (const KvReceipt& receipt : leases_.TakeReceipts()) {
+    world_.SendData<PrefillProcess>(
+        node_, NodeOf(receipt.writer.id), receipt.writer.incarnation, 0, "receipt", [] {},
+        [receipt](PrefillProcess& stage, bool) { stage.ReceiveReceipt(receipt); },
+        [](const absl::Status&) {});
+  }
   for (const LeaseEvent& event : events) {
     core_inbox_us_ = std::max(core_inbox_us_, world_.now_us() + world_.random().Between(1, 60));
     world_.After(node_, core_inbox_us_ - world_.now_us(), "lease event", [this, event] {
@@ -300,6 +307,12 @@ void DecodeProcess::ReceiveCommit(const KvCommit& commit) {
   const absl::Status status = leases_.OnCommit(commit, world_.now_us(), refusal, events);
   if (!status.ok()) world_.Trace(node_, absl::StrCat("commit refused: ", status.message()));
   ToCore(events);
+}
+
+bool DecodeProcess::HasKv(const Ticket& ticket, LayerRange layers) const {
+  const auto granted = granted_.find(ticket.slot);
+  if (granted == granted_.end() || granted->second != ticket.generation) return true;
+  return leases_.WriterComplete(ticket.slot, layers);
 }
 
 void DecodeProcess::ReceiveHeartbeat(const InstanceRef& writer) {

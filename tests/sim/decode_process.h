@@ -42,6 +42,9 @@ class DecodeProcess : public Process {
   void ReceiveCommit(const KvCommit& commit);
   void ReceiveHeartbeat(const InstanceRef& writer);
 
+  // The writer of `layers` has delivered them, or nobody waits for them any more.
+  bool HasKv(const Ticket& ticket, LayerRange layers) const;
+
   WorkerMembership& membership() { return *membership_; }
   void CallBroken(uint64_t call) override;
   absl::Status CheckInvariants() const override;

@@ -18,6 +18,38 @@ void PrefillProcess::Change(
   for (const prefill::KvOutboxAction& action : actions) {
     std::visit([this](const auto& act) { Perform(act); }, action);
   }
+  ScheduleReceiptTick();
+}
+
+void PrefillProcess::ScheduleReceiptTick() {
+  if (outbox_.NextDeadlineUs() == kNeverUs) return;
+  const int64_t due_us = std::max(outbox_.NextDeadlineUs(), world_.now_us());
+  if (due_us >= receipt_tick_us_) return;
+  receipt_tick_us_ = due_us;
+  world_.After(node_, due_us - world_.now_us(), "receipt tick", [this, due_us] {
+    if (receipt_tick_us_ == due_us) receipt_tick_us_ = kNeverUs;
+    Change([&](auto& actions) { outbox_.Tick(world_.now_us(), actions); });
+  });
+}
+
+void PrefillProcess::ReceiveReceipt(const KvReceipt& receipt) {
+  if (receipt.writer != self_) {
+    world_.Violate(absl::StrCat(self_.id, " gets the receipt of ", receipt.writer.id));
+  }
+  Change([&](auto& actions) { outbox_.OnReceipt(receipt, world_.now_us(), actions); });
+}
+
+// What a stage reports closed without an error is at decode, or nobody waits for it.
+void PrefillProcess::CheckHandedOver(const prefill::RequestClosed& closed, const Ticket& ticket) {
+  const int node = NodeOf(ticket.decode.id);
+  if (!closed.status.ok() || !world_.alive(node) ||
+      world_.incarnation(node) != ticket.decode.incarnation) {
+    return;
+  }
+  const auto& decode = static_cast<const DecodeProcess&>(*world_.process(node));
+  if (decode.HasKv(ticket, layers_)) return;
+  world_.Violate(absl::StrCat(self_.id, " is done with attempt ", closed.attempt_id, ", and ",
+                              ticket.decode.id, " does not have its KV"));
 }
 
 // By way of the loop's mailbox, as in the shell.
@@ -82,6 +114,7 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   commit.generation = ticket.generation;
   commit.decode_incarnation = ticket.decode.incarnation;
   commit.writer_incarnation = self_.incarnation;
+  commit.writer_id = self_.id;
   commit.layers = layers_;
   commit.page_count = ticket.prompt_pages;
   commit.checksum_sum = prompts_[message.attempt_id].checksum_sum;

@@ -24,7 +24,6 @@ prefill::PlannerLimits PlannerLimitsOf(const Topology& topology) {
   limits.max_open_requests = 6;
   limits.max_queued_requests = topology.max_queued;
   limits.max_context_tokens = 4096;
-  limits.plan_grace_us = 3'000'000;  // More than the longest delay of a message.
   return limits;
 }
 
@@ -247,6 +246,7 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
         } else if constexpr (std::is_same_v<T, prefill::SendKv>) {
           Change([&](auto& actions) { outbox_.Add(act, world_.now_us(), actions); });
         } else if constexpr (std::is_same_v<T, prefill::SendCommit>) {
+          prompts_[act.attempt_id].ticket = act.ticket;
           Change([&](auto& actions) { outbox_.Add(act, world_.now_us(), actions); });
         } else if constexpr (std::is_same_v<T, prefill::CancelKv>) {
           Change([&](auto& actions) { outbox_.Cancel(act.attempt_id, world_.now_us(), actions); });
@@ -264,6 +264,9 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
                                             });
         } else if constexpr (std::is_same_v<T, prefill::ReportRequestClosed>) {
           outbox_.Forget(act.closed.attempt_id);
+          if (const auto& ticket = prompts_[act.closed.attempt_id].ticket; ticket.has_value()) {
+            CheckHandedOver(act.closed, *ticket);
+          }
           Closed(act.closed, act.epoch);
         } else {
           world_.Trace(node_, absl::StrCat("END EPOCH: ", act.status.message()));

@@ -68,6 +68,8 @@ class PrefillProcess : public Process {
   // From neighbours, over the data plane.
   void ReceiveActivations(uint64_t epoch, const SimActivations& activations, bool corrupt);
   void ReceiveCredit(uint64_t epoch, uint64_t number);
+  // From decode services.
+  void ReceiveReceipt(const KvReceipt& receipt);
 
   WorkerMembership& membership() { return *membership_; }
   void CallBroken(uint64_t call) override;
@@ -118,6 +120,8 @@ class PrefillProcess : public Process {
   void MessageEnded(uint64_t message_id, const absl::Status& status);
   void Closed(const prefill::RequestClosed& closed, uint64_t epoch);
   void ScheduleTick();
+  void ScheduleReceiptTick();
+  void CheckHandedOver(const prefill::RequestClosed& closed, const Ticket& ticket);
   void HeartbeatDecodes();
 
   World& world_;
@@ -151,12 +155,14 @@ class PrefillProcess : public Process {
     int tokens = 0;
     uint64_t start_call = 0;
     uint64_t checksum_sum = 0;
+    std::optional<Ticket> ticket;  // Of its commit.
   };
   std::map<uint64_t, Prompt> prompts_;  // By attempt; later stages learn it from activations.
   std::vector<uint64_t> pages_;         // Content of this stage's layers.
   std::map<uint64_t, SimActivations> inputs_;   // By buffer: number % credits.
   std::map<uint64_t, SimActivations> outputs_;  // By plan number.
   int64_t tick_us_ = kNeverUs;
+  int64_t receipt_tick_us_ = kNeverUs;
 };
 
 }  // namespace baton::sim

@@ -25,7 +25,6 @@ router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   limits.pairing_timeout_us = kPairingTimeoutUs;
   limits.membership.pair_grace_us = kPairingTimeoutUs;
   limits.max_attempts = topology.max_attempts;
-  limits.hand_off_us = 3'000'000;  // More than the longest delay of a message.
   limits.policy = topology.least_load ? router::Policy::kLeastLoad : router::Policy::kRoundRobin;
   return limits;
 }

@@ -8,9 +8,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <chrono>
+#include <deque>
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,6 +26,7 @@
 #include "common/rpc/grpc_status.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
 #include "services/decode/decode_service.h"
+#include "services/worker/peers.h"
 
 namespace baton::decode {
 
@@ -112,11 +116,21 @@ struct PromptKv {
   uint64_t sum = 0;
 };
 
-class DecodeServiceTest : public testing::Test {
+// All writers are the test.
+class FixturePeers final : public worker::Peers {
+ public:
+  std::optional<PeerId> Find(const InstanceRef&) const override { return stages; }
+  std::vector<PeerId> Decodes() const override { return {}; }
+  PeerId stages = 0;
+};
+
+class DecodeServiceTest : public testing::Test, public MessageHandler {
  protected:
   void SetUp() override {
     plane_ = DataPlane::Create({}).value();
     stages_ = DataPlane::Create({}).value();
+    peers_.stages = plane_->Connect(stages_->address()).value();
+    ASSERT_TRUE(stages_->Register(MessageKind::kKvControl, this).ok());
     Begin({});
   }
   void Begin(const std::function<void(DecodeOptions&)>& change) {
@@ -127,7 +141,7 @@ class DecodeServiceTest : public testing::Test {
     options.max_context_tokens = 40;
     options.kv_lease_ms = kPatienceMs;
     if (change) change(options);
-    auto service = DecodeService::Create(options, {&executor_, plane_.get(), &metrics_});
+    auto service = DecodeService::Create(options, {&executor_, plane_.get(), &peers_, &metrics_});
     ASSERT_TRUE(service.ok()) << service.status();
     service_ = *std::move(service);
     peer_ = stages_->Connect(plane_->address()).value();
@@ -172,18 +186,42 @@ class DecodeServiceTest : public testing::Test {
         checksums += XXH3_64bits(bytes.data(), bytes.size());
         SendPage(ticket, kWriters[w], page, bytes);
       }
-      KvCommit commit{.slot = ticket.slot,
-                      .generation = ticket.generation,
-                      .decode_incarnation = kSelf.incarnation,
-                      .writer_incarnation = kWriters[w].instance.incarnation,
-                      .layers = kWriters[w].layers,
-                      .page_count = ticket.prompt_pages,
-                      .checksum_sum = checksums};
-      commit.has_first_token = w + 1 == kWriters.size();
-      if (commit.has_first_token) commit.first_token = {first_token, -0.25F, {{3, -1.0F}}};
-      Send({MessageKind::kKvControl, EncodeKvCommit(commit), {}, nullptr});
+      SendCommit(ticket, w, checksums, first_token);
     }
   }
+  void SendCommit(const Ticket& ticket, size_t w, uint64_t checksums, int32_t first_token) {
+    KvCommit commit{.slot = ticket.slot,
+                    .generation = ticket.generation,
+                    .decode_incarnation = kSelf.incarnation,
+                    .writer_incarnation = kWriters[w].instance.incarnation,
+                    .layers = kWriters[w].layers,
+                    .page_count = ticket.prompt_pages,
+                    .checksum_sum = checksums};
+    commit.writer_id = kWriters[w].instance.id;
+    commit.has_first_token = w + 1 == kWriters.size();
+    if (commit.has_first_token) commit.first_token = {first_token, -0.25F, {{3, -1.0F}}};
+    Send({MessageKind::kKvControl, EncodeKvCommit(commit), {}, nullptr});
+  }
+  // The next receipt that comes (bounded).
+  KvReceipt NextReceipt() {
+    MutexLock lock(&receipts_mutex_);
+    const bool came = receipts_mutex_.AwaitFor(
+        std::chrono::milliseconds(kPatienceMs),
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_) { return !receipts_.empty(); });
+    EXPECT_TRUE(came) << "no receipt";
+    if (!came) return {};
+    KvReceipt receipt = receipts_.front();
+    receipts_.pop_front();
+    return receipt;
+  }
+  std::optional<Placement> OnHeader(std::span<const std::byte> header, size_t) override {
+    const auto control = DecodeKvControl(header);
+    EXPECT_TRUE(control.ok()) << control.status();
+    MutexLock lock(&receipts_mutex_);
+    receipts_.push_back(std::get<KvReceipt>(*control));
+    return Placement{};
+  }
+  void OnPlaced(uint64_t, const absl::Status&) override {}
   void SendPage(const Ticket& ticket, const KvWriter& writer, int page,
                 std::span<const std::byte> bytes) {
     const KvDataHeader header{.slot = ticket.slot,
@@ -259,6 +297,9 @@ class DecodeServiceTest : public testing::Test {
   Metrics metrics_{{.role = MetricRole::kDecode, .model_name = "fake", .instance_id = "decode-0"}};
   std::unique_ptr<DataPlane> plane_;
   std::unique_ptr<DataPlane> stages_;
+  FixturePeers peers_;
+  Mutex receipts_mutex_;
+  std::deque<KvReceipt> receipts_ ABSL_GUARDED_BY(receipts_mutex_);
   std::unique_ptr<DecodeService> service_;
   PeerId peer_ = 0;
   std::unique_ptr<v1::Decode::Stub> stub_;

@@ -12,8 +12,8 @@ namespace baton::prefill {
 namespace {
 
 // None beyond the chain's ends.
-absl::StatusOr<std::optional<NeighbourStage>> FindNeighbour(const Peers& peers, const Hello& hello,
-                                                            int rank) {
+absl::StatusOr<std::optional<NeighbourStage>> FindNeighbour(const worker::Peers& peers,
+                                                            const Hello& hello, int rank) {
   if (rank < 0 || static_cast<size_t>(rank) == hello.stages.size()) return std::nullopt;
   const InstanceRef& instance = hello.stages[static_cast<size_t>(rank)].instance;
   const std::optional<PeerId> peer = peers.Find(instance);
@@ -25,7 +25,8 @@ absl::StatusOr<std::optional<NeighbourStage>> FindNeighbour(const Peers& peers, 
 
 }  // namespace
 
-absl::Status BeginEpoch(StageShell& stage, const Peers& peers, const Hello& hello, int rank) {
+absl::Status BeginEpoch(StageShell& stage, const worker::Peers& peers, const Hello& hello,
+                        int rank) {
   if (!stage.Quiet()) return absl::UnavailableError("work of the last epoch goes on");
   ActivationEpoch epoch;
   epoch.epoch = hello.epoch;

@@ -16,11 +16,11 @@
 #include "common/tracing/tracer.h"
 #include "services/prefill/chain/chain_wiring.h"
 #include "services/prefill/chain/messages.h"
-#include "services/prefill/chain/peers.h"
 #include "services/prefill/chain/start_call.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/stage/activation_channel.h"
 #include "services/prefill/stage/stage_shell.h"
+#include "services/worker/peers.h"
 
 namespace baton::prefill {
 
@@ -33,8 +33,8 @@ class ChainShell {
     int page_count = 0;  // Of stage 0.
     int activation_credits = 0;
     std::shared_ptr<EventLoop> loop;
-    StageShell* stage = nullptr;   // Stage 0's own; not owned.
-    const Peers* peers = nullptr;  // Not owned.
+    StageShell* stage = nullptr;           // Stage 0's own; not owned.
+    const worker::Peers* peers = nullptr;  // Not owned.
     Metrics* metrics = nullptr;
     tracing::Tracer* tracer = nullptr;  // Null: no tracing. Not owned.
   };

@@ -12,9 +12,9 @@
 #include "common/base/serial_events.h"
 #include "services/prefill/chain/link_stream.h"
 #include "services/prefill/chain/messages.h"
-#include "services/prefill/chain/peers.h"
 #include "services/prefill/core/link.h"
 #include "services/prefill/stage/stage_shell.h"
+#include "services/worker/peers.h"
 
 namespace baton::prefill {
 
@@ -24,8 +24,8 @@ class StageLink {
   struct Options {
     ChainPlace place;
     PlanBounds bounds;
-    StageShell* stage = nullptr;   // Not owned.
-    const Peers* peers = nullptr;  // Not owned.
+    StageShell* stage = nullptr;           // Not owned.
+    const worker::Peers* peers = nullptr;  // Not owned.
   };
   explicit StageLink(const Options& options);
 

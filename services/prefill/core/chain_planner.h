@@ -36,7 +36,7 @@ struct PlannerLimits {
   int max_context_tokens = 0;
   // How long a stage may take from having a plan's input sent to it to being done with the plan,
   // beside the computation (planner_progress.cc). > 0.
-  int64_t plan_grace_us = 10'000'000;
+  int64_t plan_grace_us = 3'000'000;
 };
 
 // ---- Events ----

@@ -89,10 +89,8 @@ void KvOutbox::Pump(const InstanceRef& decode, std::vector<KvOutboxAction>& acti
     Send& send = sends_.at(send_id);
     if (send.is_commit) {
       lane.waiting.pop_front();
-      ++send.under_way;
-      messages_[next_message_id_] = {send_id, decode, 0};
-      actions.push_back(
-          SendCommitMessage{next_message_id_++, send.attempt_id, send.ticket, send.first_token});
+      commits_[GrantOf(send.ticket)] = send_id;
+      SendCommitOf(send_id, send, actions);
       continue;
     }
     SendKvMessage message = NextMessage(send);
@@ -131,6 +129,7 @@ void KvOutbox::MessageEnded(uint64_t message_id, const absl::Status& status, int
   --send.under_way;
   if (status.ok()) {
     send.bytes += static_cast<int64_t>(message.bytes);
+    send.asked_us = now_us;
   } else {
     if (send.status.ok()) send.status = status;
     EndWaiting(send.attempt_id, status, now_us, actions);
@@ -150,7 +149,8 @@ void KvOutbox::CancelAll(int64_t now_us, std::vector<KvOutboxAction>& actions) {
   failed_.clear();  // The next epoch's attempts are others.
 }
 
-// Ends what is not under way of an attempt, now and from now on.
+// Ends what is not under way of an attempt, now and from now on. A commit that waits for its
+// receipt is not under way.
 void KvOutbox::EndWaiting(uint64_t attempt_id, const absl::Status& status, int64_t now_us,
                           std::vector<KvOutboxAction>& actions) {
   failed_.try_emplace(attempt_id, status);
@@ -172,15 +172,27 @@ void KvOutbox::EndWaiting(uint64_t attempt_id, const absl::Status& status, int64
     const InstanceRef decode = current->first;
     Pump(decode, actions);
   }
+  for (auto commit = commits_.begin(); commit != commits_.end();) {
+    const uint64_t send_id = (commit++)->second;  // EndIfDone erases it.
+    Send& send = sends_.at(send_id);
+    if (send.attempt_id != attempt_id) continue;
+    if (send.status.ok() && !send.received) send.status = status;
+    EndIfDone(send_id, now_us, actions);
+  }
 }
 
 void KvOutbox::EndIfDone(uint64_t send_id, int64_t now_us, std::vector<KvOutboxAction>& actions) {
   const auto found = sends_.find(send_id);
   if (found == sends_.end()) return;  // Its last message failed and took it along.
   const Send& send = found->second;
-  const bool all_sent = send.is_commit || send.next_page == send.pages.size();
-  if (send.under_way > 0 || (!all_sent && send.status.ok())) return;
+  const bool received = send.received || PlantedBug(Bug::kOutboxTrustsSent);
+  const bool done = send.is_commit ? received : send.next_page == send.pages.size();
+  if (send.under_way > 0 || (!done && send.status.ok())) return;
   actions.push_back(KvSent{send.epoch, send_id, send.status, now_us - send.begun_us, send.bytes});
+  if (send.is_commit) {
+    const auto commit = commits_.find(GrantOf(send.ticket));
+    if (commit != commits_.end() && commit->second == send_id) commits_.erase(commit);
+  }
   sends_.erase(found);
 }
 
@@ -195,6 +207,11 @@ absl::Status KvOutbox::CheckInvariants() const {
     if (lane.bytes == bytes[decode]) continue;
     return absl::InternalError(absl::StrCat("I5: ", bytes[decode], " bytes are under way to ",
                                             decode.id, ", counted ", lane.bytes));
+  }
+  for (const auto& [grant, send_id] : commits_) {
+    const auto send = sends_.find(send_id);
+    if (send != sends_.end() && send->second.is_commit) continue;
+    return absl::InternalError(absl::StrCat("send ", send_id, " awaits a receipt and is gone"));
   }
   for (const auto& [send_id, send] : sends_) {
     if (send.under_way == under_way[send_id]) continue;

@@ -7,6 +7,9 @@
 // A request's commit leaves when the last of its pages has been handed over, since it carries the
 // sum of their checksums. It may overtake those that are under way.
 //
+// Sent is not arrived, whatever the transport says: a commit's send ends when decode's receipt is
+// here (kv_receipts.cc), so a request that is closed without an error has its KV where it belongs.
+//
 // Rejected: one message for a whole chunk with a list of its pages. UCX 1.13 copies such a list
 // where it moves a run without a copy, and what comes after it waits for all of it.
 #ifndef SERVICES_PREFILL_CORE_KV_OUTBOX_H_
@@ -17,10 +20,13 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/kv/lease_table.h"
 #include "common/types/instance.h"
 #include "common/types/sampled_token.h"
 #include "common/types/ticket.h"
@@ -39,6 +45,10 @@ struct KvOutboxOptions {
   // hashed.
   size_t window_bytes = 12 << 20;
   int window_messages = 64;
+  // A receipt that has not come after this time is asked for by the same commit, `receipt_asks`
+  // times at most. After the last of them what is missing is lost.
+  int64_t receipt_us = 1'000'000;
+  int receipt_asks = 3;
 };
 
 // ---- Actions ----
@@ -55,12 +65,14 @@ struct SendKvMessage {
   size_t offset_bytes = 0;  // Of the part within its page.
   size_t bytes = 0;
 };
-// Send the commit of all of the attempt's messages so far. Ends with MessageEnded.
+// Send the commit of all of the attempt's messages so far, or send it again. Ends with
+// MessageEnded.
 struct SendCommitMessage {
   uint64_t message_id = 0;
   uint64_t attempt_id = 0;
   Ticket ticket;
   std::optional<SampledToken> first_token;
+  bool again = false;
 };
 using KvOutboxAction = std::variant<SendKvMessage, SendCommitMessage, KvSent>;
 
@@ -68,13 +80,19 @@ class KvOutbox {
  public:
   explicit KvOutbox(const KvOutboxOptions& options);
 
-  // Each ends with exactly one KvSent, when none of its messages is under way.
+  // Each ends with exactly one KvSent, when none of its messages is under way, and a commit that
+  // did not fail when decode has said that all is there, or that nobody waits for it.
   void Add(const SendKv& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
   void Add(const SendCommit& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
 
   // An error ends what is left of its attempt: the decode service can never have all of it.
   void MessageEnded(uint64_t message_id, const absl::Status& status, int64_t now_us,
                     std::vector<KvOutboxAction>& actions);
+
+  // One that nobody asked for is ignored.
+  void OnReceipt(const KvReceipt& receipt, int64_t now_us, std::vector<KvOutboxAction>& actions);
+  void Tick(int64_t now_us, std::vector<KvOutboxAction>& actions);
+  int64_t NextDeadlineUs() const;
 
   // Nobody wants the attempt's KV any more: what waits ends with CANCELLED.
   void Cancel(uint64_t attempt_id, int64_t now_us, std::vector<KvOutboxAction>& actions);
@@ -102,7 +120,13 @@ class KvOutbox {
     int64_t bytes = 0;  // Of the messages that have arrived at the transport's end.
     int64_t begun_us = 0;
     absl::Status status;
+    // Of a commit.
+    bool received = false;  // Its receipt is here.
+    int asks = 0;           // Repetitions.
+    int64_t asked_us = 0;   // When the last one had left.
   };
+  // Decode's incarnation, slot and generation: what a receipt names.
+  using Grant = std::tuple<uint64_t, uint32_t, uint64_t>;
   struct Lane {                    // To one decode service.
     std::deque<uint64_t> waiting;  // Sends with messages that are not under way.
     size_t bytes = 0;              // Under way.
@@ -121,10 +145,19 @@ class KvOutbox {
   void EndWaiting(uint64_t attempt_id, const absl::Status& status, int64_t now_us,
                   std::vector<KvOutboxAction>& actions);
   void EndIfDone(uint64_t send_id, int64_t now_us, std::vector<KvOutboxAction>& actions);
+  void SendCommitOf(uint64_t send_id, Send& send, std::vector<KvOutboxAction>& actions);
+  bool AwaitsReceipt(const Send& send) const { return send.under_way == 0 && !send.received; }
+  bool DataUnderWay(uint64_t attempt_id) const;
+  void FailCommit(uint64_t send_id, const absl::Status& status, int64_t now_us,
+                  std::vector<KvOutboxAction>& actions);
+  static Grant GrantOf(const Ticket& ticket) {
+    return {ticket.decode.incarnation, ticket.slot, ticket.generation};
+  }
 
   const KvOutboxOptions options_;
   std::map<uint64_t, Send> sends_;  // By the stage's send id.
   std::map<InstanceRef, Lane> lanes_;
+  std::map<Grant, uint64_t> commits_;        // Send ids of commits that have left.
   std::map<uint64_t, Message> messages_;     // Under way, by message id.
   std::map<uint64_t, absl::Status> failed_;  // By attempt, until it is forgotten.
   uint64_t next_message_id_ = 1;

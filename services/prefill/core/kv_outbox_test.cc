@@ -8,63 +8,10 @@
 
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "services/prefill/core/kv_outbox_fixture.h"
 
 namespace baton::prefill {
 namespace {
-
-const InstanceRef kDecode{"decode-0", 5};
-const InstanceRef kOther{"decode-1", 6};
-constexpr size_t kPage = 100;
-
-KvOutboxOptions SmallOptions() {
-  KvOutboxOptions options;
-  options.page_bytes = kPage;
-  options.part_bytes = 400;
-  options.merged_bytes = 250;
-  options.window_bytes = 500;
-  options.window_messages = 4;
-  return options;
-}
-
-class KvOutboxTest : public testing::Test {
- protected:
-  explicit KvOutboxTest(const KvOutboxOptions& options = SmallOptions()) : outbox_(options) {}
-
-  void Send(uint64_t send_id, uint64_t attempt, std::vector<int> pages, int first_page = 0,
-            const InstanceRef& decode = kDecode) {
-    SendKv send{1, send_id, attempt, {.decode = decode}, first_page, std::move(pages)};
-    outbox_.Add(send, 0, actions_);
-    Sort();
-  }
-  void Commit(uint64_t send_id, uint64_t attempt) {
-    outbox_.Add(SendCommit{1, send_id, attempt, {.decode = kDecode}, {}}, 0, actions_);
-    Sort();
-  }
-  void End(uint64_t message_id, const absl::Status& status = absl::OkStatus()) {
-    outbox_.MessageEnded(message_id, status, 10, actions_);
-    Sort();
-  }
-  // Moves what came of the last call to its kind.
-  void Sort() {
-    EXPECT_TRUE(outbox_.CheckInvariants().ok()) << outbox_.CheckInvariants();
-    for (const KvOutboxAction& action : actions_) {
-      if (const auto* data = std::get_if<SendKvMessage>(&action)) {
-        data_.push_back(*data);
-      } else if (const auto* commit = std::get_if<SendCommitMessage>(&action)) {
-        commits_.push_back(*commit);
-      } else {
-        sent_.push_back(std::get<KvSent>(action));
-      }
-    }
-    actions_.clear();
-  }
-
-  KvOutbox outbox_;
-  std::vector<KvOutboxAction> actions_;
-  std::vector<SendKvMessage> data_;
-  std::vector<SendCommitMessage> commits_;
-  std::vector<KvSent> sent_;
-};
 
 TEST_F(KvOutboxTest, AMessageIsOneRunOfNeighbours) {
   Send(1, 9, {4, 5, 6, 2}, 10);
@@ -99,6 +46,8 @@ TEST_F(KvOutboxTest, TheRestWaitsForRoomAndCommitsForTheirPages) {
   EXPECT_EQ(data_.size(), 6u);
   EXPECT_EQ(commits_.size(), 1u) << "it may overtake the pages that are under way";
   End(commits_[0].message_id);
+  EXPECT_TRUE(sent_.empty()) << "sent is not arrived";
+  Receive(9, KvReceiptKind::kComplete);
   ASSERT_EQ(sent_.size(), 1u);
   EXPECT_EQ(sent_[0].send_id, 2u);
 }
@@ -185,15 +134,26 @@ TEST_F(LargePagesTest, LargePagesGoInParts) {
   EXPECT_EQ(sent_.size(), 1u);
 }
 
+KvReceipt ReceiptOf(uint64_t generation, Random& random) {
+  return {{"prefill-0", 1},
+          0,
+          generation,
+          kDecode.incarnation,
+          static_cast<KvReceiptKind>(random.Between(1, 4)),
+          3};
+}
+
 // Whatever happens in whatever order: every send ends once, within the window, and nothing is left.
 TEST(KvOutboxRandomTest, EverySendEndsOnce) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Random random(seed);
     KvOutboxOptions options = SmallOptions();
+    options.receipt_us = 20;
     options.page_bytes = static_cast<size_t>(random.Between(50, 900));
     KvOutbox outbox(options);
     std::vector<KvOutboxAction> actions;
     std::vector<std::pair<uint64_t, size_t>> under_way;
+    std::set<uint64_t> committed;  // Generations.
     std::multiset<uint64_t> ended;
     uint64_t sends = 0;
     const auto take = [&] {
@@ -204,6 +164,7 @@ TEST(KvOutboxRandomTest, EverySendEndsOnce) {
           ASSERT_LE(data->bytes, options.part_bytes);
         } else if (const auto* commit = std::get_if<SendCommitMessage>(&action)) {
           under_way.emplace_back(commit->message_id, 0);
+          committed.insert(commit->ticket.generation);
         } else {
           ended.insert(std::get<KvSent>(action).send_id);
         }
@@ -221,7 +182,14 @@ TEST(KvOutboxRandomTest, EverySendEndsOnce) {
         for (int& page : pages) page = static_cast<int>(random.Below(4));
         outbox.Add(SendKv{1, ++sends, attempt, ticket, 0, pages}, step, actions);
       } else if (step < 100 && random.Chance(0.2)) {
-        outbox.Add(SendCommit{1, ++sends, attempt, ticket, {}}, step, actions);
+        Ticket own = ticket;
+        own.generation = ++sends;
+        outbox.Add(SendCommit{1, sends, attempt, own, {}}, step, actions);
+      } else if (!committed.empty() && random.Chance(0.2)) {
+        outbox.OnReceipt(ReceiptOf(*committed.begin(), random), step, actions);
+        committed.erase(committed.begin());
+      } else if (random.Chance(0.05)) {
+        outbox.Tick(step, actions);
       } else if (random.Chance(0.05)) {
         outbox.Cancel(attempt, step, actions);
       } else if (random.Chance(0.01)) {
@@ -236,10 +204,14 @@ TEST(KvOutboxRandomTest, EverySendEndsOnce) {
       }
       take();
     }
-    while (!under_way.empty()) {
-      const uint64_t id = under_way.back().first;
-      under_way.pop_back();
-      outbox.MessageEnded(id, absl::OkStatus(), 500, actions);
+    for (int64_t now_us = 500; !outbox.AtRest() && now_us < 1000; ++now_us) {
+      if (under_way.empty()) {
+        outbox.Tick(now_us, actions);
+      } else {
+        const uint64_t id = under_way.back().first;
+        under_way.pop_back();
+        outbox.MessageEnded(id, absl::OkStatus(), now_us, actions);
+      }
       take();
     }
     EXPECT_TRUE(outbox.AtRest()) << "seed " << seed;

@@ -46,6 +46,10 @@ KvSender::KvSender(Options options)
       layers_{options_.executor->kv().layer_begin, options_.executor->kv().layer_end},
       outbox_(OutboxOptions(*options_.executor)) {}
 
+absl::Status KvSender::Start() {
+  return options_.data_plane->Register(MessageKind::kKvControl, this);
+}
+
 // ---- From the loop ----
 
 bool KvSender::Submit(std::function<void(std::vector<KvOutboxAction>&)> change) {
@@ -156,11 +160,13 @@ void KvSender::Perform(const SendCommitMessage& action) {
     MessageEnded(action.message_id, ticket.decode, 0, status);
     return;
   }
+  if (action.again) options_.metrics->Increment(Metric::kKvCommitsRepeatedTotal);
   KvCommit commit;
   commit.slot = ticket.slot;
   commit.generation = ticket.generation;
   commit.decode_incarnation = ticket.decode.incarnation;
   commit.writer_incarnation = options_.self.incarnation;
+  commit.writer_id = options_.self.id;
   commit.layers = layers_;
   commit.page_count = ticket.prompt_pages;
   commit.checksum_sum = checksum_sums_[action.attempt_id];
@@ -208,6 +214,28 @@ void KvSender::MessageEnded(uint64_t message_id, const InstanceRef& decode, size
   } else {
     outbox_.MessageEnded(message_id, Blame(status, decode, options_.self), NowUs(), actions);
   }
+  actions_.Raise(std::move(actions));
+}
+
+std::optional<Placement> KvSender::OnHeader(std::span<const std::byte> header,
+                                            size_t payload_bytes) {
+  const auto control = DecodeKvControl(header);
+  const auto* receipt = control.ok() ? std::get_if<KvReceipt>(&*control) : nullptr;
+  if (payload_bytes != 0 || receipt == nullptr || receipt->writer != options_.self) {
+    const char* reason = control.ok() ? "not_a_writer" : "malformed";
+    options_.metrics->Increment(Metric::kKvMessagesRefusedTotal, 1, {reason});
+    LOG(kDebug) << "KV receipt refused (" << reason << "): " << control.status().message();
+    return std::nullopt;
+  }
+  std::vector<KvOutboxAction> actions;
+  outbox_.OnReceipt(*receipt, NowUs(), actions);
+  actions_.Raise(std::move(actions));
+  return Placement{};
+}
+
+void KvSender::Tick(int64_t now_us) {
+  std::vector<KvOutboxAction> actions;
+  outbox_.Tick(now_us, actions);
   actions_.Raise(std::move(actions));
 }
 

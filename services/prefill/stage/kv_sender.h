@@ -29,7 +29,7 @@ namespace baton::prefill {
 // they are in the cache, the first is on its way before the second is hashed, and control waits for
 // 4 MiB of hashing at most (rejected: hashing a whole chunk on the loop before its first byte
 // leaves).
-class KvSender {
+class KvSender final : public MessageHandler {
  public:
   struct Options {
     InstanceRef self;
@@ -40,6 +40,9 @@ class KvSender {
     std::function<void(StageEvent)> on_event;                            // Any thread.
   };
   explicit KvSender(Options options);
+
+  // Registers for decode's receipts.
+  absl::Status Start();
 
   // Loop thread, up to SendHeartbeats; done on the data thread in the order of the calls. The first
   // two end with exactly one KvSent each. A decode service that is not connected, or a send that
@@ -54,6 +57,13 @@ class KvSender {
 
   // Says to `decodes` that this stage lives; data thread.
   void SendHeartbeats(const std::vector<PeerId>& decodes);
+  // Data thread, a few times a second.
+  void Tick(int64_t now_us);
+
+  // A receipt.
+  std::optional<Placement> OnHeader(std::span<const std::byte> header,
+                                    size_t payload_bytes) override;
+  void OnPlaced(uint64_t, const absl::Status&) override {}
 
  private:
   // Data thread from here on.

@@ -33,6 +33,17 @@ FakeDecode::FakeDecode(const InstanceRef& self) : self_(self) {
 
 FakeDecode::~FakeDecode() { data_plane_->Shutdown(); }
 
+void FakeDecode::Connect(const InstanceRef& stage, const std::string& address) {
+  {
+    MutexLock lock(&mutex_);
+    if (peers_.contains(stage)) return;
+  }
+  const absl::StatusOr<PeerId> peer = data_plane_->Connect(address);
+  BATON_CHECK(peer.ok()) << peer.status();
+  MutexLock lock(&mutex_);
+  peers_[stage] = *peer;
+}
+
 Ticket FakeDecode::Grant(int prompt_tokens) {
   MutexLock lock(&mutex_);
   Ticket ticket;
@@ -86,9 +97,11 @@ std::optional<Placement> FakeDecode::OnHeader(std::span<const std::byte> header,
     const auto& commit = std::get<KvCommit>(*control);
     const auto found = transfers_.find(commit.generation);
     if (found == transfers_.end()) return std::nullopt;
-    if (!found->second.commits.emplace(commit.layers.begin, commit).second) {
-      found->second.error = "a stage commits twice";
-    }
+    Transfer& transfer = found->second;
+    const auto [first, fresh] = transfer.commits.emplace(commit.layers.begin, commit);
+    if (!fresh && first->second != commit) transfer.error = "a stage commits twice";
+    transfer.untold.insert(commit.layers.begin);
+    SendReceipts(transfer);
   }
   return Placement{{}, 0};
 }
@@ -100,6 +113,29 @@ void FakeDecode::OnPlaced(uint64_t receipt, const absl::Status& status) {
   placing_.erase(receipt);
   --transfer.placing;
   if (!status.ok()) transfer.error = std::string(status.message());
+  SendReceipts(transfer);
+}
+
+void FakeDecode::SendReceipts(Transfer& transfer) {
+  if (transfer.placing > 0) return;
+  for (auto untold = transfer.untold.begin(); untold != transfer.untold.end();) {
+    const int layer = *untold;
+    const auto pages = std::count_if(transfer.runs.begin(), transfer.runs.end(),
+                                     [&](const auto& run) { return run.first.first == layer; });
+    const KvCommit& commit = transfer.commits.at(layer);
+    const InstanceRef writer{commit.writer_id, commit.writer_incarnation};
+    const auto peer = peers_.find(writer);
+    if (pages < transfer.ticket.prompt_pages || peer == peers_.end()) {
+      ++untold;
+      continue;
+    }
+    Outgoing message;
+    message.kind = MessageKind::kKvControl;
+    message.header = EncodeKvReceipt({writer, transfer.ticket.slot, transfer.ticket.generation,
+                                      self_.incarnation, KvReceiptKind::kComplete, 0});
+    data_plane_->Send(peer->second, std::move(message));
+    untold = transfer.untold.erase(untold);
+  }
 }
 
 bool FakeDecode::Complete(const Transfer& transfer, int stages) {

@@ -1,5 +1,5 @@
-// A decode service's data side for tests: grants pages, takes what prefill stages send, and tells
-// whether every byte and the first token are right.
+// A decode service's data side for tests: grants pages, takes what prefill stages send, gives
+// receipts, and tells whether every byte and the first token are right.
 #ifndef SERVICES_PREFILL_TESTING_FAKE_DECODE_H_
 #define SERVICES_PREFILL_TESTING_FAKE_DECODE_H_
 
@@ -29,6 +29,9 @@ class FakeDecode final : public MessageHandler {
   const InstanceRef& self() const { return self_; }
   DataPlane& data_plane() { return *data_plane_; }
 
+  // Where a stage's receipts go.
+  void Connect(const InstanceRef& stage, const std::string& address);
+
   Ticket Grant(int prompt_tokens);
 
   // Waits (bounded) for the commits of `stages` stages and compares with what FakeExecutor makes of
@@ -52,12 +55,14 @@ class FakeDecode final : public MessageHandler {
     std::map<std::pair<int, int>, int> runs;  // (first layer, page) -> times it came
     std::map<int, uint64_t> checksum_sums;    // By first layer, of what was announced.
     std::map<int, KvCommit> commits;          // By first layer.
+    std::set<int> untold;                     // First layers of commits without a receipt yet.
     int placing = 0;
     std::string error;
   };
 
   std::optional<Placement> OnData(const KvDataHeader& header, size_t payload_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendReceipts(Transfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `condition` is evaluated locked.
   bool WaitFor(const std::function<bool()>& condition);
   static bool Complete(const Transfer& transfer, int stages);
@@ -69,6 +74,7 @@ class FakeDecode final : public MessageHandler {
   std::map<uint64_t, Transfer> transfers_ ABSL_GUARDED_BY(mutex_);  // By generation.
   std::map<uint64_t, uint64_t> placing_ ABSL_GUARDED_BY(mutex_);    // Receipt -> generation.
   std::set<uint64_t> heard_ ABSL_GUARDED_BY(mutex_);
+  std::map<InstanceRef, PeerId> peers_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_generation_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_receipt_ ABSL_GUARDED_BY(mutex_) = 1;
   std::unique_ptr<DataPlane> data_plane_;

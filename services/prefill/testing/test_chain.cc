@@ -109,6 +109,7 @@ void TestChain::ShareView() {
     std::vector<worker::PeerWorker> view;
     view.reserve(stages_.size());
     stage.peers->Connect(*stage.data_plane, decode_.self(), decode_.data_plane().address(), true);
+    decode_.Connect(stage.self, stage.data_plane->address());
     for (int rank = 0; rank < settings_.stages; ++rank) {
       const Stage& other = stages_[static_cast<size_t>(rank)];
       if (&other == &stage) continue;

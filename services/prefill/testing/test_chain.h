@@ -20,7 +20,7 @@
 
 namespace baton::prefill {
 
-class FakePeers final : public Peers {
+class FakePeers final : public worker::Peers {
  public:
   std::optional<PeerId> Find(const InstanceRef& instance) const override;
   std::vector<PeerId> Decodes() const override;

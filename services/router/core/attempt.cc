@@ -134,15 +134,8 @@ void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
   if (txn.phase == Phase::kPrefilling) {
     table.SetPhase(txn, Phase::kDecoding);
     EndPrefillWork(txn);
-    if (txn.attempt.hand_off_due_us.has_value()) table.SetTimer(txn, txn.deadline_us);
   }
   Emit(DeliverToken{txn.call_id, token});
-}
-
-void RouterCore::State::AwaitHandOff(Transaction& txn) {
-  txn.attempt.hand_off_due_us = now_us + limits.hand_off_us;
-  if (PlantedBug(Bug::kRouterAwaitsLostKv)) return;
-  table.SetTimer(txn, std::min(txn.deadline_us, *txn.attempt.hand_off_due_us));
 }
 
 void RouterCore::State::Complete(Transaction& txn, FinishReason reason) {
@@ -161,13 +154,6 @@ void RouterCore::State::TimeOut(Transaction& txn) {
     return Finish(txn, txn.answer);
   }
   const Pair& pair = txn.attempt.pair;
-  if (now_us < txn.deadline_us) {
-    return FailAttempt(txn, Role::kDecode,
-                       absl::UnavailableError(absl::StrCat(
-                           "every stage of chain ", pair.chain.chain_id, " has sent its KV to ",
-                           pair.decode.id, ", which has not had all of it for ",
-                           limits.hand_off_us / 1000, " ms: some was lost on the way")));
-  }
   Role leg = Role::kDecode;
   std::string where;
   switch (txn.phase) {

@@ -203,7 +203,6 @@ void RouterCore::State::On(const PrefillEnded& event) {
   txn->attempt.prefill_open = false;
   EndPrefillWork(*txn);
   if (txn->AwaitsPrompt()) TellPrompt(*txn, event.prompt_tokens);
-  if (txn->phase == Phase::kPrefilling) AwaitHandOff(*txn);
   if (txn->phase != Phase::kSettling) return;
   CloseLegs(*txn, "the request is complete");
   Finish(*txn, txn->answer);

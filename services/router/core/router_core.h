@@ -40,9 +40,6 @@ struct RouterLimits {
   // How long a complete answer waits for Prefill.Start's, which brings the report. The chain has
   // sent everything by then, so it is on its way.
   int64_t settle_us = 200'000;
-  // How long decode may go without the first token once every stage has sent its KV and commit.
-  // Sent is not arrived: what takes longer is lost, and the attempt with it.
-  int64_t hand_off_us = 10'000'000;
   Policy policy = Policy::kLeastLoad;
   MembershipOptions membership;
 };

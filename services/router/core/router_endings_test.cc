@@ -200,41 +200,6 @@ TEST_F(RouterCoreTest, AWorkerThatComesBackKeepsItsBooks) {
   EXPECT_TRUE(core_->AtRest());
 }
 
-// Sent is not arrived.
-TEST_F(RouterCoreTest, KvThatIsLostOnTheWayFailsTheAttemptLongBeforeTheDeadline) {
-  RouterLimits limits;
-  limits.hand_off_us = kDeadlineUs / 10;
-  Reset(limits);
-  JoinTwoPairs();
-  Prefilling(1);
-  const Reserve first = reserve_;
-  Handle(PrefillEnded{first.attempt_id, absl::OkStatus()});
-  EXPECT_EQ(core_->NextDeadlineUs(), now_us_ + limits.hand_off_us);
-  now_us_ += limits.hand_off_us;
-  Handle(Tick{});
-  EXPECT_EQ(Only<AbortDecode>().attempt_id, first.attempt_id);
-  reserve_ = Only<Reserve>();
-  EXPECT_NE(reserve_.decode, first.decode);
-  EXPECT_EQ(core_->NextDeadlineUs(), kDeadlineUs) << "the second attempt has its own time";
-  Answer();
-  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  now_us_ += limits.hand_off_us;
-  Handle(Tick{});
-  const absl::Status status = Only<FinishCall>().outcome.status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(InstanceOf(status), reserve_.decode.id);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("lost on the way"));
-  EXPECT_TRUE(core_->AtRest());
-}
-
-TEST_F(RouterCoreTest, AFirstTokenEndsTheHandOffsBound) {
-  JoinOnePair();
-  Prefilling(1);
-  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  Handle(TokenReceived{reserve_.attempt_id, {7, 0, {}}});
-  EXPECT_EQ(core_->NextDeadlineUs(), now_us_ + kDeadlineUs);
-}
-
 TEST_F(RouterCoreTest, ViewsAreSentOnlyWhenTheyChanged) {
   JoinOnePair();
   const uint64_t version = core_->membership().view_version();

@@ -94,7 +94,6 @@ struct RouterCore::State {
   void SuspectBlamed(const Pair& pair, Role blamed, const absl::Status& status);
   void TellPrompt(Transaction& txn, const std::vector<SampledToken>& tokens);
   void TellToken(Transaction& txn, const SampledToken& token);
-  void AwaitHandOff(Transaction& txn);
   void Complete(Transaction& txn, FinishReason reason);
   void TimeOut(Transaction& txn);
 

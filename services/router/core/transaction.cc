@@ -137,11 +137,6 @@ absl::Status TransactionTable::CheckInvariants() const {
       return absl::InternalError(absl::StrCat("request ", txn.request_id, ": decode leg is ",
                                               attempt.decode_open ? "open" : "closed"));
     }
-    if (txn.phase == Phase::kPrefilling && !attempt.prefill_open &&
-        txn.timer_us != std::min(txn.deadline_us, attempt.hand_off_due_us.value_or(kNeverUs))) {
-      return absl::InternalError(
-          absl::StrCat("request ", txn.request_id, ": nothing bounds the hand-off of its KV"));
-    }
     if (txn.phase == Phase::kSettling && !attempt.prefill_open) {
       return absl::InternalError(
           absl::StrCat("request ", txn.request_id, " waits for a prefill leg that has ended"));

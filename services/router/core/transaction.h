@@ -38,8 +38,6 @@ struct Attempt {
   bool decode_open = false;
   bool prefill_open = false;
   bool prefill_counted = false;  // Its prompt still counts as work of the chain.
-  // From the end of prefill to the first token: when that must have come.
-  std::optional<int64_t> hand_off_due_us;
 };
 
 struct Transaction {
