@@ -1,0 +1,250 @@
+"""Mutation testing: do the cores' unit tests, and 2,000 seeds of the simulation, notice small mistakes in the cores?
+
+    ./dev check mutants [--seed S] [--sample N] [--json FILE] [--jobs J] [--directory DIR] [--only TEXT]
+                        [--units-only]
+
+Draws N mutants of services/*/core, common/kv and common/chunking by the seed, and judges each by every unit test of
+these folders and by 2,000 seeds of the simulation (tools/mutants/README.md). Fails if both together notice less than
+97 % of them, or the simulation alone less than 80 %, or if an entry of tools/mutants/equivalent.yaml is of no source
+any more. Interrupted, it goes on where it was when it is run again. 60 mutants take at most 40 minutes on two quiet
+cores.
+"""
+
+import argparse
+import concurrent.futures
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import queue
+import signal
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools" / "dev"), str(ROOT / "tools" / "mutants")]
+
+import debian_tools  # noqa: E402
+import report  # noqa: E402
+import yaml  # noqa: E402
+from bazel import compiler_flags  # noqa: E402
+from judge import SEEDS, Interrupted, Limits, Programs, by_simulation, by_units, measure  # noqa: E402
+from mutations import Equivalents, Mutation, order  # noqa: E402
+from state import State, cached  # noqa: E402
+from tally import Tally, say  # noqa: E402
+from workshop import Bench, BuildError, Workshop  # noqa: E402
+
+NEEDED_TOGETHER = 0.97
+NEEDED_BY_SIMULATION = 0.80
+
+
+def packages():
+    cores = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("services/*/core"))
+    return [*cores, "common/chunking", "common/kv"]
+
+
+def bazel(command, *arguments):
+    flags = ["--noshow_progress"] if command != "build" else ["--noshow_loading_progress", "--curses=no",
+                                                              "--show_progress_rate_limit=30"]
+    flags += compiler_flags() if command in ("build", "aquery", "info") else ()
+    done = subprocess.run(["bazel", command, *flags, *arguments], cwd=ROOT, check=False, text=True,
+                          stdout=subprocess.PIPE, stderr=None if command == "build" else subprocess.PIPE)
+    if done.returncode != 0:
+        raise BuildError(f"bazel {command} failed" + (f": {done.stderr[-1000:]}" if done.stderr else ""))
+    return done.stdout
+
+
+# ---- What can be mutated ----
+
+def is_mutated(path):
+    name = pathlib.Path(path).name
+    return name.endswith((".cc", ".h")) and not (name.endswith(("_test.cc", "_fixture.h")) or name.startswith("test_"))
+
+
+def _read_one(directory, path, flags):
+    """The mutations of one file, in a process of its own."""
+    import sites
+    os.chdir(directory)
+    found, calls = sites.find(path, pathlib.Path(path).read_bytes(), flags)
+    return [[usr, vars(mutation)] for usr, mutation in found], calls
+
+
+def read_sources(workshop, jobs, only):
+    """Every mutation of the files with `only` in their paths."""
+    from sites import what_only_checks_call
+    tool = hashlib.sha256(b"".join((ROOT / "tools/mutants" / name).read_bytes()
+                                   for name in ("mutations.py", "sites.py", "text.py")))
+    paths = [str(path.relative_to(workshop.sources)) for package in packages()
+             for path in sorted((workshop.sources / package).glob("*")) if is_mutated(path)]
+    # Who calls what is a matter of one folder.
+    folders = {os.path.dirname(path) for path in paths if only in path}
+    paths = [path for path in paths if os.path.dirname(path) in folders]
+    found, calls = [], {}
+    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
+        waiting = {}
+        for path in paths:
+            digest = tool.copy()
+            for used in sorted(workshop.includes(path)):
+                digest.update((workshop.sources / used).read_bytes())
+            at = workshop.directory / "sites" / f"{path.replace('/', '%')}.{digest.hexdigest()[:16]}.json"
+            flags = workshop.flags_of(path)
+            waiting[path] = at, None if at.exists() else pool.submit(_read_one, workshop.sources, path, flags)
+        for path, (at, task) in waiting.items():
+            mutations, called = cached(at, lambda task=task: task.result())
+            found += mutations
+            calls.update(called)
+    outside = {used for path in workshop.commands for used in workshop.includes(path)
+               if os.path.dirname(used) != os.path.dirname(path)}
+    checks = what_only_checks_call(calls, lambda declared: declared not in outside)
+    return [Mutation(**fields) for usr, fields in found if usr not in checks and only in fields["path"]]
+
+
+# ---- Judging ----
+
+def judge(workshop, bench, programs, limits, mutation, simulated):
+    """{"outcome": "judged" | "equivalent" | "refused", ...}."""
+    verdict = {"outcome": bench.build(mutation), "units": None, "simulation": None}
+    if verdict["outcome"] == "ok":
+        verdict["outcome"] = "judged"
+        verdict["units"] = by_units(bench, programs, limits, mutation.path)
+        # What the simulation's binary does not contain it can't notice.
+        if simulated and any(source in workshop.simulated for source in workshop.users(mutation.path)):
+            verdict["simulation"] = by_simulation(bench, programs, limits)
+    return verdict
+
+
+class Sample:
+    """Judges mutants in the order of the draw until `size` of them count."""
+
+    def __init__(self, workshop, limits, arguments):
+        self._workshop, self._limits = workshop, limits
+        self._size, self._jobs, self._simulated = arguments.sample, arguments.jobs, not arguments.units_only
+        self._state = State(workshop.directory, workshop.fingerprint + ("" if self._simulated else "-units"))
+        self._programs = Programs()
+        self._benches = queue.SimpleQueue()
+        self._sources = {}
+        self.verdicts = []
+        self.left_out = {"equivalent": 0, "refused": 0}
+
+    def source(self, path):
+        if path not in self._sources:
+            self._sources[path] = (self._workshop.sources / path).read_bytes()
+        return self._sources[path]
+
+    def run(self, mutations):
+        for number in range(self._jobs):
+            self._benches.put(Bench(self._workshop, f"bench-{number}"))
+        pool = concurrent.futures.ThreadPoolExecutor(self._jobs)
+        try:
+            todo = iter(mutations)
+            ahead = []
+            while len(self.verdicts) < self._size:
+                ahead += [pool.submit(self._judge, m) for _, m in zip(range(self._jobs - len(ahead)), todo)]
+                if not ahead:
+                    break
+                self._take(ahead.pop(0).result())
+        except KeyboardInterrupt:
+            self._programs.stop()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _judge(self, mutation):
+        source = self.source(mutation.path)
+        key = mutation.key(source)
+        if key in self._state.verdicts:
+            return self._state.verdicts[key]
+        bench = self._benches.get()
+        try:
+            verdict = judge(self._workshop, bench, self._programs, self._limits, mutation, self._simulated)
+        finally:
+            self._benches.put(bench)
+        verdict = {"key": key, "path": mutation.path, "line": mutation.line(source), "kind": mutation.kind,
+                   "function": mutation.function, "diff": mutation.diff(source), **verdict}
+        self._state.add(verdict)
+        return verdict
+
+    def _take(self, verdict):
+        where = f"{verdict['path']}:{verdict['line']} {verdict['kind']}"
+        if verdict["outcome"] != "judged":
+            self.left_out[verdict["outcome"]] += 1
+            return
+        self.verdicts.append(verdict)
+        print(f"[{len(self.verdicts)}/{self._size}] {where}: units: {verdict['units'] or 'SURVIVED'}"
+              + (f"; simulation: {verdict['simulation'] or 'SURVIVED'}" if self._simulated else ""),
+              file=sys.stderr, flush=True)
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="./dev check mutants", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seed", default="1", help="draws the sample (default: 1)")
+    parser.add_argument("--sample", type=int, default=60, metavar="N", help="mutants to judge (default: 60)")
+    parser.add_argument("--json", metavar="FILE", help="writes the counts and every verdict")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time (default: one per core)")
+    parser.add_argument("--directory", default=ROOT / ".cache" / "mutants", type=pathlib.Path,
+                        help="for copies, objects and verdicts (default: .cache/mutants)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only files whose path has TEXT in it")
+    parser.add_argument("--units-only", action="store_true",
+                        help="no simulation: what do the unit tests alone miss? Seconds for each mutant")
+    return parser.parse_args()
+
+
+def run(arguments, tally):
+    arguments.directory.mkdir(parents=True, exist_ok=True)
+    # Closed, and with it unlocked, when the process ends, however it does.
+    alone = open(arguments.directory / "lock", "w", encoding="utf-8")
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BuildError(f"another run works in {arguments.directory}; --directory gives this one its own") from error
+    workshop = Workshop(ROOT, arguments.directory.resolve(), bazel)
+    say("building the tree without mutants")
+    workshop.prepare(packages(), simulated=not arguments.units_only)
+    say("running every test without a mutant")
+    limits = Limits(**cached(workshop.directory / "limits" / f"{workshop.fingerprint}.json",
+                             lambda: vars(measure(workshop, Programs()))))
+    say("reading the sources")
+    mutations = read_sources(workshop, arguments.jobs, arguments.only)
+    sample = Sample(workshop, limits, arguments)
+    equivalents = Equivalents(yaml.safe_load((ROOT / "tools/mutants/equivalent.yaml").read_text(encoding="utf-8")))
+    drawn = [m for m in order(mutations, arguments.seed) if equivalents.why(m, sample.source(m.path)) is None]
+    say(f"{len(mutations)} mutations at {len(drawn)} places; judging {arguments.sample} of seed {arguments.seed}")
+    sample.run(drawn)
+    of = report.counts(sample.verdicts)
+    print(report.text(sample.verdicts, not arguments.units_only))
+    print(f"left out: {sample.left_out['equivalent']} with the original's object code, "
+          f"{sample.left_out['refused']} that do not compile")
+    if arguments.json:
+        report.write_json(arguments.json, sample.verdicts, {"seed": arguments.seed, "seeds": SEEDS, **sample.left_out})
+    tally.step(f"{NEEDED_TOGETHER:.0%} of the mutants are noticed", of["killed"] >= NEEDED_TOGETHER * of["mutants"] > 0)
+    if not arguments.units_only:
+        tally.step(f"{NEEDED_BY_SIMULATION:.0%} of the mutants are noticed by the simulation",
+                   of["killed_by_simulation"] >= NEEDED_BY_SIMULATION * of["mutants"] > 0)
+    if not arguments.only:
+        sources = {m.path: sample.source(m.path) for m in mutations}
+        for entry in equivalents.stale(mutations, sources):
+            tally.fail(f"stale entry of equivalent.yaml: {json.dumps(entry)}")
+
+
+def main():
+    arguments = parse()
+    tally = Tally()
+    why = debian_tools.missing_modules({"clang.cindex": "python3-clang"})
+    if why:
+        tally.skip("mutants", why)
+        return tally.finish()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        run(arguments, tally)
+    except BuildError as error:
+        print(error)
+        tally.fail("the tree without mutants")
+    except (KeyboardInterrupt, Interrupted):
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    return tally.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""What `./dev check mutants` draws, leaves out, remembers and reports; and, where libclang is there, what it finds."""
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "mutants"))
+
+import report  # noqa: E402
+import text  # noqa: E402
+from mutations import Equivalents, Mutation, order  # noqa: E402
+from state import State, cached  # noqa: E402
+
+SOURCE = b"""int F(int a, int b) {
+  if (a < b &&
+      b < 7) return a;
+  return b;
+}
+"""
+
+
+def mutation(old, new, kind="shifted bound", source=SOURCE):
+    begin = source.index(old.encode())
+    return Mutation("a.cc", begin, begin + len(old), new, kind, "F")
+
+
+def test_lines_stay_where_they_are():
+    dropped = mutation("a < b &&\n      b < 7", "b < 7", "dropped condition").apply(SOURCE)
+    assert dropped.count(b"\n") == SOURCE.count(b"\n")
+    assert dropped.splitlines()[3] == b"  return b;"
+
+
+def test_a_mutation_is_named_by_its_lines():
+    assert mutation("<", "<=").lines(SOURCE) == ("if (a < b &&", "if (a <= b &&")
+    moved = b"// A comment.\n" + SOURCE
+    assert mutation("<", "<=", source=moved).lines(moved) == mutation("<", "<=").lines(SOURCE)
+    assert mutation("<", "<=", source=moved).key(moved) != mutation("<", "<=").key(SOURCE)
+
+
+def test_a_diff_applies():
+    diff = mutation("b < 7", "b <= 7").diff(SOURCE)
+    assert "-      b < 7) return a;\n+      b <= 7) return a;\n" in diff
+
+
+def test_a_sample_takes_one_mutation_of_a_site_and_grows_at_its_end():
+    all_of_them = [Mutation("a.cc", at, at + 1, other, "changed constant", "F") for at in range(100) for other in "xyz"]
+    drawn = order(all_of_them, "7")
+    assert len(drawn) == len({m.site for m in drawn}) == 100
+    assert drawn == order(list(reversed(all_of_them)), "7")
+    assert drawn != order(all_of_them, "8")
+    assert {m.text for m in drawn} == {"x", "y", "z"}
+
+
+def test_equivalents_are_matched_by_text_and_stale_ones_are_found():
+    entries = [{"file": "a.cc", "from": "if (a <  b &&", "to": "if (a <= b &&", "why": "equal numbers are either"},
+               {"file": "a.cc", "from": "gone();", "to": ";", "why": "nothing"}]
+    known = Equivalents(entries)
+    listed, other = mutation("<", "<="), mutation("b < 7", "b <= 7")
+    assert known.why(listed, SOURCE) == "equal numbers are either"
+    assert known.why(other, SOURCE) is None
+    assert known.stale([listed, other], {"a.cc": SOURCE}) == [("a.cc", "gone();", ";")]
+    with pytest.raises(ValueError, match="why"):
+        Equivalents([{"file": "a.cc", "from": "x", "to": "y", "why": " "}])
+
+
+def test_a_killed_run_loses_only_the_line_it_was_writing(tmp_path):
+    State(tmp_path, "tree").add({"key": "one", "outcome": "judged"})
+    with open(tmp_path / "verdicts" / "tree.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"key": "tw')
+    resumed = State(tmp_path, "tree")
+    resumed.add({"key": "three", "outcome": "refused"})
+    assert sorted(State(tmp_path, "tree").verdicts) == ["one", "three"]
+    assert not State(tmp_path, "another tree").verdicts
+
+
+def test_a_cached_value_is_computed_once(tmp_path):
+    calls = []
+    for _ in range(2):
+        assert cached(tmp_path / "deep" / "value.json", lambda: calls.append(1) or {"a": 1}) == {"a": 1}
+    assert calls == [1]
+
+
+def verdict(units, simulation, path="a.cc"):
+    return {"path": path, "kind": "shifted bound", "function": "F", "units": units, "simulation": simulation,
+            "diff": f"--- {units} {simulation}\n"}
+
+
+def test_rates_and_survivors(tmp_path):
+    verdicts = [verdict("a_test", "seed 3"), verdict("a_test", None), verdict(None, "seed 9", "b.cc"),
+                verdict(None, None)]
+    expected = {"mutants": 4, "killed": 3, "killed_by_units": 2, "killed_by_simulation": 2}
+    assert report.counts(verdicts) == expected
+    assert [line.split() for line in report.table(verdicts, "path", "file").splitlines()[1:]] == [
+        ["a.cc", "3", "67", "%", "67", "%", "33", "%"], ["b.cc", "1", "100", "%", "0", "%", "100", "%"],
+        ["all", "4", "75", "%", "50", "%", "50", "%"]]
+    shown = report.survivors(verdicts)
+    assert shown.index("--- None None") < shown.index("--- None seed 9") < shown.index("--- a_test None")
+    assert "--- a_test seed 3" not in shown
+    report.write_json(tmp_path / "out.json", verdicts, {"seed": "1"})
+    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert {key: written[key] for key in expected} == expected
+
+
+def test_parentheses_close_after_strings_and_separators():
+    source = b"for (int i = 2'000; s[i] != ')' && t != \")\\\"\" /* ) */; ++i) x();"
+    begin, end, semicolons = text.parentheses(source, 0)
+    assert source[end:] == b") x();" and source[begin:].startswith(b"int i")
+    assert [source[at:at + 2] for at in semicolons] == [b"; ", b"; "]
+
+
+@pytest.mark.parametrize("literal, others", [
+    ("0", ["1"]), ("1", ["0", "2"]), ("7u", ["6u", "8u"]), ("0x10", ["15", "17"]),
+    ("2'000'000", ["1000000", "4000000"]), ("1.5", [])])
+def test_other_integers(literal, others):
+    assert text.other_integers(literal) == others
+
+
+CORE = """enum class Color { kRed, kGreen, kBlue };
+enum class Bug { kNone };
+bool PlantedBug(Bug);
+int StrCat(int, int);
+#define BATON_CHECK(c) if (!(c)) __builtin_trap()
+#define BATON_RETURN_IF_ERROR(c) do { if (c) return 9; } while (false)
+int Min(int a, int b);
+struct S {
+  int F(int a, int b, Color c) {
+    BATON_CHECK(a > 1);
+    BATON_RETURN_IF_ERROR(a > 2);
+    if (a >= b || PlantedBug(Bug::kNone)) return Min(a, b);
+    if (PlantedBug(Bug::kNone) && a < 3) return 4;
+    if (c == Color::kGreen && !on) total += StrCat(5, 6);
+    return total;
+  }
+  const char* Name() { return on ? "on" : "off"; }
+  bool CheckInvariants() const { return total > 100; }
+  bool on = false;
+  int total = 0;
+};
+"""
+
+
+def test_finds_what_a_core_can_do_wrong(tmp_path, monkeypatch):
+    pytest.importorskip("clang.cindex", reason="python3-clang is there where `./dev check mutants` was run")
+    import sites
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "core.h").write_text(CORE)
+    found, calls = sites.find("core.h", CORE.encode(), ["-std=c++20"])
+    checks = sites.what_only_checks_call(calls, lambda path: True)
+    seen = sorted((CORE[m.begin:m.end].strip(), m.text.strip(), m.kind) for usr, m in found if usr not in checks)
+    assert seen == sorted([
+        ("BATON_RETURN_IF_ERROR(a > 2)", "", "dropped statement"),
+        ("a >= b || PlantedBug(Bug::kNone)", "!(a >= b || PlantedBug(Bug::kNone))", "negated condition"),
+        ("a >= b", "!(a >= b)", "negated condition"),
+        (">=", ">", "shifted bound"),
+        ("return Min(a, b)", "", "dropped statement"),
+        ("a, b", "b, a", "swapped argument"),
+        ("c == Color::kGreen && !on", "!(c == Color::kGreen && !on)", "negated condition"),
+        ("c == Color::kGreen && !on", "c == Color::kGreen", "dropped condition"),
+        ("c == Color::kGreen && !on", "!on", "dropped condition"),
+        ("==", "!=", "negated condition"),
+        ("Color::kGreen", "Color::kRed", "changed constant"),
+        ("Color::kGreen", "Color::kBlue", "changed constant"),
+        ("!on", "on", "negated condition"),
+        ("total += StrCat(5, 6)", "", "dropped statement"),
+        ("+=", "-=", "changed operator"),
+    ])
