@@ -10,6 +10,14 @@
 
 namespace baton::sim {
 
+void Clients::Submitted(uint64_t id, bool router_ready) {
+  Client& client = clients_[id];
+  client.taken = true;
+  // No excuse later: what the first router has known it does not forget.
+  if (client.router == 0) first_router_was_ready_ |= router_ready;
+  client.too_early = client.router == 0 && !first_router_was_ready_;
+}
+
 uint64_t Clients::Add(Client client) {
   client.prompt_logprobs = WantsPromptTokens(client.prompt_id);
   clients_.push_back(std::move(client));
@@ -57,14 +65,17 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
   client.finished = true;
   client.status = outcome.status();
   if (!outcome.ok()) {
-    if (client.must_succeed && !client.cancelled) {
+    if (client.must_succeed && !client.left) {
       world_.Violate(
           absl::StrCat("client ", id, " of a healed cluster fails: ", outcome.status().ToString()));
     }
-    if (only_drains_ && !client.cancelled) CheckDrained(id, client);
+    if (topology_.calm && !client.left) CheckCalm(id, client);
     return;
   }
-  if (*outcome == FinishReason::kAbort) return;
+  if (*outcome == FinishReason::kAbort) {
+    if (client.aborted) return;
+    return world_.Violate(absl::StrCat("client ", id, " is aborted, which nobody asked for"));
+  }
   if (client.prompt_told != client.prompt_logprobs) {
     world_.Violate(absl::StrCat("client ", id, " is told OK without its prompt's tokens"));
   }
@@ -78,8 +89,35 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
   }
 }
 
+void Clients::CheckCalm(uint64_t id, const Client& client) {
+  const absl::Status& status = client.status;
+  const auto fails = [&](const char* why) {
+    world_.Violate(
+        absl::StrCat("client ", id, " fails in calm weather", why, ": ", status.ToString()));
+  };
+  switch (status.code()) {
+    case absl::StatusCode::kDeadlineExceeded:
+      if (world_.now_us() < client.deadline_us) fails(" before its deadline");
+      return;
+    case absl::StatusCode::kResourceExhausted:
+      if (Fits(client) && CountRunning() < topology_.max_queued) {
+        fails(" for lack of room that there is");
+      }
+      return;
+    case absl::StatusCode::kAlreadyExists:
+      if (!HasTwin(id)) fails(", with an id of its own");
+      return;
+    case absl::StatusCode::kUnavailable:
+      if (topology_.only_drains) return CheckDrained(id, client);
+      // Who has just started knows of no worker, and a name may have led none to the first one yet.
+      if (topology_.first_router_stands && (client.router != 0 || client.too_early)) return;
+      return fails("");
+    default:
+      return fails("");
+  }
+}
+
 void Clients::CheckDrained(uint64_t id, const Client& client) {
-  if (!absl::IsUnavailable(client.status)) return;
   const bool by_router = LegOf(client.status) == "router";  // Its drain, or no pair in time.
   if (by_router) return;
   if (!IsEndedByDrain(client.status)) {
@@ -88,6 +126,32 @@ void Clients::CheckDrained(uint64_t id, const Client& client) {
   } else if (client.tokens.empty() && !client.prompt_told) {
     world_.Violate(absl::StrCat(
         "client ", id, " has no token yet and is not begun elsewhere: ", client.status.ToString()));
+  }
+}
+
+int Clients::CountRunning() const {
+  return static_cast<int>(std::count_if(clients_.begin(), clients_.end(),
+                                        [](const Client& c) { return c.taken && !c.finished; }));
+}
+
+bool Clients::HasTwin(uint64_t id) const {
+  for (size_t other = 0; other < clients_.size(); ++other) {
+    if (other != id && clients_[other].request_id == clients_[id].request_id) return true;
+  }
+  return false;
+}
+
+// Into every pool of its own.
+bool Clients::Fits(const Client& client) const {
+  const int tokens = client.prompt_tokens + client.max_tokens;
+  const int pages = (tokens + topology_.page_size - 1) / topology_.page_size;
+  return tokens <= topology_.max_context_tokens &&
+         pages <= std::min(topology_.prefill_pages, topology_.decode_pages);
+}
+
+void Clients::AbortCalled(int router, const std::string& request_id) {
+  for (Client& client : clients_) {
+    if (client.router == router && client.request_id == request_id) client.aborted = true;
   }
 }
 

@@ -10,8 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/types/finish_reason.h"
 #include "services/router/core/router_core.h"
+#include "tests/sim/topology.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
@@ -24,12 +26,16 @@ struct Client {
   int max_tokens = 0;
   int64_t submit_us = 0;
   int64_t deadline_us = 0;
+  int64_t leaves_us = kNeverUs;
+  int64_t aborts_us = kNeverUs;  // By Inference.Abort.
   bool prompt_logprobs = false;
   bool must_succeed = false;  // Sent to a healed cluster.
   // What happened.
   bool submitted = false;
-  bool taken = false;  // By the router.
-  bool cancelled = false;
+  bool taken = false;      // By the router.
+  bool too_early = false;  // The first router has had no pair yet.
+  bool left = false;
+  bool aborted = false;  // Somebody has called Inference.Abort with its id.
   bool finished = false;
   absl::Status status;
   bool prompt_told = false;
@@ -38,19 +44,19 @@ struct Client {
 
 class Clients {
  public:
-  explicit Clients(World& world) : world_(world) {}
+  Clients(World& world, const Topology& topology) : world_(world), topology_(topology) {}
 
   uint64_t Add(Client client);
   Client& Get(uint64_t id) { return clients_[id]; }
   const std::vector<Client>& all() const { return clients_; }
 
+  // Taken by its router, which has a ready pair or not.
+  void Submitted(uint64_t id, bool router_ready);
   void OnPrompt(uint64_t id, const std::vector<SampledToken>& tokens);
   void OnToken(uint64_t id, int32_t token);
   void OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcome);
   void RouterDied(int router);
-  // From now on a request may be ended by a drain's time, its client, its deadline or a full queue,
-  // and by nothing else.
-  void PromiseDrains() { only_drains_ = true; }
+  void AbortCalled(int router, const std::string& request_id);
   bool AllDone() const;
   bool AnyRuns(int router) const;  // Taken, and not ended.
 
@@ -59,10 +65,18 @@ class Clients {
   void CheckDeadlines(int64_t slack_us, const std::function<bool(int router)>& router_up);
 
  private:
+  // In calm weather a request may be ended by its client, its deadline, a full queue, a prompt that
+  // no pool can hold or a drain's time, and by nothing else.
+  void CheckCalm(uint64_t id, const Client& client);
+  // Whether that drain may have ended it.
   void CheckDrained(uint64_t id, const Client& client);
+  int CountRunning() const;
+  bool HasTwin(uint64_t id) const;  // Of its request id.
+  bool Fits(const Client& client) const;
 
   World& world_;
-  bool only_drains_ = false;
+  const Topology& topology_;
+  bool first_router_was_ready_ = false;
   std::vector<Client> clients_;
 };
 

@@ -1,5 +1,5 @@
-// One simulated run: a cluster drawn from the seed, a workload, faults, healing, and the final
-// examination. The whole run is a function of (seed, bug).
+// One simulated run: a scenario's cluster, its clients and faults, healing, and the final
+// examination. The whole run is a function of (scenario, bug), and the scenario of its seed.
 #ifndef TESTS_SIM_CLUSTER_H_
 #define TESTS_SIM_CLUSTER_H_
 
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/base/planted_bug.h"
+#include "tests/sim/scenario.h"
 
 namespace baton::sim {
 
@@ -17,13 +18,13 @@ struct RunResult {
   uint64_t events = 0;
   int requests = 0;
   int succeeded = 0;
-  int kills = 0;
   std::string violation;  // Empty: every promise was kept.
   std::string summary;    // The cluster and its faults, in a line.
   std::deque<std::string> trace;
 };
 
-// Runs the cluster of `seed`, with `bug` planted. The trace is kept only if asked for.
+// Runs it with `bug` planted. The trace is kept only if asked for.
+RunResult RunScenario(const Scenario& scenario, Bug bug, bool trace);
 RunResult RunSeed(uint64_t seed, Bug bug, bool trace);
 
 }  // namespace baton::sim

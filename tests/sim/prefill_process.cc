@@ -40,9 +40,9 @@ prefill::KvOutboxOptions OutboxOptionsOf(const Topology& topology, LayerRange la
   prefill::KvOutboxOptions options;
   options.page_bytes = topology.Layout().BandBytes(layers);
   options.part_bytes = topology.PartBytes();
-  options.merged_bytes = 2 * options.page_bytes;
+  options.merged_bytes = topology.MergedBytes(layers);
   options.window_bytes = topology.WindowBytes();
-  options.window_messages = 3;
+  options.window_messages = Topology::kWindowMessages;
   return options;
 }
 

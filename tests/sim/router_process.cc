@@ -132,7 +132,7 @@ void RouterProcess::ScheduleTick() {
 
 void RouterProcess::Submit(uint64_t id) {
   Client& client = clients_.Get(id);
-  client.taken = true;
+  clients_.Submitted(id, !core_.membership().ReadyPairs().empty());
   router::CallSubmitted event;
   event.call_id = id;
   event.request_id = client.request_id;
@@ -148,6 +148,10 @@ void RouterProcess::Cancel(uint64_t call_id) {
   if (!clients_.Get(call_id).finished) {  // Nobody is there to be told.
     clients_.Get(call_id).finished = true;
   }
+}
+
+void RouterProcess::AbortRequest(const std::string& request_id) {
+  Handle(router::AbortCalled{0, request_id});
 }
 
 // ---- Workers ----
@@ -334,7 +338,7 @@ void RouterProcess::Perform(const router::Action& action) {
           world_.BreakCall(act.rpc_id);
         } else if constexpr (std::is_same_v<T, router::ReplyDrain> ||
                              std::is_same_v<T, router::ReplyAbort>) {
-          // The simulated clients use neither.
+          // Nobody waits for them.
         } else if constexpr (std::is_same_v<T, router::AbortPrefill>) {
           CancelLegs(act.attempt_id, /*prefill=*/true);
         } else if constexpr (std::is_same_v<T, router::AbortDecode>) {

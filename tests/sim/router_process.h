@@ -33,6 +33,7 @@ class RouterProcess : public Process {
   // From clients.
   void Submit(uint64_t call_id);
   void Cancel(uint64_t call_id);
+  void AbortRequest(const std::string& request_id);  // Inference.Abort.
   // From workers.
   void Register(uint64_t call, const router::WorkerInfo& info);
   void Heartbeat(uint64_t call, router::HeartbeatReceived heartbeat);

@@ -2,6 +2,7 @@
 #ifndef TESTS_SIM_TOPOLOGY_H_
 #define TESTS_SIM_TOPOLOGY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,8 +28,11 @@ struct Topology {
   int plan_window = 4;
   int activation_credits = 2;
   int max_attempts = 2;
+  int max_context_tokens = 4096;
   bool least_load = true;
   int part_layers = 8;  // Layers of a page that fit into one KV message.
+  // One thing goes wrong at most, and every request is to be answered (scenario.h).
+  bool calm = false;
   // Nothing goes wrong but that processes drain: requests may be ended by that alone.
   bool only_drains = false;
   int64_t clock_skew_us = 0;  // Wall clocks of processes differ by up to this, after restarts too.
@@ -54,6 +58,15 @@ struct Topology {
   size_t PartBytes() const { return static_cast<size_t>(part_layers) * Layout().BytesPerLayer(); }
   // What a stage may have under way to one decode service.
   size_t WindowBytes() const { return 4 * PartBytes(); }
+  static constexpr int kWindowMessages = 3;
+  size_t MergedBytes(LayerRange stage_layers) const { return 2 * Layout().BandBytes(stage_layers); }
+  // What the stage with the most layers ever has under way there.
+  size_t UnderWayBytes() const {
+    const LayerRange own = StageLayers(stages - 1);
+    const size_t message_bytes =
+        Layout().BandBytes(own) > PartBytes() ? PartBytes() : MergedBytes(own);
+    return std::min(WindowBytes(), kWindowMessages * message_bytes);
+  }
 };
 
 Topology DrawTopology(Random& random);

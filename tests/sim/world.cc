@@ -96,10 +96,9 @@ void World::After(int node, int64_t delay_us, const char* label, std::function<v
              run = std::move(run)]() mutable { RunOn(node, incarnation, label, std::move(run)); });
 }
 
-void World::Deliver(int from, int to, const char* label, std::function<void()> run) {
-  int64_t& busy_until_us = path_busy_until_us_[{from, to}];
-  busy_until_us = std::max(busy_until_us, now_us() + DrawDelay());
-  queue_.At(busy_until_us,
+void World::Deliver(int64_t& order_us, int to, const char* label, std::function<void()> run) {
+  order_us = std::max(order_us, now_us() + DrawDelay());
+  queue_.At(order_us,
             [this, to, incarnation = nodes_[to].incarnation, label,
              run = std::move(run)]() mutable { RunOn(to, incarnation, label, std::move(run)); });
 }
@@ -107,7 +106,12 @@ void World::Deliver(int from, int to, const char* label, std::function<void()> r
 uint64_t World::OpenCall(int client, int server) {
   if (!alive(server)) return 0;
   const uint64_t id = next_call_++;
-  calls_[id] = Call{client, nodes_[client].incarnation, server, nodes_[server].incarnation};
+  Call call;
+  call.client = client;
+  call.client_incarnation = nodes_[client].incarnation;
+  call.server = server;
+  call.server_incarnation = nodes_[server].incarnation;
+  calls_[id] = call;
   return id;
 }
 
@@ -116,14 +120,16 @@ void World::BreakCall(uint64_t id) {
   if (it == calls_.end()) return;
   const Call call = it->second;
   calls_.erase(it);
-  const auto tell = [this, id](int node, uint64_t incarnation) {
-    queue_.At(now_us() + DrawDelay(), [this, node, incarnation, id] {
+  // After what was sent before on this call, as on any stream.
+  const auto tell = [this, id](int node, uint64_t incarnation, int64_t order_us) {
+    const int64_t at_us = std::max(order_us, now_us() + DrawDelay());
+    queue_.At(at_us, [this, node, incarnation, id] {
       RunOn(node, incarnation, "call broken",
             [this, node, id] { nodes_[node].process->CallBroken(id); });
     });
   };
-  tell(call.client, call.client_incarnation);
-  tell(call.server, call.server_incarnation);
+  tell(call.client, call.client_incarnation, call.to_client_us);
+  tell(call.server, call.server_incarnation, call.to_server_us);
 }
 
 int64_t World::PassWire(int from, int to, size_t bytes, const char* label) {

@@ -72,15 +72,17 @@ class World {
   // Runs `run` on the node after `delay_us`, unless that life of it is over by then.
   void After(int node, int64_t delay_us, const char* label, std::function<void()> run);
 
-  // One-way message, in order on each (from, to) path; lost if the receiver is dead.
+  // One-way message: a call of its own, so in order with nothing but its like on the same (from,
+  // to) path; lost if the receiver is dead.
   template <typename Receiver>
   void Send(int from, int to, const char* label, std::function<void(Receiver&)> run) {
-    Deliver(from, to, label,
+    Deliver(path_order_us_[{from, to}], to, label,
             [this, to, run = std::move(run)] { run(static_cast<Receiver&>(*nodes_[to].process)); });
   }
 
-  // A call in the sense of gRPC: messages both ways in order, and both ends hear of its breaking.
-  // 0 if the server is dead: the caller must treat it as broken at once.
+  // A call in the sense of gRPC: its messages both ways arrive in order, and its breaking after
+  // them at both ends. Calls overtake one another. 0 if the server is dead: the caller must treat
+  // it as broken at once.
   uint64_t OpenCall(int client, int server);
   void CloseCall(uint64_t call) { calls_.erase(call); }
   bool CallOpen(uint64_t call) const { return calls_.contains(call); }
@@ -88,13 +90,15 @@ class World {
   void SendOnCall(uint64_t call, int from, const char* label, std::function<void(Receiver&)> run) {
     const auto it = calls_.find(call);
     if (it == calls_.end()) return;
-    const int to = it->second.client == from ? it->second.server : it->second.client;
+    const bool to_server = it->second.client == from;
+    const int to = to_server ? it->second.server : it->second.client;
     if (random_.Chance(faults_.control_drop)) {
       Trace(from, std::string(label) + " DROPPED");
       BreakCall(call);
       return;
     }
-    Send<Receiver>(from, to, label, std::move(run));
+    Deliver(to_server ? it->second.to_server_us : it->second.to_client_us, to, label,
+            [this, to, run = std::move(run)] { run(static_cast<Receiver&>(*nodes_[to].process)); });
   }
   void BreakCall(uint64_t call);
 
@@ -153,14 +157,17 @@ class World {
     int64_t paused_until_us = 0;
   };
   struct Call {
-    int client;
-    uint64_t client_incarnation;
-    int server;
-    uint64_t server_incarnation;
+    int client = -1;
+    uint64_t client_incarnation = 0;
+    int server = -1;
+    uint64_t server_incarnation = 0;
+    int64_t to_client_us = 0;  // When its last message each way arrives.
+    int64_t to_server_us = 0;
   };
 
   int64_t DrawDelay();
-  void Deliver(int from, int to, const char* label, std::function<void()> run);
+  // Not before what `order_us` says, which it moves on.
+  void Deliver(int64_t& order_us, int to, const char* label, std::function<void()> run);
   void RunOn(int node, uint64_t incarnation, const char* label, std::function<void()> run);
   // When a message that is given to the connection now has left it.
   int64_t PassWire(int from, int to, size_t bytes, const char* label);
@@ -175,7 +182,7 @@ class World {
   std::vector<Node> nodes_;
   std::map<uint64_t, Call> calls_;
   uint64_t next_call_ = 1;
-  std::map<std::pair<int, int>, int64_t> path_busy_until_us_;  // Keeps each path in order.
+  std::map<std::pair<int, int>, int64_t> path_order_us_;  // Of one-way messages.
   struct Wire {
     int64_t busy_until_us = 0;
     size_t bytes = 0;  // Data under way.

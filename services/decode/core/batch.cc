@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "services/decode/core/decode_state.h"
 
@@ -14,7 +16,10 @@ void DecodeCore::State::On(const StreamOpened& event) {
   };
   const auto found = requests.find(event.attempt_id);
   if (found == requests.end()) {
-    refuse(absl::NotFoundError(absl::StrCat("attempt ", event.attempt_id, " is not held")));
+    const std::string what = absl::StrCat("attempt ", event.attempt_id, " is not held");
+    // Its ticket was on its way to the router when the drain's time ended it.
+    refuse(draining ? EndedByDrain(absl::UnavailableError(absl::StrCat(what, ": a drain ended it")))
+                    : absl::NotFoundError(what));
     return;
   }
   Request& request = found->second;

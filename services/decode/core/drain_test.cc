@@ -68,6 +68,17 @@ TEST_F(DrainTest, EndsAtTheDeadlineWhatIsNotDone) {
   EXPECT_TRUE(core_.AtRest());
 }
 
+// The router has the ticket, and hears of the drain only when it opens the stream.
+TEST_F(DrainTest, TellsAStreamThatComesTooLateThatADrainEndedIt) {
+  const Ticket ticket = Reserved(Request(1));
+  BeginDrain(now_us_);
+  Drain(ticket);
+  actions_.clear();
+  Handle(StreamOpened{1, ticket.generation});
+  const absl::Status status = Take<RefuseStream>().status;
+  EXPECT_TRUE(absl::IsUnavailable(status) && IsEndedByDrain(status)) << status;
+}
+
 TEST_F(DrainTest, WithoutTimeItEndsEverythingAtOnce) {
   const Ticket ticket = Reserved(Request(1));
   Handle(StreamOpened{1, ticket.generation});

@@ -1,0 +1,111 @@
+#include "tests/sim/fault_injector.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tests/sim/decode_process.h"
+#include "tests/sim/prefill_process.h"
+#include "tests/sim/router_process.h"
+
+namespace baton::sim {
+
+void FaultInjector::Begin(const Scenario& scenario) {
+  excused_until_us_.assign(static_cast<size_t>(topology_.routers), -1);
+  std::set<int> late;
+  for (const Fault& fault : scenario.faults) {
+    if (fault.kind == FaultKind::kLateStart) late.insert(fault.node);
+  }
+  for (int node = 0; node < world_.node_count(); ++node) {
+    if (!late.contains(node)) world_.Start(node);
+  }
+  world_.faults() = scenario.network;
+  world_.SetExitHandler([this](int node) { Exited(node); });
+  for (const Fault& fault : scenario.faults) Schedule(fault);
+  world_.queue().At(kFaultsEndUs, [this] { Heal(); });
+}
+
+void FaultInjector::Schedule(const Fault& fault) {
+  world_.queue().At(fault.at_us, [this, fault] { Happens(fault); });
+}
+
+void FaultInjector::Happens(const Fault& fault) {
+  const auto later = [&](const std::function<void()>& run) {
+    world_.queue().At(world_.now_us() + fault.lasts_us, run);
+  };
+  switch (fault.kind) {
+    case FaultKind::kKill:
+      return Kill(fault);
+    case FaultKind::kPause:
+      return Pause(fault);
+    case FaultKind::kDrain:
+      return Drain(fault);
+    case FaultKind::kAskToDrain:
+      if (!world_.alive(0)) return Drain(fault);
+      return world_.After(0, 1, "drain request", [this, node = fault.node] {
+        static_cast<RouterProcess*>(world_.process(0))->DrainWorker(world_.name(node));
+      });
+    case FaultKind::kLateStart:
+      return StartLater(fault.node, 0);
+    case FaultKind::kUnlisted:
+      world_.dns().listed.erase(fault.node);
+      return later([this, node = fault.node] { world_.dns().listed.insert(node); });
+    case FaultKind::kDnsFails:
+      world_.dns().fails = true;
+      return later([this] { world_.dns().fails = false; });
+    case FaultKind::kDnsSlow:
+      world_.dns().slowest_us = fault.extra_us;
+      return;
+  }
+}
+
+void FaultInjector::StartLater(int node, int64_t after_us) {
+  world_.queue().At(world_.now_us() + after_us, [this, node] {
+    if (!world_.alive(node)) world_.Start(node);
+  });
+}
+
+void FaultInjector::Kill(const Fault& fault) {
+  if (!world_.alive(fault.node)) return;
+  world_.Kill(fault.node);
+  if (topology_.IsRouter(fault.node)) clients_.RouterDied(fault.node);
+  StartLater(fault.node, fault.lasts_us);
+}
+
+void FaultInjector::Pause(const Fault& fault) {
+  if (!world_.alive(fault.node) || world_.paused(fault.node)) return;
+  world_.Pause(fault.node, fault.lasts_us);
+  if (!topology_.IsRouter(fault.node)) return;
+  excused_until_us_[static_cast<size_t>(fault.node)] = world_.now_us() + fault.lasts_us + kSecond;
+}
+
+void FaultInjector::Drain(const Fault& fault) {
+  const int node = fault.node;
+  if (!world_.alive(node) || world_.paused(node)) return;
+  world_.After(node, 1, "told to stop", [this, fault, process = world_.process(node)] {
+    if (topology_.IsRouter(fault.node)) {
+      static_cast<RouterProcess*>(process)->Drain(fault.extra_us, fault.lasts_us);
+    } else if (topology_.IsDecode(fault.node)) {
+      static_cast<DecodeProcess*>(process)->Drain(fault.lasts_us);
+    } else {
+      static_cast<PrefillProcess*>(process)->Drain(fault.lasts_us);
+    }
+  });
+}
+
+void FaultInjector::Exited(int node) {
+  world_.Kill(node);
+  if (topology_.IsRouter(node)) {
+    if (clients_.AnyRuns(node)) world_.Violate("a drained router leaves requests without an end");
+    clients_.RouterDied(node);  // Of those that were on their way to it.
+  }
+  StartLater(node, world_.random().Between(20'000, 2 * kSecond));
+}
+
+void FaultInjector::Heal() {
+  world_.faults() = NetworkFaults{};
+  for (int node = 0; node < world_.node_count(); ++node) {
+    if (!world_.alive(node)) world_.Start(node);
+  }
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,163 @@
+#include "tests/sim/scenario.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::sim {
+namespace {
+
+// Weathers and how many of a hundred seeds have them.
+struct WeatherShare {
+  Weather weather;
+  const char* name;
+  int percent;
+};
+constexpr std::array<WeatherShare, kWeatherCount> kWeathers = {{
+    {Weather::kCalm, "calm", 5},
+    {Weather::kSlowNetwork, "slow-network", 9},
+    {Weather::kLateMessages, "late-messages", 5},
+    {Weather::kOverload, "overload", 6},
+    {Weather::kDrains, "drains", 10},
+    {Weather::kRouters, "routers", 5},
+    {Weather::kStorm, "storm", 60},
+}};
+
+constexpr std::array<const char*, kFaultKindCount> kFaultNames = {
+    "kill", "pause", "drain", "ask-to-drain", "late-start", "unlisted", "dns-fails", "dns-slow"};
+
+Weather DrawWeather(Random& random) {
+  int64_t left = random.Between(0, 99);
+  for (const WeatherShare& share : kWeathers) {
+    left -= share.percent;
+    if (left < 0) return share.weather;
+  }
+  return Weather::kStorm;
+}
+
+// Each part has numbers of its own: another draw in one leaves the others as they are.
+Random PartOf(uint64_t seed, uint64_t part) { return Random(Mix64(seed) ^ Mix64(part)); }
+
+// A network that is slow and nothing else: a full window takes up to four seconds, more than a
+// lease. In a storm it is fast enough for requests to end in time.
+int64_t DrawBandwidth(Random& random, const Topology& topology, int64_t shortest_ms,
+                      int64_t longest_ms) {
+  const auto window = static_cast<int64_t>(topology.UnderWayBytes());
+  return std::max<int64_t>(1, window / random.Between(shortest_ms, longest_ms));
+}
+
+void DrawNetwork(Random& random, Scenario& scenario) {
+  NetworkFaults& network = scenario.network;
+  Topology& topology = scenario.topology;
+  network.delay_us_max = random.Chance(0.3) ? 5000 : 500;
+  switch (scenario.weather) {
+    case Weather::kCalm:
+    case Weather::kOverload:
+    case Weather::kRouters:
+      break;
+    case Weather::kSlowNetwork:
+      // Half of them so slow that heartbeats wait longer than a writer's lease behind data.
+      network.bytes_per_ms = random.Chance(0.5) ? DrawBandwidth(random, topology, 3000, 4000)
+                                                : DrawBandwidth(random, topology, 50, 3000);
+      break;
+    case Weather::kLateMessages:
+      network.spike = random.Uniform() * 0.05;
+      network.notice_lost = random.Chance(0.5) ? random.Uniform() * 0.5 : 0;
+      network.notice_late = random.Chance(0.5) ? random.Uniform() * 0.5 : 0;
+      network.data_slow = random.Chance(0.5) ? random.Uniform() * 0.05 : 0;
+      break;
+    case Weather::kDrains:
+      network.spike = random.Chance(0.4) ? random.Uniform() * 0.05 : 0;
+      break;
+    case Weather::kStorm:
+      for (const NetworkFaultKind& kind : NetworkFaultKinds()) {
+        if (random.Chance(kind.share)) network.*kind.chance = random.Uniform() * kind.most;
+      }
+      if (random.Chance(0.15)) network.bytes_per_ms = DrawBandwidth(random, topology, 1, 20);
+      break;
+  }
+}
+
+// What the other parts may rely on in this weather.
+void SetPromises(Random& random, Scenario& scenario) {
+  Topology& topology = scenario.topology;
+  const NetworkFaults& network = scenario.network;
+  const auto has = [&](FaultKind kind) {
+    return std::any_of(scenario.faults.begin(), scenario.faults.end(),
+                       [kind](const Fault& fault) { return fault.kind == kind; });
+  };
+  topology.calm = scenario.weather != Weather::kStorm;
+  topology.only_drains = scenario.weather == Weather::kDrains;
+  topology.first_router_stands = scenario.weather == Weather::kRouters;
+  // What a drain hands back is no attempt, which shows where there is but one.
+  if (topology.only_drains) topology.max_attempts = random.Chance(0.5) ? 1 : 2;
+  topology.undisturbed = !has(FaultKind::kPause) && network.spike == 0 &&
+                         network.control_drop == 0 && network.notice_lost == 0 &&
+                         network.notice_late == 0 && network.connect_fail == 0;
+}
+
+}  // namespace
+
+const char* WeatherName(Weather weather) { return kWeathers[static_cast<size_t>(weather)].name; }
+
+const char* FaultName(FaultKind kind) { return kFaultNames[static_cast<size_t>(kind)]; }
+
+const std::vector<NetworkFaultKind>& NetworkFaultKinds() {
+  static const auto& kinds = *new std::vector<NetworkFaultKind>{
+      {"spike", &NetworkFaults::spike, 0.3, 0.03},
+      {"control-drop", &NetworkFaults::control_drop, 0.25, 0.01},
+      {"notice-lost", &NetworkFaults::notice_lost, 0.25, 0.5},
+      {"notice-late", &NetworkFaults::notice_late, 0.25, 0.5},
+      {"plan-repeat", &NetworkFaults::plan_repeat, 0.1, 0.1},
+      {"data-fail", &NetworkFaults::data_fail, 0.2, 0.01},
+      {"data-lost", &NetworkFaults::data_lost, 0.15, 0.01},
+      {"data-slow", &NetworkFaults::data_slow, 0.3, 0.05},
+      {"data-corrupt", &NetworkFaults::data_corrupt, 0.15, 0.01},
+      {"connect-fail", &NetworkFaults::connect_fail, 0.2, 0.3},
+  };
+  return kinds;
+}
+
+Scenario DrawScenario(uint64_t seed) {
+  Scenario scenario;
+  scenario.seed = seed;
+  scenario.chance_seed = Mix64(seed ^ Mix64(5));
+  Random shape = PartOf(seed, 1);
+  scenario.weather = DrawWeather(shape);
+  scenario.topology = DrawTopology(shape);
+  if (scenario.weather == Weather::kRouters) {
+    scenario.topology.routers = std::max(scenario.topology.routers, 2);
+  }
+  Random network = PartOf(seed, 2);
+  DrawNetwork(network, scenario);
+  Random clients = PartOf(seed, 3);
+  DrawClients(clients, scenario);
+  Random faults = PartOf(seed, 4);
+  DrawFaults(faults, scenario);
+  SetPromises(faults, scenario);
+  return scenario;
+}
+
+std::string Scenario::Summary() const {
+  std::string text = absl::StrCat(
+      WeatherName(weather), ": routers=", topology.routers, " P=", topology.stages,
+      " chains=", topology.chains, " decodes=", topology.decodes, " layers=", topology.layers,
+      " page=", topology.page_size, " chunk=", topology.chunk_tokens,
+      " pages=", topology.prefill_pages, "/", topology.decode_pages,
+      " running=", topology.max_running, " queued=", topology.max_queued,
+      " attempts=", topology.max_attempts, " clients=", clients.size());
+  for (const NetworkFaultKind& kind : NetworkFaultKinds()) {
+    if (network.*kind.chance > 0) absl::StrAppend(&text, " ", kind.name, "=", network.*kind.chance);
+  }
+  if (network.bytes_per_ms > 0) absl::StrAppend(&text, " bytes/ms=", network.bytes_per_ms);
+  std::array<int, kFaultKindCount> counts{};
+  for (const Fault& fault : faults) ++counts[static_cast<size_t>(fault.kind)];
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) absl::StrAppend(&text, " ", kFaultNames[i], "=", counts[i]);
+  }
+  return text;
+}
+
+}  // namespace baton::sim

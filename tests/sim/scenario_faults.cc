@@ -1,0 +1,124 @@
+// What goes wrong besides the network, and when.
+#include <algorithm>
+
+#include "tests/sim/scenario.h"
+
+namespace baton::sim {
+namespace {
+
+class FaultDrawer {
+ public:
+  FaultDrawer(Random& random, Scenario& scenario)
+      : random_(random), scenario_(scenario), topology_(scenario.topology) {}
+
+  void Draw() {
+    switch (scenario_.weather) {
+      case Weather::kCalm:
+      case Weather::kSlowNetwork:
+      case Weather::kLateMessages:
+      case Weather::kOverload:
+        return;
+      case Weather::kDrains:
+        return Repeat(1, 6, [this] { Drain(); });
+      case Weather::kRouters:
+        Repeat(1, 5, [this] { KillRouter(); });
+        return RouterFaults();
+      case Weather::kStorm:
+        if (random_.Chance(0.35)) Repeat(1, 3, [this] { Drain(); });
+        if (random_.Chance(0.45)) Repeat(1, 3, [this] { KillAny(); });
+        if (random_.Chance(0.35)) Repeat(1, 2, [this] { Pause(); });
+        if (topology_.routers > 1) RouterFaults();
+    }
+  }
+
+ private:
+  template <typename One>
+  void Repeat(int64_t least, int64_t most, const One& one) {
+    const int64_t times = random_.Between(least, most);
+    for (int64_t i = 0; i < times; ++i) one();
+  }
+
+  int DrawWorker() {
+    return static_cast<int>(random_.Between(topology_.routers, topology_.NodeCount() - 1));
+  }
+  // The first one is spared where it must stand.
+  int DrawRouter() {
+    const int spared = scenario_.weather == Weather::kRouters ? 1 : 0;
+    return static_cast<int>(random_.Between(spared, topology_.routers - 1));
+  }
+  int64_t DrawTime() { return random_.Between(kFaultsBeginUs, kFaultsEndUs); }
+  // While a request is being set up, or its KV is under way.
+  int64_t DrawTimeOfRequest(int64_t soonest_us, int64_t latest_us) {
+    const auto& clients = scenario_.clients;
+    const int64_t submit_us = clients[random_.Below(clients.size())].submit_us;
+    return submit_us + random_.Between(soonest_us, latest_us);
+  }
+
+  void Add(FaultKind kind, int node, int64_t at_us, int64_t lasts_us = 0, int64_t extra_us = 0) {
+    scenario_.faults.push_back(
+        Fault{kind, std::min(at_us, kFaultsEndUs), lasts_us, extra_us, node});
+  }
+
+  void KillRouter() {
+    const int node = DrawRouter();
+    // Half of the routers die while a request is being set up: between its ticket and its stream.
+    const int64_t at_us = random_.Chance(0.5) ? DrawTimeOfRequest(100, 3000) : DrawTime();
+    Add(FaultKind::kKill, node, at_us, random_.Between(50'000, 3 * kSecond));
+  }
+
+  // The router holds every client's connection, so it dies less often than the workers.
+  void KillAny() {
+    if (random_.Chance(0.15)) return KillRouter();
+    const int node = DrawWorker();
+    const int64_t at_us = random_.Chance(0.5) ? DrawTimeOfRequest(0, 100'000) : DrawTime();
+    Add(FaultKind::kKill, node, at_us, random_.Between(50'000, 3 * kSecond));
+  }
+
+  void Pause() {
+    const bool router = random_.Chance(0.15);
+    const int node = router ? DrawRouter() : DrawWorker();
+    const int64_t at_us = random_.Chance(0.5) ? DrawTimeOfRequest(0, 100'000) : DrawTime();
+    Add(FaultKind::kPause, node, at_us, random_.Between(10'000, 6 * kSecond));
+  }
+
+  // As an upgrade does it, or somebody who asks a router.
+  void Drain() {
+    int node = random_.Chance(0.2) ? DrawRouter() : DrawWorker();
+    if (random_.Chance(0.3)) {  // Of the few that there are beside all the stages.
+      node = topology_.DecodeNode(
+          static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.decodes))));
+    }
+    const int64_t latest_us = random_.Chance(0.5) ? 1500 : 30'000;
+    const int64_t at_us = random_.Chance(0.8) ? DrawTimeOfRequest(0, latest_us) : DrawTime();
+    const int64_t drain_us =
+        random_.Chance(0.3) ? random_.Between(0, 300'000) : random_.Between(1, 6) * kSecond;
+    const int64_t settle_us = random_.Chance(0.5) ? 0 : random_.Between(0, kSecond);
+    const bool asked = !topology_.IsRouter(node) && random_.Chance(0.3);
+    Add(asked ? FaultKind::kAskToDrain : FaultKind::kDrain, node, at_us, drain_us, settle_us);
+  }
+
+  // DNS that fails, loses a router for a while or is slow; a router that starts late.
+  void RouterFaults() {
+    const auto during = [this](FaultKind kind, int node, int64_t longest_us) {
+      const int64_t from_us = random_.Between(0, kFaultsEndUs - kSecond);
+      const int64_t lasts_us = random_.Between(kSecond, longest_us);
+      Add(kind, node, from_us, std::min(lasts_us, kFaultsEndUs - from_us));
+    };
+    if (random_.Chance(0.3)) during(FaultKind::kDnsFails, -1, 8 * kSecond);
+    if (random_.Chance(0.3)) Add(FaultKind::kDnsSlow, -1, 0, 0, 3 * kSecond);
+    if (random_.Chance(0.3)) during(FaultKind::kUnlisted, DrawRouter(), 10 * kSecond);
+    if (random_.Chance(0.4)) {
+      Add(FaultKind::kLateStart, topology_.routers - 1, random_.Between(3, 11) * kSecond);
+    }
+  }
+
+  Random& random_;
+  Scenario& scenario_;
+  const Topology& topology_;
+};
+
+}  // namespace
+
+void DrawFaults(Random& random, Scenario& scenario) { FaultDrawer(random, scenario).Draw(); }
+
+}  // namespace baton::sim
