@@ -3,7 +3,7 @@
     ./dev check lost_messages
     /usr/bin/python3 tests/checks/lost_messages.py [--losses 50] [--kind prefill.kv_lost]
 
-A cluster of two stages loses every N-th activation, credit, KV message, commit or receipt. Whatever is lost, the
+One process of a cluster loses every N-th activation, credit, KV message, commit or receipt. Whatever is lost, the
 request that it belonged to ends with the right answer or with a status that says what was lost, the cluster
 answers again within five seconds, and no page is held. Prints how long requests took that met one loss.
 """
@@ -25,65 +25,78 @@ from client import Client  # noqa: E402
 from remembered import RememberedOracle  # noqa: E402
 from tally import Tally  # noqa: E402
 
-# Failpoint by what is lost, and of how many of them in each process one is: so that most requests meet none.
-KINDS = {"prefill.activations_lost": 29, "prefill.credit_lost": 29, "prefill.kv_lost": 47,
-         "prefill.commit_lost": 7, "decode.receipt_lost": 9}
+# Failpoint by what is lost: who loses it, and every how many, so that most requests meet none.
+KINDS = {"prefill.activations_lost": ("prefill-0-0", 29), "prefill.credit_lost": ("prefill-0-1", 29),
+         "prefill.kv_lost": ("prefill-0-1", 29), "prefill.commit_lost": ("prefill-0-1", 3),
+         "decode.receipt_lost": ("decode-0", 5)}
 SERVES_AGAIN_SECONDS = 5
 PROMPT = [random.Random(5).randrange(256) for _ in range(150)]
 TOKENS = 8
 
 
-def losses(cluster, kind):
-    return sum(len(re.findall(rf"failpoint {re.escape(kind)}:", process.log()))
-               for process in cluster.processes.values())
+def losses(process, kind):
+    return len(re.findall(rf"failpoint {re.escape(kind)}:", process.log()))
 
 
 def held_pages(cluster):
     return sum(cluster.metric(name, "baton_kv_pages_used") for name in cluster.metrics_ports)
 
 
-def lose(kind, every, wanted, model, tally):
+def lose(kind, wanted, model, tally):
     """Requests one after the other until `wanted` messages are lost."""
-    role = kind.split(".")[0]
-    arms = {"prefill_flags": ["--chunked-prefill-size", 16]}
-    arms.setdefault(f"{role}_flags", []).extend(["--failpoints", f"{kind}=error%{every}"])
+    loser, every = KINDS[kind]
     expected = RememberedOracle(model).greedy(PROMPT, TOKENS)
-    with tempfile.TemporaryDirectory() as logs, \
-            clusters.Cluster(model, logs, stages=2, flags=["--page-size", 16], **arms) as cluster, \
-            Client(cluster.target) as client:
-        met, errors, away, requests = [], [], 0.0, 0
-        failing_since = None
-        while losses(cluster, kind) < wanted and requests < 100 * wanted:
-            before, begin = losses(cluster, kind), time.monotonic()
-            answer = client.greedy(PROMPT, TOKENS, timeout=60)
-            end = time.monotonic()
-            requests += 1
-            hits = losses(cluster, kind) - before
-            if answer.error is None:
-                tally.step(f"{kind}: another answer", answer.tokens == expected)
-                if failing_since is not None:
-                    away = max(away, end - failing_since)
-                failing_since = None
-            else:
-                failing_since = failing_since or end
-                errors.append(answer.error.details())
-                time.sleep(0.02)
-            if hits == 1:  # Of two the second may have met the second attempt.
-                met.append(end - begin)
-        clusters.wait_until(lambda: held_pages(cluster) == 0, 10, "pages to come back")
-        lost = losses(cluster, kind)
-    met.sort()
-    unclear = sorted({text for text in errors if not re.search("lost|acknowledged|not ready|no pair|waits", text)})
-    tally.step(f"{kind}: {lost} of {wanted} messages lost in {requests} requests", lost >= wanted)
-    tally.step(f"{kind}: errors that don't say what was lost: {unclear[:3]}", not unclear)
-    tally.step(f"{kind}: {away:.1f} s without an answer after one that failed", away <= SERVES_AGAIN_SECONDS)
-    tally.step(f"{kind}: a request that met one loss took {met[-1] if met else 0:.1f} s",
-               not met or met[-1] <= SERVES_AGAIN_SECONDS)
-    print(f"{kind}: {lost} lost, {requests} requests, {len(errors)} failed; requests that met one loss took "
-          f"{met[len(met) // 2] if met else 0:.2f} s (median), {met[-1] if met else 0:.2f} s (longest); "
-          f"{away:.1f} s at most without an answer", flush=True)
-    for text in sorted(set(errors))[:3]:
-        print(f"  {text}", flush=True)
+    with tempfile.TemporaryDirectory() as logs:
+        cluster = clusters.Cluster(model, logs, stages=2, flags=["--page-size", 16],
+                                   prefill_flags=["--chunked-prefill-size", 16])
+        process = cluster.processes[loser]
+        process.arguments += ["--failpoints", f"{kind}=error%{every}"]
+        with cluster, Client(cluster.target) as client:
+            run = Run(kind, expected, tally)
+            while losses(process, kind) < wanted and run.requests < 100 * wanted:
+                run.ask(client, lambda: losses(process, kind))
+            clusters.wait_until(lambda: held_pages(cluster) == 0, 10, "pages to come back")
+            run.finish(losses(process, kind), wanted)
+
+
+class Run:
+    """The requests to one cluster, one after the other, and what became of them."""
+
+    def __init__(self, kind, expected, tally):
+        self.kind, self.expected, self.tally = kind, expected, tally
+        self.requests, self.met, self.errors = 0, [], []
+        self.failing_since, self.away = None, 0.0
+
+    def ask(self, client, lost):
+        before, begin = lost(), time.monotonic()
+        answer = client.greedy(PROMPT, TOKENS, timeout=60)
+        end = time.monotonic()
+        self.requests += 1
+        if lost() - before == 1:  # Of two the second may have met the second attempt.
+            self.met.append(end - begin)
+        if answer.error is not None:
+            self.failing_since = self.failing_since or end
+            self.errors.append(answer.error.details())
+            time.sleep(0.02)
+            return
+        self.tally.step(f"{self.kind}: another answer", answer.tokens == self.expected)
+        if self.failing_since is not None:
+            self.away = max(self.away, end - self.failing_since)
+        self.failing_since = None
+
+    def finish(self, lost, wanted):
+        kind, met = self.kind, sorted(self.met) or [0]
+        unclear = sorted({text for text in self.errors if not re.search("lost|acknowledged|no pair|is down", text)})
+        step = self.tally.step
+        step(f"{kind}: {lost} of {wanted} messages lost in {self.requests} requests", lost >= wanted)
+        step(f"{kind}: errors that don't say what was lost: {unclear[:3]}", not unclear)
+        step(f"{kind}: {self.away:.1f} s without an answer after one that failed", self.away <= SERVES_AGAIN_SECONDS)
+        step(f"{kind}: a request that met one loss took {met[-1]:.1f} s", met[-1] <= SERVES_AGAIN_SECONDS)
+        print(f"{kind}: {lost} lost, {self.requests} requests, {len(self.errors)} failed; requests that met one loss "
+              f"took {met[len(met) // 2]:.2f} s (median), {met[-1]:.2f} s (longest); {self.away:.1f} s at most "
+              "without an answer", flush=True)
+        for text in sorted(set(self.errors))[:3]:
+            print(f"  {text}", flush=True)
 
 
 def main():
@@ -97,9 +110,9 @@ def main():
         return tally.finish()
     with tempfile.TemporaryDirectory() as folder:
         model = clusters.make_model(pathlib.Path(folder) / "tiny", layers=6)
-        for kind, every in KINDS.items():
+        for kind in KINDS:
             if arguments.kind in (None, kind):
-                lose(kind, every, arguments.losses, model, tally)
+                lose(kind, arguments.losses, model, tally)
     return tally.finish()
 
 

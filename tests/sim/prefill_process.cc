@@ -207,6 +207,9 @@ void PrefillProcess::ReceivePlan(uint64_t call, const prefill::Plan& plan) {
 
 void PrefillProcess::PlanDone(int stage, uint64_t epoch, const prefill::PlanDone& done) {
   HandlePlanner(prefill::StagePlanDone{stage, epoch, done});
+  if (stage > 0 && stage + 1 == topology_.stages) {
+    wiring_events_.Raise(prefill::ChainWorked{epoch});
+  }
   if (stage == 1) HandleStage(prefill::NextStageDone{epoch, planner_->plans_done(1)});
 }
 

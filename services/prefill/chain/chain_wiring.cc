@@ -149,6 +149,7 @@ absl::Status ChainWiring::HandleResponse(int stage, uint64_t epoch,
     case v1::LinkResponse::kPlanDone: {
       BATON_ASSIGN_OR_RETURN(const PlanDone done, FromProto(response.plan_done()));
       if (!wiring_.up()) return absl::FailedPreconditionError("a plan is done before any");
+      if (stage + 1 == options_.place.stages) events_.Raise(ChainWorked{epoch});
       callbacks_.on_plan_done(stage, epoch, done);
       return absl::OkStatus();
     }

@@ -19,7 +19,7 @@ constexpr int64_t kSilenceUs = 3'000'000;
 constexpr int64_t kLinkingLimitUs = 10'000'000;
 constexpr int64_t kFirstBackoffUs = 50'000;
 constexpr int64_t kLongestBackoffUs = 2'000'000;
-constexpr int64_t kStableUs = 10'000'000;  // Up for so long, the next failure is a new one.
+constexpr int64_t kStableUs = 10'000'000;  // Up for so long, it has not failed again.
 
 enum class Phase { kDown, kLinking, kUp, kStopped };
 
@@ -47,6 +47,7 @@ struct Wiring::State {
   int64_t backoff_us = 0;
   int64_t linking_since_us = 0;
   int64_t up_since_us = 0;
+  bool worked = false;  // In this epoch.
   int64_t next_ping_us = 0;
   int64_t ping_sequence = 0;
 
@@ -61,6 +62,7 @@ struct Wiring::State {
   void On(const StageHeard& event);
   void On(const StageReady& event);
   void On(const StageRefused& event);
+  void On(const ChainWorked& event);
   void On(const StageLinkEnded& event);
   void On(const ChainFailed& event) { Break(event.status); }
   void On(const WiringStopped& event);
@@ -199,6 +201,7 @@ void Wiring::State::On(const StageLinkEnded& event) {
 void Wiring::State::BecomeUp() {
   phase = Phase::kUp;
   up_since_us = now_us;
+  worked = false;
   int page_count = options.page_count;
   for (Link& link : links) {
     page_count = std::min(page_count, link.page_count);
@@ -207,9 +210,13 @@ void Wiring::State::BecomeUp() {
   Emit(ReportChainUp{epoch, page_count});
 }
 
+void Wiring::State::On(const ChainWorked& event) { worked = worked || event.epoch == epoch; }
+
+// The wait grows for a chain that links and then does nothing: its links stand, and something that
+// they don't show is broken. One that has worked meets a new fault.
 void Wiring::State::Break(const absl::Status& reason) {
   if (!wired()) return;
-  const bool stable = phase == Phase::kUp && now_us - up_since_us >= kStableUs;
+  const bool stable = phase == Phase::kUp && (worked || now_us - up_since_us >= kStableUs);
   backoff_us =
       stable || backoff_us == 0 ? kFirstBackoffUs : std::min(2 * backoff_us, kLongestBackoffUs);
   retry_at_us = now_us + backoff_us;

@@ -50,6 +50,9 @@ struct StageRefused {  // The stage knows a newer epoch.
   uint64_t epoch = 0;
   uint64_t newest_epoch = 0;
 };
+struct ChainWorked {  // A plan has come through the last stage.
+  uint64_t epoch = 0;
+};
 struct StageLinkEnded {  // Also for a message that made no sense.
   int stage = 0;
   uint64_t epoch = 0;
@@ -62,8 +65,9 @@ struct WiringStopped {};  // Breaks, and wires no more.
 struct WiringTick {
   uint64_t wall_clock_us = 0;
 };
-using WiringEvent = std::variant<ViewSeen, OwnEpochTried, StageHeard, StageReady, StageRefused,
-                                 StageLinkEnded, ChainFailed, WiringStopped, WiringTick>;
+using WiringEvent =
+    std::variant<ViewSeen, OwnEpochTried, StageHeard, StageReady, StageRefused, ChainWorked,
+                 StageLinkEnded, ChainFailed, WiringStopped, WiringTick>;
 
 // ---- Actions ----
 struct TryOwnEpoch {  // Answered by OwnEpochTried before any other event.

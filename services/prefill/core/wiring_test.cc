@@ -115,6 +115,27 @@ TEST_F(WiringTest, WaitsLongerAfterEachFailureWithTheSameStages) {
   EXPECT_GT(TryToWire(), 0u);
 }
 
+TEST_F(WiringTest, AChainThatHasWorkedIsWiredAgainAtOnceWhateverFailedBefore) {
+  SeeAll();
+  now_us_ += FailOften();
+  const auto bring_up = [this] {
+    const uint64_t epoch = TryToWire();
+    Handle(StageReady{1, epoch, 7});
+    Handle(StageReady{2, epoch, 5});
+    EXPECT_TRUE(wiring_.up());
+    return epoch;
+  };
+  const uint64_t idle = bring_up();
+  Handle(ChainFailed{absl::UnavailableError("a test")});
+  EXPECT_EQ(wiring_.NextDeadlineUs() - now_us_, 2 * kSecondUs) << "it came up and did nothing";
+  now_us_ = wiring_.NextDeadlineUs();
+  const uint64_t epoch = bring_up();
+  Handle(ChainWorked{idle});
+  Handle(ChainWorked{epoch});
+  Handle(ChainFailed{absl::UnavailableError("a test")});
+  EXPECT_LT(wiring_.NextDeadlineUs() - now_us_, kSecondUs / 10);
+}
+
 TEST_F(WiringTest, AStageThatWasStartedAgainIsWiredAtOnce) {
   SeeAll();
   EXPECT_EQ(FailOften(), 2 * kSecondUs);

@@ -54,12 +54,22 @@ TEST_F(DrainTest, AStageIsHeldUntilDecodeHasTheWholePrompt) {
   EXPECT_EQ(BeatDraining({"c0-1", 1}).needed_requests, 1);
   Answer();
   EXPECT_EQ(BeatDraining({"c0-1", 1}).needed_requests, 1);
-  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  EXPECT_EQ(BeatDraining({"c0-1", 1}).needed_requests, 1) << "sent, and not known to have arrived";
   Handle(TokenReceived{reserve_.attempt_id, {7, 0, {}}});
+  EXPECT_EQ(BeatDraining({"c0-1", 1}).needed_requests, 1) << "its receipts may be on their way";
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
   EXPECT_EQ(BeatDraining({"c0-1", 1}).needed_requests, 0);
   EXPECT_EQ(BeatDraining({"d0", 1}).needed_requests, 1);
   Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
+  EXPECT_EQ(BeatDraining({"d0", 1}).needed_requests, 0);
+}
+
+TEST_F(DrainTest, ADecodeIsHeldUntilTheChainHasItsReceipts) {
+  JoinOnePair();
+  Prefilling(1);
+  Handle(TokenReceived{reserve_.attempt_id, {7, 0, {}}});
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
+  EXPECT_EQ(BeatDraining({"d0", 1}).needed_requests, 1) << "the answer is complete, the chain asks";
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
   EXPECT_EQ(BeatDraining({"d0", 1}).needed_requests, 0);
 }
 

@@ -97,8 +97,8 @@ int TransactionTable::CountHeldBy(const InstanceRef& instance) const {
   const auto holds = [&instance](const auto& entry) {
     const Transaction& txn = entry.second;
     const std::vector<KvWriter>& stages = txn.attempt.pair.chain.stages;
-    return (txn.NeedsDecode() && txn.attempt.pair.decode == instance) ||
-           (txn.HoldsChain() &&
+    return (txn.HoldsDecode() && txn.attempt.pair.decode == instance) ||
+           (txn.NeedsChain() &&
             std::any_of(stages.begin(), stages.end(),
                         [&](const KvWriter& stage) { return stage.instance == instance; }));
   };

@@ -68,12 +68,11 @@ struct Transaction {
   bool NeedsChain() const {
     return attempt.id != 0 && (phase == Phase::kReserving || attempt.prefill_open);
   }
-  // Whether the chain's workers are still needed by it: as above, and until decode has its whole
-  // KV, which the first token proves.
-  bool HoldsChain() const {
-    return NeedsChain() || (attempt.id != 0 && phase == Phase::kPrefilling);
-  }
   bool NeedsDecode() const { return attempt.id != 0 && attempt.decode_open; }
+  // Whether the decode service must stay: as above, and until the chain has its receipts.
+  bool HoldsDecode() const {
+    return attempt.id != 0 && (attempt.decode_open || attempt.prefill_open);
+  }
 };
 
 class TransactionTable {
