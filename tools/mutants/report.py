@@ -38,7 +38,8 @@ def survivors(verdicts, simulated=True):
     parts = []
     for what, alive in (("SURVIVED everything", lambda v: not v["units"] and not v["simulation"]),
                         ("SURVIVED unit tests", lambda v: not v["units"] and v["simulation"]),
-                        ("SURVIVED the simulation", lambda v: simulated and v["units"] and not v["simulation"])):
+                        ("SURVIVED the simulation",
+                         lambda v: simulated and v["units"] and not v["simulation"])):
         for verdict in filter(alive, verdicts):
             noticed = verdict["units"] or verdict["simulation"]
             parts.append(f"{what}: {verdict['kind']} in {verdict['function'] or 'a constant'}"

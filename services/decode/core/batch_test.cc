@@ -141,5 +141,105 @@ TEST_F(DecodeCoreTest, AttemptMayComeAgainWhileItsOldStepRuns) {
   EXPECT_EQ(Take<RunStep>().sequences[0].token, 7);
 }
 
+TEST_F(DecodeCoreTest, AFailedStepEndsAllOfItsSequencesAndNoOther) {
+  std::vector<Ticket> tickets;
+  for (uint64_t attempt = 1; attempt <= 3; ++attempt) {
+    tickets.push_back(Reserved(Request(attempt, 4, 4)));
+    Handle(StreamOpened{attempt, tickets.back().generation});
+  }
+  Commit(tickets[0]);
+  FinishStep(
+      [this, &tickets] {
+        const auto step = Take<RunStep>();
+        Commit(tickets[1]);
+        return step;
+      }(),
+      1);
+  const auto step = Take<RunStep>();
+  ASSERT_EQ(step.sequences.size(), 2u);
+  Commit(tickets[2]);
+  actions_.clear();
+  StepFinished failed{step.step, absl::InternalError("no memory"), {}};
+  failed.outputs.push_back({1, SampledToken{5, 0, {}}});  // Worth nothing.
+  Handle(failed);
+  EXPECT_FALSE(TryTake<DeliverToken>().has_value());
+  for (const uint64_t attempt : {1u, 2u}) {
+    const auto finish = Take<Finish>();
+    EXPECT_EQ(finish.attempt_id, attempt);
+    EXPECT_TRUE(absl::IsInternal(finish.outcome.status()));
+  }
+  EXPECT_FALSE(TryTake<Finish>().has_value());
+  const auto next = Take<RunStep>();
+  ASSERT_EQ(next.sequences.size(), 1u);
+  EXPECT_EQ(next.sequences[0].attempt_id, 3u);
+}
+
+TEST_F(DecodeCoreTest, TheVocabularysEdgesBound) {
+  const Ticket ticket = Reserved(Request(1));
+  Handle(StreamOpened{1, ticket.generation});
+  Commit(ticket, 99);
+  EXPECT_EQ(Take<DeliverToken>().token.token, 99);
+  FinishStep(Take<RunStep>(), 99);
+  EXPECT_EQ(Take<DeliverToken>().token.token, 99);
+  FinishStep(Take<RunStep>(), 0);
+  EXPECT_EQ(Take<DeliverToken>().token.token, 0);
+  FinishStep(Take<RunStep>(), -1);
+  EXPECT_TRUE(absl::IsInternal(Take<Finish>().outcome.status()));
+  const Ticket second = Reserved(Request(2));
+  Handle(StreamOpened{2, second.generation});
+  Commit(second, -1);
+  EXPECT_TRUE(absl::IsInternal(Take<Finish>().outcome.status()));
+}
+
+TEST_F(DecodeCoreTest, TheNextStepComesBeforeTheTokensOfTheLast) {
+  const Ticket ticket = Reserved(Request(1));
+  Handle(StreamOpened{1, ticket.generation});
+  Commit(ticket);
+  const auto step = Take<RunStep>();
+  actions_.clear();
+  FinishStep(step, 3);
+  ASSERT_EQ(actions_.size(), 2u);
+  EXPECT_TRUE(std::holds_alternative<RunStep>(actions_[0]));
+  EXPECT_TRUE(std::holds_alternative<DeliverToken>(actions_[1]));
+}
+
+TEST_F(DecodeCoreTest, PagesOfAFinishedStepAreHeldUntilTheTableHasDrained) {
+  const Ticket ticket = Reserved(Request(1));
+  Handle(StreamOpened{1, ticket.generation});
+  Commit(ticket);
+  const auto step = Take<RunStep>();
+  Handle(AbortRequested{1, absl::CancelledError("")});
+  FinishStep(step, 3);
+  EXPECT_EQ(core_.load().quarantined_pages, 3) << "a placement may still be under way";
+  Drain(ticket);
+  EXPECT_EQ(core_.load().free_pages, 10);
+}
+
+// Two lives of one attempt, both gone while the step of the first still runs: that step's end gives
+// back the first life's pages, and the second's don't wait for it.
+TEST_F(DecodeCoreTest, AStepHoldsThePagesOfItsOwnGenerationAlone) {
+  const Ticket old_ticket = Reserved(Request(1));
+  Handle(StreamOpened{1, old_ticket.generation});
+  Commit(old_ticket);
+  const auto step = Take<RunStep>();
+  Handle(AbortRequested{1, absl::CancelledError("")});
+  Drain(old_ticket);
+  const Ticket ticket = Reserved(Request(1));
+  Handle(AbortRequested{1, absl::CancelledError("")});
+  Drain(ticket);
+  EXPECT_EQ(core_.load().quarantined_pages, 3) << "the first life's";
+  FinishStep(step, 3);
+  EXPECT_TRUE(core_.AtRest());
+}
+
+TEST_F(DecodeCoreTest, ACommitCountsOnce) {
+  const Ticket ticket = Reserved(Request(1));
+  Handle(StreamOpened{1, ticket.generation});
+  Commit(ticket, 5);
+  actions_.clear();
+  Commit(ticket, 6);
+  EXPECT_TRUE(actions_.empty());
+}
+
 }  // namespace
 }  // namespace baton::decode

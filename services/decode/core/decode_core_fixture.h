@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -30,6 +31,8 @@ inline DecodeLimits Limits() {
 
 class DecodeCoreTest : public testing::Test {
  protected:
+  explicit DecodeCoreTest(DecodeLimits limits = Limits()) : core_(std::move(limits)) {}
+
   // Handles an event and checks the invariants; actions are appended to those not yet taken.
   void Handle(const Event& event) {
     core_.Handle(event, now_us_, actions_);
@@ -92,7 +95,7 @@ class DecodeCoreTest : public testing::Test {
     Handle(KvDrained{ticket.slot, ticket.generation});
   }
 
-  DecodeCore core_{Limits()};
+  DecodeCore core_;
   int64_t now_us_ = 0;
   std::vector<Action> actions_;
   KvGrant grant_;

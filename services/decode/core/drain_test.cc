@@ -88,5 +88,28 @@ TEST_F(DrainTest, WithoutTimeItEndsEverythingAtOnce) {
   EXPECT_TRUE(core_.AtRest());
 }
 
+TEST_F(DrainTest, TheEarliestEndIsWaitedFor) {
+  ReserveRequested request = Request(1);
+  request.deadline_us = 100;
+  const Ticket ticket = Reserved(request);
+  BeginDrain(2'000'000);
+  EXPECT_EQ(core_.NextDeadlineUs(), 100);
+  Handle(StreamOpened{1, ticket.generation});
+  BeginDrain(50);
+  EXPECT_EQ(core_.NextDeadlineUs(), 50);
+}
+
+TEST_F(DrainTest, EveryoneInTheQueueIsHandedBack) {
+  Reserved(Request(1, 30, 8));
+  Handle(Request(2, 30, 8));
+  Handle(Request(3, 30, 8));
+  BeginDrain(1'000'000);
+  EXPECT_TRUE(IsEndedByDrain(Take<ReplyReserve>().ticket.status()));
+  EXPECT_TRUE(IsEndedByDrain(Take<ReplyReserve>().ticket.status()));
+  EXPECT_EQ(core_.drain_counts().handed_back_total, 2);
+  EXPECT_EQ(core_.load().waiting, 0);
+  EXPECT_EQ(core_.load().reserved, 1) << "who has a ticket goes on";
+}
+
 }  // namespace
 }  // namespace baton::decode

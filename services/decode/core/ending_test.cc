@@ -71,8 +71,11 @@ TEST_F(DecodeCoreTest, KeptOutcomesAreBounded) {
     Handle(KvFailed{ticket.slot, ticket.generation, absl::DataLossError("checksum")});
     Drain(ticket);
   }
+  EXPECT_EQ(attempt - 1, 1025u);
   Handle(StreamOpened{1, 1});
   EXPECT_TRUE(absl::IsNotFound(Take<RefuseStream>().status)) << "the oldest went";
+  Handle(StreamOpened{2, 2});
+  EXPECT_TRUE(absl::IsDataLoss(Take<Finish>().outcome.status()));
 }
 
 TEST_F(DecodeCoreTest, FirstTokenOutsideTheVocabularyEndsTheRequest) {
@@ -111,6 +114,51 @@ TEST_F(DecodeCoreTest, EveryStateEndsAtItsDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(Take<ReplyReserve>().ticket.status()));
   FinishStep(step, 1);
   EXPECT_EQ(core_.NextDeadlineUs(), 400);
+}
+
+TEST_F(DecodeCoreTest, AnAbortThatCameFirstEndsOneReserve) {
+  Handle(AbortRequested{1, absl::OkStatus()});
+  EXPECT_TRUE(absl::IsCancelled(Refused(Request(1))));
+  Reserved(Request(1));
+}
+
+TEST_F(DecodeCoreTest, TheOldestOfManyEarlyAbortsAreForgotten) {
+  for (uint64_t attempt = 1; attempt <= 1025; ++attempt) {
+    Handle(AbortRequested{attempt, absl::OkStatus()});
+  }
+  Reserved(Request(1));
+  EXPECT_TRUE(absl::IsCancelled(Refused(Request(2))));
+  EXPECT_TRUE(absl::IsCancelled(Refused(Request(1025))));
+}
+
+TEST_F(DecodeCoreTest, AFirstTokenThatIsNoneIsTheLastStagesFault) {
+  const Ticket ticket = Reserved(Request(1));
+  Handle(StreamOpened{1, ticket.generation});
+  Commit(ticket, 100);
+  const absl::Status status = Take<Finish>().outcome.status();
+  EXPECT_EQ(LegOf(status), "prefill");
+  EXPECT_EQ(InstanceOf(status), "prefill-1");
+}
+
+TEST_F(DecodeCoreTest, AFailureOfAnEndedGrantIsNobodys) {
+  const Ticket ticket = Reserved(Request(1));
+  Handle(AbortRequested{1, absl::OkStatus()});
+  Take<Finish>();
+  Handle(KvFailed{ticket.slot, ticket.generation, absl::DataLossError("checksum")});
+  EXPECT_FALSE(TryTake<Finish>().has_value());
+  Drain(ticket);
+  EXPECT_TRUE(core_.AtRest());
+}
+
+TEST_F(DecodeCoreTest, WhatIsOverdueEndsBeforeAnEventOfTheSameMoment) {
+  ReserveRequested request = Request(1);
+  request.deadline_us = 100;
+  const Ticket ticket = Reserved(request);
+  Handle(StreamOpened{1, ticket.generation});
+  now_us_ = 100;
+  Commit(ticket);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Take<Finish>().outcome.status()));
+  EXPECT_FALSE(TryTake<DeliverToken>().has_value());
 }
 
 // Every interleaving of a random crowd ends at rest, with one terminal action per request.

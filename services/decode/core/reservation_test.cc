@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "services/decode/core/decode_core_fixture.h"
@@ -192,6 +194,106 @@ TEST_F(DecodeCoreTest, AnOpenStreamEndsTheLease) {
   now_us_ = Limits().stream_lease_us * 10;
   Commit(ticket);
   EXPECT_EQ(Take<DeliverToken>().index, 0);
+}
+
+TEST_F(DecodeCoreTest, AGrantSaysWhatItsTicketSays) {
+  now_us_ = 1000;
+  ReserveRequested request = Request(1, 6, 3);
+  request.deadline_us = 5'000'000;
+  std::reverse(request.writers.begin(), request.writers.end());  // Any order of stages will do.
+  const Ticket ticket = Reserved(request);
+  EXPECT_EQ(grant_.slot, ticket.slot);
+  EXPECT_EQ(grant_.generation, ticket.generation);
+  EXPECT_EQ(grant_.writers, request.writers);
+  EXPECT_EQ(grant_.deadline_us, 5'000'000);
+  EXPECT_EQ(core_.NextDeadlineUs(), 1000 + Limits().stream_lease_us) << "from the ticket on";
+  EXPECT_EQ(core_.load().reserved, 1);
+  const Ticket next = Reserved(Request(2));
+  EXPECT_NE(next.slot, ticket.slot);
+  EXPECT_GT(next.generation, ticket.generation);
+}
+
+// A prompt that fills its pages exactly: the writers' pages end with it, and the first new token
+// needs another one.
+TEST_F(DecodeCoreTest, APromptOfExactlyItsPagesGetsNoMore) {
+  const Ticket ticket = Reserved(Request(1, 2 * kPageSize, kPageSize));
+  EXPECT_EQ(ticket.prompt_pages, 2);
+  EXPECT_EQ(grant_.pages.size(), 2u);
+  EXPECT_EQ(core_.load().owned_pages, 3);
+  Handle(StreamOpened{1, ticket.generation});
+  Commit(ticket);
+  auto step = Take<RunStep>();
+  EXPECT_EQ(step.sequences[0].position, 2 * kPageSize);
+  EXPECT_EQ(step.sequences[0].pages.size(), 3u);
+  EXPECT_TRUE(std::equal(grant_.pages.begin(), grant_.pages.end(), step.sequences[0].pages.begin()))
+      << "the prompt's pages come first, in their order";
+  FinishStep(step, 1);
+  step = Take<RunStep>();
+  EXPECT_EQ(step.sequences[0].position, 2 * kPageSize + 1);
+  EXPECT_EQ(step.sequences[0].generated, 2);
+}
+
+DecodeLimits Changed(int DecodeLimits::*limit, int value) {
+  DecodeLimits limits = Limits();
+  limits.*limit = value;
+  return limits;
+}
+
+class SmallContextTest : public DecodeCoreTest {
+ protected:
+  SmallContextTest() : DecodeCoreTest(Changed(&DecodeLimits::max_context_tokens, 12)) {}
+};
+
+TEST_F(SmallContextTest, EndsTheAnswer) {
+  EXPECT_EQ(FieldOf(Refused(Request(1, 12))), "prompt_tokens");
+  const Ticket ticket = Reserved(Request(2, 10, 1000));
+  Handle(StreamOpened{2, ticket.generation});
+  Commit(ticket);
+  EXPECT_FALSE(TryTake<Finish>().has_value());
+  FinishStep(Take<RunStep>(), 1);
+  EXPECT_EQ(*Take<Finish>().outcome, FinishReason::kLength) << "10 + 2 tokens";
+  Drain(ticket);
+  const Ticket one = Reserved(Request(3, 11, 1000));
+  Handle(StreamOpened{3, one.generation});
+  actions_.clear();
+  Commit(one);
+  EXPECT_EQ(*Take<Finish>().outcome, FinishReason::kLength);
+}
+
+TEST_F(DecodeCoreTest, RefusesWritersThatAreNobodyOrHaveNoLayers) {
+  ReserveRequested request = Request(1);
+  request.writers[1].instance.id.clear();
+  EXPECT_EQ(FieldOf(Refused(request)), "writers");
+  const std::vector<std::vector<LayerRange>> empty_ranges{{{0, 0}, {0, 6}},
+                                                          {{0, 2}, {2, 2}, {2, 6}}};
+  for (const auto& ranges : empty_ranges) {
+    request.writers.clear();
+    for (const LayerRange& range : ranges) request.writers.push_back({{"p", 1}, range});
+    EXPECT_EQ(FieldOf(Refused(request)), "writers");
+  }
+}
+
+class NoQueueTest : public DecodeCoreTest {
+ protected:
+  NoQueueTest() : DecodeCoreTest(Changed(&DecodeLimits::max_queued_requests, 0)) {}
+};
+
+TEST_F(NoQueueTest, WhatFitsIsTakenAndTheRestRefused) {
+  Reserved(Request(1, 30, 2));
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused(Request(2, 30, 2))));
+  Reserved(Request(3, 4, 4));
+}
+
+TEST_F(DecodeCoreTest, WhoWaitsHasItsWholeStreamLeaseFromTheTicketOn) {
+  const Ticket first = Reserved(Request(1, 30, 2));
+  Handle(StreamOpened{1, first.generation});
+  Handle(Request(2, 20, 4));
+  EXPECT_EQ(core_.NextDeadlineUs(), kNeverUs) << "no ticket, no lease";
+  now_us_ = 10 * Limits().stream_lease_us;
+  Handle(AbortRequested{1, absl::OkStatus()});
+  EXPECT_TRUE(absl::IsCancelled(Take<Finish>().outcome.status()));
+  Drain(first);
+  EXPECT_EQ(core_.NextDeadlineUs(), 11 * Limits().stream_lease_us);
 }
 
 }  // namespace
