@@ -46,6 +46,26 @@ TEST(BlockPoolTest, NeverHandsOutAPageTwice) {
   }
 }
 
+TEST(BlockPoolTest, GivesOutTheLongestFreePageFirst) {
+  BlockPool pool(3);
+  EXPECT_EQ(pool.Allocate(2), (std::vector<int>{0, 1}));
+  EXPECT_EQ(pool.owned_pages(), 2);
+  pool.Free(std::vector<int>{1});
+  EXPECT_EQ(pool.owned_pages(), 1);
+  EXPECT_EQ(pool.Allocate(1), std::vector<int>{2});
+  pool.Quarantine(std::vector<int>{0, 2});
+  EXPECT_EQ(pool.owned_pages(), 0);
+  EXPECT_EQ(pool.quarantined_pages(), 2);
+  EXPECT_EQ(pool.free_pages(), 1);
+  pool.EndQuarantine(std::vector<int>{2});
+  EXPECT_EQ(pool.quarantined_pages(), 1);
+  EXPECT_EQ(pool.Allocate(2), (std::vector<int>{1, 2})) << "all that is free";
+  EXPECT_EQ(pool.free_pages(), 0);
+  EXPECT_FALSE(pool.Allocate(1).has_value());
+  EXPECT_EQ(pool.Allocate(0), std::vector<int>{});
+  EXPECT_TRUE(pool.CheckInvariants().ok());
+}
+
 TEST(BlockPoolDeathTest, DoubleFreeIsABrokenInvariant) {
   BlockPool pool(2);
   const auto pages = pool.Allocate(1);

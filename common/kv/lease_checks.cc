@@ -135,7 +135,7 @@ absl::Status LeaseTable::CheckInvariants() const {
     for (const WriterProgress& writer : slot.writers) ++grants[writer.writer.instance];
   }
   for (const auto& [writer, heard] : table.heard) {
-    if (heard.grants != grants[writer]) {
+    if (heard.grants != grants[writer] || heard.grants == 0) {
       return absl::InternalError(absl::StrCat("writer ", writer.id, " has ", grants[writer],
                                               " grants, counted ", heard.grants));
     }

@@ -36,6 +36,8 @@ TEST_F(LeaseTableTest, PlacementNamesTheDecodesOwnPages) {
   ASSERT_TRUE(placement.ok());
   EXPECT_EQ(placement->pages, (std::vector<int>{11, 12}));
   EXPECT_EQ(placement->layers, kBack.layers);
+  EXPECT_EQ(placement->page_bytes, kLayout.BandBytes(kBack.layers));
+  EXPECT_EQ(placement->offset_bytes, 0u);
   EXPECT_NE(placement->receipt, 0u);
 }
 

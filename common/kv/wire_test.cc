@@ -1,6 +1,7 @@
 #include "common/kv/wire.h"
 
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <cmath>
 #include <limits>
@@ -92,6 +93,8 @@ TEST(KvWireTest, EveryHeaderFitsTheDataPlane) {
 
 TEST(KvWireTest, TheLayoutIsFixed) {
   const std::vector<std::byte> bytes = EncodeKvData(SampleHeader());
+  EXPECT_EQ(bytes[0], std::byte{3}) << "version: a change of the layout is a change of this";
+  EXPECT_EQ(bytes[1], std::byte{1}) << "kind";
   ASSERT_EQ(bytes.size(), 2u + 4 + 3 * 8 + 2 * 4 + 3 * 4 + 2 * 8 + 8);
   EXPECT_EQ(bytes[2], std::byte{3}) << "slot, little-endian";
   EXPECT_EQ(bytes[6], std::byte{0x88}) << "generation, little-endian";
@@ -172,6 +175,103 @@ TEST(KvWireTest, SealedNonsenseIsRefused) {
 
   EXPECT_FALSE(DecodeKvControl(EncodeKvData(SampleHeader())).ok()) << "kinds don't mix";
   EXPECT_FALSE(DecodeKvData(EncodeKvCommit(SampleCommit(0))).ok()) << "kinds don't mix";
+}
+
+// A message's bytes without the checksum, with a right one instead.
+std::vector<std::byte> Sealed(std::vector<std::byte> bytes) {
+  const uint64_t checksum = XXH3_64bits(bytes.data(), bytes.size());
+  for (size_t i = 0; i < sizeof(checksum); ++i) {
+    bytes.push_back(static_cast<std::byte>(checksum >> (8 * i)));
+  }
+  return bytes;
+}
+std::vector<std::byte> Body(std::vector<std::byte> message) {
+  message.resize(message.size() - sizeof(uint64_t));
+  return message;
+}
+bool Refused(const std::vector<std::byte>& body) {
+  const std::vector<std::byte> message = Sealed(body);
+  return !DecodeKvData(message).ok() && !DecodeKvControl(message).ok();
+}
+
+TEST(KvWireTest, SealedTruncationsAndExtensionsAreRefused) {
+  for (const auto& whole : Samples()) {
+    std::vector<std::byte> body = Body(whole);
+    EXPECT_FALSE(Refused(body));
+    for (size_t size = 0; size < body.size(); ++size) {
+      EXPECT_TRUE(Refused({body.begin(), body.begin() + static_cast<long>(size)})) << size;
+    }
+    body.push_back(std::byte{0});
+    EXPECT_TRUE(Refused(body));
+  }
+}
+
+TEST(KvWireTest, OtherVersionsAndKindsAreRefused) {
+  for (const auto& whole : Samples()) {
+    std::vector<std::byte> body = Body(whole);
+    for (const int version : {0, 2, 4}) {
+      body[0] = std::byte(version);
+      EXPECT_TRUE(Refused(body)) << version;
+    }
+    body[0] = std::byte{3};
+    for (const int kind : {0, 5, 255}) {
+      body[1] = std::byte(kind);
+      EXPECT_TRUE(Refused(body)) << kind;
+    }
+  }
+}
+
+TEST(KvWireTest, TheSmallestOfEachFieldIsTaken) {
+  KvDataHeader header = SampleHeader();
+  header.layers = {0, 1};
+  header.first_page = 0;
+  header.page_count = 1;
+  header.part = 0;
+  EXPECT_EQ(*DecodeKvData(EncodeKvData(header)), header);
+  KvCommit commit = SampleCommit(1);
+  commit.layers = {0, 1};
+  commit.page_count = 1;
+  commit.first_token.token = 0;
+  EXPECT_EQ(DecodedControl<KvCommit>(EncodeKvCommit(commit)), commit);
+}
+
+TEST(KvWireTest, SealedCommitsOfWrongFieldsAreRefused) {
+  const std::vector<std::byte> body = Body(EncodeKvCommit(SampleCommit(1)));
+  constexpr size_t kIdAt = 2 + 4 + 3 * 8 + 2 * 4;
+  constexpr size_t kMarkAt = kIdAt + 1 + 9 + 4 + 8;  // The id is of 9 bytes.
+  ASSERT_EQ(body[kIdAt], std::byte{9});
+  ASSERT_EQ(body[kMarkAt], std::byte{1});
+  std::vector<std::byte> wrong = body;
+  wrong[kMarkAt] = std::byte{2};
+  EXPECT_TRUE(Refused(wrong)) << "a mark that is neither";
+  wrong = body;
+  wrong[kMarkAt + 9] = std::byte{kMaxWireTopLogprobs + 1};
+  wrong.resize(kMarkAt + 10 + 8 * (kMaxWireTopLogprobs + 1));
+  EXPECT_TRUE(Refused(wrong)) << "too many log-probabilities";
+  wrong = body;
+  wrong[kIdAt] = std::byte{0};
+  wrong.erase(wrong.begin() + kIdAt + 1, wrong.begin() + kIdAt + 10);
+  EXPECT_TRUE(Refused(wrong)) << "no id";
+  KvCommit commit = SampleCommit(1);
+  commit.first_token.top[0].token = -1;
+  EXPECT_TRUE(Refused(Body(EncodeKvCommit(commit))));
+  commit = SampleCommit(1);
+  commit.layers = {5, 5};
+  EXPECT_TRUE(Refused(Body(EncodeKvCommit(commit))));
+}
+
+TEST(KvWireTest, IdsHaveTheirBounds) {
+  std::vector<std::byte> body =
+      Body(EncodeKvHeartbeat({{std::string(kMaxInstanceIdBytes, 'x'), 1}}));
+  constexpr size_t kIdAt = 2 + 8;
+  ASSERT_EQ(body[kIdAt], std::byte{kMaxInstanceIdBytes});
+  EXPECT_FALSE(Refused(body));
+  body[kIdAt] = std::byte{kMaxInstanceIdBytes + 1};
+  body.push_back(std::byte{'x'});
+  EXPECT_TRUE(Refused(body));
+  body.resize(kIdAt + 1);
+  body[kIdAt] = std::byte{0};
+  EXPECT_TRUE(Refused(body)) << "no id";
 }
 
 }  // namespace

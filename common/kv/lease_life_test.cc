@@ -1,0 +1,132 @@
+// What ends a grant beside its data: silence, deadlines and revocation; and what writers are told.
+#include <gtest/gtest.h>
+
+#include "common/base/status.h"
+#include "common/kv/lease_table_fixture.h"
+
+namespace baton {
+namespace {
+
+TEST_F(LeaseTableTest, EveryRefusedCommitIsAnswered) {
+  const auto told = [this](const KvCommit& commit) {
+    EXPECT_TRUE(Committed(commit).has_value());
+    return OnlyReceipt().kind;
+  };
+  KvCommit commit = Commit(kFront, kFrontSum);
+  commit.slot = 3;
+  EXPECT_EQ(told(commit), KvReceiptKind::kRefused) << "never granted";
+  commit = Commit(kFront, kFrontSum);
+  commit.decode_incarnation = 9;
+  EXPECT_EQ(told(commit), KvReceiptKind::kRefused);
+  commit = Commit(kFront, kFrontSum);
+  commit.writer_incarnation = 9;
+  EXPECT_EQ(told(commit), KvReceiptKind::kRefused);
+  commit = Commit(kFront, kFrontSum);
+  commit.layers = {0, 3};
+  EXPECT_EQ(told(commit), KvReceiptKind::kRefused);
+  commit = Commit(kFront, kFrontSum);
+  commit.generation = 2;
+  EXPECT_EQ(told(commit), KvReceiptKind::kOver);
+  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
+  EXPECT_EQ(told(Commit(kFront, kFrontSum + 1)), KvReceiptKind::kRefused) << "a second one";
+  EXPECT_TRUE(events_.empty());
+}
+
+// A writer that is another life of a process, or speaks to another life of this one.
+TEST_F(LeaseTableTest, BothIncarnationsAreChecked) {
+  for (const KvWriter& writer : {kFront, kBack}) {
+    KvDataHeader header = Header(writer, 0, 1);
+    ++header.writer_incarnation;
+    EXPECT_NE(Refused(header), std::nullopt);
+    header = Header(writer, 0, 1);
+    ++header.decode_incarnation;
+    EXPECT_EQ(Refused(header), KvRefusal::kWrongIncarnation);
+    KvCommit commit = Commit(writer, 0);
+    ++commit.writer_incarnation;
+    EXPECT_NE(Committed(commit), std::nullopt);
+    commit = Commit(writer, 0);
+    --commit.decode_incarnation;
+    EXPECT_EQ(Committed(commit), KvRefusal::kWrongIncarnation);
+  }
+  EXPECT_TRUE(events_.empty());
+}
+
+TEST_F(LeaseTableTest, LaterRunsGoToTheirOwnPages) {
+  const auto pages = [this](int first, int count) {
+    KvRefusal refusal{};
+    const KvDataHeader header = Header(kFront, first, count);
+    const auto placement = table_.OnData(header, header.bytes, kNowUs, refusal);
+    return placement.ok() ? placement->pages : std::vector<int>{};
+  };
+  EXPECT_EQ(pages(0, 1), std::vector<int>{10});
+  EXPECT_EQ(pages(1, 2), (std::vector<int>{11, 12}));
+  EXPECT_EQ(pages(3, 1), std::vector<int>{13});
+}
+
+TEST_F(LeaseTableTest, ABrokenTransferIsNoSignOfLife) {
+  Grant(2, 2, {20});
+  const uint64_t receipt = Begin(Header(kFront, 0, 4));
+  table_.OnHeartbeat(kBack.instance, 9 * kLeaseUs);
+  const int64_t due_us = table_.NextDeadlineUs();
+  table_.OnPlaced(receipt, absl::UnavailableError("reset"), 0, kLeaseUs / 2, events_);
+  OnlyEvent<KvFailed>();
+  EXPECT_EQ(table_.NextDeadlineUs(), due_us) << "of the other grant";
+}
+
+TEST_F(LeaseTableTest, TwoSilentWritersEndAGrantOnce) {
+  table_.Tick(kLeaseUs, events_);
+  EXPECT_EQ(InstanceOf(OnlyEvent<KvFailed>().status), "prefill-0");
+}
+
+TEST_F(LeaseTableTest, ADeadlineCountsBeforeASilence) {
+  Grant(2, 2, {20}, kLeaseUs / 2);
+  Grant(3, 3, {21}, kLeaseUs);
+  EXPECT_EQ(table_.NextDeadlineUs(), kLeaseUs / 2) << "the earliest";
+  table_.Revoke(1, 1, events_);
+  events_.clear();
+  table_.Tick(2 * kLeaseUs, events_);
+  ASSERT_EQ(events_.size(), 2u) << "each ends once";
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(std::get<KvFailed>(events_[i]).slot, 2 + i);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(std::get<KvFailed>(events_[i]).status));
+  }
+}
+
+TEST_F(LeaseTableTest, AWriterIsCompleteWithItsDataAndItsCommit) {
+  EXPECT_FALSE(table_.WriterComplete(1, kFront.layers));
+  Place(Header(kFront, 0, 4));
+  EXPECT_FALSE(table_.WriterComplete(1, kFront.layers)) << "no commit";
+  Committed(Commit(kFront, kFrontSum));
+  EXPECT_TRUE(table_.WriterComplete(1, kFront.layers));
+  EXPECT_FALSE(table_.WriterComplete(1, kBack.layers));
+  EXPECT_FALSE(table_.WriterComplete(1, {0, 3})) << "nobody's layers";
+  table_.Revoke(1, 1, events_);
+  EXPECT_TRUE(table_.WriterComplete(1, kBack.layers)) << "nobody waits any more";
+}
+
+TEST_F(LeaseTableTest, IsNotAtRestWhileAGrantDrains) {
+  EXPECT_FALSE(table_.AtRest());
+  const KvDataHeader header = Header(kFront, 0, 4);
+  const uint64_t receipt = Begin(header);
+  table_.Revoke(1, 1, events_);
+  EXPECT_FALSE(table_.AtRest());
+  End(receipt, header.checksum);
+  EXPECT_TRUE(table_.AtRest());
+}
+
+// A writer of two grants is remembered until both are revoked.
+TEST_F(LeaseTableTest, AWriterIsRememberedAsLongAsAGrantIsOpen) {
+  Grant(2, 2, {20});
+  table_.OnHeartbeat(kFront.instance, 100);
+  table_.OnHeartbeat(kBack.instance, 100);
+  table_.OnHeartbeat(kBack.instance, 50);
+  table_.Revoke(1, 1, events_);
+  EXPECT_TRUE(table_.CheckInvariants().ok()) << table_.CheckInvariants();
+  EXPECT_EQ(table_.NextDeadlineUs(), 100 + kLeaseUs);
+  table_.Revoke(2, 2, events_);
+  EXPECT_TRUE(table_.CheckInvariants().ok()) << table_.CheckInvariants();
+  EXPECT_EQ(table_.NextDeadlineUs(), kNeverUs);
+}
+
+}  // namespace
+}  // namespace baton
