@@ -48,7 +48,8 @@ def survivors(verdicts, simulated=True):
 
 
 def text(verdicts, simulated):
-    return "\n\n".join([survivors(verdicts, simulated), table(verdicts, "path", "file"), table(verdicts, "kind", "kind")])
+    tables = [table(verdicts, "path", "file"), table(verdicts, "kind", "kind")]
+    return "\n\n".join([survivors(verdicts, simulated), *tables])
 
 
 def write_json(path, verdicts, more):
