@@ -31,6 +31,9 @@ enum class Bug {
   kPlannerWaitsForEver,            // planner: waits for a plan of which a stage has lost the input
   kWiringTrustsItsClock,        // wiring: takes an epoch that stages refuse as old for the newest
   kWorkerTakesLastView,         // worker: knows whom the router lists that it heard last
+  kRouterTakesMisfits,          // router: lets workers of other models join
+  kRouterKeepsWhoCameFirst,     // router: members never give way to workers that they don't fit
+  kWorkerTakesRefusalsForGood,  // worker: ends when it is refused, whatever for
   kRouterPairsDraining,         // router: gives new requests to workers that drain
   kRouterCountsHandBack,        // router: takes a drain's refusal for a failed attempt
   kDecodeBeginsWhileDraining,   // decode: takes reservations while it drains

@@ -15,6 +15,7 @@ v1::ModelFingerprint ToProto(const ModelFingerprint& value) {
   proto.set_dtype(value.dtype);
   *proto.mutable_kv_layout() = ToProto(value.kv_layout);
   proto.set_protocol_version(value.protocol_version);
+  proto.set_oldest_protocol_version(value.oldest_protocol_version);
   return proto;
 }
 

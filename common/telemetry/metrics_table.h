@@ -57,6 +57,7 @@ enum class Metric {
   kReadyPairs,
   kMembershipLeasesExpiredTotal,
   kBooksMendedTotal,
+  kRefusingRouters,
   // Drain.
   kDraining,
   kDrainEndedRequestsTotal,
@@ -121,7 +122,7 @@ inline constexpr const char* kRefusalReasons[] = {
     "bad_range", "bad_length",   "duplicate",        "consumed",          "bad_commit",
     "other"};
 inline constexpr const char* kWorkerRoles[] = {"prefill", "decode", "other"};
-inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", "other"};
+inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", "refused", "other"};
 inline constexpr const char* kDrainCauses[] = {"refused", "handed_back", "time_over", "worker",
                                                "other"};
 inline constexpr const char* kHttpRefusals[] = {"connections", "body_memory", "other"};
@@ -299,8 +300,9 @@ inline constexpr MetricInfo kTable[] = {
      "Grants (tickets) that prefill may still write under.", kD},
     {Metric::kKvLeasesExpiredTotal, "baton_kv_leases_expired_total", kCounter, "leases",
      "KV leases that ended because their holder gave no sign of life.", kP | kD},
-    {Metric::kWorkers, "baton_workers", kGauge, "workers", "Registered workers, by role and state.",
-     kR, kWorkerLabels},
+    {Metric::kWorkers, "baton_workers", kGauge, "workers",
+     "Workers, by role and state; refused: asks to join and does not fit those that are here.", kR,
+     kWorkerLabels},
     {Metric::kReadyPairs, "baton_ready_pairs", kGauge, "pairs",
      "Pairs of a prefill chain and a decode service that can serve.", kR},
     {Metric::kMembershipLeasesExpiredTotal, "baton_membership_leases_expired_total", kCounter,
@@ -309,6 +311,10 @@ inline constexpr MetricInfo kTable[] = {
      "Work that ended on a worker more often than it had begun, by the router's books: always 0, "
      "or there is a bug to report; balance suffers, requests do not.",
      kR},
+    {Metric::kRefusingRouters, "baton_refusing_routers", kGauge, "routers",
+     "Routers that refuse this worker for now, because it does not fit those that they hold; it "
+     "asks them again. /readiness says why if no router holds it.",
+     kP | kD},
     {Metric::kDraining, "baton_draining", kGauge, "boolean",
      "1 while the process finishes what it has begun and takes nothing new.", kR | kP | kD},
     {Metric::kDrainEndedRequestsTotal, "baton_drain_ended_requests_total", kCounter, "requests",

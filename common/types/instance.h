@@ -8,9 +8,13 @@
 
 namespace baton {
 
-// Version of all that workers say to one another: proto/ and the data plane's headers. Workers of
-// different versions are refused at join.
+// Version of all that processes say to one another: proto/ and the data plane's headers. A process
+// speaks a range of them, and two of them the newest that both do; workers whose ranges don't meet
+// are refused at join. A new version first comes with both in the range, and the old one goes a
+// release later, so that a cluster can be upgraded process by process.
+inline constexpr uint32_t kOldestProtocolVersion = 2;
 inline constexpr uint32_t kProtocolVersion = 2;
+static_assert(kOldestProtocolVersion <= kProtocolVersion);
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

@@ -18,7 +18,8 @@ struct ModelFingerprint {
   uint64_t head_hash = 0;                // Final norm and head; 0: not held.
   std::string dtype;                     // Of activations and KV.
   KvLayout kv_layout;
-  uint32_t protocol_version = 0;
+  uint32_t protocol_version = 0;         // The newest that it speaks,
+  uint32_t oldest_protocol_version = 0;  // and the oldest; not above it.
   bool operator==(const ModelFingerprint&) const = default;
 };
 

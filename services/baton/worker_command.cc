@@ -69,6 +69,9 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   };
   client_options.on_view = served.on_view;
   client_options.on_drain = [&drain_asked] { drain_asked = true; };
+  client_options.on_refused = [&runtime](int routers) {
+    runtime.metrics().Set(Metric::kRefusingRouters, routers);
+  };
   client_options.on_rejected = [&](const absl::Status& status) {
     rejection = status;
     rejected = true;
@@ -79,8 +82,8 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
       [&client](PeerId peer, const absl::Status&) { client.OnPeerFailed(peer); });
   runtime.SetProbes(served.liveness, [&client, &served, &draining] {
     if (draining) return absl::UnavailableError("draining");
-    return served.ready() && client.registered() ? absl::OkStatus()
-                                                 : absl::UnavailableError("not wired to its peers");
+    if (!client.registered()) return absl::UnavailableError(client.WhyNotRegistered());
+    return served.ready() ? absl::OkStatus() : absl::UnavailableError("not wired to its peers");
   });
   client.Start();
   served.announce->Attach(&client);

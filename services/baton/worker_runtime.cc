@@ -137,6 +137,7 @@ v1::WorkerInfo WorkerRuntime::Describe(int grpc_port) const {
   ModelFingerprint fingerprint = fingerprint_;
   fingerprint.dtype = "float32";
   fingerprint.protocol_version = kProtocolVersion;
+  fingerprint.oldest_protocol_version = kOldestProtocolVersion;
   fingerprint.kv_layout = kv.layout();
   fingerprint.kv_layout.layers = model_.num_hidden_layers;
   *info.mutable_fingerprint() = rpc::ToProto(fingerprint);

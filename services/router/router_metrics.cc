@@ -101,4 +101,14 @@ void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& w
   }
 }
 
+void RouterMetrics::SetRefused(const std::map<std::string, Applicant>& applicants) {
+  int prefill = 0;
+  for (const auto& [id, applicant] : applicants) {
+    prefill += applicant.info.role == Role::kPrefill ? 1 : 0;
+  }
+  metrics_.Set(Metric::kWorkers, prefill, {"prefill", "refused"});
+  metrics_.Set(Metric::kWorkers, static_cast<double>(applicants.size()) - prefill,
+               {"decode", "refused"});
+}
+
 }  // namespace baton::router

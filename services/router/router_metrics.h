@@ -51,6 +51,8 @@ class RouterMetrics {
   // The gauges and the core's own counters; on the loop's thread.
   void SetLoad(const RouterLoad& load, const std::vector<Worker>& workers, size_t pairs, bool ready,
                bool draining);
+  // Workers that ask to join in vain, by id.
+  void SetRefused(const std::map<std::string, Applicant>& applicants);
 
   // Counts what the HTTP front tells of its connections.
   HttpServerObserver http_observer() { return CountConnections(metrics_); }

@@ -153,7 +153,6 @@ void RouterShell::Stop(int64_t grace_ms) {
 void RouterShell::Register(WorkerInfo worker, std::function<void(absl::Status)> done) {
   const uint64_t rpc_id = next_rpc_id_++;
   const bool posted = loop_.Post([this, rpc_id, worker = std::move(worker), done]() mutable {
-    LOG(kInfo) << "registration of " << worker.instance.id << " at " << worker.grpc_address;
     status_calls_[rpc_id] = std::move(done);
     Dispatch(RegisterRequested{rpc_id, std::move(worker)});
   });
@@ -204,11 +203,10 @@ void RouterShell::Drain(const std::string& instance_id, std::function<void(absl:
   if (!posted) done(Stopping());
 }
 
-void RouterShell::List(
-    const std::function<void(absl::Status, std::vector<Worker>, int64_t)>& done) {
+void RouterShell::List(const std::function<void(absl::Status, const Membership*, int64_t)>& done) {
   const bool posted =
-      loop_.Post([this, done] { done(absl::OkStatus(), core_.membership().Workers(), NowUs()); });
-  if (!posted) done(Stopping(), {}, 0);
+      loop_.Post([this, done] { done(absl::OkStatus(), &core_.membership(), NowUs()); });
+  if (!posted) done(Stopping(), nullptr, 0);
 }
 
 // ---- The loop ----
@@ -241,14 +239,22 @@ void RouterShell::HandleOne(const Event& event) {
   }
 }
 
+// Who is refused for now asks twice a second.
+void RouterShell::Perform(ReplyRegister& action) {
+  const std::string& id = action.instance.id;
+  if (action.status.ok()) {
+    LOG(kInfo) << id << " has registered, at " << AddressOf(action.instance);
+  } else if (!action.repeated) {
+    LOG(kWarning) << id << " is refused: " << action.status.message();
+  }
+  Answer(action.rpc_id, action.status);
+}
+
 void RouterShell::Answer(uint64_t rpc_id, const absl::Status& status) {
   const auto entry = status_calls_.find(rpc_id);
   if (entry == status_calls_.end()) return;
   const auto done = std::move(entry->second);
   status_calls_.erase(entry);
-  if (!status.ok()) {
-    LOG(kWarning) << "refused: " << status.message();
-  }
   done(status);
 }
 
@@ -377,6 +383,7 @@ void RouterShell::Refresh(int64_t now_us) {
   }
   const RouterLoad load = core_.load();
   metrics_->SetLoad(load, workers, pairs, ready, draining);
+  metrics_->SetRefused(members.applicants());
   if (std::exchange(books_mended_total_, load.books_mended_total) < load.books_mended_total) {
     LOG(kError) << "by the router's books work has ended on a worker more often than it had begun; "
                    "requests don't suffer, but this is a bug: please report it with the log so far";

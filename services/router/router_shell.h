@@ -90,7 +90,8 @@ class RouterShell : public Gateway, private LegEvents {
   uint64_t Watch(InstanceRef instance, WatchCallbacks callbacks);
   void Unwatch(uint64_t rpc_id);  // The worker's side broke it.
   void Drain(const std::string& instance_id, std::function<void(absl::Status)> done);
-  void List(const std::function<void(absl::Status, std::vector<Worker>, int64_t now_us)>& done);
+  // The membership is null with an error, and not to be kept.
+  void List(const std::function<void(absl::Status, const Membership*, int64_t now_us)>& done);
 
   const RouterConfig& config() const { return config_; }
   // Differs between lives of a router; never 0.
@@ -118,7 +119,7 @@ class RouterShell : public Gateway, private LegEvents {
   void Begin(std::unique_ptr<Session> session);
   void Dispatch(Event event);
   void HandleOne(const Event& event);
-  void Perform(ReplyRegister& action) { Answer(action.rpc_id, action.status); }
+  void Perform(ReplyRegister& action);
   void Perform(ReplyDrain& action) { Answer(action.rpc_id, action.status); }
   void Perform(ReplyAbort& action) { Answer(action.rpc_id, action.status); }
   void Perform(ReplyHeartbeat& action);

@@ -71,6 +71,9 @@ absl::StatusOr<ModelFingerprint> FingerprintFromProto(const v1::ModelFingerprint
   fingerprint.head_hash = proto.head_hash();
   fingerprint.dtype = proto.dtype();
   fingerprint.protocol_version = proto.protocol_version();
+  fingerprint.oldest_protocol_version = proto.oldest_protocol_version() == 0
+                                            ? proto.protocol_version()
+                                            : proto.oldest_protocol_version();
   return fingerprint;
 }
 
@@ -156,6 +159,20 @@ v1::ListedWorker ToProto(const Worker& worker, int64_t now_us) {
   load.set_quarantined_pages(worker.load.quarantined_pages);
   proto.set_lease_remaining_ms(std::max<int64_t>(0, worker.lease_until_us - now_us) / 1000);
   return proto;
+}
+
+v1::ListResponse ToProto(const Membership& membership, int64_t now_us) {
+  v1::ListResponse response;
+  for (const Worker& worker : membership.Workers()) {
+    *response.add_workers() = ToProto(worker, now_us);
+  }
+  for (const auto& [id, applicant] : membership.applicants()) {
+    v1::RefusedWorker& refused = *response.add_refused();
+    *refused.mutable_worker() = ToProto(applicant.info);
+    refused.set_reason(std::string(applicant.refusal.message()));
+    refused.set_refused_ms(std::max<int64_t>(0, now_us - applicant.since_us) / 1000);
+  }
+  return response;
 }
 
 }  // namespace baton::router

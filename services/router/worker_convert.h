@@ -18,6 +18,7 @@ absl::StatusOr<WorkerLoad> LoadFromProto(const v1::WorkerLoad& proto);
 
 v1::WorkerInfo ToProto(const WorkerInfo& worker);
 v1::ListedWorker ToProto(const Worker& worker, int64_t now_us);
+v1::ListResponse ToProto(const Membership& membership, int64_t now_us);
 
 }  // namespace baton::router
 

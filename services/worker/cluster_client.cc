@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/event_loop.h"
@@ -88,7 +89,8 @@ class ClusterClient::Impl {
   explicit Impl(ClusterClientOptions options)
       : options_(std::move(options)),
         rpc_timeout_ms_(std::max(kMinRpcTimeoutMs, 2 * options_.heartbeat_interval_ms)),
-        core_(CoreOptions(options_), NowUs()) {
+        core_(CoreOptions(options_), NowUs()),
+        unregistered_(core_.unregistered()) {
     BATON_CHECK(options_.data_plane != nullptr && options_.status && options_.on_rejected &&
                 options_.heartbeat_interval_ms > 0)
         << "incomplete options";
@@ -122,6 +124,13 @@ class ClusterClient::Impl {
   }
 
   bool registered() const { return registered_; }
+
+  std::string WhyNotRegistered() const {
+    MutexLock lock(&mutex_);
+    if (!unregistered_.has_value()) return "";
+    return absl::StrCat(unregistered_->why, " (for ",
+                        (NowUs() - unregistered_->since_us) / 1'000'000, " s)");
+  }
 
   DrainNews drain_news() const {
     MutexLock lock(&mutex_);
@@ -196,11 +205,13 @@ class ClusterClient::Impl {
       [this](const MembershipEvent& event) { HandleOne(event); }};
   std::map<uint64_t, std::unique_ptr<RouterRpcs>> routers_;
   std::set<InstanceRef> unreachable_;  // Logged already.
+  int refusing_ = 0;                   // Routers; told already.
   std::atomic<bool> registered_{false};
   std::atomic<bool> leaving_{false};
 
   mutable Mutex mutex_;
   DrainNews drain_news_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Unregistered> unregistered_ ABSL_GUARDED_BY(mutex_);
   std::map<InstanceRef, Endpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
   // Peers that failed before Connect's answer was noted.
   bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
@@ -220,6 +231,11 @@ void ClusterClient::Impl::HandleOne(const MembershipEvent& event) {
   {
     MutexLock lock(&mutex_);
     drain_news_ = core_.drain_news();
+    unregistered_ = core_.unregistered();
+  }
+  const int refusing = core_.routers_refusing();
+  if (std::exchange(refusing_, refusing) != refusing && options_.on_refused) {
+    options_.on_refused(refusing);
   }
   if (const auto* answer = std::get_if<RegisterAnswered>(&event)) Tell(*answer);
   if (const auto* answer = std::get_if<HeartbeatAnswered>(&event)) {
@@ -248,8 +264,11 @@ void ClusterClient::Impl::Tell(const RegisterAnswered& answer) {
   } else if (answer.status.ok()) {
     LOG(kDebug) << router->address() << " is another address of a router that is known";
   } else if (!router->refusal().ok()) {
-    LOG(kError) << "the router at " << router->address()
-                << " refuses this worker: " << router->refusal().message();
+    // One that is asked again: its first word, and a reminder now and then.
+    if (router->refusals() % kFailuresToTell != 1) return;
+    LOG(kError) << "the router at " << router->address() << " refuses this worker"
+                << (router->refused_for_good() ? ": " : " for now and is asked again: ")
+                << router->refusal().message();
   } else {
     TellFailure(answer.router, "registration at ", answer.status);
   }
@@ -383,6 +402,7 @@ ClusterClient::~ClusterClient() { impl_->Stop(); }
 void ClusterClient::Start() { impl_->Start(); }
 void ClusterClient::Stop() { impl_->Stop(); }
 bool ClusterClient::registered() const { return impl_->registered(); }
+std::string ClusterClient::WhyNotRegistered() const { return impl_->WhyNotRegistered(); }
 std::optional<PeerId> ClusterClient::Find(const InstanceRef& instance) const {
   return impl_->Find(instance);
 }

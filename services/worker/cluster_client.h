@@ -51,9 +51,12 @@ struct ClusterClientOptions {
   // Somebody asks this worker to drain, by way of a router (Cluster.Drain). Called on the client's
   // thread, again with every heartbeat until the worker leaves. May be null.
   std::function<void()> on_drain;
-  // Routers refuse this worker (another model, page size, chain ...) and none holds it: it can
-  // never join, so the process should end with this status. Called once, on the client's thread,
-  // which then does nothing more.
+  // How many routers refuse this worker for now (another model, a rank that is taken ...); they are
+  // asked again. Called on the client's thread whenever the number changes. May be null.
+  std::function<void(int routers)> on_refused;
+  // Routers refuse this worker for good (its description contradicts itself, it speaks another
+  // protocol) and none holds it: it can never join, so the process should end with this status.
+  // Called once, on the client's thread, which then does nothing more.
   std::function<void(const absl::Status&)> on_rejected;
 };
 
@@ -82,6 +85,8 @@ class ClusterClient {
 
   // Held by a router that has answered the last RPC.
   bool registered() const;
+  // Why not, and for how long, for people; empty if it is.
+  std::string WhyNotRegistered() const;
   // A router says that it is at this numeric HOST:PORT.
   void Announce(const std::string& router_address) const;
   // The endpoint of one incarnation of a peer; nullopt: not connected.

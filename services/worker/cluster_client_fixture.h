@@ -245,6 +245,10 @@ class ClusterClientTest : public testing::Test {
       MutexLock lock(&mutex_);
       views_.push_back(view);
     };
+    options.on_refused = [this](int routers) {
+      MutexLock lock(&mutex_);
+      refusing_ = routers;
+    };
     options.on_rejected = [this](const absl::Status& status) {
       MutexLock lock(&mutex_);
       rejected_ = status;
@@ -255,6 +259,12 @@ class ClusterClientTest : public testing::Test {
   bool AwaitRejected() {
     MutexLock lock(&mutex_);
     const auto predicate = [this] { return !rejected_.ok(); };
+    return mutex_.AwaitFor(kPatience, predicate);
+  }
+
+  bool AwaitRefusing(int routers) {
+    MutexLock lock(&mutex_);
+    const auto predicate = [this, routers] { return refusing_ == routers; };
     return mutex_.AwaitFor(kPatience, predicate);
   }
 
@@ -274,6 +284,7 @@ class ClusterClientTest : public testing::Test {
   std::map<std::string, NameResolver::Addresses> addresses_;
   std::vector<std::vector<PeerWorker>> views_;
   absl::Status rejected_;
+  int refusing_ = 0;                       // Routers.
   std::unique_ptr<ClusterClient> client_;  // Last: its thread uses the rest.
 };
 

@@ -166,13 +166,29 @@ TEST_F(ClusterClientTest, SurvivesTheRouter) {
   EXPECT_EQ(client_->Find({"a-0", 2}), peer) << "endpoints to peers that live on are kept";
 }
 
-TEST_F(ClusterClientTest, RefusalEndsTheClient) {
-  router_->Refuse({grpc::StatusCode::FAILED_PRECONDITION, "page size 16, the cluster has 64"});
+TEST_F(ClusterClientTest, ARefusalForGoodEndsTheClient) {
+  router_->Refuse({grpc::StatusCode::OUT_OF_RANGE, "speaks 3 to 4, this router 2 to 2"});
   Begin(kDecode);
   ASSERT_TRUE(AwaitRejected());
   MutexLock lock(&mutex_);
-  EXPECT_TRUE(absl::IsFailedPrecondition(rejected_));
-  EXPECT_EQ(rejected_.message(), "page size 16, the cluster has 64");
+  EXPECT_TRUE(absl::IsOutOfRange(rejected_));
+  EXPECT_EQ(rejected_.message(), "speaks 3 to 4, this router 2 to 2");
+}
+
+TEST_F(ClusterClientTest, WhoIsRefusedSaysWhyAndJoinsWhenItMay) {
+  router_->SetView(2, {kDecode, kStage});
+  router_->Refuse({grpc::StatusCode::FAILED_PRECONDITION, "page size 16, the cluster has 64"});
+  Begin(kDecode);
+  ASSERT_TRUE(AwaitRefusing(1));
+  EXPECT_FALSE(client_->registered());
+  const std::string why = client_->WhyNotRegistered();
+  EXPECT_NE(why.find("refuses this worker: page size 16, the cluster has 64 (for "),
+            std::string::npos)
+      << why;
+  router_->Refuse(grpc::Status::OK);
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  ASSERT_TRUE(AwaitRefusing(0));
+  EXPECT_EQ(client_->WhyNotRegistered(), "");
 }
 
 TEST_F(ClusterClientTest, StopsWhileTheRouterIsAway) {

@@ -85,6 +85,11 @@ def listed(cluster):
         return {w.worker.instance.instance_id: w for w in client.cluster.List(stubs.cluster.ListRequest()).workers}
 
 
+def refused(cluster):
+    with Client(cluster.target) as client:
+        return {w.worker.instance.instance_id: w for w in client.cluster.List(stubs.cluster.ListRequest()).refused}
+
+
 def test_list_says_who_is_here(small_cluster):
     workers = listed(small_cluster)
     assert set(workers) == {"prefill-0-0", "prefill-0-1", "decode-0"}
@@ -134,34 +139,32 @@ def test_tokenize_and_back(small_cluster):
     assert info.served_model_name == "tiny" and info.vocab_size == 320
 
 
-def refused_worker(cluster, log_dir, model, *flags):
-    """Starts a decode that should not fit; returns (exit code, what it said)."""
-    process = clusters.Process("stranger", ["worker", "--model-path", model, "--router-address", cluster.target,
-                                            "--disaggregation-mode", "decode", "--instance-id", "stranger", *flags],
-                               log_dir, dict(os.environ))
-    process.start()
-    try:
-        process.popen.wait(30 * clusters.PATIENCE)
-    finally:
-        process.kill()
-    return process.popen.returncode, process.log()
-
-
 @pytest.mark.parametrize("what,model_options,flags,fragments", [
     ("page size", {}, ["--page-size", 64], ["page", "64", "16"]),
-    ("other weights", {"seed": 2}, ["--page-size", 16], ["layer 0", "stranger has", "decode-0 has"]),
+    ("other weights", {"seed": 2}, ["--page-size", 16], ["layer 0", "stranger-other-weights has", "decode-0 has"]),
     ("other shape", {"layers": 5}, ["--page-size", 16], []),
     ("other maths", {"family": "llama"}, ["--page-size", 16], []),
 ])
-def test_a_worker_that_does_not_fit_is_refused(small_cluster, tmp_path, what, model_options, flags, fragments):
-    options = {"layers": 6, **model_options}
-    model = clusters.make_model(tmp_path / "other", **options)
-    code, log = refused_worker(small_cluster, tmp_path, model, *flags)
-    assert code == 3, log  # A supervisor need not try again.
-    assert "refuse" in log.lower() or "FAILED_PRECONDITION" in log or "does not" in log, log
-    for fragment in fragments:
-        assert fragment in log, f"{what}: {log}"
-    assert set(listed(small_cluster)) == {"prefill-0-0", "prefill-0-1", "decode-0"}
+def test_a_worker_that_does_not_fit_waits_outside(small_cluster, tmp_path, what, model_options, flags, fragments):
+    model = clusters.make_model(tmp_path / "other", **{"layers": 6, **model_options})
+    port = clusters.free_ports(1)[0]
+    name = "stranger-" + what.replace(" ", "-")  # The router remembers for a while who asked.
+    stranger = clusters.Process(
+        name, ["worker", "--model-path", model, "--router-address", small_cluster.target, "--disaggregation-mode",
+                     "decode", "--instance-id", name, "--metrics-port", port, *flags], tmp_path, dict(os.environ))
+    stranger.start()
+    try:
+        clusters.wait_until(lambda: name in refused(small_cluster), 30, f"{what}: the refusal")
+        reason = refused(small_cluster)[name].reason
+        for fragment in fragments:
+            assert fragment in reason, f"{what}: {reason}"
+        clusters.wait_until(lambda: reason in small_cluster.get("/readiness", port)[1], 30, "the worker to say why")
+        assert small_cluster.get("/readiness", port)[0] == 503
+        assert reason in stranger.log(), stranger.log()
+        assert set(listed(small_cluster)) == {"prefill-0-0", "prefill-0-1", "decode-0"}
+    finally:
+        code = stranger.stop()
+    assert code == 0, stranger.log()
 
 
 def drain(cluster, instance):

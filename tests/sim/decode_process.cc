@@ -52,7 +52,7 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, int node, u
     : world_(world),
       topology_(topology),
       node_(node),
-      self_{world.name(node), incarnation},
+      self_{topology.InstanceId(world.name(node), incarnation), incarnation},
       core_(Limits(topology, self_)),
       leases_(LeaseOptions(topology, self_)),
       pages_(static_cast<size_t>(topology.decode_pages),
@@ -110,6 +110,9 @@ void DecodeProcess::ScheduleTick() {
 }
 
 void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
+  if (topology_.IsStranger(node_)) {
+    return world_.Violate(absl::StrCat(self_.id, " is paired with a chain of another model"));
+  }
   Prompt& prompt = prompts_[request.attempt_id];
   prompt.prompt_id = request.prompt_id;
   prompt.tokens = request.prompt_tokens;

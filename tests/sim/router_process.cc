@@ -53,7 +53,10 @@ router::WorkerInfo RouterProcess::Describe(const Topology& topology, const Insta
   }
   info.fingerprint.dtype = "float32";
   info.fingerprint.kv_layout = topology.Layout();
-  info.fingerprint.protocol_version = 1;
+  if (topology.IsStranger(NodeOf(self.id))) ++info.fingerprint.layer_hashes[0];
+  // Some of an upgrade's, which speak a version that nobody else does yet.
+  info.fingerprint.protocol_version = kProtocolVersion + (NodeOf(self.id) % 3 == 0 ? 1 : 0);
+  info.fingerprint.oldest_protocol_version = kOldestProtocolVersion;
   info.page_count = role == Role::kDecode ? topology.decode_pages : topology.prefill_pages;
   info.max_running_requests = topology.max_running;
   info.max_context_tokens = 4096;
@@ -99,7 +102,9 @@ void RouterProcess::CheckViewArrives() {
       const int node = NodeOf(worker.info.instance.id);
       const bool lives =
           world_.alive(node) && world_.incarnation(node) == worker.info.instance.incarnation;
-      if (!lives || worker.applied_version == version) continue;
+      // Whom others gave way to hears of it when it asks to join again.
+      const bool unaware = topology_.stranger && worker.applied_version == 0;
+      if (!lives || unaware || worker.applied_version == version) continue;
       world_.Violate(absl::StrCat(worker.info.instance.id, " has not heard of view ", version,
                                   " for ", kViewArrivesUs / 1000, " ms"));
     }

@@ -20,6 +20,9 @@ Topology DrawTopology(Random& random) {
   topology.max_attempts = random.Chance(0.7) ? 2 : 1;
   topology.least_load = random.Chance(0.5);
   topology.part_layers = static_cast<int>(random.Between(1, 12));
+  topology.new_names = random.Chance(0.2);
+  topology.stranger = random.Chance(0.2);
+  topology.decodes += topology.stranger ? 1 : 0;
   topology.clock_skew_us = random.Chance(0.3) ? random.Between(1'000'000, 100'000'000) : 0;
   return topology;
 }

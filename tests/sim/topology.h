@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/types/kv_layout.h"
 
@@ -29,6 +30,10 @@ struct Topology {
   int activation_credits = 2;
   int max_attempts = 2;
   int max_context_tokens = 4096;
+  // Every life of a worker has a name of its own, as where nobody gives it one.
+  bool new_names = false;
+  // The last decode service holds the weights of another model.
+  bool stranger = false;
   bool least_load = true;
   int part_layers = 8;  // Layers of a page that fit into one KV message.
   // One thing goes wrong at most, and every request is to be answered (scenario.h).
@@ -48,6 +53,13 @@ struct Topology {
   int StageNode(int chain, int stage) const { return routers + decodes + chain * stages + stage; }
   int ChainOf(int node) const { return (node - routers - decodes) / stages; }
   int StageOf(int node) const { return (node - routers - decodes) % stages; }
+  bool IsStranger(int node) const { return stranger && node == routers + decodes - 1; }
+  std::string InstanceId(const std::string& node_name, uint64_t incarnation) const {
+    const size_t dash = node_name.rfind('-');
+    return new_names ? absl::StrCat(node_name.substr(0, dash), "-", absl::Hex(incarnation & 0xffff),
+                                    node_name.substr(dash))
+                     : node_name;
+  }
   int NodeCount() const { return routers + decodes + chains * stages; }
 
   // Uneven where it does not divide: the later stages take more.

@@ -25,6 +25,15 @@ absl::Status Mismatch(const std::string& property, const WorkerInfo& joining,
                                                     member.instance.id, " has ", member_value));
 }
 
+std::string Versions(const ModelFingerprint& speaks) {
+  return absl::StrCat(speaks.oldest_protocol_version, " to ", speaks.protocol_version);
+}
+
+bool Meet(const ModelFingerprint& a, const ModelFingerprint& b) {
+  return a.oldest_protocol_version <= b.protocol_version &&
+         b.oldest_protocol_version <= a.protocol_version;
+}
+
 absl::Status CheckLayout(const KvLayout& layout) {
   if (layout.layers < 1 || layout.layers > kMaxLayers) {
     return InvalidField("fingerprint.kv_layout.layers",
@@ -67,9 +76,7 @@ absl::Status CheckModels(const WorkerInfo& joining, const WorkerInfo& member) {
   const auto differ_number = [&](const std::string& property, int64_t left, int64_t right) {
     return differ(property, absl::StrCat(left), absl::StrCat(right));
   };
-  if (a.protocol_version != b.protocol_version) {
-    return differ_number("protocol version", a.protocol_version, b.protocol_version);
-  }
+  if (!Meet(a, b)) return differ("protocol version", Versions(a), Versions(b));
   if (a.config_hash != b.config_hash) {
     return differ("model config (hash)", Text(a.config_hash), Text(b.config_hash));
   }
@@ -131,6 +138,11 @@ absl::Status CheckWellFormed(const WorkerInfo& worker) {
   if (worker.instance.incarnation == 0)
     return InvalidField("instance.incarnation", "must not be 0");
   BATON_RETURN_IF_ERROR(CheckLayout(worker.fingerprint.kv_layout));
+  if (worker.fingerprint.oldest_protocol_version > worker.fingerprint.protocol_version) {
+    return InvalidField(
+        "fingerprint.oldest_protocol_version",
+        absl::StrCat("must not be above protocol_version, is ", Versions(worker.fingerprint)));
+  }
   if (worker.role == Role::kPrefill) {
     if (worker.chain_id.empty()) return InvalidField("chain_id", "is empty");
     if (worker.pp_size < 1 || worker.pp_size > kMaxStages) {
@@ -151,8 +163,21 @@ absl::Status CheckWellFormed(const WorkerInfo& worker) {
   return absl::OkStatus();
 }
 
+absl::Status CheckProtocol(const WorkerInfo& worker) {
+  const ModelFingerprint own = {.protocol_version = kProtocolVersion,
+                                .oldest_protocol_version = kOldestProtocolVersion};
+  if (Meet(worker.fingerprint, own)) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat("protocol version: ", worker.instance.id, " speaks ",
+                                            Versions(worker.fingerprint), ", this router ",
+                                            Versions(own)));
+}
+
 absl::Status CheckFit(const WorkerInfo& joining, const WorkerInfo& member) {
   BATON_RETURN_IF_ERROR(CheckModels(joining, member));
+  return CheckPlace(joining, member);
+}
+
+absl::Status CheckPlace(const WorkerInfo& joining, const WorkerInfo& member) {
   if (joining.role == Role::kPrefill && member.role == Role::kPrefill &&
       joining.chain_id == member.chain_id) {
     return CheckChain(joining, member);

@@ -10,10 +10,16 @@ namespace baton::router {
 // INVALID_ARGUMENT, naming the field, for what no cluster could use: ranges, geometry, counts.
 absl::Status CheckWellFormed(const WorkerInfo& worker);
 
+// OUT_OF_RANGE, naming both ranges, if the worker speaks no version of the protocol that this
+// router does.
+absl::Status CheckProtocol(const WorkerInfo& worker);
+
 // FAILED_PRECONDITION, naming the property and both values, unless KV and activations may pass
 // between the two: model, weights of what both hold, dtype, layout, protocol and, within one chain,
 // ranks and layers.
 absl::Status CheckFit(const WorkerInfo& joining, const WorkerInfo& member);
+// The part of it about one chain's ranks and layers.
+absl::Status CheckPlace(const WorkerInfo& joining, const WorkerInfo& member);
 
 }  // namespace baton::router
 

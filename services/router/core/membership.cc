@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/planted_bug.h"
+#include "common/base/status.h"
 #include "services/router/core/fit.h"
 
 namespace baton::router {
@@ -48,7 +49,9 @@ Membership::Membership(MembershipOptions options) : options_(options) {}
 
 absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
                                   std::vector<Worker>& lost) {
-  if (absl::Status status = CheckWellFormed(worker); !status.ok()) return status;
+  BATON_RETURN_IF_ERROR(CheckWellFormed(worker));
+  BATON_RETURN_IF_ERROR(CheckProtocol(worker));
+  began_us_ = std::min(began_us_, now_us);
   const auto known = workers_.find(worker.instance.id);
   if (known != workers_.end() && known->second.info == worker) {
     known->second.lease_until_us = now_us + options_.lease_us;  // The answer to the first was lost.
@@ -58,9 +61,20 @@ absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
     return absl::ResourceExhaustedError(
         absl::StrCat("the cluster has ", workers_.size(), " workers already, the most it takes"));
   }
-  if (absl::Status status = CheckFitsCluster(worker); !status.ok()) return status;
-  if (known != workers_.end()) Lose(known, now_us, lost);
+  const absl::Status misfit = CheckFitsMembers(worker);
+  if (misfit.ok()) {
+    Join(worker, now_us, lost);
+    return absl::OkStatus();
+  }
+  Refuse(worker, misfit, now_us);
+  return GiveWayTo(worker, now_us, lost) ? absl::OkStatus() : misfit;
+}
+
+void Membership::Join(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost) {
+  const auto known = workers_.find(worker.instance.id);
+  if (known != workers_.end()) Lose(known, now_us, /*expected=*/false, lost);
   absent_.erase(worker.instance.id);
+  applicants_.erase(worker.instance.id);
   Worker joined;
   joined.info = worker;
   joined.joined_version = ++view_version_;
@@ -69,15 +83,6 @@ absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
   sweep_us_ = std::min(sweep_us_, joined.lease_until_us);
   workers_.emplace(worker.instance.id, std::move(joined));
   Changed();
-  return absl::OkStatus();
-}
-
-absl::Status Membership::CheckFitsCluster(const WorkerInfo& worker) const {
-  for (const auto& [id, member] : workers_) {
-    if (id == worker.instance.id) continue;  // It is about to be replaced.
-    if (absl::Status status = CheckFit(worker, member.info); !status.ok()) return status;
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied_version,
@@ -134,11 +139,13 @@ bool Membership::Suspect(const InstanceRef& instance, int64_t now_us) {
   return true;
 }
 
-void Membership::Lose(WorkerMap::iterator worker, int64_t now_us, std::vector<Worker>& lost) {
+void Membership::Lose(WorkerMap::iterator worker, int64_t now_us, bool expected,
+                      std::vector<Worker>& lost) {
   const WorkerInfo& info = worker->second.info;
   const bool room = static_cast<int>(absent_.size()) < options_.max_workers;
-  if (options_.pair_grace_us > 0 && room) {
-    absent_[info.instance.id] = {info.role, info.chain_id, info.pp_rank, info.pp_size, now_us};
+  if (options_.pair_grace_us > 0 && room && !worker->second.displaced) {
+    absent_[info.instance.id] = {info.role,    info.chain_id, info.pp_rank,
+                                 info.pp_size, now_us,        !expected};
   }
   lost.push_back(std::move(worker->second));
   workers_.erase(worker);
@@ -151,12 +158,13 @@ std::vector<Worker> Membership::Expire(int64_t now_us) {
   std::erase_if(absent_, [&](const auto& entry) {
     return entry.second.lost_us + options_.pair_grace_us <= now_us;
   });
+  std::erase_if(applicants_, [&](const auto& entry) { return entry.second.until_us <= now_us; });
   if (now_us < sweep_us_) return lost;
   sweep_us_ = kNeverUs;
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     const auto next = std::next(worker);
     if (worker->second.lease_until_us <= now_us) {
-      Lose(worker, now_us, lost);
+      Lose(worker, now_us, /*expected=*/true, lost);
     } else {
       sweep_us_ = std::min(sweep_us_, worker->second.lease_until_us);
     }
@@ -168,7 +176,7 @@ std::vector<Worker> Membership::Expire(int64_t now_us) {
 bool Membership::Remove(const InstanceRef& instance, int64_t now_us, std::vector<Worker>& lost) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end() || found->second.info.instance != instance) return false;
-  Lose(found, now_us, lost);
+  Lose(found, now_us, /*expected=*/false, lost);
   return true;
 }
 
@@ -177,6 +185,7 @@ int64_t Membership::NextDeadlineUs() const {
   for (const auto& [id, absent] : absent_) {
     next_us = std::min(next_us, absent.lost_us + options_.pair_grace_us);
   }
+  for (const auto& [id, applicant] : applicants_) next_us = std::min(next_us, applicant.until_us);
   return next_us;
 }
 

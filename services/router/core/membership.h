@@ -58,7 +58,18 @@ struct Worker {
   uint64_t joined_version = 0;   // View version that first held this incarnation.
   uint64_t applied_version = 0;  // View version that it has connected to.
   int64_t lease_until_us = 0;
+  bool displaced = false;  // Lost to workers that it does not fit.
 };
+
+// Asks to join, and does not fit those that are here.
+struct Applicant {
+  WorkerInfo info;
+  absl::Status refusal;
+  int64_t since_us = 0;  // This incarnation has asked in vain.
+  int64_t until_us = 0;  // It is gone by then, unless it asks again.
+};
+
+class Group;
 
 // A chain whose stages are all present and wired. Stage 0 takes its requests.
 struct Chain {
@@ -84,6 +95,9 @@ struct MembershipOptions {
   int max_workers = 4096;
   // How long after a sign of change a pair is still expected: see PairExpectedUntilUs.
   int64_t pair_grace_us = 0;
+  // From the first registration: how long the members may change for a larger group. Workers keep
+  // their peers for as long after a router's restart, and are all heard within it.
+  int64_t settle_us = 5'000'000;
 };
 
 class Membership {
@@ -91,11 +105,21 @@ class Membership {
   explicit Membership(MembershipOptions options);
 
   // Joins or replaces another incarnation (which is then lost and returned in `lost`); repeated
-  // with the same words it only renews the lease. Refused with FAILED_PRECONDITION, naming the
-  // property, the worker and both values, when it doesn't fit those that are here: model config,
-  // weights of a shared layer, dtype, page size and shape, protocol version, chain geometry
-  // (pp_size, rank taken by a live other instance, layers that overlap or leave a gap to a
-  // neighbour). INVALID_ARGUMENT for malformed fields.
+  // with the same words it only renews the lease. INVALID_ARGUMENT for malformed fields,
+  // OUT_OF_RANGE for a protocol that this router does not speak: these are for good.
+  //
+  // Refused for now with FAILED_PRECONDITION, naming the property, the worker and both values, when
+  // it doesn't fit those that are here: model config, weights of a shared layer, dtype, page size
+  // and shape, protocol versions, chain geometry (pp_size, rank taken by a live other instance,
+  // layers that overlap or leave a gap to a neighbour). It is to ask again, and is remembered as an
+  // applicant for a lease's time.
+  //
+  // Members that are in the way give way at once, and are `lost` and refused in their turn, if the
+  // worker, the applicants and the members that fit one another rank above the members: first who
+  // can form a pair, then who are more. But once `settle_us` have passed since the first
+  // registration, members that can form a pair never do, workers counted that were lost no longer
+  // ago than `pair_grace_us` and didn't leave. Those that drain count for nothing, and nobody need
+  // have their model.
   absl::Status Register(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
 
   // NOT_FOUND for an unknown instance or another incarnation. An `applied_version` that was never
@@ -113,9 +137,12 @@ class Membership {
   // already, or it is not here.
   bool Suspect(const InstanceRef& instance, int64_t now_us);
 
-  // Removes the workers whose lease is over.
+  // By instance id.
+  const std::map<std::string, Applicant>& applicants() const { return applicants_; }
+
+  // Removes the workers whose lease is over, and forgets applicants that ask no more.
   std::vector<Worker> Expire(int64_t now_us);
-  // Removes one incarnation at once (its connection broke for good); false if it is not here.
+  // Removes one incarnation, which leaves; false if it is not here.
   bool Remove(const InstanceRef& instance, int64_t now_us, std::vector<Worker>& lost);
   // When Expire is due next. May be early: heartbeats don't move it, so that they stay cheap.
   int64_t NextDeadlineUs() const;
@@ -145,6 +172,9 @@ class Membership {
   // Why ReadyPairs is empty, for the client and the operator.
   std::string WhatIsMissing() const;
 
+  // Members that don't drain fit one another, whatever happens.
+  absl::Status CheckInvariants() const;
+
  private:
   using WorkerMap = std::map<std::string, Worker>;  // By instance id.
   using Stages = std::vector<const Worker*>;        // By rank; nullptr where one is missing.
@@ -155,10 +185,19 @@ class Membership {
     int pp_rank = 0;
     int pp_size = 1;
     int64_t lost_us = 0;
+    bool left = false;  // Drained, and on its own.
   };
 
-  absl::Status CheckFitsCluster(const WorkerInfo& worker) const;
-  void Lose(WorkerMap::iterator worker, int64_t now_us, std::vector<Worker>& lost);
+  void Join(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
+  // `expected`: it may be back.
+  void Lose(WorkerMap::iterator worker, int64_t now_us, bool expected, std::vector<Worker>& lost);
+  // applicants.cc
+  static absl::Status CheckFitsMember(const WorkerInfo& worker, const Worker& member);
+  absl::Status CheckFitsMembers(const WorkerInfo& worker) const;
+  void Refuse(const WorkerInfo& worker, const absl::Status& misfit, int64_t now_us);
+  Group Incumbents(int64_t now_us) const;
+  Group Challengers(const WorkerInfo& worker) const;
+  bool GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
   void Changed();
   std::map<std::string, Stages> Chains() const;
   std::string WhyNotReady(const Worker& worker) const;
@@ -166,9 +205,11 @@ class Membership {
   MembershipOptions options_;
   uint64_t view_version_ = 1;
   int64_t sweep_us_ = kNeverUs;  // No lease ends before.
+  int64_t began_us_ = kNeverUs;  // The first registration.
   WorkerMap workers_;
-  std::map<std::string, Absent> absent_;  // By instance id.
-  mutable std::vector<Pair> pairs_;       // What ReadyPairs returns while `pairs_valid_`.
+  std::map<std::string, Absent> absent_;         // By instance id.
+  std::map<std::string, Applicant> applicants_;  // By instance id.
+  mutable std::vector<Pair> pairs_;              // What ReadyPairs returns while `pairs_valid_`.
   mutable bool pairs_valid_ = false;
 };
 

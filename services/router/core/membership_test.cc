@@ -167,9 +167,6 @@ TEST_F(MembershipTest, WhatDoesNotFitIsRefusedWithBothValues) {
       {"bytes",
        [](auto& w) { w.fingerprint.kv_layout.bytes_per_element = 2; },
        {"bytes per element", "2", "4"}},
-      {"protocol",
-       [](auto& w) { w.fingerprint.protocol_version = 7; },
-       {"protocol version", "7", "1"}},
       {"weights",
        [](auto& w) { w.fingerprint.layer_hashes[3] = 0xabc; },
        {"weights of layer 3", "0abc", "0103", "c0-1", "d0"}},
@@ -208,6 +205,7 @@ TEST_F(MembershipTest, WhatDoesNotFitIsRefusedWithBothValues) {
     }
   }
   EXPECT_EQ(Join(TestStage("c0", 1, 2)), absl::OkStatus());
+  EXPECT_THAT(members_.applicants(), IsEmpty());
 }
 
 TEST_F(MembershipTest, MalformedWorkersAreRefusedByField) {

@@ -96,6 +96,9 @@ std::string Membership::WhatIsMissing() const {
   }
   if (!any_decode) add("no decode service is registered");
   if (reasons.empty()) add("chains and decode services have not connected to one another yet");
+  for (const auto& [id, applicant] : applicants_) {
+    add(absl::StrCat(id, " is refused for now: ", applicant.refusal.message()));
+  }
   const size_t more = reasons.size() > kMaxReasons ? reasons.size() - kMaxReasons : 0;
   reasons.resize(reasons.size() - more);
   std::string text = absl::StrJoin(reasons, "; ");

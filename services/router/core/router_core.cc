@@ -15,8 +15,23 @@ namespace baton::router {
 
 void RouterCore::State::On(const RegisterRequested& event) {
   std::vector<Worker> lost;
-  Emit(ReplyRegister{event.rpc_id, membership.Register(event.worker, now_us, lost)});
-  LoseWorkers(lost, "was replaced by a new incarnation of itself");
+  const InstanceRef& instance = event.worker.instance;
+  const auto known = membership.applicants().find(instance.id);
+  absl::Status before;
+  if (known != membership.applicants().end() && known->second.info.instance == instance) {
+    before = known->second.refusal;
+  }
+  ReplyRegister reply{event.rpc_id, membership.Register(event.worker, now_us, lost)};
+  reply.instance = instance;
+  reply.repeated = !reply.status.ok() && reply.status == before;
+  Emit(std::move(reply));
+  for (const Worker& worker : lost) {
+    LoseWorker(worker,
+               worker.displaced
+                   ? absl::StrCat("has given way to ", instance.id, ", which it does not fit")
+                   : "was replaced by a new incarnation of itself",
+               /*left=*/false);
+  }
 }
 
 void RouterCore::State::On(const HeartbeatReceived& event) {
@@ -264,6 +279,7 @@ RouterLoad RouterCore::load() const {
 absl::Status RouterCore::CheckInvariants() const {
   const State& state = *state_;
   BATON_RETURN_IF_ERROR(state.CheckDrain());
+  BATON_RETURN_IF_ERROR(state.membership.CheckInvariants());
   if (static_cast<int>(state.waiting.size()) != state.table.CountOf(Phase::kWaiting)) {
     return absl::InternalError("the queue for a pair is not the waiting requests");
   }

@@ -125,6 +125,8 @@ using Event =
 struct ReplyRegister {
   uint64_t rpc_id = 0;
   absl::Status status;
+  InstanceRef instance;
+  bool repeated = false;  // It was refused with the same words before.
 };
 struct ReplyHeartbeat {
   uint64_t rpc_id = 0;

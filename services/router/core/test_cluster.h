@@ -24,7 +24,8 @@ inline WorkerInfo TestWorker(const std::string& id, LayerRange layers) {
   if (layers.end == kTestLayers) worker.fingerprint.head_hash = 0xe1;
   worker.fingerprint.dtype = "float32";
   worker.fingerprint.kv_layout = {kTestLayers, 2, 8, 16, 4};
-  worker.fingerprint.protocol_version = 1;
+  worker.fingerprint.protocol_version = kProtocolVersion;
+  worker.fingerprint.oldest_protocol_version = kOldestProtocolVersion;
   worker.page_count = 64;  // 1024 tokens.
   worker.max_running_requests = 8;
   worker.max_context_tokens = 1024;

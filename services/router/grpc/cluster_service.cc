@@ -28,6 +28,8 @@ grpc::ServerUnaryReactor* ClusterService::Register(grpc::CallbackServerContext* 
   response->set_heartbeat_interval_ms(shell_.config().heartbeat_interval_ms);
   response->set_lease_ms(shell_.config().lease_ms);
   response->set_router_incarnation(shell_.incarnation());
+  response->set_protocol_version(kProtocolVersion);
+  response->set_oldest_protocol_version(kOldestProtocolVersion);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   shell_.Register(*std::move(worker),
                   [reactor](const absl::Status& status) { reactor->Finish(rpc::ToGrpc(status)); });
@@ -80,11 +82,11 @@ grpc::ServerUnaryReactor* ClusterService::Drain(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* ClusterService::List(grpc::CallbackServerContext* context,
                                                const v1::ListRequest*, v1::ListResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  shell_.List([reactor, response](const absl::Status& status, const std::vector<Worker>& workers,
-                                  int64_t now_us) {
-    for (const Worker& worker : workers) *response->add_workers() = ToProto(worker, now_us);
-    reactor->Finish(rpc::ToGrpc(status));
-  });
+  shell_.List(
+      [reactor, response](const absl::Status& status, const Membership* members, int64_t now_us) {
+        if (members != nullptr) *response = ToProto(*members, now_us);
+        reactor->Finish(rpc::ToGrpc(status));
+      });
   return reactor;
 }
 

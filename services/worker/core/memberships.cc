@@ -13,8 +13,13 @@ namespace {
 // Of a router that has not answered yet, while another one refuses this worker.
 constexpr int64_t kVerdictUs = 2'000'000;
 
+bool IsForGood(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsOutOfRange(status);
+}
+
 bool IsRefusal(const absl::Status& status) {
-  return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
+  return absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status) ||
+         IsForGood(status);
 }
 
 }  // namespace
@@ -23,6 +28,7 @@ Memberships::Memberships(MembershipOptions options, int64_t now_us)
     : options_(std::move(options)),
       sources_(options_.router_names, options_.router_addresses, options_.resolve_us),
       peers_(options_.self),
+      began_us_(now_us),
       now_us_(now_us) {}
 
 void Memberships::Handle(const MembershipEvent& event, int64_t now_us,
@@ -65,7 +71,8 @@ void Memberships::On(const RegisterAnswered& event) {
   if (event.status.ok()) {
     Registered(*router, event);
   } else if (IsRefusal(event.status)) {
-    router->Refused(event.status, now_us_);
+    const bool for_good = IsForGood(event.status) || PlantedBug(Bug::kWorkerTakesRefusalsForGood);
+    router->Refused(event.status, for_good, now_us_);
   } else {
     Failed(*router);
   }
@@ -216,6 +223,7 @@ void Memberships::Judge() {
   for (const auto& [id, router] : routers_) {
     if (router.state() == RouterMembership::State::kMember) return;
     const bool refuses = !router.refusal().ok();
+    if (refuses && !router.refused_for_good()) return;
     if (refuses && refusing == nullptr) refusing = &router;
     if (!refuses && now_us_ - router.asking_since_us() < kVerdictUs) return;
   }
@@ -310,6 +318,28 @@ int64_t Memberships::NextDeadlineUs(int64_t now_us) const {
 int Memberships::routers_joined() const {
   return static_cast<int>(std::count_if(routers_.begin(), routers_.end(),
                                         [](const auto& entry) { return entry.second.answers(); }));
+}
+
+int Memberships::routers_refusing() const {
+  return static_cast<int>(std::count_if(routers_.begin(), routers_.end(), [](const auto& entry) {
+    return entry.second.failures() == 0 && !entry.second.refusal().ok();
+  }));
+}
+
+std::optional<Unregistered> Memberships::unregistered() const {
+  if (registered()) return std::nullopt;
+  if (routers_.empty()) return Unregistered{"no router is known", began_us_};
+  int64_t silent_since_us = kNeverUs;
+  for (const auto& [id, router] : routers_) {
+    silent_since_us = std::min(silent_since_us, router.heard_us());
+    if (router.failures() > 0 || router.refusal().ok()) continue;
+    return Unregistered{absl::StrCat("the router at ", router.address(),
+                                     " refuses this worker: ", router.refusal().message()),
+                        router.refused_since_us()};
+  }
+  return Unregistered{absl::StrCat("no answer from ", routers_.begin()->second.address(),
+                                   routers_.size() == 1 ? "" : " and other routers"),
+                      silent_since_us};
 }
 
 absl::Status Memberships::CheckInvariants() const {

@@ -7,8 +7,11 @@
 //  - the peers: whoever any router lists (peer_table.h). What only a silent router lists counts
 //    until another one has held this worker for a whole grace, so that the last view outlives all
 //    routers, and a router that starts anew, which knows few at first, takes nothing away;
-//  - the verdict: a worker that some router holds goes on, whoever else refuses it; one that only
-//    routers which refuse it have answered can never join.
+//  - the verdict: a router that refuses this worker is asked again, since those that it does not
+//    fit may leave or give way. Only what no change of others can mend is the end: a description
+//    that contradicts itself, or no version of the protocol in common. Then a worker that some
+//    router holds or refuses for now goes on; one that only routers which refuse it for good have
+//    answered can never join.
 // One router found at two addresses is known by its incarnation and joined once. A router that no
 // source names any more is forgotten after a grace of silence: one that drains still serves its
 // streams, and its leases must not run out.
@@ -17,6 +20,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -122,12 +126,18 @@ struct TellPeers {  // Every live worker but this one; one incarnation of each, 
 struct TooManyRouters {  // Once for each address that is left out.
   std::string address;
 };
-struct RejectWorker {  // It can never join; nothing follows.
+struct RejectWorker {  // It can never join, wherever it asks; nothing follows.
   absl::Status status;
 };
 using MembershipAction =
     std::variant<ResolveRouterName, SendRegister, SendHeartbeat, OpenWatch, ForgetRouter,
                  ConnectPeers, DisconnectPeer, TellPeers, TooManyRouters, RejectWorker>;
+
+// For people: "the router at A refuses this worker: ...".
+struct Unregistered {
+  std::string why;
+  int64_t since_us = 0;
+};
 
 class Memberships {
  public:
@@ -140,6 +150,9 @@ class Memberships {
   // Some router holds this worker and answered its last RPC.
   bool registered() const { return routers_joined() > 0; }
   int routers_joined() const;  // That do.
+  int routers_refusing() const;
+  // Why no router holds this worker; nullopt if one does.
+  std::optional<Unregistered> unregistered() const;
   DrainNews drain_news() const;
   bool left() const;  // Every router that answers has heard the last heartbeat.
   const RouterMembership* Find(uint64_t router) const;            // nullptr: forgotten.
@@ -190,6 +203,7 @@ class Memberships {
   std::vector<PeerWorker> told_;
   bool rejected_ = false;
   bool leaves_ = false;
+  const int64_t began_us_;
 
   // Of the event that is being handled.
   int64_t now_us_ = 0;

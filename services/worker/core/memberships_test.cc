@@ -356,11 +356,48 @@ TEST_F(MembershipsTest, AFailedEndpointIsOpenedAnewButNotAtOnce) {
   EXPECT_EQ(a.applied, 1u);
 }
 
-TEST_F(MembershipsTest, OneRoutersRefusalEndsTheWorkerAtOnce) {
-  Add("a:1", 11).refusal = absl::FailedPreconditionError("page size 16, the cluster has 64");
-  Begin({"a:1"});
-  EXPECT_EQ(rejection_.message(), "page size 16, the cluster has 64");
-  EXPECT_EQ(core_->NextDeadlineUs(now_us_), kNeverUs);
+TEST_F(MembershipsTest, WhatCanNeverBecomeTrueEndsTheWorkerAtOnce) {
+  for (const absl::Status& refusal : {absl::OutOfRangeError("speaks 3 to 4, this router 1 to 2"),
+                                      absl::InvalidArgumentError("pp_rank must be below")}) {
+    Add("a:1", 11).refusal = refusal;
+    Begin({"a:1"});
+    EXPECT_EQ(rejection_, refusal);
+    EXPECT_EQ(core_->NextDeadlineUs(now_us_), kNeverUs);
+  }
+}
+
+TEST_F(MembershipsTest, WhatOthersCanMendIsAskedForAgain) {
+  for (const absl::Status& refusal : {absl::FailedPreconditionError("rank 0 is taken"),
+                                      absl::ResourceExhaustedError("4096 workers")}) {
+    Router& a = Add("a:1", 11);
+    a = Router{.incarnation = 11, .refusal = refusal};
+    Begin({"a:1"});
+    const int64_t began_us = now_us_;
+    Pass(60 * kSecond);
+    EXPECT_TRUE(rejection_.ok());
+    EXPECT_NEAR(a.registrations, 123, 5) << "soon at first, then with each heartbeat's interval";
+    EXPECT_EQ(core_->routers_refusing(), 1);
+    ASSERT_TRUE(core_->unregistered().has_value());
+    EXPECT_EQ(core_->unregistered()->why,
+              absl::StrCat("the router at a:1 refuses this worker: ", refusal.message()));
+    EXPECT_EQ(core_->unregistered()->since_us, began_us);
+    a.refusal = absl::OkStatus();
+    Pass(500 * kMs);
+    EXPECT_TRUE(core_->registered());
+    EXPECT_EQ(core_->routers_refusing(), 0);
+    EXPECT_FALSE(core_->unregistered().has_value());
+  }
+}
+
+TEST_F(MembershipsTest, SaysWhyNoRouterHoldsIt) {
+  Begin({});
+  EXPECT_EQ(core_->unregistered()->why, "no router is known");
+  Add("a:1", 11).up = false;
+  Add("b:1", 22).up = false;
+  Begin({"a:1", "b:1"});
+  Pass(10 * kSecond);
+  EXPECT_EQ(core_->unregistered()->why, "no answer from a:1 and other routers");
+  EXPECT_EQ(core_->unregistered()->since_us, now_us_ - 10 * kSecond);
 }
 
 TEST_F(MembershipsTest, WhoIsHeldByARouterOutlivesAnothersRefusal) {
@@ -375,8 +412,8 @@ TEST_F(MembershipsTest, WhoIsHeldByARouterOutlivesAnothersRefusal) {
   EXPECT_EQ(core_->routers_joined(), 2);
 }
 
-TEST_F(MembershipsTest, ARefusalWaitsForRoutersThatMayAccept) {
-  Add("a:1", 11).refusal = absl::FailedPreconditionError("rank 0 is taken");
+TEST_F(MembershipsTest, ARefusalForGoodWaitsForRoutersThatMayAccept) {
+  Add("a:1", 11).refusal = absl::OutOfRangeError("speaks 3 to 4");
   Add("b:1", 22).up = false;
   Begin({"a:1", "b:1"});
   Pass(kSecond);
@@ -385,8 +422,19 @@ TEST_F(MembershipsTest, ARefusalWaitsForRoutersThatMayAccept) {
   EXPECT_FALSE(rejection_.ok()) << "nobody else is there";
 }
 
+TEST_F(MembershipsTest, OneRefusalForNowIsHopeEnough) {
+  Add("a:1", 11).refusal = absl::OutOfRangeError("speaks 3 to 4");
+  Add("b:1", 22).refusal = absl::FailedPreconditionError("rank 0 is taken");
+  Begin({"a:1", "b:1"});
+  Pass(10 * kSecond);
+  EXPECT_TRUE(rejection_.ok());
+  routers_["b:1"].refusal = absl::OkStatus();
+  Pass(kSecond);
+  EXPECT_EQ(core_->routers_joined(), 1);
+}
+
 TEST_F(MembershipsTest, ARestartOfTheRouterThatAcceptsIsNoVerdict) {
-  Add("a:1", 11).refusal = absl::FailedPreconditionError("rank 0 is taken");
+  Add("a:1", 11).refusal = absl::OutOfRangeError("speaks 3 to 4");
   Router& b = Add("b:1", 22);
   Begin({"a:1", "b:1"});
   b.incarnation = 23;

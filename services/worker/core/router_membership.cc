@@ -56,12 +56,18 @@ void RouterMembership::Answered(int64_t now_us) {
   heard_us_ = now_us;
 }
 
+void RouterMembership::Accepted() {
+  refusal_ = absl::OkStatus();
+  refused_for_good_ = false;
+  refusals_ = 0;
+}
+
 void RouterMembership::Registered(uint64_t router_incarnation, int64_t interval_us,
                                   int64_t now_us) {
   Answered(now_us);
   state_ = State::kMember;
   incarnation_ = router_incarnation;
-  refusal_ = absl::OkStatus();
+  Accepted();
   joined_us_ = now_us;
   if (!listed_.empty()) keep_until_us_ = now_us + times_.grace_us;
   // The versions of another life of the router mean nothing now.
@@ -77,16 +83,25 @@ void RouterMembership::IsAlias(uint64_t router_incarnation, int64_t now_us) {
   Answered(now_us);
   state_ = State::kAlias;
   incarnation_ = router_incarnation;
-  refusal_ = absl::OkStatus();
+  Accepted();
   DropView();
   next_us_ = now_us + kAliasCheckUs;
 }
 
-void RouterMembership::Refused(const absl::Status& status, int64_t now_us) {
+// Who is refused for now asks as often as a member sends heartbeats: a place that comes free is
+// taken within one interval, and the router sees who waits.
+void RouterMembership::Refused(const absl::Status& status, bool for_good, int64_t now_us) {
   Answered(now_us);
   state_ = State::kJoining;
+  if (refusal_.ok()) {
+    refused_since_us_ = now_us;
+    refused_backoff_us_ = std::min(kFirstBackoffUs, times_.heartbeat_us);
+  }
+  refusals_ = refusal_ == status ? refusals_ + 1 : 1;
   refusal_ = status;
-  next_us_ = now_us + kMaxBackoffUs;
+  refused_for_good_ = for_good;
+  next_us_ = now_us + (for_good ? kMaxBackoffUs : refused_backoff_us_);
+  refused_backoff_us_ = std::min({kMaxBackoffUs, times_.heartbeat_us, 2 * refused_backoff_us_});
 }
 
 void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers,

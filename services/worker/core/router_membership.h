@@ -46,7 +46,8 @@ class RouterMembership {
   // How each RPC ends. `interval_us`: what the router asks for; 0: nothing.
   void Registered(uint64_t router_incarnation, int64_t interval_us, int64_t now_us);
   void IsAlias(uint64_t router_incarnation, int64_t now_us);
-  void Refused(const absl::Status& status, int64_t now_us);
+  // `for_good`: nothing that others do can change it.
+  void Refused(const absl::Status& status, bool for_good, int64_t now_us);
   // `workers` of a view of the same version as the one at hand mean nothing.
   void HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers, int64_t now_us);
   // What the router says of a worker that told it that it drains.
@@ -87,6 +88,9 @@ class RouterMembership {
   bool asked_in_vain() const { return failures_ > 0; }
   int failures() const { return failures_; }  // In a row.
   const absl::Status& refusal() const { return refusal_; }
+  bool refused_for_good() const { return refused_for_good_; }
+  int64_t refused_since_us() const { return refused_since_us_; }
+  int refusals() const { return refusals_; }                    // In a row, with these words.
   int64_t asking_since_us() const { return asking_since_us_; }  // To join.
   // Whether a worker that drains waits for this router. One lost answer does not say that a router
   // is gone, and its requests with it; two in a row do.
@@ -109,6 +113,7 @@ class RouterMembership {
 
  private:
   void Answered(int64_t now_us);
+  void Accepted();
 
   const std::string address_;
   const MembershipTimes times_;
@@ -116,6 +121,10 @@ class RouterMembership {
   State state_ = State::kJoining;
   uint64_t incarnation_ = 0;
   absl::Status refusal_;  // OK: not refused, or accepted since.
+  bool refused_for_good_ = false;
+  int64_t refused_since_us_ = 0;
+  int refusals_ = 0;
+  int64_t refused_backoff_us_ = 0;
 
   bool rpc_under_way_ = false;
   bool left_ = false;

@@ -1,0 +1,120 @@
+// Who is a member when not all that ask fit one another. Who came first must not win: after a
+// router's restart that is chance. See Membership::Register for the rule.
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "common/base/planted_bug.h"
+#include "services/router/core/fit.h"
+#include "services/router/core/group.h"
+#include "services/router/core/membership.h"
+
+namespace baton::router {
+
+// A worker that drains is in no new pair, so its model stands in nobody's way; its place in a chain
+// does, as long as it is here.
+absl::Status Membership::CheckFitsMember(const WorkerInfo& worker, const Worker& member) {
+  if (worker.instance.id == member.info.instance.id) return absl::OkStatus();  // To be replaced.
+  if (PlantedBug(Bug::kRouterTakesMisfits)) return CheckPlace(worker, member.info);
+  return member.draining ? CheckPlace(worker, member.info) : CheckFit(worker, member.info);
+}
+
+absl::Status Membership::CheckFitsMembers(const WorkerInfo& worker) const {
+  for (const auto& [id, member] : workers_) {
+    if (absl::Status misfit = CheckFitsMember(worker, member); !misfit.ok()) return misfit;
+  }
+  return absl::OkStatus();
+}
+
+void Membership::Refuse(const WorkerInfo& worker, const absl::Status& misfit, int64_t now_us) {
+  const auto known = applicants_.find(worker.instance.id);
+  const bool is_new = known == applicants_.end();
+  if (is_new && static_cast<int>(applicants_.size()) >= options_.max_workers) return;
+  Applicant& applicant = is_new ? applicants_[worker.instance.id] : known->second;
+  if (is_new || applicant.info.instance != worker.instance) applicant.since_us = now_us;
+  applicant.info = worker;
+  applicant.refusal = misfit;
+  applicant.until_us = now_us + options_.lease_us;
+}
+
+Group Membership::Incumbents(int64_t now_us) const {
+  Group group;
+  for (const auto& [id, member] : workers_) {
+    if (!member.draining) group.Add(member.info);
+  }
+  for (const auto& [id, absent] : absent_) {
+    if (absent.left || absent.lost_us + options_.pair_grace_us <= now_us) continue;
+    if (absent.role == Role::kDecode) {
+      group.ExpectDecode();
+    } else {
+      group.ExpectStage(absent.chain_id, absent.pp_rank, absent.pp_size);
+    }
+  }
+  return group;
+}
+
+// `worker`, the other applicants that fit it, then the members that do: by id, so that it is the
+// same for everybody who knows the same.
+Group Membership::Challengers(const WorkerInfo& worker) const {
+  Group group;
+  const auto add = [&](const WorkerInfo& other) {
+    if (!group.Fits(other)) return;
+    for (const auto& [id, member] : workers_) {
+      if (member.draining && !CheckFitsMember(other, member).ok()) return;
+    }
+    group.Add(other);
+  };
+  add(worker);
+  for (const auto& [id, applicant] : applicants_) add(applicant.info);
+  for (const auto& [id, member] : workers_) {
+    if (!member.draining) add(member.info);
+  }
+  return group;
+}
+
+bool Membership::GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost) {
+  if (PlantedBug(Bug::kRouterKeepsWhoCameFirst)) return false;
+  const Group incumbents = Incumbents(now_us);
+  const bool settled = now_us - began_us_ >= options_.settle_us;
+  if (settled && incumbents.CanPair()) return false;
+  const Group challengers = Challengers(worker);
+  if (!challengers.workers().contains(worker.instance.id)) return false;
+  if (challengers.Rank() <= incumbents.Rank()) return false;
+  if (static_cast<int>(challengers.workers().size()) > options_.max_workers) return false;
+  std::vector<WorkerInfo> joining;
+  for (const auto& [id, challenger] : challengers.workers()) {
+    if (Find(challenger->instance) == nullptr) joining.push_back(*challenger);
+  }
+  for (auto member = workers_.begin(); member != workers_.end();) {
+    const auto next = std::next(member);
+    if (!member->second.draining && !challengers.workers().contains(member->first)) {
+      absl::Status misfit;
+      for (const auto& [id, challenger] : challengers.workers()) {
+        misfit.Update(CheckFit(member->second.info, *challenger));
+      }
+      Refuse(member->second.info, misfit, now_us);
+      member->second.displaced = true;
+      Lose(member, now_us, /*expected=*/false, lost);
+    }
+    member = next;
+  }
+  for (const WorkerInfo& challenger : joining) Join(challenger, now_us, lost);
+  return true;
+}
+
+absl::Status Membership::CheckInvariants() const {
+  for (const auto& [id, member] : workers_) {
+    if (applicants_.contains(id) && applicants_.at(id).info.instance == member.info.instance) {
+      return absl::InternalError(id + " is a member and refused");
+    }
+    for (const auto& [other_id, other] : workers_) {
+      if (other_id <= id || member.draining || other.draining) continue;
+      if (absl::Status misfit = CheckFit(member.info, other.info); !misfit.ok()) {
+        return absl::InternalError("members don't fit: " + std::string(misfit.message()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::router

@@ -1,0 +1,89 @@
+"""Who is a member: workers that are restarted, that do not fit, or that come in the wrong order."""
+
+import signal
+
+import pytest
+
+import cluster as clusters
+import stubs
+from client import Client
+
+
+@pytest.fixture(scope="module")
+def cluster(tiny_model, tmp_path_factory):
+    with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("logs"), stages=2) as started:
+        yield started
+
+
+def listing(cluster):
+    """({id: member}, {id: refused}) by the router's word; nothing while it is away."""
+    try:
+        with Client(cluster.target) as client:
+            listed = client.cluster.List(stubs.cluster.ListRequest())
+    except Exception:  # gRPC raises its own for a router that is away.
+        return {}, {}
+    return ({w.worker.instance.instance_id: w for w in listed.workers},
+            {w.worker.instance.instance_id: w for w in listed.refused})
+
+
+def answer(cluster):
+    status, reply = cluster.post("/v1/completions", {"model": "tiny", "prompt": "hello", "max_tokens": 4,
+                                                     "temperature": 0})
+    assert status == 200, reply
+    return reply["choices"][0]["text"]
+
+
+def like(cluster, name, new_name, **replaced):
+    """The process of that name as somebody else would start it, under another name."""
+    old = cluster.processes[name]
+    arguments = [new_name if argument == name else argument for argument in old.arguments[1:]]
+    for flag, value in replaced.items():
+        arguments[arguments.index("--" + flag.replace("_", "-")) + 1] = str(value)
+    return clusters.Process(new_name, arguments, cluster.log_dir, cluster.environment)
+
+
+def test_a_stage_that_is_killed_and_started_at_once_joins_by_itself(cluster):
+    """Its successor has another name, so that its rank is taken until the lease is over."""
+    before = answer(cluster)
+    successor = like(cluster, "prefill-0-1", "successor")
+    cluster.processes.pop("prefill-0-1").kill()
+    successor.start()
+    cluster.processes["successor"] = successor
+    cluster.metrics_ports["successor"] = cluster.metrics_ports.pop("prefill-0-1")
+    clusters.wait_until(lambda: "successor" in listing(cluster)[0], 30, "the successor to be a member")
+    assert "rank 1 of chain chain-0 is taken" in successor.log(), successor.log()
+    cluster.wait_ready()
+    assert set(listing(cluster)[0]) == {"prefill-0-0", "successor", "decode-0"}
+    assert answer(cluster) == before
+
+
+def test_a_stranger_that_comes_first_after_a_routers_restart_turns_nobody_out(cluster, tmp_path):
+    before = answer(cluster)
+    fleet = {name: process for name, process in cluster.processes.items() if name != "router"}
+    for process in fleet.values():
+        process.signal(signal.SIGSTOP)
+    router = cluster.processes["router"]
+    router.kill()
+    router.start()
+    port = clusters.free_ports(1)[0]
+    stranger = like(cluster, "decode-0", "stranger", metrics_port=port,
+                    model_path=clusters.make_model(tmp_path / "other", layers=6, seed=2))
+    stranger.start()
+    try:
+        clusters.wait_until(lambda: set(listing(cluster)[0]) == {"stranger"}, 30, "the stranger to be alone")
+        for process in fleet.values():
+            process.signal(signal.SIGCONT)
+        cluster.wait_ready()
+        assert set(listing(cluster)[0]) == set(fleet)
+        clusters.wait_until(lambda: "stranger" in listing(cluster)[1], 30, "the stranger to ask again")
+        reason = listing(cluster)[1]["stranger"].reason
+        assert "weights of layer 0 (hash) differs: stranger has" in reason, reason
+        clusters.wait_until(lambda: reason in cluster.get("/readiness", port)[1], 30, "the stranger to say why")
+        assert cluster.metric("router", "baton_workers", worker_role="decode", state="refused") == 1
+        assert 'baton_refusing_routers' in cluster.get("/metrics", port)[1]
+        assert answer(cluster) == before
+        assert all(process.alive() for process in fleet.values()), cluster.logs()
+    finally:
+        for process in fleet.values():
+            process.signal(signal.SIGCONT)
+        assert stranger.stop() == 0, stranger.log()
