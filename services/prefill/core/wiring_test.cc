@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -264,6 +265,117 @@ TEST_F(WiringTest, WiresNoMoreOnceItIsStopped) {
   EXPECT_EQ(wiring_.NextDeadlineUs(), kNeverUs);
   now_us_ += 60 * kSecondUs;
   EXPECT_EQ(TryToWire(), 0u);
+}
+
+TEST_F(WiringTest, AChainIsWholeWithTheRightStagesAlone) {
+  const auto whole_with = [this](const auto& change) {
+    worker::PeerWorker other = StageWorker(2);
+    change(other);
+    See({other, StageWorker(1)});  // In any order.
+    return wiring_.NextDeadlineUs() != kNeverUs;
+  };
+  EXPECT_FALSE(whole_with([](worker::PeerWorker& w) { w.role = Role::kDecode; }));
+  EXPECT_FALSE(whole_with([](worker::PeerWorker& w) { w.chain_id = "chain-1"; }));
+  EXPECT_FALSE(whole_with([](worker::PeerWorker& w) { w.pp_size = 4; }));
+  EXPECT_FALSE(whole_with([](worker::PeerWorker& w) { w.pp_rank = 3; }));
+  EXPECT_FALSE(whole_with([](worker::PeerWorker& w) { w.layers.begin = 5; }));
+  EXPECT_FALSE(whole_with([](worker::PeerWorker& w) { w.layers.end = 5; })) << "not the last layer";
+  EXPECT_TRUE(whole_with([](worker::PeerWorker&) {}));
+}
+
+TEST_F(WiringTest, SaysToEveryStageWhoTheOthersAreAndWhatTheyMaySend) {
+  SeeAll();
+  Handle(WiringTick{wall_clock_us_});
+  EXPECT_EQ(wiring_.NextDeadlineUs(), kNeverUs) << "stage 0 has not answered";
+  const Hello hello = All<TryOwnEpoch>().at(0).hello;
+  EXPECT_EQ(hello.max_plan_tokens, 64);
+  EXPECT_EQ(hello.activation_credits, 2);
+  ASSERT_EQ(hello.stages.size(), 3u);
+  for (int stage = 0; stage < 3; ++stage) {
+    const auto& said = hello.stages[static_cast<size_t>(stage)];
+    EXPECT_EQ(said.instance.id, "prefill-" + std::to_string(stage));
+    EXPECT_EQ(said.layers, (LayerRange{2 * stage, 2 * stage + 2}));
+  }
+  Handle(OwnEpochTried{absl::UnavailableError("not quiet")});
+  EXPECT_EQ(wiring_.NextDeadlineUs(), now_us_ + 50'000);
+}
+
+TEST_F(WiringTest, PingsInTimeAndEndsAStageThatIsNotReadyExactlyInTime) {
+  SeeAll();
+  TryToWire();
+  const int64_t begin_us = now_us_;
+  EXPECT_EQ(wiring_.NextDeadlineUs(), begin_us + kSecondUs / 2);
+  int64_t sequence = 0;
+  while (wiring_.NextDeadlineUs() < begin_us + 10 * kSecondUs) {
+    now_us_ = wiring_.NextDeadlineUs() - 1;
+    Handle(WiringTick{wall_clock_us_});
+    EXPECT_THAT(actions_, IsEmpty());
+    ++now_us_;
+    Handle(WiringTick{wall_clock_us_});
+    ASSERT_THAT(All<PingStages>(), SizeIs(1));
+    EXPECT_EQ(All<PingStages>()[0].sequence, ++sequence);
+  }
+  EXPECT_EQ(sequence, 19);
+  now_us_ = begin_us + 10 * kSecondUs;
+  Handle(WiringTick{wall_clock_us_});
+  EXPECT_EQ(InstanceOf(All<ReportChainDown>().at(0).status), "prefill-1");
+  EXPECT_THAT(All<PingStages>(), IsEmpty());
+}
+
+TEST_F(WiringTest, SilenceCountsFromWhatWasHeardLast) {
+  BringUp();
+  now_us_ += kSecondUs;
+  Handle(StageHeard{1, wiring_.epoch()});
+  Handle(StageHeard{2, wiring_.epoch()});
+  Handle(StageHeard{1, wiring_.epoch() - 1});
+  now_us_ += 3 * kSecondUs - 1;
+  Handle(StageHeard{1, wiring_.epoch()});
+  Handle(StageHeard{2, wiring_.epoch() - 1});  // An older epoch's says nothing.
+  Handle(WiringTick{wall_clock_us_});
+  EXPECT_TRUE(wiring_.up());
+  ++now_us_;
+  Handle(WiringTick{wall_clock_us_});
+  EXPECT_EQ(InstanceOf(All<ReportChainDown>().at(0).status), "prefill-2");
+}
+
+TEST_F(WiringTest, WhatAnOlderEpochsLinksSayIsNothing) {
+  SeeAll();
+  const uint64_t old_epoch = TryToWire();
+  Handle(ChainFailed{absl::UnavailableError("a test")});
+  Handle(ChainFailed{absl::UnavailableError("again")});
+  EXPECT_THAT(actions_, IsEmpty()) << "it is down already";
+  now_us_ = wiring_.NextDeadlineUs();
+  const uint64_t epoch = TryToWire();
+  Handle(StageReady{1, old_epoch, 7});
+  Handle(StageLinkEnded{2, old_epoch, absl::UnavailableError("late")});
+  EXPECT_THAT(actions_, IsEmpty());
+  Handle(StageReady{2, epoch, 9});
+  EXPECT_FALSE(wiring_.up());
+  Handle(StageReady{1, epoch, 9});
+  EXPECT_EQ(All<ReportChainUp>().at(0).page_count, 8) << "stage 0's own are the fewest";
+}
+
+TEST_F(WiringTest, TheWaitDoublesUntilAChainHasBeenUpForLong) {
+  SeeAll();
+  for (const int64_t wait_ms : {50, 100, 200, 400, 800, 1600, 2000, 2000}) {
+    ASSERT_GT(TryToWire(), 0u);
+    Handle(ChainFailed{absl::UnavailableError("a test")});
+    EXPECT_EQ(wiring_.NextDeadlineUs() - now_us_, wait_ms * 1000);
+    now_us_ = wiring_.NextDeadlineUs() - 1;
+    EXPECT_EQ(TryToWire(), 0u);
+    ++now_us_;
+  }
+  for (const auto& [up_us, wait_us] : std::vector<std::pair<int64_t, int64_t>>{
+           {10 * kSecondUs - 1, 2 * kSecondUs}, {10 * kSecondUs, 50'000}}) {
+    const uint64_t epoch = TryToWire();
+    Handle(StageReady{1, epoch, 7});
+    Handle(StageReady{2, epoch, 7});
+    ASSERT_TRUE(wiring_.up());
+    now_us_ += up_us;
+    Handle(ChainFailed{absl::UnavailableError("a test")});
+    EXPECT_EQ(wiring_.NextDeadlineUs() - now_us_, wait_us);
+    now_us_ = wiring_.NextDeadlineUs();
+  }
 }
 
 TEST(WiringOfOneStageTest, IsUpAtOnceWithoutLinks) {
