@@ -60,9 +60,20 @@ def test_equivalents_are_matched_by_text_and_stale_ones_are_found():
     listed, other = mutation("<", "<="), mutation("b < 7", "b <= 7")
     assert known.why(listed, SOURCE) == "equal numbers are either"
     assert known.why(other, SOURCE) is None
-    assert known.stale([listed, other], {"a.cc": SOURCE}) == [("a.cc", "gone();", ";")]
+    assert known.stale([listed, other], {"a.cc": SOURCE}) == [entries[1]]
     with pytest.raises(ValueError, match="why"):
         Equivalents([{"file": "a.cc", "from": "x", "to": "y", "why": " "}])
+
+
+def test_equal_lines_are_told_apart_by_the_line_before():
+    source = b"if (a)\n  f();\nif (b)\n  f();\n"
+    first = Mutation("a.cc", 9, 12, "", "dropped statement", "F")
+    second = Mutation("a.cc", 23, 26, "", "dropped statement", "F")
+    assert first.lines(source) == second.lines(source) == ("f();", ";")
+    known = Equivalents([{"file": "a.cc", "after": "if (b)", "from": "f();", "to": ";", "why": "b is never true"}])
+    assert known.why(first, source) is None
+    assert known.why(second, source) == "b is never true"
+    assert known.stale([first], {"a.cc": source}) and not known.stale([second], {"a.cc": source})
 
 
 def test_a_killed_run_loses_only_the_line_it_was_writing(tmp_path):

@@ -41,6 +41,11 @@ class Mutation:
         after = source[first:self.begin] + self.text.encode() + source[self.end:last]
         return _even(source[first:last]), _even(after)
 
+    def line_before(self, source):
+        """The one above the touched ones: tells lines of the same text apart."""
+        first = source.rfind(b"\n", 0, self.begin) + 1
+        return _even(source[source.rfind(b"\n", 0, max(first - 1, 0)) + 1:first])
+
     def key(self, source):
         """Names the mutation of this very source in a state file."""
         parts = (self.path, str(self.begin), str(self.end), self.text, hashlib.sha256(source).hexdigest())
@@ -81,20 +86,24 @@ class Equivalents:
     """Mutants that somebody has found to behave as the original: equivalent.yaml."""
 
     def __init__(self, entries):
-        self._why = {}
+        self._entries = {}  # (file, from, to): [the line before or None, why, entry]
         for entry in entries:
             if not all(str(entry.get(field, "")).strip() for field in ("file", "from", "to", "why")):
                 raise ValueError(f"an equivalent mutant needs file, from, to and why: {entry}")
-            self._why[self._name(entry["file"], entry["from"], entry["to"])] = entry["why"]
+            name = (entry["file"], " ".join(entry["from"].split()), " ".join(entry["to"].split()))
+            after = " ".join(entry["after"].split()) if "after" in entry else None
+            self._entries.setdefault(name, []).append((after, entry["why"], entry))
 
-    @staticmethod
-    def _name(path, before, after):
-        return (path, " ".join(before.split()), " ".join(after.split()))
+    def _matches(self, mutation, source):
+        for after, why, entry in self._entries.get((mutation.path, *mutation.lines(source)), ()):
+            if after is None or after == mutation.line_before(source):
+                yield why, entry
 
     def why(self, mutation, source):
-        return self._why.get(self._name(mutation.path, *mutation.lines(source)))
+        return next((why for why, _ in self._matches(mutation, source)), None)
 
     def stale(self, mutations, sources):
-        """The entries, as (file, from, to), that no mutation of today's sources is."""
-        known = {self._name(m.path, *m.lines(sources[m.path])) for m in mutations}
-        return sorted(name for name in self._why if name not in known)
+        """The entries that no mutation of today's sources is."""
+        known = [entry for m in mutations for _, entry in self._matches(m, sources[m.path])]
+        return [entry for entries in self._entries.values() for _, _, entry in entries
+                if not any(entry is other for other in known)]

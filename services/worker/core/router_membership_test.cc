@@ -1,0 +1,309 @@
+// One router's membership by itself: when what is due, and what of a view counts.
+#include "services/worker/core/router_membership.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace baton::worker {
+namespace {
+
+using Rpc = RouterMembership::Rpc;
+using State = RouterMembership::State;
+
+constexpr int64_t kMs = 1000;
+constexpr int64_t kSecond = 1'000'000;
+
+PeerWorker Worker(const std::string& id, uint64_t incarnation = 1) {
+  PeerWorker worker;
+  worker.instance = {id, incarnation};
+  return worker;
+}
+std::vector<std::string> Names(const RouterMembership::Listed& workers) {
+  std::vector<std::string> names;
+  for (const auto& [instance, worker] : workers) names.push_back(instance.id);
+  return names;
+}
+
+class RouterMembershipTest : public testing::Test {
+ protected:
+  void Join(uint64_t incarnation = 7, int64_t interval_us = 0) {
+    ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kRegister);
+    router_.Registered(incarnation, interval_us, now_us_);
+  }
+  void Beat(uint64_t version, const std::vector<PeerWorker>& workers = {}) {
+    ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
+    router_.HeartbeatTaken(version, workers, now_us_);
+  }
+  // Time until the next RPC.
+  int64_t Wait() const { return router_.next_rpc_us() - now_us_; }
+
+  int64_t now_us_ = 10 * kSecond;
+  RouterMembership router_{"r:1", {.heartbeat_us = 500 * kMs, .grace_us = 5 * kSecond}, now_us_};
+};
+
+TEST_F(RouterMembershipTest, OneRpcIsOutAtATime) {
+  EXPECT_EQ(router_.BeginRpc(now_us_ - 1), std::nullopt);
+  EXPECT_EQ(router_.asking_since_us(), now_us_);
+  EXPECT_EQ(router_.heard_us(), now_us_);
+  EXPECT_EQ(router_.BeginRpc(now_us_), Rpc::kRegister);
+  EXPECT_EQ(router_.BeginRpc(now_us_), std::nullopt);
+  EXPECT_EQ(router_.next_rpc_us(), kNeverUs);
+  EXPECT_FALSE(router_.answers());
+  now_us_ += kSecond;
+  router_.Registered(7, 0, now_us_);
+  EXPECT_TRUE(router_.answers());
+  EXPECT_EQ(router_.incarnation(), 7u);
+  EXPECT_EQ(router_.joined_us(), now_us_);
+  EXPECT_EQ(router_.heard_us(), now_us_);
+  EXPECT_EQ(Wait(), 0) << "it asks for its view";
+  Beat(1);
+  EXPECT_EQ(Wait(), 500 * kMs);
+  router_.Left();
+  EXPECT_EQ(router_.next_rpc_us(), kNeverUs);
+  now_us_ += kSecond;
+  EXPECT_EQ(router_.BeginRpc(now_us_), std::nullopt);
+  EXPECT_FALSE(router_.BeginWatch(now_us_));
+}
+
+TEST_F(RouterMembershipTest, TheRouterMayAskForFasterHeartbeatsAlone) {
+  Join(7, 200 * kMs);
+  Beat(1);
+  EXPECT_EQ(Wait(), 200 * kMs);
+  router_.Unknown(now_us_);
+  Join(7, 900 * kMs);
+  Beat(1);
+  EXPECT_EQ(Wait(), 500 * kMs);
+  router_.Unknown(now_us_);
+  EXPECT_EQ(router_.state(), State::kJoining);
+  Join(7, 1);
+  Beat(1);
+  EXPECT_EQ(Wait(), 1);
+}
+
+TEST_F(RouterMembershipTest, FailuresAreAskedAgainLaterAndLater) {
+  for (const int64_t wait_ms : {50, 100, 200, 400, 800, 1600, 2000, 2000}) {
+    ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kRegister);
+    router_.Failed(now_us_);
+    EXPECT_EQ(Wait(), wait_ms * kMs);
+    now_us_ = router_.next_rpc_us();
+  }
+  EXPECT_EQ(router_.failures(), 8);
+  EXPECT_TRUE(router_.asked_in_vain());
+  Join();
+  EXPECT_EQ(router_.failures(), 0);
+  ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
+  router_.Failed(now_us_);
+  EXPECT_EQ(Wait(), 50 * kMs) << "an answer ends the waiting";
+  EXPECT_EQ(router_.state(), State::kMember);
+  EXPECT_FALSE(router_.answers());
+  EXPECT_TRUE(router_.counts_for_drain()) << "one lost answer says little";
+  now_us_ = router_.next_rpc_us();
+  ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
+  router_.Failed(now_us_);
+  EXPECT_FALSE(router_.counts_for_drain());
+}
+
+TEST_F(RouterMembershipTest, AnotherRegistrationForgetsWhatTheFirstHadApplied) {
+  Join();
+  Beat(9, {Worker("a")});
+  router_.Apply(now_us_);
+  router_.DrainHeard(true, 3);
+  EXPECT_EQ(router_.applied_version(), 9u);
+  EXPECT_EQ(router_.needed_requests(), 3);
+  now_us_ += kSecond;
+  router_.Unknown(now_us_);
+  EXPECT_EQ(router_.asking_since_us(), now_us_);
+  EXPECT_EQ(Wait(), 0);
+  Join(8);
+  EXPECT_EQ(router_.view_version(), 0u);
+  EXPECT_EQ(router_.applied_version(), 0u);
+  EXPECT_FALSE(router_.told_of_drain());
+}
+
+TEST_F(RouterMembershipTest, WhoWasListedIsKeptForAGraceAfterANewRegistration) {
+  Join();
+  Beat(9, {Worker("a"), Worker("b"), Worker("c")});
+  EXPECT_TRUE(router_.TakeChange());
+  EXPECT_FALSE(router_.TakeChange());
+  EXPECT_EQ(router_.keep_until_us(), kNeverUs);
+  now_us_ += kSecond;
+  router_.Unknown(now_us_);
+  Join(8);
+  Beat(1, {Worker("b", 2), Worker("c")});
+  EXPECT_TRUE(router_.TakeChange());
+  EXPECT_EQ(Names(router_.listed()), (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(Names(router_.kept()), std::vector<std::string>{"a"}) << "b has another life";
+  EXPECT_EQ(router_.keep_until_us(), now_us_ + 5 * kSecond);
+  EXPECT_FALSE(router_.ExpireKept(now_us_ + 5 * kSecond - 1));
+  EXPECT_TRUE(router_.ExpireKept(now_us_ + 5 * kSecond));
+  EXPECT_TRUE(router_.TakeChange());
+  EXPECT_TRUE(router_.kept().empty());
+  EXPECT_FALSE(router_.ExpireKept(now_us_ + 6 * kSecond)) << "nothing is left";
+  EXPECT_FALSE(router_.TakeChange());
+}
+
+TEST_F(RouterMembershipTest, AViewOfTheSameVersionSaysNothing) {
+  Join();
+  Beat(3, {Worker("a")});
+  router_.TakeChange();
+  now_us_ += kSecond;
+  Beat(3);
+  EXPECT_FALSE(router_.TakeChange());
+  EXPECT_EQ(Names(router_.listed()), std::vector<std::string>{"a"});
+  now_us_ += kSecond;
+  Beat(2, {Worker("b")});
+  EXPECT_TRUE(router_.TakeChange());
+  EXPECT_EQ(Names(router_.listed()), std::vector<std::string>{"b"});
+  EXPECT_TRUE(router_.kept().empty()) << "long after its registration nobody is kept";
+}
+
+TEST_F(RouterMembershipTest, NewsAreToldAtOnceButNotInABurst) {
+  router_.News(now_us_);
+  Join();
+  Beat(1);
+  router_.News(now_us_ + 3 * kMs);
+  EXPECT_EQ(Wait(), 10 * kMs) << "from the last heartbeat on";
+  now_us_ += 10 * kMs;
+  Beat(1);
+  router_.News(now_us_ + 100 * kMs);
+  EXPECT_EQ(Wait(), 100 * kMs);
+  router_.News(now_us_ + 200 * kMs);
+  EXPECT_EQ(Wait(), 100 * kMs) << "never later than it was to be";
+  now_us_ += 100 * kMs;
+  ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
+  router_.News(now_us_);  // May have missed what is out.
+  router_.HeartbeatTaken(1, {}, now_us_ + 4 * kMs);
+  EXPECT_EQ(Wait(), 10 * kMs);
+  now_us_ = router_.next_rpc_us();
+  Beat(1);
+  EXPECT_EQ(Wait(), 500 * kMs) << "told once";
+}
+
+TEST_F(RouterMembershipTest, ARouterThatDoesNotAnswerHearsNoNewsEarly) {
+  Join();
+  ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
+  router_.Failed(now_us_);
+  router_.News(now_us_ + 20 * kMs);
+  EXPECT_EQ(Wait(), 50 * kMs);
+  router_.Apply(now_us_);
+  EXPECT_EQ(Wait(), 50 * kMs);
+  router_.AskNow(now_us_);
+  EXPECT_EQ(Wait(), 0);
+}
+
+TEST_F(RouterMembershipTest, AnAppliedViewIsToldAtOnce) {
+  Join();
+  Beat(4);
+  now_us_ += kMs;
+  router_.Apply(now_us_);
+  EXPECT_EQ(router_.applied_version(), 4u);
+  EXPECT_EQ(Wait(), 0);
+  ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
+  router_.Apply(now_us_);
+  router_.AskNow(now_us_ - kMs);
+  router_.HeartbeatTaken(4, {}, now_us_ + 30 * kMs);
+  now_us_ += 30 * kMs;
+  EXPECT_EQ(Wait(), 0) << "the one that was out did not say it";
+}
+
+TEST_F(RouterMembershipTest, RefusalsAreAskedAgainAtTheRateOfHeartbeats) {
+  const absl::Status taken = absl::FailedPreconditionError("rank taken");
+  const int64_t first_us = now_us_;
+  int times = 0;
+  for (const int64_t wait_ms : {50, 100, 200, 400, 500, 500}) {
+    ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kRegister);
+    router_.Refused(taken, /*for_good=*/false, now_us_);
+    EXPECT_EQ(Wait(), wait_ms * kMs);
+    EXPECT_EQ(router_.refusals(), ++times);
+    now_us_ = router_.next_rpc_us();
+  }
+  EXPECT_EQ(router_.refusal(), taken);
+  EXPECT_EQ(router_.refused_since_us(), first_us);
+  EXPECT_FALSE(router_.refused_for_good());
+  ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kRegister);
+  router_.Refused(absl::InvalidArgumentError("other"), /*for_good=*/true, now_us_);
+  EXPECT_EQ(router_.refusals(), 1) << "other words";
+  EXPECT_TRUE(router_.refused_for_good());
+  EXPECT_EQ(Wait(), 2 * kSecond);
+  now_us_ = router_.next_rpc_us();
+  Join();
+  EXPECT_TRUE(router_.refusal().ok());
+  EXPECT_FALSE(router_.refused_for_good());
+  EXPECT_EQ(router_.refusals(), 0);
+}
+
+TEST_F(RouterMembershipTest, AnAliasAsksAgainNowAndThen) {
+  Join();
+  Beat(4, {Worker("a")});
+  router_.TakeChange();
+  router_.Unknown(now_us_);
+  ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kRegister);
+  router_.IsAlias(9, now_us_);
+  EXPECT_EQ(router_.state(), State::kAlias);
+  EXPECT_EQ(router_.incarnation(), 9u);
+  EXPECT_TRUE(router_.listed().empty());
+  EXPECT_TRUE(router_.TakeChange());
+  EXPECT_EQ(router_.view_version(), 0u);
+  EXPECT_EQ(Wait(), 30 * kSecond);
+  now_us_ = router_.next_rpc_us();
+  ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kRegister);
+  router_.Failed(now_us_);
+  EXPECT_EQ(router_.state(), State::kJoining) << "whose it is now is to be found out";
+}
+
+TEST_F(RouterMembershipTest, OneWatchStandsAndTheNextComesAnIntervalLater) {
+  EXPECT_FALSE(router_.BeginWatch(now_us_)) << "no member";
+  Join();
+  EXPECT_TRUE(router_.BeginWatch(now_us_));
+  EXPECT_FALSE(router_.BeginWatch(now_us_ + kSecond)) << "it stands";
+  Beat(1);
+  router_.WatchEnded(now_us_ + kMs);
+  EXPECT_EQ(Wait(), 10 * kMs) << "the router may have taken this worker for dead";
+  EXPECT_FALSE(router_.BeginWatch(now_us_ + 500 * kMs - 1));
+  EXPECT_TRUE(router_.BeginWatch(now_us_ + 500 * kMs));
+  router_.WatchEnded(now_us_ + 500 * kMs);
+  router_.Unknown(now_us_ + 500 * kMs);
+  now_us_ += 500 * kMs;
+  Join();
+  EXPECT_TRUE(router_.BeginWatch(now_us_)) << "of another registration";
+}
+
+TEST_F(RouterMembershipTest, AnotherAddressTakesThePlaceWithTheView) {
+  Join();
+  Beat(4, {Worker("a")});
+  router_.Apply(now_us_);
+  RouterMembership other("r:2", {}, now_us_);
+  now_us_ += kSecond;
+  other.Registered(7, 0, now_us_);
+  other.TakeChange();
+  router_.TakeChange();
+  other.TakeOver(router_, now_us_);
+  EXPECT_EQ(other.view_version(), 4u);
+  EXPECT_EQ(other.applied_version(), 4u);
+  EXPECT_EQ(other.joined_us(), now_us_ - kSecond) << "a member since then";
+  EXPECT_EQ(Names(other.listed()), std::vector<std::string>{"a"});
+  EXPECT_TRUE(other.TakeChange());
+  EXPECT_TRUE(router_.TakeChange());
+  EXPECT_TRUE(router_.listed().empty());
+  EXPECT_EQ(router_.applied_version(), 0u);
+  EXPECT_EQ(router_.state(), State::kJoining);
+  EXPECT_EQ(router_.asking_since_us(), now_us_);
+}
+
+TEST_F(RouterMembershipTest, WhatAnotherAddressListedIsKeptForAGrace) {
+  RouterMembership other("r:2", {}, now_us_);
+  other.Registered(7, 0, now_us_);
+  other.HeartbeatTaken(1, {Worker("a"), Worker("b")}, now_us_);
+  Join();
+  Beat(4, {Worker("b", 2)});
+  router_.TakeChange();
+  router_.Adopt(other, now_us_);
+  EXPECT_TRUE(router_.TakeChange());
+  EXPECT_EQ(Names(router_.kept()), std::vector<std::string>{"a"});
+  EXPECT_EQ(router_.keep_until_us(), now_us_ + 5 * kSecond);
+}
+
+}  // namespace
+}  // namespace baton::worker
