@@ -16,6 +16,7 @@ from bazel import ROOT, bazel
 # here; `flat`: prints its flat JSON object on standard output itself; `script`: so does a Python script,
 # which needs the target.
 BENCHES = {
+    "chain": ("//tests/bench:chain_bench", "planned chunks beside the closed-form bound, in virtual time", "flat"),
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
     "tokenizer": ("//common/tokenizer:tokenizer_benchmark", "encode and decode MB/s", "google"),
     "serving": ("//services/baton", "TTFT and TPOT of local clusters, two stages beside one", "script"),

@@ -1,0 +1,44 @@
+// Whole prompts cut in advance. Each of these rules is pure: the same prompt and costs give the
+// same chunks.
+#ifndef COMMON_CHUNKING_CHUNK_PLAN_H_
+#define COMMON_CHUNKING_CHUNK_PLAN_H_
+
+#include <vector>
+
+#include "common/chunking/stage_cost.h"
+
+namespace baton {
+
+struct PromptShape {
+  int prefix_length = 0;  // Tokens that need no computing; whole pages.
+  int tokens = 0;         // Behind them; > 0.
+  int page_size = 1;      // Every chunk but the last ends on a page's end.
+};
+
+// As `--chunked-prefill-size`: every chunk has `chunk_tokens`, a multiple of the page size.
+std::vector<int> PlanFixed(const PromptShape& prompt, int chunk_tokens);
+
+// SGLang's rule (ChunkSizePredictor in its scheduler_pp_mixin.py): the first chunk has
+// `base_tokens`; a later one as many as take the time that the base takes without a prefix,
+// overhead apart, moved towards that from the base by `smooth_factor`, but not less than a quarter
+// of the base, in whole pages of 64 tokens or more. It knows neither the number of stages nor the
+// prompt's length.
+std::vector<int> PlanSglang(const PromptShape& prompt, const StageCost& cost, int base_tokens,
+                            double smooth_factor);
+
+// The plan with the earliest first token for a prompt that has the chain for itself. Chunks of
+// equal time are best, and how many of them is a matter of overhead against bubbles: for each
+// number of chunks the shortest time in which the prompt can be cut into so few, and of these plans
+// the fastest by RunChunks. So floors and pages cost what they must and no more. At most
+// `max_tokens` a chunk (a multiple of the page size).
+//
+// Costs that pass StageCost::Check, and at least one stage. Takes some milliseconds for a prompt of
+// 1M tokens. Rejected: dynamic programming over all cuts (TeraPipe, arXiv 2102.07988), which takes
+// time quadratic in the pages and finds the same plans for equal stages without floors and prefix
+// terms, and within a hundredth with them (tested).
+std::vector<int> PlanOptimal(const PromptShape& prompt, const std::vector<StageCost>& stages,
+                             int max_tokens);
+
+}  // namespace baton
+
+#endif  // COMMON_CHUNKING_CHUNK_PLAN_H_

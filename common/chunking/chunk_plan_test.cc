@@ -1,0 +1,176 @@
+#include "common/chunking/chunk_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "common/base/random.h"
+#include "common/chunking/flow_shop.h"
+
+namespace baton {
+namespace {
+
+int Sum(const std::vector<int>& chunks) { return std::accumulate(chunks.begin(), chunks.end(), 0); }
+
+double Micros(const std::vector<StageCost>& stages, const PromptShape& prompt,
+              const std::vector<int>& chunks) {
+  return RunChunks(stages, prompt.prefix_length, chunks).first_token_us;
+}
+
+// Every chunk but the last ends on a page, and together they are the prompt.
+void ExpectWholePages(const PromptShape& prompt, const std::vector<int>& chunks) {
+  ASSERT_FALSE(chunks.empty());
+  EXPECT_EQ(Sum(chunks), prompt.tokens);
+  for (size_t i = 0; i + 1 < chunks.size(); ++i) EXPECT_EQ(chunks[i] % prompt.page_size, 0) << i;
+  for (const int tokens : chunks) EXPECT_GT(tokens, 0);
+}
+
+TEST(PlanFixedTest, CutsEqualChunksAndARest) {
+  EXPECT_EQ(PlanFixed({.tokens = 100, .page_size = 16}, 32), (std::vector<int>{32, 32, 32, 4}));
+  EXPECT_EQ(PlanFixed({.tokens = 96, .page_size = 16}, 32), (std::vector<int>{32, 32, 32}));
+  EXPECT_EQ(PlanFixed({.tokens = 7, .page_size = 16}, 32), (std::vector<int>{7}));
+}
+
+// By hand: target 0.001 * 4096^2 + 10 * 4096 = 57737.216. At L = 4096: x^2 + 18192 x = 57737216
+// has the root 2755.9...; with 0.75 of the way from 4096 that is 3090, aligned 3072.
+TEST(PlanSglangTest, FollowsItsRule) {
+  const StageCost cost{.overhead_us = 5000, .token_us = 10, .attention_us = 0.001};
+  const std::vector<int> chunks = PlanSglang({.tokens = 20'000}, cost, 4096, 0.75);
+  EXPECT_EQ(chunks[0], 4096);
+  EXPECT_EQ(chunks[1], 3072);
+  EXPECT_EQ(Sum(chunks), 20'000);
+}
+
+TEST(PlanSglangTest, NeverGoesBelowAQuarterOfTheBase) {
+  const StageCost cost{.token_us = 0.001, .attention_us = 1};
+  const std::vector<int> chunks = PlanSglang({.tokens = 100'000}, cost, 1024, 1.0);
+  for (size_t i = 1; i + 1 < chunks.size(); ++i) EXPECT_GE(chunks[i], 256) << i;
+  EXPECT_EQ(chunks[chunks.size() - 2], 256);
+}
+
+TEST(PlanSglangTest, AlignsToPagesOf64TokensOrMore) {
+  const StageCost cost{.token_us = 10, .attention_us = 0.001};
+  for (const int page_size : {16, 128}) {
+    const std::vector<int> chunks =
+        PlanSglang({.tokens = 50'000, .page_size = page_size}, cost, 4096, 0.75);
+    for (size_t i = 0; i + 1 < chunks.size(); ++i) {
+      EXPECT_EQ(chunks[i] % std::max(64, page_size), 0);
+    }
+  }
+}
+
+StageCost RandomCost(Random& random) {
+  return {.overhead_us = random.Chance(0.1) ? 0 : random.Uniform() * 300,
+          .prefix_us = random.Chance(0.3) ? random.Uniform() : 0,
+          .token_us = random.Chance(0.1) ? 0 : random.Uniform() * 10,
+          .attention_us = random.Chance(0.1) ? 0 : random.Uniform() * 0.1,
+          .floor_tokens = random.Chance(0.4) ? static_cast<int>(random.Below(60)) : 0};
+}
+
+bool Costs(const StageCost& cost) { return cost.Check().ok(); }
+
+// Of every way to cut at page ends.
+double BestOfAll(const std::vector<StageCost>& stages, const PromptShape& prompt, int max_tokens) {
+  const int pages = (prompt.tokens + prompt.page_size - 1) / prompt.page_size;
+  double best_us = 1e300;
+  for (uint32_t cuts = 0; cuts < (1u << (pages - 1)); ++cuts) {
+    std::vector<int> chunks;
+    int begin = 0;
+    for (int page = 1; page <= pages; ++page) {
+      if (page < pages && (cuts >> (page - 1) & 1) == 0) continue;
+      const int end = std::min(prompt.tokens, page * prompt.page_size);
+      chunks.push_back(end - begin);
+      begin = end;
+    }
+    if (*std::max_element(chunks.begin(), chunks.end()) > max_tokens) continue;
+    best_us = std::min(best_us, Micros(stages, prompt, chunks));
+  }
+  return best_us;
+}
+
+TEST(PlanOptimalTest, EqualsTheBestOfAllCutsForEqualStages) {
+  Random random(21);
+  for (int round = 0; round < 400; ++round) {
+    const StageCost cost = RandomCost(random);
+    if (!Costs(cost)) continue;
+    const std::vector<StageCost> stages(static_cast<size_t>(random.Between(1, 8)), cost);
+    const PromptShape prompt{.prefix_length = static_cast<int>(random.Below(20)) * 8,
+                             .tokens = static_cast<int>(random.Between(1, 88)),
+                             .page_size = 8};
+    const int max_tokens = static_cast<int>(random.Between(1, 11)) * 8;
+    const std::vector<int> chunks = PlanOptimal(prompt, stages, max_tokens);
+    ExpectWholePages(prompt, chunks);
+    EXPECT_LE(*std::max_element(chunks.begin(), chunks.end()), max_tokens);
+    // What a cut's place adds by itself moves the best cuts a little from equal times.
+    const bool plain = cost.prefix_us == 0 && cost.floor_tokens == 0;
+    EXPECT_LE(Micros(stages, prompt, chunks),
+              BestOfAll(stages, prompt, max_tokens) * (plain ? 1 + 1e-4 : 1.01))
+        << "round " << round;
+  }
+}
+
+TEST(PlanOptimalTest, OfUnequalStagesItIsCloseToTheBestOfAllCuts) {
+  Random random(22);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<StageCost> stages;
+    const StageCost cost = RandomCost(random);
+    if (!Costs(cost)) continue;
+    for (int64_t i = random.Between(2, 6); i > 0; --i) {
+      StageCost other = cost;  // Layers that don't divide.
+      other.token_us *= 1 + 0.3 * random.Uniform();
+      other.attention_us *= 1 + 0.3 * random.Uniform();
+      stages.push_back(other);
+    }
+    const PromptShape prompt{.tokens = static_cast<int>(random.Between(1, 88)), .page_size = 8};
+    const std::vector<int> chunks = PlanOptimal(prompt, stages, 88);
+    ExpectWholePages(prompt, chunks);
+    EXPECT_LE(Micros(stages, prompt, chunks), BestOfAll(stages, prompt, 88) * 1.03)
+        << "round " << round;
+  }
+}
+
+TEST(PlanOptimalTest, ReachesTheBoundWherePagesDoNotCount) {
+  Random random(23);
+  for (int round = 0; round < 60; ++round) {
+    const StageCost cost{.overhead_us = 2000 + random.Uniform() * 20'000,
+                         .token_us = 2 + random.Uniform() * 10,
+                         .attention_us = random.Uniform() * 0.001};
+    const std::vector<StageCost> stages(static_cast<size_t>(random.Between(1, 16)), cost);
+    const PromptShape prompt{.tokens = static_cast<int>(random.Between(100'000, 300'000))};
+    const double us = Micros(stages, prompt, PlanOptimal(prompt, stages, 1 << 20));
+    EXPECT_LE(us, FirstTokenBoundMicros(stages, 0, prompt.tokens) * 1.003) << "round " << round;
+  }
+}
+
+TEST(PlanOptimalTest, NoOtherRuleBeatsIt) {
+  Random random(24);
+  for (int round = 0; round < 60; ++round) {
+    const StageCost cost{.overhead_us = random.Uniform() * 20'000,
+                         .prefix_us = random.Chance(0.3) ? random.Uniform() * 0.05 : 0,
+                         .token_us = 1 + random.Uniform() * 10,
+                         .attention_us = random.Uniform() * 0.001,
+                         .floor_tokens = random.Chance(0.3) ? 3000 : 0};
+    const std::vector<StageCost> stages(static_cast<size_t>(random.Between(1, 16)), cost);
+    const PromptShape prompt{.tokens = static_cast<int>(random.Between(1000, 200'000)),
+                             .page_size = 64};
+    const double us = Micros(stages, prompt, PlanOptimal(prompt, stages, 1 << 20));
+    for (int base = 256; base <= 65'536; base *= 2) {
+      EXPECT_LE(us, Micros(stages, prompt, PlanFixed(prompt, base)) * (1 + 1e-4));
+      for (const double factor : {0.5, 0.75, 1.0}) {
+        EXPECT_LE(us, Micros(stages, prompt, PlanSglang(prompt, cost, base, factor)) * (1 + 1e-4));
+      }
+    }
+  }
+}
+
+TEST(PlanOptimalTest, OneStageTakesThePromptWhole) {
+  const StageCost cost{.overhead_us = 10, .token_us = 1};
+  EXPECT_EQ(PlanOptimal({.tokens = 1000, .page_size = 16}, {cost}, 1 << 20),
+            (std::vector<int>{1000}));
+  EXPECT_EQ(PlanOptimal({.tokens = 1000, .page_size = 16}, {cost}, 512).size(), 2u);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,38 @@
+#include "common/chunking/stage_cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton {
+
+double StageCost::WorkMicros(int prefix_length, int tokens) const {
+  const double prefix = prefix_length;
+  const double chunk = tokens;
+  return token_us * chunk + attention_us * (2 * prefix * chunk + chunk * chunk);
+}
+
+double StageCost::Micros(int prefix_length, int tokens) const {
+  return overhead_us + prefix_us * prefix_length + WorkMicros(prefix_length, tokens) +
+         token_us * std::max(0, floor_tokens - tokens);
+}
+
+absl::Status StageCost::Check() const {
+  for (const auto& [name, value] :
+       {std::pair("overhead_us", overhead_us), std::pair("prefix_us", prefix_us),
+        std::pair("token_us", token_us), std::pair("attention_us", attention_us)}) {
+    if (std::isfinite(value) && value >= 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", value, ", expected a number that is not negative"));
+  }
+  if (floor_tokens < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("floor_tokens is ", floor_tokens, ", expected none or more"));
+  }
+  if (token_us > 0 || attention_us > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError("token_us and attention_us are zero: tokens cost nothing");
+}
+
+}  // namespace baton

@@ -1,0 +1,32 @@
+// What a chunk costs a stage: the model that plans are made by.
+#ifndef COMMON_CHUNKING_STAGE_COST_H_
+#define COMMON_CHUNKING_STAGE_COST_H_
+
+#include "absl/status/status.h"
+
+namespace baton {
+
+// Microseconds of x tokens after a prefix of L:
+//   overhead + prefix L + token max(x, floor) + attention (2 L x + x^2)
+// The last term is the area under the causal mask, so it sums over chunks to the prompt's, wherever
+// the prompt is cut; what a cut adds is overhead, the prefix term (that is read again for each
+// chunk) and chunks below the floor, which take as long as one of floor_tokens: weights are read
+// whatever the number of rows.
+struct StageCost {
+  double overhead_us = 0;
+  double prefix_us = 0;     // A token of the prefix.
+  double token_us = 0;      // A token of the chunk.
+  double attention_us = 0;  // A pair of tokens, each way.
+  int floor_tokens = 0;
+
+  // `tokens` > 0.
+  double Micros(int prefix_length, int tokens) const;
+  // Of the whole prompt but for what cutting it adds: no plan takes a stage less.
+  double WorkMicros(int prefix_length, int tokens) const;
+  // INVALID_ARGUMENT naming the coefficient that is negative, infinite or NaN, or if all are zero.
+  absl::Status Check() const;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_CHUNKING_STAGE_COST_H_
