@@ -9,6 +9,7 @@ namespace baton {
 
 BlockPool::BlockPool(int page_count)
     : state_(static_cast<size_t>(page_count), State::kFree),
+      times_freed_(static_cast<size_t>(page_count), 0),
       free_list_(static_cast<size_t>(page_count)),
       free_count_(page_count) {
   BATON_CHECK(page_count > 0) << "page_count " << page_count;
@@ -52,6 +53,8 @@ void BlockPool::Move(std::span<const int> pages, State from, State to) {
     BATON_CHECK(state_[page] == from) << "page " << page << " is not in the state it leaves";
     state_[page] = to;
     if (to != State::kFree) continue;
+    ++times_freed_[static_cast<size_t>(page)];
+    ++freed_total_;
     const size_t tail = (head_ + static_cast<size_t>(free_count_)) % free_list_.size();
     free_list_[tail] = page;
     ++free_count_;

@@ -3,6 +3,7 @@
 #ifndef COMMON_KV_BLOCK_POOL_H_
 #define COMMON_KV_BLOCK_POOL_H_
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -33,6 +34,11 @@ class BlockPool {
   int owned_pages() const { return owned_count_; }
   int quarantined_pages() const { return quarantined_count_; }
 
+  // For tests that put canaries into pages the moment they become free: how often that happened to
+  // one, and to all together. A state alone would not tell of one that is given out again at once.
+  uint64_t times_freed(int page) const { return times_freed_[static_cast<size_t>(page)]; }
+  uint64_t freed_total() const { return freed_total_; }
+
   // I1, recounted from the states of all pages.
   absl::Status CheckInvariants() const;
 
@@ -41,6 +47,8 @@ class BlockPool {
   void Move(std::span<const int> pages, State from, State to);
 
   std::vector<State> state_;
+  std::vector<uint64_t> times_freed_;  // By page.
+  uint64_t freed_total_ = 0;
   std::vector<int> free_list_;  // A ring: pages leave at head_, come back at the tail.
   size_t head_ = 0;
   int free_count_ = 0;

@@ -20,6 +20,7 @@ void Clients::Submitted(uint64_t id, bool router_ready) {
 
 uint64_t Clients::Add(Client client) {
   client.prompt_logprobs = WantsPromptTokens(client.prompt_id);
+  oracle_.Expect({client.prompt_id, client.prompt_tokens, client.max_tokens});
   clients_.push_back(std::move(client));
   return clients_.size() - 1;
 }
@@ -31,9 +32,12 @@ void Clients::OnPrompt(uint64_t id, const std::vector<SampledToken>& tokens) {
     world_.Violate(absl::StrCat("client ", id, " hears of its prompt unasked, twice or too late"));
     return;
   }
+  const Oracle::Sequence& sequence = oracle_.Of(client.prompt_id);
   for (int i = 1; i < client.prompt_tokens; ++i) {
     const bool there = static_cast<size_t>(i) <= tokens.size();
-    if (there && tokens[static_cast<size_t>(i) - 1] == PromptToken(client.prompt_id, i)) continue;
+    const uint64_t before = sequence.X(i - 1, sequence.layers);
+    const SampledToken right = TellPromptToken(client.prompt_id, i, before);
+    if (there && tokens[static_cast<size_t>(i) - 1] == right) continue;
     world_.Violate(absl::StrCat("client ", id, " hears of another prompt at ", i));
     return;
   }
@@ -48,8 +52,9 @@ void Clients::OnToken(uint64_t id, int32_t token) {
   if (client.prompt_logprobs && !client.prompt_told) {
     world_.Violate(absl::StrCat("client ", id, " hears a token before its prompt's"));
   }
-  const int index = static_cast<int>(client.tokens.size());
-  if (token != AnswerToken(client.prompt_id, index)) {
+  const size_t index = client.tokens.size();
+  const Oracle::Sequence& sequence = oracle_.Of(client.prompt_id);
+  if (index >= sequence.answer.size() || token != sequence.answer[index].token) {
     world_.Violate(absl::StrCat("client ", id, " hears a wrong token at ", index,
                                 ": another request's, repeated or lost"));
   }
@@ -79,13 +84,10 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
   if (client.prompt_told != client.prompt_logprobs) {
     world_.Violate(absl::StrCat("client ", id, " is told OK without its prompt's tokens"));
   }
-  const auto stop = std::find(client.tokens.begin(), client.tokens.end(), kStopToken);
-  const bool stopped = stop != client.tokens.end();
-  const bool complete = stopped ? stop + 1 == client.tokens.end()
-                                : static_cast<int>(client.tokens.size()) == client.max_tokens;
-  if (!complete) {
+  const Oracle::Sequence& sequence = oracle_.Of(client.prompt_id);
+  if (client.tokens.size() != sequence.answer.size() || *outcome != sequence.reason) {
     world_.Violate(absl::StrCat("client ", id, " is told OK after ", client.tokens.size(), " of ",
-                                client.max_tokens, " tokens"));
+                                sequence.answer.size(), " tokens, or for a wrong reason"));
   }
 }
 

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/types/finish_reason.h"
 #include "services/router/core/router_core.h"
+#include "tests/sim/oracle.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/world.h"
 
@@ -44,7 +45,8 @@ struct Client {
 
 class Clients {
  public:
-  Clients(World& world, const Topology& topology) : world_(world), topology_(topology) {}
+  Clients(World& world, const Topology& topology, Oracle& oracle)
+      : world_(world), topology_(topology), oracle_(oracle) {}
 
   uint64_t Add(Client client);
   Client& Get(uint64_t id) { return clients_[id]; }
@@ -77,6 +79,7 @@ class Clients {
   World& world_;
   const Topology& topology_;
   bool first_router_was_ready_ = false;
+  Oracle& oracle_;
   std::vector<Client> clients_;
 };
 

@@ -25,7 +25,8 @@ class Cluster {
       : scenario_(scenario),
         topology_(scenario.topology),
         world_(scenario.chance_seed, trace),
-        clients_(world_, topology_),
+        oracle_(topology_.layers, topology_.page_size, topology_.max_context_tokens),
+        clients_(world_, topology_, oracle_),
         injector_(world_, clients_, topology_),
         workload_(world_, clients_, topology_) {
     world_.SetConnectionLimit(topology_.WindowBytes());
@@ -43,6 +44,7 @@ class Cluster {
   const Scenario& scenario_;
   const Topology topology_;
   World world_;
+  Oracle oracle_;
   Clients clients_;
   FaultInjector injector_;
   Workload workload_;
@@ -56,15 +58,16 @@ void Cluster::BuildNodes() {
     world_.dns().listed.insert(i);
   }
   for (int i = 0; i < topology_.decodes; ++i) {
-    world_.AddNode(absl::StrCat("decode-", topology_.DecodeNode(i)),
-                   [this](int node, uint64_t incarnation) {
-                     return std::make_unique<DecodeProcess>(world_, topology_, node, incarnation);
-                   });
+    world_.AddNode(
+        absl::StrCat("decode-", topology_.DecodeNode(i)), [this](int node, uint64_t incarnation) {
+          return std::make_unique<DecodeProcess>(world_, topology_, oracle_, node, incarnation);
+        });
   }
   for (int i = 0; i < topology_.chains * topology_.stages; ++i) {
     world_.AddNode(absl::StrCat("prefill-", topology_.StageNode(0, 0) + i),
                    [this](int node, uint64_t incarnation) {
-                     return std::make_unique<PrefillProcess>(world_, topology_, node, incarnation);
+                     return std::make_unique<PrefillProcess>(world_, topology_, oracle_, node,
+                                                             incarnation);
                    });
   }
 }

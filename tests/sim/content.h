@@ -1,10 +1,20 @@
-// What bytes and tokens stand for in the simulation. A page's KV is one number that says whose
-// prompt, which page, which layers and how many tokens it holds, so a page of another request, a
-// page that was reused too early, or one that never arrived is told apart at once.
+// A toy transformer in which one number stands for a vector, small enough to run for every token of
+// every simulated request and honest enough that nothing can be faked: the KV of a slot follows
+// from the tokens up to its position, what a layer passes on follows from every slot that it has
+// read, and the next token from what the last layer passes on. A wrong page, layer, position, order
+// or draw anywhere gives another token, and the checks say so long before.
+//
+//   x(0, p)     = Embed(token p, p)
+//   kv(l, p)    = x(l, p)                                    what is stored
+//   x(l + 1, p) = NextLayer(x(l, p), sum over q <= p of weight(q) * kv(l, q))    what is read
+//   token p + 1 = DrawToken(x(layers, p), ...)
+//
+// The sum is linear in the slots, so that a whole page can be read as one number (sim_memory.h).
 #ifndef TESTS_SIM_CONTENT_H_
 #define TESTS_SIM_CONTENT_H_
 
-#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "common/base/random.h"
@@ -12,31 +22,66 @@
 
 namespace baton::sim {
 
-// KV of page `page` of a prompt: `tokens` of it are computed, for one layer.
-inline uint64_t KvContent(uint64_t prompt_id, int page, int tokens, int layer) {
-  return Mix64(prompt_id ^
-               Mix64(static_cast<uint64_t>(page) << 40 ^ static_cast<uint64_t>(tokens) << 20 ^
-                     static_cast<uint64_t>(layer)));
+inline constexpr int32_t kStopToken = 2;        // The model's.
+inline constexpr int32_t kClientStopToken = 3;  // Of the requests that have one.
+inline constexpr int kVocabulary = 1000;
+inline constexpr int kMaxPageSize = 64;
+
+// The token at `position` of a prompt. From a larger vocabulary than answers are drawn from: no two
+// prompts have a token in common.
+inline int64_t PromptTokenId(uint64_t prompt_id, int position) {
+  return static_cast<int64_t>(Mix64(prompt_id ^ Mix64(static_cast<uint64_t>(position))) >> 1);
 }
 
-inline int TokensInPage(int prompt_tokens, int page, int page_size) {
-  return std::min(page_size, prompt_tokens - page * page_size);
+inline uint64_t Embed(int64_t token, int position) {
+  return Mix64(static_cast<uint64_t>(token) ^ static_cast<uint64_t>(position) << 44);
 }
 
-// The i-th token of the right answer. About one in forty is the stop id.
-inline constexpr int32_t kStopToken = 2;
-inline int32_t AnswerToken(uint64_t prompt_id, int index) {
-  const uint64_t draw = Mix64(prompt_id * 31 + static_cast<uint64_t>(index));
-  return draw % 40 == 0 ? kStopToken : static_cast<int32_t>(3 + draw % 997);
+inline constexpr std::array<uint64_t, kMaxPageSize> kTokenWeights = [] {
+  std::array<uint64_t, kMaxPageSize> weights{};
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = Mix64(i + 1) | 1;
+  return weights;
+}();
+// Of the place of a page in a sequence's page table.
+inline uint64_t PageWeight(int index) { return Mix64(~static_cast<uint64_t>(index)) | 1; }
+
+inline uint64_t NextLayer(uint64_t x, uint64_t attended) { return Mix64(x + attended); }
+
+// Draw number `draw` of a request. About one in forty is the stop id, another one the client's.
+inline SampledToken DrawToken(uint64_t x, uint64_t prompt_id, int draw) {
+  const uint64_t value = Mix64(x ^ Mix64(prompt_id + static_cast<uint64_t>(draw)));
+  SampledToken token;
+  token.token = value % 40 == 0   ? kStopToken
+                : value % 40 == 1 ? kClientStopToken
+                                  : static_cast<int32_t>(4 + value / 40 % (kVocabulary - 4));
+  token.logprob = -static_cast<float>(value >> 50);
+  return token;
 }
 
 // One request in four wants to know of its prompt's tokens.
 inline bool WantsPromptTokens(uint64_t prompt_id) { return prompt_id % 4 == 0; }
 
-// The i-th token of the prompt as the last stage reports it.
-inline SampledToken PromptToken(uint64_t prompt_id, int index) {
-  const uint64_t draw = Mix64(prompt_id * 37 + static_cast<uint64_t>(index));
-  return {static_cast<int32_t>(draw % 1000), -static_cast<float>(draw >> 50), {}};
+// What the last stage reports of the token at `position`, given what the last layer has made of the
+// one before it.
+inline SampledToken TellPromptToken(uint64_t prompt_id, int position, uint64_t x_before) {
+  return {static_cast<int32_t>(PromptTokenId(prompt_id, position) % kVocabulary),
+          -static_cast<float>(x_before >> 50),
+          {}};
+}
+
+// When a request wants to stop, beside max_tokens.
+struct Stops {
+  int min_tokens = 0;
+  bool ignore_eos = false;
+  bool client_stop = false;
+};
+inline Stops StopsOf(uint64_t prompt_id) {
+  const uint64_t draw = Mix64(prompt_id ^ 0x5709);
+  Stops stops;
+  if (draw % 4 == 0) stops.min_tokens = static_cast<int>(draw / 4 % 12);
+  stops.ignore_eos = draw / 64 % 8 == 0;
+  stops.client_stop = draw / 512 % 2 == 0;
+  return stops;
 }
 
 }  // namespace baton::sim

@@ -1,11 +1,11 @@
 // How a simulated stage hands KV over: the real outbox, with messages whose content is checked at
 // both ends. Plays services/prefill/stage/kv_sender.
-#include <algorithm>
+#include <memory>
+#include <numeric>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/prefill_process.h"
 
@@ -62,22 +62,23 @@ void PrefillProcess::MessageEnded(uint64_t message_id, const absl::Status& statu
       [&](auto& actions) { outbox_.MessageEnded(message_id, status, world_.now_us(), actions); });
 }
 
+// What lies behind a prompt's last token was written for somebody else.
+void PrefillProcess::ClearTail(const prefill::SendKv& send) {
+  const int end_page = send.first_page + static_cast<int>(send.pages.size());
+  const int tail_tokens = send.ticket.prompt_tokens % topology_.page_size;
+  if (end_page != send.ticket.prompt_pages || tail_tokens == 0) return;
+  memory_.ClearTail(send.pages.back(), tail_tokens);
+}
+
+// The transport reads the pages when it gets to them, not when it is told to.
 void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
-  Prompt& prompt = prompts_[message.attempt_id];
-  const int layer_bytes = static_cast<int>(topology_.Layout().BytesPerLayer());
+  const auto layer_bytes = static_cast<int>(topology_.Layout().BytesPerLayer());
   // The layers of this part; of several whole pages: all.
-  const int begin = layers_.begin + static_cast<int>(message.offset_bytes) / layer_bytes;
+  const int begin = static_cast<int>(message.offset_bytes) / layer_bytes;
   const int end = begin + static_cast<int>(message.bytes) / message.page_count / layer_bytes;
-  std::vector<uint64_t> content;
-  std::vector<uint64_t> bands;
-  for (int i = 0; i < message.page_count; ++i) {
-    const int page = message.first_page + i;
-    const int tokens = TokensInPage(prompt.tokens, page, topology_.page_size);
-    bands.push_back(pages_[message.local_page + i]);
-    for (int layer = begin; layer < end; ++layer) {
-      content.push_back(KvContent(prompt.prompt_id, page, tokens, layer));
-    }
-  }
+  const auto read = [this, message, begin, end] {
+    return memory_.Read(message.local_page, message.page_count, begin, end);
+  };
   const Ticket& ticket = message.ticket;
   KvDataHeader header;
   header.slot = ticket.slot;
@@ -89,20 +90,23 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
   header.page_count = message.page_count;
   header.part = message.part;
   header.bytes = message.bytes;
-  for (const uint64_t value : content) header.checksum = Mix64(header.checksum ^ value);
-  prompt.checksum_sum += header.checksum;
+  header.checksum = ChecksumOf(read());
+  prompts_[message.attempt_id].checksum_sum += header.checksum;
+  std::vector<int> pages(static_cast<size_t>(message.page_count));
+  std::iota(pages.begin(), pages.end(), message.local_page);
+  memory_.Hold(pages);
+  auto payload = std::make_shared<std::vector<uint64_t>>();
   world_.SendData<DecodeProcess>(
       node_, NodeOf(ticket.decode.id), ticket.decode.incarnation, message.bytes, "kv",
-      [this, message, bands] {
-        for (size_t i = 0; i < bands.size(); ++i) {
-          const auto page = static_cast<size_t>(message.local_page) + i;
-          if (pages_[page] == bands[i]) continue;
-          world_.Violate(
-              absl::StrCat(self_.id, ": page ", page, " changed while it was being sent"));
-        }
+      [this, read, payload, checksum = header.checksum, pages] {
+        *payload = read();
+        memory_.LetGo(pages);
+        if (ChecksumOf(*payload) == checksum) return;
+        world_.Violate(absl::StrCat(self_.id, ": page ", pages.front(), " or one of ", pages.size(),
+                                    " changed while it was being sent"));
       },
-      [header, content](DecodeProcess& decode, bool corrupt) {
-        decode.ReceiveKv(header, content, corrupt);
+      [header, payload](DecodeProcess& decode, bool corrupt) {
+        decode.ReceiveKv(header, payload, corrupt);
       },
       [this, id = message.message_id](const absl::Status& status) { MessageEnded(id, status); });
 }

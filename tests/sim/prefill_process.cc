@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/router_process.h"
 
@@ -23,7 +22,7 @@ prefill::PlannerLimits PlannerLimitsOf(const Topology& topology) {
   limits.plan_window = topology.plan_window;
   limits.max_open_requests = 6;
   limits.max_queued_requests = topology.max_queued;
-  limits.max_context_tokens = 4096;
+  limits.max_context_tokens = topology.max_context_tokens;
   return limits;
 }
 
@@ -55,18 +54,9 @@ prefill::ChainPlace PlaceOf(const Topology& topology, int node, const InstanceRe
           {self, topology.StageLayers(stage)}};
 }
 
-// One number for the content of a stage's layers of a page.
-uint64_t BandContent(uint64_t prompt_id, int page, int tokens, LayerRange layers) {
-  uint64_t sum = 0;
-  for (int layer = layers.begin; layer < layers.end; ++layer) {
-    sum = Mix64(sum ^ KvContent(prompt_id, page, tokens, layer));
-  }
-  return sum;
-}
-
 }  // namespace
 
-PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
+PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& oracle, int node,
                                uint64_t incarnation)
     : world_(world),
       topology_(topology),
@@ -78,7 +68,8 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, int node,
       stage_(StageOptionsOf(topology, stage_index_)),
       outbox_(OutboxOptionsOf(topology, layers_)),
       wall_clock_ahead_us_(DrawClock()),
-      pages_(static_cast<size_t>(topology.prefill_pages), 0) {
+      oracle_(oracle),
+      memory_(topology.prefill_pages, layers_.size(), topology.page_size) {
   if (first()) {
     planner_.emplace(PlannerLimitsOf(topology));
     wiring_.emplace(prefill::WiringOptions{PlaceOf(topology, node, self_), topology.prefill_pages,
@@ -152,6 +143,7 @@ void PrefillProcess::Abort(uint64_t attempt_id) {
 void PrefillProcess::HandlePlanner(const prefill::PlannerEvent& event) {
   std::vector<prefill::PlannerAction> actions;
   planner_->Handle(event, world_.now_us(), actions);
+  FreePages();
   for (const auto& action : actions) Perform(action);
   ScheduleTick();
 }
@@ -247,6 +239,7 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
                 if (!status.ok() && epoch == epoch_) FailEpoch(status);
               });
         } else if constexpr (std::is_same_v<T, prefill::SendKv>) {
+          ClearTail(act);
           Change([&](auto& actions) { outbox_.Add(act, world_.now_us(), actions); });
         } else if constexpr (std::is_same_v<T, prefill::SendCommit>) {
           prompts_[act.attempt_id].ticket = act.ticket;
@@ -297,126 +290,6 @@ void PrefillProcess::Closed(const prefill::RequestClosed& closed, uint64_t epoch
                                       peer.ReceiveFromStage(stage, epoch, {});
                                       peer.RequestClosed(stage, epoch, closed);
                                     });
-}
-
-bool PrefillProcess::ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row) {
-  const Prompt& prompt = prompts_[item.item.attempt_id];
-  if (!first() &&
-      (row.attempt_id != item.item.attempt_id || row.token_begin != item.item.token_begin ||
-       row.token_count != item.item.token_count || row.layers_done != layers_.begin)) {
-    world_.Violate(absl::StrCat(self_.id, " computes on activations of another chunk"));
-    return false;
-  }
-  const int prefix_pages = item.item.token_begin / topology_.page_size;
-  for (int page = 0; page < prefix_pages; ++page) {
-    const uint64_t expected = BandContent(prompt.prompt_id, page, topology_.page_size, layers_);
-    if (pages_[item.pages[page]] == expected) continue;
-    world_.Violate(absl::StrCat(self_.id, ": prefix page ", page, " of attempt ",
-                                item.item.attempt_id, " holds something else"));
-    return false;
-  }
-  const int end = item.item.token_begin + item.item.token_count;
-  const int end_page = (end + topology_.page_size - 1) / topology_.page_size;
-  for (int page = prefix_pages; page < end_page; ++page) {
-    pages_[item.pages[page]] =
-        BandContent(prompt.prompt_id, page, TokensInPage(end, page, topology_.page_size), layers_);
-  }
-  return true;
-}
-
-prefill::ComputeFinished::Prompt PrefillProcess::TellPrompt(const prefill::PlanItem& item,
-                                                            uint64_t prompt_id, int prompt_tokens) {
-  prefill::ComputeFinished::Prompt prompt;
-  prompt.told.attempt_id = item.attempt_id;
-  prompt.told.first = item.token_begin + 1;
-  const int end = std::min(item.token_begin + item.token_count + 1, prompt_tokens);
-  for (int i = prompt.told.first; i < end; ++i) {
-    prompt.told.tokens.push_back(PromptToken(prompt_id, i));
-  }
-  if (world_.random().Chance(world_.faults().data_fail / 20)) {
-    prompt.status = absl::InternalError("a logit is not finite");
-  }
-  return prompt;
-}
-
-void PrefillProcess::Compute(const prefill::RunCompute& compute) {
-  SimActivations output;
-  output.number = compute.number;
-  const SimActivations input =
-      first() ? SimActivations{} : inputs_[compute.number % topology_.activation_credits];
-  if (!first() && (input.number != compute.number || input.rows.size() != compute.items.size())) {
-    world_.Violate(absl::StrCat(self_.id, " computes plan ", compute.number,
-                                " on the activations of plan ", input.number));
-    return;
-  }
-  int64_t cost_us = 100;
-  prefill::ComputeFinished done;
-  done.epoch = compute.epoch;
-  done.number = compute.number;
-  for (size_t i = 0; i < compute.items.size(); ++i) {
-    const auto& item = compute.items[i];
-    SimActivations::Row row;
-    if (first()) {
-      const Prompt& prompt = prompts_[item.item.attempt_id];
-      row = {item.item.attempt_id,  prompt.prompt_id,      prompt.tokens,
-             item.item.token_begin, item.item.token_count, 0};
-    } else {
-      row = input.rows[i];
-      prompts_[row.attempt_id].prompt_id = row.prompt_id;
-      prompts_[row.attempt_id].tokens = row.prompt_tokens;
-    }
-    if (!ComputeItem(item, row)) return;
-    row.layers_done = layers_.end;
-    output.rows.push_back(row);
-    // t(L, x) = c + b x + a (2 L x + x x), per layer.
-    const int64_t x = item.item.token_count;
-    cost_us += layers_.size() * (x * 4 + (2 * int64_t{item.item.token_begin} * x + x * x) / 400);
-    if (last() && WantsPromptTokens(row.prompt_id)) {
-      done.prompts.push_back(TellPrompt(item.item, row.prompt_id, row.prompt_tokens));
-    }
-    if (item.item.final && last()) {
-      SampledToken token;
-      token.token = AnswerToken(row.prompt_id, 0);
-      done.first_tokens.emplace_back(token);
-    }
-  }
-  outputs_[compute.number] = std::move(output);
-  cost_us += world_.random().Between(0, cost_us / 10);
-  if (world_.random().Chance(world_.faults().data_fail / 50)) {
-    done.status = absl::ResourceExhaustedError("the executor failed");
-  }
-  done.compute_us = cost_us;
-  world_.After(node_, cost_us, "computed", [this, done] { HandleStage(done); });
-}
-
-void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
-  const int next = topology_.StageNode(chain_, stage_index_ + 1);
-  auto payload = std::make_shared<SimActivations>();
-  world_.SendData<PrefillProcess>(
-      node_, next, members_[stage_index_ + 1].incarnation, 1, "activations",
-      [this, payload, number = send.number] { *payload = outputs_[number]; },
-      [payload, epoch = send.epoch](PrefillProcess& peer, bool corrupt) {
-        peer.ReceiveActivations(epoch, *payload, corrupt);
-      },
-      [this, send](const absl::Status& status) {
-        outputs_.erase(send.number);
-        HandleStage(prefill::ActivationsSent{send.epoch, send.number, status});
-      });
-}
-
-void PrefillProcess::ReceiveActivations(uint64_t epoch, const SimActivations& activations,
-                                        bool corrupt) {
-  if (epoch != epoch_) return;
-  if (corrupt) {  // The checksum differs: nothing sound can follow in this epoch.
-    FailEpoch(absl::DataLossError("activations are damaged"));
-    return;
-  }
-  inputs_[activations.number % topology_.activation_credits] = activations;
-  HandleStage(prefill::ActivationsArrived{epoch, activations.number});
-}
-
-void PrefillProcess::ReceiveCredit(uint64_t epoch, uint64_t number) {
-  if (epoch == epoch_ && epoch != 0) HandleStage(prefill::CreditReturned{epoch, number});
 }
 
 absl::Status PrefillProcess::CheckInvariants() const {

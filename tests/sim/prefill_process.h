@@ -17,6 +17,8 @@
 #include "services/prefill/core/link.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/core/wiring.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/sim_memory.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/worker_drain.h"
 #include "tests/sim/worker_membership.h"
@@ -33,8 +35,10 @@ struct SimStart {
   bool prompt_logprobs = false;
 };
 
-// What a stage passes on: for every item of a plan whose prompt it is and how many layers ran.
+// What a stage passes on: for every item of a plan whose prompt it is, how many layers ran, and
+// what they have made of every token.
 struct SimActivations {
+  uint64_t epoch = 0;
   uint64_t number = 0;
   struct Row {
     uint64_t attempt_id = 0;
@@ -43,13 +47,16 @@ struct SimActivations {
     int token_begin = 0;
     int token_count = 0;
     int layers_done = 0;
+    std::vector<uint64_t> x;  // By token.
   };
   std::vector<Row> rows;
 };
+using SimActivationsPtr = std::shared_ptr<const SimActivations>;
 
 class PrefillProcess : public Process {
  public:
-  PrefillProcess(World& world, const Topology& topology, int node, uint64_t incarnation);
+  PrefillProcess(World& world, const Topology& topology, Oracle& oracle, int node,
+                 uint64_t incarnation);
 
   // Told to stop: exits when it is drained.
   void Drain(int64_t drain_us) { drain_->Begin(drain_us); }
@@ -66,7 +73,7 @@ class PrefillProcess : public Process {
   void PlanDone(int stage, uint64_t epoch, const prefill::PlanDone& done);
   void RequestClosed(int stage, uint64_t epoch, const prefill::RequestClosed& closed);
   // From neighbours, over the data plane.
-  void ReceiveActivations(uint64_t epoch, const SimActivations& activations, bool corrupt);
+  void ReceiveActivations(const SimActivationsPtr& activations, bool corrupt);
   void ReceiveCredit(uint64_t epoch, uint64_t number);
   // From decode services.
   void ReceiveReceipt(const KvReceipt& receipt);
@@ -107,11 +114,22 @@ class PrefillProcess : public Process {
   void Perform(const prefill::PlannerAction& action);
   void Perform(const prefill::StageAction& action);
   void Issue(const prefill::Plan& plan);
+  // A computation under way, and all of the memory that it reads or writes.
+  struct Computing {
+    prefill::RunCompute compute;
+    SimActivationsPtr input;        // Later stages.
+    std::vector<uint64_t> digests;  // By item: of all its tokens so far.
+  };
   void Compute(const prefill::RunCompute& compute);
-  prefill::ComputeFinished::Prompt TellPrompt(const prefill::PlanItem& item, uint64_t prompt_id,
-                                              int prompt_tokens);
   bool ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row);
+  bool TakeInput(const prefill::RunCompute& compute, SimActivations& rows);
+  void EndCompute(const prefill::ComputeFinished& done);
+  prefill::ComputeFinished::Prompt TellPrompt(const SimActivations::Row& row);
+  // What the planner has freed is nobody's on every stage.
+  void FreePages();
+  void FreePage(uint64_t epoch, int page);
   void SendActivations(const prefill::SendActivations& send);
+  void ClearTail(const prefill::SendKv& send);
   // Changes the outbox and does what comes of it.
   void Change(const std::function<void(std::vector<prefill::KvOutboxAction>&)>& change);
   void Perform(const prefill::SendKvMessage& message);
@@ -158,9 +176,12 @@ class PrefillProcess : public Process {
     std::optional<Ticket> ticket;  // Of its commit.
   };
   std::map<uint64_t, Prompt> prompts_;  // By attempt; later stages learn it from activations.
-  std::vector<uint64_t> pages_;         // Content of this stage's layers.
-  std::map<uint64_t, SimActivations> inputs_;   // By buffer: number % credits.
-  std::map<uint64_t, SimActivations> outputs_;  // By plan number.
+  Oracle& oracle_;
+  SimMemory memory_;  // Of this stage's layers.
+  FreedPages freed_;
+  std::vector<SimActivationsPtr> inputs_;   // By buffer: number % credits.
+  std::vector<SimActivationsPtr> outputs_;  // By buffer: number % 2.
+  std::optional<Computing> computing_;
   int64_t tick_us_ = kNeverUs;
   int64_t receipt_tick_us_ = kNeverUs;
 };

@@ -76,6 +76,12 @@ absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
       return absl::UnavailableError(absl::StrCat(instance.id, " is not connected"));
     }
   }
+  if (memory_.AnyHeld()) {
+    world_.Violate(absl::StrCat(self_.id, " begins an epoch while its pages are in use"));
+  }
+  memory_.FreeAll();
+  inputs_.assign(static_cast<size_t>(topology_.activation_credits), nullptr);
+  outputs_.assign(2, nullptr);
   epoch_ = hello.epoch;
   members_.clear();
   for (const KvWriter& stage : hello.stages) members_.push_back(stage.instance);
@@ -86,8 +92,6 @@ absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
 void PrefillProcess::EndEpoch() {
   epoch_ = 0;
   HandleStage(prefill::EpochEnded{});
-  outputs_.clear();
-  inputs_.clear();
 }
 
 // ---- Stage 0 ----
@@ -147,6 +151,7 @@ void PrefillProcess::Perform(const prefill::CloseLinks&) {
 }
 
 void PrefillProcess::Perform(const prefill::ReportChainUp& action) {
+  freed_.Reset();
   HandlePlanner(prefill::ChainUp{action.epoch, topology_.stages, action.page_count});
   membership_->ReportSoon();
 }

@@ -59,7 +59,7 @@ router::WorkerInfo RouterProcess::Describe(const Topology& topology, const Insta
   info.fingerprint.oldest_protocol_version = kOldestProtocolVersion;
   info.page_count = role == Role::kDecode ? topology.decode_pages : topology.prefill_pages;
   info.max_running_requests = topology.max_running;
-  info.max_context_tokens = 4096;
+  info.max_context_tokens = topology.max_context_tokens;
   return info;
 }
 

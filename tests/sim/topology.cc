@@ -24,6 +24,17 @@ Topology DrawTopology(Random& random) {
   topology.stranger = random.Chance(0.2);
   topology.decodes += topology.stranger ? 1 : 0;
   topology.clock_skew_us = random.Chance(0.3) ? random.Between(1'000'000, 100'000'000) : 0;
+  // Tiny pools and long computations: what is freed too early is used again while it matters.
+  if (random.Chance(0.15)) {
+    topology.prefill_pages = static_cast<int>(random.Between(12, 20));
+    topology.decode_pages = static_cast<int>(random.Between(12, 24));
+  }
+  if (random.Chance(0.2)) topology.step_us = random.Between(2000, 20'000);
+  if (random.Chance(0.2)) topology.compute_factor = static_cast<int>(random.Between(5, 50));
+  if (random.Chance(0.3)) {
+    const int pages = topology.page_size * topology.prefill_pages;
+    topology.max_context_tokens = pages * 3 / 4 + static_cast<int>(random.Between(1, 30));
+  }
   return topology;
 }
 

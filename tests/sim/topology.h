@@ -35,7 +35,9 @@ struct Topology {
   // The last decode service holds the weights of another model.
   bool stranger = false;
   bool least_load = true;
-  int part_layers = 8;  // Layers of a page that fit into one KV message.
+  int64_t step_us = 300;   // Of a decode step, beside what its sequences take.
+  int compute_factor = 1;  // How much longer than in a fast chain a chunk takes.
+  int part_layers = 8;     // Layers of a page that fit into one KV message.
   // One thing goes wrong at most, and every request is to be answered (scenario.h).
   bool calm = false;
   // Nothing goes wrong but that processes drain: requests may be ended by that alone.

@@ -41,6 +41,8 @@ int64_t DecodeCore::NextDeadlineUs() const {
   return std::min(drain_us, state_->deadlines.begin()->first);
 }
 
+const BlockPool& DecodeCore::pool() const { return state_->pool; }
+
 bool DecodeCore::draining() const { return state_->draining; }
 
 DrainCounts DecodeCore::drain_counts() const { return state_->drain_counts; }

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/kv/block_pool.h"
 #include "common/kv/lease_table.h"
 #include "common/types/drain_counts.h"
 #include "common/types/finish_reason.h"
@@ -152,6 +153,7 @@ class DecodeCore {
   int64_t NextDeadlineUs() const;
 
   DecodeLoad load() const;
+  const BlockPool& pool() const;
   bool draining() const;
   DrainCounts drain_counts() const;
   absl::Status CheckInvariants() const;

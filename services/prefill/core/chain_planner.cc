@@ -355,6 +355,10 @@ bool ChainPlanner::up() const { return state_->up; }
 
 int ChainPlanner::max_plan_tokens() const { return state_->policy.max_plan_tokens(); }
 
+const BlockPool* ChainPlanner::pool() const {
+  return state_->pool.has_value() ? &*state_->pool : nullptr;
+}
+
 bool ChainPlanner::draining() const { return state_->draining; }
 
 DrainCounts ChainPlanner::drain_counts() const { return state_->drain_counts; }

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
+#include "common/kv/block_pool.h"
 #include "common/types/drain_counts.h"
 #include "common/types/ticket.h"
 #include "services/prefill/core/plan.h"
@@ -132,6 +133,7 @@ class ChainPlanner {
   // Number of the last plan of this epoch that the stage is done with; 0: none, or no such stage.
   uint64_t plans_done(int stage) const;
   PlannerLoad load() const;
+  const BlockPool* pool() const;  // nullptr: the chain is down.
   bool draining() const;
   DrainCounts drain_counts() const;
   absl::Status CheckInvariants() const;

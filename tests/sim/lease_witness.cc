@@ -1,0 +1,222 @@
+#include "tests/sim/lease_witness.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::sim {
+
+LeaseWitness::LeaseWitness(World& world, const Topology& topology, InstanceRef self)
+    : world_(world), topology_(topology), self_(std::move(self)) {}
+
+void LeaseWitness::Complain(const std::string& what) {
+  world_.Violate(absl::StrCat("leases of ", self_.id, ": ", what));
+}
+
+void LeaseWitness::Granted(const KvGrant& grant) {
+  Grant& mine = grants_[grant.generation];
+  mine.grant = grant;
+  mine.granted_us = world_.now_us();
+  const size_t layer_bytes = topology_.Layout().BytesPerLayer();
+  for (const KvWriter& who : grant.writers) {
+    Writer writer;
+    writer.who = who;
+    writer.heard_us = world_.now_us();
+    for (size_t bytes = layer_bytes * static_cast<size_t>(who.layers.size()); bytes > 0;) {
+      bytes -= std::min(bytes, topology_.PartBytes());
+      ++writer.parts;
+    }
+    mine.writers.push_back(std::move(writer));
+  }
+}
+
+void LeaseWitness::Revoked(uint32_t /*slot*/, uint64_t generation) {
+  const auto found = grants_.find(generation);
+  if (found == grants_.end() || found->second.revoked) return;
+  Grant& grant = found->second;
+  grant.open = false;
+  grant.revoked = true;
+  if (grant.under_way > 0) return;
+  due_.emplace(Kind::kDrained, generation);
+  grants_.erase(found);
+}
+
+// The open grant that a message is for, if it is from one of its writers to this life of the
+// service.
+template <typename Message>
+LeaseWitness::Grant* LeaseWitness::Locate(const Message& message, size_t& writer) {
+  Heard(message.writer_incarnation);
+  const auto found = grants_.find(message.generation);
+  if (found == grants_.end() || message.decode_incarnation != self_.incarnation) return nullptr;
+  Grant& grant = found->second;
+  if (!grant.open || grant.grant.slot != message.slot) return nullptr;
+  for (writer = 0; writer < grant.writers.size(); ++writer) {
+    const KvWriter& who = grant.writers[writer].who;
+    if (who.instance.incarnation == message.writer_incarnation && who.layers == message.layers) {
+      return &grant;
+    }
+  }
+  return nullptr;
+}
+
+bool LeaseWitness::Fits(const Grant& grant, const Writer& writer,
+                        const KvDataHeader& header) const {
+  const auto pages = static_cast<int>(grant.grant.pages.size());
+  if (header.first_page < 0 || header.page_count < 1 ||
+      header.first_page + header.page_count > pages || header.part < 0 ||
+      header.part >= writer.parts || (writer.parts > 1 && header.page_count != 1)) {
+    return false;
+  }
+  const size_t band =
+      topology_.Layout().BytesPerLayer() * static_cast<size_t>(writer.who.layers.size());
+  size_t bytes = band * static_cast<size_t>(header.page_count);
+  if (writer.parts > 1) {
+    const size_t before = static_cast<size_t>(header.part) * topology_.PartBytes();
+    bytes = std::min(topology_.PartBytes(), band - before);
+  }
+  if (header.bytes != bytes) return false;
+  for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
+    if (writer.announced.contains({page, header.part})) return false;
+  }
+  return true;
+}
+
+void LeaseWitness::Data(const KvDataHeader& header, const absl::StatusOr<KvPlacement>& answer) {
+  size_t index = 0;
+  Grant* const grant = Locate(header, index);
+  const bool allowed = grant != nullptr && Fits(*grant, grant->writers[index], header);
+  if (allowed != answer.ok()) {
+    return Complain(
+        absl::StrCat(allowed ? "good KV is refused" : "stale, foreign or repeated KV is taken",
+                     ": slot ", header.slot, " generation ", header.generation, " pages ",
+                     header.first_page, "+", header.page_count, " part ", header.part));
+  }
+  if (!allowed) return;
+  Writer& writer = grant->writers[index];
+  const KvPlacement& placement = *answer;
+  if (static_cast<int>(placement.pages.size()) != header.page_count ||
+      placement.layers != header.layers ||
+      placement.offset_bytes != static_cast<size_t>(header.part) * topology_.PartBytes() ||
+      placement.page_bytes * static_cast<size_t>(header.page_count) != header.bytes) {
+    return Complain("KV is placed elsewhere than its header says");
+  }
+  for (int i = 0; i < header.page_count; ++i) {
+    const int page = header.first_page + i;
+    writer.announced.insert({page, header.part});
+    if (placement.pages[static_cast<size_t>(i)] != grant->grant.pages[static_cast<size_t>(page)]) {
+      Complain("KV is placed on another page than its header says");
+    }
+  }
+  ++grant->under_way;
+  const Run run{header.generation, index, header.page_count, header.checksum};
+  if (!runs_.emplace(placement.receipt, run).second) Complain("a receipt is used twice");
+}
+
+void LeaseWitness::Placed(uint64_t receipt, bool ok, uint64_t checksum) {
+  const Run run = runs_.at(receipt);
+  runs_.erase(receipt);
+  const auto found = grants_.find(run.generation);
+  if (found == grants_.end()) return;  // Somebody has complained.
+  Grant& grant = found->second;
+  Writer& writer = grant.writers[run.writer];
+  --grant.under_way;
+  if (ok) Heard(writer.who.instance.incarnation);
+  if (grant.revoked) {
+    if (grant.under_way > 0) return;
+    due_.emplace(Kind::kDrained, run.generation);
+    grants_.erase(found);
+    return;
+  }
+  if (!grant.open) return;
+  if (!ok || checksum != run.checksum) return Fail(grant);
+  writer.arrived += run.parts;
+  writer.sum += run.checksum;
+  CommitIfComplete(grant);
+}
+
+void LeaseWitness::Commit(const KvCommit& commit, const absl::Status& answer) {
+  size_t index = 0;
+  Grant* const grant = Locate(commit, index);
+  bool allowed = grant != nullptr && !grant->writers[index].committed_sum.has_value() &&
+                 commit.page_count == static_cast<int>(grant->grant.pages.size());
+  if (allowed && commit.has_first_token != (commit.layers.end == topology_.layers)) {
+    allowed = false;
+    Fail(*grant);
+  }
+  if (allowed != answer.ok()) {
+    return Complain(absl::StrCat(
+        allowed ? "a good commit is refused" : "a stale, foreign or repeated commit is taken",
+        ": slot ", commit.slot, " generation ", commit.generation));
+  }
+  if (!allowed) return;
+  grant->writers[index].committed_sum = commit.checksum_sum;
+  CommitIfComplete(*grant);
+}
+
+bool LeaseWitness::Complete(const Grant& grant, const Writer& writer) const {
+  const int all = static_cast<int>(grant.grant.pages.size()) * writer.parts;
+  return writer.arrived == all && writer.committed_sum.has_value();
+}
+
+void LeaseWitness::CommitIfComplete(Grant& grant) {
+  bool sound = true;
+  for (const Writer& writer : grant.writers) {
+    if (!Complete(grant, writer)) return;
+    sound = sound && writer.committed_sum == writer.sum;
+  }
+  if (!sound) return Fail(grant);
+  grant.open = false;
+  due_.emplace(Kind::kCommitted, grant.grant.generation);
+}
+
+void LeaseWitness::Fail(Grant& grant) {
+  grant.open = false;
+  due_.emplace(Kind::kFailed, grant.grant.generation);
+}
+
+void LeaseWitness::Heard(uint64_t incarnation) {
+  for (auto& [generation, grant] : grants_) {
+    for (Writer& writer : grant.writers) {
+      if (writer.who.instance.incarnation == incarnation) writer.heard_us = world_.now_us();
+    }
+  }
+}
+
+void LeaseWitness::Heartbeat(const InstanceRef& who) {
+  for (auto& [generation, grant] : grants_) {
+    for (Writer& writer : grant.writers) {
+      if (writer.who.instance == who) writer.heard_us = world_.now_us();
+    }
+  }
+}
+
+void LeaseWitness::Ticked() {
+  for (auto& [generation, grant] : grants_) {
+    if (!grant.open) continue;
+    const bool silent =
+        std::any_of(grant.writers.begin(), grant.writers.end(), [&](const Writer& writer) {
+          return !Complete(grant, writer) && world_.now_us() >= writer.heard_us + writer_lease_us_;
+        });
+    if (silent || world_.now_us() >= grant.grant.deadline_us) Fail(grant);
+  }
+}
+
+void LeaseWitness::Raised(const std::vector<LeaseEvent>& events) {
+  for (const LeaseEvent& event : events) {
+    const uint64_t generation = std::visit([](const auto& e) { return e.generation; }, event);
+    const auto found = due_.find({static_cast<Kind>(event.index()), generation});
+    if (found == due_.end()) {
+      constexpr const char* kNames[] = {"committed", "failed", "drained"};
+      return Complain(absl::StrCat("generation ", generation, " is said to be ",
+                                   kNames[event.index()], ", twice or too early"));
+    }
+    due_.erase(found);
+  }
+  if (due_.empty()) return;
+  Complain(absl::StrCat("generation ", due_.begin()->second,
+                        " is complete, silent, overdue or drained, and nobody is told"));
+  due_.clear();
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,80 @@
+// What lease_table.h promises, held against every message that a lease table is asked about and
+// every event it raises. An account from outside that shares no code with the table.
+#ifndef TESTS_SIM_LEASE_WITNESS_H_
+#define TESTS_SIM_LEASE_WITNESS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/kv/lease_table.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+class LeaseWitness {
+ public:
+  LeaseWitness(World& world, const Topology& topology, InstanceRef self);
+
+  void Granted(const KvGrant& grant);
+  void Revoked(uint32_t slot, uint64_t generation);
+  void Data(const KvDataHeader& header, const absl::StatusOr<KvPlacement>& answer);
+  void Placed(uint64_t receipt, bool ok, uint64_t checksum);
+  void Commit(const KvCommit& commit, const absl::Status& answer);
+  void Heartbeat(const InstanceRef& writer);
+  void Ticked();
+  // What the table has raised at the last of these, which is all of it and nothing else.
+  void Raised(const std::vector<LeaseEvent>& events);
+
+ private:
+  enum class Kind { kCommitted, kFailed, kDrained };
+  struct Writer {
+    KvWriter who;
+    int64_t heard_us = 0;
+    int parts = 0;                            // Of a page.
+    std::set<std::pair<int, int>> announced;  // (page, part): arriving or there.
+    int arrived = 0;                          // Pages' parts.
+    uint64_t sum = 0;
+    std::optional<uint64_t> committed_sum;
+  };
+  struct Grant {
+    KvGrant grant;
+    std::vector<Writer> writers;
+    int64_t granted_us = 0;
+    bool open = true;  // Neither committed nor failed nor revoked.
+    bool revoked = false;
+    int under_way = 0;
+  };
+  struct Run {
+    uint64_t generation = 0;
+    size_t writer = 0;
+    int parts = 0;
+    uint64_t checksum = 0;
+  };
+
+  template <typename Message>
+  Grant* Locate(const Message& message, size_t& writer);
+  bool Fits(const Grant& grant, const Writer& writer, const KvDataHeader& header) const;
+  bool Complete(const Grant& grant, const Writer& writer) const;
+  void CommitIfComplete(Grant& grant);
+  void Fail(Grant& grant);
+  void Heard(uint64_t incarnation);
+  void Complain(const std::string& what);
+
+  World& world_;
+  const Topology& topology_;
+  const InstanceRef self_;
+  const int64_t writer_lease_us_ = LeaseTableOptions{}.writer_lease_us;
+  std::map<uint64_t, Grant> grants_;  // By generation, until it is drained.
+  std::map<uint64_t, Run> runs_;      // By receipt.
+  std::multiset<std::pair<Kind, uint64_t>> due_;
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_LEASE_WITNESS_H_

@@ -1,0 +1,218 @@
+// What a simulated stage computes and passes on: the toy model's layers over the pages that the
+// plan names. Plays services/prefill/stage/executor_thread and activation_channel.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/content.h"
+#include "tests/sim/prefill_process.h"
+
+namespace baton::sim {
+
+// ---- Pages ----
+
+void PrefillProcess::FreePages() {
+  if (planner_->pool() == nullptr) return;
+  for (const int page : freed_.Take(*planner_->pool())) {
+    for (int stage = 0; stage < topology_.stages; ++stage) {
+      const int node = topology_.StageNode(chain_, stage);
+      if (!world_.alive(node)) continue;
+      static_cast<PrefillProcess*>(world_.process(node))->FreePage(epoch_, page);
+    }
+  }
+}
+
+void PrefillProcess::FreePage(uint64_t epoch, int page) {
+  if (epoch != epoch_) return;
+  const std::string used = memory_.Free(page);
+  if (!used.empty()) world_.Violate(absl::StrCat("I1: ", self_.id, ": ", used));
+}
+
+// ---- Computing ----
+
+bool PrefillProcess::TakeInput(const prefill::RunCompute& compute, SimActivations& rows) {
+  if (first()) {
+    for (const auto& item : compute.items) {
+      const Prompt& prompt = prompts_[item.item.attempt_id];
+      SimActivations::Row row{item.item.attempt_id,
+                              prompt.prompt_id,
+                              prompt.tokens,
+                              item.item.token_begin,
+                              item.item.token_count,
+                              0,
+                              {}};
+      for (int i = 0; i < row.token_count; ++i) {
+        const int position = row.token_begin + i;
+        row.x.push_back(Embed(PromptTokenId(prompt.prompt_id, position), position));
+      }
+      rows.rows.push_back(std::move(row));
+    }
+    return true;
+  }
+  const SimActivationsPtr& input = computing_->input;
+  if (input == nullptr || input->number != compute.number || input->epoch != compute.epoch ||
+      input->rows.size() != compute.items.size()) {
+    world_.Violate(absl::StrCat(self_.id, " computes plan ", compute.number,
+                                " on the activations of another one"));
+    return false;
+  }
+  rows.rows = input->rows;
+  for (const SimActivations::Row& row : rows.rows) {
+    prompts_[row.attempt_id].prompt_id = row.prompt_id;
+    prompts_[row.attempt_id].tokens = row.prompt_tokens;
+  }
+  return true;
+}
+
+bool PrefillProcess::ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row) {
+  const auto complain = [&](const char* what) {
+    world_.Violate(absl::StrCat(self_.id, " ", what, ": attempt ", item.item.attempt_id,
+                                ", tokens ", item.item.token_begin, "+", item.item.token_count));
+    return false;
+  };
+  if (row.attempt_id != item.item.attempt_id || row.token_begin != item.item.token_begin ||
+      row.token_count != item.item.token_count || row.layers_done != layers_.begin) {
+    return complain("computes on activations of another chunk");
+  }
+  const Oracle::Sequence& sequence = oracle_.Of(row.prompt_id);
+  const int end = row.token_begin + row.token_count;
+  const bool ends = end == sequence.inputs.prompt_tokens;
+  if (end > sequence.inputs.prompt_tokens || item.item.final != ends) {
+    return complain("takes a chunk for the last that is not, or goes past the prompt's end");
+  }
+  if (static_cast<int>(item.pages.size()) * topology_.page_size < end) {
+    return complain("has too few pages for a chunk");
+  }
+  const auto right = [&](int layer) {
+    for (int i = 0; i < row.token_count; ++i) {
+      const uint64_t x = row.x[static_cast<size_t>(i)];
+      if (x != sequence.X(row.token_begin + i, layer)) return false;
+    }
+    return true;
+  };
+  if (!right(layers_.begin)) return complain("takes wrong activations in");
+  memory_.Hold(item.pages);
+  memory_.Forward(item.pages, row.token_begin, row.x);
+  computing_->digests.push_back(memory_.Digest(item.pages, end));
+  row.layers_done = layers_.end;
+  return right(layers_.end) || complain("attends to foreign or missing KV");
+}
+
+prefill::ComputeFinished::Prompt PrefillProcess::TellPrompt(const SimActivations::Row& row) {
+  prefill::ComputeFinished::Prompt prompt;
+  prompt.told.attempt_id = row.attempt_id;
+  prompt.told.first = row.token_begin + 1;
+  const int end = std::min(row.token_begin + row.token_count + 1, row.prompt_tokens);
+  for (int i = prompt.told.first; i < end; ++i) {
+    const uint64_t before = row.x[static_cast<size_t>(i - 1 - row.token_begin)];
+    prompt.told.tokens.push_back(TellPromptToken(row.prompt_id, i, before));
+  }
+  if (world_.random().Chance(world_.faults().data_fail / 20)) {
+    prompt.status = absl::InternalError("a logit is not finite");
+  }
+  return prompt;
+}
+
+void PrefillProcess::Compute(const prefill::RunCompute& compute) {
+  computing_ = Computing{compute, nullptr, {}};
+  if (!first()) {
+    computing_->input = inputs_[compute.number % inputs_.size()];
+  }
+  auto output = std::make_shared<SimActivations>();
+  output->epoch = compute.epoch;
+  output->number = compute.number;
+  if (!TakeInput(compute, *output)) return;
+  int64_t cost_us = 100;
+  prefill::ComputeFinished done;
+  done.epoch = compute.epoch;
+  done.number = compute.number;
+  for (size_t i = 0; i < compute.items.size(); ++i) {
+    const auto& item = compute.items[i];
+    SimActivations::Row& row = output->rows[i];
+    if (!ComputeItem(item, row)) return;
+    // t(L, x) = c + b x + a (2 L x + x x), per layer.
+    const int64_t x = item.item.token_count;
+    cost_us += layers_.size() * (x * 4 + (2 * int64_t{item.item.token_begin} * x + x * x) / 400);
+    if (!last()) continue;
+    if (WantsPromptTokens(row.prompt_id)) done.prompts.push_back(TellPrompt(row));
+    if (!item.item.final) continue;
+    if (world_.random().Chance(world_.faults().data_fail / 20)) {
+      done.first_tokens.emplace_back(absl::InternalError("no logit is finite"));
+    } else {
+      done.first_tokens.emplace_back(DrawToken(row.x.back(), row.prompt_id, 0));
+    }
+  }
+  outputs_[compute.number % outputs_.size()] = std::move(output);
+  cost_us = cost_us * topology_.compute_factor + world_.random().Between(0, cost_us / 10);
+  if (world_.random().Chance(world_.faults().data_fail / 50)) {
+    done.status = absl::ResourceExhaustedError("the executor failed");
+  }
+  done.compute_us = cost_us;
+  world_.After(node_, cost_us, "computed", [this, done] { EndCompute(done); });
+}
+
+// The kernels read and write until their end: what they have used must still be there.
+void PrefillProcess::EndCompute(const prefill::ComputeFinished& done) {
+  const Computing computed = *std::exchange(computing_, std::nullopt);
+  for (size_t i = 0; i < computed.compute.items.size(); ++i) {
+    const auto& item = computed.compute.items[i];
+    const int end = item.item.token_begin + item.item.token_count;
+    if (memory_.Digest(item.pages, end) != computed.digests[i]) {
+      world_.Violate(absl::StrCat(self_.id, ": the pages of attempt ", item.item.attempt_id,
+                                  " change while they are computed on"));
+    }
+    memory_.LetGo(item.pages);
+  }
+  const bool same_epoch = computed.compute.epoch == epoch_;
+  if (same_epoch && !first() && inputs_[done.number % inputs_.size()] != computed.input) {
+    world_.Violate(absl::StrCat(self_.id, ": plan ", done.number,
+                                "'s input buffer is filled again while it is computed on"));
+  }
+  HandleStage(done);
+}
+
+// ---- Activations ----
+
+void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
+  const int next = topology_.StageNode(chain_, stage_index_ + 1);
+  auto payload = std::make_shared<SimActivationsPtr>();
+  const SimActivationsPtr output = outputs_[send.number % outputs_.size()];
+  if (output == nullptr || output->number != send.number || output->epoch != send.epoch) {
+    return world_.Violate(absl::StrCat(self_.id, " passes on plan ", send.number,
+                                       ", and its output buffer holds another one"));
+  }
+  int tokens = 0;
+  for (const SimActivations::Row& row : output->rows) tokens += row.token_count;
+  if (tokens != send.token_count) {
+    return world_.Violate(absl::StrCat(self_.id, " passes on ", send.token_count, " tokens of ",
+                                       tokens, " of plan ", send.number));
+  }
+  world_.SendData<PrefillProcess>(
+      node_, next, members_[static_cast<size_t>(stage_index_) + 1].incarnation, 1, "activations",
+      [this, payload, output, send] {
+        *payload = output;
+        if (send.epoch != epoch_ || outputs_[send.number % outputs_.size()] == output) return;
+        world_.Violate(absl::StrCat(self_.id, ": plan ", send.number,
+                                    "'s output buffer is filled again while it is sent"));
+      },
+      [payload](PrefillProcess& peer, bool corrupt) { peer.ReceiveActivations(*payload, corrupt); },
+      [this, send](const absl::Status& status) {
+        HandleStage(prefill::ActivationsSent{send.epoch, send.number, status});
+      });
+}
+
+void PrefillProcess::ReceiveActivations(const SimActivationsPtr& activations, bool corrupt) {
+  if (activations->epoch != epoch_) return;
+  if (corrupt) {  // The checksum differs: nothing sound can follow in this epoch.
+    FailEpoch(absl::DataLossError("activations are damaged"));
+    return;
+  }
+  inputs_[activations->number % inputs_.size()] = activations;
+  HandleStage(prefill::ActivationsArrived{activations->epoch, activations->number});
+}
+
+void PrefillProcess::ReceiveCredit(uint64_t epoch, uint64_t number) {
+  if (epoch == epoch_ && epoch != 0) HandleStage(prefill::CreditReturned{epoch, number});
+}
+
+}  // namespace baton::sim

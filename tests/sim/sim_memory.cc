@@ -1,0 +1,137 @@
+#include "tests/sim/sim_memory.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/random.h"
+#include "tests/sim/content.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr uint64_t kCanary = 0xdeadc0dedeadc0de;
+
+}  // namespace
+
+SimMemory::SimMemory(int pages, int layers, int page_size)
+    : layers_(layers),
+      page_size_(page_size),
+      slots_(static_cast<size_t>(pages) * static_cast<size_t>(layers * page_size)),
+      sums_(static_cast<size_t>(pages) * static_cast<size_t>(layers)),
+      held_(static_cast<size_t>(pages), 0) {
+  BATON_CHECK(page_size <= kMaxPageSize) << page_size;
+  FreeAll();
+}
+
+void SimMemory::Set(int page, int layer, int token, uint64_t value) {
+  uint64_t& slot = slots_[Slot(page, layer, token)];
+  sums_[Band(page, layer)] += kTokenWeights[static_cast<size_t>(token)] * (value - slot);
+  slot = value;
+}
+
+void SimMemory::ClearTail(int page, int tokens) {
+  for (int layer = 0; layer < layers_; ++layer) {
+    for (int token = tokens; token < page_size_; ++token) Set(page, layer, token, 0);
+  }
+}
+
+std::string SimMemory::Free(int page) {
+  const size_t begin = Slot(page, 0, 0);
+  const auto count = static_cast<size_t>(layers_ * page_size_);
+  std::fill_n(slots_.begin() + static_cast<int64_t>(begin), count, kCanary);
+  uint64_t weights = 0;
+  for (size_t token = 0; token < static_cast<size_t>(page_size_); ++token) {
+    weights += kTokenWeights[token];
+  }
+  std::fill_n(sums_.begin() + static_cast<int64_t>(Band(page, 0)), layers_, kCanary * weights);
+  if (held_[static_cast<size_t>(page)] == 0) return {};
+  return absl::StrCat("page ", page, " is freed while it is in use");
+}
+
+void SimMemory::FreeAll() {
+  for (size_t page = 0; page < held_.size(); ++page) (void)Free(static_cast<int>(page));
+}
+
+std::vector<uint64_t> SimMemory::Read(int page, int count, int begin, int end) const {
+  std::vector<uint64_t> values;
+  values.reserve(static_cast<size_t>(count * (end - begin) * page_size_));
+  for (int i = page; i < page + count; ++i) {
+    values.insert(values.end(), slots_.begin() + static_cast<int64_t>(Slot(i, begin, 0)),
+                  slots_.begin() + static_cast<int64_t>(Slot(i, end, 0)));
+  }
+  return values;
+}
+
+void SimMemory::Hold(std::span<const int> pages) {
+  for (const int page : pages) ++held_[static_cast<size_t>(page)];
+}
+
+void SimMemory::LetGo(std::span<const int> pages) {
+  for (const int page : pages) --held_[static_cast<size_t>(page)];
+}
+
+bool SimMemory::AnyHeld() const {
+  return std::any_of(held_.begin(), held_.end(), [](int holders) { return holders > 0; });
+}
+
+uint64_t SimMemory::Attend(std::span<const int> pages, int tokens, int layer) const {
+  const int full = tokens / page_size_;
+  uint64_t sum = 0;
+  for (int index = 0; index < full; ++index) {
+    sum += PageWeight(index) * sums_[Band(pages[static_cast<size_t>(index)], layer)];
+  }
+  if (tokens % page_size_ == 0) return sum;
+  uint64_t rest = 0;
+  const uint64_t* const slots = &slots_[Slot(pages[static_cast<size_t>(full)], layer, 0)];
+  for (int token = 0; token < tokens % page_size_; ++token) {
+    rest += kTokenWeights[static_cast<size_t>(token)] * slots[token];
+  }
+  return sum + PageWeight(full) * rest;
+}
+
+void SimMemory::Forward(std::span<const int> pages, int begin, std::span<uint64_t> x) {
+  for (int layer = 0; layer < layers_; ++layer) {
+    uint64_t sum = Attend(pages, begin, layer);
+    int position = begin;
+    for (uint64_t& value : x) {
+      const int index = position / page_size_;
+      const int token = position % page_size_;
+      Set(pages[static_cast<size_t>(index)], layer, token, value);
+      sum += PageWeight(index) * kTokenWeights[static_cast<size_t>(token)] * value;
+      value = NextLayer(value, sum);
+      ++position;
+    }
+  }
+}
+
+uint64_t SimMemory::Digest(std::span<const int> pages, int tokens) const {
+  uint64_t digest = 0;
+  for (int layer = 0; layer < layers_; ++layer) {
+    digest = digest * 31 + Attend(pages, tokens, layer);
+  }
+  return digest;
+}
+
+std::vector<int> FreedPages::Take(const BlockPool& pool) {
+  std::vector<int> freed;
+  if (pool.freed_total() == total_) return freed;
+  total_ = pool.freed_total();
+  times_.resize(static_cast<size_t>(pool.page_count()), 0);
+  for (int page = 0; page < pool.page_count(); ++page) {
+    uint64_t& times = times_[static_cast<size_t>(page)];
+    if (times == pool.times_freed(page)) continue;
+    times = pool.times_freed(page);
+    freed.push_back(page);
+  }
+  return freed;
+}
+
+// Stands for XXH3 over the bytes; wire.cc's checksum is over real ones.
+uint64_t ChecksumOf(std::span<const uint64_t> values) {
+  uint64_t sum = values.size();
+  for (const uint64_t value : values) sum = (sum ^ value) * 0x9e3779b97f4a7c15ULL + (sum >> 29);
+  return sum;
+}
+
+}  // namespace baton::sim
