@@ -15,30 +15,53 @@ enum class Bug {
   kLeaseCommitsWithoutFirstToken,  // lease table: commits when the pages are there, token or not
   kLeaseIgnoresChecksum,           // lease table: takes bytes whose checksum differs
   kLeaseIgnoresData,               // lease table: takes heartbeats alone for signs of life
+  kLeaseIgnoresWritersLife,        // lease table: takes KV of a former life of a writer
+  kLeaseIgnoresOwnLife,            // lease table: takes KV that was meant for a former life
+  kLeaseHeedsFormerLife,           // lease table: takes a former life's heartbeats for the writer's
+  kLeaseNeverSilent,               // lease table: waits for a silent writer until the deadline
+  kLeaseTellsTooEarly,             // lease table: calls a part complete that is not, when asked
   kDecodeLeaksOnAbort,             // decode: forgets the pages of a request aborted while waiting
   kDecodeIgnoresDeadline,          // decode: never ends a reservation whose deadline has passed
   kDecodeAwaitsStream,             // decode: holds a ticket whose stream never opens
+  kDecodePositionOffByOne,         // decode: computes a token one position too far
+  kDecodeFreesUnderStep,           // decode: frees the pages of a sequence that the step still uses
+  kDecodeTellsFirstOfStep,         // decode: a failing step ends only its first sequence
+  kDecodeCountsPagesShort,         // decode: reserves a page too few where the last one is full
+  kDecodeStopsEarly,               // decode: counts the token that stops among min_tokens
+  kDecodeOpensStaleStream,         // decode: opens a stream of a former generation
+  kDecodeForgetsEarlyAbort,        // decode: forgets an abort that came before its Reserve
+  kDecodeLetsOvertake,             // decode: lets a small request overtake a large one
   kPlannerReusesPagesEarly,        // planner: frees a prompt's pages before every stage has sent
   kPlannerForgetsAbort,            // planner: drops the abort of a request that is in the pipe
-  kStageAppliesPlanTwice,          // stage: takes a duplicate plan for a new one
-  kOutboxIgnoresWindow,            // KV outbox: hands everything to the transport at once
-  kOutboxTrustsSent,               // KV outbox: takes what the transport calls sent for arrived
-  kRouterKeepsOtherLeg,            // router: does not end the decode leg when prefill fails
-  kRouterRetriesAfterFirstToken,   // router: replays a request whose tokens the client has seen
-  kRouterAcceptsDuplicateId,       // router: runs two requests under one id
-  kRouterForgetsWaiting,           // router: leaves requests in the queue when a pair is ready
-  kRouterKeepsViewToItself,        // router: tells nobody that the view has changed
-  kPlannerWaitsForEver,            // planner: waits for a plan of which a stage has lost the input
-  kWiringTrustsItsClock,        // wiring: takes an epoch that stages refuse as old for the newest
-  kWorkerTakesLastView,         // worker: knows whom the router lists that it heard last
-  kRouterTakesMisfits,          // router: lets workers of other models join
-  kRouterKeepsWhoCameFirst,     // router: members never give way to workers that they don't fit
-  kWorkerTakesRefusalsForGood,  // worker: ends when it is refused, whatever for
-  kRouterPairsDraining,         // router: gives new requests to workers that drain
-  kRouterCountsHandBack,        // router: takes a drain's refusal for a failed attempt
-  kDecodeBeginsWhileDraining,   // decode: takes reservations while it drains
-  kPlannerBeginsWhileDraining,  // planner: takes prompts while its chain drains
-  kDrainLeavesEarly,            // worker: leaves as soon as its own work is done
+  kPlannerCountsPagesLong,         // planner: takes a page more for a prompt of exactly n pages
+  kPlannerHeedsOldEpoch,           // planner: heeds what stages said in an older epoch
+  kPlannerFinishesEarly,          // planner: calls a prompt done when the first stage has closed it
+  kStageAppliesPlanTwice,         // stage: takes a duplicate plan for a new one
+  kStageTakesOldPlan,             // stage: takes a plan of an older epoch
+  kStageTakesOldActivations,      // stage: takes activations of an older epoch
+  kStageSendsFirstPages,          // stage: sends the first pages' bytes for every chunk
+  kStageClosesTwice,              // stage: reports a failed request closed again at its end
+  kOutboxIgnoresWindow,           // KV outbox: hands everything to the transport at once
+  kOutboxRestartsRanges,          // KV outbox: counts every chunk's pages from the prompt's first
+  kOutboxCommitsEarly,            // KV outbox: sends a commit before what waits
+  kOutboxTrustsSent,              // KV outbox: takes what the transport calls sent for arrived
+  kRouterKeepsOtherLeg,           // router: does not end the decode leg when prefill fails
+  kRouterHeedsLateFailure,        // router: fails a complete answer for a late failure of prefill
+  kRouterRetriesAfterFirstToken,  // router: replays a request whose tokens the client has seen
+  kRouterAcceptsDuplicateId,      // router: runs two requests under one id
+  kRouterForgetsWaiting,          // router: leaves requests in the queue when a pair is ready
+  kRouterKeepsViewToItself,       // router: tells nobody that the view has changed
+  kPlannerWaitsForEver,           // planner: waits for a plan of which a stage has lost the input
+  kWiringTrustsItsClock,          // wiring: takes an epoch that stages refuse as old for the newest
+  kWorkerTakesLastView,           // worker: knows whom the router lists that it heard last
+  kRouterTakesMisfits,            // router: lets workers of other models join
+  kRouterKeepsWhoCameFirst,       // router: members never give way to workers that they don't fit
+  kWorkerTakesRefusalsForGood,    // worker: ends when it is refused, whatever for
+  kRouterPairsDraining,           // router: gives new requests to workers that drain
+  kRouterCountsHandBack,          // router: takes a drain's refusal for a failed attempt
+  kDecodeBeginsWhileDraining,     // decode: takes reservations while it drains
+  kPlannerBeginsWhileDraining,    // planner: takes prompts while its chain drains
+  kDrainLeavesEarly,              // worker: leaves as soon as its own work is done
 };
 
 // The bug that is on: kNone unless PlantBug was called.

@@ -132,7 +132,7 @@ absl::Status LeaseTable::OnCommit(const KvCommit& commit, int64_t now_us, KvRefu
   }
   WriterProgress& writer = (*slot)->writers[writer_index];
   if (writer.commit == commit) {
-    if (writer.Complete()) {
+    if (writer.Complete() || PlantedBug(Bug::kLeaseTellsTooEarly)) {
       table.Tell(commit, KvReceiptKind::kComplete, 0);
     } else {
       table.Tell(
@@ -179,6 +179,11 @@ absl::Status LeaseTable::State::CheckCommit(const KvCommit& commit, const Writer
 std::vector<KvReceipt> LeaseTable::TakeReceipts() { return std::exchange(state_->receipts, {}); }
 
 void LeaseTable::OnHeartbeat(const InstanceRef& writer, int64_t now_us) {
+  if (PlantedBug(Bug::kLeaseHeedsFormerLife)) {
+    for (auto& [known, last] : state_->heard) {
+      if (known.id == writer.id) last.last_us = now_us;
+    }
+  }
   const auto found = state_->heard.find(writer);
   if (found != state_->heard.end()) {
     found->second.last_us = std::max(found->second.last_us, now_us);
@@ -199,6 +204,7 @@ void LeaseTable::Tick(int64_t now_us, std::vector<LeaseEvent>& events) {
     }
     for (const WriterProgress& writer : slot.writers) {
       if (writer.Complete() || now_us < table.SilenceUs(slot, writer)) continue;
+      if (PlantedBug(Bug::kLeaseNeverSilent)) continue;
       const absl::Status silent = absl::UnavailableError(
           absl::StrCat("prefill stage ", writer.writer.instance.id, " has been silent for ",
                        table.options.writer_lease_us / 1000, " ms"));

@@ -14,7 +14,7 @@
 namespace baton::sim {
 namespace {
 
-constexpr int64_t kLeaseTickUs = 250'000;
+constexpr double kStaleStream = 0.1;
 
 decode::DecodeLimits Limits(const Topology& topology, InstanceRef self) {
   decode::DecodeLimits limits;
@@ -71,22 +71,6 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
   LeaseTick();
 }
 
-void DecodeProcess::LeaseTick() {
-  world_.After(node_, kLeaseTickUs, "lease tick", [this] {
-    std::vector<LeaseEvent> events;
-    lease_witness_.Ticked();
-    leases_.Tick(world_.now_us(), events);
-    lease_witness_.Raised(events);
-    for (const LeaseEvent& event : events) {
-      const auto* failed = std::get_if<KvFailed>(&event);
-      if (failed == nullptr || !absl::IsUnavailable(failed->status) || !world_.calm()) continue;
-      world_.Violate(absl::StrCat("a healthy writer is declared dead: ", failed->status.message()));
-    }
-    ToCore(events);
-    LeaseTick();
-  });
-}
-
 // What is overdue ends first and by itself, so that a witness knows what an event is to do.
 void DecodeProcess::HandleCore(const decode::Event& event) {
   if (core_.NextDeadlineUs() <= world_.now_us()) HandleOne(decode::Tick{});
@@ -95,6 +79,7 @@ void DecodeProcess::HandleCore(const decode::Event& event) {
 }
 
 void DecodeProcess::HandleOne(const decode::Event& event) {
+  if (!world_.violation().empty()) return;  // Of this very event.
   witness_.Before(event);
   std::vector<decode::Action> actions;
   core_.Handle(event, world_.now_us(), actions);
@@ -104,6 +89,7 @@ void DecodeProcess::HandleOne(const decode::Event& event) {
     }
   }
   witness_.After(actions, core_.load());
+  if (!world_.violation().empty()) return;
   const bool refused = std::any_of(actions.begin(), actions.end(), [](const auto& action) {
     return std::holds_alternative<decode::RefuseStream>(action);
   });
@@ -133,6 +119,8 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   }
   const auto [found, fresh] = sessions_.try_emplace(request.attempt_id);
   if (!fresh) return world_.BreakCall(call);  // The shell refuses it; no router does this.
+  // Aborts are calls of their own, and may overtake.
+  if (world_.random().Chance(world_.faults().control_drop)) Abort(request.attempt_id);
   found->second.reserve_call = call;
   const Stops stops = StopsOf(request.prompt_id);
   decode::ReserveRequested event;
@@ -171,11 +159,25 @@ void DecodeProcess::CallBroken(uint64_t call) {
 void DecodeProcess::Perform(const decode::ReplyReserve& action) {
   const auto session = sessions_.find(action.attempt_id);
   const uint64_t call = std::exchange(session->second.reserve_call, 0);
-  if (!action.ticket.ok()) sessions_.erase(session);
+  if (!action.ticket.ok()) {
+    sessions_.erase(session);
+  } else if (world_.random().Chance(kStaleStream)) {
+    OpenStaleStream(action.attempt_id, action.ticket->generation);
+  }
   world_.SendOnCall<RouterProcess>(call, node_, "reserve reply",
                                    [call, action](RouterProcess& router) {
                                      router.ReserveReply(call, action.attempt_id, action.ticket);
                                    });
+}
+
+// Of a former life of the attempt, or a second one: refused, and the request goes on.
+void DecodeProcess::OpenStaleStream(uint64_t attempt_id, uint64_t generation) {
+  const int64_t late_us = world_.random().Between(0, world_.random().Chance(0.5) ? 2000 : 500'000);
+  world_.After(node_, late_us, "stale stream", [this, attempt_id, generation] {
+    const auto session = sessions_.find(attempt_id);
+    const bool second = session != sessions_.end() && session->second.stream_call != 0;
+    Generate(0, attempt_id, second && world_.random().Chance(0.5) ? generation : generation - 1);
+  });
 }
 
 void DecodeProcess::Perform(const decode::DeliverToken& action) {
@@ -240,7 +242,8 @@ decode::StepFinished DecodeProcess::EndStep(uint64_t step, const std::vector<Row
   decode::StepFinished done;
   done.step = step;
   const double fails = world_.faults().data_fail / 20;
-  if (world_.random().Chance(fails)) done.status = absl::InternalError("the executor failed");
+  if (world_.random().Chance(world_.faults().data_fail / 2))
+    done.status = absl::InternalError("the executor failed");
   for (const Row& row : rows) {
     if (memory_.Digest(row.pages, row.position + 1) != row.digest) {
       world_.Violate(absl::StrCat("I3: the pages of attempt ", row.attempt_id, " on ", self_.id,
@@ -257,148 +260,6 @@ decode::StepFinished DecodeProcess::EndStep(uint64_t step, const std::vector<Row
   }
   if (!done.status.ok()) done.outputs.clear();
   return done;
-}
-
-// ---- The lease table, on its own time line ----
-
-void DecodeProcess::Perform(const decode::GrantKv& action) {
-  ToLeaseTable("grant", [this, grant = action.grant](std::vector<LeaseEvent>&) {
-    granted_[grant.generation] = grant.pages;
-    lease_witness_.Granted(grant);
-    leases_.Grant(grant, world_.now_us());
-  });
-}
-
-void DecodeProcess::Perform(const decode::RevokeKv& action) {
-  ToLeaseTable("revoke", [this, action](std::vector<LeaseEvent>& events) {
-    granted_.erase(action.generation);
-    lease_witness_.Revoked(action.slot, action.generation);
-    leases_.Revoke(action.slot, action.generation, events);
-  });
-}
-
-void DecodeProcess::ToCore(const std::vector<LeaseEvent>& events) {
-  for (const KvReceipt& receipt : leases_.TakeReceipts()) {
-    world_.SendData<PrefillProcess>(
-        node_, NodeOf(receipt.writer.id), receipt.writer.incarnation, 0, "receipt", [] {},
-        [receipt](PrefillProcess& stage, bool) { stage.ReceiveReceipt(receipt); },
-        [](const absl::Status&) {});
-  }
-  for (const LeaseEvent& event : events) {
-    if (const auto* committed = std::get_if<KvCommitted>(&event)) CheckHandedOver(*committed);
-    core_inbox_us_ = std::max(core_inbox_us_, world_.now_us() + world_.random().Between(1, 60));
-    world_.After(node_, core_inbox_us_ - world_.now_us(), "lease event", [this, event] {
-      std::visit([this](const auto& e) { HandleCore(decode::Event(e)); }, event);
-    });
-  }
-}
-
-void DecodeProcess::ToLeaseTable(const char* label,
-                                 std::function<void(std::vector<LeaseEvent>&)> run) {
-  lease_inbox_us_ = std::max(lease_inbox_us_, world_.now_us() + world_.random().Between(1, 60));
-  world_.After(node_, lease_inbox_us_ - world_.now_us(), label, [this, run = std::move(run)] {
-    std::vector<LeaseEvent> events;
-    run(events);
-    lease_witness_.Raised(events);
-    ToCore(events);
-  });
-}
-
-// Payload pages [first, first + count) of the run.
-void DecodeProcess::Place(const KvPlacement& placement, const std::vector<uint64_t>& payload,
-                          size_t first, size_t count) {
-  const size_t layer_bytes = topology_.Layout().BytesPerLayer();
-  const int begin = placement.layers.begin + static_cast<int>(placement.offset_bytes / layer_bytes);
-  const int end = begin + static_cast<int>(placement.page_bytes / layer_bytes);
-  size_t next = first * static_cast<size_t>((end - begin) * topology_.page_size);
-  for (size_t i = first; i < first + count; ++i) {
-    for (int layer = begin; layer < end; ++layer) {
-      for (int token = 0; token < topology_.page_size; ++token) {
-        memory_.Set(placement.pages[i], layer, token, payload[next++]);
-      }
-    }
-  }
-}
-
-void DecodeProcess::ReceiveKv(const KvDataHeader& header, const SimPayload& payload, bool corrupt) {
-  KvRefusal refusal;
-  const auto allowed = leases_.OnData(header, header.bytes, world_.now_us(), refusal);
-  lease_witness_.Data(header, allowed);
-  if (!world_.violation().empty()) return;
-  if (!allowed.ok()) {
-    world_.Trace(node_, absl::StrCat("refused: ", allowed.status().message()));
-    return;
-  }
-  SimPayload bytes = payload;
-  if (corrupt) {
-    std::vector<uint64_t> damaged = *payload;
-    damaged[world_.random().Below(damaged.size())] ^= 0x5555;
-    bytes = std::make_shared<const std::vector<uint64_t>>(std::move(damaged));
-  }
-  // Placing takes time (rendezvous): the bytes land page by page until OnPlaced.
-  const int64_t placing_us = world_.random().Chance(0.2) ? world_.random().Between(100, 20'000) : 0;
-  const bool fails = world_.random().Chance(world_.faults().data_fail);
-  const size_t pages = allowed->pages.size();
-  memory_.Hold(allowed->pages);
-  Place(*allowed, *bytes, 0, pages / 2);
-  const auto finish = [this, placement = *allowed, bytes, pages, fails] {
-    if (!fails) Place(placement, *bytes, pages / 2, pages - pages / 2);
-    memory_.LetGo(placement.pages);
-    const uint64_t checksum = fails ? 0 : ChecksumOf(*bytes);
-    std::vector<LeaseEvent> events;
-    lease_witness_.Placed(placement.receipt, !fails, checksum);
-    leases_.OnPlaced(placement.receipt,
-                     fails ? absl::UnavailableError("receive failed") : absl::OkStatus(), checksum,
-                     world_.now_us(), events);
-    lease_witness_.Raised(events);
-    ToCore(events);
-  };
-  if (placing_us == 0) {
-    finish();
-  } else {
-    world_.After(node_, placing_us, "placed", finish);
-  }
-}
-
-void DecodeProcess::ReceiveCommit(const KvCommit& commit) {
-  KvRefusal refusal;
-  std::vector<LeaseEvent> events;
-  const absl::Status status = leases_.OnCommit(commit, world_.now_us(), refusal, events);
-  lease_witness_.Commit(commit, status);
-  lease_witness_.Raised(events);
-  if (!status.ok()) world_.Trace(node_, absl::StrCat("commit refused: ", status.message()));
-  ToCore(events);
-}
-
-bool DecodeProcess::HasKv(const Ticket& ticket, LayerRange layers) const {
-  const auto granted = granted_.find(ticket.slot);
-  if (granted == granted_.end() || granted->second != ticket.generation) return true;
-  return leases_.WriterComplete(ticket.slot, layers);
-}
-
-void DecodeProcess::ReceiveHeartbeat(const InstanceRef& writer) {
-  lease_witness_.Heartbeat(writer);
-  leases_.OnHeartbeat(writer, world_.now_us());
-}
-
-void DecodeProcess::CheckHandedOver(const KvCommitted& committed) {
-  const Oracle::Sequence* const sequence = witness_.SequenceOfGrant(committed.generation);
-  if (sequence == nullptr) return;  // Revoked meanwhile.
-  const std::vector<int>& pages = granted_.at(committed.generation);
-  const int slots = static_cast<int>(pages.size()) * topology_.page_size;
-  for (int position = 0; position < slots; ++position) {
-    const int page = pages[static_cast<size_t>(position / topology_.page_size)];
-    for (int layer = 0; layer < topology_.layers; ++layer) {
-      // What lies behind the prompt was written for somebody else, and is cleared.
-      const uint64_t expected =
-          position < sequence->inputs.prompt_tokens ? sequence->X(position, layer) : 0;
-      if (memory_.Get(page, layer, position % topology_.page_size) == expected) continue;
-      world_.Violate(absl::StrCat("I3: ", self_.id, " takes generation ", committed.generation,
-                                  " for complete, and position ", position, " layer ", layer,
-                                  " (page ", page, ") holds something else"));
-      return;
-    }
-  }
 }
 
 absl::Status DecodeProcess::CheckInvariants() const {

@@ -47,8 +47,9 @@ class DecodeProcess : public Process {
   void Generate(uint64_t call, uint64_t attempt_id, uint64_t generation);
   void Abort(uint64_t attempt_id);
   // Data plane.
-  void ReceiveKv(const KvDataHeader& header, const SimPayload& payload, bool corrupt);
-  void ReceiveCommit(const KvCommit& commit);
+  // `again`: the message has come before, or was for a former life.
+  void ReceiveKv(const KvDataHeader& header, const SimPayload& payload, bool corrupt, bool again);
+  void ReceiveCommit(const KvCommit& commit, bool again);
   void ReceiveHeartbeat(const InstanceRef& writer);
 
   // The writer of `layers` has delivered them, or nobody waits for them any more.
@@ -85,6 +86,7 @@ class DecodeProcess : public Process {
   void Perform(const decode::RefuseStream& action);
   void Perform(const decode::Finish& action);
   void Perform(const decode::RunStep& step);
+  void OpenStaleStream(uint64_t attempt_id, uint64_t generation);
   Row RunRow(const decode::RunStep::Sequence& sequence);
   decode::StepFinished EndStep(uint64_t step, const std::vector<Row>& rows);
   void Place(const KvPlacement& placement, const std::vector<uint64_t>& payload, size_t first,

@@ -57,7 +57,7 @@ void DecodeWitness::Hear(const decode::ReserveRequested& event) {
 void DecodeWitness::Hear(const decode::StreamOpened& event) {
   Session* const session = Find(event.attempt_id);
   if (session == nullptr) {
-    refusal_due_ = absl::StatusCode::kNotFound;
+    refusal_due_ = draining_ ? absl::StatusCode::kUnavailable : absl::StatusCode::kNotFound;
   } else if (session->generation == 0 || session->generation != event.generation) {
     refusal_due_ = absl::StatusCode::kFailedPrecondition;
   } else if (session->stream_open) {
@@ -134,8 +134,10 @@ void DecodeWitness::After(const std::vector<decode::Action>& actions,
     } else {
       std::visit([this](const auto& a) { See(a); }, action);
     }
+    if (!world_.violation().empty()) return;  // What follows would rest on it.
   }
   if (step != nullptr) See(*step);
+  if (!world_.violation().empty()) return;
   CheckExpected();
   CheckSessions(load);
   CheckPages(load);

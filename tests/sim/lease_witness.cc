@@ -18,6 +18,7 @@ void LeaseWitness::Granted(const KvGrant& grant) {
   Grant& mine = grants_[grant.generation];
   mine.grant = grant;
   mine.granted_us = world_.now_us();
+  slots_.insert(grant.slot);
   const size_t layer_bytes = topology_.Layout().BytesPerLayer();
   for (const KvWriter& who : grant.writers) {
     Writer writer;
@@ -82,7 +83,8 @@ bool LeaseWitness::Fits(const Grant& grant, const Writer& writer,
   return true;
 }
 
-void LeaseWitness::Data(const KvDataHeader& header, const absl::StatusOr<KvPlacement>& answer) {
+void LeaseWitness::Data(const KvDataHeader& header, bool again,
+                        const absl::StatusOr<KvPlacement>& answer) {
   size_t index = 0;
   Grant* const grant = Locate(header, index);
   const bool allowed = grant != nullptr && Fits(*grant, grant->writers[index], header);
@@ -92,9 +94,16 @@ void LeaseWitness::Data(const KvDataHeader& header, const absl::StatusOr<KvPlace
                      ": slot ", header.slot, " generation ", header.generation, " pages ",
                      header.first_page, "+", header.page_count, " part ", header.part));
   }
-  if (!allowed) return;
+  if (!allowed) {
+    // The copy of a slow message may come before it.
+    if (grant == nullptr || again || grant->writers[index].copied) return;
+    return Complain(absl::StrCat("a writer announces pages ", header.first_page, "+",
+                                 header.page_count, " part ", header.part,
+                                 ", which are not the prompt's or have come"));
+  }
   Writer& writer = grant->writers[index];
   const KvPlacement& placement = *answer;
+  writer.copied |= again;
   if (static_cast<int>(placement.pages.size()) != header.page_count ||
       placement.layers != header.layers ||
       placement.offset_bytes != static_cast<size_t>(header.part) * topology_.PartBytes() ||
@@ -113,7 +122,7 @@ void LeaseWitness::Data(const KvDataHeader& header, const absl::StatusOr<KvPlace
   if (!runs_.emplace(placement.receipt, run).second) Complain("a receipt is used twice");
 }
 
-void LeaseWitness::Placed(uint64_t receipt, bool ok, uint64_t checksum) {
+void LeaseWitness::Placed(uint64_t receipt, bool ok, uint64_t checksum, bool damaged) {
   const Run run = runs_.at(receipt);
   runs_.erase(receipt);
   const auto found = grants_.find(run.generation);
@@ -129,45 +138,87 @@ void LeaseWitness::Placed(uint64_t receipt, bool ok, uint64_t checksum) {
     return;
   }
   if (!grant.open) return;
+  if (ok && !damaged && checksum != run.checksum) {
+    return Complain("KV has another checksum than announced, and nothing has damaged it");
+  }
   if (!ok || checksum != run.checksum) return Fail(grant);
   writer.arrived += run.parts;
   writer.sum += run.checksum;
-  CommitIfComplete(grant);
+  Settle(grant, writer);
 }
 
-void LeaseWitness::Commit(const KvCommit& commit, const absl::Status& answer) {
+KvReceipt LeaseWitness::ReceiptOf(const KvCommit& commit, KvReceiptKind kind, int missing) const {
+  return KvReceipt{{commit.writer_id, commit.writer_incarnation},
+                   commit.slot,
+                   commit.generation,
+                   commit.decode_incarnation,
+                   kind,
+                   static_cast<uint32_t>(missing)};
+}
+
+void LeaseWitness::Commit(const KvCommit& commit, bool again, const absl::Status& answer) {
   size_t index = 0;
   Grant* const grant = Locate(commit, index);
-  bool allowed = grant != nullptr && !grant->writers[index].committed_sum.has_value() &&
-                 commit.page_count == static_cast<int>(grant->grant.pages.size());
-  if (allowed && commit.has_first_token != (commit.layers.end == topology_.layers)) {
-    allowed = false;
-    Fail(*grant);
+  if (grant == nullptr) {
+    const auto found = grants_.find(commit.generation);
+    const bool open =
+        found != grants_.end() && found->second.open && found->second.grant.slot == commit.slot;
+    const bool here = commit.decode_incarnation == self_.incarnation;
+    const bool over = here && slots_.contains(commit.slot) && !open;
+    receipts_due_.push_back(
+        ReceiptOf(commit, over ? KvReceiptKind::kOver : KvReceiptKind::kRefused, 0));
+    if (answer.ok()) Complain("a stale or foreign commit is taken");
+    return;
   }
-  if (allowed != answer.ok()) {
-    return Complain(absl::StrCat(
-        allowed ? "a good commit is refused" : "a stale, foreign or repeated commit is taken",
-        ": slot ", commit.slot, " generation ", commit.generation));
+  Writer& writer = grant->writers[index];
+  if (writer.commit == commit) {  // It asks.
+    const int missing = Missing(*grant, writer);
+    receipts_due_.push_back(ReceiptOf(
+        commit, missing == 0 ? KvReceiptKind::kComplete : KvReceiptKind::kMissing, missing));
+    if (!answer.ok()) Complain("a commit that asks is refused");
+    return;
   }
-  if (!allowed) return;
-  grant->writers[index].committed_sum = commit.checksum_sum;
-  CommitIfComplete(*grant);
+  const bool right = commit.page_count == static_cast<int>(grant->grant.pages.size()) &&
+                     commit.has_first_token == (commit.layers.end == topology_.layers);
+  if (!right || writer.commit.has_value()) {
+    if (!writer.commit.has_value()) Fail(*grant);
+    receipts_due_.push_back(ReceiptOf(commit, KvReceiptKind::kRefused, 0));
+    if (answer.ok()) Complain("a wrong commit is taken");
+    if (!again) Complain("a writer's commit is not what its grant needs");
+    return;
+  }
+  if (!answer.ok()) Complain(absl::StrCat("a good commit is refused: ", answer.message()));
+  writer.commit = commit;
+  Settle(*grant, writer);
+}
+
+int LeaseWitness::Missing(const Grant& grant, const Writer& writer) const {
+  return static_cast<int>(grant.grant.pages.size()) * writer.parts - writer.arrived;
 }
 
 bool LeaseWitness::Complete(const Grant& grant, const Writer& writer) const {
-  const int all = static_cast<int>(grant.grant.pages.size()) * writer.parts;
-  return writer.arrived == all && writer.committed_sum.has_value();
+  return Missing(grant, writer) == 0 && writer.commit.has_value();
 }
 
-void LeaseWitness::CommitIfComplete(Grant& grant) {
-  bool sound = true;
-  for (const Writer& writer : grant.writers) {
-    if (!Complete(grant, writer)) return;
-    sound = sound && writer.committed_sum == writer.sum;
+void LeaseWitness::Settle(Grant& grant, const Writer& writer) {
+  if (!Complete(grant, writer)) return;
+  if (writer.commit->checksum_sum != writer.sum) {
+    return Complain("a commit names other KV than arrived");
   }
-  if (!sound) return Fail(grant);
+  receipts_due_.push_back(ReceiptOf(*writer.commit, KvReceiptKind::kComplete, 0));
+  const bool all = std::all_of(grant.writers.begin(), grant.writers.end(),
+                               [&](const Writer& other) { return Complete(grant, other); });
+  if (!all) return;
   grant.open = false;
   due_.emplace(Kind::kCommitted, grant.grant.generation);
+}
+
+void LeaseWitness::Told(const std::vector<KvReceipt>& receipts) {
+  if (receipts != receipts_due_) {
+    Complain(absl::StrCat("writers are told ", receipts.size(), " things, ", receipts_due_.size(),
+                          " are true"));
+  }
+  receipts_due_.clear();
 }
 
 void LeaseWitness::Fail(Grant& grant) {

@@ -23,11 +23,14 @@ class LeaseWitness {
 
   void Granted(const KvGrant& grant);
   void Revoked(uint32_t slot, uint64_t generation);
-  void Data(const KvDataHeader& header, const absl::StatusOr<KvPlacement>& answer);
-  void Placed(uint64_t receipt, bool ok, uint64_t checksum);
-  void Commit(const KvCommit& commit, const absl::Status& answer);
+  // `again`: it has come before, or is late; then it may be of no use.
+  void Data(const KvDataHeader& header, bool again, const absl::StatusOr<KvPlacement>& answer);
+  void Placed(uint64_t receipt, bool ok, uint64_t checksum, bool damaged);
+  void Commit(const KvCommit& commit, bool again, const absl::Status& answer);
   void Heartbeat(const InstanceRef& writer);
   void Ticked();
+  // What it tells writers of that: all of it and nothing else.
+  void Told(const std::vector<KvReceipt>& receipts);
   // What the table has raised at the last of these, which is all of it and nothing else.
   void Raised(const std::vector<LeaseEvent>& events);
 
@@ -37,10 +40,11 @@ class LeaseWitness {
     KvWriter who;
     int64_t heard_us = 0;
     int parts = 0;                            // Of a page.
+    bool copied = false;                      // Some KV came by a copy.
     std::set<std::pair<int, int>> announced;  // (page, part): arriving or there.
     int arrived = 0;                          // Pages' parts.
     uint64_t sum = 0;
-    std::optional<uint64_t> committed_sum;
+    std::optional<KvCommit> commit;
   };
   struct Grant {
     KvGrant grant;
@@ -61,7 +65,10 @@ class LeaseWitness {
   Grant* Locate(const Message& message, size_t& writer);
   bool Fits(const Grant& grant, const Writer& writer, const KvDataHeader& header) const;
   bool Complete(const Grant& grant, const Writer& writer) const;
-  void CommitIfComplete(Grant& grant);
+  int Missing(const Grant& grant, const Writer& writer) const;
+  // After a commit or an arrival of the writer's.
+  void Settle(Grant& grant, const Writer& writer);
+  KvReceipt ReceiptOf(const KvCommit& commit, KvReceiptKind kind, int missing) const;
   void Fail(Grant& grant);
   void Heard(uint64_t incarnation);
   void Complain(const std::string& what);
@@ -72,7 +79,9 @@ class LeaseWitness {
   const int64_t writer_lease_us_ = LeaseTableOptions{}.writer_lease_us;
   std::map<uint64_t, Grant> grants_;  // By generation, until it is drained.
   std::map<uint64_t, Run> runs_;      // By receipt.
+  std::set<uint32_t> slots_;          // That have ever been granted.
   std::multiset<std::pair<Kind, uint64_t>> due_;
+  std::vector<KvReceipt> receipts_due_;
 };
 
 }  // namespace baton::sim

@@ -10,12 +10,78 @@
 #include "tests/sim/prefill_process.h"
 
 namespace baton::sim {
+namespace {
+
+constexpr double kKvAgain = 0.01;
+constexpr double kCommitAgain = 0.05;
+constexpr double kHeartbeatAgain = 0.3;
+constexpr double kOfAnother = 0.01;  // Of KV; five times as often of a commit.
+constexpr int64_t kKvHeartbeatUs = 500'000;
+
+}  // namespace
+
+// The network has kept a copy, and delivers it to whoever lives on the node by then: the same life
+// of the decode service, a later one, or with the sender long gone.
+void PrefillProcess::DeliverAgain(const InstanceRef& decode, double chance, const char* label,
+                                  std::function<void(DecodeProcess&)> deliver) {
+  if (!world_.random().Chance(chance)) return;
+  const int node = NodeOf(decode.id);
+  const int64_t late_us = world_.random().Between(1000, 6'000'000);
+  world_.queue().At(world_.now_us() + late_us, [world = &world_, node, label, deliver] {
+    if (!world->alive(node)) return;
+    world->After(node, 0, label, [world, node, deliver] {
+      deliver(static_cast<DecodeProcess&>(*world->process(node)));
+    });
+  });
+}
+
+// What says that it is of another life of the writer, for another life of the service, or of
+// another grant. Bytes and checksum are right, so nothing else gives it away.
+template <typename Message>
+Message PrefillProcess::OfAnother(Message message) {
+  switch (world_.random().Below(4)) {
+    case 0:
+      message.writer_incarnation ^= 1;
+      break;
+    case 1:
+      message.decode_incarnation ^= 1;
+      break;
+    case 2:
+      --message.generation;
+      break;
+    default:
+      ++message.slot;
+  }
+  return message;
+}
+
+void PrefillProcess::HeartbeatDecodes() {
+  for (const auto& [id, worker] : membership_->view()) {
+    if (worker.role != Role::kDecode) continue;
+    const auto beat = [](const InstanceRef& self) {
+      return [self](DecodeProcess& decode) { decode.ReceiveHeartbeat(self); };
+    };
+    world_.SendData<DecodeProcess>(
+        node_, NodeOf(id), worker.instance.incarnation, 0, "kv heartbeat", [] {},
+        [beat = beat(self_)](DecodeProcess& decode, bool) { beat(decode); },
+        [](const absl::Status&) {});
+    // Its own of a while ago, or a former life's.
+    const uint64_t life = self_.incarnation ^ world_.random().Below(2);
+    DeliverAgain(worker.instance, kHeartbeatAgain, "kv heartbeat again", beat({self_.id, life}));
+  }
+  world_.After(node_, kKvHeartbeatUs, "kv heartbeat timer", [this] { HeartbeatDecodes(); });
+}
 
 void PrefillProcess::Change(
     const std::function<void(std::vector<prefill::KvOutboxAction>&)>& change) {
   std::vector<prefill::KvOutboxAction> actions;
   change(actions);
   for (const prefill::KvOutboxAction& action : actions) {
+    if (const auto* kv = std::get_if<prefill::SendKvMessage>(&action)) witness_.See(*kv);
+    if (const auto* commit = std::get_if<prefill::SendCommitMessage>(&action)) {
+      witness_.See(*commit);
+    }
+    if (!world_.violation().empty()) return;
     std::visit([this](const auto& act) { Perform(act); }, action);
   }
   ScheduleReceiptTick();
@@ -58,6 +124,7 @@ void PrefillProcess::Perform(const prefill::KvSent& sent) {
 }
 
 void PrefillProcess::MessageEnded(uint64_t message_id, const absl::Status& status) {
+  witness_.Ended(message_id, status);
   Change(
       [&](auto& actions) { outbox_.MessageEnded(message_id, status, world_.now_us(), actions); });
 }
@@ -106,9 +173,19 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
                                     " changed while it was being sent"));
       },
       [header, payload](DecodeProcess& decode, bool corrupt) {
-        decode.ReceiveKv(header, payload, corrupt);
+        decode.ReceiveKv(header, payload, corrupt, /*again=*/false);
       },
       [this, id = message.message_id](const absl::Status& status) { MessageEnded(id, status); });
+  if (world_.random().Chance(kOfAnother)) {
+    const auto bytes = std::make_shared<const std::vector<uint64_t>>(read());
+    world_.Send<DecodeProcess>(node_, NodeOf(ticket.decode.id), "kv of another",
+                               [header = OfAnother(header), bytes](DecodeProcess& decode) {
+                                 decode.ReceiveKv(header, bytes, /*corrupt=*/false, /*again=*/true);
+                               });
+  }
+  DeliverAgain(ticket.decode, kKvAgain, "kv again", [header, payload](DecodeProcess& decode) {
+    if (!payload->empty()) decode.ReceiveKv(header, payload, /*corrupt=*/false, /*again=*/true);
+  });
 }
 
 void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
@@ -126,8 +203,16 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   if (message.first_token.has_value()) commit.first_token = *message.first_token;
   world_.SendData<DecodeProcess>(
       node_, NodeOf(ticket.decode.id), ticket.decode.incarnation, 0, "commit", [] {},
-      [commit](DecodeProcess& decode, bool) { decode.ReceiveCommit(commit); },
+      [commit](DecodeProcess& decode, bool) { decode.ReceiveCommit(commit, /*again=*/false); },
       [this, id = message.message_id](const absl::Status& status) { MessageEnded(id, status); });
+  if (world_.random().Chance(5 * kOfAnother)) {
+    world_.Send<DecodeProcess>(node_, NodeOf(ticket.decode.id), "commit of another",
+                               [commit = OfAnother(commit)](DecodeProcess& decode) {
+                                 decode.ReceiveCommit(commit, /*again=*/true);
+                               });
+  }
+  DeliverAgain(ticket.decode, kCommitAgain, "commit again",
+               [commit](DecodeProcess& decode) { decode.ReceiveCommit(commit, /*again=*/true); });
 }
 
 }  // namespace baton::sim

@@ -13,8 +13,6 @@
 namespace baton::sim {
 namespace {
 
-constexpr int64_t kKvHeartbeatUs = 500'000;
-
 prefill::PlannerLimits PlannerLimitsOf(const Topology& topology) {
   prefill::PlannerLimits limits;
   limits.page_size = topology.page_size;
@@ -69,9 +67,11 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
       outbox_(OutboxOptionsOf(topology, layers_)),
       wall_clock_ahead_us_(DrawClock()),
       oracle_(oracle),
+      witness_(world, topology, self_.id, stage_index_, OutboxOptionsOf(topology, layers_)),
       memory_(topology.prefill_pages, layers_.size(), topology.page_size) {
   if (first()) {
     planner_.emplace(PlannerLimitsOf(topology));
+    planner_witness_.emplace(world, topology, oracle, self_.id, PlannerLimitsOf(topology));
     wiring_.emplace(prefill::WiringOptions{PlaceOf(topology, node, self_), topology.prefill_pages,
                                            topology.chunk_tokens, topology.activation_credits});
   } else {
@@ -109,17 +109,6 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
   if (first()) OnView();
 }
 
-void PrefillProcess::HeartbeatDecodes() {
-  for (const auto& [id, worker] : membership_->view()) {
-    if (worker.role != Role::kDecode) continue;
-    world_.SendData<DecodeProcess>(
-        node_, NodeOf(id), worker.instance.incarnation, 0, "kv heartbeat", [] {},
-        [self = self_](DecodeProcess& decode, bool) { decode.ReceiveHeartbeat(self); },
-        [](const absl::Status&) {});
-  }
-  world_.After(node_, kKvHeartbeatUs, "kv heartbeat timer", [this] { HeartbeatDecodes(); });
-}
-
 // ---- Requests ----
 
 void PrefillProcess::Start(uint64_t call, const SimStart& request) {
@@ -133,6 +122,7 @@ void PrefillProcess::Start(uint64_t call, const SimStart& request) {
   event.ticket = request.ticket;
   event.deadline_us = world_.now_us() + request.timeout_us;
   event.prompt_logprobs = request.prompt_logprobs;
+  planner_witness_->Begin(request.prompt_id);
   HandlePlanner(event);
 }
 
@@ -141,9 +131,14 @@ void PrefillProcess::Abort(uint64_t attempt_id) {
 }
 
 void PrefillProcess::HandlePlanner(const prefill::PlannerEvent& event) {
+  if (!world_.violation().empty()) return;  // Of this very event.
+  KeepForLater(event);
+  planner_witness_->Before(event);
   std::vector<prefill::PlannerAction> actions;
   planner_->Handle(event, world_.now_us(), actions);
   FreePages();
+  planner_witness_->After(actions, planner_->load());
+  if (!world_.violation().empty()) return;
   for (const auto& action : actions) Perform(action);
   ScheduleTick();
 }
@@ -215,10 +210,28 @@ void PrefillProcess::RequestClosed(int stage, uint64_t epoch,
 void PrefillProcess::HandleStage(const prefill::StageEvent& event) {
   if (std::holds_alternative<prefill::EpochEnded>(event)) {
     Change([&](auto& actions) { outbox_.CancelAll(world_.now_us(), actions); });
+    witness_.End();
+  }
+  KeepForLater(event);
+  if (const auto* began = std::get_if<prefill::EpochBegan>(&event)) witness_.Begin(began->epoch);
+  if (const auto* arrived = std::get_if<prefill::PlanArrived>(&event)) {
+    witness_.Arrived(arrived->plan);
   }
   std::vector<prefill::StageAction> actions;
   stage_.Handle(event, world_.now_us(), actions);
-  for (const auto& action : actions) Perform(action);
+  for (const auto& action : actions) {
+    Witness(action);
+    if (!world_.violation().empty()) return;
+    Perform(action);
+  }
+}
+
+void PrefillProcess::Witness(const prefill::StageAction& action) {
+  std::visit(
+      [this](const auto& act) {
+        if constexpr (requires { witness_.See(act); }) witness_.See(act);
+      },
+      action);
 }
 
 void PrefillProcess::Perform(const prefill::StageAction& action) {
@@ -267,6 +280,7 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
         } else {
           world_.Trace(node_, absl::StrCat("END EPOCH: ", act.status.message()));
           Change([&](auto& actions) { outbox_.CancelAll(world_.now_us(), actions); });
+          witness_.End();
           if (absl::IsInternal(act.status)) {
             world_.Violate(absl::StrCat(self_.id, " ends its epoch: ", act.status.message()));
           }

@@ -18,13 +18,17 @@
 #include "services/prefill/core/stage.h"
 #include "services/prefill/core/wiring.h"
 #include "tests/sim/oracle.h"
+#include "tests/sim/planner_witness.h"
 #include "tests/sim/sim_memory.h"
+#include "tests/sim/stage_witness.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/worker_drain.h"
 #include "tests/sim/worker_membership.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
+
+class DecodeProcess;
 
 struct SimStart {
   uint64_t attempt_id = 0;
@@ -112,7 +116,18 @@ class PrefillProcess : public Process {
   void HandlePlanner(const prefill::PlannerEvent& event);
   void HandleStage(const prefill::StageEvent& event);
   void Perform(const prefill::PlannerAction& action);
+  void Witness(const prefill::StageAction& action);
   void Perform(const prefill::StageAction& action);
+  // Messages of an epoch that come again in a later one, where they must have no effect.
+  void KeepForLater(const prefill::PlannerEvent& event);
+  void KeepForLater(const prefill::StageEvent& event);
+  void ScheduleStale();
+  void DeliverStale(const prefill::PlannerEvent& event);
+  void DeliverStale(const prefill::StageEvent& event);
+  template <typename Message>
+  Message OfAnother(Message message);
+  void DeliverAgain(const InstanceRef& decode, double chance, const char* label,
+                    std::function<void(DecodeProcess&)> deliver);
   void Issue(const prefill::Plan& plan);
   // A computation under way, and all of the memory that it reads or writes.
   struct Computing {
@@ -177,6 +192,10 @@ class PrefillProcess : public Process {
   };
   std::map<uint64_t, Prompt> prompts_;  // By attempt; later stages learn it from activations.
   Oracle& oracle_;
+  StageWitness witness_;
+  std::optional<PlannerWitness> planner_witness_;
+  std::vector<prefill::PlannerEvent> stale_planner_;
+  std::vector<prefill::StageEvent> stale_stage_;
   SimMemory memory_;  // Of this stage's layers.
   FreedPages freed_;
   std::vector<SimActivationsPtr> inputs_;   // By buffer: number % credits.

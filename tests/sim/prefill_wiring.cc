@@ -86,6 +86,7 @@ absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
   members_.clear();
   for (const KvWriter& stage : hello.stages) members_.push_back(stage.instance);
   HandleStage(prefill::EpochBegan{epoch_});
+  ScheduleStale();
   return absl::OkStatus();
 }
 

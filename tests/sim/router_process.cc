@@ -76,6 +76,7 @@ void RouterProcess::Handle(const router::Event& event) {
   for (const router::Action& action : actions) {
     if (const auto* finish = std::get_if<router::FinishCall>(&action)) {
       CheckDecodeLegEnded(finish->call_id);
+      CheckAnswerStands(*finish);
     }
   }
   ScheduleTick();
@@ -120,6 +121,16 @@ void RouterProcess::CheckDecodeLegEnded(uint64_t call_id) {
                                 " goes on after the attempt's end"));
     return;
   }
+}
+
+void RouterProcess::CheckAnswerStands(const router::FinishCall& finish) {
+  const Client& client = clients_.Get(finish.call_id);
+  const bool whole = !client.prompt_logprobs || client.prompt_told;
+  if (finish.outcome.ok() || !whole || client.left || client.aborted) return;
+  const auto attempt = attempts_.find(finish.call_id);
+  if (attempt == attempts_.end() || !answered_.contains(attempt->second)) return;
+  world_.Violate(absl::StrCat("call ", finish.call_id, " has its whole answer and fails: ",
+                              finish.outcome.status().ToString()));
 }
 
 void RouterProcess::ScheduleTick() {
@@ -217,6 +228,7 @@ void RouterProcess::Token(uint64_t call, uint64_t attempt_id, const SampledToken
 
 void RouterProcess::DecodeEnd(uint64_t call, const decode::Finish& finish) {
   if (!EndLeg(call)) return;
+  if (finish.outcome.ok()) answered_.insert(finish.attempt_id);
   router::DecodeEnded ended;
   ended.attempt_id = finish.attempt_id;
   if (!finish.outcome.ok()) {

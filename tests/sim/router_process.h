@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,8 @@ class RouterProcess : public Process {
   void CancelLegs(uint64_t attempt_id, bool prefill);
   // Either leg's end ends the other at once; a decode leg that lingers holds pages for nobody.
   void CheckDecodeLegEnded(uint64_t call_id);
+  // Nothing that comes later, prefill's failure included, takes back an answer that is complete.
+  void CheckAnswerStands(const router::FinishCall& finish);
   void ScheduleTick();
 
   World& world_;
@@ -88,6 +91,7 @@ class RouterProcess : public Process {
   std::map<uint64_t, int> watches_;        // Worker's call -> its node.
   uint64_t checked_version_ = 0;           // View whose arrival is being checked.
   std::map<uint64_t, uint64_t> attempts_;  // Call -> its latest attempt.
+  std::set<uint64_t> answered_;            // Attempts of which decode has told everything.
   int64_t tick_us_ = kNeverUs;
 };
 

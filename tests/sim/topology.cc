@@ -29,8 +29,11 @@ Topology DrawTopology(Random& random) {
     topology.prefill_pages = static_cast<int>(random.Between(12, 20));
     topology.decode_pages = static_cast<int>(random.Between(12, 24));
   }
-  if (random.Chance(0.2)) topology.step_us = random.Between(2000, 20'000);
-  if (random.Chance(0.2)) topology.compute_factor = static_cast<int>(random.Between(5, 50));
+  if (random.Chance(0.2)) topology.step_us = random.Between(1000, 8000);
+  // Longer prompts would still be queued when the probes come.
+  if (topology.page_size == 16 && random.Chance(0.3)) {
+    topology.compute_factor = static_cast<int>(random.Between(2, 12));
+  }
   if (random.Chance(0.3)) {
     const int pages = topology.page_size * topology.prefill_pages;
     topology.max_context_tokens = pages * 3 / 4 + static_cast<int>(random.Between(1, 30));

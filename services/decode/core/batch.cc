@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/drain_status.h"
+#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/decode/core/decode_state.h"
 
@@ -23,7 +24,9 @@ void DecodeCore::State::On(const StreamOpened& event) {
     return;
   }
   Request& request = found->second;
-  if (request.phase == Phase::kWaiting || request.generation != event.generation) {
+  const bool stale =
+      request.generation != event.generation && !PlantedBug(Bug::kDecodeOpensStaleStream);
+  if (request.phase == Phase::kWaiting || stale) {
     refuse(absl::FailedPreconditionError(absl::StrCat("generation ", event.generation,
                                                       " is not that of attempt ", event.attempt_id,
                                                       "'s ticket")));
@@ -59,6 +62,7 @@ void DecodeCore::State::StartStep() {
     sequence.token = request.last_token;
     sequence.generated = request.generated;
     sequence.position = request.prompt_tokens + request.generated - 1;
+    if (PlantedBug(Bug::kDecodePositionOffByOne)) ++sequence.position;
     sequence.pages.assign(request.pages.begin(),
                           request.pages.begin() + limits.layout.PagesFor(sequence.position + 1));
     in_step.emplace(attempt_id, request.generation);
@@ -89,6 +93,10 @@ void DecodeCore::State::On(const StepFinished& event) {
     const auto found = requests.find(attempt_id);
     if (found == requests.end() || found->second.generation != generation) continue;
     const auto output = outputs.find(attempt_id);
+    if (!event.status.ok() && PlantedBug(Bug::kDecodeTellsFirstOfStep) &&
+        attempt_id != members.begin()->first) {
+      continue;
+    }
     if (!event.status.ok()) {
       EndWith(attempt_id, Own(Annotate(event.status, "the decode step failed")));
     } else if (output == outputs.end()) {
@@ -128,7 +136,8 @@ void DecodeCore::State::Take(uint64_t attempt_id, const SampledToken& token) {
 
 // Asked before the token counts: with min_tokens = 2 the third token is the first that may stop.
 bool DecodeCore::State::IsStop(const Request& request, int32_t token) const {
-  if (request.generated < request.stop.min_tokens) return false;
+  const int sampled = request.generated + (PlantedBug(Bug::kDecodeStopsEarly) ? 1 : 0);
+  if (sampled < request.stop.min_tokens) return false;
   const auto has = [token](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/kv/block_pool.h"
 #include "common/types/finish_reason.h"
@@ -107,7 +108,9 @@ struct DecodeCore::State {
   absl::Status CheckReserve(const ReserveRequested& event) const;
   absl::Status CheckWriters(const std::vector<KvWriter>& writers) const;
   int PagesFor(const Request& request) const {
-    return limits.layout.PagesFor(request.prompt_tokens + request.token_limit);
+    const int tokens = request.prompt_tokens + request.token_limit;
+    if (PlantedBug(Bug::kDecodeCountsPagesShort)) return tokens / limits.layout.page_size;
+    return limits.layout.PagesFor(tokens);
   }
   void AdmitWaiting();
   void StartStep();

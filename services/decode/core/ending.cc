@@ -11,6 +11,7 @@ namespace baton::decode {
 
 void DecodeCore::State::On(const AbortRequested& event) {
   if (!requests.contains(event.attempt_id)) {
+    if (PlantedBug(Bug::kDecodeForgetsEarlyAbort)) return;
     early_aborts.push_back(event.attempt_id);
     if (early_aborts.size() > kRememberedAborts) early_aborts.pop_front();
     return;
@@ -133,7 +134,7 @@ void DecodeCore::State::On(const KvDrained& event) {
 void DecodeCore::State::ReleaseIfUnused(uint64_t generation) {
   const auto found = holds.find(generation);
   const Hold& hold = found->second;
-  if (!hold.drained || hold.in_step) return;
+  if (!hold.drained || (hold.in_step && !PlantedBug(Bug::kDecodeFreesUnderStep))) return;
   pool.EndQuarantine(hold.pages);
   free_slots.push_back(hold.slot);
   holds.erase(found);

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/decode/core/decode_state.h"
 
@@ -103,6 +104,11 @@ void DecodeCore::State::AdmitWaiting() {
     const uint64_t attempt_id = queue.front();
     Request& request = requests.at(attempt_id);
     auto pages = pool.Allocate(PagesFor(request));
+    if (!pages.has_value() && PlantedBug(Bug::kDecodeLetsOvertake) && queue.size() > 1 &&
+        PagesFor(requests.at(queue[1])) <= pool.free_pages()) {
+      std::swap(queue[0], queue[1]);
+      continue;
+    }
     if (!pages.has_value()) return;
     queue.pop_front();
     Disarm(attempt_id);

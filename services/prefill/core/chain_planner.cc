@@ -113,7 +113,7 @@ void ChainPlanner::State::On(const AbortRequested& event, int64_t /*now_us*/) {
 }
 
 void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us) {
-  if (!up || event.epoch != epoch) return;
+  if (!up || !Current(event.epoch)) return;
   BATON_CHECK(event.stage >= 0 && event.stage < static_cast<int>(done.size())) << event.stage;
   const auto stage = static_cast<size_t>(event.stage);
   const uint64_t number = event.done.number;
@@ -169,7 +169,7 @@ absl::Status ChainPlanner::State::Request::CheckPromptTokens() const {
 }
 
 void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/) {
-  if (!up || event.epoch != epoch) return;
+  if (!up || !Current(event.epoch)) return;
   BATON_CHECK(event.stage >= 0 && event.stage < static_cast<int>(done.size())) << event.stage;
   const RequestClosed& closed = event.closed;
   const auto found = requests.find(closed.attempt_id);
@@ -228,6 +228,9 @@ void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
   if (found == requests.end()) return;
   Request& request = found->second;
   if (!request.fully_planned() && !request.abort_issued) return;
+  if (PlantedBug(Bug::kPlannerFinishesEarly) && request.closed.front() && !request.finished) {
+    Finish(attempt_id, request, request.CheckPromptTokens());
+  }
   if (std::find(request.closed.begin(), request.closed.end(), false) != request.closed.end()) {
     return;
   }

@@ -45,7 +45,12 @@ void KvOutbox::Enqueue(uint64_t send_id, Send send, int64_t now_us,
   }
   const bool fresh = sends_.emplace(send_id, std::move(send)).second;
   BATON_CHECK(fresh) << "send " << send_id << " comes twice";
-  lanes_[decode].waiting.push_back(send_id);
+  std::deque<uint64_t>& waiting = lanes_[decode].waiting;
+  if (sends_.at(send_id).is_commit && PlantedBug(Bug::kOutboxCommitsEarly)) {
+    waiting.push_front(send_id);
+  } else {
+    waiting.push_back(send_id);
+  }
   Pump(decode, actions);
 }
 
@@ -56,6 +61,7 @@ SendKvMessage KvOutbox::NextMessage(const Send& send) const {
   message.attempt_id = send.attempt_id;
   message.ticket = send.ticket;
   message.first_page = send.first_page + static_cast<int>(send.next_page);
+  if (PlantedBug(Bug::kOutboxRestartsRanges)) message.first_page -= send.first_page;
   message.page_count = 1;
   message.local_page = send.pages[send.next_page];
   message.bytes = options_.page_bytes;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/planted_bug.h"
 #include "common/chunking/chunk_policy.h"
 #include "common/kv/block_pool.h"
 #include "services/prefill/core/chain_planner.h"
@@ -73,13 +74,19 @@ struct ChainPlanner::State {
   void EndDrain(int64_t now_us);
   absl::Status CheckDrain() const;
 
+  bool Current(uint64_t event_epoch) const {
+    return event_epoch == epoch || PlantedBug(Bug::kPlannerHeedsOldEpoch);
+  }
   bool MayIssue() const;
   void IssuePlans(int64_t now_us);
   Plan BuildPlan(int64_t now_us);
   bool AdmitNext(Plan& plan, int64_t now_us);
   int NextBudget() const;
 
-  int PagesFor(int tokens) const { return (tokens + limits.page_size - 1) / limits.page_size; }
+  int PagesFor(int tokens) const {
+    if (PlantedBug(Bug::kPlannerCountsPagesLong)) return tokens / limits.page_size + 1;
+    return (tokens + limits.page_size - 1) / limits.page_size;
+  }
   uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
   absl::Status CheckPages() const;
 

@@ -126,9 +126,11 @@ void Stage::State::Accept(const Plan& plan) {
 
 void Stage::State::On(const PlanArrived& event, int64_t now_us) {
   const Plan& plan = event.plan;
-  if (epoch == 0 || plan.epoch < epoch) return;  // Of a link that is gone.
+  const bool takes_old = PlantedBug(Bug::kStageTakesOldPlan) && plan.number == last_number + 1;
+  if (epoch == 0 || (plan.epoch < epoch && !takes_old)) return;  // Of a link that is gone.
   const bool planted =
-      PlantedBug(Bug::kStageAppliesPlanTwice) && plan.epoch == epoch && plan.number == last_number;
+      (takes_old && plan.epoch < epoch) || (PlantedBug(Bug::kStageAppliesPlanTwice) &&
+                                            plan.epoch == epoch && plan.number == last_number);
   if (!planted) {
     if (absl::Status status = CheckPlan(plan); !status.ok()) {
       Break(std::move(status));

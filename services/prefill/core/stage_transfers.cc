@@ -13,7 +13,8 @@ namespace baton::prefill {
 // ---- Activations ----
 
 void Stage::State::On(const ActivationsArrived& event, int64_t now_us) {
-  if (!Current(event.epoch)) return;
+  const bool takes_old = PlantedBug(Bug::kStageTakesOldActivations) && epoch != 0;
+  if (!Current(event.epoch) && !takes_old) return;
   const auto credits = static_cast<uint64_t>(options.activation_credits);
   const bool fresh = event.number > last_input && inputs.insert(event.number).second;
   uint64_t oldest = inputs.empty() ? 0 : *inputs.begin();
@@ -86,6 +87,9 @@ void Stage::State::SendItem(const PlanItem& item, Request& request) {
   const int end = (item.token_begin + item.token_count + options.page_size - 1) / options.page_size;
   SendKv send{epoch, NewSend(item.attempt_id, request), item.attempt_id, request.ticket, first, {}};
   send.pages.assign(request.pages.begin() + first, request.pages.begin() + end);
+  if (PlantedBug(Bug::kStageSendsFirstPages)) {
+    send.pages.assign(request.pages.begin(), request.pages.begin() + (end - first));
+  }
   Emit(std::move(send));
 }
 
@@ -161,7 +165,7 @@ void Stage::State::CloseIfSent(uint64_t attempt_id) {
   const bool computed = request.final_computed || request.aborted;
   const bool over = computed || !request.failure.ok();
   if (request.sends > 0 || !over) return;
-  if (!request.closed) {
+  if (!request.closed || (PlantedBug(Bug::kStageClosesTwice) && !request.failure.ok())) {
     request.closed = true;
     request.report.status = request.failure;
     if (request.report.status.ok() && request.aborted) {

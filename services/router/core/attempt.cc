@@ -61,7 +61,7 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
 // Ends both legs, the one that failed too: an error of a call does not prove that the far side has
 // let go of the request (a lost answer leaves a reservation behind), and Abort is idempotent.
 void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Status status) {
-  if (txn.Complete()) {
+  if (txn.Complete() && !PlantedBug(Bug::kRouterHeedsLateFailure)) {
     CloseLegs(txn, "the request is complete");
     return Finish(txn, txn.answer);
   }

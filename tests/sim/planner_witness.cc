@@ -1,0 +1,287 @@
+#include "tests/sim/planner_witness.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::sim {
+
+PlannerWitness::PlannerWitness(World& world, const Topology& topology, Oracle& oracle,
+                               std::string self, const prefill::PlannerLimits& limits)
+    : world_(world),
+      topology_(topology),
+      oracle_(oracle),
+      self_(std::move(self)),
+      limits_(limits) {}
+
+void PlannerWitness::Complain(uint64_t attempt_id, const std::string& what) {
+  world_.Violate(absl::StrCat("planner of ", self_, ", attempt ", attempt_id, ": ", what));
+}
+
+// ---- What it hears ----
+
+void PlannerWitness::Before(const prefill::PlannerEvent& event) {
+  std::visit([this](const auto& e) { Hear(e); }, event);
+}
+
+void PlannerWitness::Hear(const prefill::ChainUp& event) {
+  up_ = true;
+  failed_ = false;
+  epoch_ = event.epoch;
+  issued_ = 0;
+  done_.assign(static_cast<size_t>(event.stages), 0);
+}
+
+void PlannerWitness::Hear(const prefill::ChainDown& /*event*/) {
+  if (!std::exchange(up_, false)) return;
+  for (const auto& [attempt_id, request] : requests_) MustFail(attempt_id);
+}
+
+void PlannerWitness::Hear(const prefill::StartRequested& event) {
+  if (requests_.contains(event.attempt_id)) return;  // The planner says so.
+  Request& request = requests_[event.attempt_id];
+  request.sequence = &oracle_.Of(prompt_id_);
+  request.deadline_us = event.deadline_us;
+  request.prompt_logprobs = event.prompt_logprobs;
+  if (!up_ || draining_) {
+    failures_due_.insert(event.attempt_id);
+  } else if (request.sequence->prompt_pages <= topology_.prefill_pages &&
+             static_cast<int>(queue_.size()) < limits_.max_queued_requests &&
+             event.deadline_us > world_.now_us()) {
+    starts_due_.insert(event.attempt_id);
+  }
+  queue_.push_back(event.attempt_id);
+}
+
+void PlannerWitness::Hear(const prefill::AbortRequested& event) { MustFail(event.attempt_id); }
+
+void PlannerWitness::MustFail(uint64_t attempt_id) {
+  const auto found = requests_.find(attempt_id);
+  if (found != requests_.end() && !found->second.finished) failures_due_.insert(attempt_id);
+}
+
+void PlannerWitness::Hear(const prefill::StagePlanDone& event) {
+  if (!up_ || event.epoch != epoch_) return;
+  uint64_t& done = done_[static_cast<size_t>(event.stage)];
+  if (event.done.number == done + 1) {
+    done = event.done.number;
+  } else if (event.done.number > done) {
+    world_.Violate(absl::StrCat("stage ", event.stage, " of ", self_, " skips plan ", done + 1));
+  }
+}
+
+void PlannerWitness::Hear(const prefill::StageRequestClosed& event) {
+  const auto found = requests_.find(event.closed.attempt_id);
+  if (!up_ || event.epoch != epoch_ || found == requests_.end() || !found->second.open) return;
+  const bool well = event.closed.status.ok();
+  if (found->second.closed.emplace(event.stage, well).second && !well) {
+    MustFail(event.closed.attempt_id);
+  }
+}
+
+void PlannerWitness::Hear(const prefill::DrainBegan& /*event*/) { draining_ = true; }
+
+void PlannerWitness::Hear(const prefill::Tick& /*event*/) {}
+
+// ---- What it does ----
+
+void PlannerWitness::After(const std::vector<prefill::PlannerAction>& actions,
+                           const prefill::PlannerLoad& load) {
+  for (const prefill::PlannerAction& action : actions) {
+    // Plans are made last, on what the event has set free.
+    if (std::holds_alternative<prefill::IssuePlan>(action)) Release();
+    std::visit([this](const auto& a) { See(a); }, action);
+    if (!world_.violation().empty()) return;  // What follows would rest on it.
+  }
+  for (const uint64_t attempt_id : std::exchange(failures_due_, {})) {
+    Complain(attempt_id, "I2: was aborted, given up or refused, and nobody is told");
+  }
+  starts_due_.clear();
+  Release();
+  if (!up_) {
+    requests_.clear();
+    queue_.clear();
+    owners_.clear();
+  }
+  CheckRequests();
+  CheckIdle(load);
+  CheckPages(load);
+}
+
+void PlannerWitness::See(const prefill::IssuePlan& action) {
+  const prefill::Plan& plan = action.plan;
+  if (!up_ || plan.epoch != epoch_ || plan.number != issued_ + 1) {
+    return world_.Violate(absl::StrCat("planner of ", self_, ": plan ", plan.number, " of epoch ",
+                                       plan.epoch, " follows plan ", issued_, " of ", epoch_));
+  }
+  issued_ = plan.number;
+  if (issued_ - done_.back() > static_cast<uint64_t>(limits_.plan_window) ||
+      issued_ - done_.front() > static_cast<uint64_t>(limits_.stage0_lead)) {
+    world_.Violate(absl::StrCat("planner of ", self_, ": more plans than the window allows"));
+  }
+  if (plan.TokenCount() > limits_.chunk_tokens) {
+    world_.Violate(absl::StrCat("planner of ", self_, ": a plan of ", plan.TokenCount(),
+                                " tokens, more than its buffers hold"));
+  }
+  for (const uint64_t attempt_id : plan.aborts) {
+    const auto found = requests_.find(attempt_id);
+    if (found == requests_.end() || !found->second.failed || !found->second.open ||
+        std::exchange(found->second.abort_issued, true)) {
+      Complain(attempt_id, "is aborted twice, or goes on, or is not in the chain");
+      continue;
+    }
+    found->second.last_plan = plan.number;
+  }
+  for (const prefill::PlanOpen& open : plan.opens) SeeOpen(open);
+  for (const prefill::PlanItem& item : plan.items) SeeItem(plan, item);
+  for (const auto& [attempt_id, request] : requests_) {
+    if (request.open && request.planned == 0) Complain(attempt_id, "is opened without a chunk");
+    if (request.open && request.failed && !request.abort_issued) {
+      Complain(attempt_id, "has failed, and the next plan does not abort it");
+    }
+  }
+}
+
+void PlannerWitness::SeeOpen(const prefill::PlanOpen& open) {
+  const auto found = requests_.find(open.attempt_id);
+  if (found == requests_.end() || queue_.empty() || queue_.front() != open.attempt_id) {
+    return Complain(open.attempt_id, "is opened twice, after its end or before its turn");
+  }
+  queue_.pop_front();
+  Request& request = found->second;
+  request.open = true;
+  if (static_cast<int>(open.pages.size()) != request.sequence->prompt_pages) {
+    Complain(open.attempt_id, absl::StrCat("has ", open.pages.size(), " pages for a prompt of ",
+                                           request.sequence->prompt_pages));
+  }
+  for (const int page : open.pages) {
+    if (page < 0 || page >= topology_.prefill_pages ||
+        !owners_.emplace(page, open.attempt_id).second) {
+      Complain(open.attempt_id, absl::StrCat("I1: takes page ", page, ", which is not free"));
+    }
+  }
+}
+
+void PlannerWitness::SeeItem(const prefill::Plan& plan, const prefill::PlanItem& item) {
+  const auto found = requests_.find(item.attempt_id);
+  if (found == requests_.end() || !found->second.open || found->second.finished) {
+    return Complain(item.attempt_id, "is planned, and has ended or was never opened");
+  }
+  Request& request = found->second;
+  if (item.token_begin != request.planned || item.token_count < 1 ||
+      item.token_begin % topology_.page_size != 0 || request.last_plan == plan.number) {
+    Complain(item.attempt_id, absl::StrCat("tokens ", item.token_begin, "+", item.token_count,
+                                           " come after ", request.planned));
+  }
+  request.planned += item.token_count;
+  request.last_plan = plan.number;
+  if (request.planned > request.sequence->inputs.prompt_tokens ||
+      item.final != request.fully_planned()) {
+    Complain(item.attempt_id, "is planned past its end, or its last chunk is not called so");
+  }
+}
+
+void PlannerWitness::See(const prefill::FinishRequest& action) {
+  const auto found = requests_.find(action.attempt_id);
+  if (found == requests_.end() || std::exchange(found->second.finished, true)) {
+    return Complain(action.attempt_id, "I2: ends twice, or was never begun");
+  }
+  Request& request = found->second;
+  if (action.status.ok()) return CheckWhole(action, request);
+  request.failed = true;
+  failures_due_.erase(action.attempt_id);
+  if (starts_due_.contains(action.attempt_id)) {
+    Complain(action.attempt_id, absl::StrCat("a good start is refused: ", action.status.message()));
+  }
+  if (request.open) return;
+  std::erase(queue_, action.attempt_id);
+  requests_.erase(found);
+}
+
+void PlannerWitness::CheckWhole(const prefill::FinishRequest& action, const Request& request) {
+  const bool all_well = std::all_of(request.closed.begin(), request.closed.end(),
+                                    [](const auto& closed) { return closed.second; });
+  if (!OverEverywhere(request) || !all_well || !request.fully_planned()) {
+    Complain(action.attempt_id, "is called complete before every stage has sent all of it");
+  }
+  int covered = 0;
+  for (const prefill::ChunkTiming& chunk : action.outcome.chunks) {
+    if (chunk.token_begin == covered) covered += chunk.token_count;
+  }
+  const int tokens = request.sequence->inputs.prompt_tokens;
+  const int told = request.prompt_logprobs ? tokens - 1 : 0;
+  if (covered != tokens || static_cast<int>(action.outcome.prompt_tokens.size()) != told) {
+    Complain(action.attempt_id, absl::StrCat("its report covers ", covered, " tokens and tells of ",
+                                             action.outcome.prompt_tokens.size(), " of ", tokens));
+  }
+}
+
+void PlannerWitness::See(const prefill::FailChain& action) {
+  if (std::exchange(failed_, true) || !up_ || action.stage < 1) {
+    world_.Violate(
+        absl::StrCat("planner of ", self_, " fails its chain twice, or one that is down"));
+  }
+}
+
+// ---- What must be true afterwards ----
+
+bool PlannerWitness::OverEverywhere(const Request& request) const {
+  if (!request.open || !(request.fully_planned() || request.abort_issued)) return false;
+  return request.closed.size() == done_.size() &&
+         *std::min_element(done_.begin(), done_.end()) >= request.last_plan;
+}
+
+void PlannerWitness::Release() {
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    if (!OverEverywhere(it->second)) {
+      ++it;
+      continue;
+    }
+    if (!it->second.finished) Complain(it->first, "I2: is over on every stage and has no end");
+    std::erase_if(owners_, [it](const auto& owner) { return owner.second == it->first; });
+    it = requests_.erase(it);
+  }
+}
+
+void PlannerWitness::CheckRequests() {
+  for (const auto& [attempt_id, request] : requests_) {
+    if (!request.finished && world_.now_us() >= request.deadline_us) {
+      Complain(attempt_id, "I2: goes on after its deadline");
+    }
+  }
+}
+
+// A plan may be issued: then there must be nothing to put into it.
+void PlannerWitness::CheckIdle(const prefill::PlannerLoad& load) {
+  if (!up_ || issued_ - done_.back() >= static_cast<uint64_t>(limits_.plan_window) ||
+      issued_ - done_.front() >= static_cast<uint64_t>(limits_.stage0_lead)) {
+    return;
+  }
+  int open = 0;
+  for (const auto& [attempt_id, request] : requests_) {
+    if (!request.open) continue;
+    ++open;
+    if (request.failed ? !request.abort_issued : !request.fully_planned()) {
+      Complain(attempt_id, "could go on, and no plan is issued");
+    }
+  }
+  if (queue_.empty() || open >= limits_.max_open_requests) return;
+  if (requests_.at(queue_.front()).sequence->prompt_pages <= load.free_pages) {
+    Complain(queue_.front(), "waits although there is room for it");
+  }
+}
+
+void PlannerWitness::CheckPages(const prefill::PlannerLoad& load) {
+  if (!up_) return;
+  int owned = 0;
+  for (const auto& [attempt_id, request] : requests_) {
+    if (request.open) owned += request.sequence->prompt_pages;
+  }
+  if (load.owned_pages == owned && load.free_pages == topology_.prefill_pages - owned) return;
+  world_.Violate(absl::StrCat("I1: planner of ", self_, " should own ", owned, " pages, and has ",
+                              load.owned_pages, " and ", load.free_pages, " free"));
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,93 @@
+// What chain_planner.h promises, held against everything that a planner hears and does: an account
+// of its requests, plans and pages that is kept from outside and shares no code with the planner.
+// In which plan which prompt's tokens go is the planner's own matter.
+#ifndef TESTS_SIM_PLANNER_WITNESS_H_
+#define TESTS_SIM_PLANNER_WITNESS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "services/prefill/core/chain_planner.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+class PlannerWitness {
+ public:
+  PlannerWitness(World& world, const Topology& topology, Oracle& oracle, std::string self,
+                 const prefill::PlannerLimits& limits);
+
+  // Whose the next start is.
+  void Begin(uint64_t prompt_id) { prompt_id_ = prompt_id; }
+  // Around every Handle.
+  void Before(const prefill::PlannerEvent& event);
+  void After(const std::vector<prefill::PlannerAction>& actions, const prefill::PlannerLoad& load);
+
+ private:
+  struct Request {
+    const Oracle::Sequence* sequence = nullptr;
+    int64_t deadline_us = 0;
+    bool prompt_logprobs = false;
+    bool open = false;
+    bool finished = false;
+    bool failed = false;  // Finished with an error.
+    bool abort_issued = false;
+    int planned = 0;
+    uint64_t last_plan = 0;
+    std::map<int, bool> closed;  // Stage -> whether well.
+
+    bool fully_planned() const { return planned == sequence->inputs.prompt_tokens; }
+  };
+
+  void Hear(const prefill::ChainUp& event);
+  void Hear(const prefill::ChainDown& event);
+  void Hear(const prefill::StartRequested& event);
+  void Hear(const prefill::AbortRequested& event);
+  void Hear(const prefill::StagePlanDone& event);
+  void Hear(const prefill::StageRequestClosed& event);
+  void Hear(const prefill::DrainBegan& event);
+  void Hear(const prefill::Tick& event);
+
+  void See(const prefill::IssuePlan& action);
+  void See(const prefill::FinishRequest& action);
+  void See(const prefill::FailChain& action);
+  void SeeOpen(const prefill::PlanOpen& open);
+  void SeeItem(const prefill::Plan& plan, const prefill::PlanItem& item);
+  void CheckWhole(const prefill::FinishRequest& action, const Request& request);
+
+  void MustFail(uint64_t attempt_id);
+  bool OverEverywhere(const Request& request) const;
+  void Release();
+  void CheckRequests();
+  void CheckIdle(const prefill::PlannerLoad& load);
+  void CheckPages(const prefill::PlannerLoad& load);
+  void Complain(uint64_t attempt_id, const std::string& what);
+
+  World& world_;
+  const Topology& topology_;
+  Oracle& oracle_;
+  const std::string self_;
+  const prefill::PlannerLimits limits_;
+  uint64_t prompt_id_ = 0;
+  bool up_ = false;
+  bool draining_ = false;
+  bool failed_ = false;  // FailChain is out.
+  uint64_t epoch_ = 0;
+  uint64_t issued_ = 0;
+  std::vector<uint64_t> done_;            // By stage: last plan.
+  std::map<uint64_t, Request> requests_;  // By attempt, until its pages are free.
+  std::deque<uint64_t> queue_;            // Not open yet, in the order of arrival.
+  std::map<int, uint64_t> owners_;        // Page -> attempt.
+  std::set<uint64_t> failures_due_;       // Attempts that this Handle must end with an error.
+  std::set<uint64_t> starts_due_;         // Attempts that must not be refused without a reason.
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_PLANNER_WITNESS_H_

@@ -1,0 +1,191 @@
+#include "tests/sim/stage_witness.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::sim {
+
+StageWitness::StageWitness(World& world, const Topology& topology, std::string self, int stage,
+                           const prefill::KvOutboxOptions& outbox)
+    : world_(world),
+      topology_(topology),
+      self_(std::move(self)),
+      last_stage_(stage + 1 == topology.stages),
+      outbox_(outbox),
+      parts_per_page_(
+          static_cast<int>((outbox.page_bytes + outbox.part_bytes - 1) / outbox.part_bytes)) {}
+
+void StageWitness::Complain(uint64_t attempt_id, const std::string& what) {
+  world_.Violate(absl::StrCat(self_, ", attempt ", attempt_id, ": ", what));
+}
+
+void StageWitness::Begin(uint64_t epoch) {
+  if (epoch <= epoch_) world_.Violate(absl::StrCat(self_, " begins an older epoch"));
+  epoch_ = epoch;
+  ended_ = false;
+  last_arrived_ = last_done_ = 0;
+  plans_.clear();
+  requests_.clear();
+}
+
+// What is out of turn the stage answers with the end of the epoch.
+void StageWitness::Arrived(const prefill::Plan& plan) {
+  if (ended_ || plan.epoch != epoch_ || plan.number != last_arrived_ + 1) return;
+  last_arrived_ = plan.number;
+  plans_[plan.number] = plan;
+  for (const prefill::PlanOpen& open : plan.opens) requests_[open.attempt_id].open = open;
+}
+
+StageWitness::Request* StageWitness::Find(uint64_t attempt_id) {
+  const auto found = requests_.find(attempt_id);
+  if (found != requests_.end() && !ended_) return &found->second;
+  Complain(attempt_id, "is acted on, and was never opened, or its epoch is over");
+  return nullptr;
+}
+
+// ---- The stage ----
+
+void StageWitness::See(const prefill::RunCompute& action) {
+  const auto plan = plans_.find(action.number);
+  if (action.epoch != epoch_ || plan == plans_.end() || action.number <= last_done_ ||
+      plan->second.items.size() != action.items.size()) {
+    return world_.Violate(
+        absl::StrCat(self_, " computes plan ", action.number, " twice, or one that did not come"));
+  }
+  for (size_t i = 0; i < action.items.size(); ++i) {
+    const prefill::PlanItem& planned = plan->second.items[i];
+    const prefill::RunCompute::Item& run = action.items[i];
+    const Request* const request = Find(planned.attempt_id);
+    if (request == nullptr) return;
+    const bool same =
+        run.item.attempt_id == planned.attempt_id && run.item.token_begin == planned.token_begin &&
+        run.item.token_count == planned.token_count && run.item.final == planned.final;
+    const int end = planned.token_begin + planned.token_count;
+    const auto pages = static_cast<size_t>((end - 1) / topology_.page_size + 1);
+    if (!same || run.pages.size() != pages ||
+        !std::equal(run.pages.begin(), run.pages.end(), request->open.pages.begin())) {
+      Complain(planned.attempt_id, "is computed otherwise than planned");
+    }
+  }
+}
+
+void StageWitness::See(const prefill::SendKv& action) {
+  Request* const request = Find(action.attempt_id);
+  if (request == nullptr) return;
+  const std::vector<int>& pages = request->open.pages;
+  const bool fits =
+      static_cast<size_t>(action.first_page) == request->pages_sent &&
+      request->pages_sent + action.pages.size() <= pages.size() &&
+      std::equal(action.pages.begin(), action.pages.end(), pages.begin() + action.first_page);
+  // An abort may have been applied meanwhile: then the outbox ends what comes.
+  if (!fits || request->closed || action.ticket != request->open.ticket) {
+    Complain(action.attempt_id,
+             absl::StrCat("sends pages ", action.first_page, "+", action.pages.size(), " after ",
+                          request->pages_sent, ", or after its end"));
+  }
+  request->pages_sent += action.pages.size();
+}
+
+void StageWitness::See(const prefill::SendCommit& action) {
+  Request* const request = Find(action.attempt_id);
+  if (request == nullptr) return;
+  const bool whole = request->pages_sent == request->open.pages.size();
+  if (!whole || request->closed || std::exchange(request->commit_due, true) ||
+      action.first_token.has_value() != last_stage_) {
+    Complain(action.attempt_id, "is committed twice, before its last page, or after its end");
+  }
+}
+
+void StageWitness::See(const prefill::CancelKv& action) {
+  if (Request* const request = Find(action.attempt_id)) request->over = true;
+}
+
+void StageWitness::See(const prefill::ReportPlanDone& action) {
+  if (action.epoch != epoch_ || action.done.number != last_done_ + 1) {
+    world_.Violate(
+        absl::StrCat(self_, " is done with plan ", action.done.number, " after ", last_done_));
+  }
+  last_done_ = action.done.number;
+  plans_.erase(action.done.number);
+}
+
+void StageWitness::See(const prefill::ReportRequestClosed& action) {
+  Request* const request = Find(action.closed.attempt_id);
+  if (request == nullptr) return;
+  if (std::exchange(request->closed, true)) {
+    Complain(action.closed.attempt_id, "I2: is closed twice");
+  }
+  if (action.closed.status.ok() && !request->commit_sent) {
+    Complain(action.closed.attempt_id, "is closed well, and was not committed");
+  }
+  for (const auto& [id, message] : messages_) {
+    if (message.attempt_id != action.closed.attempt_id) continue;
+    Complain(action.closed.attempt_id, "I1: is closed while it is sent");
+  }
+  request->over = true;
+}
+
+// ---- The outbox ----
+
+void StageWitness::See(const prefill::SendKvMessage& action) {
+  Request* const request = Find(action.attempt_id);
+  if (request == nullptr) return;
+  if (request->over || request->lost || action.ticket != request->open.ticket) {
+    Complain(action.attempt_id, "KV leaves after the end, or for another ticket");
+  }
+  for (int i = 0; i < action.page_count; ++i) {
+    const auto page = static_cast<size_t>(action.first_page + i);
+    if (page >= request->pages_sent || request->open.pages[page] != action.local_page + i) {
+      return Complain(action.attempt_id, absl::StrCat("page ", page, " of the prompt is sent from ",
+                                                      action.local_page + i));
+    }
+    if (!request->parts.emplace(static_cast<int>(page), action.part).second) {
+      Complain(action.attempt_id, absl::StrCat("page ", page, " is sent twice"));
+    }
+  }
+  messages_[action.message_id] = {action.attempt_id, action.ticket.decode, action.bytes};
+  CheckWindow(action.ticket.decode);
+}
+
+void StageWitness::CheckWindow(const InstanceRef& decode) {
+  int messages = 0;
+  size_t bytes = 0;
+  for (const auto& [id, message] : messages_) {
+    if (message.decode != decode || message.bytes == 0) continue;
+    ++messages;
+    bytes += message.bytes;
+  }
+  if (messages <= 1) return;
+  if (messages <= outbox_.window_messages && bytes <= outbox_.window_bytes) return;
+  world_.Violate(absl::StrCat(self_, " has ", messages, " messages of ", bytes,
+                              " bytes under way to ", decode.id));
+}
+
+void StageWitness::See(const prefill::SendCommitMessage& action) {
+  Request* const request = Find(action.attempt_id);
+  if (request == nullptr) return;
+  messages_[action.message_id] = {action.attempt_id, action.ticket.decode, 0};
+  if (action.again) {
+    if (!request->commit_sent) Complain(action.attempt_id, "asks after a commit that never left");
+    return;
+  }
+  const size_t all = request->open.pages.size() * static_cast<size_t>(parts_per_page_);
+  if (request->parts.size() != all || request->over || request->lost || !request->commit_due ||
+      std::exchange(request->commit_sent, true) || action.ticket != request->open.ticket) {
+    Complain(action.attempt_id, absl::StrCat("its commit leaves twice, late, or after ",
+                                             request->parts.size(), " of ", all, " parts"));
+  }
+}
+
+void StageWitness::Ended(uint64_t message_id, const absl::Status& status) {
+  const auto found = messages_.find(message_id);
+  const uint64_t attempt_id = found->second.attempt_id;
+  messages_.erase(found);
+  if (status.ok()) return;
+  if (const auto request = requests_.find(attempt_id); request != requests_.end()) {
+    request->second.lost = true;
+  }
+}
+
+}  // namespace baton::sim

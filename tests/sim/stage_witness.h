@@ -1,0 +1,79 @@
+// What stage.h and kv_outbox.h promise, held against everything that a stage's two cores do: plans
+// in order, each page of a prompt handed over once and from where the plan has put it, a commit
+// behind all of them, and silence after an end.
+#ifndef TESTS_SIM_STAGE_WITNESS_H_
+#define TESTS_SIM_STAGE_WITNESS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "services/prefill/core/kv_outbox.h"
+#include "services/prefill/core/stage.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+class StageWitness {
+ public:
+  StageWitness(World& world, const Topology& topology, std::string self, int stage,
+               const prefill::KvOutboxOptions& outbox);
+
+  void Begin(uint64_t epoch);
+  void End() { ended_ = true; }  // Of the epoch, whoever ends it.
+  void Arrived(const prefill::Plan& plan);
+  // Of the stage.
+  void See(const prefill::RunCompute& action);
+  void See(const prefill::SendKv& action);
+  void See(const prefill::SendCommit& action);
+  void See(const prefill::CancelKv& action);
+  void See(const prefill::ReportPlanDone& action);
+  void See(const prefill::ReportRequestClosed& action);
+  // Of the outbox.
+  void See(const prefill::SendKvMessage& action);
+  void See(const prefill::SendCommitMessage& action);
+  void Ended(uint64_t message_id, const absl::Status& status);
+
+ private:
+  struct Request {
+    prefill::PlanOpen open;
+    size_t pages_sent = 0;                // By the stage, to the outbox.
+    std::set<std::pair<int, int>> parts;  // (page, part) of the messages that left.
+    bool commit_due = false;
+    bool commit_sent = false;
+    bool over = false;  // Cancelled or closed by the stage.
+    bool lost = false;  // A message has failed, which the stage hears a little later.
+    bool closed = false;
+  };
+  struct Message {
+    uint64_t attempt_id = 0;
+    InstanceRef decode;
+    size_t bytes = 0;
+  };
+
+  Request* Find(uint64_t attempt_id);
+  void CheckWindow(const InstanceRef& decode);
+  void Complain(uint64_t attempt_id, const std::string& what);
+
+  World& world_;
+  const Topology& topology_;
+  const std::string self_;
+  const bool last_stage_;
+  const prefill::KvOutboxOptions outbox_;
+  const int parts_per_page_;
+  uint64_t epoch_ = 0;
+  bool ended_ = true;
+  uint64_t last_arrived_ = 0;
+  uint64_t last_done_ = 0;
+  std::map<uint64_t, prefill::Plan> plans_;  // Arrived, not done.
+  std::map<uint64_t, Request> requests_;     // Of the epoch.
+  std::map<uint64_t, Message> messages_;     // Under way.
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_STAGE_WITNESS_H_
