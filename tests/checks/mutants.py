@@ -190,6 +190,10 @@ def parse():
     return parser.parse_args()
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def run(arguments, tally):
     arguments.directory.mkdir(parents=True, exist_ok=True)
     # Closed, and with it unlocked, when the process ends, however it does.
@@ -234,7 +238,9 @@ def main():
     if why:
         tally.skip("mutants", why)
         return tally.finish()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # SIGINT too: a shell lets it be ignored in what it starts in the background.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
     try:
         run(arguments, tally)
     except BuildError as error:

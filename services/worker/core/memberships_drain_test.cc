@@ -131,5 +131,17 @@ TEST_F(MembershipsDrainTest, NobodyIsJoinedAnewWhileLeaving) {
   EXPECT_EQ(address_of_.size(), joined);
 }
 
+// A router that holds no lease of a worker that leaves: to register now would be to come back.
+TEST_F(MembershipsDrainTest, WhoLeavesRegistersNowhereAgain) {
+  Answer("a:1", absl::NotFoundError("not registered"));
+  ASSERT_EQ(core_.Find(Of("a:1"))->state(), RouterMembership::State::kJoining);
+  Handle(RegisterAnswered{Of("a:1"), absl::UnavailableError("busy"), 0, 0});
+  Answer("b:1", absl::OkStatus());
+  address_of_.clear();
+  Handle(Leaves{});
+  Pass();
+  EXPECT_EQ(Of("a:1"), 0u) << "a registration";
+}
+
 }  // namespace
 }  // namespace baton::worker
