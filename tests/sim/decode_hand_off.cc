@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
+#include "tests/sim/over_wire.h"
 #include "tests/sim/prefill_process.h"
 
 namespace baton::sim {
@@ -101,6 +102,7 @@ void DecodeProcess::Place(const KvPlacement& placement, const std::vector<uint64
 
 void DecodeProcess::ReceiveKv(const KvDataHeader& header, const SimPayload& payload, bool corrupt,
                               bool again) {
+  OverWire(world_, header);
   KvRefusal refusal;
   const auto allowed = leases_.OnData(header, header.bytes, world_.now_us(), refusal);
   lease_witness_.Data(header, again, allowed);
@@ -141,6 +143,7 @@ void DecodeProcess::ReceiveKv(const KvDataHeader& header, const SimPayload& payl
 }
 
 void DecodeProcess::ReceiveCommit(const KvCommit& commit, bool again) {
+  OverWire(world_, commit);
   KvRefusal refusal;
   std::vector<LeaseEvent> events;
   const absl::Status status = leases_.OnCommit(commit, world_.now_us(), refusal, events);
@@ -155,6 +158,7 @@ bool DecodeProcess::HasKv(const Ticket& ticket, LayerRange layers) const {
 }
 
 void DecodeProcess::ReceiveHeartbeat(const InstanceRef& writer) {
+  OverWire(world_, KvHeartbeat{writer});
   lease_witness_.Heartbeat(writer);
   leases_.OnHeartbeat(writer, world_.now_us());
 }

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 
 namespace baton::sim {
 
@@ -253,6 +254,20 @@ void LeaseWitness::Ticked() {
   }
 }
 
+void LeaseWitness::CheckEvent(const LeaseEvent& event) {
+  if (const auto* failed = std::get_if<KvFailed>(&event); failed && !LegOf(failed->status)) {
+    Complain("a hand-off fails, and nobody is named for it");
+  }
+  const auto* const committed = std::get_if<KvCommitted>(&event);
+  if (committed == nullptr) return;
+  const KvGrant& grant = grants_.at(committed->generation).grant;
+  const size_t bytes = topology_.Layout().BytesPerLayer() * grant.pages.size() *
+                       static_cast<size_t>(topology_.layers);
+  if (committed->slot == grant.slot && committed->bytes == bytes) return;
+  Complain(absl::StrCat("generation ", committed->generation, " is committed with ",
+                        committed->bytes, " bytes of ", bytes, ", or in another slot"));
+}
+
 void LeaseWitness::Raised(const std::vector<LeaseEvent>& events) {
   for (const LeaseEvent& event : events) {
     const uint64_t generation = std::visit([](const auto& e) { return e.generation; }, event);
@@ -263,6 +278,7 @@ void LeaseWitness::Raised(const std::vector<LeaseEvent>& events) {
                                    kNames[event.index()], ", twice or too early"));
     }
     due_.erase(found);
+    CheckEvent(event);
   }
   if (due_.empty()) return;
   Complain(absl::StrCat("generation ", due_.begin()->second,

@@ -71,6 +71,7 @@ class LeaseWitness {
   KvReceipt ReceiptOf(const KvCommit& commit, KvReceiptKind kind, int missing) const;
   void Fail(Grant& grant);
   void Heard(uint64_t incarnation);
+  void CheckEvent(const LeaseEvent& event);
   void Complain(const std::string& what);
 
   World& world_;

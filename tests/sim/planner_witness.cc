@@ -209,6 +209,18 @@ void PlannerWitness::CheckWhole(const prefill::FinishRequest& action, const Requ
   int covered = 0;
   for (const prefill::ChunkTiming& chunk : action.outcome.chunks) {
     if (chunk.token_begin == covered) covered += chunk.token_count;
+    const bool timed = std::all_of(chunk.stages.begin(), chunk.stages.end(), [&](const auto& done) {
+      return done.number > 0 && done.number == chunk.stages.front().number;
+    });
+    if (chunk.stages.size() != done_.size() || !timed) {
+      Complain(action.attempt_id, "its report leaves a stage of a chunk out");
+    }
+  }
+  const size_t bytes = topology_.Layout().BytesPerLayer() *
+                       static_cast<size_t>(topology_.layers * request.sequence->prompt_pages);
+  if (action.outcome.kv_bytes != static_cast<int64_t>(bytes)) {
+    Complain(action.attempt_id, absl::StrCat("its report counts ", action.outcome.kv_bytes,
+                                             " bytes of KV, not ", bytes));
   }
   const int tokens = request.sequence->inputs.prompt_tokens;
   const int told = request.prompt_logprobs ? tokens - 1 : 0;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/decode_process.h"
+#include "tests/sim/over_wire.h"
 #include "tests/sim/prefill_process.h"
 
 namespace baton::sim {
@@ -99,6 +100,7 @@ void PrefillProcess::ScheduleReceiptTick() {
 }
 
 void PrefillProcess::ReceiveReceipt(const KvReceipt& receipt) {
+  OverWire(world_, receipt);
   if (receipt.writer != self_) {
     world_.Violate(absl::StrCat(self_.id, " gets the receipt of ", receipt.writer.id));
   }
