@@ -10,6 +10,7 @@ Everything happens in a folder of its own on copies of sources and objects, so t
 may be edited meanwhile.
 """
 
+import filecmp
 import hashlib
 import json
 import pathlib
@@ -54,12 +55,14 @@ class Workshop:
         labels = self._bazel("query", "tests(" + " + ".join(f"//{p}:all" for p in packages) + ")").split()
         if simulated:
             labels.append(SIMULATION)
-        self._bazel("build", *labels)
-        shutil.rmtree(self.directory / "sources", ignore_errors=True)
-        for tree in TREES:
-            shutil.copytree(self.root / tree, self.sources / tree,
-                            ignore=lambda folder, names: [n for n in names if not n.endswith((".cc", ".h"))
-                                                          and (pathlib.Path(folder) / n).is_file()])
+        # Somebody may edit the checkout, or change its branch, while it is built.
+        for _ in range(3):
+            self._copy_sources()
+            self._bazel("build", *labels)
+            if self._sources_are_those_of_the_checkout():
+                break
+        else:
+            raise BuildError("the checkout changes faster than it is built")
         execution_root = pathlib.Path(self._bazel("info", "execution_root").strip())
         output_base = pathlib.Path(self._bazel("info", "output_base").strip())
         (self.sources / "bazel-out").symlink_to(execution_root / "bazel-out")
@@ -71,6 +74,21 @@ class Workshop:
         if not self.originals.exists():
             shutil.rmtree(self.originals.parent, ignore_errors=True)
             self.originals.mkdir(parents=True)
+
+    def _copy_sources(self):
+        shutil.rmtree(self.sources, ignore_errors=True)
+        for path in self._checkout():
+            (self.sources / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.root / path, self.sources / path)
+
+    def _sources_are_those_of_the_checkout(self):
+        copied = {path.relative_to(self.sources) for path in self.sources.rglob("*") if path.is_file()}
+        return copied == set(self._checkout()) and all(
+            filecmp.cmp(self.root / path, self.sources / path, shallow=False) for path in copied)
+
+    def _checkout(self):
+        return [path.relative_to(self.root) for tree in TREES for path in (self.root / tree).rglob("*")
+                if path.suffix in (".cc", ".h")]
 
     def _read_actions(self, labels, execution_root):
         query = f'mnemonic("CppCompile|CppLink", deps(set({" ".join(labels)})))'
