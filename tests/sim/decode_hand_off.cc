@@ -15,12 +15,18 @@ namespace {
 
 constexpr int64_t kLeaseTickUs = 250'000;
 constexpr double kSaidAgain = 0.03;
+constexpr double kFormerLife = 0.3;
 
 }  // namespace
 
 void DecodeProcess::LeaseTick() {
   world_.After(node_, kLeaseTickUs, "lease tick", [this] {
     std::vector<LeaseEvent> events;
+    // Of another life of a writer: no sign that this one lives.
+    for (const InstanceRef& writer : lease_witness_.OpenWriters()) {
+      if (!world_.random().Chance(kFormerLife)) continue;
+      ReceiveHeartbeat({writer.id, writer.incarnation ^ 1});
+    }
     lease_witness_.Ticked();
     leases_.Tick(world_.now_us(), events);
     lease_witness_.Raised(events);

@@ -243,6 +243,15 @@ void LeaseWitness::Heartbeat(const InstanceRef& who) {
   }
 }
 
+std::set<InstanceRef> LeaseWitness::OpenWriters() const {
+  std::set<InstanceRef> writers;
+  for (const auto& [generation, grant] : grants_) {
+    if (!grant.open) continue;
+    for (const Writer& writer : grant.writers) writers.insert(writer.who.instance);
+  }
+  return writers;
+}
+
 void LeaseWitness::Ticked() {
   for (auto& [generation, grant] : grants_) {
     if (!grant.open) continue;

@@ -29,6 +29,7 @@ class LeaseWitness {
   void Commit(const KvCommit& commit, bool again, const absl::Status& answer);
   void Heartbeat(const InstanceRef& writer);
   void Ticked();
+  std::set<InstanceRef> OpenWriters() const;  // Of grants that are open.
   // What it tells writers of that: all of it and nothing else.
   void Told(const std::vector<KvReceipt>& receipts);
   // What the table has raised at the last of these, which is all of it and nothing else.

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kKvAgain = 0.01;
 constexpr double kCommitAgain = 0.05;
-constexpr double kHeartbeatAgain = 0.3;
+constexpr double kHeartbeatAgain = 0.05;
 constexpr double kOfAnother = 0.01;  // Of KV; five times as often of a commit.
 constexpr int64_t kKvHeartbeatUs = 500'000;
 
@@ -59,16 +59,11 @@ Message PrefillProcess::OfAnother(Message message) {
 void PrefillProcess::HeartbeatDecodes() {
   for (const auto& [id, worker] : membership_->view()) {
     if (worker.role != Role::kDecode) continue;
-    const auto beat = [](const InstanceRef& self) {
-      return [self](DecodeProcess& decode) { decode.ReceiveHeartbeat(self); };
-    };
+    const auto beat = [self = self_](DecodeProcess& decode) { decode.ReceiveHeartbeat(self); };
     world_.SendData<DecodeProcess>(
         node_, NodeOf(id), worker.instance.incarnation, 0, "kv heartbeat", [] {},
-        [beat = beat(self_)](DecodeProcess& decode, bool) { beat(decode); },
-        [](const absl::Status&) {});
-    // Its own of a while ago, or a former life's.
-    const uint64_t life = self_.incarnation ^ world_.random().Below(2);
-    DeliverAgain(worker.instance, kHeartbeatAgain, "kv heartbeat again", beat({self_.id, life}));
+        [beat](DecodeProcess& decode, bool) { beat(decode); }, [](const absl::Status&) {});
+    DeliverAgain(worker.instance, kHeartbeatAgain, "kv heartbeat again", beat);
   }
   world_.After(node_, kKvHeartbeatUs, "kv heartbeat timer", [this] { HeartbeatDecodes(); });
 }
