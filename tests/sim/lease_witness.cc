@@ -253,7 +253,8 @@ std::set<InstanceRef> LeaseWitness::OpenWriters() const {
 }
 
 void LeaseWitness::Ticked() {
-  for (auto& [generation, grant] : grants_) {
+  for (auto& entry : grants_) {
+    Grant& grant = entry.second;
     if (!grant.open) continue;
     const bool silent =
         std::any_of(grant.writers.begin(), grant.writers.end(), [&](const Writer& writer) {
