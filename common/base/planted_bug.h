@@ -58,6 +58,8 @@ enum class Bug {
   kRouterKeepsWhoCameFirst,       // router: members never give way to workers that they don't fit
   kWorkerTakesRefusalsForGood,    // worker: ends when it is refused, whatever for
   kRouterPairsDraining,           // router: gives new requests to workers that drain
+  kRouterRetriesWithoutBudget,    // router: sends what was refused again at once, however often
+  kRouterDefersTicks,             // router: a late loop takes itself for one that stood still
   kRouterCountsHandBack,          // router: takes a drain's refusal for a failed attempt
   kDecodeBeginsWhileDraining,     // decode: takes reservations while it drains
   kPlannerBeginsWhileDraining,    // planner: takes prompts while its chain drains

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/drain_status.h"
+#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "proto/baton/v1/common.pb.h"
 #include "proto/baton/v1/rpc_status.pb.h"
@@ -16,7 +17,7 @@ namespace {
 constexpr int64_t kMaxRetrySeconds = 86'400;
 constexpr char kRetryInfoType[] = "type.googleapis.com/google.rpc.RetryInfo";
 
-// Of a RetryInfo, which only drains send; 0 if it makes no sense.
+// Of a RetryInfo, which drains and full queues send; 0 if it makes no sense.
 int64_t MillisecondsOf(const std::string& bytes) {
   v1::RetryInfo retry;
   if (!retry.ParseFromString(bytes)) return 0;
@@ -46,7 +47,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   detail.set_leg(LegOf(status).value_or(""));
   detail.set_instance_id(InstanceOf(status).value_or(""));
   detail.set_retryable(IsRetryable(status));
-  const int64_t retry_after_ms = RetryAfterMsOf(status);
+  const int64_t retry_after_ms = RetryHintMsOf(status);
   // absl's codes are gRPC's by definition.
   const auto code = static_cast<grpc::StatusCode>(status.raw_code());
   const std::string message = Shortened(status.message());
@@ -91,7 +92,11 @@ absl::Status FromGrpc(const grpc::Status& status) {
       result.SetPayload(url, payload);
     });
   }
-  if (retry_after_ms > 0) result = EndedByDrain(std::move(result), retry_after_ms);
+  if (retry_after_ms > 0) {
+    result = code == absl::StatusCode::kResourceExhausted
+                 ? Overloaded(std::move(result), retry_after_ms)
+                 : EndedByDrain(std::move(result), retry_after_ms);
+  }
   if (!detail.leg().empty()) result = WithLeg(result, detail.leg(), detail.instance_id());
   return result;
 }

@@ -17,7 +17,8 @@ inline constexpr size_t kMaxStatusMessageBytes = 1536;
 // ABORTED.
 bool IsRetryable(const absl::Status& status);
 
-// Code and message, with FieldOf, LegOf and InstanceOf (common/base/status.h) in the details.
+// Code and message, with FieldOf, LegOf and InstanceOf (common/base/status.h) in the details, and
+// the hint of EndedByDrain or Overloaded as google.rpc.RetryInfo.
 grpc::Status ToGrpc(const absl::Status& status);
 
 // The reverse. Details that can't be parsed are ignored: they come from a peer.

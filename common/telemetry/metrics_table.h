@@ -23,6 +23,8 @@ enum class Metric {
   kPromptTokensTotal,
   kGenerationTokensTotal,
   kRequestRetriesTotal,
+  kWorkerRefusalsTotal,
+  kRetryBudgetExhaustedTotal,
   // Load.
   kRequestsRunning,
   kRequestsWaiting,
@@ -58,6 +60,7 @@ enum class Metric {
   kMembershipLeasesExpiredTotal,
   kBooksMendedTotal,
   kRefusingRouters,
+  kRouterPausesTotal,
   // Drain.
   kDraining,
   kDrainEndedRequestsTotal,
@@ -112,6 +115,7 @@ inline constexpr const char* kOutcomes[] = {
     "unavailable", "internal", "other"};
 inline constexpr const char* kFinishReasons[] = {"stop", "length", "abort", "error", "other"};
 inline constexpr const char* kLegs[] = {"prefill", "decode", "other"};
+inline constexpr const char* kRetryReasons[] = {"failure", "overload", "drain", "other"};
 inline constexpr const char* kIdleReasons[] = {"bubble", "no_request", "transfer", "credit",
                                                "other"};
 inline constexpr const char* kFailureReasons[] = {"peer_lost", "refused",  "timeout",
@@ -133,6 +137,7 @@ inline constexpr const char* kVersions[] = {kBatonVersion};
 inline constexpr MetricLabel kRequestLabels[] = {{"endpoint", kEndpoints}, {"outcome", kOutcomes}};
 inline constexpr MetricLabel kFinishLabels[] = {{"finish_reason", kFinishReasons}};
 inline constexpr MetricLabel kLegLabels[] = {{"leg", kLegs}};
+inline constexpr MetricLabel kRetryLabels[] = {{"leg", kLegs}, {"reason", kRetryReasons}};
 inline constexpr MetricLabel kIdleLabels[] = {{"reason", kIdleReasons}};
 inline constexpr MetricLabel kFailureLabels[] = {{"reason", kFailureReasons}};
 inline constexpr MetricLabel kRefusalLabels[] = {{"reason", kRefusalReasons}};
@@ -202,7 +207,14 @@ inline constexpr MetricInfo kTable[] = {
     {Metric::kGenerationTokensTotal, "baton_generation_tokens_total", kCounter, "tokens",
      "Tokens generated: sent to clients by the router, sampled by decode.", kR | kD},
     {Metric::kRequestRetriesTotal, "baton_request_retries_total", kCounter, "retries",
-     "Requests started again on another pair, by the leg that failed.", kR, kLegLabels},
+     "Requests started again before their first token, by the leg and why: it failed (failure), "
+     "was "
+     "full (overload), or drains (drain).",
+     kR, kRetryLabels},
+    {Metric::kWorkerRefusalsTotal, "baton_worker_refusals_total", kCounter, "refusals",
+     "Attempts that a worker refused since its queue was full, by leg.", kR, kLegLabels},
+    {Metric::kRetryBudgetExhaustedTotal, "baton_retry_budget_exhausted_total", kCounter, "retries",
+     "Requests that ended because the router had started too many others again lately.", kR},
     {Metric::kRequestsRunning, "baton_requests_running", kGauge, "requests",
      "Requests being worked on in this process.", kR | kP | kD},
     {Metric::kRequestsWaiting, "baton_requests_waiting", kGauge, "requests",
@@ -315,6 +327,10 @@ inline constexpr MetricInfo kTable[] = {
      "Routers that refuse this worker for now, because it does not fit those that they hold; it "
      "asks them again. /readiness says why if no router holds it.",
      kP | kD},
+    {Metric::kRouterPausesTotal, "baton_router_pauses_total", kCounter, "pauses",
+     "Times that the router's own loop was late by a quarter of a lease or more: it stood still, "
+     "or has more to do than it can.",
+     kR},
     {Metric::kDraining, "baton_draining", kGauge, "boolean",
      "1 while the process finishes what it has begun and takes nothing new.", kR | kP | kD},
     {Metric::kDrainEndedRequestsTotal, "baton_drain_ended_requests_total", kCounter, "requests",

@@ -80,10 +80,18 @@ void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& w
   const auto advance = [this](Metric metric, int64_t now, int64_t before, LabelValues labels) {
     if (now > before) metrics_.Increment(metric, static_cast<double>(now - before), labels);
   };
-  advance(Metric::kRequestRetriesTotal, load.retries_prefill_total, last_.retries_prefill_total,
-          {"prefill"});
-  advance(Metric::kRequestRetriesTotal, load.retries_decode_total, last_.retries_decode_total,
-          {"decode"});
+  const auto advance_leg = [&](const char* leg, const RetryCounts& now, const RetryCounts& before) {
+    const Metric retries = Metric::kRequestRetriesTotal;
+    advance(retries, now.failure_total, before.failure_total, {leg, "failure"});
+    advance(retries, now.drain_total, before.drain_total, {leg, "drain"});
+    advance(retries, now.overload_total, before.overload_total, {leg, "overload"});
+    advance(Metric::kWorkerRefusalsTotal, now.refused_total, before.refused_total, {leg});
+  };
+  advance_leg("prefill", load.retries_prefill, last_.retries_prefill);
+  advance_leg("decode", load.retries_decode, last_.retries_decode);
+  advance(Metric::kRetryBudgetExhaustedTotal, load.budget_exhausted_total,
+          last_.budget_exhausted_total, {});
+  advance(Metric::kRouterPausesTotal, load.pauses_total, last_.pauses_total, {});
   advance(Metric::kMembershipLeasesExpiredTotal, load.leases_expired_total,
           last_.leases_expired_total, {});
   advance(Metric::kBooksMendedTotal, load.books_mended_total, last_.books_mended_total, {});

@@ -14,11 +14,8 @@
 namespace baton::router {
 namespace {
 
-constexpr int64_t kRefreshUs = 50'000;  // Gauges and readiness follow changes this closely.
-constexpr int64_t kBeatUs = 1'000'000;  // The loop wakes at least this often.
-// After a pause of this process (a stopped container, a swapped-out host) the workers' heartbeats
-// are still in its sockets: leases don't end before these had time to come in.
-constexpr int64_t kPauseUs = kBeatUs + 500'000;
+constexpr int64_t kRefreshUs = 50'000;    // Gauges and readiness follow changes this closely.
+constexpr int64_t kBeatUs = 1'000'000;    // The loop wakes at least this often.
 constexpr int64_t kStuckUs = 10'000'000;  // A loop that hasn't woken for this long is stuck.
 
 // Calls of one request that may have an event in the mailbox at the same time: submission,
@@ -35,6 +32,8 @@ size_t MailboxLimit(const RouterConfig& config) {
 RouterLimits MakeLimits(const RouterConfig& config, uint64_t incarnation) {
   RouterLimits limits;
   limits.incarnation = incarnation;
+  limits.seed = EntropySeed();
+  limits.beat_us = config.lease_ms * 1000 / 4;
   limits.max_waiting = config.max_waiting;
   limits.pairing_timeout_us = config.pairing_timeout_ms * 1000;
   limits.membership.pair_grace_us = limits.pairing_timeout_us;
@@ -350,16 +349,12 @@ std::string RouterShell::AddressOf(const InstanceRef& instance) const {
 // ---- Time ----
 
 int64_t RouterShell::OnWake(int64_t now_us) {
-  const int64_t paused_us = now_us - last_wake_us_.exchange(now_us);
-  if (paused_us > kPauseUs) {
-    LOG(kWarning) << "the router itself stood still for " << paused_us / 1000 << " ms";
-    ticks_from_us_ = now_us + 2 * config_.heartbeat_interval_ms * 1000;
-  }
-  if (std::max(core_.NextDeadlineUs(), ticks_from_us_) <= now_us) Dispatch(Tick{});
+  last_wake_us_ = now_us;
+  if (core_.NextDeadlineUs() <= now_us) Dispatch(Tick{});
   const int64_t refresh_us = refreshed_us_ + (changed_ ? kRefreshUs : kBeatUs);
   if (refresh_us <= now_us) Refresh(now_us);
-  return std::min({std::max(core_.NextDeadlineUs(), ticks_from_us_),
-                   refreshed_us_ + (changed_ ? kRefreshUs : kBeatUs), now_us + kBeatUs});
+  return std::min({core_.NextDeadlineUs(), refreshed_us_ + (changed_ ? kRefreshUs : kBeatUs),
+                   now_us + kBeatUs});
 }
 
 void RouterShell::Refresh(int64_t now_us) {
@@ -384,10 +379,7 @@ void RouterShell::Refresh(int64_t now_us) {
   const RouterLoad load = core_.load();
   metrics_->SetLoad(load, workers, pairs, ready, draining);
   metrics_->SetRefused(members.applicants());
-  if (std::exchange(books_mended_total_, load.books_mended_total) < load.books_mended_total) {
-    LOG(kError) << "by the router's books work has ended on a worker more often than it had begun; "
-                   "requests don't suffer, but this is a bug: please report it with the log so far";
-  }
+  LogTroubles(load);
   traffic_.Wake(now_us, load, pairs);
   if (ready != was_ready) {
     LOG(kInfo) << (ready ? "ready" : "not ready: " + missing);
@@ -400,6 +392,20 @@ void RouterShell::Refresh(int64_t now_us) {
     for (const Worker& worker : workers) here.push_back(worker.info.instance);
     legs_->KeepWorkers(here);
   }
+}
+
+void RouterShell::LogTroubles(const RouterLoad& load) {
+  if (told_.books_mended_total < load.books_mended_total) {
+    LOG(kError) << "by the router's books work has ended on a worker more often than it had begun; "
+                   "requests don't suffer, but this is a bug: please report it with the log so far";
+  }
+  if (told_.pauses_total < load.pauses_total) {
+    LOG(kWarning) << "the router itself stood still, or had more to do than it can: its loop came "
+                     "more than "
+                  << config_.lease_ms / 4 << " ms late; it waits for workers' heartbeats for "
+                  << config_.lease_ms << " ms more";
+  }
+  told_ = load;
 }
 
 bool RouterShell::alive() const { return NowUs() - last_wake_us_.load() < kStuckUs; }

@@ -141,6 +141,7 @@ class RouterShell : public Gateway, private LegEvents {
   Session* SessionOfAttempt(uint64_t attempt_id);
   std::string AddressOf(const InstanceRef& instance) const;
   int64_t OnWake(int64_t now_us);
+  void LogTroubles(const RouterLoad& load);
   void Refresh(int64_t now_us);
 
   const RouterConfig config_;
@@ -176,9 +177,8 @@ class RouterShell : public Gateway, private LegEvents {
   SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
   bool changed_ = true;  // Since the last Refresh.
   int64_t refreshed_us_ = 0;
-  int64_t books_mended_total_ = 0;  // That the log has told of.
-  int64_t ticks_from_us_ = 0;       // No deadline is acted on before: see kPauseUs.
-  uint64_t channels_version_ = 0;   // The view that the legs' channels were last pruned by.
+  RouterLoad told_;                // What the log has told of it.
+  uint64_t channels_version_ = 0;  // The view that the legs' channels were last pruned by.
 };
 
 }  // namespace baton::router

@@ -62,6 +62,8 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kRouterKeepsWhoCameFirst, "router-keeps-who-came-first"},
     {Bug::kWorkerTakesRefusalsForGood, "worker-takes-refusals-for-good"},
     {Bug::kRouterPairsDraining, "router-pairs-draining"},
+    {Bug::kRouterRetriesWithoutBudget, "router-retries-without-budget"},
+    {Bug::kRouterDefersTicks, "router-defers-ticks"},
     {Bug::kRouterCountsHandBack, "router-counts-hand-back"},
     {Bug::kDecodeBeginsWhileDraining, "decode-begins-while-draining"},
     {Bug::kPlannerBeginsWhileDraining, "planner-begins-while-draining"},

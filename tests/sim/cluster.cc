@@ -94,7 +94,7 @@ RunResult Cluster::Run() {
     if (world_.queue().executed() > kEventLimit) world_.Violate("livelock: too many events");
     if (world_.now_us() < next_check_us) continue;
     next_check_us = world_.now_us() + 100'000;
-    clients_.CheckDeadlines(kDeadlineSlackUs, [this](int router) {
+    clients_.CheckDeadlines(kDeadlineSlackUs + injector_.late_us(), [this](int router) {
       return world_.alive(router) && !injector_.Excuses(router);
     });
   }

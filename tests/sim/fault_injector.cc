@@ -37,6 +37,9 @@ void FaultInjector::Happens(const Fault& fault) {
       return Kill(fault);
     case FaultKind::kPause:
       return Pause(fault);
+    case FaultKind::kLate:
+      late_us_ = std::max(late_us_, fault.extra_us);
+      return BeLate(fault.node, fault.extra_us, world_.now_us() + fault.lasts_us);
     case FaultKind::kDrain:
       return Drain(fault);
     case FaultKind::kAskToDrain:
@@ -76,6 +79,13 @@ void FaultInjector::Pause(const Fault& fault) {
   world_.Pause(fault.node, fault.lasts_us);
   if (!topology_.IsRouter(fault.node)) return;
   excused_until_us_[static_cast<size_t>(fault.node)] = world_.now_us() + fault.lasts_us + kSecond;
+}
+
+// What comes meanwhile is handled at the end, in order, and then it is late again.
+void FaultInjector::BeLate(int node, int64_t late_us, int64_t until_us) {
+  if (world_.now_us() >= until_us) return;
+  if (world_.alive(node) && !world_.paused(node)) world_.Pause(node, late_us);
+  world_.queue().At(world_.now_us() + late_us + 1, [=, this] { BeLate(node, late_us, until_us); });
 }
 
 void FaultInjector::Drain(const Fault& fault) {

@@ -26,11 +26,15 @@ class FaultInjector {
     return world_.now_us() <= excused_until_us_[static_cast<size_t>(router)];
   }
 
+  // By how much a router's loop may be late at any time, and what it owes with it.
+  int64_t late_us() const { return late_us_; }
+
  private:
   void Schedule(const Fault& fault);
   void Happens(const Fault& fault);
   void Kill(const Fault& fault);
   void Pause(const Fault& fault);
+  void BeLate(int node, int64_t late_us, int64_t until_us);
   void Drain(const Fault& fault);
   void Exited(int node);  // By itself, drained.
   void StartLater(int node, int64_t after_us);
@@ -40,6 +44,7 @@ class FaultInjector {
   Clients& clients_;
   const Topology& topology_;
   std::vector<int64_t> excused_until_us_;  // By router.
+  int64_t late_us_ = 0;
 };
 
 }  // namespace baton::sim

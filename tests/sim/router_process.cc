@@ -1,10 +1,12 @@
 #include "tests/sim/router_process.h"
 
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/prefill_process.h"
@@ -18,10 +20,15 @@ constexpr int64_t kPairingTimeoutUs = 3'000'000;
 constexpr int64_t kViewArrivesUs = 100'000;
 
 router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
+  Random random(incarnation);
   router::RouterLimits limits;
+  limits.seed = random.Next();
+  limits.beat_us = limits.membership.lease_us / 4;
+  limits.retry_budget.percent = random.Chance(0.5) ? 20 : 0;
+  limits.retry_budget.per_second = random.Chance(0.5) ? 3 : 1;
   limits.incarnation = incarnation;
   limits.max_requests = 64;
-  limits.max_waiting = topology.max_queued;
+  limits.max_waiting = 16;
   limits.pairing_timeout_us = kPairingTimeoutUs;
   limits.membership.pair_grace_us = kPairingTimeoutUs;
   limits.max_attempts = topology.max_attempts;
@@ -38,7 +45,8 @@ RouterProcess::RouterProcess(World& world, const Topology& topology, Clients& cl
       clients_(clients),
       node_(node),
       incarnation_(incarnation),
-      core_(Limits(topology, incarnation)) {}
+      limits_(Limits(topology, incarnation)),
+      core_(limits_) {}
 
 router::WorkerInfo RouterProcess::Describe(const Topology& topology, const InstanceRef& self,
                                            Role role) {
@@ -69,6 +77,7 @@ void RouterProcess::Handle(const router::Event& event) {
   for (const router::Action& action : actions) {
     if (const auto* reserve = std::get_if<router::Reserve>(&action)) {
       CheckDecodeLegEnded(reserve->call_id);
+      if (!attempts_.contains(reserve->call_id)) begun_us_.push_back(world_.now_us());
       attempts_[reserve->call_id] = reserve->attempt_id;
     }
     Perform(action);
@@ -81,6 +90,9 @@ void RouterProcess::Handle(const router::Event& event) {
   }
   ScheduleTick();
   CheckViewArrives();
+  if (topology_.only_routers_pause && core_.load().leases_expired_total > 0) {
+    world_.Violate("a router that stood still has lost a worker that did not");
+  }
   if (core_.drain(world_.now_us()) == router::RouterDrain::kDrained) world_.Exit(node_);
 }
 
@@ -131,6 +143,34 @@ void RouterProcess::CheckAnswerStands(const router::FinishCall& finish) {
   if (attempt == attempts_.end() || !answered_.contains(attempt->second)) return;
   world_.Violate(absl::StrCat("call ", finish.call_id, " has its whole answer and fails: ",
                               finish.outcome.status().ToString()));
+}
+
+void RouterProcess::HandleRefusable(uint64_t attempt_id, const absl::Status& status,
+                                    const router::Event& event) {
+  const auto current =
+      std::find_if(attempts_.begin(), attempts_.end(),
+                   [attempt_id](const auto& entry) { return entry.second == attempt_id; });
+  const std::optional<uint64_t> call_id =
+      current == attempts_.end() ? std::nullopt : std::optional(current->first);
+  Handle(event);
+  if (call_id.has_value()) CheckRefusal(*call_id, status);
+}
+
+void RouterProcess::CheckRefusal(uint64_t call_id, const absl::Status& status) {
+  if (!IsOverloaded(status) || clients_.Get(call_id).finished) return;
+  constexpr int64_t kWindowUs = int64_t{router::RetryBudget::kWindowSeconds} * 1'000'000;
+  const auto forget = [this](std::deque<int64_t>& times, int64_t window_us) {
+    while (!times.empty() && times.front() < world_.now_us() - window_us) times.pop_front();
+  };
+  kept_us_.push_back(world_.now_us());
+  forget(kept_us_, kWindowUs - 1'000'000);  // It counts in whole seconds.
+  forget(begun_us_, kWindowUs);
+  const size_t most =
+      begun_us_.size() * static_cast<size_t>(limits_.retry_budget.percent) / 100 +
+      static_cast<size_t>(limits_.retry_budget.per_second) * router::RetryBudget::kWindowSeconds;
+  if (kept_us_.size() <= most) return;
+  world_.Violate(absl::StrCat(kept_us_.size(), " requests that full workers refused go on within ",
+                              kWindowUs / 1'000'000, " s, the budget is ", most));
 }
 
 void RouterProcess::ScheduleTick() {
@@ -219,7 +259,8 @@ bool RouterProcess::EndLeg(uint64_t call) {
 
 void RouterProcess::ReserveReply(uint64_t call, uint64_t attempt_id,
                                  const absl::StatusOr<Ticket>& ticket) {
-  if (EndLeg(call)) Handle(router::ReserveReplied{attempt_id, ticket});
+  if (!EndLeg(call)) return;
+  HandleRefusable(attempt_id, ticket.status(), router::ReserveReplied{attempt_id, ticket});
 }
 
 void RouterProcess::Token(uint64_t call, uint64_t attempt_id, const SampledToken& token) {
@@ -242,7 +283,8 @@ void RouterProcess::DecodeEnd(uint64_t call, const decode::Finish& finish) {
 
 void RouterProcess::PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status,
                                const std::vector<SampledToken>& prompt_tokens) {
-  if (EndLeg(call)) Handle(router::PrefillEnded{attempt_id, status, prompt_tokens});
+  if (!EndLeg(call)) return;
+  HandleRefusable(attempt_id, status, router::PrefillEnded{attempt_id, status, prompt_tokens});
 }
 
 void RouterProcess::LegBroken(const OpenLeg& leg) {

@@ -4,6 +4,7 @@
 #define TESTS_SIM_ROUTER_PROCESS_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <set>
@@ -78,6 +79,9 @@ class RouterProcess : public Process {
   void CheckDecodeLegEnded(uint64_t call_id);
   // Nothing that comes later, prefill's failure included, takes back an answer that is complete.
   void CheckAnswerStands(const router::FinishCall& finish);
+  // What full workers refuse comes back to them only within the budget, as told by their refusals.
+  void HandleRefusable(uint64_t attempt_id, const absl::Status& status, const router::Event& event);
+  void CheckRefusal(uint64_t call_id, const absl::Status& status);
   void ScheduleTick();
 
   World& world_;
@@ -85,7 +89,10 @@ class RouterProcess : public Process {
   Clients& clients_;
   const int node_;
   const uint64_t incarnation_;
+  const router::RouterLimits limits_;
   router::RouterCore core_;
+  std::deque<int64_t> begun_us_;           // Of requests.
+  std::deque<int64_t> kept_us_;            // Of requests that were refused, and go on.
   std::map<uint64_t, OpenLeg> legs_;       // By call.
   std::map<uint64_t, uint64_t> workers_;   // Worker's call -> its node, while a reply is due.
   std::map<uint64_t, int> watches_;        // Worker's call -> its node.

@@ -21,12 +21,14 @@ constexpr std::array<WeatherShare, kWeatherCount> kWeathers = {{
     {Weather::kLateMessages, "late-messages", 5},
     {Weather::kOverload, "overload", 6},
     {Weather::kDrains, "drains", 10},
+    {Weather::kLateRouters, "late-routers", 5},
     {Weather::kRouters, "routers", 5},
-    {Weather::kStorm, "storm", 60},
+    {Weather::kStorm, "storm", 55},
 }};
 
 constexpr std::array<const char*, kFaultKindCount> kFaultNames = {
-    "kill", "pause", "drain", "ask-to-drain", "late-start", "unlisted", "dns-fails", "dns-slow"};
+    "kill",       "pause",    "late",      "drain",   "ask-to-drain",
+    "late-start", "unlisted", "dns-fails", "dns-slow"};
 
 Weather DrawWeather(Random& random) {
   int64_t left = random.Between(0, 99);
@@ -55,6 +57,7 @@ void DrawNetwork(Random& random, Scenario& scenario) {
   switch (scenario.weather) {
     case Weather::kCalm:
     case Weather::kOverload:
+    case Weather::kLateRouters:
     case Weather::kRouters:
       break;
     case Weather::kSlowNetwork:
@@ -90,10 +93,11 @@ void SetPromises(Random& random, Scenario& scenario) {
   };
   topology.calm = scenario.weather != Weather::kStorm;
   topology.only_drains = scenario.weather == Weather::kDrains;
+  topology.only_routers_pause = scenario.weather == Weather::kLateRouters;
   topology.first_router_stands = scenario.weather == Weather::kRouters;
   // What a drain hands back is no attempt, which shows where there is but one.
   if (topology.only_drains) topology.max_attempts = random.Chance(0.5) ? 1 : 2;
-  topology.undisturbed = !has(FaultKind::kPause) && network.spike == 0 &&
+  topology.undisturbed = !has(FaultKind::kPause) && !has(FaultKind::kLate) && network.spike == 0 &&
                          network.control_drop == 0 && network.notice_lost == 0 &&
                          network.notice_late == 0 && network.connect_fail == 0;
 }

@@ -29,15 +29,17 @@ enum class Weather {
   kLateMessages,  // Messages take up to 200 ms now and then, notices are late or lost.
   kOverload,      // More requests than there is room for: some are refused for that.
   kDrains,        // Processes are told to stop, and start anew.
+  kLateRouters,   // A router stands still, or is always late.
   kRouters,       // Routers die, start late or leave DNS, all but the first.
   kStorm,
 };
-inline constexpr int kWeatherCount = 7;
+inline constexpr int kWeatherCount = 8;
 const char* WeatherName(Weather weather);
 
 enum class FaultKind {
   kKill,        // The process dies, and starts anew later.
   kPause,       // It stands still for `lasts_us`.
+  kLate,        // Its loop has more to do than it can: for `lasts_us` it is `extra_us` late.
   kDrain,       // It is told to stop, with `lasts_us` to finish; a router settles for `extra_us`.
   kAskToDrain,  // The same, asked for at router 0.
   kLateStart,   // It does not run before `at_us`.
@@ -45,7 +47,7 @@ enum class FaultKind {
   kDnsFails,    // DNS does not answer for `lasts_us`.
   kDnsSlow,     // DNS takes up to `extra_us` for an answer.
 };
-inline constexpr int kFaultKindCount = 8;
+inline constexpr int kFaultKindCount = 9;
 const char* FaultName(FaultKind kind);
 
 struct Fault {

@@ -20,13 +20,18 @@ class FaultDrawer {
         return;
       case Weather::kDrains:
         return Repeat(1, 6, [this] { Drain(); });
+      case Weather::kLateRouters:
+        return LateRouter();
       case Weather::kRouters:
         Repeat(1, 5, [this] { KillRouter(); });
         return RouterFaults();
       case Weather::kStorm:
         if (random_.Chance(0.35)) Repeat(1, 3, [this] { Drain(); });
         if (random_.Chance(0.45)) Repeat(1, 3, [this] { KillAny(); });
-        if (random_.Chance(0.35)) Repeat(1, 2, [this] { Pause(); });
+        if (random_.Chance(0.35)) {
+          Repeat(1, 2, [this] { Pause(); });
+          if (random_.Chance(0.3)) LateRouter();
+        }
         if (topology_.routers > 1) RouterFaults();
     }
   }
@@ -79,6 +84,16 @@ class FaultDrawer {
     const int node = router ? DrawRouter() : DrawWorker();
     const int64_t at_us = random_.Chance(0.5) ? DrawTimeOfRequest(0, 100'000) : DrawTime();
     Add(FaultKind::kPause, node, at_us, random_.Between(10'000, 6 * kSecond));
+  }
+
+  // For one pause, or for all the time that is left.
+  void LateRouter() {
+    // In calm weather so that decode, which gives a ticket three seconds, still sees its stream.
+    const int64_t latest_us = scenario_.weather == Weather::kStorm ? 3 * kSecond : 2 * kSecond;
+    const int64_t late_us = random_.Between(200'000, latest_us);
+    const int64_t at_us = random_.Between(kFaultsBeginUs, 6 * kSecond);
+    const int64_t lasts_us = random_.Chance(0.3) ? late_us : kFaultsEndUs - late_us - at_us;
+    Add(FaultKind::kLate, DrawRouter(), at_us, lasts_us, late_us);
   }
 
   // As an upgrade does it, or somebody who asks a router.

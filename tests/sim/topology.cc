@@ -15,6 +15,7 @@ Topology DrawTopology(Random& random) {
   topology.prefill_pages = pool;
   topology.decode_pages = pool + static_cast<int>(random.Below(40));
   topology.max_running = static_cast<int>(random.Between(2, 12));
+  if (random.Chance(0.25)) topology.max_queued = static_cast<int>(random.Between(0, 3));
   topology.plan_window = topology.stages + static_cast<int>(random.Between(0, 3));
   topology.activation_credits = static_cast<int>(random.Between(1, 3));
   topology.max_attempts = random.Chance(0.7) ? 2 : 1;

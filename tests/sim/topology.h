@@ -43,7 +43,9 @@ struct Topology {
   // Nothing goes wrong but that processes drain: requests may be ended by that alone.
   bool only_drains = false;
   int64_t clock_skew_us = 0;  // Wall clocks of processes differ by up to this, after restarts too.
-  bool undisturbed = false;   // No message of the control plane is lost or late, no process pauses.
+  // Nothing goes wrong but that routers stand still or are late: they may lose nobody for it.
+  bool only_routers_pause = false;
+  bool undisturbed = false;  // No message of the control plane is lost or late, no process pauses.
   // Nothing goes wrong but that all routers except the first die, start late or leave DNS: what
   // runs by the first one must not notice.
   bool first_router_stands = false;

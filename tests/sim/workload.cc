@@ -67,7 +67,8 @@ void Workload::Probe() {
     client.prompt_id = world_.random().Next();
     client.prompt_tokens = topology_.page_size * 3 + 1;
     client.max_tokens = 10;
-    client.submit_us = kProbesUs;
+    // One by one: workers without a queue may refuse what comes together.
+    client.submit_us = kProbesUs + i * kSecond / 5;
     client.deadline_us = kProbesUs + 10 * kSecond;
     client.must_succeed = true;
     Submit(std::move(client));

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/decode/core/decode_state.h"
@@ -45,8 +46,9 @@ void DecodeCore::State::On(const ReserveRequested& event) {
   }
   const bool waits = !queue.empty() || free_slots.empty() || pool.free_pages() < PagesFor(request);
   if (waits && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
-    Refuse(event.attempt_id, absl::ResourceExhaustedError(
-                                 absl::StrCat("the queue is full (", queue.size(), " requests)")));
+    Refuse(event.attempt_id, Overloaded(absl::ResourceExhaustedError(absl::StrCat(
+                                            "the queue is full (", queue.size(), " requests)")),
+                                        kQueueRetryAfterMs));
     return;
   }
   requests.emplace(event.attempt_id, std::move(request));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/prefill/core/planner_state.h"
@@ -83,8 +84,9 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
   const bool admissible = queue.empty() && pages <= pool->free_pages() &&
                           static_cast<int>(open.size()) < limits.max_open_requests;
   if (!admissible && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(queue.size(), " requests wait for the prefill chain; no more are taken"));
+    return Overloaded(absl::ResourceExhaustedError(absl::StrCat(
+                          queue.size(), " requests wait for the prefill chain; no more are taken")),
+                      kQueueRetryAfterMs);
   }
   return absl::OkStatus();
 }

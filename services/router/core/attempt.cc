@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/drain_status.h"
+#include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/types/role.h"
@@ -42,6 +43,7 @@ bool SameEverywhere(const absl::Status& status) {
 }  // namespace
 
 void RouterCore::State::Begin(Transaction& txn, Pair pair) {
+  if (txn.attempts == 0) budget.Begin(now_us);
   ++txn.attempts;
   ++attempts_made;
   Attempt attempt;
@@ -72,10 +74,17 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
                      blamed == Role::kDecode ? pair.decode.id : pair.chain.stage0.id);
   }
   SuspectBlamed(pair, blamed, status);
-  const std::string reason = absl::StrCat("the ", RoleName(blamed), " leg failed");
+  const bool full = IsOverloaded(status);
+  const std::string reason =
+      absl::StrCat("the ", RoleName(blamed), full ? " leg was refused" : " leg failed");
   ClosePrefill(txn, reason);
   if (!(PlantedBug(Bug::kRouterKeepsOtherLeg) && blamed == Role::kPrefill)) {
     CloseDecode(txn, reason);
+  }
+  if (full && txn.tokens == 0) {
+    if (TryRefusedAgain(txn, blamed, status)) return;
+    return Finish(txn,
+                  WithLeg(TellOverload(status), RoleName(blamed), InstanceOf(status).value_or("")));
   }
   if (Retry(txn, blamed, status)) return;
   if (IsEndedByDrain(status)) ++totals.drain.worker_total;
@@ -87,20 +96,27 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   // A worker that drains has not failed, and is in no pair any more; a bound there is all the same.
   const bool handed_back = IsEndedByDrain(status) && txn.handed_back < kMostHandBacks &&
                            !PlantedBug(Bug::kRouterCountsHandBack);
-  const bool may_try = handed_back || txn.attempts - txn.handed_back < limits.max_attempts;
+  const int failed_attempts = txn.attempts - txn.handed_back - txn.refused;
+  const bool may_try = handed_back || failed_attempts < limits.max_attempts;
   if (client_has_tokens || !may_try || txn.deadline_us <= now_us || SameEverywhere(status)) {
     return false;
   }
   FailedPair failed = {txn.attempt.pair.chain.stages, txn.attempt.pair.decode, blamed};
   const std::vector<Pair>& pairs = membership.ReadyPairs();
   absl::StatusOr<Pair> other = pairing.Choose(pairs, txn.prompt_tokens, txn.max_tokens, &failed);
-  // Without another pair the failure is reported as it was, unless none is ready at all and one is
-  // expected: then what failed is what is missing.
-  if (!other.ok() && (!pairs.empty() || !MayWait().ok())) return false;
+  // Without another pair the failure is reported as it was, unless the others have no room, or none
+  // is ready at all and one is expected: then what failed is what is missing.
+  const bool no_room = IsOverloaded(other.status()) && MayWaitForRoom().ok();
+  const bool no_pair = pairs.empty() && MayWait().ok();
+  if (!other.ok() && !no_room && !no_pair) return false;
+  // Who drains, is dead or does not answer is in no pair any more: what it had must go elsewhere
+  // and cannot come back to it.
+  if (!handed_back && !absl::IsUnavailable(status) && !TakeRetry()) return false;
   EndPrefillWork(txn);
   pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
   txn.handed_back += handed_back ? 1 : 0;
-  ++(blamed == Role::kPrefill ? totals.retries_prefill_total : totals.retries_decode_total);
+  RetryCounts& counts = totals.RetriesOf(blamed);
+  ++(handed_back ? counts.drain_total : counts.failure_total);
   txn.failed = std::move(failed);
   txn.failure = status;
   if (other.ok()) {

@@ -55,6 +55,7 @@ absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
   const auto known = workers_.find(worker.instance.id);
   if (known != workers_.end() && known->second.info == worker) {
     known->second.lease_until_us = now_us + options_.lease_us;  // The answer to the first was lost.
+    known->second.excused = false;
     return absl::OkStatus();
   }
   if (known == workers_.end() && static_cast<int>(workers_.size()) >= options_.max_workers) {
@@ -98,6 +99,7 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
                      " has been replaced by ", absl::Hex(worker.info.instance.incarnation)));
   }
   worker.lease_until_us = now_us + options_.lease_us;
+  worker.excused = false;
   const uint64_t applied = applied_version <= view_version_ ? applied_version : 0;
   if (worker.ready != ready) worker.changed_us = now_us;
   if (worker.applied_version != applied || worker.ready != ready || worker.load != load ||
@@ -151,6 +153,13 @@ void Membership::Lose(WorkerMap::iterator worker, int64_t now_us, bool expected,
   workers_.erase(worker);
   ++view_version_;
   Changed();
+}
+
+void Membership::ExcuseSilence(int64_t until_us) {
+  for (auto& [id, worker] : workers_) {
+    if (std::exchange(worker.excused, true)) continue;
+    worker.lease_until_us = std::max(worker.lease_until_us, until_us);
+  }
 }
 
 std::vector<Worker> Membership::Expire(int64_t now_us) {

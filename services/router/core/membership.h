@@ -59,6 +59,7 @@ struct Worker {
   uint64_t applied_version = 0;  // View version that it has connected to.
   int64_t lease_until_us = 0;
   bool displaced = false;  // Lost to workers that it does not fit.
+  bool excused = false;    // Since its last heartbeat: ExcuseSilence has prolonged its lease.
 };
 
 // Asks to join, and does not fit those that are here.
@@ -140,6 +141,9 @@ class Membership {
   // By instance id.
   const std::map<std::string, Applicant>& applicants() const { return applicants_; }
 
+  // This router stood still: no lease ends before `until_us`, for workers may have been heard from
+  // without being listened to. For a worker only once between two heartbeats.
+  void ExcuseSilence(int64_t until_us);
   // Removes the workers whose lease is over, and forgets applicants that ask no more.
   std::vector<Worker> Expire(int64_t now_us);
   // Removes one incarnation, which leaves; false if it is not here.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/overload_status.h"
 
 namespace baton::router {
 namespace {
@@ -21,7 +22,7 @@ bool UsesFailedLeg(const Pair& pair, const FailedPair& failed) {
 }  // namespace
 
 absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_tokens,
-                                     int max_tokens, const FailedPair* failed) {
+                                     int max_tokens, const FailedPair* failed) const {
   const int64_t context_tokens = int64_t{prompt_tokens} + max_tokens;
   const Pair* best = nullptr;
   std::optional<Cost> best_cost;
@@ -48,7 +49,18 @@ absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_
         " more fits into no ready pair: the largest chain takes prompts of ", largest_prompt,
         " tokens, the largest decode service ", largest_context, " tokens of prompt and output"));
   }
+  if (!HasRoom(*best)) {
+    return Overloaded(absl::ResourceExhaustedError(
+        "every pair of a prefill chain and a decode service that could take the request has as "
+        "much as it takes"));
+  }
   return *best;
+}
+
+bool Pairing::HasRoom(const Pair& pair) const {
+  const Assigned& chain = Of(pair.chain.stage0);
+  const Assigned& decode = Of(pair.decode);
+  return chain.limit.HasRoom(chain.requests) && decode.limit.HasRoom(decode.requests);
 }
 
 Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
@@ -57,7 +69,7 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
   const Assigned& decode = Of(pair.decode);
   const bool again = failed != nullptr && UsesFailedLeg(pair, *failed);
   if (policy_ == Policy::kRoundRobin) {
-    return {again, false, 0, 0, chain.last_used, decode.last_used};
+    return {again, !HasRoom(pair), false, 0, 0, chain.last_used, decode.last_used};
   }
   const Others& others = OthersOn(pair.decode);
   const int requests =
@@ -65,6 +77,7 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
   const int64_t tokens = decode.context_tokens + others.context_tokens + context_tokens;
   const bool full = requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
   return {again,
+          !HasRoom(pair),
           full,
           std::max(chain.prompt_tokens + OthersOn(pair.chain.stage0).prompt_tokens,
                    pair.chain.load.queued_tokens),
@@ -78,6 +91,7 @@ void Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
   Assigned& chain = workers_[pair.chain.stage0];
   chain.lost = false;
   chain.prompt_tokens += prompt_tokens;
+  chain.requests += 1;
   chain.last_used = uses_;
   Assigned& decode = workers_[pair.decode];
   decode.lost = false;
@@ -86,7 +100,26 @@ void Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
   decode.last_used = uses_;
 }
 
+void Pairing::Refused(const InstanceRef& instance, int64_t hint_us, int64_t now_us) {
+  const auto worker = workers_.find(instance);
+  if (worker == workers_.end()) return;
+  LearnedLimit& limit = worker->second.limit;
+  limit.Refuse(std::max(0, worker->second.requests - 1), hint_us, now_us, random_);
+  next_us_ = std::min(next_us_, limit.NextUs());
+}
+
+void Pairing::Advance(int64_t now_us) {
+  if (now_us < next_us_) return;
+  ++changes_;
+  next_us_ = kNeverUs;
+  for (auto& [instance, worker] : workers_) {
+    worker.limit.Advance(worker.requests, now_us, random_);
+    next_us_ = std::min(next_us_, worker.limit.NextUs());
+  }
+}
+
 void Pairing::Report(const InstanceRef& instance, const WorkerLoad& load, int64_t used_tokens) {
+  ++changes_;
   const Assigned& own = Of(instance);
   Others& others = others_[instance];
   others.prompt_tokens = std::max<int64_t>(0, load.queued_tokens - own.prompt_tokens);
@@ -96,17 +129,21 @@ void Pairing::Report(const InstanceRef& instance, const WorkerLoad& load, int64_
 
 void Pairing::EndPrefill(const Pair& pair, int prompt_tokens) {
   const auto chain = workers_.find(pair.chain.stage0);
-  if (chain == workers_.end() || chain->second.prompt_tokens < prompt_tokens) {
+  ++changes_;
+  if (chain == workers_.end() || chain->second.requests < 1 ||
+      chain->second.prompt_tokens < prompt_tokens) {
     ++mended_total_;
     return;
   }
   chain->second.prompt_tokens -= prompt_tokens;
+  chain->second.requests -= 1;
   DropIfOver(chain);
 }
 
 void Pairing::EndDecode(const Pair& pair, int prompt_tokens, int max_tokens) {
   const int64_t context_tokens = int64_t{prompt_tokens} + max_tokens;
   const auto decode = workers_.find(pair.decode);
+  ++changes_;
   if (decode == workers_.end() || decode->second.requests < 1 ||
       decode->second.context_tokens < context_tokens) {
     ++mended_total_;
@@ -118,6 +155,7 @@ void Pairing::EndDecode(const Pair& pair, int prompt_tokens, int max_tokens) {
 }
 
 void Pairing::Forget(const InstanceRef& instance) {
+  ++changes_;
   others_.erase(instance);
   const auto worker = workers_.find(instance);
   if (worker == workers_.end()) return;

@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
 #include "common/types/instance.h"
 #include "common/types/role.h"
 #include "common/types/ticket.h"
+#include "services/router/core/learned_limit.h"
 #include "services/router/core/membership.h"
 
 namespace baton::router {
@@ -28,13 +31,15 @@ struct FailedPair {
 
 class Pairing {
  public:
-  explicit Pairing(Policy policy) : policy_(policy) {}
+  // `seed`: of the jitter with which workers that refused are asked again.
+  explicit Pairing(Policy policy, uint64_t seed = 0) : policy_(policy), random_(seed) {}
 
   // The best of `pairs` for a request. With `failed`, never that pair, and one with another chain
   // or decode in the place of the leg that failed if there is one. NOT_FOUND if `pairs` leaves no
-  // choice, RESOURCE_EXHAUSTED (naming the limit) if the request fits into none of them.
+  // choice, RESOURCE_EXHAUSTED (naming the limit) if the request fits into none of them, the same
+  // and Overloaded if there is no room on any of those that it is for at the moment.
   absl::StatusOr<Pair> Choose(const std::vector<Pair>& pairs, int prompt_tokens, int max_tokens,
-                              const FailedPair* failed);
+                              const FailedPair* failed) const;
 
   // The life of an attempt on a pair: prefill work ends before the decode's. What ends more often
   // than it began is counted as mended and goes no further: a wrong count costs balance, a router's
@@ -42,6 +47,14 @@ class Pairing {
   void Begin(const Pair& pair, int prompt_tokens, int max_tokens);
   void EndPrefill(const Pair& pair, int prompt_tokens);
   void EndDecode(const Pair& pair, int prompt_tokens, int max_tokens);
+
+  // The worker has refused the attempt, which still counts on it, for it is full.
+  void Refused(const InstanceRef& instance, int64_t hint_us, int64_t now_us);
+  // What workers have refused is tried again when it is time; when that is. kNeverUs: none has.
+  void Advance(int64_t now_us);
+  int64_t NextUs() const { return next_us_; }
+  // Grows with everything that may have made room.
+  uint64_t changes() const { return changes_; }
 
   // A heartbeat tells the whole load of a worker; what this router has not put there is others'.
   // `used_tokens`: in pages that are not free.
@@ -62,8 +75,9 @@ class Pairing {
     bool lost = false;           // Forgotten, and here only for the attempts that go on.
     int64_t prompt_tokens = 0;   // Chains, by stage 0: given and not yet through.
     int64_t context_tokens = 0;  // Decodes: reserved.
-    int requests = 0;            // Decodes.
+    int requests = 0;            // Chains: not yet through. Decodes: all.
     uint64_t last_used = 0;
+    LearnedLimit limit;
     bool AtRest() const { return prompt_tokens == 0 && context_tokens == 0 && requests == 0; }
   };
   using WorkerMap = std::map<InstanceRef, Assigned>;
@@ -75,22 +89,27 @@ class Pairing {
   };
   // Compared in order; the lowest wins.
   using Cost = std::tuple<bool,      // The leg that failed would be used again.
+                          bool,      // There is no room: see HasRoom.
                           bool,      // The decode has no room now: the request would wait.
                           int64_t,   // Prompt tokens before it in the chain.
                           int,       // Requests on the decode.
                           uint64_t,  // When the chain was used last, and the decode.
                           uint64_t>;
   Cost CostOf(const Pair& pair, int64_t context_tokens, const FailedPair* failed) const;
+  bool HasRoom(const Pair& pair) const;
   const Assigned& Of(const InstanceRef& instance) const;
   const Others& OthersOn(const InstanceRef& instance) const;
   // Drops a lost worker on which nothing is counted any more.
   void DropIfOver(WorkerMap::iterator worker);
 
   Policy policy_;
+  Random random_;
   WorkerMap workers_;
   std::map<InstanceRef, Others> others_;
   uint64_t uses_ = 0;
   int64_t mended_total_ = 0;
+  int64_t next_us_ = kNeverUs;  // No limit changes before.
+  uint64_t changes_ = 0;
 };
 
 }  // namespace baton::router

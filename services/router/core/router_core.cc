@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/drain_status.h"
+#include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/router/core/router_state.h"
@@ -88,8 +89,8 @@ absl::Status RouterCore::State::CheckAdmissible(const CallSubmitted& event) {
         absl::StrCat("a request with the id ", event.request_id, " is running"));
   }
   if (table.size() >= limits.max_requests) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the router is serving ", table.size(), " requests, the most it takes; try again later"));
+    return Overloaded(absl::ResourceExhaustedError(absl::StrCat(
+        "the router is serving ", table.size(), " requests, the most it takes; try again later")));
   }
   if (event.deadline_us <= now_us) {
     return absl::DeadlineExceededError("the deadline passed before the request was admitted");
@@ -108,13 +109,18 @@ void RouterCore::State::On(const CallSubmitted& event) {
   if (absl::Status status = CheckAdmissible(event); !status.ok()) {
     return RefuseCall(event, status);
   }
-  const bool wait = membership.ReadyPairs().empty();
+  const std::vector<Pair>& pairs = membership.ReadyPairs();
   absl::StatusOr<Pair> pair = Pair();
+  bool wait = pairs.empty();
   if (wait) {
     if (absl::Status status = MayWait(); !status.ok()) return RefuseCall(event, status);
   } else {
-    pair = pairing.Choose(membership.ReadyPairs(), event.prompt_tokens, event.max_tokens, nullptr);
-    if (!pair.ok()) return RefuseCall(event, pair.status());
+    pair = pairing.Choose(pairs, event.prompt_tokens, event.max_tokens, nullptr);
+    wait = IsOverloaded(pair.status()) || (pair.ok() && !waiting.empty());
+    if (!pair.ok() && !wait) return RefuseCall(event, pair.status());
+    if (absl::Status status = MayWaitForRoom(); wait && !status.ok()) {
+      return RefuseCall(event, status);
+    }
   }
   Transaction txn;
   txn.call_id = event.call_id;
@@ -224,6 +230,7 @@ void RouterCore::State::On(const PrefillEnded& event) {
 }
 
 void RouterCore::State::On(const Tick&) {
+  if (!NoticePause()) return;
   const std::vector<Worker> lost = membership.Expire(now_us);
   totals.leases_expired_total += static_cast<int64_t>(lost.size());
   LoseWorkers(lost,
@@ -239,19 +246,28 @@ RouterCore::~RouterCore() = default;
 void RouterCore::Handle(const Event& event, int64_t now_us, std::vector<Action>& actions) {
   state_->now_us = now_us;
   state_->actions = &actions;
+  if (state_->pause.NextUs() == kNeverUs) state_->pause.Begin(now_us);
+  state_->pairing.Advance(now_us);
+  const uint64_t changes = state_->pairing.changes();
   std::visit([this](const auto& e) { state_->On(e); }, event);
   state_->EndDrain();
   state_->TellWatches();
-  state_->ServeWaiting();
+  // By far the most events are tokens; few of them make room.
+  if (changes != state_->pairing.changes() || !std::holds_alternative<TokenReceived>(event)) {
+    state_->ServeWaiting();
+  }
   state_->actions = nullptr;
 }
 
 int64_t RouterCore::NextDeadlineUs() const {
-  const int64_t next_us = std::min(
-      {state_->table.NextTimerUs(), state_->membership.NextDeadlineUs(), state_->NextDrainUs()});
-  if (state_->waiting.empty()) return next_us;
-  const int64_t hope_us = state_->membership.PairExpectedUntilUs(state_->now_us);
-  return hope_us == 0 ? next_us : std::min(next_us, hope_us);
+  const State& state = *state_;
+  int64_t next_us = std::min({state.table.NextTimerUs(), state.membership.NextDeadlineUs(),
+                              state.NextDrainUs(), state.pause.NextUs()});
+  if (!state.waiting.empty()) {
+    const int64_t hope_us = state.wait_for_room ? state.pairing.NextUs() : state.HopeUntilUs();
+    if (hope_us != 0) next_us = std::min(next_us, hope_us);
+  }
+  return std::max(next_us, state.ticks_from_us);
 }
 
 Outlook RouterCore::outlook(int64_t now_us) const {
@@ -280,13 +296,7 @@ absl::Status RouterCore::CheckInvariants() const {
   const State& state = *state_;
   BATON_RETURN_IF_ERROR(state.CheckDrain());
   BATON_RETURN_IF_ERROR(state.membership.CheckInvariants());
-  if (static_cast<int>(state.waiting.size()) != state.table.CountOf(Phase::kWaiting)) {
-    return absl::InternalError("the queue for a pair is not the waiting requests");
-  }
-  if (!state.waiting.empty() && !state.membership.ReadyPairs().empty()) {
-    return absl::InternalError(
-        absl::StrCat(state.waiting.size(), " requests wait for a pair while one is ready"));
-  }
+  BATON_RETURN_IF_ERROR(state.CheckWaiting());
   if (state.pairing.mended_total() > 0) {
     return absl::InternalError("work ended on a worker more often than it began");
   }

@@ -1,11 +1,15 @@
 // The router's decisions: admission, pairing, and each request as one transaction over two legs.
 // Event in, actions out; deterministic.
 //
-// A transaction: ADMITTED -> WAITING (no pair is ready, one is expected) -> RESERVING
+// A transaction: ADMITTED -> WAITING (no pair is ready and one is expected, or none that is has
+// room)
+// -> RESERVING
 // (Decode.Reserve) -> PREFILLING (stream open, Prefill.Start sent) -> DECODING (first token seen)
 // -> done, with SETTLING between the last two when Start has not answered yet. Either leg's failure
 // ends the other at once. A failure before the first token reached the client is retried once on
-// another pair within the deadline; the client hears exactly one terminal FinishCall (I2).
+// another pair within the deadline; what a worker refuses since it is full is no failure, and tried
+// again where there is room, within the retry budget. The client hears exactly one terminal
+// FinishCall (I2).
 #ifndef SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 
@@ -22,17 +26,20 @@
 #include "common/types/drain_counts.h"
 #include "common/types/finish_reason.h"
 #include "common/types/instance.h"
+#include "common/types/role.h"
 #include "common/types/sampled_token.h"
 #include "common/types/ticket.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/pairing.h"
+#include "services/router/core/retry_budget.h"
 
 namespace baton::router {
 
 struct RouterLimits {
   uint64_t incarnation = 0;  // Of this router. Its low half is the high half of attempt ids.
   int max_requests = 0;      // In flight; beyond: RESOURCE_EXHAUSTED.
-  int max_waiting = 0;       // Of these, without a pair; beyond: RESOURCE_EXHAUSTED.
+  int max_waiting = 0;       // Of these, without a pair or room; beyond: RESOURCE_EXHAUSTED.
+  uint64_t seed = 0;         // Of all that is left to chance.
   // How long a request waits for a pair while one is expected; 0: not at all. Also the grace of
   // MembershipOptions, which says when one is.
   int64_t pairing_timeout_us = 0;
@@ -40,6 +47,10 @@ struct RouterLimits {
   // How long a complete answer waits for Prefill.Start's, which brings the report. The chain has
   // sent everything by then, so it is on its way.
   int64_t settle_us = 200'000;
+  RetryBudgetOptions retry_budget;
+  // A Tick comes at least this often, so that the router sees its own pauses (pause.h): a quarter
+  // of a lease. 0: it does not.
+  int64_t beat_us = 0;
   Policy policy = Policy::kLeastLoad;
   MembershipOptions membership;
 };
@@ -204,17 +215,31 @@ using Action = std::variant<ReplyRegister, ReplyHeartbeat, NotifyWatch, EndWatch
                             ReplyAbort, Reserve, OpenStream, StartPrefill, AbortPrefill,
                             AbortDecode, DeliverPrompt, DeliverToken, FinishCall>;
 
+// Requests that were begun again, by why, and full workers' refusals, begun again or not.
+struct RetryCounts {
+  int64_t failure_total = 0;
+  int64_t drain_total = 0;
+  int64_t overload_total = 0;
+  int64_t refused_total = 0;
+};
+
 struct RouterLoad {
   int in_flight = 0;
-  int waiting = 0;  // For a pair.
+  int waiting = 0;  // For a pair, or room.
   int reserving = 0;
   int prefilling = 0;
   int decoding = 0;
-  int64_t retries_prefill_total = 0;  // By the leg that failed.
-  int64_t retries_decode_total = 0;
-  int64_t leases_expired_total = 0;  // Workers that fell silent.
-  int64_t books_mended_total = 0;    // Accounting that did not agree: a bug, noticed.
-  DrainCounts drain;                 // Requests that drains ended.
+  RetryCounts retries_prefill;  // By the leg that failed, drains or is full.
+  RetryCounts retries_decode;
+  int64_t budget_exhausted_total = 0;  // Retries that the budget did not allow.
+  int64_t pauses_total = 0;            // This router stood still, or was that late.
+  int64_t leases_expired_total = 0;    // Workers that fell silent.
+  int64_t books_mended_total = 0;      // Accounting that did not agree: a bug, noticed.
+  DrainCounts drain;                   // Requests that drains ended.
+
+  RetryCounts& RetriesOf(Role leg) {
+    return leg == Role::kPrefill ? retries_prefill : retries_decode;
+  }
 };
 
 enum class RouterDrain {
@@ -237,6 +262,7 @@ class RouterCore {
   ~RouterCore();
 
   void Handle(const Event& event, int64_t now_us, std::vector<Action>& actions);
+  // When a Tick is due. Late ones are taken for pauses of the process.
   int64_t NextDeadlineUs() const;
 
   const Membership& membership() const;

@@ -163,7 +163,7 @@ TEST_F(RouterCoreTest, AFailureBeforeTheFirstTokenIsRetriedOnceElsewhere) {
   reserve_ = Only<Reserve>();
   EXPECT_NE(reserve_.attempt_id, first.attempt_id);
   EXPECT_NE(reserve_.writers, first.writers);
-  EXPECT_EQ(core_->load().retries_prefill_total, 1);
+  EXPECT_EQ(core_->load().retries_prefill.failure_total, 1);
 
   Answer();
   Handle(DecodeEnded{reserve_.attempt_id, kBroken});
@@ -180,7 +180,7 @@ TEST_F(RouterCoreTest, ARetriedReservationTakesAnotherDecode) {
   const Reserve first = reserve_;
   Handle(ReserveReplied{first.attempt_id, kBroken});
   EXPECT_NE(Only<Reserve>().decode, first.decode);
-  EXPECT_EQ(core_->load().retries_decode_total, 1);
+  EXPECT_EQ(core_->load().retries_decode.failure_total, 1);
   // The one that failed is avoided by others, too, until it is heard from.
   for (uint64_t call_id = 2; call_id < 6; ++call_id) {
     Reserving(call_id);

@@ -1,6 +1,7 @@
 // Inside of RouterCore, shared by its source files; nothing else includes it. Events are handled in
 // router_core.cc; attempts begin, fail and end in attempt.cc, requests without a pair wait in
-// waiting.cc, workers hear of a new view in watches.cc.
+// waiting.cc, what full workers refuse is tried again in overload.cc, workers hear of a new view in
+// watches.cc.
 #ifndef SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 
@@ -15,6 +16,8 @@
 #include "common/types/role.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/pairing.h"
+#include "services/router/core/pause.h"
+#include "services/router/core/retry_budget.h"
 #include "services/router/core/router_core.h"
 #include "services/router/core/transaction.h"
 #include "services/router/core/watches.h"
@@ -23,15 +26,25 @@ namespace baton::router {
 
 struct RouterCore::State {
   explicit State(RouterLimits router_limits)
-      : limits(router_limits), membership(limits.membership), pairing(limits.policy) {}
+      : limits(router_limits),
+        membership(limits.membership),
+        pairing(limits.policy, limits.seed),
+        budget(limits.retry_budget),
+        pause(limits.beat_us) {}
 
   RouterLimits limits;
   Membership membership;
   Pairing pairing;
   TransactionTable table;
+  RetryBudget budget;
+  PauseWatch pause;
+  int64_t hope_until_us = 0;  // A pair is expected at least until then: this router stood still.
+  int64_t hope_from_us = 0;   // When the next pause may say so again.
+  int64_t ticks_from_us = 0;  // Of the planted bug router-defers-ticks; else 0.
   Watches watches;
   uint64_t told_version = 0;             // View that the watches were told of.
   std::map<uint64_t, uint64_t> waiting;  // Order of admission -> call.
+  bool wait_for_room = false;            // All of them; else for a pair.
   uint64_t admitted = 0;
   uint64_t attempts_made = 0;
   RouterLoad totals;  // Its counters; the gauges come from the table.
@@ -64,6 +77,11 @@ struct RouterCore::State {
   void LoseWorkers(const std::vector<Worker>& lost, const std::string& cause, bool left = false);
   void LoseWorker(const Worker& worker, const std::string& cause, bool left);
 
+  // pause.cc
+  bool NoticePause();
+  void ExcuseSilence();
+  int64_t HopeUntilUs() const;
+
   // drain.cc
   void HearOfDrain(const HeartbeatReceived& event, ReplyHeartbeat& reply);
   absl::Status RefuseToBegin();
@@ -77,14 +95,23 @@ struct RouterCore::State {
   void TellWatches();
 
   // waiting.cc
+  absl::Status CheckWaiting() const;
   absl::Status NoPair(const std::string& what_happened) const;
   absl::Status MayWait() const;
   void Wait(Transaction& txn);
+  int64_t WaitsUntilUs(const Transaction& txn) const;
+  void WaitFor(bool room);
   void StopWaiting(Transaction& txn);
   void ServeWaiting();
-  absl::StatusOr<Pair> ChooseAgain(const Transaction& txn);
+  absl::StatusOr<Pair> ChooseAgain(const Transaction& txn) const;
   void Refuse(Transaction& txn, const absl::Status& no_pair);
   void TimeOutWaiting(Transaction& txn);
+
+  // overload.cc
+  absl::Status MayWaitForRoom() const;
+  absl::Status TellOverload(const absl::Status& refusal) const;
+  bool TryRefusedAgain(Transaction& txn, Role blamed, const absl::Status& refusal);
+  bool TakeRetry();
 
   absl::Status CheckAdmissible(const CallSubmitted& event);
   void RefuseCall(const CallSubmitted& event, const absl::Status& status);

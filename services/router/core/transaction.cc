@@ -37,6 +37,11 @@ Transaction* TransactionTable::OfCall(uint64_t call_id) {
   return entry == transactions_.end() ? nullptr : &entry->second;
 }
 
+const Transaction* TransactionTable::OfCall(uint64_t call_id) const {
+  const auto entry = transactions_.find(call_id);
+  return entry == transactions_.end() ? nullptr : &entry->second;
+}
+
 Transaction* TransactionTable::OfRequest(const std::string& request_id) {
   const auto found = call_of_request_.find(request_id);
   return found == call_of_request_.end() ? nullptr : OfCall(found->second);

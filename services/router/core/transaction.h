@@ -23,7 +23,7 @@
 namespace baton::router {
 
 enum class Phase {
-  kWaiting,     // For a pair: none was ready. No attempt.
+  kWaiting,     // For a pair, or for room on one. No attempt.
   kReserving,   // Decode.Reserve is out.
   kPrefilling,  // The stream is open and Prefill.Start is out; no token yet.
   kDecoding,    // The client has tokens.
@@ -50,8 +50,10 @@ struct Transaction {
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   Phase phase = Phase::kWaiting;
   int attempts = 0;
-  int handed_back = 0;  // Of these: by workers that drain, which is no failure.
-  int tokens = 0;       // Sent to the client.
+  int handed_back = 0;   // Of these: by workers that drain, which is no failure.
+  int refused = 0;       // And: by workers that are full, which is none either.
+  int tokens = 0;        // Sent to the client.
+  bool excused = false;  // The wait that it is in has been prolonged by a pause of the router.
   bool prompt_logprobs = false;
   bool prompt_told = false;                   // Not again after a retry: it would be the same.
   std::vector<SampledToken> held;             // Of this attempt, until the prompt is told.
@@ -82,6 +84,7 @@ class TransactionTable {
   void Remove(uint64_t call_id);
 
   Transaction* OfCall(uint64_t call_id);
+  const Transaction* OfCall(uint64_t call_id) const;
   Transaction* OfRequest(const std::string& request_id);
   Transaction* OfAttempt(uint64_t attempt_id);
 

@@ -1,12 +1,14 @@
-// Requests that no ready pair could take when they came, or when their attempt failed: they wait,
-// in the order of their arrival, for as long as a pair can still come
-// (Membership::PairExpectedUntilUs) and at most `pairing_timeout_us`. Never is one waiting while a
-// pair is ready.
+// Requests that no pair could take when they came, or when their attempt failed or was refused:
+// they wait in the order of their arrival. If no pair is ready they wait for one, for as long as
+// one can still come (Membership::PairExpectedUntilUs) and at most `pairing_timeout_us`. If pairs
+// are ready and have no room they wait for room, until their deadline. Never does the oldest one
+// wait while a pair has room for it, and never is it overtaken: the small would starve the large.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/drain_status.h"
+#include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/router/core/router_state.h"
@@ -25,19 +27,36 @@ absl::Status RouterCore::State::MayWait() const {
     return NoPair("is ready");
   }
   if (table.CountOf(Phase::kWaiting) >= limits.max_waiting) {
-    return WithLeg(absl::ResourceExhaustedError(absl::StrCat(
+    return WithLeg(Overloaded(absl::ResourceExhaustedError(absl::StrCat(
                        table.CountOf(Phase::kWaiting), " requests wait for a pair of workers, ",
-                       "the most that may (--max-queued-requests); try again later")),
+                       "the most that may (--max-queued-requests); try again later"))),
                    "router", "");
   }
   return absl::OkStatus();
 }
 
 void RouterCore::State::Wait(Transaction& txn) {
+  if (waiting.empty()) wait_for_room = !membership.ReadyPairs().empty();
   table.SetPhase(txn, Phase::kWaiting);
+  txn.excused = false;
   table.ClearAttempt(txn);  // Its legs are closed and its work is off the books.
-  table.SetTimer(txn, std::min(txn.deadline_us, now_us + limits.pairing_timeout_us));
+  table.SetTimer(txn, WaitsUntilUs(txn));
   waiting.emplace(txn.order, txn.call_id);
+}
+
+int64_t RouterCore::State::WaitsUntilUs(const Transaction& txn) const {
+  if (wait_for_room) return txn.deadline_us;
+  return std::min(txn.deadline_us, now_us + limits.pairing_timeout_us);
+}
+
+// The last pair is gone, or the first is there: what all of them wait for is another thing.
+void RouterCore::State::WaitFor(bool room) {
+  if (wait_for_room == room) return;
+  wait_for_room = room;
+  for (const auto& [order, call_id] : waiting) {
+    Transaction& txn = *table.OfCall(call_id);
+    table.SetTimer(txn, WaitsUntilUs(txn));
+  }
 }
 
 void RouterCore::State::StopWaiting(Transaction& txn) {
@@ -45,20 +64,22 @@ void RouterCore::State::StopWaiting(Transaction& txn) {
   table.SetTimer(txn, txn.deadline_us);
 }
 
-// After every event: whatever it was, it may have made a pair ready, or ended the hope for one.
+// After every event: whatever it was, it may have made a pair ready or room on one, or ended the
+// hope for one.
 void RouterCore::State::ServeWaiting() {
   if (waiting.empty() || PlantedBug(Bug::kRouterForgetsWaiting)) return;
   const bool ready = !membership.ReadyPairs().empty();
-  if (!ready && membership.PairExpectedUntilUs(now_us) != 0) return;
-  // Served or refused: either way nobody waits afterwards.
+  if (!ready && HopeUntilUs() != 0) return WaitFor(/*room=*/false);
   while (!waiting.empty()) {
     Transaction& txn = *table.OfCall(waiting.begin()->second);
-    StopWaiting(txn);
     if (!ready) {
+      StopWaiting(txn);
       Refuse(txn, NoPair("is ready"));
       continue;
     }
     absl::StatusOr<Pair> pair = ChooseAgain(txn);
+    if (IsOverloaded(pair.status())) return WaitFor(/*room=*/true);
+    StopWaiting(txn);
     if (pair.ok()) {
       Begin(txn, *std::move(pair));
     } else {
@@ -67,13 +88,13 @@ void RouterCore::State::ServeWaiting() {
   }
 }
 
-// A pair other than the one that failed if there is one. Otherwise the same: its workers have been
-// heard from since, so it was the connection that failed.
-absl::StatusOr<Pair> RouterCore::State::ChooseAgain(const Transaction& txn) {
+// A pair other than the one that failed if there is one, with room or not. Otherwise the same: its
+// workers have been heard from since, so it was the connection that failed.
+absl::StatusOr<Pair> RouterCore::State::ChooseAgain(const Transaction& txn) const {
   const std::vector<Pair>& pairs = membership.ReadyPairs();
   if (txn.failed.has_value()) {
     auto other = pairing.Choose(pairs, txn.prompt_tokens, txn.max_tokens, &*txn.failed);
-    if (other.ok()) return other;
+    if (!absl::IsNotFound(other.status())) return other;
   }
   return pairing.Choose(pairs, txn.prompt_tokens, txn.max_tokens, nullptr);
 }
@@ -92,15 +113,33 @@ void RouterCore::State::Refuse(Transaction& txn, const absl::Status& no_pair) {
 }
 
 void RouterCore::State::TimeOutWaiting(Transaction& txn) {
+  const bool for_room = wait_for_room;
   StopWaiting(txn);
   if (txn.deadline_us > now_us) {
     return Refuse(txn, NoPair(absl::StrCat("became ready within ", limits.pairing_timeout_us / 1000,
                                            " ms (--pairing-timeout-ms)")));
   }
+  const std::string where =
+      for_room ? std::string("room: every prefill chain and decode service has as much as it takes")
+               : absl::StrCat("a pair of workers: ", membership.WhatIsMissing());
   Finish(txn, WithLeg(absl::DeadlineExceededError(absl::StrCat(
-                          "the request's deadline passed while it waited for a pair of workers: ",
-                          membership.WhatIsMissing())),
+                          "the request's deadline passed while it waited for ", where)),
                       "router", ""));
+}
+
+absl::Status RouterCore::State::CheckWaiting() const {
+  if (static_cast<int>(waiting.size()) != table.CountOf(Phase::kWaiting)) {
+    return absl::InternalError("the queue for a pair is not the waiting requests");
+  }
+  if (waiting.empty() || membership.ReadyPairs().empty()) return absl::OkStatus();
+  if (!wait_for_room) {
+    return absl::InternalError(
+        absl::StrCat(waiting.size(), " requests wait for a pair while one is ready"));
+  }
+  const Transaction* oldest = table.OfCall(waiting.begin()->second);
+  if (IsOverloaded(ChooseAgain(*oldest).status())) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("request ", oldest->request_id, " waits while there is room for it"));
 }
 
 }  // namespace baton::router

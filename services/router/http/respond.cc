@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/drain_status.h"
+#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "services/router/validate.h"
 
@@ -59,6 +60,7 @@ Json ErrorBody(const absl::Status& status) {
   if (absl::IsUnauthenticated(status)) code = "invalid_api_key";
   if (IsContextOverflow(status)) code = "context_length_exceeded";
   if (IsEndedByDrain(status)) code = "draining";
+  if (IsOverloaded(status)) code = "overloaded";
   const auto field = FieldOf(status);
   return {{"error",
            {{"message", std::string(status.message())},
@@ -93,8 +95,9 @@ void RespondError(HttpExchange& exchange, const absl::Status& status) {
   HttpResponse response;
   response.status = HttpStatusOf(status);
   response.body = Dump(ErrorBody(status));
-  if (response.status == 503) {
-    const int64_t seconds = (RetryAfterMsOf(status) + 999) / 1000;
+  // Of the others with 429 none passes by itself: what fits nowhere will not fit later.
+  if (response.status == 503 || IsOverloaded(status)) {
+    const int64_t seconds = (RetryHintMsOf(status) + 999) / 1000;
     response.headers.emplace_back("Retry-After", absl::StrCat(std::max<int64_t>(1, seconds)));
   }
   exchange.Respond(std::move(response));

@@ -1,0 +1,62 @@
+// Refusals of workers that are full. They are no failed attempts: nothing has begun, and nothing is
+// wrong with the pair. The request goes to another pair with room, or waits for some in the queue
+// for a pair (waiting.cc), as long as the retry budget and the queue's bound allow; the worker is
+// asked again when room may be there (learned_limit.h). Otherwise the client hears of it at once.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/overload_status.h"
+#include "common/base/planted_bug.h"
+#include "common/base/status.h"
+#include "services/router/core/router_state.h"
+
+namespace baton::router {
+namespace {
+
+// Behind the budget, so that a worker that always refuses and is always empty bounds itself.
+constexpr int kMostRefusals = 16;
+
+}  // namespace
+
+absl::Status RouterCore::State::MayWaitForRoom() const {
+  if (table.CountOf(Phase::kWaiting) < limits.max_waiting) return absl::OkStatus();
+  return WithLeg(Overloaded(absl::ResourceExhaustedError(absl::StrCat(
+                     "every prefill chain and decode service has as much as it takes, and ",
+                     table.CountOf(Phase::kWaiting), " requests wait for room, the most that may ",
+                     "(--max-queued-requests); try again later"))),
+                 "router", "");
+}
+
+// What a client is told is the router's hint, not the worker's, which was meant for the router.
+absl::Status RouterCore::State::TellOverload(const absl::Status& refusal) const {
+  return Overloaded(
+      absl::ResourceExhaustedError(absl::StrCat(refusal.message(), "; try again later")));
+}
+
+bool RouterCore::State::TryRefusedAgain(Transaction& txn, Role blamed,
+                                        const absl::Status& refusal) {
+  const Pair& pair = txn.attempt.pair;
+  const InstanceRef& worker = blamed == Role::kDecode ? pair.decode : pair.chain.stage0;
+  ++totals.RetriesOf(blamed).refused_total;
+  if (!PlantedBug(Bug::kRouterRetriesWithoutBudget)) {
+    pairing.Refused(worker, RetryHintMsOf(refusal) * 1000, now_us);
+  }
+  if (txn.refused >= kMostRefusals || txn.deadline_us <= now_us || !MayWaitForRoom().ok()) {
+    return false;
+  }
+  if (!TakeRetry()) return false;
+  EndPrefillWork(txn);
+  pairing.EndDecode(pair, txn.prompt_tokens, txn.max_tokens);
+  ++txn.refused;
+  ++totals.RetriesOf(blamed).overload_total;
+  Wait(txn);
+  return true;
+}
+
+bool RouterCore::State::TakeRetry() {
+  if (budget.Take(now_us)) return true;
+  ++totals.budget_exhausted_total;
+  return false;
+}
+
+}  // namespace baton::router

@@ -1,0 +1,111 @@
+// A router that stood still, or is always late.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/status.h"
+#include "services/router/core/router_core_fixture.h"
+
+namespace baton::router {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int64_t kLeaseUs = 10 * kDeadlineUs;  // The fixture's.
+constexpr int64_t kBeatUs = kLeaseUs / 4;
+
+class PauseTest : public RouterCoreTest {
+ protected:
+  PauseTest() {
+    limits_.max_waiting = 10;
+    limits_.beat_us = kBeatUs;
+    limits_.pairing_timeout_us = kLeaseUs;
+    limits_.membership.pair_grace_us = kLeaseUs;
+    Reset(limits_);
+  }
+  void TickAt(int64_t now_us) {
+    now_us_ = now_us;
+    Handle(Tick{});
+  }
+  // A router that is in time.
+  void TickUntil(int64_t until_us) {
+    while (core_->NextDeadlineUs() <= until_us) TickAt(core_->NextDeadlineUs());
+    now_us_ = until_us;
+  }
+  size_t workers() const { return core_->membership().Workers().size(); }
+
+  RouterLimits limits_;
+};
+
+TEST_F(PauseTest, ARouterInTimeTicksEveryBeatAndExcusesNobody) {
+  JoinOnePair();
+  EXPECT_EQ(core_->NextDeadlineUs(), kBeatUs);
+  TickUntil(kLeaseUs - 1);
+  EXPECT_EQ(workers(), 3u);
+  TickUntil(kLeaseUs);
+  EXPECT_EQ(workers(), 0u);
+  EXPECT_EQ(core_->load().pauses_total, 0);
+}
+
+TEST_F(PauseTest, APauseGivesWorkersALeasesGraceOnce) {
+  JoinOnePair();
+  const int64_t resumed_us = 3 * kLeaseUs;
+  TickAt(resumed_us);
+  EXPECT_EQ(workers(), 3u) << "their heartbeats are still in the sockets";
+  EXPECT_EQ(core_->load().pauses_total, 1);
+  now_us_ += 10;
+  Beat({"d0", 1});
+  TickUntil(resumed_us + kLeaseUs);
+  EXPECT_EQ(workers(), 1u) << "who was heard from since";
+  // A second pause excuses the one that was heard from, and nobody for ever.
+  TickAt(resumed_us + 3 * kLeaseUs);
+  EXPECT_EQ(workers(), 1u);
+  TickAt(resumed_us + 6 * kLeaseUs);
+  EXPECT_EQ(workers(), 0u);
+}
+
+TEST_F(PauseTest, ARouterThatIsAlwaysLateKeepsWhoSpeaksAndLosesWhoDoesNot) {
+  JoinOnePair();
+  const int64_t late_us = kLeaseUs + kLeaseUs / 2;
+  for (int64_t i = 1; i <= 20; ++i) {
+    TickAt(i * late_us);
+    // What they sent meanwhile is behind the tick in its mailbox.
+    Beat({"c0-0", 1});
+    Beat({"c0-1", 1});
+    ASSERT_EQ(workers(), i < 2 ? 3u : 2u) << i;
+  }
+  EXPECT_EQ(core_->load().leases_expired_total, 1);
+}
+
+TEST_F(PauseTest, ClientsDeadlinesAreNeverPutOff) {
+  JoinOnePair();
+  Decoding(1);
+  TickAt(kLeaseUs);
+  EXPECT_EQ(core_->load().pauses_total, 1);
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kDeadlineExceeded);
+  for (int64_t i = 2; i < 6; ++i) {
+    Request(static_cast<uint64_t>(i));
+    TickAt(i * kLeaseUs);
+    for (const FinishCall& finish : All<FinishCall>()) {
+      EXPECT_EQ(finish.call_id, static_cast<uint64_t>(i));
+    }
+  }
+  EXPECT_TRUE(core_->AtRest());
+}
+
+TEST_F(PauseTest, AWaitForAPairIsExcusedOnce) {
+  JoinOnePair();
+  Handle(WatchOpened{50, {"d0", 1}});
+  Handle(WatchBroken{50});
+  Handle(CallSubmitted{1, "r1", 100, 4, 100 * kLeaseUs});
+  EXPECT_EQ(core_->load().waiting, 1);
+  TickAt(2 * kLeaseUs);
+  EXPECT_EQ(core_->load().waiting, 1) << "the decode may have said long ago that it lives";
+  TickAt(3 * kLeaseUs + 1);
+  EXPECT_EQ(core_->load().waiting, 0);
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace baton::router
