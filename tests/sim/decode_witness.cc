@@ -47,10 +47,12 @@ void DecodeWitness::Hear(const decode::ReserveRequested& event) {
   Session& session = sessions_[event.attempt_id];
   session.sequence = &oracle_.Of(prompt_id_);
   session.request = event;
-  session.must_be_refused = early_aborts_.erase(event.attempt_id) > 0 || draining_ ||
-                            event.prompt_tokens >= topology_.max_context_tokens ||
-                            session.sequence->pages > topology_.decode_pages ||
-                            static_cast<int>(waiting_.size()) >= topology_.max_queued;
+  session.must_be_refused =
+      early_aborts_.erase(event.attempt_id) > 0 || draining_ ||
+      event.prompt_tokens >= topology_.max_context_tokens ||
+      session.sequence->pages > topology_.decode_pages ||
+      // Without a queue only who need not wait is taken.
+      (!waiting_.empty() && static_cast<int>(waiting_.size()) >= topology_.max_queued);
   waiting_.push_back(event.attempt_id);
 }
 
