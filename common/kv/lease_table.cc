@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/kv/lease_state.h"
@@ -60,6 +61,7 @@ void LeaseTable::Revoke(uint32_t slot_index, uint64_t generation, std::vector<Le
   Slot& slot = table.slots[slot_index];
   if (!Revocable(slot.state) || slot.grant.generation != generation) return;
   table.ForgetWriters(slot);
+  Covered<"lease: a grant is revoked">();
   slot.state = SlotState::kDraining;
   if (slot.in_flight == 0 || PlantedBug(Bug::kLeaseFreesBeforeDrain)) {
     table.Drain(slot_index, events);
@@ -107,6 +109,7 @@ void LeaseTable::OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t
   if (status.ok()) table.Heard(slot.writers[run.writer].writer.instance.incarnation, now_us);
   switch (slot.state) {
     case SlotState::kDraining:
+      Covered<"lease: a placement ends after its grant">();
       if (slot.in_flight == 0) table.Drain(run.slot, events);
       return;
     case SlotState::kGranted:
@@ -132,6 +135,7 @@ absl::Status LeaseTable::OnCommit(const KvCommit& commit, int64_t now_us, KvRefu
   }
   WriterProgress& writer = (*slot)->writers[writer_index];
   if (writer.commit == commit) {
+    Covered<"lease: a commit comes again">();
     if (writer.Complete() || PlantedBug(Bug::kLeaseTellsTooEarly)) {
       table.Tell(commit, KvReceiptKind::kComplete, 0);
     } else {
@@ -196,6 +200,7 @@ void LeaseTable::Tick(int64_t now_us, std::vector<LeaseEvent>& events) {
     Slot& slot = table.slots[index];
     if (slot.state != SlotState::kGranted) continue;
     if (now_us >= slot.grant.deadline_us) {
+      Covered<"lease: KV is late for the deadline">();
       table.Fail(index,
                  WithLeg(absl::DeadlineExceededError("the prompt's KV was not complete in time"),
                          "decode", table.options.self.id),
@@ -208,6 +213,7 @@ void LeaseTable::Tick(int64_t now_us, std::vector<LeaseEvent>& events) {
       const absl::Status silent = absl::UnavailableError(
           absl::StrCat("prefill stage ", writer.writer.instance.id, " has been silent for ",
                        table.options.writer_lease_us / 1000, " ms"));
+      Covered<"lease: a writer is silent">();
       table.Fail(index, table.FromPrefill(silent, writer), events);
       break;
     }
@@ -245,10 +251,12 @@ void LeaseTable::State::Arrived(uint32_t index, const InFlight& run, const absl:
                                 uint64_t checksum, std::vector<LeaseEvent>& events) {
   WriterProgress& writer = slots[index].writers[run.writer];
   if (!status.ok()) {
+    Covered<"lease: a transfer breaks">();
     Fail(index, FromPrefill(Annotate(status, "the transfer of KV broke"), writer), events);
     return;
   }
   if (checksum != run.checksum && !PlantedBug(Bug::kLeaseIgnoresChecksum)) {
+    Covered<"lease: bytes change on the way">();
     Fail(index,
          FromPrefill(absl::DataLossError(absl::StrCat("KV of layers [", writer.writer.layers.begin,
                                                       ", ", writer.writer.layers.end, "), parts ",
@@ -289,6 +297,7 @@ void LeaseTable::State::Settle(uint32_t index, size_t writer_index,
   }
   BATON_CHECK(slot.first_token.has_value() || PlantedBug(Bug::kLeaseCommitsWithoutFirstToken))
       << "every writer committed, none the first token";
+  Covered<"lease: a grant is committed">();
   slot.state = SlotState::kCommitted;
   events.push_back(
       KvCommitted{index, slot.grant.generation, slot.first_token.value_or(SampledToken{}), bytes});

@@ -43,11 +43,11 @@ void Clients::OnPrompt(uint64_t id, const std::vector<SampledToken>& tokens) {
   }
 }
 
-void Clients::OnToken(uint64_t id, int32_t token) {
+bool Clients::OnToken(uint64_t id, int32_t token) {
   Client& client = clients_[id];
   if (client.finished) {
     world_.Violate(absl::StrCat("I2: client ", id, " hears a token after its end"));
-    return;
+    return false;
   }
   if (client.prompt_logprobs && !client.prompt_told) {
     world_.Violate(absl::StrCat("client ", id, " hears a token before its prompt's"));
@@ -59,6 +59,7 @@ void Clients::OnToken(uint64_t id, int32_t token) {
                                 ": another request's, repeated or lost"));
   }
   client.tokens.push_back(token);
+  return static_cast<int>(client.tokens.size()) == client.stop_after;
 }
 
 void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcome) {
@@ -84,6 +85,10 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
   if (client.prompt_told != client.prompt_logprobs) {
     world_.Violate(absl::StrCat("client ", id, " is told OK without its prompt's tokens"));
   }
+  // Its text is complete; what decode had sent by then came along.
+  const bool matched =
+      client.stop_after > 0 && static_cast<int>(client.tokens.size()) >= client.stop_after;
+  if (matched && *outcome == FinishReason::kStop) return;
   const Oracle::Sequence& sequence = oracle_.Of(client.prompt_id);
   if (client.tokens.size() != sequence.answer.size() || *outcome != sequence.reason) {
     world_.Violate(absl::StrCat("client ", id, " is told OK after ", client.tokens.size(), " of ",
@@ -102,7 +107,7 @@ void Clients::CheckCalm(uint64_t id, const Client& client) {
       if (world_.now_us() < client.deadline_us) fails(" before its deadline");
       return;
     case absl::StatusCode::kResourceExhausted:
-      if (Fits(client) && CountRunning() < topology_.max_queued) {
+      if (Fits(client) && CountRunning() < std::min(topology_.max_queued, topology_.max_requests)) {
         fails(" for lack of room that there is");
       }
       return;

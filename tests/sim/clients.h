@@ -29,6 +29,7 @@ struct Client {
   int64_t deadline_us = 0;
   int64_t leaves_us = kNeverUs;
   int64_t aborts_us = kNeverUs;  // By Inference.Abort.
+  int stop_after = 0;            // Tokens whose text ends with a stop string; 0: none.
   bool prompt_logprobs = false;
   bool must_succeed = false;  // Sent to a healed cluster.
   // What happened.
@@ -55,7 +56,8 @@ class Clients {
   // Taken by its router, which has a ready pair or not.
   void Submitted(uint64_t id, bool router_ready);
   void OnPrompt(uint64_t id, const std::vector<SampledToken>& tokens);
-  void OnToken(uint64_t id, int32_t token);
+  // True: its text has just matched a stop string.
+  bool OnToken(uint64_t id, int32_t token);
   void OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcome);
   void RouterDied(int router);
   void AbortCalled(int router, const std::string& request_id);

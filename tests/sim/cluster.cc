@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/planted_bug_switch.h"
 #include "tests/sim/clients.h"
+#include "tests/sim/coverage.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/fault_injector.h"
 #include "tests/sim/prefill_process.h"
@@ -30,6 +31,7 @@ class Cluster {
         injector_(world_, clients_, topology_),
         workload_(world_, clients_, topology_) {
     world_.SetConnectionLimit(topology_.WindowBytes());
+    world_.SetClockSkew(topology_.clock_skew_us);
     world_.SetCalm(scenario.weather == Weather::kSlowNetwork ||
                    scenario.weather == Weather::kCalm || scenario.weather == Weather::kOverload);
     BuildNodes();
@@ -106,7 +108,9 @@ RunResult Cluster::Run() {
   result.hash = world_.queue().hash();
   result.events = world_.queue().executed();
   result.requests = static_cast<int>(clients_.all().size());
+  CountRun(scenario_.weather);
   for (const Client& client : clients_.all()) {
+    if (client.finished && !client.left) CountOutcome(client.status);
     result.succeeded += client.finished && client.status.ok() && !client.left ? 1 : 0;
   }
   result.violation = world_.violation();

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/content.h"
+#include "tests/sim/coverage.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/over_wire.h"
 #include "tests/sim/prefill_process.h"
@@ -114,6 +115,7 @@ void DecodeProcess::ReceiveKv(const KvDataHeader& header, const SimPayload& payl
   lease_witness_.Data(header, again, allowed);
   if (!world_.violation().empty()) return;
   if (!allowed.ok()) {
+    CountRefusal(refusal);
     world_.Trace(node_, absl::StrCat("refused: ", allowed.status().message()));
     return;
   }
@@ -155,7 +157,10 @@ void DecodeProcess::ReceiveCommit(const KvCommit& commit, bool again) {
   const absl::Status status = leases_.OnCommit(commit, world_.now_us(), refusal, events);
   lease_witness_.Commit(commit, again, status);
   lease_witness_.Raised(events);
-  if (!status.ok()) world_.Trace(node_, absl::StrCat("commit refused: ", status.message()));
+  if (!status.ok()) {
+    CountRefusal(refusal);
+    world_.Trace(node_, absl::StrCat("commit refused: ", status.message()));
+  }
   ToCore(events);
 }
 

@@ -97,6 +97,7 @@ void DecodeProcess::HandleOne(const decode::Event& event) {
     sessions_.at(opened->attempt_id).stream_call = opening_call_;
   }
   for (const decode::Action& action : actions) {
+    TouchBy(world_, node_, action);
     std::visit([this](const auto& act) { Perform(act); }, action);
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tests/sim/coverage.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/prefill_process.h"
 #include "tests/sim/router_process.h"
@@ -29,6 +30,9 @@ void FaultInjector::Schedule(const Fault& fault) {
 }
 
 void FaultInjector::Happens(const Fault& fault) {
+  if (fault.node < 0 || world_.alive(fault.node) || fault.kind == FaultKind::kLateStart) {
+    CountFault(fault.kind);
+  }
   const auto later = [&](const std::function<void()>& run) {
     world_.queue().At(world_.now_us() + fault.lasts_us, run);
   };
@@ -52,12 +56,24 @@ void FaultInjector::Happens(const Fault& fault) {
     case FaultKind::kUnlisted:
       world_.dns().listed.erase(fault.node);
       return later([this, node = fault.node] { world_.dns().listed.insert(node); });
+    case FaultKind::kAlias:
+      world_.dns().aliased.insert(fault.node);
+      return later([this, node = fault.node] { world_.dns().aliased.erase(node); });
     case FaultKind::kDnsFails:
       world_.dns().fails = true;
       return later([this] { world_.dns().fails = false; });
     case FaultKind::kDnsSlow:
       world_.dns().slowest_us = fault.extra_us;
       return;
+    case FaultKind::kPartition:
+      world_.Partition(fault.other, fault.node, fault.lasts_us);
+      [[fallthrough]];
+    case FaultKind::kOneWay:
+      return world_.Partition(fault.node, fault.other, fault.lasts_us);
+    case FaultKind::kClockStep:
+      return world_.StepClock(fault.node, fault.extra_us);
+    case FaultKind::kMailboxFull:
+      return world_.FillMailbox(fault.node, fault.lasts_us);
   }
 }
 

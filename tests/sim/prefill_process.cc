@@ -65,7 +65,6 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
       layers_(topology.StageLayers(stage_index_)),
       stage_(StageOptionsOf(topology, stage_index_)),
       outbox_(OutboxOptionsOf(topology, layers_)),
-      wall_clock_ahead_us_(DrawClock()),
       oracle_(oracle),
       witness_(world, topology, self_.id, stage_index_, OutboxOptionsOf(topology, layers_)),
       memory_(topology.prefill_pages, layers_.size(), topology.page_size) {
@@ -155,6 +154,7 @@ void PrefillProcess::ScheduleTick() {
 }
 
 void PrefillProcess::Perform(const prefill::PlannerAction& action) {
+  TouchBy(world_, node_, action);
   if (const auto* issue = std::get_if<prefill::IssuePlan>(&action)) {
     Issue(issue->plan);
     return;
@@ -178,7 +178,7 @@ void PrefillProcess::Issue(const prefill::Plan& plan) {
     world_.SendOnCall<PrefillProcess>(
         call, node_, "plan",
         [call = call, plan](PrefillProcess& peer) { peer.ReceivePlan(call, plan); });
-    if (!world_.random().Chance(world_.faults().plan_repeat)) continue;
+    if (!world_.Strikes(&NetworkFaults::plan_repeat)) continue;
     world_.SendOnCall<PrefillProcess>(
         call, node_, "plan again",
         [call = call, plan](PrefillProcess& peer) { peer.ReceivePlan(call, plan); });

@@ -93,7 +93,6 @@ class PrefillProcess : public Process {
 
   // The wiring on stage 0, the link on later stages.
   void OnView();
-  int64_t DrawClock();
   void HandleWiring(const prefill::WiringEvent& event);
   void Perform(const prefill::TryOwnEpoch& action);
   void Perform(const prefill::OpenLinks& action);
@@ -170,7 +169,6 @@ class PrefillProcess : public Process {
   std::unique_ptr<WorkerMembership> membership_;
   std::unique_ptr<WorkerDrain> drain_;
 
-  const int64_t wall_clock_ahead_us_;  // Of the world's.
   std::optional<prefill::Wiring> wiring_;
   std::optional<prefill::Link> link_;
   SerialEvents<prefill::WiringEvent> wiring_events_{

@@ -11,16 +11,10 @@
 namespace baton::sim {
 namespace {
 
-constexpr int64_t kWallClockUs = 1'000'000'000'000;  // When a run begins.
 constexpr int64_t kRefusedUs = 100;
 constexpr int64_t kRefusalReadUs = 1'000'000;
 
 }  // namespace
-
-int64_t PrefillProcess::DrawClock() {
-  const int64_t skew_us = topology_.clock_skew_us;
-  return kWallClockUs + (skew_us == 0 ? 0 : world_.random().Between(-skew_us, skew_us));
-}
 
 void PrefillProcess::ScheduleWiringTick() {
   const int64_t next_us = first() ? wiring_->NextDeadlineUs() : link_->NextDeadlineUs();
@@ -31,8 +25,8 @@ void PrefillProcess::ScheduleWiringTick() {
   world_.After(node_, due_us - world_.now_us(), "wiring tick", [this, due_us] {
     if (wiring_tick_us_ == due_us) wiring_tick_us_ = kNeverUs;
     if (first()) {
-      const int64_t wall_clock_us = world_.now_us() + wall_clock_ahead_us_;
-      wiring_events_.Raise(prefill::WiringTick{static_cast<uint64_t>(wall_clock_us)});
+      const auto wall_clock_us = static_cast<uint64_t>(world_.wall_clock_us(node_));
+      wiring_events_.Raise(prefill::WiringTick{wall_clock_us});
     } else {
       link_events_.Raise(prefill::LinkTick{});
     }

@@ -27,7 +27,7 @@ router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   limits.retry_budget.percent = random.Chance(0.5) ? 20 : 0;
   limits.retry_budget.per_second = random.Chance(0.5) ? 3 : 1;
   limits.incarnation = incarnation;
-  limits.max_requests = 64;
+  limits.max_requests = topology.max_requests;
   limits.max_waiting = 16;
   limits.pairing_timeout_us = kPairingTimeoutUs;
   limits.membership.pair_grace_us = kPairingTimeoutUs;
@@ -245,10 +245,10 @@ void RouterProcess::Notify(const router::NotifyWatch& act) {
   const auto notice = [this, call = act.rpc_id, node = watch->second] {
     Tell(call, node, "notice", [call](WorkerMembership& m) { m.Noticed(call); });
   };
-  if (world_.random().Chance(world_.faults().notice_lost)) {
+  if (world_.Strikes(&NetworkFaults::notice_lost)) {
     return world_.Trace(node_, "notice LOST");
   }
-  if (!world_.random().Chance(world_.faults().notice_late)) return notice();
+  if (!world_.Strikes(&NetworkFaults::notice_late)) return notice();
   world_.After(node_, world_.random().Between(1000, 2'000'000), "notice late", notice);
 }
 
@@ -374,6 +374,7 @@ void RouterProcess::PerformLeg(const router::StartPrefill& act) {
 }
 
 void RouterProcess::Perform(const router::Action& action) {
+  TouchBy(world_, node_, action);
   std::visit(
       [this](const auto& act) {
         using T = std::decay_t<decltype(act)>;
@@ -411,7 +412,10 @@ void RouterProcess::Perform(const router::Action& action) {
         } else if constexpr (std::is_same_v<T, router::DeliverPrompt>) {
           clients_.OnPrompt(act.call_id, act.tokens);
         } else if constexpr (std::is_same_v<T, router::DeliverToken>) {
-          clients_.OnToken(act.call_id, act.token.token);
+          if (clients_.OnToken(act.call_id, act.token.token)) {
+            world_.After(node_, 0, "stop matched",
+                         [this, id = act.call_id] { Handle(router::StopMatched{id}); });
+          }
         } else if constexpr (std::is_same_v<T, router::FinishCall>) {
           clients_.OnFinished(act.call_id, act.outcome);
         } else {

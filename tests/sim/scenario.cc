@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace baton::sim {
 namespace {
@@ -27,8 +28,8 @@ constexpr std::array<WeatherShare, kWeatherCount> kWeathers = {{
 }};
 
 constexpr std::array<const char*, kFaultKindCount> kFaultNames = {
-    "kill",       "pause",    "late",      "drain",   "ask-to-drain",
-    "late-start", "unlisted", "dns-fails", "dns-slow"};
+    "kill",  "pause",     "late",     "drain",     "ask-to-drain", "late-start", "unlisted",
+    "alias", "dns-fails", "dns-slow", "partition", "one-way",      "clock-step", "mailbox-full"};
 
 Weather DrawWeather(Random& random) {
   int64_t left = random.Between(0, 99);
@@ -70,6 +71,7 @@ void DrawNetwork(Random& random, Scenario& scenario) {
       network.notice_lost = random.Chance(0.5) ? random.Uniform() * 0.5 : 0;
       network.notice_late = random.Chance(0.5) ? random.Uniform() * 0.5 : 0;
       network.data_slow = random.Chance(0.5) ? random.Uniform() * 0.05 : 0;
+      network.connect_slow = random.Chance(0.5) ? random.Uniform() * 0.5 : 0;
       break;
     case Weather::kDrains:
       network.spike = random.Chance(0.4) ? random.Uniform() * 0.05 : 0;
@@ -97,9 +99,13 @@ void SetPromises(Random& random, Scenario& scenario) {
   topology.first_router_stands = scenario.weather == Weather::kRouters;
   // What a drain hands back is no attempt, which shows where there is but one.
   if (topology.only_drains) topology.max_attempts = random.Chance(0.5) ? 1 : 2;
-  topology.undisturbed = !has(FaultKind::kPause) && !has(FaultKind::kLate) && network.spike == 0 &&
-                         network.control_drop == 0 && network.notice_lost == 0 &&
-                         network.notice_late == 0 && network.connect_fail == 0;
+  const bool reachable = !has(FaultKind::kPause) && !has(FaultKind::kLate) &&
+                         !has(FaultKind::kPartition) && !has(FaultKind::kOneWay) &&
+                         !has(FaultKind::kMailboxFull);
+  topology.undisturbed = reachable && network.spike == 0 && network.control_drop == 0 &&
+                         network.notice_lost == 0 && network.notice_late == 0 &&
+                         network.connect_fail == 0 && network.connect_slow == 0 &&
+                         network.break_late == 0;
 }
 
 }  // namespace
@@ -110,16 +116,18 @@ const char* FaultName(FaultKind kind) { return kFaultNames[static_cast<size_t>(k
 
 const std::vector<NetworkFaultKind>& NetworkFaultKinds() {
   static const auto& kinds = *new std::vector<NetworkFaultKind>{
-      {"spike", &NetworkFaults::spike, 0.3, 0.03},
+      {"spike", &NetworkFaults::spike, 0.3, 0.05},
       {"control-drop", &NetworkFaults::control_drop, 0.25, 0.01},
       {"notice-lost", &NetworkFaults::notice_lost, 0.25, 0.5},
       {"notice-late", &NetworkFaults::notice_late, 0.25, 0.5},
       {"plan-repeat", &NetworkFaults::plan_repeat, 0.1, 0.1},
-      {"data-fail", &NetworkFaults::data_fail, 0.2, 0.01},
+      {"data-fail", &NetworkFaults::data_fail, 0.25, 0.02},
       {"data-lost", &NetworkFaults::data_lost, 0.15, 0.01},
       {"data-slow", &NetworkFaults::data_slow, 0.3, 0.05},
       {"data-corrupt", &NetworkFaults::data_corrupt, 0.15, 0.01},
       {"connect-fail", &NetworkFaults::connect_fail, 0.2, 0.3},
+      {"connect-slow", &NetworkFaults::connect_slow, 0.2, 0.5},
+      {"break-late", &NetworkFaults::break_late, 0.2, 0.5},
   };
   return kinds;
 }
@@ -131,6 +139,10 @@ Scenario DrawScenario(uint64_t seed) {
   Random shape = PartOf(seed, 1);
   scenario.weather = DrawWeather(shape);
   scenario.topology = DrawTopology(shape);
+  if (scenario.weather == Weather::kOverload) {
+    scenario.topology.max_requests = static_cast<int>(shape.Between(8, 64));
+    scenario.topology.max_queued = static_cast<int>(shape.Between(2, 16));
+  }
   if (scenario.weather == Weather::kRouters) {
     scenario.topology.routers = std::max(scenario.topology.routers, 2);
   }
@@ -160,6 +172,28 @@ std::string Scenario::Summary() const {
   for (const Fault& fault : faults) ++counts[static_cast<size_t>(fault.kind)];
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] > 0) absl::StrAppend(&text, " ", kFaultNames[i], "=", counts[i]);
+  }
+  return text;
+}
+
+std::string Scenario::Description() const {
+  const auto at = [](int64_t time_us) {
+    return absl::StrFormat("%11.6f s  ", 1e-6 * static_cast<double>(time_us));
+  };
+  std::string text = Summary();
+  for (const Fault& fault : faults) {
+    absl::StrAppend(&text, "\n", at(fault.at_us), FaultName(fault.kind), " node ", fault.node);
+    if (fault.other >= 0) absl::StrAppend(&text, " and node ", fault.other);
+    if (fault.lasts_us > 0) absl::StrAppend(&text, " for ", fault.lasts_us, " us");
+    if (fault.extra_us != 0) absl::StrAppend(&text, ", ", fault.extra_us, " us");
+  }
+  for (const Client& client : clients) {
+    absl::StrAppend(&text, "\n", at(client.submit_us), client.request_id, " at router ",
+                    client.router, ": ", client.prompt_tokens, " + ", client.max_tokens,
+                    " tokens within ", client.deadline_us - client.submit_us, " us");
+    if (client.leaves_us != kNeverUs) absl::StrAppend(&text, ", leaves", at(client.leaves_us));
+    if (client.aborts_us != kNeverUs) absl::StrAppend(&text, ", aborts", at(client.aborts_us));
+    if (client.stop_after > 0) absl::StrAppend(&text, ", stops after ", client.stop_after);
   }
   return text;
 }

@@ -37,17 +37,22 @@ inline constexpr int kWeatherCount = 8;
 const char* WeatherName(Weather weather);
 
 enum class FaultKind {
-  kKill,        // The process dies, and starts anew later.
-  kPause,       // It stands still for `lasts_us`.
-  kLate,        // Its loop has more to do than it can: for `lasts_us` it is `extra_us` late.
-  kDrain,       // It is told to stop, with `lasts_us` to finish; a router settles for `extra_us`.
-  kAskToDrain,  // The same, asked for at router 0.
-  kLateStart,   // It does not run before `at_us`.
-  kUnlisted,    // DNS does not list the router for `lasts_us`.
-  kDnsFails,    // DNS does not answer for `lasts_us`.
-  kDnsSlow,     // DNS takes up to `extra_us` for an answer.
+  kKill,         // The process dies, and starts anew later.
+  kPause,        // It stands still for `lasts_us`.
+  kLate,         // Its loop has more to do than it can: for `lasts_us` it is `extra_us` late.
+  kDrain,        // It is told to stop, with `lasts_us` to finish; a router settles for `extra_us`.
+  kAskToDrain,   // The same, asked for at router 0.
+  kLateStart,    // It does not run before `at_us`.
+  kUnlisted,     // DNS does not list the router for `lasts_us`.
+  kAlias,        // DNS lists a second address of the router for `lasts_us`.
+  kDnsFails,     // DNS does not answer for `lasts_us`.
+  kDnsSlow,      // DNS takes up to `extra_us` for an answer.
+  kPartition,    // `node` and `other` do not hear each other for `lasts_us`.
+  kOneWay,       // `other` does not hear `node`.
+  kClockStep,    // The wall clock of `node` is set by `extra_us`.
+  kMailboxFull,  // `node` takes nothing that others send at will for `lasts_us`.
 };
-inline constexpr int kFaultKindCount = 9;
+inline constexpr int kFaultKindCount = 14;
 const char* FaultName(FaultKind kind);
 
 struct Fault {
@@ -56,6 +61,7 @@ struct Fault {
   int64_t lasts_us = 0;
   int64_t extra_us = 0;
   int node = -1;  // -1: nobody's.
+  int other = -1;
 };
 
 // A chance of the network by its name.
@@ -76,7 +82,8 @@ struct Scenario {
   std::vector<Fault> faults;
   std::vector<Client> clients;
 
-  std::string Summary() const;  // In a line.
+  std::string Summary() const;      // In a line.
+  std::string Description() const;  // The same, and a line for each fault and client.
 };
 
 // What a share of the weathers, a load and a number of faults are is decided here alone.

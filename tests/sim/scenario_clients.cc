@@ -13,10 +13,10 @@ struct Load {
   int64_t until_us = kFaultsEndUs;
   double long_prompts = 0.2;
   double too_long = 0.01;
-  double leaves = 0.08;
-  double aborts = 0.04;
+  double leaves = 0.1;
+  double aborts = 0.05;
   double duplicates = 0.04;
-  double short_deadlines = 0.06;
+  double short_deadlines = 0.12;
 };
 
 Load DrawLoad(Random& random, const Scenario& scenario) {
@@ -62,7 +62,9 @@ int DrawPromptTokens(Random& random, const Topology& topology, const Load& load)
 }
 
 int64_t DrawTimeAllowed(Random& random, const Scenario& scenario, const Load& load) {
-  if (random.Chance(load.short_deadlines)) return random.Between(1000, 200'000);
+  if (random.Chance(load.short_deadlines)) {
+    return random.Between(1000, random.Chance(0.7) ? 20'000 : 200'000);
+  }
   // In calm weather a deadline is no excuse, unless it is short.
   if (scenario.weather == Weather::kSlowNetwork) return 600 * kSecond;
   if (scenario.weather != Weather::kStorm) return random.Between(60, 120) * kSecond;
@@ -74,12 +76,17 @@ Client DrawClient(Random& random, const Scenario& scenario, const Load& load) {
   Client client;
   client.prompt_id = random.Next();
   client.prompt_tokens = DrawPromptTokens(random, topology, load);
-  client.max_tokens = random.Chance(0.1) ? 1 : static_cast<int>(random.Between(1, 40));
+  client.max_tokens = random.Chance(0.2) ? 1 : static_cast<int>(random.Between(1, 40));
+  if (random.Chance(0.15)) client.stop_after = static_cast<int>(random.Between(1, 20));
   client.submit_us = random.Between(load.from_us, load.until_us);
   client.deadline_us = client.submit_us + DrawTimeAllowed(random, scenario, load);
   client.router = static_cast<int>(random.Below(static_cast<uint64_t>(topology.routers)));
-  if (random.Chance(load.leaves)) client.leaves_us = client.submit_us + random.Between(0, 400'000);
-  if (random.Chance(load.aborts)) client.aborts_us = client.submit_us + random.Between(0, 400'000);
+  // Some at once, while the request is on its way to its first worker.
+  const auto later = [&] {
+    return client.submit_us + random.Between(0, random.Chance(0.5) ? 2000 : 400'000);
+  };
+  if (random.Chance(load.leaves)) client.leaves_us = later();
+  if (random.Chance(load.aborts)) client.aborts_us = later();
   return client;
 }
 

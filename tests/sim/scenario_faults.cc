@@ -26,12 +26,15 @@ class FaultDrawer {
         Repeat(1, 5, [this] { KillRouter(); });
         return RouterFaults();
       case Weather::kStorm:
-        if (random_.Chance(0.35)) Repeat(1, 3, [this] { Drain(); });
+        if (random_.Chance(0.4)) Repeat(1, 4, [this] { Drain(); });
         if (random_.Chance(0.45)) Repeat(1, 3, [this] { KillAny(); });
-        if (random_.Chance(0.35)) {
-          Repeat(1, 2, [this] { Pause(); });
+        if (random_.Chance(0.4)) {
+          Repeat(1, 3, [this] { Pause(); });
           if (random_.Chance(0.3)) LateRouter();
         }
+        if (random_.Chance(0.25)) Repeat(1, 3, [this] { Partition(); });
+        if (random_.Chance(0.15)) Repeat(1, 3, [this] { StepClock(); });
+        if (random_.Chance(0.15)) Repeat(1, 4, [this] { FillMailbox(); });
         if (topology_.routers > 1) RouterFaults();
     }
   }
@@ -76,7 +79,9 @@ class FaultDrawer {
     if (random_.Chance(0.15)) return KillRouter();
     const int node = DrawWorker();
     const int64_t at_us = random_.Chance(0.5) ? DrawTimeOfRequest(0, 100'000) : DrawTime();
-    Add(FaultKind::kKill, node, at_us, random_.Between(50'000, 3 * kSecond));
+    // Now and then it is back before what it sent has arrived.
+    Add(FaultKind::kKill, node, at_us,
+        random_.Between(1000, random_.Chance(0.3) ? 50'000 : 3 * kSecond));
   }
 
   void Pause() {
@@ -94,6 +99,34 @@ class FaultDrawer {
     const int64_t at_us = random_.Between(kFaultsBeginUs, 6 * kSecond);
     const int64_t lasts_us = random_.Chance(0.3) ? late_us : kFaultsEndUs - late_us - at_us;
     Add(FaultKind::kLate, DrawRouter(), at_us, lasts_us, late_us);
+  }
+
+  int DrawNode() { return static_cast<int>(random_.Between(0, topology_.NodeCount() - 1)); }
+
+  // Of any two that talk to each other.
+  void Partition() {
+    const int node = DrawNode();
+    const int other = (node + static_cast<int>(random_.Between(1, topology_.NodeCount() - 1))) %
+                      topology_.NodeCount();
+    const FaultKind kind = random_.Chance(0.5) ? FaultKind::kPartition : FaultKind::kOneWay;
+    const int64_t at_us =
+        std::min(random_.Chance(0.5) ? DrawTimeOfRequest(0, 100'000) : DrawTime(), kFaultsEndUs);
+    const int64_t lasts_us = random_.Chance(0.5) ? random_.Between(10'000, kSecond)
+                                                 : random_.Between(kSecond, 9 * kSecond);
+    Add(kind, node, at_us, std::min(lasts_us, kFaultsEndUs - at_us), 0);
+    scenario_.faults.back().other = other;
+  }
+
+  // By NTP, by hand, or by a machine that has slept.
+  void StepClock() {
+    const int64_t by_us = random_.Between(-100, 100) * kSecond;
+    Add(FaultKind::kClockStep, DrawWorker(), DrawTime(), 0, by_us);
+  }
+
+  void FillMailbox() {
+    const int node = DrawNode();
+    const int64_t at_us = random_.Chance(0.5) ? DrawTimeOfRequest(0, 3000) : DrawTime();
+    Add(FaultKind::kMailboxFull, node, at_us, random_.Between(100, 300'000));
   }
 
   // As an upgrade does it, or somebody who asks a router.
@@ -121,6 +154,7 @@ class FaultDrawer {
     };
     if (random_.Chance(0.3)) during(FaultKind::kDnsFails, -1, 8 * kSecond);
     if (random_.Chance(0.3)) Add(FaultKind::kDnsSlow, -1, 0, 0, 3 * kSecond);
+    if (random_.Chance(0.3)) during(FaultKind::kAlias, DrawRouter(), 10 * kSecond);
     if (random_.Chance(0.3)) during(FaultKind::kUnlisted, DrawRouter(), 10 * kSecond);
     if (random_.Chance(0.4)) {
       Add(FaultKind::kLateStart, topology_.routers - 1, random_.Between(3, 11) * kSecond);

@@ -2,6 +2,9 @@
 //   sim --seed=42 --trace            one run with its last events
 //   sim --seed=1 --seeds=100000      many runs, stops at the first broken promise
 //   sim --seed=7 --bug=NAME          with a planted bug
+//   sim --seed=7 --shrink            its failure, made as small as it gets, and the trace of that
+//   sim --seed=1 --seeds=300 --hashes       of every run, to compare builds (./dev check sim_hash)
+//   sim --seed=1 --seeds=2000 --coverage    what they have reached, and how often
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -12,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/cluster.h"
+#include "tests/sim/coverage.h"
+#include "tests/sim/shrink.h"
 
 namespace baton::sim {
 namespace {
@@ -20,6 +25,9 @@ struct Arguments {
   uint64_t seed = 1;
   uint64_t seeds = 1;
   bool trace = false;
+  bool coverage = false;
+  bool hashes = false;
+  bool shrink = false;
   Bug bug = Bug::kNone;
 };
 
@@ -27,6 +35,18 @@ bool ParseArgument(std::string_view argument, Arguments& arguments) {
   const std::string text(argument);
   if (text == "--trace") {
     arguments.trace = true;
+    return true;
+  }
+  if (text == "--hashes") {
+    arguments.hashes = true;
+    return true;
+  }
+  if (text == "--shrink") {
+    arguments.shrink = true;
+    return true;
+  }
+  if (text == "--coverage") {
+    arguments.coverage = true;
     return true;
   }
   if (absl::StartsWith(text, "--seed=")) return absl::SimpleAtoi(text.substr(7), &arguments.seed);
@@ -41,14 +61,31 @@ bool ParseArgument(std::string_view argument, Arguments& arguments) {
   return false;
 }
 
+void PrintCoverage() {
+  const uint64_t least = kLeastHits * CountedRuns() / kSeedsOfLeastHits;
+  for (const CoverageRow& row : Coverage()) {
+    const char* verdict = row.excuse != nullptr ? row.excuse : row.hits < least ? "THIN" : "";
+    std::printf("%10llu  %-55s %s\n", static_cast<unsigned long long>(row.hits), row.name.c_str(),
+                verdict);
+  }
+}
+
+void PrintShrunken(uint64_t seed, const std::string& violation, Bug bug) {
+  const Shrunken shrunken = Shrink(DrawScenario(seed), violation, bug);
+  const RunResult run = RunScenario(shrunken.scenario, bug, /*trace=*/true);
+  for (const std::string& line : run.trace) std::printf("%s\n", line.c_str());
+  std::printf("smallest of %d runs: %s\n%s\n", shrunken.runs, run.violation.c_str(),
+              shrunken.scenario.Description().c_str());
+}
+
 int Main(int argc, char** argv) {
   Arguments arguments;
   for (int i = 1; i < argc; ++i) {
     if (ParseArgument(argv[i], arguments)) continue;
-    std::fprintf(
-        stderr,
-        "sim: unknown argument %s\nusage: sim [--seed=N] [--seeds=N] [--trace] [--bug=NAME]\n",
-        argv[i]);
+    std::fprintf(stderr,
+                 "sim: unknown argument %s\nusage: sim [--seed=N] [--seeds=N] [--trace] "
+                 "[--coverage] [--bug=NAME]\n",
+                 argv[i]);
     return 2;
   }
   uint64_t events = 0;
@@ -60,6 +97,11 @@ int Main(int argc, char** argv) {
     events += result.events;
     requests += result.requests;
     succeeded += result.succeeded;
+    if (arguments.hashes) {
+      std::printf("hash %llu %016llx %llu\n", static_cast<unsigned long long>(seed),
+                  static_cast<unsigned long long>(result.hash),
+                  static_cast<unsigned long long>(result.events));
+    }
     for (const std::string& line : result.trace) std::printf("%s\n", line.c_str());
     if (result.violation.empty() && arguments.seeds > 1) continue;
     std::printf("seed %llu: %s\n  %s\n  %d of %d requests answered, %llu events, hash %016llx\n",
@@ -68,13 +110,16 @@ int Main(int argc, char** argv) {
                 result.summary.c_str(), result.succeeded, result.requests,
                 static_cast<unsigned long long>(result.events),
                 static_cast<unsigned long long>(result.hash));
-    if (!result.violation.empty()) return 1;
+    if (result.violation.empty()) continue;
+    if (arguments.shrink) PrintShrunken(seed, result.violation, arguments.bug);
+    return 1;
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf("%llu seeds, %d of %d requests answered, %llu events, %.1f s\n",
               static_cast<unsigned long long>(arguments.seeds), succeeded, requests,
               static_cast<unsigned long long>(events), seconds);
+  if (arguments.coverage) PrintCoverage();
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/sim/cluster.h"
+#include "tests/sim/coverage.h"
 
 namespace baton::sim {
 namespace {
@@ -23,7 +24,7 @@ TEST_P(SeedBatchTest, KeepsEveryPromise) {
     const RunResult replay = RunSeed(seed, Bug::kNone, /*trace=*/true);
     FAIL() << "seed " << seed << ": " << result.violation << "\n"
            << result.summary << "\nreplay: bazel run //tests/sim:sim -- --seed=" << seed
-           << " --trace\n"
+           << " --shrink\n"
            << absl::StrJoin(replay.trace, "\n");
   }
   // A cluster that refuses everything would keep its promises too.
@@ -31,6 +32,20 @@ TEST_P(SeedBatchTest, KeepsEveryPromise) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, SeedBatchTest, testing::Range<uint64_t>(0, kBatches));
+
+// What no run reaches, the simulation says nothing about. Asked when every batch of this process
+// has run; of a few picked ones it would mean nothing.
+class CoverageCheck : public testing::Environment {
+ public:
+  void TearDown() override {
+    if (CountedRuns() < kSeedsOfLeastHits / 2) return;
+    for (const CoverageRow& row : ThinRows()) {
+      ADD_FAILURE() << row.name << ": " << row.hits << " times in " << CountedRuns() << " seeds";
+    }
+  }
+};
+const testing::Environment* const kCoverageCheck =
+    testing::AddGlobalTestEnvironment(new CoverageCheck);
 
 TEST(DeterminismTest, SameSeedSameEvents) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {

@@ -30,6 +30,7 @@ struct Topology {
   int activation_credits = 2;
   int max_attempts = 2;
   int max_context_tokens = 4096;
+  int max_requests = 64;  // Of a router.
   // Every life of a worker has a name of its own, as where nobody gives it one.
   bool new_names = false;
   // The last decode service holds the weights of another model.

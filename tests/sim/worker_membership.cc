@@ -208,6 +208,9 @@ void WorkerMembership::Perform(const worker::ResolveRouterName& action) {
     if (!world_.dns().fails) {
       std::vector<std::string> addresses;
       for (const int router : world_.dns().listed) addresses.push_back(world_.name(router));
+      for (const int router : world_.dns().aliased) {
+        addresses.push_back(absl::StrCat("another-name-", router));
+      }
       resolved.addresses = std::move(addresses);
     }
     events_.Raise(std::move(resolved));
@@ -217,10 +220,14 @@ void WorkerMembership::Perform(const worker::ResolveRouterName& action) {
 void WorkerMembership::Perform(const worker::ConnectPeers& action) {
   worker::PeersConnected answer;
   for (const worker::PeerWorker& peer : action.peers) {
-    const bool fails = world_.random().Chance(world_.faults().connect_fail);
+    const bool fails = world_.Strikes(&NetworkFaults::connect_fail);
     (fails ? answer.failed : answer.standing).push_back(peer.instance);
   }
-  events_.Raise(std::move(answer));
+  if (!world_.Strikes(&NetworkFaults::connect_slow)) {
+    return events_.Raise(std::move(answer));
+  }
+  world_.After(node_, world_.random().Between(1000, 2'000'000), "connected late",
+               [this, answer = std::move(answer)] { events_.Raise(answer); });
 }
 
 void WorkerMembership::Perform(const worker::TellPeers& action) {

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kFromClientUs = 10;
 constexpr int kProbesPerRouter = 3;
+constexpr int64_t kBetweenProbesUs = 200'000;
 
 }  // namespace
 
@@ -67,9 +68,9 @@ void Workload::Probe() {
     client.prompt_id = world_.random().Next();
     client.prompt_tokens = topology_.page_size * 3 + 1;
     client.max_tokens = 10;
-    // One by one: workers without a queue may refuse what comes together.
-    client.submit_us = kProbesUs + i * kSecond / 5;
-    client.deadline_us = kProbesUs + 10 * kSecond;
+    // One after the other: a short queue is no fault.
+    client.submit_us = world_.now_us() + i * kBetweenProbesUs;
+    client.deadline_us = client.submit_us + 10 * kSecond;
     client.must_succeed = true;
     Submit(std::move(client));
   }

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "common/base/random.h"
 #include "common/sim/event_queue.h"
+#include "tests/sim/touches.h"
 
 namespace baton::sim {
 
@@ -33,6 +34,8 @@ struct NetworkFaults {
   double data_slow = 0;     // Of one that arrives up to 2 s after its sender was told OK.
   double data_corrupt = 0;  // Of one whose payload changes under way.
   double connect_fail = 0;  // Of an endpoint that is to be opened.
+  double connect_slow = 0;  // Of one that takes up to 2 s to stand.
+  double break_late = 0;    // Of a call's breaking that one end hears of up to 4 s later.
   // Of a tensor connection, in bytes a millisecond; 0: no limit.
   int64_t bytes_per_ms = 0;
 };
@@ -62,6 +65,16 @@ class World {
   void Exit(int node);
   void SetExitHandler(std::function<void(int node)> on_exit) { on_exit_ = std::move(on_exit); }
   void Pause(int node, int64_t duration_us);  // As SIGSTOP, then SIGCONT.
+  // Nothing of `from` reaches `to` for so long, the other way everything. What is sent meanwhile
+  // arrives afterwards, as TCP repeats it, unless the connection is given up: by the pings of a
+  // call's server, and by the tensor transport's keepalive.
+  void Partition(int from, int to, int64_t duration_us);
+  // The node's event loop takes no more of what others send at will, for so long: calls break.
+  void FillMailbox(int node, int64_t duration_us);
+  // Wall clocks of processes differ by up to this, from one life to the next too.
+  void SetClockSkew(int64_t skew_us) { clock_skew_us_ = skew_us; }
+  void StepClock(int node, int64_t by_us) { nodes_[node].wall_clock_ahead_us += by_us; }
+  int64_t wall_clock_us(int node) const;
   bool alive(int node) const { return nodes_[node].process != nullptr; }
   bool paused(int node) const { return nodes_[node].paused_until_us > now_us(); }
   Process* process(int node) const { return nodes_[node].process.get(); }
@@ -76,7 +89,7 @@ class World {
   // to) path; lost if the receiver is dead.
   template <typename Receiver>
   void Send(int from, int to, const char* label, std::function<void(Receiver&)> run) {
-    Deliver(path_order_us_[{from, to}], to, label,
+    Deliver(path_order_us_[{from, to}], from, to, label,
             [this, to, run = std::move(run)] { run(static_cast<Receiver&>(*nodes_[to].process)); });
   }
 
@@ -92,13 +105,16 @@ class World {
     if (it == calls_.end()) return;
     const bool to_server = it->second.client == from;
     const int to = to_server ? it->second.server : it->second.client;
-    if (random_.Chance(faults_.control_drop)) {
+    if (Strikes(&NetworkFaults::control_drop)) {
       Trace(from, std::string(label) + " DROPPED");
       BreakCall(call);
       return;
     }
-    Deliver(to_server ? it->second.to_server_us : it->second.to_client_us, to, label,
-            [this, to, run = std::move(run)] { run(static_cast<Receiver&>(*nodes_[to].process)); });
+    Deliver(to_server ? it->second.to_server_us : it->second.to_client_us, from, to, label,
+            [this, call, to, run = std::move(run)] {
+              if (MailboxFull(to)) return RefuseForMailbox(call, to);
+              run(static_cast<Receiver&>(*nodes_[to].process));
+            });
   }
   void BreakCall(uint64_t call);
 
@@ -130,7 +146,8 @@ class World {
 
   // What the routers' name leads to, for everybody at once.
   struct Dns {
-    std::set<int> listed;  // Nodes.
+    std::set<int> listed;   // Nodes.
+    std::set<int> aliased;  // Of these, which have a second address.
     bool fails = false;
     int64_t slowest_us = 2000;
   };
@@ -140,12 +157,17 @@ class World {
   Random& random() { return random_; }
   EventQueue& queue() { return queue_; }
   NetworkFaults& faults() { return faults_; }
+  // Whether a fault of this kind happens now.
+  bool Strikes(double NetworkFaults::*chance);
 
   // Records a broken promise; the run ends with it.
   void Violate(const std::string& what);
   const std::string& violation() const { return violation_; }
 
   void Trace(int node, const std::string& line);
+  bool tracing() const { return print_trace_; }
+  // Says so in the trace, and again when a broken promise names one of the subjects (touches.h).
+  void Touch(int node, const std::vector<std::string>& subjects, const std::string& what);
   const std::deque<std::string>& trace() const { return trace_; }
 
  private:
@@ -155,6 +177,8 @@ class World {
     std::unique_ptr<Process> process;
     uint64_t incarnation = 0;
     int64_t paused_until_us = 0;
+    int64_t mailbox_full_until_us = 0;
+    int64_t wall_clock_ahead_us = 0;  // Of the world's.
   };
   struct Call {
     int client = -1;
@@ -165,9 +189,16 @@ class World {
     int64_t to_server_us = 0;
   };
 
+  std::string TraceLine(int node, const std::string& line) const;
   int64_t DrawDelay();
   // Not before what `order_us` says, which it moves on.
-  void Deliver(int64_t& order_us, int to, const char* label, std::function<void()> run);
+  void Deliver(int64_t& order_us, int from, int to, const char* label, std::function<void()> run);
+  // When what leaves `from` now arrives at `to`.
+  int64_t ArrivalUs(int from, int to, int64_t delay_us) const;
+  bool MailboxFull(int node) const { return nodes_[node].mailbox_full_until_us > now_us(); }
+  void RefuseForMailbox(uint64_t call, int node);
+  // Tells one end of a call that is gone.
+  void TellBroken(uint64_t id, const Call& call, bool server, int64_t at_us);
   void RunOn(int node, uint64_t incarnation, const char* label, std::function<void()> run);
   // When a message that is given to the connection now has left it.
   int64_t PassWire(int from, int to, size_t bytes, const char* label);
@@ -182,6 +213,8 @@ class World {
   std::vector<Node> nodes_;
   std::map<uint64_t, Call> calls_;
   uint64_t next_call_ = 1;
+  int64_t clock_skew_us_ = 0;
+  std::map<std::pair<int, int>, int64_t> parted_until_us_;
   std::map<std::pair<int, int>, int64_t> path_order_us_;  // Of one-way messages.
   struct Wire {
     int64_t busy_until_us = 0;
@@ -193,6 +226,7 @@ class World {
   std::function<void(int)> on_exit_;
   std::string violation_;
   bool print_trace_;
+  Touches touches_;
   std::deque<std::string> trace_;
 };
 

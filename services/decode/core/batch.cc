@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
@@ -17,6 +18,7 @@ void DecodeCore::State::On(const StreamOpened& event) {
   };
   const auto found = requests.find(event.attempt_id);
   if (found == requests.end()) {
+    Covered<"decode: a stream comes for nobody">();
     const std::string what = absl::StrCat("attempt ", event.attempt_id, " is not held");
     // Its ticket was on its way to the router when the drain's time ended it.
     refuse(draining ? EndedByDrain(absl::UnavailableError(absl::StrCat(what, ": a drain ended it")))
@@ -33,6 +35,7 @@ void DecodeCore::State::On(const StreamOpened& event) {
     return;
   }
   if (request.stream_open) {
+    Covered<"decode: a second stream">();
     refuse(absl::AlreadyExistsError(
         absl::StrCat("attempt ", event.attempt_id, " has a stream already")));
     return;
@@ -46,6 +49,7 @@ void DecodeCore::State::On(const StreamOpened& event) {
   }
   request.kept.clear();
   if (request.phase != Phase::kEnded) return;
+  Covered<"decode: a stream comes after the end">();
   Emit(Finish{event.attempt_id, *std::move(request.outcome)});
   Erase(event.attempt_id);
 }
@@ -85,6 +89,7 @@ void DecodeCore::State::On(const StepFinished& event) {
   for (const auto& [attempt_id, generation] : members) {
     const auto hold = holds.find(generation);
     if (hold != holds.end()) {  // Ended meanwhile: its output is nobody's.
+      Covered<"decode: a request ends under a step">();
       hold->second.in_step = false;
       ReleaseIfUnused(generation);
       continue;
@@ -98,6 +103,7 @@ void DecodeCore::State::On(const StepFinished& event) {
       continue;
     }
     if (!event.status.ok()) {
+      Covered<"decode: a step fails">();
       EndWith(attempt_id, Own(Annotate(event.status, "the decode step failed")));
     } else if (output == outputs.end()) {
       EndWith(attempt_id, Own(absl::InternalError("the decode step gave no token")));
@@ -125,6 +131,7 @@ void DecodeCore::State::Take(uint64_t attempt_id, const SampledToken& token) {
   if (request.stream_open) {
     Emit(DeliverToken{attempt_id, index, token});
   } else {
+    Covered<"decode: a token is kept for its stream">();
     request.kept.push_back(token);
   }
   if (stops) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/planted_bug.h"
 #include "services/decode/core/decode_state.h"
@@ -17,6 +18,7 @@ void DecodeCore::State::On(const DrainBegan& event) {
     // Rejected: to let them wait on, for pages of a service that gets emptier anyway. Their time
     // would come late in the drain's, or not at all.
     for (const uint64_t attempt_id : std::vector<uint64_t>(queue.begin(), queue.end())) {
+      Covered<"decode: a drain hands back">();
       ++drain_counts.handed_back_total;
       EndWith(attempt_id, EndedByDrain(absl::UnavailableError(
                               "this decode service drains, and had not begun the request")));
@@ -27,6 +29,7 @@ void DecodeCore::State::On(const DrainBegan& event) {
 
 absl::Status DecodeCore::State::RefuseToBegin() {
   if (!draining || PlantedBug(Bug::kDecodeBeginsWhileDraining)) return absl::OkStatus();
+  Covered<"decode: a draining service refuses">();
   ++drain_counts.refused_total;
   return EndedByDrain(absl::UnavailableError("this decode service drains and begins nothing new"));
 }
@@ -34,6 +37,7 @@ absl::Status DecodeCore::State::RefuseToBegin() {
 void DecodeCore::State::EndDrain() {
   if (now_us < drain_deadline_us) return;
   while (!requests.empty()) {
+    Covered<"decode: a drain ends a request">();
     ++drain_counts.time_over_total;
     EndWith(requests.begin()->first,
             Own(EndedByDrain(absl::UnavailableError(

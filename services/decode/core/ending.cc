@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/decode/core/decode_state.h"
@@ -11,6 +12,7 @@ namespace baton::decode {
 
 void DecodeCore::State::On(const AbortRequested& event) {
   if (!requests.contains(event.attempt_id)) {
+    Covered<"decode: an abort of nobody">();
     if (PlantedBug(Bug::kDecodeForgetsEarlyAbort)) return;
     early_aborts.push_back(event.attempt_id);
     if (early_aborts.size() > kRememberedAborts) early_aborts.pop_front();
@@ -42,6 +44,7 @@ void DecodeCore::State::EndOverdue() {
     const uint64_t attempt_id = deadlines.begin()->second;
     const Request& request = requests.at(attempt_id);
     if (now_us < request.deadline_us) {
+      Covered<"decode: no stream comes">();
       EndWith(attempt_id, Own(absl::UnavailableError(
                               absl::StrCat("its stream was not opened within ",
                                            limits.stream_lease_us / 1000, " ms of its ticket"))));
@@ -50,10 +53,13 @@ void DecodeCore::State::EndOverdue() {
     const char* const doing = [phase = request.phase] {
       switch (phase) {
         case Phase::kWaiting:
+          Covered<"decode: a deadline passes while waiting for pages">();
           return "waiting for pages";
         case Phase::kReserved:
+          Covered<"decode: a deadline passes while waiting for KV">();
           return "waiting for the prompt's KV";
         case Phase::kCommitted:
+          Covered<"decode: a deadline passes while decoding">();
           return "decoding";
         case Phase::kEnded:
           return "waiting for its stream";
@@ -79,6 +85,7 @@ void DecodeCore::State::Complete(uint64_t attempt_id, absl::StatusOr<FinishReaso
   }
   request.phase = Phase::kEnded;
   request.outcome = std::move(outcome);
+  Covered<"decode: an outcome is kept for its stream">();
   kept_outcomes.push_back(attempt_id);
   if (kept_outcomes.size() > kKeptOutcomes) {
     EndWith(kept_outcomes.front(),

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/coverage.h"
 #include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
@@ -18,6 +19,7 @@ void DecodeCore::State::On(const ReserveRequested& event) {
   }
   const auto aborted = std::find(early_aborts.begin(), early_aborts.end(), event.attempt_id);
   if (aborted != early_aborts.end()) {
+    Covered<"decode: an abort overtakes its reservation">();
     early_aborts.erase(aborted);
     Refuse(event.attempt_id, absl::CancelledError("aborted before it was reserved"));
     return;
@@ -46,6 +48,7 @@ void DecodeCore::State::On(const ReserveRequested& event) {
   }
   const bool waits = !queue.empty() || free_slots.empty() || pool.free_pages() < PagesFor(request);
   if (waits && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
+    Covered<"decode: the queue is full">();
     Refuse(event.attempt_id, Overloaded(absl::ResourceExhaustedError(absl::StrCat(
                                             "the queue is full (", queue.size(), " requests)")),
                                         kQueueRetryAfterMs));
@@ -111,7 +114,10 @@ void DecodeCore::State::AdmitWaiting() {
       std::swap(queue[0], queue[1]);
       continue;
     }
-    if (!pages.has_value()) return;
+    if (!pages.has_value()) {
+      Covered<"decode: the oldest request waits for pages">();
+      return;
+    }
     queue.pop_front();
     Disarm(attempt_id);
     request.phase = Phase::kReserved;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/coverage.h"
 #include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
@@ -43,8 +44,10 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
 void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
   if (!up) return;
   up = false;
+  Covered<"planner: the chain goes down">();
   down_reason = event.reason;
   for (auto& [attempt_id, request] : requests) {
+    Covered<"planner: the chain goes down under a request">();
     if (!request.finished) Finish(attempt_id, request, event.reason);
   }
   requests.clear();
@@ -58,10 +61,12 @@ void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
 
 absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const {
   if (requests.count(event.attempt_id) != 0) {
+    Covered<"planner: an attempt comes twice">();
     return absl::AlreadyExistsError(
         absl::StrCat("attempt ", event.attempt_id, " is in the prefill chain already"));
   }
   if (!up) {
+    Covered<"planner: a prompt comes while the chain is down">();
     return absl::UnavailableError(
         absl::StrCat("the prefill chain is down: ", down_reason.message()));
   }
@@ -84,6 +89,7 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
   const bool admissible = queue.empty() && pages <= pool->free_pages() &&
                           static_cast<int>(open.size()) < limits.max_open_requests;
   if (!admissible && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
+    Covered<"planner: the queue is full">();
     return Overloaded(absl::ResourceExhaustedError(absl::StrCat(
                           queue.size(), " requests wait for the prefill chain; no more are taken")),
                       kQueueRetryAfterMs);
@@ -120,6 +126,7 @@ void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us) {
   const auto stage = static_cast<size_t>(event.stage);
   const uint64_t number = event.done.number;
   if (number <= done[stage] || number > issued) return;  // Said before, or never asked for.
+  Covered<"planner: a stage is done with a plan">();
   done[stage] = number;
   last_done_us[stage] = now_us;
   const bool last_stage = stage + 1 == done.size();
@@ -155,6 +162,7 @@ void ChainPlanner::State::TakePromptTokens(const PromptTokens& told) {
   const size_t end = static_cast<size_t>(told.first) + told.tokens.size();
   if (!request.prompt_logprobs || static_cast<size_t>(told.first) != expected ||
       end > static_cast<size_t>(request.prompt_tokens)) {
+    Covered<"planner: prompt tokens out of turn">();
     Fail(told.attempt_id, absl::InternalError(absl::StrCat(
                               "the last stage tells of prompt tokens [", told.first, ", ", end,
                               ") after ", expected, " of ", request.prompt_tokens)));
@@ -187,6 +195,7 @@ void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/
     pool->Free(request.pages);
     request.pages.clear();
   }
+  Covered<"planner: a stage closes a request">();
   if (!closed.status.ok()) Fail(closed.attempt_id, closed.status);
   ReleaseIfClosed(closed.attempt_id);
 }
@@ -205,17 +214,20 @@ void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status) {
   Request& request = found->second;
   Finish(attempt_id, request, std::move(status));
   if (!request.open) {
+    Covered<"planner: a waiting request ends">();
     queue.erase(std::find(queue.begin(), queue.end(), attempt_id));
     requests.erase(found);
     return;
   }
   if (PlantedBug(Bug::kPlannerForgetsAbort)) return;
+  Covered<"planner: an open request is aborted">();
   aborts_due.push_back(attempt_id);
 }
 
 void ChainPlanner::State::ExpireDeadlines(int64_t now_us) {
   while (!deadlines.empty() && deadlines.begin()->first <= now_us) {
     const uint64_t attempt_id = deadlines.begin()->second;
+    Covered<"planner: a deadline passes">();
     const bool open_now = requests.at(attempt_id).open;
     Fail(attempt_id,
          absl::DeadlineExceededError(open_now ? "deadline passed in the prefill chain"
@@ -277,7 +289,10 @@ bool ChainPlanner::State::AdmitNext(Plan& plan, int64_t now_us) {
   const uint64_t attempt_id = queue.front();
   Request& request = requests.at(attempt_id);
   std::optional<std::vector<int>> pages = pool->Allocate(PagesFor(request.prompt_tokens));
-  if (!pages.has_value()) return false;
+  if (!pages.has_value()) {
+    Covered<"planner: the oldest prompt waits for pages">();
+    return false;
+  }
   queue.pop_front();
   open.push_back(attempt_id);
   request.open = true;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 
 namespace baton::prefill {
@@ -40,6 +41,7 @@ void KvOutbox::Enqueue(uint64_t send_id, Send send, int64_t now_us,
   send.begun_us = now_us;
   const InstanceRef decode = send.ticket.decode;
   if (const auto failed = failed_.find(send.attempt_id); failed != failed_.end()) {
+    Covered<"outbox: a send comes after its attempt failed">();
     actions.push_back(KvSent{send.epoch, send_id, failed->second, 0, 0});
     return;
   }
@@ -100,7 +102,10 @@ void KvOutbox::Pump(const InstanceRef& decode, std::vector<KvOutboxAction>& acti
       continue;
     }
     SendKvMessage message = NextMessage(send);
-    if (!Fits(lane, message.bytes)) return;
+    if (!Fits(lane, message.bytes)) {
+      Covered<"outbox: the window is full">();
+      return;
+    }
     message.message_id = next_message_id_++;
     messages_[message.message_id] = {send_id, decode, message.bytes};
     ++send.under_way;
@@ -137,6 +142,7 @@ void KvOutbox::MessageEnded(uint64_t message_id, const absl::Status& status, int
     send.bytes += static_cast<int64_t>(message.bytes);
     send.asked_us = now_us;
   } else {
+    Covered<"outbox: a message fails">();
     if (send.status.ok()) send.status = status;
     EndWaiting(send.attempt_id, status, now_us, actions);
   }
@@ -172,6 +178,7 @@ void KvOutbox::EndWaiting(uint64_t attempt_id, const absl::Status& status, int64
     current->second.waiting = std::move(waiting);
     for (const uint64_t send_id : ended) {
       Send& send = sends_.at(send_id);
+      Covered<"outbox: waiting messages are cancelled">();
       if (send.status.ok()) send.status = status;
       EndIfDone(send_id, now_us, actions);
     }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/coverage.h"
 
 namespace baton::prefill {
 namespace {
@@ -63,9 +64,11 @@ void Link::State::On(const HelloArrived& event) {
   };
   if (event.link == link) return End(absl::FailedPreconditionError("a second hello"));
   if (absl::Status status = CheckStage0(event.hello.stages[0].instance); !status.ok()) {
+    Covered<"link: another stage 0 claims the chain">();
     return refuse(0, status);
   }
   if (event.hello.epoch <= newest_epoch) {
+    Covered<"link: an epoch is not newer">();
     return refuse(newest_epoch, absl::FailedPreconditionError(
                                     absl::StrCat("epoch ", event.hello.epoch, " is not newer than ",
                                                  newest_epoch, ", the last one of this stage")));
@@ -90,8 +93,10 @@ void Link::State::On(const EpochTried& event) {
     begun = true;
     Emit(SendReady{link, hello.epoch});
   } else if (now_us >= begin_by_us) {
+    Covered<"link: an epoch never begins">();
     End(event.status);
   } else {
+    Covered<"link: an epoch is tried again">();
     retry_at_us = now_us + kRetryUs;
   }
 }
@@ -108,6 +113,7 @@ void Link::State::On(const LinkGone& event) {
 void Link::State::On(const LinkTick&) {
   if (link == 0) return;
   if (now_us - last_heard_us >= kSilenceUs) {
+    Covered<"link: stage 0 is silent">();
     End(absl::UnavailableError("no sign of life from stage 0 for 3 s"));
   } else if (!begun && now_us >= retry_at_us) {
     Try();

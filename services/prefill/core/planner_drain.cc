@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/planted_bug.h"
 #include "services/prefill/core/planner_state.h"
@@ -18,6 +19,7 @@ void ChainPlanner::State::On(const DrainBegan& event, int64_t /*now_us*/) {
 
 absl::Status ChainPlanner::State::RefuseToBegin() {
   if (!draining || PlantedBug(Bug::kPlannerBeginsWhileDraining)) return absl::OkStatus();
+  Covered<"planner: a draining chain refuses">();
   ++drain_counts.refused_total;
   return EndedByDrain(absl::UnavailableError("this prefill chain drains and begins nothing new"));
 }
@@ -31,6 +33,7 @@ void ChainPlanner::State::EndDrain(int64_t now_us) {
     if (!request.finished) unfinished.push_back(attempt_id);
   }
   for (const uint64_t attempt_id : unfinished) {
+    Covered<"planner: a drain ends a request">();
     ++drain_counts.time_over_total;
     Fail(attempt_id,
          EndedByDrain(absl::UnavailableError(

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "services/prefill/core/planner_state.h"
 
@@ -47,6 +48,7 @@ void ChainPlanner::State::CheckProgress(int64_t now_us) {
   if (NextProgressUs() > now_us) return;
   for (size_t stage = 1; stage < done.size(); ++stage) {
     if (ProgressDueUs(stage) > now_us) continue;
+    Covered<"planner: a plan is overdue">();
     chain_failed = true;
     Emit(FailChain{
         static_cast<int>(stage),

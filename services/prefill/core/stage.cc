@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/prefill/core/stage_state.h"
@@ -42,6 +43,7 @@ void Stage::State::DropEpoch() {
 
 void Stage::State::Break(absl::Status status) {
   DropEpoch();
+  Covered<"stage: an epoch ends for an error">();
   Emit(EndEpoch{std::move(status)});
 }
 
@@ -83,6 +85,7 @@ absl::Status Stage::State::CheckPlan(const Plan& plan) const {
         absl::StrCat("plan ", plan.number, " is of epoch ", plan.epoch, ", not ", epoch));
   }
   if (plan.number != last_number + 1) {
+    Covered<"stage: a plan comes twice or too early">();
     return absl::FailedPreconditionError(absl::StrCat(
         "plan ", plan.number, plan.number <= last_number ? " came twice" : " came too early",
         ": expected ", last_number + 1));
@@ -178,6 +181,7 @@ void Stage::State::ApplyAborts(const Plan& plan) {
   for (const uint64_t attempt_id : plan.aborts) {
     const auto found = requests.find(attempt_id);
     if (found == requests.end()) continue;  // Closed here before the abort came.
+    Covered<"stage: an abort meets its request">();
     found->second.aborted = true;
     if (found->second.sends > 0) Emit(CancelKv{epoch, attempt_id});
     CloseIfSent(attempt_id);

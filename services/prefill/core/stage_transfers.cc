@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/prefill/core/stage_state.h"
@@ -56,6 +57,7 @@ void Stage::State::On(const CreditReturned& event, int64_t now_us) {
 
 void Stage::State::On(const NextStageDone& event, int64_t now_us) {
   if (!Current(event.epoch) || event.number <= next_stage_done) return;
+  Covered<"stage: the next stage is further than its credits">();
   next_stage_done = event.number;
   uncredited.erase(uncredited.begin(), uncredited.upper_bound(event.number));
   PassActivations();
@@ -102,6 +104,7 @@ std::vector<PromptTokens> Stage::State::TakePromptTokens(const ComputeFinished& 
     if (prompt.status.ok()) {
       told.push_back(prompt.told);
     } else {
+      Covered<"stage: prompt tokens fail">();
       found->second.failure = prompt.status;
     }
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 
@@ -109,6 +110,7 @@ void Wiring::State::On(const ViewSeen& event) {
     }
     const absl::Status reason =
         absl::UnavailableError(absl::StrCat(lost, " has left the prefill chain"));
+    Covered<"wiring: a member leaves a wired chain">();
     Break(WithLeg(reason, "prefill", lost));
   }
   // Who comes back, or comes in another's place, has not failed yet: the wait was for the one
@@ -136,6 +138,7 @@ void Wiring::State::On(const OwnEpochTried& event) {
   BATON_CHECK(trying.has_value()) << "stage 0 has begun an epoch unasked";
   Hello hello = *std::exchange(trying, std::nullopt);
   if (!event.status.ok()) {
+    Covered<"wiring: stage 0 cannot begin yet">();
     retry_at_us = now_us + kFirstBackoffUs;
     return;
   }
@@ -189,6 +192,7 @@ void Wiring::State::On(const StageRefused& event) {
   const bool sane = event.newest_epoch >= epoch && event.newest_epoch < kMaxEpoch;
   Break(Blame(status, *link));
   if (!sane || PlantedBug(Bug::kWiringTrustsItsClock)) return;
+  Covered<"wiring: a stage knows a newer epoch">();
   newest_elsewhere = event.newest_epoch;
   retry_at_us = now_us;  // It has not failed: it has told how to go on.
 }
@@ -199,6 +203,7 @@ void Wiring::State::On(const StageLinkEnded& event) {
 }
 
 void Wiring::State::BecomeUp() {
+  Covered<"wiring: a chain is up">();
   phase = Phase::kUp;
   up_since_us = now_us;
   worked = false;
@@ -236,9 +241,11 @@ void Wiring::State::On(const WiringStopped&) {
 void Wiring::State::Watch() {
   for (const Link& link : links) {
     if (phase == Phase::kLinking && !link.ready && now_us - linking_since_us >= kLinkingLimitUs) {
+      Covered<"wiring: a stage is not ready in time">();
       return Break(Blame(absl::DeadlineExceededError("not ready within 10 s"), link));
     }
     if (phase == Phase::kUp && now_us - link.last_heard_us >= kSilenceUs) {
+      Covered<"wiring: a stage is silent">();
       return Break(Blame(absl::UnavailableError("no sign of life for 3 s"), link));
     }
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
@@ -74,6 +75,7 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
                      blamed == Role::kDecode ? pair.decode.id : pair.chain.stage0.id);
   }
   SuspectBlamed(pair, blamed, status);
+  Covered<"router: an attempt fails">();
   const bool full = IsOverloaded(status);
   const std::string reason =
       absl::StrCat("the ", RoleName(blamed), full ? " leg was refused" : " leg failed");
@@ -114,6 +116,7 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   if (!handed_back && !absl::IsUnavailable(status) && !TakeRetry()) return false;
   EndPrefillWork(txn);
   pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  Covered<"router: an attempt is made again">();
   txn.handed_back += handed_back ? 1 : 0;
   RetryCounts& counts = totals.RetriesOf(blamed);
   ++(handed_back ? counts.drain_total : counts.failure_total);
@@ -122,6 +125,7 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   if (other.ok()) {
     Begin(txn, *std::move(other));
   } else {
+    Covered<"router: a failed attempt waits for a pair">();
     Wait(txn);
   }
   return true;
@@ -140,6 +144,7 @@ void RouterCore::State::SuspectBlamed(const Pair& pair, Role blamed, const absl:
 }
 
 void RouterCore::State::TellPrompt(Transaction& txn, const std::vector<SampledToken>& tokens) {
+  Covered<"router: a client hears of its prompt">();
   txn.prompt_told = true;
   Emit(DeliverPrompt{txn.call_id, tokens});
   for (const SampledToken& token : std::exchange(txn.held, {})) TellToken(txn, token);
@@ -157,6 +162,7 @@ void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
 void RouterCore::State::Complete(Transaction& txn, FinishReason reason) {
   if (!txn.attempt.prefill_open) return Finish(txn, reason);
   txn.answer = reason;
+  Covered<"router: an answer settles">();
   table.SetPhase(txn, Phase::kSettling);
   // A report is worth a moment; the prompt's tokens are part of the answer.
   const int64_t settled_us = txn.AwaitsPrompt() ? kNeverUs : now_us + limits.settle_us;
@@ -174,14 +180,17 @@ void RouterCore::State::TimeOut(Transaction& txn) {
   std::string where;
   switch (txn.phase) {
     case Phase::kReserving:
+      Covered<"router: a deadline passes while reserving">();
       where = absl::StrCat("while waiting for KV pages on ", pair.decode.id);
       break;
     case Phase::kPrefilling:
     case Phase::kSettling:  // For the prompt's tokens.
       leg = Role::kPrefill;
+      Covered<"router: a deadline passes during prefill">();
       where = absl::StrCat("during prefill in chain ", pair.chain.chain_id);
       break;
     default:
+      Covered<"router: a deadline passes while decoding">();
       where = absl::StrCat("after ", txn.tokens, " tokens from ", pair.decode.id);
   }
   absl::Status status =

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "services/router/core/router_state.h"
@@ -40,6 +41,7 @@ void RouterCore::State::On(const RouterDrainBegan& event) {
 
 absl::Status RouterCore::State::RefuseToBegin() {
   if (now_us < refuse_from_us) return absl::OkStatus();
+  Covered<"router: a draining router refuses">();
   ++totals.drain.refused_total;
   return EndedByDrain(
       absl::UnavailableError("the router is shutting down; send the request again"));
@@ -54,6 +56,7 @@ void RouterCore::State::EndDrain() {
       Finish(txn, txn.answer);
       continue;
     }
+    Covered<"router: a drain ends a request">();
     ++totals.drain.time_over_total;
     Finish(txn, WithLeg(EndedByDrain(absl::UnavailableError(
                             "the router left before the request was done (--drain-timeout-ms); "

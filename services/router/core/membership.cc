@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/router/core/fit.h"
@@ -54,6 +55,7 @@ absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
   began_us_ = std::min(began_us_, now_us);
   const auto known = workers_.find(worker.instance.id);
   if (known != workers_.end() && known->second.info == worker) {
+    Covered<"membership: a worker joins again">();
     known->second.lease_until_us = now_us + options_.lease_us;  // The answer to the first was lost.
     known->second.excused = false;
     return absl::OkStatus();
@@ -73,6 +75,7 @@ absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
 
 void Membership::Join(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost) {
   const auto known = workers_.find(worker.instance.id);
+  Covered<"membership: a worker joins">();
   if (known != workers_.end()) Lose(known, now_us, /*expected=*/false, lost);
   absent_.erase(worker.instance.id);
   applicants_.erase(worker.instance.id);
@@ -90,10 +93,12 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
                                    bool ready, const WorkerLoad& load, int64_t now_us) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end()) {
+    Covered<"membership: a heartbeat of a stranger">();
     return absl::NotFoundError(absl::StrCat(instance.id, " holds no lease here: register (again)"));
   }
   Worker& worker = found->second;
   if (worker.info.instance != instance) {
+    Covered<"membership: a heartbeat of a former life">();
     return absl::NotFoundError(
         absl::StrCat(instance.id, " incarnation ", absl::Hex(instance.incarnation),
                      " has been replaced by ", absl::Hex(worker.info.instance.incarnation)));
@@ -135,6 +140,7 @@ bool Membership::Suspect(const InstanceRef& instance, int64_t now_us) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end() || found->second.info.instance != instance) return false;
   if (found->second.suspect) return false;
+  Covered<"membership: a worker is suspect">();
   found->second.suspect = true;
   found->second.changed_us = now_us;
   Changed();
@@ -173,6 +179,7 @@ std::vector<Worker> Membership::Expire(int64_t now_us) {
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     const auto next = std::next(worker);
     if (worker->second.lease_until_us <= now_us) {
+      Covered<"membership: a lease runs out">();
       Lose(worker, now_us, /*expected=*/true, lost);
     } else {
       sweep_us_ = std::min(sweep_us_, worker->second.lease_until_us);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
@@ -85,10 +86,12 @@ void RouterCore::State::LoseWorker(const Worker& worker, const std::string& caus
 absl::Status RouterCore::State::CheckAdmissible(const CallSubmitted& event) {
   if (absl::Status status = RefuseToBegin(); !status.ok()) return status;
   if (table.OfRequest(event.request_id) != nullptr && !PlantedBug(Bug::kRouterAcceptsDuplicateId)) {
+    Covered<"router: an id is in use">();
     return absl::AlreadyExistsError(
         absl::StrCat("a request with the id ", event.request_id, " is running"));
   }
   if (table.size() >= limits.max_requests) {
+    Covered<"router: too many requests">();
     return Overloaded(absl::ResourceExhaustedError(absl::StrCat(
         "the router is serving ", table.size(), " requests, the most it takes; try again later")));
   }
@@ -139,6 +142,7 @@ void RouterCore::State::On(const CallSubmitted& event) {
 void RouterCore::State::On(const ClientGone& event) {
   Transaction* txn = table.OfCall(event.call_id);
   if (txn == nullptr) return;
+  Covered<"router: a client leaves">();
   CloseLegs(*txn, "the client went away");
   Remove(*txn);
 }
@@ -150,6 +154,7 @@ void RouterCore::State::On(const AbortCalled& event) {
                                              "no running request has the id ", event.request_id))});
   }
   Emit(ReplyAbort{event.rpc_id, absl::OkStatus()});
+  Covered<"router: a request is aborted">();
   const bool complete = txn->Complete();
   CloseLegs(*txn, "aborted by the client");
   Finish(*txn, complete ? txn->answer : FinishReason::kAbort);
@@ -158,6 +163,7 @@ void RouterCore::State::On(const AbortCalled& event) {
 void RouterCore::State::On(const StopMatched& event) {
   Transaction* txn = table.OfCall(event.call_id);
   if (txn == nullptr || txn->phase != Phase::kDecoding) return;
+  Covered<"router: a stop string matches">();
   CloseDecode(*txn, "a stop string matched");
   Complete(*txn, FinishReason::kStop);
 }
@@ -221,6 +227,7 @@ void RouterCore::State::On(const PrefillEnded& event) {
                                               " tokens of a prompt of ", txn->prompt_tokens));
   }
   if (!status.ok()) return FailAttempt(*txn, Role::kPrefill, std::move(status));
+  Covered<"router: a chain is through with a prompt">();
   txn->attempt.prefill_open = false;
   EndPrefillWork(*txn);
   if (txn->AwaitsPrompt()) TellPrompt(*txn, event.prompt_tokens);
@@ -233,6 +240,7 @@ void RouterCore::State::On(const Tick&) {
   if (!NoticePause()) return;
   const std::vector<Worker> lost = membership.Expire(now_us);
   totals.leases_expired_total += static_cast<int64_t>(lost.size());
+  Covered<"router: leases are looked through">();
   LoseWorkers(lost,
               absl::StrCat("has sent no heartbeat for ", limits.membership.lease_us / 1000, " ms"));
   while (Transaction* txn = table.Due(now_us)) TimeOut(*txn);

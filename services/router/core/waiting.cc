@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
@@ -27,6 +28,7 @@ absl::Status RouterCore::State::MayWait() const {
     return NoPair("is ready");
   }
   if (table.CountOf(Phase::kWaiting) >= limits.max_waiting) {
+    Covered<"router: too many requests wait">();
     return WithLeg(Overloaded(absl::ResourceExhaustedError(absl::StrCat(
                        table.CountOf(Phase::kWaiting), " requests wait for a pair of workers, ",
                        "the most that may (--max-queued-requests); try again later"))),
@@ -36,6 +38,7 @@ absl::Status RouterCore::State::MayWait() const {
 }
 
 void RouterCore::State::Wait(Transaction& txn) {
+  Covered<"router: a request waits for a pair">();
   if (waiting.empty()) wait_for_room = !membership.ReadyPairs().empty();
   table.SetPhase(txn, Phase::kWaiting);
   txn.excused = false;
@@ -73,6 +76,7 @@ void RouterCore::State::ServeWaiting() {
   while (!waiting.empty()) {
     Transaction& txn = *table.OfCall(waiting.begin()->second);
     if (!ready) {
+      Covered<"router: a request waits in vain">();
       StopWaiting(txn);
       Refuse(txn, NoPair("is ready"));
       continue;
@@ -116,6 +120,7 @@ void RouterCore::State::TimeOutWaiting(Transaction& txn) {
   const bool for_room = wait_for_room;
   StopWaiting(txn);
   if (txn.deadline_us > now_us) {
+    Covered<"router: waiting takes too long">();
     return Refuse(txn, NoPair(absl::StrCat("became ready within ", limits.pairing_timeout_us / 1000,
                                            " ms (--pairing-timeout-ms)")));
   }

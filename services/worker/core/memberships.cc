@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 
 namespace baton::worker {
@@ -195,6 +196,7 @@ bool Memberships::MakeRoom() {
 }
 
 void Memberships::Forget(Routers::iterator router) {
+  Covered<"worker: a router is forgotten">();
   Emit(ForgetRouter{router->first, router->second.address()});
   routers_.erase(router);
   peers_changed_ = true;

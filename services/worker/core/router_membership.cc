@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/coverage.h"
 
 namespace baton::worker {
 namespace {
@@ -81,6 +82,7 @@ void RouterMembership::Registered(uint64_t router_incarnation, int64_t interval_
 
 void RouterMembership::IsAlias(uint64_t router_incarnation, int64_t now_us) {
   Answered(now_us);
+  Covered<"worker: a router has another address">();
   state_ = State::kAlias;
   incarnation_ = router_incarnation;
   Accepted();
@@ -93,6 +95,7 @@ void RouterMembership::IsAlias(uint64_t router_incarnation, int64_t now_us) {
 void RouterMembership::Refused(const absl::Status& status, bool for_good, int64_t now_us) {
   Answered(now_us);
   state_ = State::kJoining;
+  Covered<"worker: a router refuses">();
   if (refusal_.ok()) {
     refused_since_us_ = now_us;
     refused_backoff_us_ = std::min(kFirstBackoffUs, times_.heartbeat_us);
@@ -124,6 +127,7 @@ void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWor
 
 bool RouterMembership::ExpireKept(int64_t now_us) {
   if (kept_.empty() || now_us < keep_until_us_) return false;
+  Covered<"worker: kept peers are dropped">();
   kept_.clear();
   view_changed_ = true;
   return true;
@@ -137,12 +141,14 @@ void RouterMembership::DrainHeard(bool told, int needed_requests) {
 void RouterMembership::Unknown(int64_t now_us) {
   Answered(now_us);
   state_ = State::kJoining;
+  Covered<"worker: a router does not know it any more">();
   asking_since_us_ = now_us;
   next_us_ = now_us;
 }
 
 void RouterMembership::Failed(int64_t now_us) {
   rpc_under_way_ = false;
+  Covered<"worker: a router does not answer">();
   ++failures_;
   next_us_ = now_us + backoff_us_;
   backoff_us_ = std::min(kMaxBackoffUs, 2 * backoff_us_);
