@@ -116,7 +116,7 @@ const char* FaultName(FaultKind kind) { return kFaultNames[static_cast<size_t>(k
 
 const std::vector<NetworkFaultKind>& NetworkFaultKinds() {
   static const auto& kinds = *new std::vector<NetworkFaultKind>{
-      {"spike", &NetworkFaults::spike, 0.3, 0.05},
+      {"spike", &NetworkFaults::spike, 0.35, 0.1},
       {"control-drop", &NetworkFaults::control_drop, 0.25, 0.01},
       {"notice-lost", &NetworkFaults::notice_lost, 0.25, 0.5},
       {"notice-late", &NetworkFaults::notice_late, 0.25, 0.5},

@@ -16,14 +16,14 @@ struct Load {
   double leaves = 0.1;
   double aborts = 0.05;
   double duplicates = 0.04;
-  double short_deadlines = 0.12;
+  double short_deadlines = 0.14;
 };
 
 Load DrawLoad(Random& random, const Scenario& scenario) {
   Load load;
   if (scenario.weather == Weather::kOverload) {
     load.requests = static_cast<int>(random.Between(30, 60));
-    load.until_us = load.from_us + random.Between(1000, 2 * kSecond);
+    load.until_us = load.from_us + random.Between(1000, random.Chance(0.6) ? 20'000 : 2 * kSecond);
     load.short_deadlines = 0;
     return load;
   }
@@ -63,7 +63,7 @@ int DrawPromptTokens(Random& random, const Topology& topology, const Load& load)
 
 int64_t DrawTimeAllowed(Random& random, const Scenario& scenario, const Load& load) {
   if (random.Chance(load.short_deadlines)) {
-    return random.Between(1000, random.Chance(0.7) ? 20'000 : 200'000);
+    return random.Between(1000, random.Chance(0.7) ? 30'000 : 200'000);
   }
   // In calm weather a deadline is no excuse, unless it is short.
   if (scenario.weather == Weather::kSlowNetwork) return 600 * kSecond;
@@ -76,7 +76,9 @@ Client DrawClient(Random& random, const Scenario& scenario, const Load& load) {
   Client client;
   client.prompt_id = random.Next();
   client.prompt_tokens = DrawPromptTokens(random, topology, load);
-  client.max_tokens = random.Chance(0.2) ? 1 : static_cast<int>(random.Between(1, 40));
+  client.max_tokens = random.Chance(0.2)   ? 1
+                      : random.Chance(0.1) ? static_cast<int>(random.Between(40, 200))
+                                           : static_cast<int>(random.Between(1, 40));
   if (random.Chance(0.15)) client.stop_after = static_cast<int>(random.Between(1, 20));
   client.submit_us = random.Between(load.from_us, load.until_us);
   client.deadline_us = client.submit_us + DrawTimeAllowed(random, scenario, load);

@@ -136,10 +136,16 @@ class FaultDrawer {
       node = topology_.DecodeNode(
           static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.decodes))));
     }
-    const int64_t latest_us = random_.Chance(0.5) ? 1500 : 30'000;
+    // Or the planner, in the middle of a prompt and with no time for it.
+    const bool at_once = random_.Chance(0.25);
+    if (at_once)
+      node = topology_.StageNode(
+          static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.chains))), 0);
+    const int64_t latest_us = at_once || random_.Chance(0.5) ? 3000 : 30'000;
     const int64_t at_us = random_.Chance(0.8) ? DrawTimeOfRequest(0, latest_us) : DrawTime();
-    const int64_t drain_us =
-        random_.Chance(0.3) ? random_.Between(0, 300'000) : random_.Between(1, 6) * kSecond;
+    const int64_t drain_us = at_once               ? random_.Between(0, 3000)
+                             : random_.Chance(0.3) ? random_.Between(0, 300'000)
+                                                   : random_.Between(1, 6) * kSecond;
     const int64_t settle_us = random_.Chance(0.5) ? 0 : random_.Between(0, kSecond);
     const bool asked = !topology_.IsRouter(node) && random_.Chance(0.3);
     Add(asked ? FaultKind::kAskToDrain : FaultKind::kDrain, node, at_us, drain_us, settle_us);
