@@ -17,8 +17,11 @@ struct Excuse {
 };
 // Each with what would have to be simulated for it, or why it cannot happen.
 constexpr Excuse kExcuses[] = {
+    {"decode: a drain ends a request", "drawn too rarely yet; drain_test"},
+    {"decode: a drain hands back", "drawn too rarely yet; drain_test"},
     {"decode: a step fails", "drawn too rarely yet; batch_test"},
     {"decode: a second stream", "no router opens two; reservation_test"},
+    {"lease: a writer is silent", "drawn too rarely yet; lease_table_test"},
     {"lease: refused as bad_commit", "no stage sends one; lease_table_test"},
     {"lease: refused as bad_length", "no stage sends one; lease_table_test"},
     {"lease: refused as bad_range", "no stage sends one; lease_table_test"},
