@@ -131,7 +131,7 @@ void Clients::CheckDrained(uint64_t id, const Client& client) {
     world_.Violate(absl::StrCat(
         "client ", id, " fails by a drain that should have let it be: ", client.status.ToString()));
   } else if (client.tokens.empty() && !client.prompt_told &&
-             CountRunning() <= topology_.max_queued) {  // Else there may be no place to wait.
+             CountRunning() < topology_.max_queued) {  // Else there may be no place to wait.
     world_.Violate(absl::StrCat(
         "client ", id, " has no token yet and is not begun elsewhere: ", client.status.ToString()));
   }
