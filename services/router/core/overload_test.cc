@@ -78,6 +78,19 @@ TEST_F(OverloadTest, WithoutRoomAnywhereItWaitsOutTheHint) {
   EXPECT_EQ(core_->load().waiting, 1);
 }
 
+// A stream's tokens come between all else, and may come when the time is up.
+TEST_F(OverloadTest, TheBackoffsEndWakesWhoWaitsWhateverEventItComesWith) {
+  JoinOnePair();
+  Decoding(1);
+  const uint64_t running = reserve_.attempt_id;
+  Reserving(2);
+  RefuseReserve();
+  EXPECT_EQ(core_->load().waiting, 1);
+  now_us_ = core_->NextDeadlineUs();
+  Handle(TokenReceived{running, {7, 0, {}}});
+  EXPECT_EQ(Only<Reserve>().call_id, 2u);
+}
+
 TEST_F(OverloadTest, WhatEndsOnTheWorkerMakesRoom) {
   JoinOnePair();
   Decoding(1);

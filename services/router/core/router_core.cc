@@ -255,8 +255,8 @@ void RouterCore::Handle(const Event& event, int64_t now_us, std::vector<Action>&
   state_->now_us = now_us;
   state_->actions = &actions;
   if (state_->pause.NextUs() == kNeverUs) state_->pause.Begin(now_us);
-  state_->pairing.Advance(now_us);
   const uint64_t changes = state_->pairing.changes();
+  state_->pairing.Advance(now_us);
   std::visit([this](const auto& e) { state_->On(e); }, event);
   state_->EndDrain();
   state_->TellWatches();
