@@ -20,6 +20,8 @@ constexpr Excuse kExcuses[] = {
     {"decode: a drain ends a request", "drawn too rarely yet; drain_test"},
     {"decode: a drain hands back", "drawn too rarely yet; drain_test"},
     {"decode: a step fails", "drawn too rarely yet; batch_test"},
+    {"decode: a stream comes after the end", "drawn too rarely yet; ending_test"},
+    {"decode: an outcome is kept for its stream", "drawn too rarely yet; ending_test"},
     {"decode: a second stream", "no router opens two; reservation_test"},
     {"lease: a writer is silent", "drawn too rarely yet; lease_table_test"},
     {"lease: refused as bad_commit", "no stage sends one; lease_table_test"},
