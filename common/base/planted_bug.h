@@ -57,6 +57,8 @@ enum class Bug {
   kRouterTakesMisfits,            // router: lets workers of other models join
   kRouterKeepsWhoCameFirst,       // router: members never give way to workers that they don't fit
   kWorkerTakesRefusalsForGood,    // worker: ends when it is refused, whatever for
+  kWorkerKeepsLossesToItself,     // worker: reports no endpoint that does not stand
+  kRouterForgivesAtOnce,          // router: takes heartbeats for proof that a worker serves again
   kRouterPairsDraining,           // router: gives new requests to workers that drain
   kRouterRetriesWithoutBudget,    // router: sends what was refused again at once, however often
   kRouterDefersTicks,             // router: a late loop takes itself for one that stood still

@@ -25,8 +25,6 @@
 namespace baton::worker {
 namespace {
 
-// An RPC that takes longer is given up: the router is dead or stopped.
-constexpr int64_t kMinRpcTimeoutMs = 1000;
 // Of a router that goes on failing, one failure in so many is logged.
 constexpr int kFailuresToTell = 30;
 
@@ -55,6 +53,8 @@ absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
 HeartbeatAnswered Answer(uint64_t router, const absl::Status& status,
                          const v1::HeartbeatResponse& response) {
   HeartbeatAnswered answer{router, status, response.view_version(), {}};
+  answer.drain = status.ok() && response.drain();
+  answer.needed_requests = response.needed_requests();
   for (const v1::WorkerInfo& info : response.workers()) {
     auto peer = FromProto(info);
     if (!peer.ok()) {
@@ -88,7 +88,6 @@ class ClusterClient::Impl {
  public:
   explicit Impl(ClusterClientOptions options)
       : options_(std::move(options)),
-        rpc_timeout_ms_(std::max(kMinRpcTimeoutMs, 2 * options_.heartbeat_interval_ms)),
         core_(CoreOptions(options_), NowUs()),
         unregistered_(core_.unregistered()) {
     BATON_CHECK(options_.data_plane != nullptr && options_.status && options_.on_rejected &&
@@ -138,7 +137,6 @@ class ClusterClient::Impl {
   }
 
   void Leave(int64_t limit_ms) {
-    leaving_ = true;
     Post(Leaves{});
     loop_.Await([this] { return core_.left(); }, limit_ms);
   }
@@ -194,12 +192,14 @@ class ClusterClient::Impl {
   void Perform(const ConnectPeers& action);
   void Perform(const DisconnectPeer& action);
   void Perform(const TellPeers& action);
+  void Perform(const BeginDrain&) {
+    if (options_.on_drain) options_.on_drain();
+  }
   void Perform(const TooManyRouters& action);
   void Perform(const RejectWorker& action);
   bool Connect(const PeerWorker& peer);
 
   const ClusterClientOptions options_;
-  const int64_t rpc_timeout_ms_;
   Memberships core_;
   mutable SerialEvents<MembershipEvent> events_{
       [this](const MembershipEvent& event) { HandleOne(event); }};
@@ -207,7 +207,6 @@ class ClusterClient::Impl {
   std::set<InstanceRef> unreachable_;  // Logged already.
   int refusing_ = 0;                   // Routers; told already.
   std::atomic<bool> registered_{false};
-  std::atomic<bool> leaving_{false};
 
   mutable Mutex mutex_;
   DrainNews drain_news_ ABSL_GUARDED_BY(mutex_);
@@ -287,7 +286,7 @@ void ClusterClient::Impl::Perform(const SendRegister& action) {
   v1::RegisterRequest request;
   *request.mutable_worker() = options_.self;
   rpcs->Register(
-      std::move(request), rpc_timeout_ms_,
+      std::move(request), action.timeout_us / 1000,
       [this, router = action.router](const absl::Status& status,
                                      const v1::RegisterResponse& response) {
         Post(RegisterAnswered{router, status, response.router_incarnation(),
@@ -301,28 +300,25 @@ void ClusterClient::Impl::Perform(const SendHeartbeat& action) {
   *request.mutable_instance() = options_.self.instance();
   request.set_router_incarnation(action.router_incarnation);
   request.set_view_version(action.view_version);
+  for (const uint64_t incarnation : action.unconnected) request.add_unconnected(incarnation);
   request.set_ready(status.ready);
   *request.mutable_load() = status.load;
-  const bool leaving = leaving_;
   request.set_draining(status.draining);
-  request.set_leaving(leaving);
-  if (leaving) {
+  request.set_leaving(action.leaving);
+  if (action.leaving) {
     const absl::Status unsent = Failpoint("worker.leave");
     if (!unsent.ok()) return Post(Answer(action.router, unsent, {}));
   }
-  const auto on_answer = [this, router = action.router, draining = status.draining, leaving](
+  const auto on_answer = [this, router = action.router, draining = status.draining](
                              absl::Status outcome, const v1::HeartbeatResponse& response) {
     // Taken by the router, and its answer is lost.
     const absl::Status lost = Failpoint(draining ? "worker.drain_heartbeat" : "worker.heartbeat");
     if (!lost.ok()) outcome = lost;
     HeartbeatAnswered answer = Answer(router, outcome, response);
     answer.draining = draining;
-    answer.leaving = leaving && outcome.ok();
-    answer.needed_requests = std::max(0, response.needed_requests());
-    if (outcome.ok() && response.drain() && options_.on_drain) options_.on_drain();
     Post(std::move(answer));
   };
-  routers_.at(action.router)->Heartbeat(std::move(request), rpc_timeout_ms_, on_answer);
+  routers_.at(action.router)->Heartbeat(std::move(request), action.timeout_us / 1000, on_answer);
 }
 
 void ClusterClient::Impl::Perform(const OpenWatch& action) {

@@ -69,8 +69,9 @@ struct ClusterClientOptions {
 //
 // An endpoint belongs to one incarnation of a peer: a new incarnation is a new PeerId, the old one
 // is disconnected. Decode services connect to every prefill stage, stages to every decode service
-// and to the other stages of their chain. A router is told that its view has been applied once all
-// endpoints that it asks for stand; until then it pairs nothing over them.
+// and to the other stages of their chain. A router is told that its view has been applied once each
+// endpoint that it asks for has been tried, with those that don't stand, and again whenever that
+// changes; it pairs nothing over them.
 class ClusterClient {
  public:
   explicit ClusterClient(ClusterClientOptions options);

@@ -104,6 +104,7 @@ class FakeRouter final : public v1::Cluster::Service {
     }
     applied_ = request->view_version();
     ready_ = request->ready();
+    unconnected_ = {request->unconnected().begin(), request->unconnected().end()};
     response->set_view_version(version_);
     if (applied_ != version_) {
       for (const auto& worker : view_) *response->add_workers() = worker;
@@ -164,6 +165,9 @@ class FakeRouter final : public v1::Cluster::Service {
   bool AwaitApplied(uint64_t version) {
     return Await([this, version] { return known_ && applied_ == version; });
   }
+  bool AwaitUnconnected(uint64_t version, const std::vector<uint64_t>& incarnations) {
+    return Await([&] { return known_ && applied_ == version && unconnected_ == incarnations; });
+  }
   bool AwaitReady(bool ready) {
     return Await([this, ready] { return ready_ == ready; });
   }
@@ -205,6 +209,7 @@ class FakeRouter final : public v1::Cluster::Service {
   bool known_ = false;
   bool ready_ = false;
   uint64_t applied_ = 0;
+  std::vector<uint64_t> unconnected_;
   uint64_t version_ = 1;
   std::vector<v1::WorkerInfo> view_;
   int port_ = 0;

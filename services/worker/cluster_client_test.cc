@@ -120,27 +120,29 @@ TEST_F(ClusterClientTest, WhoDoesNotComeBackIsGivenUp) {
   EXPECT_EQ(plane_.Open(), Addresses{});
 }
 
-TEST_F(ClusterClientTest, ViewWaitsForAnUnreachablePeer) {
+TEST_F(ClusterClientTest, AnUnreachablePeerIsNamedAndHoldsUpNobody) {
   plane_.SetUnreachable({"a-0/2"});
-  router_->SetView(2, {kDecode, kStage});
+  router_->SetView(2, {kDecode, kStage, Worker("a-1", 3, v1::ROLE_PREFILL, "a")});
   Begin(kDecode);
-  ASSERT_TRUE(router_->AwaitHeartbeats(5));
-  EXPECT_EQ(router_->applied(), 0u);
+  ASSERT_TRUE(router_->AwaitUnconnected(2, {2}));
+  EXPECT_TRUE(client_->Find({"a-1", 3}).has_value());
   plane_.SetUnreachable({});
-  EXPECT_TRUE(router_->AwaitApplied(2));
+  EXPECT_TRUE(router_->AwaitUnconnected(2, {}));
 }
 
-TEST_F(ClusterClientTest, FailedEndpointIsOpenedAnew) {
+TEST_F(ClusterClientTest, AFailedEndpointIsWithdrawnAtOnceAndOpenedAnew) {
   router_->SetView(2, {kDecode, kStage});
   Begin(kDecode);
   ASSERT_TRUE(router_->AwaitApplied(2));
   const auto failed = client_->Find({"a-0", 2});
+  plane_.SetUnreachable({"a-0/2"});
   client_->OnPeerFailed(*failed);
-  ASSERT_TRUE(router_->AwaitHeartbeats(3));
+  ASSERT_TRUE(router_->AwaitUnconnected(2, {2}));
+  plane_.SetUnreachable({});
+  ASSERT_TRUE(router_->AwaitUnconnected(2, {}));
   const auto renewed = client_->Find({"a-0", 2});
   ASSERT_TRUE(renewed.has_value());
   EXPECT_NE(renewed, failed);
-  EXPECT_EQ(router_->applied(), 2u);
 }
 
 TEST_F(ClusterClientTest, RegistersAgainWhenForgotten) {

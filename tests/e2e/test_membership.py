@@ -1,6 +1,7 @@
 """Who is a member: workers that are restarted, that do not fit, or that come in the wrong order."""
 
 import signal
+import threading
 
 import pytest
 
@@ -87,3 +88,50 @@ def test_a_stranger_that_comes_first_after_a_routers_restart_turns_nobody_out(cl
         for process in fleet.values():
             process.signal(signal.SIGCONT)
         assert stranger.stop() == 0, stranger.log()
+
+
+class Unreachable(threading.Thread):
+    """Registers as a decode service would, with an address of the data plane that leads nowhere, and keeps
+    its lease."""
+
+    def __init__(self, cluster):
+        super().__init__(daemon=True)
+        self.target = cluster.target
+        self.over = threading.Event()
+        self.beats = 0
+        self.view = 0
+        like_it = listing(cluster)[0]["decode-0"].worker
+        self.worker = type(like_it)()
+        self.worker.CopyFrom(like_it)
+        self.worker.instance.instance_id = "unreachable"
+        self.worker.instance.incarnation = 77
+        self.worker.data_address = b"nowhere"
+
+    def run(self):
+        with Client(self.target) as client:
+            registered = client.cluster.Register(stubs.cluster.RegisterRequest(worker=self.worker))
+            while not self.over.wait(0.2):
+                reply = client.cluster.Heartbeat(stubs.cluster.HeartbeatRequest(
+                    instance=self.worker.instance, router_incarnation=registered.router_incarnation,
+                    view_version=self.view, ready=True))
+                self.view = reply.view_version
+                self.beats += 1
+
+
+def test_a_peer_that_nobody_can_connect_to_keeps_no_later_joiner_from_serving(cluster):
+    before = answer(cluster)
+    lonely = Unreachable(cluster)
+    lonely.start()
+    try:
+        clusters.wait_until(lambda: lonely.beats > 2, 30, "the unreachable worker to be a member")
+        late = cluster.add_decode("late")
+        late.start()
+        clusters.wait_until(lambda: cluster.metric("router", "baton_ready_pairs") == 2, 30, "the late one to be paired")
+        assert "unreachable" in listing(cluster)[0]
+        # The one that was there first goes: all requests are the late one's now.
+        cluster.processes.pop("decode-0").stop()
+        assert all(answer(cluster) == before for _ in range(4))
+        assert cluster.metric("router", "baton_ready_pairs") == 1
+    finally:
+        lonely.over.set()
+        lonely.join()

@@ -61,6 +61,8 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kRouterTakesMisfits, "router-takes-misfits"},
     {Bug::kRouterKeepsWhoCameFirst, "router-keeps-who-came-first"},
     {Bug::kWorkerTakesRefusalsForGood, "worker-takes-refusals-for-good"},
+    {Bug::kWorkerKeepsLossesToItself, "worker-keeps-losses-to-itself"},
+    {Bug::kRouterForgivesAtOnce, "router-forgives-at-once"},
     {Bug::kRouterPairsDraining, "router-pairs-draining"},
     {Bug::kRouterRetriesWithoutBudget, "router-retries-without-budget"},
     {Bug::kRouterDefersTicks, "router-defers-ticks"},

@@ -32,6 +32,7 @@ class Cluster {
         workload_(world_, clients_, topology_) {
     world_.SetConnectionLimit(topology_.WindowBytes());
     world_.SetClockSkew(topology_.clock_skew_us);
+    world_.SetLonely(topology_.LonelyNode());
     world_.SetCalm(scenario.weather == Weather::kSlowNetwork ||
                    scenario.weather == Weather::kCalm || scenario.weather == Weather::kOverload);
     BuildNodes();

@@ -118,6 +118,9 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   if (topology_.IsStranger(node_)) {
     return world_.Violate(absl::StrCat(self_.id, " is paired with a chain of another model"));
   }
+  if (node_ == world_.lonely()) {
+    return world_.Violate(absl::StrCat(self_.id, " is paired and nobody is connected to it"));
+  }
   const auto [found, fresh] = sessions_.try_emplace(request.attempt_id);
   if (!fresh) return world_.BreakCall(call);  // The shell refuses it; no router does this.
   // Aborts are calls of their own, and may overtake.

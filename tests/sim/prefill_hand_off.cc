@@ -58,7 +58,7 @@ Message PrefillProcess::OfAnother(Message message) {
 
 void PrefillProcess::HeartbeatDecodes() {
   for (const auto& [id, worker] : membership_->view()) {
-    if (worker.role != Role::kDecode) continue;
+    if (worker.role != Role::kDecode || membership_->FindPeer(worker.instance) < 0) continue;
     const auto beat = [self = self_](DecodeProcess& decode) { decode.ReceiveHeartbeat(self); };
     world_.SendData<DecodeProcess>(
         node_, NodeOf(id), worker.instance.incarnation, 0, "kv heartbeat", [] {},
@@ -156,6 +156,7 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
   header.bytes = message.bytes;
   header.checksum = ChecksumOf(read());
   prompts_[message.attempt_id].checksum_sum += header.checksum;
+  if (membership_->FindPeer(ticket.decode) < 0) return NotConnected(message.message_id);
   std::vector<int> pages(static_cast<size_t>(message.page_count));
   std::iota(pages.begin(), pages.end(), message.local_page);
   memory_.Hold(pages);
@@ -198,6 +199,7 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   commit.checksum_sum = prompts_[message.attempt_id].checksum_sum;
   commit.has_first_token = message.first_token.has_value();
   if (message.first_token.has_value()) commit.first_token = *message.first_token;
+  if (membership_->FindPeer(ticket.decode) < 0) return NotConnected(message.message_id);
   world_.SendData<DecodeProcess>(
       node_, NodeOf(ticket.decode.id), ticket.decode.incarnation, 0, "commit", [] {},
       [commit](DecodeProcess& decode, bool) { decode.ReceiveCommit(commit, /*again=*/false); },
@@ -210,6 +212,12 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   }
   DeliverAgain(ticket.decode, kCommitAgain, "commit again",
                [commit](DecodeProcess& decode) { decode.ReceiveCommit(commit, /*again=*/true); });
+}
+
+void PrefillProcess::NotConnected(uint64_t message_id) {
+  world_.After(node_, 1, "kv has no endpoint", [this, message_id] {
+    MessageEnded(message_id, absl::UnavailableError("the decode service is not connected"));
+  });
 }
 
 }  // namespace baton::sim

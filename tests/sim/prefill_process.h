@@ -148,6 +148,7 @@ class PrefillProcess : public Process {
   void Change(const std::function<void(std::vector<prefill::KvOutboxAction>&)>& change);
   void Perform(const prefill::SendKvMessage& message);
   void Perform(const prefill::SendCommitMessage& message);
+  void NotConnected(uint64_t message_id);
   void Perform(const prefill::KvSent& sent);
   void MessageEnded(uint64_t message_id, const absl::Status& status);
   void Closed(const prefill::RequestClosed& closed, uint64_t epoch);

@@ -264,7 +264,9 @@ void RouterProcess::ReserveReply(uint64_t call, uint64_t attempt_id,
 }
 
 void RouterProcess::Token(uint64_t call, uint64_t attempt_id, const SampledToken& token) {
-  if (legs_.contains(call)) Handle(router::TokenReceived{attempt_id, token});
+  if (!legs_.contains(call)) return;
+  failed_us_.clear();
+  Handle(router::TokenReceived{attempt_id, token});
 }
 
 void RouterProcess::DecodeEnd(uint64_t call, const decode::Finish& finish) {
@@ -294,6 +296,7 @@ void RouterProcess::LegBroken(const OpenLeg& leg) {
               leg.instance);
   switch (leg.leg) {
     case Leg::kReserve:
+      failed_us_[leg.decode] = world_.now_us();
       Handle(router::ReserveReplied{leg.attempt_id, status});
       return;
     case Leg::kStream:
@@ -317,9 +320,10 @@ void RouterProcess::CallBroken(uint64_t call) {
 
 // ---- Actions ----
 
-uint64_t RouterProcess::OpenLegCall(uint64_t attempt_id, Leg leg, const std::string& instance) {
+uint64_t RouterProcess::OpenLegCall(uint64_t attempt_id, Leg leg, const std::string& instance,
+                                    const InstanceRef& decode) {
   const uint64_t call = world_.OpenCall(node_, NodeOf(instance));
-  const OpenLeg open{attempt_id, leg, instance};
+  const OpenLeg open{attempt_id, leg, instance, decode};
   if (call == 0) {
     world_.After(node_, 100, "connection refused", [this, open] { LegBroken(open); });
     return 0;
@@ -342,7 +346,8 @@ void RouterProcess::CancelLegs(uint64_t attempt_id, bool prefill) {
 }
 
 void RouterProcess::PerformLeg(const router::Reserve& act) {
-  const uint64_t call = OpenLegCall(act.attempt_id, Leg::kReserve, act.decode.id);
+  CheckPair(act);
+  const uint64_t call = OpenLegCall(act.attempt_id, Leg::kReserve, act.decode.id, act.decode);
   const Client& client = clients_.Get(act.call_id);
   SimReserve request{act.attempt_id,       client.prompt_id,
                      client.prompt_tokens, client.max_tokens,

@@ -57,6 +57,7 @@ class RouterProcess : public Process {
     uint64_t attempt_id = 0;
     Leg leg = Leg::kReserve;
     std::string instance;
+    InstanceRef decode;  // Of a reservation.
   };
 
   void Handle(const router::Event& event);
@@ -67,11 +68,15 @@ class RouterProcess : public Process {
   void Notify(const router::NotifyWatch& act);
   // In a cluster where nothing disturbs it every worker has applied a changed view at once.
   void CheckViewArrives();
+  // What a pair promises when an attempt begins on it.
+  void CheckPair(const router::Reserve& act);
+  WorkerMembership* MembershipOf(const InstanceRef& instance) const;  // nullptr: it is gone.
   void PerformLeg(const router::Reserve& act);
   void PerformLeg(const router::OpenStream& act);
   void PerformLeg(const router::StartPrefill& act);
   // Opens a call for a leg, or reports at once (but not within this step) that it is broken.
-  uint64_t OpenLegCall(uint64_t attempt_id, Leg leg, const std::string& instance);
+  uint64_t OpenLegCall(uint64_t attempt_id, Leg leg, const std::string& instance,
+                       const InstanceRef& decode = {});
   void LegBroken(const OpenLeg& leg);
   bool EndLeg(uint64_t call);
   void CancelLegs(uint64_t attempt_id, bool prefill);
@@ -91,14 +96,15 @@ class RouterProcess : public Process {
   const uint64_t incarnation_;
   const router::RouterLimits limits_;
   router::RouterCore core_;
-  std::deque<int64_t> begun_us_;           // Of requests.
-  std::deque<int64_t> kept_us_;            // Of requests that were refused, and go on.
-  std::map<uint64_t, OpenLeg> legs_;       // By call.
-  std::map<uint64_t, uint64_t> workers_;   // Worker's call -> its node, while a reply is due.
-  std::map<uint64_t, int> watches_;        // Worker's call -> its node.
-  uint64_t checked_version_ = 0;           // View whose arrival is being checked.
-  std::map<uint64_t, uint64_t> attempts_;  // Call -> its latest attempt.
-  std::set<uint64_t> answered_;            // Attempts of which decode has told everything.
+  std::deque<int64_t> begun_us_;              // Of requests.
+  std::deque<int64_t> kept_us_;               // Of requests that were refused, and go on.
+  std::map<uint64_t, OpenLeg> legs_;          // By call.
+  std::map<uint64_t, uint64_t> workers_;      // Worker's call -> its node, while a reply is due.
+  std::map<uint64_t, int> watches_;           // Worker's call -> its node.
+  uint64_t checked_version_ = 0;              // View whose arrival is being checked.
+  std::map<uint64_t, uint64_t> attempts_;     // Call -> its latest attempt.
+  std::set<uint64_t> answered_;               // Attempts of which decode has told everything.
+  std::map<InstanceRef, int64_t> failed_us_;  // Decodes whose last reservation broke, and when.
   int64_t tick_us_ = kNeverUs;
 };
 

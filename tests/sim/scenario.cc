@@ -128,6 +128,7 @@ const std::vector<NetworkFaultKind>& NetworkFaultKinds() {
       {"connect-fail", &NetworkFaults::connect_fail, 0.2, 0.3},
       {"connect-slow", &NetworkFaults::connect_slow, 0.2, 0.5},
       {"break-late", &NetworkFaults::break_late, 0.2, 0.5},
+      {"endpoint-dies", &NetworkFaults::endpoint_dies, 0.2, 0.5},
   };
   return kinds;
 }
@@ -159,10 +160,11 @@ Scenario DrawScenario(uint64_t seed) {
 std::string Scenario::Summary() const {
   std::string text = absl::StrCat(
       WeatherName(weather), ": routers=", topology.routers, " P=", topology.stages,
-      " chains=", topology.chains, " decodes=", topology.decodes, " layers=", topology.layers,
-      " page=", topology.page_size, " chunk=", topology.chunk_tokens,
-      " pages=", topology.prefill_pages, "/", topology.decode_pages,
-      " running=", topology.max_running, " queued=", topology.max_queued,
+      " chains=", topology.chains, " decodes=", topology.decodes,
+      topology.stranger ? "+stranger" : "", topology.lonely ? "+lonely" : "",
+      topology.new_names ? "+names" : "", " layers=", topology.layers, " page=", topology.page_size,
+      " chunk=", topology.chunk_tokens, " pages=", topology.prefill_pages, "/",
+      topology.decode_pages, " running=", topology.max_running, " queued=", topology.max_queued,
       " attempts=", topology.max_attempts, " clients=", clients.size());
   for (const NetworkFaultKind& kind : NetworkFaultKinds()) {
     if (network.*kind.chance > 0) absl::StrAppend(&text, " ", kind.name, "=", network.*kind.chance);

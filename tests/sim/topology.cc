@@ -23,7 +23,8 @@ Topology DrawTopology(Random& random) {
   topology.part_layers = static_cast<int>(random.Between(1, 12));
   topology.new_names = random.Chance(0.2);
   topology.stranger = random.Chance(0.2);
-  topology.decodes += topology.stranger ? 1 : 0;
+  topology.lonely = random.Chance(0.15);
+  topology.decodes += (topology.stranger ? 1 : 0) + (topology.lonely ? 1 : 0);
   topology.clock_skew_us = random.Chance(0.3) ? random.Between(1'000'000, 100'000'000) : 0;
   // Tiny pools and long computations: what is freed too early is used again while it matters.
   if (random.Chance(0.15)) {

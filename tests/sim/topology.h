@@ -35,6 +35,8 @@ struct Topology {
   bool new_names = false;
   // The last decode service holds the weights of another model.
   bool stranger = false;
+  // The last one but it can be connected to by nobody, and connects to nobody.
+  bool lonely = false;
   bool least_load = true;
   int64_t step_us = 300;   // Of a decode step, beside what its sequences take.
   int compute_factor = 1;  // How much longer than in a fast chain a chunk takes.
@@ -59,6 +61,7 @@ struct Topology {
   int ChainOf(int node) const { return (node - routers - decodes) / stages; }
   int StageOf(int node) const { return (node - routers - decodes) % stages; }
   bool IsStranger(int node) const { return stranger && node == routers + decodes - 1; }
+  int LonelyNode() const { return lonely ? routers + decodes - (stranger ? 2 : 1) : -1; }
   std::string InstanceId(const std::string& node_name, uint64_t incarnation) const {
     const size_t dash = node_name.rfind('-');
     return new_names ? absl::StrCat(node_name.substr(0, dash), "-", absl::Hex(incarnation & 0xffff),

@@ -11,7 +11,6 @@ namespace baton::sim {
 namespace {
 
 constexpr char kRouters[] = "routers:30001";
-constexpr int64_t kRpcTimeoutUs = 1'000'000;
 constexpr int64_t kRefusedUs = 100;
 
 worker::PeerWorker ToPeer(const router::WorkerInfo& info) {
@@ -62,7 +61,6 @@ void WorkerMembership::HandleOne(const worker::MembershipEvent& event) {
 void WorkerMembership::Leave(bool unneeded, std::function<void()> left) {
   left_ = std::move(left);
   unneeded_ = unneeded;
-  leaves_ = true;
   events_.Raise(worker::Leaves{});
 }
 
@@ -80,7 +78,7 @@ void WorkerMembership::ScheduleTick() {
 
 // ---- RPCs ----
 
-uint64_t WorkerMembership::OpenRpc(uint64_t router, bool registers) {
+uint64_t WorkerMembership::OpenRpc(uint64_t router, bool registers, int64_t timeout_us) {
   const Rpc rpc{router, registers};
   const uint64_t call = world_.OpenCall(node_, node_of_[router]);
   if (call == 0) {
@@ -88,7 +86,7 @@ uint64_t WorkerMembership::OpenRpc(uint64_t router, bool registers) {
     return 0;
   }
   rpcs_[call] = rpc;
-  world_.After(node_, kRpcTimeoutUs, "rpc timeout", [this, call] {
+  world_.After(node_, timeout_us, "rpc timeout", [this, call] {
     if (rpcs_.contains(call)) CallBroken(call);
     world_.CloseCall(call);
   });
@@ -120,7 +118,7 @@ void WorkerMembership::CallBroken(uint64_t call) {
 
 void WorkerMembership::Perform(const worker::SendRegister& action) {
   node_of_[action.router] = NodeOf(action.address);
-  const uint64_t call = OpenRpc(action.router, /*registers=*/true);
+  const uint64_t call = OpenRpc(action.router, /*registers=*/true, action.timeout_us);
   world_.SendOnCall<RouterProcess>(
       call, node_, "register",
       [call, info = info_](RouterProcess& router) { router.Register(call, info); });
@@ -128,16 +126,17 @@ void WorkerMembership::Perform(const worker::SendRegister& action) {
 
 void WorkerMembership::Perform(const worker::SendHeartbeat& action) {
   const Status status = status_();
-  const uint64_t call = OpenRpc(action.router, /*registers=*/false);
+  const uint64_t call = OpenRpc(action.router, /*registers=*/false, action.timeout_us);
   if (call != 0) {
     rpcs_[call].draining = status.draining;
-    rpcs_[call].leaving = leaves_;
+    rpcs_[call].leaving = action.leaving;
   }
   world_.SendOnCall<RouterProcess>(
       call, node_, "heartbeat",
-      [call, instance = info_.instance, action, status, leaving = leaves_](RouterProcess& router) {
-        router.Heartbeat(call, {0, instance, action.router_incarnation, action.view_version,
-                                status.ready, status.load, status.draining, leaving});
+      [call, instance = info_.instance, action, status](RouterProcess& router) {
+        router.Heartbeat(call,
+                         {0, instance, action.router_incarnation, action.view_version, status.ready,
+                          status.load, status.draining, action.leaving, action.unconnected});
       });
 }
 
@@ -181,16 +180,16 @@ void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& statu
   if (rpc == rpcs_.end()) return;
   worker::HeartbeatAnswered answer{rpc->second.router, status, version, {}};
   answer.draining = rpc->second.draining;
-  answer.leaving = rpc->second.leaving && status.ok();
+  answer.drain = drain;
   answer.needed_requests = needed_requests;
+  const bool left = rpc->second.leaving && status.ok();
   rpcs_.erase(rpc);
-  if (answer.leaving && unneeded_ && needed_requests > 0) {
+  if (left && unneeded_ && needed_requests > 0) {
     world_.Violate(
         absl::StrCat(info_.instance.id, " leaves while ", needed_requests, " requests need it"));
   }
   for (const router::WorkerInfo& info : workers) answer.workers.push_back(ToPeer(info));
   events_.Raise(std::move(answer));
-  if (drain) on_drain_();
 }
 
 void WorkerMembership::Noticed(uint64_t call) {
@@ -220,14 +219,33 @@ void WorkerMembership::Perform(const worker::ResolveRouterName& action) {
 void WorkerMembership::Perform(const worker::ConnectPeers& action) {
   worker::PeersConnected answer;
   for (const worker::PeerWorker& peer : action.peers) {
-    const bool fails = world_.Strikes(&NetworkFaults::connect_fail);
+    const bool lonely = world_.lonely() == node_ || world_.lonely() == NodeOf(peer.instance.id);
+    const bool fails = lonely || world_.Strikes(&NetworkFaults::connect_fail);
     (fails ? answer.failed : answer.standing).push_back(peer.instance);
+    if (!fails && world_.random().Chance(world_.faults().endpoint_dies)) Break(peer.instance);
   }
   if (!world_.Strikes(&NetworkFaults::connect_slow)) {
     return events_.Raise(std::move(answer));
   }
   world_.After(node_, world_.random().Between(1000, 2'000'000), "connected late",
                [this, answer = std::move(answer)] { events_.Raise(answer); });
+}
+
+// The endpoint dies some time after it has been opened, though its peer lives.
+void WorkerMembership::Break(const InstanceRef& peer) {
+  world_.After(node_, world_.random().Between(1000, 8'000'000), "endpoint dies", [this, peer] {
+    if (!core_.Stands(peer)) return;
+    world_.Trace(node_, absl::StrCat("ENDPOINT to ", peer.id, " dies"));
+    lost_us_[peer] = world_.now_us();
+    events_.Raise(worker::PeerFailed{peer});
+    on_view_();
+  });
+}
+
+bool WorkerMembership::MissedFor(const InstanceRef& peer, int64_t duration_us) const {
+  const auto lost = lost_us_.find(peer);
+  return lost != lost_us_.end() && !core_.Stands(peer) &&
+         world_.now_us() - lost->second >= duration_us;
 }
 
 void WorkerMembership::Perform(const worker::TellPeers& action) {
@@ -243,7 +261,7 @@ void WorkerMembership::Perform(const worker::RejectWorker& action) {
 
 int WorkerMembership::FindPeer(const InstanceRef& instance) const {
   const auto it = view_.find(instance.id);
-  if (it == view_.end() || it->second.instance != instance) return -1;
+  if (it == view_.end() || it->second.instance != instance || !core_.Stands(instance)) return -1;
   return NodeOf(instance.id);
 }
 

@@ -48,8 +48,10 @@ class WorkerMembership {
   void Leave(bool unneeded, std::function<void()> left);
 
   const std::map<std::string, worker::PeerWorker>& view() const { return view_; }
-  // The node of a peer in this incarnation, or -1.
+  // The node of a peer in this incarnation to which an endpoint stands, or -1.
   int FindPeer(const InstanceRef& instance) const;
+  // The endpoint to the peer died so long ago and has not been opened again.
+  bool MissedFor(const InstanceRef& peer, int64_t duration_us) const;
   absl::Status CheckInvariants() const { return core_.CheckInvariants(); }
 
  private:
@@ -62,9 +64,8 @@ class WorkerMembership {
 
   void HandleOne(const worker::MembershipEvent& event);
   void ScheduleTick();
-  // Opens a call to the router, which breaks on its own after the shell's timeout; 0: it is
-  // refused.
-  uint64_t OpenRpc(uint64_t router, bool registers);
+  // Opens a call to the router, which breaks on its own in time; 0: it is refused.
+  uint64_t OpenRpc(uint64_t router, bool registers, int64_t timeout_us);
   void RpcFailed(const Rpc& rpc);
   void Perform(const worker::ResolveRouterName& action);
   void Perform(const worker::SendRegister& action);
@@ -73,7 +74,9 @@ class WorkerMembership {
   void Perform(const worker::ForgetRouter& action);
   void Perform(const worker::ConnectPeers& action);
   void Perform(const worker::DisconnectPeer&) {}
+  void Break(const InstanceRef& peer);
   void Perform(const worker::TellPeers& action);
+  void Perform(const worker::BeginDrain&) { on_drain_(); }
   void Perform(const worker::TooManyRouters&) {}
   void Perform(const worker::RejectWorker& action);
 
@@ -90,7 +93,7 @@ class WorkerMembership {
   std::map<uint64_t, uint64_t> watches_;  // Call -> router.
   std::map<std::string, worker::PeerWorker> view_;
   std::function<void()> on_drain_;
-  bool leaves_ = false;
+  std::map<InstanceRef, int64_t> lost_us_;  // When endpoints died.
   bool unneeded_ = false;
   std::function<void()> left_;  // Set: this worker leaves.
   int64_t tick_us_ = kNeverUs;

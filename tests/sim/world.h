@@ -24,18 +24,19 @@ namespace baton::sim {
 // Probabilities and bounds of what goes wrong on the wire; drawn from the seed.
 struct NetworkFaults {
   int64_t delay_us_max = 500;
-  double spike = 0;         // Of a message that takes up to 200 ms.
-  double control_drop = 0;  // Of a message on a call: lost, and the call breaks.
-  double notice_lost = 0;   // Of a notice that the view has changed; the call stands.
-  double notice_late = 0;   // Of one that comes up to 2 s after the change.
-  double plan_repeat = 0;   // Of a plan that a stage gets twice (a shell's mistake, not gRPC's).
-  double data_fail = 0;     // Of a tensor message that ends with an error at its sender.
-  double data_lost = 0;     // Of one that never arrives although its sender was told OK.
-  double data_slow = 0;     // Of one that arrives up to 2 s after its sender was told OK.
-  double data_corrupt = 0;  // Of one whose payload changes under way.
-  double connect_fail = 0;  // Of an endpoint that is to be opened.
-  double connect_slow = 0;  // Of one that takes up to 2 s to stand.
-  double break_late = 0;    // Of a call's breaking that one end hears of up to 4 s later.
+  double spike = 0;          // Of a message that takes up to 200 ms.
+  double control_drop = 0;   // Of a message on a call: lost, and the call breaks.
+  double notice_lost = 0;    // Of a notice that the view has changed; the call stands.
+  double notice_late = 0;    // Of one that comes up to 2 s after the change.
+  double plan_repeat = 0;    // Of a plan that a stage gets twice (a shell's mistake, not gRPC's).
+  double data_fail = 0;      // Of a tensor message that ends with an error at its sender.
+  double data_lost = 0;      // Of one that never arrives although its sender was told OK.
+  double data_slow = 0;      // Of one that arrives up to 2 s after its sender was told OK.
+  double data_corrupt = 0;   // Of one whose payload changes under way.
+  double connect_fail = 0;   // Of an endpoint that is to be opened.
+  double connect_slow = 0;   // Of one that takes up to 2 s to stand.
+  double break_late = 0;     // Of a call's breaking that one end hears of up to 4 s later.
+  double endpoint_dies = 0;  // Of one that stands, within seconds, though its peer lives.
   // Of a tensor connection, in bytes a millisecond; 0: no limit.
   int64_t bytes_per_ms = 0;
 };
@@ -153,6 +154,10 @@ class World {
   };
   Dns& dns() { return dns_; }
 
+  // The node to and from which no endpoint ever stands; -1: there is none.
+  int lonely() const { return lonely_; }
+  void SetLonely(int node) { lonely_ = node; }
+
   int64_t now_us() const { return queue_.now_us(); }
   Random& random() { return random_; }
   EventQueue& queue() { return queue_; }
@@ -223,6 +228,7 @@ class World {
   std::map<std::pair<int, int>, Wire> wires_;  // Of tensors, from the first to the second.
   size_t connection_limit_bytes_ = 0;
   bool calm_ = false;
+  int lonely_ = -1;
   std::function<void(int)> on_exit_;
   std::string violation_;
   bool print_trace_;

@@ -155,6 +155,8 @@ void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
   if (txn.phase == Phase::kPrefilling) {
     table.SetPhase(txn, Phase::kDecoding);
     EndPrefillWork(txn);
+    membership.Served(txn.attempt.pair.decode);
+    for (const KvWriter& stage : txn.attempt.pair.chain.stages) membership.Served(stage.instance);
   }
   Emit(DeliverToken{txn.call_id, token});
 }

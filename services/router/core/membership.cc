@@ -14,13 +14,17 @@ namespace {
 
 bool Usable(const Worker& worker) {
   const bool draining = worker.draining && !PlantedBug(Bug::kRouterPairsDraining);
-  return worker.ready && !draining && !worker.suspect;
+  return worker.ready && !draining && !worker.suspect && worker.probation_until_us == 0;
+}
+
+bool Reaches(const Worker& from, const Worker& to) {
+  return from.applied_version >= to.joined_version &&
+         !std::binary_search(from.unconnected.begin(), from.unconnected.end(),
+                             to.info.instance.incarnation);
 }
 
 // Whether each of the two has connected to the other.
-bool Connected(const Worker& a, const Worker& b) {
-  return a.applied_version >= b.joined_version && b.applied_version >= a.joined_version;
-}
+bool Connected(const Worker& a, const Worker& b) { return Reaches(a, b) && Reaches(b, a); }
 
 // Whether stage 0 has said that it is ready since it knows each of the others: before, it may have
 // meant a chain with another process in one's place, which has just left.
@@ -90,7 +94,8 @@ void Membership::Join(const WorkerInfo& worker, int64_t now_us, std::vector<Work
 }
 
 absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied_version,
-                                   bool ready, const WorkerLoad& load, int64_t now_us) {
+                                   bool ready, const WorkerLoad& load, int64_t now_us,
+                                   std::vector<uint64_t> unconnected) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end()) {
     Covered<"membership: a heartbeat of a stranger">();
@@ -106,10 +111,12 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
   worker.lease_until_us = now_us + options_.lease_us;
   worker.excused = false;
   const uint64_t applied = applied_version <= view_version_ ? applied_version : 0;
-  if (worker.ready != ready) worker.changed_us = now_us;
+  std::sort(unconnected.begin(), unconnected.end());
+  if (worker.ready != ready || worker.unconnected != unconnected) worker.changed_us = now_us;
   if (worker.applied_version != applied || worker.ready != ready || worker.load != load ||
-      worker.suspect) {
+      worker.suspect || worker.unconnected != unconnected) {
     worker.suspect = false;
+    worker.unconnected = std::move(unconnected);
     worker.applied_version = applied;
     worker.ready = ready;
     worker.load = load;
@@ -136,15 +143,42 @@ void Membership::SaysDraining(const InstanceRef& instance, int64_t now_us) {
   Changed();
 }
 
-bool Membership::Suspect(const InstanceRef& instance, int64_t now_us) {
+Worker* Membership::FindToChange(const InstanceRef& instance) {
   const auto found = workers_.find(instance.id);
-  if (found == workers_.end() || found->second.info.instance != instance) return false;
-  if (found->second.suspect) return false;
+  const bool here = found != workers_.end() && found->second.info.instance == instance;
+  return here ? &found->second : nullptr;
+}
+
+bool Membership::Suspect(const InstanceRef& instance, int64_t now_us) {
+  Worker* worker = FindToChange(instance);
+  if (worker == nullptr || std::exchange(worker->suspect, true)) return false;
   Covered<"membership: a worker is suspect">();
-  found->second.suspect = true;
-  found->second.changed_us = now_us;
+  worker->changed_us = now_us;
   Changed();
   return true;
+}
+
+bool Membership::FailedToServe(const InstanceRef& instance, int64_t now_us) {
+  Worker* worker = FindToChange(instance);
+  if (worker == nullptr) return false;
+  if (worker->probation_until_us == 0 && !PlantedBug(Bug::kRouterForgivesAtOnce)) {
+    int64_t probation_us = options_.first_probation_us;
+    for (int i = 0; i < worker->failures && probation_us < options_.longest_probation_us; ++i) {
+      probation_us *= 2;
+    }
+    ++worker->failures;
+    worker->probation_until_us = now_us + std::min(probation_us, options_.longest_probation_us);
+    sweep_us_ = std::min(sweep_us_, worker->probation_until_us);
+    Changed();
+  }
+  return Suspect(instance, now_us);
+}
+
+void Membership::Served(const InstanceRef& instance) {
+  Worker* worker = FindToChange(instance);
+  if (worker == nullptr || worker->failures == 0) return;
+  worker->failures = 0;
+  if (std::exchange(worker->probation_until_us, 0) != 0) Changed();
 }
 
 void Membership::Lose(WorkerMap::iterator worker, int64_t now_us, bool expected,
@@ -182,11 +216,22 @@ std::vector<Worker> Membership::Expire(int64_t now_us) {
       Covered<"membership: a lease runs out">();
       Lose(worker, now_us, /*expected=*/true, lost);
     } else {
+      EndProbation(worker->second, now_us);
       sweep_us_ = std::min(sweep_us_, worker->second.lease_until_us);
     }
     worker = next;
   }
   return lost;
+}
+
+void Membership::EndProbation(Worker& worker, int64_t now_us) {
+  if (worker.probation_until_us == 0) return;
+  if (now_us < worker.probation_until_us) {
+    sweep_us_ = std::min(sweep_us_, worker.probation_until_us);
+    return;
+  }
+  worker.probation_until_us = 0;
+  Changed();
 }
 
 bool Membership::Remove(const InstanceRef& instance, int64_t now_us, std::vector<Worker>& lost) {

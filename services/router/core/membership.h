@@ -51,12 +51,15 @@ struct Worker {
   WorkerInfo info;
   WorkerLoad load;
   bool ready = false;
-  bool draining = false;         // Takes nothing new and will leave.
-  bool drain_asked = false;      // By somebody who told this router: the worker is to hear of it.
-  bool suspect = false;          // Does not answer, as far as is known; until it is heard from.
-  int64_t changed_us = 0;        // When it joined, or was seen to become ready or not.
-  uint64_t joined_version = 0;   // View version that first held this incarnation.
-  uint64_t applied_version = 0;  // View version that it has connected to.
+  bool draining = false;           // Takes nothing new and will leave.
+  bool drain_asked = false;        // By somebody who told this router: the worker is to hear of it.
+  bool suspect = false;            // Does not answer, as far as is known; until it is heard from.
+  int failures = 0;                // Requests that failed on it since it last served one, about.
+  int64_t probation_until_us = 0;  // In no pair before; 0: it is over, or there was no failure.
+  int64_t changed_us = 0;          // When it joined, or was seen to become ready or not.
+  uint64_t joined_version = 0;     // View version that first held this incarnation.
+  uint64_t applied_version = 0;    // View version whose endpoints it has tried to open.
+  std::vector<uint64_t> unconnected;  // Of these, incarnations to whom none stands; in order.
   int64_t lease_until_us = 0;
   bool displaced = false;  // Lost to workers that it does not fit.
   bool excused = false;    // Since its last heartbeat: ExcuseSilence has prolonged its lease.
@@ -99,6 +102,9 @@ struct MembershipOptions {
   // From the first registration: how long the members may change for a larger group. Workers keep
   // their peers for as long after a router's restart, and are all heard within it.
   int64_t settle_us = 5'000'000;
+  // See FailedToServe.
+  int64_t first_probation_us = 100'000;
+  int64_t longest_probation_us = 5'000'000;
 };
 
 class Membership {
@@ -124,19 +130,30 @@ class Membership {
   absl::Status Register(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
 
   // NOT_FOUND for an unknown instance or another incarnation. An `applied_version` that was never
-  // given out (a former router's) counts as none.
+  // given out (a former router's) counts as none. `unconnected`: incarnations to whom no endpoint
+  // stands.
   absl::Status Heartbeat(const InstanceRef& instance, uint64_t applied_version, bool ready,
-                         const WorkerLoad& load, int64_t now_us);
+                         const WorkerLoad& load, int64_t now_us,
+                         std::vector<uint64_t> unconnected = {});
 
   // The worker is to drain: in no ready pair from now on. NOT_FOUND for an unknown instance.
   absl::Status Drain(const std::string& instance_id, int64_t now_us);
   // The worker says so itself; there is no way back but another incarnation.
   void SaysDraining(const InstanceRef& instance, int64_t now_us);
 
-  // A call to the worker, or its own to the router, broke as those of a dead process do: it is in
-  // no ready pair until its next heartbeat, or until its lease is over. False: that is known
-  // already, or it is not here.
+  // The worker's call to the router broke as those of a dead process do: it is in no ready pair
+  // until its next heartbeat, or until its lease is over. False: that is known already, or it is
+  // not here.
   bool Suspect(const InstanceRef& instance, int64_t now_us);
+
+  // A request failed on the worker as on one that is dead or out of reach. It is suspect, and that
+  // it sends heartbeats does not prove that it serves: it is in no ready pair for a probation
+  // either, of `first_probation_us`, doubled with every failure after a probation up to
+  // `longest_probation_us`, until a request has been served. Failures during one are of requests
+  // that had begun before, and count once. False: as for Suspect.
+  bool FailedToServe(const InstanceRef& instance, int64_t now_us);
+  // A request had its first token by way of the worker: no failure counts any more.
+  void Served(const InstanceRef& instance);
 
   // By instance id.
   const std::map<std::string, Applicant>& applicants() const { return applicants_; }
@@ -144,7 +161,8 @@ class Membership {
   // This router stood still: no lease ends before `until_us`, for workers may have been heard from
   // without being listened to. For a worker only once between two heartbeats.
   void ExcuseSilence(int64_t until_us);
-  // Removes the workers whose lease is over, and forgets applicants that ask no more.
+  // Removes the workers whose lease is over, forgets applicants that ask no more, and ends the
+  // probations that are over.
   std::vector<Worker> Expire(int64_t now_us);
   // Removes one incarnation, which leaves; false if it is not here.
   bool Remove(const InstanceRef& instance, int64_t now_us, std::vector<Worker>& lost);
@@ -157,11 +175,10 @@ class Membership {
   std::vector<WorkerInfo> View() const;  // What workers are told; by instance id.
   const Worker* Find(const InstanceRef& instance) const;
 
-  // Pairs that can take a request now: every stage of the chain and the decode ready, none draining
-  // or suspect, and every stage's applied view holds the decode (so its endpoint stands), and the
-  // decode's applied view holds every stage, as does stage 0's, which speaks for the chain. Rebuilt
-  // only when something changed since the last call; valid until the next call of a member that is
-  // not const.
+  // Pairs that can take a request now: every stage of the chain and the decode ready, none
+  // draining, suspect or on probation, each stage and the decode have told of an endpoint to one
+  // another, and stage 0, which speaks for the chain, has heard of every stage. Rebuilt only when
+  // something changed since the last call; valid until the next call of a member that is not const.
   const std::vector<Pair>& ReadyPairs() const;
 
   // Until when a pair may be expected while none is ready; 0: none is. One is expected while the
@@ -203,12 +220,15 @@ class Membership {
   Group Challengers(const WorkerInfo& worker) const;
   bool GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
   void Changed();
+  Worker* FindToChange(const InstanceRef& instance);
+  void EndProbation(Worker& worker, int64_t now_us);
   std::map<std::string, Stages> Chains() const;
   std::string WhyNotReady(const Worker& worker) const;
+  std::string WhoIsNotConnected() const;
 
   MembershipOptions options_;
   uint64_t view_version_ = 1;
-  int64_t sweep_us_ = kNeverUs;  // No lease ends before.
+  int64_t sweep_us_ = kNeverUs;  // No lease ends before, and no probation.
   int64_t began_us_ = kNeverUs;  // The first registration.
   WorkerMap workers_;
   std::map<std::string, Absent> absent_;         // By instance id.

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "common/base/status.h"
 #include "services/router/core/test_cluster.h"
@@ -27,6 +29,12 @@ class MembershipTest : public ::testing::Test {
   void JoinAll(const std::vector<WorkerInfo>& workers) {
     for (const WorkerInfo& worker : workers) ASSERT_EQ(Join(worker), absl::OkStatus());
     for (const WorkerInfo& worker : workers) ASSERT_EQ(Beat(worker), absl::OkStatus());
+  }
+
+  void BeatAll() {
+    for (const Worker& worker : members_.Workers()) {
+      ASSERT_EQ(Beat(worker.info), absl::OkStatus());
+    }
   }
 
   Membership members_{MembershipOptions{.lease_us = 1000}};
@@ -77,6 +85,72 @@ TEST_F(MembershipTest, AnUnknownViewCountsAsNone) {
   ASSERT_EQ(members_.Heartbeat(d0.instance, members_.view_version() + 1, true, {}, now_us_),
             absl::OkStatus());
   EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
+}
+
+TEST_F(MembershipTest, WhoIsNotConnectedIsNoPairAndStandsInNobodysWay) {
+  WorkerInfo far = TestDecode("d9");
+  far.instance.incarnation = 9;
+  const auto s0 = TestStage("c0", 0, 2);
+  const auto s1 = TestStage("c0", 1, 2);
+  const auto d0 = TestDecode("d0");
+  JoinAll({s0, s1, far});
+  for (const bool the_far_one_says_so : {false, true}) {
+    SCOPED_TRACE(the_far_one_says_so);
+    const auto beat = [&](const WorkerInfo& worker, std::vector<uint64_t> unconnected) {
+      ASSERT_EQ(members_.Heartbeat(worker.instance, members_.view_version(), true, {}, now_us_,
+                                   std::move(unconnected)),
+                absl::OkStatus());
+    };
+    beat(far, the_far_one_says_so ? std::vector<uint64_t>{1} : std::vector<uint64_t>{});
+    beat(s1, the_far_one_says_so ? std::vector<uint64_t>{} : std::vector<uint64_t>{12, 9});
+    EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
+    EXPECT_THAT(members_.WhatIsMissing(), HasSubstr(" has no connection to "));
+    beat(far, {});
+    beat(s1, {});
+    EXPECT_THAT(members_.ReadyPairs(), SizeIs(1)) << "it is said to stand again";
+  }
+  ASSERT_EQ(members_.Heartbeat(s1.instance, members_.view_version(), true, {}, now_us_, {9}),
+            absl::OkStatus());
+  ASSERT_EQ(Join(d0), absl::OkStatus());
+  ASSERT_EQ(Beat(d0), absl::OkStatus());
+  ASSERT_EQ(Beat(s0), absl::OkStatus());
+  ASSERT_EQ(members_.Heartbeat(s1.instance, members_.view_version(), true, {}, now_us_, {9}),
+            absl::OkStatus());
+  ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
+  EXPECT_EQ(members_.ReadyPairs()[0].decode, d0.instance);
+}
+
+TEST_F(MembershipTest, WhoFailsIsLeftAloneLongerEachTimeUntilItServes) {
+  const auto d0 = TestDecode("d0");
+  JoinAll({TestStage("c0", 0, 1), d0});
+  now_us_ = 0;
+  const auto fails_for = [&]() -> int64_t {
+    members_.FailedToServe(d0.instance, now_us_);
+    const int64_t began_us = now_us_;
+    while (now_us_ < began_us + 100'000'000) {
+      BeatAll();
+      if (members_.ReadyPairs().size() == 1) return now_us_ - began_us;
+      now_us_ = std::max(now_us_ + 1, members_.NextDeadlineUs());
+      BeatAll();
+      members_.Expire(now_us_);
+    }
+    return -1;
+  };
+  EXPECT_EQ(fails_for(), 100'000) << "though its heartbeats come";
+  EXPECT_EQ(fails_for(), 200'000);
+  EXPECT_EQ(fails_for(), 400'000);
+  members_.Served(d0.instance);
+  EXPECT_EQ(fails_for(), 100'000);
+  for (int i = 0; i < 10; ++i) fails_for();
+  EXPECT_EQ(fails_for(), 5'000'000) << "and no longer";
+  // Requests that had begun before count once, and one that is served ends it.
+  members_.Served(d0.instance);
+  for (int i = 0; i < 5; ++i) members_.FailedToServe(d0.instance, now_us_);
+  BeatAll();
+  EXPECT_THAT(members_.WhatIsMissing(), HasSubstr("d0 has failed 1 times in a row"));
+  members_.Served(d0.instance);
+  EXPECT_THAT(members_.ReadyPairs(), SizeIs(1));
+  EXPECT_FALSE(members_.FailedToServe({"d0", 7}, now_us_));
 }
 
 TEST_F(MembershipTest, DrainingWorkersTakeNothingNew) {

@@ -69,7 +69,25 @@ std::string Membership::WhyNotReady(const Worker& worker) const {
   if (worker.draining) return worker.info.instance.id + " is draining";
   if (!worker.ready) return worker.info.instance.id + " is not ready";
   if (worker.suspect) return worker.info.instance.id + " does not answer";
+  if (worker.probation_until_us != 0) {
+    return absl::StrCat(worker.info.instance.id, " has failed ", worker.failures,
+                        " times in a row and is left alone for a moment");
+  }
   return "";
+}
+
+std::string Membership::WhoIsNotConnected() const {
+  for (const auto& [id, worker] : workers_) {
+    for (const auto& [other_id, other] : workers_) {
+      if (!std::binary_search(worker.unconnected.begin(), worker.unconnected.end(),
+                              other.info.instance.incarnation)) {
+        continue;
+      }
+      return absl::StrCat(id, " has no connection to ", other_id, " at ", other.info.grpc_address,
+                          ": chains and decode services need one to one another");
+    }
+  }
+  return "chains and decode services have not connected to one another yet";
 }
 
 std::string Membership::WhatIsMissing() const {
@@ -95,7 +113,7 @@ std::string Membership::WhatIsMissing() const {
     add(WhyNotReady(worker));
   }
   if (!any_decode) add("no decode service is registered");
-  if (reasons.empty()) add("chains and decode services have not connected to one another yet");
+  if (reasons.empty()) add(WhoIsNotConnected());
   for (const auto& [id, applicant] : applicants_) {
     add(absl::StrCat(id, " is refused for now: ", applicant.refusal.message()));
   }

@@ -42,7 +42,7 @@ void RouterCore::State::On(const HeartbeatReceived& event) {
   // A former router's views mean nothing here, small as their numbers are.
   reply.status = event.router_incarnation == limits.incarnation
                      ? membership.Heartbeat(event.instance, event.view_version, event.ready,
-                                            event.load, now_us)
+                                            event.load, now_us, event.unconnected)
                      : absl::NotFoundError(absl::StrCat(
                            event.instance.id, " registered with another router: register again"));
   if (reply.status.ok()) {

@@ -67,8 +67,9 @@ struct HeartbeatReceived {
   uint64_t view_version = 0;
   bool ready = false;
   WorkerLoad load;
-  bool draining = false;  // It takes nothing new.
-  bool leaving = false;   // Its last one: it is gone from the view with this event.
+  bool draining = false;              // It takes nothing new.
+  bool leaving = false;               // Its last one: it is gone from the view with this event.
+  std::vector<uint64_t> unconnected;  // Incarnations in that view to whom no endpoint stands.
 };
 // A worker listens for changes of the view, until it is told the end of the call or breaks it.
 struct WatchOpened {

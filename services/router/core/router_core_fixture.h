@@ -63,6 +63,12 @@ class RouterCoreTest : public ::testing::Test {
     Handle(
         HeartbeatReceived{2, instance, kIncarnation, core_->membership().view_version(), true, {}});
   }
+  // Lets the probation of a worker that has failed once pass.
+  void Forgive(const InstanceRef& instance) {
+    now_us_ += MembershipOptions{}.first_probation_us;
+    Beat(instance);
+    Handle(Tick{});
+  }
   void JoinOnePair() { Join({TestStage("c0", 0, 2), TestStage("c0", 1, 2), TestDecode("d0")}); }
   void JoinTwoPairs() {
     Join({TestStage("c0", 0, 1), TestStage("c1", 0, 1), TestDecode("d0"), TestDecode("d1")});

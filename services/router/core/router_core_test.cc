@@ -87,7 +87,7 @@ TEST_F(RouterCoreTest, AFailedReservationEndsTheRequestAndIsWithdrawn) {
 TEST_F(RouterCoreTest, APrefillFailureEndsTheDecodeLeg) {
   JoinOnePair();
   for (const bool decoding : {false, true}) {
-    Beat({"c0-0", 1});  // What failed last time lives.
+    Forgive({"c0-0", 1});  // What failed last time.
     if (decoding) {
       Decoding(1);
     } else {
@@ -105,7 +105,7 @@ TEST_F(RouterCoreTest, APrefillFailureEndsTheDecodeLeg) {
 TEST_F(RouterCoreTest, ADecodeFailureEndsThePrefillLeg) {
   JoinOnePair();
   for (const bool decoding : {false, true}) {
-    Beat({"d0", 1});  // What failed last time lives.
+    Forgive({"d0", 1});  // What failed last time.
     if (decoding) {
       Decoding(1);
     } else {
@@ -181,14 +181,31 @@ TEST_F(RouterCoreTest, ARetriedReservationTakesAnotherDecode) {
   Handle(ReserveReplied{first.attempt_id, kBroken});
   EXPECT_NE(Only<Reserve>().decode, first.decode);
   EXPECT_EQ(core_->load().retries_decode.failure_total, 1);
-  // The one that failed is avoided by others, too, until it is heard from.
+  // The one that failed is avoided by others, too, even when it is heard from, for a while.
   for (uint64_t call_id = 2; call_id < 6; ++call_id) {
     Reserving(call_id);
     EXPECT_NE(reserve_.decode, first.decode);
+    Beat(first.decode);
   }
-  Beat(first.decode);
+  Forgive(first.decode);
   Reserving(6);
   EXPECT_EQ(reserve_.decode, first.decode);
+}
+
+TEST_F(RouterCoreTest, AFirstTokenProvesThatItsWorkersServe) {
+  JoinTwoPairs();
+  Prefilling(1);
+  const Reserve served = reserve_;
+  Handle(CallSubmitted{2, "r2", 100, 4, now_us_ + kDeadlineUs});
+  const Reserve other = Only<Reserve>();
+  EXPECT_NE(other.decode, served.decode);
+  Prefilling(3);
+  EXPECT_EQ(reserve_.decode, served.decode);
+  Handle(DecodeEnded{reserve_.attempt_id, kBroken});
+  EXPECT_EQ(core_->membership().Find(served.decode)->failures, 1);
+  Handle(TokenReceived{served.attempt_id, {7, 0, {}}});
+  EXPECT_EQ(core_->membership().Find(served.decode)->failures, 0);
+  EXPECT_EQ(core_->membership().Find(served.decode)->probation_until_us, 0);
 }
 
 TEST_F(RouterCoreTest, NothingIsRetriedAfterTheFirstToken) {

@@ -15,6 +15,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr int64_t kPairingUs = 100'000;
+constexpr int64_t kProbationUs = 10'000;
 
 class WaitingTest : public RouterCoreTest {
  protected:
@@ -24,6 +25,7 @@ class WaitingTest : public RouterCoreTest {
     limits.max_waiting = max_waiting;
     limits.pairing_timeout_us = kPairingUs;
     limits.membership.pair_grace_us = kPairingUs;
+    limits.membership.first_probation_us = kProbationUs;
     Reset(limits);
   }
 
@@ -256,6 +258,10 @@ TEST_F(WaitingTest, AWorkerThatOnlySeemedDeadGetsTheRequestAgain) {
   Request(2);
   EXPECT_EQ(core_->load().waiting, 2);
   Beat(decode_.instance);
+  EXPECT_EQ(core_->load().waiting, 2) << "it lives; whether it serves is another matter";
+  EXPECT_EQ(core_->NextDeadlineUs(), now_us_ + kProbationUs);
+  now_us_ += kProbationUs;
+  Handle(Tick{});
   EXPECT_THAT(Served(), ElementsAre(1, 2));
   EXPECT_NE(All<Reserve>()[0].attempt_id, first);
   // Its second failure is the last.

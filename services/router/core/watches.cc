@@ -53,7 +53,7 @@ void RouterCore::State::On(const WatchBroken& event) {
 }
 
 void RouterCore::State::Suspect(const InstanceRef& instance) {
-  if (!membership.Suspect(instance, now_us)) return;
+  if (!membership.FailedToServe(instance, now_us)) return;
   // Asked to show that it lives.
   if (const auto rpc_id = watches.RpcOf(instance)) {
     Emit(NotifyWatch{*rpc_id, membership.view_version()});

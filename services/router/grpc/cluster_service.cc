@@ -3,7 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
+#include "common/base/status.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "services/router/grpc/watch_stream.h"
@@ -11,6 +13,8 @@
 
 namespace baton::router {
 namespace {
+
+constexpr int kMaxUnconnected = 8192;  // Twice the most workers, for those that have just left.
 
 grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -43,6 +47,10 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   if (!instance.ok()) return Refuse(context, instance.status());
   const absl::StatusOr<WorkerLoad> load = LoadFromProto(request->load());
   if (!load.ok()) return Refuse(context, load.status());
+  if (request->unconnected_size() > kMaxUnconnected) {
+    return Refuse(context, InvalidField("unconnected", absl::StrCat("must have at most ",
+                                                                    kMaxUnconnected, " entries")));
+  }
   HeartbeatReceived heartbeat;
   heartbeat.instance = *instance;
   heartbeat.router_incarnation = request->router_incarnation();
@@ -51,6 +59,7 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   heartbeat.load = *load;
   heartbeat.draining = request->draining();
   heartbeat.leaving = request->leaving();
+  heartbeat.unconnected.assign(request->unconnected().begin(), request->unconnected().end());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   shell_.Heartbeat(std::move(heartbeat), [reactor, response](const ReplyHeartbeat& reply) {
     response->set_view_version(reply.view_version);

@@ -14,6 +14,9 @@ namespace {
 // Of a router that has not answered yet, while another one refuses this worker.
 constexpr int64_t kVerdictUs = 2'000'000;
 
+// An RPC that takes longer is given up, at least: the router is dead or stopped.
+constexpr int64_t kMinRpcTimeoutUs = 1'000'000;
+
 bool IsForGood(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsOutOfRange(status);
 }
@@ -118,7 +121,7 @@ void Memberships::On(const HeartbeatAnswered& event) {
     return worker.instance.id == options_.self.instance.id;
   });
   router->DrainHeard(event.draining, event.needed_requests);
-  if (event.leaving) router->Left();
+  if (event.drain) Emit(BeginDrain{});
   router->HeartbeatTaken(event.view_version, std::move(others), now_us_);
 }
 
@@ -237,7 +240,10 @@ void Memberships::Judge() {
 // ---- Peers ----
 
 void Memberships::On(const PeersConnected& event) {
-  for (const InstanceRef& peer : event.standing) peers_.Connected(peer);
+  for (const InstanceRef& peer : event.standing) {
+    peers_.Connected(peer);
+    TellRoutersOf(peer);
+  }
   for (const InstanceRef& peer : event.failed) {
     peers_.Disconnected(peer, now_us_ + options_.times.heartbeat_us);
   }
@@ -246,6 +252,16 @@ void Memberships::On(const PeersConnected& event) {
 
 void Memberships::On(const PeerFailed& event) {
   peers_.Disconnected(event.peer, now_us_ + options_.times.heartbeat_us);
+  TellRoutersOf(event.peer);
+}
+
+// They pair over it, or do no longer, from the next heartbeat on.
+void Memberships::TellRoutersOf(const InstanceRef& peer) {
+  for (auto& [id, router] : routers_) {
+    if (router.listed().contains(peer) && router.applied_version() == router.view_version()) {
+      router.News(now_us_);
+    }
+  }
 }
 
 void Memberships::KeepPeers() {
@@ -260,7 +276,7 @@ void Memberships::KeepPeers() {
   for (auto& [id, router] : routers_) {
     const bool new_view = router.state() == RouterMembership::State::kMember &&
                           router.view_version() != router.applied_version();
-    if (new_view && peers_.Complete(router.listed())) router.Apply(now_us_);
+    if (new_view && peers_.Tried(router.listed())) router.Apply(now_us_);
   }
 }
 
@@ -291,13 +307,17 @@ void Memberships::SendWhatIsDue() {
     // Who does not hold this worker need not hear that it goes.
     if (leaves_ && router.state() != RouterMembership::State::kMember) router.Left();
     if (router.BeginWatch(now_us_)) Emit(OpenWatch{id});
-    const auto rpc = router.BeginRpc(now_us_);
+    const auto rpc = router.BeginRpc(now_us_, leaves_);
     if (!rpc.has_value()) continue;
+    const int64_t timeout_us = std::max(kMinRpcTimeoutUs, 2 * options_.times.heartbeat_us);
     if (*rpc == RouterMembership::Rpc::kRegister) {
-      Emit(SendRegister{id, router.address()});
-    } else {
-      Emit(SendHeartbeat{id, router.incarnation(), router.applied_version()});
+      Emit(SendRegister{id, router.address(), timeout_us});
+      continue;
     }
+    const bool says_all = PlantedBug(Bug::kWorkerKeepsLossesToItself);
+    Emit(SendHeartbeat{id, router.incarnation(), router.applied_version(),
+                       says_all ? std::vector<uint64_t>() : peers_.Unconnected(router.listed()),
+                       leaves_, timeout_us});
   }
 }
 

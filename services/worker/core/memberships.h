@@ -69,10 +69,9 @@ struct HeartbeatAnswered {
   absl::Status status;
   uint64_t view_version = 0;
   std::vector<PeerWorker> workers;  // If that is not the version which the heartbeat named.
-  // What that heartbeat said: the worker drains; it was the last one.
-  bool draining = false;
-  bool leaving = false;
-  int needed_requests = 0;  // Of a draining worker, by requests of this router.
+  bool draining = false;            // What that heartbeat said.
+  bool drain = false;               // Somebody has asked the router to have this worker drained.
+  int needed_requests = 0;          // Of a draining worker, by requests of this router.
 };
 struct WatchNoticed {
   uint64_t router = 0;
@@ -101,11 +100,15 @@ struct ResolveRouterName {
 struct SendRegister {
   uint64_t router = 0;  // Names the router until ForgetRouter.
   std::string address;
+  int64_t timeout_us = 0;  // Then it has failed: the router is dead or stopped.
 };
-struct SendHeartbeat {
+struct SendHeartbeat {  // With what the worker says of itself: ready, load, drains.
   uint64_t router = 0;
   uint64_t router_incarnation = 0;
   uint64_t view_version = 0;
+  std::vector<uint64_t> unconnected;  // Incarnations in that view without the endpoint they need.
+  bool leaving = false;               // The last one.
+  int64_t timeout_us = 0;
 };
 struct OpenWatch {
   uint64_t router = 0;
@@ -123,6 +126,7 @@ struct DisconnectPeer {
 struct TellPeers {  // Every live worker but this one; one incarnation of each, the newest first.
   std::vector<PeerWorker> peers;
 };
+struct BeginDrain {};    // Somebody asks for it, by way of a router; again with every heartbeat.
 struct TooManyRouters {  // Once for each address that is left out.
   std::string address;
 };
@@ -131,7 +135,7 @@ struct RejectWorker {  // It can never join, wherever it asks; nothing follows.
 };
 using MembershipAction =
     std::variant<ResolveRouterName, SendRegister, SendHeartbeat, OpenWatch, ForgetRouter,
-                 ConnectPeers, DisconnectPeer, TellPeers, TooManyRouters, RejectWorker>;
+                 ConnectPeers, DisconnectPeer, TellPeers, BeginDrain, TooManyRouters, RejectWorker>;
 
 // For people: "the router at A refuses this worker: ...".
 struct Unregistered {
@@ -157,6 +161,8 @@ class Memberships {
   bool left() const;  // Every router that answers has heard the last heartbeat.
   const RouterMembership* Find(uint64_t router) const;            // nullptr: forgotten.
   const std::vector<PeerWorker>& peers() const { return told_; }  // As told last.
+  // The endpoint to this peer, as far as is known here.
+  bool Stands(const InstanceRef& peer) const { return peers_.Stands(peer); }
   // What must hold whatever happens: one membership for each router, applied views connected.
   absl::Status CheckInvariants() const;
 
@@ -185,6 +191,7 @@ class Memberships {
   void DropTheSilent();
   void Judge();
   void KeepPeers();
+  void TellRoutersOf(const InstanceRef& peer);
   std::vector<const RouterMembership*> Views() const;
   void TellPeersIfNew();
   void SendWhatIsDue();

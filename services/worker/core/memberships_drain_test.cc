@@ -30,8 +30,12 @@ class MembershipsDrainTest : public testing::Test {
       if (const auto* send = std::get_if<SendRegister>(&action)) {
         address_of_[send->router] = send->address;
       }
-      if (const auto* send = std::get_if<SendHeartbeat>(&action))
+      if (const auto* send = std::get_if<SendHeartbeat>(&action)) {
         ++sent_[address_of_[send->router]];
+        last_[address_of_[send->router]] = send->leaving;
+        EXPECT_EQ(send->timeout_us, 2 * kIntervalUs);
+      }
+      begin_drain_ += std::get_if<BeginDrain>(&action) != nullptr ? 1 : 0;
     }
   }
   uint64_t Of(const std::string& address) const {
@@ -41,11 +45,9 @@ class MembershipsDrainTest : public testing::Test {
     return 0;
   }
   // Answers the heartbeat that is under way to `address`.
-  void Answer(const std::string& address, const absl::Status& status, int needed_requests = 0,
-              bool leaving = false) {
+  void Answer(const std::string& address, const absl::Status& status, int needed_requests = 0) {
     HeartbeatAnswered answer{Of(address), status, 0, {}};
     answer.draining = true;
-    answer.leaving = leaving;
     answer.needed_requests = needed_requests;
     Handle(answer);
   }
@@ -59,6 +61,8 @@ class MembershipsDrainTest : public testing::Test {
   int64_t now_us_ = 1'000'000;
   std::map<uint64_t, std::string> address_of_;
   std::map<std::string, int> sent_;
+  std::map<std::string, bool> last_;  // Whether the last heartbeat that was sent says so.
+  int begin_drain_ = 0;
   Memberships core_{[] {
                       MembershipOptions options;
                       options.self.instance = {"self", 1};
@@ -76,6 +80,20 @@ TEST_F(MembershipsDrainTest, EveryRouterIsToBeToldAndSaysForWhomItNeedsTheWorker
   Answer("b:1", absl::OkStatus(), 2);
   EXPECT_EQ(core_.drain_news().untold_routers, 0);
   EXPECT_EQ(core_.drain_news().needed_requests, 5);
+}
+
+TEST_F(MembershipsDrainTest, ARouterMayAskForIt) {
+  HeartbeatAnswered answer{Of("a:1"), kLost, 0, {}};
+  answer.drain = true;
+  Handle(answer);
+  EXPECT_EQ(begin_drain_, 0) << "that is no answer";
+  Pass();
+  answer.status = absl::OkStatus();
+  answer.needed_requests = -1;
+  answer.draining = true;
+  Handle(answer);
+  EXPECT_EQ(begin_drain_, 1);
+  EXPECT_EQ(core_.drain_news().needed_requests, 0);
 }
 
 TEST_F(MembershipsDrainTest, OneLostAnswerFreesNobodyAndTwoDo) {
@@ -105,10 +123,12 @@ TEST_F(MembershipsDrainTest, HasLeftWhenEveryRouterThatAnswersHasHeardIt) {
   EXPECT_FALSE(core_.left());
   Pass();
   Handle(Leaves{});
-  Answer("a:1", absl::OkStatus());  // The last one but one, as `leaving` says.
+  EXPECT_FALSE(last_["a:1"]);
+  Answer("a:1", absl::OkStatus());  // The last one but one, which had been sent before.
   EXPECT_FALSE(core_.left());
   Pass();
-  Answer("a:1", absl::OkStatus(), 0, /*leaving=*/true);
+  EXPECT_TRUE(last_["a:1"]);
+  Answer("a:1", absl::OkStatus());
   EXPECT_FALSE(core_.left());
   Answer("b:1", kLost);
   EXPECT_TRUE(core_.left()) << "who does not answer is not waited for";
@@ -125,7 +145,9 @@ TEST_F(MembershipsDrainTest, NobodyIsJoinedAnewWhileLeaving) {
   Handle(Leaves{});
   const size_t joined = address_of_.size();
   Answer("a:1", absl::NotFoundError("who?"));
-  Answer("b:1", absl::OkStatus(), 0, /*leaving=*/true);
+  Answer("b:1", absl::OkStatus());
+  Pass();
+  Answer("b:1", absl::OkStatus());
   EXPECT_TRUE(core_.left());
   Pass();
   EXPECT_EQ(address_of_.size(), joined);

@@ -70,6 +70,7 @@ void PeerTable::Connected(const InstanceRef& instance) {
   const auto found = peers_.find(instance);
   if (found == peers_.end()) return;
   found->second.stands = true;
+  found->second.tried = true;
   found->second.may_be_told = true;
   missing_.erase(instance);
 }
@@ -78,17 +79,32 @@ void PeerTable::Disconnected(const InstanceRef& instance, int64_t retry_at_us) {
   const auto found = peers_.find(instance);
   if (found == peers_.end()) return;
   found->second.stands = false;
+  found->second.tried = true;
   NoteMissing(instance, found->second);
   const auto missing = missing_.find(instance);
   if (missing != missing_.end()) missing->second = std::max(missing->second, retry_at_us);
 }
 
-bool PeerTable::Complete(const RouterMembership::Listed& view) const {
+bool PeerTable::Tried(const RouterMembership::Listed& view) const {
   return std::all_of(view.begin(), view.end(), [this](const auto& entry) {
     if (!NeedsEndpoint(entry.second)) return true;
     const auto found = peers_.find(entry.first);
-    return found != peers_.end() && found->second.stands;
+    return found != peers_.end() && found->second.tried;
   });
+}
+
+std::vector<uint64_t> PeerTable::Unconnected(const RouterMembership::Listed& view) const {
+  std::vector<uint64_t> unconnected;
+  for (const auto& [instance, worker] : view) {
+    if (NeedsEndpoint(worker) && !Stands(instance)) unconnected.push_back(instance.incarnation);
+  }
+  std::sort(unconnected.begin(), unconnected.end());
+  return unconnected;
+}
+
+bool PeerTable::Stands(const InstanceRef& instance) const {
+  const auto found = peers_.find(instance);
+  return found != peers_.end() && found->second.stands;
 }
 
 std::vector<PeerWorker> PeerTable::Known() const {

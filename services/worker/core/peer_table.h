@@ -35,8 +35,11 @@ class PeerTable {
   // Not to be tried again before `retry_at_us`.
   void Disconnected(const InstanceRef& instance, int64_t retry_at_us);
 
-  // Every endpoint that this view asks for stands.
-  bool Complete(const RouterMembership::Listed& view) const;
+  // Each endpoint that this view asks for has been tried: it stands, or it is among Unconnected.
+  bool Tried(const RouterMembership::Listed& view) const;
+  // The incarnations of those in this view that need an endpoint and have none, in order.
+  std::vector<uint64_t> Unconnected(const RouterMembership::Listed& view) const;
+  bool Stands(const InstanceRef& instance) const;
 
   // One incarnation of each name, the peers that came last first.
   std::vector<PeerWorker> Known() const;
@@ -48,6 +51,7 @@ class PeerTable {
     uint64_t order = 0;        // Of its coming.
     bool listed = false;       // By a router, not only kept.
     bool stands = false;       // The endpoint.
+    bool tried = false;        // To open it, since it was listed first.
     bool may_be_told = false;  // It stood once, or needs none.
   };
   bool NeedsEndpoint(const PeerWorker& peer) const;

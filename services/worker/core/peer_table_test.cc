@@ -83,17 +83,28 @@ TEST_F(PeerTableTest, WhoIsMissingIsTriedAgainNowAndThen) {
   EXPECT_EQ(Connecting(2000).size(), 1u);
 }
 
-TEST_F(PeerTableTest, AViewIsCompleteWhenItsEndpointsStand) {
-  const RouterMembership view = View({kDecode, kStage, kStageOfB});
+TEST_F(PeerTableTest, AViewIsTriedWhenEachEndpointStandsOrHasFailed) {
+  using Incarnations = std::vector<uint64_t>;
+  const PeerWorker decode = Worker(Role::kDecode, "d0", "", 9);
+  const PeerWorker stage = Worker(Role::kPrefill, "p0", "a", 5);
+  const RouterMembership view = View({decode, stage, kStageOfB});
   table_.Update({&view});
-  EXPECT_FALSE(table_.Complete(view.listed()));
-  table_.Connected(kDecode.instance);
-  EXPECT_FALSE(table_.Complete(view.listed()));
-  table_.Connected(kStage.instance);
-  EXPECT_TRUE(table_.Complete(view.listed())) << "p1 needs none";
-  EXPECT_FALSE(table_.Complete(View({kOtherDecode}).listed())) << "who is not here";
-  table_.Disconnected(kStage.instance, 0);
-  EXPECT_FALSE(table_.Complete(view.listed()));
+  EXPECT_FALSE(table_.Tried(view.listed()));
+  EXPECT_EQ(table_.Unconnected(view.listed()), (Incarnations{5, 9})) << "p1 needs none";
+  table_.Connected(decode.instance);
+  EXPECT_FALSE(table_.Tried(view.listed()));
+  EXPECT_EQ(table_.Unconnected(view.listed()), (Incarnations{5}));
+  table_.Disconnected(stage.instance, 0);
+  EXPECT_TRUE(table_.Tried(view.listed())) << "in vain";
+  EXPECT_EQ(table_.Unconnected(view.listed()), (Incarnations{5}));
+  table_.Connected(stage.instance);
+  EXPECT_EQ(table_.Unconnected(view.listed()), Incarnations{});
+  EXPECT_TRUE(table_.Stands(stage.instance));
+  table_.Disconnected(stage.instance, 0);
+  EXPECT_FALSE(table_.Stands(stage.instance));
+  EXPECT_EQ(table_.Unconnected(view.listed()), (Incarnations{5}));
+  EXPECT_FALSE(table_.Tried(View({kOtherDecode}).listed())) << "who is not here";
+  EXPECT_EQ(table_.Unconnected(View({kOtherDecode}).listed()), (Incarnations{1}));
 }
 
 TEST_F(PeerTableTest, WhoIsInNoViewIsClosedIfItStood) {

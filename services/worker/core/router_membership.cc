@@ -37,12 +37,13 @@ RouterMembership::RouterMembership(std::string address, const MembershipTimes& t
       backoff_us_(kFirstBackoffUs),
       heard_us_(now_us) {}
 
-std::optional<RouterMembership::Rpc> RouterMembership::BeginRpc(int64_t now_us) {
+std::optional<RouterMembership::Rpc> RouterMembership::BeginRpc(int64_t now_us, bool leaving) {
   if (rpc_under_way_ || left_ || now_us < next_us_) return std::nullopt;
   rpc_under_way_ = true;
   news_ = false;  // What comes from here on may not be in what is sent now.
   if (state_ != State::kMember) return Rpc::kRegister;
   began_us_ = now_us;
+  last_under_way_ = leaving;
   return Rpc::kHeartbeat;
 }
 
@@ -110,6 +111,7 @@ void RouterMembership::Refused(const absl::Status& status, bool for_good, int64_
 void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers,
                                       int64_t now_us) {
   Answered(now_us);
+  left_ = left_ || last_under_way_;
   next_us_ = now_us + interval_us_;
   if (news_) next_us_ = std::max(now_us, began_us_ + kNewsGapUs);
   if (view_version == view_version_) return;
@@ -135,7 +137,7 @@ bool RouterMembership::ExpireKept(int64_t now_us) {
 
 void RouterMembership::DrainHeard(bool told, int needed_requests) {
   told_of_drain_ = told;
-  needed_requests_ = needed_requests;
+  needed_requests_ = std::max(0, needed_requests);
 }
 
 void RouterMembership::Unknown(int64_t now_us) {

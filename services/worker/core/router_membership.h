@@ -39,8 +39,8 @@ class RouterMembership {
 
   // ---- RPCs: one at a time ----
 
-  // The RPC that is due now, which has then begun.
-  std::optional<Rpc> BeginRpc(int64_t now_us);
+  // The RPC that is due now, which has then begun. `leaving`: a heartbeat would be the last.
+  std::optional<Rpc> BeginRpc(int64_t now_us, bool leaving = false);
   // When BeginRpc has something; kNeverUs while one is out.
   int64_t next_rpc_us() const;
   // How each RPC ends. `interval_us`: what the router asks for; 0: nothing.
@@ -52,7 +52,7 @@ class RouterMembership {
   void HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers, int64_t now_us);
   // What the router says of a worker that told it that it drains.
   void DrainHeard(bool told, int needed_requests);
-  // The router has heard the last heartbeat: nothing is said to it any more.
+  // Nothing is said to this router any more: it has heard the last heartbeat, or holds nothing.
   void Left() { left_ = true; }
   void Unknown(int64_t now_us);  // The router holds no lease of this worker: it registers at once.
   void Failed(int64_t now_us);   // No answer, or one that makes no sense.
@@ -70,7 +70,7 @@ class RouterMembership {
 
   // ---- The view ----
 
-  // Every endpoint of the view stands: the router is told at once.
+  // Every endpoint of the view has been tried: the router is told at once which stand.
   void Apply(int64_t now_us);
   // Takes the place of another address of the same router, view included.
   void TakeOver(RouterMembership& other, int64_t now_us);
@@ -127,6 +127,7 @@ class RouterMembership {
   int64_t refused_backoff_us_ = 0;
 
   bool rpc_under_way_ = false;
+  bool last_under_way_ = false;  // And it is the last heartbeat.
   bool left_ = false;
   bool told_of_drain_ = false;
   int needed_requests_ = 0;
@@ -147,7 +148,7 @@ class RouterMembership {
   int64_t keep_until_us_ = 0;
   bool view_changed_ = false;
   uint64_t view_version_ = 0;     // 0: none.
-  uint64_t applied_version_ = 0;  // The last whose endpoints stood.
+  uint64_t applied_version_ = 0;  // The last whose endpoints were tried.
 };
 
 }  // namespace baton::worker

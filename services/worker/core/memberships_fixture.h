@@ -1,0 +1,181 @@
+// What the tests of Memberships share: routers by address, each with a life and a view.
+#ifndef SERVICES_WORKER_CORE_MEMBERSHIPS_FIXTURE_H_
+#define SERVICES_WORKER_CORE_MEMBERSHIPS_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/worker/core/memberships.h"
+
+namespace baton::worker {
+
+inline constexpr int64_t kMs = 1000;
+inline constexpr int64_t kSecond = 1'000'000;
+using Names = std::set<std::string>;
+
+inline PeerWorker Decode(const std::string& id, uint64_t incarnation = 1) {
+  PeerWorker peer;
+  peer.instance = {id, incarnation};
+  peer.role = Role::kDecode;
+  return peer;
+}
+
+inline PeerWorker Stage(const std::string& id, uint64_t incarnation = 1) {
+  PeerWorker peer;
+  peer.instance = {id, incarnation};
+  peer.role = Role::kPrefill;
+  peer.chain_id = "a";
+  return peer;
+}
+
+// Routers by address, each with a life and a view; answers what the core sends at once, unless the
+// router is down. Endpoints stand unless the peer is in `unreachable`.
+class MembershipsTest : public testing::Test {
+ protected:
+  struct Router {
+    uint64_t incarnation = 0;
+    bool up = true;
+    bool knows = false;
+    absl::Status refusal;
+    uint64_t version = 1;
+    std::vector<PeerWorker> view;
+    uint64_t applied = 0;
+    std::vector<uint64_t> unconnected;
+    int registrations = 0;
+    int heartbeats = 0;
+    std::optional<int64_t> silent_until_us;  // A black hole: RPCs end only then.
+  };
+
+  void Begin(std::vector<std::string> numeric, std::vector<std::string> names = {}) {
+    MembershipOptions options;
+    options.self = Decode("self");
+    options.router_addresses = std::move(numeric);
+    options.router_names = std::move(names);
+    core_ = std::make_unique<Memberships>(options, now_us_);
+    Do(MembershipTick{});
+  }
+
+  void Do(const MembershipEvent& event) {
+    events_.push_back(event);
+    if (events_.size() > 1) return;
+    while (!events_.empty()) {
+      std::vector<MembershipAction> actions;
+      core_->Handle(events_.front(), now_us_, actions);
+      ASSERT_TRUE(core_->CheckInvariants().ok()) << core_->CheckInvariants();
+      for (const MembershipAction& action : actions) {
+        std::visit([this](const auto& a) { On(a); }, action);
+      }
+      events_.pop_front();
+    }
+  }
+
+  // Lets time pass, with all that falls due.
+  void Pass(int64_t duration_us) {
+    const int64_t end_us = now_us_ + duration_us;
+    for (int steps = 0; steps < 100'000; ++steps) {
+      const int64_t next_us = std::max(now_us_ + 1, core_->NextDeadlineUs(now_us_));
+      if (next_us > end_us) break;
+      now_us_ = next_us;
+      Do(MembershipTick{});
+    }
+    now_us_ = end_us;
+    Do(MembershipTick{});
+  }
+
+  void On(const ResolveRouterName& action) {
+    ++resolutions_;
+    if (answers_dns_) events_.push_back(RouterNameResolved{action.name, dns_});
+  }
+  void On(const SendRegister& action) {
+    address_of_[action.router] = action.address;
+    Router& router = routers_[action.address];
+    if (!router.up) {
+      events_.push_back(RegisterAnswered{action.router, absl::UnavailableError("down"), 0, 0});
+      return;
+    }
+    if (router.silent_until_us.has_value()) return;
+    ++router.registrations;
+    router.knows = router.refusal.ok();
+    events_.push_back(
+        RegisterAnswered{action.router, router.refusal, router.incarnation, 500 * kMs});
+  }
+  void On(const SendHeartbeat& action) {
+    Router& router = routers_[address_of_[action.router]];
+    HeartbeatAnswered answer{action.router, absl::OkStatus(), router.version, {}};
+    if (!router.up) {
+      answer.status = absl::UnavailableError("down");
+    } else if (router.silent_until_us.has_value()) {
+      return;
+    } else if (!router.knows || action.router_incarnation != router.incarnation) {
+      answer.status = absl::NotFoundError("who?");
+    } else {
+      ++router.heartbeats;
+      router.applied = action.view_version;
+      router.unconnected = action.unconnected;
+      if (action.view_version != router.version) answer.workers = router.view;
+    }
+    events_.push_back(answer);
+  }
+  void On(const OpenWatch&) {}
+  void On(const ForgetRouter& action) { forgotten_.insert(action.address); }
+  void On(const ConnectPeers& action) {
+    PeersConnected answer;
+    for (const PeerWorker& peer : action.peers) {
+      const bool stands = !unreachable_.contains(peer.instance.id);
+      if (stands) open_.insert(Name(peer.instance));
+      (stands ? answer.standing : answer.failed).push_back(peer.instance);
+    }
+    events_.push_back(answer);
+  }
+  void On(const DisconnectPeer& action) {
+    EXPECT_EQ(open_.erase(Name(action.peer)), 1u) << action.peer.id;
+    ++disconnects_;
+  }
+  void On(const TellPeers& action) {
+    told_.clear();
+    for (const PeerWorker& peer : action.peers) told_.insert(Name(peer.instance));
+  }
+  void On(const BeginDrain&) {}
+  void On(const TooManyRouters& action) { left_out_.insert(action.address); }
+  void On(const RejectWorker& action) { rejection_ = action.status; }
+
+  static std::string Name(const InstanceRef& instance) {
+    return absl::StrCat(instance.id, "/", instance.incarnation);
+  }
+  Router& Add(const std::string& address, uint64_t incarnation, std::vector<PeerWorker> view = {}) {
+    Router& router = routers_[address];
+    router.incarnation = incarnation;
+    router.view = std::move(view);
+    return router;
+  }
+  void SetView(Router& router, std::vector<PeerWorker> view) {
+    router.view = std::move(view);
+    ++router.version;
+  }
+
+  int64_t now_us_ = kSecond;
+  std::map<std::string, Router> routers_;
+  std::map<uint64_t, std::string> address_of_;
+  absl::StatusOr<std::vector<std::string>> dns_ = std::vector<std::string>{};
+  bool answers_dns_ = true;
+  int resolutions_ = 0;
+  Names unreachable_, open_, told_, forgotten_, left_out_;
+  int disconnects_ = 0;
+  absl::Status rejection_;
+  std::deque<MembershipEvent> events_;
+  std::unique_ptr<Memberships> core_;
+};
+
+}  // namespace baton::worker
+
+#endif  // SERVICES_WORKER_CORE_MEMBERSHIPS_FIXTURE_H_
