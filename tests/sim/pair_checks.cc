@@ -23,6 +23,14 @@ WorkerMembership* RouterProcess::MembershipOf(const InstanceRef& instance) const
   return &static_cast<PrefillProcess*>(world_.process(node))->membership();
 }
 
+// What fails together is one failure: requests that were on their way when the first one broke.
+void RouterProcess::NoteFailure(const InstanceRef& decode) {
+  const auto [failed, first] = failed_us_.emplace(decode, world_.now_us());
+  if (!first && world_.now_us() - failed->second >= kProbationUs) {
+    failed->second = world_.now_us();
+  }
+}
+
 void RouterProcess::CheckPair(const router::Reserve& act) {
   const auto failed = failed_us_.find(act.decode);
   if (failed != failed_us_.end() && world_.now_us() - failed->second < kProbationUs) {

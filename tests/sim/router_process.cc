@@ -296,7 +296,7 @@ void RouterProcess::LegBroken(const OpenLeg& leg) {
               leg.instance);
   switch (leg.leg) {
     case Leg::kReserve:
-      failed_us_[leg.decode] = world_.now_us();
+      NoteFailure(leg.decode);
       Handle(router::ReserveReplied{leg.attempt_id, status});
       return;
     case Leg::kStream:

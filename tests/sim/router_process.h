@@ -69,6 +69,7 @@ class RouterProcess : public Process {
   // In a cluster where nothing disturbs it every worker has applied a changed view at once.
   void CheckViewArrives();
   // What a pair promises when an attempt begins on it.
+  void NoteFailure(const InstanceRef& decode);
   void CheckPair(const router::Reserve& act);
   WorkerMembership* MembershipOf(const InstanceRef& instance) const;  // nullptr: it is gone.
   void PerformLeg(const router::Reserve& act);

@@ -222,7 +222,7 @@ void WorkerMembership::Perform(const worker::ConnectPeers& action) {
     const bool lonely = world_.lonely() == node_ || world_.lonely() == NodeOf(peer.instance.id);
     const bool fails = lonely || world_.Strikes(&NetworkFaults::connect_fail);
     (fails ? answer.failed : answer.standing).push_back(peer.instance);
-    if (!fails && world_.random().Chance(world_.faults().endpoint_dies)) Break(peer.instance);
+    if (!fails && world_.Strikes(&NetworkFaults::endpoint_dies)) Break(peer.instance);
   }
   if (!world_.Strikes(&NetworkFaults::connect_slow)) {
     return events_.Raise(std::move(answer));
