@@ -66,7 +66,8 @@ def observed(tmp_path_factory):
         cluster = stack.enter_context(clusters.Cluster(
             model, directory, stages=2, decodes=2, decode_flags=["--max-queued-requests", 1],
             flags=["--kv-cache-tokens", 8192, "--lease-ms", 5000, *traced],
-            router_flags=["--max-http-connections", HTTP_CONNECTIONS, "--lease-ms", 5000, *traced]))
+            router_flags=["--max-http-connections", HTTP_CONNECTIONS, "--max-queued-requests", 4,
+                          "--lease-ms", 5000, *traced]))
         targets = [f"127.0.0.1:{port}" for port in (cluster.http_port, *cluster.metrics_ports.values())]
         prometheus = stack.enter_context(Prometheus(directory, targets, clusters.free_ports(1)[0]))
         client = stack.enter_context(Client(cluster.target))

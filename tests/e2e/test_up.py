@@ -220,18 +220,20 @@ def test_a_port_that_somebody_has_ends_it_with_the_reason(tiny_model):
                              up.lines[-1]), up.text
 
 
-def test_a_worker_that_the_router_refuses_ends_it(tiny_model, tmp_path):
-    """Its weights have changed since: no start can make it fit."""
-    mine = tmp_path / "model"
-    shutil.copytree(tiny_model, mine)
+def test_a_worker_that_does_not_fit_waits_until_it_does(tiny_model, tmp_path):
+    """Its weights have changed since the others read theirs: it says so, and ends nothing."""
+    weights = tmp_path / "model" / "model.safetensors"
+    shutil.copytree(tiny_model, weights.parent)
     other = clusters.make_model(tmp_path / "other", layers=6, seed=2)
-    with Up(mine) as up:
+    with Up(weights.parent) as up:
         up.wait_ready()
-        os.replace(os.path.join(other, "model.safetensors"), mine / "model.safetensors")
+        shutil.move(weights, tmp_path / "kept")
+        shutil.copy(os.path.join(other, weights.name), weights)
         os.kill(up.children()["decode-0"], signal.SIGKILL)
-        assert up.wait_end() == 3
-        assert "baton up: decode-0 can't go on and is not started again: " in up.lines[-1], up.text
-        assert "layer 0" in up.lines[-1]
+        up.wait_line(r"decode-0 +\| .*refuses this worker for now and is asked again: weights of layer 0")
+        os.replace(tmp_path / "kept", weights)
+        os.kill(up.children()["decode-0"], signal.SIGKILL)
+        assert_answers(up.curl_line())
 
 
 def test_a_start_that_takes_too_long_says_what_was_missing(tiny_model):

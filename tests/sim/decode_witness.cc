@@ -275,7 +275,7 @@ void DecodeWitness::SeeSequence(const decode::RunStep::Sequence& sequence) {
     return Complain(sequence.attempt_id, "is in a step twice");
   }
   const int position = session->sequence->inputs.prompt_tokens + session->sampled - 1;
-  const auto pages = static_cast<size_t>(position / topology_.page_size + 1);
+  const auto pages = static_cast<size_t>(position / topology_.page_size) + 1;
   if (sequence.position != position || sequence.generated != session->sampled ||
       sequence.token !=
           session->sequence->answer[static_cast<size_t>(session->sampled) - 1].token) {

@@ -24,7 +24,7 @@ constexpr int64_t kKvHeartbeatUs = 500'000;
 // The network has kept a copy, and delivers it to whoever lives on the node by then: the same life
 // of the decode service, a later one, or with the sender long gone.
 void PrefillProcess::DeliverAgain(const InstanceRef& decode, double chance, const char* label,
-                                  std::function<void(DecodeProcess&)> deliver) {
+                                  const std::function<void(DecodeProcess&)>& deliver) {
   if (!world_.random().Chance(chance)) return;
   const int node = NodeOf(decode.id);
   const int64_t late_us = world_.random().Between(1000, 6'000'000);

@@ -126,7 +126,7 @@ class PrefillProcess : public Process {
   template <typename Message>
   Message OfAnother(Message message);
   void DeliverAgain(const InstanceRef& decode, double chance, const char* label,
-                    std::function<void(DecodeProcess&)> deliver);
+                    const std::function<void(DecodeProcess&)>& deliver);
   void Issue(const prefill::Plan& plan);
   // A computation under way, and all of the memory that it reads or writes.
   struct Computing {

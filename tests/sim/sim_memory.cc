@@ -38,7 +38,7 @@ void SimMemory::ClearTail(int page, int tokens) {
 
 std::string SimMemory::Free(int page) {
   const size_t begin = Slot(page, 0, 0);
-  const auto count = static_cast<size_t>(layers_ * page_size_);
+  const auto count = static_cast<size_t>(layers_) * static_cast<size_t>(page_size_);
   std::fill_n(slots_.begin() + static_cast<int64_t>(begin), count, kCanary);
   uint64_t weights = 0;
   for (size_t token = 0; token < static_cast<size_t>(page_size_); ++token) {
@@ -55,7 +55,8 @@ void SimMemory::FreeAll() {
 
 std::vector<uint64_t> SimMemory::Read(int page, int count, int begin, int end) const {
   std::vector<uint64_t> values;
-  values.reserve(static_cast<size_t>(count * (end - begin) * page_size_));
+  values.reserve(static_cast<size_t>(count) * static_cast<size_t>(end - begin) *
+                 static_cast<size_t>(page_size_));
   for (int i = page; i < page + count; ++i) {
     values.insert(values.end(), slots_.begin() + static_cast<int64_t>(Slot(i, begin, 0)),
                   slots_.begin() + static_cast<int64_t>(Slot(i, end, 0)));

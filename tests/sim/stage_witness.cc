@@ -62,7 +62,7 @@ void StageWitness::See(const prefill::RunCompute& action) {
         run.item.attempt_id == planned.attempt_id && run.item.token_begin == planned.token_begin &&
         run.item.token_count == planned.token_count && run.item.final == planned.final;
     const int end = planned.token_begin + planned.token_count;
-    const auto pages = static_cast<size_t>((end - 1) / topology_.page_size + 1);
+    const auto pages = static_cast<size_t>((end - 1) / topology_.page_size) + 1;
     if (!same || run.pages.size() != pages ||
         !std::equal(run.pages.begin(), run.pages.end(), request->open.pages.begin())) {
       Complain(planned.attempt_id, "is computed otherwise than planned");
@@ -135,7 +135,7 @@ void StageWitness::See(const prefill::SendKvMessage& action) {
     Complain(action.attempt_id, "KV leaves after the end, or for another ticket");
   }
   for (int i = 0; i < action.page_count; ++i) {
-    const auto page = static_cast<size_t>(action.first_page + i);
+    const auto page = static_cast<size_t>(action.first_page) + static_cast<size_t>(i);
     if (page >= request->pages_sent || request->open.pages[page] != action.local_page + i) {
       return Complain(action.attempt_id, absl::StrCat("page ", page, " of the prompt is sent from ",
                                                       action.local_page + i));

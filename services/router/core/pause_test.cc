@@ -8,10 +8,6 @@
 namespace baton::router {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
-
 constexpr int64_t kLeaseUs = 10 * kDeadlineUs;  // The fixture's.
 constexpr int64_t kBeatUs = kLeaseUs / 4;
 
