@@ -150,7 +150,7 @@ TEST_F(DecodeCoreTest, AFailedStepEndsAllOfItsSequencesAndNoOther) {
   Commit(tickets[0]);
   FinishStep(
       [this, &tickets] {
-        const auto step = Take<RunStep>();
+        auto step = Take<RunStep>();
         Commit(tickets[1]);
         return step;
       }(),

@@ -37,7 +37,7 @@ class ApplicantsTest : public ::testing::Test {
  protected:
   absl::Status Ask(const WorkerInfo& worker) {
     lost_.clear();
-    const absl::Status status = members_.Register(worker, now_us_, lost_);
+    absl::Status status = members_.Register(worker, now_us_, lost_);
     EXPECT_TRUE(members_.CheckInvariants().ok()) << members_.CheckInvariants();
     return status;
   }

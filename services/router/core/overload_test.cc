@@ -15,7 +15,6 @@
 namespace baton::router {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

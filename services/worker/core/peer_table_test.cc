@@ -27,6 +27,7 @@ const PeerWorker kStageOfB = Worker(Role::kPrefill, "p1", "b");
 
 std::vector<std::string> Names(const std::vector<PeerWorker>& workers) {
   std::vector<std::string> names;
+  names.reserve(workers.size());
   for (const PeerWorker& worker : workers) names.push_back(worker.instance.id);
   return names;
 }
