@@ -246,7 +246,7 @@ TEST(KvWireTest, SealedCommitsOfWrongFieldsAreRefused) {
   EXPECT_TRUE(Refused(wrong)) << "a mark that is neither";
   wrong = body;
   wrong[kMarkAt + 9] = std::byte{kMaxWireTopLogprobs + 1};
-  wrong.resize(kMarkAt + 10 + 8 * (kMaxWireTopLogprobs + 1));
+  wrong.resize(kMarkAt + 10 + 8 * size_t{kMaxWireTopLogprobs + 1});
   EXPECT_TRUE(Refused(wrong)) << "too many log-probabilities";
   wrong = body;
   wrong[kIdAt] = std::byte{0};
