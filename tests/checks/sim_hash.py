@@ -4,15 +4,15 @@
 
 What differs between compilers is what the language leaves open: in which order a call's arguments are evaluated,
 how long a container keeps an order, what a distribution of the library draws. A simulation that leans on any of it
-replays only where it was built. Each variant is compiled from the sources that Bazel names for //tests/sim:sim, apart
-from Bazel's own output; a compiler that is not there is skipped.
+replays only where it was built. Each variant is compiled from the sources, and linked with the libraries, that Bazel
+names for //tests/sim:sim, apart from Bazel's own output; a compiler that is not there is skipped.
 """
 
 import argparse
 import concurrent.futures
 import os
 import pathlib
-import shlex
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "tools" / "dev"))
 from tally import Tally, say  # noqa: E402
 
 COMMON = ["-std=c++20", "-DNDEBUG", "-I", str(ROOT)]
+PROGRAM = "//tests/sim:sim"
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 VARIANTS = {
     "gcc-opt": (["g++"], ["-O2"]),
@@ -31,8 +32,6 @@ VARIANTS = {
     "gcc-asan": (["g++"], SANITIZED),
     "clang-asan": (["clang++", "clang++-14"], SANITIZED),
 }
-# What the cores and the simulation include of Abseil.
-PACKAGES = ["absl_status", "absl_statusor", "absl_strings", "absl_str_format", "absl_flat_hash_map", "absl_time"]
 
 
 def main():
@@ -63,24 +62,29 @@ def main():
     return tally.finish()
 
 
+def query(expression, *more):
+    done = subprocess.run(["bazel", "query", "--noshow_progress", expression, *more], cwd=ROOT, check=True,
+                          capture_output=True, text=True)
+    return done.stdout
+
+
 def sim_sources():
-    """Every source file that //tests/sim:sim is built of."""
-    query = "kind('source file', deps(//tests/sim:sim)) intersect //...:*"
-    done = subprocess.run(["bazel", "query", "--noshow_progress", query], cwd=ROOT, check=True, capture_output=True,
-                          text=True)
-    labels = [line for line in done.stdout.split() if line.startswith("//") and line.endswith(".cc")]
+    """Every source file that the program is built of."""
+    found = query(f"kind('source file', deps({PROGRAM})) intersect //...:*").split()
+    labels = [line for line in found if line.startswith("//") and line.endswith(".cc")]
     return [label.removeprefix("//").replace(":", "/").removeprefix("/") for label in sorted(labels)]
 
 
-def pkg_config(kind):
-    done = subprocess.run(["pkg-config", kind, *PACKAGES], check=True, capture_output=True, text=True)
-    return shlex.split(done.stdout)
+def libraries():
+    """The link flags of every system library that it needs. A list of our own would be one library short some day."""
+    rules = query(f"kind('cc_library', filter('^@system//', deps({PROGRAM})))", "--output=build")
+    return [flag for found in re.findall(r"linkopts = \[(.*?)\]", rules) for flag in re.findall(r'"(.*?)"', found)]
 
 
 def build(compiler, flags, sources, directory, jobs):
     """The program, or None if it does not build; what the compiler says is on stderr."""
     directory.mkdir(parents=True)
-    command = [compiler, *COMMON, *flags, *pkg_config("--cflags")]
+    command = [compiler, *COMMON, *flags]
 
     def compile_one(source):
         target = directory / (source.replace("/", "_") + ".o")
@@ -92,7 +96,7 @@ def build(compiler, flags, sources, directory, jobs):
         return None
     program = directory / "sim"
     linked = subprocess.run([compiler, *flags, *[target for target, _ in objects], "-o", program,
-                             *pkg_config("--libs")], check=False)
+                             *libraries()], check=False)
     return program if linked.returncode == 0 else None
 
 
