@@ -48,6 +48,7 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
       core_(Limits(topology, self_)),
       leases_(LeaseOptions(topology, self_)),
       witness_(world, topology, oracle, self_),
+      account_(world, topology, self_),
       lease_witness_(world, topology, self_),
       memory_(topology.decode_pages, topology.layers, topology.page_size) {
   router::WorkerInfo info = RouterProcess::Describe(topology, self_, Role::kDecode);
@@ -89,6 +90,8 @@ void DecodeProcess::HandleOne(const decode::Event& event) {
     }
   }
   witness_.After(actions, core_.load());
+  if (!world_.violation().empty()) return;
+  account_.Saw(event, actions, core_);
   if (!world_.violation().empty()) return;
   const bool refused = std::any_of(actions.begin(), actions.end(), [](const auto& action) {
     return std::holds_alternative<decode::RefuseStream>(action);

@@ -12,6 +12,7 @@
 
 #include "common/kv/lease_table.h"
 #include "services/decode/core/decode_core.h"
+#include "tests/sim/decode_account.h"
 #include "tests/sim/decode_witness.h"
 #include "tests/sim/lease_witness.h"
 #include "tests/sim/oracle.h"
@@ -105,6 +106,7 @@ class DecodeProcess : public Process {
   decode::DecodeCore core_;
   LeaseTable leases_;
   DecodeWitness witness_;
+  DecodeAccount account_;
   LeaseWitness lease_witness_;
   SimMemory memory_;
   FreedPages freed_;

@@ -71,6 +71,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
   if (first()) {
     planner_.emplace(PlannerLimitsOf(topology));
     planner_witness_.emplace(world, topology, oracle, self_.id, PlannerLimitsOf(topology));
+    planner_account_.emplace(world, topology, self_.id, PlannerLimitsOf(topology));
     wiring_.emplace(prefill::WiringOptions{PlaceOf(topology, node, self_), topology.prefill_pages,
                                            topology.chunk_tokens, topology.activation_credits});
   } else {
@@ -137,6 +138,8 @@ void PrefillProcess::HandlePlanner(const prefill::PlannerEvent& event) {
   planner_->Handle(event, world_.now_us(), actions);
   FreePages();
   planner_witness_->After(actions, planner_->load());
+  if (!world_.violation().empty()) return;
+  planner_account_->Saw(event, actions, *planner_);
   if (!world_.violation().empty()) return;
   for (const auto& action : actions) Perform(action);
   ScheduleTick();

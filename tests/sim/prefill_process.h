@@ -18,6 +18,7 @@
 #include "services/prefill/core/stage.h"
 #include "services/prefill/core/wiring.h"
 #include "tests/sim/oracle.h"
+#include "tests/sim/planner_account.h"
 #include "tests/sim/planner_witness.h"
 #include "tests/sim/sim_memory.h"
 #include "tests/sim/stage_witness.h"
@@ -193,6 +194,7 @@ class PrefillProcess : public Process {
   Oracle& oracle_;
   StageWitness witness_;
   std::optional<PlannerWitness> planner_witness_;
+  std::optional<PlannerAccount> planner_account_;
   std::vector<prefill::PlannerEvent> stale_planner_;
   std::vector<prefill::StageEvent> stale_stage_;
   SimMemory memory_;  // Of this stage's layers.

@@ -46,7 +46,8 @@ RouterProcess::RouterProcess(World& world, const Topology& topology, Clients& cl
       node_(node),
       incarnation_(incarnation),
       limits_(Limits(topology, incarnation)),
-      core_(limits_) {}
+      core_(limits_),
+      witness_(world, topology, limits_, absl::StrCat("router-", node)) {}
 
 router::WorkerInfo RouterProcess::Describe(const Topology& topology, const InstanceRef& self,
                                            Role role) {
@@ -88,6 +89,7 @@ void RouterProcess::Handle(const router::Event& event) {
       CheckAnswerStands(*finish);
     }
   }
+  witness_.Saw(event, actions, core_);
   ScheduleTick();
   CheckViewArrives();
   if (topology_.only_routers_pause && core_.load().leases_expired_total > 0) {

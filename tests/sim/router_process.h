@@ -14,6 +14,7 @@
 #include "services/decode/core/decode_core.h"
 #include "services/router/core/router_core.h"
 #include "tests/sim/clients.h"
+#include "tests/sim/router_witness.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/worker_membership.h"
 #include "tests/sim/world.h"
@@ -97,6 +98,7 @@ class RouterProcess : public Process {
   const uint64_t incarnation_;
   const router::RouterLimits limits_;
   router::RouterCore core_;
+  RouterWitness witness_;
   std::deque<int64_t> begun_us_;              // Of requests.
   std::deque<int64_t> kept_us_;               // Of requests that were refused, and go on.
   std::map<uint64_t, OpenLeg> legs_;          // By call.

@@ -1,0 +1,248 @@
+#include "tests/sim/decode_account.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
+#include "common/base/overload_status.h"
+#include "common/base/status.h"
+
+namespace baton::sim {
+
+void DecodeAccount::Saw(const decode::Event& event, const std::vector<decode::Action>& actions,
+                        const decode::DecodeCore& core) {
+  asked_.reset();
+  std::visit([this](const auto& e) { Hear(e); }, event);
+  HearTime();
+  for (const decode::Action& action : actions) {
+    std::visit([this](const auto& a) { See(a); }, action);
+    if (!world_.violation().empty()) return;
+  }
+  for (const auto& [attempt_id, cause] : std::exchange(ends_due_, {})) {
+    Complain(attempt_id, "I2: goes on after its end");
+  }
+  CheckLoad(core);
+  CheckTimer(core);
+}
+
+void DecodeAccount::Complain(uint64_t attempt_id, const std::string& what) {
+  world_.Violate(absl::StrCat(self_.id, ", attempt ", attempt_id, ": ", what));
+}
+
+int DecodeAccount::CountWaiting() const {
+  return static_cast<int>(std::count_if(requests_.begin(), requests_.end(), [](const auto& entry) {
+    return entry.second.generation == 0;
+  }));
+}
+
+DecodeAccount::Cause DecodeAccount::ByDrain() const {
+  return {absl::StatusCode::kUnavailable, /*by_drain=*/true, "decode", self_.id};
+}
+
+DecodeAccount::Cause DecodeAccount::Of(const absl::Status& status) const {
+  return {status.code(), IsEndedByDrain(status), LegOf(status), InstanceOf(status)};
+}
+
+// ---- What it hears ----
+
+void DecodeAccount::Hear(const decode::ReserveRequested& event) {
+  asked_ = event.attempt_id;
+  Request& request = requests_[event.attempt_id];
+  request.deadline_us = event.deadline_us;
+  const auto refuse = [&](absl::StatusCode code) {
+    ends_due_[event.attempt_id] = {code, false, "decode", self_.id};
+  };
+  if (early_aborts_.erase(event.attempt_id) > 0) return refuse(absl::StatusCode::kCancelled);
+  if (draining_) {
+    ++drained_.refused_total;
+    ends_due_[event.attempt_id] = ByDrain();
+  } else if (event.prompt_tokens >= topology_.max_context_tokens) {
+    refuse(absl::StatusCode::kInvalidArgument);
+  } else if (event.deadline_us <= world_.now_us()) {
+    refuse(absl::StatusCode::kDeadlineExceeded);
+  }
+}
+
+void DecodeAccount::Hear(const decode::StreamOpened& event) {
+  const auto found = requests_.find(event.attempt_id);
+  if (found == requests_.end() || found->second.generation != event.generation ||
+      found->second.generation == 0 || std::exchange(found->second.stream_open, true)) {
+    return;
+  }
+  if (found->second.kept.has_value()) ends_due_[event.attempt_id] = *found->second.kept;
+}
+
+void DecodeAccount::Hear(const decode::AbortRequested& event) {
+  const auto found = requests_.find(event.attempt_id);
+  if (found == requests_.end()) {
+    early_aborts_.insert(event.attempt_id);
+    return;
+  }
+  Cause cause = Of(event.reason.ok() ? absl::CancelledError("aborted") : event.reason);
+  if (found->second.generation == 0) {  // A refusal, which is this service's.
+    cause.leg = "decode";
+    cause.instance = self_.id;
+  }
+  ends_due_[event.attempt_id] = cause;
+}
+
+void DecodeAccount::Hear(const decode::StepFinished& event) {
+  for (const uint64_t attempt_id : std::exchange(in_step_, {})) {
+    const auto found = requests_.find(attempt_id);
+    if (found == requests_.end() || found->second.revoked || !found->second.stream_open) continue;
+    const auto output =
+        std::find_if(event.outputs.begin(), event.outputs.end(),
+                     [attempt_id](const auto& out) { return out.attempt_id == attempt_id; });
+    absl::Status status = event.status;
+    if (status.ok() && output == event.outputs.end()) status = absl::InternalError("no token");
+    if (status.ok()) status = output->token.status();
+    if (!status.ok()) {
+      ends_due_[attempt_id] = {status.code(), IsEndedByDrain(status), "decode", self_.id};
+    }
+  }
+}
+
+void DecodeAccount::Hear(const decode::DrainBegan& event) {
+  drain_ends_us_ = std::min(drain_ends_us_, event.deadline_us);
+  if (std::exchange(draining_, true)) return;
+  for (const auto& [attempt_id, request] : requests_) {
+    if (request.generation != 0) continue;
+    ++drained_.handed_back_total;
+    ends_due_[attempt_id] = ByDrain();
+  }
+}
+
+void DecodeAccount::Hear(const KvCommitted& event) {
+  for (auto& [attempt_id, request] : requests_) {
+    if (request.generation == event.generation && !request.revoked) request.committed = true;
+  }
+}
+
+void DecodeAccount::Hear(const KvFailed& event) {
+  for (auto& [attempt_id, request] : requests_) {
+    if (request.generation != event.generation || request.revoked) continue;
+    const Cause cause = Of(event.status);
+    if (request.stream_open) {
+      ends_due_[attempt_id] = cause;
+    } else {
+      request.kept = cause;
+    }
+  }
+}
+
+void DecodeAccount::HearTime() {
+  const decode::DecodeLimits defaults;
+  const int64_t now_us = world_.now_us();
+  for (const auto& [attempt_id, request] : requests_) {
+    if (ends_due_.contains(attempt_id)) continue;
+    const bool lacks_stream = request.generation != 0 && !request.stream_open;
+    if (request.deadline_us <= now_us) {
+      ends_due_[attempt_id] = {absl::StatusCode::kDeadlineExceeded, false, "decode", self_.id};
+    } else if (lacks_stream && request.granted_us + defaults.stream_lease_us <= now_us) {
+      ends_due_[attempt_id] = {absl::StatusCode::kUnavailable, false, "decode", self_.id};
+    } else if (drain_ends_us_ <= now_us) {
+      ++drained_.time_over_total;
+      ends_due_[attempt_id] = ByDrain();
+    }
+  }
+}
+
+// ---- What it does ----
+
+void DecodeAccount::See(const decode::ReplyReserve& action) {
+  const auto found = requests_.find(action.attempt_id);
+  if (found == requests_.end()) return;  // The witness says so.
+  if (action.ticket.ok()) {
+    found->second.generation = action.ticket->generation;
+    found->second.granted_us = world_.now_us();
+    return;
+  }
+  const absl::Status& status = action.ticket.status();
+  const auto due = ends_due_.find(action.attempt_id);
+  if (due != ends_due_.end()) {
+    CheckEnd(action.attempt_id, status, due->second);
+    ends_due_.erase(due);
+  } else if (asked_ != action.attempt_id) {
+    Complain(action.attempt_id, absl::StrCat("stops waiting for no reason: ", status.ToString()));
+  } else {
+    // What waits already does not count this one.
+    const bool full = CountWaiting() - 1 >= topology_.max_queued;
+    CheckEnd(action.attempt_id, status,
+             {absl::StatusCode::kResourceExhausted, false, "decode", self_.id});
+    if (IsOverloaded(status) && (!full || RetryHintMsOf(status) != kQueueRetryAfterMs)) {
+      Complain(action.attempt_id, "is refused for a queue that is not full");
+    }
+  }
+  requests_.erase(found);
+}
+
+void DecodeAccount::See(const decode::RevokeKv& action) {
+  for (auto& [attempt_id, request] : requests_) {
+    if (request.generation == action.generation) request.revoked = true;
+  }
+}
+
+void DecodeAccount::See(const decode::RunStep& action) {
+  for (const auto& sequence : action.sequences) in_step_.insert(sequence.attempt_id);
+}
+
+void DecodeAccount::See(const decode::Finish& action) {
+  const auto due = ends_due_.find(action.attempt_id);
+  if (!action.outcome.ok()) {
+    if (due == ends_due_.end()) {
+      return Complain(action.attempt_id,
+                      absl::StrCat("fails for no reason: ", action.outcome.status().ToString()));
+    }
+    CheckEnd(action.attempt_id, action.outcome.status(), due->second);
+  }
+  if (due != ends_due_.end()) ends_due_.erase(due);
+  requests_.erase(action.attempt_id);
+}
+
+void DecodeAccount::CheckEnd(uint64_t attempt_id, const absl::Status& status, const Cause& cause) {
+  if (status.code() == cause.code && IsEndedByDrain(status) == cause.by_drain &&
+      LegOf(status) == cause.leg && InstanceOf(status) == cause.instance) {
+    return;
+  }
+  Complain(attempt_id,
+           absl::StrCat("ends with ", status.ToString(), ", expected ",
+                        absl::StatusCodeToString(cause.code), " of ", cause.leg.value_or("nobody"),
+                        " ", cause.instance.value_or(""), cause.by_drain ? " by a drain" : ""));
+}
+
+// ---- What it says of itself ----
+
+void DecodeAccount::CheckLoad(const decode::DecodeCore& core) {
+  int reserved = 0;
+  int running = 0;
+  for (const auto& [attempt_id, request] : requests_) {
+    const bool granted = request.generation != 0 && !request.revoked;
+    reserved += granted && !request.committed ? 1 : 0;
+    running += granted && request.committed ? 1 : 0;
+  }
+  const decode::DecodeLoad load = core.load();
+  if (load.waiting != CountWaiting() || load.reserved != reserved || load.running != running) {
+    world_.Violate(absl::StrCat(self_.id, " says that ", load.waiting, ", ", load.reserved, " and ",
+                                load.running, " requests wait, are reserved and run; it is ",
+                                CountWaiting(), ", ", reserved, " and ", running));
+  }
+  if (core.draining() != draining_ || core.drain_counts() != drained_) {
+    world_.Violate(absl::StrCat(self_.id, " counts what its drain ends wrongly"));
+  }
+}
+
+void DecodeAccount::CheckTimer(const decode::DecodeCore& core) {
+  const decode::DecodeLimits defaults;
+  int64_t due_us = requests_.empty() ? kNeverUs : drain_ends_us_;
+  for (const auto& [attempt_id, request] : requests_) {
+    due_us = std::min(due_us, request.deadline_us);
+    if (request.generation != 0 && !request.stream_open) {
+      due_us = std::min(due_us, request.granted_us + defaults.stream_lease_us);
+    }
+  }
+  if (core.NextDeadlineUs() <= due_us) return;
+  world_.Violate(absl::StrCat(self_.id, " sleeps beyond what is due"));
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,90 @@
+// What a decode service says of itself and of the ends of requests: the status of each refusal and
+// failure, its load, what a drain has ended, when it wants to be woken. Held against all that its
+// core hears, by an account that shares no code with it; decode_witness.h is about what it does.
+#ifndef TESTS_SIM_DECODE_ACCOUNT_H_
+#define TESTS_SIM_DECODE_ACCOUNT_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "services/decode/core/decode_core.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+class DecodeAccount {
+ public:
+  DecodeAccount(World& world, const Topology& topology, InstanceRef self)
+      : world_(world), topology_(topology), self_(std::move(self)) {}
+
+  // After every Handle.
+  void Saw(const decode::Event& event, const std::vector<decode::Action>& actions,
+           const decode::DecodeCore& core);
+
+ private:
+  // Why a request has to end in this event.
+  struct Cause {
+    absl::StatusCode code = absl::StatusCode::kOk;
+    bool by_drain = false;
+    // Whose fault it is; by itself, if not said.
+    std::optional<std::string> leg = "decode";
+    std::optional<std::string> instance;
+  };
+  struct Request {
+    int64_t deadline_us = kNeverUs;
+    int64_t granted_us = 0;
+    uint64_t generation = 0;  // 0: waits.
+    bool committed = false;
+    bool revoked = false;
+    bool stream_open = false;
+    std::optional<Cause> kept;  // Its end, for its stream.
+  };
+
+  void Hear(const decode::ReserveRequested& event);
+  void Hear(const decode::StreamOpened& event);
+  void Hear(const decode::AbortRequested& event);
+  void Hear(const decode::StepFinished& event);
+  void Hear(const decode::DrainBegan& event);
+  void Hear(const KvCommitted& event);
+  void Hear(const KvFailed& event);
+  template <typename Other>
+  void Hear(const Other&) {}
+  void HearTime();
+
+  void See(const decode::ReplyReserve& action);
+  void See(const decode::RevokeKv& action);
+  void See(const decode::RunStep& action);
+  void See(const decode::Finish& action);
+  template <typename Other>
+  void See(const Other&) {}
+
+  Cause ByDrain() const;
+  Cause Of(const absl::Status& status) const;
+  void CheckEnd(uint64_t attempt_id, const absl::Status& status, const Cause& cause);
+  void CheckLoad(const decode::DecodeCore& core);
+  void CheckTimer(const decode::DecodeCore& core);
+  void Complain(uint64_t attempt_id, const std::string& what);
+  int CountWaiting() const;
+
+  World& world_;
+  const Topology& topology_;
+  const InstanceRef self_;
+  std::map<uint64_t, Request> requests_;  // By attempt.
+  std::set<uint64_t> early_aborts_;
+  std::set<uint64_t> in_step_;  // Attempts.
+  std::optional<Cause> step_failed_;
+  bool draining_ = false;
+  int64_t drain_ends_us_ = kNeverUs;
+  DrainCounts drained_;
+  std::map<uint64_t, Cause> ends_due_;  // Of this event, by attempt.
+  std::optional<uint64_t> asked_;       // Attempt.
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_DECODE_ACCOUNT_H_

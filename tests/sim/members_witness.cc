@@ -1,0 +1,448 @@
+#include "tests/sim/members_witness.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::sim {
+namespace {
+
+template <typename T>
+const T* FindAction(const std::vector<router::Action>& actions) {
+  for (const router::Action& action : actions) {
+    if (const T* found = std::get_if<T>(&action)) return found;
+  }
+  return nullptr;
+}
+
+// Neighbours of one chain fit by construction; what differs is drawn (Topology::stranger).
+bool Fit(const router::WorkerInfo& a, const router::WorkerInfo& b) {
+  const bool same_place = a.role == Role::kPrefill && b.role == Role::kPrefill &&
+                          a.chain_id == b.chain_id && a.pp_rank == b.pp_rank;
+  return !same_place && a.fingerprint.layer_hashes == b.fingerprint.layer_hashes;
+}
+
+bool Reaches(const MembersWitness::Member& from, const MembersWitness::Member& to) {
+  return from.applied_version >= to.joined_version &&
+         !from.unconnected.contains(to.info.instance.incarnation);
+}
+
+auto AsTuple(const router::Pair& pair) {
+  return std::tie(pair.chain.chain_id, pair.chain.stages, pair.chain.stage0, pair.chain.load,
+                  pair.chain.max_prompt_tokens, pair.chain.draining, pair.decode, pair.decode_load,
+                  pair.decode_capacity_tokens, pair.max_context_tokens, pair.decode_slots);
+}
+
+int64_t TokensOf(const router::WorkerInfo& info) {
+  return int64_t{info.page_count} * info.fingerprint.kv_layout.page_size;
+}
+
+}  // namespace
+
+void MembersWitness::Complain(const std::string& what) {
+  world_.Violate(absl::StrCat(name_, ": ", what));
+}
+
+const MembersWitness::Member* MembersWitness::Find(const InstanceRef& instance) const {
+  const auto found = members_.find(instance.id);
+  const bool here = found != members_.end() && found->second.info.instance == instance;
+  return here ? &found->second : nullptr;
+}
+
+MembersWitness::Member* MembersWitness::Of(const InstanceRef& instance) {
+  return const_cast<Member*>(Find(instance));  // NOLINT: its own.
+}
+
+// ---- What it hears ----
+
+std::vector<MembersWitness::Lost> MembersWitness::Take(const router::Event& event,
+                                                       const std::vector<router::Action>& actions,
+                                                       const router::Membership& membership) {
+  std::vector<Lost> lost;
+  noticed_.clear();
+  paused_now_ = false;
+  if (last_tick_us_ == kNeverUs) last_tick_us_ = world_.now_us();
+  if (const auto* asks = std::get_if<router::RegisterRequested>(&event)) {
+    const auto* reply = FindAction<router::ReplyRegister>(actions);
+    if (reply == nullptr || reply->rpc_id != asks->rpc_id) {
+      Complain("a registration has no answer");
+    } else {
+      Hear(*asks, *reply, membership, lost);
+    }
+  } else if (const auto* beat = std::get_if<router::HeartbeatReceived>(&event)) {
+    const auto* reply = FindAction<router::ReplyHeartbeat>(actions);
+    if (reply == nullptr || reply->rpc_id != beat->rpc_id) {
+      Complain("a heartbeat has no answer");
+    } else {
+      Hear(*beat, lost);
+      CheckReply(*beat, *reply, membership);
+    }
+    const auto found = members_.find(beat->instance.id);
+    if (beat->leaving && Find(beat->instance) != nullptr) Lose(found, /*left=*/true, lost);
+  } else if (const auto* opened = std::get_if<router::WatchOpened>(&event)) {
+    Hear(*opened);
+  } else if (const auto* broken = std::get_if<router::WatchBroken>(&event)) {
+    const auto watch = watches_.find(broken->rpc_id);
+    if (watch != watches_.end()) {
+      const InstanceRef instance = watch->second;
+      watches_.erase(watch);
+      Suspect(instance);
+    }
+  } else if (const auto* drain = std::get_if<router::DrainRequested>(&event)) {
+    const auto found = members_.find(drain->instance_id);
+    const auto* reply = FindAction<router::ReplyDrain>(actions);
+    if (reply == nullptr || reply->status.ok() != (found != members_.end())) {
+      Complain("a drain is refused, or one of nobody is not");
+    }
+    if (found != members_.end()) {
+      Member& member = found->second;
+      member.drain_asked = true;
+      if (!std::exchange(member.draining, true)) member.changed_us = world_.now_us();
+      for (const auto& [rpc, instance] : watches_) {
+        if (instance.id == drain->instance_id) noticed_.insert(rpc);
+      }
+      pairs_valid_ = false;
+    }
+  } else if (std::holds_alternative<router::Tick>(event)) {
+    HearTick(lost);
+  }
+  return lost;
+}
+
+void MembersWitness::Hear(const router::RegisterRequested& event,
+                          const router::ReplyRegister& reply, const router::Membership& membership,
+                          std::vector<Lost>& lost) {
+  if (reply.instance != event.worker.instance) Complain("a registration's answer is another's");
+  CheckRefusal(event, reply);
+  Member* known = Of(event.worker.instance);
+  if (known != nullptr && known->info == event.worker) {
+    if (!reply.status.ok()) Complain("a member that asks again is refused");
+    known->lease_until_us = world_.now_us() + limits_.membership.lease_us;
+    known->excused = false;
+    return;
+  }
+  const std::vector<router::Worker> now_here = membership.Workers();
+  const auto stays = [&now_here](const Member& member) {
+    return std::any_of(now_here.begin(), now_here.end(), [&member](const router::Worker& w) {
+      return w.info.instance == member.info.instance;
+    });
+  };
+  std::vector<const router::Worker*> joined;
+  for (const router::Worker& worker : now_here) {
+    if (Find(worker.info.instance) == nullptr) joined.push_back(&worker);
+  }
+  for (auto member = members_.begin(); member != members_.end();) {
+    const auto next = std::next(member);
+    if (!stays(member->second)) {
+      const bool in_the_way = std::any_of(joined.begin(), joined.end(), [&](const auto* worker) {
+        return worker->info.instance.id == member->first || !Fit(worker->info, member->second.info);
+      });
+      if (!in_the_way) Complain(member->first + " is lost to workers that it fits");
+      if (!reply.status.ok()) Complain("a refused worker costs others their place");
+      const std::string id = member->first;
+      Lose(member, /*left=*/false, lost);
+      absent_.erase(id);  // Its place is taken, or not for the likes of it.
+    }
+    member = next;
+  }
+  for (const router::Worker* worker : joined) Join(*worker);
+  if (reply.status.ok() != (Find(event.worker.instance) != nullptr)) {
+    Complain(event.worker.instance.id + " is told that it is a member, or not, and it is not so");
+  }
+}
+
+void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
+                                  const router::ReplyRegister& reply) {
+  const InstanceRef& instance = event.worker.instance;
+  const auto before = refused_.find(instance);
+  if (reply.status.ok()) {
+    if (reply.repeated) Complain("a worker is taken as it was refused");
+    if (before != refused_.end()) refused_.erase(before);
+    return;
+  }
+  const bool misfit = std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    return entry.first != instance.id && !Fit(entry.second.info, event.worker);
+  });
+  if (!misfit || !absl::IsFailedPrecondition(reply.status)) {
+    Complain(absl::StrCat(instance.id, " is refused without a reason: ", reply.status.ToString()));
+  }
+  // Who has given way was refused before it asked.
+  if (!topology_.stranger) {
+    const bool same = before != refused_.end() && before->second.status == reply.status;
+    const bool lately = before != refused_.end() &&
+                        world_.now_us() - before->second.at_us < limits_.membership.lease_us;
+    if (reply.repeated ? !same : same && lately) {
+      Complain("a refusal that is said again is not told from the first");
+    }
+  }
+  refused_[instance] = {reply.status, world_.now_us()};
+}
+
+void MembersWitness::Join(const router::Worker& worker) {
+  const uint64_t joined = worker.joined_version;
+  const bool taken = std::any_of(members_.begin(), members_.end(), [joined](const auto& entry) {
+    return entry.second.joined_version >= joined;
+  });
+  if (joined <= version_ || taken) Complain("two joins have one version of the view");
+  Member member;
+  member.info = worker.info;
+  member.joined_version = joined;
+  member.changed_us = world_.now_us();
+  member.lease_until_us = world_.now_us() + limits_.membership.lease_us;
+  absent_.erase(worker.info.instance.id);
+  members_[worker.info.instance.id] = std::move(member);
+  pairs_valid_ = false;
+}
+
+void MembersWitness::Hear(const router::HeartbeatReceived& event, std::vector<Lost>& /*lost*/) {
+  Member* member = Of(event.instance);
+  if (member == nullptr || event.router_incarnation != limits_.incarnation) return;
+  const std::set<uint64_t> unconnected(event.unconnected.begin(), event.unconnected.end());
+  member->lease_until_us = world_.now_us() + limits_.membership.lease_us;
+  member->excused = false;
+  if (member->ready != event.ready || member->unconnected != unconnected) {
+    member->changed_us = world_.now_us();
+  }
+  member->suspect = false;
+  member->ready = event.ready;
+  member->load = event.load;
+  member->unconnected = unconnected;
+  member->applied_version = event.view_version <= version_ ? event.view_version : 0;
+  if ((event.draining || event.leaving) && !std::exchange(member->draining, true)) {
+    member->changed_us = world_.now_us();
+  }
+  pairs_valid_ = false;
+}
+
+void MembersWitness::Hear(const router::WatchOpened& event) {
+  const Member* member = Find(event.instance);
+  if (member == nullptr) return;
+  std::erase_if(watches_, [&](const auto& watch) { return watch.second == event.instance; });
+  watches_[event.rpc_id] = event.instance;
+  if (member->applied_version != version_) noticed_.insert(event.rpc_id);
+}
+
+void MembersWitness::HearTick(std::vector<Lost>& lost) {
+  const int64_t now_us = world_.now_us();
+  paused_now_ = now_us - last_tick_us_ > 2 * limits_.beat_us;
+  last_tick_us_ = now_us;
+  pauses_total_ += paused_now_ ? 1 : 0;
+  for (auto member = members_.begin(); member != members_.end();) {
+    const auto next = std::next(member);
+    Member& m = member->second;
+    if (paused_now_ && !std::exchange(m.excused, true)) {
+      m.lease_until_us = std::max(m.lease_until_us, now_us + limits_.membership.lease_us);
+    }
+    if (m.probation_until_us != 0 && m.probation_until_us <= now_us) {
+      m.probation_until_us = 0;
+      pairs_valid_ = false;
+    }
+    if (m.lease_until_us <= now_us) {
+      ++leases_expired_total_;
+      Lose(member, /*left=*/false, lost);
+    }
+    member = next;
+  }
+}
+
+void MembersWitness::Lose(Members::iterator member, bool left, std::vector<Lost>& lost) {
+  const InstanceRef instance = member->second.info.instance;
+  std::erase_if(watches_, [&](const auto& watch) { return watch.second == instance; });
+  absent_[instance.id] = {member->second.info, world_.now_us()};
+  lost.push_back({std::move(member->second), left});
+  members_.erase(member);
+  pairs_valid_ = false;
+}
+
+void MembersWitness::Suspect(const InstanceRef& instance) {
+  Member* member = Of(instance);
+  if (member == nullptr || std::exchange(member->suspect, true)) return;
+  member->changed_us = world_.now_us();
+  for (const auto& [rpc, watcher] : watches_) {
+    if (watcher == instance) noticed_.insert(rpc);
+  }
+  pairs_valid_ = false;
+}
+
+void MembersWitness::Failed(const InstanceRef& instance) {
+  Member* member = Of(instance);
+  if (member == nullptr) return;
+  if (member->probation_until_us == 0) {
+    int64_t probation_us = limits_.membership.first_probation_us;
+    for (int i = 0; i < std::min(member->failures, 30); ++i) probation_us *= 2;
+    ++member->failures;
+    member->probation_until_us =
+        world_.now_us() + std::min(probation_us, limits_.membership.longest_probation_us);
+    pairs_valid_ = false;
+  }
+  Suspect(instance);
+}
+
+void MembersWitness::Served(const InstanceRef& instance) {
+  Member* member = Of(instance);
+  if (member == nullptr) return;
+  if (member->failures > 0) member->probation_until_us = 0;
+  member->failures = 0;
+  pairs_valid_ = false;
+}
+
+// ---- What must be true afterwards ----
+
+void MembersWitness::Check(const router::Event& event, const std::vector<router::Action>& actions,
+                           const router::RouterCore& core) {
+  const router::Membership& membership = core.membership();
+  CheckView(membership);
+  CheckWatches(actions, membership.view_version());
+  if (!std::holds_alternative<router::TokenReceived>(event) || !pairs_valid_) {
+    CheckPairs(membership);
+  }
+}
+
+void MembersWitness::CheckReply(const router::HeartbeatReceived& event,
+                                const router::ReplyHeartbeat& reply,
+                                const router::Membership& /*membership*/) {
+  const Member* member = Find(event.instance);
+  if (member == nullptr || event.router_incarnation != limits_.incarnation) {
+    if (!absl::IsNotFound(reply.status)) Complain("a heartbeat of a stranger is taken");
+    return;
+  }
+  if (!reply.status.ok()) return Complain(event.instance.id + " is a member and is not known");
+  const bool changed = event.view_version != version_;
+  if (reply.view_version != version_ || reply.view_changed != changed ||
+      reply.drain != member->drain_asked) {
+    Complain("a heartbeat's answer does not say what is so");
+  }
+  if (!changed) return;
+  bool same = reply.workers.size() == members_.size();
+  for (const router::WorkerInfo& info : reply.workers) {
+    const Member* listed = Find(info.instance);
+    same = same && listed != nullptr && listed->info == info;
+  }
+  if (!same) Complain("a worker is told another view than the members");
+}
+
+void MembersWitness::CheckView(const router::Membership& membership) {
+  const uint64_t version = membership.view_version();
+  if (version == version_ && !pairs_valid_) {
+    for (const auto& [id, member] : members_) {
+      if (membership.Find(member.info.instance) == nullptr) Complain(id + " is lost and no view");
+    }
+    return;
+  }
+  if (version == version_) return;
+  const std::vector<router::WorkerInfo> view = membership.View();
+  bool same = view.size() == members_.size() && version > version_;
+  for (const router::WorkerInfo& info : view) same = same && Find(info.instance) != nullptr;
+  if (!same) Complain("the members are not who should be");
+}
+
+void MembersWitness::CheckWatches(const std::vector<router::Action>& actions, uint64_t version) {
+  if (std::exchange(version_, version) != version) {
+    for (const auto& [rpc, instance] : watches_) noticed_.insert(rpc);
+  }
+  for (const router::Action& action : actions) {
+    if (const auto* notice = std::get_if<router::NotifyWatch>(&action)) {
+      noticed_.erase(notice->rpc_id);
+      if (notice->view_version > version) Complain("a watch hears of a view that is not");
+    }
+    if (const auto* end = std::get_if<router::EndWatch>(&action)) {
+      if (watches_.contains(end->rpc_id)) Complain("a member's watch is ended");
+    }
+  }
+  if (!noticed_.empty()) Complain("somebody who watches is not told");
+}
+
+const std::vector<router::Pair>& MembersWitness::Pairs() {
+  if (std::exchange(pairs_valid_, true)) return pairs_;
+  pairs_.clear();
+  std::map<std::string, std::map<int, const Member*>> chains;
+  for (const auto& [id, member] : members_) {
+    if (member.info.role == Role::kPrefill)
+      chains[member.info.chain_id][member.info.pp_rank] = &member;
+  }
+  for (const auto& [chain_id, stages] : chains) {
+    const Member& first = *stages.begin()->second;
+    if (static_cast<int>(stages.size()) != first.info.pp_size) continue;
+    router::Chain chain;
+    chain.chain_id = chain_id;
+    chain.stage0 = first.info.instance;
+    chain.load = first.load;
+    chain.max_prompt_tokens = first.info.max_context_tokens;
+    bool ready = true;
+    for (const auto& [rank, stage] : stages) {
+      ready = ready && stage->Serves() && first.applied_version >= stage->joined_version;
+      chain.stages.push_back({stage->info.instance, stage->info.layers});
+      chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, TokensOf(stage->info));
+    }
+    for (const auto& [id, decode] : members_) {
+      if (!ready || decode.info.role != Role::kDecode || !decode.Serves()) continue;
+      const bool connected = std::all_of(stages.begin(), stages.end(), [&](const auto& entry) {
+        return Reaches(*entry.second, decode) && Reaches(decode, *entry.second);
+      });
+      if (!connected) continue;
+      const int64_t tokens = TokensOf(decode.info);
+      pairs_.push_back({chain, decode.info.instance, decode.load, tokens,
+                        std::min<int64_t>(decode.info.max_context_tokens, tokens),
+                        decode.info.max_running_requests});
+    }
+  }
+  return pairs_;
+}
+
+void MembersWitness::CheckPairs(const router::Membership& membership) {
+  const std::vector<router::Pair>& ready = membership.ReadyPairs();
+  const std::vector<router::Pair>& right = Pairs();
+  const bool same = std::equal(
+      ready.begin(), ready.end(), right.begin(), right.end(),
+      [](const router::Pair& a, const router::Pair& b) { return AsTuple(a) == AsTuple(b); });
+  if (!same) {
+    Complain(absl::StrCat(ready.size(), " pairs are ready, it should be ", right.size(),
+                          ", or what is said of them is not so"));
+  }
+  if (ready.empty() && membership.PairExpectedUntilUs(world_.now_us()) != PairExpectedUntilUs()) {
+    Complain("a pair is expected and may not come, or the other way round");
+  }
+}
+
+int64_t MembersWitness::PairExpectedUntilUs() const {
+  const int64_t now_us = world_.now_us();
+  const int64_t grace_us = limits_.membership.pair_grace_us;
+  int64_t decode_us = -1;
+  std::map<std::string, std::map<int, int64_t>> ranks;
+  std::map<std::string, int> sizes;
+  const auto hold = [&](const router::WorkerInfo& info, int64_t changed_us) {
+    if (info.role == Role::kDecode) {
+      decode_us = std::max(decode_us, changed_us);
+      return;
+    }
+    sizes[info.chain_id] = info.pp_size;
+    int64_t& latest_us = ranks[info.chain_id].try_emplace(info.pp_rank, 0).first->second;
+    latest_us = std::max(latest_us, changed_us);
+  };
+  for (const auto& [id, member] : members_) {
+    hold(member.info, member.draining ? now_us : member.changed_us);
+  }
+  for (const auto& [id, absent] : absent_) {
+    if (now_us - absent.lost_us < grace_us) hold(absent.info, absent.lost_us);
+  }
+  int64_t chain_us = -1;
+  for (const auto& [chain_id, held] : ranks) {
+    if (static_cast<int>(held.size()) != sizes[chain_id]) continue;
+    for (const auto& [rank, changed_us] : held) chain_us = std::max(chain_us, changed_us);
+  }
+  if (decode_us < 0 || chain_us < 0) return 0;
+  const int64_t until_us = std::max(decode_us, chain_us) + grace_us;
+  return until_us > now_us ? until_us : 0;
+}
+
+int64_t MembersWitness::NextUs() const {
+  int64_t next_us = kNeverUs;
+  for (const auto& [id, member] : members_) {
+    next_us = std::min(next_us, member.lease_until_us);
+    if (member.probation_until_us != 0) next_us = std::min(next_us, member.probation_until_us);
+  }
+  return next_us;
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,120 @@
+// What membership.h promises, held against all that a router hears of its workers: who is a member
+// and for how long, who is told of it, and which pairs are ready. An account from outside that
+// shares no code with the router.
+#ifndef TESTS_SIM_MEMBERS_WITNESS_H_
+#define TESTS_SIM_MEMBERS_WITNESS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/router/core/router_core.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+class MembersWitness {
+ public:
+  struct Member {
+    router::WorkerInfo info;
+    router::WorkerLoad load;
+    bool ready = false;
+    bool draining = false;
+    bool drain_asked = false;
+    bool suspect = false;
+    bool excused = false;
+    int failures = 0;
+    int64_t probation_until_us = 0;  // 0: none.
+    int64_t lease_until_us = 0;
+    int64_t changed_us = 0;
+    uint64_t joined_version = 0;
+    uint64_t applied_version = 0;
+    std::set<uint64_t> unconnected;
+
+    bool Serves() const { return ready && !draining && !suspect && probation_until_us == 0; }
+  };
+  // Whom an event has cost their place, and why.
+  struct Lost {
+    Member member;
+    bool left = false;
+  };
+
+  MembersWitness(World& world, const Topology& topology, const router::RouterLimits& limits,
+                 std::string name)
+      : world_(world), topology_(topology), limits_(limits), name_(std::move(name)) {}
+
+  // Every event of the cluster, with what the core did about it. Others are ignored.
+  std::vector<Lost> Take(const router::Event& event, const std::vector<router::Action>& actions,
+                         const router::Membership& membership);
+  // What requests have shown of a worker.
+  void Failed(const InstanceRef& instance);
+  void Served(const InstanceRef& instance);
+  // After an event and all that requests have shown in it.
+  void Check(const router::Event& event, const std::vector<router::Action>& actions,
+             const router::RouterCore& core);
+
+  const Member* Find(const InstanceRef& instance) const;
+  // Recomputed when something has changed.
+  const std::vector<router::Pair>& Pairs();
+  // Until when a pair may come; 0: none may.
+  int64_t PairExpectedUntilUs() const;
+  // When a lease or a probation ends next.
+  int64_t NextUs() const;
+  int64_t leases_expired_total() const { return leases_expired_total_; }
+  int64_t pauses_total() const { return pauses_total_; }
+  bool paused_now() const { return paused_now_; }  // This tick has seen a pause.
+
+ private:
+  using Members = std::map<std::string, Member>;  // By instance id.
+  struct Absent {
+    router::WorkerInfo info;
+    int64_t lost_us = 0;
+  };
+  struct Refusal {
+    absl::Status status;
+    int64_t at_us = 0;
+  };
+
+  void Hear(const router::RegisterRequested& event, const router::ReplyRegister& reply,
+            const router::Membership& membership, std::vector<Lost>& lost);
+  void Hear(const router::HeartbeatReceived& event, std::vector<Lost>& lost);
+  void Hear(const router::WatchOpened& event);
+  void HearTick(std::vector<Lost>& lost);
+  void Suspect(const InstanceRef& instance);
+  void Lose(Members::iterator member, bool left, std::vector<Lost>& lost);
+  void Join(const router::Worker& worker);
+  void CheckRefusal(const router::RegisterRequested& event, const router::ReplyRegister& reply);
+  void CheckReply(const router::HeartbeatReceived& event, const router::ReplyHeartbeat& reply,
+                  const router::Membership& membership);
+  void CheckView(const router::Membership& membership);
+  void CheckWatches(const std::vector<router::Action>& actions, uint64_t version);
+  void CheckPairs(const router::Membership& membership);
+  void Complain(const std::string& what);
+  Member* Of(const InstanceRef& instance);
+
+  World& world_;
+  const Topology& topology_;
+  const router::RouterLimits& limits_;
+  const std::string name_;
+  Members members_;
+  std::map<std::string, Absent> absent_;     // By instance id, until it is back.
+  std::map<InstanceRef, Refusal> refused_;   // The last of each.
+  std::map<uint64_t, InstanceRef> watches_;  // Open, by RPC.
+  std::set<uint64_t> noticed_;               // Watches that this event must have told.
+  std::vector<router::Pair> pairs_;
+  bool pairs_valid_ = false;
+  bool paused_now_ = false;
+  uint64_t version_ = 1;  // Of the view, as it was seen last.
+  int64_t last_tick_us_ = kNeverUs;
+  int64_t leases_expired_total_ = 0;
+  int64_t pauses_total_ = 0;
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_MEMBERS_WITNESS_H_

@@ -1,0 +1,436 @@
+#include "tests/sim/router_witness.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
+#include "common/base/overload_status.h"
+#include "common/base/status.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr int kMostRefusals = 16;  // As overload.cc has it.
+constexpr int kMostHandBacks = 64;
+
+bool OtherPairsWouldSayTheSame(absl::StatusCode code) {
+  return code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kOutOfRange ||
+         code == absl::StatusCode::kUnimplemented || code == absl::StatusCode::kDeadlineExceeded ||
+         code == absl::StatusCode::kUnauthenticated || code == absl::StatusCode::kPermissionDenied;
+}
+
+}  // namespace
+
+bool RouterWitness::Request::UsesChain(const InstanceRef& instance) const {
+  return std::any_of(pair.chain.stages.begin(), pair.chain.stages.end(),
+                     [&instance](const KvWriter& stage) { return stage.instance == instance; });
+}
+
+void RouterWitness::Saw(const router::Event& event, const std::vector<router::Action>& actions,
+                        const router::RouterCore& core) {
+  if (!world_.violation().empty()) return;
+  anybody_fails_ = false;
+  std::visit([this](const auto& e) { Hear(e); }, event);
+  const auto lost = members_.Take(event, actions, core.membership());
+  for (const MembersWitness::Lost& worker : lost) HearLost(worker);
+  if (std::holds_alternative<router::Tick>(event)) {
+    if (members_.paused_now() && world_.now_us() >= hope_from_us_) {
+      hope_until_us_ = world_.now_us() + limits_.membership.lease_us;
+      hope_from_us_ = hope_until_us_ + limits_.membership.lease_us;
+    }
+    for (auto& [call_id, request] : requests_) HearTimer(request);
+  }
+  HearDrainEnd();
+  for (const router::Action& action : actions) {
+    std::visit([this](const auto& a) { See(a); }, action);
+    if (!world_.violation().empty()) return;  // What follows would rest on it.
+  }
+  CheckDone();
+  CheckWaiting(std::holds_alternative<router::TokenReceived>(event));
+  members_.Check(event, actions, core);
+  CheckLoad(core.load());
+  CheckTimer(core);
+}
+
+void RouterWitness::Complain(uint64_t call_id, const std::string& what) {
+  world_.Violate(absl::StrCat(name_, ", call ", call_id, ": ", what));
+}
+
+RouterWitness::Request* RouterWitness::OfCall(uint64_t call_id) {
+  const auto found = requests_.find(call_id);
+  return found == requests_.end() ? nullptr : &found->second;
+}
+
+RouterWitness::Request* RouterWitness::OfAttempt(uint64_t attempt_id) {
+  const auto found = calls_.find(attempt_id);
+  return found == calls_.end() ? nullptr : OfCall(found->second);
+}
+
+int RouterWitness::CountWaiting() const {
+  return static_cast<int>(std::count_if(requests_.begin(), requests_.end(),
+                                        [](const auto& entry) { return entry.second.waits(); }));
+}
+
+int RouterWitness::CountOf(Phase phase) const {
+  return static_cast<int>(
+      std::count_if(requests_.begin(), requests_.end(),
+                    [phase](const auto& entry) { return entry.second.phase == phase; }));
+}
+
+// ---- Clients ----
+
+std::optional<RouterWitness::End> RouterWitness::RefusalOf(const router::CallSubmitted& event) {
+  const auto refused = [](absl::StatusCode code, bool overloaded = false, bool by_drain = false) {
+    return End{std::nullopt, code, "router", "", by_drain, overloaded};
+  };
+  if (world_.now_us() >= refuse_from_us_) {
+    ++totals_.drain.refused_total;
+    return refused(absl::StatusCode::kUnavailable, false, /*by_drain=*/true);
+  }
+  for (const auto& [call_id, request] : requests_) {
+    if (request.asked.request_id != event.request_id) continue;
+    return refused(absl::StatusCode::kAlreadyExists);
+  }
+  if (static_cast<int>(requests_.size()) >= limits_.max_requests) {
+    return refused(absl::StatusCode::kResourceExhausted, /*overloaded=*/true);
+  }
+  if (event.deadline_us <= world_.now_us()) return refused(absl::StatusCode::kDeadlineExceeded);
+  const bool queue_full = CountOf(Phase::kWaiting) >= limits_.max_waiting;
+  if (members_.Pairs().empty()) {
+    if (members_.PairExpectedUntilUs() == 0) return refused(absl::StatusCode::kUnavailable);
+    if (queue_full) return refused(absl::StatusCode::kResourceExhausted, /*overloaded=*/true);
+    return std::nullopt;
+  }
+  Request request;
+  request.asked = event;
+  if (!FitsSome(request, nullptr, /*with_room=*/false)) {
+    return refused(absl::StatusCode::kResourceExhausted);
+  }
+  const bool must_wait = CountOf(Phase::kWaiting) > 0;
+  if (must_wait && queue_full) {
+    return refused(absl::StatusCode::kResourceExhausted, /*overloaded=*/true);
+  }
+  return std::nullopt;
+}
+
+void RouterWitness::Hear(const router::CallSubmitted& event) {
+  const std::optional<End> refusal = RefusalOf(event);
+  if (refusal.has_value()) {
+    ends_due_[event.call_id] = *refusal;
+    return;
+  }
+  Request request;
+  request.asked = event;
+  request.order = ++admitted_;
+  if (CountOf(Phase::kWaiting) == 0) wait_for_room_ = !members_.Pairs().empty();
+  request.until_us = wait_for_room_ ? kNeverUs : world_.now_us() + limits_.pairing_timeout_us;
+  requests_[event.call_id] = std::move(request);
+}
+
+void RouterWitness::Hear(const router::ClientGone& event) {
+  Request* request = OfCall(event.call_id);
+  if (request == nullptr) return;
+  MustClose(*request);
+  requests_.erase(event.call_id);
+}
+
+void RouterWitness::Hear(const router::AbortCalled& event) {
+  abort_reply_due_ = absl::StatusCode::kNotFound;
+  for (auto& [call_id, request] : requests_) {
+    if (request.asked.request_id != event.request_id) continue;
+    abort_reply_due_ = absl::StatusCode::kOk;
+    MustEnd(request, {request.complete() ? request.answer : FinishReason::kAbort});
+    MustClose(request);
+  }
+}
+
+void RouterWitness::Hear(const router::StopMatched& event) {
+  Request* request = OfCall(event.call_id);
+  if (request == nullptr || request->phase != Phase::kDecoding) return;
+  if (std::exchange(request->decode_open, false)) {
+    closes_decode_[request->attempt] = request->pair.decode;
+  }
+  Complete(*request, FinishReason::kStop);
+}
+
+void RouterWitness::Hear(const router::RouterDrainBegan& event) {
+  refuse_from_us_ = std::min(refuse_from_us_, world_.now_us() + event.settle_us);
+  drain_ends_us_ = std::min(drain_ends_us_, refuse_from_us_ + event.timeout_us);
+}
+
+void RouterWitness::HearDrainEnd() {
+  drain_over_ = world_.now_us() >= drain_ends_us_;
+  if (!drain_over_) return;
+  counts_certain_ = counts_certain_ && !anybody_fails_;
+  for (auto& [call_id, request] : requests_) {
+    if (ends_due_.contains(call_id)) continue;
+    if (request.complete()) {
+      MustEnd(request, {request.answer});
+    } else if (!request.failing.has_value()) {
+      ++totals_.drain.time_over_total;
+      MustEnd(request, {std::nullopt, absl::StatusCode::kUnavailable, "router", "", true, false});
+    }
+    MustClose(request);
+  }
+}
+
+// ---- Workers ----
+
+void RouterWitness::Hear(const router::HeartbeatReceived& event) {
+  const MembersWitness::Member* member = members_.Find(event.instance);
+  const bool known = member != nullptr && event.router_incarnation == limits_.incarnation;
+  int needed = 0;
+  for (const auto& [call_id, request] : requests_) {
+    const bool holds_decode = request.attempt != 0 && request.pair.decode == event.instance &&
+                              (request.decode_open || request.prefill_open);
+    needed += holds_decode || (request.needs_chain() && request.UsesChain(event.instance)) ? 1 : 0;
+  }
+  needed_requests_due_ = known && event.draining ? needed : 0;
+  if (!known) return;
+  const Work own = WorkOn(event.instance);
+  const auto& info = member->info;
+  const int64_t used_pages = std::max(0, info.page_count - event.load.free_pages);
+  Others& others = others_[event.instance];
+  others.prompt_tokens = std::max<int64_t>(0, event.load.queued_tokens - own.prompt_tokens);
+  others.context_tokens =
+      std::max<int64_t>(0, used_pages * info.fingerprint.kv_layout.page_size - own.context_tokens);
+  others.requests = std::max(0, event.load.running_requests + event.load.queued_requests -
+                                    own.chain_requests - own.decode_requests);
+}
+
+void RouterWitness::HearLost(const MembersWitness::Lost& lost) {
+  const InstanceRef& instance = lost.member.info.instance;
+  others_.erase(instance);
+  lost_.insert(instance);
+  const bool chain = lost.member.info.role == Role::kPrefill;
+  absl::Status status = absl::UnavailableError("lost");
+  if (lost.left) status = EndedByDrain(std::move(status));
+  status = WithLeg(std::move(status), chain ? "prefill" : "decode", instance.id);
+  for (auto& [call_id, request] : requests_) {
+    const bool needs =
+        chain ? request.needs_chain() && request.UsesChain(instance)
+              : request.attempt != 0 && request.decode_open && request.pair.decode == instance;
+    if (needs) Fail(request, chain ? Role::kPrefill : Role::kDecode, status);
+  }
+}
+
+// ---- Legs ----
+
+void RouterWitness::Hear(const router::ReserveReplied& event) {
+  Request* request = OfAttempt(event.attempt_id);
+  if (request == nullptr || request->phase != Phase::kReserving) return;
+  if (!event.ticket.ok()) return Fail(*request, Role::kDecode, event.ticket.status());
+  if (event.ticket->decode != request->pair.decode) {  // Of another life, under the same name.
+    return Fail(*request, Role::kDecode, absl::InternalError("another one's ticket"));
+  }
+  request->phase = Phase::kPrefilling;
+  request->prefill_open = true;
+  ticket_ = event;
+  stream_due_ = start_due_ = true;
+}
+
+void RouterWitness::Hear(const router::TokenReceived& event) {
+  Request* request = OfAttempt(event.attempt_id);
+  if (request == nullptr) return;
+  if (request->phase != Phase::kPrefilling && request->phase != Phase::kDecoding) return;
+  if (request->awaits_prompt()) {
+    ++request->held;
+  } else {
+    Tell(*request, 1);
+  }
+}
+
+void RouterWitness::Tell(Request& request, int tokens) {
+  if (tokens == 0) return;
+  tokens_due_[request.asked.call_id] += tokens;
+  request.told += tokens;
+  if (request.phase != Phase::kPrefilling) return;
+  request.phase = Phase::kDecoding;
+  request.prefill_counts = false;
+  members_.Served(request.pair.decode);
+  for (const KvWriter& stage : request.pair.chain.stages) members_.Served(stage.instance);
+}
+
+void RouterWitness::Hear(const router::DecodeEnded& event) {
+  Request* request = OfAttempt(event.attempt_id);
+  if (request == nullptr) return;
+  if (request->phase != Phase::kPrefilling && request->phase != Phase::kDecoding) return;
+  if (!event.outcome.ok()) return Fail(*request, Role::kDecode, event.outcome.status());
+  request->decode_open = false;
+  Complete(*request, *event.outcome);
+}
+
+void RouterWitness::Hear(const router::PrefillEnded& event) {
+  Request* request = OfAttempt(event.attempt_id);
+  if (request == nullptr || !request->prefill_open) return;
+  if (!event.status.ok()) return Fail(*request, Role::kPrefill, event.status);
+  request->prefill_open = request->prefill_counts = false;
+  if (request->awaits_prompt()) {
+    prompt_due_ = request->asked.call_id;
+    request->prompt_told = true;
+    Tell(*request, std::exchange(request->held, 0));
+  }
+  if (request->phase != Phase::kSettling) return;
+  MustEnd(*request, {request->answer});
+  MustClose(*request);
+}
+
+void RouterWitness::Complete(Request& request, FinishReason reason) {
+  if (!request.prefill_open) return MustEnd(request, {reason});
+  request.answer = reason;
+  request.phase = Phase::kSettling;
+  request.until_us = request.awaits_prompt() ? kNeverUs : world_.now_us() + limits_.settle_us;
+}
+
+// ---- Failures ----
+
+void RouterWitness::Fail(Request& request, Role reporter, absl::Status status) {
+  anybody_fails_ = true;
+  if (request.complete()) {
+    MustEnd(request, {request.answer});
+    return MustClose(request);
+  }
+  Failure failure;
+  const std::string leg = LegOf(status).value_or("");
+  failure.blamed = leg == "prefill" ? Role::kPrefill : leg == "decode" ? Role::kDecode : reporter;
+  const bool by_decode = failure.blamed == Role::kDecode;
+  failure.pair = request.pair;
+  InstanceRef suspect = by_decode ? request.pair.decode : request.pair.chain.stage0;
+  if (!LegOf(status).has_value()) {
+    status = WithLeg(status, by_decode ? "decode" : "prefill", suspect.id);
+  }
+  for (const KvWriter& stage : request.pair.chain.stages) {
+    const bool named = InstanceOf(status) == stage.instance.id;
+    if (!by_decode && named) suspect = stage.instance;
+  }
+  if (absl::IsUnavailable(status)) members_.Failed(suspect);
+  failure.full = IsOverloaded(status) && request.told == 0;
+  failure.status = status;
+  failure.otherwise = {std::nullopt,
+                       status.code(),
+                       LegOf(status).value_or(""),
+                       InstanceOf(status).value_or(""),
+                       IsEndedByDrain(status),
+                       IsOverloaded(status)};
+  failure.full ? JudgeRefused(request, failure) : JudgeFailed(request, failure);
+  MustClose(request);
+  calls_.erase(std::exchange(request.attempt, 0));
+  request.phase = Phase::kWaiting;
+  request.prefill_counts = false;
+  request.failing = std::move(failure);
+}
+
+void RouterWitness::JudgeRefused(const Request& request, Failure& failure) {
+  failure.otherwise.code = absl::StatusCode::kResourceExhausted;
+  failure.otherwise.leg = failure.blamed == Role::kDecode ? "decode" : "prefill";
+  ++totals_.RetriesOf(failure.blamed).refused_total;
+  limited_.insert(failure.blamed == Role::kDecode ? request.pair.decode
+                                                  : request.pair.chain.stage0);
+  const bool may = request.refused < kMostRefusals && request.asked.deadline_us > world_.now_us() &&
+                   CountOf(Phase::kWaiting) < limits_.max_waiting;
+  failure.takes_budget = true;
+  failure.lacks_budget = may && !BudgetAllows();
+  failure.must_go_on = failure.may_go_on = may && BudgetAllows();
+}
+
+void RouterWitness::JudgeFailed(const Request& request, Failure& failure) {
+  const absl::Status& status = failure.status;
+  failure.handed_back = IsEndedByDrain(status) && request.handed_back < kMostHandBacks;
+  const bool tries_left =
+      request.attempts - request.handed_back - request.refused < limits_.max_attempts;
+  if (request.told > 0 || !(failure.handed_back || tries_left) ||
+      request.asked.deadline_us <= world_.now_us() || OtherPairsWouldSayTheSame(status.code())) {
+    return;
+  }
+  // Of those that have failed before this one in the same event some may wait.
+  const bool place_to_wait = CountOf(Phase::kWaiting) < limits_.max_waiting;
+  if (members_.Pairs().empty()) {
+    const bool wait = members_.PairExpectedUntilUs() != 0;
+    failure.must_go_on = wait && place_to_wait;
+    failure.may_go_on = wait && CountWaiting() < limits_.max_waiting;
+  } else {
+    failure.must_begin = FitsSome(request, &failure, /*with_room=*/true);
+    failure.may_go_on = FitsSome(request, &failure, /*with_room=*/false);
+    failure.must_go_on = failure.must_begin || (failure.may_go_on && place_to_wait);
+  }
+  failure.takes_budget = !failure.handed_back && !absl::IsUnavailable(status);
+  if (failure.must_go_on != failure.may_go_on && failure.takes_budget) counts_certain_ = false;
+  if (!failure.takes_budget || BudgetAllows()) return;
+  failure.lacks_budget = failure.must_go_on;
+  failure.must_go_on = failure.may_go_on = failure.must_begin = false;
+}
+
+bool RouterWitness::BudgetAllows() {
+  const int64_t now_s = world_.now_us() / 1'000'000;
+  for (auto* times : {&begun_s_, &retried_s_}) {
+    while (!times->empty() && times->front() <= now_s - router::RetryBudget::kWindowSeconds) {
+      times->pop_front();
+    }
+  }
+  const auto begun = static_cast<int64_t>(begun_s_.size());
+  const auto retried = static_cast<int64_t>(retried_s_.size());
+  const int64_t beside =
+      int64_t{limits_.retry_budget.per_second} * router::RetryBudget::kWindowSeconds;
+  return 100 * (retried + 1 - beside) <= begun * limits_.retry_budget.percent;
+}
+
+void RouterWitness::MustEnd(const Request& request, End end) {
+  ends_due_[request.asked.call_id] = std::move(end);
+}
+
+void RouterWitness::MustClose(Request& request) {
+  if (std::exchange(request.prefill_open, false)) {
+    closes_prefill_[request.attempt] = request.pair.chain.stage0;
+  }
+  if (std::exchange(request.decode_open, false)) {
+    closes_decode_[request.attempt] = request.pair.decode;
+  }
+}
+
+// ---- Time ----
+
+void RouterWitness::Hear(const router::Tick& /*event*/) {}
+
+int64_t RouterWitness::HopeUntilUs() const {
+  const int64_t after_pause_us = world_.now_us() < hope_until_us_ ? hope_until_us_ : 0;
+  return std::max(members_.PairExpectedUntilUs(), after_pause_us);
+}
+
+void RouterWitness::HearTimer(Request& request) {
+  const int64_t now_us = world_.now_us();
+  if (request.failing.has_value() || ends_due_.contains(request.asked.call_id)) return;
+  if (members_.paused_now() && request.waits() && !wait_for_room_ &&
+      !std::exchange(request.excused, true)) {
+    request.until_us = std::max(request.until_us, now_us + limits_.membership.lease_us);
+  }
+  const bool over = request.asked.deadline_us <= now_us;
+  if (!over && request.until_us > now_us) return;
+  if (request.complete()) {
+    MustEnd(request, {request.answer});
+    return MustClose(request);
+  }
+  End end{std::nullopt, absl::StatusCode::kDeadlineExceeded, "router", "", false, false};
+  switch (request.phase) {
+    case Phase::kWaiting:
+      if (over) break;
+      end.code = absl::StatusCode::kUnavailable;
+      if (request.failed.has_value()) end = request.failed->otherwise;
+      if (end.by_drain) end.leg = "router", end.instance = "";
+      break;
+    case Phase::kPrefilling:
+    case Phase::kSettling:
+      end.leg = "prefill";
+      end.instance = request.pair.chain.stage0.id;
+      break;
+    case Phase::kReserving:
+    case Phase::kDecoding:
+      end.leg = "decode";
+      end.instance = request.pair.decode.id;
+      break;
+  }
+  MustEnd(request, end);
+  MustClose(request);
+}
+
+}  // namespace baton::sim

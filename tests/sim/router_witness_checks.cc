@@ -1,0 +1,404 @@
+// What a router does, held against what it has heard (router_witness.h).
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/drain_status.h"
+#include "common/base/overload_status.h"
+#include "common/base/status.h"
+#include "tests/sim/router_witness.h"
+
+namespace baton::sim {
+namespace {
+
+bool SamePair(const router::Pair& a, const router::Pair& b) {
+  return a.decode == b.decode && a.chain.stages == b.chain.stages;
+}
+
+}  // namespace
+
+// ---- Attempts ----
+
+void RouterWitness::See(const router::Reserve& action) {
+  Request* request = OfCall(action.call_id);
+  if (request == nullptr || request->attempt != 0 || ends_due_.contains(action.call_id)) {
+    return Complain(action.call_id, "is begun twice, or after its end");
+  }
+  const uint64_t id = (limits_.incarnation << 32) | (++attempts_ & 0xffffffffU);
+  if (action.attempt_id != id) Complain(action.call_id, "has an attempt under a wrong id");
+  if (request->failing.has_value()) {
+    if (!request->failing->may_go_on) {
+      return Complain(action.call_id,
+                      absl::StrCat("is tried again after ", request->failing->status.ToString()));
+    }
+    GoOn(*request);
+  } else {
+    for (const auto& [call_id, other] : requests_) {
+      if (other.waits() && other.order < request->order) Complain(call_id, "is overtaken");
+    }
+  }
+  const std::vector<router::Pair>& pairs = members_.Pairs();
+  const auto pair = std::find_if(pairs.begin(), pairs.end(), [&action](const router::Pair& p) {
+    return p.decode == action.decode && p.chain.stages == action.writers;
+  });
+  if (pair == pairs.end()) {
+    return Complain(action.call_id, "begins on workers that are no ready pair");
+  }
+  CheckChoice(*request, *pair);
+  if (action.deadline_us != request->asked.deadline_us) {
+    Complain(action.call_id, "is begun with another deadline");
+  }
+  if (++request->attempts == 1) begun_s_.push_back(world_.now_us() / 1'000'000);
+  request->phase = Phase::kReserving;
+  request->until_us = kNeverUs;
+  request->attempt = id;
+  request->pair = *pair;
+  request->held = 0;
+  request->decode_open = request->prefill_counts = true;
+  calls_[id] = action.call_id;
+  for (const InstanceRef& used : {pair->decode, pair->chain.stage0}) {
+    lost_.erase(used);
+    last_used_[used] = attempts_;
+  }
+  if (drain_over_) {  // It had a pair again, and the time is over all the same.
+    MustEnd(*request, {std::nullopt, absl::StatusCode::kUnavailable, "router", "", true, false});
+    MustClose(*request);
+  }
+}
+
+void RouterWitness::GoOn(Request& request) {
+  Failure failure = *std::exchange(request.failing, std::nullopt);
+  if (failure.takes_budget) retried_s_.push_back(world_.now_us() / 1'000'000);
+  router::RetryCounts& counts = totals_.RetriesOf(failure.blamed);
+  if (failure.full) {
+    ++request.refused;
+    ++counts.overload_total;
+    return;
+  }
+  request.handed_back += failure.handed_back ? 1 : 0;
+  ++(failure.handed_back ? counts.drain_total : counts.failure_total);
+  request.failed = std::move(failure);
+}
+
+void RouterWitness::See(const router::OpenStream& action) {
+  const Request* request = OfAttempt(action.attempt_id);
+  if (request == nullptr || !std::exchange(stream_due_, false) ||
+      ticket_->attempt_id != action.attempt_id || action.decode != request->pair.decode ||
+      action.generation != ticket_->ticket->generation ||
+      action.deadline_us != request->asked.deadline_us) {
+    world_.Violate(absl::StrCat(name_, ": a stream is opened that is not the ticket's"));
+  }
+}
+
+void RouterWitness::See(const router::StartPrefill& action) {
+  const Request* request = OfAttempt(action.attempt_id);
+  if (request == nullptr || !std::exchange(start_due_, false) ||
+      ticket_->attempt_id != action.attempt_id || action.ticket != *ticket_->ticket ||
+      action.call_id != request->asked.call_id || action.stage0 != request->pair.chain.stage0 ||
+      action.deadline_us != request->asked.deadline_us) {
+    world_.Violate(absl::StrCat(name_, ": a prefill is started that is not the ticket's"));
+  }
+}
+
+void RouterWitness::See(const router::AbortPrefill& action) {
+  const auto leg = closes_prefill_.find(action.attempt_id);
+  if (leg == closes_prefill_.end() || leg->second != action.stage0) {
+    return world_.Violate(absl::StrCat(name_, ": a prefill is aborted for no reason"));
+  }
+  closes_prefill_.erase(leg);
+}
+
+void RouterWitness::See(const router::AbortDecode& action) {
+  const auto leg = closes_decode_.find(action.attempt_id);
+  if (leg == closes_decode_.end() || leg->second != action.decode) {
+    return world_.Violate(absl::StrCat(name_, ": a decode is aborted for no reason"));
+  }
+  closes_decode_.erase(leg);
+}
+
+// ---- Which pair ----
+
+bool RouterWitness::FitsSome(const Request& request, const Failure* failed, bool with_room) {
+  const int64_t context_tokens = int64_t{request.asked.prompt_tokens} + request.asked.max_tokens;
+  bool any = false;
+  bool any_with_room = false;
+  bool others = false;  // None of them is what failed.
+  bool others_with_room = false;
+  for (const router::Pair& pair : members_.Pairs()) {
+    if (failed != nullptr && SamePair(pair, failed->pair)) continue;
+    if (request.asked.prompt_tokens > pair.chain.max_prompt_tokens ||
+        context_tokens > pair.max_context_tokens) {
+      continue;
+    }
+    const bool room = !limited_.contains(pair.decode) && !limited_.contains(pair.chain.stage0);
+    const bool other = failed == nullptr || !UsesFailed(pair, *failed);
+    any = true;
+    any_with_room = any_with_room || room;
+    others = others || other;
+    others_with_room = others_with_room || (other && room);
+  }
+  if (!with_room) return any;
+  return others ? others_with_room : any_with_room;
+}
+
+bool RouterWitness::UsesFailed(const router::Pair& pair, const Failure& failed) {
+  return failed.blamed == Role::kDecode ? pair.decode == failed.pair.decode
+                                        : pair.chain.stages == failed.pair.chain.stages;
+}
+
+RouterWitness::Work RouterWitness::WorkOn(const InstanceRef& instance) const {
+  Work work;
+  for (const auto& [call_id, request] : requests_) {
+    if (request.attempt == 0) continue;
+    if (request.prefill_counts && request.pair.chain.stage0 == instance) {
+      work.prompt_tokens += request.asked.prompt_tokens;
+      ++work.chain_requests;
+    }
+    if (request.pair.decode == instance) {
+      work.context_tokens += request.asked.prompt_tokens + request.asked.max_tokens;
+      ++work.decode_requests;
+    }
+  }
+  return work;
+}
+
+RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::Pair& pair) const {
+  const auto used = [this](const InstanceRef& instance) {
+    const auto found = last_used_.find(instance);
+    return found == last_used_.end() ? 0 : found->second;
+  };
+  const auto others_on = [this](const InstanceRef& instance) {
+    const auto found = others_.find(instance);
+    return found == others_.end() ? Others() : found->second;
+  };
+  const uint64_t chain_used = used(pair.chain.stage0);
+  const uint64_t decode_used = used(pair.decode);
+  const bool again = request.failed.has_value() && UsesFailed(pair, *request.failed);
+  if (limits_.policy == router::Policy::kRoundRobin) {
+    return {again, false, 0, 0, chain_used, decode_used};
+  }
+  const Work chain = WorkOn(pair.chain.stage0);
+  const Work decode = WorkOn(pair.decode);
+  const Others others = others_on(pair.decode);
+  const int requests =
+      std::max(decode.decode_requests + others.requests, pair.decode_load.running_requests);
+  const int64_t tokens = decode.context_tokens + others.context_tokens +
+                         request.asked.prompt_tokens + request.asked.max_tokens;
+  const bool full = requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
+  const int64_t before = std::max(chain.prompt_tokens + others_on(pair.chain.stage0).prompt_tokens,
+                                  pair.chain.load.queued_tokens);
+  return {again, full, before, requests, chain_used, decode_used};
+}
+
+// Where somebody has been full, what else the router knows of it decides too.
+void RouterWitness::CheckChoice(const Request& request, const router::Pair& chosen) {
+  if (anybody_fails_) return;
+  const std::vector<router::Pair>& pairs = members_.Pairs();
+  const bool others = request.failed.has_value() &&
+                      std::any_of(pairs.begin(), pairs.end(), [&](const router::Pair& pair) {
+                        return !SamePair(pair, request.failed->pair);
+                      });
+  if (others && SamePair(chosen, request.failed->pair)) {
+    return Complain(request.asked.call_id, "is given the pair again that has failed it");
+  }
+  const int64_t context_tokens = int64_t{request.asked.prompt_tokens} + request.asked.max_tokens;
+  if (request.asked.prompt_tokens > chosen.chain.max_prompt_tokens ||
+      context_tokens > chosen.max_context_tokens) {
+    return Complain(request.asked.call_id, "is given a pair that it does not fit");
+  }
+  const Cost cost = CostOf(request, chosen);
+  for (const router::Pair& pair : pairs) {
+    if (limited_.contains(pair.decode) || limited_.contains(pair.chain.stage0)) return;
+    if (others && SamePair(pair, request.failed->pair)) continue;
+    const bool fits = request.asked.prompt_tokens <= pair.chain.max_prompt_tokens &&
+                      context_tokens <= pair.max_context_tokens;
+    if (!fits || cost <= CostOf(request, pair)) continue;
+    return Complain(request.asked.call_id,
+                    absl::StrCat("is given ", chosen.chain.chain_id, " and ", chosen.decode.id,
+                                 ", better were ", pair.chain.chain_id, " and ", pair.decode.id));
+  }
+}
+
+// ---- What clients and workers are told ----
+
+void RouterWitness::See(const router::DeliverPrompt& action) {
+  if (std::exchange(prompt_due_, std::nullopt) != action.call_id) {
+    Complain(action.call_id, "hears of its prompt out of turn");
+  }
+}
+
+void RouterWitness::See(const router::DeliverToken& action) {
+  if (prompt_due_ == action.call_id || --tokens_due_[action.call_id] < 0) {
+    Complain(action.call_id, "hears a token out of turn");
+  }
+}
+
+void RouterWitness::See(const router::ReplyAbort& action) {
+  if (std::exchange(abort_reply_due_, std::nullopt) != action.status.code()) {
+    world_.Violate(absl::StrCat(name_, ": an abort is answered with ", action.status.ToString()));
+  }
+}
+
+void RouterWitness::See(const router::ReplyHeartbeat& action) {
+  if (std::exchange(needed_requests_due_, std::nullopt) == action.needed_requests) return;
+  world_.Violate(absl::StrCat(name_, ": a worker that drains hears of ", action.needed_requests,
+                              " requests, which is wrong"));
+}
+
+void RouterWitness::See(const router::FinishCall& action) {
+  const auto due = ends_due_.find(action.call_id);
+  const Request* request = OfCall(action.call_id);
+  if (request == nullptr && due == ends_due_.end()) {
+    return Complain(action.call_id, "I2: ends twice, or though nobody asked");
+  }
+  const Request nothing;
+  const Request& of = request == nullptr ? nothing : *request;
+  if (action.attempts != of.attempts || action.chain_id != of.pair.chain.chain_id ||
+      action.decode_instance != of.pair.decode.id) {
+    Complain(action.call_id, "ends with another one's attempts or workers");
+  }
+  if (due != ends_due_.end()) {
+    CheckEnd(action, due->second);
+    ends_due_.erase(due);
+  } else if (of.failing.has_value()) {
+    const Failure& failure = *of.failing;
+    if (failure.must_go_on && !drain_over_) {
+      Complain(action.call_id,
+               absl::StrCat("is not tried again after ", failure.status.ToString()));
+    }
+    totals_.budget_exhausted_total += failure.lacks_budget ? 1 : 0;
+    totals_.drain.worker_total += !failure.full && failure.otherwise.by_drain ? 1 : 0;
+    if (!drain_over_) CheckEnd(action, failure.otherwise);
+  } else if (of.waits() && members_.Pairs().empty() && HopeUntilUs() == 0) {
+    End end{std::nullopt, absl::StatusCode::kUnavailable, "router", "", false, false};
+    if (of.failed.has_value()) end = of.failed->otherwise;
+    if (end.by_drain) end.leg = "router", end.instance = "";
+    CheckEnd(action, end);
+  } else if (of.waits() && !FitsSome(of, nullptr, /*with_room=*/false)) {
+    CheckEnd(action,
+             {std::nullopt, absl::StatusCode::kResourceExhausted, "router", "", false, false});
+  } else {
+    Complain(action.call_id,
+             absl::StrCat("ends for no reason: ", action.outcome.status().ToString()));
+  }
+  if (of.attempt != 0) calls_.erase(of.attempt);
+  requests_.erase(action.call_id);
+}
+
+void RouterWitness::CheckEnd(const router::FinishCall& action, const End& end) {
+  const absl::Status& status = action.outcome.status();
+  bool right = action.outcome.ok() == end.reason.has_value();
+  if (right && end.reason.has_value()) {
+    right = *action.outcome == *end.reason;
+  } else if (right) {
+    right = status.code() == end.code && LegOf(status) == end.leg &&
+            InstanceOf(status) == end.instance && IsEndedByDrain(status) == end.by_drain &&
+            IsOverloaded(status) == end.overloaded && !status.message().empty();
+  }
+  if (right) return;
+  Complain(action.call_id,
+           absl::StrCat("ends with ", action.outcome.ok() ? "an answer" : status.ToString(),
+                        ", expected ", absl::StatusCodeToString(end.code), " of ", end.leg, " ",
+                        end.instance, end.by_drain ? " by a drain" : "",
+                        end.overloaded ? " for want of room" : ""));
+}
+
+// ---- What must be true afterwards ----
+
+void RouterWitness::Wait(Request& request) {
+  if (CountWaiting() == 0) wait_for_room_ = !members_.Pairs().empty();
+  GoOn(request);
+  request.excused = false;
+  request.until_us = wait_for_room_ ? kNeverUs : world_.now_us() + limits_.pairing_timeout_us;
+}
+
+void RouterWitness::CheckDone() {
+  for (const auto& [call_id, end] : std::exchange(ends_due_, {})) {
+    Complain(call_id, "I2: goes on after its end");
+  }
+  for (const auto& [call_id, tokens] : std::exchange(tokens_due_, {})) {
+    if (tokens != 0) Complain(call_id, "is not told a token");
+  }
+  if (!closes_prefill_.empty() || !closes_decode_.empty()) {
+    world_.Violate(absl::StrCat(name_, ": rule 5: a leg goes on that nobody needs"));
+  }
+  if (stream_due_ || start_due_ || prompt_due_.has_value() || abort_reply_due_.has_value() ||
+      needed_requests_due_.has_value()) {
+    world_.Violate(absl::StrCat(name_, ": what was asked for is not done"));
+  }
+  for (auto& [call_id, request] : requests_) {
+    if (!request.failing.has_value()) continue;
+    const Failure& failure = *request.failing;
+    if (!failure.may_go_on || (failure.must_begin && !failure.full)) {
+      Complain(call_id, absl::StrCat(failure.may_go_on ? "is not tried again at once after "
+                                                       : "goes on after ",
+                                     failure.status.ToString()));
+    }
+    Wait(request);
+  }
+  ForgetLost();
+}
+
+void RouterWitness::ForgetLost() {
+  std::erase_if(lost_, [this](const InstanceRef& instance) {
+    const Work work = WorkOn(instance);
+    if (work.chain_requests > 0 || work.decode_requests > 0) return false;
+    last_used_.erase(instance);
+    limited_.erase(instance);
+    return true;
+  });
+}
+
+void RouterWitness::CheckWaiting(bool token) {
+  if (token || CountWaiting() == 0) return;
+  const bool ready = !members_.Pairs().empty();
+  const Request* oldest = nullptr;
+  for (auto& [call_id, request] : requests_) {
+    if (!request.waits()) continue;
+    if (oldest == nullptr || request.order < oldest->order) oldest = &request;
+    if (ready != wait_for_room_) {
+      request.until_us = ready ? kNeverUs : world_.now_us() + limits_.pairing_timeout_us;
+    }
+  }
+  wait_for_room_ = ready;
+  const Failure* failed = oldest->failed.has_value() ? &*oldest->failed : nullptr;
+  if (ready && FitsSome(*oldest, failed, /*with_room=*/true)) {
+    Complain(oldest->asked.call_id, "waits while a pair has room for it");
+  }
+  if (!ready && HopeUntilUs() == 0) Complain(oldest->asked.call_id, "waits in vain");
+}
+
+void RouterWitness::CheckLoad(const router::RouterLoad& load) {
+  const bool gauges = load.in_flight == static_cast<int>(requests_.size()) &&
+                      load.waiting == CountOf(Phase::kWaiting) &&
+                      load.reserving == CountOf(Phase::kReserving) &&
+                      load.prefilling == CountOf(Phase::kPrefilling) &&
+                      load.decoding == CountOf(Phase::kDecoding) + CountOf(Phase::kSettling);
+  if (!gauges) world_.Violate(absl::StrCat(name_, ": counts what runs wrongly"));
+  const auto same = [](const router::RetryCounts& a, const router::RetryCounts& b) {
+    return a.failure_total == b.failure_total && a.drain_total == b.drain_total &&
+           a.overload_total == b.overload_total && a.refused_total == b.refused_total;
+  };
+  const bool cluster = load.pauses_total == members_.pauses_total() &&
+                       load.leases_expired_total == members_.leases_expired_total() &&
+                       load.books_mended_total == 0;
+  const bool totals = same(load.retries_prefill, totals_.retries_prefill) &&
+                      same(load.retries_decode, totals_.retries_decode) &&
+                      load.budget_exhausted_total == totals_.budget_exhausted_total &&
+                      load.drain == totals_.drain;
+  if (cluster && (totals || !counts_certain_)) return;
+  world_.Violate(absl::StrCat(name_, ": counts what has happened wrongly"));
+}
+
+void RouterWitness::CheckTimer(const router::RouterCore& core) const {
+  int64_t due_us = members_.NextUs();
+  if (world_.now_us() < refuse_from_us_) due_us = std::min(due_us, refuse_from_us_);
+  for (const auto& [call_id, request] : requests_) {
+    due_us = std::min({due_us, request.asked.deadline_us, request.until_us, drain_ends_us_});
+  }
+  if (core.NextDeadlineUs() <= due_us) return;
+  world_.Violate(absl::StrCat(name_, ": sleeps beyond what is due"));
+}
+
+}  // namespace baton::sim
