@@ -1,12 +1,12 @@
 """Mutation testing: do the cores' unit tests, and 2,000 seeds of the simulation, notice small mistakes in the cores?
 
     ./dev check mutants [--seed S] [--sample N] [--json FILE] [--jobs J] [--directory DIR] [--only TEXT]
-                        [--units-only]
+                        [--units-only] [--again FILE]
 
 Draws N mutants of services/*/core, common/kv and common/chunking by the seed, and judges each by every unit test of
 these folders and by 2,000 seeds of the simulation (tools/mutants/README.md). Fails if both together notice less than
 97 % of them, or the simulation alone less than 80 %, or if an entry of tools/mutants/equivalent.yaml is of no source
-any more. Interrupted, it goes on where it was when it is run again. 60 mutants take at most 40 minutes on two quiet
+any more. --again judges once more, by the tests of today, what was alive in a --json of before. Interrupted, it goes on where it was when it is run again. 60 mutants take at most 40 minutes on two quiet
 cores.
 """
 
@@ -176,6 +176,20 @@ class Sample:
               file=sys.stderr, flush=True)
 
 
+def alive(path, mutations, source):
+    """The mutations of today that an earlier run's JSON calls alive."""
+    lived = {(v["path"], v["kind"], v["function"], v["diff"]) for v in json.loads(path.read_text())["verdicts"]
+             if not (v["units"] and v["simulation"])}
+    found = [m for m in mutations if (m.path, m.kind, m.function) in {name[:3] for name in lived}]
+
+    def changed(diff):
+        """Its lines without their numbers, which what stands above moves."""
+        return [line for line in diff.splitlines()[2:] if line[:1] in "+-"]
+    wanted = {(name[:3], tuple(changed(name[3]))) for name in lived}
+    return [m for m in found
+            if ((m.path, m.kind, m.function), tuple(changed(m.diff(source(m.path))))) in wanted], len(wanted)
+
+
 def parse():
     parser = argparse.ArgumentParser(prog="./dev check mutants", description=__doc__.split("\n\n")[0])
     parser.add_argument("--seed", default="1", help="draws the sample (default: 1)")
@@ -185,9 +199,16 @@ def parse():
     parser.add_argument("--directory", default=ROOT / ".cache" / "mutants", type=pathlib.Path,
                         help="for copies, objects and verdicts (default: .cache/mutants)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only files whose path has TEXT in it")
+    parser.add_argument("--again", metavar="FILE", type=pathlib.Path,
+                        help="no sample: the mutants that lived in this --json, units or simulation, as far as their "
+                             "lines still stand")
     parser.add_argument("--units-only", action="store_true",
                         help="no simulation: what do the unit tests alone miss? Seconds for each mutant")
     return parser.parse_args()
+
+
+def drawn_from(mutations, equivalents, sample):
+    return [m for m in mutations if equivalents.why(m, sample.source(m.path)) is None]
 
 
 def interrupt(*_):
@@ -212,8 +233,14 @@ def run(arguments, tally):
     mutations = read_sources(workshop, arguments.jobs, arguments.only)
     sample = Sample(workshop, limits, arguments)
     equivalents = Equivalents(yaml.safe_load((ROOT / "tools/mutants/equivalent.yaml").read_text(encoding="utf-8")))
-    drawn = [m for m in order(mutations, arguments.seed) if equivalents.why(m, sample.source(m.path)) is None]
-    say(f"{len(mutations)} mutations at {len(drawn)} places; judging {arguments.sample} of seed {arguments.seed}")
+    drawn = drawn_from(order(mutations, arguments.seed), equivalents, sample)
+    if arguments.again is not None:
+        drawn, lived = alive(arguments.again, drawn_from(mutations, equivalents, sample), sample.source)
+        arguments.sample = len(drawn)
+        sample = Sample(workshop, limits, arguments)
+        say(f"{lived} mutants lived; judging the {len(drawn)} that can still be made and are not equivalent")
+    else:
+        say(f"{len(mutations)} mutations at {len(drawn)} places; judging {arguments.sample} of seed {arguments.seed}")
     sample.run(drawn)
     of = report.counts(sample.verdicts)
     print(report.text(sample.verdicts, not arguments.units_only))
@@ -221,6 +248,8 @@ def run(arguments, tally):
           f"{sample.left_out['refused']} that do not compile")
     if arguments.json:
         report.write_json(arguments.json, sample.verdicts, {"seed": arguments.seed, "seeds": SEEDS, **sample.left_out})
+    if arguments.again is not None:
+        return  # Of those that lived any rate is a matter of which they are.
     tally.step(f"{NEEDED_TOGETHER:.0%} of the mutants are noticed", of["killed"] >= NEEDED_TOGETHER * of["mutants"] > 0)
     if not arguments.units_only:
         tally.step(f"{NEEDED_BY_SIMULATION:.0%} of the mutants are noticed by the simulation",

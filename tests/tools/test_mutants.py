@@ -177,3 +177,35 @@ def test_finds_what_a_core_can_do_wrong(tmp_path, monkeypatch):
         ("total += StrCat(5, 6)", "", "dropped statement"),
         ("+=", "-=", "changed operator"),
     ])
+
+
+WITHOUT_EFFECT = """namespace std {
+template <typename T> struct initializer_list { const T* begin; unsigned long size; };
+template <typename T> T max(const T& a, const T& b) { return a < b ? b : a; }
+template <typename T> T min(initializer_list<T> all) { return *all.begin; }
+template <typename T> void swap(T& a, T& b) {}
+}
+template <int> void Covered() {}
+struct List { void reserve(int); void resize(int); };
+struct Pair { int a, b; };
+Pair F(int a, int b, List& list) {
+  Covered<7>();
+  list.reserve(a);
+  list.resize(a);
+  std::swap(a, b);
+  return {std::max(a, b), std::min({a, b})};
+}
+"""
+
+
+def test_leaves_alone_what_can_make_no_difference(tmp_path, monkeypatch):
+    pytest.importorskip("clang.cindex", reason="python3-clang is there where `./dev check mutants` was run")
+    import sites
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "core.cc").write_text(WITHOUT_EFFECT)
+    found, _ = sites.find("core.cc", WITHOUT_EFFECT.encode(), ["-std=c++20"])
+    begin = WITHOUT_EFFECT.index("Pair F(")
+    seen = sorted((WITHOUT_EFFECT[m.begin:m.end].strip(), m.text.strip()) for _, m in found if m.begin > begin)
+    assert seen == sorted([
+        ("list.resize(a)", ""), ("std::swap(a, b)", ""), ("max", "min"), ("min", "max"),
+        ("std::max(a, b), std::min({a, b})", "std::min({a, b}), std::max(a, b)")])
