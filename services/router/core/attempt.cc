@@ -155,6 +155,7 @@ void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
   if (txn.phase == Phase::kPrefilling) {
     table.SetPhase(txn, Phase::kDecoding);
     EndPrefillWork(txn);
+    ++served;
     membership.Served(txn.attempt.pair.decode);
     for (const KvWriter& stage : txn.attempt.pair.chain.stages) membership.Served(stage.instance);
   }

@@ -256,12 +256,14 @@ void RouterCore::Handle(const Event& event, int64_t now_us, std::vector<Action>&
   state_->actions = &actions;
   if (state_->pause.NextUs() == kNeverUs) state_->pause.Begin(now_us);
   const uint64_t changes = state_->pairing.changes();
+  const uint64_t served = state_->served;
   state_->pairing.Advance(now_us);
   std::visit([this](const auto& e) { state_->On(e); }, event);
   state_->EndDrain();
   state_->TellWatches();
-  // By far the most events are tokens; few of them make room.
-  if (changes != state_->pairing.changes() || !std::holds_alternative<TokenReceived>(event)) {
+  // By far the most events are tokens; few of them make room, or end a probation.
+  if (changes != state_->pairing.changes() || served != state_->served ||
+      !std::holds_alternative<TokenReceived>(event)) {
     state_->ServeWaiting();
   }
   state_->actions = nullptr;

@@ -47,7 +47,8 @@ struct RouterCore::State {
   bool wait_for_room = false;            // All of them; else for a pair.
   uint64_t admitted = 0;
   uint64_t attempts_made = 0;
-  RouterLoad totals;  // Its counters; the gauges come from the table.
+  uint64_t served = 0;  // First tokens, which show that workers serve.
+  RouterLoad totals;    // Its counters; the gauges come from the table.
   int64_t drain_begun_us = kNeverUs;
   int64_t refuse_from_us = kNeverUs;     // The drain's settling is over.
   int64_t drain_deadline_us = kNeverUs;  // And so is the drain.

@@ -62,6 +62,20 @@ TEST_F(WaitingTest, IsServedInOrderAsSoonAsAPairIsReady) {
   EXPECT_EQ(outlook(), Outlook::kServed);
 }
 
+// Also if prefill had ended before, so that the token makes no room by itself.
+TEST_F(WaitingTest, AFirstTokenThatEndsAProbationServesWhoWaits) {
+  Join({stage_, decode_});
+  Prefilling(1);
+  const Reserve first = reserve_;
+  Handle(PrefillEnded{first.attempt_id, absl::OkStatus()});
+  Prefilling(2);
+  Handle(DecodeEnded{reserve_.attempt_id, kBroken});
+  Beat(decode_.instance);
+  ASSERT_EQ(core_->load().waiting, 1) << "it lives, and its probation goes on";
+  Handle(TokenReceived{first.attempt_id, {}});
+  EXPECT_THAT(Served(), ElementsAre(2));
+}
+
 TEST_F(WaitingTest, NobodyIsWaitedForWhoNeverWasHere) {
   EXPECT_EQ(outlook(), Outlook::kRefused);
   Handle(RegisterRequested{1, stage_});
