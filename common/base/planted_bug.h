@@ -66,6 +66,11 @@ enum class Bug {
   kDecodeBeginsWhileDraining,     // decode: takes reservations while it drains
   kPlannerBeginsWhileDraining,    // planner: takes prompts while its chain drains
   kDrainLeavesEarly,              // worker: leaves as soon as its own work is done
+  kWorkerForgetsEarlyDeath,       // worker: keeps an endpoint that died before it was known
+  kStageKeepsDeadNeighbour,       // stage: goes on when a neighbour's endpoint is gone
+  kLegsForgetAnswer,              // legs: let a stream's breaking undo the answer that it told
+  kLegsPassCancelled,             // legs: tell a call that its worker gave up as the client's wish
+  kLinkAnswersNoPing,             // link: answers no ping of stage 0
 };
 
 // The bug that is on: kNone unless PlantBug was called.

@@ -34,6 +34,7 @@ struct Served {
   std::function<bool()> ready;
   std::function<v1::WorkerLoad()> load;
   std::function<void(const std::vector<worker::PeerWorker>&)> on_view;  // May be null.
+  std::function<void()> on_endpoint_lost;                               // May be null.
   std::function<void(const worker::ClusterClient&)> attach;             // May be null.
   DrainedService drain;
   std::function<void()> stop;
@@ -68,6 +69,7 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
                                                 draining};
   };
   client_options.on_view = served.on_view;
+  client_options.on_endpoint_lost = served.on_endpoint_lost;
   client_options.on_drain = [&drain_asked] { drain_asked = true; };
   client_options.on_refused = [&runtime](int routers) {
     runtime.metrics().Set(Metric::kRefusingRouters, routers);
@@ -143,6 +145,7 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& runtime, in
   served.load = [&service] { return service->load(); };
   served.announce = &announce;
   served.on_view = [&service](const auto& workers) { service->OnView(workers); };
+  served.on_endpoint_lost = [&service] { service->OnEndpointLost(); };
   served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
   served.drain = DrainedServiceOf(*service);
   served.stop = [&service, &peers] {

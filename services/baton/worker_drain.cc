@@ -26,6 +26,7 @@ void DrainWorker(int64_t drain_timeout_ms, const DrainedService& service,
   worker::Drain drain({.drain_us = drain_timeout_ms * 1000});
   drain.Begin(NowUs());
   service.begin(drain.deadline_us());
+  client.StopConnecting();
   client.ReportSoon();
   LOG(kInfo) << "drain begins: nothing new is taken, " << service.load().running_requests()
              << " requests run here, at most " << drain_timeout_ms << " ms (--drain-timeout-ms)";

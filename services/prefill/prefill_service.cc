@@ -227,7 +227,14 @@ void PrefillService::TakeView() {
   CheckNeighbours(NowUs());
 }
 
-// Also without a view: an endpoint that breaks by itself changes none.
+// None may be lost, and there are no more under way than endpoints.
+void PrefillService::OnEndpointLost() {
+  if (!loop_->PostCompletion([this] { CheckNeighbours(NowUs()); })) {
+    LOG(kDebug) << "an endpoint is lost after the end";
+  }
+}
+
+// Also now and then: whoever finds peers for this service need not tell that one is lost.
 void PrefillService::CheckNeighbours(int64_t now_us) {
   neighbours_checked_us_ = now_us;
   stage_->CheckNeighbours(

@@ -76,6 +76,8 @@ class PrefillService {
 
   // Every live worker but this one.
   void OnView(const std::vector<worker::PeerWorker>& workers);
+  // An endpoint that stood does no more.
+  void OnEndpointLost();
   // Takes requests: on stage 0, the chain is wired.
   bool ready() const { return ready_; }
   v1::WorkerLoad load() const;

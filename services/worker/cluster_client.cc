@@ -145,41 +145,19 @@ class ClusterClient::Impl {
     MutexLock lock(&mutex_);
     const auto found = endpoints_.find(instance);
     if (found == endpoints_.end()) return std::nullopt;
-    return found->second.peer;
+    return found->second.endpoint;
   }
 
   std::vector<PeerId> Endpoints(Role role) const {
     MutexLock lock(&mutex_);
     std::vector<PeerId> peers;
     for (const auto& [instance, endpoint] : endpoints_) {
-      if (endpoint.role == role) peers.push_back(endpoint.peer);
+      if (endpoint.role == role) peers.push_back(endpoint.endpoint);
     }
     return peers;
   }
 
-  void OnPeerFailed(PeerId peer) {
-    InstanceRef failed;
-    {
-      MutexLock lock(&mutex_);
-      const auto found =
-          std::find_if(endpoints_.begin(), endpoints_.end(),
-                       [peer](const auto& entry) { return entry.second.peer == peer; });
-      if (found == endpoints_.end()) {
-        if (connecting_) early_failures_.insert(peer);
-        return;
-      }
-      failed = found->first;
-      endpoints_.erase(found);
-    }
-    Post(PeerFailed{failed});
-  }
-
  private:
-  struct Endpoint {
-    PeerId peer = 0;
-    Role role = Role::kPrefill;
-  };
-
   // Loop thread.
   void HandleOne(const MembershipEvent& event);
   void Tell(const RegisterAnswered& answer);
@@ -190,14 +168,14 @@ class ClusterClient::Impl {
   void Perform(const OpenWatch& action);
   void Perform(const ForgetRouter& action);
   void Perform(const ConnectPeers& action);
-  void Perform(const DisconnectPeer& action);
+  void Perform(const CloseEndpoint& action) { options_.data_plane->Disconnect(action.endpoint); }
+  void Perform(const EndpointsChanged& action);
   void Perform(const TellPeers& action);
   void Perform(const BeginDrain&) {
     if (options_.on_drain) options_.on_drain();
   }
   void Perform(const TooManyRouters& action);
   void Perform(const RejectWorker& action);
-  bool Connect(const PeerWorker& peer);
 
   const ClusterClientOptions options_;
   Memberships core_;
@@ -211,10 +189,7 @@ class ClusterClient::Impl {
   mutable Mutex mutex_;
   DrainNews drain_news_ ABSL_GUARDED_BY(mutex_);
   std::optional<Unregistered> unregistered_ ABSL_GUARDED_BY(mutex_);
-  std::map<InstanceRef, Endpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
-  // Peers that failed before Connect's answer was noted.
-  bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
-  std::set<PeerId> early_failures_ ABSL_GUARDED_BY(mutex_);
+  std::map<InstanceRef, PeerEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
 
   NameResolver resolver_{options_.lookup,
                          [this](const std::string& name, NameResolver::Addresses addresses) {
@@ -336,45 +311,27 @@ void ClusterClient::Impl::Perform(const ForgetRouter& action) {
 
 void ClusterClient::Impl::Perform(const ConnectPeers& action) {
   PeersConnected answer;
+  std::erase_if(unreachable_, [this](const InstanceRef& peer) { return !core_.Knows(peer); });
   for (const PeerWorker& peer : action.peers) {
-    (Connect(peer) ? answer.standing : answer.failed).push_back(peer.instance);
+    const absl::StatusOr<PeerId> id = options_.data_plane->Connect(peer.data_address);
+    if (id.ok()) {
+      unreachable_.erase(peer.instance);
+      answer.standing.push_back({peer.instance, *id});
+      continue;
+    }
+    answer.failed.push_back(peer.instance);
+    if (!unreachable_.insert(peer.instance).second || StopRequested()) continue;
+    LOG(kWarning) << "no endpoint to " << peer.instance.id << ": " << DescribeStatus(id.status());
   }
   events_.Raise(std::move(answer));
 }
 
-bool ClusterClient::Impl::Connect(const PeerWorker& peer) {
-  // Who leaves connects to nobody: peers that leave as well would refuse it with a lot of noise.
-  if (StopRequested()) return false;
+void ClusterClient::Impl::Perform(const EndpointsChanged& action) {
   {
     MutexLock lock(&mutex_);
-    connecting_ = true;
+    endpoints_ = core_.endpoints();
   }
-  const absl::StatusOr<PeerId> id = options_.data_plane->Connect(peer.data_address);
-  if (id.ok()) {
-    unreachable_.erase(peer.instance);
-  } else if (unreachable_.insert(peer.instance).second) {
-    LOG(kWarning) << "no endpoint to " << peer.instance.id << ": " << DescribeStatus(id.status());
-  }
-  MutexLock lock(&mutex_);
-  connecting_ = false;
-  const bool failed_already = id.ok() && early_failures_.contains(*id);
-  early_failures_.clear();
-  if (!id.ok() || failed_already) return false;
-  endpoints_[peer.instance] = {*id, peer.role};
-  return true;
-}
-
-void ClusterClient::Impl::Perform(const DisconnectPeer& action) {
-  unreachable_.erase(action.peer);
-  PeerId gone = 0;
-  {
-    MutexLock lock(&mutex_);
-    const auto found = endpoints_.find(action.peer);
-    if (found == endpoints_.end()) return;  // It failed a moment ago.
-    gone = found->second.peer;
-    endpoints_.erase(found);
-  }
-  options_.data_plane->Disconnect(gone);
+  if (action.lost && options_.on_endpoint_lost) options_.on_endpoint_lost();
 }
 
 void ClusterClient::Impl::Perform(const TellPeers& action) {
@@ -407,8 +364,9 @@ void ClusterClient::Announce(const std::string& router_address) const {
   impl_->PostNews(RouterAnnounced{router_address});
 }
 void ClusterClient::ReportSoon() const { impl_->PostNews(StatusChanged{}); }
+void ClusterClient::StopConnecting() const { impl_->Post(StopAsked{}); }
 DrainNews ClusterClient::drain_news() const { return impl_->drain_news(); }
 void ClusterClient::Leave(int64_t limit_ms) { impl_->Leave(limit_ms); }
-void ClusterClient::OnPeerFailed(PeerId peer) { impl_->OnPeerFailed(peer); }
+void ClusterClient::OnPeerFailed(PeerId peer) { impl_->Post(PeerFailed{peer}); }
 
 }  // namespace baton::worker

@@ -48,6 +48,9 @@ struct ClusterClientOptions {
   // endpoint has stood, of one name only the newest incarnation, those that came last first. May be
   // null.
   std::function<void(const std::vector<PeerWorker>&)> on_view;
+  // Called on the client's thread when an endpoint that stood does no more: what runs over it ends
+  // now. May be null.
+  std::function<void()> on_endpoint_lost;
   // Somebody asks this worker to drain, by way of a router (Cluster.Drain). Called on the client's
   // thread, again with every heartbeat until the worker leaves. May be null.
   std::function<void()> on_drain;
@@ -96,6 +99,8 @@ class ClusterClient {
   std::vector<PeerId> Endpoints(Role role) const;
   // What `status` says has changed: the router should hear of it now.
   void ReportSoon() const;
+  // This worker will leave: no endpoint is opened any more.
+  void StopConnecting() const;
   // What the routers know of this worker's drain, once its status says that it drains.
   DrainNews drain_news() const;
   // Deregisters: a last heartbeat takes this worker out of every router's view, so that nobody

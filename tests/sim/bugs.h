@@ -70,6 +70,8 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kDecodeBeginsWhileDraining, "decode-begins-while-draining"},
     {Bug::kPlannerBeginsWhileDraining, "planner-begins-while-draining"},
     {Bug::kDrainLeavesEarly, "drain-leaves-early"},
+    {Bug::kWorkerForgetsEarlyDeath, "worker-forgets-early-death"},
+    {Bug::kStageKeepsDeadNeighbour, "stage-keeps-dead-neighbour"},
 };
 
 }  // namespace baton::sim

@@ -38,6 +38,7 @@ constexpr Excuse kExcuses[] = {
     {"planner: an attempt comes twice", "no router starts one twice; chain_planner_test"},
     {"planner: prompt tokens out of turn", "no stage tells them so; chain_planner_test"},
     {"stage: prompt tokens fail", "drawn too rarely yet; stage_test"},
+    {"worker: an endpoint comes that nobody wants", "drawn too rarely yet; peer_table_test"},
     {"wiring: a stage is not ready in time", "ten seconds without a connection; wiring_test"},
 };
 

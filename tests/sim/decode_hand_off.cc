@@ -61,6 +61,9 @@ void DecodeProcess::ToCore(const std::vector<LeaseEvent>& events) {
   const std::vector<KvReceipt> receipts = leases_.TakeReceipts();
   lease_witness_.Told(receipts);
   for (const KvReceipt& receipt : receipts) {
+    // A writer that is not connected asks again when it is.
+    const std::optional<uint64_t> endpoint = membership_->FindPeer(receipt.writer);
+    if (!endpoint.has_value() || !membership_->Lives(*endpoint)) continue;
     world_.SendData<PrefillProcess>(
         node_, NodeOf(receipt.writer.id), receipt.writer.incarnation, 0, "receipt", [] {},
         [receipt](PrefillProcess& stage, bool) { stage.ReceiveReceipt(receipt); },

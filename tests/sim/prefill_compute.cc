@@ -187,6 +187,13 @@ void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
     return world_.Violate(absl::StrCat(self_.id, " passes on ", send.token_count, " tokens of ",
                                        tokens, " of plan ", send.number));
   }
+  if (!membership_->Lives(neighbours_.next()->endpoint)) {
+    world_.After(node_, 1, "activations have no endpoint", [this, send] {
+      HandleStage(prefill::ActivationsSent{send.epoch, send.number,
+                                           absl::UnavailableError("the endpoint is dead")});
+    });
+    return;
+  }
   world_.SendData<PrefillProcess>(
       node_, next, members_[static_cast<size_t>(stage_index_) + 1].incarnation, 1, "activations",
       [this, payload, output, send] {

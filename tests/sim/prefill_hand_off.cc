@@ -57,15 +57,21 @@ Message PrefillProcess::OfAnother(Message message) {
 }
 
 void PrefillProcess::HeartbeatDecodes() {
-  for (const auto& [id, worker] : membership_->view()) {
-    if (worker.role != Role::kDecode || membership_->FindPeer(worker.instance) < 0) continue;
-    const auto beat = [self = self_](DecodeProcess& decode) { decode.ReceiveHeartbeat(self); };
+  for (const auto& [decode, endpoint] : membership_->endpoints()) {
+    if (endpoint.role != Role::kDecode) continue;
+    const auto beat = [self = self_](DecodeProcess& process) { process.ReceiveHeartbeat(self); };
+    DeliverAgain(decode, kHeartbeatAgain, "kv heartbeat again", beat);
+    if (!membership_->Lives(endpoint.endpoint)) continue;
     world_.SendData<DecodeProcess>(
-        node_, NodeOf(id), worker.instance.incarnation, 0, "kv heartbeat", [] {},
-        [beat](DecodeProcess& decode, bool) { beat(decode); }, [](const absl::Status&) {});
-    DeliverAgain(worker.instance, kHeartbeatAgain, "kv heartbeat again", beat);
+        node_, NodeOf(decode.id), decode.incarnation, 0, "kv heartbeat", [] {},
+        [beat](DecodeProcess& process, bool) { beat(process); }, [](const absl::Status&) {});
   }
   world_.After(node_, kKvHeartbeatUs, "kv heartbeat timer", [this] { HeartbeatDecodes(); });
+}
+
+bool PrefillProcess::Connected(const InstanceRef& decode) const {
+  const std::optional<uint64_t> endpoint = membership_->FindPeer(decode);
+  return endpoint.has_value() && membership_->Lives(*endpoint);
 }
 
 void PrefillProcess::Change(
@@ -156,7 +162,7 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
   header.bytes = message.bytes;
   header.checksum = ChecksumOf(read());
   prompts_[message.attempt_id].checksum_sum += header.checksum;
-  if (membership_->FindPeer(ticket.decode) < 0) return NotConnected(message.message_id);
+  if (!Connected(ticket.decode)) return NotConnected(message.message_id);
   std::vector<int> pages(static_cast<size_t>(message.page_count));
   std::iota(pages.begin(), pages.end(), message.local_page);
   memory_.Hold(pages);
@@ -199,7 +205,7 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   commit.checksum_sum = prompts_[message.attempt_id].checksum_sum;
   commit.has_first_token = message.first_token.has_value();
   if (message.first_token.has_value()) commit.first_token = *message.first_token;
-  if (membership_->FindPeer(ticket.decode) < 0) return NotConnected(message.message_id);
+  if (!Connected(ticket.decode)) return NotConnected(message.message_id);
   world_.SendData<DecodeProcess>(
       node_, NodeOf(ticket.decode.id), ticket.decode.incarnation, 0, "commit", [] {},
       [commit](DecodeProcess& decode, bool) { decode.ReceiveCommit(commit, /*again=*/false); },

@@ -65,6 +65,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
       layers_(topology.StageLayers(stage_index_)),
       stage_(StageOptionsOf(topology, stage_index_)),
       outbox_(OutboxOptionsOf(topology, layers_)),
+      neighbours_(stage_index_),
       oracle_(oracle),
       witness_(world, topology, self_.id, stage_index_, OutboxOptionsOf(topology, layers_)),
       memory_(topology.prefill_pages, layers_.size(), topology.page_size) {
@@ -246,6 +247,12 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
         } else if constexpr (std::is_same_v<T, prefill::SendActivations>) {
           SendActivations(act);
         } else if constexpr (std::is_same_v<T, prefill::ReturnCredit>) {
+          if (!membership_->Lives(neighbours_.previous()->endpoint)) {
+            world_.After(node_, 1, "credit has no endpoint", [this, epoch = epoch_] {
+              if (epoch == epoch_) FailEpoch(absl::UnavailableError("the endpoint is dead"));
+            });
+            return;
+          }
           const int previous = topology_.StageNode(chain_, stage_index_ - 1);
           world_.SendData<PrefillProcess>(
               node_, previous, members_[stage_index_ - 1].incarnation, 0, "credit", [] {},

@@ -15,6 +15,7 @@
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/kv_outbox.h"
 #include "services/prefill/core/link.h"
+#include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/core/wiring.h"
 #include "tests/sim/oracle.h"
@@ -157,6 +158,11 @@ class PrefillProcess : public Process {
   void ScheduleReceiptTick();
   void CheckHandedOver(const prefill::RequestClosed& closed, const Ticket& ticket);
   void HeartbeatDecodes();
+  bool Connected(const InstanceRef& decode) const;
+  // Fails the epoch if a neighbour's endpoint has gone.
+  void CheckNeighbours();
+  // An epoch whose endpoint to a neighbour has died ends, however the core hears of it.
+  void CheckEndpoints();
 
   World& world_;
   const Topology& topology_;
@@ -180,8 +186,9 @@ class PrefillProcess : public Process {
   int64_t wiring_tick_us_ = kNeverUs;
   uint64_t epoch_ = 0;                // That has begun here; 0: none.
   std::vector<InstanceRef> members_;  // Stages of the epoch.
-  std::map<int, uint64_t> links_;     // Stage 0: call by stage.
-  uint64_t link_call_ = 0;            // Later stages: that of the epoch.
+  prefill::Neighbours neighbours_;
+  std::map<int, uint64_t> links_;  // Stage 0: call by stage.
+  uint64_t link_call_ = 0;         // Later stages: that of the epoch.
 
   struct Prompt {
     uint64_t prompt_id = 0;

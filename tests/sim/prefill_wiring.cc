@@ -12,6 +12,7 @@ namespace baton::sim {
 namespace {
 
 constexpr int64_t kRefusedUs = 100;
+constexpr int64_t kLostUs = 10'000;  // From an endpoint's death to the end of its epoch.
 constexpr int64_t kRefusalReadUs = 1'000'000;
 
 }  // namespace
@@ -60,16 +61,11 @@ void PrefillProcess::FailEpoch(const absl::Status& status) {
   }
 }
 
-// Of both: begins an epoch if the last one's work is over and the neighbours are connected.
+// Of both.
 absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
-  if (!stage_.Quiet()) return absl::UnavailableError("work of the last epoch goes on");
-  for (const int neighbour : {stage_index_ - 1, stage_index_ + 1}) {
-    if (neighbour < 0 || neighbour == topology_.stages) continue;
-    const InstanceRef& instance = hello.stages[static_cast<size_t>(neighbour)].instance;
-    if (membership_->FindPeer(instance) < 0) {
-      return absl::UnavailableError(absl::StrCat(instance.id, " is not connected"));
-    }
-  }
+  BATON_RETURN_IF_ERROR(neighbours_.Begin(
+      hello, stage_.Quiet(),
+      [this](const InstanceRef& instance) { return membership_->FindPeer(instance); }));
   if (memory_.AnyHeld()) {
     world_.Violate(absl::StrCat(self_.id, " begins an epoch while its pages are in use"));
   }
@@ -86,12 +82,32 @@ absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
 
 void PrefillProcess::EndEpoch() {
   epoch_ = 0;
+  neighbours_.End();
   HandleStage(prefill::EpochEnded{});
 }
 
 // ---- Stage 0 ----
 
+void PrefillProcess::CheckNeighbours() {
+  const absl::Status gone = neighbours_.Check(
+      [this](const InstanceRef& instance) { return membership_->FindPeer(instance); });
+  if (!gone.ok()) FailEpoch(gone);
+}
+
+void PrefillProcess::CheckEndpoints() {
+  for (const auto& neighbour : {neighbours_.previous(), neighbours_.next()}) {
+    if (!neighbour.has_value() || membership_->Lives(neighbour->endpoint)) continue;
+    world_.After(node_, kLostUs, "endpoint check", [this, epoch = epoch_, gone = *neighbour] {
+      if (epoch != epoch_) return;
+      world_.Violate(absl::StrCat(self_.id, " goes on with an epoch whose endpoint to ",
+                                  gone.instance.id, " has been dead for ", kLostUs / 1000, " ms"));
+    });
+  }
+}
+
 void PrefillProcess::OnView() {
+  CheckNeighbours();
+  CheckEndpoints();
   if (!first()) return;
   prefill::ViewSeen seen;
   for (const auto& [id, worker] : membership_->view()) seen.workers.push_back(worker);

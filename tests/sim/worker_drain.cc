@@ -29,6 +29,7 @@ void WorkerDrain::Begin(int64_t drain_us) {
   drain_.emplace(worker::DrainOptions{.drain_us = drain_us});
   drain_->Begin(world_.now_us());
   hooks_.begin(drain_->deadline_us());
+  membership_.StopConnecting();
   membership_.ReportSoon();
   Look();
 }

@@ -12,6 +12,8 @@ namespace {
 
 constexpr char kRouters[] = "routers:30001";
 constexpr int64_t kRefusedUs = 100;
+// Of the endpoints that die: within a millisecond of their opening.
+constexpr double kDiesEarly = 0.2;
 
 worker::PeerWorker ToPeer(const router::WorkerInfo& info) {
   worker::PeerWorker peer;
@@ -220,9 +222,11 @@ void WorkerMembership::Perform(const worker::ConnectPeers& action) {
   worker::PeersConnected answer;
   for (const worker::PeerWorker& peer : action.peers) {
     const bool lonely = world_.lonely() == node_ || world_.lonely() == NodeOf(peer.instance.id);
-    const bool fails = lonely || world_.Strikes(&NetworkFaults::connect_fail);
-    (fails ? answer.failed : answer.standing).push_back(peer.instance);
-    if (!fails && world_.Strikes(&NetworkFaults::endpoint_dies)) Break(peer.instance);
+    if (lonely || world_.Strikes(&NetworkFaults::connect_fail)) {
+      answer.failed.push_back(peer.instance);
+    } else {
+      answer.standing.push_back({peer.instance, Open(peer.instance)});
+    }
   }
   if (!world_.Strikes(&NetworkFaults::connect_slow)) {
     return events_.Raise(std::move(answer));
@@ -231,21 +235,35 @@ void WorkerMembership::Perform(const worker::ConnectPeers& action) {
                [this, answer = std::move(answer)] { events_.Raise(answer); });
 }
 
-// The endpoint dies some time after it has been opened, though its peer lives.
-void WorkerMembership::Break(const InstanceRef& peer) {
-  world_.After(node_, world_.random().Between(1000, 8'000'000), "endpoint dies", [this, peer] {
-    if (!core_.Stands(peer)) return;
+uint64_t WorkerMembership::Open(const InstanceRef& peer) {
+  const uint64_t endpoint = ++last_endpoint_;
+  live_.insert(endpoint);
+  lost_us_.erase(peer);
+  if (world_.Strikes(&NetworkFaults::endpoint_dies)) Break(endpoint, peer);
+  return endpoint;
+}
+
+// The endpoint dies some time after it has been opened, though its peer lives: also before the
+// answer to its opening is there. The transport's thread knows first; the loop hears of it in turn.
+void WorkerMembership::Break(uint64_t endpoint, const InstanceRef& peer) {
+  const bool early = world_.random().Chance(kDiesEarly);
+  const int64_t late_us = world_.random().Between(early ? 1 : 1000, early ? 1000 : 8'000'000);
+  world_.After(node_, late_us, "endpoint dies", [this, endpoint, peer] {
+    if (live_.erase(endpoint) == 0) return;  // Closed.
     world_.Trace(node_, absl::StrCat("ENDPOINT to ", peer.id, " dies"));
     lost_us_[peer] = world_.now_us();
-    events_.Raise(worker::PeerFailed{peer});
-    on_view_();
+    world_.After(node_, world_.random().Between(1, 60), "endpoint is dead",
+                 [this, endpoint] { events_.Raise(worker::PeerFailed{endpoint}); });
   });
+}
+
+void WorkerMembership::Perform(const worker::EndpointsChanged& action) {
+  if (action.lost) on_view_();
 }
 
 bool WorkerMembership::MissedFor(const InstanceRef& peer, int64_t duration_us) const {
   const auto lost = lost_us_.find(peer);
-  return lost != lost_us_.end() && !core_.Stands(peer) &&
-         world_.now_us() - lost->second >= duration_us;
+  return lost != lost_us_.end() && world_.now_us() - lost->second >= duration_us;
 }
 
 void WorkerMembership::Perform(const worker::TellPeers& action) {
@@ -259,10 +277,10 @@ void WorkerMembership::Perform(const worker::RejectWorker& action) {
   world_.Violate(absl::StrCat(info_.instance.id, " is rejected: ", action.status.message()));
 }
 
-int WorkerMembership::FindPeer(const InstanceRef& instance) const {
-  const auto it = view_.find(instance.id);
-  if (it == view_.end() || it->second.instance != instance || !core_.Stands(instance)) return -1;
-  return NodeOf(instance.id);
+std::optional<uint64_t> WorkerMembership::FindPeer(const InstanceRef& instance) const {
+  const auto found = core_.endpoints().find(instance);
+  if (found == core_.endpoints().end()) return std::nullopt;
+  return found->second.endpoint;
 }
 
 }  // namespace baton::sim

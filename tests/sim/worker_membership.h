@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,8 @@ class WorkerMembership {
 
   // The status has changed.
   void ReportSoon() { events_.Raise(worker::StatusChanged{}); }
+  // This worker was told to stop.
+  void StopConnecting() { events_.Raise(worker::StopAsked{}); }
 
   // What a router that was asked to have this worker drained makes it do.
   void SetDrainHandler(std::function<void()> on_drain) { on_drain_ = std::move(on_drain); }
@@ -48,8 +52,11 @@ class WorkerMembership {
   void Leave(bool unneeded, std::function<void()> left);
 
   const std::map<std::string, worker::PeerWorker>& view() const { return view_; }
-  // The node of a peer in this incarnation to which an endpoint stands, or -1.
-  int FindPeer(const InstanceRef& instance) const;
+  // The endpoint to this incarnation of a peer, as the core knows.
+  std::optional<uint64_t> FindPeer(const InstanceRef& instance) const;
+  const std::map<InstanceRef, worker::PeerEndpoint>& endpoints() const { return core_.endpoints(); }
+  // Whether anything that is sent to this endpoint of the core's can leave it.
+  bool Lives(uint64_t endpoint) const { return live_.contains(endpoint); }
   // The endpoint to the peer died so long ago and has not been opened again.
   bool MissedFor(const InstanceRef& peer, int64_t duration_us) const;
   absl::Status CheckInvariants() const { return core_.CheckInvariants(); }
@@ -73,8 +80,10 @@ class WorkerMembership {
   void Perform(const worker::OpenWatch& action);
   void Perform(const worker::ForgetRouter& action);
   void Perform(const worker::ConnectPeers& action);
-  void Perform(const worker::DisconnectPeer&) {}
-  void Break(const InstanceRef& peer);
+  void Perform(const worker::CloseEndpoint& action) { live_.erase(action.endpoint); }
+  void Perform(const worker::EndpointsChanged& action);
+  uint64_t Open(const InstanceRef& peer);
+  void Break(uint64_t endpoint, const InstanceRef& peer);
   void Perform(const worker::TellPeers& action);
   void Perform(const worker::BeginDrain&) { on_drain_(); }
   void Perform(const worker::TooManyRouters&) {}
@@ -93,7 +102,9 @@ class WorkerMembership {
   std::map<uint64_t, uint64_t> watches_;  // Call -> router.
   std::map<std::string, worker::PeerWorker> view_;
   std::function<void()> on_drain_;
-  std::map<InstanceRef, int64_t> lost_us_;  // When endpoints died.
+  std::set<uint64_t> live_;  // Endpoints, whatever the core knows of them.
+  uint64_t last_endpoint_ = 0;
+  std::map<InstanceRef, int64_t> lost_us_;  // When endpoints died that have no successor.
   bool unneeded_ = false;
   std::function<void()> left_;  // Set: this worker leaves.
   int64_t tick_us_ = kNeverUs;

@@ -9,7 +9,6 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
-#include "services/prefill/chain/begin_epoch.h"
 
 namespace baton::prefill {
 
@@ -22,7 +21,8 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   wiring.loop = options_.loop;
   ChainWiring::Callbacks callbacks;
   callbacks.begin_own = [this](const Hello& hello) {
-    return BeginEpoch(*options_.stage, *options_.peers, hello, /*rank=*/0);
+    return options_.stage->TryEpoch(
+        hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
   };
   callbacks.on_up = [this](uint64_t epoch, int page_count) {
     Handle(ChainUp{epoch, options_.place.stages, page_count});

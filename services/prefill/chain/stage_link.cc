@@ -10,7 +10,6 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "services/prefill/chain/begin_epoch.h"
 
 namespace baton::prefill {
 
@@ -57,8 +56,8 @@ void StageLink::Stop() {
 // ---- What the link decides ----
 
 void StageLink::Perform(const TryEpoch& action) {
-  events_.Raise(
-      EpochTried{BeginEpoch(*options_.stage, *options_.peers, action.hello, options_.place.stage)});
+  events_.Raise(EpochTried{options_.stage->TryEpoch(
+      action.hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); })});
 }
 
 void StageLink::Perform(const SendReady& action) {

@@ -172,12 +172,12 @@ void ActivationChannel::SendPiece(const std::shared_ptr<Passing>& passing) {
     }
     Advance(passing);
   };
-  SendUnlessLost(*options_.data_plane, passing->memory->epoch.next->peer, std::move(message),
+  SendUnlessLost(*options_.data_plane, passing->memory->epoch.next->endpoint, std::move(message),
                  "prefill.activations_lost");
 }
 
 void ActivationChannel::Return(const ReturnCredit& action) {
-  std::optional<NeighbourStage> previous;
+  std::optional<Neighbour> previous;
   {
     MutexLock lock(&mutex_);
     BATON_CHECK(memory_ != nullptr && memory_->epoch.epoch == action.epoch)
@@ -196,7 +196,8 @@ void ActivationChannel::Return(const ReturnCredit& action) {
     options_.on_error(action.epoch,
                       Annotate(blamed, absl::StrCat("sending the credit of plan ", action.number)));
   };
-  SendUnlessLost(*options_.data_plane, previous->peer, std::move(message), "prefill.credit_lost");
+  SendUnlessLost(*options_.data_plane, previous->endpoint, std::move(message),
+                 "prefill.credit_lost");
 }
 
 bool ActivationChannel::receiving() const {

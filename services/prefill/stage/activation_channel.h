@@ -19,24 +19,19 @@
 #include "common/base/sync.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
-#include "common/types/instance.h"
+#include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_wire.h"
 
 namespace baton::prefill {
-
-struct NeighbourStage {
-  PeerId peer;
-  InstanceRef instance;  // Named and blamed when what is sent to it fails.
-};
 
 // What a stage agrees on with its neighbours for one epoch.
 struct ActivationEpoch {
   uint64_t epoch = 0;
   int max_plan_tokens = 0;
   int credits = 0;
-  std::optional<NeighbourStage> previous;  // None on stage 0.
-  std::optional<NeighbourStage> next;      // None on the last stage.
+  std::optional<Neighbour> previous;  // None on stage 0.
+  std::optional<Neighbour> next;      // None on the last stage.
 };
 
 // Memory of a plan's input and output, held as long as the plan is being computed.

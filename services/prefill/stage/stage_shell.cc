@@ -23,34 +23,28 @@ StageShell::StageShell(const StageOptions& options, ActivationChannel* activatio
       executor_(executor),
       metrics_(metrics),
       trace_(std::move(trace)),
-      stage_(options) {}
+      stage_(options),
+      neighbours_(options.stage) {}
 
-void StageShell::BeginEpoch(const ActivationEpoch& epoch, int64_t now_us) {
+absl::Status StageShell::TryEpoch(const Hello& hello, const FindEndpoint& find) {
   BATON_CHECK(epoch_ == 0) << "epoch " << epoch_ << " has not ended";
-  AccountTime(now_us);
-  activations_->Begin(epoch);
-  epoch_ = epoch.epoch;
-  neighbours_.clear();
-  if (epoch.previous.has_value()) neighbours_.push_back(*epoch.previous);
-  if (epoch.next.has_value()) neighbours_.push_back(*epoch.next);
-  Handle(EpochBegan{epoch.epoch});
+  BATON_RETURN_IF_ERROR(neighbours_.Begin(hello, stage_.Quiet(), find));
+  AccountTime(NowUs());
+  activations_->Begin({hello.epoch, hello.max_plan_tokens, hello.activation_credits,
+                       neighbours_.previous(), neighbours_.next()});
+  epoch_ = hello.epoch;
+  Handle(EpochBegan{hello.epoch});
+  return absl::OkStatus();
 }
 
-void StageShell::CheckNeighbours(
-    const std::function<std::optional<PeerId>(const InstanceRef&)>& find) {
-  if (epoch_ == 0) return;
-  for (const NeighbourStage& neighbour : neighbours_) {
-    if (find(neighbour.instance) == neighbour.peer) continue;
-    const std::string& name = neighbour.instance.id;
-    const absl::Status gone =
-        absl::UnavailableError(absl::StrCat("the connection to ", name, " has gone"));
-    return Fail(epoch_, WithLeg(gone, "prefill", name));
-  }
+void StageShell::CheckNeighbours(const FindEndpoint& find) {
+  if (const absl::Status gone = neighbours_.Check(find); !gone.ok()) Fail(epoch_, gone);
 }
 
 void StageShell::EndEpoch() {
   if (epoch_ == 0) return;
   epoch_ = 0;
+  neighbours_.End();
   activations_->End();
   kv_->CancelAll();
   if (trace_ != nullptr) trace_->EndEpoch(EpochOver(), NowUs());

@@ -8,13 +8,14 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/serial_events.h"
 #include "common/telemetry/metrics.h"
+#include "services/prefill/core/hello.h"
+#include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_channel.h"
 #include "services/prefill/stage/executor_thread.h"
@@ -49,12 +50,10 @@ class StageShell {
   // Before the first epoch.
   void SetReports(Reports reports) { reports_ = std::move(reports); }
 
-  // An epoch may begin once Quiet.
-  bool Quiet() const { return stage_.Quiet(); }
-  void BeginEpoch(const ActivationEpoch& epoch, int64_t now_us);
-  // Fails an epoch that was begun with an endpoint which is no longer a neighbour's: `find` knows
-  // today's. A neighbour that was lost and came back is connected anew, and nothing would reach it.
-  void CheckNeighbours(const std::function<std::optional<PeerId>(const InstanceRef&)>& find);
+  // Has this stage begin the epoch of `hello`, unless the core says why it can't yet (UNAVAILABLE).
+  absl::Status TryEpoch(const Hello& hello, const FindEndpoint& find);
+  // Endpoints may have changed: fails the epoch if the core says so.
+  void CheckNeighbours(const FindEndpoint& find);
   void EndEpoch();
   // Something outside the core went wrong in `epoch`: ends it and reports so, if it still runs.
   void Fail(uint64_t epoch, const absl::Status& status);
@@ -91,7 +90,7 @@ class StageShell {
   const std::unique_ptr<StageTrace> trace_;
   Stage stage_;
   Reports reports_;
-  std::vector<NeighbourStage> neighbours_;  // Of the epoch.
+  Neighbours neighbours_;
   uint64_t epoch_ = 0;
   SerialEvents<StageEvent> events_{[this](const StageEvent& event) { HandleOne(event); }};
   // Contexts of requests that later plans will name, and those that a held plan's items need.

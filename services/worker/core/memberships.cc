@@ -240,19 +240,27 @@ void Memberships::Judge() {
 // ---- Peers ----
 
 void Memberships::On(const PeersConnected& event) {
-  for (const InstanceRef& peer : event.standing) {
-    peers_.Connected(peer);
-    TellRoutersOf(peer);
+  const int64_t retry_at_us = now_us_ + options_.times.heartbeat_us;
+  bool changed = false;
+  for (const auto& [peer, endpoint] : event.standing) {
+    if (peers_.Opened(peer, endpoint, retry_at_us)) {
+      changed = true;
+      TellRoutersOf(peer);
+    } else {
+      Emit(CloseEndpoint{endpoint});
+    }
   }
-  for (const InstanceRef& peer : event.failed) {
-    peers_.Disconnected(peer, now_us_ + options_.times.heartbeat_us);
-  }
-  peers_changed_ = peers_changed_ || !event.standing.empty();
+  for (const InstanceRef& peer : event.failed) peers_.NotOpened(peer, retry_at_us);
+  if (changed) Emit(EndpointsChanged{});
+  peers_changed_ = peers_changed_ || changed;
 }
 
 void Memberships::On(const PeerFailed& event) {
-  peers_.Disconnected(event.peer, now_us_ + options_.times.heartbeat_us);
-  TellRoutersOf(event.peer);
+  const auto peer = peers_.Died(event.endpoint, now_us_ + options_.times.heartbeat_us);
+  if (!peer.has_value()) return;
+  Covered<"worker: an endpoint dies">();
+  Emit(EndpointsChanged{.lost = true});
+  TellRoutersOf(*peer);
 }
 
 // They pair over it, or do no longer, from the next heartbeat on.
@@ -268,15 +276,28 @@ void Memberships::KeepPeers() {
   for (auto& [id, router] : routers_) peers_changed_ = router.TakeChange() || peers_changed_;
   const bool changed = std::exchange(peers_changed_, false);
   if (changed) {
-    for (const InstanceRef& closed : peers_.Update(Views())) Emit(DisconnectPeer{closed});
+    const std::vector<uint64_t> closed = peers_.Update(Views());
+    for (const uint64_t endpoint : closed) Emit(CloseEndpoint{endpoint});
+    if (!closed.empty()) Emit(EndpointsChanged{.lost = true});
   }
-  std::vector<PeerWorker> missing = peers_.BeginConnecting(now_us_, options_.times.heartbeat_us);
-  if (!missing.empty()) Emit(ConnectPeers{std::move(missing)});
+  Connect();
   if (changed) TellPeersIfNew();
   for (auto& [id, router] : routers_) {
     const bool new_view = router.state() == RouterMembership::State::kMember &&
                           router.view_version() != router.applied_version();
     if (new_view && peers_.Tried(router.listed())) router.Apply(now_us_);
+  }
+}
+
+// Who leaves connects to nobody: most likely its peers have been told to stop as well, and would
+// refuse it with a lot of noise. Routers hear that these endpoints don't stand.
+void Memberships::Connect() {
+  std::vector<PeerWorker> missing = peers_.BeginConnecting(now_us_);
+  if (missing.empty()) return;
+  if (!stop_asked_) return Emit(ConnectPeers{std::move(missing)});
+  Covered<"worker: who leaves connects to nobody">();
+  for (const PeerWorker& peer : missing) {
+    peers_.NotOpened(peer.instance, now_us_ + options_.times.heartbeat_us);
   }
 }
 

@@ -81,17 +81,22 @@ struct WatchEnded {
 };
 struct StatusChanged {};  // The routers should hear of it now.
 struct Leaves {};         // The next heartbeats are the last ones; nobody registers any more.
+struct StopAsked {};      // It will leave: no endpoint is opened any more.
 struct PeersConnected {   // Answers ConnectPeers.
-  std::vector<InstanceRef> standing;
+  struct Opened {
+    InstanceRef peer;
+    uint64_t endpoint = 0;  // The transport's number: never 0, never used again.
+  };
+  std::vector<Opened> standing;
   std::vector<InstanceRef> failed;
 };
-struct PeerFailed {  // An endpoint that stood does no more.
-  InstanceRef peer;
+struct PeerFailed {  // An endpoint is dead; it may come before the answer that tells of it.
+  uint64_t endpoint = 0;
 };
 struct MembershipTick {};
 using MembershipEvent = std::variant<RouterNameResolved, RouterAnnounced, RegisterAnswered,
                                      HeartbeatAnswered, WatchNoticed, WatchEnded, StatusChanged,
-                                     Leaves, PeersConnected, PeerFailed, MembershipTick>;
+                                     Leaves, StopAsked, PeersConnected, PeerFailed, MembershipTick>;
 
 // ---- Actions ----
 struct ResolveRouterName {
@@ -120,8 +125,12 @@ struct ForgetRouter {  // Its RPCs may be cancelled; their ends mean nothing any
 struct ConnectPeers {
   std::vector<PeerWorker> peers;
 };
-struct DisconnectPeer {
-  InstanceRef peer;
+struct CloseEndpoint {
+  uint64_t endpoint = 0;
+};
+// Before the actions that rely on it.
+struct EndpointsChanged {
+  bool lost = false;  // One that stood does no more: what runs over it ends now.
 };
 struct TellPeers {  // Every live worker but this one; one incarnation of each, the newest first.
   std::vector<PeerWorker> peers;
@@ -133,9 +142,9 @@ struct TooManyRouters {  // Once for each address that is left out.
 struct RejectWorker {  // It can never join, wherever it asks; nothing follows.
   absl::Status status;
 };
-using MembershipAction =
-    std::variant<ResolveRouterName, SendRegister, SendHeartbeat, OpenWatch, ForgetRouter,
-                 ConnectPeers, DisconnectPeer, TellPeers, BeginDrain, TooManyRouters, RejectWorker>;
+using MembershipAction = std::variant<ResolveRouterName, SendRegister, SendHeartbeat, OpenWatch,
+                                      ForgetRouter, ConnectPeers, CloseEndpoint, EndpointsChanged,
+                                      TellPeers, BeginDrain, TooManyRouters, RejectWorker>;
 
 // For people: "the router at A refuses this worker: ...".
 struct Unregistered {
@@ -161,8 +170,9 @@ class Memberships {
   bool left() const;  // Every router that answers has heard the last heartbeat.
   const RouterMembership* Find(uint64_t router) const;            // nullptr: forgotten.
   const std::vector<PeerWorker>& peers() const { return told_; }  // As told last.
-  // The endpoint to this peer, as far as is known here.
-  bool Stands(const InstanceRef& peer) const { return peers_.Stands(peer); }
+  bool Knows(const InstanceRef& peer) const { return peers_.Holds(peer); }
+  // Those that stand, as far as is known here.
+  const std::map<InstanceRef, PeerEndpoint>& endpoints() const { return peers_.endpoints(); }
   // What must hold whatever happens: one membership for each router, applied views connected.
   absl::Status CheckInvariants() const;
 
@@ -177,6 +187,7 @@ class Memberships {
   void On(const WatchEnded& event);
   void On(const StatusChanged& event);
   void On(const Leaves& event);
+  void On(const StopAsked&) { stop_asked_ = true; }
   void On(const PeersConnected& event);
   void On(const PeerFailed& event);
   void On(const MembershipTick&) {}
@@ -191,6 +202,7 @@ class Memberships {
   void DropTheSilent();
   void Judge();
   void KeepPeers();
+  void Connect();
   void TellRoutersOf(const InstanceRef& peer);
   std::vector<const RouterMembership*> Views() const;
   void TellPeersIfNew();
@@ -210,6 +222,7 @@ class Memberships {
   std::vector<PeerWorker> told_;
   bool rejected_ = false;
   bool leaves_ = false;
+  bool stop_asked_ = false;
   const int64_t began_us_;
 
   // Of the event that is being handled.

@@ -130,17 +130,26 @@ class MembershipsTest : public testing::Test {
   void On(const ForgetRouter& action) { forgotten_.insert(action.address); }
   void On(const ConnectPeers& action) {
     PeersConnected answer;
+    ++connects_;
     for (const PeerWorker& peer : action.peers) {
-      const bool stands = !unreachable_.contains(peer.instance.id);
-      if (stands) open_.insert(Name(peer.instance));
-      (stands ? answer.standing : answer.failed).push_back(peer.instance);
+      if (unreachable_.contains(peer.instance.id)) {
+        answer.failed.push_back(peer.instance);
+        continue;
+      }
+      number_of_[++last_endpoint_] = Name(peer.instance);
+      open_.insert(Name(peer.instance));
+      answer.standing.push_back({peer.instance, last_endpoint_});
     }
-    events_.push_back(answer);
+    if (answers_connects_) events_.push_back(answer);
+    late_answer_ = std::move(answer);
   }
-  void On(const DisconnectPeer& action) {
-    EXPECT_EQ(open_.erase(Name(action.peer)), 1u) << action.peer.id;
+  void On(const CloseEndpoint& action) {
+    ASSERT_TRUE(number_of_.contains(action.endpoint)) << action.endpoint;
+    closed_.push_back(action.endpoint);
+    open_.erase(number_of_.at(action.endpoint));
     ++disconnects_;
   }
+  void On(const EndpointsChanged& action) { lost_ += action.lost ? 1 : 0; }
   void On(const TellPeers& action) {
     told_.clear();
     for (const PeerWorker& peer : action.peers) told_.insert(Name(peer.instance));
@@ -149,6 +158,10 @@ class MembershipsTest : public testing::Test {
   void On(const TooManyRouters& action) { left_out_.insert(action.address); }
   void On(const RejectWorker& action) { rejection_ = action.status; }
 
+  bool Stands(const InstanceRef& peer) const { return core_->endpoints().contains(peer); }
+  uint64_t EndpointTo(const InstanceRef& peer) const {
+    return Stands(peer) ? core_->endpoints().at(peer).endpoint : 0;
+  }
   static std::string Name(const InstanceRef& instance) {
     return absl::StrCat(instance.id, "/", instance.incarnation);
   }
@@ -171,6 +184,13 @@ class MembershipsTest : public testing::Test {
   int resolutions_ = 0;
   Names unreachable_, open_, told_, forgotten_, left_out_;
   int disconnects_ = 0;
+  int connects_ = 0;
+  int lost_ = 0;
+  bool answers_connects_ = true;
+  PeersConnected late_answer_;  // The last one.
+  uint64_t last_endpoint_ = 0;
+  std::map<uint64_t, std::string> number_of_;  // Endpoint -> whose.
+  std::vector<uint64_t> closed_;
   absl::Status rejection_;
   std::deque<MembershipEvent> events_;
   std::unique_ptr<Memberships> core_;

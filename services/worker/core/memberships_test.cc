@@ -197,19 +197,79 @@ TEST_F(MembershipsTest, ALostEndpointIsWithdrawnAtOnceAndOpenedAnewAfterAWhile) 
   const int beats = a.heartbeats;
   unreachable_ = {"s0"};
   open_.erase("s0/5");
-  Do(PeerFailed{{"s0", 5}});
+  Do(PeerFailed{EndpointTo({"s0", 5})});
+  EXPECT_EQ(lost_, 1);
   EXPECT_EQ(a.heartbeats, beats + 1) << "at once";
   EXPECT_EQ(a.applied, 1u);
   EXPECT_EQ(a.unconnected, (std::vector<uint64_t>{5}));
-  EXPECT_FALSE(core_->Stands({"s0", 5}));
+  EXPECT_FALSE(Stands({"s0", 5}));
   Pass(3 * kSecond);
   EXPECT_EQ(a.unconnected, (std::vector<uint64_t>{5}));
   unreachable_ = {};
   Pass(500 * kMs);
   EXPECT_EQ(open_, (Names{"s0/5", "s1/6"}));
-  EXPECT_TRUE(core_->Stands({"s0", 5}));
+  EXPECT_TRUE(Stands({"s0", 5}));
   Pass(10 * kMs);
   EXPECT_EQ(a.unconnected, (std::vector<uint64_t>{})) << "without waiting for an interval";
+}
+
+TEST_F(MembershipsTest, AnEndpointThatDiesBeforeItIsKnownIsClosedAndOpenedAnew) {
+  Router& a = Add("a:1", 11, {Stage("s0", 5)});
+  answers_connects_ = false;
+  Begin({"a:1"});
+  Pass(20 * kMs);
+  EXPECT_EQ(a.applied, 0u);
+  Do(PeerFailed{last_endpoint_});
+  answers_connects_ = true;
+  Do(late_answer_);
+  EXPECT_EQ(closed_, std::vector<uint64_t>{1});
+  EXPECT_EQ(lost_, 0) << "it never stood";
+  EXPECT_EQ(a.applied, 1u) << "tried in vain";
+  EXPECT_EQ(a.unconnected, (std::vector<uint64_t>{5}));
+  Pass(600 * kMs);
+  EXPECT_EQ(EndpointTo({"s0", 5}), 2u);
+  EXPECT_EQ(a.unconnected, (std::vector<uint64_t>{}));
+}
+
+TEST_F(MembershipsTest, TheDeathOfAFormerEndpointIsNoNews) {
+  Router& a = Add("a:1", 11, {Stage("s0", 5)});
+  Begin({"a:1"});
+  Pass(20 * kMs);
+  SetView(a, {});
+  Pass(kSecond);
+  SetView(a, {Stage("s0", 5)});
+  Pass(kSecond);
+  ASSERT_EQ(EndpointTo({"s0", 5}), 2u);
+  const int lost = lost_;
+  Do(PeerFailed{1});
+  EXPECT_EQ(lost_, lost);
+  EXPECT_EQ(EndpointTo({"s0", 5}), 2u);
+}
+
+TEST_F(MembershipsTest, AnAnswerThatComesTooLateLeavesNothingOpen) {
+  Router& a = Add("a:1", 11, {Stage("s0", 5)});
+  answers_connects_ = false;
+  Begin({"a:1"});
+  Pass(20 * kMs);
+  SetView(a, {});
+  Pass(kSecond);
+  Do(late_answer_);
+  EXPECT_EQ(open_, Names{});
+  EXPECT_FALSE(Stands({"s0", 5}));
+}
+
+TEST_F(MembershipsTest, WhoWillLeaveConnectsToNobodyNew) {
+  Router& a = Add("a:1", 11, {Stage("s0", 5)});
+  Begin({"a:1"});
+  Pass(20 * kMs);
+  Do(StopAsked{});
+  const int connects = connects_;
+  SetView(a, {Stage("s0", 5), Stage("s1", 6)});
+  Pass(3 * kSecond);
+  EXPECT_EQ(connects_, connects);
+  EXPECT_TRUE(Stands({"s0", 5})) << "what stands stays";
+  EXPECT_EQ(a.applied, 2u) << "routers don't wait for it";
+  EXPECT_EQ(a.unconnected, (std::vector<uint64_t>{6}));
 }
 
 TEST_F(MembershipsTest, ThereAreNeverMoreRoutersThanTheLimit) {

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/coverage.h"
+#include "common/base/planted_bug.h"
 
 namespace baton::worker {
 
@@ -14,7 +16,7 @@ bool PeerTable::NeedsEndpoint(const PeerWorker& peer) const {
   return peer.role == Role::kDecode || peer.chain_id == self_.chain_id;
 }
 
-std::vector<InstanceRef> PeerTable::Update(const std::vector<const RouterMembership*>& views) {
+std::vector<uint64_t> PeerTable::Update(const std::vector<const RouterMembership*>& views) {
   std::set<InstanceRef> here;
   for (auto& [instance, peer] : peers_) peer.listed = false;
   const auto add = [&](const PeerWorker& worker, bool listed) {
@@ -32,10 +34,11 @@ std::vector<InstanceRef> PeerTable::Update(const std::vector<const RouterMembers
     for (const auto& [instance, worker] : view->listed()) add(worker, true);
     for (const auto& [instance, worker] : view->kept()) add(worker, false);
   }
-  std::vector<InstanceRef> closed;
-  std::erase_if(peers_, [&](const auto& entry) {
+  std::erase_if(peers_, [&](const auto& entry) { return !here.contains(entry.first); });
+  std::vector<uint64_t> closed;
+  std::erase_if(endpoints_, [&](const auto& entry) {
     if (here.contains(entry.first)) return false;
-    if (entry.second.stands) closed.push_back(entry.first);
+    closed.push_back(entry.second.endpoint);
     return true;
   });
   std::erase_if(missing_, [&](const auto& entry) {
@@ -47,16 +50,19 @@ std::vector<InstanceRef> PeerTable::Update(const std::vector<const RouterMembers
 }
 
 void PeerTable::NoteMissing(const InstanceRef& instance, const Peer& peer) {
-  if (peer.listed && !peer.stands && NeedsEndpoint(peer.worker)) missing_.try_emplace(instance, 0);
+  if (peer.listed && !Stands(instance) && NeedsEndpoint(peer.worker)) {
+    missing_.try_emplace(instance, 0);
+  }
 }
 
-std::vector<PeerWorker> PeerTable::BeginConnecting(int64_t now_us, int64_t retry_us) {
+std::vector<PeerWorker> PeerTable::BeginConnecting(int64_t now_us) {
   std::vector<PeerWorker> due;
   for (auto& [instance, retry_at_us] : missing_) {
     if (now_us < retry_at_us) continue;
-    retry_at_us = now_us + retry_us;
+    retry_at_us = kNeverUs;
     due.push_back(peers_.at(instance).worker);
   }
+  opening_ += static_cast<int>(due.size());
   return due;
 }
 
@@ -66,23 +72,52 @@ int64_t PeerTable::NextConnectUs() const {
   return next_us;
 }
 
-void PeerTable::Connected(const InstanceRef& instance) {
+void PeerTable::Answered() {
+  if (--opening_ == 0) died_early_.clear();
+}
+
+bool PeerTable::Opened(const InstanceRef& instance, uint64_t endpoint, int64_t retry_at_us) {
+  const bool died = died_early_.contains(endpoint) && !PlantedBug(Bug::kWorkerForgetsEarlyDeath);
+  if (died) {
+    Covered<"worker: an endpoint dies before it is known">();
+    NotOpened(instance, retry_at_us);
+    return false;
+  }
+  Answered();
   const auto found = peers_.find(instance);
-  if (found == peers_.end()) return;
-  found->second.stands = true;
+  if (found == peers_.end() || Stands(instance)) {
+    Covered<"worker: an endpoint comes that nobody wants">();
+    return false;
+  }
   found->second.tried = true;
   found->second.may_be_told = true;
   missing_.erase(instance);
+  endpoints_[instance] = {endpoint, found->second.worker.role};
+  return true;
 }
 
-void PeerTable::Disconnected(const InstanceRef& instance, int64_t retry_at_us) {
+void PeerTable::NotOpened(const InstanceRef& instance, int64_t retry_at_us) {
+  Answered();
   const auto found = peers_.find(instance);
   if (found == peers_.end()) return;
-  found->second.stands = false;
   found->second.tried = true;
-  NoteMissing(instance, found->second);
   const auto missing = missing_.find(instance);
-  if (missing != missing_.end()) missing->second = std::max(missing->second, retry_at_us);
+  if (missing != missing_.end()) missing->second = retry_at_us;
+}
+
+std::optional<InstanceRef> PeerTable::Died(uint64_t endpoint, int64_t retry_at_us) {
+  const auto of_it = [endpoint](const auto& entry) { return entry.second.endpoint == endpoint; };
+  const auto found = std::find_if(endpoints_.begin(), endpoints_.end(), of_it);
+  if (found == endpoints_.end()) {
+    if (opening_ > 0) died_early_.insert(endpoint);
+    return std::nullopt;
+  }
+  const InstanceRef instance = found->first;
+  endpoints_.erase(found);
+  NoteMissing(instance, peers_.at(instance));
+  const auto missing = missing_.find(instance);
+  if (missing != missing_.end()) missing->second = retry_at_us;
+  return instance;
 }
 
 bool PeerTable::Tried(const RouterMembership::Listed& view) const {
@@ -100,11 +135,6 @@ std::vector<uint64_t> PeerTable::Unconnected(const RouterMembership::Listed& vie
   }
   std::sort(unconnected.begin(), unconnected.end());
   return unconnected;
-}
-
-bool PeerTable::Stands(const InstanceRef& instance) const {
-  const auto found = peers_.find(instance);
-  return found != peers_.end() && found->second.stands;
 }
 
 std::vector<PeerWorker> PeerTable::Known() const {

@@ -1,6 +1,10 @@
 // The peers that the views of all routers list together, and the endpoints to those that this
 // worker needs. Plain data of Memberships, which decides.
 //
+// An endpoint has a number of the transport's, which is never used again. It may die before the
+// answer that tells its number, since the transport has threads of its own: then it never stood.
+// One that nobody wants any more when it is told, or of a peer that has another, is not kept.
+//
 // A peer is one incarnation. It is here while any router lists it, so that one router's loss, or
 // its ignorance after a start, takes nothing from the others. Two incarnations of one name are both
 // here while routers disagree (each router's pairs name exactly one), but only the newest that has
@@ -10,6 +14,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,28 +24,38 @@
 
 namespace baton::worker {
 
+struct PeerEndpoint {
+  uint64_t endpoint = 0;  // Never 0.
+  Role role = Role::kPrefill;
+};
+
 class PeerTable {
  public:
   // `self` says which peers need endpoints: decode services connect to every prefill stage, stages
   // to every decode service and to the other stages of their chain.
   explicit PeerTable(PeerWorker self) : self_(std::move(self)) {}
 
-  // Makes the table hold exactly what `views` list or keep; returns those whose endpoints are to be
+  // Makes the table hold exactly what `views` list or keep; returns the endpoints that are to be
   // closed.
-  std::vector<InstanceRef> Update(const std::vector<const RouterMembership*>& views);
+  std::vector<uint64_t> Update(const std::vector<const RouterMembership*>& views);
 
-  // Those that are listed and need an endpoint now; each is not due again for `retry_us`.
-  std::vector<PeerWorker> BeginConnecting(int64_t now_us, int64_t retry_us);
+  // Those that are listed and need an endpoint now. Each is answered by Opened or NotOpened, and
+  // not due before.
+  std::vector<PeerWorker> BeginConnecting(int64_t now_us);
   int64_t NextConnectUs() const;
-  void Connected(const InstanceRef& instance);
+  // False if the endpoint is not kept, as above; if it has died it counts as not opened.
+  [[nodiscard]] bool Opened(const InstanceRef& instance, uint64_t endpoint, int64_t retry_at_us);
   // Not to be tried again before `retry_at_us`.
-  void Disconnected(const InstanceRef& instance, int64_t retry_at_us);
+  void NotOpened(const InstanceRef& instance, int64_t retry_at_us);
+  // Whose endpoint that was; nullopt: nobody's, or one that is being opened.
+  std::optional<InstanceRef> Died(uint64_t endpoint, int64_t retry_at_us);
 
   // Each endpoint that this view asks for has been tried: it stands, or it is among Unconnected.
   bool Tried(const RouterMembership::Listed& view) const;
   // The incarnations of those in this view that need an endpoint and have none, in order.
   std::vector<uint64_t> Unconnected(const RouterMembership::Listed& view) const;
-  bool Stands(const InstanceRef& instance) const;
+  bool Stands(const InstanceRef& instance) const { return endpoints_.contains(instance); }
+  const std::map<InstanceRef, PeerEndpoint>& endpoints() const { return endpoints_; }
 
   // One incarnation of each name, the peers that came last first.
   std::vector<PeerWorker> Known() const;
@@ -50,16 +66,19 @@ class PeerTable {
     PeerWorker worker;
     uint64_t order = 0;        // Of its coming.
     bool listed = false;       // By a router, not only kept.
-    bool stands = false;       // The endpoint.
-    bool tried = false;        // To open it, since it was listed first.
+    bool tried = false;        // To open its endpoint, since it was listed first.
     bool may_be_told = false;  // It stood once, or needs none.
   };
   bool NeedsEndpoint(const PeerWorker& peer) const;
   void NoteMissing(const InstanceRef& instance, const Peer& peer);
+  void Answered();
 
   const PeerWorker self_;
   std::map<InstanceRef, Peer> peers_;
-  std::map<InstanceRef, int64_t> missing_;  // Endpoints, and when to try again.
+  std::map<InstanceRef, PeerEndpoint> endpoints_;  // That stand; their peers are in `peers_`.
+  std::map<InstanceRef, int64_t> missing_;         // When to try again; kNeverUs: being opened.
+  int opening_ = 0;                                // Answers that are due.
+  std::set<uint64_t> died_early_;                  // While they are, by number.
   uint64_t arrivals_ = 0;
 };
 

@@ -41,12 +41,17 @@ class PeerTableTest : public testing::Test {
     router.HeartbeatTaken(1, workers, 0);
     return router;
   }
-  std::vector<InstanceRef> Update(const std::vector<PeerWorker>& workers) {
+  std::vector<uint64_t> Update(const std::vector<PeerWorker>& workers) {
     const RouterMembership view = View(workers);
     return table_.Update({&view});
   }
-  std::vector<std::string> Connecting(int64_t now_us) {
-    return Names(table_.BeginConnecting(now_us, kRetryUs));
+  std::vector<std::string> Connecting(int64_t now_us = 0) {
+    return Names(table_.BeginConnecting(now_us));
+  }
+  // Asks for what is due and answers that it stands.
+  void Connect(const PeerWorker& worker, uint64_t endpoint) {
+    Connecting();
+    EXPECT_TRUE(table_.Opened(worker.instance, endpoint, kRetryUs));
   }
 
   PeerTable table_{Worker(Role::kPrefill, "self", "a")};
@@ -62,7 +67,7 @@ TEST_F(PeerTableTest, ADecodeNeedsEveryStage) {
   PeerTable table(kOtherDecode);
   const RouterMembership view = View({kDecode, kStage, kStageOfB});
   table.Update({&view});
-  EXPECT_EQ(Names(table.BeginConnecting(0, kRetryUs)), (std::vector<std::string>{"p0", "p1"}));
+  EXPECT_EQ(Names(table.BeginConnecting(0)), (std::vector<std::string>{"p0", "p1"}));
 }
 
 TEST_F(PeerTableTest, WhoIsMissingIsTriedAgainNowAndThen) {
@@ -70,18 +75,62 @@ TEST_F(PeerTableTest, WhoIsMissingIsTriedAgainNowAndThen) {
   Update({kDecode});
   EXPECT_EQ(table_.NextConnectUs(), 0);
   EXPECT_EQ(Connecting(100).size(), 1u);
+  EXPECT_EQ(table_.NextConnectUs(), kNeverUs) << "one answer is due";
+  EXPECT_TRUE(Connecting(100'000).empty());
+  table_.NotOpened(kDecode.instance, 100 + kRetryUs);
   EXPECT_EQ(table_.NextConnectUs(), 100 + kRetryUs);
   EXPECT_TRUE(Connecting(100 + kRetryUs - 1).empty());
   EXPECT_EQ(Connecting(100 + kRetryUs).size(), 1u);
-  table_.Connected(kDecode.instance);
+  EXPECT_TRUE(table_.Opened(kDecode.instance, 7, kRetryUs));
   EXPECT_EQ(table_.NextConnectUs(), kNeverUs);
   EXPECT_EQ(Names(table_.Known()), std::vector<std::string>{"d0"});
-  table_.Disconnected(kDecode.instance, 2000);
+  EXPECT_EQ(table_.Died(7, 2000), kDecode.instance);
   EXPECT_TRUE(Connecting(1999).empty());
   EXPECT_EQ(Names(table_.Known()), std::vector<std::string>{"d0"}) << "it stood once";
-  table_.Disconnected(kDecode.instance, 1000);
-  EXPECT_EQ(table_.NextConnectUs(), 2000) << "the later of two";
+  EXPECT_EQ(table_.Died(7, 1000), std::nullopt) << "once is enough";
+  EXPECT_EQ(table_.NextConnectUs(), 2000);
   EXPECT_EQ(Connecting(2000).size(), 1u);
+}
+
+TEST_F(PeerTableTest, AnEndpointThatDiesBeforeItIsKnownNeverStood) {
+  Update({kDecode, kOtherDecode});
+  EXPECT_EQ(Connecting().size(), 2u);
+  EXPECT_EQ(table_.Died(7, 5), std::nullopt);
+  EXPECT_FALSE(table_.Opened(kDecode.instance, 7, 900));
+  EXPECT_FALSE(table_.Stands(kDecode.instance));
+  EXPECT_EQ(table_.NextConnectUs(), 900);
+  EXPECT_TRUE(table_.Opened(kOtherDecode.instance, 8, 900)) << "another one";
+  const std::vector<std::string> again = Connecting(900);
+  EXPECT_EQ(again, std::vector<std::string>{"d0"});
+  EXPECT_TRUE(table_.Opened(kDecode.instance, 9, 1800));
+}
+
+TEST_F(PeerTableTest, ADeathIsRememberedOnlyWhileSomethingIsBeingOpened) {
+  Update({kDecode});
+  EXPECT_EQ(table_.Died(7, 5), std::nullopt) << "nothing is asked for";
+  EXPECT_EQ(Connecting().size(), 1u);
+  EXPECT_TRUE(table_.Opened(kDecode.instance, 7, 900));
+  EXPECT_EQ(table_.Died(7, 900), kDecode.instance);
+  EXPECT_EQ(Connecting(900).size(), 1u);
+  EXPECT_EQ(table_.Died(8, 900), std::nullopt);
+  table_.NotOpened(kDecode.instance, 1800);
+  EXPECT_EQ(Connecting(1800).size(), 1u);
+  EXPECT_TRUE(table_.Opened(kDecode.instance, 8, 2700)) << "all answers had come since";
+}
+
+TEST_F(PeerTableTest, OneEndpointToAPeerIsEnoughAndNoneToAStranger) {
+  Update({kDecode, kOtherDecode});
+  EXPECT_EQ(Connecting().size(), 2u);
+  Update({kOtherDecode});
+  Update({kDecode, kOtherDecode});
+  EXPECT_EQ(Connecting(), std::vector<std::string>{"d0"}) << "listed anew, while one is opened";
+  EXPECT_TRUE(table_.Opened(kDecode.instance, 7, 900));
+  EXPECT_FALSE(table_.Opened(kDecode.instance, 8, 900));
+  EXPECT_EQ(table_.endpoints().at(kDecode.instance).endpoint, 7u);
+  EXPECT_EQ(table_.Died(8, 900), std::nullopt) << "nobody's";
+  EXPECT_TRUE(table_.Stands(kDecode.instance));
+  Update({kDecode});
+  EXPECT_FALSE(table_.Opened(kOtherDecode.instance, 9, 900)) << "who is not here any more";
 }
 
 TEST_F(PeerTableTest, AViewIsTriedWhenEachEndpointStandsOrHasFailed) {
@@ -92,16 +141,17 @@ TEST_F(PeerTableTest, AViewIsTriedWhenEachEndpointStandsOrHasFailed) {
   table_.Update({&view});
   EXPECT_FALSE(table_.Tried(view.listed()));
   EXPECT_EQ(table_.Unconnected(view.listed()), (Incarnations{5, 9})) << "p1 needs none";
-  table_.Connected(decode.instance);
+  Connect(decode, 1);
   EXPECT_FALSE(table_.Tried(view.listed()));
   EXPECT_EQ(table_.Unconnected(view.listed()), (Incarnations{5}));
-  table_.Disconnected(stage.instance, 0);
+  table_.NotOpened(stage.instance, 0);
   EXPECT_TRUE(table_.Tried(view.listed())) << "in vain";
   EXPECT_EQ(table_.Unconnected(view.listed()), (Incarnations{5}));
-  table_.Connected(stage.instance);
+  Connect(stage, 2);
   EXPECT_EQ(table_.Unconnected(view.listed()), Incarnations{});
   EXPECT_TRUE(table_.Stands(stage.instance));
-  table_.Disconnected(stage.instance, 0);
+  EXPECT_EQ(table_.endpoints().at(stage.instance).role, Role::kPrefill);
+  EXPECT_EQ(table_.Died(2, 0), stage.instance);
   EXPECT_FALSE(table_.Stands(stage.instance));
   EXPECT_EQ(table_.Unconnected(view.listed()), (Incarnations{5}));
   EXPECT_FALSE(table_.Tried(View({kOtherDecode}).listed())) << "who is not here";
@@ -110,13 +160,12 @@ TEST_F(PeerTableTest, AViewIsTriedWhenEachEndpointStandsOrHasFailed) {
 
 TEST_F(PeerTableTest, WhoIsInNoViewIsClosedIfItStood) {
   Update({kDecode, kOtherDecode});
-  table_.Connected(kDecode.instance);
-  EXPECT_EQ(Update({kOtherDecode}), std::vector<InstanceRef>{kDecode.instance});
+  Connect(kDecode, 1);
+  EXPECT_EQ(Update({kOtherDecode}), std::vector<uint64_t>{1});
   EXPECT_FALSE(table_.Holds(kDecode.instance));
   EXPECT_TRUE(Update({}).empty()) << "d1 never stood";
   EXPECT_EQ(table_.NextConnectUs(), kNeverUs);
-  table_.Connected(kDecode.instance);
-  table_.Disconnected(kDecode.instance, 5);
+  EXPECT_EQ(table_.Died(1, 5), std::nullopt) << "closed already";
   EXPECT_FALSE(table_.Holds(kDecode.instance));
   EXPECT_EQ(table_.NextConnectUs(), kNeverUs);
 }
@@ -125,33 +174,34 @@ TEST_F(PeerTableTest, OneRoutersWordSuffices) {
   const RouterMembership one = View({kDecode});
   const RouterMembership two = View({kOtherDecode});
   table_.Update({&one, &two});
-  table_.Connected(kDecode.instance);
-  table_.Connected(kOtherDecode.instance);
-  EXPECT_EQ(table_.Update({&two}), std::vector<InstanceRef>{kDecode.instance});
+  Connect(kDecode, 1);
+  EXPECT_TRUE(table_.Opened(kOtherDecode.instance, 2, 0));
+  EXPECT_EQ(table_.Update({&two}), std::vector<uint64_t>{1});
   EXPECT_TRUE(table_.Holds(kOtherDecode.instance));
 }
 
 TEST_F(PeerTableTest, WhoIsOnlyKeptIsNotConnectedToButStays) {
   RouterMembership router = View({kDecode, kOtherDecode});
   table_.Update({&router});
-  table_.Connected(kDecode.instance);
+  Connect(kDecode, 1);
+  table_.NotOpened(kOtherDecode.instance, 0);
   router.Registered(2, 0, 10);  // Another life of it, which lists nobody yet.
   router.HeartbeatTaken(7, {}, 10);
   EXPECT_TRUE(table_.Update({&router}).empty()) << "its endpoint stays";
   EXPECT_TRUE(table_.Holds(kOtherDecode.instance));
   EXPECT_EQ(table_.NextConnectUs(), kNeverUs) << "but nobody asks for another";
-  table_.Disconnected(kDecode.instance, 5);
+  EXPECT_EQ(table_.Died(1, 5), kDecode.instance);
   EXPECT_EQ(table_.NextConnectUs(), kNeverUs);
 }
 
 TEST_F(PeerTableTest, OfTwoLivesTheOneThatCameLastIsTold) {
   const PeerWorker again = Worker(Role::kDecode, "d0", "", 2);
   Update({kDecode});
-  table_.Connected(kDecode.instance);
+  Connect(kDecode, 1);
   Update({kDecode, again, kStageOfB});
   ASSERT_EQ(Names(table_.Known()), (std::vector<std::string>{"p1", "d0"}));
   EXPECT_EQ(table_.Known()[1].instance.incarnation, 1u) << "the new one has not stood yet";
-  table_.Connected(again.instance);
+  Connect(again, 2);
   EXPECT_EQ(table_.Known().size(), 2u);
   EXPECT_EQ(table_.Known()[1].instance.incarnation, 2u);
 }
