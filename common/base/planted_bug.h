@@ -35,42 +35,47 @@ enum class Bug {
   kPlannerForgetsAbort,            // planner: drops the abort of a request that is in the pipe
   kPlannerCountsPagesLong,         // planner: takes a page more for a prompt of exactly n pages
   kPlannerHeedsOldEpoch,           // planner: heeds what stages said in an older epoch
-  kPlannerFinishesEarly,          // planner: calls a prompt done when the first stage has closed it
-  kStageAppliesPlanTwice,         // stage: takes a duplicate plan for a new one
-  kStageTakesOldPlan,             // stage: takes a plan of an older epoch
-  kStageTakesOldActivations,      // stage: takes activations of an older epoch
-  kStageSendsFirstPages,          // stage: sends the first pages' bytes for every chunk
-  kStageClosesTwice,              // stage: reports a failed request closed again at its end
-  kOutboxIgnoresWindow,           // KV outbox: hands everything to the transport at once
-  kOutboxRestartsRanges,          // KV outbox: counts every chunk's pages from the prompt's first
-  kOutboxCommitsEarly,            // KV outbox: sends a commit before what waits
-  kOutboxTrustsSent,              // KV outbox: takes what the transport calls sent for arrived
-  kRouterKeepsOtherLeg,           // router: does not end the decode leg when prefill fails
-  kRouterHeedsLateFailure,        // router: fails a complete answer for a late failure of prefill
+  kPlannerFinishesEarly,      // planner: calls a prompt done when the first stage has closed it
+  kPlannerLetsOvertake,       // planner: lets short prompts take the pages an older one waits for
+  kPlannerSharesNothing,      // planner: gives plans to the oldest prompt until it is through
+  kPlannerStarvesLong,        // planner: gives plans to short prompts, whatever the oldest has
+  kStageAppliesPlanTwice,     // stage: takes a duplicate plan for a new one
+  kStageTakesOldPlan,         // stage: takes a plan of an older epoch
+  kStageTakesOldActivations,  // stage: takes activations of an older epoch
+  kStageSendsFirstPages,      // stage: sends the first pages' bytes for every chunk
+  kStageClosesTwice,          // stage: reports a failed request closed again at its end
+  kOutboxIgnoresWindow,       // KV outbox: hands everything to the transport at once
+  kOutboxRestartsRanges,      // KV outbox: counts every chunk's pages from the prompt's first
+  kOutboxCommitsEarly,        // KV outbox: sends a commit before what waits
+  kOutboxTrustsSent,          // KV outbox: takes what the transport calls sent for arrived
+  kRouterKeepsOtherLeg,       // router: does not end the decode leg when prefill fails
+  kRouterHeedsLateFailure,    // router: fails a complete answer for a late failure of prefill
   kRouterRetriesAfterFirstToken,  // router: replays a request whose tokens the client has seen
   kRouterAcceptsDuplicateId,      // router: runs two requests under one id
-  kRouterForgetsWaiting,          // router: leaves requests in the queue when a pair is ready
-  kRouterKeepsViewToItself,       // router: tells nobody that the view has changed
-  kPlannerWaitsForEver,           // planner: waits for a plan of which a stage has lost the input
-  kWiringTrustsItsClock,          // wiring: takes an epoch that stages refuse as old for the newest
-  kWorkerTakesLastView,           // worker: knows whom the router lists that it heard last
-  kRouterTakesMisfits,            // router: lets workers of other models join
-  kRouterKeepsWhoCameFirst,       // router: members never give way to workers that they don't fit
-  kWorkerTakesRefusalsForGood,    // worker: ends when it is refused, whatever for
-  kWorkerKeepsLossesToItself,     // worker: reports no endpoint that does not stand
-  kRouterForgivesAtOnce,          // router: takes heartbeats for proof that a worker serves again
-  kRouterPairsDraining,           // router: gives new requests to workers that drain
-  kRouterRetriesWithoutBudget,    // router: sends what was refused again at once, however often
-  kRouterDefersTicks,             // router: a late loop takes itself for one that stood still
-  kRouterCountsHandBack,          // router: takes a drain's refusal for a failed attempt
-  kDecodeBeginsWhileDraining,     // decode: takes reservations while it drains
-  kPlannerBeginsWhileDraining,    // planner: takes prompts while its chain drains
-  kDrainLeavesEarly,              // worker: leaves as soon as its own work is done
-  kWorkerForgetsEarlyDeath,       // worker: keeps an endpoint that died before it was known
-  kStageKeepsDeadNeighbour,       // stage: goes on when a neighbour's endpoint is gone
-  kLegsForgetAnswer,              // legs: let a stream's breaking undo the answer that it told
-  kLegsPassCancelled,             // legs: tell a call that its worker gave up as the client's wish
-  kLinkAnswersNoPing,             // link: answers no ping of stage 0
+  kRouterQueuesInPrefill,       // router: reserves pages for prompts that the chain has no room for
+  kRouterQueuesOnDecode,        // router: binds requests to decode services that are full
+  kRouterForgetsWaiting,        // router: leaves requests in the queue when a pair is ready
+  kRouterKeepsViewToItself,     // router: tells nobody that the view has changed
+  kPlannerWaitsForEver,         // planner: waits for a plan of which a stage has lost the input
+  kWiringTrustsItsClock,        // wiring: takes an epoch that stages refuse as old for the newest
+  kWorkerTakesLastView,         // worker: knows whom the router lists that it heard last
+  kRouterTakesMisfits,          // router: lets workers of other models join
+  kRouterKeepsWhoCameFirst,     // router: members never give way to workers that they don't fit
+  kWorkerTakesRefusalsForGood,  // worker: ends when it is refused, whatever for
+  kWorkerKeepsLossesToItself,   // worker: reports no endpoint that does not stand
+  kRouterForgivesAtOnce,        // router: takes heartbeats for proof that a worker serves again
+  kRouterPairsDraining,         // router: gives new requests to workers that drain
+  kRouterRetriesWithoutBudget,  // router: sends what was refused again at once, however often
+  kRouterDefersTicks,           // router: a late loop takes itself for one that stood still
+  kRouterCountsHandBack,        // router: takes a drain's refusal for a failed attempt
+  kDecodeBeginsWhileDraining,   // decode: takes reservations while it drains
+  kPlannerBeginsWhileDraining,  // planner: takes prompts while its chain drains
+  kDrainLeavesEarly,            // worker: leaves as soon as its own work is done
+  kWorkerForgetsEarlyDeath,     // worker: keeps an endpoint that died before it was known
+  kStageKeepsDeadNeighbour,     // stage: goes on when a neighbour's endpoint is gone
+  kLegsForgetAnswer,            // legs: let a stream's breaking undo the answer that it told
+  kLegsPassCancelled,           // legs: tell a call that its worker gave up as the client's wish
+  kLinkAnswersNoPing,           // link: answers no ping of stage 0
 };
 
 // The bug that is on: kNone unless PlantBug was called.

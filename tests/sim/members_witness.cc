@@ -31,7 +31,8 @@ bool Reaches(const MembersWitness::Member& from, const MembersWitness::Member& t
 auto AsTuple(const router::Pair& pair) {
   return std::tie(pair.chain.chain_id, pair.chain.stages, pair.chain.stage0, pair.chain.load,
                   pair.chain.max_prompt_tokens, pair.chain.draining, pair.decode, pair.decode_load,
-                  pair.decode_capacity_tokens, pair.max_context_tokens, pair.decode_slots);
+                  pair.decode_capacity_tokens, pair.max_context_tokens, pair.decode_slots,
+                  pair.chain.capacity_tokens, pair.page_size);
 }
 
 int64_t TokensOf(const router::WorkerInfo& info) {
@@ -369,11 +370,13 @@ const std::vector<router::Pair>& MembersWitness::Pairs() {
     chain.stage0 = first.info.instance;
     chain.load = first.load;
     chain.max_prompt_tokens = first.info.max_context_tokens;
+    chain.capacity_tokens = TokensOf(first.info);
     bool ready = true;
     for (const auto& [rank, stage] : stages) {
       ready = ready && stage->Serves() && first.applied_version >= stage->joined_version;
       chain.stages.push_back({stage->info.instance, stage->info.layers});
       chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, TokensOf(stage->info));
+      chain.capacity_tokens = std::min(chain.capacity_tokens, TokensOf(stage->info));
     }
     for (const auto& [id, decode] : members_) {
       if (!ready || decode.info.role != Role::kDecode || !decode.Serves()) continue;
@@ -384,7 +387,8 @@ const std::vector<router::Pair>& MembersWitness::Pairs() {
       const int64_t tokens = TokensOf(decode.info);
       pairs_.push_back({chain, decode.info.instance, decode.load, tokens,
                         std::min<int64_t>(decode.info.max_context_tokens, tokens),
-                        decode.info.max_running_requests});
+                        decode.info.max_running_requests,
+                        decode.info.fingerprint.kv_layout.page_size});
     }
   }
   return pairs_;

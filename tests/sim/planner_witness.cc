@@ -43,6 +43,7 @@ void PlannerWitness::Hear(const prefill::StartRequested& event) {
   if (requests_.contains(event.attempt_id)) return;  // The planner says so.
   Request& request = requests_[event.attempt_id];
   request.sequence = &oracle_.Of(prompt_id_);
+  request.order = ++arrived_;
   request.deadline_us = event.deadline_us;
   request.prompt_logprobs = event.prompt_logprobs;
   if (!up_ || draining_) {
@@ -104,6 +105,7 @@ void PlannerWitness::After(const std::vector<prefill::PlannerAction>& actions,
     requests_.clear();
     queue_.clear();
     owners_.clear();
+    owed_tokens_ = 0;
   }
   CheckRequests();
   CheckIdle(load);
@@ -135,6 +137,7 @@ void PlannerWitness::See(const prefill::IssuePlan& action) {
     found->second.last_plan = plan.number;
   }
   for (const prefill::PlanOpen& open : plan.opens) SeeOpen(open);
+  SeeShares(plan);
   for (const prefill::PlanItem& item : plan.items) SeeItem(plan, item);
   for (const auto& [attempt_id, request] : requests_) {
     if (request.open && request.planned == 0) Complain(attempt_id, "is opened without a chunk");
@@ -146,10 +149,15 @@ void PlannerWitness::See(const prefill::IssuePlan& action) {
 
 void PlannerWitness::SeeOpen(const prefill::PlanOpen& open) {
   const auto found = requests_.find(open.attempt_id);
-  if (found == requests_.end() || queue_.empty() || queue_.front() != open.attempt_id) {
-    return Complain(open.attempt_id, "is opened twice, after its end or before its turn");
+  const auto place = std::find(queue_.begin(), queue_.end(), open.attempt_id);
+  if (found == requests_.end() || place == queue_.end()) {
+    return Complain(open.attempt_id, "is opened twice, or after its end");
   }
-  queue_.pop_front();
+  if (!MayBegin(open.attempt_id)) {
+    Complain(open.attempt_id, absl::StrCat("is opened without pages or a place, or leaves none to ",
+                                           queue_.front()));
+  }
+  queue_.erase(place);
   Request& request = found->second;
   request.open = true;
   if (static_cast<int>(open.pages.size()) != request.sequence->prompt_pages) {

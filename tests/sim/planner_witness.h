@@ -1,6 +1,7 @@
 // What chain_planner.h promises, held against everything that a planner hears and does: an account
 // of its requests, plans and pages that is kept from outside and shares no code with the planner.
-// In which plan which prompt's tokens go is the planner's own matter.
+// How the tokens of plans are shared it holds against the header's rule
+// (planner_shares_witness.cc).
 #ifndef TESTS_SIM_PLANNER_WITNESS_H_
 #define TESTS_SIM_PLANNER_WITNESS_H_
 
@@ -32,6 +33,7 @@ class PlannerWitness {
  private:
   struct Request {
     const Oracle::Sequence* sequence = nullptr;
+    uint64_t order = 0;  // Of arrival.
     int64_t deadline_us = 0;
     bool prompt_logprobs = false;
     bool open = false;
@@ -42,7 +44,8 @@ class PlannerWitness {
     uint64_t last_plan = 0;
     std::map<int, bool> closed;  // Stage -> whether well.
 
-    bool fully_planned() const { return planned == sequence->inputs.prompt_tokens; }
+    int left() const { return sequence->inputs.prompt_tokens - planned; }
+    bool fully_planned() const { return left() == 0; }
   };
 
   void Hear(const prefill::ChainUp& event);
@@ -59,6 +62,10 @@ class PlannerWitness {
   void See(const prefill::FailChain& action);
   void SeeOpen(const prefill::PlanOpen& open);
   void SeeItem(const prefill::Plan& plan, const prefill::PlanItem& item);
+  void SeeShares(const prefill::Plan& plan);  // Before its items are taken down.
+  uint64_t Leader() const;
+  bool MayBegin(uint64_t attempt_id) const;
+  int InPages(int tokens) const;
   void CheckWhole(const prefill::FinishRequest& action, const Request& request);
 
   void MustFail(uint64_t attempt_id);
@@ -80,6 +87,8 @@ class PlannerWitness {
   bool failed_ = false;  // FailChain is out.
   uint64_t epoch_ = 0;
   uint64_t issued_ = 0;
+  uint64_t arrived_ = 0;
+  int owed_tokens_ = 0;                   // To prompts that are shorter than the leader.
   std::vector<uint64_t> done_;            // By stage: last plan.
   std::map<uint64_t, Request> requests_;  // By attempt, until its pages are free.
   std::deque<uint64_t> queue_;            // Not open yet, in the order of arrival.

@@ -107,7 +107,8 @@ std::optional<RouterWitness::End> RouterWitness::RefusalOf(const router::CallSub
   if (!FitsSome(request, nullptr, /*with_room=*/false)) {
     return refused(absl::StatusCode::kResourceExhausted);
   }
-  const bool must_wait = CountOf(Phase::kWaiting) > 0;
+  const bool must_wait =
+      CountOf(Phase::kWaiting) > 0 || !FitsSome(request, nullptr, /*with_room=*/true);
   if (must_wait && queue_full) {
     return refused(absl::StatusCode::kResourceExhausted, /*overloaded=*/true);
   }
@@ -286,7 +287,7 @@ void RouterWitness::Complete(Request& request, FinishReason reason) {
 // ---- Failures ----
 
 void RouterWitness::Fail(Request& request, Role reporter, absl::Status status) {
-  anybody_fails_ = true;
+  const bool first = !std::exchange(anybody_fails_, true);
   if (request.complete()) {
     MustEnd(request, {request.answer});
     return MustClose(request);
@@ -313,7 +314,7 @@ void RouterWitness::Fail(Request& request, Role reporter, absl::Status status) {
                        InstanceOf(status).value_or(""),
                        IsEndedByDrain(status),
                        IsOverloaded(status)};
-  failure.full ? JudgeRefused(request, failure) : JudgeFailed(request, failure);
+  failure.full ? JudgeRefused(request, failure) : JudgeFailed(request, failure, first);
   MustClose(request);
   calls_.erase(std::exchange(request.attempt, 0));
   request.phase = Phase::kWaiting;
@@ -334,7 +335,7 @@ void RouterWitness::JudgeRefused(const Request& request, Failure& failure) {
   failure.must_go_on = failure.may_go_on = may && BudgetAllows();
 }
 
-void RouterWitness::JudgeFailed(const Request& request, Failure& failure) {
+void RouterWitness::JudgeFailed(const Request& request, Failure& failure, bool first) {
   const absl::Status& status = failure.status;
   failure.handed_back = IsEndedByDrain(status) && request.handed_back < kMostHandBacks;
   const bool tries_left =
@@ -350,7 +351,8 @@ void RouterWitness::JudgeFailed(const Request& request, Failure& failure) {
     failure.must_go_on = wait && place_to_wait;
     failure.may_go_on = wait && CountWaiting() < limits_.max_waiting;
   } else {
-    failure.must_begin = FitsSome(request, &failure, /*with_room=*/true);
+    // What others that have failed before it begin on now is known later.
+    failure.must_begin = first && FitsSome(request, &failure, /*with_room=*/true);
     failure.may_go_on = FitsSome(request, &failure, /*with_room=*/false);
     failure.must_go_on = failure.must_begin || (failure.may_go_on && place_to_wait);
   }

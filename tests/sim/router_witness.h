@@ -74,6 +74,7 @@ class RouterWitness {
     bool decode_open = false;
     bool prefill_open = false;
     bool prefill_counts = false;  // As work of the chain.
+    bool began_full = false;      // The decode service had no room for it.
     std::optional<Failure> failing;
     std::optional<Failure> failed;  // The last one, but for refusals.
 
@@ -84,6 +85,8 @@ class RouterWitness {
       return attempt != 0 && (phase == Phase::kReserving || prefill_open);
     }
     bool UsesChain(const InstanceRef& instance) const;
+    int64_t PromptIn(const router::Pair& of) const;   // Tokens of whole pages.
+    int64_t ContextIn(const router::Pair& of) const;  // The same, with what may follow.
   };
   struct Others {  // What other routers have put on a worker, by its last heartbeat.
     int64_t prompt_tokens = 0;
@@ -95,6 +98,8 @@ class RouterWitness {
     int64_t context_tokens = 0;
     int chain_requests = 0;
     int decode_requests = 0;
+    int64_t granted_tokens = 0;  // Of prompt_tokens, with decode's pages, or sure to have them.
+    int ungranted = 0;           // Requests that found the decode service full and wait for it.
   };
 
   void Hear(const router::CallSubmitted& event);
@@ -117,7 +122,7 @@ class RouterWitness {
 
   void Fail(Request& request, Role reporter, absl::Status status);
   void JudgeRefused(const Request& request, Failure& failure);
-  void JudgeFailed(const Request& request, Failure& failure);
+  void JudgeFailed(const Request& request, Failure& failure, bool first);
   void Complete(Request& request, FinishReason reason);
   void Tell(Request& request, int tokens);
   void MustEnd(const Request& request, End end);
@@ -139,7 +144,7 @@ class RouterWitness {
   void Wait(Request& request);
   // The pair that an attempt has to begin on, and the one it begins on.
   void CheckChoice(const Request& request, const router::Pair& chosen);
-  using Cost = std::tuple<bool, bool, int64_t, int, uint64_t, uint64_t>;
+  using Cost = std::tuple<bool, bool, bool, int64_t, int, uint64_t, uint64_t>;
   Cost CostOf(const Request& request, const router::Pair& pair) const;
   void CheckEnd(const router::FinishCall& action, const End& end);
 
@@ -160,6 +165,9 @@ class RouterWitness {
   // far as can be told for certain; then with another worker in the failed one's place if there is
   // one.
   bool FitsSome(const Request& request, const Failure* failed, bool with_room);
+  // By what this router itself has put there.
+  bool HasRoom(const Request& request, const router::Pair& pair) const;
+  bool IsFull(const Request& request, const router::Pair& pair) const;
   static bool UsesFailed(const router::Pair& pair, const Failure& failed);
   Work WorkOn(const InstanceRef& instance) const;
 

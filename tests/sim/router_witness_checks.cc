@@ -52,6 +52,7 @@ void RouterWitness::See(const router::Reserve& action) {
   if (++request->attempts == 1) begun_s_.push_back(world_.now_us() / 1'000'000);
   request->phase = Phase::kReserving;
   request->until_us = kNeverUs;
+  request->began_full = IsFull(*request, *pair);
   request->attempt = id;
   request->pair = *pair;
   request->held = 0;
@@ -131,7 +132,8 @@ bool RouterWitness::FitsSome(const Request& request, const Failure* failed, bool
         context_tokens > pair.max_context_tokens) {
       continue;
     }
-    const bool room = !limited_.contains(pair.decode) && !limited_.contains(pair.chain.stage0);
+    const bool room = !limited_.contains(pair.decode) && !limited_.contains(pair.chain.stage0) &&
+                      HasRoom(request, pair);
     const bool other = failed == nullptr || !UsesFailed(pair, *failed);
     any = true;
     any_with_room = any_with_room || room;
@@ -147,20 +149,44 @@ bool RouterWitness::UsesFailed(const router::Pair& pair, const Failure& failed) 
                                         : pair.chain.stages == failed.pair.chain.stages;
 }
 
+int64_t RouterWitness::Request::PromptIn(const router::Pair& of) const {
+  return (asked.prompt_tokens + of.page_size - 1) / of.page_size * of.page_size;
+}
+
+int64_t RouterWitness::Request::ContextIn(const router::Pair& of) const {
+  const int tokens = asked.prompt_tokens + asked.max_tokens;
+  return (tokens + of.page_size - 1) / of.page_size * of.page_size;
+}
+
 RouterWitness::Work RouterWitness::WorkOn(const InstanceRef& instance) const {
   Work work;
   for (const auto& [call_id, request] : requests_) {
     if (request.attempt == 0) continue;
+    const bool ungranted = request.began_full && request.phase == Phase::kReserving;
     if (request.prefill_counts && request.pair.chain.stage0 == instance) {
-      work.prompt_tokens += request.asked.prompt_tokens;
+      work.prompt_tokens += request.PromptIn(request.pair);
+      work.granted_tokens += ungranted ? 0 : request.PromptIn(request.pair);
       ++work.chain_requests;
     }
     if (request.pair.decode == instance) {
-      work.context_tokens += request.asked.prompt_tokens + request.asked.max_tokens;
+      work.context_tokens += request.ContextIn(request.pair);
+      work.ungranted += ungranted ? 1 : 0;
       ++work.decode_requests;
     }
   }
   return work;
+}
+
+bool RouterWitness::IsFull(const Request& request, const router::Pair& pair) const {
+  const Work decode = WorkOn(pair.decode);
+  return decode.decode_requests >= pair.decode_slots ||
+         decode.context_tokens + request.ContextIn(pair) > pair.decode_capacity_tokens;
+}
+
+// A chain is given prompts until they fill its pages, a full decode service one request more.
+bool RouterWitness::HasRoom(const Request& request, const router::Pair& pair) const {
+  if (WorkOn(pair.decode).ungranted > 0 && IsFull(request, pair)) return false;
+  return WorkOn(pair.chain.stage0).granted_tokens < pair.chain.capacity_tokens;
 }
 
 RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::Pair& pair) const {
@@ -175,24 +201,29 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
   const uint64_t chain_used = used(pair.chain.stage0);
   const uint64_t decode_used = used(pair.decode);
   const bool again = request.failed.has_value() && UsesFailed(pair, *request.failed);
+  const bool no_room = !HasRoom(request, pair);
   if (limits_.policy == router::Policy::kRoundRobin) {
-    return {again, false, 0, 0, chain_used, decode_used};
+    return {again, no_room, false, 0, 0, chain_used, decode_used};
   }
   const Work chain = WorkOn(pair.chain.stage0);
   const Work decode = WorkOn(pair.decode);
   const Others others = others_on(pair.decode);
   const int requests =
       std::max(decode.decode_requests + others.requests, pair.decode_load.running_requests);
-  const int64_t tokens = decode.context_tokens + others.context_tokens +
-                         request.asked.prompt_tokens + request.asked.max_tokens;
+  const int64_t tokens = decode.context_tokens + others.context_tokens + request.ContextIn(pair);
   const bool full = requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
   const int64_t before = std::max(chain.prompt_tokens + others_on(pair.chain.stage0).prompt_tokens,
                                   pair.chain.load.queued_tokens);
-  return {again, full, before, requests, chain_used, decode_used};
+  return {again, no_room, full, before, requests, chain_used, decode_used};
 }
 
 // Where somebody has been full, what else the router knows of it decides too.
 void RouterWitness::CheckChoice(const Request& request, const router::Pair& chosen) {
+  if (!HasRoom(request, chosen)) {
+    return Complain(request.asked.call_id,
+                    "reserves pages for which, or for what runs by which, "
+                    "there is no room");
+  }
   if (anybody_fails_) return;
   const std::vector<router::Pair>& pairs = members_.Pairs();
   const bool others = request.failed.has_value() &&

@@ -52,6 +52,8 @@ void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
   }
   requests.clear();
   queue.clear();
+  waiting_by_size.clear();
+  shared_credit_tokens = 0;
   open.clear();
   aborts_due.clear();
   plans.clear();
@@ -111,7 +113,7 @@ void ChainPlanner::State::On(const StartRequested& event, int64_t now_us) {
   request.deadline_us = event.deadline_us;
   request.prompt_logprobs = event.prompt_logprobs;
   request.arrived_us = now_us;
-  queue.push_back(event.attempt_id);
+  Enqueue(event.attempt_id);
   deadlines.emplace(event.deadline_us, event.attempt_id);
 }
 
@@ -215,7 +217,7 @@ void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status) {
   Finish(attempt_id, request, std::move(status));
   if (!request.open) {
     Covered<"planner: a waiting request ends">();
-    queue.erase(std::find(queue.begin(), queue.end(), attempt_id));
+    Dequeue(attempt_id);
     requests.erase(found);
     return;
   }
@@ -269,79 +271,6 @@ void ChainPlanner::State::IssuePlans(int64_t now_us) {
     BATON_CHECK(plan.number == issued) << plan.number << " after " << issued - 1;
     Emit(IssuePlan{std::move(plan)});
   }
-}
-
-// The oldest prompt with tokens left sets the plan's budget.
-int ChainPlanner::State::NextBudget() const {
-  for (const uint64_t attempt_id : open) {
-    const Request& request = requests.at(attempt_id);
-    if (request.finished || request.fully_planned()) continue;
-    return policy.PlanTokens(
-        {request.planned_tokens, request.prompt_tokens - request.planned_tokens});
-  }
-  if (queue.empty()) return 0;
-  return policy.PlanTokens({0, requests.at(queue.front()).prompt_tokens});
-}
-
-// Opens the oldest waiting request if there is room for it.
-bool ChainPlanner::State::AdmitNext(Plan& plan, int64_t now_us) {
-  if (queue.empty() || static_cast<int>(open.size()) >= limits.max_open_requests) return false;
-  const uint64_t attempt_id = queue.front();
-  Request& request = requests.at(attempt_id);
-  std::optional<std::vector<int>> pages = pool->Allocate(PagesFor(request.prompt_tokens));
-  if (!pages.has_value()) {
-    Covered<"planner: the oldest prompt waits for pages">();
-    return false;
-  }
-  queue.pop_front();
-  open.push_back(attempt_id);
-  request.open = true;
-  request.pages = *std::move(pages);
-  request.closed.assign(done.size(), false);
-  request.first_plan_us = now_us;
-  request.outcome.queue_us = now_us - request.arrived_us;
-  plan.opens.push_back({attempt_id, request.ticket, request.pages});
-  return true;
-}
-
-Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
-  Plan plan;
-  plan.epoch = epoch;
-  plan.number = issued + 1;
-  for (const uint64_t attempt_id : std::exchange(aborts_due, {})) {
-    Request& request = requests.at(attempt_id);
-    request.abort_issued = true;
-    request.last_plan = plan.number;
-    plan.aborts.push_back(attempt_id);
-  }
-  const std::vector<int64_t> nobody(done.size(), 0);
-  IssuedPlan record{plan.number, {}, nobody, nobody};
-  int budget = NextBudget();
-  for (size_t i = 0; budget > 0; ++i) {
-    const bool admit = i == open.size();
-    // A prompt is admitted only if a chunk of it fits, for an open one owns pages.
-    if (admit && (queue.empty() || FitChunk(requests.at(queue.front()).prompt_tokens, budget,
-                                            limits.page_size) == 0)) {
-      break;
-    }
-    if (admit && !AdmitNext(plan, now_us)) break;
-    Request& request = requests.at(open[i]);
-    if (request.finished || request.fully_planned()) continue;
-    const int tokens =
-        FitChunk(request.prompt_tokens - request.planned_tokens, budget, limits.page_size);
-    if (tokens == 0) break;
-    PlanItem item{open[i], request.planned_tokens, tokens, false};
-    request.planned_tokens += tokens;
-    request.last_plan = plan.number;
-    item.final = request.fully_planned();
-    plan.items.push_back(item);
-    record.chunks.emplace_back(open[i], request.outcome.chunks.size());
-    request.outcome.chunks.push_back(
-        {item.token_begin, item.token_count, std::vector<PlanDone>(done.size())});
-    budget -= tokens;
-  }
-  if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(std::move(record));
-  return plan;
 }
 
 ChainPlanner::ChainPlanner(PlannerLimits limits) : state_(std::make_unique<State>(limits)) {

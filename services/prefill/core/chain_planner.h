@@ -6,9 +6,21 @@
 // it fails. A failed one stays, finished, until the stages have closed it, for its pages are freed
 // only when every stage has closed it and is done with every plan that names it.
 //
-// Requests are planned first come first served: older prompts' chunks first, and what is left of a
-// plan's tokens goes to younger ones. A prompt is admitted when the pages for all of it are free,
-// so that an open one never waits for pages; the oldest waiting one is never overtaken.
+// A prompt is admitted when the pages for all of it are free, so that an open one never waits for
+// pages. The oldest waiting one is overtaken only by such as leave pages and a place for it.
+//
+// The oldest open prompt with tokens left leads. Plans are its, and what it leaves of its last one
+// is the next oldest's; but while there are shorter ones (fewer tokens left than the leader), open
+// or waiting, a quarter of each plan goes to them, the shortest first. So, in whole pages of tokens
+// in the plans that come after it, two plans more or less,
+// - a prompt is planned whole within 4/3 of its tokens and those left of older ones: nobody
+// starves;
+// - and once there are pages for it, within 4 times its tokens and those left of prompts that are
+//   shorter: nobody waits for the million tokens of who was first.
+// A plan that holds whole prompts is not shared: who sets no chunk size wants no prompt cut.
+//
+// Rejected: turns (processor sharing), in which of two long prompts both end when the second would;
+// the shortest first and nothing else, which starves the long.
 #ifndef SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
 #define SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
 
@@ -25,6 +37,9 @@
 #include "services/prefill/core/plan.h"
 
 namespace baton::prefill {
+
+// One token in so many is for prompts that are shorter than the leader.
+constexpr int kShorterShare = 4;
 
 struct PlannerLimits {
   int page_size = 0;

@@ -39,6 +39,7 @@ absl::Status ChainPlanner::CheckInvariants() const {
     return absl::InternalError("I5: the chain is down and holds requests or plans");
   }
   BATON_RETURN_IF_ERROR(state.CheckPages());
+  BATON_RETURN_IF_ERROR(state.CheckQueue());
   const uint64_t in_flight = state.issued - state.done.back();
   if (in_flight > static_cast<uint64_t>(state.limits.plan_window)) {
     return absl::InternalError(

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct ChainPlanner::State {
     int prompt_tokens = 0;
     int64_t deadline_us = kNeverUs;
     int64_t arrived_us = 0;
+    uint64_t order = 0;  // Of arrival.
     int64_t first_plan_us = 0;
     bool prompt_logprobs = false;
 
@@ -33,6 +35,7 @@ struct ChainPlanner::State {
     bool abort_issued = false;  // In a plan.
     std::vector<int> pages;
     int planned_tokens = 0;
+    int given_tokens = 0;      // Of the plan that is being built.
     uint64_t last_plan = 0;    // The last one that names it.
     std::vector<bool> closed;  // By stage.
     PrefillOutcome outcome;
@@ -79,9 +82,30 @@ struct ChainPlanner::State {
   }
   bool MayIssue() const;
   void IssuePlans(int64_t now_us);
+
+  // planner_queue.cc
+  void Enqueue(uint64_t attempt_id);
+  void Dequeue(uint64_t attempt_id);
+  bool HasRoomFor(int prompt_tokens) const;
+  bool MayAdmitOldest() const;
+  bool MayOvertake(uint64_t attempt_id) const;
+  void Admit(uint64_t attempt_id, Plan& plan, int64_t now_us);
+  absl::Status CheckQueue() const;
+
+  // planner_shares.cc
   Plan BuildPlan(int64_t now_us);
-  bool AdmitNext(Plan& plan, int64_t now_us);
   int NextBudget() const;
+  int TokensLeft(uint64_t attempt_id) const;
+  const uint64_t* Leader() const;
+  bool OldestBegins() const;
+  void ShareOut(Plan& plan, int budget, int64_t now_us);
+  int ShareWithShorter(uint64_t leader, int credit, int budget, Plan& plan, int64_t now_us);
+  std::vector<uint64_t> OpenAndShorter(int tokens) const;
+  std::optional<uint64_t> NextToBegin(int shorter_than) const;
+  void FillInOrder(int budget, Plan& plan, int64_t now_us);
+  int Give(uint64_t attempt_id, int budget);
+  int WholePages(int tokens) const { return tokens / limits.page_size * limits.page_size; }
+  bool PlansHoldWholePrompts() const { return limits.chunk_tokens >= limits.max_context_tokens; }
 
   int PagesFor(int tokens) const {
     if (PlantedBug(Bug::kPlannerCountsPagesLong)) return tokens / limits.page_size + 1;
@@ -111,9 +135,12 @@ struct ChainPlanner::State {
   bool chain_failed = false;          // FailChain is out; the epoch is about to end.
 
   std::map<uint64_t, Request> requests;
-  std::deque<uint64_t> queue;                        // Waiting, in order of arrival.
-  std::vector<uint64_t> open;                        // In the chain, in order of admission.
-  std::vector<uint64_t> aborts_due;                  // For the next plan.
+  std::deque<uint64_t> queue;                                     // Waiting, in order of arrival.
+  std::set<std::tuple<int, uint64_t, uint64_t>> waiting_by_size;  // Tokens, order, attempt.
+  std::vector<uint64_t> open;                                     // In the chain, oldest first.
+  std::vector<uint64_t> aborts_due;                               // For the next plan.
+  uint64_t arrived = 0;
+  int shared_credit_tokens = 0;  // Of the leaders' plans, and not given yet: a page at most.
   std::set<std::pair<int64_t, uint64_t>> deadlines;  // Of unfinished requests.
 
   bool draining = false;

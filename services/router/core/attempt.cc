@@ -52,7 +52,7 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   attempt.pair = std::move(pair);
   attempt.decode_open = true;
   attempt.prefill_counted = true;
-  pairing.Begin(attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  attempt.ungranted = pairing.Begin(attempt.pair, txn.prompt_tokens, txn.max_tokens);
   txn.held.clear();
   table.SetPhase(txn, Phase::kReserving);
   table.SetTimer(txn, txn.deadline_us);
@@ -220,7 +220,13 @@ void RouterCore::State::CloseLegs(Transaction& txn, const std::string& reason) {
   CloseDecode(txn, reason);
 }
 
+void RouterCore::State::NoteGrant(Transaction& txn) {
+  if (!std::exchange(txn.attempt.ungranted, false)) return;
+  pairing.Granted(txn.attempt.pair, txn.prompt_tokens);
+}
+
 void RouterCore::State::EndPrefillWork(Transaction& txn) {
+  NoteGrant(txn);
   if (!std::exchange(txn.attempt.prefill_counted, false)) return;
   pairing.EndPrefill(txn.attempt.pair, txn.prompt_tokens);
 }

@@ -40,11 +40,13 @@ Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& s
   chain.stage0 = stages.front()->info.instance;
   chain.load = stages.front()->load;
   chain.max_prompt_tokens = stages.front()->info.max_context_tokens;
+  chain.capacity_tokens = stages.front()->info.capacity_tokens();
   for (const Worker* stage : stages) {
     chain.stages.push_back({stage->info.instance, stage->info.layers});
-    chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, stage->info.capacity_tokens());
+    chain.capacity_tokens = std::min(chain.capacity_tokens, stage->info.capacity_tokens());
     chain.draining = chain.draining || stage->draining;
   }
+  chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, chain.capacity_tokens);
   return chain;
 }
 
@@ -302,7 +304,7 @@ const std::vector<Pair>& Membership::ReadyPairs() const {
       pairs_.push_back(
           {chain, decode.info.instance, decode.load, decode.info.capacity_tokens(),
            std::min<int64_t>(decode.info.max_context_tokens, decode.info.capacity_tokens()),
-           decode.info.max_running_requests});
+           decode.info.max_running_requests, decode.info.fingerprint.kv_layout.page_size});
     }
   }
   pairs_valid_ = true;

@@ -82,6 +82,7 @@ struct Chain {
   InstanceRef stage0;
   WorkerLoad load;                // Stage 0's.
   int64_t max_prompt_tokens = 0;  // That fit into every stage.
+  int64_t capacity_tokens = 0;    // Of all its prompts together: the smallest stage's.
   bool draining = false;
 };
 
@@ -92,6 +93,7 @@ struct Pair {
   int64_t decode_capacity_tokens = 0;  // Of all its requests together.
   int64_t max_context_tokens = 0;      // Of one request: prompt and continuation.
   int decode_slots = 0;                // Its max_running_requests.
+  int page_size = 1;                   // Tokens: what both sides give room in.
 };
 
 struct MembershipOptions {

@@ -6,12 +6,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/overload_status.h"
+#include "common/base/planted_bug.h"
 
 namespace baton::router {
 namespace {
 
 bool SamePair(const Pair& pair, const FailedPair& failed) {
   return pair.decode == failed.decode && pair.chain.stages == failed.stages;
+}
+
+// In whole pages.
+int64_t PagesOf(const Pair& pair, int64_t tokens) {
+  return (tokens + pair.page_size - 1) / pair.page_size * pair.page_size;
+}
+
+int64_t ContextOf(const Pair& pair, int prompt_tokens, int max_tokens) {
+  return PagesOf(pair, int64_t{prompt_tokens} + max_tokens);
 }
 
 bool UsesFailedLeg(const Pair& pair, const FailedPair& failed) {
@@ -37,7 +47,7 @@ absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_
     const bool fits =
         prompt_tokens <= pair.chain.max_prompt_tokens && context_tokens <= pair.max_context_tokens;
     if (!fits) continue;
-    Cost cost = CostOf(pair, context_tokens, failed);
+    Cost cost = CostOf(pair, PagesOf(pair, context_tokens), failed);
     if (best_cost.has_value() && *best_cost <= cost) continue;
     best = &pair;
     best_cost = cost;
@@ -49,7 +59,7 @@ absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_
         " more fits into no ready pair: the largest chain takes prompts of ", largest_prompt,
         " tokens, the largest decode service ", largest_context, " tokens of prompt and output"));
   }
-  if (!HasRoom(*best)) {
+  if (!HasRoom(*best, PagesOf(*best, context_tokens))) {
     return Overloaded(absl::ResourceExhaustedError(
         "every pair of a prefill chain and a decode service that could take the request has as "
         "much as it takes"));
@@ -57,10 +67,22 @@ absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_
   return *best;
 }
 
-bool Pairing::HasRoom(const Pair& pair) const {
+bool Pairing::DecodeIsFull(const Pair& pair, int64_t context_tokens) const {
+  const Assigned& decode = Of(pair.decode);
+  return decode.requests >= pair.decode_slots ||
+         decode.context_tokens + context_tokens > pair.decode_capacity_tokens;
+}
+
+bool Pairing::HasRoom(const Pair& pair, int64_t context_tokens) const {
   const Assigned& chain = Of(pair.chain.stage0);
   const Assigned& decode = Of(pair.decode);
-  return chain.limit.HasRoom(chain.requests) && decode.limit.HasRoom(decode.requests);
+  if (!chain.limit.HasRoom(chain.requests) || !decode.limit.HasRoom(decode.requests)) return false;
+  if (decode.ungranted > 0 && DecodeIsFull(pair, context_tokens) &&
+      !PlantedBug(Bug::kRouterQueuesOnDecode)) {
+    return false;
+  }
+  return chain.prompt_tokens - chain.ungranted_tokens < pair.chain.capacity_tokens ||
+         PlantedBug(Bug::kRouterQueuesInPrefill);
 }
 
 Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
@@ -69,7 +91,7 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
   const Assigned& decode = Of(pair.decode);
   const bool again = failed != nullptr && UsesFailedLeg(pair, *failed);
   if (policy_ == Policy::kRoundRobin) {
-    return {again, !HasRoom(pair), false, 0, 0, chain.last_used, decode.last_used};
+    return {again, !HasRoom(pair, context_tokens), false, 0, 0, chain.last_used, decode.last_used};
   }
   const Others& others = OthersOn(pair.decode);
   const int requests =
@@ -77,7 +99,7 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
   const int64_t tokens = decode.context_tokens + others.context_tokens + context_tokens;
   const bool full = requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
   return {again,
-          !HasRoom(pair),
+          !HasRoom(pair, context_tokens),
           full,
           std::max(chain.prompt_tokens + OthersOn(pair.chain.stage0).prompt_tokens,
                    pair.chain.load.queued_tokens),
@@ -86,18 +108,38 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
           decode.last_used};
 }
 
-void Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
+bool Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
+  const int64_t prompt = PagesOf(pair, prompt_tokens);
+  const int64_t context = ContextOf(pair, prompt_tokens, max_tokens);
+  const bool full = DecodeIsFull(pair, context);
   ++uses_;
   Assigned& chain = workers_[pair.chain.stage0];
   chain.lost = false;
-  chain.prompt_tokens += prompt_tokens;
+  chain.prompt_tokens += prompt;
+  chain.ungranted_tokens += full ? prompt : 0;
   chain.requests += 1;
   chain.last_used = uses_;
   Assigned& decode = workers_[pair.decode];
   decode.lost = false;
-  decode.context_tokens += int64_t{prompt_tokens} + max_tokens;
+  decode.context_tokens += context;
+  decode.ungranted += full ? 1 : 0;
   decode.requests += 1;
   decode.last_used = uses_;
+  return full;
+}
+
+void Pairing::Granted(const Pair& pair, int prompt_tokens) {
+  ++changes_;
+  const int64_t prompt = PagesOf(pair, prompt_tokens);
+  const auto chain = workers_.find(pair.chain.stage0);
+  const auto decode = workers_.find(pair.decode);
+  if (chain == workers_.end() || decode == workers_.end() || decode->second.ungranted < 1 ||
+      chain->second.ungranted_tokens < prompt) {
+    ++mended_total_;
+    return;
+  }
+  chain->second.ungranted_tokens -= prompt;
+  decode->second.ungranted -= 1;
 }
 
 void Pairing::Refused(const InstanceRef& instance, int64_t hint_us, int64_t now_us) {
@@ -128,28 +170,29 @@ void Pairing::Report(const InstanceRef& instance, const WorkerLoad& load, int64_
 }
 
 void Pairing::EndPrefill(const Pair& pair, int prompt_tokens) {
+  const int64_t prompt = PagesOf(pair, prompt_tokens);
   const auto chain = workers_.find(pair.chain.stage0);
   ++changes_;
   if (chain == workers_.end() || chain->second.requests < 1 ||
-      chain->second.prompt_tokens < prompt_tokens) {
+      chain->second.prompt_tokens < prompt) {
     ++mended_total_;
     return;
   }
-  chain->second.prompt_tokens -= prompt_tokens;
+  chain->second.prompt_tokens -= prompt;
   chain->second.requests -= 1;
   DropIfOver(chain);
 }
 
 void Pairing::EndDecode(const Pair& pair, int prompt_tokens, int max_tokens) {
-  const int64_t context_tokens = int64_t{prompt_tokens} + max_tokens;
+  const int64_t context = ContextOf(pair, prompt_tokens, max_tokens);
   const auto decode = workers_.find(pair.decode);
   ++changes_;
   if (decode == workers_.end() || decode->second.requests < 1 ||
-      decode->second.context_tokens < context_tokens) {
+      decode->second.context_tokens < context) {
     ++mended_total_;
     return;
   }
-  decode->second.context_tokens -= context_tokens;
+  decode->second.context_tokens -= context;
   decode->second.requests -= 1;
   DropIfOver(decode);
 }

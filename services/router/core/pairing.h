@@ -1,4 +1,6 @@
-// Which pair takes a request, and the load on every worker: what this router has put there, which
+// Which pair takes a request, and when one has room for it: what it gives to workers holds KV pages
+// there, so what could not begin yet waits with the router, where it holds nothing and goes to
+// whoever is free first. The load on every worker: what this router has put there, which
 // it counts exactly, and what other routers have, which is the rest of what a heartbeat reports, as
 // it was when the heartbeat came.
 #ifndef SERVICES_ROUTER_CORE_PAIRING_H_
@@ -44,7 +46,11 @@ class Pairing {
   // The life of an attempt on a pair: prefill work ends before the decode's. What ends more often
   // than it began is counted as mended and goes no further: a wrong count costs balance, a router's
   // end every client.
-  void Begin(const Pair& pair, int prompt_tokens, int max_tokens);
+  //
+  // Begin returns whether the decode service has no room for it now, by what this router has put
+  // there: the attempt will wait for its pages, and Granted is due when it has them, or ends.
+  bool Begin(const Pair& pair, int prompt_tokens, int max_tokens);
+  void Granted(const Pair& pair, int prompt_tokens);
   void EndPrefill(const Pair& pair, int prompt_tokens);
   void EndDecode(const Pair& pair, int prompt_tokens, int max_tokens);
 
@@ -72,13 +78,18 @@ class Pairing {
 
  private:
   struct Assigned {
-    bool lost = false;           // Forgotten, and here only for the attempts that go on.
-    int64_t prompt_tokens = 0;   // Chains, by stage 0: given and not yet through.
-    int64_t context_tokens = 0;  // Decodes: reserved.
-    int requests = 0;            // Chains: not yet through. Decodes: all.
+    bool lost = false;             // Forgotten, and here only for the attempts that go on.
+    int64_t prompt_tokens = 0;     // Chains, by stage 0: given and not yet through.
+    int64_t context_tokens = 0;    // Decodes: reserved.
+    int64_t ungranted_tokens = 0;  // Chains: of prompts that wait for decode's pages.
+    int ungranted = 0;             // Decodes: attempts that wait for its pages.
+    int requests = 0;              // Chains: not yet through. Decodes: all.
     uint64_t last_used = 0;
     LearnedLimit limit;
-    bool AtRest() const { return prompt_tokens == 0 && context_tokens == 0 && requests == 0; }
+    bool AtRest() const {
+      return prompt_tokens == 0 && context_tokens == 0 && requests == 0 && ungranted == 0 &&
+             ungranted_tokens == 0;
+    }
   };
   using WorkerMap = std::map<InstanceRef, Assigned>;
   // Other routers' part of it, as reported last.
@@ -96,7 +107,16 @@ class Pairing {
                           uint64_t,  // When the chain was used last, and the decode.
                           uint64_t>;
   Cost CostOf(const Pair& pair, int64_t context_tokens, const FailedPair* failed) const;
-  bool HasRoom(const Pair& pair) const;
+  // Whether an attempt may begin there. Of each side no more is asked than it has refused lately
+  // (LearnedLimit), and
+  // - a chain is given prompts until they fill its pages: one prompt at most waits for those, and
+  //   for as long as it does, pages of decode wait with it;
+  // - a decode service that is full is given one attempt, which has its pages as soon as there are
+  //   some.
+  // Each router counts what it has given itself: the reported load is older than that.
+  bool HasRoom(const Pair& pair, int64_t context_tokens) const;
+  // By what this router has put there.
+  bool DecodeIsFull(const Pair& pair, int64_t context_tokens) const;
   const Assigned& Of(const InstanceRef& instance) const;
   const Others& OthersOn(const InstanceRef& instance) const;
   // Drops a lost worker on which nothing is counted any more.

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "common/base/overload_status.h"
 #include "services/router/core/test_cluster.h"
 
 namespace baton::router {
@@ -15,6 +16,7 @@ Pair MakePair(const std::string& chain, const std::string& decode) {
   pair.chain.stage0 = {chain + "-0", 1};
   pair.chain.stages = {{pair.chain.stage0, {0, 4}}};
   pair.chain.max_prompt_tokens = 1000;
+  pair.chain.capacity_tokens = 1000;
   pair.decode = {decode, 1};
   pair.decode_capacity_tokens = 2000;
   pair.max_context_tokens = 1500;
@@ -125,6 +127,76 @@ TEST(PairingTest, WhatFitsNowhereIsRefusedWithTheLimits) {
   EXPECT_EQ(pairing.Choose(FourPairs(), 900, 601, nullptr).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(pairing.Choose(FourPairs(), 900, 600, nullptr).ok());
+}
+
+TEST(PairingTest, AChainIsGivenPromptsUntilTheyFillItsPages) {
+  for (const Policy policy : {Policy::kLeastLoad, Policy::kRoundRobin}) {
+    Pairing pairing(policy);
+    const std::vector<Pair> one = {MakePair("c0", "d0")};
+    pairing.Begin(one[0], 999, 1);
+    EXPECT_TRUE(pairing.Choose(one, 500, 1, nullptr).ok())
+        << "a page is free: it runs or runs next";
+    pairing.Begin(one[0], 500, 1);
+    EXPECT_TRUE(IsOverloaded(pairing.Choose(one, 1, 1, nullptr).status()));
+    EXPECT_TRUE(pairing.Choose(FourPairs(), 1, 1, nullptr).ok()) << "the other chain has room";
+    const uint64_t changes = pairing.changes();
+    pairing.EndPrefill(one[0], 500);
+    EXPECT_GT(pairing.changes(), changes);
+    EXPECT_TRUE(pairing.Choose(one, 1, 1, nullptr).ok());
+  }
+}
+
+TEST(PairingTest, PromptsAreCountedInWholePages) {
+  Pairing pairing(Policy::kLeastLoad);
+  std::vector<Pair> one = {MakePair("c0", "d0")};
+  one[0].page_size = 500;
+  one[0].decode_capacity_tokens = 100'000;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(pairing.Choose(one, 1, 1, nullptr).ok());
+    pairing.Begin(one[0], 1, 1);
+  }
+  EXPECT_FALSE(pairing.Choose(one, 1, 1, nullptr).ok());
+  for (int i = 0; i < 2; ++i) {
+    pairing.EndPrefill(one[0], 1);
+    pairing.EndDecode(one[0], 1, 1);
+  }
+  EXPECT_TRUE(pairing.AtRest());
+  EXPECT_EQ(pairing.mended_total(), 0);
+}
+
+TEST(PairingTest, AFullDecodeIsGivenOneMore) {
+  Pairing pairing(Policy::kLeastLoad);
+  const std::vector<Pair> one = {MakePair("c0", "d0")};
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(pairing.Begin(one[0], 10, 10)) << "a slot is free";
+  EXPECT_TRUE(pairing.Choose(one, 900, 10, nullptr).ok());
+  EXPECT_TRUE(pairing.Begin(one[0], 900, 10));
+  EXPECT_TRUE(IsOverloaded(pairing.Choose(one, 10, 10, nullptr).status()));
+  EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d1");
+  // What waits for decode's pages is no work of the chain yet: with another decode it has room.
+  const std::vector<Pair> other = {MakePair("c0", "d1")};
+  pairing.Begin(other[0], 900, 10);
+  EXPECT_TRUE(pairing.Choose(other, 10, 10, nullptr).ok());
+  // Two leave, and the one that waits has its pages: now it is the chain's.
+  for (int i = 0; i < 2; ++i) {
+    pairing.EndPrefill(one[0], 10);
+    pairing.EndDecode(one[0], 10, 10);
+  }
+  pairing.Granted(one[0], 900);
+  EXPECT_FALSE(pairing.Choose(other, 10, 10, nullptr).ok()) << "1840 of 1000 tokens";
+  pairing.EndPrefill(one[0], 900);
+  EXPECT_TRUE(pairing.Choose(one, 10, 10, nullptr).ok());
+  EXPECT_EQ(pairing.mended_total(), 0);
+}
+
+TEST(PairingTest, ADecodesTokensFillItToo) {
+  Pairing pairing(Policy::kLeastLoad);
+  const Pair pair = MakePair("c0", "d0");
+  EXPECT_FALSE(pairing.Begin(pair, 900, 600));
+  EXPECT_FALSE(pairing.Begin(pair, 100, 400)) << "to the last token";
+  EXPECT_TRUE(pairing.Begin(pair, 1, 1));
+  pairing.Granted(pair, 1);
+  pairing.Granted(pair, 1);
+  EXPECT_EQ(pairing.mended_total(), 1);
 }
 
 TEST(PairingTest, IsAtRestWhenAllHasEnded) {

@@ -184,6 +184,7 @@ void RouterCore::State::On(const ReserveReplied& event) {
                            " tokens does not answer the ", "reservation of ", txn->prompt_tokens,
                            " tokens on ", attempt.pair.decode.id)));
   }
+  NoteGrant(*txn);
   table.SetPhase(*txn, Phase::kPrefilling);
   attempt.prefill_open = true;
   Emit(OpenStream{attempt.id, attempt.pair.decode, ticket.generation, txn->deadline_us});

@@ -128,6 +128,7 @@ struct RouterCore::State {
   void CloseDecode(Transaction& txn, const std::string& reason);
   void ClosePrefill(Transaction& txn, const std::string& reason);
   void CloseLegs(Transaction& txn, const std::string& reason);
+  void NoteGrant(Transaction& txn);
   void EndPrefillWork(Transaction& txn);
   void Finish(Transaction& txn, absl::StatusOr<FinishReason> outcome);
   void Remove(Transaction& txn);

@@ -1,0 +1,240 @@
+// Whose tokens plans hold: the long and the short, the old and the young.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <climits>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "common/base/random.h"
+#include "services/prefill/core/chain_planner.h"
+
+namespace baton::prefill {
+namespace {
+
+constexpr uint64_t kEpoch = 7;
+constexpr int kPage = 16;
+
+class PlannerSharesTest : public testing::Test {
+ protected:
+  static PlannerLimits Limits() {
+    return {.page_size = kPage,
+            .chunk_tokens = 64,
+            .plan_window = 1,
+            .stage0_lead = 1,
+            .max_open_requests = 40,
+            .max_queued_requests = 100,
+            .max_context_tokens = 10'000};
+  }
+  PlannerSharesTest() { Make(Limits()); }
+  void Make(PlannerLimits limits, int pages = 2000) {
+    planner_.emplace(limits);
+    plans_.clear();
+    Send(ChainUp{kEpoch, 1, pages});
+  }
+
+  void Send(const PlannerEvent& event) {
+    std::vector<PlannerAction> actions;
+    planner_->Handle(event, ++now_us_, actions);
+    ASSERT_TRUE(planner_->CheckInvariants().ok()) << planner_->CheckInvariants();
+    for (const PlannerAction& action : actions) {
+      if (const auto* issue = std::get_if<IssuePlan>(&action)) plans_.push_back(issue->plan);
+    }
+  }
+  void Start(uint64_t attempt, int tokens) {
+    Ticket ticket;
+    ticket.generation = 1;
+    ticket.prompt_tokens = tokens;
+    ticket.prompt_pages = (tokens + kPage - 1) / kPage;
+    Send(StartRequested{attempt, tokens, ticket, kNeverUs});
+  }
+  // The stage computes the last plan. What is through is closed, if `close`.
+  void Step(bool close = true) {
+    const Plan plan = plans_.back();
+    for (const PlanItem& item : plan.items) {
+      if (!item.final || !close) continue;
+      Send(StageRequestClosed{0, kEpoch, {item.attempt_id, absl::OkStatus(), 1, 1, 1}});
+    }
+    Send(StagePlanDone{0, kEpoch, {plan.number, 10, 1}});
+  }
+  // Tokens by attempt.
+  static std::map<uint64_t, int> Shares(const Plan& plan) {
+    std::map<uint64_t, int> shares;
+    for (const PlanItem& item : plan.items) shares[item.attempt_id] = item.token_count;
+    return shares;
+  }
+  std::map<uint64_t, int> Next() {
+    Step();
+    return Shares(plans_.back());
+  }
+  using Tokens = std::map<uint64_t, int>;
+  static int InPages(int tokens) { return (tokens + kPage - 1) / kPage * kPage; }
+
+  std::optional<ChainPlanner> planner_;
+  int64_t now_us_ = 1000;
+  std::vector<Plan> plans_;
+};
+
+TEST_F(PlannerSharesTest, AShortPromptHasAQuarterOfTheLongOnesPlans) {
+  Start(1, 9000);
+  Start(2, 40);
+  EXPECT_EQ(Shares(plans_.back()), (Tokens{{1, 64}})) << "came after this one";
+  EXPECT_EQ(Next(), (Tokens{{1, 48}, {2, 16}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 48}, {2, 16}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 48}, {2, 8}})) << "whole pages";
+  EXPECT_EQ(Next(), (Tokens{{1, 64}}));
+}
+
+TEST_F(PlannerSharesTest, TheShortestIsFirst) {
+  Start(1, 9000);
+  Start(2, 100);
+  Start(3, 20);
+  EXPECT_EQ(Next(), (Tokens{{1, 48}, {3, 16}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 48}, {3, 4}})) << "its last tokens take a page";
+  EXPECT_EQ(Next(), (Tokens{{1, 48}, {2, 16}}));
+}
+
+TEST_F(PlannerSharesTest, EqualPromptsWaitTheirTurn) {
+  Start(1, 200);
+  Start(2, 200);
+  Start(3, 300);
+  EXPECT_EQ(Next(), (Tokens{{1, 64}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 64}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 8}, {2, 48}})) << "what it leaves is the next one's";
+  EXPECT_EQ(Next(), (Tokens{{2, 64}}));
+}
+
+TEST_F(PlannerSharesTest, PlansOfOnePageAreSharedInTurn) {
+  PlannerLimits limits = Limits();
+  limits.chunk_tokens = kPage;
+  Make(limits);
+  Start(1, 9000);
+  Start(2, 32);
+  int of_short = 0;
+  for (int plan = 0; plan < 8; ++plan) of_short += Next().contains(2) ? 1 : 0;
+  EXPECT_EQ(of_short, 2);
+}
+
+TEST_F(PlannerSharesTest, WholePromptsAreNotCut) {
+  PlannerLimits limits = Limits();
+  limits.chunk_tokens = INT_MAX;
+  Make(limits);
+  Start(1, 100);
+  Start(2, 9000);
+  Start(3, 10);
+  EXPECT_EQ(Next(), (Tokens{{2, 9000}, {3, 10}}));
+}
+
+TEST_F(PlannerSharesTest, WhoIsOpenedHasAChunk) {
+  PlannerLimits limits = Limits();
+  limits.chunk_tokens = kPage;
+  Make(limits);
+  Start(1, 8000);
+  for (uint64_t attempt = 2; attempt < 10; ++attempt) Start(attempt, 20 * (10 - attempt));
+  for (int plan = 0; plan < 100; ++plan) {
+    const Tokens shares = Next();
+    for (const PlanOpen& open : plans_.back().opens) EXPECT_TRUE(shares.contains(open.attempt_id));
+  }
+}
+
+TEST_F(PlannerSharesTest, TheOldestThatWaitsIsOvertakenWhereItIsLeftRoom) {
+  Make(Limits(), 100);
+  Start(1, 640);  // 40 pages
+  Start(2, 600);  // 38 pages: younger and shorter than the first soon, but it takes its turn
+  Start(3, 400);  // 25 pages: would leave it 35
+  Start(4, 100);  // 7 pages
+  EXPECT_EQ(Next(), (Tokens{{1, 48}, {4, 16}}));
+  EXPECT_EQ(planner_->load().free_pages, 53);
+  Start(5, 256);  // 16 pages: would leave it 37
+  bool begun = false;
+  for (int plan = 0; plan < 40 && !begun; ++plan) {
+    Step();
+    for (const PlanOpen& open : plans_.back().opens) begun = begun || open.attempt_id == 2;
+    ASSERT_GE(planner_->load().free_pages, begun ? 0 : 38);
+  }
+  EXPECT_TRUE(begun);
+}
+
+TEST_F(PlannerSharesTest, TheOldestThatWaitsForPagesIsNotOvertaken) {
+  Make(Limits(), 50);
+  Start(1, 640);
+  Start(2, 320);  // 20 pages, 10 are free
+  Start(3, 16);
+  for (int plan = 0; plan < 8; ++plan) EXPECT_FALSE(Next().contains(3));
+}
+
+TEST_F(PlannerSharesTest, TheOldestThatWaitsIsLeftAPlace) {
+  PlannerLimits limits = Limits();
+  limits.max_open_requests = 3;
+  Make(limits);
+  Start(1, 9000);
+  Start(2, 9000);  // Waits for its turn.
+  Start(3, 16);
+  Start(4, 16);
+  EXPECT_TRUE(Next().contains(3));
+  Step(/*close=*/false);
+  EXPECT_FALSE(Shares(plans_.back()).contains(4)) << "the third place is the second prompt's";
+}
+
+// What the header promises of every prompt, whatever comes behind it.
+TEST_F(PlannerSharesTest, NobodyWaitsLongerThanPromised) {
+  struct Prompt {
+    int tokens = 0;
+    int planned = 0;
+    int64_t older = 0;    // Tokens left of older ones when it came.
+    int64_t shorter = 0;  // Planned since of prompts that were not longer.
+    int64_t all = 0;      // Planned since of all.
+    int Left() const { return tokens - planned; }
+  };
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Random random(seed);
+    PlannerLimits limits = Limits();
+    limits.chunk_tokens = kPage * static_cast<int>(random.Between(1, 12));
+    Make(limits, 20'000);
+    std::map<uint64_t, Prompt> prompts;
+    size_t seen = 0;
+    const auto look = [&] {
+      for (; seen < plans_.size(); ++seen) {
+        for (auto& [attempt, prompt] : prompts) {
+          if (prompt.Left() == 0) continue;
+          for (const PlanItem& item : plans_[seen].items) {
+            prompt.all += InPages(item.token_count);
+            const bool counts = prompts.at(item.attempt_id).Left() <= prompt.Left();
+            if (counts) prompt.shorter += InPages(item.token_count);
+          }
+        }
+        for (const PlanItem& item : plans_[seen].items) {
+          Prompt& prompt = prompts.at(item.attempt_id);
+          prompt.planned += item.token_count;
+          if (prompt.Left() > 0) continue;
+          const int64_t slack = 2 * limits.chunk_tokens;
+          EXPECT_LE(3 * prompt.all, 4 * (InPages(prompt.tokens) + prompt.older) + 3 * slack)
+              << "seed " << seed << ", attempt " << item.attempt_id;
+          EXPECT_LE(prompt.all, 4 * prompt.shorter + slack)
+              << "seed " << seed << ", attempt " << item.attempt_id;
+        }
+      }
+    };
+    uint64_t attempt = 0;
+    for (int step = 0; step < 200; ++step) {
+      if (random.Between(0, 3) == 0 && planner_->load().queued < 30) {
+        Prompt prompt;
+        const bool is_long = random.Between(0, 5) == 0;
+        prompt.tokens = static_cast<int>(random.Between(1, is_long ? 5000 : 150));
+        for (const auto& [other_id, other] : prompts) prompt.older += InPages(other.Left());
+        prompts[++attempt] = prompt;
+        Start(attempt, prompt.tokens);
+        look();
+      }
+      if (!planner_->AtRest()) Step();
+      look();
+    }
+    while (!planner_->AtRest() && !HasFailure()) Step(), look();
+    if (HasFailure()) return;
+    for (const auto& [id, prompt] : prompts) EXPECT_EQ(prompt.Left(), 0) << id;
+  }
+}
+
+}  // namespace
+}  // namespace baton::prefill
