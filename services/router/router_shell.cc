@@ -105,8 +105,13 @@ RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokeniz
       loop_("router", MailboxLimit(config_)),
       core_(MakeLimits(config_, incarnation_)),
       legs_(std::make_unique<Legs>(
-          loop_, static_cast<LegEvents&>(*this),
-          [this](const InstanceRef& instance) { return AddressOf(instance); })) {}
+          loop_, config_.vocab_size,
+          Legs::Callbacks{[this](Event event) { HearLeg(std::move(event)); },
+                          [this](uint64_t attempt_id, v1::PrefillReport report) {
+                            Session* session = SessionOfAttempt(attempt_id);
+                            if (session != nullptr) session->OnPrefillReport(std::move(report));
+                          },
+                          [this](const InstanceRef& instance) { return AddressOf(instance); }})) {}
 
 RouterShell::~RouterShell() { Stop(0); }
 
@@ -324,9 +329,8 @@ void RouterShell::DropCall(uint64_t call_id, const absl::Status& outcome, bool t
 
 void RouterShell::EndSession(uint64_t call_id) {
   const auto entry = sessions_.find(call_id);
-  const uint64_t attempt_id = entry->second->attempt_id();
-  call_of_attempt_.erase(attempt_id);
-  legs_->Forget(attempt_id);
+  call_of_attempt_.erase(entry->second->attempt_id());
+  legs_->Forget(call_id);
   sessions_.erase(entry);
   ReturnSlot();
 }

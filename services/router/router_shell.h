@@ -32,7 +32,7 @@
 
 namespace baton::router {
 
-class RouterShell : public Gateway, private LegEvents {
+class RouterShell : public Gateway {
  public:
   RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
               std::unique_ptr<ChatTemplate> chat_template);
@@ -98,13 +98,6 @@ class RouterShell : public Gateway, private LegEvents {
   uint64_t incarnation() const { return incarnation_; }
 
  private:
-  // LegEvents.
-  void OnReserveReplied(uint64_t attempt_id, absl::StatusOr<Ticket> ticket) override;
-  void OnToken(uint64_t attempt_id, SampledToken token) override;
-  void OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) override;
-  void OnPrefillEnded(uint64_t attempt_id, absl::Status status, v1::PrefillReport report,
-                      std::vector<SampledToken> prompt_tokens) override;
-
   // On the front's thread.
   absl::StatusOr<std::vector<int32_t>> EncodePrompt(const GenerateCall& call) const;
   absl::StatusOr<SessionRequest> Prepare(GenerateCall call, int64_t arrival_us) const;
@@ -125,6 +118,7 @@ class RouterShell : public Gateway, private LegEvents {
   void Perform(ReplyHeartbeat& action);
   void Perform(NotifyWatch& action);
   void Perform(EndWatch& action);
+  void HearLeg(Event event);
   void Perform(Reserve& action);
   void Perform(OpenStream& action);
   void Perform(StartPrefill& action);

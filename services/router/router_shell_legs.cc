@@ -1,8 +1,8 @@
 // RouterShell's side towards the legs: the core's actions become calls there, what comes back
 // becomes events.
 #include <utility>
+#include <variant>
 
-#include "absl/strings/str_cat.h"
 #include "services/router/router_shell.h"
 
 namespace baton::router {
@@ -11,7 +11,6 @@ void RouterShell::Perform(Reserve& action) {
   Session* session = SessionOf(action.call_id);
   if (session == nullptr) return;
   call_of_attempt_.erase(session->attempt_id());
-  legs_->Forget(session->attempt_id());
   call_of_attempt_[action.attempt_id] = action.call_id;
   const int64_t now_us = NowUs();
   session->BeginAttempt(action.attempt_id, now_us);
@@ -21,7 +20,7 @@ void RouterShell::Perform(Reserve& action) {
 
 void RouterShell::Perform(OpenStream& action) {
   Session* session = SessionOfAttempt(action.attempt_id);
-  if (session == nullptr) return legs_->OpenStream(action, {});
+  if (session == nullptr) return;
   const int64_t now_us = NowUs();
   session->OnReserved(now_us);
   legs_->OpenStream(action, session->trace().BeginStream(now_us));
@@ -49,39 +48,23 @@ void RouterShell::Perform(AbortDecode& action) {
   legs_->Abort(action);
 }
 
-// ---- LegEvents ----
+// ---- What comes of the legs' calls ----
 
-void RouterShell::OnReserveReplied(uint64_t attempt_id, absl::StatusOr<Ticket> ticket) {
-  if (Session* session = SessionOfAttempt(attempt_id)) {
-    session->trace().EndReserve(ticket.status(), NowUs());
+void RouterShell::HearLeg(Event event) {
+  const int64_t now_us = NowUs();
+  if (const auto* replied = std::get_if<ReserveReplied>(&event)) {
+    Session* session = SessionOfAttempt(replied->attempt_id);
+    if (session != nullptr) session->trace().EndReserve(replied->ticket.status(), now_us);
+  } else if (const auto* ended = std::get_if<DecodeEnded>(&event)) {
+    Session* session = SessionOfAttempt(ended->attempt_id);
+    if (session != nullptr) session->trace().EndStream(ended->outcome.status(), now_us);
+  } else if (const auto* prefilled = std::get_if<PrefillEnded>(&event)) {
+    Session* session = SessionOfAttempt(prefilled->attempt_id);
+    if (session != nullptr) {
+      session->trace().EndPrefill(prefilled->status, session->prefill_report(), now_us);
+    }
   }
-  Dispatch(ReserveReplied{attempt_id, std::move(ticket)});
-}
-
-void RouterShell::OnToken(uint64_t attempt_id, SampledToken token) {
-  if (token.token < 0 || token.token >= config_.vocab_size) {
-    return OnDecodeEnded(attempt_id,
-                         absl::InternalError(absl::StrCat("decode sent the token id ", token.token,
-                                                          ", which is outside the vocabulary")));
-  }
-  Dispatch(TokenReceived{attempt_id, std::move(token)});
-}
-
-void RouterShell::OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) {
-  if (Session* session = SessionOfAttempt(attempt_id)) {
-    session->trace().EndStream(outcome.status(), NowUs());
-  }
-  Dispatch(DecodeEnded{attempt_id, std::move(outcome)});
-}
-
-void RouterShell::OnPrefillEnded(uint64_t attempt_id, absl::Status status, v1::PrefillReport report,
-                                 std::vector<SampledToken> prompt_tokens) {
-  if (Session* session = SessionOfAttempt(attempt_id)) {
-    if (status.ok()) status = session->CheckPrompt(prompt_tokens);
-    session->trace().EndPrefill(status, report, NowUs());
-    session->OnPrefillReport(std::move(report));
-  }
-  Dispatch(PrefillEnded{attempt_id, std::move(status), std::move(prompt_tokens)});
+  Dispatch(std::move(event));
 }
 
 }  // namespace baton::router

@@ -37,16 +37,6 @@ TokenPiece Session::PieceOf(const SampledToken& token, int64_t text_offset) cons
   return piece;
 }
 
-absl::Status Session::CheckPrompt(const std::vector<SampledToken>& tokens) const {
-  if (!request_.sampling.prompt_logprobs() || request_.prompt_ids.empty()) return absl::OkStatus();
-  const auto same = [](const SampledToken& told, int32_t id) { return told.token == id; };
-  if (std::equal(tokens.begin(), tokens.end(), request_.prompt_ids.begin() + 1,
-                 request_.prompt_ids.end(), same)) {
-    return absl::OkStatus();
-  }
-  return absl::InternalError("the chain told of other tokens than the prompt's");
-}
-
 void Session::DeliverPrompt(const std::vector<SampledToken>& tokens) {
   // A prompt's own special tokens are part of it, whatever the answer shows.
   IncrementalDetokenizer detokenizer(&tokenizer_, /*skip_special=*/false);

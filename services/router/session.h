@@ -50,10 +50,8 @@ class Session {
   void BeginAttempt(uint64_t attempt_id, int64_t now_us);
   void OnReserved(int64_t now_us) { reserve_us_ = now_us - attempt_us_; }
   void OnPrefillReport(v1::PrefillReport report) { report_ = std::move(report); }
+  const v1::PrefillReport& prefill_report() const { return report_; }
 
-  // Whether these are the prompt's tokens from the second on, as a chain tells them with their
-  // log-probabilities; INTERNAL if not.
-  absl::Status CheckPrompt(const std::vector<SampledToken>& tokens) const;
   // Sends the prompt's tokens on: the first, of which nothing is told, and `tokens`. At most once,
   // before the first DeliverToken.
   void DeliverPrompt(const std::vector<SampledToken>& tokens);

@@ -77,6 +77,9 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kDrainLeavesEarly, "drain-leaves-early"},
     {Bug::kWorkerForgetsEarlyDeath, "worker-forgets-early-death"},
     {Bug::kStageKeepsDeadNeighbour, "stage-keeps-dead-neighbour"},
+    {Bug::kLegsForgetAnswer, "legs-forget-answer"},
+    {Bug::kLinkAnswersNoPing, "link-answers-no-ping"},
+    {Bug::kLegsPassCancelled, "legs-pass-cancelled"},
 };
 
 }  // namespace baton::sim

@@ -70,6 +70,13 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
   }
   client.finished = true;
   client.status = outcome.status();
+  // Decode processes make up aborts that come before their reservations.
+  const bool made_up =
+      outcome.status().message().find("aborted before it was reserved") != std::string::npos;
+  if (absl::IsCancelled(outcome.status()) && !made_up) {
+    world_.Violate(absl::StrCat("client ", id, " hears of a cancellation that is not its own: ",
+                                outcome.status().ToString()));
+  }
   if (!outcome.ok()) {
     if (client.must_succeed && !client.left) {
       world_.Violate(

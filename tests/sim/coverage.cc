@@ -17,6 +17,8 @@ struct Excuse {
 };
 // Each with what would have to be simulated for it, or why it cannot happen.
 constexpr Excuse kExcuses[] = {
+    {"decode: a deadline passes while decoding", "the router's is the first; ending_test"},
+    {"decode: a deadline passes while waiting for pages", "the router's is the first; ending_test"},
     {"decode: a drain ends a request", "drawn too rarely yet; drain_test"},
     {"decode: a drain hands back", "drawn too rarely yet; drain_test"},
     {"decode: a step fails", "drawn too rarely yet; batch_test"},
@@ -32,6 +34,7 @@ constexpr Excuse kExcuses[] = {
     {"lease: refused as unknown_slot", "no stage names one; lease_table_test"},
     {"lease: refused as wrong_incarnation", "endpoints belong to an incarnation; lease_table_test"},
     {"lease: KV is late for the deadline", "drawn too rarely yet; lease_table_test"},
+    {"legs: an answer breaks the protocol", "no worker sends one; leg_calls_test"},
     {"link: an epoch never begins", "ten seconds without a connection; link_test"},
     {"link: another stage 0 claims the chain", "two processes under one chain id; link_test"},
     {"membership: a heartbeat of a former life", "drawn too rarely yet; membership_test"},

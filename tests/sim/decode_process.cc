@@ -195,19 +195,29 @@ void DecodeProcess::Perform(const decode::DeliverToken& action) {
 }
 
 void DecodeProcess::Perform(const decode::RefuseStream& action) {
-  const decode::Finish refusal{action.attempt_id, action.status};
-  world_.SendOnCall<RouterProcess>(
-      opening_call_, node_, "stream refused",
-      [call = opening_call_, refusal](RouterProcess& router) { router.DecodeEnd(call, refusal); });
+  world_.SendOnCall<RouterProcess>(opening_call_, node_, "stream refused",
+                                   [call = opening_call_, action](RouterProcess& router) {
+                                     router.StreamEnd(call, action.attempt_id, action.status);
+                                   });
 }
 
 void DecodeProcess::Perform(const decode::Finish& action) {
   const auto session = sessions_.find(action.attempt_id);
   const uint64_t call = session->second.stream_call;
   sessions_.erase(session);
+  const uint64_t attempt = action.attempt_id;
+  if (action.outcome.ok()) {
+    const FinishReason reason = *action.outcome;
+    world_.SendOnCall<RouterProcess>(call, node_, "decode finish",
+                                     [call, attempt, reason](RouterProcess& router) {
+                                       router.DecodeFinished(call, attempt, reason);
+                                     });
+  }
   world_.SendOnCall<RouterProcess>(
-      call, node_, "decode finish",
-      [call, action](RouterProcess& router) { router.DecodeEnd(call, action); });
+      call, node_, "stream end",
+      [call, attempt, status = action.outcome.status()](RouterProcess& router) {
+        router.StreamEnd(call, attempt, status);
+      });
 }
 
 // ---- Steps ----

@@ -167,7 +167,10 @@ void PrefillProcess::Perform(const prefill::PlannerAction& action) {
     wiring_events_.Raise(prefill::StageLinkEnded{fail->stage, epoch_, fail->status});
     return;
   }
-  const auto& finish = std::get<prefill::FinishRequest>(action);
+  auto finish = std::get<prefill::FinishRequest>(action);
+  if (!finish.status.ok() && !LegOf(finish.status).has_value()) {
+    finish.status = WithLeg(finish.status, "prefill", self_.id);  // As the shell does.
+  }
   const uint64_t call = prompts_[finish.attempt_id].start_call;
   world_.SendOnCall<RouterProcess>(
       call, node_, "prefill end", [call, finish](RouterProcess& router) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/overload_status.h"
 #include "common/base/status.h"
+#include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/prefill_process.h"
 
@@ -47,7 +48,8 @@ RouterProcess::RouterProcess(World& world, const Topology& topology, Clients& cl
       incarnation_(incarnation),
       limits_(Limits(topology, incarnation)),
       core_(limits_),
-      witness_(world, topology, limits_, absl::StrCat("router-", node)) {}
+      witness_(world, topology, limits_, absl::StrCat("router-", node)),
+      legs_(kVocabulary) {}
 
 router::WorkerInfo RouterProcess::Describe(const Topology& topology, const InstanceRef& self,
                                            Role role) {
@@ -129,8 +131,9 @@ void RouterProcess::CheckViewArrives() {
 void RouterProcess::CheckDecodeLegEnded(uint64_t call_id) {
   const auto attempt = attempts_.find(call_id);
   if (attempt == attempts_.end()) return;
-  for (const auto& [call, leg] : legs_) {
-    if (leg.attempt_id != attempt->second || leg.leg == Leg::kPrefill) continue;
+  for (const auto& [call, open] : calls_) {
+    if (open.attempt_id != attempt->second || open.call == router::LegCall::kStart) continue;
+    if (open.answered) continue;  // It has said its last word.
     world_.Violate(absl::StrCat("rule 5: the decode leg of call ", call_id,
                                 " goes on after the attempt's end"));
     return;
@@ -147,13 +150,16 @@ void RouterProcess::CheckAnswerStands(const router::FinishCall& finish) {
                               finish.outcome.status().ToString()));
 }
 
-void RouterProcess::HandleRefusable(uint64_t attempt_id, const absl::Status& status,
-                                    const router::Event& event) {
+std::optional<uint64_t> RouterProcess::CallOf(uint64_t attempt_id) const {
   const auto current =
       std::find_if(attempts_.begin(), attempts_.end(),
                    [attempt_id](const auto& entry) { return entry.second == attempt_id; });
-  const std::optional<uint64_t> call_id =
-      current == attempts_.end() ? std::nullopt : std::optional(current->first);
+  return current == attempts_.end() ? std::nullopt : std::optional(current->first);
+}
+
+void RouterProcess::HandleRefusable(uint64_t attempt_id, const absl::Status& status,
+                                    const router::Event& event) {
+  const std::optional<uint64_t> call_id = CallOf(attempt_id);
   Handle(event);
   if (call_id.has_value()) CheckRefusal(*call_id, status);
 }
@@ -203,6 +209,7 @@ void RouterProcess::Submit(uint64_t id) {
 
 void RouterProcess::Cancel(uint64_t call_id) {
   Handle(router::ClientGone{call_id});
+  legs_.Forget(call_id);
   if (!clients_.Get(call_id).finished) {  // Nobody is there to be told.
     clients_.Get(call_id).finished = true;
   }
@@ -254,132 +261,6 @@ void RouterProcess::Notify(const router::NotifyWatch& act) {
   world_.After(node_, world_.random().Between(1000, 2'000'000), "notice late", notice);
 }
 
-bool RouterProcess::EndLeg(uint64_t call) {
-  world_.CloseCall(call);
-  return legs_.erase(call) > 0;
-}
-
-void RouterProcess::ReserveReply(uint64_t call, uint64_t attempt_id,
-                                 const absl::StatusOr<Ticket>& ticket) {
-  if (!EndLeg(call)) return;
-  HandleRefusable(attempt_id, ticket.status(), router::ReserveReplied{attempt_id, ticket});
-}
-
-void RouterProcess::Token(uint64_t call, uint64_t attempt_id, const SampledToken& token) {
-  if (!legs_.contains(call)) return;
-  failed_us_.clear();
-  Handle(router::TokenReceived{attempt_id, token});
-}
-
-void RouterProcess::DecodeEnd(uint64_t call, const decode::Finish& finish) {
-  if (!EndLeg(call)) return;
-  if (finish.outcome.ok()) answered_.insert(finish.attempt_id);
-  router::DecodeEnded ended;
-  ended.attempt_id = finish.attempt_id;
-  if (!finish.outcome.ok()) {
-    ended.outcome = finish.outcome.status();
-  } else {
-    ended.outcome =
-        *finish.outcome == FinishReason::kStop ? FinishReason::kStop : FinishReason::kLength;
-  }
-  Handle(ended);
-}
-
-void RouterProcess::PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status,
-                               const std::vector<SampledToken>& prompt_tokens) {
-  if (!EndLeg(call)) return;
-  HandleRefusable(attempt_id, status, router::PrefillEnded{attempt_id, status, prompt_tokens});
-}
-
-void RouterProcess::LegBroken(const OpenLeg& leg) {
-  const char* name = leg.leg == Leg::kPrefill ? "prefill" : "decode";
-  const absl::Status status =
-      WithLeg(absl::UnavailableError(absl::StrCat("connection to ", leg.instance, " broke")), name,
-              leg.instance);
-  switch (leg.leg) {
-    case Leg::kReserve:
-      NoteFailure(leg.decode);
-      Handle(router::ReserveReplied{leg.attempt_id, status});
-      return;
-    case Leg::kStream:
-      Handle(router::DecodeEnded{leg.attempt_id, status});
-      return;
-    case Leg::kPrefill:
-      Handle(router::PrefillEnded{leg.attempt_id, status});
-      return;
-  }
-}
-
-void RouterProcess::CallBroken(uint64_t call) {
-  workers_.erase(call);
-  if (watches_.erase(call) > 0) return Handle(router::WatchBroken{call});
-  const auto it = legs_.find(call);
-  if (it == legs_.end()) return;
-  const OpenLeg leg = it->second;
-  legs_.erase(it);
-  LegBroken(leg);
-}
-
-// ---- Actions ----
-
-uint64_t RouterProcess::OpenLegCall(uint64_t attempt_id, Leg leg, const std::string& instance,
-                                    const InstanceRef& decode) {
-  const uint64_t call = world_.OpenCall(node_, NodeOf(instance));
-  const OpenLeg open{attempt_id, leg, instance, decode};
-  if (call == 0) {
-    world_.After(node_, 100, "connection refused", [this, open] { LegBroken(open); });
-    return 0;
-  }
-  legs_[call] = open;
-  return call;
-}
-
-void RouterProcess::CancelLegs(uint64_t attempt_id, bool prefill) {
-  std::vector<uint64_t> calls;
-  for (const auto& [call, leg] : legs_) {
-    if (leg.attempt_id == attempt_id && (leg.leg == Leg::kPrefill) == prefill) {
-      calls.push_back(call);
-    }
-  }
-  for (const uint64_t call : calls) {
-    legs_.erase(call);
-    world_.BreakCall(call);
-  }
-}
-
-void RouterProcess::PerformLeg(const router::Reserve& act) {
-  CheckPair(act);
-  const uint64_t call = OpenLegCall(act.attempt_id, Leg::kReserve, act.decode.id, act.decode);
-  const Client& client = clients_.Get(act.call_id);
-  SimReserve request{act.attempt_id,       client.prompt_id,
-                     client.prompt_tokens, client.max_tokens,
-                     act.writers,          std::max<int64_t>(1, act.deadline_us - world_.now_us())};
-  world_.SendOnCall<DecodeProcess>(call, node_, "reserve", [call, request](DecodeProcess& decode) {
-    decode.Reserve(call, request);
-  });
-}
-
-void RouterProcess::PerformLeg(const router::OpenStream& act) {
-  const uint64_t call = OpenLegCall(act.attempt_id, Leg::kStream, act.decode.id);
-  world_.SendOnCall<DecodeProcess>(call, node_, "generate", [call, act](DecodeProcess& decode) {
-    decode.Generate(call, act.attempt_id, act.generation);
-  });
-}
-
-void RouterProcess::PerformLeg(const router::StartPrefill& act) {
-  const uint64_t call = OpenLegCall(act.attempt_id, Leg::kPrefill, act.stage0.id);
-  const Client& client = clients_.Get(act.call_id);
-  SimStart request{act.attempt_id,
-                   client.prompt_id,
-                   client.prompt_tokens,
-                   act.ticket,
-                   std::max<int64_t>(1, act.deadline_us - world_.now_us()),
-                   client.prompt_logprobs};
-  world_.SendOnCall<PrefillProcess>(call, node_, "start", [call, request](PrefillProcess& prefill) {
-    prefill.Start(call, request);
-  });
-}
-
 void RouterProcess::Perform(const router::Action& action) {
   TouchBy(world_, node_, action);
   std::visit(
@@ -406,16 +287,9 @@ void RouterProcess::Perform(const router::Action& action) {
         } else if constexpr (std::is_same_v<T, router::ReplyDrain> ||
                              std::is_same_v<T, router::ReplyAbort>) {
           // Nobody waits for them.
-        } else if constexpr (std::is_same_v<T, router::AbortPrefill>) {
-          CancelLegs(act.attempt_id, /*prefill=*/true);
-        } else if constexpr (std::is_same_v<T, router::AbortDecode>) {
-          CancelLegs(act.attempt_id, /*prefill=*/false);
-          const int node = NodeOf(act.decode.id);
-          if (world_.alive(node) && world_.incarnation(node) == act.decode.incarnation) {
-            world_.Send<DecodeProcess>(
-                node_, node, "abort",
-                [attempt = act.attempt_id](DecodeProcess& decode) { decode.Abort(attempt); });
-          }
+        } else if constexpr (std::is_same_v<T, router::AbortPrefill> ||
+                             std::is_same_v<T, router::AbortDecode>) {
+          ChangeLegs([&](auto& actions) { legs_.Abort(act, actions); });
         } else if constexpr (std::is_same_v<T, router::DeliverPrompt>) {
           clients_.OnPrompt(act.call_id, act.tokens);
         } else if constexpr (std::is_same_v<T, router::DeliverToken>) {
@@ -424,6 +298,7 @@ void RouterProcess::Perform(const router::Action& action) {
                          [this, id = act.call_id] { Handle(router::StopMatched{id}); });
           }
         } else if constexpr (std::is_same_v<T, router::FinishCall>) {
+          legs_.Forget(act.call_id);
           clients_.OnFinished(act.call_id, act.outcome);
         } else {
           PerformLeg(act);
@@ -433,7 +308,7 @@ void RouterProcess::Perform(const router::Action& action) {
 }
 
 bool RouterProcess::AtRest(std::string& why_not) const {
-  if (core_.AtRest()) return true;
+  if (core_.AtRest() && legs_.AtRest()) return true;
   why_not = absl::StrCat(core_.load().in_flight, " transactions in flight");
   return false;
 }

@@ -7,11 +7,12 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "services/decode/core/decode_core.h"
+#include "services/router/core/leg_calls.h"
 #include "services/router/core/router_core.h"
 #include "tests/sim/clients.h"
 #include "tests/sim/router_witness.h"
@@ -43,22 +44,25 @@ class RouterProcess : public Process {
   void Watch(uint64_t call, const InstanceRef& instance);
   void ReserveReply(uint64_t call, uint64_t attempt_id, const absl::StatusOr<Ticket>& ticket);
   void Token(uint64_t call, uint64_t attempt_id, const SampledToken& token);
-  void DecodeEnd(uint64_t call, const decode::Finish& finish);
+  void DecodeFinished(uint64_t call, uint64_t attempt_id, FinishReason reason);
+  void StreamEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status);
   void PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status,
                   const std::vector<SampledToken>& prompt_tokens);
 
   const router::Membership& membership() const { return core_.membership(); }
   void CallBroken(uint64_t call) override;
-  absl::Status CheckInvariants() const override { return core_.CheckInvariants(); }
+  absl::Status CheckInvariants() const override {
+    const absl::Status legs = legs_.CheckInvariants();
+    return legs.ok() ? core_.CheckInvariants() : legs;
+  }
   bool AtRest(std::string& why_not) const override;
 
  private:
-  enum class Leg { kReserve, kStream, kPrefill };
-  struct OpenLeg {
+  struct OpenCall {
     uint64_t attempt_id = 0;
-    Leg leg = Leg::kReserve;
-    std::string instance;
-    InstanceRef decode;  // Of a reservation.
+    router::LegCall call = router::LegCall::kReserve;
+    InstanceRef worker;
+    bool answered = false;  // Decode has finished; the stream's end is on its way.
   };
 
   void Handle(const router::Event& event);
@@ -76,12 +80,18 @@ class RouterProcess : public Process {
   void PerformLeg(const router::Reserve& act);
   void PerformLeg(const router::OpenStream& act);
   void PerformLeg(const router::StartPrefill& act);
-  // Opens a call for a leg, or reports at once (but not within this step) that it is broken.
-  uint64_t OpenLegCall(uint64_t attempt_id, Leg leg, const std::string& instance,
-                       const InstanceRef& decode = {});
-  void LegBroken(const OpenLeg& leg);
-  bool EndLeg(uint64_t call);
-  void CancelLegs(uint64_t attempt_id, bool prefill);
+  // Changes the legs' core and does what comes of it.
+  void ChangeLegs(const std::function<void(std::vector<router::LegAction>&)>& change);
+  void PerformLeg(const router::TellRouter& act);
+  void PerformLeg(const router::CancelCall& act);
+  void PerformLeg(const router::SendAbort& act);
+  template <typename Action>
+  uint64_t OpenLeg(const Action& act, const InstanceRef& worker);
+  std::string AddressOf(const InstanceRef& worker) const;
+  bool EndCall(uint64_t call);
+  void CallFailed(const OpenCall& open, const absl::Status& status);
+  void CheckToldRightly(const absl::Status& status);
+  std::optional<uint64_t> CallOf(uint64_t attempt_id) const;  // The client, if it is its latest.
   // Either leg's end ends the other at once; a decode leg that lingers holds pages for nobody.
   void CheckDecodeLegEnded(uint64_t call_id);
   // Nothing that comes later, prefill's failure included, takes back an answer that is complete.
@@ -99,9 +109,11 @@ class RouterProcess : public Process {
   const router::RouterLimits limits_;
   router::RouterCore core_;
   RouterWitness witness_;
-  std::deque<int64_t> begun_us_;              // Of requests.
-  std::deque<int64_t> kept_us_;               // Of requests that were refused, and go on.
-  std::map<uint64_t, OpenLeg> legs_;          // By call.
+  std::deque<int64_t> begun_us_;  // Of requests.
+  std::deque<int64_t> kept_us_;   // Of requests that were refused, and go on.
+  router::LegCalls legs_;
+  std::map<uint64_t, OpenCall> calls_;        // Of the legs, by the world's number.
+  int64_t timeout_us_ = 0;                    // Of the call that is being opened.
   std::map<uint64_t, uint64_t> workers_;      // Worker's call -> its node, while a reply is due.
   std::map<uint64_t, int> watches_;           // Worker's call -> its node.
   uint64_t checked_version_ = 0;              // View whose arrival is being checked.

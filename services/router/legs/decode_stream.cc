@@ -2,12 +2,30 @@
 
 #include <utility>
 
-#include "common/base/status.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/grpc_status.h"
 #include "common/tracing/grpc_propagation.h"
-#include "services/router/legs/leg_status.h"
 
 namespace baton::router {
+namespace {
+
+StreamMessage MessageOf(const v1::DecodeGenerateResponse& message) {
+  if (message.has_token()) {
+    const v1::DecodeToken& token = message.token();
+    return rpc::SampledFromProto(token.token_id(), token.logprobs());
+  }
+  if (!message.has_finished()) return StreamNonsense{};
+  switch (message.finished().reason()) {
+    case v1::FINISH_REASON_STOP:
+      return StreamFinished{FinishReason::kStop};
+    case v1::FINISH_REASON_LENGTH:
+      return StreamFinished{FinishReason::kLength};
+    default:
+      return StreamFinished{};
+  }
+}
+
+}  // namespace
 
 std::shared_ptr<DecodeStream> DecodeStream::Start(std::shared_ptr<WorkerStubs> worker,
                                                   rpc::CallTracker& tracker,
@@ -38,38 +56,13 @@ DecodeStream::DecodeStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker
 
 void DecodeStream::OnReadDone(bool ok) {
   if (!ok) return RemoveHold();
-  if (message_.has_token() && !finished_.has_value()) {
-    const v1::DecodeToken& token = message_.token();
-    if (callbacks_.on_token(rpc::SampledFromProto(token.token_id(), token.logprobs()))) return;
-    Cancel();
-  } else if (message_.has_finished() && !finished_.has_value()) {
-    switch (message_.finished().reason()) {
-      case v1::FINISH_REASON_STOP:
-        finished_ = FinishReason::kStop;
-        break;
-      case v1::FINISH_REASON_LENGTH:
-        finished_ = FinishReason::kLength;
-        break;
-      default:
-        finished_ =
-            LegProtocolError("finished for no reason that the router knows", "decode", *worker_);
-    }
-  } else {
-    finished_ =
-        LegProtocolError("sent a message that is neither token nor end", "decode", *worker_);
-    Cancel();
-  }
+  if (callbacks_.on_message(MessageOf(message_))) return;
+  Cancel();
   StartRead(&message_);
 }
 
 void DecodeStream::OnDone(const grpc::Status& status) {
-  if (finished_.has_value() && (status.ok() || !finished_->ok())) {
-    callbacks_.on_end(*std::move(finished_));
-  } else if (status.ok()) {
-    callbacks_.on_end(LegProtocolError("ended its stream without Finished", "decode", *worker_));
-  } else {
-    callbacks_.on_end(LegStatus(status, "decode", "Decode.Generate", *worker_));
-  }
+  callbacks_.on_end(rpc::FromGrpc(status));
   self_.reset();
 }
 

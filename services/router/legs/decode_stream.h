@@ -8,26 +8,23 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "common/rpc/call_tracker.h"
 #include "common/tracing/trace_context.h"
-#include "common/types/finish_reason.h"
-#include "common/types/sampled_token.h"
-#include "services/router/core/router_core.h"
+#include "services/router/core/leg_calls.h"
 #include "services/router/legs/worker_channels.h"
 
 namespace baton::router {
 
 class DecodeStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
  public:
-  // Called on gRPC's threads, one at a time. After a token the reader must call Continue exactly
-  // once; false from `on_token` means that it never will (the loop has stopped).
+  // Called on gRPC's threads, one at a time. After a message the reader must call Continue exactly
+  // once; false from `on_message` means that it never will (the loop has stopped).
   struct Callbacks {
-    std::function<bool(SampledToken token)> on_token;
-    // The stream's end, the last call.
-    std::function<void(absl::StatusOr<FinishReason> outcome)> on_end;
+    std::function<bool(StreamMessage message)> on_message;
+    // The call's end, the last callback.
+    std::function<void(const absl::Status& status)> on_end;
   };
 
   // Starts the call; it keeps itself alive until its end.
@@ -52,7 +49,6 @@ class DecodeStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> 
   const v1::DecodeGenerateRequest request_;
   Callbacks callbacks_;
   v1::DecodeGenerateResponse message_;
-  std::optional<absl::StatusOr<FinishReason>> finished_;  // What the last message said.
   std::shared_ptr<DecodeStream> self_;
 };
 

@@ -1,23 +1,24 @@
-// The calls that the core's actions ask for: Reserve, Generate and Abort at decode services, Start
-// and Abort at prefill chains. Every call's end comes back as exactly one LegEvents call on the
-// loop, also when it could not be made at all; ends of calls that were aborted come too, late, and
-// mean nothing to the core.
+// The calls that services/router/core/leg_calls.h decides on, as gRPC: Reserve, Generate and Abort
+// at decode services, Start and Abort at prefill chains. Carries them, and brings what comes of
+// them back to the loop; what that means is the core's matter.
 #ifndef SERVICES_ROUTER_LEGS_LEGS_H_
 #define SERVICES_ROUTER_LEGS_LEGS_H_
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "common/base/event_loop.h"
 #include "common/rpc/call_tracker.h"
 #include "common/tracing/trace_context.h"
-#include "common/types/finish_reason.h"
 #include "proto/baton/v1/common.pb.h"
+#include "services/router/core/leg_calls.h"
 #include "services/router/core/router_core.h"
 #include "services/router/legs/decode_stream.h"
 #include "services/router/legs/worker_channels.h"
@@ -31,34 +32,32 @@ struct LegRequest {
   const tracing::TraceContext& trace;
 };
 
-// Called on the loop's thread.
-class LegEvents {
- public:
-  virtual ~LegEvents() = default;
-  virtual void OnReserveReplied(uint64_t attempt_id, absl::StatusOr<Ticket> ticket) = 0;
-  virtual void OnToken(uint64_t attempt_id, SampledToken token) = 0;
-  virtual void OnDecodeEnded(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) = 0;
-  virtual void OnPrefillEnded(uint64_t attempt_id, absl::Status status, v1::PrefillReport report,
-                              std::vector<SampledToken> prompt_tokens) = 0;
-};
-
 // All members on the loop's thread, but for the destructor.
 class Legs {
  public:
-  // `address_of` gives the gRPC address of a registered worker, or "". Both outlive this.
-  Legs(EventLoop& loop, LegEvents& events,
-       std::function<std::string(const InstanceRef&)> address_of);
+  // Called on the loop's thread.
+  struct Callbacks {
+    std::function<void(Event)> tell_router;
+    // Of Start's answer, just before tell_router hears of it.
+    std::function<void(uint64_t attempt_id, v1::PrefillReport)> on_report;
+    // The gRPC address of a registered worker, or "".
+    std::function<std::string(const InstanceRef&)> address_of;
+  };
+  // `loop` outlives this.
+  Legs(EventLoop& loop, int vocab_size, Callbacks callbacks);
   // Cancels what is under way and waits for the last callback. The loop has stopped by then.
   ~Legs();
 
   void Reserve(const router::Reserve& action, const LegRequest& request);
   void OpenStream(const router::OpenStream& action, const tracing::TraceContext& trace);
   void StartPrefill(const router::StartPrefill& action, const LegRequest& request);
-  void Abort(const AbortDecode& action);
-  void Abort(const AbortPrefill& action);
+  template <typename AbortLeg>
+  void Abort(const AbortLeg& action) {
+    Change([&](std::vector<LegAction>& actions) { core_.Abort(action, actions); });
+  }
 
-  // The attempt is over and the core has aborted what was open: its calls need no handle any more.
-  void Forget(uint64_t attempt_id) { calls_.erase(attempt_id); }
+  // The request is over, and the core has aborted what was open.
+  void Forget(uint64_t call_id) { core_.Forget(call_id); }
 
   // Lets go of the channels of other workers.
   void KeepWorkers(const std::vector<InstanceRef>& workers) { channels_.Keep(workers); }
@@ -69,26 +68,27 @@ class Legs {
  private:
   template <typename Request, typename Response>
   struct Unary;
-  // Of one attempt, for as long as they may have to be cancelled.
-  struct Calls {
-    std::shared_ptr<WorkerStubs> decode;
-    std::shared_ptr<WorkerStubs> stage0;
-    std::shared_ptr<rpc::TrackedContext> reserve;
-    std::shared_ptr<DecodeStream> stream;
-    std::shared_ptr<rpc::TrackedContext> start;
-  };
+  using CallId = std::pair<uint64_t, LegCall>;  // By attempt.
 
-  // UNAVAILABLE with leg and instance if the worker has left.
-  absl::StatusOr<std::shared_ptr<WorkerStubs>> Worker(const InstanceRef& instance,
-                                                      const std::string& leg);
-  void Post(std::function<void()> task);
+  // Changes the core and does what comes of it.
+  void Change(const std::function<void(std::vector<LegAction>&)>& change);
+  void Perform(const CancelCall& action);
+  void Perform(const SendAbort& action);
+  void Perform(TellRouter& action) { callbacks_.tell_router(std::move(action.event)); }
+  // The call that follows from `action`, unless there is none.
+  template <typename Action>
+  std::optional<BeginCall> Begin(const Action& action, const InstanceRef& worker);
+  template <typename Call>
+  std::shared_ptr<Call> MakeCall(const BeginCall& begin, const tracing::TraceContext& trace);
+  // Runs `task` on the loop when the call has ended.
+  void PostEnd(uint64_t attempt_id, LegCall call, std::function<void()> task);
 
   EventLoop& loop_;
-  LegEvents& events_;
-  const std::function<std::string(const InstanceRef&)> address_of_;
+  const Callbacks callbacks_;
+  LegCalls core_;
   rpc::CallTracker tracker_;
   WorkerChannels channels_;
-  std::unordered_map<uint64_t, Calls> calls_;  // By attempt.
+  std::map<CallId, std::function<void()>> cancels_;  // Of the calls that run.
 };
 
 }  // namespace baton::router

@@ -1,0 +1,230 @@
+// The legs of a simulated router: the real LegCalls, with calls of the world that break, end late,
+// and are given up by either side. Plays services/router/legs.
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "tests/sim/content.h"
+#include "tests/sim/decode_process.h"
+#include "tests/sim/prefill_process.h"
+#include "tests/sim/router_process.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr int64_t kRefusedUs = 100;
+// Of the calls that break: those that say so as if somebody had cancelled them.
+constexpr double kSaysCancelled = 0.2;
+
+std::vector<int32_t> ExpectedTokens(const Client& client) {
+  std::vector<int32_t> expected;
+  for (int i = 1; client.prompt_logprobs && i < client.prompt_tokens; ++i) {
+    expected.push_back(static_cast<int32_t>(PromptTokenId(client.prompt_id, i) % kVocabulary));
+  }
+  return expected;
+}
+
+}  // namespace
+
+// ---- What becomes of calls ----
+
+void RouterProcess::ChangeLegs(const std::function<void(std::vector<router::LegAction>&)>& change) {
+  std::vector<router::LegAction> actions;
+  change(actions);
+  for (const router::LegAction& action : actions) {
+    std::visit([this](const auto& act) { PerformLeg(act); }, action);
+  }
+}
+
+void RouterProcess::PerformLeg(const router::TellRouter& act) {
+  if (const auto* replied = std::get_if<router::ReserveReplied>(&act.event)) {
+    CheckToldRightly(replied->ticket.status());
+    HandleRefusable(replied->attempt_id, replied->ticket.status(), act.event);
+  } else if (const auto* ended = std::get_if<router::PrefillEnded>(&act.event)) {
+    CheckToldRightly(ended->status);
+    HandleRefusable(ended->attempt_id, ended->status, act.event);
+  } else {
+    if (const auto* over = std::get_if<router::DecodeEnded>(&act.event)) {
+      CheckToldRightly(over->outcome.status());
+    }
+    Handle(act.event);
+  }
+}
+
+// Every failure names its leg and its worker, and no worker of this world breaks the protocol.
+void RouterProcess::CheckToldRightly(const absl::Status& status) {
+  if (status.ok()) return;
+  const bool named = LegOf(status).has_value() && InstanceOf(status).has_value();
+  const bool sound = status.message().find("neither token nor end") == std::string::npos &&
+                     status.message().find("other tokens than the prompt's") == std::string::npos &&
+                     status.message().find("without Finished") == std::string::npos &&
+                     status.message().find("outside the vocabulary") == std::string::npos;
+  if (named && sound) return;
+  world_.Violate(absl::StrCat("a leg is said to fail by ", status.ToString()));
+}
+
+void RouterProcess::PerformLeg(const router::CancelCall& act) {
+  for (auto call = calls_.begin(); call != calls_.end(); ++call) {
+    if (call->second.attempt_id != act.attempt_id || call->second.call != act.call) continue;
+    const uint64_t cancelled = call->first;
+    calls_.erase(call);
+    return world_.BreakCall(cancelled);
+  }
+}
+
+void RouterProcess::PerformLeg(const router::SendAbort& act) {
+  const int node = NodeOf(act.worker.id);
+  if (!world_.alive(node) || world_.incarnation(node) != act.worker.incarnation) return;
+  if (world_.Strikes(&NetworkFaults::control_drop)) return world_.Trace(node_, "abort LOST");
+  const uint64_t attempt = act.attempt_id;
+  if (act.leg == Role::kDecode) {
+    world_.Send<DecodeProcess>(node_, node, "abort",
+                               [attempt](DecodeProcess& decode) { decode.Abort(attempt); });
+  } else {
+    world_.Send<PrefillProcess>(node_, node, "abort",
+                                [attempt](PrefillProcess& stage) { stage.Abort(attempt); });
+  }
+}
+
+bool RouterProcess::EndCall(uint64_t call) {
+  world_.CloseCall(call);
+  return calls_.erase(call) > 0;
+}
+
+void RouterProcess::CallFailed(const OpenCall& open, const absl::Status& status) {
+  const uint64_t attempt = open.attempt_id;
+  ChangeLegs([&](auto& actions) {
+    switch (open.call) {
+      case router::LegCall::kReserve:
+        legs_.ReserveEnded(attempt, status, Ticket(), actions);
+        if (!actions.empty()) NoteFailure(open.worker);
+        return;
+      case router::LegCall::kStream:
+        return legs_.StreamEnded(attempt, status, actions);
+      case router::LegCall::kStart:
+        return legs_.StartEnded(attempt, status, {}, {}, actions);
+    }
+  });
+}
+
+void RouterProcess::CallBroken(uint64_t call) {
+  workers_.erase(call);
+  if (watches_.erase(call) > 0) return Handle(router::WatchBroken{call});
+  const auto it = calls_.find(call);
+  if (it == calls_.end()) return;
+  const OpenCall open = it->second;
+  calls_.erase(it);
+  CallFailed(open, world_.random().Chance(kSaysCancelled)
+                       ? absl::CancelledError("somebody gave it up")
+                       : absl::UnavailableError("the connection broke"));
+}
+
+// ---- From workers ----
+
+void RouterProcess::ReserveReply(uint64_t call, uint64_t attempt_id,
+                                 const absl::StatusOr<Ticket>& ticket) {
+  if (!EndCall(call)) return;
+  ChangeLegs(
+      [&](auto& actions) { legs_.ReserveEnded(attempt_id, ticket.status(), ticket, actions); });
+}
+
+void RouterProcess::Token(uint64_t call, uint64_t attempt_id, const SampledToken& token) {
+  if (!calls_.contains(call)) return;
+  failed_us_.clear();
+  ChangeLegs([&](auto& actions) { legs_.StreamSaid(attempt_id, token, actions); });
+}
+
+void RouterProcess::DecodeFinished(uint64_t call, uint64_t attempt_id, FinishReason reason) {
+  const auto open = calls_.find(call);
+  if (open == calls_.end()) return;
+  open->second.answered = true;
+  answered_.insert(attempt_id);
+  ChangeLegs([&](auto& actions) {
+    legs_.StreamSaid(attempt_id, router::StreamFinished{reason}, actions);
+  });
+}
+
+void RouterProcess::StreamEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status) {
+  if (!EndCall(call)) return;
+  ChangeLegs([&](auto& actions) { legs_.StreamEnded(attempt_id, status, actions); });
+}
+
+void RouterProcess::PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status,
+                               const std::vector<SampledToken>& prompt_tokens) {
+  if (!EndCall(call)) return;
+  const std::optional<uint64_t> call_id = CallOf(attempt_id);
+  std::vector<int32_t> expected;
+  if (call_id.has_value()) expected = ExpectedTokens(clients_.Get(*call_id));
+  ChangeLegs([&](auto& actions) {
+    legs_.StartEnded(attempt_id, status, prompt_tokens, expected, actions);
+  });
+}
+
+// ---- Actions ----
+
+std::string RouterProcess::AddressOf(const InstanceRef& worker) const {
+  const router::Worker* known = core_.membership().Find(worker);
+  return known == nullptr ? "" : known->info.grpc_address;
+}
+
+// 0: there is nothing to call, or nobody to take it.
+template <typename Action>
+uint64_t RouterProcess::OpenLeg(const Action& act, const InstanceRef& worker) {
+  std::vector<router::LegAction> actions;
+  const auto begin = legs_.Open(act, AddressOf(worker), world_.now_us(), actions);
+  for (const router::LegAction& action : actions) {  // Not within this step.
+    world_.After(node_, 1, "leg without a worker", [this, action] {
+      std::visit([this](const auto& leg) { PerformLeg(leg); }, action);
+    });
+  }
+  if (!begin.has_value()) return 0;
+  timeout_us_ = begin->timeout_ms * 1000;
+  const OpenCall open{begin->attempt_id, begin->call, worker};
+  const uint64_t call = world_.OpenCall(node_, NodeOf(worker.id));
+  if (call == 0) {
+    world_.After(node_, kRefusedUs, "connection refused",
+                 [this, open] { CallFailed(open, absl::UnavailableError("nobody listens")); });
+    return 0;
+  }
+  calls_[call] = open;
+  if (begin->give_up_us == kNeverUs) return call;
+  world_.After(node_, begin->give_up_us - world_.now_us(), "call gives up", [this, call, open] {
+    if (calls_.erase(call) == 0) return;
+    world_.BreakCall(call);
+    CallFailed(open, absl::DeadlineExceededError("the call's deadline passed"));
+  });
+  return call;
+}
+
+void RouterProcess::PerformLeg(const router::Reserve& act) {
+  CheckPair(act);
+  const uint64_t call = OpenLeg(act, act.decode);
+  const Client& client = clients_.Get(act.call_id);
+  SimReserve request{act.attempt_id,    client.prompt_id, client.prompt_tokens,
+                     client.max_tokens, act.writers,      timeout_us_};
+  world_.SendOnCall<DecodeProcess>(call, node_, "reserve", [call, request](DecodeProcess& decode) {
+    decode.Reserve(call, request);
+  });
+}
+
+void RouterProcess::PerformLeg(const router::OpenStream& act) {
+  const uint64_t call = OpenLeg(act, act.decode);
+  world_.SendOnCall<DecodeProcess>(call, node_, "generate", [call, act](DecodeProcess& decode) {
+    decode.Generate(call, act.attempt_id, act.generation);
+  });
+}
+
+void RouterProcess::PerformLeg(const router::StartPrefill& act) {
+  const uint64_t call = OpenLeg(act, act.stage0);
+  const Client& client = clients_.Get(act.call_id);
+  SimStart request{act.attempt_id, client.prompt_id, client.prompt_tokens,
+                   act.ticket,     timeout_us_,      client.prompt_logprobs};
+  world_.SendOnCall<PrefillProcess>(call, node_, "start", [call, request](PrefillProcess& prefill) {
+    prefill.Start(call, request);
+  });
+}
+
+}  // namespace baton::sim
