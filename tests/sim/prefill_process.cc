@@ -194,22 +194,8 @@ void PrefillProcess::Issue(const prefill::Plan& plan) {
 }
 
 void PrefillProcess::ReceivePlan(uint64_t call, const prefill::Plan& plan) {
-  if (!link_->Stands(call)) return;
-  link_events_.Raise(prefill::LinkHeard{call});
-  if (link_->begun()) HandleStage(prefill::PlanArrived{plan});
-}
-
-void PrefillProcess::PlanDone(int stage, uint64_t epoch, const prefill::PlanDone& done) {
-  HandlePlanner(prefill::StagePlanDone{stage, epoch, done});
-  if (stage > 0 && stage + 1 == topology_.stages) {
-    wiring_events_.Raise(prefill::ChainWorked{epoch});
-  }
-  if (stage == 1) HandleStage(prefill::NextStageDone{epoch, planner_->plans_done(1)});
-}
-
-void PrefillProcess::RequestClosed(int stage, uint64_t epoch,
-                                   const prefill::RequestClosed& closed) {
-  HandlePlanner(prefill::StageRequestClosed{stage, epoch, closed});
+  arriving_ = plan;
+  link_events_.Raise(prefill::PlanHeard{call, plan.epoch, absl::OkStatus()});
 }
 
 // ---- The stage ----
@@ -274,16 +260,16 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
           Change([&](auto& actions) { outbox_.Cancel(act.attempt_id, world_.now_us(), actions); });
         } else if constexpr (std::is_same_v<T, prefill::ReportPlanDone>) {
           if (first()) {
-            world_.After(node_, 1, "own plan done",
-                         [this, act] { PlanDone(0, act.epoch, act.done); });
+            world_.After(node_, 1, "own plan done", [this, act] {
+              HandlePlanner(prefill::StagePlanDone{0, act.epoch, act.done});
+            });
             return;
           }
           if (act.epoch != epoch_) return;
-          world_.SendOnCall<PrefillProcess>(link_call_, node_, "plan done",
-                                            [stage = stage_index_, act](PrefillProcess& peer) {
-                                              peer.ReceiveFromStage(stage, act.epoch, {});
-                                              peer.PlanDone(stage, act.epoch, act.done);
-                                            });
+          world_.SendOnCall<PrefillProcess>(
+              link_call_, node_, "plan done", [stage = stage_index_, act](PrefillProcess& peer) {
+                peer.ReceiveFromStage(prefill::PlanDoneHeard{stage, act.epoch, act.done});
+              });
         } else if constexpr (std::is_same_v<T, prefill::ReportRequestClosed>) {
           outbox_.Forget(act.closed.attempt_id);
           if (const auto& ticket = prompts_[act.closed.attempt_id].ticket; ticket.has_value()) {
@@ -307,16 +293,17 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
 
 void PrefillProcess::Closed(const prefill::RequestClosed& closed, uint64_t epoch) {
   if (first()) {
-    world_.After(node_, 1, "own request closed",
-                 [this, closed, epoch] { RequestClosed(0, epoch, closed); });
+    world_.After(node_, 1, "own request closed", [this, closed, epoch] {
+      HandlePlanner(prefill::StageRequestClosed{0, epoch, closed});
+    });
     return;
   }
   if (epoch != epoch_) return;
-  world_.SendOnCall<PrefillProcess>(link_call_, node_, "request closed",
-                                    [stage = stage_index_, epoch, closed](PrefillProcess& peer) {
-                                      peer.ReceiveFromStage(stage, epoch, {});
-                                      peer.RequestClosed(stage, epoch, closed);
-                                    });
+  world_.SendOnCall<PrefillProcess>(
+      link_call_, node_, "request closed",
+      [stage = stage_index_, epoch, closed](PrefillProcess& peer) {
+        peer.ReceiveFromStage(prefill::RequestClosedHeard{stage, epoch, closed});
+      });
 }
 
 absl::Status PrefillProcess::CheckInvariants() const {

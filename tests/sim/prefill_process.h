@@ -72,12 +72,9 @@ class PrefillProcess : public Process {
   // From stage 0, on a link.
   void ReceiveHello(uint64_t call, const prefill::Hello& hello);
   void ReceivePlan(uint64_t call, const prefill::Plan& plan);
-  void ReceivePing(uint64_t call, uint64_t next_stage_done);
-  // To stage 0, on a link: a message of `stage`, and what it says to the wiring.
-  void ReceiveFromStage(int stage, uint64_t epoch,
-                        const std::optional<prefill::WiringEvent>& event);
-  void PlanDone(int stage, uint64_t epoch, const prefill::PlanDone& done);
-  void RequestClosed(int stage, uint64_t epoch, const prefill::RequestClosed& closed);
+  void ReceivePing(const prefill::PingHeard& ping);
+  // To stage 0, on a link.
+  void ReceiveFromStage(const prefill::WiringEvent& event) { wiring_events_.Raise(event); }
   // From neighbours, over the data plane.
   void ReceiveActivations(const SimActivationsPtr& activations, bool corrupt);
   void ReceiveCredit(uint64_t epoch, uint64_t number);
@@ -102,9 +99,15 @@ class PrefillProcess : public Process {
   void Perform(const prefill::CloseLinks& action);
   void Perform(const prefill::ReportChainUp& action);
   void Perform(const prefill::ReportChainDown& action);
+  void Perform(const prefill::PassPlanDone& action);
+  void Perform(const prefill::PassRequestClosed& action);
+  void Perform(const prefill::TellOwnStage& action);
   void HandleLink(const prefill::LinkEvent& event);
   void Perform(const prefill::TryEpoch& action);
   void Perform(const prefill::SendReady& action);
+  void Perform(const prefill::SendPong& action);
+  void Perform(const prefill::TakePlan& action);
+  void Perform(const prefill::PassNextStageDone& action);
   void Perform(const prefill::DropEpoch& action);
   void Perform(const prefill::RefuseLink& action);
   void Perform(const prefill::EndLink& action);
@@ -188,6 +191,7 @@ class PrefillProcess : public Process {
   std::vector<InstanceRef> members_;  // Stages of the epoch.
   prefill::Neighbours neighbours_;
   std::map<int, uint64_t> links_;  // Stage 0: call by stage.
+  prefill::Plan arriving_;         // Of the PlanHeard that is being handled.
   uint64_t link_call_ = 0;         // Later stages: that of the epoch.
 
   struct Prompt {

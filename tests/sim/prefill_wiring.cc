@@ -146,14 +146,13 @@ void PrefillProcess::Perform(const prefill::OpenLinks& action) {
 }
 
 // Beside the calls' losses: two a second on every link would leave no chain standing.
-void PrefillProcess::Perform(const prefill::PingStages&) {
+void PrefillProcess::Perform(const prefill::PingStages& action) {
   for (const auto& [stage, call] : links_) {
     if (!world_.CallOpen(call)) continue;
     world_.Send<PrefillProcess>(
         node_, topology_.StageNode(chain_, stage), "ping",
-        [call = call, next_stage_done = planner_->plans_done(stage + 1)](PrefillProcess& peer) {
-          peer.ReceivePing(call, next_stage_done);
-        });
+        [ping = prefill::PingHeard{call, action.sequence, planner_->plans_done(stage + 1)}](
+            PrefillProcess& peer) { peer.ReceivePing(ping); });
   }
 }
 
@@ -177,11 +176,16 @@ void PrefillProcess::Perform(const prefill::ReportChainDown& action) {
   membership_->ReportSoon();
 }
 
-void PrefillProcess::ReceiveFromStage(int stage, uint64_t epoch,
-                                      const std::optional<prefill::WiringEvent>& event) {
-  if (epoch != epoch_ || !links_.contains(stage)) return;
-  wiring_events_.Raise(prefill::StageHeard{stage, epoch});
-  if (event.has_value()) wiring_events_.Raise(*event);
+void PrefillProcess::Perform(const prefill::PassPlanDone& action) {
+  HandlePlanner(prefill::StagePlanDone{action.stage, action.epoch, action.done});
+}
+
+void PrefillProcess::Perform(const prefill::PassRequestClosed& action) {
+  HandlePlanner(prefill::StageRequestClosed{action.stage, action.epoch, action.closed});
+}
+
+void PrefillProcess::Perform(const prefill::TellOwnStage& action) {
+  HandleStage(prefill::NextStageDone{action.epoch, planner_->plans_done(1)});
 }
 
 // ---- Later stages ----
@@ -203,17 +207,22 @@ void PrefillProcess::ReceiveHello(uint64_t call, const prefill::Hello& hello) {
   link_events_.Raise(prefill::HelloArrived{call, hello});
 }
 
-void PrefillProcess::ReceivePing(uint64_t call, uint64_t next_stage_done) {
-  if (!link_->Stands(call)) return;
-  link_events_.Raise(prefill::LinkHeard{call});
-  if (link_->begun()) {
-    HandleStage(prefill::NextStageDone{link_->hello().epoch, next_stage_done});
-  }
+void PrefillProcess::ReceivePing(const prefill::PingHeard& ping) { link_events_.Raise(ping); }
+
+void PrefillProcess::Perform(const prefill::SendPong&) {
   world_.Send<PrefillProcess>(
       node_, topology_.StageNode(chain_, 0), "pong",
       [stage = stage_index_, epoch = link_->hello().epoch](PrefillProcess& peer) {
-        peer.ReceiveFromStage(stage, epoch, {});
+        peer.ReceiveFromStage(prefill::StageHeard{stage, epoch});
       });
+}
+
+void PrefillProcess::Perform(const prefill::TakePlan&) {
+  HandleStage(prefill::PlanArrived{std::exchange(arriving_, {})});
+}
+
+void PrefillProcess::Perform(const prefill::PassNextStageDone& action) {
+  HandleStage(prefill::NextStageDone{action.epoch, action.number});
 }
 
 void PrefillProcess::Perform(const prefill::TryEpoch& action) {
@@ -226,7 +235,7 @@ void PrefillProcess::Perform(const prefill::SendReady& action) {
       action.link, node_, "link ready",
       [stage = stage_index_, epoch = action.epoch,
        pages = topology_.prefill_pages](PrefillProcess& peer) {
-        peer.ReceiveFromStage(stage, epoch, prefill::StageReady{stage, epoch, pages});
+        peer.ReceiveFromStage(prefill::StageReady{stage, epoch, pages});
       });
 }
 
@@ -242,7 +251,7 @@ void PrefillProcess::Perform(const prefill::RefuseLink& action) {
       action.link, node_, "link refused",
       [stage = stage_index_, epoch = action.epoch,
        newest = action.newest_epoch](PrefillProcess& peer) {
-        peer.ReceiveFromStage(stage, epoch, prefill::StageRefused{stage, epoch, newest});
+        peer.ReceiveFromStage(prefill::StageRefused{stage, epoch, newest});
       });
   // gRPC delivers what was written before the end; here the end must not overtake it.
   world_.After(node_, kRefusalReadUs, "refused link ends",

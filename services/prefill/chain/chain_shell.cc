@@ -34,7 +34,9 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   callbacks.plans_done = [this](int stage) { return planner_.plans_done(stage); };
   callbacks.on_plan_done = [this](int stage, uint64_t epoch, const PlanDone& done) {
     Handle(StagePlanDone{stage, epoch, done});
-    if (stage == 1) options_.stage->Handle(NextStageDone{epoch, planner_.plans_done(1)});
+  };
+  callbacks.tell_own_stage = [this](uint64_t epoch) {
+    options_.stage->Handle(NextStageDone{epoch, planner_.plans_done(1)});
   };
   callbacks.on_request_closed = [this](int stage, uint64_t epoch, const RequestClosed& closed) {
     Handle(StageRequestClosed{stage, epoch, closed});
@@ -48,12 +50,7 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   reports.request_closed = [this](uint64_t epoch, const RequestClosed& closed) {
     Handle(StageRequestClosed{0, epoch, closed});
   };
-  reports.end_epoch = [this](const absl::Status& status) {
-    const std::string& self = options_.place.self.instance.id;
-    const absl::Status reason =
-        absl::UnavailableError(absl::StrCat("prefill stage 0 (", self, "): ", status.message()));
-    wiring_->Break(WithLeg(reason, "prefill", InstanceOf(status).value_or(self)));
-  };
+  reports.end_epoch = [this](const absl::Status& status) { wiring_->Break(status); };
   options_.stage->SetReports(std::move(reports));
 }
 
@@ -112,7 +109,7 @@ void ChainShell::HandleOne(const PlannerEvent& event) {
 
 void ChainShell::Perform(const IssuePlan& action) {
   if (absl::Status status = Failpoint("prefill.plan"); !status.ok()) {
-    wiring_->Break(WithLeg(status, "prefill", options_.place.self.instance.id));
+    wiring_->Break(status);
     return;
   }
   PlanWithContexts plan{action.plan, {}};

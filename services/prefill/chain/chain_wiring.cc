@@ -125,46 +125,45 @@ void ChainWiring::Perform(const ReportChainDown& action) {
 
 // ---- What comes over the links ----
 
-void ChainWiring::OnResponse(int stage, uint64_t epoch, const v1::LinkResponse& response) {
-  if (epoch != wiring_.epoch()) return;
-  events_.Raise(StageHeard{stage, epoch});
-  absl::Status status = Failpoint("prefill.link");
-  if (status.ok()) status = HandleResponse(stage, epoch, response);
-  if (!status.ok()) events_.Raise(StageLinkEnded{stage, epoch, status});
-}
+namespace {
 
-absl::Status ChainWiring::HandleResponse(int stage, uint64_t epoch,
-                                         const v1::LinkResponse& response) {
+// What a message says; an error: it makes no sense.
+absl::StatusOr<WiringEvent> EventOf(int stage, uint64_t epoch, const v1::LinkResponse& response) {
   switch (response.message_case()) {
     case v1::LinkResponse::kReady:
       if (response.ready().epoch() != epoch) {
         return absl::FailedPreconditionError(
             absl::StrCat("ready for epoch ", response.ready().epoch()));
       }
-      events_.Raise(StageReady{stage, epoch, response.ready().page_count()});
-      return absl::OkStatus();
+      return StageReady{stage, epoch, response.ready().page_count()};
     case v1::LinkResponse::kRefused:
-      events_.Raise(StageRefused{stage, epoch, response.refused().newest_epoch()});
-      return absl::OkStatus();
+      return StageRefused{stage, epoch, response.refused().newest_epoch()};
     case v1::LinkResponse::kPlanDone: {
-      BATON_ASSIGN_OR_RETURN(const PlanDone done, FromProto(response.plan_done()));
-      if (!wiring_.up()) return absl::FailedPreconditionError("a plan is done before any");
-      if (stage + 1 == options_.place.stages) events_.Raise(ChainWorked{epoch});
-      callbacks_.on_plan_done(stage, epoch, done);
-      return absl::OkStatus();
+      BATON_ASSIGN_OR_RETURN(PlanDone done, FromProto(response.plan_done()));
+      return PlanDoneHeard{stage, epoch, std::move(done)};
     }
     case v1::LinkResponse::kRequestClosed: {
-      BATON_ASSIGN_OR_RETURN(const RequestClosed closed, FromProto(response.request_closed()));
-      if (!wiring_.up()) return absl::FailedPreconditionError("closed before any plan");
-      callbacks_.on_request_closed(stage, epoch, closed);
-      return absl::OkStatus();
+      BATON_ASSIGN_OR_RETURN(RequestClosed closed, FromProto(response.request_closed()));
+      return RequestClosedHeard{stage, epoch, std::move(closed)};
     }
     case v1::LinkResponse::kPong:
-      return absl::OkStatus();
+      return StageHeard{stage, epoch};
     case v1::LinkResponse::MESSAGE_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError("an empty message on the link");
+}
+
+}  // namespace
+
+void ChainWiring::OnResponse(int stage, uint64_t epoch, const v1::LinkResponse& response) {
+  absl::StatusOr<WiringEvent> event = EventOf(stage, epoch, response);
+  if (absl::Status status = Failpoint("prefill.link"); !status.ok()) event = status;
+  if (event.ok()) {
+    events_.Raise(*std::move(event));
+  } else {
+    events_.Raise(StageLinkEnded{stage, epoch, event.status()});
+  }
 }
 
 void ChainWiring::Send(const v1::Plan& plan) {

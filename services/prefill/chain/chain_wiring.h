@@ -36,6 +36,7 @@ class ChainWiring {
     std::function<void(const absl::Status&)> on_down;  // After on_up or begin_own.
     std::function<uint64_t(int stage)> plans_done;     // See ChainPlanner.
     std::function<void(int stage, uint64_t epoch, const PlanDone&)> on_plan_done;
+    std::function<void(uint64_t epoch)> tell_own_stage;  // How far the next one is.
     std::function<void(int stage, uint64_t epoch, const RequestClosed&)> on_request_closed;
   };
   ChainWiring(Options options, Callbacks callbacks);
@@ -65,10 +66,16 @@ class ChainWiring {
   void Perform(const CloseLinks& action);
   void Perform(const ReportChainUp& action);
   void Perform(const ReportChainDown& action);
+  void Perform(const PassPlanDone& action) {
+    callbacks_.on_plan_done(action.stage, action.epoch, action.done);
+  }
+  void Perform(const PassRequestClosed& action) {
+    callbacks_.on_request_closed(action.stage, action.epoch, action.closed);
+  }
+  void Perform(const TellOwnStage& action) { callbacks_.tell_own_stage(action.epoch); }
 
   std::shared_ptr<LinkCall> OpenLink(const worker::PeerWorker& member);
   void OnResponse(int stage, uint64_t epoch, const v1::LinkResponse& response);
-  absl::Status HandleResponse(int stage, uint64_t epoch, const v1::LinkResponse& response);
 
   const Options options_;
   const Callbacks callbacks_;

@@ -67,6 +67,18 @@ void StageLink::Perform(const SendReady& action) {
   streams_.at(action.link)->Write(std::move(response));
 }
 
+void StageLink::Perform(const SendPong& action) {
+  v1::LinkResponse response;
+  response.mutable_pong()->set_sequence(action.sequence);
+  streams_.at(action.link)->Write(std::move(response));
+}
+
+void StageLink::Perform(const TakePlan&) { options_.stage->OnPlan(std::exchange(arriving_, {})); }
+
+void StageLink::Perform(const PassNextStageDone& action) {
+  options_.stage->Handle(NextStageDone{action.epoch, action.number});
+}
+
 void StageLink::Perform(const DropEpoch&) { options_.stage->EndEpoch(); }
 
 absl::Status StageLink::Named(const absl::Status& status) const {
@@ -111,18 +123,12 @@ void StageLink::OnRequest(const std::shared_ptr<LinkStream>& stream,
   if (number == 0) {
     return stream->Finish(absl::FailedPreconditionError("a link begins with hello"));
   }
-  events_.Raise(LinkHeard{number});
   if (absl::Status status = Failpoint("prefill.link"); !status.ok()) {
     events_.Raise(StageFailed{status});
   } else if (request.has_plan()) {
-    OnPlan(request.plan());
+    OnPlan(number, request.plan());
   } else if (request.has_ping()) {
-    v1::LinkResponse response;
-    response.mutable_pong()->set_sequence(request.ping().sequence());
-    stream->Write(std::move(response));
-    if (link_.begun()) {
-      options_.stage->Handle(NextStageDone{link_.hello().epoch, request.ping().next_stage_done()});
-    }
+    events_.Raise(PingHeard{number, request.ping().sequence(), request.ping().next_stage_done()});
   } else {
     events_.Raise(StageFailed{absl::InvalidArgumentError("an empty message on the link")});
   }
@@ -143,21 +149,13 @@ void StageLink::OnHello(const std::shared_ptr<LinkStream>& stream, const v1::Lin
   events_.Raise(HelloArrived{number, *std::move(hello)});
 }
 
-void StageLink::OnPlan(const v1::Plan& proto) {
-  if (!link_.begun()) {
-    return events_.Raise(
-        StageFailed{absl::FailedPreconditionError("a plan before the stage was ready")});
-  }
-  const Hello& hello = link_.hello();
+void StageLink::OnPlan(uint64_t number, const v1::Plan& proto) {
   PlanBounds bounds = options_.bounds;
-  bounds.max_plan_tokens = hello.max_plan_tokens;
+  bounds.max_plan_tokens = link_.hello().max_plan_tokens;
   absl::StatusOr<PlanWithContexts> plan = FromProto(proto, bounds);
-  if (plan.ok() && plan->plan.epoch != hello.epoch) {
-    plan = InvalidField("plan.epoch",
-                        absl::StrCat(plan->plan.epoch, ", this link's is ", hello.epoch));
-  }
-  if (!plan.ok()) return events_.Raise(StageFailed{plan.status()});
-  options_.stage->OnPlan(*std::move(plan));
+  if (plan.ok()) arriving_ = *std::move(plan);
+  events_.Raise(PlanHeard{number, proto.epoch(), plan.status()});
+  arriving_ = {};
 }
 
 }  // namespace baton::prefill

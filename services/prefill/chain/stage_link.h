@@ -40,6 +40,9 @@ class StageLink {
   void Handle(const LinkEvent& event);
   void Perform(const TryEpoch& action);
   void Perform(const SendReady& action);
+  void Perform(const SendPong& action);
+  void Perform(const TakePlan& action);
+  void Perform(const PassNextStageDone& action);
   void Perform(const DropEpoch& action);
   void Perform(const RefuseLink& action);
   void Perform(const EndLink& action);
@@ -47,7 +50,7 @@ class StageLink {
   // The stream's number; 0: it has not begun with hello, or has ended.
   uint64_t NumberOf(const std::shared_ptr<LinkStream>& stream) const;
   void OnHello(const std::shared_ptr<LinkStream>& stream, const v1::LinkHello& proto);
-  void OnPlan(const v1::Plan& proto);
+  void OnPlan(uint64_t number, const v1::Plan& proto);
   void Report(uint64_t epoch, v1::LinkResponse response);
   absl::Status Named(const absl::Status& status) const;
 
@@ -56,6 +59,7 @@ class StageLink {
   SerialEvents<LinkEvent> events_{[this](const LinkEvent& event) { Handle(event); }};
   std::map<uint64_t, std::shared_ptr<LinkStream>> streams_;  // Neither refused nor ended.
   uint64_t streams_opened_ = 0;
+  PlanWithContexts arriving_;  // Of the PlanHeard that is being handled.
 };
 
 }  // namespace baton::prefill

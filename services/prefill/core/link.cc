@@ -7,6 +7,8 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/coverage.h"
+#include "common/base/planted_bug.h"
+#include "common/base/status.h"
 
 namespace baton::prefill {
 namespace {
@@ -37,7 +39,8 @@ struct Link::State {
   void Emit(LinkAction action) { actions->push_back(std::move(action)); }
 
   void On(const HelloArrived& event);
-  void On(const LinkHeard& event);
+  void On(const PingHeard& event);
+  void On(const PlanHeard& event);
   void On(const LinkGone& event);
   void On(const EpochTried& event);
   void On(const StageFailed& event) { End(event.status); }
@@ -101,8 +104,25 @@ void Link::State::On(const EpochTried& event) {
   }
 }
 
-void Link::State::On(const LinkHeard& event) {
-  if (event.link == link) last_heard_us = now_us;
+// What comes on a link that stands no more is of an epoch that is over.
+
+void Link::State::On(const PingHeard& event) {
+  if (link == 0 || event.link != link) return;
+  last_heard_us = now_us;
+  if (!PlantedBug(Bug::kLinkAnswersNoPing)) Emit(SendPong{link, event.sequence});
+  if (begun) Emit(PassNextStageDone{hello.epoch, event.next_stage_done});
+}
+
+void Link::State::On(const PlanHeard& event) {
+  if (link == 0 || event.link != link) return;
+  last_heard_us = now_us;
+  if (!begun) return End(absl::FailedPreconditionError("a plan before the stage was ready"));
+  if (!event.status.ok()) return End(event.status);
+  if (event.epoch != hello.epoch) {
+    return End(
+        InvalidField("plan.epoch", absl::StrCat(event.epoch, ", this link's is ", hello.epoch)));
+  }
+  Emit(TakePlan{});
 }
 
 void Link::State::On(const LinkGone& event) {

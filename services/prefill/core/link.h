@@ -19,8 +19,15 @@ struct HelloArrived {
   uint64_t link = 0;
   Hello hello;
 };
-struct LinkHeard {  // Any other message on the link that stands.
+struct PingHeard {
   uint64_t link = 0;
+  int64_t sequence = 0;
+  uint64_t next_stage_done = 0;  // Plans, as stage 0 knows.
+};
+struct PlanHeard {  // The shell has it in hand.
+  uint64_t link = 0;
+  uint64_t epoch = 0;   // The plan's.
+  absl::Status status;  // Not OK: it makes no sense.
 };
 struct LinkGone {  // Stage 0 has ended the stream, or it broke.
   uint64_t link = 0;
@@ -33,7 +40,7 @@ struct StageFailed {  // Ends the epoch, whether it has begun or not.
 };
 struct LinkTick {};
 using LinkEvent =
-    std::variant<HelloArrived, LinkHeard, LinkGone, EpochTried, StageFailed, LinkTick>;
+    std::variant<HelloArrived, PingHeard, PlanHeard, LinkGone, EpochTried, StageFailed, LinkTick>;
 
 // ---- Actions ----
 struct TryEpoch {  // Answered by EpochTried before any other event.
@@ -42,6 +49,15 @@ struct TryEpoch {  // Answered by EpochTried before any other event.
 struct SendReady {
   uint64_t link = 0;
   uint64_t epoch = 0;
+};
+struct SendPong {
+  uint64_t link = 0;
+  int64_t sequence = 0;
+};
+struct TakePlan {};  // That in hand: the stage is to have it.
+struct PassNextStageDone {
+  uint64_t epoch = 0;
+  uint64_t number = 0;
 };
 struct DropEpoch {};  // One that EpochTried began: what runs of it is of no use.
 struct RefuseLink {
@@ -55,7 +71,8 @@ struct EndLink {
   uint64_t epoch = 0;
   absl::Status status;
 };
-using LinkAction = std::variant<TryEpoch, SendReady, DropEpoch, RefuseLink, EndLink>;
+using LinkAction = std::variant<TryEpoch, SendReady, SendPong, TakePlan, PassNextStageDone,
+                                DropEpoch, RefuseLink, EndLink>;
 
 class Link {
  public:

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -55,6 +56,74 @@ class LinkTest : public testing::Test {
   std::vector<LinkAction> actions_;
 };
 
+TEST_F(LinkTest, APingIsAnsweredAndTellsOfTheNextStageOnceTheEpochHasBegun) {
+  Handle(HelloArrived{1, HelloOf(10)});
+  Handle(EpochTried{absl::UnavailableError("not yet")});
+  Handle(PingHeard{1, 5, 7});
+  ASSERT_THAT(actions_, SizeIs(1));
+  EXPECT_EQ(All<SendPong>().at(0).link, 1u);
+  EXPECT_EQ(All<SendPong>().at(0).sequence, 5);
+  now_us_ = link_.NextDeadlineUs();
+  Handle(LinkTick{});
+  Handle(EpochTried{absl::OkStatus()});
+  Handle(PingHeard{1, 6, 8});
+  ASSERT_THAT(actions_, SizeIs(2));
+  EXPECT_EQ(All<PassNextStageDone>().at(0).epoch, 10u);
+  EXPECT_EQ(All<PassNextStageDone>().at(0).number, 8u);
+}
+
+TEST_F(LinkTest, APlanOfTheEpochThatHasBegunIsTaken) {
+  Begin(1, 10);
+  Handle(PlanHeard{1, 10, absl::OkStatus()});
+  EXPECT_THAT(All<TakePlan>(), SizeIs(1));
+  EXPECT_THAT(actions_, SizeIs(1));
+}
+
+TEST_F(LinkTest, AnyOtherPlanEndsTheEpoch) {
+  uint64_t number = 0;
+  for (const auto& [epoch, status] : std::vector<std::pair<uint64_t, absl::Status>>{
+           {9, absl::OkStatus()}, {99, absl::OkStatus()}, {0, absl::InvalidArgumentError("x")}}) {
+    const uint64_t begun = 10 * ++number;
+    Begin(number, begun);
+    Handle(PlanHeard{number, status.ok() ? epoch : begun, status});
+    EXPECT_THAT(All<TakePlan>(), IsEmpty());
+    EXPECT_THAT(All<DropEpoch>(), SizeIs(1));
+    EXPECT_TRUE(absl::IsInvalidArgument(All<EndLink>().at(0).status));
+  }
+}
+
+TEST_F(LinkTest, APlanBeforeTheStageIsReadyEndsTheLink) {
+  Handle(HelloArrived{1, HelloOf(10)});
+  Handle(EpochTried{absl::UnavailableError("not yet")});
+  Handle(PlanHeard{1, 10, absl::OkStatus()});
+  EXPECT_THAT(All<TakePlan>(), IsEmpty());
+  EXPECT_TRUE(absl::IsFailedPrecondition(All<EndLink>().at(0).status));
+}
+
+TEST_F(LinkTest, WhatComesOnALinkThatStandsNoMoreIsForNobody) {
+  Begin(1, 10);
+  Begin(2, 11);
+  Handle(PlanHeard{1, 11, absl::OkStatus()});
+  EXPECT_THAT(actions_, IsEmpty());
+  Handle(PingHeard{1, 5, 7});
+  EXPECT_THAT(actions_, IsEmpty());
+  Handle(LinkGone{2});
+  Handle(PingHeard{0, 5, 7});
+  EXPECT_THAT(actions_, IsEmpty());
+  Handle(PlanHeard{0, 11, absl::OkStatus()});
+  EXPECT_THAT(actions_, IsEmpty());
+}
+
+TEST_F(LinkTest, APlanIsASignOfLife) {
+  Begin(1, 10);
+  for (int i = 0; i < 10; ++i) {
+    now_us_ += kSecondUs;
+    Handle(PlanHeard{1, 10, absl::OkStatus()});
+    Handle(LinkTick{});
+    ASSERT_TRUE(link_.begun());
+  }
+}
+
 TEST_F(LinkTest, ANewerEpochReplacesTheOldOne) {
   Begin(1, 10);
   Handle(HelloArrived{2, HelloOf(11)});
@@ -103,7 +172,7 @@ TEST_F(LinkTest, TriesUntilTheStageCanBeginButNotForEver) {
   EXPECT_THAT(actions_, IsEmpty());
   while (link_.Stands(1)) {
     now_us_ = link_.NextDeadlineUs();
-    Handle(LinkHeard{1});  // Pings.
+    Handle(PingHeard{1});  // Pings.
     Handle(LinkTick{});
     ASSERT_THAT(All<TryEpoch>(), SizeIs(1));
     Handle(EpochTried{busy});
@@ -118,7 +187,7 @@ TEST_F(LinkTest, TriesUntilTheStageCanBeginButNotForEver) {
 TEST_F(LinkTest, ASilentStageZeroEndsTheEpoch) {
   Begin(1, 10);
   now_us_ += 2 * kSecondUs;
-  Handle(LinkHeard{1});
+  Handle(PingHeard{1});
   EXPECT_EQ(link_.NextDeadlineUs(), now_us_ + 3 * kSecondUs);
   now_us_ += 3 * kSecondUs;
   Handle(LinkTick{});
@@ -130,7 +199,7 @@ TEST_F(LinkTest, OnlyTheLinkThatStandsCounts) {
   Begin(1, 10);
   Begin(2, 11);
   now_us_ += 3 * kSecondUs - 1;
-  Handle(LinkHeard{1});
+  Handle(PingHeard{1});
   Handle(LinkGone{1});
   EXPECT_TRUE(link_.begun());
   now_us_ += 1;

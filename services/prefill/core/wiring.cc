@@ -63,9 +63,10 @@ struct Wiring::State {
   void On(const StageHeard& event);
   void On(const StageReady& event);
   void On(const StageRefused& event);
-  void On(const ChainWorked& event);
+  void On(const PlanDoneHeard& event);
+  void On(const RequestClosedHeard& event);
   void On(const StageLinkEnded& event);
-  void On(const ChainFailed& event) { Break(event.status); }
+  void On(const ChainFailed& event);
   void On(const WiringStopped& event);
   void On(const WiringTick& event);
 
@@ -73,6 +74,7 @@ struct Wiring::State {
   bool whole() const { return !members.empty() || options.place.stages == 1; }
   std::vector<worker::PeerWorker> FindMembers(const std::vector<worker::PeerWorker>& view) const;
   Link* Find(int stage, uint64_t of_epoch);
+  Link* Hear(int stage, uint64_t of_epoch);
   void TryToWire(uint64_t wall_clock_us);
   void BecomeUp();
   void Watch();
@@ -166,12 +168,17 @@ absl::Status Wiring::State::Blame(const absl::Status& cause, const Link& link) {
   return WithLeg(status, "prefill", InstanceOf(cause).value_or(name));
 }
 
-void Wiring::State::On(const StageHeard& event) {
-  if (Link* link = Find(event.stage, event.epoch)) link->last_heard_us = now_us;
+// Whatever a stage says, it lives.
+Link* Wiring::State::Hear(int stage, uint64_t of_epoch) {
+  Link* link = Find(stage, of_epoch);
+  if (link != nullptr) link->last_heard_us = now_us;
+  return link;
 }
 
+void Wiring::State::On(const StageHeard& event) { Hear(event.stage, event.epoch); }
+
 void Wiring::State::On(const StageReady& event) {
-  Link* link = Find(event.stage, event.epoch);
+  Link* link = Hear(event.stage, event.epoch);
   if (link == nullptr) return;
   if (link->ready || event.page_count < 1) {
     const absl::Status status = absl::FailedPreconditionError(
@@ -185,7 +192,7 @@ void Wiring::State::On(const StageReady& event) {
 }
 
 void Wiring::State::On(const StageRefused& event) {
-  const Link* link = Find(event.stage, event.epoch);
+  const Link* link = Hear(event.stage, event.epoch);
   if (link == nullptr) return;
   const absl::Status status = absl::FailedPreconditionError(
       absl::StrCat("its epoch ", event.newest_epoch, " is newer than ", epoch));
@@ -215,7 +222,33 @@ void Wiring::State::BecomeUp() {
   Emit(ReportChainUp{epoch, page_count});
 }
 
-void Wiring::State::On(const ChainWorked& event) { worked = worked || event.epoch == epoch; }
+void Wiring::State::On(const PlanDoneHeard& event) {
+  const Link* link = Hear(event.stage, event.epoch);
+  if (link == nullptr) return;
+  if (phase != Phase::kUp) {
+    return Break(Blame(absl::FailedPreconditionError("a plan is done before any"), *link));
+  }
+  worked = worked || event.stage + 1 == options.place.stages;  // It has come through the chain.
+  Emit(PassPlanDone{event.stage, event.epoch, event.done});
+  if (event.stage == 1) Emit(TellOwnStage{event.epoch});
+}
+
+void Wiring::State::On(const RequestClosedHeard& event) {
+  const Link* link = Hear(event.stage, event.epoch);
+  if (link == nullptr) return;
+  if (phase != Phase::kUp) {
+    return Break(Blame(absl::FailedPreconditionError("closed before any plan"), *link));
+  }
+  Emit(PassRequestClosed{event.stage, event.epoch, event.closed});
+}
+
+// Whatever it was, the requests of the chain can be sent again.
+void Wiring::State::On(const ChainFailed& event) {
+  const std::string& self = options.place.self.instance.id;
+  const absl::Status reason = absl::UnavailableError(
+      absl::StrCat("prefill stage 0 (", self, "): ", event.status.message()));
+  Break(WithLeg(reason, "prefill", InstanceOf(event.status).value_or(self)));
+}
 
 // The wait grows for a chain that links and then does nothing: its links stand, and something that
 // they don't show is broken. One that has worked meets a new fault.

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "services/prefill/core/hello.h"
+#include "services/prefill/core/plan.h"
 #include "services/worker/core/peer_worker.h"
 
 namespace baton::prefill {
@@ -36,7 +37,7 @@ struct ViewSeen {
 struct OwnEpochTried {  // The answer to TryOwnEpoch: stage 0 has begun, or can't yet.
   absl::Status status;
 };
-struct StageHeard {  // Any message of the stage.
+struct StageHeard {  // A message that says no more than that.
   int stage = 0;
   uint64_t epoch = 0;
 };
@@ -50,15 +51,22 @@ struct StageRefused {  // The stage knows a newer epoch.
   uint64_t epoch = 0;
   uint64_t newest_epoch = 0;
 };
-struct ChainWorked {  // A plan has come through the last stage.
+struct PlanDoneHeard {
+  int stage = 0;
   uint64_t epoch = 0;
+  PlanDone done;
+};
+struct RequestClosedHeard {
+  int stage = 0;
+  uint64_t epoch = 0;
+  RequestClosed closed;
 };
 struct StageLinkEnded {  // Also for a message that made no sense.
   int stage = 0;
   uint64_t epoch = 0;
   absl::Status status;  // Not OK.
 };
-struct ChainFailed {  // By stage 0 itself. The status names who is to blame.
+struct ChainFailed {  // By stage 0 itself, which is to blame if the status names nobody.
   absl::Status status;
 };
 struct WiringStopped {};  // Breaks, and wires no more.
@@ -66,8 +74,8 @@ struct WiringTick {
   uint64_t wall_clock_us = 0;
 };
 using WiringEvent =
-    std::variant<ViewSeen, OwnEpochTried, StageHeard, StageReady, StageRefused, ChainWorked,
-                 StageLinkEnded, ChainFailed, WiringStopped, WiringTick>;
+    std::variant<ViewSeen, OwnEpochTried, StageHeard, StageReady, StageRefused, PlanDoneHeard,
+                 RequestClosedHeard, StageLinkEnded, ChainFailed, WiringStopped, WiringTick>;
 
 // ---- Actions ----
 struct TryOwnEpoch {  // Answered by OwnEpochTried before any other event.
@@ -88,8 +96,24 @@ struct ReportChainUp {
 struct ReportChainDown {  // The epoch that OwnEpochTried began is over.
   absl::Status status;
 };
-using WiringAction =
-    std::variant<TryOwnEpoch, OpenLinks, PingStages, CloseLinks, ReportChainUp, ReportChainDown>;
+// What a later stage reports of a chain that is up goes to the planner.
+struct PassPlanDone {
+  int stage = 0;
+  uint64_t epoch = 0;
+  PlanDone done;
+};
+struct PassRequestClosed {
+  int stage = 0;
+  uint64_t epoch = 0;
+  RequestClosed closed;
+};
+// Stage 0's own stage hears how far the planner knows the next one to be, as the others do by
+// pings.
+struct TellOwnStage {
+  uint64_t epoch = 0;
+};
+using WiringAction = std::variant<TryOwnEpoch, OpenLinks, PingStages, CloseLinks, ReportChainUp,
+                                  ReportChainDown, PassPlanDone, PassRequestClosed, TellOwnStage>;
 
 class Wiring {
  public:
