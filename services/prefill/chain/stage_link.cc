@@ -153,8 +153,9 @@ void StageLink::OnPlan(uint64_t number, const v1::Plan& proto) {
   PlanBounds bounds = options_.bounds;
   bounds.max_plan_tokens = link_.hello().max_plan_tokens;
   absl::StatusOr<PlanWithContexts> plan = FromProto(proto, bounds);
-  if (plan.ok()) arriving_ = *std::move(plan);
-  events_.Raise(PlanHeard{number, proto.epoch(), plan.status()});
+  const absl::Status status = plan.status();
+  if (status.ok()) arriving_ = *std::move(plan);
+  events_.Raise(PlanHeard{number, proto.epoch(), status});
   arriving_ = {};
 }
 
