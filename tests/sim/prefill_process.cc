@@ -210,6 +210,7 @@ void PrefillProcess::HandleStage(const prefill::StageEvent& event) {
   if (const auto* arrived = std::get_if<prefill::PlanArrived>(&event)) {
     witness_.Arrived(arrived->plan);
   }
+  std::visit([this](const auto& e) { witness_.Hear(e); }, event);
   std::vector<prefill::StageAction> actions;
   stage_.Handle(event, world_.now_us(), actions);
   for (const auto& action : actions) {

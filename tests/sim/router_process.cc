@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
+#include "tests/sim/intruders.h"
 #include "tests/sim/prefill_process.h"
 
 namespace baton::sim {
@@ -62,6 +63,8 @@ router::WorkerInfo RouterProcess::Describe(const Topology& topology, const Insta
   for (int layer = 0; layer < topology.layers; ++layer) {
     info.fingerprint.layer_hashes[layer] = 100 + static_cast<uint64_t>(layer);
   }
+  info.fingerprint.embedding_hash = 11;
+  info.fingerprint.head_hash = 13;
   info.fingerprint.dtype = "float32";
   info.fingerprint.kv_layout = topology.Layout();
   if (topology.IsStranger(NodeOf(self.id))) ++info.fingerprint.layer_hashes[0];
@@ -222,6 +225,7 @@ void RouterProcess::AbortRequest(const std::string& request_id) {
 // ---- Workers ----
 
 void RouterProcess::Register(uint64_t call, const router::WorkerInfo& info) {
+  if (!topology_.stranger) TryIntruders(world_, core_, info);
   workers_[call] = static_cast<uint64_t>(NodeOf(info.instance.id));
   Handle(router::RegisterRequested{call, info});
 }

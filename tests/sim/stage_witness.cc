@@ -27,6 +27,8 @@ void StageWitness::Begin(uint64_t epoch) {
   last_arrived_ = last_done_ = 0;
   plans_.clear();
   requests_.clear();
+  sends_.clear();
+  compute_us_.clear();
 }
 
 // What is out of turn the stage answers with the end of the epoch.
@@ -85,6 +87,7 @@ void StageWitness::See(const prefill::SendKv& action) {
                           request->pages_sent, ", or after its end"));
   }
   request->pages_sent += action.pages.size();
+  sends_[action.send_id] = action.attempt_id;
 }
 
 void StageWitness::See(const prefill::SendCommit& action) {
@@ -94,6 +97,29 @@ void StageWitness::See(const prefill::SendCommit& action) {
   if (!whole || request->closed || std::exchange(request->commit_due, true) ||
       action.first_token.has_value() != last_stage_) {
     Complain(action.attempt_id, "is committed twice, before its last page, or after its end");
+  }
+  sends_[action.send_id] = action.attempt_id;
+}
+
+void StageWitness::Hear(const prefill::KvSent& event) {
+  const auto send = sends_.find(event.send_id);
+  if (event.epoch != epoch_ || ended_ || send == sends_.end()) return;
+  const auto found = requests_.find(send->second);
+  sends_.erase(send);
+  if (found == requests_.end()) return;
+  Request& request = found->second;
+  request.bytes += event.bytes;
+  request.transfer_us += event.transfer_us;
+  if (request.computed_us >= 0) request.exposed_us = world_.now_us() - request.computed_us;
+}
+
+void StageWitness::Hear(const prefill::ComputeFinished& event) {
+  const auto plan = plans_.find(event.number);
+  if (event.epoch != epoch_ || ended_ || plan == plans_.end()) return;
+  compute_us_[event.number] = event.compute_us;
+  for (const prefill::PlanItem& item : plan->second.items) {
+    const auto request = requests_.find(item.attempt_id);
+    if (item.final && request != requests_.end()) request->second.computed_us = world_.now_us();
   }
 }
 
@@ -106,7 +132,12 @@ void StageWitness::See(const prefill::ReportPlanDone& action) {
     world_.Violate(
         absl::StrCat(self_, " is done with plan ", action.done.number, " after ", last_done_));
   }
+  if (compute_us_.contains(action.done.number) &&
+      action.done.compute_us != compute_us_[action.done.number]) {
+    world_.Violate(absl::StrCat(self_, " says that a plan took another time than it did"));
+  }
   last_done_ = action.done.number;
+  compute_us_.erase(action.done.number);
   plans_.erase(action.done.number);
 }
 
@@ -118,6 +149,11 @@ void StageWitness::See(const prefill::ReportRequestClosed& action) {
   }
   if (action.closed.status.ok() && !request->commit_sent) {
     Complain(action.closed.attempt_id, "is closed well, and was not committed");
+  }
+  if (action.closed.kv_bytes != request->bytes ||
+      action.closed.kv_transfer_us != request->transfer_us ||
+      action.closed.kv_exposed_us != request->exposed_us) {
+    Complain(action.closed.attempt_id, "has a report of other bytes or times than it took");
   }
   for (const auto& [id, message] : messages_) {
     if (message.attempt_id != action.closed.attempt_id) continue;

@@ -26,7 +26,11 @@ class StageWitness {
   void Begin(uint64_t epoch);
   void End() { ended_ = true; }  // Of the epoch, whoever ends it.
   void Arrived(const prefill::Plan& plan);
-  // Of the stage.
+  // Of the stage: what it hears, and what it does.
+  void Hear(const prefill::KvSent& event);
+  void Hear(const prefill::ComputeFinished& event);
+  template <typename Other>
+  void Hear(const Other&) {}
   void See(const prefill::RunCompute& action);
   void See(const prefill::SendKv& action);
   void See(const prefill::SendCommit& action);
@@ -48,6 +52,11 @@ class StageWitness {
     bool over = false;  // Cancelled or closed by the stage.
     bool lost = false;  // A message has failed, which the stage hears a little later.
     bool closed = false;
+    // What its report has to say.
+    int64_t bytes = 0;
+    int64_t transfer_us = 0;
+    int64_t computed_us = -1;  // The last chunk; -1: not yet.
+    int64_t exposed_us = 0;
   };
   struct Message {
     uint64_t attempt_id = 0;
@@ -71,6 +80,8 @@ class StageWitness {
   uint64_t last_done_ = 0;
   std::map<uint64_t, prefill::Plan> plans_;  // Arrived, not done.
   std::map<uint64_t, Request> requests_;     // Of the epoch.
+  std::map<uint64_t, uint64_t> sends_;       // Send -> attempt, of this epoch.
+  std::map<uint64_t, int64_t> compute_us_;   // Of plans that are computed and not done.
   std::map<uint64_t, Message> messages_;     // Under way.
 };
 

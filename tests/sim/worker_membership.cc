@@ -44,7 +44,8 @@ WorkerMembership::WorkerMembership(World& world, int node, router::WorkerInfo in
       info_(std::move(info)),
       status_(std::move(status)),
       on_view_(std::move(on_view)),
-      core_(CoreOptions(info_), world.now_us()) {
+      core_(CoreOptions(info_), world.now_us()),
+      witness_(world, CoreOptions(info_)) {
   view_[info_.instance.id] = ToPeer(info_);
 }
 
@@ -53,6 +54,7 @@ void WorkerMembership::Start() { events_.Raise(worker::MembershipTick{}); }
 void WorkerMembership::HandleOne(const worker::MembershipEvent& event) {
   std::vector<worker::MembershipAction> actions;
   core_.Handle(event, world_.now_us(), actions);
+  witness_.Saw(event, actions, core_);
   for (const worker::MembershipAction& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }

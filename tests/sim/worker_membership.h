@@ -14,6 +14,7 @@
 #include "common/base/serial_events.h"
 #include "services/router/core/membership.h"
 #include "services/worker/core/memberships.h"
+#include "tests/sim/memberships_witness.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
@@ -95,6 +96,7 @@ class WorkerMembership {
   const std::function<Status()> status_;
   const std::function<void()> on_view_;
   worker::Memberships core_;
+  MembershipsWitness witness_;
   SerialEvents<worker::MembershipEvent> events_{
       [this](const worker::MembershipEvent& event) { HandleOne(event); }};
   std::map<uint64_t, int> node_of_;       // Router -> node.

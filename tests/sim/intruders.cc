@@ -1,0 +1,151 @@
+#include "tests/sim/intruders.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton::sim {
+namespace {
+
+using Info = router::WorkerInfo;
+
+struct Malformed {
+  const char* field;  // That the refusal names; "": a protocol that the router does not speak.
+  void (*spoil)(Info&);
+};
+
+// A stage of a chain, so that every field means something.
+Info StageOf(const Info& like) {
+  Info stage = like;
+  stage.role = Role::kPrefill;
+  stage.chain_id = "intruders";
+  stage.pp_rank = 1;
+  stage.pp_size = 3;
+  stage.fingerprint.kv_layout.layers = 6;
+  stage.layers = {2, 4};
+  return stage;
+}
+
+constexpr Malformed kMalformed[] = {
+    {"instance.instance_id", [](Info& w) { w.instance.id.clear(); }},
+    {"instance.incarnation", [](Info& w) { w.instance.incarnation = 0; }},
+    {"fingerprint.kv_layout.layers", [](Info& w) { w.fingerprint.kv_layout.layers = 0; }},
+    {"fingerprint.kv_layout.layers", [](Info& w) { w.fingerprint.kv_layout.layers = 4097; }},
+    {"fingerprint.kv_layout", [](Info& w) { w.fingerprint.kv_layout.kv_heads = 0; }},
+    {"fingerprint.kv_layout", [](Info& w) { w.fingerprint.kv_layout.head_dim = 0; }},
+    {"fingerprint.kv_layout", [](Info& w) { w.fingerprint.kv_layout.page_size = 0; }},
+    {"fingerprint.kv_layout", [](Info& w) { w.fingerprint.kv_layout.bytes_per_element = 0; }},
+    {"fingerprint.oldest_protocol_version",
+     [](Info& w) { w.fingerprint.oldest_protocol_version = w.fingerprint.protocol_version + 1; }},
+    {"",
+     [](Info& w) {
+       w.fingerprint.oldest_protocol_version = kProtocolVersion + 1;
+       w.fingerprint.protocol_version = kProtocolVersion + 1;
+     }},
+    {"",
+     [](Info& w) {
+       w.fingerprint.oldest_protocol_version = kOldestProtocolVersion - 1;
+       w.fingerprint.protocol_version = kOldestProtocolVersion - 1;
+     }},
+    {"chain_id", [](Info& w) { w.chain_id.clear(); }},
+    {"pp_size", [](Info& w) { w.pp_size = 0; }},
+    {"pp_size", [](Info& w) { w.pp_size = 65; }},
+    {"pp_rank", [](Info& w) { w.pp_rank = -1; }},
+    {"pp_rank", [](Info& w) { w.pp_rank = 3; }},
+    {"layers", [](Info& w) { w.layers.begin = -1; }},
+    {"layers", [](Info& w) { w.layers.end = w.layers.begin; }},
+    {"layers", [](Info& w) { w.layers.end = 7; }},
+    {"layers", [](Info& w) { w.pp_rank = 0; }},
+    {"layers", [](Info& w) { w.pp_rank = 2; }},
+    {"layers",
+     [](Info& w) {
+       w.role = Role::kDecode, w.layers = {0, 5};
+     }},
+    {"layers",
+     [](Info& w) {
+       w.role = Role::kDecode, w.layers = {1, 6};
+     }},
+    {"page_count", [](Info& w) { w.page_count = 0; }},
+    {"max_running_requests", [](Info& w) { w.max_running_requests = 0; }},
+    {"max_context_tokens", [](Info& w) { w.max_context_tokens = 0; }},
+};
+
+struct Misfit {
+  const char* property;  // As the refusal calls it.
+  void (*differ)(Info&);
+};
+
+constexpr Misfit kMisfits[] = {
+    {"model config", [](Info& w) { ++w.fingerprint.config_hash; }},
+    {"dtype", [](Info& w) { w.fingerprint.dtype = "float8"; }},
+    {"page size", [](Info& w) { w.fingerprint.kv_layout.page_size *= 2; }},
+    {"layer count", [](Info& w) { w.layers.end = ++w.fingerprint.kv_layout.layers; }},
+    {"KV heads", [](Info& w) { ++w.fingerprint.kv_layout.kv_heads; }},
+    {"head dimension", [](Info& w) { ++w.fingerprint.kv_layout.head_dim; }},
+    {"bytes per element", [](Info& w) { ++w.fingerprint.kv_layout.bytes_per_element; }},
+    {"weights of layer 0", [](Info& w) { w.fingerprint.layer_hashes[0] += 1000; }},
+    {"embedding", [](Info& w) { ++w.fingerprint.embedding_hash; }},
+    {"output head", [](Info& w) { ++w.fingerprint.head_hash; }},
+};
+
+// How the router answers a registration that must change nothing.
+absl::Status Ask(World& world, router::RouterCore& core, const Info& intruder) {
+  const uint64_t version = core.membership().view_version();
+  std::vector<router::Action> actions;
+  core.Handle(router::RegisterRequested{0, intruder}, world.now_us(), actions);
+  const auto* reply = actions.empty() ? nullptr : std::get_if<router::ReplyRegister>(&actions[0]);
+  if (reply == nullptr || actions.size() > 1 || core.membership().view_version() != version) {
+    world.Violate("a registration that can't be has an effect, or no answer");
+    return absl::OkStatus();
+  }
+  return reply->status;
+}
+
+template <typename Table>
+size_t Draw(World& world, const Table& table) {
+  return static_cast<size_t>(world.random().Between(0, static_cast<int64_t>(std::size(table)) - 1));
+}
+
+}  // namespace
+
+void TryIntruders(World& world, router::RouterCore& core, const router::WorkerInfo& like) {
+  const Malformed& malformed = kMalformed[Draw(world, kMalformed)];
+  Info stage = StageOf(like);
+  malformed.spoil(stage);
+  const absl::Status refusal = Ask(world, core, stage);
+  const std::string field = FieldOf(refusal).value_or("");
+  const auto code =
+      *malformed.field == '\0' ? absl::StatusCode::kOutOfRange : absl::StatusCode::kInvalidArgument;
+  if (refusal.code() != code || field != malformed.field) {
+    world.Violate(absl::StrCat("a worker with a wrong ", malformed.field,
+                               " is answered with: ", refusal.ToString()));
+  }
+
+  // Who comes first fits, and who drains is in nobody's way.
+  const std::vector<router::Worker> members = core.membership().Workers();
+  const auto stays = [&like](const router::Worker& member) {
+    return !member.draining &&
+           member.info.fingerprint.layer_hashes == like.fingerprint.layer_hashes;
+  };
+  if (!std::any_of(members.begin(), members.end(), stays)) return;
+  const Misfit& misfit = kMisfits[Draw(world, kMisfits)];
+  Info decode = like;
+  decode.role = Role::kDecode;
+  decode.instance = {absl::StrCat("intruder with another ", misfit.property), 1};
+  decode.layers = {0, like.fingerprint.kv_layout.layers};
+  misfit.differ(decode);
+  const absl::Status status = Ask(world, core, decode);
+  if (!absl::IsFailedPrecondition(status) ||
+      !absl::StrContains(status.message(), misfit.property)) {
+    world.Violate(absl::StrCat("a worker with another ", misfit.property,
+                               " is answered with: ", status.ToString()));
+  }
+}
+
+}  // namespace baton::sim

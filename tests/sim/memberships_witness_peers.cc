@@ -1,0 +1,168 @@
+// A worker's peers and its endpoints to them (memberships_witness.h).
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "tests/sim/memberships_witness.h"
+
+namespace baton::sim {
+
+bool MembershipsWitness::Needs(const worker::PeerWorker& peer) const {
+  const worker::PeerWorker& self = options_.self;
+  if (self.role == Role::kDecode) return peer.role == Role::kPrefill;
+  return peer.role == Role::kDecode || peer.chain_id == self.chain_id;
+}
+
+bool MembershipsWitness::Lists(const InstanceRef& peer) const {
+  return std::any_of(routers_.begin(), routers_.end(),
+                     [&peer](const auto& entry) { return entry.second.listed.contains(peer); });
+}
+
+void MembershipsWitness::Hear(const worker::StopAsked& /*event*/) { stop_asked_ = true; }
+
+void MembershipsWitness::OpeningAnswered() {
+  if (--opening_ == 0) died_early_.clear();
+}
+
+void MembershipsWitness::NotOpened(const InstanceRef& instance) {
+  OpeningAnswered();
+  const auto peer = peers_.find(instance);
+  if (peer == peers_.end()) return;
+  peer->second.tried = true;
+  if (peer->second.endpoint == 0) {
+    peer->second.retry_us = world_.now_us() + options_.times.heartbeat_us;
+  }
+}
+
+void MembershipsWitness::Hear(const worker::PeersConnected& event) {
+  bool changed = false;
+  for (const auto& [instance, endpoint] : event.standing) {
+    if (died_early_.contains(endpoint)) {
+      NotOpened(instance);
+      Expect(worker::CloseEndpoint{endpoint});
+      continue;
+    }
+    OpeningAnswered();
+    const auto peer = peers_.find(instance);
+    if (peer == peers_.end() || peer->second.endpoint != 0) {  // Nobody wants it any more.
+      Expect(worker::CloseEndpoint{endpoint});
+      continue;
+    }
+    peer->second.endpoint = endpoint;
+    peer->second.tried = peer->second.told = true;
+    NewsOf(instance);
+    changed = true;
+  }
+  for (const InstanceRef& instance : event.failed) NotOpened(instance);
+  if (changed) Expect(worker::EndpointsChanged{});
+}
+
+void MembershipsWitness::Hear(const worker::PeerFailed& event) {
+  const auto peer = std::find_if(peers_.begin(), peers_.end(), [&event](const auto& entry) {
+    return entry.second.endpoint == event.endpoint;
+  });
+  if (peer == peers_.end()) {
+    if (opening_ > 0) died_early_.insert(event.endpoint);
+    return;
+  }
+  peer->second.endpoint = 0;
+  peer->second.retry_us = world_.now_us() + options_.times.heartbeat_us;
+  Expect(worker::EndpointsChanged{.lost = true});
+  NewsOf(peer->first);
+}
+
+// Routers pair over it, or do no longer, if they have been told of the view that lists it.
+void MembershipsWitness::NewsOf(const InstanceRef& peer) {
+  for (auto& [id, router] : routers_) {
+    if (router.listed.contains(peer) && router.applied == router.version) News(router);
+  }
+}
+
+void MembershipsWitness::UpdatePeers() {
+  std::set<InstanceRef> here;
+  const auto add = [&](const InstanceRef& instance, const worker::PeerWorker& worker) {
+    here.insert(instance);
+    const auto [peer, is_new] = peers_.try_emplace(instance);
+    if (!is_new) return;
+    peer->second.worker = worker;
+    peer->second.order = ++arrivals_;
+    peer->second.told = !Needs(worker);
+  };
+  for (const auto& [id, router] : routers_) {
+    for (const auto& [instance, worker] : router.listed) add(instance, worker);
+    for (const auto& [instance, worker] : router.kept) add(instance, worker);
+  }
+  bool lost = false;
+  for (auto peer = peers_.begin(); peer != peers_.end();) {
+    const auto next = std::next(peer);
+    if (!here.contains(peer->first)) {
+      if (peer->second.endpoint != 0) {
+        Expect(worker::CloseEndpoint{peer->second.endpoint});
+        lost = true;
+      }
+      peers_.erase(peer);
+    } else if (!std::exchange(peer->second.was_listed, Lists(peer->first))) {
+      peer->second.retry_us = 0;  // Listed again: what failed before is another matter.
+    }
+    peer = next;
+  }
+  if (lost) Expect(worker::EndpointsChanged{.lost = true});
+}
+
+// Who was told to stop connects to nobody any more, and says so of each.
+void MembershipsWitness::Connect() {
+  worker::ConnectPeers connect;
+  for (auto& [instance, peer] : peers_) {
+    if (!Lists(instance) || !Needs(peer.worker) || peer.endpoint != 0) continue;
+    if (world_.now_us() < peer.retry_us) continue;
+    peer.retry_us = kNeverUs;
+    ++opening_;
+    connect.peers.push_back(peer.worker);
+  }
+  if (stop_asked_) {
+    for (const worker::PeerWorker& peer : connect.peers) NotOpened(peer.instance);
+    return;
+  }
+  if (!connect.peers.empty()) Expect(std::move(connect));
+}
+
+std::vector<worker::PeerWorker> MembershipsWitness::Known() const {
+  std::vector<const Peer*> latest;
+  for (const auto& [instance, peer] : peers_) {
+    if (peer.told) latest.push_back(&peer);
+  }
+  std::sort(latest.begin(), latest.end(),
+            [](const Peer* a, const Peer* b) { return a->order > b->order; });
+  std::set<std::string> names;
+  std::vector<worker::PeerWorker> known;
+  for (const Peer* peer : latest) {
+    if (names.insert(peer->worker.instance.id).second) known.push_back(peer->worker);
+  }
+  return known;
+}
+
+void MembershipsWitness::TellPeers() {
+  std::vector<worker::PeerWorker> known = Known();
+  if (known == told_) return;
+  told_ = std::move(known);
+  Expect(worker::TellPeers{told_});
+}
+
+// A view is applied when each endpoint that it asks for has been tried; the router hears of it.
+void MembershipsWitness::ApplyViews() {
+  for (auto& [id, router] : routers_) {
+    if (router.state != State::kMember || router.version == router.applied) continue;
+    const bool tried = std::all_of(
+        router.listed.begin(), router.listed.end(),
+        [&](const auto& entry) { return !Needs(entry.second) || peers_.at(entry.first).tried; });
+    if (!tried) continue;
+    router.applied = router.version;
+    if (router.asked) {
+      router.news = true;
+    } else if (router.answers()) {
+      router.due_us = world_.now_us();
+    }
+  }
+}
+
+}  // namespace baton::sim
