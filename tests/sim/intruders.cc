@@ -1,14 +1,14 @@
-#include "tests/sim/intruders.h"
-
+// Registrations that no worker of ours makes: descriptions that contradict themselves, and workers
+// that fit nobody. A router refuses each by its name, and nothing else changes.
 #include <algorithm>
 #include <iterator>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "tests/sim/router_process.h"
 
 namespace baton::sim {
 namespace {
@@ -94,19 +94,6 @@ constexpr Misfit kMisfits[] = {
     {"output head", [](Info& w) { ++w.fingerprint.head_hash; }},
 };
 
-// How the router answers a registration that must change nothing.
-absl::Status Ask(World& world, router::RouterCore& core, const Info& intruder) {
-  const uint64_t version = core.membership().view_version();
-  std::vector<router::Action> actions;
-  core.Handle(router::RegisterRequested{0, intruder}, world.now_us(), actions);
-  const auto* reply = actions.empty() ? nullptr : std::get_if<router::ReplyRegister>(&actions[0]);
-  if (reply == nullptr || actions.size() > 1 || core.membership().view_version() != version) {
-    world.Violate("a registration that can't be has an effect, or no answer");
-    return absl::OkStatus();
-  }
-  return reply->status;
-}
-
 template <typename Table>
 size_t Draw(World& world, const Table& table) {
   return static_cast<size_t>(world.random().Between(0, static_cast<int64_t>(std::size(table)) - 1));
@@ -114,37 +101,43 @@ size_t Draw(World& world, const Table& table) {
 
 }  // namespace
 
-void TryIntruders(World& world, router::RouterCore& core, const router::WorkerInfo& like) {
-  const Malformed& malformed = kMalformed[Draw(world, kMalformed)];
+// One of each kind, made of what `like` says of itself.
+void RouterProcess::LetIntrudersAsk(const router::WorkerInfo& like) {
+  if (topology_.stranger) return;  // Their applications would count with its own.
+  const auto ask = [this](const Info& intruder) {
+    Handle(router::RegisterRequested{kOfIntruder, intruder});
+    return intruder_told_;
+  };
+  const Malformed& malformed = kMalformed[Draw(world_, kMalformed)];
   Info stage = StageOf(like);
   malformed.spoil(stage);
-  const absl::Status refusal = Ask(world, core, stage);
+  const absl::Status refusal = ask(stage);
   const std::string field = FieldOf(refusal).value_or("");
   const auto code =
       *malformed.field == '\0' ? absl::StatusCode::kOutOfRange : absl::StatusCode::kInvalidArgument;
   if (refusal.code() != code || field != malformed.field) {
-    world.Violate(absl::StrCat("a worker with a wrong ", malformed.field,
-                               " is answered with: ", refusal.ToString()));
+    world_.Violate(absl::StrCat("a worker with a wrong ", malformed.field,
+                                " is answered with: ", refusal.ToString()));
   }
 
   // Who comes first fits, and who drains is in nobody's way.
-  const std::vector<router::Worker> members = core.membership().Workers();
+  const std::vector<router::Worker> here = core_.membership().Workers();
   const auto stays = [&like](const router::Worker& member) {
     return !member.draining &&
            member.info.fingerprint.layer_hashes == like.fingerprint.layer_hashes;
   };
-  if (!std::any_of(members.begin(), members.end(), stays)) return;
-  const Misfit& misfit = kMisfits[Draw(world, kMisfits)];
+  if (!std::any_of(here.begin(), here.end(), stays)) return;
+  const Misfit& misfit = kMisfits[Draw(world_, kMisfits)];
   Info decode = like;
   decode.role = Role::kDecode;
   decode.instance = {absl::StrCat("intruder with another ", misfit.property), 1};
   decode.layers = {0, like.fingerprint.kv_layout.layers};
   misfit.differ(decode);
-  const absl::Status status = Ask(world, core, decode);
+  const absl::Status status = ask(decode);
   if (!absl::IsFailedPrecondition(status) ||
       !absl::StrContains(status.message(), misfit.property)) {
-    world.Violate(absl::StrCat("a worker with another ", misfit.property,
-                               " is answered with: ", status.ToString()));
+    world_.Violate(absl::StrCat("a worker with another ", misfit.property,
+                                " is answered with: ", status.ToString()));
   }
 }
 

@@ -68,7 +68,7 @@ std::vector<MembersWitness::Lost> MembersWitness::Take(const router::Event& even
     const auto* reply = FindAction<router::ReplyRegister>(actions);
     if (reply == nullptr || reply->rpc_id != asks->rpc_id) {
       Complain("a registration has no answer");
-    } else {
+    } else if (asks->rpc_id != kOfIntruder) {
       Hear(*asks, *reply, membership, lost);
     }
   } else if (const auto* beat = std::get_if<router::HeartbeatReceived>(&event)) {

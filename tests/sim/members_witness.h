@@ -18,6 +18,9 @@
 
 namespace baton::sim {
 
+// Names the registration of somebody who cannot join (intruders.cc).
+inline constexpr uint64_t kOfIntruder = 0;
+
 class MembersWitness {
  public:
   struct Member {

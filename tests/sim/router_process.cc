@@ -10,7 +10,6 @@
 #include "common/base/status.h"
 #include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
-#include "tests/sim/intruders.h"
 #include "tests/sim/prefill_process.h"
 
 namespace baton::sim {
@@ -225,7 +224,7 @@ void RouterProcess::AbortRequest(const std::string& request_id) {
 // ---- Workers ----
 
 void RouterProcess::Register(uint64_t call, const router::WorkerInfo& info) {
-  if (!topology_.stranger) TryIntruders(world_, core_, info);
+  LetIntrudersAsk(info);
   workers_[call] = static_cast<uint64_t>(NodeOf(info.instance.id));
   Handle(router::RegisterRequested{call, info});
 }
@@ -271,6 +270,10 @@ void RouterProcess::Perform(const router::Action& action) {
       [this](const auto& act) {
         using T = std::decay_t<decltype(act)>;
         if constexpr (std::is_same_v<T, router::ReplyRegister>) {
+          if (act.rpc_id == kOfIntruder) {
+            intruder_told_ = act.status;
+            return;
+          }
           const int node = static_cast<int>(workers_[act.rpc_id]);
           workers_.erase(act.rpc_id);
           Tell(act.rpc_id, node, "registered", [act, life = incarnation_](WorkerMembership& m) {

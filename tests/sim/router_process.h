@@ -99,6 +99,7 @@ class RouterProcess : public Process {
   // What full workers refuse comes back to them only within the budget, as told by their refusals.
   void HandleRefusable(uint64_t attempt_id, const absl::Status& status, const router::Event& event);
   void CheckRefusal(uint64_t call_id, const absl::Status& status);
+  void LetIntrudersAsk(const router::WorkerInfo& like);  // intruders.cc
   void ScheduleTick();
 
   World& world_;
@@ -120,6 +121,7 @@ class RouterProcess : public Process {
   std::map<uint64_t, uint64_t> attempts_;     // Call -> its latest attempt.
   std::set<uint64_t> answered_;               // Attempts of which decode has told everything.
   std::map<InstanceRef, int64_t> failed_us_;  // Decodes whose last reservation broke, and when.
+  absl::Status intruder_told_;
   int64_t tick_us_ = kNeverUs;
 };
 

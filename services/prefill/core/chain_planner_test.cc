@@ -139,6 +139,24 @@ TEST_F(ChainPlannerTest, TheWindowWaitsForTheLastStage) {
   EXPECT_EQ(plans_.size(), 4u);
 }
 
+TEST_F(ChainPlannerTest, ThePlanAfterAFullQueueTakesTheLastTokenToo) {
+  Up();
+  Start(1, 40);
+  Start(2, 40);  // As many plans as stage 0 takes.
+  Start(3, 63);
+  Start(4, 1);
+  ASSERT_EQ(plans_.size(), 2u);
+  now_us_ += 4000;
+  Done(0, 1);
+  ASSERT_EQ(plans_.size(), 3u);
+  ASSERT_EQ(plans_[2].items.size(), 2u) << "one token of the plan was left, and one is enough";
+  EXPECT_EQ(plans_[2].TokenCount(), 64);
+  for (uint64_t number = 1; number <= 3; ++number) DoneEverywhere(number);
+  for (int stage = 0; stage < 2; ++stage) Closed(stage, 4);
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].outcome.queue_us, 4000) << "since it came";
+}
+
 TEST_F(ChainPlannerTest, FinishesWhenEveryStageHasClosed) {
   Up();
   Start(1, 40);

@@ -134,5 +134,20 @@ TEST_F(DrainTest, TheRouterSettlesRefusesAndEndsTheRest) {
   EXPECT_TRUE(core_->AtRest());
 }
 
+TEST_F(DrainTest, WhoseAnswerIsCompleteLacksOnlyItsReportWhenTheTimeIsOver) {
+  JoinOnePair();
+  Decoding(1);
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kLength});
+  ASSERT_THAT(All<FinishCall>(), SizeIs(0)) << "the chain's report is still to come";
+  Handle(RouterDrainBegan{1000, 5000});
+  now_us_ += 6000;
+  Handle(Tick{});
+  ASSERT_EQ(Only<FinishCall>().outcome.status(), absl::OkStatus());
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kLength);
+  EXPECT_THAT(All<AbortPrefill>(), SizeIs(1));
+  EXPECT_EQ(core_->load().drain.time_over_total, 0);
+  EXPECT_TRUE(core_->AtRest());
+}
+
 }  // namespace
 }  // namespace baton::router

@@ -77,6 +77,33 @@ TEST_F(MembershipTest, PairsNeedEveryStageReadyAndConnected) {
   EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
 }
 
+// Prompt and answer have to fit into the longest context that a decode takes, and into its pool.
+TEST_F(MembershipTest, APairTakesNoLongerRequestThanContextAndPoolHold) {
+  WorkerInfo short_context = TestDecode("d0");
+  short_context.max_context_tokens = 1000;  // Its pool holds 1024.
+  WorkerInfo small_pool = TestDecode("d1");
+  small_pool.page_count = 32;  // 512 tokens of the context's 1024.
+  WorkerInfo stage = TestStage("c0", 0, 1);
+  stage.page_count = 16;
+  JoinAll({stage, short_context, small_pool});
+  BeatAll();
+  ASSERT_THAT(members_.ReadyPairs(), SizeIs(2));
+  EXPECT_EQ(members_.ReadyPairs()[0].max_context_tokens, 1000);
+  EXPECT_EQ(members_.ReadyPairs()[0].decode_capacity_tokens, 1024);
+  EXPECT_EQ(members_.ReadyPairs()[1].max_context_tokens, 512);
+  EXPECT_EQ(members_.ReadyPairs()[1].chain.max_prompt_tokens, 256);
+}
+
+TEST_F(MembershipTest, ADecodeThatNamesAChainTakesNoPlaceInIt) {
+  WorkerInfo decode = TestDecode("d0");
+  decode.chain_id = "c0";
+  JoinAll({TestStage("c0", 0, 2), TestStage("c0", 1, 2), decode});
+  WorkerInfo again = TestStage("c0", 1, 2);
+  again.instance.incarnation = 2;
+  EXPECT_EQ(Join(again), absl::OkStatus());
+  EXPECT_THAT(members_.Workers(), SizeIs(3));
+}
+
 TEST_F(MembershipTest, AnUnknownViewCountsAsNone) {
   const auto s0 = TestStage("c0", 0, 1);
   const auto d0 = TestDecode("d0");
@@ -236,6 +263,15 @@ TEST_F(MembershipTest, WhatDoesNotFitIsRefusedWithBothValues) {
       {"page size",
        [](auto& w) { w.fingerprint.kv_layout.page_size = 64; },
        {"page size", "c0-1 has 64", "has 16"}},
+      {"layers",
+       [](auto& w) {
+         w.fingerprint.kv_layout.layers = 5;
+         w.layers = {2, 5};
+       },
+       {"layer count", "c0-1 has 5", "has 4"}},
+      {"embedding",
+       [](auto& w) { w.fingerprint.embedding_hash = 0x66; },
+       {"embedding", "66", "e0"}},
       {"heads", [](auto& w) { w.fingerprint.kv_layout.kv_heads = 4; }, {"KV heads", "4", "2"}},
       {"dim", [](auto& w) { w.fingerprint.kv_layout.head_dim = 9; }, {"head dimension", "9", "8"}},
       {"bytes",
@@ -266,7 +302,7 @@ TEST_F(MembershipTest, WhatDoesNotFitIsRefusedWithBothValues) {
          w.pp_rank = 0;
          w.layers = {0, 2};
        },
-       {"rank 0 of chain c0 is taken", "c0-1", "c0-0"}},
+       {"rank 0 of chain c0 is taken: c0-1 wants it, c0-0 has it and is alive"}},
   };
   for (const Change& change : changes) {
     SCOPED_TRACE(change.name);

@@ -69,6 +69,30 @@ TEST_F(RouterCoreTest, APrefillFailureAfterTheWholeAnswerChangesNothing) {
   EXPECT_TRUE(core_->AtRest());
 }
 
+// So that whoever keeps asking is logged once.
+TEST_F(RouterCoreTest, ARefusalInTheSameWordsIsCalledRepeated) {
+  JoinOnePair();
+  WorkerInfo stranger = TestDecode("d1");
+  stranger.fingerprint.dtype = "bfloat16";
+  const auto asks = [&] {
+    Handle(RegisterRequested{1, stranger});
+    EXPECT_TRUE(absl::IsFailedPrecondition(Only<ReplyRegister>().status));
+    EXPECT_EQ(Only<ReplyRegister>().instance, stranger.instance);
+    return Only<ReplyRegister>().repeated;
+  };
+  EXPECT_FALSE(asks());
+  EXPECT_TRUE(asks());
+  stranger.fingerprint.dtype = "float16";
+  EXPECT_FALSE(asks()) << "in other words";
+  stranger.instance.incarnation = 2;
+  EXPECT_FALSE(asks()) << "to another life";
+  EXPECT_TRUE(asks());
+  stranger.fingerprint.dtype = "float32";
+  Handle(RegisterRequested{1, stranger});
+  EXPECT_EQ(Only<ReplyRegister>().status, absl::OkStatus());
+  EXPECT_FALSE(Only<ReplyRegister>().repeated);
+}
+
 // ---- Failures of each leg in each phase ----
 
 TEST_F(RouterCoreTest, AFailedReservationEndsTheRequestAndIsWithdrawn) {

@@ -51,6 +51,7 @@ class MembershipsTest : public testing::Test {
     std::vector<PeerWorker> view;
     uint64_t applied = 0;
     std::vector<uint64_t> unconnected;
+    int64_t interval_us = 500 * kMs;
     int registrations = 0;
     int heartbeats = 0;
     std::optional<int64_t> silent_until_us;  // A black hole: RPCs end only then.
@@ -107,7 +108,7 @@ class MembershipsTest : public testing::Test {
     ++router.registrations;
     router.knows = router.refusal.ok();
     events_.push_back(
-        RegisterAnswered{action.router, router.refusal, router.incarnation, 500 * kMs});
+        RegisterAnswered{action.router, router.refusal, router.incarnation, router.interval_us});
   }
   void On(const SendHeartbeat& action) {
     Router& router = routers_[address_of_[action.router]];

@@ -62,6 +62,20 @@ TEST_F(MembershipsTest, TheLastViewOutlivesAllRoutersAndANewOneAtAnotherAddress)
   EXPECT_EQ(core_->routers_joined(), 1);
 }
 
+TEST_F(MembershipsTest, ALostRoutersOtherNameTakesItsPlaceAtTheIntervalThatItAsksFor) {
+  Router& lost = Add("a:1", 11, {Stage("s0")});
+  Router& other = Add("b:1", 11, {Stage("s0")});
+  other.interval_us = 100 * kMs;
+  Begin({"a:1", "b:1"});
+  EXPECT_EQ(core_->routers_joined(), 1) << "one router, however many names it has";
+  ASSERT_GT(lost.heartbeats, 0);
+  lost.up = false;
+  Pass(5 * kSecond);
+  EXPECT_NEAR(other.heartbeats, 45, 6);
+  EXPECT_EQ(open_, (Names{"s0/1"}));
+  EXPECT_EQ(disconnects_, 0);
+}
+
 TEST_F(MembershipsTest, WhatOnlyASilentRouterListsIsGivenUpOnceAnotherKnowsBetter) {
   Add("a:1", 11, {Stage("s0"), Stage("old")});
   Add("b:1", 22, {Stage("s0")});
