@@ -1,13 +1,14 @@
 """Mutation testing: do the cores' unit tests, and 2,000 seeds of the simulation, notice small mistakes in the cores?
 
     ./dev check mutants [--seed S] [--sample N] [--json FILE] [--jobs J] [--directory DIR] [--only TEXT]
-                        [--units-only] [--again FILE]
+                        [--units-only] [--again FILE | --named]
 
 Draws N mutants of services/*/core, common/kv and common/chunking by the seed, and judges each by every unit test of
 these folders and by 2,000 seeds of the simulation (tools/mutants/README.md). Fails if both together notice less than
 97 % of them, or the simulation alone less than 80 %, or if an entry of tools/mutants/equivalent.yaml is of no source
-any more. --again judges once more, by the tests of today, what was alive in a --json of before. Interrupted, it goes on where it was when it is run again. 60 mutants take at most 40 minutes on two quiet
-cores.
+any more. --again judges once more, by the tests of today, what was alive in a --json of before; --named makes the
+mistakes of tools/mutants/named.yaml, each of which both kinds of test must notice. Interrupted, it goes on where it
+was when it is run again. 60 mutants take at most 40 minutes on two quiet cores.
 """
 
 import argparse
@@ -30,7 +31,7 @@ import report  # noqa: E402
 import yaml  # noqa: E402
 from bazel import compiler_flags  # noqa: E402
 from judge import SEEDS, Interrupted, Limits, Programs, by_simulation, by_units, measure  # noqa: E402
-from mutations import Equivalents, Mutation, order  # noqa: E402
+from mutations import Equivalents, Mutation, named, order  # noqa: E402
 from state import State, cached  # noqa: E402
 from tally import Tally, say  # noqa: E402
 from workshop import Bench, BuildError, Workshop  # noqa: E402
@@ -115,11 +116,11 @@ def judge(workshop, bench, programs, limits, mutation, simulated):
 
 
 class Sample:
-    """Judges mutants in the order of the draw until `size` of them count."""
+    """Judges mutants, and remembers verdicts."""
 
     def __init__(self, workshop, limits, arguments):
         self._workshop, self._limits = workshop, limits
-        self._size, self._jobs, self._simulated = arguments.sample, arguments.jobs, not arguments.units_only
+        self._size, self._jobs, self._simulated = 0, arguments.jobs, not arguments.units_only
         self._state = State(workshop.directory, workshop.fingerprint + ("" if self._simulated else "-units"))
         self._programs = Programs()
         self._benches = queue.SimpleQueue()
@@ -132,7 +133,9 @@ class Sample:
             self._sources[path] = (self._workshop.sources / path).read_bytes()
         return self._sources[path]
 
-    def run(self, mutations):
+    def run(self, mutations, size):
+        """In their order, until `size` of them count."""
+        self._size = size
         for number in range(self._jobs):
             self._benches.put(Bench(self._workshop, f"bench-{number}"))
         pool = concurrent.futures.ThreadPoolExecutor(self._jobs)
@@ -202,13 +205,28 @@ def parse():
     parser.add_argument("--again", metavar="FILE", type=pathlib.Path,
                         help="no sample: the mutants that lived in this --json, units or simulation, as far as their "
                              "lines still stand")
+    parser.add_argument("--named", action="store_true", help="no sample: the mistakes of tools/mutants/named.yaml")
     parser.add_argument("--units-only", action="store_true",
                         help="no simulation: what do the unit tests alone miss? Seconds for each mutant")
     return parser.parse_args()
 
 
-def drawn_from(mutations, equivalents, sample):
-    return [m for m in mutations if equivalents.why(m, sample.source(m.path)) is None]
+def read_yaml(name):
+    return yaml.safe_load((ROOT / "tools/mutants" / name).read_text(encoding="utf-8"))
+
+
+def choose(arguments, mutations, equivalents, source):
+    """(the mutants to judge, in their order; a sentence that says what they are)."""
+    if arguments.named:
+        drawn = named(read_yaml("named.yaml"), source)
+        return drawn, f"judging the {len(drawn)} named mutants"
+    if arguments.again is not None:
+        found, lived = alive(arguments.again, mutations, source)
+        drawn = [m for m in found if equivalents.why(m, source(m.path)) is None]
+        return drawn, f"{lived} mutants lived; judging the {len(drawn)} that can be made today and are not equivalent"
+    drawn = [m for m in order(mutations, arguments.seed) if equivalents.why(m, source(m.path)) is None]
+    return drawn, (f"{len(mutations)} mutations at {len(drawn)} places; "
+                   f"judging {arguments.sample} of seed {arguments.seed}")
 
 
 def interrupt(*_):
@@ -232,16 +250,10 @@ def run(arguments, tally):
     say("reading the sources")
     mutations = read_sources(workshop, arguments.jobs, arguments.only)
     sample = Sample(workshop, limits, arguments)
-    equivalents = Equivalents(yaml.safe_load((ROOT / "tools/mutants/equivalent.yaml").read_text(encoding="utf-8")))
-    drawn = drawn_from(order(mutations, arguments.seed), equivalents, sample)
-    if arguments.again is not None:
-        drawn, lived = alive(arguments.again, drawn_from(mutations, equivalents, sample), sample.source)
-        arguments.sample = len(drawn)
-        sample = Sample(workshop, limits, arguments)
-        say(f"{lived} mutants lived; judging the {len(drawn)} that can still be made and are not equivalent")
-    else:
-        say(f"{len(mutations)} mutations at {len(drawn)} places; judging {arguments.sample} of seed {arguments.seed}")
-    sample.run(drawn)
+    equivalents = Equivalents(read_yaml("equivalent.yaml"))
+    drawn, what = choose(arguments, mutations, equivalents, sample.source)
+    say(what)
+    sample.run(drawn, len(drawn) if arguments.named or arguments.again is not None else arguments.sample)
     of = report.counts(sample.verdicts)
     print(report.text(sample.verdicts, not arguments.units_only))
     print(f"left out: {sample.left_out['equivalent']} with the original's object code, "
@@ -250,6 +262,10 @@ def run(arguments, tally):
         report.write_json(arguments.json, sample.verdicts, {"seed": arguments.seed, "seeds": SEEDS, **sample.left_out})
     if arguments.again is not None:
         return  # Of those that lived any rate is a matter of which they are.
+    if arguments.named:
+        for verdict in sample.verdicts:
+            tally.step(f"noticed by both: {verdict['function']}", verdict["units"] and verdict["simulation"])
+        return
     tally.step(f"{NEEDED_TOGETHER:.0%} of the mutants are noticed", of["killed"] >= NEEDED_TOGETHER * of["mutants"] > 0)
     if not arguments.units_only:
         tally.step(f"{NEEDED_BY_SIMULATION:.0%} of the mutants are noticed by the simulation",

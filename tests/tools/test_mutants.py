@@ -5,12 +5,13 @@ import pathlib
 import sys
 
 import pytest
+import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "mutants"))
 
 import report  # noqa: E402
 import text  # noqa: E402
-from mutations import Equivalents, Mutation, order  # noqa: E402
+from mutations import Equivalents, Mutation, named, order  # noqa: E402
 from state import State, cached  # noqa: E402
 
 SOURCE = b"""int F(int a, int b) {
@@ -112,6 +113,23 @@ def test_rates_and_survivors(tmp_path):
     report.write_json(tmp_path / "out.json", verdicts, {"seed": "1"})
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert {key: written[key] for key in expected} == expected
+
+
+def test_named_mutants_stand_in_their_file_once():
+    sources = {"a.cc": b"f(); g(); g();"}
+    entry = {"what": "f", "file": "a.cc", "from": "f()", "to": "h()"}
+    (only,) = named([entry], sources.get)
+    assert only.apply(sources["a.cc"]) == b"h(); g(); g();"
+    for text_ in ("g()", "x()"):
+        with pytest.raises(ValueError, match="times in its file"):
+            named([{**entry, "from": text_}], sources.get)
+
+
+def test_every_named_mutant_can_be_made():
+    root = pathlib.Path(__file__).resolve().parents[2]
+    entries = yaml.safe_load((root / "tools/mutants/named.yaml").read_text(encoding="utf-8"))
+    made = named(entries, lambda path: (root / path).read_bytes())
+    assert len(made) == len(entries) > 10
 
 
 def test_parentheses_close_after_strings_and_separators():

@@ -61,6 +61,19 @@ KINDS = ("dropped statement", "dropped condition", "negated condition", "shifted
          "changed constant", "changed operator", "changed jump")
 
 
+def named(entries, sources):
+    """The mutations that named.yaml asks for. `sources`: {path: bytes}."""
+    found = []
+    for entry in entries:
+        old = entry["from"].encode()
+        source = sources(entry["file"])
+        if source.count(old) != 1:
+            raise ValueError(f"a named mutant's text stands {source.count(old)} times in its file: {entry}")
+        begin = source.index(old)
+        found.append(Mutation(entry["file"], begin, begin + len(old), entry["to"], "named", entry["what"]))
+    return found
+
+
 def _even(text):
     return " ".join(text.decode().split())
 

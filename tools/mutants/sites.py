@@ -401,7 +401,8 @@ class _Walker:
             if not self.plain(one) or not self.plain(two) or self.text(one) == self.text(two):
                 continue
             # Texts for people, and ranges that would be undefined behaviour.
-            if any(re.match(r'(?:std::pair\()?"|absl::StrCat', self.text(n)) or ITERATORS.search(self.text(n)) for n in (one, two)):
+            texts = [self.text(node) for node in (one, two)]
+            if any(re.match(r'(?:std::pair\()?"|absl::StrCat', text) or ITERATORS.search(text) for text in texts):
                 continue
             begin, end = one.extent.end.offset, two.extent.start.offset
             if self.source[begin:end].strip() != b"," or not self._alike(one.type, two.type):
