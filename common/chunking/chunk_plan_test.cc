@@ -43,6 +43,14 @@ TEST(PlanSglangTest, FollowsItsRule) {
   EXPECT_EQ(Sum(chunks), 20'000);
 }
 
+// Where only attention costs, x^2 + 2 * 1236 x = 1236^2 has the root 511.97: 512 would be too many.
+TEST(PlanSglangTest, TakesNoTokenMoreThanTheTargetAllows) {
+  const StageCost cost{.attention_us = 1};
+  const std::vector<int> chunks = PlanSglang({.tokens = 5000}, cost, 1236, 1.0);
+  EXPECT_EQ(chunks[0], 1236);
+  EXPECT_EQ(chunks[1], 448);
+}
+
 TEST(PlanSglangTest, NeverGoesBelowAQuarterOfTheBase) {
   const StageCost cost{.token_us = 0.001, .attention_us = 1};
   const std::vector<int> chunks = PlanSglang({.tokens = 100'000}, cost, 1024, 1.0);

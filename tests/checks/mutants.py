@@ -247,8 +247,10 @@ def run(arguments, tally):
     say("running every test without a mutant")
     limits = Limits(**cached(workshop.directory / "limits" / f"{workshop.fingerprint}.json",
                              lambda: vars(measure(workshop, Programs()))))
-    say("reading the sources")
-    mutations = read_sources(workshop, arguments.jobs, arguments.only)
+    mutations = []
+    if not arguments.named:
+        say("reading the sources")
+        mutations = read_sources(workshop, arguments.jobs, arguments.only)
     sample = Sample(workshop, limits, arguments)
     equivalents = Equivalents(read_yaml("equivalent.yaml"))
     drawn, what = choose(arguments, mutations, equivalents, sample.source)

@@ -208,6 +208,20 @@ TEST_F(MembershipTest, SilentWorkersExpireAndHeartbeatsRenew) {
   EXPECT_EQ(members_.NextDeadlineUs(), kNeverUs);
 }
 
+TEST_F(MembershipTest, AHeartbeatWithoutALeaseIsToldWhy) {
+  WorkerInfo worker = TestDecode("d0");
+  const absl::Status stranger = Beat(worker);
+  EXPECT_TRUE(absl::IsNotFound(stranger));
+  EXPECT_EQ(stranger.message(), "d0 holds no lease here: register (again)");
+  ASSERT_EQ(Join(worker), absl::OkStatus());
+  worker.instance.incarnation = 2;
+  ASSERT_EQ(Join(worker), absl::OkStatus());
+  worker.instance.incarnation = 1;
+  const absl::Status replaced = Beat(worker);
+  EXPECT_TRUE(absl::IsNotFound(replaced));
+  EXPECT_EQ(replaced.message(), "d0 incarnation 1 has been replaced by 2");
+}
+
 TEST_F(MembershipTest, ANewIncarnationReplacesTheOld) {
   auto d0 = TestDecode("d0");
   JoinAll({TestStage("c0", 0, 1), d0});
