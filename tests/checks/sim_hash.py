@@ -54,6 +54,9 @@ def main():
             if compiler is None:
                 tally.skip(name, f"no {' or '.join(compilers)} here")
                 continue
+            if not links(compiler, flags, directory):
+                tally.skip(name, f"{compiler} has no runtime for {' '.join(flags)} (Debian: libclang-rt-14-dev)")
+                continue
             say(f"{name}: {len(sources)} sources")
             program = build(compiler, flags, sources, pathlib.Path(directory) / name, options.jobs)
             hashes[name] = run(program, options) if program else None
@@ -79,6 +82,16 @@ def libraries():
     """The link flags of every system library that it needs. A list of our own would be one library short some day."""
     rules = query(f"kind('cc_library', filter('^@system//', deps({PROGRAM})))", "--output=build")
     return [flag for found in re.findall(r"linkopts = \[(.*?)\]", rules) for flag in re.findall(r'"(.*?)"', found)]
+
+
+def links(compiler, flags, directory):
+    """Whether the compiler can build anything at all with these flags: sanitizers need headers and a runtime that are
+    packages of their own for clang."""
+    source = pathlib.Path(directory) / "empty.cc"
+    include = "#include <sanitizer/asan_interface.h>\n" if flags is SANITIZED else ""
+    source.write_text(f"{include}int main() {{}}\n", encoding="utf-8")
+    done = subprocess.run([compiler, *flags, source, "-o", source.with_suffix("")], check=False, capture_output=True)
+    return done.returncode == 0
 
 
 def build(compiler, flags, sources, directory, jobs):
