@@ -103,7 +103,11 @@ void Memberships::Failed(RouterMembership& router) {
   router.Failed(now_us_);
   if (router.failures() != 1) return;
   sources_.ResolveSoon(now_us_);
-  if (!was_member) return;
+  if (was_member) AskAliasesOf(router);
+}
+
+// Its other addresses know nothing of it for as long as this one is its member's.
+void Memberships::AskAliasesOf(const RouterMembership& router) {
   for (auto& [id, other] : routers_) {
     const bool alias = other.state() == RouterMembership::State::kAlias;
     if (alias && other.incarnation() == router.incarnation()) other.AskNow(now_us_);
@@ -201,6 +205,7 @@ bool Memberships::MakeRoom() {
 void Memberships::Forget(Routers::iterator router) {
   Covered<"worker: a router is forgotten">();
   Emit(ForgetRouter{router->first, router->second.address()});
+  if (router->second.state() == RouterMembership::State::kMember) AskAliasesOf(router->second);
   routers_.erase(router);
   peers_changed_ = true;
 }
@@ -330,7 +335,8 @@ void Memberships::SendWhatIsDue() {
     if (router.BeginWatch(now_us_)) Emit(OpenWatch{id});
     const auto rpc = router.BeginRpc(now_us_, leaves_);
     if (!rpc.has_value()) continue;
-    const int64_t timeout_us = std::max(kMinRpcTimeoutUs, 2 * options_.times.heartbeat_us);
+    const int64_t timeout_us =
+        std::max(kMinRpcTimeoutUs, 2 * options_.times.heartbeat_us);
     if (*rpc == RouterMembership::Rpc::kRegister) {
       Emit(SendRegister{id, router.address(), timeout_us});
       continue;

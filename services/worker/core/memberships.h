@@ -195,6 +195,7 @@ class Memberships {
   RouterMembership* Of(uint64_t router);
   void Registered(RouterMembership& router, const RegisterAnswered& event);
   void Failed(RouterMembership& router);
+  void AskAliasesOf(const RouterMembership& router);
   void FollowSources();
   bool MakeRoom();
   void Forget(Routers::iterator router);

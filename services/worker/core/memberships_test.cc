@@ -161,6 +161,22 @@ TEST_F(MembershipsTest, OneRouterAtTwoAddressesIsJoinedOnce) {
   EXPECT_EQ(disconnects_, 0);
 }
 
+TEST_F(MembershipsTest, ARouterWhoseAddressIsForgottenIsAskedAtItsOtherOneAtOnce) {
+  Add("10.0.0.1:1", 11, {Stage("s0")});
+  Add("10.0.0.2:1", 11, {Stage("s0")});
+  Add("10.0.0.9:1", 99, {Stage("s0")});
+  dns_ = std::vector<std::string>{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.9:1"};
+  Begin({}, {"router:1"});
+  ASSERT_EQ(core_->routers_joined(), 2);
+  dns_ = std::vector<std::string>{"10.0.0.2:1", "10.0.0.9:1"};
+  Pass(10 * kSecond);
+  ASSERT_TRUE(forgotten_.empty()) << "it answers";
+  now_us_ += 10 * kSecond;  // This worker stands still, and has heard nobody for so long.
+  Do(MembershipTick{});
+  EXPECT_EQ(forgotten_, (Names{"10.0.0.1:1"}));
+  EXPECT_EQ(core_->routers_joined(), 2);
+}
+
 TEST_F(MembershipsTest, AnAddressThatComesToLeadElsewhereIsJoined) {
   Add("10.0.0.1:1", 11);
   Add("10.0.0.2:1", 11);
