@@ -11,18 +11,13 @@
 #include "common/base/status.h"
 
 namespace baton::prefill {
-namespace {
-
-constexpr int64_t kBeginLimitUs = 8'000'000;  // Less than stage 0 waits for us.
-constexpr int64_t kRetryUs = 20'000;
-constexpr int64_t kSilenceUs = 3'000'000;
-
-}  // namespace
 
 struct Link::State {
-  explicit State(ChainPlace chain_place) : place(std::move(chain_place)) {}
+  State(ChainPlace chain_place, const ChainTimes& chain_times)
+      : place(std::move(chain_place)), times(chain_times) {}
 
   const ChainPlace place;
+  const ChainTimes times;
   uint64_t link = 0;  // 0: none stands.
   Hello hello;
   bool begun = false;
@@ -81,7 +76,7 @@ void Link::State::On(const HelloArrived& event) {
   hello = event.hello;
   newest_epoch = hello.epoch;
   last_heard_us = now_us;
-  begin_by_us = now_us + kBeginLimitUs;
+  begin_by_us = now_us + times.begin_limit_us;
   Try();
 }
 
@@ -100,7 +95,7 @@ void Link::State::On(const EpochTried& event) {
     End(event.status);
   } else {
     Covered<"link: an epoch is tried again">();
-    retry_at_us = now_us + kRetryUs;
+    retry_at_us = now_us + times.begin_again_us;
   }
 }
 
@@ -132,9 +127,10 @@ void Link::State::On(const LinkGone& event) {
 // Stage 0 pings; if it has stopped, its plans will not come and its requests are over.
 void Link::State::On(const LinkTick&) {
   if (link == 0) return;
-  if (now_us - last_heard_us >= kSilenceUs) {
+  if (now_us - last_heard_us >= times.silence_us) {
     Covered<"link: stage 0 is silent">();
-    End(absl::UnavailableError("no sign of life from stage 0 for 3 s"));
+    End(absl::UnavailableError(
+        absl::StrCat("no sign of life from stage 0 for ", times.silence_us / 1000, " ms")));
   } else if (!begun && now_us >= retry_at_us) {
     Try();
   }
@@ -145,7 +141,8 @@ void Link::State::End(const absl::Status& status) {
   if (link != 0) Emit(EndLink{std::exchange(link, 0), hello.epoch, status});
 }
 
-Link::Link(ChainPlace place) : state_(std::make_unique<State>(std::move(place))) {}
+Link::Link(ChainPlace place, const ChainTimes& times)
+    : state_(std::make_unique<State>(std::move(place), times)) {}
 Link::~Link() = default;
 
 void Link::Handle(const LinkEvent& event, int64_t now_us, std::vector<LinkAction>& actions) {
@@ -158,7 +155,7 @@ void Link::Handle(const LinkEvent& event, int64_t now_us, std::vector<LinkAction
 int64_t Link::NextDeadlineUs() const {
   const State& state = *state_;
   if (state.link == 0) return kNeverUs;
-  const int64_t silent_us = state.last_heard_us + kSilenceUs;
+  const int64_t silent_us = state.last_heard_us + state.times.silence_us;
   return state.begun ? silent_us : std::min(silent_us, state.retry_at_us);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "services/prefill/core/chain_times.h"
 #include "services/prefill/core/hello.h"
 
 namespace baton::prefill {
@@ -76,7 +77,7 @@ using LinkAction = std::variant<TryEpoch, SendReady, SendPong, TakePlan, PassNex
 
 class Link {
  public:
-  explicit Link(ChainPlace place);
+  explicit Link(ChainPlace place, const ChainTimes& times = {});
   ~Link();
 
   void Handle(const LinkEvent& event, int64_t now_us, std::vector<LinkAction>& actions);

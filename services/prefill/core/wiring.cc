@@ -15,13 +15,6 @@
 namespace baton::prefill {
 namespace {
 
-constexpr int64_t kPingUs = 500'000;
-constexpr int64_t kSilenceUs = 3'000'000;
-constexpr int64_t kLinkingLimitUs = 10'000'000;
-constexpr int64_t kFirstBackoffUs = 50'000;
-constexpr int64_t kLongestBackoffUs = 2'000'000;
-constexpr int64_t kStableUs = 10'000'000;  // Up for so long, it has not failed again.
-
 enum class Phase { kDown, kLinking, kUp, kStopped };
 
 struct Link {
@@ -37,6 +30,7 @@ struct Wiring::State {
   explicit State(WiringOptions wiring_options) : options(std::move(wiring_options)) {}
 
   const WiringOptions options;
+  const ChainTimes& times = options.times;
   Phase phase = Phase::kDown;
   std::vector<worker::PeerWorker> members;  // Stages 1 to P - 1 in order; whole or empty.
   std::vector<worker::PeerWorker> tried;    // Members of the last epoch that was begun.
@@ -141,14 +135,14 @@ void Wiring::State::On(const OwnEpochTried& event) {
   Hello hello = *std::exchange(trying, std::nullopt);
   if (!event.status.ok()) {
     Covered<"wiring: stage 0 cannot begin yet">();
-    retry_at_us = now_us + kFirstBackoffUs;
+    retry_at_us = now_us + times.first_backoff_us;
     return;
   }
   epoch = hello.epoch;
   tried = members;
   phase = Phase::kLinking;
   linking_since_us = now_us;
-  next_ping_us = now_us + kPingUs;
+  next_ping_us = now_us + times.ping_us;
   links.clear();
   for (const worker::PeerWorker& member : members) links.push_back({member, false, 0, now_us});
   if (links.empty()) return BecomeUp();
@@ -254,9 +248,9 @@ void Wiring::State::On(const ChainFailed& event) {
 // they don't show is broken. One that has worked meets a new fault.
 void Wiring::State::Break(const absl::Status& reason) {
   if (!wired()) return;
-  const bool stable = phase == Phase::kUp && (worked || now_us - up_since_us >= kStableUs);
-  backoff_us =
-      stable || backoff_us == 0 ? kFirstBackoffUs : std::min(2 * backoff_us, kLongestBackoffUs);
+  const bool stable = phase == Phase::kUp && (worked || now_us - up_since_us >= times.stable_us);
+  backoff_us = stable || backoff_us == 0 ? times.first_backoff_us
+                                         : std::min(2 * backoff_us, times.longest_backoff_us);
   retry_at_us = now_us + backoff_us;
   phase = Phase::kDown;
   links.clear();
@@ -273,17 +267,22 @@ void Wiring::State::On(const WiringStopped&) {
 // too, for one that is ready hears nothing else until the last one is.
 void Wiring::State::Watch() {
   for (const Link& link : links) {
-    if (phase == Phase::kLinking && !link.ready && now_us - linking_since_us >= kLinkingLimitUs) {
+    if (phase == Phase::kLinking && !link.ready &&
+        now_us - linking_since_us >= times.linking_limit_us) {
       Covered<"wiring: a stage is not ready in time">();
-      return Break(Blame(absl::DeadlineExceededError("not ready within 10 s"), link));
+      return Break(Blame(absl::DeadlineExceededError(absl::StrCat(
+                             "not ready within ", times.linking_limit_us / 1000, " ms")),
+                         link));
     }
-    if (phase == Phase::kUp && now_us - link.last_heard_us >= kSilenceUs) {
+    if (phase == Phase::kUp && now_us - link.last_heard_us >= times.silence_us) {
       Covered<"wiring: a stage is silent">();
-      return Break(Blame(absl::UnavailableError("no sign of life for 3 s"), link));
+      return Break(Blame(absl::UnavailableError(
+                             absl::StrCat("no sign of life for ", times.silence_us / 1000, " ms")),
+                         link));
     }
   }
   if (links.empty() || now_us < next_ping_us) return;
-  next_ping_us = now_us + kPingUs;
+  next_ping_us = now_us + times.ping_us;
   Emit(PingStages{++ping_sequence});
 }
 
@@ -311,7 +310,7 @@ int64_t Wiring::NextDeadlineUs() const {
     case Phase::kDown:
       return state.whole() && !state.trying.has_value() ? state.retry_at_us : kNeverUs;
     case Phase::kLinking:
-      return std::min(state.linking_since_us + kLinkingLimitUs, state.next_ping_us);
+      return std::min(state.linking_since_us + state.times.linking_limit_us, state.next_ping_us);
     case Phase::kUp:
       return state.links.empty() ? kNeverUs : state.next_ping_us;
     case Phase::kStopped:

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "services/prefill/core/chain_times.h"
 #include "services/prefill/core/hello.h"
 #include "services/prefill/core/plan.h"
 #include "services/worker/core/peer_worker.h"
@@ -28,6 +29,7 @@ struct WiringOptions {
   int page_count = 0;  // Of stage 0.
   int max_plan_tokens = 0;
   int activation_credits = 0;
+  ChainTimes times;
 };
 
 // ---- Events. `stage` >= 1; what comes of an older epoch's links is ignored. ----

@@ -5,8 +5,6 @@
 namespace baton::router {
 namespace {
 
-constexpr int64_t kFirstBackoffUs = 50'000;
-constexpr int64_t kLongestBackoffUs = 2'000'000;
 constexpr int kMostMore = 1 << 16;
 
 // From a half to all of it: routers that were refused together don't come back together.
@@ -16,13 +14,14 @@ int64_t Jittered(int64_t backoff_us, Random& random) {
 
 }  // namespace
 
-void LearnedLimit::Refuse(int requests, int64_t hint_us, int64_t now_us, Random& random) {
+void LearnedLimit::Refuse(int requests, int64_t hint_us, int64_t now_us, Random& random,
+                          const BackoffRange& backoff) {
   const bool same_burst = limit_ != kUnlimited && more_ == 1 && now_us < next_us_;
   limit_ = std::min(limit_, requests);
   more_ = 1;
   // Those that were on their way when the first was refused say nothing new.
   if (same_burst) return;
-  backoff_us_ = std::clamp(2 * backoff_us_, kFirstBackoffUs, kLongestBackoffUs);
+  backoff_us_ = std::clamp(2 * backoff_us_, backoff.first_us, backoff.longest_us);
   next_us_ = now_us + std::max(hint_us, Jittered(backoff_us_, random));
 }
 

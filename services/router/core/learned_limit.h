@@ -18,6 +18,11 @@
 
 namespace baton::router {
 
+struct BackoffRange {
+  int64_t first_us = 50'000;
+  int64_t longest_us = 2'000'000;
+};
+
 class LearnedLimit {
  public:
   // `requests`: that this router has on the worker now.
@@ -25,7 +30,8 @@ class LearnedLimit {
 
   // The worker has refused one while `requests` others were there, and asks not to be asked for
   // `hint_us`. `random` spreads the routers' next attempts.
-  void Refuse(int requests, int64_t hint_us, int64_t now_us, Random& random);
+  void Refuse(int requests, int64_t hint_us, int64_t now_us, Random& random,
+              const BackoffRange& backoff = {});
 
   // Raises the limit when it is time.
   void Advance(int requests, int64_t now_us, Random& random);

@@ -33,8 +33,9 @@ struct FailedPair {
 
 class Pairing {
  public:
-  // `seed`: of the jitter with which workers that refused are asked again.
-  explicit Pairing(Policy policy, uint64_t seed = 0) : policy_(policy), random_(seed) {}
+  // `seed`: of the jitter with which workers that refused are asked again, `backoff`: how soon.
+  explicit Pairing(Policy policy, uint64_t seed = 0, const BackoffRange& backoff = {})
+      : policy_(policy), random_(seed), backoff_(backoff) {}
 
   // The best of `pairs` for a request. With `failed`, never that pair, and one with another chain
   // or decode in the place of the leg that failed if there is one. NOT_FOUND if `pairs` leaves no
@@ -124,6 +125,7 @@ class Pairing {
 
   Policy policy_;
   Random random_;
+  const BackoffRange backoff_;
   WorkerMap workers_;
   std::map<InstanceRef, Others> others_;
   uint64_t uses_ = 0;

@@ -29,6 +29,7 @@
 #include "common/types/role.h"
 #include "common/types/sampled_token.h"
 #include "common/types/ticket.h"
+#include "services/router/core/learned_limit.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/pairing.h"
 #include "services/router/core/retry_budget.h"
@@ -48,6 +49,7 @@ struct RouterLimits {
   // sent everything by then, so it is on its way.
   int64_t settle_us = 200'000;
   RetryBudgetOptions retry_budget;
+  BackoffRange overload_backoff;  // Before a worker that is full is asked for more.
   // A Tick comes at least this often, so that the router sees its own pauses (pause.h): a quarter
   // of a lease. 0: it does not.
   int64_t beat_us = 0;

@@ -28,7 +28,7 @@ struct RouterCore::State {
   explicit State(RouterLimits router_limits)
       : limits(router_limits),
         membership(limits.membership),
-        pairing(limits.policy, limits.seed),
+        pairing(limits.policy, limits.seed, limits.overload_backoff),
         budget(limits.retry_budget),
         pause(limits.beat_us) {}
 

@@ -14,9 +14,6 @@ namespace {
 // Of a router that has not answered yet, while another one refuses this worker.
 constexpr int64_t kVerdictUs = 2'000'000;
 
-// An RPC that takes longer is given up, at least: the router is dead or stopped.
-constexpr int64_t kMinRpcTimeoutUs = 1'000'000;
-
 bool IsForGood(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsOutOfRange(status);
 }
@@ -336,7 +333,7 @@ void Memberships::SendWhatIsDue() {
     const auto rpc = router.BeginRpc(now_us_, leaves_);
     if (!rpc.has_value()) continue;
     const int64_t timeout_us =
-        std::max(kMinRpcTimeoutUs, 2 * options_.times.heartbeat_us);
+        std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us);
     if (*rpc == RouterMembership::Rpc::kRegister) {
       Emit(SendRegister{id, router.address(), timeout_us});
       continue;

@@ -9,8 +9,6 @@
 namespace baton::worker {
 namespace {
 
-constexpr int64_t kFirstBackoffUs = 50'000;
-constexpr int64_t kMaxBackoffUs = 2'000'000;
 // Heartbeats for news keep so much distance, however fast the cluster changes: joins that come
 // together are answered with one view.
 constexpr int64_t kNewsGapUs = 10'000;
@@ -34,7 +32,7 @@ RouterMembership::RouterMembership(std::string address, const MembershipTimes& t
       asking_since_us_(now_us),
       interval_us_(times.heartbeat_us),
       next_us_(now_us),
-      backoff_us_(kFirstBackoffUs),
+      backoff_us_(times_.first_backoff_us),
       heard_us_(now_us) {}
 
 std::optional<RouterMembership::Rpc> RouterMembership::BeginRpc(int64_t now_us, bool leaving) {
@@ -54,7 +52,7 @@ int64_t RouterMembership::next_rpc_us() const {
 void RouterMembership::Answered(int64_t now_us) {
   rpc_under_way_ = false;
   failures_ = 0;
-  backoff_us_ = kFirstBackoffUs;
+  backoff_us_ = times_.first_backoff_us;
   heard_us_ = now_us;
 }
 
@@ -99,13 +97,14 @@ void RouterMembership::Refused(const absl::Status& status, bool for_good, int64_
   Covered<"worker: a router refuses">();
   if (refusal_.ok()) {
     refused_since_us_ = now_us;
-    refused_backoff_us_ = std::min(kFirstBackoffUs, times_.heartbeat_us);
+    refused_backoff_us_ = std::min(times_.first_backoff_us, times_.heartbeat_us);
   }
   refusals_ = refusal_ == status ? refusals_ + 1 : 1;
   refusal_ = status;
   refused_for_good_ = for_good;
-  next_us_ = now_us + (for_good ? kMaxBackoffUs : refused_backoff_us_);
-  refused_backoff_us_ = std::min({kMaxBackoffUs, times_.heartbeat_us, 2 * refused_backoff_us_});
+  next_us_ = now_us + (for_good ? times_.longest_backoff_us : refused_backoff_us_);
+  refused_backoff_us_ =
+      std::min({times_.longest_backoff_us, times_.heartbeat_us, 2 * refused_backoff_us_});
 }
 
 void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers,
@@ -153,7 +152,7 @@ void RouterMembership::Failed(int64_t now_us) {
   Covered<"worker: a router does not answer">();
   ++failures_;
   next_us_ = now_us + backoff_us_;
-  backoff_us_ = std::min(kMaxBackoffUs, 2 * backoff_us_);
+  backoff_us_ = std::min(times_.longest_backoff_us, 2 * backoff_us_);
   // What an address leads to that has stopped answering is to be found out anew.
   if (state_ == State::kAlias) state_ = State::kJoining;
 }

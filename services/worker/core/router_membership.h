@@ -27,6 +27,12 @@ struct MembershipTimes {
   // kept for so long, unless another incarnation of theirs is listed: a router that has just
   // started hears of its workers one by one, within the backoff of their registrations.
   int64_t grace_us = 5'000'000;
+  // Between asking a router that does not answer.
+  int64_t first_backoff_us = 50'000;
+  int64_t longest_backoff_us = 2'000'000;
+  // An RPC that takes longer than this and than two heartbeats is given up: the router is dead or
+  // stopped.
+  int64_t rpc_timeout_us = 1'000'000;
 };
 
 class RouterMembership {
