@@ -70,6 +70,15 @@ enum class Bug {
   kRouterCountsHandBack,        // router: takes a drain's refusal for a failed attempt
   kDecodeBeginsWhileDraining,   // decode: takes reservations while it drains
   kPlannerBeginsWhileDraining,  // planner: takes prompts while its chain drains
+  kPlannerHurries,              // planner: takes a stage for stuck in half of its grace
+  kRouterNeverForgives,         // router: only an answer ends a probation, time does not
+  kRouterRetriesOnceMore,       // router: makes one attempt more than it may
+  kRouterGivesUpOnPrefill,      // router: does not retry what a prefill stage has failed
+  kRouterRetriesTheSamePair,    // router: begins again on the pair that has failed
+  kRouterDrainsAtOnce,          // router: ends what runs when its settling is over
+  kRouterTrustsOldLeases,       // router: keeps workers whose lease has run out
+  kWiringGivesUp,               // wiring: leaves a chain alone that has failed three times
+  kWorkerConnectsOnce,          // worker: does not open an endpoint again that has died
   kDrainLeavesEarly,            // worker: leaves as soon as its own work is done
   kWorkerForgetsEarlyDeath,     // worker: keeps an endpoint that died before it was known
   kStageKeepsDeadNeighbour,     // stage: goes on when a neighbour's endpoint is gone

@@ -3,6 +3,7 @@
 #ifndef SERVICES_DECODE_CORE_DECODE_STATE_H_
 #define SERVICES_DECODE_CORE_DECODE_STATE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -109,7 +110,10 @@ struct DecodeCore::State {
   absl::Status CheckWriters(const std::vector<KvWriter>& writers) const;
   int PagesFor(const Request& request) const {
     const int tokens = request.prompt_tokens + request.token_limit;
-    if (PlantedBug(Bug::kDecodeCountsPagesShort)) return tokens / limits.layout.page_size;
+    if (PlantedBug(Bug::kDecodeCountsPagesShort)) {
+      return std::max(tokens / limits.layout.page_size,
+                      limits.layout.PagesFor(request.prompt_tokens));
+    }
     return limits.layout.PagesFor(tokens);
   }
   void AdmitWaiting();

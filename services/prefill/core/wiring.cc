@@ -252,6 +252,9 @@ void Wiring::State::Break(const absl::Status& reason) {
   backoff_us = stable || backoff_us == 0 ? times.first_backoff_us
                                          : std::min(2 * backoff_us, times.longest_backoff_us);
   retry_at_us = now_us + backoff_us;
+  if (PlantedBug(Bug::kWiringGivesUp) && backoff_us >= 4 * times.first_backoff_us) {
+    retry_at_us = kNeverUs;
+  }
   phase = Phase::kDown;
   links.clear();
   Emit(CloseLinks{});

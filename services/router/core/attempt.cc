@@ -99,13 +99,16 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   const bool handed_back = IsEndedByDrain(status) && txn.handed_back < kMostHandBacks &&
                            !PlantedBug(Bug::kRouterCountsHandBack);
   const int failed_attempts = txn.attempts - txn.handed_back - txn.refused;
-  const bool may_try = handed_back || failed_attempts < limits.max_attempts;
+  const int most_attempts = limits.max_attempts + (PlantedBug(Bug::kRouterRetriesOnceMore) ? 1 : 0);
+  const bool may_try = handed_back || failed_attempts < most_attempts;
+  if (blamed == Role::kPrefill && PlantedBug(Bug::kRouterGivesUpOnPrefill)) return false;
   if (client_has_tokens || !may_try || txn.deadline_us <= now_us || SameEverywhere(status)) {
     return false;
   }
   FailedPair failed = {txn.attempt.pair.chain.stages, txn.attempt.pair.decode, blamed};
   const std::vector<Pair>& pairs = membership.ReadyPairs();
-  absl::StatusOr<Pair> other = pairing.Choose(pairs, txn.prompt_tokens, txn.max_tokens, &failed);
+  const FailedPair* avoid = PlantedBug(Bug::kRouterRetriesTheSamePair) ? nullptr : &failed;
+  absl::StatusOr<Pair> other = pairing.Choose(pairs, txn.prompt_tokens, txn.max_tokens, avoid);
   // Without another pair the failure is reported as it was, unless the others have no room, or none
   // is ready at all and one is expected: then what failed is what is missing.
   const bool no_room = IsOverloaded(other.status()) && MayWaitForRoom().ok();

@@ -214,6 +214,9 @@ std::vector<Worker> Membership::Expire(int64_t now_us) {
   sweep_us_ = kNeverUs;
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     const auto next = std::next(worker);
+    if (PlantedBug(Bug::kRouterTrustsOldLeases)) {
+      worker->second.lease_until_us = now_us + options_.lease_us;
+    }
     if (worker->second.lease_until_us <= now_us) {
       Covered<"membership: a lease runs out">();
       Lose(worker, now_us, /*expected=*/true, lost);
@@ -227,7 +230,7 @@ std::vector<Worker> Membership::Expire(int64_t now_us) {
 }
 
 void Membership::EndProbation(Worker& worker, int64_t now_us) {
-  if (worker.probation_until_us == 0) return;
+  if (worker.probation_until_us == 0 || PlantedBug(Bug::kRouterNeverForgives)) return;
   if (now_us < worker.probation_until_us) {
     sweep_us_ = std::min(sweep_us_, worker.probation_until_us);
     return;

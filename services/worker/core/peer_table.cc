@@ -114,6 +114,7 @@ std::optional<InstanceRef> PeerTable::Died(uint64_t endpoint, int64_t retry_at_u
   }
   const InstanceRef instance = found->first;
   endpoints_.erase(found);
+  if (PlantedBug(Bug::kWorkerConnectsOnce)) return instance;
   NoteMissing(instance, peers_.at(instance));
   const auto missing = missing_.find(instance);
   if (missing != missing_.end()) missing->second = retry_at_us;
