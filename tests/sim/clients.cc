@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "tests/sim/content.h"
@@ -77,6 +78,8 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
     world_.Violate(absl::StrCat("client ", id, " hears of a cancellation that is not its own: ",
                                 outcome.status().ToString()));
   }
+  const bool ended = !outcome.ok() || *outcome == FinishReason::kAbort;
+  if (ended && client.group >= 0) EndGroup(id);
   if (!outcome.ok()) {
     if (client.must_succeed && !client.left) {
       world_.Violate(
@@ -101,6 +104,23 @@ void Clients::OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcom
     world_.Violate(absl::StrCat("client ", id, " is told OK after ", client.tokens.size(), " of ",
                                 sequence.answer.size(), " tokens, or for a wrong reason"));
   }
+}
+
+// As the front does it: the first of them that fails ends the answer.
+void Clients::EndGroup(uint64_t id) {
+  for (size_t other = 0; other < clients_.size(); ++other) {
+    const Client& client = clients_[other];
+    if (other == id || client.group != clients_[id].group || client.finished || client.left)
+      continue;
+    Covered<"client: a choice takes the others with it">();
+    cancel_(other);
+  }
+}
+
+void Clients::ServedBy(uint64_t id, const Servers& servers) {
+  if (!clients_[id].must_succeed) return;
+  served_.insert(servers.chain_id);
+  served_.insert(servers.decode);
 }
 
 void Clients::CheckCalm(uint64_t id, const Client& client) {

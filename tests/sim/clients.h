@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,6 +34,7 @@ struct Client {
   int stop_after = 0;            // Tokens whose text ends with a stop string; 0: none.
   bool prompt_logprobs = false;
   bool must_succeed = false;  // Sent to a healed cluster.
+  int group = -1;             // Of choices that are one answer (n > 1); -1: its own.
   // What happened.
   bool submitted = false;
   bool taken = false;      // By the router.
@@ -51,6 +54,7 @@ class Clients {
 
   uint64_t Add(Client client);
   Client& Get(uint64_t id) { return clients_[id]; }
+  const Client& Get(uint64_t id) const { return clients_[id]; }
   const std::vector<Client>& all() const { return clients_; }
 
   // Taken by its router, which has a ready pair or not.
@@ -59,6 +63,15 @@ class Clients {
   // True: its text has just matched a stop string.
   bool OnToken(uint64_t id, int32_t token);
   void OnFinished(uint64_t id, const absl::StatusOr<FinishReason>& outcome);
+  // How a choice that fails takes the others of its answer with it.
+  void SetCancel(std::function<void(uint64_t id)> cancel) { cancel_ = std::move(cancel); }
+  // A healed cluster's probe was answered by these.
+  struct Servers {
+    std::string chain_id;
+    std::string decode;  // Instance.
+  };
+  void ServedBy(uint64_t id, const Servers& servers);
+  bool HasServed(const std::string& server) const { return served_.contains(server); }
   void RouterDied(int router);
   void AbortCalled(int router, const std::string& request_id);
   bool AllDone() const;
@@ -74,6 +87,7 @@ class Clients {
   void CheckCalm(uint64_t id, const Client& client);
   // Whether that drain may have ended it.
   void CheckDrained(uint64_t id, const Client& client);
+  void EndGroup(uint64_t id);
   int CountRunning() const;
   bool HasTwin(uint64_t id) const;  // Of its request id.
   bool Fits(const Client& client) const;
@@ -83,6 +97,8 @@ class Clients {
   bool first_router_was_ready_ = false;
   Oracle& oracle_;
   std::vector<Client> clients_;
+  std::function<void(uint64_t id)> cancel_;
+  std::set<std::string> served_;  // Chains and decode services.
 };
 
 }  // namespace baton::sim

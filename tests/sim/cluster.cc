@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kDeadlineSlackUs = kSecond;
 // Everything is answered by then, and what was held for it is given back.
-constexpr int64_t kEndUs = kProbesUs + 14 * kSecond;
+constexpr int64_t kAfterProbesUs = 14 * kSecond;
+constexpr int64_t kLatestDataInStormUs = 3 * kSecond;
 constexpr uint64_t kEventLimit = 2'000'000;  // A run that needs more is a livelock.
 
 class Cluster {
@@ -31,6 +32,7 @@ class Cluster {
         injector_(world_, clients_, topology_),
         workload_(world_, clients_, topology_) {
     world_.SetConnectionLimit(topology_.WindowBytes());
+    world_.SetLatestData(topology_.calm ? topology_.times.latest_data_us : kLatestDataInStormUs);
     world_.SetClockSkew(topology_.clock_skew_us);
     world_.SetLonely(topology_.LonelyNode());
     world_.SetCalm(scenario.weather == Weather::kSlowNetwork ||
@@ -93,7 +95,8 @@ RunResult Cluster::Run() {
   injector_.Begin(scenario_);
   workload_.Begin(scenario_);
   int64_t next_check_us = 0;
-  while (world_.violation().empty() && world_.now_us() < kEndUs && world_.queue().Step()) {
+  const int64_t end_us = workload_.ProbesUs() + kAfterProbesUs;
+  while (world_.violation().empty() && world_.now_us() < end_us && world_.queue().Step()) {
     if (world_.queue().executed() > kEventLimit) world_.Violate("livelock: too many events");
     if (world_.now_us() < next_check_us) continue;
     next_check_us = world_.now_us() + 100'000;

@@ -132,14 +132,13 @@ void DecodeAccount::Hear(const KvFailed& event) {
 }
 
 void DecodeAccount::HearTime() {
-  const decode::DecodeLimits defaults;
   const int64_t now_us = world_.now_us();
   for (const auto& [attempt_id, request] : requests_) {
     if (ends_due_.contains(attempt_id)) continue;
     const bool lacks_stream = request.generation != 0 && !request.stream_open;
     if (request.deadline_us <= now_us) {
       ends_due_[attempt_id] = {absl::StatusCode::kDeadlineExceeded, false, "decode", self_.id};
-    } else if (lacks_stream && request.granted_us + defaults.stream_lease_us <= now_us) {
+    } else if (lacks_stream && request.granted_us + topology_.times.stream_lease_us <= now_us) {
       ends_due_[attempt_id] = {absl::StatusCode::kUnavailable, false, "decode", self_.id};
     } else if (drain_ends_us_ <= now_us) {
       ++drained_.time_over_total;
@@ -233,12 +232,11 @@ void DecodeAccount::CheckLoad(const decode::DecodeCore& core) {
 }
 
 void DecodeAccount::CheckTimer(const decode::DecodeCore& core) {
-  const decode::DecodeLimits defaults;
   int64_t due_us = requests_.empty() ? kNeverUs : drain_ends_us_;
   for (const auto& [attempt_id, request] : requests_) {
     due_us = std::min(due_us, request.deadline_us);
     if (request.generation != 0 && !request.stream_open) {
-      due_us = std::min(due_us, request.granted_us + defaults.stream_lease_us);
+      due_us = std::min(due_us, request.granted_us + topology_.times.stream_lease_us);
     }
   }
   if (core.NextDeadlineUs() <= due_us) return;

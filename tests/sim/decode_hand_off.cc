@@ -14,14 +14,13 @@
 namespace baton::sim {
 namespace {
 
-constexpr int64_t kLeaseTickUs = 250'000;
 constexpr double kSaidAgain = 0.03;
 constexpr double kFormerLife = 0.3;
 
 }  // namespace
 
 void DecodeProcess::LeaseTick() {
-  world_.After(node_, kLeaseTickUs, "lease tick", [this] {
+  world_.After(node_, topology_.times.lease_tick_us, "lease tick", [this] {
     std::vector<LeaseEvent> events;
     // Of another life of a writer: no sign that this one lives.
     for (const InstanceRef& writer : lease_witness_.OpenWriters()) {

@@ -25,6 +25,7 @@ decode::DecodeLimits Limits(const Topology& topology, InstanceRef self) {
   limits.max_queued_requests = topology.max_queued;
   limits.max_context_tokens = topology.max_context_tokens;
   limits.vocab_size = kVocabulary;
+  limits.stream_lease_us = topology.times.stream_lease_us;
   return limits;
 }
 
@@ -34,6 +35,7 @@ LeaseTableOptions LeaseOptions(const Topology& topology, InstanceRef self) {
   options.layout = topology.Layout();
   options.slots = static_cast<uint32_t>(topology.max_running);
   options.part_bytes = topology.PartBytes();
+  options.writer_lease_us = topology.times.writer_lease_us;
   return options;
 }
 
@@ -54,7 +56,7 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
   router::WorkerInfo info = RouterProcess::Describe(topology, self_, Role::kDecode);
   info.layers = LayerRange{0, topology.layers};
   membership_ = std::make_unique<WorkerMembership>(
-      world, node, std::move(info),
+      world, topology.times, node, std::move(info),
       [this] {
         const decode::DecodeLoad load = core_.load();
         return WorkerMembership::Status{!core_.draining(),
@@ -109,7 +111,8 @@ void DecodeProcess::ScheduleTick() {
   const int64_t due_us = std::max(core_.NextDeadlineUs(), world_.now_us());
   if (core_.NextDeadlineUs() == kNeverUs || due_us >= tick_us_) return;
   tick_us_ = due_us;
-  world_.After(node_, due_us - world_.now_us(), "decode tick", [this, due_us] {
+  const int64_t late_us = world_.DrawLoopLateness();
+  world_.After(node_, due_us - world_.now_us() + late_us, "decode tick", [this, due_us] {
     if (tick_us_ == due_us) tick_us_ = kNeverUs;
     HandleCore(decode::Tick{});
   });
@@ -258,9 +261,10 @@ void DecodeProcess::Perform(const decode::RunStep& step) {
 decode::StepFinished DecodeProcess::EndStep(uint64_t step, const std::vector<Row>& rows) {
   decode::StepFinished done;
   done.step = step;
-  const double fails = world_.faults().data_fail / 20;
-  if (world_.random().Chance(world_.faults().data_fail / 2))
+  const double fails = world_.faults().compute_fail / 10;
+  if (world_.Strikes(&NetworkFaults::compute_fail)) {
     done.status = absl::InternalError("the executor failed");
+  }
   for (const Row& row : rows) {
     if (memory_.Digest(row.pages, row.position + 1) != row.digest) {
       world_.Violate(absl::StrCat("I3: the pages of attempt ", row.attempt_id, " on ", self_.id,

@@ -324,7 +324,6 @@ void DecodeWitness::CheckExpected() {
 }
 
 void DecodeWitness::CheckSessions(const decode::DecodeLoad& load) {
-  const decode::DecodeLimits defaults;
   int running = 0;
   for (const auto& [attempt_id, session] : sessions_) {
     running += session.runs() ? 1 : 0;
@@ -336,7 +335,7 @@ void DecodeWitness::CheckSessions(const decode::DecodeLoad& load) {
       Complain(attempt_id, "I2: goes on after its deadline");
     }
     if (session.generation != 0 && !session.stream_open &&
-        world_.now_us() >= session.granted_us + defaults.stream_lease_us) {
+        world_.now_us() >= session.granted_us + topology_.times.stream_lease_us) {
       Complain(attempt_id, "I2: still waits for its stream");
     }
   }

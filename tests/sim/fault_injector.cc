@@ -124,11 +124,13 @@ void FaultInjector::Exited(int node) {
     if (clients_.AnyRuns(node)) world_.Violate("a drained router leaves requests without an end");
     clients_.RouterDied(node);  // Of those that were on their way to it.
   }
-  StartLater(node, world_.random().Between(20'000, 2 * kSecond));
+  const int64_t latest_us = world_.now_us() < kFaultsEndUs ? 2 * kSecond : 40'000;
+  StartLater(node, world_.random().Between(20'000, latest_us));
 }
 
 void FaultInjector::Heal() {
   world_.faults() = NetworkFaults{};
+  world_.dns().slowest_us = World::Dns{}.slowest_us;
   for (int node = 0; node < world_.node_count(); ++node) {
     if (!world_.alive(node)) world_.Start(node);
   }

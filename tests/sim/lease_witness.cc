@@ -258,7 +258,8 @@ void LeaseWitness::Ticked() {
     if (!grant.open) continue;
     const bool silent =
         std::any_of(grant.writers.begin(), grant.writers.end(), [&](const Writer& writer) {
-          return !Complete(grant, writer) && world_.now_us() >= writer.heard_us + writer_lease_us_;
+          return !Complete(grant, writer) &&
+                 world_.now_us() >= writer.heard_us + topology_.times.writer_lease_us;
         });
     if (silent || world_.now_us() >= grant.grant.deadline_us) Fail(grant);
   }

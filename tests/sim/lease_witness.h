@@ -78,7 +78,6 @@ class LeaseWitness {
   World& world_;
   const Topology& topology_;
   const InstanceRef self_;
-  const int64_t writer_lease_us_ = LeaseTableOptions{}.writer_lease_us;
   std::map<uint64_t, Grant> grants_;  // By generation, until it is drained.
   std::map<uint64_t, Run> runs_;      // By receipt.
   std::set<uint32_t> slots_;          // That have ever been granted.

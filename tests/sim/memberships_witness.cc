@@ -10,13 +10,10 @@
 namespace baton::sim {
 namespace {
 
-constexpr int64_t kFirstBackoffUs = 50'000;
-constexpr int64_t kLongestBackoffUs = 2'000'000;
 constexpr int64_t kNewsGapUs = 10'000;
 constexpr int64_t kAliasAgainUs = 30'000'000;
 constexpr int64_t kResolveGapUs = 500'000;
 constexpr int64_t kResolveAgainUs = 1'000'000;
-constexpr int64_t kRpcTimeoutUs = 1'000'000;
 
 bool IsRefusal(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status) ||
@@ -109,7 +106,7 @@ void MembershipsWitness::Hear(const worker::RouterNameResolved& event) {
 void MembershipsWitness::Answered(Router& router) {
   router.asked = false;
   router.failures = 0;
-  router.backoff_us = kFirstBackoffUs;
+  router.backoff_us = options_.times.first_backoff_us;
   router.heard_us = world_.now_us();
 }
 
@@ -132,7 +129,9 @@ void MembershipsWitness::Hear(const worker::RegisterAnswered& event) {
   if (IsRefusal(event.status)) {
     Answered(router);
     router.state = State::kJoining;
-    if (!std::exchange(router.refused, true)) router.refused_backoff_us = kFirstBackoffUs;
+    if (!std::exchange(router.refused, true))
+      router.refused_backoff_us =
+          std::min(options_.times.first_backoff_us, options_.times.heartbeat_us);
     router.due_us = now_us + router.refused_backoff_us;
     router.refused_backoff_us =
         std::min(options_.times.heartbeat_us, 2 * router.refused_backoff_us);
@@ -176,7 +175,7 @@ void MembershipsWitness::Failed(Router& router) {
   const bool was_member = router.state == State::kMember;
   router.asked = false;
   router.due_us = now_us + router.backoff_us;
-  router.backoff_us = std::min(kLongestBackoffUs, 2 * router.backoff_us);
+  router.backoff_us = std::min(options_.times.longest_backoff_us, 2 * router.backoff_us);
   if (router.state == State::kAlias) router.state = State::kJoining;
   if (++router.failures > 1) return;
   name_due_us_ = std::min(name_due_us_, std::max(now_us, resolved_us_ + kResolveGapUs));
@@ -280,6 +279,12 @@ void MembershipsWitness::ForgetRouters() {
                       (silent && (known.listed.empty() || AnotherIsSettled(known)));
     if (!addresses_.contains(known.address) && over) {
       Expect(worker::ForgetRouter{router->first, known.address});
+      // Its other name is asked instead.
+      for (auto& [id, other] : routers_) {
+        const bool same = known.state == State::kMember && other.state == State::kAlias &&
+                          other.incarnation == known.incarnation;
+        if (same && !other.asked) other.due_us = world_.now_us();
+      }
       routers_.erase(router);
     }
     router = next;
@@ -294,7 +299,7 @@ void MembershipsWitness::FindRouters() {
     if (known) continue;
     Router router;
     router.address = address;
-    router.backoff_us = kFirstBackoffUs;
+    router.backoff_us = options_.times.first_backoff_us;
     router.due_us = router.heard_us = world_.now_us();
     routers_[++last_router_] = std::move(router);
   }
@@ -332,7 +337,9 @@ void MembershipsWitness::Ask() {
     router.asked = true;
     router.news = false;
     if (!member) {
-      Expect(worker::SendRegister{id, router.address, kRpcTimeoutUs});
+      Expect(worker::SendRegister{
+          id, router.address,
+          std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us)});
       continue;
     }
     router.began_us = now_us;
@@ -343,8 +350,9 @@ void MembershipsWitness::Ask() {
       if (Needs(peer) && !stands) unconnected.push_back(instance.incarnation);
     }
     std::sort(unconnected.begin(), unconnected.end());
-    Expect(worker::SendHeartbeat{id, router.incarnation, router.applied, std::move(unconnected),
-                                 leaves_, kRpcTimeoutUs});
+    Expect(worker::SendHeartbeat{
+        id, router.incarnation, router.applied, std::move(unconnected), leaves_,
+        std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us)});
   }
 }
 

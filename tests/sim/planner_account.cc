@@ -143,7 +143,11 @@ void PlannerAccount::See(const prefill::FinishRequest& action) {
   Prompt& prompt = found->second;
   const absl::Status& status = action.status;
   const auto due = ends_due_.find(action.attempt_id);
-  if (status.ok() && due == ends_due_.end()) {
+  // What is through by this very event is through, though a late loop hears of it after its time.
+  const bool late =
+      due != ends_due_.end() && due->second.code == absl::StatusCode::kDeadlineExceeded;
+  if (status.ok() && (due == ends_due_.end() || late)) {
+    if (late) ends_due_.erase(due);
     return CheckReport(action.attempt_id, prompt, action.outcome);
   }
   Cause right;

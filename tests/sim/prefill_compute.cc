@@ -107,7 +107,7 @@ prefill::ComputeFinished::Prompt PrefillProcess::TellPrompt(const SimActivations
     const uint64_t before = row.x[static_cast<size_t>(i - 1 - row.token_begin)];
     prompt.told.tokens.push_back(TellPromptToken(row.prompt_id, i, before));
   }
-  if (world_.random().Chance(world_.faults().data_fail / 20)) {
+  if (world_.random().Chance(3 * world_.faults().compute_fail)) {
     prompt.status = absl::InternalError("a logit is not finite");
   }
   return prompt;
@@ -136,7 +136,7 @@ void PrefillProcess::Compute(const prefill::RunCompute& compute) {
     if (!last()) continue;
     if (WantsPromptTokens(row.prompt_id)) done.prompts.push_back(TellPrompt(row));
     if (!item.item.final) continue;
-    if (world_.random().Chance(world_.faults().data_fail / 20)) {
+    if (world_.random().Chance(world_.faults().compute_fail / 4)) {
       done.first_tokens.emplace_back(absl::InternalError("no logit is finite"));
     } else {
       done.first_tokens.emplace_back(DrawToken(row.x.back(), row.prompt_id, 0));
@@ -144,7 +144,7 @@ void PrefillProcess::Compute(const prefill::RunCompute& compute) {
   }
   outputs_[compute.number % outputs_.size()] = std::move(output);
   cost_us = cost_us * topology_.compute_factor + world_.random().Between(0, cost_us / 10);
-  if (world_.random().Chance(world_.faults().data_fail / 50)) {
+  if (world_.random().Chance(world_.faults().compute_fail / 4)) {
     done.status = absl::ResourceExhaustedError("the executor failed");
   }
   done.compute_us = cost_us;

@@ -17,7 +17,6 @@ constexpr double kKvAgain = 0.01;
 constexpr double kCommitAgain = 0.05;
 constexpr double kHeartbeatAgain = 0.05;
 constexpr double kOfAnother = 0.01;  // Of KV; five times as often of a commit.
-constexpr int64_t kKvHeartbeatUs = 500'000;
 
 }  // namespace
 
@@ -66,7 +65,8 @@ void PrefillProcess::HeartbeatDecodes() {
         node_, NodeOf(decode.id), decode.incarnation, 0, "kv heartbeat", [] {},
         [beat](DecodeProcess& process, bool) { beat(process); }, [](const absl::Status&) {});
   }
-  world_.After(node_, kKvHeartbeatUs, "kv heartbeat timer", [this] { HeartbeatDecodes(); });
+  world_.After(node_, topology_.times.kv_heartbeat_us, "kv heartbeat timer",
+               [this] { HeartbeatDecodes(); });
 }
 
 bool PrefillProcess::Connected(const InstanceRef& decode) const {

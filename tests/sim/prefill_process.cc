@@ -21,6 +21,7 @@ prefill::PlannerLimits PlannerLimitsOf(const Topology& topology) {
   limits.max_open_requests = 6;
   limits.max_queued_requests = topology.max_queued;
   limits.max_context_tokens = topology.max_context_tokens;
+  limits.plan_grace_us = topology.times.plan_grace_us;
   return limits;
 }
 
@@ -40,6 +41,8 @@ prefill::KvOutboxOptions OutboxOptionsOf(const Topology& topology, LayerRange la
   options.merged_bytes = topology.MergedBytes(layers);
   options.window_bytes = topology.WindowBytes();
   options.window_messages = Topology::kWindowMessages;
+  options.receipt_us = topology.times.receipt_us;
+  options.receipt_asks = topology.times.receipt_asks;
   return options;
 }
 
@@ -74,9 +77,10 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
     planner_witness_.emplace(world, topology, oracle, self_.id, PlannerLimitsOf(topology));
     planner_account_.emplace(world, topology, self_.id, PlannerLimitsOf(topology));
     wiring_.emplace(prefill::WiringOptions{PlaceOf(topology, node, self_), topology.prefill_pages,
-                                           topology.chunk_tokens, topology.activation_credits});
+                                           topology.chunk_tokens, topology.activation_credits,
+                                           topology.times.chain});
   } else {
-    link_.emplace(PlaceOf(topology, node, self_));
+    link_.emplace(PlaceOf(topology, node, self_), topology.times.chain);
   }
   router::WorkerInfo info = RouterProcess::Describe(topology, self_, Role::kPrefill);
   info.layers = layers_;
@@ -84,7 +88,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
   info.pp_rank = stage_index_;
   info.pp_size = topology.stages;
   membership_ = std::make_unique<WorkerMembership>(
-      world, node, std::move(info),
+      world, topology.times, node, std::move(info),
       [this] {
         router::WorkerLoad load;
         if (first()) {
@@ -151,7 +155,8 @@ void PrefillProcess::ScheduleTick() {
   const int64_t due_us = std::max(planner_->NextDeadlineUs(), world_.now_us());
   if (due_us >= tick_us_) return;
   tick_us_ = due_us;
-  world_.After(node_, due_us - world_.now_us(), "planner tick", [this, due_us] {
+  const int64_t late_us = world_.DrawLoopLateness();
+  world_.After(node_, due_us - world_.now_us() + late_us, "planner tick", [this, due_us] {
     if (tick_us_ == due_us) tick_us_ = kNeverUs;
     HandlePlanner(prefill::Tick{});
   });

@@ -99,9 +99,7 @@ void RouterProcess::CallFailed(const OpenCall& open, const absl::Status& status)
   ChangeLegs([&](auto& actions) {
     switch (open.call) {
       case router::LegCall::kReserve:
-        legs_.ReserveEnded(attempt, status, Ticket(), actions);
-        if (!actions.empty()) NoteFailure(open.worker);
-        return;
+        return legs_.ReserveEnded(attempt, status, Ticket(), actions);
       case router::LegCall::kStream:
         return legs_.StreamEnded(attempt, status, actions);
       case router::LegCall::kStart:
@@ -133,7 +131,6 @@ void RouterProcess::ReserveReply(uint64_t call, uint64_t attempt_id,
 
 void RouterProcess::Token(uint64_t call, uint64_t attempt_id, const SampledToken& token) {
   if (!calls_.contains(call)) return;
-  failed_us_.clear();
   ChangeLegs([&](auto& actions) { legs_.StreamSaid(attempt_id, token, actions); });
 }
 

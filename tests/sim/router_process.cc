@@ -1,12 +1,10 @@
 #include "tests/sim/router_process.h"
 
 #include <algorithm>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
@@ -15,23 +13,25 @@
 namespace baton::sim {
 namespace {
 
-constexpr int64_t kPairingTimeoutUs = 3'000'000;
-// A notice, a heartbeat, its reply and the next heartbeat, with a heartbeat's reply that was under
-// way: far below the interval, which is 500 ms.
-constexpr int64_t kViewArrivesUs = 100'000;
-
 router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   Random random(incarnation);
   router::RouterLimits limits;
+  const Timings& times = topology.times;
   limits.seed = random.Next();
+  limits.membership.lease_us = times.lease_us;
+  limits.membership.settle_us = times.settle_us;
+  limits.membership.first_probation_us = times.first_probation_us;
+  limits.membership.longest_probation_us = times.longest_probation_us;
+  limits.settle_us = times.report_us;
+  limits.overload_backoff = times.overload_backoff;
   limits.beat_us = limits.membership.lease_us / 4;
   limits.retry_budget.percent = random.Chance(0.5) ? 20 : 0;
   limits.retry_budget.per_second = random.Chance(0.5) ? 3 : 1;
   limits.incarnation = incarnation;
   limits.max_requests = topology.max_requests;
   limits.max_waiting = 16;
-  limits.pairing_timeout_us = kPairingTimeoutUs;
-  limits.membership.pair_grace_us = kPairingTimeoutUs;
+  limits.pairing_timeout_us = times.pairing_timeout_us;
+  limits.membership.pair_grace_us = times.pairing_timeout_us;
   limits.max_attempts = topology.max_attempts;
   limits.policy = topology.least_load ? router::Policy::kLeastLoad : router::Policy::kRoundRobin;
   return limits;
@@ -111,25 +111,6 @@ void RouterProcess::Drain(int64_t settle_us, int64_t timeout_us) {
   Handle(router::RouterDrainBegan{settle_us, timeout_us});
 }
 
-void RouterProcess::CheckViewArrives() {
-  const uint64_t version = core_.membership().view_version();
-  if (version == checked_version_ || !topology_.undisturbed) return;
-  checked_version_ = version;
-  world_.After(node_, kViewArrivesUs, "view check", [this, version] {
-    if (core_.membership().view_version() != version) return;  // Checked later.
-    for (const router::Worker& worker : core_.membership().Workers()) {
-      const int node = NodeOf(worker.info.instance.id);
-      const bool lives =
-          world_.alive(node) && world_.incarnation(node) == worker.info.instance.incarnation;
-      // Whom others gave way to hears of it when it asks to join again.
-      const bool unaware = topology_.stranger && worker.applied_version == 0;
-      if (!lives || unaware || worker.applied_version == version) continue;
-      world_.Violate(absl::StrCat(worker.info.instance.id, " has not heard of view ", version,
-                                  " for ", kViewArrivesUs / 1000, " ms"));
-    }
-  });
-}
-
 void RouterProcess::CheckDecodeLegEnded(uint64_t call_id) {
   const auto attempt = attempts_.find(call_id);
   if (attempt == attempts_.end()) return;
@@ -157,30 +138,6 @@ std::optional<uint64_t> RouterProcess::CallOf(uint64_t attempt_id) const {
       std::find_if(attempts_.begin(), attempts_.end(),
                    [attempt_id](const auto& entry) { return entry.second == attempt_id; });
   return current == attempts_.end() ? std::nullopt : std::optional(current->first);
-}
-
-void RouterProcess::HandleRefusable(uint64_t attempt_id, const absl::Status& status,
-                                    const router::Event& event) {
-  const std::optional<uint64_t> call_id = CallOf(attempt_id);
-  Handle(event);
-  if (call_id.has_value()) CheckRefusal(*call_id, status);
-}
-
-void RouterProcess::CheckRefusal(uint64_t call_id, const absl::Status& status) {
-  if (!IsOverloaded(status) || clients_.Get(call_id).finished) return;
-  constexpr int64_t kWindowUs = int64_t{router::RetryBudget::kWindowSeconds} * 1'000'000;
-  const auto forget = [this](std::deque<int64_t>& times, int64_t window_us) {
-    while (!times.empty() && times.front() < world_.now_us() - window_us) times.pop_front();
-  };
-  kept_us_.push_back(world_.now_us());
-  forget(kept_us_, kWindowUs - 1'000'000);  // It counts in whole seconds.
-  forget(begun_us_, kWindowUs);
-  const size_t most =
-      begun_us_.size() * static_cast<size_t>(limits_.retry_budget.percent) / 100 +
-      static_cast<size_t>(limits_.retry_budget.per_second) * router::RetryBudget::kWindowSeconds;
-  if (kept_us_.size() <= most) return;
-  world_.Violate(absl::StrCat(kept_us_.size(), " requests that full workers refused go on within ",
-                              kWindowUs / 1'000'000, " s, the budget is ", most));
 }
 
 void RouterProcess::ScheduleTick() {
@@ -307,6 +264,7 @@ void RouterProcess::Perform(const router::Action& action) {
         } else if constexpr (std::is_same_v<T, router::FinishCall>) {
           legs_.Forget(act.call_id);
           clients_.OnFinished(act.call_id, act.outcome);
+          if (act.outcome.ok()) clients_.ServedBy(act.call_id, {act.chain_id, act.decode_instance});
         } else {
           PerformLeg(act);
         }

@@ -38,6 +38,8 @@ class RouterProcess : public Process {
   void Submit(uint64_t call_id);
   void Cancel(uint64_t call_id);
   void AbortRequest(const std::string& request_id);  // Inference.Abort.
+  // Every chain with every decode service that fits is a pair that can take a request.
+  void CheckServesAll();
   // From workers.
   void Register(uint64_t call, const router::WorkerInfo& info);
   void Heartbeat(uint64_t call, router::HeartbeatReceived heartbeat);
@@ -74,7 +76,6 @@ class RouterProcess : public Process {
   // In a cluster where nothing disturbs it every worker has applied a changed view at once.
   void CheckViewArrives();
   // What a pair promises when an attempt begins on it.
-  void NoteFailure(const InstanceRef& decode);
   void CheckPair(const router::Reserve& act);
   WorkerMembership* MembershipOf(const InstanceRef& instance) const;  // nullptr: it is gone.
   void PerformLeg(const router::Reserve& act);
@@ -113,14 +114,13 @@ class RouterProcess : public Process {
   std::deque<int64_t> begun_us_;  // Of requests.
   std::deque<int64_t> kept_us_;   // Of requests that were refused, and go on.
   router::LegCalls legs_;
-  std::map<uint64_t, OpenCall> calls_;        // Of the legs, by the world's number.
-  int64_t timeout_us_ = 0;                    // Of the call that is being opened.
-  std::map<uint64_t, uint64_t> workers_;      // Worker's call -> its node, while a reply is due.
-  std::map<uint64_t, int> watches_;           // Worker's call -> its node.
-  uint64_t checked_version_ = 0;              // View whose arrival is being checked.
-  std::map<uint64_t, uint64_t> attempts_;     // Call -> its latest attempt.
-  std::set<uint64_t> answered_;               // Attempts of which decode has told everything.
-  std::map<InstanceRef, int64_t> failed_us_;  // Decodes whose last reservation broke, and when.
+  std::map<uint64_t, OpenCall> calls_;     // Of the legs, by the world's number.
+  int64_t timeout_us_ = 0;                 // Of the call that is being opened.
+  std::map<uint64_t, uint64_t> workers_;   // Worker's call -> its node, while a reply is due.
+  std::map<uint64_t, int> watches_;        // Worker's call -> its node.
+  uint64_t checked_version_ = 0;           // View whose arrival is being checked.
+  std::map<uint64_t, uint64_t> attempts_;  // Call -> its latest attempt.
+  std::set<uint64_t> answered_;            // Attempts of which decode has told everything.
   absl::Status intruder_told_;
   int64_t tick_us_ = kNeverUs;
 };

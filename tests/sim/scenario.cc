@@ -43,8 +43,8 @@ Weather DrawWeather(Random& random) {
 // Each part has numbers of its own: another draw in one leaves the others as they are.
 Random PartOf(uint64_t seed, uint64_t part) { return Random(Mix64(seed) ^ Mix64(part)); }
 
-// A network that is slow and nothing else: a full window takes up to four seconds, more than a
-// lease. In a storm it is fast enough for requests to end in time.
+// A network that is slow and nothing else: a full window takes longer than a writer's lease. In a
+// storm it is fast enough for requests to end in time.
 int64_t DrawBandwidth(Random& random, const Topology& topology, int64_t shortest_ms,
                       int64_t longest_ms) {
   const auto window = static_cast<int64_t>(topology.UnderWayBytes());
@@ -54,6 +54,7 @@ int64_t DrawBandwidth(Random& random, const Topology& topology, int64_t shortest
 void DrawNetwork(Random& random, Scenario& scenario) {
   NetworkFaults& network = scenario.network;
   Topology& topology = scenario.topology;
+  const int64_t lease_ms = topology.times.writer_lease_us / 1000;
   network.delay_us_max = random.Chance(0.3) ? 5000 : 500;
   switch (scenario.weather) {
     case Weather::kCalm:
@@ -63,8 +64,9 @@ void DrawNetwork(Random& random, Scenario& scenario) {
       break;
     case Weather::kSlowNetwork:
       // Half of them so slow that heartbeats wait longer than a writer's lease behind data.
-      network.bytes_per_ms = random.Chance(0.5) ? DrawBandwidth(random, topology, 3000, 4000)
-                                                : DrawBandwidth(random, topology, 50, 3000);
+      network.bytes_per_ms = random.Chance(0.5)
+                                 ? DrawBandwidth(random, topology, lease_ms, lease_ms * 4 / 3)
+                                 : DrawBandwidth(random, topology, 50, lease_ms);
       break;
     case Weather::kLateMessages:
       network.spike = random.Uniform() * 0.05;
@@ -105,7 +107,7 @@ void SetPromises(Random& random, Scenario& scenario) {
   topology.undisturbed = reachable && network.spike == 0 && network.control_drop == 0 &&
                          network.notice_lost == 0 && network.notice_late == 0 &&
                          network.connect_fail == 0 && network.connect_slow == 0 &&
-                         network.break_late == 0;
+                         network.break_late == 0 && network.call_late == 0;
 }
 
 }  // namespace
@@ -120,6 +122,9 @@ const std::vector<NetworkFaultKind>& NetworkFaultKinds() {
       {"control-drop", &NetworkFaults::control_drop, 0.25, 0.01},
       {"notice-lost", &NetworkFaults::notice_lost, 0.25, 0.5},
       {"notice-late", &NetworkFaults::notice_late, 0.25, 0.5},
+      {"compute-fail", &NetworkFaults::compute_fail, 0.25, 0.03},
+      {"loop-late", &NetworkFaults::loop_late, 0.6, 1},
+      {"call-late", &NetworkFaults::call_late, 0.2, 0.3},
       {"plan-repeat", &NetworkFaults::plan_repeat, 0.1, 0.1},
       {"data-fail", &NetworkFaults::data_fail, 0.25, 0.02},
       {"data-lost", &NetworkFaults::data_lost, 0.15, 0.01},
@@ -140,6 +145,8 @@ Scenario DrawScenario(uint64_t seed) {
   Random shape = PartOf(seed, 1);
   scenario.weather = DrawWeather(shape);
   scenario.topology = DrawTopology(shape);
+  Random timings = PartOf(seed, 6);
+  scenario.topology.times = DrawTimings(timings);
   if (scenario.weather == Weather::kOverload) {
     scenario.topology.max_requests = static_cast<int>(shape.Between(8, 64));
     scenario.topology.max_queued = static_cast<int>(shape.Between(2, 16));
@@ -182,7 +189,7 @@ std::string Scenario::Description() const {
   const auto at = [](int64_t time_us) {
     return absl::StrFormat("%11.6f s  ", 1e-6 * static_cast<double>(time_us));
   };
-  std::string text = Summary();
+  std::string text = absl::StrCat(Summary(), "\n", topology.times.Summary());
   for (const Fault& fault : faults) {
     absl::StrAppend(&text, "\n", at(fault.at_us), FaultName(fault.kind), " node ", fault.node);
     if (fault.other >= 0) absl::StrAppend(&text, " and node ", fault.other);

@@ -25,7 +25,7 @@ inline constexpr int64_t kFaultsEndUs = 12 * kSecond;
 // is calm: one thing happens at most, and every request has to be answered in full.
 enum class Weather {
   kCalm,          // Nothing goes wrong.
-  kSlowNetwork,   // Tensor connections are slow: a full window takes up to four seconds.
+  kSlowNetwork,   // Tensor connections are slow: a full window takes longer than a lease.
   kLateMessages,  // Messages take up to 200 ms now and then, notices are late or lost.
   kOverload,      // More requests than there is room for: some are refused for that.
   kDrains,        // Processes are told to stop, and start anew.

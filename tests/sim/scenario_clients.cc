@@ -17,6 +17,7 @@ struct Load {
   double aborts = 0.05;
   double duplicates = 0.04;
   double short_deadlines = 0.14;
+  double choices = 0.06;
 };
 
 Load DrawLoad(Random& random, const Scenario& scenario) {
@@ -27,7 +28,7 @@ Load DrawLoad(Random& random, const Scenario& scenario) {
     load.short_deadlines = 0;
     return load;
   }
-  if (random.Chance(0.2)) {  // A burst.
+  if (random.Chance(scenario.weather == Weather::kDrains ? 0.5 : 0.2)) {  // A burst.
     load.requests = static_cast<int>(random.Between(8, 24));
     load.from_us = random.Between(kFaultsBeginUs, 6 * kSecond);
     load.until_us = load.from_us + random.Between(1000, 200'000);
@@ -92,6 +93,19 @@ Client DrawClient(Random& random, const Scenario& scenario, const Load& load) {
   return client;
 }
 
+// The client's is the first of several choices (n > 1): requests of one prompt, sent at once.
+void AddChoices(Random& random, Scenario& scenario, Client client) {
+  const std::string id = client.request_id;
+  client.group = static_cast<int>(scenario.clients.size()) - 1;
+  scenario.clients.back().group = client.group;
+  const int64_t more = random.Between(1, 3);
+  for (int64_t i = 1; i <= more; ++i) {
+    client.request_id = absl::StrCat(id, "-choice-", i);
+    client.prompt_id = random.Next();  // Seeds differ, and with them all that follows.
+    scenario.clients.push_back(client);
+  }
+}
+
 }  // namespace
 
 void DrawClients(Random& random, Scenario& scenario) {
@@ -107,7 +121,8 @@ void DrawClients(Random& random, Scenario& scenario) {
       client.deadline_us = std::max(client.deadline_us, client.submit_us + 1000);
       client.leaves_us = kNeverUs;
     }
-    scenario.clients.push_back(std::move(client));
+    scenario.clients.push_back(client);
+    if (random.Chance(load.choices)) AddChoices(random, scenario, client);
   }
   // The same id twice at the same moment: one of the two must be refused.
   if (load.duplicates == 0 || !random.Chance(0.5)) return;

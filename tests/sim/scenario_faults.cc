@@ -33,6 +33,7 @@ class FaultDrawer {
           if (random_.Chance(0.3)) LateRouter();
         }
         if (random_.Chance(0.25)) Repeat(1, 3, [this] { Partition(); });
+        if (random_.Chance(0.15)) Repeat(1, 3, [this] { KillBehindPartition(); });
         if (random_.Chance(0.15)) Repeat(1, 3, [this] { StepClock(); });
         if (random_.Chance(0.15)) Repeat(1, 4, [this] { FillMailbox(); });
         if (topology_.routers > 1) RouterFaults();
@@ -88,13 +89,18 @@ class FaultDrawer {
     const bool router = random_.Chance(0.15);
     const int node = router ? DrawRouter() : DrawWorker();
     const int64_t at_us = random_.Chance(0.5) ? DrawTimeOfRequest(0, 100'000) : DrawTime();
-    Add(FaultKind::kPause, node, at_us, random_.Between(10'000, 6 * kSecond));
+    const int64_t longest_us = std::max<int64_t>(kFaultsEndUs - at_us, 10'000);
+    Add(FaultKind::kPause, node, at_us, std::min(random_.Between(10'000, 6 * kSecond), longest_us));
   }
 
   // For one pause, or for all the time that is left.
   void LateRouter() {
-    // In calm weather so that decode, which gives a ticket three seconds, still sees its stream.
-    const int64_t latest_us = scenario_.weather == Weather::kStorm ? 3 * kSecond : 2 * kSecond;
+    // In calm weather so that decode still sees a ticket's stream in time, and workers that find
+    // the router silent come back within what it grants them once.
+    const Timings& times = topology_.times;
+    const int64_t latest_us = scenario_.weather == Weather::kStorm
+                                  ? 3 * kSecond
+                                  : std::min(times.stream_lease_us * 2 / 3, times.lease_us);
     const int64_t late_us = random_.Between(200'000, latest_us);
     const int64_t at_us = random_.Between(kFaultsBeginUs, 6 * kSecond);
     const int64_t lasts_us = random_.Chance(0.3) ? late_us : kFaultsEndUs - late_us - at_us;
@@ -117,6 +123,18 @@ class FaultDrawer {
     scenario_.faults.back().other = other;
   }
 
+  // What a worker's former life has said comes when its successor has begun to speak.
+  void KillBehindPartition() {
+    const int node = DrawWorker();
+    const int64_t at_us = std::min(DrawTime(), kFaultsEndUs - 2 * kSecond);
+    const int64_t beat_us = topology_.times.membership.heartbeat_us;
+    const int64_t lasts_us = random_.Between(beat_us, topology_.times.lease_us);
+    Add(FaultKind::kOneWay, node, at_us, lasts_us);
+    scenario_.faults.back().other = DrawRouter();
+    Add(FaultKind::kKill, node, at_us + lasts_us - random_.Between(1000, beat_us / 2),
+        random_.Between(100, beat_us / 4));
+  }
+
   // By NTP, by hand, or by a machine that has slept.
   void StepClock() {
     const int64_t by_us = random_.Between(-100, 100) * kSecond;
@@ -136,19 +154,27 @@ class FaultDrawer {
       node = topology_.DecodeNode(
           static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.decodes))));
     }
-    // Or the planner, in the middle of a prompt and with no time for it.
-    const bool at_once = random_.Chance(0.25);
-    if (at_once)
+    // Or one in the middle of its work and with no time for it: the planner, or a decode service.
+    const bool at_once = random_.Chance(0.35);
+    if (at_once && random_.Chance(0.6)) {
       node = topology_.StageNode(
           static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.chains))), 0);
+    } else if (at_once) {
+      node = topology_.DecodeNode(
+          static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.decodes))));
+    }
     const int64_t latest_us = at_once || random_.Chance(0.5) ? 3000 : 30'000;
-    const int64_t at_us = random_.Chance(0.8) ? DrawTimeOfRequest(0, latest_us) : DrawTime();
-    const int64_t drain_us = at_once               ? random_.Between(0, 3000)
+    int64_t at_us = random_.Chance(0.8) ? DrawTimeOfRequest(0, latest_us) : DrawTime();
+    const int64_t drain_us = at_once ? random_.Between(0, topology_.IsDecode(node) ? 20'000 : 3000)
                              : random_.Chance(0.3) ? random_.Between(0, 300'000)
                                                    : random_.Between(1, 6) * kSecond;
     const int64_t settle_us = random_.Chance(0.5) ? 0 : random_.Between(0, kSecond);
     const bool asked = !topology_.IsRouter(node) && random_.Chance(0.3);
-    Add(asked ? FaultKind::kAskToDrain : FaultKind::kDrain, node, at_us, drain_us, settle_us);
+    // All of its time is over when the faults end.
+    const int64_t ends_us = kFaultsEndUs - (asked ? topology_.times.asked_drain_us : 0);
+    at_us = std::min(at_us, ends_us);
+    Add(asked ? FaultKind::kAskToDrain : FaultKind::kDrain, node, at_us,
+        asked ? 0 : std::min(drain_us, ends_us - at_us), settle_us);
   }
 
   // DNS that fails, loses a router for a while or is slow; a router that starts late.
@@ -159,7 +185,7 @@ class FaultDrawer {
       Add(kind, node, from_us, std::min(lasts_us, kFaultsEndUs - from_us));
     };
     if (random_.Chance(0.3)) during(FaultKind::kDnsFails, -1, 8 * kSecond);
-    if (random_.Chance(0.3)) Add(FaultKind::kDnsSlow, -1, 0, 0, 3 * kSecond);
+    if (random_.Chance(0.3)) Add(FaultKind::kDnsSlow, -1, 0, 0, kSlowestDnsUs);
     if (random_.Chance(0.3)) during(FaultKind::kAlias, DrawRouter(), 10 * kSecond);
     if (random_.Chance(0.3)) during(FaultKind::kUnlisted, DrawRouter(), 10 * kSecond);
     if (random_.Chance(0.4)) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/types/kv_layout.h"
+#include "tests/sim/timings.h"
 
 namespace baton::sim {
 
@@ -48,6 +49,7 @@ struct Topology {
   int64_t clock_skew_us = 0;  // Wall clocks of processes differ by up to this, after restarts too.
   // Nothing goes wrong but that routers stand still or are late: they may lose nobody for it.
   bool only_routers_pause = false;
+  Timings times;
   bool undisturbed = false;  // No message of the control plane is lost or late, no process pauses.
   // Nothing goes wrong but that all routers except the first die, start late or leave DNS: what
   // runs by the first one must not notice.
@@ -61,6 +63,10 @@ struct Topology {
   int ChainOf(int node) const { return (node - routers - decodes) / stages; }
   int StageOf(int node) const { return (node - routers - decodes) % stages; }
   bool IsStranger(int node) const { return stranger && node == routers + decodes - 1; }
+  // A decode service that fits, and that somebody can connect to.
+  bool Serves(int node) const {
+    return IsDecode(node) && !IsStranger(node) && node != LonelyNode();
+  }
   int LonelyNode() const { return lonely ? routers + decodes - (stranger ? 2 : 1) : -1; }
   std::string InstanceId(const std::string& node_name, uint64_t incarnation) const {
     const size_t dash = node_name.rfind('-');

@@ -8,7 +8,6 @@ namespace baton::sim {
 namespace {
 
 constexpr int64_t kLookAgainUs = 20'000;
-constexpr int64_t kAskedDrainUs = 4'000'000;
 constexpr int64_t kLeaveUs = 500'000;  // For the last heartbeat.
 
 }  // namespace
@@ -20,13 +19,14 @@ WorkerDrain::WorkerDrain(World& world, const Topology& topology, int node,
       node_(node),
       membership_(membership),
       hooks_(std::move(hooks)) {
-  membership_.SetDrainHandler([this] { Begin(kAskedDrainUs); });
+  membership_.SetDrainHandler([this] { Begin(topology_.times.asked_drain_us); });
 }
 
 void WorkerDrain::Begin(int64_t drain_us) {
   if (drain_.has_value()) return;
   world_.Trace(node_, absl::StrCat("DRAIN within ", drain_us / 1000, " ms"));
-  drain_.emplace(worker::DrainOptions{.drain_us = drain_us});
+  drain_.emplace(
+      worker::DrainOptions{.drain_us = drain_us, .ending_us = topology_.times.drain_ending_us});
   drain_->Begin(world_.now_us());
   hooks_.begin(drain_->deadline_us());
   membership_.StopConnecting();

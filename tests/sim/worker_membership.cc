@@ -28,24 +28,27 @@ worker::PeerWorker ToPeer(const router::WorkerInfo& info) {
   return peer;
 }
 
-worker::MembershipOptions CoreOptions(const router::WorkerInfo& info) {
+worker::MembershipOptions CoreOptions(const router::WorkerInfo& info, const Timings& times) {
   worker::MembershipOptions options;
   options.self = ToPeer(info);
   options.router_names = {kRouters};
+  options.times = times.membership;
+  options.resolve_us = times.resolve_us;
   return options;
 }
 
 }  // namespace
 
-WorkerMembership::WorkerMembership(World& world, int node, router::WorkerInfo info,
-                                   std::function<Status()> status, std::function<void()> on_view)
+WorkerMembership::WorkerMembership(World& world, const Timings& times, int node,
+                                   router::WorkerInfo info, std::function<Status()> status,
+                                   std::function<void()> on_view)
     : world_(world),
       node_(node),
       info_(std::move(info)),
       status_(std::move(status)),
       on_view_(std::move(on_view)),
-      core_(CoreOptions(info_), world.now_us()),
-      witness_(world, CoreOptions(info_)) {
+      core_(CoreOptions(info_, times), world.now_us()),
+      witness_(world, CoreOptions(info_, times)) {
   view_[info_.instance.id] = ToPeer(info_);
 }
 
@@ -233,7 +236,7 @@ void WorkerMembership::Perform(const worker::ConnectPeers& action) {
   if (!world_.Strikes(&NetworkFaults::connect_slow)) {
     return events_.Raise(std::move(answer));
   }
-  world_.After(node_, world_.random().Between(1000, 2'000'000), "connected late",
+  world_.After(node_, world_.random().Between(1000, kSlowestConnectUs), "connected late",
                [this, answer = std::move(answer)] { events_.Raise(answer); });
 }
 
@@ -251,7 +254,8 @@ void WorkerMembership::Break(uint64_t endpoint, const InstanceRef& peer) {
   const bool early = world_.random().Chance(kDiesEarly);
   const int64_t late_us = world_.random().Between(early ? 1 : 1000, early ? 1000 : 8'000'000);
   world_.After(node_, late_us, "endpoint dies", [this, endpoint, peer] {
-    if (live_.erase(endpoint) == 0) return;  // Closed.
+    if (world_.faults().endpoint_dies == 0) return;  // Healed meanwhile.
+    if (live_.erase(endpoint) == 0) return;          // Closed.
     world_.Trace(node_, absl::StrCat("ENDPOINT to ", peer.id, " dies"));
     lost_us_[peer] = world_.now_us();
     world_.After(node_, world_.random().Between(1, 60), "endpoint is dead",

@@ -15,6 +15,7 @@
 #include "services/router/core/membership.h"
 #include "services/worker/core/memberships.h"
 #include "tests/sim/memberships_witness.h"
+#include "tests/sim/timings.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
@@ -27,8 +28,8 @@ class WorkerMembership {
     bool draining = false;
   };
 
-  WorkerMembership(World& world, int node, router::WorkerInfo info, std::function<Status()> status,
-                   std::function<void()> on_view);
+  WorkerMembership(World& world, const Timings& times, int node, router::WorkerInfo info,
+                   std::function<Status()> status, std::function<void()> on_view);
 
   void Start();
   void CallBroken(uint64_t call);

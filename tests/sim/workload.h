@@ -12,25 +12,28 @@
 
 namespace baton::sim {
 
-// Leases, rewiring and views have settled by then: the bound on being ready after the last fault.
-inline constexpr int64_t kProbesUs = kFaultsEndUs + 10 * kSecond;
-
 class Workload {
  public:
   Workload(World& world, Clients& clients, const Topology& topology)
       : world_(world), clients_(clients), topology_(topology) {}
 
   void Begin(const Scenario& scenario);
+  // When probes begin: what the last fault has broken serves again by then.
+  int64_t ProbesUs() const { return kFaultsEndUs + topology_.times.RecoveryUs(); }
 
  private:
   void Submit(Client client);
   void Leave(uint64_t id);
   void Abort(uint64_t id);
   void Probe();
+  void SendProbe(int router, int64_t at_us);
+  void ProbeAgain();
+  std::string FindIdle() const;  // That has answered no probe yet; empty: none.
 
   World& world_;
   Clients& clients_;
   const Topology& topology_;
+  int probes_ = 0;
 };
 
 }  // namespace baton::sim

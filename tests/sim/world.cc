@@ -7,18 +7,20 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "tests/sim/coverage.h"
+#include "tests/sim/timings.h"
 
 namespace baton::sim {
 namespace {
 
 constexpr size_t kTraceLines = 400;
 constexpr int64_t kWallClockUs = 1'000'000'000'000;  // When a run begins.
-constexpr int64_t kLatestBreakUs = 4'000'000;
 // A server pings a silent connection (common/rpc/server.h), the tensor transport too
 // (UCX_KEEPALIVE_INTERVAL): after so long without an answer the connection is given up.
 constexpr int64_t kServerGivesUpUs = 5'000'000;
 constexpr int64_t kServerGivesUpLatestUs = 10'000'000;
 constexpr int64_t kTensorsGiveUpUs = 3'000'000;
+constexpr int64_t kLatestLoopUs = 1'000'000;
+constexpr int64_t kSlowestCallUs = 1'000'000;
 
 uint64_t HashText(const std::string& text) {
   uint64_t hash = 1469598103934665603ULL;  // FNV-1a.
@@ -128,8 +130,12 @@ bool World::Strikes(double NetworkFaults::*chance) {
   return true;
 }
 
+int64_t World::DrawLoopLateness() {
+  return Strikes(&NetworkFaults::loop_late) ? random_.Between(1000, kLatestLoopUs) : 0;
+}
+
 int64_t World::DrawDelay() {
-  if (Strikes(&NetworkFaults::spike)) return random_.Between(1000, 200'000);
+  if (Strikes(&NetworkFaults::spike)) return random_.Between(1000, kLongestSpikeUs);
   return random_.Between(20, faults_.delay_us_max);
 }
 
@@ -172,6 +178,9 @@ uint64_t World::OpenCall(int client, int server) {
   call.client_incarnation = nodes_[client].incarnation;
   call.server = server;
   call.server_incarnation = nodes_[server].incarnation;
+  if (Strikes(&NetworkFaults::call_late)) {
+    call.to_server_us = now_us() + random_.Between(1000, kSlowestCallUs);
+  }
   calls_[id] = call;
   return id;
 }
@@ -226,7 +235,7 @@ void World::TransferData(int from, int to, uint64_t to_incarnation, size_t bytes
   const bool lost = Strikes(&NetworkFaults::data_lost);
   const bool slow = Strikes(&NetworkFaults::data_slow);
   const bool corrupt = Strikes(&NetworkFaults::data_corrupt);
-  const int64_t late_us = slow ? random_.Between(1000, 2'000'000) : random_.Between(0, 200);
+  const int64_t late_us = slow ? random_.Between(1000, latest_data_us_) : random_.Between(0, 200);
   const auto parted = parted_until_us_.find({from, to});
   const bool given_up = parted != parted_until_us_.end() &&
                         parted->second > now_us() + kTensorsGiveUpUs && random_.Chance(0.5);

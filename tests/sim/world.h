@@ -24,10 +24,14 @@ namespace baton::sim {
 // Probabilities and bounds of what goes wrong on the wire; drawn from the seed.
 struct NetworkFaults {
   int64_t delay_us_max = 500;
-  double spike = 0;          // Of a message that takes up to 200 ms.
-  double control_drop = 0;   // Of a message on a call: lost, and the call breaks.
-  double notice_lost = 0;    // Of a notice that the view has changed; the call stands.
-  double notice_late = 0;    // Of one that comes up to 2 s after the change.
+  double spike = 0;         // Of a message that takes up to 200 ms.
+  double control_drop = 0;  // Of a message on a call: lost, and the call breaks.
+  double notice_lost = 0;   // Of a notice that the view has changed; the call stands.
+  double notice_late = 0;   // Of one that comes up to 2 s after the change.
+  double compute_fail =
+      0;                 // Of a step; of a chunk, a row, a draw or a prompt's tokens a part of it.
+  double loop_late = 0;  // Of a worker's timer that its busy loop sees up to 1 s late.
+  double call_late = 0;  // Of a call whose connection takes up to 1 s to stand.
   double plan_repeat = 0;    // Of a plan that a stage gets twice (a shell's mistake, not gRPC's).
   double data_fail = 0;      // Of a tensor message that ends with an error at its sender.
   double data_lost = 0;      // Of one that never arrives although its sender was told OK.
@@ -141,6 +145,9 @@ class World {
   // Data bytes that may be under way on one connection.
   void SetConnectionLimit(size_t bytes) { connection_limit_bytes_ = bytes; }
 
+  // When a slow tensor message arrives at the latest.
+  void SetLatestData(int64_t latest_us) { latest_data_us_ = latest_us; }
+
   // True if nothing but bandwidth stands in anybody's way: then no lease may be lost.
   bool calm() const { return calm_; }
   void SetCalm(bool calm) { calm_ = calm; }
@@ -162,6 +169,8 @@ class World {
   Random& random() { return random_; }
   EventQueue& queue() { return queue_; }
   NetworkFaults& faults() { return faults_; }
+  // How late the loop of a worker sees the timer that it sets now.
+  int64_t DrawLoopLateness();
   // Whether a fault of this kind happens now.
   bool Strikes(double NetworkFaults::*chance);
 
@@ -227,6 +236,7 @@ class World {
   };
   std::map<std::pair<int, int>, Wire> wires_;  // Of tensors, from the first to the second.
   size_t connection_limit_bytes_ = 0;
+  int64_t latest_data_us_ = 0;
   bool calm_ = false;
   int lonely_ = -1;
   std::function<void(int)> on_exit_;

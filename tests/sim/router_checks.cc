@@ -1,0 +1,115 @@
+// What is promised of a router's view and of its pairs: a change arrives, the pair that an attempt
+// begins on is connected, full workers hear of a request again only within the budget, and a healed
+// cluster serves as a whole.
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/overload_status.h"
+#include "common/base/status.h"
+#include "tests/sim/decode_process.h"
+#include "tests/sim/prefill_process.h"
+#include "tests/sim/router_process.h"
+
+namespace baton::sim {
+namespace {
+
+// A heartbeat that says so takes far less where nothing disturbs it.
+constexpr int64_t kWithdrawnUs = 100'000;
+// A notice, a heartbeat, its reply and the next heartbeat, with a heartbeat's reply that was under
+// way: far below the interval.
+constexpr int64_t kViewArrivesUs = 100'000;
+
+}  // namespace
+
+WorkerMembership* RouterProcess::MembershipOf(const InstanceRef& instance) const {
+  const int node = NodeOf(instance.id);
+  if (!world_.alive(node) || world_.incarnation(node) != instance.incarnation) return nullptr;
+  if (topology_.IsDecode(node)) {
+    return &static_cast<DecodeProcess*>(world_.process(node))->membership();
+  }
+  return &static_cast<PrefillProcess*>(world_.process(node))->membership();
+}
+
+void RouterProcess::CheckPair(const router::Reserve& act) {
+  if (!topology_.undisturbed) return;
+  const auto check = [this](const InstanceRef& from, const InstanceRef& to) {
+    const WorkerMembership* membership = MembershipOf(from);
+    if (membership == nullptr || !membership->MissedFor(to, kWithdrawnUs)) return;
+    world_.Violate(absl::StrCat(from.id, " is paired with ", to.id,
+                                " though its endpoint has been dead for ", kWithdrawnUs / 1000,
+                                " ms"));
+  };
+  for (const KvWriter& writer : act.writers) {
+    check(writer.instance, act.decode);
+    check(act.decode, writer.instance);
+  }
+}
+
+void RouterProcess::CheckViewArrives() {
+  const uint64_t version = core_.membership().view_version();
+  if (version == checked_version_ || !topology_.undisturbed) return;
+  checked_version_ = version;
+  world_.After(node_, kViewArrivesUs, "view check", [this, version] {
+    if (core_.membership().view_version() != version) return;  // Checked later.
+    for (const router::Worker& worker : core_.membership().Workers()) {
+      const int node = NodeOf(worker.info.instance.id);
+      const bool lives =
+          world_.alive(node) && world_.incarnation(node) == worker.info.instance.incarnation;
+      // Whom others gave way to hears of it when it asks to join again.
+      const bool unaware = topology_.stranger && worker.applied_version == 0;
+      if (!lives || unaware || worker.applied_version == version) continue;
+      world_.Violate(absl::StrCat(worker.info.instance.id, " has not heard of view ", version,
+                                  " for ", kViewArrivesUs / 1000, " ms"));
+    }
+  });
+}
+
+void RouterProcess::HandleRefusable(uint64_t attempt_id, const absl::Status& status,
+                                    const router::Event& event) {
+  const std::optional<uint64_t> call_id = CallOf(attempt_id);
+  Handle(event);
+  if (call_id.has_value()) CheckRefusal(*call_id, status);
+}
+
+void RouterProcess::CheckRefusal(uint64_t call_id, const absl::Status& status) {
+  if (!IsOverloaded(status) || clients_.Get(call_id).finished) return;
+  constexpr int64_t kWindowUs = int64_t{router::RetryBudget::kWindowSeconds} * 1'000'000;
+  const auto forget = [this](std::deque<int64_t>& times, int64_t window_us) {
+    while (!times.empty() && times.front() < world_.now_us() - window_us) times.pop_front();
+  };
+  kept_us_.push_back(world_.now_us());
+  forget(kept_us_, kWindowUs - 1'000'000);  // It counts in whole seconds.
+  forget(begun_us_, kWindowUs);
+  const size_t most =
+      begun_us_.size() * static_cast<size_t>(limits_.retry_budget.percent) / 100 +
+      static_cast<size_t>(limits_.retry_budget.per_second) * router::RetryBudget::kWindowSeconds;
+  if (kept_us_.size() <= most) return;
+  world_.Violate(absl::StrCat(kept_us_.size(), " requests that full workers refused go on within ",
+                              kWindowUs / 1'000'000, " s, the budget is ", most));
+}
+
+void RouterProcess::CheckServesAll() {
+  std::set<std::pair<std::string, std::string>> ready;
+  for (const router::Pair& pair : core_.membership().ReadyPairs()) {
+    ready.emplace(pair.chain.chain_id, pair.decode.id);
+  }
+  for (int chain = 0; chain < topology_.chains; ++chain) {
+    for (int decode = 0; decode < topology_.decodes; ++decode) {
+      const int node = topology_.DecodeNode(decode);
+      if (!topology_.Serves(node)) continue;
+      const std::string chain_id = absl::StrCat("chain-", chain);
+      const std::string id = topology_.InstanceId(world_.name(node), world_.incarnation(node));
+      if (ready.contains({chain_id, id})) continue;
+      world_.Violate(
+          absl::StrCat(world_.name(node_), " has no pair of ", chain_id, " and ", id, " ",
+                       topology_.times.RecoveryUs() / 1000,
+                       " ms after the last fault: ", core_.membership().WhatIsMissing()));
+      return;
+    }
+  }
+}
+
+}  // namespace baton::sim
