@@ -42,8 +42,8 @@ def is_idle(cluster):
 
 def test_a_burst_is_served_where_there_is_room(tiny_model, wanted, tmp_path):
     prompts, answers = wanted
-    with clusters.Cluster(tiny_model, tmp_path, stages=2, decodes=2, flags=FLAGS, prefill_flags=PREFILL,
-                          decode_flags=DECODE) as cluster:
+    with clusters.Cluster(tiny_model, tmp_path, stages=2, decodes=2, flags=FLAGS, decode_flags=DECODE,
+                          prefill_flags=[*PREFILL, "--failpoints", "prefill.compute=delay:10"]) as cluster:
         most = {"router": 0.0, "prefill-0-0": 0.0, "decode-0": 0.0, "decode-1": 0.0}
         over = threading.Event()
 
