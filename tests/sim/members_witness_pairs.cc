@@ -54,9 +54,10 @@ const std::vector<router::Pair>& MembersWitness::Pairs() {
     }
     for (const auto& [id, decode] : members_) {
       if (!ready || decode.info.role != Role::kDecode || !decode.Serves()) continue;
-      const bool connected = std::all_of(stages.begin(), stages.end(), [&](const auto& entry) {
-        return Reaches(*entry.second, decode) && Reaches(decode, *entry.second);
-      });
+      const bool connected =
+          std::all_of(stages.begin(), stages.end(), [&decode = decode](const auto& entry) {
+            return Reaches(*entry.second, decode) && Reaches(decode, *entry.second);
+          });
       if (!connected) continue;
       const int64_t tokens = TokensOf(decode.info);
       pairs_.push_back({chain, decode.info.instance, decode.load, tokens,

@@ -150,12 +150,13 @@ bool RouterWitness::UsesFailed(const router::Pair& pair, const Failure& failed) 
 }
 
 int64_t RouterWitness::Request::PromptIn(const router::Pair& of) const {
-  return (asked.prompt_tokens + of.page_size - 1) / of.page_size * of.page_size;
+  const int64_t pages = (asked.prompt_tokens + of.page_size - 1) / of.page_size;
+  return pages * of.page_size;
 }
 
 int64_t RouterWitness::Request::ContextIn(const router::Pair& of) const {
-  const int tokens = asked.prompt_tokens + asked.max_tokens;
-  return (tokens + of.page_size - 1) / of.page_size * of.page_size;
+  const int64_t pages = (asked.prompt_tokens + asked.max_tokens + of.page_size - 1) / of.page_size;
+  return pages * of.page_size;
 }
 
 RouterWitness::Work RouterWitness::WorkOn(const InstanceRef& instance) const {

@@ -107,12 +107,12 @@ void Workload::ProbeAgain() {
 
 std::string Workload::FindIdle() const {
   for (int chain = 0; chain < topology_.chains; ++chain) {
-    const std::string id = absl::StrCat("chain-", chain);
+    std::string id = absl::StrCat("chain-", chain);
     if (!clients_.HasServed(id)) return id;
   }
   for (int decode = 0; decode < topology_.decodes; ++decode) {
     const int node = topology_.DecodeNode(decode);
-    const std::string id = topology_.InstanceId(world_.name(node), world_.incarnation(node));
+    std::string id = topology_.InstanceId(world_.name(node), world_.incarnation(node));
     if (topology_.Serves(node) && !clients_.HasServed(id)) return id;
   }
   return "";

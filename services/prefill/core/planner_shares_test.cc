@@ -208,7 +208,7 @@ TEST_F(PlannerSharesTest, NobodyWaitsLongerThanPromised) {
           Prompt& prompt = prompts.at(item.attempt_id);
           prompt.planned += item.token_count;
           if (prompt.Left() > 0) continue;
-          const int64_t slack = 2 * limits.chunk_tokens;
+          const int64_t slack = int64_t{2} * limits.chunk_tokens;
           EXPECT_LE(3 * prompt.all, 4 * (InPages(prompt.tokens) + prompt.older) + 3 * slack)
               << "seed " << seed << ", attempt " << item.attempt_id;
           EXPECT_LE(prompt.all, 4 * prompt.shorter + slack)
