@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/transport/frame.h"
 
@@ -214,10 +215,33 @@ void Peer::Close(const absl::Status& reason) {
     for (const std::unique_ptr<Operation>& operation : waiting) Complete(*operation, reason_);
   }
   if (endpoint_ == nullptr) return;
+  if (failure_.ok()) {
+    ucp_request_param_t params{};
+    params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    params.cb.send = &Peer::OnSettled;
+    params.user_data = this;
+    settling_ = UCS_PTR_IS_PTR(ucp_ep_flush_nbx(endpoint_, &params));
+    settled_by_us_ = NowUs() + kSettleUs;
+  }
+  AdvanceClose(NowUs());
+}
+
+void Peer::OnSettled(void* request, ucs_status_t /*status*/, void* self) {
+  ucp_request_free(request);
+  static_cast<Peer*>(self)->settling_ = false;
+}
+
+void Peer::AdvanceClose(int64_t now_us) {
+  if (endpoint_ == nullptr || closed_ || (settling_ && now_us < settled_by_us_)) return;
+  CloseEndpoint();
+}
+
+void Peer::CloseEndpoint() {
+  closed_ = true;
   ucp_request_param_t params{};
   params.op_attr_mask =
       UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  // Not a flush: a peer that doesn't answer would keep it waiting for ever.
+  // Not a close that flushes: a peer that doesn't answer would keep it waiting for ever.
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
   params.cb.send = &Peer::OnClosed;
   params.user_data = this;
@@ -232,6 +256,7 @@ void Peer::OnClosed(void* request, ucs_status_t /*status*/, void* self) {
 void Peer::Abandon() {
   endpoint_ = nullptr;
   greeting_ = false;
+  settling_ = false;
   Operations operations = std::exchange(in_flight_, {});
   for (const std::unique_ptr<Operation>& operation : operations) Complete(*operation, reason_);
 }

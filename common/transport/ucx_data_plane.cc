@@ -29,7 +29,6 @@ constexpr int kPendingSleepMs = 10;
 // Closing endpoints by force takes microseconds; a transport that never finishes must not keep the
 // process from ending.
 constexpr int64_t kTeardownUs = 3'000'000;
-constexpr int64_t kSettleUs = 200'000;  // Of it, for connections that are being made.
 constexpr int64_t kMinPeriodUs = 1000;
 // Return endpoints are made on the peers' word, so their number is bounded.
 constexpr size_t kMaxPeers = 4096;
@@ -189,8 +188,10 @@ void UcxDataPlane::ReapPeers() {
     // A copy: the handler may replace itself.
     if (const auto on_error = on_peer_error_) on_error(id, failure);
   }
-  std::erase_if(closing_, [this](PeerId id) {
+  if (closing_.empty()) return;
+  std::erase_if(closing_, [this, now_us = NowUs()](PeerId id) {
     const auto found = peers_.find(id);
+    found->second->AdvanceClose(now_us);
     if (!found->second->Finished()) return false;
     peers_.erase(found);
     return true;
@@ -331,7 +332,7 @@ void UcxDataPlane::Teardown() {
   for (const std::function<void()>& task : mailbox_.Close()) task();
   // Peers that were connected a moment ago are still answering: one whose answer finds nobody would
   // be aborted by UCX 1.13 (README, "Known limits"). Those that don't answer are not waited for.
-  (void)FlushWorker(NowUs() + kSettleUs);
+  (void)FlushWorker(NowUs() + Peer::kSettleUs);
   for (const auto& [id, peer] : peers_) {
     peer->Close(absl::CancelledError("data plane: shut down"));
   }
@@ -340,7 +341,10 @@ void UcxDataPlane::Teardown() {
                        [](const auto& entry) { return entry.second->Finished(); });
   };
   const int64_t deadline_us = NowUs() + kTeardownUs;
-  while (!all_finished() && NowUs() < deadline_us) ucp_worker_progress(worker_);
+  while (!all_finished() && NowUs() < deadline_us) {
+    ucp_worker_progress(worker_);
+    for (const auto& [id, peer] : peers_) peer->AdvanceClose(NowUs());
+  }
   if (!FlushWorker(deadline_us) || !all_finished()) {
     // UCX asserts in ucp_worker_destroy that nothing is left. Without progress nothing of it moves
     // any more, so a leak at the end of the process is the lesser evil.
