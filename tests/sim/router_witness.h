@@ -75,6 +75,7 @@ class RouterWitness {
     bool prefill_open = false;
     bool prefill_counts = false;  // As work of the chain.
     bool began_full = false;      // The decode service had no room for it.
+    bool perhaps_full = false;    // Or perhaps had none: others failed at the same time.
     std::optional<Failure> failing;
     std::optional<Failure> failed;  // The last one, but for refusals.
 
@@ -100,6 +101,9 @@ class RouterWitness {
     int decode_requests = 0;
     int64_t granted_tokens = 0;  // Of prompt_tokens, with decode's pages, or sure to have them.
     int ungranted = 0;           // Requests that found the decode service full and wait for it.
+    // Of requests of which one or the other is true, nobody can tell from outside.
+    int64_t perhaps_granted_tokens = 0;
+    int perhaps_ungranted = 0;
   };
 
   void Hear(const router::CallSubmitted& event);
@@ -142,10 +146,11 @@ class RouterWitness {
   void See(const Other&) {}
   void GoOn(Request& request);
   void Wait(Request& request);
+  enum class Room { kCertain, kPossible };
   // The pair that an attempt has to begin on, and the one it begins on.
   void CheckChoice(const Request& request, const router::Pair& chosen);
   using Cost = std::tuple<bool, bool, bool, int64_t, int, uint64_t, uint64_t>;
-  Cost CostOf(const Request& request, const router::Pair& pair) const;
+  Cost CostOf(const Request& request, const router::Pair& pair, Room room) const;
   void CheckEnd(const router::FinishCall& action, const End& end);
 
   void CheckDone();
@@ -166,7 +171,7 @@ class RouterWitness {
   // one.
   bool FitsSome(const Request& request, const Failure* failed, bool with_room);
   // By what this router itself has put there.
-  bool HasRoom(const Request& request, const router::Pair& pair) const;
+  bool HasRoom(const Request& request, const router::Pair& pair, Room room) const;
   bool IsFull(const Request& request, const router::Pair& pair) const;
   static bool UsesFailed(const router::Pair& pair, const Failure& failed);
   Work WorkOn(const InstanceRef& instance) const;

@@ -53,6 +53,7 @@ void RouterWitness::See(const router::Reserve& action) {
   request->phase = Phase::kReserving;
   request->until_us = kNeverUs;
   request->began_full = IsFull(*request, *pair);
+  request->perhaps_full = anybody_fails_;
   request->attempt = id;
   request->pair = *pair;
   request->held = 0;
@@ -133,7 +134,7 @@ bool RouterWitness::FitsSome(const Request& request, const Failure* failed, bool
       continue;
     }
     const bool room = !limited_.contains(pair.decode) && !limited_.contains(pair.chain.stage0) &&
-                      HasRoom(request, pair);
+                      HasRoom(request, pair, Room::kCertain);
     const bool other = failed == nullptr || !UsesFailed(pair, *failed);
     any = true;
     any_with_room = any_with_room || room;
@@ -163,15 +164,19 @@ RouterWitness::Work RouterWitness::WorkOn(const InstanceRef& instance) const {
   Work work;
   for (const auto& [call_id, request] : requests_) {
     if (request.attempt == 0) continue;
-    const bool ungranted = request.began_full && request.phase == Phase::kReserving;
+    const bool reserving = request.phase == Phase::kReserving;
+    const bool ungranted = reserving && request.began_full;
+    const bool perhaps = reserving && !ungranted && request.perhaps_full;
     if (request.prefill_counts && request.pair.chain.stage0 == instance) {
       work.prompt_tokens += request.PromptIn(request.pair);
-      work.granted_tokens += ungranted ? 0 : request.PromptIn(request.pair);
+      const int64_t tokens = ungranted ? 0 : request.PromptIn(request.pair);
+      (perhaps ? work.perhaps_granted_tokens : work.granted_tokens) += tokens;
       ++work.chain_requests;
     }
     if (request.pair.decode == instance) {
       work.context_tokens += request.ContextIn(request.pair);
       work.ungranted += ungranted ? 1 : 0;
+      work.perhaps_ungranted += perhaps ? 1 : 0;
       ++work.decode_requests;
     }
   }
@@ -185,12 +190,18 @@ bool RouterWitness::IsFull(const Request& request, const router::Pair& pair) con
 }
 
 // A chain is given prompts until they fill its pages, a full decode service one request more.
-bool RouterWitness::HasRoom(const Request& request, const router::Pair& pair) const {
-  if (WorkOn(pair.decode).ungranted > 0 && IsFull(request, pair)) return false;
-  return WorkOn(pair.chain.stage0).granted_tokens < pair.chain.capacity_tokens;
+bool RouterWitness::HasRoom(const Request& request, const router::Pair& pair, Room room) const {
+  const Work decode = WorkOn(pair.decode);
+  const Work chain = WorkOn(pair.chain.stage0);
+  const bool certain = room == Room::kCertain;
+  const int ungranted = decode.ungranted + (certain ? decode.perhaps_ungranted : 0);
+  if (ungranted > 0 && IsFull(request, pair)) return false;
+  const int64_t granted = chain.granted_tokens + (certain ? chain.perhaps_granted_tokens : 0);
+  return granted < pair.chain.capacity_tokens;
 }
 
-RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::Pair& pair) const {
+RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::Pair& pair,
+                                          Room room) const {
   const auto used = [this](const InstanceRef& instance) {
     const auto found = last_used_.find(instance);
     return found == last_used_.end() ? 0 : found->second;
@@ -202,7 +213,7 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
   const uint64_t chain_used = used(pair.chain.stage0);
   const uint64_t decode_used = used(pair.decode);
   const bool again = request.failed.has_value() && UsesFailed(pair, *request.failed);
-  const bool no_room = !HasRoom(request, pair);
+  const bool no_room = !HasRoom(request, pair, room);
   if (limits_.policy == router::Policy::kRoundRobin) {
     return {again, no_room, false, 0, 0, chain_used, decode_used};
   }
@@ -220,7 +231,7 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
 
 // Where somebody has been full, what else the router knows of it decides too.
 void RouterWitness::CheckChoice(const Request& request, const router::Pair& chosen) {
-  if (!HasRoom(request, chosen)) {
+  if (!HasRoom(request, chosen, Room::kPossible)) {
     return Complain(request.asked.call_id,
                     "reserves pages for which, or for what runs by which, "
                     "there is no room");
@@ -239,13 +250,13 @@ void RouterWitness::CheckChoice(const Request& request, const router::Pair& chos
       context_tokens > chosen.max_context_tokens) {
     return Complain(request.asked.call_id, "is given a pair that it does not fit");
   }
-  const Cost cost = CostOf(request, chosen);
+  const Cost cost = CostOf(request, chosen, Room::kPossible);
   for (const router::Pair& pair : pairs) {
     if (limited_.contains(pair.decode) || limited_.contains(pair.chain.stage0)) return;
     if (others && SamePair(pair, request.failed->pair)) continue;
     const bool fits = request.asked.prompt_tokens <= pair.chain.max_prompt_tokens &&
                       context_tokens <= pair.max_context_tokens;
-    if (!fits || cost <= CostOf(request, pair)) continue;
+    if (!fits || cost <= CostOf(request, pair, Room::kCertain)) continue;
     return Complain(request.asked.call_id,
                     absl::StrCat("is given ", chosen.chain.chain_id, " and ", chosen.decode.id,
                                  ", better were ", pair.chain.chain_id, " and ", pair.decode.id));
