@@ -118,67 +118,6 @@ TEST_F(LeaseTableTest, ACommitOfAnotherPromptFailsTheGrantAtOnce) {
   EXPECT_EQ(OnlyReceipt(), Receipt(kFront, KvReceiptKind::kRefused));
 }
 
-// ---- Receipts ----
-
-TEST_F(LeaseTableTest, AWriterIsToldWhenItsPartIsCompleteWhateverTheOthersDo) {
-  Place(Header(kFront, 0, 4));
-  EXPECT_TRUE(table_.TakeReceipts().empty()) << "nothing is complete without its commit";
-  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
-  EXPECT_EQ(OnlyReceipt(), Receipt(kFront, KvReceiptKind::kComplete));
-  EXPECT_EQ(Committed(Commit(kBack, kBackSum)), std::nullopt);
-  EXPECT_TRUE(table_.TakeReceipts().empty()) << "its data may be on the way";
-  Place(Header(kBack, 0, 4));
-  EXPECT_EQ(OnlyReceipt(), Receipt(kBack, KvReceiptKind::kComplete));
-  OnlyEvent<KvCommitted>();
-}
-
-TEST_F(LeaseTableTest, ARepeatedCommitAsksAndChangesNothing) {
-  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
-  Place(Header(kFront, 0, 1));
-  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
-  EXPECT_EQ(OnlyReceipt(), Receipt(kFront, KvReceiptKind::kMissing, 3));
-  const uint64_t receipt = Begin(Header(kFront, 1, 3));
-  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
-  EXPECT_EQ(OnlyReceipt(), Receipt(kFront, KvReceiptKind::kMissing, 3)) << "arriving, not here";
-  End(receipt, Header(kFront, 1, 3).checksum);
-  table_.TakeReceipts();
-  EXPECT_EQ(
-      Committed(Commit(kFront, Header(kFront, 0, 1).checksum + Header(kFront, 1, 3).checksum)),
-      KvRefusal::kConsumed)
-      << "the sum that it had named was another";
-}
-
-TEST_F(LeaseTableTest, ACompleteWriterThatAsksAgainIsToldAgain) {
-  Place(Header(kFront, 0, 4));
-  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
-  table_.TakeReceipts();  // Lost on its way.
-  EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);
-  EXPECT_EQ(OnlyReceipt(), Receipt(kFront, KvReceiptKind::kComplete));
-  EXPECT_TRUE(events_.empty());
-}
-
-TEST_F(LeaseTableTest, WhoAsksAboutAGrantThatHasEndedHearsThatItIsOver) {
-  PlaceAll();
-  Committed(Commit(kFront, kFrontSum));
-  Committed(Commit(kBack, kBackSum));
-  table_.TakeReceipts();
-  Committed(Commit(kBack, kBackSum));
-  EXPECT_EQ(OnlyReceipt(), Receipt(kBack, KvReceiptKind::kOver)) << "committed";
-  table_.Revoke(1, 1, events_);
-  Committed(Commit(kBack, kBackSum));
-  EXPECT_EQ(OnlyReceipt(), Receipt(kBack, KvReceiptKind::kOver)) << "revoked";
-  Grant(1, 2, {1, 2, 3, 4});
-  Committed(Commit(kBack, kBackSum));
-  EXPECT_EQ(OnlyReceipt(), Receipt(kBack, KvReceiptKind::kOver)) << "granted to another";
-}
-
-TEST_F(LeaseTableTest, AWriterWhosePartIsWrongIsNotToldThatItIsComplete) {
-  Place(Header(kFront, 0, 4));
-  EXPECT_EQ(Committed(Commit(kFront, kFrontSum + 1)), std::nullopt);
-  EXPECT_TRUE(table_.TakeReceipts().empty());
-  EXPECT_EQ(OnlyEvent<KvFailed>().status.code(), absl::StatusCode::kDataLoss);
-}
-
 TEST_F(LeaseTableTest, FirstTokenIsTheLastStagesAndRequired) {
   PlaceAll();
   EXPECT_EQ(Committed(Commit(kFront, kFrontSum)), std::nullopt);

@@ -215,15 +215,16 @@ void Peer::Close(const absl::Status& reason) {
     for (const std::unique_ptr<Operation>& operation : waiting) Complete(*operation, reason_);
   }
   if (endpoint_ == nullptr) return;
+  const int64_t now_us = NowUs();
   if (failure_.ok()) {
     ucp_request_param_t params{};
     params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     params.cb.send = &Peer::OnSettled;
     params.user_data = this;
     settling_ = UCS_PTR_IS_PTR(ucp_ep_flush_nbx(endpoint_, &params));
-    settled_by_us_ = NowUs() + kSettleUs;
+    settled_by_us_ = now_us + kSettleUs;
   }
-  AdvanceClose(NowUs());
+  AdvanceClose(now_us);
 }
 
 void Peer::OnSettled(void* request, ucs_status_t /*status*/, void* self) {
@@ -233,10 +234,6 @@ void Peer::OnSettled(void* request, ucs_status_t /*status*/, void* self) {
 
 void Peer::AdvanceClose(int64_t now_us) {
   if (endpoint_ == nullptr || closed_ || (settling_ && now_us < settled_by_us_)) return;
-  CloseEndpoint();
-}
-
-void Peer::CloseEndpoint() {
   closed_ = true;
   ucp_request_param_t params{};
   params.op_attr_mask =

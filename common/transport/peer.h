@@ -83,7 +83,6 @@ class Peer {
   static void OnSent(void* request, ucs_status_t status, void* operation);
   static void OnSettled(void* request, ucs_status_t status, void* self);
   static void OnClosed(void* request, ucs_status_t status, void* self);
-  void CloseEndpoint();
 
   bool FitsWindow(const Operation& operation) const;
   bool CanSend() const { return !greeting_ && failure_.ok(); }

@@ -66,18 +66,6 @@ def wait_joined(cluster, seconds, what, old=None):
     clusters.wait_until(lambda: all_joined(cluster, old), seconds, what)
 
 
-def idle(cluster):
-    """Every page is free, on both roles, and nothing is in quarantine."""
-    for name, process in cluster.processes.items():
-        if name == "router" or not process.alive():
-            continue
-        if cluster.metric(name, "baton_kv_pages_used") != 0:
-            return False
-        if name.startswith("decode") and cluster.metric(name, "baton_kv_pages_quarantined") != 0:
-            return False
-    return True
-
-
 def run_under_load(cluster, prompts, act):
     """Starts all prompts, calls `act` once some are decoding, returns (answers, seconds after act)."""
     started = threading.Semaphore(0)
@@ -117,7 +105,7 @@ def test_kill_of_a_worker_harms_only_its_own_requests(chaos, victim):
         assert sum(answer.error is not None for answer in answers) <= RUNNING // 2
         cluster.processes[victim].start()
         wait_joined(cluster, 20, f"{victim} to join again", old)
-        clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")
+        clusters.wait_until(cluster.idle, 10, "pages to come back")
     assert victim.startswith("prefill") or failed > 0, "the kills never met a running request"
 
 
@@ -128,7 +116,7 @@ def test_kill_of_the_router_frees_everything(chaos):
         for answer, took in zip(answers, seconds):
             assert answer.error is None or answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
             assert took < END_SECONDS * clusters.PATIENCE
-        clusters.wait_until(lambda: idle(cluster), 10, "pages to come back without a router")
+        clusters.wait_until(cluster.idle, 10, "pages to come back without a router")
         cluster.processes["router"].start()
         wait_joined(cluster, 20, "workers to register again")
 
@@ -149,7 +137,7 @@ def test_a_stopped_worker_is_noticed(chaos, victim):
     finally:
         process.signal(signal.SIGCONT)
     wait_joined(cluster, 30, f"{victim} to come back")
-    clusters.wait_until(lambda: idle(cluster), 15, "pages to come back")
+    clusters.wait_until(cluster.idle, 15, "pages to come back")
     answers, _ = run_under_load(cluster, prompts, lambda: None)
     for answer, tokens in zip(answers, expected):
         assert answer.error is None, answer.error
@@ -165,4 +153,4 @@ def test_clients_that_leave_free_their_pages(chaos):
             time.sleep(delay_ms / 1000)
             for call in calls:
                 call.cancel()
-    clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")
+    clusters.wait_until(cluster.idle, 10, "pages to come back")

@@ -30,10 +30,6 @@ def expected(tiny_model):
     return RememberedOracle(tiny_model).greedy(PROMPT, COUNT)
 
 
-def idle(cluster):
-    return all(cluster.metric(name, "baton_kv_pages_used") == 0 for name in cluster.metrics_ports)
-
-
 @pytest.mark.parametrize("name", ROUTER + PREFILL + DECODE)
 def test_an_error_at(tiny_model, expected, tmp_path, name):
     role = name.split(".")[0]
@@ -51,7 +47,7 @@ def test_an_error_at(tiny_model, expected, tmp_path, name):
             assert again.code in CLEAR, again.error
             return again.error is None and again.tokens == expected
         clusters.wait_until(answered, 15, "the cluster to serve again")
-        clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")
+        clusters.wait_until(cluster.idle, 10, "pages to come back")
 
 
 # What UCX reports sent, and that never arrives, by who sends it; and whether that costs the request.
@@ -76,7 +72,7 @@ def test_what_is_lost_after_it_was_sent_stops_nothing_for_long(tiny_model, expec
             assert answer.code == grpc.StatusCode.UNAVAILABLE and "lost" in answer.error.details(), answer.error
         again = client.greedy(PROMPT, COUNT)
         assert again.error is None and again.tokens == expected, again.error
-        clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")
+        clusters.wait_until(cluster.idle, 10, "pages to come back")
 
 
 # Where a drain's word gets lost: the router's to the worker, the router's answer to a worker that drains, and
@@ -106,4 +102,4 @@ def test_a_drain_survives(tiny_model, expected, tmp_path, role, failpoint):
         waiting = pool.submit(client.greedy, PROMPT, COUNT)
         decode.start()
         assert waiting.result().tokens == expected
-        clusters.wait_until(lambda: idle(cluster), 10, "pages to come back")
+        clusters.wait_until(cluster.idle, 10, "pages to come back")

@@ -35,11 +35,6 @@ def burst(cluster, prompts):
         return list(pool.map(lambda i: client.greedy(prompts[i % KINDS], TOKENS), range(BURST)))
 
 
-def is_idle(cluster):
-    workers = [name for name in cluster.processes if name != "router"]
-    return all(cluster.metric(name, "baton_kv_pages_used") == 0 for name in workers)
-
-
 def test_a_burst_is_served_where_there_is_room(tiny_model, wanted, tmp_path):
     prompts, answers = wanted
     with clusters.Cluster(tiny_model, tmp_path, stages=2, decodes=2, flags=FLAGS, decode_flags=DECODE,
@@ -67,7 +62,7 @@ def test_a_burst_is_served_where_there_is_room(tiny_model, wanted, tmp_path):
         assert most["router"] >= BURST / 2, most
         assert max(most["decode-0"], most["decode-1"]) <= 1, most
         assert most["prefill-0-0"] <= 32 / 6 + 1, most
-        clusters.wait_until(lambda: is_idle(cluster), 10, "every page to be free")
+        clusters.wait_until(cluster.idle, 10, "every page to be free")
 
 
 def test_who_finds_the_queue_full_hears_so_at_once(tiny_model, wanted, tmp_path):
@@ -86,7 +81,7 @@ def test_who_finds_the_queue_full_hears_so_at_once(tiny_model, wanted, tmp_path)
         for i, answer in enumerate(served):
             assert answer.error is not None or answer.tokens == answers[i % KINDS]
         assert 4 <= BURST - len(refused) < BURST
-        clusters.wait_until(lambda: is_idle(cluster), 10, "every page to be free")
+        clusters.wait_until(cluster.idle, 10, "every page to be free")
         with Client(cluster.target) as client:
             assert client.greedy(prompts[0], TOKENS).tokens == answers[0]
 

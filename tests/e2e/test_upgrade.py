@@ -14,7 +14,7 @@ import cluster as clusters
 import stubs
 from client import Client
 from load import Load, retry_info
-from test_chaos import idle, wait_joined
+from test_chaos import wait_joined
 from test_cluster import SERVING, health, listed
 
 PROMPT = list(range(100))
@@ -61,7 +61,7 @@ def test_every_worker_is_replaced_under_load_and_nothing_fails(upgraded):
             wait_joined(upgraded, 60, f"{name} to join again")
             load.wait_for(8, 60)
     assert load.failures == [] and load.wrong == 0
-    clusters.wait_until(lambda: idle(upgraded), 10, "all pages to be free")
+    clusters.wait_until(upgraded.idle, 10, "all pages to be free")
     assert "drain ends after" in upgraded.processes["prefill-0-1"].log()
 
 

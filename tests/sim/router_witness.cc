@@ -314,11 +314,11 @@ void RouterWitness::Fail(Request& request, Role reporter, absl::Status status) {
                        InstanceOf(status).value_or(""),
                        IsEndedByDrain(status),
                        IsOverloaded(status)};
-  failure.full ? JudgeRefused(request, failure) : JudgeFailed(request, failure, first);
   MustClose(request);
   calls_.erase(std::exchange(request.attempt, 0));
-  request.phase = Phase::kWaiting;
   request.prefill_counts = false;
+  failure.full ? JudgeRefused(request, failure) : JudgeFailed(request, failure, first);
+  request.phase = Phase::kWaiting;
   request.failing = std::move(failure);
 }
 

@@ -242,6 +242,13 @@ class Cluster:
                     and self.metric("router", "baton_ready_pairs") == self.chains * self.decodes)
         wait_until(ready, seconds, "the cluster to be ready")
 
+    def idle(self):
+        """Every page of the workers that live is free, and none is in quarantine."""
+        alive = [name for name in self.metrics_ports if self.processes[name].alive()]
+        decodes = [name for name in alive if name.startswith("decode")]
+        return (all(self.metric(name, "baton_kv_pages_used") == 0 for name in alive)
+                and all(self.metric(name, "baton_kv_pages_quarantined") == 0 for name in decodes))
+
     def metric(self, process, name, **labels):
         """Sum of a metric's samples with these labels on one process."""
         port = None if process == "router" else self.metrics_ports[process]

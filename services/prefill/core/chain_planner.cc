@@ -88,8 +88,7 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
     return absl::ResourceExhaustedError(absl::StrCat(
         "the prompt needs ", pages, " pages, the prefill chain has ", pool->page_count()));
   }
-  const bool admissible = queue.empty() && pages <= pool->free_pages() &&
-                          static_cast<int>(open.size()) < limits.max_open_requests;
+  const bool admissible = queue.empty() && HasRoomFor(event.prompt_tokens);
   if (!admissible && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
     Covered<"planner: the queue is full">();
     return Overloaded(absl::ResourceExhaustedError(absl::StrCat(

@@ -13,10 +13,10 @@
 // is the next oldest's; but while there are shorter ones (fewer tokens left than the leader), open
 // or waiting, a quarter of each plan goes to them, the shortest first. So, in whole pages of tokens
 // in the plans that come after it, two plans more or less,
-// - a prompt is planned whole within 4/3 of its tokens and those left of older ones: nobody
-// starves;
-// - and once there are pages for it, within 4 times its tokens and those left of prompts that are
-//   shorter: nobody waits for the million tokens of who was first.
+// - nobody starves: a prompt is planned whole within 4/3 of its tokens and those left of older
+//   ones;
+// - nobody waits for the million tokens of who was first: once there are pages for it, within 4
+//   times its tokens and those left of shorter ones.
 // A plan that holds whole prompts is not shared: who sets no chunk size wants no prompt cut.
 //
 // Rejected: turns (processor sharing), in which of two long prompts both end when the second would;

@@ -5,45 +5,23 @@
 #include <utility>
 #include <vector>
 
-#include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/planner_fixture.h"
 
 namespace baton::prefill {
 namespace {
 
-constexpr uint64_t kEpoch = 7;
-
-Ticket TicketFor(int tokens) {
-  Ticket ticket;
-  ticket.generation = 1;
-  ticket.prompt_tokens = tokens;
-  ticket.prompt_pages = (tokens + 15) / 16;
-  return ticket;
-}
-
-class PlannerBoundsTest : public testing::Test {
+class PlannerBoundsTest : public PlannerTest {
  protected:
+  static PlannerLimits Bounds(int max_queued_requests) {
+    PlannerLimits limits = Limits();
+    limits.max_open_requests = 2;
+    limits.max_queued_requests = max_queued_requests;
+    return limits;
+  }
   explicit PlannerBoundsTest(int max_queued_requests = 2)
-      : planner_({.page_size = 16,
-                  .chunk_tokens = 64,
-                  .plan_window = 3,
-                  .stage0_lead = 2,
-                  .max_open_requests = 2,
-                  .max_queued_requests = max_queued_requests,
-                  .max_context_tokens = 1000}) {}
+      : PlannerTest(Bounds(max_queued_requests)) {}
 
-  void Send(const PlannerEvent& event) {
-    actions_.clear();
-    planner_.Handle(event, now_us_, actions_);
-    ASSERT_TRUE(planner_.CheckInvariants().ok()) << planner_.CheckInvariants();
-    for (const PlannerAction& action : actions_) {
-      if (const auto* issue = std::get_if<IssuePlan>(&action)) plans_.push_back(issue->plan);
-      if (const auto* finish = std::get_if<FinishRequest>(&action)) finished_.push_back(*finish);
-    }
-  }
-  void Up(int pages = 64) { Send(ChainUp{kEpoch, 2, pages}); }
-  void Start(uint64_t attempt, int tokens) {
-    Send(StartRequested{attempt, tokens, TicketFor(tokens), kNeverUs});
-  }
+  void Up(int pages = 64) { PlannerTest::Up(2, pages); }
   void Done(int stage, uint64_t number) {
     Send(StagePlanDone{stage, kEpoch, {number, 10, int64_t{3} * stage}});
   }
@@ -51,12 +29,6 @@ class PlannerBoundsTest : public testing::Test {
     Send(StageRequestClosed{
         stage, kEpoch, {attempt, absl::OkStatus(), 100, 50 - 10 * stage, 3 + stage}});
   }
-
-  ChainPlanner planner_;
-  int64_t now_us_ = 1000;
-  std::vector<PlannerAction> actions_;
-  std::vector<Plan> plans_;
-  std::vector<FinishRequest> finished_;
 };
 
 TEST_F(PlannerBoundsTest, TheSmallestAndTheLargestPromptAreTaken) {
@@ -72,10 +44,10 @@ TEST_F(PlannerBoundsTest, APromptThatFillsAllPagesRuns) {
   Start(1, 160);
   EXPECT_TRUE(finished_.empty());
   EXPECT_EQ(plans_.at(0).opens.at(0).pages.size(), 10u);
-  EXPECT_EQ(planner_.load().free_pages, 0);
+  EXPECT_EQ(planner_->load().free_pages, 0);
   Start(2, 16);
-  EXPECT_EQ(planner_.load().queued, 1);
-  EXPECT_EQ(planner_.load().queued_tokens, 16 + 160 - 128);
+  EXPECT_EQ(planner_->load().queued, 1);
+  EXPECT_EQ(planner_->load().queued_tokens, 16 + 160 - 128);
 }
 
 TEST_F(PlannerBoundsTest, APromptOfExactlyItsPagesHasNoOther) {
@@ -101,8 +73,8 @@ TEST_F(PlannerBoundsTest, OpenAndQueuedRequestsAreBounded) {
     Start(attempt, 16);
     if (attempt <= 2) Done(0, attempt);  // So that plans go on.
   }
-  EXPECT_EQ(planner_.load().open, 2);
-  EXPECT_EQ(planner_.load().queued, 2);
+  EXPECT_EQ(planner_->load().open, 2);
+  EXPECT_EQ(planner_->load().queued, 2);
   ASSERT_EQ(finished_.size(), 1u);
   EXPECT_EQ(finished_[0].attempt_id, 5u);
 }
@@ -131,8 +103,8 @@ TEST_F(PlannerBoundsTest, APlanOrACloseThatIsSaidTwiceCountsOnce) {
   Done(1, 1);
   now_us_ = 7000;
   Done(1, 1);
-  EXPECT_EQ(planner_.plans_done(0), 1u);
-  EXPECT_EQ(planner_.plans_done(2), 0u) << "there is no such stage";
+  EXPECT_EQ(planner_->plans_done(0), 1u);
+  EXPECT_EQ(planner_->plans_done(2), 0u) << "there is no such stage";
   Closed(0, 1);
   Closed(0, 1);
   EXPECT_TRUE(finished_.empty());
@@ -162,15 +134,15 @@ TEST_F(PlannerBoundsTest, AnOlderEpochsMessagesAreNothing) {
   Closed(1, 1);
   Done(0, 1);
   Done(1, 1);
-  EXPECT_EQ(planner_.plans_done(0), 0u);
+  EXPECT_EQ(planner_->plans_done(0), 0u);
   EXPECT_EQ(finished_.size(), 1u);
-  EXPECT_EQ(planner_.load().owned_pages, 4);
+  EXPECT_EQ(planner_->load().owned_pages, 4);
   for (int stage = 0; stage < 2; ++stage) {
     Send(StagePlanDone{stage, kEpoch + 1, {1, 10, 0}});
     Send(StageRequestClosed{stage, kEpoch + 1, {1, absl::OkStatus(), 100, 5, 3}});
   }
   EXPECT_EQ(finished_.size(), 2u);
-  EXPECT_TRUE(planner_.AtRest());
+  EXPECT_TRUE(planner_->AtRest());
 }
 
 TEST_F(PlannerBoundsTest, ACloseOfWhatWaitsIsNothing) {
@@ -180,7 +152,7 @@ TEST_F(PlannerBoundsTest, ACloseOfWhatWaitsIsNothing) {
   Closed(0, 2);
   Closed(1, 2);
   EXPECT_TRUE(finished_.empty());
-  EXPECT_EQ(planner_.load().queued, 1);
+  EXPECT_EQ(planner_->load().queued, 1);
 }
 
 // Stages that have given a request up still wait for its final item or its abort.
@@ -194,7 +166,7 @@ TEST_F(PlannerBoundsTest, ARequestIsHeldUntilItsLastPlanIsOut) {
     Done(stage, 2);
   }
   EXPECT_TRUE(finished_.empty());
-  EXPECT_EQ(planner_.load().owned_pages, 16);
+  EXPECT_EQ(planner_->load().owned_pages, 16);
   ASSERT_EQ(plans_.size(), 4u);
   for (const int stage : {0, 1}) {
     Done(stage, 3);
@@ -202,7 +174,7 @@ TEST_F(PlannerBoundsTest, ARequestIsHeldUntilItsLastPlanIsOut) {
     Done(stage, 4);
   }
   EXPECT_EQ(finished_.size(), 1u);
-  EXPECT_TRUE(planner_.AtRest());
+  EXPECT_TRUE(planner_->AtRest());
 }
 
 // Tokens of a prompt that did not ask for them, or too many, are another request's: its own end.
@@ -224,7 +196,7 @@ TEST_F(PlannerBoundsTest, AnAbortHasAReason) {
   Send(AbortRequested{1, absl::OkStatus()});
   ASSERT_EQ(finished_.size(), 1u);
   EXPECT_TRUE(absl::IsCancelled(finished_[0].status));
-  EXPECT_EQ(planner_.load().queued_tokens, 0);
+  EXPECT_EQ(planner_->load().queued_tokens, 0);
 }
 
 }  // namespace

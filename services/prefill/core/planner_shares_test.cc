@@ -4,59 +4,38 @@
 #include <algorithm>
 #include <climits>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "common/base/random.h"
-#include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/planner_fixture.h"
 
 namespace baton::prefill {
 namespace {
 
-constexpr uint64_t kEpoch = 7;
-constexpr int kPage = 16;
-
-class PlannerSharesTest : public testing::Test {
+class PlannerSharesTest : public PlannerTest {
  protected:
+  static constexpr int kPage = kPageSize;
   static PlannerLimits Limits() {
-    return {.page_size = kPage,
-            .chunk_tokens = 64,
-            .plan_window = 1,
-            .stage0_lead = 1,
-            .max_open_requests = 40,
-            .max_queued_requests = 100,
-            .max_context_tokens = 10'000};
+    PlannerLimits limits = PlannerTest::Limits();
+    limits.plan_window = limits.stage0_lead = 1;
+    limits.max_open_requests = 40;
+    limits.max_queued_requests = 100;
+    limits.max_context_tokens = 10'000;
+    return limits;
   }
   PlannerSharesTest() { Make(Limits()); }
-  void Make(PlannerLimits limits, int pages = 2000) {
-    planner_.emplace(limits);
-    plans_.clear();
-    Send(ChainUp{kEpoch, 1, pages});
+  void Make(const PlannerLimits& limits, int pages = 2000) {
+    PlannerTest::Make(limits);
+    Up(1, pages);
   }
 
-  void Send(const PlannerEvent& event) {
-    std::vector<PlannerAction> actions;
-    planner_->Handle(event, ++now_us_, actions);
-    ASSERT_TRUE(planner_->CheckInvariants().ok()) << planner_->CheckInvariants();
-    for (const PlannerAction& action : actions) {
-      if (const auto* issue = std::get_if<IssuePlan>(&action)) plans_.push_back(issue->plan);
-    }
-  }
-  void Start(uint64_t attempt, int tokens) {
-    Ticket ticket;
-    ticket.generation = 1;
-    ticket.prompt_tokens = tokens;
-    ticket.prompt_pages = (tokens + kPage - 1) / kPage;
-    Send(StartRequested{attempt, tokens, ticket, kNeverUs});
-  }
   // The stage computes the last plan. What is through is closed, if `close`.
   void Step(bool close = true) {
     const Plan plan = plans_.back();
     for (const PlanItem& item : plan.items) {
-      if (!item.final || !close) continue;
-      Send(StageRequestClosed{0, kEpoch, {item.attempt_id, absl::OkStatus(), 1, 1, 1}});
+      if (item.final && close) Closed(0, item.attempt_id);
     }
-    Send(StagePlanDone{0, kEpoch, {plan.number, 10, 1}});
+    Done(0, plan.number);
   }
   // Tokens by attempt.
   static std::map<uint64_t, int> Shares(const Plan& plan) {
@@ -70,10 +49,6 @@ class PlannerSharesTest : public testing::Test {
   }
   using Tokens = std::map<uint64_t, int>;
   static int InPages(int tokens) { return (tokens + kPage - 1) / kPage * kPage; }
-
-  std::optional<ChainPlanner> planner_;
-  int64_t now_us_ = 1000;
-  std::vector<Plan> plans_;
 };
 
 TEST_F(PlannerSharesTest, AShortPromptHasAQuarterOfTheLongOnesPlans) {

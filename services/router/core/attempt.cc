@@ -51,7 +51,7 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   attempt.id = (limits.incarnation << 32) | (attempts_made & 0xffffffffU);
   attempt.pair = std::move(pair);
   attempt.decode_open = true;
-  attempt.prefill_counted = true;
+  attempt.prefill_counted = attempt.decode_counted = true;
   attempt.ungranted = pairing.Begin(attempt.pair, txn.prompt_tokens, txn.max_tokens);
   txn.held.clear();
   table.SetPhase(txn, Phase::kReserving);
@@ -88,6 +88,7 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
     return Finish(txn,
                   WithLeg(TellOverload(status), RoleName(blamed), InstanceOf(status).value_or("")));
   }
+  EndWork(txn);  // Its room is free for the next attempt.
   if (Retry(txn, blamed, status)) return;
   if (IsEndedByDrain(status)) ++totals.drain.worker_total;
   Finish(txn, std::move(status));
@@ -117,8 +118,6 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   // Who drains, is dead or does not answer is in no pair any more: what it had must go elsewhere
   // and cannot come back to it.
   if (!handed_back && !absl::IsUnavailable(status) && !TakeRetry()) return false;
-  EndPrefillWork(txn);
-  pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
   Covered<"router: an attempt is made again">();
   txn.handed_back += handed_back ? 1 : 0;
   RetryCounts& counts = totals.RetriesOf(blamed);
@@ -234,6 +233,12 @@ void RouterCore::State::EndPrefillWork(Transaction& txn) {
   pairing.EndPrefill(txn.attempt.pair, txn.prompt_tokens);
 }
 
+void RouterCore::State::EndWork(Transaction& txn) {
+  EndPrefillWork(txn);
+  if (!std::exchange(txn.attempt.decode_counted, false)) return;
+  pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
+}
+
 void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> outcome) {
   FinishCall finish;
   finish.call_id = txn.call_id;
@@ -246,10 +251,7 @@ void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> ou
 }
 
 void RouterCore::State::Remove(Transaction& txn) {
-  EndPrefillWork(txn);
-  if (txn.attempt.id != 0) {
-    pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
-  }
+  EndWork(txn);
   waiting.erase(txn.order);
   table.Remove(txn.call_id);
 }

@@ -45,8 +45,7 @@ bool RouterCore::State::TryRefusedAgain(Transaction& txn, Role blamed,
     return false;
   }
   if (!TakeRetry()) return false;
-  EndPrefillWork(txn);
-  pairing.EndDecode(pair, txn.prompt_tokens, txn.max_tokens);
+  EndWork(txn);
   ++txn.refused;
   ++totals.RetriesOf(blamed).overload_total;
   Wait(txn);

@@ -2,14 +2,12 @@
 // Event in, actions out; deterministic.
 //
 // A transaction: ADMITTED -> WAITING (no pair is ready and one is expected, or none that is has
-// room)
-// -> RESERVING
-// (Decode.Reserve) -> PREFILLING (stream open, Prefill.Start sent) -> DECODING (first token seen)
-// -> done, with SETTLING between the last two when Start has not answered yet. Either leg's failure
-// ends the other at once. A failure before the first token reached the client is retried once on
-// another pair within the deadline; what a worker refuses since it is full is no failure, and tried
-// again where there is room, within the retry budget. The client hears exactly one terminal
-// FinishCall (I2).
+// room) -> RESERVING (Decode.Reserve) -> PREFILLING (stream open, Prefill.Start sent) -> DECODING
+// (first token seen) -> done, with SETTLING between the last two when Start has not answered yet.
+// Either leg's failure ends the other at once. A failure before the first token reached the client
+// is retried once on another pair within the deadline; what a worker refuses since it is full is no
+// failure, and tried again where there is room, within the retry budget. The client hears exactly
+// one terminal FinishCall (I2).
 #ifndef SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 

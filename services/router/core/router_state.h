@@ -130,6 +130,7 @@ struct RouterCore::State {
   void CloseLegs(Transaction& txn, const std::string& reason);
   void NoteGrant(Transaction& txn);
   void EndPrefillWork(Transaction& txn);
+  void EndWork(Transaction& txn);
   void Finish(Transaction& txn, absl::StatusOr<FinishReason> outcome);
   void Remove(Transaction& txn);
 };

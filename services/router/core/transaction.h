@@ -38,6 +38,7 @@ struct Attempt {
   bool decode_open = false;
   bool prefill_open = false;
   bool prefill_counted = false;  // Its prompt still counts as work of the chain.
+  bool decode_counted = false;   // Its tokens still count as work of the decode service.
   bool ungranted = false;        // It began on a full decode service, and waits for its pages.
 };
 
