@@ -5,6 +5,8 @@
 
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
 #include "services/router/testing/router_service_fixture.h"
@@ -56,6 +58,20 @@ TEST_F(RouterServiceTest, AStopStringEndsTheAnswer) {
   EXPECT_EQ(answer.finished.reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(answer.finished.matched_stop(), "wor");
   Decode().Await([](const auto& seen) { return seen.decode_aborts.size() == 1; });
+}
+
+// The first thing in the mailbox is the request itself; what follows is the answer's.
+TEST_F(RouterServiceTest, AFullMailboxLosesNothingOfAnAnswer) {
+  JoinPair({}, {.tokens = hello_});
+  v1::GenerateRequest request = Request();
+  request.set_timeout_ms(5000);
+  for (int message = 2; message <= 7; ++message) {
+    ASSERT_TRUE(ArmFailpoints(absl::StrCat("router.mailbox=error@", message)).ok());
+    const Answer answer = Generate(request);
+    EXPECT_TRUE(answer.status.ok()) << message << ": " << answer.status.error_message();
+    EXPECT_EQ(answer.token_ids, hello_) << message;
+  }
+  ASSERT_TRUE(ArmFailpoints("").ok());
 }
 
 TEST_F(RouterServiceTest, ADecodeThatFailsInMidStreamIsNamed) {

@@ -19,8 +19,7 @@ constexpr int64_t kBeatUs = 1'000'000;    // The loop wakes at least this often.
 constexpr int64_t kStuckUs = 10'000'000;  // A loop that hasn't woken for this long is stuck.
 
 // Calls of one request that may have an event in the mailbox at the same time: submission,
-// cancellation, abort, reservation, start, a token or the stream's end. With these the mailbox
-// can't refuse the end of a call.
+// cancellation, abort, reservation, start, a token or the stream's end.
 constexpr size_t kEventsPerRequest = 8;
 constexpr size_t kClusterEvents = 1 << 16;
 constexpr int64_t kAbortsLeaveMs = 500;

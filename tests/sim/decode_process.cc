@@ -174,10 +174,10 @@ void DecodeProcess::Perform(const decode::ReplyReserve& action) {
   } else if (world_.random().Chance(kStaleStream)) {
     OpenStaleStream(action.attempt_id, action.ticket->generation);
   }
-  world_.SendOnCall<RouterProcess>(call, node_, "reserve reply",
-                                   [call, action](RouterProcess& router) {
-                                     router.ReserveReply(call, action.attempt_id, action.ticket);
-                                   });
+  world_.AnswerOnCall<RouterProcess>(call, node_, "reserve reply",
+                                     [call, action](RouterProcess& router) {
+                                       router.ReserveReply(call, action.attempt_id, action.ticket);
+                                     });
 }
 
 // Of a former life of the attempt, or a second one: refused, and the request goes on.
@@ -192,16 +192,16 @@ void DecodeProcess::OpenStaleStream(uint64_t attempt_id, uint64_t generation) {
 
 void DecodeProcess::Perform(const decode::DeliverToken& action) {
   const uint64_t call = sessions_.at(action.attempt_id).stream_call;
-  world_.SendOnCall<RouterProcess>(call, node_, "token", [call, action](RouterProcess& router) {
+  world_.AnswerOnCall<RouterProcess>(call, node_, "token", [call, action](RouterProcess& router) {
     router.Token(call, action.attempt_id, action.token);
   });
 }
 
 void DecodeProcess::Perform(const decode::RefuseStream& action) {
-  world_.SendOnCall<RouterProcess>(opening_call_, node_, "stream refused",
-                                   [call = opening_call_, action](RouterProcess& router) {
-                                     router.StreamEnd(call, action.attempt_id, action.status);
-                                   });
+  world_.AnswerOnCall<RouterProcess>(opening_call_, node_, "stream refused",
+                                     [call = opening_call_, action](RouterProcess& router) {
+                                       router.StreamEnd(call, action.attempt_id, action.status);
+                                     });
 }
 
 void DecodeProcess::Perform(const decode::Finish& action) {
@@ -211,12 +211,12 @@ void DecodeProcess::Perform(const decode::Finish& action) {
   const uint64_t attempt = action.attempt_id;
   if (action.outcome.ok()) {
     const FinishReason reason = *action.outcome;
-    world_.SendOnCall<RouterProcess>(call, node_, "decode finish",
-                                     [call, attempt, reason](RouterProcess& router) {
-                                       router.DecodeFinished(call, attempt, reason);
-                                     });
+    world_.AnswerOnCall<RouterProcess>(call, node_, "decode finish",
+                                       [call, attempt, reason](RouterProcess& router) {
+                                         router.DecodeFinished(call, attempt, reason);
+                                       });
   }
-  world_.SendOnCall<RouterProcess>(
+  world_.AnswerOnCall<RouterProcess>(
       call, node_, "stream end",
       [call, attempt, status = action.outcome.status()](RouterProcess& router) {
         router.StreamEnd(call, attempt, status);

@@ -177,7 +177,7 @@ void PrefillProcess::Perform(const prefill::PlannerAction& action) {
     finish.status = WithLeg(finish.status, "prefill", self_.id);  // As the shell does.
   }
   const uint64_t call = prompts_[finish.attempt_id].start_call;
-  world_.SendOnCall<RouterProcess>(
+  world_.AnswerOnCall<RouterProcess>(
       call, node_, "prefill end", [call, finish](RouterProcess& router) {
         router.PrefillEnd(call, finish.attempt_id, finish.status, finish.outcome.prompt_tokens);
       });

@@ -104,22 +104,16 @@ class World {
   uint64_t OpenCall(int client, int server);
   void CloseCall(uint64_t call) { calls_.erase(call); }
   bool CallOpen(uint64_t call) const { return calls_.contains(call); }
+  // A full mailbox refuses it, and the call breaks.
   template <typename Receiver>
   void SendOnCall(uint64_t call, int from, const char* label, std::function<void(Receiver&)> run) {
-    const auto it = calls_.find(call);
-    if (it == calls_.end()) return;
-    const bool to_server = it->second.client == from;
-    const int to = to_server ? it->second.server : it->second.client;
-    if (Strikes(&NetworkFaults::control_drop)) {
-      Trace(from, std::string(label) + " DROPPED");
-      BreakCall(call);
-      return;
-    }
-    Deliver(to_server ? it->second.to_server_us : it->second.to_client_us, from, to, label,
-            [this, call, to, run = std::move(run)] {
-              if (MailboxFull(to)) return RefuseForMailbox(call, to);
-              run(static_cast<Receiver&>(*nodes_[to].process));
-            });
+    PassOnCall(call, from, label, std::move(run), /*refusable=*/true);
+  }
+  // What the receiver itself began: its mailbox has room for that (EventLoop::PostCompletion).
+  template <typename Receiver>
+  void AnswerOnCall(uint64_t call, int from, const char* label,
+                    std::function<void(Receiver&)> run) {
+    PassOnCall(call, from, label, std::move(run), /*refusable=*/false);
   }
   void BreakCall(uint64_t call);
 
@@ -209,6 +203,24 @@ class World {
   void Deliver(int64_t& order_us, int from, int to, const char* label, std::function<void()> run);
   // When what leaves `from` now arrives at `to`.
   int64_t ArrivalUs(int from, int to, int64_t delay_us) const;
+  template <typename Receiver>
+  void PassOnCall(uint64_t call, int from, const char* label, std::function<void(Receiver&)> run,
+                  bool refusable) {
+    const auto it = calls_.find(call);
+    if (it == calls_.end()) return;
+    const bool to_server = it->second.client == from;
+    const int to = to_server ? it->second.server : it->second.client;
+    if (Strikes(&NetworkFaults::control_drop)) {
+      Trace(from, std::string(label) + " DROPPED");
+      BreakCall(call);
+      return;
+    }
+    Deliver(to_server ? it->second.to_server_us : it->second.to_client_us, from, to, label,
+            [this, call, to, refusable, run = std::move(run)] {
+              if (refusable && MailboxFull(to)) return RefuseForMailbox(call, to);
+              run(static_cast<Receiver&>(*nodes_[to].process));
+            });
+  }
   bool MailboxFull(int node) const { return nodes_[node].mailbox_full_until_us > now_us(); }
   void RefuseForMailbox(uint64_t call, int node);
   // Tells one end of a call that is gone.

@@ -66,7 +66,7 @@ bool Legs::WaitIdle(int64_t timeout_ms) {
 // The mailbox has room for the events of all calls (RouterShell bounds its submissions), so that a
 // refusal means that the loop has stopped and nobody is left to be told.
 void Legs::PostEnd(uint64_t attempt_id, LegCall call, std::function<void()> task) {
-  const bool posted = loop_.Post([this, attempt_id, call, task = std::move(task)] {
+  const bool posted = loop_.PostCompletion([this, attempt_id, call, task = std::move(task)] {
     cancels_.erase({attempt_id, call});
     task();
   });
@@ -177,7 +177,9 @@ void Legs::OpenStream(const router::OpenStream& action, const tracing::TraceCont
   auto handle = std::make_shared<std::weak_ptr<DecodeStream>>();
   DecodeStream::Callbacks callbacks;
   callbacks.on_message = [this, attempt_id, handle](StreamMessage message) {
-    return loop_.Post([this, attempt_id, handle, message = std::move(message)] {
+    // One at a time for each stream, so a full mailbox has room for it; dropped, a stream that has
+    // ended well would look as if decode had never finished it.
+    return loop_.PostCompletion([this, attempt_id, handle, message = std::move(message)] {
       Change([&](auto& actions) {
         const absl::Status injected = Failpoint("router.token");
         if (injected.ok()) {
