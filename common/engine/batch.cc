@@ -43,10 +43,18 @@ absl::Status ValidateSlice(const SequenceSlice& slice, const ModelConfig& config
   return absl::OkStatus();
 }
 
-absl::Status ExpectSize(const char* what, size_t actual, size_t expected) {
-  if (actual == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("`", what, "` has ", actual, " floats, must have ", expected));
+absl::Status ExpectShape(const char* what, const TensorView& view, const TensorView& expected) {
+  if (expected.empty() && view.empty()) return absl::OkStatus();
+  if (view.rows != expected.rows || view.columns != expected.columns ||
+      view.type != expected.type) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`", what, "` is ", view.ToString(), ", must be [", expected.rows, ", ",
+                     expected.columns, "] ", ElementTypeName(expected.type)));
+  }
+  if (view.memory.bytes == view.bytes()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("`", what, "` is ", view.ToString(), " of ",
+                                                 view.memory.bytes, " bytes, must have ",
+                                                 view.bytes()));
 }
 
 }  // namespace
@@ -71,10 +79,14 @@ absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
   if (wanted_anywhere && !last) {
     return absl::InvalidArgumentError("only the last stage computes logits");
   }
-  const size_t activations = static_cast<size_t>(tokens) * static_cast<size_t>(config.hidden_size);
-  BATON_RETURN_IF_ERROR(ExpectSize("in", buffers.in, first ? 0 : activations));
-  BATON_RETURN_IF_ERROR(ExpectSize("out", buffers.out, last ? 0 : activations));
-  return ExpectSize("logits", buffers.logits, wanted * static_cast<size_t>(config.vocab_size));
+  const TensorView none;
+  const TensorView activations{{}, buffers.activation_type, tokens, config.hidden_size};
+  BATON_RETURN_IF_ERROR(ExpectShape("in", buffers.in, first ? none : activations));
+  BATON_RETURN_IF_ERROR(ExpectShape("out", buffers.out, last ? none : activations));
+  const size_t logits = wanted * static_cast<size_t>(config.vocab_size);
+  if (buffers.logits == logits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("`logits` has ", buffers.logits, " floats, must have ", logits));
 }
 
 }  // namespace baton

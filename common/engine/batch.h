@@ -1,23 +1,25 @@
-// What every executor demands of a Batch before it touches memory by it.
+// What every stage model demands of a Batch before it touches memory by it.
 #ifndef COMMON_ENGINE_BATCH_H_
 #define COMMON_ENGINE_BATCH_H_
 
 #include <cstddef>
 
 #include "absl/status/status.h"
-#include "common/engine/executor.h"
+#include "common/engine/kv_geometry.h"
+#include "common/engine/stage_model.h"
 #include "common/model/model_config.h"
 
 namespace baton {
 
-// Sizes, in floats, of the buffers that Forward was given.
+// The buffers that Forward was given.
 struct ForwardBuffers {
-  size_t in;
-  size_t out;
-  size_t logits;
+  const TensorView& in;
+  const TensorView& out;
+  ElementType activation_type;  // That they must have.
+  size_t logits;                // Floats.
 };
 
-// InvalidArgument naming the slice and the value that is wrong; see Executor::Forward.
+// InvalidArgument naming the slice and the value that is wrong; see StageModel::Forward.
 absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
                            const ModelConfig& config, const KvGeometry& kv);
 

@@ -14,10 +14,10 @@
 
 #include "common/base/check.h"
 #include "common/base/random.h"
-#include "common/engine/executor.h"
 #include "common/engine/kernels/kernels.h"
 #include "common/engine/row_sampler.h"
 #include "common/engine/sampler.h"
+#include "common/engine/stage_model.h"
 #include "common/engine/torch/torch_backend.h"
 #include "common/model/make_model.h"
 
@@ -128,7 +128,7 @@ BENCHMARK(BM_Attention)
     ->Args({1, 4096, 64});
 
 // The size of the model that ships with Baton: 8 layers, hidden 256.
-std::unique_ptr<Executor> ShippedSizeExecutor(int vocab_size = 4096, int threads = 1) {
+std::unique_ptr<StageModel> ShippedSizeModel(int vocab_size = 4096, int threads = 1) {
   RandomModelOptions model;
   model.hidden_size = 256;
   model.intermediate_size = 768;
@@ -146,27 +146,27 @@ std::unique_ptr<Executor> ShippedSizeExecutor(int vocab_size = 4096, int threads
   ExecutorOptions options;
   options.model_path = path;
   options.threads = threads;
-  auto executor = CreateExecutor(options);
-  BATON_CHECK(executor.ok()) << executor.status();
-  return *std::move(executor);
+  auto loaded = LoadStageModel(options);
+  BATON_CHECK(loaded.ok()) << loaded.status();
+  return *std::move(loaded);
 }
 
 // Arguments: tokens per step, prefix, sequences.
 void BM_Step(benchmark::State& state) {
-  const auto executor = ShippedSizeExecutor();
+  const auto model = ShippedSizeModel();
   const int tokens = static_cast<int>(state.range(0));
   const int prefix = static_cast<int>(state.range(1));
   const int sequences = static_cast<int>(state.range(2));
   std::vector<int32_t> ids(static_cast<size_t>(tokens), 65);
   std::vector<int32_t> pages;
-  const int pages_each = (prefix + tokens) / executor->kv().page_size + 1;
+  const int pages_each = (prefix + tokens) / model->kv().page_size + 1;
   for (int page = 0; page < pages_each; ++page) pages.push_back(page);
   Batch batch;
   // All on the same pages: the same work, less memory.
   for (int i = 0; i < sequences; ++i) batch.slices.push_back({ids, tokens, prefix, pages, true});
   std::vector<float> logits(static_cast<size_t>(sequences) * 4096);
   for (auto _ : state) {
-    const absl::Status status = executor->Forward(batch, {}, {}, logits);
+    const absl::Status status = model->Forward(batch, {}, {}, logits);
     BATON_CHECK(status.ok()) << status;
   }
   state.counters["tokens"] = benchmark::Counter(static_cast<double>(tokens) * sequences,
@@ -218,8 +218,8 @@ BENCHMARK(BM_Sample)
 void BM_DecodeStep(benchmark::State& state) {
   constexpr int kVocab = 131072;
   constexpr int kSequences = 16;
-  const auto executor = ShippedSizeExecutor(kVocab, 2);
-  RowSampler sampler(executor.get());
+  const auto model = ShippedSizeModel(kVocab, 2);
+  RowSampler sampler(model.get());
   const std::vector<int32_t> ids = {65};
   const std::vector<int32_t> pages = {0};
   Batch batch;
@@ -228,7 +228,7 @@ void BM_DecodeStep(benchmark::State& state) {
   int position = 0;
   const auto step = [&](const SamplingParams& params) {
     const auto begin = std::chrono::steady_clock::now();
-    const absl::Status status = executor->Forward(batch, {}, {}, logits);
+    const absl::Status status = model->Forward(batch, {}, {}, logits);
     BATON_CHECK(status.ok()) << status;
     std::vector<Sampler::Row> rows;
     for (size_t i = 0; i < kSequences; ++i) {

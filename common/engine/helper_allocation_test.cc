@@ -1,4 +1,4 @@
-// No helper thread of an executor allocates: an exception there ends the process, while the
+// No helper thread of a stage model allocates: an exception there ends the process, while the
 // computing thread's is caught and becomes a status. The whole binary's operator new counts.
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/engine/executor.h"
+#include "common/engine/stage_model.h"
 #include "common/model/make_model.h"
 
 namespace {
@@ -50,17 +50,17 @@ TEST(HelperAllocationTest, HelpersAllocateNothing) {
   options.model_path = path;
   options.page_count = 16;
   options.threads = 3;
-  auto executor = CreateExecutor(options);
-  ASSERT_TRUE(executor.ok()) << executor.status();
+  auto stage = LoadStageModel(options);
+  ASSERT_TRUE(stage.ok()) << stage.status();
 
   std::vector<int32_t> tokens(200);
   std::iota(tokens.begin(), tokens.end(), 0);
   const std::vector<int32_t> pages = {3, 1, 4, 5};
-  std::vector<float> logits(static_cast<size_t>((*executor)->config().vocab_size));
+  std::vector<float> logits(static_cast<size_t>((*stage)->config().vocab_size));
   Batch batch;
   batch.slices.push_back({tokens, 200, 0, pages, true});
   counting = true;
-  const absl::Status status = (*executor)->Forward(batch, {}, {}, logits);
+  const absl::Status status = (*stage)->Forward(batch, {}, {}, logits);
   counting = false;
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(on_helpers, 0);

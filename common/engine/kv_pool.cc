@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 
 namespace baton {
 
@@ -25,11 +24,6 @@ absl::StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvGeometry& geometr
 }
 
 KvPool::~KvPool() { munmap(base_, size_); }
-
-std::span<std::byte> KvPool::Page(int page) {
-  BATON_CHECK(page >= 0 && page < geometry_.page_count) << "page " << page;
-  return {base_ + static_cast<size_t>(page) * geometry_.PageBytes(), geometry_.PageBytes()};
-}
 
 float* KvPool::Head(int page, int layer, int value, int head) {
   const auto local_layer = static_cast<size_t>(layer - geometry_.layer_begin);

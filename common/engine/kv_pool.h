@@ -7,7 +7,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "common/engine/executor.h"
+#include "common/engine/kv_geometry.h"
 
 namespace baton {
 
@@ -20,7 +20,8 @@ class KvPool {
   KvPool& operator=(const KvPool&) = delete;
 
   const KvGeometry& geometry() const { return geometry_; }
-  std::span<std::byte> Page(int page);
+  // All pages, behind each other.
+  std::span<std::byte> Bytes() { return {base_, size_}; }
 
   // [token][dim] of one head, for `layer` of the whole model's numbering.
   float* Keys(int page, int layer, int head) { return Head(page, layer, 0, head); }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/engine/executor.h"
+#include "common/engine/stage_model.h"
 #include "nlohmann/json.hpp"
 
 namespace baton {
@@ -26,9 +26,9 @@ class ParityTest : public testing::TestWithParam<const char*> {
     options.model_path = std::string(kFixtures) + GetParam();
     options.page_size = 16;
     options.page_count = 64;
-    auto executor = CreateExecutor(options);
-    ASSERT_TRUE(executor.ok()) << executor.status();
-    executor_ = *std::move(executor);
+    auto model = LoadStageModel(options);
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
     pages_.resize(64);
     std::iota(pages_.begin(), pages_.end(), 0);
     std::ifstream(options.model_path + "/expected.json") >> expected_;
@@ -37,14 +37,14 @@ class ParityTest : public testing::TestWithParam<const char*> {
 
   // The logits after `tokens`, whose KV goes behind the `prefix` tokens already there.
   std::vector<float> Logits(std::span<const int32_t> tokens, int prefix) {
-    std::vector<float> logits(static_cast<size_t>(executor_->config().vocab_size));
+    std::vector<float> logits(static_cast<size_t>(model_->config().vocab_size));
     const SequenceSlice slice = {tokens, static_cast<int>(tokens.size()), prefix, pages_, true};
-    const absl::Status status = executor_->Forward({{slice}}, {}, {}, logits);
+    const absl::Status status = model_->Forward({{slice}}, {}, {}, logits);
     EXPECT_TRUE(status.ok()) << status;
     return logits;
   }
 
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<StageModel> model_;
   std::vector<int32_t> pages_;
   nlohmann::json expected_;
 };

@@ -5,10 +5,10 @@
 
 namespace baton {
 
-RowSampler::RowSampler(Executor* executor) : executor_(executor) {
-  samplers_.reserve(static_cast<size_t>(executor->threads()));
-  for (int i = 0; i < executor->threads(); ++i) {
-    samplers_.emplace_back(executor->config().vocab_size);
+RowSampler::RowSampler(StageModel* model) : model_(model) {
+  samplers_.reserve(static_cast<size_t>(model->threads()));
+  for (int i = 0; i < model->threads(); ++i) {
+    samplers_.emplace_back(model->config().vocab_size);
   }
 }
 
@@ -24,7 +24,7 @@ std::vector<RowSampler::Result> RowSampler::ForEach(
       results[i] = absl::ResourceExhaustedError("out of memory while drawing a token");
     }
   };
-  executor_->ParallelFor(static_cast<int>(parts), [&](int begin, int end) {
+  model_->ParallelFor(static_cast<int>(parts), [&](int begin, int end) {
     for (auto part = static_cast<size_t>(begin); part < static_cast<size_t>(end); ++part) {
       for (size_t i = part * rows / parts; i < (part + 1) * rows / parts; ++i) draw(i, part);
     }
@@ -38,7 +38,7 @@ std::vector<RowSampler::Result> RowSampler::Draw(const std::vector<Sampler::Row>
 
 std::vector<RowSampler::Result> RowSampler::Report(std::span<const float> logits,
                                                    std::span<const int32_t> tokens, int top) {
-  const auto vocab = static_cast<size_t>(executor_->config().vocab_size);
+  const auto vocab = static_cast<size_t>(model_->config().vocab_size);
   return ForEach(tokens.size(), [&](Sampler& sampler, size_t i) {
     return sampler.Report(logits.subspan(i * vocab, vocab), tokens[i], top);
   });

@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/engine/executor.h"
 #include "common/engine/sampler.h"
+#include "common/engine/stage_model.h"
 #include "common/types/sampled_token.h"
 
 namespace baton {
 
-// Used by the thread that calls the executor. All its memory is allocated here, but for what the
+// Used by the thread that calls the model. All its memory is allocated here, but for what the
 // results themselves hold.
 class RowSampler {
  public:
-  explicit RowSampler(Executor* executor);  // Not owned.
+  explicit RowSampler(StageModel* model);  // Not owned.
 
   // One result for each row, in order; an error concerns that row alone.
   std::vector<absl::StatusOr<SampledToken>> Draw(const std::vector<Sampler::Row>& rows);
@@ -32,8 +32,8 @@ class RowSampler {
   using Result = absl::StatusOr<SampledToken>;
   std::vector<Result> ForEach(size_t rows, const std::function<Result(Sampler&, size_t)>& row);
 
-  Executor* const executor_;
-  std::vector<Sampler> samplers_;  // One for each of the executor's threads.
+  StageModel* const model_;
+  std::vector<Sampler> samplers_;  // One for each of the model's threads.
 };
 
 }  // namespace baton

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "common/engine/host_kv_memory.h"
 
 namespace baton {
 namespace {
@@ -16,13 +17,13 @@ namespace {
 constexpr int kVocab = 5000;
 
 // Parts of a loop on threads of their own.
-class Threads : public Executor {
+class Threads : public StageModel {
  public:
   explicit Threads(int threads) : threads_(threads) { config_.vocab_size = kVocab; }
   const ModelConfig& config() const override { return config_; }
   const KvGeometry& kv() const override { return kv_; }
-  std::span<std::byte> KvPage(int) override { return {}; }
-  absl::Status Forward(const Batch&, std::span<const float>, std::span<float>,
+  KvMemory& kv_memory() override { return kv_memory_; }
+  absl::Status Forward(const Batch&, const TensorView&, const TensorView&,
                        std::span<float>) override {
     return absl::UnimplementedError("");
   }
@@ -40,6 +41,7 @@ class Threads : public Executor {
   const int threads_;
   ModelConfig config_;
   KvGeometry kv_;
+  HostKvMemory kv_memory_{kv_, {}};
 };
 
 TEST(RowSamplerTest, RowsDoNotDependOnThreadsOrCompany) {
@@ -56,8 +58,8 @@ TEST(RowSamplerTest, RowsDoNotDependOnThreadsOrCompany) {
   }
   logits[3 * size_t{kVocab}] = std::numeric_limits<float>::quiet_NaN();
   for (const int threads : {1, 2, 3, 16}) {
-    Threads executor(threads);
-    RowSampler sampler(&executor);
+    Threads model(threads);
+    RowSampler sampler(&model);
     for (size_t count : {kRows, 1, 4}) {
       const auto tokens = sampler.Draw(std::vector(rows.begin(), rows.begin() + count));
       ASSERT_EQ(tokens.size(), count);
@@ -79,8 +81,8 @@ TEST(RowSamplerTest, ReportsEachTokenInItsRow) {
     logits[row * kVocab + 10 * row] = std::log(0.75F);
     logits[row * kVocab + 1] = std::log(0.25F);
   }
-  Threads executor(2);
-  RowSampler sampler(&executor);
+  Threads model(2);
+  RowSampler sampler(&model);
   const auto reports = sampler.Report(logits, std::vector<int32_t>{0, 1, 20}, 1);
   ASSERT_EQ(reports.size(), 3u);
   EXPECT_NEAR(reports[0]->logprob, std::log(0.75), 1e-6);

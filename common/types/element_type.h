@@ -20,13 +20,13 @@ inline constexpr ElementType kElementTypes[] = {ElementType::kFloat32, ElementTy
 constexpr size_t ElementBytes(ElementType type) { return type == ElementType::kFloat32 ? 4 : 2; }
 
 // As options, logs and fingerprints write it; config.json's torch_dtype says the same.
-constexpr std::string_view ElementTypeName(ElementType type) {
+constexpr const char* ElementTypeName(ElementType type) {
   return type == ElementType::kFloat32 ? "float32" : "bfloat16";
 }
 
 constexpr std::optional<ElementType> ParseElementType(std::string_view name) {
   for (const ElementType type : kElementTypes) {
-    if (ElementTypeName(type) == name) return type;
+    if (name == ElementTypeName(type)) return type;
   }
   return std::nullopt;
 }

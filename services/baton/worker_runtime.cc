@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "common/engine/create_executor.h"
 #include "common/model/safetensors.h"
 #include "common/net/host.h"
 #include "common/rpc/model_fingerprint.h"
@@ -109,7 +110,9 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
                    : options_.linear_backend() == "native" ? LinearBackend::kNative
                                                            : LinearBackend::kAuto;
   options.on_progress = [this](double fraction) { Progress(fraction); };
-  BATON_ASSIGN_OR_RETURN(executor_, CreateExecutor(options));
+  const bool prefill = options_.disaggregation_mode() == "prefill";
+  BATON_ASSIGN_OR_RETURN(executor_,
+                         CreateExecutor(options, prefill ? "prefill.compute" : "decode.step"));
   BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options_.model_path()));
   BATON_ASSIGN_OR_RETURN(fingerprint_, FingerprintStage(reader, model_, layers.begin, layers.end));
   return absl::OkStatus();
@@ -135,7 +138,7 @@ v1::WorkerInfo WorkerRuntime::Describe(int grpc_port) const {
   info.set_page_count(kv.page_count);
   info.set_max_context_tokens(max_context_tokens_);
   ModelFingerprint fingerprint = fingerprint_;
-  fingerprint.dtype = "float32";
+  fingerprint.dtype = ElementTypeName(executor_->activation_type());
   fingerprint.protocol_version = kProtocolVersion;
   fingerprint.oldest_protocol_version = kOldestProtocolVersion;
   fingerprint.kv_layout = kv.layout();

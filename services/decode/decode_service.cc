@@ -162,7 +162,7 @@ absl::Status DecodeService::Liveness() const {
   };
   BATON_RETURN_IF_ERROR(stuck("the loop", last_wake_us_, kLoopStuckUs));
   BATON_RETURN_IF_ERROR(stuck("the data thread", kv_->last_tick_us(), kLoopStuckUs));
-  const int64_t running_us = runner_->running_since_us();
+  const int64_t running_us = parts_.executor->running_since_us();
   if (running_us == 0) return absl::OkStatus();
   return stuck("the decode step", running_us, kStepStuckUs);
 }

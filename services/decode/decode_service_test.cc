@@ -66,7 +66,7 @@ std::vector<int32_t> Penalised(const PromptKv& kv, const v1::ReserveRequest& req
   while (static_cast<int>(ids.size()) < sampling.max_tokens()) {
     const int position = request.prompt_tokens() + static_cast<int>(ids.size()) - 1;
     std::vector<double> logits(kVocab, 0);
-    logits[static_cast<size_t>(FakeExecutor::Next(ids.back(), position, kv.sum))] = 10;
+    logits[static_cast<size_t>(FakeModel::Next(ids.back(), position, kv.sum))] = 10;
     for (const v1::LogitBias& bias : sampling.logit_bias()) logits[bias.token_id()] += bias.bias();
     for (int32_t id = 0; id < kVocab; ++id) {
       const auto count = std::count(ids.begin(), ids.end(), id);
@@ -182,7 +182,7 @@ TEST_F(DecodeServiceTest, OtherBytesThanAnnouncedEndTheRequest) {
 TEST_F(DecodeServiceTest, TwoRequestsShareSteps) {
   Notification both_committed;
   std::atomic<size_t> widest = 0;
-  executor_.SetBeforeStep([&](const Batch& batch) {
+  model_->SetBeforeStep([&](const Batch& batch) {
     both_committed.WaitForNotification();
     widest = std::max<size_t>(widest, batch.slices.size());
   });
@@ -323,7 +323,7 @@ TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
 
 TEST_F(DecodeServiceTest, AServiceThatCannotStartIsRegisteredNowhere) {
   const auto plane = DataPlane::Create({}).value();
-  const DecodeService::Parts parts{&executor_, plane.get(), &peers_, &metrics_};
+  const DecodeService::Parts parts{executor_.get(), plane.get(), &peers_, &metrics_};
   DecodeOptions options;
   options.self = {"decode-9", 9};
   options.max_running_requests = 4;
@@ -351,7 +351,7 @@ TEST_F(DecodeServiceTest, StopEndsWhatRunsWithUnavailable) {
   Notification step_began;
   Notification may_step;
   std::atomic<bool> told = false;
-  executor_.SetBeforeStep([&](const Batch&) {
+  model_->SetBeforeStep([&](const Batch&) {
     if (!told.exchange(true)) step_began.Notify();
     may_step.WaitForNotification();
   });

@@ -1,7 +1,5 @@
 #include "services/decode/kv_receiver.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <utility>
 #include <variant>
@@ -13,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/kv/wire.h"
+#include "common/transport/back_on_this_thread.h"
 
 namespace baton::decode {
 namespace {
@@ -20,15 +19,6 @@ namespace {
 // Often enough that leases end on time, and that a stuck data thread is told from a calm one.
 constexpr int64_t kMinTickUs = 5'000;
 constexpr int64_t kMaxTickUs = 250'000;
-
-uint64_t ChecksumOf(const std::vector<std::span<std::byte>>& runs) {
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       &XXH3_freeState);
-  BATON_CHECK(state != nullptr) << "out of memory";
-  XXH3_64bits_reset(state.get());
-  for (const auto& run : runs) XXH3_64bits_update(state.get(), run.data(), run.size());
-  return XXH3_64bits_digest(state.get());
-}
 
 // Neighbouring runs become one: UCX places a single run without a copy where it can.
 void Append(std::span<std::byte> run, std::vector<std::span<std::byte>>& runs) {
@@ -131,13 +121,14 @@ std::optional<Placement> KvReceiver::OnPages(std::span<const std::byte> header,
       static_cast<size_t>(allowed->layers.begin) * options_.table.layout.BytesPerLayer();
   Placement placement;
   placement.receipt = allowed->receipt;
+  UnderWay& under_way = under_way_[allowed->receipt];
+  under_way.bytes = data->bytes;
   for (const int page : allowed->pages) {
-    Append(
-        options_.executor->KvPage(page).subspan(begin + allowed->offset_bytes, allowed->page_bytes),
-        placement.runs);
+    const KvPiece piece{page, begin + allowed->offset_bytes, allowed->page_bytes};
+    under_way.pieces.push_back(piece);
+    Append(options_.executor->kv_memory().Landing(piece).Host(), placement.runs);
   }
   first_byte_us_.try_emplace(data->generation, now_us);
-  under_way_.emplace(allowed->receipt, UnderWay{placement.runs, data->bytes});
   return placement;
 }
 
@@ -148,11 +139,21 @@ void KvReceiver::OnPagesPlaced(uint64_t receipt, const absl::Status& transfer) {
   under_way_.erase(found);
   absl::Status status = transfer;
   if (status.ok()) status = Failpoint("decode.kv_placed");
-  const uint64_t checksum = status.ok() ? ChecksumOf(run.runs) : 0;
-  if (status.ok()) {
-    options_.metrics->Increment(Metric::kKvTransferBytesTotal, static_cast<double>(run.bytes));
+  if (!status.ok()) return OnLanded(receipt, run.bytes, status);
+  options_.executor->kv_memory().FinishLanding(
+      run.pieces,
+      BackOnThisThread<absl::StatusOr<uint64_t>>(
+          *options_.data_plane, [this, receipt, bytes = run.bytes](const auto& checksum) {
+            OnLanded(receipt, bytes, checksum);
+          }));
+}
+
+void KvReceiver::OnLanded(uint64_t receipt, uint64_t bytes,
+                          const absl::StatusOr<uint64_t>& checksum) {
+  if (checksum.ok()) {
+    options_.metrics->Increment(Metric::kKvTransferBytesTotal, static_cast<double>(bytes));
   }
-  table_.OnPlaced(receipt, status, checksum, NowUs(), outbox_);
+  table_.OnPlaced(receipt, checksum.status(), checksum.value_or(0), NowUs(), outbox_);
   Flush();
 }
 

@@ -1,6 +1,6 @@
 // The receiving end of the KV hand-off: asks the lease table about every arriving header, places
-// accepted bytes into the executor's pages, checks what was placed, and tells the decode core and,
-// by receipts, the writers.
+// accepted bytes where the executor has them land, checks what was placed, and tells the decode
+// core and, by receipts, the writers.
 #ifndef SERVICES_DECODE_KV_RECEIVER_H_
 #define SERVICES_DECODE_KV_RECEIVER_H_
 
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/engine/executor.h"
 #include "common/kv/lease_table.h"
 #include "common/telemetry/metrics.h"
@@ -27,7 +28,7 @@ class KvReceiver {
  public:
   struct Options {
     LeaseTableOptions table;
-    Executor* executor = nullptr;  // All layers; its pages are written to.
+    Executor* executor = nullptr;  // All layers; KV lands in its pages.
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
     std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;  // Any thread.
@@ -76,12 +77,13 @@ class KvReceiver {
     KvReceiver* const owner_;
   };
   struct UnderWay {
-    std::vector<std::span<std::byte>> runs;
+    std::vector<KvPiece> pieces;
     uint64_t bytes = 0;
   };
 
   std::optional<Placement> OnPages(std::span<const std::byte> header, size_t payload_bytes);
   void OnPagesPlaced(uint64_t receipt, const absl::Status& status);
+  void OnLanded(uint64_t receipt, uint64_t bytes, const absl::StatusOr<uint64_t>& checksum);
   std::optional<Placement> OnControl(std::span<const std::byte> header, size_t payload_bytes);
   std::optional<Placement> Refuse(const char* reason, const absl::Status& status);
   void OnTick(int64_t now_us);

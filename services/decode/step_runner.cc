@@ -4,69 +4,35 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/clock.h"
-#include "common/base/failpoint.h"
-#include "common/base/log.h"
 
 namespace baton::decode {
 
 StepRunner::StepRunner(Executor* executor, std::function<void(StepFinished, int64_t)> on_finished)
-    : executor_(executor),
-      on_finished_(std::move(on_finished)),
-      rows_(executor),
-      loop_("baton-compute") {
-  loop_.Start();
-}
-
-StepRunner::~StepRunner() { Stop(); }
+    : on_finished_(std::move(on_finished)), submissions_(executor) {}
 
 void StepRunner::Run(Job job) {
   BATON_CHECK(job.samplings.size() == job.step.sequences.size())
       << job.samplings.size() << " samplings for " << job.step.sequences.size() << " sequences";
-  // std::function needs what it holds to be copyable; a job is not worth copying.
-  auto shared = std::make_shared<const Job>(std::move(job));
-  const bool posted = loop_.Post([this, shared] {
-    const int64_t begun_us = NowUs();
-    running_since_us_ = begun_us;
-    StepFinished finished = Compute(*shared);
-    running_since_us_ = 0;
-    on_finished_(std::move(finished), NowUs() - begun_us);
+  const auto kept = std::make_shared<const Job>(std::move(job));
+  Step step;
+  step.keeps = kept;
+  for (size_t i = 0; i < kept->samplings.size(); ++i) {
+    const RunStep::Sequence& sequence = kept->step.sequences[i];
+    SequenceSampling& sampling = *kept->samplings[i];
+    SequenceStep& row = step.sequences.emplace_back();
+    row.tokens = std::span(&sequence.token, 1);
+    row.token_count = 1;
+    row.prefix_length = sequence.position;
+    row.pages = sequence.pages;
+    row.draw = sampling.sampler.DrawOf(sequence.generated, &sampling.history);
+  }
+  submissions_.Submit(std::move(step), [this, kept](StepResult result) {
+    StepFinished finished{kept->step.step, std::move(result.status), {}};
+    for (size_t i = 0; i < result.drawn.size(); ++i) {
+      finished.outputs.push_back({kept->step.sequences[i].attempt_id, std::move(result.drawn[i])});
+    }
+    on_finished_(std::move(finished), result.compute_us);
   });
-  if (!posted) {
-    LOG(kInfo) << "step " << shared->step.step << " is dropped: stopping";
-  }
-}
-
-StepFinished StepRunner::Compute(const Job& job) {
-  const std::vector<RunStep::Sequence>& sequences = job.step.sequences;
-  StepFinished finished{job.step.step, Failpoint("decode.step"), {}};
-  if (!finished.status.ok()) return finished;
-  Batch batch;
-  for (const RunStep::Sequence& sequence : sequences) {
-    SequenceSlice slice;
-    slice.tokens = std::span(&sequence.token, 1);
-    slice.token_count = 1;
-    slice.prefix_length = sequence.position;
-    slice.pages = sequence.pages;
-    slice.wants_logits = true;
-    batch.slices.push_back(slice);
-  }
-  const auto vocab = static_cast<size_t>(executor_->config().vocab_size);
-  logits_.resize(sequences.size() * vocab);
-  finished.status = executor_->Forward(batch, {}, {}, logits_);
-  if (!finished.status.ok()) return finished;
-  std::vector<Sampler::Row> rows;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    SequenceSampling& sampling = *job.samplings[i];
-    if (sampling.sampler.params().NeedsHistory()) sampling.history.Add(sequences[i].token);
-    rows.push_back(sampling.sampler.RowOf(std::span<const float>(logits_).subspan(i * vocab, vocab),
-                                          sequences[i].generated, &sampling.history));
-  }
-  std::vector<absl::StatusOr<SampledToken>> tokens = rows_.Draw(rows);
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    finished.outputs.push_back({sequences[i].attempt_id, std::move(tokens[i])});
-  }
-  return finished;
 }
 
 }  // namespace baton::decode

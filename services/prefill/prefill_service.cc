@@ -48,8 +48,8 @@ PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) 
   limits.max_queued_requests = options.max_queued_requests;
   limits.max_context_tokens = options.max_context_tokens;
   const int64_t plan_tokens = std::min(limits.chunk_tokens, options.max_context_tokens);
-  const int64_t activation_bytes =
-      plan_tokens * executor.config().hidden_size * static_cast<int64_t>(sizeof(float));
+  const int64_t activation_bytes = plan_tokens * executor.config().hidden_size *
+                                   static_cast<int64_t>(ElementBytes(executor.activation_type()));
   limits.plan_grace_us += activation_bytes / kSlowestBytesPerMs * 1000;
   return limits;
 }
@@ -140,7 +140,7 @@ void PrefillService::BreakEpoch(uint64_t epoch, const absl::Status& status) {
 PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts)
     : options_(options), parts_(parts), loop_(std::make_shared<EventLoop>("baton-prefill")) {
   ActivationChannel::Options activations;
-  activations.hidden_size = parts.executor->config().hidden_size;
+  activations.executor = parts.executor;
   activations.data_plane = parts.data_plane;
   activations.metrics = parts.metrics;
   const auto tell = [this](StageEvent event) { Tell(std::move(event)); };
@@ -159,7 +159,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   kv.on_event = tell;
   kv_ = std::make_unique<KvSender>(std::move(kv));
 
-  executor_ = std::make_unique<ExecutorThread>(parts.executor, tell);
+  computer_ = std::make_unique<PlanComputer>(parts.executor, tell);
 
   StageOptions stage;
   stage.stage = options.pp_rank;
@@ -169,7 +169,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   stage.plan_limit = kPlanLimit;
   std::unique_ptr<StageTrace> trace;
   if (parts.tracer != nullptr) trace = std::make_unique<StageTrace>(parts.tracer, stage.stage);
-  stage_ = std::make_unique<StageShell>(stage, activations_.get(), kv_.get(), executor_.get(),
+  stage_ = std::make_unique<StageShell>(stage, activations_.get(), kv_.get(), computer_.get(),
                                         parts.metrics, std::move(trace));
 
   const ChainPlace place = PlaceOf(options, *parts.executor);
@@ -290,7 +290,7 @@ absl::Status PrefillService::Liveness() const {
     return absl::InternalError(
         absl::StrCat("the loop has been stuck for ", (now_us - last_wake_us_) / 1000, " ms"));
   }
-  const int64_t running_us = executor_->running_since_us();
+  const int64_t running_us = parts_.executor->running_since_us();
   if (running_us != 0 && now_us - running_us > kComputeStuckUs) {
     return absl::InternalError("one plan has been computing for more than ten minutes");
   }
@@ -345,7 +345,7 @@ void PrefillService::Stop() {
     rpc::StopServer(*server_);
   }
   parts_.data_plane->SetTimer(kHousekeepingUs, nullptr);
-  executor_->Stop();
+  computer_->Stop();
   loop_->Stop();
 }
 

@@ -115,7 +115,7 @@ class PrefillService {
   std::shared_ptr<EventLoop> loop_;
   std::unique_ptr<ActivationChannel> activations_;
   std::unique_ptr<KvSender> kv_;
-  std::unique_ptr<ExecutorThread> executor_;
+  std::unique_ptr<PlanComputer> computer_;
   std::unique_ptr<StageShell> stage_;
   std::unique_ptr<ChainShell> chain_;  // On stage 0.
   std::unique_ptr<StageLink> link_;    // On later stages.

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/engine/threaded_executor.h"
 #include "common/rpc/convert.h"
 #include "services/prefill/testing/gate.h"
 #include "services/prefill/testing/test_chain.h"
@@ -230,7 +231,7 @@ TEST(PrefillServiceTest, DrainRefusesNewRequestsAndWaitsForTheOthers) {
 
 TEST(PrefillServiceTest, AServiceThatCannotListenIsRegisteredNowhere) {
   TestChain chain({.stages = 1});
-  FakeExecutor executor(0, kFakeLayers, 64);
+  ThreadedExecutor executor(std::make_unique<FakeModel>(0, kFakeLayers, 64), "prefill.compute");
   Metrics metrics(MetricsIdentity{MetricRole::kPrefill, "fake", "prefill-9", 0});
   FakePeers peers;
   const auto plane = DataPlane::Create({}).value();

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/engine/sampler.h"
+#include "common/engine/executor.h"
 #include "common/types/limits.h"
 #include "common/types/sampled_token.h"
 #include "proto/baton/v1/common.pb.h"
@@ -26,12 +26,12 @@ class TokenSampler {
   static absl::StatusOr<TokenSampler> Create(const v1::SamplingParams& sampling,
                                              const std::vector<int32_t>& eos_ids, int vocab_size);
 
-  // What the token of index `generated` in the continuation is drawn from: 0 is the first token,
-  // drawn by the last prefill stage; decode goes on from 1. `logits` is [vocab]. `history` has what
-  // was generated before and the prompt, as far as params() need them; null if they need nothing.
-  Sampler::Row RowOf(std::span<const float> logits, int generated,
-                     const TokenHistory* history) const {
-    return {logits, &params_, seed_, generated, history};
+  // How the token of index `generated` in the continuation is drawn: 0 is the first token, drawn by
+  // the last prefill stage; decode goes on from 1. `history` has what was generated before and the
+  // prompt, as far as params() need them; null if they need nothing. This object must outlive the
+  // step.
+  Draw DrawOf(int generated, TokenHistory* history) const {
+    return {&params_, seed_, generated, history, {}};
   }
 
   const SamplingParams& params() const { return params_; }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/engine/sampler.h"
 
 namespace baton::worker {
 namespace {
@@ -30,8 +31,9 @@ TEST(TokenSamplerTest, DefaultsAreTheContracts) {
 }
 
 int32_t Draw(const TokenSampler& sampler, const std::vector<float>& logits, int generated) {
-  const auto token =
-      Sampler(static_cast<int>(logits.size())).Sample(sampler.RowOf(logits, generated, nullptr));
+  const baton::Draw draw = sampler.DrawOf(generated, nullptr);
+  const auto token = Sampler(static_cast<int>(logits.size()))
+                         .Sample({logits, draw.params, draw.seed, draw.position, draw.history});
   EXPECT_TRUE(token.ok()) << token.status();
   return token->token;
 }

@@ -23,7 +23,8 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/sync.h"
-#include "common/engine/executor.h"
+#include "common/engine/host_kv_memory.h"
+#include "common/engine/threaded_executor.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
 #include "services/decode/kv_receiver.h"
@@ -66,7 +67,7 @@ std::string ReadLine() {
 }
 
 // Pages without a model.
-class PagesOnly final : public Executor {
+class PagesOnly final : public StageModel {
  public:
   explicit PagesOnly(int page_count) {
     config_.num_hidden_layers = kLayers;
@@ -78,13 +79,12 @@ class PagesOnly final : public Executor {
            .page_count = page_count};
     memory_.resize(kv_.PageBytes() * static_cast<size_t>(page_count));
     for (size_t i = 0; i < memory_.size(); i += 64) memory_[i] = static_cast<std::byte>(i >> 6);
+    kv_memory_ = std::make_unique<HostKvMemory>(kv_, memory_);
   }
   const ModelConfig& config() const override { return config_; }
   const KvGeometry& kv() const override { return kv_; }
-  std::span<std::byte> KvPage(int page) override {
-    return std::span(memory_).subspan(static_cast<size_t>(page) * kv_.PageBytes(), kv_.PageBytes());
-  }
-  absl::Status Forward(const Batch&, std::span<const float>, std::span<float>,
+  KvMemory& kv_memory() override { return *kv_memory_; }
+  absl::Status Forward(const Batch&, const TensorView&, const TensorView&,
                        std::span<float>) override {
     return absl::UnimplementedError("pages only");
   }
@@ -93,6 +93,7 @@ class PagesOnly final : public Executor {
   ModelConfig config_;
   KvGeometry kv_;
   std::vector<std::byte> memory_;
+  std::unique_ptr<HostKvMemory> kv_memory_;
 };
 
 // Notes the age of every probe. Data thread, but for Report after Shutdown.
@@ -132,7 +133,7 @@ Metrics MakeMetrics(MetricRole role, const InstanceRef& self) {
 
 // Grants every chunk, waits for its commit or failure, and says what came of it.
 int RunDecode(const Settings& settings) {
-  PagesOnly executor(settings.chunks * settings.pages);
+  ThreadedExecutor executor(std::make_unique<PagesOnly>(settings.chunks * settings.pages), "");
   Metrics metrics = MakeMetrics(MetricRole::kDecode, kDecode);
   Probes probes;
   auto plane = DataPlane::Create({}).value();
@@ -191,7 +192,7 @@ void SendProbe(DataPlane& plane, PeerId peer) {
 
 // Sends every chunk and its commit at once, as a stage does whose plans are done.
 int RunPrefill(const Settings& settings) {
-  PagesOnly executor(settings.pages);
+  ThreadedExecutor executor(std::make_unique<PagesOnly>(settings.pages), "");
   Metrics metrics = MakeMetrics(MetricRole::kPrefill, kPrefill);
   auto plane = DataPlane::Create({}).value();
   const std::string address = absl::HexStringToBytes(ReadLine());

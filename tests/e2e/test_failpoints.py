@@ -19,8 +19,8 @@ PROMPT = [random.Random(5).randrange(256) for _ in range(150)]
 CLEAR = {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.DEADLINE_EXCEEDED}
 
 ROUTER = ["router.reserve", "router.start", "router.token", "router.notice"]
-PREFILL = ["prefill.start", "prefill.plan", "prefill.compute", "prefill.activations_send", "prefill.kv_send",
-           "prefill.commit_send", "prefill.link", "prefill.mailbox"]
+PREFILL = ["prefill.start", "prefill.plan", "prefill.compute", "prefill.activations_send", "prefill.kv_export",
+           "prefill.kv_send", "prefill.commit_send", "prefill.link", "prefill.mailbox"]
 DECODE = ["decode.reserve", "decode.kv_header", "decode.kv_placed", "decode.commit", "decode.step", "decode.emit",
           "decode.mailbox"]
 

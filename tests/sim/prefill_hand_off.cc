@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/over_wire.h"
 #include "tests/sim/prefill_process.h"
@@ -17,6 +18,14 @@ constexpr double kKvAgain = 0.01;
 constexpr double kCommitAgain = 0.05;
 constexpr double kHeartbeatAgain = 0.05;
 constexpr double kOfAnother = 0.01;  // Of KV; five times as often of a commit.
+constexpr double kSlowExport = 0.3;
+constexpr int64_t kSlowestExportUs = 3000;
+
+std::vector<int> PagesOf(const prefill::SendKvMessage& message) {
+  std::vector<int> pages(static_cast<size_t>(message.page_count));
+  std::iota(pages.begin(), pages.end(), message.local_page);
+  return pages;
+}
 
 }  // namespace
 
@@ -79,7 +88,7 @@ void PrefillProcess::Change(
   std::vector<prefill::KvOutboxAction> actions;
   change(actions);
   for (const prefill::KvOutboxAction& action : actions) {
-    if (const auto* kv = std::get_if<prefill::SendKvMessage>(&action)) witness_.See(*kv);
+    if (const auto* kv = std::get_if<prefill::ExportKv>(&action)) witness_.See(kv->message);
     if (const auto* commit = std::get_if<prefill::SendCommitMessage>(&action)) {
       witness_.See(*commit);
     }
@@ -140,15 +149,36 @@ void PrefillProcess::ClearTail(const prefill::SendKv& send) {
   memory_.ClearTail(send.pages.back(), tail_tokens);
 }
 
-// The transport reads the pages when it gets to them, not when it is told to.
-void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
+std::vector<uint64_t> PrefillProcess::ReadPages(const prefill::SendKvMessage& message) const {
   const auto layer_bytes = static_cast<int>(topology_.Layout().BytesPerLayer());
   // The layers of this part; of several whole pages: all.
   const int begin = static_cast<int>(message.offset_bytes) / layer_bytes;
   const int end = begin + static_cast<int>(message.bytes) / message.page_count / layer_bytes;
-  const auto read = [this, message, begin, end] {
-    return memory_.Read(message.local_page, message.page_count, begin, end);
-  };
+  return memory_.Read(message.local_page, message.page_count, begin, end);
+}
+
+// A device takes its time, one export more than the other, and has no room now and then.
+void PrefillProcess::Perform(const prefill::ExportKv& action) {
+  const prefill::SendKvMessage& message = action.message;
+  memory_.Hold(PagesOf(message));
+  const bool slow = world_.random().Chance(kSlowExport);
+  const int64_t late_us = slow ? world_.random().Between(1, kSlowestExportUs) : 1;
+  world_.After(node_, late_us, "kv exported", [this, message] {
+    absl::StatusOr<uint64_t> checksum = ChecksumOf(ReadPages(message));
+    if (world_.random().Chance(world_.faults().compute_fail / 8)) {
+      checksum = WithLeg(absl::ResourceExhaustedError("no room to export KV"), "prefill", self_.id);
+      memory_.LetGo(PagesOf(message));
+      witness_.Ended(message.message_id, checksum.status());
+    }
+    Change([&](auto& actions) {
+      outbox_.Exported(message.message_id, checksum, world_.now_us(), actions);
+    });
+  });
+}
+
+// The transport reads the pages when it gets to them, not when it is told to.
+void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
+  const auto read = [this, message] { return ReadPages(message); };
   const Ticket& ticket = message.ticket;
   KvDataHeader header;
   header.slot = ticket.slot;
@@ -160,12 +190,12 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
   header.page_count = message.page_count;
   header.part = message.part;
   header.bytes = message.bytes;
-  header.checksum = ChecksumOf(read());
-  prompts_[message.attempt_id].checksum_sum += header.checksum;
-  if (!Connected(ticket.decode)) return NotConnected(message.message_id);
-  std::vector<int> pages(static_cast<size_t>(message.page_count));
-  std::iota(pages.begin(), pages.end(), message.local_page);
-  memory_.Hold(pages);
+  header.checksum = message.checksum;
+  const std::vector<int> pages = PagesOf(message);
+  if (!Connected(ticket.decode)) {
+    memory_.LetGo(pages);
+    return NotConnected(message.message_id);
+  }
   auto payload = std::make_shared<std::vector<uint64_t>>();
   world_.SendData<DecodeProcess>(
       node_, NodeOf(ticket.decode.id), ticket.decode.incarnation, message.bytes, "kv",
@@ -202,7 +232,7 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   commit.writer_id = self_.id;
   commit.layers = layers_;
   commit.page_count = ticket.prompt_pages;
-  commit.checksum_sum = prompts_[message.attempt_id].checksum_sum;
+  commit.checksum_sum = message.checksum_sum;
   commit.has_first_token = message.first_token.has_value();
   if (message.first_token.has_value()) commit.first_token = *message.first_token;
   if (!Connected(ticket.decode)) return NotConnected(message.message_id);

@@ -151,6 +151,8 @@ class PrefillProcess : public Process {
   void ClearTail(const prefill::SendKv& send);
   // Changes the outbox and does what comes of it.
   void Change(const std::function<void(std::vector<prefill::KvOutboxAction>&)>& change);
+  std::vector<uint64_t> ReadPages(const prefill::SendKvMessage& message) const;
+  void Perform(const prefill::ExportKv& action);
   void Perform(const prefill::SendKvMessage& message);
   void Perform(const prefill::SendCommitMessage& message);
   void NotConnected(uint64_t message_id);
@@ -198,7 +200,6 @@ class PrefillProcess : public Process {
     uint64_t prompt_id = 0;
     int tokens = 0;
     uint64_t start_call = 0;
-    uint64_t checksum_sum = 0;
     std::optional<Ticket> ticket;  // Of its commit.
   };
   std::map<uint64_t, Prompt> prompts_;  // By attempt; later stages learn it from activations.

@@ -21,6 +21,8 @@
 
 #include "common/base/status.h"
 #include "common/base/sync.h"
+#include "common/engine/host_kv_memory.h"
+#include "common/engine/testing/fake_device.h"
 #include "common/kv/wire.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
@@ -40,9 +42,9 @@ inline const std::vector<KvWriter> kWriters{{{"prefill-0", 11}, {0, 1}},
 
 // The next token follows from the fed token, its position and every byte of the first two pages, so
 // that a wrong page shows in the text.
-class FakeExecutor : public Executor {
+class FakeModel : public StageModel {
  public:
-  FakeExecutor() {
+  FakeModel() {
     config_.num_hidden_layers = 3;
     config_.vocab_size = kVocab;
     config_.max_position_embeddings = 48;
@@ -54,13 +56,12 @@ class FakeExecutor : public Executor {
            .page_size = 4,
            .page_count = kPages};
     memory_.resize(kv_.PageBytes() * kPages);
+    kv_memory_ = std::make_unique<HostKvMemory>(kv_, memory_);
   }
   const ModelConfig& config() const override { return config_; }
   const KvGeometry& kv() const override { return kv_; }
-  std::span<std::byte> KvPage(int page) override {
-    return std::span(memory_).subspan(static_cast<size_t>(page) * kv_.PageBytes(), kv_.PageBytes());
-  }
-  absl::Status Forward(const Batch& batch, std::span<const float>, std::span<float>,
+  KvMemory& kv_memory() override { return *kv_memory_; }
+  absl::Status Forward(const Batch& batch, const TensorView&, const TensorView&,
                        std::span<float> logits) override {
     const std::function<void(const Batch&)> hook = [this] {
       MutexLock lock(&mutex_);
@@ -72,7 +73,7 @@ class FakeExecutor : public Executor {
       const SequenceSlice& slice = batch.slices[row];
       uint64_t bytes = 0;
       for (const int page : slice.pages.first(std::min<size_t>(2, slice.pages.size()))) {
-        for (const std::byte b : KvPage(page)) bytes += static_cast<uint64_t>(b);
+        for (const std::byte b : PageOf(page)) bytes += static_cast<uint64_t>(b);
       }
       const int32_t next = Next(slice.tokens[0], slice.prefix_length, bytes);
       logits[row * kVocab + static_cast<size_t>(next)] = 10;
@@ -93,11 +94,16 @@ class FakeExecutor : public Executor {
   }
 
  private:
+  std::span<const std::byte> PageOf(int page) const {
+    return std::span(memory_).subspan(static_cast<size_t>(page) * kv_.PageBytes(), kv_.PageBytes());
+  }
+
   Mutex mutex_;
   std::function<void(const Batch&)> before_step_ ABSL_GUARDED_BY(mutex_);
   ModelConfig config_;
   KvGeometry kv_;
   std::vector<std::byte> memory_;
+  std::unique_ptr<HostKvMemory> kv_memory_;
 };
 
 // A prompt's KV as the stages hold it: for every writer the bytes of its layers, page by page.
@@ -141,7 +147,8 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
     options.max_context_tokens = 40;
     options.kv_lease_ms = kPatienceMs;
     if (change) change(options);
-    auto service = DecodeService::Create(options, {&executor_, plane_.get(), &peers_, &metrics_});
+    auto service =
+        DecodeService::Create(options, {executor_.get(), plane_.get(), &peers_, &metrics_});
     ASSERT_TRUE(service.ok()) << service.status();
     service_ = *std::move(service);
     peer_ = stages_->Connect(plane_->address()).value();
@@ -279,7 +286,7 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
     std::vector<int32_t> ids{first};
     while (static_cast<int>(ids.size()) < count) {
       const int position = prompt + static_cast<int>(ids.size()) - 1;
-      ids.push_back(FakeExecutor::Next(ids.back(), position, kv.sum));
+      ids.push_back(FakeModel::Next(ids.back(), position, kv.sum));
     }
     return ids;
   }
@@ -292,7 +299,9 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
     EXPECT_TRUE(stub_->Abort(&context, request, &response).ok());
   }
 
-  FakeExecutor executor_;
+  FakeModel* const model_ = new FakeModel();  // The executor's.
+  const std::unique_ptr<Executor> executor_ =
+      MakeTestExecutor(std::unique_ptr<StageModel>(model_), "decode.step");
   const KvLayout layout_{3, 1, 2, 4, 4};
   Metrics metrics_{{.role = MetricRole::kDecode, .model_name = "fake", .instance_id = "decode-0"}};
   std::unique_ptr<DataPlane> plane_;

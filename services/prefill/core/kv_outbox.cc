@@ -96,6 +96,10 @@ void KvOutbox::Pump(const InstanceRef& decode, std::vector<KvOutboxAction>& acti
     const uint64_t send_id = lane.waiting.front();
     Send& send = sends_.at(send_id);
     if (send.is_commit) {
+      if (ExportUnderWay(send.attempt_id) && !PlantedBug(Bug::kOutboxCommitsEarly)) {
+        Covered<"outbox: a commit waits for an export">();
+        return;
+      }
       lane.waiting.pop_front();
       commits_[GrantOf(send.ticket)] = send_id;
       SendCommitOf(send_id, send, actions);
@@ -107,7 +111,7 @@ void KvOutbox::Pump(const InstanceRef& decode, std::vector<KvOutboxAction>& acti
       return;
     }
     message.message_id = next_message_id_++;
-    messages_[message.message_id] = {send_id, decode, message.bytes};
+    messages_[message.message_id] = {send_id, decode, message.bytes, message};
     ++send.under_way;
     ++lane.messages;
     lane.bytes += message.bytes;
@@ -118,12 +122,41 @@ void KvOutbox::Pump(const InstanceRef& decode, std::vector<KvOutboxAction>& acti
       send.next_page += static_cast<size_t>(message.page_count);
     }
     if (send.next_page == send.pages.size()) lane.waiting.pop_front();
-    actions.push_back(std::move(message));
+    actions.push_back(ExportKv{std::move(message)});
   }
   if (lane.messages == 0) lanes_.erase(found);
 }
 
 // ---- Ends ----
+
+void KvOutbox::Exported(uint64_t message_id, const absl::StatusOr<uint64_t>& checksum,
+                        int64_t now_us, std::vector<KvOutboxAction>& actions) {
+  const auto found = messages_.find(message_id);
+  BATON_CHECK(found != messages_.end() && found->second.exporting.has_value())
+      << "message " << message_id << " is not being exported";
+  SendKvMessage message = *std::exchange(found->second.exporting, std::nullopt);
+  if (!checksum.ok()) {
+    Covered<"outbox: an export fails">();
+    return MessageEnded(message_id, checksum.status(), now_us, actions);
+  }
+  message.checksum = *checksum;
+  const InstanceRef decode = found->second.decode;
+  // Also of what is cancelled: its page is held until the message has ended, and most have left.
+  if (!failed_.contains(message.attempt_id)) checksum_sums_[message.attempt_id] += *checksum;
+  actions.push_back(std::move(message));
+  Pump(decode, actions);
+}
+
+bool KvOutbox::ExportUnderWay(uint64_t attempt_id) const {
+  return std::any_of(messages_.begin(), messages_.end(), [&](const auto& entry) {
+    return entry.second.exporting.has_value() && entry.second.exporting->attempt_id == attempt_id;
+  });
+}
+
+void KvOutbox::Forget(uint64_t attempt_id) {
+  failed_.erase(attempt_id);
+  checksum_sums_.erase(attempt_id);
+}
 
 void KvOutbox::MessageEnded(uint64_t message_id, const absl::Status& status, int64_t now_us,
                             std::vector<KvOutboxAction>& actions) {
@@ -159,6 +192,7 @@ void KvOutbox::CancelAll(int64_t now_us, std::vector<KvOutboxAction>& actions) {
   for (const auto& [send_id, send] : sends_) attempts.push_back(send.attempt_id);
   for (const uint64_t attempt_id : attempts) Cancel(attempt_id, now_us, actions);
   failed_.clear();  // The next epoch's attempts are others.
+  checksum_sums_.clear();
 }
 
 // Ends what is not under way of an attempt, now and from now on. A commit that waits for its

@@ -4,8 +4,10 @@
 // sender instead of failing its requests. The stage's core says when nobody wants a chunk any more:
 // what is not under way then ends at once.
 //
-// A request's commit leaves when the last of its pages has been handed over, since it carries the
-// sum of their checksums. It may overtake those that are under way.
+// A message is exported before it is sent: brought to where a transport reads it, and hashed
+// (common/engine/kv_memory.h); a device may take its time for that. A request's commit leaves when
+// the last of its messages has been exported, since it carries the sum of their checksums. It may
+// overtake those that are under way.
 //
 // Sent is not arrived, whatever the transport says: a commit's send ends when decode's receipt is
 // here (kv_receipts.cc), so a request that is closed without an error has its KV where it belongs.
@@ -25,6 +27,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/kv/lease_table.h"
 #include "common/types/instance.h"
@@ -64,6 +67,12 @@ struct SendKvMessage {
   int local_page = 0;
   size_t offset_bytes = 0;  // Of the part within its page.
   size_t bytes = 0;
+  uint64_t checksum = 0;  // As exported.
+};
+// Export what `message` is to carry. Ends with Exported; what has been exported is let go after
+// MessageEnded.
+struct ExportKv {
+  SendKvMessage message;
 };
 // Send the commit of all of the attempt's messages so far, or send it again. Ends with
 // MessageEnded.
@@ -72,9 +81,10 @@ struct SendCommitMessage {
   uint64_t attempt_id = 0;
   Ticket ticket;
   std::optional<SampledToken> first_token;
+  uint64_t checksum_sum = 0;  // Of all messages of data, modulo 2^64.
   bool again = false;
 };
-using KvOutboxAction = std::variant<SendKvMessage, SendCommitMessage, KvSent>;
+using KvOutboxAction = std::variant<ExportKv, SendKvMessage, SendCommitMessage, KvSent>;
 
 class KvOutbox {
  public:
@@ -84,6 +94,10 @@ class KvOutbox {
   // did not fail when decode has said that all is there, or that nobody waits for it.
   void Add(const SendKv& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
   void Add(const SendCommit& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
+
+  // An export has ended, with the checksum. An error ends its message.
+  void Exported(uint64_t message_id, const absl::StatusOr<uint64_t>& checksum, int64_t now_us,
+                std::vector<KvOutboxAction>& actions);
 
   // An error ends what is left of its attempt: the decode service can never have all of it.
   void MessageEnded(uint64_t message_id, const absl::Status& status, int64_t now_us,
@@ -99,7 +113,7 @@ class KvOutbox {
   void CancelAll(int64_t now_us, std::vector<KvOutboxAction>& actions);
 
   // The attempt will send nothing more.
-  void Forget(uint64_t attempt_id) { failed_.erase(attempt_id); }
+  void Forget(uint64_t attempt_id);
 
   bool AtRest() const { return sends_.empty() && messages_.empty(); }
   absl::Status CheckInvariants() const;
@@ -135,7 +149,8 @@ class KvOutbox {
   struct Message {
     uint64_t send_id = 0;
     InstanceRef decode;
-    size_t bytes = 0;  // 0: a commit.
+    size_t bytes = 0;                        // 0: a commit.
+    std::optional<SendKvMessage> exporting;  // To be sent when it is exported.
   };
 
   void Enqueue(uint64_t send_id, Send send, int64_t now_us, std::vector<KvOutboxAction>& actions);
@@ -148,6 +163,7 @@ class KvOutbox {
   void SendCommitOf(uint64_t send_id, Send& send, std::vector<KvOutboxAction>& actions);
   bool AwaitsReceipt(const Send& send) const { return send.under_way == 0 && !send.received; }
   bool DataUnderWay(uint64_t attempt_id) const;
+  bool ExportUnderWay(uint64_t attempt_id) const;
   void FailCommit(uint64_t send_id, const absl::Status& status, int64_t now_us,
                   std::vector<KvOutboxAction>& actions);
   static Grant GrantOf(const Ticket& ticket) {
@@ -157,9 +173,10 @@ class KvOutbox {
   const KvOutboxOptions options_;
   std::map<uint64_t, Send> sends_;  // By the stage's send id.
   std::map<InstanceRef, Lane> lanes_;
-  std::map<Grant, uint64_t> commits_;        // Send ids of commits that have left.
-  std::map<uint64_t, Message> messages_;     // Under way, by message id.
-  std::map<uint64_t, absl::Status> failed_;  // By attempt, until it is forgotten.
+  std::map<Grant, uint64_t> commits_;           // Send ids of commits that have left.
+  std::map<uint64_t, Message> messages_;        // Under way, by message id.
+  std::map<uint64_t, absl::Status> failed_;     // By attempt, until it is forgotten.
+  std::map<uint64_t, uint64_t> checksum_sums_;  // Likewise.
   uint64_t next_message_id_ = 1;
 };
 

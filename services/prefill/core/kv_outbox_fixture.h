@@ -58,11 +58,20 @@ class KvOutboxTest : public testing::Test {
     outbox_.MessageEnded(message_id, status, now_us_, actions_);
     Sort();
   }
-  // Moves what came of the last call to its kind.
+  void EndExport(const SendKvMessage& message,
+                 const absl::StatusOr<uint64_t>& checksum = uint64_t{1}) {
+    outbox_.Exported(message.message_id, checksum, now_us_, actions_);
+    Sort();
+  }
+  // Moves what came of the last call to its kind. Exports end at once, but for held ones.
   void Sort() {
     EXPECT_TRUE(outbox_.CheckInvariants().ok()) << outbox_.CheckInvariants();
-    for (const KvOutboxAction& action : actions_) {
-      if (const auto* data = std::get_if<SendKvMessage>(&action)) {
+    for (size_t i = 0; i < actions_.size(); ++i) {
+      const KvOutboxAction action = actions_[i];  // More may come.
+      if (const auto* start = std::get_if<ExportKv>(&action)) {
+        exports_.push_back(start->message);
+        if (!hold_exports_) outbox_.Exported(start->message.message_id, 1, now_us_, actions_);
+      } else if (const auto* data = std::get_if<SendKvMessage>(&action)) {
         data_.push_back(*data);
       } else if (const auto* commit = std::get_if<SendCommitMessage>(&action)) {
         commits_.push_back(*commit);
@@ -76,6 +85,8 @@ class KvOutboxTest : public testing::Test {
   KvOutbox outbox_;
   int64_t now_us_ = 10;
   std::vector<KvOutboxAction> actions_;
+  bool hold_exports_ = false;
+  std::vector<SendKvMessage> exports_;
   std::vector<SendKvMessage> data_;
   std::vector<SendCommitMessage> commits_;
   std::vector<KvSent> sent_;

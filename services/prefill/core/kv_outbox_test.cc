@@ -109,6 +109,51 @@ TEST_F(KvOutboxTest, TheEndOfAnEpochLeavesOnlyWhatIsUnderWay) {
   EXPECT_TRUE(outbox_.AtRest());
 }
 
+TEST_F(KvOutboxTest, ACommitWaitsForTheExportsOfItsRequest) {
+  hold_exports_ = true;
+  Send(1, 9, {4, 6});
+  Commit(2, 9);
+  ASSERT_EQ(exports_.size(), 2u);
+  EXPECT_TRUE(data_.empty());
+  // The second one is there first: it leaves, the commit does not.
+  EndExport(exports_[1], 40);
+  ASSERT_EQ(data_.size(), 1u);
+  EXPECT_EQ(data_[0].local_page, 6);
+  EXPECT_EQ(data_[0].checksum, 40u);
+  End(data_[0].message_id);
+  EXPECT_TRUE(commits_.empty());
+  EndExport(exports_[0], 2);
+  ASSERT_EQ(commits_.size(), 1u);
+  EXPECT_EQ(commits_[0].checksum_sum, 42u);
+  // Repeated, it says the same.
+  End(data_[1].message_id);
+  End(commits_[0].message_id);
+  now_us_ += 1'000'000;
+  Tick();
+  ASSERT_EQ(commits_.size(), 2u);
+  EXPECT_EQ(commits_[1].checksum_sum, 42u);
+}
+
+TEST_F(KvOutboxTest, AFailedExportEndsItsRequestAndNoOther) {
+  hold_exports_ = true;
+  Send(1, 9, {4, 6});
+  Send(2, 10, {8});
+  Commit(3, 9);
+  EndExport(exports_[0], absl::ResourceExhaustedError("no staging"));
+  ASSERT_EQ(sent_.size(), 1u) << "the commit; the other message is still being exported";
+  EXPECT_EQ(sent_[0].send_id, 3u);
+  EndExport(exports_[2]);
+  EndExport(exports_[1]);
+  ASSERT_EQ(data_.size(), 2u);
+  for (const SendKvMessage& message : std::vector(data_)) End(message.message_id);
+  EXPECT_TRUE(commits_.empty());
+  ASSERT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(sent_[1].send_id, 2u);
+  EXPECT_TRUE(sent_[1].status.ok());
+  EXPECT_EQ(sent_[2].status.message(), "no staging");
+  EXPECT_TRUE(outbox_.AtRest());
+}
+
 class LargePagesTest : public KvOutboxTest {
  protected:
   static KvOutboxOptions Options() {
@@ -153,17 +198,21 @@ TEST(KvOutboxRandomTest, EverySendEndsOnce) {
     KvOutbox outbox(options);
     std::vector<KvOutboxAction> actions;
     std::vector<std::pair<uint64_t, size_t>> under_way;
+    std::set<uint64_t> exported;   // And what needs no export.
     std::set<uint64_t> committed;  // Generations.
     std::multiset<uint64_t> ended;
     uint64_t sends = 0;
     const auto take = [&] {
       ASSERT_TRUE(outbox.CheckInvariants().ok()) << outbox.CheckInvariants();
       for (const KvOutboxAction& action : actions) {
-        if (const auto* data = std::get_if<SendKvMessage>(&action)) {
-          under_way.emplace_back(data->message_id, data->bytes);
-          ASSERT_LE(data->bytes, options.part_bytes);
+        if (const auto* start = std::get_if<ExportKv>(&action)) {
+          under_way.emplace_back(start->message.message_id, start->message.bytes);
+          ASSERT_LE(start->message.bytes, options.part_bytes);
+        } else if (const auto* data = std::get_if<SendKvMessage>(&action)) {
+          exported.insert(data->message_id);
         } else if (const auto* commit = std::get_if<SendCommitMessage>(&action)) {
           under_way.emplace_back(commit->message_id, 0);
+          exported.insert(commit->message_id);
           committed.insert(commit->ticket.generation);
         } else {
           ended.insert(std::get<KvSent>(action).send_id);
@@ -173,6 +222,15 @@ TEST(KvOutboxRandomTest, EverySendEndsOnce) {
       size_t bytes = 0;
       for (const auto& [id, message_bytes] : under_way) bytes += message_bytes;
       ASSERT_LE(bytes, options.window_bytes) << "seed " << seed;
+    };
+    const auto go_on = [&](size_t pick, double fails, int64_t now_us) {
+      const uint64_t id = under_way[pick].first;
+      const absl::Status end =
+          random.Chance(fails) ? absl::UnavailableError("lost") : absl::OkStatus();
+      const bool sent = exported.contains(id);
+      if (sent || !end.ok()) under_way.erase(under_way.begin() + static_cast<int64_t>(pick));
+      if (sent) return outbox.MessageEnded(id, end, now_us, actions);
+      outbox.Exported(id, end.ok() ? absl::StatusOr<uint64_t>(id) : end, now_us, actions);
     };
     for (int step = 0; step < 200; ++step) {
       const uint64_t attempt = random.Below(5);
@@ -195,12 +253,7 @@ TEST(KvOutboxRandomTest, EverySendEndsOnce) {
       } else if (random.Chance(0.01)) {
         outbox.CancelAll(step, actions);
       } else if (!under_way.empty()) {
-        const size_t pick = random.Below(under_way.size());
-        const uint64_t id = under_way[pick].first;
-        under_way.erase(under_way.begin() + static_cast<int64_t>(pick));
-        outbox.MessageEnded(id,
-                            random.Chance(0.05) ? absl::UnavailableError("lost") : absl::OkStatus(),
-                            step, actions);
+        go_on(random.Below(under_way.size()), 0.05, step);
       }
       take();
     }
@@ -208,9 +261,7 @@ TEST(KvOutboxRandomTest, EverySendEndsOnce) {
       if (under_way.empty()) {
         outbox.Tick(now_us, actions);
       } else {
-        const uint64_t id = under_way.back().first;
-        under_way.pop_back();
-        outbox.MessageEnded(id, absl::OkStatus(), now_us, actions);
+        go_on(under_way.size() - 1, 0, now_us);
       }
       take();
     }

@@ -19,9 +19,11 @@ namespace baton::prefill {
 
 void KvOutbox::SendCommitOf(uint64_t send_id, Send& send, std::vector<KvOutboxAction>& actions) {
   ++send.under_way;
-  messages_[next_message_id_] = {send_id, send.ticket.decode, 0};
-  actions.push_back(SendCommitMessage{next_message_id_++, send.attempt_id, send.ticket,
-                                      send.first_token, send.asks > 0});
+  messages_[next_message_id_] = {send_id, send.ticket.decode, 0, std::nullopt};
+  const auto sum = checksum_sums_.find(send.attempt_id);
+  actions.push_back(
+      SendCommitMessage{next_message_id_++, send.attempt_id, send.ticket, send.first_token,
+                        sum == checksum_sums_.end() ? 0 : sum->second, send.asks > 0});
 }
 
 bool KvOutbox::DataUnderWay(uint64_t attempt_id) const {

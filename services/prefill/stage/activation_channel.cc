@@ -34,7 +34,7 @@ absl::Status Blame(const absl::Status& status, const InstanceRef& to) {
 
 struct ActivationChannel::Memory {
   struct Input {
-    std::unique_ptr<float[]> data;
+    MemoryBuffer data;
     uint64_t number = 0;  // Plan in it; 0: free.
     uint32_t tokens = 0;
     std::vector<bool> came;  // By piece: it is arriving or has arrived.
@@ -42,7 +42,7 @@ struct ActivationChannel::Memory {
   };
   ActivationEpoch epoch;
   std::vector<Input> inputs;
-  std::vector<std::unique_ptr<float[]>> outputs;
+  std::vector<MemoryBuffer> outputs;
 };
 
 // A plan's activations on their way to the next stage; data thread.
@@ -56,28 +56,37 @@ struct ActivationChannel::Passing {
   absl::Status status;
 };
 
-ActivationChannel::ActivationChannel(Options options) : options_(std::move(options)) {}
+ActivationChannel::ActivationChannel(Options options)
+    : options_(std::move(options)),
+      hidden_size_(options_.executor->config().hidden_size),
+      type_(options_.executor->activation_type()) {}
 
 ActivationChannel::~ActivationChannel() = default;
 
-void ActivationChannel::Begin(const ActivationEpoch& epoch) {
+absl::Status ActivationChannel::Begin(const ActivationEpoch& epoch) {
   BATON_CHECK(epoch.credits > 0 && epoch.max_plan_tokens > 0)
       << epoch.credits << " credits, " << epoch.max_plan_tokens << " tokens";
-  const size_t elements =
-      static_cast<size_t>(epoch.max_plan_tokens) * static_cast<size_t>(options_.hidden_size);
+  const size_t bytes = View({}, epoch.max_plan_tokens).bytes();
   auto memory = std::make_shared<Memory>();
   memory->epoch = epoch;
-  // Left uninitialised: the pages are first touched by the data itself.
-  if (epoch.previous.has_value()) {
-    memory->inputs.resize(static_cast<size_t>(epoch.credits));
-    for (Memory::Input& input : memory->inputs) input.data.reset(new float[elements]);
+  if (epoch.previous.has_value()) memory->inputs.resize(static_cast<size_t>(epoch.credits));
+  for (Memory::Input& input : memory->inputs) {
+    BATON_ASSIGN_OR_RETURN(input.data, options_.executor->AllocateActivations(bytes));
   }
-  if (epoch.next.has_value()) {
-    memory->outputs.resize(kOutputBuffers);
-    for (auto& output : memory->outputs) output.reset(new float[elements]);
+  if (epoch.next.has_value()) memory->outputs.resize(kOutputBuffers);
+  for (MemoryBuffer& output : memory->outputs) {
+    BATON_ASSIGN_OR_RETURN(output, options_.executor->AllocateActivations(bytes));
   }
   MutexLock lock(&mutex_);
   memory_ = std::move(memory);
+  return absl::OkStatus();
+}
+
+// The first `tokens` rows of a buffer.
+TensorView ActivationChannel::View(const MemorySpan& buffer, int64_t tokens) const {
+  TensorView view{buffer, type_, tokens, hidden_size_};
+  if (!buffer.empty()) view.memory = buffer.Sub(0, view.bytes());
+  return view;
 }
 
 void ActivationChannel::End() {
@@ -88,7 +97,6 @@ void ActivationChannel::End() {
 absl::StatusOr<ActivationBuffers> ActivationChannel::Buffers(uint64_t number, int tokens) {
   MutexLock lock(&mutex_);
   BATON_CHECK(memory_ != nullptr) << "buffers of plan " << number << " between epochs";
-  const size_t elements = static_cast<size_t>(tokens) * static_cast<size_t>(options_.hidden_size);
   ActivationBuffers buffers{memory_, {}, {}};
   if (!memory_->inputs.empty()) {
     const Memory::Input& input = memory_->inputs[number % memory_->inputs.size()];
@@ -97,10 +105,10 @@ absl::StatusOr<ActivationBuffers> ActivationChannel::Buffers(uint64_t number, in
                                               " tokens, its activations are ", input.tokens,
                                               " tokens of plan ", input.number));
     }
-    buffers.in = {input.data.get(), elements};
+    buffers.in = View(input.data.span(), tokens);
   }
   if (!memory_->outputs.empty()) {
-    buffers.out = {memory_->outputs[number % kOutputBuffers].get(), elements};
+    buffers.out = View(memory_->outputs[number % kOutputBuffers].span(), tokens);
   }
   return buffers;
 }
@@ -113,10 +121,9 @@ void ActivationChannel::Send(const SendActivations& action) {
   }
   BATON_CHECK(memory != nullptr && memory->epoch.epoch == action.epoch && memory->epoch.next)
       << "activations of epoch " << action.epoch;
-  const size_t elements =
-      static_cast<size_t>(action.token_count) * static_cast<size_t>(options_.hidden_size);
-  const auto payload = std::as_bytes(
-      std::span<const float>(memory->outputs[action.number % kOutputBuffers].get(), elements));
+  const std::span<const std::byte> payload =
+      View(memory->outputs[action.number % kOutputBuffers].span(), action.token_count)
+          .memory.Host();
   if (absl::Status status = Failpoint("prefill.activations_send"); !status.ok()) {
     options_.on_event(ActivationsSent{action.epoch, action.number, std::move(status)});
     return;
@@ -160,8 +167,8 @@ void ActivationChannel::SendPiece(const std::shared_ptr<Passing>& passing) {
   message.kind = MessageKind::kActivations;
   message.header = EncodeActivationMessage(ActivationHeader{
       passing->action.epoch, passing->action.number,
-      static_cast<uint32_t>(passing->action.token_count),
-      static_cast<uint32_t>(options_.hidden_size), offset, piece.size(), PayloadChecksum(piece)});
+      static_cast<uint32_t>(passing->action.token_count), static_cast<uint32_t>(hidden_size_),
+      offset, piece.size(), PayloadChecksum(piece), type_});
   message.runs.push_back(piece);
   message.on_sent = [this, passing, bytes = piece.size()](const absl::Status& status) {
     --passing->under_way;
@@ -215,11 +222,12 @@ absl::StatusOr<std::span<std::byte>> ActivationChannel::Accept(const ActivationH
   if (header.bytes != payload_bytes) {
     return refused(absl::StrCat(payload_bytes, " bytes came, announced were ", header.bytes));
   }
-  if (header.hidden_size != static_cast<uint32_t>(options_.hidden_size) ||
+  if (header.hidden_size != static_cast<uint32_t>(hidden_size_) || header.type != type_ ||
       header.tokens > static_cast<uint32_t>(memory_->epoch.max_plan_tokens)) {
-    return refused(absl::StrCat("shape [", header.tokens, ", ", header.hidden_size,
-                                "], expected at most [", memory_->epoch.max_plan_tokens, ", ",
-                                options_.hidden_size, "]"));
+    return refused(absl::StrCat("shape [", header.tokens, ", ", header.hidden_size, "] ",
+                                ElementTypeName(header.type), ", expected at most [",
+                                memory_->epoch.max_plan_tokens, ", ", hidden_size_, "] ",
+                                ElementTypeName(type_)));
   }
   Memory::Input& input = memory_->inputs[header.number % memory_->inputs.size()];
   if (input.number == 0) {
@@ -237,8 +245,7 @@ absl::StatusOr<std::span<std::byte>> ActivationChannel::Accept(const ActivationH
                                 "] came twice or is of another shape"));
   }
   input.came[piece] = true;
-  return std::as_writable_bytes(std::span<float>(input.data.get() + header.offset / sizeof(float),
-                                                 payload_bytes / sizeof(float)));
+  return input.data.span().Sub(header.offset, payload_bytes).Host();
 }
 
 std::optional<Placement> ActivationChannel::OnHeader(std::span<const std::byte> header,
@@ -286,8 +293,8 @@ void ActivationChannel::OnPlaced(uint64_t receipt, const absl::Status& status) {
     return;
   }
   Memory::Input& input = arrived.memory->inputs[header.number % arrived.memory->inputs.size()];
-  const auto piece = std::as_bytes(std::span<const float>(
-      input.data.get() + header.offset / sizeof(float), header.bytes / sizeof(float)));
+  const std::span<const std::byte> piece =
+      input.data.span().Sub(header.offset, header.bytes).Host();
   if (PayloadChecksum(piece) != header.checksum) {
     options_.on_error(header.epoch, absl::DataLossError(absl::StrCat(
                                         "activations of plan ", header.number, " are damaged")));

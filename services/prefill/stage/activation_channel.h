@@ -17,6 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/sync.h"
+#include "common/device/memory.h"
+#include "common/engine/executor.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
 #include "services/prefill/core/neighbours.h"
@@ -37,8 +39,8 @@ struct ActivationEpoch {
 // Memory of a plan's input and output, held as long as the plan is being computed.
 struct ActivationBuffers {
   std::shared_ptr<const void> owner;
-  std::span<const float> in;  // [tokens, hidden]; empty on stage 0
-  std::span<float> out;       // [tokens, hidden]; empty on the last stage
+  TensorView in;   // [tokens, hidden]; none on stage 0
+  TensorView out;  // [tokens, hidden]; none on the last stage
 };
 
 // Registered for MessageKind::kActivations. OnHeader and OnPlaced run on the data thread, the rest
@@ -46,7 +48,7 @@ struct ActivationBuffers {
 class ActivationChannel final : public MessageHandler {
  public:
   struct Options {
-    int hidden_size = 0;
+    Executor* executor = nullptr;  // Says what activations are, and where they lie.
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
     std::function<void(StageEvent)> on_event;  // Any thread.
@@ -56,7 +58,8 @@ class ActivationChannel final : public MessageHandler {
   explicit ActivationChannel(Options options);
   ~ActivationChannel() override;
 
-  void Begin(const ActivationEpoch& epoch);
+  // RESOURCE_EXHAUSTED if there is no memory for the epoch's buffers: then it has not begun.
+  absl::Status Begin(const ActivationEpoch& epoch);
   void End();
 
   // The buffers of plan `number`. INTERNAL if the input has another size than the plan says.
@@ -79,6 +82,7 @@ class ActivationChannel final : public MessageHandler {
     std::shared_ptr<Memory> memory;
     ActivationHeader header;
   };
+  TensorView View(const MemorySpan& buffer, int64_t tokens) const;
   absl::StatusOr<std::span<std::byte>> Accept(const ActivationHeader& header, size_t payload_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Data thread: sends pieces while few are under way, and tells when all have ended.
@@ -86,6 +90,8 @@ class ActivationChannel final : public MessageHandler {
   void SendPiece(const std::shared_ptr<Passing>& passing);
 
   const Options options_;
+  const int hidden_size_;
+  const ElementType type_;
   mutable Mutex mutex_;
   std::shared_ptr<Memory> memory_ ABSL_GUARDED_BY(mutex_);  // Null between epochs.
   std::map<uint64_t, Arriving> arriving_ ABSL_GUARDED_BY(mutex_);

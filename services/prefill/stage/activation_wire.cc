@@ -3,16 +3,17 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
 namespace baton::prefill {
 namespace {
 
-constexpr uint64_t kVersion = 2;
+constexpr uint64_t kVersion = 3;
 constexpr uint64_t kActivations = 1;
 constexpr uint64_t kCredit = 2;
-constexpr size_t kActivationWords = 9;  // version | type << 8, fields, checksum of the header
+constexpr size_t kActivationWords = 10;  // version | type << 8, fields, checksum of the header
 constexpr size_t kCreditWords = 4;
 
 // Headers are a few words of 64 bits: plain enough to need no writer and reader of their own.
@@ -46,7 +47,12 @@ absl::StatusOr<ActivationMessage> DecodeActivations(std::span<const std::byte> b
   const uint64_t hidden_size = Word(bytes, 4);
   if (tokens == 0 || tokens > kMax || hidden_size == 0 || hidden_size > kMax)
     return Malformed("shape out of range");
+  const uint64_t type = Word(bytes, 8);
+  if (type >= std::size(kElementTypes)) {
+    return Malformed(absl::StrCat("unknown element type ", type));
+  }
   ActivationHeader header;
+  header.type = kElementTypes[type];
   header.epoch = Word(bytes, 1);
   header.number = Word(bytes, 2);
   header.tokens = static_cast<uint32_t>(tokens);
@@ -54,7 +60,8 @@ absl::StatusOr<ActivationMessage> DecodeActivations(std::span<const std::byte> b
   header.offset = Word(bytes, 5);
   header.bytes = Word(bytes, 6);
   header.checksum = Word(bytes, 7);
-  if (static_cast<unsigned __int128>(tokens) * hidden_size * sizeof(float) > UINT64_MAX) {
+  if (static_cast<unsigned __int128>(tokens) * hidden_size * ElementBytes(header.type) >
+      UINT64_MAX) {
     return Malformed("shape out of range");
   }
   const uint64_t total = header.total_bytes();
@@ -78,7 +85,8 @@ std::vector<std::byte> EncodeActivationMessage(const ActivationMessage& message)
   }
   const auto& header = std::get<ActivationHeader>(message);
   return Encode({kVersion | kActivations << 8, header.epoch, header.number, header.tokens,
-                 header.hidden_size, header.offset, header.bytes, header.checksum});
+                 header.hidden_size, header.offset, header.bytes, header.checksum,
+                 static_cast<uint64_t>(header.type)});
 }
 
 absl::StatusOr<ActivationMessage> DecodeActivationMessage(std::span<const std::byte> bytes) {

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/types/element_type.h"
 
 namespace baton::prefill {
 
-// A plan's activations are [tokens, hidden_size] float32 and travel in pieces of this size, the
-// last one shorter, so that no message keeps others waiting for long.
+// A plan's activations are [tokens, hidden_size] of one element type and travel in pieces of this
+// size, the last one shorter, so that no message keeps others waiting for long.
 inline constexpr uint64_t kActivationPieceBytes = uint64_t{4} << 20;
 
 // One piece: bytes [offset, offset + bytes) of the activations.
@@ -27,8 +28,9 @@ struct ActivationHeader {
   uint64_t offset = 0;    // A multiple of kActivationPieceBytes.
   uint64_t bytes = 0;     // Of the payload.
   uint64_t checksum = 0;  // XXH3-64 of the payload.
+  ElementType type = ElementType::kFloat32;
 
-  uint64_t total_bytes() const { return uint64_t{tokens} * hidden_size * sizeof(float); }
+  uint64_t total_bytes() const { return uint64_t{tokens} * hidden_size * ElementBytes(type); }
   bool operator==(const ActivationHeader&) const = default;
 };
 

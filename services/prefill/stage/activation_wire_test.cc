@@ -13,6 +13,16 @@ TEST(ActivationWireTest, RoundTrips) {
   EXPECT_EQ(*DecodeActivationMessage(EncodeActivationMessage(credit)), ActivationMessage(credit));
 }
 
+TEST(ActivationWireTest, TheTypeOfTheElementsIsPartOfTheShape) {
+  ActivationHeader header = kHeader;
+  header.type = ElementType::kBFloat16;
+  EXPECT_FALSE(DecodeActivationMessage(EncodeActivationMessage(header)).ok()) << "too many bytes";
+  header.bytes /= 2;
+  EXPECT_EQ(*DecodeActivationMessage(EncodeActivationMessage(header)), ActivationMessage(header));
+  header.type = static_cast<ElementType>(2);
+  EXPECT_FALSE(DecodeActivationMessage(EncodeActivationMessage(header)).ok()) << "no such type";
+}
+
 TEST(ActivationWireTest, RefusesEveryFlippedBitAndEveryLength) {
   for (const ActivationMessage& message :
        {ActivationMessage(kHeader), ActivationMessage(ActivationCredit{7, 3})}) {

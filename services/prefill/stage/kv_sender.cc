@@ -1,8 +1,5 @@
 #include "services/prefill/stage/kv_sender.h"
 
-#include <xxhash.h>
-
-#include <cstring>
 #include <utility>
 #include <variant>
 
@@ -12,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/kv/wire.h"
+#include "common/transport/back_on_this_thread.h"
 #include "services/prefill/stage/unreliable_send.h"
 
 namespace baton::prefill {
@@ -67,7 +65,8 @@ void KvSender::Send(const SendKv& action) {
     const int end_page = action.first_page + static_cast<int>(action.pages.size());
     const int tail_tokens = action.ticket.prompt_tokens % page_size;
     if (end_page == action.ticket.prompt_pages && tail_tokens != 0) {
-      ClearTail(action.pages.back(), tail_tokens);
+      // What lies behind a prompt's last token was written for somebody else.
+      options_.executor->kv_memory().ClearTail(action.pages.back(), tail_tokens);
     }
     outbox_.Add(action, NowUs(), actions);
   });
@@ -94,37 +93,44 @@ void KvSender::Cancel(uint64_t attempt_id) {
 }
 
 void KvSender::CancelAll() {
-  (void)Submit([this](std::vector<KvOutboxAction>& actions) {
-    outbox_.CancelAll(NowUs(), actions);
-    checksum_sums_.clear();
-  });
+  (void)Submit(
+      [this](std::vector<KvOutboxAction>& actions) { outbox_.CancelAll(NowUs(), actions); });
 }
 
 void KvSender::Forget(uint64_t attempt_id) {
-  (void)Submit([this, attempt_id](std::vector<KvOutboxAction>&) {
-    outbox_.Forget(attempt_id);
-    checksum_sums_.erase(attempt_id);
-  });
+  (void)Submit([this, attempt_id](std::vector<KvOutboxAction>&) { outbox_.Forget(attempt_id); });
 }
 
 // ---- On the data thread ----
-
-// What lies behind a prompt's last token was written for somebody else.
-void KvSender::ClearTail(int page, int valid_tokens) {
-  const KvGeometry& kv = options_.executor->kv();
-  const std::span<std::byte> bytes = options_.executor->KvPage(page);
-  const size_t head_bytes = kv.HeadBytes();
-  const size_t valid_bytes =
-      head_bytes / static_cast<size_t>(kv.page_size) * static_cast<size_t>(valid_tokens);
-  for (size_t head = 0; head < bytes.size(); head += head_bytes) {
-    std::memset(bytes.data() + head + valid_bytes, 0, head_bytes - valid_bytes);
-  }
-}
 
 void KvSender::Perform(const std::vector<KvOutboxAction>& actions) {
   for (const KvOutboxAction& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }
+}
+
+void KvSender::Perform(const ExportKv& action) {
+  const SendKvMessage& message = action.message;
+  absl::Status injected = Failpoint("prefill.kv_export");
+  if (!injected.ok()) return OnExported(message.message_id, injected);
+  options_.executor->kv_memory().Export(
+      {message.local_page, message.offset_bytes, message.bytes},
+      BackOnThisThread<absl::StatusOr<ExportedKv>>(
+          *options_.data_plane, [this, message_id = message.message_id](const auto& exported) {
+            OnExported(message_id, exported);
+          }));
+}
+
+void KvSender::OnExported(uint64_t message_id, const absl::StatusOr<ExportedKv>& exported) {
+  std::vector<KvOutboxAction> actions;
+  if (exported.ok()) {
+    exports_[message_id] = *exported;
+    outbox_.Exported(message_id, exported->checksum, NowUs(), actions);
+  } else {
+    const absl::Status why = Annotate(exported.status(), "KV could not be exported");
+    outbox_.Exported(message_id, WithLeg(why, "prefill", options_.self.id), NowUs(), actions);
+  }
+  actions_.Raise(std::move(actions));
 }
 
 void KvSender::Perform(const SendKvMessage& action) {
@@ -133,8 +139,7 @@ void KvSender::Perform(const SendKvMessage& action) {
     MessageEnded(action.message_id, ticket.decode, 0, status);
     return;
   }
-  const std::span<const std::byte> run(
-      options_.executor->KvPage(action.local_page).data() + action.offset_bytes, action.bytes);
+  const std::span<const std::byte> run = exports_.at(action.message_id).memory.Host();
   KvDataHeader header;
   header.slot = ticket.slot;
   header.generation = ticket.generation;
@@ -145,8 +150,7 @@ void KvSender::Perform(const SendKvMessage& action) {
   header.page_count = action.page_count;
   header.part = action.part;
   header.bytes = run.size();
-  header.checksum = XXH3_64bits(run.data(), run.size());
-  checksum_sums_[action.attempt_id] += header.checksum;
+  header.checksum = action.checksum;
   Outgoing message;
   message.kind = MessageKind::kKvPages;
   message.header = EncodeKvData(header);
@@ -169,7 +173,7 @@ void KvSender::Perform(const SendCommitMessage& action) {
   commit.writer_id = options_.self.id;
   commit.layers = layers_;
   commit.page_count = ticket.prompt_pages;
-  commit.checksum_sum = checksum_sums_[action.attempt_id];
+  commit.checksum_sum = action.checksum_sum;
   commit.has_first_token = action.first_token.has_value();
   if (action.first_token.has_value()) commit.first_token = *action.first_token;
   Outgoing message;
@@ -207,6 +211,10 @@ void KvSender::Deliver(uint64_t message_id, const InstanceRef& decode, Outgoing 
 
 void KvSender::MessageEnded(uint64_t message_id, const InstanceRef& decode, size_t bytes,
                             const absl::Status& status) {
+  if (const auto exported = exports_.find(message_id); exported != exports_.end()) {
+    options_.executor->kv_memory().EndExport(exported->second.export_id);
+    exports_.erase(exported);
+  }
   std::vector<KvOutboxAction> actions;
   if (status.ok()) {
     options_.metrics->Increment(Metric::kKvTransferBytesTotal, static_cast<double>(bytes));

@@ -1,4 +1,4 @@
-// Sends a stage's KV towards the decode services: page runs straight from the executor's pages,
+// Sends a stage's KV towards the decode services: page runs as the executor exports them,
 // commits, and the heartbeats that keep this stage's grants alive. What may be under way, and in
 // what order, is the outbox's to decide (core/kv_outbox.h).
 #ifndef SERVICES_PREFILL_STAGE_KV_SENDER_H_
@@ -25,15 +25,15 @@
 namespace baton::prefill {
 
 // The outbox lives on the data thread, where a message's end makes room for the next without a
-// detour. A message is hashed there just before it is sent: its bytes are then read twice while
-// they are in the cache, the first is on its way before the second is hashed, and control waits for
-// 4 MiB of hashing at most (rejected: hashing a whole chunk on the loop before its first byte
-// leaves).
+// detour. An executor with its pages in host memory exports a message there, just before it is
+// sent: its bytes are then hashed and sent while they are in the cache, the first is on its way
+// before the second is hashed, and control waits for 4 MiB of hashing at most (rejected: hashing a
+// whole chunk on the loop before its first byte leaves).
 class KvSender final : public MessageHandler {
  public:
   struct Options {
     InstanceRef self;
-    Executor* executor = nullptr;     // Its pages are read until the KvSent event.
+    Executor* executor = nullptr;     // Its pages are exported until the KvSent event.
     DataPlane* data_plane = nullptr;  // Shut down before this object goes.
     Metrics* metrics = nullptr;
     std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;  // Any thread.
@@ -67,10 +67,11 @@ class KvSender final : public MessageHandler {
 
  private:
   // Data thread from here on.
-  void ClearTail(int page, int valid_tokens);
   // Runs `change` on the outbox, there, and does what comes of it.
   bool Submit(std::function<void(std::vector<KvOutboxAction>&)> change);
   void Perform(const std::vector<KvOutboxAction>& actions);
+  void Perform(const ExportKv& action);
+  void OnExported(uint64_t message_id, const absl::StatusOr<ExportedKv>& exported);
   void Perform(const SendKvMessage& action);
   void Perform(const SendCommitMessage& action);
   void Perform(const KvSent& sent);
@@ -84,8 +85,8 @@ class KvSender final : public MessageHandler {
   // A message may end at once, while it is being sent: what comes of that waits its turn.
   SerialEvents<std::vector<KvOutboxAction>> actions_{
       [this](const std::vector<KvOutboxAction>& actions) { Perform(actions); }};
-  std::map<uint64_t, uint64_t> checksum_sums_;  // By attempt, of the messages sent so far.
-  std::set<PeerId> beating_;                    // Peers whose last heartbeat is still on its way.
+  std::map<uint64_t, ExportedKv> exports_;  // By message, until it has ended.
+  std::set<PeerId> beating_;                // Peers whose last heartbeat is still on its way.
 };
 
 }  // namespace baton::prefill

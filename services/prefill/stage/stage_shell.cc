@@ -16,11 +16,10 @@ absl::Status EpochOver() { return absl::CancelledError("the epoch is over"); }
 }  // namespace
 
 StageShell::StageShell(const StageOptions& options, ActivationChannel* activations, KvSender* kv,
-                       ExecutorThread* executor, Metrics* metrics,
-                       std::unique_ptr<StageTrace> trace)
+                       PlanComputer* computer, Metrics* metrics, std::unique_ptr<StageTrace> trace)
     : activations_(activations),
       kv_(kv),
-      executor_(executor),
+      computer_(computer),
       metrics_(metrics),
       trace_(std::move(trace)),
       stage_(options),
@@ -30,8 +29,13 @@ absl::Status StageShell::TryEpoch(const Hello& hello, const FindEndpoint& find) 
   BATON_CHECK(epoch_ == 0) << "epoch " << epoch_ << " has not ended";
   BATON_RETURN_IF_ERROR(neighbours_.Begin(hello, stage_.Quiet(), find));
   AccountTime(NowUs());
-  activations_->Begin({hello.epoch, hello.max_plan_tokens, hello.activation_credits,
-                       neighbours_.previous(), neighbours_.next()});
+  if (const absl::Status status =
+          activations_->Begin({hello.epoch, hello.max_plan_tokens, hello.activation_credits,
+                               neighbours_.previous(), neighbours_.next()});
+      !status.ok()) {
+    neighbours_.End();
+    return status;
+  }
   epoch_ = hello.epoch;
   Handle(EpochBegan{hello.epoch});
   return absl::OkStatus();
@@ -147,7 +151,7 @@ void StageShell::Perform(const RunCompute& action) {
   }
   computing_ = {action.number, tokens};
   if (trace_ != nullptr) trace_->BeginCompute(action, contexts.mapped(), NowUs());
-  executor_->Run(std::move(job));
+  computer_->Run(std::move(job));
 }
 
 void StageShell::Measure(const ComputeFinished& event, int64_t now_us) {

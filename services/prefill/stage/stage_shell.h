@@ -18,8 +18,8 @@
 #include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_channel.h"
-#include "services/prefill/stage/executor_thread.h"
 #include "services/prefill/stage/kv_sender.h"
+#include "services/prefill/stage/plan_computer.h"
 #include "services/prefill/stage/prompt_context.h"
 #include "services/prefill/stage/stage_trace.h"
 
@@ -45,12 +45,13 @@ class StageShell {
 
   // Nothing is owned but `trace`, which is null without tracing.
   StageShell(const StageOptions& options, ActivationChannel* activations, KvSender* kv,
-             ExecutorThread* executor, Metrics* metrics, std::unique_ptr<StageTrace> trace);
+             PlanComputer* computer, Metrics* metrics, std::unique_ptr<StageTrace> trace);
 
   // Before the first epoch.
   void SetReports(Reports reports) { reports_ = std::move(reports); }
 
-  // Has this stage begin the epoch of `hello`, unless the core says why it can't yet (UNAVAILABLE).
+  // Has this stage begin the epoch of `hello`, unless the core says why it can't yet (UNAVAILABLE)
+  // or there is no memory for its activations (RESOURCE_EXHAUSTED).
   absl::Status TryEpoch(const Hello& hello, const FindEndpoint& find);
   // Endpoints may have changed: fails the epoch if the core says so.
   void CheckNeighbours(const FindEndpoint& find);
@@ -85,7 +86,7 @@ class StageShell {
 
   ActivationChannel* const activations_;
   KvSender* const kv_;
-  ExecutorThread* const executor_;
+  PlanComputer* const computer_;
   Metrics* const metrics_;
   const std::unique_ptr<StageTrace> trace_;
   Stage stage_;

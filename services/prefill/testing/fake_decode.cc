@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "services/prefill/testing/fake_executor.h"
+#include "services/prefill/testing/fake_model.h"
 
 namespace baton::prefill {
 namespace {

@@ -34,7 +34,7 @@ class FakeDecode final : public MessageHandler {
 
   Ticket Grant(int prompt_tokens);
 
-  // Waits (bounded) for the commits of `stages` stages and compares with what FakeExecutor makes of
+  // Waits (bounded) for the commits of `stages` stages and compares with what FakeModel makes of
   // `prompt`. Empty: all is right; else what is wrong.
   std::string Check(const Ticket& ticket, const std::vector<int32_t>& prompt, int stages);
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/engine/testing/fake_device.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 
@@ -66,9 +67,11 @@ void TestChain::StartStage(int rank) {
   Stage& stage = stages_[static_cast<size_t>(rank)];
   const LayerRange layers = LayersOf(rank);
   stage.self = {absl::StrCat("prefill-", rank), next_incarnation_++};
-  stage.executor = std::make_unique<FakeExecutor>(layers.begin, layers.end, settings_.page_count);
+  auto model = std::make_unique<FakeModel>(layers.begin, layers.end, settings_.page_count);
   const auto hook = settings_.before_forward.find(rank);
-  if (hook != settings_.before_forward.end()) stage.executor->before_forward = hook->second;
+  if (hook != settings_.before_forward.end()) model->before_forward = hook->second;
+  stage.executor = settings_.make_executor ? settings_.make_executor(rank, std::move(model))
+                                           : MakeTestExecutor(std::move(model), "prefill.compute");
   stage.metrics =
       std::make_unique<Metrics>(MetricsIdentity{MetricRole::kPrefill, "fake", stage.self.id, rank});
   stage.peers = std::make_unique<FakePeers>();

@@ -16,7 +16,7 @@
 #include "common/base/sync.h"
 #include "services/prefill/prefill_service.h"
 #include "services/prefill/testing/fake_decode.h"
-#include "services/prefill/testing/fake_executor.h"
+#include "services/prefill/testing/fake_model.h"
 
 namespace baton::prefill {
 
@@ -42,6 +42,9 @@ class TestChain {
     int credits = 2;
     // By rank: runs before every Forward of that stage, on its thread; may block.
     std::map<int, std::function<void()>> before_forward = {};
+    // What is put around a stage's model; none: MakeTestExecutor.
+    std::function<std::unique_ptr<Executor>(int rank, std::unique_ptr<StageModel>)> make_executor =
+        {};
   };
   explicit TestChain(const Settings& settings);
   ~TestChain();
@@ -80,7 +83,7 @@ class TestChain {
  private:
   struct Stage {
     InstanceRef self;
-    std::unique_ptr<FakeExecutor> executor;
+    std::unique_ptr<Executor> executor;
     std::unique_ptr<Metrics> metrics;
     std::unique_ptr<FakePeers> peers;
     std::unique_ptr<DataPlane> data_plane;

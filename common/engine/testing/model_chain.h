@@ -1,6 +1,6 @@
-// A chain of executors in one process, for the tests of Executor.
-#ifndef COMMON_ENGINE_TESTING_EXECUTOR_CHAIN_H_
-#define COMMON_ENGINE_TESTING_EXECUTOR_CHAIN_H_
+// A chain of stage models in one process, for the tests of StageModel.
+#ifndef COMMON_ENGINE_TESTING_MODEL_CHAIN_H_
+#define COMMON_ENGINE_TESTING_MODEL_CHAIN_H_
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/engine/executor.h"
+#include "common/engine/stage_model.h"
 #include "common/model/make_model.h"
 
 namespace baton {
@@ -43,7 +43,12 @@ inline std::vector<int32_t> RandomPrompt(int length, uint64_t seed = 7) {
   return tokens;
 }
 
-// A chain of executors in one process, with page lists for the sequences that it is given.
+// The bytes of a page in host memory.
+inline std::span<std::byte> PageOf(StageModel& model, int page) {
+  return model.kv_memory().Landing({page, 0, model.kv().PageBytes()}).Host();
+}
+
+// A chain of stage models in one process, with page lists for the sequences that it is given.
 class Chain {
  public:
   // `cuts` are the layers where a new stage begins, beginning with 0.
@@ -51,13 +56,13 @@ class Chain {
     for (size_t i = 0; i < cuts.size(); ++i) {
       options.layer_begin = cuts[i];
       options.layer_end = i + 1 < cuts.size() ? cuts[i + 1] : -1;
-      auto stage = CreateExecutor(options);
+      auto stage = LoadStageModel(options);
       EXPECT_TRUE(stage.ok()) << stage.status();
       stages_.push_back(*std::move(stage));
     }
   }
 
-  Executor& stage(size_t i) { return *stages_[i]; }
+  StageModel& stage(size_t i) { return *stages_[i]; }
   const ModelConfig& config() const { return stages_[0]->config(); }
 
   // Appends `tokens` to sequence `id` and returns the logits of the last one.
@@ -104,8 +109,10 @@ class Chain {
       std::vector<float> out(last ? 0
                                   : static_cast<size_t>(batch.TokenCount()) *
                                         static_cast<size_t>(config().hidden_size));
-      const absl::Status status = stage->Forward(
-          batch, activations, out, last ? std::span<float>(logits) : std::span<float>());
+      const absl::Status status =
+          stage->Forward(batch, HostTensor(activations, config().hidden_size),
+                         HostTensor(out, config().hidden_size),
+                         last ? std::span<float>(logits) : std::span<float>());
       EXPECT_TRUE(status.ok()) << status;
       activations = std::move(out);
     }
@@ -117,7 +124,7 @@ class Chain {
     return result;
   }
 
-  std::vector<std::unique_ptr<Executor>> stages_;
+  std::vector<std::unique_ptr<StageModel>> stages_;
   std::map<int, Sequence> sequences_;
   int next_page_ = 0;
 };
@@ -132,4 +139,4 @@ inline ExecutorOptions OptionsFor(const std::string& model_path) {
 
 }  // namespace baton
 
-#endif  // COMMON_ENGINE_TESTING_EXECUTOR_CHAIN_H_
+#endif  // COMMON_ENGINE_TESTING_MODEL_CHAIN_H_

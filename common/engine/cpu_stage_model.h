@@ -1,33 +1,34 @@
-// The executor that computes on this machine's CPU.
-#ifndef COMMON_ENGINE_CPU_EXECUTOR_H_
-#define COMMON_ENGINE_CPU_EXECUTOR_H_
+// The stage model that computes on this machine's CPU.
+#ifndef COMMON_ENGINE_CPU_STAGE_MODEL_H_
+#define COMMON_ENGINE_CPU_STAGE_MODEL_H_
 
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/engine/executor.h"
+#include "common/engine/host_kv_memory.h"
 #include "common/engine/kernels/kernels.h"
 #include "common/engine/kv_pool.h"
 #include "common/engine/rotary.h"
+#include "common/engine/stage_model.h"
 #include "common/engine/stage_weights.h"
 #include "common/engine/thread_pool.h"
 
 namespace baton {
 
-class CpuExecutor final : public Executor {
+class CpuStageModel final : public StageModel {
  public:
-  // Throws what libraries throw; CreateExecutor catches.
-  static absl::StatusOr<std::unique_ptr<Executor>> Create(const ExecutorOptions& options);
+  // Throws what libraries throw; LoadStageModel catches.
+  static absl::StatusOr<std::unique_ptr<StageModel>> Create(const ExecutorOptions& options);
 
   const ModelConfig& config() const override { return config_; }
   const KvGeometry& kv() const override { return pool_->geometry(); }
-  std::span<std::byte> KvPage(int page) override { return pool_->Page(page); }
+  KvMemory& kv_memory() override { return *kv_memory_; }
   int threads() const override { return threads_.threads(); }
   void ParallelFor(int count, const std::function<void(int, int)>& body) override {
     threads_.ParallelFor(count, body);
   }
-  absl::Status Forward(const Batch& batch, std::span<const float> in, std::span<float> out,
+  absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits) override;
 
  private:
@@ -49,7 +50,7 @@ class CpuExecutor final : public Executor {
     int position;
   };
 
-  CpuExecutor(const ModelConfig& config, const kernels::KernelTable& kernels, int threads);
+  CpuStageModel(const ModelConfig& config, const kernels::KernelTable& kernels, int threads);
 
   void AllocateScratch();
   absl::Status Compute(const Batch& batch, std::span<const float> in, std::span<float> out,
@@ -75,6 +76,7 @@ class CpuExecutor final : public Executor {
   const float attention_scale_;
   StageBlocks stage_;
   std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<HostKvMemory> kv_memory_;  // Of the pool's pages.
 
   Scratch scratch_;
   size_t max_tiles_ = 0;  // Of a sequence.
@@ -86,4 +88,4 @@ class CpuExecutor final : public Executor {
 
 }  // namespace baton
 
-#endif  // COMMON_ENGINE_CPU_EXECUTOR_H_
+#endif  // COMMON_ENGINE_CPU_STAGE_MODEL_H_

@@ -1,4 +1,4 @@
-#include "common/engine/executor.h"
+#include "common/engine/stage_model.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/engine/testing/executor_chain.h"
+#include "common/engine/testing/model_chain.h"
 
 namespace baton {
 namespace {
@@ -55,7 +55,7 @@ void ExpectClose(const std::vector<std::vector<float>>& actual,
   }
 }
 
-TEST(ExecutorTest, StagesChangeNoBit) {
+TEST(StageModelTest, StagesChangeNoBit) {
   const ExecutorOptions options = OptionsFor(SmallModel());
   const auto expected = RunWhole(options);
   EXPECT_EQ(RunCut(options, {0, 3}, 150), expected);
@@ -63,7 +63,7 @@ TEST(ExecutorTest, StagesChangeNoBit) {
   EXPECT_EQ(RunCut(options, {0, 1, 2, 3, 4, 5}, 150), expected);
 }
 
-TEST(ExecutorTest, ChunksChangeNoBit) {
+TEST(StageModelTest, ChunksChangeNoBit) {
   const ExecutorOptions options = OptionsFor(SmallModel());
   const auto expected = RunWhole(options);
   for (const int chunk : {1, 7, 64, 149}) {
@@ -71,7 +71,7 @@ TEST(ExecutorTest, ChunksChangeNoBit) {
   }
 }
 
-TEST(ExecutorTest, PagesThreadsAndShardsChangeNoBit) {
+TEST(StageModelTest, PagesThreadsAndShardsChangeNoBit) {
   const ExecutorOptions options = OptionsFor(SmallModel());
   const auto expected = RunWhole(options);
   for (const int page_size : {32, 48, 64, 256}) {
@@ -89,7 +89,7 @@ TEST(ExecutorTest, PagesThreadsAndShardsChangeNoBit) {
   EXPECT_EQ(RunWhole(OptionsFor(ModelPath("sharded", sharded))), expected);
 }
 
-TEST(ExecutorTest, CompanyChangesNoBit) {
+TEST(StageModelTest, CompanyChangesNoBit) {
   const ExecutorOptions options = OptionsFor(SmallModel());
   const std::vector<int32_t> prompts[] = {RandomPrompt(150, 1), RandomPrompt(3, 2),
                                           RandomPrompt(16, 3), RandomPrompt(1, 4)};
@@ -107,7 +107,7 @@ TEST(ExecutorTest, CompanyChangesNoBit) {
   }
 }
 
-TEST(ExecutorTest, BatchLargerThanOneBlockOfRowsEqualsItsParts) {
+TEST(StageModelTest, BatchLargerThanOneBlockOfRowsEqualsItsParts) {
   ExecutorOptions options = OptionsFor(SmallModel());
   const std::vector<int32_t> prompt = RandomPrompt(700);
   Chain whole(options, {0});
@@ -117,7 +117,7 @@ TEST(ExecutorTest, BatchLargerThanOneBlockOfRowsEqualsItsParts) {
   EXPECT_EQ(parts.Append(0, std::span(prompt).subspan(123)), expected);
 }
 
-TEST(ExecutorTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
+TEST(StageModelTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
   for (const char* architecture : {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
     for (const bool tied : {false, true}) {
       RandomModelOptions model;
@@ -140,7 +140,7 @@ TEST(ExecutorTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
 
 // Coarse, as rounding every weight moves the logits; weight_conversion_test checks the conversion
 // exactly.
-TEST(ExecutorTest, SixteenBitWeightsAreCloseToTheirFloat32) {
+TEST(StageModelTest, SixteenBitWeightsAreCloseToTheirFloat32) {
   const std::vector<int32_t> prompt = RandomPrompt(150);
   const auto logits_of = [&](const char* name, DType dtype) {
     RandomModelOptions model;
@@ -152,7 +152,7 @@ TEST(ExecutorTest, SixteenBitWeightsAreCloseToTheirFloat32) {
   ExpectClose({logits_of("bf16", DType::kBF16)}, {expected}, 0.2f);
 }
 
-TEST(ExecutorTest, GreedyTextOfRandomModelsVaries) {
+TEST(StageModelTest, GreedyTextOfRandomModelsVaries) {
   Chain chain(OptionsFor(SmallModel()), {0});
   std::vector<float> logits = chain.Append(0, RandomPrompt(20));
   std::set<int32_t> tokens;
@@ -164,7 +164,7 @@ TEST(ExecutorTest, GreedyTextOfRandomModelsVaries) {
   EXPECT_GE(tokens.size(), 16u);
 }
 
-TEST(ExecutorTest, LogitsComeForTheSlicesThatWantThem) {
+TEST(StageModelTest, LogitsComeForTheSlicesThatWantThem) {
   const ExecutorOptions options = OptionsFor(SmallModel());
   Chain chain(options, {0});
   const std::vector<int32_t> prompt = RandomPrompt(10);
@@ -183,7 +183,7 @@ TEST(ExecutorTest, LogitsComeForTheSlicesThatWantThem) {
 }
 
 // More rows than are told at once, in chunks, beside a slice that wants its last token's alone.
-TEST(ExecutorTest, AllLogitsOfASliceAreThoseOfEachTokenInTurn) {
+TEST(StageModelTest, AllLogitsOfASliceAreThoseOfEachTokenInTurn) {
   constexpr int kTokens = 70;
   const std::vector<int32_t> prompt = RandomPrompt(kTokens);
   Chain reference(OptionsFor(SmallModel()), {0});
@@ -222,7 +222,7 @@ TEST(ExecutorTest, AllLogitsOfASliceAreThoseOfEachTokenInTurn) {
   EXPECT_LT(most, 48u) << "never all at once";
 }
 
-TEST(ExecutorTest, KvPagesHoldWhatAnotherExecutorContinuesFrom) {
+TEST(StageModelTest, KvPagesHoldWhatAnotherModelContinuesFrom) {
   ExecutorOptions options = OptionsFor(SmallModel());
   Chain prefill(options, {0, 2});
   Chain decode(options, {0});
@@ -233,9 +233,9 @@ TEST(ExecutorTest, KvPagesHoldWhatAnotherExecutorContinuesFrom) {
   decode.Append(0, RandomPrompt(40, 99));  // The same pages, other contents.
   const KvGeometry& whole = decode.stage(0).kv();
   for (int page = 0; page < whole.page_count; ++page) {
-    std::byte* to = decode.stage(0).KvPage(page).data();
+    std::byte* to = PageOf(decode.stage(0), page).data();
     for (const size_t stage : {size_t{0}, size_t{1}}) {
-      const std::span<const std::byte> from = prefill.stage(stage).KvPage(page);
+      const std::span<const std::byte> from = PageOf(prefill.stage(stage), page);
       std::memcpy(to, from.data(), from.size());
       to += from.size();
     }
@@ -244,7 +244,7 @@ TEST(ExecutorTest, KvPagesHoldWhatAnotherExecutorContinuesFrom) {
   EXPECT_EQ(decode.Append(0, std::span(&token, 1)), reference.Append(0, std::span(&token, 1)));
 }
 
-TEST(ExecutorTest, ReportsProgressUpToOne) {
+TEST(StageModelTest, ReportsProgressUpToOne) {
   ExecutorOptions options = OptionsFor(SmallModel());
   std::vector<double> fractions;
   options.on_progress = [&](double fraction) { fractions.push_back(fraction); };
@@ -252,7 +252,7 @@ TEST(ExecutorTest, ReportsProgressUpToOne) {
     fractions.clear();
     options.layer_begin = layer_end - 2;
     options.layer_end = layer_end;
-    ASSERT_TRUE(CreateExecutor(options).ok());
+    ASSERT_TRUE(LoadStageModel(options).ok());
     ASSERT_FALSE(fractions.empty());
     EXPECT_TRUE(std::is_sorted(fractions.begin(), fractions.end()));
     EXPECT_EQ(fractions.back(), 1.0);

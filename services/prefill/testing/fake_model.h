@@ -1,13 +1,15 @@
-// An executor that computes values from which a receiver can tell every byte: KV and activations
+// A stage model that computes values from which a receiver can tell every byte: KV and activations
 // are functions of (token, position, layer, ...), and the logits name one token.
-#ifndef SERVICES_PREFILL_TESTING_FAKE_EXECUTOR_H_
-#define SERVICES_PREFILL_TESTING_FAKE_EXECUTOR_H_
+#ifndef SERVICES_PREFILL_TESTING_FAKE_MODEL_H_
+#define SERVICES_PREFILL_TESTING_FAKE_MODEL_H_
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <vector>
 
-#include "common/engine/executor.h"
+#include "common/engine/host_kv_memory.h"
+#include "common/engine/stage_model.h"
 
 namespace baton::prefill {
 
@@ -23,14 +25,14 @@ float FakeKv(int token, int position, int layer, int kv, int head, int dim);
 // The first token after a prompt that ends with `last_token`.
 int FakeFirstToken(int last_token, int prompt_tokens);
 
-class FakeExecutor final : public Executor {
+class FakeModel final : public StageModel {
  public:
-  FakeExecutor(int layer_begin, int layer_end, int page_count);
+  FakeModel(int layer_begin, int layer_end, int page_count);
 
   const ModelConfig& config() const override { return config_; }
   const KvGeometry& kv() const override { return kv_; }
-  std::span<std::byte> KvPage(int page) override;
-  absl::Status Forward(const Batch& batch, std::span<const float> in, std::span<float> out,
+  KvMemory& kv_memory() override { return *kv_memory_; }
+  absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits) override;
 
   // Called at the begin of every Forward, on its thread; may block. Set before the first one.
@@ -44,8 +46,9 @@ class FakeExecutor final : public Executor {
   ModelConfig config_;
   KvGeometry kv_;
   std::vector<float> pages_;
+  std::unique_ptr<HostKvMemory> kv_memory_;  // Of `pages_`.
 };
 
 }  // namespace baton::prefill
 
-#endif  // SERVICES_PREFILL_TESTING_FAKE_EXECUTOR_H_
+#endif  // SERVICES_PREFILL_TESTING_FAKE_MODEL_H_

@@ -1,4 +1,4 @@
-#include "common/engine/cpu_executor.h"
+#include "common/engine/cpu_stage_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -41,15 +41,15 @@ absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options,
 
 }  // namespace
 
-CpuExecutor::CpuExecutor(const ModelConfig& config, const kernels::KernelTable& kernels,
-                         int threads)
+CpuStageModel::CpuStageModel(const ModelConfig& config, const kernels::KernelTable& kernels,
+                             int threads)
     : config_(config),
       kernels_(kernels),
       threads_(threads),
       rotary_(config),
       attention_scale_(1 / std::sqrt(static_cast<float>(config.head_dim))) {}
 
-void CpuExecutor::AllocateScratch() {
+void CpuStageModel::AllocateScratch() {
   const auto rows = [](int64_t columns) { return std::vector<float>(Floats(kRowBlock, columns)); };
   scratch_.normed = rows(config_.hidden_size);
   scratch_.qkv = rows(int64_t{config_.query_size()} + 2 * int64_t{config_.kv_size()});
@@ -64,7 +64,7 @@ void CpuExecutor::AllocateScratch() {
   scratch_.value_tiles.resize(tiles);
 }
 
-absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const ExecutorOptions& options) {
+absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const ExecutorOptions& options) {
   BATON_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_path));
   const int layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
   BATON_RETURN_IF_ERROR(ValidateLayerRange(config, options.layer_begin, layer_end));
@@ -76,13 +76,13 @@ absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const ExecutorOpti
   }
   BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options.model_path));
 
-  std::unique_ptr<CpuExecutor> executor(new CpuExecutor(config, *kernels, options.threads));
+  std::unique_ptr<CpuStageModel> model(new CpuStageModel(config, *kernels, options.threads));
   BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
-                         ChooseLinear(options, *kernels, executor->threads_));
-  BATON_ASSIGN_OR_RETURN(executor->stage_, LoadStage(reader, config, options.layer_begin, layer_end,
-                                                     make_linear, options.on_progress));
+                         ChooseLinear(options, *kernels, model->threads_));
+  BATON_ASSIGN_OR_RETURN(model->stage_, LoadStage(reader, config, options.layer_begin, layer_end,
+                                                  make_linear, options.on_progress));
   // After the weights: only now are the sizes in config.json known to be those of real tensors.
-  executor->AllocateScratch();
+  model->AllocateScratch();
   KvGeometry geometry;
   geometry.layer_begin = options.layer_begin;
   geometry.layer_end = layer_end;
@@ -90,19 +90,20 @@ absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const ExecutorOpti
   geometry.head_dim = config.head_dim;
   geometry.page_size = options.page_size;
   geometry.page_count = options.page_count;
-  BATON_ASSIGN_OR_RETURN(executor->pool_, KvPool::Create(geometry));
-  return executor;
+  BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(geometry));
+  model->kv_memory_ = std::make_unique<HostKvMemory>(geometry, model->pool_->Bytes());
+  return model;
 }
 
-absl::Status CpuExecutor::Forward(const Batch& batch, std::span<const float> in,
-                                  std::span<float> out, std::span<float> logits) {
+absl::Status CpuStageModel::Forward(const Batch& batch, const TensorView& in, const TensorView& out,
+                                    std::span<float> logits) {
   BATON_RETURN_IF_ERROR(
-      ValidateBatch(batch, {in.size(), out.size(), logits.size()}, config_, kv()));
-  return GuardLibraries([&] { return Compute(batch, in, out, logits); });
+      ValidateBatch(batch, {in, out, activation_type(), logits.size()}, config_, kv()));
+  return GuardLibraries([&] { return Compute(batch, Floats(in), Floats(out), logits); });
 }
 
-absl::Status CpuExecutor::Compute(const Batch& batch, std::span<const float> in,
-                                  std::span<float> out, std::span<float> logits) {
+absl::Status CpuStageModel::Compute(const Batch& batch, std::span<const float> in,
+                                    std::span<float> out, std::span<float> logits) {
   PlaceRows(batch);
   const int tokens = static_cast<int>(places_.size());
   float* x = out.data();
@@ -128,7 +129,7 @@ absl::Status CpuExecutor::Compute(const Batch& batch, std::span<const float> in,
   return absl::OkStatus();
 }
 
-void CpuExecutor::PlaceRows(const Batch& batch) {
+void CpuStageModel::PlaceRows(const Batch& batch) {
   places_.clear();
   for (size_t i = 0; i < batch.slices.size(); ++i) {
     const SequenceSlice& slice = batch.slices[i];
@@ -144,14 +145,14 @@ void CpuExecutor::PlaceRows(const Batch& batch) {
   }
 }
 
-void CpuExecutor::Embed(const Batch& batch, float* x) {
+void CpuStageModel::Embed(const Batch& batch, float* x) {
   for (const SequenceSlice& slice : batch.slices) {
     stage_.embedding->Gather(slice.tokens, x);
     x += Floats(slice.token_count, config_.hidden_size);
   }
 }
 
-void CpuExecutor::RunLayer(const Batch& batch, int layer, int begin, int end, float* x) {
+void CpuStageModel::RunLayer(const Batch& batch, int layer, int begin, int end, float* x) {
   const LayerBlock& block = stage_.layers[static_cast<size_t>(layer - kv().layer_begin)];
   const int rows = end - begin;
   x += Floats(begin, config_.hidden_size);
@@ -163,7 +164,7 @@ void CpuExecutor::RunLayer(const Batch& batch, int layer, int begin, int end, fl
   Mlp(block, rows, x);
 }
 
-void CpuExecutor::ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x) {
+void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   kernels_.rms_norm(x, block.input_norm.data(), eps, rows, config_.hidden_size,
                     scratch_.normed.data());
@@ -189,7 +190,7 @@ void CpuExecutor::ProjectQkv(const LayerBlock& block, int begin, int rows, const
   }
 }
 
-void CpuExecutor::StoreKv(const Batch& batch, int layer, int begin, int rows) {
+void CpuStageModel::StoreKv(const Batch& batch, int layer, int begin, int rows) {
   const int width = config_.query_size() + 2 * config_.kv_size();
   const auto head_dim = static_cast<size_t>(config_.head_dim);
   const int page_size = kv().page_size;
@@ -208,7 +209,7 @@ void CpuExecutor::StoreKv(const Batch& batch, int layer, int begin, int rows) {
   }
 }
 
-void CpuExecutor::Attend(const Batch& batch, int layer, int begin, int rows) {
+void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows) {
   const int width = config_.query_size() + 2 * config_.kv_size();
   const int group = config_.num_attention_heads / config_.num_key_value_heads;
   const int tiles_per_page = kv().page_size / kernels::kKeyTile;
@@ -249,7 +250,7 @@ void CpuExecutor::Attend(const Batch& batch, int layer, int begin, int rows) {
   }
 }
 
-void CpuExecutor::Mlp(const LayerBlock& block, int rows, float* x) {
+void CpuStageModel::Mlp(const LayerBlock& block, int rows, float* x) {
   kernels_.rms_norm(x, block.post_attention_norm.data(), static_cast<float>(config_.rms_norm_eps),
                     rows, config_.hidden_size, scratch_.normed.data());
   block.gate_up->Apply(scratch_.normed.data(), rows, scratch_.gate_up.data());
@@ -259,14 +260,14 @@ void CpuExecutor::Mlp(const LayerBlock& block, int rows, float* x) {
   kernels_.add(scratch_.residual.data(), Floats(rows, config_.hidden_size), x);
 }
 
-void CpuExecutor::ApplyHead(int rows, float* logits) {
+void CpuStageModel::ApplyHead(int rows, float* logits) {
   kernels_.rms_norm(scratch_.normed.data(), stage_.final_norm.data(),
                     static_cast<float>(config_.rms_norm_eps), rows, config_.hidden_size,
                     scratch_.normed.data());
   stage_.head->Apply(scratch_.normed.data(), rows, logits);
 }
 
-void CpuExecutor::LastLogits(const Batch& batch, const float* x, float* logits) {
+void CpuStageModel::LastLogits(const Batch& batch, const float* x, float* logits) {
   const auto hidden = static_cast<size_t>(config_.hidden_size);
   int rows = 0;
   const auto flush = [&] {
@@ -284,7 +285,7 @@ void CpuExecutor::LastLogits(const Batch& batch, const float* x, float* logits) 
   flush();
 }
 
-void CpuExecutor::AllLogits(const Batch& batch, const float* x) {
+void CpuStageModel::AllLogits(const Batch& batch, const float* x) {
   for (const SequenceSlice& slice : batch.slices) {
     for (int first = 0; slice.on_logits != nullptr && first < slice.token_count;
          first += kLogitRows) {

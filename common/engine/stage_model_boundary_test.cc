@@ -1,4 +1,4 @@
-// What an executor refuses, and files that change under it.
+// What an model refuses, and files that change under it.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "common/engine/executor.h"
-#include "common/engine/testing/executor_chain.h"
+#include "common/engine/stage_model.h"
+#include "common/engine/testing/model_chain.h"
 
 namespace baton {
 namespace {
@@ -26,9 +26,15 @@ class ForwardRefusesTest : public testing::Test {
     std::vector<float> buffers[] = {std::vector<float>(in), std::vector<float>(out),
                                     std::vector<float>(logits)};
     const absl::Status status =
-        chain_.stage(stage).Forward({{slice_}}, buffers[0], buffers[1], buffers[2]);
+        chain_.stage(stage).Forward({{slice_}}, Tensor(buffers[0]), Tensor(buffers[1]), buffers[2]);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
+  }
+
+  // Rows of 64, or one that is too short.
+  static TensorView Tensor(std::vector<float>& values) {
+    if (values.empty()) return {};
+    return HostTensor(values, values.size() < 64 ? static_cast<int64_t>(values.size()) : 64);
   }
 
   Chain chain_;
@@ -49,10 +55,13 @@ TEST_F(ForwardRefusesTest, NamesWhatIsWrong) {
   tokens_[3] = -1;
   EXPECT_PRED_FORMAT2(IsSubstring, "token id -1 is outside", Refusal());
   tokens_[3] = 3;
-  EXPECT_PRED_FORMAT2(IsSubstring, "`in` has 1 floats", Refusal(1));
-  EXPECT_PRED_FORMAT2(IsSubstring, "`out` has 1 floats", Refusal(0, 1));
+  EXPECT_PRED_FORMAT2(IsSubstring, "`in` is [1, 1] float32 in host memory", Refusal(1));
+  EXPECT_PRED_FORMAT2(IsSubstring,
+                      "`out` is [1, 1] float32 in host memory, must be [20, 64] float32",
+                      Refusal(0, 1));
   EXPECT_PRED_FORMAT2(IsSubstring, "`logits` has 300 floats", Refusal(0, 1280, 300));
-  EXPECT_PRED_FORMAT2(IsSubstring, "`in` has 0 floats, must have 1280", Refusal(0, 0, 300, 1));
+  EXPECT_PRED_FORMAT2(IsSubstring, "`in` is [0, 0] float32 in host memory, must be [20, 64]",
+                      Refusal(0, 0, 300, 1));
   slice_.pages = slice_.pages.first(1);
   EXPECT_PRED_FORMAT2(IsSubstring, "1 pages of 16 tokens do not hold 20", Refusal());
   slice_.pages = pages_;
@@ -73,13 +82,13 @@ TEST_F(ForwardRefusesTest, NamesWhatIsWrong) {
   EXPECT_PRED_FORMAT2(IsSubstring, "only the last stage", Refusal());
 }
 
-TEST(CreateExecutorTest, RefusesOptionsByName) {
+TEST(LoadStageModelTest, RefusesOptionsByName) {
   const auto message = [](auto change) {
     ExecutorOptions options = OptionsFor(SmallModel());
     change(options);
-    const auto executor = CreateExecutor(options);
-    EXPECT_EQ(executor.status().code(), absl::StatusCode::kInvalidArgument);
-    return std::string(executor.status().message());
+    const auto model = LoadStageModel(options);
+    EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(model.status().message());
   };
   using testing::IsSubstring;
   EXPECT_PRED_FORMAT2(IsSubstring, "page_size", message([](auto& o) { o.page_size = 24; }));
@@ -90,7 +99,7 @@ TEST(CreateExecutorTest, RefusesOptionsByName) {
   EXPECT_PRED_FORMAT2(IsSubstring, "layers [0, 7)", message([](auto& o) { o.layer_end = 7; }));
 }
 
-TEST(ExecutorTest, AFileThatShrinksDuringTheLoadIsAStatus) {
+TEST(StageModelTest, AFileThatShrinksDuringTheLoadIsAStatus) {
   const std::string path = testing::TempDir() + "/shrinks";
   ASSERT_TRUE(MakeRandomModel(path, {}).ok());
   const std::string file = path + "/model.safetensors";
@@ -99,18 +108,18 @@ TEST(ExecutorTest, AFileThatShrinksDuringTheLoadIsAStatus) {
   options.on_progress = [&](double fraction) {
     if (fraction > 0.5) std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
   };
-  const auto executor = CreateExecutor(options);
-  EXPECT_EQ(executor.status().code(), absl::StatusCode::kDataLoss) << executor.status();
-  EXPECT_NE(executor.status().message().find(file), std::string_view::npos);
+  const auto model = LoadStageModel(options);
+  EXPECT_EQ(model.status().code(), absl::StatusCode::kDataLoss) << model.status();
+  EXPECT_NE(model.status().message().find(file), std::string_view::npos);
 }
 
-TEST(ExecutorTest, ALoadedModelNeedsItsFilesNoMore) {
+TEST(StageModelTest, ALoadedModelNeedsItsFilesNoMore) {
   const std::string path = testing::TempDir() + "/vanishes";
   ASSERT_TRUE(MakeRandomModel(path, {}).ok());
   ExecutorOptions options;
   options.model_path = path;
-  const auto executor = CreateExecutor(options);
-  ASSERT_TRUE(executor.ok()) << executor.status();
+  const auto model = LoadStageModel(options);
+  ASSERT_TRUE(model.ok()) << model.status();
   std::filesystem::resize_file(path + "/model.safetensors", 0);
   const std::vector<int32_t> tokens = RandomPrompt(20);
   const std::vector<int32_t> pages = {0};
@@ -119,8 +128,8 @@ TEST(ExecutorTest, ALoadedModelNeedsItsFilesNoMore) {
   slice.token_count = 20;
   slice.pages = pages;
   slice.wants_logits = true;
-  std::vector<float> logits(static_cast<size_t>((*executor)->config().vocab_size));
-  EXPECT_TRUE((*executor)->Forward({{slice}}, {}, {}, logits).ok());
+  std::vector<float> logits(static_cast<size_t>((*model)->config().vocab_size));
+  EXPECT_TRUE((*model)->Forward({{slice}}, {}, {}, logits).ok());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "services/prefill/testing/fake_executor.h"
+#include "services/prefill/testing/fake_model.h"
 
 #include <algorithm>
 
@@ -27,7 +27,7 @@ int FakeFirstToken(int last_token, int prompt_tokens) {
   return (last_token * 7 + prompt_tokens) % kFakeVocab;
 }
 
-FakeExecutor::FakeExecutor(int layer_begin, int layer_end, int page_count) {
+FakeModel::FakeModel(int layer_begin, int layer_end, int page_count) {
   config_.hidden_size = kFakeHidden;
   config_.num_hidden_layers = kFakeLayers;
   config_.num_key_value_heads = kFakeKvHeads;
@@ -42,15 +42,11 @@ FakeExecutor::FakeExecutor(int layer_begin, int layer_end, int page_count) {
   kv_.page_count = page_count;
   // What was there before must never travel.
   pages_.assign(static_cast<size_t>(page_count) * kv_.PageBytes() / sizeof(float), -1.0F);
+  kv_memory_ = std::make_unique<HostKvMemory>(kv_, std::as_writable_bytes(std::span(pages_)));
 }
 
-std::span<std::byte> FakeExecutor::KvPage(int page) {
-  return std::as_writable_bytes(std::span<float>(pages_))
-      .subspan(static_cast<size_t>(page) * kv_.PageBytes(), kv_.PageBytes());
-}
-
-void FakeExecutor::WriteKv(int page, int token, int position) {
-  auto* values = reinterpret_cast<float*>(KvPage(page).data());
+void FakeModel::WriteKv(int page, int token, int position) {
+  float* const values = &pages_[static_cast<size_t>(page) * kv_.PageBytes() / sizeof(float)];
   const int slot = position % kFakePageSize;
   for (int layer = 0; layer < kv_.layers(); ++layer) {
     for (int kv = 0; kv < 2; ++kv) {
@@ -66,8 +62,8 @@ void FakeExecutor::WriteKv(int page, int token, int position) {
 }
 
 // Two rows at a time.
-void FakeExecutor::TellLogits(const SequenceSlice& slice, std::span<const float> in,
-                              size_t row) const {
+void FakeModel::TellLogits(const SequenceSlice& slice, std::span<const float> in,
+                           size_t row) const {
   for (int first = 0; first < slice.token_count; first += 2) {
     const int rows = std::min(2, slice.token_count - first);
     std::vector<float> logits(static_cast<size_t>(rows) * kFakeVocab, 0.0F);
@@ -82,9 +78,11 @@ void FakeExecutor::TellLogits(const SequenceSlice& slice, std::span<const float>
   }
 }
 
-absl::Status FakeExecutor::Forward(const Batch& batch, std::span<const float> in,
-                                   std::span<float> out, std::span<float> logits) {
+absl::Status FakeModel::Forward(const Batch& batch, const TensorView& in_view,
+                                const TensorView& out_view, std::span<float> logits) {
   if (before_forward) before_forward();
+  const std::span<const float> in = Floats(in_view);
+  const std::span<float> out = Floats(out_view);
   size_t row = 0;
   size_t logits_row = 0;
   for (const SequenceSlice& slice : batch.slices) {

@@ -1,0 +1,21 @@
+// The one factory of executors: `#if`s of backends, if there are any, live behind it.
+#ifndef COMMON_ENGINE_CREATE_EXECUTOR_H_
+#define COMMON_ENGINE_CREATE_EXECUTOR_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/engine/executor.h"
+#include "common/engine/executor_options.h"
+
+namespace baton {
+
+// Loads the weights of the layer range and allocates the pages. `failpoint` is hit at the begin of
+// every step (common/base/failpoint.h).
+absl::StatusOr<std::unique_ptr<Executor>> CreateExecutor(const ExecutorOptions& options,
+                                                         const std::string& failpoint);
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_CREATE_EXECUTOR_H_

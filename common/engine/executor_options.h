@@ -1,0 +1,31 @@
+// What an executor is made from.
+#ifndef COMMON_ENGINE_EXECUTOR_OPTIONS_H_
+#define COMMON_ENGINE_EXECUTOR_OPTIONS_H_
+
+#include <functional>
+#include <string>
+
+namespace baton {
+
+// Which implementation multiplies by weights. kAuto takes kNative.
+enum class LinearBackend { kAuto, kNative, kTorch };
+
+struct ExecutorOptions {
+  std::string model_path;  // A Hugging Face model directory.
+  // Layers to load; layer_end -1 means all up to the last. Layer 0 brings the embeddings, the last
+  // layer the final norm and the head.
+  int layer_begin = 0;
+  int layer_end = -1;
+  int page_size = 64;    // Tokens; a multiple of 16.
+  int page_count = 256;  // All pages are allocated at start.
+  int threads = 1;       // Threads that compute, the caller's included.
+  LinearBackend linear = LinearBackend::kAuto;
+  // Which kernels: "" (the best that this CPU runs), "scalar", "avx2" or "avx512".
+  std::string kernels;
+  // Called on the loading thread with the loaded fraction in [0, 1], last with 1.
+  std::function<void(double)> on_progress;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_EXECUTOR_OPTIONS_H_

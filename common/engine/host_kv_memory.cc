@@ -1,0 +1,57 @@
+#include "common/engine/host_kv_memory.h"
+
+#include <xxhash.h>
+
+#include <cstring>
+#include <memory>
+
+#include "common/base/check.h"
+
+namespace baton {
+
+HostKvMemory::HostKvMemory(const KvGeometry& geometry, std::span<std::byte> pages)
+    : geometry_(geometry), pages_(pages) {
+  BATON_CHECK(pages.size() == geometry.PageBytes() * static_cast<size_t>(geometry.page_count))
+      << pages.size() << " bytes for " << geometry.page_count << " pages";
+}
+
+std::span<std::byte> HostKvMemory::Bytes(const KvPiece& piece) const {
+  BATON_CHECK(piece.page >= 0 && piece.page < geometry_.page_count) << "page " << piece.page;
+  const size_t page_begin = static_cast<size_t>(piece.page) * geometry_.PageBytes();
+  const size_t behind = pages_.size() - page_begin;
+  BATON_CHECK(piece.offset_bytes <= behind && piece.bytes <= behind - piece.offset_bytes)
+      << piece.bytes << " bytes from " << piece.offset_bytes << " of page " << piece.page;
+  return pages_.subspan(page_begin + piece.offset_bytes, piece.bytes);
+}
+
+void HostKvMemory::ClearTail(int page, int valid_tokens) {
+  const std::span<std::byte> bytes = Bytes({page, 0, geometry_.PageBytes()});
+  const size_t head_bytes = geometry_.HeadBytes();
+  const size_t valid_bytes =
+      head_bytes / static_cast<size_t>(geometry_.page_size) * static_cast<size_t>(valid_tokens);
+  for (size_t head = 0; head < bytes.size(); head += head_bytes) {
+    std::memset(bytes.data() + head + valid_bytes, 0, head_bytes - valid_bytes);
+  }
+}
+
+// Hashed now, just before the bytes are sent: they are then read twice while they are in the cache.
+void HostKvMemory::Export(const KvPiece& piece, Exported done) {
+  const std::span<std::byte> bytes = Bytes(piece);
+  done(ExportedKv{0, HostSpan(bytes), XXH3_64bits(bytes.data(), bytes.size())});
+}
+
+MemorySpan HostKvMemory::Landing(const KvPiece& piece) { return HostSpan(Bytes(piece)); }
+
+void HostKvMemory::FinishLanding(const std::vector<KvPiece>& pieces, Landed done) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  if (state == nullptr) return done(absl::ResourceExhaustedError("no memory for a checksum"));
+  XXH3_64bits_reset(state.get());
+  for (const KvPiece& piece : pieces) {
+    const std::span<std::byte> bytes = Bytes(piece);
+    XXH3_64bits_update(state.get(), bytes.data(), bytes.size());
+  }
+  done(XXH3_64bits_digest(state.get()));
+}
+
+}  // namespace baton

@@ -1,0 +1,34 @@
+// KV pages in host memory: both doors open on the pages themselves, and nothing is asynchronous.
+#ifndef COMMON_ENGINE_HOST_KV_MEMORY_H_
+#define COMMON_ENGINE_HOST_KV_MEMORY_H_
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "common/engine/kv_geometry.h"
+#include "common/engine/kv_memory.h"
+
+namespace baton {
+
+class HostKvMemory final : public KvMemory {
+ public:
+  // `pages` are geometry.page_count pages behind each other; not owned.
+  HostKvMemory(const KvGeometry& geometry, std::span<std::byte> pages);
+
+  void ClearTail(int page, int valid_tokens) override;
+  void Export(const KvPiece& piece, Exported done) override;
+  void EndExport(uint64_t export_id) override {}
+  MemorySpan Landing(const KvPiece& piece) override;
+  void FinishLanding(const std::vector<KvPiece>& pieces, Landed done) override;
+
+ private:
+  std::span<std::byte> Bytes(const KvPiece& piece) const;
+
+  const KvGeometry geometry_;
+  const std::span<std::byte> pages_;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_HOST_KV_MEMORY_H_

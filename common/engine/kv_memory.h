@@ -1,0 +1,70 @@
+// An executor's KV pages as others see them: by id, through two doors. What leaves is exported to
+// where a transport can read it; what arrives lands where a transport can write it, and is a part
+// of the page once the landing is finished. On a CPU both are the pages themselves; a device may
+// put copies in between, so nobody keeps a pointer beyond what the calls say.
+//
+// Which page belongs to whom, and that no step reads what is being written, is for the caller to
+// know.
+#ifndef COMMON_ENGINE_KV_MEMORY_H_
+#define COMMON_ENGINE_KV_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/device/memory.h"
+
+namespace baton {
+
+// Bytes [offset, offset + bytes) counted from the begin of page `page`. They may go on into the
+// pages whose ids follow; all of them must exist.
+struct KvPiece {
+  int page = 0;
+  size_t offset_bytes = 0;
+  size_t bytes = 0;
+};
+
+// KV on its way out, unchanged until EndExport.
+struct ExportedKv {
+  uint64_t export_id = 0;
+  MemorySpan memory;
+  uint64_t checksum = 0;  // XXH3-64.
+};
+
+// Used by one thread at a time, the data thread of a worker; it need not be the one that submits
+// steps. Each `done` is called exactly once: on the calling thread before the call returns, or
+// later on a thread of the executor's.
+class KvMemory {
+ public:
+  using Exported = std::function<void(absl::StatusOr<ExportedKv>)>;
+  using Landed = std::function<void(absl::StatusOr<uint64_t> checksum)>;
+
+  KvMemory() = default;
+  virtual ~KvMemory() = default;
+  KvMemory(const KvMemory&) = delete;
+  KvMemory& operator=(const KvMemory&) = delete;
+
+  // Zeroes what lies behind the first `valid_tokens` of a page in all of its layers and heads: it
+  // was written for somebody else. Before every export that follows.
+  virtual void ClearTail(int page, int valid_tokens) = 0;
+
+  // ResourceExhausted if a device's staging has no room: then EndExport of another one is what to
+  // wait for. After a success EndExport is due.
+  virtual void Export(const KvPiece& piece, Exported done) = 0;
+  virtual void EndExport(uint64_t export_id) = 0;
+
+  // Where the bytes of `piece` are to be placed, contiguous, in memory that a transport writes.
+  // Every page has its place for the whole life of the executor, so this cannot fail.
+  virtual MemorySpan Landing(const KvPiece& piece) = 0;
+
+  // All of `pieces` has been placed: tells the XXH3-64 of their bytes in this order, and makes them
+  // part of their pages before any step that is submitted after `done`. Whether the bytes are the
+  // right ones is for the caller to say; wrong ones are in pages that nobody reads.
+  virtual void FinishLanding(const std::vector<KvPiece>& pieces, Landed done) = 0;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_KV_MEMORY_H_

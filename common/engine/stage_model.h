@@ -1,0 +1,113 @@
+// A contiguous range of a model's layers over batches of token runs, with a paged KV cache of its
+// own, computed by whoever calls: what is behind an executor on one queue (threaded_executor.h).
+//
+// Batch invariance: every output row is computed by the same sequence of floating-point operations
+// whatever else is in the batch, however the prompt is cut into chunks or pages, and whatever the
+// number of stages (kernels/kernels.h says how). Equal inputs give equal bits, so a request's text
+// depends on nothing but the request. It holds per machine type and linear backend "native".
+#ifndef COMMON_ENGINE_STAGE_MODEL_H_
+#define COMMON_ENGINE_STAGE_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/device/memory.h"
+#include "common/engine/executor_options.h"
+#include "common/engine/kv_geometry.h"
+#include "common/engine/kv_memory.h"
+#include "common/model/model_config.h"
+
+namespace baton {
+
+// Consecutive tokens of one sequence. All spans must outlive the Forward call.
+struct SequenceSlice {
+  // [token_count] ids on the stage that embeds (layer_begin == 0); ignored on later stages.
+  std::span<const int32_t> tokens;
+  int token_count = 0;
+  // Tokens of this sequence whose KV is in `pages` already; this slice's KV is written after them.
+  int prefix_length = 0;
+  // Page ids in sequence order: page i holds tokens [i * page_size, (i + 1) * page_size). At least
+  // ceil((prefix_length + token_count) / page_size); more are allowed and not touched.
+  std::span<const int32_t> pages;
+  // Whether Forward computes the logits of the slice's last token (last stage only).
+  bool wants_logits = false;
+  // Called with the logits [rows, vocab] of all the slice's tokens, a few rows at a time and in
+  // order, the first being of token `first` of the slice: so those of a long prompt take bounded
+  // memory. On Forward's thread, which may call ParallelFor; last stage only; null if not wanted.
+  std::function<void(int first, std::span<const float> logits)> on_logits;
+};
+
+// Slices are packed along tokens in this order: rows of `in` and `out`.
+struct Batch {
+  std::vector<SequenceSlice> slices;
+
+  int TokenCount() const {
+    int count = 0;
+    for (const SequenceSlice& slice : slices) count += slice.token_count;
+    return count;
+  }
+  int LogitsCount() const {
+    int count = 0;
+    for (const SequenceSlice& slice : slices) count += slice.wants_logits ? 1 : 0;
+    return count;
+  }
+};
+
+// One thread calls a model; its pages may be exported and landed in by another one between and
+// during calls as long as no page of a running Forward is.
+class StageModel {
+ public:
+  StageModel() = default;
+  virtual ~StageModel() = default;
+  StageModel(const StageModel&) = delete;
+  StageModel& operator=(const StageModel&) = delete;
+
+  // The whole model's configuration, not only these layers.
+  virtual const ModelConfig& config() const = 0;
+  virtual const KvGeometry& kv() const = 0;
+
+  // The pages; zero at start.
+  virtual KvMemory& kv_memory() = 0;
+
+  // What `in` and `out` of Forward consist of, and the memory that they must be in.
+  virtual ElementType activation_type() const { return ElementType::kFloat32; }
+  virtual absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) {
+    return AllocateHost(bytes);
+  }
+
+  // Threads that compute, the caller's of Forward included. ParallelFor spreads other work of a
+  // step over them: it calls body(begin, end) on contiguous parts of [0, count), at most one per
+  // thread, and waits for all. Called like Forward; `body` must not throw.
+  virtual int threads() const { return 1; }
+  virtual void ParallelFor(int count, const std::function<void(int begin, int end)>& body) {
+    if (count > 0) body(0, count);
+  }
+
+  bool first_stage() const { return kv().layer_begin == 0; }
+  bool last_stage() const { return kv().layer_end == config().num_hidden_layers; }
+
+  // Runs these layers over `batch`, writes its KV into the pages and fills
+  //   out    [tokens, hidden] activations for the next stage; none on the last stage,
+  //   logits [batch.LogitsCount(), vocab] in slice order; empty on other stages.
+  // `in` is the previous stage's `out`, none on the first stage. `in` and `out` may be the same
+  // memory. Blocks until done.
+  // InvalidArgument (nothing was written) when the batch is not well-formed: wrong shapes, page ids
+  // out of range, token ids outside the vocabulary, positions past the model's maximum; Internal or
+  // ResourceExhausted when a library failed, with the pages' new tokens undefined.
+  virtual absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
+                               std::span<float> logits) = 0;
+};
+
+// Loads the weights of the layer range and allocates the pages. The one factory of stage models.
+absl::StatusOr<std::unique_ptr<StageModel>> LoadStageModel(const ExecutorOptions& options);
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_STAGE_MODEL_H_

@@ -1,0 +1,78 @@
+// An executor that behaves as one on a device far away, around any other: nobody reaches its pages
+// but through copies, copies end later, on another thread and in another order, the room for them
+// is small, and the ends of steps come late. What it is told to fail fails.
+#ifndef COMMON_ENGINE_TESTING_FAKE_DEVICE_H_
+#define COMMON_ENGINE_TESTING_FAKE_DEVICE_H_
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/sync.h"
+#include "common/engine/executor.h"
+#include "common/engine/stage_model.h"
+
+namespace baton {
+
+class FakeDevice final : public Executor, private KvMemory {
+ public:
+  struct Options {
+    size_t export_slots = 64;  // More exports at once are refused.
+    // What becomes of the submission of that number, counted from 1. Any thread.
+    std::function<absl::Status(int submission)> verdict;
+  };
+  FakeDevice(std::unique_ptr<Executor> inner, Options options);
+  ~FakeDevice() override { FakeDevice::Stop(); }
+
+  const ModelConfig& config() const override { return inner_->config(); }
+  const KvGeometry& kv() const override { return inner_->kv(); }
+  KvMemory& kv_memory() override { return *this; }
+  ElementType activation_type() const override { return inner_->activation_type(); }
+  absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) override;
+  void Submit(Step step, std::function<void(StepResult)> done) override;
+  int64_t running_since_us() const override { return inner_->running_since_us(); }
+  void Stop() override;
+
+  // Exports that have not been ended.
+  size_t exported() const;
+  int submissions() const { return submissions_; }
+
+ private:
+  void ClearTail(int page, int valid_tokens) override;
+  void Export(const KvPiece& piece, Exported done) override;
+  void EndExport(uint64_t export_id) override;
+  MemorySpan Landing(const KvPiece& piece) override;
+  void FinishLanding(const std::vector<KvPiece>& pieces, Landed done) override;
+
+  std::span<std::byte> OnDevice(const KvPiece& piece);
+  void Copy(std::function<void()> copy);
+  void Run();
+
+  const Options options_;
+  const std::unique_ptr<Executor> inner_;
+  std::vector<std::byte> landing_;  // A place for every page.
+  std::atomic<int> submissions_{0};
+  mutable Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<std::function<void()>> ends_ ABSL_GUARDED_BY(mutex_);     // Of steps, in order.
+  std::vector<std::function<void()>> copies_ ABSL_GUARDED_BY(mutex_);  // The last one goes first.
+  std::map<uint64_t, std::vector<std::byte>> exports_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_export_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::thread thread_;  // Last: it uses the rest.
+};
+
+// What a service's test puts around its model: an executor with its pages in host memory, or, where
+// the environment says BATON_TEST_EXECUTOR=device, a fake device; so that the tests run with both.
+std::unique_ptr<Executor> MakeTestExecutor(std::unique_ptr<StageModel> model,
+                                           const std::string& failpoint);
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_TESTING_FAKE_DEVICE_H_

@@ -1,0 +1,71 @@
+#include "services/prefill/stage/plan_computer.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace baton::prefill {
+namespace {
+
+// What the core hears of a result. Reports come in the order of the items that asked for one.
+ComputeFinished FinishedOf(const ComputeJob& job, StepResult result) {
+  ComputeFinished finished{
+      job.epoch, job.number, std::move(result.status), result.compute_us, std::move(result.drawn),
+      {}};
+  auto report = result.reported.begin();
+  for (const ComputeJob::Item& item : job.items) {
+    if (report == result.reported.end()) break;
+    if (!item.prompt->sampler.prompt_logprobs()) continue;
+    ComputeFinished::Prompt& prompt = finished.prompts.emplace_back();
+    prompt.told.attempt_id = item.attempt_id;
+    prompt.told.first = item.token_begin + 1;
+    prompt.status = report->status();
+    if (report->ok()) prompt.told.tokens = *std::move(*report);
+    ++report;
+  }
+  return finished;
+}
+
+}  // namespace
+
+PlanComputer::PlanComputer(Executor* executor, std::function<void(StageEvent)> on_event)
+    : executor_(executor), on_event_(std::move(on_event)), submissions_(executor) {}
+
+SequenceStep PlanComputer::StepOf(ComputeJob::Item& item) const {
+  const PromptContext& prompt = *item.prompt;
+  const auto begin = static_cast<size_t>(item.token_begin);
+  const auto count = static_cast<size_t>(item.token_count);
+  SequenceStep step;
+  step.token_count = item.token_count;
+  step.prefix_length = item.token_begin;
+  step.pages = item.pages;
+  if (executor_->first_stage()) {
+    step.tokens = std::span<const int32_t>(prompt.tokens).subspan(begin, count);
+  }
+  if (!executor_->last_stage()) return step;
+  if (prompt.sampler.prompt_logprobs()) {
+    const size_t following = std::min(count, prompt.tokens.size() - begin - 1);
+    step.report =
+        PromptReport{std::span<const int32_t>(prompt.tokens).subspan(begin + 1, following),
+                     prompt.sampler.prompt_top_logprobs()};
+  }
+  if (item.final) {
+    step.draw = prompt.sampler.DrawOf(0, &item.history);
+    step.draw->prompt = prompt.tokens;
+  }
+  return step;
+}
+
+void PlanComputer::Run(ComputeJob job) {
+  const auto kept = std::make_shared<ComputeJob>(std::move(job));
+  Step step;
+  step.keeps = kept;
+  step.in = kept->buffers.in;
+  step.out = kept->buffers.out;
+  for (ComputeJob::Item& item : kept->items) step.sequences.push_back(StepOf(item));
+  submissions_.Submit(std::move(step), [this, kept](StepResult result) {
+    on_event_(FinishedOf(*kept, std::move(result)));
+  });
+}
+
+}  // namespace baton::prefill
