@@ -185,14 +185,16 @@ void MembersWitness::Hear(const router::HeartbeatReceived& event, std::vector<Lo
   const std::set<uint64_t> unconnected(event.unconnected.begin(), event.unconnected.end());
   member->lease_until_us = world_.now_us() + limits_.membership.lease_us;
   member->excused = false;
-  if (member->ready != event.ready || member->unconnected != unconnected) {
+  const uint64_t applied_version = event.view_version <= version_ ? event.view_version : 0;
+  if (member->ready != event.ready || member->unconnected != unconnected ||
+      applied_version < member->applied_version) {
     member->changed_us = world_.now_us();
   }
   member->suspect = false;
   member->ready = event.ready;
   member->load = event.load;
   member->unconnected = unconnected;
-  member->applied_version = event.view_version <= version_ ? event.view_version : 0;
+  member->applied_version = applied_version;
   if ((event.draining || event.leaving) && !std::exchange(member->draining, true)) {
     member->changed_us = world_.now_us();
   }

@@ -114,7 +114,12 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
   worker.excused = false;
   const uint64_t applied = applied_version <= view_version_ ? applied_version : 0;
   std::sort(unconnected.begin(), unconnected.end());
-  if (worker.ready != ready || worker.unconnected != unconnected) worker.changed_us = now_us;
+  // Who registered once more begins again with the view, and is through with it soon.
+  const bool begins_again = applied < worker.applied_version;
+  if (begins_again) Covered<"membership: a worker begins again with the view">();
+  if (worker.ready != ready || worker.unconnected != unconnected || begins_again) {
+    worker.changed_us = now_us;
+  }
   if (worker.applied_version != applied || worker.ready != ready || worker.load != load ||
       worker.suspect || worker.unconnected != unconnected) {
     worker.suspect = false;

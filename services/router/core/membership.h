@@ -56,9 +56,9 @@ struct Worker {
   bool suspect = false;            // Does not answer, as far as is known; until it is heard from.
   int failures = 0;                // Requests that failed on it since it last served one, about.
   int64_t probation_until_us = 0;  // In no pair before; 0: it is over, or there was no failure.
-  int64_t changed_us = 0;          // When it joined, or was seen to become ready or not.
-  uint64_t joined_version = 0;     // View version that first held this incarnation.
-  uint64_t applied_version = 0;    // View version whose endpoints it has tried to open.
+  int64_t changed_us = 0;        // When it joined, or was seen to change who can be paired with it.
+  uint64_t joined_version = 0;   // View version that first held this incarnation.
+  uint64_t applied_version = 0;  // View version whose endpoints it has tried to open.
   std::vector<uint64_t> unconnected;  // Of these, incarnations to whom none stands; in order.
   int64_t lease_until_us = 0;
   bool displaced = false;  // Lost to workers that it does not fit.
@@ -186,10 +186,11 @@ class Membership {
   // Until when a pair may be expected while none is ready; 0: none is. One is expected while the
   // ranks of some chain and some decode service are all held by workers that are here or that were
   // lost no longer ago than `pair_grace_us`, and no longer than that after the last of them joined,
-  // was lost, or changed its readiness. So a worker that dies is waited for (somebody may start it
-  // again), and two that can't connect are not waited for for ever. One that drains most likely
-  // makes room for its successor: it counts as changed as long as it is here. A role that never was
-  // here is not expected: this router can't know of it.
+  // was lost, or changed its readiness or its connections, or began again with the view. So a
+  // worker that dies is waited for (somebody may start it again), and two that can't connect are
+  // not waited for for ever. One that drains most likely makes room for its successor: it counts as
+  // changed as long as it is here. A role that never was here is not expected: this router can't
+  // know of it.
   int64_t PairExpectedUntilUs(int64_t now_us) const;
 
   // Why ReadyPairs is empty, for the client and the operator.

@@ -86,6 +86,28 @@ TEST_F(WaitingTest, NobodyIsWaitedForWhoNeverWasHere) {
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("no decode service is registered"));
 }
 
+// Its heartbeat was answered too late (this router had stood still), so that it registered once
+// more and has the view still before it: nothing is wrong with anybody.
+TEST_F(WaitingTest, WhoBeginsAgainWithTheViewIsWaitedFor) {
+  Join({stage_, decode_});
+  now_us_ += 10 * kPairingUs;
+  Beat(stage_.instance);
+  Beat(decode_.instance);
+  Handle(RegisterRequested{3, decode_});
+  ASSERT_EQ(Only<ReplyRegister>().status, absl::OkStatus());
+  Handle(HeartbeatReceived{4, decode_.instance, kIncarnation, 0, /*ready=*/true, {}});
+  EXPECT_EQ(outlook(), Outlook::kWaits);
+  Request(1);
+  EXPECT_THAT(actions_, IsEmpty());
+  Beat(decode_.instance);
+  EXPECT_THAT(Served(), ElementsAre(1));
+  // Once: the time does not begin anew while nothing changes.
+  Handle(HeartbeatReceived{5, decode_.instance, kIncarnation, 0, /*ready=*/true, {}});
+  now_us_ += kPairingUs;
+  Handle(HeartbeatReceived{6, decode_.instance, kIncarnation, 0, /*ready=*/true, {}});
+  EXPECT_EQ(outlook(), Outlook::kRefused);
+}
+
 TEST_F(WaitingTest, TheSuccessorOfADrainedWorkerIsWaitedFor) {
   Join({stage_, decode_});
   Handle(DrainRequested{1, "d0"});
