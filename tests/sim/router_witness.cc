@@ -30,7 +30,7 @@ bool RouterWitness::Request::UsesChain(const InstanceRef& instance) const {
 void RouterWitness::Saw(const router::Event& event, const std::vector<router::Action>& actions,
                         const router::RouterCore& core) {
   if (!world_.violation().empty()) return;
-  anybody_fails_ = false;
+  anybody_fails_ = serves_ = false;
   std::visit([this](const auto& e) { Hear(e); }, event);
   const auto lost = members_.Take(event, actions, core.membership());
   for (const MembersWitness::Lost& worker : lost) HearLost(worker);
@@ -47,7 +47,8 @@ void RouterWitness::Saw(const router::Event& event, const std::vector<router::Ac
     if (!world_.violation().empty()) return;  // What follows would rest on it.
   }
   CheckDone();
-  CheckWaiting(std::holds_alternative<router::TokenReceived>(event));
+  // Any other token changes nothing for those who wait.
+  if (serves_ || !std::holds_alternative<router::TokenReceived>(event)) CheckWaiting();
   members_.Check(event, actions, core);
   CheckLoad(core.load());
   CheckTimer(core);
@@ -249,6 +250,7 @@ void RouterWitness::Tell(Request& request, int tokens) {
   if (request.phase != Phase::kPrefilling) return;
   request.phase = Phase::kDecoding;
   request.prefill_counts = false;
+  serves_ = true;
   members_.Served(request.pair.decode);
   for (const KvWriter& stage : request.pair.chain.stages) members_.Served(stage.instance);
 }

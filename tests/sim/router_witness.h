@@ -154,7 +154,7 @@ class RouterWitness {
   void CheckEnd(const router::FinishCall& action, const End& end);
 
   void CheckDone();
-  void CheckWaiting(bool token);
+  void CheckWaiting();
   void CheckLoad(const router::RouterLoad& load);
   void CheckTimer(const router::RouterCore& core) const;
   void ForgetLost();
@@ -211,6 +211,7 @@ class RouterWitness {
   std::optional<int> needed_requests_due_;
   bool drain_over_ = false;
   bool anybody_fails_ = false;
+  bool serves_ = false;  // A first token: it may make room, and end a probation.
 };
 
 }  // namespace baton::sim

@@ -242,8 +242,8 @@ void RouterWitness::ForgetLost() {
   });
 }
 
-void RouterWitness::CheckWaiting(bool token) {
-  if (token || CountWaiting() == 0) return;
+void RouterWitness::CheckWaiting() {
+  if (CountWaiting() == 0) return;
   const bool ready = !members_.Pairs().empty();
   const Request* oldest = nullptr;
   for (auto& [call_id, request] : requests_) {
@@ -284,13 +284,19 @@ void RouterWitness::CheckLoad(const router::RouterLoad& load) {
 }
 
 void RouterWitness::CheckTimer(const router::RouterCore& core) const {
-  int64_t due_us = members_.NextUs();
-  if (world_.now_us() < refuse_from_us_) due_us = std::min(due_us, refuse_from_us_);
+  const int64_t wakes_us = core.NextDeadlineUs();
+  const auto sleeps_beyond = [&](int64_t due_us, const std::string& what) {
+    if (wakes_us <= due_us) return;
+    world_.Violate(absl::StrCat(name_, ": sleeps beyond what is due: ", what, " by ",
+                                wakes_us == kNeverUs ? "ever" : absl::StrCat(wakes_us - due_us)));
+  };
+  sleeps_beyond(members_.NextUs(), "a lease or a probation");
+  if (world_.now_us() < refuse_from_us_) sleeps_beyond(refuse_from_us_, "the end of settling");
   for (const auto& [call_id, request] : requests_) {
-    due_us = std::min({due_us, request.asked.deadline_us, request.until_us, drain_ends_us_});
+    sleeps_beyond(request.asked.deadline_us, absl::StrCat("the deadline of call ", call_id));
+    sleeps_beyond(request.until_us, absl::StrCat("what call ", call_id, " waits for"));
+    sleeps_beyond(drain_ends_us_, "the end of the drain");
   }
-  if (core.NextDeadlineUs() <= due_us) return;
-  world_.Violate(absl::StrCat(name_, ": sleeps beyond what is due"));
 }
 
 }  // namespace baton::sim
