@@ -28,6 +28,8 @@ constexpr Excuse kExcuses[] = {
     {"legs: an answer breaks the protocol", "no worker sends one; leg_calls_test"},
     {"link: an epoch never begins", "ten seconds without a connection; link_test"},
     {"link: another stage 0 claims the chain", "two processes under one chain id; link_test"},
+    {"router: what is refused has nowhere to go",
+     "a refusal that comes long after its pair came apart; overload_test"},
     {"planner: an attempt comes twice", "no router starts one twice; chain_planner_test"},
     {"planner: prompt tokens out of turn", "no stage tells them so; chain_planner_test"},
     {"worker: an endpoint comes that nobody wants", "drawn too rarely yet; peer_table_test"},

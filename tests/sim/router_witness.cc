@@ -330,8 +330,9 @@ void RouterWitness::JudgeRefused(const Request& request, Failure& failure) {
   ++totals_.RetriesOf(failure.blamed).refused_total;
   limited_.insert(failure.blamed == Role::kDecode ? request.pair.decode
                                                   : request.pair.chain.stage0);
+  const bool in_vain = members_.Pairs().empty() && HopeUntilUs() == 0;
   const bool may = request.refused < kMostRefusals && request.asked.deadline_us > world_.now_us() &&
-                   CountOf(Phase::kWaiting) < limits_.max_waiting;
+                   CountOf(Phase::kWaiting) < limits_.max_waiting && !in_vain;
   failure.takes_budget = true;
   failure.lacks_budget = may && !BudgetAllows();
   failure.must_go_on = failure.may_go_on = may && BudgetAllows();

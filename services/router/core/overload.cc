@@ -1,10 +1,12 @@
 // Refusals of workers that are full. They are no failed attempts: nothing has begun, and nothing is
 // wrong with the pair. The request goes to another pair with room, or waits for some in the queue
-// for a pair (waiting.cc), as long as the retry budget and the queue's bound allow; the worker is
-// asked again when room may be there (learned_limit.h). Otherwise the client hears of it at once.
+// for a pair (waiting.cc), as long as the retry budget and the queue's bound allow and a pair is
+// ready or expected; the worker is asked again when room may be there (learned_limit.h). Otherwise
+// the client hears of it at once.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
@@ -42,6 +44,10 @@ bool RouterCore::State::TryRefusedAgain(Transaction& txn, Role blamed,
     pairing.Refused(worker, RetryHintMsOf(refusal) * 1000, now_us);
   }
   if (txn.refused >= kMostRefusals || txn.deadline_us <= now_us || !MayWaitForRoom().ok()) {
+    return false;
+  }
+  if (membership.ReadyPairs().empty() && HopeUntilUs() == 0) {
+    Covered<"router: what is refused has nowhere to go">();
     return false;
   }
   if (!TakeRetry()) return false;

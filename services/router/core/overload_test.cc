@@ -90,6 +90,20 @@ TEST_F(OverloadTest, TheBackoffsEndWakesWhoWaitsWhateverEventItComesWith) {
   EXPECT_EQ(Only<Reserve>().call_id, 2u);
 }
 
+// Its pair came apart while it waited to be refused.
+TEST_F(OverloadTest, WithoutAPairToComeARefusalIsTheLastWord) {
+  JoinOnePair();
+  Prefilling(1);
+  const InstanceRef decode = reserve_.decode;
+  Handle(HeartbeatReceived{
+      2, decode, kIncarnation, core_->membership().view_version(), /*ready=*/false, {}});
+  Handle(PrefillEnded{reserve_.attempt_id, kFull, {}});
+  EXPECT_TRUE(IsOverloaded(Refusal())) << Refusal();
+  EXPECT_EQ(LegOf(Refusal()), "prefill");
+  EXPECT_EQ(core_->load().retries_prefill.overload_total, 0) << "nothing was begun again";
+  EXPECT_EQ(core_->load().retries_prefill.refused_total, 1);
+}
+
 TEST_F(OverloadTest, WhatEndsOnTheWorkerMakesRoom) {
   JoinOnePair();
   Decoding(1);
