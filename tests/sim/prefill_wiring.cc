@@ -109,9 +109,7 @@ void PrefillProcess::OnView() {
   CheckNeighbours();
   CheckEndpoints();
   if (!first()) return;
-  prefill::ViewSeen seen;
-  for (const auto& [id, worker] : membership_->view()) seen.workers.push_back(worker);
-  wiring_events_.Raise(std::move(seen));
+  wiring_events_.Raise(prefill::ViewSeen{membership_->peers()});
 }
 
 void PrefillProcess::HandleWiring(const prefill::WiringEvent& event) {

@@ -48,9 +48,7 @@ WorkerMembership::WorkerMembership(World& world, const Timings& times, int node,
       status_(std::move(status)),
       on_view_(std::move(on_view)),
       core_(CoreOptions(info_, times), world.now_us()),
-      witness_(world, CoreOptions(info_, times)) {
-  view_[info_.instance.id] = ToPeer(info_);
-}
+      witness_(world, CoreOptions(info_, times)) {}
 
 void WorkerMembership::Start() { events_.Raise(worker::MembershipTick{}); }
 
@@ -272,12 +270,7 @@ bool WorkerMembership::MissedFor(const InstanceRef& peer, int64_t duration_us) c
   return lost != lost_us_.end() && world_.now_us() - lost->second >= duration_us;
 }
 
-void WorkerMembership::Perform(const worker::TellPeers& action) {
-  view_.clear();
-  for (const worker::PeerWorker& peer : action.peers) view_[peer.instance.id] = peer;
-  view_[info_.instance.id] = ToPeer(info_);
-  on_view_();
-}
+void WorkerMembership::Perform(const worker::TellPeers& /*action*/) { on_view_(); }
 
 void WorkerMembership::Perform(const worker::RejectWorker& action) {
   world_.Violate(absl::StrCat(info_.instance.id, " is rejected: ", action.status.message()));

@@ -53,7 +53,8 @@ class WorkerMembership {
   // router may still have a request that needs this worker.
   void Leave(bool unneeded, std::function<void()> left);
 
-  const std::map<std::string, worker::PeerWorker>& view() const { return view_; }
+  // The peers as the core has told them, in its order: the newest first.
+  const std::vector<worker::PeerWorker>& peers() const { return core_.peers(); }
   // The endpoint to this incarnation of a peer, as the core knows.
   std::optional<uint64_t> FindPeer(const InstanceRef& instance) const;
   const std::map<InstanceRef, worker::PeerEndpoint>& endpoints() const { return core_.endpoints(); }
@@ -103,7 +104,6 @@ class WorkerMembership {
   std::map<uint64_t, int> node_of_;       // Router -> node.
   std::map<uint64_t, Rpc> rpcs_;          // By call.
   std::map<uint64_t, uint64_t> watches_;  // Call -> router.
-  std::map<std::string, worker::PeerWorker> view_;
   std::function<void()> on_drain_;
   std::set<uint64_t> live_;  // Endpoints, whatever the core knows of them.
   uint64_t last_endpoint_ = 0;

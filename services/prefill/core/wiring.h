@@ -34,7 +34,7 @@ struct WiringOptions {
 
 // ---- Events. `stage` >= 1; what comes of an older epoch's links is ignored. ----
 struct ViewSeen {
-  std::vector<worker::PeerWorker> workers;
+  std::vector<worker::PeerWorker> workers;  // Of two with one rank the first counts: the newest.
 };
 struct OwnEpochTried {  // The answer to TryOwnEpoch: stage 0 has begun, or can't yet.
   absl::Status status;

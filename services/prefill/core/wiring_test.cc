@@ -81,6 +81,15 @@ TEST_F(WiringTest, AStageThatWasStartedAgainIsWiredAtOnce) {
 }
 
 // Its clock was set back, or it runs on another host now.
+// A stage that came back under another name has its place while its former life is still listed.
+TEST_F(WiringTest, OfTwoWithOneRankTheOneThatIsToldFirstIsWired) {
+  worker::PeerWorker newest = StageWorker(2, 2);
+  newest.instance.id = "prefill-z";  // Behind its former life by name.
+  See({newest, StageWorker(1), StageWorker(2)});
+  ASSERT_GT(TryToWire(), 0u);
+  EXPECT_EQ(All<OpenLinks>().at(0).members, (std::vector{StageWorker(1), newest}));
+}
+
 TEST_F(WiringTest, GoesPastTheNewestEpochThatAStageKnows) {
   SeeAll();
   const uint64_t newest = kWallClockUs + 3'600'000'000;
