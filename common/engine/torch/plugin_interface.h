@@ -6,12 +6,14 @@
 
 #include <memory>
 
+#include "absl/status/statusor.h"
+#include "common/collective/gloo/gloo_transport.h"
 #include "common/engine/linear.h"
 
 namespace baton {
 
 // Raised with every change of this header or of what it names.
-inline constexpr int kTorchPluginVersion = 1;
+inline constexpr int kTorchPluginVersion = 2;
 
 struct TorchPlugin {
   int version;
@@ -19,6 +21,9 @@ struct TorchPlugin {
   void (*set_threads)(int threads);
   // libtorch's matrix product, which is not batch invariant: its library picks kernels by shape.
   std::unique_ptr<Linear> (*make_linear)(int outputs, int inputs);
+  // ConnectGloo, for a ThreadedCommunicator.
+  absl::StatusOr<std::unique_ptr<MessageTransport>> (*connect_gloo)(
+      const GlooOptions& options, std::shared_ptr<BootstrapStore> store);
 };
 
 // The one symbol that the plugin exports.

@@ -1,4 +1,4 @@
-// libbaton_torch.so: the only file of Baton that includes torch.
+// libbaton_torch.so: what the plugin exports.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -47,6 +47,7 @@ constexpr TorchPlugin kPlugin = {
     [](int outputs, int inputs) -> std::unique_ptr<Linear> {
       return std::make_unique<TorchLinear>(outputs, inputs);
     },
+    ConnectGloo,
 };
 
 }  // namespace

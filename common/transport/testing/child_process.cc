@@ -37,12 +37,18 @@ ChildProcess::~ChildProcess() {
   fclose(from_child_);
 }
 
+bool ChildProcess::ReadLineOrEnd(std::string* line) {
+  line->clear();
+  for (int c = fgetc(from_child_); c != '\n'; c = fgetc(from_child_)) {
+    if (c == EOF) return false;
+    line->push_back(static_cast<char>(c));
+  }
+  return true;
+}
+
 std::string ChildProcess::ReadLine() {
   std::string line;
-  for (int c = fgetc(from_child_); c != '\n'; c = fgetc(from_child_)) {
-    BATON_CHECK(c != EOF) << "the child ended after \"" << line << "\"";
-    line.push_back(static_cast<char>(c));
-  }
+  BATON_CHECK(ReadLineOrEnd(&line)) << "the child ended after \"" << line << "\"";
   return line;
 }
 

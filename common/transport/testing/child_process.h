@@ -1,4 +1,4 @@
-// A second process for the data plane's tests: test_peer with its stdin and stdout on pipes.
+// Another process for a test, with its stdin and stdout on pipes.
 #ifndef COMMON_TRANSPORT_TESTING_CHILD_PROCESS_H_
 #define COMMON_TRANSPORT_TESTING_CHILD_PROCESS_H_
 
@@ -19,6 +19,8 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   std::string ReadLine();
+  // False, and what there is of a line, when the child has ended.
+  bool ReadLineOrEnd(std::string* line);
   void WriteLine(const std::string& line);
 
   // Any thread.
