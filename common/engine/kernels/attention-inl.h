@@ -39,7 +39,8 @@ inline void Transpose(Vec (&rows)[kLanes]) {
 
 // A block of keys, gathered from its first `tile_end` tiles of [kKeyTile][dim], as
 // [dim][kKeyBlock]. The keys of other tiles stay what they were: their scores are masked.
-void TransposeKeys(const float* const* tiles, int tile_end, int dim, float* transposed) {
+template <typename Element>
+void TransposeKeys(const Element* const* tiles, int tile_end, int dim, float* transposed) {
   for (int tile = 0; tile < tile_end; ++tile) {
     for (int k = 0; k < kKeyTile; k += kLanes) {
       for (int d = 0; d < dim; d += kLanes) {
@@ -108,15 +109,15 @@ __attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin, floa
 
 // accumulator_r[0, kVecs * kLanes) += weights_r . values over keys [0, key_end), in key order;
 // `tiles` hold the values, read from column `d` on.
-template <int kRows, int kVecs>
-inline void WeighColumns(const float* scores, const float* const* tiles, int key_end, int dim,
+template <int kRows, int kVecs, typename Element>
+inline void WeighColumns(const float* scores, const Element* const* tiles, int key_end, int dim,
                          int d, float* accumulator) {
   Vec sum[kRows][kVecs];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVecs; ++v) sum[r][v] = Load(accumulator + r * dim + d + v * kLanes);
   }
   for (int k = 0; k < key_end; ++k) {
-    const float* value = tiles[k / kKeyTile] + (k % kKeyTile) * dim + d;
+    const Element* value = tiles[k / kKeyTile] + (k % kKeyTile) * dim + d;
     Vec column[kVecs];
     for (int v = 0; v < kVecs; ++v) column[v] = Load(value + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
@@ -130,9 +131,9 @@ inline void WeighColumns(const float* scores, const float* const* tiles, int key
 }
 
 // One block of keys for exactly `count` rows, 1 <= count <= kRows.
-template <int kRows>
-inline void AttendRows(int count, RowState* rows, const AttentionArgs& args, int block_begin,
-                       int key_end, const float* transposed, float* accumulator) {
+template <int kRows, typename Element>
+inline void AttendRows(int count, RowState* rows, const AttentionArgs<Element>& args,
+                       int block_begin, int key_end, const float* transposed, float* accumulator) {
   if constexpr (kRows > 1) {
     if (count < kRows) {
       AttendRows<kRows - 1>(count, rows, args, block_begin, key_end, transposed, accumulator);
@@ -146,7 +147,7 @@ inline void AttendRows(int count, RowState* rows, const AttentionArgs& args, int
     SoftmaxBlock(rows[r], block_begin, args.scale * kLog2E, dim, scores + r * kKeyBlock,
                  accumulator + r * dim);
   }
-  const float* const* tiles = args.kv.values + block_begin / kKeyTile;
+  const Element* const* tiles = args.kv.values + block_begin / kKeyTile;
   int d = 0;
   for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
     WeighColumns<kRows, kWide>(scores, tiles, key_end, dim, d, accumulator);
@@ -160,7 +161,8 @@ inline void AttendRows(int count, RowState* rows, const AttentionArgs& args, int
 }
 
 // All keys for up to kQueryRows rows.
-void AttendQueryRows(RowState* rows, int count, const AttentionArgs& args) {
+template <typename Element>
+void AttendQueryRows(RowState* rows, int count, const AttentionArgs<Element>& args) {
   const int dim = args.head_dim;
   float accumulator[kQueryRows * kMaxHeadDim];
   float transposed[kMaxHeadDim * kKeyBlock];
@@ -185,7 +187,8 @@ void AttendQueryRows(RowState* rows, int count, const AttentionArgs& args) {
   }
 }
 
-void Attention(const AttentionArgs& args) {
+template <typename Element>
+void Attention(const AttentionArgs<Element>& args) {
   RowState rows[kQueryRows];
   int count = 0;
   for (int token = 0; token < args.tokens; ++token) {

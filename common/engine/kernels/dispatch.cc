@@ -1,3 +1,5 @@
+#include <bit>
+
 #include "common/engine/kernels/kernels.h"
 
 namespace baton::kernels {
@@ -38,16 +40,63 @@ size_t PackedSize(int outputs, int inputs, int panel_width) {
   return panels * width * static_cast<size_t>(inputs);
 }
 
-void PackRows(const float* rows, int row_begin, int row_count, int inputs, int panel_width,
-              float* panels) {
+namespace {
+
+// Where a column of a panel has the panel's output `output`.
+size_t PlaceInColumn(const float* /*panels*/, size_t output, size_t /*width*/) { return output; }
+size_t PlaceInColumn(const Bf16* /*panels*/, size_t output, size_t width) {
+  const size_t half = width / 2;
+  return output < half ? 2 * output : 2 * (output - half) + 1;
+}
+
+// Where the first element of a matrix's row is in its panels; the next are `width` apart.
+template <typename Element>
+size_t PlaceOfRow(const Element* panels, size_t row, size_t inputs, size_t width) {
+  return row / width * inputs * width + PlaceInColumn(panels, row % width, width);
+}
+
+template <typename Element>
+void Pack(const Element* rows, int row_begin, int row_count, int inputs, int panel_width,
+          Element* panels) {
   const auto width = static_cast<size_t>(panel_width);
   const auto columns = static_cast<size_t>(inputs);
   for (int row = 0; row < row_count; ++row) {
     const size_t output = static_cast<size_t>(row_begin) + static_cast<size_t>(row);
-    float* column = panels + output / width * columns * width + output % width;
-    const float* source = rows + static_cast<size_t>(row) * columns;
-    for (size_t i = 0; i < columns; ++i) column[i * width] = source[i];
+    Element* to = panels + PlaceOfRow(panels, output, columns, width);
+    const Element* source = rows + static_cast<size_t>(row) * columns;
+    for (size_t i = 0; i < columns; ++i) to[i * width] = source[i];
   }
+}
+
+float Widen(float x) { return x; }
+float Widen(Bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+
+template <typename Element>
+void Unpack(const Packed<Element>& w, int row, int panel_width, float* out) {
+  const auto width = static_cast<size_t>(panel_width);
+  const auto inputs = static_cast<size_t>(w.inputs);
+  const Element* from = w.panels + PlaceOfRow(w.panels, static_cast<size_t>(row), inputs, width);
+  for (size_t i = 0; i < inputs; ++i) out[i] = Widen(from[i * width]);
+}
+
+}  // namespace
+
+void PackRows(const float* rows, int row_begin, int row_count, int inputs, int panel_width,
+              float* panels) {
+  Pack(rows, row_begin, row_count, inputs, panel_width, panels);
+}
+
+void PackRows(const Bf16* rows, int row_begin, int row_count, int inputs, int panel_width,
+              Bf16* panels) {
+  Pack(rows, row_begin, row_count, inputs, panel_width, panels);
+}
+
+void UnpackRow(const PackedMatrix& w, int row, int panel_width, float* out) {
+  Unpack(w, row, panel_width, out);
+}
+
+void UnpackRow(const PackedBf16Matrix& w, int row, int panel_width, float* out) {
+  Unpack(w, row, panel_width, out);
 }
 
 }  // namespace baton::kernels

@@ -93,6 +93,47 @@ void AddBias(const float* bias, int rows, int dim, float* y) {
   }
 }
 
+// Integer arithmetic on the bits: adding just under half a unit, and one more where the kept part
+// is odd, carries into it as rounding to nearest even would, into the exponent and infinity as
+// well.
+inline UnsignedVec RoundedBits(Vec x) {
+  const UnsignedVec bits = (UnsignedVec)x;
+  const UnsignedVec rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  // Of a NaN the carry could make anything; kept and quiet it stays one.
+  return x == x ? rounded : bits | 0x00400000u;
+}
+
+// The Vec of the first `count` elements at x, 1 <= count <= kLanes.
+inline Vec LoadUpTo(const float* x, size_t count) {
+  return count == kLanes ? Load(x) : LoadPartial(x, static_cast<int>(count));
+}
+
+void ToBf16(const float* x, size_t count, Bf16* y) {
+  for (size_t i = 0; i < count; i += kLanes) {
+    const size_t present = count - i < kLanes ? count - i : kLanes;
+    const ShortVec halves =
+        __builtin_convertvector(RoundedBits(LoadUpTo(x + i, present)) >> 16, ShortVec);
+    __builtin_memcpy(y + i, &halves, present * sizeof(Bf16));
+  }
+}
+
+void FromBf16(const Bf16* x, size_t count, float* y) {
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) Store(y + i, Load(x + i));
+  if (i == count) return;
+  Bf16 rest[kLanes] = {};
+  __builtin_memcpy(rest, x + i, (count - i) * sizeof(Bf16));
+  StorePartial(y + i, Load(rest), static_cast<int>(count - i));
+}
+
+void RoundToBf16(float* x, size_t count) {
+  for (size_t i = 0; i < count; i += kLanes) {
+    const size_t present = count - i < kLanes ? count - i : kLanes;
+    const Vec rounded = (Vec)(RoundedBits(LoadUpTo(x + i, present)) & 0xffff0000u);
+    __builtin_memcpy(x + i, &rounded, present * sizeof(float));
+  }
+}
+
 double MultiplyAdds(int rounds) {
   constexpr int kChains = 12;  // More than two units times the latency of a multiply-add.
   Vec chain[kChains];
@@ -111,8 +152,24 @@ double MultiplyAdds(int rounds) {
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    BATON_KERNELS_NAME, kPanel, RmsNorm, Rope,  SiluMulRows,  Add, AddBias, Linear,
-    Attention,          MaxOf,  SumExp,  Weigh, MultiplyAdds,
+    .name = BATON_KERNELS_NAME,
+    .panel_width = kPanel,
+    .rms_norm = RmsNorm,
+    .rope = Rope,
+    .silu_mul = SiluMulRows,
+    .add = Add,
+    .add_bias = AddBias,
+    .linear = Linear,
+    .linear_bf16 = Linear,
+    .attention = Attention,
+    .attention_bf16 = Attention,
+    .to_bf16 = ToBf16,
+    .from_bf16 = FromBf16,
+    .round_to_bf16 = RoundToBf16,
+    .max_of = MaxOf,
+    .sum_exp = SumExp,
+    .weigh = Weigh,
+    .multiply_adds = MultiplyAdds,
 };
 
 }  // namespace baton::kernels::BATON_KERNELS

@@ -11,8 +11,13 @@
 // so that lanes hold different outputs instead, which costs nothing. Tables of different
 // instruction sets differ in rounding (the scalar one doesn't fuse) and are only close.
 //
-// All matrices are row-major float32; pointers need no alignment. Functions don't allocate, are
-// thread-safe, and trust their arguments: the executor has checked them.
+// Weights, keys and values may lie in memory as bfloat16: they are widened in registers, which is
+// exact, and then go through the same operations, so that the results equal those of the widened
+// float32 bit for bit.
+//
+// All matrices are row-major, float32 where nothing else is said; pointers need no alignment.
+// Functions don't allocate, are thread-safe, and trust their arguments: the executor has checked
+// them.
 #ifndef COMMON_ENGINE_KERNELS_KERNELS_H_
 #define COMMON_ENGINE_KERNELS_KERNELS_H_
 
@@ -31,22 +36,35 @@ inline constexpr int kKeyBlock = 64;
 // The largest head_dim that attention takes; it must be a multiple of kKeyTile.
 inline constexpr int kMaxHeadDim = 256;
 
+// A number of format bfloat16: the upper half of a float32.
+struct Bf16 {
+  uint16_t bits;
+};
+
 // A weight matrix [outputs, inputs] in panels: [ceil(outputs / width)][inputs][width], the last
-// panel padded with zeros. `width` is the table's panel_width.
-struct PackedMatrix {
-  const float* panels;
+// panel padded with zeros. `width` is the table's panel_width. A column of Bf16, [width], is in the
+// order 0, width / 2, 1, width / 2 + 1, ..., so that a vector of 32-bit lanes holds one half of the
+// panel in the lower and the other in the upper half of its lanes: one shift and one mask widen
+// them, where a column in order would need twice the instructions.
+template <typename Element>
+struct Packed {
+  const Element* panels;
   int outputs;
   int inputs;
 };
+using PackedMatrix = Packed<float>;
+using PackedBf16Matrix = Packed<Bf16>;
 
 // One KV head's keys and values of a sequence, cut into tiles of kKeyTile tokens: tile i holds the
 // tokens [i * kKeyTile, (i + 1) * kKeyTile) as [token][dim], keys and values alike.
+template <typename Element>
 struct KvTiles {
-  const float* const* keys;
-  const float* const* values;
+  const Element* const* keys;
+  const Element* const* values;
 };
 
 // Attention of consecutive query tokens of one sequence, for the query heads that share a KV head.
+template <typename Element>
 struct AttentionArgs {
   const float* query;  // Token t, head h at query + t * query_stride + h * head_dim.
   float* output;       // Likewise, with output_stride.
@@ -57,7 +75,7 @@ struct AttentionArgs {
   int head_dim;
   int first_position;  // Of token 0; token t attends to positions [0, first_position + t].
   float scale;
-  KvTiles kv;
+  KvTiles<Element> kv;
 };
 
 // Weights that tokens are drawn by, in fixed point: kUnitWeight is that of the most probable token.
@@ -92,9 +110,20 @@ struct KernelTable {
   // y_stride floats per row. Threads take disjoint panels.
   void (*linear)(const PackedMatrix& w, const float* x, int rows, int panel_begin, int panel_end,
                  float* y, size_t y_stride);
+  void (*linear_bf16)(const PackedBf16Matrix& w, const float* x, int rows, int panel_begin,
+                      int panel_end, float* y, size_t y_stride);
 
   // Causal attention with online softmax; no score matrix beyond a few rows by kKeyBlock.
-  void (*attention)(const AttentionArgs& args);
+  void (*attention)(const AttentionArgs<float>& args);
+  void (*attention_bf16)(const AttentionArgs<Bf16>& args);
+
+  // y = x rounded to nearest, ties to even; infinities stay, what is NaN stays NaN. Every table
+  // rounds alike.
+  void (*to_bf16)(const float* x, size_t count, Bf16* y);
+  // y = x, exactly.
+  void (*from_bf16)(const Bf16* x, size_t count, float* y);
+  // x = what to_bf16 and back would make of it.
+  void (*round_to_bf16)(float* x, size_t count);
 
   // Whether all of x are finite. `max` is the largest that is no NaN; -infinity if there is none.
   bool (*max_of)(const float* x, size_t count, float* max);
@@ -120,13 +149,19 @@ const KernelTable* FindKernels(std::string_view name);
 // The tables that this CPU runs, scalar first.
 std::vector<const KernelTable*> AvailableKernels();
 
-// Floats that a packed [outputs, inputs] matrix takes for panels of `panel_width`.
+// Elements that a packed [outputs, inputs] matrix takes for panels of `panel_width`.
 size_t PackedSize(int outputs, int inputs, int panel_width);
 
 // Writes rows [row_begin, row_begin + row_count) of the matrix [outputs, inputs], given at `rows`,
 // into `panels`, which must be zero where no row will come.
 void PackRows(const float* rows, int row_begin, int row_count, int inputs, int panel_width,
               float* panels);
+void PackRows(const Bf16* rows, int row_begin, int row_count, int inputs, int panel_width,
+              Bf16* panels);
+
+// Row `row` of a packed matrix, widened: out has w.inputs elements.
+void UnpackRow(const PackedMatrix& w, int row, int panel_width, float* out);
+void UnpackRow(const PackedBf16Matrix& w, int row, int panel_width, float* out);
 
 }  // namespace baton::kernels
 

@@ -1,6 +1,7 @@
 // The reference: each kernel as its definition reads, for any CPU. Sums run in double, so that it
 // also serves as the oracle of the vector tables' tests; it is not fast.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -52,36 +53,65 @@ void AddBias(const float* bias, int rows, int dim, float* y) {
   }
 }
 
-void Linear(const PackedMatrix& w, const float* x, int rows, int panel_begin, int panel_end,
+float Widen(float x) { return x; }
+float Widen(Bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+
+// By its definition: the nearer of the two neighbours, the even one where both are as near.
+Bf16 Rounded(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const auto kept = static_cast<uint16_t>(bits >> 16);
+  if (std::isnan(x)) return {static_cast<uint16_t>(kept | 0x40)};
+  const uint32_t dropped = bits & 0xffff;
+  const bool up = dropped > 0x8000 || (dropped == 0x8000 && kept % 2 == 1);
+  return {static_cast<uint16_t>(kept + (up ? 1 : 0))};
+}
+
+void ToBf16(const float* x, size_t count, Bf16* y) { std::transform(x, x + count, y, Rounded); }
+
+void FromBf16(const Bf16* x, size_t count, float* y) {
+  std::transform(x, x + count, y, [](Bf16 value) { return Widen(value); });
+}
+
+void RoundToBf16(float* x, size_t count) {
+  std::transform(x, x + count, x, [](float value) { return Widen(Rounded(value)); });
+}
+
+template <typename Element>
+void Linear(const Packed<Element>& w, const float* x, int rows, int panel_begin, int panel_end,
             float* y, size_t y_stride) {
   const auto inputs = static_cast<size_t>(w.inputs);
-  for (int row = 0; row < rows; ++row, x += inputs, y += y_stride) {
-    for (int output = panel_begin * kPanel; output < std::min(panel_end * kPanel, w.outputs);
-         ++output) {
-      const float* column =
-          w.panels + static_cast<size_t>(output / kPanel) * inputs * kPanel + output % kPanel;
+  std::vector<float> weights(inputs);
+  for (int output = panel_begin * kPanel; output < std::min(panel_end * kPanel, w.outputs);
+       ++output) {
+    UnpackRow(w, output, kPanel, weights.data());
+    for (int row = 0; row < rows; ++row) {
+      const float* in = x + static_cast<size_t>(row) * inputs;
       double sum = 0;
-      for (size_t i = 0; i < inputs; ++i) sum += static_cast<double>(x[i]) * column[i * kPanel];
-      y[output] = static_cast<float>(sum);
+      for (size_t i = 0; i < inputs; ++i) sum += static_cast<double>(in[i]) * weights[i];
+      y[static_cast<size_t>(row) * y_stride + static_cast<size_t>(output)] =
+          static_cast<float>(sum);
     }
   }
 }
 
-const float* Row(const float* const* tiles, int position, int dim) {
+template <typename Element>
+const Element* Row(const Element* const* tiles, int position, int dim) {
   const int token = position % kKeyTile;
   return tiles[position / kKeyTile] + static_cast<ptrdiff_t>(token) * dim;
 }
 
 // Two passes over all scores of a row; the vector tables' blocks and running maximum are what this
 // checks.
-void AttendRow(const AttentionArgs& args, const float* query, int positions, float* output) {
+template <typename Element>
+void AttendRow(const AttentionArgs<Element>& args, const float* query, int positions,
+               float* output) {
   const int dim = args.head_dim;
   std::vector<double> weights(static_cast<size_t>(positions));
   double max = -std::numeric_limits<double>::infinity();
   for (int p = 0; p < positions; ++p) {
     double score = 0;
-    const float* key = Row(args.kv.keys, p, dim);
-    for (int d = 0; d < dim; ++d) score += static_cast<double>(query[d]) * key[d];
+    const Element* key = Row(args.kv.keys, p, dim);
+    for (int d = 0; d < dim; ++d) score += static_cast<double>(query[d]) * Widen(key[d]);
     weights[static_cast<size_t>(p)] = score * args.scale;
     max = std::max(max, weights[static_cast<size_t>(p)]);
   }
@@ -90,13 +120,14 @@ void AttendRow(const AttentionArgs& args, const float* query, int positions, flo
   for (int d = 0; d < dim; ++d) {
     double value = 0;
     for (int p = 0; p < positions; ++p) {
-      value += weights[static_cast<size_t>(p)] * Row(args.kv.values, p, dim)[d];
+      value += weights[static_cast<size_t>(p)] * Widen(Row(args.kv.values, p, dim)[d]);
     }
     output[d] = static_cast<float>(value / sum);
   }
 }
 
-void Attention(const AttentionArgs& args) {
+template <typename Element>
+void Attention(const AttentionArgs<Element>& args) {
   for (int token = 0; token < args.tokens; ++token) {
     for (int head = 0; head < args.heads; ++head) {
       const auto offset = static_cast<size_t>(head) * static_cast<size_t>(args.head_dim);
@@ -152,8 +183,24 @@ double MultiplyAdds(int rounds) {
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    "scalar", kPanel,    RmsNorm, Rope,   SiluMul, Add,          AddBias,
-    Linear,   Attention, MaxOf,   SumExp, Weigh,   MultiplyAdds,
+    .name = "scalar",
+    .panel_width = kPanel,
+    .rms_norm = RmsNorm,
+    .rope = Rope,
+    .silu_mul = SiluMul,
+    .add = Add,
+    .add_bias = AddBias,
+    .linear = Linear,
+    .linear_bf16 = Linear,
+    .attention = Attention,
+    .attention_bf16 = Attention,
+    .to_bf16 = ToBf16,
+    .from_bf16 = FromBf16,
+    .round_to_bf16 = RoundToBf16,
+    .max_of = MaxOf,
+    .sum_exp = SumExp,
+    .weigh = Weigh,
+    .multiply_adds = MultiplyAdds,
 };
 
 }  // namespace baton::kernels::scalar

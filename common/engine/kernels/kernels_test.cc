@@ -181,7 +181,7 @@ struct Sequence {
 std::vector<float> RunAttention(const KernelTable& table, const Sequence& sequence,
                                 const float* query, int tokens, int heads, int dim, int prefix) {
   std::vector<float> output(Size(tokens, heads, dim));
-  AttentionArgs args;
+  AttentionArgs<float> args;
   args.query = query;
   args.output = output.data();
   args.query_stride = args.output_stride = Size(heads, dim);

@@ -13,13 +13,25 @@ constexpr int kInputBlock = 256;
 constexpr int kFewRows = 2;
 constexpr int kPanelsForFewRows = 4;
 
+// A column of a panel as two vectors: its first kLanes outputs and the rest.
+inline void LoadColumn(const float* column, Vec& first, Vec& second) {
+  first = Load(column);
+  second = Load(column + kLanes);
+}
+inline void LoadColumn(const Bf16* column, Vec& first, Vec& second) {
+  UnsignedVec pairs;
+  __builtin_memcpy(&pairs, column, sizeof(pairs));
+  first = (Vec)(pairs << 16);
+  second = (Vec)(pairs & 0xffff0000u);
+}
+
 // `kRows` rows of x by `kPanels` panels, inputs [begin, end).
-template <int kRows, int kPanels>
-inline void LinearTile(const PackedMatrix& w, const float* x, int panel, int begin, int end,
+template <int kRows, int kPanels, typename Element>
+inline void LinearTile(const Packed<Element>& w, const float* x, int panel, int begin, int end,
                        float* y, size_t y_stride) {
   const size_t inputs = static_cast<size_t>(w.inputs);
   Vec sum[kRows][2 * kPanels];
-  const float* weights[kPanels];
+  const Element* weights[kPanels];
   for (int p = 0; p < kPanels; ++p) {
     weights[p] =
         w.panels + (static_cast<size_t>(panel + p) * inputs + static_cast<size_t>(begin)) * kPanel;
@@ -38,8 +50,7 @@ inline void LinearTile(const PackedMatrix& w, const float* x, int panel, int beg
   for (int i = begin; i < end; ++i) {
     Vec column[2 * kPanels];
     for (int p = 0; p < kPanels; ++p) {
-      column[2 * p] = Load(weights[p]);
-      column[2 * p + 1] = Load(weights[p] + kLanes);
+      LoadColumn(weights[p], column[2 * p], column[2 * p + 1]);
       weights[p] += kPanel;
     }
     for (int r = 0; r < kRows; ++r) {
@@ -61,8 +72,8 @@ inline void LinearTile(const PackedMatrix& w, const float* x, int panel, int beg
 }
 
 // Calls the tile of exactly `rows` rows, 1 <= rows <= kRows.
-template <int kRows>
-inline void LinearTileOf(int rows, const PackedMatrix& w, const float* x, int panel, int begin,
+template <int kRows, typename Element>
+inline void LinearTileOf(int rows, const Packed<Element>& w, const float* x, int panel, int begin,
                          int end, float* y, size_t y_stride) {
   if (rows == kRows) {
     LinearTile<kRows, 1>(w, x, panel, begin, end, y, y_stride);
@@ -71,8 +82,9 @@ inline void LinearTileOf(int rows, const PackedMatrix& w, const float* x, int pa
   }
 }
 
-void LinearFewRows(const PackedMatrix& w, const float* x, int rows, int panel_begin, int panel_end,
-                   float* y, size_t y_stride) {
+template <typename Element>
+void LinearFewRows(const Packed<Element>& w, const float* x, int rows, int panel_begin,
+                   int panel_end, float* y, size_t y_stride) {
   for (int row = 0; row < rows; ++row) {
     const float* in = x + static_cast<size_t>(row) * static_cast<size_t>(w.inputs);
     float* out = y + static_cast<size_t>(row) * y_stride;
@@ -86,7 +98,8 @@ void LinearFewRows(const PackedMatrix& w, const float* x, int rows, int panel_be
   }
 }
 
-void Linear(const PackedMatrix& w, const float* x, int rows, int panel_begin, int panel_end,
+template <typename Element>
+void Linear(const Packed<Element>& w, const float* x, int rows, int panel_begin, int panel_end,
             float* y, size_t y_stride) {
   if (rows <= kFewRows) {
     LinearFewRows(w, x, rows, panel_begin, panel_end, y, y_stride);

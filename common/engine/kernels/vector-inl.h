@@ -11,6 +11,7 @@ constexpr int kWide = BATON_WIDE;
 
 typedef float Vec __attribute__((vector_size(kLanes * sizeof(float))));
 typedef int IntVec __attribute__((vector_size(kLanes * sizeof(int))));
+typedef unsigned UnsignedVec __attribute__((vector_size(kLanes * sizeof(unsigned))));
 // As many lanes, in as many registers as it takes.
 typedef double DoubleVec __attribute__((vector_size(kLanes * sizeof(double))));
 typedef long long LongVec __attribute__((vector_size(kLanes * sizeof(long long))));
@@ -31,6 +32,12 @@ inline Vec Load(const float* p) {
   Vec v;
   __builtin_memcpy(&v, p, sizeof(v));
   return v;
+}
+// Widened, which is exact.
+inline Vec Load(const Bf16* p) {
+  ShortVec halves;
+  __builtin_memcpy(&halves, p, sizeof(halves));
+  return (Vec)(__builtin_convertvector(halves, UnsignedVec) << 16);
 }
 inline void Store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof(v)); }
 // Subtracting, as x - 0 is x for every x; 0 + x is not, and would stay an addition.
