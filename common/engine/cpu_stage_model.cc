@@ -12,6 +12,7 @@
 #include "common/engine/native_linear.h"
 #include "common/engine/requirements.h"
 #include "common/engine/torch/torch_backend.h"
+#include "common/model/weight_type.h"
 
 namespace baton {
 namespace {
@@ -26,17 +27,25 @@ absl::Status ValidateOptions(const ExecutorOptions& options, const ModelConfig& 
   return Annotate(CheckModelRuns(config), options.model_path);
 }
 
-absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options,
+absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options, ElementType dtype,
                                            const kernels::KernelTable& kernels,
                                            ThreadPool& threads) {
   if (options.linear != LinearBackend::kTorch) {
-    return LinearFactory([&kernels, &threads](int outputs, int inputs) {
-      return MakeNativeLinear(outputs, inputs, kernels, threads);
+    return LinearFactory([dtype, &kernels, &threads](int outputs, int inputs) {
+      return MakeNativeLinear(outputs, inputs, dtype, kernels, threads);
     });
   }
   BATON_ASSIGN_OR_RETURN(const TorchPlugin* torch, LoadTorchPlugin());
   torch->set_threads(options.threads);
   return LinearFactory(torch->make_linear);
+}
+
+// A key or a value into the pages.
+void Keep(const kernels::KernelTable& /*table*/, const float* from, size_t count, float* to) {
+  std::copy_n(from, count, to);
+}
+void Keep(const kernels::KernelTable& table, const float* from, size_t count, kernels::Bf16* to) {
+  table.to_bf16(from, count, to);
 }
 
 }  // namespace
@@ -60,8 +69,30 @@ void CpuStageModel::AllocateScratch() {
   max_tiles_ = static_cast<size_t>(
       (int64_t{config_.max_position_embeddings} + kernels::kKeyTile - 1) / kernels::kKeyTile);
   const size_t tiles = static_cast<size_t>(config_.num_key_value_heads) * max_tiles_;
-  scratch_.key_tiles.resize(tiles);
-  scratch_.value_tiles.resize(tiles);
+  const auto allocate = [tiles](auto& lists) {
+    lists.keys.resize(tiles);
+    lists.values.resize(tiles);
+  };
+  if (kv().element_type == ElementType::kBFloat16) {
+    allocate(scratch_.bf16_tiles);
+  } else {
+    allocate(scratch_.tiles);
+  }
+}
+
+absl::Status CpuStageModel::LoadWeights(const ExecutorOptions& options, WeightReader& reader,
+                                        int layer_end) {
+  if (options.dtype) {
+    dtype_ = *options.dtype;
+  } else {
+    BATON_ASSIGN_OR_RETURN(dtype_, StoredWeightType(reader, config_));
+  }
+  BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
+                         ChooseLinear(options, dtype_, kernels_, threads_));
+  const StageToLoad stage = {options.layer_begin, layer_end, dtype_, options.dtype.has_value()};
+  BATON_ASSIGN_OR_RETURN(stage_,
+                         LoadStage(reader, config_, stage, make_linear, options.on_progress));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const ExecutorOptions& options) {
@@ -77,12 +108,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
   BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options.model_path));
 
   std::unique_ptr<CpuStageModel> model(new CpuStageModel(config, *kernels, options.threads));
-  BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
-                         ChooseLinear(options, *kernels, model->threads_));
-  BATON_ASSIGN_OR_RETURN(model->stage_, LoadStage(reader, config, options.layer_begin, layer_end,
-                                                  make_linear, options.on_progress));
-  // After the weights: only now are the sizes in config.json known to be those of real tensors.
-  model->AllocateScratch();
+  BATON_RETURN_IF_ERROR(model->LoadWeights(options, reader, layer_end));
   KvGeometry geometry;
   geometry.layer_begin = options.layer_begin;
   geometry.layer_end = layer_end;
@@ -90,8 +116,11 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
   geometry.head_dim = config.head_dim;
   geometry.page_size = options.page_size;
   geometry.page_count = options.page_count;
+  geometry.element_type = options.kv_dtype.value_or(model->dtype_);
+  // After the weights: only now are the sizes in config.json known to be those of real tensors.
   BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(geometry));
   model->kv_memory_ = std::make_unique<HostKvMemory>(geometry, model->pool_->Bytes());
+  model->AllocateScratch();
   return model;
 }
 
@@ -99,22 +128,30 @@ absl::Status CpuStageModel::Forward(const Batch& batch, const TensorView& in, co
                                     std::span<float> logits) {
   BATON_RETURN_IF_ERROR(
       ValidateBatch(batch, {in, out, activation_type(), logits.size()}, config_, kv()));
-  return GuardLibraries([&] { return Compute(batch, Floats(in), Floats(out), logits); });
+  return GuardLibraries([&] { return Compute(batch, in, out, logits); });
 }
 
-absl::Status CpuStageModel::Compute(const Batch& batch, std::span<const float> in,
-                                    std::span<float> out, std::span<float> logits) {
+void CpuStageModel::TakeInput(const TensorView& in, float* x) const {
+  const auto count = Floats(in.rows, in.columns);
+  if (in.type == ElementType::kBFloat16) {
+    kernels_.from_bf16(reinterpret_cast<const kernels::Bf16*>(in.memory.Host().data()), count, x);
+  } else if (const std::span<const float> floats = Floats(in); floats.data() != x) {
+    std::memmove(x, floats.data(), floats.size_bytes());
+  }
+}
+
+absl::Status CpuStageModel::Compute(const Batch& batch, const TensorView& in, const TensorView& out,
+                                    std::span<float> logits) {
   PlaceRows(batch);
   const int tokens = static_cast<int>(places_.size());
-  float* x = out.data();
-  if (last_stage()) {
-    hidden_.resize(Floats(tokens, config_.hidden_size));
-    x = hidden_.data();
-  }
+  const bool narrow = dtype_ == ElementType::kBFloat16;
+  // Where activations are passed on as they are computed, in their buffer.
+  if (last_stage() || narrow) hidden_.resize(Floats(tokens, config_.hidden_size));
+  float* x = last_stage() || narrow ? hidden_.data() : Floats(out).data();
   if (first_stage()) {
     Embed(batch, x);
-  } else if (x != in.data()) {
-    std::memmove(x, in.data(), in.size_bytes());
+  } else {
+    TakeInput(in, x);
   }
   for (int layer = kv().layer_begin; layer < kv().layer_end; ++layer) {
     // In order: a block attends to the keys that the blocks before it have stored.
@@ -125,6 +162,9 @@ absl::Status CpuStageModel::Compute(const Batch& batch, std::span<const float> i
   if (last_stage()) {
     AllLogits(batch, x);
     LastLogits(batch, x, logits.data());
+  } else if (narrow) {
+    kernels_.to_bf16(x, Floats(tokens, config_.hidden_size),
+                     reinterpret_cast<kernels::Bf16*>(out.memory.Host().data()));
   }
   return absl::OkStatus();
 }
@@ -147,7 +187,7 @@ void CpuStageModel::PlaceRows(const Batch& batch) {
 
 void CpuStageModel::Embed(const Batch& batch, float* x) {
   for (const SequenceSlice& slice : batch.slices) {
-    stage_.embedding->Gather(slice.tokens, x);
+    stage_.Embed(slice.tokens, x);
     x += Floats(slice.token_count, config_.hidden_size);
   }
 }
@@ -157,11 +197,13 @@ void CpuStageModel::RunLayer(const Batch& batch, int layer, int begin, int end, 
   const int rows = end - begin;
   x += Floats(begin, config_.hidden_size);
   ProjectQkv(block, begin, rows, x);
-  StoreKv(batch, layer, begin, rows);
-  Attend(batch, layer, begin, rows);
+  StoreAndAttend(batch, layer, begin, rows);
   block.o->Apply(scratch_.attended.data(), rows, scratch_.residual.data());
   kernels_.add(scratch_.residual.data(), Floats(rows, config_.hidden_size), x);
   Mlp(block, rows, x);
+  if (dtype_ == ElementType::kBFloat16) {
+    kernels_.round_to_bf16(x, Floats(rows, config_.hidden_size));
+  }
 }
 
 void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x) {
@@ -190,6 +232,17 @@ void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, con
   }
 }
 
+void CpuStageModel::StoreAndAttend(const Batch& batch, int layer, int begin, int rows) {
+  if (kv().element_type == ElementType::kBFloat16) {
+    StoreKv<kernels::Bf16>(batch, layer, begin, rows);
+    Attend(batch, layer, begin, rows, scratch_.bf16_tiles, kernels_.attention_bf16);
+  } else {
+    StoreKv<float>(batch, layer, begin, rows);
+    Attend(batch, layer, begin, rows, scratch_.tiles, kernels_.attention);
+  }
+}
+
+template <typename Element>
 void CpuStageModel::StoreKv(const Batch& batch, int layer, int begin, int rows) {
   const int width = config_.query_size() + 2 * config_.kv_size();
   const auto head_dim = static_cast<size_t>(config_.head_dim);
@@ -203,13 +256,16 @@ void CpuStageModel::StoreKv(const Batch& batch, int layer, int begin, int rows) 
     const float* values = keys + config_.kv_size();
     for (int head = 0; head < config_.num_key_value_heads; ++head) {
       const size_t at = static_cast<size_t>(head) * head_dim;
-      std::copy_n(keys + at, head_dim, pool_->Keys(page, layer, head) + offset);
-      std::copy_n(values + at, head_dim, pool_->Values(page, layer, head) + offset);
+      Keep(kernels_, keys + at, head_dim, pool_->Keys<Element>(page, layer, head) + offset);
+      Keep(kernels_, values + at, head_dim, pool_->Values<Element>(page, layer, head) + offset);
     }
   }
 }
 
-void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows) {
+template <typename Element>
+void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows,
+                           TileLists<Element>& lists,
+                           void (*attention)(const kernels::AttentionArgs<Element>&)) {
   const int width = config_.query_size() + 2 * config_.kv_size();
   const int group = config_.num_attention_heads / config_.num_key_value_heads;
   const int tiles_per_page = kv().page_size / kernels::kKeyTile;
@@ -222,17 +278,17 @@ void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows) {
     const int tiles = (place.position + tokens + kernels::kKeyTile - 1) / kernels::kKeyTile;
     threads_.ParallelFor(config_.num_key_value_heads, [&](int head_begin, int head_end) {
       for (int head = head_begin; head < head_end; ++head) {
-        const float** keys = &scratch_.key_tiles[static_cast<size_t>(head) * max_tiles_];
-        const float** values = &scratch_.value_tiles[static_cast<size_t>(head) * max_tiles_];
+        const Element** keys = &lists.keys[static_cast<size_t>(head) * max_tiles_];
+        const Element** values = &lists.values[static_cast<size_t>(head) * max_tiles_];
         for (int tile = 0; tile < tiles; ++tile) {
           const auto i = static_cast<size_t>(tile);
           const int page = slice.pages[static_cast<size_t>(tile / tiles_per_page)];
           const size_t offset = static_cast<size_t>(tile % tiles_per_page) * tile_floats;
-          keys[i] = pool_->Keys(page, layer, head) + offset;
-          values[i] = pool_->Values(page, layer, head) + offset;
+          keys[i] = pool_->Keys<Element>(page, layer, head) + offset;
+          values[i] = pool_->Values<Element>(page, layer, head) + offset;
         }
         const size_t query = Floats(int64_t{head} * group, config_.head_dim);
-        kernels::AttentionArgs args;
+        kernels::AttentionArgs<Element> args;
         args.query = &scratch_.qkv[Floats(row, width) + query];
         args.output = &scratch_.attended[Floats(row, config_.query_size()) + query];
         args.query_stride = static_cast<size_t>(width);
@@ -243,7 +299,7 @@ void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows) {
         args.first_position = place.position;
         args.scale = attention_scale_;
         args.kv = {keys, values};
-        kernels_.attention(args);
+        attention(args);
       }
     });
     row += tokens;

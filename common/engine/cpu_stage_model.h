@@ -24,6 +24,7 @@ class CpuStageModel final : public StageModel {
   const ModelConfig& config() const override { return config_; }
   const KvGeometry& kv() const override { return pool_->geometry(); }
   KvMemory& kv_memory() override { return *kv_memory_; }
+  ElementType activation_type() const override { return dtype_; }
   int threads() const override { return threads_.threads(); }
   void ParallelFor(int count, const std::function<void(int, int)>& body) override {
     threads_.ParallelFor(count, body);
@@ -32,6 +33,12 @@ class CpuStageModel final : public StageModel {
                        std::span<float> logits) override;
 
  private:
+  // For each KV head, where the tiles of its keys and values lie: [kv_heads, tiles].
+  template <typename Element>
+  struct TileLists {
+    std::vector<const Element*> keys;
+    std::vector<const Element*> values;
+  };
   // Buffers for one block of rows, whatever the batch's size.
   struct Scratch {
     std::vector<float> normed;    // [rows, hidden]
@@ -40,9 +47,8 @@ class CpuStageModel final : public StageModel {
     std::vector<float> gate_up;   // [rows, 2 * intermediate]
     std::vector<float> inner;     // [rows, intermediate]
     std::vector<float> residual;  // [rows, hidden]
-    // For each KV head, where the tiles of its keys and values lie: [kv_heads, tiles].
-    std::vector<const float*> key_tiles;
-    std::vector<const float*> value_tiles;
+    TileLists<float> tiles;       // One of them, by the type of the pages.
+    TileLists<kernels::Bf16> bf16_tiles;
   };
   // Where a row of the packed batch stands in its sequence.
   struct RowPlace {
@@ -52,17 +58,24 @@ class CpuStageModel final : public StageModel {
 
   CpuStageModel(const ModelConfig& config, const kernels::KernelTable& kernels, int threads);
 
+  absl::Status LoadWeights(const ExecutorOptions& options, WeightReader& reader, int layer_end);
   void AllocateScratch();
-  absl::Status Compute(const Batch& batch, std::span<const float> in, std::span<float> out,
+  absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits);
+  void TakeInput(const TensorView& in, float* x) const;
   void PlaceRows(const Batch& batch);
   RowPlace PlaceOf(int row) const { return places_[static_cast<size_t>(row)]; }
   void Embed(const Batch& batch, float* x);
   // Rows [begin, end) of the batch; `x` is the residual stream of the whole batch.
   void RunLayer(const Batch& batch, int layer, int begin, int end, float* x);
   void ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x);
+  // With keys and values of the pages' type.
+  void StoreAndAttend(const Batch& batch, int layer, int begin, int rows);
+  template <typename Element>
   void StoreKv(const Batch& batch, int layer, int begin, int rows);
-  void Attend(const Batch& batch, int layer, int begin, int rows);
+  template <typename Element>
+  void Attend(const Batch& batch, int layer, int begin, int rows, TileLists<Element>& lists,
+              void (*attention)(const kernels::AttentionArgs<Element>&));
   void Mlp(const LayerBlock& block, int rows, float* x);
   void LastLogits(const Batch& batch, const float* x, float* logits);
   void AllLogits(const Batch& batch, const float* x);
@@ -74,6 +87,7 @@ class CpuStageModel final : public StageModel {
   ThreadPool threads_;
   const Rotary rotary_;
   const float attention_scale_;
+  ElementType dtype_ = ElementType::kFloat32;
   StageBlocks stage_;
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<HostKvMemory> kv_memory_;  // Of the pool's pages.
@@ -82,7 +96,7 @@ class CpuStageModel final : public StageModel {
   size_t max_tiles_ = 0;  // Of a sequence.
   std::vector<RowPlace> places_;
   std::vector<float> cos_, sin_;    // [batch tokens, head_dim / 2]
-  std::vector<float> hidden_;       // [batch tokens, hidden]; last stage only.
+  std::vector<float> hidden_;       // [batch tokens, hidden]; last stage, or bfloat16.
   std::vector<float> some_logits_;  // [kLogitRows, vocab], once all logits of a slice were wanted.
 };
 

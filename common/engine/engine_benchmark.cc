@@ -102,7 +102,7 @@ void BM_Attention(benchmark::State& state) {
   }
   const auto query = RandomFloats(static_cast<size_t>(tokens * kHeads * dim));
   std::vector<float> output(query.size());
-  kernels::AttentionArgs args;
+  kernels::AttentionArgs<float> args;
   args.query = query.data();
   args.output = output.data();
   args.query_stride = args.output_stride = static_cast<size_t>(kHeads * dim);
@@ -273,7 +273,7 @@ void BM_TorchLinear(benchmark::State& state) {
   const auto x = RandomFloats(static_cast<size_t>(rows) * static_cast<size_t>(inputs));
   std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(outputs));
   const auto linear = (*plugin)->make_linear(outputs, inputs);
-  linear->SetRows(weights.data(), 0, outputs);
+  linear->SetRows(reinterpret_cast<const std::byte*>(weights.data()), 0, outputs);
   for (auto _ : state) {
     linear->Apply(x.data(), rows, y.data());
     benchmark::DoNotOptimize(y.data());

@@ -3,7 +3,10 @@
 #define COMMON_ENGINE_EXECUTOR_OPTIONS_H_
 
 #include <functional>
+#include <optional>
 #include <string>
+
+#include "common/types/element_type.h"
 
 namespace baton {
 
@@ -20,6 +23,10 @@ struct ExecutorOptions {
   int page_count = 256;  // All pages are allocated at start.
   int threads = 1;       // Threads that compute, the caller's included.
   LinearBackend linear = LinearBackend::kAuto;
+  // How weights lie in memory and, with kBFloat16, that the residual stream is rounded behind each
+  // layer (README.md says why). Nothing: as the checkpoint (StoredWeightType).
+  std::optional<ElementType> dtype;
+  std::optional<ElementType> kv_dtype;  // Of keys and values in the pages; nothing: as dtype.
   // Which kernels: "" (the best that this CPU runs), "scalar", "avx2" or "avx512".
   std::string kernels;
   // Called on the loading thread with the loaded fraction in [0, 1], last with 1.

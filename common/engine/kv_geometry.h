@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "common/types/element_type.h"
 #include "common/types/kv_layout.h"
 
 namespace baton {
@@ -17,16 +18,18 @@ struct KvGeometry {
   int head_dim = 0;
   int page_size = 0;  // Tokens per page.
   int page_count = 0;
-  int bytes_per_element = 4;  // float32.
+  ElementType element_type = ElementType::kFloat32;
 
   int layers() const { return layer_end - layer_begin; }
   // Bytes of one head's keys (or values) of one page and layer: [token][dim].
   size_t HeadBytes() const {
     return static_cast<size_t>(page_size) * static_cast<size_t>(head_dim) *
-           static_cast<size_t>(bytes_per_element);
+           ElementBytes(element_type);
   }
   // The pool's page as the hand-off describes it, with this executor's layers alone.
-  KvLayout layout() const { return {layers(), kv_heads, head_dim, page_size, bytes_per_element}; }
+  KvLayout layout() const {
+    return {layers(), kv_heads, head_dim, page_size, static_cast<int>(ElementBytes(element_type))};
+  }
   // Bytes of one layer of one page: [K/V][head][token][dim].
   size_t LayerBytes() const { return layout().BytesPerLayer(); }
   // Bytes of one page: [layer][K/V][head][token][dim].

@@ -25,13 +25,12 @@ absl::StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvGeometry& geometr
 
 KvPool::~KvPool() { munmap(base_, size_); }
 
-float* KvPool::Head(int page, int layer, int value, int head) {
+std::byte* KvPool::Head(int page, int layer, int value, int head) {
   const auto local_layer = static_cast<size_t>(layer - geometry_.layer_begin);
   const size_t run = static_cast<size_t>(value) * static_cast<size_t>(geometry_.kv_heads) +
                      static_cast<size_t>(head);
-  std::byte* at = base_ + static_cast<size_t>(page) * geometry_.PageBytes() +
-                  local_layer * geometry_.LayerBytes() + run * geometry_.HeadBytes();
-  return reinterpret_cast<float*>(at);
+  return base_ + static_cast<size_t>(page) * geometry_.PageBytes() +
+         local_layer * geometry_.LayerBytes() + run * geometry_.HeadBytes();
 }
 
 }  // namespace baton

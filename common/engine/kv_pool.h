@@ -23,14 +23,21 @@ class KvPool {
   // All pages, behind each other.
   std::span<std::byte> Bytes() { return {base_, size_}; }
 
-  // [token][dim] of one head, for `layer` of the whole model's numbering.
-  float* Keys(int page, int layer, int head) { return Head(page, layer, 0, head); }
-  float* Values(int page, int layer, int head) { return Head(page, layer, 1, head); }
+  // [token][dim] of one head, for `layer` of the whole model's numbering, as elements of the
+  // geometry's type (float or kernels::Bf16).
+  template <typename Element>
+  Element* Keys(int page, int layer, int head) {
+    return reinterpret_cast<Element*>(Head(page, layer, 0, head));
+  }
+  template <typename Element>
+  Element* Values(int page, int layer, int head) {
+    return reinterpret_cast<Element*>(Head(page, layer, 1, head));
+  }
 
  private:
   KvPool(const KvGeometry& geometry, std::byte* base, size_t size)
       : geometry_(geometry), base_(base), size_(size) {}
-  float* Head(int page, int layer, int value, int head);
+  std::byte* Head(int page, int layer, int value, int head);
 
   const KvGeometry geometry_;
   std::byte* const base_;

@@ -10,9 +10,10 @@
 
 namespace baton {
 
-// Packed panels and the table's kernel: batch invariant. `table` and `pool` must outlive it.
-std::unique_ptr<Linear> MakeNativeLinear(int outputs, int inputs, const kernels::KernelTable& table,
-                                         ThreadPool& pool);
+// Packed panels of `weights` and the table's kernel: batch invariant, and the same bits whichever
+// type holds the same weights. `table` and `pool` must outlive it.
+std::unique_ptr<Linear> MakeNativeLinear(int outputs, int inputs, ElementType weights,
+                                         const kernels::KernelTable& table, ThreadPool& pool);
 
 }  // namespace baton
 

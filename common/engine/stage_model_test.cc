@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -55,24 +56,42 @@ void ExpectClose(const std::vector<std::vector<float>>& actual,
   }
 }
 
-TEST(StageModelTest, StagesChangeNoBit) {
-  const ExecutorOptions options = OptionsFor(SmallModel());
+// What must not change a bit, whatever the types of weights and activations and of KV.
+class InvarianceTest : public testing::TestWithParam<std::tuple<ElementType, ElementType>> {
+ protected:
+  static ExecutorOptions Options(const std::string& model_path = SmallModel()) {
+    ExecutorOptions options = OptionsFor(model_path);
+    std::tie(options.dtype, options.kv_dtype) = GetParam();
+    return options;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Types, InvarianceTest,
+                         testing::Combine(testing::ValuesIn(kElementTypes),
+                                          testing::ValuesIn(kElementTypes)),
+                         [](const auto& info) {
+                           return std::string(ElementTypeName(std::get<0>(info.param))) + "_kv_" +
+                                  ElementTypeName(std::get<1>(info.param));
+                         });
+
+TEST_P(InvarianceTest, StagesChangeNoBit) {
+  const ExecutorOptions options = Options();
   const auto expected = RunWhole(options);
   EXPECT_EQ(RunCut(options, {0, 3}, 150), expected);
   EXPECT_EQ(RunCut(options, {0, 1, 5}, 150), expected);
   EXPECT_EQ(RunCut(options, {0, 1, 2, 3, 4, 5}, 150), expected);
 }
 
-TEST(StageModelTest, ChunksChangeNoBit) {
-  const ExecutorOptions options = OptionsFor(SmallModel());
+TEST_P(InvarianceTest, ChunksChangeNoBit) {
+  const ExecutorOptions options = Options();
   const auto expected = RunWhole(options);
   for (const int chunk : {1, 7, 64, 149}) {
     EXPECT_EQ(RunCut(options, {0, 2}, chunk), expected) << chunk;
   }
 }
 
-TEST(StageModelTest, PagesThreadsAndShardsChangeNoBit) {
-  const ExecutorOptions options = OptionsFor(SmallModel());
+TEST_P(InvarianceTest, PagesThreadsAndShardsChangeNoBit) {
+  const ExecutorOptions options = Options();
   const auto expected = RunWhole(options);
   for (const int page_size : {32, 48, 64, 256}) {
     ExecutorOptions paged = options;
@@ -86,11 +105,11 @@ TEST(StageModelTest, PagesThreadsAndShardsChangeNoBit) {
   RandomModelOptions sharded;
   sharded.num_hidden_layers = 6;
   sharded.shards = 5;
-  EXPECT_EQ(RunWhole(OptionsFor(ModelPath("sharded", sharded))), expected);
+  EXPECT_EQ(RunWhole(Options(ModelPath("sharded", sharded))), expected);
 }
 
-TEST(StageModelTest, CompanyChangesNoBit) {
-  const ExecutorOptions options = OptionsFor(SmallModel());
+TEST_P(InvarianceTest, CompanyChangesNoBit) {
+  const ExecutorOptions options = Options();
   const std::vector<int32_t> prompts[] = {RandomPrompt(150, 1), RandomPrompt(3, 2),
                                           RandomPrompt(16, 3), RandomPrompt(1, 4)};
   Chain together(options, {0, 3});
@@ -107,8 +126,8 @@ TEST(StageModelTest, CompanyChangesNoBit) {
   }
 }
 
-TEST(StageModelTest, BatchLargerThanOneBlockOfRowsEqualsItsParts) {
-  ExecutorOptions options = OptionsFor(SmallModel());
+TEST_P(InvarianceTest, BatchLargerThanOneBlockOfRowsEqualsItsParts) {
+  const ExecutorOptions options = Options();
   const std::vector<int32_t> prompt = RandomPrompt(700);
   Chain whole(options, {0});
   Chain parts(options, {0});
@@ -222,8 +241,8 @@ TEST(StageModelTest, AllLogitsOfASliceAreThoseOfEachTokenInTurn) {
   EXPECT_LT(most, 48u) << "never all at once";
 }
 
-TEST(StageModelTest, KvPagesHoldWhatAnotherModelContinuesFrom) {
-  ExecutorOptions options = OptionsFor(SmallModel());
+TEST_P(InvarianceTest, KvPagesHoldWhatAnotherModelContinuesFrom) {
+  const ExecutorOptions options = Options();
   Chain prefill(options, {0, 2});
   Chain decode(options, {0});
   Chain reference(options, {0});

@@ -2,8 +2,10 @@
 #ifndef COMMON_ENGINE_STAGE_WEIGHTS_H_
 #define COMMON_ENGINE_STAGE_WEIGHTS_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,6 +13,7 @@
 #include "common/engine/weight_conversion.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/types/element_type.h"
 
 namespace baton {
 
@@ -28,16 +31,30 @@ struct LayerBlock {
 
 struct StageBlocks {
   std::vector<LayerBlock> layers;
-  std::unique_ptr<EmbeddingTable> embedding;  // First stage.
-  std::vector<float> final_norm;              // Last stage.
-  std::unique_ptr<Linear> head;               // Last stage, [vocab, hidden].
+  // First stage, unless the head's rows are the embeddings.
+  std::unique_ptr<EmbeddingTable> embedding;
+  std::vector<float> final_norm;  // Last stage.
+  std::unique_ptr<Linear> head;   // Last stage, [vocab, hidden].
+
+  // The embeddings of `tokens`, which are inside the vocabulary: out [tokens.size(), hidden].
+  void Embed(std::span<const int32_t> tokens, float* out) const;
 };
 
-// Reads layers [layer_begin, layer_end) and what belongs to the ends of the model. Memory beyond
-// the result is bounded by one block of rows.
+struct StageToLoad {
+  int layer_begin = 0;
+  int layer_end = 0;
+  ElementType dtype = ElementType::kFloat32;  // How the weights' values are rounded, if at all.
+  // Whether a matrix that is stored in another type than bfloat16 may be rounded to it: somebody
+  // asked for it, and it did not follow from the checkpoint.
+  bool may_round = false;
+};
+
+// Reads the layers and what belongs to the ends of the model; each matrix is kept in the type that
+// `make_linear` makes it for, norms and biases in float32. Memory beyond the result is bounded by
+// one block of rows. InvalidArgument, naming the tensor, where one would have to be rounded and
+// must not.
 absl::StatusOr<StageBlocks> LoadStage(WeightReader& reader, const ModelConfig& config,
-                                      int layer_begin, int layer_end,
-                                      const LinearFactory& make_linear,
+                                      const StageToLoad& stage, const LinearFactory& make_linear,
                                       const std::function<void(double)>& on_progress);
 
 }  // namespace baton

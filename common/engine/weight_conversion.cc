@@ -1,10 +1,12 @@
 #include "common/engine/weight_conversion.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstring>
 
 #include "common/base/check.h"
+#include "common/engine/kernels/kernels.h"
 
 namespace baton {
 namespace {
@@ -50,6 +52,31 @@ void ConvertToFloat(DType dtype, std::span<const std::byte> bytes, std::span<flo
       return;
     default:
       BATON_CHECK(false) << "FindWeight admits no " << DTypeName(dtype);
+  }
+}
+
+void ConvertWeights(DType dtype, std::span<const std::byte> bytes, ElementType type,
+                    std::span<std::byte> out) {
+  BATON_CHECK(out.size() / ElementBytes(type) == bytes.size() / DTypeBytes(dtype))
+      << bytes.size() << " bytes of " << DTypeName(dtype) << " into " << out.size();
+  if (SameFormat(dtype, type)) {
+    std::copy(bytes.begin(), bytes.end(), out.begin());
+    return;
+  }
+  const size_t count = out.size() / ElementBytes(type);
+  if (type == ElementType::kFloat32) {
+    ConvertToFloat(dtype, bytes, {reinterpret_cast<float*>(out.data()), count});
+    return;
+  }
+  const kernels::KernelTable& table = *kernels::FindKernels("");
+  auto* narrow = reinterpret_cast<kernels::Bf16*>(out.data());
+  constexpr size_t kBlock = 4096;
+  float wide[kBlock];
+  for (size_t i = 0; i < count; i += kBlock) {
+    const auto block = std::span(wide).first(std::min(kBlock, count - i));
+    const size_t element = DTypeBytes(dtype);
+    ConvertToFloat(dtype, bytes.subspan(i * element, block.size() * element), block);
+    table.to_bf16(block.data(), block.size(), narrow + i);
   }
 }
 

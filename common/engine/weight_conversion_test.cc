@@ -66,6 +66,34 @@ TEST(ConvertToFloatTest, ReadsTensorsAtOddAddresses) {
   EXPECT_EQ(out, values);
 }
 
+TEST(ConvertWeightsTest, RoundsWhatIsWiderAndCopiesWhatIsNot) {
+  const std::vector<float> values = {1.0f, 1.0f + 0x1p-8f, 1.0f + 0x1.8p-7f, -3.0e38f};
+  std::vector<uint16_t> narrow(values.size());
+  ConvertWeights(DType::kF32, std::as_bytes(std::span(values)), ElementType::kBFloat16,
+                 std::as_writable_bytes(std::span(narrow)));
+  EXPECT_EQ(narrow, (std::vector<uint16_t>{0x3f80, 0x3f80, 0x3f82, 0xff62}));
+  const std::vector<uint16_t> f16 = {0x3c00, 0x3c01, 0xfbff};  // 1, 1 + 2^-10, -65504.
+  narrow.resize(f16.size());
+  ConvertWeights(DType::kF16, std::as_bytes(std::span(f16)), ElementType::kBFloat16,
+                 std::as_writable_bytes(std::span(narrow)));
+  EXPECT_EQ(narrow, (std::vector<uint16_t>{0x3f80, 0x3f80, 0xc780}));
+  const std::vector<uint16_t> nans = {0x7f81, 0xffff, 0x0001};
+  narrow.resize(nans.size());
+  ConvertWeights(DType::kBF16, std::as_bytes(std::span(nans)), ElementType::kBFloat16,
+                 std::as_writable_bytes(std::span(narrow)));
+  EXPECT_EQ(narrow, nans);
+}
+
+// More than are converted at once.
+TEST(ConvertWeightsTest, LongTensorsAreRoundedToTheLastElement) {
+  std::vector<float> values(10'001);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) / 7;
+  std::vector<uint16_t> narrow(values.size());
+  ConvertWeights(DType::kF32, std::as_bytes(std::span(values)), ElementType::kBFloat16,
+                 std::as_writable_bytes(std::span(narrow)));
+  for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(narrow[i], FloatToBf16(values[i])) << i;
+}
+
 TEST(EmbeddingTableTest, GathersRowsInTheirDtype) {
   std::vector<uint16_t> values(12);
   for (size_t i = 0; i < values.size(); ++i) values[i] = FloatToBf16(static_cast<float>(i));

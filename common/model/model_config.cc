@@ -231,6 +231,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   BATON_RETURN_IF_ERROR(ParseRope(reader, file, config));
   BATON_RETURN_IF_ERROR(RefuseUnsupportedMath(reader, config));
   BATON_ASSIGN_OR_RETURN(config.tie_word_embeddings, reader.BoolOr("tie_word_embeddings", false));
+  // Transformers up to 4 write torch_dtype, 5 and later dtype.
+  BATON_ASSIGN_OR_RETURN(config.torch_dtype,
+                         reader.StringOr(reader.Has("torch_dtype") ? "torch_dtype" : "dtype", ""));
   BATON_RETURN_IF_ERROR(family->configure(reader, config));
   if (config.head_dim % 2 != 0) {
     return reader.Error("head_dim", absl::StrCat("must be even for rope, is ", config.head_dim));

@@ -38,6 +38,8 @@ struct ModelConfig {
   double rope_theta = 0;
   std::optional<Llama3RopeScaling> rope_scaling;
   bool tie_word_embeddings = false;
+  // Of the stored weights, as config.json names it; "" where it does not. Not of the mathematics.
+  std::string torch_dtype;
 
   // What sets the families apart; blocks test these, never the architecture's name.
   bool qkv_bias = false;  // Bias on the query, key and value projections.

@@ -43,7 +43,7 @@ DecodeLimits LimitsOf(const DecodeOptions& options, const Executor& executor) {
   const KvGeometry& kv = executor.kv();
   DecodeLimits limits;
   limits.self = options.self;
-  limits.layout = {kv.layers(), kv.kv_heads, kv.head_dim, kv.page_size, kv.bytes_per_element};
+  limits.layout = kv.layout();
   limits.page_count = kv.page_count;
   limits.max_running_requests = options.max_running_requests;
   limits.max_queued_requests = options.max_queued_requests;

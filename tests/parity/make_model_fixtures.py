@@ -2,8 +2,8 @@
 """Writes the fixtures of //common/engine:parity_test: what Hugging Face computes for tiny models.
 
 Each fixture is a model directory with random weights, made and saved by transformers, and
-expected.json: prompts, logits of some positions, and 64 greedy tokens. The fixtures are committed;
-this script is needed only to make them anew:
+expected.json: prompts, logits of some positions, and 64 greedy tokens, computed in float32 and
+once more in bfloat16. The fixtures are committed; this script is needed only to make them anew:
 
     python3 -m venv venv
     venv/bin/pip install torch==2.4.1 transformers==4.53.3 safetensors 'numpy<2'
@@ -89,6 +89,11 @@ def decided_prompt(model, length, generator):
     raise RuntimeError(f"no prompt of {length} tokens has decided greedy steps")
 
 
+def logits_at(model, prompt, positions):
+    logits = model(torch.tensor([prompt])).logits[0].float()
+    return {str(p): [float(f"{x:.7g}") for x in logits[p]] for p in positions}
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     torch.set_grad_enabled(False)
@@ -99,18 +104,22 @@ def main():
         # bf16 keeps the fixtures small. Loaded anew, so that both sides read the same values;
         # casting back in place would also leave rope's frequencies rounded.
         model.to(torch.bfloat16).save_pretrained(path, safe_serialization=True)
-        model = type(model).from_pretrained(
-            path, torch_dtype=torch.float32, attn_implementation="eager").eval()
+        model, narrow = (
+            type(model).from_pretrained(path, torch_dtype=dtype, attn_implementation="eager").eval()
+            for dtype in (torch.float32, torch.bfloat16))
         cases = []
         for length in lengths:
             prompt, tokens, lead = decided_prompt(model, length, generator)
-            logits = model(torch.tensor([prompt])).logits[0]
             positions = sorted({0, length // 2, length - 1})
             cases.append(
                 dict(
                     prompt=prompt,
-                    logits={str(p): [float(f"{x:.7g}") for x in logits[p]] for p in positions},
+                    logits=logits_at(model, prompt, positions),
                     greedy=tokens,
+                    bfloat16=dict(
+                        logits=logits_at(narrow, prompt, positions),
+                        greedy=greedy(narrow, prompt)[0],
+                    ),
                 )
             )
             print(f"{name}: prompt {length}, {len(set(tokens))} different tokens, lead {lead:.4f}")

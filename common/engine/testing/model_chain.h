@@ -101,20 +101,21 @@ class Chain {
 
   std::vector<std::vector<float>> Forward(Batch batch) {
     const size_t vocab = static_cast<size_t>(config().vocab_size);
-    std::vector<float> activations;
+    std::vector<std::byte> activations;
+    TensorView in;
     std::vector<float> logits(batch.slices.size() * vocab);
     for (const auto& stage : stages_) {
       const bool last = stage->last_stage();
       for (SequenceSlice& slice : batch.slices) slice.wants_logits = last;
-      std::vector<float> out(last ? 0
-                                  : static_cast<size_t>(batch.TokenCount()) *
-                                        static_cast<size_t>(config().hidden_size));
+      TensorView out;
+      if (!last) out = {{}, stage->activation_type(), batch.TokenCount(), config().hidden_size};
+      std::vector<std::byte> bytes(out.bytes());
+      out.memory = HostSpan(bytes);
       const absl::Status status =
-          stage->Forward(batch, HostTensor(activations, config().hidden_size),
-                         HostTensor(out, config().hidden_size),
-                         last ? std::span<float>(logits) : std::span<float>());
+          stage->Forward(batch, in, out, last ? std::span<float>(logits) : std::span<float>());
       EXPECT_TRUE(status.ok()) << status;
-      activations = std::move(out);
+      in = out;
+      activations = std::move(bytes);  // The same memory.
     }
     std::vector<std::vector<float>> result;
     for (size_t i = 0; i < batch.slices.size(); ++i) {

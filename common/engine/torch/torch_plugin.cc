@@ -27,10 +27,16 @@ at::Tensor View(const float* data, int64_t rows, int64_t columns) {
 class TorchLinear final : public Linear {
  public:
   TorchLinear(int outputs, int inputs)
-      : Linear(outputs, inputs), weight_(at::empty({outputs, inputs}, at::kFloat)) {}
+      : Linear(outputs, inputs, ElementType::kFloat32),
+        weight_(at::empty({outputs, inputs}, at::kFloat)) {}
 
-  void SetRows(const float* rows, int row_begin, int row_count) override {
-    weight_.narrow(0, row_begin, row_count).copy_(View(rows, row_count, inputs()));
+  void SetRows(const std::byte* rows, int row_begin, int row_count) override {
+    weight_.narrow(0, row_begin, row_count)
+        .copy_(View(reinterpret_cast<const float*>(rows), row_count, inputs()));
+  }
+
+  void Row(int row, float* out) const override {
+    View(out, 1, inputs()).copy_(weight_.narrow(0, row, 1));
   }
 
   void Apply(const float* x, int rows, float* y) const override {
