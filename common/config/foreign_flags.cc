@@ -12,8 +12,8 @@ struct Row {
 
 constexpr char kMetrics[] = "leave it out: metrics are always on, at GET /metrics";
 constexpr char kDownloads[] = "Baton downloads nothing; give --model-path a directory";
-constexpr char kFloat32[] =
-    "Baton reads F32, BF16 and F16 weights and computes and keeps KV in float32";
+constexpr char kQuantized[] =
+    "Baton reads F32, BF16 and F16 weights; --dtype and --kv-cache-dtype say what they become";
 constexpr char kHosts[] =
     "start each stage by itself with `baton worker --pp-size N --pp-rank R --router-address "
     "HOST:PORT`";
@@ -35,9 +35,7 @@ constexpr Row kRows[] = {
     {"max-model-len", "use --context-length"},
     {"max-total-num-tokens", "use --kv-cache-tokens"},
     {"load-format", "weights are read from safetensors; `baton model make` writes random ones"},
-    {"dtype", kFloat32},
-    {"kv-cache-dtype", kFloat32},
-    {"quantization*", kFloat32},
+    {"quantization*", kQuantized},
     {"revision", kDownloads},
     {"tokenizer-revision", kDownloads},
     {"code-revision", kDownloads},

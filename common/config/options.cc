@@ -61,7 +61,7 @@ absl::Status Assign(const Assignments& assignments, ParsedOptions* parsed) {
       std::string message =
           absl::StrCat(assignment.source.where, " is not an option of ", RoleName(parsed->role),
                        "; it applies to ", RolesText(option));
-      // --dtype and --seed make a model here; elsewhere they run one.
+      // --seed makes a model here; elsewhere it runs one.
       const std::string advice = ForeignFlagAdvice(option.flag);
       if (!advice.empty()) absl::StrAppend(&message, ". ", advice);
       return InvalidField(name, message);

@@ -64,6 +64,13 @@ absl::Status CheckPages(const v1::Options& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTypes(const v1::Options& options) {
+  if (options.dtype() != "float16") return absl::OkStatus();
+  return InvalidField("dtype",
+                      "got float16, in which Baton does not compute; float32 (auto takes it) holds "
+                      "a float16 checkpoint exactly, bfloat16 rounds it");
+}
+
 absl::Status CheckLeases(const v1::Options& options) {
   const int64_t heartbeat_ms = options.heartbeat_interval_ms();
   if (options.lease_ms() < 2 * heartbeat_ms) {
@@ -149,6 +156,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckLater(options));
   BATON_RETURN_IF_ERROR(CheckChain(options));
   BATON_RETURN_IF_ERROR(CheckPages(options));
+  BATON_RETURN_IF_ERROR(CheckTypes(options));
   BATON_RETURN_IF_ERROR(CheckHttp(options));
   BATON_RETURN_IF_ERROR(ParseRouters(options.router_address()).status());
   BATON_RETURN_IF_ERROR(CheckDiscovery(options));

@@ -15,19 +15,22 @@ constexpr Wide kFloatBytes = 4;
 
 int64_t Saturated(Wide bytes) { return static_cast<int64_t>(std::min(bytes, Wide{1} << 60)); }
 
+Wide Bytes(ElementType type) { return static_cast<Wide>(ElementBytes(type)); }
+
 // Bytes of a matrix in panels, the last one padded.
-Wide PackedBytes(int64_t outputs, int64_t inputs) {
+Wide PackedBytes(int64_t outputs, int64_t inputs, ElementType type) {
   const int64_t width = kernels::FindKernels("")->panel_width;
-  return Wide{(outputs + width - 1) / width} * width * inputs * kFloatBytes;
+  return Wide{(outputs + width - 1) / width} * width * inputs * Bytes(type);
 }
 
-Wide LayerBytes(const ModelConfig& config) {
+Wide LayerBytes(const ModelConfig& config, ElementType type) {
   const int64_t hidden = config.hidden_size;
   const int64_t query = config.query_size();
   const int64_t kv = config.kv_size();
   const int64_t inner = config.intermediate_size;
-  const Wide matrices = PackedBytes(query + 2 * kv, hidden) + PackedBytes(hidden, query) +
-                        PackedBytes(2 * inner, hidden) + PackedBytes(hidden, inner);
+  const Wide matrices = PackedBytes(query + 2 * kv, hidden, type) +
+                        PackedBytes(hidden, query, type) + PackedBytes(2 * inner, hidden, type) +
+                        PackedBytes(hidden, inner, type);
   const int64_t bias = config.qkv_bias ? query + 2 * kv : 0;
   const int64_t norms = 2 * hidden + (config.qk_norm ? 2 * int64_t{config.head_dim} : 0);
   return matrices + (bias + norms) * kFloatBytes;
@@ -35,11 +38,14 @@ Wide LayerBytes(const ModelConfig& config) {
 
 Wide WeightBytes(const ModelConfig& config, const ExecutorShape& shape) {
   const Wide vocabulary = Wide{config.vocab_size} * config.hidden_size;
-  Wide bytes = LayerBytes(config) * shape.layers.size();
-  if (shape.layers.begin == 0) bytes += vocabulary * shape.embedding_element_bytes;
-  if (shape.layers.end == config.num_hidden_layers) {
-    // Tied embeddings are the head's values, but not its layout: the packed copy is its own.
-    bytes += PackedBytes(config.vocab_size, config.hidden_size);
+  const bool first = shape.layers.begin == 0;
+  const bool last = shape.layers.end == config.num_hidden_layers;
+  Wide bytes = LayerBytes(config, shape.matrices) * shape.layers.size();
+  // Tied embeddings are the head's rows where both are here.
+  const bool shared = last && config.tie_word_embeddings;
+  if (first && !shared) bytes += vocabulary * shape.embedding_element_bytes;
+  if (last) {
+    bytes += PackedBytes(config.vocab_size, config.hidden_size, shape.matrices);
     bytes += config.hidden_size * kFloatBytes;
   }
   return bytes;
@@ -48,13 +54,13 @@ Wide WeightBytes(const ModelConfig& config, const ExecutorShape& shape) {
 Wide ScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
   const Wide block_columns = 2 * Wide{config.hidden_size} + 2 * Wide{config.query_size()} +
                              2 * Wide{config.kv_size()} + 3 * Wide{config.intermediate_size};
-  // Per token: cosines and sines, its place, and the residual stream where the model ends.
+  // Per token: cosines and sines, its place, and the residual stream unless its memory is that of
+  // the activations that are passed on.
   Wide token = Wide{config.head_dim} * kFloatBytes + 8;
   Wide logits = 0;
-  if (shape.layers.end == config.num_hidden_layers) {
-    token += config.hidden_size * kFloatBytes;
-    if (shape.all_logits) logits = Wide{kLogitRows} * config.vocab_size * kFloatBytes;
-  }
+  const bool last = shape.layers.end == config.num_hidden_layers;
+  if (last || shape.activations != ElementType::kFloat32) token += config.hidden_size * kFloatBytes;
+  if (last && shape.all_logits) logits = Wide{kLogitRows} * config.vocab_size * kFloatBytes;
   return block_columns * kRowBlock * kFloatBytes + token * shape.batch_tokens + logits;
 }
 
@@ -84,7 +90,7 @@ absl::Status CheckExecutorSizes(int64_t page_size, int64_t threads) {
 ExecutorFootprint FootprintOf(const ModelConfig& config, const ExecutorShape& shape) {
   ExecutorFootprint footprint;
   footprint.weights = Saturated(WeightBytes(config, shape));
-  const Wide token = 2 * Wide{config.kv_size()} * shape.layers.size() * kFloatBytes;
+  const Wide token = 2 * Wide{config.kv_size()} * shape.layers.size() * Bytes(shape.kv);
   footprint.kv_per_token = Saturated(token);
   footprint.kv = Saturated(token * shape.page_size * shape.page_count);
   footprint.scratch = Saturated(ScratchBytes(config, shape));

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/model/model_config.h"
+#include "common/types/element_type.h"
 #include "common/types/kv_layout.h"
 
 namespace baton {
@@ -35,7 +36,10 @@ absl::Status CheckExecutorSizes(int64_t page_size, int64_t threads);
 // An executor as it will be, all that its memory depends on.
 struct ExecutorShape {
   LayerRange layers;
-  int embedding_element_bytes = 2;  // The embeddings stay as they are in the file.
+  ElementType matrices = ElementType::kFloat32;
+  ElementType activations = ElementType::kFloat32;  // Between stages.
+  ElementType kv = ElementType::kFloat32;
+  int embedding_element_bytes = 2;  // Where they are not the head's rows.
   int64_t page_size = 64;           // Tokens.
   int64_t page_count = 0;
   int64_t batch_tokens = 0;  // Of the largest Forward.
@@ -44,7 +48,7 @@ struct ExecutorShape {
 
 // Bytes; each saturates at 2^60.
 struct ExecutorFootprint {
-  int64_t weights = 0;       // Packed float32 matrices, norms, biases; the embeddings.
+  int64_t weights = 0;       // Packed matrices, norms, biases; the embeddings.
   int64_t kv_per_token = 0;  // In all of the shape's layers.
   int64_t kv = 0;            // All pages.
   int64_t scratch = 0;       // Of Forward: one row block, and what grows with the batch.

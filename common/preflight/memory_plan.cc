@@ -54,6 +54,10 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerR
   const bool draws = layers.end == model.config.num_hidden_layers;
   ExecutorShape shape;
   shape.layers = layers;
+  // libtorch's matrices are float32 whatever their values were rounded to.
+  shape.matrices = options.linear_backend() == "torch" ? ElementType::kFloat32 : model.dtype;
+  shape.activations = model.dtype;
+  shape.kv = model.kv_dtype;
   shape.embedding_element_bytes = model.embedding_element_bytes;
   shape.page_size = options.page_size();
   shape.page_count = options.kv_cache_tokens() / options.page_size();
@@ -76,7 +80,8 @@ ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, LayerRa
   const int64_t tokens = PlanTokens(options, context_tokens);
   ProcessMemory memory = Worker(options, model, layers, tokens, /*tells_prompts=*/true);
   memory.name = absl::StrCat("prefill ", stage);
-  const int64_t activation_bytes = tokens * model.config.hidden_size * kFloatBytes;
+  const int64_t activation_bytes =
+      tokens * model.config.hidden_size * static_cast<int64_t>(ElementBytes(model.dtype));
   const bool last = layers.end == model.config.num_hidden_layers;
   if (layers.begin != 0) memory.buffers += options.activation_credits() * activation_bytes;
   if (!last) memory.buffers += kOutputBuffers * activation_bytes;
@@ -135,6 +140,8 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
                                       const ModelFacts& model, int64_t context_tokens) {
   HostMemory memory;
   memory.kv_tokens = options.kv_cache_tokens() / options.page_size() * options.page_size();
+  memory.dtype = model.dtype;
+  memory.kv_dtype = model.kv_dtype;
   const bool up = role == OptionSpec::UP;
   if (up || role == OptionSpec::ROUTER) memory.processes.push_back(Router(model));
   if (up || role == OptionSpec::PREFILL) {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/config/options.h"
 #include "common/model/model_config.h"
+#include "common/types/element_type.h"
 #include "common/types/kv_layout.h"
 
 namespace baton {
@@ -31,7 +32,9 @@ struct ProcessMemory {
 
 struct HostMemory {
   std::vector<ProcessMemory> processes;
-  int64_t kv_tokens = 0;  // Of each process's pool, in whole pages.
+  int64_t kv_tokens = 0;                      // Of each process's pool, in whole pages.
+  ElementType dtype = ElementType::kFloat32;  // Of weights and activations.
+  ElementType kv_dtype = ElementType::kFloat32;
 
   // Over all processes of the host; each saturates at 2^62.
   int64_t total() const;
@@ -43,7 +46,9 @@ struct HostMemory {
 // Facts about the files that the plan depends on.
 struct ModelFacts {
   ModelConfig config;
-  int embedding_element_bytes = 2;
+  ElementType dtype = ElementType::kFloat32;  // Of weights and activations, as they will be.
+  ElementType kv_dtype = ElementType::kFloat32;
+  int embedding_element_bytes = 2;  // Likewise.
   int64_t tokenizer_file_bytes = 0;
 };
 

@@ -44,7 +44,7 @@ TEST(MemoryPlanTest, CountsAKnownModelAsItLiesInMemory) {
   ASSERT_TRUE(memory.ok()) << memory.status();
   ASSERT_EQ(memory->processes.size(), 1u);
   const ProcessMemory& decode = memory->processes[0];
-  // All in float32 but for the embeddings, which stay in bfloat16.
+  // All in float32 but for the embeddings, which stay as they are in the file.
   const int64_t embeddings = int64_t{128256} * 4096;
   EXPECT_EQ(decode.weights, 4 * (8030261248 - embeddings) + 2 * embeddings);
   EXPECT_EQ(decode.kv_per_token, 262144);  // 2 * 32 * 8 * 128 * 4
@@ -88,13 +88,43 @@ TEST(MemoryPlanTest, StagesSplitTheModelAndItsKv) {
   EXPECT_EQ(kv, up->processes.back().kv);
 }
 
-TEST(MemoryPlanTest, TiedEmbeddingsStillHaveAHeadOfTheirOwn) {
+TEST(MemoryPlanTest, TiedEmbeddingsAreTheHeadsRowsWhereBothAre) {
   ModelFacts tied = Llama8B();
   tied.config.tie_word_embeddings = true;
-  const auto weights = [](const ModelFacts& facts) {
-    return PlanMemory(Options(), OptionSpec::DECODE, facts, kContext)->weights();
+  const auto weights = [](const ModelFacts& facts, config::Role role) {
+    return PlanMemory(Options(), role, facts, kContext)->weights();
   };
-  EXPECT_EQ(weights(tied), weights(Llama8B()));
+  EXPECT_EQ(weights(Llama8B(), OptionSpec::DECODE) - weights(tied, OptionSpec::DECODE),
+            int64_t{2} * 128256 * 4096);
+  // The first of three stages has no head.
+  EXPECT_EQ(weights(tied, OptionSpec::PREFILL), weights(Llama8B(), OptionSpec::PREFILL));
+}
+
+TEST(MemoryPlanTest, TypesAreCountedAsTheyLie) {
+  ModelFacts facts = Llama8B();
+  facts.config.tie_word_embeddings = true;
+  const int64_t wide_kv = PlanMemory(Options(), OptionSpec::DECODE, facts, kContext)->kv();
+  facts.dtype = ElementType::kBFloat16;
+  const auto memory = PlanMemory(Options(), OptionSpec::DECODE, facts, kContext);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_EQ(memory->kv(), wide_kv);
+  const int64_t matrices = 8030261248 - int64_t{128256} * 4096 - 65 * 4096;
+  EXPECT_EQ(memory->weights(), 2 * matrices + int64_t{4} * 65 * 4096) << "norms are float32";
+  facts.kv_dtype = ElementType::kBFloat16;
+  EXPECT_EQ(PlanMemory(Options(), OptionSpec::DECODE, facts, kContext)->kv(), wide_kv / 2);
+  // A middle stage has the residual stream in float32 beside its buffers of half the size.
+  const auto buffers = [&](ElementType dtype) {
+    v1::Options middle = Options();
+    middle.set_pp_rank(1);
+    facts.dtype = dtype;
+    return PlanMemory(middle, OptionSpec::PREFILL, facts, kContext)->processes[0].buffers;
+  };
+  EXPECT_EQ(buffers(ElementType::kFloat32) - buffers(ElementType::kBFloat16),
+            int64_t{2048} * 4096 * (4 * 2 - 4));
+  v1::Options torch = Options();
+  torch.set_linear_backend("torch");
+  EXPECT_EQ(PlanMemory(torch, OptionSpec::DECODE, facts, kContext)->weights(),
+            4 * (matrices + int64_t{65} * 4096));
 }
 
 TEST(MemoryPlanTest, BuffersGrowWithTheChunk) {

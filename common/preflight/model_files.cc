@@ -1,5 +1,6 @@
 #include "common/preflight/model_files.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "common/engine/requirements.h"
 #include "common/model/safetensors.h"
 #include "common/model/weight_names.h"
+#include "common/model/weight_type.h"
 #include "common/preflight/unused_tensors.h"
 #include "common/tokenizer/chat/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
@@ -133,37 +135,61 @@ std::optional<ModelConfig> CheckModelConfig(const std::string& model_path,
   return *std::move(config);
 }
 
-int CheckWeights(const std::string& model_path, const ModelConfig& config, LayerRange layers,
-                 std::vector<Finding>& findings) {
-  constexpr int kWidestElement = 4;
+namespace {
+
+// What is wrong with the tensors of `specs`: a missing shard is one problem, not one for each
+// tensor.
+std::vector<std::string> WrongTensors(WeightReader& reader, const std::vector<WeightSpec>& specs,
+                                      ElementType type, bool exactly) {
+  std::vector<std::string> messages;
+  std::set<std::string> told;
+  for (const WeightSpec& spec : specs) {
+    const absl::StatusOr<StoredTensor> tensor = FindWeight(reader, spec);
+    absl::Status status = tensor.status();
+    if (status.ok() && exactly) status = CheckStoredAs(spec, *tensor, type);
+    if (status.ok() || !told.insert(std::string(status.message())).second) continue;
+    messages.emplace_back(status.message());
+  }
+  return messages;
+}
+
+}  // namespace
+
+WeightTypes CheckWeights(const std::string& model_path, const ModelConfig& config,
+                         LayerRange layers, std::optional<ElementType> dtype,
+                         std::vector<Finding>& findings) {
+  WeightTypes types;
+  types.dtype = dtype.value_or(ElementType::kFloat32);
   absl::StatusOr<WeightReader> reader = WeightReader::Open(model_path);
   if (!reader.ok()) {
     std::string message(reader.status().message());
     if (absl::IsNotFound(reader.status())) absl::StrAppend(&message, OtherFormat(model_path));
     findings.push_back(Error("model_path", std::move(message)));
-    return kWidestElement;
+    return types;
   }
-  int embedding_element_bytes = kWidestElement;
-  std::set<std::string> messages;  // A missing shard is one problem, not one for each tensor.
-  size_t wrong = 0;
-  for (const WeightSpec& spec : StageWeights(config, layers.begin, layers.end)) {
-    const absl::StatusOr<StoredTensor> tensor = FindWeight(*reader, spec);
-    if (!tensor.ok()) {
-      if (!messages.insert(std::string(tensor.status().message())).second) continue;
-      if (++wrong > kMaxFindings) continue;
-      findings.push_back(Error("model_path", std::string(tensor.status().message())));
-    } else if (spec.name == EmbeddingWeight(config).name) {
-      embedding_element_bytes = static_cast<int>(DTypeBytes(tensor->dtype));
-    }
+  // If that fails, a tensor is missing, which is found below.
+  if (!dtype) types.dtype = StoredWeightType(*reader, config).value_or(types.dtype);
+  const std::vector<std::string> wrong =
+      WrongTensors(*reader, StageWeights(config, layers.begin, layers.end), types.dtype,
+                   /*exactly=*/!dtype);
+  for (size_t i = 0; i < std::min(wrong.size(), kMaxFindings); ++i) {
+    findings.push_back(Error("model_path", wrong[i]));
   }
-  if (wrong > kMaxFindings) {
+  if (wrong.size() > kMaxFindings) {
     findings.push_back(
-        Error("model_path", absl::StrCat("and ", wrong - kMaxFindings, " more tensors")));
+        Error("model_path", absl::StrCat("and ", wrong.size() - kMaxFindings, " more tensors")));
   }
   for (Finding& finding : JudgeUnusedTensors(config, UnusedTensors(*reader, config))) {
     findings.push_back(std::move(finding));
   }
-  return embedding_element_bytes;
+  types.embedding_element_bytes = static_cast<int>(ElementBytes(types.dtype));
+  if (layers.begin == 0 && types.dtype == ElementType::kFloat32) {
+    const auto embeddings = reader->Find(EmbeddingWeight(config).name);
+    if (embeddings.ok()) {
+      types.embedding_element_bytes = static_cast<int>(DTypeBytes(embeddings->dtype));
+    }
+  }
+  return types;
 }
 
 int64_t CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "common/model/model_config.h"
 #include "common/preflight/finding.h"
+#include "common/types/element_type.h"
 #include "common/types/kv_layout.h"
 
 namespace baton {
@@ -21,11 +22,18 @@ absl::Status CheckModelDirectory(const std::string& model_path);
 std::optional<ModelConfig> CheckModelConfig(const std::string& model_path,
                                             std::vector<Finding>& findings);
 
+// How the weights of a stage will lie in memory.
+struct WeightTypes {
+  ElementType dtype = ElementType::kFloat32;
+  int embedding_element_bytes = 4;  // Where they are among the layers.
+};
+
 // Whether the files hold every tensor of `layers` (and of the ends of the model among them) with
-// the shape and type that `config` demands, and what else they hold. Returns the bytes of one
-// element of the embeddings in the files; 4 where they are not among the layers.
-int CheckWeights(const std::string& model_path, const ModelConfig& config, LayerRange layers,
-                 std::vector<Finding>& findings);
+// the shape and type that `config` demands, and what else they hold. `dtype` is what was asked for;
+// if nothing was, the checkpoint decides and has to hold all matrices in one type.
+WeightTypes CheckWeights(const std::string& model_path, const ModelConfig& config,
+                         LayerRange layers, std::optional<ElementType> dtype,
+                         std::vector<Finding>& findings);
 
 // Whether the tokenizer loads and belongs to the model, and the chat template is known. Returns the
 // bytes of tokenizer.json.

@@ -58,8 +58,11 @@ class Checks {
     facts_.config = *report_.model;
     const auto layers = Layers();
     if (layers && report_.role != OptionSpec::ROUTER) {
-      facts_.embedding_element_bytes =
-          CheckWeights(values.model_path(), facts_.config, *layers, report_.findings);
+      const WeightTypes types = CheckWeights(values.model_path(), facts_.config, *layers,
+                                             ParseElementType(values.dtype()), report_.findings);
+      facts_.dtype = types.dtype;
+      facts_.kv_dtype = ParseElementType(values.kv_cache_dtype()).value_or(types.dtype);
+      facts_.embedding_element_bytes = types.embedding_element_bytes;
     }
     // A router loads it right after this and says the same.
     if (report_.role == OptionSpec::UP) {

@@ -93,7 +93,7 @@ std::string Reason(Kind kind, const ModelConfig& config) {
     case Kind::kQuantized:
       return "the weights are quantised; Baton reads F32, BF16 and F16";
     case Kind::kKvScale:
-      return "scales of a quantised KV cache are not used: KV is kept in float32";
+      return "scales of a quantised KV cache are not used: KV is kept as it is computed";
     case Kind::kExtraLayer:
       return absl::StrCat("config.json says \"num_hidden_layers\" ", config.num_hidden_layers,
                           ", so these layers would not run");

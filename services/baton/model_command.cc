@@ -54,8 +54,14 @@ absl::Status Info(const std::string& model_path) {
   row("rope", absl::StrCat("theta ", model.rope_theta,
                            model.rope_scaling.has_value() ? ", llama3 scaling" : ""));
   row("end of sequence", absl::StrJoin(model.eos_token_ids, ", "));
+  row("torch_dtype", model.torch_dtype.empty() ? "not said" : model.torch_dtype);
+  const auto kv_bytes = [&](ElementType type) {
+    return absl::StrCat(int64_t{2} * model.kv_size() * model.num_hidden_layers *
+                            static_cast<int64_t>(ElementBytes(type)),
+                        " bytes (", ElementTypeName(type), ")");
+  };
   row("KV per token",
-      absl::StrCat(2 * 4 * model.kv_size() * model.num_hidden_layers, " bytes (float32)"));
+      absl::StrCat(kv_bytes(ElementType::kBFloat16), ", ", kv_bytes(ElementType::kFloat32)));
   return absl::OkStatus();
 }
 

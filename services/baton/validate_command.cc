@@ -68,6 +68,8 @@ void PrintMemory(const PreflightReport& report) {
     std::printf("%-12s %71s  by %s\n", "available", Mib(report.machine.available_bytes).c_str(),
                 report.machine.limit.c_str());
   }
+  std::printf("\nweights and activations in %s, KV cache in %s", ElementTypeName(memory.dtype),
+              ElementTypeName(memory.kv_dtype));
   std::printf(
       "\nKV cache of each process: %lld tokens in %lld pages; %lld bytes a token over all\n",
       static_cast<long long>(memory.kv_tokens),

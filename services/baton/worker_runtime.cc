@@ -109,6 +109,8 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
   options.linear = options_.linear_backend() == "torch"    ? LinearBackend::kTorch
                    : options_.linear_backend() == "native" ? LinearBackend::kNative
                                                            : LinearBackend::kAuto;
+  options.dtype = ParseElementType(options_.dtype());  // Nothing for auto.
+  options.kv_dtype = ParseElementType(options_.kv_cache_dtype());
   options.on_progress = [this](double fraction) { Progress(fraction); };
   const bool prefill = options_.disaggregation_mode() == "prefill";
   BATON_ASSIGN_OR_RETURN(executor_,
@@ -150,9 +152,11 @@ v1::WorkerInfo WorkerRuntime::Describe(int grpc_port) const {
 std::string WorkerRuntime::Summary() const {
   const KvGeometry& kv = executor_->kv();
   const double mib = static_cast<double>(kv.PageBytes()) * kv.page_count / (1 << 20);
-  return absl::StrFormat("layers [%d, %d) of %d, KV cache %d tokens in %d pages of %d (%.1f MiB)",
-                         kv.layer_begin, kv.layer_end, model_.num_hidden_layers,
-                         kv.page_count * kv.page_size, kv.page_count, kv.page_size, mib);
+  return absl::StrFormat(
+      "layers [%d, %d) of %d in %s, KV cache %d tokens in %d pages of %d (%.1f MiB of %s)",
+      kv.layer_begin, kv.layer_end, model_.num_hidden_layers,
+      ElementTypeName(executor_->activation_type()), kv.page_count * kv.page_size, kv.page_count,
+      kv.page_size, mib, ElementTypeName(kv.element_type));
 }
 
 }  // namespace baton

@@ -52,7 +52,8 @@ class WorkerRuntime {
   // The registration of this worker but for its role's own fields.
   v1::WorkerInfo Describe(int grpc_port) const;
 
-  // "layers [0, 6) of 12, KV cache 65536 tokens in 1024 pages of 64 (96.0 MiB)".
+  // "layers [0, 6) of 12 in bfloat16, KV cache 65536 tokens in 1024 pages of 64 (48.0 MiB of
+  // bfloat16)".
   std::string Summary() const;
 
  private:

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/types/element_type.h"
 
 namespace baton::router {
 namespace {
@@ -27,6 +28,16 @@ absl::Status Mismatch(const std::string& property, const WorkerInfo& joining,
 
 std::string Versions(const ModelFingerprint& speaks) {
   return absl::StrCat(speaks.oldest_protocol_version, " to ", speaks.protocol_version);
+}
+
+// By its size, which is what layouts carry.
+std::string KvTypeText(const KvLayout& layout) {
+  for (const ElementType type : kElementTypes) {
+    if (layout.bytes_per_element == static_cast<int>(ElementBytes(type))) {
+      return absl::StrCat(ElementTypeName(type), " (", layout.bytes_per_element, ")");
+    }
+  }
+  return absl::StrCat(layout.bytes_per_element);
 }
 
 bool Meet(const ModelFingerprint& a, const ModelFingerprint& b) {
@@ -88,7 +99,7 @@ absl::Status CheckModels(const WorkerInfo& joining, const WorkerInfo& member) {
   if (x.kv_heads != y.kv_heads) return differ_number("KV heads", x.kv_heads, y.kv_heads);
   if (x.head_dim != y.head_dim) return differ_number("head dimension", x.head_dim, y.head_dim);
   if (x.bytes_per_element != y.bytes_per_element) {
-    return differ_number("bytes per element", x.bytes_per_element, y.bytes_per_element);
+    return differ("type of KV (bytes per element)", KvTypeText(x), KvTypeText(y));
   }
   for (const auto& [layer, hash] : a.layer_hashes) {
     const auto other = b.layer_hashes.find(layer);

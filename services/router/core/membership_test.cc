@@ -290,7 +290,7 @@ TEST_F(MembershipTest, WhatDoesNotFitIsRefusedWithBothValues) {
       {"dim", [](auto& w) { w.fingerprint.kv_layout.head_dim = 9; }, {"head dimension", "9", "8"}},
       {"bytes",
        [](auto& w) { w.fingerprint.kv_layout.bytes_per_element = 2; },
-       {"bytes per element", "2", "4"}},
+       {"bytes per element", "c0-1 has bfloat16 (2)", "has float32 (4)"}},
       {"weights",
        [](auto& w) { w.fingerprint.layer_hashes[3] = 0xabc; },
        {"weights of layer 3", "0abc", "0103", "c0-1", "d0"}},
