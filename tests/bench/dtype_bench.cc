@@ -1,0 +1,156 @@
+// What bfloat16 gains an executor beside float32, and what it takes: the shape of Qwen3-0.6B with
+// random weights, one thread, batch 1. Steps of both take turns, so that both meet the same
+// machine. Prints progress for people on standard error and a flat JSON object.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/engine/stage_model.h"
+#include "common/model/make_model.h"
+#include "nlohmann/json.hpp"
+
+namespace baton {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kPromptTokens = 128;
+constexpr int kPrefillTokens = 512;
+constexpr int kRounds = 41;
+constexpr int kPrefillRounds = 5;
+constexpr double kMib = 1 << 20;
+
+RandomModelOptions Shape() {
+  RandomModelOptions model;
+  model.hidden_size = 1024;
+  model.intermediate_size = 3072;
+  model.num_hidden_layers = 28;
+  model.num_attention_heads = 16;
+  model.num_key_value_heads = 8;
+  model.head_dim = 128;
+  model.vocab_size = 151936;
+  model.tie_word_embeddings = true;
+  model.dtype = DType::kBF16;
+  return model;
+}
+
+// A directory that goes with its owner.
+struct TemporaryModel {
+  TemporaryModel()
+      : path(fs::temp_directory_path() / absl::StrCat("baton_dtype_bench_", getpid())) {
+    const absl::Status made = MakeRandomModel(path.string(), Shape());
+    BATON_CHECK(made.ok()) << made;
+  }
+  ~TemporaryModel() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  const fs::path path;
+};
+
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t size = 0;
+  int64_t resident = 0;
+  statm >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+class Subject {
+ public:
+  Subject(const fs::path& model, std::optional<ElementType> dtype) {
+    const int64_t before = ResidentBytes();
+    ExecutorOptions options;
+    options.model_path = model.string();
+    options.page_count = 16;
+    options.dtype = dtype;
+    auto stage = LoadStageModel(options);
+    BATON_CHECK(stage.ok()) << stage.status();
+    model_ = *std::move(stage);
+    resident_bytes_ = ResidentBytes() - before;
+    pages_.resize(16);
+    std::iota(pages_.begin(), pages_.end(), 0);
+    logits_.resize(static_cast<size_t>(model_->config().vocab_size));
+    Milliseconds(kPromptTokens, 0);
+  }
+
+  int64_t resident_bytes() const { return resident_bytes_; }
+
+  // Of one token behind the prompt. Always at its position, so that all steps are one.
+  double DecodeMs() { return Milliseconds(1, kPromptTokens); }
+  double PrefillMs() { return Milliseconds(kPrefillTokens, 0); }
+
+ private:
+  double Milliseconds(int tokens, int prefix) {
+    std::vector<int32_t> ids(static_cast<size_t>(tokens));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(97 * i % 100'000);
+    const Batch batch = {{{ids, tokens, prefix, pages_, true}}};
+    const auto begin = std::chrono::steady_clock::now();
+    const absl::Status status = model_->Forward(batch, {}, {}, logits_);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    BATON_CHECK(status.ok()) << status;
+    return took.count();
+  }
+
+  std::unique_ptr<StageModel> model_;
+  int64_t resident_bytes_ = 0;
+  std::vector<int32_t> pages_;
+  std::vector<float> logits_;
+};
+
+double Quantile(std::vector<double> values, double part) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+using Json = nlohmann::ordered_json;
+
+// Median and quartiles of the rounds' ratios, and both times.
+void Compare(const std::string& name, int rounds, Json& out, double (Subject::*measure)(),
+             Subject& narrow, Subject& wide) {
+  std::vector<double> narrow_ms, wide_ms, gains;
+  for (int round = 0; round < rounds; ++round) {
+    narrow_ms.push_back((narrow.*measure)());
+    wide_ms.push_back((wide.*measure)());
+    gains.push_back(wide_ms.back() / narrow_ms.back());
+  }
+  out[name + "_bf16_gain"] = Quantile(gains, 0.5);
+  out[name + "_bf16_gain_p25"] = Quantile(gains, 0.25);
+  out[name + "_bf16_gain_p75"] = Quantile(gains, 0.75);
+  out[name + "_ms_bfloat16"] = Quantile(narrow_ms, 0.5);
+  out[name + "_ms_float32"] = Quantile(wide_ms, 0.5);
+}
+
+int Main() {
+  std::fprintf(stderr, "making a model of 0.6B parameters\n");
+  const TemporaryModel model;
+  const auto file_bytes = static_cast<double>(fs::file_size(model.path / "model.safetensors"));
+  Subject narrow(model.path, std::nullopt);  // --dtype auto
+  Subject wide(model.path, ElementType::kFloat32);
+  Json out;
+  Compare("decode", kRounds, out, &Subject::DecodeMs, narrow, wide);
+  Compare("prefill", kPrefillRounds, out, &Subject::PrefillMs, narrow, wide);
+  out["bf16_memory"] = static_cast<double>(narrow.resident_bytes()) / file_bytes;
+  out["float32_memory"] = static_cast<double>(wide.resident_bytes()) / file_bytes;
+  out["model_file_mib"] = file_bytes / kMib;
+  out["decode_gbps_bfloat16"] = file_bytes / 1e6 / out["decode_ms_bfloat16"].get<double>();
+  out["decode_gbps_float32"] = 2 * file_bytes / 1e6 / out["decode_ms_float32"].get<double>();
+  std::printf("%s\n", out.dump(1).c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace baton
+
+int main() { return baton::Main(); }

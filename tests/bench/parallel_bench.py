@@ -1,0 +1,32 @@
+"""What the seam between services and engine costs and gains: element types today.
+
+Runs one program after another, each of which prints a flat JSON object, and prints them as one. A row that
+has to reach something is told with it on standard error.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PARTS = ["dtype_bench"]  # In tests/bench, which //tests/bench:parallel builds.
+LIMITS = {"decode_bf16_gain": (">=", 1.7), "bf16_memory": ("<=", 1.1)}
+
+
+def main():
+    flat = {}
+    for part in PARTS:
+        output = subprocess.run([ROOT / "bazel-bin" / "tests" / "bench" / part], check=True, stdout=subprocess.PIPE,
+                                text=True).stdout
+        flat.update(json.loads(output))
+    for key, (sign, limit) in LIMITS.items():
+        reached = flat[key] >= limit if sign == ">=" else flat[key] <= limit
+        print(f"{key} {flat[key]:.3f}, must be {sign} {limit}: {'reached' if reached else 'MISSED'}",
+              file=sys.stderr)
+    print(json.dumps(flat))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
