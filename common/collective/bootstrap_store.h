@@ -18,7 +18,8 @@
 
 namespace baton {
 
-// Of one rank's; what is more is refused. Gloo needs 2 entries, the larger of 64 + 64 bytes a rank.
+// Of one rank's; what is more is refused. Gloo needs 2 entries, the larger of 136 bytes for each
+// other rank.
 inline constexpr size_t kBootstrapEntriesMax = 8;
 inline constexpr size_t kBootstrapKeyBytesMax = 256;
 inline constexpr size_t kBootstrapValueBytesMax = size_t{64} << 10;

@@ -51,7 +51,7 @@ std::vector<Command> EveryCommand(int size) {
                                     CollectiveKind::kReduceScatter, CollectiveKind::kBroadcast}) {
     for (const ElementType type : kElementTypes) {
       // One element, odd numbers, whole blocks, and what takes several steps or windows.
-      for (const int64_t count : {1, 3, 1023, 32'768, 60'001}) {
+      for (const int64_t count : {1, 3, 1023, 32'768, 100'003}) {
         commands.push_back(
             {.kind = kind,
              .count = count,
