@@ -12,6 +12,10 @@ constexpr int kInputBlock = 256;
 // hide the latency of a multiply-add.
 constexpr int kFewRows = 2;
 constexpr int kPanelsForFewRows = 4;
+// How far ahead a single row, which does nothing but read weights, asks for them. Hardware
+// prefetchers alone lost a sixth of the memory's speed on a Xeon (Emerald Rapids) with bfloat16,
+// whose columns of one line each they begin anew in every page; 512 to 4,096 bytes were alike.
+constexpr int kPrefetchBytes = 1024;
 
 // A column of a panel as two vectors: its first kLanes outputs and the rest.
 inline void LoadColumn(const float* column, Vec& first, Vec& second) {
@@ -50,6 +54,10 @@ inline void LinearTile(const Packed<Element>& w, const float* x, int panel, int 
   for (int i = begin; i < end; ++i) {
     Vec column[2 * kPanels];
     for (int p = 0; p < kPanels; ++p) {
+      // Past a matrix's end it is no access, and does no harm.
+      if constexpr (kRows == 1) {
+        __builtin_prefetch(reinterpret_cast<const char*>(weights[p]) + kPrefetchBytes);
+      }
       LoadColumn(weights[p], column[2 * p], column[2 * p + 1]);
       weights[p] += kPanel;
     }
