@@ -114,7 +114,8 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
   worker.excused = false;
   const uint64_t applied = applied_version <= view_version_ ? applied_version : 0;
   std::sort(unconnected.begin(), unconnected.end());
-  // Who registered once more begins again with the view, and is through with it soon.
+  // Who has given up this router's view for its silence, or registered once more, begins again with
+  // it, and is through soon.
   const bool begins_again = applied < worker.applied_version;
   if (begins_again) Covered<"membership: a worker begins again with the view">();
   if (worker.ready != ready || worker.unconnected != unconnected || begins_again) {
