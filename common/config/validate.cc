@@ -71,6 +71,21 @@ absl::Status CheckTypes(const v1::Options& options) {
                       "a float16 checkpoint exactly, bfloat16 rounds it");
 }
 
+absl::Status CheckDevice(const v1::Options& options) {
+  const std::string& device = options.device();
+  if (device == "cpu") return absl::OkStatus();
+  const bool numbered = device.size() > 5 && device.rfind("cuda:", 0) == 0 &&
+                        device.find_first_not_of("0123456789", 5) == std::string::npos &&
+                        device.size() <= 8;
+  if (device != "cuda" && !numbered) {
+    return InvalidField("device", absl::StrCat("got '", device, "'; expected cpu, cuda or cuda:N"));
+  }
+  if (options.executor() == "torch") return absl::OkStatus();
+  return InvalidField("device",
+                      absl::StrCat("got '", device, "', and --executor ", options.executor(),
+                                   " computes on the CPU; --executor torch does on GPUs"));
+}
+
 absl::Status CheckLeases(const v1::Options& options) {
   const int64_t heartbeat_ms = options.heartbeat_interval_ms();
   if (options.lease_ms() < 2 * heartbeat_ms) {
@@ -157,6 +172,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckChain(options));
   BATON_RETURN_IF_ERROR(CheckPages(options));
   BATON_RETURN_IF_ERROR(CheckTypes(options));
+  BATON_RETURN_IF_ERROR(CheckDevice(options));
   BATON_RETURN_IF_ERROR(CheckHttp(options));
   BATON_RETURN_IF_ERROR(ParseRouters(options.router_address()).status());
   BATON_RETURN_IF_ERROR(CheckDiscovery(options));

@@ -13,21 +13,26 @@ namespace baton {
 // Which implementation multiplies by weights. kAuto takes kNative.
 enum class LinearBackend { kAuto, kNative, kTorch };
 
+// What computes: Baton's own kernels, or libtorch's operators.
+enum class Backend { kNative, kTorch };
+
 struct ExecutorOptions {
-  std::string model_path;  // A Hugging Face model directory.
+  Backend backend = Backend::kNative;
+  std::string device = "cpu";  // Of kTorch also "cuda" or "cuda:N".
+  std::string model_path;      // A Hugging Face model directory.
   // Layers to load; layer_end -1 means all up to the last. Layer 0 brings the embeddings, the last
   // layer the final norm and the head.
   int layer_begin = 0;
   int layer_end = -1;
-  int page_size = 64;    // Tokens; a multiple of 16.
-  int page_count = 256;  // All pages are allocated at start.
-  int threads = 1;       // Threads that compute, the caller's included.
-  LinearBackend linear = LinearBackend::kAuto;
+  int page_size = 64;                           // Tokens; a multiple of 16.
+  int page_count = 256;                         // All pages are allocated at start.
+  int threads = 1;                              // Threads that compute, the caller's included.
+  LinearBackend linear = LinearBackend::kAuto;  // Of kNative.
   // How weights lie in memory and, with kBFloat16, that the residual stream is rounded behind each
   // layer (README.md says why). Nothing: as the checkpoint (StoredWeightType).
   std::optional<ElementType> dtype;
   std::optional<ElementType> kv_dtype;  // Of keys and values in the pages; nothing: as dtype.
-  // Which kernels: "" (the best that this CPU runs), "scalar", "avx2" or "avx512".
+  // Of kNative: which kernels. "" (the best that this CPU runs), "scalar", "avx2" or "avx512".
   std::string kernels;
   // Called on the loading thread with the loaded fraction in [0, 1], last with 1.
   std::function<void(double)> on_progress;

@@ -97,4 +97,30 @@ ExecutorFootprint FootprintOf(const ModelConfig& config, const ExecutorShape& sh
   return footprint;
 }
 
+ExecutorFootprint TorchFootprintOf(const ModelConfig& config, const ExecutorShape& shape) {
+  ExecutorFootprint footprint = FootprintOf(config, shape);  // For the pages.
+  const Wide vocabulary = Wide{config.vocab_size} * config.hidden_size;
+  const bool first = shape.layers.begin == 0;
+  const bool last = shape.layers.end == config.num_hidden_layers;
+  Wide elements = Wide{config.LayerParameters()} * shape.layers.size();
+  if (first) elements += vocabulary;
+  if (last && !(first && config.tie_word_embeddings)) elements += vocabulary;
+  if (last) elements += config.hidden_size;
+  footprint.weights = Saturated(elements * Bytes(shape.matrices));
+  // What lives together in a layer at its widest: the residual stream and its float32 copies, then
+  // queries, keys and values, or the two halves of the gated layer and their product.
+  const Wide width = std::max<Wide>(3 * Wide{config.query_size()} + 2 * Wide{config.kv_size()},
+                                    4 * Wide{config.intermediate_size});
+  const Wide token = 4 * Wide{config.hidden_size} + width + config.head_dim;
+  // Scores, those that are masked, and their shares; the sequence's keys and values.
+  const Wide scores =
+      std::min(Wide{kTorchScoreElements},
+               Wide{config.num_attention_heads} * shape.batch_tokens * shape.context_tokens);
+  Wide scratch =
+      token * shape.batch_tokens + 3 * scores + 4 * Wide{config.kv_size()} * shape.context_tokens;
+  if (last && shape.all_logits) scratch += 2 * Wide{kLogitRows} * config.vocab_size;
+  footprint.scratch = Saturated(scratch * kFloatBytes);
+  return footprint;
+}
+
 }  // namespace baton

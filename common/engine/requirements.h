@@ -25,6 +25,9 @@ inline constexpr int kLogitRows = 32;
 // TokenWeights says of itself.
 inline constexpr int64_t kSamplerTokenBytes = 22;
 
+// Scores that libtorch's attention holds at once, whatever the lengths: 256 MB of float32.
+inline constexpr int64_t kTorchScoreElements = int64_t{1} << 26;
+
 inline constexpr int kMaxThreads = 256;
 
 // Unimplemented for a head_dim that the kernels don't take.
@@ -42,8 +45,9 @@ struct ExecutorShape {
   int embedding_element_bytes = 2;  // Where they are not the head's rows.
   int64_t page_size = 64;           // Tokens.
   int64_t page_count = 0;
-  int64_t batch_tokens = 0;  // Of the largest Forward.
-  bool all_logits = false;   // A slice may want those of all its tokens.
+  int64_t batch_tokens = 0;    // Of the largest Forward.
+  int64_t context_tokens = 0;  // Of the longest sequence; only libtorch's footprint asks.
+  bool all_logits = false;     // A slice may want those of all its tokens.
 };
 
 // Bytes; each saturates at 2^60.
@@ -56,6 +60,10 @@ struct ExecutorFootprint {
 
 // `config` has passed CheckModelRuns and the layers are a range of its own.
 ExecutorFootprint FootprintOf(const ModelConfig& config, const ExecutorShape& shape);
+
+// The same of libtorch's layers (torch/torch_stage_model.h): nothing is packed, and what an
+// operator gives is as large as the batch.
+ExecutorFootprint TorchFootprintOf(const ModelConfig& config, const ExecutorShape& shape);
 
 }  // namespace baton
 

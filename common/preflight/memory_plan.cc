@@ -21,8 +21,8 @@ constexpr int64_t kMaxKvTokens = int64_t{1} << 30;
 // libraries, gRPC's and UCX's buffers and threads, allocator slack under load.
 constexpr int64_t kRouterBytes = int64_t{9} << 20;
 constexpr int64_t kWorkerBytes = int64_t{12} << 20;
-// What --linear-backend torch adds to a worker, measured likewise, and what its libraries' pages
-// take once for all workers of a host.
+// What libtorch adds to a worker, measured likewise, and what its libraries' pages take once for
+// all workers of a host.
 constexpr int64_t kTorchBytes = int64_t{62} << 20;
 constexpr int64_t kTorchSharedBytes = int64_t{117} << 20;
 // A loaded tokenizer's tables over the bytes of tokenizer.json.
@@ -50,7 +50,7 @@ int64_t PlanTokens(const v1::Options& options, int64_t context_tokens) {
 }
 
 ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerRange layers,
-                     int64_t batch_tokens, bool tells_prompts) {
+                     int64_t batch_tokens, int64_t context_tokens, bool tells_prompts) {
   const bool draws = layers.end == model.config.num_hidden_layers;
   ExecutorShape shape;
   shape.layers = layers;
@@ -62,8 +62,11 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerR
   shape.page_size = options.page_size();
   shape.page_count = options.kv_cache_tokens() / options.page_size();
   shape.batch_tokens = batch_tokens;
+  shape.context_tokens = context_tokens;
   shape.all_logits = tells_prompts;
-  const ExecutorFootprint footprint = FootprintOf(model.config, shape);
+  const ExecutorFootprint footprint = options.executor() == "torch"
+                                          ? TorchFootprintOf(model.config, shape)
+                                          : FootprintOf(model.config, shape);
   ProcessMemory memory;
   memory.layers = layers;
   memory.weights = footprint.weights;
@@ -78,7 +81,8 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerR
 ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, LayerRange layers,
                     int64_t stage, int64_t context_tokens) {
   const int64_t tokens = PlanTokens(options, context_tokens);
-  ProcessMemory memory = Worker(options, model, layers, tokens, /*tells_prompts=*/true);
+  ProcessMemory memory =
+      Worker(options, model, layers, tokens, context_tokens, /*tells_prompts=*/true);
   memory.name = absl::StrCat("prefill ", stage);
   const int64_t activation_bytes =
       tokens * model.config.hidden_size * static_cast<int64_t>(ElementBytes(model.dtype));
@@ -93,10 +97,11 @@ ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, LayerRa
   return memory;
 }
 
-ProcessMemory Decode(const v1::Options& options, const ModelFacts& model) {
+ProcessMemory Decode(const v1::Options& options, const ModelFacts& model, int64_t context_tokens) {
   const LayerRange all{0, model.config.num_hidden_layers};
   const int64_t running = options.max_running_requests();
-  ProcessMemory memory = Worker(options, model, all, running, /*tells_prompts=*/false);
+  ProcessMemory memory =
+      Worker(options, model, all, running, context_tokens, /*tells_prompts=*/false);
   memory.name = "decode";
   memory.buffers += running * model.config.vocab_size * kFloatBytes;
   return memory;
@@ -157,11 +162,11 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
     }
   }
   if (up || role == OptionSpec::DECODE) {
-    ProcessMemory process = Decode(options, model);
+    ProcessMemory process = Decode(options, model, context_tokens);
     if (up) process.count = options.decodes();
     memory.processes.push_back(std::move(process));
   }
-  if (options.linear_backend() == "torch") AddTorch(memory);
+  if (options.linear_backend() == "torch" || options.executor() == "torch") AddTorch(memory);
   return memory;
 }
 

@@ -170,6 +170,21 @@ TEST(MemoryPlanTest, TorchIsHeldByWorkersAloneAndItsLibrariesOnce) {
   EXPECT_LT(ten, 10 * alone - (int64_t{1} << 30));
 }
 
+// Nothing is packed or padded; what attention holds at once is bounded, whatever the context.
+TEST(MemoryPlanTest, ATorchExecutorHoldsTheWeightsAsTheyAreAndBoundedScores) {
+  v1::Options options = Options();
+  options.set_executor("torch");
+  ModelFacts model = Llama8B();
+  const auto decode = [&](int64_t context) {
+    return PlanMemory(options, OptionSpec::DECODE, model, context)->processes[0];
+  };
+  EXPECT_EQ(decode(kContext).weights,
+            model.config.Parameters() * static_cast<int64_t>(ElementBytes(model.dtype)));
+  options.set_max_running_requests(4096);
+  EXPECT_LT(decode(int64_t{1} << 20).buffers, int64_t{40} << 30);
+  EXPECT_GT(decode(int64_t{1} << 20).buffers, decode(64).buffers);
+}
+
 TEST(MemoryPlanTest, TheLargestPoolFitsAndOnePageMoreDoesNot) {
   v1::Options options = Options();
   const auto memory = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);

@@ -111,6 +111,8 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
                                                            : LinearBackend::kAuto;
   options.dtype = ParseElementType(options_.dtype());  // Nothing for auto.
   options.kv_dtype = ParseElementType(options_.kv_cache_dtype());
+  options.backend = options_.executor() == "torch" ? Backend::kTorch : Backend::kNative;
+  options.device = options_.device();
   options.on_progress = [this](double fraction) { Progress(fraction); };
   const bool prefill = options_.disaggregation_mode() == "prefill";
   BATON_ASSIGN_OR_RETURN(executor_,

@@ -1,6 +1,7 @@
-// What bfloat16 gains an executor beside float32, and what it takes: the shape of Qwen3-0.6B with
-// random weights, one thread, batch 1. Steps of both take turns, so that both meet the same
-// machine. Prints progress for people on standard error and a flat JSON object.
+// What bfloat16 gains an executor beside float32, and what it takes; and libtorch's operators
+// beside Baton's kernels: the shape of Qwen3-0.6B with random weights, one thread, batch 1. Steps
+// of both take turns, so that both meet the same machine. Prints progress for people on standard
+// error and a flat JSON object.
 #include <unistd.h>
 
 #include <algorithm>
@@ -69,12 +70,14 @@ int64_t ResidentBytes() {
 
 class Subject {
  public:
-  Subject(const fs::path& model, std::optional<ElementType> dtype) {
+  Subject(const fs::path& model, std::optional<ElementType> dtype,
+          Backend backend = Backend::kNative) {
     const int64_t before = ResidentBytes();
     ExecutorOptions options;
     options.model_path = model.string();
     options.page_count = 16;
     options.dtype = dtype;
+    options.backend = backend;
     auto stage = LoadStageModel(options);
     BATON_CHECK(stage.ok()) << stage.status();
     model_ = *std::move(stage);
@@ -132,6 +135,23 @@ void Compare(const std::string& name, int rounds, Json& out, double (Subject::*m
   out[name + "_ms_float32"] = Quantile(wide_ms, 0.5);
 }
 
+// Prefill by libtorch's operators over that by Baton's kernels, in time: more than 1 is slower.
+void CompareTorch(const fs::path& model, Subject& narrow, Subject& wide, Json& out) {
+  for (Subject* const native : {&narrow, &wide}) {
+    const ElementType type = native == &narrow ? ElementType::kBFloat16 : ElementType::kFloat32;
+    Subject torch(model, type, Backend::kTorch);
+    std::vector<double> ratios;
+    for (int round = 0; round < kPrefillRounds; ++round) {
+      const double native_ms = native->PrefillMs();
+      ratios.push_back(torch.PrefillMs() / native_ms);
+    }
+    const std::string key = absl::StrCat("torch_vs_native_", ElementTypeName(type));
+    out[key] = Quantile(ratios, 0.5);
+    out[key + "_p25"] = Quantile(ratios, 0.25);
+    out[key + "_p75"] = Quantile(ratios, 0.75);
+  }
+}
+
 int Main() {
   std::fprintf(stderr, "making a model of 0.6B parameters\n");
   const TemporaryModel model;
@@ -141,6 +161,7 @@ int Main() {
   Json out;
   Compare("decode", kRounds, out, &Subject::DecodeMs, narrow, wide);
   Compare("prefill", kPrefillRounds, out, &Subject::PrefillMs, narrow, wide);
+  CompareTorch(model.path, narrow, wide, out);
   out["bf16_memory"] = static_cast<double>(narrow.resident_bytes()) / file_bytes;
   out["float32_memory"] = static_cast<double>(wide.resident_bytes()) / file_bytes;
   out["model_file_mib"] = file_bytes / kMib;

@@ -1,4 +1,4 @@
-"""What the seam between services and engine costs and gains: element types today.
+"""What the seam between services and engine costs and gains: the asynchronous call, element types, libtorch.
 
 Runs one program after another, each of which prints a flat JSON object, and prints them as one. A row that
 has to reach something is told with it on standard error.
@@ -10,8 +10,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PARTS = ["dtype_bench"]  # In tests/bench, which //tests/bench:parallel builds.
-LIMITS = {"decode_bf16_gain": (">=", 1.7), "bf16_memory": ("<=", 1.1)}
+PARTS = ["seam_bench", "dtype_bench"]  # In tests/bench, which //tests/bench:parallel builds.
+LIMITS = {"seam_cost": ("<=", 20), "decode_bf16_gain": (">=", 1.7), "bf16_memory": ("<=", 1.1)}
 
 
 def main():

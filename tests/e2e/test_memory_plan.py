@@ -85,8 +85,8 @@ def test_the_plan_is_within_a_tenth_of_what_is_resident(model, tmp_path):
 
 
 @pytest.mark.skipif(clusters.SANITIZED, reason="sanitizers take memory of their own")
-def test_the_plan_knows_what_torch_takes(model, tmp_path):
-    backend = ["--linear-backend", "torch"]
+@pytest.mark.parametrize("backend", [["--linear-backend", "torch"], ["--executor", "torch"]])
+def test_the_plan_knows_what_torch_takes(model, tmp_path, backend):
     table = planned(model, *backend)
     table.pop("this host")
     with clusters.Cluster(model, tmp_path, stages=2, flags=[*FLAGS, *backend], prefill_flags=PREFILL_FLAGS,

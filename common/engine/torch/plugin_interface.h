@@ -8,12 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "common/collective/gloo/gloo_transport.h"
+#include "common/engine/executor_options.h"
 #include "common/engine/linear.h"
+#include "common/engine/stage_model.h"
 
 namespace baton {
 
 // Raised with every change of this header or of what it names.
-inline constexpr int kTorchPluginVersion = 2;
+inline constexpr int kTorchPluginVersion = 3;
 
 struct TorchPlugin {
   int version;
@@ -24,6 +26,8 @@ struct TorchPlugin {
   // ConnectGloo, for a ThreadedCommunicator.
   absl::StatusOr<std::unique_ptr<MessageTransport>> (*connect_gloo)(
       const GlooOptions& options, std::shared_ptr<BootstrapStore> store);
+  // A whole range of layers on options.device. Throws what torch throws.
+  absl::StatusOr<std::unique_ptr<StageModel>> (*make_stage_model)(const ExecutorOptions& options);
 };
 
 // The one symbol that the plugin exports.

@@ -6,6 +6,7 @@
 #include <ATen/ops/linear.h>
 
 #include "common/engine/torch/plugin_interface.h"
+#include "common/engine/torch/torch_stage_model.h"
 
 // OpenBLAS's own, whose threads torch's setting does not reach: it would take every core. Absent
 // where torch multiplies by another library.
@@ -54,6 +55,7 @@ constexpr TorchPlugin kPlugin = {
       return std::make_unique<TorchLinear>(outputs, inputs);
     },
     ConnectGloo,
+    TorchStageModel::Create,
 };
 
 }  // namespace

@@ -1,0 +1,303 @@
+#include "common/engine/torch/torch_stage_model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_put.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/softmax.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/version.h>
+
+#if TORCH_VERSION_MAJOR >= 2
+#include <ATen/ops/scaled_dot_product_attention.h>
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/engine/batch.h"
+#include "common/engine/guard.h"
+#include "common/engine/host_kv_memory.h"
+#include "common/engine/requirements.h"
+#include "common/model/safetensors.h"
+#include "common/model/weight_type.h"
+
+namespace baton {
+namespace {
+
+c10::ScalarType ScalarTypeOf(ElementType type) {
+  return type == ElementType::kFloat32 ? at::kFloat : at::kBFloat16;
+}
+
+// A view of a matrix in memory that the host can read.
+at::Tensor View(const TensorView& view) {
+  return at::from_blob(view.memory.Host().data(), {view.rows, view.columns},
+                       ScalarTypeOf(view.type));
+}
+
+at::Tensor Indices(const std::vector<int64_t>& values, c10::Device device) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  std::copy(values.begin(), values.end(), tensor.data_ptr<int64_t>());
+  return tensor.to(device);
+}
+
+absl::Status CheckDevice(const c10::Device& device) {
+  if (device.is_cpu()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("device ", device.str(), ": this build of libtorch ",
+                                               TORCH_VERSION, " computes on the CPU alone"));
+}
+
+}  // namespace
+
+TorchStageModel::TorchStageModel(const ModelConfig& config, const KvGeometry& kv, ElementType dtype,
+                                 c10::Device device)
+    : config_(config), kv_(kv), dtype_(dtype), device_(device), rotary_(config) {}
+
+absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
+    const ExecutorOptions& options) {
+  BATON_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_path));
+  const int layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
+  BATON_RETURN_IF_ERROR(ValidateLayerRange(config, options.layer_begin, layer_end));
+  BATON_RETURN_IF_ERROR(CheckExecutorSizes(options.page_size, options.threads));
+  if (options.page_count <= 0) {
+    return InvalidField("page_count", absl::StrCat("must be positive, is ", options.page_count));
+  }
+  const c10::Device device(options.device);
+  BATON_RETURN_IF_ERROR(CheckDevice(device));
+  BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options.model_path));
+  ElementType dtype{};
+  if (options.dtype) {
+    dtype = *options.dtype;
+  } else {
+    BATON_ASSIGN_OR_RETURN(dtype, StoredWeightType(reader, config));
+  }
+  KvGeometry kv;
+  kv.layer_begin = options.layer_begin;
+  kv.layer_end = layer_end;
+  kv.kv_heads = config.num_key_value_heads;
+  kv.head_dim = config.head_dim;
+  kv.page_size = options.page_size;
+  kv.page_count = options.page_count;
+  kv.element_type = options.kv_dtype.value_or(dtype);
+  const c10::InferenceMode inference;
+  std::unique_ptr<TorchStageModel> model(new TorchStageModel(config, kv, dtype, device));
+  BATON_ASSIGN_OR_RETURN(model->weights_,
+                         LoadTorchWeights(reader, options, config, {kv.layer_begin, kv.layer_end},
+                                          device, ScalarTypeOf(dtype)));
+  BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(kv));
+  const std::span<std::byte> bytes = model->pool_->Bytes();
+  model->kv_memory_ = std::make_unique<HostKvMemory>(kv, bytes);
+  model->pages_ = at::from_blob(
+      bytes.data(), {kv.page_count, kv.layers(), 2, kv.kv_heads, kv.page_size, kv.head_dim},
+      ScalarTypeOf(kv.element_type));
+  return model;
+}
+
+absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
+                                      const TensorView& out, std::span<float> logits) {
+  BATON_RETURN_IF_ERROR(
+      ValidateBatch(batch, {in, out, activation_type(), logits.size()}, config_, kv_));
+  return GuardLibraries([&] {
+    const c10::InferenceMode inference;
+    Compute(batch, in, out, logits);
+    return absl::OkStatus();
+  });
+}
+
+void TorchStageModel::Compute(const Batch& batch, const TensorView& in, const TensorView& out,
+                              std::span<float> logits) {
+  const Rows rows = PlaceRows(batch);
+  at::Tensor x = first_stage() ? Embed(batch)
+                               : View(in).to(device_, ScalarTypeOf(in.type), /*non_blocking=*/false,
+                                             /*copy=*/true);
+  for (int layer = 0; layer < kv_.layers(); ++layer) {
+    const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];
+    x = x + Attention(batch, rows, layer, weights, Norm(x, weights.input_norm));
+    x = x + Mlp(weights, Norm(x, weights.post_attention_norm));
+  }
+  if (last_stage()) return TellLogits(batch, x, logits);
+  View(out).copy_(x);
+}
+
+at::Tensor TorchStageModel::Embed(const Batch& batch) const {
+  std::vector<int64_t> tokens;
+  for (const SequenceSlice& slice : batch.slices) {
+    tokens.insert(tokens.end(), slice.tokens.begin(), slice.tokens.end());
+  }
+  return weights_.embedding.index_select(0, Indices(tokens, device_));
+}
+
+TorchStageModel::Rows TorchStageModel::PlaceRows(const Batch& batch) const {
+  const int64_t tokens = batch.TokenCount();
+  const int64_t half = rotary_.half_dim();
+  std::vector<int64_t> page;
+  std::vector<int64_t> slot;
+  at::Tensor cos = at::empty({tokens, 1, half}, at::kFloat);
+  at::Tensor sin = at::empty({tokens, 1, half}, at::kFloat);
+  for (const SequenceSlice& slice : batch.slices) {
+    for (int token = 0; token < slice.token_count; ++token) {
+      const int position = slice.prefix_length + token;
+      const auto at = static_cast<int64_t>(page.size()) * half;
+      rotary_.Angles(position, cos.data_ptr<float>() + at, sin.data_ptr<float>() + at);
+      page.push_back(slice.pages[static_cast<size_t>(position / kv_.page_size)]);
+      slot.push_back(position % kv_.page_size);
+    }
+  }
+  const c10::ScalarType type = ScalarTypeOf(activation_type());
+  return {Indices(page, device_), Indices(slot, device_), cos.to(device_, type),
+          sin.to(device_, type)};
+}
+
+// ---- Blocks ----
+
+// In float32 and rounded before the weight, as Hugging Face does.
+at::Tensor TorchStageModel::Norm(const at::Tensor& x, const at::Tensor& weight) const {
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor scale =
+      at::rsqrt(wide.square().mean({-1}, /*keepdim=*/true) + config_.rms_norm_eps);
+  return (wide * scale).to(x.scalar_type()) * weight;
+}
+
+// Halves paired: (x[i], x[i + dim/2]). `heads` is [tokens, heads, head_dim].
+at::Tensor TorchStageModel::Rotate(const at::Tensor& heads, const Rows& rows) const {
+  const int64_t half = rotary_.half_dim();
+  const at::Tensor low = heads.narrow(-1, 0, half);
+  const at::Tensor high = heads.narrow(-1, half, half);
+  return at::cat({low * rows.cos - high * rows.sin, high * rows.cos + low * rows.sin}, -1);
+}
+
+at::Tensor TorchStageModel::Pages(int layer, int value) const {
+  return pages_.select(1, layer).select(1, value);
+}
+
+at::Tensor TorchStageModel::Attention(const Batch& batch, const Rows& rows, int layer,
+                                      const TorchLayer& weights, const at::Tensor& normed) {
+  const int64_t tokens = normed.size(0);
+  const at::Tensor qkv = at::linear(normed, weights.qkv, weights.qkv_bias);
+  const auto heads = [&](int64_t begin, int64_t count) {
+    return qkv.narrow(1, begin * config_.head_dim, count * config_.head_dim)
+        .view({tokens, count, config_.head_dim});
+  };
+  const int64_t query_heads = config_.num_attention_heads;
+  const int64_t kv_heads = config_.num_key_value_heads;
+  at::Tensor query = heads(0, query_heads);
+  at::Tensor key = heads(query_heads, kv_heads);
+  const at::Tensor value = heads(query_heads + kv_heads, kv_heads);
+  if (weights.q_norm.defined()) {
+    query = Norm(query, weights.q_norm);
+    key = Norm(key, weights.k_norm);
+  }
+  query = Rotate(query, rows);
+  key = Rotate(key, rows);
+  // [pages, page_size, kv_heads, head_dim], so that a page and a slot name a token.
+  Pages(layer, 0).transpose(1, 2).index_put_({rows.page, rows.slot}, key.to(pages_.scalar_type()));
+  Pages(layer, 1).transpose(1, 2).index_put_({rows.page, rows.slot},
+                                             value.to(pages_.scalar_type()));
+  std::vector<at::Tensor> attended;
+  int64_t row = 0;
+  for (const SequenceSlice& slice : batch.slices) {
+    attended.push_back(Attend(slice, layer, query.narrow(0, row, slice.token_count)));
+    row += slice.token_count;
+  }
+  return at::linear(at::cat(attended), weights.o);
+}
+
+// Of one sequence: `query` is [tokens, heads, head_dim]; gives [tokens, heads * head_dim]. A few
+// query rows at a time, so that the scores of a long prompt take bounded memory.
+at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
+                                   const at::Tensor& query) const {
+  const int64_t kv_heads = config_.num_key_value_heads;
+  const int64_t group = config_.num_attention_heads / kv_heads;
+  const int64_t head_dim = config_.head_dim;
+  const int64_t length = int64_t{slice.prefix_length} + slice.token_count;
+  const int64_t page_count = (length + kv_.page_size - 1) / kv_.page_size;
+  std::vector<int64_t> ids(slice.pages.begin(), slice.pages.begin() + page_count);
+  const at::Tensor page_ids = Indices(ids, device_);
+  const auto gather = [&](int value) {  // [kv_heads, length, head_dim]
+    return Pages(layer, value)
+        .index_select(0, page_ids)
+        .transpose(0, 1)
+        .reshape({kv_heads, page_count * kv_.page_size, head_dim})
+        .narrow(1, 0, length)
+        .to(query.scalar_type());
+  };
+  const at::Tensor keys = gather(0);
+  const at::Tensor values = gather(1);
+  const at::Tensor positions = at::arange(length, at::TensorOptions(at::kLong).device(device_));
+  const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
+  const int64_t block =
+      std::max<int64_t>(1, kTorchScoreElements / (config_.num_attention_heads * length));
+  std::vector<at::Tensor> outputs;
+  for (int64_t begin = 0; begin < slice.token_count; begin += block) {
+    const int64_t rows = std::min<int64_t>(block, slice.token_count - begin);
+    // [kv_heads, group, rows, head_dim]: the heads that share keys lie together.
+    const at::Tensor block_query =
+        query.narrow(0, begin, rows).view({rows, kv_heads, group, head_dim}).permute({1, 2, 0, 3});
+    const at::Tensor seen = positions.narrow(0, slice.prefix_length + begin, rows).unsqueeze(1) >=
+                            positions.unsqueeze(0);  // [rows, length]
+#if TORCH_VERSION_MAJOR >= 2
+    const at::Tensor output = at::scaled_dot_product_attention(
+        block_query, keys.unsqueeze(1).expand({kv_heads, group, length, head_dim}),
+        values.unsqueeze(1).expand({kv_heads, group, length, head_dim}), seen, /*dropout_p=*/0.0,
+        /*is_causal=*/false, scale);
+#else
+    at::Tensor scores =
+        at::matmul(block_query.reshape({kv_heads, group * rows, head_dim}), keys.transpose(1, 2));
+    scores = (scores * scale).view({kv_heads, group, rows, length}).to(at::kFloat);
+    scores.masked_fill_(seen.logical_not(), -std::numeric_limits<float>::infinity());
+    const at::Tensor shares = at::softmax(scores, -1).to(query.scalar_type());
+    const at::Tensor output = at::matmul(shares.view({kv_heads, group * rows, length}), values)
+                                  .view({kv_heads, group, rows, head_dim});
+#endif
+    outputs.push_back(output.permute({2, 0, 1, 3}).reshape({rows, kv_heads * group * head_dim}));
+  }
+  return at::cat(outputs);
+}
+
+at::Tensor TorchStageModel::Mlp(const TorchLayer& weights, const at::Tensor& normed) const {
+  const at::Tensor gate_up = at::linear(normed, weights.gate_up);
+  const at::Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
+  const at::Tensor up = gate_up.narrow(1, config_.intermediate_size, config_.intermediate_size);
+  return at::linear(at::silu(gate) * up, weights.down);
+}
+
+// ---- The end of the model ----
+
+at::Tensor TorchStageModel::Head(const at::Tensor& x) const {
+  return at::linear(Norm(x, weights_.final_norm), weights_.head)
+      .to(at::kCPU, at::kFloat)
+      .contiguous();
+}
+
+void TorchStageModel::TellLogits(const Batch& batch, const at::Tensor& x,
+                                 std::span<float> logits) const {
+  std::vector<int64_t> last;
+  int64_t row = 0;
+  for (const SequenceSlice& slice : batch.slices) {
+    for (int first = 0; slice.on_logits != nullptr && first < slice.token_count;
+         first += kLogitRows) {
+      const int rows = std::min(kLogitRows, slice.token_count - first);
+      const at::Tensor told = Head(x.narrow(0, row + first, rows));
+      slice.on_logits(first, {told.data_ptr<float>(), static_cast<size_t>(told.numel())});
+    }
+    row += slice.token_count;
+    if (slice.wants_logits) last.push_back(row - 1);
+  }
+  if (last.empty()) return;
+  const at::Tensor told = Head(x.index_select(0, Indices(last, device_)));
+  std::memcpy(logits.data(), told.data_ptr<float>(), logits.size_bytes());
+}
+
+}  // namespace baton

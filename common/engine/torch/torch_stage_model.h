@@ -1,0 +1,78 @@
+// The stage model that computes with libtorch's operators, on whatever device it has: one
+// description of the layers for CPU and CUDA. The second opinion on Baton's own kernels, and the
+// way to GPUs.
+//
+// With bfloat16 every operation rounds, as Hugging Face's do, while Baton's own layers round behind
+// each layer. Not batch invariant: torch picks kernels by shape. Part of the plugin (README.md).
+#ifndef COMMON_ENGINE_TORCH_TORCH_STAGE_MODEL_H_
+#define COMMON_ENGINE_TORCH_TORCH_STAGE_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/engine/executor_options.h"
+#include "common/engine/kv_memory.h"
+#include "common/engine/kv_pool.h"
+#include "common/engine/rotary.h"
+#include "common/engine/stage_model.h"
+#include "common/engine/torch/torch_weights.h"
+
+namespace baton {
+
+class TorchStageModel final : public StageModel {
+ public:
+  // Throws what torch throws; LoadTorchStageModel catches.
+  static absl::StatusOr<std::unique_ptr<StageModel>> Create(const ExecutorOptions& options);
+
+  const ModelConfig& config() const override { return config_; }
+  const KvGeometry& kv() const override { return kv_; }
+  KvMemory& kv_memory() override { return *kv_memory_; }
+  ElementType activation_type() const override { return dtype_; }
+  absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
+                       std::span<float> logits) override;
+
+ private:
+  // Where the tokens of a batch stand, on the device.
+  struct Rows {
+    at::Tensor page, slot;  // [tokens] Of their KV.
+    at::Tensor cos, sin;    // [tokens, 1, head_dim / 2]
+  };
+
+  TorchStageModel(const ModelConfig& config, const KvGeometry& kv, ElementType dtype,
+                  c10::Device device);
+
+  void Compute(const Batch& batch, const TensorView& in, const TensorView& out,
+               std::span<float> logits);
+  at::Tensor Embed(const Batch& batch) const;
+  Rows PlaceRows(const Batch& batch) const;
+  at::Tensor Attention(const Batch& batch, const Rows& rows, int layer, const TorchLayer& weights,
+                       const at::Tensor& normed);
+  at::Tensor Attend(const SequenceSlice& slice, int layer, const at::Tensor& query) const;
+  at::Tensor Mlp(const TorchLayer& weights, const at::Tensor& normed) const;
+  at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const;
+  at::Tensor Rotate(const at::Tensor& heads, const Rows& rows) const;
+  void TellLogits(const Batch& batch, const at::Tensor& x, std::span<float> logits) const;
+  // [rows, vocab] float32 in host memory.
+  at::Tensor Head(const at::Tensor& x) const;
+  // Keys (0) or values (1) of a layer: [pages, kv_heads, page_size, head_dim].
+  at::Tensor Pages(int layer, int value) const;
+
+  const ModelConfig config_;
+  const KvGeometry kv_;
+  const ElementType dtype_;  // Of weights and everything that is computed.
+  const c10::Device device_;
+  const Rotary rotary_;
+  TorchWeights weights_;
+  std::unique_ptr<KvPool> pool_;  // On the CPU.
+  std::unique_ptr<KvMemory> kv_memory_;
+  at::Tensor pages_;  // [pages, layers, 2, kv_heads, page_size, head_dim]
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_TORCH_TORCH_STAGE_MODEL_H_

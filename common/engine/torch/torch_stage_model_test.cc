@@ -1,0 +1,119 @@
+// libtorch's layers beside Baton's own: close in every logit, whatever the batch and the cuts, and
+// the KV of one is the KV of the other.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "common/engine/testing/model_chain.h"
+#include "common/engine/torch/loaded_stage_model.h"
+
+namespace baton {
+namespace {
+
+ExecutorOptions Torch(ExecutorOptions options) {
+  options.backend = Backend::kTorch;
+  return options;
+}
+
+void ExpectClose(const std::vector<float>& actual, const std::vector<float>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  float largest = 0;
+  for (const float logit : expected) largest = std::max(largest, std::fabs(logit));
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], 1e-4F * largest) << i;
+  }
+}
+
+TEST(TorchStageModelTest, ChunksAndDecodeRowsOfOneBatchAreCloseToTheNativeOnes) {
+  Chain native(OptionsFor(SmallModel()), {0});
+  Chain torch(Torch(OptionsFor(SmallModel())), {0, 1, 4});
+  const auto first = RandomPrompt(70, 1);
+  const auto second = RandomPrompt(33, 2);
+  ExpectClose(torch.Append(0, std::span(first).first(20)),
+              native.Append(0, std::span(first).first(20)));
+  // A chunk that continues, a whole prompt, then rows of both together.
+  for (int round = 0; round < 2; ++round) {
+    const std::vector<std::pair<int, std::span<const int32_t>>> parts =
+        round == 0
+            ? std::vector<std::pair<int, std::span<const int32_t>>>{{0, std::span(first).subspan(
+                                                                            20, 40)},
+                                                                    {1, second}}
+            : std::vector<std::pair<int, std::span<const int32_t>>>{
+                  {1, std::span(first).first(1)}, {0, std::span(first).subspan(60)}};
+    const auto actual = torch.AppendAll(parts);
+    const auto expected = native.AppendAll(parts);
+    for (size_t i = 0; i < parts.size(); ++i) ExpectClose(actual[i], expected[i]);
+  }
+}
+
+TEST(TorchStageModelTest, NativeDecodeContinuesFromItsPages) {
+  ExecutorOptions options = OptionsFor(SmallModel());
+  Chain torch(Torch(options), {0});
+  Chain native(options, {0});
+  Chain reference(options, {0});
+  const auto prompt = RandomPrompt(40);
+  torch.Append(0, prompt);
+  reference.Append(0, prompt);
+  native.Append(0, RandomPrompt(40, 99));  // The same pages, other contents.
+  for (int page = 0; page < options.page_count; ++page) {
+    const auto from = PageOf(torch.stage(0), page);
+    std::copy(from.begin(), from.end(), PageOf(native.stage(0), page).begin());
+  }
+  const int32_t token = 9;
+  ExpectClose(native.Append(0, std::span(&token, 1)), reference.Append(0, std::span(&token, 1)));
+}
+
+TEST(TorchStageModelTest, AllLogitsOfASliceComeInOrder) {
+  ExecutorOptions options = OptionsFor(SmallModel());
+  const auto native = LoadStageModel(options);
+  const auto torch = LoadStageModel(Torch(options));
+  ASSERT_TRUE(native.ok() && torch.ok()) << native.status() << torch.status();
+  const auto tokens = RandomPrompt(50);
+  const std::vector<int32_t> pages = {3, 1, 2, 0};
+  const auto all = [&](StageModel& model) {
+    std::vector<float> told;
+    SequenceSlice slice{tokens, 50, 0, pages, false};
+    slice.on_logits = [&](int first, std::span<const float> logits) {
+      EXPECT_EQ(told.size(), static_cast<size_t>(first * model.config().vocab_size));
+      told.insert(told.end(), logits.begin(), logits.end());
+    };
+    EXPECT_TRUE(model.Forward({{slice}}, {}, {}, {}).ok());
+    return told;
+  };
+  ExpectClose(all(**torch), all(**native));
+}
+
+TEST(TorchStageModelTest, RefusesWhatTheOthersRefuse) {
+  ExecutorOptions options = Torch(OptionsFor(SmallModel()));
+  auto model = LoadStageModel(options);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::vector<int32_t> tokens = {1, 300};
+  const std::vector<int32_t> pages = {0};
+  const absl::Status bad =
+      (*model)->Forward({{SequenceSlice{tokens, 2, 0, pages, false}}}, {}, {}, {});
+  EXPECT_EQ(bad.code(), absl::StatusCode::kInvalidArgument);
+  options.page_count = 0;
+  EXPECT_EQ(LoadStageModel(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options.page_count = 16;
+  options.model_path += "-absent";
+  EXPECT_EQ(LoadStageModel(options).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(TorchStageModelTest, ADeviceThatIsNotThereIsNamed) {
+  ExecutorOptions options = Torch(OptionsFor(SmallModel()));
+  options.device = "cuda:1";
+  const auto model = LoadStageModel(options);
+  EXPECT_EQ(model.status().code(), absl::StatusCode::kUnimplemented) << model.status();
+  EXPECT_NE(model.status().message().find("cuda:1"), std::string::npos);
+  options.device = "abacus";
+  EXPECT_FALSE(LoadStageModel(options).ok());
+  options.backend = Backend::kNative;
+  options.device = "cuda";
+  EXPECT_EQ(LoadStageModel(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace baton
