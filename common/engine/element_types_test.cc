@@ -89,7 +89,7 @@ TEST(ElementTypesTest, ActivationsOfAnotherTypeAreRefused) {
   Chain chain(OptionsOf(ModelOf(DType::kBF16)), {0, 2});
   const std::vector<int32_t> prompt = RandomPrompt(20);
   const std::vector<int32_t> pages = {0, 1};
-  std::vector<float> memory(20 * 64);
+  std::vector<float> memory(size_t{20} * 64);
   const Batch batch = {{{prompt, 20, 0, pages, false}}};
   const TensorView wide = HostTensor(memory, 64);
   TensorView narrow = wide;

@@ -13,6 +13,9 @@
 namespace baton::kernels {
 namespace {
 
+// Elements of a [rows, columns, depth] array.
+size_t Size(size_t rows, size_t columns, size_t depth = 1) { return rows * columns * depth; }
+
 const KernelTable& Scalar() { return *FindKernels("scalar"); }
 
 class KernelsBf16Test : public testing::TestWithParam<const KernelTable*> {
@@ -89,14 +92,14 @@ TEST_P(KernelsBf16Test, RowsOfPanelsAreWhatWasPacked) {
   const int width = kernels().panel_width;
   for (const int outputs : {1, width - 1, width, 3 * width + 5}) {
     const int inputs = 7;
-    const auto weights = RandomFloats(static_cast<size_t>(outputs * inputs));
+    const auto weights = RandomFloats(Size(outputs, inputs));
     const auto narrow = Narrow(weights);
     std::vector<float> panels(PackedSize(outputs, inputs, width));
     std::vector<Bf16> narrow_panels(panels.size());
     // In two parts, as loading does.
     const int half = outputs / 2;
     for (const auto& [begin, end] : {std::pair{0, half}, std::pair{half, outputs}}) {
-      const auto at = static_cast<size_t>(begin * inputs);
+      const auto at = Size(begin, inputs);
       PackRows(weights.data() + at, begin, end - begin, inputs, width, panels.data());
       PackRows(narrow.data() + at, begin, end - begin, inputs, width, narrow_panels.data());
     }
@@ -120,15 +123,15 @@ TEST_P(KernelsBf16Test, LinearEqualsThatOfTheWidenedWeights) {
     const int inputs = static_cast<int>(random_.Between(1, 700));
     const int rows = static_cast<int>(random_.Between(1, 40));
     SCOPED_TRACE(testing::Message() << outputs << "x" << inputs << ", rows " << rows);
-    const auto narrow = Narrow(RandomFloats(static_cast<size_t>(outputs * inputs)));
+    const auto narrow = Narrow(RandomFloats(Size(outputs, inputs)));
     const auto wide = Widen(narrow);
     std::vector<Bf16> narrow_panels(PackedSize(outputs, inputs, width));
     std::vector<float> wide_panels(narrow_panels.size());
     PackRows(narrow.data(), 0, outputs, inputs, width, narrow_panels.data());
     PackRows(wide.data(), 0, outputs, inputs, width, wide_panels.data());
-    const auto x = RandomFloats(static_cast<size_t>(rows * inputs));
+    const auto x = RandomFloats(Size(rows, inputs));
     const float nan = std::numeric_limits<float>::quiet_NaN();
-    std::vector<float> y(static_cast<size_t>(rows * outputs), nan);
+    std::vector<float> y(Size(rows, outputs), nan);
     std::vector<float> expected(y.size(), nan);
     const int panels = (outputs + width - 1) / width;
     const auto stride = static_cast<size_t>(outputs);
@@ -149,7 +152,7 @@ TEST_P(KernelsBf16Test, AttentionEqualsThatOfTheWidenedKeysAndValues) {
     SCOPED_TRACE(testing::Message()
                  << tokens << " tokens after " << prefix << ", " << heads << " heads of " << dim);
     const auto tiles = static_cast<size_t>((prefix + tokens + kKeyTile - 1) / kKeyTile);
-    const size_t tile_elements = static_cast<size_t>(kKeyTile * dim);
+    const size_t tile_elements = Size(kKeyTile, dim);
     const auto narrow = Narrow(RandomFloats(2 * tiles * tile_elements));
     const auto wide = Widen(narrow);
     std::vector<const Bf16*> narrow_tiles;
@@ -158,14 +161,14 @@ TEST_P(KernelsBf16Test, AttentionEqualsThatOfTheWidenedKeysAndValues) {
       narrow_tiles.push_back(&narrow[i * tile_elements]);
       wide_tiles.push_back(&wide[i * tile_elements]);
     }
-    const auto query = RandomFloats(static_cast<size_t>(tokens * heads * dim));
+    const auto query = RandomFloats(Size(tokens, heads, dim));
     const auto run = [&](auto attention, const auto& tile_list) {
       using Element = std::remove_cvref_t<decltype(*tile_list[0])>;
       std::vector<float> output(query.size());
       AttentionArgs<Element> args;
       args.query = query.data();
       args.output = output.data();
-      args.query_stride = args.output_stride = static_cast<size_t>(heads * dim);
+      args.query_stride = args.output_stride = Size(heads, dim);
       args.tokens = tokens;
       args.heads = heads;
       args.head_dim = dim;
