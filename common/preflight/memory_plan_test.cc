@@ -108,7 +108,7 @@ TEST(MemoryPlanTest, TypesAreCountedAsTheyLie) {
   const auto memory = PlanMemory(Options(), OptionSpec::DECODE, facts, kContext);
   ASSERT_TRUE(memory.ok());
   EXPECT_EQ(memory->kv(), wide_kv);
-  const int64_t matrices = 8030261248 - int64_t{128256} * 4096 - 65 * 4096;
+  const int64_t matrices = 8030261248 - int64_t{128256} * 4096 - int64_t{65} * 4096;
   EXPECT_EQ(memory->weights(), 2 * matrices + int64_t{4} * 65 * 4096) << "norms are float32";
   facts.kv_dtype = ElementType::kBFloat16;
   EXPECT_EQ(PlanMemory(Options(), OptionSpec::DECODE, facts, kContext)->kv(), wide_kv / 2);
