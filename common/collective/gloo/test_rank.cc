@@ -3,6 +3,9 @@
 // says "set KEY VALUE" (in hexadecimal) and hears "put KEY VALUE" until it says "formed", or
 // "failed OUTCOME" and ends. Then it does "go COMMAND" (each answered in order by "done OUTCOME"),
 // "abort REASON" and "faults" ("faults N"), until its stdin ends.
+#include <signal.h>
+#include <sys/prctl.h>
+
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -87,6 +90,8 @@ void Obey(Communicator& communicator) {
 
 int Main(int argc, char** argv) {
   BATON_CHECK(argc == 5);
+  // Stopped, it would outlive a test that is killed.
+  BATON_CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
   const auto store =
       std::make_shared<BootstrapStore>([](const std::string& key, const std::string& value) {
         Say("set " + absl::BytesToHexString(key) + " " + absl::BytesToHexString(value));
