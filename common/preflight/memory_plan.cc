@@ -19,7 +19,7 @@ constexpr int64_t kMaxKvTokens = int64_t{1} << 30;
 
 // Resident memory of a process without its model, measured (tests/e2e/test_memory_plan.py):
 // libraries, gRPC's and UCX's buffers and threads, allocator slack under load.
-constexpr int64_t kRouterBytes = int64_t{9} << 20;
+constexpr int64_t kRouterBytes = int64_t{12} << 20;
 constexpr int64_t kWorkerBytes = int64_t{12} << 20;
 // What libtorch adds to a worker, measured likewise, and what its libraries' pages take once for
 // all workers of a host.

@@ -1,6 +1,7 @@
 """The memory plan of `baton validate` against real processes: once ready, and after load has touched every
 page of the KV pools. Within 10 % for the host and for each process of a made model of some hundred MiB."""
 
+import collections
 import subprocess
 
 import pytest
@@ -42,15 +43,32 @@ def planned(model, *flags):
     raise AssertionError(result.stdout)
 
 
-def resident_mib(process):
-    """The process's part of what is resident: what it shares with others counts in shares."""
-    with open(f"/proc/{process.popen.pid}/smaps_rollup", encoding="ascii") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("Pss:")) / 1024
+def mappings(process):
+    """(file, private KiB, shared KiB) of each mapping; the file is an inode and a path, None for no file."""
+    key, sizes = None, {}
+    with open(f"/proc/{process.popen.pid}/smaps", encoding="ascii") as file:
+        for line in file:
+            words = line.split()
+            if words[0].endswith(":"):
+                sizes[words[0]] = int(words[1]) if words[1].isdigit() else 0
+            else:
+                if sizes:
+                    yield key, sizes
+                key, sizes = (words[4], words[-1]) if words[4] != "0" else None, {}
+    yield key, sizes
 
 
 def measured(cluster):
+    """The process's part of what is resident, in MiB: what it shares with its own cluster counts in shares. Not the
+    kernel's own sum of that (Pss): clusters of other tests that run beside this one would take shares as well."""
     names = {"router": "router", "prefill-0-0": "prefill 0", "prefill-0-1": "prefill 1", "decode-0": "decode"}
-    return {plan_name: resident_mib(cluster.processes[name]) for name, plan_name in names.items()}
+    maps = {plan_name: list(mappings(cluster.processes[name])) for name, plan_name in names.items()}
+    sharers = collections.Counter(key for one in maps.values() for key in {key for key, _ in one})
+
+    def part_kib(key, sizes):
+        shared = sizes["Shared_Clean:"] + sizes["Shared_Dirty:"]
+        return sizes["Private_Clean:"] + sizes["Private_Dirty:"] + shared / (sharers[key] if key else 1)
+    return {name: sum(part_kib(key, sizes) for key, sizes in one) / 1024 for name, one in maps.items()}
 
 
 def compare(when, plan, real):
@@ -58,8 +76,7 @@ def compare(when, plan, real):
     report = "\n".join(f"{name:10} planned {plan[name]:7.1f}  resident {real[name]:7.1f}" for name in plan)
     print(f"\n{when}\n{report}")
     for name in plan:
-        # A router of a small model is a few MiB, of which its share of common libraries is a part; that is smaller
-        # the more clusters run beside this one.
+        # A router of a small model is a few MiB, of which its share of common libraries is a part.
         allowed = max(0.1 * real[name], ROUTER_MIB if name == "router" else 0)
         assert abs(plan[name] - real[name]) <= allowed, f"{when}:\n{report}"
     assert abs(sum(plan.values()) - sum(real.values())) <= 0.1 * sum(real.values()), f"{when}:\n{report}"
