@@ -18,7 +18,7 @@ namespace {
 // Two stages; the device of the last one does as `options` say.
 class DeviceChain {
  public:
-  explicit DeviceChain(FakeDevice::Options options) {
+  explicit DeviceChain(const FakeDevice::Options& options) {
     TestChain::Settings settings;
     settings.stages = 2;
     settings.make_executor = [this, options](int rank, std::unique_ptr<StageModel> model) {

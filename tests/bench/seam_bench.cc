@@ -1,9 +1,11 @@
 // What the asynchronous seam adds to a plan, microseconds: a step through an executor beside the
 // same step called directly, in turn. Prints a flat JSON object.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -51,7 +53,7 @@ class Busy final : public StageModel {
 
 double Quantile(std::vector<double> values, double part) {
   std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
+  return values[static_cast<size_t>(std::lround(part * static_cast<double>(values.size() - 1)))];
 }
 
 // What a step of `busy_us` takes longer through the seam, round by round.
@@ -86,6 +88,63 @@ std::vector<double> Added(int64_t busy_us) {
   return added_us;
 }
 
+// The same step on a bare thread: what waking two sleepers costs on this machine, whoever asks.
+std::vector<double> BareWakings(int64_t busy_us) {
+  Busy model(busy_us);
+  Mutex mutex;
+  int asked = 0;
+  int answered = 0;
+  std::thread worker([&] {
+    for (int round = 1; round <= kRounds; ++round) {
+      {
+        MutexLock lock(&mutex);
+        mutex.Await([&] { return asked == round; });
+      }
+      BATON_CHECK(model.Forward({}, {}, {}, {}).ok()) << "busy";
+      MutexLock lock(&mutex);
+      answered = round;
+    }
+  });
+  std::vector<double> added_us;
+  for (int round = 1; round <= kRounds; ++round) {
+    BATON_CHECK(model.Forward({}, {}, {}, {}).ok()) << "busy";  // The worker sleeps meanwhile.
+    const int64_t begun_us = NowUs();
+    {
+      MutexLock lock(&mutex);
+      asked = round;
+    }
+    MutexLock lock(&mutex);
+    mutex.Await([&] { return answered == round; });
+    added_us.push_back(static_cast<double>(NowUs() - begun_us - busy_us));
+  }
+  worker.join();
+  return added_us;
+}
+
+// What is added to each of many plans when the next one is submitted while one runs.
+double AddedInFlight(int64_t busy_us) {
+  ThreadedExecutor executor(std::make_unique<Busy>(busy_us), "bench.compute");
+  const std::vector<int32_t> tokens(64, 1);
+  const std::vector<int32_t> pages = {0};
+  Mutex mutex;
+  int ended = 0;
+  const int64_t begun_us = NowUs();
+  for (int round = 0; round < kRounds; ++round) {
+    Step step;
+    step.sequences.resize(1);
+    step.sequences[0] = {tokens, 64, 0, pages, {}, {}};
+    executor.Submit(std::move(step), [&](const StepResult&) {
+      MutexLock lock(&mutex);
+      ++ended;
+    });
+    MutexLock lock(&mutex);
+    mutex.Await([&] { return ended >= round; });  // Two at most are under way.
+  }
+  MutexLock lock(&mutex);
+  mutex.Await([&] { return ended == kRounds; });
+  return static_cast<double>(NowUs() - begun_us) / kRounds - static_cast<double>(busy_us);
+}
+
 int Main() {
   Json out;
   // The limit is for plans that compute; an idle machine's sleeping thread is woken slowest.
@@ -97,6 +156,8 @@ int Main() {
     out[key + "_p25"] = Quantile(added_us, 0.25);
     out[key + "_p75"] = Quantile(added_us, 0.75);
   }
+  out["bare_wakings"] = Quantile(BareWakings(5000), 0.5);
+  out["seam_cost_in_flight"] = AddedInFlight(5000);
   std::printf("%s\n", out.dump(1).c_str());
   return 0;
 }

@@ -29,7 +29,7 @@ absl::Status StageShell::TryEpoch(const Hello& hello, const FindEndpoint& find) 
   BATON_CHECK(epoch_ == 0) << "epoch " << epoch_ << " has not ended";
   BATON_RETURN_IF_ERROR(neighbours_.Begin(hello, stage_.Quiet(), find));
   AccountTime(NowUs());
-  if (const absl::Status status =
+  if (absl::Status status =
           activations_->Begin({hello.epoch, hello.max_plan_tokens, hello.activation_credits,
                                neighbours_.previous(), neighbours_.next()});
       !status.ok()) {
