@@ -32,6 +32,8 @@ constexpr Excuse kExcuses[] = {
      "a refusal that comes long after its pair came apart; overload_test"},
     {"planner: an attempt comes twice", "no router starts one twice; chain_planner_test"},
     {"planner: prompt tokens out of turn", "no stage tells them so; chain_planner_test"},
+    {"worker: a view was given up under a heartbeat",
+     "a router that stands still for a whole grace, once in some thousand seeds; memberships_test"},
     {"worker: an endpoint comes that nobody wants", "drawn too rarely yet; peer_table_test"},
     {"wiring: a stage is not ready in time", "ten seconds without a connection; wiring_test"},
 };

@@ -206,6 +206,10 @@ void MembershipsWitness::Hear(const worker::HeartbeatAnswered& event) {
   router.due_us = router.news ? std::max(now_us, router.began_us + kNewsGapUs)
                               : now_us + options_.times.heartbeat_us;
   if (event.view_version == router.version) return;
+  if (event.view_version == router.said) {  // Given up since; nothing came.
+    router.due_us = now_us;
+    return;
+  }
   router.version = event.view_version;
   View listed;
   for (const worker::PeerWorker& peer : event.workers) {
@@ -344,6 +348,7 @@ void MembershipsWitness::Ask() {
     }
     router.began_us = now_us;
     router.says_farewell = leaves_;
+    router.said = router.applied;
     std::vector<uint64_t> unconnected;
     for (const auto& [instance, peer] : router.listed) {
       const bool stands = peers_.contains(instance) && peers_.at(instance).endpoint != 0;

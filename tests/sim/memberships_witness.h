@@ -53,6 +53,7 @@ class MembershipsWitness {
     int64_t keep_until_us = 0;
     uint64_t version = 0;
     uint64_t applied = 0;
+    uint64_t said = 0;  // Of the last heartbeat: as applied.
     bool told_of_drain = false;
     int needed = 0;
 

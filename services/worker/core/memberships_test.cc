@@ -92,6 +92,27 @@ TEST_F(MembershipsTest, WhatOnlyASilentRouterListsIsGivenUpOnceAnotherKnowsBette
   EXPECT_EQ(routers_["a:1"].applied, 1u);
 }
 
+// A router that stood still answers a heartbeat from before: it takes its view to be here still.
+TEST_F(MembershipsTest, AViewThatWasGivenUpUnderAHeartbeatIsAskedForAnew) {
+  Add("a:1", 11, {Stage("s0"), Stage("old")});
+  Add("b:1", 22, {Stage("s0")});
+  Begin({"a:1", "b:1"});
+  ASSERT_EQ(open_.size(), 2u);
+  routers_["a:1"].up = false;
+  Pass(kSecond);  // A heartbeat times out; the next one is out when the view is given up.
+  routers_["a:1"].up = true;
+  routers_["a:1"].silent_until_us = kNeverUs;
+  Pass(7 * kSecond);
+  ASSERT_EQ(open_, (Names{"s0/1"}));
+  routers_["a:1"].silent_until_us.reset();
+  for (const auto& [router, address] : address_of_) {
+    if (address == "a:1") Do(HeartbeatAnswered{router, absl::OkStatus(), 1, {}});
+  }
+  Pass(kSecond);
+  EXPECT_EQ(open_.size(), 2u);
+  EXPECT_EQ(routers_["a:1"].applied, 1u);
+}
+
 TEST_F(MembershipsTest, ADrainingRouterIsServedThoughNobodyNamesIt) {
   Router& a = Add("10.0.0.1:1", 11);
   Add("10.0.0.2:1", 22);

@@ -41,6 +41,7 @@ std::optional<RouterMembership::Rpc> RouterMembership::BeginRpc(int64_t now_us, 
   news_ = false;  // What comes from here on may not be in what is sent now.
   if (state_ != State::kMember) return Rpc::kRegister;
   began_us_ = now_us;
+  told_version_ = applied_version_;
   last_under_way_ = leaving;
   return Rpc::kHeartbeat;
 }
@@ -114,6 +115,12 @@ void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWor
   next_us_ = now_us + interval_us_;
   if (news_) next_us_ = std::max(now_us, began_us_ + kNewsGapUs);
   if (view_version == view_version_) return;
+  if (view_version == told_version_) {
+    // It took the view that the heartbeat named to be here still, and sent none.
+    Covered<"worker: a view was given up under a heartbeat">();
+    next_us_ = now_us;
+    return;
+  }
   view_version_ = view_version;
   Listed fresh;
   for (PeerWorker& worker : workers) fresh.emplace(worker.instance, std::move(worker));

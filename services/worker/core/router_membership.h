@@ -54,7 +54,8 @@ class RouterMembership {
   void IsAlias(uint64_t router_incarnation, int64_t now_us);
   // `for_good`: nothing that others do can change it.
   void Refused(const absl::Status& status, bool for_good, int64_t now_us);
-  // `workers` of a view of the same version as the one at hand mean nothing.
+  // `workers` of a view of the same version as the one at hand mean nothing, and none came with the
+  // version that the heartbeat named.
   void HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers, int64_t now_us);
   // What the router says of a worker that told it that it drains.
   void DrainHeard(bool told, int needed_requests);
@@ -155,6 +156,7 @@ class RouterMembership {
   bool view_changed_ = false;
   uint64_t view_version_ = 0;     // 0: none.
   uint64_t applied_version_ = 0;  // The last whose endpoints were tried.
+  uint64_t told_version_ = 0;     // That the last heartbeat named.
 };
 
 }  // namespace baton::worker
