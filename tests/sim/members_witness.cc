@@ -130,7 +130,9 @@ void MembersWitness::Hear(const router::RegisterRequested& event,
     }
     member = next;
   }
-  for (const router::Worker* worker : joined) Join(*worker);
+  for (const router::Worker* worker : joined) {
+    Join(*worker, worker->info.instance == event.worker.instance);
+  }
   if (reply.status.ok() != (Find(event.worker.instance) != nullptr)) {
     Complain(event.worker.instance.id + " is told that it is a member, or not, and it is not so");
   }
@@ -151,19 +153,18 @@ void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
   if (!misfit || !absl::IsFailedPrecondition(reply.status)) {
     Complain(absl::StrCat(instance.id, " is refused without a reason: ", reply.status.ToString()));
   }
-  // Who has given way was refused before it asked.
-  if (!topology_.stranger) {
-    const bool same = before != refused_.end() && before->second.status == reply.status;
-    const bool lately = before != refused_.end() &&
-                        world_.now_us() - before->second.at_us < limits_.membership.lease_us;
-    if (reply.repeated ? !same : same && lately) {
-      Complain("a refusal that is said again is not told from the first");
-    }
+  const bool same = before != refused_.end() && before->second.status == reply.status;
+  const bool lately = before != refused_.end() &&
+                      world_.now_us() - before->second.at_us < limits_.membership.lease_us;
+  if (reply.repeated ? !same : same && lately) {
+    Complain("a refusal that is said again is not told from the first");
   }
+  // One applicant of a name is known: what a former life has said late counts as another's.
+  std::erase_if(refused_, [&](const auto& entry) { return entry.first.id == instance.id; });
   refused_[instance] = {reply.status, world_.now_us()};
 }
 
-void MembersWitness::Join(const router::Worker& worker) {
+void MembersWitness::Join(const router::Worker& worker, bool asks) {
   const uint64_t joined = worker.joined_version;
   const bool taken = std::any_of(members_.begin(), members_.end(), [joined](const auto& entry) {
     return entry.second.joined_version >= joined;
@@ -173,7 +174,18 @@ void MembersWitness::Join(const router::Worker& worker) {
   member.info = worker.info;
   member.joined_version = joined;
   member.changed_us = world_.now_us();
-  member.lease_until_us = world_.now_us() + limits_.membership.lease_us;
+  int64_t asked_us = world_.now_us();
+  if (const auto refused = refused_.find(worker.info.instance);
+      !asks && refused != refused_.end()) {
+    asked_us = refused->second.at_us;
+    refused_.erase(refused);
+  } else if (!asks) {
+    Complain(worker.info.instance.id + " joins without having asked");
+  }
+  member.lease_until_us = asked_us + limits_.membership.lease_us;
+  if (member.lease_until_us <= world_.now_us()) {
+    Complain(worker.info.instance.id + " joins and has not asked for a lease's time");
+  }
   absent_.erase(worker.info.instance.id);
   members_[worker.info.instance.id] = std::move(member);
   pairs_valid_ = false;

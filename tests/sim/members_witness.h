@@ -90,7 +90,8 @@ class MembersWitness {
   void HearTick(std::vector<Lost>& lost);
   void Suspect(const InstanceRef& instance);
   void Lose(Members::iterator member, bool left, std::vector<Lost>& lost);
-  void Join(const router::Worker& worker);
+  // `asks`: it is its own registration that makes it a member.
+  void Join(const router::Worker& worker, bool asks);
   void CheckRefusal(const router::RegisterRequested& event, const router::ReplyRegister& reply);
   void CheckReply(const router::HeartbeatReceived& event, const router::ReplyHeartbeat& reply,
                   const router::Membership& membership);
@@ -106,7 +107,7 @@ class MembersWitness {
   const std::string name_;
   Members members_;
   std::map<std::string, Absent> absent_;     // By instance id, until it is back.
-  std::map<InstanceRef, Refusal> refused_;   // The last of each.
+  std::map<InstanceRef, Refusal> refused_;   // The last of each that has not joined since.
   std::map<uint64_t, InstanceRef> watches_;  // Open, by RPC.
   std::set<uint64_t> noticed_;               // Watches that this event must have told.
   std::vector<router::Pair> pairs_;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "services/router/core/fit.h"
 #include "services/router/core/group.h"
@@ -55,7 +56,7 @@ Group Membership::Incumbents(int64_t now_us) const {
 
 // `worker`, the other applicants that fit it, then the members that do: by id, so that it is the
 // same for everybody who knows the same.
-Group Membership::Challengers(const WorkerInfo& worker) const {
+Group Membership::Challengers(const WorkerInfo& worker, int64_t now_us) const {
   Group group;
   const auto add = [&](const WorkerInfo& other) {
     if (!group.Fits(other)) return;
@@ -65,7 +66,9 @@ Group Membership::Challengers(const WorkerInfo& worker) const {
     group.Add(other);
   };
   add(worker);
-  for (const auto& [id, applicant] : applicants_) add(applicant.info);
+  for (const auto& [id, applicant] : applicants_) {
+    if (applicant.until_us > now_us) add(applicant.info);
+  }
   for (const auto& [id, member] : workers_) {
     if (!member.draining) add(member.info);
   }
@@ -77,28 +80,29 @@ bool Membership::GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector
   const Group incumbents = Incumbents(now_us);
   const bool settled = now_us - began_us_ >= options_.settle_us;
   if (settled && incumbents.CanPair()) return false;
-  const Group challengers = Challengers(worker);
+  const Group challengers = Challengers(worker, now_us);
   if (!challengers.workers().contains(worker.instance.id)) return false;
   if (challengers.Rank() <= incumbents.Rank()) return false;
   if (static_cast<int>(challengers.workers().size()) > options_.max_workers) return false;
-  std::vector<WorkerInfo> joining;
+  std::vector<std::pair<WorkerInfo, int64_t>> joining;  // And until when their leases last.
   for (const auto& [id, challenger] : challengers.workers()) {
-    if (Find(challenger->instance) == nullptr) joining.push_back(*challenger);
+    if (Find(challenger->instance) != nullptr) continue;
+    const bool asks = challenger->instance == worker.instance;
+    joining.emplace_back(*challenger,
+                         asks ? now_us + options_.lease_us : applicants_.at(id).until_us);
   }
   for (auto member = workers_.begin(); member != workers_.end();) {
     const auto next = std::next(member);
     if (!member->second.draining && !challengers.workers().contains(member->first)) {
-      absl::Status misfit;
-      for (const auto& [id, challenger] : challengers.workers()) {
-        misfit.Update(CheckFit(member->second.info, *challenger));
-      }
-      Refuse(member->second.info, misfit, now_us);
+      Covered<"membership: a worker gives way">();
       member->second.displaced = true;
       Lose(member, now_us, /*expected=*/false, lost);
     }
     member = next;
   }
-  for (const WorkerInfo& challenger : joining) Join(challenger, now_us, lost);
+  for (const auto& [challenger, lease_until_us] : joining) {
+    Join(challenger, lease_until_us, now_us, lost);
+  }
   return true;
 }
 

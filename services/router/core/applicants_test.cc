@@ -87,9 +87,11 @@ TEST_F(ApplicantsTest, WhoCameFirstGivesWayToThoseWhoCanServe) {
   EXPECT_EQ(Refused(), (Names{"c0-0"}));
   ASSERT_TRUE(Joins(TestDecode("d0"))) << "with it a pair is complete";
   EXPECT_EQ(Members(), (Names{"c0-0", "d0"}));
-  EXPECT_EQ(Refused(), (Names{"stranger"}));
   ASSERT_THAT(lost_, SizeIs(1));
   EXPECT_TRUE(lost_[0].displaced);
+  EXPECT_THAT(Refused(), IsEmpty());
+  EXPECT_FALSE(Joins(stranger));
+  EXPECT_EQ(Refused(), (Names{"stranger"}));
   const std::string refusal(members_.applicants().at("stranger").refusal.message());
   EXPECT_THAT(refusal, HasSubstr("weights of layer 0 (hash) differs: stranger has "));
   EXPECT_THAT(refusal, HasSubstr("1000"));
@@ -110,6 +112,7 @@ TEST_F(ApplicantsTest, AChainOfAnotherShapeThatCameFirstGivesWay) {
   EXPECT_FALSE(Joins(TestStage("c0", 0, 2)));
   EXPECT_TRUE(Joins(TestStage("c0", 1, 2)));
   EXPECT_EQ(Members(), (Names{"c0-0", "c0-1", "d0"}));
+  EXPECT_FALSE(Joins(Named(TestStage("c0", 0, 4), "old")));
   EXPECT_EQ(Refused(), (Names{"old"}));
 }
 
@@ -120,6 +123,8 @@ TEST_F(ApplicantsTest, AtFirstTheLargerOfTwoGroupsThatCanServeWins) {
   EXPECT_FALSE(Joins(TestDecode("d0"))) << "as many: nothing changes hands";
   EXPECT_TRUE(Joins(TestDecode("d1")));
   EXPECT_EQ(Members(), (Names{"c0-0", "d0", "d1"}));
+  EXPECT_FALSE(Joins(Other(TestStage("x", 0, 1))));
+  EXPECT_FALSE(Joins(Other(TestDecode("dx"))));
   EXPECT_EQ(Refused(), (Names{"x-0", "dx"}));
 }
 
@@ -143,11 +148,52 @@ TEST_F(ApplicantsTest, WhoIsLostKeepsItsGroupsPlaceForAGrace) {
   EXPECT_FALSE(Joins(Other(TestStage("x", 0, 1))));
   EXPECT_FALSE(Joins(Other(TestDecode("dx")))) << "d0 is expected back";
   now_us_ += kGraceUs;
+  BeatAll();
+  EXPECT_FALSE(Joins(Other(TestStage("x", 0, 1)))) << "alone it could not serve either";
   EXPECT_TRUE(Joins(Other(TestDecode("dx"))));
   EXPECT_EQ(Members(), (Names{"x-0", "dx"}));
   // And there they stay: those who come back have to wait.
   EXPECT_FALSE(Joins(TestDecode("d0")));
+  EXPECT_FALSE(Joins(TestStage("c0", 0, 1)));
   EXPECT_EQ(Refused(), (Names{"c0-0", "d0"}));
+}
+
+// Most likely it is dead: it is not to come back, in the place of who lives, when others ask.
+TEST_F(ApplicantsTest, WhoHasGivenWayIsNoApplicantBeforeItAsks) {
+  const auto old = [](int rank) {
+    return Named(TestStage("c0", rank, 3), "old-" + std::to_string(rank));
+  };
+  ASSERT_TRUE(Joins(TestDecode("d0")));
+  ASSERT_TRUE(Joins(old(0)));
+  EXPECT_FALSE(Joins(TestStage("c0", 0, 2)));
+  ASSERT_TRUE(Joins(TestStage("c0", 1, 2)));
+  const Names whole = {"c0-0", "c0-1", "d0"};
+  ASSERT_EQ(Members(), whole) << "the chain of three has given way";
+  EXPECT_FALSE(Joins(old(1)));
+  EXPECT_FALSE(Joins(old(2))) << "nobody knows whether its first stage lives";
+  EXPECT_EQ(Members(), whole);
+  EXPECT_TRUE(Joins(old(0))) << "it does, and they are more";
+  EXPECT_EQ(Members(), (Names{"d0", "old-0", "old-1", "old-2"}));
+}
+
+// Nobody has heard of it since: its place is free when it would be if it were refused still.
+TEST_F(ApplicantsTest, WhoJoinsWithOthersHasTheLeaseOfItsLastAttempt) {
+  ASSERT_TRUE(Joins(Named(Other(TestDecode("d9")), "stranger")));
+  EXPECT_FALSE(Joins(TestStage("c0", 0, 1)));
+  now_us_ += kLeaseUs / 4;
+  ASSERT_TRUE(Joins(TestDecode("d0")));
+  ASSERT_EQ(Members(), (Names{"c0-0", "d0"}));
+  now_us_ += kLeaseUs * 3 / 4;
+  EXPECT_THAT(members_.Expire(now_us_), SizeIs(1));
+  EXPECT_EQ(Members(), (Names{"d0"}));
+}
+
+TEST_F(ApplicantsTest, WhoAsksNoMoreJoinsWithNobody) {
+  ASSERT_TRUE(Joins(Named(Other(TestDecode("d9")), "stranger")));
+  EXPECT_FALSE(Joins(TestStage("c0", 0, 1)));
+  now_us_ += kLeaseUs;
+  EXPECT_FALSE(Joins(TestDecode("d0"))) << "it would be alone, as the stranger is";
+  EXPECT_EQ(Members(), (Names{"stranger"}));
 }
 
 TEST_F(ApplicantsTest, AnotherModelFollowsWhereWorkersDrainAndLeave) {

@@ -72,14 +72,15 @@ absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
   }
   const absl::Status misfit = CheckFitsMembers(worker);
   if (misfit.ok()) {
-    Join(worker, now_us, lost);
+    Join(worker, now_us + options_.lease_us, now_us, lost);
     return absl::OkStatus();
   }
   Refuse(worker, misfit, now_us);
   return GiveWayTo(worker, now_us, lost) ? absl::OkStatus() : misfit;
 }
 
-void Membership::Join(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost) {
+void Membership::Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t now_us,
+                      std::vector<Worker>& lost) {
   const auto known = workers_.find(worker.instance.id);
   Covered<"membership: a worker joins">();
   if (known != workers_.end()) Lose(known, now_us, /*expected=*/false, lost);
@@ -89,7 +90,7 @@ void Membership::Join(const WorkerInfo& worker, int64_t now_us, std::vector<Work
   joined.info = worker;
   joined.joined_version = ++view_version_;
   joined.changed_us = now_us;
-  joined.lease_until_us = now_us + options_.lease_us;
+  joined.lease_until_us = lease_until_us;
   sweep_us_ = std::min(sweep_us_, joined.lease_until_us);
   workers_.emplace(worker.instance.id, std::move(joined));
   Changed();
