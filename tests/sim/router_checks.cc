@@ -55,15 +55,40 @@ void RouterProcess::CheckViewArrives() {
   world_.After(node_, kViewArrivesUs, "view check", [this, version] {
     if (core_.membership().view_version() != version) return;  // Checked later.
     for (const router::Worker& worker : core_.membership().Workers()) {
-      const int node = NodeOf(worker.info.instance.id);
-      const bool lives =
-          world_.alive(node) && world_.incarnation(node) == worker.info.instance.incarnation;
-      // Whom others gave way to hears of it when it asks to join again.
-      const bool unaware = topology_.stranger && worker.applied_version == 0;
-      if (!lives || unaware || worker.applied_version == version) continue;
+      if (MembershipOf(worker.info.instance) == nullptr) continue;  // It is dead.
+      if (worker.applied_version == version) continue;
+      // Others' registration has made it a member: it hears of that when it asks to join again.
+      const auto told = told_.find(worker.info.instance);
+      if (worker.applied_version == 0 &&
+          (told == told_.end() || told->second.joined_version != worker.joined_version ||
+           world_.now_us() - told->second.at_us < kViewArrivesUs)) {
+        CheckHearsThatItJoined(worker);
+        continue;
+      }
       world_.Violate(absl::StrCat(worker.info.instance.id, " has not heard of view ", version,
                                   " for ", kViewArrivesUs / 1000, " ms"));
     }
+  });
+}
+
+void RouterProcess::TellsJoined(const router::ReplyRegister& act) {
+  const router::Worker* worker = core_.membership().Find(act.instance);
+  if (worker == nullptr) return;
+  Told& told = told_[act.instance];
+  if (told.joined_version == worker->joined_version) return;
+  told = {worker->joined_version, world_.now_us()};
+}
+
+// Who is refused asks as often as a member sends heartbeats, and applies the view once it is told.
+void RouterProcess::CheckHearsThatItJoined(const router::Worker& joined) {
+  const InstanceRef& instance = joined.info.instance;
+  const int64_t within_us = topology_.times.membership.heartbeat_us + 2 * kViewArrivesUs;
+  world_.After(node_, within_us, "join check", [this, instance, version = joined.joined_version] {
+    const router::Worker* worker = core_.membership().Find(instance);
+    const WorkerMembership* membership = MembershipOf(instance);
+    if (worker == nullptr || worker->joined_version != version || membership == nullptr) return;
+    if (membership->leaves() || worker->applied_version != 0) return;
+    world_.Violate(absl::StrCat(instance.id, " joined with others and does not hear of it"));
   });
 }
 

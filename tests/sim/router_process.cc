@@ -231,6 +231,7 @@ void RouterProcess::Perform(const router::Action& action) {
             intruder_told_ = act.status;
             return;
           }
+          TellsJoined(act);
           const int node = static_cast<int>(workers_[act.rpc_id]);
           workers_.erase(act.rpc_id);
           Tell(act.rpc_id, node, "registered", [act, life = incarnation_](WorkerMembership& m) {

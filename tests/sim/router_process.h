@@ -75,6 +75,8 @@ class RouterProcess : public Process {
   void Notify(const router::NotifyWatch& act);
   // In a cluster where nothing disturbs it every worker has applied a changed view at once.
   void CheckViewArrives();
+  void CheckHearsThatItJoined(const router::Worker& joined);
+  void TellsJoined(const router::ReplyRegister& act);
   // What a pair promises when an attempt begins on it.
   void CheckPair(const router::Reserve& act);
   WorkerMembership* MembershipOf(const InstanceRef& instance) const;  // nullptr: it is gone.
@@ -114,11 +116,16 @@ class RouterProcess : public Process {
   std::deque<int64_t> begun_us_;  // Of requests.
   std::deque<int64_t> kept_us_;   // Of requests that were refused, and go on.
   router::LegCalls legs_;
-  std::map<uint64_t, OpenCall> calls_;     // Of the legs, by the world's number.
-  int64_t timeout_us_ = 0;                 // Of the call that is being opened.
-  std::map<uint64_t, uint64_t> workers_;   // Worker's call -> its node, while a reply is due.
-  std::map<uint64_t, int> watches_;        // Worker's call -> its node.
-  uint64_t checked_version_ = 0;           // View whose arrival is being checked.
+  std::map<uint64_t, OpenCall> calls_;    // Of the legs, by the world's number.
+  int64_t timeout_us_ = 0;                // Of the call that is being opened.
+  std::map<uint64_t, uint64_t> workers_;  // Worker's call -> its node, while a reply is due.
+  std::map<uint64_t, int> watches_;       // Worker's call -> its node.
+  uint64_t checked_version_ = 0;          // View whose arrival is being checked.
+  struct Told {
+    uint64_t joined_version = 0;
+    int64_t at_us = 0;  // First.
+  };
+  std::map<InstanceRef, Told> told_;       // That it is a member.
   std::map<uint64_t, uint64_t> attempts_;  // Call -> its latest attempt.
   std::set<uint64_t> answered_;            // Attempts of which decode has told everything.
   absl::Status intruder_told_;

@@ -52,6 +52,7 @@ class WorkerMembership {
   // Deregisters; `left` is called when every router that answers has heard it. `unneeded`: no
   // router may still have a request that needs this worker.
   void Leave(bool unneeded, std::function<void()> left);
+  bool leaves() const { return left_ != nullptr; }
 
   // The peers as the core has told them, in its order: the newest first.
   const std::vector<worker::PeerWorker>& peers() const { return core_.peers(); }
