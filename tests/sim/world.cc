@@ -58,7 +58,7 @@ void World::Kill(int node) {
   Trace(node, "KILL");
   n.process.reset();
   std::erase_if(wires_, [node](const auto& wire) {
-    return wire.first.first == node || wire.first.second == node;
+    return std::get<0>(wire.first) == node || std::get<1>(wire.first) == node;
   });
   std::vector<uint64_t> broken;
   for (const auto& [id, call] : calls_) {
@@ -210,8 +210,9 @@ void World::TellBroken(uint64_t id, const Call& call, bool server, int64_t at_us
   });
 }
 
-int64_t World::PassWire(int from, int to, size_t bytes, const char* label) {
-  Wire& wire = wires_[{from, to}];
+int64_t World::PassWire(int from, int to, uint64_t to_incarnation, size_t bytes,
+                        const char* label) {
+  Wire& wire = wires_[{from, to, to_incarnation}];
   wire.busy_until_us = std::max(wire.busy_until_us, now_us());
   if (bytes == 0) return wire.busy_until_us;
   wire.bytes += bytes;
@@ -230,7 +231,7 @@ void World::TransferData(int from, int to, uint64_t to_incarnation, size_t bytes
                          std::function<void(absl::Status)> sent) {
   // Bytes leave the sender's memory only at the end of the send: a page that is reused before
   // `sent` shows as foreign content at the receiver.
-  const int64_t send_us = PassWire(from, to, bytes, label) - now_us() + DrawDelay();
+  const int64_t send_us = PassWire(from, to, to_incarnation, bytes, label) - now_us() + DrawDelay();
   const bool fails = Strikes(&NetworkFaults::data_fail);
   const bool lost = Strikes(&NetworkFaults::data_lost);
   const bool slow = Strikes(&NetworkFaults::data_slow);
@@ -243,7 +244,7 @@ void World::TransferData(int from, int to, uint64_t to_incarnation, size_t bytes
   After(from, send_us, label,
         [this, from, to, to_incarnation, bytes, label, fails, corrupt, late_us, arrives, given_up,
          read = std::move(read), place = std::move(place), sent = std::move(sent)] {
-          if (const auto wire = wires_.find({from, to}); wire != wires_.end()) {
+          if (const auto wire = wires_.find({from, to, to_incarnation}); wire != wires_.end()) {
             wire->second.bytes -= std::min(bytes, wire->second.bytes);
           }
           read();

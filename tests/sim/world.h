@@ -11,6 +11,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -227,7 +228,7 @@ class World {
   void TellBroken(uint64_t id, const Call& call, bool server, int64_t at_us);
   void RunOn(int node, uint64_t incarnation, const char* label, std::function<void()> run);
   // When a message that is given to the connection now has left it.
-  int64_t PassWire(int from, int to, size_t bytes, const char* label);
+  int64_t PassWire(int from, int to, uint64_t to_incarnation, size_t bytes, const char* label);
   void TransferData(int from, int to, uint64_t to_incarnation, size_t bytes, const char* label,
                     std::function<void()> read, std::function<void(bool)> place,
                     std::function<void(absl::Status)> sent);
@@ -246,7 +247,9 @@ class World {
     int64_t busy_until_us = 0;
     size_t bytes = 0;  // Data under way.
   };
-  std::map<std::pair<int, int>, Wire> wires_;  // Of tensors, from the first to the second.
+  // Of tensors, from the first to the second's life: a connection to a dead process fails its
+  // messages in its own time, beside the one to the process that came after it.
+  std::map<std::tuple<int, int, uint64_t>, Wire> wires_;
   size_t connection_limit_bytes_ = 0;
   int64_t latest_data_us_ = 0;
   bool calm_ = false;
