@@ -64,6 +64,15 @@ Wide ScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
   return block_columns * kRowBlock * kFloatBytes + token * shape.batch_tokens + logits;
 }
 
+// What the pages take, whatever computes.
+ExecutorFootprint PagesOf(const ModelConfig& config, const ExecutorShape& shape) {
+  const Wide token = 2 * Wide{config.kv_size()} * shape.layers.size() * Bytes(shape.kv);
+  ExecutorFootprint footprint;
+  footprint.kv_per_token = Saturated(token);
+  footprint.kv = Saturated(token * shape.page_size * shape.page_count);
+  return footprint;
+}
+
 }  // namespace
 
 absl::Status CheckModelRuns(const ModelConfig& config) {
@@ -88,17 +97,14 @@ absl::Status CheckExecutorSizes(int64_t page_size, int64_t threads) {
 }
 
 ExecutorFootprint FootprintOf(const ModelConfig& config, const ExecutorShape& shape) {
-  ExecutorFootprint footprint;
+  ExecutorFootprint footprint = PagesOf(config, shape);
   footprint.weights = Saturated(WeightBytes(config, shape));
-  const Wide token = 2 * Wide{config.kv_size()} * shape.layers.size() * Bytes(shape.kv);
-  footprint.kv_per_token = Saturated(token);
-  footprint.kv = Saturated(token * shape.page_size * shape.page_count);
   footprint.scratch = Saturated(ScratchBytes(config, shape));
   return footprint;
 }
 
 ExecutorFootprint TorchFootprintOf(const ModelConfig& config, const ExecutorShape& shape) {
-  ExecutorFootprint footprint = FootprintOf(config, shape);  // For the pages.
+  ExecutorFootprint footprint = PagesOf(config, shape);
   const Wide vocabulary = Wide{config.vocab_size} * config.hidden_size;
   const bool first = shape.layers.begin == 0;
   const bool last = shape.layers.end == config.num_hidden_layers;

@@ -1,6 +1,6 @@
-// What the CPU executor takes and what it will hold in memory, from plain numbers: the executor
-// refuses by CheckRequirements, and whoever plans a cluster asks the same functions before any
-// weight is read. Needs neither weights nor torch.
+// What executors on the CPU take and what they will hold in memory, from plain numbers: they refuse
+// by these checks, and whoever plans a cluster asks the same functions before any weight is read.
+// Needs neither weights nor torch.
 #ifndef COMMON_ENGINE_REQUIREMENTS_H_
 #define COMMON_ENGINE_REQUIREMENTS_H_
 
