@@ -12,20 +12,11 @@
 #include "common/engine/native_linear.h"
 #include "common/engine/requirements.h"
 #include "common/engine/torch/torch_backend.h"
-#include "common/model/weight_type.h"
 
 namespace baton {
 namespace {
 
 size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
-
-absl::Status ValidateOptions(const ExecutorOptions& options, const ModelConfig& config) {
-  BATON_RETURN_IF_ERROR(CheckExecutorSizes(options.page_size, options.threads));
-  if (options.page_count <= 0) {
-    return InvalidField("page_count", absl::StrCat("must be positive, is ", options.page_count));
-  }
-  return Annotate(CheckModelRuns(config), options.model_path);
-}
 
 absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options, ElementType dtype,
                                            const kernels::KernelTable& kernels,
@@ -50,13 +41,14 @@ void Keep(const kernels::KernelTable& table, const float* from, size_t count, ke
 
 }  // namespace
 
-CpuStageModel::CpuStageModel(const ModelConfig& config, const kernels::KernelTable& kernels,
+CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable& kernels,
                              int threads)
-    : config_(config),
+    : config_(setup.config),
+      dtype_(setup.dtype),
       kernels_(kernels),
       threads_(threads),
-      rotary_(config),
-      attention_scale_(1 / std::sqrt(static_cast<float>(config.head_dim))) {}
+      rotary_(config_),
+      attention_scale_(1 / std::sqrt(static_cast<float>(config_.head_dim))) {}
 
 void CpuStageModel::AllocateScratch() {
   const auto rows = [](int64_t columns) { return std::vector<float>(Floats(kRowBlock, columns)); };
@@ -80,46 +72,21 @@ void CpuStageModel::AllocateScratch() {
   }
 }
 
-absl::Status CpuStageModel::LoadWeights(const ExecutorOptions& options, WeightReader& reader,
-                                        int layer_end) {
-  if (options.dtype) {
-    dtype_ = *options.dtype;
-  } else {
-    BATON_ASSIGN_OR_RETURN(dtype_, StoredWeightType(reader, config_));
-  }
-  BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
-                         ChooseLinear(options, dtype_, kernels_, threads_));
-  const StageToLoad stage = {options.layer_begin, layer_end, dtype_, options.dtype.has_value()};
-  BATON_ASSIGN_OR_RETURN(stage_,
-                         LoadStage(reader, config_, stage, make_linear, options.on_progress));
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const ExecutorOptions& options) {
-  BATON_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_path));
-  const int layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
-  BATON_RETURN_IF_ERROR(ValidateLayerRange(config, options.layer_begin, layer_end));
-  BATON_RETURN_IF_ERROR(ValidateOptions(options, config));
+  BATON_ASSIGN_OR_RETURN(StageSetup setup, SetUpStage(options));
+  BATON_RETURN_IF_ERROR(Annotate(CheckModelRuns(setup.config), options.model_path));
   const kernels::KernelTable* kernels = kernels::FindKernels(options.kernels);
   if (kernels == nullptr) {
     return InvalidField("kernels",
                         absl::StrCat("this CPU runs no kernels \"", options.kernels, "\""));
   }
-  BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options.model_path));
-
-  std::unique_ptr<CpuStageModel> model(new CpuStageModel(config, *kernels, options.threads));
-  BATON_RETURN_IF_ERROR(model->LoadWeights(options, reader, layer_end));
-  KvGeometry geometry;
-  geometry.layer_begin = options.layer_begin;
-  geometry.layer_end = layer_end;
-  geometry.kv_heads = config.num_key_value_heads;
-  geometry.head_dim = config.head_dim;
-  geometry.page_size = options.page_size;
-  geometry.page_count = options.page_count;
-  geometry.element_type = options.kv_dtype.value_or(model->dtype_);
+  std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, *kernels, options.threads));
+  BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
+                         ChooseLinear(options, setup.dtype, *kernels, model->threads_));
+  BATON_ASSIGN_OR_RETURN(model->stage_, LoadStage(setup, make_linear, options.on_progress));
   // After the weights: only now are the sizes in config.json known to be those of real tensors.
-  BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(geometry));
-  model->kv_memory_ = std::make_unique<HostKvMemory>(geometry, model->pool_->Bytes());
+  BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(setup.kv));
+  model->kv_memory_ = std::make_unique<HostKvMemory>(setup.kv, model->pool_->Bytes());
   model->AllocateScratch();
   return model;
 }

@@ -11,6 +11,7 @@
 #include "common/engine/kv_pool.h"
 #include "common/engine/rotary.h"
 #include "common/engine/stage_model.h"
+#include "common/engine/stage_setup.h"
 #include "common/engine/stage_weights.h"
 #include "common/engine/thread_pool.h"
 
@@ -56,9 +57,8 @@ class CpuStageModel final : public StageModel {
     int position;
   };
 
-  CpuStageModel(const ModelConfig& config, const kernels::KernelTable& kernels, int threads);
+  CpuStageModel(const StageSetup& setup, const kernels::KernelTable& kernels, int threads);
 
-  absl::Status LoadWeights(const ExecutorOptions& options, WeightReader& reader, int layer_end);
   void AllocateScratch();
   absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits);
@@ -83,11 +83,11 @@ class CpuStageModel final : public StageModel {
   void ApplyHead(int rows, float* logits);
 
   const ModelConfig config_;
+  const ElementType dtype_;
   const kernels::KernelTable& kernels_;
   ThreadPool threads_;
   const Rotary rotary_;
   const float attention_scale_;
-  ElementType dtype_ = ElementType::kFloat32;
   StageBlocks stage_;
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<HostKvMemory> kv_memory_;  // Of the pool's pages.

@@ -122,13 +122,20 @@ TEST(ElementTypesTest, CheckpointOfMixedTypesAsksForAWord) {
   const std::string path = ModelPath("types-mixed", {});
   model_testing::ModelDirectory{path}.EditConfig(
       [](auto& config) { config["torch_dtype"] = "bfloat16"; });
-  const absl::Status status = LoadStageModel(OptionsOf(path)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  for (const char* part : {"model.embed_tokens.weight", "F32", "bfloat16", "--dtype=float32"}) {
-    EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status;
-  }
-  for (const ElementType dtype : kElementTypes) {
-    EXPECT_EQ(LogitsOf(OptionsOf(path, dtype)), LogitsOf(OptionsOf(ModelOf(DType::kF32), dtype)));
+  for (const Backend backend : {Backend::kNative, Backend::kTorch}) {
+    ExecutorOptions options = OptionsOf(path);
+    options.backend = backend;
+    const absl::Status status = LoadStageModel(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    for (const char* part : {"model.embed_tokens.weight", "F32", "bfloat16", "--dtype=float32"}) {
+      EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status;
+    }
+    for (const ElementType dtype : kElementTypes) {
+      options.dtype = dtype;
+      ExecutorOptions reference = options;
+      reference.model_path = ModelOf(DType::kF32);
+      EXPECT_EQ(LogitsOf(options), LogitsOf(reference));
+    }
   }
 }
 

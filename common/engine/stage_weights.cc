@@ -7,8 +7,8 @@
 #include <span>
 
 #include "common/base/status.h"
+#include "common/model/safetensors.h"
 #include "common/model/weight_names.h"
-#include "common/model/weight_type.h"
 
 namespace baton {
 namespace {
@@ -18,39 +18,35 @@ constexpr int64_t kConvertElements = int64_t{1} << 18;
 
 class StageLoader {
  public:
-  StageLoader(WeightReader& reader, const ModelConfig& config, const StageToLoad& stage,
-              const LinearFactory& make_linear, const std::function<void(double)>& on_progress,
-              int64_t elements_total)
-      : reader_(reader),
-        config_(config),
-        stage_(stage),
+  StageLoader(StageSetup& stage, const LinearFactory& make_linear,
+              const std::function<void(double)>& on_progress, int64_t elements_total)
+      : stage_(stage),
         make_linear_(make_linear),
         on_progress_(on_progress),
         elements_total_(elements_total) {}
 
-  absl::StatusOr<std::vector<float>> Vector(const WeightSpec& spec) {
-    BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(reader_, spec));
-    std::vector<float> values(static_cast<size_t>(tensor.ElementCount()));
-    BATON_RETURN_IF_ERROR(
-        ReadAs(tensor, 0, ElementType::kFloat32, std::as_writable_bytes(std::span(values))));
-    Report(tensor.ElementCount());
+  absl::StatusOr<std::vector<float>> Vectors(const std::vector<std::optional<WeightSpec>>& specs) {
+    std::vector<float> values;
+    for (const std::optional<WeightSpec>& spec : specs) {
+      if (!spec.has_value()) continue;
+      BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(stage_.weights, *spec));
+      const size_t begin = values.size();
+      values.resize(begin + static_cast<size_t>(tensor.ElementCount()));
+      BATON_RETURN_IF_ERROR(ReadAs(tensor, 0, ElementType::kFloat32,
+                                   std::as_writable_bytes(std::span(values).subspan(begin))));
+      Report(tensor.ElementCount());
+    }
     return values;
   }
 
-  absl::StatusOr<std::vector<float>> OptionalVector(const std::optional<WeightSpec>& spec) {
-    if (!spec) return std::vector<float>();
-    return Vector(*spec);
-  }
-
-  // The matrices of `specs`, which have the same inputs, one below the other.
-  absl::StatusOr<std::unique_ptr<Linear>> Stacked(const std::vector<WeightSpec>& specs) {
+  absl::StatusOr<std::unique_ptr<Linear>> Matrices(const std::vector<WeightSpec>& specs) {
     int64_t outputs = 0;
     for (const WeightSpec& spec : specs) outputs += spec.shape[0];
     const int64_t inputs = specs[0].shape[1];
     // Shapes are checked before anything is allocated by them.
     std::vector<StoredTensor> tensors;
     for (const WeightSpec& spec : specs) {
-      BATON_ASSIGN_OR_RETURN(tensors.emplace_back(), FindMatrix(spec));
+      BATON_ASSIGN_OR_RETURN(tensors.emplace_back(), stage_.FindMatrix(spec));
     }
     auto linear = make_linear_(static_cast<int>(outputs), static_cast<int>(inputs));
     int row_begin = 0;
@@ -61,28 +57,11 @@ class StageLoader {
     return linear;
   }
 
-  absl::StatusOr<LayerBlock> Layer(int layer) {
-    const LayerWeights weights = LayerWeightsOf(config_, layer);
-    LayerBlock block;
-    BATON_ASSIGN_OR_RETURN(block.input_norm, Vector(weights.input_norm));
-    BATON_ASSIGN_OR_RETURN(block.qkv, Stacked({weights.q, weights.k, weights.v}));
-    for (const auto* bias : {&weights.q_bias, &weights.k_bias, &weights.v_bias}) {
-      BATON_ASSIGN_OR_RETURN(const std::vector<float> values, OptionalVector(*bias));
-      block.qkv_bias.insert(block.qkv_bias.end(), values.begin(), values.end());
-    }
-    BATON_ASSIGN_OR_RETURN(block.q_norm, OptionalVector(weights.q_norm));
-    BATON_ASSIGN_OR_RETURN(block.k_norm, OptionalVector(weights.k_norm));
-    BATON_ASSIGN_OR_RETURN(block.o, Stacked({weights.o}));
-    BATON_ASSIGN_OR_RETURN(block.post_attention_norm, Vector(weights.post_attention_norm));
-    BATON_ASSIGN_OR_RETURN(block.gate_up, Stacked({weights.gate, weights.up}));
-    BATON_ASSIGN_OR_RETURN(block.down, Stacked({weights.down}));
-    return block;
-  }
-
   // In the file's type, unless the values are to be rounded: widening a row when it is gathered is
   // exact and costs nothing.
   absl::StatusOr<std::unique_ptr<EmbeddingTable>> Embeddings() {
-    BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindMatrix(EmbeddingWeight(config_)));
+    BATON_ASSIGN_OR_RETURN(const StoredTensor tensor,
+                           stage_.FindMatrix(EmbeddingWeight(stage_.config)));
     const bool rounded = stage_.dtype == ElementType::kBFloat16;
     auto table = std::make_unique<EmbeddingTable>(rounded ? DType::kBF16 : tensor.dtype,
                                                   tensor.shape[0], tensor.shape[1]);
@@ -102,12 +81,6 @@ class StageLoader {
   }
 
  private:
-  absl::StatusOr<StoredTensor> FindMatrix(const WeightSpec& spec) {
-    BATON_ASSIGN_OR_RETURN(StoredTensor tensor, FindWeight(reader_, spec));
-    if (!stage_.may_round) BATON_RETURN_IF_ERROR(CheckStoredAs(spec, tensor, stage_.dtype));
-    return tensor;
-  }
-
   // The elements of `tensor` from `first` on as elements of `type`, as many as fill `out`.
   absl::Status ReadAs(const StoredTensor& tensor, int64_t first, ElementType type,
                       std::span<std::byte> out) {
@@ -152,9 +125,7 @@ class StageLoader {
     on_progress_(static_cast<double>(elements_done_) / static_cast<double>(elements_total_));
   }
 
-  WeightReader& reader_;
-  const ModelConfig& config_;
-  const StageToLoad& stage_;
+  StageSetup& stage_;
   const LinearFactory& make_linear_;
   const std::function<void(double)>& on_progress_;
   const int64_t elements_total_;
@@ -177,28 +148,29 @@ void StageBlocks::Embed(std::span<const int32_t> tokens, float* out) const {
   }
 }
 
-absl::StatusOr<StageBlocks> LoadStage(WeightReader& reader, const ModelConfig& config,
-                                      const StageToLoad& stage, const LinearFactory& make_linear,
+absl::StatusOr<StageBlocks> LoadStage(StageSetup& stage, const LinearFactory& make_linear,
                                       const std::function<void(double)>& on_progress) {
-  const bool first = stage.layer_begin == 0;
-  const bool last = stage.layer_end == config.num_hidden_layers;
+  const ModelConfig& config = stage.config;
+  const bool first = stage.first_stage();
+  const bool last = stage.last_stage();
   // Embeddings are read as they are; all else is packed.
-  int64_t elements_total = (stage.layer_end - stage.layer_begin) * config.LayerParameters();
+  int64_t elements_total = stage.kv.layers() * config.LayerParameters();
   if (last) elements_total += config.hidden_size + int64_t{config.vocab_size} * config.hidden_size;
 
-  StageLoader loader(reader, config, stage, make_linear, on_progress, elements_total);
+  StageLoader loader(stage, make_linear, on_progress, elements_total);
   StageBlocks blocks;
   // Tied, and the head here: its rows are the embeddings, of which a second copy would be a sixth
   // of a small model.
   if (first && !(last && config.tie_word_embeddings)) {
     BATON_ASSIGN_OR_RETURN(blocks.embedding, loader.Embeddings());
   }
-  for (int layer = stage.layer_begin; layer < stage.layer_end; ++layer) {
-    BATON_ASSIGN_OR_RETURN(blocks.layers.emplace_back(), loader.Layer(layer));
+  for (int layer = stage.kv.layer_begin; layer < stage.kv.layer_end; ++layer) {
+    BATON_ASSIGN_OR_RETURN(blocks.layers.emplace_back(),
+                           LoadDecoderLayer<LayerBlock>(LayerWeightsOf(config, layer), loader));
   }
   if (last) {
-    BATON_ASSIGN_OR_RETURN(blocks.final_norm, loader.Vector(FinalNormWeight(config)));
-    BATON_ASSIGN_OR_RETURN(blocks.head, loader.Stacked({HeadWeight(config)}));
+    BATON_ASSIGN_OR_RETURN(blocks.final_norm, loader.Vectors({FinalNormWeight(config)}));
+    BATON_ASSIGN_OR_RETURN(blocks.head, loader.Matrices({HeadWeight(config)}));
   }
   return blocks;
 }

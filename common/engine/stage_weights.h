@@ -9,25 +9,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/engine/decoder_layer.h"
 #include "common/engine/linear.h"
+#include "common/engine/stage_setup.h"
 #include "common/engine/weight_conversion.h"
-#include "common/model/model_config.h"
-#include "common/model/safetensors.h"
-#include "common/types/element_type.h"
 
 namespace baton {
 
-// One decoder layer. Projections that read the same input are one matrix.
-struct LayerBlock {
-  std::vector<float> input_norm;           // [hidden]
-  std::unique_ptr<Linear> qkv;             // [query_size + 2 * kv_size, hidden]
-  std::vector<float> qkv_bias;             // [query_size + 2 * kv_size], or empty.
-  std::vector<float> q_norm, k_norm;       // [head_dim], or empty.
-  std::unique_ptr<Linear> o;               // [hidden, query_size]
-  std::vector<float> post_attention_norm;  // [hidden]
-  std::unique_ptr<Linear> gate_up;         // [2 * intermediate, hidden], gate first.
-  std::unique_ptr<Linear> down;            // [hidden, intermediate]
-};
+// Vectors are empty where the family has none.
+using LayerBlock = DecoderLayer<std::vector<float>, std::unique_ptr<Linear>>;
 
 struct StageBlocks {
   std::vector<LayerBlock> layers;
@@ -40,21 +30,11 @@ struct StageBlocks {
   void Embed(std::span<const int32_t> tokens, float* out) const;
 };
 
-struct StageToLoad {
-  int layer_begin = 0;
-  int layer_end = 0;
-  ElementType dtype = ElementType::kFloat32;  // How the weights' values are rounded, if at all.
-  // Whether a matrix that is stored in another type than bfloat16 may be rounded to it: somebody
-  // asked for it, and it did not follow from the checkpoint.
-  bool may_round = false;
-};
-
 // Reads the layers and what belongs to the ends of the model; each matrix is kept in the type that
 // `make_linear` makes it for, norms and biases in float32. Memory beyond the result is bounded by
 // one block of rows. InvalidArgument, naming the tensor, where one would have to be rounded and
 // must not.
-absl::StatusOr<StageBlocks> LoadStage(WeightReader& reader, const ModelConfig& config,
-                                      const StageToLoad& stage, const LinearFactory& make_linear,
+absl::StatusOr<StageBlocks> LoadStage(StageSetup& stage, const LinearFactory& make_linear,
                                       const std::function<void(double)>& on_progress);
 
 }  // namespace baton

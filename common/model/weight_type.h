@@ -19,7 +19,7 @@ absl::StatusOr<ElementType> StoredWeightType(WeightReader& reader, const ModelCo
 
 // OK unless a matrix stored as `tensor` would lose bits as `type`. InvalidArgument names the tensor
 // and both types: a checkpoint of mixed types is nobody's wish until somebody says which. Vectors
-// (norms, biases) are always kept in float32.
+// (norms, biases) are never refused: Baton's kernels keep them in float32.
 absl::Status CheckStoredAs(const WeightSpec& spec, const StoredTensor& tensor, ElementType type);
 
 }  // namespace baton

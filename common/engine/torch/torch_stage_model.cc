@@ -31,15 +31,9 @@
 #include "common/engine/guard.h"
 #include "common/engine/host_kv_memory.h"
 #include "common/engine/requirements.h"
-#include "common/model/safetensors.h"
-#include "common/model/weight_type.h"
 
 namespace baton {
 namespace {
-
-c10::ScalarType ScalarTypeOf(ElementType type) {
-  return type == ElementType::kFloat32 ? at::kFloat : at::kBFloat16;
-}
 
 // A view of a matrix in memory that the host can read.
 at::Tensor View(const TensorView& view) {
@@ -61,41 +55,23 @@ absl::Status CheckDevice(const c10::Device& device) {
 
 }  // namespace
 
-TorchStageModel::TorchStageModel(const ModelConfig& config, const KvGeometry& kv, ElementType dtype,
-                                 c10::Device device)
-    : config_(config), kv_(kv), dtype_(dtype), device_(device), rotary_(config) {}
+TorchStageModel::TorchStageModel(const StageSetup& setup, c10::Device device)
+    : config_(setup.config),
+      kv_(setup.kv),
+      dtype_(setup.dtype),
+      device_(device),
+      rotary_(config_) {}
 
 absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
     const ExecutorOptions& options) {
-  BATON_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_path));
-  const int layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
-  BATON_RETURN_IF_ERROR(ValidateLayerRange(config, options.layer_begin, layer_end));
-  BATON_RETURN_IF_ERROR(CheckExecutorSizes(options.page_size, options.threads));
-  if (options.page_count <= 0) {
-    return InvalidField("page_count", absl::StrCat("must be positive, is ", options.page_count));
-  }
   const c10::Device device(options.device);
   BATON_RETURN_IF_ERROR(CheckDevice(device));
-  BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options.model_path));
-  ElementType dtype{};
-  if (options.dtype) {
-    dtype = *options.dtype;
-  } else {
-    BATON_ASSIGN_OR_RETURN(dtype, StoredWeightType(reader, config));
-  }
-  KvGeometry kv;
-  kv.layer_begin = options.layer_begin;
-  kv.layer_end = layer_end;
-  kv.kv_heads = config.num_key_value_heads;
-  kv.head_dim = config.head_dim;
-  kv.page_size = options.page_size;
-  kv.page_count = options.page_count;
-  kv.element_type = options.kv_dtype.value_or(dtype);
+  BATON_ASSIGN_OR_RETURN(StageSetup setup, SetUpStage(options));
   const c10::InferenceMode inference;
-  std::unique_ptr<TorchStageModel> model(new TorchStageModel(config, kv, dtype, device));
-  BATON_ASSIGN_OR_RETURN(model->weights_,
-                         LoadTorchWeights(reader, options, config, {kv.layer_begin, kv.layer_end},
-                                          device, ScalarTypeOf(dtype)));
+  std::unique_ptr<TorchStageModel> model(new TorchStageModel(setup, device));
+  BATON_ASSIGN_OR_RETURN(model->weights_, LoadTorchWeights(setup, device, options.on_progress));
+  // After the weights, as CpuStageModel does.
+  const KvGeometry& kv = model->kv_;
   BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(kv));
   const std::span<std::byte> bytes = model->pool_->Bytes();
   model->kv_memory_ = std::make_unique<HostKvMemory>(kv, bytes);

@@ -20,6 +20,7 @@
 #include "common/engine/kv_pool.h"
 #include "common/engine/rotary.h"
 #include "common/engine/stage_model.h"
+#include "common/engine/stage_setup.h"
 #include "common/engine/torch/torch_weights.h"
 
 namespace baton {
@@ -43,8 +44,7 @@ class TorchStageModel final : public StageModel {
     at::Tensor cos, sin;    // [tokens, 1, head_dim / 2]
   };
 
-  TorchStageModel(const ModelConfig& config, const KvGeometry& kv, ElementType dtype,
-                  c10::Device device);
+  TorchStageModel(const StageSetup& setup, c10::Device device);
 
   void Compute(const Batch& batch, const TensorView& in, const TensorView& out,
                std::span<float> logits);

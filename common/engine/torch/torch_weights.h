@@ -4,27 +4,20 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/engine/executor_options.h"
-#include "common/model/model_config.h"
-#include "common/model/safetensors.h"
-#include "common/types/kv_layout.h"
+#include "common/engine/decoder_layer.h"
+#include "common/engine/stage_setup.h"
+#include "common/types/element_type.h"
 
 namespace baton {
 
-// One decoder layer. Projections that read the same input are one matrix; undefined tensors are
-// what the family does not have.
-struct TorchLayer {
-  at::Tensor input_norm;           // [hidden]
-  at::Tensor qkv, qkv_bias;        // [query_size + 2 * kv_size, hidden]
-  at::Tensor q_norm, k_norm;       // [head_dim]
-  at::Tensor o;                    // [hidden, query_size]
-  at::Tensor post_attention_norm;  // [hidden]
-  at::Tensor gate_up;              // [2 * intermediate, hidden], gate first.
-  at::Tensor down;                 // [hidden, intermediate]
-};
+// Vectors are undefined where the family has none.
+using TorchLayer = DecoderLayer<at::Tensor, at::Tensor>;
+
+c10::ScalarType ScalarTypeOf(ElementType type);
 
 struct TorchWeights {
   std::vector<TorchLayer> layers;
@@ -33,10 +26,11 @@ struct TorchWeights {
   at::Tensor head;        // Last stage, [vocab, hidden]; the embedding's memory if they are tied.
 };
 
-// Reads what the layers and the ends of the model consist of to `device`, as `type`.
-absl::StatusOr<TorchWeights> LoadTorchWeights(WeightReader& reader, const ExecutorOptions& options,
-                                              const ModelConfig& config, LayerRange layers,
-                                              c10::Device device, c10::ScalarType type);
+// Reads what the layers and the ends of the model consist of to `device`, all of it as
+// `stage.dtype`: norms and biases are rounded as well, as Hugging Face does. InvalidArgument,
+// naming the tensor, where a matrix would have to be rounded and must not.
+absl::StatusOr<TorchWeights> LoadTorchWeights(StageSetup& stage, c10::Device device,
+                                              const std::function<void(double)>& on_progress);
 
 }  // namespace baton
 
