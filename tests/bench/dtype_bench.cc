@@ -4,9 +4,7 @@
 // error and a flat JSON object.
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -21,6 +19,7 @@
 #include "common/engine/stage_model.h"
 #include "common/model/make_model.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/quantiles.h"
 
 namespace baton {
 namespace {
@@ -113,11 +112,6 @@ class Subject {
   std::vector<float> logits_;
 };
 
-double Quantile(std::vector<double> values, double part) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(std::lround(part * static_cast<double>(values.size() - 1)))];
-}
-
 using Json = nlohmann::ordered_json;
 
 // Median and quartiles of the rounds' ratios, and both times.
@@ -129,9 +123,7 @@ void Compare(const std::string& name, int rounds, Json& out, double (Subject::*m
     wide_ms.push_back((wide.*measure)());
     gains.push_back(wide_ms.back() / narrow_ms.back());
   }
-  out[name + "_bf16_gain"] = Quantile(gains, 0.5);
-  out[name + "_bf16_gain_p25"] = Quantile(gains, 0.25);
-  out[name + "_bf16_gain_p75"] = Quantile(gains, 0.75);
+  PutQuartiles(name + "_bf16_gain", gains, out);
   out[name + "_ms_bfloat16"] = Quantile(narrow_ms, 0.5);
   out[name + "_ms_float32"] = Quantile(wide_ms, 0.5);
 }
@@ -146,10 +138,7 @@ void CompareTorch(const fs::path& model, Subject& narrow, Subject& wide, Json& o
       const double native_ms = native->PrefillMs();
       ratios.push_back(torch.PrefillMs() / native_ms);
     }
-    const std::string key = absl::StrCat("torch_vs_native_", ElementTypeName(type));
-    out[key] = Quantile(ratios, 0.5);
-    out[key + "_p25"] = Quantile(ratios, 0.25);
-    out[key + "_p75"] = Quantile(ratios, 0.75);
+    PutQuartiles(absl::StrCat("torch_vs_native_", ElementTypeName(type)), ratios, out);
   }
 }
 

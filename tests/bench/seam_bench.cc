@@ -1,7 +1,5 @@
 // What the asynchronous seam adds to a plan, microseconds: a step through an executor beside the
 // same step called directly, in turn. Prints a flat JSON object.
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -16,6 +14,7 @@
 #include "common/engine/host_kv_memory.h"
 #include "common/engine/threaded_executor.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/quantiles.h"
 
 namespace baton {
 namespace {
@@ -50,11 +49,6 @@ class Busy final : public StageModel {
   KvGeometry kv_;
   HostKvMemory kv_memory_{kv_, {}};
 };
-
-double Quantile(std::vector<double> values, double part) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(std::lround(part * static_cast<double>(values.size() - 1)))];
-}
 
 // What a step of `busy_us` takes longer through the seam, round by round.
 std::vector<double> Added(int64_t busy_us) {
@@ -149,12 +143,9 @@ int Main() {
   Json out;
   // The limit is for plans that compute; an idle machine's sleeping thread is woken slowest.
   for (const int64_t busy_us : {0, 200, 5000}) {
-    const std::vector<double> added_us = Added(busy_us);
     const std::string key =
         busy_us == 5000 ? "seam_cost" : absl::StrCat("seam_cost_", busy_us, "us");
-    out[key] = Quantile(added_us, 0.5);
-    out[key + "_p25"] = Quantile(added_us, 0.25);
-    out[key + "_p75"] = Quantile(added_us, 0.75);
+    PutQuartiles(key, Added(busy_us), out);
   }
   out["bare_wakings"] = Quantile(BareWakings(5000), 0.5);
   out["seam_cost_in_flight"] = AddedInFlight(5000);
