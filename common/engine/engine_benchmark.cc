@@ -1,6 +1,7 @@
 // Kernels and whole steps beside the machine's limit, measured in the same run:
 //   bazel run -c opt //common/engine:engine_benchmark
-// Counters: GFLOPs, and `peak`, the share of the FP32 multiply-add peak of one core.
+// Counters: GFLOPs, `peak`, the share of the FP32 multiply-add peak of one core, and weight_bytes,
+// each second.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "common/base/check.h"
 #include "common/base/random.h"
+#include "common/engine/instruction_peaks.h"
 #include "common/engine/kernels/kernels.h"
 #include "common/engine/row_sampler.h"
 #include "common/engine/sampler.h"
@@ -53,35 +55,65 @@ void ReportFlops(benchmark::State& state, double flops_per_iteration) {
       benchmark::Counter(flops / FmaPeakFlopsPerSecond(), benchmark::Counter::kIsRate);
 }
 
-// Arguments: rows, outputs, inputs.
-void BM_Linear(benchmark::State& state) {
-  const kernels::KernelTable& table = *kernels::FindKernels("");
+// Bytes of weights that an iteration reads, each second.
+void ReportWeightBytes(benchmark::State& state, size_t bytes) {
+  state.counters["weight_bytes"] =
+      benchmark::Counter(static_cast<double>(bytes), benchmark::Counter::kIsIterationInvariantRate);
+}
+
+template <typename Element, typename Linear>
+void MeasureLinear(benchmark::State& state, const std::vector<Element>& panels, Linear linear) {
   const int rows = static_cast<int>(state.range(0));
   const int outputs = static_cast<int>(state.range(1));
   const int inputs = static_cast<int>(state.range(2));
-  const auto panels = RandomFloats(kernels::PackedSize(outputs, inputs, table.panel_width));
   const auto x = RandomFloats(static_cast<size_t>(rows) * static_cast<size_t>(inputs));
   std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(outputs));
-  const kernels::PackedMatrix matrix = {panels.data(), outputs, inputs};
-  const int panel_count = (outputs + table.panel_width - 1) / table.panel_width;
+  const kernels::Packed<Element> matrix = {panels.data(), outputs, inputs};
+  const int panel_width = kernels::FindKernels("")->panel_width;
+  const int panel_count = (outputs + panel_width - 1) / panel_width;
   for (auto _ : state) {
-    table.linear(matrix, x.data(), rows, 0, panel_count, y.data(), static_cast<size_t>(outputs));
+    linear(matrix, x.data(), rows, 0, panel_count, y.data(), static_cast<size_t>(outputs));
     benchmark::DoNotOptimize(y.data());
     benchmark::ClobberMemory();
   }
   ReportFlops(state, 2.0 * rows * outputs * inputs);
-  state.counters["weight_bytes"] =
-      benchmark::Counter(static_cast<double>(panels.size() * sizeof(float)),
-                         benchmark::Counter::kIsIterationInvariantRate);
+  ReportWeightBytes(state, panels.size() * sizeof(Element));
+}
+
+std::vector<float> RandomPanels(const benchmark::State& state) {
+  return RandomFloats(kernels::PackedSize(static_cast<int>(state.range(1)),
+                                          static_cast<int>(state.range(2)),
+                                          kernels::FindKernels("")->panel_width));
+}
+
+// Arguments: rows, outputs, inputs. The one row of 65,536 outputs is more than any cache holds, as
+// weights are when a token is decoded.
+void BM_Linear(benchmark::State& state) {
+  MeasureLinear(state, RandomPanels(state), kernels::FindKernels("")->linear);
 }
 BENCHMARK(BM_Linear)
     ->ArgNames({"rows", "out", "in"})
+    ->Args({1, 65536, 4096})
     ->Args({1, 1536, 256})
     ->Args({1, 4096, 4096})
     ->Args({16, 1536, 256})
     ->Args({16, 4096, 4096})
     ->Args({192, 1536, 256})
     ->Args({192, 256, 768})
+    ->Args({256, 4096, 4096});
+
+// The same with weights in bfloat16.
+void BM_LinearBf16(benchmark::State& state) {
+  const kernels::KernelTable& table = *kernels::FindKernels("");
+  const std::vector<float> wide = RandomPanels(state);
+  std::vector<kernels::Bf16> panels(wide.size());
+  table.to_bf16(wide.data(), wide.size(), panels.data());
+  MeasureLinear(state, panels, table.linear_bf16);
+}
+BENCHMARK(BM_LinearBf16)
+    ->ArgNames({"rows", "out", "in"})
+    ->Args({1, 65536, 4096})
+    ->Args({16, 4096, 4096})
     ->Args({256, 4096, 4096});
 
 // Arguments: tokens of the chunk, prefix, head_dim; 4 query heads share a KV head.
@@ -293,6 +325,16 @@ void BM_FmaPeak(benchmark::State& state) {
   state.counters["GFLOPs"] = FmaPeakFlopsPerSecond() / 1e9;
 }
 BENCHMARK(BM_FmaPeak)->Iterations(1);
+
+// Of instructions that Baton does not use; `peak` is how many times as fast as multiply-adds.
+void BM_InstructionPeak(benchmark::State& state, const InstructionPeak& instruction) {
+  if (!instruction.available()) return state.SkipWithError("this CPU has no such instruction");
+  double operations = 0;
+  for (auto _ : state) operations = instruction.run(1 << 18);
+  ReportFlops(state, operations);
+}
+BENCHMARK_CAPTURE(BM_InstructionPeak, vdpbf16ps, kAvx512Bf16Peak);
+BENCHMARK_CAPTURE(BM_InstructionPeak, tdpbf16ps, kAmxBf16Peak);
 
 }  // namespace
 }  // namespace baton

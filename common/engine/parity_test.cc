@@ -185,6 +185,7 @@ TEST_P(Bf16ParityTest, LogitsAreThoseOfHuggingFaceButForRounding) {
       theirs += SquaredDistance(expected.at(position), exact.at(position));
     }
   }
+  RecordProperty("distance_over_hugging_faces", std::to_string(std::sqrt(ours / theirs)));
   EXPECT_LT(std::sqrt(ours), (native ? 0.5 : 1.25) * std::sqrt(theirs));
   EXPECT_GT(ours, 0) << "this is not float32";
 }
