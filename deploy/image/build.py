@@ -90,7 +90,8 @@ def parse_arguments():
                        help="a model's directory, which becomes /models/NAME (default: the one that ships)")
     model.add_argument("--without-model", action="store_true", help="models are mounted when it runs")
     parser.add_argument("--with-torch", action="store_true",
-                        help="libbaton_torch.so and libtorch, for --linear-backend torch (480 MB)")
+                        help="libbaton_torch.so and libtorch, for --executor torch and "
+                        "--linear-backend torch (480 MB)")
     parser.add_argument("--tag", action="append", help="name of the image (default localhost/baton:VERSION); "
                         "may be given more than once")
     parser.add_argument("--out", type=pathlib.Path, help="the archive (default dist/baton-VERSION-image-ARCH.tar)")

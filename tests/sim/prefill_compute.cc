@@ -1,5 +1,5 @@
 // What a simulated stage computes and passes on: the toy model's layers over the pages that the
-// plan names. Plays services/prefill/stage/executor_thread and activation_channel.
+// plan names. Plays services/prefill/stage/plan_computer and activation_channel.
 #include <algorithm>
 #include <utility>
 
