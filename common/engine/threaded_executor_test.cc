@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <new>
 #include <thread>
@@ -53,6 +54,24 @@ class CountingModel final : public StageModel {
   ModelConfig config_;
   KvGeometry kv_;
   HostKvMemory kv_memory_{kv_, {}};
+};
+
+// Opened by the test; who waits for what never comes is told so.
+class Gate {
+ public:
+  void Open() {
+    MutexLock lock(&mutex_);
+    open_ = true;
+  }
+  bool Await() {
+    MutexLock lock(&mutex_);
+    return mutex_.AwaitFor(std::chrono::seconds(30),
+                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return open_; });
+  }
+
+ private:
+  Mutex mutex_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 class ThreadedExecutorTest : public testing::Test {
@@ -173,23 +192,31 @@ TEST_F(ThreadedExecutorTest, StepsRunInOrderAndEndBeforeStopReturns) {
   EXPECT_EQ(late.status.code(), absl::StatusCode::kCancelled);
 }
 
+// The step alone keeps it while the model computes and until `done` has returned; then nothing
+// does.
 TEST_F(ThreadedExecutorTest, WhatAStepPointsToLivesUntilItsEndIsTold) {
-  const auto kept = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{3});
-  std::weak_ptr<const void> watch = kept;
-  Notification done;
-  {
-    Step step;
-    step.sequences = {Sequence(*kept)};
-    step.keeps = kept;
-    executor_->Submit(std::move(step), [&](const StepResult&) {
-      EXPECT_FALSE(watch.expired());
-      done.Notify();
-    });
-  }
-  done.WaitForNotification();
+  auto kept = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{3});
+  const std::weak_ptr<const void> watch = kept;
+  Notification submitted;
+  model_->on_forward = [&] {
+    submitted.WaitForNotification();
+    EXPECT_FALSE(watch.expired()) << "while it is computed";
+  };
+  Step step;
+  step.sequences = {Sequence(*kept)};
+  step.keeps = std::move(kept);
+  bool told = false;
+  executor_->Submit(std::move(step), [&](const StepResult&) {
+    EXPECT_FALSE(watch.expired()) << "while its end is told";
+    told = true;
+  });
+  submitted.Notify();
+  executor_->Stop();
+  EXPECT_TRUE(told);
+  EXPECT_TRUE(watch.expired());
 }
 
-// One user leaves while another one's steps go on.
+// One user leaves while a step of another one is under way.
 TEST_F(ThreadedExecutorTest, AUserWaitsForItsOwnStepsAlone) {
   const std::vector<int32_t> tokens = {1};
   const auto step = [&] {
@@ -197,25 +224,34 @@ TEST_F(ThreadedExecutorTest, AUserWaitsForItsOwnStepsAlone) {
     made.sequences = {Sequence(tokens)};
     return made;
   };
-  Submissions staying(executor_.get());
+  constexpr int kLeaving = 3;
+  int computed = 0;  // The computing thread's.
+  Gate has_left;
+  model_->on_forward = [&] {
+    const bool may_end = ++computed <= kLeaving || has_left.Await();
+    EXPECT_TRUE(may_end) << "who leaves waits for others";
+  };
   int ended = 0;
+  Notification stayed;
+  Submissions staying(executor_.get());
   {
     Submissions leaving(executor_.get());
-    for (int i = 0; i < 3; ++i) leaving.Submit(step(), [&](const StepResult&) { ++ended; });
+    for (int i = 0; i < kLeaving; ++i) leaving.Submit(step(), [&](const StepResult&) { ++ended; });
+    staying.Submit(step(), [&](const StepResult& result) {
+      EXPECT_TRUE(result.status.ok());
+      stayed.Notify();
+    });
     leaving.Stop();
-    EXPECT_EQ(ended, 3);
+    EXPECT_EQ(ended, kLeaving);
+    EXPECT_FALSE(stayed.HasBeenNotified());
     leaving.Submit(step(), [&](const StepResult& result) {
       EXPECT_EQ(result.status.code(), absl::StatusCode::kCancelled);
       ++ended;
     });
-    EXPECT_EQ(ended, 4) << "within the call";
+    EXPECT_EQ(ended, kLeaving + 1) << "within the call";
   }
-  Notification done;
-  staying.Submit(step(), [&](const StepResult& result) {
-    EXPECT_TRUE(result.status.ok());
-    done.Notify();
-  });
-  done.WaitForNotification();
+  has_left.Open();
+  stayed.WaitForNotification();
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ namespace {
 
 // A copy waits so long for another one to overtake it.
 constexpr std::chrono::microseconds kForCompany{1000};
+// The first ones do so long at most; whoever asks for one copy at a time is told by overtaken().
+constexpr std::chrono::seconds kForTheFirst{30};
 
 }  // namespace
 
@@ -24,6 +26,7 @@ FakeDevice::FakeDevice(std::unique_ptr<Executor> inner, Options options)
     : options_(std::move(options)),
       inner_(std::move(inner)),
       landing_(kv().PageBytes() * static_cast<size_t>(kv().page_count)),
+      copies_wanted_(options_.first_copies),
       thread_([this] { Run(); }) {}
 
 void FakeDevice::Stop() {
@@ -124,26 +127,37 @@ void FakeDevice::FinishLanding(const std::vector<KvPiece>& pieces, Landed done) 
 
 void FakeDevice::Copy(std::function<void()> copy) {
   MutexLock lock(&mutex_);
-  copies_.push_back(std::move(copy));
+  copies_.push_back({next_copy_++, std::move(copy)});
+}
+
+void FakeDevice::RunCopy(const NumberedCopy& copy) {
+  if (copy.number < latest_copy_) ++overtaken_;
+  latest_copy_ = std::max(latest_copy_, copy.number);
+  copy.copy();
 }
 
 void FakeDevice::Run() {
   for (;;) {
-    std::deque<std::function<void()>> work;
+    std::deque<std::function<void()>> ends;
+    std::vector<NumberedCopy> copies;
     {
       MutexLock lock(&mutex_);
-      mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || !ends_.empty() || !copies_.empty();
-      });
+      const bool woken =
+          mutex_.AwaitFor(kForTheFirst, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+            return stopping_ || !ends_.empty() || copies_.size() >= copies_wanted_;
+          });
       mutex_.AwaitFor(kForCompany, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopping_ || copies_.size() > 1;
       });
-      work.swap(ends_);
-      work.insert(work.end(), copies_.rbegin(), copies_.rend());
-      copies_.clear();
-      if (work.empty() && stopping_) return;
+      ends.swap(ends_);
+      if (stopping_ || !woken || copies_.size() >= copies_wanted_) {
+        copies.swap(copies_);
+        if (!copies.empty()) copies_wanted_ = 1;
+      }
+      if (ends.empty() && copies.empty() && stopping_) return;
     }
-    for (const std::function<void()>& one : work) one();
+    for (const std::function<void()>& end : ends) end();
+    std::for_each(copies.rbegin(), copies.rend(), [this](const auto& copy) { RunCopy(copy); });
   }
 }
 

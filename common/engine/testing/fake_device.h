@@ -25,6 +25,8 @@ class FakeDevice final : public Executor, private KvMemory {
  public:
   struct Options {
     size_t export_slots = 64;  // More exports at once are refused.
+    // The first copies wait until so many can go, the last one first; so some are overtaken.
+    size_t first_copies = 1;
     // What becomes of the submission of that number, counted from 1. Any thread.
     std::function<absl::Status(int submission)> verdict;
   };
@@ -43,6 +45,8 @@ class FakeDevice final : public Executor, private KvMemory {
   // Exports that have not been ended.
   size_t exported() const;
   int submissions() const { return submissions_; }
+  // Copies that ended behind one that was asked for later.
+  int overtaken() const { return overtaken_; }
 
  private:
   void ClearTail(int page, int valid_tokens) override;
@@ -52,7 +56,13 @@ class FakeDevice final : public Executor, private KvMemory {
   void FinishLanding(const std::vector<KvPiece>& pieces, Landed done) override;
 
   std::span<std::byte> OnDevice(const KvPiece& piece);
+  // A copy and its number.
+  struct NumberedCopy {
+    int number;
+    std::function<void()> copy;
+  };
   void Copy(std::function<void()> copy);
+  void RunCopy(const NumberedCopy& copy);
   void Run();
 
   const Options options_;
@@ -61,10 +71,14 @@ class FakeDevice final : public Executor, private KvMemory {
   std::atomic<int> submissions_{0};
   mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<std::function<void()>> ends_ ABSL_GUARDED_BY(mutex_);     // Of steps, in order.
-  std::vector<std::function<void()>> copies_ ABSL_GUARDED_BY(mutex_);  // The last one goes first.
+  std::deque<std::function<void()>> ends_ ABSL_GUARDED_BY(mutex_);  // Of steps, in order.
+  std::vector<NumberedCopy> copies_ ABSL_GUARDED_BY(mutex_);        // The last one goes first.
+  size_t copies_wanted_ ABSL_GUARDED_BY(mutex_) = 1;                // Before any of them goes.
+  int next_copy_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, std::vector<std::byte>> exports_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_export_ ABSL_GUARDED_BY(mutex_) = 1;
+  int latest_copy_ = 0;  // Of those that have ended; the thread's.
+  std::atomic<int> overtaken_{0};
   std::thread thread_;  // Last: it uses the rest.
 };
 
