@@ -149,7 +149,7 @@ class RouterWitness {
   enum class Room { kCertain, kPossible };
   // The pair that an attempt has to begin on, and the one it begins on.
   void CheckChoice(const Request& request, const router::Pair& chosen);
-  using Cost = std::tuple<bool, bool, bool, int64_t, int, uint64_t, uint64_t>;
+  using Cost = std::tuple<bool, bool, bool, bool, int64_t, int, uint64_t, uint64_t>;
   Cost CostOf(const Request& request, const router::Pair& pair, Room room) const;
   void CheckEnd(const router::FinishCall& action, const End& end);
 

@@ -106,9 +106,13 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
   const uint64_t chain_used = used(pair.chain.stage0);
   const uint64_t decode_used = used(pair.decode);
   const bool again = request.failed.has_value() && UsesFailed(pair, *request.failed);
+  // Of the connection between the two each end blames the other.
+  const bool between = request.failed.has_value() && !again &&
+                       (pair.decode == request.failed->pair.decode ||
+                        pair.chain.stages == request.failed->pair.chain.stages);
   const bool no_room = !HasRoom(request, pair, room);
   if (limits_.policy == router::Policy::kRoundRobin) {
-    return {again, no_room, false, 0, 0, chain_used, decode_used};
+    return {again, no_room, false, between, 0, 0, chain_used, decode_used};
   }
   const Work chain = WorkOn(pair.chain.stage0);
   const Work decode = WorkOn(pair.decode);
@@ -119,7 +123,7 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
   const bool full = requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
   const int64_t before = std::max(chain.prompt_tokens + others_on(pair.chain.stage0).prompt_tokens,
                                   pair.chain.load.queued_tokens);
-  return {again, no_room, full, before, requests, chain_used, decode_used};
+  return {again, no_room, full, between, before, requests, chain_used, decode_used};
 }
 
 // Where somebody has been full, what else the router knows of it decides too.

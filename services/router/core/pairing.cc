@@ -29,6 +29,11 @@ bool UsesFailedLeg(const Pair& pair, const FailedPair& failed) {
                                      : pair.chain.stages == failed.stages;
 }
 
+bool UsesOtherLeg(const Pair& pair, const FailedPair& failed) {
+  return failed.leg == Role::kDecode ? pair.chain.stages == failed.stages
+                                     : pair.decode == failed.decode;
+}
+
 }  // namespace
 
 absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_tokens,
@@ -90,8 +95,10 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
   const Assigned& chain = Of(pair.chain.stage0);
   const Assigned& decode = Of(pair.decode);
   const bool again = failed != nullptr && UsesFailedLeg(pair, *failed);
+  const bool beside = failed != nullptr && UsesOtherLeg(pair, *failed);
   if (policy_ == Policy::kRoundRobin) {
-    return {again, !HasRoom(pair, context_tokens), false, 0, 0, chain.last_used, decode.last_used};
+    return {again,           !HasRoom(pair, context_tokens), false, beside, 0, 0, chain.last_used,
+            decode.last_used};
   }
   const Others& others = OthersOn(pair.decode);
   const int requests =
@@ -101,6 +108,7 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
   return {again,
           !HasRoom(pair, context_tokens),
           full,
+          beside,
           std::max(chain.prompt_tokens + OthersOn(pair.chain.stage0).prompt_tokens,
                    pair.chain.load.queued_tokens),
           requests,

@@ -38,7 +38,9 @@ class Pairing {
       : policy_(policy), random_(seed), backoff_(backoff) {}
 
   // The best of `pairs` for a request. With `failed`, never that pair, and one with another chain
-  // or decode in the place of the leg that failed if there is one. NOT_FOUND if `pairs` leaves no
+  // or decode in the place of the leg that failed if there is one; with another in the place of the
+  // other leg too if that costs no waiting, since what failed may have been the connection between
+  // the two, for which each blames the other. NOT_FOUND if `pairs` leaves no
   // choice, RESOURCE_EXHAUSTED (naming the limit) if the request fits into none of them, the same
   // and Overloaded if there is no room on any of those that it is for at the moment.
   absl::StatusOr<Pair> Choose(const std::vector<Pair>& pairs, int prompt_tokens, int max_tokens,
@@ -103,6 +105,7 @@ class Pairing {
   using Cost = std::tuple<bool,      // The leg that failed would be used again.
                           bool,      // There is no room: see HasRoom.
                           bool,      // The decode has no room now: the request would wait.
+                          bool,      // The other leg of the failed pair would be used again.
                           int64_t,   // Prompt tokens before it in the chain.
                           int,       // Requests on the decode.
                           uint64_t,  // When the chain was used last, and the decode.

@@ -119,6 +119,21 @@ TEST(PairingTest, ARetryChangesTheLegThatFailed) {
             absl::StatusCode::kNotFound);
 }
 
+// Who is blamed for a connection that failed says little about which of its ends did.
+TEST(PairingTest, ARetryChangesTheOtherLegTooWhereThatCostsNoWaiting) {
+  for (const Policy policy : {Policy::kLeastLoad, Policy::kRoundRobin}) {
+    Pairing pairing(policy);
+    pairing.Begin(MakePair("c1", "d1"), 100, 10);  // Busier, and used last.
+    FailedPair failed = {FourPairs()[0].chain.stages, FourPairs()[0].decode, Role::kDecode};
+    EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, &failed)), "c1+d1");
+    failed.leg = Role::kPrefill;
+    EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, &failed)), "c1+d1");
+    pairing.Begin(MakePair("c1", "d1"), 1000, 10);  // Its chain has no room left.
+    failed.leg = Role::kDecode;
+    EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, &failed)), "c0+d1");
+  }
+}
+
 TEST(PairingTest, WhatFitsNowhereIsRefusedWithTheLimits) {
   Pairing pairing(Policy::kLeastLoad);
   const absl::Status status = pairing.Choose(FourPairs(), 1001, 10, nullptr).status();
