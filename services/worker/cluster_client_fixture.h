@@ -158,6 +158,11 @@ class FakeRouter final : public v1::Cluster::Service {
     MutexLock lock(&mutex_);
     known_ = false;
   }
+  void StartAnew() {  // In another life.
+    MutexLock lock(&mutex_);
+    known_ = false;
+    ++incarnation_;
+  }
   void Refuse(grpc::Status status) {
     MutexLock lock(&mutex_);
     refusal_ = std::move(status);
@@ -198,8 +203,8 @@ class FakeRouter final : public v1::Cluster::Service {
     return mutex_.AwaitFor(kPatience, predicate);
   }
 
-  const uint64_t incarnation_;
   Mutex mutex_;
+  uint64_t incarnation_;
   grpc::Status refusal_;
   int64_t interval_ms_ = 10;
   int watches_ = 0;

@@ -93,7 +93,7 @@ TEST_F(ClusterClientTest, ARouterThatStartsAnewDisconnectsNobody) {
   ASSERT_TRUE(router_->AwaitApplied(7));
   const auto stage = client_->Find({"a-0", 2});
   router_->SetView(20, {kDecode, Worker("a-1", 9, v1::ROLE_PREFILL, "a")});
-  router_->Forget();
+  router_->StartAnew();
   ASSERT_TRUE(router_->AwaitApplied(20));
   EXPECT_EQ(plane_.Open(), (Addresses{"a-0/2", "a-1/9"})) << "kept, and replaced";
   EXPECT_EQ(client_->Find({"a-0", 2}), stage) << "the endpoint is the same";
@@ -112,7 +112,7 @@ TEST_F(ClusterClientTest, WhoDoesNotComeBackIsGivenUp) {
   Begin(kDecode);
   ASSERT_TRUE(router_->AwaitApplied(7));
   router_->SetView(20, {kDecode});
-  router_->Forget();
+  router_->StartAnew();
   ASSERT_TRUE(router_->AwaitApplied(20));
   const auto alone = [this] { return !views_.empty() && views_.back().empty(); };
   MutexLock lock(&mutex_);
@@ -149,9 +149,13 @@ TEST_F(ClusterClientTest, RegistersAgainWhenForgotten) {
   router_->SetView(2, {kDecode, kStage});
   Begin(kDecode);
   ASSERT_TRUE(router_->AwaitApplied(2));
+  const auto before = client_->Find({"a-0", 2});
   router_->Forget();
   ASSERT_TRUE(router_->AwaitRegistrations(2));
   EXPECT_TRUE(router_->AwaitApplied(2));
+  // It was dead to its peers.
+  EXPECT_TRUE(client_->Find({"a-0", 2}).has_value());
+  EXPECT_NE(client_->Find({"a-0", 2}), before);
 }
 
 TEST_F(ClusterClientTest, SurvivesTheRouter) {
@@ -161,7 +165,7 @@ TEST_F(ClusterClientTest, SurvivesTheRouter) {
   const auto peer = client_->Find({"a-0", 2});
   const int port = router_->port();
   router_.reset();
-  router_ = std::make_unique<FakeRouter>(port);
+  router_ = std::make_unique<FakeRouter>(port, kRouterIncarnation + 1);
   router_->SetView(5, {kDecode, kStage});  // The same version of another life.
   ASSERT_TRUE(router_->AwaitRegistrations(1));
   ASSERT_TRUE(router_->AwaitApplied(5));

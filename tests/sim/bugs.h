@@ -85,6 +85,7 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kWorkerConnectsOnce, "worker-connects-once"},
     {Bug::kDrainLeavesEarly, "drain-leaves-early"},
     {Bug::kWorkerForgetsEarlyDeath, "worker-forgets-early-death"},
+    {Bug::kWorkerTrustsOldEndpoints, "worker-trusts-old-endpoints"},
     {Bug::kStageKeepsDeadNeighbour, "stage-keeps-dead-neighbour"},
     {Bug::kLegsForgetAnswer, "legs-forget-answer"},
     {Bug::kLinkAnswersNoPing, "link-answers-no-ping"},

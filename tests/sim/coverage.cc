@@ -34,6 +34,8 @@ constexpr Excuse kExcuses[] = {
     {"planner: prompt tokens out of turn", "no stage tells them so; chain_planner_test"},
     {"worker: a view was given up under a heartbeat",
      "a router that stands still for a whole grace, once in some thousand seeds; memberships_test"},
+    {"worker: an endpoint comes that was opened too early",
+     "a router gives a worker up in the moment of an opening; peer_table_test"},
     {"worker: an endpoint comes that nobody wants", "drawn too rarely yet; peer_table_test"},
     {"wiring: a stage is not ready in time", "ten seconds without a connection; wiring_test"},
 };

@@ -58,6 +58,9 @@ class DecodeProcess : public Process {
 
   WorkerMembership& membership() { return *membership_; }
   void CallBroken(uint64_t call) override;
+  void PeerClosed(const InstanceRef& peer, int64_t opened_us) override {
+    membership_->PeerClosed(peer, opened_us);
+  }
   absl::Status CheckInvariants() const override;
   bool AtRest(std::string& why_not) const override;
 

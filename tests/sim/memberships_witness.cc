@@ -115,6 +115,8 @@ void MembershipsWitness::Joined(Router& router, uint64_t incarnation) {
   router.state = State::kMember;
   router.incarnation = incarnation;
   router.refused = router.told_of_drain = false;
+  router.gave_up = false;
+  router.took_us = world_.now_us();
   router.joined_us = router.due_us = world_.now_us();
   if (!router.listed.empty()) router.keep_until_us = world_.now_us() + options_.times.grace_us;
   router.version = router.applied = 0;
@@ -167,6 +169,7 @@ void MembershipsWitness::Hear(const worker::RegisterAnswered& event) {
     other.state = State::kJoining;
     return;
   }
+  LetGoOfPeers(router, event.router_incarnation);
   Joined(router, event.router_incarnation);
 }
 
@@ -194,11 +197,13 @@ void MembershipsWitness::Hear(const worker::HeartbeatAnswered& event) {
   if (router.state != State::kMember || absl::IsNotFound(event.status)) {
     Answered(router);
     router.state = State::kJoining;
+    router.gave_up = true;
     router.due_us = now_us;
     return;
   }
   if (!event.status.ok()) return Failed(router);
   Answered(router);
+  router.took_us = router.began_us;
   router.told_of_drain = event.draining;
   router.needed = event.needed_requests;
   if (event.drain) Expect(worker::BeginDrain{});

@@ -45,6 +45,8 @@ class MembershipsWitness {
     int64_t began_us = 0;  // The last heartbeat.
     bool news = false;     // Since then.
     int64_t heard_us = 0;
+    bool gave_up = false;  // This worker, since it joined.
+    int64_t took_us = 0;   // When the last RPC began that it took.
     int64_t joined_us = 0;
     bool watching = false;
     int64_t watched_us = -1;  // -1: the next may be opened at once.
@@ -62,7 +64,8 @@ class MembershipsWitness {
   struct Peer {
     worker::PeerWorker worker;
     uint64_t order = 0;
-    uint64_t endpoint = 0;  // 0: none stands.
+    uint64_t endpoint = 0;   // 0: none stands.
+    bool too_early = false;  // The one that is being opened.
     bool tried = false;
     bool told = false;        // It may be.
     int64_t retry_us = 0;     // While it is listed and lacks an endpoint; kNeverUs: one is opened.
@@ -86,6 +89,7 @@ class MembershipsWitness {
   void OpeningAnswered();
   void Answered(Router& router);
   void Joined(Router& router, uint64_t incarnation);
+  void LetGoOfPeers(const Router& router, uint64_t incarnation);
   void Failed(Router& router);
   void DropView(Router& router);
   void DropReplaced(Router& router, const View& listed);
@@ -127,8 +131,10 @@ class MembershipsWitness {
   std::vector<worker::PeerWorker> told_;
   bool leaves_ = false;
   bool stop_asked_ = false;
-  int opening_ = 0;                      // Endpoints; answers are due.
-  std::set<uint64_t> died_early_;        // Endpoints that have died while they are.
+  int64_t let_go_us_ = -1;         // Of all endpoints, last; -1: never.
+  int64_t held_us_ = -1;           // When the last RPC was sent that a router took; -1: none yet.
+  int opening_ = 0;                // Endpoints; answers are due.
+  std::set<uint64_t> died_early_;  // Endpoints that have died while they are.
   std::multiset<std::string> expected_;  // Actions of this event.
 };
 

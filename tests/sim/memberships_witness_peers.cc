@@ -29,9 +29,35 @@ void MembershipsWitness::NotOpened(const InstanceRef& instance) {
   const auto peer = peers_.find(instance);
   if (peer == peers_.end()) return;
   peer->second.tried = true;
-  if (peer->second.endpoint == 0) {
-    peer->second.retry_us = world_.now_us() + options_.times.heartbeat_us;
+  peer->second.too_early = false;
+  peer->second.retry_us = world_.now_us() + options_.times.heartbeat_us;
+}
+
+// Whom a router has given up its peers have given up too, unless another one has held it.
+void MembershipsWitness::LetGoOfPeers(const Router& router, uint64_t incarnation) {
+  if (router.incarnation != incarnation || !router.gave_up) return;
+  for (const auto& [id, other] : routers_) {
+    if (&other == &router || !other.answers()) continue;
+    const bool all_the_while = other.joined_us <= router.took_us;
+    const bool since_then = other.joined_us <= let_go_us_;
+    if (all_the_while || since_then) return;
   }
+  let_go_us_ = world_.now_us();
+  bool lost = false;
+  for (auto& [instance, peer] : peers_) {
+    peer.tried = false;
+    if (peer.endpoint != 0) {
+      Expect(worker::CloseEndpoint{peer.endpoint});
+      peer.endpoint = 0;
+      lost = true;
+    }
+    if (peer.retry_us == kNeverUs) {
+      peer.too_early = true;
+    } else {
+      peer.retry_us = 0;
+    }
+  }
+  if (lost) Expect(worker::EndpointsChanged{.lost = true});
 }
 
 void MembershipsWitness::Hear(const worker::PeersConnected& event) {
@@ -45,6 +71,11 @@ void MembershipsWitness::Hear(const worker::PeersConnected& event) {
     OpeningAnswered();
     const auto peer = peers_.find(instance);
     if (peer == peers_.end() || peer->second.endpoint != 0) {  // Nobody wants it any more.
+      Expect(worker::CloseEndpoint{endpoint});
+      continue;
+    }
+    peer->second.retry_us = 0;  // Nothing is being opened any more.
+    if (std::exchange(peer->second.too_early, false)) {
       Expect(worker::CloseEndpoint{endpoint});
       continue;
     }
@@ -101,7 +132,8 @@ void MembershipsWitness::UpdatePeers() {
         lost = true;
       }
       peers_.erase(peer);
-    } else if (!std::exchange(peer->second.was_listed, Lists(peer->first))) {
+    } else if (!std::exchange(peer->second.was_listed, Lists(peer->first)) &&
+               peer->second.retry_us != kNeverUs) {
       peer->second.retry_us = 0;  // Listed again: what failed before is another matter.
     }
     peer = next;

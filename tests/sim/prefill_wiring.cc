@@ -96,7 +96,7 @@ void PrefillProcess::CheckNeighbours() {
 
 void PrefillProcess::CheckEndpoints() {
   for (const auto& neighbour : {neighbours_.previous(), neighbours_.next()}) {
-    if (!neighbour.has_value() || membership_->Lives(neighbour->endpoint)) continue;
+    if (!neighbour.has_value() || !membership_->KnowsDead(neighbour->endpoint)) continue;
     world_.After(node_, kLostUs, "endpoint check", [this, epoch = epoch_, gone = *neighbour] {
       if (epoch != epoch_) return;
       world_.Violate(absl::StrCat(self_.id, " goes on with an epoch whose endpoint to ",

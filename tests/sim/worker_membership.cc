@@ -14,6 +14,11 @@ constexpr char kRouters[] = "routers:30001";
 constexpr int64_t kRefusedUs = 100;
 // Of the endpoints that die: within a millisecond of their opening.
 constexpr double kDiesEarly = 0.2;
+// Two that open endpoints to one another at about the same time may come to share a connection,
+// and then one's closing takes the other's along, which notices late (UCX's keepalive).
+constexpr int64_t kSharedUs = 100'000;
+constexpr double kTakenAlong = 0.5;
+constexpr int64_t kTakenLateUs = 1'500'000;
 
 worker::PeerWorker ToPeer(const router::WorkerInfo& info) {
   worker::PeerWorker peer;
@@ -130,6 +135,7 @@ void WorkerMembership::Perform(const worker::SendRegister& action) {
 }
 
 void WorkerMembership::Perform(const worker::SendHeartbeat& action) {
+  CheckTaken();
   const Status status = status_();
   const uint64_t call = OpenRpc(action.router, /*registers=*/false, action.timeout_us);
   if (call != 0) {
@@ -175,6 +181,11 @@ void WorkerMembership::Registered(uint64_t call, const absl::Status& status,
   if (rpc == rpcs_.end()) return;
   const uint64_t router = rpc->second.router;
   rpcs_.erase(rpc);
+  if (status.ok()) {
+    const bool again = router_life_ == router_incarnation && node_of_.size() == 1;
+    registered_again_us_ = again ? world_.now_us() : 0;
+    router_life_ = router_incarnation;
+  }
   events_.Raise(worker::RegisterAnswered{router, status, router_incarnation, 0});
 }
 
@@ -240,7 +251,7 @@ void WorkerMembership::Perform(const worker::ConnectPeers& action) {
 
 uint64_t WorkerMembership::Open(const InstanceRef& peer) {
   const uint64_t endpoint = ++last_endpoint_;
-  live_.insert(endpoint);
+  live_[endpoint] = {peer, world_.now_us()};
   lost_us_.erase(peer);
   if (world_.Strikes(&NetworkFaults::endpoint_dies)) Break(endpoint, peer);
   return endpoint;
@@ -259,6 +270,48 @@ void WorkerMembership::Break(uint64_t endpoint, const InstanceRef& peer) {
     world_.After(node_, world_.random().Between(1, 60), "endpoint is dead",
                  [this, endpoint] { events_.Raise(worker::PeerFailed{endpoint}); });
   });
+}
+
+void WorkerMembership::Perform(const worker::CloseEndpoint& action) {
+  taken_us_.erase(action.endpoint);
+  const auto closed = live_.find(action.endpoint);
+  if (closed == live_.end()) return;
+  const Endpoint endpoint = closed->second;
+  live_.erase(closed);
+  const int node = NodeOf(endpoint.peer.id);
+  if (!world_.alive(node) || world_.incarnation(node) != endpoint.peer.incarnation) return;
+  world_.Send<Process>(node_, node, "peer closed",
+                       [self = info_.instance, opened_us = endpoint.opened_us](Process& peer) {
+                         peer.PeerClosed(self, opened_us);
+                       });
+}
+
+void WorkerMembership::PeerClosed(const InstanceRef& peer, int64_t opened_us) {
+  for (const auto& [endpoint, open] : live_) {
+    const bool shared = open.peer == peer && std::abs(open.opened_us - opened_us) < kSharedUs;
+    if (!shared || !world_.random().Chance(kTakenAlong)) continue;
+    world_.Trace(node_, absl::StrCat("ENDPOINT to ", peer.id, " goes with the peer's"));
+    taken_us_[endpoint] = world_.now_us();
+    world_.After(node_, world_.random().Between(1, kTakenLateUs), "endpoint is found dead",
+                 [this, number = endpoint, peer] {
+                   if (taken_us_.erase(number) == 0) return;  // Closed.
+                   lost_us_[peer] = world_.now_us();
+                   events_.Raise(worker::PeerFailed{number});
+                 });
+    live_.erase(endpoint);
+    return;
+  }
+}
+
+// With one router alone: whom it has taken for dead says that it is connected over endpoints only
+// that its peers have not taken along before.
+void WorkerMembership::CheckTaken() {
+  for (const auto& [peer, endpoint] : core_.endpoints()) {
+    const auto taken = taken_us_.find(endpoint.endpoint);
+    if (taken == taken_us_.end() || taken->second >= registered_again_us_) continue;
+    world_.Violate(absl::StrCat(info_.instance.id, " says that it is connected to ", peer.id,
+                                ", which had closed the connection before it joined"));
+  }
 }
 
 void WorkerMembership::Perform(const worker::EndpointsChanged& action) {

@@ -34,6 +34,9 @@ class WorkerMembership {
   void Start();
   void CallBroken(uint64_t call);
 
+  // A peer has closed the endpoint to this worker that it opened at `opened_us`.
+  void PeerClosed(const InstanceRef& peer, int64_t opened_us);
+
   // Answers of a router.
   void Registered(uint64_t call, const absl::Status& status, uint64_t router_incarnation);
   void Noticed(uint64_t call);  // The router wants a heartbeat.
@@ -61,6 +64,10 @@ class WorkerMembership {
   const std::map<InstanceRef, worker::PeerEndpoint>& endpoints() const { return core_.endpoints(); }
   // Whether anything that is sent to this endpoint of the core's can leave it.
   bool Lives(uint64_t endpoint) const { return live_.contains(endpoint); }
+  // Whether the transport knows by now that nothing can.
+  bool KnowsDead(uint64_t endpoint) const {
+    return !live_.contains(endpoint) && !taken_us_.contains(endpoint);
+  }
   // The endpoint to the peer died so long ago and has not been opened again.
   bool MissedFor(const InstanceRef& peer, int64_t duration_us) const;
   absl::Status CheckInvariants() const { return core_.CheckInvariants(); }
@@ -84,9 +91,10 @@ class WorkerMembership {
   void Perform(const worker::OpenWatch& action);
   void Perform(const worker::ForgetRouter& action);
   void Perform(const worker::ConnectPeers& action);
-  void Perform(const worker::CloseEndpoint& action) { live_.erase(action.endpoint); }
+  void Perform(const worker::CloseEndpoint& action);
   void Perform(const worker::EndpointsChanged& action);
   uint64_t Open(const InstanceRef& peer);
+  void CheckTaken();
   void Break(uint64_t endpoint, const InstanceRef& peer);
   void Perform(const worker::TellPeers& action);
   void Perform(const worker::BeginDrain&) { on_drain_(); }
@@ -106,7 +114,14 @@ class WorkerMembership {
   std::map<uint64_t, Rpc> rpcs_;          // By call.
   std::map<uint64_t, uint64_t> watches_;  // Call -> router.
   std::function<void()> on_drain_;
-  std::set<uint64_t> live_;  // Endpoints, whatever the core knows of them.
+  struct Endpoint {
+    InstanceRef peer;
+    int64_t opened_us = 0;
+  };
+  std::map<uint64_t, Endpoint> live_;     // Whatever the core knows of them.
+  std::map<uint64_t, int64_t> taken_us_;  // When those went that a peer's closing has taken along.
+  uint64_t router_life_ = 0;              // That registered this worker last.
+  int64_t registered_again_us_ = 0;       // When, if it had before and no other router is known.
   uint64_t last_endpoint_ = 0;
   std::map<InstanceRef, int64_t> lost_us_;  // When endpoints died that have no successor.
   bool unneeded_ = false;

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "common/base/random.h"
 #include "common/sim/event_queue.h"
+#include "common/types/instance.h"
 #include "tests/sim/touches.h"
 
 namespace baton::sim {
@@ -52,6 +53,8 @@ class Process {
   virtual ~Process() = default;
   // A call that this process holds an end of has broken (peer died, or the network did).
   virtual void CallBroken(uint64_t call) = 0;
+  // `peer` has closed the endpoint to this process that it opened at `opened_us`.
+  virtual void PeerClosed(const InstanceRef& /*peer*/, int64_t /*opened_us*/) {}
   // The invariants of all its cores.
   virtual absl::Status CheckInvariants() const = 0;
   virtual bool AtRest(std::string& why_not) const = 0;

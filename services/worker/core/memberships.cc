@@ -92,7 +92,28 @@ void Memberships::Registered(RouterMembership& router, const RegisterAnswered& e
     router.Registered(event.router_incarnation, event.heartbeat_interval_us, now_us_);
     return router.TakeOver(other, now_us_);
   }
+  const bool given_up = router.forgotten() && router.incarnation() == event.router_incarnation;
+  if (given_up && !AnotherHeldIt(router)) ConnectAnew();
   router.Registered(event.router_incarnation, event.heartbeat_interval_us, now_us_);
+}
+
+// Since before `router` was heard last, or since the endpoints were opened anew. If it has given
+// the worker up meanwhile too, its next answer says so.
+bool Memberships::AnotherHeldIt(const RouterMembership& router) const {
+  return std::any_of(routers_.begin(), routers_.end(), [&](const auto& entry) {
+    const RouterMembership& other = entry.second;
+    return &other != &router && other.answers() &&
+           other.joined_us() <= std::max(router.taken_us(), renewed_us_);
+  });
+}
+
+void Memberships::ConnectAnew() {
+  if (PlantedBug(Bug::kWorkerTrustsOldEndpoints)) return;
+  Covered<"worker: it was dead to its peers and connects anew">();
+  const std::vector<uint64_t> closed = peers_.Renew();
+  for (const uint64_t endpoint : closed) Emit(CloseEndpoint{endpoint});
+  if (!closed.empty()) Emit(EndpointsChanged{.lost = true});
+  renewed_us_ = now_us_;
 }
 
 void Memberships::Failed(RouterMembership& router) {

@@ -12,6 +12,13 @@
 //    that contradicts itself, or no version of the protocol in common. Then a worker that some
 //    router holds or refuses for now goes on; one that only routers which refuse it for good have
 //    answered can never join.
+// A worker that a living router has given up was dead to its peers: they have let go of their
+// endpoints to it, and with one end of a connection the other may be gone, which the transport
+// notices late or when something is sent. So it connects to all of them anew before it tells that
+// router, with which it registers again, that it is connected; unless another router has held it
+// all the while. A router that has died says nothing of the kind: who registers with its next life
+// keeps its endpoints, as its peers do.
+//
 // One router found at two addresses is known by its incarnation and joined once. A router that no
 // source names any more is forgotten after a grace of silence: one that drains still serves its
 // streams, and its leases must not run out.
@@ -177,6 +184,7 @@ class Memberships {
   absl::Status CheckInvariants() const;
 
  private:
+  static constexpr int64_t kNeverRenewedUs = -1;
   using Routers = std::map<uint64_t, RouterMembership>;
 
   void On(const RouterNameResolved& event);
@@ -194,6 +202,8 @@ class Memberships {
 
   RouterMembership* Of(uint64_t router);
   void Registered(RouterMembership& router, const RegisterAnswered& event);
+  bool AnotherHeldIt(const RouterMembership& router) const;
+  void ConnectAnew();
   void Failed(RouterMembership& router);
   void AskAliasesOf(const RouterMembership& router);
   void FollowSources();
@@ -224,6 +234,7 @@ class Memberships {
   bool rejected_ = false;
   bool leaves_ = false;
   bool stop_asked_ = false;
+  int64_t renewed_us_ = kNeverRenewedUs;  // All endpoints, last.
   const int64_t began_us_;
 
   // Of the event that is being handled.

@@ -92,6 +92,70 @@ TEST_F(MembershipsTest, WhatOnlyASilentRouterListsIsGivenUpOnceAnotherKnowsBette
   EXPECT_EQ(routers_["a:1"].applied, 1u);
 }
 
+// To its peers it was dead: they have let go of it, and its ends of the connections may be gone.
+TEST_F(MembershipsTest, WhomARouterHasGivenUpConnectsToEverybodyAnew) {
+  Router& router = Add("a:1", 11, {Stage("s0"), Stage("s1")});
+  Begin({"a:1"});
+  const uint64_t before = EndpointTo({"s0", 1});
+  ASSERT_NE(before, 0u);
+  router.knows = false;
+  SetView(router, {Stage("s0"), Stage("s1"), Stage("s2")});
+  Pass(kSecond);
+  EXPECT_EQ(router.registrations, 2);
+  EXPECT_EQ(closed_.size(), 2u);
+  EXPECT_EQ(lost_, 1);
+  EXPECT_GT(EndpointTo({"s0", 1}), before);
+  EXPECT_EQ(open_, (Names{"s0/1", "s1/1", "s2/1"}));
+  EXPECT_EQ(router.applied, router.version);
+  EXPECT_TRUE(router.unconnected.empty());
+}
+
+TEST_F(MembershipsTest, ItTellsNoRouterOfAViewBeforeEachEndpointHasBeenTriedAnew) {
+  Router& router = Add("a:1", 11, {Stage("s0")});
+  Begin({"a:1"});
+  ASSERT_EQ(router.applied, 1u);
+  router.knows = false;
+  answers_connects_ = false;
+  Pass(kSecond);
+  EXPECT_EQ(router.registrations, 2);
+  EXPECT_EQ(router.applied, 0u);
+  Do(late_answer_);
+  EXPECT_EQ(router.applied, 1u);
+}
+
+// Its peers have kept their ends of it: they wait for a router that starts anew to list it.
+TEST_F(MembershipsTest, EndpointsOutliveALifeOfTheRouter) {
+  Router& router = Add("a:1", 11, {Stage("s0")});
+  Begin({"a:1"});
+  router.incarnation = 12;
+  Pass(kSecond);
+  EXPECT_EQ(router.registrations, 2);
+  EXPECT_TRUE(closed_.empty());
+}
+
+TEST_F(MembershipsTest, WhomAnotherRouterHasHeldAllTheWhileKeepsItsEndpoints) {
+  Add("a:1", 11, {Stage("s0")});
+  Add("b:1", 22, {Stage("s0")});
+  Begin({"a:1", "b:1"});
+  Pass(6 * kSecond);
+  routers_["a:1"].knows = false;
+  Pass(kSecond);
+  EXPECT_EQ(routers_["a:1"].registrations, 2);
+  EXPECT_TRUE(closed_.empty());
+}
+
+// After a pause longer than its leases it hears so from one after the other.
+TEST_F(MembershipsTest, WhomAllRoutersHaveGivenUpConnectsAnewOnce) {
+  Add("a:1", 11, {Stage("s0")});
+  Add("b:1", 22, {Stage("s0")});
+  Begin({"a:1", "b:1"});
+  routers_["a:1"].knows = routers_["b:1"].knows = false;
+  Pass(kSecond);
+  EXPECT_EQ(routers_["a:1"].registrations + routers_["b:1"].registrations, 4);
+  EXPECT_EQ(closed_.size(), 1u);
+  EXPECT_EQ(open_, (Names{"s0/1"}));
+}
+
 // A router that stood still answers a heartbeat from before: it takes its view to be here still.
 TEST_F(MembershipsTest, AViewThatWasGivenUpUnderAHeartbeatIsAskedForAnew) {
   Add("a:1", 11, {Stage("s0"), Stage("old")});

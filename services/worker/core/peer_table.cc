@@ -51,8 +51,21 @@ std::vector<uint64_t> PeerTable::Update(const std::vector<const RouterMembership
 
 void PeerTable::NoteMissing(const InstanceRef& instance, const Peer& peer) {
   if (peer.listed && !Stands(instance) && NeedsEndpoint(peer.worker)) {
-    missing_.try_emplace(instance, 0);
+    missing_.try_emplace(instance, peer.opening ? kNeverUs : 0);
   }
+}
+
+std::vector<uint64_t> PeerTable::Renew() {
+  std::vector<uint64_t> closed;
+  for (const auto& [instance, endpoint] : endpoints_) closed.push_back(endpoint.endpoint);
+  endpoints_.clear();
+  missing_.clear();
+  for (auto& [instance, peer] : peers_) {
+    peer.tried = false;
+    peer.superseded = peer.opening;
+    NoteMissing(instance, peer);
+  }
+  return closed;
 }
 
 std::vector<PeerWorker> PeerTable::BeginConnecting(int64_t now_us) {
@@ -60,7 +73,9 @@ std::vector<PeerWorker> PeerTable::BeginConnecting(int64_t now_us) {
   for (auto& [instance, retry_at_us] : missing_) {
     if (now_us < retry_at_us) continue;
     retry_at_us = kNeverUs;
-    due.push_back(peers_.at(instance).worker);
+    Peer& peer = peers_.at(instance);
+    peer.opening = true;
+    due.push_back(peer.worker);
   }
   opening_ += static_cast<int>(due.size());
   return due;
@@ -85,6 +100,13 @@ bool PeerTable::Opened(const InstanceRef& instance, uint64_t endpoint, int64_t r
   }
   Answered();
   const auto found = peers_.find(instance);
+  if (found != peers_.end()) found->second.opening = false;
+  if (found != peers_.end() && std::exchange(found->second.superseded, false)) {
+    Covered<"worker: an endpoint comes that was opened too early">();
+    const auto missing = missing_.find(instance);
+    if (missing != missing_.end()) missing->second = 0;
+    return false;
+  }
   if (found == peers_.end() || Stands(instance)) {
     Covered<"worker: an endpoint comes that nobody wants">();
     return false;
@@ -100,6 +122,7 @@ void PeerTable::NotOpened(const InstanceRef& instance, int64_t retry_at_us) {
   Answered();
   const auto found = peers_.find(instance);
   if (found == peers_.end()) return;
+  found->second.opening = found->second.superseded = false;
   found->second.tried = true;
   const auto missing = missing_.find(instance);
   if (missing != missing_.end()) missing->second = retry_at_us;

@@ -39,6 +39,10 @@ class PeerTable {
   // closed.
   std::vector<uint64_t> Update(const std::vector<const RouterMembership*>& views);
 
+  // Peers may have let go of theirs: every endpoint is opened again, also those that are being
+  // opened. Returns the ones to be closed.
+  std::vector<uint64_t> Renew();
+
   // Those that are listed and need an endpoint now. Each is answered by Opened or NotOpened, and
   // not due before.
   std::vector<PeerWorker> BeginConnecting(int64_t now_us);
@@ -68,6 +72,8 @@ class PeerTable {
     bool listed = false;       // By a router, not only kept.
     bool tried = false;        // To open its endpoint, since it was listed first.
     bool may_be_told = false;  // It stood once, or needs none.
+    bool opening = false;      // An answer is due.
+    bool superseded = false;   // It is of an opening that began before Renew.
   };
   bool NeedsEndpoint(const PeerWorker& peer) const;
   void NoteMissing(const InstanceRef& instance, const Peer& peer);

@@ -206,5 +206,36 @@ TEST_F(PeerTableTest, OfTwoLivesTheOneThatCameLastIsTold) {
   EXPECT_EQ(table_.Known()[1].instance.incarnation, 2u);
 }
 
+TEST_F(PeerTableTest, RenewOpensEveryEndpointAgain) {
+  const PeerWorker third = Worker(Role::kDecode, "d2");
+  Update({kDecode, kOtherDecode, third});
+  ASSERT_EQ(table_.BeginConnecting(0).size(), 3u);
+  ASSERT_TRUE(table_.Opened({"d0", 1}, 1, 100));
+  table_.NotOpened({"d1", 1}, 100);
+  // d2's is being opened still.
+  EXPECT_EQ(table_.Renew(), (std::vector<uint64_t>{1}));
+  EXPECT_FALSE(table_.Stands({"d0", 1}));
+  EXPECT_FALSE(table_.Tried(View({kDecode}).listed()));
+  EXPECT_EQ(table_.BeginConnecting(0).size(), 2u);
+  // It began before: a peer may have let go of it since.
+  EXPECT_FALSE(table_.Opened({"d2", 1}, 2, 100));
+  EXPECT_EQ(table_.BeginConnecting(0).size(), 1u);
+  EXPECT_TRUE(table_.Opened({"d2", 1}, 3, 100));
+  EXPECT_TRUE(table_.Opened({"d0", 1}, 4, 100));
+  EXPECT_TRUE(table_.Tried(View({kDecode, third}).listed()));
+}
+
+TEST_F(PeerTableTest, WhoIsListedAgainWhileItsEndpointIsOpenedIsNotOpenedTwice) {
+  Update({kDecode});
+  ASSERT_EQ(table_.BeginConnecting(0).size(), 1u);
+  RouterMembership keeps = View({kDecode});
+  keeps.Registered(2, 0, 10);
+  keeps.HeartbeatTaken(7, {}, 10);  // Kept, and not listed.
+  table_.Update({&keeps});
+  Update({kDecode});
+  EXPECT_TRUE(table_.BeginConnecting(0).empty());
+  EXPECT_TRUE(table_.Opened({"d0", 1}, 1, 100));
+}
+
 }  // namespace
 }  // namespace baton::worker

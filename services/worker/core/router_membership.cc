@@ -70,6 +70,8 @@ void RouterMembership::Registered(uint64_t router_incarnation, int64_t interval_
   incarnation_ = router_incarnation;
   Accepted();
   joined_us_ = now_us;
+  taken_us_ = now_us;
+  forgotten_ = false;
   if (!listed_.empty()) keep_until_us_ = now_us + times_.grace_us;
   // The versions of another life of the router mean nothing now.
   view_version_ = 0;
@@ -111,6 +113,7 @@ void RouterMembership::Refused(const absl::Status& status, bool for_good, int64_
 void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers,
                                       int64_t now_us) {
   Answered(now_us);
+  taken_us_ = began_us_;
   left_ = left_ || last_under_way_;
   next_us_ = now_us + interval_us_;
   if (news_) next_us_ = std::max(now_us, began_us_ + kNewsGapUs);
@@ -149,6 +152,7 @@ void RouterMembership::DrainHeard(bool told, int needed_requests) {
 void RouterMembership::Unknown(int64_t now_us) {
   Answered(now_us);
   state_ = State::kJoining;
+  forgotten_ = true;
   Covered<"worker: a router does not know it any more">();
   asking_since_us_ = now_us;
   next_us_ = now_us;

@@ -107,6 +107,10 @@ class RouterMembership {
   bool left() const { return left_; }
   int64_t heard_us() const { return heard_us_; }    // Last; at first when it was created.
   int64_t joined_us() const { return joined_us_; }  // Registered since; while a member.
+  // This life of the router has said since that it holds this worker no more.
+  bool forgotten() const { return forgotten_; }
+  // When the last RPC was sent that the router took: it held the worker then.
+  int64_t taken_us() const { return taken_us_; }
   int64_t keep_until_us() const { return kept_.empty() ? kNeverUs : keep_until_us_; }
   const Listed& listed() const { return listed_; }
   const Listed& kept() const { return kept_; }
@@ -146,6 +150,8 @@ class RouterMembership {
   int failures_ = 0;
   int64_t heard_us_;
   int64_t joined_us_ = 0;
+  bool forgotten_ = false;
+  int64_t taken_us_ = 0;
 
   bool watching_ = false;
   int64_t watch_began_us_ = 0;  // 0: the next may be opened at once.
