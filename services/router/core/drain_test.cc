@@ -73,6 +73,16 @@ TEST_F(DrainTest, ADecodeIsHeldUntilTheChainHasItsReceipts) {
   EXPECT_EQ(BeatDraining({"d0", 1}).needed_requests, 0);
 }
 
+TEST_F(DrainTest, ARequestNeedsItsOwnPairAndNobodyElse) {
+  JoinTwoPairs();
+  Prefilling(1);
+  ASSERT_THAT(reserve_.writers, SizeIs(1));
+  for (const char* id : {"c0-0", "c1-0", "d0", "d1"}) {
+    const bool own = id == reserve_.decode.id || id == reserve_.writers[0].instance.id;
+    EXPECT_EQ(BeatDraining({id, 1}).needed_requests, own ? 1 : 0) << id;
+  }
+}
+
 TEST_F(DrainTest, WhoLeavesIsGoneAtOnceAndItsRequestsAreDrained) {
   JoinOnePair();
   Decoding(1);

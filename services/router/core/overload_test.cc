@@ -240,10 +240,15 @@ TEST(LearnedLimitTest, IsWhatWasThereAndRisesFasterAndFaster) {
   for (const int more : {1, 2, 4}) {
     limit.Advance(requests, limit.NextUs() - 1, random);
     EXPECT_FALSE(limit.HasRoom(requests));
-    limit.Advance(requests, limit.NextUs(), random);
+    const int64_t raised_us = limit.NextUs();
+    limit.Advance(requests, raised_us, random);
     EXPECT_TRUE(limit.HasRoom(requests + more - 1));
     EXPECT_FALSE(limit.HasRoom(requests + more));
     requests += more;
+    // Once for each backoff.
+    EXPECT_GE(limit.NextUs(), raised_us + BackoffRange{}.first_us / 2);
+    limit.Advance(requests, raised_us, random);
+    EXPECT_FALSE(limit.HasRoom(requests));
   }
   // It bounds nothing any more.
   limit.Advance(requests - 1, limit.NextUs(), random);
