@@ -4,6 +4,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -131,9 +132,11 @@ void MembershipsWitness::Hear(const worker::RegisterAnswered& event) {
   if (IsRefusal(event.status)) {
     Answered(router);
     router.state = State::kJoining;
-    if (!std::exchange(router.refused, true))
+    if (!std::exchange(router.refused, true)) {
+      router.refused_us = now_us;
       router.refused_backoff_us =
           std::min(options_.times.first_backoff_us, options_.times.heartbeat_us);
+    }
     router.due_us = now_us + router.refused_backoff_us;
     router.refused_backoff_us =
         std::min(options_.times.heartbeat_us, 2 * router.refused_backoff_us);
@@ -387,7 +390,27 @@ void MembershipsWitness::CheckState(const worker::Memberships& core) {
       told.untold_routers != news.untold_routers || told.needed_requests != news.needed_requests) {
     Complain("says of itself what is not so");
   }
+  const std::optional<worker::Unregistered> says = core.unregistered();
+  if (says.has_value() && !routers_.empty() && !SaysWhyItHasNotJoined(*says)) {
+    Complain("says wrongly why it has not joined: " + says->why);
+  }
   if (core.NextDeadlineUs(world_.now_us()) > NextUs()) Complain("sleeps beyond what is due");
+}
+
+// Of a router that refuses it, if one does, or that none answers, since the longest silence began.
+bool MembershipsWitness::SaysWhyItHasNotJoined(const worker::Unregistered& says) const {
+  int64_t silent_us = kNeverUs;
+  bool refused = false;
+  for (const auto& [id, router] : routers_) {
+    silent_us = std::min(silent_us, router.heard_us);
+    if (router.failures > 0 || !router.refused) continue;
+    refused = true;
+    if (absl::StrContains(says.why, router.address) && absl::StrContains(says.why, "refuses") &&
+        says.since_us == router.refused_us) {
+      return true;
+    }
+  }
+  return !refused && absl::StrContains(says.why, "no answer") && says.since_us == silent_us;
 }
 
 int64_t MembershipsWitness::NextUs() const {

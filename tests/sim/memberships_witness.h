@@ -39,6 +39,7 @@ class MembershipsWitness {
     bool left = false;
     int failures = 0;  // In a row.
     bool refused = false;
+    int64_t refused_us = 0;  // Since when.
     int64_t backoff_us = 0;
     int64_t refused_backoff_us = 0;
     int64_t due_us = 0;
@@ -115,6 +116,7 @@ class MembershipsWitness {
   static std::string Text(const worker::MembershipAction& action);
   void Expect(const worker::MembershipAction& action) { expected_.insert(Text(action)); }
   void CheckState(const worker::Memberships& core);
+  bool SaysWhyItHasNotJoined(const worker::Unregistered& says) const;
   int64_t NextUs() const;
   void Complain(const std::string& what);
 
