@@ -63,6 +63,7 @@ class FaultDrawer {
     return submit_us + random_.Between(soonest_us, latest_us);
   }
 
+  // Never two draws in one call: compilers differ in the order of arguments.
   void Add(FaultKind kind, int node, int64_t at_us, int64_t lasts_us = 0, int64_t extra_us = 0) {
     scenario_.faults.push_back(
         Fault{kind, std::min(at_us, kFaultsEndUs), lasts_us, extra_us, node});
@@ -131,14 +132,16 @@ class FaultDrawer {
     const int64_t lasts_us = random_.Between(beat_us, topology_.times.lease_us);
     Add(FaultKind::kOneWay, node, at_us, lasts_us);
     scenario_.faults.back().other = DrawRouter();
-    Add(FaultKind::kKill, node, at_us + lasts_us - random_.Between(1000, beat_us / 2),
-        random_.Between(100, beat_us / 4));
+    const int64_t down_us = random_.Between(100, beat_us / 4);
+    const int64_t before_us = random_.Between(1000, beat_us / 2);
+    Add(FaultKind::kKill, node, at_us + lasts_us - before_us, down_us);
   }
 
   // By NTP, by hand, or by a machine that has slept.
   void StepClock() {
     const int64_t by_us = random_.Between(-100, 100) * kSecond;
-    Add(FaultKind::kClockStep, DrawWorker(), DrawTime(), 0, by_us);
+    const int64_t at_us = DrawTime();
+    Add(FaultKind::kClockStep, DrawWorker(), at_us, 0, by_us);
   }
 
   void FillMailbox() {
