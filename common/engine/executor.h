@@ -23,6 +23,7 @@
 #include "common/engine/kv_memory.h"
 #include "common/engine/sampling_params.h"
 #include "common/engine/token_history.h"
+#include "common/engine/token_run.h"
 #include "common/model/model_config.h"
 #include "common/types/sampled_token.h"
 
@@ -52,16 +53,8 @@ struct PromptReport {
   int top = 0;  // Most probable ones to tell beside each.
 };
 
-// Consecutive tokens of one sequence.
-struct SequenceStep {
-  // [token_count] ids on the stage that embeds; ignored on later stages.
-  std::span<const int32_t> tokens;
-  int token_count = 0;
-  // Tokens of this sequence whose KV is in `pages` already; this step's is written after them.
-  int prefix_length = 0;
-  // Page ids in sequence order: page i holds tokens [i * page_size, (i + 1) * page_size). At least
-  // ceil((prefix_length + token_count) / page_size); more are allowed and not touched.
-  std::span<const int32_t> pages;
+// A run and what is to be told of it.
+struct SequenceStep : TokenRun {
   std::optional<Draw> draw;            // Last stage only.
   std::optional<PromptReport> report;  // Last stage only.
 };

@@ -22,20 +22,13 @@
 #include "common/engine/executor_options.h"
 #include "common/engine/kv_geometry.h"
 #include "common/engine/kv_memory.h"
+#include "common/engine/token_run.h"
 #include "common/model/model_config.h"
 
 namespace baton {
 
-// Consecutive tokens of one sequence. All spans must outlive the Forward call.
-struct SequenceSlice {
-  // [token_count] ids on the stage that embeds (layer_begin == 0); ignored on later stages.
-  std::span<const int32_t> tokens;
-  int token_count = 0;
-  // Tokens of this sequence whose KV is in `pages` already; this slice's KV is written after them.
-  int prefix_length = 0;
-  // Page ids in sequence order: page i holds tokens [i * page_size, (i + 1) * page_size). At least
-  // ceil((prefix_length + token_count) / page_size); more are allowed and not touched.
-  std::span<const int32_t> pages;
+// A run and what is wanted of it. All spans must outlive the Forward call.
+struct SequenceSlice : TokenRun {
   // Whether Forward computes the logits of the slice's last token (last stage only).
   bool wants_logits = false;
   // Called with the logits [rows, vocab] of all the slice's tokens, a few rows at a time and in

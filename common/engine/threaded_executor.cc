@@ -76,8 +76,7 @@ absl::Status ThreadedExecutor::Compute(const Step& step, StepResult& result) {
   result.reported.reserve(step.sequences.size());  // Its elements are pointed to.
   for (const SequenceStep& sequence : step.sequences) {
     BATON_RETURN_IF_ERROR(CheckSequence(sequence));
-    SequenceSlice slice{sequence.tokens, sequence.token_count, sequence.prefix_length,
-                        sequence.pages, sequence.draw.has_value()};
+    SequenceSlice slice{TokenRun(sequence), sequence.draw.has_value()};
     if (sequence.report.has_value()) {
       auto* const told = &result.reported.emplace_back(std::vector<SampledToken>());
       slice.on_logits = [this, report = *sequence.report, told](int first,

@@ -52,6 +52,7 @@ TEST(DeviceExecutorTest, CopiesThatOvertakeOneAnotherChangeNoByte) {
   // while a short one's commit, which goes behind its copy, would hold back all that follow it.
   for (const std::vector<int>& round : {std::vector<int>{300, 90, 500}, {31, 64, 7, 200}}) {
     std::vector<std::future<std::string>> answers;
+    answers.reserve(round.size());
     for (const int tokens : round) {
       answers.push_back(std::async(std::launch::async, [&chain, tokens] {
         const auto prompt = TestChain::Prompt(tokens, tokens);
