@@ -55,7 +55,10 @@ inline SampledToken DrawToken(uint64_t x, uint64_t prompt_id, int draw) {
                 : value % 40 == 1 ? kClientStopToken
                                   : static_cast<int32_t>(4 + value / 40 % (kVocabulary - 4));
   token.logprob = -static_cast<float>(value >> 50);
-  if (prompt_id % 3 == 0) token.top = {{token.token, token.logprob}, {1, token.logprob - 1}};
+  if (prompt_id % 3 == 0) {
+    token.top = {{token.token, token.logprob}, {1, token.logprob - 1}, {0, token.logprob - 2}};
+    token.top.resize(1 + prompt_id / 3 % 3);
+  }
   return token;
 }
 

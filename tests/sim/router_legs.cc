@@ -16,6 +16,7 @@ namespace baton::sim {
 namespace {
 
 constexpr int64_t kRefusedUs = 100;
+constexpr int64_t kBackstopUs = 2'000'000;
 // Of the calls that break: those that say so as if somebody had cancelled them.
 constexpr double kSaysCancelled = 0.2;
 
@@ -167,6 +168,17 @@ std::string RouterProcess::AddressOf(const InstanceRef& worker) const {
   return known == nullptr ? "" : known->info.grpc_address;
 }
 
+// The worker hears of all the time that the request has, and the call outlasts it by little.
+void RouterProcess::CheckTimeAllowed(int64_t deadline_us, const router::BeginCall& call) {
+  const int64_t ends_us = std::max(deadline_us, world_.now_us());
+  const int64_t told_us = world_.now_us() + call.timeout_ms * 1000;
+  const bool ends = call.give_up_us > deadline_us && call.give_up_us <= ends_us + kBackstopUs;
+  if (ends && told_us >= deadline_us && told_us <= ends_us + 1000) return;
+  world_.Violate(absl::StrCat(world_.name(node_), ": a call for a request that has ",
+                              deadline_us - world_.now_us(), " us is told ", call.timeout_ms,
+                              " ms, and given up after ", call.give_up_us - world_.now_us()));
+}
+
 // 0: there is nothing to call, or nobody to take it.
 template <typename Action>
 uint64_t RouterProcess::OpenLeg(const Action& act, const InstanceRef& worker) {
@@ -179,6 +191,7 @@ uint64_t RouterProcess::OpenLeg(const Action& act, const InstanceRef& worker) {
   }
   if (!begin.has_value()) return 0;
   timeout_us_ = begin->timeout_ms * 1000;
+  CheckTimeAllowed(act.deadline_us, *begin);
   const OpenCall open{begin->attempt_id, begin->call, worker};
   const uint64_t call = world_.OpenCall(node_, NodeOf(worker.id));
   if (call == 0) {

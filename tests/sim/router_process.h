@@ -94,6 +94,7 @@ class RouterProcess : public Process {
   bool EndCall(uint64_t call);
   void CallFailed(const OpenCall& open, const absl::Status& status);
   void CheckToldRightly(const absl::Status& status);
+  void CheckTimeAllowed(int64_t deadline_us, const router::BeginCall& call);
   std::optional<uint64_t> CallOf(uint64_t attempt_id) const;  // The client, if it is its latest.
   // Either leg's end ends the other at once; a decode leg that lingers holds pages for nobody.
   void CheckDecodeLegEnded(uint64_t call_id);

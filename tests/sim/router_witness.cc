@@ -328,8 +328,8 @@ void RouterWitness::JudgeRefused(const Request& request, Failure& failure) {
   failure.otherwise.code = absl::StatusCode::kResourceExhausted;
   failure.otherwise.leg = failure.blamed == Role::kDecode ? "decode" : "prefill";
   ++totals_.RetriesOf(failure.blamed).refused_total;
-  limited_.insert(failure.blamed == Role::kDecode ? request.pair.decode
-                                                  : request.pair.chain.stage0);
+  HearRefusal(failure.blamed == Role::kDecode ? request.pair.decode : request.pair.chain.stage0,
+              failure.status);
   const bool in_vain = members_.Pairs().empty() && HopeUntilUs() == 0;
   const bool may = request.refused < kMostRefusals && request.asked.deadline_us > world_.now_us() &&
                    CountOf(Phase::kWaiting) < limits_.max_waiting && !in_vain;

@@ -106,6 +106,12 @@ class RouterWitness {
     int perhaps_ungranted = 0;
   };
 
+  struct Cap {         // On a worker that has refused for want of room.
+    int requests = 0;  // Of this router, until then.
+    int64_t until_us = 0;
+    int64_t refused_us = 0;  // The last time.
+  };
+
   void Hear(const router::CallSubmitted& event);
   void Hear(const router::ClientGone& event);
   void Hear(const router::AbortCalled& event);
@@ -170,6 +176,8 @@ class RouterWitness {
   // far as can be told for certain; then with another worker in the failed one's place if there is
   // one.
   bool FitsSome(const Request& request, const Failure* failed, bool with_room);
+  void HearRefusal(const InstanceRef& worker, const absl::Status& refusal);
+  bool IsCapped(const InstanceRef& worker, int requests) const;
   // By what this router itself has put there.
   bool HasRoom(const Request& request, const router::Pair& pair, Room room) const;
   bool IsFull(const Request& request, const router::Pair& pair) const;
@@ -187,9 +195,9 @@ class RouterWitness {
   bool wait_for_room_ = false;  // All who wait; else for a pair.
   int64_t hope_until_us_ = 0;   // After a pause.
   int64_t hope_from_us_ = 0;
-  std::set<InstanceRef> limited_;  // Workers that have ever refused for want of room.
-  std::deque<int64_t> begun_s_;    // Of requests, lately.
-  std::deque<int64_t> retried_s_;  // Of retries that came out of the budget, lately.
+  std::map<InstanceRef, Cap> limited_;  // Workers that have ever refused for want of room.
+  std::deque<int64_t> begun_s_;         // Of requests, lately.
+  std::deque<int64_t> retried_s_;       // Of retries that came out of the budget, lately.
   std::map<InstanceRef, Others> others_;
   int64_t refuse_from_us_ = kNeverUs;
   int64_t drain_ends_us_ = kNeverUs;

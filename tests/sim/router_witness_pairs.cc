@@ -3,10 +3,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/overload_status.h"
 #include "tests/sim/router_witness.h"
 
 namespace baton::sim {
 namespace {
+
+constexpr int64_t kLongestLimitUs = 10'000'000;  // Well beyond any backoff.
 
 bool SamePair(const router::Pair& a, const router::Pair& b) {
   return a.decode == b.decode && a.chain.stages == b.chain.stages;
@@ -82,6 +85,29 @@ bool RouterWitness::IsFull(const Request& request, const router::Pair& pair) con
          decode.context_tokens + request.ContextIn(pair) > pair.decode_capacity_tokens;
 }
 
+// What a refusal promises for the time of its hint. The limit that it sets may last longer, and
+// what others that were on their way then say changes nothing of its time: of them a burst's first
+// one counts.
+void RouterWitness::HearRefusal(const InstanceRef& worker, const absl::Status& refusal) {
+  const Work work = WorkOn(worker);
+  const int requests = work.chain_requests + work.decode_requests;
+  const auto [at, first] = limited_.try_emplace(worker);
+  Cap& cap = at->second;
+  if (first || world_.now_us() > cap.refused_us + kLongestLimitUs) {
+    cap.requests = requests;
+    cap.until_us = world_.now_us() + RetryHintMsOf(refusal) * 1000;
+  } else {
+    cap.requests = std::min(cap.requests, requests);
+  }
+  cap.refused_us = world_.now_us();
+}
+
+bool RouterWitness::IsCapped(const InstanceRef& worker, int requests) const {
+  const auto cap = limited_.find(worker);
+  return cap != limited_.end() && world_.now_us() < cap->second.until_us &&
+         requests >= cap->second.requests;
+}
+
 // A chain is given prompts until they fill its pages, a full decode service one request more.
 bool RouterWitness::HasRoom(const Request& request, const router::Pair& pair, Room room) const {
   const Work decode = WorkOn(pair.decode);
@@ -132,6 +158,10 @@ void RouterWitness::CheckChoice(const Request& request, const router::Pair& chos
     return Complain(request.asked.call_id,
                     "reserves pages for which, or for what runs by which, "
                     "there is no room");
+  }
+  if (IsCapped(chosen.decode, WorkOn(chosen.decode).decode_requests) ||
+      IsCapped(chosen.chain.stage0, WorkOn(chosen.chain.stage0).chain_requests)) {
+    return Complain(request.asked.call_id, "is given to who has asked not to be asked yet");
   }
   if (anybody_fails_) return;
   const std::vector<router::Pair>& pairs = members_.Pairs();

@@ -64,6 +64,7 @@ int DrawPromptTokens(Random& random, const Topology& topology, const Load& load)
 
 int64_t DrawTimeAllowed(Random& random, const Scenario& scenario, const Load& load) {
   if (random.Chance(load.short_deadlines)) {
+    if (random.Chance(0.1)) return 0;  // It has passed when the request arrives.
     return random.Between(1000, random.Chance(0.7) ? 30'000 : 200'000);
   }
   // In calm weather a deadline is no excuse, unless it is short.

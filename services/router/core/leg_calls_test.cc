@@ -34,13 +34,13 @@ class LegCallsTest : public testing::Test {
     return calls_.Open(Reserve{attempt_id, kCall, kDecode, {}, kDeadlineUs}, address, kNowUs,
                        actions_);
   }
-  std::optional<BeginCall> OpenDecodeStream() {
+  std::optional<BeginCall> OpenDecodeStream(const std::string& address = kAddress) {
     actions_.clear();
-    return calls_.Open(OpenStream{kAttempt, kDecode, 3, kDeadlineUs}, kAddress, kNowUs, actions_);
+    return calls_.Open(OpenStream{kAttempt, kDecode, 3, kDeadlineUs}, address, kNowUs, actions_);
   }
-  std::optional<BeginCall> OpenStart() {
+  std::optional<BeginCall> OpenStart(const std::string& address = kAddress) {
     actions_.clear();
-    return calls_.Open(StartPrefill{kAttempt, kCall, kStage0, {}, kDeadlineUs}, kAddress, kNowUs,
+    return calls_.Open(StartPrefill{kAttempt, kCall, kStage0, {}, kDeadlineUs}, address, kNowUs,
                        actions_);
   }
   void EndReserve(const absl::Status& status,
@@ -114,6 +114,15 @@ TEST_F(LegCallsTest, WhoHasLeftIsNotCalledAndNotToldOfAnAbort) {
   actions_.clear();
   calls_.Abort(AbortDecode{kAttempt, kDecode, "why"}, actions_);
   EXPECT_THAT(actions_, IsEmpty());
+}
+
+TEST_F(LegCallsTest, WhoHasLeftSinceItsReservationEndsTheLegThatCallsIt) {
+  ASSERT_TRUE(OpenReserve().has_value());
+  EndReserve(absl::OkStatus());
+  EXPECT_EQ(OpenDecodeStream(""), std::nullopt);
+  ExpectFrom(Told<DecodeEnded>().outcome.status(), "decode", "d0");
+  EXPECT_EQ(OpenStart(""), std::nullopt);
+  ExpectFrom(Told<PrefillEnded>().status, "prefill", "p0");
 }
 
 TEST_F(LegCallsTest, EachCallsAnswerIsTold) {
