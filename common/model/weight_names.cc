@@ -1,10 +1,19 @@
 #include "common/model/weight_names.h"
 
+#include <initializer_list>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 
 namespace baton {
+
+int64_t WeightSpec::ElementCount() const {
+  int64_t count = rows.has_value() ? rows->size() : shape[0];
+  if (shape.size() == 2) count *= columns.has_value() ? columns->size() : shape[1];
+  return count;
+}
 
 std::vector<WeightSpec> LayerWeights::All() const {
   std::vector<WeightSpec> all = {input_norm, q, k, v};
@@ -44,6 +53,33 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
   weights.up = spec("mlp.up_proj.weight", {inner, hidden});
   weights.down = spec("mlp.down_proj.weight", {hidden, inner});
   return weights;
+}
+
+LayerWeights LayerWeightsOf(const ModelConfig& config, const ModelShard& shard, int layer) {
+  LayerWeights weights = LayerWeightsOf(config, layer);
+  const auto elements = [&](IndexRange heads) {
+    return IndexRange{heads.begin * config.head_dim, heads.end * config.head_dim};
+  };
+  const auto give_rows = [](IndexRange rows, std::initializer_list<WeightSpec*> specs) {
+    for (WeightSpec* const spec : specs) spec->rows = rows;
+  };
+  const IndexRange query = elements(shard.query_heads);
+  const IndexRange kv = elements(shard.kv_heads);
+  give_rows(query, {&weights.q});
+  give_rows(kv, {&weights.k, &weights.v});
+  if (config.qkv_bias) {
+    give_rows(query, {&*weights.q_bias});
+    give_rows(kv, {&*weights.k_bias, &*weights.v_bias});
+  }
+  give_rows(shard.inner, {&weights.gate, &weights.up});
+  weights.o.columns = query;
+  weights.down.columns = shard.inner;
+  return weights;
+}
+
+WeightSpec VocabularyPart(WeightSpec spec, const ModelShard& shard) {
+  spec.rows = shard.vocabulary;
+  return spec;
 }
 
 WeightSpec EmbeddingWeight(const ModelConfig& config) {

@@ -10,13 +10,20 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
+#include "common/model/model_shard.h"
 #include "common/model/safetensors.h"
+#include "common/types/tensor_rank.h"
 
 namespace baton {
 
 struct WeightSpec {
   std::string name;
-  std::vector<int64_t> shape;  // Matrices are [outputs, inputs].
+  std::vector<int64_t> shape;  // Of the whole tensor. Matrices are [outputs, inputs].
+  // A rank's part of it; nothing: all. A vector has rows alone.
+  std::optional<IndexRange> rows = std::nullopt;
+  std::optional<IndexRange> columns = std::nullopt;
+
+  int64_t ElementCount() const;  // Of the part.
 };
 
 // One decoder layer. Optional ones follow the configuration's features.
@@ -34,6 +41,11 @@ struct LayerWeights {
 };
 
 LayerWeights LayerWeightsOf(const ModelConfig& config, int layer);
+// The rank's parts of it: rows of the projections that its heads and columns come from, columns of
+// those that they go into. Norms are every rank's.
+LayerWeights LayerWeightsOf(const ModelConfig& config, const ModelShard& shard, int layer);
+// The rank's rows of an embedding or head.
+WeightSpec VocabularyPart(WeightSpec spec, const ModelShard& shard);
 
 // [vocab, hidden]; the first stage's, and also the last stage's head when tied.
 WeightSpec EmbeddingWeight(const ModelConfig& config);

@@ -1,0 +1,57 @@
+#include "common/model/model_shard.h"
+
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+absl::Status CheckDivides(int size, int count, std::string_view what) {
+  if (count % size == 0) return absl::OkStatus();
+  return InvalidField("tp_size", absl::StrCat("is ", size, ", which does not divide the model's ",
+                                              count, " ", what.data()));
+}
+
+// Part `rank` of `count` things.
+IndexRange PartOf(int count, TensorRank rank) {
+  const int part = count / rank.size;
+  return {rank.rank * part, (rank.rank + 1) * part};
+}
+
+}  // namespace
+
+absl::StatusOr<ModelShard> ShardModel(const ModelConfig& config, TensorRank rank) {
+  if (rank.size < 1) {
+    return InvalidField("tp_size", absl::StrCat("must be positive, is ", rank.size));
+  }
+  if (rank.rank < 0 || rank.rank >= rank.size) {
+    return InvalidField("tp_rank", absl::StrCat("is ", rank.rank, ", must be one of the ",
+                                                rank.size, " ranks from 0"));
+  }
+  const int kv_heads = config.num_key_value_heads;
+  BATON_RETURN_IF_ERROR(CheckDivides(rank.size, config.num_attention_heads, "attention heads"));
+  if (rank.size % kv_heads != 0) {
+    BATON_RETURN_IF_ERROR(CheckDivides(rank.size, kv_heads, "key-value heads (nor is divided by)"));
+  }
+  BATON_RETURN_IF_ERROR(CheckDivides(rank.size, config.intermediate_size,
+                                     "columns of the feed-forward layers (intermediate_size)"));
+  BATON_RETURN_IF_ERROR(CheckDivides(rank.size, config.vocab_size, "tokens (vocab_size)"));
+
+  ModelShard shard;
+  shard.rank = rank;
+  shard.query_heads = PartOf(config.num_attention_heads, rank);
+  const int sharing = rank.size > kv_heads ? rank.size / kv_heads : 1;  // Ranks of one KV head.
+  shard.kv_heads = PartOf(kv_heads, {rank.rank / sharing, rank.size / sharing});
+  shard.inner = PartOf(config.intermediate_size, rank);
+  shard.vocabulary = PartOf(config.vocab_size, rank);
+  shard.sizes = config;
+  shard.sizes.num_attention_heads = shard.query_heads.size();
+  shard.sizes.num_key_value_heads = shard.kv_heads.size();
+  shard.sizes.intermediate_size = shard.inner.size();
+  shard.sizes.vocab_size = shard.vocabulary.size();
+  return shard;
+}
+
+}  // namespace baton

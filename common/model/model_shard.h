@@ -1,0 +1,38 @@
+// Which part of every layer one tensor-parallel rank computes, as Megatron-LM cuts a transformer
+// (arXiv:1909.08053, section 3): query, key and value heads and feed-forward columns are dealt out
+// in runs, so that a rank's attention and its gated layer need nobody else; the projections behind
+// them have the same columns and give partial sums, one of each a layer. Embeddings and head are
+// cut along the vocabulary.
+//
+// A rank beyond the KV heads shares one with its neighbours: every rank whose queries read a KV
+// head computes it, since keys and values are a sliver of a layer and sending them is not.
+#ifndef COMMON_MODEL_MODEL_SHARD_H_
+#define COMMON_MODEL_MODEL_SHARD_H_
+
+#include "absl/status/statusor.h"
+#include "common/model/model_config.h"
+#include "common/types/tensor_rank.h"
+
+namespace baton {
+
+struct ModelShard {
+  TensorRank rank;
+  // Of the whole model's.
+  IndexRange query_heads;
+  IndexRange kv_heads;
+  IndexRange inner;  // Columns of the feed-forward layer.
+  IndexRange vocabulary;
+  // The model as this rank computes it: its own counts of heads, columns and tokens, and all else
+  // the model's.
+  ModelConfig sizes;
+};
+
+// InvalidArgument with the field "tp_rank" for a rank that there is not, and "tp_size" for a size
+// that does not divide the model, with both numbers. Rejected for vocabularies: padding. It would
+// save nobody, as no model in use has a vocabulary that 8 does not divide, and logits that are not
+// there would have to be kept from every sampler.
+absl::StatusOr<ModelShard> ShardModel(const ModelConfig& config, TensorRank rank);
+
+}  // namespace baton
+
+#endif  // COMMON_MODEL_MODEL_SHARD_H_

@@ -1,0 +1,29 @@
+// The place of a process among those that share the layers of a stage or a decode service.
+#ifndef COMMON_TYPES_TENSOR_RANK_H_
+#define COMMON_TYPES_TENSOR_RANK_H_
+
+#include <compare>
+
+namespace baton {
+
+// One of `size` tensor-parallel ranks; one alone holds everything.
+struct TensorRank {
+  int rank = 0;
+  int size = 1;
+  bool alone() const { return size == 1; }
+  auto operator<=>(const TensorRank&) const = default;
+};
+
+// [begin, end) of a model's heads, columns or tokens.
+struct IndexRange {
+  int begin = 0;
+  int end = 0;
+  int size() const { return end - begin; }
+  bool empty() const { return begin >= end; }
+  bool Contains(int index) const { return begin <= index && index < end; }
+  auto operator<=>(const IndexRange&) const = default;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_TYPES_TENSOR_RANK_H_
