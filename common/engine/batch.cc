@@ -83,7 +83,7 @@ absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
   const TensorView activations{{}, buffers.activation_type, tokens, config.hidden_size};
   BATON_RETURN_IF_ERROR(ExpectShape("in", buffers.in, first ? none : activations));
   BATON_RETURN_IF_ERROR(ExpectShape("out", buffers.out, last ? none : activations));
-  const size_t logits = wanted * static_cast<size_t>(config.vocab_size);
+  const size_t logits = buffers.tells_logits ? wanted * static_cast<size_t>(config.vocab_size) : 0;
   if (buffers.logits == logits) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("`logits` has ", buffers.logits, " floats, must have ", logits));

@@ -17,6 +17,7 @@ struct ForwardBuffers {
   const TensorView& out;
   ElementType activation_type;  // That they must have.
   size_t logits;                // Floats.
+  bool tells_logits = true;     // Whether the wanted ones come out here.
 };
 
 // InvalidArgument naming the slice and the value that is wrong; see StageModel::Forward.

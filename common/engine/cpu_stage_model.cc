@@ -42,25 +42,32 @@ void Keep(const kernels::KernelTable& table, const float* from, size_t count, ke
 }  // namespace
 
 CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable& kernels,
-                             int threads)
+                             const ExecutorOptions& options)
     : config_(setup.config),
+      shard_(setup.shard),
+      sizes_(shard_.sizes),
       dtype_(setup.dtype),
       kernels_(kernels),
-      threads_(threads),
+      threads_(options.threads),
       rotary_(config_),
-      attention_scale_(1 / std::sqrt(static_cast<float>(config_.head_dim))) {}
+      attention_scale_(1 / std::sqrt(static_cast<float>(config_.head_dim))),
+      group_(shard_.rank, options.row_parallel, config_.hidden_size) {}
 
 void CpuStageModel::AllocateScratch() {
   const auto rows = [](int64_t columns) { return std::vector<float>(Floats(kRowBlock, columns)); };
   scratch_.normed = rows(config_.hidden_size);
-  scratch_.qkv = rows(int64_t{config_.query_size()} + 2 * int64_t{config_.kv_size()});
-  scratch_.attended = rows(config_.query_size());
-  scratch_.gate_up = rows(2 * int64_t{config_.intermediate_size});
-  scratch_.inner = rows(config_.intermediate_size);
-  scratch_.residual = rows(config_.hidden_size);
+  scratch_.qkv = rows(int64_t{sizes_.query_size()} + 2 * int64_t{sizes_.kv_size()});
+  scratch_.attended = rows(sizes_.query_size());
+  scratch_.gate_up = rows(2 * int64_t{sizes_.intermediate_size});
+  scratch_.inner = rows(sizes_.intermediate_size);
+  if (group_.alone()) {
+    scratch_.projected = rows(config_.hidden_size);
+  } else if (last_stage()) {
+    scratch_.vocabulary.resize(Floats(kLogitRows, sizes_.vocab_size));
+  }
   max_tiles_ = static_cast<size_t>(
       (int64_t{config_.max_position_embeddings} + kernels::kKeyTile - 1) / kernels::kKeyTile);
-  const size_t tiles = static_cast<size_t>(config_.num_key_value_heads) * max_tiles_;
+  const size_t tiles = static_cast<size_t>(sizes_.num_key_value_heads) * max_tiles_;
   const auto allocate = [tiles](auto& lists) {
     lists.keys.resize(tiles);
     lists.values.resize(tiles);
@@ -80,7 +87,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
     return InvalidField("kernels",
                         absl::StrCat("this CPU runs no kernels \"", options.kernels, "\""));
   }
-  std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, *kernels, options.threads));
+  std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, *kernels, options));
   BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
                          ChooseLinear(options, setup.dtype, *kernels, model->threads_));
   BATON_ASSIGN_OR_RETURN(model->stage_, LoadStage(setup, make_linear, options.on_progress));
@@ -91,11 +98,26 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
   return model;
 }
 
+absl::Status CpuStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
+  if (group_.alone()) return StageModel::JoinGroup(std::move(group));
+  // A projection as a step has it, for the measurement.
+  const Linear& projection = *stage_.layers[0].o;
+  std::vector<float> projected(Floats(kRowBlock, projection.outputs()));
+  return group_.Join(std::move(group), [&](int rows) {
+    for (int begin = 0; begin < rows; begin += kRowBlock) {
+      projection.Apply(scratch_.attended.data(), std::min(kRowBlock, rows - begin),
+                       projected.data());
+    }
+  });
+}
+
 absl::Status CpuStageModel::Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                                     std::span<float> logits) {
-  BATON_RETURN_IF_ERROR(
-      ValidateBatch(batch, {in, out, activation_type(), logits.size()}, config_, kv()));
-  return GuardLibraries([&] { return Compute(batch, in, out, logits); });
+  BATON_RETURN_IF_ERROR(ValidateBatch(
+      batch, {in, out, activation_type(), logits.size(), tells_logits()}, config_, kv()));
+  absl::Status status = GuardLibraries([&] { return Compute(batch, in, out, logits); });
+  if (!status.ok()) group_.Fail(status);
+  return status;
 }
 
 void CpuStageModel::TakeInput(const TensorView& in, float* x) const {
@@ -112,23 +134,28 @@ absl::Status CpuStageModel::Compute(const Batch& batch, const TensorView& in, co
   PlaceRows(batch);
   const int tokens = static_cast<int>(places_.size());
   const bool narrow = dtype_ == ElementType::kBFloat16;
+  if (!group_.alone()) BATON_RETURN_IF_ERROR(group_.Begin(tokens));
   // Where activations are passed on as they are computed, in their buffer.
   if (last_stage() || narrow) hidden_.resize(Floats(tokens, config_.hidden_size));
   float* x = last_stage() || narrow ? hidden_.data() : Floats(out).data();
   if (first_stage()) {
-    Embed(batch, x);
+    BATON_RETURN_IF_ERROR(Embed(batch, x));
   } else {
     TakeInput(in, x);
   }
   for (int layer = kv().layer_begin; layer < kv().layer_end; ++layer) {
-    // In order: a block attends to the keys that the blocks before it have stored.
-    for (int begin = 0; begin < tokens; begin += kRowBlock) {
-      RunLayer(batch, layer, begin, std::min(begin + kRowBlock, tokens), x);
+    if (group_.alone()) {
+      RunLayer(batch, layer, tokens, x);
+    } else {
+      BATON_RETURN_IF_ERROR(RunPartOfLayer(batch, layer, x));
     }
   }
+  for (size_t chunk = 0; chunk < group_.chunks().size(); ++chunk) {
+    BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/true, x));
+  }
   if (last_stage()) {
-    AllLogits(batch, x);
-    LastLogits(batch, x, logits.data());
+    BATON_RETURN_IF_ERROR(AllLogits(batch, x));
+    BATON_RETURN_IF_ERROR(LastLogits(batch, x, logits));
   } else if (narrow) {
     kernels_.to_bf16(x, Floats(tokens, config_.hidden_size),
                      reinterpret_cast<kernels::Bf16*>(out.memory.Host().data()));
@@ -152,25 +179,81 @@ void CpuStageModel::PlaceRows(const Batch& batch) {
   }
 }
 
-void CpuStageModel::Embed(const Batch& batch, float* x) {
+absl::Status CpuStageModel::Embed(const Batch& batch, float* x) {
+  float* row = x;
   for (const SequenceSlice& slice : batch.slices) {
-    stage_.Embed(slice.tokens, x);
-    x += Floats(slice.token_count, config_.hidden_size);
+    stage_.Embed(slice.tokens, row);
+    row += Floats(slice.token_count, config_.hidden_size);
+  }
+  return group_.alone() ? absl::OkStatus() : group_.Sum({x, row});
+}
+
+void CpuStageModel::RunLayer(const Batch& batch, int layer, int tokens, float* x) {
+  float* const projected = scratch_.projected.data();
+  // In order: a block attends to the keys that the blocks before it have stored.
+  for (int begin = 0; begin < tokens; begin += kRowBlock) {
+    const int end = std::min(begin + kRowBlock, tokens);
+    const size_t count = Floats(end - begin, config_.hidden_size);
+    float* const rows = x + Floats(begin, config_.hidden_size);
+    Attention(batch, layer, begin, end, x, projected);
+    kernels_.add(projected, count, rows);
+    Mlp(layer, begin, end, x, projected);
+    kernels_.add(projected, count, rows);
+    if (dtype_ == ElementType::kBFloat16) kernels_.round_to_bf16(rows, count);
   }
 }
 
-void CpuStageModel::RunLayer(const Batch& batch, int layer, int begin, int end, float* x) {
-  const LayerBlock& block = stage_.layers[static_cast<size_t>(layer - kv().layer_begin)];
-  const int rows = end - begin;
-  x += Floats(begin, config_.hidden_size);
-  ProjectQkv(block, begin, rows, x);
-  StoreAndAttend(batch, layer, begin, rows);
-  block.o->Apply(scratch_.attended.data(), rows, scratch_.residual.data());
-  kernels_.add(scratch_.residual.data(), Floats(rows, config_.hidden_size), x);
-  Mlp(block, rows, x);
-  if (dtype_ == ElementType::kBFloat16) {
-    kernels_.round_to_bf16(x, Floats(rows, config_.hidden_size));
+absl::Status CpuStageModel::RunPartOfLayer(const Batch& batch, int layer, float* x) {
+  const auto blocks = [](IndexRange rows, const auto& run) {
+    for (int begin = rows.begin; begin < rows.end; begin += kRowBlock) {
+      run(begin, std::min(begin + kRowBlock, rows.end));
+    }
+  };
+  const std::span<const IndexRange> chunks = group_.chunks();
+  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    if (layer > kv().layer_begin) {
+      BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/true, x));
+    }
+    blocks(chunks[chunk],
+           [&](int begin, int end) { Attention(batch, layer, begin, end, x, group_.Rows(begin)); });
+    group_.Reduce(chunk);
   }
+  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/false, x));
+    blocks(chunks[chunk],
+           [&](int begin, int end) { Mlp(layer, begin, end, x, group_.Rows(begin)); });
+    group_.Reduce(chunk);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuStageModel::FinishSums(size_t chunk, bool ends_layer, float* x) {
+  BATON_RETURN_IF_ERROR(group_.Await(chunk));
+  const IndexRange rows = group_.chunks()[chunk];
+  const size_t count = Floats(rows.size(), config_.hidden_size);
+  float* const to = x + Floats(rows.begin, config_.hidden_size);
+  kernels_.add(group_.Rows(rows.begin), count, to);
+  if (ends_layer && dtype_ == ElementType::kBFloat16) kernels_.round_to_bf16(to, count);
+  return absl::OkStatus();
+}
+
+void CpuStageModel::Attention(const Batch& batch, int layer, int begin, int end, const float* x,
+                              float* projected) {
+  const LayerBlock& block = BlockOf(layer);
+  ProjectQkv(block, begin, end - begin, x + Floats(begin, config_.hidden_size));
+  StoreAndAttend(batch, layer, begin, end - begin);
+  block.o->Apply(scratch_.attended.data(), end - begin, projected);
+}
+
+void CpuStageModel::Mlp(int layer, int begin, int end, const float* x, float* projected) {
+  const LayerBlock& block = BlockOf(layer);
+  const int rows = end - begin;
+  kernels_.rms_norm(x + Floats(begin, config_.hidden_size), block.post_attention_norm.data(),
+                    static_cast<float>(config_.rms_norm_eps), rows, config_.hidden_size,
+                    scratch_.normed.data());
+  block.gate_up->Apply(scratch_.normed.data(), rows, scratch_.gate_up.data());
+  kernels_.silu_mul(scratch_.gate_up.data(), rows, sizes_.intermediate_size, scratch_.inner.data());
+  block.down->Apply(scratch_.inner.data(), rows, projected);
 }
 
 void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x) {
@@ -183,12 +266,12 @@ void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, con
     kernels_.add_bias(block.qkv_bias.data(), rows, width, scratch_.qkv.data());
   }
   const auto half = static_cast<size_t>(rotary_.half_dim());
-  const int heads = config_.num_attention_heads;
-  const int kv_heads = config_.num_key_value_heads;
+  const int heads = sizes_.num_attention_heads;
+  const int kv_heads = sizes_.num_key_value_heads;
   const int head_dim = config_.head_dim;
   for (int row = 0; row < rows; ++row) {
     float* query = &scratch_.qkv[Floats(row, width)];
-    float* key = query + config_.query_size();
+    float* key = query + sizes_.query_size();
     if (!block.q_norm.empty()) {
       kernels_.rms_norm(query, block.q_norm.data(), eps, heads, head_dim, query);
       kernels_.rms_norm(key, block.k_norm.data(), eps, kv_heads, head_dim, key);
@@ -211,7 +294,7 @@ void CpuStageModel::StoreAndAttend(const Batch& batch, int layer, int begin, int
 
 template <typename Element>
 void CpuStageModel::StoreKv(const Batch& batch, int layer, int begin, int rows) {
-  const int width = config_.query_size() + 2 * config_.kv_size();
+  const int width = sizes_.query_size() + 2 * sizes_.kv_size();
   const auto head_dim = static_cast<size_t>(config_.head_dim);
   const int page_size = kv().page_size;
   for (int row = 0; row < rows; ++row) {
@@ -219,9 +302,9 @@ void CpuStageModel::StoreKv(const Batch& batch, int layer, int begin, int rows) 
     const int page = batch.slices[static_cast<size_t>(place.slice)]
                          .pages[static_cast<size_t>(place.position / page_size)];
     const size_t offset = static_cast<size_t>(place.position % page_size) * head_dim;
-    const float* keys = &scratch_.qkv[Floats(row, width)] + config_.query_size();
-    const float* values = keys + config_.kv_size();
-    for (int head = 0; head < config_.num_key_value_heads; ++head) {
+    const float* keys = &scratch_.qkv[Floats(row, width)] + sizes_.query_size();
+    const float* values = keys + sizes_.kv_size();
+    for (int head = 0; head < sizes_.num_key_value_heads; ++head) {
       const size_t at = static_cast<size_t>(head) * head_dim;
       Keep(kernels_, keys + at, head_dim, pool_->Keys<Element>(page, layer, head) + offset);
       Keep(kernels_, values + at, head_dim, pool_->Values<Element>(page, layer, head) + offset);
@@ -233,8 +316,8 @@ template <typename Element>
 void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows,
                            TileLists<Element>& lists,
                            void (*attention)(const kernels::AttentionArgs<Element>&)) {
-  const int width = config_.query_size() + 2 * config_.kv_size();
-  const int group = config_.num_attention_heads / config_.num_key_value_heads;
+  const int width = sizes_.query_size() + 2 * sizes_.kv_size();
+  const int group = sizes_.num_attention_heads / sizes_.num_key_value_heads;
   const int tiles_per_page = kv().page_size / kernels::kKeyTile;
   const size_t tile_floats = Floats(kernels::kKeyTile, config_.head_dim);
   for (int row = 0; row < rows;) {
@@ -243,7 +326,7 @@ void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows,
     const int slice_end = slice.prefix_length + slice.token_count;
     const int tokens = std::min(slice_end - place.position, rows - row);
     const int tiles = (place.position + tokens + kernels::kKeyTile - 1) / kernels::kKeyTile;
-    threads_.ParallelFor(config_.num_key_value_heads, [&](int head_begin, int head_end) {
+    threads_.ParallelFor(sizes_.num_key_value_heads, [&](int head_begin, int head_end) {
       for (int head = head_begin; head < head_end; ++head) {
         const Element** keys = &lists.keys[static_cast<size_t>(head) * max_tiles_];
         const Element** values = &lists.values[static_cast<size_t>(head) * max_tiles_];
@@ -257,9 +340,9 @@ void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows,
         const size_t query = Floats(int64_t{head} * group, config_.head_dim);
         kernels::AttentionArgs<Element> args;
         args.query = &scratch_.qkv[Floats(row, width) + query];
-        args.output = &scratch_.attended[Floats(row, config_.query_size()) + query];
+        args.output = &scratch_.attended[Floats(row, sizes_.query_size()) + query];
         args.query_stride = static_cast<size_t>(width);
-        args.output_stride = static_cast<size_t>(config_.query_size());
+        args.output_stride = static_cast<size_t>(sizes_.query_size());
         args.tokens = tokens;
         args.heads = group;
         args.head_dim = config_.head_dim;
@@ -273,55 +356,57 @@ void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows,
   }
 }
 
-void CpuStageModel::Mlp(const LayerBlock& block, int rows, float* x) {
-  kernels_.rms_norm(x, block.post_attention_norm.data(), static_cast<float>(config_.rms_norm_eps),
-                    rows, config_.hidden_size, scratch_.normed.data());
-  block.gate_up->Apply(scratch_.normed.data(), rows, scratch_.gate_up.data());
-  kernels_.silu_mul(scratch_.gate_up.data(), rows, config_.intermediate_size,
-                    scratch_.inner.data());
-  block.down->Apply(scratch_.inner.data(), rows, scratch_.residual.data());
-  kernels_.add(scratch_.residual.data(), Floats(rows, config_.hidden_size), x);
-}
-
-void CpuStageModel::ApplyHead(int rows, float* logits) {
+absl::Status CpuStageModel::ApplyHead(int rows, std::span<float> logits) {
   kernels_.rms_norm(scratch_.normed.data(), stage_.final_norm.data(),
                     static_cast<float>(config_.rms_norm_eps), rows, config_.hidden_size,
                     scratch_.normed.data());
-  stage_.head->Apply(scratch_.normed.data(), rows, logits);
+  if (group_.alone()) {
+    stage_.head->Apply(scratch_.normed.data(), rows, logits.data());
+    return absl::OkStatus();
+  }
+  stage_.head->Apply(scratch_.normed.data(), rows, scratch_.vocabulary.data());
+  return group_.Gather(std::span(scratch_.vocabulary).first(Floats(rows, sizes_.vocab_size)), rows,
+                       logits);
 }
 
-void CpuStageModel::LastLogits(const Batch& batch, const float* x, float* logits) {
+absl::Status CpuStageModel::LastLogits(const Batch& batch, const float* x,
+                                       std::span<float> logits) {
   const auto hidden = static_cast<size_t>(config_.hidden_size);
+  const int rows_max = group_.alone() ? kRowBlock : kLogitRows;
   int rows = 0;
   const auto flush = [&] {
-    if (rows == 0) return;
-    ApplyHead(rows, logits);
-    logits += Floats(rows, config_.vocab_size);
+    if (rows == 0) return absl::OkStatus();
+    const size_t count = tells_logits() ? Floats(rows, config_.vocab_size) : 0;
+    absl::Status status = ApplyHead(rows, logits.first(count));
+    logits = logits.subspan(count);
     rows = 0;
+    return status;
   };
   for (const SequenceSlice& slice : batch.slices) {
     x += Floats(slice.token_count, config_.hidden_size);
     if (!slice.wants_logits) continue;
     std::copy_n(x - hidden, hidden, &scratch_.normed[static_cast<size_t>(rows) * hidden]);
-    if (++rows == kRowBlock) flush();
+    if (++rows == rows_max) BATON_RETURN_IF_ERROR(flush());
   }
-  flush();
+  return flush();
 }
 
-void CpuStageModel::AllLogits(const Batch& batch, const float* x) {
+absl::Status CpuStageModel::AllLogits(const Batch& batch, const float* x) {
   for (const SequenceSlice& slice : batch.slices) {
     for (int first = 0; slice.on_logits != nullptr && first < slice.token_count;
          first += kLogitRows) {
       const int rows = std::min(kLogitRows, slice.token_count - first);
-      some_logits_.resize(Floats(kLogitRows, config_.vocab_size));
+      if (tells_logits()) some_logits_.resize(Floats(kLogitRows, config_.vocab_size));
+      const size_t count = tells_logits() ? Floats(rows, config_.vocab_size) : 0;
+      const std::span<float> logits = std::span(some_logits_).first(count);
       std::copy_n(x + Floats(first, config_.hidden_size), Floats(rows, config_.hidden_size),
                   scratch_.normed.data());
-      ApplyHead(rows, some_logits_.data());
-      slice.on_logits(first,
-                      std::span<const float>(some_logits_).first(Floats(rows, config_.vocab_size)));
+      BATON_RETURN_IF_ERROR(ApplyHead(rows, logits));
+      if (tells_logits()) slice.on_logits(first, logits);
     }
     x += Floats(slice.token_count, config_.hidden_size);
   }
+  return absl::OkStatus();
 }
 
 }  // namespace baton

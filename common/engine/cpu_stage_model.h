@@ -9,6 +9,7 @@
 #include "common/engine/host_kv_memory.h"
 #include "common/engine/kernels/kernels.h"
 #include "common/engine/kv_pool.h"
+#include "common/engine/rank_group.h"
 #include "common/engine/rotary.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/stage_setup.h"
@@ -26,6 +27,8 @@ class CpuStageModel final : public StageModel {
   const KvGeometry& kv() const override { return pool_->geometry(); }
   KvMemory& kv_memory() override { return *kv_memory_; }
   ElementType activation_type() const override { return dtype_; }
+  TensorRank tensor_rank() const override { return shard_.rank; }
+  absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
   int threads() const override { return threads_.threads(); }
   void ParallelFor(int count, const std::function<void(int, int)>& body) override {
     threads_.ParallelFor(count, body);
@@ -40,15 +43,16 @@ class CpuStageModel final : public StageModel {
     std::vector<const Element*> keys;
     std::vector<const Element*> values;
   };
-  // Buffers for one block of rows, whatever the batch's size.
+  // Buffers for one block of rows, whatever the batch's size; of this rank's sizes.
   struct Scratch {
-    std::vector<float> normed;    // [rows, hidden]
-    std::vector<float> qkv;       // [rows, query_size + 2 * kv_size]
-    std::vector<float> attended;  // [rows, query_size]
-    std::vector<float> gate_up;   // [rows, 2 * intermediate]
-    std::vector<float> inner;     // [rows, intermediate]
-    std::vector<float> residual;  // [rows, hidden]
-    TileLists<float> tiles;       // One of them, by the type of the pages.
+    std::vector<float> normed;      // [rows, hidden]
+    std::vector<float> qkv;         // [rows, query_size + 2 * kv_size]
+    std::vector<float> attended;    // [rows, query_size]
+    std::vector<float> gate_up;     // [rows, 2 * intermediate]
+    std::vector<float> inner;       // [rows, intermediate]
+    std::vector<float> projected;   // [rows, hidden]; with one rank.
+    std::vector<float> vocabulary;  // [kLogitRows, vocab]; with more, on the last stage.
+    TileLists<float> tiles;         // One of them, by the type of the pages.
     TileLists<kernels::Bf16> bf16_tiles;
   };
   // Where a row of the packed batch stands in its sequence.
@@ -57,7 +61,8 @@ class CpuStageModel final : public StageModel {
     int position;
   };
 
-  CpuStageModel(const StageSetup& setup, const kernels::KernelTable& kernels, int threads);
+  CpuStageModel(const StageSetup& setup, const kernels::KernelTable& kernels,
+                const ExecutorOptions& options);
 
   void AllocateScratch();
   absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
@@ -65,9 +70,17 @@ class CpuStageModel final : public StageModel {
   void TakeInput(const TensorView& in, float* x) const;
   void PlaceRows(const Batch& batch);
   RowPlace PlaceOf(int row) const { return places_[static_cast<size_t>(row)]; }
-  void Embed(const Batch& batch, float* x);
-  // Rows [begin, end) of the batch; `x` is the residual stream of the whole batch.
-  void RunLayer(const Batch& batch, int layer, int begin, int end, float* x);
+  absl::Status Embed(const Batch& batch, float* x);
+  // `x` is the residual stream of the whole batch.
+  void RunLayer(const Batch& batch, int layer, int tokens, float* x);
+  // The same among ranks: partial sums of one chunk of rows travel while the next is computed. The
+  // last sums are on their way when it returns; FinishSums takes them.
+  absl::Status RunPartOfLayer(const Batch& batch, int layer, float* x);
+  absl::Status FinishSums(size_t chunk, bool ends_layer, float* x);
+  // What a layer's halves add to rows [begin, end), or this rank's part of it: [rows, hidden].
+  void Attention(const Batch& batch, int layer, int begin, int end, const float* x,
+                 float* projected);
+  void Mlp(int layer, int begin, int end, const float* x, float* projected);
   void ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x);
   // With keys and values of the pages' type.
   void StoreAndAttend(const Batch& batch, int layer, int begin, int rows);
@@ -76,13 +89,18 @@ class CpuStageModel final : public StageModel {
   template <typename Element>
   void Attend(const Batch& batch, int layer, int begin, int rows, TileLists<Element>& lists,
               void (*attention)(const kernels::AttentionArgs<Element>&));
-  void Mlp(const LayerBlock& block, int rows, float* x);
-  void LastLogits(const Batch& batch, const float* x, float* logits);
-  void AllLogits(const Batch& batch, const float* x);
-  // Normalises the `rows` rows at scratch_.normed and multiplies by the head.
-  void ApplyHead(int rows, float* logits);
+  absl::Status LastLogits(const Batch& batch, const float* x, std::span<float> logits);
+  absl::Status AllLogits(const Batch& batch, const float* x);
+  // Normalises the `rows` rows at scratch_.normed, at most kLogitRows among ranks, and multiplies
+  // by the head: logits [rows, vocab] of the whole model's where they come out.
+  absl::Status ApplyHead(int rows, std::span<float> logits);
+  const LayerBlock& BlockOf(int layer) const {
+    return stage_.layers[static_cast<size_t>(layer - kv().layer_begin)];
+  }
 
   const ModelConfig config_;
+  const ModelShard shard_;
+  const ModelConfig& sizes_;  // The shard's.
   const ElementType dtype_;
   const kernels::KernelTable& kernels_;
   ThreadPool threads_;
@@ -92,6 +110,7 @@ class CpuStageModel final : public StageModel {
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<HostKvMemory> kv_memory_;  // Of the pool's pages.
 
+  RankGroup group_;
   Scratch scratch_;
   size_t max_tiles_ = 0;  // Of a sequence.
   std::vector<RowPlace> places_;

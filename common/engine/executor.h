@@ -75,7 +75,8 @@ struct StepResult {
   // the pages' new tokens undefined. Cancelled when the executor has stopped.
   absl::Status status;
   int64_t compute_us = 0;  // From its begin on the device to its end.
-  // Of the sequences with a draw and those with a report, in order; an error concerns one alone.
+  // Of the sequences with a draw and those with a report, in order; an error concerns one alone. Of
+  // tensor-parallel ranks rank 0's executor has them alone.
   std::vector<absl::StatusOr<SampledToken>> drawn;
   std::vector<absl::StatusOr<std::vector<SampledToken>>> reported;
 };

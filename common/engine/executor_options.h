@@ -6,7 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "common/engine/row_parallel.h"
 #include "common/types/element_type.h"
+#include "common/types/tensor_rank.h"
 
 namespace baton {
 
@@ -24,6 +26,8 @@ struct ExecutorOptions {
   // layer the final norm and the head.
   int layer_begin = 0;
   int layer_end = -1;
+  TensorRank tensor_rank;                       // Which part of each of these layers.
+  RowParallelOptions row_parallel;              // Of kNative, with more ranks than one.
   int page_size = 64;                           // Tokens; a multiple of 16.
   int page_count = 256;                         // All pages are allocated at start.
   int threads = 1;                              // Threads that compute, the caller's included.

@@ -6,6 +6,7 @@
 
 #include "common/types/element_type.h"
 #include "common/types/kv_layout.h"
+#include "common/types/tensor_rank.h"
 
 namespace baton {
 
@@ -14,19 +15,22 @@ namespace baton {
 struct KvGeometry {
   int layer_begin = 0;  // Layers [layer_begin, layer_end) of the model are here.
   int layer_end = 0;
+  int head_begin = 0;  // KV heads [head_begin, head_begin + kv_heads) of the model are here.
   int kv_heads = 0;
   int head_dim = 0;
   int page_size = 0;  // Tokens per page.
   int page_count = 0;
   ElementType element_type = ElementType::kFloat32;
 
+  IndexRange heads() const { return {head_begin, head_begin + kv_heads}; }
   int layers() const { return layer_end - layer_begin; }
   // Bytes of one head's keys (or values) of one page and layer: [token][dim].
   size_t HeadBytes() const {
     return static_cast<size_t>(page_size) * static_cast<size_t>(head_dim) *
            ElementBytes(element_type);
   }
-  // The pool's page as the hand-off describes it, with this executor's layers alone.
+  // The pool's page as the hand-off describes it, with this executor's layers and heads
+  // alone.
   KvLayout layout() const {
     return {layers(), kv_heads, head_dim, page_size, static_cast<int>(ElementBytes(element_type))};
   }

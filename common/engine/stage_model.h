@@ -24,8 +24,11 @@
 #include "common/engine/kv_memory.h"
 #include "common/engine/token_run.h"
 #include "common/model/model_config.h"
+#include "common/types/tensor_rank.h"
 
 namespace baton {
+
+class Communicator;
 
 // A run and what is wanted of it. All spans must outlive the Forward call.
 struct SequenceSlice : TokenRun {
@@ -34,6 +37,7 @@ struct SequenceSlice : TokenRun {
   // Called with the logits [rows, vocab] of all the slice's tokens, a few rows at a time and in
   // order, the first being of token `first` of the slice: so those of a long prompt take bounded
   // memory. On Forward's thread, which may call ParallelFor; last stage only; null if not wanted.
+  // On ranks that get no logits it is not called, but has to be there where rank 0's is.
   std::function<void(int first, std::span<const float> logits)> on_logits;
 };
 
@@ -83,17 +87,32 @@ class StageModel {
     if (count > 0) body(0, count);
   }
 
+  // Which part of its layers this model computes. With more ranks than one it has to have joined
+  // their group, and all ranks run the same batches in the same order.
+  virtual TensorRank tensor_rank() const { return {}; }
+  // Joins a group that has formed, in place of one that has ended. Called like Forward, by all
+  // ranks: they may exchange something. InvalidArgument where it is not a group of these ranks.
+  virtual absl::Status JoinGroup(std::shared_ptr<Communicator> /*group*/) {
+    return absl::InvalidArgumentError("computes whole layers, with no other rank");
+  }
+  // Whether logits come out here: on the last stage, of its rank 0.
+  bool tells_logits() const { return last_stage() && tensor_rank().rank == 0; }
+
   bool first_stage() const { return kv().layer_begin == 0; }
   bool last_stage() const { return kv().layer_end == config().num_hidden_layers; }
 
   // Runs these layers over `batch`, writes its KV into the pages and fills
   //   out    [tokens, hidden] activations for the next stage; none on the last stage,
-  //   logits [batch.LogitsCount(), vocab] in slice order; empty on other stages.
+  //   logits [batch.LogitsCount(), vocab] in slice order; empty where none come out
+  //          (tells_logits). Slices say what they want on every rank alike.
   // `in` is the previous stage's `out`, none on the first stage. `in` and `out` may be the same
   // memory. Blocks until done.
   // InvalidArgument (nothing was written) when the batch is not well-formed: wrong shapes, page ids
   // out of range, token ids outside the vocabulary, positions past the model's maximum; Internal or
-  // ResourceExhausted when a library failed, with the pages' new tokens undefined.
+  // ResourceExhausted when a library failed, with the pages' new tokens undefined; and with them
+  // what has ended the ranks' group (common/collective/communicator.h: RankOf says who is blamed).
+  // A rank that fails ends it, so that the others' steps fail as well; but not by refusing a batch,
+  // which all ranks do.
   virtual absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                                std::span<float> logits) = 0;
 };

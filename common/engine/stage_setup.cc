@@ -10,13 +10,14 @@
 namespace baton {
 namespace {
 
-KvGeometry GeometryOf(const ExecutorOptions& options, const ModelConfig& config, int layer_end,
+KvGeometry GeometryOf(const ExecutorOptions& options, const ModelShard& shard, int layer_end,
                       ElementType dtype) {
   KvGeometry kv;
   kv.layer_begin = options.layer_begin;
   kv.layer_end = layer_end;
-  kv.kv_heads = config.num_key_value_heads;
-  kv.head_dim = config.head_dim;
+  kv.head_begin = shard.kv_heads.begin;
+  kv.kv_heads = shard.kv_heads.size();
+  kv.head_dim = shard.sizes.head_dim;
   kv.page_size = options.page_size;
   kv.page_count = options.page_count;
   kv.element_type = options.kv_dtype.value_or(dtype);
@@ -33,6 +34,7 @@ absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
   if (options.page_count <= 0) {
     return InvalidField("page_count", absl::StrCat("must be positive, is ", options.page_count));
   }
+  BATON_ASSIGN_OR_RETURN(ModelShard shard, ShardModel(config, options.tensor_rank));
   BATON_ASSIGN_OR_RETURN(WeightReader weights, WeightReader::Open(options.model_path));
   ElementType dtype{};
   if (options.dtype.has_value()) {
@@ -40,14 +42,21 @@ absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
   } else {
     BATON_ASSIGN_OR_RETURN(dtype, StoredWeightType(weights, config));
   }
-  const KvGeometry kv = GeometryOf(options, config, layer_end, dtype);
-  return StageSetup{std::move(config), std::move(weights), dtype, options.dtype.has_value(), kv};
+  const KvGeometry kv = GeometryOf(options, shard, layer_end, dtype);
+  return StageSetup{std::move(config),         std::move(shard),
+                    std::move(weights),        dtype,
+                    options.dtype.has_value(), kv};
 }
 
-absl::StatusOr<StoredTensor> StageSetup::FindMatrix(const WeightSpec& spec) {
-  BATON_ASSIGN_OR_RETURN(StoredTensor tensor, FindWeight(weights, spec));
+absl::StatusOr<StoredPart> StageSetup::FindMatrix(const WeightSpec& spec) {
+  BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(weights, spec));
   if (!may_round) BATON_RETURN_IF_ERROR(CheckStoredAs(spec, tensor, dtype));
-  return tensor;
+  return StoredPart(spec, tensor);
+}
+
+absl::StatusOr<StoredPart> StageSetup::FindVector(const WeightSpec& spec) {
+  BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(weights, spec));
+  return StoredPart(spec, tensor);
 }
 
 }  // namespace baton

@@ -7,14 +7,17 @@
 #include "common/engine/executor_options.h"
 #include "common/engine/kv_geometry.h"
 #include "common/model/model_config.h"
+#include "common/model/model_shard.h"
 #include "common/model/safetensors.h"
 #include "common/model/weight_names.h"
+#include "common/model/weight_part.h"
 #include "common/types/element_type.h"
 
 namespace baton {
 
 struct StageSetup {
   ModelConfig config;  // Of the whole model.
+  ModelShard shard;    // What of it this rank computes.
   WeightReader weights;
   ElementType dtype;  // How the weights' values are rounded, if at all.
   // Whether a matrix that is stored in another type than bfloat16 may be rounded to it: somebody
@@ -25,9 +28,10 @@ struct StageSetup {
   bool first_stage() const { return kv.layer_begin == 0; }
   bool last_stage() const { return kv.layer_end == config.num_hidden_layers; }
 
-  // InvalidArgument, naming the matrix, where it would have to be rounded and must not; otherwise
-  // FindWeight's errors.
-  absl::StatusOr<StoredTensor> FindMatrix(const WeightSpec& spec);
+  // The spec's part of a matrix, or of a vector. InvalidArgument, naming the matrix, where it would
+  // have to be rounded and must not; otherwise FindWeight's errors.
+  absl::StatusOr<StoredPart> FindMatrix(const WeightSpec& spec);
+  absl::StatusOr<StoredPart> FindVector(const WeightSpec& spec);
 };
 
 // Checks the options' sizes and layers against the model. Nothing is allocated by them, and no

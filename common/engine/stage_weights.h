@@ -13,20 +13,25 @@
 #include "common/engine/linear.h"
 #include "common/engine/stage_setup.h"
 #include "common/engine/weight_conversion.h"
+#include "common/types/tensor_rank.h"
 
 namespace baton {
 
 // Vectors are empty where the family has none.
 using LayerBlock = DecoderLayer<std::vector<float>, std::unique_ptr<Linear>>;
 
+// A rank's part of each, which are [.., hidden] or [hidden, ..] of the whole model's hidden size.
 struct StageBlocks {
+  int hidden_size = 0;
+  IndexRange vocabulary;  // The tokens that `embedding` and `head` have rows of.
   std::vector<LayerBlock> layers;
   // First stage, unless the head's rows are the embeddings.
   std::unique_ptr<EmbeddingTable> embedding;
   std::vector<float> final_norm;  // Last stage.
-  std::unique_ptr<Linear> head;   // Last stage, [vocab, hidden].
+  std::unique_ptr<Linear> head;   // Last stage, [vocabulary.size(), hidden].
 
-  // The embeddings of `tokens`, which are inside the vocabulary: out [tokens.size(), hidden].
+  // The embeddings of `tokens`, which are inside the model's vocabulary: out [tokens.size(),
+  // hidden]; zeros for those that other ranks have.
   void Embed(std::span<const int32_t> tokens, float* out) const;
 };
 

@@ -40,7 +40,7 @@ ThreadedExecutor::ThreadedExecutor(std::unique_ptr<StageModel> model, std::strin
     : model_(std::move(model)),
       failpoint_(std::move(failpoint)),
       loop_(QueueThreadName(Queue::kCompute)) {
-  if (last_stage()) rows_.emplace(model_.get());
+  if (model_->tells_logits()) rows_.emplace(model_.get());
   loop_.Start();
 }
 
@@ -86,8 +86,10 @@ absl::Status ThreadedExecutor::Compute(const Step& step, StepResult& result) {
     }
     batch.slices.push_back(std::move(slice));
   }
-  logits_.resize(static_cast<size_t>(batch.LogitsCount()) *
-                 static_cast<size_t>(config().vocab_size));
+  const bool silent = last_stage() && !model_->tells_logits();  // Another rank draws.
+  logits_.resize(silent ? 0
+                        : static_cast<size_t>(batch.LogitsCount()) *
+                              static_cast<size_t>(config().vocab_size));
   BATON_RETURN_IF_ERROR(model_->Forward(batch, step.in, step.out, logits_));
   if (rows_.has_value()) DrawTokens(step, result);
   return absl::OkStatus();

@@ -48,7 +48,7 @@ class ThreadedExecutor final : public Executor {
 
   const std::unique_ptr<StageModel> model_;
   const std::string failpoint_;
-  std::optional<RowSampler> rows_;  // On the last stage.
+  std::optional<RowSampler> rows_;  // Where logits come out.
   std::vector<float> logits_;       // [draws, vocab]; kept, since it is large.
   std::atomic<int64_t> running_since_us_{0};
   EventLoop loop_;  // Last: its thread uses the rest.

@@ -67,6 +67,11 @@ absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
   const c10::Device device(options.device);
   BATON_RETURN_IF_ERROR(CheckDevice(device));
   BATON_ASSIGN_OR_RETURN(StageSetup setup, SetUpStage(options));
+  if (!setup.shard.rank.alone()) {
+    return absl::UnimplementedError(
+        absl::StrCat("libtorch's layers are not cut into tensor-parallel ranks; asked for ",
+                     setup.shard.rank.size));
+  }
   const c10::InferenceMode inference;
   std::unique_ptr<TorchStageModel> model(new TorchStageModel(setup, device));
   BATON_ASSIGN_OR_RETURN(model->weights_, LoadTorchWeights(setup, device, options.on_progress));

@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/model/safetensors.h"
 #include "common/model/weight_names.h"
+#include "common/model/weight_part.h"
 
 namespace baton {
 namespace {
@@ -32,8 +33,9 @@ class Loader {
     std::vector<at::Tensor> parts;
     for (const std::optional<WeightSpec>& spec : specs) {
       if (!spec.has_value()) continue;
-      BATON_ASSIGN_OR_RETURN(const StoredTensor stored, FindWeight(stage_.weights, *spec));
-      BATON_ASSIGN_OR_RETURN(parts.emplace_back(), Read(stored));
+      BATON_ASSIGN_OR_RETURN(const StoredPart stored, stage_.FindVector(*spec));
+      BATON_ASSIGN_OR_RETURN(at::Tensor part, Read(stored));
+      parts.push_back(part.view({stored.rows()}));
     }
     return Joined(std::move(parts));
   }
@@ -41,17 +43,17 @@ class Loader {
   absl::StatusOr<at::Tensor> Matrices(const std::vector<WeightSpec>& specs) {
     std::vector<at::Tensor> parts;
     for (const WeightSpec& spec : specs) {
-      BATON_ASSIGN_OR_RETURN(const StoredTensor stored, stage_.FindMatrix(spec));
+      BATON_ASSIGN_OR_RETURN(const StoredPart stored, stage_.FindMatrix(spec));
       BATON_ASSIGN_OR_RETURN(parts.emplace_back(), Read(stored));
     }
     return Joined(std::move(parts));
   }
 
  private:
-  absl::StatusOr<at::Tensor> Read(const StoredTensor& stored) {
-    at::Tensor tensor = at::empty(stored.shape, StoredTypeOf(stored.dtype));
+  absl::StatusOr<at::Tensor> Read(const StoredPart& stored) {
+    at::Tensor tensor = at::empty({stored.rows(), stored.columns()}, StoredTypeOf(stored.dtype()));
     BATON_RETURN_IF_ERROR(
-        stored.Read(0, {static_cast<std::byte*>(tensor.data_ptr()), stored.byte_count}));
+        stored.Read(0, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()}));
     elements_done_ += stored.ElementCount();
     if (on_progress_) {
       on_progress_(static_cast<double>(elements_done_) / static_cast<double>(elements_total_));

@@ -1,0 +1,393 @@
+// Ranks that share a model's layers: beside Hugging Face's numbers, and beside one another bit for
+// bit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/engine/testing/model_chain.h"
+#include "common/engine/testing/rank_chain.h"
+#include "nlohmann/json.hpp"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+using testing::RankChain;
+using testing::RankedStage;
+
+constexpr float kTolerance = 1e-4f;  // Relative to the largest logit, as parity_test's.
+constexpr float kBf16Tie = 0.05f;
+
+float Largest(const std::vector<float>& logits) {
+  float largest = 0;
+  for (const float logit : logits) largest = std::max(largest, std::fabs(logit));
+  return largest;
+}
+
+int32_t Argmax(const std::vector<float>& logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+ExecutorOptions FixtureOptions(const std::string& family, ElementType dtype) {
+  ExecutorOptions options;
+  options.model_path = "common/engine/testdata/parity/" + family;
+  options.page_size = 16;
+  options.page_count = 64;
+  options.dtype = dtype;
+  return options;
+}
+
+Json Cases(const std::string& family) {
+  Json expected;
+  std::ifstream("common/engine/testdata/parity/" + family + "/expected.json") >> expected;
+  EXPECT_FALSE(expected["cases"].empty());
+  return expected["cases"];
+}
+
+// Where stages begin, and the ranks of each.
+struct Grid {
+  std::string name;
+  std::vector<int> cuts;
+  int tp_size;
+};
+const Grid kGrids[] = {{"pp1_tp1", {0}, 1},
+                       {"pp1_tp2", {0}, 2},
+                       {"pp1_tp4", {0}, 4},
+                       {"pp2_tp2", {0, 3}, 2},  // Uneven, like the next.
+                       {"pp3_tp2", {0, 1, 3}, 2}};
+constexpr const char* kFamilies[] = {"llama3", "qwen2", "qwen3"};
+
+class TensorParallelParityTest : public ::testing::TestWithParam<std::tuple<const char*, Grid>> {
+ protected:
+  std::string family() const { return std::get<0>(GetParam()); }
+  RankChain Chain(ElementType dtype) const {
+    const Grid& grid = std::get<1>(GetParam());
+    return RankChain(FixtureOptions(family(), dtype), grid.cuts, grid.tp_size);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Grids, TensorParallelParityTest,
+                         ::testing::Combine(::testing::ValuesIn(kFamilies),
+                                            ::testing::ValuesIn(kGrids)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+
+TEST_P(TensorParallelParityTest, LogitsAndGreedyTokensAreHuggingFaces) {
+  RankChain chain = Chain(ElementType::kFloat32);
+  for (const auto& fixture : Cases(family())) {
+    const auto prompt = fixture["prompt"].get<std::vector<int32_t>>();
+    const auto expected = fixture["greedy"].get<std::vector<int32_t>>();
+    std::map<int, std::vector<float>> by_position;
+    for (const auto& [key, logits] : fixture["logits"].items()) {
+      by_position[std::stoi(key)] = logits.get<std::vector<float>>();
+    }
+    int prefix = 0;
+    std::vector<float> logits;
+    for (const auto& [position, wanted] : by_position) {
+      const auto count = static_cast<size_t>(position + 1 - prefix);
+      logits = chain.Logits(std::span(prompt).subspan(static_cast<size_t>(prefix), count), prefix);
+      for (size_t id = 0; id < wanted.size(); ++id) {
+        ASSERT_NEAR(logits[id], wanted[id], kTolerance * Largest(wanted))
+            << "position " << position << ", token " << id;
+      }
+      prefix = position + 1;
+    }
+    ASSERT_EQ(static_cast<size_t>(prefix), prompt.size());
+    std::vector<int32_t> tokens;
+    while (tokens.size() < expected.size()) {
+      tokens.push_back(Argmax(logits));
+      logits = chain.Logits(std::span(tokens).last(1), prefix++);
+    }
+    EXPECT_EQ(tokens, expected);
+  }
+}
+
+// Along Hugging Face's own tokens; parity_test.cc says why, and what a near tie is.
+TEST_P(TensorParallelParityTest, Bf16TokensAreHuggingFacesButForNearTies) {
+  RankChain chain = Chain(ElementType::kBFloat16);
+  int ties = 0;
+  for (const auto& fixture : Cases(family())) {
+    const auto prompt = fixture["prompt"].get<std::vector<int32_t>>();
+    const auto expected = fixture["bfloat16"]["greedy"].get<std::vector<int32_t>>();
+    std::vector<float> logits = chain.Logits(prompt, 0);
+    int length = static_cast<int>(prompt.size());
+    for (const int32_t& token : expected) {
+      const int32_t best = Argmax(logits);
+      if (best != token) {
+        ++ties;
+        const float lead = logits[static_cast<size_t>(best)] - logits[static_cast<size_t>(token)];
+        EXPECT_LT(lead, kBf16Tie * Largest(logits)) << "step " << length - prompt.size();
+      }
+      logits = chain.Logits(std::span(&token, 1), length++);
+    }
+  }
+  RecordProperty("near_ties", ties);
+  EXPECT_LE(ties, 6);
+}
+
+// What must not change a bit once the number of ranks is given.
+class RanksInvarianceTest : public ::testing::TestWithParam<std::tuple<int, ElementType>> {
+ protected:
+  static constexpr int kLayers = 6;
+  int tp_size() const { return std::get<0>(GetParam()); }
+  ExecutorOptions Options() const {
+    ExecutorOptions options = OptionsFor(SmallModel());
+    options.dtype = std::get<1>(GetParam());
+    return options;
+  }
+  // Of the prompt, fed `chunk` at a time, and of one token behind it.
+  static std::vector<std::vector<float>> Run(RankChain& chain, int chunk = 1000) {
+    const std::vector<int32_t> prompt = RandomPrompt(450);  // Several blocks of rows.
+    std::vector<std::vector<float>> logits(1);
+    for (size_t begin = 0; begin < prompt.size(); begin += static_cast<size_t>(chunk)) {
+      const size_t count = std::min(static_cast<size_t>(chunk), prompt.size() - begin);
+      logits[0] = chain.Logits(std::span(prompt).subspan(begin, count), static_cast<int>(begin));
+    }
+    const int32_t token = 5;
+    logits.push_back(chain.Logits(std::span(&token, 1), static_cast<int>(prompt.size())));
+    return logits;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RanksInvarianceTest,
+                         ::testing::Combine(::testing::Values(2, 4),
+                                            ::testing::ValuesIn(kElementTypes)),
+                         [](const auto& info) {
+                           return "tp" + std::to_string(std::get<0>(info.param)) + "_" +
+                                  ElementTypeName(std::get<1>(info.param));
+                         });
+
+TEST_P(RanksInvarianceTest, RowParallelChunksChangeNoBit) {
+  RankChain whole(Options(), {0}, tp_size());
+  const auto expected = Run(whole);
+  // The embeddings' sum, and two a layer, in each of two steps.
+  EXPECT_EQ(whole.stage(0).all_reduces(), tp_size() * 2 * (1 + 2 * kLayers));
+  for (const int chunks : {2, 4, 8}) {
+    ExecutorOptions options = Options();
+    options.row_parallel = {chunks, 400};
+    RankChain chain(options, {0}, tp_size());
+    EXPECT_EQ(Run(chain), expected) << chunks;
+    EXPECT_EQ(chain.stage(0).all_reduces(), tp_size() * (2 + 2 * kLayers * chunks + 2 * kLayers))
+        << "a prompt above the threshold is cut, a token is not";
+  }
+}
+
+TEST_P(RanksInvarianceTest, AutoChunksChangeNoBit) {
+  RankChain whole(Options(), {0}, tp_size());
+  ExecutorOptions options = Options();
+  options.row_parallel = {0, 1};
+  RankChain chain(options, {0}, tp_size());
+  EXPECT_EQ(Run(chain), Run(whole));
+}
+
+TEST_P(RanksInvarianceTest, PromptChunksStagesAndThreadsChangeNoBit) {
+  RankChain whole(Options(), {0}, tp_size());
+  const auto expected = Run(whole);
+  for (const int chunk : {7, 100}) {
+    RankChain chain(Options(), {0}, tp_size());
+    EXPECT_EQ(Run(chain, chunk), expected) << chunk;
+  }
+  RankChain stages(Options(), {0, 1, 4}, tp_size());
+  EXPECT_EQ(Run(stages), expected);
+  ExecutorOptions threaded = Options();
+  threaded.threads = 2;
+  RankChain threads(threaded, {0}, tp_size());
+  EXPECT_EQ(Run(threads), expected);
+}
+
+TEST_P(RanksInvarianceTest, CompanyChangesNoBit) {
+  RankChain alone(Options(), {0}, tp_size());
+  const std::vector<int32_t> prompts[] = {RandomPrompt(150, 1), RandomPrompt(40, 2)};
+  const std::vector<std::vector<float>> expected = {alone.Logits(prompts[0], 0),
+                                                    alone.Logits(prompts[1], 0)};
+  RankedStage together(Options(), tp_size());
+  Batch batch;
+  for (size_t i = 0; i < 2; ++i) {
+    const auto count = static_cast<int>(prompts[i].size());
+    batch.slices.push_back({{prompts[i], count, 0, alone.pages().subspan(i * 20)}, true});
+  }
+  std::vector<float> logits(2 * expected[0].size());
+  for (const absl::Status& status : together.Forward(batch, {}, nullptr, logits)) {
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(std::memcmp(&logits[i * expected[0].size()], expected[i].data(),
+                          expected[0].size() * sizeof(float)),
+              0)
+        << i;
+  }
+}
+
+TEST(TensorParallelTest, LogitsOfAllTokensComeOutOnRankZeroAlone) {
+  const std::vector<int32_t> prompt = RandomPrompt(70);
+  RankChain reference(OptionsFor(SmallModel()), {0}, 2);
+  const std::vector<float> last = reference.Logits(prompt, 0);
+  RankedStage stage(OptionsFor(SmallModel()), 2);
+  std::atomic<int> calls = 0;
+  std::vector<float> told;
+  SequenceSlice slice{{prompt, 70, 0, reference.pages()}};
+  slice.on_logits = [&](int first, std::span<const float> logits) {
+    EXPECT_EQ(first, 32 * calls++);
+    told.assign(logits.end() - static_cast<ptrdiff_t>(last.size()), logits.end());
+  };
+  for (const absl::Status& status : stage.Forward({{slice}}, {}, nullptr, {})) {
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(told, last);
+}
+
+// Keys and values of a KV head are the same bits wherever they are computed from the same inputs,
+// which those of layer 0 are.
+TEST(TensorParallelTest, RanksHoldTheirHeadsAndShareThoseThatAreTooFew) {
+  const std::vector<int32_t> prompt = RandomPrompt(40);
+  RankChain whole(OptionsFor(SmallModel()), {0}, 1);
+  whole.Logits(prompt, 0);
+  StageModel& one = whole.stage(0).rank(0);
+  EXPECT_EQ(one.kv().heads(), (IndexRange{0, 2}));
+  for (const int tp_size : {2, 4}) {
+    RankChain chain(OptionsFor(SmallModel()), {0}, tp_size);
+    chain.Logits(prompt, 0);
+    for (int rank = 0; rank < tp_size; ++rank) {
+      StageModel& model = chain.stage(0).rank(static_cast<size_t>(rank));
+      const int head = rank * 2 / tp_size;
+      ASSERT_EQ(model.kv().heads(), (IndexRange{head, head + 1}));
+      EXPECT_EQ(model.kv().PageBytes() * 2, one.kv().PageBytes());
+      const size_t bytes = one.kv().HeadBytes();
+      for (const size_t value : {size_t{0}, size_t{1}}) {  // Keys, values.
+        const std::byte* mine = PageOf(model, 1).data() + value * bytes;
+        const std::byte* all =
+            PageOf(one, 1).data() + (2 * value + static_cast<size_t>(head)) * bytes;
+        EXPECT_EQ(std::memcmp(mine, all, bytes), 0) << "rank " << rank << " of " << tp_size;
+      }
+    }
+    for (int rank = 0; tp_size == 4 && rank < 4; rank += 2) {
+      const auto page = [&](int r) {
+        return PageOf(chain.stage(0).rank(static_cast<size_t>(r)), 1);
+      };
+      EXPECT_TRUE(std::ranges::equal(page(rank), page(rank + 1))) << "in every layer";
+    }
+  }
+}
+
+// ---- What goes wrong ----
+
+class BrokenGroupTest : public ::testing::Test {
+ protected:
+  static SequenceSlice Slice(std::span<const int32_t> tokens, std::span<const int32_t> pages) {
+    return {{tokens, static_cast<int>(tokens.size()), 0, pages}, true};
+  }
+  RankedStage stage_{OptionsFor(SmallModel()), 2};
+  const std::vector<int32_t> prompt_ = RandomPrompt(40);
+  const std::vector<int32_t> pages_ = {0, 1, 2};
+  std::vector<float> logits_ = std::vector<float>(300);
+};
+
+TEST_F(BrokenGroupTest, ARankThatEndsIsNamedByTheOthersStepAndTheNextGroupComputesAgain) {
+  stage_.Forward({{Slice(prompt_, pages_)}}, {}, nullptr, logits_);
+  const std::vector<float> expected = logits_;
+  stage_.group(1).Abort(WithRank(absl::UnavailableError("rank 1 of stage 0 was killed"), 1));
+  for (const absl::Status& status :
+       stage_.Forward({{Slice(prompt_, pages_)}}, {}, nullptr, logits_)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(RankOf(status), 1);
+    EXPECT_NE(std::string(status.message()).find("rank 1 of stage 0"), std::string::npos) << status;
+  }
+  stage_.Join(2);
+  for (const absl::Status& status :
+       stage_.Forward({{Slice(prompt_, pages_)}}, {}, nullptr, logits_)) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(logits_, expected);
+}
+
+TEST_F(BrokenGroupTest, ARankThatNeverComesEndsTheOthersStepWithItsName) {
+  stage_.Join(2, /*timeout_ms=*/200);
+  const absl::Status status = stage_.rank(0).Forward({{Slice(prompt_, pages_)}}, {}, {}, logits_);
+  EXPECT_EQ(RankOf(status), 1) << status;
+  EXPECT_NE(std::string(status.message()).find("prefill-0-1"), std::string::npos) << status;
+}
+
+TEST_F(BrokenGroupTest, ABatchThatAllRefuseLeavesTheGroupAlone) {
+  std::vector<int32_t> wrong = prompt_;
+  wrong[3] = 300;
+  for (const absl::Status& status :
+       stage_.Forward({{Slice(wrong, pages_)}}, {}, nullptr, logits_)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  }
+  for (const absl::Status& status :
+       stage_.Forward({{Slice(prompt_, pages_)}}, {}, nullptr, logits_)) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(TensorParallelTest, GroupsOfOtherRanksAreRefused) {
+  ExecutorOptions options = OptionsFor(SmallModel());
+  const auto join = [&](TensorRank rank, std::shared_ptr<Communicator> group) {
+    options.tensor_rank = rank;
+    return (*LoadStageModel(options))->JoinGroup(std::move(group));
+  };
+  const auto two = testing::FormMemoryGroup(2);
+  EXPECT_EQ(join({0, 2}, two[1]).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(join({0, 4}, two[0]).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(join({}, two[0]).code(), absl::StatusCode::kInvalidArgument);
+  const std::vector<int32_t> prompt = RandomPrompt(4);
+  const std::vector<int32_t> pages = {0};
+  options.tensor_rank = {0, 2};
+  std::vector<float> logits(300);
+  EXPECT_EQ((*LoadStageModel(options))
+                ->Forward({{SequenceSlice{{prompt, 4, 0, pages}, true}}}, {}, {}, logits)
+                .code(),
+            absl::StatusCode::kFailedPrecondition);
+  for (const auto& rank : two) rank->Abort(absl::CancelledError("the test is over"));
+}
+
+// ---- What is read ----
+
+// Bytes that this process has asked its files for.
+int64_t BytesRead() {
+  std::ifstream io("/proc/self/io");
+  std::string key;
+  int64_t bytes = 0;
+  io >> key >> bytes;
+  EXPECT_EQ(key, "rchar:");
+  return bytes;
+}
+
+TEST(TensorParallelTest, ARankReadsItsOwnPartOfTheFilesAlone) {
+  RandomModelOptions model;
+  model.num_key_value_heads = 4;
+  model.hidden_size = 128;
+  model.vocab_size = 4000;
+  ExecutorOptions options = OptionsFor(ModelPath("read", model));
+  const auto bytes_of = [&](TensorRank rank) {
+    options.tensor_rank = rank;
+    const int64_t before = BytesRead();
+    EXPECT_TRUE(LoadStageModel(options).ok());
+    return BytesRead() - before;
+  };
+  bytes_of({});  // Whatever the first load alone reads.
+  const int64_t whole = bytes_of({});
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_LT(static_cast<double>(bytes_of({rank, 4})), 0.27 * static_cast<double>(whole)) << rank;
+  }
+}
+
+TEST(TensorParallelTest, LibtorchsLayersSayThatTheyAreWhole) {
+  ExecutorOptions options = OptionsFor(SmallModel());
+  options.backend = Backend::kTorch;
+  options.tensor_rank = {0, 2};
+  EXPECT_EQ(LoadStageModel(options).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace baton
