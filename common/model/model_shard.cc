@@ -42,8 +42,7 @@ absl::StatusOr<ModelShard> ShardModel(const ModelConfig& config, TensorRank rank
   ModelShard shard;
   shard.rank = rank;
   shard.query_heads = PartOf(config.num_attention_heads, rank);
-  const int sharing = rank.size > kv_heads ? rank.size / kv_heads : 1;  // Ranks of one KV head.
-  shard.kv_heads = PartOf(kv_heads, {rank.rank / sharing, rank.size / sharing});
+  shard.kv_heads = KvHeadsOf(kv_heads, rank);
   shard.inner = PartOf(config.intermediate_size, rank);
   shard.vocabulary = PartOf(config.vocab_size, rank);
   shard.sizes = config;

@@ -24,6 +24,15 @@ struct IndexRange {
   auto operator<=>(const IndexRange&) const = default;
 };
 
+// The KV heads that a rank holds, of a model's: its part of them, or the one that it shares with
+// its neighbours where there are more ranks than heads. One of the two divides the other.
+inline IndexRange KvHeadsOf(int kv_heads, TensorRank rank) {
+  const int sharing = rank.size > kv_heads ? rank.size / kv_heads : 1;  // Ranks of one head.
+  const int part = sharing > 1 ? 1 : kv_heads / rank.size;
+  const int first = rank.rank / sharing * part;
+  return {first, first + part};
+}
+
 }  // namespace baton
 
 #endif  // COMMON_TYPES_TENSOR_RANK_H_

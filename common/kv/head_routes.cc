@@ -1,0 +1,80 @@
+#include "common/kv/head_routes.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+absl::Status CheckRanks(int kv_heads, int ranks, const char* whose) {
+  if (kv_heads > 0 && ranks > 0 && (kv_heads % ranks == 0 || ranks % kv_heads == 0)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(ranks, " ", whose, " ranks can't share ", kv_heads,
+                                                 " KV heads: neither divides the other"));
+}
+
+// The source that gives `head` to `destination`.
+int SourceOf(int head, int kv_heads, int sources, TensorRank destination) {
+  // Ranks that hold a copy of the head; they are neighbours.
+  const int source_copies = std::max(1, sources / kv_heads);
+  const int destination_copies = std::max(1, destination.size / kv_heads);
+  const int copy = destination.rank % destination_copies;
+  const int first =
+      source_copies > 1 ? head * source_copies : head / std::max(1, kv_heads / sources);
+  return first + copy * source_copies / destination_copies;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<HeadRoute>> HeadRoutes(int kv_heads, int source_ranks,
+                                                  int destination_ranks) {
+  BATON_RETURN_IF_ERROR(CheckRanks(kv_heads, source_ranks, "prefill"));
+  BATON_RETURN_IF_ERROR(CheckRanks(kv_heads, destination_ranks, "decode"));
+  std::vector<HeadRoute> routes;
+  for (int rank = 0; rank < destination_ranks; ++rank) {
+    const TensorRank destination{rank, destination_ranks};
+    const IndexRange wanted = KvHeadsOf(kv_heads, destination);
+    for (int head = wanted.begin; head < wanted.end;) {
+      const int source = SourceOf(head, kv_heads, source_ranks, destination);
+      const IndexRange held = KvHeadsOf(kv_heads, {source, source_ranks});
+      BATON_CHECK(held.Contains(head)) << "head " << head << " of prefill rank " << source;
+      const int end = std::min(wanted.end, held.end);
+      routes.push_back({source, {head, end}, rank, head - held.begin, head - wanted.begin});
+      head = end;
+    }
+  }
+  return routes;
+}
+
+std::vector<PageRun> PageRuns(const HeadRoute& route, const KvBand& source,
+                              const KvBand& destination) {
+  BATON_CHECK(source.head_bytes == destination.head_bytes)
+      << source.head_bytes << " and " << destination.head_bytes << " bytes a head";
+  const size_t bytes = static_cast<size_t>(route.heads.size()) * source.head_bytes;
+  std::vector<PageRun> runs;
+  const int layer_end = std::min(source.layers.end, destination.layers.end);
+  for (int layer = std::max(source.layers.begin, destination.layers.begin); layer < layer_end;
+       ++layer) {
+    for (const int value : {0, 1}) {
+      const PageRun run = {source.OffsetOf(layer, value, route.source_place),
+                           destination.OffsetOf(layer, value, route.destination_place), bytes};
+      if (!runs.empty()) {
+        PageRun& last = runs.back();
+        if (last.source_offset + last.bytes == run.source_offset &&
+            last.destination_offset + last.bytes == run.destination_offset) {
+          last.bytes += run.bytes;
+          continue;
+        }
+      }
+      runs.push_back(run);
+    }
+  }
+  return runs;
+}
+
+}  // namespace baton

@@ -1,0 +1,156 @@
+#include "common/kv/head_routes.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace baton {
+namespace {
+
+std::vector<HeadRoute> Routes(int kv_heads, int sources, int destinations) {
+  auto routes = HeadRoutes(kv_heads, sources, destinations);
+  EXPECT_TRUE(routes.ok()) << routes.status();
+  return *std::move(routes);
+}
+
+TEST(HeadRoutesTest, EqualRanksSendToTheirCounterparts) {
+  for (const int kv_heads : {1, 2, 4, 8}) {
+    for (const int ranks : {1, 2, 4}) {
+      const auto routes = Routes(kv_heads, ranks, ranks);
+      ASSERT_EQ(routes.size(), static_cast<size_t>(ranks)) << kv_heads;
+      for (const HeadRoute& route : routes) {
+        EXPECT_EQ(route.source_rank, route.destination_rank) << kv_heads;
+        EXPECT_EQ(route.heads, KvHeadsOf(kv_heads, {route.source_rank, ranks}));
+        EXPECT_EQ(route.source_place, 0);
+        EXPECT_EQ(route.destination_place, 0);
+      }
+    }
+  }
+}
+
+// Source, heads, destination, place in the source, place in the destination.
+TEST(HeadRoutesTest, TablesOfUnequalRanks) {
+  EXPECT_EQ(
+      Routes(8, 4, 1),
+      (std::vector<HeadRoute>{
+          {0, {0, 2}, 0, 0, 0}, {1, {2, 4}, 0, 0, 2}, {2, {4, 6}, 0, 0, 4}, {3, {6, 8}, 0, 0, 6}}));
+  EXPECT_EQ(Routes(8, 1, 2), (std::vector<HeadRoute>{{0, {0, 4}, 0, 0, 0}, {0, {4, 8}, 1, 4, 0}}));
+  EXPECT_EQ(
+      Routes(8, 2, 4),
+      (std::vector<HeadRoute>{
+          {0, {0, 2}, 0, 0, 0}, {0, {2, 4}, 1, 2, 0}, {1, {4, 6}, 2, 0, 0}, {1, {6, 8}, 3, 2, 0}}));
+}
+
+TEST(HeadRoutesTest, HeadsThatSeveralRanksHoldAreSentOnce) {
+  // Prefill ranks 0 and 1 hold head 0, 2 and 3 head 1.
+  EXPECT_EQ(Routes(2, 4, 1), (std::vector<HeadRoute>{{0, {0, 1}, 0, 0, 0}, {2, {1, 2}, 0, 0, 1}}));
+  EXPECT_EQ(Routes(2, 4, 2), (std::vector<HeadRoute>{{0, {0, 1}, 0, 0, 0}, {2, {1, 2}, 1, 0, 0}}));
+  // On the decode side each copy is a process of its own and needs the bytes.
+  EXPECT_EQ(
+      Routes(2, 2, 4),
+      (std::vector<HeadRoute>{
+          {0, {0, 1}, 0, 0, 0}, {0, {0, 1}, 1, 0, 0}, {1, {1, 2}, 2, 0, 0}, {1, {1, 2}, 3, 0, 0}}));
+  // Both have copies, and the decode side's take turns.
+  EXPECT_EQ(Routes(1, 4, 2), (std::vector<HeadRoute>{{0, {0, 1}, 0, 0, 0}, {2, {0, 1}, 1, 0, 0}}));
+}
+
+TEST(HeadRoutesTest, RefusesNumbersOfWhichNeitherDividesTheOther) {
+  const auto refusal = [](int kv_heads, int sources, int destinations) {
+    const absl::Status status = HeadRoutes(kv_heads, sources, destinations).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal(4, 3, 1), "3 prefill ranks can't share 4 KV heads: neither divides the other");
+  EXPECT_EQ(refusal(4, 1, 6), "6 decode ranks can't share 4 KV heads: neither divides the other");
+  refusal(0, 1, 1);
+  refusal(4, 0, 1);
+  refusal(4, 1, -2);
+}
+
+// ---- Bytes ----
+
+constexpr size_t kHeadBytes = 8;
+
+// A band's page in which every head says which it is: its layer, key or value, and the model's
+// head.
+std::vector<uint64_t> NamedPage(const KvBand& band, IndexRange heads) {
+  std::vector<uint64_t> page;
+  for (int layer = band.layers.begin; layer < band.layers.end; ++layer) {
+    for (uint64_t value = 0; value < 2; ++value) {
+      for (int head = heads.begin; head < heads.end; ++head) {
+        page.push_back((static_cast<uint64_t>(layer) + 1) << 32 | value << 16 |
+                       static_cast<uint64_t>(head));
+      }
+    }
+  }
+  EXPECT_EQ(page.size() * kHeadBytes, band.PageBytes());
+  return page;
+}
+
+// Carries a page out along all routes of all stages; every byte must be written once, in its place.
+void ExpectPageArrives(int kv_heads, int sources, int destinations,
+                       const std::vector<LayerRange>& stages) {
+  SCOPED_TRACE(testing::Message() << kv_heads << " heads, " << sources << " to " << destinations
+                                  << " ranks, " << stages.size() << " stages");
+  const LayerRange all = {stages.front().begin, stages.back().end};
+  std::map<int, std::vector<uint64_t>> arrived;
+  std::map<int, std::vector<int>> writes;
+  for (const HeadRoute& route : Routes(kv_heads, sources, destinations)) {
+    const IndexRange held = KvHeadsOf(kv_heads, {route.source_rank, sources});
+    const IndexRange wanted = KvHeadsOf(kv_heads, {route.destination_rank, destinations});
+    const KvBand destination = {all, wanted.size(), kHeadBytes};
+    auto& page = arrived[route.destination_rank];
+    auto& written = writes[route.destination_rank];
+    page.resize(destination.PageBytes() / kHeadBytes);
+    written.resize(page.size());
+    for (const LayerRange& layers : stages) {
+      const KvBand source = {layers, held.size(), kHeadBytes};
+      const std::vector<uint64_t> from = NamedPage(source, held);
+      const std::vector<PageRun> runs = PageRuns(route, source, destination);
+      const bool same_heads = held == wanted;
+      EXPECT_EQ(runs.size(), same_heads ? 1u : 2 * static_cast<size_t>(layers.size()));
+      for (const PageRun& run : runs) {
+        ASSERT_LE(run.source_offset + run.bytes, source.PageBytes());
+        ASSERT_LE(run.destination_offset + run.bytes, destination.PageBytes());
+        for (size_t at = 0; at < run.bytes; at += kHeadBytes) {
+          const size_t to = (run.destination_offset + at) / kHeadBytes;
+          page[to] = from[(run.source_offset + at) / kHeadBytes];
+          ++written[to];
+        }
+      }
+    }
+  }
+  ASSERT_EQ(arrived.size(), static_cast<size_t>(destinations));
+  for (const auto& [rank, page] : arrived) {
+    const IndexRange wanted = KvHeadsOf(kv_heads, {rank, destinations});
+    EXPECT_EQ(page, NamedPage({all, wanted.size(), kHeadBytes}, wanted)) << "rank " << rank;
+    EXPECT_EQ(writes[rank], std::vector<int>(page.size(), 1)) << "rank " << rank;
+  }
+}
+
+TEST(PageRunsTest, EveryByteArrivesOnceWhateverTheRanksAndStages) {
+  for (const int kv_heads : {1, 2, 4, 8}) {
+    for (const int sources : {1, 2, 4}) {
+      for (const int destinations : {1, 2, 4}) {
+        ExpectPageArrives(kv_heads, sources, destinations, {{0, 4}});
+        ExpectPageArrives(kv_heads, sources, destinations, {{0, 1}, {1, 4}, {4, 6}});
+      }
+    }
+  }
+}
+
+TEST(PageRunsTest, LayersThatOneSideLacksMoveNothing) {
+  const HeadRoute route = {0, {0, 2}, 0, 0, 0};
+  EXPECT_TRUE(PageRuns(route, {{0, 2}, 2, kHeadBytes}, {{2, 4}, 2, kHeadBytes}).empty());
+  EXPECT_EQ(PageRuns(route, {{0, 3}, 2, kHeadBytes}, {{2, 4}, 2, kHeadBytes}),
+            (std::vector<PageRun>{{size_t{8} * kHeadBytes, 0, 4 * kHeadBytes}}));
+}
+
+}  // namespace
+}  // namespace baton
