@@ -44,6 +44,10 @@ enum class Bug {
   kStageTakesOldActivations,  // stage: takes activations of an older epoch
   kStageSendsFirstPages,      // stage: sends the first pages' bytes for every chunk
   kStageClosesTwice,          // stage: reports a failed request closed again at its end
+  kStageAbortsAhead,          // stage: heeds an abort while plans before it are being computed
+  kStageReusesOutputEarly,    // stage: computes into an output buffer that is still being sent
+  kStageForgetsSuccessors,    // stage: at an epoch's end waits for the first submitted plan alone
+  kStageSkipsTurns,           // stage: calls a plan without items done before its turn, too
   kOutboxIgnoresWindow,       // KV outbox: hands everything to the transport at once
   kOutboxRestartsRanges,      // KV outbox: counts every chunk's pages from the prompt's first
   kOutboxCommitsEarly,        // KV outbox: sends a commit before what waits

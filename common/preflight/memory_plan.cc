@@ -14,7 +14,6 @@ namespace {
 using v1::OptionSpec;
 
 constexpr int64_t kFloatBytes = 4;
-constexpr int64_t kOutputBuffers = 2;  // Of a stage's activations.
 constexpr int64_t kMaxKvTokens = int64_t{1} << 30;
 
 // Resident memory of a process without its model, measured (tests/e2e/test_memory_plan.py):
@@ -88,7 +87,8 @@ ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, LayerRa
       tokens * model.config.hidden_size * static_cast<int64_t>(ElementBytes(model.dtype));
   const bool last = layers.end == model.config.num_hidden_layers;
   if (layers.begin != 0) memory.buffers += options.activation_credits() * activation_bytes;
-  if (!last) memory.buffers += kOutputBuffers * activation_bytes;
+  // One for each plan in flight, and one that is being sent.
+  if (!last) memory.buffers += (options.plans_in_flight() + 1) * activation_bytes;
   if (last) {
     // Prompts that end in one plan.
     const int64_t rows = std::min(options.max_prefill_requests(), tokens / options.page_size() + 1);

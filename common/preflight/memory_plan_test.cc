@@ -34,6 +34,7 @@ v1::Options Options() {
   options.set_max_running_requests(64);
   options.set_max_prefill_requests(16);
   options.set_activation_credits(2);
+  options.set_plans_in_flight(2);
   return options;
 }
 
@@ -112,7 +113,7 @@ TEST(MemoryPlanTest, TypesAreCountedAsTheyLie) {
   EXPECT_EQ(memory->weights(), 2 * matrices + int64_t{4} * 65 * 4096) << "norms are float32";
   facts.kv_dtype = ElementType::kBFloat16;
   EXPECT_EQ(PlanMemory(Options(), OptionSpec::DECODE, facts, kContext)->kv(), wide_kv / 2);
-  // A middle stage has the residual stream in float32 beside its buffers of half the size.
+  // A middle stage has the residual stream in float32 beside its five buffers of half the size.
   const auto buffers = [&](ElementType dtype) {
     v1::Options middle = Options();
     middle.set_pp_rank(1);
@@ -120,7 +121,7 @@ TEST(MemoryPlanTest, TypesAreCountedAsTheyLie) {
     return PlanMemory(middle, OptionSpec::PREFILL, facts, kContext)->processes[0].buffers;
   };
   EXPECT_EQ(buffers(ElementType::kFloat32) - buffers(ElementType::kBFloat16),
-            int64_t{2048} * 4096 * (4 * 2 - 4));
+            int64_t{2048} * 4096 * (5 * 2 - 4));
   v1::Options torch = Options();
   torch.set_linear_backend("torch");
   EXPECT_EQ(PlanMemory(torch, OptionSpec::DECODE, facts, kContext)->weights(),

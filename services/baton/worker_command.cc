@@ -117,6 +117,7 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& runtime, in
   own.grpc_port = static_cast<int>(options.grpc_port());
   own.chunk_tokens = static_cast<int>(options.chunked_prefill_size());
   own.plan_window = static_cast<int>(options.pipeline_window());
+  own.plans_in_flight = static_cast<int>(options.plans_in_flight());
   own.activation_credits = static_cast<int>(options.activation_credits());
   own.max_open_requests = static_cast<int>(options.max_prefill_requests());
   own.max_queued_requests = static_cast<int>(options.max_queued_requests());

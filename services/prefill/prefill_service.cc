@@ -43,7 +43,10 @@ PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) 
   PlannerLimits limits;
   limits.page_size = executor.kv().page_size;
   limits.chunk_tokens = options.chunk_tokens < 0 ? INT_MAX : options.chunk_tokens;
-  limits.plan_window = options.plan_window == 0 ? options.pp_size + 1 : options.plan_window;
+  limits.plan_window =
+      options.plan_window == 0 ? options.pp_size + options.plans_in_flight : options.plan_window;
+  // At least one runs and one waits: issuing one takes longer than taking it up.
+  limits.stage0_lead = std::max(limits.stage0_lead, options.plans_in_flight);
   limits.max_open_requests = options.max_open_requests;
   limits.max_queued_requests = options.max_queued_requests;
   limits.max_context_tokens = options.max_context_tokens;
@@ -167,6 +170,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   stage.page_size = parts.executor->kv().page_size;
   stage.activation_credits = options.activation_credits;
   stage.plan_limit = kPlanLimit;
+  stage.plans_in_flight = options.plans_in_flight;
   std::unique_ptr<StageTrace> trace;
   if (parts.tracer != nullptr) trace = std::make_unique<StageTrace>(parts.tracer, stage.stage);
   stage_ = std::make_unique<StageShell>(stage, activations_.get(), kv_.get(), computer_.get(),

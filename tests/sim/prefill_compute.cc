@@ -8,6 +8,13 @@
 #include "tests/sim/prefill_process.h"
 
 namespace baton::sim {
+namespace {
+
+// Short enough that a chain is whole again in time when the last fault was such a stall.
+constexpr int64_t kShortestStallUs = 50'000;
+constexpr int64_t kLongestStallUs = 800'000;
+
+}  // namespace
 
 // ---- Pages ----
 
@@ -49,7 +56,7 @@ bool PrefillProcess::TakeInput(const prefill::RunCompute& compute, SimActivation
     }
     return true;
   }
-  const SimActivationsPtr& input = computing_->input;
+  const SimActivationsPtr& input = submitted_.front().input;
   if (input == nullptr || input->number != compute.number || input->epoch != compute.epoch ||
       input->rows.size() != compute.items.size()) {
     world_.Violate(absl::StrCat(self_.id, " computes plan ", compute.number,
@@ -91,9 +98,8 @@ bool PrefillProcess::ComputeItem(const prefill::RunCompute::Item& item, SimActiv
     return true;
   };
   if (!right(layers_.begin)) return complain("takes wrong activations in");
-  memory_.Hold(item.pages);
   memory_.Forward(item.pages, row.token_begin, row.x);
-  computing_->digests.push_back(memory_.Digest(item.pages, end));
+  submitted_.front().digests.push_back(memory_.Digest(item.pages, end));
   row.layers_done = layers_.end;
   return right(layers_.end) || complain("attends to foreign or missing KV");
 }
@@ -113,10 +119,23 @@ prefill::ComputeFinished::Prompt PrefillProcess::TellPrompt(const SimActivations
   return prompt;
 }
 
-void PrefillProcess::Compute(const prefill::RunCompute& compute) {
-  computing_ = Computing{compute, nullptr, {}};
-  if (!first()) {
-    computing_->input = inputs_[compute.number % inputs_.size()];
+// From now on the executor may read and write all of this, whatever becomes of the epoch.
+void PrefillProcess::Submit(const prefill::RunCompute& compute) {
+  submitted_.push_back({compute, first() ? nullptr : inputs_[compute.number % inputs_.size()], {}});
+  for (const prefill::RunCompute::Item& item : compute.items) memory_.Hold(item.pages);
+  if (submitted_.size() == 1) BeginCompute();
+}
+
+bool PrefillProcess::InputStands(const Submitted& plan) const {
+  const bool same_epoch = plan.compute.epoch == epoch_;
+  return !same_epoch || first() || inputs_[plan.compute.number % inputs_.size()] == plan.input;
+}
+
+void PrefillProcess::BeginCompute() {
+  const prefill::RunCompute& compute = submitted_.front().compute;
+  if (!InputStands(submitted_.front())) {
+    world_.Violate(absl::StrCat(self_.id, ": plan ", compute.number,
+                                "'s input buffer is filled again before it is computed on"));
   }
   auto output = std::make_shared<SimActivations>();
   output->epoch = compute.epoch;
@@ -144,8 +163,12 @@ void PrefillProcess::Compute(const prefill::RunCompute& compute) {
   }
   outputs_[compute.number % outputs_.size()] = std::move(output);
   cost_us = cost_us * topology_.compute_factor + world_.random().Between(0, cost_us / 10);
-  if (world_.random().Chance(world_.faults().compute_fail / 4)) {
+  if (world_.random().Chance(world_.faults().compute_fail / 2)) {
     done.status = absl::ResourceExhaustedError("the executor failed");
+  }
+  // A device that stands still, and with it all that waits behind this plan: epochs end meanwhile.
+  if (world_.random().Chance(2 * world_.faults().compute_fail)) {
+    cost_us += world_.random().Between(kShortestStallUs, kLongestStallUs);
   }
   done.compute_us = cost_us;
   world_.After(node_, cost_us, "computed", [this, done] { EndCompute(done); });
@@ -153,7 +176,8 @@ void PrefillProcess::Compute(const prefill::RunCompute& compute) {
 
 // The kernels read and write until their end: what they have used must still be there.
 void PrefillProcess::EndCompute(const prefill::ComputeFinished& done) {
-  const Computing computed = *std::exchange(computing_, std::nullopt);
+  const Submitted computed = std::move(submitted_.front());
+  submitted_.pop_front();
   for (size_t i = 0; i < computed.compute.items.size(); ++i) {
     const auto& item = computed.compute.items[i];
     const int end = item.item.token_begin + item.item.token_count;
@@ -163,11 +187,11 @@ void PrefillProcess::EndCompute(const prefill::ComputeFinished& done) {
     }
     memory_.LetGo(item.pages);
   }
-  const bool same_epoch = computed.compute.epoch == epoch_;
-  if (same_epoch && !first() && inputs_[done.number % inputs_.size()] != computed.input) {
+  if (!InputStands(computed)) {
     world_.Violate(absl::StrCat(self_.id, ": plan ", done.number,
                                 "'s input buffer is filled again while it is computed on"));
   }
+  if (!submitted_.empty()) BeginCompute();  // It does not wait for anybody to hear of this end.
   HandleStage(done);
 }
 

@@ -18,6 +18,7 @@ prefill::PlannerLimits PlannerLimitsOf(const Topology& topology) {
   limits.page_size = topology.page_size;
   limits.chunk_tokens = topology.chunk_tokens;
   limits.plan_window = topology.plan_window;
+  limits.stage0_lead = std::max(limits.stage0_lead, topology.plans_in_flight);
   limits.max_open_requests = 6;
   limits.max_queued_requests = topology.max_queued;
   limits.max_context_tokens = topology.max_context_tokens;
@@ -31,6 +32,7 @@ prefill::StageOptions StageOptionsOf(const Topology& topology, int stage) {
   options.stages = topology.stages;
   options.page_size = topology.page_size;
   options.activation_credits = topology.activation_credits;
+  options.plans_in_flight = topology.plans_in_flight;
   return options;
 }
 
@@ -238,7 +240,7 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
       [this](const auto& act) {
         using T = std::decay_t<decltype(act)>;
         if constexpr (std::is_same_v<T, prefill::RunCompute>) {
-          Compute(act);
+          Submit(act);
         } else if constexpr (std::is_same_v<T, prefill::SendActivations>) {
           SendActivations(act);
         } else if constexpr (std::is_same_v<T, prefill::ReturnCredit>) {

@@ -4,6 +4,7 @@
 #define TESTS_SIM_PREFILL_PROCESS_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -136,15 +137,18 @@ class PrefillProcess : public Process {
   void DeliverAgain(const InstanceRef& decode, double chance, const char* label,
                     const std::function<void(DecodeProcess&)>& deliver);
   void Issue(const prefill::Plan& plan);
-  // A computation under way, and all of the memory that it reads or writes.
-  struct Computing {
+  // A plan with the executor, which runs them one by one; and all of the memory that it reads or
+  // writes, from its submission on.
+  struct Submitted {
     prefill::RunCompute compute;
     SimActivationsPtr input;        // Later stages.
-    std::vector<uint64_t> digests;  // By item: of all its tokens so far.
+    std::vector<uint64_t> digests;  // By item: of all its tokens so far; from its begin on.
   };
-  void Compute(const prefill::RunCompute& compute);
+  void Submit(const prefill::RunCompute& compute);
+  void BeginCompute();
   bool ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row);
   bool TakeInput(const prefill::RunCompute& compute, SimActivations& rows);
+  bool InputStands(const Submitted& plan) const;
   void EndCompute(const prefill::ComputeFinished& done);
   prefill::ComputeFinished::Prompt TellPrompt(const SimActivations::Row& row);
   // What the planner has freed is nobody's on every stage.
@@ -215,8 +219,8 @@ class PrefillProcess : public Process {
   SimMemory memory_;  // Of this stage's layers.
   FreedPages freed_;
   std::vector<SimActivationsPtr> inputs_;   // By buffer: number % credits.
-  std::vector<SimActivationsPtr> outputs_;  // By buffer: number % 2.
-  std::optional<Computing> computing_;
+  std::vector<SimActivationsPtr> outputs_;  // By buffer: number % OutputBuffers.
+  std::deque<Submitted> submitted_;         // The first is being computed.
   int64_t tick_us_ = kNeverUs;
   int64_t receipt_tick_us_ = kNeverUs;
 };

@@ -71,7 +71,7 @@ absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
   }
   memory_.FreeAll();
   inputs_.assign(static_cast<size_t>(topology_.activation_credits), nullptr);
-  outputs_.assign(2, nullptr);
+  outputs_.assign(static_cast<size_t>(prefill::OutputBuffers(topology_.plans_in_flight)), nullptr);
   epoch_ = hello.epoch;
   members_.clear();
   for (const KvWriter& stage : hello.stages) members_.push_back(stage.instance);

@@ -29,6 +29,7 @@ void StageWitness::Begin(uint64_t epoch) {
   requests_.clear();
   sends_.clear();
   compute_us_.clear();
+  submitted_.clear();
 }
 
 // What is out of turn the stage answers with the end of the epoch.
@@ -54,6 +55,13 @@ void StageWitness::See(const prefill::RunCompute& action) {
       plan->second.items.size() != action.items.size()) {
     return world_.Violate(
         absl::StrCat(self_, " computes plan ", action.number, " twice, or one that did not come"));
+  }
+  if (!submitted_.empty() && submitted_.rbegin()->first >= action.number) {
+    world_.Violate(absl::StrCat(self_, " submits plan ", action.number, " out of order"));
+  }
+  submitted_[action.number] = plan->second;
+  if (submitted_.size() > static_cast<size_t>(topology_.plans_in_flight)) {
+    world_.Violate(absl::StrCat(self_, " has ", submitted_.size(), " plans with its executor"));
   }
   for (size_t i = 0; i < action.items.size(); ++i) {
     const prefill::PlanItem& planned = plan->second.items[i];
@@ -116,6 +124,7 @@ void StageWitness::Hear(const prefill::KvSent& event) {
 void StageWitness::Hear(const prefill::ComputeFinished& event) {
   const auto plan = plans_.find(event.number);
   if (event.epoch != epoch_ || ended_ || plan == plans_.end()) return;
+  submitted_.erase(event.number);
   compute_us_[event.number] = event.compute_us;
   for (const prefill::PlanItem& item : plan->second.items) {
     const auto request = requests_.find(item.attempt_id);
@@ -123,7 +132,19 @@ void StageWitness::Hear(const prefill::ComputeFinished& event) {
   }
 }
 
+// An abort has taken effect: its pages are soon another prompt's.
+void StageWitness::CheckNotComputed(uint64_t attempt_id) {
+  for (const auto& [number, plan] : submitted_) {
+    for (const prefill::PlanItem& item : plan.items) {
+      if (item.attempt_id != attempt_id) continue;
+      Complain(attempt_id,
+               absl::StrCat("I1: its abort overtakes plan ", number, ", which reads its pages"));
+    }
+  }
+}
+
 void StageWitness::See(const prefill::CancelKv& action) {
+  CheckNotComputed(action.attempt_id);
   if (Request* const request = Find(action.attempt_id)) request->over = true;
 }
 
@@ -144,6 +165,7 @@ void StageWitness::See(const prefill::ReportPlanDone& action) {
 void StageWitness::See(const prefill::ReportRequestClosed& action) {
   Request* const request = Find(action.closed.attempt_id);
   if (request == nullptr) return;
+  if (absl::IsCancelled(action.closed.status)) CheckNotComputed(action.closed.attempt_id);
   if (std::exchange(request->closed, true)) {
     Complain(action.closed.attempt_id, "I2: is closed twice");
   }

@@ -66,6 +66,7 @@ class StageWitness {
 
   Request* Find(uint64_t attempt_id);
   void CheckWindow(const InstanceRef& decode);
+  void CheckNotComputed(uint64_t attempt_id);
   void Complain(uint64_t attempt_id, const std::string& what);
 
   World& world_;
@@ -78,11 +79,12 @@ class StageWitness {
   bool ended_ = true;
   uint64_t last_arrived_ = 0;
   uint64_t last_done_ = 0;
-  std::map<uint64_t, prefill::Plan> plans_;  // Arrived, not done.
-  std::map<uint64_t, Request> requests_;     // Of the epoch.
-  std::map<uint64_t, uint64_t> sends_;       // Send -> attempt, of this epoch.
-  std::map<uint64_t, int64_t> compute_us_;   // Of plans that are computed and not done.
-  std::map<uint64_t, Message> messages_;     // Under way.
+  std::map<uint64_t, prefill::Plan> plans_;      // Arrived, not done.
+  std::map<uint64_t, Request> requests_;         // Of the epoch.
+  std::map<uint64_t, uint64_t> sends_;           // Send -> attempt, of this epoch.
+  std::map<uint64_t, int64_t> compute_us_;       // Of plans that are computed and not done.
+  std::map<uint64_t, prefill::Plan> submitted_;  // With the executor, of the epoch.
+  std::map<uint64_t, Message> messages_;         // Under way.
 };
 
 }  // namespace baton::sim

@@ -18,6 +18,7 @@ Topology DrawTopology(Random& random) {
   if (random.Chance(0.25)) topology.max_queued = static_cast<int>(random.Between(0, 3));
   topology.plan_window = topology.stages + static_cast<int>(random.Between(0, 3));
   topology.activation_credits = static_cast<int>(random.Between(1, 3));
+  topology.plans_in_flight = static_cast<int>(random.Between(1, 4));
   topology.max_attempts = random.Chance(0.7) ? 2 : 1;
   topology.least_load = random.Chance(0.5);
   topology.part_layers = static_cast<int>(random.Between(1, 12));

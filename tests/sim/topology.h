@@ -29,6 +29,7 @@ struct Topology {
   int max_queued = 16;
   int plan_window = 4;
   int activation_credits = 2;
+  int plans_in_flight = 2;
   int max_attempts = 2;
   int max_context_tokens = 4096;
   int max_requests = 64;  // Of a router.

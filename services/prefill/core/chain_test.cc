@@ -24,6 +24,7 @@ struct Settings {
   int stages = 1;
   int pages = 0;
   int credits = 1;
+  int plans_in_flight = 1;
   int window = 1;
   int chunk_tokens = 0;
   int requests = 0;
@@ -39,16 +40,18 @@ class Chain {
         planner_({.page_size = kPageSize,
                   .chunk_tokens = settings.chunk_tokens,
                   .plan_window = settings.window,
-                  .stage0_lead = 2,
+                  .stage0_lead = std::max(2, settings.plans_in_flight),
                   .max_open_requests = 5,
                   .max_queued_requests = 1000,
                   .max_context_tokens = settings.pages * kPageSize}) {
     for (int i = 0; i < settings.stages; ++i) {
-      stages_.push_back(std::make_unique<Stage>(StageOptions{.stage = i,
-                                                             .stages = settings.stages,
-                                                             .page_size = kPageSize,
-                                                             .activation_credits = settings.credits,
-                                                             .plan_limit = settings.window + 1}));
+      stages_.push_back(
+          std::make_unique<Stage>(StageOptions{.stage = i,
+                                               .stages = settings.stages,
+                                               .page_size = kPageSize,
+                                               .activation_credits = settings.credits,
+                                               .plan_limit = settings.window + 1,
+                                               .plans_in_flight = settings.plans_in_flight}));
     }
     shells_.resize(stages_.size());
   }
@@ -87,6 +90,7 @@ class Chain {
     for (const auto& [attempt, status] : finished_) count += status.ok() ? 1 : 0;
     return count;
   }
+  int most_with_executor() const { return most_with_executor_; }
 
  private:
   // What a stage's shell holds: who uses which buffer and page.
@@ -100,8 +104,13 @@ class Chain {
     int64_t path_free_us = 0;    // Keeps the order of each path.
     int64_t report_free_us = 0;
     uint64_t last_computed = 0;
+    int with_executor = 0;
+    int64_t executor_free_us = 0;
   };
 
+  uint64_t OutputCount() const {
+    return static_cast<uint64_t>(OutputBuffers(settings_.plans_in_flight));
+  }
   int PagesOf(uint64_t attempt) const { return (prompts_.at(attempt) + kPageSize - 1) / kPageSize; }
   int64_t Delay() { return random_.Between(0, 50); }
   void At(int64_t time_us, std::function<void()> task) {
@@ -179,9 +188,12 @@ class Chain {
       EXPECT_EQ(shell.inputs[run.number % credits], run.number);
     }
     if (i + 1 < stages_.size()) {
-      EXPECT_EQ(shell.outputs.count(run.number % 2), 0u) << "the output buffer is in use";
-      shell.outputs[run.number % 2] = run.number;
+      EXPECT_EQ(shell.outputs.count(run.number % OutputCount()), 0u)
+          << "the output buffer is in use";
+      shell.outputs[run.number % OutputCount()] = run.number;
     }
+    EXPECT_LE(++shell.with_executor, settings_.plans_in_flight);
+    most_with_executor_ = std::max(most_with_executor_, shell.with_executor);
     size_t finals = 0;
     for (const RunCompute::Item& item : run.items) {
       int& computed = shell.computed[item.item.attempt_id];
@@ -199,7 +211,13 @@ class Chain {
       finished.first_tokens.resize(finals, SampledToken{});
       for (const RunCompute::Item& item : run.items) TellPrompt(item.item, finished);
     }
-    At(now_us_ + random_.Between(1, 100), [this, i, finished] { ToStage(i, finished); });
+    // One after another, in the order in which they came.
+    const int64_t takes_us = random_.Between(1, 100);
+    shell.executor_free_us = std::max(shell.executor_free_us, now_us_) + takes_us;
+    At(shell.executor_free_us, [this, i, finished] {
+      --shells_[i].with_executor;
+      ToStage(i, finished);
+    });
   }
   void TellPrompt(const PlanItem& item, ComputeFinished& finished) {
     if (!WantsPrompt(item.attempt_id)) return;
@@ -218,8 +236,8 @@ class Chain {
     inputs[send.number % credits] = send.number;
     Later([this, i, send] { ToStage(i + 1, ActivationsArrived{send.epoch, send.number}); });
     Later([this, i, send] {
-      EXPECT_EQ(shells_[i].outputs[send.number % 2], send.number);
-      shells_[i].outputs.erase(send.number % 2);
+      EXPECT_EQ(shells_[i].outputs[send.number % OutputCount()], send.number);
+      shells_[i].outputs.erase(send.number % OutputCount());
       ToStage(i, ActivationsSent{send.epoch, send.number, absl::OkStatus()});
     });
   }
@@ -274,12 +292,14 @@ class Chain {
   std::map<std::pair<int64_t, uint64_t>, std::function<void()>> agenda_;
   uint64_t sequence_ = 0;
   int64_t now_us_ = 0;
+  int most_with_executor_ = 0;
 };
 
 Settings Draw(Random& random) {
   return {.stages = static_cast<int>(random.Between(1, 6)),
           .pages = static_cast<int>(random.Between(8, 80)),
           .credits = static_cast<int>(random.Between(1, 4)),
+          .plans_in_flight = static_cast<int>(random.Between(1, 4)),
           .window = static_cast<int>(random.Between(1, 8)),
           .chunk_tokens = kPageSize * static_cast<int>(random.Between(1, 12)),
           .requests = static_cast<int>(random.Between(1, 25))};
@@ -294,6 +314,19 @@ TEST(ChainTest, EveryPromptRunsOnce) {
     chain.Run();
     chain.ExpectAtRest();
     EXPECT_EQ(chain.succeeded(), static_cast<size_t>(settings.requests));
+  }
+}
+
+TEST(ChainTest, AsManyPlansAsMayAreWithTheExecutor) {
+  for (int depth = 1; depth <= 4; ++depth) {
+    Settings settings{.stages = 3, .pages = 80, .credits = depth, .plans_in_flight = depth};
+    settings.window = 16;
+    settings.chunk_tokens = kPageSize;
+    settings.requests = 10;
+    Chain chain(7, settings);
+    chain.Run();
+    chain.ExpectAtRest();
+    EXPECT_EQ(chain.most_with_executor(), depth);
   }
 }
 

@@ -19,7 +19,7 @@ namespace baton::prefill {
 
 void Stage::State::On(const EpochBegan& event, int64_t now_us) {
   DropEpoch();
-  BATON_CHECK(!computing.has_value() && passing.empty() && sends.empty())
+  BATON_CHECK(under_way.empty() && passing.empty() && sends.empty())
       << "an epoch begins while work of an older one is under way";
   BATON_CHECK(event.epoch > newest_epoch) << event.epoch << " after " << newest_epoch;
   epoch = newest_epoch = event.epoch;
@@ -29,6 +29,10 @@ void Stage::State::On(const EpochBegan& event, int64_t now_us) {
 void Stage::State::On(const EpochEnded& /*event*/, int64_t /*now_us*/) { DropEpoch(); }
 
 void Stage::State::DropEpoch() {
+  if (epoch != 0 && WithExecutor() > 1) Covered<"stage: an epoch ends with several submitted">();
+  // The executor tells the end of what it has been given, and of nothing else.
+  std::erase_if(under_way, [](const UnderWay& plan) { return plan.plan.items.empty(); });
+  if (PlantedBug(Bug::kStageForgetsSuccessors) && under_way.size() > 1) under_way.resize(1);
   epoch = 0;
   last_number = 0;
   last_applied = 0;
@@ -58,6 +62,10 @@ absl::Status Stage::State::CheckItem(const Plan& plan, const PlanItem& item) con
   });
   int prompt_tokens = 0;
   if (found != requests.end()) {
+    if (found->second.abort_arrived) {
+      return absl::FailedPreconditionError(absl::StrCat("plan ", plan.number, " names attempt ",
+                                                        item.attempt_id, " after its abort"));
+    }
     planned = found->second.planned_tokens;
     pages = found->second.pages.size();
     prompt_tokens = found->second.ticket.prompt_tokens;
@@ -125,6 +133,10 @@ void Stage::State::Accept(const Plan& plan) {
   for (const PlanItem& item : plan.items) {
     requests[item.attempt_id].planned_tokens = item.token_begin + item.token_count;
   }
+  for (const uint64_t attempt_id : plan.aborts) {
+    const auto found = requests.find(attempt_id);
+    if (found != requests.end()) found->second.abort_arrived = true;
+  }
 }
 
 void Stage::State::On(const PlanArrived& event, int64_t now_us) {
@@ -147,12 +159,20 @@ void Stage::State::On(const PlanArrived& event, int64_t now_us) {
 
 // ---- Computing ----
 
-bool Stage::State::OutputBufferFree(uint64_t number) const {
-  if (options.stage + 1 == options.stages) return true;
+// The oldest plan whose output buffer is in use, `number` if there is none before it.
+uint64_t Stage::State::OldestOutput(uint64_t number) const {
   uint64_t oldest = number;
   if (!to_pass.empty()) oldest = std::min(oldest, to_pass.front().first);
   if (!passing.empty()) oldest = std::min(oldest, passing.begin()->second);
-  return oldest + kOutputBuffers > number;
+  if (!under_way.empty()) oldest = std::min(oldest, under_way.front().plan.number);
+  return oldest;
+}
+
+bool Stage::State::OutputBufferFree(uint64_t number) const {
+  if (options.stage + 1 == options.stages) return true;
+  const auto buffers = static_cast<uint64_t>(OutputBuffers(options.plans_in_flight));
+  if (PlantedBug(Bug::kStageReusesOutputEarly) && passing.size() == 1) return true;
+  return OldestOutput(number) + buffers > number;
 }
 
 bool Stage::State::Ready(const Plan& plan) const {
@@ -160,20 +180,47 @@ bool Stage::State::Ready(const Plan& plan) const {
   return input && OutputBufferFree(plan.number);
 }
 
-// Starts plans in order while nothing stands in the way; those without items are done at once.
+int Stage::State::WithExecutor() const {
+  return static_cast<int>(std::count_if(under_way.begin(), under_way.end(),
+                                        [](const UnderWay& p) { return !p.plan.items.empty(); }));
+}
+
+// Gives plans to the executor in order while nothing stands in the way.
 void Stage::State::RunNext(int64_t now_us) {
-  while (!computing.has_value() && !plans.empty()) {
-    if (!plans.front().plan.items.empty() && !Ready(plans.front().plan)) return;
-    HeldPlan held = std::move(plans.front());
-    plans.pop_front();
-    out_of_turn = out_of_turn || held.plan.number != last_applied + 1;
-    last_applied = held.plan.number;
-    ApplyAborts(held.plan);
-    if (held.plan.items.empty()) {
-      Emit(ReportPlanDone{epoch, {held.plan.number, 0, 0}});
-    } else {
-      Start(std::move(held), now_us);
+  while (!plans.empty()) {
+    const Plan& plan = plans.front().plan;
+    std::optional<RunCompute> run;
+    if (!plan.items.empty()) {
+      const int before = WithExecutor();
+      if (before >= options.plans_in_flight || !Ready(plan)) return;
+      if (before > 0) Covered<"stage: a plan is submitted ahead">();
+      run = Compose(plans.front(), now_us);
+      inputs.erase(plan.number);
+      last_input = plan.number;
+    } else if (!under_way.empty()) {
+      Covered<"stage: a plan without items waits for its turn">();
+      if (PlantedBug(Bug::kStageSkipsTurns)) Emit(ReportPlanDone{epoch, {plan.number, 0, 0, {}}});
     }
+    const int64_t wait_us = run.has_value() ? run->wait_us : 0;
+    under_way.push_back({epoch, std::move(plans.front().plan), wait_us, false});
+    plans.pop_front();
+    if (PlantedBug(Bug::kStageAbortsAhead)) ApplyAborts(under_way.back().plan);
+    TakeTurns();
+    if (run.has_value()) Emit(*std::move(run));
+  }
+}
+
+// The first plan under way takes effect; one without items is done with that.
+void Stage::State::TakeTurns() {
+  while (!under_way.empty() && !under_way.front().in_effect) {
+    UnderWay& next = under_way.front();
+    next.in_effect = true;
+    out_of_turn = out_of_turn || next.plan.number != last_applied + 1;
+    last_applied = next.plan.number;
+    ApplyAborts(next.plan);
+    if (!next.plan.items.empty()) return;
+    Emit(ReportPlanDone{epoch, {next.plan.number, 0, 0, {}}});
+    under_way.pop_front();
   }
 }
 
@@ -188,21 +235,22 @@ void Stage::State::ApplyAborts(const Plan& plan) {
   }
 }
 
-void Stage::State::Start(HeldPlan held, int64_t now_us) {
-  const int64_t wait_us = now_us - std::max(free_since_us, held.arrived_us);
+RunCompute Stage::State::Compose(const HeldPlan& held, int64_t now_us) const {
+  // Behind another plan it waits for nothing but its turn.
+  const int64_t wait_us =
+      under_way.empty() ? now_us - std::max(free_since_us, held.arrived_us) : int64_t{0};
   RunCompute run{epoch, held.plan.number, {}, wait_us};
   for (const PlanItem& item : held.plan.items) {
-    const std::vector<int>& pages = requests[item.attempt_id].pages;
+    const auto found = requests.find(item.attempt_id);
+    if (found == requests.end()) continue;  // A planted bug's: a checked plan names no such one.
+    const std::vector<int>& pages = found->second.pages;
     const int tokens = item.token_begin + item.token_count;
     const auto count = static_cast<size_t>((tokens + options.page_size - 1) / options.page_size);
     run.items.push_back(
         {item, std::vector<int>(pages.begin(), pages.begin() + static_cast<int64_t>(std::min(
                                                                    count, pages.size())))});
   }
-  inputs.erase(held.plan.number);
-  last_input = held.plan.number;
-  computing = Computing{epoch, std::move(held.plan), wait_us};
-  Emit(std::move(run));
+  return run;
 }
 
 absl::Status Stage::State::CheckResult(const Plan& plan, const ComputeFinished& event) const {
@@ -218,17 +266,25 @@ absl::Status Stage::State::CheckResult(const Plan& plan, const ComputeFinished& 
 }
 
 void Stage::State::On(const ComputeFinished& event, int64_t now_us) {
-  BATON_CHECK(computing.has_value() && computing->epoch == event.epoch &&
-              computing->plan.number == event.number)
+  if (PlantedBug(Bug::kStageForgetsSuccessors) &&
+      (under_way.empty() || under_way.front().plan.number != event.number)) {
+    return;
+  }
+  BATON_CHECK(
+      !under_way.empty() &&
+      (under_way.front().epoch == event.epoch || PlantedBug(Bug::kStageForgetsSuccessors)) &&
+      under_way.front().plan.number == event.number)
       << "plan " << event.number << " was not being computed";
-  const Computing computed = *std::exchange(computing, std::nullopt);
+  const UnderWay computed = std::move(under_way.front());
+  under_way.pop_front();
   free_since_us = now_us;
   if (!Current(event.epoch)) return;
   if (absl::Status status = CheckResult(computed.plan, event); !status.ok()) {
+    if (WithExecutor() > 0) Covered<"stage: a plan fails with a successor submitted">();
     Break(std::move(status));
     return;
   }
-  // The next computation starts first: handing over what this one has made takes the shell longer.
+  // More for the executor comes first: handing over what it has made takes the shell longer.
   std::vector<StageAction> later;
   std::vector<StageAction>* const sooner = std::exchange(actions, &later);
   if (options.stage + 1 < options.stages) {
@@ -241,6 +297,7 @@ void Stage::State::On(const ComputeFinished& event, int64_t now_us) {
   if (options.stage > 0) Emit(ReturnCredit{epoch, event.number});
   Emit(ReportPlanDone{
       epoch, {event.number, event.compute_us, computed.wait_us, std::move(prompt_tokens)}});
+  TakeTurns();
   RunNext(now_us);
   std::move(later.begin(), later.end(), std::back_inserter(*actions));
 }
@@ -250,7 +307,8 @@ void Stage::State::On(const ComputeFinished& event, int64_t now_us) {
 Stage::Stage(StageOptions options) : state_(std::make_unique<State>(options)) {
   BATON_CHECK(options.stages > 0 && options.stage >= 0 && options.stage < options.stages)
       << "stage " << options.stage << " of " << options.stages;
-  BATON_CHECK(options.page_size > 0 && options.activation_credits > 0 && options.plan_limit > 0)
+  BATON_CHECK(options.page_size > 0 && options.activation_credits > 0 && options.plan_limit > 0 &&
+              options.plans_in_flight > 0)
       << "stage options";
 }
 
@@ -264,7 +322,7 @@ void Stage::Handle(const StageEvent& event, int64_t now_us, std::vector<StageAct
 
 IdleReason Stage::idle_reason() const {
   const State& state = *state_;
-  if (state.computing.has_value()) return IdleReason::kNone;
+  if (!state.under_way.empty()) return IdleReason::kNone;
   if (state.plans.empty()) return IdleReason::kBubble;
   const uint64_t number = state.plans.front().plan.number;
   if (state.OutputBufferFree(number)) return IdleReason::kInput;
@@ -272,7 +330,7 @@ IdleReason Stage::idle_reason() const {
 }
 
 bool Stage::Quiet() const {
-  return !state_->computing.has_value() && state_->passing.empty() && state_->sends.empty();
+  return state_->under_way.empty() && state_->passing.empty() && state_->sends.empty();
 }
 
 int Stage::held_pages() const {
@@ -286,20 +344,37 @@ bool Stage::AtRest() const {
          state_->to_pass.empty();
 }
 
+// Of the current epoch: every plan under way, held, or waiting to be passed on has its own buffer.
+absl::Status Stage::State::CheckBuffers() const {
+  const auto credits = static_cast<size_t>(options.activation_credits);
+  if (inputs.size() > credits || uncredited.size() > credits) {
+    return absl::InternalError(absl::StrCat(inputs.size(), " inputs and ", uncredited.size(),
+                                            " sent outputs with ", credits, " credits"));
+  }
+  if (WithExecutor() > options.plans_in_flight) {
+    return absl::InternalError(absl::StrCat(WithExecutor(), " plans are with the executor"));
+  }
+  if (epoch == 0 || options.stage + 1 == options.stages) return absl::OkStatus();
+  uint64_t newest = 0;
+  if (!to_pass.empty()) newest = to_pass.back().first;
+  for (const auto& [of_epoch, number] : passing) newest = std::max(newest, number);
+  for (const UnderWay& plan : under_way) {
+    if (!plan.plan.items.empty()) newest = std::max(newest, plan.plan.number);
+  }
+  if (newest == 0 || OutputBufferFree(newest)) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("plans ", OldestOutput(newest), " and ", newest, " have one output buffer"));
+}
+
 absl::Status Stage::CheckInvariants() const {
   const State& state = *state_;
   if (state.out_of_turn) {
     return absl::InternalError(
         absl::StrCat("plan ", state.last_applied, " or one before it was applied out of turn"));
   }
-  const auto credits = static_cast<size_t>(state.options.activation_credits);
-  if (state.inputs.size() > credits || state.uncredited.size() > credits) {
-    return absl::InternalError(absl::StrCat(state.inputs.size(), " inputs and ",
-                                            state.uncredited.size(), " sent outputs with ", credits,
-                                            " credits"));
-  }
-  if (state.to_pass.size() + state.passing.size() > kOutputBuffers) {
-    return absl::InternalError("more outputs than buffers");
+  BATON_RETURN_IF_ERROR(state.CheckBuffers());
+  if (!state.under_way.empty() && state.under_way.front().plan.items.empty()) {
+    return absl::InternalError("a plan without items waits for none");
   }
   std::map<uint64_t, int> sends;
   for (const auto& [send_id, send] : state.sends) {

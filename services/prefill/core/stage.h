@@ -3,15 +3,22 @@
 // nothing: a gap, a duplicate or an epoch that is yet to come is an error that ends the epoch. What
 // is left of an older epoch is ignored.
 //
-// A plan takes effect when its turn comes: an abort waits for the plans before it, since every
-// stage must compute the same rows. A plan without items is done at once and uses no buffer.
+// Plans are given to the executor ahead, up to `plans_in_flight` of them, each as soon as its input
+// and its output buffer are there; it runs them in this order and tells of their ends in this
+// order. So the next one is at hand when one ends, and no thread has to be woken in between.
+//
+// A plan takes effect when its turn comes, which is when those before it have been computed: an
+// abort waits for them, since they read the pages that it gives up, and every stage must compute
+// the same rows. A plan without items uses no buffer and is done in its turn.
 //
 // A request that fails here (its KV can't be sent) is reported closed as soon as nothing of it is
 // being sent, but remembered until its final item or its abort, as its rows are still to be
 // computed.
 //
-// Overlap: while plan k computes, the receive of k+1's activations is posted, and k-1's activations
-// and KV are being sent.
+// Overlap: while plan k computes, the receive of k+1's activations is posted or k+1 waits behind it
+// in the executor, and k-1's activations and KV are being sent. A send is waited for only when its
+// buffer is needed again. Where an epoch ends, or a plan fails, the plans behind it in the executor
+// run to their end; nothing comes of them, and Quiet waits for them.
 #ifndef SERVICES_PREFILL_CORE_STAGE_H_
 #define SERVICES_PREFILL_CORE_STAGE_H_
 
@@ -34,8 +41,14 @@ struct StageOptions {
   int stages = 1;
   int page_size = 0;
   int activation_credits = 2;  // Activation buffers of each stage; >= 1.
-  int plan_limit = 64;         // Plans held and not yet computed; more is a protocol error.
+  int plan_limit = 64;  // Plans held and not given to the executor yet; more is a protocol error.
+  // Plans that are with the executor at once: one computes, the others wait behind it. 1: the next
+  // one only when one has ended. >= 1; on later stages the credits limit it, too.
+  int plans_in_flight = 2;
 };
+
+// Output buffers of a stage: one for each plan in flight, and one that is being sent.
+constexpr int OutputBuffers(int plans_in_flight) { return plans_in_flight + 1; }
 
 // ---- Events ----
 struct EpochBegan {  // Hello was accepted and what ran of the old epoch is over (Quiet).
@@ -59,7 +72,7 @@ struct NextStageDone {
   uint64_t epoch = 0;
   uint64_t number = 0;
 };
-struct ComputeFinished {
+struct ComputeFinished {  // In the order of RunCompute.
   uint64_t epoch = 0;
   uint64_t number = 0;
   absl::Status status;  // An error ends the epoch: the stages' KV would differ from now on.
@@ -90,8 +103,8 @@ using StageEvent =
                  NextStageDone, ComputeFinished, ActivationsSent, KvSent>;
 
 // ---- Actions ----
-// Run the plan's items through this stage's layers: input buffer number % credits (stage > 0),
-// output buffer number % 2 (not the last stage).
+// Run the plan's items through this stage's layers, after those that were to be run before: input
+// buffer number % credits (stage > 0), output buffer number % OutputBuffers (not the last stage).
 struct RunCompute {
   struct Item {
     PlanItem item;
@@ -147,8 +160,7 @@ using StageAction = std::variant<RunCompute, SendActivations, ReturnCredit, Send
 // Why the stage is not computing; label of the idle metric.
 enum class IdleReason { kNone, kBubble, kInput, kCredit, kTransfer };
 
-// One computation at a time. The checksum sum of a request's runs belongs to the shell, which sees
-// the bytes.
+// The checksum sum of a request's runs belongs to the shell, which sees the bytes.
 class Stage {
  public:
   explicit Stage(StageOptions options);

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -35,12 +36,14 @@ inline Plan ChunkPlan(uint64_t number) {
 
 class StageTest : public testing::Test {
  protected:
-  void Make(int stage, int stages) {
+  // `credits` as many as plans in flight need, and two at least.
+  void Make(int stage, int stages, int plans_in_flight = 1) {
     stage_.emplace(StageOptions{.stage = stage,
                                 .stages = stages,
                                 .page_size = 16,
-                                .activation_credits = 2,
-                                .plan_limit = 4});
+                                .activation_credits = std::max(2, plans_in_flight),
+                                .plan_limit = 4,
+                                .plans_in_flight = plans_in_flight});
     Send(EpochBegan{kEpoch});
   }
 

@@ -15,8 +15,6 @@
 
 namespace baton::prefill {
 
-inline constexpr uint64_t kOutputBuffers = 2;  // One is computed into while the other is sent.
-
 struct Stage::State {
   struct Request {
     Ticket ticket;
@@ -24,9 +22,10 @@ struct Stage::State {
     int planned_tokens = 0;  // Of the plans that have arrived.
     int sends = 0;           // Under way, the commit's included.
     bool final_computed = false;
-    bool aborted = false;
-    bool closed = false;   // Reported.
-    absl::Status failure;  // Not OK: sends nothing any more.
+    bool abort_arrived = false;  // No later plan may name it.
+    bool aborted = false;        // That plan's turn has come.
+    bool closed = false;         // Reported.
+    absl::Status failure;        // Not OK: sends nothing any more.
     int64_t final_computed_us = 0;
     RequestClosed report;
 
@@ -38,10 +37,12 @@ struct Stage::State {
     int64_t arrived_us = 0;
   };
 
-  struct Computing {
+  // Out of `plans`: with the executor, or, without items, waiting for those that are.
+  struct UnderWay {
     uint64_t epoch = 0;
     Plan plan;
     int64_t wait_us = 0;
+    bool in_effect = false;  // Its turn has come.
   };
 
   struct Send {
@@ -71,9 +72,13 @@ struct Stage::State {
 
   void RunNext(int64_t now_us);
   bool Ready(const Plan& plan) const;
+  uint64_t OldestOutput(uint64_t number) const;
   bool OutputBufferFree(uint64_t number) const;
+  void TakeTurns();
   void ApplyAborts(const Plan& plan);
-  void Start(HeldPlan held, int64_t now_us);
+  RunCompute Compose(const HeldPlan& held, int64_t now_us) const;
+  int WithExecutor() const;
+  absl::Status CheckBuffers() const;
   void PassActivations();
 
   absl::Status CheckResult(const Plan& plan, const ComputeFinished& event) const;
@@ -94,16 +99,17 @@ struct Stage::State {
   bool out_of_turn = false;  // For CheckInvariants: a plan was applied that was not the next.
   std::deque<HeldPlan> plans;
   std::map<uint64_t, Request> requests;
-  int64_t free_since_us = 0;  // End of the last computation.
+  int64_t free_since_us = 0;  // End of the last computation, if none is under way.
 
   std::set<uint64_t> inputs;                     // Plans whose activations are here.
-  uint64_t last_input = 0;                       // Number of the last plan started.
+  uint64_t last_input = 0;                       // Of the last plan given to the executor.
   std::deque<std::pair<uint64_t, int>> to_pass;  // Plan, tokens: computed, waits for a credit.
   std::set<uint64_t> uncredited;                 // Passed, not yet consumed by the next stage.
   uint64_t next_stage_done = 0;                  // What NextStageDone said last.
 
-  // Under way, of whatever epoch: the memory that it reads or writes is in use.
-  std::optional<Computing> computing;
+  // Under way, of whatever epoch: the memory that it reads or writes is in use. The first of the
+  // plans has items, and is what the executor computes.
+  std::deque<UnderWay> under_way;
   std::set<std::pair<uint64_t, uint64_t>> passing;  // (epoch, plan) activations being sent.
   std::map<uint64_t, Send> sends;
   uint64_t next_send_id = 1;

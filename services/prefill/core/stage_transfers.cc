@@ -19,7 +19,7 @@ void Stage::State::On(const ActivationsArrived& event, int64_t now_us) {
   const auto credits = static_cast<uint64_t>(options.activation_credits);
   const bool fresh = event.number > last_input && inputs.insert(event.number).second;
   uint64_t oldest = inputs.empty() ? 0 : *inputs.begin();
-  if (computing.has_value()) oldest = computing->plan.number;
+  if (!under_way.empty()) oldest = under_way.front().plan.number;
   if (!fresh || *inputs.rbegin() >= oldest + credits) {
     Break(absl::FailedPreconditionError(absl::StrCat("activations of plan ", event.number,
                                                      " after plan ", last_input,

@@ -14,7 +14,6 @@
 namespace baton::prefill {
 namespace {
 
-constexpr size_t kOutputBuffers = 2;    // As in the core.
 constexpr uint64_t kCreditReceipt = 0;  // Of messages without a payload.
 // Enough to keep the network busy while the next piece is hashed.
 constexpr int kPiecesUnderWay = 3;
@@ -64,8 +63,9 @@ ActivationChannel::ActivationChannel(Options options)
 ActivationChannel::~ActivationChannel() = default;
 
 absl::Status ActivationChannel::Begin(const ActivationEpoch& epoch) {
-  BATON_CHECK(epoch.credits > 0 && epoch.max_plan_tokens > 0)
-      << epoch.credits << " credits, " << epoch.max_plan_tokens << " tokens";
+  BATON_CHECK(epoch.credits > 0 && epoch.output_buffers > 0 && epoch.max_plan_tokens > 0)
+      << epoch.credits << " credits, " << epoch.output_buffers << " output buffers, "
+      << epoch.max_plan_tokens << " tokens";
   const size_t bytes = View({}, epoch.max_plan_tokens).bytes();
   auto memory = std::make_shared<Memory>();
   memory->epoch = epoch;
@@ -73,7 +73,7 @@ absl::Status ActivationChannel::Begin(const ActivationEpoch& epoch) {
   for (Memory::Input& input : memory->inputs) {
     BATON_ASSIGN_OR_RETURN(input.data, options_.executor->AllocateActivations(bytes));
   }
-  if (epoch.next.has_value()) memory->outputs.resize(kOutputBuffers);
+  if (epoch.next.has_value()) memory->outputs.resize(static_cast<size_t>(epoch.output_buffers));
   for (MemoryBuffer& output : memory->outputs) {
     BATON_ASSIGN_OR_RETURN(output, options_.executor->AllocateActivations(bytes));
   }
@@ -108,7 +108,7 @@ absl::StatusOr<ActivationBuffers> ActivationChannel::Buffers(uint64_t number, in
     buffers.in = View(input.data.span(), tokens);
   }
   if (!memory_->outputs.empty()) {
-    buffers.out = View(memory_->outputs[number % kOutputBuffers].span(), tokens);
+    buffers.out = View(memory_->outputs[number % memory_->outputs.size()].span(), tokens);
   }
   return buffers;
 }
@@ -122,7 +122,7 @@ void ActivationChannel::Send(const SendActivations& action) {
   BATON_CHECK(memory != nullptr && memory->epoch.epoch == action.epoch && memory->epoch.next)
       << "activations of epoch " << action.epoch;
   const std::span<const std::byte> payload =
-      View(memory->outputs[action.number % kOutputBuffers].span(), action.token_count)
+      View(memory->outputs[action.number % memory->outputs.size()].span(), action.token_count)
           .memory.Host();
   if (absl::Status status = Failpoint("prefill.activations_send"); !status.ok()) {
     options_.on_event(ActivationsSent{action.epoch, action.number, std::move(status)});
@@ -132,7 +132,7 @@ void ActivationChannel::Send(const SendActivations& action) {
   passing->action = action;
   passing->memory = std::move(memory);
   passing->payload = payload;
-  // Two output buffers bound how often this happens.
+  // The output buffers bound how often this happens.
   if (options_.data_plane->PostReserved([this, passing] { Advance(passing); })) return;
   options_.on_event(
       ActivationsSent{action.epoch, action.number, absl::CancelledError("the stage has ended")});

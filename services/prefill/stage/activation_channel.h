@@ -32,6 +32,7 @@ struct ActivationEpoch {
   uint64_t epoch = 0;
   int max_plan_tokens = 0;
   int credits = 0;
+  int output_buffers = 0;
   std::optional<Neighbour> previous;  // None on stage 0.
   std::optional<Neighbour> next;      // None on the last stage.
 };

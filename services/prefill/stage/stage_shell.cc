@@ -1,5 +1,6 @@
 #include "services/prefill/stage/stage_shell.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -22,6 +23,7 @@ StageShell::StageShell(const StageOptions& options, ActivationChannel* activatio
       computer_(computer),
       metrics_(metrics),
       trace_(std::move(trace)),
+      output_buffers_(OutputBuffers(options.plans_in_flight)),
       stage_(options),
       neighbours_(options.stage) {}
 
@@ -31,7 +33,7 @@ absl::Status StageShell::TryEpoch(const Hello& hello, const FindEndpoint& find) 
   AccountTime(NowUs());
   if (absl::Status status =
           activations_->Begin({hello.epoch, hello.max_plan_tokens, hello.activation_credits,
-                               neighbours_.previous(), neighbours_.next()});
+                               output_buffers_, neighbours_.previous(), neighbours_.next()});
       !status.ok()) {
     neighbours_.End();
     return status;
@@ -88,13 +90,34 @@ void StageShell::OnPlan(PlanWithContexts plan) {
 }
 
 void StageShell::HandleOne(const StageEvent& event) {
+  if (const auto* finished = std::get_if<ComputeFinished>(&event)) return Finish(*finished);
+  Tell(event);
+}
+
+void StageShell::Tell(const StageEvent& event) {
   const int64_t now_us = NowUs();
   AccountTime(now_us);
-  if (const auto* finished = std::get_if<ComputeFinished>(&event)) Measure(*finished, now_us);
   std::vector<StageAction> actions;
   stage_.Handle(event, now_us, actions);
   for (const StageAction& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
+  }
+}
+
+// The core hears of the ends of plans in their order. What never got to the executor, or is refused
+// since it has stopped, ends at once, and its end waits for those of the plans before it.
+void StageShell::Finish(const ComputeFinished& event) {
+  const auto ended = std::find_if(submitted_.begin(), submitted_.end(), [&](const Submitted& s) {
+    return s.action.epoch == event.epoch && s.action.number == event.number;
+  });
+  BATON_CHECK(ended != submitted_.end()) << "plan " << event.number << " was not submitted";
+  ended->finished = event;
+  while (!submitted_.empty() && submitted_.front().finished.has_value()) {
+    const Submitted first = std::move(submitted_.front());
+    submitted_.pop_front();
+    Measure(first, NowUs());
+    if (!submitted_.empty()) Trace(submitted_.front());
+    Tell(*first.finished);
   }
 }
 
@@ -128,38 +151,50 @@ void StageShell::Perform(const CancelKv& action) {
 }
 
 void StageShell::Perform(const RunCompute& action) {
-  if (action.epoch != epoch_) {
-    Handle(ComputeFinished{action.epoch, action.number, EpochOver(), 0, {}});
+  submitted_.push_back({action, {}, std::nullopt});
+  absl::StatusOr<ComputeJob> job = JobOf(submitted_.back());
+  if (!job.ok()) {
+    Handle(ComputeFinished{action.epoch, action.number, job.status(), 0, {}, {}});
     return;
   }
+  if (submitted_.size() == 1) Trace(submitted_.front());
+  computer_->Run(*std::move(job));
+}
+
+absl::StatusOr<ComputeJob> StageShell::JobOf(Submitted& submitted) {
+  const RunCompute& action = submitted.action;
+  if (action.epoch != epoch_) return EpochOver();
   int tokens = 0;
   for (const RunCompute::Item& item : action.items) tokens += item.item.token_count;
-  absl::StatusOr<ActivationBuffers> buffers = activations_->Buffers(action.number, tokens);
-  if (!buffers.ok()) {
-    Handle(ComputeFinished{action.epoch, action.number, buffers.status(), 0, {}});
-    return;
-  }
-  const auto contexts = plan_contexts_.extract(action.number);
+  BATON_ASSIGN_OR_RETURN(ActivationBuffers buffers, activations_->Buffers(action.number, tokens));
+  auto contexts = plan_contexts_.extract(action.number);
   BATON_CHECK(!contexts.empty() && contexts.mapped().size() == action.items.size())
       << "contexts of plan " << action.number;
-  ComputeJob job{action.epoch, action.number, {}, *std::move(buffers)};
+  submitted.prompts = std::move(contexts.mapped());
+  ComputeJob job{action.epoch, action.number, {}, std::move(buffers)};
   for (size_t i = 0; i < action.items.size(); ++i) {
     const auto& [item, pages] = action.items[i];
-    job.items.push_back({contexts.mapped()[i], item.attempt_id, item.token_begin, item.token_count,
+    job.items.push_back({submitted.prompts[i], item.attempt_id, item.token_begin, item.token_count,
                          item.final, pages});
     metrics_->Observe(Metric::kChunkTokens, item.token_count);
   }
-  computing_ = {action.number, tokens};
-  if (trace_ != nullptr) trace_->BeginCompute(action, contexts.mapped(), NowUs());
-  computer_->Run(std::move(job));
+  return job;
 }
 
-void StageShell::Measure(const ComputeFinished& event, int64_t now_us) {
+// A plan's turn has come. Its spans begin here: before, it has only waited behind others.
+void StageShell::Trace(const Submitted& begins) {
+  if (trace_ == nullptr || begins.prompts.empty()) return;
+  trace_->BeginCompute(begins.action, begins.prompts, NowUs());
+}
+
+void StageShell::Measure(const Submitted& ended, int64_t now_us) {
+  const ComputeFinished& event = *ended.finished;
   if (trace_ != nullptr) trace_->EndCompute(event, now_us);
   metrics_->Observe(Metric::kChunkComputeSeconds, static_cast<double>(event.compute_us) * 1e-6);
-  if (event.status.ok() && computing_.first == event.number) {
-    metrics_->Increment(Metric::kPrefillTokensTotal, computing_.second);
-  }
+  if (!event.status.ok()) return;
+  int tokens = 0;
+  for (const RunCompute::Item& item : ended.action.items) tokens += item.item.token_count;
+  metrics_->Increment(Metric::kPrefillTokensTotal, tokens);
 }
 
 void StageShell::Perform(const ReportPlanDone& action) {

@@ -5,13 +5,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/serial_events.h"
 #include "common/telemetry/metrics.h"
 #include "services/prefill/core/hello.h"
@@ -81,14 +84,25 @@ class StageShell {
   void Perform(const ReportRequestClosed& action);
   void Perform(const prefill::EndEpoch& action);
 
+  // A plan that the core has submitted and has not heard the end of.
+  struct Submitted {
+    RunCompute action;
+    std::vector<PromptContextPtr> prompts;    // By item; empty if it never got to the executor.
+    std::optional<ComputeFinished> finished;  // Waits for those before it to be told.
+  };
   void KeepContexts(const PlanWithContexts& plan);
-  void Measure(const ComputeFinished& event, int64_t now_us);
+  void Tell(const StageEvent& event);
+  absl::StatusOr<ComputeJob> JobOf(Submitted& submitted);
+  void Finish(const ComputeFinished& event);
+  void Trace(const Submitted& begins);
+  void Measure(const Submitted& ended, int64_t now_us);
 
   ActivationChannel* const activations_;
   KvSender* const kv_;
   PlanComputer* const computer_;
   Metrics* const metrics_;
   const std::unique_ptr<StageTrace> trace_;
+  const int output_buffers_;
   Stage stage_;
   Reports reports_;
   Neighbours neighbours_;
@@ -97,7 +111,7 @@ class StageShell {
   // Contexts of requests that later plans will name, and those that a held plan's items need.
   std::map<uint64_t, PromptContextPtr> contexts_;                    // By attempt.
   std::map<uint64_t, std::vector<PromptContextPtr>> plan_contexts_;  // By plan, in items' order.
-  std::pair<uint64_t, int> computing_{0, 0};                         // Plan and its tokens.
+  std::deque<Submitted> submitted_;  // In their order; the first is being computed.
   int64_t accounted_until_us_ = 0;
 };
 

@@ -85,6 +85,7 @@ void TestChain::StartStage(int rank) {
   options.pp_size = settings_.stages;
   options.chunk_tokens = settings_.chunk_tokens;
   options.activation_credits = settings_.credits;
+  options.plans_in_flight = settings_.plans_in_flight;
   options.max_context_tokens = settings_.page_count * kFakePageSize;
   options.kv_lease_ms = 300;
   auto service = PrefillService::Create(options, {stage.executor.get(), stage.data_plane.get(),

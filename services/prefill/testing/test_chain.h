@@ -40,6 +40,7 @@ class TestChain {
     int chunk_tokens = 32;
     int page_count = 64;
     int credits = 2;
+    int plans_in_flight = 2;
     // By rank: runs before every Forward of that stage, on its thread; may block.
     std::map<int, std::function<void()>> before_forward = {};
     // What is put around a stage's model; none: MakeTestExecutor.
