@@ -1,19 +1,26 @@
-// What the asynchronous seam adds to a plan, microseconds: a step through an executor beside the
-// same step called directly, in turn. Prints a flat JSON object.
+// What the asynchronous seam adds to a plan, microseconds: plans through a stage's core and an
+// executor, as a stage submits them; and one step through an executor beside the same step called
+// directly, in turn. Prints a flat JSON object.
+#include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/event_loop.h"
 #include "common/base/sync.h"
 #include "common/engine/host_kv_memory.h"
 #include "common/engine/threaded_executor.h"
 #include "nlohmann/json.hpp"
+#include "services/prefill/core/stage.h"
 #include "tests/bench/quantiles.h"
 
 namespace baton {
@@ -139,13 +146,130 @@ double AddedInFlight(int64_t busy_us) {
   return static_cast<double>(NowUs() - begun_us) / kRounds - static_cast<double>(busy_us);
 }
 
+// The only stage of a chain: its core on a loop's thread, its plans through an executor, each a
+// prompt of one page. What a shell does beside that (KV, reports) ends at once.
+class StageDriver {
+ public:
+  StageDriver(int64_t busy_us, int plans_in_flight)
+      : busy_us_(busy_us),
+        lead_(std::max<uint64_t>(2, static_cast<uint64_t>(plans_in_flight))),
+        stage_({.page_size = kTokens, .plans_in_flight = plans_in_flight}),
+        executor_(std::make_unique<Busy>(busy_us), "bench.compute") {
+    loop_.Start();
+    Post([this] { Tell(prefill::EpochBegan{1}); });
+  }
+  ~StageDriver() {
+    executor_.Stop();
+    loop_.Stop();
+  }
+
+  // What each of so many plans takes longer than to compute.
+  double Added(uint64_t plans) {
+    Notification through;
+    const int64_t begun_us = NowUs();
+    Post([&] {
+      last_ = done_ + plans;
+      through_ = &through;
+      Issue();
+    });
+    through.WaitForNotification();
+    return static_cast<double>(NowUs() - begun_us) / static_cast<double>(plans) -
+           static_cast<double>(busy_us_);
+  }
+
+ private:
+  static constexpr int kTokens = 64;
+
+  void Post(std::function<void()> task) {
+    BATON_CHECK(loop_.PostCompletion(std::move(task))) << "the loop has ended";
+  }
+  // As stage 0's planner does.
+  void Issue() {
+    while (issued_ < last_ && issued_ - done_ < lead_) {
+      const uint64_t number = ++issued_;
+      Ticket ticket;
+      ticket.prompt_tokens = kTokens;
+      ticket.prompt_pages = 1;
+      events_.emplace_back(prefill::PlanArrived{
+          {1, number, {{number, ticket, {0}}}, {{number, 0, kTokens, true}}, {}}});
+    }
+    Drain();
+  }
+  void Tell(prefill::StageEvent event) {
+    events_.push_back(std::move(event));
+    Drain();
+  }
+  void Drain() {
+    while (!events_.empty()) {
+      const prefill::StageEvent event = std::move(events_.front());
+      events_.pop_front();
+      std::vector<prefill::StageAction> actions;
+      stage_.Handle(event, NowUs(), actions);
+      for (const prefill::StageAction& action : actions) {
+        std::visit([this](const auto& act) { Perform(act); }, action);
+      }
+    }
+  }
+  template <typename Action>
+  void Perform(const Action& action) {
+    if constexpr (std::is_same_v<Action, prefill::RunCompute>) {
+      Submit(action);
+    } else if constexpr (std::is_same_v<Action, prefill::SendKv> ||
+                         std::is_same_v<Action, prefill::SendCommit>) {
+      events_.emplace_back(prefill::KvSent{1, action.send_id, absl::OkStatus(), 0, 0});
+    } else if constexpr (std::is_same_v<Action, prefill::ReportPlanDone>) {
+      if (++done_ == last_) return through_->Notify();
+      Post([this] { Issue(); });
+    }
+  }
+  void Submit(const prefill::RunCompute& run) {
+    Step step;
+    step.sequences.resize(1);
+    step.sequences[0] = {tokens_, kTokens, 0, pages_, {}, {}};
+    executor_.Submit(std::move(step), [this, number = run.number](StepResult result) {
+      prefill::ComputeFinished finished{1, number, result.status, result.compute_us, {}, {}};
+      finished.first_tokens.emplace_back(SampledToken{});
+      Post([this, finished] { Tell(finished); });
+    });
+  }
+
+  const int64_t busy_us_;
+  const uint64_t lead_;
+  const std::vector<int32_t> tokens_ = std::vector<int32_t>(kTokens, 1);
+  const std::vector<int32_t> pages_ = {0};
+  // The loop's:
+  prefill::Stage stage_;
+  std::deque<prefill::StageEvent> events_;
+  uint64_t issued_ = 0;
+  uint64_t done_ = 0;
+  uint64_t last_ = 0;
+  Notification* through_ = nullptr;
+  EventLoop loop_{"bench-stage"};
+  ThreadedExecutor executor_;
+};
+
+// In turn, so that all meet the same machine.
+void MeasureStage(Json& out) {
+  constexpr int kTurns = 15;
+  constexpr uint64_t kPlans = 25;
+  std::vector<double> ahead_us;
+  std::vector<double> one_us;
+  StageDriver ahead(5000, prefill::StageOptions().plans_in_flight);
+  StageDriver one(5000, 1);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    ahead_us.push_back(ahead.Added(kPlans));
+    one_us.push_back(one.Added(kPlans));
+  }
+  PutQuartiles("seam_cost", ahead_us, out);
+  PutQuartiles("seam_cost_not_ahead", one_us, out);
+}
+
 int Main() {
   Json out;
-  // The limit is for plans that compute; an idle machine's sleeping thread is woken slowest.
+  MeasureStage(out);
+  // An idle machine's sleeping thread is woken slowest.
   for (const int64_t busy_us : {0, 200, 5000}) {
-    const std::string key =
-        busy_us == 5000 ? "seam_cost" : absl::StrCat("seam_cost_", busy_us, "us");
-    PutQuartiles(key, Added(busy_us), out);
+    PutQuartiles(absl::StrCat("seam_cost_alone_", busy_us, "us"), Added(busy_us), out);
   }
   out["bare_wakings"] = Quantile(BareWakings(5000), 0.5);
   out["seam_cost_in_flight"] = AddedInFlight(5000);
