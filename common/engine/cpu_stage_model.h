@@ -29,6 +29,7 @@ class CpuStageModel final : public StageModel {
   ElementType activation_type() const override { return dtype_; }
   TensorRank tensor_rank() const override { return shard_.rank; }
   absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
+  void EndGroup(const absl::Status& why) override { group_.Fail(why); }
   int threads() const override { return threads_.threads(); }
   void ParallelFor(int count, const std::function<void(int, int)>& body) override {
     threads_.ParallelFor(count, body);

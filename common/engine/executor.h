@@ -26,8 +26,11 @@
 #include "common/engine/token_run.h"
 #include "common/model/model_config.h"
 #include "common/types/sampled_token.h"
+#include "common/types/tensor_rank.h"
 
 namespace baton {
+
+class Communicator;
 
 // How the token after a sequence's last one is drawn.
 struct Draw {
@@ -72,7 +75,9 @@ struct StepResult {
   // InvalidArgument (nothing was written) when the step is not well-formed: wrong shapes, page ids
   // out of range, token ids outside the vocabulary, positions past the model's maximum, draws on a
   // stage that has no logits. Internal or ResourceExhausted when a library or device failed, with
-  // the pages' new tokens undefined. Cancelled when the executor has stopped.
+  // the pages' new tokens undefined, and what has ended the ranks' group, which RankOf
+  // (common/collective/communicator.h) says the culprit of. Cancelled when the executor has
+  // stopped.
   absl::Status status;
   int64_t compute_us = 0;  // From its begin on the device to its end.
   // Of the sequences with a draw and those with a report, in order; an error concerns one alone. Of
@@ -102,6 +107,19 @@ class Executor {
   // in the order of submissions, on a thread of the executor's; or on the calling one, before
   // Submit returns, if the executor has stopped. It must be short, and may submit.
   virtual void Submit(Step step, std::function<void(StepResult)> done) = 0;
+
+  // Which part of its layers this executor computes. With more ranks than one it takes steps once
+  // it has joined their group, and all ranks are submitted the same steps in the same order; but
+  // what draws is read on rank 0 alone.
+  virtual TensorRank tensor_rank() const { return {}; }
+  // Joins a group that has formed, in place of one that has ended, between the steps that were
+  // submitted before and those after. All ranks must be told, since they may exchange something.
+  // `done` is called as a step's is: with InvalidArgument for a group of other ranks, or what has
+  // ended the group.
+  virtual void JoinGroup(std::shared_ptr<Communicator> /*group*/,
+                         const std::function<void(absl::Status)>& done) {
+    done(absl::InvalidArgumentError("computes whole layers, with no other rank"));
+  }
 
   // When the step that runs began, on NowUs()'s clock; 0: none runs. Any thread.
   virtual int64_t running_since_us() const = 0;

@@ -95,6 +95,8 @@ class StageModel {
   virtual absl::Status JoinGroup(std::shared_ptr<Communicator> /*group*/) {
     return absl::InvalidArgumentError("computes whole layers, with no other rank");
   }
+  // Ends the group because a step has failed here outside of Forward: the others wait for it.
+  virtual void EndGroup(const absl::Status& /*why*/) {}
   // Whether logits come out here: on the last stage, of its rank 0.
   bool tells_logits() const { return last_stage() && tensor_rank().rank == 0; }
 

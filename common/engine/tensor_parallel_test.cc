@@ -6,13 +6,18 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "common/base/failpoint.h"
 #include "common/engine/testing/model_chain.h"
 #include "common/engine/testing/rank_chain.h"
+#include "common/engine/threaded_executor.h"
 #include "nlohmann/json.hpp"
 
 namespace baton {
@@ -349,6 +354,85 @@ TEST(TensorParallelTest, GroupsOfOtherRanksAreRefused) {
                 .code(),
             absl::StatusCode::kFailedPrecondition);
   for (const auto& rank : two) rank->Abort(absl::CancelledError("the test is over"));
+}
+
+// ---- Executors ----
+
+// Two ranks behind the seam, and what their steps come to.
+class RankedExecutorsTest : public ::testing::Test {
+ protected:
+  RankedExecutorsTest() {
+    testing::ForEachRank(2, [this](size_t rank) {
+      ExecutorOptions options = OptionsFor(SmallModel());
+      options.tensor_rank = {static_cast<int>(rank), 2};
+      executors_[rank] = std::make_unique<ThreadedExecutor>(
+          *LoadStageModel(options), "rank" + std::to_string(rank) + ".compute");
+    });
+  }
+  ~RankedExecutorsTest() override {
+    for (const auto& rank : group_) rank->Abort(absl::CancelledError("the test is over"));
+  }
+
+  void Join(uint64_t epoch) {
+    group_ = testing::FormMemoryGroup(2, epoch);
+    std::promise<absl::Status> joined[2];
+    for (const size_t rank : {0, 1}) {
+      executors_[rank]->JoinGroup(group_[rank], [&joined, rank](const absl::Status& status) {
+        joined[rank].set_value(status);
+      });
+    }
+    for (auto& status : joined) EXPECT_TRUE(status.get_future().get().ok());
+  }
+
+  // A greedy draw after the prompt. Rank 1 is not told how to draw, since it doesn't.
+  std::vector<StepResult> Draw() {
+    const SamplingParams greedy;
+    std::promise<StepResult> results[2];
+    for (const size_t rank : {0, 1}) {
+      Step step;
+      SequenceStep sequence{{prompt_, static_cast<int>(prompt_.size()), 0, pages_}};
+      sequence.draw.emplace();
+      if (rank == 0) sequence.draw->params = &greedy;
+      step.sequences.push_back(sequence);
+      executors_[rank]->Submit(std::move(step), [&results, rank](StepResult result) {
+        results[rank].set_value(std::move(result));
+      });
+    }
+    std::vector<StepResult> ended;
+    for (auto& result : results) ended.push_back(result.get_future().get());
+    return ended;
+  }
+
+  const std::vector<int32_t> prompt_ = RandomPrompt(40);
+  const std::vector<int32_t> pages_ = {0, 1, 2};
+  std::unique_ptr<Executor> executors_[2];
+  std::vector<std::shared_ptr<Communicator>> group_;
+};
+
+TEST_F(RankedExecutorsTest, RankZeroDrawsAndTheOtherTakesPart) {
+  RankChain chain(OptionsFor(SmallModel()), {0}, 1);
+  const int32_t expected = Argmax(chain.Logits(prompt_, 0));
+  Join(1);
+  const std::vector<StepResult> results = Draw();
+  ASSERT_TRUE(results[0].status.ok() && results[1].status.ok())
+      << results[0].status << results[1].status;
+  ASSERT_EQ(results[0].drawn.size(), 1u);
+  EXPECT_EQ(results[0].drawn[0]->token, expected);
+  EXPECT_TRUE(results[1].drawn.empty());
+}
+
+TEST_F(RankedExecutorsTest, AStepThatFailsBeforeItComputesEndsTheOthersWithItsRank) {
+  Join(1);
+  ASSERT_TRUE(ArmFailpoints("rank1.compute=error@1").ok());
+  std::vector<StepResult> results = Draw();
+  ASSERT_TRUE(ArmFailpoints("").ok());
+  EXPECT_EQ(results[1].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(results[0].status.ok());
+  EXPECT_EQ(RankOf(results[0].status), 1) << results[0].status;
+  Join(2);
+  results = Draw();
+  EXPECT_TRUE(results[0].status.ok()) << results[0].status;
+  EXPECT_EQ(results[0].drawn.size(), 1u);
 }
 
 // ---- What is read ----

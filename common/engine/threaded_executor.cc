@@ -13,8 +13,9 @@
 namespace baton {
 namespace {
 
-absl::Status CheckSequence(const SequenceStep& sequence) {
-  if (sequence.draw.has_value()) {
+// `draws`: whether this executor does, and not another rank's.
+absl::Status CheckSequence(const SequenceStep& sequence, bool draws) {
+  if (sequence.draw.has_value() && draws) {
     const Draw& draw = *sequence.draw;
     if (draw.params == nullptr || (draw.params->NeedsHistory() && draw.history == nullptr)) {
       return absl::InvalidArgumentError("a draw without parameters or history");
@@ -54,6 +55,14 @@ void ThreadedExecutor::Submit(Step step, std::function<void(StepResult)> done) {
   done(std::move(refused));
 }
 
+void ThreadedExecutor::JoinGroup(std::shared_ptr<Communicator> group,
+                                 const std::function<void(absl::Status)>& done) {
+  const bool taken = loop_.Post([this, group = std::move(group), done] {
+    done(GuardLibraries([&] { return model_->JoinGroup(group); }));
+  });
+  if (!taken) done(absl::CancelledError("the executor joins no group any more"));
+}
+
 StepResult ThreadedExecutor::Run(const Step& step) {
   const int64_t begun_us = NowUs();
   running_since_us_ = begun_us;
@@ -65,6 +74,8 @@ StepResult ThreadedExecutor::Run(const Step& step) {
   if (!result.status.ok()) {
     result.drawn.clear();
     result.reported.clear();
+    // A step that is not well-formed is refused by all ranks, and nobody waits.
+    if (!absl::IsInvalidArgument(result.status)) model_->EndGroup(result.status);
   }
   running_since_us_ = 0;
   result.compute_us = NowUs() - begun_us;
@@ -75,7 +86,7 @@ absl::Status ThreadedExecutor::Compute(const Step& step, StepResult& result) {
   Batch batch;
   result.reported.reserve(step.sequences.size());  // Its elements are pointed to.
   for (const SequenceStep& sequence : step.sequences) {
-    BATON_RETURN_IF_ERROR(CheckSequence(sequence));
+    BATON_RETURN_IF_ERROR(CheckSequence(sequence, rows_.has_value()));
     SequenceSlice slice{TokenRun(sequence), sequence.draw.has_value()};
     if (sequence.report.has_value()) {
       auto* const told = &result.reported.emplace_back(std::vector<SampledToken>());

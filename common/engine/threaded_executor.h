@@ -32,6 +32,9 @@ class ThreadedExecutor final : public Executor {
     return model_->AllocateActivations(bytes);
   }
   void Submit(Step step, std::function<void(StepResult)> done) override;
+  TensorRank tensor_rank() const override { return model_->tensor_rank(); }
+  void JoinGroup(std::shared_ptr<Communicator> group,
+                 const std::function<void(absl::Status)>& done) override;
   int64_t running_since_us() const override {
     return running_since_us_.load(std::memory_order_relaxed);
   }
