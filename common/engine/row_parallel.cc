@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace baton {
+namespace {
+
+// A fiftieth above the best time is as good as that.
+constexpr int64_t kNearlyBest = 50;
+
+}  // namespace
 
 int64_t RowParallelNs(const RowParallelCosts& costs, int tokens, int chunks) {
   const int64_t rows = (tokens + chunks - 1) / chunks;
@@ -15,11 +21,16 @@ int RowParallelChunks(const RowParallelOptions& options, const RowParallelCosts&
                       int tokens) {
   if (ranks == 1 || tokens < options.threshold) return 1;
   if (options.chunks > 0) return std::min(options.chunks, tokens);
-  int best = 1;
-  for (int chunks = 2; chunks <= std::min(kRowParallelChunksMax, tokens); chunks *= 2) {
-    if (RowParallelNs(costs, tokens, chunks) < RowParallelNs(costs, tokens, best)) best = chunks;
+  std::vector<int> counts;
+  int64_t best_ns = INT64_MAX;
+  for (int chunks = 1; chunks <= std::min(kRowParallelChunksMax, tokens); chunks *= 2) {
+    counts.push_back(chunks);
+    best_ns = std::min(best_ns, RowParallelNs(costs, tokens, chunks));
   }
-  return best;
+  const int64_t enough_ns = best_ns + best_ns / kNearlyBest;
+  return *std::find_if(counts.begin(), counts.end(), [&](int chunks) {
+    return RowParallelNs(costs, tokens, chunks) <= enough_ns;
+  });
 }
 
 std::vector<IndexRange> CutRows(int tokens, int chunks) {
