@@ -9,6 +9,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -40,8 +41,10 @@ int32_t Argmax(const std::vector<float>& logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-ExecutorOptions FixtureOptions(const std::string& family, ElementType dtype) {
+ExecutorOptions FixtureOptions(const std::string& family, ElementType dtype,
+                               Backend backend = Backend::kNative) {
   ExecutorOptions options;
+  options.backend = backend;
   options.model_path = "common/engine/testdata/parity/" + family;
   options.page_size = 16;
   options.page_count = 64;
@@ -61,12 +64,14 @@ struct Grid {
   std::string name;
   std::vector<int> cuts;
   int tp_size;
+  Backend backend = Backend::kNative;
+  friend void PrintTo(const Grid& grid, std::ostream* out) { *out << grid.name; }
 };
-const Grid kGrids[] = {{"pp1_tp1", {0}, 1},
-                       {"pp1_tp2", {0}, 2},
+const Grid kGrids[] = {{"pp1_tp2", {0}, 2},  // parity_test has one rank.
                        {"pp1_tp4", {0}, 4},
                        {"pp2_tp2", {0, 3}, 2},  // Uneven, like the next.
-                       {"pp3_tp2", {0, 1, 3}, 2}};
+                       {"pp3_tp2", {0, 1, 3}, 2},
+                       {"torch_pp1_tp4", {0}, 4, Backend::kTorch}};
 constexpr const char* kFamilies[] = {"llama3", "qwen2", "qwen3"};
 
 class TensorParallelParityTest : public ::testing::TestWithParam<std::tuple<const char*, Grid>> {
@@ -74,7 +79,7 @@ class TensorParallelParityTest : public ::testing::TestWithParam<std::tuple<cons
   std::string family() const { return std::get<0>(GetParam()); }
   RankChain Chain(ElementType dtype) const {
     const Grid& grid = std::get<1>(GetParam());
-    return RankChain(FixtureOptions(family(), dtype), grid.cuts, grid.tp_size);
+    return RankChain(FixtureOptions(family(), dtype, grid.backend), grid.cuts, grid.tp_size);
   }
 };
 
@@ -136,7 +141,8 @@ TEST_P(TensorParallelParityTest, Bf16TokensAreHuggingFacesButForNearTies) {
     }
   }
   RecordProperty("near_ties", ties);
-  EXPECT_LE(ties, 6);
+  // libtorch rounds what is summed as well.
+  EXPECT_LE(ties, std::get<1>(GetParam()).backend == Backend::kNative ? 6 : 10);
 }
 
 // What must not change a bit once the number of ranks is given.
@@ -197,7 +203,7 @@ TEST_P(RanksInvarianceTest, AutoChunksChangeNoBit) {
 TEST_P(RanksInvarianceTest, PromptChunksStagesAndThreadsChangeNoBit) {
   RankChain whole(Options(), {0}, tp_size());
   const auto expected = Run(whole);
-  for (const int chunk : {7, 100}) {
+  for (const int chunk : {31, 100}) {
     RankChain chain(Options(), {0}, tp_size());
     EXPECT_EQ(Run(chain, chunk), expected) << chunk;
   }
@@ -464,13 +470,6 @@ TEST(TensorParallelTest, ARankReadsItsOwnPartOfTheFilesAlone) {
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_LT(static_cast<double>(bytes_of({rank, 4})), 0.27 * static_cast<double>(whole)) << rank;
   }
-}
-
-TEST(TensorParallelTest, LibtorchsLayersSayThatTheyAreWhole) {
-  ExecutorOptions options = OptionsFor(SmallModel());
-  options.backend = Backend::kTorch;
-  options.tensor_rank = {0, 2};
-  EXPECT_EQ(LoadStageModel(options).status().code(), absl::StatusCode::kUnimplemented);
 }
 
 }  // namespace

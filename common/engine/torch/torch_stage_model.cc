@@ -57,21 +57,19 @@ absl::Status CheckDevice(const c10::Device& device) {
 
 TorchStageModel::TorchStageModel(const StageSetup& setup, c10::Device device)
     : config_(setup.config),
+      shard_(setup.shard),
+      sizes_(shard_.sizes),
       kv_(setup.kv),
       dtype_(setup.dtype),
       device_(device),
-      rotary_(config_) {}
+      rotary_(config_),
+      group_(shard_.rank, /*options=*/{}, config_.hidden_size) {}
 
 absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
     const ExecutorOptions& options) {
   const c10::Device device(options.device);
   BATON_RETURN_IF_ERROR(CheckDevice(device));
   BATON_ASSIGN_OR_RETURN(StageSetup setup, SetUpStage(options));
-  if (!setup.shard.rank.alone()) {
-    return absl::UnimplementedError(
-        absl::StrCat("libtorch's layers are not cut into tensor-parallel ranks; asked for ",
-                     setup.shard.rank.size));
-  }
   const c10::InferenceMode inference;
   std::unique_ptr<TorchStageModel> model(new TorchStageModel(setup, device));
   BATON_ASSIGN_OR_RETURN(model->weights_, LoadTorchWeights(setup, device, options.on_progress));
@@ -86,30 +84,55 @@ absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
   return model;
 }
 
-absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
-                                      const TensorView& out, std::span<float> logits) {
-  BATON_RETURN_IF_ERROR(
-      ValidateBatch(batch, {in, out, activation_type(), logits.size()}, config_, kv_));
-  return GuardLibraries([&] {
-    const c10::InferenceMode inference;
-    Compute(batch, in, out, logits);
-    return absl::OkStatus();
-  });
+absl::Status TorchStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
+  if (group_.alone()) return StageModel::JoinGroup(std::move(group));
+  return group_.Join(std::move(group), /*multiply=*/nullptr);
 }
 
-void TorchStageModel::Compute(const Batch& batch, const TensorView& in, const TensorView& out,
-                              std::span<float> logits) {
+absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
+                                      const TensorView& out, std::span<float> logits) {
+  BATON_RETURN_IF_ERROR(ValidateBatch(
+      batch, {in, out, activation_type(), logits.size(), tells_logits()}, config_, kv_));
+  absl::Status status = GuardLibraries([&] {
+    const c10::InferenceMode inference;
+    return Compute(batch, in, out, logits);
+  });
+  if (!status.ok()) group_.Fail(status);
+  return status;
+}
+
+absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
+                                      const TensorView& out, std::span<float> logits) {
+  if (!group_.alone()) BATON_RETURN_IF_ERROR(group_.Begin(batch.TokenCount()));
   const Rows rows = PlaceRows(batch);
-  at::Tensor x = first_stage() ? Embed(batch)
-                               : View(in).to(device_, ScalarTypeOf(in.type), /*non_blocking=*/false,
-                                             /*copy=*/true);
+  at::Tensor x;
+  if (first_stage()) {
+    BATON_ASSIGN_OR_RETURN(x, Sum(Embed(batch)));
+  } else {
+    x = View(in).to(device_, ScalarTypeOf(in.type), /*non_blocking=*/false, /*copy=*/true);
+  }
   for (int layer = 0; layer < kv_.layers(); ++layer) {
     const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];
-    x = x + Attention(batch, rows, layer, weights, Norm(x, weights.input_norm));
-    x = x + Mlp(weights, Norm(x, weights.post_attention_norm));
+    BATON_ASSIGN_OR_RETURN(const at::Tensor attended, Sum(Attention(batch, rows, layer, weights,
+                                                                    Norm(x, weights.input_norm))));
+    x = x + attended;
+    BATON_ASSIGN_OR_RETURN(const at::Tensor inner,
+                           Sum(Mlp(weights, Norm(x, weights.post_attention_norm))));
+    x = x + inner;
   }
   if (last_stage()) return TellLogits(batch, x, logits);
   View(out).copy_(x);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> TorchStageModel::Sum(const at::Tensor& part) {
+  if (group_.alone()) return part;
+  // A copy, whatever `part` is.
+  const at::Tensor sum =
+      part.to(at::TensorOptions(at::kFloat).device(at::kCPU), /*non_blocking=*/false, /*copy=*/true)
+          .contiguous();
+  BATON_RETURN_IF_ERROR(group_.Sum({sum.data_ptr<float>(), static_cast<size_t>(sum.numel())}));
+  return sum.to(device_, part.scalar_type());
 }
 
 at::Tensor TorchStageModel::Embed(const Batch& batch) const {
@@ -117,7 +140,12 @@ at::Tensor TorchStageModel::Embed(const Batch& batch) const {
   for (const SequenceSlice& slice : batch.slices) {
     tokens.insert(tokens.end(), slice.tokens.begin(), slice.tokens.end());
   }
-  return weights_.embedding.index_select(0, Indices(tokens, device_));
+  const at::Tensor ids = Indices(tokens, device_);
+  if (group_.alone()) return weights_.embedding.index_select(0, ids);
+  const at::Tensor others =
+      ids.lt(shard_.vocabulary.begin).logical_or(ids.ge(shard_.vocabulary.end));
+  const at::Tensor rows = (ids - shard_.vocabulary.begin).masked_fill(others, 0);
+  return weights_.embedding.index_select(0, rows).masked_fill_(others.unsqueeze(1), 0);
 }
 
 TorchStageModel::Rows TorchStageModel::PlaceRows(const Batch& batch) const {
@@ -171,8 +199,8 @@ at::Tensor TorchStageModel::Attention(const Batch& batch, const Rows& rows, int 
     return qkv.narrow(1, begin * config_.head_dim, count * config_.head_dim)
         .view({tokens, count, config_.head_dim});
   };
-  const int64_t query_heads = config_.num_attention_heads;
-  const int64_t kv_heads = config_.num_key_value_heads;
+  const int64_t query_heads = sizes_.num_attention_heads;
+  const int64_t kv_heads = sizes_.num_key_value_heads;
   at::Tensor query = heads(0, query_heads);
   at::Tensor key = heads(query_heads, kv_heads);
   const at::Tensor value = heads(query_heads + kv_heads, kv_heads);
@@ -199,8 +227,8 @@ at::Tensor TorchStageModel::Attention(const Batch& batch, const Rows& rows, int 
 // query rows at a time, so that the scores of a long prompt take bounded memory.
 at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
                                    const at::Tensor& query) const {
-  const int64_t kv_heads = config_.num_key_value_heads;
-  const int64_t group = config_.num_attention_heads / kv_heads;
+  const int64_t kv_heads = sizes_.num_key_value_heads;
+  const int64_t group = sizes_.num_attention_heads / kv_heads;
   const int64_t head_dim = config_.head_dim;
   const int64_t length = int64_t{slice.prefix_length} + slice.token_count;
   const int64_t page_count = (length + kv_.page_size - 1) / kv_.page_size;
@@ -219,7 +247,7 @@ at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
   const at::Tensor positions = at::arange(length, at::TensorOptions(at::kLong).device(device_));
   const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
   const int64_t block =
-      std::max<int64_t>(1, kTorchScoreElements / (config_.num_attention_heads * length));
+      std::max<int64_t>(1, kTorchScoreElements / (sizes_.num_attention_heads * length));
   std::vector<at::Tensor> outputs;
   for (int64_t begin = 0; begin < slice.token_count; begin += block) {
     const int64_t rows = std::min<int64_t>(block, slice.token_count - begin);
@@ -249,36 +277,47 @@ at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
 
 at::Tensor TorchStageModel::Mlp(const TorchLayer& weights, const at::Tensor& normed) const {
   const at::Tensor gate_up = at::linear(normed, weights.gate_up);
-  const at::Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
-  const at::Tensor up = gate_up.narrow(1, config_.intermediate_size, config_.intermediate_size);
+  const at::Tensor gate = gate_up.narrow(1, 0, sizes_.intermediate_size);
+  const at::Tensor up = gate_up.narrow(1, sizes_.intermediate_size, sizes_.intermediate_size);
   return at::linear(at::silu(gate) * up, weights.down);
 }
 
 // ---- The end of the model ----
 
-at::Tensor TorchStageModel::Head(const at::Tensor& x) const {
-  return at::linear(Norm(x, weights_.final_norm), weights_.head)
-      .to(at::kCPU, at::kFloat)
-      .contiguous();
+absl::StatusOr<at::Tensor> TorchStageModel::Head(const at::Tensor& x) {
+  const at::Tensor part =
+      at::linear(Norm(x, weights_.final_norm), weights_.head).to(at::kCPU, at::kFloat).contiguous();
+  if (group_.alone()) return part;
+  at::Tensor all;
+  std::span<float> gathered;
+  if (tells_logits()) {
+    all = at::empty({part.size(0), config_.vocab_size}, at::kFloat);
+    gathered = {all.data_ptr<float>(), static_cast<size_t>(all.numel())};
+  }
+  BATON_RETURN_IF_ERROR(group_.Gather({part.data_ptr<float>(), static_cast<size_t>(part.numel())},
+                                      static_cast<int>(part.size(0)), gathered));
+  return all;
 }
 
-void TorchStageModel::TellLogits(const Batch& batch, const at::Tensor& x,
-                                 std::span<float> logits) const {
+absl::Status TorchStageModel::TellLogits(const Batch& batch, const at::Tensor& x,
+                                         std::span<float> logits) {
   std::vector<int64_t> last;
   int64_t row = 0;
   for (const SequenceSlice& slice : batch.slices) {
     for (int first = 0; slice.on_logits != nullptr && first < slice.token_count;
          first += kLogitRows) {
       const int rows = std::min(kLogitRows, slice.token_count - first);
-      const at::Tensor told = Head(x.narrow(0, row + first, rows));
+      BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(x.narrow(0, row + first, rows)));
+      if (!tells_logits()) continue;
       slice.on_logits(first, {told.data_ptr<float>(), static_cast<size_t>(told.numel())});
     }
     row += slice.token_count;
     if (slice.wants_logits) last.push_back(row - 1);
   }
-  if (last.empty()) return;
-  const at::Tensor told = Head(x.index_select(0, Indices(last, device_)));
-  std::memcpy(logits.data(), told.data_ptr<float>(), logits.size_bytes());
+  if (last.empty()) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(x.index_select(0, Indices(last, device_))));
+  if (tells_logits()) std::memcpy(logits.data(), told.data_ptr<float>(), logits.size_bytes());
+  return absl::OkStatus();
 }
 
 }  // namespace baton

@@ -18,6 +18,7 @@
 #include "common/engine/executor_options.h"
 #include "common/engine/kv_memory.h"
 #include "common/engine/kv_pool.h"
+#include "common/engine/rank_group.h"
 #include "common/engine/rotary.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/stage_setup.h"
@@ -34,6 +35,9 @@ class TorchStageModel final : public StageModel {
   const KvGeometry& kv() const override { return kv_; }
   KvMemory& kv_memory() override { return *kv_memory_; }
   ElementType activation_type() const override { return dtype_; }
+  TensorRank tensor_rank() const override { return shard_.rank; }
+  absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
+  void EndGroup(const absl::Status& why) override { group_.Fail(why); }
   absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits) override;
 
@@ -46,9 +50,12 @@ class TorchStageModel final : public StageModel {
 
   TorchStageModel(const StageSetup& setup, c10::Device device);
 
-  void Compute(const Batch& batch, const TensorView& in, const TensorView& out,
-               std::span<float> logits);
+  absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
+                       std::span<float> logits);
+  // Zeros for tokens that other ranks have.
   at::Tensor Embed(const Batch& batch) const;
+  // What all ranks' `part` is together: summed in float32 in host memory.
+  absl::StatusOr<at::Tensor> Sum(const at::Tensor& part);
   Rows PlaceRows(const Batch& batch) const;
   at::Tensor Attention(const Batch& batch, const Rows& rows, int layer, const TorchLayer& weights,
                        const at::Tensor& normed);
@@ -56,17 +63,20 @@ class TorchStageModel final : public StageModel {
   at::Tensor Mlp(const TorchLayer& weights, const at::Tensor& normed) const;
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor Rotate(const at::Tensor& heads, const Rows& rows) const;
-  void TellLogits(const Batch& batch, const at::Tensor& x, std::span<float> logits) const;
-  // [rows, vocab] float32 in host memory.
-  at::Tensor Head(const at::Tensor& x) const;
+  absl::Status TellLogits(const Batch& batch, const at::Tensor& x, std::span<float> logits);
+  // [rows, vocab] float32 in host memory; undefined where logits don't come out.
+  absl::StatusOr<at::Tensor> Head(const at::Tensor& x);
   // Keys (0) or values (1) of a layer: [pages, kv_heads, page_size, head_dim].
   at::Tensor Pages(int layer, int value) const;
 
   const ModelConfig config_;
+  const ModelShard shard_;
+  const ModelConfig& sizes_;  // The shard's.
   const KvGeometry kv_;
   const ElementType dtype_;  // Of weights and everything that is computed.
   const c10::Device device_;
   const Rotary rotary_;
+  RankGroup group_;
   TorchWeights weights_;
   std::unique_ptr<KvPool> pool_;  // On the CPU.
   std::unique_ptr<KvMemory> kv_memory_;

@@ -74,14 +74,18 @@ class Loader {
   int64_t elements_done_ = 0;
 };
 
-int64_t ElementsOf(const std::vector<WeightSpec>& specs) {
-  int64_t total = 0;
-  for (const WeightSpec& spec : specs) {
-    int64_t elements = 1;
-    for (const int64_t size : spec.shape) elements *= size;
-    total += elements;
+int64_t ElementsOf(const StageSetup& stage) {
+  const ModelConfig& config = stage.config;
+  const int64_t embedding = VocabularyPart(EmbeddingWeight(config), stage.shard).ElementCount();
+  int64_t total = stage.first_stage() ? embedding : 0;
+  for (int layer = stage.kv.layer_begin; layer < stage.kv.layer_end; ++layer) {
+    for (const WeightSpec& spec : LayerWeightsOf(config, stage.shard, layer).All()) {
+      total += spec.ElementCount();
+    }
   }
-  return total;
+  if (!stage.last_stage()) return total;
+  const bool shared = stage.first_stage() && config.tie_word_embeddings;
+  return total + FinalNormWeight(config).ElementCount() + (shared ? 0 : embedding);
 }
 
 }  // namespace
@@ -94,22 +98,24 @@ absl::StatusOr<TorchWeights> LoadTorchWeights(StageSetup& stage, c10::Device dev
                                               const std::function<void(double)>& on_progress) {
   const ModelConfig& config = stage.config;
   const KvGeometry& kv = stage.kv;
-  Loader loader(stage, device, on_progress,
-                ElementsOf(StageWeights(config, kv.layer_begin, kv.layer_end)));
+  Loader loader(stage, device, on_progress, ElementsOf(stage));
   TorchWeights weights;
   if (stage.first_stage()) {
-    BATON_ASSIGN_OR_RETURN(weights.embedding, loader.Matrices({EmbeddingWeight(config)}));
+    BATON_ASSIGN_OR_RETURN(weights.embedding,
+                           loader.Matrices({VocabularyPart(EmbeddingWeight(config), stage.shard)}));
   }
   for (int layer = kv.layer_begin; layer < kv.layer_end; ++layer) {
-    BATON_ASSIGN_OR_RETURN(weights.layers.emplace_back(),
-                           LoadDecoderLayer<TorchLayer>(LayerWeightsOf(config, layer), loader));
+    BATON_ASSIGN_OR_RETURN(
+        weights.layers.emplace_back(),
+        LoadDecoderLayer<TorchLayer>(LayerWeightsOf(config, stage.shard, layer), loader));
   }
   if (!stage.last_stage()) return weights;
   BATON_ASSIGN_OR_RETURN(weights.final_norm, loader.Vectors({FinalNormWeight(config)}));
   if (stage.first_stage() && config.tie_word_embeddings) {
     weights.head = weights.embedding;
   } else {
-    BATON_ASSIGN_OR_RETURN(weights.head, loader.Matrices({HeadWeight(config)}));
+    BATON_ASSIGN_OR_RETURN(weights.head,
+                           loader.Matrices({VocabularyPart(HeadWeight(config), stage.shard)}));
   }
   return weights;
 }

@@ -19,6 +19,7 @@ using TorchLayer = DecoderLayer<at::Tensor, at::Tensor>;
 
 c10::ScalarType ScalarTypeOf(ElementType type);
 
+// A rank's part of each.
 struct TorchWeights {
   std::vector<TorchLayer> layers;
   at::Tensor embedding;   // First stage, [vocab, hidden].
