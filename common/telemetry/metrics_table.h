@@ -116,8 +116,8 @@ inline constexpr const char* kOutcomes[] = {
 inline constexpr const char* kFinishReasons[] = {"stop", "length", "abort", "error", "other"};
 inline constexpr const char* kLegs[] = {"prefill", "decode", "other"};
 inline constexpr const char* kRetryReasons[] = {"failure", "overload", "drain", "other"};
-inline constexpr const char* kIdleReasons[] = {"bubble", "no_request", "transfer", "credit",
-                                               "other"};
+inline constexpr const char* kIdleReasons[] = {"bubble",   "no_request", "input",
+                                               "transfer", "credit",     "other"};
 inline constexpr const char* kFailureReasons[] = {"peer_lost", "refused",  "timeout",
                                                   "aborted",   "checksum", "other"};
 // KvRefusalName of common/kv/lease_table.h, and headers that could not be read at all.
@@ -258,9 +258,11 @@ inline constexpr MetricInfo kTable[] = {
     {Metric::kStageBusySecondsTotal, "baton_stage_busy_seconds_total", kCounter, "seconds",
      "Time that this stage spent computing.", kP},
     {Metric::kStageIdleSecondsTotal, "baton_stage_idle_seconds_total", kCounter, "seconds",
-     "Time that this stage did not compute, by what it waited for: bubble (nothing to do while the "
-     "chain was working), no_request (none in the chain), transfer (activations on the way), "
-     "credit (the next stage had no buffer).",
+     "Time that this stage did not compute, by what it waited for: bubble (no plan, while the "
+     "chain "
+     "had work), no_request (none in the chain), input (the stage before was not done with the "
+     "plan), transfer (activations on the way), credit (the next stage had no buffer). With "
+     "baton_stage_busy_seconds_total it is all of the time.",
      kP, kIdleLabels},
     {Metric::kActivationBytesTotal, "baton_activation_bytes_total", kCounter, "bytes",
      "Activations that this stage has sent on.", kP},

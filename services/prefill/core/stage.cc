@@ -315,10 +315,24 @@ Stage::Stage(StageOptions options) : state_(std::make_unique<State>(options)) {
 Stage::~Stage() = default;
 
 void Stage::Handle(const StageEvent& event, int64_t now_us, std::vector<StageAction>& actions) {
+  const auto* const arrived = std::get_if<ActivationsArrived>(&event);
+  AccountTime(now_us, arrived == nullptr ? kNeverUs : arrived->since_us);
   state_->actions = &actions;
   std::visit([&](const auto& e) { state_->On(e, now_us); }, event);
   state_->actions = nullptr;
 }
+
+void Stage::AccountTime(int64_t now_us, int64_t receiving_since_us) {
+  constexpr StageDoing kDoing[] = {StageDoing::kBusy, StageDoing::kBubble, StageDoing::kInput,
+                                   StageDoing::kCredit, StageDoing::kTransfer};
+  const IdleReason reason = idle_reason();
+  const bool rests = reason == IdleReason::kBubble && AtRest();
+  state_->times.Add(rests ? StageDoing::kNoRequest : kDoing[static_cast<int>(reason)],
+                    state_->accounted_us.value_or(now_us), now_us, receiving_since_us);
+  state_->accounted_us = now_us;
+}
+
+const StageTimes& Stage::times() const { return state_->times; }
 
 IdleReason Stage::idle_reason() const {
   const State& state = *state_;

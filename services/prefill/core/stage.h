@@ -30,9 +30,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/types/sampled_token.h"
 #include "common/types/ticket.h"
 #include "services/prefill/core/plan.h"
+#include "services/prefill/core/stage_times.h"
 
 namespace baton::prefill {
 
@@ -61,6 +63,7 @@ struct PlanArrived {
 struct ActivationsArrived {  // For stage > 0: plan `number`'s input is in buffer number % credits.
   uint64_t epoch = 0;
   uint64_t number = 0;
+  int64_t since_us = kNeverUs;  // When they began to arrive; kNeverUs: only now.
 };
 struct CreditReturned {  // The next stage has consumed plan `number`'s activations.
   uint64_t epoch = 0;
@@ -157,7 +160,7 @@ struct EndEpoch {  // A protocol or compute error: break the link with this stat
 using StageAction = std::variant<RunCompute, SendActivations, ReturnCredit, SendKv, SendCommit,
                                  CancelKv, ReportPlanDone, ReportRequestClosed, EndEpoch>;
 
-// Why the stage is not computing; label of the idle metric.
+// Why the stage is not computing.
 enum class IdleReason { kNone, kBubble, kInput, kCredit, kTransfer };
 
 // The checksum sum of a request's runs belongs to the shell, which sees the bytes.
@@ -167,6 +170,10 @@ class Stage {
   ~Stage();
 
   void Handle(const StageEvent& event, int64_t now_us, std::vector<StageAction>& actions);
+  // Times are those up to the last event; this adds what has passed since. `receiving_since_us`:
+  // since when activations have been arriving, if they are.
+  void AccountTime(int64_t now_us, int64_t receiving_since_us = kNeverUs);
+  const StageTimes& times() const;
 
   IdleReason idle_reason() const;
   bool Quiet() const;      // Nothing computing or being sent: a new epoch may begin.

@@ -205,5 +205,40 @@ TEST_F(StageAheadTest, WhoIsSubmittedAheadWaitsForNothingButItsTurn) {
   EXPECT_EQ(All<ReportPlanDone>()[0].done.wait_us, 0) << "it began when plan 1 had ended";
 }
 
+// ---- Where the time goes ----
+
+TEST_F(StageAheadTest, TimesAreTheReasonsAndTogetherAllOfTheTime) {
+  Make(1, 3, 1);  // The first event, at 1000.
+  const auto at = [this](int64_t time_us, const StageEvent& event) {
+    now_us_ = time_us;
+    Send(event);
+  };
+  at(1100, PlanArrived{PagePlan(1)});                                   // no_request: 100
+  at(1500, ActivationsArrived{kEpoch, 1, 1400});                        // input: 300, transfer: 100
+  at(2500, ComputeFinished{kEpoch, 1, absl::OkStatus(), 900, {}, {}});  // busy: 1000
+  at(2700, PlanArrived{PagePlan(2)});                                   // bubble: 200
+  at(2800, ActivationsArrived{kEpoch, 2});  // input: 100, and none in transfer
+  at(3000, ComputeFinished{kEpoch, 2, absl::OkStatus(), 190, {}, {}});  // busy: 200
+  at(3000, PlanArrived{PagePlan(3)});
+  at(3000, ActivationsArrived{kEpoch, 3});
+  at(3050, ActivationsSent{kEpoch, 1, absl::OkStatus()});  // transfer: 50; plan 1's buffer
+  at(3150, ComputeFinished{kEpoch, 3, absl::OkStatus(), 90, {}, {}});  // busy: 100
+  at(3150, ActivationsSent{kEpoch, 2, absl::OkStatus()});
+  at(3150, PlanArrived{PagePlan(4)});
+  at(3150, ActivationsArrived{kEpoch, 4});
+  at(3250, ComputeFinished{kEpoch, 4, absl::OkStatus(), 90, {}, {}});  // busy: 100
+  at(3250, PlanArrived{PagePlan(5)});
+  at(3250, ActivationsArrived{kEpoch, 5});
+  stage_->AccountTime(3300);  // credit: 50; plans 3 and 4 wait for one
+  const StageTimes& times = stage_->times();
+  EXPECT_EQ(times.Of(StageDoing::kNoRequest), 100);
+  EXPECT_EQ(times.Of(StageDoing::kInput), 400);
+  EXPECT_EQ(times.Of(StageDoing::kTransfer), 150);
+  EXPECT_EQ(times.Of(StageDoing::kBubble), 200);
+  EXPECT_EQ(times.Of(StageDoing::kCredit), 50);
+  EXPECT_EQ(times.Of(StageDoing::kBusy), 1400);
+  EXPECT_EQ(times.Together(), 2300);
+}
+
 }  // namespace
 }  // namespace baton::prefill

@@ -114,6 +114,9 @@ struct Stage::State {
   std::map<uint64_t, Send> sends;
   uint64_t next_send_id = 1;
 
+  StageTimes times;
+  std::optional<int64_t> accounted_us;  // Up to which.
+
   std::vector<StageAction>* actions = nullptr;  // Of the event that is being handled.
 };
 

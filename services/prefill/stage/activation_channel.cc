@@ -36,6 +36,7 @@ struct ActivationChannel::Memory {
     MemoryBuffer data;
     uint64_t number = 0;  // Plan in it; 0: free.
     uint32_t tokens = 0;
+    int64_t since_us = 0;    // When its first piece began to arrive.
     std::vector<bool> came;  // By piece: it is arriving or has arrived.
     size_t placed = 0;       // Pieces.
   };
@@ -207,9 +208,15 @@ void ActivationChannel::Return(const ReturnCredit& action) {
                  "prefill.credit_lost");
 }
 
-bool ActivationChannel::receiving() const {
+int64_t ActivationChannel::receiving_since_us() const {
   MutexLock lock(&mutex_);
-  return !arriving_.empty();
+  int64_t since_us = kNeverUs;
+  if (memory_ == nullptr) return since_us;
+  for (const Memory::Input& input : memory_->inputs) {
+    if (input.number == 0 || input.placed == input.came.size()) continue;
+    since_us = std::min(since_us, input.since_us);
+  }
+  return since_us;
 }
 
 absl::StatusOr<std::span<std::byte>> ActivationChannel::Accept(const ActivationHeader& header,
@@ -232,6 +239,7 @@ absl::StatusOr<std::span<std::byte>> ActivationChannel::Accept(const ActivationH
   Memory::Input& input = memory_->inputs[header.number % memory_->inputs.size()];
   if (input.number == 0) {
     input.number = header.number;
+    input.since_us = NowUs();
     input.tokens = header.tokens;
     input.came.assign(PiecesOf(header), false);
     input.placed = 0;
@@ -300,11 +308,13 @@ void ActivationChannel::OnPlaced(uint64_t receipt, const absl::Status& status) {
                                         "activations of plan ", header.number, " are damaged")));
     return;
   }
+  int64_t since_us = 0;
   {
     MutexLock lock(&mutex_);
     if (++input.placed < PiecesOf(header)) return;
+    since_us = input.since_us;
   }
-  options_.on_event(ActivationsArrived{header.epoch, header.number});
+  options_.on_event(ActivationsArrived{header.epoch, header.number, since_us});
 }
 
 }  // namespace baton::prefill

@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/base/sync.h"
 #include "common/device/memory.h"
 #include "common/engine/executor.h"
@@ -69,8 +70,8 @@ class ActivationChannel final : public MessageHandler {
   void Send(const SendActivations& action);
   void Return(const ReturnCredit& action);
 
-  // True while a payload is arriving; tells "transfer" from "bubble" in the idle metric.
-  bool receiving() const;
+  // Since when a plan's activations have been arriving that are not whole yet; kNeverUs: none are.
+  int64_t receiving_since_us() const;
 
   std::optional<Placement> OnHeader(std::span<const std::byte> header,
                                     size_t payload_bytes) override;

@@ -96,7 +96,8 @@ void StageShell::HandleOne(const StageEvent& event) {
 
 void StageShell::Tell(const StageEvent& event) {
   const int64_t now_us = NowUs();
-  AccountTime(now_us);
+  // An arrival says itself since when the stage has been receiving.
+  if (!std::holds_alternative<ActivationsArrived>(event)) AccountTime(now_us);
   std::vector<StageAction> actions;
   stage_.Handle(event, now_us, actions);
   for (const StageAction& action : actions) {
@@ -211,28 +212,19 @@ void StageShell::Perform(const ReportRequestClosed& action) {
 void StageShell::Perform(const prefill::EndEpoch& action) { Fail(epoch_, action.status); }
 
 void StageShell::AccountTime(int64_t now_us) {
-  const double seconds =
-      accounted_until_us_ == 0 ? 0 : static_cast<double>(now_us - accounted_until_us_) * 1e-6;
-  accounted_until_us_ = now_us;
-  switch (stage_.idle_reason()) {
-    case IdleReason::kNone:
+  stage_.AccountTime(now_us, activations_->receiving_since_us());
+  constexpr const char* kReasons[] = {nullptr, "no_request", "bubble",
+                                      "input", "transfer",   "credit"};
+  for (int i = 0; i < kStageDoings; ++i) {
+    const auto seconds = static_cast<double>(stage_.times().us[i] - told_.us[i]) * 1e-6;
+    if (seconds == 0) continue;
+    if (kReasons[i] == nullptr) {
       metrics_->Increment(Metric::kStageBusySecondsTotal, seconds);
-      return;
-    case IdleReason::kBubble:
-      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds,
-                          {stage_.AtRest() ? "no_request" : "bubble"});
-      return;
-    case IdleReason::kInput:
-      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds,
-                          {activations_->receiving() ? "transfer" : "bubble"});
-      return;
-    case IdleReason::kCredit:
-      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds, {"credit"});
-      return;
-    case IdleReason::kTransfer:
-      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds, {"transfer"});
-      return;
+    } else {
+      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds, {kReasons[i]});
+    }
   }
+  told_ = stage_.times();
 }
 
 }  // namespace baton::prefill

@@ -70,7 +70,7 @@ class StageShell {
   int held_pages() const { return stage_.held_pages(); }
   bool AtRest() const { return stage_.AtRest(); }  // Holds no request, no plan and no send.
 
-  // Adds the time since the last call to the busy or idle metric.
+  // Adds the time since the last call to the busy and idle metrics.
   void AccountTime(int64_t now_us);
 
  private:
@@ -112,7 +112,7 @@ class StageShell {
   std::map<uint64_t, PromptContextPtr> contexts_;                    // By attempt.
   std::map<uint64_t, std::vector<PromptContextPtr>> plan_contexts_;  // By plan, in items' order.
   std::deque<Submitted> submitted_;  // In their order; the first is being computed.
-  int64_t accounted_until_us_ = 0;
+  StageTimes told_;                  // That the metrics have.
 };
 
 }  // namespace baton::prefill
