@@ -80,7 +80,7 @@ absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
     return absl::InvalidArgumentError("only the last stage computes logits");
   }
   const TensorView none;
-  const TensorView activations{{}, buffers.activation_type, tokens, config.hidden_size};
+  const TensorView activations{{}, buffers.activation_type, tokens, buffers.activation_columns};
   BATON_RETURN_IF_ERROR(ExpectShape("in", buffers.in, first ? none : activations));
   BATON_RETURN_IF_ERROR(ExpectShape("out", buffers.out, last ? none : activations));
   const size_t logits = buffers.tells_logits ? wanted * static_cast<size_t>(config.vocab_size) : 0;

@@ -15,7 +15,8 @@ namespace baton {
 struct ForwardBuffers {
   const TensorView& in;
   const TensorView& out;
-  ElementType activation_type;  // That they must have.
+  ElementType activation_type;  // That they must have,
+  int activation_columns;       // and these.
   size_t logits;                // Floats.
   bool tells_logits = true;     // Whether the wanted ones come out here.
 };

@@ -47,6 +47,7 @@ CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable
       shard_(setup.shard),
       sizes_(shard_.sizes),
       dtype_(setup.dtype),
+      sliced_(options.slice_activations && !shard_.rank.alone()),
       kernels_(kernels),
       threads_(options.threads),
       rotary_(config_),
@@ -114,18 +115,42 @@ absl::Status CpuStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
 absl::Status CpuStageModel::Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                                     std::span<float> logits) {
   BATON_RETURN_IF_ERROR(ValidateBatch(
-      batch, {in, out, activation_type(), logits.size(), tells_logits()}, config_, kv()));
+      batch, {in, out, activation_type(), activation_columns(), logits.size(), tells_logits()},
+      config_, kv()));
   absl::Status status = GuardLibraries([&] { return Compute(batch, in, out, logits); });
   if (!status.ok()) group_.Fail(status);
   return status;
 }
 
-void CpuStageModel::TakeInput(const TensorView& in, float* x) const {
-  const auto count = Floats(in.rows, in.columns);
-  if (in.type == ElementType::kBFloat16) {
-    kernels_.from_bf16(reinterpret_cast<const kernels::Bf16*>(in.memory.Host().data()), count, x);
-  } else if (const std::span<const float> floats = Floats(in); floats.data() != x) {
+float* CpuStageModel::ResidualStream(const TensorView& out) {
+  if (!last_stage() && !sliced_ && dtype_ == ElementType::kFloat32) return Floats(out).data();
+  hidden_.resize(Floats(static_cast<int64_t>(places_.size()), config_.hidden_size));
+  return hidden_.data();
+}
+
+absl::Status CpuStageModel::TakeInput(const TensorView& in, float* x) {
+  TensorView whole = in;
+  if (sliced_) {
+    whole_.resize(in.bytes() * static_cast<size_t>(shard_.rank.size));
+    whole = {HostSpan(whole_), in.type, in.rows, config_.hidden_size};
+    BATON_RETURN_IF_ERROR(group_.GatherParts(in, whole));
+  }
+  if (whole.type == ElementType::kBFloat16) {
+    kernels_.from_bf16(reinterpret_cast<const kernels::Bf16*>(whole.memory.Host().data()),
+                       Floats(whole.rows, whole.columns), x);
+  } else if (const std::span<const float> floats = Floats(whole); floats.data() != x) {
     std::memmove(x, floats.data(), floats.size_bytes());
+  }
+  return absl::OkStatus();
+}
+
+void CpuStageModel::GiveOutput(const float* x, const TensorView& out) const {
+  const size_t count = Floats(out.rows, out.columns);
+  if (sliced_) x += static_cast<size_t>(shard_.rank.rank) * count;
+  if (dtype_ == ElementType::kBFloat16) {
+    kernels_.to_bf16(x, count, reinterpret_cast<kernels::Bf16*>(out.memory.Host().data()));
+  } else if (const std::span<float> floats = Floats(out); floats.data() != x) {
+    std::copy_n(x, count, floats.data());
   }
 }
 
@@ -133,15 +158,12 @@ absl::Status CpuStageModel::Compute(const Batch& batch, const TensorView& in, co
                                     std::span<float> logits) {
   PlaceRows(batch);
   const int tokens = static_cast<int>(places_.size());
-  const bool narrow = dtype_ == ElementType::kBFloat16;
   if (!group_.alone()) BATON_RETURN_IF_ERROR(group_.Begin(tokens));
-  // Where activations are passed on as they are computed, in their buffer.
-  if (last_stage() || narrow) hidden_.resize(Floats(tokens, config_.hidden_size));
-  float* x = last_stage() || narrow ? hidden_.data() : Floats(out).data();
+  float* const x = ResidualStream(out);
   if (first_stage()) {
     BATON_RETURN_IF_ERROR(Embed(batch, x));
   } else {
-    TakeInput(in, x);
+    BATON_RETURN_IF_ERROR(TakeInput(in, x));
   }
   for (int layer = kv().layer_begin; layer < kv().layer_end; ++layer) {
     if (group_.alone()) {
@@ -156,9 +178,8 @@ absl::Status CpuStageModel::Compute(const Batch& batch, const TensorView& in, co
   if (last_stage()) {
     BATON_RETURN_IF_ERROR(AllLogits(batch, x));
     BATON_RETURN_IF_ERROR(LastLogits(batch, x, logits));
-  } else if (narrow) {
-    kernels_.to_bf16(x, Floats(tokens, config_.hidden_size),
-                     reinterpret_cast<kernels::Bf16*>(out.memory.Host().data()));
+  } else {
+    GiveOutput(x, out);
   }
   return absl::OkStatus();
 }

@@ -27,6 +27,9 @@ class CpuStageModel final : public StageModel {
   const KvGeometry& kv() const override { return pool_->geometry(); }
   KvMemory& kv_memory() override { return *kv_memory_; }
   ElementType activation_type() const override { return dtype_; }
+  int activation_columns() const override {
+    return sliced_ ? config_.hidden_size / shard_.rank.size : config_.hidden_size;
+  }
   TensorRank tensor_rank() const override { return shard_.rank; }
   absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
   void EndGroup(const absl::Status& why) override { group_.Fail(why); }
@@ -68,7 +71,10 @@ class CpuStageModel final : public StageModel {
   void AllocateScratch();
   absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits);
-  void TakeInput(const TensorView& in, float* x) const;
+  // Where the residual stream of a batch lies: in `out`, where that takes all of it as it is.
+  float* ResidualStream(const TensorView& out);
+  absl::Status TakeInput(const TensorView& in, float* x);
+  void GiveOutput(const float* x, const TensorView& out) const;
   void PlaceRows(const Batch& batch);
   RowPlace PlaceOf(int row) const { return places_[static_cast<size_t>(row)]; }
   absl::Status Embed(const Batch& batch, float* x);
@@ -103,6 +109,7 @@ class CpuStageModel final : public StageModel {
   const ModelShard shard_;
   const ModelConfig& sizes_;  // The shard's.
   const ElementType dtype_;
+  const bool sliced_;  // Of activations, this rank's part alone comes and goes.
   const kernels::KernelTable& kernels_;
   ThreadPool threads_;
   const Rotary rotary_;
@@ -116,7 +123,8 @@ class CpuStageModel final : public StageModel {
   size_t max_tiles_ = 0;  // Of a sequence.
   std::vector<RowPlace> places_;
   std::vector<float> cos_, sin_;    // [batch tokens, head_dim / 2]
-  std::vector<float> hidden_;       // [batch tokens, hidden]; last stage, or bfloat16.
+  std::vector<float> hidden_;       // [batch tokens, hidden]; last stage, bfloat16 or slices.
+  std::vector<std::byte> whole_;    // All ranks' slices of the input.
   std::vector<float> some_logits_;  // [kLogitRows, vocab], once all logits of a slice were wanted.
 };
 

@@ -65,7 +65,8 @@ struct SequenceStep : TokenRun {
 // One pass over the executor's layers. Sequences are packed along tokens: rows of `in` and `out`.
 struct Step {
   std::vector<SequenceStep> sequences;
-  TensorView in;   // [tokens, hidden] of activation_type(); none on the stage that embeds.
+  // [tokens, activation_columns()] of activation_type(); none on the stage that embeds.
+  TensorView in;
   TensorView out;  // Likewise; none on the last stage. May be the memory of `in`.
   // Keeps alive what the spans and views point to. Let go after `done` has returned.
   std::shared_ptr<const void> keeps;
@@ -100,6 +101,8 @@ class Executor {
 
   // What `in` and `out` consist of, on the wire between stages too.
   virtual ElementType activation_type() const = 0;
+  // Their columns: the hidden size, or a rank's slice of it (StageModel::activation_columns).
+  virtual int activation_columns() const { return config().hidden_size; }
   // Memory for activations that Submit takes and that a transport reads and writes. Any thread.
   virtual absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) = 0;
 

@@ -26,7 +26,10 @@ struct ExecutorOptions {
   // layer the final norm and the head.
   int layer_begin = 0;
   int layer_end = -1;
-  TensorRank tensor_rank;                       // Which part of each of these layers.
+  TensorRank tensor_rank;  // Which part of each of these layers.
+  // Of kNative, with more ranks than one: each takes and gives its own part of the activations, as
+  // activation_columns() says, instead of all of them.
+  bool slice_activations = false;
   RowParallelOptions row_parallel;              // Of kNative, with more ranks than one.
   int page_size = 64;                           // Tokens; a multiple of 16.
   int page_count = 256;                         // All pages are allocated at start.

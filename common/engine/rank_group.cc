@@ -116,6 +116,12 @@ absl::Status RankGroup::Sum(std::span<float> values) {
   return Annotate(pending.Wait(), "summing over the ranks");
 }
 
+absl::Status RankGroup::GatherParts(const TensorView& part, const TensorView& whole) {
+  Pending pending;
+  communicator_->AllGather(part, whole, pending.Add());
+  return Annotate(pending.Wait(), "gathering activations");
+}
+
 absl::Status RankGroup::Gather(std::span<float> mine, int rows, std::span<float> all) {
   Pending pending;
   if (rank_.rank != 0) {

@@ -59,6 +59,9 @@ class RankGroup {
   // `values` become the sums of all ranks'.
   absl::Status Sum(std::span<float> values);
 
+  // `whole` becomes the ranks' parts, one behind the other.
+  absl::Status GatherParts(const TensorView& part, const TensorView& whole);
+
   // `mine` is [rows, columns]; on rank 0 `all` becomes [rows, size * columns], by rank.
   absl::Status Gather(std::span<float> mine, int rows, std::span<float> all);
 

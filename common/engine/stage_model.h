@@ -75,6 +75,11 @@ class StageModel {
 
   // What `in` and `out` of Forward consist of, and the memory that they must be in.
   virtual ElementType activation_type() const { return ElementType::kFloat32; }
+  // Columns of them: the model's hidden size, or 1 / ranks of it where each rank has its slice,
+  // which is that part of all elements in their order, row by row; the whole is the slices one
+  // behind the other. So a rank sends its counterpart in the next stage 1 / ranks of the bytes,
+  // and ranks that take slices gather them before they begin.
+  virtual int activation_columns() const { return config().hidden_size; }
   virtual absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) {
     return AllocateHost(bytes);
   }
@@ -104,7 +109,7 @@ class StageModel {
   bool last_stage() const { return kv().layer_end == config().num_hidden_layers; }
 
   // Runs these layers over `batch`, writes its KV into the pages and fills
-  //   out    [tokens, hidden] activations for the next stage; none on the last stage,
+  //   out    [tokens, activation_columns()] for the next stage; none on the last stage,
   //   logits [batch.LogitsCount(), vocab] in slice order; empty where none come out
   //          (tells_logits). Slices say what they want on every rank alike.
   // `in` is the previous stage's `out`, none on the first stage. `in` and `out` may be the same

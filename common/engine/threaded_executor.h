@@ -28,6 +28,7 @@ class ThreadedExecutor final : public Executor {
   const KvGeometry& kv() const override { return model_->kv(); }
   KvMemory& kv_memory() override { return model_->kv_memory(); }
   ElementType activation_type() const override { return model_->activation_type(); }
+  int activation_columns() const override { return model_->activation_columns(); }
   absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) override {
     return model_->AllocateActivations(bytes);
   }

@@ -37,6 +37,7 @@ class FakeDevice final : public Executor, private KvMemory {
   const KvGeometry& kv() const override { return inner_->kv(); }
   KvMemory& kv_memory() override { return *this; }
   ElementType activation_type() const override { return inner_->activation_type(); }
+  int activation_columns() const override { return inner_->activation_columns(); }
   absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) override;
   void Submit(Step step, std::function<void(StepResult)> done) override;
   int64_t running_since_us() const override { return inner_->running_since_us(); }

@@ -78,31 +78,40 @@ class RankedStage {
   // Of all ranks since the group was joined, its measurements left out.
   int all_reduces() const { return all_reduces_; }
 
-  // Runs the batch on all ranks, each with an `out` of its own; what they give must be equal.
-  // Returns the ranks' statuses.
+  // Runs the batch on all ranks. `in` and `out` are whole activations: each rank takes and gives
+  // its slice, or all of them, which then must be equal. Returns the ranks' statuses.
   std::vector<absl::Status> Forward(const Batch& batch, std::span<std::byte> in,
                                     std::vector<std::byte>* out, std::span<float> logits) {
-    const int64_t hidden = models_[0]->config().hidden_size;
+    const int64_t columns = models_[0]->activation_columns();
+    const bool sliced = columns < models_[0]->config().hidden_size;
     const int64_t tokens = batch.TokenCount();
     const ElementType type = models_[0]->activation_type();
     std::vector<absl::Status> statuses(models_.size());
     std::vector<std::vector<std::byte>> outs(models_.size());
     ForEachRank(models_.size(), [&](size_t rank) {
       StageModel& model = *models_[rank];
-      std::vector<std::byte> mine_in(in.begin(), in.end());
+      const size_t part = sliced ? in.size() / models_.size() : in.size();
+      const std::span<std::byte> mine = in.subspan(sliced ? rank * part : 0, part);
+      std::vector<std::byte> mine_in(mine.begin(), mine.end());
       TensorView view_in;
       TensorView view_out;
-      if (!model.first_stage()) view_in = {HostSpan(mine_in), type, tokens, hidden};
+      if (!model.first_stage()) view_in = {HostSpan(mine_in), type, tokens, columns};
       if (!model.last_stage()) {
-        view_out = {{}, type, tokens, hidden};
+        view_out = {{}, type, tokens, columns};
         outs[rank].resize(view_out.bytes());
         view_out.memory = HostSpan(outs[rank]);
       }
       statuses[rank] = model.Forward(batch, view_in, view_out,
                                      model.tells_logits() ? logits : std::span<float>());
     });
-    for (const auto& bytes : outs) EXPECT_EQ(bytes, outs[0]) << "ranks disagree";
-    if (out != nullptr) *out = std::move(outs[0]);
+    for (const auto& bytes : outs) {
+      if (!sliced) {
+        EXPECT_EQ(bytes, outs[0]) << "ranks disagree";
+      }
+      if (out != nullptr && (sliced || out->empty())) {
+        out->insert(out->end(), bytes.begin(), bytes.end());
+      }
+    }
     return statuses;
   }
 

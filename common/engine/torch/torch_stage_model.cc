@@ -70,6 +70,9 @@ absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
   const c10::Device device(options.device);
   BATON_RETURN_IF_ERROR(CheckDevice(device));
   BATON_ASSIGN_OR_RETURN(StageSetup setup, SetUpStage(options));
+  if (options.slice_activations && !setup.shard.rank.alone()) {
+    return absl::UnimplementedError("libtorch's layers take and give whole activations");
+  }
   const c10::InferenceMode inference;
   std::unique_ptr<TorchStageModel> model(new TorchStageModel(setup, device));
   BATON_ASSIGN_OR_RETURN(model->weights_, LoadTorchWeights(setup, device, options.on_progress));
@@ -92,7 +95,8 @@ absl::Status TorchStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
 absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
   BATON_RETURN_IF_ERROR(ValidateBatch(
-      batch, {in, out, activation_type(), logits.size(), tells_logits()}, config_, kv_));
+      batch, {in, out, activation_type(), activation_columns(), logits.size(), tells_logits()},
+      config_, kv_));
   absl::Status status = GuardLibraries([&] {
     const c10::InferenceMode inference;
     return Compute(batch, in, out, logits);
