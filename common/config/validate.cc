@@ -86,6 +86,11 @@ absl::Status CheckDevice(const v1::Options& options) {
                                    " computes on the CPU; --executor torch does on GPUs"));
 }
 
+absl::Status CheckTimed(const v1::Options& options) {
+  if (options.executor() != "timed" || !options.timed_profile().empty()) return absl::OkStatus();
+  return InvalidField("timed_profile", "is empty, and --executor timed plays what it says");
+}
+
 absl::Status CheckLeases(const v1::Options& options) {
   const int64_t heartbeat_ms = options.heartbeat_interval_ms();
   if (options.lease_ms() < 2 * heartbeat_ms) {
@@ -173,6 +178,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckPages(options));
   BATON_RETURN_IF_ERROR(CheckTypes(options));
   BATON_RETURN_IF_ERROR(CheckDevice(options));
+  BATON_RETURN_IF_ERROR(CheckTimed(options));
   BATON_RETURN_IF_ERROR(CheckHttp(options));
   BATON_RETURN_IF_ERROR(ParseRouters(options.router_address()).status());
   BATON_RETURN_IF_ERROR(CheckDiscovery(options));

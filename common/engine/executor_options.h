@@ -15,8 +15,9 @@ namespace baton {
 // Which implementation multiplies by weights. kAuto takes kNative.
 enum class LinearBackend { kAuto, kNative, kTorch };
 
-// What computes: Baton's own kernels, or libtorch's operators.
-enum class Backend { kNative, kTorch };
+// What computes: Baton's own kernels, libtorch's operators, or nobody, for as long as it would
+// take.
+enum class Backend { kNative, kTorch, kTimed };
 
 struct ExecutorOptions {
   Backend backend = Backend::kNative;
@@ -39,6 +40,7 @@ struct ExecutorOptions {
   // layer (README.md says why). Nothing: as the checkpoint (StoredWeightType).
   std::optional<ElementType> dtype;
   std::optional<ElementType> kv_dtype;  // Of keys and values in the pages; nothing: as dtype.
+  std::string timed_profile;            // Of kTimed: a file (timed/README.md).
   // Of kNative: which kernels. "" (the best that this CPU runs), "scalar", "avx2" or "avx512".
   std::string kernels;
   // Called on the loading thread with the loaded fraction in [0, 1], last with 1.

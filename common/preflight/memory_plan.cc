@@ -63,9 +63,10 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerR
   shape.batch_tokens = batch_tokens;
   shape.context_tokens = context_tokens;
   shape.all_logits = tells_prompts;
-  const ExecutorFootprint footprint = options.executor() == "torch"
-                                          ? TorchFootprintOf(model.config, shape)
-                                          : FootprintOf(model.config, shape);
+  ExecutorFootprint footprint = options.executor() == "torch"
+                                    ? TorchFootprintOf(model.config, shape)
+                                    : FootprintOf(model.config, shape);
+  if (options.executor() == "timed") footprint.weights = footprint.scratch = 0;
   ProcessMemory memory;
   memory.layers = layers;
   memory.weights = footprint.weights;

@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
 #include "common/engine/requirements.h"
+#include "common/engine/timed/timed_profile.h"
 #include "common/preflight/model_files.h"
 #include "common/tls/tls_certificate.h"
 
@@ -46,6 +47,7 @@ class Checks {
     CheckTls();
     const v1::Options& values = report_.values;
     report_.model = CheckModelConfig(values.model_path(), report_.findings);
+    if (report_.model) PlayProfile();
     if (!report_.model) {
       // Told apart even so: two problems are mended together.
       if (report_.role == OptionSpec::UP && !values.tokenizer_path().empty() &&
@@ -57,7 +59,10 @@ class Checks {
     CheckContext();
     facts_.config = *report_.model;
     const auto layers = Layers();
-    if (layers && report_.role != OptionSpec::ROUTER) {
+    if (profile_) {
+      facts_.dtype = ParseElementType(values.dtype()).value_or(profile_->dtype);
+      facts_.kv_dtype = ParseElementType(values.kv_cache_dtype()).value_or(profile_->kv_dtype);
+    } else if (layers && report_.role != OptionSpec::ROUTER) {
       const WeightTypes types = CheckWeights(values.model_path(), facts_.config, *layers,
                                              ParseElementType(values.dtype()), report_.findings);
       facts_.dtype = types.dtype;
@@ -107,6 +112,25 @@ class Checks {
     if (values.ssl_certfile().empty() || values.ssl_keyfile().empty()) return;
     AddStatus("ssl_certfile",
               TlsCertificate::Load(values.ssl_certfile(), values.ssl_keyfile()).status());
+  }
+
+  // --timed-profile: its sizes stand in the model's place.
+  void PlayProfile() {
+    const std::string& path = report_.values.timed_profile();
+    if (path.empty()) return;
+    // A router computes nothing, and has to know the model that its workers play.
+    if (report_.role != OptionSpec::ROUTER && report_.values.executor() != "timed") {
+      return AddError("timed_profile",
+                      absl::StrCat("is given, and --executor ", report_.values.executor(),
+                                   " does not play it"));
+    }
+    absl::StatusOr<TimedProfile> profile = LoadTimedProfile(path);
+    if (!profile.ok()) {
+      report_.model.reset();
+      return AddStatus("timed_profile", profile.status());
+    }
+    report_.model = profile->Apply(*std::move(report_.model));
+    profile_ = *std::move(profile);
   }
 
   void CheckContext() {
@@ -214,6 +238,7 @@ class Checks {
 
   const config::ParsedOptions& options_;
   PreflightReport report_;
+  std::optional<TimedProfile> profile_;
   ModelFacts facts_;
 };
 

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
 #include "common/config/router_list.h"
+#include "common/engine/timed/timed_profile.h"
 #include "common/net/host.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
@@ -214,7 +215,8 @@ absl::Status Serve(v1::Options options) {
   BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id()));
   auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/true));
-  BATON_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(options.model_path()));
+  BATON_ASSIGN_OR_RETURN(const ModelConfig model,
+                         LoadPlayedModelConfig(options.model_path(), options.timed_profile()));
   LayerRange layers{0, model.num_hidden_layers};
   if (prefill) {
     BATON_ASSIGN_OR_RETURN(

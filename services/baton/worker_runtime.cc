@@ -11,6 +11,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/engine/create_executor.h"
+#include "common/engine/timed/timed_profile.h"
 #include "common/model/safetensors.h"
 #include "common/net/host.h"
 #include "common/rpc/model_fingerprint.h"
@@ -111,12 +112,20 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
                                                            : LinearBackend::kAuto;
   options.dtype = ParseElementType(options_.dtype());  // Nothing for auto.
   options.kv_dtype = ParseElementType(options_.kv_cache_dtype());
-  options.backend = options_.executor() == "torch" ? Backend::kTorch : Backend::kNative;
+  options.backend = options_.executor() == "torch"   ? Backend::kTorch
+                    : options_.executor() == "timed" ? Backend::kTimed
+                                                     : Backend::kNative;
+  options.timed_profile = options_.timed_profile();
   options.device = options_.device();
   options.on_progress = [this](double fraction) { Progress(fraction); };
   const bool prefill = options_.disaggregation_mode() == "prefill";
   BATON_ASSIGN_OR_RETURN(executor_,
                          CreateExecutor(options, prefill ? "prefill.compute" : "decode.step"));
+  if (options.backend == Backend::kTimed) {  // There are no weights.
+    BATON_ASSIGN_OR_RETURN(const TimedProfile profile, LoadTimedProfile(options.timed_profile));
+    fingerprint_ = profile.Fingerprint(model_, layers);
+    return absl::OkStatus();
+  }
   BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options_.model_path()));
   BATON_ASSIGN_OR_RETURN(fingerprint_, FingerprintStage(reader, model_, layers.begin, layers.end));
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/engine/timed/timed_profile.h"
 #include "common/http/http_server.h"
 #include "common/model/model_config.h"
 #include "common/rpc/server.h"
@@ -36,7 +37,8 @@ RouterService::~RouterService() { Stop(0); }
 
 absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
     const v1::Options& options) {
-  BATON_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(options.model_path()));
+  BATON_ASSIGN_OR_RETURN(const ModelConfig model,
+                         LoadPlayedModelConfig(options.model_path(), options.timed_profile()));
   const std::string& directory =
       options.tokenizer_path().empty() ? options.model_path() : options.tokenizer_path();
   BATON_ASSIGN_OR_RETURN(auto tokenizer, Tokenizer::Load(directory));

@@ -1,0 +1,242 @@
+#include "common/engine/timed/timed_profile.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/random.h"
+#include "common/base/status.h"
+#include "common/json/parse_json.h"
+#include "common/model/fingerprint.h"
+#include "nlohmann/json.hpp"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kFileBytesMax = size_t{1} << 20;
+constexpr double kMicrosMax = 1e12;  // Eleven days.
+constexpr int kMaxLayers = 4096;
+constexpr int kMaxWidth = 1 << 20;
+constexpr int kMaxContext = 1 << 27;
+
+// Of the first `"key"` behind the first `"section"`; 1-based. Keys do not stand twice in an object.
+int LineOf(std::string_view text, std::string_view section, std::string_view key) {
+  size_t at = 0;
+  for (const std::string_view word : {section, key}) {
+    if (word.empty()) continue;
+    const size_t found = text.find(absl::StrCat("\"", std::string(word), "\""), at);
+    if (found == std::string_view::npos) break;
+    at = found;
+  }
+  const auto end = text.begin() + static_cast<std::ptrdiff_t>(at);
+  return 1 + static_cast<int>(std::count(text.begin(), end, '\n'));
+}
+
+// An object of the file. The first thing that is wrong with it is kept.
+class Section {
+ public:
+  Section(std::string_view text, const std::string& file, const Json& document, const char* name)
+      : text_(text), file_(file), name_(name) {
+    if (*name == '\0') {
+      object_ = &document;
+    } else if (const auto found = document.find(name); found != document.end()) {
+      object_ = &*found;
+    }
+    if (object_ == nullptr) {
+      Fail("", "is missing");
+    } else if (!object_->is_object()) {
+      Fail("", "is no object");
+    }
+  }
+
+  const absl::Status& status() const { return status_; }
+
+  void Number(const char* key, double low, double high, std::optional<double> otherwise,
+              double& value) {
+    const Json* const found = Find(key, otherwise.has_value());
+    if (found == nullptr) {
+      value = otherwise.value_or(0);
+    } else if (!found->is_number()) {
+      Fail(key, absl::StrCat("is ", found->dump(), ", expected a number"));
+    } else if (value = found->get<double>(); !(value >= low && value <= high)) {
+      Fail(key, absl::StrCat("is ", found->dump(), ", expected ", low, " to ", high));
+    }
+  }
+  void Int(const char* key, int low, int high, std::optional<int> otherwise, int& value) {
+    const Json* const found = Find(key, otherwise.has_value());
+    if (found == nullptr) {
+      value = otherwise.value_or(0);
+    } else if (!found->is_number_integer() || *found < low || *found > high) {
+      Fail(key, absl::StrCat("is ", found->dump(), ", expected a whole number from ", low, " to ",
+                             high));
+    } else {
+      value = found->get<int>();
+    }
+  }
+  void Text(const char* key, bool optional, std::string& value) {
+    const Json* const found = Find(key, optional);
+    if (found == nullptr) return;
+    if (!found->is_string()) return Fail(key, "is no string");
+    value = found->get<std::string>();
+  }
+  void Type(const char* key, ElementType& value) {
+    std::string name;
+    Text(key, false, name);
+    const std::optional<ElementType> type = ParseElementType(name);
+    if (type.has_value()) {
+      value = *type;
+    } else {
+      Fail(key, absl::StrCat("is \"", name, "\", expected float32 or bfloat16"));
+    }
+  }
+  // Nobody reads any other key: most likely it is misspelt.
+  void Only(std::initializer_list<const char*> keys) {
+    if (!status_.ok()) return;
+    for (const auto& item : object_->items()) {
+      const bool known =
+          std::any_of(keys.begin(), keys.end(), [&](const char* key) { return item.key() == key; });
+      if (!known)
+        return Fail(item.key(), absl::StrCat("is unknown; known are ", absl::StrJoin(keys, ", ")));
+    }
+  }
+  void Fail(const std::string& key, const std::string& what) {
+    if (!status_.ok()) return;
+    const std::string dot = name_.empty() || key.empty() ? "" : ".";
+    status_ = absl::InvalidArgumentError(absl::StrCat(file_, ": line ", LineOf(text_, name_, key),
+                                                      ": \"", name_, dot, key, "\" ", what));
+  }
+
+ private:
+  const Json* Find(const char* key, bool optional) {
+    if (!status_.ok()) return nullptr;
+    const auto found = object_->find(key);
+    if (found != object_->end()) return &*found;
+    if (!optional) Fail(key, "is missing");
+    return nullptr;
+  }
+
+  const std::string_view text_;
+  const std::string& file_;
+  const std::string name_;
+  const Json* object_ = nullptr;
+  absl::Status status_;
+};
+
+absl::Status ReadModel(Section model, TimedProfile& profile) {
+  model.Only(
+      {"layers", "hidden_size", "kv_heads", "head_dim", "context_tokens", "dtype", "kv_dtype"});
+  model.Int("layers", 1, kMaxLayers, std::nullopt, profile.layers);
+  model.Int("hidden_size", 8, kMaxWidth, std::nullopt, profile.hidden_size);
+  model.Int("kv_heads", 1, kMaxWidth, std::nullopt, profile.kv_heads);
+  model.Int("head_dim", 8, kMaxWidth, std::nullopt, profile.head_dim);
+  model.Int("context_tokens", 2, kMaxContext, std::nullopt, profile.context_tokens);
+  model.Type("dtype", profile.dtype);
+  model.Type("kv_dtype", profile.kv_dtype);
+  return model.status();
+}
+
+absl::Status ReadCosts(Section prefill, Section decode, TimedProfile& profile) {
+  StageCost& cost = profile.prefill;
+  prefill.Only({"stage_overhead_us", "overhead_us", "prefix_us", "token_us", "attention_us",
+                "floor_tokens"});
+  prefill.Number("stage_overhead_us", 0, kMicrosMax, 0, profile.stage_overhead_us);
+  prefill.Number("overhead_us", 0, kMicrosMax, 0, cost.overhead_us);
+  prefill.Number("prefix_us", 0, kMicrosMax, 0, cost.prefix_us);
+  prefill.Number("token_us", 0, kMicrosMax, std::nullopt, cost.token_us);
+  prefill.Number("attention_us", 0, kMicrosMax, 0, cost.attention_us);
+  prefill.Int("floor_tokens", 0, kMaxContext, 0, cost.floor_tokens);
+  if (absl::Status status = cost.Check(); prefill.status().ok() && !status.ok()) {
+    prefill.Fail("token_us", std::string(status.message()));
+  }
+  BATON_RETURN_IF_ERROR(prefill.status());
+  decode.Only({"overhead_us", "sequence_us", "context_us"});
+  decode.Number("overhead_us", 0, kMicrosMax, std::nullopt, profile.decode.overhead_us);
+  decode.Number("sequence_us", 0, kMicrosMax, 0, profile.decode.sequence_us);
+  decode.Number("context_us", 0, kMicrosMax, 0, profile.decode.context_us);
+  return decode.status();
+}
+
+absl::Status ReadNoise(Section noise, TimedProfile& profile) {
+  noise.Only({"relative", "seed"});
+  noise.Number("relative", 0, 1, std::nullopt, profile.noise_relative);
+  int seed = 1;
+  noise.Int("seed", 0, INT32_MAX, 1, seed);
+  profile.noise_seed = static_cast<uint64_t>(seed);
+  return noise.status();
+}
+
+}  // namespace
+
+StageCost TimedProfile::OfStage(int stage_layers) const {
+  const double share = static_cast<double>(stage_layers) / layers;
+  StageCost cost = prefill;
+  cost.overhead_us = stage_overhead_us + share * prefill.overhead_us;
+  cost.prefix_us *= share;
+  cost.token_us *= share;
+  cost.attention_us *= share;
+  return cost;
+}
+
+ModelConfig TimedProfile::Apply(ModelConfig config) const {
+  config.num_hidden_layers = layers;
+  config.hidden_size = hidden_size;
+  config.num_key_value_heads = kv_heads;
+  config.head_dim = head_dim;
+  config.max_position_embeddings = context_tokens;
+  config.torch_dtype = ElementTypeName(dtype);
+  return config;
+}
+
+ModelFingerprint TimedProfile::Fingerprint(const ModelConfig& config,
+                                           LayerRange stage_layers) const {
+  ModelFingerprint fingerprint;
+  fingerprint.config_hash = ConfigFingerprint(config);
+  for (int layer = stage_layers.begin; layer < stage_layers.end; ++layer) {
+    fingerprint.layer_hashes[layer] = Mix64(text_hash ^ static_cast<uint64_t>(layer));
+  }
+  if (stage_layers.begin == 0) fingerprint.embedding_hash = Mix64(text_hash ^ UINT64_MAX) | 1;
+  if (stage_layers.end == layers) fingerprint.head_hash = Mix64(text_hash ^ INT64_MAX) | 1;
+  return fingerprint;
+}
+
+absl::StatusOr<TimedProfile> ParseTimedProfile(std::string_view text, const std::string& file) {
+  BATON_ASSIGN_OR_RETURN(const Json document, ParseJson(text, file));  // Says the line itself.
+  TimedProfile profile;
+  Section whole(text, file, document, "");
+  whole.Only({"name", "source", "model", "prefill", "decode", "noise"});
+  whole.Text("name", false, profile.name);
+  std::string source;  // For readers.
+  whole.Text("source", true, source);
+  BATON_RETURN_IF_ERROR(whole.status());
+  BATON_RETURN_IF_ERROR(ReadModel(Section(text, file, document, "model"), profile));
+  BATON_RETURN_IF_ERROR(ReadCosts(Section(text, file, document, "prefill"),
+                                  Section(text, file, document, "decode"), profile));
+  if (document.contains("noise")) {
+    BATON_RETURN_IF_ERROR(ReadNoise(Section(text, file, document, "noise"), profile));
+  }
+  profile.text_hash = XXH3_64bits(text.data(), text.size());
+  return profile;
+}
+
+absl::StatusOr<TimedProfile> LoadTimedProfile(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kFileBytesMax));
+  return ParseTimedProfile(text, path);
+}
+
+absl::StatusOr<ModelConfig> LoadPlayedModelConfig(const std::string& model_path,
+                                                  const std::string& timed_profile) {
+  BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_path));
+  if (timed_profile.empty()) return config;
+  BATON_ASSIGN_OR_RETURN(const TimedProfile profile, LoadTimedProfile(timed_profile));
+  return profile.Apply(std::move(config));
+}
+
+}  // namespace baton

@@ -1,0 +1,206 @@
+#include "common/engine/timed/timed_stage_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/engine/batch.h"
+#include "common/engine/requirements.h"
+#include "common/engine/timed/precise_wait.h"
+#include "common/engine/timed/timed_content.h"
+
+namespace baton {
+namespace {
+
+// A row of activations begins with them.
+struct Row {
+  uint64_t word = 0;
+  int32_t token = 0;
+};
+static_assert(8 * sizeof(uint16_t) >= sizeof(uint64_t) + sizeof(int32_t), "the narrowest row");
+constexpr float kCertain = 30;  // The logit of the next token; the others' are 0.
+
+Row ReadRow(std::span<const std::byte> activations, size_t row, size_t row_bytes) {
+  Row read;
+  const std::byte* const at = activations.data() + row * row_bytes;
+  std::memcpy(&read.word, at, sizeof(read.word));
+  std::memcpy(&read.token, at + sizeof(read.word), sizeof(read.token));
+  return read;
+}
+
+void WriteRow(std::span<std::byte> activations, size_t row, size_t row_bytes, const Row& value) {
+  std::byte* const at = activations.data() + row * row_bytes;
+  std::memcpy(at, &value.word, sizeof(value.word));
+  std::memcpy(at + sizeof(value.word), &value.token, sizeof(value.token));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StageModel>> TimedStageModel::Create(
+    const ExecutorOptions& options) {
+  if (options.timed_profile.empty()) {
+    return InvalidField("timed_profile", "is empty; the timed executor plays what a profile says");
+  }
+  if (!options.tensor_rank.alone()) {
+    return absl::UnimplementedError(absl::StrCat(
+        "the timed executor plays whole stages, not rank ", options.tensor_rank.rank, " of ",
+        options.tensor_rank.size, "; a profile says what a group of ranks takes together"));
+  }
+  BATON_ASSIGN_OR_RETURN(TimedProfile profile, LoadTimedProfile(options.timed_profile));
+  BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(options.model_path));
+  config = profile.Apply(std::move(config));
+  BATON_RETURN_IF_ERROR(CheckExecutorSizes(options.page_size, options.threads));
+  KvGeometry kv;
+  kv.layer_begin = options.layer_begin;
+  kv.layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
+  BATON_RETURN_IF_ERROR(ValidateLayerRange(config, kv.layer_begin, kv.layer_end));
+  kv.kv_heads = config.num_key_value_heads;
+  kv.head_dim = config.head_dim;
+  kv.page_size = options.page_size;
+  kv.page_count = options.page_count;
+  kv.element_type = options.kv_dtype.value_or(profile.kv_dtype);
+  profile.dtype = options.dtype.value_or(profile.dtype);
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<KvPool> pool, KvPool::Create(kv));
+  if (options.on_progress) options.on_progress(1);
+  return std::make_unique<TimedStageModel>(profile, std::move(config), std::move(pool));
+}
+
+TimedStageModel::TimedStageModel(const TimedProfile& profile, ModelConfig config,
+                                 std::unique_ptr<KvPool> pool)
+    : profile_(profile),
+      config_(std::move(config)),
+      cost_(profile.OfStage(pool->geometry().layers())),
+      pool_(std::move(pool)),
+      kv_memory_(pool_->geometry(), pool_->Bytes()),
+      random_(profile.noise_seed * 1000 + static_cast<uint64_t>(pool_->geometry().layer_begin)) {}
+
+// The first key of a token's slot.
+std::byte* TimedStageModel::Slot(int page, int layer, int position) {
+  const KvGeometry& kv = pool_->geometry();
+  const size_t token_bytes = static_cast<size_t>(kv.head_dim) * ElementBytes(kv.element_type);
+  return pool_->Keys<std::byte>(page, layer, 0) +
+         static_cast<size_t>(position % kv.page_size) * token_bytes;
+}
+
+// Every layer has it, so that no stage's part of a hand-off can be missing.
+absl::StatusOr<uint64_t> TimedStageModel::WordBefore(const SequenceSlice& slice) {
+  if (slice.prefix_length == 0) return kTimedRoot;
+  const int position = slice.prefix_length - 1;
+  const int page = slice.pages[static_cast<size_t>(position / kv().page_size)];
+  uint64_t word = 0;
+  for (int layer = kv().layer_begin; layer < kv().layer_end; ++layer) {
+    uint64_t stored = 0;
+    std::memcpy(&stored, Slot(page, layer, position), sizeof(stored));
+    if (layer > kv().layer_begin && stored != word) {
+      return absl::DataLossError(absl::StrCat("the KV of position ", position, " in layer ", layer,
+                                              " is not that of layer ", kv().layer_begin));
+    }
+    word = stored;
+  }
+  return word;
+}
+
+uint64_t TimedStageModel::MilestonesBefore(const SequenceSlice& slice, int position) {
+  uint64_t sum = 0;
+  for (int at = kTimedMilestone - 1; at < position; at += kTimedMilestone) {
+    const int page = slice.pages[static_cast<size_t>(at / kv().page_size)];
+    uint64_t word = 0;
+    std::memcpy(&word, Slot(page, kv().layer_begin, at), sizeof(word));
+    sum = AddMilestone(sum, word, at);
+  }
+  return sum;
+}
+
+// `row`: of the slice's first token in the batch. `next`: the token after its last one.
+absl::Status TimedStageModel::Play(const SequenceSlice& slice, std::span<const std::byte> in,
+                                   std::span<std::byte> out, size_t row, int32_t& next) {
+  BATON_ASSIGN_OR_RETURN(uint64_t word, WordBefore(slice));
+  const size_t row_bytes =
+      static_cast<size_t>(config_.hidden_size) * ElementBytes(activation_type());
+  int position = slice.prefix_length;
+  for (int i = 0; i < slice.token_count; ++i, ++position, ++row) {
+    Row came;
+    if (first_stage()) {
+      came.token = slice.tokens[static_cast<size_t>(i)];
+    } else {
+      came = ReadRow(in, row, row_bytes);
+    }
+    word = TimedWord(word, came.token, position);
+    if (!first_stage() && came.word != word) {
+      return absl::DataLossError(absl::StrCat("the activations of position ", position,
+                                              " do not follow from the KV before it"));
+    }
+    if (!out.empty()) WriteRow(out, row, row_bytes, {word, came.token});
+    const int page = slice.pages[static_cast<size_t>(position / kv().page_size)];
+    for (int layer = kv().layer_begin; layer < kv().layer_end; ++layer) {
+      std::memcpy(Slot(page, layer, position), &word, sizeof(word));
+    }
+    if (slice.on_logits != nullptr) {
+      std::vector<float> logits(static_cast<size_t>(config_.vocab_size), 0.0F);
+      const int32_t likely = NextTimedToken(word, MilestonesBefore(slice, position),
+                                            config_.vocab_size, config_.eos_token_ids);
+      logits[static_cast<size_t>(likely)] = kCertain;
+      slice.on_logits(i, logits);
+    }
+  }
+  if (last_stage()) {
+    next = NextTimedToken(word, MilestonesBefore(slice, position - 1), config_.vocab_size,
+                          config_.eos_token_ids);
+  }
+  return absl::OkStatus();
+}
+
+double TimedStageModel::Micros(const Batch& batch) const {
+  double prefix = 0;
+  double work_us = 0;
+  bool decodes = true;
+  for (const SequenceSlice& slice : batch.slices) {
+    prefix += slice.prefix_length;
+    work_us += cost_.WorkMicros(slice.prefix_length, slice.token_count);
+    decodes = decodes && slice.token_count == 1;
+  }
+  const double share = static_cast<double>(kv().layers()) / profile_.layers;
+  if (decodes) {
+    const auto sequences = static_cast<double>(batch.slices.size());
+    return share * (profile_.decode.overhead_us + profile_.decode.sequence_us * sequences +
+                    profile_.decode.context_us * prefix);
+  }
+  const int below_floor = std::max(0, cost_.floor_tokens - batch.TokenCount());
+  return cost_.overhead_us + cost_.prefix_us * prefix + work_us + cost_.token_us * below_floor;
+}
+
+// The sum of twelve uniform numbers is near enough to a normal one, and the same everywhere.
+double TimedStageModel::Noise() {
+  if (profile_.noise_relative == 0) return 1;
+  double sum = -6;
+  for (int i = 0; i < 12; ++i) sum += random_.Uniform();
+  return std::max(0.0, 1 + profile_.noise_relative * sum);
+}
+
+absl::Status TimedStageModel::Forward(const Batch& batch, const TensorView& in,
+                                      const TensorView& out, std::span<float> logits) {
+  const int64_t begun_us = NowUs();
+  BATON_RETURN_IF_ERROR(
+      ValidateBatch(batch, {in, out, activation_type(), logits.size()}, config_, kv()));
+  std::fill(logits.begin(), logits.end(), 0.0F);
+  const std::span<const std::byte> input = in.empty() ? std::span<std::byte>() : in.memory.Host();
+  const std::span<std::byte> output = out.empty() ? std::span<std::byte>() : out.memory.Host();
+  size_t row = 0;
+  size_t logits_row = 0;
+  for (const SequenceSlice& slice : batch.slices) {
+    int32_t next = 0;
+    BATON_RETURN_IF_ERROR(Play(slice, input, output, row, next));
+    row += static_cast<size_t>(slice.token_count);
+    if (!slice.wants_logits) continue;
+    const auto vocab = static_cast<size_t>(config_.vocab_size);
+    logits[logits_row++ * vocab + static_cast<size_t>(next)] = kCertain;
+  }
+  WaitUntilUs(begun_us + static_cast<int64_t>(Micros(batch) * Noise()));
+  return absl::OkStatus();
+}
+
+}  // namespace baton

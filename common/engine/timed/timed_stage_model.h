@@ -1,0 +1,60 @@
+// A stage model whose arithmetic is a wait of the length that a profile predicts: real buffers of
+// real size, page tables, hand-off and draws around it. So a chain of many stages of a large model
+// runs on two cores, and what it takes longer than predicted is Baton's.
+//
+// In place of numbers it computes words (timed_content.h) and checks them: activations that are not
+// the previous stage's, or KV that is not the prompt's, fail the step with DATA_LOSS. The rest of
+// both has the right size and no meaning.
+#ifndef COMMON_ENGINE_TIMED_TIMED_STAGE_MODEL_H_
+#define COMMON_ENGINE_TIMED_TIMED_STAGE_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "common/base/random.h"
+#include "common/engine/executor_options.h"
+#include "common/engine/host_kv_memory.h"
+#include "common/engine/kv_pool.h"
+#include "common/engine/stage_model.h"
+#include "common/engine/timed/timed_profile.h"
+
+namespace baton {
+
+class TimedStageModel final : public StageModel {
+ public:
+  // Of `options.timed_profile`; the vocabulary is that of `options.model_path`.
+  static absl::StatusOr<std::unique_ptr<StageModel>> Create(const ExecutorOptions& options);
+
+  TimedStageModel(const TimedProfile& profile, ModelConfig config, std::unique_ptr<KvPool> pool);
+
+  const ModelConfig& config() const override { return config_; }
+  const KvGeometry& kv() const override { return pool_->geometry(); }
+  KvMemory& kv_memory() override { return kv_memory_; }
+  ElementType activation_type() const override { return profile_.dtype; }
+  absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
+                       std::span<float> logits) override;
+
+  // What a step takes, without noise.
+  double Micros(const Batch& batch) const;
+
+ private:
+  std::byte* Slot(int page, int layer, int position);
+  absl::StatusOr<uint64_t> WordBefore(const SequenceSlice& slice);
+  uint64_t MilestonesBefore(const SequenceSlice& slice, int position);
+  absl::Status Play(const SequenceSlice& slice, std::span<const std::byte> in,
+                    std::span<std::byte> out, size_t row, int32_t& next);
+  double Noise();
+
+  const TimedProfile profile_;
+  const ModelConfig config_;
+  const StageCost cost_;  // Of these layers.
+  const std::unique_ptr<KvPool> pool_;
+  HostKvMemory kv_memory_;
+  Random random_;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_TIMED_TIMED_STAGE_MODEL_H_
