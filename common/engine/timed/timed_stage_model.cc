@@ -184,8 +184,8 @@ double TimedStageModel::Noise() {
 absl::Status TimedStageModel::Forward(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
   const int64_t begun_us = NowUs();
-  BATON_RETURN_IF_ERROR(
-      ValidateBatch(batch, {in, out, activation_type(), logits.size()}, config_, kv()));
+  BATON_RETURN_IF_ERROR(ValidateBatch(
+      batch, {in, out, activation_type(), config_.hidden_size, logits.size()}, config_, kv()));
   std::fill(logits.begin(), logits.end(), 0.0F);
   const std::span<const std::byte> input = in.empty() ? std::span<std::byte>() : in.memory.Host();
   const std::span<std::byte> output = out.empty() ? std::span<std::byte>() : out.memory.Host();
