@@ -103,8 +103,8 @@ class Chain {
 
 std::vector<int32_t> Prompt(int tokens, uint64_t seed) {
   Random random(seed);
-  std::vector<int32_t> prompt;
-  for (int i = 0; i < tokens; ++i) prompt.push_back(static_cast<int32_t>(random.Below(kVocab)));
+  std::vector<int32_t> prompt(static_cast<size_t>(tokens));
+  for (int32_t& token : prompt) token = static_cast<int32_t>(random.Below(kVocab));
   return prompt;
 }
 
