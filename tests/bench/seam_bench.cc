@@ -226,7 +226,7 @@ class StageDriver {
     Step step;
     step.sequences.resize(1);
     step.sequences[0] = {tokens_, kTokens, 0, pages_, {}, {}};
-    executor_.Submit(std::move(step), [this, number = run.number](StepResult result) {
+    executor_.Submit(std::move(step), [this, number = run.number](const StepResult& result) {
       prefill::ComputeFinished finished{1, number, result.status, result.compute_us, {}, {}};
       finished.first_tokens.emplace_back(SampledToken{});
       Post([this, finished] { Tell(finished); });
