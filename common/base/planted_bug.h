@@ -74,6 +74,7 @@ enum class Bug {
   kRouterCountsHandBack,        // router: takes a drain's refusal for a failed attempt
   kDecodeBeginsWhileDraining,   // decode: takes reservations while it drains
   kPlannerBeginsWhileDraining,  // planner: takes prompts while its chain drains
+  kPlannerLearnsFromOthers,     // planner: takes every stage's times for the first one's
   kPlannerHurries,              // planner: takes a stage for stuck in half of its grace
   kRouterNeverForgives,         // router: only an answer ends a probation, time does not
   kRouterRetriesOnceMore,       // router: makes one attempt more than it may

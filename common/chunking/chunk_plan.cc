@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/chunking/chunk_policy.h"
 #include "common/chunking/flow_shop.h"
 
 namespace baton {
@@ -34,23 +33,14 @@ class Cutter {
       : prompt_(prompt), max_tokens_(max_tokens) {
     // Equal stages need to be asked once.
     for (const StageCost& stage : stages) {
-      const bool known =
-          std::any_of(stages_.begin(), stages_.end(), [&stage](const StageCost& other) {
-            return other.overhead_us == stage.overhead_us && other.prefix_us == stage.prefix_us &&
-                   other.token_us == stage.token_us && other.attention_us == stage.attention_us &&
-                   other.floor_tokens == stage.floor_tokens;
-          });
+      const bool known = std::find(stages_.begin(), stages_.end(), stage) != stages_.end();
       if (!known) stages_.push_back(stage);
     }
   }
 
   // Of the slowest stage.
   double Micros(int prefix_length, int tokens) const {
-    double slowest_us = 0;
-    for (const StageCost& stage : stages_) {
-      slowest_us = std::max(slowest_us, stage.Micros(prefix_length, tokens));
-    }
-    return slowest_us;
+    return SlowestMicros(stages_, prefix_length, tokens);
   }
 
   // The fewest chunks within `limit_us` each; more than `most`, or INT32_MAX if there are none.
@@ -70,7 +60,6 @@ class Cutter {
     return left > 0 ? INT32_MAX : count;
   }
 
- private:
   int Largest(int prefix, int left, double limit_us) const {
     int tokens = FitChunk(left, max_tokens_, prompt_.page_size);
     for (const StageCost& stage : stages_) {
@@ -79,6 +68,7 @@ class Cutter {
     return tokens;
   }
 
+ private:
   int LargestOn(const StageCost& stage, int prefix, int left, double limit_us) const {
     const double rest_us = limit_us - stage.overhead_us - stage.prefix_us * prefix;
     const double pairs_us = 2 * stage.attention_us * prefix;
@@ -129,28 +119,37 @@ std::vector<int> PlanFixed(const PromptShape& prompt, int chunk_tokens) {
   return chunks;
 }
 
+int SglangChunk(int prefix_length, int page_size, const StageCost& cost, int base_tokens,
+                double smooth_factor) {
+  const int unit = std::max(page_size, 64);
+  const double base = base_tokens;
+  const double solved =
+      PositiveRoot(cost.attention_us, cost.token_us + 2 * cost.attention_us * prefix_length,
+                   cost.WorkMicros(0, base_tokens));
+  const double smoothed = base + smooth_factor * (solved - base);
+  const int floored = std::max(static_cast<int>(smoothed), base_tokens / 4);
+  return std::max(unit, AlignDown(floored, unit));
+}
+
 std::vector<int> PlanSglang(const PromptShape& prompt, const StageCost& cost, int base_tokens,
                             double smooth_factor) {
-  const int unit = std::max(prompt.page_size, 64);
-  const double base = base_tokens;
-  const double target_us = cost.WorkMicros(0, base_tokens);
   std::vector<int> chunks;
   int prefix = prompt.prefix_length;
   int left = prompt.tokens;
   while (left > 0) {
-    int tokens = base_tokens;
-    if (!chunks.empty()) {
-      const double solved = PositiveRoot(cost.attention_us,
-                                         cost.token_us + 2 * cost.attention_us * prefix, target_us);
-      const double smoothed = base + smooth_factor * (solved - base);
-      const int floored = std::max(static_cast<int>(smoothed), base_tokens / 4);
-      tokens = std::max(unit, AlignDown(floored, unit));
-    }
+    const int tokens =
+        chunks.empty() ? base_tokens
+                       : SglangChunk(prefix, prompt.page_size, cost, base_tokens, smooth_factor);
     chunks.push_back(std::min(left, tokens));
     prefix += chunks.back();
     left -= chunks.back();
   }
   return chunks;
+}
+
+int LargestChunk(const PromptShape& prompt, const std::vector<StageCost>& stages, int max_tokens,
+                 double limit_us) {
+  return Cutter(prompt, stages, max_tokens).Largest(prompt.prefix_length, prompt.tokens, limit_us);
 }
 
 std::vector<int> PlanOptimal(const PromptShape& prompt, const std::vector<StageCost>& stages,

@@ -9,6 +9,13 @@
 
 namespace baton {
 
+// Tokens of a prompt with `remaining_tokens` left that fit into `budget_tokens`: all of them, or
+// as many whole pages as fit, so that the next chunk begins on a page boundary. 0: none fit.
+constexpr int FitChunk(int remaining_tokens, int budget_tokens, int page_size) {
+  if (remaining_tokens <= budget_tokens) return remaining_tokens;
+  return budget_tokens / page_size * page_size;
+}
+
 struct PromptShape {
   int prefix_length = 0;  // Tokens that need no computing; whole pages.
   int tokens = 0;         // Behind them; > 0.
@@ -23,6 +30,9 @@ std::vector<int> PlanFixed(const PromptShape& prompt, int chunk_tokens);
 // overhead apart, moved towards that from the base by `smooth_factor`, but not less than a quarter
 // of the base, in whole pages of 64 tokens or more. It knows neither the number of stages nor the
 // prompt's length.
+// A chunk behind the first one.
+int SglangChunk(int prefix_length, int page_size, const StageCost& cost, int base_tokens,
+                double smooth_factor);
 std::vector<int> PlanSglang(const PromptShape& prompt, const StageCost& cost, int base_tokens,
                             double smooth_factor);
 
@@ -38,6 +48,11 @@ std::vector<int> PlanSglang(const PromptShape& prompt, const StageCost& cost, in
 // terms, and within a hundredth with them (tested).
 std::vector<int> PlanOptimal(const PromptShape& prompt, const std::vector<StageCost>& stages,
                              int max_tokens);
+
+// The first chunk of the prompt that takes no stage longer than `limit_us`: in whole pages, or all
+// that is left. 0: not even a page does.
+int LargestChunk(const PromptShape& prompt, const std::vector<StageCost>& stages, int max_tokens,
+                 double limit_us);
 
 }  // namespace baton
 

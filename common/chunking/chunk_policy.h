@@ -1,7 +1,12 @@
-// The size of a plan. A policy sets the token budget of a plan; FitChunk says how much of a
-// prompt fits into what is left of it.
+// The size of a plan: a policy sets its token budget.
 #ifndef COMMON_CHUNKING_CHUNK_POLICY_H_
 #define COMMON_CHUNKING_CHUNK_POLICY_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/chunking/stage_cost.h"
 
 namespace baton {
 
@@ -9,38 +14,41 @@ namespace baton {
 struct ChunkPosition {
   int prefix_length = 0;     // Tokens planned before.
   int remaining_tokens = 0;  // > 0
+  int64_t other_tokens = 0;  // Not yet planned, of all other prompts.
 };
 
 class ChunkPolicy {
  public:
   virtual ~ChunkPolicy() = default;
 
+  // What each stage's plans cost, as far as it is known by now; empty: it is not, or not any more,
+  // and the policy falls back to what needs no costs.
+  virtual void SetCosts(std::vector<StageCost> stages) = 0;
+
   // Tokens that a plan beginning at `position` may hold: at least one page, at most
   // max_plan_tokens(). What the first prompt leaves goes to younger ones.
-  virtual int PlanTokens(const ChunkPosition& position) const = 0;
+  virtual int PlanTokens(const ChunkPosition& position) = 0;
 
   // The largest PlanTokens ever; activation buffers are sized by it.
   virtual int max_plan_tokens() const = 0;
 };
 
-// The same budget for every plan.
-class FixedChunks final : public ChunkPolicy {
- public:
-  explicit FixedChunks(int chunk_tokens) : chunk_tokens_(chunk_tokens) {}
-
-  int PlanTokens(const ChunkPosition& /*position*/) const override { return chunk_tokens_; }
-  int max_plan_tokens() const override { return chunk_tokens_; }
-
- private:
-  int chunk_tokens_;
+enum class ChunkRule : uint8_t {
+  kFixed,    // The same budget for every plan.
+  kSglang,   // As SGLang's dynamic chunking (chunk_plan.h).
+  kOptimal,  // The earliest first token while a prompt is alone, throughput while others wait.
 };
 
-// Tokens of a prompt with `remaining_tokens` left that fit into `budget_tokens`: all of them, or
-// as many whole pages as fit, so that the next chunk begins on a page boundary. 0: none fit.
-constexpr int FitChunk(int remaining_tokens, int budget_tokens, int page_size) {
-  if (remaining_tokens <= budget_tokens) return remaining_tokens;
-  return budget_tokens / page_size * page_size;
-}
+struct ChunkOptions {
+  ChunkRule rule = ChunkRule::kFixed;
+  int page_size = 1;
+  // Of kFixed every plan, of kSglang the base, of kOptimal the most: a multiple of page_size.
+  int chunk_tokens = 0;
+  int max_context_tokens = 0;   // No prompt is longer.
+  double smooth_factor = 0.75;  // Of kSglang.
+};
+
+std::unique_ptr<ChunkPolicy> MakeChunkPolicy(const ChunkOptions& options);
 
 }  // namespace baton
 

@@ -2,8 +2,37 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "common/chunking/chunk_plan.h"
+#include "common/chunking/flow_shop.h"
+
 namespace baton {
 namespace {
+
+constexpr int kPage = 16;
+constexpr StageCost kCost = {.overhead_us = 4000, .token_us = 10, .attention_us = 0.001};
+
+ChunkOptions OptionsOf(ChunkRule rule, int chunk_tokens = 8192) {
+  return {.rule = rule,
+          .page_size = kPage,
+          .chunk_tokens = chunk_tokens,
+          .max_context_tokens = 1 << 20};
+}
+
+// As the planner asks for the chunks of one prompt.
+std::vector<int> Cut(ChunkPolicy& policy, int tokens, int64_t other_tokens = 0) {
+  std::vector<int> chunks;
+  for (int done = 0; done < tokens; done += chunks.back()) {
+    const int budget = policy.PlanTokens({done, tokens - done, other_tokens});
+    EXPECT_GE(budget, kPage);
+    EXPECT_LE(budget, policy.max_plan_tokens());
+    chunks.push_back(FitChunk(tokens - done, budget, kPage));
+    EXPECT_GT(chunks.back(), 0);
+    if (chunks.back() <= 0) break;
+  }
+  return chunks;
+}
 
 TEST(FitChunkTest, EndsThePromptWhereverThatIs) {
   EXPECT_EQ(FitChunk(1, 64, 16), 1);
@@ -17,11 +46,102 @@ TEST(FitChunkTest, CutsOnPageBoundariesOtherwise) {
   EXPECT_EQ(FitChunk(100, 15, 16), 0);
 }
 
-TEST(FixedChunksTest, IgnoresThePosition) {
-  const FixedChunks policy(256);
-  EXPECT_EQ(policy.PlanTokens({.prefix_length = 0, .remaining_tokens = 10}), 256);
-  EXPECT_EQ(policy.PlanTokens({.prefix_length = 100'000, .remaining_tokens = 1}), 256);
-  EXPECT_EQ(policy.max_plan_tokens(), 256);
+TEST(FixedChunksTest, IgnoresThePositionAndCosts) {
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kFixed, 256));
+  policy->SetCosts({kCost, kCost});
+  EXPECT_EQ(policy->PlanTokens({.prefix_length = 0, .remaining_tokens = 10}), 256);
+  EXPECT_EQ(policy->PlanTokens({.prefix_length = 100'000, .remaining_tokens = 1}), 256);
+  EXPECT_EQ(policy->max_plan_tokens(), 256);
+}
+
+TEST(ChunkPolicyTest, WithoutCostsEveryRuleIsFixed) {
+  for (const ChunkRule rule : {ChunkRule::kSglang, ChunkRule::kOptimal}) {
+    const auto policy = MakeChunkPolicy(OptionsOf(rule, 512));
+    EXPECT_EQ(policy->PlanTokens({4096, 9000}), 512);
+    policy->SetCosts({kCost, kCost});
+    EXPECT_NE(policy->PlanTokens({100'000, 9000}), 512);
+    policy->SetCosts({});
+    EXPECT_EQ(policy->PlanTokens({100'000, 9000}), 512) << "they are not known any more";
+  }
+}
+
+TEST(SglangChunksTest, CutsAsItsPlanDoes) {
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kSglang, 4096));
+  policy->SetCosts({kCost});
+  EXPECT_EQ(Cut(*policy, 131'072),
+            PlanSglang({.tokens = 131'072, .page_size = kPage}, kCost, 4096, 0.75));
+}
+
+TEST(SglangChunksTest, GoesByTheSlowestStage) {
+  const StageCost slow = {.overhead_us = 1, .token_us = 40, .attention_us = 0.02};
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kSglang, 4096));
+  policy->SetCosts({kCost, slow, kCost});
+  EXPECT_EQ(policy->PlanTokens({65'536, 65'536}), SglangChunk(65'536, kPage, slow, 4096, 0.75));
+}
+
+TEST(OptimalChunksTest, APromptAloneIsCutAsWellAsItCanBe) {
+  for (const size_t stages : {2, 4, 8}) {
+    const std::vector<StageCost> costs(stages, kCost);
+    const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 1 << 18));
+    policy->SetCosts(costs);
+    const PromptShape prompt = {.tokens = 131'072, .page_size = kPage};
+    const double best_us = RunChunks(costs, 0, PlanOptimal(prompt, costs, 1 << 18)).first_token_us;
+    const double us = RunChunks(costs, 0, Cut(*policy, prompt.tokens)).first_token_us;
+    EXPECT_LE(us, best_us * 1.003) << stages;
+  }
+}
+
+TEST(OptimalChunksTest, NoChunkIsLargerThanTheMost) {
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 1024));
+  policy->SetCosts({kCost, kCost});
+  for (const int tokens : Cut(*policy, 100'000)) EXPECT_LE(tokens, 1024);
+}
+
+TEST(OptimalChunksTest, ChunksFollowCostsThatMove) {
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 1 << 18));
+  policy->SetCosts({kCost, kCost});
+  const int before = policy->PlanTokens({0, 65'536});
+  StageCost little_overhead = kCost;
+  little_overhead.overhead_us = 20;
+  policy->SetCosts({little_overhead, little_overhead});
+  EXPECT_LT(policy->PlanTokens({before, 65'536 - before}), before / 2);
+  StageCost a_bit_more = little_overhead;
+  a_bit_more.token_us *= 1.02;
+  const int now = policy->PlanTokens({before, 65'536 - before});
+  policy->SetCosts({a_bit_more, little_overhead});
+  EXPECT_NEAR(policy->PlanTokens({before, 65'536 - before}), now, now / 20);
+}
+
+TEST(OptimalChunksTest, WhileOthersWaitOverheadIsATwentieth) {
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 1 << 18));
+  policy->SetCosts({kCost, kCost, kCost, kCost});
+  const int alone = policy->PlanTokens({0, 8192, 0});
+  const int few_others = policy->PlanTokens({0, 8192, 100});
+  const int busy = policy->PlanTokens({0, 8192, 1'000'000});
+  EXPECT_EQ(few_others, alone) << "they don't fill the bubbles";
+  EXPECT_GT(busy, alone);
+  const double share = kCost.overhead_us / kCost.Micros(0, busy);
+  EXPECT_NEAR(share, 0.05, 0.001);
+  // After a long prefix fewer tokens take as long.
+  EXPECT_LT(policy->PlanTokens({500'000, 8192, 1'000'000}), busy / 10);
+}
+
+TEST(OptimalChunksTest, AFloorIsFilled) {
+  StageCost floored = kCost;
+  floored.overhead_us = 0;
+  floored.floor_tokens = 500;
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 8192));
+  policy->SetCosts({floored, floored});
+  EXPECT_EQ(policy->PlanTokens({0, 8192, 1'000'000}), 512) << "whole pages";
+}
+
+TEST(OptimalChunksTest, AnotherPromptHasAPlanOfItsOwn) {
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 1 << 18));
+  policy->SetCosts({kCost, kCost});
+  const int of_long = policy->PlanTokens({0, 262'144});
+  const int of_short = policy->PlanTokens({0, 4096});
+  EXPECT_LT(of_short, of_long);
+  EXPECT_EQ(policy->PlanTokens({0, 262'144}), of_long);
 }
 
 }  // namespace

@@ -8,6 +8,14 @@
 
 namespace baton {
 
+void PlanWork::Add(int prefix_length, int chunk_tokens) {
+  const double prefix = prefix_length;
+  const double chunk = chunk_tokens;
+  prefix_tokens += prefix_length;
+  tokens += chunk_tokens;
+  pairs += 2 * prefix * chunk + chunk * chunk;
+}
+
 double StageCost::WorkMicros(int prefix_length, int tokens) const {
   const double prefix = prefix_length;
   const double chunk = tokens;
@@ -15,8 +23,15 @@ double StageCost::WorkMicros(int prefix_length, int tokens) const {
 }
 
 double StageCost::Micros(int prefix_length, int tokens) const {
-  return overhead_us + prefix_us * prefix_length + WorkMicros(prefix_length, tokens) +
-         token_us * std::max(0, floor_tokens - tokens);
+  PlanWork work;
+  work.Add(prefix_length, tokens);
+  return Micros(work);
+}
+
+double StageCost::Micros(const PlanWork& work) const {
+  return overhead_us + prefix_us * static_cast<double>(work.prefix_tokens) +
+         token_us * static_cast<double>(std::max<int64_t>(work.tokens, floor_tokens)) +
+         attention_us * work.pairs;
 }
 
 absl::Status StageCost::Check() const {
@@ -33,6 +48,14 @@ absl::Status StageCost::Check() const {
   }
   if (token_us > 0 || attention_us > 0) return absl::OkStatus();
   return absl::InvalidArgumentError("token_us and attention_us are zero: tokens cost nothing");
+}
+
+double SlowestMicros(const std::vector<StageCost>& stages, int prefix_length, int tokens) {
+  double slowest_us = 0;
+  for (const StageCost& stage : stages) {
+    slowest_us = std::max(slowest_us, stage.Micros(prefix_length, tokens));
+  }
+  return slowest_us;
 }
 
 }  // namespace baton

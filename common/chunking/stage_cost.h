@@ -2,9 +2,21 @@
 #ifndef COMMON_CHUNKING_STAGE_COST_H_
 #define COMMON_CHUNKING_STAGE_COST_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/status.h"
 
 namespace baton {
+
+// What the chunks of one plan amount to, one chunk or several of different prompts.
+struct PlanWork {
+  int64_t prefix_tokens = 0;  // L, summed over the chunks.
+  int64_t tokens = 0;         // x
+  double pairs = 0;           // 2 L x + x^2
+
+  void Add(int prefix_length, int chunk_tokens);
+};
 
 // Microseconds of x tokens after a prefix of L:
 //   overhead + prefix L + token max(x, floor) + attention (2 L x + x^2)
@@ -21,11 +33,17 @@ struct StageCost {
 
   // `tokens` > 0.
   double Micros(int prefix_length, int tokens) const;
+  double Micros(const PlanWork& work) const;
   // Of the whole prompt but for what cutting it adds: no plan takes a stage less.
   double WorkMicros(int prefix_length, int tokens) const;
   // INVALID_ARGUMENT naming the coefficient that is negative, infinite or NaN, or if all are zero.
   absl::Status Check() const;
+
+  friend bool operator==(const StageCost&, const StageCost&) = default;
 };
+
+// Of the stage that takes longest. `stages` is not empty.
+double SlowestMicros(const std::vector<StageCost>& stages, int prefix_length, int tokens);
 
 }  // namespace baton
 

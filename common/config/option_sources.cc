@@ -106,12 +106,18 @@ absl::StatusOr<Assignments> ReadFlags(Command command, const std::vector<std::st
 
 absl::StatusOr<Assignments> ReadEnvironment(const std::vector<std::string>& environment) {
   Assignments assignments;
+  Assignments others;  // Other programs' variables that mean the same; Baton's own count before.
   for (const std::string& entry : environment) {
-    if (!absl::StartsWith(entry, kPrefix)) continue;
     const size_t equals = entry.find('=');
     if (equals == std::string::npos) continue;
     const std::string variable = entry.substr(0, equals);
     const std::string value = entry.substr(equals + 1);
+    if (!absl::StartsWith(entry, kPrefix)) {
+      const Option* option = FindByVariable(variable);
+      if (option == nullptr) continue;
+      others[option->name] = {value, {OptionSource::Kind::kEnvironment, variable}};
+      continue;
+    }
     if (IsServiceLink(variable, value)) {
       return InvalidField(variable,
                           absl::StrCat("'", value,
@@ -122,6 +128,7 @@ absl::StatusOr<Assignments> ReadEnvironment(const std::vector<std::string>& envi
     if (option == nullptr) return UnknownVariable(variable, value);
     assignments[option->name] = {value, {OptionSource::Kind::kEnvironment, variable}};
   }
+  assignments.merge(others);
   return assignments;
 }
 

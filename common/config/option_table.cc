@@ -147,7 +147,11 @@ const Option* FindByFlag(const std::string& flag) {
 }
 
 const Option* FindByVariable(const std::string& variable) {
-  return Find([&](const Option& option) { return option.variable == variable; });
+  return Find([&](const Option& option) {
+    const auto& others = option.spec->other_variable();
+    return option.variable == variable ||
+           std::find(others.begin(), others.end(), variable) != others.end();
+  });
 }
 
 bool AppliesTo(const Option& option, Role role) {

@@ -107,6 +107,12 @@ void Derive(ParsedOptions* parsed) {
     values.set_chunked_prefill_size(cap / values.page_size() * values.page_size());
     derived("chunked_prefill_size", "--max-prefill-tokens");
   }
+  const bool policy_set = parsed->sources.count("chunk_policy") != 0 &&
+                          parsed->sources["chunk_policy"].kind != OptionSource::Kind::kDefault;
+  if (values.enable_dynamic_chunking() && !policy_set) {
+    values.set_chunk_policy("sglang");
+    derived("chunk_policy", "--enable-dynamic-chunking");
+  }
   if (values.pipeline_window() == 0) {
     values.set_pipeline_window(values.pp_size() + 1);
     derived("pipeline_window", "--pp-size");

@@ -22,9 +22,6 @@ absl::Status CheckModel(const v1::Options& options) {
 }
 
 absl::Status CheckLater(const v1::Options& options) {
-  if (options.enable_dynamic_chunking()) {
-    return ComesLater("enable_dynamic_chunking", "dynamic chunking");
-  }
   if (!options.disable_radix_cache()) {
     return ComesLater("disable_radix_cache", "a cache of KV for prompts that begin alike");
   }

@@ -35,6 +35,9 @@ enum class Metric {
   kPlansTotal,
   kChunkTokens,
   kChunkComputeSeconds,
+  kPlanPredictionRatio,
+  kPlanCostErrorRatio,
+  kPlanCostsKnown,
   kStageBusySecondsTotal,
   kStageIdleSecondsTotal,
   kActivationBytesTotal,
@@ -164,6 +167,8 @@ inline constexpr double kStepBuckets[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.0
                                           0.25,  0.5,    1,     2.5,  5,     10};
 inline constexpr double kChunkBuckets[] = {16,   32,   64,   128,   256,   512,   1024,
                                            2048, 4096, 8192, 16384, 32768, 65536, 131072};
+inline constexpr double kRatioBuckets[] = {0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1,
+                                           1.05, 1.1, 1.2, 1.4, 2,   4};
 inline constexpr double kBatchBuckets[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
 inline constexpr uint8_t kR = static_cast<uint8_t>(MetricRole::kRouter);
@@ -255,6 +260,24 @@ inline constexpr MetricInfo kTable[] = {
      kP,
      {},
      kStepBuckets},
+    {Metric::kPlanPredictionRatio,
+     "baton_plan_prediction_ratio",
+     kHistogram,
+     "ratio",
+     "Compute time of a plan on a stage over what was predicted, for every stage of the chain "
+     "(stage 0).",
+     kP,
+     {},
+     kRatioBuckets},
+    {Metric::kPlanCostErrorRatio, "baton_plan_cost_error_ratio", kGauge, "ratio",
+     "How far predictions of plans' compute times lie from these, lately, as a share of them: of "
+     "the "
+     "stage that is predicted worst (stage 0).",
+     kP},
+    {Metric::kPlanCostsKnown, "baton_plan_costs_known", kGauge, "boolean",
+     "1 while stage 0 knows what plans cost each stage; without, chunks are of "
+     "--chunked-prefill-size whatever --chunk-policy says.",
+     kP},
     {Metric::kStageBusySecondsTotal, "baton_stage_busy_seconds_total", kCounter, "seconds",
      "Time that this stage spent computing.", kP},
     {Metric::kStageIdleSecondsTotal, "baton_stage_idle_seconds_total", kCounter, "seconds",

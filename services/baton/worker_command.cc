@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
@@ -117,6 +119,11 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& runtime, in
   own.host = options.host();
   own.grpc_port = static_cast<int>(options.grpc_port());
   own.chunk_tokens = static_cast<int>(options.chunked_prefill_size());
+  own.chunk_rule = options.chunk_policy() == "optimal"  ? ChunkRule::kOptimal
+                   : options.chunk_policy() == "sglang" ? ChunkRule::kSglang
+                                                        : ChunkRule::kFixed;
+  BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
+      << options.dynamic_chunking_smooth_factor();
   own.plan_window = static_cast<int>(options.pipeline_window());
   own.plans_in_flight = static_cast<int>(options.plans_in_flight());
   own.activation_credits = static_cast<int>(options.activation_credits());
@@ -134,7 +141,8 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& runtime, in
              << ", " << runtime.Summary();
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
              << net::JoinHostPort(own.host, runtime.metrics_port()) << "  chunk "
-             << own.chunk_tokens << " tokens  started after " << SecondsSince(start_us);
+             << own.chunk_tokens << " tokens, " << options.chunk_policy() << "  started after "
+             << SecondsSince(start_us);
   v1::WorkerInfo self = runtime.Describe(service->grpc_port());
   self.set_role(v1::ROLE_PREFILL);
   self.set_chain_id(own.chain_id);

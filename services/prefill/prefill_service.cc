@@ -43,6 +43,8 @@ PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) 
   PlannerLimits limits;
   limits.page_size = executor.kv().page_size;
   limits.chunk_tokens = options.chunk_tokens < 0 ? INT_MAX : options.chunk_tokens;
+  limits.chunk_rule = options.chunk_rule;
+  limits.smooth_factor = options.smooth_factor;
   limits.plan_window =
       options.plan_window == 0 ? options.pp_size + options.plans_in_flight : options.plan_window;
   // At least one runs and one waits: issuing one takes longer than taking it up.

@@ -45,7 +45,9 @@ struct PrefillOptions {
   std::string host = "127.0.0.1";
   int grpc_port = 0;     // 0: any free one.
   int chunk_tokens = 0;  // -1: whole prompts.
-  int plan_window = 0;   // 0: pp_size + plans_in_flight.
+  ChunkRule chunk_rule = ChunkRule::kFixed;
+  double smooth_factor = 0.75;  // Of ChunkRule::kSglang.
+  int plan_window = 0;          // 0: pp_size + plans_in_flight.
   int plans_in_flight = 2;
   int activation_credits = 2;
   int max_open_requests = 16;

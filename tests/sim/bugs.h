@@ -79,6 +79,7 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kDecodeBeginsWhileDraining, "decode-begins-while-draining"},
     {Bug::kPlannerBeginsWhileDraining, "planner-begins-while-draining"},
     {Bug::kPlannerHurries, "planner-hurries"},
+    {Bug::kPlannerLearnsFromOthers, "planner-learns-from-others"},
     {Bug::kRouterNeverForgives, "router-never-forgives"},
     {Bug::kRouterRetriesOnceMore, "router-retries-once-more"},
     {Bug::kRouterGivesUpOnPrefill, "router-gives-up-on-prefill"},

@@ -70,6 +70,7 @@ class PlannerAccount {
   void See(const prefill::IssuePlan& action);
   void See(const prefill::FinishRequest& action);
   void See(const prefill::FailChain& action);
+  void See(const prefill::ObservePlan& /*action*/) {}
   void CheckReport(uint64_t attempt_id, const Prompt& prompt,
                    const prefill::PrefillOutcome& outcome);
   bool Timed(const Chunk& chunk, const prefill::ChunkTiming& timing) const;

@@ -38,7 +38,8 @@ bool PlannerWitness::MayBegin(uint64_t attempt_id) const {
 
 void PlannerWitness::SeeShares(const prefill::Plan& plan) {
   const uint64_t leader = Leader();
-  const bool whole_prompts = limits_.chunk_tokens >= limits_.max_context_tokens;
+  const bool fixed = limits_.chunk_rule == ChunkRule::kFixed;
+  const bool whole_prompts = fixed && limits_.chunk_tokens >= limits_.max_context_tokens;
   if (leader == 0 || whole_prompts) return;
   std::map<uint64_t, int> tokens;
   int paid = 0;
@@ -46,13 +47,16 @@ void PlannerWitness::SeeShares(const prefill::Plan& plan) {
     tokens[item.attempt_id] += item.token_count;
     if (item.attempt_id != leader) paid += InPages(item.token_count);
   }
-  const int share = limits_.chunk_tokens / prefill::kShorterShare;
+  // A plan whose size is the rule's to choose is as large as what is in it, to a page.
+  const int planned = plan.TokenCount();
+  const int budget = fixed ? limits_.chunk_tokens : planned + topology_.page_size;
+  const int share = (fixed ? budget : planned) / prefill::kShorterShare;
   const Request& oldest = requests_.at(leader);
   const bool goes_on = tokens[leader] < oldest.left();
   // What is kept from one plan to the next is a page at most.
-  if (goes_on && paid > share + topology_.page_size) {
-    Complain(leader, absl::StrCat("leads, and others have ", paid, " tokens of a plan of ",
-                                  plan.TokenCount()));
+  if (goes_on && paid > budget / prefill::kShorterShare + topology_.page_size) {
+    Complain(leader,
+             absl::StrCat("leads, and others have ", paid, " tokens of a plan of ", planned));
   }
   // A new leader has its first page before its plan is shared.
   const int longest = oldest.left() - (oldest.planned == 0 ? topology_.page_size : 0);

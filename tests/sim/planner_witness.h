@@ -60,6 +60,7 @@ class PlannerWitness {
   void See(const prefill::IssuePlan& action);
   void See(const prefill::FinishRequest& action);
   void See(const prefill::FailChain& action);
+  void See(const prefill::ObservePlan& /*action*/) {}
   void SeeOpen(const prefill::PlanOpen& open);
   void SeeItem(const prefill::Plan& plan, const prefill::PlanItem& item);
   void SeeShares(const prefill::Plan& plan);  // Before its items are taken down.

@@ -149,7 +149,7 @@ void PrefillProcess::BeginCompute() {
     const auto& item = compute.items[i];
     SimActivations::Row& row = output->rows[i];
     if (!ComputeItem(item, row)) return;
-    // t(L, x) = c + b x + a (2 L x + x x), per layer.
+    // t(L, x) = c + b x + a (2 L x + x x), per layer: Topology::CostOf.
     const int64_t x = item.item.token_count;
     cost_us += layers_.size() * (x * 4 + (2 * int64_t{item.item.token_begin} * x + x * x) / 400);
     if (!last()) continue;
@@ -163,6 +163,13 @@ void PrefillProcess::BeginCompute() {
   }
   outputs_[compute.number % outputs_.size()] = std::move(output);
   cost_us = cost_us * topology_.compute_factor + world_.random().Between(0, cost_us / 10);
+  if (world_.now_us() >= topology_.changes_at_us) {
+    if (topology_.unsteady) {
+      cost_us *= world_.random().Between(1, 8);
+    } else if (last()) {
+      cost_us *= Topology::kSlowdown;
+    }
+  }
   if (world_.random().Chance(world_.faults().compute_fail / 2)) {
     done.status = absl::ResourceExhaustedError("the executor failed");
   }

@@ -17,6 +17,7 @@ prefill::PlannerLimits PlannerLimitsOf(const Topology& topology) {
   prefill::PlannerLimits limits;
   limits.page_size = topology.page_size;
   limits.chunk_tokens = topology.chunk_tokens;
+  limits.chunk_rule = topology.chunk_rule;
   limits.plan_window = topology.plan_window;
   limits.stage0_lead = std::max(limits.stage0_lead, topology.plans_in_flight);
   limits.max_open_requests = 6;
@@ -77,6 +78,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
   if (first()) {
     planner_.emplace(PlannerLimitsOf(topology));
     planner_witness_.emplace(world, topology, oracle, self_.id, PlannerLimitsOf(topology));
+    chunk_witness_.emplace(world, topology, self_.id);
     planner_account_.emplace(world, topology, self_.id, PlannerLimitsOf(topology));
     wiring_.emplace(prefill::WiringOptions{PlaceOf(topology, node, self_), topology.prefill_pages,
                                            topology.chunk_tokens, topology.activation_credits,
@@ -141,10 +143,12 @@ void PrefillProcess::HandlePlanner(const prefill::PlannerEvent& event) {
   if (!world_.violation().empty()) return;  // Of this very event.
   KeepForLater(event);
   planner_witness_->Before(event);
+  chunk_witness_->Before(event);
   std::vector<prefill::PlannerAction> actions;
   planner_->Handle(event, world_.now_us(), actions);
   FreePages();
   planner_witness_->After(actions, planner_->load());
+  chunk_witness_->After(actions, *planner_);
   if (!world_.violation().empty()) return;
   planner_account_->Saw(event, actions, *planner_);
   if (!world_.violation().empty()) return;
@@ -174,6 +178,7 @@ void PrefillProcess::Perform(const prefill::PlannerAction& action) {
     wiring_events_.Raise(prefill::StageLinkEnded{fail->stage, epoch_, fail->status});
     return;
   }
+  if (std::holds_alternative<prefill::ObservePlan>(action)) return;  // A metric.
   auto finish = std::get<prefill::FinishRequest>(action);
   if (!finish.status.ok() && !LegOf(finish.status).has_value()) {
     finish.status = WithLeg(finish.status, "prefill", self_.id);  // As the shell does.

@@ -19,6 +19,7 @@
 #include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/core/wiring.h"
+#include "tests/sim/chunk_witness.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/planner_account.h"
 #include "tests/sim/planner_witness.h"
@@ -213,6 +214,7 @@ class PrefillProcess : public Process {
   Oracle& oracle_;
   StageWitness witness_;
   std::optional<PlannerWitness> planner_witness_;
+  std::optional<ChunkWitness> chunk_witness_;
   std::optional<PlannerAccount> planner_account_;
   std::vector<prefill::PlannerEvent> stale_planner_;
   std::vector<prefill::StageEvent> stale_stage_;

@@ -16,6 +16,9 @@ Topology DrawTopology(Random& random) {
   topology.decode_pages = pool + static_cast<int>(random.Below(40));
   topology.max_running = static_cast<int>(random.Between(2, 12));
   if (random.Chance(0.25)) topology.max_queued = static_cast<int>(random.Between(0, 3));
+  if (random.Chance(0.5)) {
+    topology.chunk_rule = random.Chance(0.7) ? ChunkRule::kOptimal : ChunkRule::kSglang;
+  }
   topology.plan_window = topology.stages + static_cast<int>(random.Between(0, 3));
   topology.activation_credits = static_cast<int>(random.Between(1, 3));
   topology.plans_in_flight = static_cast<int>(random.Between(1, 4));
@@ -36,12 +39,24 @@ Topology DrawTopology(Random& random) {
   // Longer prompts would still be queued when the probes come.
   if (topology.page_size == 16 && random.Chance(0.3)) {
     topology.compute_factor = static_cast<int>(random.Between(2, 12));
+  } else if (topology.page_size == 16 && random.Chance(0.4)) {
+    topology.changes_at_us = random.Between(1'000'000, 4'000'000);
+    topology.unsteady = random.Chance(0.5);
   }
   if (random.Chance(0.3)) {
     const int pages = topology.page_size * topology.prefill_pages;
     topology.max_context_tokens = pages * 3 / 4 + static_cast<int>(random.Between(1, 30));
   }
   return topology;
+}
+
+StageCost Topology::CostOf(int stage) const {
+  const double each = double{1} * StageLayers(stage).size() * compute_factor;
+  return {.overhead_us = 100.0 * compute_factor,
+          .prefix_us = 0,
+          .token_us = 4 * each,
+          .attention_us = each / 400,
+          .floor_tokens = 0};
 }
 
 }  // namespace baton::sim

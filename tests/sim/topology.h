@@ -9,7 +9,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/random.h"
+#include "common/chunking/chunk_policy.h"
+#include "common/chunking/stage_cost.h"
 #include "common/types/kv_layout.h"
 #include "tests/sim/timings.h"
 
@@ -23,6 +26,7 @@ struct Topology {
   int layers = 8;
   int page_size = 16;
   int chunk_tokens = 64;
+  ChunkRule chunk_rule = ChunkRule::kFixed;
   int prefill_pages = 64;
   int decode_pages = 64;
   int max_running = 8;
@@ -42,7 +46,12 @@ struct Topology {
   bool least_load = true;
   int64_t step_us = 300;   // Of a decode step, beside what its sequences take.
   int compute_factor = 1;  // How much longer than in a fast chain a chunk takes.
-  int part_layers = 8;     // Layers of a page that fit into one KV message.
+  // From then on the last stage takes kSlowdown times as long; or, if `unsteady`, nobody can tell
+  // how long any stage will take for a chunk, up to eight times what it did.
+  int64_t changes_at_us = kNeverUs;
+  bool unsteady = false;
+  static constexpr int kSlowdown = 4;
+  int part_layers = 8;  // Layers of a page that fit into one KV message.
   // One thing goes wrong at most, and every request is to be answered (scenario.h).
   bool calm = false;
   // Nothing goes wrong but that processes drain: requests may be ended by that alone.
@@ -81,6 +90,8 @@ struct Topology {
   LayerRange StageLayers(int stage) const {
     return LayerRange{stage * layers / stages, (stage + 1) * layers / stages};
   }
+  // Of a plan: what the simulation's stages take, but for some noise.
+  StageCost CostOf(int stage) const;
   KvLayout Layout() const { return KvLayout{layers, 2, 4, page_size, 4}; }
   size_t PartBytes() const { return static_cast<size_t>(part_layers) * Layout().BytesPerLayer(); }
   // What a stage may have under way to one decode service.

@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace baton::prefill {
@@ -105,6 +106,7 @@ void ChainShell::HandleOne(const PlannerEvent& event) {
   for (const PlannerAction& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }
+  if (std::holds_alternative<StagePlanDone>(event)) TellCosts();
 }
 
 void ChainShell::Perform(const IssuePlan& action) {
@@ -128,6 +130,32 @@ void ChainShell::Perform(const IssuePlan& action) {
 }
 
 void ChainShell::Perform(const FailChain& action) { wiring_->BreakAt(action.stage, action.status); }
+
+void ChainShell::Perform(const ObservePlan& action) {
+  const double ratio = static_cast<double>(action.compute_us) / action.predicted_us;
+  options_.metrics->Observe(Metric::kPlanPredictionRatio, ratio);
+}
+
+// What the planner knows of its stages, for operators: it falls back to fixed chunks visibly.
+void ChainShell::TellCosts() {
+  const std::vector<LearnedCost> costs = planner_.costs();
+  double error = 0;
+  bool known = !costs.empty();
+  for (const LearnedCost& stage : costs) {
+    error = std::max(error, stage.error);
+    known = known && stage.cost.has_value();
+  }
+  options_.metrics->Set(Metric::kPlanCostErrorRatio, error);
+  options_.metrics->Set(Metric::kPlanCostsKnown, known ? 1 : 0);
+  std::string without = planner_.without_costs();
+  if (without == without_costs_) return;
+  without_costs_ = std::move(without);
+  if (without_costs_.empty()) {
+    LOG(kInfo) << "what chunks cost is known on every stage; their size follows it";
+  } else {
+    LOG(kInfo) << "chunks are of --chunked-prefill-size: " << without_costs_;
+  }
+}
 
 void ChainShell::Perform(const FinishRequest& action) {
   const auto found = calls_.find(action.attempt_id);

@@ -71,11 +71,14 @@ class ChainShell {
   void Perform(const IssuePlan& action);
   void Perform(const FinishRequest& action);
   void Perform(const FailChain& action);
+  void Perform(const ObservePlan& action);
+  void TellCosts();
 
   const Options options_;
   ChainPlanner planner_;
   std::unique_ptr<ChainWiring> wiring_;
   std::map<uint64_t, Call> calls_;  // By attempt; not yet answered.
+  std::string without_costs_;       // As was said last.
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};
 };
 

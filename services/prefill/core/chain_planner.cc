@@ -1,6 +1,7 @@
 #include "services/prefill/core/chain_planner.h"
 
 #include <algorithm>
+#include <climits>
 #include <optional>
 #include <utility>
 
@@ -25,7 +26,13 @@ int PlanBudget(const PlannerLimits& limits) {
 }  // namespace
 
 ChainPlanner::State::State(PlannerLimits planner_limits)
-    : limits(planner_limits), policy(PlanBudget(planner_limits)) {}
+    : limits(std::move(planner_limits)),
+      policy(MakeChunkPolicy(
+          {.rule = limits.chunk_tokens == INT_MAX ? ChunkRule::kFixed : limits.chunk_rule,
+           .page_size = limits.page_size,
+           .chunk_tokens = PlanBudget(limits),
+           .max_context_tokens = limits.max_context_tokens,
+           .smooth_factor = limits.smooth_factor})) {}
 
 void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   BATON_CHECK(!up) << "ChainUp without ChainDown before";
@@ -39,6 +46,7 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   done.assign(static_cast<size_t>(event.stages), 0);
   last_done_us.assign(static_cast<size_t>(event.stages), now_us);
   chain_failed = false;
+  KeepFitsFor(done.size());
 }
 
 void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
@@ -135,6 +143,7 @@ void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us) {
     if (plan.number != number) continue;
     plan.done_us[stage] = now_us;
     plan.compute_us[stage] = event.done.compute_us;
+    LearnFrom(plan, stage);
     for (const auto& [attempt_id, chunk] : plan.chunks) {
       const auto found = requests.find(attempt_id);
       if (found == requests.end() || found->second.finished) continue;
@@ -272,7 +281,8 @@ void ChainPlanner::State::IssuePlans(int64_t now_us) {
   }
 }
 
-ChainPlanner::ChainPlanner(PlannerLimits limits) : state_(std::make_unique<State>(limits)) {
+ChainPlanner::ChainPlanner(PlannerLimits limits)
+    : state_(std::make_unique<State>(std::move(limits))) {
   BATON_CHECK(limits.page_size > 0 && limits.max_context_tokens > 0 && limits.plan_window > 0 &&
               limits.stage0_lead > 0 && limits.max_open_requests > 0 &&
               limits.max_queued_requests >= 0 && limits.plan_grace_us > 0)
@@ -301,7 +311,7 @@ int64_t ChainPlanner::NextDeadlineUs() const {
 
 bool ChainPlanner::up() const { return state_->up; }
 
-int ChainPlanner::max_plan_tokens() const { return state_->policy.max_plan_tokens(); }
+int ChainPlanner::max_plan_tokens() const { return state_->policy->max_plan_tokens(); }
 
 const BlockPool* ChainPlanner::pool() const {
   return state_->pool.has_value() ? &*state_->pool : nullptr;

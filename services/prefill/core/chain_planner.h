@@ -19,6 +19,10 @@
 //   times its tokens and those left of shorter ones.
 // A plan that holds whole prompts is not shared: who sets no chunk size wants no prompt cut.
 //
+// What plans cost each stage is learned from how long they took (common/chunking/cost_fit.h), epoch
+// after epoch; the rule that sets the size of plans asks for it (chunk_policy.h). Until it is known
+// for every stage, or when it predicts badly, plans are chunk_tokens large.
+//
 // Rejected: turns (processor sharing), in which of two long prompts both end when the second would;
 // the shortest first and nothing else, which starves the long.
 #ifndef SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
@@ -26,11 +30,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
+#include "common/chunking/chunk_policy.h"
+#include "common/chunking/stage_cost.h"
 #include "common/kv/block_pool.h"
 #include "common/types/drain_counts.h"
 #include "common/types/ticket.h"
@@ -44,12 +52,18 @@ constexpr int kShorterShare = 4;
 struct PlannerLimits {
   int page_size = 0;
   int chunk_tokens = 0;  // Tokens per plan: a multiple of page_size, or INT_MAX for whole prompts
-                         // (a plan then holds at most max_context_tokens).
+                         // (a plan then holds at most max_context_tokens). With other rules
+                         // than kFixed, the most.
   int plan_window = 0;   // Plans issued and not yet done on the last stage. >= 1.
   int stage0_lead = 2;   // Plans issued and not yet done on stage 0: k runs, k+1 waits.
   int max_open_requests = 0;    // In the chain at once.
   int max_queued_requests = 0;  // Beyond: RESOURCE_EXHAUSTED.
   int max_context_tokens = 0;
+  ChunkRule chunk_rule = ChunkRule::kFixed;
+  double smooth_factor = 0.75;  // Of kSglang.
+  // What was learned in another life, by stage; empty: nothing. Of a chain of another length it is
+  // not heeded. Each passes Check.
+  std::vector<StageCost> known_costs;
   // How long a stage may take from having a plan's input sent to it to being done with the plan,
   // beside the computation (planner_progress.cc). > 0.
   int64_t plan_grace_us = 3'000'000;
@@ -124,7 +138,21 @@ struct FailChain {
   int stage = 0;
   absl::Status status;
 };
-using PlannerAction = std::variant<IssuePlan, FinishRequest, FailChain>;
+// A stage is done with a plan that it was predicted to take so long for.
+struct ObservePlan {
+  int stage = 0;
+  int64_t tokens = 0;
+  double predicted_us = 0;
+  int64_t compute_us = 0;
+};
+using PlannerAction = std::variant<IssuePlan, FinishRequest, FailChain, ObservePlan>;
+
+// What is known of a stage's costs.
+struct LearnedCost {
+  std::optional<StageCost> cost;  // nullopt: not yet, or it predicts badly.
+  double error = 0;               // CostFit::error.
+  uint64_t outliers_total = 0;
+};
 
 struct PlannerLoad {
   int queued = 0;
@@ -148,6 +176,9 @@ class ChainPlanner {
   // Number of the last plan of this epoch that the stage is done with; 0: none, or no such stage.
   uint64_t plans_done(int stage) const;
   PlannerLoad load() const;
+  std::vector<LearnedCost> costs() const;  // By stage; empty before the first epoch.
+  // Why plans are as they are although the rule asks for costs: "" if nothing is missing.
+  std::string without_costs() const;
   const BlockPool* pool() const;  // nullptr: the chain is down.
   bool draining() const;
   DrainCounts drain_counts() const;

@@ -8,6 +8,7 @@
 
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
+#include "common/chunking/chunk_plan.h"
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
@@ -40,7 +41,8 @@ int ChainPlanner::State::NextBudget() const {
   const uint64_t* leader = Leader();
   if (leader == nullptr && queue.empty()) return 0;
   const uint64_t first = OldestBegins() || leader == nullptr ? queue.front() : *leader;
-  return policy.PlanTokens({requests.at(first).planned_tokens, TokensLeft(first)});
+  return policy->PlanTokens(
+      {requests.at(first).planned_tokens, TokensLeft(first), TokensOfOthers(first)});
 }
 
 // As many more tokens of the prompt as fit; how many that are.
@@ -148,7 +150,7 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
   }
   ShareOut(plan, NextBudget(), now_us);
   const std::vector<int64_t> nobody(done.size(), 0);
-  IssuedPlan record{plan.number, {}, nobody, nobody};
+  IssuedPlan record{plan.number, {}, nobody, nobody, {}, {}};
   for (const uint64_t attempt_id : open) {
     Request& request = requests.at(attempt_id);
     const int tokens = std::exchange(request.given_tokens, 0);
@@ -159,9 +161,11 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     item.final = request.fully_planned();
     plan.items.push_back(item);
     record.chunks.emplace_back(attempt_id, request.outcome.chunks.size());
+    record.work.Add(item.token_begin, item.token_count);
     request.outcome.chunks.push_back(
         {item.token_begin, item.token_count, std::vector<PlanDone>(done.size())});
   }
+  for (const StageCost& cost : costs) record.predicted_us.push_back(cost.Micros(record.work));
   if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(std::move(record));
   return plan;
 }

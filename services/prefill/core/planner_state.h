@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -15,6 +16,8 @@
 #include "absl/status/status.h"
 #include "common/base/planted_bug.h"
 #include "common/chunking/chunk_policy.h"
+#include "common/chunking/cost_fit.h"
+#include "common/chunking/stage_cost.h"
 #include "common/kv/block_pool.h"
 #include "services/prefill/core/chain_planner.h"
 
@@ -52,6 +55,8 @@ struct ChainPlanner::State {
     // By stage; of those that are done with it.
     std::vector<int64_t> done_us;
     std::vector<int64_t> compute_us;
+    PlanWork work;
+    std::vector<double> predicted_us;  // By stage; empty if costs were not known.
   };
 
   explicit State(PlannerLimits planner_limits);
@@ -105,7 +110,7 @@ struct ChainPlanner::State {
   void FillInOrder(int budget, Plan& plan, int64_t now_us);
   int Give(uint64_t attempt_id, int budget);
   int WholePages(int tokens) const { return tokens / limits.page_size * limits.page_size; }
-  bool PlansHoldWholePrompts() const { return limits.chunk_tokens >= limits.max_context_tokens; }
+  bool PlansHoldWholePrompts() const;
 
   int PagesFor(int tokens) const {
     if (PlantedBug(Bug::kPlannerCountsPagesLong)) return tokens / limits.page_size + 1;
@@ -113,6 +118,12 @@ struct ChainPlanner::State {
   }
   uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
   absl::Status CheckPages() const;
+
+  // planner_costs.cc
+  void KeepFitsFor(size_t stages);
+  void LearnFrom(const IssuedPlan& plan, size_t stage);
+  void UseCosts();
+  int64_t TokensOfOthers(uint64_t attempt_id) const;
 
   // planner_progress.cc
   int64_t ProgressDueUs(size_t stage) const;
@@ -122,7 +133,7 @@ struct ChainPlanner::State {
   void Emit(PlannerAction action) { actions->push_back(std::move(action)); }
 
   const PlannerLimits limits;
-  const FixedChunks policy;
+  const std::unique_ptr<ChunkPolicy> policy;
 
   bool up = false;
   absl::Status down_reason = absl::UnavailableError("its stages have not been linked yet");
@@ -133,6 +144,9 @@ struct ChainPlanner::State {
   std::deque<IssuedPlan> plans;
   std::vector<int64_t> last_done_us;  // By stage: when it was done with any plan.
   bool chain_failed = false;          // FailChain is out; the epoch is about to end.
+
+  std::vector<CostFit> fits;     // By stage; they outlive an epoch.
+  std::vector<StageCost> costs;  // Of every stage, or of none.
 
   std::map<uint64_t, Request> requests;
   std::deque<uint64_t> queue;                                     // Waiting, in order of arrival.

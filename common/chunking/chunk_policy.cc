@@ -1,0 +1,172 @@
+#include "common/chunking/chunk_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/coverage.h"
+#include "common/chunking/chunk_plan.h"
+
+namespace baton {
+namespace {
+
+class FixedChunks final : public ChunkPolicy {
+ public:
+  explicit FixedChunks(const ChunkOptions& options) : options_(options) {}
+
+  void SetCosts(std::vector<StageCost> /*stages*/) override {}
+  int PlanTokens(const ChunkPosition& /*position*/) override { return options_.chunk_tokens; }
+  int max_plan_tokens() const override { return options_.chunk_tokens; }
+
+ private:
+  const ChunkOptions options_;
+};
+
+// SGLang asks its first stage alone what chunks cost; here that is the slowest, which is the same
+// where they are equal.
+class SglangChunks final : public ChunkPolicy {
+ public:
+  explicit SglangChunks(const ChunkOptions& options) : options_(options) {}
+
+  void SetCosts(std::vector<StageCost> stages) override { stages_ = std::move(stages); }
+
+  int PlanTokens(const ChunkPosition& position) override {
+    const int base = options_.chunk_tokens;
+    if (position.prefix_length == 0 || stages_.empty()) return base;
+    const auto slowest = std::max_element(stages_.begin(), stages_.end(),
+                                          [base](const StageCost& one, const StageCost& other) {
+                                            return one.Micros(0, base) < other.Micros(0, base);
+                                          });
+    const int tokens = SglangChunk(position.prefix_length, options_.page_size, *slowest, base,
+                                   options_.smooth_factor);
+    // Its unit of 64 tokens need not be whole pages.
+    return std::min(base, RoundUp(tokens));
+  }
+
+  int max_plan_tokens() const override { return options_.chunk_tokens; }
+
+ private:
+  int RoundUp(int tokens) const {
+    return (tokens + options_.page_size - 1) / options_.page_size * options_.page_size;
+  }
+
+  const ChunkOptions options_;
+  std::vector<StageCost> stages_;
+};
+
+// A prompt that has the chain for itself is cut so that every chunk takes the same time, and into
+// so many that overhead and bubbles together are least: its time per chunk is found once by
+// PlanOptimal, and each chunk is then as large as that time allows. It is found again when costs
+// have moved so far that the chunk would take another time.
+//
+// While others wait, their chunks fill the bubbles, and what counts is throughput: the smallest
+// chunk whose overhead is a twentieth of it, for a larger one gains little and makes everybody wait
+// longer for the next plan.
+class OptimalChunks final : public ChunkPolicy {
+ public:
+  explicit OptimalChunks(const ChunkOptions& options)
+      : options_(options), most_tokens_(MostTokens(options)) {}
+
+  void SetCosts(std::vector<StageCost> stages) override { stages_ = std::move(stages); }
+
+  int PlanTokens(const ChunkPosition& position) override {
+    if (stages_.empty()) return options_.chunk_tokens;
+    const int efficient = EfficientTokens(position.prefix_length);
+    const auto bubbles = static_cast<int64_t>(stages_.size() - 1) * efficient;
+    if (position.other_tokens >= std::max<int64_t>(bubbles, 1)) {
+      Covered<"chunking: others fill the bubbles">();
+      return efficient;
+    }
+    const PromptShape rest = {position.prefix_length, position.remaining_tokens,
+                              options_.page_size};
+    if (!Holds(rest)) Plan(rest);
+    const int tokens = LargestChunk(rest, stages_, most_tokens_, limit_us_);
+    return std::max(tokens, options_.page_size);
+  }
+
+  int max_plan_tokens() const override { return options_.chunk_tokens; }
+
+ private:
+  // How far costs may move before a prompt is cut anew: those of its chunk, and what of it does not
+  // depend on its size, of which the best size depends by the root.
+  static constexpr double kDrift = 0.1;
+  static constexpr double kFixedDrift = 0.3;
+  static constexpr double kOverheadShare = 0.05;  // Of an efficient chunk.
+
+  static int MostTokens(const ChunkOptions& options) {
+    const int pages = (options.max_context_tokens + options.page_size - 1) / options.page_size;
+    return std::min(options.chunk_tokens, pages * options.page_size);
+  }
+
+  // The plan that was made is one for this prompt, which has the tokens of the one it was made for,
+  // and costs are still what they were.
+  bool Holds(const PromptShape& rest) const {
+    if (rest.prefix_length + rest.tokens != planned_end_) return false;
+    if (rest.prefix_length < planned_.prefix_length) return false;
+    const double now_us = SlowestMicros(stages_, planned_.prefix_length, planned_tokens_);
+    const double fixed_us = SlowestMicros(stages_, planned_.prefix_length, 0);
+    return std::abs(now_us - planned_us_) <= kDrift * planned_us_ &&
+           std::abs(fixed_us - planned_fixed_us_) <= kFixedDrift * planned_fixed_us_;
+  }
+
+  void Plan(const PromptShape& rest) {
+    Covered<"chunking: a prompt is cut anew">();
+    const std::vector<int> chunks = PlanOptimal(rest, stages_, most_tokens_);
+    planned_ = rest;
+    planned_end_ = rest.prefix_length + rest.tokens;
+    planned_tokens_ = chunks.front();
+    planned_us_ = SlowestMicros(stages_, rest.prefix_length, planned_tokens_);
+    planned_fixed_us_ = SlowestMicros(stages_, rest.prefix_length, 0);
+    limit_us_ = 0;
+    int prefix = rest.prefix_length;
+    for (const int tokens : chunks) {
+      limit_us_ = std::max(limit_us_, SlowestMicros(stages_, prefix, tokens));
+      prefix += tokens;
+    }
+  }
+
+  int EfficientTokens(int prefix_length) const {
+    double most = options_.page_size;
+    for (const StageCost& stage : stages_) {
+      const double fixed_us = stage.overhead_us + stage.prefix_us * prefix_length;
+      const double work_us = fixed_us * (1 / kOverheadShare - 1);
+      const PromptShape endless = {prefix_length, most_tokens_, options_.page_size};
+      StageCost work = stage;
+      work.overhead_us = work.prefix_us = 0;
+      const int tokens = LargestChunk(endless, {work}, most_tokens_, work_us);
+      most = std::max<double>(most, std::max(tokens, stage.floor_tokens));
+    }
+    const int pages = static_cast<int>(std::ceil(most / options_.page_size));
+    return std::min(most_tokens_, pages * options_.page_size);
+  }
+
+  const ChunkOptions options_;
+  const int most_tokens_;
+  std::vector<StageCost> stages_;
+  PromptShape planned_;  // What limit_us_ was found for.
+  int planned_end_ = 0;
+  int planned_tokens_ = 0;  // Its first chunk, and the time of that.
+  double planned_us_ = 0;
+  double planned_fixed_us_ = 0;  // Of any chunk at its prefix.
+  double limit_us_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ChunkPolicy> MakeChunkPolicy(const ChunkOptions& options) {
+  BATON_CHECK(options.page_size > 0 && options.chunk_tokens >= options.page_size)
+      << options.chunk_tokens << " tokens a chunk, pages of " << options.page_size;
+  switch (options.rule) {
+    case ChunkRule::kSglang:
+      return std::make_unique<SglangChunks>(options);
+    case ChunkRule::kOptimal:
+      BATON_CHECK(options.max_context_tokens > 0) << options.max_context_tokens;
+      return std::make_unique<OptimalChunks>(options);
+    case ChunkRule::kFixed:
+      break;
+  }
+  return std::make_unique<FixedChunks>(options);
+}
+
+}  // namespace baton

@@ -1,0 +1,176 @@
+#include "common/chunking/cost_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace baton {
+namespace {
+
+// Of a plan's weight, after the next one: while predictions are right, and while they are not,
+// since then most likely what is remembered is no longer so.
+constexpr double kKept = 0.98;
+constexpr double kKeptAmiss = 0.85;
+constexpr double kAmissError = 0.15;
+constexpr double kErrorKept = 0.9;   // Of the error.
+constexpr double kOutlier = 3;       // Times the prediction, or a third of it.
+constexpr double kAmiss = 1.3;       // Times the prediction that is told to be wrong.
+constexpr int kAmissIsNews = 8;      // In a row, all too long or all too short.
+constexpr int kOutliersAreNews = 4;  // In a row: the stage has changed.
+constexpr double kStay = 0.02;       // Weight of what was learned before.
+constexpr uint64_t kColdPlans = 1;
+
+// Terms of a like size keep the equations well conditioned.
+constexpr std::array<double, 4> kScale = {1, 65536, 1024, 1024.0 * 65536};
+
+// Solves the equations of the terms in `chosen` (a bit each), a symmetric positive definite system,
+// by Gaussian elimination. False: it is singular, or a coefficient comes out negative.
+bool SolveFor(unsigned chosen, const std::array<std::array<double, 4>, 4>& products,
+              const std::array<double, 4>& sums, std::array<double, 4>& solution) {
+  std::array<std::array<double, 5>, 4> rows{};
+  std::array<size_t, 4> terms{};
+  size_t count = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    if ((chosen >> i & 1) != 0) terms[count++] = i;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t j = 0; j < count; ++j) rows[i][j] = products[terms[i]][terms[j]];
+    rows[i][count] = sums[terms[i]];
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (rows[i][i] <= 1e-12 * products[terms[i]][terms[i]]) return false;
+    for (size_t below = i + 1; below < count; ++below) {
+      const double factor = rows[below][i] / rows[i][i];
+      for (size_t j = i; j <= count; ++j) rows[below][j] -= factor * rows[i][j];
+    }
+  }
+  solution = {};
+  for (size_t i = count; i-- > 0;) {
+    double rest = rows[i][count];
+    for (size_t j = i + 1; j < count; ++j) rest -= rows[i][j] * solution[terms[j]];
+    solution[terms[i]] = rest / rows[i][i];
+    if (!(solution[terms[i]] >= 0)) return false;
+  }
+  return true;
+}
+
+double Dot(const std::array<double, 4>& a, const std::array<double, 4>& b) {
+  return a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3];
+}
+
+}  // namespace
+
+CostFit::CostFit(const StageCost& known)
+    : solution_{known.overhead_us * kScale[0], known.prefix_us * kScale[1],
+                known.token_us * kScale[2], known.attention_us * kScale[3]},
+      solved_(true),
+      known_(true) {}
+
+CostFit::Terms CostFit::TermsOf(const PlanWork& work) {
+  return {1 / kScale[0], static_cast<double>(work.prefix_tokens) / kScale[1],
+          static_cast<double>(work.tokens) / kScale[2], work.pairs / kScale[3]};
+}
+
+// Judges the plan by what was predicted of it.
+double CostFit::WeightOf(const Terms& terms, double micros) {
+  if (!solved_) return 1;
+  const double predicted = Dot(terms, solution_);
+  const double off = std::abs(predicted - micros) / micros;
+  const double kept = judged_ ? kErrorKept : 0;
+  error_ = kept * error_ + (1 - kept) * std::min(off, 1.0);
+  judged_ = true;
+  const double ratio = predicted > 0 ? micros / predicted : 1;
+  if (ratio > kAmiss) {
+    one_side_ = std::max(one_side_, 0) + 1;
+  } else if (ratio < 1 / kAmiss) {
+    one_side_ = std::min(one_side_, 0) - 1;
+  } else {
+    one_side_ = 0;
+  }
+  const bool outlier = plans_ >= kLeastPlans && (ratio >= kOutlier || ratio <= 1 / kOutlier);
+  outliers_ += outlier ? 1 : 0;
+  in_a_row_ = outlier ? in_a_row_ + 1 : 0;
+  if (in_a_row_ == kOutliersAreNews || std::abs(one_side_) == kAmissIsNews) {
+    BeginAnew(ratio);
+    return 1;
+  }
+  return outlier ? kStay * std::min(1.0, 1 / (ratio * ratio)) : 1;
+}
+
+// The stage has become slower or faster. Most likely in everything, so what plans cost is scaled,
+// and learned again from there.
+void CostFit::BeginAnew(double ratio) {
+  in_a_row_ = one_side_ = 0;
+  products_ = {};
+  sums_ = {};
+  for (int i = 0; i < kTerms; ++i) {
+    solution_[i] *= ratio;
+    typical_[i] /= ratio;
+  }
+}
+
+void CostFit::Add(const PlanWork& work, int64_t micros) {
+  if (work.tokens <= 0 || micros <= 0) return;
+  if (++plans_ <= kColdPlans && !known_) return;
+  const Terms terms = TermsOf(work);
+  const auto time = static_cast<double>(micros);
+  const double weight = WeightOf(terms, time);
+  const double kept = error_ > kAmissError ? kKeptAmiss : kKept;
+  for (int i = 0; i < kTerms; ++i) {
+    for (int j = 0; j < kTerms; ++j) {
+      products_[i][j] = kept * products_[i][j] + weight * terms[i] * terms[j] / time / time;
+    }
+    sums_[i] = kept * sums_[i] + weight * terms[i] / time;
+    // Plans without a prefix say nothing of what one is.
+    const double share = terms[i] / time;
+    if (share == 0) continue;
+    typical_[i] = typical_[i] == 0 ? share : kKept * typical_[i] + (1 - kKept) * share;
+  }
+  least_tokens_ = least_tokens_ == 0 ? work.tokens : std::min(least_tokens_, work.tokens);
+  most_tokens_ = std::max(most_tokens_, work.tokens);
+  Solve();
+}
+
+// Of all subsets of terms the one that fits best without a negative coefficient: for four terms all
+// fifteen are tried, which is simpler than an active set and as fast.
+void CostFit::Solve() {
+  std::array<Terms, kTerms> products = products_;
+  Terms sums = sums_;
+  for (int i = 0; i < kTerms; ++i) {
+    const double stay = kStay * typical_[i] * typical_[i];
+    products[i][i] += stay;
+    sums[i] += solved_ ? stay * solution_[i] : 0;
+  }
+  Terms best{};
+  double least = std::numeric_limits<double>::infinity();
+  for (unsigned chosen = 1; chosen < 1U << kTerms; ++chosen) {
+    Terms solution;
+    if (!SolveFor(chosen, products, sums, solution)) continue;
+    double residual = 0;  // But for a constant.
+    for (int i = 0; i < kTerms; ++i) {
+      residual += solution[i] * (Dot(products[i], solution) - 2 * sums[i]);
+    }
+    if (residual >= least) continue;
+    least = residual;
+    best = solution;
+  }
+  if (!std::isfinite(least)) return;
+  solution_ = best;
+  solved_ = true;
+}
+
+std::optional<StageCost> CostFit::cost() const {
+  const double spread =
+      least_tokens_ == 0 ? 0
+                         : static_cast<double>(most_tokens_) / static_cast<double>(least_tokens_);
+  if (!known_ && (plans_ < kLeastPlans || spread < kLeastSpread)) return std::nullopt;
+  if (!solved_ || error_ > kLargestError) return std::nullopt;
+  const StageCost cost{.overhead_us = solution_[0] / kScale[0],
+                       .prefix_us = solution_[1] / kScale[1],
+                       .token_us = solution_[2] / kScale[2],
+                       .attention_us = solution_[3] / kScale[3]};
+  if (!cost.Check().ok()) return std::nullopt;
+  return cost;
+}
+
+}  // namespace baton

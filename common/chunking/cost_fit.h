@@ -1,0 +1,73 @@
+// Learns what plans cost one stage from how long they took: StageCost's four coefficients, by
+// non-negative least squares over relative errors, refined with every plan.
+//
+// Old plans count less and less, by half after some thirty, sooner while predictions fail; so a
+// stage that has become slower is seen. What the plans of late say nothing about (all of one size,
+// all without a prefix) stays as it was learned before. A plan that took several times what was
+// predicted counts little, unless others follow it: one that was held up says nothing of the next.
+// The first plan of all is left out, since it pays for what is done once.
+//
+// Deterministic; it has no clock. Not thread-safe.
+#ifndef COMMON_CHUNKING_COST_FIT_H_
+#define COMMON_CHUNKING_COST_FIT_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "common/chunking/stage_cost.h"
+
+namespace baton {
+
+class CostFit {
+ public:
+  CostFit() = default;
+  // Begins with what was learned in another life; `known` passes Check.
+  explicit CostFit(const StageCost& known);
+
+  // `work` took `micros`. What is no measurement (no tokens, no time) is ignored.
+  void Add(const PlanWork& work, int64_t micros);
+
+  // nullopt until it is to be trusted: enough plans, of sizes that differ, and predicted well.
+  std::optional<StageCost> cost() const;
+
+  // How far predictions lie from the times, as a share of these, lately. 0: none was made.
+  double error() const { return error_; }
+  uint64_t plans() const { return plans_; }
+  uint64_t outliers() const { return outliers_; }
+
+  // Plans before a fit is trusted, how much the largest must exceed the smallest, and the largest
+  // error.
+  static constexpr uint64_t kLeastPlans = 8;
+  static constexpr double kLeastSpread = 1.5;
+  static constexpr double kLargestError = 0.3;
+
+ private:
+  static constexpr int kTerms = 4;
+  using Terms = std::array<double, kTerms>;
+
+  static Terms TermsOf(const PlanWork& work);
+  double WeightOf(const Terms& terms, double micros);
+  void BeginAnew(double ratio);
+  void Solve();
+
+  Terms solution_{};  // Of scaled terms.
+  bool solved_ = false;
+  bool known_ = false;  // From another life.
+  // Sums over plans of weight * term * term / micros^2, and of weight * term / micros.
+  std::array<Terms, kTerms> products_{};
+  Terms sums_{};
+  Terms typical_{};  // Each term over the time, lately.
+  int64_t least_tokens_ = 0;
+  int64_t most_tokens_ = 0;
+  uint64_t plans_ = 0;
+  uint64_t outliers_ = 0;
+  int in_a_row_ = 0;  // Outliers.
+  int one_side_ = 0;  // Plans in a row that took longer than predicted; negative: shorter.
+  bool judged_ = false;
+  double error_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_CHUNKING_COST_FIT_H_

@@ -1,0 +1,174 @@
+#include "common/chunking/cost_fit.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "common/base/random.h"
+
+namespace baton {
+namespace {
+
+constexpr StageCost kTrue = {
+    .overhead_us = 900, .prefix_us = 0.05, .token_us = 12, .attention_us = 0.0004};
+
+PlanWork WorkOf(int prefix_length, int tokens) {
+  PlanWork work;
+  work.Add(prefix_length, tokens);
+  return work;
+}
+
+// A plan of any size at any prefix, and a time that is off by a few per cent.
+void AddDrawn(CostFit& fit, const StageCost& truth, Random& random, double noise = 0.03) {
+  const int prefix = static_cast<int>(random.Between(0, 100)) * 1024;
+  const int tokens = static_cast<int>(random.Between(1, 32)) * 64;
+  const PlanWork work = WorkOf(prefix, tokens);
+  const double factor = 1 + noise * (static_cast<double>(random.Between(-100, 100)) / 100);
+  fit.Add(work, static_cast<int64_t>(truth.Micros(work) * factor));
+}
+
+void ExpectPredicts(const CostFit& fit, const StageCost& truth, double within) {
+  const auto cost = fit.cost();
+  ASSERT_TRUE(cost.has_value()) << "error " << fit.error();
+  for (const int prefix : {0, 4096, 50'000, 100'000}) {
+    for (const int tokens : {64, 512, 2048}) {
+      const double expected = truth.Micros(prefix, tokens);
+      EXPECT_NEAR(cost->Micros(prefix, tokens), expected, within * expected)
+          << tokens << " tokens after " << prefix;
+    }
+  }
+}
+
+TEST(CostFitTest, LearnsWhatPlansCost) {
+  Random random(1);
+  CostFit fit;
+  for (int i = 0; i < 100; ++i) AddDrawn(fit, kTrue, random);
+  ExpectPredicts(fit, kTrue, 0.1);
+  EXPECT_LT(fit.error(), 0.05);
+  EXPECT_EQ(fit.outliers(), 0u);
+}
+
+TEST(CostFitTest, IsNotTrustedBeforeItHasSeenEnough) {
+  Random random(2);
+  CostFit fit;
+  EXPECT_FALSE(fit.cost().has_value());
+  for (uint64_t i = 0; i + 1 < CostFit::kLeastPlans; ++i) {
+    AddDrawn(fit, kTrue, random);
+    EXPECT_FALSE(fit.cost().has_value()) << i;
+  }
+  for (int i = 0; i < 20; ++i) AddDrawn(fit, kTrue, random);
+  EXPECT_TRUE(fit.cost().has_value());
+}
+
+TEST(CostFitTest, PlansOfOneSizeSayNothingOfOthers) {
+  CostFit fit;
+  for (int i = 0; i < 100; ++i) fit.Add(WorkOf(0, 512), 7000);
+  EXPECT_FALSE(fit.cost().has_value());
+  fit.Add(WorkOf(0, 64), 1700);
+  EXPECT_TRUE(fit.cost().has_value());
+}
+
+TEST(CostFitTest, SeveralChunksInAPlanAreOneWork) {
+  PlanWork work = WorkOf(100, 10);
+  work.Add(200, 20);
+  EXPECT_EQ(work.prefix_tokens, 300);
+  EXPECT_EQ(work.tokens, 30);
+  EXPECT_DOUBLE_EQ(work.pairs, 2 * 100 * 10 + 100 + 2 * 200 * 20 + 400);
+}
+
+TEST(CostFitTest, TheFirstPlanPaysForWhatIsDoneOnce) {
+  Random random(3);
+  CostFit fit;
+  fit.Add(WorkOf(0, 64), 10'000'000);
+  for (int i = 0; i < 30; ++i) AddDrawn(fit, kTrue, random, 0);
+  ExpectPredicts(fit, kTrue, 0.02);
+}
+
+TEST(CostFitTest, WhatWasHeldUpOnceChangesLittle) {
+  Random random(4);
+  CostFit fit;
+  for (int i = 0; i < 60; ++i) AddDrawn(fit, kTrue, random);
+  fit.Add(WorkOf(0, 512), 3'000'000);
+  EXPECT_EQ(fit.outliers(), 1u);
+  ExpectPredicts(fit, kTrue, 0.15);
+}
+
+TEST(CostFitTest, AStageThatHasBecomeSlowerIsSeen) {
+  Random random(5);
+  CostFit fit;
+  for (int i = 0; i < 60; ++i) AddDrawn(fit, kTrue, random);
+  const StageCost slow = {.overhead_us = kTrue.overhead_us * 4,
+                          .prefix_us = kTrue.prefix_us * 4,
+                          .token_us = kTrue.token_us * 4,
+                          .attention_us = kTrue.attention_us * 4};
+  for (int i = 0; i < 30; ++i) AddDrawn(fit, slow, random);
+  ExpectPredicts(fit, slow, 0.15);
+  EXPECT_GT(fit.outliers(), 0u);
+}
+
+TEST(CostFitTest, AFewPlansOfBeforeDoNotHoldItBack) {
+  for (uint64_t seed = 10; seed < 40; ++seed) {
+    Random random(seed);
+    CostFit fit;
+    for (int i = 0; i < 5; ++i) AddDrawn(fit, kTrue, random);
+    const StageCost slow = {.overhead_us = kTrue.overhead_us * 2.5,
+                            .prefix_us = kTrue.prefix_us * 2.5,
+                            .token_us = kTrue.token_us * 2.5,
+                            .attention_us = kTrue.attention_us * 2.5};
+    for (int i = 0; i < 50; ++i) AddDrawn(fit, slow, random);
+    ExpectPredicts(fit, slow, 0.25);
+  }
+}
+
+TEST(CostFitTest, WhatWasLearnedStaysWhilePlansSayNothingOfIt) {
+  Random random(6);
+  CostFit fit;
+  for (int i = 0; i < 60; ++i) AddDrawn(fit, kTrue, random, 0);
+  const auto micros = static_cast<int64_t>(kTrue.Micros(0, 512));
+  for (int i = 0; i < 2000; ++i) fit.Add(WorkOf(0, 512), micros);
+  ExpectPredicts(fit, kTrue, 0.1);
+}
+
+TEST(CostFitTest, BeginsWithWhatAnotherLifeHasLearned) {
+  CostFit fit(kTrue);
+  ASSERT_TRUE(fit.cost().has_value());
+  ExpectPredicts(fit, kTrue, 1e-9);
+  // And is not trusted any more where that was of another machine.
+  for (int i = 0; i < 3; ++i) fit.Add(WorkOf(0, 512), 10 * 7000);
+  EXPECT_FALSE(fit.cost().has_value());
+}
+
+TEST(CostFitTest, NoiseIsNoCost) {
+  Random random(7);
+  CostFit fit;
+  for (int i = 0; i < 200; ++i) {
+    const auto tokens = static_cast<int>(random.Between(1, 2048));
+    fit.Add(WorkOf(0, tokens), random.Between(1, 1'000'000));
+  }
+  EXPECT_FALSE(fit.cost().has_value()) << fit.error();
+}
+
+TEST(CostFitTest, CoefficientsAreNeverNegative) {
+  Random random(8);
+  for (int round = 0; round < 200; ++round) {
+    CostFit fit;
+    for (int i = 0; i < 30; ++i) AddDrawn(fit, kTrue, random, 0.9);
+    EXPECT_EQ(fit.cost().value_or(kTrue).Check(), absl::OkStatus());
+  }
+}
+
+TEST(CostFitTest, WhatIsNoMeasurementIsIgnored) {
+  CostFit fit;
+  fit.Add({}, 100);
+  fit.Add(WorkOf(0, 10), 0);
+  fit.Add(WorkOf(0, 10), -5);
+  EXPECT_EQ(fit.plans(), 0u);
+  fit.Add(WorkOf(1 << 20, 1 << 20), std::numeric_limits<int64_t>::max());
+  fit.Add(WorkOf(0, 1), 1);
+  for (int i = 1; i < 50; ++i) fit.Add(WorkOf(0, i), i % 2 == 0 ? 1 : int64_t{1} << 60);
+  EXPECT_EQ(fit.cost().value_or(kTrue).Check(), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace baton

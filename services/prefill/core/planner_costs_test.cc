@@ -1,0 +1,147 @@
+// What the planner learns of its stages, and what it makes of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <climits>
+#include <vector>
+
+#include "common/chunking/stage_cost.h"
+#include "services/prefill/core/planner_fixture.h"
+
+namespace baton::prefill {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr StageCost kCost = {.overhead_us = 500, .token_us = 50, .attention_us = 0.02};
+
+class PlannerCostsTest : public PlannerTest {
+ protected:
+  static PlannerLimits LimitsOf(ChunkRule rule) {
+    PlannerLimits limits = Limits();
+    limits.chunk_rule = rule;
+    limits.chunk_tokens = 256;
+    limits.max_context_tokens = 4000;
+    return limits;
+  }
+  PlannerCostsTest() : PlannerTest(LimitsOf(ChunkRule::kOptimal)) {}
+
+  // What the chain's stages take for the plan, told by each of them.
+  void Run(const Plan& plan, double slower = 1) {
+    PlanWork work;
+    for (const PlanItem& item : plan.items) work.Add(item.token_begin, item.token_count);
+    const auto micros = static_cast<int64_t>(kCost.Micros(work) * slower);
+    for (int stage = 0; stage < 2; ++stage) {
+      Send(StagePlanDone{stage, kEpoch, {plan.number, micros, 1}});
+      for (const PlannerAction& action : actions_) {
+        if (const auto* seen = std::get_if<ObservePlan>(&action)) observed_.push_back(*seen);
+      }
+    }
+  }
+  // A prompt alone in the chain: its chunks.
+  std::vector<int> Prefill(uint64_t attempt, int tokens, double slower = 1) {
+    std::vector<int> chunks;
+    const size_t before = plans_.size();
+    Start(attempt, tokens);
+    for (size_t i = before; i < plans_.size(); ++i) {
+      const Plan plan = plans_[i];
+      for (const PlanItem& item : plan.items) chunks.push_back(item.token_count);
+      Run(plan, slower);
+    }
+    for (int stage = 0; stage < 2; ++stage) Closed(stage, attempt);
+    return chunks;
+  }
+  bool Known() const {
+    for (const LearnedCost& stage : planner_->costs()) {
+      if (!stage.cost.has_value()) return false;
+    }
+    return !planner_->costs().empty();
+  }
+
+  std::vector<ObservePlan> observed_;
+};
+
+TEST_F(PlannerCostsTest, IsFixedUntilItKnowsAndSaysWhy) {
+  EXPECT_EQ(planner_->without_costs(), "");
+  Up(2, 300);
+  EXPECT_THAT(planner_->without_costs(), HasSubstr("too few"));
+  const std::vector<int> first = Prefill(1, 2000);
+  EXPECT_EQ(first, (std::vector<int>{256, 256, 256, 256, 256, 256, 256, 208}));
+  EXPECT_FALSE(Known());
+  EXPECT_TRUE(observed_.empty());
+  Prefill(2, 900);
+  Prefill(3, 100);
+  EXPECT_TRUE(Known());
+  EXPECT_EQ(planner_->without_costs(), "");
+  const std::vector<int> later = Prefill(4, 2000);
+  EXPECT_NE(later, first);
+  EXPECT_LT(later.back(), later.front()) << "the later, the smaller: all take the same time";
+  ASSERT_FALSE(observed_.empty());
+  EXPECT_NEAR(static_cast<double>(observed_.back().compute_us), observed_.back().predicted_us,
+              0.1 * observed_.back().predicted_us);
+}
+
+TEST_F(PlannerCostsTest, WhatWasLearnedOutlivesAnEpochOfTheSameStages) {
+  Up(2, 300);
+  Prefill(1, 2000);
+  Prefill(2, 900);
+  Prefill(3, 100);
+  ASSERT_TRUE(Known());
+  Send(ChainDown{absl::UnavailableError("a stage is gone")});
+  Send(ChainUp{kEpoch, 2, 300});
+  EXPECT_TRUE(Known());
+  Send(ChainDown{absl::UnavailableError("a stage is gone")});
+  Send(ChainUp{kEpoch, 3, 300});
+  EXPECT_FALSE(Known()) << "other stages hold other layers";
+  EXPECT_EQ(planner_->costs().size(), 3u);
+}
+
+TEST_F(PlannerCostsTest, BeginsWithWhatIsKnownOfAChainOfItsLength) {
+  PlannerLimits limits = LimitsOf(ChunkRule::kOptimal);
+  limits.known_costs = {kCost, kCost};
+  Make(limits);
+  Up(2, 300);
+  EXPECT_TRUE(Known());
+  EXPECT_LT(Prefill(1, 2000).front(), 256);
+  Make(limits);
+  Up(1, 300);
+  EXPECT_FALSE(Known());
+}
+
+TEST_F(PlannerCostsTest, AStageThatSlowsDownIsPlannedFor) {
+  PlannerLimits limits = LimitsOf(ChunkRule::kOptimal);
+  limits.known_costs = {kCost, kCost};
+  Make(limits);
+  Up(2, 300);
+  Prefill(1, 2000);
+  for (uint64_t attempt = 2; attempt < 8; ++attempt) Prefill(attempt, 2000, 3.5);
+  ASSERT_TRUE(Known());
+  const StageCost learned = *planner_->costs().front().cost;
+  EXPECT_NEAR(learned.Micros(500, 200), 3.5 * kCost.Micros(500, 200), 1000);
+  EXPECT_GT(planner_->costs().front().outliers_total, 0u);
+}
+
+TEST_F(PlannerCostsTest, WholePromptsAreNotCutByAnyRule) {
+  for (const ChunkRule rule : {ChunkRule::kFixed, ChunkRule::kSglang, ChunkRule::kOptimal}) {
+    PlannerLimits limits = LimitsOf(rule);
+    limits.chunk_tokens = INT_MAX;
+    limits.known_costs = {kCost, kCost};
+    Make(limits);
+    Up(2, 300);
+    EXPECT_EQ(Prefill(1, 3999), std::vector<int>{3999});
+  }
+}
+
+TEST_F(PlannerCostsTest, SglangsRuleCutsByWhatIsKnown) {
+  PlannerLimits limits = LimitsOf(ChunkRule::kSglang);
+  limits.known_costs = {kCost, kCost};
+  Make(limits);
+  Up(2, 300);
+  const std::vector<int> chunks = Prefill(1, 3000);
+  EXPECT_EQ(chunks.front(), 256);
+  EXPECT_LT(chunks[1], 256);
+  EXPECT_GE(chunks[chunks.size() - 2], 64) << "not less than a quarter of the base";
+}
+
+}  // namespace
+}  // namespace baton::prefill

@@ -1,0 +1,208 @@
+#include "tests/sim/chunk_witness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::sim {
+namespace {
+
+// Whoever has seen so many plans of sizes that differ knows what they cost.
+constexpr int kEnoughPlans = 25;
+constexpr int kEnoughSpread = 2;
+constexpr int kPlansToSeeIt = 25;  // More, for who has to forget what was learned.
+constexpr double kHeldUp = 1.5;
+constexpr double kFarOff = 0.3;
+// A cut may take so much longer than the best, beside a page's time for the grain.
+constexpr double kWorse = 1.15;
+constexpr double kUnequal = 0.3;
+
+}  // namespace
+
+ChunkWitness::ChunkWitness(World& world, const Topology& topology, std::string self)
+    : world_(world), topology_(topology), self_(std::move(self)) {
+  for (int stage = 0; stage < topology.stages; ++stage) truth_.push_back(topology.CostOf(stage));
+  seen_.resize(truth_.size());
+}
+
+void ChunkWitness::Complain(const std::string& what) {
+  world_.Violate(absl::StrCat("chunks of ", self_, ": ", what));
+}
+
+// What was learned of the last stage is not true any more, and what it did before says nothing.
+void ChunkWitness::SlowDown() {
+  slow_ = true;
+  StageCost& cost = truth_.back();
+  cost.overhead_us *= Topology::kSlowdown;
+  cost.token_us *= Topology::kSlowdown;
+  cost.attention_us *= Topology::kSlowdown;
+  seen_.back() = {};
+  seen_.back().plans = -kPlansToSeeIt;
+  for (auto& [attempt_id, prompt] : prompts_) prompt.chunk_us.reset();
+}
+
+void ChunkWitness::Before(const prefill::PlannerEvent& event) {
+  done_.reset();
+  if (!slow_ && world_.now_us() >= topology_.changes_at_us) SlowDown();
+  if (const auto* up = std::get_if<prefill::ChainUp>(&event)) {
+    epoch_ = up->epoch;
+    done_plans_.assign(truth_.size(), 0);
+    plans_.clear();
+  } else if (std::holds_alternative<prefill::ChainDown>(event)) {
+    epoch_ = 0;
+    prompts_.clear();
+  } else if (const auto* start = std::get_if<prefill::StartRequested>(&event)) {
+    prompts_.try_emplace(start->attempt_id).first->second.tokens = start->prompt_tokens;
+  } else if (const auto* said = std::get_if<prefill::StagePlanDone>(&event)) {
+    const auto stage = static_cast<size_t>(said->stage);
+    const auto plan = plans_.find(said->done.number);
+    if (said->epoch != epoch_ || plan == plans_.end()) return;
+    if (said->done.number != done_plans_[stage] + 1) return;
+    done_plans_[stage] = said->done.number;
+    const auto& [work, predicted] = plan->second;
+    if (work.tokens == 0) return;
+    done_ = Done{stage, work, said->done.compute_us, predicted};
+    Seen& seen = seen_[stage];
+    // Who has been held up has to forget that, too.
+    const double true_us = truth_[stage].Micros(work);
+    if (static_cast<double>(said->done.compute_us) > kHeldUp * true_us) seen.plans = -kPlansToSeeIt;
+    if (++seen.plans <= 1) return;  // Of the first one nobody learns.
+    seen.most_tokens = std::max(seen.most_tokens, work.tokens);
+    seen.least_tokens = seen.plans == 2 ? work.tokens : std::min(seen.least_tokens, work.tokens);
+  }
+}
+
+void ChunkWitness::After(const std::vector<prefill::PlannerAction>& actions,
+                         const prefill::ChainPlanner& planner) {
+  const std::vector<prefill::LearnedCost> learned = planner.costs();
+  const bool known =
+      !learned.empty() && std::all_of(learned.begin(), learned.end(),
+                                      [](const auto& stage) { return stage.cost.has_value(); });
+  int observed = 0;
+  for (const prefill::PlannerAction& action : actions) {
+    if (const auto* issue = std::get_if<prefill::IssuePlan>(&action)) {
+      See(issue->plan, known);
+    } else if (const auto* finish = std::get_if<prefill::FinishRequest>(&action)) {
+      // An answer to a second call of the same name leaves the first one alone.
+      if (!absl::IsAlreadyExists(finish->status)) prompts_.erase(finish->attempt_id);
+    } else if (const auto* plan = std::get_if<prefill::ObservePlan>(&action)) {
+      ++observed;
+      if (!done_.has_value() || static_cast<size_t>(plan->stage) != done_->stage ||
+          plan->tokens != done_->work.tokens || plan->compute_us != done_->compute_us) {
+        Complain("a plan's prediction is told of another plan, or of another stage");
+      }
+    }
+  }
+  if (done_.has_value() && observed != (done_->predicted ? 1 : 0)) {
+    Complain("a plan's time was predicted, and how well is not told");
+  }
+  if (done_.has_value()) CheckLearned(learned);
+}
+
+bool ChunkWitness::LearnedEnough(size_t stage) const {
+  if (slow_ && topology_.unsteady) return false;
+  const Seen& seen = seen_[stage];
+  return seen.plans >= kEnoughPlans && seen.most_tokens >= kEnoughSpread * seen.least_tokens;
+}
+
+void ChunkWitness::CheckLearned(const std::vector<prefill::LearnedCost>& learned) {
+  const size_t stage = done_->stage;
+  if (!LearnedEnough(stage)) return;
+  if (stage >= learned.size() || !learned[stage].cost.has_value()) {
+    return Complain(
+        absl::StrCat("stage ", stage, " has done ", seen_[stage].plans, " plans of ",
+                     seen_[stage].least_tokens, " to ", seen_[stage].most_tokens,
+                     " tokens, and nobody knows what they cost; predictions are off by ",
+                     stage < learned.size() ? learned[stage].error : -1));
+  }
+  const double predicted_us = learned[stage].cost->Micros(done_->work);
+  const double true_us = truth_[stage].Micros(done_->work);
+  // Where one token more or less makes no difference, its cost is anybody's guess.
+  const double allowed_us = kFarOff * true_us + truth_[stage].overhead_us;
+  if (std::abs(predicted_us - true_us) <= allowed_us) return;
+  Complain(absl::StrCat("stage ", stage, ": a plan of ", done_->work.tokens, " tokens takes ",
+                        true_us, " us, and is thought to take ", predicted_us));
+}
+
+void ChunkWitness::See(const prefill::Plan& plan, bool known) {
+  auto& [work, predicted] = plans_[plan.number];
+  predicted = known;
+  for (const prefill::PlanItem& item : plan.items) work.Add(item.token_begin, item.token_count);
+  int64_t left = 0;
+  for (const auto& [attempt_id, prompt] : prompts_) left += prompt.tokens - prompt.planned;
+  for (const prefill::PlanItem& item : plan.items) {
+    Prompt& prompt = prompts_[item.attempt_id];
+    const bool alone = plan.items.size() == 1 && left == prompt.tokens - prompt.planned;
+    if (alone) {
+      SeeLone(item, prompt, known);
+    } else {
+      prompt.chunk_us.reset();
+    }
+    prompt.planned += item.token_count;
+  }
+}
+
+void ChunkWitness::SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known) {
+  if (topology_.chunk_rule == ChunkRule::kSglang && !item.final &&
+      item.token_count < std::min(topology_.chunk_tokens / 4, 64)) {
+    Complain("a chunk is less than a quarter of the base");
+  }
+  if (topology_.chunk_rule != ChunkRule::kOptimal || !known) return;
+  for (size_t stage = 0; stage < truth_.size(); ++stage) {
+    if (!LearnedEnough(stage)) return;
+  }
+  const double micros = SlowestMicros(truth_, item.token_begin, item.token_count);
+  if (prompt.planned == 0) {
+    // A chunk that is as large as any may be would take longer if it could.
+    if (item.token_count == topology_.chunk_tokens) return;
+    prompt.chunk_us = micros;
+    return CheckFirst(item.token_count, prompt.tokens);
+  }
+  if (!prompt.chunk_us.has_value()) return;
+  const double page_us = SlowestMicros(truth_, item.token_begin, topology_.page_size);
+  const double most_us = (1 + kUnequal) * *prompt.chunk_us + page_us;
+  const double least_us = (1 - kUnequal) * *prompt.chunk_us - page_us;
+  const bool less = micros < least_us && !item.final && item.token_count < topology_.chunk_tokens;
+  if (micros <= most_us && !less) return;
+  Complain(absl::StrCat("a chunk of ", item.token_count, " tokens after ", item.token_begin,
+                        " takes ", micros, " us, the prompt's first one ", *prompt.chunk_us));
+}
+
+// Of a prompt cut into so many chunks of equal time: the closed form, without the grain of pages.
+double ChunkWitness::FirstTokenMicros(int tokens, double chunks) const {
+  double once_us = 0;
+  double slowest_us = 0;
+  for (const StageCost& stage : truth_) {
+    const double chunk_us = stage.WorkMicros(0, tokens) / chunks + stage.overhead_us;
+    once_us += chunk_us;
+    slowest_us = std::max(slowest_us, chunk_us);
+  }
+  return once_us + (chunks - 1) * slowest_us;
+}
+
+void ChunkWitness::CheckFirst(int tokens_of_chunk, int tokens_of_prompt) {
+  const int page = topology_.page_size;
+  const int fewest = (tokens_of_prompt + topology_.chunk_tokens - 1) / topology_.chunk_tokens;
+  const int most = (tokens_of_prompt + page - 1) / page;
+  double best_us = FirstTokenMicros(tokens_of_prompt, fewest);
+  for (int chunks = fewest; chunks <= most; ++chunks) {
+    best_us = std::min(best_us, FirstTokenMicros(tokens_of_prompt, chunks));
+  }
+  // By the work in its first chunk. Chunks that may not be larger are more than that.
+  double chunks = 1;
+  double page_us = 0;
+  for (const StageCost& stage : truth_) {
+    const double share =
+        stage.WorkMicros(0, tokens_of_prompt) / stage.WorkMicros(0, tokens_of_chunk);
+    chunks = std::max(chunks, share);
+    page_us += stage.Micros(tokens_of_prompt, page);
+  }
+  const double micros = FirstTokenMicros(tokens_of_prompt, chunks);
+  if (micros <= kWorse * best_us + page_us) return;
+  Complain(absl::StrCat("a prompt of ", tokens_of_prompt, " tokens is cut by ", tokens_of_chunk,
+                        ": its first token takes some ", micros, " us, and could take ", best_us));
+}
+
+}  // namespace baton::sim

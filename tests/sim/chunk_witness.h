@@ -1,0 +1,72 @@
+// What the planner learns of its stages' costs, and what sizes of plans follow from it, held
+// against what the simulation's stages really cost, which no planner is told. Prompts whose cut can
+// be judged from outside are those that have the chain for themselves.
+#ifndef TESTS_SIM_CHUNK_WITNESS_H_
+#define TESTS_SIM_CHUNK_WITNESS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/chunking/stage_cost.h"
+#include "services/prefill/core/chain_planner.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+class ChunkWitness {
+ public:
+  ChunkWitness(World& world, const Topology& topology, std::string self);
+
+  // Around every Handle.
+  void Before(const prefill::PlannerEvent& event);
+  void After(const std::vector<prefill::PlannerAction>& actions,
+             const prefill::ChainPlanner& planner);
+
+ private:
+  struct Seen {  // Of a stage.
+    int plans = 0;
+    int64_t least_tokens = 0;
+    int64_t most_tokens = 0;
+  };
+  struct Prompt {
+    int tokens = 0;
+    int planned = 0;
+    std::optional<double> chunk_us;  // Of its first chunk, if all of it was planned alone.
+  };
+  struct Done {  // What a stage says that it is done with.
+    size_t stage = 0;
+    PlanWork work;
+    int64_t compute_us = 0;
+    bool predicted = false;
+  };
+
+  void SlowDown();
+  void See(const prefill::Plan& plan, bool known);
+  void SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known);
+  void CheckFirst(int tokens_of_chunk, int tokens_of_prompt);
+  void CheckLearned(const std::vector<prefill::LearnedCost>& learned);
+  bool LearnedEnough(size_t stage) const;
+  double FirstTokenMicros(int tokens, double chunks) const;
+  void Complain(const std::string& what);
+
+  World& world_;
+  const Topology& topology_;
+  const std::string self_;
+  std::vector<StageCost> truth_;  // By stage.
+  std::vector<Seen> seen_;        // By stage; outlives epochs, as what is learned does.
+  bool slow_ = false;
+  uint64_t epoch_ = 0;
+  std::map<uint64_t, Prompt> prompts_;
+  std::map<uint64_t, std::pair<PlanWork, bool>> plans_;  // And whether costs were known.
+  std::vector<uint64_t> done_plans_;                     // By stage: the last one.
+  std::optional<Done> done_;                             // Of the event that is looked at.
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_CHUNK_WITNESS_H_
