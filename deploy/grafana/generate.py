@@ -178,9 +178,10 @@ DASHBOARDS = {
         panel("Chunk size in tokens", "short", quantiles("baton_chunk_tokens", "", MEDIAN_AND_TAIL)),
         panel("Chunk compute time", "s",
               quantiles("baton_chunk_compute_seconds", "stage", MEDIAN_AND_TAIL, legend="stage {{stage}}")),
-        panel("Compute time over what was predicted", "short",
-              quantiles("baton_plan_prediction_ratio", "", MEDIAN_AND_TAIL),
-              help_text="Of every stage, as stage 0 sees it. Far from 1, or none: see baton_plan_costs_known."),
+        panel("Predictions of compute times are off by", "percentunit",
+              [("{{instance_id}}", 'baton_plan_cost_error_ratio{stage="0"}')],
+              help_text="Of the stage that is predicted worst, as stage 0 sees it. "
+                        "Above 30 % chunks are of --chunked-prefill-size."),
         panel("Plans applied per second", "short", rate("baton_plans_total", "stage", "stage {{stage}}")),
         row("Between stages"),
         panel("Activations sent", "Bps", rate("baton_activation_bytes_total", "stage", "stage {{stage}}")),
