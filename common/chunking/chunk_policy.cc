@@ -71,7 +71,7 @@ class OptimalChunks final : public ChunkPolicy {
   void SetCosts(std::vector<StageCost> stages) override { stages_ = std::move(stages); }
 
   int PlanTokens(const ChunkPosition& position) override {
-    if (stages_.empty()) return options_.chunk_tokens;
+    if (stages_.empty()) return TokensUnknowing(position);
     const int efficient = EfficientTokens(position.prefix_length);
     const auto bubbles = static_cast<int64_t>(stages_.size() - 1) * efficient;
     if (position.other_tokens >= std::max<int64_t>(bubbles, 1)) {
@@ -92,11 +92,26 @@ class OptimalChunks final : public ChunkPolicy {
   // depend on its size, of which the best size depends by the root.
   static constexpr double kDrift = 0.1;
   static constexpr double kFixedDrift = 0.3;
+  static constexpr int kChunksAStage = 4;
+  static constexpr int kLeastUnknowing = 512;     // Smaller ones may be mostly overhead.
   static constexpr double kOverheadShare = 0.05;  // Of an efficient chunk.
 
   static int MostTokens(const ChunkOptions& options) {
     const int pages = (options.max_context_tokens + options.page_size - 1) / options.page_size;
     return std::min(options.chunk_tokens, pages * options.page_size);
+  }
+
+  // While nobody knows what chunks cost: as many for each stage as keep a chain's ends, in which
+  // not every stage has a chunk, to a fifth of the time. As large as they may be would be the worst
+  // choice for a long prompt, which can be as few chunks as there are stages. The first one is half
+  // as large, since chunks of one size teach nothing.
+  int TokensUnknowing(const ChunkPosition& position) const {
+    if (position.stages == 1) return options_.chunk_tokens;
+    const int64_t prompt = int64_t{position.prefix_length} + position.remaining_tokens;
+    int64_t tokens = std::max<int64_t>(prompt / (kChunksAStage * position.stages), kLeastUnknowing);
+    if (position.prefix_length == 0 && prompt > tokens) tokens /= 2;
+    const int64_t pages = std::max<int64_t>(tokens / options_.page_size, 1);
+    return static_cast<int>(std::min<int64_t>(pages * options_.page_size, most_tokens_));
   }
 
   // The plan that was made is one for this prompt, which has the tokens of the one it was made for,

@@ -15,6 +15,7 @@ struct ChunkPosition {
   int prefix_length = 0;     // Tokens planned before.
   int remaining_tokens = 0;  // > 0
   int64_t other_tokens = 0;  // Not yet planned, of all other prompts.
+  int stages = 1;            // Of the chain.
 };
 
 class ChunkPolicy {

@@ -54,15 +54,31 @@ TEST(FixedChunksTest, IgnoresThePositionAndCosts) {
   EXPECT_EQ(policy->max_plan_tokens(), 256);
 }
 
-TEST(ChunkPolicyTest, WithoutCostsEveryRuleIsFixed) {
-  for (const ChunkRule rule : {ChunkRule::kSglang, ChunkRule::kOptimal}) {
-    const auto policy = MakeChunkPolicy(OptionsOf(rule, 512));
-    EXPECT_EQ(policy->PlanTokens({4096, 9000}), 512);
-    policy->SetCosts({kCost, kCost});
-    EXPECT_NE(policy->PlanTokens({100'000, 9000}), 512);
-    policy->SetCosts({});
-    EXPECT_EQ(policy->PlanTokens({100'000, 9000}), 512) << "they are not known any more";
-  }
+TEST(SglangChunksTest, WithoutCostsItIsFixed) {
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kSglang, 512));
+  EXPECT_EQ(policy->PlanTokens({4096, 9000}), 512);
+  policy->SetCosts({kCost, kCost});
+  EXPECT_NE(policy->PlanTokens({100'000, 9000}), 512);
+  policy->SetCosts({});
+  EXPECT_EQ(policy->PlanTokens({100'000, 9000}), 512) << "they are not known any more";
+}
+
+TEST(OptimalChunksTest, WithoutCostsThereAreFourChunksAStage) {
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 32'768));
+  const auto tokens = [&](int prefix_length, int remaining_tokens, int stages) {
+    return policy->PlanTokens({prefix_length, remaining_tokens, 0, stages});
+  };
+  EXPECT_EQ(tokens(8192, 131'072 - 8192, 4), 8192);
+  EXPECT_EQ(tokens(0, 131'072, 4), 4096) << "the first is half as large";
+  EXPECT_EQ(tokens(0, 131'072, 1), 32'768) << "one stage has no bubbles";
+  EXPECT_EQ(tokens(1'000'000, 48'576, 2), 32'768) << "the most";
+  EXPECT_EQ(tokens(600, 400, 4), 512) << "less would be mostly overhead";
+  EXPECT_EQ(tokens(0, 400, 4), 512);
+  EXPECT_EQ(tokens(0, 1000, 4), 256);
+  policy->SetCosts({kCost, kCost, kCost, kCost});
+  EXPECT_NE(tokens(8192, 131'072 - 8192, 4), 8192);
+  policy->SetCosts({});
+  EXPECT_EQ(tokens(8192, 131'072 - 8192, 4), 8192) << "they are not known any more";
 }
 
 TEST(SglangChunksTest, CutsAsItsPlanDoes) {
@@ -109,7 +125,7 @@ TEST(OptimalChunksTest, ChunksFollowCostsThatMove) {
   a_bit_more.token_us *= 1.02;
   const int now = policy->PlanTokens({before, 65'536 - before});
   policy->SetCosts({a_bit_more, little_overhead});
-  EXPECT_NEAR(policy->PlanTokens({before, 65'536 - before}), now, now / 20);
+  EXPECT_NEAR(policy->PlanTokens({before, 65'536 - before}), now, 0.05 * now);
 }
 
 TEST(OptimalChunksTest, WhileOthersWaitOverheadIsATwentieth) {

@@ -135,7 +135,7 @@ TEST(CostFitTest, BeginsWithWhatAnotherLifeHasLearned) {
   ASSERT_TRUE(fit.cost().has_value());
   ExpectPredicts(fit, kTrue, 1e-9);
   // And is not trusted any more where that was of another machine.
-  for (int i = 0; i < 3; ++i) fit.Add(WorkOf(0, 512), 10 * 7000);
+  for (int i = 0; i < 3; ++i) fit.Add(WorkOf(0, 512), 70'000);
   EXPECT_FALSE(fit.cost().has_value());
 }
 

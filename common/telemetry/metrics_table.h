@@ -275,8 +275,8 @@ inline constexpr MetricInfo kTable[] = {
      "stage that is predicted worst (stage 0).",
      kP},
     {Metric::kPlanCostsKnown, "baton_plan_costs_known", kGauge, "boolean",
-     "1 while stage 0 knows what plans cost each stage; without, chunks are of "
-     "--chunked-prefill-size whatever --chunk-policy says.",
+     "1 while stage 0 knows what plans cost each stage, which --chunk-policy sglang and optimal "
+     "ask.",
      kP},
     {Metric::kStageBusySecondsTotal, "baton_stage_busy_seconds_total", kCounter, "seconds",
      "Time that this stage spent computing.", kP},

@@ -181,7 +181,7 @@ DASHBOARDS = {
         panel("Predictions of compute times are off by", "percentunit",
               [("{{instance_id}}", 'baton_plan_cost_error_ratio{stage="0"}')],
               help_text="Of the stage that is predicted worst, as stage 0 sees it. "
-                        "Above 30 % chunks are of --chunked-prefill-size."),
+                        "Above 30 % chunks are cut without asking what they cost."),
         panel("Plans applied per second", "short", rate("baton_plans_total", "stage", "stage {{stage}}")),
         row("Between stages"),
         panel("Activations sent", "Bps", rate("baton_activation_bytes_total", "stage", "stage {{stage}}")),

@@ -77,7 +77,8 @@ def main():
             timed = ["--timed-profile", path]
             flags = ["--executor", "timed", *timed, "--kv-cache-tokens", TOKENS + 1024, "--memory-check", "off"]
             with clusters.Cluster(str(MODEL), directory, stages=stages, flags=flags, router_flags=timed,
-                                  prefill_flags=["--chunked-prefill-size", CHUNK]) as cluster, \
+                                  prefill_flags=["--chunk-policy", "fixed",
+                                                 "--chunked-prefill-size", CHUNK]) as cluster, \
                     Client(cluster.target) as client:
                 measure(client, profile, stages, [7] * (2 * CHUNK))  # A warm-up that is not counted.
                 rows = [measure(client, profile, stages, [drawn.randrange(4000) for _ in range(TOKENS)])

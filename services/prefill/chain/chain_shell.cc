@@ -153,7 +153,7 @@ void ChainShell::TellCosts() {
   if (without_costs_.empty()) {
     LOG(kInfo) << "what chunks cost is known on every stage; their size follows it";
   } else {
-    LOG(kInfo) << "chunks are of --chunked-prefill-size: " << without_costs_;
+    LOG(kInfo) << "chunks are cut without knowing what they cost: " << without_costs_;
   }
 }
 

@@ -281,8 +281,9 @@ void ChainPlanner::State::IssuePlans(int64_t now_us) {
   }
 }
 
-ChainPlanner::ChainPlanner(PlannerLimits limits)
-    : state_(std::make_unique<State>(std::move(limits))) {
+ChainPlanner::ChainPlanner(PlannerLimits planner_limits)
+    : state_(std::make_unique<State>(std::move(planner_limits))) {
+  const PlannerLimits& limits = state_->limits;
   BATON_CHECK(limits.page_size > 0 && limits.max_context_tokens > 0 && limits.plan_window > 0 &&
               limits.stage0_lead > 0 && limits.max_open_requests > 0 &&
               limits.max_queued_requests >= 0 && limits.plan_grace_us > 0)

@@ -21,7 +21,7 @@
 //
 // What plans cost each stage is learned from how long they took (common/chunking/cost_fit.h), epoch
 // after epoch; the rule that sets the size of plans asks for it (chunk_policy.h). Until it is known
-// for every stage, or when it predicts badly, plans are chunk_tokens large.
+// for every stage, or when it predicts badly, the rule does without.
 //
 // Rejected: turns (processor sharing), in which of two long prompts both end when the second would;
 // the shortest first and nothing else, which starves the long.

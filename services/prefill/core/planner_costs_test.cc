@@ -61,7 +61,7 @@ class PlannerCostsTest : public PlannerTest {
   std::vector<ObservePlan> observed_;
 };
 
-TEST_F(PlannerCostsTest, IsFixedUntilItKnowsAndSaysWhy) {
+TEST_F(PlannerCostsTest, CutsByWhatItKnowsAndSaysWhyItDoesNot) {
   EXPECT_EQ(planner_->without_costs(), "");
   Up(2, 300);
   EXPECT_THAT(planner_->without_costs(), HasSubstr("too few"));

@@ -41,8 +41,8 @@ int ChainPlanner::State::NextBudget() const {
   const uint64_t* leader = Leader();
   if (leader == nullptr && queue.empty()) return 0;
   const uint64_t first = OldestBegins() || leader == nullptr ? queue.front() : *leader;
-  return policy->PlanTokens(
-      {requests.at(first).planned_tokens, TokensLeft(first), TokensOfOthers(first)});
+  return policy->PlanTokens({requests.at(first).planned_tokens, TokensLeft(first),
+                             TokensOfOthers(first), static_cast<int>(done.size())});
 }
 
 // As many more tokens of the prompt as fit; how many that are.

@@ -1,0 +1,81 @@
+"""What --chunk-policy is worth: time to first token of a prompt of 128K tokens under each rule, through real processes
+whose computations are waits as long as common/engine/timed/profiles/qwen3-235b-h20.json says, beside the closed-form bound.
+
+Rules that learn what chunks cost have seen one prompt of another length before, and fixed sizes are the sweep that a user
+would run by hand. Prints one flat JSON object, of seconds, and of each as a ratio to the bound.
+"""
+
+import json
+import os
+import pathlib
+import random
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "cluster"))
+
+import cluster as clusters  # noqa: E402
+from client import Client  # noqa: E402
+
+MODEL = ROOT / "models" / "austen"
+PROFILE = ROOT / "common" / "engine" / "timed" / "profiles" / "qwen3-235b-h20.json"
+TOKENS = 131072
+LEARN_FROM = (50000, 3000, 20000)  # Tokens of the prompts before.
+STAGES = 4
+RULES = {
+    "fixed_2048": ["--chunk-policy", "fixed", "--chunked-prefill-size", 2048],
+    "fixed_4096": ["--chunk-policy", "fixed", "--chunked-prefill-size", 4096],
+    "fixed_8192": ["--chunk-policy", "fixed", "--chunked-prefill-size", 8192],
+    "fixed_16384": ["--chunk-policy", "fixed", "--chunked-prefill-size", 16384],
+    "sglang_18432": ["--chunk-policy", "sglang", "--chunked-prefill-size", 18432,
+                     "--dynamic-chunking-smooth-factor", "0.8"],
+    "optimal": ["--chunk-policy", "optimal", "--chunked-prefill-size", 32768],
+}
+
+
+def played_profile(path):
+    """The shipped costs; narrow activations and a small KV cache, so that computing is all that takes time."""
+    profile = json.loads(PROFILE.read_text(encoding="utf-8"))
+    profile["model"].update(hidden_size=64, kv_heads=1, head_dim=8, layers=96)
+    path.write_text(json.dumps(profile), encoding="utf-8")
+    return profile
+
+
+def bound_us(profile):
+    """No plan has the first token sooner: equal chunks in time, as many as are best, without the grain of pages."""
+    cost = profile["prefill"]
+    overhead = cost["stage_overhead_us"] + cost["overhead_us"] / STAGES
+    work = (cost["token_us"] * TOKENS + cost["attention_us"] * TOKENS * TOKENS) / STAGES
+    return (work ** 0.5 + ((STAGES - 1) * overhead) ** 0.5) ** 2
+
+
+def main():
+    names = sys.argv[1:] or list(RULES)
+    flat = {"tokens": TOKENS, "stages": STAGES, "cores": len(os.sched_getaffinity(0))}
+    drawn = random.Random(1)
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "profile.json"
+        profile = played_profile(path)
+        flat["bound_s"] = round(bound_us(profile) / 1e6, 3)
+        timed = ["--timed-profile", path]
+        flags = ["--executor", "timed", *timed, "--kv-cache-tokens", TOKENS + 1024, "--memory-check", "off"]
+        for name in names:
+            with clusters.Cluster(str(MODEL), directory, stages=STAGES, flags=flags, router_flags=timed,
+                                  prefill_flags=RULES[name]) as cluster, Client(cluster.target) as client:
+                for tokens in (*LEARN_FROM, TOKENS):
+                    answer = client.greedy([drawn.randrange(4000) for _ in range(tokens)], 1, timeout=300)
+                    if answer.error is not None:
+                        raise SystemExit(f"the request failed: {answer.error}")
+                timing = answer.finished.timing
+            flat[f"{name}_s"] = round(timing.ttft_us / 1e6, 3)
+            flat[f"{name}_over_bound"] = round(timing.ttft_us / bound_us(profile), 4)
+            flat[f"{name}_chunks"] = len(timing.prefill.chunks)
+            print(f"{name:14} {flat[f'{name}_s']:8.3f} s  {flat[f'{name}_over_bound']:.4f} of the bound  "
+                  f"{flat[f'{name}_chunks']} chunks", file=sys.stderr)
+    print(json.dumps(flat))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
