@@ -92,7 +92,7 @@ class OptimalChunks final : public ChunkPolicy {
   // depend on its size, of which the best size depends by the root.
   static constexpr double kDrift = 0.1;
   static constexpr double kFixedDrift = 0.3;
-  static constexpr int kChunksAStage = 4;
+  static constexpr int64_t kChunksAStage = 4;
   static constexpr int kLeastUnknowing = 512;     // Smaller ones may be mostly overhead.
   static constexpr double kOverheadShare = 0.05;  // Of an efficient chunk.
 

@@ -1,7 +1,7 @@
-"""What --chunk-policy is worth: time to first token of a prompt of 128K tokens under each rule, through real processes
-whose computations are waits as long as common/engine/timed/profiles/qwen3-235b-h20.json says, beside the closed-form bound.
+"""What --chunk-policy is worth: time to first token of 128K tokens under each rule, beside the closed-form bound.
 
-Rules that learn what chunks cost have seen one prompt of another length before, and fixed sizes are the sweep that a user
+Through real processes, whose computations are waits as long as common/engine/timed/profiles/qwen3-235b-h20.json says.
+Rules that learn what chunks cost have seen three prompts of other lengths before; fixed sizes are the sweep that a user
 would run by hand. Prints one flat JSON object, of seconds, and of each as a ratio to the bound.
 """
 
