@@ -82,7 +82,7 @@ class Reader {
       return {};
     }
     std::string text(size, '\0');
-    std::memcpy(text.data(), rest_.data(), size);
+    if (size > 0) std::memcpy(text.data(), rest_.data(), size);  // Of none, data() may be null.
     rest_ = rest_.subspan(size);
     return text;
   }

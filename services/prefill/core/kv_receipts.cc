@@ -35,8 +35,10 @@ bool KvOutbox::DataUnderWay(uint64_t attempt_id) const {
 void KvOutbox::FailCommit(uint64_t send_id, const absl::Status& status, int64_t now_us,
                           std::vector<KvOutboxAction>& actions) {
   Send& send = sends_.at(send_id);
-  send.status = WithLeg(status, "decode", send.ticket.decode.id);
-  EndWaiting(send.attempt_id, send.status, now_us, actions);
+  const absl::Status failed = WithLeg(status, "decode", send.ticket.decode.id);
+  send.status = failed;
+  // Not by the send's own: it ends there, and others of its attempt are told the same after it.
+  EndWaiting(send.attempt_id, failed, now_us, actions);
 }
 
 void KvOutbox::OnReceipt(const KvReceipt& receipt, int64_t now_us,
