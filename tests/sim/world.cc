@@ -139,12 +139,15 @@ int64_t World::DrawDelay() {
   return random_.Between(20, faults_.delay_us_max);
 }
 
-void World::RunOn(int node, uint64_t incarnation, const char* label, std::function<void()> run) {
+// `waited`: it has come before, to a process that stood still.
+void World::RunOn(int node, uint64_t incarnation, const char* label, std::function<void()> run,
+                  bool waited) {
   Node& n = nodes_[node];
   if (n.process == nullptr || n.incarnation != incarnation || !violation_.empty()) return;
-  if (n.paused_until_us > now_us()) {
+  // What comes at the very end of a pause goes behind what has waited, or it would overtake it.
+  if (n.paused_until_us > now_us() || (!waited && n.paused_until_us == now_us())) {
     queue_.At(n.paused_until_us, [this, node, incarnation, label, run = std::move(run)]() mutable {
-      RunOn(node, incarnation, label, std::move(run));
+      RunOn(node, incarnation, label, std::move(run), /*waited=*/true);
     });
     return;
   }

@@ -229,7 +229,8 @@ class World {
   void RefuseForMailbox(uint64_t call, int node);
   // Tells one end of a call that is gone.
   void TellBroken(uint64_t id, const Call& call, bool server, int64_t at_us);
-  void RunOn(int node, uint64_t incarnation, const char* label, std::function<void()> run);
+  void RunOn(int node, uint64_t incarnation, const char* label, std::function<void()> run,
+             bool waited = false);
   // When a message that is given to the connection now has left it.
   int64_t PassWire(int from, int to, uint64_t to_incarnation, size_t bytes, const char* label);
   void TransferData(int from, int to, uint64_t to_incarnation, size_t bytes, const char* label,
