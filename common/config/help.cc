@@ -34,7 +34,7 @@ std::string Wrap(const std::string& text, size_t indent) {
 
 std::string HelpOf(const Option& option) {
   const std::string facts = FactsText(option);
-  std::string text = option.spec->help();
+  std::string text = HelpSentences(option);
   if (!facts.empty()) absl::StrAppend(&text, " (", facts, ")");
   return absl::StrCat("  ", absl::StrJoin(FlagsOf(option), ", "), PlaceholderText(option), "\n",
                       Wrap(text, 6));
@@ -44,7 +44,7 @@ bool Mentions(const Option& option, const std::string& word) {
   const std::string lower = absl::AsciiStrToLower(word);
   const std::string all = absl::AsciiStrToLower(
       absl::StrCat(option.flag, " ", option.name, " ", absl::StrJoin(option.spec->alias(), " "),
-                   " ", option.spec->group(), " ", option.spec->help()));
+                   " ", option.spec->group(), " ", HelpSentences(option)));
   return absl::StrContains(all, lower);
 }
 
@@ -52,7 +52,7 @@ std::string MarkdownRow(const Option& option) {
   return absl::StrCat("| `", absl::StrJoin(FlagsOf(option), "`, `"), "` | ", DefaultsText(option),
                       " | ", RangeText(option), " | ", option.spec->unit(), " | ",
                       RolesText(option), " | ",
-                      absl::StrReplaceAll(option.spec->help(), {{"|", "\\|"}}), " |\n");
+                      absl::StrReplaceAll(HelpSentences(option), {{"|", "\\|"}}), " |\n");
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ std::string ManOption(const Option& option) {
   for (const std::string& flag : FlagsOf(option)) flags.push_back(Bold(RoffWord(flag)));
   const std::string facts = FactsText(option);
   return absl::StrCat(".TP\n", absl::StrJoin(flags, ", "), RoffPlaceholder(option), "\n",
-                      RoffText(option.spec->help()), "\n",
+                      RoffText(HelpSentences(option)), "\n",
                       RoffText(absl::StrCat("(", facts, facts.empty() ? "" : ". ", "For ",
                                             RolesText(option), ".)")),
                       "\n");

@@ -49,6 +49,14 @@ std::string DefaultsText(const Option& option) {
   return text;
 }
 
+std::string HelpSentences(const Option& option) {
+  std::string text = option.spec->help();
+  for (const std::string& variable : option.spec->other_variable()) {
+    absl::StrAppend(&text, " The variable ", variable, " is taken as well.");
+  }
+  return text;
+}
+
 std::string FactsText(const Option& option) {
   std::vector<std::string> facts;
   const bool ranged = option.is_number() || option.spec->fraction();

@@ -26,6 +26,9 @@ std::string RangeText(const Option& option);
 // "0; 30001 for router": one default, then the roles where another holds. Empty if there is none.
 std::string DefaultsText(const Option& option);
 
+// Its help, and whose variable it takes beside its own.
+std::string HelpSentences(const Option& option);
+
 // "0 to 65535 ms; default 500": what the help text leaves to the table. May be empty.
 std::string FactsText(const Option& option);
 

@@ -114,8 +114,8 @@ void Derive(ParsedOptions* parsed) {
     derived("chunk_policy", "--enable-dynamic-chunking");
   }
   if (values.pipeline_window() == 0) {
-    values.set_pipeline_window(values.pp_size() + 1);
-    derived("pipeline_window", "--pp-size");
+    values.set_pipeline_window(values.pp_size() + values.plans_in_flight());
+    derived("pipeline_window", "--pp-size and --plans-in-flight");
   }
   if (values.enable_trace() && values.otlp_traces_endpoint().empty()) {
     values.set_otlp_traces_endpoint(tracing::kDefaultEndpoint);

@@ -8,32 +8,15 @@
 #include "absl/strings/match.h"
 #include "common/base/status.h"
 #include "common/config/option_table.h"
+#include "common/config/testing/given.h"
 
 namespace baton::config {
 namespace {
 
+using testing::Given;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// What a row of a table gives to ParseOptions. The router's model is set unless `bare`.
-struct Given {
-  std::vector<std::string> args;
-  std::vector<std::string> environment;
-  std::string file;  // Text of conf.yaml, named by --config if not empty.
-  Command command = Command::kRouter;
-  bool bare = false;
-};
-
-absl::StatusOr<ParsedOptions> Parse(const Given& given) {
-  OptionInput input{given.args, given.environment, [&](const std::string& path) {
-                      return path == "conf.yaml"
-                                 ? absl::StatusOr<std::string>(given.file)
-                                 : absl::StatusOr<std::string>(absl::NotFoundError("no such file"));
-                    }};
-  if (!given.file.empty()) input.args.insert(input.args.begin(), {"--config", "conf.yaml"});
-  if (!given.bare) input.args.insert(input.args.begin(), "--model-path=/models/tiny");
-  return ParseOptions(given.command, input);
-}
+using testing::Parse;
 
 Given Worker(std::vector<std::string> args) {
   args.insert(args.begin(), "--disaggregation-mode=prefill");
@@ -91,45 +74,13 @@ TEST(OptionsTest, DerivesWhatFollowsFromOtherOptions) {
   ASSERT_TRUE(worker.ok()) << worker.status();
   EXPECT_EQ(worker->values.served_model_name(), "tiny");
   EXPECT_EQ(worker->values.tokenizer_path(), "/models/tiny");
-  EXPECT_EQ(worker->values.pipeline_window(), 4);
-  EXPECT_EQ(SourceText(worker->sources.at("pipeline_window")), "derived from --pp-size");
+  EXPECT_EQ(worker->values.pipeline_window(), 5);
+  EXPECT_EQ(SourceText(worker->sources.at("pipeline_window")),
+            "derived from --pp-size and --plans-in-flight");
 
   const auto slash = Parse({.args = {"--model-path", "/models/other/"}});
   ASSERT_TRUE(slash.ok());
   EXPECT_EQ(slash->values.served_model_name(), "other");
-}
-
-TEST(OptionsTest, FlagBeatsEnvironmentBeatsFileBeatsDefault) {
-  struct Row {
-    Given given;
-    int64_t port;
-    std::string source;
-  };
-  const std::vector<std::string> variable = {"PATH=/bin", "BATON_PORT=2"};
-  const Row rows[] = {
-      {{}, 30000, "default"},
-      {{.file = "host: ::1\nport: 3\n"}, 3, "conf.yaml:2"},
-      {{.environment = variable, .file = "port: 3\n"}, 2, "variable BATON_PORT"},
-      {{.args = {"--port", "1"}, .environment = variable, .file = "port: 3\n"}, 1, "flag --port"},
-      {{.args = {"--port=1", "--port=4"}}, 4, "flag --port"},
-  };
-  for (const Row& row : rows) {
-    SCOPED_TRACE(row.source);
-    const auto parsed = Parse(row.given);
-    ASSERT_TRUE(parsed.ok()) << parsed.status();
-    EXPECT_EQ(parsed->values.port(), row.port);
-    EXPECT_EQ(SourceText(parsed->sources.at("port")), row.source);
-  }
-}
-
-TEST(OptionsTest, TheEnvironmentMayNameTheFile) {
-  OptionInput input{{}, {"BATON_CONFIG=a.yaml"}, [](const std::string& path) {
-                      EXPECT_EQ(path, "a.yaml");
-                      return absl::StatusOr<std::string>("model_path: /m\nport: 7\n");
-                    }};
-  const auto parsed = ParseOptions(Command::kRouter, input);
-  ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(parsed->values.port(), 7);
 }
 
 TEST(OptionsTest, ReadsEveryNotation) {
@@ -421,30 +372,6 @@ TEST(OptionsTest, HelpComesBeforeEverythingElse) {
   EXPECT_EQ(parsed->help, "page");
   EXPECT_EQ(Parse({.args = {"-h"}})->help, "");
   EXPECT_FALSE(Parse({})->help.has_value());
-}
-
-TEST(OptionsTest, ChildrenInheritWhatWasSet) {
-  const auto up = Parse({.args = {"--page-size=32", "--config=conf.yaml"},
-                         .environment = {"BATON_API_KEY=key", "BATON_GRPC_PORT=9"},
-                         .file = "log_level: debug\ndecodes: 2\n",
-                         .command = Command::kUp});
-  ASSERT_TRUE(up.ok()) << up.status();
-  EXPECT_THAT(ChildArguments(*up, v1::OptionSpec::DECODE),
-              testing::UnorderedElementsAre("--model-path=/models/tiny", "--page-size=32",
-                                            "--log-level=debug", "--grpc-port=9"));
-  const std::vector<std::string> environment = {"HOME=/", "BATON_GRPC_PORT=9"};
-  EXPECT_THAT(ChildEnvironment(*up, v1::OptionSpec::ROUTER, environment),
-              testing::ElementsAre("HOME=/", "BATON_API_KEY=key"));
-  EXPECT_THAT(ChildEnvironment(*up, v1::OptionSpec::DECODE, environment),
-              testing::ElementsAre("HOME=/"));
-}
-
-TEST(OptionsTest, SecretsAreNeverShown) {
-  const auto parsed = Parse({.environment = {"BATON_API_KEY=hunter2"}});
-  ASSERT_TRUE(parsed.ok());
-  EXPECT_EQ(parsed->values.api_key(), "hunter2");
-  EXPECT_THAT(EffectiveText(*parsed), Not(HasSubstr("hunter2")));
-  EXPECT_THAT(EffectiveText(*parsed), HasSubstr("variable BATON_API_KEY"));
 }
 
 }  // namespace
