@@ -12,12 +12,11 @@ namespace {
 constexpr double kKept = 0.98;
 constexpr double kKeptAmiss = 0.85;
 constexpr double kAmissError = 0.15;
-constexpr double kErrorKept = 0.9;   // Of the error.
-constexpr double kOutlier = 3;       // Times the prediction, or a third of it.
-constexpr double kAmiss = 1.3;       // Times the prediction that is told to be wrong.
-constexpr int kAmissIsNews = 8;      // In a row, all too long or all too short.
-constexpr int kOutliersAreNews = 4;  // In a row: the stage has changed.
-constexpr double kStay = 0.02;       // Weight of what was learned before.
+constexpr double kErrorKept = 0.9;  // Of the error.
+constexpr double kOutlier = 3;      // Times the prediction, or a third of it.
+constexpr double kAmiss = 1.3;      // Times the prediction that is told to be wrong.
+constexpr int kAmissIsNews = 5;     // In a row, all too long or all too short.
+constexpr double kStay = 0.02;      // Weight of what was learned before.
 constexpr uint64_t kColdPlans = 1;
 
 // Terms of a like size keep the equations well conditioned.
@@ -60,12 +59,6 @@ double Dot(const std::array<double, 4>& a, const std::array<double, 4>& b) {
 
 }  // namespace
 
-CostFit::CostFit(const StageCost& known)
-    : solution_{known.overhead_us * kScale[0], known.prefix_us * kScale[1],
-                known.token_us * kScale[2], known.attention_us * kScale[3]},
-      solved_(true),
-      known_(true) {}
-
 CostFit::Terms CostFit::TermsOf(const PlanWork& work) {
   return {1 / kScale[0], static_cast<double>(work.prefix_tokens) / kScale[1],
           static_cast<double>(work.tokens) / kScale[2], work.pairs / kScale[3]};
@@ -89,8 +82,7 @@ double CostFit::WeightOf(const Terms& terms, double micros) {
   }
   const bool outlier = plans_ >= kLeastPlans && (ratio >= kOutlier || ratio <= 1 / kOutlier);
   outliers_ += outlier ? 1 : 0;
-  in_a_row_ = outlier ? in_a_row_ + 1 : 0;
-  if (in_a_row_ == kOutliersAreNews || std::abs(one_side_) == kAmissIsNews) {
+  if (std::abs(one_side_) == kAmissIsNews) {
     BeginAnew(ratio);
     return 1;
   }
@@ -100,7 +92,7 @@ double CostFit::WeightOf(const Terms& terms, double micros) {
 // The stage has become slower or faster. Most likely in everything, so what plans cost is scaled,
 // and learned again from there.
 void CostFit::BeginAnew(double ratio) {
-  in_a_row_ = one_side_ = 0;
+  one_side_ = 0;
   products_ = {};
   sums_ = {};
   for (int i = 0; i < kTerms; ++i) {
@@ -111,7 +103,7 @@ void CostFit::BeginAnew(double ratio) {
 
 void CostFit::Add(const PlanWork& work, int64_t micros) {
   if (work.tokens <= 0 || micros <= 0) return;
-  if (++plans_ <= kColdPlans && !known_) return;
+  if (++plans_ <= kColdPlans) return;
   const Terms terms = TermsOf(work);
   const auto time = static_cast<double>(micros);
   const double weight = WeightOf(terms, time);
@@ -159,18 +151,26 @@ void CostFit::Solve() {
   solved_ = true;
 }
 
+const char* CostFit::missing() const {
+  if (plans_ < kLeastPlans) return "too few plans have been seen";
+  const auto least = static_cast<double>(least_tokens_);
+  if (static_cast<double>(most_tokens_) < kLeastSpread * least) {
+    return "plans of one size have been seen";
+  }
+  if (error_ > kLargestError) return "plans take other times than predicted";
+  return solved_ && Cost().Check().ok() ? nullptr : "plans take no time that depends on their size";
+}
+
+StageCost CostFit::Cost() const {
+  return {.overhead_us = solution_[0] / kScale[0],
+          .prefix_us = solution_[1] / kScale[1],
+          .token_us = solution_[2] / kScale[2],
+          .attention_us = solution_[3] / kScale[3]};
+}
+
 std::optional<StageCost> CostFit::cost() const {
-  const double spread =
-      least_tokens_ == 0 ? 0
-                         : static_cast<double>(most_tokens_) / static_cast<double>(least_tokens_);
-  if (!known_ && (plans_ < kLeastPlans || spread < kLeastSpread)) return std::nullopt;
-  if (!solved_ || error_ > kLargestError) return std::nullopt;
-  const StageCost cost{.overhead_us = solution_[0] / kScale[0],
-                       .prefix_us = solution_[1] / kScale[1],
-                       .token_us = solution_[2] / kScale[2],
-                       .attention_us = solution_[3] / kScale[3]};
-  if (!cost.Check().ok()) return std::nullopt;
-  return cost;
+  if (missing() != nullptr) return std::nullopt;
+  return Cost();
 }
 
 }  // namespace baton

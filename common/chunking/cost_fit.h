@@ -21,14 +21,13 @@ namespace baton {
 
 class CostFit {
  public:
-  CostFit() = default;
-  // Begins with what was learned in another life; `known` passes Check.
-  explicit CostFit(const StageCost& known);
-
   // `work` took `micros`. What is no measurement (no tokens, no time) is ignored.
   void Add(const PlanWork& work, int64_t micros);
 
-  // nullopt until it is to be trusted: enough plans, of sizes that differ, and predicted well.
+  // Why it is not to be trusted, for people: too few plans were seen, or of too equal sizes, or
+  // predictions fail. nullptr: it is.
+  const char* missing() const;
+  // nullopt unless it is.
   std::optional<StageCost> cost() const;
 
   // How far predictions lie from the times, as a share of these, lately. 0: none was made.
@@ -50,10 +49,10 @@ class CostFit {
   double WeightOf(const Terms& terms, double micros);
   void BeginAnew(double ratio);
   void Solve();
+  StageCost Cost() const;  // As it is solved, to be trusted or not.
 
   Terms solution_{};  // Of scaled terms.
   bool solved_ = false;
-  bool known_ = false;  // From another life.
   // Sums over plans of weight * term * term / micros^2, and of weight * term / micros.
   std::array<Terms, kTerms> products_{};
   Terms sums_{};
@@ -62,7 +61,6 @@ class CostFit {
   int64_t most_tokens_ = 0;
   uint64_t plans_ = 0;
   uint64_t outliers_ = 0;
-  int in_a_row_ = 0;  // Outliers.
   int one_side_ = 0;  // Plans in a row that took longer than predicted; negative: shorter.
   bool judged_ = false;
   double error_ = 0;

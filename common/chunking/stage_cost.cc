@@ -34,6 +34,14 @@ double StageCost::Micros(const PlanWork& work) const {
          attention_us * work.pairs;
 }
 
+StageCost StageCost::Times(double factor) const {
+  return {.overhead_us = factor * overhead_us,
+          .prefix_us = factor * prefix_us,
+          .token_us = factor * token_us,
+          .attention_us = factor * attention_us,
+          .floor_tokens = floor_tokens};
+}
+
 absl::Status StageCost::Check() const {
   for (const auto& [name, value] :
        {std::pair("overhead_us", overhead_us), std::pair("prefix_us", prefix_us),

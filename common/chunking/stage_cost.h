@@ -36,6 +36,8 @@ struct StageCost {
   double Micros(const PlanWork& work) const;
   // Of the whole prompt but for what cutting it adds: no plan takes a stage less.
   double WorkMicros(int prefix_length, int tokens) const;
+  // Everything takes `factor` times as long.
+  StageCost Times(double factor) const;
   // INVALID_ARGUMENT naming the coefficient that is negative, infinite or NaN, or if all are zero.
   absl::Status Check() const;
 

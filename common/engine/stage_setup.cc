@@ -53,6 +53,16 @@ absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
                     options.dtype.has_value(), kv};
 }
 
+int64_t StageSetup::LayerElements() const {
+  int64_t total = 0;
+  for (int layer = kv.layer_begin; layer < kv.layer_end; ++layer) {
+    for (const WeightSpec& spec : LayerWeightsOf(config, shard, layer).All()) {
+      total += spec.ElementCount();
+    }
+  }
+  return total;
+}
+
 absl::StatusOr<StoredPart> StageSetup::FindMatrix(const WeightSpec& spec) {
   BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(weights, spec));
   if (!may_round) BATON_RETURN_IF_ERROR(CheckStoredAs(spec, tensor, dtype));

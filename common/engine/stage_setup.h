@@ -3,6 +3,8 @@
 #ifndef COMMON_ENGINE_STAGE_SETUP_H_
 #define COMMON_ENGINE_STAGE_SETUP_H_
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "common/engine/executor_options.h"
 #include "common/engine/kv_geometry.h"
@@ -27,6 +29,9 @@ struct StageSetup {
 
   bool first_stage() const { return kv.layer_begin == 0; }
   bool last_stage() const { return kv.layer_end == config.num_hidden_layers; }
+
+  // Of this rank's part of the layers' weights, without embeddings, final norm and head.
+  int64_t LayerElements() const;
 
   // The spec's part of a matrix, or of a vector. InvalidArgument, naming the matrix, where it would
   // have to be rounded and must not; otherwise FindWeight's errors.

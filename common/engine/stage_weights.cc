@@ -156,12 +156,7 @@ namespace {
 
 // Embeddings are read as they are; all else is packed, and counted.
 int64_t PackedElements(const StageSetup& stage) {
-  int64_t total = 0;
-  for (int layer = stage.kv.layer_begin; layer < stage.kv.layer_end; ++layer) {
-    for (const WeightSpec& spec : LayerWeightsOf(stage.config, stage.shard, layer).All()) {
-      total += spec.ElementCount();
-    }
-  }
+  const int64_t total = stage.LayerElements();
   if (!stage.last_stage()) return total;
   return total + FinalNormWeight(stage.config).ElementCount() +
          VocabularyPart(HeadWeight(stage.config), stage.shard).ElementCount();

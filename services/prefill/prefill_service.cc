@@ -230,27 +230,29 @@ void PrefillService::TakeView() {
   }
   // Later stages learn of their chain from stage 0, but of their endpoints here.
   if (chain_ != nullptr) chain_->OnView(*view);
-  CheckNeighbours(NowUs());
+  CheckNeighbours();
 }
 
 // None may be lost, and there are no more under way than endpoints.
 void PrefillService::OnEndpointLost() {
-  if (!loop_->PostCompletion([this] { CheckNeighbours(NowUs()); })) {
+  if (!loop_->PostCompletion([this] { CheckNeighbours(); })) {
     LOG(kDebug) << "an endpoint is lost after the end";
   }
 }
 
 // Also now and then: whoever finds peers for this service need not tell that one is lost.
-void PrefillService::CheckNeighbours(int64_t now_us) {
-  neighbours_checked_us_ = now_us;
+void PrefillService::CheckNeighbours() {
   stage_->CheckNeighbours(
       [this](const InstanceRef& instance) { return parts_.peers->Find(instance); });
 }
 
 int64_t PrefillService::Wake(int64_t now_us) {
   last_wake_us_ = now_us;
-  stage_->AccountTime(now_us);
-  if (now_us - neighbours_checked_us_ >= kHousekeepingUs) CheckNeighbours(now_us);
+  if (now_us - housekept_us_ >= kHousekeepingUs) {
+    housekept_us_ = now_us;
+    stage_->TellTimes(now_us);
+    CheckNeighbours();
+  }
   int64_t next_us = chain_ != nullptr ? chain_->Wake(now_us) : link_->Wake(now_us);
   Publish();
   return std::min(next_us, now_us + kHousekeepingUs);

@@ -106,7 +106,7 @@ class PrefillService {
   absl::Status Listen();
   void TakeView();
   int64_t Wake(int64_t now_us);
-  void CheckNeighbours(int64_t now_us);
+  void CheckNeighbours();
   void Publish();
   bool LoopAtRest() const;
   // Both: any thread.
@@ -128,7 +128,7 @@ class PrefillService {
 
   std::atomic<uint64_t> broken_epoch_{0};
   bool draining_ = false;              // Loop thread.
-  int64_t neighbours_checked_us_ = 0;  // Loop thread.
+  int64_t housekept_us_ = 0;  // Loop thread.
   DrainMetrics drain_metrics_;         // Loop thread.
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};

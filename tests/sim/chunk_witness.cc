@@ -34,10 +34,7 @@ void ChunkWitness::Complain(const std::string& what) {
 // What was learned of the last stage is not true any more, and what it did before says nothing.
 void ChunkWitness::SlowDown() {
   slow_ = true;
-  StageCost& cost = truth_.back();
-  cost.overhead_us *= Topology::kSlowdown;
-  cost.token_us *= Topology::kSlowdown;
-  cost.attention_us *= Topology::kSlowdown;
+  truth_.back() = truth_.back().Times(Topology::kSlowdown);
   seen_.back() = {};
   seen_.back().plans = -kPlansToSeeIt;
   for (auto& [attempt_id, prompt] : prompts_) prompt.chunk_us.reset();

@@ -62,7 +62,7 @@ void PrefillProcess::DeliverStale(const prefill::PlannerEvent& event) {
 
 void PrefillProcess::DeliverStale(const prefill::StageEvent& event) {
   const auto state = [this] {
-    return std::pair(stage_.held_pages(), std::pair(stage_.idle_reason(), stage_.AtRest()));
+    return std::pair(stage_.held_pages(), std::pair(stage_.doing(), stage_.AtRest()));
   };
   const auto before = state();
   std::vector<prefill::StageAction> actions;

@@ -176,12 +176,8 @@ absl::Status ReadNoise(Section noise, TimedProfile& profile) {
 }  // namespace
 
 StageCost TimedProfile::OfStage(int stage_layers) const {
-  const double share = static_cast<double>(stage_layers) / layers;
-  StageCost cost = prefill;
-  cost.overhead_us = stage_overhead_us + share * prefill.overhead_us;
-  cost.prefix_us *= share;
-  cost.token_us *= share;
-  cost.attention_us *= share;
+  StageCost cost = prefill.Times(static_cast<double>(stage_layers) / layers);
+  cost.overhead_us += stage_overhead_us;
   return cost;
 }
 

@@ -155,22 +155,19 @@ absl::Status TimedStageModel::Play(const SequenceSlice& slice, std::span<const s
 }
 
 double TimedStageModel::Micros(const Batch& batch) const {
-  double prefix = 0;
-  double work_us = 0;
+  PlanWork work;
   bool decodes = true;
   for (const SequenceSlice& slice : batch.slices) {
-    prefix += slice.prefix_length;
-    work_us += cost_.WorkMicros(slice.prefix_length, slice.token_count);
+    work.Add(slice.prefix_length, slice.token_count);
     decodes = decodes && slice.token_count == 1;
   }
   const double share = static_cast<double>(kv().layers()) / profile_.layers;
   if (decodes) {
     const auto sequences = static_cast<double>(batch.slices.size());
     return share * (profile_.decode.overhead_us + profile_.decode.sequence_us * sequences +
-                    profile_.decode.context_us * prefix);
+                    profile_.decode.context_us * static_cast<double>(work.prefix_tokens));
   }
-  const int below_floor = std::max(0, cost_.floor_tokens - batch.TokenCount());
-  return cost_.overhead_us + cost_.prefix_us * prefix + work_us + cost_.token_us * below_floor;
+  return cost_.Micros(work);
 }
 
 // The sum of twelve uniform numbers is near enough to a normal one, and the same everywhere.

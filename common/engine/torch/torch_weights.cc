@@ -77,12 +77,7 @@ class Loader {
 int64_t ElementsOf(const StageSetup& stage) {
   const ModelConfig& config = stage.config;
   const int64_t embedding = VocabularyPart(EmbeddingWeight(config), stage.shard).ElementCount();
-  int64_t total = stage.first_stage() ? embedding : 0;
-  for (int layer = stage.kv.layer_begin; layer < stage.kv.layer_end; ++layer) {
-    for (const WeightSpec& spec : LayerWeightsOf(config, stage.shard, layer).All()) {
-      total += spec.ElementCount();
-    }
-  }
+  const int64_t total = stage.LayerElements() + (stage.first_stage() ? embedding : 0);
   if (!stage.last_stage()) return total;
   const bool shared = stage.first_stage() && config.tie_word_embeddings;
   return total + FinalNormWeight(config).ElementCount() + (shared ? 0 : embedding);

@@ -136,24 +136,24 @@ void ChainShell::Perform(const ObservePlan& action) {
   options_.metrics->Observe(Metric::kPlanPredictionRatio, ratio);
 }
 
-// What the planner knows of its stages, for operators: it falls back to fixed chunks visibly.
+// What the planner knows of its stages, for operators: that it does without shows.
 void ChainShell::TellCosts() {
   const std::vector<LearnedCost> costs = planner_.costs();
   double error = 0;
-  bool known = !costs.empty();
-  for (const LearnedCost& stage : costs) {
-    error = std::max(error, stage.error);
-    known = known && stage.cost.has_value();
+  std::string missing;
+  for (size_t stage = 0; stage < costs.size(); ++stage) {
+    error = std::max(error, costs[stage].error);
+    if (costs[stage].missing == nullptr || !missing.empty()) continue;
+    missing = absl::StrCat(costs[stage].missing, " of stage ", stage);
   }
   options_.metrics->Set(Metric::kPlanCostErrorRatio, error);
-  options_.metrics->Set(Metric::kPlanCostsKnown, known ? 1 : 0);
-  std::string without = planner_.without_costs();
-  if (without == without_costs_) return;
-  without_costs_ = std::move(without);
-  if (without_costs_.empty()) {
+  options_.metrics->Set(Metric::kPlanCostsKnown, missing.empty() ? 1 : 0);
+  if (options_.limits.chunk_rule == ChunkRule::kFixed || missing == missing_costs_) return;
+  missing_costs_ = std::move(missing);
+  if (missing_costs_.empty()) {
     LOG(kInfo) << "what chunks cost is known on every stage; their size follows it";
   } else {
-    LOG(kInfo) << "chunks are cut without knowing what they cost: " << without_costs_;
+    LOG(kInfo) << "chunks are cut without knowing what they cost: " << missing_costs_;
   }
 }
 

@@ -78,7 +78,7 @@ class ChainShell {
   ChainPlanner planner_;
   std::unique_ptr<ChainWiring> wiring_;
   std::map<uint64_t, Call> calls_;  // By attempt; not yet answered.
-  std::string without_costs_;       // As was said last.
+  std::string missing_costs_;       // As was said last.
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};
 };
 

@@ -23,16 +23,21 @@ int PlanBudget(const PlannerLimits& limits) {
   return static_cast<int>(std::min<int64_t>(limits.chunk_tokens, longest));
 }
 
+// Who sets no chunk size wants no prompt cut, by whatever rule.
+PlannerLimits WithItsRule(PlannerLimits limits) {
+  if (limits.chunk_tokens == INT_MAX) limits.chunk_rule = ChunkRule::kFixed;
+  return limits;
+}
+
 }  // namespace
 
-ChainPlanner::State::State(PlannerLimits planner_limits)
-    : limits(std::move(planner_limits)),
-      policy(MakeChunkPolicy(
-          {.rule = limits.chunk_tokens == INT_MAX ? ChunkRule::kFixed : limits.chunk_rule,
-           .page_size = limits.page_size,
-           .chunk_tokens = PlanBudget(limits),
-           .max_context_tokens = limits.max_context_tokens,
-           .smooth_factor = limits.smooth_factor})) {}
+ChainPlanner::State::State(const PlannerLimits& planner_limits)
+    : limits(WithItsRule(planner_limits)),
+      policy(MakeChunkPolicy({.rule = limits.chunk_rule,
+                              .page_size = limits.page_size,
+                              .chunk_tokens = PlanBudget(limits),
+                              .max_context_tokens = limits.max_context_tokens,
+                              .smooth_factor = limits.smooth_factor})) {}
 
 void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   BATON_CHECK(!up) << "ChainUp without ChainDown before";
@@ -281,9 +286,7 @@ void ChainPlanner::State::IssuePlans(int64_t now_us) {
   }
 }
 
-ChainPlanner::ChainPlanner(PlannerLimits planner_limits)
-    : state_(std::make_unique<State>(std::move(planner_limits))) {
-  const PlannerLimits& limits = state_->limits;
+ChainPlanner::ChainPlanner(const PlannerLimits& limits) : state_(std::make_unique<State>(limits)) {
   BATON_CHECK(limits.page_size > 0 && limits.max_context_tokens > 0 && limits.plan_window > 0 &&
               limits.stage0_lead > 0 && limits.max_open_requests > 0 &&
               limits.max_queued_requests >= 0 && limits.plan_grace_us > 0)
@@ -331,9 +334,7 @@ PlannerLoad ChainPlanner::load() const {
   PlannerLoad load;
   load.queued = static_cast<int>(state_->queue.size());
   load.open = static_cast<int>(state_->open.size());
-  for (const auto& [attempt_id, request] : state_->requests) {
-    if (!request.finished) load.queued_tokens += request.prompt_tokens - request.planned_tokens;
-  }
+  load.queued_tokens = state_->UnplannedTokens();
   if (state_->pool.has_value()) {
     load.free_pages = state_->pool->free_pages();
     load.owned_pages = state_->pool->owned_pages();

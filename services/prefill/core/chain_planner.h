@@ -31,7 +31,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <variant>
 #include <vector>
 
@@ -61,9 +60,6 @@ struct PlannerLimits {
   int max_context_tokens = 0;
   ChunkRule chunk_rule = ChunkRule::kFixed;
   double smooth_factor = 0.75;  // Of kSglang.
-  // What was learned in another life, by stage; empty: nothing. Of a chain of another length it is
-  // not heeded. Each passes Check.
-  std::vector<StageCost> known_costs;
   // How long a stage may take from having a plan's input sent to it to being done with the plan,
   // beside the computation (planner_progress.cc). > 0.
   int64_t plan_grace_us = 3'000'000;
@@ -149,9 +145,9 @@ using PlannerAction = std::variant<IssuePlan, FinishRequest, FailChain, ObserveP
 
 // What is known of a stage's costs.
 struct LearnedCost {
-  std::optional<StageCost> cost;  // nullopt: not yet, or it predicts badly.
+  std::optional<StageCost> cost;
+  const char* missing = nullptr;  // Why there is no cost (CostFit::missing).
   double error = 0;               // CostFit::error.
-  uint64_t outliers_total = 0;
 };
 
 struct PlannerLoad {
@@ -165,7 +161,7 @@ struct PlannerLoad {
 
 class ChainPlanner {
  public:
-  explicit ChainPlanner(PlannerLimits limits);
+  explicit ChainPlanner(const PlannerLimits& limits);
   ~ChainPlanner();
 
   void Handle(const PlannerEvent& event, int64_t now_us, std::vector<PlannerAction>& actions);
@@ -177,9 +173,7 @@ class ChainPlanner {
   uint64_t plans_done(int stage) const;
   PlannerLoad load() const;
   std::vector<LearnedCost> costs() const;  // By stage; empty before the first epoch.
-  // Why plans are as they are although the rule asks for costs: "" if nothing is missing.
-  std::string without_costs() const;
-  const BlockPool* pool() const;  // nullptr: the chain is down.
+  const BlockPool* pool() const;           // nullptr: the chain is down.
   bool draining() const;
   DrainCounts drain_counts() const;
   absl::Status CheckInvariants() const;

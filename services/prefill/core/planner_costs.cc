@@ -1,9 +1,5 @@
 // What plans cost each stage, learned from how long they took, and what follows from it for the
 // size of those to come.
-#include <algorithm>
-#include <climits>
-
-#include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "services/prefill/core/planner_state.h"
@@ -14,11 +10,7 @@ namespace baton::prefill {
 // is the best guess there is, and is learned again if it is wrong.
 void ChainPlanner::State::KeepFitsFor(size_t stages) {
   if (fits.size() == stages) return;
-  fits.clear();
-  const bool known = limits.known_costs.size() == stages;
-  for (size_t stage = 0; stage < stages; ++stage) {
-    fits.push_back(known ? CostFit(limits.known_costs[stage]) : CostFit());
-  }
+  fits.assign(stages, CostFit());
   UseCosts();
 }
 
@@ -48,41 +40,12 @@ void ChainPlanner::State::UseCosts() {
   policy->SetCosts(costs);
 }
 
-// Who sets no chunk size wants no prompt cut; a rule that looks for the size cuts what would fit.
-bool ChainPlanner::State::PlansHoldWholePrompts() const {
-  if (limits.chunk_rule != ChunkRule::kFixed) return limits.chunk_tokens == INT_MAX;
-  return limits.chunk_tokens >= limits.max_context_tokens;
-}
-
-// Not yet planned.
-int64_t ChainPlanner::State::TokensOfOthers(uint64_t attempt_id) const {
-  int64_t tokens = 0;
-  for (const auto& [other, request] : requests) {
-    if (other != attempt_id) tokens += TokensLeft(other);
-  }
-  return tokens;
-}
-
 std::vector<LearnedCost> ChainPlanner::costs() const {
   std::vector<LearnedCost> learned;
   for (const CostFit& fit : state_->fits) {
-    learned.push_back({fit.cost(), fit.error(), fit.outliers()});
+    learned.push_back({fit.cost(), fit.missing(), fit.error()});
   }
   return learned;
-}
-
-std::string ChainPlanner::without_costs() const {
-  const bool asks = state_->limits.chunk_rule != ChunkRule::kFixed;
-  if (!asks || !state_->costs.empty() || state_->fits.empty()) return "";
-  for (size_t stage = 0; stage < state_->fits.size(); ++stage) {
-    const CostFit& fit = state_->fits[stage];
-    if (fit.cost().has_value()) continue;
-    if (fit.error() > CostFit::kLargestError) {
-      return absl::StrCat("plans of stage ", stage, " take other times than predicted");
-    }
-    return absl::StrCat("too few or too equal plans have been seen of stage ", stage);
-  }
-  return "";
 }
 
 }  // namespace baton::prefill

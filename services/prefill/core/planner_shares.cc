@@ -13,11 +13,10 @@
 
 namespace baton::prefill {
 
-// That are in no plan, nor in the one that is being built.
-int ChainPlanner::State::TokensLeft(uint64_t attempt_id) const {
-  const Request& request = requests.at(attempt_id);
-  return request.finished ? 0
-                          : request.prompt_tokens - request.planned_tokens - request.given_tokens;
+int64_t ChainPlanner::State::UnplannedTokens() const {
+  int64_t tokens = 0;
+  for (const auto& [attempt_id, request] : requests) tokens += request.tokens_left();
+  return tokens;
 }
 
 // The oldest open prompt with tokens left; nullptr: there is none.
@@ -41,8 +40,9 @@ int ChainPlanner::State::NextBudget() const {
   const uint64_t* leader = Leader();
   if (leader == nullptr && queue.empty()) return 0;
   const uint64_t first = OldestBegins() || leader == nullptr ? queue.front() : *leader;
-  return policy->PlanTokens({requests.at(first).planned_tokens, TokensLeft(first),
-                             TokensOfOthers(first), static_cast<int>(done.size())});
+  const int left = TokensLeft(first);
+  return policy->PlanTokens({requests.at(first).planned_tokens, left, UnplannedTokens() - left,
+                             static_cast<int>(done.size())});
 }
 
 // As many more tokens of the prompt as fit; how many that are.

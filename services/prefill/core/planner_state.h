@@ -45,6 +45,8 @@ struct ChainPlanner::State {
 
     // Once every stage is done with it.
     absl::Status CheckPromptTokens() const;
+    // That are in no plan, nor in the one that is being built.
+    int tokens_left() const { return finished ? 0 : prompt_tokens - planned_tokens - given_tokens; }
     bool fully_planned() const { return planned_tokens == prompt_tokens; }
   };
 
@@ -59,7 +61,7 @@ struct ChainPlanner::State {
     std::vector<double> predicted_us;  // By stage; empty if costs were not known.
   };
 
-  explicit State(PlannerLimits planner_limits);
+  explicit State(const PlannerLimits& planner_limits);
 
   void On(const ChainUp& event, int64_t now_us);
   void On(const ChainDown& event, int64_t now_us);
@@ -100,7 +102,8 @@ struct ChainPlanner::State {
   // planner_shares.cc
   Plan BuildPlan(int64_t now_us);
   int NextBudget() const;
-  int TokensLeft(uint64_t attempt_id) const;
+  int64_t UnplannedTokens() const;  // Of all.
+  int TokensLeft(uint64_t attempt_id) const { return requests.at(attempt_id).tokens_left(); }
   const uint64_t* Leader() const;
   bool OldestBegins() const;
   void ShareOut(Plan& plan, int budget, int64_t now_us);
@@ -110,7 +113,10 @@ struct ChainPlanner::State {
   void FillInOrder(int budget, Plan& plan, int64_t now_us);
   int Give(uint64_t attempt_id, int budget);
   int WholePages(int tokens) const { return tokens / limits.page_size * limits.page_size; }
-  bool PlansHoldWholePrompts() const;
+  bool PlansHoldWholePrompts() const {
+    return limits.chunk_rule == ChunkRule::kFixed &&
+           limits.chunk_tokens >= limits.max_context_tokens;
+  }
 
   int PagesFor(int tokens) const {
     if (PlantedBug(Bug::kPlannerCountsPagesLong)) return tokens / limits.page_size + 1;
@@ -123,7 +129,6 @@ struct ChainPlanner::State {
   void KeepFitsFor(size_t stages);
   void LearnFrom(const IssuedPlan& plan, size_t stage);
   void UseCosts();
-  int64_t TokensOfOthers(uint64_t attempt_id) const;
 
   // planner_progress.cc
   int64_t ProgressDueUs(size_t stage) const;

@@ -323,24 +323,19 @@ void Stage::Handle(const StageEvent& event, int64_t now_us, std::vector<StageAct
 }
 
 void Stage::AccountTime(int64_t now_us, int64_t receiving_since_us) {
-  constexpr StageDoing kDoing[] = {StageDoing::kBusy, StageDoing::kBubble, StageDoing::kInput,
-                                   StageDoing::kCredit, StageDoing::kTransfer};
-  const IdleReason reason = idle_reason();
-  const bool rests = reason == IdleReason::kBubble && AtRest();
-  state_->times.Add(rests ? StageDoing::kNoRequest : kDoing[static_cast<int>(reason)],
-                    state_->accounted_us.value_or(now_us), now_us, receiving_since_us);
+  state_->times.Add(doing(), state_->accounted_us.value_or(now_us), now_us, receiving_since_us);
   state_->accounted_us = now_us;
 }
 
 const StageTimes& Stage::times() const { return state_->times; }
 
-IdleReason Stage::idle_reason() const {
+StageDoing Stage::doing() const {
   const State& state = *state_;
-  if (!state.under_way.empty()) return IdleReason::kNone;
-  if (state.plans.empty()) return IdleReason::kBubble;
-  const uint64_t number = state.plans.front().plan.number;
-  if (state.OutputBufferFree(number)) return IdleReason::kInput;
-  return state.passing.empty() ? IdleReason::kCredit : IdleReason::kTransfer;
+  if (!state.under_way.empty()) return StageDoing::kBusy;
+  if (AtRest()) return StageDoing::kNoRequest;
+  if (state.plans.empty()) return StageDoing::kBubble;
+  if (state.OutputBufferFree(state.plans.front().plan.number)) return StageDoing::kInput;
+  return state.passing.empty() ? StageDoing::kCredit : StageDoing::kTransfer;
 }
 
 bool Stage::Quiet() const {

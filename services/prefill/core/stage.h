@@ -160,9 +160,6 @@ struct EndEpoch {  // A protocol or compute error: break the link with this stat
 using StageAction = std::variant<RunCompute, SendActivations, ReturnCredit, SendKv, SendCommit,
                                  CancelKv, ReportPlanDone, ReportRequestClosed, EndEpoch>;
 
-// Why the stage is not computing.
-enum class IdleReason { kNone, kBubble, kInput, kCredit, kTransfer };
-
 // The checksum sum of a request's runs belongs to the shell, which sees the bytes.
 class Stage {
  public:
@@ -175,7 +172,7 @@ class Stage {
   void AccountTime(int64_t now_us, int64_t receiving_since_us = kNeverUs);
   const StageTimes& times() const;
 
-  IdleReason idle_reason() const;
+  StageDoing doing() const;
   bool Quiet() const;      // Nothing computing or being sent: a new epoch may begin.
   bool AtRest() const;     // Quiet, and no open request or plan.
   int held_pages() const;  // Of requests that it has not forgotten.

@@ -55,7 +55,7 @@ TEST_F(StageAheadTest, AsManyAsMayAreSubmittedAndOneMoreForEachThatEnds) {
     Computed(1);
     EXPECT_EQ(Done(), Numbers{1});
     EXPECT_EQ(Submitted(), Numbers{static_cast<uint64_t>(depth) + 1});
-    EXPECT_EQ(stage_->idle_reason(), IdleReason::kNone);
+    EXPECT_EQ(stage_->doing(), StageDoing::kBusy);
   }
 }
 

@@ -59,7 +59,7 @@ TEST_F(StageEpochsTest, TheNextEpochBeginsWithNothing) {
   NextEpoch();
   EXPECT_TRUE(stage_->AtRest());
   EXPECT_EQ(stage_->held_pages(), 0);
-  EXPECT_EQ(stage_->idle_reason(), IdleReason::kBubble);
+  EXPECT_EQ(stage_->doing(), StageDoing::kNoRequest);
   Send(ActivationsArrived{kNext, 1});
   EXPECT_FALSE(Has<EndEpoch>());
   Send(PlanArrived{OfNext(1)});
@@ -223,7 +223,7 @@ TEST_F(StageEpochsTest, TheNextPlanRunsBeforeTheLastIsHandedOn) {
   Send(ActivationsArrived{kEpoch, 2});
   now_us_ = 1100;
   Send(PlanArrived{ChunkPlan(2)});
-  EXPECT_EQ(stage_->idle_reason(), IdleReason::kNone);
+  EXPECT_EQ(stage_->doing(), StageDoing::kBusy);
   now_us_ = 2000;
   Computed(1);
   ASSERT_EQ(actions_.size(), 5u);
@@ -255,7 +255,7 @@ TEST_F(StageEpochsTest, IsIdleForACreditWhenItsOutputsWaitForOne) {
   }
   Send(PlanArrived{PagePlan(5)});
   EXPECT_FALSE(Has<RunCompute>());
-  EXPECT_EQ(stage_->idle_reason(), IdleReason::kCredit);
+  EXPECT_EQ(stage_->doing(), StageDoing::kCredit);
 }
 
 // ---- Ends ----

@@ -73,14 +73,14 @@ TEST_F(StageTest, WaitsForItsInput) {
   Make(1, 2);
   Send(PlanArrived{ChunkPlan(1)});
   EXPECT_FALSE(Has<RunCompute>());
-  EXPECT_EQ(stage_->idle_reason(), IdleReason::kInput);
+  EXPECT_EQ(stage_->doing(), StageDoing::kInput);
   now_us_ = 1600;
   Send(ActivationsArrived{kEpoch, 1});
   EXPECT_TRUE(Has<RunCompute>());
   Computed(1);
   EXPECT_EQ(All<ReturnCredit>()[0].number, 1u);
   EXPECT_EQ(All<ReportPlanDone>()[0].done.wait_us, 600);
-  EXPECT_EQ(stage_->idle_reason(), IdleReason::kBubble);
+  EXPECT_EQ(stage_->doing(), StageDoing::kBubble);
 }
 
 TEST_F(StageTest, ActivationsMayComeBeforeTheirPlan) {
@@ -114,7 +114,7 @@ TEST_F(StageTest, HoldsOutputsWithoutCredit) {
   Computed(2);
   EXPECT_TRUE(Has<SendActivations>());
   EXPECT_FALSE(Has<RunCompute>());  // both output buffers are in use
-  EXPECT_EQ(stage_->idle_reason(), IdleReason::kTransfer);
+  EXPECT_EQ(stage_->doing(), StageDoing::kTransfer);
   Send(ActivationsSent{kEpoch, 2, absl::OkStatus()});
   EXPECT_FALSE(Has<RunCompute>());  // plan 3 needs plan 1's
   Send(ActivationsSent{kEpoch, 1, absl::OkStatus()});

@@ -30,7 +30,7 @@ StageShell::StageShell(const StageOptions& options, ActivationChannel* activatio
 absl::Status StageShell::TryEpoch(const Hello& hello, const FindEndpoint& find) {
   BATON_CHECK(epoch_ == 0) << "epoch " << epoch_ << " has not ended";
   BATON_RETURN_IF_ERROR(neighbours_.Begin(hello, stage_.Quiet(), find));
-  AccountTime(NowUs());
+  stage_.AccountTime(NowUs());
   if (absl::Status status =
           activations_->Begin({hello.epoch, hello.max_plan_tokens, hello.activation_credits,
                                output_buffers_, neighbours_.previous(), neighbours_.next()});
@@ -97,7 +97,9 @@ void StageShell::HandleOne(const StageEvent& event) {
 void StageShell::Tell(const StageEvent& event) {
   const int64_t now_us = NowUs();
   // An arrival says itself since when the stage has been receiving.
-  if (!std::holds_alternative<ActivationsArrived>(event)) AccountTime(now_us);
+  if (!std::holds_alternative<ActivationsArrived>(event)) {
+    stage_.AccountTime(now_us, activations_->receiving_since_us());
+  }
   std::vector<StageAction> actions;
   stage_.Handle(event, now_us, actions);
   for (const StageAction& action : actions) {
@@ -211,7 +213,7 @@ void StageShell::Perform(const ReportRequestClosed& action) {
 
 void StageShell::Perform(const prefill::EndEpoch& action) { Fail(epoch_, action.status); }
 
-void StageShell::AccountTime(int64_t now_us) {
+void StageShell::TellTimes(int64_t now_us) {
   stage_.AccountTime(now_us, activations_->receiving_since_us());
   constexpr const char* kReasons[] = {nullptr, "no_request", "bubble",
                                       "input", "transfer",   "credit"};

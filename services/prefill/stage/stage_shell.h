@@ -71,7 +71,7 @@ class StageShell {
   bool AtRest() const { return stage_.AtRest(); }  // Holds no request, no plan and no send.
 
   // Adds the time since the last call to the busy and idle metrics.
-  void AccountTime(int64_t now_us);
+  void TellTimes(int64_t now_us);
 
  private:
   void Perform(const RunCompute& action);
