@@ -12,15 +12,8 @@ import random
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "cluster"))
+from timed_cluster import TOKENS, Client, played_profile, timed_cluster, timing_of
 
-import cluster as clusters  # noqa: E402
-from client import Client  # noqa: E402
-
-MODEL = ROOT / "models" / "austen"
-PROFILE = ROOT / "common" / "engine" / "timed" / "profiles" / "qwen3-235b-h20.json"
-TOKENS = 131072
 LEARN_FROM = (50000, 3000, 20000)  # Tokens of the prompts before.
 STAGES = 4
 RULES = {
@@ -32,14 +25,6 @@ RULES = {
                      "--dynamic-chunking-smooth-factor", "0.8"],
     "optimal": ["--chunk-policy", "optimal", "--chunked-prefill-size", 32768],
 }
-
-
-def played_profile(path):
-    """The shipped costs; narrow activations and a small KV cache, so that computing is all that takes time."""
-    profile = json.loads(PROFILE.read_text(encoding="utf-8"))
-    profile["model"].update(hidden_size=64, kv_heads=1, head_dim=8, layers=96)
-    path.write_text(json.dumps(profile), encoding="utf-8")
-    return profile
 
 
 def bound_us(profile):
@@ -56,18 +41,12 @@ def main():
     drawn = random.Random(1)
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "profile.json"
-        profile = played_profile(path)
+        profile = played_profile(path, hidden_size=64)  # Narrow, so that computing is all that takes time.
         flat["bound_s"] = round(bound_us(profile) / 1e6, 3)
-        timed = ["--timed-profile", path]
-        flags = ["--executor", "timed", *timed, "--kv-cache-tokens", TOKENS + 1024, "--memory-check", "off"]
         for name in names:
-            with clusters.Cluster(str(MODEL), directory, stages=STAGES, flags=flags, router_flags=timed,
-                                  prefill_flags=RULES[name]) as cluster, Client(cluster.target) as client:
+            with timed_cluster(directory, path, STAGES, RULES[name]) as cluster, Client(cluster.target) as client:
                 for tokens in (*LEARN_FROM, TOKENS):
-                    answer = client.greedy([drawn.randrange(4000) for _ in range(tokens)], 1, timeout=300)
-                    if answer.error is not None:
-                        raise SystemExit(f"the request failed: {answer.error}")
-                timing = answer.finished.timing
+                    timing = timing_of(client, [drawn.randrange(4000) for _ in range(tokens)])
             flat[f"{name}_s"] = round(timing.ttft_us / 1e6, 3)
             flat[f"{name}_over_bound"] = round(timing.ttft_us / bound_us(profile), 4)
             flat[f"{name}_chunks"] = len(timing.prefill.chunks)

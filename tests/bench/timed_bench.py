@@ -16,25 +16,10 @@ import statistics
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "cluster"))
+from timed_cluster import TOKENS, Client, played_profile, timed_cluster, timing_of
 
-import cluster as clusters  # noqa: E402
-from client import Client  # noqa: E402
-
-MODEL = ROOT / "models" / "austen"
-PROFILE = ROOT / "common" / "engine" / "timed" / "profiles" / "qwen3-235b-h20.json"
-TOKENS = 131072
 CHUNK = 4096
 ROUNDS = 3
-
-
-def played_profile(path):
-    """The shipped costs; activations of the widest model, and a KV cache that fits beside other processes."""
-    profile = json.loads(PROFILE.read_text(encoding="utf-8"))
-    profile["model"].update(hidden_size=7168, kv_heads=1, head_dim=8, layers=96)
-    path.write_text(json.dumps(profile), encoding="utf-8")
-    return profile
 
 
 def chunk_us(profile, layers, prefix, tokens):
@@ -56,10 +41,7 @@ def flow_shop_us(rows):
 
 def measure(client, profile, stages, prompt):
     """(TTFT, predicted by the profile, predicted by what the computations took), microseconds; and chunks."""
-    answer = client.greedy(prompt, 1, timeout=300)
-    if answer.error is not None:
-        raise SystemExit(f"the request failed: {answer.error}")
-    timing = answer.finished.timing
+    timing = timing_of(client, prompt)
     layers = profile["model"]["layers"] // stages
     predicted = [[chunk_us(profile, layers, chunk.token_begin, chunk.token_count)] * stages
                  for chunk in timing.prefill.chunks]
@@ -72,14 +54,10 @@ def main():
     drawn = random.Random(1)
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "profile.json"
-        profile = played_profile(path)
+        profile = played_profile(path, hidden_size=7168)  # The widest model's activations.
         for stages in (4, 8):
-            timed = ["--timed-profile", path]
-            flags = ["--executor", "timed", *timed, "--kv-cache-tokens", TOKENS + 1024, "--memory-check", "off"]
-            with clusters.Cluster(str(MODEL), directory, stages=stages, flags=flags, router_flags=timed,
-                                  prefill_flags=["--chunk-policy", "fixed",
-                                                 "--chunked-prefill-size", CHUNK]) as cluster, \
-                    Client(cluster.target) as client:
+            with timed_cluster(directory, path, stages, ["--chunk-policy", "fixed", "--chunked-prefill-size", CHUNK]) \
+                    as cluster, Client(cluster.target) as client:
                 measure(client, profile, stages, [7] * (2 * CHUNK))  # A warm-up that is not counted.
                 rows = [measure(client, profile, stages, [drawn.randrange(4000) for _ in range(TOKENS)])
                         for _ in range(ROUNDS)]

@@ -1,0 +1,141 @@
+// What Hugging Face computes for tiny random models, and how near to it we must come;
+// tests/parity/make_model_fixtures.py makes the fixtures.
+#ifndef COMMON_ENGINE_TESTING_PARITY_FIXTURES_H_
+#define COMMON_ENGINE_TESTING_PARITY_FIXTURES_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/engine/stage_model.h"
+#include "nlohmann/json.hpp"
+
+namespace baton::testing {
+
+inline constexpr const char* kParityFamilies[] = {"llama3", "qwen2", "qwen3"};
+inline constexpr float kParityTolerance = 1e-4f;  // Relative to the largest logit.
+// Two logits nearer than this, relative to the largest, are a tie in bfloat16: Hugging Face is up
+// to 0.07 off.
+inline constexpr float kBf16Tie = 0.05f;
+
+using LogitsByPosition = std::map<int, std::vector<float>>;
+// The logits after `tokens`, whose KV goes behind the `prefix` tokens already there.
+using Forward = std::function<std::vector<float>(std::span<const int32_t> tokens, int prefix)>;
+
+struct ParityCase {
+  std::vector<int32_t> prompt;
+  LogitsByPosition logits;      // After some of the prompt's positions.
+  std::vector<int32_t> greedy;  // Tokens.
+};
+// The same prompt in both element types.
+struct ParityFixture {
+  ParityCase float32;
+  ParityCase bfloat16;
+};
+
+inline ExecutorOptions ParityOptions(const std::string& family, Backend backend,
+                                     ElementType dtype) {
+  ExecutorOptions options;
+  options.backend = backend;
+  options.model_path = "common/engine/testdata/parity/" + family;
+  options.page_size = 16;
+  options.page_count = 64;
+  options.dtype = dtype;
+  return options;
+}
+
+inline ParityCase ParityCaseOf(const nlohmann::json& prompt, const nlohmann::json& expected) {
+  ParityCase result{
+      prompt.get<std::vector<int32_t>>(), {}, expected["greedy"].get<std::vector<int32_t>>()};
+  for (const auto& [key, logits] : expected["logits"].items()) {
+    result.logits[std::stoi(key)] = logits.get<std::vector<float>>();
+  }
+  return result;
+}
+
+inline std::vector<ParityFixture> ParityFixtures(const std::string& family) {
+  nlohmann::json expected;
+  std::ifstream("common/engine/testdata/parity/" + family + "/expected.json") >> expected;
+  std::vector<ParityFixture> fixtures;
+  for (const auto& one : expected["cases"]) {
+    fixtures.push_back({ParityCaseOf(one["prompt"], one),  //
+                        ParityCaseOf(one["prompt"], one["bfloat16"])});
+  }
+  EXPECT_FALSE(fixtures.empty());
+  return fixtures;
+}
+
+inline float LargestLogit(const std::vector<float>& logits) {
+  float largest = 0;
+  for (const float logit : logits) largest = std::max(largest, std::fabs(logit));
+  return largest;
+}
+
+inline int32_t BestToken(const std::vector<float>& logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// Those after the positions of `expected`, each continuing from the one before.
+inline LogitsByPosition LogitsAt(const Forward& forward, const ParityCase& expected) {
+  LogitsByPosition all;
+  int prefix = 0;
+  for (const auto& [position, unused] : expected.logits) {
+    const auto count = static_cast<size_t>(position + 1 - prefix);
+    all[position] =
+        forward(std::span(expected.prompt).subspan(static_cast<size_t>(prefix), count), prefix);
+    prefix = position + 1;
+  }
+  return all;
+}
+
+inline void ExpectSameLogits(const Forward& forward, const ParityCase& expected) {
+  const LogitsByPosition actual = LogitsAt(forward, expected);
+  for (const auto& [position, logits] : expected.logits) {
+    for (size_t id = 0; id < logits.size(); ++id) {
+      ASSERT_NEAR(actual.at(position)[id], logits[id], kParityTolerance * LargestLogit(logits))
+          << "position " << position << ", token " << id;
+    }
+  }
+}
+
+inline void ExpectSameTokens(const Forward& forward, const ParityCase& expected) {
+  std::vector<int32_t> tokens;
+  std::vector<float> logits = forward(expected.prompt, 0);
+  int length = static_cast<int>(expected.prompt.size());
+  while (tokens.size() < expected.greedy.size()) {
+    tokens.push_back(BestToken(logits));
+    logits = forward(std::span(tokens).last(1), length++);
+  }
+  EXPECT_EQ(tokens, expected.greedy);
+}
+
+// Along Hugging Face's own tokens, so that one near tie does not hide all that follows it: each is
+// ours as well, or ours beats it by less than what rounding moves logits by. How many such ties.
+inline int ExpectSameTokensButForTies(const Forward& forward, const ParityCase& expected) {
+  int ties = 0;
+  std::vector<float> logits = forward(expected.prompt, 0);
+  int length = static_cast<int>(expected.prompt.size());
+  for (const int32_t& token : expected.greedy) {
+    const int32_t best = BestToken(logits);
+    if (best != token) {
+      ++ties;
+      const float lead = logits[static_cast<size_t>(best)] - logits[static_cast<size_t>(token)];
+      EXPECT_LT(lead, kBf16Tie * LargestLogit(logits))
+          << "step " << length - static_cast<int>(expected.prompt.size());
+    }
+    logits = forward(std::span(&token, 1), length++);
+  }
+  return ties;
+}
+
+}  // namespace baton::testing
+
+#endif  // COMMON_ENGINE_TESTING_PARITY_FIXTURES_H_

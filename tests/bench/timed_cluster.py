@@ -1,0 +1,38 @@
+"""A cluster of real processes whose computations are waits, as long as Qwen3-235B's on an H20 are."""
+
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "cluster"))
+
+import cluster as clusters  # noqa: E402
+from client import Client  # noqa: E402,F401
+
+MODEL = ROOT / "models" / "austen"  # Its tokenizer; the profile says the rest.
+PROFILE = ROOT / "common" / "engine" / "timed" / "profiles" / "qwen3-235b-h20.json"
+TOKENS = 131072
+
+
+def played_profile(path, hidden_size):
+    """The shipped costs; activations of `hidden_size`, and a KV cache that fits beside other processes."""
+    profile = json.loads(PROFILE.read_text(encoding="utf-8"))
+    profile["model"].update(hidden_size=hidden_size, kv_heads=1, head_dim=8, layers=96)
+    path.write_text(json.dumps(profile), encoding="utf-8")
+    return profile
+
+
+def timed_cluster(directory, profile_path, stages, prefill_flags):
+    timed = ["--timed-profile", profile_path]
+    flags = ["--executor", "timed", *timed, "--kv-cache-tokens", TOKENS + 1024, "--memory-check", "off"]
+    return clusters.Cluster(str(MODEL), directory, stages=stages, flags=flags, router_flags=timed,
+                            prefill_flags=prefill_flags)
+
+
+def timing_of(client, prompt):
+    """The request's own times, of its first token."""
+    answer = client.greedy(prompt, 1, timeout=300)
+    if answer.error is not None:
+        raise SystemExit(f"the request failed: {answer.error}")
+    return answer.finished.timing
