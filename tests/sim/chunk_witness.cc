@@ -12,12 +12,15 @@ namespace {
 // Whoever has seen so many plans of sizes that differ knows what they cost.
 constexpr int kEnoughPlans = 25;
 constexpr int kEnoughSpread = 2;
+constexpr size_t kEnoughPrefixes = 5;
 constexpr int kPlansToSeeIt = 25;  // More, for who has to forget what was learned.
 constexpr double kHeldUp = 1.5;
 constexpr double kFarOff = 0.3;
 // A cut may take so much longer than the best, beside a page's time for the grain.
 constexpr double kWorse = 1.15;
-constexpr double kUnequal = 0.3;
+// What is learned may be off by kFarOff, one way for a prompt's first chunk and the other for a
+// later one.
+constexpr double kUnequal = 1.6;
 
 }  // namespace
 
@@ -68,6 +71,10 @@ void ChunkWitness::Before(const prefill::PlannerEvent& event) {
     if (++seen.plans <= 1) return;  // Of the first one nobody learns.
     seen.most_tokens = std::max(seen.most_tokens, work.tokens);
     seen.least_tokens = seen.plans == 2 ? work.tokens : std::min(seen.least_tokens, work.tokens);
+    seen.longest_prefixes.insert(work.prefix_tokens);
+    if (seen.longest_prefixes.size() > kEnoughPrefixes) {
+      seen.longest_prefixes.erase(seen.longest_prefixes.begin());
+    }
   }
 }
 
@@ -102,6 +109,14 @@ bool ChunkWitness::LearnedEnough(size_t stage) const {
   if (slow_ && topology_.unsteady) return false;
   const Seen& seen = seen_[stage];
   return seen.plans >= kEnoughPlans && seen.most_tokens >= kEnoughSpread * seen.least_tokens;
+}
+
+// Some plans have had so long a prefix: of what is longer, what was learned says nothing.
+bool ChunkWitness::KnowsBehind(int prefix_length) const {
+  return std::all_of(seen_.begin(), seen_.end(), [&](const Seen& seen) {
+    return seen.longest_prefixes.size() == kEnoughPrefixes &&
+           *seen.longest_prefixes.begin() >= prefix_length;
+  });
 }
 
 void ChunkWitness::CheckLearned(const std::vector<prefill::LearnedCost>& learned) {
@@ -157,10 +172,12 @@ void ChunkWitness::SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool k
     prompt.chunk_us = micros;
     return CheckFirst(item.token_count, prompt.tokens);
   }
-  if (!prompt.chunk_us.has_value()) return;
-  const double page_us = SlowestMicros(truth_, item.token_begin, topology_.page_size);
-  const double most_us = (1 + kUnequal) * *prompt.chunk_us + page_us;
-  const double least_us = (1 - kUnequal) * *prompt.chunk_us - page_us;
+  if (!prompt.chunk_us.has_value() || !KnowsBehind(item.token_begin)) return;
+  // A chunk takes what all may take, or up to a page's time less.
+  const double most_us =
+      kUnequal * (*prompt.chunk_us + SlowestMicros(truth_, 0, topology_.page_size));
+  const double least_us =
+      *prompt.chunk_us / kUnequal - SlowestMicros(truth_, item.token_begin, topology_.page_size);
   const bool less = micros < least_us && !item.final && item.token_count < topology_.chunk_tokens;
   if (micros <= most_us && !less) return;
   Complain(absl::StrCat("a chunk of ", item.token_count, " tokens after ", item.token_begin,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@ class ChunkWitness {
     int plans = 0;
     int64_t least_tokens = 0;
     int64_t most_tokens = 0;
+    std::multiset<int64_t> longest_prefixes;  // Of plans: the first few.
   };
   struct Prompt {
     int tokens = 0;
@@ -51,6 +53,7 @@ class ChunkWitness {
   void CheckFirst(int tokens_of_chunk, int tokens_of_prompt);
   void CheckLearned(const std::vector<prefill::LearnedCost>& learned);
   bool LearnedEnough(size_t stage) const;
+  bool KnowsBehind(int prefix_length) const;
   double FirstTokenMicros(int tokens, double chunks) const;
   void Complain(const std::string& what);
 

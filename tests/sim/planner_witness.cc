@@ -89,7 +89,8 @@ void PlannerWitness::Hear(const prefill::Tick& /*event*/) {}
 // ---- What it does ----
 
 void PlannerWitness::After(const std::vector<prefill::PlannerAction>& actions,
-                           const prefill::PlannerLoad& load) {
+                           const prefill::ChainPlanner& planner) {
+  Learn(planner.costs());
   for (const prefill::PlannerAction& action : actions) {
     // Plans are made last, on what the event has set free.
     if (std::holds_alternative<prefill::IssuePlan>(action)) Release();
@@ -108,8 +109,8 @@ void PlannerWitness::After(const std::vector<prefill::PlannerAction>& actions,
     owed_tokens_ = 0;
   }
   CheckRequests();
-  CheckIdle(load);
-  CheckPages(load);
+  CheckIdle(planner.load());
+  CheckPages(planner.load());
 }
 
 void PlannerWitness::See(const prefill::IssuePlan& action) {

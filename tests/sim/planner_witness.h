@@ -28,7 +28,8 @@ class PlannerWitness {
   void Begin(uint64_t prompt_id) { prompt_id_ = prompt_id; }
   // Around every Handle.
   void Before(const prefill::PlannerEvent& event);
-  void After(const std::vector<prefill::PlannerAction>& actions, const prefill::PlannerLoad& load);
+  void After(const std::vector<prefill::PlannerAction>& actions,
+             const prefill::ChainPlanner& planner);
 
  private:
   struct Request {
@@ -66,7 +67,20 @@ class PlannerWitness {
   void SeeShares(const prefill::Plan& plan);  // Before its items are taken down.
   uint64_t Leader() const;
   bool MayBegin(uint64_t attempt_id) const;
-  int InPages(int tokens) const;
+  void Learn(const std::vector<prefill::LearnedCost>& costs);
+  double InPages(double tokens) const;
+  // What a plan holds, in tokens of its leader's.
+  struct Size {
+    double planned = 0;
+    double paid = 0;       // By others.
+    double dearest = 0;    // A page of theirs.
+    double next_page = 0;  // Of who wants more.
+  };
+  Size SizeOf(const StageCost& measure, const prefill::Plan& plan, uint64_t leader,
+              uint64_t wants) const;
+  double PageMicros(const StageCost& measure, int begin, int tokens) const;
+  uint64_t Wants(uint64_t leader, const std::map<uint64_t, int>& tokens) const;
+  bool Shorter(const Request& one, const Request& other, int given = 0) const;
   void CheckWhole(const prefill::FinishRequest& action, const Request& request);
 
   void MustFail(uint64_t attempt_id);
@@ -89,7 +103,10 @@ class PlannerWitness {
   uint64_t epoch_ = 0;
   uint64_t issued_ = 0;
   uint64_t arrived_ = 0;
-  int owed_tokens_ = 0;                   // To prompts that are shorter than the leader.
+  double owed_tokens_ = 0;  // To prompts that are shorter than the leader.
+  // What a prompt takes: of tokens alone, or the times that the planner knows, by stage.
+  std::vector<StageCost> measures_;
+  bool by_time_ = false;
   std::vector<uint64_t> done_;            // By stage: last plan.
   std::map<uint64_t, Request> requests_;  // By attempt, until its pages are free.
   std::deque<uint64_t> queue_;            // Not open yet, in the order of arrival.

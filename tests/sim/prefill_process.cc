@@ -147,7 +147,7 @@ void PrefillProcess::HandlePlanner(const prefill::PlannerEvent& event) {
   std::vector<prefill::PlannerAction> actions;
   planner_->Handle(event, world_.now_us(), actions);
   FreePages();
-  planner_witness_->After(actions, planner_->load());
+  planner_witness_->After(actions, *planner_);
   chunk_witness_->After(actions, *planner_);
   if (!world_.violation().empty()) return;
   planner_account_->Saw(event, actions, *planner_);

@@ -66,7 +66,7 @@ void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
   requests.clear();
   queue.clear();
   waiting_by_size.clear();
-  shared_credit_tokens = 0;
+  shared_credit = 0;
   open.clear();
   aborts_due.clear();
   plans.clear();

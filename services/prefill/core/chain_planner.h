@@ -10,14 +10,18 @@
 // pages. The oldest waiting one is overtaken only by such as leave pages and a place for it.
 //
 // The oldest open prompt with tokens left leads. Plans are its, and what it leaves of its last one
-// is the next oldest's; but while there are shorter ones (fewer tokens left than the leader), open
-// or waiting, a quarter of each plan goes to them, the shortest first. So, in whole pages of tokens
-// in the plans that come after it, two plans more or less,
-// - nobody starves: a prompt is planned whole within 4/3 of its tokens and those left of older
-//   ones;
+// is the next oldest's; but while there are shorter ones (less to compute than the leader), open or
+// waiting, a quarter of each plan goes to them, the shortest first. So, in whole pages of what the
+// plans that come after it take, two plans more or less,
+// - nobody starves: a prompt is planned whole within 4/3 of what it and older ones have left;
 // - nobody waits for the million tokens of who was first: once there are pages for it, within 4
-//   times its tokens and those left of shorter ones.
-// A plan that holds whole prompts is not shared: who sets no chunk size wants no prompt cut.
+//   times what it and shorter ones have left.
+// What a prompt takes is the time on the stage that takes longest for the leader's chunk
+// (common/chunking/token_prices.h): behind a million tokens one takes as long as hundreds of a
+// short prompt, which is therefore through with the next plan or two. It is counted in tokens while
+// costs are not known, and where the rule that sizes plans counts tokens (fixed, sglang); and a
+// plan never has more tokens than there is room for in its buffers. A plan that holds whole prompts
+// is not shared: who sets no chunk size wants no prompt cut.
 //
 // What plans cost each stage is learned from how long they took (common/chunking/cost_fit.h), epoch
 // after epoch; the rule that sets the size of plans asks for it (chunk_policy.h). Until it is known

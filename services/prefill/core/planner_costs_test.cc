@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <climits>
+#include <cstdint>
+#include <map>
 #include <vector>
 
 #include "common/chunking/stage_cost.h"
@@ -26,11 +29,13 @@ class PlannerCostsTest : public PlannerTest {
   }
   PlannerCostsTest() : PlannerTest(LimitsOf(ChunkRule::kOptimal)) {}
 
+  StageCost cost_ = kCost;
+
   // What the chain's stages take for the plan, told by each of them.
   void Run(const Plan& plan, double slower = 1) {
     PlanWork work;
     for (const PlanItem& item : plan.items) work.Add(item.token_begin, item.token_count);
-    const auto micros = static_cast<int64_t>(kCost.Micros(work) * slower);
+    const auto micros = static_cast<int64_t>(cost_.Micros(work) * slower);
     for (int stage = 0; stage < 2; ++stage) {
       Send(StagePlanDone{stage, kEpoch, {plan.number, micros, 1}});
       for (const PlannerAction& action : actions_) {
@@ -109,6 +114,99 @@ TEST_F(PlannerCostsTest, AStageThatSlowsDownIsPlannedFor) {
   ASSERT_TRUE(Known());
   const StageCost learned = *planner_->costs().front().cost;
   EXPECT_NEAR(learned.Micros(500, 200), 3.5 * kCost.Micros(500, 200), 1000);
+}
+
+// The first page of a prompt that begins is given before the rest of its chunk.
+TEST_F(PlannerCostsTest, AChunkThatIsGivenInTwoPartsIsAsLongAsOneOfOnePart) {
+  cost_.prefix_us = 2;
+  Up(2, 300);
+  Learn();
+  Learn();
+  const std::vector<LearnedCost> learned = planner_->costs();
+  ASSERT_GT(learned.front().cost->prefix_us, 0.5);
+  const auto policy = MakeChunkPolicy({.rule = ChunkRule::kOptimal,
+                                       .page_size = kPageSize,
+                                       .chunk_tokens = 256,
+                                       .max_context_tokens = 4000});
+  policy->SetCosts({*learned[0].cost, *learned[1].cost});
+  std::vector<int> expected;
+  for (int left = 1000; left > 0; left -= expected.back()) {
+    expected.push_back(std::min(left, policy->PlanTokens({1000 - left, left, 0, 2})));
+  }
+  EXPECT_EQ(Prefill(1, 1000), expected);
+}
+
+// Behind 60,000 tokens a page takes as long as thousands of a prompt's begin.
+class SharesByTimeTest : public PlannerCostsTest {
+ protected:
+  static PlannerLimits LimitsOf(ChunkRule rule) {
+    PlannerLimits limits = PlannerCostsTest::LimitsOf(rule);
+    limits.max_context_tokens = 100'000;
+    limits.plan_window = limits.stage0_lead = 1;
+    return limits;
+  }
+  // Tokens of the next plans, by attempt, until `attempt` has `tokens`.
+  std::vector<std::map<uint64_t, int>> PlansUntil(uint64_t attempt, int tokens) {
+    std::vector<std::map<uint64_t, int>> plans;
+    while (plans.size() < 5000) {
+      auto& shares = plans.emplace_back();
+      for (const PlanItem& item : plans_.back().items) {
+        shares[item.attempt_id] = item.token_count;
+        if (item.attempt_id == attempt && item.token_begin + item.token_count >= tokens) {
+          return plans;
+        }
+      }
+      Run(plans_.back());
+    }
+    ADD_FAILURE() << "5,000 plans";
+    return plans;
+  }
+  void BehindALongOne(ChunkRule rule, int prefix) {
+    Make(LimitsOf(rule));
+    Up(2, 10'000);
+    Learn();
+    ASSERT_TRUE(Known());
+    Start(1, 90'000);
+    PlansUntil(1, prefix);
+  }
+};
+
+// While it waits plans have a page, of which every fourth is its. Of tokens that were 38 plans.
+TEST_F(SharesByTimeTest, AShortPromptIsThroughAtOnceBehindALongOne) {
+  BehindALongOne(ChunkRule::kOptimal, 60'000);
+  Start(2, 150);
+  const auto plans = PlansUntil(2, 150);
+  EXPECT_LE(plans.size(), 5u);
+  EXPECT_EQ(plans.back(), (std::map<uint64_t, int>{{2, 150}}));
+}
+
+TEST_F(SharesByTimeTest, PlansByTokensShareTokens) {
+  BehindALongOne(ChunkRule::kFixed, 60'000);
+  Start(2, 150);
+  EXPECT_EQ(PlansUntil(2, 150).size(), 4u) << "a quarter of 256 in each";
+}
+
+TEST_F(SharesByTimeTest, TheLongOneKeepsThreeQuartersOfTheTime) {
+  BehindALongOne(ChunkRule::kOptimal, 40'000);
+  for (uint64_t attempt = 2; attempt < 20; ++attempt) Start(attempt, 3000);
+  double long_us = 0;
+  double short_us = 0;
+  for (int plan = 0; plan < 60; ++plan) {
+    Run(plans_.back());
+    EXPECT_LE(plans_.back().TokenCount(), 256);
+    for (const PlanItem& item : plans_.back().items) {
+      (item.attempt_id == 1 ? long_us : short_us) +=
+          kCost.WorkMicros(item.token_begin, item.token_count);
+    }
+  }
+  EXPECT_GT(long_us, 2.9 * short_us);
+  EXPECT_GT(short_us, 0);
+}
+
+TEST_F(SharesByTimeTest, WhoHasLessToComputeIsTheShorterOneThoughItHasMoreTokens) {
+  BehindALongOne(ChunkRule::kOptimal, 85'000);
+  Start(2, 7000);  // The long one has 5,000 left, of 3.4 ms each and more.
+  EXPECT_LE(PlansUntil(2, 16).size(), 5u);
 }
 
 TEST_F(PlannerCostsTest, WholePromptsAreNotCutByAnyRule) {

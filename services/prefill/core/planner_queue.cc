@@ -80,9 +80,8 @@ absl::Status ChainPlanner::State::CheckQueue() const {
   if (!std::is_sorted(open.begin(), open.end(), older)) {
     return absl::InternalError("open requests are not in the order of arrival");
   }
-  if (shared_credit_tokens >= 0 && shared_credit_tokens <= limits.page_size)
-    return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("a credit of ", shared_credit_tokens, " tokens"));
+  if (shared_credit >= 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a credit of ", shared_credit, " tokens"));
 }
 
 }  // namespace baton::prefill

@@ -1,5 +1,6 @@
 // Whose tokens the next plan holds (chain_planner.h states the rule).
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <optional>
 #include <tuple>
@@ -35,101 +36,131 @@ bool ChainPlanner::State::OldestBegins() const {
   return older && MayAdmitOldest();
 }
 
-// Who leads, or would lead, sets the plan's budget.
-int ChainPlanner::State::NextBudget() const {
+// Who leads the next plan, or would if there were room; nullptr: nobody.
+const uint64_t* ChainPlanner::State::NextLeader() const {
   const uint64_t* leader = Leader();
-  if (leader == nullptr && queue.empty()) return 0;
-  const uint64_t first = OldestBegins() || leader == nullptr ? queue.front() : *leader;
-  const int left = TokensLeft(first);
-  return policy->PlanTokens({requests.at(first).planned_tokens, left, UnplannedTokens() - left,
-                             static_cast<int>(done.size())});
+  if (OldestBegins() || (leader == nullptr && !queue.empty())) return &queue.front();
+  return leader;
 }
 
-// As many more tokens of the prompt as fit; how many that are.
-int ChainPlanner::State::Give(uint64_t attempt_id, int budget) {
-  const int tokens = FitChunk(TokensLeft(attempt_id), budget, limits.page_size);
-  requests.at(attempt_id).given_tokens += tokens;
+// Sets the plan's budget, in tokens of the prompt that leads, and what those of others cost.
+double ChainPlanner::State::SetBudget(uint64_t leader) {
+  const int prefix_length = requests.at(leader).planned_tokens;
+  const int left = TokensLeft(leader);
+  const int tokens = policy->PlanTokens(
+      {prefix_length, left, UnplannedTokens() - left, static_cast<int>(done.size())});
+  const bool by_time = limits.chunk_rule == ChunkRule::kOptimal && !costs.empty();
+  prices = by_time ? TokenPrices(costs, prefix_length, tokens) : TokenPrices();
+  room_tokens = policy->max_plan_tokens();
   return tokens;
 }
 
+// What is left of it costs so much.
+double ChainPlanner::State::PriceLeft(uint64_t attempt_id) const {
+  const Request& request = requests.at(attempt_id);
+  return prices.Of(request.planned_tokens + request.given_tokens, request.tokens_left());
+}
+
+// As many more tokens of the prompt as can be paid for, and have room; what they cost. They make
+// the chunk longer that it was given of this plan.
+double ChainPlanner::State::Give(uint64_t attempt_id, double budget, int room) {
+  Request& request = requests.at(attempt_id);
+  const int begin = request.planned_tokens;
+  const int given = request.given_tokens;
+  const double paid = prices.Of(begin, given);
+  const PromptShape rest = {begin, given + request.tokens_left(), limits.page_size};
+  const int affordable = std::max(prices.Affordable(rest, paid + budget) - given, 0);
+  const int tokens = FitChunk(affordable, std::min(room, room_tokens), limits.page_size);
+  request.given_tokens += tokens;
+  room_tokens -= tokens;
+  return prices.Of(begin, given + tokens) - paid;
+}
+
 // The shortest first, and of these the oldest.
-std::vector<uint64_t> ChainPlanner::State::OpenAndShorter(int tokens) const {
+std::vector<uint64_t> ChainPlanner::State::OpenAndShorter(double price) const {
   std::vector<uint64_t> found;
   std::copy_if(open.begin(), open.end(), std::back_inserter(found), [&](uint64_t attempt_id) {
-    const int left = TokensLeft(attempt_id);
-    return left > 0 && left < tokens;
+    return TokensLeft(attempt_id) > 0 && PriceLeft(attempt_id) < price;
   });
-  std::stable_sort(found.begin(), found.end(), [this](uint64_t one, uint64_t two) {
-    return TokensLeft(one) < TokensLeft(two);
-  });
+  std::stable_sort(found.begin(), found.end(),
+                   [this](uint64_t one, uint64_t two) { return PriceLeft(one) < PriceLeft(two); });
   return found;
 }
 
 // The shortest that waits, if there is room for it. If there is not, there is none for any other,
 // but perhaps for the oldest, which has nobody to leave room for.
-std::optional<uint64_t> ChainPlanner::State::NextToBegin(int shorter_than) const {
+std::optional<uint64_t> ChainPlanner::State::NextToBegin(double shorter_than) const {
   if (waiting_by_size.empty()) return std::nullopt;
   for (const uint64_t attempt_id : {std::get<2>(*waiting_by_size.begin()), queue.front()}) {
-    if (TokensLeft(attempt_id) < shorter_than && MayOvertake(attempt_id)) return attempt_id;
+    if (PriceLeft(attempt_id) < shorter_than && MayOvertake(attempt_id)) return attempt_id;
   }
   return std::nullopt;
 }
 
+// In whole pages of the leader's: what its next page, or less if that is all, costs.
+double ChainPlanner::State::NextPagePrice(uint64_t attempt_id) const {
+  const Request& request = requests.at(attempt_id);
+  const int tokens = std::min(request.tokens_left(), limits.page_size);
+  return InPages(prices.Of(request.planned_tokens + request.given_tokens, tokens));
+}
+
 // How much of the budget the shorter ones take. They pay in whole pages, since what their last ones
-// leave is of no use to the leader. What is less than a page of their share is theirs in the next
-// plan, so that plans of one page are shared too.
-int ChainPlanner::State::ShareWithShorter(uint64_t leader, int credit, int budget, Plan& plan,
-                                          int64_t now_us) {
-  const int leader_tokens = TokensLeft(leader);
-  const std::vector<uint64_t> running = OpenAndShorter(leader_tokens);
+// leave is of no use to the leader. What of their share does not buy a page is theirs in the next
+// plan, so that plans of one page are shared too, and a page that costs more than a plan (its
+// prompt is shorter, but further on than the leader) gets its turn.
+double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, double budget,
+                                             Plan& plan, int64_t now_us) {
+  const double leader_price = PriceLeft(leader);
+  const std::vector<uint64_t> running = OpenAndShorter(leader_price);
   auto next_running = running.begin();
-  credit += shared_credit_tokens;
+  credit += shared_credit;
   if (PlantedBug(Bug::kPlannerStarvesLong)) credit = budget;
-  int share = WholePages(std::min(credit, budget));
-  int given = 0;
-  bool wanted = false;
+  const double page = limits.page_size;
+  double share = std::floor(std::min(credit, budget) / page) * page;
+  double most_kept = 0;  // To the next plan; 0: nobody wants it.
+  double spent = 0;
   while (true) {
-    const std::optional<uint64_t> waiting = NextToBegin(leader_tokens);
+    const std::optional<uint64_t> waiting = NextToBegin(leader_price);
     const bool runs = next_running != running.end() &&
-                      !(waiting.has_value() && TokensLeft(*waiting) < TokensLeft(*next_running));
+                      !(waiting.has_value() && PriceLeft(*waiting) < PriceLeft(*next_running));
     if (!runs && !waiting.has_value()) break;
-    wanted = true;
-    if (share == 0) break;
     const uint64_t shortest = runs ? *next_running++ : *waiting;
+    most_kept = NextPagePrice(shortest);
+    if (spent == 0 && credit >= most_kept) share = std::max(share, most_kept);
+    const double kept = std::max(budget - share, 0.0);  // For the leader, which needs room, too.
+    const double price = Give(shortest, share - spent, room_tokens - static_cast<int>(kept));
+    if (price == 0) break;
     if (!runs) Admit(shortest, plan, now_us);  // With a chunk: an open one owns pages.
-    const int tokens = Give(shortest, share);
-    given += tokens;
-    const int paid = WholePages(tokens + limits.page_size - 1);
-    share -= paid;
-    credit -= paid;
+    spent += price;
+    if (TokensLeft(shortest) > 0) break;  // Another's page may be cheaper, but it comes first.
   }
-  shared_credit_tokens = wanted ? std::min(credit, limits.page_size) : 0;
-  if (given > 0) Covered<"planner: a long prompt shares its plan">();
-  return given;
+  shared_credit = std::min(credit - std::min(share, InPages(spent)), most_kept);
+  if (spent > 0) Covered<"planner: a long prompt shares its plan">();
+  return spent;
 }
 
 // The oldest first.
-void ChainPlanner::State::FillInOrder(int budget, Plan& plan, int64_t now_us) {
-  while (budget > 0) {
-    if (OldestBegins()) {
-      const uint64_t oldest = queue.front();
-      if (FitChunk(TokensLeft(oldest), budget, limits.page_size) == 0) return;
-      Admit(oldest, plan, now_us);
-    }
-    const uint64_t* leader = Leader();
-    if (leader == nullptr) return;
-    const int tokens = Give(*leader, budget);
-    if (tokens == 0) return;
-    budget -= tokens;
+void ChainPlanner::State::FillInOrder(double budget, Plan& plan, int64_t now_us) {
+  while (true) {
+    const uint64_t* first = OldestBegins() ? &queue.front() : Leader();
+    if (first == nullptr) return;
+    const uint64_t attempt_id = *first;
+    const double price = Give(attempt_id, budget, room_tokens);
+    if (price == 0) return;
+    if (!requests.at(attempt_id).open) Admit(attempt_id, plan, now_us);
+    budget -= price;
   }
 }
 
-void ChainPlanner::State::ShareOut(Plan& plan, int budget, int64_t now_us) {
-  const int credit = budget / kShorterShare;
+void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
+  const uint64_t* first = NextLeader();
+  if (first == nullptr) return;
+  double budget = SetBudget(*first);
+  const double credit = budget / kShorterShare;
   if (OldestBegins()) {
     const uint64_t oldest = queue.front();
     Admit(oldest, plan, now_us);
-    budget -= Give(oldest, std::min(budget, limits.page_size));
+    budget -= Give(oldest, std::min<double>(budget, limits.page_size), limits.page_size);
   }
   const uint64_t* leader = Leader();
   if (leader != nullptr && !PlansHoldWholePrompts() && !PlantedBug(Bug::kPlannerSharesNothing)) {
@@ -148,7 +179,7 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     request.last_plan = plan.number;
     plan.aborts.push_back(attempt_id);
   }
-  ShareOut(plan, NextBudget(), now_us);
+  ShareOut(plan, now_us);
   const std::vector<int64_t> nobody(done.size(), 0);
   IssuedPlan record{plan.number, {}, nobody, nobody, {}, {}};
   for (const uint64_t attempt_id : open) {

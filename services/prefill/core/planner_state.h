@@ -3,6 +3,7 @@
 #define SERVICES_PREFILL_CORE_PLANNER_STATE_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -18,6 +19,7 @@
 #include "common/chunking/chunk_policy.h"
 #include "common/chunking/cost_fit.h"
 #include "common/chunking/stage_cost.h"
+#include "common/chunking/token_prices.h"
 #include "common/kv/block_pool.h"
 #include "services/prefill/core/chain_planner.h"
 
@@ -101,18 +103,25 @@ struct ChainPlanner::State {
 
   // planner_shares.cc
   Plan BuildPlan(int64_t now_us);
-  int NextBudget() const;
   int64_t UnplannedTokens() const;  // Of all.
   int TokensLeft(uint64_t attempt_id) const { return requests.at(attempt_id).tokens_left(); }
   const uint64_t* Leader() const;
   bool OldestBegins() const;
-  void ShareOut(Plan& plan, int budget, int64_t now_us);
-  int ShareWithShorter(uint64_t leader, int credit, int budget, Plan& plan, int64_t now_us);
-  std::vector<uint64_t> OpenAndShorter(int tokens) const;
-  std::optional<uint64_t> NextToBegin(int shorter_than) const;
-  void FillInOrder(int budget, Plan& plan, int64_t now_us);
-  int Give(uint64_t attempt_id, int budget);
-  int WholePages(int tokens) const { return tokens / limits.page_size * limits.page_size; }
+  const uint64_t* NextLeader() const;
+  // Budgets, shares and prices are in tokens of the plan's leader (TokenPrices).
+  double SetBudget(uint64_t leader);
+  double PriceLeft(uint64_t attempt_id) const;
+  double NextPagePrice(uint64_t attempt_id) const;
+  double InPages(double tokens) const {
+    return std::ceil(tokens / limits.page_size) * limits.page_size;
+  }
+  void ShareOut(Plan& plan, int64_t now_us);
+  double ShareWithShorter(uint64_t leader, double credit, double budget, Plan& plan,
+                          int64_t now_us);
+  std::vector<uint64_t> OpenAndShorter(double price) const;
+  std::optional<uint64_t> NextToBegin(double shorter_than) const;
+  void FillInOrder(double budget, Plan& plan, int64_t now_us);
+  double Give(uint64_t attempt_id, double budget, int room);
   bool PlansHoldWholePrompts() const {
     return limits.chunk_rule == ChunkRule::kFixed &&
            limits.chunk_tokens >= limits.max_context_tokens;
@@ -153,13 +162,17 @@ struct ChainPlanner::State {
   std::vector<CostFit> fits;     // By stage; they outlive an epoch.
   std::vector<StageCost> costs;  // Of every stage, or of none.
 
+  // Of the plan that is being built.
+  TokenPrices prices;
+  int room_tokens = 0;  // That it may still hold, whatever they cost.
+
   std::map<uint64_t, Request> requests;
   std::deque<uint64_t> queue;                                     // Waiting, in order of arrival.
   std::set<std::tuple<int, uint64_t, uint64_t>> waiting_by_size;  // Tokens, order, attempt.
   std::vector<uint64_t> open;                                     // In the chain, oldest first.
   std::vector<uint64_t> aborts_due;                               // For the next plan.
   uint64_t arrived = 0;
-  int shared_credit_tokens = 0;  // Of the leaders' plans, and not given yet: a page at most.
+  double shared_credit = 0;                          // Of the leaders' plans, and not given yet.
   std::set<std::pair<int64_t, uint64_t>> deadlines;  // Of unfinished requests.
 
   bool draining = false;
