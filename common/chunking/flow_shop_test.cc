@@ -51,6 +51,8 @@ TEST(RunChunksTest, FollowsTheRecurrenceByHand) {
   EXPECT_DOUBLE_EQ(timeline.first_token_us, 48);
   EXPECT_EQ(timeline.busy_us, (std::vector<double>{17, 34}));
   EXPECT_EQ(timeline.longest_us, (std::vector<double>{11, 22}));
+  const StageCost shortest{.token_us = 0.01};
+  EXPECT_DOUBLE_EQ(RunChunks({shortest}, 0, {10, 20}).longest_us.front(), 0.2);
 }
 
 std::vector<int> RandomChunks(Random& random, int tokens) {

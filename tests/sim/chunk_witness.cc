@@ -18,6 +18,8 @@ constexpr double kHeldUp = 1.5;
 constexpr double kFarOff = 0.3;
 // A cut may take so much longer than the best, beside a page's time for the grain.
 constexpr double kWorse = 1.15;
+constexpr double kSameChunk = 0.08;
+constexpr double kSameFixed = 0.25;
 // What is learned may be off by kFarOff, one way for a prompt's first chunk and the other for a
 // later one.
 constexpr double kUnequal = 1.6;
@@ -84,6 +86,10 @@ void ChunkWitness::After(const std::vector<prefill::PlannerAction>& actions,
   const bool known =
       !learned.empty() && std::all_of(learned.begin(), learned.end(),
                                       [](const auto& stage) { return stage.cost.has_value(); });
+  learned_.clear();
+  for (const prefill::LearnedCost& stage : learned) {
+    if (known) learned_.push_back(*stage.cost);
+  }
   int observed = 0;
   for (const prefill::PlannerAction& action : actions) {
     if (const auto* issue = std::get_if<prefill::IssuePlan>(&action)) {
@@ -117,6 +123,14 @@ bool ChunkWitness::KnowsBehind(int prefix_length) const {
     return seen.longest_prefixes.size() == kEnoughPrefixes &&
            *seen.longest_prefixes.begin() >= prefix_length;
   });
+}
+
+// Or the rest of the prompt may be cut anew.
+bool ChunkWitness::ThinksAsBefore(const Prompt& prompt) const {
+  const double now_us = SlowestMicros(learned_, 0, prompt.first_tokens);
+  const double fixed_us = SlowestMicros(learned_, 0, 0);
+  return std::abs(now_us - prompt.thought_us) <= kSameChunk * prompt.thought_us &&
+         std::abs(fixed_us - prompt.thought_fixed_us) <= kSameFixed * prompt.thought_fixed_us;
 }
 
 void ChunkWitness::CheckLearned(const std::vector<prefill::LearnedCost>& learned) {
@@ -170,8 +184,12 @@ void ChunkWitness::SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool k
     // A chunk that is as large as any may be would take longer if it could.
     if (item.token_count == topology_.chunk_tokens) return;
     prompt.chunk_us = micros;
+    prompt.first_tokens = item.token_count;
+    prompt.thought_us = SlowestMicros(learned_, 0, item.token_count);
+    prompt.thought_fixed_us = SlowestMicros(learned_, 0, 0);
     return CheckFirst(item.token_count, prompt.tokens);
   }
+  if (prompt.chunk_us.has_value() && !ThinksAsBefore(prompt)) prompt.chunk_us.reset();
   if (!prompt.chunk_us.has_value() || !KnowsBehind(item.token_begin)) return;
   // A chunk takes what all may take, or up to a page's time less.
   const double most_us =

@@ -39,6 +39,9 @@ class ChunkWitness {
     int tokens = 0;
     int planned = 0;
     std::optional<double> chunk_us;  // Of its first chunk, if all of it was planned alone.
+    int first_tokens = 0;            // That chunk, and what it was thought to take.
+    double thought_us = 0;
+    double thought_fixed_us = 0;  // Of any chunk.
   };
   struct Done {  // What a stage says that it is done with.
     size_t stage = 0;
@@ -54,14 +57,16 @@ class ChunkWitness {
   void CheckLearned(const std::vector<prefill::LearnedCost>& learned);
   bool LearnedEnough(size_t stage) const;
   bool KnowsBehind(int prefix_length) const;
+  bool ThinksAsBefore(const Prompt& prompt) const;
   double FirstTokenMicros(int tokens, double chunks) const;
   void Complain(const std::string& what);
 
   World& world_;
   const Topology& topology_;
   const std::string self_;
-  std::vector<StageCost> truth_;  // By stage.
-  std::vector<Seen> seen_;        // By stage; outlives epochs, as what is learned does.
+  std::vector<StageCost> truth_;    // By stage.
+  std::vector<StageCost> learned_;  // By stage; empty if not all are known.
+  std::vector<Seen> seen_;          // By stage; outlives epochs, as what is learned does.
   bool slow_ = false;
   uint64_t epoch_ = 0;
   std::map<uint64_t, Prompt> prompts_;

@@ -30,6 +30,7 @@ void DecodeProcess::LeaseTick() {
     lease_witness_.Ticked();
     leases_.Tick(world_.now_us(), events);
     lease_witness_.Raised(events);
+    lease_witness_.Sleeps(leases_.NextDeadlineUs());
     for (const LeaseEvent& event : events) {
       const auto* failed = std::get_if<KvFailed>(&event);
       if (failed == nullptr || !absl::IsUnavailable(failed->status) || !world_.calm()) continue;

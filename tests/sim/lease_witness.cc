@@ -252,17 +252,28 @@ std::set<InstanceRef> LeaseWitness::OpenWriters() const {
   return writers;
 }
 
-void LeaseWitness::Ticked() {
-  for (auto& entry : grants_) {
-    Grant& grant = entry.second;
-    if (!grant.open) continue;
-    const bool silent =
-        std::any_of(grant.writers.begin(), grant.writers.end(), [&](const Writer& writer) {
-          return !Complete(grant, writer) &&
-                 world_.now_us() >= writer.heard_us + topology_.times.writer_lease_us;
-        });
-    if (silent || world_.now_us() >= grant.grant.deadline_us) Fail(grant);
+int64_t LeaseWitness::DeadlineUs(const Grant& grant) const {
+  int64_t deadline_us = grant.grant.deadline_us;
+  for (const Writer& writer : grant.writers) {
+    if (Complete(grant, writer)) continue;
+    deadline_us = std::min(deadline_us, writer.heard_us + topology_.times.writer_lease_us);
   }
+  return deadline_us;
+}
+
+void LeaseWitness::Ticked() {
+  for (auto& [generation, grant] : grants_) {
+    if (grant.open && world_.now_us() >= DeadlineUs(grant)) Fail(grant);
+  }
+}
+
+void LeaseWitness::Sleeps(int64_t until_us) {
+  int64_t next_us = kNeverUs;
+  for (const auto& [generation, grant] : grants_) {
+    if (grant.open) next_us = std::min(next_us, DeadlineUs(grant));
+  }
+  if (until_us == next_us) return;
+  Complain(absl::StrCat("the next grant ends at ", next_us, ", and is said to at ", until_us));
 }
 
 void LeaseWitness::CheckEvent(const LeaseEvent& event) {

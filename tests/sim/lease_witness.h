@@ -29,6 +29,8 @@ class LeaseWitness {
   void Commit(const KvCommit& commit, bool again, const absl::Status& answer);
   void Heartbeat(const InstanceRef& writer);
   void Ticked();
+  // When the table says that a grant may end by time next.
+  void Sleeps(int64_t until_us);
   std::set<InstanceRef> OpenWriters() const;  // Of grants that are open.
   // What it tells writers of that: all of it and nothing else.
   void Told(const std::vector<KvReceipt>& receipts);
@@ -67,6 +69,7 @@ class LeaseWitness {
   bool Fits(const Grant& grant, const Writer& writer, const KvDataHeader& header) const;
   bool Complete(const Grant& grant, const Writer& writer) const;
   int Missing(const Grant& grant, const Writer& writer) const;
+  int64_t DeadlineUs(const Grant& grant) const;
   // After a commit or an arrival of the writer's.
   void Settle(Grant& grant, const Writer& writer);
   KvReceipt ReceiptOf(const KvCommit& commit, KvReceiptKind kind, int missing) const;

@@ -11,6 +11,7 @@ namespace baton::sim {
 
 namespace {
 
+constexpr double kShorterShare = 4;  // Of a plan, as the planner's header says.
 // Whose time is so near to another's is as short as that.
 constexpr double kAsShort = 0.98;
 // Which stage sets the prices, and for how many tokens, is known to a page.
@@ -122,11 +123,11 @@ void PlannerWitness::SeeShares(const prefill::Plan& plan) {
   // A plan whose size is the rule's to choose is as large as what is in it, to a page.
   const double page = topology_.page_size;
   const double budget = fixed ? limits_.chunk_tokens : most.planned + page;
-  const double share = (fixed ? limits_.chunk_tokens : least.planned) / prefill::kShorterShare;
+  const double share = (fixed ? limits_.chunk_tokens : least.planned) / kShorterShare;
   const bool goes_on = tokens[leader] < requests_.at(leader).left();
   // What is kept from one plan to the next buys a page at most.
   const double kept = InPages(std::max(page, most.dearest * slack));
-  if (goes_on && least.paid > budget / prefill::kShorterShare * slack + kept) {
+  if (goes_on && least.paid > budget / kShorterShare * slack + kept) {
     Complain(leader, absl::StrCat("leads, and others have ", least.paid, " tokens of a plan of ",
                                   most.planned));
   }

@@ -142,12 +142,14 @@ void WorkerMembership::Perform(const worker::SendHeartbeat& action) {
     rpcs_[call].draining = status.draining;
     rpcs_[call].leaving = action.leaving;
   }
+  // In an order that nobody promises.
+  const std::vector<uint64_t> unconnected(action.unconnected.rbegin(), action.unconnected.rend());
   world_.SendOnCall<RouterProcess>(
       call, node_, "heartbeat",
-      [call, instance = info_.instance, action, status](RouterProcess& router) {
+      [call, instance = info_.instance, action, status, unconnected](RouterProcess& router) {
         router.Heartbeat(call,
                          {0, instance, action.router_incarnation, action.view_version, status.ready,
-                          status.load, status.draining, action.leaving, action.unconnected});
+                          status.load, status.draining, action.leaving, unconnected});
       });
 }
 

@@ -99,6 +99,22 @@ TEST_F(KvOutboxTest, CancellingEndsWhatIsNotUnderWay) {
   EXPECT_TRUE(outbox_.AtRest());
 }
 
+TEST_F(KvOutboxTest, CancellingEndsCommitsThatWaitForTheirReceiptsAndNobodyElses) {
+  for (const uint64_t attempt : {8, 9, 10}) Commit(attempt - 7, attempt);
+  for (const auto& commit : std::vector(commits_)) End(commit.message_id);
+  ASSERT_TRUE(sent_.empty());
+  outbox_.Cancel(9, 5, actions_);
+  Sort();
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].send_id, 2u);
+  Receive(10, KvReceiptKind::kComplete);
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_TRUE(sent_[1].status.ok());
+  outbox_.Cancel(8, 5, actions_);
+  Sort();
+  EXPECT_EQ(sent_.size(), 3u);
+}
+
 TEST_F(KvOutboxTest, TheEndOfAnEpochLeavesOnlyWhatIsUnderWay) {
   for (uint64_t i = 1; i <= 5; ++i) Send(i, 10 + i, {static_cast<int>(2 * i), 90});
   outbox_.CancelAll(5, actions_);

@@ -61,7 +61,8 @@ TEST(PairingTest, WhatOtherRoutersHavePutThereCountsBesideItsOwn) {
   Pairing pairing(Policy::kLeastLoad);
   pairing.Begin(MakePair("c0", "d0"), 100, 10);
   WorkerLoad decode;
-  decode.running_requests = 3;  // One is this router's.
+  decode.running_requests = 2;  // One is this router's.
+  decode.queued_requests = 1;
   pairing.Report({"d0", 1}, decode, 900);
   WorkerLoad chain;
   chain.queued_tokens = 400;
@@ -73,7 +74,7 @@ TEST(PairingTest, WhatOtherRoutersHavePutThereCountsBesideItsOwn) {
   pairing.Begin(MakePair("c0", "d1"), 1, 1);
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d1");
   // Full of others' work: no room for 1200 tokens though this router has put 111 there.
-  decode.running_requests = 0;
+  decode.running_requests = decode.queued_requests = 0;
   pairing.Report({"d0", 1}, decode, 1900);
   EXPECT_EQ(pairing.Choose(FourPairs(), 600, 600, nullptr)->decode.id, "d1");
   // All of it is over.
@@ -158,6 +159,9 @@ TEST(PairingTest, AChainIsGivenPromptsUntilTheyFillItsPages) {
     pairing.EndPrefill(one[0], 500);
     EXPECT_GT(pairing.changes(), changes);
     EXPECT_TRUE(pairing.Choose(one, 1, 1, nullptr).ok());
+    const uint64_t later = pairing.changes();
+    pairing.EndDecode(one[0], 500, 1);
+    EXPECT_GT(pairing.changes(), later);
   }
 }
 

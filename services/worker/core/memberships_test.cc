@@ -81,9 +81,10 @@ TEST_F(MembershipsTest, WhatOnlyASilentRouterListsIsGivenUpOnceAnotherKnowsBette
   Add("b:1", 22, {Stage("s0")});
   Begin({"a:1", "b:1"});
   ASSERT_EQ(open_.size(), 2u);
+  Pass(20 * kSecond);  // The other one has held this worker for longer than a grace.
   routers_["a:1"].up = false;
   Pass(4 * kSecond);
-  EXPECT_EQ(open_.size(), 2u);
+  EXPECT_EQ(open_.size(), 2u) << "a router may fall silent for a while";
   Pass(3 * kSecond);
   EXPECT_EQ(open_, (Names{"s0/1"}));
   routers_["a:1"].up = true;
