@@ -29,6 +29,7 @@ struct Settings {
   int chunk_tokens = 0;
   int requests = 0;
   double abort_chance = 0;
+  int64_t abort_begin_us = kNeverUs;  // All that are aborted are within 10 ms from then.
   double send_error_chance = 0;
 };
 
@@ -42,7 +43,7 @@ class Chain {
                   .plan_window = settings.window,
                   .stage0_lead = std::max(2, settings.plans_in_flight),
                   .max_open_requests = 5,
-                  .max_queued_requests = 1000,
+                  .max_queued_requests = 2000,
                   .max_context_tokens = settings.pages * kPageSize}) {
     for (int i = 0; i < settings.stages; ++i) {
       stages_.push_back(
@@ -90,6 +91,11 @@ class Chain {
     for (const auto& [attempt, status] : finished_) count += status.ok() ? 1 : 0;
     return count;
   }
+  size_t aborted() const {
+    size_t count = 0;
+    for (const auto& [attempt, status] : finished_) count += absl::IsCancelled(status) ? 1 : 0;
+    return count;
+  }
   int most_with_executor() const { return most_with_executor_; }
 
  private:
@@ -135,7 +141,10 @@ class Chain {
     const int64_t arrival_us = random_.Between(0, 3000);
     At(arrival_us, [this, start] { ToPlanner(start); });
     if (!random_.Chance(settings_.abort_chance)) return;
-    At(arrival_us + random_.Between(0, 2000), [this, attempt] {
+    const bool storm = settings_.abort_begin_us != kNeverUs;
+    const int64_t abort_us = storm ? settings_.abort_begin_us + random_.Between(0, 10'000)
+                                   : arrival_us + random_.Between(0, 2000);
+    At(abort_us, [this, attempt] {
       ToPlanner(AbortRequested{attempt, absl::CancelledError("test")});
     });
   }
@@ -348,6 +357,25 @@ TEST(ChainTest, AbortsAndFailedSendsLeaveNothingBehind) {
   }
   EXPECT_GT(succeeded, requests / 10);
   EXPECT_LT(succeeded, requests * 9 / 10);
+}
+
+// Who waits, who is being computed and who is being sent: a thousand of them at once. A dozen
+// others are answered.
+TEST(ChainTest, AStormOfAbortsLeavesNoStageBehind) {
+  for (uint64_t seed = 2000; seed < 2008 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    Settings settings = Draw(random);
+    settings.stages = 8;
+    settings.requests = 1020;
+    settings.abort_chance = 0.985;
+    settings.abort_begin_us = random.Between(500, 5000);
+    Chain chain(random.Next(), settings);
+    chain.Run();
+    chain.ExpectAtRest();
+    EXPECT_GT(chain.succeeded(), 3u);
+    EXPECT_GT(chain.aborted(), 900u);
+  }
 }
 
 }  // namespace
