@@ -59,8 +59,8 @@ std::string MarkdownRow(const Option& option) {
 
 const std::vector<Command>& AllCommands() {
   static const auto* const kAll = new std::vector<Command>{
-      Command::kRouter, Command::kWorker,    Command::kUp,       Command::kValidate,
-      Command::kDrain,  Command::kModelInfo, Command::kModelMake};
+      Command::kRouter, Command::kWorker,   Command::kUp,        Command::kValidate,
+      Command::kDrain,  Command::kSimulate, Command::kModelInfo, Command::kModelMake};
   return *kAll;
 }
 
@@ -80,6 +80,8 @@ const char* CommandName(Command command) {
       return "model make";
     case Command::kDrain:
       return "drain";
+    case Command::kSimulate:
+      return "simulate";
   }
   return "";
 }
@@ -100,6 +102,9 @@ const char* CommandSummary(Command command) {
       return "write a random checkpoint of a given shape";
     case Command::kDrain:
       return "have a worker finish its requests and leave";
+    case Command::kSimulate:
+      return "what a cluster would do with a workload, in virtual time: latencies, idle stages, "
+             "queues";
   }
   return "";
 }
@@ -167,7 +172,7 @@ std::string OptionsMarkdown() {
       "and the file, which processes may share, an option of another role is skipped; as a flag "
       "it\n"
       "is refused. Roles prefill and decode are `baton worker --disaggregation-mode=...`; `baton\n"
-      "validate` takes every option but those of model.\n";
+      "validate` takes every option of a cluster's processes.\n";
   std::string group;
   for (const Option& option : OptionTable()) {
     if (option.spec->group() != group) {

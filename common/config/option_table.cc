@@ -178,6 +178,8 @@ bool AppliesTo(const Option& option, Command command) {
       return AppliesTo(option, v1::OptionSpec::MODEL);
     case Command::kDrain:
       return AppliesTo(option, v1::OptionSpec::DRAIN);
+    case Command::kSimulate:
+      return AppliesTo(option, v1::OptionSpec::SIMULATE);
   }
   return false;
 }

@@ -30,6 +30,8 @@ Role FixedRole(Command command) {
       return v1::OptionSpec::MODEL;
     case Command::kDrain:
       return v1::OptionSpec::DRAIN;
+    case Command::kSimulate:
+      return v1::OptionSpec::SIMULATE;
   }
   return v1::OptionSpec::ROLE_UNSPECIFIED;
 }

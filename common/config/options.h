@@ -26,7 +26,7 @@
 namespace baton::config {
 
 // What the user runs: `baton router`, `baton worker` ...
-enum class Command { kRouter, kWorker, kUp, kValidate, kModelInfo, kModelMake, kDrain };
+enum class Command { kRouter, kWorker, kUp, kValidate, kModelInfo, kModelMake, kDrain, kSimulate };
 
 // In the order in which they are shown.
 const std::vector<Command>& AllCommands();
@@ -40,7 +40,7 @@ const char* CommandSummary(Command command);
 // The part a process plays; a worker's comes from --disaggregation-mode.
 using Role = v1::OptionSpec::Role;
 
-// "router", "prefill", "decode", "up", "validate", "model" or "drain".
+// "router", "prefill", "decode", "up", "validate", "model", "drain" or "simulate".
 std::string RoleName(Role role);
 
 struct OptionInput {

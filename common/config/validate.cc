@@ -163,11 +163,23 @@ absl::Status CheckDrain(const v1::Options& options) {
   return ParseRouters(options.router_address()).status();
 }
 
+absl::Status CheckSimulated(const v1::Options& options) {
+  if (options.timed_profile().empty()) {
+    return InvalidField(
+        "timed_profile",
+        "required: the model's sizes and what its steps cost (--timed-profile FILE)");
+  }
+  BATON_RETURN_IF_ERROR(CheckChain(options));
+  BATON_RETURN_IF_ERROR(CheckPages(options));
+  return CheckTypes(options);
+}
+
 }  // namespace
 
 absl::Status Validate(Command command, const v1::Options& options) {
   if (command == Command::kModelMake) return CheckMadeModel(options);
   if (command == Command::kDrain) return CheckDrain(options);
+  if (command == Command::kSimulate) return CheckSimulated(options);
   BATON_RETURN_IF_ERROR(CheckModel(options));
   if (command == Command::kModelInfo) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(CheckLater(options));

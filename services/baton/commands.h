@@ -14,6 +14,7 @@ int RunWorkerCommand(const config::ParsedOptions& options);
 int RunUpCommand(const config::ParsedOptions& options, const char* self);
 int RunValidateCommand(const config::ParsedOptions& options);
 int RunDrainCommand(const config::ParsedOptions& options);
+int RunSimulateCommand(const config::ParsedOptions& options);
 int RunModelInfoCommand(const config::ParsedOptions& options);
 int RunModelMakeCommand(const config::ParsedOptions& options);
 

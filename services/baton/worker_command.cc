@@ -6,9 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
@@ -111,26 +109,12 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
 }
 
 absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& runtime, int64_t start_us) {
-  prefill::PrefillOptions own;
+  prefill::PrefillOptions own = prefill::SchedulingOf(options, runtime.max_context_tokens());
   own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
   own.chain_id = options.chain_id();
   own.pp_rank = static_cast<int>(options.pp_rank());
-  own.pp_size = static_cast<int>(options.pp_size());
   own.host = options.host();
   own.grpc_port = static_cast<int>(options.grpc_port());
-  own.chunk_tokens = static_cast<int>(options.chunked_prefill_size());
-  own.chunk_rule = options.chunk_policy() == "optimal"  ? ChunkRule::kOptimal
-                   : options.chunk_policy() == "sglang" ? ChunkRule::kSglang
-                                                        : ChunkRule::kFixed;
-  BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
-      << options.dynamic_chunking_smooth_factor();
-  own.plan_window = static_cast<int>(options.pipeline_window());
-  own.plans_in_flight = static_cast<int>(options.plans_in_flight());
-  own.activation_credits = static_cast<int>(options.activation_credits());
-  own.max_open_requests = static_cast<int>(options.max_prefill_requests());
-  own.max_queued_requests = static_cast<int>(options.max_queued_requests());
-  own.max_context_tokens = runtime.max_context_tokens();
-  own.kv_lease_ms = options.kv_lease_ms();
   worker::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
   BATON_ASSIGN_OR_RETURN(

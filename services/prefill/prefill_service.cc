@@ -19,7 +19,6 @@ namespace {
 constexpr int64_t kHousekeepingUs = 250'000;
 constexpr int64_t kLoopStuckUs = 5'000'000;
 constexpr int64_t kComputeStuckUs = 600'000'000;
-constexpr int kPlanLimit = 257;  // One more than the largest --pipeline-window.
 constexpr char kServiceName[] = "baton.v1.Prefill";
 
 ChainPlace PlaceOf(const PrefillOptions& options, const Executor& executor) {
@@ -36,27 +35,10 @@ int RoundUp(int value, int unit) {
   return static_cast<int>(std::min<int64_t>(units * unit, INT_MAX));
 }
 
-// A link of a gigabit a second with other things to do than these activations.
-constexpr int64_t kSlowestBytesPerMs = 25'000;
-
 PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) {
-  PlannerLimits limits;
-  limits.page_size = executor.kv().page_size;
-  limits.chunk_tokens = options.chunk_tokens < 0 ? INT_MAX : options.chunk_tokens;
-  limits.chunk_rule = options.chunk_rule;
-  limits.smooth_factor = options.smooth_factor;
-  limits.plan_window =
-      options.plan_window == 0 ? options.pp_size + options.plans_in_flight : options.plan_window;
-  // At least one runs and one waits: issuing one takes longer than taking it up.
-  limits.stage0_lead = std::max(limits.stage0_lead, options.plans_in_flight);
-  limits.max_open_requests = options.max_open_requests;
-  limits.max_queued_requests = options.max_queued_requests;
-  limits.max_context_tokens = options.max_context_tokens;
-  const int64_t plan_tokens = std::min(limits.chunk_tokens, options.max_context_tokens);
-  const int64_t activation_bytes = plan_tokens * executor.config().hidden_size *
-                                   static_cast<int64_t>(ElementBytes(executor.activation_type()));
-  limits.plan_grace_us += activation_bytes / kSlowestBytesPerMs * 1000;
-  return limits;
+  const int64_t row_bytes = int64_t{executor.config().hidden_size} *
+                            static_cast<int64_t>(ElementBytes(executor.activation_type()));
+  return PlannerLimitsOf(options, executor.kv().page_size, row_bytes);
 }
 
 PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor) {
@@ -166,13 +148,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
 
   computer_ = std::make_unique<PlanComputer>(parts.executor, tell);
 
-  StageOptions stage;
-  stage.stage = options.pp_rank;
-  stage.stages = options.pp_size;
-  stage.page_size = parts.executor->kv().page_size;
-  stage.activation_credits = options.activation_credits;
-  stage.plan_limit = kPlanLimit;
-  stage.plans_in_flight = options.plans_in_flight;
+  const StageOptions stage = StageOptionsOf(options, parts.executor->kv().page_size);
   std::unique_ptr<StageTrace> trace;
   if (parts.tracer != nullptr) trace = std::make_unique<StageTrace>(parts.tracer, stage.stage);
   stage_ = std::make_unique<StageShell>(stage, activations_.get(), kv_.get(), computer_.get(),

@@ -31,30 +31,12 @@
 #include "proto/baton/v1/cluster.pb.h"
 #include "services/prefill/chain/chain_shell.h"
 #include "services/prefill/chain/stage_link.h"
+#include "services/prefill/prefill_options.h"
 #include "services/prefill/prefill_rpc.h"
 #include "services/prefill/stage/stage_shell.h"
 #include "services/worker/peers.h"
 
 namespace baton::prefill {
-
-struct PrefillOptions {
-  InstanceRef self;
-  std::string chain_id;
-  int pp_rank = 0;
-  int pp_size = 1;
-  std::string host = "127.0.0.1";
-  int grpc_port = 0;     // 0: any free one.
-  int chunk_tokens = 0;  // -1: whole prompts.
-  ChunkRule chunk_rule = ChunkRule::kFixed;
-  double smooth_factor = 0.75;  // Of ChunkRule::kSglang.
-  int plan_window = 0;          // 0: pp_size + plans_in_flight.
-  int plans_in_flight = 2;
-  int activation_credits = 2;
-  int max_open_requests = 16;
-  int max_queued_requests = 4096;
-  int max_context_tokens = 0;
-  int64_t kv_lease_ms = 3000;
-};
 
 class PrefillService {
  public:
@@ -127,9 +109,9 @@ class PrefillService {
   int grpc_port_ = 0;
 
   std::atomic<uint64_t> broken_epoch_{0};
-  bool draining_ = false;              // Loop thread.
-  int64_t housekept_us_ = 0;  // Loop thread.
-  DrainMetrics drain_metrics_;         // Loop thread.
+  bool draining_ = false;       // Loop thread.
+  int64_t housekept_us_ = 0;    // Loop thread.
+  DrainMetrics drain_metrics_;  // Loop thread.
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;

@@ -38,6 +38,12 @@ void WriteRow(std::span<std::byte> activations, size_t row, size_t row_bytes, co
   std::memcpy(at + sizeof(value.word), &value.token, sizeof(value.token));
 }
 
+TimedStep StepOf(const Batch& batch) {
+  TimedStep step;
+  for (const SequenceSlice& slice : batch.slices) step.Add(slice.prefix_length, slice.token_count);
+  return step;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StageModel>> TimedStageModel::Create(
@@ -73,10 +79,9 @@ TimedStageModel::TimedStageModel(const TimedProfile& profile, ModelConfig config
                                  std::unique_ptr<KvPool> pool)
     : profile_(profile),
       config_(std::move(config)),
-      cost_(profile.OfStage(pool->geometry().layers())),
+      steps_(profile, {pool->geometry().layer_begin, pool->geometry().layer_end}),
       pool_(std::move(pool)),
-      kv_memory_(pool_->geometry(), pool_->Bytes()),
-      random_(profile.noise_seed * 1000 + static_cast<uint64_t>(pool_->geometry().layer_begin)) {}
+      kv_memory_(pool_->geometry(), pool_->Bytes()) {}
 
 // The first key of a token's slot.
 std::byte* TimedStageModel::Slot(int page, int layer, int position) {
@@ -154,29 +159,7 @@ absl::Status TimedStageModel::Play(const SequenceSlice& slice, std::span<const s
   return absl::OkStatus();
 }
 
-double TimedStageModel::Micros(const Batch& batch) const {
-  PlanWork work;
-  bool decodes = true;
-  for (const SequenceSlice& slice : batch.slices) {
-    work.Add(slice.prefix_length, slice.token_count);
-    decodes = decodes && slice.token_count == 1;
-  }
-  const double share = static_cast<double>(kv().layers()) / profile_.layers;
-  if (decodes) {
-    const auto sequences = static_cast<double>(batch.slices.size());
-    return share * (profile_.decode.overhead_us + profile_.decode.sequence_us * sequences +
-                    profile_.decode.context_us * static_cast<double>(work.prefix_tokens));
-  }
-  return cost_.Micros(work);
-}
-
-// The sum of twelve uniform numbers is near enough to a normal one, and the same everywhere.
-double TimedStageModel::Noise() {
-  if (profile_.noise_relative == 0) return 1;
-  double sum = -6;
-  for (int i = 0; i < 12; ++i) sum += random_.Uniform();
-  return std::max(0.0, 1 + profile_.noise_relative * sum);
-}
+double TimedStageModel::Micros(const Batch& batch) const { return steps_.Micros(StepOf(batch)); }
 
 absl::Status TimedStageModel::Forward(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
@@ -196,7 +179,7 @@ absl::Status TimedStageModel::Forward(const Batch& batch, const TensorView& in,
     const auto vocab = static_cast<size_t>(config_.vocab_size);
     logits[logits_row++ * vocab + static_cast<size_t>(next)] = kCertain;
   }
-  WaitUntilUs(begun_us + static_cast<int64_t>(Micros(batch) * Noise()));
+  WaitUntilUs(begun_us + steps_.NextMicros(StepOf(batch)));
   return absl::OkStatus();
 }
 

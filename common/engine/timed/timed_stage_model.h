@@ -13,12 +13,12 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "common/base/random.h"
 #include "common/engine/executor_options.h"
 #include "common/engine/host_kv_memory.h"
 #include "common/engine/kv_pool.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/timed/timed_profile.h"
+#include "common/engine/timed/timed_steps.h"
 
 namespace baton {
 
@@ -45,14 +45,12 @@ class TimedStageModel final : public StageModel {
   uint64_t MilestonesBefore(const SequenceSlice& slice, int position);
   absl::Status Play(const SequenceSlice& slice, std::span<const std::byte> in,
                     std::span<std::byte> out, size_t row, int32_t& next);
-  double Noise();
 
   const TimedProfile profile_;
   const ModelConfig config_;
-  const StageCost cost_;  // Of these layers.
+  TimedSteps steps_;  // Of these layers.
   const std::unique_ptr<KvPool> pool_;
   HostKvMemory kv_memory_;
-  Random random_;
 };
 
 }  // namespace baton

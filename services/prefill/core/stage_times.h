@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 namespace baton::prefill {
 
@@ -18,6 +19,13 @@ enum class StageDoing {
   kCredit,     // The next stage has no buffer for what is in its output buffers.
 };
 inline constexpr int kStageDoings = 6;
+
+// As in metrics; all but "busy" are values of their label `reason`.
+constexpr const char* StageDoingName(StageDoing doing) {
+  constexpr const char* kNames[] = {"busy", "no_request", "bubble", "input", "transfer", "credit"};
+  static_assert(std::size(kNames) == kStageDoings);
+  return kNames[static_cast<int>(doing)];
+}
 
 struct StageTimes {
   int64_t us[kStageDoings] = {};

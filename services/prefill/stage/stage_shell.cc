@@ -215,15 +215,14 @@ void StageShell::Perform(const prefill::EndEpoch& action) { Fail(epoch_, action.
 
 void StageShell::TellTimes(int64_t now_us) {
   stage_.AccountTime(now_us, activations_->receiving_since_us());
-  constexpr const char* kReasons[] = {nullptr, "no_request", "bubble",
-                                      "input", "transfer",   "credit"};
   for (int i = 0; i < kStageDoings; ++i) {
+    const auto doing = static_cast<StageDoing>(i);
     const auto seconds = static_cast<double>(stage_.times().us[i] - told_.us[i]) * 1e-6;
     if (seconds == 0) continue;
-    if (kReasons[i] == nullptr) {
+    if (doing == StageDoing::kBusy) {
       metrics_->Increment(Metric::kStageBusySecondsTotal, seconds);
     } else {
-      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds, {kReasons[i]});
+      metrics_->Increment(Metric::kStageIdleSecondsTotal, seconds, {StageDoingName(doing)});
     }
   }
   told_ = stage_.times();

@@ -1,0 +1,65 @@
+// `baton simulate`: what a cluster of these options would do with a workload, in virtual time.
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "services/baton/commands.h"
+#include "services/simulator/report.h"
+#include "services/simulator/simulated_cluster.h"
+#include "services/simulator/timeline_svg.h"
+
+namespace baton {
+namespace {
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", path));
+}
+
+simulator::TimelineWindow WindowOf(const v1::Options& options) {
+  simulator::TimelineWindow window;
+  if (options.svg().empty()) return window;
+  window.limit = simulator::kTimelineComputes;
+  window.from_us = options.timeline_from_ms() * 1000;
+  window.to_us = options.timeline_ms() > 0 ? window.from_us + options.timeline_ms() * 1000
+                                           : std::numeric_limits<int64_t>::max();
+  return window;
+}
+
+absl::Status Simulate(const v1::Options& options) {
+  BATON_ASSIGN_OR_RETURN(const simulator::ClusterShape shape, simulator::ShapeOf(options));
+  BATON_ASSIGN_OR_RETURN(const simulator::Workload workload, simulator::MakeWorkload(options));
+  const simulator::TimelineWindow window = WindowOf(options);
+  simulator::SimulatedCluster cluster(shape, workload, window);
+  BATON_ASSIGN_OR_RETURN(const simulator::RunRecord record, cluster.Run());
+  const simulator::Objectives objectives{options.slo_ttft_ms(), options.slo_tpot_ms()};
+  const simulator::Summary summary = simulator::Summarize(record, objectives);
+  const simulator::ReportedRun run{shape, workload, record, summary, objectives};
+  const bool json_alone = options.json() == "-";
+  std::fputs((json_alone ? simulator::ReportJson(run) : simulator::ReportTable(run)).c_str(),
+             stdout);
+  if (!options.json().empty() && !json_alone) {
+    BATON_RETURN_IF_ERROR(WriteFile(options.json(), simulator::ReportJson(run)));
+  }
+  if (options.svg().empty()) return absl::OkStatus();
+  return WriteFile(options.svg(),
+                   simulator::TimelineSvg(record, window,
+                                          absl::StrCat(shape.profile.name, "; ", workload.text)));
+}
+
+}  // namespace
+
+int RunSimulateCommand(const config::ParsedOptions& options) {
+  const absl::Status status = Simulate(options.values);
+  if (status.ok()) return kExitDone;
+  std::fprintf(stderr, "baton simulate: %s\n", std::string(status.message()).c_str());
+  return ExitCodeOf(status);
+}
+
+}  // namespace baton

@@ -1,0 +1,67 @@
+#include "services/prefill/prefill_options.h"
+
+#include <algorithm>
+#include <climits>
+
+#include "absl/strings/numbers.h"
+#include "common/base/check.h"
+
+namespace baton::prefill {
+namespace {
+
+// A link of a gigabit a second with other things to do than these activations.
+constexpr int64_t kSlowestBytesPerMs = 25'000;
+
+constexpr int kPlanLimit = 257;  // One more than the largest --pipeline-window.
+
+}  // namespace
+
+PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) {
+  PrefillOptions own;
+  own.pp_size = static_cast<int>(options.pp_size());
+  own.chunk_tokens = static_cast<int>(options.chunked_prefill_size());
+  own.chunk_rule = options.chunk_policy() == "optimal"  ? ChunkRule::kOptimal
+                   : options.chunk_policy() == "sglang" ? ChunkRule::kSglang
+                                                        : ChunkRule::kFixed;
+  BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
+      << options.dynamic_chunking_smooth_factor();
+  own.plan_window = static_cast<int>(options.pipeline_window());
+  own.plans_in_flight = static_cast<int>(options.plans_in_flight());
+  own.activation_credits = static_cast<int>(options.activation_credits());
+  own.max_open_requests = static_cast<int>(options.max_prefill_requests());
+  own.max_queued_requests = static_cast<int>(options.max_queued_requests());
+  own.max_context_tokens = max_context_tokens;
+  own.kv_lease_ms = options.kv_lease_ms();
+  return own;
+}
+
+PlannerLimits PlannerLimitsOf(const PrefillOptions& options, int page_size, int64_t row_bytes) {
+  PlannerLimits limits;
+  limits.page_size = page_size;
+  limits.chunk_tokens = options.chunk_tokens < 0 ? INT_MAX : options.chunk_tokens;
+  limits.chunk_rule = options.chunk_rule;
+  limits.smooth_factor = options.smooth_factor;
+  limits.plan_window =
+      options.plan_window == 0 ? options.pp_size + options.plans_in_flight : options.plan_window;
+  // At least one runs and one waits: issuing one takes longer than taking it up.
+  limits.stage0_lead = std::max(limits.stage0_lead, options.plans_in_flight);
+  limits.max_open_requests = options.max_open_requests;
+  limits.max_queued_requests = options.max_queued_requests;
+  limits.max_context_tokens = options.max_context_tokens;
+  const int64_t plan_tokens = std::min(limits.chunk_tokens, options.max_context_tokens);
+  limits.plan_grace_us += plan_tokens * row_bytes / kSlowestBytesPerMs * 1000;
+  return limits;
+}
+
+StageOptions StageOptionsOf(const PrefillOptions& options, int page_size) {
+  StageOptions stage;
+  stage.stage = options.pp_rank;
+  stage.stages = options.pp_size;
+  stage.page_size = page_size;
+  stage.activation_credits = options.activation_credits;
+  stage.plan_limit = kPlanLimit;
+  stage.plans_in_flight = options.plans_in_flight;
+  return stage;
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,46 @@
+// What a prefill stage is made with, and what follows from it for its chain's planner. Plain
+// values: the service and the simulator (services/simulator) are made with the same.
+#ifndef SERVICES_PREFILL_PREFILL_OPTIONS_H_
+#define SERVICES_PREFILL_PREFILL_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/chunking/chunk_policy.h"
+#include "common/types/instance.h"
+#include "proto/baton/v1/config.pb.h"
+#include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/stage.h"
+
+namespace baton::prefill {
+
+struct PrefillOptions {
+  InstanceRef self;
+  std::string chain_id;
+  int pp_rank = 0;
+  int pp_size = 1;
+  std::string host = "127.0.0.1";
+  int grpc_port = 0;     // 0: any free one.
+  int chunk_tokens = 0;  // -1: whole prompts.
+  ChunkRule chunk_rule = ChunkRule::kFixed;
+  double smooth_factor = 0.75;  // Of ChunkRule::kSglang.
+  int plan_window = 0;          // 0: pp_size + plans_in_flight.
+  int plans_in_flight = 2;
+  int activation_credits = 2;
+  int max_open_requests = 16;
+  int max_queued_requests = 4096;
+  int max_context_tokens = 0;
+  int64_t kv_lease_ms = 3000;
+};
+
+// What the process's options say of scheduling; the rest is left as it is by default.
+PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens);
+
+// `row_bytes`: of one token's activations.
+PlannerLimits PlannerLimitsOf(const PrefillOptions& options, int page_size, int64_t row_bytes);
+// Of stage `options.pp_rank`.
+StageOptions StageOptionsOf(const PrefillOptions& options, int page_size);
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_PREFILL_OPTIONS_H_

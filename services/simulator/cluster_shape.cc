@@ -1,0 +1,128 @@
+#include "services/simulator/cluster_shape.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/layer_split.h"
+
+namespace baton::simulator {
+namespace {
+
+constexpr uint64_t kIncarnation = 1;
+constexpr int64_t kForEverUs = int64_t{1} << 50;  // Nobody dies here: 35 years.
+
+router::WorkerInfo Describe(const ClusterShape& shape, std::string id, LayerRange layers) {
+  router::WorkerInfo info;
+  info.grpc_address = info.data_address = absl::StrCat(id, ":1");
+  info.instance = {std::move(id), kIncarnation};
+  info.layers = layers;
+  info.fingerprint = shape.profile.Fingerprint(shape.profile.Apply({}), layers);
+  info.fingerprint.dtype = ElementTypeName(shape.profile.dtype);
+  info.fingerprint.kv_layout = shape.layout;
+  info.fingerprint.protocol_version = kProtocolVersion;
+  info.fingerprint.oldest_protocol_version = kOldestProtocolVersion;
+  info.max_context_tokens = shape.max_context_tokens;
+  return info;
+}
+
+absl::StatusOr<int> PagesOf(const char* field, int64_t tokens, int page_size) {
+  if (tokens >= page_size) return static_cast<int>(tokens / page_size);
+  return InvalidField(field, absl::StrCat("got ", tokens, "; expected at least one page of ",
+                                          page_size, " tokens"));
+}
+
+// "auto" is what the profile says.
+ElementType TypeOf(const std::string& name, ElementType otherwise) {
+  return ParseElementType(name).value_or(otherwise);
+}
+
+}  // namespace
+
+absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
+  ClusterShape shape;
+  BATON_ASSIGN_OR_RETURN(shape.profile, LoadTimedProfile(options.timed_profile()));
+  TimedProfile& profile = shape.profile;
+  profile.dtype = TypeOf(options.dtype(), profile.dtype);
+  profile.kv_dtype = TypeOf(options.kv_cache_dtype(), profile.kv_dtype);
+  BATON_ASSIGN_OR_RETURN(shape.stages, config::SplitLayers(profile.layers, options.pp_size(),
+                                                           options.pp_layer_partition()));
+  shape.chains = static_cast<int>(options.prefill_chains());
+  shape.decodes = static_cast<int>(options.decodes());
+  shape.max_context_tokens = profile.context_tokens;
+  if (options.context_length() > 0) {
+    shape.max_context_tokens =
+        static_cast<int>(std::min<int64_t>(options.context_length(), shape.max_context_tokens));
+  }
+  shape.prefill = prefill::SchedulingOf(options, shape.max_context_tokens);
+  const int page_size = static_cast<int>(options.page_size());
+  shape.layout = {profile.layers, profile.kv_heads, profile.head_dim, page_size,
+                  static_cast<int>(ElementBytes(profile.kv_dtype))};
+  shape.row_bytes =
+      int64_t{profile.hidden_size} * static_cast<int64_t>(ElementBytes(profile.dtype));
+  BATON_ASSIGN_OR_RETURN(shape.prefill_pages,
+                         PagesOf("kv_cache_tokens", options.kv_cache_tokens(), page_size));
+  const int64_t decode_tokens = options.decode_kv_cache_tokens();
+  BATON_ASSIGN_OR_RETURN(
+      shape.decode_pages,
+      PagesOf("decode_kv_cache_tokens",
+              decode_tokens > 0 ? decode_tokens : options.kv_cache_tokens(), page_size));
+  shape.max_running_requests = static_cast<int>(options.max_running_requests());
+  shape.max_queued_requests = static_cast<int>(options.max_queued_requests());
+  shape.max_requests = static_cast<int>(options.max_concurrent_streams());
+  shape.policy = options.load_balance_policy() == "round_robin" ? router::Policy::kRoundRobin
+                                                                : router::Policy::kLeastLoad;
+  shape.request_timeout_us = options.request_timeout_ms() * 1000;
+  shape.latency_us = options.message_latency_us();
+  shape.activation_gbps = options.activation_gbps();
+  shape.kv_gbps = options.kv_gbps();
+  return shape;
+}
+
+decode::DecodeLimits DecodeLimitsOf(const ClusterShape& shape, const InstanceRef& self) {
+  decode::DecodeLimits limits;
+  limits.self = self;
+  limits.layout = shape.layout;
+  limits.page_count = shape.decode_pages;
+  limits.max_running_requests = shape.max_running_requests;
+  limits.max_queued_requests = shape.max_queued_requests;
+  limits.max_context_tokens = shape.max_context_tokens;
+  limits.vocab_size = 2;  // Tokens are all the same here.
+  limits.stream_lease_us = std::max(limits.stream_lease_us, 4 * shape.latency_us);
+  return limits;
+}
+
+router::RouterLimits RouterLimitsOf(const ClusterShape& shape) {
+  router::RouterLimits limits;
+  limits.incarnation = kIncarnation;
+  limits.max_requests = shape.max_requests;
+  limits.max_waiting = shape.max_queued_requests;
+  limits.policy = shape.policy;
+  limits.settle_us = std::max(limits.settle_us, 4 * shape.latency_us);
+  limits.membership.lease_us = kForEverUs;
+  return limits;
+}
+
+router::WorkerInfo DescribeStage(const ClusterShape& shape, int chain, int stage) {
+  router::WorkerInfo info = Describe(shape, absl::StrCat("prefill-", chain, "-", stage),
+                                     shape.stages[static_cast<size_t>(stage)]);
+  info.role = Role::kPrefill;
+  info.chain_id = absl::StrCat("chain-", chain);
+  info.pp_rank = stage;
+  info.pp_size = static_cast<int>(shape.stages.size());
+  info.page_count = shape.prefill_pages;
+  info.max_running_requests = shape.prefill.max_open_requests;
+  return info;
+}
+
+router::WorkerInfo DescribeDecode(const ClusterShape& shape, int decode) {
+  router::WorkerInfo info =
+      Describe(shape, absl::StrCat("decode-", decode), {0, shape.profile.layers});
+  info.role = Role::kDecode;
+  info.page_count = shape.decode_pages;
+  info.max_running_requests = shape.max_running_requests;
+  return info;
+}
+
+}  // namespace baton::simulator

@@ -1,0 +1,137 @@
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "services/simulator/report.h"
+
+namespace baton::simulator {
+namespace {
+
+using prefill::StageDoing;
+
+std::string Counted(int64_t count, const char* one, const char* more) {
+  return absl::StrCat(count, " ", count == 1 ? one : more);
+}
+
+std::string ClusterText(const ClusterShape& shape) {
+  return absl::StrCat(shape.profile.name, ": ", Counted(shape.chains, "chain", "chains"), " of ",
+                      Counted(static_cast<int64_t>(shape.stages.size()), "stage", "stages"), " (",
+                      absl::StrJoin(shape.stages, ",",
+                                    [](std::string* out, const LayerRange& layers) {
+                                      absl::StrAppend(out, layers.size());
+                                    }),
+                      " layers), ", Counted(shape.decodes, "decode service", "decode services"));
+}
+
+std::string Row(const char* name, const Distribution& values) {
+  if (values.count == 0) return absl::StrFormat("%-14s %10s\n", name, "-");
+  return absl::StrFormat("%-14s %10.1f %10.1f %10.1f %10.1f %10.1f\n", name, values.mean,
+                         values.p50, values.p90, values.p99, values.most);
+}
+
+std::string Requests(const ReportedRun& run) {
+  const Summary& summary = run.summary;
+  std::string failures;
+  for (const auto& [code, count] : summary.failed) {
+    absl::StrAppend(&failures, ", ", count, " ", code);
+  }
+  if (!failures.empty()) absl::StrAppend(&failures, " (the first: ", summary.first_failure, ")");
+  if (summary.retried > 0) {
+    absl::StrAppend(&failures, ", ", summary.retried, " took more than one attempt");
+  }
+  return absl::StrFormat("requests       %d of %d answered in %.1f s of virtual time%s\n",
+                         summary.answered, summary.requests, summary.seconds, failures);
+}
+
+std::string Rates(const ReportedRun& run) {
+  const Summary& summary = run.summary;
+  std::string text = absl::StrFormat(
+      "throughput     %.3f requests/s, %.0f prompt tokens/s, %.0f answer tokens/s\n",
+      summary.requests_per_s, summary.prompt_tokens_per_s, summary.output_tokens_per_s);
+  const Objectives& objectives = run.objectives;
+  if (objectives.ttft_ms == 0 && objectives.tpot_ms == 0) return text;
+  std::string bounds;
+  if (objectives.ttft_ms > 0) absl::StrAppend(&bounds, " TTFT <= ", objectives.ttft_ms, " ms");
+  if (objectives.tpot_ms > 0) {
+    absl::StrAppend(&bounds, bounds.empty() ? "" : ",", " TPOT <= ", objectives.tpot_ms, " ms");
+  }
+  const double share = summary.requests == 0 ? 0
+                                             : 100.0 * static_cast<double>(summary.good) /
+                                                   static_cast<double>(summary.requests);
+  return absl::StrCat(text, absl::StrFormat("goodput        %.3f requests/s, %.1f %% of all:%s\n",
+                                            summary.goodput_per_s, share, bounds));
+}
+
+// Of all of the time, in percent; in the order of StageDoing.
+std::string Stages(const ReportedRun& run) {
+  std::string text = absl::StrFormat("\n%-14s %7s", "stage", "layers");
+  for (int i = 0; i < prefill::kStageDoings; ++i) {
+    absl::StrAppendFormat(&text, " %11s",
+                          absl::StrCat(prefill::StageDoingName(static_cast<StageDoing>(i)), " %"));
+  }
+  absl::StrAppendFormat(&text, " %8s %12s\n", "plans", "tokens/plan");
+  for (size_t chain = 0; chain < run.record.chains.size(); ++chain) {
+    const auto& stages = run.record.chains[chain].stages;
+    for (size_t i = 0; i < stages.size(); ++i) {
+      const StageRecord& stage = stages[i];
+      absl::StrAppendFormat(&text, "%-14s %7d", absl::StrCat("chain-", chain, " ", i),
+                            stage.layers);
+      const double all = std::max(1.0, static_cast<double>(stage.times.Together()));
+      for (const int64_t part_us : stage.times.us) {
+        absl::StrAppendFormat(&text, " %11.1f", 100.0 * static_cast<double>(part_us) / all);
+      }
+      const double plans = std::max(1.0, static_cast<double>(stage.plans));
+      absl::StrAppendFormat(&text, " %8d %12.0f\n", stage.plans,
+                            static_cast<double>(stage.tokens) / plans);
+    }
+  }
+  return text;
+}
+
+std::string Gauged(const char* name, const Gauge& gauge, int64_t end_us) {
+  return absl::StrFormat("%-36s %12.2f %10d\n", name, gauge.Mean(end_us), gauge.most());
+}
+
+std::string Pages(const std::string& name, const Gauge& gauge, int page_count, int64_t end_us) {
+  const double percent = 100.0 / page_count;
+  return absl::StrFormat("%-36s %11.1f%% %9.1f%%  of %d\n", name, percent * gauge.Mean(end_us),
+                         percent * static_cast<double>(gauge.most()), page_count);
+}
+
+std::string Queues(const ReportedRun& run) {
+  const RunRecord& record = run.record;
+  const int64_t end_us = record.end_us;
+  std::string text = absl::StrFormat("\n%-36s %12s %10s\n", "over time", "mean", "most");
+  absl::StrAppend(&text, Gauged("router: requests that wait for room", record.waiting, end_us));
+  for (size_t i = 0; i < record.chains.size(); ++i) {
+    const ChainRecord& chain = record.chains[i];
+    const std::string name = absl::StrCat("chain-", i);
+    absl::StrAppend(&text, Gauged((name + ": requests queued").c_str(), chain.queued, end_us),
+                    Gauged((name + ": requests in the chain").c_str(), chain.open, end_us),
+                    Pages(name + ": KV pages held", chain.pages, chain.page_count, end_us));
+  }
+  for (size_t i = 0; i < record.decodes.size(); ++i) {
+    const DecodeRecord& decode = record.decodes[i];
+    const std::string name = absl::StrCat("decode-", i);
+    absl::StrAppend(&text, Gauged((name + ": requests waiting").c_str(), decode.waiting, end_us),
+                    Gauged((name + ": requests in the batch").c_str(), decode.running, end_us),
+                    Pages(name + ": KV pages held", decode.pages, decode.page_count, end_us));
+    const double busy =
+        100.0 * static_cast<double>(decode.busy_us) / std::max(1.0, static_cast<double>(end_us));
+    absl::StrAppendFormat(&text, "%-36s %11.1f%% %10s  in %d steps\n", name + ": busy", busy, "",
+                          decode.steps);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ReportTable(const ReportedRun& run) {
+  return absl::StrCat("cluster        ", ClusterText(run.shape), "\n", "workload       ",
+                      run.workload.text, "\n", Requests(run), Rates(run),
+                      absl::StrFormat("\n%-14s %10s %10s %10s %10s %10s\n", "milliseconds", "mean",
+                                      "p50", "p90", "p99", "most"),
+                      Row("TTFT", run.summary.ttft_ms), Row("TPOT", run.summary.tpot_ms),
+                      Row("last token", run.summary.end_ms), Stages(run), Queues(run));
+}
+
+}  // namespace baton::simulator

@@ -1,0 +1,118 @@
+// What a run leaves behind: facts, before anybody counts them together. Microseconds are virtual,
+// from the run's beginning.
+#ifndef SERVICES_SIMULATOR_RUN_RECORD_H_
+#define SERVICES_SIMULATOR_RUN_RECORD_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/prefill/core/stage_times.h"
+
+namespace baton::simulator {
+
+inline constexpr int64_t kNotYetUs = -1;
+
+struct RequestRecord {
+  int prompt_tokens = 0;
+  int output_tokens = 0;  // Asked for.
+  int64_t arrival_us = kNotYetUs;
+  int64_t first_token_us = kNotYetUs;
+  int64_t last_token_us = kNotYetUs;
+  int64_t end_us = kNotYetUs;
+  int tokens = 0;  // That came.
+  int attempts = 0;
+  std::string chain;  // Of the last attempt; empty: it had none.
+  std::string decode;
+  absl::Status status;
+
+  bool answered() const { return end_us != kNotYetUs && status.ok(); }
+  int64_t ttft_us() const { return first_token_us - arrival_us; }
+  // Microseconds of each token after the first; 0 without one.
+  double tpot_us() const {
+    return tokens < 2 ? 0 : static_cast<double>(last_token_us - first_token_us) / (tokens - 1);
+  }
+};
+
+// A number over time.
+class Gauge {
+ public:
+  void Set(int64_t now_us, int64_t value) {
+    area_ += static_cast<double>(value_) * static_cast<double>(now_us - since_us_);
+    since_us_ = now_us;
+    value_ = value;
+    most_ = std::max(most_, value);
+  }
+  int64_t most() const { return most_; }
+  double Mean(int64_t end_us) const {
+    if (end_us <= 0) return 0;
+    const double last = static_cast<double>(value_) * static_cast<double>(end_us - since_us_);
+    return (area_ + last) / static_cast<double>(end_us);
+  }
+
+ private:
+  double area_ = 0;
+  int64_t since_us_ = 0;
+  int64_t value_ = 0;
+  int64_t most_ = 0;
+};
+
+// One plan's computation on a stage, and whose tokens it holds.
+struct ComputeRecord {
+  struct Item {
+    int request = 0;  // Its index in the workload.
+    int token_begin = 0;
+    int token_count = 0;
+  };
+  int64_t begin_us = 0;
+  int64_t end_us = 0;
+  std::vector<Item> items;
+};
+
+struct StageRecord {
+  int layers = 0;
+  prefill::StageTimes times;
+  int64_t plans = 0;
+  int64_t tokens = 0;
+  std::vector<ComputeRecord> computes;  // Those that the timeline shows.
+};
+
+struct ChainRecord {
+  std::vector<StageRecord> stages;
+  Gauge queued;  // Requests that wait at stage 0,
+  Gauge open;    // and that are in the chain.
+  Gauge pages;   // Owned, of each stage's `page_count`.
+  int page_count = 0;
+};
+
+struct DecodeRecord {
+  Gauge waiting;  // Requests, for pages or a slot.
+  Gauge running;  // In the batch.
+  Gauge pages;
+  int page_count = 0;
+  int64_t steps = 0;
+  int64_t busy_us = 0;
+};
+
+struct RunRecord {
+  std::vector<RequestRecord> requests;
+  std::vector<ChainRecord> chains;
+  std::vector<DecodeRecord> decodes;
+  Gauge waiting;  // Requests, for a pair or room on one.
+  int64_t end_us = 0;
+  uint64_t events = 0;
+};
+
+// Which computations a run keeps: those that begin in [from_us, to_us), at most `limit` of all
+// stages together.
+struct TimelineWindow {
+  int64_t from_us = 0;
+  int64_t to_us = 0;
+  int limit = 0;
+};
+
+}  // namespace baton::simulator
+
+#endif  // SERVICES_SIMULATOR_RUN_RECORD_H_

@@ -1,0 +1,220 @@
+#include "services/simulator/simulated_chain.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "common/base/status.h"
+
+namespace baton::simulator {
+namespace {
+
+constexpr uint64_t kEpoch = 1;
+
+prefill::StageOptions StageOptionsOf(const ClusterShape& shape, int stage) {
+  prefill::PrefillOptions options = shape.prefill;
+  options.pp_rank = stage;
+  return prefill::StageOptionsOf(options, shape.layout.page_size);
+}
+
+}  // namespace
+
+SimulatedChain::Place::Place(const ClusterShape& shape, int stage)
+    : core(StageOptionsOf(shape, stage)),
+      steps(shape.profile, shape.stages[static_cast<size_t>(stage)]),
+      activations(shape.activation_gbps),
+      kv(shape.kv_gbps),
+      page_bytes(
+          static_cast<int64_t>(shape.layout.BandBytes(shape.stages[static_cast<size_t>(stage)]))) {}
+
+SimulatedChain::SimulatedChain(const ClusterShape& shape, VirtualTime& time, Ways ways)
+    : time_(time),
+      row_bytes_(shape.row_bytes),
+      ways_(std::move(ways)),
+      planner_(prefill::PlannerLimitsOf(shape.prefill, shape.layout.page_size, shape.row_bytes)),
+      alarm_(time, [this] { HandlePlanner(prefill::Tick{}); }) {
+  record_.page_count = shape.prefill_pages;
+  for (int stage = 0; stage < static_cast<int>(shape.stages.size()); ++stage) {
+    places_.push_back(std::make_unique<Place>(shape, stage));
+    record_.stages.push_back({});
+    record_.stages.back().layers = shape.stages[static_cast<size_t>(stage)].size();
+    HandleStage(stage, prefill::EpochBegan{kEpoch});
+  }
+  HandlePlanner(prefill::ChainUp{kEpoch, stages(), shape.prefill_pages});
+}
+
+// ---- The planner ----
+
+void SimulatedChain::HandlePlanner(const prefill::PlannerEvent& event) {
+  std::vector<prefill::PlannerAction> actions;
+  planner_.Handle(event, time_.now_us(), actions);
+  Measure();
+  for (const prefill::PlannerAction& action : actions) Perform(action);
+  alarm_.Set(planner_.NextDeadlineUs());
+}
+
+void SimulatedChain::Measure() {
+  const prefill::PlannerLoad load = planner_.load();
+  record_.queued.Set(time_.now_us(), load.queued);
+  record_.open.Set(time_.now_us(), load.open);
+  record_.pages.Set(time_.now_us(), load.owned_pages);
+}
+
+void SimulatedChain::Perform(const prefill::PlannerAction& action) {
+  if (const auto* issue = std::get_if<prefill::IssuePlan>(&action)) {
+    for (int stage = 1; stage < stages(); ++stage) {
+      Deliver(stage, prefill::PlanArrived{issue->plan});
+    }
+    HandleStage(0, prefill::PlanArrived{issue->plan});
+  } else if (const auto* finish = std::get_if<prefill::FinishRequest>(&action)) {
+    ways_.finished(*finish);
+  } else if (const auto* fail = std::get_if<prefill::FailChain>(&action)) {
+    ways_.failed(fail->status);
+  }
+}
+
+// ---- Stages ----
+
+void SimulatedChain::HandleStage(int stage, const prefill::StageEvent& event) {
+  std::vector<prefill::StageAction> actions;
+  places_[static_cast<size_t>(stage)]->core.Handle(event, time_.now_us(), actions);
+  for (const prefill::StageAction& action : actions) {
+    std::visit([&](const auto& act) { Perform(stage, act); }, action);
+  }
+}
+
+void SimulatedChain::Deliver(int stage, prefill::StageEvent event) {
+  time_.Deliver([this, stage, event = std::move(event)] { HandleStage(stage, event); });
+}
+
+// Stage 0 is the planner's own process.
+void SimulatedChain::Tell(int stage, prefill::PlannerEvent event) {
+  auto hear = [this, event = std::move(event)] { HandlePlanner(event); };
+  if (stage == 0) {
+    time_.At(time_.now_us(), std::move(hear));
+  } else {
+    time_.Deliver(std::move(hear));
+  }
+}
+
+void SimulatedChain::Perform(int stage, const prefill::RunCompute& run) {
+  Place& place = *places_[static_cast<size_t>(stage)];
+  place.submitted.push_back(run);
+  if (place.submitted.size() == 1) BeginCompute(stage);
+}
+
+void SimulatedChain::BeginCompute(int stage) {
+  Place& place = *places_[static_cast<size_t>(stage)];
+  const prefill::RunCompute& run = place.submitted.front();
+  TimedStep step;
+  prefill::ComputeFinished done;
+  done.epoch = run.epoch;
+  done.number = run.number;
+  for (const prefill::RunCompute::Item& item : run.items) {
+    step.Add(item.item.token_begin, item.item.token_count);
+    if (item.item.final && stage + 1 == stages())
+      done.first_tokens.emplace_back(SampledToken{1, 0, {}});
+  }
+  done.compute_us = place.steps.NextMicros(step);
+  Keep(stage, run, done.compute_us);
+  time_.At(time_.now_us() + done.compute_us, [this, stage, done = std::move(done)] {
+    std::deque<prefill::RunCompute>& submitted = places_[static_cast<size_t>(stage)]->submitted;
+    submitted.pop_front();
+    if (!submitted.empty()) BeginCompute(stage);  // It waits for nobody to hear of this end.
+    HandleStage(stage, done);
+  });
+}
+
+void SimulatedChain::Keep(int stage, const prefill::RunCompute& run, int64_t micros) {
+  StageRecord& record = record_.stages[static_cast<size_t>(stage)];
+  ++record.plans;
+  for (const auto& item : run.items) record.tokens += item.item.token_count;
+  if (!ways_.keeps(time_.now_us())) return;
+  ComputeRecord compute{time_.now_us(), time_.now_us() + micros, {}};
+  for (const auto& item : run.items) {
+    compute.items.push_back(
+        {ways_.request_of(item.item.attempt_id), item.item.token_begin, item.item.token_count});
+  }
+  record.computes.push_back(std::move(compute));
+}
+
+void SimulatedChain::Perform(int stage, const prefill::SendActivations& send) {
+  Pipe& pipe = places_[static_cast<size_t>(stage)]->activations;
+  const Pipe::Passage passage = pipe.Send(time_.now_us(), send.token_count * row_bytes_);
+  time_.At(passage.end_us, [this, stage, send] {
+    HandleStage(stage, prefill::ActivationsSent{send.epoch, send.number, absl::OkStatus()});
+  });
+  const int64_t since_us = passage.begin_us + time_.latency_us;
+  time_.At(passage.end_us + time_.latency_us, [this, stage, send, since_us] {
+    HandleStage(stage + 1, prefill::ActivationsArrived{send.epoch, send.number, since_us});
+  });
+}
+
+void SimulatedChain::Perform(int stage, const prefill::ReturnCredit& credit) {
+  Deliver(stage - 1, prefill::CreditReturned{credit.epoch, credit.number});
+}
+
+// It has to leave the stage and to get into the decode service; whichever takes longer counts.
+void SimulatedChain::Perform(int stage, const prefill::SendKv& send) {
+  Place& place = *places_[static_cast<size_t>(stage)];
+  const int64_t now_us = time_.now_us();
+  const int64_t bytes = static_cast<int64_t>(send.pages.size()) * place.page_bytes;
+  const int64_t out_us = place.kv.Send(now_us, bytes).end_us;
+  const int64_t in_us = ways_.inbound(send.ticket.decode).Send(now_us, bytes).end_us;
+  int64_t& end_us = place.kv_ends_us[send.attempt_id];
+  end_us = std::max({end_us, out_us, in_us});
+  const int64_t sent_us = end_us + 2 * time_.latency_us;  // Its end is heard of.
+  time_.At(sent_us, [this, stage, send, bytes, micros = sent_us - now_us] {
+    HandleStage(stage, prefill::KvSent{send.epoch, send.send_id, absl::OkStatus(), micros, bytes});
+  });
+}
+
+void SimulatedChain::Perform(int stage, const prefill::SendCommit& commit) {
+  Place& place = *places_[static_cast<size_t>(stage)];
+  const int64_t left_us = std::max(time_.now_us(), place.kv_ends_us[commit.attempt_id]);
+  time_.At(left_us + time_.latency_us,
+           [this, commit] { ways_.committed(commit.ticket, commit.first_token); });
+  const int64_t receipt_us = left_us + 2 * time_.latency_us;
+  time_.At(receipt_us, [this, stage, commit, micros = receipt_us - time_.now_us()] {
+    HandleStage(stage, prefill::KvSent{commit.epoch, commit.send_id, absl::OkStatus(), micros, 0});
+  });
+}
+
+// What is on its way arrives; decode no longer waits for it.
+void SimulatedChain::Perform(int /*stage*/, const prefill::CancelKv& /*cancel*/) {}
+
+void SimulatedChain::Perform(int stage, const prefill::ReportPlanDone& report) {
+  Tell(stage, prefill::StagePlanDone{stage, report.epoch, report.done});
+}
+
+void SimulatedChain::Perform(int stage, const prefill::ReportRequestClosed& report) {
+  places_[static_cast<size_t>(stage)]->kv_ends_us.erase(report.closed.attempt_id);
+  Tell(stage, prefill::StageRequestClosed{stage, report.epoch, report.closed});
+}
+
+void SimulatedChain::Perform(int /*stage*/, const prefill::EndEpoch& end) {
+  ways_.failed(end.status);
+}
+
+// ---- The end ----
+
+ChainRecord SimulatedChain::TakeRecord() {
+  for (size_t stage = 0; stage < places_.size(); ++stage) {
+    places_[stage]->core.AccountTime(time_.now_us());
+    record_.stages[stage].times = places_[stage]->core.times();
+  }
+  return record_;
+}
+
+absl::Status SimulatedChain::CheckInvariants() const {
+  BATON_RETURN_IF_ERROR(planner_.CheckInvariants());
+  for (const auto& place : places_) BATON_RETURN_IF_ERROR(place->core.CheckInvariants());
+  return absl::OkStatus();
+}
+
+bool SimulatedChain::AtRest() const {
+  return planner_.AtRest() && std::all_of(places_.begin(), places_.end(),
+                                          [](const auto& place) { return place->core.AtRest(); });
+}
+
+}  // namespace baton::simulator

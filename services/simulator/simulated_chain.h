@@ -1,0 +1,100 @@
+// A prefill chain in virtual time: the real planner and stages, whose computations take what the
+// profile says and whose messages take latency and bandwidth. Nothing is lost and nobody dies, so
+// there is no wiring and no lease; the hand-off is bytes on their way and a commit behind them.
+#ifndef SERVICES_SIMULATOR_SIMULATED_CHAIN_H_
+#define SERVICES_SIMULATOR_SIMULATED_CHAIN_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/engine/timed/timed_steps.h"
+#include "common/types/ticket.h"
+#include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/stage.h"
+#include "services/simulator/cluster_shape.h"
+#include "services/simulator/pipe.h"
+#include "services/simulator/run_record.h"
+#include "services/simulator/virtual_time.h"
+
+namespace baton::simulator {
+
+class SimulatedChain {
+ public:
+  // What leaves the chain; the first two are said at stage 0, at the moment that they happen.
+  struct Ways {
+    std::function<void(const prefill::FinishRequest&)> finished;
+    std::function<void(const absl::Status&)> failed;  // Real stages would break the chain now.
+    // Into the decode service, which all chains share.
+    std::function<Pipe&(const InstanceRef& decode)> inbound;
+    // A stage's commit arrives there, behind all of its KV.
+    std::function<void(const Ticket&, std::optional<SampledToken> first_token)> committed;
+    // Whose attempt it is: a request's index.
+    std::function<int(uint64_t attempt_id)> request_of;
+    // True if the timeline has room for one more computation that begins now.
+    std::function<bool(int64_t begin_us)> keeps;
+  };
+
+  // `shape` and `time` outlive the chain.
+  SimulatedChain(const ClusterShape& shape, VirtualTime& time, Ways ways);
+
+  // From the router.
+  void Start(const prefill::StartRequested& request) { HandlePlanner(request); }
+  void Abort(uint64_t attempt_id, absl::Status reason) {
+    HandlePlanner(prefill::AbortRequested{attempt_id, std::move(reason)});
+  }
+
+  // Accounts for the time up to now; the run is over.
+  ChainRecord TakeRecord();
+  absl::Status CheckInvariants() const;
+  bool AtRest() const;
+
+ private:
+  struct Place {
+    Place(const ClusterShape& shape, int stage);
+
+    prefill::Stage core;
+    TimedSteps steps;
+    Pipe activations;
+    Pipe kv;
+    const int64_t page_bytes;                   // Of its layers.
+    std::deque<prefill::RunCompute> submitted;  // The first is being computed.
+    std::map<uint64_t, int64_t> kv_ends_us;     // By attempt: when its KV will have left.
+  };
+
+  int stages() const { return static_cast<int>(places_.size()); }
+  void HandlePlanner(const prefill::PlannerEvent& event);
+  void Perform(const prefill::PlannerAction& action);
+  void HandleStage(int stage, const prefill::StageEvent& event);
+  void Deliver(int stage, prefill::StageEvent event);  // To that stage, from another process.
+  void Perform(int stage, const prefill::RunCompute& run);
+  void Perform(int stage, const prefill::SendActivations& send);
+  void Perform(int stage, const prefill::ReturnCredit& credit);
+  void Perform(int stage, const prefill::SendKv& send);
+  void Perform(int stage, const prefill::SendCommit& commit);
+  void Perform(int stage, const prefill::CancelKv& cancel);
+  void Perform(int stage, const prefill::ReportPlanDone& report);
+  void Perform(int stage, const prefill::ReportRequestClosed& report);
+  void Perform(int stage, const prefill::EndEpoch& end);
+  void Tell(int stage, prefill::PlannerEvent event);
+  void BeginCompute(int stage);
+  void Keep(int stage, const prefill::RunCompute& run, int64_t micros);
+  void Measure();
+
+  VirtualTime& time_;
+  const int64_t row_bytes_;
+  const Ways ways_;
+  prefill::ChainPlanner planner_;
+  std::vector<std::unique_ptr<Place>> places_;
+  Alarm alarm_;
+  ChainRecord record_;
+};
+
+}  // namespace baton::simulator
+
+#endif  // SERVICES_SIMULATOR_SIMULATED_CHAIN_H_

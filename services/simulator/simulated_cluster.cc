@@ -1,0 +1,260 @@
+#include "services/simulator/simulated_cluster.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+
+namespace baton::simulator {
+namespace {
+
+constexpr int64_t kSettlesUs = 60'000'000;
+
+}  // namespace
+
+SimulatedCluster::SimulatedCluster(const ClusterShape& shape, const Workload& workload,
+                                   const TimelineWindow& timeline)
+    : shape_(shape),
+      workload_(workload),
+      timeline_(timeline),
+      time_(shape.latency_us),
+      router_(RouterLimitsOf(shape)),
+      alarm_(time_, [this] { Handle(router::Tick{}); }) {
+  for (int chain = 0; chain < shape.chains; ++chain) AddChain(chain);
+  for (int decode = 0; decode < shape.decodes; ++decode) AddDecode(decode);
+  Join();
+  for (const WorkloadRequest& request : workload.requests) {
+    RequestRecord record;
+    record.prompt_tokens = request.prompt_tokens;
+    record.output_tokens = request.output_tokens;
+    record_.requests.push_back(record);
+  }
+}
+
+void SimulatedCluster::AddChain(int chain) {
+  SimulatedChain::Ways ways;
+  ways.finished = [this](const prefill::FinishRequest& finish) {
+    Hear(router::PrefillEnded{finish.attempt_id, finish.status, {}});
+  };
+  ways.failed = [this](const absl::Status& status) {
+    if (failure_.ok()) failure_ = status;
+  };
+  ways.inbound = [this](const InstanceRef& decode) -> Pipe& { return DecodeOf(decode).inbound(); };
+  ways.committed = [this](const Ticket& ticket, const std::optional<SampledToken>& first_token) {
+    DecodeOf(ticket.decode).Commit(ticket, first_token);
+  };
+  ways.request_of = [this](uint64_t attempt_id) {
+    return static_cast<int>(call_of_attempt_.at(attempt_id) - 1);
+  };
+  ways.keeps = [this](int64_t begin_us) { return Keeps(begin_us); };
+  chain_of_[DescribeStage(shape_, chain, 0).instance] = chains_.size();
+  chains_.push_back(std::make_unique<SimulatedChain>(shape_, time_, std::move(ways)));
+}
+
+void SimulatedCluster::AddDecode(int decode) {
+  SimulatedDecode::Ways ways;
+  ways.replied = [this](const decode::ReplyReserve& reply) {
+    Hear(router::ReserveReplied{reply.attempt_id, reply.ticket});
+  };
+  // One event for all of them: a step has as many as it has sequences.
+  ways.tokens = [this](const std::vector<decode::DeliverToken>& tokens) {
+    time_.Deliver([this, tokens] {
+      for (const decode::DeliverToken& token : tokens) {
+        Handle(router::TokenReceived{token.attempt_id, token.token});
+      }
+    });
+  };
+  ways.finished = [this](const decode::Finish& finish) {
+    Hear(router::DecodeEnded{finish.attempt_id, finish.outcome});
+  };
+  ways.refused = [this](const decode::RefuseStream& refused) {
+    Hear(router::DecodeEnded{refused.attempt_id, refused.status});
+  };
+  const InstanceRef self = DescribeDecode(shape_, decode).instance;
+  decode_of_[self] = decode_services_.size();
+  decode_services_.push_back(
+      std::make_unique<SimulatedDecode>(shape_, self, time_, std::move(ways)));
+}
+
+// All workers register, apply the view and are ready, before the first request comes.
+void SimulatedCluster::Join() {
+  std::vector<router::WorkerInfo> workers;
+  for (int chain = 0; chain < shape_.chains; ++chain) {
+    for (int stage = 0; stage < static_cast<int>(shape_.stages.size()); ++stage) {
+      workers.push_back(DescribeStage(shape_, chain, stage));
+    }
+  }
+  for (int decode = 0; decode < shape_.decodes; ++decode) {
+    workers.push_back(DescribeDecode(shape_, decode));
+  }
+  for (const router::WorkerInfo& worker : workers) Handle(router::RegisterRequested{0, worker});
+  for (const router::WorkerInfo& worker : workers) {
+    router::HeartbeatReceived heartbeat;
+    heartbeat.instance = worker.instance;
+    heartbeat.router_incarnation = RouterLimitsOf(shape_).incarnation;
+    heartbeat.view_version = router_.membership().view_version();
+    heartbeat.ready = true;
+    heartbeat.load.free_pages = worker.page_count;
+    Handle(heartbeat);
+  }
+}
+
+void SimulatedCluster::Perform(const router::ReplyRegister& action) {
+  if (failure_.ok()) failure_ = action.status;
+}
+
+// ---- Requests ----
+
+void SimulatedCluster::SubmitNext() {
+  if (submitted_ < workload_.requests.size()) Submit(static_cast<int>(submitted_));
+}
+
+void SimulatedCluster::Submit(int request) {
+  ++submitted_;
+  const uint64_t call_id = static_cast<uint64_t>(request) + 1;
+  const WorkloadRequest& asked = workload_.requests[static_cast<size_t>(request)];
+  RecordOf(call_id).arrival_us = time_.now_us();
+  router::CallSubmitted event;
+  event.call_id = call_id;
+  event.request_id = absl::StrCat("request-", request);
+  event.prompt_tokens = asked.prompt_tokens;
+  event.max_tokens = asked.output_tokens;
+  event.deadline_us = time_.now_us() + shape_.request_timeout_us;
+  Handle(event);
+}
+
+void SimulatedCluster::Handle(const router::Event& event) {
+  std::vector<router::Action> actions;
+  router_.Handle(event, time_.now_us(), actions);
+  record_.waiting.Set(time_.now_us(), router_.load().waiting);
+  for (const router::Action& action : actions) {
+    std::visit([this](const auto& act) { Perform(act); }, action);
+  }
+  alarm_.Set(router_.NextDeadlineUs());
+}
+
+void SimulatedCluster::Hear(router::Event event) {
+  time_.Deliver([this, event = std::move(event)] { Handle(event); });
+}
+
+void SimulatedCluster::Perform(const router::Reserve& action) {
+  const WorkloadRequest& asked = workload_.requests[action.call_id - 1];
+  call_of_attempt_[action.attempt_id] = action.call_id;
+  decode::ReserveRequested request;
+  request.attempt_id = action.attempt_id;
+  request.prompt_tokens = asked.prompt_tokens;
+  request.stop.max_tokens = asked.output_tokens;
+  request.stop.ignore_eos = true;
+  request.writers = action.writers;
+  request.deadline_us = action.deadline_us;
+  time_.Deliver([&decode = DecodeOf(action.decode), request] { decode.Handle(request); });
+}
+
+void SimulatedCluster::Perform(const router::OpenStream& action) {
+  const decode::StreamOpened opened{action.attempt_id, action.generation};
+  time_.Deliver([&decode = DecodeOf(action.decode), opened] { decode.Handle(opened); });
+}
+
+void SimulatedCluster::Perform(const router::StartPrefill& action) {
+  prefill::StartRequested start;
+  start.attempt_id = action.attempt_id;
+  start.prompt_tokens = workload_.requests[action.call_id - 1].prompt_tokens;
+  start.ticket = action.ticket;
+  start.deadline_us = action.deadline_us;
+  time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Start(start); });
+}
+
+void SimulatedCluster::Perform(const router::AbortPrefill& action) {
+  time_.Deliver([&chain = ChainOf(action.stage0), action] {
+    chain.Abort(action.attempt_id, absl::CancelledError(action.reason));
+  });
+}
+
+void SimulatedCluster::Perform(const router::AbortDecode& action) {
+  time_.Deliver([&decode = DecodeOf(action.decode), action] {
+    decode.Handle(decode::AbortRequested{action.attempt_id, absl::CancelledError(action.reason)});
+  });
+}
+
+void SimulatedCluster::Perform(const router::DeliverToken& action) {
+  RequestRecord& record = RecordOf(action.call_id);
+  if (record.tokens++ == 0) record.first_token_us = time_.now_us();
+  record.last_token_us = time_.now_us();
+}
+
+void SimulatedCluster::Perform(const router::FinishCall& action) {
+  RequestRecord& record = RecordOf(action.call_id);
+  record.end_us = time_.now_us();
+  record.status = action.outcome.status();
+  record.attempts = action.attempts;
+  record.chain = action.chain_id;
+  record.decode = action.decode_instance;
+  ++ended_;
+  if (workload_.concurrency == 0) return;
+  time_.At(time_.now_us(), [this] { SubmitNext(); });
+}
+
+// ---- The run ----
+
+bool SimulatedCluster::Keeps(int64_t begin_us) {
+  const bool keeps =
+      kept_ < timeline_.limit && begin_us >= timeline_.from_us && begin_us < timeline_.to_us;
+  kept_ += keeps ? 1 : 0;
+  return keeps;
+}
+
+absl::StatusOr<RunRecord> SimulatedCluster::Run() {
+  BATON_RETURN_IF_ERROR(failure_);
+  if (workload_.concurrency > 0) {
+    for (int client = 0; client < workload_.concurrency; ++client) {
+      time_.At(0, [this] { SubmitNext(); });
+    }
+  } else {
+    for (size_t i = 0; i < workload_.requests.size(); ++i) {
+      time_.At(workload_.requests[i].arrival_us, [this, i] { Submit(static_cast<int>(i)); });
+    }
+  }
+  while (ended_ < workload_.requests.size()) {
+    const bool goes_on = time_.queue.Step();
+    BATON_CHECK(goes_on) << "nothing happens, and requests have not ended";
+    if (!failure_.ok()) {
+      return Annotate(failure_, absl::StrCat("after ", time_.now_us() / 1000,
+                                             " ms the chain would fail, as a real one would"));
+    }
+    if (time_.queue.executed() >= kEventsMax) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the run has not ended after ", kEventsMax, " events, ", time_.now_us() / 1'000'000,
+          " s of virtual time and ", ended_, " of ", workload_.requests.size(), " requests"));
+    }
+  }
+  return TakeRecord();
+}
+
+RunRecord SimulatedCluster::TakeRecord() {
+  for (const auto& chain : chains_) record_.chains.push_back(chain->TakeRecord());
+  for (const auto& decode : decode_services_) record_.decodes.push_back(decode->TakeRecord());
+  record_.end_us = time_.now_us();
+  record_.events = time_.queue.executed();
+  return record_;
+}
+
+absl::Status SimulatedCluster::Settle() {
+  const int64_t until_us = time_.now_us() + kSettlesUs;
+  while (time_.now_us() < until_us && time_.queue.Step()) {
+  }
+  for (const auto& chain : chains_) {
+    BATON_RETURN_IF_ERROR(chain->CheckInvariants());
+    if (!chain->AtRest()) return absl::InternalError("a chain holds something");
+  }
+  for (const auto& decode : decode_services_) {
+    BATON_RETURN_IF_ERROR(decode->CheckInvariants());
+    if (!decode->AtRest()) return absl::InternalError("a decode service holds something");
+  }
+  BATON_RETURN_IF_ERROR(router_.CheckInvariants());
+  return router_.AtRest() ? absl::OkStatus() : absl::InternalError("the router holds something");
+}
+
+}  // namespace baton::simulator

@@ -1,0 +1,91 @@
+// A whole cluster in virtual time: the real cores of the router, of its chains and of its decode
+// services, joined by messages that take a given time. For sizing: all workers are there from the
+// beginning, and nothing fails. tests/sim runs the same cores through everything else.
+#ifndef SERVICES_SIMULATOR_SIMULATED_CLUSTER_H_
+#define SERVICES_SIMULATOR_SIMULATED_CLUSTER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/router/core/router_core.h"
+#include "services/simulator/cluster_shape.h"
+#include "services/simulator/run_record.h"
+#include "services/simulator/simulated_chain.h"
+#include "services/simulator/simulated_decode.h"
+#include "services/simulator/virtual_time.h"
+#include "services/simulator/workload.h"
+
+namespace baton::simulator {
+
+class SimulatedCluster {
+ public:
+  // `shape` and `workload` outlive it.
+  SimulatedCluster(const ClusterShape& shape, const Workload& workload,
+                   const TimelineWindow& timeline);
+
+  // Runs until every request has ended; once. The same shape and workload give the same record.
+  // UNAVAILABLE if real stages would give a plan up, RESOURCE_EXHAUSTED past kEventsMax.
+  absl::StatusOr<RunRecord> Run();
+
+  // Lets what is still on its way arrive, then whether nothing is held (for tests). After Run.
+  absl::Status Settle();
+
+  static constexpr uint64_t kEventsMax = uint64_t{1} << 32;
+
+ private:
+  struct Attempt {
+    int request = 0;
+    router::Pair pair;
+  };
+
+  void Join();
+  void AddChain(int chain);
+  void AddDecode(int decode);
+  void Submit(int request);
+  void SubmitNext();
+  void Handle(const router::Event& event);
+  void Hear(router::Event event);  // From another process.
+  void Perform(const router::ReplyRegister& action);
+  void Perform(const router::Reserve& action);
+  void Perform(const router::OpenStream& action);
+  void Perform(const router::StartPrefill& action);
+  void Perform(const router::AbortPrefill& action);
+  void Perform(const router::AbortDecode& action);
+  void Perform(const router::DeliverToken& action);
+  void Perform(const router::FinishCall& action);
+  template <typename Other>
+  void Perform(const Other& /*action*/) {}  // Of membership, which does not change.
+  SimulatedChain& ChainOf(const InstanceRef& stage0) { return *chains_.at(chain_of_.at(stage0)); }
+  SimulatedDecode& DecodeOf(const InstanceRef& decode) {
+    return *decode_services_.at(decode_of_.at(decode));
+  }
+  RequestRecord& RecordOf(uint64_t call_id) { return record_.requests[call_id - 1]; }
+  bool Keeps(int64_t begin_us);
+  RunRecord TakeRecord();
+
+  const ClusterShape& shape_;
+  const Workload& workload_;
+  const TimelineWindow timeline_;
+  VirtualTime time_;
+  router::RouterCore router_;
+  Alarm alarm_;
+  std::vector<std::unique_ptr<SimulatedChain>> chains_;
+  std::vector<std::unique_ptr<SimulatedDecode>> decode_services_;
+  std::map<InstanceRef, size_t> chain_of_;  // By stage 0.
+  std::map<InstanceRef, size_t> decode_of_;
+  std::map<uint64_t, uint64_t> call_of_attempt_;
+  RunRecord record_;
+  size_t submitted_ = 0;
+  size_t ended_ = 0;
+  int kept_ = 0;  // Computations for the timeline.
+  absl::Status failure_;
+};
+
+}  // namespace baton::simulator
+
+#endif  // SERVICES_SIMULATOR_SIMULATED_CLUSTER_H_

@@ -1,0 +1,55 @@
+// What a run's record comes to: latencies, throughput, goodput, and where stages' time went.
+#ifndef SERVICES_SIMULATOR_SUMMARY_H_
+#define SERVICES_SIMULATOR_SUMMARY_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "services/simulator/run_record.h"
+
+namespace baton::simulator {
+
+// Quantiles are nearest ranks: the smallest value that so many are not above.
+struct Distribution {
+  int64_t count = 0;
+  double mean = 0;
+  double p50 = 0;
+  double p90 = 0;
+  double p99 = 0;
+  double most = 0;
+};
+Distribution DistributionOf(std::vector<double> values);
+
+// What a request has to keep to be good; 0: anything is.
+struct Objectives {
+  int64_t ttft_ms = 0;
+  int64_t tpot_ms = 0;
+};
+
+struct Summary {
+  int64_t requests = 0;
+  int64_t answered = 0;
+  std::map<std::string, int64_t> failed;  // By the status's code; "RESOURCE_EXHAUSTED".
+  std::string first_failure;              // Of the first request that failed.
+  int64_t retried = 0;                    // Requests that took more than one attempt.
+
+  // Of those that were answered; milliseconds.
+  Distribution ttft_ms;
+  Distribution tpot_ms;  // Of answers with two tokens or more.
+  Distribution end_ms;   // From arrival to the last token.
+
+  double seconds = 0;  // Virtual, from the first arrival's time base to the last end.
+  double requests_per_s = 0;
+  double prompt_tokens_per_s = 0;
+  double output_tokens_per_s = 0;
+  int64_t good = 0;
+  double goodput_per_s = 0;
+};
+
+Summary Summarize(const RunRecord& record, const Objectives& objectives);
+
+}  // namespace baton::simulator
+
+#endif  // SERVICES_SIMULATOR_SUMMARY_H_

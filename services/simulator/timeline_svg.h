@@ -1,0 +1,22 @@
+// A picture of a run: stages as rows, time to the right, every chunk a box in its request's colour.
+// One SVG file without scripts or references, which any browser shows; a box says what it is when
+// the pointer rests on it. How large it gets is the run's to bound (TimelineWindow).
+#ifndef SERVICES_SIMULATOR_TIMELINE_SVG_H_
+#define SERVICES_SIMULATOR_TIMELINE_SVG_H_
+
+#include <string>
+
+#include "services/simulator/run_record.h"
+
+namespace baton::simulator {
+
+// A file of about two megabytes.
+inline constexpr int kTimelineComputes = 8000;
+
+// `title` stands above it; what the window left out is said beside it.
+std::string TimelineSvg(const RunRecord& record, const TimelineWindow& window,
+                        const std::string& title);
+
+}  // namespace baton::simulator
+
+#endif  // SERVICES_SIMULATOR_TIMELINE_SVG_H_

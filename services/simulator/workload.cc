@@ -1,0 +1,168 @@
+#include "services/simulator/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+#include "common/base/status.h"
+#include "common/json/parse_json.h"
+#include "services/simulator/length_distribution.h"
+
+namespace baton::simulator {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kTraceBytesMax = size_t{512} << 20;
+constexpr size_t kLineBytesMax = size_t{4} << 20;
+constexpr int64_t kRequestsByDefault = 1000;
+constexpr double kFastest = 1e6;    // Requests a second, and times the trace's own speed.
+constexpr double kSlowest = 1e-6;   // Likewise.
+constexpr double kLatestMs = 1e10;  // Of a trace's timestamps, at its own speed: 115 days.
+constexpr double kLatestUs = 1e3 * kLatestMs;  // Of an arrival.
+
+absl::Status WrongLine(const std::string& file, int line, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(file, ":", line, ": ", what));
+}
+
+absl::Status WrongValue(const std::string& file, int line, const char* key, const Json* value,
+                        const std::string& expected) {
+  const std::string is = value == nullptr ? "is missing" : absl::StrCat("is ", value->dump());
+  return WrongLine(file, line, absl::StrCat(key, " ", is, ", expected ", expected));
+}
+
+const Json* Find(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() ? nullptr : &*found;
+}
+
+absl::StatusOr<int> LengthOf(const Json& object, const char* key, const std::string& file,
+                             int line) {
+  const Json* const value = Find(object, key);
+  if (value != nullptr && value->is_number_integer() && *value >= 1 && *value <= kLongest) {
+    return value->get<int>();
+  }
+  return WrongValue(file, line, key, value, absl::StrCat("a whole number from 1 to ", kLongest));
+}
+
+absl::StatusOr<WorkloadRequest> ParseLine(std::string_view text, const std::string& file, int line,
+                                          double speed) {
+  if (text.size() > kLineBytesMax) {
+    return WrongLine(file, line, absl::StrCat("has more than ", kLineBytesMax, " bytes"));
+  }
+  const std::string place = absl::StrCat(file, ":", line);
+  BATON_ASSIGN_OR_RETURN(const Json object, ParseJson(text, place));
+  if (!object.is_object()) return WrongLine(file, line, "is no JSON object");
+  WorkloadRequest request;
+  const Json* const timestamp = Find(object, "timestamp");
+  const double at_ms =
+      timestamp != nullptr && timestamp->is_number() ? timestamp->get<double>() : -1;
+  if (!(at_ms >= 0 && at_ms <= kLatestMs)) {
+    return WrongValue(file, line, "timestamp", timestamp, "milliseconds from 0 to 10000000000");
+  }
+  const double at_us = at_ms * 1000 / speed;
+  if (at_us > kLatestUs) {
+    return WrongLine(file, line, "timestamp: by --trace-speed the request comes too late");
+  }
+  request.arrival_us = std::llround(at_us);
+  BATON_ASSIGN_OR_RETURN(request.prompt_tokens, LengthOf(object, "input_length", file, line));
+  BATON_ASSIGN_OR_RETURN(request.output_tokens, LengthOf(object, "output_length", file, line));
+  return request;
+}
+
+absl::StatusOr<double> ParseRate(const char* field, const std::string& text) {
+  double rate = 0;
+  if (absl::SimpleAtod(text, &rate) && rate >= kSlowest && rate <= kFastest) return rate;
+  return InvalidField(
+      field, absl::StrCat("got '", text, "'; expected a decimal number from 0.000001 to 1000000"));
+}
+
+absl::StatusOr<Workload> ReadTrace(const v1::Options& options) {
+  Workload workload;
+  BATON_ASSIGN_OR_RETURN(const double speed, ParseRate("trace_speed", options.trace_speed()));
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.trace(), kTraceBytesMax));
+  BATON_ASSIGN_OR_RETURN(workload.requests,
+                         ParseTrace(text, options.trace(), options.requests(), speed));
+  workload.text = absl::StrCat(
+      "trace ", options.trace(),
+      speed == 1 ? std::string() : absl::StrCat(", ", options.trace_speed(), " times as fast"));
+  return workload;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<WorkloadRequest>> ParseTrace(std::string_view text,
+                                                        const std::string& file, int64_t limit,
+                                                        double speed) {
+  std::vector<WorkloadRequest> requests;
+  const auto most = static_cast<size_t>(limit > 0 ? limit : kRequestsMax);
+  int line = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view row = text.substr(at, end - at);
+    at = end + 1;
+    ++line;
+    if (row.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    if (requests.size() == most) {
+      if (limit > 0) break;
+      return WrongLine(file, line,
+                       absl::StrCat("is one request too many: ", kRequestsMax,
+                                    " are simulated at once; --requests takes fewer"));
+    }
+    BATON_ASSIGN_OR_RETURN(const WorkloadRequest request, ParseLine(row, file, line, speed));
+    if (!requests.empty() && request.arrival_us < requests.back().arrival_us) {
+      return WrongLine(file, line, "timestamp is before that of the line before");
+    }
+    requests.push_back(request);
+  }
+  if (requests.empty()) return absl::InvalidArgumentError(absl::StrCat(file, ": has no request"));
+  // A part of a longer trace begins when its first request comes.
+  const int64_t first_us = requests.front().arrival_us;
+  for (WorkloadRequest& request : requests) request.arrival_us -= first_us;
+  return requests;
+}
+
+absl::StatusOr<Workload> MakeWorkload(const v1::Options& options) {
+  if (!options.trace().empty()) return ReadTrace(options);
+  Workload workload;
+  const std::string& arrival = options.arrival();
+  BATON_ASSIGN_OR_RETURN(const double rate, ParseRate("request_rate", options.request_rate()));
+  BATON_ASSIGN_OR_RETURN(const auto prompts,
+                         LengthDistribution::Parse(options.prompt_tokens(), "prompt_tokens"));
+  BATON_ASSIGN_OR_RETURN(const auto outputs,
+                         LengthDistribution::Parse(options.output_tokens(), "output_tokens"));
+  const int64_t count = options.requests() > 0 ? options.requests() : kRequestsByDefault;
+  // Of its own stream each, so that another distribution of one leaves the others as they are.
+  const auto seed = static_cast<uint64_t>(options.workload_seed());
+  Random arrivals(Mix64(3 * seed));
+  Random prompt_lengths(Mix64(3 * seed + 1));
+  Random output_lengths(Mix64(3 * seed + 2));
+  if (arrival == "closed") workload.concurrency = static_cast<int>(options.concurrency());
+  double at_us = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (arrival == "constant") at_us = static_cast<double>(i) * 1e6 / rate;
+    if (arrival == "poisson") at_us -= std::log(1 - arrivals.Uniform()) * 1e6 / rate;
+    if (at_us > kLatestUs) {
+      return InvalidField("request_rate",
+                          absl::StrCat("at ", options.request_rate(), " a second, request ", i + 1,
+                                       " comes later than can be simulated"));
+    }
+    WorkloadRequest request;
+    request.arrival_us = std::llround(at_us);
+    request.prompt_tokens = prompts.Draw(prompt_lengths);
+    request.output_tokens = outputs.Draw(output_lengths);
+    workload.requests.push_back(request);
+  }
+  const bool rated = arrival == "poisson" || arrival == "constant";
+  workload.text = absl::StrCat(
+      arrival, rated ? absl::StrCat(" ", options.request_rate(), "/s") : std::string(),
+      workload.concurrency > 0 ? absl::StrCat(", ", workload.concurrency, " clients") : "",
+      ", prompts ", options.prompt_tokens(), ", answers ", options.output_tokens(),
+      " tokens, seed ", options.workload_seed());
+  return workload;
+}
+
+}  // namespace baton::simulator

@@ -1,0 +1,98 @@
+"""`baton simulate`: a profile and a workload in, a table, JSON and a picture out; what is wrong is refused by name."""
+
+import json
+import subprocess
+import xml.etree.ElementTree
+
+import pytest
+
+import cluster as clusters
+
+PROFILE = clusters.ROOT / "common" / "engine" / "timed" / "profiles" / "qwen3-235b-h20.json"
+SVG = "{http://www.w3.org/2000/svg}"
+FLAGS = ["--pp-size", 4, "--kv-cache-tokens", 262144]
+
+
+def simulate(*flags, profile=PROFILE):
+    arguments = [clusters.BATON, "simulate", "--timed-profile", profile, *FLAGS, *flags]
+    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=120)
+
+
+def write_trace(path, rows):
+    path.write_text("".join(
+        json.dumps({"timestamp": at, "input_length": prompt, "output_length": output, "hash_ids": [1, 2]}) + "\n"
+        for at, prompt, output in rows), encoding="utf-8")
+    return path
+
+
+def test_a_table_json_and_a_picture_of_one_run(tmp_path):
+    rows = [(0, 20000, 8), (500, 3000, 4), (700, 60000, 2), (60000, 100, 16)]
+    flags = ["--trace", write_trace(tmp_path / "trace.jsonl", rows), "--json", tmp_path / "run.json",
+             "--svg", tmp_path / "run.svg", "--slo-ttft-ms", 5000]
+    result = simulate(*flags)
+    assert result.returncode == 0, result.stderr
+    assert "4 of 4 answered" in result.stdout and "goodput" in result.stdout, result.stdout
+    run = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert [row[1:3] for row in run["requests"]] == [[prompt, output] for _, prompt, output in rows]
+    assert [row[0] for row in run["requests"]] == [1000 * at for at, _, _ in rows]
+    assert f"{run['ttft_ms']['mean']:.1f}" in result.stdout
+    for stage in run["chains"][0]["stages"]:
+        parts = [value for key, value in stage.items() if key.endswith("_us")]
+        assert len(parts) == 6 and sum(parts) == round(1e6 * run["seconds"])
+    picture = xml.etree.ElementTree.parse(tmp_path / "run.svg").getroot()
+    assert picture.tag == SVG + "svg" and not picture.findall(f".//{SVG}script")
+    titles = [title.text for title in picture.iter(SVG + "title")]
+    assert len({title.split(",")[0] for title in titles}) == 4, "every request has its boxes"
+    stages = [text.text for text in picture.iter(SVG + "text") if text.text.startswith("chain 0, stage")]
+    assert len(stages) == 4
+    again = simulate(*flags)
+    assert again.stdout == result.stdout
+
+
+def test_json_on_standard_output_and_a_seed_that_counts():
+    drawn = ["--requests", 50, "--request-rate", 2, "--prompt-tokens", "lognormal:2000:0.8:30000",
+             "--output-tokens", "1-20", "--json", "-"]
+    first = simulate(*drawn, "--workload-seed", 5)
+    assert first.returncode == 0 and json.loads(first.stdout)["answered_requests"] == 50
+    assert simulate(*drawn, "--workload-seed", 5).stdout == first.stdout
+    assert simulate(*drawn, "--workload-seed", 6).stdout != first.stdout
+
+
+def test_a_timeline_is_a_window(tmp_path):
+    flags = ["--arrival", "burst", "--requests", 3, "--prompt-tokens", 30000, "--svg", tmp_path / "run.svg"]
+    assert simulate(*flags, "--timeline-from-ms", 2000, "--timeline-ms", 1000).returncode == 0
+    picture = xml.etree.ElementTree.parse(tmp_path / "run.svg").getroot()
+    for title in picture.iter(SVG + "title"):
+        begin_ms = float(title.text.split(", ")[2].split(" ")[0])
+        assert 2000 <= begin_ms < 3000, title.text
+
+
+@pytest.mark.parametrize("flags,words", [
+    (["--pp-layer-partition", "20,20,20,20"], "pp_layer_partition"),
+    (["--pp-layer-partition", "20,20,20"], "pp_layer_partition"),
+    (["--prompt-tokens", "9-3"], "prompt_tokens: '9-3' is a range that begins above its end"),
+    (["--request-rate", "fast"], "request_rate: got 'fast'"),
+    (["--chunked-prefill-size", 100], "chunked_prefill_size: got 100; expected a multiple of page_size = 64"),
+    (["--requests", 300000], "requests: got '300000' from flag --requests; expected a whole number from 0 to 200000"),
+    (["--port", 1], "--port is not an option of simulate"),
+    (["--decode-kv-cache-tokens", 10], "decode_kv_cache_tokens: got 10; expected at least one page"),
+])
+def test_what_cannot_be_is_refused(flags, words):
+    result = simulate(*flags)
+    assert result.returncode == 2 and words in result.stderr, result.stderr
+
+
+def test_bad_files_are_named_with_line_and_field(tmp_path):
+    trace = write_trace(tmp_path / "trace.jsonl", [(0, 10, 1), (5, 0, 1)])
+    result = simulate("--trace", trace)
+    assert result.returncode == 2
+    assert f"{trace}:2: input_length is 0, expected a whole number from 1 to 16777216" in result.stderr
+    profile = tmp_path / "profile.json"
+    profile.write_text(PROFILE.read_text(encoding="utf-8").replace("\"token_us\": 35.7", "\"token_us\": -1"),
+                       encoding="utf-8")
+    result = simulate(profile=profile)
+    assert result.returncode == 2 and f"{profile}:" in result.stderr and "token_us" in result.stderr, result.stderr
+    result = simulate("--trace", tmp_path / "absent.jsonl")
+    assert result.returncode == 3 and "absent.jsonl" in result.stderr, result.stderr
+    result = subprocess.run([str(clusters.BATON), "simulate"], capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and "timed_profile: required" in result.stderr
