@@ -1,5 +1,5 @@
-// However many plans are with an executor at once, and however prompts are cut and shared out,
-// every byte that a decode service gets and every first token are the same.
+// However many plans are with an executor at once, and however prompts are cut and shared out, by
+// whatever rule, every byte that a decode service gets and every first token are the same.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class PlansInFlightTest : public testing::TestWithParam<int> {};
 
 TEST_P(PlansInFlightTest, RandomChunksGiveWhatOnePassGives) {
   const int depth = GetParam();
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(testing::Message() << depth << " plans, seed " << seed);
     Random random(seed * 10 + static_cast<uint64_t>(depth));
     TestChain::Settings settings;
@@ -24,6 +24,7 @@ TEST_P(PlansInFlightTest, RandomChunksGiveWhatOnePassGives) {
     settings.chunk_tokens = kFakePageSize * static_cast<int>(random.Between(1, 6));
     settings.credits = static_cast<int>(random.Between(1, depth + 1));
     settings.plans_in_flight = depth;
+    settings.chunk_rule = static_cast<ChunkRule>(seed % 3);
     TestChain chain(settings);
     ASSERT_TRUE(chain.WaitReady());
     struct Case {

@@ -1,5 +1,6 @@
 """Greedy output through the whole cluster equals the oracle's, token for token, however the work is
-split: stages, chunk sizes, page sizes, one or sixteen requests at once, shared memory or TCP."""
+split: stages, chunk sizes and the rules that set them, plans in flight, page sizes, one or sixteen requests at once,
+shared memory or TCP."""
 
 import random
 
@@ -13,6 +14,9 @@ COUNT = 12
 PARTITIONS = {1: None, 2: None, 3: "1,2,3", 4: None, 6: None}
 MIXED = [1, 15, 16, 17, 63, 64, 65, 100, 200, 255, 256, 257, 400, 512, 777, 1000]
 LONG = 8000
+PAGES = [16, 64]
+CHUNKS = [64, 256, -1]
+POLICIES = ["fixed", "sglang", "optimal"]
 
 
 def prompt_of(length):
@@ -43,13 +47,17 @@ def check(client, expected, lengths, at_once):
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("page", [16, 64])
-@pytest.mark.parametrize("chunk", [64, 256, -1])
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("stages", sorted(PARTITIONS))
 def test_equals_the_oracle(tiny_model, expected, tmp_path, stages, chunk, page, transport):
     flags = ["--page-size", page, "--kv-cache-tokens", 16384]
+    # Every rule with every chunk size and transport, and each of one to four plans, on some number of stages.
+    policy = POLICIES[(stages + PAGES.index(page)) % len(POLICIES)]
+    plans = 1 + (stages + CHUNKS.index(chunk)) % 4
     with clusters.Cluster(tiny_model, tmp_path, stages=stages, partition=PARTITIONS[stages], flags=flags,
-                          prefill_flags=["--chunked-prefill-size", chunk],
+                          prefill_flags=["--chunked-prefill-size", chunk, "--chunk-policy", policy,
+                                         "--plans-in-flight", plans],
                           decode_flags=["--max-running-requests", 16],
                           environment={"UCX_TLS": f"{transport},self"}) as cluster, \
             Client(cluster.target) as client:

@@ -84,6 +84,7 @@ void TestChain::StartStage(int rank) {
   options.pp_rank = rank;
   options.pp_size = settings_.stages;
   options.chunk_tokens = settings_.chunk_tokens;
+  options.chunk_rule = settings_.chunk_rule;
   options.activation_credits = settings_.credits;
   options.plans_in_flight = settings_.plans_in_flight;
   options.max_context_tokens = settings_.page_count * kFakePageSize;

@@ -38,6 +38,7 @@ class TestChain {
   struct Settings {
     int stages = 1;
     int chunk_tokens = 32;
+    ChunkRule chunk_rule = ChunkRule::kFixed;
     int page_count = 64;
     int credits = 2;
     int plans_in_flight = 2;
