@@ -23,6 +23,7 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) 
   own.chunk_rule = options.chunk_policy() == "optimal"  ? ChunkRule::kOptimal
                    : options.chunk_policy() == "sglang" ? ChunkRule::kSglang
                                                         : ChunkRule::kFixed;
+  own.shares_plans = options.schedule_policy() != "fcfs";
   BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
       << options.dynamic_chunking_smooth_factor();
   own.plan_window = static_cast<int>(options.pipeline_window());
@@ -41,6 +42,7 @@ PlannerLimits PlannerLimitsOf(const PrefillOptions& options, int page_size, int6
   limits.chunk_tokens = options.chunk_tokens < 0 ? INT_MAX : options.chunk_tokens;
   limits.chunk_rule = options.chunk_rule;
   limits.smooth_factor = options.smooth_factor;
+  limits.shares_plans = options.shares_plans;
   limits.plan_window =
       options.plan_window == 0 ? options.pp_size + options.plans_in_flight : options.plan_window;
   // At least one runs and one waits: issuing one takes longer than taking it up.

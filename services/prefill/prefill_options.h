@@ -24,6 +24,7 @@ struct PrefillOptions {
   int chunk_tokens = 0;  // -1: whole prompts.
   ChunkRule chunk_rule = ChunkRule::kFixed;
   double smooth_factor = 0.75;  // Of ChunkRule::kSglang.
+  bool shares_plans = true;     // PlannerLimits::shares_plans.
   int plan_window = 0;          // 0: pp_size + plans_in_flight.
   int plans_in_flight = 2;
   int activation_credits = 2;

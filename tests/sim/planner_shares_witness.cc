@@ -110,6 +110,11 @@ void PlannerWitness::SeeShares(const prefill::Plan& plan) {
   if (leader == 0 || whole_prompts) return;
   std::map<uint64_t, int> tokens;
   for (const prefill::PlanItem& item : plan.items) tokens[item.attempt_id] += item.token_count;
+  const bool goes_on = tokens[leader] < requests_.at(leader).left();
+  if (!limits_.shares_plans) {
+    if (goes_on && tokens.size() > 1) Complain(leader, "leads, and others have tokens of its plan");
+    return;
+  }
   const uint64_t wants = Wants(leader, tokens);
   const double slack = by_time_ ? kPriceSlack : 1;
   Size most;  // By the measure that says most, and by the one that says least.
@@ -124,7 +129,6 @@ void PlannerWitness::SeeShares(const prefill::Plan& plan) {
   const double page = topology_.page_size;
   const double budget = fixed ? limits_.chunk_tokens : most.planned + page;
   const double share = (fixed ? limits_.chunk_tokens : least.planned) / kShorterShare;
-  const bool goes_on = tokens[leader] < requests_.at(leader).left();
   // What is kept from one plan to the next buys a page at most.
   const double kept = InPages(std::max(page, most.dearest * slack));
   if (goes_on && least.paid > budget / kShorterShare * slack + kept) {

@@ -18,6 +18,7 @@ prefill::PlannerLimits PlannerLimitsOf(const Topology& topology) {
   limits.page_size = topology.page_size;
   limits.chunk_tokens = topology.chunk_tokens;
   limits.chunk_rule = topology.chunk_rule;
+  limits.shares_plans = topology.shares_plans;
   limits.plan_window = topology.plan_window;
   limits.stage0_lead = std::max(limits.stage0_lead, topology.plans_in_flight);
   limits.max_open_requests = 6;

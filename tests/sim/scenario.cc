@@ -169,9 +169,10 @@ std::string Scenario::Summary() const {
       WeatherName(weather), ": routers=", topology.routers, " P=", topology.stages,
       " chains=", topology.chains, " decodes=", topology.decodes,
       topology.stranger ? "+stranger" : "", topology.lonely ? "+lonely" : "",
-      topology.new_names ? "+names" : "", " layers=", topology.layers, " page=", topology.page_size,
-      " chunk=", topology.chunk_tokens, " pages=", topology.prefill_pages, "/",
-      topology.decode_pages, " running=", topology.max_running, " queued=", topology.max_queued,
+      topology.shares_plans ? "" : "+fcfs", topology.new_names ? "+names" : "",
+      " layers=", topology.layers, " page=", topology.page_size, " chunk=", topology.chunk_tokens,
+      " pages=", topology.prefill_pages, "/", topology.decode_pages,
+      " running=", topology.max_running, " queued=", topology.max_queued,
       " attempts=", topology.max_attempts, " clients=", clients.size());
   for (const NetworkFaultKind& kind : NetworkFaultKinds()) {
     if (network.*kind.chance > 0) absl::StrAppend(&text, " ", kind.name, "=", network.*kind.chance);

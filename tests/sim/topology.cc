@@ -25,6 +25,7 @@ Topology DrawTopology(Random& random) {
   topology.max_attempts = random.Chance(0.7) ? 2 : 1;
   topology.least_load = random.Chance(0.5);
   topology.part_layers = static_cast<int>(random.Between(1, 12));
+  topology.shares_plans = random.Chance(0.9);
   topology.new_names = random.Chance(0.2);
   topology.stranger = random.Chance(0.2);
   topology.lonely = random.Chance(0.15);

@@ -27,6 +27,7 @@ struct Topology {
   int page_size = 16;
   int chunk_tokens = 64;
   ChunkRule chunk_rule = ChunkRule::kFixed;
+  bool shares_plans = true;
   int prefill_pages = 64;
   int decode_pages = 64;
   int max_running = 8;

@@ -64,6 +64,9 @@ struct PlannerLimits {
   int max_context_tokens = 0;
   ChunkRule chunk_rule = ChunkRule::kFixed;
   double smooth_factor = 0.75;  // Of kSglang.
+  // Shorter prompts have a part of the leader's plans. Without, plans are filled in the order of
+  // arrival, and whoever is behind a million tokens waits for all of them.
+  bool shares_plans = true;
   // How long a stage may take from having a plan's input sent to it to being done with the plan,
   // beside the computation (planner_progress.cc). > 0.
   int64_t plan_grace_us = 3'000'000;

@@ -163,7 +163,8 @@ void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
     budget -= Give(oldest, std::min<double>(budget, limits.page_size), limits.page_size);
   }
   const uint64_t* leader = Leader();
-  if (leader != nullptr && !PlansHoldWholePrompts() && !PlantedBug(Bug::kPlannerSharesNothing)) {
+  const bool shares = limits.shares_plans && !PlansHoldWholePrompts();
+  if (leader != nullptr && shares && !PlantedBug(Bug::kPlannerSharesNothing)) {
     budget -= ShareWithShorter(*leader, credit, budget, plan, now_us);
   }
   FillInOrder(budget, plan, now_us);

@@ -61,6 +61,16 @@ TEST_F(PlannerSharesTest, AShortPromptHasAQuarterOfTheLongOnesPlans) {
   EXPECT_EQ(Next(), (Tokens{{1, 64}}));
 }
 
+TEST_F(PlannerSharesTest, NothingIsSharedWhereWhoComesFirstIsServedFirst) {
+  PlannerLimits limits = Limits();
+  limits.shares_plans = false;
+  Make(limits);
+  Start(1, 200);
+  Start(2, 4);
+  for (int plan = 0; plan < 2; ++plan) EXPECT_EQ(Next(), (Tokens{{1, 64}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 8}, {2, 4}})) << "what it leaves is the next one's";
+}
+
 TEST_F(PlannerSharesTest, TheShortestIsFirst) {
   Start(1, 9000);
   Start(2, 100);
