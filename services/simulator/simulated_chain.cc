@@ -117,7 +117,8 @@ void SimulatedChain::BeginCompute(int stage) {
   }
   done.compute_us = place.steps.NextMicros(step);
   Keep(stage, run, done.compute_us);
-  time_.At(time_.now_us() + done.compute_us, [this, stage, done = std::move(done)] {
+  const int64_t end_us = time_.now_us() + done.compute_us;
+  time_.At(end_us, [this, stage, done = std::move(done)] {
     std::deque<prefill::RunCompute>& submitted = places_[static_cast<size_t>(stage)]->submitted;
     submitted.pop_front();
     if (!submitted.empty()) BeginCompute(stage);  // It waits for nobody to hear of this end.

@@ -20,7 +20,7 @@ namespace {
 constexpr TimelineWindow kAll{0, std::numeric_limits<int64_t>::max(), 1 << 20};
 
 // Costs of each layer are whole numbers, so that those of stages are.
-ClusterShape ShapeOf(std::vector<int> stage_layers) {
+ClusterShape ShapeOf(const std::vector<int>& stage_layers) {
   ClusterShape shape;
   TimedProfile& profile = shape.profile;
   profile.name = "test";
@@ -123,7 +123,7 @@ TEST(SimulatedClusterTest, BytesTakeTheirBandwidth) {
   const Workload one_chunk = Asked({{0, 256, 1}});
   const int64_t without_us = RunIt(shape, one_chunk).requests[0].ttft_us();
   shape.activation_gbps = 1;  // 256 rows of 1000 bytes: 2048 us, twice.
-  EXPECT_EQ(RunIt(shape, one_chunk).requests[0].ttft_us(), without_us + 2 * 2048);
+  EXPECT_EQ(RunIt(shape, one_chunk).requests[0].ttft_us(), without_us + 4096);
   shape.activation_gbps = 0;
   shape.kv_gbps = 1;  // 4 pages of 2 layers: 64 * 2 * 125 * 2 bytes each, 2048 us from each stage.
   EXPECT_EQ(RunIt(shape, one_chunk).requests[0].ttft_us(), without_us + 2048);

@@ -21,6 +21,7 @@ std::vector<int> Drawn(const std::string& text, int count) {
   const auto lengths = LengthDistribution::Parse(text, "prompt_tokens");
   EXPECT_TRUE(lengths.ok()) << lengths.status();
   std::vector<int> drawn;
+  drawn.reserve(static_cast<size_t>(count));
   Random random(7);
   for (int i = 0; i < count; ++i) drawn.push_back(lengths->Draw(random));
   std::sort(drawn.begin(), drawn.end());
