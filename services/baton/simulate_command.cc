@@ -25,7 +25,7 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
 simulator::TimelineWindow WindowOf(const v1::Options& options) {
   simulator::TimelineWindow window;
   if (options.svg().empty()) return window;
-  window.limit = simulator::kTimelineComputes;
+  window.limit = simulator::kTimelineChunks;
   window.from_us = options.timeline_from_ms() * 1000;
   window.to_us = options.timeline_ms() > 0 ? window.from_us + options.timeline_ms() * 1000
                                            : std::numeric_limits<int64_t>::max();

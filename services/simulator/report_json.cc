@@ -96,6 +96,7 @@ std::string ReportJson(const ReportedRun& run) {
       {"retried_requests", summary.retried},
       {"ttft_ms", ToJson(summary.ttft_ms)},
       {"tpot_ms", ToJson(summary.tpot_ms)},
+      {"itl_ms", ToJson(summary.itl_ms)},
       {"last_token_ms", ToJson(summary.end_ms)},
       {"requests_per_s", summary.requests_per_s},
       {"prompt_tokens_per_s", summary.prompt_tokens_per_s},

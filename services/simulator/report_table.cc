@@ -131,7 +131,8 @@ std::string ReportTable(const ReportedRun& run) {
                       absl::StrFormat("\n%-14s %10s %10s %10s %10s %10s\n", "milliseconds", "mean",
                                       "p50", "p90", "p99", "most"),
                       Row("TTFT", run.summary.ttft_ms), Row("TPOT", run.summary.tpot_ms),
-                      Row("last token", run.summary.end_ms), Stages(run), Queues(run));
+                      Row("ITL", run.summary.itl_ms), Row("last token", run.summary.end_ms),
+                      Stages(run), Queues(run));
 }
 
 }  // namespace baton::simulator

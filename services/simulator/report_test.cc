@@ -27,10 +27,10 @@ TEST(SummaryTest, QuantilesAreNearestRanks) {
   EXPECT_EQ(hundred.p99, 99);
   EXPECT_EQ(hundred.most, 100);
   EXPECT_EQ(hundred.mean, 50.5);
-  const Distribution one = DistributionOf({7});
+  const Distribution one = DistributionOf(std::vector<double>{7});
   EXPECT_EQ(one.p50, 7);
   EXPECT_EQ(one.p99, 7);
-  EXPECT_EQ(DistributionOf({}).count, 0);
+  EXPECT_EQ(DistributionOf(std::vector<double>()).count, 0);
 }
 
 TEST(GaugeTest, TheMeanIsOverTime) {
@@ -40,6 +40,22 @@ TEST(GaugeTest, TheMeanIsOverTime) {
   EXPECT_EQ(gauge.Mean(40), (20 * 4 + 10 * 1) / 40.0);
   EXPECT_EQ(gauge.most(), 4);
   EXPECT_EQ(gauge.Mean(0), 0);
+}
+
+TEST(TimeHistogramTest, QuantilesAreWithinTwoPercent) {
+  TimeHistogram times;
+  EXPECT_EQ(times.QuantileUs(0.5), 0);
+  for (int64_t us = 1; us <= 100'000; ++us) times.Add(us);
+  EXPECT_EQ(times.count(), 100'000);
+  EXPECT_EQ(times.MeanUs(), 50'000.5);
+  EXPECT_EQ(times.most_us(), 100'000);
+  for (const double share : {0.001, 0.1, 0.5, 0.9, 0.99}) {
+    EXPECT_NEAR(times.QuantileUs(share) / (share * 100'000), 1, 0.02) << share;
+  }
+  EXPECT_LE(times.QuantileUs(1), 100'000);
+  times.Add(0);
+  times.Add(int64_t{1} << 62);
+  EXPECT_EQ(times.QuantileUs(0), 0);
 }
 
 RequestRecord Answered(int64_t arrival_us, int64_t first_us, int64_t last_us, int tokens) {
@@ -124,16 +140,17 @@ TEST(TimelineSvgTest, EveryChunkIsABoxInItsRequestsColour) {
   record.chains[0].stages[0].computes = {{0, 1000, {{0, 0, 64}}},
                                          {1000, 3000, {{0, 64, 32}, {1, 0, 96}}}};
   record.chains[0].stages[1].computes = {{1000, 2000, {{0, 0, 64}}}};
-  const TimelineWindow window{0, 1 << 30, kTimelineComputes};
+  const TimelineWindow window{0, 1 << 30, kTimelineChunks};
   const std::string svg = TimelineSvg(record, window, "a <b> & \"c\"");
   EXPECT_EQ(Count(svg, "<title>request 0,"), 3);
   EXPECT_EQ(Count(svg, "<title>request 1,"), 1);
   EXPECT_THAT(svg, HasSubstr("<title>request 1, tokens 0 to 95, 1.000 to 3.000 ms</title>"));
   EXPECT_THAT(svg, HasSubstr("a &lt;b&gt; &amp; &quot;c&quot;"));
-  EXPECT_THAT(svg, HasSubstr("3 computations, all of the window"));
+  EXPECT_THAT(svg, HasSubstr("4 chunks, all of the window"));
   EXPECT_EQ(Count(svg, ">chain 0, stage "), 2);
   EXPECT_EQ(svg, TimelineSvg(record, window, "a <b> & \"c\""));
-  EXPECT_THAT(TimelineSvg(record, {0, 1 << 30, 3}, ""), HasSubstr("the first 3 computations"));
+  record.timeline_full = true;
+  EXPECT_THAT(TimelineSvg(record, window, ""), HasSubstr("the first 4 chunks of the window"));
   EXPECT_THAT(TimelineSvg(Three(), window, ""), HasSubstr("nothing was computed"));
 }
 

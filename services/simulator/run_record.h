@@ -4,6 +4,8 @@
 #define SERVICES_SIMULATOR_RUN_RECORD_H_
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -59,6 +61,41 @@ class Gauge {
   int64_t most_ = 0;
 };
 
+// Very many times, of which quantiles are known to within two percent.
+class TimeHistogram {
+ public:
+  void Add(int64_t us) {
+    const double place = us < 1 ? 0 : 1 + std::floor(std::log(static_cast<double>(us)) / kStep);
+    ++counts_[static_cast<size_t>(std::min<double>(place, kBuckets - 1))];
+    ++count_;
+    sum_us_ += static_cast<double>(us);
+    most_us_ = std::max(most_us_, us);
+  }
+  int64_t count() const { return count_; }
+  int64_t most_us() const { return most_us_; }
+  double MeanUs() const { return count_ == 0 ? 0 : sum_us_ / static_cast<double>(count_); }
+  // The middle of the bucket that holds the nearest rank.
+  double QuantileUs(double share) const {
+    const auto rank = static_cast<int64_t>(std::ceil(share * static_cast<double>(count_)));
+    int64_t seen = 0;
+    for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
+      seen += counts_[bucket];
+      if (seen < std::max<int64_t>(rank, 1)) continue;
+      const double middle = std::exp(kStep * (static_cast<double>(bucket) - 0.5));
+      return bucket == 0 ? 0 : std::min(middle, static_cast<double>(most_us_));
+    }
+    return 0;
+  }
+
+ private:
+  static constexpr double kStep = 0.02;     // Of the logarithm.
+  static constexpr size_t kBuckets = 1500;  // Up to four months.
+  std::vector<int64_t> counts_ = std::vector<int64_t>(kBuckets);
+  int64_t count_ = 0;
+  double sum_us_ = 0;
+  int64_t most_us_ = 0;
+};
+
 // One plan's computation on a stage, and whose tokens it holds.
 struct ComputeRecord {
   struct Item {
@@ -100,13 +137,15 @@ struct RunRecord {
   std::vector<RequestRecord> requests;
   std::vector<ChainRecord> chains;
   std::vector<DecodeRecord> decodes;
-  Gauge waiting;  // Requests, for a pair or room on one.
+  Gauge waiting;                 // Requests, for a pair or room on one.
+  TimeHistogram between_tokens;  // Of all requests: from each token to the next.
+  bool timeline_full = false;    // It has left out what came behind.
   int64_t end_us = 0;
   uint64_t events = 0;
 };
 
-// Which computations a run keeps: those that begin in [from_us, to_us), at most `limit` of all
-// stages together.
+// Which computations a run keeps: those that begin in [from_us, to_us), until those of all stages
+// together have `limit` chunks.
 struct TimelineWindow {
   int64_t from_us = 0;
   int64_t to_us = 0;

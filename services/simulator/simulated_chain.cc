@@ -130,7 +130,7 @@ void SimulatedChain::Keep(int stage, const prefill::RunCompute& run, int64_t mic
   StageRecord& record = record_.stages[static_cast<size_t>(stage)];
   ++record.plans;
   for (const auto& item : run.items) record.tokens += item.item.token_count;
-  if (!ways_.keeps(time_.now_us())) return;
+  if (!ways_.keeps(time_.now_us(), static_cast<int>(run.items.size()))) return;
   ComputeRecord compute{time_.now_us(), time_.now_us() + micros, {}};
   for (const auto& item : run.items) {
     compute.items.push_back(

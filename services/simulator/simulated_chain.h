@@ -36,8 +36,8 @@ class SimulatedChain {
     std::function<void(const Ticket&, std::optional<SampledToken> first_token)> committed;
     // Whose attempt it is: a request's index.
     std::function<int(uint64_t attempt_id)> request_of;
-    // True if the timeline has room for one more computation that begins now.
-    std::function<bool(int64_t begin_us)> keeps;
+    // True if the timeline has room for these chunks, which are computed from now on.
+    std::function<bool(int64_t begin_us, int chunks)> keeps;
   };
 
   // `shape` and `time` outlive the chain.

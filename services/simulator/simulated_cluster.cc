@@ -49,7 +49,7 @@ void SimulatedCluster::AddChain(int chain) {
   ways.request_of = [this](uint64_t attempt_id) {
     return static_cast<int>(call_of_attempt_.at(attempt_id) - 1);
   };
-  ways.keeps = [this](int64_t begin_us) { return Keeps(begin_us); };
+  ways.keeps = [this](int64_t begin_us, int chunks) { return Keeps(begin_us, chunks); };
   chain_of_[DescribeStage(shape_, chain, 0).instance] = chains_.size();
   chains_.push_back(std::make_unique<SimulatedChain>(shape_, time_, std::move(ways)));
 }
@@ -181,7 +181,11 @@ void SimulatedCluster::Perform(const router::AbortDecode& action) {
 
 void SimulatedCluster::Perform(const router::DeliverToken& action) {
   RequestRecord& record = RecordOf(action.call_id);
-  if (record.tokens++ == 0) record.first_token_us = time_.now_us();
+  if (record.tokens++ == 0) {
+    record.first_token_us = time_.now_us();
+  } else {
+    record_.between_tokens.Add(time_.now_us() - record.last_token_us);
+  }
   record.last_token_us = time_.now_us();
 }
 
@@ -199,11 +203,12 @@ void SimulatedCluster::Perform(const router::FinishCall& action) {
 
 // ---- The run ----
 
-bool SimulatedCluster::Keeps(int64_t begin_us) {
-  const bool keeps =
-      kept_ < timeline_.limit && begin_us >= timeline_.from_us && begin_us < timeline_.to_us;
-  kept_ += keeps ? 1 : 0;
-  return keeps;
+bool SimulatedCluster::Keeps(int64_t begin_us, int chunks) {
+  if (begin_us < timeline_.from_us || begin_us >= timeline_.to_us) return false;
+  record_.timeline_full = record_.timeline_full || kept_ + chunks > timeline_.limit;
+  if (record_.timeline_full) return false;  // Nothing behind the first that is left out, either.
+  kept_ += chunks;
+  return true;
 }
 
 absl::StatusOr<RunRecord> SimulatedCluster::Run() {

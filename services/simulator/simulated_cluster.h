@@ -65,7 +65,7 @@ class SimulatedCluster {
     return *decode_services_.at(decode_of_.at(decode));
   }
   RequestRecord& RecordOf(uint64_t call_id) { return record_.requests[call_id - 1]; }
-  bool Keeps(int64_t begin_us);
+  bool Keeps(int64_t begin_us, int chunks);
   RunRecord TakeRecord();
 
   const ClusterShape& shape_;
@@ -82,7 +82,7 @@ class SimulatedCluster {
   RunRecord record_;
   size_t submitted_ = 0;
   size_t ended_ = 0;
-  int kept_ = 0;  // Computations for the timeline.
+  int kept_ = 0;  // Chunks for the timeline.
   absl::Status failure_;
 };
 

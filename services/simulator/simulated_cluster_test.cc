@@ -137,6 +137,8 @@ TEST(SimulatedClusterTest, ALoneAnswerTakesItsSteps) {
   // Three steps, behind 100, 101 and 102 tokens.
   EXPECT_EQ(request.last_token_us - request.first_token_us, 3 * 5100 + 303);
   EXPECT_EQ(request.tpot_us(), 5201);
+  EXPECT_EQ(record.between_tokens.count(), 3);
+  EXPECT_EQ(record.between_tokens.most_us(), 5202);
   EXPECT_EQ(record.decodes[0].steps, 3);
   EXPECT_EQ(record.decodes[0].busy_us, 3 * 5100 + 303);
 }
@@ -205,6 +207,23 @@ TEST(SimulatedClusterTest, ClosedClientsHaveOneRequestEach) {
   int most = 0;
   for (const auto& [at_us, change] : changes) most = std::max(most, running += change);
   EXPECT_EQ(most, 3);
+}
+
+TEST(SimulatedClusterTest, ATimelineKeepsItsWindowUntilItIsFull) {
+  const ClusterShape shape = ShapeOf({2, 2});
+  const Workload workload = Asked({{0, 2560, 1}});  // Ten chunks on each of two stages.
+  const auto kept = [&](const TimelineWindow& window) {
+    SimulatedCluster cluster(shape, workload, window);
+    const absl::StatusOr<RunRecord> record = cluster.Run();
+    size_t computes = 0;
+    for (const StageRecord& stage : record->chains[0].stages) computes += stage.computes.size();
+    return std::pair(computes, record->timeline_full);
+  };
+  EXPECT_EQ(kept(kAll), std::pair(size_t{20}, false));
+  EXPECT_EQ(kept({0, kAll.to_us, 20}), std::pair(size_t{20}, false));
+  EXPECT_EQ(kept({0, kAll.to_us, 7}), std::pair(size_t{7}, true));
+  EXPECT_EQ(kept({0, 1, 7}), std::pair(size_t{1}, false)) << "the first one begins at once";
+  EXPECT_EQ(kept({int64_t{1} << 50, kAll.to_us, 7}), std::pair(size_t{0}, false));
 }
 
 // ---- Limits ----

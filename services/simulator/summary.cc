@@ -38,6 +38,16 @@ Distribution DistributionOf(std::vector<double> values) {
   return result;
 }
 
+Distribution DistributionOf(const TimeHistogram& times) {
+  if (times.count() == 0) return {};
+  return {times.count(),
+          times.MeanUs() * 1e-3,
+          times.QuantileUs(0.5) * 1e-3,
+          times.QuantileUs(0.9) * 1e-3,
+          times.QuantileUs(0.99) * 1e-3,
+          static_cast<double>(times.most_us()) * 1e-3};
+}
+
 Summary Summarize(const RunRecord& record, const Objectives& objectives) {
   Summary summary;
   std::vector<double> ttft_ms;
@@ -65,6 +75,7 @@ Summary Summarize(const RunRecord& record, const Objectives& objectives) {
   }
   summary.ttft_ms = DistributionOf(std::move(ttft_ms));
   summary.tpot_ms = DistributionOf(std::move(tpot_ms));
+  summary.itl_ms = DistributionOf(record.between_tokens);
   summary.end_ms = DistributionOf(std::move(end_ms));
   summary.seconds = static_cast<double>(record.end_us) * 1e-6;
   if (record.end_us == 0) return summary;

@@ -21,6 +21,7 @@ struct Distribution {
   double most = 0;
 };
 Distribution DistributionOf(std::vector<double> values);
+Distribution DistributionOf(const TimeHistogram& times);  // Milliseconds.
 
 // What a request has to keep to be good; 0: anything is.
 struct Objectives {
@@ -38,6 +39,7 @@ struct Summary {
   // Of those that were answered; milliseconds.
   Distribution ttft_ms;
   Distribution tpot_ms;  // Of answers with two tokens or more.
+  Distribution itl_ms;   // Between neighbouring tokens, of all requests; to within two percent.
   Distribution end_ms;   // From arrival to the last token.
 
   double seconds = 0;  // Virtual, from the first arrival's time base to the last end.

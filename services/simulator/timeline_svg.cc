@@ -100,14 +100,14 @@ void DrawAxis(const Scale& scale, double bottom, std::string& svg) {
   }
 }
 
-// What there is to see, and whether the picture ends before the window does.
+// What there is to see, and of how many chunks.
 Scale ScaleOf(const RunRecord& record, const TimelineWindow& window, int& shown) {
   Scale scale{window.from_us, window.from_us + 1};
   shown = 0;
   for (const ChainRecord& chain : record.chains) {
     for (const StageRecord& stage : chain.stages) {
-      shown += static_cast<int>(stage.computes.size());
       for (const ComputeRecord& compute : stage.computes) {
+        shown += static_cast<int>(compute.items.size());
         scale.to_us = std::max(scale.to_us, compute.end_us);
       }
     }
@@ -126,9 +126,9 @@ std::string TimelineSvg(const RunRecord& record, const TimelineWindow& window,
     bottom += kRow * static_cast<double>(chain.stages.size()) + kGap;
   }
   const std::string bound = shown == 0 ? "nothing was computed in this window"
-                            : shown == window.limit
-                                ? absl::StrCat("the first ", shown, " computations of the window")
-                                : absl::StrCat(shown, " computations, all of the window");
+                            : record.timeline_full
+                                ? absl::StrCat("the first ", shown, " chunks of the window")
+                                : absl::StrCat(shown, " chunks, all of the window");
   std::string svg = absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" "
       "height=\"%.0f\">\n<style>text{font:12px sans-serif;fill:#222}.n{font-size:10px;"

@@ -11,7 +11,7 @@
 namespace baton::simulator {
 
 // A file of about two megabytes.
-inline constexpr int kTimelineComputes = 8000;
+inline constexpr int kTimelineChunks = 8000;
 
 // `title` stands above it; what the window left out is said beside it.
 std::string TimelineSvg(const RunRecord& record, const TimelineWindow& window,
