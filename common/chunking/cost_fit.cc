@@ -12,11 +12,12 @@ namespace {
 constexpr double kKept = 0.98;
 constexpr double kKeptAmiss = 0.85;
 constexpr double kAmissError = 0.15;
-constexpr double kErrorKept = 0.9;  // Of the error.
-constexpr double kOutlier = 3;      // Times the prediction, or a third of it.
-constexpr double kAmiss = 1.3;      // Times the prediction that is told to be wrong.
-constexpr int kAmissIsNews = 5;     // In a row, all too long or all too short.
-constexpr double kStay = 0.02;      // Weight of what was learned before.
+constexpr double kErrorKept = 0.9;   // Of the error.
+constexpr double kOutlier = 3;       // Times the prediction, or a third of it.
+constexpr double kLargeShare = 0.5;  // Of the usual plan's time, that an outlier is off by.
+constexpr double kAmiss = 1.3;       // Times the prediction that is told to be wrong.
+constexpr int kAmissIsNews = 5;      // In a row, all too long or all too short.
+constexpr double kStay = 0.02;       // Weight of what was learned before.
 constexpr uint64_t kColdPlans = 1;
 
 // Terms of a like size keep the equations well conditioned.
@@ -80,7 +81,10 @@ double CostFit::WeightOf(const Terms& terms, double micros) {
   } else {
     one_side_ = 0;
   }
-  const bool outlier = plans_ >= kLeastPlans && (ratio >= kOutlier || ratio <= 1 / kOutlier);
+  // What is small beside the usual plan is a small plan, of which little is known, held up or not.
+  const double usual = terms[0] / typical_[0];
+  const bool outlier = plans_ >= kLeastPlans && (ratio >= kOutlier || ratio <= 1 / kOutlier) &&
+                       std::abs(micros - predicted) > kLargeShare * usual;
   outliers_ += outlier ? 1 : 0;
   if (std::abs(one_side_) == kAmissIsNews) {
     BeginAnew(ratio);

@@ -11,7 +11,7 @@ namespace baton::sim {
 
 namespace {
 
-constexpr double kShorterShare = 4;  // Of a plan, as the planner's header says.
+constexpr double kShorterShare = 2;  // Of a plan, as the planner's header says.
 // Whose time is so near to another's is as short as that.
 constexpr double kAsShort = 0.98;
 // Which stage sets the prices, and for how many tokens, is known to a page.
@@ -125,12 +125,13 @@ void PlannerWitness::SeeShares(const prefill::Plan& plan) {
             std::max(most.dearest, size.dearest), std::max(most.next_page, size.next_page)};
     least = {std::min(least.planned, size.planned), std::min(least.paid, size.paid)};
   }
-  // A plan whose size is the rule's to choose is as large as what is in it, to a page.
+  // A plan whose size is the rule's to choose is as large as what is in it, to a page that its
+  // leader has not filled, and one that it had no room for.
   const double page = topology_.page_size;
-  const double budget = fixed ? limits_.chunk_tokens : most.planned + page;
+  const double budget = fixed ? limits_.chunk_tokens : most.planned + 2 * page;
   const double share = (fixed ? limits_.chunk_tokens : least.planned) / kShorterShare;
   // What is kept from one plan to the next buys a page at most.
-  const double kept = InPages(std::max(page, most.dearest * slack));
+  const double kept = InPages(most.dearest * slack) + page;
   if (goes_on && least.paid > budget / kShorterShare * slack + kept) {
     Complain(leader, absl::StrCat("leads, and others have ", least.paid, " tokens of a plan of ",
                                   most.planned));

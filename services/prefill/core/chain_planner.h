@@ -11,11 +11,11 @@
 //
 // The oldest open prompt with tokens left leads. Plans are its, and what it leaves of its last one
 // is the next oldest's; but while there are shorter ones (less to compute than the leader), open or
-// waiting, a quarter of each plan goes to them, the shortest first. So, in whole pages of what the
+// waiting, half of each plan goes to them, the shortest first. So, in whole pages of what the
 // plans that come after it take, two plans more or less,
-// - nobody starves: a prompt is planned whole within 4/3 of what it and older ones have left;
-// - nobody waits for the million tokens of who was first: once there are pages for it, within 4
-//   times what it and shorter ones have left.
+// - nobody starves: a prompt is planned whole within twice what it and older ones have left;
+// - nobody waits for the million tokens of who was first: once there are pages for it, within
+//   twice what it and shorter ones have left.
 // What a prompt takes is the time on the stage that takes longest for the leader's chunk
 // (common/chunking/token_prices.h): behind a million tokens one takes as long as hundreds of a
 // short prompt, which is therefore through with the next plan or two. It is counted in tokens while
@@ -50,7 +50,7 @@
 namespace baton::prefill {
 
 // One token in so many is for prompts that are shorter than the leader.
-constexpr int kShorterShare = 4;
+constexpr int kShorterShare = 2;
 
 struct PlannerLimits {
   int page_size = 0;

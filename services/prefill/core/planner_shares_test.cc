@@ -51,12 +51,12 @@ class PlannerSharesTest : public PlannerTest {
   static int InPages(int tokens) { return (tokens + kPage - 1) / kPage * kPage; }
 };
 
-TEST_F(PlannerSharesTest, AShortPromptHasAQuarterOfTheLongOnesPlans) {
+TEST_F(PlannerSharesTest, AShortPromptHasHalfOfTheLongOnesPlans) {
   Start(1, 9000);
-  Start(2, 40);
+  Start(2, 72);
   EXPECT_EQ(Shares(plans_.back()), (Tokens{{1, 64}})) << "came after this one";
-  EXPECT_EQ(Next(), (Tokens{{1, 48}, {2, 16}}));
-  EXPECT_EQ(Next(), (Tokens{{1, 48}, {2, 16}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {2, 32}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {2, 32}}));
   EXPECT_EQ(Next(), (Tokens{{1, 48}, {2, 8}})) << "whole pages";
   EXPECT_EQ(Next(), (Tokens{{1, 64}}));
 }
@@ -75,9 +75,8 @@ TEST_F(PlannerSharesTest, TheShortestIsFirst) {
   Start(1, 9000);
   Start(2, 100);
   Start(3, 20);
-  EXPECT_EQ(Next(), (Tokens{{1, 48}, {3, 16}}));
-  EXPECT_EQ(Next(), (Tokens{{1, 48}, {3, 4}})) << "its last tokens take a page";
-  EXPECT_EQ(Next(), (Tokens{{1, 48}, {2, 16}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {3, 20}})) << "its last tokens take a page";
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {2, 32}}));
 }
 
 TEST_F(PlannerSharesTest, EqualPromptsWaitTheirTurn) {
@@ -129,7 +128,7 @@ TEST_F(PlannerSharesTest, TheOldestThatWaitsIsOvertakenWhereItIsLeftRoom) {
   Start(2, 600);  // 38 pages: younger and shorter than the first soon, but it takes its turn
   Start(3, 400);  // 25 pages: would leave it 35
   Start(4, 100);  // 7 pages
-  EXPECT_EQ(Next(), (Tokens{{1, 48}, {4, 16}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {4, 32}}));
   EXPECT_EQ(planner_->load().free_pages, 53);
   Start(5, 256);  // 16 pages: would leave it 37
   bool begun = false;
@@ -194,9 +193,9 @@ TEST_F(PlannerSharesTest, NobodyWaitsLongerThanPromised) {
           prompt.planned += item.token_count;
           if (prompt.Left() > 0) continue;
           const int64_t slack = int64_t{2} * limits.chunk_tokens;
-          EXPECT_LE(3 * prompt.all, 4 * (InPages(prompt.tokens) + prompt.older) + 3 * slack)
+          EXPECT_LE(prompt.all, 2 * (InPages(prompt.tokens) + prompt.older) + slack)
               << "seed " << seed << ", attempt " << item.attempt_id;
-          EXPECT_LE(prompt.all, 4 * prompt.shorter + slack)
+          EXPECT_LE(prompt.all, 2 * prompt.shorter + slack)
               << "seed " << seed << ", attempt " << item.attempt_id;
         }
       }
