@@ -20,6 +20,7 @@ BENCHES = {
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
     "load": ("//services/baton", "short and long prompts under load, fair and first come, first served", "script"),
     "parallel": ("//tests/bench:parallel", "element types, the seam, row-parallel chunks (root)", "script"),
+    "simulate": ("//services/baton", "what `baton simulate` predicts beside real processes", "script"),
     "tokenizer": ("//common/tokenizer:tokenizer_benchmark", "encode and decode MB/s", "google"),
     "serving": ("//services/baton", "TTFT and TPOT of local clusters, two stages beside one", "script"),
     "policy": ("//services/baton", "time to first token of 128K tokens under each --chunk-policy", "script"),
