@@ -2,16 +2,14 @@
 
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cstddef>
-#include <initializer_list>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "common/json/json_section.h"
 #include "common/json/parse_json.h"
 #include "common/model/fingerprint.h"
 #include "nlohmann/json.hpp"
@@ -27,110 +25,18 @@ constexpr int kMaxLayers = 4096;
 constexpr int kMaxWidth = 1 << 20;
 constexpr int kMaxContext = 1 << 27;
 
-// Of the first `"key"` behind the first `"section"`; 1-based. Keys do not stand twice in an object.
-int LineOf(std::string_view text, std::string_view section, std::string_view key) {
-  size_t at = 0;
-  for (const std::string_view word : {section, key}) {
-    if (word.empty()) continue;
-    const size_t found = text.find(absl::StrCat("\"", std::string(word), "\""), at);
-    if (found == std::string_view::npos) break;
-    at = found;
+void ReadType(JsonSection& section, const char* key, ElementType& value) {
+  std::string name;
+  section.Text(key, false, name);
+  const std::optional<ElementType> type = ParseElementType(name);
+  if (type.has_value()) {
+    value = *type;
+  } else {
+    section.Fail(key, absl::StrCat("is \"", name, "\", expected float32 or bfloat16"));
   }
-  const auto end = text.begin() + static_cast<std::ptrdiff_t>(at);
-  return 1 + static_cast<int>(std::count(text.begin(), end, '\n'));
 }
 
-// An object of the file. The first thing that is wrong with it is kept.
-class Section {
- public:
-  Section(std::string_view text, const std::string& file, const Json& document, const char* name)
-      : text_(text), file_(file), name_(name) {
-    if (*name == '\0') {
-      object_ = &document;
-    } else if (const auto found = document.find(name); found != document.end()) {
-      object_ = &*found;
-    }
-    if (object_ == nullptr) {
-      Fail("", "is missing");
-    } else if (!object_->is_object()) {
-      Fail("", "is no object");
-    }
-  }
-
-  const absl::Status& status() const { return status_; }
-
-  void Number(const char* key, double low, double high, std::optional<double> otherwise,
-              double& value) {
-    const Json* const found = Find(key, otherwise.has_value());
-    if (found == nullptr) {
-      value = otherwise.value_or(0);
-    } else if (!found->is_number()) {
-      Fail(key, absl::StrCat("is ", found->dump(), ", expected a number"));
-    } else if (value = found->get<double>(); !(value >= low && value <= high)) {
-      Fail(key, absl::StrCat("is ", found->dump(), ", expected ", low, " to ", high));
-    }
-  }
-  void Int(const char* key, int low, int high, std::optional<int> otherwise, int& value) {
-    const Json* const found = Find(key, otherwise.has_value());
-    if (found == nullptr) {
-      value = otherwise.value_or(0);
-    } else if (!found->is_number_integer() || *found < low || *found > high) {
-      Fail(key, absl::StrCat("is ", found->dump(), ", expected a whole number from ", low, " to ",
-                             high));
-    } else {
-      value = found->get<int>();
-    }
-  }
-  void Text(const char* key, bool optional, std::string& value) {
-    const Json* const found = Find(key, optional);
-    if (found == nullptr) return;
-    if (!found->is_string()) return Fail(key, "is no string");
-    value = found->get<std::string>();
-  }
-  void Type(const char* key, ElementType& value) {
-    std::string name;
-    Text(key, false, name);
-    const std::optional<ElementType> type = ParseElementType(name);
-    if (type.has_value()) {
-      value = *type;
-    } else {
-      Fail(key, absl::StrCat("is \"", name, "\", expected float32 or bfloat16"));
-    }
-  }
-  // Nobody reads any other key: most likely it is misspelt.
-  void Only(std::initializer_list<const char*> keys) {
-    if (!status_.ok()) return;
-    for (const auto& item : object_->items()) {
-      const bool known =
-          std::any_of(keys.begin(), keys.end(), [&](const char* key) { return item.key() == key; });
-      if (!known)
-        return Fail(item.key(), absl::StrCat("is unknown; known are ", absl::StrJoin(keys, ", ")));
-    }
-  }
-  void Fail(const std::string& key, const std::string& what) {
-    if (!status_.ok()) return;
-    const std::string dot = name_.empty() || key.empty() ? "" : ".";
-    status_ = absl::InvalidArgumentError(absl::StrCat(file_, ": line ", LineOf(text_, name_, key),
-                                                      ": \"", name_, dot, key, "\" ", what));
-  }
-
- private:
-  const Json* Find(const char* key, bool optional) {
-    if (!status_.ok()) return nullptr;
-    const auto found = object_->find(key);
-    if (found != object_->end()) return &*found;
-    if (!optional) Fail(key, "is missing");
-    return nullptr;
-  }
-
-  const std::string_view text_;
-  const std::string& file_;
-  const std::string name_;
-  const Json* object_ = nullptr;
-  absl::Status status_;
-};
-
-absl::Status ReadModel(Section model, TimedProfile& profile) {
+absl::Status ReadModel(JsonSection model, TimedProfile& profile) {
   model.Only(
       {"layers", "hidden_size", "kv_heads", "head_dim", "context_tokens", "dtype", "kv_dtype"});
   model.Int("layers", 1, kMaxLayers, std::nullopt, profile.layers);
@@ -138,12 +44,12 @@ absl::Status ReadModel(Section model, TimedProfile& profile) {
   model.Int("kv_heads", 1, kMaxWidth, std::nullopt, profile.kv_heads);
   model.Int("head_dim", 8, kMaxWidth, std::nullopt, profile.head_dim);
   model.Int("context_tokens", 2, kMaxContext, std::nullopt, profile.context_tokens);
-  model.Type("dtype", profile.dtype);
-  model.Type("kv_dtype", profile.kv_dtype);
+  ReadType(model, "dtype", profile.dtype);
+  ReadType(model, "kv_dtype", profile.kv_dtype);
   return model.status();
 }
 
-absl::Status ReadCosts(Section prefill, Section decode, TimedProfile& profile) {
+absl::Status ReadCosts(JsonSection prefill, JsonSection decode, TimedProfile& profile) {
   StageCost& cost = profile.prefill;
   prefill.Only({"stage_overhead_us", "overhead_us", "prefix_us", "token_us", "attention_us",
                 "floor_tokens"});
@@ -164,7 +70,7 @@ absl::Status ReadCosts(Section prefill, Section decode, TimedProfile& profile) {
   return decode.status();
 }
 
-absl::Status ReadNoise(Section noise, TimedProfile& profile) {
+absl::Status ReadNoise(JsonSection noise, TimedProfile& profile) {
   noise.Only({"relative", "seed"});
   noise.Number("relative", 0, 1, std::nullopt, profile.noise_relative);
   int seed = 1;
@@ -206,17 +112,18 @@ ModelFingerprint TimedProfile::Fingerprint(const ModelConfig& config,
 absl::StatusOr<TimedProfile> ParseTimedProfile(std::string_view text, const std::string& file) {
   BATON_ASSIGN_OR_RETURN(const Json document, ParseJson(text, file));  // Says the line itself.
   TimedProfile profile;
-  Section whole(text, file, document, "");
+  const JsonText where{text, file};
+  JsonSection whole(where, document, "");
   whole.Only({"name", "source", "model", "prefill", "decode", "noise"});
   whole.Text("name", false, profile.name);
   std::string source;  // For readers.
   whole.Text("source", true, source);
   BATON_RETURN_IF_ERROR(whole.status());
-  BATON_RETURN_IF_ERROR(ReadModel(Section(text, file, document, "model"), profile));
-  BATON_RETURN_IF_ERROR(ReadCosts(Section(text, file, document, "prefill"),
-                                  Section(text, file, document, "decode"), profile));
+  BATON_RETURN_IF_ERROR(ReadModel(JsonSection(where, document, "model"), profile));
+  BATON_RETURN_IF_ERROR(ReadCosts(JsonSection(where, document, "prefill"),
+                                  JsonSection(where, document, "decode"), profile));
   if (document.contains("noise")) {
-    BATON_RETURN_IF_ERROR(ReadNoise(Section(text, file, document, "noise"), profile));
+    BATON_RETURN_IF_ERROR(ReadNoise(JsonSection(where, document, "noise"), profile));
   }
   profile.text_hash = XXH3_64bits(text.data(), text.size());
   return profile;
