@@ -1,6 +1,7 @@
 #include "common/chunking/chunk_policy.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <utility>
 
@@ -168,6 +169,33 @@ class OptimalChunks final : public ChunkPolicy {
 };
 
 }  // namespace
+
+const char* ChunkRuleName(ChunkRule rule) {
+  switch (rule) {
+    case ChunkRule::kFixed:
+      return "fixed";
+    case ChunkRule::kSglang:
+      return "sglang";
+    case ChunkRule::kOptimal:
+      return "optimal";
+  }
+  return "";
+}
+
+std::optional<ChunkRule> ParseChunkRule(const std::string& name) {
+  for (const ChunkRule rule : {ChunkRule::kFixed, ChunkRule::kSglang, ChunkRule::kOptimal}) {
+    if (name == ChunkRuleName(rule)) return rule;
+  }
+  return std::nullopt;
+}
+
+ChunkOptions WithinContext(ChunkOptions options) {
+  if (options.chunk_tokens == INT_MAX) options.rule = ChunkRule::kFixed;
+  const int64_t page = options.page_size;
+  const int64_t longest = (options.max_context_tokens + page - 1) / page * page;
+  options.chunk_tokens = static_cast<int>(std::min<int64_t>(options.chunk_tokens, longest));
+  return options;
+}
 
 std::unique_ptr<ChunkPolicy> MakeChunkPolicy(const ChunkOptions& options) {
   BATON_CHECK(options.page_size > 0 && options.chunk_tokens >= options.page_size)

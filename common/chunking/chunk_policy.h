@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "common/chunking/stage_cost.h"
@@ -40,6 +42,10 @@ enum class ChunkRule : uint8_t {
   kOptimal,  // The earliest first token while a prompt is alone, throughput while others wait.
 };
 
+// As --chunk-policy has them: "fixed", "sglang", "optimal".
+const char* ChunkRuleName(ChunkRule rule);
+std::optional<ChunkRule> ParseChunkRule(const std::string& name);
+
 struct ChunkOptions {
   ChunkRule rule = ChunkRule::kFixed;
   int page_size = 1;
@@ -48,6 +54,10 @@ struct ChunkOptions {
   int max_context_tokens = 0;   // No prompt is longer.
   double smooth_factor = 0.75;  // Of kSglang.
 };
+
+// Who sets no chunk size (INT_MAX) wants no prompt cut, by whatever rule; and no chunk is larger
+// than the longest prompt, in whole pages.
+ChunkOptions WithinContext(ChunkOptions options);
 
 std::unique_ptr<ChunkPolicy> MakeChunkPolicy(const ChunkOptions& options);
 

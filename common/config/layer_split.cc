@@ -1,8 +1,13 @@
 #include "common/config/layer_split.h"
 
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 
@@ -12,6 +17,7 @@ namespace {
 constexpr char kField[] = "pp_layer_partition";
 // Far above any model; keeps sums from overflowing.
 constexpr int64_t kMaxLayers = 65536;
+constexpr double kEqual = 0.05;  // Of measured times: learned ones are no more exact.
 
 std::vector<int64_t> EvenShares(int64_t layers, int64_t pp_size) {
   std::vector<int64_t> shares(pp_size, layers / pp_size);
@@ -21,6 +27,28 @@ std::vector<int64_t> EvenShares(int64_t layers, int64_t pp_size) {
 }
 
 }  // namespace
+
+// Each layer goes to the stage that is the least slow with it. That is the best there is: no stage
+// could give one away and take another sooner.
+std::string BalanceLayers(int64_t layers, std::vector<double> layer_us) {
+  const double mean_us =
+      std::accumulate(layer_us.begin(), layer_us.end(), 0.0) / static_cast<double>(layer_us.size());
+  for (double& one_us : layer_us) {
+    if (std::abs(one_us - mean_us) <= kEqual * mean_us) one_us = mean_us;
+  }
+  std::vector<int64_t> shares(layer_us.size(), 1);
+  for (auto given = static_cast<int64_t>(shares.size()); given < layers; ++given) {
+    const auto with_one_more_us = [&](size_t stage) {
+      return static_cast<double>(shares[stage] + 1) * layer_us[stage];
+    };
+    size_t least = shares.size() - 1;
+    for (size_t stage = least; stage-- > 0;) {
+      if (with_one_more_us(stage) < with_one_more_us(least)) least = stage;
+    }
+    ++shares[least];
+  }
+  return absl::StrJoin(shares, ",");
+}
 
 absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition) {
   std::vector<int64_t> shares;

@@ -14,6 +14,15 @@ namespace baton::config {
 // Parses "3,3,4": the layers of each stage, every one at least 1. Errors name pp_layer_partition.
 absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition);
 
+// The partition that stages are to take by measured times; not one that SplitLayers reads.
+inline constexpr char kMeasuredPartition[] = "auto";
+
+// "2,4,4": a partition of `layers` for stages of which each needs `layer_us` for one of its layers,
+// such that the slowest stage is as fast as can be. Stages whose layers take the same within a
+// twentieth are equal, and where the layers do not divide the larger shares go to the later ones.
+// At least one stage and as many layers; every time > 0.
+std::string BalanceLayers(int64_t layers, std::vector<double> layer_us);
+
 // The layers of each of `pp_size` stages, in order and without gaps. With an empty `partition` the
 // split is even and the larger shares go to the later stages: stage 0 also embeds and plans.
 // Otherwise `partition` must name `pp_size` counts that sum to `layers`.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/base/status.h"
 
 namespace baton::config {
@@ -57,6 +59,50 @@ TEST(LayerSplitTest, Refuses) {
     const auto split = SplitLayers(row.layers, row.pp_size, row.partition);
     ASSERT_FALSE(split.ok());
     EXPECT_EQ(FieldOf(split.status()), row.field) << split.status();
+  }
+}
+
+TEST(LayerSplitTest, BalancesMeasuredStages) {
+  struct Row {
+    int64_t layers;
+    std::vector<double> layer_us;
+    std::string partition;
+  };
+  const Row rows[] = {
+      {1, {7}, "1"},
+      {6, {1, 1, 1}, "2,2,2"},
+      {7, {1, 1, 1}, "2,2,3"},
+      {8, {1, 1, 1}, "2,3,3"},
+      {7, {1.00, 1.04, 0.98}, "2,2,3"},  // No more than they are measured to within.
+      {12, {1, 2}, "8,4"},
+      {12, {2, 1}, "4,8"},
+      {9, {3, 1, 1}, "1,4,4"},
+      {3, {100, 1, 100}, "1,1,1"},  // Every stage has one.
+      {10, {1, 1000}, "9,1"},
+      {64, {1e-6, 2e-6, 1e-6, 1e-6}, "18,9,18,19"},
+  };
+  for (const Row& row : rows) {
+    EXPECT_EQ(BalanceLayers(row.layers, row.layer_us), row.partition);
+    EXPECT_TRUE(
+        SplitLayers(row.layers, static_cast<int64_t>(row.layer_us.size()), row.partition).ok());
+  }
+}
+
+// Beside every partition that there is.
+TEST(LayerSplitTest, NoPartitionHasAFasterSlowestStage) {
+  const std::vector<double> layer_us = {1, 1.7, 0.6};
+  for (int64_t layers = 3; layers < 30; ++layers) {
+    const auto slowest = [&](int64_t a, int64_t b, int64_t c) {
+      return std::max({static_cast<double>(a) * layer_us[0], static_cast<double>(b) * layer_us[1],
+                       static_cast<double>(c) * layer_us[2]});
+    };
+    double best = 1e300;
+    for (int64_t a = 1; a < layers - 1; ++a) {
+      for (int64_t b = 1; a + b < layers; ++b) best = std::min(best, slowest(a, b, layers - a - b));
+    }
+    const auto shares = ParsePartition(BalanceLayers(layers, layer_us));
+    ASSERT_TRUE(shares.ok());
+    EXPECT_DOUBLE_EQ(slowest((*shares)[0], (*shares)[1], (*shares)[2]), best) << layers;
   }
 }
 

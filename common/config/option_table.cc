@@ -159,7 +159,7 @@ bool AppliesTo(const Option& option, Role role) {
   const auto has = [&](int r) { return std::find(roles.begin(), roles.end(), r) != roles.end(); };
   if (role != v1::OptionSpec::VALIDATE) return has(role);
   return has(v1::OptionSpec::ROUTER) || has(v1::OptionSpec::PREFILL) ||
-         has(v1::OptionSpec::DECODE) || has(v1::OptionSpec::UP);
+         has(v1::OptionSpec::DECODE) || has(v1::OptionSpec::UP) || has(v1::OptionSpec::VALIDATE);
 }
 
 bool AppliesTo(const Option& option, Command command) {

@@ -116,6 +116,7 @@ TEST(OptionsTest, ReadsEveryNotation) {
       {{"--served-model-name="}, "served_model_name", "tiny"},
       {{"--chain-id=a=b"}, "chain_id", "a=b"},
       {{"--pp-size=2", "--pp-layer-partition", "3,4"}, "pp_layer_partition", "3,4"},
+      {{"--pp-layer-partition=auto", "--chunk-profile=p.json"}, "pp_layer_partition", "auto"},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.args[0]);
@@ -319,6 +320,8 @@ TEST(OptionsTest, RulesOverSeveralOptions) {
        {"pp_rank = 1", "flag --prefill-index"}},
       {Worker({"--pp-size=2", "--pp-layer-partition=3"}), "pp_layer_partition", {"1 stages"}},
       {Worker({"--pp-layer-partition=x"}), "pp_layer_partition", {"'x'"}},
+      {Worker({"--pp-layer-partition=auto"}), "pp_layer_partition", {"--chunk-profile"}},
+      {Worker({"--chunk-plan=1000"}), "chunk_plan", {"not an option of prefill", "validate"}},
       {Worker({"--chunked-prefill-size=100"}), "chunked_prefill_size", {"page_size = 64"}},
       {Worker({"--chunked-prefill-size=0"}), "chunked_prefill_size", {"got 0"}},
       {Worker({"--dtype=float16"}), "dtype", {"got float16", "float32 (auto takes it)"}},

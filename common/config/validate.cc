@@ -36,6 +36,14 @@ absl::Status CheckChain(const v1::Options& options) {
                                      "; expected less than pp_size = ", options.pp_size()));
   }
   if (options.pp_layer_partition().empty()) return absl::OkStatus();
+  if (options.pp_layer_partition() == kMeasuredPartition) {
+    if (!options.chunk_profile().empty() || !options.timed_profile().empty()) {
+      return absl::OkStatus();
+    }
+    return InvalidField("pp_layer_partition",
+                        "auto shares layers out by measured times, and nothing says them; name "
+                        "--chunk-profile, which stage 0 of a chain with an even split writes");
+  }
   BATON_ASSIGN_OR_RETURN(const auto shares, ParsePartition(options.pp_layer_partition()));
   if (static_cast<int64_t>(shares.size()) != options.pp_size()) {
     return InvalidField("pp_layer_partition",

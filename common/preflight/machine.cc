@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -23,6 +25,19 @@ std::optional<int64_t> NumberBehind(const std::string& text, absl::string_view k
     if (words.size() >= 2 && words[0] == key && absl::SimpleAtoi(words[1], &number)) return number;
   }
   return std::nullopt;
+}
+
+std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// The text behind the colon in the first line such as "model name : A processor".
+std::string TextBehind(const std::string& text, absl::string_view key) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> sides =
+        absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (absl::StripAsciiWhitespace(sides.first) != key) continue;
+    return std::string(absl::StripAsciiWhitespace(sides.second));
+  }
+  return "";
 }
 
 // What one control group leaves: its limit less its use, of which file pages that nobody has used
@@ -75,6 +90,8 @@ Machine ReadMachine(const std::string& root, int64_t schedulable_cores) {
   }
   const auto quota = Tightest(root, "cpu", CoresIn);
   machine.cores = std::min(schedulable_cores, quota.value_or(schedulable_cores));
+  machine.host = FirstLine(ReadText(root + "/proc/sys/kernel/hostname"));
+  machine.cpu = TextBehind(ReadText(root + "/proc/cpuinfo"), "model name");
   return machine;
 }
 

@@ -15,6 +15,8 @@ struct Machine {
   // CPUs that this process may run on, or the tightest CPU quota above it, rounded up, if that is
   // less.
   int64_t cores = 1;
+  std::string host;  // Its name, and its processor's, for people; empty: unknown.
+  std::string cpu;
 };
 
 // CPUs that are online and in this process's affinity.

@@ -116,5 +116,14 @@ TEST(MachineTest, ThisMachineHasMemoryAndCores) {
   EXPECT_GE(ReadMachine().cores, 1);
 }
 
+TEST(MachineTest, SaysItsNames) {
+  const Machine machine = Read(
+      "names", {{"/proc/sys/kernel/hostname", "node-7\n"},
+                {"/proc/cpuinfo", "processor\t: 0\nmodel name\t: A: B @ 2 GHz\nflags\t: x\n"}});
+  EXPECT_EQ(machine.host, "node-7");
+  EXPECT_EQ(machine.cpu, "A: B @ 2 GHz");
+  EXPECT_EQ(Read("nameless", {}).cpu, "");
+}
+
 }  // namespace
 }  // namespace baton

@@ -10,6 +10,7 @@
 #include "common/config/layer_split.h"
 #include "common/engine/requirements.h"
 #include "common/engine/timed/timed_profile.h"
+#include "common/model/fingerprint.h"
 #include "common/preflight/model_files.h"
 #include "common/tls/tls_certificate.h"
 
@@ -58,6 +59,7 @@ class Checks {
     }
     CheckContext();
     facts_.config = *report_.model;
+    ReadCosts();
     const auto layers = Layers();
     if (profile_) {
       facts_.dtype = ParseElementType(values.dtype()).value_or(profile_->dtype);
@@ -75,6 +77,7 @@ class Checks {
                                                    facts_.config, report_.findings);
     }
     if (layers) CheckMemory();
+    SettleCosts();
     return Finish();
   }
 
@@ -144,6 +147,43 @@ class Checks {
     } else if (report_.context_tokens < kMinContextTokens) {
       AddError("context_length", absl::StrCat("got ", report_.context_tokens,
                                               "; expected a token of prompt and one of answer"));
+    }
+  }
+
+  // Before the layers, which may follow from it.
+  void ReadCosts() {
+    v1::Options& values = report_.values;
+    ChunkCosts& chunks = report_.chunks;
+    const int layers = report_.model->num_hidden_layers;
+    chunks.here = MeasuredBy(values, report_.machine);
+    chunks.here.config_hash = ConfigFingerprint(*report_.model);
+    ReadChunkProfile(values, report_.role, layers, chunks, report_.findings);
+    measured_partition_ = values.pp_layer_partition() == config::kMeasuredPartition;
+    if (!measured_partition_ || report_.context_tokens < 1) return;
+    values.clear_pp_layer_partition();  // Until it is known.
+    if (!report_.status().ok()) return;
+    const auto partition =
+        MeasuredPartition(values, chunks, profile_, layers, report_.context_tokens);
+    if (!partition.ok()) return AddStatus("pp_layer_partition", partition.status());
+    values.set_pp_layer_partition(*partition);
+  }
+
+  // And once types and layers are known.
+  void SettleCosts() {
+    const v1::Options& values = report_.values;
+    const bool chain = report_.role == OptionSpec::UP || report_.role == OptionSpec::PREFILL;
+    if (!chain) return;
+    ChunkCosts& chunks = report_.chunks;
+    chunks.here.dtype = ElementTypeName(facts_.dtype);
+    chunks.here.kv_dtype = ElementTypeName(facts_.kv_dtype);
+    CompareChunkProfile(values, measured_partition_, chunks, report_.findings);
+    const auto split = config::SplitLayers(report_.model->num_hidden_layers, values.pp_size(),
+                                           values.pp_layer_partition());
+    if (split.ok()) FillStageCosts(values, *split, profile_, chunks);
+    const int64_t shown = values.chunk_plan();
+    if (report_.context_tokens > 0 && shown > report_.context_tokens) {
+      AddError("chunk_plan", absl::StrCat("got ", shown, ", and no prompt is longer than ",
+                                          report_.context_tokens, " tokens (--context-length)"));
     }
   }
 
@@ -239,6 +279,7 @@ class Checks {
   const config::ParsedOptions& options_;
   PreflightReport report_;
   std::optional<TimedProfile> profile_;
+  bool measured_partition_ = false;  // --pp-layer-partition=auto
   ModelFacts facts_;
 };
 

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "common/config/options.h"
 #include "common/model/model_config.h"
+#include "common/preflight/chunk_costs.h"
 #include "common/preflight/finding.h"
 #include "common/preflight/machine.h"
 #include "common/preflight/memory_plan.h"
@@ -34,6 +35,7 @@ struct PreflightReport {
   // Set as far as the findings allow.
   std::optional<ModelConfig> model;
   std::optional<HostMemory> memory;
+  ChunkCosts chunks;
   int64_t context_tokens = 0;  // Of the longest sequence.
   Machine machine;
 

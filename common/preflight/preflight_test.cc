@@ -12,8 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/model/make_model.h"
-#include "common/model/testing/model_directory.h"
+#include "common/preflight/preflight_fixture.h"
 
 namespace baton {
 namespace {
@@ -21,26 +20,14 @@ namespace {
 using model_testing::Json;
 using model_testing::ModelDirectory;
 using model_testing::WriteFile;
+using preflight_testing::Check;
+using preflight_testing::kGib;
+using preflight_testing::kRoomy;
+using preflight_testing::Make;
 using ::testing::HasSubstr;
 using v1::OptionSpec;
 
 constexpr int64_t kMib = int64_t{1} << 20;
-constexpr int64_t kGib = int64_t{1} << 30;
-const Machine kRoomy = {64 * kGib, "MemAvailable"};
-
-PreflightReport Check(config::Command command, std::vector<std::string> args,
-                      const Machine& machine = kRoomy) {
-  const auto parsed = config::ParseOptions(command, {std::move(args), {}, nullptr});
-  EXPECT_TRUE(parsed.ok()) << parsed.status();
-  return Preflight(*parsed, machine);
-}
-
-ModelDirectory Make(const std::string& name, const RandomModelOptions& options = {}) {
-  ModelDirectory model = {testing::TempDir() + "/preflight_" + name};
-  std::filesystem::remove_all(model.path);
-  EXPECT_TRUE(MakeRandomModel(model.path, options).ok());
-  return model;
-}
 
 struct Row {
   std::string name;

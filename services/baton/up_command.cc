@@ -39,7 +39,10 @@ absl::Status Up(const config::ParsedOptions& options, const char* self) {
     std::fprintf(stderr, "baton up: warning: %s\n", FindingText(finding).c_str());
   }
   BATON_RETURN_IF_ERROR(checked.status());
-  BATON_ASSIGN_OR_RETURN(const UpPlan plan, PlanUp(options, PlannedArguments(checked),
+  // Found once for all stages, whatever the profile says later.
+  config::ParsedOptions planned = options;
+  planned.values.set_pp_layer_partition(checked.values.pp_layer_partition());
+  BATON_ASSIGN_OR_RETURN(const UpPlan plan, PlanUp(planned, PlannedArguments(checked),
                                                    config::ProcessEnvironment(), FreePort));
   // First of all, since the threads of the watch inherit what it does to signals.
   Supervisor supervisor(self, LimitsOf(options.values));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/preflight/preflight.h"
+#include "services/baton/chunk_report.h"
 #include "services/baton/commands.h"
 
 namespace baton {
@@ -86,6 +87,7 @@ int RunValidateCommand(const config::ParsedOptions& options) {
   const PreflightReport report = Preflight(options, ReadMachine());
   PrintVerdict(report);
   PrintMemory(report);
+  if (report.status().ok()) std::fputs(ChunkReportText(report).c_str(), stdout);
   std::printf("\n%s", config::EffectiveText(options).c_str());
   return report.status().ok() ? kExitDone : kExitFailed;
 }

@@ -17,15 +17,16 @@ namespace baton::prefill {
 namespace {
 
 // Whole prompts in one plan are still bounded by the longest prompt, and so are the buffers.
-int PlanBudget(const PlannerLimits& limits) {
-  const int64_t page = limits.page_size;
-  const int64_t longest = (limits.max_context_tokens + page - 1) / page * page;
-  return static_cast<int>(std::min<int64_t>(limits.chunk_tokens, longest));
+ChunkOptions ChunkOptionsOf(const PlannerLimits& limits) {
+  return WithinContext({.rule = limits.chunk_rule,
+                        .page_size = limits.page_size,
+                        .chunk_tokens = limits.chunk_tokens,
+                        .max_context_tokens = limits.max_context_tokens,
+                        .smooth_factor = limits.smooth_factor});
 }
 
-// Who sets no chunk size wants no prompt cut, by whatever rule.
 PlannerLimits WithItsRule(PlannerLimits limits) {
-  if (limits.chunk_tokens == INT_MAX) limits.chunk_rule = ChunkRule::kFixed;
+  limits.chunk_rule = ChunkOptionsOf(limits).rule;
   return limits;
 }
 
@@ -33,11 +34,7 @@ PlannerLimits WithItsRule(PlannerLimits limits) {
 
 ChainPlanner::State::State(const PlannerLimits& planner_limits)
     : limits(WithItsRule(planner_limits)),
-      policy(MakeChunkPolicy({.rule = limits.chunk_rule,
-                              .page_size = limits.page_size,
-                              .chunk_tokens = PlanBudget(limits),
-                              .max_context_tokens = limits.max_context_tokens,
-                              .smooth_factor = limits.smooth_factor})) {}
+      policy(MakeChunkPolicy(ChunkOptionsOf(planner_limits))) {}
 
 void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   BATON_CHECK(!up) << "ChainUp without ChainDown before";

@@ -1,0 +1,180 @@
+#include "common/preflight/chunk_costs.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/chunking/chunk_plan.h"
+#include "common/chunking/flow_shop.h"
+#include "common/config/layer_split.h"
+
+namespace baton {
+namespace {
+
+using v1::OptionSpec;
+
+constexpr char kField[] = "chunk_profile";
+
+bool AsksForMeasured(const v1::Options& options) {
+  return options.pp_layer_partition() == config::kMeasuredPartition;
+}
+
+// Stage 0 alone knows and learns costs; the others read them for their share of the layers.
+bool Reads(const v1::Options& options, config::Role role) {
+  if (options.chunk_profile().empty()) return false;
+  if (role == OptionSpec::UP) return true;
+  return role == OptionSpec::PREFILL && (options.pp_rank() == 0 || AsksForMeasured(options));
+}
+
+// Whoever starts for the first time has no file yet, and must be able to write one.
+void OnMissingFile(const v1::Options& options, std::vector<Finding>& findings) {
+  const std::string& path = options.chunk_profile();
+  if (AsksForMeasured(options)) {
+    findings.push_back({Finding::Severity::kError, "pp_layer_partition",
+                        absl::StrCat("auto shares layers out by measured times, and there is no ",
+                                     path, "; run a chain with an even split first, whose stage 0 ",
+                                     "writes it (--chunk-profile)")});
+    return;
+  }
+  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (directory.empty() || std::filesystem::is_directory(directory, error)) return;
+  findings.push_back(
+      {Finding::Severity::kError, kField,
+       absl::StrCat("there is no directory '", directory.string(), "' to write it into")});
+}
+
+// The layers whose times were measured are not this model's: somebody has edited the file.
+std::string WrongLayers(const ChunkProfile& profile, int model_layers) {
+  const int layers = std::accumulate(
+      profile.stages.begin(), profile.stages.end(), 0,
+      [](int sum, const StageProfile& stage) { return std::min(sum + stage.layers, 1 << 20); });
+  if (layers == model_layers) return "";
+  return absl::StrCat("\"stages\" have ", layers, " layers together, expected the model's ",
+                      model_layers);
+}
+
+// Microseconds that each stage would work for a prompt that fills the context.
+std::vector<double> BusyMicros(const v1::Options& options, const std::vector<StageCost>& costs,
+                               int64_t context_tokens) {
+  const auto page = static_cast<int>(options.page_size());
+  const int64_t pages = (context_tokens + page - 1) / page;
+  const int64_t longest = pages * page;
+  const int64_t chunk = options.chunked_prefill_size();
+  const PromptShape prompt = {.tokens = static_cast<int>(context_tokens), .page_size = page};
+  const auto chunk_tokens = static_cast<int>(chunk < 0 ? longest : std::min(chunk, longest));
+  return RunChunks(costs, 0, PlanFixed(prompt, chunk_tokens)).busy_us;
+}
+
+}  // namespace
+
+MeasuredOn MeasuredBy(const v1::Options& options, const Machine& machine) {
+  MeasuredOn here;
+  here.model = options.served_model_name();
+  here.executor = options.executor();
+  here.device = options.device();
+  here.threads = static_cast<int>(options.threads());
+  here.max_chunk_tokens = static_cast<int>(std::max<int64_t>(options.chunked_prefill_size(), 0));
+  here.host = machine.host;
+  here.cpu = machine.cpu;
+  return here;
+}
+
+void ReadChunkProfile(const v1::Options& options, config::Role role, int model_layers,
+                      ChunkCosts& costs, std::vector<Finding>& findings) {
+  costs.keeps_file = role == OptionSpec::PREFILL && AsksForMeasured(options);
+  if (!Reads(options, role)) return;
+  absl::StatusOr<ChunkProfile> profile = LoadChunkProfile(options.chunk_profile());
+  if (absl::IsNotFound(profile.status())) return OnMissingFile(options, findings);
+  if (!profile.ok()) {
+    findings.push_back(
+        {Finding::Severity::kError, kField, std::string(profile.status().message())});
+    return;
+  }
+  costs.profile = *std::move(profile);
+  CompareChunkProfile(options, AsksForMeasured(options), costs, findings);
+  if (!costs.profile) return;
+  const std::string wrong = WrongLayers(*costs.profile, model_layers);
+  if (wrong.empty()) return;
+  findings.push_back(
+      {Finding::Severity::kError, kField, absl::StrCat(options.chunk_profile(), ": ", wrong)});
+  costs.profile.reset();
+}
+
+void CompareChunkProfile(const v1::Options& options, bool measured_partition, ChunkCosts& costs,
+                         std::vector<Finding>& findings) {
+  if (!costs.profile) return;
+  const auto severity =
+      measured_partition ? Finding::Severity::kError : Finding::Severity::kWarning;
+  const std::string& path = options.chunk_profile();
+  const std::string difference = costs.profile->on.DifferenceTo(costs.here);
+  const auto stages = static_cast<int64_t>(costs.profile->stages.size());
+  if (!difference.empty()) {
+    findings.push_back({severity, kField,
+                        absl::StrCat(path, " does not hold here: ", difference,
+                                     ". It is not used, and left as it is")});
+    costs.keeps_file = true;
+  } else if (stages != options.pp_size()) {
+    findings.push_back({severity, kField,
+                        absl::StrCat(path, " is of a chain of ", stages, ", not of --pp-size ",
+                                     options.pp_size(), ". It is not used",
+                                     measured_partition ? ""
+                                                        : ", and written anew when costs of "
+                                                          "this chain are known")});
+  } else {
+    return;
+  }
+  costs.profile.reset();
+}
+
+absl::StatusOr<std::string> MeasuredPartition(const v1::Options& options, const ChunkCosts& costs,
+                                              const std::optional<TimedProfile>& played,
+                                              int model_layers, int64_t context_tokens) {
+  const auto stages = static_cast<size_t>(options.pp_size());
+  if (options.pp_size() > model_layers) {
+    return InvalidField("pp_size", absl::StrCat("got ", stages, " stages for ", model_layers,
+                                                " layers; expected from 1 to the layers"));
+  }
+  std::vector<StageCost> one_layer;
+  for (size_t stage = 0; stage < stages; ++stage) {
+    if (costs.profile) {
+      one_layer.push_back(costs.profile->stages[stage].OfLayers(1));
+    } else if (played) {
+      one_layer.push_back(played->prefill.Times(1.0 / played->layers));
+    } else {
+      return InvalidField("pp_layer_partition", "auto: no times were measured");
+    }
+  }
+  return config::BalanceLayers(model_layers, BusyMicros(options, one_layer, context_tokens));
+}
+
+void FillStageCosts(const v1::Options& options, const std::vector<LayerRange>& split,
+                    const std::optional<TimedProfile>& played, ChunkCosts& costs) {
+  costs.stages.clear();
+  if (costs.profile) {
+    int64_t plans = INT64_MAX;
+    bool moved = false;
+    for (size_t stage = 0; stage < split.size(); ++stage) {
+      const StageProfile& measured = costs.profile->stages[stage];
+      costs.stages.push_back(measured.OfLayers(split[stage].size()));
+      plans = std::min(plans, measured.plans);
+      moved |= measured.layers != split[stage].size();
+    }
+    costs.source =
+        absl::StrCat(options.chunk_profile(), ", learned from ", plans, " plans on ",
+                     costs.profile->on.host, moved ? ", with other layers on each stage" : "");
+  } else if (played) {
+    for (const LayerRange& layers : split) costs.stages.push_back(played->OfStage(layers.size()));
+    costs.source = absl::StrCat(options.timed_profile(), " (", played->name, ")");
+  } else {
+    costs.missing = options.chunk_profile().empty()
+                        ? "--chunk-profile names no file of them"
+                        : absl::StrCat(options.chunk_profile(), " has none of this chain");
+  }
+}
+
+}  // namespace baton

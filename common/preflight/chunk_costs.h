@@ -1,0 +1,61 @@
+// What is known before a start of what chunks cost each stage: from --chunk-profile, or, where
+// nobody computes, from --timed-profile. And what follows for the layers of each stage.
+#ifndef COMMON_PREFLIGHT_CHUNK_COSTS_H_
+#define COMMON_PREFLIGHT_CHUNK_COSTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/chunking/chunk_profile.h"
+#include "common/chunking/stage_cost.h"
+#include "common/config/options.h"
+#include "common/engine/timed/timed_profile.h"
+#include "common/preflight/finding.h"
+#include "common/preflight/machine.h"
+#include "common/types/kv_layout.h"
+
+namespace baton {
+
+struct ChunkCosts {
+  MeasuredOn here;  // What a profile of this chain will say.
+  // That of --chunk-profile, if it holds here: of this model, computed alike, with as many stages.
+  std::optional<ChunkProfile> profile;
+  // Nobody may write --chunk-profile: it is of another model, or other stages have yet to come to
+  // the same partition by it.
+  bool keeps_file = false;
+
+  // Of the stages as they will be. Empty: not known, and `missing` says why and what would help.
+  std::vector<StageCost> stages;
+  std::string source;
+  std::string missing;
+};
+
+// `here` as far as options and the machine say it: all but what the model does.
+MeasuredOn MeasuredBy(const v1::Options& options, const Machine& machine);
+
+// Reads --chunk-profile where `role` heeds it. A damaged file and, for a measured partition, one
+// that does not hold here are errors; else one that does not hold is left out with a warning.
+// `model_layers`: of the whole model.
+void ReadChunkProfile(const v1::Options& options, config::Role role, int model_layers,
+                      ChunkCosts& costs, std::vector<Finding>& findings);
+
+// Again, when `here` says more. `measured_partition`: it has been used for that.
+void CompareChunkProfile(const v1::Options& options, bool measured_partition, ChunkCosts& costs,
+                         std::vector<Finding>& findings);
+
+// What --pp-layer-partition=auto means for a model of so many layers: the stages' times are those
+// for a prompt that fills the context. Errors name the option.
+absl::StatusOr<std::string> MeasuredPartition(const v1::Options& options, const ChunkCosts& costs,
+                                              const std::optional<TimedProfile>& played,
+                                              int model_layers, int64_t context_tokens);
+
+// `stages`, `source` and `missing`, of stages that hold `split`.
+void FillStageCosts(const v1::Options& options, const std::vector<LayerRange>& split,
+                    const std::optional<TimedProfile>& played, ChunkCosts& costs);
+
+}  // namespace baton
+
+#endif  // COMMON_PREFLIGHT_CHUNK_COSTS_H_
