@@ -60,6 +60,24 @@ double Dot(const std::array<double, 4>& a, const std::array<double, 4>& b) {
 
 }  // namespace
 
+// Plans of several sizes behind several prefixes, which weigh no more than real ones: so they are
+// forgotten like these.
+CostFit::CostFit(const KnownCost& known)
+    : solution_{known.cost.overhead_us * kScale[0], known.cost.prefix_us * kScale[1],
+                known.cost.token_us * kScale[2], known.cost.attention_us * kScale[3]},
+      solved_(true),
+      known_(true) {
+  for (const int tokens : {128, 1024, 8192}) {
+    for (const int prefix_length : {0, 4096, 32'768}) {
+      PlanWork work;
+      work.Add(prefix_length, tokens);
+      Remember(work, known.cost.Micros(work), 1);
+    }
+  }
+  judged_ = true;
+  error_ = known.error;
+}
+
 CostFit::Terms CostFit::TermsOf(const PlanWork& work) {
   return {1 / kScale[0], static_cast<double>(work.prefix_tokens) / kScale[1],
           static_cast<double>(work.tokens) / kScale[2], work.pairs / kScale[3]};
@@ -83,7 +101,8 @@ double CostFit::WeightOf(const Terms& terms, double micros) {
   }
   // What is small beside the usual plan is a small plan, of which little is known, held up or not.
   const double usual = terms[0] / typical_[0];
-  const bool outlier = plans_ >= kLeastPlans && (ratio >= kOutlier || ratio <= 1 / kOutlier) &&
+  const bool judges = known_ || plans_ >= kLeastPlans;
+  const bool outlier = judges && (ratio >= kOutlier || ratio <= 1 / kOutlier) &&
                        std::abs(micros - predicted) > kLargeShare * usual;
   outliers_ += outlier ? 1 : 0;
   if (std::abs(one_side_) == kAmissIsNews) {
@@ -108,23 +127,26 @@ void CostFit::BeginAnew(double ratio) {
 void CostFit::Add(const PlanWork& work, int64_t micros) {
   if (work.tokens <= 0 || micros <= 0) return;
   if (++plans_ <= kColdPlans) return;
-  const Terms terms = TermsOf(work);
   const auto time = static_cast<double>(micros);
-  const double weight = WeightOf(terms, time);
+  Remember(work, time, WeightOf(TermsOf(work), time));
+  Solve();
+}
+
+void CostFit::Remember(const PlanWork& work, double micros, double weight) {
+  const Terms terms = TermsOf(work);
   const double kept = error_ > kAmissError ? kKeptAmiss : kKept;
   for (int i = 0; i < kTerms; ++i) {
     for (int j = 0; j < kTerms; ++j) {
-      products_[i][j] = kept * products_[i][j] + weight * terms[i] * terms[j] / time / time;
+      products_[i][j] = kept * products_[i][j] + weight * terms[i] * terms[j] / micros / micros;
     }
-    sums_[i] = kept * sums_[i] + weight * terms[i] / time;
+    sums_[i] = kept * sums_[i] + weight * terms[i] / micros;
     // Plans without a prefix say nothing of what one is.
-    const double share = terms[i] / time;
+    const double share = terms[i] / micros;
     if (share == 0) continue;
     typical_[i] = typical_[i] == 0 ? share : kKept * typical_[i] + (1 - kKept) * share;
   }
   least_tokens_ = least_tokens_ == 0 ? work.tokens : std::min(least_tokens_, work.tokens);
   most_tokens_ = std::max(most_tokens_, work.tokens);
-  Solve();
 }
 
 // Of all subsets of terms the one that fits best without a negative coefficient: for four terms all
@@ -156,7 +178,7 @@ void CostFit::Solve() {
 }
 
 const char* CostFit::missing() const {
-  if (plans_ < kLeastPlans) return "too few plans have been seen";
+  if (!known_ && plans_ < kLeastPlans) return "too few plans have been seen";
   const auto least = static_cast<double>(least_tokens_);
   if (static_cast<double>(most_tokens_) < kLeastSpread * least) {
     return "plans of one size have been seen";

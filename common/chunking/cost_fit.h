@@ -19,8 +19,19 @@
 
 namespace baton {
 
+// What is known of a stage's costs from elsewhere.
+struct KnownCost {
+  StageCost cost;
+  double error = 0;  // CostFit::error, where it was learned.
+};
+
 class CostFit {
  public:
+  CostFit() = default;
+  // Begins with what another life has learned, as if it had seen the plans; that is trusted until
+  // predictions fail. `known` passes Check.
+  explicit CostFit(const KnownCost& known);
+
   // `work` took `micros`. What is no measurement (no tokens, no time) is ignored.
   void Add(const PlanWork& work, int64_t micros);
 
@@ -47,12 +58,14 @@ class CostFit {
 
   static Terms TermsOf(const PlanWork& work);
   double WeightOf(const Terms& terms, double micros);
+  void Remember(const PlanWork& work, double micros, double weight);
   void BeginAnew(double ratio);
   void Solve();
   StageCost Cost() const;  // As it is solved, to be trusted or not.
 
   Terms solution_{};  // Of scaled terms.
   bool solved_ = false;
+  bool known_ = false;  // From another life.
   // Sums over plans of weight * term * term / micros^2, and of weight * term / micros.
   std::array<Terms, kTerms> products_{};
   Terms sums_{};

@@ -152,6 +152,35 @@ TEST(CostFitTest, WhatWasLearnedStaysWhilePlansSayNothingOfIt) {
   ExpectPredicts(fit, kTrue, 0.1);
 }
 
+TEST(CostFitTest, BeginsWithWhatAnotherLifeHasLearned) {
+  CostFit fit(KnownCost{kTrue, 0.05});
+  EXPECT_EQ(fit.missing(), nullptr);
+  EXPECT_EQ(fit.error(), 0.05);
+  EXPECT_EQ(fit.plans(), 0u);
+  ExpectPredicts(fit, kTrue, 1e-9);
+  // The first plan pays for what is done once, and the next may be held up: no reason to forget.
+  fit.Add(WorkOf(0, 512), 70'000);
+  fit.Add(WorkOf(0, 512), 30'000);
+  ExpectPredicts(fit, kTrue, 0.1);
+  // Plans of one size say nothing of others, and what is known of those stays.
+  for (int i = 0; i < 100; ++i) {
+    fit.Add(WorkOf(0, 512), static_cast<int64_t>(kTrue.Micros(WorkOf(0, 512))));
+  }
+  ExpectPredicts(fit, kTrue, 0.1);
+}
+
+TEST(CostFitTest, WhatIsKnownOfAnotherMachineIsScaledToThisOne) {
+  Random random(9);
+  CostFit fit(KnownCost{kTrue.Times(8), 0.02});
+  bool distrusted = false;
+  for (int i = 0; i < 30; ++i) {
+    AddDrawn(fit, kTrue, random);
+    distrusted |= !fit.cost().has_value();
+  }
+  EXPECT_TRUE(distrusted);
+  ExpectPredicts(fit, kTrue, 0.15);
+}
+
 TEST(CostFitTest, NoiseIsNoCost) {
   Random random(7);
   CostFit fit;

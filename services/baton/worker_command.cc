@@ -108,7 +108,8 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   return rejection;
 }
 
-absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& runtime, int64_t start_us) {
+absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
+                          WorkerRuntime& runtime, int64_t start_us) {
   prefill::PrefillOptions own = prefill::SchedulingOf(options, runtime.max_context_tokens());
   own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
   own.chain_id = options.chain_id();
@@ -119,14 +120,21 @@ absl::Status ServePrefill(const v1::Options& options, WorkerRuntime& runtime, in
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
   BATON_ASSIGN_OR_RETURN(
       const auto service,
-      prefill::PrefillService::Create(own, {&runtime.executor(), &runtime.data_plane(), &peers,
-                                            &runtime.metrics(), runtime.tracer(), &announce}));
+      prefill::PrefillService::Create(
+          own, {&runtime.executor(),
+                &runtime.data_plane(),
+                &peers,
+                &runtime.metrics(),
+                runtime.tracer(),
+                &announce,
+                {options.chunk_profile(), costs.here, costs.profile, !costs.keeps_file}}));
   LOG(kInfo) << "prefill stage " << own.pp_rank << " of " << own.pp_size << " in " << own.chain_id
              << ", " << runtime.Summary();
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
              << net::JoinHostPort(own.host, runtime.metrics_port()) << "  chunk "
              << own.chunk_tokens << " tokens, " << options.chunk_policy() << "  started after "
              << SecondsSince(start_us);
+  if (costs.profile) LOG(kInfo) << "what chunks cost is read from " << costs.source;
   v1::WorkerInfo self = runtime.Describe(service->grpc_port());
   self.set_role(v1::ROLE_PREFILL);
   self.set_chain_id(own.chain_id);
@@ -186,18 +194,19 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& runtime, int
   return ServeUntilStopped(options, runtime, std::move(self), served);
 }
 
-// `options` with what the checks that `validate` makes fill in.
-absl::StatusOr<v1::Options> Checked(const config::ParsedOptions& options) {
-  const PreflightReport report = Preflight(options, ReadMachine());
+// What the checks say that `validate` makes.
+absl::StatusOr<PreflightReport> Checked(const config::ParsedOptions& options) {
+  PreflightReport report = Preflight(options, ReadMachine());
   for (const Finding& finding : report.findings) {
     if (!finding.refuses()) LOG(kWarning) << FindingText(finding);
   }
   BATON_RETURN_IF_ERROR(report.status());
-  return report.values;
+  return report;
 }
 
-absl::Status Serve(v1::Options options) {
+absl::Status Serve(const PreflightReport& checked) {
   const int64_t start_us = NowUs();
+  v1::Options options = checked.values;
   const bool prefill = options.disaggregation_mode() == "prefill";
   if (options.instance_id().empty()) {
     options.set_instance_id(absl::StrCat(options.disaggregation_mode(),
@@ -218,14 +227,14 @@ absl::Status Serve(v1::Options options) {
   }
   BATON_ASSIGN_OR_RETURN(const auto runtime, WorkerRuntime::Create(options, layers, model));
   startup.reset();
-  return prefill ? ServePrefill(options, *runtime, start_us)
+  return prefill ? ServePrefill(options, checked.chunks, *runtime, start_us)
                  : ServeDecode(options, *runtime, start_us);
 }
 
 }  // namespace
 
 int RunWorkerCommand(const config::ParsedOptions& options) {
-  const absl::StatusOr<v1::Options> checked = Checked(options);
+  const absl::StatusOr<PreflightReport> checked = Checked(options);
   const absl::Status status = checked.ok() ? Serve(*checked) : checked.status();
   if (status.ok()) return kExitDone;
   std::fprintf(stderr, "baton worker: %s\n", std::string(status.message()).c_str());

@@ -20,9 +20,7 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) 
   PrefillOptions own;
   own.pp_size = static_cast<int>(options.pp_size());
   own.chunk_tokens = static_cast<int>(options.chunked_prefill_size());
-  own.chunk_rule = options.chunk_policy() == "optimal"  ? ChunkRule::kOptimal
-                   : options.chunk_policy() == "sglang" ? ChunkRule::kSglang
-                                                        : ChunkRule::kFixed;
+  own.chunk_rule = ParseChunkRule(options.chunk_policy()).value_or(ChunkRule::kFixed);
   own.shares_plans = options.schedule_policy() != "fcfs";
   BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
       << options.dynamic_chunking_smooth_factor();

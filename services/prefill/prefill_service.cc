@@ -159,7 +159,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   if (options.pp_rank == 0) {
     chain_ = std::make_unique<ChainShell>(ChainShell::Options{
         place, LimitsOf(options, *parts.executor), bounds.page_count, options.activation_credits,
-        loop_, stage_.get(), parts.peers, parts.metrics, parts.tracer});
+        loop_, stage_.get(), parts.peers, parts.metrics, parts.tracer, parts.profile});
   } else {
     link_ =
         std::make_unique<StageLink>(StageLink::Options{place, bounds, stage_.get(), parts.peers});

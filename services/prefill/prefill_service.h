@@ -40,7 +40,8 @@ namespace baton::prefill {
 
 class PrefillService {
  public:
-  // Not owned; they outlive the service, and the data plane is shut down before it is destroyed.
+  // Pointers are not owned; theirs outlive the service, and the data plane is shut down before it
+  // is destroyed.
   struct Parts {
     Executor* executor = nullptr;
     DataPlane* data_plane = nullptr;
@@ -48,6 +49,7 @@ class PrefillService {
     Metrics* metrics = nullptr;
     tracing::Tracer* tracer = nullptr;  // Null: no tracing.
     grpc::Service* beside = nullptr;    // Served on the same port; may be null.
+    ProfileKeeper::Options profile;     // On stage 0.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.

@@ -46,8 +46,11 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   TimedProfile& profile = shape.profile;
   profile.dtype = TypeOf(options.dtype(), profile.dtype);
   profile.kv_dtype = TypeOf(options.kv_cache_dtype(), profile.kv_dtype);
-  BATON_ASSIGN_OR_RETURN(shape.stages, config::SplitLayers(profile.layers, options.pp_size(),
-                                                           options.pp_layer_partition()));
+  // By times that are the same for all layers, which the profile's are.
+  const bool even = options.pp_layer_partition() == config::kMeasuredPartition;
+  BATON_ASSIGN_OR_RETURN(shape.stages,
+                         config::SplitLayers(profile.layers, options.pp_size(),
+                                             even ? "" : options.pp_layer_partition()));
   shape.chains = static_cast<int>(options.prefill_chains());
   shape.decodes = static_cast<int>(options.decodes());
   shape.max_context_tokens = profile.context_tokens;

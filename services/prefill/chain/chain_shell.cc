@@ -14,6 +14,9 @@
 namespace baton::prefill {
 
 ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_(options_.limits) {
+  if (!options_.profile.path.empty()) {
+    profile_ = std::make_unique<ProfileKeeper>(options_.profile);
+  }
   ChainWiring::Options wiring;
   wiring.place = options_.place;
   wiring.page_count = options_.page_count;
@@ -22,11 +25,15 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   wiring.loop = options_.loop;
   ChainWiring::Callbacks callbacks;
   callbacks.begin_own = [this](const Hello& hello) {
+    stage_layers_.clear();
+    for (const KvWriter& stage : hello.stages) stage_layers_.push_back(stage.layers.size());
     return options_.stage->TryEpoch(
         hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
   };
   callbacks.on_up = [this](uint64_t epoch, int page_count) {
-    Handle(ChainUp{epoch, options_.place.stages, page_count});
+    ChainUp event{epoch, options_.place.stages, page_count, stage_layers_, {}};
+    if (profile_ != nullptr) event.known_costs = profile_->KnownOf(stage_layers_);
+    Handle(std::move(event));
   };
   callbacks.on_down = [this](const absl::Status& reason) {
     options_.stage->EndEpoch();
@@ -98,7 +105,10 @@ int64_t ChainShell::Wake(int64_t now_us) {
   return std::min(wiring_us, planner_.NextDeadlineUs());
 }
 
-void ChainShell::Stop() { wiring_->Stop(); }
+void ChainShell::Stop() {
+  wiring_->Stop();
+  if (profile_ != nullptr) profile_->KeepLast(planner_.costs());
+}
 
 void ChainShell::HandleOne(const PlannerEvent& event) {
   std::vector<PlannerAction> actions;
@@ -106,7 +116,8 @@ void ChainShell::HandleOne(const PlannerEvent& event) {
   for (const PlannerAction& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }
-  if (std::holds_alternative<StagePlanDone>(event)) TellCosts();
+  const bool done = std::holds_alternative<StagePlanDone>(event);
+  if (done || std::holds_alternative<ChainUp>(event)) TellCosts();
 }
 
 void ChainShell::Perform(const IssuePlan& action) {
@@ -139,6 +150,7 @@ void ChainShell::Perform(const ObservePlan& action) {
 // What the planner knows of its stages, for operators: that it does without shows.
 void ChainShell::TellCosts() {
   const std::vector<LearnedCost> costs = planner_.costs();
+  if (profile_ != nullptr) profile_->Keep(costs, NowUs());
   double error = 0;
   std::string missing;
   for (size_t stage = 0; stage < costs.size(); ++stage) {

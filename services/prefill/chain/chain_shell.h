@@ -16,6 +16,7 @@
 #include "common/tracing/tracer.h"
 #include "services/prefill/chain/chain_wiring.h"
 #include "services/prefill/chain/messages.h"
+#include "services/prefill/chain/profile_keeper.h"
 #include "services/prefill/chain/start_call.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/stage/activation_channel.h"
@@ -37,6 +38,7 @@ class ChainShell {
     const worker::Peers* peers = nullptr;  // Not owned.
     Metrics* metrics = nullptr;
     tracing::Tracer* tracer = nullptr;  // Null: no tracing. Not owned.
+    ProfileKeeper::Options profile;     // Its path is empty: none is kept.
   };
   explicit ChainShell(Options options);
 
@@ -50,7 +52,7 @@ class ChainShell {
   // New requests are refused from now on, and those that are not through at the deadline end then.
   void BeginDrain(int64_t deadline_us) { Handle(DrainBegan{deadline_us}); }
   bool AtRest() const { return planner_.AtRest(); }
-  // Ends every call and link.
+  // Ends every call and link; what was learned is kept.
   void Stop();
   // Any thread, after a Stop was posted: see ChainWiring.
   void EndCalls() { wiring_->EndCalls(); }
@@ -77,8 +79,10 @@ class ChainShell {
   const Options options_;
   ChainPlanner planner_;
   std::unique_ptr<ChainWiring> wiring_;
-  std::map<uint64_t, Call> calls_;  // By attempt; not yet answered.
-  std::string missing_costs_;       // As was said last.
+  std::map<uint64_t, Call> calls_;          // By attempt; not yet answered.
+  std::string missing_costs_;               // As was said last.
+  std::unique_ptr<ProfileKeeper> profile_;  // Null: --chunk-profile names none.
+  std::vector<int> stage_layers_;           // Of the epoch that was tried last.
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};
 };
 

@@ -48,7 +48,7 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   done.assign(static_cast<size_t>(event.stages), 0);
   last_done_us.assign(static_cast<size_t>(event.stages), now_us);
   chain_failed = false;
-  KeepFitsFor(done.size());
+  KeepFitsFor(event);
 }
 
 void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {

@@ -24,8 +24,9 @@
 // is not shared: who sets no chunk size wants no prompt cut.
 //
 // What plans cost each stage is learned from how long they took (common/chunking/cost_fit.h), epoch
-// after epoch; the rule that sets the size of plans asks for it (chunk_policy.h). Until it is known
-// for every stage, or when it predicts badly, the rule does without.
+// after epoch, beginning with what is known from elsewhere (ChainUp); the rule that sets the size
+// of plans asks for it (chunk_policy.h). Until it is known for every stage, or when it predicts
+// badly, the rule does without.
 //
 // Rejected: turns (processor sharing), in which of two long prompts both end when the second would;
 // the shortest first and nothing else, which starves the long.
@@ -41,6 +42,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/chunking/chunk_policy.h"
+#include "common/chunking/cost_fit.h"
 #include "common/chunking/stage_cost.h"
 #include "common/kv/block_pool.h"
 #include "common/types/drain_counts.h"
@@ -76,7 +78,10 @@ struct PlannerLimits {
 struct ChainUp {  // Every stage is linked and ready under `epoch`.
   uint64_t epoch = 0;
   int stages = 0;
-  int page_count = 0;  // The smallest of the stages'.
+  int page_count = 0;             // The smallest of the stages'.
+  std::vector<int> stage_layers;  // By stage: what was learned of others does not hold.
+  // By stage, or empty: nothing is known. Heeded where nothing was learned of these stages.
+  std::vector<KnownCost> known_costs;
 };
 struct ChainDown {  // A link broke or a member left: everything in the chain ends with `reason`.
   absl::Status reason;  // Carries leg "prefill" and the instance.
@@ -155,6 +160,8 @@ struct LearnedCost {
   std::optional<StageCost> cost;
   const char* missing = nullptr;  // Why there is no cost (CostFit::missing).
   double error = 0;               // CostFit::error.
+  uint64_t plans = 0;             // That it was learned from, beside what was known before.
+  int layers = 0;                 // Of the stage, as ChainUp said.
 };
 
 struct PlannerLoad {

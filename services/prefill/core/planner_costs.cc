@@ -1,5 +1,6 @@
 // What plans cost each stage, learned from how long they took, and what follows from it for the
 // size of those to come.
+#include "common/base/check.h"
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "services/prefill/core/planner_state.h"
@@ -8,9 +9,16 @@ namespace baton::prefill {
 
 // A stage that is another process now may have its predecessor's machine or not: what was learned
 // is the best guess there is, and is learned again if it is wrong.
-void ChainPlanner::State::KeepFitsFor(size_t stages) {
-  if (fits.size() == stages) return;
+void ChainPlanner::State::KeepFitsFor(const ChainUp& event) {
+  const auto stages = static_cast<size_t>(event.stages);
+  BATON_CHECK(event.known_costs.empty() || event.known_costs.size() == stages)
+      << event.known_costs.size() << " costs of " << stages << " stages";
+  if (fits.size() == stages && fit_layers == event.stage_layers) return;
   fits.assign(stages, CostFit());
+  fit_layers = event.stage_layers;
+  for (size_t stage = 0; stage < event.known_costs.size(); ++stage) {
+    fits[stage] = CostFit(event.known_costs[stage]);
+  }
   UseCosts();
 }
 
@@ -42,8 +50,11 @@ void ChainPlanner::State::UseCosts() {
 
 std::vector<LearnedCost> ChainPlanner::costs() const {
   std::vector<LearnedCost> learned;
-  for (const CostFit& fit : state_->fits) {
-    learned.push_back({fit.cost(), fit.missing(), fit.error()});
+  const std::vector<int>& layers = state_->fit_layers;
+  for (size_t stage = 0; stage < state_->fits.size(); ++stage) {
+    const CostFit& fit = state_->fits[stage];
+    learned.push_back({fit.cost(), fit.missing(), fit.error(), fit.plans(),
+                       stage < layers.size() ? layers[stage] : 0});
   }
   return learned;
 }

@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "common/chunking/stage_cost.h"
@@ -104,6 +105,36 @@ TEST_F(PlannerCostsTest, WhatWasLearnedOutlivesAnEpochOfTheSameStages) {
   Send(ChainUp{kEpoch, 3, 300});
   EXPECT_FALSE(Known()) << "other stages hold other layers";
   EXPECT_EQ(planner_->costs().size(), 3u);
+}
+
+TEST_F(PlannerCostsTest, BeginsWithWhatIsKnownOfItsStages) {
+  Send(ChainUp{kEpoch, 2, 300, {3, 4}, {{kCost, 0.1}, {kCost.Times(1.1), 0.2}}});
+  ASSERT_TRUE(Known());
+  const std::vector<LearnedCost> costs = planner_->costs();
+  EXPECT_EQ(costs[0].layers, 3);
+  EXPECT_EQ(costs[1].layers, 4);
+  EXPECT_EQ(costs[1].error, 0.2);
+  EXPECT_EQ(costs[1].plans, 0u);
+  EXPECT_NEAR(costs[1].cost->Micros(100, 64), 1.1 * kCost.Micros(100, 64), 1e-6);
+  EXPECT_LT(Prefill(1, 2000).front(), 256) << "cut by it from the first prompt on";
+  EXPECT_GT(planner_->costs()[0].plans, 0u);
+}
+
+TEST_F(PlannerCostsTest, WhatWasLearnedOfOtherLayersIsForgotten) {
+  const auto up = [this](std::vector<int> layers, std::vector<KnownCost> known) {
+    Send(ChainDown{absl::UnavailableError("a stage is gone")});
+    Send(ChainUp{kEpoch, 2, 300, std::move(layers), std::move(known)});
+  };
+  up({3, 4}, {});
+  Learn();
+  ASSERT_TRUE(Known());
+  up({3, 4}, {{kCost.Times(9), 0}, {kCost.Times(9), 0}});
+  EXPECT_GT(planner_->costs()[0].plans, 0u) << "what was learned here is better";
+  EXPECT_NEAR(planner_->costs()[0].cost->Micros(500, 200), kCost.Micros(500, 200), 1000);
+  up({4, 3}, {});
+  EXPECT_FALSE(Known());
+  up({5, 2}, {{kCost, 0}, {kCost, 0}});
+  EXPECT_TRUE(Known());
 }
 
 TEST_F(PlannerCostsTest, AStageThatSlowsDownIsPlannedFor) {

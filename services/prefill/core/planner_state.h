@@ -135,7 +135,7 @@ struct ChainPlanner::State {
   absl::Status CheckPages() const;
 
   // planner_costs.cc
-  void KeepFitsFor(size_t stages);
+  void KeepFitsFor(const ChainUp& event);
   void LearnFrom(const IssuedPlan& plan, size_t stage);
   void UseCosts();
 
@@ -160,6 +160,7 @@ struct ChainPlanner::State {
   bool chain_failed = false;          // FailChain is out; the epoch is about to end.
 
   std::vector<CostFit> fits;     // By stage; they outlive an epoch.
+  std::vector<int> fit_layers;   // By stage; empty if ChainUp did not say.
   std::vector<StageCost> costs;  // Of every stage, or of none.
 
   // Of the plan that is being built.

@@ -1,0 +1,158 @@
+"""What chunks cost outlives the processes that learned it: --chunk-profile, `baton validate --chunk-plan` and a
+partition by measured times."""
+
+import json
+import random
+import re
+import subprocess
+
+import pytest
+
+import cluster as clusters
+from client import Client
+
+PLAYED = {
+    "name": "small costs",
+    "model": {"layers": 12, "hidden_size": 64, "kv_heads": 1, "head_dim": 8, "context_tokens": 8192,
+              "dtype": "bfloat16", "kv_dtype": "bfloat16"},
+    "prefill": {"overhead_us": 6000, "token_us": 60, "attention_us": 0.01},
+    "decode": {"overhead_us": 1000},
+}
+LENGTHS = (900, 300, 1500, 500, 120, 700)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    path = tmp_path_factory.mktemp("played") / "played.json"
+    path.write_text(json.dumps(PLAYED))
+    return path
+
+
+def timed_flags(played):
+    return ["--executor", "timed", "--timed-profile", played, "--kv-cache-tokens", 16384]
+
+
+def timed_cluster(model, directory, played, profile, partition=None):
+    return clusters.Cluster(model, directory, stages=2, flags=timed_flags(played), partition=partition,
+                            router_flags=["--timed-profile", played], prefill_flags=["--chunk-profile", profile])
+
+
+def known(cluster):
+    return cluster.metric("prefill-0-0", "baton_plan_costs_known")
+
+
+def learn(cluster, rounds=20):
+    """Prompts of several lengths, until the costs are known."""
+    drawn = random.Random(7)
+    with Client(cluster.target) as client:
+        for _ in range(rounds):
+            for length in LENGTHS:
+                answer = client.greedy([drawn.randrange(256) for _ in range(length)], 1)
+                assert answer.error is None, answer.error
+            if known(cluster) == 1:
+                return
+    raise AssertionError("the costs are not known")
+
+
+@pytest.fixture(scope="module")
+def learned(tiny_model, played, tmp_path_factory):
+    """A file that a chain of two equal stages has written, and what the chain said of it."""
+    directory = tmp_path_factory.mktemp("learned")
+    path = directory / "costs.json"
+    with timed_cluster(tiny_model, directory, played, path) as cluster:
+        assert known(cluster) == 0 and not path.exists()
+        learn(cluster)
+    return path
+
+
+def validate(model, *flags):
+    arguments = [clusters.BATON, "validate", "--model-path", model, *flags]
+    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_costs_are_known_at_once_after_a_start(tiny_model, played, learned, tmp_path):
+    before = json.loads(learned.read_text())
+    assert [stage["layers"] for stage in before["stages"]] == [6, 6]
+    for stage in before["stages"]:
+        # Half of 6 ms and 60 us a token: what the stages play, and what a step takes beside it.
+        assert 25 < stage["token_us"] < 45 and stage["error"] <= 0.3, stage
+    path = tmp_path / "costs.json"
+    path.write_text(learned.read_text())
+    with timed_cluster(tiny_model, tmp_path, played, path) as cluster:
+        assert known(cluster) == 1
+        assert "what chunks cost is read from" in cluster.processes["prefill-0-0"].log()
+        learn(cluster)
+    after = json.loads(path.read_text())
+    assert all(late["plans"] > early["plans"] for late, early in zip(after["stages"], before["stages"]))
+    assert list(tmp_path.glob("*.new")) == []
+
+
+@pytest.mark.parametrize("change,words", [
+    (lambda text: text[:-20], "not valid JSON"),
+    (lambda text: re.sub(r'"token_us": [^,]*', '"token_us": -1', text, count=1), '"stages[0].token_us" is -1'),
+    (lambda text: text.replace('"format": 1', '"format": 7'), '"format" is 7'),
+    (lambda text: re.sub(r'"layers": 6', '"layers": 5', text, count=1), "have 11 layers together"),
+])
+def test_a_damaged_file_is_refused(tiny_model, played, learned, tmp_path, change, words):
+    path = tmp_path / "costs.json"
+    path.write_text(change(learned.read_text()))
+    flags = [*timed_flags(played), "--pp-size", 2, "--chunk-profile", path]
+    said = validate(tiny_model, *flags)
+    assert said.returncode == 1 and words in said.stdout and str(path) in said.stdout, said.stdout
+    worker = subprocess.run(list(map(str, [clusters.BATON, "worker", "--model-path", tiny_model,
+                                           "--disaggregation-mode", "prefill", *flags])),
+                            capture_output=True, text=True, check=False, timeout=60)
+    assert worker.returncode != 0 and words in worker.stderr, worker.stderr
+
+
+def test_another_models_file_is_left_as_it_is(tiny_model, played, learned, tmp_path):
+    path = tmp_path / "costs.json"
+    document = json.loads(learned.read_text())
+    document["measured_on"].update(config="0123456789abcdef", model="other")
+    path.write_text(json.dumps(document))
+    before = path.read_bytes()
+    with timed_cluster(tiny_model, tmp_path, played, path) as cluster:
+        assert known(cluster) == 0
+        learn(cluster)
+        assert "the model is other there and tiny here" in cluster.processes["prefill-0-0"].log()
+    assert path.read_bytes() == before
+
+
+def test_the_chunks_of_a_prompt_are_shown(tiny_model, played, learned):
+    flags = [*timed_flags(played), "--pp-size", 2, "--chunk-plan", 8000]
+    for source in ([], ["--chunk-profile", learned]):
+        said = validate(tiny_model, *flags, *source)
+        assert said.returncode == 0, said.stdout
+        assert "a prompt of 8000 tokens alone in a chain of 2 stages" in said.stdout
+        rows = {line.split()[0]: line.split() for line in said.stdout.splitlines() if line}
+        over = {rule: float(rows[rule][-2]) for rule in ("fixed", "sglang", "optimal")}
+        assert 1 <= over["optimal"] <= min(over.values()) + 0.01, over
+        assert rows["optimal"][1] == "*" and rows["bound"][1:] == [rows["bound"][1], "1.0000"]
+        assert (str(learned) if source else str(played)) in said.stdout
+    unknown = validate(tiny_model, "--chunk-plan", 8000)
+    assert unknown.returncode == 0 and "what it takes is not known" in unknown.stdout, unknown.stdout
+    long = validate(tiny_model, *flags[:-1], 9000)
+    assert long.returncode == 1 and "no prompt is longer than 8192 tokens" in long.stdout, long.stdout
+
+
+def test_stages_are_cut_by_measured_times(tiny_model, played, learned, tmp_path):
+    path = tmp_path / "costs.json"
+    document = json.loads(learned.read_text())
+    document["stages"][0].update(overhead_us=3000, prefix_us=0, token_us=30, attention_us=0.005)
+    document["stages"][1].update(overhead_us=9000, prefix_us=0, token_us=90, attention_us=0.015)
+    path.write_text(json.dumps(document))
+    before = path.read_bytes()
+    flags = [*timed_flags(played), "--pp-size", 2, "--pp-layer-partition", "auto"]
+    said = validate(tiny_model, *flags, "--chunk-profile", path)
+    assert said.returncode == 0 and "[0, 9)" in said.stdout and "[9, 12)" in said.stdout, said.stdout
+    played_alone = validate(tiny_model, *flags)
+    assert "[0, 6)" in played_alone.stdout and "[6, 12)" in played_alone.stdout, played_alone.stdout
+    missing = validate(tiny_model, *flags, "--chunk-profile", tmp_path / "none.json")
+    assert missing.returncode == 1 and "there is no" in missing.stdout, missing.stdout
+    # Workers that are started one by one come to the same split, and none changes what the next one reads.
+    with timed_cluster(tiny_model, tmp_path, played, path, partition="auto") as cluster:
+        assert "layers [0, 9) of 12" in cluster.processes["prefill-0-0"].log()
+        assert "layers [9, 12) of 12" in cluster.processes["prefill-0-1"].log()
+        assert known(cluster) == 1
+        learn(cluster)
+    assert path.read_bytes() == before
