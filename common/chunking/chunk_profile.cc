@@ -18,7 +18,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 constexpr size_t kFileBytesMax = size_t{1} << 20;
-constexpr double kMicrosMax = 1e12;  // Eleven days.
 constexpr int kMaxLayers = 65536;
 constexpr int kMaxStages = 64;
 constexpr int kMaxTokens = 1 << 27;
@@ -53,10 +52,10 @@ absl::Status ReadStage(JsonSection section, StageProfile& stage) {
   section.Only(
       {"layers", "overhead_us", "prefix_us", "token_us", "attention_us", "error", "plans"});
   section.Int("layers", 1, kMaxLayers, std::nullopt, stage.layers);
-  section.Number("overhead_us", 0, kMicrosMax, std::nullopt, cost.overhead_us);
-  section.Number("prefix_us", 0, kMicrosMax, std::nullopt, cost.prefix_us);
-  section.Number("token_us", 0, kMicrosMax, std::nullopt, cost.token_us);
-  section.Number("attention_us", 0, kMicrosMax, std::nullopt, cost.attention_us);
+  section.Number("overhead_us", 0, kMaxCostMicros, std::nullopt, cost.overhead_us);
+  section.Number("prefix_us", 0, kMaxCostMicros, std::nullopt, cost.prefix_us);
+  section.Number("token_us", 0, kMaxCostMicros, std::nullopt, cost.token_us);
+  section.Number("attention_us", 0, kMaxCostMicros, std::nullopt, cost.attention_us);
   section.Number("error", 0, CostFit::kLargestError, std::nullopt, stage.error);
   section.Int("plans", int64_t{0}, kMaxPlans, std::nullopt, stage.plans);
   if (const absl::Status status = cost.Check(); !status.ok()) {

@@ -1,7 +1,6 @@
 #include "common/chunking/stage_cost.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,9 +45,9 @@ absl::Status StageCost::Check() const {
   for (const auto& [name, value] :
        {std::pair("overhead_us", overhead_us), std::pair("prefix_us", prefix_us),
         std::pair("token_us", token_us), std::pair("attention_us", attention_us)}) {
-    if (std::isfinite(value) && value >= 0) continue;
+    if (value >= 0 && value <= kMaxCostMicros) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(name, " is ", value, ", expected a number that is not negative"));
+        absl::StrCat(name, " is ", value, ", expected 0 to ", kMaxCostMicros));
   }
   if (floor_tokens < 0) {
     return absl::InvalidArgumentError(

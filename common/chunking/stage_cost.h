@@ -18,6 +18,9 @@ struct PlanWork {
   void Add(int prefix_length, int chunk_tokens);
 };
 
+// Of a coefficient: eleven days.
+inline constexpr double kMaxCostMicros = 1e12;
+
 // Microseconds of x tokens after a prefix of L:
 //   overhead + prefix L + token max(x, floor) + attention (2 L x + x^2)
 // The last term is the area under the causal mask, so it sums over chunks to the prompt's, wherever
@@ -38,7 +41,8 @@ struct StageCost {
   double WorkMicros(int prefix_length, int tokens) const;
   // Everything takes `factor` times as long.
   StageCost Times(double factor) const;
-  // INVALID_ARGUMENT naming the coefficient that is negative, infinite or NaN, or if all are zero.
+  // INVALID_ARGUMENT naming the coefficient that is no number from 0 to kMaxCostMicros, or if all
+  // are zero.
   absl::Status Check() const;
 
   friend bool operator==(const StageCost&, const StageCost&) = default;

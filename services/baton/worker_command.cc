@@ -1,7 +1,9 @@
 // `baton worker`: one prefill stage or one decode service.
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +24,7 @@
 #include "services/baton/worker_runtime.h"
 #include "services/decode/decode_service.h"
 #include "services/prefill/prefill_service.h"
+#include "services/prefill/stage/cost_sweep.h"
 #include "services/worker/announce_service.h"
 #include "services/worker/cluster_client.h"
 #include "services/worker/core/memberships.h"
@@ -108,8 +111,31 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   return rejection;
 }
 
+// Where costs are asked for and no file says them. A timed executor's are its profile's, and its
+// later stages see that nobody sent the prompt.
+std::optional<KnownCost> MeasureCosts(const v1::Options& options, WorkerRuntime& runtime) {
+  const bool asked = options.chunk_policy() != ChunkRuleName(ChunkRule::kFixed) &&
+                     options.chunked_prefill_size() > 0 && options.chunk_profile().empty();
+  if (!asked || options.chunk_sweep_ms() == 0 || options.executor() == "timed") return std::nullopt;
+  const int64_t start_us = NowUs();
+  const prefill::SweepResult result = prefill::SweepCosts(
+      runtime.executor(), {.max_chunk_tokens = static_cast<int>(options.chunked_prefill_size()),
+                           .max_context_tokens = runtime.max_context_tokens(),
+                           .budget_us = options.chunk_sweep_ms() * 1000});
+  const std::string begin = absl::StrCat("measured ", result.samples.size(), " chunks in ",
+                                         (NowUs() - start_us) / 1000, " ms: ");
+  if (result.cost) {
+    LOG(kInfo) << begin << "what they cost is known to within "
+               << static_cast<int>(std::ceil(100 * result.cost->error)) << " %";
+  } else {
+    LOG(kInfo) << begin << "not used, " << result.missing;
+  }
+  return result.cost;
+}
+
 absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
-                          WorkerRuntime& runtime, int64_t start_us) {
+                          const std::optional<KnownCost>& measured, WorkerRuntime& runtime,
+                          int64_t start_us) {
   prefill::PrefillOptions own = prefill::SchedulingOf(options, runtime.max_context_tokens());
   own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
   own.chain_id = options.chain_id();
@@ -118,16 +144,16 @@ absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
   own.grpc_port = static_cast<int>(options.grpc_port());
   worker::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
-  BATON_ASSIGN_OR_RETURN(
-      const auto service,
-      prefill::PrefillService::Create(
-          own, {&runtime.executor(),
-                &runtime.data_plane(),
-                &peers,
-                &runtime.metrics(),
-                runtime.tracer(),
-                &announce,
-                {options.chunk_profile(), costs.here, costs.profile, !costs.keeps_file}}));
+  BATON_ASSIGN_OR_RETURN(const auto service,
+                         prefill::PrefillService::Create(own, {&runtime.executor(),
+                                                               &runtime.data_plane(),
+                                                               &peers,
+                                                               &runtime.metrics(),
+                                                               runtime.tracer(),
+                                                               &announce,
+                                                               {options.chunk_profile(), costs.here,
+                                                                costs.profile, !costs.keeps_file},
+                                                               measured}));
   LOG(kInfo) << "prefill stage " << own.pp_rank << " of " << own.pp_size << " in " << own.chain_id
              << ", " << runtime.Summary();
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
@@ -226,8 +252,10 @@ absl::Status Serve(const PreflightReport& checked) {
     layers = split[static_cast<size_t>(options.pp_rank())];
   }
   BATON_ASSIGN_OR_RETURN(const auto runtime, WorkerRuntime::Create(options, layers, model));
+  std::optional<KnownCost> measured;
+  if (prefill) measured = MeasureCosts(options, *runtime);
   startup.reset();
-  return prefill ? ServePrefill(options, checked.chunks, *runtime, start_us)
+  return prefill ? ServePrefill(options, checked.chunks, measured, *runtime, start_us)
                  : ServeDecode(options, *runtime, start_us);
 }
 

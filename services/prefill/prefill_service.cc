@@ -157,12 +157,13 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   const ChainPlace place = PlaceOf(options, *parts.executor);
   const PlanBounds bounds = BoundsOf(options, *parts.executor);
   if (options.pp_rank == 0) {
-    chain_ = std::make_unique<ChainShell>(ChainShell::Options{
-        place, LimitsOf(options, *parts.executor), bounds.page_count, options.activation_credits,
-        loop_, stage_.get(), parts.peers, parts.metrics, parts.tracer, parts.profile});
+    chain_ = std::make_unique<ChainShell>(
+        ChainShell::Options{place, LimitsOf(options, *parts.executor), bounds.page_count,
+                            options.activation_credits, loop_, stage_.get(), parts.peers,
+                            parts.metrics, parts.tracer, parts.profile, parts.measured});
   } else {
-    link_ =
-        std::make_unique<StageLink>(StageLink::Options{place, bounds, stage_.get(), parts.peers});
+    link_ = std::make_unique<StageLink>(
+        StageLink::Options{place, bounds, stage_.get(), parts.peers, parts.measured});
   }
   rpc_ = std::make_unique<PrefillRpc>(
       PrefillRpc::Options{bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer});

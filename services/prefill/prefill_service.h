@@ -50,6 +50,7 @@ class PrefillService {
     tracing::Tracer* tracer = nullptr;  // Null: no tracing.
     grpc::Service* beside = nullptr;    // Served on the same port; may be null.
     ProfileKeeper::Options profile;     // On stage 0.
+    std::optional<KnownCost> measured;  // What chunks cost this stage (stage/cost_sweep.h).
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.

@@ -145,6 +145,22 @@ TEST(PrefillServiceTest, OneCreditAndWholePromptsWork) {
   }
 }
 
+TEST(PrefillServiceTest, CostsThatEveryStageHasMeasuredAreKnownAtOnce) {
+  const KnownCost cost = {{.overhead_us = 500, .token_us = 50}, 0.1};
+  for (const int measured : {2, 3}) {
+    TestChain::Settings settings;
+    settings.stages = 3;
+    for (int rank = 0; rank < measured; ++rank) settings.measured[rank] = cost;
+    TestChain chain(settings);
+    ASSERT_TRUE(chain.WaitReady());
+    const std::string metrics = chain.Scrape(0);
+    const size_t at = metrics.find("\nbaton_plan_costs_known{");
+    ASSERT_NE(at, std::string::npos) << metrics;
+    const std::string line = metrics.substr(at + 1, metrics.find('\n', at + 1) - at - 1);
+    EXPECT_EQ(line.back(), measured == 3 ? '1' : '0') << line;
+  }
+}
+
 TEST(PrefillServiceTest, AnAbortAnswersAtOnceAndLeavesNothing) {
   Gate gate;
   TestChain chain({.stages = 2, .before_forward = {{1, gate.Hook()}}});

@@ -65,6 +65,24 @@ def learned(tiny_model, played, tmp_path_factory):
     return path
 
 
+def test_stages_measure_before_they_serve(tiny_model, tmp_path):
+    prompts = [[random.Random(length).randrange(256) for _ in range(length)] for length in (5, 700, 3000)]
+    answers = {}
+    for sweep_ms in (0, 60000):
+        directory = tmp_path / str(sweep_ms)
+        directory.mkdir()
+        with clusters.Cluster(tiny_model, directory, stages=2,
+                              prefill_flags=["--chunk-sweep-ms", sweep_ms]) as cluster, Client(cluster.target) as client:
+            logs = [cluster.processes[f"prefill-0-{stage}"].log() for stage in range(2)]
+            assert all(("measured 9 chunks in " in log) == (sweep_ms > 0) for log in logs), logs
+            # A machine with other things to do may make a measurement that is not to be trusted.
+            told = [sweep_ms > 0 and "what they cost is known to within" in log for log in logs]
+            assert known(cluster) == all(told), logs
+            clusters.wait_until(cluster.idle, 20, "every page to be free")
+            answers[sweep_ms] = [client.greedy(prompt, 8).tokens for prompt in prompts]
+    assert answers[0] == answers[60000], "what was measured leaves nothing behind"
+
+
 def validate(model, *flags):
     arguments = [clusters.BATON, "validate", "--model-path", model, *flags]
     return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=60)

@@ -156,7 +156,8 @@ class Cluster:
                 split = ["--pp-layer-partition", partition] if partition else []
                 self._add(name, [*worker, "--disaggregation-mode", "prefill", "--pp-size", stages,
                                  "--pp-rank", stage, "--chain-id", f"chain-{chain}", "--instance-id", name,
-                                 "--metrics-port", self.metrics_ports[name], *split, *prefill_flags])
+                                 "--metrics-port", self.metrics_ports[name], "--chunk-sweep-ms", 0, *split,
+                                 *prefill_flags])
         self._decode = [*worker, "--disaggregation-mode", "decode", *decode_flags]
         for decode in range(decodes):
             self.add_decode(f"decode-{decode}", next(next_port))

@@ -20,7 +20,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kFileBytesMax = size_t{1} << 20;
-constexpr double kMicrosMax = 1e12;  // Eleven days.
 constexpr int kMaxLayers = 4096;
 constexpr int kMaxWidth = 1 << 20;
 constexpr int kMaxContext = 1 << 27;
@@ -53,20 +52,20 @@ absl::Status ReadCosts(JsonSection prefill, JsonSection decode, TimedProfile& pr
   StageCost& cost = profile.prefill;
   prefill.Only({"stage_overhead_us", "overhead_us", "prefix_us", "token_us", "attention_us",
                 "floor_tokens"});
-  prefill.Number("stage_overhead_us", 0, kMicrosMax, 0, profile.stage_overhead_us);
-  prefill.Number("overhead_us", 0, kMicrosMax, 0, cost.overhead_us);
-  prefill.Number("prefix_us", 0, kMicrosMax, 0, cost.prefix_us);
-  prefill.Number("token_us", 0, kMicrosMax, std::nullopt, cost.token_us);
-  prefill.Number("attention_us", 0, kMicrosMax, 0, cost.attention_us);
+  prefill.Number("stage_overhead_us", 0, kMaxCostMicros, 0, profile.stage_overhead_us);
+  prefill.Number("overhead_us", 0, kMaxCostMicros, 0, cost.overhead_us);
+  prefill.Number("prefix_us", 0, kMaxCostMicros, 0, cost.prefix_us);
+  prefill.Number("token_us", 0, kMaxCostMicros, std::nullopt, cost.token_us);
+  prefill.Number("attention_us", 0, kMaxCostMicros, 0, cost.attention_us);
   prefill.Int("floor_tokens", 0, kMaxContext, 0, cost.floor_tokens);
   if (absl::Status status = cost.Check(); prefill.status().ok() && !status.ok()) {
     prefill.Fail("token_us", std::string(status.message()));
   }
   BATON_RETURN_IF_ERROR(prefill.status());
   decode.Only({"overhead_us", "sequence_us", "context_us"});
-  decode.Number("overhead_us", 0, kMicrosMax, std::nullopt, profile.decode.overhead_us);
-  decode.Number("sequence_us", 0, kMicrosMax, 0, profile.decode.sequence_us);
-  decode.Number("context_us", 0, kMicrosMax, 0, profile.decode.context_us);
+  decode.Number("overhead_us", 0, kMaxCostMicros, std::nullopt, profile.decode.overhead_us);
+  decode.Number("sequence_us", 0, kMaxCostMicros, 0, profile.decode.sequence_us);
+  decode.Number("context_us", 0, kMaxCostMicros, 0, profile.decode.context_us);
   return decode.status();
 }
 

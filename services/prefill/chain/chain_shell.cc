@@ -27,13 +27,16 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   callbacks.begin_own = [this](const Hello& hello) {
     stage_layers_.clear();
     for (const KvWriter& stage : hello.stages) stage_layers_.push_back(stage.layers.size());
+    measured_.assign(hello.stages.size(), std::nullopt);
+    measured_[0] = options_.measured;
     return options_.stage->TryEpoch(
         hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
   };
+  callbacks.on_measured = [this](int stage, const KnownCost& cost) {
+    measured_.at(static_cast<size_t>(stage)) = cost;
+  };
   callbacks.on_up = [this](uint64_t epoch, int page_count) {
-    ChainUp event{epoch, options_.place.stages, page_count, stage_layers_, {}};
-    if (profile_ != nullptr) event.known_costs = profile_->KnownOf(stage_layers_);
-    Handle(std::move(event));
+    Handle(ChainUp{epoch, options_.place.stages, page_count, stage_layers_, KnownCosts()});
   };
   callbacks.on_down = [this](const absl::Status& reason) {
     options_.stage->EndEpoch();
@@ -60,6 +63,18 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   };
   reports.end_epoch = [this](const absl::Status& status) { wiring_->Break(status); };
   options_.stage->SetReports(std::move(reports));
+}
+
+// A file of other plans' times says more than the few chunks that stages have measured.
+std::vector<KnownCost> ChainShell::KnownCosts() const {
+  std::vector<KnownCost> known;
+  if (profile_ != nullptr) known = profile_->KnownOf(stage_layers_);
+  if (!known.empty()) return known;
+  for (const std::optional<KnownCost>& stage : measured_) {
+    if (!stage) return {};
+    known.push_back(*stage);
+  }
+  return known;
 }
 
 void ChainShell::Start(prefill::Start start, std::shared_ptr<StartCall> call) {

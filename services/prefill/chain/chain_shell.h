@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,7 @@ class ChainShell {
     Metrics* metrics = nullptr;
     tracing::Tracer* tracer = nullptr;  // Null: no tracing. Not owned.
     ProfileKeeper::Options profile;     // Its path is empty: none is kept.
+    std::optional<KnownCost> measured;  // What chunks cost stage 0.
   };
   explicit ChainShell(Options options);
 
@@ -74,6 +76,7 @@ class ChainShell {
   void Perform(const FinishRequest& action);
   void Perform(const FailChain& action);
   void Perform(const ObservePlan& action);
+  std::vector<KnownCost> KnownCosts() const;
   void TellCosts();
 
   const Options options_;
@@ -82,7 +85,9 @@ class ChainShell {
   std::map<uint64_t, Call> calls_;          // By attempt; not yet answered.
   std::string missing_costs_;               // As was said last.
   std::unique_ptr<ProfileKeeper> profile_;  // Null: --chunk-profile names none.
-  std::vector<int> stage_layers_;           // Of the epoch that was tried last.
+  // Of the epoch that was tried last, by stage.
+  std::vector<int> stage_layers_;
+  std::vector<std::optional<KnownCost>> measured_;
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};
 };
 

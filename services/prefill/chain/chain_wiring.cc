@@ -159,6 +159,14 @@ absl::StatusOr<WiringEvent> EventOf(int stage, uint64_t epoch, const v1::LinkRes
 void ChainWiring::OnResponse(int stage, uint64_t epoch, const v1::LinkResponse& response) {
   absl::StatusOr<WiringEvent> event = EventOf(stage, epoch, response);
   if (absl::Status status = Failpoint("prefill.link"); !status.ok()) event = status;
+  if (event.ok() && response.ready().has_measured_cost()) {
+    const absl::StatusOr<KnownCost> cost = FromProto(response.ready().measured_cost());
+    if (!cost.ok()) {
+      event = cost.status();
+    } else if (epoch == wiring_.epoch()) {
+      callbacks_.on_measured(stage, *cost);
+    }
+  }
   if (event.ok()) {
     events_.Raise(*std::move(event));
   } else {

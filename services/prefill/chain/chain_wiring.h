@@ -32,6 +32,8 @@ class ChainWiring {
   struct Callbacks {
     // May stage 0 itself begin an epoch? Then begins it: UNAVAILABLE says why not yet.
     std::function<absl::Status(const Hello&)> begin_own;
+    // What a later stage of this epoch has measured of itself; before on_up.
+    std::function<void(int stage, const KnownCost&)> on_measured;
     std::function<void(uint64_t epoch, int page_count)> on_up;
     std::function<void(const absl::Status&)> on_down;  // After on_up or begin_own.
     std::function<uint64_t(int stage)> plans_done;     // See ChainPlanner.

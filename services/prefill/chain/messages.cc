@@ -213,6 +213,32 @@ absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& pl
   return hello;
 }
 
+v1::MeasuredCost ToProto(const KnownCost& known) {
+  v1::MeasuredCost proto;
+  proto.set_overhead_us(known.cost.overhead_us);
+  proto.set_prefix_us(known.cost.prefix_us);
+  proto.set_token_us(known.cost.token_us);
+  proto.set_attention_us(known.cost.attention_us);
+  proto.set_error_ratio(known.error);
+  return proto;
+}
+
+absl::StatusOr<KnownCost> FromProto(const v1::MeasuredCost& proto) {
+  const KnownCost known{{.overhead_us = proto.overhead_us(),
+                         .prefix_us = proto.prefix_us(),
+                         .token_us = proto.token_us(),
+                         .attention_us = proto.attention_us()},
+                        proto.error_ratio()};
+  if (absl::Status status = known.cost.Check(); !status.ok()) {
+    return InvalidField("measured_cost", std::string(status.message()));
+  }
+  if (!(known.error >= 0 && known.error <= CostFit::kLargestError)) {
+    return InvalidField("measured_cost.error_ratio",
+                        absl::StrCat(known.error, ", expected 0 to ", CostFit::kLargestError));
+  }
+  return known;
+}
+
 v1::PromptToken ToProto(const SampledToken& token) {
   v1::PromptToken proto;
   proto.set_token_id(token.token);

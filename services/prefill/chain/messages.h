@@ -48,6 +48,9 @@ v1::LinkHello ToProto(const Hello& hello, const std::string& chain_id, int stage
 absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& place,
                                 const PlanBounds& bounds);
 
+v1::MeasuredCost ToProto(const KnownCost& known);
+absl::StatusOr<KnownCost> FromProto(const v1::MeasuredCost& proto);
+
 v1::PromptToken ToProto(const SampledToken& token);
 v1::PlanDone ToProto(const PlanDone& done);
 absl::StatusOr<PlanDone> FromProto(const v1::PlanDone& proto);

@@ -64,6 +64,9 @@ void StageLink::Perform(const SendReady& action) {
   v1::LinkResponse response;
   response.mutable_ready()->set_epoch(action.epoch);
   response.mutable_ready()->set_page_count(options_.bounds.page_count);
+  if (options_.measured) {
+    *response.mutable_ready()->mutable_measured_cost() = ToProto(*options_.measured);
+  }
   streams_.at(action.link)->Write(std::move(response));
 }
 

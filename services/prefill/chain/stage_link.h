@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,6 +27,7 @@ class StageLink {
     PlanBounds bounds;
     StageShell* stage = nullptr;           // Not owned.
     const worker::Peers* peers = nullptr;  // Not owned.
+    std::optional<KnownCost> measured;     // What chunks cost this stage.
   };
   explicit StageLink(const Options& options);
 

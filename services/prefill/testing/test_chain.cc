@@ -89,8 +89,11 @@ void TestChain::StartStage(int rank) {
   options.plans_in_flight = settings_.plans_in_flight;
   options.max_context_tokens = settings_.page_count * kFakePageSize;
   options.kv_lease_ms = 300;
-  auto service = PrefillService::Create(options, {stage.executor.get(), stage.data_plane.get(),
-                                                  stage.peers.get(), stage.metrics.get()});
+  PrefillService::Parts parts{stage.executor.get(), stage.data_plane.get(), stage.peers.get(),
+                              stage.metrics.get()};
+  const auto measured = settings_.measured.find(rank);
+  if (measured != settings_.measured.end()) parts.measured = measured->second;
+  auto service = PrefillService::Create(options, parts);
   BATON_CHECK(service.ok()) << service.status();
   stage.service = *std::move(service);
 }

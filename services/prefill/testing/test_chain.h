@@ -42,6 +42,8 @@ class TestChain {
     int page_count = 64;
     int credits = 2;
     int plans_in_flight = 2;
+    // By rank: what chunks cost it by its own word.
+    std::map<int, KnownCost> measured = {};
     // By rank: runs before every Forward of that stage, on its thread; may block.
     std::map<int, std::function<void()>> before_forward = {};
     // What is put around a stage's model; none: MakeTestExecutor.
@@ -80,6 +82,7 @@ class TestChain {
   FakeDecode& decode() { return decode_; }
   std::unique_ptr<v1::Prefill::Stub> Stub(int rank) const;
   const InstanceRef& instance(int rank) const { return stages_[static_cast<size_t>(rank)].self; }
+  std::string Scrape(int rank) { return stages_[static_cast<size_t>(rank)].metrics->Scrape(); }
   PrefillService& service(int rank) { return *stages_[static_cast<size_t>(rank)].service; }
 
  private:
