@@ -59,6 +59,7 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
         static_cast<int>(std::min<int64_t>(options.context_length(), shape.max_context_tokens));
   }
   shape.prefill = prefill::SchedulingOf(options, shape.max_context_tokens);
+  shape.costs_measured = options.chunk_sweep_ms() > 0;
   const int page_size = static_cast<int>(options.page_size());
   shape.layout = {profile.layers, profile.kv_heads, profile.head_dim, page_size,
                   static_cast<int>(ElementBytes(profile.kv_dtype))};

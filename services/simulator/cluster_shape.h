@@ -22,7 +22,8 @@ struct ClusterShape {
   int chains = 1;
   int decodes = 1;
   prefill::PrefillOptions prefill;
-  int prefill_pages = 0;  // Of every stage.
+  bool costs_measured = false;  // Stages know what chunks cost before the first one (a sweep).
+  int prefill_pages = 0;        // Of every stage.
   int decode_pages = 0;
   KvLayout layout;        // Its page_size is everybody's.
   int64_t row_bytes = 0;  // Of one token's activations.

@@ -109,6 +109,21 @@ TEST(SimulatedClusterTest, ALonePromptIsAFlowShop) {
   }
 }
 
+TEST(SimulatedClusterTest, WhoHasMeasuredCutsTheFirstPromptBetter) {
+  ClusterShape shape = ShapeOf({2, 2, 2, 2});
+  shape.prefill.chunk_rule = ChunkRule::kOptimal;
+  shape.prefill.chunk_tokens = 4096;
+  const Workload workload = Asked({{0, 3000, 1}});
+  const int64_t learning_us = RunIt(shape, workload).requests[0].ttft_us();
+  shape.costs_measured = true;
+  const RunRecord record = RunIt(shape, workload);
+  EXPECT_LT(record.requests[0].ttft_us(), learning_us);
+  // Chunks of unequal times may wait for a credit, too, which a flow shop does not know.
+  const double flow_shop_us = RunChunks(CostsOf(shape), 0, ChunksOf(record)).first_token_us;
+  EXPECT_GE(static_cast<double>(record.requests[0].ttft_us()), flow_shop_us);
+  EXPECT_LE(static_cast<double>(record.requests[0].ttft_us()), 1.02 * flow_shop_us);
+}
+
 TEST(SimulatedClusterTest, EveryMessageTakesTheLatency) {
   ClusterShape shape = ShapeOf({2, 2, 2});
   shape.latency_us = 70;
