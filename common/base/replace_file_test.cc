@@ -17,7 +17,7 @@ std::string TextOf(const std::string& path) {
 }
 
 std::string EmptyDirectory(const std::string& name) {
-  const std::string path = testing::TempDir() + "/replace_file_" + name;
+  std::string path = testing::TempDir() + "/replace_file_" + name;
   std::filesystem::remove_all(path);
   std::filesystem::create_directory(path);
   return path;

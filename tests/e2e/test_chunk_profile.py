@@ -71,8 +71,9 @@ def test_stages_measure_before_they_serve(tiny_model, tmp_path):
     for sweep_ms in (0, 60000):
         directory = tmp_path / str(sweep_ms)
         directory.mkdir()
-        with clusters.Cluster(tiny_model, directory, stages=2,
-                              prefill_flags=["--chunk-sweep-ms", sweep_ms]) as cluster, Client(cluster.target) as client:
+        flags = ["--chunk-sweep-ms", sweep_ms]
+        with clusters.Cluster(tiny_model, directory, stages=2, prefill_flags=flags) as cluster, \
+                Client(cluster.target) as client:
             logs = [cluster.processes[f"prefill-0-{stage}"].log() for stage in range(2)]
             assert all(("measured 9 chunks in " in log) == (sweep_ms > 0) for log in logs), logs
             # A machine with other things to do may make a measurement that is not to be trusted.

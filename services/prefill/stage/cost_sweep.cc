@@ -132,8 +132,8 @@ std::vector<int> SweepChunks(int page_size, int page_count, const SweepLimits& l
     if (pages < 1) return {};
     sizes.push_back(pages * page_size);
   }
-  const int64_t room = std::min<int64_t>(int64_t{page_count} * page_size,
-                                         limits.max_context_tokens / page_size * page_size);
+  const int64_t room = std::min<int64_t>(
+      int64_t{page_count} * page_size, int64_t{limits.max_context_tokens} / page_size * page_size);
   int64_t left = room - page_size;  // Behind the first page.
   std::vector<int> chunks;
   while (chunks.size() < kTurns * sizes.size()) {
