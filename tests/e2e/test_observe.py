@@ -145,10 +145,12 @@ def test_every_rule_has_something_to_judge(observed):
 
 # Panels that stay at zero in all of this, and why that is right.
 STAY_ZERO = {
+    "baton-process: Requests that drains ended within 5 minutes": "nobody is told to stop while it serves",
+}
+MAY_STAY_ZERO = {
     "baton-kv-handoff: Pages in quarantine":
         "a placement must be under way at the very moment at which its grant ends; tests/sim brings it about",
-    "baton-process: Draining": "nothing here is told to stop",
-    "baton-process: Requests that drains ended within 5 minutes": "nothing here is told to stop",
+    "baton-process: Draining": "one decode service is told to stop, and is through with that at once",
 }
 
 
@@ -257,7 +259,7 @@ def stop_a_stage(cluster, client):
 
 
 def test_faults_show_where_they_should(observed):
-    """The last test of the module: all panels but STAY_ZERO show something, and alerts see the faults."""
+    """The last test of the module: all panels but those of STAY_ZERO show something, and alerts see the faults."""
     cluster, prometheus, client, collector = observed
     collector.stop()  # While all the rest goes wrong exporters lose their patience.
     crowd(cluster)
@@ -274,5 +276,5 @@ def test_faults_show_where_they_should(observed):
         return {title for title, expression in panel_expressions()
                 if not any(prometheus.numbers(f"max_over_time(({expression})[10m:1s]) != 0"))}
     with contextlib.suppress(AssertionError):  # The last step of such a query is up to a second old.
-        clusters.wait_until(lambda: flat() <= set(STAY_ZERO), 10, "every panel to show something")
-    assert flat() == set(STAY_ZERO), flat() ^ set(STAY_ZERO)
+        clusters.wait_until(lambda: flat() - set(MAY_STAY_ZERO) == set(STAY_ZERO), 10, "every panel to show something")
+    assert flat() - set(MAY_STAY_ZERO) == set(STAY_ZERO), flat() ^ set(STAY_ZERO)
