@@ -9,7 +9,8 @@
 
 namespace baton {
 
-// Of a prompt of --chunk-plan tokens; "" if that is 0. `report` refuses nothing.
+// Of a prompt of --chunk-plan tokens; "" if that is 0. `report` has got as far as its
+// memory: its model and its layers are known.
 std::string ChunkReportText(const PreflightReport& report);
 
 }  // namespace baton

@@ -87,7 +87,8 @@ int RunValidateCommand(const config::ParsedOptions& options) {
   const PreflightReport report = Preflight(options, ReadMachine());
   PrintVerdict(report);
   PrintMemory(report);
-  if (report.status().ok()) std::fputs(ChunkReportText(report).c_str(), stdout);
+  // Also of what is too large for this machine: it may be meant for others.
+  if (report.memory) std::fputs(ChunkReportText(report).c_str(), stdout);
   std::printf("\n%s", config::EffectiveText(options).c_str());
   return report.status().ok() ? kExitDone : kExitFailed;
 }

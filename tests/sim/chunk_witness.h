@@ -34,6 +34,7 @@ class ChunkWitness {
     int64_t least_tokens = 0;
     int64_t most_tokens = 0;
     std::multiset<int64_t> longest_prefixes;  // Of plans: the first few.
+    int off = 0;  // Plans of late of which a wrong time is thought, three for each.
   };
   struct Prompt {
     int tokens = 0;
