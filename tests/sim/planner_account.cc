@@ -226,8 +226,13 @@ std::pair<int, int64_t> PlannerAccount::NextOverdue() const {
     const uint64_t plan = done_[stage] + 1;
     const auto before = of_.find({plan, static_cast<int>(stage) - 1});
     if (before == of_.end()) continue;
+    int64_t fastest_us = before->second.compute_us;
+    for (int earlier = 0; earlier < before->first.second; ++earlier) {
+      const auto found = of_.find({plan, earlier});
+      if (found != of_.end()) fastest_us = std::min(fastest_us, found->second.compute_us);
+    }
     const int64_t due_us = std::max(before->second.at_us, last_done_us_[stage]) +
-                           limits_.plan_grace_us + kSlowerStage * before->second.compute_us;
+                           limits_.plan_grace_us + kSlowerStage * fastest_us;
     const bool first = next.first < 0 || (due_us < next.second && next.second > world_.now_us());
     if (first) next = {static_cast<int>(stage), due_us};
   }

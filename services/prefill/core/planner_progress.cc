@@ -4,8 +4,9 @@
 //
 // A stage has a plan's input when the one before it is done with the plan, and has time for it when
 // it is done with the plan before. From then on it may take the grace, which covers the transfer
-// and its wait for a credit, and a multiple of what the stage before took for the same tokens:
-// stages differ in layers and hosts, but not by more. Stage 0's own computation is a matter of its
+// and its wait for a credit, and a multiple of what the fastest of the stages before it
+// took for the same tokens: stages differ in layers and hosts, but not by more, and one that was
+// held up says nothing of the next. Stage 0's own computation is a matter of its
 // process's liveness. Rejected: acknowledgements of activations and credits, which would find a
 // loss sooner but not a receiver that has lost what it acknowledged.
 #include <algorithm>
@@ -33,7 +34,12 @@ int64_t ChainPlanner::State::ProgressDueUs(size_t stage) const {
   if (plan == plans.end()) return kNeverUs;
   const int64_t begin_us = std::max(plan->done_us[stage - 1], last_done_us[stage]);
   const int64_t grace_us = limits.plan_grace_us / (PlantedBug(Bug::kPlannerHurries) ? 2 : 1);
-  return begin_us + grace_us + kSlowerStage * plan->compute_us[stage - 1];
+  int64_t compute_us = plan->compute_us[stage - 1];
+  for (size_t earlier = 0; earlier + 1 < stage; ++earlier) {
+    // Reports of different stages overtake each other.
+    if (done[earlier] >= next) compute_us = std::min(compute_us, plan->compute_us[earlier]);
+  }
+  return begin_us + grace_us + kSlowerStage * compute_us;
 }
 
 int64_t ChainPlanner::State::NextProgressUs() const {

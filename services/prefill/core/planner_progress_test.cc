@@ -103,6 +103,15 @@ TEST_F(PlannerProgressTest, AStagesTimeBeginsWhenItIsDoneWithThePlanBefore) {
   EXPECT_EQ(planner_.NextDeadlineUs(), kNeverUs) << "all is done that was begun";
 }
 
+// Seed 607,280 of the simulation: a loss behind a stage that had stood still for 0.7 s was noticed
+// 15 s later.
+TEST_F(PlannerProgressTest, AStageThatWasHeldUpGivesTheNextOneNoMoreTime) {
+  Done(0, 1);
+  now_us_ = 2'000'000;
+  Send(StagePlanDone{1, kEpoch, {1, 1'900'000, 0, {}}});
+  EXPECT_EQ(planner_.NextDeadlineUs(), now_us_ + kGraceUs + 20 * kComputeUs);
+}
+
 TEST_F(PlannerProgressTest, TheNextEpochStartsAnew) {
   Done(0, 1);
   now_us_ = 10 * kGraceUs;
