@@ -45,8 +45,6 @@ std::vector<MembersWitness::Lost> MembersWitness::Take(const router::Event& even
                                                        const router::Membership& membership) {
   std::vector<Lost> lost;
   noticed_.clear();
-  paused_now_ = false;
-  if (last_tick_us_ == kNeverUs) last_tick_us_ = world_.now_us();
   if (const auto* asks = std::get_if<router::RegisterRequested>(&event)) {
     const auto* reply = FindAction<router::ReplyRegister>(actions);
     if (reply == nullptr || reply->rpc_id != asks->rpc_id) {
@@ -221,17 +219,26 @@ void MembersWitness::Hear(const router::WatchOpened& event) {
   if (member->applied_version != version_) noticed_.insert(event.rpc_id);
 }
 
+// Whatever is heard first after a pause shows it, and members have most likely spoken meanwhile.
+bool MembersWitness::NoticePause() {
+  const int64_t now_us = world_.now_us();
+  if (last_tick_us_ == kNeverUs) last_tick_us_ = now_us;
+  if (now_us - last_tick_us_ <= 2 * limits_.beat_us) return false;
+  last_tick_us_ = now_us;
+  ++pauses_total_;
+  for (auto& [id, member] : members_) {
+    if (std::exchange(member.excused, true)) continue;
+    member.lease_until_us = std::max(member.lease_until_us, now_us + limits_.membership.lease_us);
+  }
+  return true;
+}
+
 void MembersWitness::HearTick(std::vector<Lost>& lost) {
   const int64_t now_us = world_.now_us();
-  paused_now_ = now_us - last_tick_us_ > 2 * limits_.beat_us;
   last_tick_us_ = now_us;
-  pauses_total_ += paused_now_ ? 1 : 0;
   for (auto member = members_.begin(); member != members_.end();) {
     const auto next = std::next(member);
     Member& m = member->second;
-    if (paused_now_ && !std::exchange(m.excused, true)) {
-      m.lease_until_us = std::max(m.lease_until_us, now_us + limits_.membership.lease_us);
-    }
     if (m.probation_until_us != 0 && m.probation_until_us <= now_us) {
       m.probation_until_us = 0;
       pairs_valid_ = false;

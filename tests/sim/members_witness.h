@@ -51,6 +51,8 @@ class MembersWitness {
                  std::string name)
       : world_(world), topology_(topology), limits_(limits), name_(std::move(name)) {}
 
+  // Before every event: true if it shows that the router stood still.
+  bool NoticePause();
   // Every event of the cluster, with what the core did about it. Others are ignored.
   std::vector<Lost> Take(const router::Event& event, const std::vector<router::Action>& actions,
                          const router::Membership& membership);
@@ -70,7 +72,6 @@ class MembersWitness {
   int64_t NextUs() const;
   int64_t leases_expired_total() const { return leases_expired_total_; }
   int64_t pauses_total() const { return pauses_total_; }
-  bool paused_now() const { return paused_now_; }  // This tick has seen a pause.
 
  private:
   using Members = std::map<std::string, Member>;  // By instance id.
@@ -112,7 +113,6 @@ class MembersWitness {
   std::set<uint64_t> noticed_;               // Watches that this event must have told.
   std::vector<router::Pair> pairs_;
   bool pairs_valid_ = false;
-  bool paused_now_ = false;
   uint64_t version_ = 1;  // Of the view, as it was seen last.
   int64_t last_tick_us_ = kNeverUs;
   int64_t leases_expired_total_ = 0;

@@ -31,14 +31,11 @@ void RouterWitness::Saw(const router::Event& event, const std::vector<router::Ac
                         const router::RouterCore& core) {
   if (!world_.violation().empty()) return;
   anybody_fails_ = serves_ = false;
+  if (members_.NoticePause()) HearPause();
   std::visit([this](const auto& e) { Hear(e); }, event);
   const auto lost = members_.Take(event, actions, core.membership());
   for (const MembersWitness::Lost& worker : lost) HearLost(worker);
   if (std::holds_alternative<router::Tick>(event)) {
-    if (members_.paused_now() && world_.now_us() >= hope_from_us_) {
-      hope_until_us_ = world_.now_us() + limits_.membership.lease_us;
-      hope_from_us_ = hope_until_us_ + limits_.membership.lease_us;
-    }
     for (auto& [call_id, request] : requests_) HearTimer(request);
   }
   HearDrainEnd();
@@ -99,7 +96,7 @@ std::optional<RouterWitness::End> RouterWitness::RefusalOf(const router::CallSub
   if (event.deadline_us <= world_.now_us()) return refused(absl::StatusCode::kDeadlineExceeded);
   const bool queue_full = CountOf(Phase::kWaiting) >= limits_.max_waiting;
   if (members_.Pairs().empty()) {
-    if (members_.PairExpectedUntilUs() == 0) return refused(absl::StatusCode::kUnavailable);
+    if (HopeUntilUs() == 0) return refused(absl::StatusCode::kUnavailable);
     if (queue_full) return refused(absl::StatusCode::kResourceExhausted, /*overloaded=*/true);
     return std::nullopt;
   }
@@ -350,7 +347,7 @@ void RouterWitness::JudgeFailed(const Request& request, Failure& failure, bool f
   // Of those that have failed before this one in the same event some may wait.
   const bool place_to_wait = CountOf(Phase::kWaiting) < limits_.max_waiting;
   if (members_.Pairs().empty()) {
-    const bool wait = members_.PairExpectedUntilUs() != 0;
+    const bool wait = HopeUntilUs() != 0;
     failure.must_go_on = wait && place_to_wait;
     failure.may_go_on = wait && CountWaiting() < limits_.max_waiting;
   } else {
@@ -397,6 +394,17 @@ void RouterWitness::MustClose(Request& request) {
 
 void RouterWitness::Hear(const router::Tick& /*event*/) {}
 
+void RouterWitness::HearPause() {
+  const int64_t until_us = world_.now_us() + limits_.membership.lease_us;
+  for (auto& [call_id, request] : requests_) {
+    if (!request.waits() || wait_for_room_ || std::exchange(request.excused, true)) continue;
+    request.until_us = std::max(request.until_us, until_us);
+  }
+  if (world_.now_us() < hope_from_us_) return;
+  hope_until_us_ = until_us;
+  hope_from_us_ = until_us + limits_.membership.lease_us;
+}
+
 int64_t RouterWitness::HopeUntilUs() const {
   const int64_t after_pause_us = world_.now_us() < hope_until_us_ ? hope_until_us_ : 0;
   return std::max(members_.PairExpectedUntilUs(), after_pause_us);
@@ -405,10 +413,6 @@ int64_t RouterWitness::HopeUntilUs() const {
 void RouterWitness::HearTimer(Request& request) {
   const int64_t now_us = world_.now_us();
   if (request.failing.has_value() || ends_due_.contains(request.asked.call_id)) return;
-  if (members_.paused_now() && request.waits() && !wait_for_room_ &&
-      !std::exchange(request.excused, true)) {
-    request.until_us = std::max(request.until_us, now_us + limits_.membership.lease_us);
-  }
   const bool over = request.asked.deadline_us <= now_us;
   if (!over && request.until_us > now_us) return;
   if (request.complete()) {

@@ -127,6 +127,7 @@ class RouterWitness {
   void Hear(const Other&) {}
   std::optional<End> RefusalOf(const router::CallSubmitted& event);
   void HearLost(const MembersWitness::Lost& lost);
+  void HearPause();
   void HearTimer(Request& request);
   void HearDrainEnd();
 

@@ -9,16 +9,15 @@
 
 namespace baton::router {
 
-// False: the planted bug takes this tick for one that would only find false deaths.
-bool RouterCore::State::NoticePause() {
-  const bool late = pause.Tick(now_us);
-  totals.pauses_total += late ? 1 : 0;
+void RouterCore::State::NoticePause() {
+  if (!pause.Notice(now_us)) return;
+  ++totals.pauses_total;
   if (PlantedBug(Bug::kRouterDefersTicks)) {
-    if (late) ticks_from_us = now_us + limits.membership.lease_us / 2;
-    return now_us >= ticks_from_us;
+    // It would only find false deaths.
+    ticks_from_us = now_us + limits.membership.lease_us / 2;
+  } else {
+    ExcuseSilence();
   }
-  if (late) ExcuseSilence();
-  return true;
 }
 
 void RouterCore::State::ExcuseSilence() {
@@ -36,9 +35,8 @@ void RouterCore::State::ExcuseSilence() {
   }
 }
 
-int64_t RouterCore::State::HopeUntilUs() const {
-  return std::max(membership.PairExpectedUntilUs(now_us),
-                  now_us < hope_until_us ? hope_until_us : 0);
+int64_t RouterCore::State::HopeUntilUs(int64_t at_us) const {
+  return std::max(membership.PairExpectedUntilUs(at_us), at_us < hope_until_us ? hope_until_us : 0);
 }
 
 }  // namespace baton::router

@@ -1,7 +1,9 @@
 // Whether this router itself stood still: a stopped container, a swapped-out host, a loop with more
 // to do than it can. It is measured by how late the router's own ticks are, which come at least
-// every `beat_us`; rejected: by how long its mailbox is, or how old the events in it are, since
-// both grow under load that it bears well.
+// every `beat_us`, and noticed with the first event that is handled late: what waits in the mailbox
+// comes before the tick, and a request must not be refused for what is behind it there. Rejected:
+// by how long its mailbox is, or how old the events in it are, since both grow under load that it
+// bears well.
 //
 // Who stood still may not judge others by their silence: what they said meanwhile waits in its
 // sockets and its mailbox. So every wait for somebody else is prolonged by one grace, once: a
@@ -26,10 +28,11 @@ class PauseWatch {
   // The loop is in time at `now_us`, however long it took: a start, or a tick.
   void Begin(int64_t now_us) { last_us_ = now_us; }
 
-  // True: the tick before was so long ago that the router stood still for a beat at least.
-  bool Tick(int64_t now_us) {
+  // With every event, before it is looked at. True, once for each pause: the tick before was so
+  // long ago that the router stood still for a beat at least.
+  bool Notice(int64_t now_us) {
     const bool late = beat_us_ > 0 && last_us_ != kNeverUs && now_us - last_us_ > 2 * beat_us_;
-    last_us_ = now_us;
+    if (late) last_us_ = now_us;
     return late;
   }
 

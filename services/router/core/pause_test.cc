@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "common/base/status.h"
 #include "services/router/core/router_core_fixture.h"
 
@@ -101,6 +104,67 @@ TEST_F(PauseTest, AWaitForAPairIsExcusedOnce) {
   TickAt(3 * kLeaseUs + 1);
   EXPECT_EQ(core_->load().waiting, 0);
   EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Workers that have given up the view for the router's silence are in no pair until they have it
+// again.
+class LatePairTest : public PauseTest {
+ protected:
+  // They did so too long ago for a pair to be expected.
+  LatePairTest() {
+    JoinOnePair();
+    BeInTime(now_us_ + kLeaseUs + kBeatUs);
+    EXPECT_EQ(core_->outlook(now_us_), Outlook::kRefused);
+  }
+  void BeInTime(int64_t until_us) {
+    while (now_us_ < until_us) {
+      TickUntil(std::min(until_us, now_us_ + kBeatUs));
+      for (const char* id : {"c0-0", "c0-1", "d0"}) {
+        Handle(HeartbeatReceived{2, {id, 1}, kIncarnation, /*view_version=*/0, true, {}});
+      }
+    }
+  }
+  void StandStill() { now_us_ += 2 * kBeatUs + 1; }
+  void Submit(uint64_t call_id) {
+    Handle(CallSubmitted{call_id, "r" + std::to_string(call_id), 100, 4, 100 * kLeaseUs});
+  }
+};
+
+TEST_F(LatePairTest, ARequestThatIsHeardBeforeTheLateTickWaitsForWhatIsBehindIt) {
+  StandStill();
+  Beat({"d0", 1});
+  Submit(1);
+  EXPECT_THAT(All<FinishCall>(), ::testing::IsEmpty());
+  EXPECT_EQ(core_->load().waiting, 1);
+  EXPECT_EQ(core_->outlook(now_us_), Outlook::kWaits);
+  Beat({"c0-0", 1});
+  Beat({"c0-1", 1});
+  EXPECT_EQ(Only<Reserve>().call_id, 1u);
+}
+
+TEST_F(LatePairTest, WhenTheGraceOfThePauseIsOverRequestsAreRefused) {
+  StandStill();
+  const int64_t until_us = now_us_ + kLeaseUs;
+  Submit(1);
+  BeInTime(until_us - 1);
+  EXPECT_EQ(core_->load().waiting, 1);
+  BeInTime(until_us);
+  EXPECT_EQ(core_->load().waiting, 0);
+  EXPECT_EQ(core_->outlook(now_us_), Outlook::kRefused);
+  Submit(2);
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(LatePairTest, OnePauseIsNoticedOnce) {
+  EXPECT_EQ(core_->load().pauses_total, 0);
+  StandStill();
+  Beat({"d0", 1});
+  EXPECT_EQ(core_->load().pauses_total, 1);
+  Beat({"c0-0", 1});
+  Handle(Tick{});
+  now_us_ += 2 * kBeatUs;
+  Beat({"d0", 1});
+  EXPECT_EQ(core_->load().pauses_total, 1);
 }
 
 }  // namespace

@@ -238,7 +238,8 @@ void RouterCore::State::On(const PrefillEnded& event) {
 }
 
 void RouterCore::State::On(const Tick&) {
-  if (!NoticePause()) return;
+  pause.Begin(now_us);
+  if (now_us < ticks_from_us) return;
   const std::vector<Worker> lost = membership.Expire(now_us);
   totals.leases_expired_total += static_cast<int64_t>(lost.size());
   Covered<"router: leases are looked through">();
@@ -259,6 +260,7 @@ void RouterCore::Handle(const Event& event, int64_t now_us, std::vector<Action>&
   const uint64_t changes = state_->pairing.changes();
   const uint64_t served = state_->served;
   state_->pairing.Advance(now_us);
+  state_->NoticePause();
   std::visit([this](const auto& e) { state_->On(e); }, event);
   state_->EndDrain();
   state_->TellWatches();
@@ -275,7 +277,8 @@ int64_t RouterCore::NextDeadlineUs() const {
   int64_t next_us = std::min({state.table.NextTimerUs(), state.membership.NextDeadlineUs(),
                               state.NextDrainUs(), state.pause.NextUs()});
   if (!state.waiting.empty()) {
-    const int64_t hope_us = state.wait_for_room ? state.pairing.NextUs() : state.HopeUntilUs();
+    const int64_t hope_us =
+        state.wait_for_room ? state.pairing.NextUs() : state.HopeUntilUs(state.now_us);
     if (hope_us != 0) next_us = std::min(next_us, hope_us);
   }
   return std::max(next_us, state.ticks_from_us);
@@ -284,8 +287,7 @@ int64_t RouterCore::NextDeadlineUs() const {
 Outlook RouterCore::outlook(int64_t now_us) const {
   const State& state = *state_;
   if (!state.membership.ReadyPairs().empty()) return Outlook::kServed;
-  const bool waits =
-      state.limits.pairing_timeout_us > 0 && state.membership.PairExpectedUntilUs(now_us) != 0;
+  const bool waits = state.limits.pairing_timeout_us > 0 && state.HopeUntilUs(now_us) != 0;
   return waits ? Outlook::kWaits : Outlook::kRefused;
 }
 

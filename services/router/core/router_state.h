@@ -79,9 +79,9 @@ struct RouterCore::State {
   void LoseWorker(const Worker& worker, const std::string& cause, bool left);
 
   // pause.cc
-  bool NoticePause();
+  void NoticePause();
   void ExcuseSilence();
-  int64_t HopeUntilUs() const;
+  int64_t HopeUntilUs(int64_t at_us) const;
 
   // drain.cc
   void HearOfDrain(const HeartbeatReceived& event, ReplyHeartbeat& reply);

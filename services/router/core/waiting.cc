@@ -1,8 +1,9 @@
 // Requests that no pair could take when they came, or when their attempt failed or was refused:
 // they wait in the order of their arrival. If no pair is ready they wait for one, for as long as
-// one can still come (Membership::PairExpectedUntilUs) and at most `pairing_timeout_us`. If pairs
-// are ready and have no room they wait for room, until their deadline. Never does the oldest one
-// wait while a pair has room for it, and never is it overtaken: the small would starve the large.
+// one can still come (Membership::PairExpectedUntilUs, and for a moment after this router stood
+// still) and at most `pairing_timeout_us`. If pairs are ready and have no room they wait for room,
+// until their deadline. Never does the oldest one wait while a pair has room for it, and never is
+// it overtaken: the small would starve the large.
 #include <algorithm>
 #include <utility>
 
@@ -24,7 +25,7 @@ absl::Status RouterCore::State::NoPair(const std::string& what_happened) const {
 }
 
 absl::Status RouterCore::State::MayWait() const {
-  if (limits.pairing_timeout_us <= 0 || membership.PairExpectedUntilUs(now_us) == 0) {
+  if (limits.pairing_timeout_us <= 0 || HopeUntilUs(now_us) == 0) {
     return NoPair("is ready");
   }
   if (table.CountOf(Phase::kWaiting) >= limits.max_waiting) {
@@ -72,7 +73,7 @@ void RouterCore::State::StopWaiting(Transaction& txn) {
 void RouterCore::State::ServeWaiting() {
   if (waiting.empty() || PlantedBug(Bug::kRouterForgetsWaiting)) return;
   const bool ready = !membership.ReadyPairs().empty();
-  if (!ready && HopeUntilUs() != 0) return WaitFor(/*room=*/false);
+  if (!ready && HopeUntilUs(now_us) != 0) return WaitFor(/*room=*/false);
   while (!waiting.empty()) {
     Transaction& txn = *table.OfCall(waiting.begin()->second);
     if (!ready) {
