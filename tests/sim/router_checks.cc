@@ -55,14 +55,17 @@ void RouterProcess::CheckViewArrives() {
   world_.After(node_, kViewArrivesUs, "view check", [this, version] {
     if (core_.membership().view_version() != version) return;  // Checked later.
     for (const router::Worker& worker : core_.membership().Workers()) {
-      if (MembershipOf(worker.info.instance) == nullptr) continue;  // It is dead.
+      const WorkerMembership* membership = MembershipOf(worker.info.instance);
+      if (membership == nullptr) continue;  // It is dead.
       if (worker.applied_version == version) continue;
-      // Others' registration has made it a member: it hears of that when it asks to join again.
+      // Others' registration has made it a member, or its own by an address that it has let go of:
+      // it hears of that when it asks to join again.
       const auto told = told_.find(worker.info.instance);
       if (worker.applied_version == 0 &&
           (told == told_.end() || told->second.joined_version != worker.joined_version ||
+           membership->GaveUpAsking(node_) ||
            world_.now_us() - told->second.at_us < kViewArrivesUs)) {
-        CheckHearsThatItJoined(worker);
+        CheckHearsThatItJoined(worker, *membership);
         continue;
       }
       world_.Violate(absl::StrCat(worker.info.instance.id, " has not heard of view ", version,
@@ -74,15 +77,23 @@ void RouterProcess::CheckViewArrives() {
 void RouterProcess::TellsJoined(const router::ReplyRegister& act) {
   const router::Worker* worker = core_.membership().Find(act.instance);
   if (worker == nullptr) return;
+  const WorkerMembership* membership = MembershipOf(act.instance);
+  const bool anew = membership != nullptr && membership->GaveUpAsking(node_);
   Told& told = told_[act.instance];
-  if (told.joined_version == worker->joined_version) return;
+  if (told.joined_version == worker->joined_version && !anew) return;
   told = {worker->joined_version, world_.now_us()};
 }
 
 // Who is refused asks as often as a member sends heartbeats, and applies the view once it is told.
-void RouterProcess::CheckHearsThatItJoined(const router::Worker& joined) {
+// Who has let go of an address asks at the router's others within its longest backoff, which is
+// shorter than a lease; if there is none it is lost by then.
+void RouterProcess::CheckHearsThatItJoined(const router::Worker& joined,
+                                           const WorkerMembership& worker_side) {
   const InstanceRef& instance = joined.info.instance;
-  const int64_t within_us = topology_.times.membership.heartbeat_us + 2 * kViewArrivesUs;
+  const Timings& times = topology_.times;
+  const int64_t asks_us =
+      worker_side.GaveUpAsking(node_) ? times.lease_us : times.membership.heartbeat_us;
+  const int64_t within_us = asks_us + 2 * kViewArrivesUs;
   world_.After(node_, within_us, "join check", [this, instance, version = joined.joined_version] {
     const router::Worker* worker = core_.membership().Find(instance);
     const WorkerMembership* membership = MembershipOf(instance);

@@ -75,7 +75,7 @@ class RouterProcess : public Process {
   void Notify(const router::NotifyWatch& act);
   // In a cluster where nothing disturbs it every worker has applied a changed view at once.
   void CheckViewArrives();
-  void CheckHearsThatItJoined(const router::Worker& joined);
+  void CheckHearsThatItJoined(const router::Worker& joined, const WorkerMembership& worker_side);
   void TellsJoined(const router::ReplyRegister& act);
   // What a pair promises when an attempt begins on it.
   void CheckPair(const router::Reserve& act);

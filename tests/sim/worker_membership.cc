@@ -172,6 +172,11 @@ void WorkerMembership::Perform(const worker::ForgetRouter& action) {
     world_.BreakCall(entry.first);
     return true;
   };
+  for (const auto& [call, rpc] : rpcs_) {
+    if (rpc.router == action.router && rpc.registers) {
+      gave_up_asking_.insert(node_of_[action.router]);
+    }
+  }
   std::erase_if(watches_, of_it);
   std::erase_if(rpcs_, [&](const auto& entry) { return entry.second.router == action.router; });
   node_of_.erase(action.router);
@@ -184,6 +189,7 @@ void WorkerMembership::Registered(uint64_t call, const absl::Status& status,
   const uint64_t router = rpc->second.router;
   rpcs_.erase(rpc);
   if (status.ok()) {
+    gave_up_asking_.erase(node_of_[router]);
     const bool again = router_life_ == router_incarnation && node_of_.size() == 1;
     registered_again_us_ = again ? world_.now_us() : 0;
     router_life_ = router_incarnation;

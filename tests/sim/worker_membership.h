@@ -70,6 +70,9 @@ class WorkerMembership {
   }
   // The endpoint to the peer died so long ago and has not been opened again.
   bool MissedFor(const InstanceRef& peer, int64_t duration_us) const;
+  // No name led any more to where it had asked the router on this node to join, and it let go of
+  // that address before the answer came; nor has another address of it answered since.
+  bool GaveUpAsking(int router) const { return gave_up_asking_.contains(router); }
   absl::Status CheckInvariants() const { return core_.CheckInvariants(); }
 
  private:
@@ -113,6 +116,7 @@ class WorkerMembership {
   std::map<uint64_t, int> node_of_;       // Router -> node.
   std::map<uint64_t, Rpc> rpcs_;          // By call.
   std::map<uint64_t, uint64_t> watches_;  // Call -> router.
+  std::set<int> gave_up_asking_;          // Nodes of routers.
   std::function<void()> on_drain_;
   struct Endpoint {
     InstanceRef peer;
