@@ -31,6 +31,7 @@
 
 #include "absl/status/status.h"
 #include "common/device/memory.h"
+#include "common/types/tensor_rank.h"
 
 namespace baton {
 
@@ -67,8 +68,7 @@ struct GroupDescription {
   std::string Describe(int of_rank) const;
 };
 
-// A set of ranks is 64 bits.
-inline constexpr int kGroupSizeMax = 64;
+inline constexpr int kGroupSizeMax = kMaxTensorRanks;
 
 // InvalidArgument for a group of nobody or too many, or a rank that is not in it.
 absl::Status ValidateGroup(const GroupDescription& group);

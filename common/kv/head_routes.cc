@@ -77,4 +77,15 @@ std::vector<PageRun> PageRuns(const HeadRoute& route, const KvBand& source,
   return runs;
 }
 
+std::vector<PageRun> CutRuns(const std::vector<PageRun>& runs, size_t offset, size_t bytes) {
+  std::vector<PageRun> cut;
+  for (const PageRun& run : runs) {
+    const size_t begin = std::max(run.source_offset, offset);
+    const size_t end = std::min(run.source_offset + run.bytes, offset + bytes);
+    if (begin >= end) continue;
+    cut.push_back({begin, run.destination_offset + (begin - run.source_offset), end - begin});
+  }
+  return cut;
+}
+
 }  // namespace baton

@@ -66,6 +66,9 @@ struct PageRun {
 std::vector<PageRun> PageRuns(const HeadRoute& route, const KvBand& source,
                               const KvBand& destination);
 
+// The part of `runs` that lies in the source's bytes [offset, offset + bytes).
+std::vector<PageRun> CutRuns(const std::vector<PageRun>& runs, size_t offset, size_t bytes);
+
 }  // namespace baton
 
 #endif  // COMMON_KV_HEAD_ROUTES_H_

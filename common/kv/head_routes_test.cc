@@ -153,4 +153,13 @@ TEST(PageRunsTest, LayersThatOneSideLacksMoveNothing) {
 }
 
 }  // namespace
+TEST(HeadRoutesTest, CutsRunsWhereTheSourceIsCut) {
+  const std::vector<PageRun> runs{{0, 100, 10}, {10, 300, 10}};
+  EXPECT_EQ(CutRuns(runs, 0, 20), runs);
+  EXPECT_EQ(CutRuns(runs, 4, 3), (std::vector<PageRun>{{4, 104, 3}}));
+  EXPECT_EQ(CutRuns(runs, 5, 10), (std::vector<PageRun>{{5, 105, 5}, {10, 300, 5}}));
+  EXPECT_EQ(CutRuns(runs, 10, 100), (std::vector<PageRun>{{10, 300, 10}}));
+  EXPECT_TRUE(CutRuns(runs, 20, 5).empty());
+}
+
 }  // namespace baton

@@ -95,11 +95,10 @@ absl::Status LeaseTable::State::CheckRun(const Slot& slot, const WriterProgress&
     return absl::InvalidArgumentError(absl::StrCat("part ", header.part, " of ", header.page_count,
                                                    " pages of ", writer.parts_per_page, " parts"));
   }
-  const size_t band = options.layout.BandBytes(header.layers);
   const uint64_t expected =
       in_parts ? std::min(options.part_bytes,
-                          band - static_cast<size_t>(header.part) * options.part_bytes)
-               : static_cast<uint64_t>(header.page_count) * band;
+                          writer.band_bytes - static_cast<size_t>(header.part) * options.part_bytes)
+               : static_cast<uint64_t>(header.page_count) * writer.band_bytes;
   if (header.bytes != expected || payload_bytes != expected) {
     refusal = KvRefusal::kBadLength;
     return absl::InvalidArgumentError(absl::StrCat("announces ", header.bytes, " bytes, has ",

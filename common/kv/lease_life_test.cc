@@ -156,15 +156,15 @@ TEST_F(LeaseTableTest, ADeadlineCountsBeforeASilence) {
 }
 
 TEST_F(LeaseTableTest, AWriterIsCompleteWithItsDataAndItsCommit) {
-  EXPECT_FALSE(table_.WriterComplete(1, kFront.layers));
+  EXPECT_FALSE(table_.WriterComplete(1, kFront.instance));
   Place(Header(kFront, 0, 4));
-  EXPECT_FALSE(table_.WriterComplete(1, kFront.layers)) << "no commit";
+  EXPECT_FALSE(table_.WriterComplete(1, kFront.instance)) << "no commit";
   Committed(Commit(kFront, kFrontSum));
-  EXPECT_TRUE(table_.WriterComplete(1, kFront.layers));
-  EXPECT_FALSE(table_.WriterComplete(1, kBack.layers));
-  EXPECT_FALSE(table_.WriterComplete(1, {0, 3})) << "nobody's layers";
+  EXPECT_TRUE(table_.WriterComplete(1, kFront.instance));
+  EXPECT_FALSE(table_.WriterComplete(1, kBack.instance));
+  EXPECT_FALSE(table_.WriterComplete(1, {"prefill-9", 203})) << "a stranger";
   table_.Revoke(1, 1, events_);
-  EXPECT_TRUE(table_.WriterComplete(1, kBack.layers)) << "nobody waits any more";
+  EXPECT_TRUE(table_.WriterComplete(1, kBack.instance)) << "nobody waits any more";
 }
 
 TEST_F(LeaseTableTest, IsNotAtRestWhileAGrantDrains) {

@@ -22,6 +22,8 @@ enum class PartState : unsigned char { kMissing, kArriving, kArrived };
 // What one writer of a grant has delivered so far.
 struct WriterProgress {
   KvWriter writer;
+  IndexRange heads;
+  size_t band_bytes = 0;  // Of a page: its heads of its layers.
   int parts_per_page = 1;
   std::vector<PartState> parts;  // Of the prompt's pages, in order.
   int arrived = 0;

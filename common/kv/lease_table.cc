@@ -45,8 +45,10 @@ void LeaseTable::Grant(KvGrant grant, int64_t now_us) {
   for (const KvWriter& writer : grant.writers) {
     WriterProgress progress;
     progress.writer = writer;
-    progress.parts_per_page =
-        table.options.layout.PartsPerPage(writer.layers, table.options.part_bytes);
+    progress.heads = HeadsOf(writer, table.options.layout.kv_heads);
+    const KvLayout band = table.options.layout.WithHeads(progress.heads.size());
+    progress.band_bytes = band.BandBytes(writer.layers);
+    progress.parts_per_page = band.PartsPerPage(writer.layers, table.options.part_bytes);
     progress.parts.assign(grant.pages.size() * static_cast<size_t>(progress.parts_per_page),
                           PartState::kMissing);
     slot.writers.push_back(std::move(progress));
@@ -79,6 +81,7 @@ absl::StatusOr<KvPlacement> LeaseTable::OnData(const KvDataHeader& header, size_
 
   KvPlacement placement;
   placement.layers = header.layers;
+  placement.heads = writer.heads;
   placement.offset_bytes = static_cast<size_t>(header.part) * table.options.part_bytes;
   placement.page_bytes = header.bytes / static_cast<uint64_t>(header.page_count);
   placement.receipt = table.next_receipt++;
@@ -165,16 +168,17 @@ absl::Status LeaseTable::State::CheckCommit(const KvCommit& commit, const Writer
   }
   absl::Status status;
   const size_t pages = slots[commit.slot].grant.pages.size();
-  const bool last_stage = commit.layers.end == options.layout.layers;
+  const bool draws =
+      commit.layers.end == options.layout.layers && writer.writer.tensor_rank.rank == 0;
   if (commit.page_count != static_cast<int>(pages)) {
     refusal = KvRefusal::kBadRange;
     status = absl::InternalError(
         absl::StrCat("commit of ", commit.page_count, " pages, the prompt has ", pages));
-  } else if (commit.has_first_token != last_stage) {
+  } else if (commit.has_first_token != draws) {
     refusal = KvRefusal::kBadCommit;
-    status =
-        absl::InternalError(last_stage ? "the last stage committed without a first token"
-                                       : "a stage that is not the last committed a first token");
+    status = absl::InternalError(draws ? "the last stage committed without a first token"
+                                       : "a stage that is not the last, or not its rank 0, "
+                                         "committed a first token");
   }
   if (!status.ok()) Fail(commit.slot, FromPrefill(status, writer), events);
   return status;
@@ -228,11 +232,11 @@ int64_t LeaseTable::NextDeadlineUs() const {
   return next;
 }
 
-bool LeaseTable::WriterComplete(uint32_t slot_index, LayerRange layers) const {
+bool LeaseTable::WriterComplete(uint32_t slot_index, const InstanceRef& instance) const {
   const Slot& slot = state_->slots[slot_index];
   return slot.state != SlotState::kGranted ||
          std::any_of(slot.writers.begin(), slot.writers.end(), [&](const WriterProgress& writer) {
-           return writer.writer.layers == layers && writer.Complete();
+           return writer.writer.instance == instance && writer.Complete();
          });
 }
 

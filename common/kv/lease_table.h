@@ -44,13 +44,13 @@ struct KvDataHeader {
   int first_page = 0;  // Index within the prompt's pages.
   int page_count = 0;
   int part = 0;           // Of the page, if it has several: then page_count is 1.
-  uint64_t bytes = 0;     // page_count * BandBytes(layers) or the part's; the payload's length.
+  uint64_t bytes = 0;     // page_count times the writer's band or the part's; the payload's length.
   uint64_t checksum = 0;  // XXH3-64 of the payload.
   auto operator<=>(const KvDataHeader&) const = default;
 };
 
-// A writer's statement that it has sent all of its layers. The last stage's carries the first
-// token. Sent again, it asks what has arrived.
+// A writer's statement that it has sent all of its layers. That of the last stage's rank 0 carries
+// the first token. Sent again, it asks what has arrived.
 struct KvCommit {
   uint32_t slot = 0;
   uint64_t generation = 0;
@@ -86,16 +86,18 @@ struct KvReceipt {
 struct KvGrant {
   uint32_t slot = 0;
   uint64_t generation = 0;
-  std::vector<int> pages;         // The prompt's, in order; the decode's own ids.
-  std::vector<KvWriter> writers;  // Cover every layer exactly once (the decode core has checked).
+  std::vector<int> pages;  // The prompt's, in order; the decode's own ids.
+  // Cover every head of every layer exactly once (the decode core has checked).
+  std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
 };
 
-// Where a run goes: bytes [offset, offset + page_bytes) of the band `layers` of each of `pages`, in
-// payload order.
+// Where a run goes: bytes [offset, offset + page_bytes) of the writer's band of each of `pages`, in
+// payload order. The band is [layer][K/V][head][token][dim] of `layers` and `heads`.
 struct KvPlacement {
   std::vector<int> pages;
   LayerRange layers;
+  IndexRange heads;
   size_t offset_bytes = 0;
   size_t page_bytes = 0;
   uint64_t receipt = 0;  // Names this placement in OnPlaced; never 0.
@@ -184,9 +186,9 @@ class LeaseTable {
   void Tick(int64_t now_us, std::vector<LeaseEvent>& events);
   int64_t NextDeadlineUs() const;
 
-  // All that the writer of `layers` has to deliver under the slot's grant is here, or the grant is
+  // All that `writer` has to deliver under the slot's grant is here, or the grant is
   // not open any more.
-  bool WriterComplete(uint32_t slot, LayerRange layers) const;
+  bool WriterComplete(uint32_t slot, const InstanceRef& writer) const;
   int active_grants() const;  // GRANTED or COMMITTED or FAILED: not yet revoked.
   int draining() const;       // Revoked with placements under way.
   bool AtRest() const { return active_grants() == 0 && draining() == 0; }  // I5

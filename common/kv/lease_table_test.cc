@@ -399,4 +399,78 @@ TEST_F(LeaseTableDeathTest, BreachesOfTheContractEndTheProcess) {
 }
 
 }  // namespace
+// Two ranks of one stage, each with one of two heads, and the other stage alone.
+class RanksTest : public LeaseTableTest {
+ protected:
+  RanksTest() : LeaseTableTest(kLayout.WithHeads(1).BandBytes({2, 6}) / 2) {
+    table_.Grant({2, 2, {20, 21}, {kFront, kFirst, kSecond}, kNeverUs}, 0);
+  }
+  static KvDataHeader Part(const KvWriter& writer, int page, int part) {
+    KvDataHeader header = Header(writer, page, 1);
+    header.slot = 2;
+    header.generation = 2;
+    header.part = part;
+    header.bytes = kLayout.WithHeads(1).BandBytes({2, 6}) / 2;
+    return header;
+  }
+  static KvCommit CommitOf(const KvWriter& writer, uint64_t checksum_sum, bool token) {
+    KvCommit commit = Commit(writer, checksum_sum);
+    commit.slot = 2;
+    commit.generation = 2;
+    commit.page_count = 2;
+    commit.has_first_token = token;
+    commit.first_token = token ? kToken : SampledToken{};
+    return commit;
+  }
+
+  static inline const KvWriter kFirst{{"prefill-1-0", 301}, {2, 6}, {0, 2}};
+  static inline const KvWriter kSecond{{"prefill-1-1", 302}, {2, 6}, {1, 2}};
+};
+
+TEST_F(RanksTest, EachWritesItsHeadsAndTheFirstCommitsTheToken) {
+  std::vector<LeaseEvent> events;
+  KvRefusal refusal{};
+  for (const KvWriter& writer : {kFirst, kSecond}) {
+    uint64_t sum = 0;
+    for (const int page : {0, 1}) {
+      for (const int part : {0, 1}) {
+        const KvDataHeader header = Part(writer, page, part);
+        const auto placement = table_.OnData(header, header.bytes, kNowUs, refusal);
+        ASSERT_TRUE(placement.ok()) << placement.status();
+        EXPECT_EQ(placement->heads, HeadsOf(writer, 2));
+        EXPECT_EQ(placement->offset_bytes, static_cast<size_t>(part) * header.bytes);
+        EXPECT_EQ(placement->page_bytes, header.bytes);
+        table_.OnPlaced(placement->receipt, absl::OkStatus(), header.checksum, kNowUs, events);
+        sum += header.checksum;
+      }
+    }
+    const bool token = writer.tensor_rank.rank == 0;
+    EXPECT_TRUE(table_.OnCommit(CommitOf(writer, sum, token), kNowUs, refusal, events).ok());
+    EXPECT_TRUE(table_.WriterComplete(2, writer.instance));
+  }
+  EXPECT_TRUE(events.empty()) << "the other stage is missing";
+  EXPECT_FALSE(table_.WriterComplete(2, kFront.instance));
+  EXPECT_TRUE(table_.CheckInvariants().ok()) << table_.CheckInvariants();
+}
+
+TEST_F(RanksTest, RefusesAnotherRanksTokenAndAWholeStagesBytes) {
+  std::vector<LeaseEvent> events;
+  KvRefusal refusal{};
+  KvDataHeader whole = Part(kSecond, 0, 0);
+  whole.bytes *= 2;  // As if it had both heads.
+  EXPECT_FALSE(table_.OnData(whole, whole.bytes, kNowUs, refusal).ok());
+  EXPECT_EQ(refusal, KvRefusal::kBadLength);
+  EXPECT_FALSE(table_.OnCommit(CommitOf(kSecond, 0, true), kNowUs, refusal, events).ok());
+  EXPECT_EQ(refusal, KvRefusal::kBadCommit);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(InstanceOf(std::get<KvFailed>(events[0]).status), "prefill-1-1");
+}
+
+TEST_F(RanksTest, WantsTheTokenOfTheFirst) {
+  std::vector<LeaseEvent> events;
+  KvRefusal refusal{};
+  EXPECT_FALSE(table_.OnCommit(CommitOf(kFirst, 0, false), kNowUs, refusal, events).ok());
+  EXPECT_EQ(refusal, KvRefusal::kBadCommit);
+}
+
 }  // namespace baton

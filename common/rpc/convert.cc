@@ -50,10 +50,23 @@ absl::StatusOr<LayerRange> FromProto(const v1::LayerRange& proto, std::string_vi
   return LayerRange{proto.begin(), proto.end()};
 }
 
+absl::StatusOr<TensorRank> FromProto(const v1::TensorRank& proto, std::string_view field) {
+  if (proto.size() < 1 || proto.size() > kMaxTensorRanks || proto.rank() < 0 ||
+      proto.rank() >= proto.size()) {
+    return InvalidField(field, absl::StrCat("rank ", proto.rank(), " of ", proto.size(),
+                                            "; there can be 1 to ", kMaxTensorRanks));
+  }
+  return TensorRank{proto.rank(), proto.size()};
+}
+
 absl::StatusOr<KvWriter> FromProto(const v1::KvWriter& proto, std::string_view field) {
   KvWriter writer;
   BATON_ASSIGN_OR_RETURN(writer.instance, FromProto(proto.instance(), Part(field, "instance")));
   BATON_ASSIGN_OR_RETURN(writer.layers, FromProto(proto.layers(), Part(field, "layers")));
+  if (proto.has_tensor_rank()) {
+    BATON_ASSIGN_OR_RETURN(writer.tensor_rank,
+                           FromProto(proto.tensor_rank(), Part(field, "tensor_rank")));
+  }
   return writer;
 }
 
@@ -102,10 +115,18 @@ v1::LayerRange ToProto(const LayerRange& value) {
   return proto;
 }
 
+v1::TensorRank ToProto(TensorRank value) {
+  v1::TensorRank proto;
+  proto.set_rank(value.rank);
+  proto.set_size(value.size);
+  return proto;
+}
+
 v1::KvWriter ToProto(const KvWriter& value) {
   v1::KvWriter proto;
   *proto.mutable_instance() = ToProto(value.instance);
   *proto.mutable_layers() = ToProto(value.layers);
+  if (!value.tensor_rank.alone()) *proto.mutable_tensor_rank() = ToProto(value.tensor_rank);
   return proto;
 }
 

@@ -12,6 +12,7 @@
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "common/types/sampled_token.h"
+#include "common/types/tensor_rank.h"
 #include "common/types/ticket.h"
 #include "proto/baton/v1/common.pb.h"
 
@@ -24,6 +25,8 @@ inline constexpr int kMaxLayers = 1 << 16;
 absl::StatusOr<InstanceRef> FromProto(const v1::InstanceRef& proto, std::string_view field);
 // 0 <= begin < end <= kMaxLayers.
 absl::StatusOr<LayerRange> FromProto(const v1::LayerRange& proto, std::string_view field);
+// 0 <= rank < size <= kMaxTensorRanks.
+absl::StatusOr<TensorRank> FromProto(const v1::TensorRank& proto, std::string_view field);
 absl::StatusOr<KvWriter> FromProto(const v1::KvWriter& proto, std::string_view field);
 // Generation not 0, prompt_tokens >= 1, prompt_pages in [1, prompt_tokens].
 absl::StatusOr<Ticket> FromProto(const v1::Ticket& proto, std::string_view field);
@@ -32,6 +35,7 @@ absl::StatusOr<KvLayout> FromProto(const v1::KvLayout& proto, std::string_view f
 
 v1::InstanceRef ToProto(const InstanceRef& value);
 v1::LayerRange ToProto(const LayerRange& value);
+v1::TensorRank ToProto(TensorRank value);
 v1::KvWriter ToProto(const KvWriter& value);
 v1::Ticket ToProto(const Ticket& value);
 v1::KvLayout ToProto(const KvLayout& value);

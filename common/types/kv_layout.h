@@ -40,6 +40,12 @@ struct KvLayout {
   size_t BandBytes(LayerRange range) const {
     return BytesPerLayer() * static_cast<size_t>(range.size());
   }
+  // The same with some of the heads.
+  KvLayout WithHeads(int heads) const {
+    KvLayout part = *this;
+    part.kv_heads = heads;
+    return part;
+  }
   // Bytes of a whole page; nullopt if a field is not positive or the product exceeds `bytes_max`.
   // For values that a peer or a file claims.
   std::optional<int64_t> CheckedPageBytes(int64_t bytes_max) const {

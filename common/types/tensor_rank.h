@@ -6,6 +6,9 @@
 
 namespace baton {
 
+// A set of ranks is 64 bits.
+inline constexpr int kMaxTensorRanks = 64;
+
 // One of `size` tensor-parallel ranks; one alone holds everything.
 struct TensorRank {
   int rank = 0;

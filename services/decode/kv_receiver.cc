@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
+#include "common/kv/head_routes.h"
 #include "common/kv/wire.h"
 #include "common/transport/back_on_this_thread.h"
 
@@ -105,6 +106,15 @@ std::optional<Placement> KvReceiver::Refuse(const char* reason, const absl::Stat
   return std::nullopt;
 }
 
+// Where a message's bytes of each page go: one run, if the writer has all heads.
+std::vector<PageRun> KvReceiver::RunsOf(const KvPlacement& allowed) const {
+  const KvGeometry& kv = options_.executor->kv();
+  const HeadRoute route{.heads = allowed.heads, .destination_place = allowed.heads.begin};
+  const KvBand written{allowed.layers, allowed.heads.size(), kv.HeadBytes()};
+  const KvBand held{{0, kv.layers()}, kv.kv_heads, kv.HeadBytes()};
+  return CutRuns(PageRuns(route, written, held), allowed.offset_bytes, allowed.page_bytes);
+}
+
 std::optional<Placement> KvReceiver::OnPages(std::span<const std::byte> header,
                                              size_t payload_bytes) {
   if (absl::Status status = Failpoint("decode.kv_header"); !status.ok()) {
@@ -117,16 +127,17 @@ std::optional<Placement> KvReceiver::OnPages(std::span<const std::byte> header,
   const auto allowed = table_.OnData(*data, payload_bytes, now_us, refusal);
   if (!allowed.ok()) return Refuse(KvRefusalName(refusal), allowed.status());
 
-  const size_t begin =
-      static_cast<size_t>(allowed->layers.begin) * options_.table.layout.BytesPerLayer();
   Placement placement;
   placement.receipt = allowed->receipt;
   UnderWay& under_way = under_way_[allowed->receipt];
   under_way.bytes = data->bytes;
+  const std::vector<PageRun> runs = RunsOf(*allowed);
   for (const int page : allowed->pages) {
-    const KvPiece piece{page, begin + allowed->offset_bytes, allowed->page_bytes};
-    under_way.pieces.push_back(piece);
-    Append(options_.executor->kv_memory().Landing(piece).Host(), placement.runs);
+    for (const PageRun& run : runs) {
+      const KvPiece piece{page, run.destination_offset, run.bytes};
+      under_way.pieces.push_back(piece);
+      Append(options_.executor->kv_memory().Landing(piece).Host(), placement.runs);
+    }
   }
   first_byte_us_.try_emplace(data->generation, now_us);
   return placement;

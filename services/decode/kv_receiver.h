@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/executor.h"
+#include "common/kv/head_routes.h"
 #include "common/kv/lease_table.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
@@ -81,6 +82,7 @@ class KvReceiver {
     uint64_t bytes = 0;
   };
 
+  std::vector<PageRun> RunsOf(const KvPlacement& allowed) const;
   std::optional<Placement> OnPages(std::span<const std::byte> header, size_t payload_bytes);
   void OnPagesPlaced(uint64_t receipt, const absl::Status& status);
   void OnLanded(uint64_t receipt, uint64_t bytes, const absl::StatusOr<uint64_t>& checksum);

@@ -167,8 +167,8 @@ void DecodeProcess::ReceiveCommit(const KvCommit& commit, bool again) {
   ToCore(events);
 }
 
-bool DecodeProcess::HasKv(const Ticket& ticket, LayerRange layers) const {
-  return !granted_.contains(ticket.generation) || leases_.WriterComplete(ticket.slot, layers);
+bool DecodeProcess::HasKv(const Ticket& ticket, const InstanceRef& writer) const {
+  return !granted_.contains(ticket.generation) || leases_.WriterComplete(ticket.slot, writer);
 }
 
 void DecodeProcess::ReceiveHeartbeat(const InstanceRef& writer) {

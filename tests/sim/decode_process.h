@@ -54,7 +54,7 @@ class DecodeProcess : public Process {
   void ReceiveHeartbeat(const InstanceRef& writer);
 
   // The writer of `layers` has delivered them, or nobody waits for them any more.
-  bool HasKv(const Ticket& ticket, LayerRange layers) const;
+  bool HasKv(const Ticket& ticket, const InstanceRef& writer) const;
 
   WorkerMembership& membership() { return *membership_; }
   void CallBroken(uint64_t call) override;

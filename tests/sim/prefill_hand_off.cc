@@ -125,7 +125,7 @@ void PrefillProcess::CheckHandedOver(const prefill::RequestClosed& closed, const
     return;
   }
   const auto& decode = static_cast<const DecodeProcess&>(*world_.process(node));
-  if (decode.HasKv(ticket, layers_)) return;
+  if (decode.HasKv(ticket, self_)) return;
   world_.Violate(absl::StrCat(self_.id, " is done with attempt ", closed.attempt_id, ", and ",
                               ticket.decode.id, " does not have its KV"));
 }

@@ -77,23 +77,54 @@ absl::Status DecodeCore::State::CheckReserve(const ReserveRequested& event) cons
   return CheckWriters(event.writers);
 }
 
+// Of one stage's writers: every KV head has exactly one.
+absl::Status DecodeCore::State::CheckHeads(std::span<const KvWriter> stage) const {
+  const int kv_heads = limits.layout.kv_heads;
+  std::vector<IndexRange> heads;
+  for (const KvWriter& writer : stage) {
+    const int ranks = writer.tensor_rank.size;
+    if (kv_heads % ranks != 0 && ranks % kv_heads != 0) {
+      return InvalidField("writers", absl::StrCat(writer.instance.id, " is one of ", ranks,
+                                                  " ranks, which can't share ", kv_heads,
+                                                  " KV heads: neither divides the other"));
+    }
+    heads.push_back(HeadsOf(writer, kv_heads));
+  }
+  std::sort(heads.begin(), heads.end());
+  int covered = 0;
+  bool once = true;
+  for (const IndexRange& range : heads) {
+    once = once && range.begin == covered;
+    covered = range.end;
+  }
+  if (once && covered == kv_heads) return absl::OkStatus();
+  return InvalidField("writers",
+                      absl::StrCat("of layers [", stage[0].layers.begin, ", ", stage[0].layers.end,
+                                   ") don't write each of ", kv_heads, " KV heads once"));
+}
+
 absl::Status DecodeCore::State::CheckWriters(const std::vector<KvWriter>& writers) const {
-  std::vector<LayerRange> ranges;
   for (const KvWriter& writer : writers) {
     if (writer.instance.id.empty() || writer.instance.incarnation == 0) {
       return InvalidField("writers", "an instance without a name or incarnation");
     }
-    ranges.push_back(writer.layers);
   }
-  std::sort(ranges.begin(), ranges.end());
+  std::vector<KvWriter> sorted = writers;
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const KvWriter& a, const KvWriter& b) { return a.layers < b.layers; });
   int covered = 0;
-  for (const LayerRange& range : ranges) {
-    if (range.begin != covered || range.end <= range.begin) {
-      return InvalidField(
-          "writers", absl::StrCat("layers [", range.begin, ", ", range.end, ") follow those up to ",
-                                  covered, ": every layer needs exactly one writer"));
+  for (size_t begin = 0; begin < sorted.size();) {
+    const LayerRange layers = sorted[begin].layers;
+    if (layers.begin != covered || layers.end <= layers.begin) {
+      return InvalidField("writers", absl::StrCat("layers [", layers.begin, ", ", layers.end,
+                                                  ") follow those up to ", covered,
+                                                  ": every layer needs exactly one stage"));
     }
-    covered = range.end;
+    size_t end = begin;
+    while (end < sorted.size() && sorted[end].layers == layers) ++end;
+    BATON_RETURN_IF_ERROR(CheckHeads(std::span(sorted).subspan(begin, end - begin)));
+    covered = layers.end;
+    begin = end;
   }
   if (covered != limits.layout.layers) {
     return InvalidField("writers",

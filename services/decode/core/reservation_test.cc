@@ -76,6 +76,47 @@ TEST_F(DecodeCoreTest, RefusesMalformedReservations) {
   EXPECT_TRUE(core_.AtRest());
 }
 
+// Of two KV heads: who writes what, by rank and number of ranks.
+TEST_F(DecodeCoreTest, WantsEveryHeadOfEveryLayerOnce) {
+  DecodeLimits limits = Limits();
+  limits.layout.kv_heads = 2;
+  struct Row {
+    std::vector<TensorRank> first;   // Ranks that write layers [0, 2).
+    std::vector<TensorRank> second;  // And [2, 6).
+    bool right;
+  };
+  const std::vector<Row> rows{
+      {{{}}, {{}}, true},
+      {{{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}, true},
+      {{{1, 2}, {0, 2}}, {{}}, true},
+      {{{0, 4}, {2, 4}}, {{1, 4}, {2, 4}}, true},  // Copies of the same heads: 0 and 1, 2 and 3.
+      {{{0, 2}}, {{}}, false},
+      {{{0, 2}, {0, 2}}, {{}}, false},
+      {{{0, 2}, {1, 2}, {1, 2}}, {{}}, false},
+      {{{0, 4}, {1, 4}}, {{}}, false},
+      {{{}, {}}, {{}}, false},
+      {{{1, 2}}, {{}}, false},
+      {{{0, 3}, {1, 3}}, {{}}, false},  // Three can't share two.
+  };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    DecodeCore core(limits);
+    ReserveRequested request = Request(1);
+    request.writers.clear();
+    for (const TensorRank rank : rows[i].first) request.writers.push_back({{"p", 1}, {0, 2}, rank});
+    for (const TensorRank rank : rows[i].second) {
+      request.writers.push_back({{"q", 1}, {2, 6}, rank});
+    }
+    std::vector<Action> actions;
+    core.Handle(request, 0, actions);
+    const auto* refused = std::get_if<ReplyReserve>(&actions.at(0));
+    const absl::Status status = refused == nullptr ? absl::OkStatus() : refused->ticket.status();
+    EXPECT_EQ(status.ok(), rows[i].right) << i << ": " << status;
+    if (!rows[i].right) {
+      EXPECT_EQ(FieldOf(status), "writers") << i;
+    }
+  }
+}
+
 TEST_F(DecodeCoreTest, LargerThanThePoolIsRefusedAtOnce) {
   EXPECT_TRUE(absl::IsResourceExhausted(Refused(Request(1, 40, 1))));
   Reserved(Request(2, 39, 1));
