@@ -102,6 +102,7 @@ absl::Status ThreadedExecutor::Compute(const Step& step, StepResult& result) {
                         : static_cast<size_t>(batch.LogitsCount()) *
                               static_cast<size_t>(config().vocab_size));
   BATON_RETURN_IF_ERROR(model_->Forward(batch, step.in, step.out, logits_));
+  if (silent) result.reported.clear();
   if (rows_.has_value()) DrawTokens(step, result);
   return absl::OkStatus();
 }

@@ -57,6 +57,7 @@ StageOptions StageOptionsOf(const PrefillOptions& options, int page_size) {
   StageOptions stage;
   stage.stage = options.pp_rank;
   stage.stages = options.pp_size;
+  stage.tensor_rank = options.tensor_rank;
   stage.page_size = page_size;
   stage.activation_credits = options.activation_credits;
   stage.plan_limit = kPlanLimit;

@@ -8,6 +8,7 @@
 
 #include "common/chunking/chunk_policy.h"
 #include "common/types/instance.h"
+#include "common/types/tensor_rank.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/stage.h"
@@ -19,6 +20,7 @@ struct PrefillOptions {
   std::string chain_id;
   int pp_rank = 0;
   int pp_size = 1;
+  TensorRank tensor_rank;  // Of the stage.
   std::string host = "127.0.0.1";
   int grpc_port = 0;     // 0: any free one.
   int chunk_tokens = 0;  // -1: whole prompts.

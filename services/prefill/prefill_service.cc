@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/kv/head_routes.h"
 #include "common/rpc/server.h"
 
 namespace baton::prefill {
@@ -27,7 +28,16 @@ ChainPlace PlaceOf(const PrefillOptions& options, const Executor& executor) {
           options.pp_rank,
           options.pp_size,
           executor.config().num_hidden_layers,
-          {options.self, layers}};
+          {options.self, layers, options.tensor_rank}};
+}
+
+// Ranks that have copies of one head take turns in handing it over (common/kv/head_routes.h).
+absl::StatusOr<bool> WritesKv(const PrefillOptions& options, const Executor& executor) {
+  const TensorRank rank = options.tensor_rank;
+  BATON_ASSIGN_OR_RETURN(const std::vector<HeadRoute> routes,
+                         HeadRoutes(executor.config().num_key_value_heads, rank.size, 1));
+  return std::any_of(routes.begin(), routes.end(),
+                     [&](const HeadRoute& route) { return route.source_rank == rank.rank; });
 }
 
 int RoundUp(int value, int unit) {
@@ -36,7 +46,7 @@ int RoundUp(int value, int unit) {
 }
 
 PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) {
-  const int64_t row_bytes = int64_t{executor.config().hidden_size} *
+  const int64_t row_bytes = int64_t{executor.activation_columns()} *
                             static_cast<int64_t>(ElementBytes(executor.activation_type()));
   return PlannerLimitsOf(options, executor.kv().page_size, row_bytes);
 }
@@ -48,6 +58,7 @@ PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor) {
   bounds.max_context_tokens = options.max_context_tokens;
   bounds.vocab_size = executor.config().vocab_size;
   bounds.eos_token_ids = executor.config().eos_token_ids;
+  bounds.embeds = options.pp_rank == 0;
   return bounds;
 }
 
@@ -61,6 +72,12 @@ absl::Status CheckOptions(const PrefillOptions& options, const Executor& executo
         "pp_layer_partition",
         absl::StrCat("layers [", executor.kv().layer_begin, ", ", executor.kv().layer_end,
                      ") don't fit stage ", options.pp_rank, " of ", options.pp_size));
+  }
+  if (executor.tensor_rank() != options.tensor_rank) {
+    return InvalidField("tp_rank",
+                        absl::StrCat(options.tensor_rank.rank, " of ", options.tensor_rank.size,
+                                     ", the executor is ", executor.tensor_rank().rank, " of ",
+                                     executor.tensor_rank().size));
   }
   const int page_size = executor.kv().page_size;
   if (options.chunk_tokens != -1 &&
@@ -78,7 +95,8 @@ absl::Status CheckOptions(const PrefillOptions& options, const Executor& executo
 absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Create(
     const PrefillOptions& options, const Parts& parts) {
   BATON_RETURN_IF_ERROR(CheckOptions(options, *parts.executor));
-  std::unique_ptr<PrefillService> service(new PrefillService(options, parts));
+  BATON_ASSIGN_OR_RETURN(const bool writes_kv, WritesKv(options, *parts.executor));
+  std::unique_ptr<PrefillService> service(new PrefillService(options, parts, writes_kv));
   // Last of what can fail, so that a service that did not come to be is registered nowhere.
   BATON_RETURN_IF_ERROR(service->Listen());
   BATON_RETURN_IF_ERROR(
@@ -124,7 +142,7 @@ void PrefillService::BreakEpoch(uint64_t epoch, const absl::Status& status) {
   }
 }
 
-PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts)
+PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts, bool writes_kv)
     : options_(options), parts_(parts), loop_(std::make_shared<EventLoop>("baton-prefill")) {
   ActivationChannel::Options activations;
   activations.executor = parts.executor;
@@ -148,22 +166,27 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
 
   computer_ = std::make_unique<PlanComputer>(parts.executor, tell);
 
-  const StageOptions stage = StageOptionsOf(options, parts.executor->kv().page_size);
+  if (!options.tensor_rank.alone()) {
+    joiner_ = std::make_unique<GroupJoiner>(parts.executor, loop_, parts.connect_group);
+  }
+
+  StageOptions stage = StageOptionsOf(options, parts.executor->kv().page_size);
+  stage.writes_kv = writes_kv;
   std::unique_ptr<StageTrace> trace;
   if (parts.tracer != nullptr) trace = std::make_unique<StageTrace>(parts.tracer, stage.stage);
   stage_ = std::make_unique<StageShell>(stage, activations_.get(), kv_.get(), computer_.get(),
-                                        parts.metrics, std::move(trace));
+                                        joiner_.get(), parts.metrics, std::move(trace));
 
   const ChainPlace place = PlaceOf(options, *parts.executor);
   const PlanBounds bounds = BoundsOf(options, *parts.executor);
-  if (options.pp_rank == 0) {
-    chain_ = std::make_unique<ChainShell>(
-        ChainShell::Options{place, LimitsOf(options, *parts.executor), bounds.page_count,
-                            options.activation_credits, loop_, stage_.get(), parts.peers,
-                            parts.metrics, parts.tracer, parts.profile, parts.measured});
+  if (place.member() == 0) {
+    chain_ = std::make_unique<ChainShell>(ChainShell::Options{
+        place, LimitsOf(options, *parts.executor), bounds.page_count, options.activation_credits,
+        loop_, stage_.get(), parts.peers, parts.metrics, parts.tracer, parts.profile,
+        parts.measured, joiner_.get()});
   } else {
-    link_ = std::make_unique<StageLink>(
-        StageLink::Options{place, bounds, stage_.get(), parts.peers, parts.measured});
+    link_ = std::make_unique<StageLink>(StageLink::Options{place, bounds, stage_.get(), parts.peers,
+                                                           parts.measured, joiner_.get()});
   }
   rpc_ = std::make_unique<PrefillRpc>(
       PrefillRpc::Options{bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer});
@@ -331,6 +354,7 @@ void PrefillService::Stop() {
   }
   parts_.data_plane->SetTimer(kHousekeepingUs, nullptr);
   computer_->Stop();
+  if (joiner_ != nullptr) joiner_->Stop();
   loop_->Stop();
 }
 

@@ -1,5 +1,5 @@
-// One stage of a prefill chain as a service: the loop that owns the cores, the executor's thread,
-// the data plane's handlers and the gRPC server, put together.
+// One stage of a prefill chain, or a rank of one, as a service: the loop that owns the cores, the
+// executor's thread, the data plane's handlers and the gRPC server, put together.
 //
 //   auto service = PrefillService::Create(options, parts);   // listens; not ready yet
 //   ... register with the router, (*service)->OnView(...) on every change of the view ...
@@ -51,6 +51,7 @@ class PrefillService {
     grpc::Service* beside = nullptr;    // Served on the same port; may be null.
     ProfileKeeper::Options profile;     // On stage 0.
     std::optional<KnownCost> measured;  // What chunks cost this stage (stage/cost_sweep.h).
+    ConnectGroup connect_group;         // Of a rank beside others.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.
@@ -87,7 +88,7 @@ class PrefillService {
   void Stop();
 
  private:
-  PrefillService(const PrefillOptions& options, const Parts& parts);
+  PrefillService(const PrefillOptions& options, const Parts& parts, bool writes_kv);
   absl::Status Listen();
   void TakeView();
   int64_t Wake(int64_t now_us);
@@ -104,9 +105,10 @@ class PrefillService {
   std::unique_ptr<ActivationChannel> activations_;
   std::unique_ptr<KvSender> kv_;
   std::unique_ptr<PlanComputer> computer_;
+  std::unique_ptr<GroupJoiner> joiner_;  // Of a rank beside others.
   std::unique_ptr<StageShell> stage_;
-  std::unique_ptr<ChainShell> chain_;  // On stage 0.
-  std::unique_ptr<StageLink> link_;    // On later stages.
+  std::unique_ptr<ChainShell> chain_;  // On the chain's member 0.
+  std::unique_ptr<StageLink> link_;    // On all others.
   std::unique_ptr<PrefillRpc> rpc_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;

@@ -100,6 +100,8 @@ class PrefillProcess : public Process {
   void HandleWiring(const prefill::WiringEvent& event);
   void Perform(const prefill::TryOwnEpoch& action);
   void Perform(const prefill::OpenLinks& action);
+  void Perform(const prefill::FormOwnGroup&) {}  // Stages are one process each here.
+  void Perform(const prefill::TellGroup&) {}
   void Perform(const prefill::PingStages& action);
   void Perform(const prefill::CloseLinks& action);
   void Perform(const prefill::ReportChainUp& action);
@@ -109,6 +111,7 @@ class PrefillProcess : public Process {
   void Perform(const prefill::TellOwnStage& action);
   void HandleLink(const prefill::LinkEvent& event);
   void Perform(const prefill::TryEpoch& action);
+  void Perform(const prefill::FormGroup&) {}
   void Perform(const prefill::SendReady& action);
   void Perform(const prefill::SendPong& action);
   void Perform(const prefill::TakePlan& action);

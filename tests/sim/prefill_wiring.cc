@@ -74,7 +74,7 @@ absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
   outputs_.assign(static_cast<size_t>(prefill::OutputBuffers(topology_.plans_in_flight)), nullptr);
   epoch_ = hello.epoch;
   members_.clear();
-  for (const KvWriter& stage : hello.stages) members_.push_back(stage.instance);
+  for (const KvWriter& stage : hello.members) members_.push_back(stage.instance);
   HandleStage(prefill::EpochBegan{epoch_});
   ScheduleStale();
   return absl::OkStatus();
@@ -198,7 +198,7 @@ void PrefillProcess::HandleLink(const prefill::LinkEvent& event) {
 }
 
 void PrefillProcess::ReceiveHello(uint64_t call, const prefill::Hello& hello) {
-  if (hello.stages[static_cast<size_t>(stage_index_)].instance != self_) {
+  if (hello.members[static_cast<size_t>(stage_index_)].instance != self_) {
     world_.BreakCall(call);  // Its former life's.
     return;
   }

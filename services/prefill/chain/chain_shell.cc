@@ -23,11 +23,14 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   wiring.max_plan_tokens = planner_.max_plan_tokens();
   wiring.activation_credits = options_.activation_credits;
   wiring.loop = options_.loop;
+  wiring.joiner = options_.joiner;
   ChainWiring::Callbacks callbacks;
   callbacks.begin_own = [this](const Hello& hello) {
     stage_layers_.clear();
-    for (const KvWriter& stage : hello.stages) stage_layers_.push_back(stage.layers.size());
-    measured_.assign(hello.stages.size(), std::nullopt);
+    for (const KvWriter& member : hello.members) {
+      if (member.tensor_rank.rank == 0) stage_layers_.push_back(member.layers.size());
+    }
+    measured_.assign(stage_layers_.size(), std::nullopt);
     measured_[0] = options_.measured;
     return options_.stage->TryEpoch(
         hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
@@ -36,21 +39,23 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
     measured_.at(static_cast<size_t>(stage)) = cost;
   };
   callbacks.on_up = [this](uint64_t epoch, int page_count) {
-    Handle(ChainUp{epoch, options_.place.stages, page_count, stage_layers_, KnownCosts()});
+    Handle(ChainUp{epoch, options_.place.stages, page_count, stage_layers_, KnownCosts(),
+                   options_.place.ranks()});
   };
   callbacks.on_down = [this](const absl::Status& reason) {
     options_.stage->EndEpoch();
     Handle(ChainDown{reason});
   };
   callbacks.plans_done = [this](int stage) { return planner_.plans_done(stage); };
-  callbacks.on_plan_done = [this](int stage, uint64_t epoch, const PlanDone& done) {
-    Handle(StagePlanDone{stage, epoch, done});
+  callbacks.on_plan_done = [this](int stage, int rank, uint64_t epoch, const PlanDone& done) {
+    Handle(StagePlanDone{stage, epoch, done, rank});
   };
   callbacks.tell_own_stage = [this](uint64_t epoch) {
     options_.stage->Handle(NextStageDone{epoch, planner_.plans_done(1)});
   };
-  callbacks.on_request_closed = [this](int stage, uint64_t epoch, const RequestClosed& closed) {
-    Handle(StageRequestClosed{stage, epoch, closed});
+  callbacks.on_request_closed = [this](int stage, int rank, uint64_t epoch,
+                                       const RequestClosed& closed) {
+    Handle(StageRequestClosed{stage, epoch, closed, rank});
   };
   wiring_ = std::make_unique<ChainWiring>(std::move(wiring), std::move(callbacks));
 
@@ -151,11 +156,13 @@ void ChainShell::Perform(const IssuePlan& action) {
     tracing::RecordSpan(options_.tracer, "prefill queue", call->second.prompt->trace,
                         call->second.begun_us, now_us);
   }
-  if (options_.place.stages > 1) wiring_->Send(ToProto(plan));
+  wiring_->Send(plan);
   options_.stage->OnPlan(std::move(plan));
 }
 
-void ChainShell::Perform(const FailChain& action) { wiring_->BreakAt(action.stage, action.status); }
+void ChainShell::Perform(const FailChain& action) {
+  wiring_->BreakAt(action.stage, action.rank, action.status);
+}
 
 void ChainShell::Perform(const ObservePlan& action) {
   const double ratio = static_cast<double>(action.compute_us) / action.predicted_us;

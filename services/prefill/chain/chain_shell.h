@@ -41,6 +41,7 @@ class ChainShell {
     tracing::Tracer* tracer = nullptr;  // Null: no tracing. Not owned.
     ProfileKeeper::Options profile;     // Its path is empty: none is kept.
     std::optional<KnownCost> measured;  // What chunks cost stage 0.
+    GroupJoiner* joiner = nullptr;      // With more ranks a stage than one. Not owned.
   };
   explicit ChainShell(Options options);
 

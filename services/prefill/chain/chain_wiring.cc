@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
+#include "services/prefill/core/group_desk.h"
 
 namespace baton::prefill {
 namespace {
@@ -66,41 +67,67 @@ void ChainWiring::Perform(const TryOwnEpoch& action) {
 }
 
 void ChainWiring::Perform(const OpenLinks& action) {
+  ChainPlace receiver = options_.place;
   for (const worker::PeerWorker& member : action.members) {
+    receiver.stage = member.pp_rank;
+    receiver.self.tensor_rank = member.tensor_rank;
     v1::LinkRequest request;
-    *request.mutable_hello() =
-        ToProto(action.hello, options_.place.chain_id, member.pp_rank, options_.page_count);
-    links_.push_back(OpenLink(member));
+    *request.mutable_hello() = ToProto(action.hello, receiver, options_.page_count);
+    links_.push_back(OpenLink(member, receiver.member()));
     links_.back()->Write(std::move(request));
   }
 }
 
-std::shared_ptr<LinkCall> ChainWiring::OpenLink(const worker::PeerWorker& member) {
-  const int stage = member.pp_rank;
+std::shared_ptr<LinkCall> ChainWiring::OpenLink(const worker::PeerWorker& worker, int member) {
   const uint64_t epoch = wiring_.epoch();
   LinkCall::Callbacks callbacks;
-  callbacks.on_response = [this, loop = options_.loop, stage,
+  callbacks.on_response = [this, loop = options_.loop, member,
                            epoch](const v1::LinkResponse& response) {
-    return loop->Post([this, stage, epoch, response] { OnResponse(stage, epoch, response); });
+    return loop->Post([this, member, epoch, response] { OnResponse(member, epoch, response); });
   };
-  callbacks.on_done = [this, loop = options_.loop, stage, epoch](const absl::Status& status) {
+  callbacks.on_done = [this, loop = options_.loop, member, epoch](const absl::Status& status) {
     const absl::Status cause =
         status.ok() ? absl::UnavailableError("the stage ended the link") : status;
-    const bool posted = loop->PostCompletion([this, stage, epoch, cause] {
-      events_.Raise(StageLinkEnded{stage, epoch, cause});
+    const bool posted = loop->PostCompletion([this, member, epoch, cause] {
+      events_.Raise(StageLinkEnded{member, epoch, cause});
     });
     if (!posted) {
-      LOG(kInfo) << "the link to stage " << stage << " has ended";
+      LOG(kInfo) << "the link to member " << member << " of the chain has ended";
     }
   };
-  return LinkCall::Open(member.grpc_address, calls_, std::move(callbacks));
+  return LinkCall::Open(worker.grpc_address, calls_, std::move(callbacks));
+}
+
+void ChainWiring::Perform(const FormOwnGroup& action) {
+  const uint64_t epoch = action.hello.epoch;
+  GroupJoiner::Callbacks callbacks;
+  callbacks.say = [this, epoch](const Rendezvous::Entry& entry) {
+    events_.Raise(GroupEntryHeard{0, epoch, entry});
+  };
+  callbacks.connected = [this, epoch] { events_.Raise(GroupConnectedHeard{0, epoch}); };
+  callbacks.formed = [this, epoch](const absl::Status& status) {
+    events_.Raise(OwnGroupFormed{epoch, status});
+  };
+  events_.Raise(GroupJoinHeard{0, epoch});
+  options_.joiner->Join(GroupOf(options_.place, action.hello), std::move(callbacks));
+}
+
+void ChainWiring::Perform(const TellGroup& action) {
+  if (action.member == 0) return options_.joiner->OnMessage(action.message);
+  v1::LinkRequest request;
+  if (action.message.entry) *request.mutable_group_entry() = ToProto(*action.message.entry);
+  if (action.message.verdict) {
+    *request.mutable_group_verdict() = VerdictToProto(*action.message.verdict);
+  }
+  links_[static_cast<size_t>(action.member - 1)]->Write(std::move(request));
 }
 
 void ChainWiring::Perform(const PingStages& action) {
   for (size_t i = 0; i < links_.size(); ++i) {
+    const int next_stage = options_.place.StageOf(static_cast<int>(i) + 1) + 1;
     v1::LinkRequest request;
     request.mutable_ping()->set_sequence(action.sequence);
-    request.mutable_ping()->set_next_stage_done(callbacks_.plans_done(static_cast<int>(i) + 2));
+    request.mutable_ping()->set_next_stage_done(callbacks_.plans_done(next_stage));
     links_[i]->Write(std::move(request));
   }
 }
@@ -111,8 +138,10 @@ void ChainWiring::Perform(const CloseLinks&) {
 }
 
 void ChainWiring::Perform(const ReportChainUp& action) {
+  const int ranks = options_.place.ranks();
   LOG(kInfo) << "chain " << options_.place.chain_id << " is up: " << options_.place.stages
-             << " stages, " << action.page_count << " pages";
+             << " stages" << (ranks > 1 ? absl::StrCat(" of ", ranks, " ranks") : "") << ", "
+             << action.page_count << " pages";
   callbacks_.on_up(action.epoch, action.page_count);
 }
 
@@ -128,26 +157,38 @@ void ChainWiring::Perform(const ReportChainDown& action) {
 namespace {
 
 // What a message says; an error: it makes no sense.
-absl::StatusOr<WiringEvent> EventOf(int stage, uint64_t epoch, const v1::LinkResponse& response) {
+absl::StatusOr<WiringEvent> EventOf(int member, uint64_t epoch, const v1::LinkResponse& response) {
   switch (response.message_case()) {
     case v1::LinkResponse::kReady:
       if (response.ready().epoch() != epoch) {
         return absl::FailedPreconditionError(
             absl::StrCat("ready for epoch ", response.ready().epoch()));
       }
-      return StageReady{stage, epoch, response.ready().page_count()};
+      return StageReady{member, epoch, response.ready().page_count()};
     case v1::LinkResponse::kRefused:
-      return StageRefused{stage, epoch, response.refused().newest_epoch()};
+      return StageRefused{member, epoch, response.refused().newest_epoch()};
     case v1::LinkResponse::kPlanDone: {
       BATON_ASSIGN_OR_RETURN(PlanDone done, FromProto(response.plan_done()));
-      return PlanDoneHeard{stage, epoch, std::move(done)};
+      return PlanDoneHeard{member, epoch, std::move(done)};
     }
     case v1::LinkResponse::kRequestClosed: {
       BATON_ASSIGN_OR_RETURN(RequestClosed closed, FromProto(response.request_closed()));
-      return RequestClosedHeard{stage, epoch, std::move(closed)};
+      return RequestClosedHeard{member, epoch, std::move(closed)};
     }
     case v1::LinkResponse::kPong:
-      return StageHeard{stage, epoch};
+      return StageHeard{member, epoch};
+    case v1::LinkResponse::kGroupJoin:
+      if (response.group_join().epoch() != epoch) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("joins a group of epoch ", response.group_join().epoch()));
+      }
+      return GroupJoinHeard{member, epoch};
+    case v1::LinkResponse::kGroupEntry: {
+      BATON_ASSIGN_OR_RETURN(Rendezvous::Entry entry, FromProto(response.group_entry()));
+      return GroupEntryHeard{member, epoch, std::move(entry)};
+    }
+    case v1::LinkResponse::kGroupConnected:
+      return GroupConnectedHeard{member, epoch};
     case v1::LinkResponse::MESSAGE_NOT_SET:
       break;
   }
@@ -156,28 +197,34 @@ absl::StatusOr<WiringEvent> EventOf(int stage, uint64_t epoch, const v1::LinkRes
 
 }  // namespace
 
-void ChainWiring::OnResponse(int stage, uint64_t epoch, const v1::LinkResponse& response) {
-  absl::StatusOr<WiringEvent> event = EventOf(stage, epoch, response);
+void ChainWiring::OnResponse(int member, uint64_t epoch, const v1::LinkResponse& response) {
+  absl::StatusOr<WiringEvent> event = EventOf(member, epoch, response);
   if (absl::Status status = Failpoint("prefill.link"); !status.ok()) event = status;
   if (event.ok() && response.ready().has_measured_cost()) {
     const absl::StatusOr<KnownCost> cost = FromProto(response.ready().measured_cost());
     if (!cost.ok()) {
       event = cost.status();
     } else if (epoch == wiring_.epoch()) {
-      callbacks_.on_measured(stage, *cost);
+      callbacks_.on_measured(options_.place.StageOf(member), *cost);
     }
   }
   if (event.ok()) {
     events_.Raise(*std::move(event));
   } else {
-    events_.Raise(StageLinkEnded{stage, epoch, event.status()});
+    events_.Raise(StageLinkEnded{member, epoch, event.status()});
   }
 }
 
-void ChainWiring::Send(const v1::Plan& plan) {
+void ChainWiring::Send(const PlanWithContexts& plan) {
+  if (links_.empty()) return;
   v1::LinkRequest request;
-  *request.mutable_plan() = plan;
-  for (const auto& link : links_) link->Write(request);
+  *request.mutable_plan() = ToProto(plan, /*embeds=*/false);
+  v1::LinkRequest embedding;  // To the other ranks of stage 0.
+  const auto embedding_members = static_cast<size_t>(options_.place.ranks() - 1);
+  if (embedding_members > 0) *embedding.mutable_plan() = ToProto(plan, /*embeds=*/true);
+  for (size_t i = 0; i < links_.size(); ++i) {
+    links_[i]->Write(i < embedding_members ? embedding : request);
+  }
 }
 
 }  // namespace baton::prefill

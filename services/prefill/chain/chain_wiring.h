@@ -16,6 +16,7 @@
 #include "services/prefill/chain/link_call.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/core/wiring.h"
+#include "services/prefill/stage/group_joiner.h"
 
 namespace baton::prefill {
 
@@ -28,6 +29,7 @@ class ChainWiring {
     int max_plan_tokens = 0;
     int activation_credits = 0;
     std::shared_ptr<EventLoop> loop;
+    GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
   };
   struct Callbacks {
     // May stage 0 itself begin an epoch? Then begins it: UNAVAILABLE says why not yet.
@@ -37,9 +39,10 @@ class ChainWiring {
     std::function<void(uint64_t epoch, int page_count)> on_up;
     std::function<void(const absl::Status&)> on_down;  // After on_up or begin_own.
     std::function<uint64_t(int stage)> plans_done;     // See ChainPlanner.
-    std::function<void(int stage, uint64_t epoch, const PlanDone&)> on_plan_done;
+    std::function<void(int stage, int rank, uint64_t epoch, const PlanDone&)> on_plan_done;
     std::function<void(uint64_t epoch)> tell_own_stage;  // How far the next one is.
-    std::function<void(int stage, uint64_t epoch, const RequestClosed&)> on_request_closed;
+    std::function<void(int stage, int rank, uint64_t epoch, const RequestClosed&)>
+        on_request_closed;
   };
   ChainWiring(Options options, Callbacks callbacks);
   ~ChainWiring();
@@ -48,12 +51,13 @@ class ChainWiring {
   // Does what is due; returns when it is next.
   int64_t Wake(int64_t now_us);
 
-  // To every later stage.
-  void Send(const v1::Plan& plan);
+  // To every other member.
+  void Send(const PlanWithContexts& plan);
   void Break(const absl::Status& reason) { events_.Raise(ChainFailed{reason}); }
-  // For what a later stage did not do.
-  void BreakAt(int stage, const absl::Status& reason) {
-    events_.Raise(StageLinkEnded{stage, wiring_.epoch(), reason});
+  // For what a rank of a later stage did not do.
+  void BreakAt(int stage, int rank, const absl::Status& reason) {
+    const int member = stage * options_.place.ranks() + rank;
+    events_.Raise(StageLinkEnded{member, wiring_.epoch(), reason});
   }
   // Breaks, and wires no more.
   void Stop() { events_.Raise(WiringStopped{}); }
@@ -64,27 +68,29 @@ class ChainWiring {
   void Handle(const WiringEvent& event);
   void Perform(const TryOwnEpoch& action);
   void Perform(const OpenLinks& action);
+  void Perform(const FormOwnGroup& action);
+  void Perform(const TellGroup& action);
   void Perform(const PingStages& action);
   void Perform(const CloseLinks& action);
   void Perform(const ReportChainUp& action);
   void Perform(const ReportChainDown& action);
   void Perform(const PassPlanDone& action) {
-    callbacks_.on_plan_done(action.stage, action.epoch, action.done);
+    callbacks_.on_plan_done(action.stage, action.rank, action.epoch, action.done);
   }
   void Perform(const PassRequestClosed& action) {
-    callbacks_.on_request_closed(action.stage, action.epoch, action.closed);
+    callbacks_.on_request_closed(action.stage, action.rank, action.epoch, action.closed);
   }
   void Perform(const TellOwnStage& action) { callbacks_.tell_own_stage(action.epoch); }
 
-  std::shared_ptr<LinkCall> OpenLink(const worker::PeerWorker& member);
-  void OnResponse(int stage, uint64_t epoch, const v1::LinkResponse& response);
+  std::shared_ptr<LinkCall> OpenLink(const worker::PeerWorker& worker, int member);
+  void OnResponse(int member, uint64_t epoch, const v1::LinkResponse& response);
 
   const Options options_;
   const Callbacks callbacks_;
   Wiring wiring_;
   SerialEvents<WiringEvent> events_{[this](const WiringEvent& event) { Handle(event); }};
   rpc::CallTracker calls_;
-  std::vector<std::shared_ptr<LinkCall>> links_;  // Of the current epoch; stage i at i - 1.
+  std::vector<std::shared_ptr<LinkCall>> links_;  // Of the current epoch; member i at i - 1.
 };
 
 }  // namespace baton::prefill

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/collective/bootstrap_store.h"
 #include "common/rpc/convert.h"
 
 namespace baton::prefill {
@@ -44,7 +45,8 @@ absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
                         proto.sampling(),
                         std::move(sampler),
                         tracing::ParseTraceContext(proto.traceparent(), proto.tracestate())};
-  const int expected = context.LaterStagesNeedTokens() ? proto.ticket().prompt_tokens() : 0;
+  const bool wanted = bounds.embeds || context.LaterStagesNeedTokens();
+  const int expected = wanted ? proto.ticket().prompt_tokens() : 0;
   BATON_RETURN_IF_ERROR(InRange(proto.prompt_token_ids_size(), expected, expected, ids));
   return std::make_shared<const PromptContext>(std::move(context));
 }
@@ -104,7 +106,7 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
   return start;
 }
 
-v1::Plan ToProto(const PlanWithContexts& plan) {
+v1::Plan ToProto(const PlanWithContexts& plan, bool embeds) {
   v1::Plan proto;
   proto.set_epoch(plan.plan.epoch);
   proto.set_number(plan.plan.number);
@@ -122,7 +124,7 @@ v1::Plan ToProto(const PlanWithContexts& plan) {
     out.mutable_pages()->Add(open.pages.begin(), open.pages.end());
     const PromptContext& context = *plan.opens.at(open.attempt_id);
     *out.mutable_sampling() = context.sampling;
-    if (context.LaterStagesNeedTokens()) {
+    if (embeds || context.LaterStagesNeedTokens()) {
       out.mutable_prompt_token_ids()->Add(context.tokens.begin(), context.tokens.end());
     }
     if (context.trace.valid()) {
@@ -159,20 +161,25 @@ absl::StatusOr<PlanWithContexts> FromProto(const v1::Plan& proto, const PlanBoun
   return plan;
 }
 
-v1::LinkHello ToProto(const Hello& hello, const std::string& chain_id, int stage, int page_count) {
+v1::LinkHello ToProto(const Hello& hello, const ChainPlace& receiver, int page_count) {
   v1::LinkHello proto;
-  proto.set_chain_id(chain_id);
+  proto.set_chain_id(receiver.chain_id);
   proto.set_epoch(hello.epoch);
-  for (const KvWriter& writer : hello.stages) *proto.add_stages() = rpc::ToProto(writer);
-  proto.set_stage(stage);
+  for (const KvWriter& writer : hello.members) *proto.add_stages() = rpc::ToProto(writer);
+  proto.set_stage(receiver.stage);
+  if (receiver.ranks() > 1) {
+    *proto.mutable_tensor_rank() = rpc::ToProto(receiver.self.tensor_rank);
+  }
   proto.set_page_count(page_count);
   proto.set_max_plan_tokens(hello.max_plan_tokens);
   proto.set_activation_credits(hello.activation_credits);
   return proto;
 }
 
-absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& place,
-                                const PlanBounds& bounds) {
+namespace {
+
+// Whether a hello is meant for this place, and of a chain of as many.
+absl::Status CheckReceiver(const v1::LinkHello& proto, const ChainPlace& place) {
   if (proto.chain_id() != place.chain_id) {
     return InvalidField("hello.chain_id",
                         absl::StrCat("'", proto.chain_id(), "', this is '", place.chain_id, "'"));
@@ -182,25 +189,55 @@ absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& pl
                         absl::StrCat(proto.epoch(), ", not in [1, ", kMaxEpoch, "]"));
   }
   BATON_RETURN_IF_ERROR(InRange(proto.stage(), place.stage, place.stage, "hello.stage"));
-  BATON_RETURN_IF_ERROR(InRange(proto.stages_size(), place.stages, place.stages, "hello.stages"));
-  Hello hello;
-  hello.epoch = proto.epoch();
+  TensorRank rank;
+  if (proto.has_tensor_rank()) {
+    BATON_ASSIGN_OR_RETURN(rank, rpc::FromProto(proto.tensor_rank(), "hello.tensor_rank"));
+  }
+  if (rank != place.self.tensor_rank) {
+    return InvalidField("hello.tensor_rank",
+                        absl::StrCat("rank ", rank.rank, " of ", rank.size, ", this is rank ",
+                                     place.rank(), " of ", place.ranks()));
+  }
+  return InRange(proto.stages_size(), place.members(), place.members(), "hello.stages");
+}
+
+// The members in order: their layers follow one another, and a stage's ranks have the same.
+absl::StatusOr<std::vector<KvWriter>> MembersFromProto(const v1::LinkHello& proto,
+                                                       const ChainPlace& place) {
+  std::vector<KvWriter> members;
   int layer = 0;
   for (int i = 0; i < proto.stages_size(); ++i) {
     const std::string field = absl::StrCat("hello.stages[", i, "]");
     BATON_ASSIGN_OR_RETURN(KvWriter writer, rpc::FromProto(proto.stages(i), field));
-    if (writer.layers.begin != layer) {
+    if (writer.tensor_rank != TensorRank{place.RankOf(i), place.ranks()}) {
+      return InvalidField(
+          field, absl::StrCat("is rank ", writer.tensor_rank.rank, " of ", writer.tensor_rank.size,
+                              " in the place of rank ", place.RankOf(i), " of ", place.ranks()));
+    }
+    if (writer.tensor_rank.rank == 0 && writer.layers.begin != layer) {
       return InvalidField(field, absl::StrCat("begins at layer ", writer.layers.begin,
                                               ", the one before ends at ", layer));
     }
+    if (writer.tensor_rank.rank > 0 && writer.layers != members.back().layers) {
+      return InvalidField(field, "has other layers than its stage's rank before");
+    }
     layer = writer.layers.end;
-    hello.stages.push_back(std::move(writer));
+    members.push_back(std::move(writer));
   }
-  if (layer != place.layers) {
-    return InvalidField("hello.stages", absl::StrCat("end at layer ", layer, " of ", place.layers));
-  }
-  if (hello.stages[static_cast<size_t>(place.stage)] != place.self) {
-    return InvalidField(absl::StrCat("hello.stages[", place.stage, "]"),
+  if (layer == place.layers) return members;
+  return InvalidField("hello.stages", absl::StrCat("end at layer ", layer, " of ", place.layers));
+}
+
+}  // namespace
+
+absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& place,
+                                const PlanBounds& bounds) {
+  BATON_RETURN_IF_ERROR(CheckReceiver(proto, place));
+  Hello hello;
+  hello.epoch = proto.epoch();
+  BATON_ASSIGN_OR_RETURN(hello.members, MembersFromProto(proto, place));
+  if (hello.members[static_cast<size_t>(place.member())] != place.self) {
+    return InvalidField(absl::StrCat("hello.stages[", place.member(), "]"),
                         "is another incarnation or has other layers than this stage");
   }
   // Buffers are allocated by it.
@@ -211,6 +248,30 @@ absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& pl
   hello.max_plan_tokens = proto.max_plan_tokens();
   hello.activation_credits = proto.activation_credits();
   return hello;
+}
+
+v1::GroupEntry ToProto(const Rendezvous::Entry& entry) {
+  v1::GroupEntry proto;
+  proto.set_key(entry.key);
+  proto.set_value(entry.value);
+  return proto;
+}
+
+absl::StatusOr<Rendezvous::Entry> FromProto(const v1::GroupEntry& proto) {
+  BATON_RETURN_IF_ERROR(ValidateBootstrapEntry(proto.key(), proto.value()));
+  return Rendezvous::Entry{proto.key(), proto.value()};
+}
+
+v1::GroupVerdict VerdictToProto(const absl::Status& verdict) {
+  v1::GroupVerdict proto;
+  proto.set_code(verdict.raw_code());
+  proto.set_message(std::string(verdict.message()));
+  return proto;
+}
+
+absl::StatusOr<absl::Status> VerdictFromProto(const v1::GroupVerdict& proto) {
+  BATON_RETURN_IF_ERROR(InRange(proto.code(), 0, 16, "group_verdict.code"));
+  return absl::Status(static_cast<absl::StatusCode>(proto.code()), proto.message());
 }
 
 v1::MeasuredCost ToProto(const KnownCost& known) {

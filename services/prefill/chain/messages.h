@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/collective/rendezvous.h"
 #include "common/types/limits.h"
 #include "common/types/ticket.h"
 #include "proto/baton/v1/prefill.pb.h"
@@ -27,6 +28,7 @@ struct PlanBounds {
   int max_context_tokens = 0;
   int vocab_size = 0;
   std::vector<int32_t> eos_token_ids;
+  bool embeds = false;  // A rank of stage 0: needs every prompt's tokens.
 };
 
 struct Start {
@@ -40,13 +42,19 @@ struct Start {
 absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds& bounds,
                                 const tracing::TraceContext& trace);
 
-v1::Plan ToProto(const PlanWithContexts& plan);
+// For members of a stage that embeds tokens, or does not.
+v1::Plan ToProto(const PlanWithContexts& plan, bool embeds);
 absl::StatusOr<PlanWithContexts> FromProto(const v1::Plan& proto, const PlanBounds& bounds);
 
-v1::LinkHello ToProto(const Hello& hello, const std::string& chain_id, int stage, int page_count);
+v1::LinkHello ToProto(const Hello& hello, const ChainPlace& receiver, int page_count);
 // Checks that the sender believes of this stage what is true.
 absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& place,
                                 const PlanBounds& bounds);
+
+v1::GroupEntry ToProto(const Rendezvous::Entry& entry);
+absl::StatusOr<Rendezvous::Entry> FromProto(const v1::GroupEntry& proto);
+v1::GroupVerdict VerdictToProto(const absl::Status& verdict);
+absl::StatusOr<absl::Status> VerdictFromProto(const v1::GroupVerdict& proto);
 
 v1::MeasuredCost ToProto(const KnownCost& known);
 absl::StatusOr<KnownCost> FromProto(const v1::MeasuredCost& proto);

@@ -10,6 +10,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "services/prefill/core/group_desk.h"
 
 namespace baton::prefill {
 
@@ -58,6 +59,28 @@ void StageLink::Stop() {
 void StageLink::Perform(const TryEpoch& action) {
   events_.Raise(EpochTried{options_.stage->TryEpoch(
       action.hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); })});
+}
+
+void StageLink::Perform(const FormGroup& action) {
+  const uint64_t epoch = action.hello.epoch;
+  GroupJoiner::Callbacks callbacks;
+  callbacks.say = [this, epoch](const Rendezvous::Entry& entry) {
+    v1::LinkResponse response;
+    *response.mutable_group_entry() = ToProto(entry);
+    Report(epoch, std::move(response));
+  };
+  callbacks.connected = [this, epoch] {
+    v1::LinkResponse response;
+    response.mutable_group_connected();
+    Report(epoch, std::move(response));
+  };
+  callbacks.formed = [this, epoch](const absl::Status& status) {
+    events_.Raise(GroupFormed{epoch, status});
+  };
+  v1::LinkResponse response;
+  response.mutable_group_join()->set_epoch(epoch);
+  streams_.at(action.link)->Write(std::move(response));
+  options_.joiner->Join(GroupOf(options_.place, action.hello), std::move(callbacks));
 }
 
 void StageLink::Perform(const SendReady& action) {
@@ -130,6 +153,8 @@ void StageLink::OnRequest(const std::shared_ptr<LinkStream>& stream,
     events_.Raise(StageFailed{status});
   } else if (request.has_plan()) {
     OnPlan(number, request.plan());
+  } else if (request.has_group_entry() || request.has_group_verdict()) {
+    OnGroupMessage(number, request);
   } else if (request.has_ping()) {
     events_.Raise(PingHeard{number, request.ping().sequence(), request.ping().next_stage_done()});
   } else {
@@ -160,6 +185,23 @@ void StageLink::OnPlan(uint64_t number, const v1::Plan& proto) {
   if (status.ok()) arriving_ = *std::move(plan);
   events_.Raise(PlanHeard{number, proto.epoch(), status});
   arriving_ = {};
+}
+
+void StageLink::OnGroupMessage(uint64_t number, const v1::LinkRequest& request) {
+  if (!link_.Stands(number) || options_.joiner == nullptr) return;
+  Rendezvous::Message message;
+  absl::Status status;
+  if (request.has_group_entry()) {
+    absl::StatusOr<Rendezvous::Entry> entry = FromProto(request.group_entry());
+    status = entry.status();
+    if (entry.ok()) message.entry = *std::move(entry);
+  } else {
+    absl::StatusOr<absl::Status> verdict = VerdictFromProto(request.group_verdict());
+    status = verdict.status();
+    if (verdict.ok()) message.verdict = *std::move(verdict);
+  }
+  if (!status.ok()) return events_.Raise(StageFailed{status});
+  options_.joiner->OnMessage(message);
 }
 
 }  // namespace baton::prefill

@@ -28,6 +28,7 @@ class StageLink {
     StageShell* stage = nullptr;           // Not owned.
     const worker::Peers* peers = nullptr;  // Not owned.
     std::optional<KnownCost> measured;     // What chunks cost this stage.
+    GroupJoiner* joiner = nullptr;         // With more ranks a stage than one. Not owned.
   };
   explicit StageLink(const Options& options);
 
@@ -41,6 +42,7 @@ class StageLink {
  private:
   void Handle(const LinkEvent& event);
   void Perform(const TryEpoch& action);
+  void Perform(const FormGroup& action);
   void Perform(const SendReady& action);
   void Perform(const SendPong& action);
   void Perform(const TakePlan& action);
@@ -53,6 +55,7 @@ class StageLink {
   uint64_t NumberOf(const std::shared_ptr<LinkStream>& stream) const;
   void OnHello(const std::shared_ptr<LinkStream>& stream, const v1::LinkHello& proto);
   void OnPlan(uint64_t number, const v1::Plan& proto);
+  void OnGroupMessage(uint64_t number, const v1::LinkRequest& request);
   void Report(uint64_t epoch, v1::LinkResponse response);
   absl::Status Named(const absl::Status& status) const;
 

@@ -38,14 +38,16 @@ ChainPlanner::State::State(const PlannerLimits& planner_limits)
 
 void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   BATON_CHECK(!up) << "ChainUp without ChainDown before";
-  BATON_CHECK(event.stages > 0 && event.page_count > 0)
-      << event.stages << " stages, " << event.page_count << " pages";
+  BATON_CHECK(event.stages > 0 && event.ranks > 0 && event.page_count > 0)
+      << event.stages << " stages of " << event.ranks << " ranks, " << event.page_count << " pages";
   up = true;
   epoch = event.epoch;
   // Every stage was quiet when it accepted the epoch, so all pages of the older one are free.
   pool.emplace(event.page_count);
   issued = 0;
   done.assign(static_cast<size_t>(event.stages), 0);
+  tallies.assign(static_cast<size_t>(event.stages), RankTally(event.ranks));
+  ranks = event.ranks;
   last_done_us.assign(static_cast<size_t>(event.stages), now_us);
   chain_failed = false;
   KeepFitsFor(event);
@@ -133,35 +135,48 @@ void ChainPlanner::State::On(const AbortRequested& event, int64_t /*now_us*/) {
 
 void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us) {
   if (!up || !Current(event.epoch)) return;
-  BATON_CHECK(event.stage >= 0 && event.stage < static_cast<int>(done.size())) << event.stage;
+  CheckPlace(event.stage, event.rank);
   const auto stage = static_cast<size_t>(event.stage);
-  const uint64_t number = event.done.number;
-  if (number <= done[stage] || number > issued) return;  // Said before, or never asked for.
+  // Said before, or never asked for.
+  if (event.done.number <= done[stage] || event.done.number > issued) return;
+  for (const PlanDone& plan : tallies[stage].Add(event.rank, event.done)) {
+    StageDone(stage, plan, now_us);
+  }
+  while (!plans.empty() && plans.front().number <= DoneEverywhere()) plans.pop_front();
+  for (const uint64_t attempt_id : std::vector<uint64_t>(open)) {
+    ReleaseIfClosed(attempt_id);
+  }
+}
+
+void ChainPlanner::State::CheckPlace(int stage, int rank) const {
+  BATON_CHECK(stage >= 0 && stage < static_cast<int>(done.size()) && rank >= 0 && rank < ranks)
+      << "rank " << rank << " of stage " << stage;
+}
+
+void ChainPlanner::State::StageDone(size_t stage, const PlanDone& plan_done, int64_t now_us) {
+  const uint64_t number = plan_done.number;
   Covered<"planner: a stage is done with a plan">();
+  if (ranks > 1) Covered<"planner: all ranks of a stage are done with a plan">();
   done[stage] = number;
   last_done_us[stage] = now_us;
   const bool last_stage = stage + 1 == done.size();
   for (IssuedPlan& plan : plans) {
     if (plan.number != number) continue;
     plan.done_us[stage] = now_us;
-    plan.compute_us[stage] = event.done.compute_us;
+    plan.compute_us[stage] = plan_done.compute_us;
     LearnFrom(plan, stage);
     for (const auto& [attempt_id, chunk] : plan.chunks) {
       const auto found = requests.find(attempt_id);
       if (found == requests.end() || found->second.finished) continue;
       Request& request = found->second;
       request.outcome.chunks[chunk].stages[stage] = {
-          number, event.done.compute_us, event.done.wait_us, {}};
+          number, plan_done.compute_us, plan_done.wait_us, {}};
       const bool final = request.fully_planned() && request.last_plan == number;
       if (last_stage && final) request.outcome.compute_us = now_us - request.first_plan_us;
     }
   }
   if (last_stage) {
-    for (const PromptTokens& told : event.done.prompt_tokens) TakePromptTokens(told);
-  }
-  while (!plans.empty() && plans.front().number <= DoneEverywhere()) plans.pop_front();
-  for (const uint64_t attempt_id : std::vector<uint64_t>(open)) {
-    ReleaseIfClosed(attempt_id);
+    for (const PromptTokens& told : plan_done.prompt_tokens) TakePromptTokens(told);
   }
 }
 
@@ -192,14 +207,14 @@ absl::Status ChainPlanner::State::Request::CheckPromptTokens() const {
 
 void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/) {
   if (!up || !Current(event.epoch)) return;
-  BATON_CHECK(event.stage >= 0 && event.stage < static_cast<int>(done.size())) << event.stage;
+  CheckPlace(event.stage, event.rank);
   const RequestClosed& closed = event.closed;
   const auto found = requests.find(closed.attempt_id);
   if (found == requests.end() || !found->second.open) return;
   Request& request = found->second;
-  const auto stage = static_cast<size_t>(event.stage);
-  if (request.closed[stage]) return;
-  request.closed[stage] = true;
+  const auto place = static_cast<size_t>(event.stage * ranks + event.rank);
+  if (request.closed[place]) return;
+  request.closed[place] = true;
   request.outcome.kv_bytes += closed.kv_bytes;
   request.outcome.kv_transfer_us = std::max(request.outcome.kv_transfer_us, closed.kv_transfer_us);
   request.outcome.kv_exposed_us = std::max(request.outcome.kv_exposed_us, closed.kv_exposed_us);

@@ -82,6 +82,7 @@ struct ChainUp {  // Every stage is linked and ready under `epoch`.
   std::vector<int> stage_layers;  // By stage: what was learned of others does not hold.
   // By stage, or empty: nothing is known. Heeded where nothing was learned of these stages.
   std::vector<KnownCost> known_costs;
+  int ranks = 1;  // Processes of each stage: it is done with what all of them are done with.
 };
 struct ChainDown {  // A link broke or a member left: everything in the chain ends with `reason`.
   absl::Status reason;  // Carries leg "prefill" and the instance.
@@ -101,11 +102,13 @@ struct StagePlanDone {
   int stage = 0;
   uint64_t epoch = 0;
   PlanDone done;
+  int rank = 0;
 };
 struct StageRequestClosed {  // Not OK: the stage gave the request up (its KV could not be sent).
   int stage = 0;
   uint64_t epoch = 0;
   RequestClosed closed;
+  int rank = 0;
 };
 // Stage 0 will leave: new requests are refused, and what is not through the chain at the deadline
 // ends then; both with a status of EndedByDrain. Said again, the earlier deadline counts.
@@ -145,6 +148,7 @@ struct FinishRequest {
 struct FailChain {
   int stage = 0;
   absl::Status status;
+  int rank = 0;
 };
 // A stage is done with a plan that it was predicted to take so long for.
 struct ObservePlan {

@@ -10,13 +10,21 @@
 
 namespace baton::prefill {
 
-// One stage's place in a chain.
+// One process's place in a chain: a stage, or a rank of one. The members of a chain are counted
+// stage by stage, each one's ranks in order; the first, which plans, is member 0.
 struct ChainPlace {
   std::string chain_id;
   int stage = 0;
   int stages = 1;
   int layers = 0;  // Of the whole model.
   KvWriter self;
+
+  int ranks() const { return self.tensor_rank.size; }  // Of every stage.
+  int rank() const { return self.tensor_rank.rank; }
+  int members() const { return stages * ranks(); }
+  int member() const { return stage * ranks() + rank(); }
+  int StageOf(int of_member) const { return of_member / ranks(); }
+  int RankOf(int of_member) const { return of_member % ranks(); }
 };
 
 // Epochs are microseconds of some wall clock or what follows another epoch; beyond this there is
@@ -26,7 +34,7 @@ inline constexpr uint64_t kMaxEpoch = uint64_t{1} << 62;
 // Opens an epoch.
 struct Hello {
   uint64_t epoch = 0;  // 1 .. kMaxEpoch
-  std::vector<KvWriter> stages;
+  std::vector<KvWriter> members;
   int max_plan_tokens = 0;
   int activation_credits = 0;
 };

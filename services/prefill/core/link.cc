@@ -21,6 +21,7 @@ struct Link::State {
   uint64_t link = 0;  // 0: none stands.
   Hello hello;
   bool begun = false;
+  bool forming = false;  // Begun, and its group has not formed.
   bool trying = false;
   uint64_t newest_epoch = 0;
   int64_t begin_by_us = 0;
@@ -38,6 +39,7 @@ struct Link::State {
   void On(const PlanHeard& event);
   void On(const LinkGone& event);
   void On(const EpochTried& event);
+  void On(const GroupFormed& event);
   void On(const StageFailed& event) { End(event.status); }
   void On(const LinkTick& event);
 
@@ -50,9 +52,9 @@ struct Link::State {
 // yet. Another process that claims its place, known to another router, does not while this one
 // lives: each would break the other's chain for ever.
 absl::Status Link::State::CheckStage0(const InstanceRef& claimant) const {
-  if (link == 0 || claimant.id == hello.stages[0].instance.id) return absl::OkStatus();
+  if (link == 0 || claimant.id == hello.members[0].instance.id) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("stage 0 of chain ", place.chain_id, " is ", hello.stages[0].instance.id,
+      absl::StrCat("stage 0 of chain ", place.chain_id, " is ", hello.members[0].instance.id,
                    ", which is alive; ", claimant.id, " must have a chain id of its own"));
 }
 
@@ -61,7 +63,7 @@ void Link::State::On(const HelloArrived& event) {
     Emit(RefuseLink{event.link, event.hello.epoch, newest, status});
   };
   if (event.link == link) return End(absl::FailedPreconditionError("a second hello"));
-  if (absl::Status status = CheckStage0(event.hello.stages[0].instance); !status.ok()) {
+  if (absl::Status status = CheckStage0(event.hello.members[0].instance); !status.ok()) {
     Covered<"link: another stage 0 claims the chain">();
     return refuse(0, status);
   }
@@ -89,6 +91,8 @@ void Link::State::On(const EpochTried& event) {
   BATON_CHECK(std::exchange(trying, false)) << "an epoch has begun unasked";
   if (event.status.ok()) {
     begun = true;
+    forming = place.ranks() > 1;
+    if (forming) return Emit(FormGroup{link, hello});
     Emit(SendReady{link, hello.epoch});
   } else if (now_us >= begin_by_us) {
     Covered<"link: an epoch never begins">();
@@ -97,6 +101,17 @@ void Link::State::On(const EpochTried& event) {
     Covered<"link: an epoch is tried again">();
     retry_at_us = now_us + times.begin_again_us;
   }
+}
+
+void Link::State::On(const GroupFormed& event) {
+  if (!forming || event.epoch != hello.epoch) return;
+  if (!event.status.ok()) {
+    Covered<"link: a group does not form">();
+    return End(event.status);
+  }
+  Covered<"link: a group has formed">();
+  forming = false;
+  Emit(SendReady{link, hello.epoch});
 }
 
 // What comes on a link that stands no more is of an epoch that is over.
@@ -111,7 +126,8 @@ void Link::State::On(const PingHeard& event) {
 void Link::State::On(const PlanHeard& event) {
   if (link == 0 || event.link != link) return;
   last_heard_us = now_us;
-  if (!begun) return End(absl::FailedPreconditionError("a plan before the stage was ready"));
+  if (!begun || forming)
+    return End(absl::FailedPreconditionError("a plan before the stage was ready"));
   if (!event.status.ok()) return End(event.status);
   if (event.epoch != hello.epoch) {
     return End(
@@ -137,6 +153,7 @@ void Link::State::On(const LinkTick&) {
 }
 
 void Link::State::End(const absl::Status& status) {
+  forming = false;
   if (std::exchange(begun, false)) Emit(DropEpoch{});
   if (link != 0) Emit(EndLink{std::exchange(link, 0), hello.epoch, status});
 }

@@ -1,6 +1,7 @@
-// A later stage's side of its chain: accepts an epoch from stage 0, begins it when its own work of
-// the last one is over and its neighbours are connected, and drops it when stage 0 has gone or is
-// silent. One link at a time; a newer epoch replaces the old one.
+// A member's side of its chain: accepts an epoch from stage 0, begins it when its own work of the
+// last one is over and its neighbours are connected, is ready when its stage's ranks, if it has
+// several, have formed a group, and drops it when stage 0 has gone or is silent. One link at a
+// time; a newer epoch replaces the old one.
 #ifndef SERVICES_PREFILL_CORE_LINK_H_
 #define SERVICES_PREFILL_CORE_LINK_H_
 
@@ -36,15 +37,24 @@ struct LinkGone {  // Stage 0 has ended the stream, or it broke.
 struct EpochTried {  // The answer to TryEpoch: the stage has begun, or can't yet.
   absl::Status status;
 };
+// The answer to FormGroup: this rank is in its stage's group, or never will be in this epoch.
+struct GroupFormed {
+  uint64_t epoch = 0;
+  absl::Status status;
+};
 struct StageFailed {  // Ends the epoch, whether it has begun or not.
   absl::Status status;
 };
 struct LinkTick {};
-using LinkEvent =
-    std::variant<HelloArrived, PingHeard, PlanHeard, LinkGone, EpochTried, StageFailed, LinkTick>;
+using LinkEvent = std::variant<HelloArrived, PingHeard, PlanHeard, LinkGone, EpochTried,
+                               GroupFormed, StageFailed, LinkTick>;
 
 // ---- Actions ----
 struct TryEpoch {  // Answered by EpochTried before any other event.
+  Hello hello;
+};
+struct FormGroup {  // With the other ranks of this stage; answered by one GroupFormed.
+  uint64_t link = 0;
   Hello hello;
 };
 struct SendReady {
@@ -72,8 +82,8 @@ struct EndLink {
   uint64_t epoch = 0;
   absl::Status status;
 };
-using LinkAction = std::variant<TryEpoch, SendReady, SendPong, TakePlan, PassNextStageDone,
-                                DropEpoch, RefuseLink, EndLink>;
+using LinkAction = std::variant<TryEpoch, FormGroup, SendReady, SendPong, TakePlan,
+                                PassNextStageDone, DropEpoch, RefuseLink, EndLink>;
 
 class Link {
  public:
@@ -87,7 +97,7 @@ class Link {
   // The link that stands; 0: none does. What comes on another one is not for this stage.
   uint64_t standing() const;
   bool Stands(uint64_t link) const { return link != 0 && link == standing(); }
-  bool begun() const;          // Plans may come.
+  bool begun() const;          // EpochTried has begun it.
   const Hello& hello() const;  // Of the link that stands.
 
  private:

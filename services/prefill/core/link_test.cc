@@ -20,7 +20,7 @@ constexpr int64_t kSecondUs = 1'000'000;
 Hello HelloOf(uint64_t epoch, const std::string& stage0 = "prefill-0") {
   Hello hello;
   hello.epoch = epoch;
-  hello.stages = {{{stage0, 1}, {0, 2}}, {{"prefill-1", 1}, {2, 4}}};
+  hello.members = {{{stage0, 1}, {0, 2}}, {{"prefill-1", 1}, {2, 4}}};
   hello.max_plan_tokens = 64;
   hello.activation_credits = 2;
   return hello;
@@ -28,7 +28,8 @@ Hello HelloOf(uint64_t epoch, const std::string& stage0 = "prefill-0") {
 
 class LinkTest : public testing::Test {
  protected:
-  LinkTest() : link_({"chain-0", 1, 2, 4, {{"prefill-1", 1}, {2, 4}}}) {}
+  explicit LinkTest(const ChainPlace& place = {"chain-0", 1, 2, 4, {{"prefill-1", 1}, {2, 4}}})
+      : link_(place) {}
 
   void Handle(const LinkEvent& event) {
     actions_.clear();
@@ -214,6 +215,58 @@ TEST_F(LinkTest, AStageThatFailsEndsItsLink) {
   EXPECT_THAT(All<DropEpoch>(), SizeIs(1));
   Handle(StageFailed{absl::UnavailableError("the stage is stopping")});
   EXPECT_THAT(actions_, IsEmpty());
+}
+
+// Rank 1 of two of stage 1 of two.
+class RankLinkTest : public LinkTest {
+ protected:
+  RankLinkTest() : LinkTest({"chain-0", 1, 2, 4, {{"prefill-1-1", 1}, {2, 4}, {1, 2}}}) {}
+  void BeginForming(uint64_t number, uint64_t epoch) {
+    Handle(HelloArrived{number, HelloOf(epoch)});
+    Handle(EpochTried{absl::OkStatus()});
+    ASSERT_THAT(All<FormGroup>(), SizeIs(1));
+    EXPECT_EQ(All<FormGroup>()[0].link, number);
+    EXPECT_EQ(All<FormGroup>()[0].hello.epoch, epoch);
+    EXPECT_THAT(All<SendReady>(), IsEmpty());
+  }
+};
+
+TEST_F(RankLinkTest, IsReadyOnceItsGroupHasFormed) {
+  BeginForming(1, 10);
+  Handle(GroupFormed{9, absl::UnavailableError("of an older epoch")});
+  EXPECT_THAT(actions_, IsEmpty());
+  Handle(GroupFormed{10, absl::OkStatus()});
+  ASSERT_THAT(All<SendReady>(), SizeIs(1));
+  EXPECT_EQ(All<SendReady>()[0].epoch, 10u);
+  Handle(GroupFormed{10, absl::UnavailableError("said again")});
+  EXPECT_THAT(actions_, IsEmpty());
+  Handle(PlanHeard{1, 10, absl::OkStatus()});
+  EXPECT_THAT(All<TakePlan>(), SizeIs(1));
+}
+
+TEST_F(RankLinkTest, AGroupThatDoesNotFormEndsTheLinkWithItsStatus) {
+  BeginForming(1, 10);
+  Handle(GroupFormed{10, absl::DeadlineExceededError("rank 0 is not there")});
+  EXPECT_THAT(All<DropEpoch>(), SizeIs(1));
+  ASSERT_THAT(All<EndLink>(), SizeIs(1));
+  EXPECT_EQ(All<EndLink>()[0].status, absl::DeadlineExceededError("rank 0 is not there"));
+  BeginForming(2, 11);  // And the next one begins.
+}
+
+TEST_F(RankLinkTest, APlanBeforeTheGroupHasFormedEndsTheLink) {
+  BeginForming(1, 10);
+  Handle(PlanHeard{1, 10, absl::OkStatus()});
+  EXPECT_THAT(All<TakePlan>(), IsEmpty());
+  EXPECT_THAT(All<EndLink>(), SizeIs(1));
+}
+
+TEST_F(RankLinkTest, TheNextEpochsGroupIsNotTheLastOnes) {
+  BeginForming(1, 10);
+  BeginForming(2, 11);
+  Handle(GroupFormed{10, absl::OkStatus()});
+  EXPECT_THAT(actions_, IsEmpty());
+  Handle(GroupFormed{11, absl::OkStatus()});
+  EXPECT_THAT(All<SendReady>(), SizeIs(1));
 }
 
 }  // namespace

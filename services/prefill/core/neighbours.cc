@@ -7,10 +7,10 @@
 
 namespace baton::prefill {
 
-absl::StatusOr<std::optional<Neighbour>> Neighbours::FindIn(const Hello& hello, int stage,
+absl::StatusOr<std::optional<Neighbour>> Neighbours::FindIn(const Hello& hello, int member,
                                                             const FindEndpoint& find) {
-  if (stage < 0 || static_cast<size_t>(stage) == hello.stages.size()) return std::nullopt;
-  const InstanceRef& instance = hello.stages[static_cast<size_t>(stage)].instance;
+  if (member < 0 || static_cast<size_t>(member) >= hello.members.size()) return std::nullopt;
+  const InstanceRef& instance = hello.members[static_cast<size_t>(member)].instance;
   const std::optional<uint64_t> endpoint = find(instance);
   if (endpoint.has_value()) return Neighbour{*endpoint, instance};
   Covered<"neighbours: one is not connected">();
@@ -19,8 +19,8 @@ absl::StatusOr<std::optional<Neighbour>> Neighbours::FindIn(const Hello& hello, 
 
 absl::Status Neighbours::Begin(const Hello& hello, bool quiet, const FindEndpoint& find) {
   if (!quiet) return absl::UnavailableError("work of the last epoch goes on");
-  BATON_ASSIGN_OR_RETURN(auto previous, FindIn(hello, stage_ - 1, find));
-  BATON_ASSIGN_OR_RETURN(auto next, FindIn(hello, stage_ + 1, find));
+  BATON_ASSIGN_OR_RETURN(auto previous, FindIn(hello, member_ - ranks_, find));
+  BATON_ASSIGN_OR_RETURN(auto next, FindIn(hello, member_ + ranks_, find));
   previous_ = std::move(previous);
   next_ = std::move(next);
   return absl::OkStatus();

@@ -1,7 +1,8 @@
-// The two stages beside this one in an epoch, by the endpoints that stood when it began. An
-// endpoint belongs to one connection: a neighbour that was lost and comes back is connected anew,
-// and nothing that is sent to the old endpoint would reach it. So an epoch begins when both stand,
-// and ends when one of them does no more, whoever lives at its other end.
+// The two stages beside this one in an epoch, of each the rank that is this one's counterpart, by
+// the endpoints that stood when it began. An endpoint belongs to one connection: a neighbour that
+// was lost and comes back is connected anew, and nothing that is sent to the old endpoint would
+// reach it. So an epoch begins when both stand, and ends when one of them does no more, whoever
+// lives at its other end.
 //
 // Rejected: to go on over the new endpoint. What was under way to the old one is lost, and
 // activations, credits and reports would have to be told apart by more than their epoch.
@@ -30,7 +31,8 @@ using FindEndpoint = std::function<std::optional<uint64_t>(const InstanceRef&)>;
 
 class Neighbours {
  public:
-  explicit Neighbours(int stage) : stage_(stage) {}
+  explicit Neighbours(int stage, TensorRank rank = {})
+      : member_(stage * rank.size + rank.rank), ranks_(rank.size) {}
 
   // Begins an epoch between two. UNAVAILABLE says why that can't be yet: work of the last one goes
   // on (not `quiet`), or a neighbour is not connected.
@@ -44,10 +46,11 @@ class Neighbours {
   const std::optional<Neighbour>& next() const { return next_; }          // None on the last stage.
 
  private:
-  static absl::StatusOr<std::optional<Neighbour>> FindIn(const Hello& hello, int stage,
+  static absl::StatusOr<std::optional<Neighbour>> FindIn(const Hello& hello, int member,
                                                          const FindEndpoint& find);
 
-  const int stage_;
+  const int member_;
+  const int ranks_;
   std::optional<Neighbour> previous_;
   std::optional<Neighbour> next_;
 };

@@ -15,7 +15,7 @@ class NeighboursTest : public testing::Test {
   NeighboursTest() {
     for (int stage = 0; stage < 3; ++stage) {
       const InstanceRef instance{"s" + std::to_string(stage), 5};
-      hello_.stages.push_back({instance, {stage, stage + 1}});
+      hello_.members.push_back({instance, {stage, stage + 1}});
       endpoints_[instance] = 10 + static_cast<uint64_t>(stage);
     }
   }
@@ -101,11 +101,33 @@ TEST_F(NeighboursTest, NobodyIsMissedBetweenEpochs) {
 }
 
 TEST_F(NeighboursTest, AChainOfOneStageNeedsNobody) {
-  hello_.stages.resize(1);
+  hello_.members.resize(1);
   endpoints_.clear();
   Neighbours stage(0);
   EXPECT_EQ(Begin(stage), absl::OkStatus());
   EXPECT_EQ(stage.Check(find_), absl::OkStatus());
+}
+
+TEST_F(NeighboursTest, OfARankTheyAreItsCounterparts) {
+  Hello hello;
+  for (int member = 0; member < 6; ++member) {
+    const InstanceRef instance{"m" + std::to_string(member), 5};
+    hello.members.push_back({instance, {}, {member % 2, 2}});
+    endpoints_[instance] = 20 + static_cast<uint64_t>(member);
+  }
+  for (const int rank : {0, 1}) {
+    Neighbours middle(1, {rank, 2});
+    ASSERT_EQ(middle.Begin(hello, true, find_), absl::OkStatus());
+    EXPECT_EQ(middle.previous()->instance.id, "m" + std::to_string(rank));
+    EXPECT_EQ(middle.next()->instance.id, "m" + std::to_string(4 + rank));
+    Neighbours first(0, {rank, 2});
+    Neighbours last(2, {rank, 2});
+    ASSERT_EQ(first.Begin(hello, true, find_), absl::OkStatus());
+    ASSERT_EQ(last.Begin(hello, true, find_), absl::OkStatus());
+    EXPECT_FALSE(first.previous().has_value());
+    EXPECT_FALSE(last.next().has_value());
+    EXPECT_EQ(first.next()->endpoint, 22u + static_cast<uint64_t>(rank));
+  }
 }
 
 }  // namespace

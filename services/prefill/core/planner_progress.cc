@@ -33,7 +33,10 @@ int64_t ChainPlanner::State::ProgressDueUs(size_t stage) const {
   // Stages report in order, and a plan is kept until all have.
   if (plan == plans.end()) return kNeverUs;
   const int64_t begin_us = std::max(plan->done_us[stage - 1], last_done_us[stage]);
-  const int64_t grace_us = limits.plan_grace_us / (PlantedBug(Bug::kPlannerHurries) ? 2 : 1);
+  // Ranks that wait for one another know whom for, and say so when their sums are overdue.
+  const int64_t group_us = ranks > 1 ? limits.plan_grace_us / 3 : 0;
+  const int64_t grace_us =
+      (limits.plan_grace_us + group_us) / (PlantedBug(Bug::kPlannerHurries) ? 2 : 1);
   int64_t compute_us = plan->compute_us[stage - 1];
   for (size_t earlier = 0; earlier + 1 < stage; ++earlier) {
     // Reports of different stages overtake each other.
@@ -62,7 +65,8 @@ void ChainPlanner::State::CheckProgress(int64_t now_us) {
         absl::UnavailableError(absl::StrCat(
             "plan ", done[stage] + 1, " has not come to its end on stage ", stage, " within ",
             (now_us - std::max(last_done_us[stage], last_done_us[stage - 1])) / 1000,
-            " ms; what was sent to it is lost"))});
+            " ms; what was sent to it is lost")),
+        tallies[stage].slowest()});
     return;
   }
 }

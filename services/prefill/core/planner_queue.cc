@@ -61,7 +61,7 @@ void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us)
   open.insert(younger, attempt_id);
   request.open = true;
   request.pages = *std::move(pages);
-  request.closed.assign(done.size(), false);
+  request.closed.assign(done.size() * static_cast<size_t>(ranks), false);
   request.first_plan_us = now_us;
   request.outcome.queue_us = now_us - request.arrived_us;
   plan.opens.push_back({attempt_id, request.ticket, request.pages});

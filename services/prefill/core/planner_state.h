@@ -22,6 +22,7 @@
 #include "common/chunking/token_prices.h"
 #include "common/kv/block_pool.h"
 #include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/rank_tally.h"
 
 namespace baton::prefill {
 
@@ -42,7 +43,7 @@ struct ChainPlanner::State {
     int planned_tokens = 0;
     int given_tokens = 0;      // Of the plan that is being built.
     uint64_t last_plan = 0;    // The last one that names it.
-    std::vector<bool> closed;  // By stage.
+    std::vector<bool> closed;  // By stage and rank.
     PrefillOutcome outcome;
 
     // Once every stage is done with it.
@@ -70,10 +71,12 @@ struct ChainPlanner::State {
   void On(const StartRequested& event, int64_t now_us);
   void On(const AbortRequested& event, int64_t now_us);
   void On(const StagePlanDone& event, int64_t now_us);
+  void StageDone(size_t stage, const PlanDone& plan_done, int64_t now_us);
   void On(const StageRequestClosed& event, int64_t now_us);
   void On(const DrainBegan& event, int64_t now_us);
   void On(const Tick& /*event*/, int64_t /*now_us*/) {}
 
+  void CheckPlace(int stage, int rank) const;
   void TakePromptTokens(const PromptTokens& told);
   absl::Status CheckStart(const StartRequested& event) const;
   void Fail(uint64_t attempt_id, absl::Status status);
@@ -153,8 +156,10 @@ struct ChainPlanner::State {
   absl::Status down_reason = absl::UnavailableError("its stages have not been linked yet");
   uint64_t epoch = 0;
   std::optional<BlockPool> pool;
-  uint64_t issued = 0;         // Number of the last plan.
-  std::vector<uint64_t> done;  // By stage: number of the last plan that it is done with.
+  uint64_t issued = 0;             // Number of the last plan.
+  std::vector<uint64_t> done;      // By stage: number of the last plan that it is done with.
+  std::vector<RankTally> tallies;  // By stage.
+  int ranks = 1;                   // Of each.
   std::deque<IssuedPlan> plans;
   std::vector<int64_t> last_done_us;  // By stage: when it was done with any plan.
   bool chain_failed = false;          // FailChain is out; the epoch is about to end.

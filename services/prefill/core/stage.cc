@@ -256,7 +256,7 @@ RunCompute Stage::State::Compose(const HeldPlan& held, int64_t now_us) const {
 absl::Status Stage::State::CheckResult(const Plan& plan, const ComputeFinished& event) const {
   if (!event.status.ok())
     return Annotate(event.status, absl::StrCat("computing plan ", plan.number));
-  if (options.stage + 1 < options.stages) return absl::OkStatus();
+  if (!Draws(options)) return absl::OkStatus();
   const auto finals = std::count_if(plan.items.begin(), plan.items.end(),
                                     [](const PlanItem& item) { return item.final; });
   if (static_cast<size_t>(finals) == event.first_tokens.size()) return absl::OkStatus();

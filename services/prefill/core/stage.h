@@ -32,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/types/sampled_token.h"
+#include "common/types/tensor_rank.h"
 #include "common/types/ticket.h"
 #include "services/prefill/core/plan.h"
 #include "services/prefill/core/stage_times.h"
@@ -41,6 +42,9 @@ namespace baton::prefill {
 struct StageOptions {
   int stage = 0;  // 0 .. stages - 1
   int stages = 1;
+  TensorRank tensor_rank;  // Of the stage's. The last stage's rank 0 draws tokens.
+  // Hands its KV over; not so a rank whose heads another one has, too (KvWriter).
+  bool writes_kv = true;
   int page_size = 0;
   int activation_credits = 2;  // Activation buffers of each stage; >= 1.
   int plan_limit = 64;  // Plans held and not given to the executor yet; more is a protocol error.
@@ -48,6 +52,11 @@ struct StageOptions {
   // one only when one has ended. >= 1; on later stages the credits limit it, too.
   int plans_in_flight = 2;
 };
+
+// Whether a stage's first tokens come out on this rank.
+constexpr bool Draws(const StageOptions& options) {
+  return options.stage + 1 == options.stages && options.tensor_rank.rank == 0;
+}
 
 // Output buffers of a stage: one for each plan in flight, and one that is being sent.
 constexpr int OutputBuffers(int plans_in_flight) { return plans_in_flight + 1; }
@@ -80,9 +89,9 @@ struct ComputeFinished {  // In the order of RunCompute.
   uint64_t number = 0;
   absl::Status status;  // An error ends the epoch: the stages' KV would differ from now on.
   int64_t compute_us = 0;
-  // Last stage: for every final item, in plan order, its first token.
+  // Where tokens are drawn: for every final item, in plan order, its first token.
   std::vector<absl::StatusOr<SampledToken>> first_tokens;
-  // Last stage: of the plan's items whose prompt's log-probabilities are wanted.
+  // There too: of the plan's items whose prompt's log-probabilities are wanted.
   struct Prompt {
     PromptTokens told;
     absl::Status status;  // An error ends this request alone.
@@ -140,7 +149,7 @@ struct SendCommit {
   uint64_t send_id = 0;
   uint64_t attempt_id = 0;
   Ticket ticket;
-  std::optional<SampledToken> first_token;  // Last stage only.
+  std::optional<SampledToken> first_token;  // Where tokens are drawn.
 };
 struct CancelKv {  // Nobody wants it any more: end what is not being sent yet.
   uint64_t epoch = 0;

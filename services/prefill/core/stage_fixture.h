@@ -47,6 +47,16 @@ class StageTest : public testing::Test {
     Send(EpochBegan{kEpoch});
   }
 
+  void MakeRank(TensorRank rank, bool writes_kv) {
+    stage_.emplace(StageOptions{.stage = 1,
+                                .stages = 2,
+                                .tensor_rank = rank,
+                                .writes_kv = writes_kv,
+                                .page_size = 16,
+                                .activation_credits = 4});
+    Send(EpochBegan{kEpoch});
+  }
+
   void Send(const StageEvent& event) {
     actions_.clear();
     stage_->Handle(event, now_us_, actions_);

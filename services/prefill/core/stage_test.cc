@@ -307,5 +307,32 @@ TEST_F(StageTest, HoldsABoundedNumberOfPlans) {
   }
 }
 
+// The last stage of two as rank 1 of two: it computes the same and draws nothing.
+TEST_F(StageTest, ARankBesideTheFirstCommitsWithoutAToken) {
+  MakeRank({1, 2}, true);
+  for (const uint64_t number : {1, 2, 3}) {
+    Send(PlanArrived{ChunkPlan(number)});
+    Send(ActivationsArrived{kEpoch, number});
+    Computed(number);
+    EXPECT_EQ(All<SendKv>().size(), 1u) << number;
+  }
+  ASSERT_EQ(All<SendCommit>().size(), 1u);
+  EXPECT_FALSE(All<SendCommit>()[0].first_token.has_value());
+}
+
+TEST_F(StageTest, ARankWhoseHeadsAnotherOneWritesClosesWithItsLastChunk) {
+  MakeRank({1, 2}, false);
+  for (const uint64_t number : {1, 2, 3}) {
+    Send(PlanArrived{ChunkPlan(number)});
+    Send(ActivationsArrived{kEpoch, number});
+    Computed(number);
+    EXPECT_FALSE(Has<SendKv>());
+    EXPECT_FALSE(Has<SendCommit>());
+    EXPECT_EQ(Has<ReportRequestClosed>(), number == 3);
+  }
+  EXPECT_TRUE(All<ReportRequestClosed>()[0].closed.status.ok());
+  EXPECT_TRUE(stage_->AtRest());
+}
+
 }  // namespace
 }  // namespace baton::prefill

@@ -112,11 +112,10 @@ std::vector<PromptTokens> Stage::State::TakePromptTokens(const ComputeFinished& 
 }
 
 void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us) {
-  const bool last_stage = options.stage + 1 == options.stages;
   size_t finals = 0;
   for (const PlanItem& item : plan.items) {
     std::optional<absl::StatusOr<SampledToken>> token;
-    if (item.final && last_stage) token = event.first_tokens[finals++];
+    if (item.final && Draws(options)) token = event.first_tokens[finals++];
     const auto found = requests.find(item.attempt_id);
     if (found == requests.end()) continue;
     Request& request = found->second;
@@ -124,7 +123,7 @@ void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, 
       request.final_computed = true;
       request.final_computed_us = now_us;
     }
-    if (request.sending()) {
+    if (request.sending() && options.writes_kv) {
       if (token.has_value() && !token->ok()) request.failure = token->status();
       if (request.sending()) SendItem(item, request);
       if (request.sending() && item.final) {

@@ -11,6 +11,7 @@
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
+#include "services/prefill/core/group_desk.h"
 
 namespace baton::prefill {
 namespace {
@@ -32,10 +33,12 @@ struct Wiring::State {
   const WiringOptions options;
   const ChainTimes& times = options.times;
   Phase phase = Phase::kDown;
-  std::vector<worker::PeerWorker> members;  // Stages 1 to P - 1 in order; whole or empty.
+  std::vector<worker::PeerWorker> members;  // From member 1 on, in order; whole or empty.
   std::vector<worker::PeerWorker> tried;    // Members of the last epoch that was begun.
-  std::vector<Link> links;                  // Of the current epoch; stage i at i - 1.
-  std::optional<Hello> trying;              // Until stage 0 says whether it has begun.
+  std::vector<Link> links;                  // Of the current epoch; member i at i - 1.
+  GroupDesk desk{options.place};
+  bool own_ready = false;       // Stage 0's own rank.
+  std::optional<Hello> trying;  // Until stage 0 says whether it has begun.
   uint64_t epoch = 0;
   uint64_t newest_elsewhere = 0;  // Epoch that a stage has refused an older one for.
   int64_t retry_at_us = 0;
@@ -54,6 +57,10 @@ struct Wiring::State {
 
   void On(const ViewSeen& event);
   void On(const OwnEpochTried& event);
+  void On(const GroupJoinHeard& event);
+  void On(const GroupEntryHeard& event);
+  void On(const GroupConnectedHeard& event);
+  void On(const OwnGroupFormed& event);
   void On(const StageHeard& event);
   void On(const StageReady& event);
   void On(const StageRefused& event);
@@ -65,10 +72,13 @@ struct Wiring::State {
   void On(const WiringTick& event);
 
   bool wired() const { return phase == Phase::kLinking || phase == Phase::kUp; }
-  bool whole() const { return !members.empty() || options.place.stages == 1; }
+  bool whole() const { return !members.empty() || options.place.members() == 1; }
   std::vector<worker::PeerWorker> FindMembers(const std::vector<worker::PeerWorker>& view) const;
-  Link* Find(int stage, uint64_t of_epoch);
-  Link* Hear(int stage, uint64_t of_epoch);
+  Link* Find(int member, uint64_t of_epoch);
+  Link* Hear(int member, uint64_t of_epoch);
+  bool HearGroup(int member, uint64_t of_epoch);
+  void TellGroups();
+  void BecomeUpIfReady();
   void TryToWire(uint64_t wall_clock_us);
   void BecomeUp();
   void Watch();
@@ -80,18 +90,21 @@ std::vector<worker::PeerWorker> Wiring::State::FindMembers(
     const std::vector<worker::PeerWorker>& view) const {
   const ChainPlace& place = options.place;
   std::vector<worker::PeerWorker> found;
-  int layer = place.self.layers.end;
-  for (int stage = 1; stage < place.stages; ++stage) {
+  LayerRange layers = place.self.layers;  // Of the member before.
+  for (int member = 1; member < place.members(); ++member) {
+    const int stage = place.StageOf(member);
+    const TensorRank rank{place.RankOf(member), place.ranks()};
     const auto worker = std::find_if(view.begin(), view.end(), [&](const auto& candidate) {
       return candidate.role == Role::kPrefill && candidate.chain_id == place.chain_id &&
              candidate.pp_size == place.stages && candidate.pp_rank == stage &&
-             candidate.layers.begin == layer;
+             candidate.tensor_rank == rank &&
+             (rank.rank == 0 ? candidate.layers.begin == layers.end : candidate.layers == layers);
     });
     if (worker == view.end()) return {};
-    layer = worker->layers.end;
+    layers = worker->layers;
     found.push_back(*worker);
   }
-  if (layer != place.layers) return {};
+  if (layers.end != place.layers) return {};
   return found;
 }
 
@@ -124,8 +137,10 @@ void Wiring::State::TryToWire(uint64_t wall_clock_us) {
   hello.epoch = std::max({epoch + 1, newest_elsewhere + 1, wall_clock_us});
   hello.max_plan_tokens = options.max_plan_tokens;
   hello.activation_credits = options.activation_credits;
-  hello.stages.push_back(options.place.self);
-  for (const auto& member : members) hello.stages.push_back({member.instance, member.layers});
+  hello.members.push_back(options.place.self);
+  for (const auto& member : members) {
+    hello.members.push_back({member.instance, member.layers, member.tensor_rank});
+  }
   trying = hello;
   Emit(TryOwnEpoch{std::move(hello)});
 }
@@ -145,34 +160,80 @@ void Wiring::State::On(const OwnEpochTried& event) {
   next_ping_us = now_us + times.ping_us;
   links.clear();
   for (const worker::PeerWorker& member : members) links.push_back({member, false, 0, now_us});
-  if (links.empty()) return BecomeUp();
-  Emit(OpenLinks{std::move(hello), members});
+  own_ready = options.place.ranks() == 1;
+  if (!own_ready) desk.Begin(hello, times.linking_limit_us / 1000);
+  if (!links.empty()) Emit(OpenLinks{hello, members});
+  if (!own_ready) Emit(FormOwnGroup{std::move(hello)});
+  BecomeUpIfReady();
 }
 
-Link* Wiring::State::Find(int stage, uint64_t of_epoch) {
+Link* Wiring::State::Find(int member, uint64_t of_epoch) {
   if (!wired() || of_epoch != epoch) return nullptr;
-  BATON_CHECK(stage >= 1 && static_cast<size_t>(stage) <= links.size()) << "stage " << stage;
-  return &links[static_cast<size_t>(stage - 1)];
+  BATON_CHECK(member >= 1 && static_cast<size_t>(member) <= links.size()) << "member " << member;
+  return &links[static_cast<size_t>(member - 1)];
 }
 
 absl::Status Wiring::State::Blame(const absl::Status& cause, const Link& link) {
   const std::string& name = link.member.instance.id;
+  const TensorRank rank = link.member.tensor_rank;
+  const std::string of_stage = rank.alone() ? "" : absl::StrCat("rank ", rank.rank, " of ");
   const absl::Status status = absl::UnavailableError(absl::StrCat(
-      "prefill stage ", link.member.pp_rank, " (", name, ") is lost: ", cause.message()));
+      of_stage, "prefill stage ", link.member.pp_rank, " (", name, ") is lost: ", cause.message()));
   return WithLeg(status, "prefill", InstanceOf(cause).value_or(name));
 }
 
 // Whatever a stage says, it lives.
-Link* Wiring::State::Hear(int stage, uint64_t of_epoch) {
-  Link* link = Find(stage, of_epoch);
+Link* Wiring::State::Hear(int member, uint64_t of_epoch) {
+  Link* link = Find(member, of_epoch);
   if (link != nullptr) link->last_heard_us = now_us;
   return link;
 }
 
-void Wiring::State::On(const StageHeard& event) { Hear(event.stage, event.epoch); }
+void Wiring::State::On(const StageHeard& event) { Hear(event.member, event.epoch); }
+
+// ---- Groups ----
+
+// Whether it is a word of this epoch.
+bool Wiring::State::HearGroup(int member, uint64_t of_epoch) {
+  if (member == 0) return wired() && of_epoch == epoch;
+  return Hear(member, of_epoch) != nullptr;
+}
+
+void Wiring::State::On(const GroupJoinHeard& event) {
+  if (!HearGroup(event.member, event.epoch)) return;
+  desk.OnJoin(event.member, now_us);
+  TellGroups();
+}
+
+void Wiring::State::On(const GroupEntryHeard& event) {
+  if (!HearGroup(event.member, event.epoch)) return;
+  desk.OnEntry(event.member, event.entry);
+  TellGroups();
+}
+
+void Wiring::State::On(const GroupConnectedHeard& event) {
+  if (!HearGroup(event.member, event.epoch)) return;
+  desk.OnConnected(event.member);
+  TellGroups();
+}
+
+void Wiring::State::TellGroups() {
+  for (GroupDesk::Word& word : desk.TakeWords()) {
+    Emit(TellGroup{word.member, std::move(word.message)});
+  }
+}
+
+void Wiring::State::On(const OwnGroupFormed& event) {
+  if (!wired() || event.epoch != epoch || own_ready) return;
+  if (!event.status.ok()) return On(ChainFailed{event.status});
+  own_ready = true;
+  BecomeUpIfReady();
+}
+
+// ---- Members ----
 
 void Wiring::State::On(const StageReady& event) {
-  Link* link = Hear(event.stage, event.epoch);
+  Link* link = Hear(event.member, event.epoch);
   if (link == nullptr) return;
   if (link->ready || event.page_count < 1) {
     const absl::Status status = absl::FailedPreconditionError(
@@ -181,12 +242,16 @@ void Wiring::State::On(const StageReady& event) {
   }
   link->ready = true;
   link->page_count = event.page_count;
+  BecomeUpIfReady();
+}
+
+void Wiring::State::BecomeUpIfReady() {
   const bool all = std::all_of(links.begin(), links.end(), [](const Link& l) { return l.ready; });
-  if (all) BecomeUp();
+  if (all && own_ready && phase == Phase::kLinking) BecomeUp();
 }
 
 void Wiring::State::On(const StageRefused& event) {
-  const Link* link = Hear(event.stage, event.epoch);
+  const Link* link = Hear(event.member, event.epoch);
   if (link == nullptr) return;
   const absl::Status status = absl::FailedPreconditionError(
       absl::StrCat("its epoch ", event.newest_epoch, " is newer than ", epoch));
@@ -199,7 +264,7 @@ void Wiring::State::On(const StageRefused& event) {
 }
 
 void Wiring::State::On(const StageLinkEnded& event) {
-  const Link* link = Find(event.stage, event.epoch);
+  const Link* link = Find(event.member, event.epoch);
   if (link != nullptr) Break(Blame(event.status, *link));
 }
 
@@ -217,23 +282,27 @@ void Wiring::State::BecomeUp() {
 }
 
 void Wiring::State::On(const PlanDoneHeard& event) {
-  const Link* link = Hear(event.stage, event.epoch);
+  const Link* link = Hear(event.member, event.epoch);
   if (link == nullptr) return;
   if (phase != Phase::kUp) {
     return Break(Blame(absl::FailedPreconditionError("a plan is done before any"), *link));
   }
-  worked = worked || event.stage + 1 == options.place.stages;  // It has come through the chain.
-  Emit(PassPlanDone{event.stage, event.epoch, event.done});
-  if (event.stage == 1) Emit(TellOwnStage{event.epoch});
+  const ChainPlace& place = options.place;
+  const int stage = place.StageOf(event.member);
+  worked = worked || stage + 1 == place.stages;  // It has come through the chain.
+  Emit(PassPlanDone{stage, place.RankOf(event.member), event.epoch, event.done});
+  if (stage == 1) Emit(TellOwnStage{event.epoch});
 }
 
 void Wiring::State::On(const RequestClosedHeard& event) {
-  const Link* link = Hear(event.stage, event.epoch);
+  const Link* link = Hear(event.member, event.epoch);
   if (link == nullptr) return;
   if (phase != Phase::kUp) {
     return Break(Blame(absl::FailedPreconditionError("closed before any plan"), *link));
   }
-  Emit(PassRequestClosed{event.stage, event.epoch, event.closed});
+  const ChainPlace& place = options.place;
+  Emit(PassRequestClosed{place.StageOf(event.member), place.RankOf(event.member), event.epoch,
+                         event.closed});
 }
 
 // Whatever it was, the requests of the chain can be sent again.
@@ -257,6 +326,7 @@ void Wiring::State::Break(const absl::Status& reason) {
   }
   phase = Phase::kDown;
   links.clear();
+  desk.End();
   Emit(CloseLinks{});
   Emit(ReportChainDown{reason});
 }
@@ -269,9 +339,15 @@ void Wiring::State::On(const WiringStopped&) {
 // Silence is what tells a stopped process: gRPC and UCX don't. Stages are pinged while they link
 // too, for one that is ready hears nothing else until the last one is.
 void Wiring::State::Watch() {
+  desk.Tick(now_us);
+  TellGroups();
+  const bool late = phase == Phase::kLinking && now_us - linking_since_us >= times.linking_limit_us;
+  if (late && !own_ready) {
+    return On(ChainFailed{absl::DeadlineExceededError(absl::StrCat(
+        "its ranks have not formed a group within ", times.linking_limit_us / 1000, " ms"))});
+  }
   for (const Link& link : links) {
-    if (phase == Phase::kLinking && !link.ready &&
-        now_us - linking_since_us >= times.linking_limit_us) {
+    if (late && !link.ready) {
       Covered<"wiring: a stage is not ready in time">();
       return Break(Blame(absl::DeadlineExceededError(absl::StrCat(
                              "not ready within ", times.linking_limit_us / 1000, " ms")),
@@ -296,7 +372,7 @@ void Wiring::State::On(const WiringTick& event) {
 
 Wiring::Wiring(WiringOptions options) : state_(std::make_unique<State>(std::move(options))) {
   const ChainPlace& place = state_->options.place;
-  BATON_CHECK(place.stage == 0) << "stage " << place.stage << " wires nothing";
+  BATON_CHECK(place.member() == 0) << "member " << place.member() << " wires nothing";
 }
 Wiring::~Wiring() = default;
 
@@ -313,7 +389,8 @@ int64_t Wiring::NextDeadlineUs() const {
     case Phase::kDown:
       return state.whole() && !state.trying.has_value() ? state.retry_at_us : kNeverUs;
     case Phase::kLinking:
-      return std::min(state.linking_since_us + state.times.linking_limit_us, state.next_ping_us);
+      return std::min({state.linking_since_us + state.times.linking_limit_us, state.next_ping_us,
+                       state.desk.deadline_us()});
     case Phase::kUp:
       return state.links.empty() ? kNeverUs : state.next_ping_us;
     case Phase::kStopped:
@@ -328,12 +405,13 @@ bool Wiring::up() const { return state_->phase == Phase::kUp; }
 
 absl::Status Wiring::CheckInvariants() const {
   const State& state = *state_;
-  const auto later_stages = static_cast<size_t>(state.options.place.stages - 1);
-  if (state.links.size() != (state.wired() ? later_stages : 0)) {
-    return absl::InternalError(absl::StrCat("a chain of ", later_stages, " later stages has ",
-                                            state.links.size(), " links"));
+  const auto others = static_cast<size_t>(state.options.place.members() - 1);
+  if (state.links.size() != (state.wired() ? others : 0)) {
+    return absl::InternalError(
+        absl::StrCat("a chain of ", others, " other members has ", state.links.size(), " links"));
   }
-  const bool all_ready = std::all_of(state.links.begin(), state.links.end(),
+  const bool all_ready =
+      state.own_ready && std::all_of(state.links.begin(), state.links.end(),
                                      [](const Link& link) { return link.ready; });
   if (state.wired() && all_ready != (state.phase == Phase::kUp)) {
     return absl::InternalError("a chain is up without every stage, or down with all");

@@ -1,9 +1,11 @@
 // Stage 0's decisions about its chain: wires it when the view of the cluster holds all of it,
-// watches it, and breaks it as a whole when a link ends, a stage is silent or a member leaves the
-// view. Every wiring is a new epoch.
+// watches it, and breaks it as a whole when a link ends, a member is silent or one leaves the
+// view. Every wiring is a new epoch. Where stages are several processes, "stage 0" is its rank 0,
+// the chain's member 0; members are counted as hello.h says.
 //
-// DOWN -(members whole, stage 0 has begun)-> LINKING -(every stage ready)-> UP -> DOWN, with a
-// growing pause before the next try.
+// DOWN -(members whole, stage 0 has begun)-> LINKING -(every member ready)-> UP -> DOWN, with a
+// growing pause before the next try. A member with other ranks beside it is ready when they have
+// formed a group; they find one another here (group_desk.h), stage 0's own rank among them.
 //
 // Epochs must grow across restarts of stage 0, which keeps nothing on disk: the wall clock does,
 // mostly. Where it has been set back, or stage 0 moved to a host that is behind, the later stages
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/collective/rendezvous.h"
 #include "services/prefill/core/chain_times.h"
 #include "services/prefill/core/hello.h"
 #include "services/prefill/core/plan.h"
@@ -32,39 +35,57 @@ struct WiringOptions {
   ChainTimes times;
 };
 
-// ---- Events. `stage` >= 1; what comes of an older epoch's links is ignored. ----
+// ---- Events. `member` >= 1; what comes of an older epoch's links is ignored. ----
 struct ViewSeen {
-  std::vector<worker::PeerWorker> workers;  // Of two with one rank the first counts: the newest.
+  std::vector<worker::PeerWorker> workers;  // Of two with one place the first counts: the newest.
 };
 struct OwnEpochTried {  // The answer to TryOwnEpoch: stage 0 has begun, or can't yet.
   absl::Status status;
 };
+// The words of a rendezvous. Member 0's are those of stage 0's own rank.
+struct GroupJoinHeard {
+  int member = 0;
+  uint64_t epoch = 0;
+};
+struct GroupEntryHeard {
+  int member = 0;
+  uint64_t epoch = 0;
+  Rendezvous::Entry entry;
+};
+struct GroupConnectedHeard {
+  int member = 0;
+  uint64_t epoch = 0;
+};
+struct OwnGroupFormed {  // The answer to FormOwnGroup.
+  uint64_t epoch = 0;
+  absl::Status status;
+};
 struct StageHeard {  // A message that says no more than that.
-  int stage = 0;
+  int member = 0;
   uint64_t epoch = 0;
 };
 struct StageReady {
-  int stage = 0;
+  int member = 0;
   uint64_t epoch = 0;
   int page_count = 0;
 };
 struct StageRefused {  // The stage knows a newer epoch.
-  int stage = 0;
+  int member = 0;
   uint64_t epoch = 0;
   uint64_t newest_epoch = 0;
 };
 struct PlanDoneHeard {
-  int stage = 0;
+  int member = 0;
   uint64_t epoch = 0;
   PlanDone done;
 };
 struct RequestClosedHeard {
-  int stage = 0;
+  int member = 0;
   uint64_t epoch = 0;
   RequestClosed closed;
 };
 struct StageLinkEnded {  // Also for a message that made no sense.
-  int stage = 0;
+  int member = 0;
   uint64_t epoch = 0;
   absl::Status status;  // Not OK.
 };
@@ -76,7 +97,8 @@ struct WiringTick {
   uint64_t wall_clock_us = 0;
 };
 using WiringEvent =
-    std::variant<ViewSeen, OwnEpochTried, StageHeard, StageReady, StageRefused, PlanDoneHeard,
+    std::variant<ViewSeen, OwnEpochTried, GroupJoinHeard, GroupEntryHeard, GroupConnectedHeard,
+                 OwnGroupFormed, StageHeard, StageReady, StageRefused, PlanDoneHeard,
                  RequestClosedHeard, StageLinkEnded, ChainFailed, WiringStopped, WiringTick>;
 
 // ---- Actions ----
@@ -85,7 +107,14 @@ struct TryOwnEpoch {  // Answered by OwnEpochTried before any other event.
 };
 struct OpenLinks {  // One to each member, beginning with hello.
   Hello hello;
-  std::vector<worker::PeerWorker> members;  // Stages 1 to P - 1 in order.
+  std::vector<worker::PeerWorker> members;  // From member 1 on, in order.
+};
+struct FormOwnGroup {  // Stage 0's own rank, with its stage's others; answered by OwnGroupFormed.
+  Hello hello;
+};
+struct TellGroup {  // Over the member's link; member 0 is stage 0's own rank.
+  int member = 0;
+  Rendezvous::Message message;
 };
 struct PingStages {
   int64_t sequence = 0;
@@ -93,7 +122,7 @@ struct PingStages {
 struct CloseLinks {};  // All of the epoch; nothing of them is heard any more.
 struct ReportChainUp {
   uint64_t epoch = 0;
-  int page_count = 0;  // The smallest of all stages.
+  int page_count = 0;  // The smallest of all members.
 };
 struct ReportChainDown {  // The epoch that OwnEpochTried began is over.
   absl::Status status;
@@ -101,11 +130,13 @@ struct ReportChainDown {  // The epoch that OwnEpochTried began is over.
 // What a later stage reports of a chain that is up goes to the planner.
 struct PassPlanDone {
   int stage = 0;
+  int rank = 0;
   uint64_t epoch = 0;
   PlanDone done;
 };
 struct PassRequestClosed {
   int stage = 0;
+  int rank = 0;
   uint64_t epoch = 0;
   RequestClosed closed;
 };
@@ -114,8 +145,9 @@ struct PassRequestClosed {
 struct TellOwnStage {
   uint64_t epoch = 0;
 };
-using WiringAction = std::variant<TryOwnEpoch, OpenLinks, PingStages, CloseLinks, ReportChainUp,
-                                  ReportChainDown, PassPlanDone, PassRequestClosed, TellOwnStage>;
+using WiringAction =
+    std::variant<TryOwnEpoch, OpenLinks, FormOwnGroup, TellGroup, PingStages, CloseLinks,
+                 ReportChainUp, ReportChainDown, PassPlanDone, PassRequestClosed, TellOwnStage>;
 
 class Wiring {
  public:

@@ -28,7 +28,9 @@ inline worker::PeerWorker StageWorker(int rank, uint64_t incarnation = 1) {
 
 class WiringTest : public testing::Test {
  protected:
-  WiringTest() : wiring_({{"chain-0", 0, 3, 6, {{"prefill-0", 1}, {0, 2}}}, 8, 64, 2}) {}
+  explicit WiringTest(
+      const WiringOptions& options = {{"chain-0", 0, 3, 6, {{"prefill-0", 1}, {0, 2}}}, 8, 64, 2})
+      : wiring_(options) {}
 
   void Handle(const WiringEvent& event) {
     actions_.clear();

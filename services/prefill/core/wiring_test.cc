@@ -232,9 +232,9 @@ TEST_F(WiringTest, SaysToEveryStageWhoTheOthersAreAndWhatTheyMaySend) {
   const Hello hello = All<TryOwnEpoch>().at(0).hello;
   EXPECT_EQ(hello.max_plan_tokens, 64);
   EXPECT_EQ(hello.activation_credits, 2);
-  ASSERT_EQ(hello.stages.size(), 3u);
+  ASSERT_EQ(hello.members.size(), 3u);
   for (int stage = 0; stage < 3; ++stage) {
-    const auto& said = hello.stages[static_cast<size_t>(stage)];
+    const auto& said = hello.members[static_cast<size_t>(stage)];
     EXPECT_EQ(said.instance.id, "prefill-" + std::to_string(stage));
     EXPECT_EQ(said.layers, (LayerRange{2 * stage, 2 * stage + 2}));
   }

@@ -58,7 +58,7 @@ struct ActivationChannel::Passing {
 
 ActivationChannel::ActivationChannel(Options options)
     : options_(std::move(options)),
-      hidden_size_(options_.executor->config().hidden_size),
+      columns_(options_.executor->activation_columns()),
       type_(options_.executor->activation_type()) {}
 
 ActivationChannel::~ActivationChannel() = default;
@@ -85,7 +85,7 @@ absl::Status ActivationChannel::Begin(const ActivationEpoch& epoch) {
 
 // The first `tokens` rows of a buffer.
 TensorView ActivationChannel::View(const MemorySpan& buffer, int64_t tokens) const {
-  TensorView view{buffer, type_, tokens, hidden_size_};
+  TensorView view{buffer, type_, tokens, columns_};
   if (!buffer.empty()) view.memory = buffer.Sub(0, view.bytes());
   return view;
 }
@@ -168,8 +168,8 @@ void ActivationChannel::SendPiece(const std::shared_ptr<Passing>& passing) {
   message.kind = MessageKind::kActivations;
   message.header = EncodeActivationMessage(ActivationHeader{
       passing->action.epoch, passing->action.number,
-      static_cast<uint32_t>(passing->action.token_count), static_cast<uint32_t>(hidden_size_),
-      offset, piece.size(), PayloadChecksum(piece), type_});
+      static_cast<uint32_t>(passing->action.token_count), static_cast<uint32_t>(columns_), offset,
+      piece.size(), PayloadChecksum(piece), type_});
   message.runs.push_back(piece);
   message.on_sent = [this, passing, bytes = piece.size()](const absl::Status& status) {
     --passing->under_way;
@@ -229,11 +229,11 @@ absl::StatusOr<std::span<std::byte>> ActivationChannel::Accept(const ActivationH
   if (header.bytes != payload_bytes) {
     return refused(absl::StrCat(payload_bytes, " bytes came, announced were ", header.bytes));
   }
-  if (header.hidden_size != static_cast<uint32_t>(hidden_size_) || header.type != type_ ||
+  if (header.hidden_size != static_cast<uint32_t>(columns_) || header.type != type_ ||
       header.tokens > static_cast<uint32_t>(memory_->epoch.max_plan_tokens)) {
     return refused(absl::StrCat("shape [", header.tokens, ", ", header.hidden_size, "] ",
                                 ElementTypeName(header.type), ", expected at most [",
-                                memory_->epoch.max_plan_tokens, ", ", hidden_size_, "] ",
+                                memory_->epoch.max_plan_tokens, ", ", columns_, "] ",
                                 ElementTypeName(type_)));
   }
   Memory::Input& input = memory_->inputs[header.number % memory_->inputs.size()];

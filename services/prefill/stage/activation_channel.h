@@ -41,8 +41,8 @@ struct ActivationEpoch {
 // Memory of a plan's input and output, held as long as the plan is being computed.
 struct ActivationBuffers {
   std::shared_ptr<const void> owner;
-  TensorView in;   // [tokens, hidden]; none on stage 0
-  TensorView out;  // [tokens, hidden]; none on the last stage
+  TensorView in;   // [tokens, columns]; none on stage 0
+  TensorView out;  // [tokens, columns]; none on the last stage
 };
 
 // Registered for MessageKind::kActivations. OnHeader and OnPlaced run on the data thread, the rest
@@ -92,7 +92,7 @@ class ActivationChannel final : public MessageHandler {
   void SendPiece(const std::shared_ptr<Passing>& passing);
 
   const Options options_;
-  const int hidden_size_;
+  const int columns_;
   const ElementType type_;
   mutable Mutex mutex_;
   std::shared_ptr<Memory> memory_ ABSL_GUARDED_BY(mutex_);  // Null between epochs.

@@ -17,15 +17,17 @@ absl::Status EpochOver() { return absl::CancelledError("the epoch is over"); }
 }  // namespace
 
 StageShell::StageShell(const StageOptions& options, ActivationChannel* activations, KvSender* kv,
-                       PlanComputer* computer, Metrics* metrics, std::unique_ptr<StageTrace> trace)
+                       PlanComputer* computer, GroupJoiner* joiner, Metrics* metrics,
+                       std::unique_ptr<StageTrace> trace)
     : activations_(activations),
       kv_(kv),
       computer_(computer),
+      joiner_(joiner),
       metrics_(metrics),
       trace_(std::move(trace)),
       output_buffers_(OutputBuffers(options.plans_in_flight)),
       stage_(options),
-      neighbours_(options.stage) {}
+      neighbours_(options.stage, options.tensor_rank) {}
 
 absl::Status StageShell::TryEpoch(const Hello& hello, const FindEndpoint& find) {
   BATON_CHECK(epoch_ == 0) << "epoch " << epoch_ << " has not ended";
@@ -52,6 +54,8 @@ void StageShell::EndEpoch() {
   epoch_ = 0;
   neighbours_.End();
   activations_->End();
+  // What is being computed may wait for ranks that are gone.
+  if (joiner_ != nullptr) joiner_->Leave(EpochOver());
   kv_->CancelAll();
   if (trace_ != nullptr) trace_->EndEpoch(EpochOver(), NowUs());
   contexts_.clear();
@@ -115,6 +119,7 @@ void StageShell::Finish(const ComputeFinished& event) {
   });
   BATON_CHECK(ended != submitted_.end()) << "plan " << event.number << " was not submitted";
   ended->finished = event;
+  if (joiner_ != nullptr) ended->finished->status = joiner_->Blame(event.status);
   while (!submitted_.empty() && submitted_.front().finished.has_value()) {
     const Submitted first = std::move(submitted_.front());
     submitted_.pop_front();

@@ -21,6 +21,7 @@
 #include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_channel.h"
+#include "services/prefill/stage/group_joiner.h"
 #include "services/prefill/stage/kv_sender.h"
 #include "services/prefill/stage/plan_computer.h"
 #include "services/prefill/stage/prompt_context.h"
@@ -46,9 +47,11 @@ class StageShell {
     std::function<void(const absl::Status&)> end_epoch;
   };
 
-  // Nothing is owned but `trace`, which is null without tracing.
+  // Nothing is owned but `trace`, which is null without tracing, as `joiner` is where a stage is
+  // one process.
   StageShell(const StageOptions& options, ActivationChannel* activations, KvSender* kv,
-             PlanComputer* computer, Metrics* metrics, std::unique_ptr<StageTrace> trace);
+             PlanComputer* computer, GroupJoiner* joiner, Metrics* metrics,
+             std::unique_ptr<StageTrace> trace);
 
   // Before the first epoch.
   void SetReports(Reports reports) { reports_ = std::move(reports); }
@@ -100,6 +103,7 @@ class StageShell {
   ActivationChannel* const activations_;
   KvSender* const kv_;
   PlanComputer* const computer_;
+  GroupJoiner* const joiner_;
   Metrics* const metrics_;
   const std::unique_ptr<StageTrace> trace_;
   const int output_buffers_;

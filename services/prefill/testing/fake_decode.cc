@@ -33,7 +33,7 @@ FakeDecode::FakeDecode(const InstanceRef& self) : self_(self) {
 
 FakeDecode::~FakeDecode() { data_plane_->Shutdown(); }
 
-void FakeDecode::Connect(const InstanceRef& stage, const std::string& address) {
+void FakeDecode::Connect(const InstanceRef& stage, const std::string& address, IndexRange heads) {
   {
     MutexLock lock(&mutex_);
     if (peers_.contains(stage)) return;
@@ -42,6 +42,7 @@ void FakeDecode::Connect(const InstanceRef& stage, const std::string& address) {
   BATON_CHECK(peer.ok()) << peer.status();
   MutexLock lock(&mutex_);
   peers_[stage] = *peer;
+  heads_[stage.incarnation] = heads;
 }
 
 Ticket FakeDecode::Grant(int prompt_tokens) {
@@ -63,7 +64,8 @@ std::optional<Placement> FakeDecode::OnData(const KvDataHeader& header, size_t p
   if (found == transfers_.end()) return std::nullopt;
   Transfer& transfer = found->second;
   const Ticket& ticket = transfer.ticket;
-  const size_t band = kFloatsPerLayer * static_cast<size_t>(header.layers.size());
+  const IndexRange heads = heads_.at(header.writer_incarnation);
+  const size_t band = kFloatsPerRun * 2 * static_cast<size_t>(heads.size() * header.layers.size());
   if (header.slot != ticket.slot || header.decode_incarnation != self_.incarnation ||
       header.first_page + header.page_count > ticket.prompt_pages || header.part != 0 ||
       payload_bytes != band * sizeof(float) * static_cast<size_t>(header.page_count)) {
@@ -74,12 +76,17 @@ std::optional<Placement> FakeDecode::OnData(const KvDataHeader& header, size_t p
   placement.receipt = next_receipt_++;
   placing_[placement.receipt] = header.generation;
   ++transfer.placing;
-  transfer.checksum_sums[header.layers.begin] += header.checksum;
+  transfer.checksum_sums[header.writer_incarnation] += header.checksum;
   for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
-    ++transfer.runs[{header.layers.begin, page}];
-    float* target = transfer.pages.data() + kFloatsPerPage * static_cast<size_t>(page) +
-                    kFloatsPerLayer * static_cast<size_t>(header.layers.begin);
-    placement.runs.push_back(std::as_writable_bytes(std::span<float>(target, band)));
+    ++transfer.runs[{header.writer_incarnation, page}];
+    float* const layers = transfer.pages.data() + kFloatsPerPage * static_cast<size_t>(page) +
+                          kFloatsPerLayer * static_cast<size_t>(header.layers.begin);
+    for (int value = 0; value < 2 * header.layers.size(); ++value) {
+      float* const target =
+          layers + kFloatsPerRun * static_cast<size_t>(value * kFakeKvHeads + heads.begin);
+      const size_t floats = kFloatsPerRun * static_cast<size_t>(heads.size());
+      placement.runs.push_back(std::as_writable_bytes(std::span<float>(target, floats)));
+    }
   }
   return placement;
 }
@@ -98,9 +105,9 @@ std::optional<Placement> FakeDecode::OnHeader(std::span<const std::byte> header,
     const auto found = transfers_.find(commit.generation);
     if (found == transfers_.end()) return std::nullopt;
     Transfer& transfer = found->second;
-    const auto [first, fresh] = transfer.commits.emplace(commit.layers.begin, commit);
+    const auto [first, fresh] = transfer.commits.emplace(commit.writer_incarnation, commit);
     if (!fresh && first->second != commit) transfer.error = "a stage commits twice";
-    transfer.untold.insert(commit.layers.begin);
+    transfer.untold.insert(commit.writer_incarnation);
     SendReceipts(transfer);
   }
   return Placement{{}, 0};
@@ -119,10 +126,11 @@ void FakeDecode::OnPlaced(uint64_t receipt, const absl::Status& status) {
 void FakeDecode::SendReceipts(Transfer& transfer) {
   if (transfer.placing > 0) return;
   for (auto untold = transfer.untold.begin(); untold != transfer.untold.end();) {
-    const int layer = *untold;
-    const auto pages = std::count_if(transfer.runs.begin(), transfer.runs.end(),
-                                     [&](const auto& run) { return run.first.first == layer; });
-    const KvCommit& commit = transfer.commits.at(layer);
+    const uint64_t incarnation = *untold;
+    const auto pages =
+        std::count_if(transfer.runs.begin(), transfer.runs.end(),
+                      [&](const auto& run) { return run.first.first == incarnation; });
+    const KvCommit& commit = transfer.commits.at(incarnation);
     const InstanceRef writer{commit.writer_id, commit.writer_incarnation};
     const auto peer = peers_.find(writer);
     if (pages < transfer.ticket.prompt_pages || peer == peers_.end()) {
@@ -138,22 +146,23 @@ void FakeDecode::SendReceipts(Transfer& transfer) {
   }
 }
 
-bool FakeDecode::Complete(const Transfer& transfer, int stages) {
+bool FakeDecode::Complete(const Transfer& transfer, int writers) {
   if (!transfer.error.empty()) return true;
-  return transfer.placing == 0 && transfer.commits.size() == static_cast<size_t>(stages) &&
+  return transfer.placing == 0 && transfer.commits.size() == static_cast<size_t>(writers) &&
          transfer.runs.size() ==
-             static_cast<size_t>(stages) * static_cast<size_t>(transfer.ticket.prompt_pages);
+             static_cast<size_t>(writers) * static_cast<size_t>(transfer.ticket.prompt_pages);
 }
 
 std::string FakeDecode::Compare(const Transfer& transfer, const std::vector<int32_t>& prompt,
-                                int stages) {
+                                int writers) {
   if (!transfer.error.empty()) return transfer.error;
   for (const auto& [run, times] : transfer.runs) {
     if (times != 1) return absl::StrCat("page ", run.second, " came ", times, " times");
   }
   int with_token = 0;
-  for (const auto& [layer, commit] : transfer.commits) {
-    if (commit.checksum_sum != transfer.checksum_sums.at(layer)) return "checksum sums differ";
+  for (const auto& [incarnation, commit] : transfer.commits) {
+    if (commit.checksum_sum != transfer.checksum_sums.at(incarnation))
+      return "checksum sums differ";
     if (!commit.has_first_token) continue;
     ++with_token;
     const int expected = FakeFirstToken(prompt.back(), static_cast<int>(prompt.size()));
@@ -175,7 +184,7 @@ std::string FakeDecode::Compare(const Transfer& transfer, const std::vector<int3
                                : 0.0F;
     if (transfer.pages[i] == expected) continue;
     return absl::StrCat("KV of layer ", layer, ", position ", position, " is ", transfer.pages[i],
-                        ", not ", expected, " (", stages, " stages)");
+                        ", not ", expected, " (", writers, " writers)");
   }
   return "";
 }
@@ -193,13 +202,13 @@ bool FakeDecode::WaitFor(const std::function<bool()>& condition) {
 }
 
 std::string FakeDecode::Check(const Ticket& ticket, const std::vector<int32_t>& prompt,
-                              int stages) {
+                              int writers) {
   const bool complete = WaitFor([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return Complete(transfers_.at(ticket.generation), stages);
+    return Complete(transfers_.at(ticket.generation), writers);
   });
   MutexLock lock(&mutex_);
   const Transfer& transfer = transfers_.at(ticket.generation);
-  if (complete) return Compare(transfer, prompt, stages);
+  if (complete) return Compare(transfer, prompt, writers);
   return absl::StrCat("incomplete: ", transfer.runs.size(), " runs, ", transfer.commits.size(),
                       " commits");
 }
@@ -207,7 +216,7 @@ std::string FakeDecode::Check(const Ticket& ticket, const std::vector<int32_t>& 
 int32_t FakeDecode::FirstToken(const Ticket& ticket) {
   int32_t token = -1;
   WaitFor([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const auto& [layer, commit] : transfers_.at(ticket.generation).commits) {
+    for (const auto& [incarnation, commit] : transfers_.at(ticket.generation).commits) {
       if (commit.has_first_token) token = commit.first_token.token;
     }
     return token >= 0;

@@ -17,7 +17,9 @@
 #include "common/kv/wire.h"
 #include "common/transport/data_plane.h"
 #include "common/types/instance.h"
+#include "common/types/tensor_rank.h"
 #include "common/types/ticket.h"
+#include "services/prefill/testing/fake_model.h"
 
 namespace baton::prefill {
 
@@ -29,14 +31,15 @@ class FakeDecode final : public MessageHandler {
   const InstanceRef& self() const { return self_; }
   DataPlane& data_plane() { return *data_plane_; }
 
-  // Where a stage's receipts go.
-  void Connect(const InstanceRef& stage, const std::string& address);
+  // Where a writer's receipts go, and which heads it has.
+  void Connect(const InstanceRef& stage, const std::string& address,
+               IndexRange heads = {0, kFakeKvHeads});
 
   Ticket Grant(int prompt_tokens);
 
-  // Waits (bounded) for the commits of `stages` stages and compares with what FakeModel makes of
-  // `prompt`. Empty: all is right; else what is wrong.
-  std::string Check(const Ticket& ticket, const std::vector<int32_t>& prompt, int stages);
+  // Waits (bounded) for the commits of `writers` stages or ranks and compares with what FakeModel
+  // makes of `prompt`. Empty: all is right; else what is wrong.
+  std::string Check(const Ticket& ticket, const std::vector<int32_t>& prompt, int writers);
 
   // Waits (bounded) for the commit that carries the first token; -1 if none came.
   int32_t FirstToken(const Ticket& ticket);
@@ -51,11 +54,12 @@ class FakeDecode final : public MessageHandler {
  private:
   struct Transfer {
     Ticket ticket;
-    std::vector<float> pages;                 // [page][layer][K/V][head][token][dim]
-    std::map<std::pair<int, int>, int> runs;  // (first layer, page) -> times it came
-    std::map<int, uint64_t> checksum_sums;    // By first layer, of what was announced.
-    std::map<int, KvCommit> commits;          // By first layer.
-    std::set<int> untold;                     // First layers of commits without a receipt yet.
+    std::vector<float> pages;  // [page][layer][K/V][head][token][dim]
+    // By the writer's incarnation.
+    std::map<std::pair<uint64_t, int>, int> runs;  // And the page: times it came.
+    std::map<uint64_t, uint64_t> checksum_sums;    // Of what was announced.
+    std::map<uint64_t, KvCommit> commits;
+    std::set<uint64_t> untold;  // Those whose commit has no receipt yet.
     int placing = 0;
     std::string error;
   };
@@ -65,9 +69,9 @@ class FakeDecode final : public MessageHandler {
   void SendReceipts(Transfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `condition` is evaluated locked.
   bool WaitFor(const std::function<bool()>& condition);
-  static bool Complete(const Transfer& transfer, int stages);
+  static bool Complete(const Transfer& transfer, int writers);
   static std::string Compare(const Transfer& transfer, const std::vector<int32_t>& prompt,
-                             int stages);
+                             int writers);
 
   const InstanceRef self_;
   Mutex mutex_;
@@ -75,6 +79,7 @@ class FakeDecode final : public MessageHandler {
   std::map<uint64_t, uint64_t> placing_ ABSL_GUARDED_BY(mutex_);    // Receipt -> generation.
   std::set<uint64_t> heard_ ABSL_GUARDED_BY(mutex_);
   std::map<InstanceRef, PeerId> peers_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, IndexRange> heads_ ABSL_GUARDED_BY(mutex_);  // By the writer's incarnation.
   uint64_t next_generation_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_receipt_ ABSL_GUARDED_BY(mutex_) = 1;
   std::unique_ptr<DataPlane> data_plane_;

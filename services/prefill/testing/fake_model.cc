@@ -1,9 +1,12 @@
 #include "services/prefill/testing/fake_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
+#include "common/base/status.h"
+#include "common/collective/pending.h"
 
 namespace baton::prefill {
 namespace {
@@ -27,7 +30,8 @@ int FakeFirstToken(int last_token, int prompt_tokens) {
   return (last_token * 7 + prompt_tokens) % kFakeVocab;
 }
 
-FakeModel::FakeModel(int layer_begin, int layer_end, int page_count) {
+FakeModel::FakeModel(int layer_begin, int layer_end, int page_count, TensorRank rank)
+    : rank_(rank) {
   config_.hidden_size = kFakeHidden;
   config_.num_hidden_layers = kFakeLayers;
   config_.num_key_value_heads = kFakeKvHeads;
@@ -36,7 +40,9 @@ FakeModel::FakeModel(int layer_begin, int layer_end, int page_count) {
   config_.max_position_embeddings = 1 << 20;
   kv_.layer_begin = layer_begin;
   kv_.layer_end = layer_end;
-  kv_.kv_heads = kFakeKvHeads;
+  const IndexRange heads = KvHeadsOf(kFakeKvHeads, rank);
+  kv_.head_begin = heads.begin;
+  kv_.kv_heads = heads.size();
   kv_.head_dim = kFakeHeadDim;
   kv_.page_size = kFakePageSize;
   kv_.page_count = page_count;
@@ -50,11 +56,11 @@ void FakeModel::WriteKv(int page, int token, int position) {
   const int slot = position % kFakePageSize;
   for (int layer = 0; layer < kv_.layers(); ++layer) {
     for (int kv = 0; kv < 2; ++kv) {
-      for (int head = 0; head < kFakeKvHeads; ++head) {
-        const int run = (layer * 2 + kv) * kFakeKvHeads + head;
+      for (int head = 0; head < kv_.kv_heads; ++head) {
+        const int run = (layer * 2 + kv) * kv_.kv_heads + head;
         for (int dim = 0; dim < kFakeHeadDim; ++dim) {
           values[(run * kFakePageSize + slot) * kFakeHeadDim + dim] =
-              FakeKv(token, position, kv_.layer_begin + layer, kv, head, dim);
+              FakeKv(token, position, kv_.layer_begin + layer, kv, kv_.head_begin + head, dim);
         }
       }
     }
@@ -78,11 +84,45 @@ void FakeModel::TellLogits(const SequenceSlice& slice, std::span<const float> in
   }
 }
 
+absl::Status FakeModel::JoinGroup(std::shared_ptr<Communicator> group) {
+  group_ = std::move(group);
+  return absl::OkStatus();
+}
+
+void FakeModel::EndGroup(const absl::Status& why) {
+  if (group_ != nullptr) group_->Abort(why);
+}
+
+absl::Status FakeModel::Gather(const TensorView& in, std::vector<float>& whole) {
+  const std::span<const float> part = Floats(in);
+  if (rank_.alone() || part.empty()) {
+    whole.assign(part.begin(), part.end());
+    return absl::OkStatus();
+  }
+  whole.resize(part.size() * static_cast<size_t>(rank_.size));
+  Pending pending;
+  group_->AllGather(in, HostTensor(std::span(whole), kFakeHidden), pending.Add());
+  return pending.Wait();
+}
+
+absl::Status FakeModel::Sum(std::span<float> values) {
+  if (rank_.alone() || values.empty()) return absl::OkStatus();
+  for (float& value : values) value /= static_cast<float>(rank_.size);
+  Pending pending;
+  group_->AllReduce(HostTensor(values, static_cast<int64_t>(values.size())),
+                    ReduceOrder::kRankOrder, pending.Add());
+  return pending.Wait();
+}
+
 absl::Status FakeModel::Forward(const Batch& batch, const TensorView& in_view,
                                 const TensorView& out_view, std::span<float> logits) {
   if (before_forward) before_forward();
-  const std::span<const float> in = Floats(in_view);
-  const std::span<float> out = Floats(out_view);
+  if (!rank_.alone() && group_ == nullptr) {
+    return absl::FailedPreconditionError("has joined no group");
+  }
+  std::vector<float> in;
+  BATON_RETURN_IF_ERROR(Gather(in_view, in));
+  std::vector<float> out(static_cast<size_t>(batch.TokenCount()) * kFakeHidden);
   size_t row = 0;
   size_t logits_row = 0;
   for (const SequenceSlice& slice : batch.slices) {
@@ -96,19 +136,23 @@ absl::Status FakeModel::Forward(const Batch& batch, const TensorView& in_view,
           return absl::DataLossError(absl::StrCat("activation ", h, " of row ", row, " is ",
                                                   in[row * kFakeHidden + h], ", not ", expected));
         }
-        if (!out.empty()) out[row * kFakeHidden + h] = expected;
+        out[row * kFakeHidden + h] = expected;
       }
       const int position = slice.prefix_length + i;
       WriteKv(slice.pages[static_cast<size_t>(position / kFakePageSize)], token, position);
     }
-    if (slice.on_logits != nullptr)
+    if (slice.on_logits != nullptr && tells_logits())
       TellLogits(slice, in, row - static_cast<size_t>(slice.token_count));
-    if (!slice.wants_logits) continue;
+    if (!slice.wants_logits || !tells_logits()) continue;
     const auto scores = logits.subspan(logits_row++ * kFakeVocab, kFakeVocab);
     std::fill(scores.begin(), scores.end(), 0.0F);
     scores[static_cast<size_t>(FakeFirstToken(token, slice.prefix_length + slice.token_count))] =
         30.0F;
   }
+  BATON_RETURN_IF_ERROR(Sum(out));
+  const std::span<float> mine = Floats(out_view);
+  if (mine.empty()) return absl::OkStatus();
+  std::copy_n(&out[static_cast<size_t>(rank_.rank) * mine.size()], mine.size(), mine.begin());
   return absl::OkStatus();
 }
 

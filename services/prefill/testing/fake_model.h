@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/collective/communicator.h"
 #include "common/engine/host_kv_memory.h"
 #include "common/engine/stage_model.h"
 
@@ -25,13 +26,20 @@ float FakeKv(int token, int position, int layer, int kv, int head, int dim);
 // The first token after a prompt that ends with `last_token`.
 int FakeFirstToken(int last_token, int prompt_tokens);
 
+// As one of several ranks it has its heads of the KV and its slice of the activations, which the
+// ranks gather, and activations are sums of all ranks' parts; so ranks that don't run the same
+// steps are noticed.
 class FakeModel final : public StageModel {
  public:
-  FakeModel(int layer_begin, int layer_end, int page_count);
+  FakeModel(int layer_begin, int layer_end, int page_count, TensorRank rank = {});
 
   const ModelConfig& config() const override { return config_; }
   const KvGeometry& kv() const override { return kv_; }
   KvMemory& kv_memory() override { return *kv_memory_; }
+  int activation_columns() const override { return kFakeHidden / rank_.size; }
+  TensorRank tensor_rank() const override { return rank_; }
+  absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
+  void EndGroup(const absl::Status& why) override;
   absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits) override;
 
@@ -42,7 +50,11 @@ class FakeModel final : public StageModel {
   // `row`: of the slice's first token in the batch.
   void TellLogits(const SequenceSlice& slice, std::span<const float> in, size_t row) const;
   void WriteKv(int page, int token, int position);
+  absl::Status Gather(const TensorView& in, std::vector<float>& whole);
+  absl::Status Sum(std::span<float> values);
 
+  const TensorRank rank_;
+  std::shared_ptr<Communicator> group_;
   ModelConfig config_;
   KvGeometry kv_;
   std::vector<float> pages_;

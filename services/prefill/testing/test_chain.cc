@@ -46,20 +46,23 @@ void FakePeers::Disconnect(DataPlane& from, const InstanceRef& to) {
 }
 
 TestChain::TestChain(const Settings& settings)
-    : settings_(settings), decode_({"decode-0", 1}), stages_(static_cast<size_t>(settings.stages)) {
-  for (int rank = 0; rank < settings.stages; ++rank) StartStage(rank);
+    : settings_(settings),
+      decode_({"decode-0", 1}),
+      stages_(static_cast<size_t>(settings.stages * settings.ranks)) {
+  for (int rank = 0; rank < members(); ++rank) StartStage(rank);
   ShareView();
 }
 
 TestChain::~TestChain() {
-  for (int rank = 0; rank < settings_.stages; ++rank) KillStage(rank);
+  for (int rank = 0; rank < members(); ++rank) KillStage(rank);
 }
 
 // Uneven where that is possible.
 LayerRange TestChain::LayersOf(int rank) const {
   const int each = kFakeLayers / settings_.stages;
-  const int begin = rank == 0 ? 0 : rank * each - 1;
-  const int end = rank + 1 == settings_.stages ? kFakeLayers : (rank + 1) * each - 1;
+  const int stage = rank / settings_.ranks;
+  const int begin = stage == 0 ? 0 : stage * each - 1;
+  const int end = stage + 1 == settings_.stages ? kFakeLayers : (stage + 1) * each - 1;
   return {begin, end};
 }
 
@@ -67,7 +70,8 @@ void TestChain::StartStage(int rank) {
   Stage& stage = stages_[static_cast<size_t>(rank)];
   const LayerRange layers = LayersOf(rank);
   stage.self = {absl::StrCat("prefill-", rank), next_incarnation_++};
-  auto model = std::make_unique<FakeModel>(layers.begin, layers.end, settings_.page_count);
+  auto model = std::make_unique<FakeModel>(layers.begin, layers.end, settings_.page_count,
+                                           TensorRankOf(rank));
   const auto hook = settings_.before_forward.find(rank);
   if (hook != settings_.before_forward.end()) model->before_forward = hook->second;
   stage.executor = settings_.make_executor ? settings_.make_executor(rank, std::move(model))
@@ -81,8 +85,9 @@ void TestChain::StartStage(int rank) {
   PrefillOptions options;
   options.self = stage.self;
   options.chain_id = "chain-0";
-  options.pp_rank = rank;
+  options.pp_rank = rank / settings_.ranks;
   options.pp_size = settings_.stages;
+  options.tensor_rank = TensorRankOf(rank);
   options.chunk_tokens = settings_.chunk_tokens;
   options.chunk_rule = settings_.chunk_rule;
   options.activation_credits = settings_.credits;
@@ -93,6 +98,7 @@ void TestChain::StartStage(int rank) {
                               stage.metrics.get()};
   const auto measured = settings_.measured.find(rank);
   if (measured != settings_.measured.end()) parts.measured = measured->second;
+  parts.connect_group = groups_.Connect();
   auto service = PrefillService::Create(options, parts);
   BATON_CHECK(service.ok()) << service.status();
   stage.service = *std::move(service);
@@ -117,8 +123,10 @@ void TestChain::ShareView() {
     std::vector<worker::PeerWorker> view;
     view.reserve(stages_.size());
     stage.peers->Connect(*stage.data_plane, decode_.self(), decode_.data_plane().address(), true);
-    decode_.Connect(stage.self, stage.data_plane->address());
-    for (int rank = 0; rank < settings_.stages; ++rank) {
+    const int member = static_cast<int>(&stage - stages_.data());
+    decode_.Connect(stage.self, stage.data_plane->address(),
+                    KvHeadsOf(kFakeKvHeads, TensorRankOf(member)));
+    for (int rank = 0; rank < members(); ++rank) {
       const Stage& other = stages_[static_cast<size_t>(rank)];
       if (&other == &stage) continue;
       if (other.service == nullptr) {
@@ -132,8 +140,9 @@ void TestChain::ShareView() {
       worker.grpc_address = absl::StrCat("127.0.0.1:", other.service->grpc_port());
       worker.layers = LayersOf(rank);
       worker.chain_id = "chain-0";
-      worker.pp_rank = rank;
+      worker.pp_rank = rank / settings_.ranks;
       worker.pp_size = settings_.stages;
+      worker.tensor_rank = TensorRankOf(rank);
       view.push_back(worker);
     }
     stage.service->OnView(view);

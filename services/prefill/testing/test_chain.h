@@ -17,6 +17,7 @@
 #include "services/prefill/prefill_service.h"
 #include "services/prefill/testing/fake_decode.h"
 #include "services/prefill/testing/fake_model.h"
+#include "services/prefill/testing/memory_groups.h"
 
 namespace baton::prefill {
 
@@ -37,6 +38,7 @@ class TestChain {
  public:
   struct Settings {
     int stages = 1;
+    int ranks = 1;  // Of each stage. What is "rank" below is then a member of the chain (hello.h).
     int chunk_tokens = 32;
     ChunkRule chunk_rule = ChunkRule::kFixed;
     int page_count = 64;
@@ -95,9 +97,12 @@ class TestChain {
     std::unique_ptr<PrefillService> service;  // Null: dead.
   };
   LayerRange LayersOf(int rank) const;
+  TensorRank TensorRankOf(int rank) const { return {rank % settings_.ranks, settings_.ranks}; }
+  int members() const { return settings_.stages * settings_.ranks; }
 
   const Settings settings_;
   FakeDecode decode_;
+  MemoryGroups groups_{3000};
   std::vector<Stage> stages_;
   uint64_t next_incarnation_ = 100;
 };

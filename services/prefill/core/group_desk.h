@@ -1,0 +1,55 @@
+// Where the ranks of a chain's stages find one another, at stage 0's rank 0: one rendezvous for
+// each stage and epoch (common/collective/rendezvous.h), fed with what members say over their
+// links. Plain, for the wiring.
+//
+// Rejected: each stage's rendezvous at its own rank 0. All links end here, so it would be a hop
+// more for every word, and a second place that knows who has gone.
+#ifndef SERVICES_PREFILL_CORE_GROUP_DESK_H_
+#define SERVICES_PREFILL_CORE_GROUP_DESK_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/collective/communicator.h"
+#include "common/collective/rendezvous.h"
+#include "services/prefill/core/hello.h"
+
+namespace baton::prefill {
+
+// A place's own group in an epoch, as communicators know it.
+GroupDescription GroupOf(const ChainPlace& place, const Hello& hello);
+
+class GroupDesk {
+ public:
+  explicit GroupDesk(const ChainPlace& place) : place_(place) {}
+
+  // Of an epoch with several ranks a stage; the one before is forgotten. Each has `timeout_ms` from
+  // its first rank on.
+  void Begin(const Hello& hello, int64_t timeout_ms);
+  void End();
+
+  void OnJoin(int member, int64_t now_us);
+  void OnEntry(int member, const Rendezvous::Entry& entry);
+  void OnConnected(int member);
+  void Tick(int64_t now_us);
+  int64_t deadline_us() const;
+
+  // Who is to hear it, and what; in order.
+  struct Word {
+    int member = 0;
+    Rendezvous::Message message;
+  };
+  std::vector<Word> TakeWords();
+
+ private:
+  Rendezvous* Of(int member);
+
+  const ChainPlace place_;
+  Hello hello_;
+  std::vector<Rendezvous> groups_;  // By stage; none between epochs.
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CORE_GROUP_DESK_H_

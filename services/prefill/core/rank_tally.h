@@ -1,0 +1,54 @@
+// When a stage of several ranks is done with a plan: when all of them are. Plain, for the planner.
+#ifndef SERVICES_PREFILL_CORE_RANK_TALLY_H_
+#define SERVICES_PREFILL_CORE_RANK_TALLY_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "services/prefill/core/plan.h"
+
+namespace baton::prefill {
+
+class RankTally {
+ public:
+  explicit RankTally(int ranks) : done_(static_cast<size_t>(ranks), 0) {}
+
+  // `rank` is done with a plan, and so with those before it. Returns what the stage is done with by
+  // that, in order. A plan took as long as on the slowest rank, which the others waited for in
+  // their sums, and the stage waited for it as long as the first to begin. One that was said before
+  // is nothing new.
+  std::vector<PlanDone> Add(int rank, const PlanDone& done) {
+    uint64_t& last = done_[static_cast<size_t>(rank)];
+    if (done.number <= last) return {};
+    last = done.number;
+    const auto [open, is_first] = open_.try_emplace(done.number);
+    PlanDone& plan = open->second;
+    plan.number = done.number;
+    plan.compute_us = std::max(plan.compute_us, done.compute_us);
+    plan.wait_us = is_first ? done.wait_us : std::min(plan.wait_us, done.wait_us);
+    if (rank == 0) plan.prompt_tokens = done.prompt_tokens;  // Who draws tells them.
+    std::vector<PlanDone> over;
+    const uint64_t by_all = *std::min_element(done_.begin(), done_.end());
+    while (!open_.empty() && open_.begin()->first <= by_all) {
+      over.push_back(std::move(open_.begin()->second));
+      open_.erase(open_.begin());
+    }
+    return over;
+  }
+
+  // Who is furthest behind: the first of them.
+  int slowest() const {
+    return static_cast<int>(std::min_element(done_.begin(), done_.end()) - done_.begin());
+  }
+
+ private:
+  std::vector<uint64_t> done_;         // By rank: number of the last plan that it is done with.
+  std::map<uint64_t, PlanDone> open_;  // That some rank is done with; as many as are in flight.
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CORE_RANK_TALLY_H_

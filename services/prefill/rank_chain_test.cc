@@ -1,0 +1,131 @@
+// Chains whose stages are several ranks: real services, links, rendezvous and communicators in one
+// process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "services/prefill/testing/gate.h"
+#include "services/prefill/testing/test_chain.h"
+
+namespace baton::prefill {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Shape {
+  int stages;
+  int ranks;
+  int writers;  // Of the two KV heads of a stage.
+};
+
+class RankChainTest : public testing::TestWithParam<Shape> {};
+
+TEST_P(RankChainTest, HandsOverWhatOneProcessWould) {
+  const Shape shape = GetParam();
+  TestChain chain({.stages = shape.stages, .ranks = shape.ranks, .plans_in_flight = 3});
+  ASSERT_TRUE(chain.WaitReady());
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&, i] {
+      const std::vector<int32_t> prompt = TestChain::Prompt(50 + 61 * i, i);
+      const Ticket ticket = chain.decode().Grant(static_cast<int>(prompt.size()));
+      v1::PrefillReport report;
+      const absl::Status status = chain.Run(static_cast<uint64_t>(i) + 1, prompt, ticket, &report);
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_EQ(chain.decode().Check(ticket, prompt, shape.stages * shape.writers), "");
+      EXPECT_EQ(report.chunks(0).stages_size(), shape.stages);
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(chain.WaitIdle());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, RankChainTest,
+                         testing::Values(Shape{1, 2, 2}, Shape{2, 2, 2}, Shape{3, 2, 2},
+                                         Shape{2, 4, 2}, Shape{1, 4, 2}),
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.stages, "StagesOf", info.param.ranks);
+                         });
+
+// Penalties and prompt log-probabilities make the last stage look at prompts, on its rank 0 alone.
+TEST(RankChainTest, TellsPromptLogprobs) {
+  TestChain chain({.stages = 2, .ranks = 2});
+  ASSERT_TRUE(chain.WaitReady());
+  const std::vector<int32_t> prompt = TestChain::Prompt(80, 1);
+  const Ticket ticket = chain.decode().Grant(80);
+  v1::StartRequest request = TestChain::Request(1, prompt, ticket);
+  request.mutable_sampling()->set_prompt_logprobs(true);
+  v1::StartResponse response;
+  ASSERT_EQ(chain.Send(request, response), absl::OkStatus());
+  ASSERT_EQ(response.prompt_tokens_size(), 79);
+  EXPECT_EQ(chain.decode().Check(ticket, prompt, 4), "");
+}
+
+// Whichever rank dies, what runs ends with its name, and the chain works again once it is back.
+TEST(RankChainTest, ARankThatDiesEndsTheEpochAndComesBack) {
+  for (const int victim : {1, 2, 3}) {
+    TestChain chain({.stages = 2, .ranks = 2});
+    ASSERT_TRUE(chain.WaitReady());
+    const std::vector<int32_t> prompt = TestChain::Prompt(400, victim);
+    chain.KillStage(victim);
+    const Ticket lost = chain.decode().Grant(400);
+    const int64_t begun_us = NowUs();
+    const absl::Status status = chain.Run(1, prompt, lost);
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_LT(NowUs() - begun_us, 10'000'000);
+    chain.ShareView();
+    chain.StartStage(victim);
+    chain.ShareView();
+    ASSERT_TRUE(chain.WaitReady());
+    const Ticket ticket = chain.decode().Grant(400);
+    EXPECT_EQ(chain.Run(2, prompt, ticket), absl::OkStatus());
+    EXPECT_EQ(chain.decode().Check(ticket, prompt, 4), "");
+    EXPECT_TRUE(chain.WaitIdle());
+  }
+}
+
+// One that stands still in a step lets the others' sums wait: they say whom for.
+TEST(RankChainTest, ARankThatStandsStillIsNamed) {
+  Gate gate;
+  TestChain chain({.stages = 2, .ranks = 2, .before_forward = {{3, gate.Hook()}}});
+  ASSERT_TRUE(chain.WaitReady());
+  const std::vector<int32_t> prompt = TestChain::Prompt(64, 1);
+  const Ticket lost = chain.decode().Grant(64);
+  const absl::Status status = chain.Run(1, prompt, lost);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(InstanceOf(status), "prefill-3") << status;
+  gate.Open();
+  uint64_t attempt_id = 1;
+  Ticket ticket;
+  EXPECT_TRUE(chain.WaitFor([&] {  // The next epoch takes a moment.
+    ticket = chain.decode().Grant(64);
+    return chain.Run(++attempt_id, prompt, ticket).ok();
+  }));
+  EXPECT_EQ(chain.decode().Check(ticket, prompt, 4), "");
+}
+
+// Epoch after epoch, each with groups of its own.
+TEST(RankChainTest, GroupsFormAnewWithEveryEpoch) {
+  TestChain chain({.stages = 2, .ranks = 2});
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_TRUE(chain.WaitReady()) << round;
+    const std::vector<int32_t> prompt = TestChain::Prompt(90, round);
+    const Ticket ticket = chain.decode().Grant(90);
+    ASSERT_EQ(chain.Run(static_cast<uint64_t>(round) + 1, prompt, ticket), absl::OkStatus());
+    EXPECT_EQ(chain.decode().Check(ticket, prompt, 4), "");
+    chain.KillStage(2);
+    chain.ShareView();
+    chain.StartStage(2);
+    chain.ShareView();
+  }
+}
+
+}  // namespace
+}  // namespace baton::prefill

@@ -1,0 +1,106 @@
+#include "services/prefill/stage/group_joiner.h"
+
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+
+namespace baton::prefill {
+// Its members are the loop's, but for the store, whose calls any thread may make.
+struct GroupJoiner::Attempt {
+  GroupDescription group;
+  Callbacks callbacks;
+  std::shared_ptr<BootstrapStore> store;
+  std::shared_ptr<Communicator> communicator;  // Once connected.
+  bool over = false;                           // `formed` has been called.
+};
+
+GroupJoiner::GroupJoiner(Executor* executor, std::shared_ptr<EventLoop> loop, ConnectGroup connect)
+    : executor_(executor), loop_(std::move(loop)), connect_(std::move(connect)) {
+  connecting_.Start();
+}
+
+void GroupJoiner::Join(const GroupDescription& group, Callbacks callbacks) {
+  Leave(absl::CancelledError("the next epoch's group replaces it"));
+  members_ = group.members;
+  const auto attempt = std::make_shared<Attempt>();
+  attempt->group = group;
+  attempt->callbacks = std::move(callbacks);
+  attempt->store =
+      std::make_shared<BootstrapStore>([this, weak = std::weak_ptr<Attempt>(attempt)](
+                                           const std::string& key, const std::string& value) {
+        // A lost one is a group that does not form in time.
+        (void)loop_->PostCompletion([this, weak, key, value] {
+          const auto said = weak.lock();
+          if (said != nullptr && said == attempt_) said->callbacks.say({key, value});
+        });
+      });
+  attempt_ = attempt;
+  const bool posted = connecting_.PostCompletion([this, attempt, group, store = attempt->store] {
+    auto communicator = connect_(group, store);
+    (void)loop_->PostCompletion([this, attempt, communicator = std::move(communicator)]() mutable {
+      OnConnected(attempt, std::move(communicator));
+    });
+  });
+  if (!posted) End(attempt, absl::CancelledError("the stage has ended"));
+}
+
+void GroupJoiner::OnConnected(const std::shared_ptr<Attempt>& attempt,
+                              absl::StatusOr<std::shared_ptr<Communicator>> communicator) {
+  if (communicator.ok()) attempt->communicator = *std::move(communicator);
+  if (attempt != attempt_) {
+    // The last to hold it lets it go, and not here.
+    (void)connecting_.PostCompletion([attempt] { attempt->communicator.reset(); });
+    return;
+  }
+  if (attempt->communicator == nullptr) return End(attempt, communicator.status());
+  attempt->callbacks.connected();
+}
+
+void GroupJoiner::OnMessage(const Rendezvous::Message& message) {
+  const std::shared_ptr<Attempt> attempt = attempt_;
+  if (attempt == nullptr) return;
+  if (message.entry) attempt->store->Put(message.entry->key, message.entry->value);
+  if (!message.verdict) return;
+  if (!message.verdict->ok()) return End(attempt, *message.verdict);
+  if (attempt->communicator == nullptr) {
+    return End(attempt, absl::FailedPreconditionError("its group has formed without this rank"));
+  }
+  executor_->JoinGroup(attempt->communicator, [this, attempt](const absl::Status& status) {
+    (void)loop_->PostCompletion([this, attempt, status] { End(attempt, status); });
+  });
+}
+
+// Of an attempt that goes on: says how it has ended, and with an error leaves.
+void GroupJoiner::End(const std::shared_ptr<Attempt>& attempt, const absl::Status& status) {
+  if (attempt != attempt_ || std::exchange(attempt->over, true)) return;
+  if (status.ok()) {
+    LOG(kInfo) << attempt->group.Describe(attempt->group.rank) << " is in a group of "
+               << attempt->group.size();
+  } else {
+    Leave(status);
+  }
+  attempt->callbacks.formed(Blame(status));
+}
+
+void GroupJoiner::Leave(const absl::Status& why) {
+  if (attempt_ == nullptr) return;
+  const std::shared_ptr<Attempt> attempt = std::exchange(attempt_, nullptr);
+  attempt->store->End(why);
+  if (attempt->communicator == nullptr) return;
+  attempt->communicator->Abort(why);
+  (void)connecting_.PostCompletion([attempt] { attempt->communicator.reset(); });
+}
+
+absl::Status GroupJoiner::Blame(const absl::Status& status) const {
+  const std::optional<int> rank = RankOf(status);
+  if (!rank || *rank < 0 || *rank >= static_cast<int>(members_.size())) return status;
+  return WithLeg(status, "prefill", members_[static_cast<size_t>(*rank)]);
+}
+
+void GroupJoiner::Stop() {
+  if (attempt_ != nullptr) attempt_->store->End(absl::CancelledError("the stage has ended"));
+  connecting_.Stop();
+}
+
+}  // namespace baton::prefill
