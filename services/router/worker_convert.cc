@@ -109,6 +109,12 @@ absl::StatusOr<WorkerInfo> WorkerFromProto(const v1::WorkerInfo& proto) {
   worker.chain_id = proto.chain_id();
   worker.pp_rank = proto.pp_rank();
   worker.pp_size = proto.pp_size();
+  if (proto.has_tensor_rank()) {
+    BATON_ASSIGN_OR_RETURN(worker.tensor_rank,
+                           rpc::FromProto(proto.tensor_rank(), "worker.tensor_rank"));
+    worker.agreed = {proto.row_parallel_chunks(), proto.row_parallel_threshold(),
+                     proto.sends_slices()};
+  }
   worker.page_count = proto.page_count();
   worker.max_running_requests = proto.max_running_requests();
   worker.max_context_tokens = proto.max_context_tokens();
@@ -139,6 +145,12 @@ v1::WorkerInfo ToProto(const WorkerInfo& worker) {
   proto.set_chain_id(worker.chain_id);
   proto.set_pp_rank(worker.pp_rank);
   proto.set_pp_size(worker.pp_size);
+  if (!worker.tensor_rank.alone()) {
+    *proto.mutable_tensor_rank() = rpc::ToProto(worker.tensor_rank);
+    proto.set_row_parallel_chunks(worker.agreed.row_parallel_chunks);
+    proto.set_row_parallel_threshold(worker.agreed.row_parallel_threshold);
+    proto.set_sends_slices(worker.agreed.sends_slices);
+  }
   *proto.mutable_fingerprint() = rpc::ToProto(worker.fingerprint);
   proto.set_page_count(worker.page_count);
   proto.set_max_running_requests(worker.max_running_requests);

@@ -19,6 +19,19 @@ TEST(WorkerConvertTest, WorkersSurviveTheRoundTrip) {
   }
 }
 
+TEST(WorkerConvertTest, RanksAreSaidWhereThereAreMore) {
+  WorkerInfo worker = TestStage("c0", 1, 2);
+  worker.grpc_address = "127.0.0.1:4000";
+  worker.tensor_rank = {2, 4};
+  worker.agreed = {.row_parallel_chunks = 0, .row_parallel_threshold = 64, .sends_slices = true};
+  const auto back = WorkerFromProto(ToProto(worker));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, worker);
+  worker.tensor_rank = {};
+  worker.agreed = {};
+  EXPECT_FALSE(ToProto(worker).has_tensor_rank());  // As a version without ranks would say it.
+}
+
 TEST(WorkerConvertTest, AddressesAreSocketsAndNothingElse) {
   for (const std::string address : {"127.0.0.1:1", "worker-0.svc.local:65535", "[::1]:80"}) {
     WorkerInfo worker = TestDecode("d0");
@@ -41,6 +54,13 @@ TEST(WorkerConvertTest, MalformedMessagesAreRefusedByField) {
       {"worker.data_address", [](auto& w) { w.set_data_address(std::string(70'000, 'x')); }},
       {"worker.chain_id", [](auto& w) { w.set_chain_id("a/b"); }},
       {"worker.chain_id", [](auto& w) { w.clear_chain_id(); }},
+      {"worker.tensor_rank", [](auto& w) { w.mutable_tensor_rank()->set_size(0); }},
+      {"worker.tensor_rank", [](auto& w) { w.mutable_tensor_rank()->set_size(65); }},
+      {"worker.tensor_rank",
+       [](auto& w) {
+         w.mutable_tensor_rank()->set_size(2);
+         w.mutable_tensor_rank()->set_rank(2);
+       }},
       {"worker.fingerprint.dtype", [](auto& w) { w.mutable_fingerprint()->set_dtype("float 32"); }},
       {"worker.fingerprint.layer_hashes",
        [](auto& w) { w.mutable_fingerprint()->clear_layer_hashes(); }},

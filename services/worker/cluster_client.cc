@@ -47,6 +47,10 @@ absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
   peer.chain_id = info.chain_id();
   peer.pp_rank = info.pp_rank();
   peer.pp_size = info.pp_size();
+  if (info.has_tensor_rank()) {
+    BATON_ASSIGN_OR_RETURN(peer.tensor_rank,
+                           rpc::FromProto(info.tensor_rank(), "workers.tensor_rank"));
+  }
   return peer;
 }
 

@@ -16,10 +16,10 @@ bool Reaches(const MembersWitness::Member& from, const MembersWitness::Member& t
 }
 
 auto AsTuple(const router::Pair& pair) {
-  return std::tie(pair.chain.chain_id, pair.chain.stages, pair.chain.stage0, pair.chain.load,
-                  pair.chain.max_prompt_tokens, pair.chain.draining, pair.decode, pair.decode_load,
-                  pair.decode_capacity_tokens, pair.max_context_tokens, pair.decode_slots,
-                  pair.chain.capacity_tokens, pair.page_size);
+  return std::tie(pair.chain.chain_id, pair.chain.stages, pair.chain.writers, pair.chain.stage0,
+                  pair.chain.load, pair.chain.max_prompt_tokens, pair.chain.draining, pair.decode,
+                  pair.decode_load, pair.decode_capacity_tokens, pair.max_context_tokens,
+                  pair.decode_slots, pair.chain.capacity_tokens, pair.page_size);
 }
 
 int64_t TokensOf(const router::WorkerInfo& info) {
@@ -49,6 +49,7 @@ const std::vector<router::Pair>& MembersWitness::Pairs() {
     for (const auto& [rank, stage] : stages) {
       ready = ready && stage->Serves() && first.applied_version >= stage->joined_version;
       chain.stages.push_back({stage->info.instance, stage->info.layers});
+      chain.writers.push_back(chain.stages.back());
       chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, TokensOf(stage->info));
       chain.capacity_tokens = std::min(chain.capacity_tokens, TokensOf(stage->info));
     }

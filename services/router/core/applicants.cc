@@ -48,7 +48,7 @@ Group Membership::Incumbents(int64_t now_us) const {
     if (absent.role == Role::kDecode) {
       group.ExpectDecode();
     } else {
-      group.ExpectStage(absent.chain_id, absent.pp_rank, absent.pp_size);
+      group.ExpectStage(absent.chain_id, absent.place, absent.places);
     }
   }
   return group;

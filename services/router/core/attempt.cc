@@ -57,7 +57,7 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   table.SetPhase(txn, Phase::kReserving);
   table.SetTimer(txn, txn.deadline_us);
   table.SetAttempt(txn, std::move(attempt));
-  Emit(Reserve{txn.attempt.id, txn.call_id, txn.attempt.pair.decode, txn.attempt.pair.chain.stages,
+  Emit(Reserve{txn.attempt.id, txn.call_id, txn.attempt.pair.decode, txn.attempt.pair.chain.writers,
                txn.deadline_us});
 }
 

@@ -117,16 +117,58 @@ absl::Status CheckModels(const WorkerInfo& joining, const WorkerInfo& member) {
   return absl::OkStatus();
 }
 
+std::string Place(const WorkerInfo& worker) {
+  const std::string stage = absl::StrCat("rank ", worker.pp_rank);
+  if (worker.tensor_rank.alone()) return stage;
+  return absl::StrCat(stage, ", tensor-parallel rank ", worker.tensor_rank.rank);
+}
+
+std::string ChunksText(const RankAgreement& agreed) {
+  if (agreed.row_parallel_chunks == 0) return "auto";
+  return absl::StrCat(agreed.row_parallel_chunks);
+}
+
+// How a chain is cut, which its members must agree on.
+absl::Status CheckShape(const std::string& chain, const WorkerInfo& joining,
+                        const WorkerInfo& member) {
+  const auto differ = [&](const char* property, const std::string& left, const std::string& right) {
+    return Mismatch(property + chain, joining, left, member, right);
+  };
+  if (joining.pp_size != member.pp_size) {
+    return differ("pp_size", absl::StrCat(joining.pp_size), absl::StrCat(member.pp_size));
+  }
+  if (joining.tensor_rank.size != member.tensor_rank.size) {
+    return differ("tp_size", absl::StrCat(joining.tensor_rank.size),
+                  absl::StrCat(member.tensor_rank.size));
+  }
+  const RankAgreement& a = joining.agreed;
+  const RankAgreement& b = member.agreed;
+  if (a.row_parallel_chunks != b.row_parallel_chunks) {
+    return differ("row_parallel_chunks", ChunksText(a), ChunksText(b));
+  }
+  if (a.row_parallel_threshold != b.row_parallel_threshold) {
+    return differ("row_parallel_chunk_threshold", absl::StrCat(a.row_parallel_threshold),
+                  absl::StrCat(b.row_parallel_threshold));
+  }
+  if (a.sends_slices != b.sends_slices) {
+    return differ("pp_send_slice", a.sends_slices ? "true" : "false",
+                  b.sends_slices ? "true" : "false");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckChain(const WorkerInfo& joining, const WorkerInfo& member) {
   const std::string chain = absl::StrCat(" of chain ", joining.chain_id);
-  if (joining.pp_size != member.pp_size) {
-    return Mismatch("pp_size" + chain, joining, absl::StrCat(joining.pp_size), member,
-                    absl::StrCat(member.pp_size));
+  BATON_RETURN_IF_ERROR(CheckShape(chain, joining, member));
+  if (joining.place() == member.place()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Place(joining), chain, " is taken: ", joining.instance.id, " wants it, ",
+                     member.instance.id, " has it and is alive"));
   }
   if (joining.pp_rank == member.pp_rank) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("rank ", joining.pp_rank, chain, " is taken: ", joining.instance.id,
-                     " wants it, ", member.instance.id, " has it and is alive"));
+    if (joining.layers == member.layers) return absl::OkStatus();
+    return Mismatch(absl::StrCat("layers of rank ", joining.pp_rank, chain), joining,
+                    Text(joining.layers), member, Text(member.layers));
   }
   const bool before = joining.pp_rank < member.pp_rank;
   const WorkerInfo& left = before ? joining : member;
@@ -136,8 +178,27 @@ absl::Status CheckChain(const WorkerInfo& joining, const WorkerInfo& member) {
       (neighbours && left.layers.end != right.layers.begin)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "layers", chain, left.layers.end > right.layers.begin ? " overlap: " : " leave a gap: ",
-        joining.instance.id, " (rank ", joining.pp_rank, ") has ", Text(joining.layers), ", ",
-        member.instance.id, " (rank ", member.pp_rank, ") has ", Text(member.layers)));
+        joining.instance.id, " (", Place(joining), ") has ", Text(joining.layers), ", ",
+        member.instance.id, " (", Place(member), ") has ", Text(member.layers)));
+  }
+  return absl::OkStatus();
+}
+
+// A stage's ranks share its heads, or a head is shared by ranks.
+absl::Status CheckTensorRank(const WorkerInfo& worker) {
+  const TensorRank rank = worker.tensor_rank;
+  if (rank.size < 1 || rank.size > kMaxTensorRanks || rank.rank < 0 || rank.rank >= rank.size) {
+    return InvalidField("tensor_rank", absl::StrCat("rank ", rank.rank, " of ", rank.size,
+                                                    "; there can be 1 to ", kMaxTensorRanks));
+  }
+  if (worker.role == Role::kDecode && !rank.alone()) {
+    return InvalidField("tensor_rank",
+                        absl::StrCat("a decode service is one process, is ", rank.size, " ranks"));
+  }
+  const int kv_heads = worker.fingerprint.kv_layout.kv_heads;
+  if (kv_heads % rank.size != 0 && rank.size % kv_heads != 0) {
+    return InvalidField("tensor_rank", absl::StrCat(rank.size, " ranks can't share ", kv_heads,
+                                                    " KV heads: neither divides the other"));
   }
   return absl::OkStatus();
 }
@@ -166,6 +227,7 @@ absl::Status CheckWellFormed(const WorkerInfo& worker) {
     }
   }
   BATON_RETURN_IF_ERROR(CheckLayers(worker));
+  BATON_RETURN_IF_ERROR(CheckTensorRank(worker));
   if (worker.page_count < 1) return InvalidField("page_count", "must be positive");
   if (worker.max_running_requests < 1) {
     return InvalidField("max_running_requests", "must be positive");

@@ -31,13 +31,13 @@ void Group::Add(const WorkerInfo& worker) {
   workers_[worker.instance.id] = &worker;
   if (worker.role == Role::kDecode) return ExpectDecode();
   stages_[worker.chain_id].push_back(&worker);
-  ExpectStage(worker.chain_id, worker.pp_rank, worker.pp_size);
+  ExpectStage(worker.chain_id, worker.place(), worker.places());
 }
 
-void Group::ExpectStage(const std::string& chain_id, int pp_rank, int pp_size) {
-  Ranks& ranks = chains_[chain_id];
-  if (ranks.size == 0) ranks.size = pp_size;
-  if (ranks.size == pp_size) ranks.held.insert(pp_rank);
+void Group::ExpectStage(const std::string& chain_id, int place, int places) {
+  Places& chain = chains_[chain_id];
+  if (chain.size == 0) chain.size = places;
+  if (chain.size == places) chain.held.insert(place);
 }
 
 bool Group::CanPair() const {

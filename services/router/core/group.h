@@ -20,7 +20,7 @@ class Group {
   // `worker` fits and outlives the group.
   void Add(const WorkerInfo& worker);
   // Somebody for this place is away and will most likely be back.
-  void ExpectStage(const std::string& chain_id, int pp_rank, int pp_size);
+  void ExpectStage(const std::string& chain_id, int place, int places);
   void ExpectDecode() { decode_ = true; }
 
   // A whole chain and a decode service are here, or expected.
@@ -30,7 +30,7 @@ class Group {
   const std::map<std::string, const WorkerInfo*>& workers() const { return workers_; }  // By id.
 
  private:
-  struct Ranks {
+  struct Places {
     int size = 0;
     std::set<int> held;
   };
@@ -38,7 +38,7 @@ class Group {
   WorkerInfo merged_;
   std::map<std::string, const WorkerInfo*> workers_;
   std::map<std::string, std::vector<const WorkerInfo*>> stages_;  // By chain.
-  std::map<std::string, Ranks> chains_;
+  std::map<std::string, Places> chains_;
   bool decode_ = false;
 };
 

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
+#include "common/kv/head_routes.h"
 #include "services/router/core/fit.h"
 
 namespace baton::router {
@@ -34,6 +36,21 @@ bool KnowsItsStages(const std::vector<const Worker*>& stages) {
   });
 }
 
+// With more ranks than KV heads some have copies, which they don't hand over.
+std::vector<KvWriter> WritersOf(const std::vector<KvWriter>& stages, int kv_heads) {
+  const int ranks = stages.front().tensor_rank.size;
+  const auto routes = HeadRoutes(kv_heads, ranks, /*destination_ranks=*/1);
+  BATON_CHECK(routes.ok()) << routes.status();  // CheckWellFormed saw to it.
+  std::vector<KvWriter> writers;
+  for (const KvWriter& stage : stages) {
+    const bool writes = std::any_of(routes->begin(), routes->end(), [&](const HeadRoute& route) {
+      return route.source_rank == stage.tensor_rank.rank;
+    });
+    if (writes) writers.push_back(stage);
+  }
+  return writers;
+}
+
 Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& stages) {
   Chain chain;
   chain.chain_id = chain_id;
@@ -42,10 +59,11 @@ Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& s
   chain.max_prompt_tokens = stages.front()->info.max_context_tokens;
   chain.capacity_tokens = stages.front()->info.capacity_tokens();
   for (const Worker* stage : stages) {
-    chain.stages.push_back({stage->info.instance, stage->info.layers});
+    chain.stages.push_back({stage->info.instance, stage->info.layers, stage->info.tensor_rank});
     chain.capacity_tokens = std::min(chain.capacity_tokens, stage->info.capacity_tokens());
     chain.draining = chain.draining || stage->draining;
   }
+  chain.writers = WritersOf(chain.stages, stages.front()->info.fingerprint.kv_layout.kv_heads);
   chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, chain.capacity_tokens);
   return chain;
 }
@@ -195,8 +213,8 @@ void Membership::Lose(WorkerMap::iterator worker, int64_t now_us, bool expected,
   const WorkerInfo& info = worker->second.info;
   const bool room = static_cast<int>(absent_.size()) < options_.max_workers;
   if (options_.pair_grace_us > 0 && room && !worker->second.displaced) {
-    absent_[info.instance.id] = {info.role,    info.chain_id, info.pp_rank,
-                                 info.pp_size, now_us,        !expected};
+    absent_[info.instance.id] = {info.role,     info.chain_id, info.place(),
+                                 info.places(), now_us,        !expected};
   }
   lost.push_back(std::move(worker->second));
   workers_.erase(worker);
@@ -289,9 +307,9 @@ std::map<std::string, Membership::Stages> Membership::Chains() const {
   for (const auto& [id, worker] : workers_) {
     if (worker.info.role != Role::kPrefill) continue;
     Stages& stages = chains[worker.info.chain_id];
-    // Members agree on pp_size and no rank is held twice: CheckFit saw to it.
-    stages.resize(static_cast<size_t>(worker.info.pp_size));
-    stages[static_cast<size_t>(worker.info.pp_rank)] = &worker;
+    // Members agree on the number of places and none is held twice: CheckFit saw to it.
+    stages.resize(static_cast<size_t>(worker.info.places()));
+    stages[static_cast<size_t>(worker.info.place())] = &worker;
   }
   return chains;
 }

@@ -20,6 +20,15 @@
 
 namespace baton::router {
 
+// What the ranks of a stage must do alike: they submit the same collectives, and so must cut steps
+// in the same places. Nothing where stages are one process.
+struct RankAgreement {
+  int row_parallel_chunks = 1;  // 0: by measured times.
+  int row_parallel_threshold = 0;
+  bool sends_slices = false;
+  bool operator==(const RankAgreement&) const = default;
+};
+
 struct WorkerInfo {
   InstanceRef instance;
   Role role = Role::kPrefill;
@@ -29,12 +38,17 @@ struct WorkerInfo {
   std::string chain_id;  // Prefill only, as are pp_rank and pp_size.
   int pp_rank = 0;
   int pp_size = 1;
+  TensorRank tensor_rank;  // Of its stage.
+  RankAgreement agreed;
   ModelFingerprint fingerprint;
   int page_count = 0;            // > 0
   int max_running_requests = 0;  // > 0
   int max_context_tokens = 0;    // > 0
   bool operator==(const WorkerInfo&) const = default;
 
+  // A chain's places are counted stage by stage, each one's ranks in order.
+  int places() const { return pp_size * tensor_rank.size; }
+  int place() const { return pp_rank * tensor_rank.size + tensor_rank.rank; }
   int64_t capacity_tokens() const { return int64_t{page_count} * fingerprint.kv_layout.page_size; }
 };
 
@@ -75,10 +89,12 @@ struct Applicant {
 
 class Group;
 
-// A chain whose stages are all present and wired. Stage 0 takes its requests.
+// A chain whose stages, with all of their ranks, are present and wired. Stage 0 takes its requests;
+// of its ranks the first.
 struct Chain {
   std::string chain_id;
-  std::vector<KvWriter> stages;  // In order; cover all layers.
+  std::vector<KvWriter> stages;   // All processes by place; cover all layers.
+  std::vector<KvWriter> writers;  // Those that hand KV over: every head of every layer once.
   InstanceRef stage0;
   WorkerLoad load;                // Stage 0's.
   int64_t max_prompt_tokens = 0;  // That fit into every stage.
@@ -203,13 +219,13 @@ class Membership {
 
  private:
   using WorkerMap = std::map<std::string, Worker>;  // By instance id.
-  using Stages = std::vector<const Worker*>;        // By rank; nullptr where one is missing.
+  using Stages = std::vector<const Worker*>;        // By place; nullptr where one is missing.
   // What is remembered of a worker that was lost, until it is back or the grace is over.
   struct Absent {
     Role role = Role::kPrefill;
     std::string chain_id;
-    int pp_rank = 0;
-    int pp_size = 1;
+    int place = 0;  // Of `places` of its chain.
+    int places = 1;
     int64_t lost_us = 0;
     bool left = false;  // Drained, and on its own.
   };

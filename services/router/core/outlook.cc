@@ -14,17 +14,25 @@ namespace {
 // Reasons that WhatIsMissing lists; a thousand unready workers need not all be named.
 constexpr size_t kMaxReasons = 4;
 
-// The ranks of one chain that are here or expected back.
-struct Ranks {
+// The places of one chain that are here or expected back.
+struct Places {
   int size = 0;
   std::set<int> held;
   int64_t changed_us = 0;  // Last.
 
-  void Hold(int rank, int64_t at_us) {
-    held.insert(rank);
+  void Hold(int place, int64_t at_us) {
+    held.insert(place);
     changed_us = std::max(changed_us, at_us);
   }
 };
+
+// Of a chain that `any` is in. A stage is a rank of the pipeline.
+std::string NameOfPlace(const WorkerInfo& any, size_t place) {
+  const auto ranks = static_cast<size_t>(any.tensor_rank.size);
+  if (ranks == 1) return absl::StrCat("rank ", place, " of ", any.pp_size);
+  return absl::StrCat("tensor-parallel rank ", place % ranks, " of ", ranks, " of stage ",
+                      place / ranks, " of ", any.pp_size);
+}
 
 }  // namespace
 
@@ -32,7 +40,7 @@ struct Ranks {
 // and the decode that changed last has the longest, so the two sides can be looked at one by one.
 int64_t Membership::PairExpectedUntilUs(int64_t now_us) const {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
-  std::map<std::string, Ranks> chains;
+  std::map<std::string, Places> chains;
   int64_t decode_us = kNone;
   for (const auto& [id, worker] : workers_) {
     const int64_t changed_us = worker.draining ? now_us : worker.changed_us;
@@ -40,9 +48,9 @@ int64_t Membership::PairExpectedUntilUs(int64_t now_us) const {
       decode_us = std::max(decode_us, changed_us);
       continue;
     }
-    Ranks& ranks = chains[worker.info.chain_id];
-    ranks.size = worker.info.pp_size;
-    ranks.Hold(worker.info.pp_rank, changed_us);
+    Places& places = chains[worker.info.chain_id];
+    places.size = worker.info.places();
+    places.Hold(worker.info.place(), changed_us);
   }
   for (const auto& [id, absent] : absent_) {
     if (absent.lost_us + options_.pair_grace_us <= now_us) continue;
@@ -50,15 +58,15 @@ int64_t Membership::PairExpectedUntilUs(int64_t now_us) const {
       decode_us = std::max(decode_us, absent.lost_us);
       continue;
     }
-    Ranks& ranks = chains[absent.chain_id];
-    if (ranks.size == 0) ranks.size = absent.pp_size;
+    Places& places = chains[absent.chain_id];
+    if (places.size == 0) places.size = absent.places;
     // A chain that came back in another shape doesn't wait for its old stages.
-    if (ranks.size == absent.pp_size) ranks.Hold(absent.pp_rank, absent.lost_us);
+    if (places.size == absent.places) places.Hold(absent.place, absent.lost_us);
   }
   int64_t chain_us = kNone;
-  for (const auto& [id, ranks] : chains) {
-    const bool complete = static_cast<int>(ranks.held.size()) == ranks.size;
-    if (complete) chain_us = std::max(chain_us, ranks.changed_us);
+  for (const auto& [id, places] : chains) {
+    const bool complete = static_cast<int>(places.held.size()) == places.size;
+    if (complete) chain_us = std::max(chain_us, places.changed_us);
   }
   if (decode_us == kNone || chain_us == kNone) return 0;
   const int64_t until_us = std::max(decode_us, chain_us) + options_.pair_grace_us;
@@ -98,11 +106,13 @@ std::string Membership::WhatIsMissing() const {
   const std::map<std::string, Stages> chains = Chains();
   if (chains.empty()) add("no prefill chain is registered");
   for (const auto& [chain_id, stages] : chains) {
-    for (size_t rank = 0; rank < stages.size(); ++rank) {
-      if (stages[rank] == nullptr) {
-        add(absl::StrCat("chain ", chain_id, " lacks rank ", rank, " of ", stages.size()));
+    const Worker& any = **std::find_if(stages.begin(), stages.end(),
+                                       [](const Worker* stage) { return stage != nullptr; });
+    for (size_t place = 0; place < stages.size(); ++place) {
+      if (stages[place] == nullptr) {
+        add(absl::StrCat("chain ", chain_id, " lacks ", NameOfPlace(any.info, place)));
       } else {
-        add(WhyNotReady(*stages[rank]));
+        add(WhyNotReady(*stages[place]));
       }
     }
   }

@@ -7,6 +7,7 @@
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "common/types/role.h"
+#include "common/types/tensor_rank.h"
 
 namespace baton::worker {
 
@@ -19,6 +20,7 @@ struct PeerWorker {
   std::string chain_id;  // Prefill only, as are pp_rank and pp_size.
   int pp_rank = 0;
   int pp_size = 1;
+  TensorRank tensor_rank;  // Of its stage or decode service.
   bool operator==(const PeerWorker&) const = default;
 };
 
