@@ -81,6 +81,16 @@ TEST(OptionSourcesTest, SglangsVariableGivesWayToOurs) {
   }
 }
 
+TEST(OptionSourcesTest, VllmsVariablesCutRows) {
+  const auto parsed = Parse(
+      {.args = {"--disaggregation-mode=prefill"},
+       .environment = {"VLLM_ROW_PARALLEL_CHUNKS=8", "VLLM_ROW_PARALLEL_CHUNK_THRESHOLD=4096"},
+       .command = Command::kWorker});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->values.row_parallel_chunks(), 8);
+  EXPECT_EQ(parsed->values.row_parallel_chunk_threshold(), 4096);
+}
+
 TEST(OptionSourcesTest, ChildrenInheritWhatWasSet) {
   const auto up = Parse({.args = {"--page-size=32", "--config=conf.yaml"},
                          .environment = {"BATON_API_KEY=key", "BATON_GRPC_PORT=9"},

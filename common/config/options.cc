@@ -125,22 +125,27 @@ void Derive(ParsedOptions* parsed) {
   }
 }
 
-// Which stage of which chain a numbered prefill worker is. Orchestrators number what they start and
-// cannot divide; a shell in every image that does was rejected.
+// Which rank of which stage of which chain a numbered prefill worker is. Orchestrators number what
+// they start and cannot divide; a shell in every image that does was rejected.
 absl::Status PlaceInChain(ParsedOptions* parsed) {
   v1::Options& values = parsed->values;
   const int64_t index = values.prefill_index();
   if (parsed->role != v1::OptionSpec::PREFILL || index < 0) return absl::OkStatus();
-  OptionSource& rank = parsed->sources["pp_rank"];
-  if (rank.kind != OptionSource::Kind::kDefault) {
+  const std::pair<const char*, int64_t> places[] = {{"pp_rank", values.pp_rank()},
+                                                    {"tp_rank", values.tp_rank()}};
+  for (const auto& [name, value] : places) {
+    if (parsed->sources[name].kind == OptionSource::Kind::kDefault) continue;
     return InvalidField("prefill_index",
-                        absl::StrCat("got ", index, ", which says the stage, and pp_rank = ",
-                                     values.pp_rank(), " says it, too; give one of them"));
+                        absl::StrCat("got ", index, ", which says the worker's place, and ", name,
+                                     " = ", value, " says it, too; give one of them"));
   }
-  rank = {OptionSource::Kind::kDerived, "--prefill-index"};
-  values.set_pp_rank(index % values.pp_size());
-  values.set_chain_id(absl::StrCat(values.chain_id(), "-", index / values.pp_size()));
-  parsed->sources["chain_id"] = rank;
+  const int64_t stage_index = index / values.tp_size();
+  values.set_tp_rank(index % values.tp_size());
+  values.set_pp_rank(stage_index % values.pp_size());
+  values.set_chain_id(absl::StrCat(values.chain_id(), "-", stage_index / values.pp_size()));
+  for (const char* name : {"pp_rank", "tp_rank", "chain_id"}) {
+    parsed->sources[name] = {OptionSource::Kind::kDerived, "--prefill-index"};
+  }
   return absl::OkStatus();
 }
 

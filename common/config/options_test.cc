@@ -93,7 +93,11 @@ TEST(OptionsTest, ReadsEveryNotation) {
       {{"--model", "/m"}, "model_path", "/m"},
       {{"--pp", "2"}, "pp_size", "2"},
       {{"--pipeline-parallel-size=2"}, "pp_size", "2"},
-      {{"--tp", "1"}, "tp_size", "1"},
+      {{"--tp", "2"}, "tp_size", "2"},
+      {{"--tensor-parallel-size=4", "--tp-rank=3"}, "tp_rank", "3"},
+      {{"--pp-send-slice=false"}, "pp_send_slice", "false"},
+      {{"--row-parallel-chunks=0"}, "row_parallel_chunks", "0"},
+      {{"--row-parallel-chunk-threshold=4K"}, "row_parallel_chunk_threshold", "4096"},
       {{"--chunked-prefill-size", "-1"}, "chunked_prefill_size", "-1"},
       {{"--chunked-prefill-size=4K"}, "chunked_prefill_size", "4096"},
       {{"--max-total-tokens=25k"}, "kv_cache_tokens", "25000"},
@@ -143,6 +147,13 @@ TEST(OptionsTest, APrefillWorkersNumberSaysItsStageAndChain) {
     EXPECT_EQ(SourceText(parsed->sources.at("pp_rank")), "derived from --prefill-index");
     EXPECT_EQ(SourceText(parsed->sources.at("chain_id")), "derived from --prefill-index");
   }
+  const auto ranked =
+      Parse(Worker({"--pp-size=3", "--tp-size=2", "--chain-id=p", "--prefill-index=9"}));
+  ASSERT_TRUE(ranked.ok()) << ranked.status();
+  EXPECT_EQ(ranked->values.chain_id(), "p-1");  // 9 is (1 * 3 + 1) * 2 + 1.
+  EXPECT_EQ(ranked->values.pp_rank(), 1);
+  EXPECT_EQ(ranked->values.tp_rank(), 1);
+  EXPECT_EQ(SourceText(ranked->sources.at("tp_rank")), "derived from --prefill-index");
   const auto unnumbered = Parse(Worker({"--pp-size=3", "--pp-rank=1"}));
   ASSERT_TRUE(unnumbered.ok()) << unnumbered.status();
   EXPECT_EQ(unnumbered->values.pp_rank(), 1);
@@ -339,7 +350,20 @@ TEST(OptionsTest, RulesOverSeveralOptions) {
        "router_address",
        {"'routers'; expected HOST:PORT"}},
       {Worker({"--lease-ms=999"}), "lease_ms", {"heartbeat_interval_ms = 500"}},
-      {Worker({"--tp-size=2"}), "tp_size", {"later version"}},
+      {{.args = {"--disaggregation-mode=decode", "--tp-size=2"}, .command = Command::kWorker},
+       "tp_size",
+       {"decode services comes with a later version"}},
+      {Worker({"--tp-size=2", "--tp-rank=2"}), "tp_rank", {"tp_size = 2", "flag --tp-rank"}},
+      {Worker({"--tp-size=2", "--tp-rank=1", "--prefill-index=3"}),
+       "prefill_index",
+       {"tp_rank = 1", "flag --prefill-index"}},
+      {Worker({"--tp-size=2", "--executor=torch", "--device=cuda"}),
+       "tp_size",
+       {"--executor native and --device cpu", "not torch and cuda"}},
+      {{.args = {"--tp-size=2", "--executor=torch"}, .command = Command::kUp},
+       "tp_size",
+       {"--executor native", "not torch and cpu"}},
+      {{.args = {"--tp-rank=1"}, .command = Command::kUp}, "tp_rank", {"applies to prefill"}},
       {Worker({"--disable-radix-cache=false"}), "disable_radix_cache", {"later version"}},
       {Worker({"--max-prefill-tokens=63"}), "max_prefill_tokens", {"page_size = 64"}},
       {{.command = Command::kWorker}, "disaggregation_mode", {"null", "later version"}},

@@ -25,7 +25,9 @@ absl::Status CheckLater(const v1::Options& options) {
   if (!options.disable_radix_cache()) {
     return ComesLater("disable_radix_cache", "a cache of KV for prompts that begin alike");
   }
-  if (options.tp_size() > 1) return ComesLater("tp_size", "tensor parallelism");
+  if (options.tp_size() > 1 && options.disaggregation_mode() == "decode") {
+    return ComesLater("tp_size", "tensor parallelism of decode services");
+  }
   return absl::OkStatus();
 }
 
@@ -51,6 +53,21 @@ absl::Status CheckChain(const v1::Options& options) {
                                      " stages; expected pp_size = ", options.pp_size()));
   }
   return absl::OkStatus();
+}
+
+// Only Baton's own engine computes a part of a layer.
+absl::Status CheckRanks(const v1::Options& options) {
+  if (options.tp_rank() >= options.tp_size()) {
+    return InvalidField("tp_rank",
+                        absl::StrCat("got ", options.tp_rank(),
+                                     "; expected less than tp_size = ", options.tp_size()));
+  }
+  if (options.tp_size() == 1) return absl::OkStatus();
+  if (options.executor() == "native" && options.device() == "cpu") return absl::OkStatus();
+  return InvalidField("tp_size",
+                      absl::StrCat("got ", options.tp_size(),
+                                   "; more than 1 takes --executor native and --device cpu, not ",
+                                   options.executor(), " and ", options.device()));
 }
 
 absl::Status CheckPages(const v1::Options& options) {
@@ -194,6 +211,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckChain(options));
   BATON_RETURN_IF_ERROR(CheckPages(options));
   BATON_RETURN_IF_ERROR(CheckTypes(options));
+  BATON_RETURN_IF_ERROR(CheckRanks(options));
   BATON_RETURN_IF_ERROR(CheckDevice(options));
   BATON_RETURN_IF_ERROR(CheckTimed(options));
   BATON_RETURN_IF_ERROR(CheckHttp(options));

@@ -35,10 +35,8 @@ absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
     return InvalidField("page_count", absl::StrCat("must be positive, is ", options.page_count));
   }
   BATON_ASSIGN_OR_RETURN(ModelShard shard, ShardModel(config, options.tensor_rank));
-  if (options.slice_activations && config.hidden_size % shard.rank.size != 0) {
-    return InvalidField("tp_size",
-                        absl::StrCat("is ", shard.rank.size, ", which does not divide the model's ",
-                                     config.hidden_size, " columns of activations (hidden_size)"));
+  if (options.slice_activations) {
+    BATON_RETURN_IF_ERROR(CheckActivationSlices(config, shard.rank.size));
   }
   BATON_ASSIGN_OR_RETURN(WeightReader weights, WeightReader::Open(options.model_path));
   ElementType dtype{};

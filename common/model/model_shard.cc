@@ -53,4 +53,8 @@ absl::StatusOr<ModelShard> ShardModel(const ModelConfig& config, TensorRank rank
   return shard;
 }
 
+absl::Status CheckActivationSlices(const ModelConfig& config, int size) {
+  return CheckDivides(size, config.hidden_size, "columns of activations (hidden_size)");
+}
+
 }  // namespace baton

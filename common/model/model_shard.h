@@ -9,6 +9,7 @@
 #ifndef COMMON_MODEL_MODEL_SHARD_H_
 #define COMMON_MODEL_MODEL_SHARD_H_
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "common/types/tensor_rank.h"
@@ -32,6 +33,10 @@ struct ModelShard {
 // save nobody, as no model in use has a vocabulary that 8 does not divide, and logits that are not
 // there would have to be kept from every sampler.
 absl::StatusOr<ModelShard> ShardModel(const ModelConfig& config, TensorRank rank);
+
+// InvalidArgument with the field "tp_size" unless each of `size` ranks can send its own part of the
+// activations.
+absl::Status CheckActivationSlices(const ModelConfig& config, int size);
 
 }  // namespace baton
 

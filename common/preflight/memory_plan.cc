@@ -7,6 +7,7 @@
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
 #include "common/engine/requirements.h"
+#include "common/model/model_shard.h"
 
 namespace baton {
 namespace {
@@ -14,14 +15,15 @@ namespace {
 using v1::OptionSpec;
 
 constexpr int64_t kFloatBytes = 4;
+constexpr char kDecodeName[] = "decode";
 constexpr int64_t kMaxKvTokens = int64_t{1} << 30;
 
 // Resident memory of a process without its model, measured (tests/e2e/test_memory_plan.py):
 // libraries, gRPC's and UCX's buffers and threads, allocator slack under load.
 constexpr int64_t kRouterBytes = int64_t{12} << 20;
 constexpr int64_t kWorkerBytes = int64_t{12} << 20;
-// What libtorch adds to a worker, measured likewise, and what its libraries' pages take once for
-// all workers of a host.
+// What libtorch adds to a worker that computes with it or sums by its Gloo, measured likewise, and
+// what its libraries' pages take once for all workers of a host.
 constexpr int64_t kTorchBytes = int64_t{62} << 20;
 constexpr int64_t kTorchSharedBytes = int64_t{117} << 20;
 // A loaded tokenizer's tables over the bytes of tokenizer.json.
@@ -48,9 +50,10 @@ int64_t PlanTokens(const v1::Options& options, int64_t context_tokens) {
   return chunk < 0 ? longest : std::min(chunk, longest);
 }
 
-ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerRange layers,
-                     int64_t batch_tokens, int64_t context_tokens, bool tells_prompts) {
-  const bool draws = layers.end == model.config.num_hidden_layers;
+// `sizes` are the model's, or those of a rank's part of it.
+ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const ModelConfig& sizes,
+                     LayerRange layers, int64_t batch_tokens, int64_t context_tokens,
+                     bool tells_prompts) {
   ExecutorShape shape;
   shape.layers = layers;
   // libtorch's matrices are float32 whatever their values were rounded to.
@@ -63,9 +66,8 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerR
   shape.batch_tokens = batch_tokens;
   shape.context_tokens = context_tokens;
   shape.all_logits = tells_prompts;
-  ExecutorFootprint footprint = options.executor() == "torch"
-                                    ? TorchFootprintOf(model.config, shape)
-                                    : FootprintOf(model.config, shape);
+  ExecutorFootprint footprint =
+      options.executor() == "torch" ? TorchFootprintOf(sizes, shape) : FootprintOf(sizes, shape);
   if (options.executor() == "timed") footprint.weights = footprint.scratch = 0;
   ProcessMemory memory;
   memory.layers = layers;
@@ -73,24 +75,36 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, LayerR
   memory.kv_per_token = footprint.kv_per_token;
   memory.kv = footprint.kv;
   memory.buffers = footprint.scratch;
-  if (draws) memory.buffers += options.threads() * kSamplerTokenBytes * model.config.vocab_size;
   memory.runtime = kWorkerBytes;
   return memory;
 }
 
-ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, LayerRange layers,
-                    int64_t stage, int64_t context_tokens) {
+// Where tokens are drawn.
+int64_t SamplerBytes(const v1::Options& options, const ModelFacts& model) {
+  return options.threads() * kSamplerTokenBytes * model.config.vocab_size;
+}
+
+// One rank of a stage; all but rank 0 are alike.
+ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, const ModelShard& shard,
+                    LayerRange layers, int64_t context_tokens) {
   const int64_t tokens = PlanTokens(options, context_tokens);
   ProcessMemory memory =
-      Worker(options, model, layers, tokens, context_tokens, /*tells_prompts=*/true);
-  memory.name = absl::StrCat("prefill ", stage);
-  const int64_t activation_bytes =
+      Worker(options, model, shard.sizes, layers, tokens, context_tokens, /*tells_prompts=*/true);
+  const int64_t whole_bytes =
       tokens * model.config.hidden_size * static_cast<int64_t>(ElementBytes(model.dtype));
+  const bool sliced = !shard.rank.alone() && options.pp_send_slice();
+  const int64_t activation_bytes = sliced ? whole_bytes / shard.rank.size : whole_bytes;
   const bool last = layers.end == model.config.num_hidden_layers;
+  // Sums of the layers' parts, and activations put together from slices.
+  if (!shard.rank.alone()) memory.buffers += tokens * model.config.hidden_size * kFloatBytes;
+  if (sliced && layers.begin != 0) memory.buffers += whole_bytes;
   if (layers.begin != 0) memory.buffers += options.activation_credits() * activation_bytes;
   // One for each plan in flight, and one that is being sent.
   if (!last) memory.buffers += (options.plans_in_flight() + 1) * activation_bytes;
-  if (last) {
+  if (last && shard.rank.rank == 0) {
+    memory.buffers += SamplerBytes(options, model);
+    // The other ranks' logits on their way.
+    memory.buffers += kLogitRows * kFloatBytes * (model.config.vocab_size - shard.sizes.vocab_size);
     // Prompts that end in one plan.
     const int64_t rows = std::min(options.max_prefill_requests(), tokens / options.page_size() + 1);
     memory.buffers += rows * model.config.vocab_size * kFloatBytes;
@@ -102,9 +116,9 @@ ProcessMemory Decode(const v1::Options& options, const ModelFacts& model, int64_
   const LayerRange all{0, model.config.num_hidden_layers};
   const int64_t running = options.max_running_requests();
   ProcessMemory memory =
-      Worker(options, model, all, running, context_tokens, /*tells_prompts=*/false);
-  memory.name = "decode";
-  memory.buffers += running * model.config.vocab_size * kFloatBytes;
+      Worker(options, model, model.config, all, running, context_tokens, /*tells_prompts=*/false);
+  memory.name = kDecodeName;
+  memory.buffers += SamplerBytes(options, model) + running * model.config.vocab_size * kFloatBytes;
   return memory;
 }
 
@@ -115,14 +129,42 @@ ProcessMemory Router(const ModelFacts& model) {
   return memory;
 }
 
-void AddTorch(HostMemory& memory) {
+void AddTorch(const v1::Options& options, HostMemory& memory) {
+  const bool computes = options.linear_backend() == "torch" || options.executor() == "torch";
+  const auto loads_it = [&](const ProcessMemory& process) {
+    const bool works = process.layers.size() > 0;
+    return works && (computes || (options.tp_size() > 1 && process.name != kDecodeName));
+  };
   int64_t workers = 0;
   for (const ProcessMemory& process : memory.processes) {
-    if (process.layers.size() > 0) workers += process.count;
+    if (loads_it(process)) workers += process.count;
   }
   for (ProcessMemory& process : memory.processes) {
-    if (process.layers.size() > 0) process.runtime += kTorchBytes + kTorchSharedBytes / workers;
+    if (loads_it(process)) process.runtime += kTorchBytes + kTorchSharedBytes / workers;
   }
+}
+
+// A stage's ranks on this host: one, or all that UP starts. Rank 0 of the last stage has a line of
+// its own, since it draws.
+absl::Status AddStage(const v1::Options& options, bool up, const ModelFacts& model, int64_t stage,
+                      LayerRange layers, int64_t context_tokens, HostMemory& memory) {
+  const int ranks = static_cast<int>(options.tp_size());
+  const std::string name = absl::StrCat("prefill ", stage);
+  const bool draws = layers.end == model.config.num_hidden_layers;
+  const auto add = [&](int rank, int64_t count, const std::string& suffix) -> absl::Status {
+    BATON_ASSIGN_OR_RETURN(const ModelShard shard, ShardModel(model.config, {rank, ranks}));
+    ProcessMemory process = Stage(options, model, shard, layers, context_tokens);
+    process.name = name + suffix;
+    process.count = count;
+    memory.processes.push_back(std::move(process));
+    return absl::OkStatus();
+  };
+  const int rank = static_cast<int>(options.tp_rank());
+  if (!up) return add(rank, 1, ranks == 1 ? "" : absl::StrCat(".", rank));
+  const int64_t chains = options.prefill_chains();
+  if (ranks == 1 || !draws) return add(0, chains * ranks, "");
+  BATON_RETURN_IF_ERROR(add(0, chains, ".0"));
+  return add(1, chains * (ranks - 1), ".>0");
 }
 
 }  // namespace
@@ -157,9 +199,8 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
     for (size_t stage = 0; stage < split.size(); ++stage) {
       const auto rank = static_cast<int64_t>(stage);
       if (!up && rank != options.pp_rank()) continue;
-      ProcessMemory process = Stage(options, model, split[stage], rank, context_tokens);
-      if (up) process.count = options.prefill_chains();
-      memory.processes.push_back(std::move(process));
+      BATON_RETURN_IF_ERROR(
+          AddStage(options, up, model, rank, split[stage], context_tokens, memory));
     }
   }
   if (up || role == OptionSpec::DECODE) {
@@ -167,7 +208,7 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
     if (up) process.count = options.decodes();
     memory.processes.push_back(std::move(process));
   }
-  if (options.linear_backend() == "torch" || options.executor() == "torch") AddTorch(memory);
+  AddTorch(options, memory);
   return memory;
 }
 

@@ -17,7 +17,7 @@ namespace baton {
 
 // Bytes, of one process.
 struct ProcessMemory {
-  std::string name;   // "router", "prefill 0" (its stage), "decode".
+  std::string name;   // "router", "prefill 0" (its stage), "prefill 0.1" (and rank), "decode".
   int64_t count = 1;  // Processes of this kind.
   LayerRange layers;  // Empty for the router.
   int64_t weights = 0;
@@ -53,7 +53,8 @@ struct ModelFacts {
 };
 
 // The processes that `role` is on this host: itself, or all that UP starts. `context_tokens` is the
-// longest sequence; --threads has been chosen. Errors are those of config::SplitLayers.
+// longest sequence; --threads has been chosen. Errors are those of config::SplitLayers and
+// ShardModel.
 absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role role,
                                       const ModelFacts& model, int64_t context_tokens);
 

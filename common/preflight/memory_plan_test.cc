@@ -26,6 +26,8 @@ ModelFacts Llama8B() {
 v1::Options Options() {
   v1::Options options;
   options.set_pp_size(3);
+  options.set_tp_size(1);
+  options.set_pp_send_slice(true);
   options.set_prefill_chains(2);
   options.set_decodes(4);
   options.set_page_size(64);
@@ -155,6 +157,55 @@ TEST(MemoryPlanTest, WhoDrawsTokensHoldsSamplersAndWhoTellsPromptsTheirLogits) {
   EXPECT_EQ(buffers(OptionSpec::PREFILL, 1, 9), buffers(OptionSpec::PREFILL, 1, 1));
   // The last stage beside a middle one: its logits of 32 rows of a prompt.
   EXPECT_GE(buffers(OptionSpec::PREFILL, 2, 1), int64_t{32} * kVocab * 4);
+}
+
+TEST(MemoryPlanTest, RanksSplitTheStagesWeightsAndKv) {
+  const auto plan = [](int64_t ranks, config::Role role, int64_t rank = 0) {
+    v1::Options options = Options();
+    options.set_pp_rank(2);
+    options.set_tp_size(ranks);
+    options.set_tp_rank(rank);
+    return *PlanMemory(options, role, Llama8B(), kContext);
+  };
+  const ProcessMemory whole = plan(1, OptionSpec::PREFILL).processes[0];
+  const ProcessMemory first = plan(4, OptionSpec::PREFILL, 0).processes[0];
+  const ProcessMemory other = plan(4, OptionSpec::PREFILL, 3).processes[0];
+  const int64_t norms = int64_t{4} * (2 * whole.layers.size() + 1) * 4096;
+  EXPECT_EQ(4 * (first.weights - norms), whole.weights - norms);
+  EXPECT_EQ(first.weights, other.weights);
+  EXPECT_EQ(4 * first.kv, whole.kv);
+  EXPECT_EQ(first.name, "prefill 2.0");
+  EXPECT_EQ(other.name, "prefill 2.3");
+  EXPECT_GT(first.buffers, other.buffers) << "rank 0 draws";
+  EXPECT_GT(first.runtime, whole.runtime) << "sums are libtorch's Gloo's";
+  // 16 ranks hold two copies of each of 8 heads.
+  EXPECT_EQ(8 * plan(16, OptionSpec::PREFILL).kv(), whole.kv);
+
+  const HostMemory up = plan(4, OptionSpec::UP);
+  std::vector<std::string> names;
+  std::vector<int64_t> counts;
+  for (const ProcessMemory& process : up.processes) {
+    names.push_back(process.name);
+    counts.push_back(process.count);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"router", "prefill 0", "prefill 1", "prefill 2.0",
+                                             "prefill 2.>0", "decode"}));
+  EXPECT_EQ(counts, (std::vector<int64_t>{1, 8, 8, 2, 6, 4}));
+  EXPECT_EQ(up.kv(), plan(1, OptionSpec::UP).kv());
+  EXPECT_EQ(up.processes.back().runtime, plan(1, OptionSpec::UP).processes.back().runtime);
+}
+
+TEST(MemoryPlanTest, RanksThatSendSlicesHaveSmallerActivations) {
+  const auto buffers = [](bool slices) {
+    v1::Options options = Options();
+    options.set_pp_rank(1);
+    options.set_tp_size(4);
+    options.set_pp_send_slice(slices);
+    return PlanMemory(options, OptionSpec::PREFILL, Llama8B(), kContext)->processes[0].buffers;
+  };
+  // Of five buffers a quarter each is there, and one that slices are gathered in.
+  const int64_t whole = int64_t{2048} * 4096 * 4;
+  EXPECT_EQ(buffers(false) - buffers(true), 5 * whole - 5 * whole / 4 - whole);
 }
 
 TEST(MemoryPlanTest, TorchIsHeldByWorkersAloneAndItsLibrariesOnce) {

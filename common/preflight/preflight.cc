@@ -11,6 +11,7 @@
 #include "common/engine/requirements.h"
 #include "common/engine/timed/timed_profile.h"
 #include "common/model/fingerprint.h"
+#include "common/model/model_shard.h"
 #include "common/preflight/model_files.h"
 #include "common/tls/tls_certificate.h"
 
@@ -58,6 +59,7 @@ class Checks {
       return Finish();
     }
     CheckContext();
+    if (!CheckRanks()) return Finish();
     facts_.config = *report_.model;
     ReadCosts();
     const auto layers = Layers();
@@ -104,7 +106,7 @@ class Checks {
     if (values.threads() == 0) {
       const bool up = report_.role == OptionSpec::UP;
       const int64_t workers =
-          up ? values.prefill_chains() * values.pp_size() + values.decodes() : 1;
+          up ? values.prefill_chains() * values.pp_size() * values.tp_size() + values.decodes() : 1;
       values.set_threads(std::clamp<int64_t>(report_.machine.cores / workers, 1, kMaxThreads));
     }
     AddStatus("threads", CheckExecutorSizes(values.page_size(), values.threads()));
@@ -148,6 +150,20 @@ class Checks {
       AddError("context_length", absl::StrCat("got ", report_.context_tokens,
                                               "; expected a token of prompt and one of answer"));
     }
+  }
+
+  // Whether the model can be dealt out to the ranks of a stage.
+  bool CheckRanks() {
+    const v1::Options& values = report_.values;
+    const TensorRank rank{static_cast<int>(values.tp_rank()), static_cast<int>(values.tp_size())};
+    if (rank.alone()) return true;
+    const absl::Status shard = ShardModel(*report_.model, rank).status();
+    const absl::Status slices = values.pp_send_slice()
+                                    ? CheckActivationSlices(*report_.model, rank.size)
+                                    : absl::OkStatus();
+    AddStatus("tp_size", shard);
+    AddStatus("tp_size", slices);
+    return shard.ok() && slices.ok();
   }
 
   // Before the layers, which may follow from it.

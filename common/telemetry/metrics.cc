@@ -115,6 +115,7 @@ Metrics::Metrics(const MetricsIdentity& identity) : registry_(std::make_unique<R
                                {"role", RoleLabel(identity.role)},
                                {"instance_id", identity.instance_id}};
   if (identity.stage >= 0) common["stage"] = std::to_string(identity.stage);
+  if (identity.rank >= 0) common["rank"] = std::to_string(identity.rank);
   for (const MetricInfo& info : kMetricsTable) {
     if ((info.roles & static_cast<uint8_t>(identity.role)) != 0) registry_->Build(info, common);
   }

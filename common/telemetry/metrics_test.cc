@@ -82,6 +82,13 @@ TEST(MetricsTest, AFreshScrapeEqualsTheTableBothWays) {
   }
 }
 
+TEST(MetricsTest, OneOfSeveralProcessesOfAStageHasItsRank) {
+  MetricsIdentity identity = Identity(MetricRole::kPrefill);
+  EXPECT_EQ(Metrics(identity).Scrape().find("rank="), std::string::npos);
+  identity.rank = 0;
+  EXPECT_THAT(Metrics(identity).Scrape(), HasSubstr("rank=\"0\""));
+}
+
 TEST(MetricsTest, EverySeriesExistsFromTheStart) {
   Metrics metrics(Identity(MetricRole::kPrefill));
   const std::string scrape = metrics.Scrape();

@@ -43,15 +43,14 @@ class Planner {
     AddRouter();
     for (int64_t chain = 0; chain < values.prefill_chains(); ++chain) {
       for (int64_t stage = 0; stage < values.pp_size(); ++stage) {
-        std::vector<std::string> own;
-        AddOption(own, "chain-id", absl::StrCat("chain-", chain));
-        AddOption(own, "pp-rank", absl::StrCat(stage));
-        BATON_RETURN_IF_ERROR(AddWorker(
-            OptionSpec::PREFILL, absl::StrCat("prefill-", chain, "-", stage), std::move(own)));
+        BATON_RETURN_IF_ERROR(AddStage(chain, stage));
       }
     }
     for (int64_t decode = 0; decode < values.decodes(); ++decode) {
-      BATON_RETURN_IF_ERROR(AddWorker(OptionSpec::DECODE, absl::StrCat("decode-", decode), {}));
+      std::vector<std::string> own;
+      if (values.tp_size() > 1) AddOption(own, "tp-size", "1");  // Of the chains alone.
+      BATON_RETURN_IF_ERROR(
+          AddWorker(OptionSpec::DECODE, absl::StrCat("decode-", decode), std::move(own)));
     }
     return std::move(plan_);
   }
@@ -104,6 +103,23 @@ class Planner {
     AddOption(spec.arguments, "port", absl::StrCat(plan_.http_port));
     AddOption(spec.arguments, "grpc-port", absl::StrCat(plan_.grpc_port));
     plan_.children.push_back(std::move(spec));
+  }
+
+  // A process for each of its ranks.
+  absl::Status AddStage(int64_t chain, int64_t stage) {
+    const int64_t ranks = options_.values.tp_size();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      std::string name = absl::StrCat("prefill-", chain, "-", stage);
+      std::vector<std::string> own;
+      AddOption(own, "chain-id", absl::StrCat("chain-", chain));
+      AddOption(own, "pp-rank", absl::StrCat(stage));
+      if (ranks > 1) {
+        absl::StrAppend(&name, "-", rank);
+        AddOption(own, "tp-rank", absl::StrCat(rank));
+      }
+      BATON_RETURN_IF_ERROR(AddWorker(OptionSpec::PREFILL, name, std::move(own)));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status AddWorker(Role role, const std::string& name, std::vector<std::string> own) {

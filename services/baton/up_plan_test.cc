@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace baton {
 namespace {
 
@@ -52,6 +54,26 @@ TEST(UpPlanTest, EveryProcessKnowsItsPlace) {
                             "--advertise-host=127.0.0.1"}));
   EXPECT_EQ(stage.back(), "--kv-cache-tokens=4096");  // The last of two counts.
   EXPECT_THAT(Child(*plan, "decode-1").environment, ElementsAre("PATH=/bin"));
+}
+
+TEST(UpPlanTest, EveryRankOfAStageIsAProcess) {
+  const auto plan =
+      Plan({"--pp-size=2", "--tp-size=2", "--row-parallel-chunks=4", "--metrics-port=9100"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<std::string> names;
+  for (const ChildSpec& child : plan->children) names.push_back(child.name);
+  EXPECT_THAT(names, ElementsAre("router", "prefill-0-0-0", "prefill-0-0-1", "prefill-0-1-0",
+                                 "prefill-0-1-1", "decode-0"));
+  EXPECT_THAT(Child(*plan, "prefill-0-1-0").arguments,
+              IsSupersetOf({"--instance-id=prefill-0-1-0", "--chain-id=chain-0", "--pp-rank=1",
+                            "--tp-rank=0", "--tp-size=2", "--row-parallel-chunks=4",
+                            "--metrics-port=9102"}));
+  const std::vector<std::string>& decode = Child(*plan, "decode-0").arguments;
+  const auto last_size = std::find_if(decode.rbegin(), decode.rend(), [](const auto& argument) {
+    return argument.starts_with("--tp-size=");
+  });
+  ASSERT_NE(last_size, decode.rend());
+  EXPECT_EQ(*last_size, "--tp-size=1");  // The last of two counts.
 }
 
 TEST(UpPlanTest, MetricsPortsAreFixed) {

@@ -20,16 +20,20 @@ std::string Mib(int64_t bytes) {
 
 std::string What(const PreflightReport& report) {
   const v1::Options& values = report.values;
+  const std::string ranks =
+      values.tp_size() == 1 ? "" : absl::StrCat(" of ", values.tp_size(), " ranks");
   switch (report.role) {
     case OptionSpec::PREFILL:
-      return absl::StrCat("stage ", values.pp_rank(), " of a chain of ", values.pp_size());
+      return absl::StrCat(ranks.empty() ? "" : absl::StrCat("rank ", values.tp_rank(), " of "),
+                          "stage ", values.pp_rank(), " of a chain of ", values.pp_size());
     case OptionSpec::DECODE:
       return "a decode service";
     default:
       return absl::StrCat("a router, ", values.prefill_chains(),
                           values.prefill_chains() == 1 ? " chain of " : " chains of ",
-                          values.pp_size(), values.pp_size() == 1 ? " stage and " : " stages and ",
-                          values.decodes(), values.decodes() == 1 ? " decode" : " decodes");
+                          values.pp_size(), values.pp_size() == 1 ? " stage" : " stages", ranks,
+                          " and ", values.decodes(),
+                          values.decodes() == 1 ? " decode" : " decodes");
   }
 }
 

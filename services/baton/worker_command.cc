@@ -15,6 +15,8 @@
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
 #include "common/config/router_list.h"
+#include "common/engine/connect_group.h"
+#include "common/engine/connect_over_gloo.h"
 #include "common/engine/timed/timed_profile.h"
 #include "common/net/host.h"
 #include "common/preflight/preflight.h"
@@ -111,9 +113,14 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   return rejection;
 }
 
-// Where costs are asked for and no file says them. A timed executor's are its profile's, and its
+// Where costs are asked for and no file says them. Not of a rank beside others, who would have to
+// measure with it. A timed executor's are its profile's, and its
 // later stages see that nobody sent the prompt.
 std::optional<KnownCost> MeasureCosts(const v1::Options& options, WorkerRuntime& runtime) {
+  if (!runtime.tensor_rank().alone()) {
+    LOG(kInfo) << "what chunks cost is learned from real ones: a rank can't compute alone";
+    return std::nullopt;
+  }
   const bool asked = options.chunk_policy() != ChunkRuleName(ChunkRule::kFixed) &&
                      options.chunked_prefill_size() > 0 && options.chunk_profile().empty();
   if (!asked || options.chunk_sweep_ms() == 0 || options.executor() == "timed") return std::nullopt;
@@ -134,12 +141,13 @@ std::optional<KnownCost> MeasureCosts(const v1::Options& options, WorkerRuntime&
 }
 
 absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
-                          const std::optional<KnownCost>& measured, WorkerRuntime& runtime,
-                          int64_t start_us) {
+                          const std::optional<KnownCost>& measured, ConnectGroup connect_group,
+                          WorkerRuntime& runtime, int64_t start_us) {
   prefill::PrefillOptions own = prefill::SchedulingOf(options, runtime.max_context_tokens());
   own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
   own.chain_id = options.chain_id();
   own.pp_rank = static_cast<int>(options.pp_rank());
+  own.tensor_rank = runtime.tensor_rank();
   own.host = options.host();
   own.grpc_port = static_cast<int>(options.grpc_port());
   worker::ClusterPeers peers;
@@ -153,9 +161,14 @@ absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
                                                                &announce,
                                                                {options.chunk_profile(), costs.here,
                                                                 costs.profile, !costs.keeps_file},
-                                                               measured}));
-  LOG(kInfo) << "prefill stage " << own.pp_rank << " of " << own.pp_size << " in " << own.chain_id
-             << ", " << runtime.Summary();
+                                                               measured,
+                                                               std::move(connect_group)}));
+  const std::string rank =
+      own.tensor_rank.alone()
+          ? ""
+          : absl::StrCat("rank ", own.tensor_rank.rank, " of ", own.tensor_rank.size, " of ");
+  LOG(kInfo) << rank << "prefill stage " << own.pp_rank << " of " << own.pp_size << " in "
+             << own.chain_id << ", " << runtime.Summary();
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
              << net::JoinHostPort(own.host, runtime.metrics_port()) << "  chunk "
              << own.chunk_tokens << " tokens, " << options.chunk_policy() << "  started after "
@@ -230,18 +243,26 @@ absl::StatusOr<PreflightReport> Checked(const config::ParsedOptions& options) {
   return report;
 }
 
+// "prefill-1-3f0c", with its rank behind the stage where there are more of them.
+std::string DefaultInstanceId(const v1::Options& options) {
+  std::string id = options.disaggregation_mode();
+  if (id == "prefill") absl::StrAppend(&id, "-", options.pp_rank());
+  if (options.tp_size() > 1) absl::StrAppend(&id, "-", options.tp_rank());
+  return absl::StrCat(id, "-", RandomHex(4));
+}
+
 absl::Status Serve(const PreflightReport& checked) {
   const int64_t start_us = NowUs();
   v1::Options options = checked.values;
   const bool prefill = options.disaggregation_mode() == "prefill";
-  if (options.instance_id().empty()) {
-    options.set_instance_id(absl::StrCat(options.disaggregation_mode(),
-                                         prefill ? absl::StrCat("-", options.pp_rank()) : "", "-",
-                                         RandomHex(4)));
-  }
+  if (options.instance_id().empty()) options.set_instance_id(DefaultInstanceId(options));
   BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id()));
   auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/true));
+  ConnectGroup connect_group;  // First, as it loads libtorch, which sets the process up.
+  if (options.tp_size() > 1) {
+    BATON_ASSIGN_OR_RETURN(connect_group, ConnectOverGloo(options.advertise_host()));
+  }
   BATON_ASSIGN_OR_RETURN(const ModelConfig model,
                          LoadPlayedModelConfig(options.model_path(), options.timed_profile()));
   LayerRange layers{0, model.num_hidden_layers};
@@ -255,7 +276,8 @@ absl::Status Serve(const PreflightReport& checked) {
   std::optional<KnownCost> measured;
   if (prefill) measured = MeasureCosts(options, *runtime);
   startup.reset();
-  return prefill ? ServePrefill(options, checked.chunks, measured, *runtime, start_us)
+  return prefill ? ServePrefill(options, checked.chunks, measured, std::move(connect_group),
+                                *runtime, start_us)
                  : ServeDecode(options, *runtime, start_us);
 }
 

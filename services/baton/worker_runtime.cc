@@ -14,6 +14,7 @@
 #include "common/engine/timed/timed_profile.h"
 #include "common/model/safetensors.h"
 #include "common/net/host.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/model_fingerprint.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
@@ -29,7 +30,8 @@ MetricsIdentity Identity(const v1::Options& options) {
   return {.role = prefill ? MetricRole::kPrefill : MetricRole::kDecode,
           .model_name = options.served_model_name(),
           .instance_id = options.instance_id(),
-          .stage = prefill ? static_cast<int>(options.pp_rank()) : -1};
+          .stage = prefill ? static_cast<int>(options.pp_rank()) : -1,
+          .rank = options.tp_size() > 1 ? static_cast<int>(options.tp_rank()) : -1};
 }
 
 }  // namespace
@@ -117,6 +119,11 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
                                                      : Backend::kNative;
   options.timed_profile = options_.timed_profile();
   options.device = options_.device();
+  options.tensor_rank = {static_cast<int>(options_.tp_rank()),
+                         static_cast<int>(options_.tp_size())};
+  options.slice_activations = options_.pp_send_slice() && !options.tensor_rank.alone();
+  options.row_parallel = {static_cast<int>(options_.row_parallel_chunks()),
+                          static_cast<int>(options_.row_parallel_chunk_threshold())};
   options.on_progress = [this](double fraction) { Progress(fraction); };
   const bool prefill = options_.disaggregation_mode() == "prefill";
   BATON_ASSIGN_OR_RETURN(executor_,
@@ -156,7 +163,13 @@ v1::WorkerInfo WorkerRuntime::Describe(int grpc_port) const {
   fingerprint.oldest_protocol_version = kOldestProtocolVersion;
   fingerprint.kv_layout = kv.layout();
   fingerprint.kv_layout.layers = model_.num_hidden_layers;
+  fingerprint.kv_layout.kv_heads = model_.num_key_value_heads;
   *info.mutable_fingerprint() = rpc::ToProto(fingerprint);
+  if (tensor_rank().alone()) return info;
+  *info.mutable_tensor_rank() = rpc::ToProto(tensor_rank());
+  info.set_row_parallel_chunks(static_cast<int>(options_.row_parallel_chunks()));
+  info.set_row_parallel_threshold(static_cast<int>(options_.row_parallel_chunk_threshold()));
+  info.set_sends_slices(options_.pp_send_slice());
   return info;
 }
 

@@ -21,6 +21,7 @@
 #include "common/transport/data_plane.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
+#include "common/types/tensor_rank.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "proto/baton/v1/config.pb.h"
 
@@ -51,6 +52,8 @@ class WorkerRuntime {
 
   // The registration of this worker but for its role's own fields.
   v1::WorkerInfo Describe(int grpc_port) const;
+
+  TensorRank tensor_rank() const { return executor_->tensor_rank(); }
 
   // "layers [0, 6) of 12 in bfloat16, KV cache 65536 tokens in 1024 pages of 64 (48.0 MiB of
   // bfloat16)".

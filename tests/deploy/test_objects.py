@@ -207,6 +207,15 @@ def test_a_group_is_a_chain(kind):
     assert names.index("CHAIN_SET") < names.index("CHAIN_GROUP") < names.index("BATON_CHAIN_ID")
 
 
+def test_a_groups_pods_are_ranks():
+    rendered = chart({"workload": {"kind": "LeaderWorkerSet"}, "prefill": {"parallelism": {"pp": 3, "tp": 2}}})
+    template = rendered.get("LeaderWorkerSet", "baton-prefill")["spec"]["leaderWorkerTemplate"]
+    assert template["size"] == 6
+    env = {entry["name"]: entry for entry in template["workerTemplate"]["spec"]["containers"][0]["env"]}
+    assert "worker-index" in env["BATON_PREFILL_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert "BATON_PP_RANK" not in env
+
+
 def test_a_leaderworkerset_is_scaled_by_chains():
     rendered = chart({"workload": {"kind": "LeaderWorkerSet"}, "prefill": {"autoscaling": KEDA}})
     target = rendered.get("ScaledObject", "baton-prefill")["spec"]["scaleTargetRef"]

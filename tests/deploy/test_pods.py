@@ -73,8 +73,15 @@ def test_a_prefill_replica_is_a_whole_chain(chains, stages):
 
 def test_another_shape_is_another_chain():
     names = {chart({"prefill": {"parallelism": shape}}).options("prefill")["chain_id"]
-             for shape in ({"pp": 2}, {"pp": 4}, {"pp": 2, "layerPartition": "2,4"})}
-    assert len(names) == 3
+             for shape in ({"pp": 2}, {"pp": 4}, {"pp": 2, "tp": 2}, {"pp": 2, "layerPartition": "2,4"})}
+    assert len(names) == 4
+
+
+def test_every_rank_is_a_pod():
+    rendered = chart({"prefill": {"replicas": 3, "parallelism": {"pp": 2, "tp": 4}}})
+    assert rendered.workload("prefill")["spec"]["replicas"] == 24
+    assert rendered.options("prefill")["tp_size"] == 4
+    assert rendered.options("decode")["tp_size"] == 1
 
 
 def test_workers_find_every_router_before_it_is_ready(default):

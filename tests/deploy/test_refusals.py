@@ -52,7 +52,11 @@ RULES = {
                                   ['layerPartition: "2,2,2"', "3 stages", "pp is 2"]),
     "partition of other layers": ({"prefill": {"parallelism": {"layerPartition": "3,4"}}, "model": {"layers": 6}},
                                   ['"3,4" shares out 7', "model.layers is 6"]),
-    "tensor parallelism": ({"decode": {"parallelism": {"tp": 2}}}, ["decode.parallelism.tp: 2"]),
+    "tensor parallelism of decode": ({"decode": {"parallelism": {"tp": 2}}}, ["decode.parallelism.tp: 2"]),
+    "ranks of another executor": ({"prefill": {"parallelism": {"tp": 2}, "options": {"executor": "torch"}}},
+                                  ["prefill.parallelism.tp: 2", "executor: native", "torch"]),
+    "ranks behind ports": ({"prefill": {"parallelism": {"tp": 2}}, "networkPolicy": {"enabled": True},
+                            "transfer": {"portRange": "20000-20100"}}, ["prefill.parallelism.tp: 2", "20000-20100"]),
     "lease below two heartbeats": ({"options": {"lease_ms": 900}}, ["lease_ms: 900", "heartbeat_interval_ms: 500"]),
     "a worker's heartbeat against the router's lease": (
         {"decode": {"options": {"heartbeat_interval_ms": 1500, "lease_ms": 9000}}},

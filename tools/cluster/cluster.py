@@ -5,6 +5,7 @@ directory of the caller and are shown when something fails.
 """
 
 import fcntl
+import itertools
 import json
 import os
 import pathlib
@@ -129,17 +130,18 @@ class Process:
 
 
 class Cluster:
-    """A router, `chains` chains of `stages` prefill stages, and `decodes` decode services.
+    """A router, `chains` chains of `stages` prefill stages, each of `ranks` processes, and `decodes` decode
+    services.
 
     `flags` go to every worker. `tls`: the context of HTTPS clients, if the router's flags ask for HTTPS."""
 
     def __init__(self, model, log_dir, stages=2, chains=1, decodes=1, flags=(), router_flags=(),
-                 prefill_flags=(), decode_flags=(), partition=None, environment=None, tls=None):
+                 prefill_flags=(), decode_flags=(), partition=None, environment=None, tls=None, ranks=1):
         self.model, self.stages, self.chains, self.decodes = model, stages, chains, decodes
         self.log_dir = log_dir
         self.tls = tls
         self.environment = dict(os.environ, **(environment or {}))
-        ports = free_ports(2 + chains * stages + decodes)
+        ports = free_ports(2 + chains * stages * ranks + decodes)
         self.http_port, self.grpc_port = ports[0], ports[1]
         self.metrics_ports = {}
         self.processes = {}
@@ -149,15 +151,15 @@ class Cluster:
                              *router_flags])
         worker = ["worker", *common, *flags, "--threads", 1, "--router-address", f"127.0.0.1:{self.grpc_port}"]
         next_port = iter(ports[2:])
-        for chain in range(chains):
-            for stage in range(stages):
-                name = f"prefill-{chain}-{stage}"
-                self.metrics_ports[name] = next(next_port)
-                split = ["--pp-layer-partition", partition] if partition else []
-                self._add(name, [*worker, "--disaggregation-mode", "prefill", "--pp-size", stages,
-                                 "--pp-rank", stage, "--chain-id", f"chain-{chain}", "--instance-id", name,
-                                 "--metrics-port", self.metrics_ports[name], "--chunk-sweep-ms", 0, *split,
-                                 *prefill_flags])
+        split = ["--pp-layer-partition", partition] if partition else []
+        for chain, stage, rank in itertools.product(range(chains), range(stages), range(ranks)):
+            name = f"prefill-{chain}-{stage}" + (f"-{rank}" if ranks > 1 else "")
+            self.metrics_ports[name] = next(next_port)
+            place = ["--tp-size", ranks, "--tp-rank", rank] if ranks > 1 else []
+            self._add(name, [*worker, "--disaggregation-mode", "prefill", "--pp-size", stages,
+                             "--pp-rank", stage, *place, "--chain-id", f"chain-{chain}", "--instance-id", name,
+                             "--metrics-port", self.metrics_ports[name], "--chunk-sweep-ms", 0, *split,
+                             *prefill_flags])
         self._decode = [*worker, "--disaggregation-mode", "decode", *decode_flags]
         for decode in range(decodes):
             self.add_decode(f"decode-{decode}", next(next_port))

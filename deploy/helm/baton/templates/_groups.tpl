@@ -1,5 +1,5 @@
 {{/*
-(root, role): the spec of a LeaderWorkerSet, in which a group is a chain and its pods the stages. A chain
+(root, role): the spec of a LeaderWorkerSet, in which a group is a chain and its pods the stages, or their ranks. A chain
 without one of its stages is no chain, but the others need not start anew for it: `None` lets the one pod
 come back and rejoin, which baton's stages do, instead of reading all weights again.
 */}}
@@ -14,7 +14,7 @@ rolloutStrategy:
   rollingUpdateConfiguration:
     {{- toYaml $own.rollout | nindent 4 }}
 leaderWorkerTemplate:
-  size: {{ $own.parallelism.pp }}
+  size: {{ mul $own.parallelism.pp $own.parallelism.tp }}
   restartPolicy: None
   workerTemplate:
     {{- include "baton.podTemplate" . | nindent 4 }}

@@ -91,5 +91,6 @@ different chains, instead of one that is refused for its contradiction and never
 {{- define "baton.chainPrefix" -}}
 {{- $parallelism := .Values.prefill.parallelism -}}
 {{- $split := $parallelism.layerPartition | replace "," "-" -}}
-{{- printf "%s-pp%d%s" (include "baton.fullname" .) (int $parallelism.pp) (ternary (printf "-%s" $split) "" (ne $split "")) -}}
+{{- $ranks := ternary (printf "-tp%d" (int $parallelism.tp)) "" (gt (int $parallelism.tp) 1) -}}
+{{- printf "%s-pp%d%s%s" (include "baton.fullname" .) (int $parallelism.pp) $ranks (ternary (printf "-%s" $split) "" (ne $split "")) -}}
 {{- end }}

@@ -171,7 +171,12 @@ schedulerName: {{ . }}
       fieldPath: metadata.labels['leaderworkerset.sigs.k8s.io/group-index']
 - name: BATON_CHAIN_ID
   value: $(CHAIN_SET)-$(CHAIN_GROUP)
+{{- if gt (int $own.parallelism.tp) 1 }}
+{{- /* The only chain of its group; that one's id gets a -0. */}}
+- name: BATON_PREFILL_INDEX
+{{- else }}
 - name: BATON_PP_RANK
+{{- end }}
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']

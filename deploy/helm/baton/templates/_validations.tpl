@@ -33,10 +33,20 @@ prefill.parallelism.layerPartition: "{{ $partition }}" is for {{ len $shares }} 
 prefill.parallelism.layerPartition: "{{ $partition }}" shares out {{ $sum }} layers, model.layers is {{ $layers }}
 {{- end }}
 {{- end }}
-{{- range $role := list "prefill" "decode" }}
-{{- $tp := int (index $.Values $role).parallelism.tp }}
+{{- $decode := int .Values.decode.parallelism.tp -}}
+{{- if gt $decode 1 }}
+decode.parallelism.tp: {{ $decode }}, and this version (appVersion {{ .Chart.AppVersion }}) has no tensor parallelism of decode services
+{{- end }}
+{{- $tp := int .Values.prefill.parallelism.tp -}}
 {{- if gt $tp 1 }}
-{{ $role }}.parallelism.tp: {{ $tp }}, and this version (appVersion {{ $.Chart.AppVersion }}) has no tensor parallelism beyond 1
+{{- range $name, $only := dict "executor" "native" "device" "cpu" }}
+{{- $value := include "baton.option" (dict "root" $ "role" "prefill" "name" $name) }}
+{{- if ne $value $only }}
+prefill.parallelism.tp: {{ $tp }} takes prefill.options.{{ $name }}: {{ $only }}, which is {{ $value }}
+{{- end }}
+{{- end }}
+{{- if and .Values.networkPolicy.enabled .Values.transfer.portRange }}
+prefill.parallelism.tp: {{ $tp }} connects ranks at any port, and networkPolicy.enabled: true leaves only transfer.portRange: {{ .Values.transfer.portRange }}; empty it
 {{- end }}
 {{- end }}
 {{- end }}

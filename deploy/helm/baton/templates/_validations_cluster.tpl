@@ -8,8 +8,8 @@
 {{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) }}
 {{ $role }}.autoscaling.minReplicas: {{ $scaling.minReplicas }} is more than {{ $role }}.autoscaling.maxReplicas: {{ $scaling.maxReplicas }}
 {{- end }}
-{{- if and (eq $role "prefill") (gt (int $own.parallelism.pp) 1) (eq $.Values.workload.kind "StatefulSet") }}
-prefill.autoscaling.enabled: true would scale single stages, since prefill.parallelism.pp is {{ $own.parallelism.pp }} and workload.kind is StatefulSet; LeaderWorkerSet scales whole chains
+{{- if and (eq $role "prefill") (gt (mul $own.parallelism.pp $own.parallelism.tp) 1) (eq $.Values.workload.kind "StatefulSet") }}
+prefill.autoscaling.enabled: true would scale single stages, since prefill.parallelism.pp is {{ $own.parallelism.pp }}{{ if gt (int $own.parallelism.tp) 1 }}, prefill.parallelism.tp is {{ $own.parallelism.tp }}{{ end }} and workload.kind is StatefulSet; LeaderWorkerSet scales whole chains
 {{- end }}
 {{- if and (ne $role "router") (eq $.Values.workload.kind "DisaggregatedSet") }}
 {{ $role }}.autoscaling.enabled: true has nothing to scale: workload.kind: DisaggregatedSet has no scale subresource for one role
