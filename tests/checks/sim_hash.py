@@ -5,7 +5,8 @@
 What differs between compilers is what the language leaves open: in which order a call's arguments are evaluated,
 how long a container keeps an order, what a distribution of the library draws. A simulation that leans on any of it
 replays only where it was built. Each variant is compiled from the sources, and linked with the libraries, that Bazel
-names for //tests/sim:sim, apart from Bazel's own output; a compiler that is not there is skipped.
+names for //tests/sim:sim, apart from Bazel's own output; a compiler that is not there is skipped. Clang's runtime of
+the sanitizers is a package of its own, which is installed when it is missing.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 
+from debian_tools import missing_unless  # noqa: E402
 from tally import Tally, say  # noqa: E402
 
 COMMON = ["-std=c++20", "-DNDEBUG", "-I", str(ROOT)]
@@ -54,8 +56,8 @@ def main():
             if compiler is None:
                 tally.skip(name, f"no {' or '.join(compilers)} here")
                 continue
-            if not links(compiler, flags, directory):
-                tally.skip(name, f"{compiler} has no runtime for {' '.join(flags)} (Debian: libclang-rt-14-dev)")
+            if why := lacks_runtime(compiler, flags, directory):
+                tally.skip(name, f"{compiler} has no runtime for {' '.join(flags)}: {why}")
                 continue
             say(f"{name}: {len(sources)} sources")
             program = build(compiler, flags, sources, pathlib.Path(directory) / name, options.jobs)
@@ -84,6 +86,13 @@ def libraries():
     return [flag for found in re.findall(r"linkopts = \[(.*?)\]", rules) for flag in re.findall(r'"(.*?)"', found)]
 
 
+def lacks_runtime(compiler, flags, directory):
+    """Why nothing can be built with these flags; empty if it can, perhaps since what was missing has been installed."""
+    if "clang" in pathlib.Path(compiler).name:
+        return missing_unless(lambda: links(compiler, flags, directory), "libclang-rt-14-dev")
+    return "" if links(compiler, flags, directory) else "nothing links"
+
+
 def links(compiler, flags, directory):
     """Whether the compiler can build anything at all with these flags: sanitizers need headers and a runtime that are
     packages of their own for clang."""
@@ -101,7 +110,10 @@ def build(compiler, flags, sources, directory, jobs):
 
     def compile_one(source):
         target = directory / (source.replace("/", "_") + ".o")
-        return target, subprocess.run([*command, "-c", ROOT / source, "-o", target], check=False).returncode
+        code = subprocess.run([*command, "-c", ROOT / source, "-o", target], check=False).returncode
+        if code != 0:
+            print(f"{source} does not compile: exit status {code}", flush=True)
+        return target, code
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         objects = list(pool.map(compile_one, sources))
@@ -110,13 +122,19 @@ def build(compiler, flags, sources, directory, jobs):
     program = directory / "sim"
     linked = subprocess.run([compiler, *flags, *[target for target, _ in objects], "-o", program,
                              *libraries()], check=False)
+    if linked.returncode != 0:
+        print(f"it does not link: exit status {linked.returncode}", flush=True)
     return program if linked.returncode == 0 else None
 
 
 def run(program, options):
     done = subprocess.run([program, f"--seed={options.first}", f"--seeds={options.seeds}", "--hashes"], check=False,
                           stdout=subprocess.PIPE, text=True)
-    return [line for line in done.stdout.splitlines() if line.startswith("hash ")] if done.returncode == 0 else None
+    lines = done.stdout.splitlines()
+    if done.returncode != 0:  # A seed has failed, or a sanitizer has found something, and has said what on stderr.
+        print("\n".join([f"it ends with exit status {done.returncode} after:", *lines[-5:]]), flush=True)
+        return None
+    return [line for line in lines if line.startswith("hash ")]
 
 
 def compare(hashes, tally):

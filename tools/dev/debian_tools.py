@@ -30,6 +30,11 @@ def missing_modules(modules):
     return _install(lambda: [package for module, package in modules.items() if not is_there(module)])
 
 
+def missing_unless(usable, package):
+    """The same for a package that has no command or module to be known by: `usable()` says whether it is there."""
+    return _install(lambda: [] if usable() else [package])
+
+
 def _install(absent):
     """`absent()` names the packages that are still missing."""
     packages = sorted(absent())
