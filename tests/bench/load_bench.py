@@ -8,14 +8,10 @@ the issue's mix; load_long_cost: the latter, fair over first come, the worst of 
 """
 
 import json
-import pathlib
-import subprocess
 import sys
-import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BATON = ROOT / "bazel-bin" / "services" / "baton" / "baton"
-PROFILE = ROOT / "common" / "engine" / "timed" / "profiles" / "qwen3-235b-h20.json"
+from simulation import PROFILES, first_token_us, simulate
+
 SHORT = 8000  # Tokens.
 MIXES = {  # Prompt lengths with weights, and requests a second.
     "mix_3_to_1": ("1000-8000@3,30000-128000@1", 0.83),
@@ -25,20 +21,13 @@ MIXES = {  # Prompt lengths with weights, and requests a second.
 }
 
 
-def run(directory, policy, lengths, rate):
+def run(policy, lengths, rate):
     """(99th percentile of the short, mean of the long, share of the time that the last stage computes)."""
-    path = pathlib.Path(directory) / "report.json"
-    subprocess.run([BATON, "simulate", "--timed-profile", PROFILE, "--pp-size", "8", "--kv-cache-tokens", "4m",
-                    "--requests", "3000", "--request-rate", str(rate), "--prompt-tokens", lengths,
-                    "--output-tokens", "1", "--schedule-policy", policy, "--json", path],
-                   check=True, stdout=subprocess.DEVNULL)
-    report = json.loads(path.read_text(encoding="utf-8"))
-    rows = [dict(zip(report["request_columns"], row)) for row in report["requests"]]
-    unanswered = [row for row in rows if row["status"] != "OK"]
-    if unanswered:
-        raise SystemExit(f"{len(unanswered)} requests of {lengths} were not answered: {unanswered[0]}")
-    short, long = ([(row["first_token_us"] - row["arrival_us"]) / 1e6 for row in rows
-                    if (row["prompt_tokens"] <= SHORT) == is_short] for is_short in (True, False))
+    report, rows = simulate(["--timed-profile", PROFILES / "qwen3-235b-h20.json", "--pp-size", 8,
+                             "--kv-cache-tokens", "4m", "--requests", 3000, "--request-rate", rate,
+                             "--prompt-tokens", lengths, "--output-tokens", 1, "--schedule-policy", policy])
+    short, long = ([first_token_us(row) / 1e6 for row in rows if (row["prompt_tokens"] <= SHORT) == is_short]
+                   for is_short in (True, False))
     stage = report["chains"][0]["stages"][-1]
     busy = stage["busy_us"] / sum(value for key, value in stage.items() if key.endswith("_us"))
     return sorted(short)[int(0.99 * len(short))], sum(long) / len(long), busy
@@ -46,16 +35,15 @@ def run(directory, policy, lengths, rate):
 
 def main():
     flat = {"stages": 8}
-    with tempfile.TemporaryDirectory() as directory:
-        for name, (lengths, rate) in MIXES.items():
-            fair_short, fair_long, busy = run(directory, "fair", lengths, rate)
-            first_short, first_long, _ = run(directory, "fcfs", lengths, rate)
-            flat.update({
-                f"{name}_busy": round(busy, 3),
-                f"{name}_short_p99_s_fair": round(fair_short, 2), f"{name}_short_p99_s_fcfs": round(first_short, 2),
-                f"{name}_long_mean_s_fair": round(fair_long, 2), f"{name}_long_mean_s_fcfs": round(first_long, 2),
-                f"{name}_short_gain": round(first_short / fair_short, 2),
-                f"{name}_long_cost": round(fair_long / first_long, 3)})
+    for name, (lengths, rate) in MIXES.items():
+        fair_short, fair_long, busy = run("fair", lengths, rate)
+        first_short, first_long, _ = run("fcfs", lengths, rate)
+        flat.update({
+            f"{name}_busy": round(busy, 3),
+            f"{name}_short_p99_s_fair": round(fair_short, 2), f"{name}_short_p99_s_fcfs": round(first_short, 2),
+            f"{name}_long_mean_s_fair": round(fair_long, 2), f"{name}_long_mean_s_fcfs": round(first_long, 2),
+            f"{name}_short_gain": round(first_short / fair_short, 2),
+            f"{name}_long_cost": round(fair_long / first_long, 3)})
     flat["load_short_gain"] = flat["mix_3_to_1_short_gain"]
     flat["load_long_cost"] = max(flat[f"{name}_long_cost"] for name in MIXES)
     print(json.dumps(flat))

@@ -12,7 +12,7 @@ import random
 import sys
 import tempfile
 
-from timed_cluster import TOKENS, Client, played_profile, timed_cluster, timing_of
+from timed_cluster import TOKENS, Client, bound_us, played_profile, timed_cluster, timing_of
 
 LEARN_FROM = (50000, 3000, 20000)  # Tokens of the prompts before.
 STAGES = 4
@@ -27,14 +27,6 @@ RULES = {
 }
 
 
-def bound_us(profile):
-    """No plan has the first token sooner: equal chunks in time, as many as are best, without the grain of pages."""
-    cost = profile["prefill"]
-    overhead = cost["stage_overhead_us"] + cost["overhead_us"] / STAGES
-    work = (cost["token_us"] * TOKENS + cost["attention_us"] * TOKENS * TOKENS) / STAGES
-    return (work ** 0.5 + ((STAGES - 1) * overhead) ** 0.5) ** 2
-
-
 def main():
     names = sys.argv[1:] or list(RULES)
     flat = {"tokens": TOKENS, "stages": STAGES, "cores": len(os.sched_getaffinity(0))}
@@ -42,13 +34,13 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "profile.json"
         profile = played_profile(path, hidden_size=64)  # Narrow, so that computing is all that takes time.
-        flat["bound_s"] = round(bound_us(profile) / 1e6, 3)
+        flat["bound_s"] = round(bound_us(profile, STAGES) / 1e6, 3)
         for name in names:
             with timed_cluster(directory, path, STAGES, RULES[name]) as cluster, Client(cluster.target) as client:
                 for tokens in (*LEARN_FROM, TOKENS):
                     timing = timing_of(client, [drawn.randrange(4000) for _ in range(tokens)])
             flat[f"{name}_s"] = round(timing.ttft_us / 1e6, 3)
-            flat[f"{name}_over_bound"] = round(timing.ttft_us / bound_us(profile), 4)
+            flat[f"{name}_over_bound"] = round(timing.ttft_us / bound_us(profile, STAGES), 4)
             flat[f"{name}_chunks"] = len(timing.prefill.chunks)
             print(f"{name:14} {flat[f'{name}_s']:8.3f} s  {flat[f'{name}_over_bound']:.4f} of the bound  "
                   f"{flat[f'{name}_chunks']} chunks", file=sys.stderr)

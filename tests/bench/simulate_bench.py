@@ -16,14 +16,13 @@ import os
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
-from timed_cluster import ROOT, TOKENS, Client, played_profile, timed_cluster
+from simulation import first_token_us, simulate
+from timed_cluster import TOKENS, Client, played_profile, timed_cluster
 
-BATON = ROOT / "bazel-bin" / "services" / "baton" / "baton"
 STAGES = 4
 # Before each workload, one after the other: chunks' costs are learned from them, here as there. Not counted.
 LEARN_FROM = ((0, 30000), (8000, 3000), (10000, 12000))
@@ -90,16 +89,10 @@ def play(target, trace):
         return list(pool.map(send, range(len(trace))))
 
 
-def simulate(directory, flags, trace, latency_us):
-    path = pathlib.Path(directory) / "trace.jsonl"
-    path.write_text("".join(
-        json.dumps({"timestamp": at, "input_length": prompt, "output_length": output}) + "\n"
-        for at, prompt, output in trace), encoding="utf-8")
-    command = [BATON, "simulate", *flags, "--trace", path, "--message-latency-us", latency_us, "--activation-gbps", 0,
-               "--kv-gbps", 0, "--pp-size", STAGES, "--json", "-"]
-    run = json.loads(subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True).stdout)
-    place = {name: index for index, name in enumerate(run["request_columns"])}
-    return [(row[place["first_token_us"]] - row[place["arrival_us"]]) / 1e3 for row in run["requests"]]
+def simulated_ms(flags, trace, latency_us):
+    _, rows = simulate([*flags, "--message-latency-us", latency_us, "--activation-gbps", 0, "--kv-gbps", 0,
+                        "--pp-size", STAGES], trace)
+    return [first_token_us(row) / 1e3 for row in rows]
 
 
 def mean(values):
@@ -110,13 +103,13 @@ def p99(values):
     return sorted(values)[math.ceil(0.99 * len(values)) - 1]
 
 
-def fit_latency(directory, flags, trace, real):
+def fit_latency(flags, trace, real):
     """With which the simulated median is the measured one, which no other job of the machine holds up: the more
     latency, the later a first token."""
     low, high = LATENCIES_US
     while high - low > 5:
         middle = (low + high) // 2
-        if statistics.median(simulate(directory, flags, trace, middle)[len(LEARN_FROM):]) < statistics.median(real):
+        if statistics.median(simulated_ms(flags, trace, middle)[len(LEARN_FROM):]) < statistics.median(real):
             low = middle
         else:
             high = middle
@@ -139,9 +132,9 @@ def main():
             late_ms = max(sent - at for (sent, _), (at, _, _) in zip(rows, trace))
             trace = sorted((max(0.0, sent), *lengths) for (sent, _), (_, *lengths) in zip(rows, trace))
             if name == "calibration":
-                latency_us = fit_latency(directory, flags, trace, real)
+                latency_us = fit_latency(flags, trace, real)
                 flat["message_latency_us"] = latency_us
-            told = simulate(directory, flags, trace, latency_us)[len(LEARN_FROM):]
+            told = simulated_ms(flags, trace, latency_us)[len(LEARN_FROM):]
             for label, of in (("mean", mean), ("p99", p99)):
                 flat[f"{name}_ttft_{label}_ms"] = round(of(real), 1)
                 flat[f"{name}_simulated_{label}_ms"] = round(of(told), 1)

@@ -23,6 +23,15 @@ def played_profile(path, hidden_size):
     return profile
 
 
+def bound_us(profile, stages):
+    """No plan has the first token of TOKENS sooner: equal chunks in time, as many as are best, without the grain of
+    pages."""
+    cost = profile["prefill"]
+    overhead = cost["stage_overhead_us"] + cost["overhead_us"] / stages
+    work = (cost["token_us"] * TOKENS + cost["attention_us"] * TOKENS * TOKENS) / stages
+    return (work ** 0.5 + ((stages - 1) * overhead) ** 0.5) ** 2
+
+
 def timed_cluster(directory, profile_path, stages, prefill_flags):
     timed = ["--timed-profile", profile_path]
     flags = ["--executor", "timed", *timed, "--kv-cache-tokens", TOKENS + 1024, "--memory-check", "off"]
