@@ -27,6 +27,12 @@ TEST_F(MembershipsTest, ASilentRouterDelaysNobodyElsesHeartbeats) {
   EXPECT_TRUE(core_->registered());
 }
 
+TEST_F(MembershipsTest, ASilentRouterKeepsNobodyElseFromBeingAsked) {
+  for (const char* address : {"a:1", "b:1", "c:1"}) Add(address, 11).silent_until_us = 0;
+  Begin({"a:1", "b:1", "c:1"});
+  EXPECT_EQ(address_of_.size(), 3u);
+}
+
 TEST_F(MembershipsTest, ARoutersRestartTakesNothingFromTheOthers) {
   const std::vector<PeerWorker> all = {Stage("s0"), Stage("s1")};
   Router& a = Add("a:1", 11, all);
