@@ -11,17 +11,17 @@ PROFILES = ROOT / "common" / "engine" / "timed" / "profiles"
 
 
 def simulate(flags, trace=None):
-    """(Its report, the report's requests by column.) A row of a trace: arrival, ms; tokens of prompt and output."""
+    """(Its report, the report's requests by column.) A row of a trace: arrival, ms; tokens of prompt and output.
+    Paths in `flags` are absolute."""
     with tempfile.TemporaryDirectory() as directory:
         command = [BATON, "simulate", *flags, "--json", "-"]
         if trace is not None:
-            path = pathlib.Path(directory) / "trace.jsonl"
-            path.write_text("".join(
+            (pathlib.Path(directory) / "trace.jsonl").write_text("".join(
                 json.dumps({"timestamp": at, "input_length": prompt, "output_length": output}) + "\n"
                 for at, prompt, output in trace), encoding="utf-8")
-            command += ["--trace", path]
+            command += ["--trace", "trace.jsonl"]  # Pictures name it, as it is said here.
         report = json.loads(subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE,
-                                           text=True).stdout)
+                                           text=True, cwd=directory).stdout)
     rows = [dict(zip(report["request_columns"], row)) for row in report["requests"]]
     unanswered = [row for row in rows if row["status"] != "OK"]
     if unanswered:

@@ -1,9 +1,9 @@
 """The case study of docs/tuning.md: time to first token of 128K tokens that have the chain for themselves, under fixed
 chunk sizes, SGLang's rule with its smoothing factors, and the planner's own.
 
-By `baton simulate`: the real cores in virtual time, with the costs of the profiles in common/engine/timed/profiles.
-Nine prompts before let rules learn what chunks cost, which SGLang does with a sweep at the start. Prints one flat JSON
-object, of seconds and of ratios to the closed-form bound of equal stages. `--svg DIRECTORY` draws the planner's and
+By `baton simulate`: the real cores in virtual time, with the costs of the profiles in common/engine/timed/profiles,
+which the stages know from their sweep at the start (--chunk-sweep-ms), as SGLang's do. Prints one flat JSON object, of
+seconds and of ratios to the closed-form bound of equal stages. `--svg DIRECTORY` draws the planner's and
 the published rule's runs.
 """
 
@@ -15,14 +15,14 @@ import sys
 from simulation import PROFILES, first_token_us, simulate
 from timed_cluster import TOKENS, bound_us
 
-LEARN_FROM = (50000, 3000, 20000) * 3
-GAP_MS = 120_000  # Each prompt has the chain for itself.
 # Name: profile, stages, SGLang's tuned base size for it.
 CASES = {
     "qwen3_235b_p8": ("qwen3-235b-h20.json", 8, 18432),
     "qwen3_235b_p4": ("qwen3-235b-h20.json", 4, 18432),
     "deepseek_v31_p4": ("deepseek-v3.1-h20.json", 4, 12288),
 }
+PICTURES = {("qwen3_235b_p8", "optimal"): "tuning-optimal.svg",
+            ("qwen3_235b_p8", "sglang_18432_0.8"): "tuning-sglang.svg"}
 
 
 def rules(base):
@@ -35,12 +35,11 @@ def rules(base):
 
 
 def run(profile, stages, flags, svg=None):
-    """Seconds to the first token of the last prompt."""
-    trace = [(i * GAP_MS, tokens, 1) for i, tokens in enumerate((*LEARN_FROM, TOKENS))]
-    drawn = ["--svg", svg, "--timeline-from-ms", trace[-1][0]] if svg else []
+    """Seconds to the first token."""
+    drawn = ["--svg", svg] if svg else []
     _, rows = simulate(["--timed-profile", PROFILES / profile, "--pp-size", stages, "--kv-cache-tokens", "256k",
-                        *flags, *drawn], trace)
-    return first_token_us(rows[-1]) / 1e6
+                        *flags, *drawn], [(0, TOKENS, 1)])
+    return first_token_us(rows[0]) / 1e6
 
 
 def main():
@@ -52,9 +51,8 @@ def main():
         bound = bound_us(json.loads((PROFILES / profile).read_text(encoding="utf-8")), stages) / 1e6
         flat[f"{case}_bound_s"] = round(bound, 2)
         for rule, flags in rules(base):
-            draw = arguments.svg is not None and case == "qwen3_235b_p8" and rule in ("optimal", "sglang_18432_0.8")
-            picture = arguments.svg.resolve() / f"{rule}.svg" if draw else None
-            seconds = run(profile, stages, flags, picture)
+            draw = arguments.svg is not None and (case, rule) in PICTURES
+            seconds = run(profile, stages, flags, arguments.svg.resolve() / PICTURES[case, rule] if draw else None)
             flat[f"{case}_{rule}_s"] = round(seconds, 2)
             flat[f"{case}_{rule}_over_bound"] = round(seconds / bound, 3)
     print(json.dumps(flat))
