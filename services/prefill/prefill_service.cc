@@ -251,6 +251,7 @@ int64_t PrefillService::Wake(int64_t now_us) {
   if (now_us - housekept_us_ >= kHousekeepingUs) {
     housekept_us_ = now_us;
     stage_->TellTimes(now_us);
+    if (chain_ != nullptr) chain_->TellCosts(now_us);
     CheckNeighbours();
   }
   int64_t next_us = chain_ != nullptr ? chain_->Wake(now_us) : link_->Wake(now_us);

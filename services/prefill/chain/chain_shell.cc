@@ -136,8 +136,6 @@ void ChainShell::HandleOne(const PlannerEvent& event) {
   for (const PlannerAction& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }
-  const bool done = std::holds_alternative<StagePlanDone>(event);
-  if (done || std::holds_alternative<ChainUp>(event)) TellCosts();
 }
 
 void ChainShell::Perform(const IssuePlan& action) {
@@ -169,10 +167,13 @@ void ChainShell::Perform(const ObservePlan& action) {
   options_.metrics->Observe(Metric::kPlanPredictionRatio, ratio);
 }
 
-// What the planner knows of its stages, for operators: that it does without shows.
-void ChainShell::TellCosts() {
+void ChainShell::TellCosts(int64_t now_us) {
   const std::vector<LearnedCost> costs = planner_.costs();
-  if (profile_ != nullptr) profile_->Keep(costs, NowUs());
+  if (costs.empty()) {  // The chain was never up.
+    options_.metrics->Set(Metric::kPlanCostsKnown, 0);
+    return;
+  }
+  if (profile_ != nullptr) profile_->Keep(costs, now_us);
   double error = 0;
   std::string missing;
   for (size_t stage = 0; stage < costs.size(); ++stage) {

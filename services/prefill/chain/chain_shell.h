@@ -52,6 +52,8 @@ class ChainShell {
 
   // Does what is due; returns when it is next.
   int64_t Wake(int64_t now_us);
+  // What the planner knows of its stages, for operators: that it does without shows. Now and then.
+  void TellCosts(int64_t now_us);
   // New requests are refused from now on, and those that are not through at the deadline end then.
   void BeginDrain(int64_t deadline_us) { Handle(DrainBegan{deadline_us}); }
   bool AtRest() const { return planner_.AtRest(); }
@@ -78,7 +80,6 @@ class ChainShell {
   void Perform(const FailChain& action);
   void Perform(const ObservePlan& action);
   std::vector<KnownCost> KnownCosts() const;
-  void TellCosts();
 
   const Options options_;
   ChainPlanner planner_;
