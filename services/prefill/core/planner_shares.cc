@@ -36,11 +36,9 @@ bool ChainPlanner::State::OldestBegins() const {
   return older && MayAdmitOldest();
 }
 
-// Who leads the next plan, or would if there were room; nullptr: nobody.
+// Who leads the next plan; nullptr: nobody, or nobody for whom there is room.
 const uint64_t* ChainPlanner::State::NextLeader() const {
-  const uint64_t* leader = Leader();
-  if (OldestBegins() || (leader == nullptr && !queue.empty())) return &queue.front();
-  return leader;
+  return OldestBegins() ? &queue.front() : Leader();
 }
 
 // Sets the plan's budget, in tokens of the prompt that leads, and what those of others cost.
@@ -142,7 +140,7 @@ double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, dou
 // The oldest first.
 void ChainPlanner::State::FillInOrder(double budget, Plan& plan, int64_t now_us) {
   while (true) {
-    const uint64_t* first = OldestBegins() ? &queue.front() : Leader();
+    const uint64_t* first = NextLeader();
     if (first == nullptr) return;
     const uint64_t attempt_id = *first;
     const double price = Give(attempt_id, budget, room_tokens);
