@@ -141,7 +141,6 @@ struct RunRecord {
   TimeHistogram between_tokens;  // Of all requests: from each token to the next.
   bool timeline_full = false;    // It has left out what came behind.
   int64_t end_us = 0;
-  uint64_t events = 0;
 };
 
 // Which computations a run keeps: those that begin in [from_us, to_us), until those of all stages

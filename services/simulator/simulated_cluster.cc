@@ -242,7 +242,6 @@ RunRecord SimulatedCluster::TakeRecord() {
   for (const auto& chain : chains_) record_.chains.push_back(chain->TakeRecord());
   for (const auto& decode : decode_services_) record_.decodes.push_back(decode->TakeRecord());
   record_.end_us = time_.now_us();
-  record_.events = time_.queue.executed();
   return record_;
 }
 

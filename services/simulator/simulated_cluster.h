@@ -38,11 +38,6 @@ class SimulatedCluster {
   static constexpr uint64_t kEventsMax = uint64_t{1} << 32;
 
  private:
-  struct Attempt {
-    int request = 0;
-    router::Pair pair;
-  };
-
   void Join();
   void AddChain(int chain);
   void AddDecode(int decode);
