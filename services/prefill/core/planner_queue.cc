@@ -80,7 +80,12 @@ absl::Status ChainPlanner::State::CheckQueue() const {
   if (!std::is_sorted(open.begin(), open.end(), older)) {
     return absl::InternalError("open requests are not in the order of arrival");
   }
-  if (shared_credit >= 0) return absl::OkStatus();
+  // Where tokens are what is counted, nobody's next page costs more than a page. By time it may:
+  // who is further on than the leader pays more, and what was kept is in an earlier leader's
+  // tokens.
+  const bool below_most =
+      limits.chunk_rule == ChunkRule::kOptimal || shared_credit <= limits.page_size;
+  if (shared_credit >= 0 && below_most) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("a credit of ", shared_credit, " tokens"));
 }
 
