@@ -58,22 +58,28 @@ def mappings(process):
     yield key, sizes
 
 
-def measured(cluster):
+NAMES = {"router": "router", "prefill-0-0": "prefill 0", "prefill-0-1": "prefill 1", "decode-0": "decode"}
+RANK_NAMES = {"router": "router", "prefill-0-0-0": "prefill 0", "prefill-0-0-1": "prefill 0", "decode-0": "decode",
+              "prefill-0-1-0": "prefill 1.0", "prefill-0-1-1": "prefill 1.>0"}
+
+
+def measured(cluster, names=NAMES):
     """The process's part of what is resident, in MiB: what it shares with its own cluster counts in shares. Not the
     kernel's own sum of that (Pss): clusters of other tests that run beside this one would take shares as well."""
-    names = {"router": "router", "prefill-0-0": "prefill 0", "prefill-0-1": "prefill 1", "decode-0": "decode"}
-    maps = {plan_name: list(mappings(cluster.processes[name])) for name, plan_name in names.items()}
+    maps = {name: list(mappings(cluster.processes[name])) for name in names}
     sharers = collections.Counter(key for one in maps.values() for key in {key for key, _ in one})
 
     def part_kib(key, sizes):
         shared = sizes["Shared_Clean:"] + sizes["Shared_Dirty:"]
         return sizes["Private_Clean:"] + sizes["Private_Dirty:"] + shared / (sharers[key] if key else 1)
-    return {name: sum(part_kib(key, sizes) for key, sizes in one) / 1024 for name, one in maps.items()}
+    parts = {name: sum(part_kib(key, sizes) for key, sizes in one) / 1024 for name, one in maps.items()}
+    # Equal ranks are one line of the plan: the largest of them.
+    return {line: max(parts[name] for name in names if names[name] == line) for line in names.values()}
 
 
 def compare(when, plan, real):
     """`plan` and `real` are MiB by process."""
-    report = "\n".join(f"{name:10} planned {plan[name]:7.1f}  resident {real[name]:7.1f}" for name in plan)
+    report = "\n".join(f"{name:12} planned {plan[name]:7.1f}  resident {real[name]:7.1f}" for name in plan)
     print(f"\n{when}\n{report}")
     for name in plan:
         # A router of a small model is a few MiB, of which its share of common libraries is a part.
@@ -110,3 +116,21 @@ def test_the_plan_knows_what_torch_takes(model, tmp_path, backend):
                           decode_flags=DECODE_FLAGS) as cluster:
         compare("ready with torch", {name: row["weights"] + row["process"] for name, row in table.items()},
                 measured(cluster))
+
+
+@pytest.mark.skipif(clusters.SANITIZED, reason="sanitizers take memory of their own")
+def test_the_plan_knows_what_ranks_take(model, tmp_path):
+    table = planned(model, "--tp-size", 2)
+    table.pop("this host")
+    with clusters.Cluster(model, tmp_path, stages=2, ranks=2, flags=FLAGS, prefill_flags=PREFILL_FLAGS,
+                          decode_flags=DECODE_FLAGS) as cluster:
+        compare("ready", {name: row["weights"] + row["process"] for name, row in table.items()},
+                measured(cluster, RANK_NAMES))
+        with Client(cluster.target) as client:
+            prompts = [[(7 * i + j) % 256 for j in range(PROMPT_TOKENS)] for i in range(4)]
+            answers = client.greedy_at_once(prompts, KV_TOKENS // 4 - PROMPT_TOKENS)
+            assert all(answer.error is None for answer in answers), answers
+            request = client.request(prompts[0][:600], prompt_logprobs=True, top_logprobs=2, max_tokens=1)
+            assert client.generate(None, request=request).error is None
+        compare("under load", {name: row["together"] / row["count"] for name, row in table.items()},
+                measured(cluster, RANK_NAMES))
