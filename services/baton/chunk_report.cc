@@ -101,8 +101,8 @@ std::string ChunkReportText(const PreflightReport& report) {
   if (costs.empty()) {
     return absl::StrCat(
         text, "; what it takes is not known: ", report.chunks.missing,
-        ".\nGive a chain --chunk-profile FILE: its stage 0 writes it once it knows what chunks\n"
-        "cost, after some ten chunks of different sizes. Until then\n",
+        ".\nStages measure it when they start (--chunk-sweep-ms), and what they learn stage 0\n"
+        "writes to --chunk-profile FILE, which shows it here. Without either\n",
         Configured(rule, ForecastChunks(own, {}, stages, tokens)));
   }
   absl::StrAppend(&text, "; costs by ", report.chunks.source, "\n\n");

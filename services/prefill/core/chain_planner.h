@@ -51,7 +51,7 @@
 
 namespace baton::prefill {
 
-// One token in so many is for prompts that are shorter than the leader.
+// One part in so many of a plan is for prompts that are shorter than the leader: half of it.
 constexpr int kShorterShare = 2;
 
 struct PlannerLimits {
