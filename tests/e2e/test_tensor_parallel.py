@@ -141,7 +141,7 @@ def test_a_rank_that_stands_still_is_noticed(two_chains, victim):
 
 
 def end_in_prefill(cluster, victim, act):
-    """Whether one of eight long prompts failed by the victim; each ends in time, and says so if by an error."""
+    """Eight long prompts of which those that the victim's end fails end in time, with a status that names it."""
     prompts = prompts_of([3000] * 8)
     with Client(cluster.target) as client, concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
         def one(prompt):
@@ -152,11 +152,12 @@ def end_in_prefill(cluster, victim, act):
         act()
         acted = time.monotonic()
         done = [future.result() for future in futures]
-    failed = [answer for answer, _ in done if answer.error is not None]
-    for answer in failed:
+    failed = [(answer, at) for answer, at in done if answer.error is not None]
+    assert failed, "it met no running request"
+    for answer, at in failed:
         assert answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
-    assert all(at - acted < END_SECONDS * clusters.PATIENCE for answer, at in done if answer.error is not None)
-    return any(victim in answer.error.details() for answer in failed)
+        assert victim in answer.error.details(), answer.error.details()
+        assert at - acted < END_SECONDS * clusters.PATIENCE, f"{at - acted:.1f} s"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
@@ -168,7 +169,7 @@ def test_requests_of_the_only_chain_end_with_the_ranks_name(tiny_model, tmp_path
         process = cluster.processes[victim]
         old = (victim, incarnations(cluster)[victim])
         try:
-            assert end_in_prefill(cluster, victim, lambda: process.signal(number)), "no status names it"
+            end_in_prefill(cluster, victim, lambda: process.signal(number))
         finally:
             if number == signal.SIGSTOP:
                 process.signal(signal.SIGCONT)
