@@ -206,7 +206,8 @@ def one_chain(tiny_model, tmp_path_factory):
 
 @pytest.mark.parametrize("more, words", [
     ([], ["tensor-parallel rank 1 of chain chain-0 is taken", "stranger wants it, prefill-0-1-1 has it and is alive"]),
-    (["--row-parallel-chunks=4"], ["row_parallel_chunks of chain chain-0 differs: stranger has 4, prefill-0-", "has 1"]),
+    (["--row-parallel-chunks=4"],
+     ["row_parallel_chunks of chain chain-0 differs: stranger has 4, prefill-0-", "has 1"]),
     (["--pp-send-slice=false"], ["pp_send_slice of chain chain-0 differs: stranger has false, prefill-0-", "has true"]),
     (["--tp-size=4"], ["tp_size of chain chain-0 differs: stranger has 4, prefill-0-", "has 2"]),
 ], ids=["the same place", "other cuts", "other slices", "another size"])
