@@ -53,7 +53,7 @@ TEST(ChunkReportTest, SaysWhatIsMissingAndWhereToGetIt) {
   report.chunks.missing = "--chunk-profile names no file of them";
   const std::string text = ChunkReportText(report);
   EXPECT_THAT(text, HasSubstr("is not known: --chunk-profile names no file of them"));
-  EXPECT_THAT(text, HasSubstr("Give a chain --chunk-profile FILE"));
+  EXPECT_THAT(text, HasSubstr("writes to --chunk-profile FILE"));
   EXPECT_THAT(text, HasSubstr("cuts it into 2 x 1024, 952 tokens"));
   EXPECT_THAT(text, Not(HasSubstr("TTFT")));
 }

@@ -175,11 +175,14 @@ Link* Wiring::State::Find(int member, uint64_t of_epoch) {
 
 absl::Status Wiring::State::Blame(const absl::Status& cause, const Link& link) {
   const std::string& name = link.member.instance.id;
+  const std::string blamed = InstanceOf(cause).value_or(name);
   const TensorRank rank = link.member.tensor_rank;
   const std::string of_stage = rank.alone() ? "" : absl::StrCat("rank ", rank.rank, " of ");
-  const absl::Status status = absl::UnavailableError(absl::StrCat(
-      of_stage, "prefill stage ", link.member.pp_rank, " (", name, ") is lost: ", cause.message()));
-  return WithLeg(status, "prefill", InstanceOf(cause).value_or(name));
+  // Who says that another one is gone is not lost itself.
+  const absl::Status status = absl::UnavailableError(
+      absl::StrCat(of_stage, "prefill stage ", link.member.pp_rank, " (", name, ")",
+                   blamed == name ? " is lost: " : ": ", cause.message()));
+  return WithLeg(status, "prefill", blamed);
 }
 
 // Whatever a stage says, it lives.
