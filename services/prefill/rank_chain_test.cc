@@ -17,8 +17,6 @@
 namespace baton::prefill {
 namespace {
 
-using ::testing::HasSubstr;
-
 struct Shape {
   int stages;
   int ranks;
@@ -32,6 +30,7 @@ TEST_P(RankChainTest, HandsOverWhatOneProcessWould) {
   TestChain chain({.stages = shape.stages, .ranks = shape.ranks, .plans_in_flight = 3});
   ASSERT_TRUE(chain.WaitReady());
   std::vector<std::thread> clients;
+  clients.reserve(4);
   for (int i = 0; i < 4; ++i) {
     clients.emplace_back([&, i] {
       const std::vector<int32_t> prompt = TestChain::Prompt(50 + 61 * i, i);

@@ -212,7 +212,8 @@ void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/
   const auto found = requests.find(closed.attempt_id);
   if (found == requests.end() || !found->second.open) return;
   Request& request = found->second;
-  const auto place = static_cast<size_t>(event.stage * ranks + event.rank);
+  const auto place = static_cast<size_t>(event.stage) * static_cast<size_t>(ranks) +
+                     static_cast<size_t>(event.rank);
   if (request.closed[place]) return;
   request.closed[place] = true;
   request.outcome.kv_bytes += closed.kv_bytes;

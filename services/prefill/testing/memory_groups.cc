@@ -20,7 +20,7 @@ std::unique_ptr<MessageTransport> MemoryGroups::TransportOf(const GroupDescripti
 }
 
 ConnectGroup MemoryGroups::Connect() {
-  return [this](const GroupDescription& group, std::shared_ptr<BootstrapStore> store)
+  return [this](const GroupDescription& group, const std::shared_ptr<BootstrapStore>& store)
              -> absl::StatusOr<std::shared_ptr<Communicator>> {
     BATON_RETURN_IF_ERROR(store->Set(absl::StrCat("rank ", group.rank), group.members[0]));
     for (int rank = 0; rank < group.size(); ++rank) {

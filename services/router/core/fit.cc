@@ -118,7 +118,7 @@ absl::Status CheckModels(const WorkerInfo& joining, const WorkerInfo& member) {
 }
 
 std::string Place(const WorkerInfo& worker) {
-  const std::string stage = absl::StrCat("rank ", worker.pp_rank);
+  std::string stage = absl::StrCat("rank ", worker.pp_rank);
   if (worker.tensor_rank.alone()) return stage;
   return absl::StrCat(stage, ", tensor-parallel rank ", worker.tensor_rank.rank);
 }
