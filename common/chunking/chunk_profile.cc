@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/chunking/cost_fit.h"
+#include "common/chunking/stage_cost_json.h"
 #include "common/json/json_section.h"
 #include "common/json/parse_json.h"
 #include "nlohmann/json.hpp"
@@ -48,19 +49,12 @@ absl::Status ReadOrigin(JsonSection section, MeasuredOn& on) {
 }
 
 absl::Status ReadStage(JsonSection section, StageProfile& stage) {
-  StageCost& cost = stage.cost;
   section.Only(
       {"layers", "overhead_us", "prefix_us", "token_us", "attention_us", "error", "plans"});
   section.Int("layers", 1, kMaxLayers, std::nullopt, stage.layers);
-  section.Number("overhead_us", 0, kMaxCostMicros, std::nullopt, cost.overhead_us);
-  section.Number("prefix_us", 0, kMaxCostMicros, std::nullopt, cost.prefix_us);
-  section.Number("token_us", 0, kMaxCostMicros, std::nullopt, cost.token_us);
-  section.Number("attention_us", 0, kMaxCostMicros, std::nullopt, cost.attention_us);
+  ReadStageCost(section, std::nullopt, stage.cost);
   section.Number("error", 0, CostFit::kLargestError, std::nullopt, stage.error);
   section.Int("plans", int64_t{0}, kMaxPlans, std::nullopt, stage.plans);
-  if (const absl::Status status = cost.Check(); !status.ok()) {
-    section.Fail("token_us", std::string(status.message()));
-  }
   return section.status();
 }
 

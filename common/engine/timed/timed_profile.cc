@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "common/chunking/stage_cost_json.h"
 #include "common/json/json_section.h"
 #include "common/json/parse_json.h"
 #include "common/model/fingerprint.h"
@@ -49,18 +50,11 @@ absl::Status ReadModel(JsonSection model, TimedProfile& profile) {
 }
 
 absl::Status ReadCosts(JsonSection prefill, JsonSection decode, TimedProfile& profile) {
-  StageCost& cost = profile.prefill;
   prefill.Only({"stage_overhead_us", "overhead_us", "prefix_us", "token_us", "attention_us",
                 "floor_tokens"});
   prefill.Number("stage_overhead_us", 0, kMaxCostMicros, 0, profile.stage_overhead_us);
-  prefill.Number("overhead_us", 0, kMaxCostMicros, 0, cost.overhead_us);
-  prefill.Number("prefix_us", 0, kMaxCostMicros, 0, cost.prefix_us);
-  prefill.Number("token_us", 0, kMaxCostMicros, std::nullopt, cost.token_us);
-  prefill.Number("attention_us", 0, kMaxCostMicros, 0, cost.attention_us);
-  prefill.Int("floor_tokens", 0, kMaxContext, 0, cost.floor_tokens);
-  if (absl::Status status = cost.Check(); prefill.status().ok() && !status.ok()) {
-    prefill.Fail("token_us", std::string(status.message()));
-  }
+  prefill.Int("floor_tokens", 0, kMaxContext, 0, profile.prefill.floor_tokens);
+  ReadStageCost(prefill, 0, profile.prefill);
   BATON_RETURN_IF_ERROR(prefill.status());
   decode.Only({"overhead_us", "sequence_us", "context_us"});
   decode.Number("overhead_us", 0, kMaxCostMicros, std::nullopt, profile.decode.overhead_us);
