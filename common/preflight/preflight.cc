@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/config/context_length.h"
 #include "common/config/layer_split.h"
 #include "common/engine/requirements.h"
 #include "common/engine/timed/timed_profile.h"
@@ -139,9 +140,9 @@ class Checks {
   }
 
   void CheckContext() {
-    const int64_t longest = report_.model->max_position_embeddings;
+    const int longest = report_.model->max_position_embeddings;
     const int64_t asked = report_.values.context_length();
-    report_.context_tokens = asked == 0 ? longest : std::min(asked, longest);
+    report_.context_tokens = config::ContextTokens(report_.values, longest);
     if (asked > longest) {
       AddError("context_length",
                absl::StrCat("got ", asked, "; the model's \"max_position_embeddings\" is ", longest,

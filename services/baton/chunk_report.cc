@@ -1,12 +1,10 @@
 #include "services/baton/chunk_report.h"
 
 #include <algorithm>
-#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -14,22 +12,20 @@
 #include "common/chunking/chunk_forecast.h"
 #include "common/chunking/flow_shop.h"
 #include "common/config/layer_split.h"
+#include "services/prefill/prefill_options.h"
 
 namespace baton {
 namespace {
 
 constexpr size_t kRunsShown = 24;
 
+// As stage 0 would have them, but for the rule.
 ChunkOptions OptionsOf(const v1::Options& values, ChunkRule rule, int64_t context_tokens) {
-  ChunkOptions options;
-  options.rule = rule;
-  options.page_size = static_cast<int>(values.page_size());
-  const int64_t chunk = values.chunked_prefill_size();
-  options.chunk_tokens = chunk < 0 ? INT_MAX : static_cast<int>(chunk);
-  options.max_context_tokens = static_cast<int>(context_tokens);
-  const std::string& factor = values.dynamic_chunking_smooth_factor();
-  BATON_CHECK(absl::SimpleAtod(factor, &options.smooth_factor)) << factor;
-  return WithinContext(options);
+  prefill::PrefillOptions own = prefill::SchedulingOf(values, static_cast<int>(context_tokens));
+  own.chunk_rule = rule;
+  const auto page_size = static_cast<int>(values.page_size());
+  // The limits' times, which cut nothing, are all that the bytes of a row go into.
+  return prefill::ChunkOptionsOf(prefill::PlannerLimitsOf(own, page_size, /*row_bytes=*/0));
 }
 
 double Milliseconds(double micros) { return micros / 1000; }

@@ -1,6 +1,5 @@
 #include "services/baton/worker_runtime.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "common/config/context_length.h"
 #include "common/engine/create_executor.h"
 #include "common/engine/timed/timed_profile.h"
 #include "common/model/safetensors.h"
@@ -40,11 +40,7 @@ WorkerRuntime::WorkerRuntime(const v1::Options& options, const ModelConfig& mode
     : options_(options), model_(model), created_us_(NowUs()), metrics_(Identity(options)) {
   instance_.set_instance_id(options.instance_id());
   instance_.set_incarnation(EntropySeed());
-  max_context_tokens_ = model.max_position_embeddings;
-  if (options.context_length() != 0) {
-    max_context_tokens_ =
-        static_cast<int>(std::min<int64_t>(max_context_tokens_, options.context_length()));
-  }
+  max_context_tokens_ = config::ContextTokens(options, model.max_position_embeddings);
 }
 
 absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const v1::Options& options,

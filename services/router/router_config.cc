@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "common/base/random.h"
+#include "common/config/context_length.h"
 #include "common/model/families/family.h"
 
 namespace baton::router {
@@ -57,11 +58,7 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
   const Family* family = FindFamily(model.architecture);
   config.model_type = family == nullptr ? model.architecture : family->model_type;
   config.vocab_size = model.vocab_size;
-  config.max_context_tokens = model.max_position_embeddings;
-  if (options.context_length() > 0) {
-    config.max_context_tokens =
-        static_cast<int>(std::min<int64_t>(config.max_context_tokens, options.context_length()));
-  }
+  config.max_context_tokens = config::ContextTokens(options, model.max_position_embeddings);
   config.eos_token_ids = model.eos_token_ids;
   config.default_max_tokens = static_cast<int>(options.default_max_tokens());
   config.request_timeout_ms = options.request_timeout_ms();
@@ -72,8 +69,7 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
   config.heartbeat_interval_ms = options.heartbeat_interval_ms();
   config.lease_ms = options.lease_ms();
   config.log_requests = options.log_requests() != "off";
-  config.policy =
-      options.load_balance_policy() == "round_robin" ? Policy::kRoundRobin : Policy::kLeastLoad;
+  config.policy = ParsePolicy(options.load_balance_policy());
   return config;
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/config/context_length.h"
 #include "common/config/layer_split.h"
 
 namespace baton::simulator {
@@ -53,11 +54,7 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
                                              even ? "" : options.pp_layer_partition()));
   shape.chains = static_cast<int>(options.prefill_chains());
   shape.decodes = static_cast<int>(options.decodes());
-  shape.max_context_tokens = profile.context_tokens;
-  if (options.context_length() > 0) {
-    shape.max_context_tokens =
-        static_cast<int>(std::min<int64_t>(options.context_length(), shape.max_context_tokens));
-  }
+  shape.max_context_tokens = config::ContextTokens(options, profile.context_tokens);
   shape.prefill = prefill::SchedulingOf(options, shape.max_context_tokens);
   shape.costs_measured = options.chunk_sweep_ms() > 0;
   const int page_size = static_cast<int>(options.page_size());
@@ -75,8 +72,7 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   shape.max_running_requests = static_cast<int>(options.max_running_requests());
   shape.max_queued_requests = static_cast<int>(options.max_queued_requests());
   shape.max_requests = static_cast<int>(options.max_concurrent_streams());
-  shape.policy = options.load_balance_policy() == "round_robin" ? router::Policy::kRoundRobin
-                                                                : router::Policy::kLeastLoad;
+  shape.policy = router::ParsePolicy(options.load_balance_policy());
   shape.request_timeout_us = options.request_timeout_ms() * 1000;
   shape.latency_us = options.message_latency_us();
   shape.activation_gbps = options.activation_gbps();

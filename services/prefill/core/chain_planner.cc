@@ -16,7 +16,13 @@
 namespace baton::prefill {
 namespace {
 
-// Whole prompts in one plan are still bounded by the longest prompt, and so are the buffers.
+PlannerLimits WithItsRule(PlannerLimits limits) {
+  limits.chunk_rule = ChunkOptionsOf(limits).rule;
+  return limits;
+}
+
+}  // namespace
+
 ChunkOptions ChunkOptionsOf(const PlannerLimits& limits) {
   return WithinContext({.rule = limits.chunk_rule,
                         .page_size = limits.page_size,
@@ -24,13 +30,6 @@ ChunkOptions ChunkOptionsOf(const PlannerLimits& limits) {
                         .max_context_tokens = limits.max_context_tokens,
                         .smooth_factor = limits.smooth_factor});
 }
-
-PlannerLimits WithItsRule(PlannerLimits limits) {
-  limits.chunk_rule = ChunkOptionsOf(limits).rule;
-  return limits;
-}
-
-}  // namespace
 
 ChainPlanner::State::State(const PlannerLimits& planner_limits)
     : limits(WithItsRule(planner_limits)),

@@ -74,6 +74,9 @@ struct PlannerLimits {
   int64_t plan_grace_us = 3'000'000;
 };
 
+// How plans are cut by them: whole prompts are still bounded by the longest, as buffers are.
+ChunkOptions ChunkOptionsOf(const PlannerLimits& limits);
+
 // ---- Events ----
 struct ChainUp {  // Every stage is linked and ready under `epoch`.
   uint64_t epoch = 0;

@@ -36,6 +36,10 @@ bool UsesOtherLeg(const Pair& pair, const FailedPair& failed) {
 
 }  // namespace
 
+Policy ParsePolicy(const std::string& name) {
+  return name == "round_robin" ? Policy::kRoundRobin : Policy::kLeastLoad;
+}
+
 absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_tokens,
                                      int max_tokens, const FailedPair* failed) const {
   const int64_t context_tokens = int64_t{prompt_tokens} + max_tokens;

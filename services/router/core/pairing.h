@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -23,6 +24,9 @@
 namespace baton::router {
 
 enum class Policy { kRoundRobin, kLeastLoad };
+
+// As --load-balance-policy has it, whose values were checked: "round_robin", "least_load".
+Policy ParsePolicy(const std::string& name);
 
 // The pair that a request is tried again without.
 struct FailedPair {
