@@ -1,6 +1,6 @@
 """What the seam between services and engine costs and gains: the asynchronous call, element types, ranks.
 
-Runs one program after another, each of which prints a flat JSON object, and prints them as one. A row that
+Runs one program after another, each of which gives a flat JSON object, and prints them as one. A row that
 has to reach something is told with it on standard error.
 """
 
@@ -11,11 +11,12 @@ import subprocess
 import sys
 
 import row_parallel_bench
+import slice_bench
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = ["seam_bench", "dtype_bench"]  # In tests/bench, which //tests/bench:parallel builds.
 LIMITS = {"seam_cost": ("<=", 20), "decode_bf16_gain": (">=", 1.7), "bf16_memory": ("<=", 1.1),
-          "rowpar_gain": (">=", 1.5), "rowpar_auto": (">=", 0.95)}
+          "rowpar_gain": (">=", 1.5), "rowpar_auto": (">=", 0.95), "slice_bytes": ("<=", 0.51)}
 
 
 def main():
@@ -24,6 +25,7 @@ def main():
         output = subprocess.run([ROOT / "bazel-bin" / "tests" / "bench" / part], check=True, stdout=subprocess.PIPE,
                                 text=True).stdout
         flat.update(json.loads(output))
+    flat.update(slice_bench.measure())
     if os.geteuid() == 0:
         flat.update(row_parallel_bench.measure()[0])
     else:
