@@ -37,7 +37,8 @@ absl::StatusOr<std::unique_ptr<ThreadedCommunicator>> Connect(
   const int64_t form_timeout_ms = std::atoll(argv[4]);
   collective::CoreOptions options;
   options.communicator.operation_timeout_ms = std::atoll(argv[3]);
-  const auto plugin = LoadTorchPlugin();
+  // In the test's own runfiles: those of this program are made only where it is built for itself.
+  const auto plugin = LoadTorchPlugin({"common/engine/torch/libbaton_torch.so"});
   if (!plugin.ok()) return plugin.status();
   const GlooOptions gloo = {.rank = rank, .size = size, .connect_timeout_ms = form_timeout_ms};
   absl::StatusOr<std::unique_ptr<MessageTransport>> transport =
