@@ -1,7 +1,7 @@
 #include "common/kv/head_routes.h"
 
 #include <algorithm>
-#include <string_view>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -49,6 +49,37 @@ absl::StatusOr<std::vector<HeadRoute>> HeadRoutes(int kv_heads, int source_ranks
     }
   }
   return routes;
+}
+
+absl::StatusOr<std::vector<int>> SourcesOf(int kv_heads, int source_ranks, int destination_ranks) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<HeadRoute> routes,
+                         HeadRoutes(kv_heads, source_ranks, destination_ranks));
+  std::set<int> sources;
+  for (const HeadRoute& route : routes) sources.insert(route.source_rank);
+  return std::vector<int>(sources.begin(), sources.end());
+}
+
+// One at most: a rank's heads are neighbours, on both sides.
+std::optional<HeadRoute> RouteBetween(int kv_heads, TensorRank source, TensorRank destination) {
+  const auto routes = HeadRoutes(kv_heads, source.size, destination.size);
+  BATON_CHECK(routes.ok()) << routes.status();
+  for (const HeadRoute& route : *routes) {
+    if (route.source_rank == source.rank && route.destination_rank == destination.rank) {
+      return route;
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<KvWriter> WritersTo(const std::vector<KvWriter>& writers, int kv_heads,
+                                TensorRank destination) {
+  std::vector<KvWriter> with_route;
+  for (const KvWriter& writer : writers) {
+    if (RouteBetween(kv_heads, writer.tensor_rank, destination).has_value()) {
+      with_route.push_back(writer);
+    }
+  }
+  return with_route;
 }
 
 std::vector<PageRun> PageRuns(const HeadRoute& route, const KvBand& source,

@@ -12,11 +12,13 @@
 
 #include <compare>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/types/kv_layout.h"
 #include "common/types/tensor_rank.h"
+#include "common/types/ticket.h"
 
 namespace baton {
 
@@ -34,6 +36,19 @@ struct HeadRoute {
 // which neither divides the other.
 absl::StatusOr<std::vector<HeadRoute>> HeadRoutes(int kv_heads, int source_ranks,
                                                   int destination_ranks);
+
+// Of one stage's ranks, those that have a route to any of a decode service's, in order. Errors as
+// above.
+absl::StatusOr<std::vector<int>> SourcesOf(int kv_heads, int source_ranks, int destination_ranks);
+
+// What `source` sends to `destination`, if it sends anything: their heads in common, or none where
+// another rank with the same heads does. The numbers of ranks have been checked.
+std::optional<HeadRoute> RouteBetween(int kv_heads, TensorRank source, TensorRank destination);
+
+// Of a ticket's writers, of however many stages and each of its own number of ranks, those with a
+// route to `destination`, in their order. The numbers of ranks have been checked.
+std::vector<KvWriter> WritersTo(const std::vector<KvWriter>& writers, int kv_heads,
+                                TensorRank destination);
 
 // The KV of a page as one process has it: [layer][K/V][head][token][dim] of its layers and heads.
 struct KvBand {

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -17,6 +20,12 @@ std::vector<HeadRoute> Routes(int kv_heads, int sources, int destinations) {
   auto routes = HeadRoutes(kv_heads, sources, destinations);
   EXPECT_TRUE(routes.ok()) << routes.status();
   return *std::move(routes);
+}
+
+std::vector<int> Sources(int kv_heads, int sources, int destinations) {
+  auto ranks = SourcesOf(kv_heads, sources, destinations);
+  EXPECT_TRUE(ranks.ok()) << ranks.status();
+  return *std::move(ranks);
 }
 
 TEST(HeadRoutesTest, EqualRanksSendToTheirCounterparts) {
@@ -58,6 +67,72 @@ TEST(HeadRoutesTest, HeadsThatSeveralRanksHoldAreSentOnce) {
           {0, {0, 1}, 0, 0, 0}, {0, {0, 1}, 1, 0, 0}, {1, {1, 2}, 2, 0, 0}, {1, {1, 2}, 3, 0, 0}}));
   // Both have copies, and the decode side's take turns.
   EXPECT_EQ(Routes(1, 4, 2), (std::vector<HeadRoute>{{0, {0, 1}, 0, 0, 0}, {2, {0, 1}, 1, 0, 0}}));
+}
+
+TEST(HeadRoutesTest, SourcesAreThoseThatAnyDestinationHearsFrom) {
+  EXPECT_EQ(Sources(8, 4, 1), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(Sources(2, 8, 1), (std::vector<int>{0, 4}));
+  EXPECT_EQ(Sources(2, 8, 4), (std::vector<int>{0, 2, 4, 6})) << "copies take turns";
+  EXPECT_EQ(Sources(1, 4, 2), (std::vector<int>{0, 2}));
+  EXPECT_EQ(SourcesOf(4, 3, 1).status().code(), absl::StatusCode::kInvalidArgument);
+  for (const int kv_heads : {1, 2, 4, 8}) {
+    for (const int m : {1, 2, 4, 8}) {
+      for (const int n : {1, 2, 4, 8}) {
+        std::set<int> expected;
+        for (const HeadRoute& route : Routes(kv_heads, m, n)) expected.insert(route.source_rank);
+        const std::vector<int> sources = Sources(kv_heads, m, n);
+        EXPECT_EQ(sources, std::vector<int>(expected.begin(), expected.end()))
+            << kv_heads << " heads, " << m << " to " << n;
+        // Copies are dealt out as far as there are destinations to deal them to.
+        EXPECT_EQ(static_cast<int>(sources.size()), std::min(m, std::max(kv_heads, n)));
+      }
+    }
+  }
+}
+
+// Two stages of different numbers of ranks: every destination gets each of its heads of each stage
+// once, and nobody is asked who writes nothing there.
+TEST(HeadRoutesTest, WritersToADestinationHaveItsHeadsOnce) {
+  for (const int kv_heads : {1, 2, 4, 8}) {
+    for (const int m : {1, 2, 4, 8}) {
+      for (const int n : {1, 2, 4, 8}) {
+        std::vector<KvWriter> all;
+        for (const auto& [layers, ranks] :
+             {std::pair(LayerRange{0, 3}, m), std::pair(LayerRange{3, 5}, 2)}) {
+          for (const int rank : Sources(kv_heads, ranks, n)) {
+            all.push_back({{std::to_string(all.size()), 1}, layers, {rank, ranks}});
+          }
+        }
+        std::set<KvWriter> used;
+        for (int d = 0; d < n; ++d) {
+          const std::vector<KvWriter> writers = WritersTo(all, kv_heads, {d, n});
+          used.insert(writers.begin(), writers.end());
+          EXPECT_TRUE(std::is_sorted(writers.begin(), writers.end()));
+          std::map<int, std::vector<int>> heads;  // By the stage's first layer.
+          for (const KvWriter& writer : writers) {
+            const auto route = RouteBetween(kv_heads, writer.tensor_rank, {d, n});
+            ASSERT_TRUE(route.has_value());
+            for (int head = route->heads.begin; head < route->heads.end; ++head) {
+              heads[writer.layers.begin].push_back(head);
+            }
+          }
+          const IndexRange wanted = KvHeadsOf(kv_heads, {d, n});
+          std::vector<int> expected(static_cast<size_t>(wanted.size()));
+          std::iota(expected.begin(), expected.end(), wanted.begin);
+          EXPECT_EQ(heads[0], expected) << kv_heads << " heads, " << m << " to " << d << "/" << n;
+          EXPECT_EQ(heads[3], expected) << kv_heads << " heads, 2 to " << d << "/" << n;
+        }
+        EXPECT_EQ(used.size(), all.size());
+      }
+    }
+  }
+}
+
+TEST(HeadRoutesTest, ThereIsOneRouteBetweenTwoRanksAtMost) {
+  EXPECT_EQ(RouteBetween(8, {0, 1}, {1, 2}), (HeadRoute{0, {4, 8}, 1, 4, 0}));
+  EXPECT_EQ(RouteBetween(8, {0, 2}, {1, 2}), std::nullopt) << "no head in common";
+  EXPECT_EQ(RouteBetween(2, {1, 4}, {0, 1}), std::nullopt) << "a copy of what rank 0 sends";
+  EXPECT_DEATH(RouteBetween(4, {0, 3}, {0, 1}), "neither divides the other");
 }
 
 TEST(HeadRoutesTest, RefusesNumbersOfWhichNeitherDividesTheOther) {

@@ -1,7 +1,9 @@
 #include "common/rpc/convert.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -70,6 +72,31 @@ absl::StatusOr<KvWriter> FromProto(const v1::KvWriter& proto, std::string_view f
   return writer;
 }
 
+namespace {
+
+absl::StatusOr<std::vector<InstanceRef>> FollowersOf(const v1::Ticket& proto,
+                                                     std::string_view field) {
+  const int count = proto.followers_size();
+  if (count >= kMaxTensorRanks) {
+    return InvalidField(Part(field, "followers"),
+                        absl::StrCat(count, " ranks beside rank 0; there can be ",
+                                     kMaxTensorRanks - 1, " at most"));
+  }
+  std::set<std::string> ids = {proto.decode().instance_id()};
+  std::vector<InstanceRef> followers;
+  for (int i = 0; i < count; ++i) {
+    const std::string name = Part(field, absl::StrCat("followers[", i, "]"));
+    BATON_ASSIGN_OR_RETURN(InstanceRef follower, FromProto(proto.followers(i), name));
+    if (!ids.insert(follower.id).second) {
+      return InvalidField(name, absl::StrCat(follower.id, " is another rank already"));
+    }
+    followers.push_back(std::move(follower));
+  }
+  return followers;
+}
+
+}  // namespace
+
 absl::StatusOr<Ticket> FromProto(const v1::Ticket& proto, std::string_view field) {
   Ticket ticket;
   BATON_ASSIGN_OR_RETURN(ticket.decode, FromProto(proto.decode(), Part(field, "decode")));
@@ -84,6 +111,7 @@ absl::StatusOr<Ticket> FromProto(const v1::Ticket& proto, std::string_view field
   ticket.generation = proto.generation();
   ticket.prompt_tokens = proto.prompt_tokens();
   ticket.prompt_pages = proto.prompt_pages();
+  BATON_ASSIGN_OR_RETURN(ticket.followers, FollowersOf(proto, field));
   return ticket;
 }
 
@@ -137,6 +165,7 @@ v1::Ticket ToProto(const Ticket& value) {
   proto.set_generation(value.generation);
   proto.set_prompt_tokens(value.prompt_tokens);
   proto.set_prompt_pages(value.prompt_pages);
+  for (const InstanceRef& follower : value.followers) *proto.add_followers() = ToProto(follower);
   return proto;
 }
 

@@ -37,6 +37,12 @@ TEST(ConvertTest, RoundTrips) {
   EXPECT_EQ(*FromProto(ToProto(writer), "writer"), writer);
   const Ticket ticket{{"decode-0", 9}, 3, 77, 130, 3};
   EXPECT_EQ(*FromProto(ToProto(ticket), "ticket"), ticket);
+  Ticket of_ranks = ticket;
+  of_ranks.followers = {{"decode-2", 4}, {"decode-1", 9}};
+  EXPECT_EQ(*FromProto(ToProto(of_ranks), "ticket"), of_ranks);
+  EXPECT_EQ(of_ranks.ranks(), 3);
+  EXPECT_EQ(of_ranks.rank(0), of_ranks.decode);
+  EXPECT_EQ(of_ranks.rank(2), (InstanceRef{"decode-1", 9}));
   const KvLayout layout{6, 4, 64, 16, 4};
   EXPECT_EQ(*FromProto(ToProto(layout), "layout"), layout);
 }
@@ -58,6 +64,19 @@ TEST(ConvertTest, RefusesAndNamesTheField) {
   EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 0, 1, 1}), "t")), "t.generation");
   EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 1, 1, 2}), "t")), "t.prompt_pages");
   EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 1, 0, 0}), "t")), "t.prompt_tokens");
+  Ticket ranks{{"d", 1}, 0, 1, 1, 1};
+  for (int i = 1; i < kMaxTensorRanks; ++i) ranks.followers.push_back({absl::StrCat("d", i), 1});
+  EXPECT_EQ(field_of(FromProto(ToProto(ranks), "t")), "ok");
+  ranks.followers.push_back({"one-too-many", 1});
+  EXPECT_EQ(field_of(FromProto(ToProto(ranks), "t")), "t.followers");
+  ranks.followers = {{"e", 1}, {"", 1}};
+  EXPECT_EQ(field_of(FromProto(ToProto(ranks), "t")), "t.followers[1].instance_id");
+  ranks.followers = {{"e", 0}};
+  EXPECT_EQ(field_of(FromProto(ToProto(ranks), "t")), "t.followers[0].incarnation");
+  ranks.followers = {{"e", 1}, {"f", 1}, {"e", 2}};
+  EXPECT_EQ(field_of(FromProto(ToProto(ranks), "t")), "t.followers[2]");
+  ranks.followers = {{"d", 2}};
+  EXPECT_EQ(field_of(FromProto(ToProto(ranks), "t")), "t.followers[0]");
   const KvLayout huge{1 << 30, 1 << 30, 1 << 30, 1 << 30, 4};
   EXPECT_EQ(field_of(FromProto(ToProto(huge), "l")), "l");
   EXPECT_EQ(field_of(FromProto(ToProto(KvLayout{1, 0, 1, 1, 4}), "l")), "l.kv_heads");

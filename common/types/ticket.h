@@ -3,7 +3,9 @@
 #define COMMON_TYPES_TICKET_H_
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
@@ -33,6 +35,14 @@ struct Ticket {
   uint64_t generation = 0;  // Never 0, never reused within an incarnation.
   int prompt_tokens = 0;
   int prompt_pages = 0;
+  // Ranks 1 and on of the decode service, whose rank 0 is `decode`. Slot, generation and the
+  // prompt's pages are the same on all; each checks by its own incarnation what arrives.
+  std::vector<InstanceRef> followers = {};
+
+  int ranks() const { return 1 + static_cast<int>(followers.size()); }
+  const InstanceRef& rank(int index) const {
+    return index == 0 ? decode : followers.at(static_cast<size_t>(index) - 1);
+  }
   auto operator<=>(const Ticket&) const = default;
 };
 
