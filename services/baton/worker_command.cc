@@ -218,6 +218,7 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& runtime, int
              << SecondsSince(start_us);
   v1::WorkerInfo self = runtime.Describe(service->grpc_port());
   self.set_role(v1::ROLE_DECODE);
+  if (!runtime.tensor_rank().alone()) self.set_decode_id(options.decode_id());
   self.set_max_running_requests(own.max_running_requests);
   Served served;
   served.liveness = [&service] { return service->Liveness(); };

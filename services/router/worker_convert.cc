@@ -25,6 +25,12 @@ bool IsName(const std::string& text, size_t max_bytes) {
          });
 }
 
+absl::Status CheckName(const char* field, const std::string& text) {
+  if (IsName(text, kMaxNameBytes)) return absl::OkStatus();
+  return InvalidField(
+      field, absl::StrCat("must be 1 to ", kMaxNameBytes, " characters of [A-Za-z0-9._-]"));
+}
+
 // host:port with a host of letters, digits, dots, dashes and, for IPv6, brackets and colons. Other
 // resolvers' schemes ("unix:", "dns:") are not among it: a worker names its own socket, no more.
 absl::Status CheckAddress(const std::string& address) {
@@ -98,9 +104,8 @@ absl::StatusOr<WorkerInfo> WorkerFromProto(const v1::WorkerInfo& proto) {
                         absl::StrCat("must have at most ", kMaxDataAddressBytes, " bytes"));
   }
   BATON_ASSIGN_OR_RETURN(worker.layers, rpc::FromProto(proto.layers(), "worker.layers"));
-  if (worker.role == Role::kPrefill && !IsName(proto.chain_id(), kMaxNameBytes)) {
-    return InvalidField("worker.chain_id", absl::StrCat("must be 1 to ", kMaxNameBytes,
-                                                        " characters of [A-Za-z0-9._-]"));
+  if (worker.role == Role::kPrefill) {
+    BATON_RETURN_IF_ERROR(CheckName("worker.chain_id", proto.chain_id()));
   }
   BATON_ASSIGN_OR_RETURN(worker.fingerprint,
                          FingerprintFromProto(proto.fingerprint(), worker.layers));
@@ -114,6 +119,10 @@ absl::StatusOr<WorkerInfo> WorkerFromProto(const v1::WorkerInfo& proto) {
                            rpc::FromProto(proto.tensor_rank(), "worker.tensor_rank"));
     worker.agreed = {proto.row_parallel_chunks(), proto.row_parallel_threshold(),
                      proto.sends_slices()};
+  }
+  if (worker.role == Role::kDecode && !worker.tensor_rank.alone()) {
+    BATON_RETURN_IF_ERROR(CheckName("worker.decode_id", proto.decode_id()));
+    worker.decode_id = proto.decode_id();
   }
   worker.page_count = proto.page_count();
   worker.max_running_requests = proto.max_running_requests();
@@ -150,6 +159,7 @@ v1::WorkerInfo ToProto(const WorkerInfo& worker) {
     proto.set_row_parallel_chunks(worker.agreed.row_parallel_chunks);
     proto.set_row_parallel_threshold(worker.agreed.row_parallel_threshold);
     proto.set_sends_slices(worker.agreed.sends_slices);
+    proto.set_decode_id(worker.decode_id);
   }
   *proto.mutable_fingerprint() = rpc::ToProto(worker.fingerprint);
   proto.set_page_count(worker.page_count);

@@ -32,6 +32,27 @@ TEST(WorkerConvertTest, RanksAreSaidWhereThereAreMore) {
   EXPECT_FALSE(ToProto(worker).has_tensor_rank());  // As a version without ranks would say it.
 }
 
+TEST(WorkerConvertTest, ARankSaysOfWhichDecodeServiceItIs) {
+  WorkerInfo worker = TestDecode("d0");
+  worker.grpc_address = "127.0.0.1:4000";
+  worker.tensor_rank = {1, 2};
+  worker.decode_id = "3";
+  const v1::WorkerInfo proto = ToProto(worker);
+  EXPECT_EQ(proto.decode_id(), "3");
+  const auto back = WorkerFromProto(proto);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, worker);
+  for (const std::string& id : {std::string(), std::string("a b"), std::string(129, 'x')}) {
+    v1::WorkerInfo wrong = proto;
+    wrong.set_decode_id(id);
+    EXPECT_EQ(FieldOf(WorkerFromProto(wrong).status()), "worker.decode_id") << id;
+    wrong.clear_tensor_rank();  // Of a process alone it says nothing, and nothing is kept of it.
+    const auto alone = WorkerFromProto(wrong);
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    EXPECT_EQ(alone->decode_id, "");
+  }
+}
+
 TEST(WorkerConvertTest, AddressesAreSocketsAndNothingElse) {
   for (const std::string address : {"127.0.0.1:1", "worker-0.svc.local:65535", "[::1]:80"}) {
     WorkerInfo worker = TestDecode("d0");

@@ -45,6 +45,7 @@ absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
   peer.grpc_address = info.grpc_address();
   peer.data_address = info.data_address();
   peer.chain_id = info.chain_id();
+  peer.decode_id = info.decode_id();
   peer.pp_rank = info.pp_rank();
   peer.pp_size = info.pp_size();
   if (info.has_tensor_rank()) {
@@ -77,6 +78,7 @@ MembershipOptions CoreOptions(const ClusterClientOptions& options) {
                         options.self.instance().incarnation()};
   core.self.role = options.self.role() == v1::ROLE_DECODE ? Role::kDecode : Role::kPrefill;
   core.self.chain_id = options.self.chain_id();
+  core.self.decode_id = options.self.decode_id();
   for (const std::string& router : options.routers) {
     (net::IsNumericHostPort(router) ? core.router_addresses : core.router_names).push_back(router);
   }

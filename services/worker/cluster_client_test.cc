@@ -24,6 +24,25 @@ TEST_F(ClusterClientTest, AppliesAViewOnceItsEndpointsStand) {
   EXPECT_EQ(views_[0].size(), 2u) << "without the worker itself";
 }
 
+TEST_F(ClusterClientTest, ARankHearsOfTheOthersOfItsDecodeService) {
+  const auto rank = [](const std::string& id, int of_two) {
+    v1::WorkerInfo info = Worker(id, 1, v1::ROLE_DECODE);
+    info.mutable_tensor_rank()->set_rank(of_two);
+    info.mutable_tensor_rank()->set_size(2);
+    info.set_decode_id("7");
+    return info;
+  };
+  router_->SetView(2, {rank("d-0", 0), rank("d-1", 1)});
+  Begin(rank("d-0", 0));
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  EXPECT_EQ(plane_.Open(), Addresses{}) << "no tensors pass between them by this way";
+  MutexLock lock(&mutex_);
+  ASSERT_EQ(views_.size(), 1u);
+  ASSERT_EQ(views_[0].size(), 1u);
+  EXPECT_EQ(views_[0][0].decode_id, "7");
+  EXPECT_EQ(views_[0][0].tensor_rank, (TensorRank{1, 2}));
+}
+
 TEST_F(ClusterClientTest, StagesConnectToDecodesAndTheirOwnChain) {
   router_->SetView(2, {kStage, Worker("a-1", 3, v1::ROLE_PREFILL, "a"), kDecode,
                        Worker("b-0", 4, v1::ROLE_PREFILL, "b")});

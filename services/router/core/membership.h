@@ -38,7 +38,8 @@ struct WorkerInfo {
   std::string chain_id;  // Prefill only, as are pp_rank and pp_size.
   int pp_rank = 0;
   int pp_size = 1;
-  TensorRank tensor_rank;  // Of its stage.
+  std::string decode_id;   // Decode services of several ranks only: which one it is of.
+  TensorRank tensor_rank;  // Of its stage or decode service.
   RankAgreement agreed;
   ModelFingerprint fingerprint;
   int page_count = 0;            // > 0

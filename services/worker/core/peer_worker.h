@@ -20,6 +20,7 @@ struct PeerWorker {
   std::string chain_id;  // Prefill only, as are pp_rank and pp_size.
   int pp_rank = 0;
   int pp_size = 1;
+  std::string decode_id;   // Decode services of several ranks only: which one it is of.
   TensorRank tensor_rank;  // Of its stage or decode service.
   bool operator==(const PeerWorker&) const = default;
 };
