@@ -119,4 +119,14 @@ std::vector<PageRun> CutRuns(const std::vector<PageRun>& runs, size_t offset, si
   return cut;
 }
 
+std::vector<PageRun> MessageRuns(LayerRange layers, IndexRange heads, const KvBand& held,
+                                 int held_head_begin, size_t offset, size_t bytes) {
+  const HeadRoute route{.heads = heads, .destination_place = heads.begin - held_head_begin};
+  BATON_CHECK(route.destination_place >= 0 &&
+              route.destination_place + heads.size() <= held.kv_heads)
+      << "heads [" << heads.begin << ", " << heads.end << ") of " << held.kv_heads << " from "
+      << held_head_begin << " on";
+  return CutRuns(PageRuns(route, {layers, heads.size(), held.head_bytes}, held), offset, bytes);
+}
+
 }  // namespace baton

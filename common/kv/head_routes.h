@@ -84,6 +84,14 @@ std::vector<PageRun> PageRuns(const HeadRoute& route, const KvBand& source,
 // The part of `runs` that lies in the source's bytes [offset, offset + bytes).
 std::vector<PageRun> CutRuns(const std::vector<PageRun>& runs, size_t offset, size_t bytes);
 
+// Where bytes [offset, offset + bytes) of what a message has of each page lie in a page of `held`,
+// in the message's order (source_offset counts in the message). A message has
+// [layer][K/V][head][token][dim] of `layers` and of the model's heads `heads`; both are `held`'s,
+// whose first head is `held_head_begin` of the model's. So a sender gathers, and a receiver
+// scatters.
+std::vector<PageRun> MessageRuns(LayerRange layers, IndexRange heads, const KvBand& held,
+                                 int held_head_begin, size_t offset, size_t bytes);
+
 }  // namespace baton
 
 #endif  // COMMON_KV_HEAD_ROUTES_H_

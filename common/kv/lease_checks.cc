@@ -167,7 +167,8 @@ absl::Status LeaseTable::State::CheckSlot(const Slot& slot, int in_flight_runs,
     return absl::InternalError(
         absl::StrCat("I1: ", arriving, " parts arriving, ", in_flight_parts, " parts under way"));
   }
-  if (slot.state == SlotState::kCommitted && (!complete || !slot.first_token.has_value())) {
+  if (slot.state == SlotState::kCommitted &&
+      (!complete || slot.first_token.has_value() != slot.wants_token)) {
     return absl::InternalError("I3: committed before all KV and the first token were there");
   }
   return absl::OkStatus();

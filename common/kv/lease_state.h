@@ -22,8 +22,9 @@ enum class PartState : unsigned char { kMissing, kArriving, kArrived };
 // What one writer of a grant has delivered so far.
 struct WriterProgress {
   KvWriter writer;
-  IndexRange heads;
-  size_t band_bytes = 0;  // Of a page: its heads of its layers.
+  IndexRange heads;       // Of the model's, that it brings here.
+  bool draws = false;     // Its commit brings the first token.
+  size_t band_bytes = 0;  // Of a page: these heads of its layers.
   int parts_per_page = 1;
   std::vector<PartState> parts;  // Of the prompt's pages, in order.
   int arrived = 0;
@@ -44,6 +45,7 @@ struct Slot {
   KvGrant grant;  // Of the current or last generation.
   std::vector<WriterProgress> writers;
   std::optional<SampledToken> first_token;
+  bool wants_token = false;  // One of the writers brings it.
   int64_t granted_us = 0;
   int in_flight = 0;  // Placements of this generation under way.
 };

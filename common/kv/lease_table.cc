@@ -8,6 +8,7 @@
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
+#include "common/kv/head_routes.h"
 #include "common/kv/lease_state.h"
 
 namespace baton {
@@ -23,6 +24,10 @@ using lease_internal::WriterProgress;
 LeaseTable::LeaseTable(LeaseTableOptions options) : state_(std::make_unique<State>()) {
   BATON_CHECK(options.slots > 0 && options.layout.layers > 0 && options.layout.page_size > 0)
       << options.slots << " slots, " << options.layout.layers << " layers";
+  if (options.model_kv_heads == 0) options.model_kv_heads = options.layout.kv_heads;
+  BATON_CHECK(KvHeadsOf(options.model_kv_heads, options.rank).size() == options.layout.kv_heads)
+      << "rank " << options.rank.rank << " of " << options.rank.size << " with "
+      << options.layout.kv_heads << " of " << options.model_kv_heads << " KV heads";
   state_->slots.resize(options.slots);
   state_->options = std::move(options);
 }
@@ -41,11 +46,18 @@ void LeaseTable::Grant(KvGrant grant, int64_t now_us) {
   slot.state = SlotState::kGranted;
   slot.granted_us = now_us;
   slot.first_token.reset();
+  slot.wants_token = false;
   slot.writers.clear();
   for (const KvWriter& writer : grant.writers) {
+    const auto route =
+        RouteBetween(table.options.model_kv_heads, writer.tensor_rank, table.options.rank);
+    BATON_CHECK(route.has_value()) << writer.instance.id << " writes nothing to this rank";
     WriterProgress progress;
     progress.writer = writer;
-    progress.heads = HeadsOf(writer, table.options.layout.kv_heads);
+    progress.heads = route->heads;
+    progress.draws =
+        writer.layers.end == table.options.layout.layers && writer.tensor_rank.rank == 0;
+    slot.wants_token = slot.wants_token || progress.draws;
     const KvLayout band = table.options.layout.WithHeads(progress.heads.size());
     progress.band_bytes = band.BandBytes(writer.layers);
     progress.parts_per_page = band.PartsPerPage(writer.layers, table.options.part_bytes);
@@ -168,17 +180,15 @@ absl::Status LeaseTable::State::CheckCommit(const KvCommit& commit, const Writer
   }
   absl::Status status;
   const size_t pages = slots[commit.slot].grant.pages.size();
-  const bool draws =
-      commit.layers.end == options.layout.layers && writer.writer.tensor_rank.rank == 0;
   if (commit.page_count != static_cast<int>(pages)) {
     refusal = KvRefusal::kBadRange;
     status = absl::InternalError(
         absl::StrCat("commit of ", commit.page_count, " pages, the prompt has ", pages));
-  } else if (commit.has_first_token != draws) {
+  } else if (commit.has_first_token != writer.draws) {
     refusal = KvRefusal::kBadCommit;
-    status = absl::InternalError(draws ? "the last stage committed without a first token"
-                                       : "a stage that is not the last, or not its rank 0, "
-                                         "committed a first token");
+    status = absl::InternalError(writer.draws ? "the last stage committed without a first token"
+                                              : "a stage that is not the last, or not its rank 0, "
+                                                "committed a first token");
   }
   if (!status.ok()) Fail(commit.slot, FromPrefill(status, writer), events);
   return status;
@@ -299,12 +309,15 @@ void LeaseTable::State::Settle(uint32_t index, size_t writer_index,
     if (PlantedBug(Bug::kLeaseCommitsWithoutFirstToken) ? !all_here : !writer.Complete()) return;
     bytes += writer.bytes;
   }
-  BATON_CHECK(slot.first_token.has_value() || PlantedBug(Bug::kLeaseCommitsWithoutFirstToken))
-      << "every writer committed, none the first token";
+  std::optional<SampledToken> token = slot.first_token;
+  if (slot.wants_token && !token.has_value()) {
+    BATON_CHECK(PlantedBug(Bug::kLeaseCommitsWithoutFirstToken))
+        << "every writer committed, none the first token";
+    token.emplace();
+  }
   Covered<"lease: a grant is committed">();
   slot.state = SlotState::kCommitted;
-  events.push_back(
-      KvCommitted{index, slot.grant.generation, slot.first_token.value_or(SampledToken{}), bytes});
+  events.push_back(KvCommitted{index, slot.grant.generation, std::move(token), bytes});
 }
 
 void LeaseTable::State::Tell(const KvCommit& commit, KvReceiptKind kind, uint32_t missing_parts) {

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "common/types/sampled_token.h"
+#include "common/types/tensor_rank.h"
 #include "common/types/ticket.h"
 
 namespace baton {
@@ -87,13 +89,15 @@ struct KvGrant {
   uint32_t slot = 0;
   uint64_t generation = 0;
   std::vector<int> pages;  // The prompt's, in order; the decode's own ids.
-  // Cover every head of every layer exactly once (the decode core has checked).
+  // Those with a route to this rank of decode (head_routes.h): together they bring each of its
+  // heads of every layer exactly once (the decode core has checked).
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
 };
 
 // Where a run goes: bytes [offset, offset + page_bytes) of the writer's band of each of `pages`, in
-// payload order. The band is [layer][K/V][head][token][dim] of `layers` and `heads`.
+// payload order. The band is [layer][K/V][head][token][dim] of `layers` and `heads`, which are
+// those of the model that the writer has a route for to here.
 struct KvPlacement {
   std::vector<int> pages;
   LayerRange layers;
@@ -121,7 +125,8 @@ const char* KvRefusalName(KvRefusal refusal);
 struct KvCommitted {
   uint32_t slot = 0;
   uint64_t generation = 0;
-  SampledToken first_token;
+  // There if the last stage's rank 0 writes to this rank of decode; always so on rank 0.
+  std::optional<SampledToken> first_token = std::nullopt;
   uint64_t bytes = 0;
 };
 struct KvFailed {
@@ -137,7 +142,9 @@ using LeaseEvent = std::variant<KvCommitted, KvFailed, KvDrained>;
 
 struct LeaseTableOptions {
   InstanceRef self;
-  KvLayout layout;
+  KvLayout layout;                      // Of this process's pages: its own heads.
+  TensorRank rank;                      // Its place in the decode service.
+  int model_kv_heads = 0;               // 0: the layout's, for a decode service of one rank.
   uint32_t slots = 0;                   // Bounds the grants.
   int64_t writer_lease_us = 3'000'000;  // Silence of a writer that ends its grants.
   size_t part_bytes = kKvPartBytes;

@@ -50,9 +50,12 @@ const char* FailureReason(absl::StatusCode code) {
 
 KvReceiver::KvReceiver(Options options) : options_(std::move(options)), table_(options_.table) {
   const KvGeometry& kv = options_.executor->kv();
-  BATON_CHECK(kv.layers() == options_.table.layout.layers &&
-              kv.LayerBytes() == options_.table.layout.BytesPerLayer())
-      << "the executor's pages are not of the table's layout";
+  const LeaseTableOptions& table = options_.table;
+  const int model_heads = table.model_kv_heads == 0 ? kv.kv_heads : table.model_kv_heads;
+  BATON_CHECK(kv.layers() == table.layout.layers &&
+              kv.LayerBytes() == table.layout.BytesPerLayer() &&
+              kv.heads() == KvHeadsOf(model_heads, table.rank))
+      << "the executor's pages are not of the table's layout and rank";
 }
 
 absl::Status KvReceiver::Start() {
@@ -106,13 +109,12 @@ std::optional<Placement> KvReceiver::Refuse(const char* reason, const absl::Stat
   return std::nullopt;
 }
 
-// Where a message's bytes of each page go: one run, if the writer has all heads.
+// Where a message's bytes of each page go: one run, if they are of all heads that are here.
 std::vector<PageRun> KvReceiver::RunsOf(const KvPlacement& allowed) const {
   const KvGeometry& kv = options_.executor->kv();
-  const HeadRoute route{.heads = allowed.heads, .destination_place = allowed.heads.begin};
-  const KvBand written{allowed.layers, allowed.heads.size(), kv.HeadBytes()};
   const KvBand held{{0, kv.layers()}, kv.kv_heads, kv.HeadBytes()};
-  return CutRuns(PageRuns(route, written, held), allowed.offset_bytes, allowed.page_bytes);
+  return MessageRuns(allowed.layers, allowed.heads, held, kv.head_begin, allowed.offset_bytes,
+                     allowed.page_bytes);
 }
 
 std::optional<Placement> KvReceiver::OnPages(std::span<const std::byte> header,

@@ -29,7 +29,7 @@ class KvReceiver {
  public:
   struct Options {
     LeaseTableOptions table;
-    Executor* executor = nullptr;  // All layers; KV lands in its pages.
+    Executor* executor = nullptr;  // All layers, this rank's heads; KV lands in its pages.
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
     std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;  // Any thread.

@@ -30,7 +30,9 @@ namespace baton::decode {
 
 struct DecodeLimits {
   InstanceRef self;
-  KvLayout layout;
+  KvLayout layout;   // Of this process's pages.
+  int ranks = 1;     // Of the decode service; this core is rank 0's.
+  int kv_heads = 0;  // The model's; 0: the layout's, which is so where there is one rank.
   int page_count = 0;
   int max_running_requests = 0;  // Slots: reserved, committed and running together.
   int max_queued_requests = 0;   // Waiting for pages or a slot.

@@ -78,7 +78,7 @@ class DecodeCoreTest : public testing::Test {
     return Take<ReplyReserve>().ticket.status();
   }
   void Commit(const Ticket& ticket, int32_t first_token = 1) {
-    Handle(KvCommitted{ticket.slot, ticket.generation, {first_token, -1, {}}, 0});
+    Handle(KvCommitted{ticket.slot, ticket.generation, SampledToken{first_token, -1, {}}, 0});
   }
   // Answers the running step with `token` for every sequence.
   void FinishStep(const RunStep& step, int32_t token) {

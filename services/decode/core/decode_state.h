@@ -109,7 +109,7 @@ struct DecodeCore::State {
 
   absl::Status CheckReserve(const ReserveRequested& event) const;
   absl::Status CheckWriters(const std::vector<KvWriter>& writers) const;
-  absl::Status CheckHeads(std::span<const KvWriter> stage) const;
+  absl::Status CheckSources(std::span<const KvWriter> stage) const;
   int PagesFor(const Request& request) const {
     const int tokens = request.prompt_tokens + request.token_limit;
     if (PlantedBug(Bug::kDecodeCountsPagesShort)) {

@@ -201,9 +201,8 @@ TEST_F(DecodeCoreTest, RandomCrowdsEndAtRest) {
           if (random.Chance(0.2)) {
             pending.emplace_back(KvFailed{ticket.slot, ticket.generation, absl::DataLossError("")});
           } else {
-            pending.emplace_back(KvCommitted{ticket.slot,
-                                             ticket.generation,
-                                             {static_cast<int32_t>(random.Below(12)), 0, {}},
+            pending.emplace_back(KvCommitted{ticket.slot, ticket.generation,
+                                             SampledToken{static_cast<int32_t>(random.Below(12))},
                                              0});
           }
         } else if (const auto* revoke = std::get_if<RevokeKv>(&action)) {

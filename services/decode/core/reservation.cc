@@ -2,11 +2,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
 #include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
+#include "common/kv/head_routes.h"
 #include "services/decode/core/decode_state.h"
 
 namespace baton::decode {
@@ -77,30 +79,31 @@ absl::Status DecodeCore::State::CheckReserve(const ReserveRequested& event) cons
   return CheckWriters(event.writers);
 }
 
-// Of one stage's writers: every KV head has exactly one.
-absl::Status DecodeCore::State::CheckHeads(std::span<const KvWriter> stage) const {
-  const int kv_heads = limits.layout.kv_heads;
-  std::vector<IndexRange> heads;
+// Of one stage's writers: they are those of its ranks that have something to write, each once.
+absl::Status DecodeCore::State::CheckSources(std::span<const KvWriter> stage) const {
+  const int ranks = stage[0].tensor_rank.size;
+  const int kv_heads = limits.kv_heads == 0 ? limits.layout.kv_heads : limits.kv_heads;
+  const absl::StatusOr<std::vector<int>> sources = SourcesOf(kv_heads, ranks, limits.ranks);
+  if (!sources.ok()) {
+    return InvalidField("writers", absl::StrCat("of ", stage[0].instance.id,
+                                                "'s stage: ", sources.status().message()));
+  }
+  std::vector<int> named;
   for (const KvWriter& writer : stage) {
-    const int ranks = writer.tensor_rank.size;
-    if (kv_heads % ranks != 0 && ranks % kv_heads != 0) {
-      return InvalidField("writers", absl::StrCat(writer.instance.id, " is one of ", ranks,
-                                                  " ranks, which can't share ", kv_heads,
-                                                  " KV heads: neither divides the other"));
+    if (writer.tensor_rank.size != ranks) {
+      return InvalidField("writers", absl::StrCat(stage[0].instance.id, " is one of ", ranks,
+                                                  " ranks, ", writer.instance.id, " of the same ",
+                                                  "layers one of ", writer.tensor_rank.size));
     }
-    heads.push_back(HeadsOf(writer, kv_heads));
+    named.push_back(writer.tensor_rank.rank);
   }
-  std::sort(heads.begin(), heads.end());
-  int covered = 0;
-  bool once = true;
-  for (const IndexRange& range : heads) {
-    once = once && range.begin == covered;
-    covered = range.end;
-  }
-  if (once && covered == kv_heads) return absl::OkStatus();
-  return InvalidField("writers",
-                      absl::StrCat("of layers [", stage[0].layers.begin, ", ", stage[0].layers.end,
-                                   ") don't write each of ", kv_heads, " KV heads once"));
+  std::sort(named.begin(), named.end());
+  if (named == *sources) return absl::OkStatus();
+  return InvalidField(
+      "writers",
+      absl::StrCat("of layers [", stage[0].layers.begin, ", ", stage[0].layers.end, ") are ranks ",
+                   absl::StrJoin(named, ", "), " of ", ranks, "; each of ", kv_heads,
+                   " KV heads is written once by ranks ", absl::StrJoin(*sources, ", ")));
 }
 
 absl::Status DecodeCore::State::CheckWriters(const std::vector<KvWriter>& writers) const {
@@ -122,7 +125,7 @@ absl::Status DecodeCore::State::CheckWriters(const std::vector<KvWriter>& writer
     }
     size_t end = begin;
     while (end < sorted.size() && sorted[end].layers == layers) ++end;
-    BATON_RETURN_IF_ERROR(CheckHeads(std::span(sorted).subspan(begin, end - begin)));
+    BATON_RETURN_IF_ERROR(CheckSources(std::span(sorted).subspan(begin, end - begin)));
     covered = layers.end;
     begin = end;
   }
@@ -188,7 +191,8 @@ void DecodeCore::State::On(const KvCommitted& event) {
   uint64_t attempt_id = 0;
   Request* request = GrantedRequest(event.slot, event.generation, attempt_id);
   if (request == nullptr || request->phase != Phase::kReserved) return;
-  const int32_t token = event.first_token.token;
+  BATON_CHECK(event.first_token.has_value()) << "rank 0's table demands the first token";
+  const int32_t token = event.first_token->token;
   if (token < 0 || token >= limits.vocab_size) {
     Complete(attempt_id, WithLeg(absl::InternalError(absl::StrCat("first token ", token,
                                                                   " is outside the vocabulary of ",
@@ -198,7 +202,7 @@ void DecodeCore::State::On(const KvCommitted& event) {
   }
   request->phase = Phase::kCommitted;
   batch.push_back(attempt_id);
-  Take(attempt_id, event.first_token);
+  Take(attempt_id, *event.first_token);
 }
 
 void DecodeCore::State::On(const KvFailed& event) {

@@ -76,29 +76,39 @@ TEST_F(DecodeCoreTest, RefusesMalformedReservations) {
   EXPECT_TRUE(core_.AtRest());
 }
 
-// Of two KV heads: who writes what, by rank and number of ranks.
+// Of two KV heads: who writes what, by rank and number of ranks, to how many ranks of decode.
 TEST_F(DecodeCoreTest, WantsEveryHeadOfEveryLayerOnce) {
-  DecodeLimits limits = Limits();
-  limits.layout.kv_heads = 2;
   struct Row {
     std::vector<TensorRank> first;   // Ranks that write layers [0, 2).
     std::vector<TensorRank> second;  // And [2, 6).
     bool right;
+    int decode_ranks = 1;
   };
   const std::vector<Row> rows{
       {{{}}, {{}}, true},
       {{{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}, true},
       {{{1, 2}, {0, 2}}, {{}}, true},
-      {{{0, 4}, {2, 4}}, {{1, 4}, {2, 4}}, true},  // Copies of the same heads: 0 and 1, 2 and 3.
+      {{{0, 4}, {2, 4}}, {{2, 4}, {0, 4}}, true},   // Copies of the same heads: 0 and 1, 2 and 3.
+      {{{0, 4}, {2, 4}}, {{1, 4}, {2, 4}}, false},  // Rank 1 would write nothing.
       {{{0, 2}}, {{}}, false},
       {{{0, 2}, {0, 2}}, {{}}, false},
       {{{0, 2}, {1, 2}, {1, 2}}, {{}}, false},
       {{{0, 4}, {1, 4}}, {{}}, false},
       {{{}, {}}, {{}}, false},
       {{{1, 2}}, {{}}, false},
+      {{{0, 2}, {2, 4}}, {{}}, false},  // Of one stage two numbers of ranks.
       {{{0, 3}, {1, 3}}, {{}}, false},  // Three can't share two.
+      {{{}}, {{0, 2}, {1, 2}}, true, 2},
+      {{{0, 4}, {2, 4}}, {{}}, true, 2},
+      {{{0, 4}, {1, 4}, {2, 4}, {3, 4}}, {{}}, false, 2},
+      {{{0, 4}, {1, 4}, {2, 4}, {3, 4}}, {{0, 2}, {1, 2}}, true, 4},  // To each copy from its own.
+      {{{0, 4}, {2, 4}}, {{}}, false, 4},
   };
   for (size_t i = 0; i < rows.size(); ++i) {
+    DecodeLimits limits = Limits();
+    limits.ranks = rows[i].decode_ranks;
+    limits.kv_heads = 2;
+    limits.layout.kv_heads = KvHeadsOf(2, {0, limits.ranks}).size();
     DecodeCore core(limits);
     ReserveRequested request = Request(1);
     request.writers.clear();
