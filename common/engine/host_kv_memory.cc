@@ -4,7 +4,11 @@
 
 #include <cstring>
 #include <memory>
+#include <new>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 
 namespace baton {
@@ -35,9 +39,34 @@ void HostKvMemory::ClearTail(int page, int valid_tokens) {
 }
 
 // Hashed now, just before the bytes are sent: they are then read twice while they are in the cache.
-void HostKvMemory::Export(const KvPiece& piece, Exported done) {
-  const std::span<std::byte> bytes = Bytes(piece);
-  done(ExportedKv{0, HostSpan(bytes), XXH3_64bits(bytes.data(), bytes.size())});
+void HostKvMemory::Export(const std::vector<KvPiece>& pieces, Exported done) {
+  BATON_CHECK(!pieces.empty()) << "an export of nothing";
+  if (pieces.size() == 1) {
+    const std::span<std::byte> bytes = Bytes(pieces.front());
+    return done(ExportedKv{0, HostSpan(bytes), XXH3_64bits(bytes.data(), bytes.size())});
+  }
+  size_t size = 0;
+  for (const KvPiece& piece : pieces) size += Bytes(piece).size();
+  // Not filled with zeros: every byte is written below.
+  std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[size]);
+  if (memory == nullptr) {
+    return done(absl::ResourceExhaustedError(absl::StrCat("no memory to gather ", size, " bytes")));
+  }
+  size_t filled = 0;
+  for (const KvPiece& piece : pieces) {
+    const std::span<std::byte> bytes = Bytes(piece);
+    std::memcpy(memory.get() + filled, bytes.data(), bytes.size());
+    filled += bytes.size();
+  }
+  const uint64_t id = next_export_++;
+  const std::span<std::byte> all(memory.get(), size);
+  gathered_[id] = std::move(memory);
+  done(ExportedKv{id, HostSpan(all), XXH3_64bits(all.data(), all.size())});
+}
+
+void HostKvMemory::EndExport(uint64_t export_id) {
+  if (export_id == 0) return;  // Of the pages themselves.
+  BATON_CHECK(gathered_.erase(export_id) == 1) << "export " << export_id << " is not there";
 }
 
 MemorySpan HostKvMemory::Landing(const KvPiece& piece) { return HostSpan(Bytes(piece)); }

@@ -1,8 +1,12 @@
 // KV pages in host memory: both doors open on the pages themselves, and nothing is asynchronous.
+// Only what is exported in several pieces is copied: many small messages would cost more.
 #ifndef COMMON_ENGINE_HOST_KV_MEMORY_H_
 #define COMMON_ENGINE_HOST_KV_MEMORY_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -17,8 +21,9 @@ class HostKvMemory final : public KvMemory {
   HostKvMemory(const KvGeometry& geometry, std::span<std::byte> pages);
 
   void ClearTail(int page, int valid_tokens) override;
-  void Export(const KvPiece& piece, Exported done) override;
-  void EndExport(uint64_t export_id) override {}
+  // What is gathered is as much as its caller has under way (kv_outbox.h bounds it).
+  void Export(const std::vector<KvPiece>& pieces, Exported done) override;
+  void EndExport(uint64_t export_id) override;
   MemorySpan Landing(const KvPiece& piece) override;
   void FinishLanding(const std::vector<KvPiece>& pieces, Landed done) override;
 
@@ -27,6 +32,8 @@ class HostKvMemory final : public KvMemory {
 
   const KvGeometry geometry_;
   const std::span<std::byte> pages_;
+  std::map<uint64_t, std::unique_ptr<std::byte[]>> gathered_;  // By export.
+  uint64_t next_export_ = 1;
 };
 
 }  // namespace baton

@@ -1,7 +1,8 @@
 // An executor's KV pages as others see them: by id, through two doors. What leaves is exported to
 // where a transport can read it; what arrives lands where a transport can write it, and is a part
-// of the page once the landing is finished. On a CPU both are the pages themselves; a device may
-// put copies in between, so nobody keeps a pointer beyond what the calls say.
+// of the page once the landing is finished. On a CPU both are the pages themselves, but for what
+// is gathered from several places; a device may put copies in between, so nobody keeps a pointer
+// beyond what the calls say.
 //
 // Which page belongs to whom, and that no step reads what is being written, is for the caller to
 // know.
@@ -50,9 +51,11 @@ class KvMemory {
   // was written for somebody else. Before every export that follows.
   virtual void ClearTail(int page, int valid_tokens) = 0;
 
-  // ResourceExhausted if a device's staging has no room: then EndExport of another one is what to
-  // wait for. After a success EndExport is due.
-  virtual void Export(const KvPiece& piece, Exported done) = 0;
+  // Exports `pieces` behind each other: one as it lies, where a transport can read the pages
+  // themselves, several gathered into memory of this export's own. At least one piece.
+  // ResourceExhausted if there is no room for that, or a device's staging has none: then EndExport
+  // of another one is what to wait for. After a success EndExport is due.
+  virtual void Export(const std::vector<KvPiece>& pieces, Exported done) = 0;
   virtual void EndExport(uint64_t export_id) = 0;
 
   // Where the bytes of `piece` are to be placed, contiguous, in memory that a transport writes.

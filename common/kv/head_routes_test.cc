@@ -237,4 +237,23 @@ TEST(HeadRoutesTest, CutsRunsWhereTheSourceIsCut) {
   EXPECT_TRUE(CutRuns(runs, 20, 5).empty());
 }
 
+// Heads 2 and 3 of a process that has four: two runs a layer, and cut where the message is.
+TEST(MessageRunsTest, AreWhereAMessagesBytesLieInAPage) {
+  const KvBand held{{0, 1}, 4, 8};
+  EXPECT_EQ(MessageRuns({0, 1}, {2, 4}, held, 0, 0, 32),
+            (std::vector<PageRun>{{0, 16, 16}, {16, 48, 16}}));
+  EXPECT_EQ(MessageRuns({0, 1}, {2, 4}, held, 0, 8, 16),
+            (std::vector<PageRun>{{8, 24, 8}, {16, 48, 8}}));
+  EXPECT_EQ(MessageRuns({0, 1}, {2, 6}, held, 2, 0, 64), (std::vector<PageRun>{{0, 0, 64}}))
+      << "all heads that are there are one run";
+  EXPECT_EQ(MessageRuns({1, 2}, {2, 3}, KvBand{{0, 2}, 2, 8}, 1, 0, 16),
+            (std::vector<PageRun>{{0, 40, 8}, {8, 56, 8}}));
+}
+
+TEST(MessageRunsDeathTest, HeadsThatAreNotThere) {
+  const KvBand held{{0, 1}, 2, 8};
+  EXPECT_DEATH(MessageRuns({0, 1}, {0, 1}, held, 1, 0, 16), "heads .0, 1. of 2 from 1");
+  EXPECT_DEATH(MessageRuns({0, 1}, {2, 4}, held, 1, 0, 32), "heads .2, 4. of 2 from 1");
+}
+
 }  // namespace baton

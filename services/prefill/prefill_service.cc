@@ -31,15 +31,6 @@ ChainPlace PlaceOf(const PrefillOptions& options, const Executor& executor) {
           {options.self, layers, options.tensor_rank}};
 }
 
-// Ranks that have copies of one head take turns in handing it over (common/kv/head_routes.h).
-absl::StatusOr<bool> WritesKv(const PrefillOptions& options, const Executor& executor) {
-  const TensorRank rank = options.tensor_rank;
-  BATON_ASSIGN_OR_RETURN(const std::vector<HeadRoute> routes,
-                         HeadRoutes(executor.config().num_key_value_heads, rank.size, 1));
-  return std::any_of(routes.begin(), routes.end(),
-                     [&](const HeadRoute& route) { return route.source_rank == rank.rank; });
-}
-
 int RoundUp(int value, int unit) {
   const int64_t units = (int64_t{value} + unit - 1) / unit;
   return static_cast<int>(std::min<int64_t>(units * unit, INT_MAX));
@@ -56,6 +47,8 @@ PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor) {
   bounds.page_count = executor.kv().page_count;
   bounds.max_plan_tokens = RoundUp(options.max_context_tokens, executor.kv().page_size);
   bounds.max_context_tokens = options.max_context_tokens;
+  bounds.kv_heads = executor.config().num_key_value_heads;
+  bounds.tensor_ranks = options.tensor_rank.size;
   bounds.vocab_size = executor.config().vocab_size;
   bounds.eos_token_ids = executor.config().eos_token_ids;
   bounds.embeds = options.pp_rank == 0;
@@ -87,7 +80,8 @@ absl::Status CheckOptions(const PrefillOptions& options, const Executor& executo
         absl::StrCat(options.chunk_tokens, " is not a multiple of the page size ", page_size));
   }
   if (options.max_context_tokens < 1) return InvalidField("context_length", "must be positive");
-  return absl::OkStatus();
+  // That the ranks can share the heads at all; with which decode service is for each ticket to say.
+  return SourcesOf(executor.config().num_key_value_heads, options.tensor_rank.size, 1).status();
 }
 
 }  // namespace
@@ -95,8 +89,7 @@ absl::Status CheckOptions(const PrefillOptions& options, const Executor& executo
 absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Create(
     const PrefillOptions& options, const Parts& parts) {
   BATON_RETURN_IF_ERROR(CheckOptions(options, *parts.executor));
-  BATON_ASSIGN_OR_RETURN(const bool writes_kv, WritesKv(options, *parts.executor));
-  std::unique_ptr<PrefillService> service(new PrefillService(options, parts, writes_kv));
+  std::unique_ptr<PrefillService> service(new PrefillService(options, parts));
   // Last of what can fail, so that a service that did not come to be is registered nowhere.
   BATON_RETURN_IF_ERROR(service->Listen());
   BATON_RETURN_IF_ERROR(
@@ -142,7 +135,7 @@ void PrefillService::BreakEpoch(uint64_t epoch, const absl::Status& status) {
   }
 }
 
-PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts, bool writes_kv)
+PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts)
     : options_(options), parts_(parts), loop_(std::make_shared<EventLoop>("baton-prefill")) {
   ActivationChannel::Options activations;
   activations.executor = parts.executor;
@@ -171,7 +164,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   }
 
   StageOptions stage = StageOptionsOf(options, parts.executor->kv().page_size);
-  stage.writes_kv = writes_kv;
+  stage.kv_heads = parts.executor->config().num_key_value_heads;
   std::unique_ptr<StageTrace> trace;
   if (parts.tracer != nullptr) trace = std::make_unique<StageTrace>(parts.tracer, stage.stage);
   stage_ = std::make_unique<StageShell>(stage, activations_.get(), kv_.get(), computer_.get(),

@@ -88,7 +88,7 @@ class PrefillService {
   void Stop();
 
  private:
-  PrefillService(const PrefillOptions& options, const Parts& parts, bool writes_kv);
+  PrefillService(const PrefillOptions& options, const Parts& parts);
   absl::Status Listen();
   void TakeView();
   int64_t Wake(int64_t now_us);

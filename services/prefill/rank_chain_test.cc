@@ -6,6 +6,7 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -52,6 +53,41 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RankChainTest,
                          [](const auto& info) {
                            return absl::StrCat(info.param.stages, "StagesOf", info.param.ranks);
                          });
+
+// A decode service of ranks of its own: every one of them gets its heads from those that have them.
+class DecodeRanksTest : public testing::TestWithParam<std::pair<int, int>> {};
+
+TEST_P(DecodeRanksTest, EveryRankOfDecodeGetsItsHeads) {
+  const auto& [ranks, decode_ranks] = GetParam();
+  TestChain chain({.stages = 2, .ranks = ranks, .decode_ranks = decode_ranks});
+  ASSERT_TRUE(chain.WaitReady());
+  for (const int tokens : {200, 64, 1}) {
+    const std::vector<int32_t> prompt = TestChain::Prompt(tokens, tokens);
+    const Ticket ticket = chain.GrantRanks(tokens);
+    const absl::Status status = chain.Run(static_cast<uint64_t>(tokens), prompt, ticket);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(chain.CheckRanks(ticket, prompt), "");
+  }
+  EXPECT_TRUE(chain.WaitIdle());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, DecodeRanksTest,
+                         testing::Values(std::pair(1, 2), std::pair(1, 4), std::pair(2, 2),
+                                         std::pair(2, 4), std::pair(4, 1), std::pair(4, 2),
+                                         std::pair(4, 4)),
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.first, "To", info.param.second);
+                         });
+
+TEST(RankChainTest, ATicketOfRanksThatCannotShareTheHeadsIsRefused) {
+  TestChain chain({.stages = 1});
+  ASSERT_TRUE(chain.WaitReady());
+  Ticket ticket = chain.decode().Grant(20);
+  ticket.followers = {{"decode-0-1", 2}, {"decode-0-2", 3}};  // Three to share two heads.
+  const absl::Status status = chain.Run(1, TestChain::Prompt(20, 1), ticket);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(FieldOf(status), "ticket.followers");
+}
 
 // Penalties and prompt log-probabilities make the last stage look at prompts, on its rank 0 alone.
 TEST(RankChainTest, TellsPromptLogprobs) {

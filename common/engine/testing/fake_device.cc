@@ -75,23 +75,28 @@ void FakeDevice::ClearTail(int page, int valid_tokens) {
   inner_->kv_memory().ClearTail(page, valid_tokens);
 }
 
-void FakeDevice::Export(const KvPiece& piece, Exported done) {
+void FakeDevice::Export(const std::vector<KvPiece>& pieces, Exported done) {
+  size_t bytes = 0;
+  for (const KvPiece& piece : pieces) bytes += piece.bytes;
   uint64_t id = 0;
   {
     MutexLock lock(&mutex_);
     if (exports_.size() < options_.export_slots) {
       id = next_export_++;
-      exports_[id].resize(piece.bytes);
+      exports_[id].resize(bytes);
     }
   }
   if (id == 0) return done(absl::ResourceExhaustedError("the device has no room for exports"));
-  Copy([this, piece, id, done = std::move(done)] {
-    const std::span<const std::byte> from = OnDevice(piece);
+  Copy([this, pieces, id, done = std::move(done)] {
     ExportedKv exported;
     {
       MutexLock lock(&mutex_);
       std::vector<std::byte>& staged = exports_.at(id);
-      std::copy(from.begin(), from.end(), staged.begin());
+      auto end = staged.begin();
+      for (const KvPiece& piece : pieces) {
+        const std::span<const std::byte> from = OnDevice(piece);
+        end = std::copy(from.begin(), from.end(), end);
+      }
       exported = {id, HostSpan(staged), XXH3_64bits(staged.data(), staged.size())};
     }
     exported.memory.kind = MemoryKind::kPinned;

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -38,6 +39,11 @@ class FakeDevice final : public Executor, private KvMemory {
   KvMemory& kv_memory() override { return *this; }
   ElementType activation_type() const override { return inner_->activation_type(); }
   int activation_columns() const override { return inner_->activation_columns(); }
+  TensorRank tensor_rank() const override { return inner_->tensor_rank(); }
+  void JoinGroup(std::shared_ptr<Communicator> group,
+                 const std::function<void(absl::Status)>& done) override {
+    inner_->JoinGroup(std::move(group), done);
+  }
   absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) override;
   void Submit(Step step, std::function<void(StepResult)> done) override;
   int64_t running_since_us() const override { return inner_->running_since_us(); }
@@ -51,7 +57,7 @@ class FakeDevice final : public Executor, private KvMemory {
 
  private:
   void ClearTail(int page, int valid_tokens) override;
-  void Export(const KvPiece& piece, Exported done) override;
+  void Export(const std::vector<KvPiece>& pieces, Exported done) override;
   void EndExport(uint64_t export_id) override;
   MemorySpan Landing(const KvPiece& piece) override;
   void FinishLanding(const std::vector<KvPiece>& pieces, Landed done) override;

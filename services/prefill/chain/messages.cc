@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/collective/bootstrap_store.h"
+#include "common/kv/head_routes.h"
 #include "common/rpc/convert.h"
 
 namespace baton::prefill {
@@ -32,6 +33,15 @@ absl::Status CheckIds(const TokenIds& ids, const PlanBounds& bounds, const std::
   return absl::OkStatus();
 }
 
+// A ticket whose decode ranks can get their heads from this chain's.
+absl::StatusOr<Ticket> TicketFromProto(const v1::Ticket& proto, const PlanBounds& bounds,
+                                       const std::string& field) {
+  BATON_ASSIGN_OR_RETURN(Ticket ticket, rpc::FromProto(proto, field));
+  const auto sources = SourcesOf(bounds.kv_heads, bounds.tensor_ranks, ticket.ranks());
+  if (sources.ok()) return ticket;
+  return InvalidField(field + ".followers", std::string(sources.status().message()));
+}
+
 // What a later stage knows of a request.
 absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
                                                   const PlanBounds& bounds,
@@ -55,7 +65,7 @@ absl::StatusOr<PlanOpen> OpenFromProto(const v1::PlanOpen& proto, const PlanBoun
                                        const std::string& field) {
   PlanOpen open;
   open.attempt_id = proto.attempt_id();
-  BATON_ASSIGN_OR_RETURN(open.ticket, rpc::FromProto(proto.ticket(), field + ".ticket"));
+  BATON_ASSIGN_OR_RETURN(open.ticket, TicketFromProto(proto.ticket(), bounds, field + ".ticket"));
   BATON_RETURN_IF_ERROR(InRange(open.ticket.prompt_tokens, 1, bounds.max_context_tokens,
                                 field + ".ticket.prompt_tokens"));
   if (proto.pages_size() != open.ticket.prompt_pages) {
@@ -95,7 +105,7 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
       worker::TokenSampler sampler,
       worker::TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
   BATON_RETURN_IF_ERROR(sampler.CheckPromptLogprobs(proto.prompt_token_ids_size()));
-  BATON_ASSIGN_OR_RETURN(start.ticket, rpc::FromProto(proto.ticket(), "ticket"));
+  BATON_ASSIGN_OR_RETURN(start.ticket, TicketFromProto(proto.ticket(), bounds, "ticket"));
   BATON_RETURN_IF_ERROR(InRange(proto.timeout_ms(), int64_t{1}, kMaxTimeoutMs, "timeout_ms"));
   start.timeout_ms = proto.timeout_ms();
   start.prompt = std::make_shared<PromptContext>(

@@ -28,7 +28,9 @@ struct PlanBounds {
   int max_context_tokens = 0;
   int vocab_size = 0;
   std::vector<int32_t> eos_token_ids;
-  bool embeds = false;  // A rank of stage 0: needs every prompt's tokens.
+  int kv_heads = 1;      // The model's.
+  int tensor_ranks = 1;  // Of every stage.
+  bool embeds = false;   // A rank of stage 0: needs every prompt's tokens.
 };
 
 struct Start {

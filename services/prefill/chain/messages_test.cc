@@ -4,6 +4,10 @@
 
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/rpc/convert.h"
+
 namespace baton::prefill {
 namespace {
 
@@ -32,6 +36,33 @@ TEST(MessagesTest, AMeasuredCostThatMakesNoSenseIsRefused) {
   v1::MeasuredCost untrusted = ToProto(kKnown);
   untrusted.set_error_ratio(0.31);
   EXPECT_FALSE(FromProto(untrusted).ok());
+}
+
+// Two ranks with two heads can hand them to one, two or four, not to three.
+TEST(MessagesTest, ATicketForRanksThatCannotShareTheHeadsIsRefused) {
+  PlanBounds bounds;
+  bounds.max_context_tokens = 100;
+  bounds.vocab_size = 10;
+  bounds.kv_heads = 2;
+  bounds.tensor_ranks = 2;
+  v1::StartRequest request;
+  request.set_attempt_id(1);
+  request.add_prompt_token_ids(3);
+  request.mutable_sampling()->set_seed(1);
+  request.mutable_sampling()->set_max_tokens(1);
+  request.set_timeout_ms(1000);
+  for (const int ranks : {1, 2, 3, 4}) {
+    Ticket ticket{{"decode-0", 1}, 0, 1, 1, 1};
+    for (int i = 1; i < ranks; ++i) ticket.followers.push_back({absl::StrCat("decode-", i), 1});
+    *request.mutable_ticket() = rpc::ToProto(ticket);
+    const absl::StatusOr<Start> start = FromProto(request, bounds, {});
+    EXPECT_EQ(start.ok(), ranks != 3) << start.status();
+    if (start.ok()) {
+      EXPECT_EQ(start->ticket, ticket);
+    } else {
+      EXPECT_EQ(FieldOf(start.status()), "ticket.followers");
+    }
+  }
 }
 
 }  // namespace

@@ -1,18 +1,48 @@
 #include "services/prefill/core/kv_outbox.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
+#include "common/kv/head_routes.h"
 
 namespace baton::prefill {
 
 KvOutbox::KvOutbox(const KvOutboxOptions& options) : options_(options) {
   BATON_CHECK(options.page_bytes > 0 && options.part_bytes > 0 && options.window_messages > 0)
       << options.page_bytes << " bytes a page, " << options.part_bytes << " a part";
+  const auto own_heads =
+      static_cast<size_t>(KvHeadsOf(options.kv_heads, options.tensor_rank).size());
+  BATON_CHECK(options.page_bytes % own_heads == 0)
+      << options.page_bytes << " bytes a page of " << own_heads << " heads";
+}
+
+int KvOutbox::Send::under_way() const {
+  int messages = 0;
+  for (const Share& share : shares) messages += share.under_way;
+  return messages;
+}
+
+std::vector<KvOutbox::Share> KvOutbox::SharesOf(const Ticket& ticket) {
+  const TensorRank own = options_.tensor_rank;
+  const auto own_heads = static_cast<size_t>(KvHeadsOf(options_.kv_heads, own).size());
+  std::vector<Share> shares;
+  for (int rank = 0; rank < ticket.ranks(); ++rank) {
+    const auto route = RouteBetween(options_.kv_heads, own, {rank, ticket.ranks()});
+    if (!route.has_value()) continue;
+    Share share;
+    share.decode = ticket.rank(rank);
+    share.heads = route->heads;
+    share.page_bytes = options_.page_bytes / own_heads * static_cast<size_t>(route->heads.size());
+    shares.push_back(std::move(share));
+  }
+  BATON_CHECK(!shares.empty()) << "rank " << own.rank << " of " << own.size << " writes nothing to "
+                               << ticket.decode.id << " of " << ticket.ranks() << " ranks";
+  return shares;
 }
 
 void KvOutbox::Add(const SendKv& action, int64_t now_us, std::vector<KvOutboxAction>& actions) {
@@ -39,52 +69,59 @@ void KvOutbox::Add(const SendCommit& action, int64_t now_us, std::vector<KvOutbo
 void KvOutbox::Enqueue(uint64_t send_id, Send send, int64_t now_us,
                        std::vector<KvOutboxAction>& actions) {
   send.begun_us = now_us;
-  const InstanceRef decode = send.ticket.decode;
   if (const auto failed = failed_.find(send.attempt_id); failed != failed_.end()) {
     Covered<"outbox: a send comes after its attempt failed">();
     actions.push_back(KvSent{send.epoch, send_id, failed->second, 0, 0});
     return;
   }
+  send.shares = SharesOf(send.ticket);
+  std::vector<InstanceRef> decodes;
+  for (size_t i = 0; i < send.shares.size(); ++i) {
+    decodes.push_back(send.shares[i].decode);
+    std::deque<ShareId>& waiting = lanes_[decodes.back()].waiting;
+    if (send.is_commit && PlantedBug(Bug::kOutboxCommitsEarly)) {
+      waiting.emplace_front(send_id, i);
+    } else {
+      waiting.emplace_back(send_id, i);
+    }
+  }
   const bool fresh = sends_.emplace(send_id, std::move(send)).second;
   BATON_CHECK(fresh) << "send " << send_id << " comes twice";
-  std::deque<uint64_t>& waiting = lanes_[decode].waiting;
-  if (sends_.at(send_id).is_commit && PlantedBug(Bug::kOutboxCommitsEarly)) {
-    waiting.push_front(send_id);
-  } else {
-    waiting.push_back(send_id);
-  }
-  Pump(decode, actions);
+  for (const InstanceRef& decode : decodes) Pump(decode, actions);
 }
 
 // ---- Messages ----
 
-SendKvMessage KvOutbox::NextMessage(const Send& send) const {
+SendKvMessage KvOutbox::NextMessage(const Send& send, const Share& share) const {
   SendKvMessage message;
   message.attempt_id = send.attempt_id;
   message.ticket = send.ticket;
-  message.first_page = send.first_page + static_cast<int>(send.next_page);
+  message.decode = share.decode;
+  message.heads = share.heads;
+  message.first_page = send.first_page + static_cast<int>(share.next_page);
   if (PlantedBug(Bug::kOutboxRestartsRanges)) message.first_page -= send.first_page;
   message.page_count = 1;
-  message.local_page = send.pages[send.next_page];
-  message.bytes = options_.page_bytes;
-  if (options_.page_bytes > options_.part_bytes) {
-    message.part = send.next_part;
-    message.offset_bytes = static_cast<size_t>(send.next_part) * options_.part_bytes;
-    message.bytes = std::min(options_.part_bytes, options_.page_bytes - message.offset_bytes);
+  message.local_page = send.pages[share.next_page];
+  message.bytes = share.page_bytes;
+  if (share.page_bytes > options_.part_bytes) {
+    message.part = share.next_part;
+    message.offset_bytes = static_cast<size_t>(share.next_part) * options_.part_bytes;
+    message.bytes = std::min(options_.part_bytes, share.page_bytes - message.offset_bytes);
     return message;
   }
   const size_t limit = std::min(options_.merged_bytes, options_.part_bytes);
-  for (size_t next = send.next_page + 1; next < send.pages.size(); ++next) {
+  for (size_t next = share.next_page + 1; next < send.pages.size(); ++next) {
     const bool neighbour = send.pages[next] == message.local_page + message.page_count;
-    if (!neighbour || message.bytes + options_.page_bytes > limit) break;
+    if (!neighbour || message.bytes + share.page_bytes > limit) break;
     ++message.page_count;
-    message.bytes += options_.page_bytes;
+    message.bytes += share.page_bytes;
   }
   return message;
 }
 
-bool KvOutbox::Fits(const Lane& lane, size_t bytes) const {
+bool KvOutbox::Fits(const Lane& lane, const Share& share, size_t bytes) const {
   if (lane.messages == 0 || PlantedBug(Bug::kOutboxIgnoresWindow)) return true;
+  if (Gathers(share) && gathered_bytes_ + bytes > options_.gathered_bytes) return false;
   return lane.messages < options_.window_messages && lane.bytes + bytes <= options_.window_bytes;
 }
 
@@ -93,35 +130,37 @@ void KvOutbox::Pump(const InstanceRef& decode, std::vector<KvOutboxAction>& acti
   if (found == lanes_.end()) return;
   Lane& lane = found->second;
   while (!lane.waiting.empty()) {
-    const uint64_t send_id = lane.waiting.front();
-    Send& send = sends_.at(send_id);
+    const ShareId id = lane.waiting.front();
+    const Send& send = sends_.at(id.first);
+    Share& share = At(id);
     if (send.is_commit) {
-      if (ExportUnderWay(send.attempt_id) && !PlantedBug(Bug::kOutboxCommitsEarly)) {
+      if (ExportUnderWay(send.attempt_id, decode) && !PlantedBug(Bug::kOutboxCommitsEarly)) {
         Covered<"outbox: a commit waits for an export">();
         return;
       }
       lane.waiting.pop_front();
-      commits_[GrantOf(send.ticket)] = send_id;
-      SendCommitOf(send_id, send, actions);
+      commits_[GrantOf(send.ticket, share)] = id;
+      SendCommitOf(id, actions);
       continue;
     }
-    SendKvMessage message = NextMessage(send);
-    if (!Fits(lane, message.bytes)) {
+    SendKvMessage message = NextMessage(send, share);
+    if (!Fits(lane, share, message.bytes)) {
       Covered<"outbox: the window is full">();
       return;
     }
     message.message_id = next_message_id_++;
-    messages_[message.message_id] = {send_id, decode, message.bytes, message};
-    ++send.under_way;
+    messages_[message.message_id] = {id, decode, message.bytes, Gathers(share), message};
+    ++share.under_way;
     ++lane.messages;
     lane.bytes += message.bytes;
-    if (message.offset_bytes + message.bytes < options_.page_bytes) {
-      ++send.next_part;
+    if (Gathers(share)) gathered_bytes_ += message.bytes;
+    if (message.offset_bytes + message.bytes < share.page_bytes) {
+      ++share.next_part;
     } else {
-      send.next_part = 0;
-      send.next_page += static_cast<size_t>(message.page_count);
+      share.next_part = 0;
+      share.next_page += static_cast<size_t>(message.page_count);
     }
-    if (send.next_page == send.pages.size()) lane.waiting.pop_front();
+    if (share.next_page == send.pages.size()) lane.waiting.pop_front();
     actions.push_back(ExportKv{std::move(message)});
   }
   if (lane.messages == 0) lanes_.erase(found);
@@ -142,14 +181,18 @@ void KvOutbox::Exported(uint64_t message_id, const absl::StatusOr<uint64_t>& che
   message.checksum = *checksum;
   const InstanceRef decode = found->second.decode;
   // Also of what is cancelled: its page is held until the message has ended, and most have left.
-  if (!failed_.contains(message.attempt_id)) checksum_sums_[message.attempt_id] += *checksum;
+  if (!failed_.contains(message.attempt_id)) {
+    checksum_sums_[message.attempt_id][decode] += *checksum;
+  }
   actions.push_back(std::move(message));
   Pump(decode, actions);
 }
 
-bool KvOutbox::ExportUnderWay(uint64_t attempt_id) const {
+bool KvOutbox::ExportUnderWay(uint64_t attempt_id, const InstanceRef& decode) const {
   return std::any_of(messages_.begin(), messages_.end(), [&](const auto& entry) {
-    return entry.second.exporting.has_value() && entry.second.exporting->attempt_id == attempt_id;
+    const Message& message = entry.second;
+    return message.exporting.has_value() && message.exporting->attempt_id == attempt_id &&
+           message.decode == decode;
   });
 }
 
@@ -168,19 +211,25 @@ void KvOutbox::MessageEnded(uint64_t message_id, const absl::Status& status, int
     Lane& lane = lanes_.at(message.decode);
     --lane.messages;
     lane.bytes -= message.bytes;
+    if (message.gathered) gathered_bytes_ -= message.bytes;
   }
-  Send& send = sends_.at(message.send_id);
-  --send.under_way;
+  Send& send = sends_.at(message.share.first);
+  Share& share = At(message.share);
+  --share.under_way;
   if (status.ok()) {
     send.bytes += static_cast<int64_t>(message.bytes);
-    send.asked_us = now_us;
+    share.asked_us = now_us;
   } else {
     Covered<"outbox: a message fails">();
     if (send.status.ok()) send.status = status;
     EndWaiting(send.attempt_id, status, now_us, actions);
   }
-  EndIfDone(message.send_id, now_us, actions);
-  Pump(message.decode, actions);
+  EndIfDone(message.share.first, now_us, actions);
+  if (!message.gathered) return Pump(message.decode, actions);
+  // Others may have waited for its memory.
+  std::vector<InstanceRef> decodes;
+  for (const auto& [decode, lane] : lanes_) decodes.push_back(decode);
+  for (const InstanceRef& decode : decodes) Pump(decode, actions);
 }
 
 void KvOutbox::Cancel(uint64_t attempt_id, int64_t now_us, std::vector<KvOutboxAction>& actions) {
@@ -196,74 +245,102 @@ void KvOutbox::CancelAll(int64_t now_us, std::vector<KvOutboxAction>& actions) {
 }
 
 // Ends what is not under way of an attempt, now and from now on. A commit that waits for its
-// receipt is not under way.
+// receipts is not under way.
 void KvOutbox::EndWaiting(uint64_t attempt_id, const absl::Status& status, int64_t now_us,
                           std::vector<KvOutboxAction>& actions) {
   failed_.try_emplace(attempt_id, status);
-  for (auto lane = lanes_.begin(); lane != lanes_.end();) {
-    const auto current = lane++;  // Pump may erase it.
-    std::deque<uint64_t> waiting;
-    std::vector<uint64_t> ended;
-    for (const uint64_t send_id : current->second.waiting) {
-      (sends_.at(send_id).attempt_id == attempt_id ? ended.push_back(send_id)
-                                                   : waiting.push_back(send_id));
+  std::vector<uint64_t> ended;
+  std::vector<InstanceRef> freed;
+  for (auto& [decode, lane] : lanes_) {
+    std::deque<ShareId> waiting;
+    for (const ShareId& id : lane.waiting) {
+      if (sends_.at(id.first).attempt_id != attempt_id) {
+        waiting.push_back(id);
+      } else if (std::find(ended.begin(), ended.end(), id.first) == ended.end()) {
+        ended.push_back(id.first);
+      }
     }
-    if (ended.empty()) continue;
-    current->second.waiting = std::move(waiting);
-    for (const uint64_t send_id : ended) {
-      Send& send = sends_.at(send_id);
-      Covered<"outbox: waiting messages are cancelled">();
-      if (send.status.ok()) send.status = status;
-      EndIfDone(send_id, now_us, actions);
-    }
-    const InstanceRef decode = current->first;
-    Pump(decode, actions);
+    if (waiting.size() == lane.waiting.size()) continue;
+    lane.waiting = std::move(waiting);
+    freed.push_back(decode);
   }
-  for (auto commit = commits_.begin(); commit != commits_.end();) {
-    const uint64_t send_id = (commit++)->second;  // EndIfDone erases it.
+  for (const uint64_t send_id : ended) {
     Send& send = sends_.at(send_id);
-    if (send.attempt_id != attempt_id) continue;
-    if (send.status.ok() && !send.received) send.status = status;
+    Covered<"outbox: waiting messages are cancelled">();
+    if (send.status.ok()) send.status = status;
     EndIfDone(send_id, now_us, actions);
   }
+  for (const InstanceRef& decode : freed) Pump(decode, actions);
+  std::set<uint64_t> asking;
+  for (const auto& [grant, id] : commits_) {
+    if (sends_.at(id.first).attempt_id == attempt_id) asking.insert(id.first);
+  }
+  for (const uint64_t send_id : asking) {
+    Send& send = sends_.at(send_id);
+    const bool received = std::all_of(send.shares.begin(), send.shares.end(),
+                                      [](const Share& share) { return share.received; });
+    if (send.status.ok() && !received) send.status = status;
+    EndIfDone(send_id, now_us, actions);
+  }
+}
+
+bool KvOutbox::Done(const Send& send, const Share& share) const {
+  if (!send.is_commit) return share.next_page == send.pages.size();
+  return share.received || PlantedBug(Bug::kOutboxTrustsSent);
 }
 
 void KvOutbox::EndIfDone(uint64_t send_id, int64_t now_us, std::vector<KvOutboxAction>& actions) {
   const auto found = sends_.find(send_id);
   if (found == sends_.end()) return;  // Its last message failed and took it along.
   const Send& send = found->second;
-  const bool received = send.received || PlantedBug(Bug::kOutboxTrustsSent);
-  const bool done = send.is_commit ? received : send.next_page == send.pages.size();
-  if (send.under_way > 0 || (!done && send.status.ok())) return;
+  const bool done = std::all_of(send.shares.begin(), send.shares.end(),
+                                [&](const Share& share) { return Done(send, share); });
+  if (send.under_way() > 0 || (!done && send.status.ok())) return;
   actions.push_back(KvSent{send.epoch, send_id, send.status, now_us - send.begun_us, send.bytes});
-  if (send.is_commit) {
-    const auto commit = commits_.find(GrantOf(send.ticket));
-    if (commit != commits_.end() && commit->second == send_id) commits_.erase(commit);
+  for (const Share& share : send.shares) {
+    const auto commit = commits_.find(GrantOf(send.ticket, share));
+    if (commit != commits_.end() && commit->second.first == send_id) commits_.erase(commit);
   }
   sends_.erase(found);
 }
 
 absl::Status KvOutbox::CheckInvariants() const {
   std::map<InstanceRef, size_t> bytes;
-  std::map<uint64_t, int> under_way;
+  std::map<ShareId, int> under_way;
+  size_t gathered = 0;
   for (const auto& [message_id, message] : messages_) {
     bytes[message.decode] += message.bytes;
-    ++under_way[message.send_id];
+    ++under_way[message.share];
+    if (message.gathered) gathered += message.bytes;
+  }
+  if (gathered != gathered_bytes_) {
+    return absl::InternalError(absl::StrCat("I5: ", gathered, " gathered bytes are under way, ",
+                                            gathered_bytes_, " counted"));
   }
   for (const auto& [decode, lane] : lanes_) {
-    if (lane.bytes == bytes[decode]) continue;
-    return absl::InternalError(absl::StrCat("I5: ", bytes[decode], " bytes are under way to ",
-                                            decode.id, ", counted ", lane.bytes));
+    if (lane.bytes != bytes[decode]) {
+      return absl::InternalError(absl::StrCat("I5: ", bytes[decode], " bytes are under way to ",
+                                              decode.id, ", counted ", lane.bytes));
+    }
+    for (const ShareId& id : lane.waiting) {
+      if (sends_.contains(id.first)) continue;
+      return absl::InternalError(absl::StrCat("send ", id.first, " waits and is gone"));
+    }
   }
-  for (const auto& [grant, send_id] : commits_) {
-    const auto send = sends_.find(send_id);
+  for (const auto& [grant, id] : commits_) {
+    const auto send = sends_.find(id.first);
     if (send != sends_.end() && send->second.is_commit) continue;
-    return absl::InternalError(absl::StrCat("send ", send_id, " awaits a receipt and is gone"));
+    return absl::InternalError(absl::StrCat("send ", id.first, " awaits a receipt and is gone"));
   }
   for (const auto& [send_id, send] : sends_) {
-    if (send.under_way == under_way[send_id]) continue;
-    return absl::InternalError(absl::StrCat("I5: send ", send_id, " counts ", send.under_way,
-                                            " messages, ", under_way[send_id], " are under way"));
+    for (size_t i = 0; i < send.shares.size(); ++i) {
+      const int counted = send.shares[i].under_way;
+      const int messages = under_way[{send_id, i}];
+      if (counted == messages) continue;
+      return absl::InternalError(absl::StrCat("I5: send ", send_id, " counts ", counted,
+                                              " messages to ", send.shares[i].decode.id, ", ",
+                                              messages, " are under way"));
+    }
   }
   return absl::OkStatus();
 }

@@ -1,8 +1,14 @@
-// What a stage has yet to send to the decode services: one queue for each of them, out of which a
-// bounded number of messages is under way at a time. A chunk's KV is cut into messages of one
-// contiguous run; the rest of it waits for room, so that a slow network or decode service paces the
-// sender instead of failing its requests. The stage's core says when nobody wants a chunk any more:
-// what is not under way then ends at once.
+// What a stage has yet to send to the decode services: one queue for each process of them, out of
+// which a bounded number of messages is under way at a time. A chunk's KV is cut into messages of
+// neighbouring pages; the rest of it waits for room, so that a slow network or decode service paces
+// the sender instead of failing its requests. The stage's core says when nobody wants a chunk any
+// more: what is not under way then ends at once.
+//
+// A decode service of several ranks is as many destinations (common/kv/head_routes.h): a send has a
+// share for each rank that this one has a route to, with the heads of that route, and ends when all
+// of them have. Receipts and checksums are each destination's own; an error of any of them ends the
+// attempt. Where a share has some of this rank's heads its messages are gathered from many runs,
+// which takes memory: so no more than `gathered_bytes` of these are under way to all together.
 //
 // A message is exported before it is sent: brought to where a transport reads it, and hashed
 // (common/engine/kv_memory.h); a device may take its time for that. A request's commit leaves when
@@ -23,6 +29,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -32,22 +39,27 @@
 #include "common/kv/lease_table.h"
 #include "common/types/instance.h"
 #include "common/types/sampled_token.h"
+#include "common/types/tensor_rank.h"
 #include "common/types/ticket.h"
 #include "services/prefill/core/stage.h"
 
 namespace baton::prefill {
 
 struct KvOutboxOptions {
-  size_t page_bytes = 0;  // Of this stage's layers.
+  size_t page_bytes = 0;   // Of this stage's layers and this rank's heads.
+  TensorRank tensor_rank;  // Of the stage's.
+  int kv_heads = 1;        // The model's. With the numbers of ranks they say who gets which.
   // The largest message: a page that is larger goes in parts of this size (kv_layout.h).
   size_t part_bytes = kKvPartBytes;
   // Neighbouring pages go together up to this size. Larger runs would be scattered by the receiver,
   // whose pages are not neighbours, and smaller messages cost more than their bytes.
   size_t merged_bytes = 256 << 10;
-  // Under way to one decode service: enough to keep the network busy while the next message is
-  // hashed.
+  // Under way to one process of a decode service: enough to keep the network busy while the next
+  // message is hashed.
   size_t window_bytes = 12 << 20;
   int window_messages = 64;
+  // Of gathered messages, to all together; each destination may have one beside it.
+  size_t gathered_bytes = 96 << 20;
   // A receipt that has not come after this time is asked for by the same commit, `receipt_asks`
   // times at most. After the last of them what is missing is lost.
   int64_t receipt_us = 1'000'000;
@@ -56,16 +68,19 @@ struct KvOutboxOptions {
 
 // ---- Actions ----
 // Send pages [first_page, first_page + page_count) of the prompt, or one part of one page. They lie
-// in memory behind each other from this stage's page `local_page` on. Ends with MessageEnded.
+// in memory behind each other from this stage's page `local_page` on. What the message has of each
+// is [layer][K/V][head][token][dim] of `heads`. Ends with MessageEnded.
 struct SendKvMessage {
   uint64_t message_id = 0;
   uint64_t attempt_id = 0;
   Ticket ticket;
+  InstanceRef decode;  // Its rank that this goes to.
+  IndexRange heads;    // Of the model's.
   int first_page = 0;
   int page_count = 0;
   int part = 0;
   int local_page = 0;
-  size_t offset_bytes = 0;  // Of the part within its page.
+  size_t offset_bytes = 0;  // Of the part within what the message has of its page.
   size_t bytes = 0;
   uint64_t checksum = 0;  // As exported.
 };
@@ -74,14 +89,15 @@ struct SendKvMessage {
 struct ExportKv {
   SendKvMessage message;
 };
-// Send the commit of all of the attempt's messages so far, or send it again. Ends with
+// Send the commit of all of the attempt's messages to `decode` so far, or send it again. Ends with
 // MessageEnded.
 struct SendCommitMessage {
   uint64_t message_id = 0;
   uint64_t attempt_id = 0;
   Ticket ticket;
+  InstanceRef decode;  // Its rank that this goes to.
   std::optional<SampledToken> first_token;
-  uint64_t checksum_sum = 0;  // Of all messages of data, modulo 2^64.
+  uint64_t checksum_sum = 0;  // Of all messages of data to it, modulo 2^64.
   bool again = false;
 };
 using KvOutboxAction = std::variant<ExportKv, SendKvMessage, SendCommitMessage, KvSent>;
@@ -91,7 +107,9 @@ class KvOutbox {
   explicit KvOutbox(const KvOutboxOptions& options);
 
   // Each ends with exactly one KvSent, when none of its messages is under way, and a commit that
-  // did not fail when decode has said that all is there, or that nobody waits for it.
+  // did not fail when every rank of decode that it went to has said that all is there, or that
+  // nobody waits for it. The ticket is of a number of ranks that can share the model's KV heads, of
+  // which one at least hears from this rank (the stage's core has seen to it).
   void Add(const SendKv& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
   void Add(const SendCommit& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
 
@@ -119,6 +137,19 @@ class KvOutbox {
   absl::Status CheckInvariants() const;
 
  private:
+  // What of a send goes to one of decode's ranks.
+  struct Share {
+    InstanceRef decode;
+    IndexRange heads;
+    size_t page_bytes = 0;  // Of these heads.
+    size_t next_page = 0;   // Of the send's pages, and the part of it, that is not under way yet.
+    int next_part = 0;
+    int under_way = 0;
+    // Of a commit.
+    bool received = false;  // Its receipt is here.
+    int asks = 0;           // Repetitions.
+    int64_t asked_us = 0;   // When the last one had left.
+  };
   // A SendKv, or a SendCommit: no pages.
   struct Send {
     uint64_t epoch = 0;
@@ -128,55 +159,58 @@ class KvOutbox {
     std::vector<int> pages;
     std::optional<SampledToken> first_token;
     bool is_commit = false;
-    size_t next_page = 0;  // Of `pages`, and the part of it, that is not under way yet.
-    int next_part = 0;
-    int under_way = 0;
+    std::vector<Share> shares;
     int64_t bytes = 0;  // Of the messages that have arrived at the transport's end.
     int64_t begun_us = 0;
     absl::Status status;
-    // Of a commit.
-    bool received = false;  // Its receipt is here.
-    int asks = 0;           // Repetitions.
-    int64_t asked_us = 0;   // When the last one had left.
+
+    int under_way() const;
   };
+  using ShareId = std::pair<uint64_t, size_t>;  // The stage's send id, and which of its shares.
   // Decode's incarnation, slot and generation: what a receipt names.
   using Grant = std::tuple<uint64_t, uint32_t, uint64_t>;
-  struct Lane {                    // To one decode service.
-    std::deque<uint64_t> waiting;  // Sends with messages that are not under way.
-    size_t bytes = 0;              // Under way.
+  struct Lane {                   // To one process of a decode service.
+    std::deque<ShareId> waiting;  // Those with messages that are not under way.
+    size_t bytes = 0;             // Under way.
     int messages = 0;
   };
   struct Message {
-    uint64_t send_id = 0;
+    ShareId share;
     InstanceRef decode;
     size_t bytes = 0;                        // 0: a commit.
+    bool gathered = false;                   // From some of the heads.
     std::optional<SendKvMessage> exporting;  // To be sent when it is exported.
   };
 
   void Enqueue(uint64_t send_id, Send send, int64_t now_us, std::vector<KvOutboxAction>& actions);
-  SendKvMessage NextMessage(const Send& send) const;
+  std::vector<Share> SharesOf(const Ticket& ticket);
+  Share& At(const ShareId& id) { return sends_.at(id.first).shares[id.second]; }
+  SendKvMessage NextMessage(const Send& send, const Share& share) const;
   void Pump(const InstanceRef& decode, std::vector<KvOutboxAction>& actions);
-  bool Fits(const Lane& lane, size_t bytes) const;
+  bool Fits(const Lane& lane, const Share& share, size_t bytes) const;
+  bool Gathers(const Share& share) const { return share.page_bytes < options_.page_bytes; }
+  bool Done(const Send& send, const Share& share) const;
   void EndWaiting(uint64_t attempt_id, const absl::Status& status, int64_t now_us,
                   std::vector<KvOutboxAction>& actions);
   void EndIfDone(uint64_t send_id, int64_t now_us, std::vector<KvOutboxAction>& actions);
-  void SendCommitOf(uint64_t send_id, Send& send, std::vector<KvOutboxAction>& actions);
-  bool AwaitsReceipt(const Send& send) const { return send.under_way == 0 && !send.received; }
-  bool DataUnderWay(uint64_t attempt_id) const;
-  bool ExportUnderWay(uint64_t attempt_id) const;
-  void FailCommit(uint64_t send_id, const absl::Status& status, int64_t now_us,
+  void SendCommitOf(const ShareId& id, std::vector<KvOutboxAction>& actions);
+  static bool AwaitsReceipt(const Share& share) { return share.under_way == 0 && !share.received; }
+  bool UnderWay(uint64_t attempt_id, const InstanceRef& decode) const;
+  bool ExportUnderWay(uint64_t attempt_id, const InstanceRef& decode) const;
+  void FailCommit(const ShareId& id, const absl::Status& status, int64_t now_us,
                   std::vector<KvOutboxAction>& actions);
-  static Grant GrantOf(const Ticket& ticket) {
-    return {ticket.decode.incarnation, ticket.slot, ticket.generation};
+  static Grant GrantOf(const Ticket& ticket, const Share& share) {
+    return {share.decode.incarnation, ticket.slot, ticket.generation};
   }
 
   const KvOutboxOptions options_;
   std::map<uint64_t, Send> sends_;  // By the stage's send id.
   std::map<InstanceRef, Lane> lanes_;
-  std::map<Grant, uint64_t> commits_;           // Send ids of commits that have left.
-  std::map<uint64_t, Message> messages_;        // Under way, by message id.
-  std::map<uint64_t, absl::Status> failed_;     // By attempt, until it is forgotten.
-  std::map<uint64_t, uint64_t> checksum_sums_;  // Likewise.
+  std::map<Grant, ShareId> commits_;         // Those that have left.
+  std::map<uint64_t, Message> messages_;     // Under way, by message id.
+  std::map<uint64_t, absl::Status> failed_;  // By attempt, until it is forgotten.
+  std::map<uint64_t, std::map<InstanceRef, uint64_t>> checksum_sums_;  // Likewise.
+  size_t gathered_bytes_ = 0;                                          // Under way.
   uint64_t next_message_id_ = 1;
 };
 

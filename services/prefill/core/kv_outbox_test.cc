@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/random.h"
@@ -195,52 +198,74 @@ TEST_F(LargePagesTest, LargePagesGoInParts) {
   EXPECT_EQ(sent_.size(), 1u);
 }
 
-KvReceipt ReceiptOf(uint64_t generation, Random& random) {
+KvReceipt ReceiptOf(const std::pair<uint64_t, uint64_t>& commit, Random& random) {
   return {{"prefill-0", 1},
           0,
-          generation,
-          kDecode.incarnation,
+          commit.first,
+          commit.second,
           static_cast<KvReceiptKind>(random.Between(1, 4)),
           3};
 }
 
-// Whatever happens in whatever order: every send ends once, within the window, and nothing is left.
+// Whatever happens in whatever order, and however many ranks decode has: every send ends once,
+// within the window, and nothing is left.
 TEST(KvOutboxRandomTest, EverySendEndsOnce) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Random random(seed);
     KvOutboxOptions options = SmallOptions();
     options.receipt_us = 20;
-    options.page_bytes = static_cast<size_t>(random.Between(50, 900));
+    options.kv_heads = 4;
+    options.page_bytes = 4 * static_cast<size_t>(random.Between(15, 220));
+    options.gathered_bytes = 600;
+    Ticket ticket{.decode = kDecode};
+    const std::vector<int> ranks = {1, 2, 4};
+    const int decode_ranks = ranks[seed % ranks.size()];
+    for (int i = 1; i < decode_ranks; ++i) {
+      ticket.followers.push_back({"follower-" + std::to_string(i), 20 + static_cast<uint64_t>(i)});
+    }
     KvOutbox outbox(options);
     std::vector<KvOutboxAction> actions;
-    std::vector<std::pair<uint64_t, size_t>> under_way;
-    std::set<uint64_t> exported;   // And what needs no export.
-    std::set<uint64_t> committed;  // Generations.
+    struct Message {
+      uint64_t id;
+      size_t bytes;
+      InstanceRef decode;
+    };
+    std::vector<Message> under_way;
+    std::set<uint64_t> exported;                        // And what needs no export.
+    std::set<std::pair<uint64_t, uint64_t>> committed;  // Generations, and at whom.
     std::multiset<uint64_t> ended;
     uint64_t sends = 0;
     const auto take = [&] {
       ASSERT_TRUE(outbox.CheckInvariants().ok()) << outbox.CheckInvariants();
       for (const KvOutboxAction& action : actions) {
         if (const auto* start = std::get_if<ExportKv>(&action)) {
-          under_way.emplace_back(start->message.message_id, start->message.bytes);
+          const SendKvMessage& message = start->message;
+          under_way.push_back({message.message_id, message.bytes, message.decode});
           ASSERT_LE(start->message.bytes, options.part_bytes);
         } else if (const auto* data = std::get_if<SendKvMessage>(&action)) {
           exported.insert(data->message_id);
         } else if (const auto* commit = std::get_if<SendCommitMessage>(&action)) {
-          under_way.emplace_back(commit->message_id, 0);
+          under_way.push_back({commit->message_id, 0, commit->decode});
           exported.insert(commit->message_id);
-          committed.insert(commit->ticket.generation);
+          committed.emplace(commit->ticket.generation, commit->decode.incarnation);
         } else {
           ended.insert(std::get<KvSent>(action).send_id);
         }
       }
       actions.clear();
-      size_t bytes = 0;
-      for (const auto& [id, message_bytes] : under_way) bytes += message_bytes;
-      ASSERT_LE(bytes, options.window_bytes) << "seed " << seed;
+      std::map<InstanceRef, size_t> bytes;
+      size_t gathered = 0;
+      for (const Message& message : under_way) {
+        bytes[message.decode] += message.bytes;
+        if (decode_ranks > 1) gathered += message.bytes;
+      }
+      for (const auto& [decode, to_it] : bytes) {
+        ASSERT_LE(to_it, options.window_bytes) << decode.id << ", seed " << seed;
+      }
+      ASSERT_LE(gathered, options.gathered_bytes + 3 * options.part_bytes) << "seed " << seed;
     };
     const auto go_on = [&](size_t pick, double fails, int64_t now_us) {
-      const uint64_t id = under_way[pick].first;
+      const uint64_t id = under_way[pick].id;
       const absl::Status end =
           random.Chance(fails) ? absl::UnavailableError("lost") : absl::OkStatus();
       const bool sent = exported.contains(id);
@@ -250,7 +275,6 @@ TEST(KvOutboxRandomTest, EverySendEndsOnce) {
     };
     for (int step = 0; step < 200; ++step) {
       const uint64_t attempt = random.Below(5);
-      const Ticket ticket{.decode = kDecode};
       if (step < 100 && random.Chance(0.4)) {
         std::vector<int> pages(1 + random.Below(5));
         for (int& page : pages) page = static_cast<int>(random.Below(4));

@@ -11,6 +11,7 @@
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
+#include "common/kv/head_routes.h"
 #include "services/prefill/core/stage_state.h"
 
 namespace baton::prefill {
@@ -122,12 +123,20 @@ absl::Status Stage::State::CheckPlan(const Plan& plan) const {
                                                     *opened.begin(), " without a chunk of it"));
 }
 
+bool Stage::State::WritesTo(const Ticket& ticket) const {
+  const TensorRank own = options.tensor_rank;
+  const auto sources = SourcesOf(options.kv_heads, own.size, ticket.ranks());
+  BATON_CHECK(sources.ok()) << sources.status();
+  return std::find(sources->begin(), sources->end(), own.rank) != sources->end();
+}
+
 void Stage::State::Accept(const Plan& plan) {
   last_number = plan.number;
   for (const PlanOpen& open : plan.opens) {
     Request& request = requests[open.attempt_id];
     request.ticket = open.ticket;
     request.pages = open.pages;
+    request.writes_kv = WritesTo(open.ticket);
     request.report.attempt_id = open.attempt_id;
   }
   for (const PlanItem& item : plan.items) {

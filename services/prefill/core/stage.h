@@ -43,8 +43,9 @@ struct StageOptions {
   int stage = 0;  // 0 .. stages - 1
   int stages = 1;
   TensorRank tensor_rank;  // Of the stage's. The last stage's rank 0 draws tokens.
-  // Hands its KV over; not so a rank whose heads another one has, too (KvWriter).
-  bool writes_kv = true;
+  // The model's. Says with the numbers of ranks on both sides whether this one hands KV over: not
+  // so a rank whose heads another one has, too, and is to write (common/kv/head_routes.h).
+  int kv_heads = 1;
   int page_size = 0;
   int activation_credits = 2;  // Activation buffers of each stage; >= 1.
   int plan_limit = 64;  // Plans held and not given to the executor yet; more is a protocol error.

@@ -47,11 +47,11 @@ class StageTest : public testing::Test {
     Send(EpochBegan{kEpoch});
   }
 
-  void MakeRank(TensorRank rank, bool writes_kv) {
+  void MakeRank(TensorRank rank, int kv_heads) {
     stage_.emplace(StageOptions{.stage = 1,
                                 .stages = 2,
                                 .tensor_rank = rank,
-                                .writes_kv = writes_kv,
+                                .kv_heads = kv_heads,
                                 .page_size = 16,
                                 .activation_credits = 4});
     Send(EpochBegan{kEpoch});

@@ -19,6 +19,7 @@ struct Stage::State {
   struct Request {
     Ticket ticket;
     std::vector<int> pages;
+    bool writes_kv = true;   // This rank, to any of the ticket's.
     int planned_tokens = 0;  // Of the plans that have arrived.
     int sends = 0;           // Under way, the commit's included.
     bool final_computed = false;
@@ -69,6 +70,7 @@ struct Stage::State {
   absl::Status CheckPlan(const Plan& plan) const;
   absl::Status CheckItem(const Plan& plan, const PlanItem& item) const;
   void Accept(const Plan& plan);
+  bool WritesTo(const Ticket& ticket) const;
 
   void RunNext(int64_t now_us);
   bool Ready(const Plan& plan) const;

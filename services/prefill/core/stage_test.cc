@@ -309,7 +309,7 @@ TEST_F(StageTest, HoldsABoundedNumberOfPlans) {
 
 // The last stage of two as rank 1 of two: it computes the same and draws nothing.
 TEST_F(StageTest, ARankBesideTheFirstCommitsWithoutAToken) {
-  MakeRank({1, 2}, true);
+  MakeRank({1, 2}, /*kv_heads=*/2);
   for (const uint64_t number : {1, 2, 3}) {
     Send(PlanArrived{ChunkPlan(number)});
     Send(ActivationsArrived{kEpoch, number});
@@ -320,8 +320,20 @@ TEST_F(StageTest, ARankBesideTheFirstCommitsWithoutAToken) {
   EXPECT_FALSE(All<SendCommit>()[0].first_token.has_value());
 }
 
+// What is written is for the decode service to say: two ranks of it want both copies of the head.
+TEST_F(StageTest, ARankWritesWhereItsCopyIsWanted) {
+  MakeRank({1, 2}, /*kv_heads=*/1);
+  Plan plan = ChunkPlan(1);
+  plan.opens[0].ticket.followers = {{"decode-0-1", 2}};
+  Send(PlanArrived{plan});
+  Send(ActivationsArrived{kEpoch, 1});
+  Computed(1);
+  ASSERT_EQ(All<SendKv>().size(), 1u);
+  EXPECT_EQ(All<SendKv>()[0].ticket, plan.opens[0].ticket);
+}
+
 TEST_F(StageTest, ARankWhoseHeadsAnotherOneWritesClosesWithItsLastChunk) {
-  MakeRank({1, 2}, false);
+  MakeRank({1, 2}, /*kv_heads=*/1);
   for (const uint64_t number : {1, 2, 3}) {
     Send(PlanArrived{ChunkPlan(number)});
     Send(ActivationsArrived{kEpoch, number});

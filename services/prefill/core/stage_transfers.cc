@@ -123,7 +123,7 @@ void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, 
       request.final_computed = true;
       request.final_computed_us = now_us;
     }
-    if (request.sending() && options.writes_kv) {
+    if (request.sending() && request.writes_kv) {
       if (token.has_value() && !token->ok()) request.failure = token->status();
       if (request.sending()) SendItem(item, request);
       if (request.sending() && item.final) {

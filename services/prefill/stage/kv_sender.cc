@@ -8,6 +8,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/kv/head_routes.h"
 #include "common/kv/wire.h"
 #include "common/transport/back_on_this_thread.h"
 #include "services/prefill/stage/unreliable_send.h"
@@ -34,7 +35,35 @@ absl::Status Blame(const absl::Status& status, const InstanceRef& decode, const 
 KvOutboxOptions OutboxOptions(const Executor& executor) {
   KvOutboxOptions options;
   options.page_bytes = executor.kv().PageBytes();
+  options.tensor_rank = executor.tensor_rank();
+  options.kv_heads = executor.config().num_key_value_heads;
   return options;
+}
+
+// Where what a message carries lies: one piece if it has all heads of its pages, which are then
+// neighbours.
+std::vector<KvPiece> PiecesOf(const SendKvMessage& message, const KvGeometry& kv) {
+  const LayerRange layers{kv.layer_begin, kv.layer_end};
+  const size_t of_each = message.bytes / static_cast<size_t>(message.page_count);
+  const std::vector<PageRun> runs =
+      MessageRuns(layers, message.heads, {layers, kv.kv_heads, kv.HeadBytes()}, kv.head_begin,
+                  message.offset_bytes, of_each);
+  std::vector<KvPiece> pieces;
+  for (int page = 0; page < message.page_count; ++page) {
+    for (const PageRun& run : runs) {
+      if (!pieces.empty()) {
+        KvPiece& last = pieces.back();
+        const size_t pages_between = static_cast<size_t>(message.local_page + page - last.page);
+        if (last.offset_bytes + last.bytes ==
+            pages_between * kv.PageBytes() + run.destination_offset) {
+          last.bytes += run.bytes;
+          continue;
+        }
+      }
+      pieces.push_back({message.local_page + page, run.destination_offset, run.bytes});
+    }
+  }
+  return pieces;
 }
 
 }  // namespace
@@ -114,7 +143,7 @@ void KvSender::Perform(const ExportKv& action) {
   absl::Status injected = Failpoint("prefill.kv_export");
   if (!injected.ok()) return OnExported(message.message_id, injected);
   options_.executor->kv_memory().Export(
-      {message.local_page, message.offset_bytes, message.bytes},
+      PiecesOf(message, options_.executor->kv()),
       BackOnThisThread<absl::StatusOr<ExportedKv>>(
           *options_.data_plane, [this, message_id = message.message_id](const auto& exported) {
             OnExported(message_id, exported);
@@ -136,14 +165,14 @@ void KvSender::OnExported(uint64_t message_id, const absl::StatusOr<ExportedKv>&
 void KvSender::Perform(const SendKvMessage& action) {
   const Ticket& ticket = action.ticket;
   if (absl::Status status = Failpoint("prefill.kv_send"); !status.ok()) {
-    MessageEnded(action.message_id, ticket.decode, 0, status);
+    MessageEnded(action.message_id, action.decode, 0, status);
     return;
   }
   const std::span<const std::byte> run = exports_.at(action.message_id).memory.Host();
   KvDataHeader header;
   header.slot = ticket.slot;
   header.generation = ticket.generation;
-  header.decode_incarnation = ticket.decode.incarnation;
+  header.decode_incarnation = action.decode.incarnation;
   header.writer_incarnation = options_.self.incarnation;
   header.layers = layers_;
   header.first_page = action.first_page;
@@ -155,20 +184,20 @@ void KvSender::Perform(const SendKvMessage& action) {
   message.kind = MessageKind::kKvPages;
   message.header = EncodeKvData(header);
   message.runs.push_back(run);
-  Deliver(action.message_id, ticket.decode, std::move(message));
+  Deliver(action.message_id, action.decode, std::move(message));
 }
 
 void KvSender::Perform(const SendCommitMessage& action) {
   const Ticket& ticket = action.ticket;
   if (absl::Status status = Failpoint("prefill.commit_send"); !status.ok()) {
-    MessageEnded(action.message_id, ticket.decode, 0, status);
+    MessageEnded(action.message_id, action.decode, 0, status);
     return;
   }
   if (action.again) options_.metrics->Increment(Metric::kKvCommitsRepeatedTotal);
   KvCommit commit;
   commit.slot = ticket.slot;
   commit.generation = ticket.generation;
-  commit.decode_incarnation = ticket.decode.incarnation;
+  commit.decode_incarnation = action.decode.incarnation;
   commit.writer_incarnation = options_.self.incarnation;
   commit.writer_id = options_.self.id;
   commit.layers = layers_;
@@ -179,7 +208,7 @@ void KvSender::Perform(const SendCommitMessage& action) {
   Outgoing message;
   message.kind = MessageKind::kKvControl;
   message.header = EncodeKvCommit(commit);
-  Deliver(action.message_id, ticket.decode, std::move(message));
+  Deliver(action.message_id, action.decode, std::move(message));
 }
 
 void KvSender::Perform(const KvSent& sent) {

@@ -1,6 +1,7 @@
-// Sends a stage's KV towards the decode services: page runs as the executor exports them,
-// commits, and the heartbeats that keep this stage's grants alive. What may be under way, and in
-// what order, is the outbox's to decide (core/kv_outbox.h).
+// Sends a stage's KV towards the processes of decode services: page runs as the executor exports
+// them, the heads of each that are wanted there, commits, and the heartbeats that keep this stage's
+// grants alive. What may be under way, and in what order, is the outbox's to decide
+// (core/kv_outbox.h).
 #ifndef SERVICES_PREFILL_STAGE_KV_SENDER_H_
 #define SERVICES_PREFILL_STAGE_KV_SENDER_H_
 
@@ -45,8 +46,8 @@ class KvSender final : public MessageHandler {
   absl::Status Start();
 
   // Loop thread, up to SendHeartbeats; done on the data thread in the order of the calls. The first
-  // two end with exactly one KvSent each. A decode service that is not connected, or a send that
-  // fails, is UNAVAILABLE with leg "decode".
+  // two end with exactly one KvSent each. A rank of decode that is not connected, or a send that
+  // fails, is UNAVAILABLE with leg "decode" and its name.
   void Send(const SendKv& action);
   void Commit(const SendCommit& action);
   // What is not being sent yet ends with CANCELLED: of a request that is aborted, of an epoch.

@@ -8,20 +8,19 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/kv/head_routes.h"
 #include "services/prefill/testing/fake_model.h"
 
 namespace baton::prefill {
 namespace {
 
 constexpr int64_t kLimitUs = 20'000'000;
-constexpr int kRunsPerLayer = 2 * kFakeKvHeads;
 constexpr size_t kFloatsPerRun = size_t{kFakePageSize} * kFakeHeadDim;
-constexpr size_t kFloatsPerLayer = size_t{kRunsPerLayer} * kFakePageSize * kFakeHeadDim;
-constexpr size_t kFloatsPerPage = kFloatsPerLayer * kFakeLayers;
 
 }  // namespace
 
-FakeDecode::FakeDecode(const InstanceRef& self) : self_(self) {
+FakeDecode::FakeDecode(const InstanceRef& self, TensorRank rank)
+    : self_(self), rank_(rank), own_(KvHeadsOf(kFakeKvHeads, rank)) {
   auto plane = DataPlane::Create({});
   BATON_CHECK(plane.ok()) << plane.status();
   data_plane_ = *std::move(plane);
@@ -33,7 +32,11 @@ FakeDecode::FakeDecode(const InstanceRef& self) : self_(self) {
 
 FakeDecode::~FakeDecode() { data_plane_->Shutdown(); }
 
-void FakeDecode::Connect(const InstanceRef& stage, const std::string& address, IndexRange heads) {
+size_t FakeDecode::FloatsPerLayer() const {
+  return static_cast<size_t>(runs_per_layer()) * kFloatsPerRun;
+}
+
+void FakeDecode::Connect(const InstanceRef& stage, const std::string& address, TensorRank writer) {
   {
     MutexLock lock(&mutex_);
     if (peers_.contains(stage)) return;
@@ -42,21 +45,30 @@ void FakeDecode::Connect(const InstanceRef& stage, const std::string& address, I
   BATON_CHECK(peer.ok()) << peer.status();
   MutexLock lock(&mutex_);
   peers_[stage] = *peer;
-  heads_[stage.incarnation] = heads;
+  const auto route = RouteBetween(kFakeKvHeads, writer, rank_);
+  if (route.has_value()) heads_[stage.incarnation] = route->heads;
 }
 
 Ticket FakeDecode::Grant(int prompt_tokens) {
-  MutexLock lock(&mutex_);
   Ticket ticket;
   ticket.decode = self_;
-  ticket.generation = next_generation_++;
+  {
+    MutexLock lock(&mutex_);
+    ticket.generation = next_generation_++;
+  }
   ticket.slot = static_cast<uint32_t>(ticket.generation % 7);
   ticket.prompt_tokens = prompt_tokens;
   ticket.prompt_pages = (prompt_tokens + kFakePageSize - 1) / kFakePageSize;
+  GrantToo(ticket);
+  return ticket;
+}
+
+void FakeDecode::GrantToo(const Ticket& ticket) {
+  MutexLock lock(&mutex_);
   Transfer& transfer = transfers_[ticket.generation];
   transfer.ticket = ticket;
-  transfer.pages.assign(kFloatsPerPage * static_cast<size_t>(ticket.prompt_pages), -2.0F);
-  return ticket;
+  transfer.pages.assign(FloatsPerLayer() * static_cast<size_t>(kFakeLayers * ticket.prompt_pages),
+                        -2.0F);
 }
 
 std::optional<Placement> FakeDecode::OnData(const KvDataHeader& header, size_t payload_bytes) {
@@ -64,7 +76,12 @@ std::optional<Placement> FakeDecode::OnData(const KvDataHeader& header, size_t p
   if (found == transfers_.end()) return std::nullopt;
   Transfer& transfer = found->second;
   const Ticket& ticket = transfer.ticket;
-  const IndexRange heads = heads_.at(header.writer_incarnation);
+  const auto sent = heads_.find(header.writer_incarnation);
+  if (sent == heads_.end()) {
+    transfer.error = "a rank without a route sends";
+    return std::nullopt;
+  }
+  const IndexRange heads = sent->second;
   const size_t band = kFloatsPerRun * 2 * static_cast<size_t>(heads.size() * header.layers.size());
   if (header.slot != ticket.slot || header.decode_incarnation != self_.incarnation ||
       header.first_page + header.page_count > ticket.prompt_pages || header.part != 0 ||
@@ -79,11 +96,12 @@ std::optional<Placement> FakeDecode::OnData(const KvDataHeader& header, size_t p
   transfer.checksum_sums[header.writer_incarnation] += header.checksum;
   for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
     ++transfer.runs[{header.writer_incarnation, page}];
-    float* const layers = transfer.pages.data() + kFloatsPerPage * static_cast<size_t>(page) +
-                          kFloatsPerLayer * static_cast<size_t>(header.layers.begin);
+    float* const layers =
+        transfer.pages.data() +
+        FloatsPerLayer() * static_cast<size_t>(page * kFakeLayers + header.layers.begin);
     for (int value = 0; value < 2 * header.layers.size(); ++value) {
-      float* const target =
-          layers + kFloatsPerRun * static_cast<size_t>(value * kFakeKvHeads + heads.begin);
+      float* const target = layers + kFloatsPerRun * static_cast<size_t>(value * own_.size() +
+                                                                         heads.begin - own_.begin);
       const size_t floats = kFloatsPerRun * static_cast<size_t>(heads.size());
       placement.runs.push_back(std::as_writable_bytes(std::span<float>(target, floats)));
     }
@@ -154,7 +172,7 @@ bool FakeDecode::Complete(const Transfer& transfer, int writers) {
 }
 
 std::string FakeDecode::Compare(const Transfer& transfer, const std::vector<int32_t>& prompt,
-                                int writers) {
+                                int writers, int tokens) const {
   if (!transfer.error.empty()) return transfer.error;
   for (const auto& [run, times] : transfer.runs) {
     if (times != 1) return absl::StrCat("page ", run.second, " came ", times, " times");
@@ -171,16 +189,17 @@ std::string FakeDecode::Compare(const Transfer& transfer, const std::vector<int3
     }
     if (commit.layers.end != kFakeLayers) return "the first token comes from another stage";
   }
-  if (with_token != 1) return absl::StrCat(with_token, " first tokens");
+  if (with_token != tokens) return absl::StrCat(with_token, " first tokens");
   for (size_t i = 0; i < transfer.pages.size(); ++i) {
     const int dim = static_cast<int>(i % kFakeHeadDim);
     const int slot = static_cast<int>(i / kFakeHeadDim % kFakePageSize);
-    const int run = static_cast<int>(i / kFloatsPerRun % kRunsPerLayer);
-    const int layer = static_cast<int>(i / kFloatsPerLayer % kFakeLayers);
-    const int position = static_cast<int>(i / kFloatsPerPage) * kFakePageSize + slot;
+    const int run = static_cast<int>(i / kFloatsPerRun) % runs_per_layer();
+    const int layer = static_cast<int>(i / FloatsPerLayer()) % kFakeLayers;
+    const int page = static_cast<int>(i / FloatsPerLayer()) / kFakeLayers;
+    const int position = page * kFakePageSize + slot;
     const float expected = position < static_cast<int>(prompt.size())
                                ? FakeKv(prompt[static_cast<size_t>(position)], position, layer,
-                                        run / kFakeKvHeads, run % kFakeKvHeads, dim)
+                                        run / own_.size(), own_.begin + run % own_.size(), dim)
                                : 0.0F;
     if (transfer.pages[i] == expected) continue;
     return absl::StrCat("KV of layer ", layer, ", position ", position, " is ", transfer.pages[i],
@@ -201,14 +220,14 @@ bool FakeDecode::WaitFor(const std::function<bool()>& condition) {
   }
 }
 
-std::string FakeDecode::Check(const Ticket& ticket, const std::vector<int32_t>& prompt,
-                              int writers) {
+std::string FakeDecode::Check(const Ticket& ticket, const std::vector<int32_t>& prompt, int writers,
+                              int tokens) {
   const bool complete = WaitFor([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return Complete(transfers_.at(ticket.generation), writers);
   });
   MutexLock lock(&mutex_);
   const Transfer& transfer = transfers_.at(ticket.generation);
-  if (complete) return Compare(transfer, prompt, writers);
+  if (complete) return Compare(transfer, prompt, writers, tokens);
   return absl::StrCat("incomplete: ", transfer.runs.size(), " runs, ", transfer.commits.size(),
                       " commits");
 }

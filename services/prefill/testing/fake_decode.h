@@ -1,5 +1,5 @@
-// A decode service's data side for tests: grants pages, takes what prefill stages send, gives
-// receipts, and tells whether every byte and the first token are right.
+// A decode service's data side for tests, or that of one of its ranks: grants pages, takes what
+// prefill stages send, gives receipts, and tells whether every byte and the first token are right.
 #ifndef SERVICES_PREFILL_TESTING_FAKE_DECODE_H_
 #define SERVICES_PREFILL_TESTING_FAKE_DECODE_H_
 
@@ -25,21 +25,24 @@ namespace baton::prefill {
 
 class FakeDecode final : public MessageHandler {
  public:
-  explicit FakeDecode(const InstanceRef& self);
+  explicit FakeDecode(const InstanceRef& self, TensorRank rank = {});
   ~FakeDecode() override;
 
   const InstanceRef& self() const { return self_; }
   DataPlane& data_plane() { return *data_plane_; }
 
-  // Where a writer's receipts go, and which heads it has.
-  void Connect(const InstanceRef& stage, const std::string& address,
-               IndexRange heads = {0, kFakeKvHeads});
+  // Where a writer's receipts go, and which rank of its stage it is.
+  void Connect(const InstanceRef& stage, const std::string& address, TensorRank writer);
 
   Ticket Grant(int prompt_tokens);
+  // The same under a ticket that rank 0 has granted.
+  void GrantToo(const Ticket& ticket);
 
-  // Waits (bounded) for the commits of `writers` stages or ranks and compares with what FakeModel
-  // makes of `prompt`. Empty: all is right; else what is wrong.
-  std::string Check(const Ticket& ticket, const std::vector<int32_t>& prompt, int writers);
+  // Waits (bounded) for the commits of `writers` stages or ranks, `tokens` of which bring the first
+  // token, and compares with what FakeModel makes of `prompt`. Empty: all is right; else what is
+  // wrong.
+  std::string Check(const Ticket& ticket, const std::vector<int32_t>& prompt, int writers,
+                    int tokens = 1);
 
   // Waits (bounded) for the commit that carries the first token; -1 if none came.
   int32_t FirstToken(const Ticket& ticket);
@@ -70,10 +73,14 @@ class FakeDecode final : public MessageHandler {
   // `condition` is evaluated locked.
   bool WaitFor(const std::function<bool()>& condition);
   static bool Complete(const Transfer& transfer, int writers);
-  static std::string Compare(const Transfer& transfer, const std::vector<int32_t>& prompt,
-                             int writers);
+  std::string Compare(const Transfer& transfer, const std::vector<int32_t>& prompt, int writers,
+                      int tokens) const;
+  int runs_per_layer() const { return 2 * own_.size(); }
+  size_t FloatsPerLayer() const;
 
   const InstanceRef self_;
+  const TensorRank rank_;
+  const IndexRange own_;  // Heads.
   Mutex mutex_;
   std::map<uint64_t, Transfer> transfers_ ABSL_GUARDED_BY(mutex_);  // By generation.
   std::map<uint64_t, uint64_t> placing_ ABSL_GUARDED_BY(mutex_);    // Receipt -> generation.

@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/engine/testing/fake_device.h"
+#include "common/kv/head_routes.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 
@@ -46,11 +47,41 @@ void FakePeers::Disconnect(DataPlane& from, const InstanceRef& to) {
 }
 
 TestChain::TestChain(const Settings& settings)
-    : settings_(settings),
-      decode_({"decode-0", 1}),
-      stages_(static_cast<size_t>(settings.stages * settings.ranks)) {
+    : settings_(settings), stages_(static_cast<size_t>(settings.stages * settings.ranks)) {
+  for (int rank = 0; rank < settings_.decode_ranks; ++rank) {
+    const InstanceRef self{rank == 0 ? "decode-0" : absl::StrCat("decode-0-", rank),
+                           1 + static_cast<uint64_t>(rank)};
+    decodes_.push_back(
+        std::make_unique<FakeDecode>(self, TensorRank{rank, settings_.decode_ranks}));
+  }
   for (int rank = 0; rank < members(); ++rank) StartStage(rank);
   ShareView();
+}
+
+Ticket TestChain::GrantRanks(int prompt_tokens) {
+  Ticket ticket = decode().Grant(prompt_tokens);
+  for (size_t rank = 1; rank < decodes_.size(); ++rank) {
+    ticket.followers.push_back(decodes_[rank]->self());
+  }
+  for (size_t rank = 1; rank < decodes_.size(); ++rank) decodes_[rank]->GrantToo(ticket);
+  return ticket;
+}
+
+std::string TestChain::CheckRanks(const Ticket& ticket, const std::vector<int32_t>& prompt) {
+  for (int rank = 0; rank < settings_.decode_ranks; ++rank) {
+    const TensorRank place{rank, settings_.decode_ranks};
+    int writers = 0;
+    for (int from = 0; from < settings_.ranks; ++from) {
+      const TensorRank writer{from, settings_.ranks};
+      if (RouteBetween(kFakeKvHeads, writer, place).has_value()) ++writers;
+    }
+    const bool hears =
+        RouteBetween(kFakeKvHeads, TensorRank{0, settings_.ranks}, place).has_value();
+    const std::string wrong = decodes_[static_cast<size_t>(rank)]->Check(
+        ticket, prompt, settings_.stages * writers, hears ? 1 : 0);
+    if (!wrong.empty()) return absl::StrCat("rank ", rank, " of decode: ", wrong);
+  }
+  return "";
 }
 
 TestChain::~TestChain() {
@@ -122,10 +153,11 @@ void TestChain::ShareView() {
     if (stage.service == nullptr) continue;
     std::vector<worker::PeerWorker> view;
     view.reserve(stages_.size());
-    stage.peers->Connect(*stage.data_plane, decode_.self(), decode_.data_plane().address(), true);
     const int member = static_cast<int>(&stage - stages_.data());
-    decode_.Connect(stage.self, stage.data_plane->address(),
-                    KvHeadsOf(kFakeKvHeads, TensorRankOf(member)));
+    for (const auto& decode : decodes_) {
+      stage.peers->Connect(*stage.data_plane, decode->self(), decode->data_plane().address(), true);
+      decode->Connect(stage.self, stage.data_plane->address(), TensorRankOf(member));
+    }
     for (int rank = 0; rank < members(); ++rank) {
       const Stage& other = stages_[static_cast<size_t>(rank)];
       if (&other == &stage) continue;

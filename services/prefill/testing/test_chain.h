@@ -39,6 +39,7 @@ class TestChain {
   struct Settings {
     int stages = 1;
     int ranks = 1;  // Of each stage. What is "rank" below is then a member of the chain (hello.h).
+    int decode_ranks = 1;
     int chunk_tokens = 32;
     ChunkRule chunk_rule = ChunkRule::kFixed;
     int page_count = 64;
@@ -81,7 +82,10 @@ class TestChain {
                                   const Ticket& ticket);
   static std::vector<int32_t> Prompt(int tokens, int seed);
 
-  FakeDecode& decode() { return decode_; }
+  FakeDecode& decode() { return *decodes_[0]; }
+  // Grants at all ranks of decode, and what Check says of all of them.
+  Ticket GrantRanks(int prompt_tokens);
+  std::string CheckRanks(const Ticket& ticket, const std::vector<int32_t>& prompt);
   std::unique_ptr<v1::Prefill::Stub> Stub(int rank) const;
   const InstanceRef& instance(int rank) const { return stages_[static_cast<size_t>(rank)].self; }
   std::string Scrape(int rank) { return stages_[static_cast<size_t>(rank)].metrics->Scrape(); }
@@ -101,7 +105,7 @@ class TestChain {
   int members() const { return settings_.stages * settings_.ranks; }
 
   const Settings settings_;
-  FakeDecode decode_;
+  std::vector<std::unique_ptr<FakeDecode>> decodes_;  // By rank.
   MemoryGroups groups_{3000};
   std::vector<Stage> stages_;
   uint64_t next_incarnation_ = 100;
