@@ -16,7 +16,7 @@ bool Reaches(const MembersWitness::Member& from, const MembersWitness::Member& t
 }
 
 auto AsTuple(const router::Pair& pair) {
-  return std::tie(pair.chain.chain_id, pair.chain.stages, pair.chain.writers, pair.chain.stage0,
+  return std::tie(pair.chain.chain_id, pair.chain.stages, pair.writers, pair.chain.stage0,
                   pair.chain.load, pair.chain.max_prompt_tokens, pair.chain.draining, pair.decode,
                   pair.decode_load, pair.decode_capacity_tokens, pair.max_context_tokens,
                   pair.decode_slots, pair.chain.capacity_tokens, pair.page_size);
@@ -49,22 +49,27 @@ const std::vector<router::Pair>& MembersWitness::Pairs() {
     for (const auto& [rank, stage] : stages) {
       ready = ready && stage->Serves() && first.applied_version >= stage->joined_version;
       chain.stages.push_back({stage->info.instance, stage->info.layers});
-      chain.writers.push_back(chain.stages.back());
       chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, TokensOf(stage->info));
       chain.capacity_tokens = std::min(chain.capacity_tokens, TokensOf(stage->info));
     }
     for (const auto& [id, decode] : members_) {
       if (!ready || decode.info.role != Role::kDecode || !decode.Serves()) continue;
+      if (decode.applied_version < decode.joined_version) continue;
       const bool connected =
           std::all_of(stages.begin(), stages.end(), [&decode = decode](const auto& entry) {
             return Reaches(*entry.second, decode) && Reaches(decode, *entry.second);
           });
       if (!connected) continue;
       const int64_t tokens = TokensOf(decode.info);
-      pairs_.push_back({chain, decode.info.instance, decode.load, tokens,
+      pairs_.push_back({chain,
+                        decode.info.instance,
+                        decode.load,
+                        tokens,
                         std::min<int64_t>(decode.info.max_context_tokens, tokens),
                         decode.info.max_running_requests,
-                        decode.info.fingerprint.kv_layout.page_size});
+                        decode.info.fingerprint.kv_layout.page_size,
+                        {},
+                        chain.stages});
     }
   }
   return pairs_;

@@ -33,7 +33,7 @@ void RouterWitness::See(const router::Reserve& action) {
   }
   const std::vector<router::Pair>& pairs = members_.Pairs();
   const auto pair = std::find_if(pairs.begin(), pairs.end(), [&action](const router::Pair& p) {
-    return p.decode == action.decode && p.chain.writers == action.writers;
+    return p.decode == action.decode && p.writers == action.writers;
   });
   if (pair == pairs.end()) {
     return Complain(action.call_id, "begins on workers that are no ready pair");

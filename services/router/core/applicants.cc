@@ -13,7 +13,7 @@
 namespace baton::router {
 
 // A worker that drains is in no new pair, so its model stands in nobody's way; its place in a chain
-// does, as long as it is here.
+// or a decode service does, as long as it is here.
 absl::Status Membership::CheckFitsMember(const WorkerInfo& worker, const Worker& member) {
   if (worker.instance.id == member.info.instance.id) return absl::OkStatus();  // To be replaced.
   if (PlantedBug(Bug::kRouterTakesMisfits)) return CheckPlace(worker, member.info);
@@ -44,11 +44,8 @@ Group Membership::Incumbents(int64_t now_us) const {
     if (!member.draining) group.Add(member.info);
   }
   for (const auto& [id, absent] : absent_) {
-    if (absent.left || absent.lost_us + options_.pair_grace_us <= now_us) continue;
-    if (absent.role == Role::kDecode) {
-      group.ExpectDecode();
-    } else {
-      group.ExpectStage(absent.chain_id, absent.place, absent.places);
+    if (!absent.left && absent.lost_us + options_.pair_grace_us > now_us) {
+      group.grids().Hold(absent.grid, absent.place, absent.places);
     }
   }
   return group;

@@ -57,7 +57,7 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   table.SetPhase(txn, Phase::kReserving);
   table.SetTimer(txn, txn.deadline_us);
   table.SetAttempt(txn, std::move(attempt));
-  Emit(Reserve{txn.attempt.id, txn.call_id, txn.attempt.pair.decode, txn.attempt.pair.chain.writers,
+  Emit(Reserve{txn.attempt.id, txn.call_id, txn.attempt.pair.decode, txn.attempt.pair.writers,
                txn.deadline_us});
 }
 
@@ -106,7 +106,7 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   if (client_has_tokens || !may_try || txn.deadline_us <= now_us || SameEverywhere(status)) {
     return false;
   }
-  FailedPair failed = {txn.attempt.pair.chain.stages, txn.attempt.pair.decode, blamed};
+  FailedPair failed = {txn.attempt.pair, blamed};
   const std::vector<Pair>& pairs = membership.ReadyPairs();
   const FailedPair* avoid = PlantedBug(Bug::kRouterRetriesTheSamePair) ? nullptr : &failed;
   absl::StatusOr<Pair> other = pairing.Choose(pairs, txn.prompt_tokens, txn.max_tokens, avoid);
@@ -135,13 +135,14 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
 
 void RouterCore::State::SuspectBlamed(const Pair& pair, Role blamed, const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return;
-  InstanceRef suspect = blamed == Role::kDecode ? pair.decode : pair.chain.stage0;
-  if (blamed == Role::kPrefill) {
-    const auto named = InstanceOf(status);
-    for (const KvWriter& stage : pair.chain.stages) {
-      if (named == stage.instance.id) suspect = stage.instance;
-    }
-  }
+  const bool by_decode = blamed == Role::kDecode;
+  InstanceRef suspect = by_decode ? pair.decode : pair.chain.stage0;
+  const auto named = InstanceOf(status);
+  const auto consider = [&](bool of_leg, const InstanceRef& instance) {
+    if (of_leg && named == instance.id) suspect = instance;
+  };
+  for (const KvWriter& stage : pair.chain.stages) consider(!by_decode, stage.instance);
+  for (const InstanceRef& follower : pair.followers) consider(by_decode, follower);
   Suspect(suspect);
 }
 
@@ -158,8 +159,10 @@ void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
     table.SetPhase(txn, Phase::kDecoding);
     EndPrefillWork(txn);
     ++served;
-    membership.Served(txn.attempt.pair.decode);
-    for (const KvWriter& stage : txn.attempt.pair.chain.stages) membership.Served(stage.instance);
+    const Pair& pair = txn.attempt.pair;
+    membership.Served(pair.decode);
+    for (const InstanceRef& follower : pair.followers) membership.Served(follower);
+    for (const KvWriter& stage : pair.chain.stages) membership.Served(stage.instance);
   }
   Emit(DeliverToken{txn.call_id, token});
 }

@@ -74,8 +74,13 @@ int64_t RouterCore::State::NextDrainUs() const {
 
 absl::Status RouterCore::State::CheckDrain() const {
   for (const Pair& pair : membership.ReadyPairs()) {
-    const Worker* decode = membership.Find(pair.decode);
-    if (!pair.chain.draining && decode != nullptr && !decode->draining) continue;
+    std::vector<InstanceRef> ranks = pair.followers;
+    ranks.push_back(pair.decode);
+    const bool all_stay = std::all_of(ranks.begin(), ranks.end(), [this](const InstanceRef& rank) {
+      const Worker* decode = membership.Find(rank);
+      return decode != nullptr && !decode->draining;
+    });
+    if (!pair.chain.draining && all_stay) continue;
     return absl::InternalError(absl::StrCat("a pair of ", pair.chain.chain_id, " and ",
                                             pair.decode.id, " is ready and drains"));
   }

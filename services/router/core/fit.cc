@@ -77,6 +77,130 @@ absl::Status CheckLayers(const WorkerInfo& worker) {
   return absl::OkStatus();
 }
 
+// Within its chain or decode service.
+std::string Place(const WorkerInfo& worker) {
+  const std::string rank = absl::StrCat("tensor-parallel rank ", worker.tensor_rank.rank);
+  if (worker.role == Role::kDecode) return rank;
+  const std::string stage = absl::StrCat("rank ", worker.pp_rank);
+  return worker.tensor_rank.alone() ? stage : absl::StrCat(stage, ", ", rank);
+}
+
+std::string ChunksText(const RankAgreement& agreed) {
+  if (agreed.row_parallel_chunks == 0) return "auto";
+  return absl::StrCat(agreed.row_parallel_chunks);
+}
+
+// How a chain or a decode service is cut, which its members must agree on.
+absl::Status CheckShape(const std::string& of_grid, const WorkerInfo& joining,
+                        const WorkerInfo& member) {
+  const bool chain = joining.role == Role::kPrefill;
+  const auto differ = [&](const char* property, const std::string& left, const std::string& right) {
+    return Mismatch(property + of_grid, joining, left, member, right);
+  };
+  if (chain && joining.pp_size != member.pp_size) {
+    return differ("pp_size", absl::StrCat(joining.pp_size), absl::StrCat(member.pp_size));
+  }
+  if (joining.tensor_rank.size != member.tensor_rank.size) {
+    return differ("tp_size", absl::StrCat(joining.tensor_rank.size),
+                  absl::StrCat(member.tensor_rank.size));
+  }
+  const RankAgreement& a = joining.agreed;
+  const RankAgreement& b = member.agreed;
+  if (a.row_parallel_chunks != b.row_parallel_chunks) {
+    return differ("row_parallel_chunks", ChunksText(a), ChunksText(b));
+  }
+  if (a.row_parallel_threshold != b.row_parallel_threshold) {
+    return differ("row_parallel_chunk_threshold", absl::StrCat(a.row_parallel_threshold),
+                  absl::StrCat(b.row_parallel_threshold));
+  }
+  if (chain && a.sends_slices != b.sends_slices) {
+    return differ("pp_send_slice", a.sends_slices ? "true" : "false",
+                  b.sends_slices ? "true" : "false");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLayersOf(const std::string& chain, const WorkerInfo& joining,
+                           const WorkerInfo& member) {
+  if (joining.pp_rank == member.pp_rank) {
+    if (joining.layers == member.layers) return absl::OkStatus();
+    return Mismatch(absl::StrCat("layers of rank ", joining.pp_rank, chain), joining,
+                    Text(joining.layers), member, Text(member.layers));
+  }
+  const bool before = joining.pp_rank < member.pp_rank;
+  const WorkerInfo& left = before ? joining : member;
+  const WorkerInfo& right = before ? member : joining;
+  const bool neighbours = right.pp_rank - left.pp_rank == 1;
+  if (left.layers.end > right.layers.begin ||
+      (neighbours && left.layers.end != right.layers.begin)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "layers", chain, left.layers.end > right.layers.begin ? " overlap: " : " leave a gap: ",
+        joining.instance.id, " (", Place(joining), ") has ", Text(joining.layers), ", ",
+        member.instance.id, " (", Place(member), ") has ", Text(member.layers)));
+  }
+  return absl::OkStatus();
+}
+
+// Ranks share the heads, or a head is shared by ranks.
+absl::Status CheckTensorRank(const WorkerInfo& worker) {
+  const TensorRank rank = worker.tensor_rank;
+  if (rank.size < 1 || rank.size > kMaxTensorRanks || rank.rank < 0 || rank.rank >= rank.size) {
+    return InvalidField("tensor_rank", absl::StrCat("rank ", rank.rank, " of ", rank.size,
+                                                    "; there can be 1 to ", kMaxTensorRanks));
+  }
+  const int kv_heads = worker.fingerprint.kv_layout.kv_heads;
+  if (kv_heads % rank.size != 0 && rank.size % kv_heads != 0) {
+    return InvalidField("tensor_rank", absl::StrCat(rank.size, " ranks can't share ", kv_heads,
+                                                    " KV heads: neither divides the other"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckWellFormed(const WorkerInfo& worker) {
+  if (worker.instance.id.empty()) return InvalidField("instance.instance_id", "is empty");
+  if (worker.instance.incarnation == 0)
+    return InvalidField("instance.incarnation", "must not be 0");
+  BATON_RETURN_IF_ERROR(CheckLayout(worker.fingerprint.kv_layout));
+  if (worker.fingerprint.oldest_protocol_version > worker.fingerprint.protocol_version) {
+    return InvalidField(
+        "fingerprint.oldest_protocol_version",
+        absl::StrCat("must not be above protocol_version, is ", Versions(worker.fingerprint)));
+  }
+  if (worker.role == Role::kPrefill) {
+    if (worker.chain_id.empty()) return InvalidField("chain_id", "is empty");
+    if (worker.pp_size < 1 || worker.pp_size > kMaxStages) {
+      return InvalidField("pp_size",
+                          absl::StrCat("must be from 1 to ", kMaxStages, ", is ", worker.pp_size));
+    }
+    if (worker.pp_rank < 0 || worker.pp_rank >= worker.pp_size) {
+      return InvalidField("pp_rank", absl::StrCat("must be from 0 to pp_size - 1 = ",
+                                                  worker.pp_size - 1, ", is ", worker.pp_rank));
+    }
+  }
+  if (worker.role == Role::kDecode && !worker.tensor_rank.alone() && worker.decode_id.empty()) {
+    return InvalidField("decode_id", "is empty");
+  }
+  BATON_RETURN_IF_ERROR(CheckLayers(worker));
+  BATON_RETURN_IF_ERROR(CheckTensorRank(worker));
+  if (worker.page_count < 1) return InvalidField("page_count", "must be positive");
+  if (worker.max_running_requests < 1) {
+    return InvalidField("max_running_requests", "must be positive");
+  }
+  if (worker.max_context_tokens < 1) return InvalidField("max_context_tokens", "must be positive");
+  return absl::OkStatus();
+}
+
+absl::Status CheckProtocol(const WorkerInfo& worker) {
+  const ModelFingerprint own = {.protocol_version = kProtocolVersion,
+                                .oldest_protocol_version = kOldestProtocolVersion};
+  if (Meet(worker.fingerprint, own)) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat("protocol version: ", worker.instance.id, " speaks ",
+                                            Versions(worker.fingerprint), ", this router ",
+                                            Versions(own)));
+}
+
 absl::Status CheckModels(const WorkerInfo& joining, const WorkerInfo& member) {
   const ModelFingerprint& a = joining.fingerprint;
   const ModelFingerprint& b = member.fingerprint;
@@ -117,145 +241,23 @@ absl::Status CheckModels(const WorkerInfo& joining, const WorkerInfo& member) {
   return absl::OkStatus();
 }
 
-std::string Place(const WorkerInfo& worker) {
-  std::string stage = absl::StrCat("rank ", worker.pp_rank);
-  if (worker.tensor_rank.alone()) return stage;
-  return absl::StrCat(stage, ", tensor-parallel rank ", worker.tensor_rank.rank);
-}
-
-std::string ChunksText(const RankAgreement& agreed) {
-  if (agreed.row_parallel_chunks == 0) return "auto";
-  return absl::StrCat(agreed.row_parallel_chunks);
-}
-
-// How a chain is cut, which its members must agree on.
-absl::Status CheckShape(const std::string& chain, const WorkerInfo& joining,
-                        const WorkerInfo& member) {
-  const auto differ = [&](const char* property, const std::string& left, const std::string& right) {
-    return Mismatch(property + chain, joining, left, member, right);
-  };
-  if (joining.pp_size != member.pp_size) {
-    return differ("pp_size", absl::StrCat(joining.pp_size), absl::StrCat(member.pp_size));
-  }
-  if (joining.tensor_rank.size != member.tensor_rank.size) {
-    return differ("tp_size", absl::StrCat(joining.tensor_rank.size),
-                  absl::StrCat(member.tensor_rank.size));
-  }
-  const RankAgreement& a = joining.agreed;
-  const RankAgreement& b = member.agreed;
-  if (a.row_parallel_chunks != b.row_parallel_chunks) {
-    return differ("row_parallel_chunks", ChunksText(a), ChunksText(b));
-  }
-  if (a.row_parallel_threshold != b.row_parallel_threshold) {
-    return differ("row_parallel_chunk_threshold", absl::StrCat(a.row_parallel_threshold),
-                  absl::StrCat(b.row_parallel_threshold));
-  }
-  if (a.sends_slices != b.sends_slices) {
-    return differ("pp_send_slice", a.sends_slices ? "true" : "false",
-                  b.sends_slices ? "true" : "false");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckChain(const WorkerInfo& joining, const WorkerInfo& member) {
-  const std::string chain = absl::StrCat(" of chain ", joining.chain_id);
-  BATON_RETURN_IF_ERROR(CheckShape(chain, joining, member));
-  if (joining.place() == member.place()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Place(joining), chain, " is taken: ", joining.instance.id, " wants it, ",
-                     member.instance.id, " has it and is alive"));
-  }
-  if (joining.pp_rank == member.pp_rank) {
-    if (joining.layers == member.layers) return absl::OkStatus();
-    return Mismatch(absl::StrCat("layers of rank ", joining.pp_rank, chain), joining,
-                    Text(joining.layers), member, Text(member.layers));
-  }
-  const bool before = joining.pp_rank < member.pp_rank;
-  const WorkerInfo& left = before ? joining : member;
-  const WorkerInfo& right = before ? member : joining;
-  const bool neighbours = right.pp_rank - left.pp_rank == 1;
-  if (left.layers.end > right.layers.begin ||
-      (neighbours && left.layers.end != right.layers.begin)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "layers", chain, left.layers.end > right.layers.begin ? " overlap: " : " leave a gap: ",
-        joining.instance.id, " (", Place(joining), ") has ", Text(joining.layers), ", ",
-        member.instance.id, " (", Place(member), ") has ", Text(member.layers)));
-  }
-  return absl::OkStatus();
-}
-
-// A stage's ranks share its heads, or a head is shared by ranks.
-absl::Status CheckTensorRank(const WorkerInfo& worker) {
-  const TensorRank rank = worker.tensor_rank;
-  if (rank.size < 1 || rank.size > kMaxTensorRanks || rank.rank < 0 || rank.rank >= rank.size) {
-    return InvalidField("tensor_rank", absl::StrCat("rank ", rank.rank, " of ", rank.size,
-                                                    "; there can be 1 to ", kMaxTensorRanks));
-  }
-  if (worker.role == Role::kDecode && !rank.alone()) {
-    return InvalidField("tensor_rank",
-                        absl::StrCat("a decode service is one process, is ", rank.size, " ranks"));
-  }
-  const int kv_heads = worker.fingerprint.kv_layout.kv_heads;
-  if (kv_heads % rank.size != 0 && rank.size % kv_heads != 0) {
-    return InvalidField("tensor_rank", absl::StrCat(rank.size, " ranks can't share ", kv_heads,
-                                                    " KV heads: neither divides the other"));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::Status CheckWellFormed(const WorkerInfo& worker) {
-  if (worker.instance.id.empty()) return InvalidField("instance.instance_id", "is empty");
-  if (worker.instance.incarnation == 0)
-    return InvalidField("instance.incarnation", "must not be 0");
-  BATON_RETURN_IF_ERROR(CheckLayout(worker.fingerprint.kv_layout));
-  if (worker.fingerprint.oldest_protocol_version > worker.fingerprint.protocol_version) {
-    return InvalidField(
-        "fingerprint.oldest_protocol_version",
-        absl::StrCat("must not be above protocol_version, is ", Versions(worker.fingerprint)));
-  }
-  if (worker.role == Role::kPrefill) {
-    if (worker.chain_id.empty()) return InvalidField("chain_id", "is empty");
-    if (worker.pp_size < 1 || worker.pp_size > kMaxStages) {
-      return InvalidField("pp_size",
-                          absl::StrCat("must be from 1 to ", kMaxStages, ", is ", worker.pp_size));
-    }
-    if (worker.pp_rank < 0 || worker.pp_rank >= worker.pp_size) {
-      return InvalidField("pp_rank", absl::StrCat("must be from 0 to pp_size - 1 = ",
-                                                  worker.pp_size - 1, ", is ", worker.pp_rank));
-    }
-  }
-  BATON_RETURN_IF_ERROR(CheckLayers(worker));
-  BATON_RETURN_IF_ERROR(CheckTensorRank(worker));
-  if (worker.page_count < 1) return InvalidField("page_count", "must be positive");
-  if (worker.max_running_requests < 1) {
-    return InvalidField("max_running_requests", "must be positive");
-  }
-  if (worker.max_context_tokens < 1) return InvalidField("max_context_tokens", "must be positive");
-  return absl::OkStatus();
-}
-
-absl::Status CheckProtocol(const WorkerInfo& worker) {
-  const ModelFingerprint own = {.protocol_version = kProtocolVersion,
-                                .oldest_protocol_version = kOldestProtocolVersion};
-  if (Meet(worker.fingerprint, own)) return absl::OkStatus();
-  return absl::OutOfRangeError(absl::StrCat("protocol version: ", worker.instance.id, " speaks ",
-                                            Versions(worker.fingerprint), ", this router ",
-                                            Versions(own)));
-}
-
 absl::Status CheckFit(const WorkerInfo& joining, const WorkerInfo& member) {
   BATON_RETURN_IF_ERROR(CheckModels(joining, member));
   return CheckPlace(joining, member);
 }
 
 absl::Status CheckPlace(const WorkerInfo& joining, const WorkerInfo& member) {
-  if (joining.role == Role::kPrefill && member.role == Role::kPrefill &&
-      joining.chain_id == member.chain_id) {
-    return CheckChain(joining, member);
+  const GridName grid = joining.grid();
+  if (grid != member.grid()) return absl::OkStatus();
+  const bool chain = grid.role == Role::kPrefill;
+  const std::string of_grid = absl::StrCat(chain ? " of chain " : " of decode service ", grid.id);
+  BATON_RETURN_IF_ERROR(CheckShape(of_grid, joining, member));
+  if (joining.place() == member.place()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Place(joining), of_grid, " is taken: ", joining.instance.id, " wants it, ",
+                     member.instance.id, " has it and is alive"));
   }
-  return absl::OkStatus();
+  return chain ? CheckLayersOf(of_grid, joining, member) : absl::OkStatus();
 }
 
 }  // namespace baton::router

@@ -3,7 +3,7 @@
 #define SERVICES_ROUTER_CORE_FIT_H_
 
 #include "absl/status/status.h"
-#include "services/router/core/membership.h"
+#include "services/router/core/worker_info.h"
 
 namespace baton::router {
 
@@ -15,10 +15,11 @@ absl::Status CheckWellFormed(const WorkerInfo& worker);
 absl::Status CheckProtocol(const WorkerInfo& worker);
 
 // FAILED_PRECONDITION, naming the property and both values, unless KV and activations may pass
-// between the two: model, weights of what both hold, dtype, layout, protocol and, within one chain,
-// ranks and layers.
+// between the two: CheckModels and CheckPlace.
 absl::Status CheckFit(const WorkerInfo& joining, const WorkerInfo& member);
-// The part of it about one chain's ranks and layers.
+// Protocol, model, weights of what both hold, dtype, layout.
+absl::Status CheckModels(const WorkerInfo& joining, const WorkerInfo& member);
+// Within one chain or decode service: its shape, what its ranks agree on, places and layers.
 absl::Status CheckPlace(const WorkerInfo& joining, const WorkerInfo& member);
 
 }  // namespace baton::router

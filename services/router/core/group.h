@@ -4,12 +4,12 @@
 #define SERVICES_ROUTER_CORE_GROUP_H_
 
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "services/router/core/membership.h"
+#include "services/router/core/grids.h"
+#include "services/router/core/worker_info.h"
 
 namespace baton::router {
 
@@ -19,27 +19,21 @@ class Group {
   bool Fits(const WorkerInfo& worker) const;
   // `worker` fits and outlives the group.
   void Add(const WorkerInfo& worker);
-  // Somebody for this place is away and will most likely be back.
-  void ExpectStage(const std::string& chain_id, int place, int places);
-  void ExpectDecode() { decode_ = true; }
+  // With the places of those who are away and will most likely be back.
+  Grids& grids() { return grids_; }
 
-  // A whole chain and a decode service are here, or expected.
-  bool CanPair() const;
+  // A whole chain and a whole decode service are here, or expected.
+  bool CanPair() const { return grids_.CanPair(); }
   // What a router prefers, in order: who can serve, then who are more.
   std::pair<bool, int> Rank() const { return {CanPair(), static_cast<int>(workers_.size())}; }
   const std::map<std::string, const WorkerInfo*>& workers() const { return workers_; }  // By id.
 
  private:
-  struct Places {
-    int size = 0;
-    std::set<int> held;
-  };
-  // All models that are in it as if one worker held them: who fits it fits each.
+  // All models that are in it as if one worker held them: whose model fits it fits each.
   WorkerInfo merged_;
   std::map<std::string, const WorkerInfo*> workers_;
-  std::map<std::string, std::vector<const WorkerInfo*>> stages_;  // By chain.
-  std::map<std::string, Places> chains_;
-  bool decode_ = false;
+  std::map<GridName, std::vector<const WorkerInfo*>> members_;
+  Grids grids_;
 };
 
 }  // namespace baton::router

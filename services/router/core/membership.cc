@@ -25,28 +25,38 @@ bool Reaches(const Worker& from, const Worker& to) {
                              to.info.instance.incarnation);
 }
 
-// Whether each of the two has connected to the other.
-bool Connected(const Worker& a, const Worker& b) { return Reaches(a, b) && Reaches(b, a); }
-
-// Whether stage 0 has said that it is ready since it knows each of the others: before, it may have
-// meant a chain with another process in one's place, which has just left.
-bool KnowsItsStages(const std::vector<const Worker*>& stages) {
-  return std::all_of(stages.begin(), stages.end(), [&stages](const Worker* stage) {
-    return stages.front()->applied_version >= stage->joined_version;
+// Whether each of the one side has connected to each of the other, and the other way round.
+bool Connected(const std::vector<const Worker*>& side, const std::vector<const Worker*>& other) {
+  return std::all_of(side.begin(), side.end(), [&other](const Worker* a) {
+    return std::all_of(other.begin(), other.end(),
+                       [a](const Worker* b) { return Reaches(*a, *b) && Reaches(*b, *a); });
   });
 }
 
+// Whether who speaks for a chain or a decode service has said that it is ready since it knows each
+// process of it: before, it may have meant another one in one's place, which has just left.
+bool SpeaksForAll(const std::vector<const Worker*>& places) {
+  return std::all_of(places.begin(), places.end(), [&places](const Worker* worker) {
+    return places.front()->applied_version >= worker->joined_version;
+  });
+}
+
+bool CanServe(const std::vector<const Worker*>& places) {
+  return std::all_of(places.begin(), places.end(),
+                     [](const Worker* worker) { return worker != nullptr && Usable(*worker); }) &&
+         SpeaksForAll(places);
+}
+
 // With more ranks than KV heads some have copies, which they don't hand over.
-std::vector<KvWriter> WritersOf(const std::vector<KvWriter>& stages, int kv_heads) {
-  const int ranks = stages.front().tensor_rank.size;
-  const auto routes = HeadRoutes(kv_heads, ranks, /*destination_ranks=*/1);
-  BATON_CHECK(routes.ok()) << routes.status();  // CheckWellFormed saw to it.
+std::vector<KvWriter> WritersOf(const std::vector<KvWriter>& stages, int kv_heads,
+                                int decode_ranks) {
+  const auto sources = SourcesOf(kv_heads, stages.front().tensor_rank.size, decode_ranks);
+  BATON_CHECK(sources.ok()) << sources.status();  // CheckWellFormed saw to it.
   std::vector<KvWriter> writers;
   for (const KvWriter& stage : stages) {
-    const bool writes = std::any_of(routes->begin(), routes->end(), [&](const HeadRoute& route) {
-      return route.source_rank == stage.tensor_rank.rank;
-    });
-    if (writes) writers.push_back(stage);
+    if (std::binary_search(sources->begin(), sources->end(), stage.tensor_rank.rank)) {
+      writers.push_back(stage);
+    }
   }
   return writers;
 }
@@ -63,12 +73,43 @@ Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& s
     chain.capacity_tokens = std::min(chain.capacity_tokens, stage->info.capacity_tokens());
     chain.draining = chain.draining || stage->draining;
   }
-  chain.writers = WritersOf(chain.stages, stages.front()->info.fingerprint.kv_layout.kv_heads);
   chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, chain.capacity_tokens);
   return chain;
 }
 
+Pair MakePair(const Chain& chain, const std::vector<const Worker*>& ranks) {
+  const Worker& first = *ranks.front();
+  const KvLayout& layout = first.info.fingerprint.kv_layout;
+  Pair pair;
+  pair.chain = chain;
+  pair.decode = first.info.instance;
+  pair.decode_load = first.load;
+  pair.decode_capacity_tokens = first.info.capacity_tokens();
+  pair.max_context_tokens = first.info.max_context_tokens;
+  pair.decode_slots = first.info.max_running_requests;
+  pair.page_size = layout.page_size;
+  for (const Worker* rank : ranks) {
+    const WorkerInfo& info = rank->info;
+    if (rank != &first) pair.followers.push_back(info.instance);
+    pair.decode_capacity_tokens = std::min(pair.decode_capacity_tokens, info.capacity_tokens());
+    pair.max_context_tokens = std::min<int64_t>(pair.max_context_tokens, info.max_context_tokens);
+  }
+  pair.max_context_tokens = std::min(pair.max_context_tokens, pair.decode_capacity_tokens);
+  pair.writers = WritersOf(chain.stages, layout.kv_heads, first.info.tensor_rank.size);
+  return pair;
+}
+
 }  // namespace
+
+bool Chain::Has(const InstanceRef& instance) const {
+  return std::any_of(stages.begin(), stages.end(),
+                     [&](const KvWriter& stage) { return stage.instance == instance; });
+}
+
+bool Pair::Decodes(const InstanceRef& instance) const {
+  return decode == instance ||
+         std::find(followers.begin(), followers.end(), instance) != followers.end();
+}
 
 Membership::Membership(MembershipOptions options) : options_(options) {}
 
@@ -213,8 +254,7 @@ void Membership::Lose(WorkerMap::iterator worker, int64_t now_us, bool expected,
   const WorkerInfo& info = worker->second.info;
   const bool room = static_cast<int>(absent_.size()) < options_.max_workers;
   if (options_.pair_grace_us > 0 && room && !worker->second.displaced) {
-    absent_[info.instance.id] = {info.role,     info.chain_id, info.place(),
-                                 info.places(), now_us,        !expected};
+    absent_[info.instance.id] = {info.grid(), info.place(), info.places(), now_us, !expected};
   }
   lost.push_back(std::move(worker->second));
   workers_.erase(worker);
@@ -302,37 +342,27 @@ const Worker* Membership::Find(const InstanceRef& instance) const {
 
 void Membership::Changed() { pairs_valid_ = false; }
 
-std::map<std::string, Membership::Stages> Membership::Chains() const {
-  std::map<std::string, Stages> chains;
+std::map<GridName, Membership::Places> Membership::GridsOf(Role role) const {
+  std::map<GridName, Places> grids;
   for (const auto& [id, worker] : workers_) {
-    if (worker.info.role != Role::kPrefill) continue;
-    Stages& stages = chains[worker.info.chain_id];
+    if (worker.info.role != role) continue;
+    Places& places = grids[worker.info.grid()];
     // Members agree on the number of places and none is held twice: CheckFit saw to it.
-    stages.resize(static_cast<size_t>(worker.info.places()));
-    stages[static_cast<size_t>(worker.info.place())] = &worker;
+    places.resize(static_cast<size_t>(worker.info.places()));
+    places[static_cast<size_t>(worker.info.place())] = &worker;
   }
-  return chains;
+  return grids;
 }
 
 const std::vector<Pair>& Membership::ReadyPairs() const {
   if (pairs_valid_) return pairs_;
   pairs_.clear();
-  for (const auto& [chain_id, stages] : Chains()) {
-    const bool ready = std::all_of(stages.begin(), stages.end(), [](const Worker* stage) {
-      return stage != nullptr && Usable(*stage);
-    });
-    if (!ready || !KnowsItsStages(stages)) continue;
-    const Chain chain = MakeChain(chain_id, stages);
-    for (const auto& [id, decode] : workers_) {
-      if (decode.info.role != Role::kDecode || !Usable(decode)) continue;
-      const bool connected = std::all_of(
-          stages.begin(), stages.end(),
-          [&decode = decode](const Worker* stage) { return Connected(*stage, decode); });
-      if (!connected) continue;
-      pairs_.push_back(
-          {chain, decode.info.instance, decode.load, decode.info.capacity_tokens(),
-           std::min<int64_t>(decode.info.max_context_tokens, decode.info.capacity_tokens()),
-           decode.info.max_running_requests, decode.info.fingerprint.kv_layout.page_size});
+  const std::map<GridName, Places> decodes = GridsOf(Role::kDecode);
+  for (const auto& [chain_name, stages] : GridsOf(Role::kPrefill)) {
+    if (!CanServe(stages)) continue;
+    const Chain chain = MakeChain(chain_name.id, stages);
+    for (const auto& [decode_name, ranks] : decodes) {
+      if (CanServe(ranks) && Connected(stages, ranks)) pairs_.push_back(MakePair(chain, ranks));
     }
   }
   pairs_valid_ = true;

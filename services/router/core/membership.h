@@ -13,54 +13,11 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/types/instance.h"
-#include "common/types/kv_layout.h"
-#include "common/types/model_fingerprint.h"
 #include "common/types/role.h"
 #include "common/types/ticket.h"
+#include "services/router/core/worker_info.h"
 
 namespace baton::router {
-
-// What the ranks of a stage must do alike: they submit the same collectives, and so must cut steps
-// in the same places. Nothing where stages are one process.
-struct RankAgreement {
-  int row_parallel_chunks = 1;  // 0: by measured times.
-  int row_parallel_threshold = 0;
-  bool sends_slices = false;
-  bool operator==(const RankAgreement&) const = default;
-};
-
-struct WorkerInfo {
-  InstanceRef instance;
-  Role role = Role::kPrefill;
-  std::string grpc_address;
-  std::string data_address;
-  LayerRange layers;
-  std::string chain_id;  // Prefill only, as are pp_rank and pp_size.
-  int pp_rank = 0;
-  int pp_size = 1;
-  std::string decode_id;   // Decode services of several ranks only: which one it is of.
-  TensorRank tensor_rank;  // Of its stage or decode service.
-  RankAgreement agreed;
-  ModelFingerprint fingerprint;
-  int page_count = 0;            // > 0
-  int max_running_requests = 0;  // > 0
-  int max_context_tokens = 0;    // > 0
-  bool operator==(const WorkerInfo&) const = default;
-
-  // A chain's places are counted stage by stage, each one's ranks in order.
-  int places() const { return pp_size * tensor_rank.size; }
-  int place() const { return pp_rank * tensor_rank.size + tensor_rank.rank; }
-  int64_t capacity_tokens() const { return int64_t{page_count} * fingerprint.kv_layout.page_size; }
-};
-
-struct WorkerLoad {
-  int running_requests = 0;
-  int queued_requests = 0;
-  int64_t queued_tokens = 0;
-  int free_pages = 0;
-  int quarantined_pages = 0;
-  bool operator==(const WorkerLoad&) const = default;
-};
 
 struct Worker {
   WorkerInfo info;
@@ -94,23 +51,32 @@ class Group;
 // of its ranks the first.
 struct Chain {
   std::string chain_id;
-  std::vector<KvWriter> stages;   // All processes by place; cover all layers.
-  std::vector<KvWriter> writers;  // Those that hand KV over: every head of every layer once.
+  std::vector<KvWriter> stages;  // All processes by place; cover all layers.
   InstanceRef stage0;
   WorkerLoad load;                // Stage 0's.
   int64_t max_prompt_tokens = 0;  // That fit into every stage.
   int64_t capacity_tokens = 0;    // Of all its prompts together: the smallest stage's.
   bool draining = false;
+
+  bool Has(const InstanceRef& instance) const;
 };
 
+// A decode service is called by its rank 0, whose load and slots are its own.
 struct Pair {
   Chain chain;
-  InstanceRef decode;
-  WorkerLoad decode_load;
-  int64_t decode_capacity_tokens = 0;  // Of all its requests together.
-  int64_t max_context_tokens = 0;      // Of one request: prompt and continuation.
-  int decode_slots = 0;                // Its max_running_requests.
-  int page_size = 1;                   // Tokens: what both sides give room in.
+  InstanceRef decode;                       // Rank 0.
+  WorkerLoad decode_load;                   // Rank 0's.
+  int64_t decode_capacity_tokens = 0;       // Of all its requests together: the smallest rank's.
+  int64_t max_context_tokens = 0;           // Of one request: prompt and continuation.
+  int decode_slots = 0;                     // Its max_running_requests.
+  int page_size = 1;                        // Tokens: what both sides give room in.
+  std::vector<InstanceRef> followers = {};  // Ranks 1 and on of the decode service, in order.
+  // Processes of the chain that hand KV over to it: every head of every layer goes once to each
+  // rank that has it.
+  std::vector<KvWriter> writers = {};
+
+  // Whether the decode service is, or has, this process.
+  bool Decodes(const InstanceRef& instance) const;
 };
 
 struct MembershipOptions {
@@ -136,8 +102,9 @@ class Membership {
   //
   // Refused for now with FAILED_PRECONDITION, naming the property, the worker and both values, when
   // it doesn't fit those that are here: model config, weights of a shared layer, dtype, page size
-  // and shape, protocol versions, chain geometry (pp_size, rank taken by a live other instance,
-  // layers that overlap or leave a gap to a neighbour). It is to ask again, and is remembered as an
+  // and shape, protocol versions, geometry of its chain or decode service (pp_size, tp_size, what
+  // ranks agree on, place taken by a live other instance, layers that overlap or leave a gap to a
+  // neighbour). It is to ask again, and is remembered as an
   // applicant for a lease's time.
   //
   // Members that are in the way give way at once and are `lost`, if the worker, the applicants and
@@ -196,14 +163,15 @@ class Membership {
   std::vector<WorkerInfo> View() const;  // What workers are told; by instance id.
   const Worker* Find(const InstanceRef& instance) const;
 
-  // Pairs that can take a request now: every stage of the chain and the decode ready, none
-  // draining, suspect or on probation, each stage and the decode have told of an endpoint to one
-  // another, and stage 0, which speaks for the chain, has heard of every stage. Rebuilt only when
-  // something changed since the last call; valid until the next call of a member that is not const.
+  // Pairs that can take a request now: every process of the chain and of the decode service ready,
+  // none draining, suspect or on probation, each of the one and each of the other have told of an
+  // endpoint to one another, and who speaks for a side (stage 0, rank 0) has heard of all the
+  // others of it. Rebuilt only when something changed since the last call; valid until the next
+  // call of a member that is not const.
   const std::vector<Pair>& ReadyPairs() const;
 
   // Until when a pair may be expected while none is ready; 0: none is. One is expected while the
-  // ranks of some chain and some decode service are all held by workers that are here or that were
+  // places of some chain and some decode service are all held by workers that are here or that were
   // lost no longer ago than `pair_grace_us`, and no longer than that after the last of them joined,
   // was lost, or changed its readiness or its connections, or began again with the view. So a
   // worker that dies is waited for (somebody may start it again), and two that can't connect are
@@ -220,12 +188,11 @@ class Membership {
 
  private:
   using WorkerMap = std::map<std::string, Worker>;  // By instance id.
-  using Stages = std::vector<const Worker*>;        // By place; nullptr where one is missing.
+  using Places = std::vector<const Worker*>;        // By place; nullptr where one is missing.
   // What is remembered of a worker that was lost, until it is back or the grace is over.
   struct Absent {
-    Role role = Role::kPrefill;
-    std::string chain_id;
-    int place = 0;  // Of `places` of its chain.
+    GridName grid;
+    int place = 0;  // Of `places` of its grid.
     int places = 1;
     int64_t lost_us = 0;
     bool left = false;  // Drained, and on its own.
@@ -245,7 +212,7 @@ class Membership {
   void Changed();
   Worker* FindToChange(const InstanceRef& instance);
   void EndProbation(Worker& worker, int64_t now_us);
-  std::map<std::string, Stages> Chains() const;
+  std::map<GridName, Places> GridsOf(Role role) const;
   std::string WhyNotReady(const Worker& worker) const;
   std::string WhoIsNotConnected() const;
 

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "services/router/core/membership.h"
-#include "services/router/core/test_cluster.h"
+#include "services/router/core/membership_ranks_fixture.h"
 
 namespace baton::router {
 namespace {
@@ -17,46 +16,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-constexpr RankAgreement kAgreed{
-    .row_parallel_chunks = 4, .row_parallel_threshold = 8192, .sends_slices = true};
-
-// Rank `rank` of `ranks` of a stage of two; named like "c0-1-0".
-WorkerInfo TestRank(int stage, int rank, int ranks = 2) {
-  WorkerInfo worker = TestStage("c0", stage, 2);
-  worker.instance.id += "-" + std::to_string(rank);
-  worker.tensor_rank = {rank, ranks};
-  worker.agreed = kAgreed;
-  return worker;
-}
-
-class MembershipRanksTest : public ::testing::Test {
- protected:
-  absl::Status Join(const WorkerInfo& worker) { return members_.Register(worker, now_us_, lost_); }
-  void Beat(const WorkerInfo& worker, std::vector<uint64_t> unconnected = {}) {
-    ASSERT_EQ(members_.Heartbeat(worker.instance, members_.view_version(), true, {}, now_us_,
-                                 std::move(unconnected)),
-              absl::OkStatus());
-  }
-  void JoinAll(const std::vector<WorkerInfo>& workers) {
-    for (const WorkerInfo& worker : workers) ASSERT_EQ(Join(worker), absl::OkStatus());
-    for (const WorkerInfo& worker : workers) Beat(worker);
-  }
-  std::vector<WorkerInfo> Grid(int ranks = 2) const {
-    std::vector<WorkerInfo> workers;
-    for (const int stage : {0, 1}) {
-      for (int rank = 0; rank < ranks; ++rank) {
-        workers.push_back(TestRank(stage, rank, ranks));
-        workers.back().instance.incarnation = workers.size();
-      }
-    }
-    return workers;
-  }
-
-  Membership members_{MembershipOptions{.lease_us = 1000}};
-  std::vector<Worker> lost_;
-  int64_t now_us_ = 100;
-};
 
 TEST_F(MembershipRanksTest, AChainIsWholeWithEachPlaceOfItsGrid) {
   const WorkerInfo decode = TestDecode("d0");
@@ -68,14 +27,15 @@ TEST_F(MembershipRanksTest, AChainIsWholeWithEachPlaceOfItsGrid) {
   JoinAll({grid[3]});
   for (const WorkerInfo& worker : {grid[0], grid[1], grid[2], decode}) Beat(worker);
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  const Chain& chain = members_.ReadyPairs()[0].chain;
+  const Pair& pair = members_.ReadyPairs()[0];
+  const Chain& chain = pair.chain;
   EXPECT_EQ(chain.stage0, grid[0].instance);
   ASSERT_THAT(chain.stages, SizeIs(4));
   for (size_t place = 0; place < 4; ++place) {
     EXPECT_EQ(chain.stages[place],
               (KvWriter{grid[place].instance, grid[place].layers, grid[place].tensor_rank}));
   }
-  EXPECT_EQ(chain.writers, chain.stages);
+  EXPECT_EQ(pair.writers, chain.stages);
 }
 
 // Two KV heads: of four ranks each two have the same one, and the first of them hands it over.
@@ -86,10 +46,10 @@ TEST_F(MembershipRanksTest, CopiesOfAHeadAreHandedOverOnce) {
   all.push_back(decode);
   JoinAll(all);
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  const Chain& chain = members_.ReadyPairs()[0].chain;
-  EXPECT_THAT(chain.stages, SizeIs(8));
+  const Pair& pair = members_.ReadyPairs()[0];
+  EXPECT_THAT(pair.chain.stages, SizeIs(8));
   std::vector<std::string> writers;
-  for (const KvWriter& writer : chain.writers) writers.push_back(writer.instance.id);
+  for (const KvWriter& writer : pair.writers) writers.push_back(writer.instance.id);
   EXPECT_EQ(writers, (std::vector<std::string>{"c0-0-0", "c0-0-2", "c0-1-0", "c0-1-2"}));
 }
 
@@ -133,7 +93,7 @@ TEST_F(MembershipRanksTest, ALostRankIsExpectedBackInItsPlace) {
 }
 
 TEST_F(MembershipRanksTest, RanksOfOneChainMustAgree) {
-  ASSERT_EQ(Join(TestRank(0, 0)), absl::OkStatus());
+  ASSERT_EQ(Join(TestStageRank(0, 0)), absl::OkStatus());
   const std::vector<std::pair<std::function<void(WorkerInfo&)>, std::vector<std::string>>> changes{
       {[](auto& w) {
          w.tensor_rank = {1, 4};
@@ -154,7 +114,7 @@ TEST_F(MembershipRanksTest, RanksOfOneChainMustAgree) {
        {"rank 0, tensor-parallel rank 0 of chain c0 is taken: c0-0-1 wants it, c0-0-0 has it"}},
   };
   for (const auto& [apply, parts] : changes) {
-    WorkerInfo worker = TestRank(0, 1);
+    WorkerInfo worker = TestStageRank(0, 1);
     apply(worker);
     const absl::Status status = Join(worker);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
@@ -165,21 +125,18 @@ TEST_F(MembershipRanksTest, RanksOfOneChainMustAgree) {
       EXPECT_THAT(std::string(status.message()), HasSubstr(name));
     }
   }
-  EXPECT_EQ(Join(TestRank(0, 1)), absl::OkStatus());
+  EXPECT_EQ(Join(TestStageRank(0, 1)), absl::OkStatus());
 }
 
 TEST_F(MembershipRanksTest, RanksThatCantBeAreRefusedByField) {
   for (const TensorRank rank : {TensorRank{2, 2}, TensorRank{-1, 2}, TensorRank{0, 0},
                                 TensorRank{0, 65}, TensorRank{0, 3}}) {
-    WorkerInfo worker = TestRank(0, 0);
+    WorkerInfo worker = TestStageRank(0, 0);
     worker.tensor_rank = rank;
     const absl::Status status = Join(worker);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_EQ(FieldOf(status), "tensor_rank") << rank.rank << " of " << rank.size;
   }
-  WorkerInfo decode = TestDecode("d0");
-  decode.tensor_rank = {0, 2};
-  EXPECT_EQ(FieldOf(Join(decode)), "tensor_rank");
 }
 
 }  // namespace

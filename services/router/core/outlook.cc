@@ -1,11 +1,10 @@
 // What a request that finds no ready pair may hope for, and what it is told.
 #include <algorithm>
-#include <limits>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/router/core/grids.h"
 #include "services/router/core/membership.h"
 
 namespace baton::router {
@@ -14,24 +13,19 @@ namespace {
 // Reasons that WhatIsMissing lists; a thousand unready workers need not all be named.
 constexpr size_t kMaxReasons = 4;
 
-// The places of one chain that are here or expected back.
-struct Places {
-  int size = 0;
-  std::set<int> held;
-  int64_t changed_us = 0;  // Last.
+// "chain c0", "decode service 1"; of a process alone its name.
+std::string NameOf(const GridName& grid) {
+  if (grid.role == Role::kPrefill) return "chain " + grid.id;
+  return grid.alone ? grid.id : "decode service " + grid.id;
+}
 
-  void Hold(int place, int64_t at_us) {
-    held.insert(place);
-    changed_us = std::max(changed_us, at_us);
-  }
-};
-
-// Of a chain that `any` is in. A stage is a rank of the pipeline.
+// Of a grid that `any` is in. A stage is a rank of the pipeline.
 std::string NameOfPlace(const WorkerInfo& any, size_t place) {
   const auto ranks = static_cast<size_t>(any.tensor_rank.size);
   if (ranks == 1) return absl::StrCat("rank ", place, " of ", any.pp_size);
-  return absl::StrCat("tensor-parallel rank ", place % ranks, " of ", ranks, " of stage ",
-                      place / ranks, " of ", any.pp_size);
+  const std::string rank = absl::StrCat("tensor-parallel rank ", place % ranks, " of ", ranks);
+  if (any.role == Role::kDecode) return rank;
+  return absl::StrCat(rank, " of stage ", place / ranks, " of ", any.pp_size);
 }
 
 }  // namespace
@@ -39,37 +33,21 @@ std::string NameOfPlace(const WorkerInfo& any, size_t place) {
 // A pair's hope ends a grace after the latest change of any of its workers. The pair of the chain
 // and the decode that changed last has the longest, so the two sides can be looked at one by one.
 int64_t Membership::PairExpectedUntilUs(int64_t now_us) const {
-  constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
-  std::map<std::string, Places> chains;
-  int64_t decode_us = kNone;
+  Grids grids;
   for (const auto& [id, worker] : workers_) {
-    const int64_t changed_us = worker.draining ? now_us : worker.changed_us;
-    if (worker.info.role == Role::kDecode) {
-      decode_us = std::max(decode_us, changed_us);
-      continue;
-    }
-    Places& places = chains[worker.info.chain_id];
-    places.size = worker.info.places();
-    places.Hold(worker.info.place(), changed_us);
+    const WorkerInfo& info = worker.info;
+    grids.Hold(info.grid(), info.place(), info.places(),
+               worker.draining ? now_us : worker.changed_us);
   }
+  // After those who are here: what came back in another shape doesn't wait for its old places.
   for (const auto& [id, absent] : absent_) {
     if (absent.lost_us + options_.pair_grace_us <= now_us) continue;
-    if (absent.role == Role::kDecode) {
-      decode_us = std::max(decode_us, absent.lost_us);
-      continue;
-    }
-    Places& places = chains[absent.chain_id];
-    if (places.size == 0) places.size = absent.places;
-    // A chain that came back in another shape doesn't wait for its old stages.
-    if (places.size == absent.places) places.Hold(absent.place, absent.lost_us);
+    grids.Hold(absent.grid, absent.place, absent.places, absent.lost_us);
   }
-  int64_t chain_us = kNone;
-  for (const auto& [id, places] : chains) {
-    const bool complete = static_cast<int>(places.held.size()) == places.size;
-    if (complete) chain_us = std::max(chain_us, places.changed_us);
-  }
-  if (decode_us == kNone || chain_us == kNone) return 0;
-  const int64_t until_us = std::max(decode_us, chain_us) + options_.pair_grace_us;
+  if (!grids.CanPair()) return 0;
+  const int64_t until_us =
+      std::max(*grids.WholeChangedUs(Role::kPrefill), *grids.WholeChangedUs(Role::kDecode)) +
+      options_.pair_grace_us;
   return until_us > now_us ? until_us : 0;
 }
 
@@ -103,26 +81,24 @@ std::string Membership::WhatIsMissing() const {
   const auto add = [&reasons](std::string reason) {
     if (!reason.empty()) reasons.push_back(std::move(reason));
   };
-  const std::map<std::string, Stages> chains = Chains();
-  if (chains.empty()) add("no prefill chain is registered");
-  for (const auto& [chain_id, stages] : chains) {
-    const Worker& any = **std::find_if(stages.begin(), stages.end(),
-                                       [](const Worker* stage) { return stage != nullptr; });
-    for (size_t place = 0; place < stages.size(); ++place) {
-      if (stages[place] == nullptr) {
-        add(absl::StrCat("chain ", chain_id, " lacks ", NameOfPlace(any.info, place)));
-      } else {
-        add(WhyNotReady(*stages[place]));
+  for (const Role role : {Role::kPrefill, Role::kDecode}) {
+    const std::map<GridName, Places> grids = GridsOf(role);
+    if (grids.empty()) {
+      add(role == Role::kPrefill ? "no prefill chain is registered"
+                                 : "no decode service is registered");
+    }
+    for (const auto& [name, places] : grids) {
+      const Worker& any = **std::find_if(places.begin(), places.end(),
+                                         [](const Worker* worker) { return worker != nullptr; });
+      for (size_t place = 0; place < places.size(); ++place) {
+        if (places[place] == nullptr) {
+          add(absl::StrCat(NameOf(name), " lacks ", NameOfPlace(any.info, place)));
+        } else {
+          add(WhyNotReady(*places[place]));
+        }
       }
     }
   }
-  bool any_decode = false;
-  for (const auto& [id, worker] : workers_) {
-    if (worker.info.role != Role::kDecode) continue;
-    any_decode = true;
-    add(WhyNotReady(worker));
-  }
-  if (!any_decode) add("no decode service is registered");
   if (reasons.empty()) add(WhoIsNotConnected());
   for (const auto& [id, applicant] : applicants_) {
     add(absl::StrCat(id, " is refused for now: ", applicant.refusal.message()));

@@ -11,8 +11,10 @@
 namespace baton::router {
 namespace {
 
-bool SamePair(const Pair& pair, const FailedPair& failed) {
-  return pair.decode == failed.decode && pair.chain.stages == failed.stages;
+// The same processes, in the same life.
+bool SameChain(const Pair& a, const Pair& b) { return a.chain.stages == b.chain.stages; }
+bool SameDecode(const Pair& a, const Pair& b) {
+  return a.decode == b.decode && a.followers == b.followers;
 }
 
 // In whole pages.
@@ -25,13 +27,11 @@ int64_t ContextOf(const Pair& pair, int prompt_tokens, int max_tokens) {
 }
 
 bool UsesFailedLeg(const Pair& pair, const FailedPair& failed) {
-  return failed.leg == Role::kDecode ? pair.decode == failed.decode
-                                     : pair.chain.stages == failed.stages;
+  return failed.leg == Role::kDecode ? SameDecode(pair, failed.pair) : SameChain(pair, failed.pair);
 }
 
 bool UsesOtherLeg(const Pair& pair, const FailedPair& failed) {
-  return failed.leg == Role::kDecode ? pair.chain.stages == failed.stages
-                                     : pair.decode == failed.decode;
+  return failed.leg == Role::kDecode ? SameChain(pair, failed.pair) : SameDecode(pair, failed.pair);
 }
 
 }  // namespace
@@ -49,7 +49,9 @@ absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_
   int64_t largest_context = 0;
   bool any = false;
   for (const Pair& pair : pairs) {
-    if (failed != nullptr && SamePair(pair, *failed)) continue;
+    if (failed != nullptr && SameChain(pair, failed->pair) && SameDecode(pair, failed->pair)) {
+      continue;
+    }
     any = true;
     largest_prompt = std::max(largest_prompt, pair.chain.max_prompt_tokens);
     largest_context = std::max(largest_context, pair.max_context_tokens);

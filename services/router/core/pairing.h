@@ -30,8 +30,7 @@ Policy ParsePolicy(const std::string& name);
 
 // The pair that a request is tried again without.
 struct FailedPair {
-  std::vector<KvWriter> stages;
-  InstanceRef decode;
+  Pair pair;
   Role leg = Role::kPrefill;  // Which of the two failed.
 };
 

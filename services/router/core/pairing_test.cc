@@ -105,8 +105,7 @@ TEST(PairingTest, WorkThatOthersReportCounts) {
 
 TEST(PairingTest, ARetryChangesTheLegThatFailed) {
   Pairing pairing(Policy::kLeastLoad);
-  const FailedPair decode_failed = {FourPairs()[0].chain.stages, FourPairs()[0].decode,
-                                    Role::kDecode};
+  const FailedPair decode_failed = {FourPairs()[0], Role::kDecode};
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, &decode_failed)->decode.id, "d1");
   FailedPair prefill_failed = decode_failed;
   prefill_failed.leg = Role::kPrefill;
@@ -120,12 +119,24 @@ TEST(PairingTest, ARetryChangesTheLegThatFailed) {
             absl::StatusCode::kNotFound);
 }
 
+// A rank that was started again makes another service of it.
+TEST(PairingTest, ARetryMayGoWhereAnotherRankIs) {
+  Pairing pairing(Policy::kLeastLoad);
+  Pair before = MakePair("c0", "d0");
+  before.followers = {{"d0-1", 1}};
+  const FailedPair failed = {before, Role::kDecode};
+  EXPECT_TRUE(absl::IsNotFound(pairing.Choose({before}, 10, 10, &failed).status()));
+  Pair after = before;
+  after.followers = {{"d0-1", 2}};
+  EXPECT_EQ(NameOf(pairing.Choose({after}, 10, 10, &failed)), "c0+d0");
+}
+
 // Who is blamed for a connection that failed says little about which of its ends did.
 TEST(PairingTest, ARetryChangesTheOtherLegTooWhereThatCostsNoWaiting) {
   for (const Policy policy : {Policy::kLeastLoad, Policy::kRoundRobin}) {
     Pairing pairing(policy);
     pairing.Begin(MakePair("c1", "d1"), 100, 10);  // Busier, and used last.
-    FailedPair failed = {FourPairs()[0].chain.stages, FourPairs()[0].decode, Role::kDecode};
+    FailedPair failed = {FourPairs()[0], Role::kDecode};
     EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, &failed)), "c1+d1");
     failed.leg = Role::kPrefill;
     EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, &failed)), "c1+d1");

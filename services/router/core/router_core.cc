@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/overload_status.h"
@@ -12,6 +13,30 @@
 #include "services/router/core/router_state.h"
 
 namespace baton::router {
+namespace {
+
+// Whether it is for what was asked of whom.
+absl::Status CheckTicket(const Ticket& ticket, const Pair& pair, int prompt_tokens) {
+  if (ticket.decode != pair.decode || ticket.generation == 0 ||
+      ticket.prompt_tokens != prompt_tokens) {
+    return absl::InternalError(absl::StrCat("the ticket of ", ticket.decode.id, " for ",
+                                            ticket.prompt_tokens, " tokens does not answer the ",
+                                            "reservation of ", prompt_tokens, " tokens on ",
+                                            pair.decode.id));
+  }
+  if (ticket.followers == pair.followers) return absl::OkStatus();
+  const auto names = [](const std::vector<InstanceRef>& ranks) {
+    return absl::StrJoin(ranks, ", ", [](std::string* text, const InstanceRef& rank) {
+      absl::StrAppend(text, rank.id, " (incarnation ", absl::Hex(rank.incarnation), ")");
+    });
+  };
+  // One that was started again is another process than the pair's, which has endpoints to it.
+  return absl::InternalError(absl::StrCat("the ticket of ", ticket.decode.id, " names as ranks [",
+                                          names(ticket.followers), "], the router knows [",
+                                          names(pair.followers), "]"));
+}
+
+}  // namespace
 
 // ---- The cluster ----
 
@@ -176,13 +201,8 @@ void RouterCore::State::On(const ReserveReplied& event) {
   if (!event.ticket.ok()) return FailAttempt(*txn, Role::kDecode, event.ticket.status());
   const Ticket& ticket = *event.ticket;
   Attempt& attempt = txn->attempt;
-  if (ticket.decode != attempt.pair.decode || ticket.generation == 0 ||
-      ticket.prompt_tokens != txn->prompt_tokens) {
-    return FailAttempt(*txn, Role::kDecode,
-                       absl::InternalError(absl::StrCat(
-                           "the ticket of ", ticket.decode.id, " for ", ticket.prompt_tokens,
-                           " tokens does not answer the ", "reservation of ", txn->prompt_tokens,
-                           " tokens on ", attempt.pair.decode.id)));
+  if (absl::Status wrong = CheckTicket(ticket, attempt.pair, txn->prompt_tokens); !wrong.ok()) {
+    return FailAttempt(*txn, Role::kDecode, std::move(wrong));
   }
   NoteGrant(*txn);
   table.SetPhase(*txn, Phase::kPrefilling);

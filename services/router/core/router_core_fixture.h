@@ -94,13 +94,14 @@ class RouterCoreTest : public ::testing::Test {
     ASSERT_THAT(All<DeliverToken>(), ::testing::SizeIs(1));
   }
   void Answer() {
-    Handle(ReserveReplied{reserve_.attempt_id, Ticket{reserve_.decode, 0, 5, 100, 7}});
+    Handle(ReserveReplied{reserve_.attempt_id, Ticket{reserve_.decode, 0, 5, 100, 7, followers_}});
     ASSERT_THAT(All<StartPrefill>(), ::testing::SizeIs(1));
   }
 
   std::optional<RouterCore> core_;
   std::vector<Action> actions_;
   Reserve reserve_;
+  std::vector<InstanceRef> followers_;  // That a ticket names.
   int64_t now_us_ = 0;
 };
 

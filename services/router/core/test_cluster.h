@@ -51,6 +51,27 @@ inline WorkerInfo TestDecode(const std::string& id) {
   return worker;
 }
 
+inline constexpr RankAgreement kTestAgreement{
+    .row_parallel_chunks = 4, .row_parallel_threshold = 8192, .sends_slices = true};
+
+// Rank `rank` of `ranks` of a stage of two of chain "c0"; named like "c0-1-0".
+inline WorkerInfo TestStageRank(int stage, int rank, int ranks = 2) {
+  WorkerInfo worker = TestStage("c0", stage, 2);
+  worker.instance.id += "-" + std::to_string(rank);
+  worker.tensor_rank = {rank, ranks};
+  worker.agreed = kTestAgreement;
+  return worker;
+}
+
+// Rank `rank` of `ranks` of a decode service; named like "d0-1".
+inline WorkerInfo TestDecodeRank(int rank, int ranks = 2, const std::string& id = "0") {
+  WorkerInfo worker = TestDecode("d" + id + "-" + std::to_string(rank));
+  worker.decode_id = id;
+  worker.tensor_rank = {rank, ranks};
+  worker.agreed = kTestAgreement;
+  return worker;
+}
+
 }  // namespace baton::router
 
 #endif  // SERVICES_ROUTER_CORE_TEST_CLUSTER_H_

@@ -83,11 +83,9 @@ std::vector<uint64_t> TransactionTable::CallsThatNeed(const InstanceRef& instanc
   std::vector<uint64_t> call_ids;
   for (const auto& [call_id, txn] : transactions_) {
     const Pair& pair = txn.attempt.pair;
-    const bool in_chain =
-        txn.NeedsChain() &&
-        std::any_of(pair.chain.stages.begin(), pair.chain.stages.end(),
-                    [&](const KvWriter& stage) { return stage.instance == instance; });
-    if (in_chain || (txn.NeedsDecode() && pair.decode == instance)) call_ids.push_back(call_id);
+    const bool needed = (txn.NeedsChain() && pair.chain.Has(instance)) ||
+                        (txn.NeedsDecode() && pair.Decodes(instance));
+    if (needed) call_ids.push_back(call_id);
   }
   return call_ids;
 }
@@ -101,11 +99,9 @@ std::vector<uint64_t> TransactionTable::CallIds() const {
 int TransactionTable::CountHeldBy(const InstanceRef& instance) const {
   const auto holds = [&instance](const auto& entry) {
     const Transaction& txn = entry.second;
-    const std::vector<KvWriter>& stages = txn.attempt.pair.chain.stages;
-    return (txn.HoldsDecode() && txn.attempt.pair.decode == instance) ||
-           (txn.NeedsChain() &&
-            std::any_of(stages.begin(), stages.end(),
-                        [&](const KvWriter& stage) { return stage.instance == instance; }));
+    const Pair& pair = txn.attempt.pair;
+    return (txn.HoldsDecode() && pair.Decodes(instance)) ||
+           (txn.NeedsChain() && pair.chain.Has(instance));
   };
   return static_cast<int>(std::count_if(transactions_.begin(), transactions_.end(), holds));
 }
