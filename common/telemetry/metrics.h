@@ -23,7 +23,8 @@ struct MetricsIdentity {
   std::string model_name;
   std::string instance_id;
   int stage = -1;  // --pp-rank of a prefill stage; adds the label `stage`.
-  int rank = -1;   // --tp-rank of one of several processes of a stage; adds the label `rank`.
+  // --tp-rank of one of several processes of a stage or a decode service; adds the label `rank`.
+  int rank = -1;
 };
 
 // Values of a metric's labels in the table's order.

@@ -44,9 +44,9 @@ std::string MetricsMarkdown() {
       "`bazel run //tools/docs:generate_docs -- metrics > docs/metrics.md`; do not edit.\n\n"
       "Every process answers `GET /metrics` in Prometheus' text format: the router on `--port`, a\n"
       "worker on `--metrics-port`. All series carry the labels `model_name`, `role` and\n"
-      "`instance_id`, those of a prefill stage `stage` as well, and `rank` where a stage is "
-      "several\n"
-      "processes. Every series of a process's role exists, at zero, from the start.\n\n"
+      "`instance_id`, those of a prefill stage `stage` as well, and `rank` where a stage or a\n"
+      "decode service is several processes. Every series of a process's role exists, at zero, from "
+      "the start.\n\n"
       "| Name | Type | Unit | Roles | Labels | Meaning |\n"
       "|---|---|---|---|---|---|\n";
   for (const MetricInfo& info : kMetricsTable) {

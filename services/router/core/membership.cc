@@ -340,6 +340,18 @@ const Worker* Membership::Find(const InstanceRef& instance) const {
   return here ? &found->second : nullptr;
 }
 
+int Membership::UsablePages(const WorkerInfo& member) const {
+  int pages = member.page_count;
+  if (member.role != Role::kDecode || member.tensor_rank.alone()) return pages;
+  for (const auto& [id, other] : workers_) {
+    const WorkerInfo& info = other.info;
+    const bool beside = info.role == Role::kDecode && !info.tensor_rank.alone() &&
+                        info.decode_id == member.decode_id;
+    if (beside) pages = std::min(pages, info.page_count);
+  }
+  return pages;
+}
+
 void Membership::Changed() { pairs_valid_ = false; }
 
 std::map<GridName, Membership::Places> Membership::GridsOf(Role role) const {

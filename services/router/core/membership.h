@@ -162,6 +162,8 @@ class Membership {
   std::vector<Worker> Workers() const;   // By instance id.
   std::vector<WorkerInfo> View() const;  // What workers are told; by instance id.
   const Worker* Find(const InstanceRef& instance) const;
+  // Of a member's pages: a decode service of several ranks uses as many as the smallest has.
+  int UsablePages(const WorkerInfo& member) const;
 
   // Pairs that can take a request now: every process of the chain and of the decode service ready,
   // none draining, suspect or on probation, each of the one and each of the other have told of an

@@ -72,7 +72,7 @@ void RouterCore::State::On(const HeartbeatReceived& event) {
                            event.instance.id, " registered with another router: register again"));
   if (reply.status.ok()) {
     const WorkerInfo& info = membership.Find(event.instance)->info;
-    const int used_pages = std::max(0, info.page_count - event.load.free_pages);
+    const int used_pages = std::max(0, membership.UsablePages(info) - event.load.free_pages);
     pairing.Report(event.instance, event.load,
                    int64_t{used_pages} * info.fingerprint.kv_layout.page_size);
     reply.view_version = membership.view_version();

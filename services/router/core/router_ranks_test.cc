@@ -148,6 +148,27 @@ TEST_F(RouterRanksTest, WhatADrainingFollowerLeavesIsEndedByItsDrain) {
   EXPECT_TRUE(IsEndedByDrain(Failure())) << Failure();
 }
 
+// Pages that only rank 0 has are nobody's, and not in use.
+TEST_F(RouterRanksTest, PagesBeyondTheSmallestRanksAreNoLoad) {
+  WorkerInfo large = TestDecodeRank(0);
+  large.page_count = 128;
+  const WorkerInfo other = TestDecodeRank(0, 2, "1");
+  Join({TestStage("c0", 0, 1), large, TestDecodeRank(1), other, TestDecodeRank(1, 2, "1")});
+  BeatAll();
+  const auto report = [this](const InstanceRef& instance, int running) {
+    Handle(HeartbeatReceived{2,
+                             instance,
+                             kIncarnation,
+                             core_->membership().view_version(),
+                             true,
+                             {.running_requests = running, .free_pages = 64}});
+  };
+  report(large.instance, 0);
+  report(other.instance, 1);
+  Reserving(1);
+  EXPECT_EQ(reserve_.decode.id, "d0-0");
+}
+
 TEST_F(RouterRanksTest, ATicketOfOtherRanksIsNotTaken) {
   JoinOneService();
   const std::vector<std::vector<InstanceRef>> wrong = {{}, {{"d0-1", 2}}, {kFollower, {"d", 1}}};
