@@ -48,9 +48,8 @@ class Pages final : public Executor {
 
   // Of one head's keys or values of a layer, counted as this process has them: [token][dim].
   std::span<std::byte> Head(int page, int layer, int value, int head) {
-    const size_t index =
-        static_cast<size_t>(((page * kv_.layers() + layer) * 2 + value) * kv_.kv_heads + head);
-    return std::span(bytes_).subspan(index * kv_.HeadBytes(), kv_.HeadBytes());
+    const int index = ((page * kv_.layers() + layer) * 2 + value) * kv_.kv_heads + head;
+    return std::span(bytes_).subspan(static_cast<size_t>(index) * kv_.HeadBytes(), kv_.HeadBytes());
   }
 
  private:

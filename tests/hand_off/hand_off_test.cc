@@ -36,6 +36,7 @@ class HandOffTest : public testing::Test {
     HandOff hand_off(shape, SharedPlanes());
     const std::vector<Prompt> prompts = Prompts(shape.page_size);
     std::vector<Ticket> tickets;
+    tickets.reserve(prompts.size());
     for (const Prompt& prompt : prompts) {
       tickets.push_back(hand_off.Begin(tickets.size() + 1, prompt));
     }
