@@ -11,6 +11,7 @@
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
+#include "services/prefill/core/chain_members.h"
 #include "services/prefill/core/group_desk.h"
 
 namespace baton::prefill {
@@ -73,7 +74,6 @@ struct Wiring::State {
 
   bool wired() const { return phase == Phase::kLinking || phase == Phase::kUp; }
   bool whole() const { return !members.empty() || options.place.members() == 1; }
-  std::vector<worker::PeerWorker> FindMembers(const std::vector<worker::PeerWorker>& view) const;
   Link* Find(int member, uint64_t of_epoch);
   Link* Hear(int member, uint64_t of_epoch);
   bool HearGroup(int member, uint64_t of_epoch);
@@ -83,33 +83,10 @@ struct Wiring::State {
   void BecomeUp();
   void Watch();
   void Break(const absl::Status& reason);
-  static absl::Status Blame(const absl::Status& cause, const Link& link);
 };
 
-std::vector<worker::PeerWorker> Wiring::State::FindMembers(
-    const std::vector<worker::PeerWorker>& view) const {
-  const ChainPlace& place = options.place;
-  std::vector<worker::PeerWorker> found;
-  LayerRange layers = place.self.layers;  // Of the member before.
-  for (int member = 1; member < place.members(); ++member) {
-    const int stage = place.StageOf(member);
-    const TensorRank rank{place.RankOf(member), place.ranks()};
-    const auto worker = std::find_if(view.begin(), view.end(), [&](const auto& candidate) {
-      return candidate.role == Role::kPrefill && candidate.chain_id == place.chain_id &&
-             candidate.pp_size == place.stages && candidate.pp_rank == stage &&
-             candidate.tensor_rank == rank &&
-             (rank.rank == 0 ? candidate.layers.begin == layers.end : candidate.layers == layers);
-    });
-    if (worker == view.end()) return {};
-    layers = worker->layers;
-    found.push_back(*worker);
-  }
-  if (layers.end != place.layers) return {};
-  return found;
-}
-
 void Wiring::State::On(const ViewSeen& event) {
-  std::vector<worker::PeerWorker> found = FindMembers(event.workers);
+  std::vector<worker::PeerWorker> found = FindMembers(options.place, event.workers);
   if (found == members) return;
   if (wired()) {
     std::string lost = "a stage";
@@ -173,18 +150,6 @@ Link* Wiring::State::Find(int member, uint64_t of_epoch) {
   return &links[static_cast<size_t>(member - 1)];
 }
 
-absl::Status Wiring::State::Blame(const absl::Status& cause, const Link& link) {
-  const std::string& name = link.member.instance.id;
-  const std::string blamed = InstanceOf(cause).value_or(name);
-  const TensorRank rank = link.member.tensor_rank;
-  const std::string of_stage = rank.alone() ? "" : absl::StrCat("rank ", rank.rank, " of ");
-  // Who says that another one is gone is not lost itself.
-  const absl::Status status = absl::UnavailableError(
-      absl::StrCat(of_stage, "prefill stage ", link.member.pp_rank, " (", name, ")",
-                   blamed == name ? " is lost: " : ": ", cause.message()));
-  return WithLeg(status, "prefill", blamed);
-}
-
 // Whatever a stage says, it lives.
 Link* Wiring::State::Hear(int member, uint64_t of_epoch) {
   Link* link = Find(member, of_epoch);
@@ -241,7 +206,7 @@ void Wiring::State::On(const StageReady& event) {
   if (link->ready || event.page_count < 1) {
     const absl::Status status = absl::FailedPreconditionError(
         absl::StrCat("ready ", link->ready ? "twice" : "without a page"));
-    return Break(Blame(status, *link));
+    return Break(Blame(status, link->member));
   }
   link->ready = true;
   link->page_count = event.page_count;
@@ -259,7 +224,7 @@ void Wiring::State::On(const StageRefused& event) {
   const absl::Status status = absl::FailedPreconditionError(
       absl::StrCat("its epoch ", event.newest_epoch, " is newer than ", epoch));
   const bool sane = event.newest_epoch >= epoch && event.newest_epoch < kMaxEpoch;
-  Break(Blame(status, *link));
+  Break(Blame(status, link->member));
   if (!sane || PlantedBug(Bug::kWiringTrustsItsClock)) return;
   Covered<"wiring: a stage knows a newer epoch">();
   newest_elsewhere = event.newest_epoch;
@@ -268,7 +233,7 @@ void Wiring::State::On(const StageRefused& event) {
 
 void Wiring::State::On(const StageLinkEnded& event) {
   const Link* link = Find(event.member, event.epoch);
-  if (link != nullptr) Break(Blame(event.status, *link));
+  if (link != nullptr) Break(Blame(event.status, link->member));
 }
 
 void Wiring::State::BecomeUp() {
@@ -288,7 +253,7 @@ void Wiring::State::On(const PlanDoneHeard& event) {
   const Link* link = Hear(event.member, event.epoch);
   if (link == nullptr) return;
   if (phase != Phase::kUp) {
-    return Break(Blame(absl::FailedPreconditionError("a plan is done before any"), *link));
+    return Break(Blame(absl::FailedPreconditionError("a plan is done before any"), link->member));
   }
   const ChainPlace& place = options.place;
   const int stage = place.StageOf(event.member);
@@ -301,7 +266,7 @@ void Wiring::State::On(const RequestClosedHeard& event) {
   const Link* link = Hear(event.member, event.epoch);
   if (link == nullptr) return;
   if (phase != Phase::kUp) {
-    return Break(Blame(absl::FailedPreconditionError("closed before any plan"), *link));
+    return Break(Blame(absl::FailedPreconditionError("closed before any plan"), link->member));
   }
   const ChainPlace& place = options.place;
   Emit(PassRequestClosed{place.StageOf(event.member), place.RankOf(event.member), event.epoch,
@@ -354,13 +319,13 @@ void Wiring::State::Watch() {
       Covered<"wiring: a stage is not ready in time">();
       return Break(Blame(absl::DeadlineExceededError(absl::StrCat(
                              "not ready within ", times.linking_limit_us / 1000, " ms")),
-                         link));
+                         link.member));
     }
     if (phase == Phase::kUp && now_us - link.last_heard_us >= times.silence_us) {
       Covered<"wiring: a stage is silent">();
       return Break(Blame(absl::UnavailableError(
                              absl::StrCat("no sign of life for ", times.silence_us / 1000, " ms")),
-                         link));
+                         link.member));
     }
   }
   if (links.empty() || now_us < next_ping_us) return;

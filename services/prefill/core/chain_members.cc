@@ -1,0 +1,44 @@
+#include "services/prefill/core/chain_members.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton::prefill {
+
+std::vector<worker::PeerWorker> FindMembers(const ChainPlace& place,
+                                            const std::vector<worker::PeerWorker>& view) {
+  std::vector<worker::PeerWorker> found;
+  LayerRange layers = place.self.layers;  // Of the member before.
+  for (int member = 1; member < place.members(); ++member) {
+    const int stage = place.StageOf(member);
+    const TensorRank rank{place.RankOf(member), place.ranks()};
+    const auto worker = std::find_if(view.begin(), view.end(), [&](const auto& candidate) {
+      return candidate.role == Role::kPrefill && candidate.chain_id == place.chain_id &&
+             candidate.pp_size == place.stages && candidate.pp_rank == stage &&
+             candidate.tensor_rank == rank &&
+             (rank.rank == 0 ? candidate.layers.begin == layers.end : candidate.layers == layers);
+    });
+    if (worker == view.end()) return {};
+    layers = worker->layers;
+    found.push_back(*worker);
+  }
+  if (layers.end != place.layers) return {};
+  return found;
+}
+
+absl::Status Blame(const absl::Status& cause, const worker::PeerWorker& member) {
+  const std::string& name = member.instance.id;
+  const std::string blamed = InstanceOf(cause).value_or(name);
+  const TensorRank rank = member.tensor_rank;
+  const std::string of_stage = rank.alone() ? "" : absl::StrCat("rank ", rank.rank, " of ");
+  // Who says that another one is gone is not lost itself.
+  const absl::Status status = absl::UnavailableError(
+      absl::StrCat(of_stage, "prefill stage ", member.pp_rank, " (", name, ")",
+                   blamed == name ? " is lost: " : ": ", cause.message()));
+  return WithLeg(status, "prefill", blamed);
+}
+
+}  // namespace baton::prefill
