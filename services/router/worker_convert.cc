@@ -17,6 +17,8 @@ constexpr size_t kMaxAddressBytes = 256;
 constexpr size_t kMaxDataAddressBytes = 64 << 10;
 constexpr size_t kMaxNameBytes = 128;
 constexpr size_t kMaxDtypeBytes = 32;
+constexpr int kMaxRowParallelChunks = 64;             // As --row-parallel-chunks.
+constexpr int kMaxRowParallelThreshold = 16'777'216;  // As --row-parallel-chunk-threshold.
 
 bool IsName(const std::string& text, size_t max_bytes) {
   return !text.empty() && text.size() <= max_bytes &&
@@ -83,6 +85,20 @@ absl::StatusOr<ModelFingerprint> FingerprintFromProto(const v1::ModelFingerprint
   return fingerprint;
 }
 
+// Chains agree on these numbers, whatever they are; an absurd one would be told to every member.
+absl::StatusOr<RankAgreement> AgreementFromProto(const v1::WorkerInfo& proto) {
+  const auto check = [](const char* field, int value, int most) {
+    if (value >= 0 && value <= most) return absl::OkStatus();
+    return InvalidField(field, absl::StrCat("must be from 0 to ", most, ", is ", value));
+  };
+  BATON_RETURN_IF_ERROR(
+      check("worker.row_parallel_chunks", proto.row_parallel_chunks(), kMaxRowParallelChunks));
+  BATON_RETURN_IF_ERROR(check("worker.row_parallel_threshold", proto.row_parallel_threshold(),
+                              kMaxRowParallelThreshold));
+  return RankAgreement{proto.row_parallel_chunks(), proto.row_parallel_threshold(),
+                       proto.sends_slices()};
+}
+
 }  // namespace
 
 absl::StatusOr<WorkerInfo> WorkerFromProto(const v1::WorkerInfo& proto) {
@@ -117,8 +133,7 @@ absl::StatusOr<WorkerInfo> WorkerFromProto(const v1::WorkerInfo& proto) {
   if (proto.has_tensor_rank()) {
     BATON_ASSIGN_OR_RETURN(worker.tensor_rank,
                            rpc::FromProto(proto.tensor_rank(), "worker.tensor_rank"));
-    worker.agreed = {proto.row_parallel_chunks(), proto.row_parallel_threshold(),
-                     proto.sends_slices()};
+    BATON_ASSIGN_OR_RETURN(worker.agreed, AgreementFromProto(proto));
   }
   if (worker.role == Role::kDecode && !worker.tensor_rank.alone()) {
     BATON_RETURN_IF_ERROR(CheckName("worker.decode_id", proto.decode_id()));

@@ -53,6 +53,28 @@ TEST(WorkerConvertTest, ARankSaysOfWhichDecodeServiceItIs) {
   }
 }
 
+TEST(WorkerConvertTest, WhatRanksAgreeOnIsWithinTheOptionsRanges) {
+  struct Row {
+    int chunks;
+    int threshold;
+    std::string field;  // Empty: it is taken.
+  };
+  const Row rows[] = {{0, 0, ""},
+                      {64, 16'777'216, ""},
+                      {-1, 0, "worker.row_parallel_chunks"},
+                      {65, 0, "worker.row_parallel_chunks"},
+                      {0, -1, "worker.row_parallel_threshold"},
+                      {0, 16'777'217, "worker.row_parallel_threshold"}};
+  for (const Row& row : rows) {
+    WorkerInfo worker = TestStage("c0", 1, 2);
+    worker.grpc_address = "host:1";
+    worker.tensor_rank = {0, 2};
+    worker.agreed = {row.chunks, row.threshold, /*sends_slices=*/true};
+    const absl::Status status = WorkerFromProto(ToProto(worker)).status();
+    EXPECT_EQ(FieldOf(status).value_or(""), row.field) << row.chunks << " " << row.threshold;
+  }
+}
+
 TEST(WorkerConvertTest, AddressesAreSocketsAndNothingElse) {
   for (const std::string address : {"127.0.0.1:1", "worker-0.svc.local:65535", "[::1]:80"}) {
     WorkerInfo worker = TestDecode("d0");
