@@ -15,8 +15,8 @@ constexpr char kDownloads[] = "Baton downloads nothing; give --model-path a dire
 constexpr char kQuantized[] =
     "Baton reads F32, BF16 and F16 weights; --dtype and --kv-cache-dtype say what they become";
 constexpr char kHosts[] =
-    "start each stage by itself with `baton worker --pp-size N --pp-rank R --router-address "
-    "HOST:PORT`";
+    "start each node's share of a chain with `baton worker --nnodes N --node-rank R "
+    "--dist-init-addr HOST:PORT --router-address HOST:PORT`";
 constexpr char kSeed[] = "sampling is seeded by each request's \"seed\"";
 constexpr char kReplicas[] =
     "--prefill-chains and --decodes of `baton up`, or more workers at one router";
@@ -91,9 +91,6 @@ constexpr Row kRows[] = {
     {"expert-parallel-size", nullptr},
     {"enable-expert-parallel", nullptr},
     {"enable-dp-attention", nullptr},
-    {"nnodes", kHosts},
-    {"node-rank", kHosts},
-    {"dist-init-addr", kHosts},
     {"nccl-init-addr", kHosts},
     {"master-addr", kHosts},
     {"master-port", kHosts},

@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/config/foreign_flags.h"
+#include "common/config/node_share.h"
 #include "common/config/option_sources.h"
 #include "common/config/option_table.h"
 #include "common/tracing/endpoint.h"
@@ -86,6 +87,11 @@ void SetDefaults(ParsedOptions* parsed) {
   }
 }
 
+bool WasSet(const ParsedOptions& parsed, const char* name) {
+  const auto source = parsed.sources.find(name);
+  return source != parsed.sources.end() && source->second.kind != OptionSource::Kind::kDefault;
+}
+
 // Fills in what follows from other options unless it was set.
 void Derive(ParsedOptions* parsed) {
   v1::Options& values = parsed->values;
@@ -109,9 +115,7 @@ void Derive(ParsedOptions* parsed) {
     values.set_chunked_prefill_size(cap / values.page_size() * values.page_size());
     derived("chunked_prefill_size", "--max-prefill-tokens");
   }
-  const bool policy_set = parsed->sources.count("chunk_policy") != 0 &&
-                          parsed->sources["chunk_policy"].kind != OptionSource::Kind::kDefault;
-  if (values.enable_dynamic_chunking() && !policy_set) {
+  if (values.enable_dynamic_chunking() && !WasSet(*parsed, "chunk_policy")) {
     values.set_chunk_policy("sglang");
     derived("chunk_policy", "--enable-dynamic-chunking");
   }
@@ -134,7 +138,7 @@ absl::Status PlaceInChain(ParsedOptions* parsed) {
   const std::pair<const char*, int64_t> places[] = {{"pp_rank", values.pp_rank()},
                                                     {"tp_rank", values.tp_rank()}};
   for (const auto& [name, value] : places) {
-    if (parsed->sources[name].kind == OptionSource::Kind::kDefault) continue;
+    if (!WasSet(*parsed, name)) continue;
     return InvalidField("prefill_index",
                         absl::StrCat("got ", index, ", which says the worker's place, and ", name,
                                      " = ", value, " says it, too; give one of them"));
@@ -145,6 +149,33 @@ absl::Status PlaceInChain(ParsedOptions* parsed) {
   values.set_chain_id(absl::StrCat(values.chain_id(), "-", stage_index / values.pp_size()));
   for (const char* name : {"pp_rank", "tp_rank", "chain_id"}) {
     parsed->sources[name] = {OptionSource::Kind::kDerived, "--prefill-index"};
+  }
+  return absl::OkStatus();
+}
+
+// What a node of a chain runs, which is more than one worker's place could say, and what follows
+// from the address that its nodes share.
+absl::Status PlaceOnNode(ParsedOptions* parsed) {
+  v1::Options& values = parsed->values;
+  if (!IsNode(values)) return absl::OkStatus();
+  const std::pair<const char*, int64_t> places[] = {{"pp_rank", values.pp_rank()},
+                                                    {"tp_rank", values.tp_rank()},
+                                                    {"prefill_index", values.prefill_index()}};
+  for (const auto& [name, value] : places) {
+    if (!WasSet(*parsed, name)) continue;
+    return InvalidField(
+        "nnodes",
+        absl::StrCat("got ", values.nnodes(), ", which starts all processes of a node, and ", name,
+                     " = ", value, " (", SourceText(parsed->sources.at(name)),
+                     ") says the place of one; give one of them"));
+  }
+  if (values.nnodes() == 1 && values.node_rank() == -1) {
+    values.set_node_rank(0);
+    parsed->sources["node_rank"] = {OptionSource::Kind::kDerived, "--nnodes"};
+  }
+  if (!values.dist_init_addr().empty() && !WasSet(*parsed, "chain_id")) {
+    values.set_chain_id(ChainOfAddress(values.dist_init_addr()));
+    parsed->sources["chain_id"] = {OptionSource::Kind::kDerived, "--dist-init-addr"};
   }
   return absl::OkStatus();
 }
@@ -197,6 +228,7 @@ absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& i
   SetDefaults(&parsed);
   BATON_RETURN_IF_ERROR(Assign(assignments, &parsed));
   Derive(&parsed);
+  BATON_RETURN_IF_ERROR(NameSource(PlaceOnNode(&parsed), parsed));
   BATON_RETURN_IF_ERROR(NameSource(PlaceInChain(&parsed), parsed));
   BATON_RETURN_IF_ERROR(NameSource(Validate(command, parsed.values), parsed));
   return parsed;

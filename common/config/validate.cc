@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
+#include "common/config/node_share.h"
 #include "common/config/options.h"
 #include "common/config/router_list.h"
 #include "common/http/cors.h"
@@ -212,6 +213,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckPages(options));
   BATON_RETURN_IF_ERROR(CheckTypes(options));
   BATON_RETURN_IF_ERROR(CheckRanks(options));
+  BATON_RETURN_IF_ERROR(CheckNode(options));
   BATON_RETURN_IF_ERROR(CheckDevice(options));
   BATON_RETURN_IF_ERROR(CheckTimed(options));
   BATON_RETURN_IF_ERROR(CheckHttp(options));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
+#include "common/config/node_share.h"
 #include "common/engine/requirements.h"
 #include "common/model/model_shard.h"
 
@@ -144,27 +145,52 @@ void AddTorch(const v1::Options& options, HostMemory& memory) {
   }
 }
 
-// A stage's ranks on this host: one, or all that UP starts. Rank 0 of the last stage has a line of
-// its own, since it draws.
-absl::Status AddStage(const v1::Options& options, bool up, const ModelFacts& model, int64_t stage,
+// Processes of a stage that are like its rank `rank`.
+absl::Status AddRanks(const v1::Options& options, const ModelFacts& model, config::StageRank place,
+                      LayerRange layers, int64_t context_tokens, int64_t count,
+                      const std::string& suffix, HostMemory& memory) {
+  BATON_ASSIGN_OR_RETURN(const ModelShard shard,
+                         ShardModel(model.config, {static_cast<int>(place.rank),
+                                                   static_cast<int>(options.tp_size())}));
+  ProcessMemory process = Stage(options, model, shard, layers, context_tokens);
+  process.name = absl::StrCat("prefill ", place.stage, suffix);
+  process.count = count;
+  memory.processes.push_back(std::move(process));
+  return absl::OkStatus();
+}
+
+// All ranks of a stage of all chains, as UP starts them. Rank 0 of the last stage has a line of its
+// own, since it draws.
+absl::Status AddStage(const v1::Options& options, const ModelFacts& model, int64_t stage,
                       LayerRange layers, int64_t context_tokens, HostMemory& memory) {
-  const int ranks = static_cast<int>(options.tp_size());
-  const std::string name = absl::StrCat("prefill ", stage);
-  const bool draws = layers.end == model.config.num_hidden_layers;
-  const auto add = [&](int rank, int64_t count, const std::string& suffix) -> absl::Status {
-    BATON_ASSIGN_OR_RETURN(const ModelShard shard, ShardModel(model.config, {rank, ranks}));
-    ProcessMemory process = Stage(options, model, shard, layers, context_tokens);
-    process.name = name + suffix;
-    process.count = count;
-    memory.processes.push_back(std::move(process));
-    return absl::OkStatus();
-  };
-  const int rank = static_cast<int>(options.tp_rank());
-  if (!up) return add(rank, 1, ranks == 1 ? "" : absl::StrCat(".", rank));
+  const int64_t ranks = options.tp_size();
   const int64_t chains = options.prefill_chains();
+  const auto add = [&](int64_t rank, int64_t count, const std::string& suffix) {
+    return AddRanks(options, model, {stage, rank}, layers, context_tokens, count, suffix, memory);
+  };
+  const bool draws = layers.end == model.config.num_hidden_layers;
   if (ranks == 1 || !draws) return add(0, chains * ranks, "");
   BATON_RETURN_IF_ERROR(add(0, chains, ".0"));
   return add(1, chains * (ranks - 1), ".>0");
+}
+
+absl::Status AddPrefill(const v1::Options& options, bool up, const ModelFacts& model,
+                        int64_t context_tokens, HostMemory& memory) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<LayerRange> split,
+                         config::SplitLayers(model.config.num_hidden_layers, options.pp_size(),
+                                             options.pp_layer_partition()));
+  for (size_t stage = 0; up && stage < split.size(); ++stage) {
+    BATON_RETURN_IF_ERROR(AddStage(options, model, static_cast<int64_t>(stage), split[stage],
+                                   context_tokens, memory));
+  }
+  if (up) return absl::OkStatus();
+  // One worker, or a node's.
+  for (const config::StageRank& place : config::PlacesHere(options)) {
+    const std::string suffix = options.tp_size() == 1 ? "" : absl::StrCat(".", place.rank);
+    BATON_RETURN_IF_ERROR(AddRanks(options, model, place, split[static_cast<size_t>(place.stage)],
+                                   context_tokens, 1, suffix, memory));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -193,15 +219,7 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
   const bool up = role == OptionSpec::UP;
   if (up || role == OptionSpec::ROUTER) memory.processes.push_back(Router(model));
   if (up || role == OptionSpec::PREFILL) {
-    BATON_ASSIGN_OR_RETURN(const std::vector<LayerRange> split,
-                           config::SplitLayers(model.config.num_hidden_layers, options.pp_size(),
-                                               options.pp_layer_partition()));
-    for (size_t stage = 0; stage < split.size(); ++stage) {
-      const auto rank = static_cast<int64_t>(stage);
-      if (!up && rank != options.pp_rank()) continue;
-      BATON_RETURN_IF_ERROR(
-          AddStage(options, up, model, rank, split[stage], context_tokens, memory));
-    }
+    BATON_RETURN_IF_ERROR(AddPrefill(options, up, model, context_tokens, memory));
   }
   if (up || role == OptionSpec::DECODE) {
     ProcessMemory process = Decode(options, model, context_tokens);

@@ -52,9 +52,9 @@ struct ModelFacts {
   int64_t tokenizer_file_bytes = 0;
 };
 
-// The processes that `role` is on this host: itself, or all that UP starts. `context_tokens` is the
-// longest sequence; --threads has been chosen. Errors are those of config::SplitLayers and
-// ShardModel.
+// The processes that `role` is on this host: itself, its node's (--nnodes), or all that UP starts.
+// `context_tokens` is the longest sequence; --threads has been chosen. Errors are those of
+// config::SplitLayers and ShardModel.
 absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role role,
                                       const ModelFacts& model, int64_t context_tokens);
 

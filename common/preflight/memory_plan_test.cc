@@ -195,6 +195,32 @@ TEST(MemoryPlanTest, RanksSplitTheStagesWeightsAndKv) {
   EXPECT_EQ(up.processes.back().runtime, plan(1, OptionSpec::UP).processes.back().runtime);
 }
 
+TEST(MemoryPlanTest, ANodeIsItsPlacesEachAsOneWorkerWouldBe) {
+  v1::Options options = Options();
+  options.set_tp_size(4);
+  const auto worker = [&](int64_t stage, int64_t rank) {
+    v1::Options one = options;
+    one.set_pp_rank(stage);
+    one.set_tp_rank(rank);
+    return PlanMemory(one, OptionSpec::PREFILL, Llama8B(), kContext)->processes[0];
+  };
+  v1::Options node = options;
+  node.set_nnodes(2);
+  node.set_node_rank(1);
+  const HostMemory memory = *PlanMemory(node, OptionSpec::PREFILL, Llama8B(), kContext);
+  std::vector<std::string> names;
+  for (const ProcessMemory& process : memory.processes) names.push_back(process.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"prefill 1.2", "prefill 1.3", "prefill 2.0",
+                                             "prefill 2.1", "prefill 2.2", "prefill 2.3"}));
+  const ProcessMemory& draws = memory.processes[2];
+  const ProcessMemory alone = worker(2, 0);
+  EXPECT_EQ(draws.weights, alone.weights);
+  EXPECT_EQ(draws.kv, alone.kv);
+  EXPECT_EQ(draws.buffers, alone.buffers);
+  EXPECT_LT(draws.runtime, alone.runtime) << "libtorch's pages are there once for all six";
+  EXPECT_EQ(memory.processes[0].layers, worker(1, 2).layers);
+}
+
 TEST(MemoryPlanTest, RanksThatSendSlicesHaveSmallerActivations) {
   const auto buffers = [](bool slices) {
     v1::Options options = Options();

@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/config/context_length.h"
 #include "common/config/layer_split.h"
+#include "common/config/node_share.h"
 #include "common/engine/requirements.h"
 #include "common/engine/timed/timed_profile.h"
 #include "common/model/fingerprint.h"
@@ -100,14 +101,16 @@ class Checks {
     AddError(field, std::move(message));
   }
 
-  // What --threads=0 means: the machine's cores, shared among all workers that `up` starts.
+  // What --threads=0 means: the machine's cores, shared among all workers that `up` or a node
+  // starts.
   void ChooseThreads() {
     if (report_.role == OptionSpec::ROUTER) return;
     v1::Options& values = report_.values;
     if (values.threads() == 0) {
       const bool up = report_.role == OptionSpec::UP;
       const int64_t workers =
-          up ? values.prefill_chains() * values.pp_size() * values.tp_size() + values.decodes() : 1;
+          up ? values.prefill_chains() * values.pp_size() * values.tp_size() + values.decodes()
+             : static_cast<int64_t>(config::PlacesHere(values).size());
       values.set_threads(std::clamp<int64_t>(report_.machine.cores / workers, 1, kMaxThreads));
     }
     AddStatus("threads", CheckExecutorSizes(values.page_size(), values.threads()));
@@ -215,7 +218,9 @@ class Checks {
       return std::nullopt;
     }
     if (report_.role == OptionSpec::UP) return all;
-    return (*split)[static_cast<size_t>(values.pp_rank())];
+    const std::vector<config::StageRank> places = config::PlacesHere(values);
+    return LayerRange{(*split)[static_cast<size_t>(places.front().stage)].begin,
+                      (*split)[static_cast<size_t>(places.back().stage)].end};
   }
 
   absl::StatusOr<HostMemory> Plan() const {

@@ -6,8 +6,9 @@
 //   report.values                       // The options with what follows from the machine filled
 //   in.
 //
-// `up` starts its children with ChildArguments(...) followed by PlannedArguments(report): the
-// host's memory is planned once for all of them, not by each on its own.
+// `up`, and a worker that is a node (--nnodes), start their children with ChildArguments(...)
+// followed by PlannedArguments(report): the host's memory is planned once for all of them, not by
+// each on its own.
 #ifndef COMMON_PREFLIGHT_PREFLIGHT_H_
 #define COMMON_PREFLIGHT_PREFLIGHT_H_
 
@@ -47,7 +48,8 @@ struct PreflightReport {
 // Reads the model directory's headers and small files; the tokenizer for UP. Never a weight.
 PreflightReport Preflight(const config::ParsedOptions& options, const Machine& machine);
 
-// What `up` gives its workers after their other arguments: of a flag given twice the last counts.
+// What `up` or a node gives its workers after their other arguments: of a flag given twice the last
+// counts.
 std::vector<std::string> PlannedArguments(const PreflightReport& report);
 
 // "context_length: got 32768 ... (set by flag --context-length)".

@@ -11,6 +11,8 @@ MANAGED = {
     "router_address": "the release's own Service", "api_key": "auth.existingSecret",
     "advertise_host": "the pod's address", "disaggregation_mode": "the role", "pp_size": "prefill.parallelism.pp",
     "pp_rank": "the pod's index", "tp_rank": "the pod's index",
+    "nnodes": "nothing: each rank is a pod", "node_rank": "the pod's index",
+    "dist_init_addr": "nothing: ranks meet through the routers",
     "pp_layer_partition": "prefill.parallelism.layerPartition",
     "tp_size": "parallelism.tp", "chain_id": "the pod's index", "prefill_index": "the pod's index",
     "decode_id": "the pod's index",

@@ -4,11 +4,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <boost/asio/connect.hpp>
-#include <boost/asio/ssl.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
-#include <boost/beast/ssl.hpp>
 #include <chrono>
 #include <utility>
 
@@ -18,11 +13,10 @@
 #include "common/base/status.h"
 #include "common/net/host.h"
 #include "common/rpc/channel.h"
+#include "services/baton/http_get.h"
 
 namespace baton {
 namespace {
-
-namespace beast = boost::beast;
 
 constexpr int kAskEveryMs = 25;
 // One answer; the router is on this machine.
@@ -31,7 +25,8 @@ constexpr int kReconnectMs = 100;
 
 }  // namespace
 
-ClusterWatch::ClusterWatch(ClusterWatchOptions options) : options_(std::move(options)) {
+ClusterWatch::ClusterWatch(ClusterWatchOptions options)
+    : options_(std::move(options)), progress_("cluster starting", "registered", options_.groups) {
   stub_ = v1::Cluster::NewStub(
       rpc::OpenChannel(net::JoinHostPort(options_.host, options_.grpc_port),
                        {.max_reconnect_ms = kReconnectMs, .max_receive_bytes = -1}));
@@ -59,6 +54,11 @@ std::string ClusterWatch::waiting_for() const {
 std::vector<v1::ListedWorker> ClusterWatch::workers() const {
   MutexLock lock(&mutex_);
   return workers_;
+}
+
+std::vector<std::string> ClusterWatch::TakeNews() {
+  MutexLock lock(&mutex_);
+  return std::exchange(news_, {});
 }
 
 void ClusterWatch::Run() {
@@ -93,15 +93,24 @@ absl::Status ClusterWatch::AskForWorkers() {
   if (!stub_->List(&context, {}, &response).ok()) {
     return absl::UnavailableError("the router does not answer");
   }
-  std::vector<std::string> missing;
-  for (const std::string& name : options_.workers) {
+  const auto state_of = [&](const std::string& name) {
     const auto listed =
         std::find_if(response.workers().begin(), response.workers().end(),
                      [&](const auto& w) { return w.worker().instance().instance_id() == name; });
-    if (listed == response.workers().end()) {
-      missing.push_back(absl::StrCat(name, " has not registered"));
-    } else if (!listed->ready()) {
-      missing.push_back(absl::StrCat(name, " is not ready"));
+    if (listed == response.workers().end()) return StartState::kAbsent;
+    return listed->ready() ? StartState::kReady : StartState::kHere;
+  };
+  if (std::string line = progress_.Note(state_of); !line.empty()) {
+    MutexLock lock(&mutex_);
+    news_.push_back(std::move(line));
+  }
+  std::vector<std::string> missing;
+  for (const StartingGroup& group : options_.groups) {
+    for (const std::string& name : group.names) {
+      const StartState state = state_of(name);
+      if (state == StartState::kReady) continue;
+      missing.push_back(absl::StrCat(
+          name, state == StartState::kAbsent ? " has not registered" : " is not ready"));
     }
   }
   if (!missing.empty()) return absl::UnavailableError(absl::StrJoin(missing, ", "));
@@ -110,55 +119,12 @@ absl::Status ClusterWatch::AskForWorkers() {
   return absl::OkStatus();
 }
 
-namespace {
-
-using Response = beast::http::response<beast::http::string_body>;
-
-// `stream` is connected, and encrypted if it is to be. Only asynchronous operations heed the
-// deadline; each handler starts the next one.
-template <class Stream>
-void Get(Stream& stream, const beast::http::request<beast::http::empty_body>& request,
-         beast::flat_buffer& buffer, Response& response, beast::error_code& error) {
-  beast::http::async_write(stream, request, [&](beast::error_code write_error, size_t) {
-    error = write_error;
-    if (error) return;
-    beast::http::async_read(stream, buffer, response,
-                            [&](beast::error_code read_error, size_t) { error = read_error; });
-  });
-}
-
-}  // namespace
-
 absl::Status ClusterWatch::AskForReadiness() const {
-  boost::asio::io_context context{1};
-  boost::asio::ssl::context tls(boost::asio::ssl::context::tls_client);
-  beast::ssl_stream<beast::tcp_stream> stream(context, tls);
-  beast::tcp_stream& plain = stream.next_layer();
-  beast::error_code error;
-  beast::http::request<beast::http::empty_body> request(beast::http::verb::get, "/readiness", 11);
-  request.set(beast::http::field::host, net::JoinHostPort(options_.host, options_.http_port));
-  request.keep_alive(false);
-  beast::flat_buffer buffer;
-  Response response;
-  const auto address = boost::asio::ip::make_address(options_.host, error);
-  plain.expires_after(std::chrono::milliseconds(kAnswerMs));
-  plain.async_connect(
-      boost::asio::ip::tcp::endpoint(address, static_cast<uint16_t>(options_.http_port)),
-      [&](beast::error_code connect_error) {
-        error = connect_error;
-        if (error) return;
-        if (!options_.https) return Get(plain, request, buffer, response, error);
-        stream.async_handshake(boost::asio::ssl::stream_base::client,
-                               [&](beast::error_code handshake_error) {
-                                 error = handshake_error;
-                                 if (!error) Get(stream, request, buffer, response, error);
-                               });
-      });
-  context.run();
-  if (error) return absl::UnavailableError("the router's HTTP port does not answer");
-  if (response.result() == beast::http::status::ok) return absl::OkStatus();
+  const auto answer = HttpGet({options_.host, options_.http_port, options_.https}, "/readiness");
+  if (!answer.ok()) return absl::UnavailableError("the router's HTTP port does not answer");
+  if (answer->status == 200) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat("the router says: ", absl::StripAsciiWhitespace(response.body())));
+      absl::StrCat("the router says: ", absl::StripAsciiWhitespace(answer->body)));
 }
 
 }  // namespace baton

@@ -13,6 +13,7 @@
 #include "common/base/sync.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 #include "proto/baton/v1/cluster.pb.h"
+#include "services/baton/start_progress.h"
 
 namespace baton {
 
@@ -21,7 +22,7 @@ struct ClusterWatchOptions {
   int http_port = 0;
   bool https = false;  // The certificate is not looked at: it is this machine's own process.
   int grpc_port = 0;
-  std::vector<std::string> workers;  // Their instance ids.
+  std::vector<StartingGroup> groups;  // The workers' instance ids.
 };
 
 class ClusterWatch {
@@ -35,6 +36,8 @@ class ClusterWatch {
   bool ready() const;
   // What is missing, for people; empty once it is ready.
   std::string waiting_for() const;
+  // Lines on how far it has come since the last call.
+  std::vector<std::string> TakeNews();
   // The workers as the router lists them; complete once it is ready.
   std::vector<v1::ListedWorker> workers() const;
 
@@ -47,10 +50,12 @@ class ClusterWatch {
 
   const ClusterWatchOptions options_;
   std::unique_ptr<v1::Cluster::Stub> stub_;  // The thread's own.
+  StartProgress progress_;                   // Likewise.
   mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   std::string waiting_for_ ABSL_GUARDED_BY(mutex_) = "the router does not answer";
+  std::vector<std::string> news_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::ListedWorker> workers_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };

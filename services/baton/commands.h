@@ -1,16 +1,23 @@
 // The commands of the executable. Each takes its checked options and returns the exit code
-// (process.h).
+// (process.h). `self` is the path of this executable, to start children with.
 #ifndef SERVICES_BATON_COMMANDS_H_
 #define SERVICES_BATON_COMMANDS_H_
 
+#include "absl/status/statusor.h"
 #include "common/config/options.h"
+#include "common/preflight/preflight.h"
 #include "services/baton/process.h"
 
 namespace baton {
 
+// What would end a command's children alike is said once, before there are any: warnings on
+// standard error, and what refuses.
+absl::StatusOr<PreflightReport> CheckedForChildren(const config::ParsedOptions& options);
+
 int RunRouterCommand(const config::ParsedOptions& options);
 int RunWorkerCommand(const config::ParsedOptions& options);
-// `self` is the path of this executable, to start the children with.
+// The workers of one node of a chain, for options with --nnodes.
+int RunNodeCommand(const config::ParsedOptions& options, const char* self);
 int RunUpCommand(const config::ParsedOptions& options, const char* self);
 int RunValidateCommand(const config::ParsedOptions& options);
 int RunDrainCommand(const config::ParsedOptions& options);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/completion.h"
+#include "common/config/node_share.h"
 #include "common/config/options.h"
 #include "common/config/process_input.h"
 #include "common/telemetry/metrics_table.h"
@@ -60,6 +61,7 @@ int Run(const config::ParsedOptions& options, const char* self) {
     case config::Command::kRouter:
       return RunRouterCommand(options);
     case config::Command::kWorker:
+      if (config::IsNode(options.values)) return RunNodeCommand(options, self);
       return RunWorkerCommand(options);
     case config::Command::kUp:
       return RunUpCommand(options, self);

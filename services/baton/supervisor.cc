@@ -91,12 +91,16 @@ absl::Status Supervisor::Run(const StartWatch& watch, const std::function<void()
   core_.emplace(limits_, std::move(names));
   result_.reset();
   Perform(core_->Begin(NowUs()));
+  bool stopping = false;  // On a signal.
   while (!result_.has_value()) {
     const bool asked = WaitForEvents();
     Reap();
     if (asked) Perform(core_->OnStopSignal(NowUs()));
+    stopping = stopping || asked;
+    const bool ready = core_->starting() && watch.ready();
+    if (watch.news && !stopping) Print(watch.news());
     if (core_->starting()) {
-      if (watch.ready()) {
+      if (ready) {
         core_->OnReady();
         on_ready();
       } else {

@@ -26,6 +26,9 @@ struct ChildSpec {
 struct StartWatch {
   std::function<bool()> ready;
   std::function<std::string()> waiting_for;  // For people.
+  // Lines for people that have come up since it was asked last; asked until a signal, after the
+  // start once a second. May be null.
+  std::function<std::vector<std::string>()> news;
 };
 
 // One thread; blocks SIGINT, SIGTERM and SIGCHLD for the process from construction on.

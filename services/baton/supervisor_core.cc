@@ -58,10 +58,9 @@ SupervisorActions SupervisorCore::OnEnded(size_t child, const ChildEnd& end, int
   switch (phase_) {
     case Phase::kStarting:
       // Whatever it was, the first start is the user's to mend, not a loop's.
-      Stop(absl::FailedPreconditionError(
-               WithReason(absl::StrCat(children_[child].name, " ", Describe(end),
-                                       " before the cluster was ready"),
-                          end)),
+      Stop(absl::FailedPreconditionError(WithReason(
+               absl::StrCat(children_[child].name, " ", Describe(end), " before ", limits_.until),
+               end)),
            now_us, actions);
       break;
     case Phase::kServing:

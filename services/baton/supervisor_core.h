@@ -21,7 +21,8 @@ struct SupervisorLimits {
   int64_t longest_restart_us = 8'000'000;  // up to this.
   int64_t stable_us = 30'000'000;          // A life this long forgets earlier deaths.
   int restarts_in_a_row = 5;  // A child that dies once more is given up, and all with it.
-  std::vector<int> permanent_exit_codes;  // A child that ends with one is not started again.
+  std::vector<int> permanent_exit_codes;        // A child that ends with one is not started again.
+  std::string until = "the cluster was ready";  // What OnReady means, for messages.
 };
 
 // How a process ended.

@@ -1,13 +1,9 @@
 #include "services/baton/up_plan.h"
 
-#include <algorithm>
-#include <fstream>
-#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/net/host.h"
 
@@ -17,35 +13,30 @@ namespace {
 using config::Role;
 using v1::OptionSpec;
 
-constexpr int kHighestPort = 65535;
-
-void AddOption(std::vector<std::string>& arguments, const std::string& name,
-               const std::string& value) {
-  arguments.push_back(absl::StrCat("--", name, "=", value));
-}
-
 class Planner {
  public:
   Planner(const config::ParsedOptions& options, const std::vector<std::string>& for_workers,
-          const std::vector<std::string>& environment,
-          const std::function<absl::StatusOr<int>(const std::string&)>& free_port)
+          const std::vector<std::string>& environment, const FindFreePort& free_port)
       : options_(options),
         for_workers_(for_workers),
         environment_(environment),
-        free_port_(free_port) {}
+        ports_(free_port) {}
 
   absl::StatusOr<UpPlan> Plan() {
     const v1::Options& values = options_.values;
     BATON_RETURN_IF_ERROR(ChooseHosts());
     plan_.certificate = values.ssl_certfile();
-    BATON_ASSIGN_OR_RETURN(plan_.http_port, ChoosePort(values.port()));
-    BATON_ASSIGN_OR_RETURN(plan_.grpc_port, ChoosePort(values.grpc_port()));
+    BATON_ASSIGN_OR_RETURN(plan_.http_port, ChoosePort("port", values.port()));
+    BATON_ASSIGN_OR_RETURN(plan_.grpc_port, ChoosePort("grpc_port", values.grpc_port()));
     AddRouter();
     for (int64_t chain = 0; chain < values.prefill_chains(); ++chain) {
+      plan_.groups.push_back(
+          {absl::StrCat("chain-", chain), values.tp_size() > 1 ? "ranks" : "stages", {}});
       for (int64_t stage = 0; stage < values.pp_size(); ++stage) {
         BATON_RETURN_IF_ERROR(AddStage(chain, stage));
       }
     }
+    plan_.groups.push_back({"decode", "services", {}});
     for (int64_t decode = 0; decode < values.decodes(); ++decode) {
       std::vector<std::string> own;
       if (values.tp_size() > 1) AddOption(own, "tp-size", "1");  // Of the chains alone.
@@ -69,32 +60,13 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // `wanted`, or a free one: the children must know each other's ports before they start.
-  absl::StatusOr<int> ChoosePort(int64_t wanted) {
-    constexpr int kTries = 100;
-    if (wanted > kHighestPort) {
-      return InvalidField("metrics_port", absl::StrCat("port ", wanted, " does not exist"));
-    }
-    int port = static_cast<int>(wanted);
-    for (int i = 0; wanted == 0 && i < kTries; ++i) {
-      BATON_ASSIGN_OR_RETURN(port, free_port_(plan_.listen_host));
-      if (!taken_.contains(port)) break;
-    }
-    if (!taken_.insert(port).second) {
-      return InvalidField("port", absl::StrCat("port ", port, " is asked for twice"));
-    }
-    return port;
+  // The children must know each other's ports before they start.
+  absl::StatusOr<int> ChoosePort(const char* option, int64_t wanted) {
+    return ports_.Choose(plan_.listen_host, option, wanted);
   }
 
   ChildSpec NewChild(const std::string& name, const std::string& command, Role role) const {
-    ChildSpec spec;
-    spec.name = name;
-    spec.arguments = {command};
-    for (std::string& argument : config::ChildArguments(options_, role)) {
-      spec.arguments.push_back(std::move(argument));
-    }
-    spec.environment = config::ChildEnvironment(options_, role, environment_);
-    return spec;
+    return InheritingChild(options_, name, command, role, environment_);
   }
 
   // What is added here comes after the parent's own: of a flag given twice the last one counts.
@@ -126,8 +98,10 @@ class Planner {
     const v1::Options& values = options_.values;
     const int64_t first = values.metrics_port();
     const auto workers = static_cast<int64_t>(plan_.metrics_ports.size());
-    BATON_ASSIGN_OR_RETURN(const int metrics_port, ChoosePort(first == 0 ? 0 : first + workers));
+    BATON_ASSIGN_OR_RETURN(const int metrics_port,
+                           ChoosePort("metrics_port", first == 0 ? 0 : first + workers));
     plan_.metrics_ports[name] = metrics_port;
+    plan_.groups.back().names.push_back(name);
     ChildSpec spec = NewChild(name, "worker", role);
     AddOption(spec.arguments, "disaggregation-mode", config::RoleName(role));
     AddOption(spec.arguments, "router-address",
@@ -145,31 +119,16 @@ class Planner {
   const config::ParsedOptions& options_;
   const std::vector<std::string>& for_workers_;
   const std::vector<std::string>& environment_;
-  const std::function<absl::StatusOr<int>(const std::string&)>& free_port_;
-  std::set<int> taken_;
+  PortPlan ports_;
   UpPlan plan_;
 };
 
 }  // namespace
 
-absl::StatusOr<int> FreePort(const std::string& host) {
-  constexpr int kLowest = 10'000;
-  constexpr int kTries = 200;
-  int64_t first_given = 32'768;
-  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first_given;
-  Random random(EntropySeed());
-  for (int i = 0; i < kTries; ++i) {
-    const int port = static_cast<int>(
-        random.Between(kLowest, std::max<int64_t>(first_given, 2 * int64_t{kLowest}) - 1));
-    if (net::CanListen(host, port)) return port;
-  }
-  return absl::UnavailableError(absl::StrCat("no free port on ", host));
-}
-
-absl::StatusOr<UpPlan> PlanUp(
-    const config::ParsedOptions& options, const std::vector<std::string>& for_workers,
-    const std::vector<std::string>& environment,
-    const std::function<absl::StatusOr<int>(const std::string& host)>& free_port) {
+absl::StatusOr<UpPlan> PlanUp(const config::ParsedOptions& options,
+                              const std::vector<std::string>& for_workers,
+                              const std::vector<std::string>& environment,
+                              const FindFreePort& free_port) {
   return Planner(options, for_workers, environment, free_port).Plan();
 }
 

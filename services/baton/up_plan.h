@@ -3,13 +3,14 @@
 #ifndef SERVICES_BATON_UP_PLAN_H_
 #define SERVICES_BATON_UP_PLAN_H_
 
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/config/options.h"
+#include "services/baton/child_plan.h"
+#include "services/baton/start_progress.h"
 #include "services/baton/supervisor.h"
 
 namespace baton {
@@ -23,19 +24,15 @@ struct UpPlan {
   int grpc_port = 0;
   std::map<std::string, int> metrics_ports;  // By worker; kept over its restarts.
   std::vector<ChildSpec> children;           // The router first.
+  std::vector<StartingGroup> groups;         // The workers.
 };
-
-// A port of `host` (numeric) that is free now. Of those that the kernel gives to nobody who asks
-// for any, so that none of the cluster's own connections takes it before its owner does, and none
-// does while that one is started again. UNAVAILABLE if there is none.
-absl::StatusOr<int> FreePort(const std::string& host);
 
 // Asks `free_port` for every port that the options leave open. `for_workers`: arguments of each
 // worker that overrule the options. `environment`: of this process.
-absl::StatusOr<UpPlan> PlanUp(
-    const config::ParsedOptions& options, const std::vector<std::string>& for_workers,
-    const std::vector<std::string>& environment,
-    const std::function<absl::StatusOr<int>(const std::string& host)>& free_port);
+absl::StatusOr<UpPlan> PlanUp(const config::ParsedOptions& options,
+                              const std::vector<std::string>& for_workers,
+                              const std::vector<std::string>& environment,
+                              const FindFreePort& free_port);
 
 }  // namespace baton
 

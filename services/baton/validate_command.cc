@@ -5,9 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/config/node_share.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/chunk_report.h"
 #include "services/baton/commands.h"
+#include "services/baton/node_plan.h"
 
 namespace baton {
 namespace {
@@ -24,6 +26,7 @@ std::string What(const PreflightReport& report) {
       values.tp_size() == 1 ? "" : absl::StrCat(" of ", values.tp_size(), " ranks");
   switch (report.role) {
     case OptionSpec::PREFILL:
+      if (config::IsNode(values)) return NodeText(values);
       return absl::StrCat(ranks.empty() ? "" : absl::StrCat("rank ", values.tp_rank(), " of "),
                           "stage ", values.pp_rank(), " of a chain of ", values.pp_size());
     case OptionSpec::DECODE:

@@ -18,6 +18,7 @@
 #include "common/rpc/model_fingerprint.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
+#include "services/baton/loading.h"
 #include "services/baton/transports.h"
 
 namespace baton {
@@ -74,7 +75,7 @@ absl::Status WorkerRuntime::StartEndpoint() {
   };
   callbacks.readiness = [this] {
     MutexLock lock(&probes_mutex_);
-    if (!ready_) return absl::UnavailableError("loading or stopping");
+    if (!ready_) return absl::UnavailableError(kLoadingText);
     return ready_();
   };
   BATON_ASSIGN_OR_RETURN(endpoint_, HttpEndpoint::Start(config, std::move(callbacks)));

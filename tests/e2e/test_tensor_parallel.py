@@ -255,6 +255,11 @@ def test_up_starts_every_rank_and_starts_a_killed_one_again_in_its_place(tiny_mo
     ranks = [f"prefill-0-{stage}-{rank}" for stage in range(2) for rank in range(2)]
     with Up(tiny_model, "--tp-size=2") as up:
         http, _ = up.wait_ready()
+        told = [re.fullmatch(r"cluster starting: chain-0: (\d) of 4 ranks ready(?:, (\d) registered)?; "
+                             r"decode: \d of 1 services ready(?:, 1 registered)?", line)
+                for line in up.lines if line.startswith("cluster starting: ")]
+        assert all(told), up.text
+        assert len(told) > 1 and told[-1].groups() == ("4", None), "more come, until all are ready"
         rows = up.table()
         assert list(rows) == ["router", *ranks, "decode-0"]
         assert [rows[name]["layers"] for name in ranks] == ["0 to 2", "0 to 2", "3 to 5", "3 to 5"]

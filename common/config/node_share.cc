@@ -1,0 +1,87 @@
+#include "common/config/node_share.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/net/host.h"
+
+namespace baton::config {
+namespace {
+
+int64_t ChainProcesses(const v1::Options& options) { return options.pp_size() * options.tp_size(); }
+
+absl::Status CheckNodeless(const v1::Options& options) {
+  if (options.node_rank() >= 0) {
+    return InvalidField("node_rank", absl::StrCat("got ", options.node_rank(),
+                                                  ", and nothing says of how many nodes; give "
+                                                  "--nnodes as well"));
+  }
+  if (!options.dist_init_addr().empty()) {
+    return InvalidField("dist_init_addr",
+                        absl::StrCat("got '", options.dist_init_addr(),
+                                     "', where the nodes of --nnodes meet, and that is not given; "
+                                     "--nnodes=1 is a chain on this machine alone"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<StageRank> PlacesHere(const v1::Options& options) {
+  if (!IsNode(options)) return {{options.pp_rank(), options.tp_rank()}};
+  const int64_t count = ChainProcesses(options) / options.nnodes();
+  const int64_t first = options.node_rank() * count;
+  std::vector<StageRank> places;
+  for (int64_t index = first; index < first + count; ++index) {
+    places.push_back({index / options.tp_size(), index % options.tp_size()});
+  }
+  return places;
+}
+
+absl::Status CheckNode(const v1::Options& options) {
+  if (!IsNode(options)) return CheckNodeless(options);
+  const int64_t nodes = options.nnodes();
+  if (options.disaggregation_mode() != "prefill") {
+    return InvalidField("nnodes", absl::StrCat("got ", nodes,
+                                               "; the nodes are a prefill chain's, with "
+                                               "--disaggregation-mode prefill"));
+  }
+  if (options.node_rank() < 0) {
+    return InvalidField(
+        "node_rank", absl::StrCat("required beside nnodes = ", nodes, ": which of the nodes 0 to ",
+                                  nodes - 1, " is this one?"));
+  }
+  if (options.node_rank() >= nodes) {
+    return InvalidField("node_rank", absl::StrCat("got ", options.node_rank(),
+                                                  "; expected less than nnodes = ", nodes));
+  }
+  if (ChainProcesses(options) % nodes != 0) {
+    return InvalidField("nnodes",
+                        absl::StrCat("got ", nodes, ", which does not divide the ",
+                                     ChainProcesses(options), " processes of a chain: pp_size = ",
+                                     options.pp_size(), " times tp_size = ", options.tp_size()));
+  }
+  if (options.dist_init_addr().empty()) return absl::OkStatus();
+  const auto address = net::SplitHostPort(options.dist_init_addr());
+  if (!address.ok()) {
+    return InvalidField("dist_init_addr", absl::StrCat("got ", address.status().message()));
+  }
+  if (address->second == 0) {
+    return InvalidField("dist_init_addr", absl::StrCat("got '", options.dist_init_addr(),
+                                                       "'; expected a port from 1 to 65535"));
+  }
+  return absl::OkStatus();
+}
+
+std::string ChainOfAddress(const std::string& dist_init_addr) {
+  std::string name;
+  for (const char letter : dist_init_addr) {
+    if (letter == '[' || letter == ']') continue;  // Of IPv6 addresses.
+    const bool fits = absl::ascii_isalnum(static_cast<unsigned char>(letter)) || letter == '.' ||
+                      letter == '_' || letter == '-';
+    name.push_back(fits ? letter : '-');
+  }
+  return name;
+}
+
+}  // namespace baton::config

@@ -1,0 +1,51 @@
+// What those who start other Baton processes, `up` and a node of a chain, plan alike: what a child
+// inherits, and its ports. Starts nothing.
+#ifndef SERVICES_BATON_CHILD_PLAN_H_
+#define SERVICES_BATON_CHILD_PLAN_H_
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/config/options.h"
+#include "services/baton/supervisor.h"
+
+namespace baton {
+
+// A port of `host` (numeric) that is free now. Of those that the kernel gives to nobody who asks
+// for any, so that none of the cluster's own connections takes one before its owner does, and none
+// does while that one is started again. UNAVAILABLE if there is none.
+absl::StatusOr<int> FreePort(const std::string& host);
+
+using FindFreePort = std::function<absl::StatusOr<int>(const std::string& host)>;
+
+// Ports of one address that its processes are given before they start; each is given once.
+class PortPlan {
+ public:
+  explicit PortPlan(FindFreePort find) : find_(std::move(find)) {}
+
+  // `wanted`, or with 0 a free one of `host`. InvalidField of `option` if it can't be.
+  absl::StatusOr<int> Choose(const std::string& host, const char* option, int64_t wanted);
+
+ private:
+  const FindFreePort find_;
+  std::set<int> taken_;
+};
+
+// A process of this executable that gets what its parent was given and applies to `role`.
+ChildSpec InheritingChild(const config::ParsedOptions& parent, const std::string& name,
+                          const std::string& command, config::Role role,
+                          const std::vector<std::string>& environment);
+
+// "--name=value" at the end: of a flag given twice the last one counts.
+void AddOption(std::vector<std::string>& arguments, const std::string& name,
+               const std::string& value);
+
+// How long children may take to stop, and which of their ends are final.
+SupervisorLimits LimitsOf(const v1::Options& options);
+
+}  // namespace baton
+
+#endif  // SERVICES_BATON_CHILD_PLAN_H_

@@ -1,0 +1,153 @@
+#include "services/baton/node_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/net/host.h"
+
+namespace baton {
+namespace {
+
+using config::StageRank;
+using v1::OptionSpec;
+
+// What the node's own command says and its workers are not told: which of the places are its, and
+// what one process alone can have.
+constexpr const char* kOwnOptions[] = {"nnodes",      "node_rank", "dist_init_addr",
+                                       "instance_id", "grpc_port", "metrics_port"};
+
+class Planner {
+ public:
+  Planner(const config::ParsedOptions& options, const std::vector<std::string>& for_workers,
+          const std::vector<std::string>& environment, const FindFreePort& free_port)
+      : options_(options),
+        inherited_(options),
+        for_workers_(for_workers),
+        environment_(environment),
+        ports_(free_port) {
+    for (const char* name : kOwnOptions) inherited_.sources.erase(name);
+  }
+
+  absl::StatusOr<NodePlan> Plan() {
+    const v1::Options& values = options_.values;
+    BATON_RETURN_IF_ERROR(ChooseHost());
+    plan_.group = {
+        values.chain_id(), values.tp_size() > 1 ? "ranks of this node" : "stages of this node", {}};
+    plan_.places = config::PlacesHere(values);
+    for (const StageRank& place : plan_.places) BATON_RETURN_IF_ERROR(AddWorker(place));
+    return std::move(plan_);
+  }
+
+ private:
+  // Where nobody says what to listen on, loopback would leave a node alone with itself.
+  absl::Status ChooseHost() {
+    const std::string& meeting = options_.values.dist_init_addr();
+    host_ = options_.values.host();
+    if (options_.sources.at("host").kind == config::OptionSource::Kind::kDefault &&
+        !meeting.empty()) {
+      const auto source = net::RouteSource("::", meeting);
+      if (!source.ok()) {
+        return absl::UnavailableError(absl::StrCat("dist_init_addr: ", source.status().message()));
+      }
+      host_ = *source;
+    }
+    const auto listen = net::ListenAddress(host_);
+    if (!listen.ok()) return InvalidField("host", std::string(listen.status().message()));
+    listen_host_ = *listen;
+    plan_.probe_host = net::ReachableHere(*listen);
+    return absl::OkStatus();
+  }
+
+  // The first worker's is `first`, if it was given, and the others' are the next ones.
+  absl::StatusOr<int> ChoosePort(const char* option, int64_t first) {
+    const auto number = static_cast<int64_t>(plan_.children.size());
+    return ports_.Choose(listen_host_, option, first == 0 ? 0 : first + number);
+  }
+
+  absl::Status AddWorker(const StageRank& place) {
+    const v1::Options& values = options_.values;
+    const std::string begin = values.instance_id().empty()
+                                  ? absl::StrCat("prefill-", values.chain_id())
+                                  : values.instance_id();
+    std::string name = absl::StrCat(begin, "-", place.stage);
+    if (values.tp_size() > 1) absl::StrAppend(&name, "-", place.rank);
+    BATON_ASSIGN_OR_RETURN(const int metrics_port,
+                           ChoosePort("metrics_port", values.metrics_port()));
+    int grpc_port = 0;
+    if (values.grpc_port() != 0) {
+      BATON_ASSIGN_OR_RETURN(grpc_port, ChoosePort("grpc_port", values.grpc_port()));
+    }
+    ChildSpec spec = InheritingChild(inherited_, name, "worker", OptionSpec::PREFILL, environment_);
+    AddOption(spec.arguments, "host", host_);
+    AddOption(spec.arguments, "instance-id", name);
+    AddOption(spec.arguments, "chain-id", values.chain_id());
+    AddOption(spec.arguments, "pp-rank", absl::StrCat(place.stage));
+    AddOption(spec.arguments, "tp-rank", absl::StrCat(place.rank));
+    AddOption(spec.arguments, "grpc-port", absl::StrCat(grpc_port));
+    AddOption(spec.arguments, "metrics-port", absl::StrCat(metrics_port));
+    spec.arguments.insert(spec.arguments.end(), for_workers_.begin(), for_workers_.end());
+    plan_.metrics_ports[name] = metrics_port;
+    plan_.group.names.push_back(name);
+    plan_.children.push_back(std::move(spec));
+    return absl::OkStatus();
+  }
+
+  const config::ParsedOptions& options_;
+  config::ParsedOptions inherited_;
+  const std::vector<std::string>& for_workers_;
+  const std::vector<std::string>& environment_;
+  PortPlan ports_;
+  std::string host_;  // As the workers are told it.
+  std::string listen_host_;
+  NodePlan plan_;
+};
+
+std::string PlaceText(const StageRank& place, int64_t ranks) {
+  const std::string stage = absl::StrCat("stage ", place.stage);
+  return ranks == 1 ? stage : absl::StrCat(stage, " rank ", place.rank);
+}
+
+}  // namespace
+
+absl::StatusOr<NodePlan> PlanNode(const config::ParsedOptions& options,
+                                  const std::vector<std::string>& for_workers,
+                                  const std::vector<std::string>& environment,
+                                  const FindFreePort& free_port) {
+  return Planner(options, for_workers, environment, free_port).Plan();
+}
+
+std::string NodeText(const v1::Options& options) {
+  const std::vector<StageRank> places = config::PlacesHere(options);
+  const int64_t ranks = options.tp_size();
+  std::string text = absl::StrCat("node ", options.node_rank(), " of ", options.nnodes(), ": ",
+                                  PlaceText(places.front(), ranks));
+  if (places.size() > 1) absl::StrAppend(&text, " to ", PlaceText(places.back(), ranks));
+  absl::StrAppend(&text, " of ", options.chain_id(), ", ", options.pp_size(),
+                  options.pp_size() == 1 ? " stage" : " stages");
+  if (ranks > 1) absl::StrAppend(&text, " of ", ranks, " ranks");
+  return text;
+}
+
+std::string NodeReadyText(const v1::Options& options, const NodePlan& plan, double seconds) {
+  size_t width = std::string("process").size();
+  for (const ChildSpec& child : plan.children) width = std::max(width, child.name.size());
+  std::string text =
+      absl::StrFormat("node ready: %s, after %.1f s%s\n\n", NodeText(options), seconds,
+                      plan.places.front() == StageRank{} ? ": the chain stands" : "");
+  const std::string& host =
+      options.advertise_host().empty() ? plan.probe_host : options.advertise_host();
+  const int padded = static_cast<int>(width);
+  absl::StrAppendFormat(&text, "  %-*s  stage  rank  metrics\n", padded, "process");
+  for (size_t i = 0; i < plan.children.size(); ++i) {
+    const std::string& name = plan.children[i].name;
+    absl::StrAppendFormat(&text, "  %-*s  %5d  %4d  %s\n", padded, name, plan.places[i].stage,
+                          plan.places[i].rank,
+                          net::JoinHostPort(host, plan.metrics_ports.at(name)));
+  }
+  return text;
+}
+
+}  // namespace baton
