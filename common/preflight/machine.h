@@ -1,9 +1,12 @@
-// The memory and cores of this machine that processes which are about to start may have.
+// The memory, cores and libraries of this machine that processes which are about to start may have.
 #ifndef COMMON_PREFLIGHT_MACHINE_H_
 #define COMMON_PREFLIGHT_MACHINE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
+
+#include "absl/status/status.h"
 
 namespace baton {
 
@@ -17,6 +20,8 @@ struct Machine {
   int64_t cores = 1;
   std::string host;  // Its name, and its processor's, for people; empty: unknown.
   std::string cpu;
+  // Whether libtorch can be loaded; null: nobody asks, as in a worker, which loads it next.
+  std::function<absl::Status()> check_torch;
 };
 
 // CPUs that are online and in this process's affinity.

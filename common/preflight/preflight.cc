@@ -49,6 +49,7 @@ class Checks {
   PreflightReport Run() {
     ChooseThreads();
     CheckTls();
+    CheckTorch();
     const v1::Options& values = report_.values;
     report_.model = CheckModelConfig(values.model_path(), report_.findings);
     if (report_.model) PlayProfile();
@@ -121,6 +122,26 @@ class Checks {
     if (values.ssl_certfile().empty() || values.ssl_keyfile().empty()) return;
     AddStatus("ssl_certfile",
               TlsCertificate::Load(values.ssl_certfile(), values.ssl_keyfile()).status());
+  }
+
+  // Blames the first option that needs it.
+  void CheckTorch() {
+    const v1::Options& values = report_.values;
+    if (report_.role == OptionSpec::ROUTER || !report_.machine.check_torch) return;
+    std::string option;
+    std::string why = "got torch, and ";
+    if (values.executor() == "torch") {
+      option = "executor";
+    } else if (values.linear_backend() == "torch") {
+      option = "linear_backend";
+    } else if (values.tp_size() > 1) {
+      option = "tp_size";
+      why = absl::StrCat("got ", values.tp_size(), " ranks, which sum by libtorch's Gloo, and ");
+    } else {
+      return;
+    }
+    const absl::Status status = report_.machine.check_torch();
+    if (!status.ok()) AddError(option, absl::StrCat(why, status.message()));
   }
 
   // --timed-profile: its sizes stand in the model's place.

@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/config/process_input.h"
+#include "common/engine/torch_check.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/child_plan.h"
 #include "services/baton/cluster_watch.h"
@@ -53,8 +54,14 @@ absl::Status Up(const config::ParsedOptions& options, const char* self) {
 
 }  // namespace
 
+Machine MachineForChecks() {
+  Machine machine = ReadMachine();
+  machine.check_torch = [] { return CheckTorch(); };
+  return machine;
+}
+
 absl::StatusOr<PreflightReport> CheckedForChildren(const config::ParsedOptions& options) {
-  PreflightReport report = Preflight(options, ReadMachine());
+  PreflightReport report = Preflight(options, MachineForChecks());
   for (const Finding& finding : report.findings) {
     if (finding.refuses()) continue;
     std::fprintf(stderr, "baton %s: warning: %s\n", config::CommandName(options.command),

@@ -91,7 +91,7 @@ void PrintMemory(const PreflightReport& report) {
 }  // namespace
 
 int RunValidateCommand(const config::ParsedOptions& options) {
-  const PreflightReport report = Preflight(options, ReadMachine());
+  const PreflightReport report = Preflight(options, MachineForChecks());
   PrintVerdict(report);
   PrintMemory(report);
   // Also of what is too large for this machine: it may be meant for others.
