@@ -51,7 +51,8 @@ void ChunkWitness::Before(const prefill::PlannerEvent& event) {
   if (!slow_ && world_.now_us() >= topology_.changes_at_us) SlowDown();
   if (const auto* up = std::get_if<prefill::ChainUp>(&event)) {
     epoch_ = up->epoch;
-    done_plans_.assign(truth_.size(), 0);
+    done_plans_.assign(static_cast<size_t>(topology_.members()), 0);
+    of_ranks_.clear();
     plans_.clear();
   } else if (std::holds_alternative<prefill::ChainDown>(event)) {
     epoch_ = 0;
@@ -59,25 +60,34 @@ void ChunkWitness::Before(const prefill::PlannerEvent& event) {
   } else if (const auto* start = std::get_if<prefill::StartRequested>(&event)) {
     prompts_.try_emplace(start->attempt_id).first->second.tokens = start->prompt_tokens;
   } else if (const auto* said = std::get_if<prefill::StagePlanDone>(&event)) {
-    const auto stage = static_cast<size_t>(said->stage);
-    const auto plan = plans_.find(said->done.number);
-    if (said->epoch != epoch_ || plan == plans_.end()) return;
-    if (said->done.number != done_plans_[stage] + 1) return;
-    done_plans_[stage] = said->done.number;
-    const auto& [work, predicted] = plan->second;
-    if (work.tokens == 0) return;
-    done_ = Done{stage, work, said->done.compute_us, predicted};
-    Seen& seen = seen_[stage];
-    // Who has been held up has to forget that, too.
-    const double true_us = truth_[stage].Micros(work);
-    if (static_cast<double>(said->done.compute_us) > kHeldUp * true_us) seen.plans = -kPlansToSeeIt;
-    if (++seen.plans <= 1) return;  // Of the first one nobody learns.
-    seen.most_tokens = std::max(seen.most_tokens, work.tokens);
-    seen.least_tokens = seen.plans == 2 ? work.tokens : std::min(seen.least_tokens, work.tokens);
-    seen.longest_prefixes.insert(work.prefix_tokens);
-    if (seen.longest_prefixes.size() > kEnoughPrefixes) {
-      seen.longest_prefixes.erase(seen.longest_prefixes.begin());
-    }
+    Hear(*said);
+  }
+}
+
+void ChunkWitness::Hear(const prefill::StagePlanDone& said) {
+  const auto stage = static_cast<size_t>(said.stage);
+  const auto plan = plans_.find(said.done.number);
+  if (said.epoch != epoch_ || plan == plans_.end()) return;
+  const auto rank = static_cast<size_t>(said.stage * topology_.ranks + said.rank);
+  if (said.done.number != done_plans_[rank] + 1) return;
+  done_plans_[rank] = said.done.number;
+  OfRanks& of_ranks = of_ranks_[{stage, said.done.number}];
+  of_ranks.shortest_us = std::min(of_ranks.shortest_us, said.done.compute_us);
+  if (++of_ranks.ranks < topology_.ranks) return;
+  const OfRanks took = of_ranks_.extract({stage, said.done.number}).mapped();
+  const auto& [work, predicted] = plan->second;
+  if (work.tokens == 0) return;
+  done_ = Done{stage, work, took.shortest_us, predicted};
+  Seen& seen = seen_[stage];
+  // Who has been held up has to forget that, too.
+  const double true_us = truth_[stage].Micros(work);
+  if (static_cast<double>(took.shortest_us) > kHeldUp * true_us) seen.plans = -kPlansToSeeIt;
+  if (++seen.plans <= 1) return;  // Of the first one nobody learns.
+  seen.most_tokens = std::max(seen.most_tokens, work.tokens);
+  seen.least_tokens = seen.plans == 2 ? work.tokens : std::min(seen.least_tokens, work.tokens);
+  seen.longest_prefixes.insert(work.prefix_tokens);
+  if (seen.longest_prefixes.size() > kEnoughPrefixes) {
+    seen.longest_prefixes.erase(seen.longest_prefixes.begin());
   }
 }
 

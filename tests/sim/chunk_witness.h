@@ -44,6 +44,10 @@ class ChunkWitness {
     double thought_us = 0;
     double thought_fixed_us = 0;  // Of any chunk.
   };
+  struct OfRanks {  // What a stage's ranks have said of a plan.
+    int ranks = 0;
+    int64_t shortest_us = kNeverUs;  // On who came last, and waited for nobody.
+  };
   struct Done {  // What a stage says that it is done with.
     size_t stage = 0;
     PlanWork work;
@@ -52,6 +56,7 @@ class ChunkWitness {
   };
 
   void SlowDown();
+  void Hear(const prefill::StagePlanDone& said);
   void See(const prefill::Plan& plan, bool known);
   void SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known);
   void CheckFirst(int tokens_of_chunk, int tokens_of_prompt);
@@ -71,9 +76,10 @@ class ChunkWitness {
   bool slow_ = false;
   uint64_t epoch_ = 0;
   std::map<uint64_t, Prompt> prompts_;
-  std::map<uint64_t, std::pair<PlanWork, bool>> plans_;  // And whether costs were known.
-  std::vector<uint64_t> done_plans_;                     // By stage: the last one.
-  std::optional<Done> done_;                             // Of the event that is looked at.
+  std::map<uint64_t, std::pair<PlanWork, bool>> plans_;      // And whether costs were known.
+  std::vector<uint64_t> done_plans_;                         // By stage and rank: the last one.
+  std::map<std::pair<size_t, uint64_t>, OfRanks> of_ranks_;  // (stage, plan), not done yet.
+  std::optional<Done> done_;                                 // Of the event that is looked at.
 };
 
 }  // namespace baton::sim

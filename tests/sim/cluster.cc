@@ -28,6 +28,7 @@ class Cluster {
         topology_(scenario.topology),
         world_(scenario.chance_seed, trace),
         oracle_(topology_.layers, topology_.page_size, topology_.max_context_tokens),
+        groups_(world_, topology_),
         clients_(world_, topology_, oracle_),
         injector_(world_, clients_, topology_),
         workload_(world_, clients_, topology_) {
@@ -50,6 +51,7 @@ class Cluster {
   const Topology topology_;
   World world_;
   Oracle oracle_;
+  StageGroups groups_;
   Clients clients_;
   FaultInjector injector_;
   Workload workload_;
@@ -68,11 +70,11 @@ void Cluster::BuildNodes() {
           return std::make_unique<DecodeProcess>(world_, topology_, oracle_, node, incarnation);
         });
   }
-  for (int i = 0; i < topology_.chains * topology_.stages; ++i) {
+  for (int i = 0; i < topology_.chains * topology_.members(); ++i) {
     world_.AddNode(absl::StrCat("prefill-", topology_.StageNode(0, 0) + i),
                    [this](int node, uint64_t incarnation) {
-                     return std::make_unique<PrefillProcess>(world_, topology_, oracle_, node,
-                                                             incarnation);
+                     return std::make_unique<PrefillProcess>(world_, topology_, oracle_, groups_,
+                                                             node, incarnation);
                    });
   }
 }

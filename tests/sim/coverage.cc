@@ -27,13 +27,9 @@ constexpr Excuse kExcuses[] = {
      "the core's own timer nearly always ends it first; lease_table_test"},
     {"legs: an answer breaks the protocol", "no worker sends one; leg_calls_test"},
     {"link: an epoch never begins", "ten seconds without a connection; link_test"},
-    {"link: a group does not form", "stages are one process each; link_test, rank_chain_test"},
-    {"link: a group has formed", "stages are one process each; link_test, rank_chain_test"},
     {"link: another stage 0 claims the chain", "two processes under one chain id; link_test"},
     {"router: what is refused has nowhere to go",
      "a refusal that comes long after its pair came apart; overload_test"},
-    {"planner: all ranks of a stage are done with a plan",
-     "stages are one process each; planner_ranks_test"},
     {"planner: an attempt comes twice", "no router starts one twice; chain_planner_test"},
     {"planner: prompt tokens out of turn", "no stage tells them so; chain_planner_test"},
     {"worker: a view was given up under a heartbeat",
@@ -41,7 +37,8 @@ constexpr Excuse kExcuses[] = {
     {"worker: an endpoint comes that was opened too early",
      "a router gives a worker up in the moment of an opening; peer_table_test"},
     {"worker: an endpoint comes that nobody wants", "drawn too rarely yet; peer_table_test"},
-    {"wiring: a stage is not ready in time", "ten seconds without a connection; wiring_test"},
+    {"wiring: a stage is not ready in time",
+     "a group that does not form ends sooner, else ten seconds without a connection; wiring_test"},
 };
 
 // As the codes are numbered.

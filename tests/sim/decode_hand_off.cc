@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/kv/head_routes.h"
 #include "tests/sim/content.h"
 #include "tests/sim/coverage.h"
 #include "tests/sim/decode_process.h"
@@ -94,17 +95,50 @@ void DecodeProcess::ToLeaseTable(const char* label,
   });
 }
 
+// Which bits of the slots of which layer a message's bytes of a page are, by the real table of
+// runs, as decode's receiver asks for it.
+std::vector<DecodeProcess::Landing> DecodeProcess::LandingsOf(const KvPlacement& placement) const {
+  const KvLayout layout = topology_.Layout();
+  const int own_heads = placement.heads.size();
+  const size_t head_bytes = layout.WithHeads(1).BytesPerLayer() / 2;
+  const HeadRoute route{.heads = placement.heads, .destination_place = placement.heads.begin};
+  const std::vector<PageRun> runs =
+      CutRuns(PageRuns(route, {placement.layers, own_heads, head_bytes},
+                       {{0, layout.layers}, layout.kv_heads, head_bytes}),
+              placement.offset_bytes, placement.page_bytes);
+  std::vector<Landing> landings;
+  for (const PageRun& run : runs) {
+    for (size_t done = 0; done < run.bytes; done += head_bytes) {
+      const auto from = static_cast<int>((run.source_offset + done) / head_bytes);
+      const auto to = static_cast<int>((run.destination_offset + done) / head_bytes);
+      const uint64_t bits =
+          HeadBits(layout.kv_heads, to / layout.kv_heads % 2, to % layout.kv_heads);
+      const uint64_t sent =
+          HeadBits(layout.kv_heads, from / own_heads % 2, placement.heads.begin + from % own_heads);
+      if (bits != sent) world_.Violate(self_.id + " places a head where another one is");
+      const int source = from / (2 * own_heads) -
+                         static_cast<int>(placement.offset_bytes / (2 * head_bytes)) / own_heads;
+      const int layer = to / (2 * layout.kv_heads);
+      if (landings.empty() || landings.back().layer != layer)
+        landings.push_back({source, layer, 0});
+      landings.back().bits |= bits;
+    }
+  }
+  return landings;
+}
+
 // Payload pages [first, first + count) of the run.
 void DecodeProcess::Place(const KvPlacement& placement, const std::vector<uint64_t>& payload,
                           size_t first, size_t count) {
-  const size_t layer_bytes = topology_.Layout().BytesPerLayer();
-  const int begin = placement.layers.begin + static_cast<int>(placement.offset_bytes / layer_bytes);
-  const int end = begin + static_cast<int>(placement.page_bytes / layer_bytes);
-  size_t next = first * static_cast<size_t>((end - begin) * topology_.page_size);
+  const std::vector<Landing> landings = LandingsOf(placement);
+  const auto page_size = static_cast<size_t>(topology_.page_size);
+  const size_t layers = placement.page_bytes / topology_.RankLayout().BytesPerLayer();
   for (size_t i = first; i < first + count; ++i) {
-    for (int layer = begin; layer < end; ++layer) {
+    for (const Landing& landing : landings) {
+      const uint64_t* const slots =
+          &payload[(i * layers + static_cast<size_t>(landing.source)) * page_size];
       for (int token = 0; token < topology_.page_size; ++token) {
-        memory_.Set(placement.pages[i], layer, token, payload[next++]);
+        memory_.Merge(placement.pages[i], landing.layer, token, slots[token], landing.bits);
       }
     }
   }

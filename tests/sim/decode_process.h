@@ -93,6 +93,13 @@ class DecodeProcess : public Process {
   void OpenStaleStream(uint64_t attempt_id, uint64_t generation);
   Row RunRow(const decode::RunStep::Sequence& sequence);
   decode::StepFinished EndStep(uint64_t step, const std::vector<Row>& rows);
+  // Layer `source` of a message's part of a page goes to the bits of the slots of `layer`.
+  struct Landing {
+    int source = 0;
+    int layer = 0;
+    uint64_t bits = 0;
+  };
+  std::vector<Landing> LandingsOf(const KvPlacement& placement) const;
   void Place(const KvPlacement& placement, const std::vector<uint64_t>& payload, size_t first,
              size_t count);
   // Once a grant is committed: whether its pages hold what prefill should have sent.

@@ -29,6 +29,7 @@ Info StageOf(const Info& like) {
   stage.pp_size = 3;
   stage.fingerprint.kv_layout.layers = 6;
   stage.layers = {2, 4};
+  stage.tensor_rank = {};
   return stage;
 }
 
@@ -70,6 +71,30 @@ constexpr Malformed kMalformed[] = {
     {"layers",
      [](Info& w) {
        w.role = Role::kDecode, w.layers = {1, 6};
+     }},
+    {"tensor_rank",
+     [](Info& w) {
+       w.tensor_rank = {0, 0};
+     }},
+    {"tensor_rank",
+     [](Info& w) {
+       w.tensor_rank = {2, 2};
+     }},
+    {"tensor_rank",
+     [](Info& w) {
+       w.tensor_rank = {-1, 2};
+     }},
+    {"tensor_rank",
+     [](Info& w) {
+       w.tensor_rank = {0, 65};
+     }},
+    {"tensor_rank",
+     [](Info& w) {
+       w.tensor_rank = {0, 3}, w.fingerprint.kv_layout.kv_heads = 4;
+     }},
+    {"decode_id",
+     [](Info& w) {
+       w.role = Role::kDecode, w.layers = {0, 6}, w.tensor_rank = {0, 2};
      }},
     {"page_count", [](Info& w) { w.page_count = 0; }},
     {"max_running_requests", [](Info& w) { w.max_running_requests = 0; }},
@@ -130,6 +155,7 @@ void RouterProcess::LetIntrudersAsk(const router::WorkerInfo& like) {
   const Misfit& misfit = kMisfits[Draw(world_, kMisfits)];
   Info decode = like;
   decode.role = Role::kDecode;
+  decode.tensor_rank = {};
   decode.instance = {absl::StrCat("intruder with another ", misfit.property), 1};
   decode.layers = {0, like.fingerprint.kv_layout.layers};
   misfit.differ(decode);

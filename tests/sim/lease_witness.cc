@@ -20,10 +20,13 @@ void LeaseWitness::Granted(const KvGrant& grant) {
   mine.grant = grant;
   mine.granted_us = world_.now_us();
   slots_.insert(grant.slot);
-  const size_t layer_bytes = topology_.Layout().BytesPerLayer();
+  const size_t layer_bytes = topology_.RankLayout().BytesPerLayer();
   for (const KvWriter& who : grant.writers) {
     Writer writer;
     writer.who = who;
+    if (who.tensor_rank.size != topology_.ranks || !topology_.WritesKv(who.tensor_rank.rank)) {
+      Complain(who.instance.id + " is a writer, and of another number of ranks, or has copies");
+    }
     writer.heard_us = world_.now_us();
     for (size_t bytes = layer_bytes * static_cast<size_t>(who.layers.size()); bytes > 0;) {
       bytes -= std::min(bytes, topology_.PartBytes());
@@ -71,7 +74,7 @@ bool LeaseWitness::Fits(const Grant& grant, const Writer& writer,
     return false;
   }
   const size_t band =
-      topology_.Layout().BytesPerLayer() * static_cast<size_t>(writer.who.layers.size());
+      topology_.RankLayout().BytesPerLayer() * static_cast<size_t>(writer.who.layers.size());
   size_t bytes = band * static_cast<size_t>(header.page_count);
   if (writer.parts > 1) {
     const size_t before = static_cast<size_t>(header.part) * topology_.PartBytes();
@@ -107,6 +110,7 @@ void LeaseWitness::Data(const KvDataHeader& header, bool again,
   writer.copied |= again;
   if (static_cast<int>(placement.pages.size()) != header.page_count ||
       placement.layers != header.layers ||
+      placement.heads != HeadsOf(writer.who, topology_.kv_heads) ||
       placement.offset_bytes != static_cast<size_t>(header.part) * topology_.PartBytes() ||
       placement.page_bytes * static_cast<size_t>(header.page_count) != header.bytes) {
     return Complain("KV is placed elsewhere than its header says");
@@ -180,7 +184,8 @@ void LeaseWitness::Commit(const KvCommit& commit, bool again, const absl::Status
     return;
   }
   const bool right = commit.page_count == static_cast<int>(grant->grant.pages.size()) &&
-                     commit.has_first_token == (commit.layers.end == topology_.layers);
+                     commit.has_first_token == (commit.layers.end == topology_.layers &&
+                                                writer.who.tensor_rank.rank == 0);
   if (!right || writer.commit.has_value()) {
     if (!writer.commit.has_value()) Fail(*grant);
     receipts_due_.push_back(ReceiptOf(commit, KvReceiptKind::kRefused, 0));

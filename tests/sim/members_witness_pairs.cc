@@ -31,24 +31,28 @@ int64_t TokensOf(const router::WorkerInfo& info) {
 const std::vector<router::Pair>& MembersWitness::Pairs() {
   if (std::exchange(pairs_valid_, true)) return pairs_;
   pairs_.clear();
-  std::map<std::string, std::map<int, const Member*>> chains;
+  using Place = std::pair<int, int>;  // Stage and rank.
+  std::map<std::string, std::map<Place, const Member*>> chains;
   for (const auto& [id, member] : members_) {
-    if (member.info.role == Role::kPrefill)
-      chains[member.info.chain_id][member.info.pp_rank] = &member;
+    if (member.info.role != Role::kPrefill) continue;
+    chains[member.info.chain_id][{member.info.pp_rank, member.info.tensor_rank.rank}] = &member;
   }
   for (const auto& [chain_id, stages] : chains) {
     const Member& first = *stages.begin()->second;
-    if (static_cast<int>(stages.size()) != first.info.pp_size) continue;
+    const int ranks = first.info.tensor_rank.size;
+    if (static_cast<int>(stages.size()) != first.info.pp_size * ranks) continue;
     router::Chain chain;
     chain.chain_id = chain_id;
     chain.stage0 = first.info.instance;
     chain.load = first.load;
     chain.max_prompt_tokens = first.info.max_context_tokens;
     chain.capacity_tokens = TokensOf(first.info);
+    std::vector<KvWriter> writers;
     bool ready = true;
-    for (const auto& [rank, stage] : stages) {
+    for (const auto& [place, stage] : stages) {
       ready = ready && stage->Serves() && first.applied_version >= stage->joined_version;
-      chain.stages.push_back({stage->info.instance, stage->info.layers});
+      chain.stages.push_back({stage->info.instance, stage->info.layers, {place.second, ranks}});
+      if (topology_.WritesKv(place.second)) writers.push_back(chain.stages.back());
       chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, TokensOf(stage->info));
       chain.capacity_tokens = std::min(chain.capacity_tokens, TokensOf(stage->info));
     }
@@ -69,7 +73,7 @@ const std::vector<router::Pair>& MembersWitness::Pairs() {
                         decode.info.max_running_requests,
                         decode.info.fingerprint.kv_layout.page_size,
                         {},
-                        chain.stages});
+                        writers});
     }
   }
   return pairs_;
@@ -94,15 +98,16 @@ int64_t MembersWitness::PairExpectedUntilUs() const {
   const int64_t now_us = world_.now_us();
   const int64_t grace_us = limits_.membership.pair_grace_us;
   int64_t decode_us = -1;
-  std::map<std::string, std::map<int, int64_t>> ranks;
+  std::map<std::string, std::map<std::pair<int, int>, int64_t>> ranks;
   std::map<std::string, int> sizes;
   const auto hold = [&](const router::WorkerInfo& info, int64_t changed_us) {
     if (info.role == Role::kDecode) {
       decode_us = std::max(decode_us, changed_us);
       return;
     }
-    sizes[info.chain_id] = info.pp_size;
-    int64_t& latest_us = ranks[info.chain_id].try_emplace(info.pp_rank, 0).first->second;
+    sizes[info.chain_id] = info.pp_size * info.tensor_rank.size;
+    const std::pair place(info.pp_rank, info.tensor_rank.rank);
+    int64_t& latest_us = ranks[info.chain_id].try_emplace(place, 0).first->second;
     latest_us = std::max(latest_us, changed_us);
   };
   for (const auto& [id, member] : members_) {

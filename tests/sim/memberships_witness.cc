@@ -28,7 +28,8 @@ std::string NameOf(const InstanceRef& instance) {
 std::string NamesOf(const std::vector<worker::PeerWorker>& peers) {
   return absl::StrJoin(peers, ",", [](std::string* out, const worker::PeerWorker& peer) {
     absl::StrAppend(out, NameOf(peer.instance), "@", peer.data_address, "[", peer.layers.begin, "-",
-                    peer.layers.end, ")", peer.chain_id, ":", peer.pp_rank);
+                    peer.layers.end, ")", peer.chain_id, ":", peer.pp_rank, ".",
+                    peer.tensor_rank.rank);
   });
 }
 

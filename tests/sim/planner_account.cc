@@ -50,6 +50,7 @@ void PlannerAccount::Hear(const prefill::ChainUp& event) {
   epoch_ = event.epoch;
   issued_ = 0;
   done_.assign(static_cast<size_t>(event.stages), 0);
+  by_rank_.assign(done_.size(), std::vector<uint64_t>(static_cast<size_t>(event.ranks), 0));
   last_done_us_.assign(static_cast<size_t>(event.stages), world_.now_us());
   of_.clear();
 }
@@ -86,11 +87,25 @@ void PlannerAccount::Hear(const prefill::AbortRequested& event) {
 void PlannerAccount::Hear(const prefill::StagePlanDone& event) {
   if (!up_ || event.epoch != epoch_) return;
   const auto stage = static_cast<size_t>(event.stage);
-  if (event.done.number <= done_[stage]) return;
+  std::vector<uint64_t>& by_rank = by_rank_[stage];
+  uint64_t& by_this = by_rank[static_cast<size_t>(event.rank)];
+  if (event.done.number <= by_this) return;
+  by_this = event.done.number;
+  Done& done = of_[{event.done.number, event.stage}];
+  const bool is_first = done.ranks == 0;
+  // The others have waited for who came last.
+  done.compute_us =
+      is_first ? event.done.compute_us : std::min(done.compute_us, event.done.compute_us);
+  done.wait_us = is_first ? event.done.wait_us : std::min(done.wait_us, event.done.wait_us);
+  done.at_us = world_.now_us();
+  if (++done.ranks < topology_.ranks) return;
   done_[stage] = event.done.number;
   last_done_us_[stage] = world_.now_us();
-  of_[{event.done.number, event.stage}] = {world_.now_us(), event.done.compute_us,
-                                           event.done.wait_us};
+}
+
+const PlannerAccount::Done* PlannerAccount::FindDone(uint64_t plan, int stage) const {
+  const auto found = of_.find({plan, stage});
+  return found == of_.end() || found->second.ranks < topology_.ranks ? nullptr : &found->second;
 }
 
 void PlannerAccount::Hear(const prefill::StageRequestClosed& event) {
@@ -100,7 +115,8 @@ void PlannerAccount::Hear(const prefill::StageRequestClosed& event) {
     return;
   }
   Prompt& prompt = found->second;
-  if (!prompt.closed.emplace(event.stage, event.closed.status.ok()).second) return;
+  const std::pair place(event.stage, event.rank);
+  if (!prompt.closed.emplace(place, event.closed.status.ok()).second) return;
   prompt.transfer_us = std::max(prompt.transfer_us, event.closed.kv_transfer_us);
   prompt.exposed_us = std::max(prompt.exposed_us, event.closed.kv_exposed_us);
   if (event.closed.status.ok() || prompt.finished) return;
@@ -176,10 +192,10 @@ void PlannerAccount::See(const prefill::FinishRequest& action) {
 void PlannerAccount::CheckReport(uint64_t attempt_id, const Prompt& prompt,
                                  const prefill::PrefillOutcome& outcome) {
   const int last_stage = static_cast<int>(done_.size()) - 1;
-  const auto last = of_.find({prompt.chunks.back().plan, last_stage});
-  if (last == of_.end()) return Complain(attempt_id, "is complete and its last plan is not");
+  const Done* const last = FindDone(prompt.chunks.back().plan, last_stage);
+  if (last == nullptr) return Complain(attempt_id, "is complete and its last plan is not");
   bool right = outcome.queue_us == prompt.opened_us - prompt.arrived_us &&
-               outcome.compute_us == last->second.at_us - prompt.opened_us &&
+               outcome.compute_us == last->at_us - prompt.opened_us &&
                outcome.kv_transfer_us == prompt.transfer_us &&
                outcome.kv_exposed_us == prompt.exposed_us &&
                outcome.chunks.size() == prompt.chunks.size();
@@ -195,10 +211,10 @@ bool PlannerAccount::Timed(const Chunk& chunk, const prefill::ChunkTiming& timin
     return false;
   }
   for (size_t stage = 0; stage < done_.size(); ++stage) {
-    const auto done = of_.find({chunk.plan, static_cast<int>(stage)});
+    const Done* const done = FindDone(chunk.plan, static_cast<int>(stage));
     const prefill::PlanDone& told = timing.stages[stage];
-    if (done == of_.end() || told.number != chunk.plan ||
-        told.compute_us != done->second.compute_us || told.wait_us != done->second.wait_us) {
+    if (done == nullptr || told.number != chunk.plan || told.compute_us != done->compute_us ||
+        told.wait_us != done->wait_us) {
       return false;
     }
   }
@@ -207,8 +223,10 @@ bool PlannerAccount::Timed(const Chunk& chunk, const prefill::ChunkTiming& timin
 
 void PlannerAccount::See(const prefill::FailChain& action) {
   const auto [stage, due_us] = NextOverdue();
+  const std::vector<uint64_t>& ranks = by_rank_[static_cast<size_t>(action.stage)];
+  const auto last = static_cast<int>(std::min_element(ranks.begin(), ranks.end()) - ranks.begin());
   if (std::exchange(failed_, true) || due_us > world_.now_us() || action.stage != stage ||
-      !absl::IsUnavailable(action.status)) {
+      action.rank != last || !absl::IsUnavailable(action.status)) {
     world_.Violate(absl::StrCat("planner of ", self_, " gives stage ", action.stage,
                                 " up too early, or another one"));
   }
@@ -224,15 +242,17 @@ std::pair<int, int64_t> PlannerAccount::NextOverdue() const {
   std::pair<int, int64_t> next{-1, kNeverUs};
   for (size_t stage = 1; stage < done_.size(); ++stage) {
     const uint64_t plan = done_[stage] + 1;
-    const auto before = of_.find({plan, static_cast<int>(stage) - 1});
-    if (before == of_.end()) continue;
-    int64_t fastest_us = before->second.compute_us;
-    for (int earlier = 0; earlier < before->first.second; ++earlier) {
-      const auto found = of_.find({plan, earlier});
-      if (found != of_.end()) fastest_us = std::min(fastest_us, found->second.compute_us);
+    const Done* const before = FindDone(plan, static_cast<int>(stage) - 1);
+    if (before == nullptr) continue;
+    int64_t fastest_us = before->compute_us;
+    for (int earlier = 0; earlier + 1 < static_cast<int>(stage); ++earlier) {
+      const Done* const found = FindDone(plan, earlier);
+      if (found != nullptr) fastest_us = std::min(fastest_us, found->compute_us);
     }
-    const int64_t due_us = std::max(before->second.at_us, last_done_us_[stage]) +
-                           limits_.plan_grace_us + kSlowerStage * fastest_us;
+    // Ranks that wait for one another in a sum say so before.
+    const int64_t group_us = topology_.ranks > 1 ? limits_.plan_grace_us / 3 : 0;
+    const int64_t due_us = std::max(before->at_us, last_done_us_[stage]) + limits_.plan_grace_us +
+                           group_us + kSlowerStage * fastest_us;
     const bool first = next.first < 0 || (due_us < next.second && next.second > world_.now_us());
     if (first) next = {static_cast<int>(stage), due_us};
   }

@@ -34,7 +34,8 @@ class PlannerAccount {
     bool by_drain = false;
   };
   struct Done {
-    int64_t at_us = 0;
+    int ranks = 0;      // Done with it.
+    int64_t at_us = 0;  // When the last of them was.
     int64_t compute_us = 0;
     int64_t wait_us = 0;
   };
@@ -52,7 +53,7 @@ class PlannerAccount {
     int64_t transfer_us = 0;  // The longest of the stages'.
     int64_t exposed_us = 0;
     bool finished = false;
-    std::map<int, bool> closed;  // Stages.
+    std::map<std::pair<int, int>, bool> closed;  // (stage, rank)
     std::vector<Chunk> chunks;
   };
 
@@ -78,6 +79,7 @@ class PlannerAccount {
   uint64_t DoneEverywhere() const;
   // The stage that is overdue first, and when.
   std::pair<int, int64_t> NextOverdue() const;
+  const Done* FindDone(uint64_t plan, int stage) const;  // nullptr: some rank is not.
   int CountQueued() const;
   void Forget();
   void CheckLoad(const prefill::ChainPlanner& planner);
@@ -92,7 +94,8 @@ class PlannerAccount {
   bool failed_ = false;
   uint64_t epoch_ = 0;
   uint64_t issued_ = 0;
-  std::vector<uint64_t> done_;                   // By stage: last plan.
+  std::vector<std::vector<uint64_t>> by_rank_;   // By stage and rank: last plan.
+  std::vector<uint64_t> done_;                   // By stage: that all its ranks are done with.
   std::vector<int64_t> last_done_us_;            // By stage.
   std::map<std::pair<uint64_t, int>, Done> of_;  // (plan, stage).
   std::map<uint64_t, Prompt> prompts_;           // By attempt.

@@ -32,6 +32,10 @@ void PlannerWitness::Hear(const prefill::ChainUp& event) {
   epoch_ = event.epoch;
   issued_ = 0;
   done_.assign(static_cast<size_t>(event.stages), 0);
+  ranks_done_.assign(done_.size(), std::vector<uint64_t>(static_cast<size_t>(event.ranks), 0));
+  if (event.stages != topology_.stages || event.ranks != topology_.ranks) {
+    world_.Violate(absl::StrCat("planner of ", self_, " has a chain of another shape"));
+  }
 }
 
 void PlannerWitness::Hear(const prefill::ChainDown& /*event*/) {
@@ -65,19 +69,23 @@ void PlannerWitness::MustFail(uint64_t attempt_id) {
 
 void PlannerWitness::Hear(const prefill::StagePlanDone& event) {
   if (!up_ || event.epoch != epoch_) return;
-  uint64_t& done = done_[static_cast<size_t>(event.stage)];
+  std::vector<uint64_t>& ranks = ranks_done_[static_cast<size_t>(event.stage)];
+  uint64_t& done = ranks[static_cast<size_t>(event.rank)];
   if (event.done.number == done + 1) {
     done = event.done.number;
   } else if (event.done.number > done) {
-    world_.Violate(absl::StrCat("stage ", event.stage, " of ", self_, " skips plan ", done + 1));
+    world_.Violate(absl::StrCat("rank ", event.rank, " of stage ", event.stage, " of ", self_,
+                                " skips plan ", done + 1));
   }
+  done_[static_cast<size_t>(event.stage)] = *std::min_element(ranks.begin(), ranks.end());
 }
 
 void PlannerWitness::Hear(const prefill::StageRequestClosed& event) {
   const auto found = requests_.find(event.closed.attempt_id);
   if (!up_ || event.epoch != epoch_ || found == requests_.end() || !found->second.open) return;
   const bool well = event.closed.status.ok();
-  if (found->second.closed.emplace(event.stage, well).second && !well) {
+  const std::pair place(event.stage, event.rank);
+  if (found->second.closed.emplace(place, well).second && !well) {
     MustFail(event.closed.attempt_id);
   }
 }
@@ -240,7 +248,7 @@ void PlannerWitness::CheckWhole(const prefill::FinishRequest& action, const Requ
 }
 
 void PlannerWitness::See(const prefill::FailChain& action) {
-  if (std::exchange(failed_, true) || !up_ || action.stage < 1) {
+  if (std::exchange(failed_, true) || !up_ || action.stage < 1 || action.rank >= topology_.ranks) {
     world_.Violate(
         absl::StrCat("planner of ", self_, " fails its chain twice, or one that is down"));
   }
@@ -250,7 +258,7 @@ void PlannerWitness::See(const prefill::FailChain& action) {
 
 bool PlannerWitness::OverEverywhere(const Request& request) const {
   if (!request.open || !(request.fully_planned() || request.abort_issued)) return false;
-  return request.closed.size() == done_.size() &&
+  return static_cast<int>(request.closed.size()) == topology_.members() &&
          *std::min_element(done_.begin(), done_.end()) >= request.last_plan;
 }
 

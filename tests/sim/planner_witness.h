@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "services/prefill/core/chain_planner.h"
@@ -43,7 +44,7 @@ class PlannerWitness {
     bool abort_issued = false;
     int planned = 0;
     uint64_t last_plan = 0;
-    std::map<int, bool> closed;  // Stage -> whether well.
+    std::map<std::pair<int, int>, bool> closed;  // (stage, rank) -> whether well.
 
     int left() const { return sequence->inputs.prompt_tokens - planned; }
     bool fully_planned() const { return left() == 0; }
@@ -107,12 +108,13 @@ class PlannerWitness {
   // What a prompt takes: of tokens alone, or the times that the planner knows, by stage.
   std::vector<StageCost> measures_;
   bool by_time_ = false;
-  std::vector<uint64_t> done_;            // By stage: last plan.
-  std::map<uint64_t, Request> requests_;  // By attempt, until its pages are free.
-  std::deque<uint64_t> queue_;            // Not open yet, in the order of arrival.
-  std::map<int, uint64_t> owners_;        // Page -> attempt.
-  std::set<uint64_t> failures_due_;       // Attempts that this Handle must end with an error.
-  std::set<uint64_t> starts_due_;         // Attempts that must not be refused without a reason.
+  std::vector<std::vector<uint64_t>> ranks_done_;  // By stage and rank: last plan.
+  std::vector<uint64_t> done_;                     // By stage: that all its ranks are done with.
+  std::map<uint64_t, Request> requests_;           // By attempt, until its pages are free.
+  std::deque<uint64_t> queue_;                     // Not open yet, in the order of arrival.
+  std::map<int, uint64_t> owners_;                 // Page -> attempt.
+  std::set<uint64_t> failures_due_;  // Attempts that this Handle must end with an error.
+  std::set<uint64_t> starts_due_;    // Attempts that must not be refused without a reason.
 };
 
 }  // namespace baton::sim

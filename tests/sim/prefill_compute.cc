@@ -21,8 +21,8 @@ constexpr int64_t kLongestStallUs = 800'000;
 void PrefillProcess::FreePages() {
   if (planner_->pool() == nullptr) return;
   for (const int page : freed_.Take(*planner_->pool())) {
-    for (int stage = 0; stage < topology_.stages; ++stage) {
-      const int node = topology_.StageNode(chain_, stage);
+    for (int member = 0; member < topology_.members(); ++member) {
+      const int node = NodeOfMember(member);
       if (!world_.alive(node)) continue;
       static_cast<PrefillProcess*>(world_.process(node))->FreePage(epoch_, page);
     }
@@ -71,37 +71,49 @@ bool PrefillProcess::TakeInput(const prefill::RunCompute& compute, SimActivation
   return true;
 }
 
-bool PrefillProcess::ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row) {
-  const auto complain = [&](const char* what) {
-    world_.Violate(absl::StrCat(self_.id, " ", what, ": attempt ", item.item.attempt_id,
-                                ", tokens ", item.item.token_begin, "+", item.item.token_count));
-    return false;
-  };
-  if (row.attempt_id != item.item.attempt_id || row.token_begin != item.item.token_begin ||
-      row.token_count != item.item.token_count || row.layers_done != layers_.begin) {
-    return complain("computes on activations of another chunk");
+bool PrefillProcess::ComplainOf(const prefill::PlanItem& item, const char* what) {
+  world_.Violate(absl::StrCat(self_.id, " ", what, ": attempt ", item.attempt_id, ", tokens ",
+                              item.token_begin, "+", item.token_count));
+  return false;
+}
+
+// What the oracle says of the layers before `layer`.
+bool PrefillProcess::RightAfter(int layer, const SimActivations::Row& row) {
+  const Oracle::Sequence& sequence = oracle_.Of(row.prompt_id);
+  for (int i = 0; i < row.token_count; ++i) {
+    const uint64_t x = row.x[static_cast<size_t>(i)];
+    if (x != sequence.X(row.token_begin + i, layer)) return false;
+  }
+  return true;
+}
+
+bool PrefillProcess::CheckItem(const prefill::RunCompute::Item& item,
+                               const SimActivations::Row& row) {
+  const prefill::PlanItem& planned = item.item;
+  if (row.attempt_id != planned.attempt_id || row.token_begin != planned.token_begin ||
+      row.token_count != planned.token_count || row.layers_done != layers_.begin) {
+    return ComplainOf(planned, "computes on activations of another chunk");
   }
   const Oracle::Sequence& sequence = oracle_.Of(row.prompt_id);
   const int end = row.token_begin + row.token_count;
   const bool ends = end == sequence.inputs.prompt_tokens;
-  if (end > sequence.inputs.prompt_tokens || item.item.final != ends) {
-    return complain("takes a chunk for the last that is not, or goes past the prompt's end");
+  if (end > sequence.inputs.prompt_tokens || planned.final != ends) {
+    return ComplainOf(planned,
+                      "takes a chunk for the last that is not, or goes past the prompt's end");
   }
   if (static_cast<int>(item.pages.size()) * topology_.page_size < end) {
-    return complain("has too few pages for a chunk");
+    return ComplainOf(planned, "has too few pages for a chunk");
   }
-  const auto right = [&](int layer) {
-    for (int i = 0; i < row.token_count; ++i) {
-      const uint64_t x = row.x[static_cast<size_t>(i)];
-      if (x != sequence.X(row.token_begin + i, layer)) return false;
-    }
-    return true;
-  };
-  if (!right(layers_.begin)) return complain("takes wrong activations in");
+  return RightAfter(layers_.begin, row) || ComplainOf(planned, "takes wrong activations in");
+}
+
+bool PrefillProcess::ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row) {
+  if (!CheckItem(item, row)) return false;
   memory_.Forward(item.pages, row.token_begin, row.x);
+  const int end = row.token_begin + row.token_count;
   submitted_.front().digests.push_back(memory_.Digest(item.pages, end));
   row.layers_done = layers_.end;
-  return right(layers_.end) || complain("attends to foreign or missing KV");
+  return RightAfter(layers_.end, row) || ComplainOf(item.item, "attends to foreign or missing KV");
 }
 
 prefill::ComputeFinished::Prompt PrefillProcess::TellPrompt(const SimActivations::Row& row) {
@@ -121,7 +133,9 @@ prefill::ComputeFinished::Prompt PrefillProcess::TellPrompt(const SimActivations
 
 // From now on the executor may read and write all of this, whatever becomes of the epoch.
 void PrefillProcess::Submit(const prefill::RunCompute& compute) {
-  submitted_.push_back({compute, first() ? nullptr : inputs_[compute.number % inputs_.size()], {}});
+  if (topology_.ranks > 1) groups_.Submitted(KeyOf(compute.epoch), compute);
+  submitted_.push_back(
+      {compute, first() ? nullptr : inputs_[compute.number % inputs_.size()], {}, 0});
   for (const prefill::RunCompute::Item& item : compute.items) memory_.Hold(item.pages);
   if (submitted_.size() == 1) BeginCompute();
 }
@@ -131,64 +145,81 @@ bool PrefillProcess::InputStands(const Submitted& plan) const {
   return !same_epoch || first() || inputs_[plan.compute.number % inputs_.size()] == plan.input;
 }
 
-void PrefillProcess::BeginCompute() {
-  const prefill::RunCompute& compute = submitted_.front().compute;
-  if (!InputStands(submitted_.front())) {
-    world_.Violate(absl::StrCat(self_.id, ": plan ", compute.number,
-                                "'s input buffer is filled again before it is computed on"));
-  }
-  auto output = std::make_shared<SimActivations>();
-  output->epoch = compute.epoch;
-  output->number = compute.number;
-  if (!TakeInput(compute, *output)) return;
-  int64_t cost_us = 100;
+// What is drawn and told where the last layer has run.
+prefill::ComputeFinished PrefillProcess::ResultOf(const prefill::RunCompute& compute,
+                                                  const SimActivations& output) {
   prefill::ComputeFinished done;
   done.epoch = compute.epoch;
   done.number = compute.number;
-  for (size_t i = 0; i < compute.items.size(); ++i) {
-    const auto& item = compute.items[i];
-    SimActivations::Row& row = output->rows[i];
-    if (!ComputeItem(item, row)) return;
-    // t(L, x) = c + b x + a (2 L x + x x), per layer: Topology::CostOf.
-    const int64_t x = item.item.token_count;
-    cost_us += layers_.size() * (x * 4 + (2 * int64_t{item.item.token_begin} * x + x * x) / 400);
-    if (!last()) continue;
+  for (size_t i = 0; draws() && i < compute.items.size(); ++i) {
+    const SimActivations::Row& row = output.rows[i];
     if (WantsPromptTokens(row.prompt_id)) done.prompts.push_back(TellPrompt(row));
-    if (!item.item.final) continue;
+    if (!compute.items[i].item.final) continue;
     if (world_.random().Chance(world_.faults().compute_fail / 4)) {
       done.first_tokens.emplace_back(absl::InternalError("no logit is finite"));
     } else {
       done.first_tokens.emplace_back(DrawToken(row.x.back(), row.prompt_id, 0));
     }
   }
-  outputs_[compute.number % outputs_.size()] = std::move(output);
+  return done;
+}
+
+// t(L, x) = c + b x + a (2 L x + x x), per layer: Topology::CostOf.
+int64_t PrefillProcess::DrawCost(const prefill::RunCompute& compute) {
+  int64_t cost_us = 100;
+  for (const prefill::RunCompute::Item& item : compute.items) {
+    const int64_t x = item.item.token_count;
+    cost_us += layers_.size() * (x * 4 + (2 * int64_t{item.item.token_begin} * x + x * x) / 400);
+  }
   cost_us = cost_us * topology_.compute_factor + world_.random().Between(0, cost_us / 10);
-  if (world_.now_us() >= topology_.changes_at_us) {
-    if (topology_.unsteady) {
-      cost_us *= world_.random().Between(1, 8);
-    } else if (last()) {
-      cost_us *= Topology::kSlowdown;
-    }
+  if (world_.now_us() < topology_.changes_at_us) return cost_us;
+  if (topology_.unsteady) return cost_us * world_.random().Between(1, 8);
+  return last() ? cost_us * Topology::kSlowdown : cost_us;
+}
+
+absl::Status PrefillProcess::DrawFailure() {
+  const bool fails = world_.random().Chance(world_.faults().compute_fail / 2);
+  return fails ? absl::ResourceExhaustedError("the executor failed") : absl::OkStatus();
+}
+
+// A device that stands still, and with it all that waits behind this plan: epochs end meanwhile.
+int64_t PrefillProcess::DrawStall() {
+  if (!world_.random().Chance(2 * world_.faults().compute_fail)) return 0;
+  return world_.random().Between(kShortestStallUs, kLongestStallUs);
+}
+
+void PrefillProcess::BeginCompute() {
+  submitted_.front().begun_us = world_.now_us();
+  const prefill::RunCompute& compute = submitted_.front().compute;
+  if (!InputStands(submitted_.front())) {
+    world_.Violate(absl::StrCat(self_.id, ": plan ", compute.number,
+                                "'s input buffer is filled again before it is computed on"));
   }
-  if (world_.random().Chance(world_.faults().compute_fail / 2)) {
-    done.status = absl::ResourceExhaustedError("the executor failed");
+  if (topology_.ranks > 1) return BeginTogether();
+  auto output = std::make_shared<SimActivations>();
+  output->epoch = compute.epoch;
+  output->number = compute.number;
+  if (!TakeInput(compute, *output)) return;
+  for (size_t i = 0; i < compute.items.size(); ++i) {
+    if (!ComputeItem(compute.items[i], output->rows[i])) return;
   }
-  // A device that stands still, and with it all that waits behind this plan: epochs end meanwhile.
-  if (world_.random().Chance(2 * world_.faults().compute_fail)) {
-    cost_us += world_.random().Between(kShortestStallUs, kLongestStallUs);
-  }
-  done.compute_us = cost_us;
-  world_.After(node_, cost_us, "computed", [this, done] { EndCompute(done); });
+  prefill::ComputeFinished done = ResultOf(compute, *output);
+  outputs_[compute.number % outputs_.size()] = std::move(output);
+  const int64_t cost_us = DrawCost(compute);
+  done.status = DrawFailure();
+  done.compute_us = cost_us + DrawStall();
+  world_.After(node_, done.compute_us, "computed", [this, done] { EndCompute(done); });
 }
 
 // The kernels read and write until their end: what they have used must still be there.
 void PrefillProcess::EndCompute(const prefill::ComputeFinished& done) {
   const Submitted computed = std::move(submitted_.front());
   submitted_.pop_front();
+  const bool ran = !computed.digests.empty();  // Not if the other ranks did not come to it.
   for (size_t i = 0; i < computed.compute.items.size(); ++i) {
     const auto& item = computed.compute.items[i];
     const int end = item.item.token_begin + item.item.token_count;
-    if (memory_.Digest(item.pages, end) != computed.digests[i]) {
+    if (ran && memory_.Digest(item.pages, end) != computed.digests[i]) {
       world_.Violate(absl::StrCat(self_.id, ": the pages of attempt ", item.item.attempt_id,
                                   " change while they are computed on"));
     }
@@ -205,7 +236,7 @@ void PrefillProcess::EndCompute(const prefill::ComputeFinished& done) {
 // ---- Activations ----
 
 void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
-  const int next = topology_.StageNode(chain_, stage_index_ + 1);
+  const int next = member_ + topology_.ranks;
   auto payload = std::make_shared<SimActivationsPtr>();
   const SimActivationsPtr output = outputs_[send.number % outputs_.size()];
   if (output == nullptr || output->number != send.number || output->epoch != send.epoch) {
@@ -226,7 +257,7 @@ void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
     return;
   }
   world_.SendData<PrefillProcess>(
-      node_, next, members_[static_cast<size_t>(stage_index_) + 1].incarnation, 1, "activations",
+      node_, NodeOfMember(next), members_[static_cast<size_t>(next)].incarnation, 1, "activations",
       [this, payload, output, send] {
         *payload = output;
         if (send.epoch != epoch_ || outputs_[send.number % outputs_.size()] == output) return;

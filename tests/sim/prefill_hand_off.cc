@@ -150,7 +150,7 @@ void PrefillProcess::ClearTail(const prefill::SendKv& send) {
 }
 
 std::vector<uint64_t> PrefillProcess::ReadPages(const prefill::SendKvMessage& message) const {
-  const auto layer_bytes = static_cast<int>(topology_.Layout().BytesPerLayer());
+  const auto layer_bytes = static_cast<int>(topology_.RankLayout().BytesPerLayer());
   // The layers of this part; of several whole pages: all.
   const int begin = static_cast<int>(message.offset_bytes) / layer_bytes;
   const int end = begin + static_cast<int>(message.bytes) / message.page_count / layer_bytes;

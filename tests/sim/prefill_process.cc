@@ -28,19 +28,24 @@ prefill::PlannerLimits PlannerLimitsOf(const Topology& topology) {
   return limits;
 }
 
-prefill::StageOptions StageOptionsOf(const Topology& topology, int stage) {
+prefill::StageOptions StageOptionsOf(const Topology& topology, int node) {
   prefill::StageOptions options;
-  options.stage = stage;
+  options.stage = topology.StageOf(node);
   options.stages = topology.stages;
+  options.tensor_rank = topology.RankOf(node);
+  options.kv_heads = topology.kv_heads;
   options.page_size = topology.page_size;
   options.activation_credits = topology.activation_credits;
   options.plans_in_flight = topology.plans_in_flight;
   return options;
 }
 
-prefill::KvOutboxOptions OutboxOptionsOf(const Topology& topology, LayerRange layers) {
+prefill::KvOutboxOptions OutboxOptionsOf(const Topology& topology, int node) {
+  const LayerRange layers = topology.StageLayers(topology.StageOf(node));
   prefill::KvOutboxOptions options;
-  options.page_bytes = topology.Layout().BandBytes(layers);
+  options.tensor_rank = topology.RankOf(node);
+  options.kv_heads = topology.kv_heads;
+  options.page_bytes = topology.RankLayout().BandBytes(layers);
   options.part_bytes = topology.PartBytes();
   options.merged_bytes = topology.MergedBytes(layers);
   options.window_bytes = topology.WindowBytes();
@@ -50,33 +55,39 @@ prefill::KvOutboxOptions OutboxOptionsOf(const Topology& topology, LayerRange la
   return options;
 }
 
+}  // namespace
+
 prefill::ChainPlace PlaceOf(const Topology& topology, int node, const InstanceRef& self) {
   const int stage = topology.StageOf(node);
   return {absl::StrCat("chain-", topology.ChainOf(node)),
           stage,
           topology.stages,
           topology.layers,
-          {self, topology.StageLayers(stage)}};
+          {self, topology.StageLayers(stage), topology.RankOf(node)}};
 }
 
-}  // namespace
-
-PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& oracle, int node,
-                               uint64_t incarnation)
+PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& oracle,
+                               StageGroups& groups, int node, uint64_t incarnation)
     : world_(world),
       topology_(topology),
       node_(node),
       self_{topology.InstanceId(world.name(node), incarnation), incarnation},
       chain_(topology.ChainOf(node)),
+      member_(topology.MemberOf(node)),
       stage_index_(topology.StageOf(node)),
+      rank_(topology.RankOf(node)),
       layers_(topology.StageLayers(stage_index_)),
-      stage_(StageOptionsOf(topology, stage_index_)),
-      outbox_(OutboxOptionsOf(topology, layers_)),
-      neighbours_(stage_index_),
+      stage_(StageOptionsOf(topology, node)),
+      outbox_(OutboxOptionsOf(topology, node)),
+      neighbours_(stage_index_, rank_),
+      groups_(groups),
+      group_(world, topology, groups, node),
       oracle_(oracle),
-      witness_(world, topology, self_.id, stage_index_, OutboxOptionsOf(topology, layers_)),
-      memory_(topology.prefill_pages, layers_.size(), topology.page_size) {
-  if (first()) {
+      witness_(world, topology, self_.id, StageOptionsOf(topology, node),
+               OutboxOptionsOf(topology, node)),
+      memory_(topology.prefill_pages, layers_.size(), topology.page_size,
+              BitsOf(topology.kv_heads, rank_)) {
+  if (plans()) {
     planner_.emplace(PlannerLimitsOf(topology));
     planner_witness_.emplace(world, topology, oracle, self_.id, PlannerLimitsOf(topology));
     chunk_witness_.emplace(world, topology, self_.id);
@@ -92,11 +103,13 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
   info.chain_id = absl::StrCat("chain-", chain_);
   info.pp_rank = stage_index_;
   info.pp_size = topology.stages;
+  info.tensor_rank = rank_;
+  info.agreed.sends_slices = topology.slices && !rank_.alone();
   membership_ = std::make_unique<WorkerMembership>(
       world, topology.times, node, std::move(info),
       [this] {
         router::WorkerLoad load;
-        if (first()) {
+        if (plans()) {
           const prefill::PlannerLoad planner = planner_->load();
           load.running_requests = planner.open;
           load.queued_requests = planner.queued;
@@ -104,19 +117,19 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
           load.free_pages = planner.free_pages;
         }
         const bool draining = drain_ != nullptr && drain_->draining();
-        const bool ready = (!first() || wiring_->up()) && !draining;
+        const bool ready = (!plans() || wiring_->up()) && !draining;
         return WorkerMembership::Status{ready, load, draining};
       },
       [this] { OnView(); });
   drain_ = std::make_unique<WorkerDrain>(
       world, topology, node, *membership_,
       WorkerDrain::Hooks{[this](int64_t deadline_us) {
-                           if (first()) HandlePlanner(prefill::DrainBegan{deadline_us});
+                           if (plans()) HandlePlanner(prefill::DrainBegan{deadline_us});
                          },
                          [this](std::string& why_not) { return AtRest(why_not); }});
   membership_->Start();
   HeartbeatDecodes();
-  if (first()) OnView();
+  if (plans()) OnView();
 }
 
 // ---- Requests ----
@@ -176,7 +189,8 @@ void PrefillProcess::Perform(const prefill::PlannerAction& action) {
     return;
   }
   if (const auto* fail = std::get_if<prefill::FailChain>(&action)) {
-    wiring_events_.Raise(prefill::StageLinkEnded{fail->stage, epoch_, fail->status});
+    wiring_events_.Raise(
+        prefill::StageLinkEnded{fail->stage * topology_.ranks + fail->rank, epoch_, fail->status});
     return;
   }
   if (std::holds_alternative<prefill::ObservePlan>(action)) return;  // A metric.
@@ -194,19 +208,28 @@ void PrefillProcess::Perform(const prefill::PlannerAction& action) {
 void PrefillProcess::Issue(const prefill::Plan& plan) {
   world_.Trace(node_, absl::StrCat("plan ", plan.number, ": ", plan.items.size(), " items, ",
                                    plan.TokenCount(), " tokens, ", plan.aborts.size(), " aborts"));
-  for (const auto& [stage, call] : links_) {
-    world_.SendOnCall<PrefillProcess>(
-        call, node_, "plan",
-        [call = call, plan](PrefillProcess& peer) { peer.ReceivePlan(call, plan); });
+  std::vector<SimOpened> opened;
+  for (const prefill::PlanOpen& open : plan.opens) {
+    const Prompt& prompt = prompts_[open.attempt_id];
+    opened.push_back({open.attempt_id, prompt.prompt_id, prompt.tokens});
+  }
+  for (const auto& [member, call] : links_) {
+    const bool embeds = member < topology_.ranks;
+    const auto receive = [call = call, plan, told = embeds ? opened : std::vector<SimOpened>()](
+                             PrefillProcess& peer) { peer.ReceivePlan(call, plan, told); };
+    world_.SendOnCall<PrefillProcess>(call, node_, "plan", receive);
     if (!world_.Strikes(&NetworkFaults::plan_repeat)) continue;
-    world_.SendOnCall<PrefillProcess>(
-        call, node_, "plan again",
-        [call = call, plan](PrefillProcess& peer) { peer.ReceivePlan(call, plan); });
+    world_.SendOnCall<PrefillProcess>(call, node_, "plan again", receive);
   }
   HandleStage(prefill::PlanArrived{plan});
 }
 
-void PrefillProcess::ReceivePlan(uint64_t call, const prefill::Plan& plan) {
+void PrefillProcess::ReceivePlan(uint64_t call, const prefill::Plan& plan,
+                                 const std::vector<SimOpened>& opened) {
+  for (const SimOpened& open : opened) {
+    prompts_[open.attempt_id].prompt_id = open.prompt_id;
+    prompts_[open.attempt_id].tokens = open.prompt_tokens;
+  }
   arriving_ = plan;
   link_events_.Raise(prefill::PlanHeard{call, plan.epoch, absl::OkStatus()});
 }
@@ -256,9 +279,10 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
             });
             return;
           }
-          const int previous = topology_.StageNode(chain_, stage_index_ - 1);
+          const int previous = member_ - topology_.ranks;
           world_.SendData<PrefillProcess>(
-              node_, previous, members_[stage_index_ - 1].incarnation, 0, "credit", [] {},
+              node_, NodeOfMember(previous), members_[static_cast<size_t>(previous)].incarnation, 0,
+              "credit", [] {},
               [act](PrefillProcess& peer, bool) { peer.ReceiveCredit(act.epoch, act.number); },
               [this, epoch = epoch_](const absl::Status& status) {
                 // A lost credit would stall the chain.
@@ -273,7 +297,7 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
         } else if constexpr (std::is_same_v<T, prefill::CancelKv>) {
           Change([&](auto& actions) { outbox_.Cancel(act.attempt_id, world_.now_us(), actions); });
         } else if constexpr (std::is_same_v<T, prefill::ReportPlanDone>) {
-          if (first()) {
+          if (plans()) {
             world_.After(node_, 1, "own plan done", [this, act] {
               HandlePlanner(prefill::StagePlanDone{0, act.epoch, act.done});
             });
@@ -281,8 +305,8 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
           }
           if (act.epoch != epoch_) return;
           world_.SendOnCall<PrefillProcess>(
-              link_call_, node_, "plan done", [stage = stage_index_, act](PrefillProcess& peer) {
-                peer.ReceiveFromStage(prefill::PlanDoneHeard{stage, act.epoch, act.done});
+              link_call_, node_, "plan done", [member = member_, act](PrefillProcess& peer) {
+                peer.ReceiveFromStage(prefill::PlanDoneHeard{member, act.epoch, act.done});
               });
         } else if constexpr (std::is_same_v<T, prefill::ReportRequestClosed>) {
           outbox_.Forget(act.closed.attempt_id);
@@ -306,7 +330,7 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
 }
 
 void PrefillProcess::Closed(const prefill::RequestClosed& closed, uint64_t epoch) {
-  if (first()) {
+  if (plans()) {
     world_.After(node_, 1, "own request closed", [this, closed, epoch] {
       HandlePlanner(prefill::StageRequestClosed{0, epoch, closed});
     });
@@ -314,9 +338,8 @@ void PrefillProcess::Closed(const prefill::RequestClosed& closed, uint64_t epoch
   }
   if (epoch != epoch_) return;
   world_.SendOnCall<PrefillProcess>(
-      link_call_, node_, "request closed",
-      [stage = stage_index_, epoch, closed](PrefillProcess& peer) {
-        peer.ReceiveFromStage(prefill::RequestClosedHeard{stage, epoch, closed});
+      link_call_, node_, "request closed", [member = member_, epoch, closed](PrefillProcess& peer) {
+        peer.ReceiveFromStage(prefill::RequestClosedHeard{member, epoch, closed});
       });
 }
 

@@ -1,5 +1,6 @@
-// A simulated prefill stage: the real Stage, on stage 0 the real ChainPlanner too, and the wiring
-// of the chain, with pages and activations whose content is checked at every use.
+// A simulated prefill stage, or a rank of one: the real Stage, on the chain's member 0 the real
+// ChainPlanner too, and the wiring of the chain, with pages and activations whose content is
+// checked at every use.
 #ifndef TESTS_SIM_PREFILL_PROCESS_H_
 #define TESTS_SIM_PREFILL_PROCESS_H_
 
@@ -14,6 +15,7 @@
 
 #include "common/base/serial_events.h"
 #include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/hello.h"
 #include "services/prefill/core/kv_outbox.h"
 #include "services/prefill/core/link.h"
 #include "services/prefill/core/neighbours.h"
@@ -23,7 +25,9 @@
 #include "tests/sim/oracle.h"
 #include "tests/sim/planner_account.h"
 #include "tests/sim/planner_witness.h"
+#include "tests/sim/sim_group.h"
 #include "tests/sim/sim_memory.h"
+#include "tests/sim/stage_groups.h"
 #include "tests/sim/stage_witness.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/worker_drain.h"
@@ -43,8 +47,15 @@ struct SimStart {
   bool prompt_logprobs = false;
 };
 
+// What stage 0's other ranks are told of a prompt beside its plans: they embed its tokens, too.
+struct SimOpened {
+  uint64_t attempt_id = 0;
+  uint64_t prompt_id = 0;
+  int prompt_tokens = 0;
+};
+
 // What a stage passes on: for every item of a plan whose prompt it is, how many layers ran, and
-// what they have made of every token.
+// what they have made of every token; of several ranks, each its slice of that.
 struct SimActivations {
   uint64_t epoch = 0;
   uint64_t number = 0;
@@ -61,10 +72,12 @@ struct SimActivations {
 };
 using SimActivationsPtr = std::shared_ptr<const SimActivations>;
 
+prefill::ChainPlace PlaceOf(const Topology& topology, int node, const InstanceRef& self);
+
 class PrefillProcess : public Process {
  public:
-  PrefillProcess(World& world, const Topology& topology, Oracle& oracle, int node,
-                 uint64_t incarnation);
+  PrefillProcess(World& world, const Topology& topology, Oracle& oracle, StageGroups& groups,
+                 int node, uint64_t incarnation);
 
   // Told to stop: exits when it is drained.
   void Drain(int64_t drain_us) { drain_->Begin(drain_us); }
@@ -73,10 +86,14 @@ class PrefillProcess : public Process {
   void Abort(uint64_t attempt_id);
   // From stage 0, on a link.
   void ReceiveHello(uint64_t call, const prefill::Hello& hello);
-  void ReceivePlan(uint64_t call, const prefill::Plan& plan);
+  void ReceivePlan(uint64_t call, const prefill::Plan& plan, const std::vector<SimOpened>& opened);
   void ReceivePing(const prefill::PingHeard& ping);
+  void ReceiveGroup(uint64_t call, const Rendezvous::Message& message);
   // To stage 0, on a link.
-  void ReceiveFromStage(const prefill::WiringEvent& event) { wiring_events_.Raise(event); }
+  void ReceiveFromStage(const prefill::WiringEvent& event) {
+    KeepForLater(event);
+    wiring_events_.Raise(event);
+  }
   // From neighbours, over the data plane.
   void ReceiveActivations(const SimActivationsPtr& activations, bool corrupt);
   void ReceiveCredit(uint64_t epoch, uint64_t number);
@@ -84,6 +101,7 @@ class PrefillProcess : public Process {
   void ReceiveReceipt(const KvReceipt& receipt);
 
   WorkerMembership& membership() { return *membership_; }
+  SimGroup& group() { return group_; }  // For its other ranks.
   void CallBroken(uint64_t call) override;
   void PeerClosed(const InstanceRef& peer, int64_t opened_us) override {
     membership_->PeerClosed(peer, opened_us);
@@ -92,16 +110,20 @@ class PrefillProcess : public Process {
   bool AtRest(std::string& why_not) const override;
 
  private:
+  bool plans() const { return member_ == 0; }
   bool first() const { return stage_index_ == 0; }
   bool last() const { return stage_index_ == topology_.stages - 1; }
+  bool draws() const { return last() && rank_.rank == 0; }
+  int NodeOfMember(int member) const { return topology_.MemberNode(chain_, member); }
+  StageGroups::Key KeyOf(uint64_t epoch) const { return {chain_, stage_index_, epoch}; }
 
-  // The wiring on stage 0, the link on later stages.
+  // The wiring on member 0, the link on the others.
   void OnView();
   void HandleWiring(const prefill::WiringEvent& event);
   void Perform(const prefill::TryOwnEpoch& action);
   void Perform(const prefill::OpenLinks& action);
-  void Perform(const prefill::FormOwnGroup&) {}  // Stages are one process each here.
-  void Perform(const prefill::TellGroup&) {}
+  void Perform(const prefill::FormOwnGroup& action);
+  void Perform(const prefill::TellGroup& action);
   void Perform(const prefill::PingStages& action);
   void Perform(const prefill::CloseLinks& action);
   void Perform(const prefill::ReportChainUp& action);
@@ -111,7 +133,7 @@ class PrefillProcess : public Process {
   void Perform(const prefill::TellOwnStage& action);
   void HandleLink(const prefill::LinkEvent& event);
   void Perform(const prefill::TryEpoch& action);
-  void Perform(const prefill::FormGroup&) {}
+  void Perform(const prefill::FormGroup& action);
   void Perform(const prefill::SendReady& action);
   void Perform(const prefill::SendPong& action);
   void Perform(const prefill::TakePlan& action);
@@ -121,7 +143,7 @@ class PrefillProcess : public Process {
   void Perform(const prefill::EndLink& action);
   absl::Status Begin(const prefill::Hello& hello);
   void EndEpoch();
-  // Stage 0 breaks its chain, a later stage its link.
+  // Member 0 breaks its chain, the others their link.
   void FailEpoch(const absl::Status& status);
   void ScheduleWiringTick();
 
@@ -133,9 +155,13 @@ class PrefillProcess : public Process {
   // Messages of an epoch that come again in a later one, where they must have no effect.
   void KeepForLater(const prefill::PlannerEvent& event);
   void KeepForLater(const prefill::StageEvent& event);
+  void KeepForLater(const prefill::WiringEvent& event);
+  void KeepForLater(const prefill::GroupFormed& event);
   void ScheduleStale();
   void DeliverStale(const prefill::PlannerEvent& event);
   void DeliverStale(const prefill::StageEvent& event);
+  void DeliverStale(const prefill::WiringEvent& event);
+  void DeliverStale(const prefill::GroupFormed& event);
   template <typename Message>
   Message OfAnother(Message message);
   void DeliverAgain(const InstanceRef& decode, double chance, const char* label,
@@ -146,14 +172,30 @@ class PrefillProcess : public Process {
   struct Submitted {
     prefill::RunCompute compute;
     SimActivationsPtr input;        // Later stages.
-    std::vector<uint64_t> digests;  // By item: of all its tokens so far; from its begin on.
+    std::vector<uint64_t> digests;  // By item: of all its tokens so far; once computed.
+    int64_t begun_us = 0;
   };
   void Submit(const prefill::RunCompute& compute);
   void BeginCompute();
+  bool CheckItem(const prefill::RunCompute::Item& item, const SimActivations::Row& row);
   bool ComputeItem(const prefill::RunCompute::Item& item, SimActivations::Row& row);
+  bool RightAfter(int layer, const SimActivations::Row& row);
+  bool ComplainOf(const prefill::PlanItem& item, const char* what);
   bool TakeInput(const prefill::RunCompute& compute, SimActivations& rows);
   bool InputStands(const Submitted& plan) const;
+  prefill::ComputeFinished ResultOf(const prefill::RunCompute& compute,
+                                    const SimActivations& output);
+  int64_t DrawCost(const prefill::RunCompute& compute);
+  absl::Status DrawFailure();
+  int64_t DrawStall();
   void EndCompute(const prefill::ComputeFinished& done);
+  // The same with the stage's other ranks (prefill_ranks.cc).
+  void BeginTogether();
+  void StepBegins(const absl::StatusOr<std::vector<uint64_t>>& taken_for);
+  const StageGroups::Step* ComputeTogether(const prefill::RunCompute& compute);
+  std::vector<PrefillProcess*> RanksAt(const prefill::RunCompute& compute);
+  void StepEnds(prefill::ComputeFinished done);
+  void EndTogether(prefill::ComputeFinished done, const absl::Status& status);
   prefill::ComputeFinished::Prompt TellPrompt(const SimActivations::Row& row);
   // What the planner has freed is nobody's on every stage.
   void FreePages();
@@ -185,7 +227,9 @@ class PrefillProcess : public Process {
   const int node_;
   const InstanceRef self_;
   const int chain_;
+  const int member_;
   const int stage_index_;
+  const TensorRank rank_;
   const LayerRange layers_;
   std::optional<prefill::ChainPlanner> planner_;
   prefill::Stage stage_;
@@ -201,11 +245,13 @@ class PrefillProcess : public Process {
       [this](const prefill::LinkEvent& event) { HandleLink(event); }};
   int64_t wiring_tick_us_ = kNeverUs;
   uint64_t epoch_ = 0;                // That has begun here; 0: none.
-  std::vector<InstanceRef> members_;  // Stages of the epoch.
+  std::vector<InstanceRef> members_;  // Of the epoch.
   prefill::Neighbours neighbours_;
-  std::map<int, uint64_t> links_;  // Stage 0: call by stage.
+  std::map<int, uint64_t> links_;  // Member 0: call by member.
   prefill::Plan arriving_;         // Of the PlanHeard that is being handled.
-  uint64_t link_call_ = 0;         // Later stages: that of the epoch.
+  uint64_t link_call_ = 0;         // The others: that of the epoch.
+  StageGroups& groups_;
+  SimGroup group_;
 
   struct Prompt {
     uint64_t prompt_id = 0;
@@ -221,7 +267,9 @@ class PrefillProcess : public Process {
   std::optional<PlannerAccount> planner_account_;
   std::vector<prefill::PlannerEvent> stale_planner_;
   std::vector<prefill::StageEvent> stale_stage_;
-  SimMemory memory_;  // Of this stage's layers.
+  std::vector<prefill::WiringEvent> stale_wiring_;
+  std::vector<prefill::GroupFormed> stale_group_;
+  SimMemory memory_;  // Of this stage's layers, and this rank's heads.
   FreedPages freed_;
   std::vector<SimActivationsPtr> inputs_;   // By buffer: number % credits.
   std::vector<SimActivationsPtr> outputs_;  // By buffer: number % OutputBuffers.

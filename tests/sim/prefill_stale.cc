@@ -30,6 +30,21 @@ void PrefillProcess::KeepForLater(const prefill::StageEvent& event) {
   stale_stage_.push_back(event);
 }
 
+// What is said of groups on their way to be.
+void PrefillProcess::KeepForLater(const prefill::WiringEvent& event) {
+  const bool of_group = std::holds_alternative<prefill::GroupJoinHeard>(event) ||
+                        std::holds_alternative<prefill::GroupEntryHeard>(event) ||
+                        std::holds_alternative<prefill::GroupConnectedHeard>(event);
+  if (!of_group || stale_wiring_.size() == kKeptMost || !world_.random().Chance(kKept)) return;
+  stale_wiring_.push_back(event);
+}
+
+void PrefillProcess::KeepForLater(const prefill::GroupFormed& event) {
+  if (stale_group_.size() < kKeptMost && world_.random().Chance(3 * kKept)) {
+    stale_group_.push_back(event);
+  }
+}
+
 void PrefillProcess::ScheduleStale() {
   const auto late_us = [this] {
     return world_.random().Between(0, world_.random().Chance(0.5) ? 5000 : 3'000'000);
@@ -40,6 +55,27 @@ void PrefillProcess::ScheduleStale() {
   for (const prefill::StageEvent& event : std::exchange(stale_stage_, {})) {
     world_.After(node_, late_us(), "stale message", [this, event] { DeliverStale(event); });
   }
+  for (const prefill::WiringEvent& event : std::exchange(stale_wiring_, {})) {
+    world_.After(node_, late_us(), "stale word", [this, event] { DeliverStale(event); });
+  }
+  for (const prefill::GroupFormed& event : std::exchange(stale_group_, {})) {
+    world_.After(node_, late_us(), "stale group", [this, event] { DeliverStale(event); });
+  }
+}
+
+void PrefillProcess::DeliverStale(const prefill::WiringEvent& event) {
+  const std::pair before(wiring_->epoch(), wiring_->up());
+  std::vector<prefill::WiringAction> actions;
+  wiring_->Handle(event, world_.now_us(), actions);
+  if (actions.empty() && std::pair(wiring_->epoch(), wiring_->up()) == before) return;
+  world_.Violate(absl::StrCat(self_.id, ": a word of an older epoch's group has an effect"));
+}
+
+void PrefillProcess::DeliverStale(const prefill::GroupFormed& event) {
+  std::vector<prefill::LinkAction> actions;
+  link_->Handle(event, world_.now_us(), actions);
+  if (actions.empty()) return;
+  world_.Violate(absl::StrCat(self_.id, ": the end of an older epoch's group has an effect"));
 }
 
 void PrefillProcess::DeliverStale(const prefill::PlannerEvent& event) {

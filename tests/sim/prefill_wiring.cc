@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "services/prefill/core/group_desk.h"
 #include "tests/sim/prefill_process.h"
 
 namespace baton::sim {
@@ -18,14 +19,14 @@ constexpr int64_t kRefusalReadUs = 1'000'000;
 }  // namespace
 
 void PrefillProcess::ScheduleWiringTick() {
-  const int64_t next_us = first() ? wiring_->NextDeadlineUs() : link_->NextDeadlineUs();
+  const int64_t next_us = plans() ? wiring_->NextDeadlineUs() : link_->NextDeadlineUs();
   if (next_us == kNeverUs) return;
   const int64_t due_us = std::max(next_us, world_.now_us());
   if (due_us >= wiring_tick_us_) return;
   wiring_tick_us_ = due_us;
   world_.After(node_, due_us - world_.now_us(), "wiring tick", [this, due_us] {
     if (wiring_tick_us_ == due_us) wiring_tick_us_ = kNeverUs;
-    if (first()) {
+    if (plans()) {
       const auto wall_clock_us = static_cast<uint64_t>(world_.wall_clock_us(node_));
       wiring_events_.Raise(prefill::WiringTick{wall_clock_us});
     } else {
@@ -36,11 +37,12 @@ void PrefillProcess::ScheduleWiringTick() {
 
 void PrefillProcess::CallBroken(uint64_t call) {
   membership_->CallBroken(call);
-  if (first()) {
-    for (const auto& [stage, link] : links_) {
+  group_.CallBroken(call);
+  if (plans()) {
+    for (const auto& [member, link] : links_) {
       if (link != call) continue;
       wiring_events_.Raise(
-          prefill::StageLinkEnded{stage, epoch_, absl::UnavailableError("the link broke")});
+          prefill::StageLinkEnded{member, epoch_, absl::UnavailableError("the link broke")});
       return;
     }
     for (const auto& [attempt, prompt] : prompts_) {
@@ -54,7 +56,7 @@ void PrefillProcess::CallBroken(uint64_t call) {
 }
 
 void PrefillProcess::FailEpoch(const absl::Status& status) {
-  if (first()) {
+  if (plans()) {
     wiring_events_.Raise(prefill::ChainFailed{status});
   } else {
     link_events_.Raise(prefill::StageFailed{status});
@@ -74,7 +76,7 @@ absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
   outputs_.assign(static_cast<size_t>(prefill::OutputBuffers(topology_.plans_in_flight)), nullptr);
   epoch_ = hello.epoch;
   members_.clear();
-  for (const KvWriter& stage : hello.members) members_.push_back(stage.instance);
+  for (const KvWriter& member : hello.members) members_.push_back(member.instance);
   HandleStage(prefill::EpochBegan{epoch_});
   ScheduleStale();
   return absl::OkStatus();
@@ -83,6 +85,8 @@ absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
 void PrefillProcess::EndEpoch() {
   epoch_ = 0;
   neighbours_.End();
+  // What is being computed may wait for ranks that are gone.
+  group_.Leave(absl::CancelledError("the epoch is over"));
   HandleStage(prefill::EpochEnded{});
 }
 
@@ -108,7 +112,7 @@ void PrefillProcess::CheckEndpoints() {
 void PrefillProcess::OnView() {
   CheckNeighbours();
   CheckEndpoints();
-  if (!first()) return;
+  if (!plans()) return;
   wiring_events_.Raise(prefill::ViewSeen{membership_->peers()});
 }
 
@@ -127,16 +131,16 @@ void PrefillProcess::Perform(const prefill::TryOwnEpoch& action) {
 
 void PrefillProcess::Perform(const prefill::OpenLinks& action) {
   for (const worker::PeerWorker& member : action.members) {
-    const int stage = member.pp_rank;
+    const int place = member.pp_rank * topology_.ranks + member.tensor_rank.rank;
     const uint64_t call = world_.OpenCall(node_, NodeOf(member.instance.id));
     if (call == 0) {
-      world_.After(node_, kRefusedUs, "connection refused", [this, stage, epoch = epoch_] {
+      world_.After(node_, kRefusedUs, "connection refused", [this, place, epoch = epoch_] {
         wiring_events_.Raise(
-            prefill::StageLinkEnded{stage, epoch, absl::UnavailableError("nobody listens")});
+            prefill::StageLinkEnded{place, epoch, absl::UnavailableError("nobody listens")});
       });
       continue;
     }
-    links_[stage] = call;
+    links_[place] = call;
     world_.SendOnCall<PrefillProcess>(
         call, node_, "hello",
         [call, hello = action.hello](PrefillProcess& peer) { peer.ReceiveHello(call, hello); });
@@ -145,22 +149,25 @@ void PrefillProcess::Perform(const prefill::OpenLinks& action) {
 
 // Beside the calls' losses: two a second on every link would leave no chain standing.
 void PrefillProcess::Perform(const prefill::PingStages& action) {
-  for (const auto& [stage, call] : links_) {
+  for (const auto& [member, call] : links_) {
     if (!world_.CallOpen(call)) continue;
-    world_.Send<PrefillProcess>(
-        node_, topology_.StageNode(chain_, stage), "ping",
-        [ping = prefill::PingHeard{call, action.sequence, planner_->plans_done(stage + 1)}](
-            PrefillProcess& peer) { peer.ReceivePing(ping); });
+    const uint64_t next_done = planner_->plans_done(member / topology_.ranks + 1);
+    world_.Send<PrefillProcess>(node_, NodeOfMember(member), "ping",
+                                [ping = prefill::PingHeard{call, action.sequence, next_done}](
+                                    PrefillProcess& peer) { peer.ReceivePing(ping); });
   }
 }
 
 void PrefillProcess::Perform(const prefill::CloseLinks&) {
-  for (const auto& [stage, call] : std::exchange(links_, {})) world_.BreakCall(call);
+  for (const auto& [member, call] : std::exchange(links_, {})) world_.BreakCall(call);
 }
 
 void PrefillProcess::Perform(const prefill::ReportChainUp& action) {
   freed_.Reset();
-  HandlePlanner(prefill::ChainUp{action.epoch, topology_.stages, action.page_count});
+  groups_.CheckUp(chain_, action.epoch);
+  prefill::ChainUp up{action.epoch, topology_.stages, action.page_count};
+  up.ranks = topology_.ranks;
+  HandlePlanner(up);
   membership_->ReportSoon();
 }
 
@@ -175,18 +182,75 @@ void PrefillProcess::Perform(const prefill::ReportChainDown& action) {
 }
 
 void PrefillProcess::Perform(const prefill::PassPlanDone& action) {
-  HandlePlanner(prefill::StagePlanDone{action.stage, action.epoch, action.done});
+  HandlePlanner(prefill::StagePlanDone{action.stage, action.epoch, action.done, action.rank});
 }
 
 void PrefillProcess::Perform(const prefill::PassRequestClosed& action) {
-  HandlePlanner(prefill::StageRequestClosed{action.stage, action.epoch, action.closed});
+  HandlePlanner(
+      prefill::StageRequestClosed{action.stage, action.epoch, action.closed, action.rank});
 }
 
 void PrefillProcess::Perform(const prefill::TellOwnStage& action) {
   HandleStage(prefill::NextStageDone{action.epoch, planner_->plans_done(1)});
 }
 
-// ---- Later stages ----
+// ---- Groups ----
+
+void PrefillProcess::Perform(const prefill::FormOwnGroup& action) {
+  const uint64_t epoch = action.hello.epoch;
+  SimGroup::Callbacks callbacks;
+  callbacks.say = [this, epoch](const Rendezvous::Entry& entry) {
+    wiring_events_.Raise(prefill::GroupEntryHeard{0, epoch, entry});
+  };
+  callbacks.connected = [this, epoch] {
+    wiring_events_.Raise(prefill::GroupConnectedHeard{0, epoch});
+  };
+  callbacks.formed = [this, epoch](const absl::Status& status) {
+    wiring_events_.Raise(prefill::OwnGroupFormed{epoch, status});
+  };
+  wiring_events_.Raise(prefill::GroupJoinHeard{0, epoch});
+  group_.Join(prefill::GroupOf(PlaceOf(topology_, node_, self_), action.hello),
+              std::move(callbacks));
+}
+
+void PrefillProcess::Perform(const prefill::TellGroup& action) {
+  if (action.member == 0) return group_.OnMessage(action.message);
+  const auto link = links_.find(action.member);
+  if (link == links_.end()) return;  // Nobody listens there.
+  const uint64_t call = link->second;
+  world_.SendOnCall<PrefillProcess>(
+      call, node_, "group word",
+      [call, message = action.message](PrefillProcess& peer) { peer.ReceiveGroup(call, message); });
+}
+
+void PrefillProcess::Perform(const prefill::FormGroup& action) {
+  const uint64_t epoch = action.hello.epoch;
+  const auto tell = [this, call = action.link](const prefill::WiringEvent& event) {
+    if (!link_->Stands(call)) return;
+    world_.SendOnCall<PrefillProcess>(
+        call, node_, "group word", [event](PrefillProcess& peer) { peer.ReceiveFromStage(event); });
+  };
+  SimGroup::Callbacks callbacks;
+  callbacks.say = [tell, member = member_, epoch](const Rendezvous::Entry& entry) {
+    tell(prefill::GroupEntryHeard{member, epoch, entry});
+  };
+  callbacks.connected = [tell, member = member_, epoch] {
+    tell(prefill::GroupConnectedHeard{member, epoch});
+  };
+  callbacks.formed = [this, epoch](const absl::Status& status) {
+    KeepForLater(prefill::GroupFormed{epoch, status});
+    link_events_.Raise(prefill::GroupFormed{epoch, status});
+  };
+  tell(prefill::GroupJoinHeard{member_, epoch});
+  group_.Join(prefill::GroupOf(PlaceOf(topology_, node_, self_), action.hello),
+              std::move(callbacks));
+}
+
+void PrefillProcess::ReceiveGroup(uint64_t call, const Rendezvous::Message& message) {
+  if (link_->Stands(call)) group_.OnMessage(message);
+}
+
+// ---- The other members ----
 
 void PrefillProcess::HandleLink(const prefill::LinkEvent& event) {
   std::vector<prefill::LinkAction> actions;
@@ -198,7 +262,7 @@ void PrefillProcess::HandleLink(const prefill::LinkEvent& event) {
 }
 
 void PrefillProcess::ReceiveHello(uint64_t call, const prefill::Hello& hello) {
-  if (hello.members[static_cast<size_t>(stage_index_)].instance != self_) {
+  if (hello.members[static_cast<size_t>(member_)].instance != self_) {
     world_.BreakCall(call);  // Its former life's.
     return;
   }
@@ -209,9 +273,9 @@ void PrefillProcess::ReceivePing(const prefill::PingHeard& ping) { link_events_.
 
 void PrefillProcess::Perform(const prefill::SendPong&) {
   world_.Send<PrefillProcess>(
-      node_, topology_.StageNode(chain_, 0), "pong",
-      [stage = stage_index_, epoch = link_->hello().epoch](PrefillProcess& peer) {
-        peer.ReceiveFromStage(prefill::StageHeard{stage, epoch});
+      node_, NodeOfMember(0), "pong",
+      [member = member_, epoch = link_->hello().epoch](PrefillProcess& peer) {
+        peer.ReceiveFromStage(prefill::StageHeard{member, epoch});
       });
 }
 
@@ -228,12 +292,13 @@ void PrefillProcess::Perform(const prefill::TryEpoch& action) {
 }
 
 void PrefillProcess::Perform(const prefill::SendReady& action) {
+  groups_.CheckReady(KeyOf(action.epoch), rank_.rank);
   link_call_ = action.link;
   world_.SendOnCall<PrefillProcess>(
       action.link, node_, "link ready",
-      [stage = stage_index_, epoch = action.epoch,
+      [member = member_, epoch = action.epoch,
        pages = topology_.prefill_pages](PrefillProcess& peer) {
-        peer.ReceiveFromStage(prefill::StageReady{stage, epoch, pages});
+        peer.ReceiveFromStage(prefill::StageReady{member, epoch, pages});
       });
 }
 
@@ -247,9 +312,8 @@ void PrefillProcess::Perform(const prefill::RefuseLink& action) {
   if (action.newest_epoch == 0) return world_.BreakCall(action.link);
   world_.SendOnCall<PrefillProcess>(
       action.link, node_, "link refused",
-      [stage = stage_index_, epoch = action.epoch,
-       newest = action.newest_epoch](PrefillProcess& peer) {
-        peer.ReceiveFromStage(prefill::StageRefused{stage, epoch, newest});
+      [member = member_, epoch = action.epoch, newest = action.newest_epoch](PrefillProcess& peer) {
+        peer.ReceiveFromStage(prefill::StageRefused{member, epoch, newest});
       });
   // gRPC delivers what was written before the end; here the end must not overtake it.
   world_.After(node_, kRefusalReadUs, "refused link ends",

@@ -80,6 +80,7 @@ void DrawNetwork(Random& random, Scenario& scenario) {
       break;
     case Weather::kStorm:
       for (const NetworkFaultKind& kind : NetworkFaultKinds()) {
+        if (kind.of_groups && topology.ranks == 1) continue;
         if (random.Chance(kind.share)) network.*kind.chance = random.Uniform() * kind.most;
       }
       if (random.Chance(0.15)) network.bytes_per_ms = DrawBandwidth(random, topology, 1, 20);
@@ -134,6 +135,11 @@ const std::vector<NetworkFaultKind>& NetworkFaultKinds() {
       {"connect-slow", &NetworkFaults::connect_slow, 0.2, 0.5},
       {"break-late", &NetworkFaults::break_late, 0.2, 0.5},
       {"endpoint-dies", &NetworkFaults::endpoint_dies, 0.2, 0.5},
+      {"group-slow", &NetworkFaults::group_slow, 0.4, 0.5, true},
+      {"group-fails", &NetworkFaults::group_fails, 0.3, 0.3, true},
+      {"group-hangs", &NetworkFaults::group_hangs, 0.3, 0.2, true},
+      {"step-late", &NetworkFaults::step_late, 0.3, 0.05, true},
+      {"step-hangs", &NetworkFaults::step_hangs, 0.4, 0.05, true},
   };
   return kinds;
 }
@@ -147,6 +153,9 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.topology = DrawTopology(shape);
   Random timings = PartOf(seed, 6);
   scenario.topology.times = DrawTimings(timings);
+  Random ranks = PartOf(seed, 7);
+  DrawRanks(ranks, scenario.topology);
+  if (scenario.topology.ranks > 1) scenario.topology.times.AddGroups();
   if (scenario.weather == Weather::kOverload) {
     scenario.topology.max_requests = static_cast<int>(shape.Between(8, 64));
     scenario.topology.max_queued = static_cast<int>(shape.Between(2, 16));
@@ -167,6 +176,9 @@ Scenario DrawScenario(uint64_t seed) {
 std::string Scenario::Summary() const {
   std::string text = absl::StrCat(
       WeatherName(weather), ": routers=", topology.routers, " P=", topology.stages,
+      topology.ranks > 1 ? absl::StrCat(" T=", topology.ranks, " heads=", topology.kv_heads,
+                                        topology.slices ? "" : " whole")
+                         : "",
       " chains=", topology.chains, " decodes=", topology.decodes,
       topology.stranger ? "+stranger" : "", topology.lonely ? "+lonely" : "",
       topology.shares_plans ? "" : "+fcfs", topology.new_names ? "+names" : "",

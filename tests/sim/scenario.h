@@ -70,6 +70,7 @@ struct NetworkFaultKind {
   double NetworkFaults::*chance;
   double share;  // Of the storms that have it.
   double most;
+  bool of_groups = false;  // Only where stages are several ranks.
 };
 const std::vector<NetworkFaultKind>& NetworkFaultKinds();
 

@@ -34,7 +34,9 @@ int NodeIn(int node, const Topology& from, const Topology& to) {
   }
   const int chain = from.ChainOf(node);
   const int stage = from.StageOf(node);
-  return chain < to.chains && stage < to.stages ? to.StageNode(chain, stage) : -1;
+  const int rank = from.RankOf(node).rank;
+  if (chain >= to.chains || stage >= to.stages || rank >= to.ranks) return -1;
+  return to.MemberNode(chain, stage * to.ranks + rank);
 }
 
 class Shrinker {
@@ -117,6 +119,12 @@ class Shrinker {
         if (!Try(WithShape(best_.scenario, topology))) break;
         smaller = true;
       }
+    }
+    while (best_.scenario.topology.ranks > 1) {
+      Topology topology = best_.scenario.topology;
+      topology.ranks /= 2;
+      if (!Try(WithShape(best_.scenario, topology))) break;
+      smaller = true;
     }
     while (best_.scenario.topology.layers > best_.scenario.topology.stages) {
       Scenario candidate = best_.scenario;

@@ -14,9 +14,37 @@ constexpr uint64_t kCanary = 0xdeadc0dedeadc0de;
 
 }  // namespace
 
-SimMemory::SimMemory(int pages, int layers, int page_size)
+uint64_t HeadBits(int kv_heads, int value, int head) {
+  const int width = 64 / 2 / kv_heads;
+  return ((uint64_t{1} << width) - 1) << ((value * kv_heads + head) * width);
+}
+
+RankBits BitsOf(int kv_heads, TensorRank rank) {
+  if (rank.alone()) return {};
+  RankBits bits{0, 0};
+  const IndexRange heads = KvHeadsOf(kv_heads, rank);
+  for (int head = heads.begin; head < heads.end; ++head) {
+    bits.held |= HeadBits(kv_heads, 0, head) | HeadBits(kv_heads, 1, head);
+  }
+  // As many heads as ranks: each one's part of the head that it shares.
+  const int parts = std::max(kv_heads, rank.size);
+  const int each = parts / rank.size;
+  for (int part = rank.rank * each; part < (rank.rank + 1) * each; ++part) {
+    bits.attended |= HeadBits(parts, 0, part) | HeadBits(parts, 1, part);
+  }
+  return bits;
+}
+
+uint64_t SliceBits(TensorRank rank) {
+  const int width = 64 / rank.size;
+  if (rank.alone()) return ~uint64_t{0};
+  return ((uint64_t{1} << width) - 1) << (rank.rank * width);
+}
+
+SimMemory::SimMemory(int pages, int layers, int page_size, RankBits bits)
     : layers_(layers),
       page_size_(page_size),
+      bits_(bits),
       slots_(static_cast<size_t>(pages) * static_cast<size_t>(layers * page_size)),
       sums_(static_cast<size_t>(pages) * static_cast<size_t>(layers)),
       held_(static_cast<size_t>(pages), 0) {
@@ -26,7 +54,9 @@ SimMemory::SimMemory(int pages, int layers, int page_size)
 
 void SimMemory::Set(int page, int layer, int token, uint64_t value) {
   uint64_t& slot = slots_[Slot(page, layer, token)];
-  sums_[Band(page, layer)] += kTokenWeights[static_cast<size_t>(token)] * (value - slot);
+  value &= bits_.held;
+  sums_[Band(page, layer)] += kTokenWeights[static_cast<size_t>(token)] *
+                              ((value & bits_.attended) - (slot & bits_.attended));
   slot = value;
 }
 
@@ -44,7 +74,8 @@ std::string SimMemory::Free(int page) {
   for (size_t token = 0; token < static_cast<size_t>(page_size_); ++token) {
     weights += kTokenWeights[token];
   }
-  std::fill_n(sums_.begin() + static_cast<int64_t>(Band(page, 0)), layers_, kCanary * weights);
+  std::fill_n(sums_.begin() + static_cast<int64_t>(Band(page, 0)), layers_,
+              (kCanary & bits_.attended) * weights);
   if (held_[static_cast<size_t>(page)] == 0) return {};
   return absl::StrCat("page ", page, " is freed while it is in use");
 }
@@ -86,7 +117,7 @@ uint64_t SimMemory::Attend(std::span<const int> pages, int tokens, int layer) co
   uint64_t rest = 0;
   const uint64_t* const slots = &slots_[Slot(pages[static_cast<size_t>(full)], layer, 0)];
   for (int token = 0; token < tokens % page_size_; ++token) {
-    rest += kTokenWeights[static_cast<size_t>(token)] * slots[token];
+    rest += kTokenWeights[static_cast<size_t>(token)] * (slots[token] & bits_.attended);
   }
   return sum + PageWeight(full) * rest;
 }
@@ -100,6 +131,28 @@ void SimMemory::Forward(std::span<const int> pages, int begin, std::span<uint64_
       const int token = position % page_size_;
       Set(pages[static_cast<size_t>(index)], layer, token, value);
       sum += PageWeight(index) * kTokenWeights[static_cast<size_t>(token)] * value;
+      value = NextLayer(value, sum);
+      ++position;
+    }
+  }
+}
+
+void SimMemory::ForwardTogether(std::span<const Part> ranks, int begin, std::span<uint64_t> x) {
+  const int page_size = ranks[0].memory->page_size_;
+  for (int layer = 0; layer < ranks[0].memory->layers_; ++layer) {
+    uint64_t sum = 0;
+    for (const Part& rank : ranks) sum += rank.memory->Attend(rank.pages, begin, layer);
+    int position = begin;
+    for (uint64_t& value : x) {
+      const int index = position / page_size;
+      const int token = position % page_size;
+      const uint64_t weight = PageWeight(index) * kTokenWeights[static_cast<size_t>(token)];
+      for (const Part& rank : ranks) {
+        SimMemory& memory = *rank.memory;
+        const int page = rank.pages[static_cast<size_t>(index)];
+        memory.Set(page, layer, token, value);
+        sum += weight * (memory.Get(page, layer, token) & memory.bits_.attended);
+      }
       value = NextLayer(value, sum);
       ++position;
     }

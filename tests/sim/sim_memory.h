@@ -12,18 +12,36 @@
 #include <vector>
 
 #include "common/kv/block_pool.h"
+#include "common/types/tensor_rank.h"
 
 namespace baton::sim {
+
+// The part of a slot's bits that a rank holds, and the part of these that it computes with: ranks
+// that hold the same heads have different query heads.
+struct RankBits {
+  uint64_t held = ~uint64_t{0};
+  uint64_t attended = ~uint64_t{0};
+};
+// Of a head's keys (value 0) or values (1) in a slot.
+uint64_t HeadBits(int kv_heads, int value, int head);
+RankBits BitsOf(int kv_heads, TensorRank rank);
+// Of the activations that the rank passes on.
+uint64_t SliceBits(TensorRank rank);
 
 class SimMemory {
  public:
   // Canaries everywhere.
-  SimMemory(int pages, int layers, int page_size);
+  SimMemory(int pages, int layers, int page_size, RankBits bits = {});
 
   int layers() const { return layers_; }
   int page_size() const { return page_size_; }
   uint64_t Get(int page, int layer, int token) const { return slots_[Slot(page, layer, token)]; }
+  // Keeps what of `value` it holds.
   void Set(int page, int layer, int token, uint64_t value);
+  // The same of some bits; the others stay as they are.
+  void Merge(int page, int layer, int token, uint64_t value, uint64_t bits) {
+    Set(page, layer, token, (Get(page, layer, token) & ~bits) | (value & bits));
+  }
   // What lies behind the first `tokens` of a page becomes 0.
   void ClearTail(int page, int tokens);
   // The page belongs to nobody any more. Not OK: somebody still uses it.
@@ -43,6 +61,12 @@ class SimMemory {
   // Runs the tokens from position `begin` on through all layers: `x` is what enters and becomes
   // what leaves. The pages must cover them.
   void Forward(std::span<const int> pages, int begin, std::span<uint64_t> x);
+  // The same by all ranks of a stage together, each on its own memory and pages.
+  struct Part {
+    SimMemory* memory = nullptr;
+    std::span<const int> pages;
+  };
+  static void ForwardTogether(std::span<const Part> ranks, int begin, std::span<uint64_t> x);
   // One number for all that is stored of the first `tokens`.
   uint64_t Digest(std::span<const int> pages, int tokens) const;
 
@@ -56,6 +80,7 @@ class SimMemory {
 
   const int layers_;
   const int page_size_;
+  const RankBits bits_;
   std::vector<uint64_t> slots_;  // [page][layer][token]
   std::vector<uint64_t> sums_;   // [page][layer], weighted.
   std::vector<int> held_;        // By page.

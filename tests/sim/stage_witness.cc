@@ -6,12 +6,14 @@
 
 namespace baton::sim {
 
-StageWitness::StageWitness(World& world, const Topology& topology, std::string self, int stage,
+StageWitness::StageWitness(World& world, const Topology& topology, std::string self,
+                           const prefill::StageOptions& stage,
                            const prefill::KvOutboxOptions& outbox)
     : world_(world),
       topology_(topology),
       self_(std::move(self)),
-      last_stage_(stage + 1 == topology.stages),
+      draws_(stage.stage + 1 == topology.stages && stage.tensor_rank.rank == 0),
+      writes_kv_(topology.WritesKv(stage.tensor_rank.rank)),
       outbox_(outbox),
       parts_per_page_(
           static_cast<int>((outbox.page_bytes + outbox.part_bytes - 1) / outbox.part_bytes)) {}
@@ -89,6 +91,7 @@ void StageWitness::See(const prefill::SendKv& action) {
       request->pages_sent + action.pages.size() <= pages.size() &&
       std::equal(action.pages.begin(), action.pages.end(), pages.begin() + action.first_page);
   // An abort may have been applied meanwhile: then the outbox ends what comes.
+  if (!writes_kv_) Complain(action.attempt_id, "is handed over by a rank that has copies");
   if (!fits || request->closed || action.ticket != request->open.ticket) {
     Complain(action.attempt_id,
              absl::StrCat("sends pages ", action.first_page, "+", action.pages.size(), " after ",
@@ -103,7 +106,7 @@ void StageWitness::See(const prefill::SendCommit& action) {
   if (request == nullptr) return;
   const bool whole = request->pages_sent == request->open.pages.size();
   if (!whole || request->closed || std::exchange(request->commit_due, true) ||
-      action.first_token.has_value() != last_stage_) {
+      action.first_token.has_value() != draws_) {
     Complain(action.attempt_id, "is committed twice, before its last page, or after its end");
   }
   sends_[action.send_id] = action.attempt_id;
@@ -169,7 +172,7 @@ void StageWitness::See(const prefill::ReportRequestClosed& action) {
   if (std::exchange(request->closed, true)) {
     Complain(action.closed.attempt_id, "I2: is closed twice");
   }
-  if (action.closed.status.ok() && !request->commit_sent) {
+  if (action.closed.status.ok() && !request->commit_sent && writes_kv_) {
     Complain(action.closed.attempt_id, "is closed well, and was not committed");
   }
   if (action.closed.kv_bytes != request->bytes ||

@@ -20,8 +20,8 @@ namespace baton::sim {
 
 class StageWitness {
  public:
-  StageWitness(World& world, const Topology& topology, std::string self, int stage,
-               const prefill::KvOutboxOptions& outbox);
+  StageWitness(World& world, const Topology& topology, std::string self,
+               const prefill::StageOptions& stage, const prefill::KvOutboxOptions& outbox);
 
   void Begin(uint64_t epoch);
   void End() { ended_ = true; }  // Of the epoch, whoever ends it.
@@ -72,7 +72,8 @@ class StageWitness {
   World& world_;
   const Topology& topology_;
   const std::string self_;
-  const bool last_stage_;
+  const bool draws_;      // Its commits carry first tokens.
+  const bool writes_kv_;  // It hands its heads over.
   const prefill::KvOutboxOptions outbox_;
   const int parts_per_page_;
   uint64_t epoch_ = 0;

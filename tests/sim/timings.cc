@@ -75,6 +75,9 @@ Timings DrawTimings(Random& random) {
 int64_t Timings::RecoveryUs() const {
   const int64_t wired_us = chain.longest_backoff_us + kAtOnceUs;
   const int64_t joined_us = membership.longest_backoff_us + kAtOnceUs;
+  // Before others say so a rank that does not come to a sum has a third of the grace more.
+  const int64_t stuck_us = plan_grace_us + (sum_timeout_us > 0 ? plan_grace_us / 3 : 0);
+  const int64_t grouped_us = sum_timeout_us > 0 ? kSlowestConnectUs + wired_us : 0;
   return std::max({
       // A router that no name has led to yet.
       resolve_us + kSlowestDnsUs + joined_us,
@@ -83,7 +86,9 @@ int64_t Timings::RecoveryUs() const {
       // One end of a call that hears late of its breaking.
       kLatestBreakUs + std::max({joined_us, wired_us, longest_probation_us + kAtOnceUs}),
       // A stage whose link stands and that is gone, or a message that is lost on the way to it.
-      std::max(chain.silence_us, plan_grace_us + kAtOnceUs) + wired_us,
+      std::max(chain.silence_us, stuck_us + kAtOnceUs) + wired_us,
+      // A rank that takes its time to connect to the others of its stage.
+      grouped_us,
   });
 }
 

@@ -49,6 +49,15 @@ struct Timings {
   // ---- Chains ----
   prefill::ChainTimes chain;
   int64_t plan_grace_us = 3'000'000;  // Longer than an activation and a credit that are late.
+  // Of a stage's ranks: how long one waits for another's part of a sum, which is less than the
+  // planner waits for the stage; and for the others to connect, which linking outlasts. 0: there
+  // is one rank a stage.
+  int64_t sum_timeout_us = 0;
+  int64_t group_connect_us = 0;
+  void AddGroups() {
+    sum_timeout_us = plan_grace_us;
+    group_connect_us = chain.begin_limit_us;
+  }
 
   // ---- The hand-off ----
   int64_t stream_lease_us = 3'000'000;

@@ -51,6 +51,18 @@ Topology DrawTopology(Random& random) {
   return topology;
 }
 
+void DrawRanks(Random& random, Topology& topology) {
+  if (!random.Chance(0.3)) return;
+  topology.ranks = random.Chance(0.6) ? 2 : 4;
+  topology.kv_heads = 1 << random.Between(0, 2);  // Fewer than ranks, as many, or more.
+  topology.slices = random.Chance(0.7);
+  const int extra_layers = topology.layers - topology.stages;
+  topology.stages = 1 + topology.stages % (topology.ranks == 2 ? 3 : 2);
+  topology.layers = topology.stages + extra_layers;
+  if (topology.members() > 4) topology.chains = 1;
+  topology.plan_window = topology.stages + static_cast<int>(random.Between(0, 3));
+}
+
 StageCost Topology::CostOf(int stage) const {
   const double layers = StageLayers(stage).size();
   const StageCost fast = {.overhead_us = 100, .token_us = 4 * layers, .attention_us = layers / 400};

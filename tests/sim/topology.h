@@ -14,6 +14,7 @@
 #include "common/chunking/chunk_policy.h"
 #include "common/chunking/stage_cost.h"
 #include "common/types/kv_layout.h"
+#include "common/types/tensor_rank.h"
 #include "tests/sim/timings.h"
 
 namespace baton::sim {
@@ -21,6 +22,9 @@ namespace baton::sim {
 struct Topology {
   int routers = 1;
   int stages = 1;  // Of every chain.
+  int ranks = 1;   // Of every stage.
+  int kv_heads = 2;
+  bool slices = true;  // Each rank passes on its part of the activations, not all of them.
   int chains = 1;
   int decodes = 2;
   int layers = 8;
@@ -52,7 +56,8 @@ struct Topology {
   int64_t changes_at_us = kNeverUs;
   bool unsteady = false;
   static constexpr int kSlowdown = 4;
-  int part_layers = 8;  // Layers of a page that fit into one KV message.
+  static constexpr int kRowBytes = 32;  // Of a token's keys, or values, in a layer.
+  int part_layers = 8;                  // Layers of a page that fit into one KV message.
   // One thing goes wrong at most, and every request is to be answered (scenario.h).
   bool calm = false;
   // Nothing goes wrong but that processes drain: requests may be ended by that alone.
@@ -66,13 +71,20 @@ struct Topology {
   // runs by the first one must not notice.
   bool first_router_stands = false;
 
-  // Nodes: the routers, then the decodes, then the chains' stages.
+  // Nodes: the routers, then the decodes, then the chains' members (prefill/core/hello.h).
   bool IsRouter(int node) const { return node < routers; }
   bool IsDecode(int node) const { return !IsRouter(node) && node < routers + decodes; }
   int DecodeNode(int decode) const { return routers + decode; }
-  int StageNode(int chain, int stage) const { return routers + decodes + chain * stages + stage; }
-  int ChainOf(int node) const { return (node - routers - decodes) / stages; }
-  int StageOf(int node) const { return (node - routers - decodes) % stages; }
+  int members() const { return stages * ranks; }  // Of every chain.
+  int MemberNode(int chain, int member) const {
+    return routers + decodes + chain * members() + member;
+  }
+  // The stage's rank 0.
+  int StageNode(int chain, int stage) const { return MemberNode(chain, stage * ranks); }
+  int ChainOf(int node) const { return (node - routers - decodes) / members(); }
+  int MemberOf(int node) const { return (node - routers - decodes) % members(); }
+  int StageOf(int node) const { return MemberOf(node) / ranks; }
+  TensorRank RankOf(int node) const { return {MemberOf(node) % ranks, ranks}; }
   bool IsStranger(int node) const { return stranger && node == routers + decodes - 1; }
   // A decode service that fits, and that somebody can connect to.
   bool Serves(int node) const {
@@ -85,7 +97,7 @@ struct Topology {
                                     node_name.substr(dash))
                      : node_name;
   }
-  int NodeCount() const { return routers + decodes + chains * stages; }
+  int NodeCount() const { return routers + decodes + chains * members(); }
 
   // Uneven where it does not divide: the later stages take more.
   LayerRange StageLayers(int stage) const {
@@ -93,22 +105,33 @@ struct Topology {
   }
   // Of a plan: what the simulation's stages take, but for some noise.
   StageCost CostOf(int stage) const;
-  KvLayout Layout() const { return KvLayout{layers, 2, 4, page_size, 4}; }
+  // As large as with one head, whatever the heads.
+  KvLayout Layout() const {
+    return KvLayout{layers, kv_heads, kRowBytes / 4 / kv_heads, page_size, 4};
+  }
+  // With the heads that a rank of a stage has.
+  KvLayout RankLayout() const { return Layout().WithHeads(KvHeadsOf(kv_heads, {0, ranks}).size()); }
+  // Whether that rank of a stage hands its heads to decode: of those that have the same, the first.
+  bool WritesKv(int rank) const { return ranks <= kv_heads || rank % (ranks / kv_heads) == 0; }
   size_t PartBytes() const { return static_cast<size_t>(part_layers) * Layout().BytesPerLayer(); }
   // What a stage may have under way to one decode service.
   size_t WindowBytes() const { return 4 * PartBytes(); }
   static constexpr int kWindowMessages = 3;
-  size_t MergedBytes(LayerRange stage_layers) const { return 2 * Layout().BandBytes(stage_layers); }
+  size_t MergedBytes(LayerRange stage_layers) const {
+    return 2 * RankLayout().BandBytes(stage_layers);
+  }
   // What the stage with the most layers ever has under way there.
   size_t UnderWayBytes() const {
     const LayerRange own = StageLayers(stages - 1);
     const size_t message_bytes =
-        Layout().BandBytes(own) > PartBytes() ? PartBytes() : MergedBytes(own);
+        RankLayout().BandBytes(own) > PartBytes() ? PartBytes() : MergedBytes(own);
     return std::min(WindowBytes(), kWindowMessages * message_bytes);
   }
 };
 
 Topology DrawTopology(Random& random);
+// Whether stages are several ranks, which three runs in ten have, and how many. Fewer stages then.
+void DrawRanks(Random& random, Topology& topology);
 
 // Instance ids are "<role>-<node>", so that a name leads to its node.
 inline int NodeOf(const std::string& instance_id) {

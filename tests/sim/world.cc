@@ -165,9 +165,9 @@ void World::After(int node, int64_t delay_us, const char* label, std::function<v
              run = std::move(run)]() mutable { RunOn(node, incarnation, label, std::move(run)); });
 }
 
-void World::Deliver(int64_t& order_us, int from, int to, const char* label,
-                    std::function<void()> run) {
-  order_us = std::max(order_us, ArrivalUs(from, to, DrawDelay()));
+void World::DeliverIn(int64_t delay_us, int64_t& order_us, int from, int to, const char* label,
+                      std::function<void()> run) {
+  order_us = std::max(order_us, ArrivalUs(from, to, delay_us));
   queue_.At(order_us,
             [this, to, incarnation = nodes_[to].incarnation, label,
              run = std::move(run)]() mutable { RunOn(to, incarnation, label, std::move(run)); });

@@ -43,6 +43,11 @@ struct NetworkFaults {
   double connect_slow = 0;   // Of one that takes up to 2 s to stand.
   double break_late = 0;     // Of a call's breaking that one end hears of up to 4 s later.
   double endpoint_dies = 0;  // Of one that stands, within seconds, though its peer lives.
+  double group_slow = 0;     // Of a rank that takes up to 2 s to connect to its stage's others.
+  double group_fails = 0;    // Of one that cannot.
+  double group_hangs = 0;    // Of one that never ends trying.
+  double step_late = 0;      // Of a step that one rank begins up to 800 ms after the others.
+  double step_hangs = 0;     // Of one that it begins later than they wait for it.
   // Of a tensor connection, in bytes a millisecond; 0: no limit.
   int64_t bytes_per_ms = 0;
 };
@@ -118,6 +123,20 @@ class World {
   void AnswerOnCall(uint64_t call, int from, const char* label,
                     std::function<void(Receiver&)> run) {
     PassOnCall(call, from, label, std::move(run), /*refusable=*/false);
+  }
+  // Of a connection between neighbours that sums go over: quick, and seldom late or lost.
+  template <typename Receiver>
+  void SendFrame(uint64_t call, int from, const char* label, std::function<void(Receiver&)> run) {
+    const auto it = calls_.find(call);
+    if (it == calls_.end()) return;
+    if (random_.Chance(faults_.control_drop / kFramesRarely)) return BreakCall(call);
+    const bool to_server = it->second.client == from;
+    const int to = to_server ? it->second.server : it->second.client;
+    const bool late = random_.Chance(faults_.spike / kFramesRarely);
+    const int64_t delay_us = late ? random_.Between(1000, kLatestFrameUs) : random_.Between(5, 30);
+    DeliverIn(
+        delay_us, to_server ? it->second.to_server_us : it->second.to_client_us, from, to, label,
+        [this, to, run = std::move(run)] { run(static_cast<Receiver&>(*nodes_[to].process)); });
   }
   void BreakCall(uint64_t call);
 
@@ -204,7 +223,11 @@ class World {
   std::string TraceLine(int node, const std::string& line) const;
   int64_t DrawDelay();
   // Not before what `order_us` says, which it moves on.
-  void Deliver(int64_t& order_us, int from, int to, const char* label, std::function<void()> run);
+  void Deliver(int64_t& order_us, int from, int to, const char* label, std::function<void()> run) {
+    DeliverIn(DrawDelay(), order_us, from, to, label, std::move(run));
+  }
+  void DeliverIn(int64_t delay_us, int64_t& order_us, int from, int to, const char* label,
+                 std::function<void()> run);
   // When what leaves `from` now arrives at `to`.
   int64_t ArrivalUs(int from, int to, int64_t delay_us) const;
   template <typename Receiver>
@@ -236,6 +259,9 @@ class World {
   void TransferData(int from, int to, uint64_t to_incarnation, size_t bytes, const char* label,
                     std::function<void()> read, std::function<void(bool)> place,
                     std::function<void(absl::Status)> sent);
+
+  static constexpr double kFramesRarely = 50;
+  static constexpr int64_t kLatestFrameUs = 200'000;
 
   EventQueue queue_;
   Random random_;

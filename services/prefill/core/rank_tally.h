@@ -17,9 +17,10 @@ class RankTally {
   explicit RankTally(int ranks) : done_(static_cast<size_t>(ranks), 0) {}
 
   // `rank` is done with a plan, and so with those before it. Returns what the stage is done with by
-  // that, in order. A plan took as long as on the slowest rank, which the others waited for in
-  // their sums, and the stage waited for it as long as the first to begin. One that was said before
-  // is nothing new.
+  // that, in order. All ranks end a plan together, with its last sum, so it took as long as on the
+  // rank that came last: what the others say holds their wait for it, which tells of messages that
+  // were late and not of what the plan costs. The stage waited for the plan as long as the first to
+  // begin. One that was said before is nothing new.
   std::vector<PlanDone> Add(int rank, const PlanDone& done) {
     uint64_t& last = done_[static_cast<size_t>(rank)];
     if (done.number <= last) return {};
@@ -27,7 +28,7 @@ class RankTally {
     const auto [open, is_first] = open_.try_emplace(done.number);
     PlanDone& plan = open->second;
     plan.number = done.number;
-    plan.compute_us = std::max(plan.compute_us, done.compute_us);
+    plan.compute_us = is_first ? done.compute_us : std::min(plan.compute_us, done.compute_us);
     plan.wait_us = is_first ? done.wait_us : std::min(plan.wait_us, done.wait_us);
     if (rank == 0) plan.prompt_tokens = done.prompt_tokens;  // Who draws tells them.
     std::vector<PlanDone> over;

@@ -1,0 +1,99 @@
+#include "tests/sim/stage_groups.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr size_t kStepsKept = 16;
+
+std::string NameOf(const StageGroups::Key& key) {
+  return absl::StrCat("stage ", key.stage, " of chain-", key.chain);
+}
+
+}  // namespace
+
+uint64_t DigestOf(const prefill::RunCompute& compute) {
+  uint64_t digest = Mix64(compute.epoch ^ Mix64(compute.number));
+  const auto add = [&digest](uint64_t value) { digest = Mix64(digest ^ value); };
+  for (const prefill::RunCompute::Item& item : compute.items) {
+    add(item.item.attempt_id);
+    add(static_cast<uint64_t>(item.item.token_begin));
+    add(static_cast<uint64_t>(item.item.token_count));
+    for (const int page : item.pages) add(static_cast<uint64_t>(page));
+  }
+  return digest;
+}
+
+const StageGroups::Group* StageGroups::Of(const Key& key) const {
+  const auto found = groups_.find(key);
+  return found == groups_.end() ? nullptr : &found->second;
+}
+
+void StageGroups::Connected(const Key& key, int rank) {
+  if (!groups_[key].connected.insert(rank).second) {
+    world_.Violate(absl::StrCat("rank ", rank, " of ", NameOf(key), " connects twice in an epoch"));
+  }
+  // What is left of another epoch computes nothing any more.
+  for (auto& [other, group] : groups_) {
+    if (other.chain == key.chain && other.stage == key.stage && other.epoch != key.epoch) {
+      group.steps.clear();
+    }
+  }
+}
+
+void StageGroups::Formed(const Key& key, int rank) {
+  Group& group = groups_[key];
+  group.formed.insert(rank);
+  if (group.connected.size() == static_cast<size_t>(topology_.ranks)) return;
+  world_.Violate(absl::StrCat("rank ", rank, " of ", NameOf(key), " is in a group of which ",
+                              group.connected.size(), " of ", topology_.ranks,
+                              " ranks are connected"));
+}
+
+void StageGroups::CheckReady(const Key& key, int rank) const {
+  if (topology_.ranks == 1) return;
+  const Group* const group = Of(key);
+  if (group != nullptr && group->formed.contains(rank)) return;
+  world_.Violate(absl::StrCat("rank ", rank, " of ", NameOf(key), " is ready without its group"));
+}
+
+void StageGroups::CheckUp(int chain, uint64_t epoch) const {
+  for (int stage = 0; topology_.ranks > 1 && stage < topology_.stages; ++stage) {
+    const Group* const group = Of({chain, stage, epoch});
+    if (group != nullptr && group->formed.size() == static_cast<size_t>(topology_.ranks)) continue;
+    world_.Violate(absl::StrCat("chain-", chain, " is up, and of the group of stage ", stage, " ",
+                                group == nullptr ? 0 : group->formed.size(), " of ",
+                                topology_.ranks, " ranks are there"));
+  }
+}
+
+void StageGroups::Submitted(const Key& key, const prefill::RunCompute& compute) {
+  Group& group = groups_[key];
+  const uint64_t digest = DigestOf(compute);
+  const auto [found, first] = group.submitted.emplace(compute.number, digest);
+  if (!first && found->second != digest) {
+    world_.Violate(
+        absl::StrCat("the ranks of ", NameOf(key), " take plan ", compute.number, " for others"));
+  }
+  if (group.submitted.size() > kStepsKept) group.submitted.erase(group.submitted.begin());
+}
+
+const StageGroups::Step* StageGroups::Find(const Key& key, uint64_t number) const {
+  const Group* const group = Of(key);
+  if (group == nullptr) return nullptr;
+  const auto found = group->steps.find(number);
+  return found == group->steps.end() ? nullptr : &found->second;
+}
+
+const StageGroups::Step* StageGroups::Add(const Key& key, uint64_t number, Step step) {
+  Group& group = groups_[key];
+  const Step* const added = &(group.steps[number] = std::move(step));
+  if (group.steps.size() > kStepsKept) group.steps.erase(group.steps.begin());
+  return added;
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,70 @@
+// What the ranks of each stage make together in an epoch, seen from outside: who is connected to
+// the others, who takes the group for formed, which steps they run, and what comes of one. A
+// witness of the groups, and the memory of the steps that ranks compute together.
+#ifndef TESTS_SIM_STAGE_GROUPS_H_
+#define TESTS_SIM_STAGE_GROUPS_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "services/prefill/core/stage.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+class StageGroups {
+ public:
+  StageGroups(World& world, const Topology& topology) : world_(world), topology_(topology) {}
+
+  // A stage's group in an epoch.
+  struct Key {
+    int chain = 0;
+    int stage = 0;
+    uint64_t epoch = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  void Connected(const Key& key, int rank);
+  // Nobody takes a group for formed that another rank is not connected in.
+  void Formed(const Key& key, int rank);
+  // A rank that is ready has its group.
+  void CheckReady(const Key& key, int rank) const;
+  // A chain that is up has a whole group on every stage: an epoch is never half-formed.
+  void CheckUp(int chain, uint64_t epoch) const;
+  // All ranks are given the same steps.
+  void Submitted(const Key& key, const prefill::RunCompute& compute);
+
+  // What comes of a step: of each of its items, by token, what the layers have made of it; and how
+  // long that takes.
+  struct Step {
+    std::vector<std::vector<uint64_t>> x;
+    int64_t cost_us = 0;
+  };
+  // nullptr: nobody has computed it.
+  const Step* Find(const Key& key, uint64_t number) const;
+  const Step* Add(const Key& key, uint64_t number, Step step);
+
+ private:
+  struct Group {
+    std::set<int> connected;  // Ranks.
+    std::set<int> formed;
+    std::map<uint64_t, uint64_t> submitted;  // Plan -> what it is.
+    std::map<uint64_t, Step> steps;          // By plan.
+  };
+  const Group* Of(const Key& key) const;
+
+  World& world_;
+  const Topology& topology_;
+  std::map<Key, Group> groups_;  // Of each chain's newest epoch, and of what is left of the last.
+};
+
+// What a step is, as one number.
+uint64_t DigestOf(const prefill::RunCompute& compute);
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_STAGE_GROUPS_H_
