@@ -14,7 +14,12 @@ def cc_proto_grpc_library(name, srcs, deps = [], visibility = None):
               "--plugin=protoc-gen-grpc=$$(command -v grpc_cpp_plugin) " +
               " ".join(["$(location %s)" % s for s in srcs]),
     )
-    native.filegroup(name = name + "_protos", srcs = srcs, visibility = ["//visibility:public"])
+    # With what they import, for protoc reads all of it.
+    native.filegroup(
+        name = name + "_protos",
+        srcs = srcs + [d + "_protos" for d in deps],
+        visibility = ["//visibility:public"],
+    )
     native.cc_library(
         name = name,
         srcs = [o for o in outs if o.endswith(".cc")],

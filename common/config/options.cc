@@ -1,6 +1,8 @@
 #include "common/config/options.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -129,20 +131,28 @@ void Derive(ParsedOptions* parsed) {
   }
 }
 
-// Which rank of which stage of which chain a numbered prefill worker is. Orchestrators number what
-// they start and cannot divide; a shell in every image that does was rejected.
+// A numbered worker's place must not be said twice.
+absl::Status CheckOnlyIndex(const ParsedOptions& parsed, const char* option, int64_t index,
+                            const std::vector<std::pair<const char*, std::string>>& places) {
+  for (const auto& [name, value] : places) {
+    if (!WasSet(parsed, name)) continue;
+    return InvalidField(
+        option, absl::StrCat("got ", index, ", which says the worker's place, and ", name, " = ",
+                             value, " says it, too; give one of them"));
+  }
+  return absl::OkStatus();
+}
+
+// Which rank of which stage of which chain, or of which decode service, a numbered worker is.
+// Orchestrators number what they start and cannot divide; a shell in every image that does was
+// rejected.
 absl::Status PlaceInChain(ParsedOptions* parsed) {
   v1::Options& values = parsed->values;
   const int64_t index = values.prefill_index();
   if (parsed->role != v1::OptionSpec::PREFILL || index < 0) return absl::OkStatus();
-  const std::pair<const char*, int64_t> places[] = {{"pp_rank", values.pp_rank()},
-                                                    {"tp_rank", values.tp_rank()}};
-  for (const auto& [name, value] : places) {
-    if (!WasSet(*parsed, name)) continue;
-    return InvalidField("prefill_index",
-                        absl::StrCat("got ", index, ", which says the worker's place, and ", name,
-                                     " = ", value, " says it, too; give one of them"));
-  }
+  BATON_RETURN_IF_ERROR(CheckOnlyIndex(
+      *parsed, "prefill_index", index,
+      {{"pp_rank", absl::StrCat(values.pp_rank())}, {"tp_rank", absl::StrCat(values.tp_rank())}}));
   const int64_t stage_index = index / values.tp_size();
   values.set_tp_rank(index % values.tp_size());
   values.set_pp_rank(stage_index % values.pp_size());
@@ -176,6 +186,20 @@ absl::Status PlaceOnNode(ParsedOptions* parsed) {
   if (!values.dist_init_addr().empty() && !WasSet(*parsed, "chain_id")) {
     values.set_chain_id(ChainOfAddress(values.dist_init_addr()));
     parsed->sources["chain_id"] = {OptionSource::Kind::kDerived, "--dist-init-addr"};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlaceInDecode(ParsedOptions* parsed) {
+  v1::Options& values = parsed->values;
+  const int64_t index = values.decode_index();
+  if (parsed->role != v1::OptionSpec::DECODE || index < 0) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(CheckOnlyIndex(*parsed, "decode_index", index,
+                                       {{"tp_rank", absl::StrCat(values.tp_rank())}}));
+  values.set_tp_rank(index % values.tp_size());
+  values.set_decode_id(absl::StrCat(values.decode_id(), "-", index / values.tp_size()));
+  for (const char* name : {"tp_rank", "decode_id"}) {
+    parsed->sources[name] = {OptionSource::Kind::kDerived, "--decode-index"};
   }
   return absl::OkStatus();
 }
@@ -230,6 +254,7 @@ absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& i
   Derive(&parsed);
   BATON_RETURN_IF_ERROR(NameSource(PlaceOnNode(&parsed), parsed));
   BATON_RETURN_IF_ERROR(NameSource(PlaceInChain(&parsed), parsed));
+  BATON_RETURN_IF_ERROR(NameSource(PlaceInDecode(&parsed), parsed));
   BATON_RETURN_IF_ERROR(NameSource(Validate(command, parsed.values), parsed));
   return parsed;
 }

@@ -154,6 +154,12 @@ TEST(OptionsTest, APrefillWorkersNumberSaysItsStageAndChain) {
   EXPECT_EQ(ranked->values.pp_rank(), 1);
   EXPECT_EQ(ranked->values.tp_rank(), 1);
   EXPECT_EQ(SourceText(ranked->sources.at("tp_rank")), "derived from --prefill-index");
+  const auto decode = Parse({.args = {"--model-path=m", "--disaggregation-mode=decode",
+                                      "--tp-size=4", "--decode-id=d", "--decode-index=6"},
+                             .command = Command::kWorker});
+  ASSERT_TRUE(decode.ok()) << decode.status();
+  EXPECT_EQ(decode->values.decode_id(), "d-1");
+  EXPECT_EQ(decode->values.tp_rank(), 2);
   const auto unnumbered = Parse(Worker({"--pp-size=3", "--pp-rank=1"}));
   ASSERT_TRUE(unnumbered.ok()) << unnumbered.status();
   EXPECT_EQ(unnumbered->values.pp_rank(), 1);
@@ -350,9 +356,13 @@ TEST(OptionsTest, RulesOverSeveralOptions) {
        "router_address",
        {"'routers'; expected HOST:PORT"}},
       {Worker({"--lease-ms=999"}), "lease_ms", {"heartbeat_interval_ms = 500"}},
-      {{.args = {"--disaggregation-mode=decode", "--tp-size=2"}, .command = Command::kWorker},
-       "tp_size",
-       {"decode services comes with a later version"}},
+      {{.args = {"--disaggregation-mode=decode", "--tp-size=2", "--tp-rank=1", "--decode-index=3"},
+        .command = Command::kWorker},
+       "decode_index",
+       {"tp_rank = 1", "flag --decode-index"}},
+      {{.args = {"--decode-tp-size=2", "--executor=torch"}, .command = Command::kUp},
+       "decode_tp_size",
+       {"--executor native", "not torch and cpu"}},
       {Worker({"--tp-size=2", "--tp-rank=2"}), "tp_rank", {"tp_size = 2", "flag --tp-rank"}},
       {Worker({"--tp-size=2", "--tp-rank=1", "--prefill-index=3"}),
        "prefill_index",

@@ -1,4 +1,6 @@
 // Rules that span options, and features that are declared but come later.
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
@@ -25,9 +27,6 @@ absl::Status CheckModel(const v1::Options& options) {
 absl::Status CheckLater(const v1::Options& options) {
   if (!options.disable_radix_cache()) {
     return ComesLater("disable_radix_cache", "a cache of KV for prompts that begin alike");
-  }
-  if (options.tp_size() > 1 && options.disaggregation_mode() == "decode") {
-    return ComesLater("tp_size", "tensor parallelism of decode services");
   }
   return absl::OkStatus();
 }
@@ -63,12 +62,17 @@ absl::Status CheckRanks(const v1::Options& options) {
                         absl::StrCat("got ", options.tp_rank(),
                                      "; expected less than tp_size = ", options.tp_size()));
   }
-  if (options.tp_size() == 1) return absl::OkStatus();
   if (options.executor() == "native" && options.device() == "cpu") return absl::OkStatus();
-  return InvalidField("tp_size",
-                      absl::StrCat("got ", options.tp_size(),
-                                   "; more than 1 takes --executor native and --device cpu, not ",
-                                   options.executor(), " and ", options.device()));
+  const std::pair<const char*, int64_t> sizes[] = {{"tp_size", options.tp_size()},
+                                                   {"decode_tp_size", options.decode_tp_size()}};
+  for (const auto& [name, ranks] : sizes) {
+    if (ranks <= 1) continue;
+    return InvalidField(name, absl::StrCat("got ", ranks,
+                                           "; more than 1 takes --executor native and --device "
+                                           "cpu, not ",
+                                           options.executor(), " and ", options.device()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckPages(const v1::Options& options) {

@@ -113,13 +113,17 @@ ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, const M
   return memory;
 }
 
-ProcessMemory Decode(const v1::Options& options, const ModelFacts& model, int64_t context_tokens) {
+ProcessMemory Decode(const v1::Options& options, const ModelFacts& model, const ModelShard& shard,
+                     int64_t context_tokens) {
   const LayerRange all{0, model.config.num_hidden_layers};
   const int64_t running = options.max_running_requests();
   ProcessMemory memory =
-      Worker(options, model, model.config, all, running, context_tokens, /*tells_prompts=*/false);
+      Worker(options, model, shard.sizes, all, running, context_tokens, /*tells_prompts=*/false);
   memory.name = kDecodeName;
+  if (!shard.rank.alone()) memory.buffers += running * model.config.hidden_size * kFloatBytes;
+  if (shard.rank.rank > 0) return memory;
   memory.buffers += SamplerBytes(options, model) + running * model.config.vocab_size * kFloatBytes;
+  memory.buffers += kLogitRows * kFloatBytes * (model.config.vocab_size - shard.sizes.vocab_size);
   return memory;
 }
 
@@ -130,11 +134,16 @@ ProcessMemory Router(const ModelFacts& model) {
   return memory;
 }
 
-void AddTorch(const v1::Options& options, HostMemory& memory) {
+int64_t DecodeRanks(const v1::Options& options, bool up) {
+  return up ? options.decode_tp_size() : options.tp_size();
+}
+
+void AddTorch(const v1::Options& options, bool up, HostMemory& memory) {
   const bool computes = options.linear_backend() == "torch" || options.executor() == "torch";
   const auto loads_it = [&](const ProcessMemory& process) {
     const bool works = process.layers.size() > 0;
-    return works && (computes || (options.tp_size() > 1 && process.name != kDecodeName));
+    const bool decode = process.name.rfind(kDecodeName, 0) == 0;
+    return works && (computes || (decode ? DecodeRanks(options, up) : options.tp_size()) > 1);
   };
   int64_t workers = 0;
   for (const ProcessMemory& process : memory.processes) {
@@ -193,6 +202,25 @@ absl::Status AddPrefill(const v1::Options& options, bool up, const ModelFacts& m
   return absl::OkStatus();
 }
 
+// A decode service's ranks on this host: one, or all that UP starts.
+absl::Status AddDecode(const v1::Options& options, bool up, const ModelFacts& model,
+                       int64_t context_tokens, HostMemory& memory) {
+  const int ranks = static_cast<int>(DecodeRanks(options, up));
+  const auto add = [&](int rank, int64_t count, const std::string& suffix) -> absl::Status {
+    BATON_ASSIGN_OR_RETURN(const ModelShard shard, ShardModel(model.config, {rank, ranks}));
+    ProcessMemory process = Decode(options, model, shard, context_tokens);
+    process.name += suffix;
+    process.count = count;
+    memory.processes.push_back(std::move(process));
+    return absl::OkStatus();
+  };
+  const int rank = static_cast<int>(options.tp_rank());
+  if (!up) return add(rank, 1, ranks == 1 ? "" : absl::StrCat(".", rank));
+  if (ranks == 1) return add(0, options.decodes(), "");
+  BATON_RETURN_IF_ERROR(add(0, options.decodes(), ".0"));
+  return add(1, options.decodes() * (ranks - 1), ".>0");
+}
+
 }  // namespace
 
 int64_t ProcessMemory::together() const { return Saturated(Wide{count} * total()); }
@@ -222,11 +250,9 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
     BATON_RETURN_IF_ERROR(AddPrefill(options, up, model, context_tokens, memory));
   }
   if (up || role == OptionSpec::DECODE) {
-    ProcessMemory process = Decode(options, model, context_tokens);
-    if (up) process.count = options.decodes();
-    memory.processes.push_back(std::move(process));
+    BATON_RETURN_IF_ERROR(AddDecode(options, up, model, context_tokens, memory));
   }
-  AddTorch(options, memory);
+  AddTorch(options, up, memory);
   return memory;
 }
 

@@ -27,6 +27,7 @@ v1::Options Options() {
   v1::Options options;
   options.set_pp_size(3);
   options.set_tp_size(1);
+  options.set_decode_tp_size(1);
   options.set_pp_send_slice(true);
   options.set_prefill_chains(2);
   options.set_decodes(4);
@@ -219,6 +220,31 @@ TEST(MemoryPlanTest, ANodeIsItsPlacesEachAsOneWorkerWouldBe) {
   EXPECT_EQ(draws.buffers, alone.buffers);
   EXPECT_LT(draws.runtime, alone.runtime) << "libtorch's pages are there once for all six";
   EXPECT_EQ(memory.processes[0].layers, worker(1, 2).layers);
+}
+
+TEST(MemoryPlanTest, RanksSplitADecodeServicesWeightsAndKv) {
+  const auto plan = [](int64_t ranks, config::Role role, int64_t rank = 0) {
+    v1::Options options = Options();
+    options.set_tp_size(role == OptionSpec::UP ? 1 : ranks);
+    options.set_decode_tp_size(role == OptionSpec::UP ? ranks : 1);
+    options.set_tp_rank(rank);
+    return *PlanMemory(options, role, Llama8B(), kContext);
+  };
+  const ProcessMemory whole = plan(1, OptionSpec::DECODE).processes[0];
+  const ProcessMemory first = plan(4, OptionSpec::DECODE, 0).processes[0];
+  const ProcessMemory other = plan(4, OptionSpec::DECODE, 3).processes[0];
+  EXPECT_EQ(4 * first.kv, whole.kv);
+  EXPECT_EQ(first.weights, other.weights);
+  EXPECT_LT(first.weights, whole.weights / 3);
+  EXPECT_EQ(first.name, "decode.0");
+  EXPECT_EQ(other.name, "decode.3");
+  EXPECT_GT(first.buffers, other.buffers) << "rank 0 draws";
+  EXPECT_GT(first.runtime, whole.runtime) << "sums are libtorch's Gloo's";
+  const HostMemory up = plan(4, OptionSpec::UP);
+  const ProcessMemory& followers = up.processes.back();
+  EXPECT_EQ(followers.name, "decode.>0");
+  EXPECT_EQ(followers.count, 12);
+  EXPECT_EQ(up.kv(), plan(1, OptionSpec::UP).kv());
 }
 
 TEST(MemoryPlanTest, RanksThatSendSlicesHaveSmallerActivations) {

@@ -109,9 +109,9 @@ class Checks {
     v1::Options& values = report_.values;
     if (values.threads() == 0) {
       const bool up = report_.role == OptionSpec::UP;
-      const int64_t workers =
-          up ? values.prefill_chains() * values.pp_size() * values.tp_size() + values.decodes()
-             : static_cast<int64_t>(config::PlacesHere(values).size());
+      const int64_t workers = up ? values.prefill_chains() * values.pp_size() * values.tp_size() +
+                                       values.decodes() * values.decode_tp_size()
+                                 : static_cast<int64_t>(config::PlacesHere(values).size());
       values.set_threads(std::clamp<int64_t>(report_.machine.cores / workers, 1, kMaxThreads));
     }
     AddStatus("threads", CheckExecutorSizes(values.page_size(), values.threads()));
@@ -177,18 +177,25 @@ class Checks {
     }
   }
 
-  // Whether the model can be dealt out to the ranks of a stage.
+  // Whether the model can be dealt out to the ranks of a stage, or a decode service.
   bool CheckRanks() {
     const v1::Options& values = report_.values;
     const TensorRank rank{static_cast<int>(values.tp_rank()), static_cast<int>(values.tp_size())};
+    const bool slices = values.pp_send_slice() && report_.role != OptionSpec::DECODE;
+    const bool decodes =
+        CheckShard("decode_tp_size", {0, static_cast<int>(values.decode_tp_size())});
+    if (!CheckShard("tp_size", rank) || !decodes) return false;
+    if (rank.alone() || !slices) return true;
+    const absl::Status sliced = CheckActivationSlices(*report_.model, rank.size);
+    AddStatus("tp_size", sliced);
+    return sliced.ok();
+  }
+
+  bool CheckShard(const char* option, TensorRank rank) {
     if (rank.alone()) return true;
     const absl::Status shard = ShardModel(*report_.model, rank).status();
-    const absl::Status slices = values.pp_send_slice()
-                                    ? CheckActivationSlices(*report_.model, rank.size)
-                                    : absl::OkStatus();
-    AddStatus("tp_size", shard);
-    AddStatus("tp_size", slices);
-    return shard.ok() && slices.ok();
+    AddStatus(option, shard);
+    return shard.ok();
   }
 
   // Before the layers, which may follow from it.

@@ -15,7 +15,7 @@ MANAGED = {
     "dist_init_addr": "nothing: ranks meet through the routers",
     "pp_layer_partition": "prefill.parallelism.layerPartition",
     "tp_size": "parallelism.tp", "chain_id": "the pod's index", "prefill_index": "the pod's index",
-    "decode_id": "the pod's index",
+    "decode_id": "the pod's index", "decode_index": "the pod's index",
     "instance_id": "the pod's name", "threads": "threads", "kv_transport": "transfer.backend",
     "config": "options", "drain_timeout_ms": "drain.timeoutSeconds", "drain_settle_ms": "drain.timeoutSeconds",
     "service_discovery": "discovery.mode", "service_discovery_namespace": "the release's namespace",

@@ -38,10 +38,7 @@ class Planner {
     }
     plan_.groups.push_back({"decode", "services", {}});
     for (int64_t decode = 0; decode < values.decodes(); ++decode) {
-      std::vector<std::string> own;
-      if (values.tp_size() > 1) AddOption(own, "tp-size", "1");  // Of the chains alone.
-      BATON_RETURN_IF_ERROR(
-          AddWorker(OptionSpec::DECODE, absl::StrCat("decode-", decode), std::move(own)));
+      BATON_RETURN_IF_ERROR(AddDecode(decode));
     }
     return std::move(plan_);
   }
@@ -90,6 +87,25 @@ class Planner {
         AddOption(own, "tp-rank", absl::StrCat(rank));
       }
       BATON_RETURN_IF_ERROR(AddWorker(OptionSpec::PREFILL, name, std::move(own)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddDecode(int64_t decode) {
+    const int64_t ranks = options_.values.decode_tp_size();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      std::string name = absl::StrCat("decode-", decode);
+      std::vector<std::string> own;
+      // --tp-size is the chains'.
+      if (ranks > 1 || options_.values.tp_size() > 1) {
+        AddOption(own, "tp-size", absl::StrCat(ranks));
+      }
+      if (ranks > 1) {
+        absl::StrAppend(&name, "-", rank);
+        AddOption(own, "decode-id", absl::StrCat(decode));
+        AddOption(own, "tp-rank", absl::StrCat(rank));
+      }
+      BATON_RETURN_IF_ERROR(AddWorker(OptionSpec::DECODE, name, std::move(own)));
     }
     return absl::OkStatus();
   }

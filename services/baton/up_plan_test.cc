@@ -76,6 +76,19 @@ TEST(UpPlanTest, EveryRankOfAStageIsAProcess) {
   EXPECT_EQ(*last_size, "--tp-size=1");  // The last of two counts.
 }
 
+TEST(UpPlanTest, EveryRankOfADecodeServiceIsAProcess) {
+  const auto plan = Plan({"--pp-size=1", "--tp-size=2", "--decodes=2", "--decode-tp-size=4"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<std::string> names;
+  for (const ChildSpec& child : plan->children) names.push_back(child.name);
+  EXPECT_THAT(names, ElementsAre("router", "prefill-0-0-0", "prefill-0-0-1", "decode-0-0",
+                                 "decode-0-1", "decode-0-2", "decode-0-3", "decode-1-0",
+                                 "decode-1-1", "decode-1-2", "decode-1-3"));
+  EXPECT_THAT(
+      Child(*plan, "decode-1-2").arguments,
+      IsSupersetOf({"--instance-id=decode-1-2", "--decode-id=1", "--tp-rank=2", "--tp-size=4"}));
+}
+
 TEST(UpPlanTest, MetricsPortsAreFixed) {
   const auto open = Plan({"--port=0", "--grpc-port=0"});
   ASSERT_TRUE(open.ok()) << open.status();

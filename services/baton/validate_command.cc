@@ -22,21 +22,24 @@ std::string Mib(int64_t bytes) {
 
 std::string What(const PreflightReport& report) {
   const v1::Options& values = report.values;
-  const std::string ranks =
-      values.tp_size() == 1 ? "" : absl::StrCat(" of ", values.tp_size(), " ranks");
+  const auto of_ranks = [](int64_t size) {
+    return size == 1 ? "" : absl::StrCat(" of ", size, " ranks");
+  };
+  const std::string ranks = of_ranks(values.tp_size());
   switch (report.role) {
     case OptionSpec::PREFILL:
       if (config::IsNode(values)) return NodeText(values);
       return absl::StrCat(ranks.empty() ? "" : absl::StrCat("rank ", values.tp_rank(), " of "),
                           "stage ", values.pp_rank(), " of a chain of ", values.pp_size());
     case OptionSpec::DECODE:
-      return "a decode service";
+      return absl::StrCat(ranks.empty() ? "" : absl::StrCat("rank ", values.tp_rank(), " of "),
+                          "a decode service", ranks);
     default:
       return absl::StrCat("a router, ", values.prefill_chains(),
                           values.prefill_chains() == 1 ? " chain of " : " chains of ",
                           values.pp_size(), values.pp_size() == 1 ? " stage" : " stages", ranks,
-                          " and ", values.decodes(),
-                          values.decodes() == 1 ? " decode" : " decodes");
+                          " and ", values.decodes(), values.decodes() == 1 ? " decode" : " decodes",
+                          of_ranks(values.decode_tp_size()));
   }
 }
 

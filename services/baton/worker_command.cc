@@ -25,6 +25,7 @@
 #include "services/baton/worker_drain.h"
 #include "services/baton/worker_runtime.h"
 #include "services/decode/decode_service.h"
+#include "services/decode/follower_service.h"
 #include "services/prefill/prefill_service.h"
 #include "services/prefill/stage/cost_sweep.h"
 #include "services/worker/announce_service.h"
@@ -196,9 +197,42 @@ absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
   return ServeUntilStopped(options, runtime, std::move(self), served);
 }
 
-absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& runtime, int64_t start_us) {
+// Rank 0's service, or a follower's.
+template <typename Service>
+absl::Status ServeDecodeWith(Service& service, const v1::Options& options,
+                             const decode::DecodeOptions& own, Served served,
+                             worker::ClusterPeers& peers, WorkerRuntime& runtime,
+                             int64_t start_us) {
+  const TensorRank rank = runtime.tensor_rank();
+  const std::string of_ranks = rank.alone() ? ""
+                                            : absl::StrCat("rank ", rank.rank, " of ", rank.size,
+                                                           " of ", own.decode_id, ", ");
+  LOG(kInfo) << "decode service, " << of_ranks << runtime.Summary() << ", at most "
+             << own.max_running_requests << " requests";
+  LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service.grpc_port()) << "  metrics "
+             << net::JoinHostPort(own.host, runtime.metrics_port()) << "  started after "
+             << SecondsSince(start_us);
+  v1::WorkerInfo self = runtime.Describe(service.grpc_port());
+  self.set_role(v1::ROLE_DECODE);
+  if (!rank.alone()) self.set_decode_id(own.decode_id);
+  self.set_max_running_requests(own.max_running_requests);
+  served.liveness = [&service] { return service.Liveness(); };
+  served.ready = [&service] { return service.ready(); };
+  served.load = [&service] { return service.load(); };
+  served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
+  served.drain = DrainedServiceOf(service);
+  served.stop = [&service, &peers] {
+    service.Stop();
+    peers.Attach(nullptr);
+  };
+  return ServeUntilStopped(options, runtime, std::move(self), served);
+}
+
+absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
+                         WorkerRuntime& runtime, int64_t start_us) {
   decode::DecodeOptions own;
   own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
+  own.decode_id = options.decode_id();
   own.host = options.host();
   own.grpc_port = static_cast<int>(options.grpc_port());
   own.max_running_requests = static_cast<int>(options.max_running_requests());
@@ -207,31 +241,18 @@ absl::Status ServeDecode(const v1::Options& options, WorkerRuntime& runtime, int
   own.kv_lease_ms = options.kv_lease_ms();
   worker::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
-  BATON_ASSIGN_OR_RETURN(
-      const auto service,
-      decode::DecodeService::Create(own, {&runtime.executor(), &runtime.data_plane(), &peers,
-                                          &runtime.metrics(), runtime.tracer(), &announce}));
-  LOG(kInfo) << "decode service, " << runtime.Summary() << ", at most " << own.max_running_requests
-             << " requests";
-  LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
-             << net::JoinHostPort(own.host, runtime.metrics_port()) << "  started after "
-             << SecondsSince(start_us);
-  v1::WorkerInfo self = runtime.Describe(service->grpc_port());
-  self.set_role(v1::ROLE_DECODE);
-  if (!runtime.tensor_rank().alone()) self.set_decode_id(options.decode_id());
-  self.set_max_running_requests(own.max_running_requests);
+  const decode::DecodeService::Parts parts{
+      &runtime.executor(), &runtime.data_plane(),   &peers, &runtime.metrics(), runtime.tracer(),
+      &announce,           std::move(connect_group)};
   Served served;
-  served.liveness = [&service] { return service->Liveness(); };
-  served.ready = [&service] { return service->ready(); };
-  served.load = [&service] { return service->load(); };
   served.announce = &announce;
-  served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
-  served.drain = DrainedServiceOf(*service);
-  served.stop = [&service, &peers] {
-    service->Stop();
-    peers.Attach(nullptr);
-  };
-  return ServeUntilStopped(options, runtime, std::move(self), served);
+  if (runtime.tensor_rank().rank > 0) {
+    BATON_ASSIGN_OR_RETURN(const auto follower, decode::FollowerService::Create(own, parts));
+    return ServeDecodeWith(*follower, options, own, std::move(served), peers, runtime, start_us);
+  }
+  BATON_ASSIGN_OR_RETURN(const auto service, decode::DecodeService::Create(own, parts));
+  served.on_view = [&service](const auto& workers) { service->OnView(workers); };
+  return ServeDecodeWith(*service, options, own, std::move(served), peers, runtime, start_us);
 }
 
 // What the checks say that `validate` makes.
@@ -279,7 +300,7 @@ absl::Status Serve(const PreflightReport& checked) {
   startup.reset();
   return prefill ? ServePrefill(options, checked.chunks, measured, std::move(connect_group),
                                 *runtime, start_us)
-                 : ServeDecode(options, *runtime, start_us);
+                 : ServeDecode(options, std::move(connect_group), *runtime, start_us);
 }
 
 }  // namespace

@@ -23,6 +23,9 @@ absl::Status CheckOptions(const DecodeOptions& options, const Executor& executor
   if (!executor.first_stage() || !executor.last_stage()) {
     return InvalidField("disaggregation_mode", "a decode service needs all layers of the model");
   }
+  if (executor.tensor_rank().rank != 0) {
+    return InvalidField("tp_rank", "rank 0 is the service, the others are its followers");
+  }
   if (options.max_running_requests < 1) {
     return InvalidField("max_running_requests", "must be positive");
   }
@@ -50,6 +53,8 @@ DecodeLimits LimitsOf(const DecodeOptions& options, const Executor& executor) {
   limits.max_context_tokens = options.max_context_tokens;
   limits.vocab_size = executor.config().vocab_size;
   limits.stream_lease_us = options.kv_lease_ms * 1000;
+  limits.ranks = executor.tensor_rank().size;
+  limits.kv_heads = executor.config().num_key_value_heads;
   return limits;
 }
 
@@ -59,21 +64,23 @@ absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Create(const Decod
                                                                      const Parts& parts) {
   BATON_RETURN_IF_ERROR(CheckOptions(options, *parts.executor));
   std::unique_ptr<DecodeService> service(new DecodeService(options, parts));
-  service->loop_.SetWakeHandler(
+  service->loop_->SetWakeHandler(
       [raw = service.get()](int64_t now_us) { return raw->Wake(now_us); });
   service->last_wake_us_ = NowUs();
   BATON_RETURN_IF_ERROR(service->Listen());
-  service->loop_.Start();
+  service->loop_->Start();
   BATON_RETURN_IF_ERROR(service->kv_->Start());
   return service;
 }
 
 DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
-    : options_(options), parts_(parts), loop_("baton-decode") {
+    : options_(options), parts_(parts), loop_(std::make_shared<EventLoop>("baton-decode")) {
   const DecodeLimits limits = LimitsOf(options, *parts.executor);
   KvReceiver::Options kv;
   kv.table.self = options.self;
   kv.table.layout = limits.layout;
+  kv.table.rank = parts.executor->tensor_rank();
+  kv.table.model_kv_heads = limits.kv_heads;
   kv.table.slots = static_cast<uint32_t>(limits.max_running_requests);
   kv.table.writer_lease_us = options.kv_lease_ms * 1000;
   kv.executor = parts.executor;
@@ -81,25 +88,33 @@ DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
   kv.metrics = parts.metrics;
   kv.find_peer = [peers = parts.peers](const InstanceRef& writer) { return peers->Find(writer); };
   kv.deliver = [this](std::vector<LeaseEvent> events) {
-    return loop_.PostCompletion(
+    return loop_->PostCompletion(
         [this, events = std::move(events)] { shell_->OnLeaseEvents(events); });
   };
   kv_ = std::make_unique<KvReceiver>(std::move(kv));
   runner_ = std::make_unique<StepRunner>(
       parts.executor, [this](StepFinished finished, int64_t compute_us) {
-        const bool told = loop_.PostCompletion([this, finished = std::move(finished), compute_us] {
-          shell_->OnStepFinished(finished, compute_us);
-        });
+        const bool told =
+            loop_->PostCompletion([this, finished = std::move(finished), compute_us]() mutable {
+              if (ranks_ != nullptr) finished.status = ranks_->Blame(finished.status);
+              shell_->OnStepFinished(finished, compute_us);
+            });
         if (!told) {
           LOG(kDebug) << "a step ends after the end";
         }
       });
+  if (limits.ranks > 1) {
+    ranks_ = std::make_unique<RankLinks>(RankLinks::Options{
+        PlaceOf(options.self, options.decode_id, *parts.executor), parts.executor, loop_,
+        parts.connect_group, [this] { return shell_->may_join(); },
+        [this](Event event) { shell_->OnRanks(std::move(event)); }});
+  }
   shell_ = std::make_unique<DecodeShell>(
-      DecodeShell::Options{limits, kv_.get(), runner_.get(), parts.metrics,
-                           [this](auto task) { return loop_.PostCompletion(std::move(task)); }});
+      DecodeShell::Options{limits, kv_.get(), runner_.get(), ranks_.get(), parts.metrics,
+                           [this](auto task) { return loop_->PostCompletion(std::move(task)); }});
   rpc_ = std::make_unique<DecodeRpc>(DecodeRpc::Options{
       options.self.id, limits.vocab_size, limits.max_context_tokens,
-      parts.executor->config().eos_token_ids, &loop_, shell_.get(), parts.tracer});
+      parts.executor->config().eos_token_ids, loop_.get(), shell_.get(), parts.tracer});
   parts.metrics->Set(Metric::kKvPagesCapacity, limits.page_count);
 }
 
@@ -120,15 +135,17 @@ absl::Status DecodeService::Listen() {
 
 int64_t DecodeService::Wake(int64_t now_us) {
   last_wake_us_ = now_us;
-  const int64_t next_us = shell_->Wake(now_us);
+  int64_t next_us = shell_->Wake(now_us);
+  if (ranks_ != nullptr) next_us = std::min(next_us, ranks_->Wake(now_us));
   Publish();
   return std::min(next_us, now_us + kHousekeepingUs);
 }
 
 // What other threads may ask for.
 void DecodeService::Publish() {
-  const bool ready = !shell_->draining();
-  if (ready_.exchange(ready) != ready) {
+  const bool ready = !shell_->draining() && shell_->joined();
+  if (ready_.exchange(ready) != ready || !std::exchange(health_said_, true)) {
+    parts_.peers->OnReadyChanged();
     server_->GetHealthCheckService()->SetServingStatus(kServiceName, ready);
   }
   const DecodeLoad load = shell_->load();
@@ -153,33 +170,57 @@ v1::WorkerLoad DecodeService::load() const {
   return load_;
 }
 
-absl::Status DecodeService::Liveness() const {
-  const int64_t now_us = NowUs();
+absl::Status LivenessOf(int64_t now_us, int64_t loop_us, int64_t data_thread_us,
+                        const Executor& executor) {
   const auto stuck = [now_us](const char* what, int64_t since_us, int64_t limit_us) {
     if (now_us - since_us <= limit_us) return absl::OkStatus();
     return absl::InternalError(
         absl::StrCat(what, " has made no progress for ", (now_us - since_us) / 1000, " ms"));
   };
-  BATON_RETURN_IF_ERROR(stuck("the loop", last_wake_us_, kLoopStuckUs));
-  BATON_RETURN_IF_ERROR(stuck("the data thread", kv_->last_tick_us(), kLoopStuckUs));
-  const int64_t running_us = parts_.executor->running_since_us();
+  BATON_RETURN_IF_ERROR(stuck("the loop", loop_us, kLoopStuckUs));
+  BATON_RETURN_IF_ERROR(stuck("the data thread", data_thread_us, kLoopStuckUs));
+  const int64_t running_us = executor.running_since_us();
   if (running_us == 0) return absl::OkStatus();
   return stuck("the decode step", running_us, kStepStuckUs);
 }
 
+absl::Status DecodeService::Liveness() const {
+  return LivenessOf(NowUs(), last_wake_us_, kv_->last_tick_us(), *parts_.executor);
+}
+
+void DecodeService::OnView(const std::vector<worker::PeerWorker>& workers) {
+  if (ranks_ == nullptr) return;
+  {
+    MutexLock lock(&mutex_);
+    if (std::exchange(next_view_, workers).has_value()) return;  // Will be taken with this one.
+  }
+  // At most one is under way, and none may be lost: the next change of the view may be far away.
+  const bool posted = loop_->PostCompletion([this] {
+    std::optional<std::vector<worker::PeerWorker>> view;
+    {
+      MutexLock lock(&mutex_);
+      view.swap(next_view_);
+    }
+    ranks_->OnView(*view);
+  });
+  if (!posted) {
+    LOG(kInfo) << "a view comes after the end";
+  }
+}
+
 void DecodeService::BeginDrain(int64_t deadline_us) {
-  if (!loop_.PostCompletion([this, deadline_us] { shell_->BeginDrain(deadline_us); })) {
+  if (!loop_->PostCompletion([this, deadline_us] { shell_->BeginDrain(deadline_us); })) {
     LOG(kDebug) << "a drain begins after the end";
   }
 }
 
 bool DecodeService::AtRest() {
-  return loop_.Await([this] { return shell_->AtRest(); }, 0);
+  return loop_->Await([this] { return shell_->AtRest(); }, 0);
 }
 
 DrainCounts DecodeService::drain_counts() {
   DrainCounts counts;
-  loop_.Await(
+  loop_->Await(
       [this, &counts] {
         counts = shell_->drain_counts();
         return true;
@@ -190,19 +231,24 @@ DrainCounts DecodeService::drain_counts() {
 
 bool DecodeService::Drain(int64_t limit_ms) {
   BeginDrain(kNeverUs);
-  return loop_.Await([this] { return shell_->AtRest(); }, limit_ms);
+  return loop_->Await([this] { return shell_->AtRest(); }, limit_ms);
 }
 
 void DecodeService::Stop() {
   if (std::exchange(stopped_, true)) return;
-  if (!loop_.PostCompletion([this] { shell_->BeginDrain(0); })) {
+  const bool posted = loop_->PostCompletion([this] {
+    shell_->BeginDrain(0);
+    if (ranks_ != nullptr) ranks_->Stop();
+  });
+  if (!posted) {
     LOG(kWarning) << "the loop took no stop";
   }
+  if (ranks_ != nullptr) ranks_->EndCalls();  // Before the server goes: call_tracker.h says why.
   if (server_ != nullptr) {
     rpc::StopServer(*server_);
   }
   runner_->Stop();
-  loop_.Stop();
+  loop_->Stop();
 }
 
 }  // namespace baton::decode

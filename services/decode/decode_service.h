@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
 #include "common/base/sync.h"
+#include "common/engine/connect_group.h"
 #include "common/engine/executor.h"
 #include "common/telemetry/drain_metrics.h"
 #include "common/telemetry/metrics.h"
@@ -37,6 +39,7 @@ namespace baton::decode {
 
 struct DecodeOptions {
   InstanceRef self;
+  std::string decode_id;  // Of a service of several ranks; this is its rank 0.
   std::string host = "127.0.0.1";
   int grpc_port = 0;  // 0: any free one.
   int max_running_requests = 0;
@@ -44,6 +47,11 @@ struct DecodeOptions {
   int max_context_tokens = 0;
   int64_t kv_lease_ms = 3000;
 };
+
+// Of any rank's process: OK while loop, data thread and executor make progress. The first two are
+// when they last did.
+absl::Status LivenessOf(int64_t now_us, int64_t loop_us, int64_t data_thread_us,
+                        const Executor& executor);
 
 class DecodeService {
  public:
@@ -55,6 +63,7 @@ class DecodeService {
     Metrics* metrics = nullptr;
     tracing::Tracer* tracer = nullptr;  // Null: no tracing.
     grpc::Service* beside = nullptr;    // Served on the same port; may be null.
+    ConnectGroup connect_group;         // With several ranks.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.
@@ -66,10 +75,13 @@ class DecodeService {
 
   // Any thread:
 
-  // Takes requests: not draining.
+  // The workers that can be reached; where the service has several ranks.
+  void OnView(const std::vector<worker::PeerWorker>& workers);
+
+  // Takes requests: not draining, and its ranks are together.
   bool ready() const { return ready_; }
   v1::WorkerLoad load() const;
-  // OK while loop, data thread and executor make progress; never waits for a peer.
+  // LivenessOf this process; never waits for a peer.
   absl::Status Liveness() const;
 
   // Refuses new requests; those that have not ended at the deadline end then, with UNAVAILABLE.
@@ -92,9 +104,10 @@ class DecodeService {
 
   const DecodeOptions options_;
   const Parts parts_;
-  EventLoop loop_;
+  const std::shared_ptr<EventLoop> loop_;
   std::unique_ptr<KvReceiver> kv_;
   std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<RankLinks> ranks_;  // Null: one process.
   std::unique_ptr<DecodeShell> shell_;
   std::unique_ptr<DecodeRpc> rpc_;
   std::unique_ptr<grpc::Server> server_;
@@ -105,6 +118,9 @@ class DecodeService {
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;
   v1::WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
+  // What the loop has been told of and has not taken yet.
+  std::optional<std::vector<worker::PeerWorker>> next_view_ ABSL_GUARDED_BY(mutex_);
+  bool health_said_ = false;  // Loop thread.
   bool stopped_ = false;
 };
 

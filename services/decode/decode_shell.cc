@@ -126,10 +126,14 @@ void DecodeShell::Perform(ReplyReserve& action) {
       });
 }
 
-void DecodeShell::Perform(GrantKv& action) { options_.kv->Grant(std::move(action.grant)); }
+void DecodeShell::Perform(GrantKv& action) {
+  if (action.rank > 0) return options_.ranks->Send(action);
+  options_.kv->Grant(std::move(action.grant));
+}
 
 void DecodeShell::Perform(const RevokeKv& action) {
   options_.kv->Revoke(action.slot, action.generation);
+  if (options_.ranks != nullptr) options_.ranks->Send(action);
 }
 
 void DecodeShell::Perform(const DeliverToken& action) {
@@ -183,6 +187,7 @@ void DecodeShell::Perform(RunStep& action) {
     job.samplings.push_back(sessions_.at(sequence.attempt_id).sampling);
   }
   options_.metrics->Observe(Metric::kDecodeBatchSize, static_cast<double>(action.sequences.size()));
+  if (options_.ranks != nullptr) options_.ranks->Send(action);
   job.step = std::move(action);
   options_.runner->Run(std::move(job));
 }

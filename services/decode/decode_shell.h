@@ -16,6 +16,7 @@
 #include "services/decode/calls.h"
 #include "services/decode/core/decode_core.h"
 #include "services/decode/kv_receiver.h"
+#include "services/decode/ranks/rank_links.h"
 #include "services/decode/step_runner.h"
 
 namespace baton::decode {
@@ -26,6 +27,7 @@ class DecodeShell {
     DecodeLimits limits;
     KvReceiver* kv = nullptr;
     StepRunner* runner = nullptr;
+    RankLinks* ranks = nullptr;  // Null: the service is one process.
     Metrics* metrics = nullptr;
     // Runs a task on the loop; false: it has stopped. Any thread.
     std::function<bool(std::function<void()>)> post;
@@ -43,6 +45,8 @@ class DecodeShell {
   void Cancelled(uint64_t attempt_id, const ReserveCall* call);
   void Cancelled(uint64_t attempt_id, const TokenStream* stream);
 
+  // Of the ranks' links.
+  void OnRanks(Event event) { Handle(std::move(event)); }
   void OnLeaseEvents(const std::vector<LeaseEvent>& events);
   void OnStepFinished(const StepFinished& finished, int64_t compute_us);
 
@@ -53,6 +57,8 @@ class DecodeShell {
   void BeginDrain(int64_t deadline_us) { Handle(DrainBegan{deadline_us}); }
 
   bool draining() const { return core_.draining(); }
+  bool joined() const { return core_.joined(); }
+  bool may_join() const { return core_.may_join(); }
   DrainCounts drain_counts() const { return core_.drain_counts(); }
   bool AtRest() const { return core_.AtRest(); }
   DecodeLoad load() const { return core_.load(); }
@@ -77,6 +83,7 @@ class DecodeShell {
   void Perform(const RefuseStream& action);
   void Perform(const Finish& action);
   void Perform(RunStep& action);
+  void Perform(const PartRanks& action) { options_.ranks->Part(action.status); }
 
   const Options options_;
   DecodeCore core_;

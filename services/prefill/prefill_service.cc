@@ -160,7 +160,8 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   computer_ = std::make_unique<PlanComputer>(parts.executor, tell);
 
   if (!options.tensor_rank.alone()) {
-    joiner_ = std::make_unique<GroupJoiner>(parts.executor, loop_, parts.connect_group);
+    joiner_ =
+        std::make_unique<GroupJoiner>(Role::kPrefill, parts.executor, loop_, parts.connect_group);
   }
 
   StageOptions stage = StageOptionsOf(options, parts.executor->kv().page_size);

@@ -52,7 +52,14 @@ RULES = {
                                   ['layerPartition: "2,2,2"', "3 stages", "pp is 2"]),
     "partition of other layers": ({"prefill": {"parallelism": {"layerPartition": "3,4"}}, "model": {"layers": 6}},
                                   ['"3,4" shares out 7', "model.layers is 6"]),
-    "tensor parallelism of decode": ({"decode": {"parallelism": {"tp": 2}}}, ["decode.parallelism.tp: 2"]),
+    "ranks that share no heads": ({"prefill": {"parallelism": {"tp": 2}}, "decode": {"parallelism": {"tp": 3}}},
+                                  ["prefill.parallelism.tp: 2", "decode.parallelism.tp: 3", "neither divides"]),
+    "ranks of another executor of decode": (
+        {"decode": {"parallelism": {"tp": 2}, "options": {"executor": "torch"}}},
+        ["decode.parallelism.tp: 2", "decode.options.executor: native", "torch"]),
+    "scaling of single ranks": (
+        {"decode": {"parallelism": {"tp": 2}, "autoscaling": {"enabled": True}}},
+        ["decode.autoscaling.enabled", "decode.parallelism.tp is 2"]),
     "ranks of another executor": ({"prefill": {"parallelism": {"tp": 2}, "options": {"executor": "torch"}}},
                                   ["prefill.parallelism.tp: 2", "executor: native", "torch"]),
     "ranks behind ports": ({"prefill": {"parallelism": {"tp": 2}}, "networkPolicy": {"enabled": True},

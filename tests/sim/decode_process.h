@@ -90,6 +90,7 @@ class DecodeProcess : public Process {
   void Perform(const decode::RefuseStream& action);
   void Perform(const decode::Finish& action);
   void Perform(const decode::RunStep& step);
+  void Perform(const decode::PartRanks&) {}  // Services are one process here.
   void OpenStaleStream(uint64_t attempt_id, uint64_t generation);
   Row RunRow(const decode::RunStep::Sequence& sequence);
   decode::StepFinished EndStep(uint64_t step, const std::vector<Row>& rows);

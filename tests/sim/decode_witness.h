@@ -65,6 +65,11 @@ class DecodeWitness {
   void Hear(const KvCommitted& event);
   void Hear(const KvFailed& event);
   void Hear(const KvDrained& event);
+  // Simulated decode services are one process.
+  void Hear(const decode::RanksJoined&) {}
+  void Hear(const decode::RanksLost&) {}
+  void Hear(const decode::FollowerGranted&) {}
+  void Hear(const decode::FollowerHeard&) {}
 
   void See(const decode::ReplyReserve& action);
   void See(const decode::GrantKv& action);
@@ -73,6 +78,7 @@ class DecodeWitness {
   void See(const decode::RefuseStream& action);
   void See(const decode::Finish& action);
   void See(const decode::RunStep& action);
+  void See(const decode::PartRanks&) {}
   void SeeTicket(Session& session, const Ticket& ticket);
   void SeeSequence(const decode::RunStep::Sequence& sequence);
 

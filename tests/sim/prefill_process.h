@@ -130,6 +130,7 @@ class PrefillProcess : public Process {
   void Perform(const prefill::ReportChainDown& action);
   void Perform(const prefill::PassPlanDone& action);
   void Perform(const prefill::PassRequestClosed& action);
+  void Perform(const prefill::PassReport&) {}  // Of decode services, which are one process here.
   void Perform(const prefill::TellOwnStage& action);
   void HandleLink(const prefill::LinkEvent& event);
   void Perform(const prefill::TryEpoch& action);

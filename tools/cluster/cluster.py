@@ -131,17 +131,17 @@ class Process:
 
 class Cluster:
     """A router, `chains` chains of `stages` prefill stages, each of `ranks` processes, and `decodes` decode
-    services.
+    services, each of `decode_ranks` processes.
 
     `flags` go to every worker. `tls`: the context of HTTPS clients, if the router's flags ask for HTTPS."""
 
     def __init__(self, model, log_dir, stages=2, chains=1, decodes=1, flags=(), router_flags=(),
-                 prefill_flags=(), decode_flags=(), partition=None, environment=None, tls=None, ranks=1):
+                 prefill_flags=(), decode_flags=(), partition=None, environment=None, tls=None, ranks=1, decode_ranks=1):
         self.model, self.stages, self.chains, self.decodes = model, stages, chains, decodes
         self.log_dir = log_dir
         self.tls = tls
         self.environment = dict(os.environ, **(environment or {}))
-        ports = free_ports(2 + chains * stages * ranks + decodes)
+        ports = free_ports(2 + chains * stages * ranks + decodes * decode_ranks)
         self.http_port, self.grpc_port = ports[0], ports[1]
         self.metrics_ports = {}
         self.processes = {}
@@ -161,13 +161,17 @@ class Cluster:
                              "--metrics-port", self.metrics_ports[name], "--chunk-sweep-ms", 0, *split,
                              *prefill_flags])
         self._decode = [*worker, "--disaggregation-mode", "decode", *decode_flags]
-        for decode in range(decodes):
-            self.add_decode(f"decode-{decode}", next(next_port))
+        for decode, rank in itertools.product(range(decodes), range(decode_ranks)):
+            if decode_ranks == 1:
+                self.add_decode(f"decode-{decode}", next(next_port))
+            else:
+                self.add_decode(f"decode-{decode}-{rank}", next(next_port), "--tp-size", decode_ranks,
+                                "--tp-rank", rank, "--decode-id", decode)
 
-    def add_decode(self, name, port=None):
-        """One more decode service, not started yet."""
+    def add_decode(self, name, port=None, *place):
+        """One more decode service, or a rank of one, not started yet."""
         self.metrics_ports[name] = port or free_ports(1)[0]
-        self._add(name, [*self._decode, "--instance-id", name, "--metrics-port", self.metrics_ports[name]])
+        self._add(name, [*self._decode, *place, "--instance-id", name, "--metrics-port", self.metrics_ports[name]])
         return self.processes[name]
 
     def _add(self, name, arguments):

@@ -28,7 +28,8 @@ void DecodeCore::State::On(const StreamOpened& event) {
   Request& request = found->second;
   const bool stale =
       request.generation != event.generation && !PlantedBug(Bug::kDecodeOpensStaleStream);
-  if (request.phase == Phase::kWaiting || stale) {
+  const bool no_ticket = request.phase == Phase::kWaiting || request.phase == Phase::kGranting;
+  if (no_ticket || stale) {
     refuse(absl::FailedPreconditionError(absl::StrCat("generation ", event.generation,
                                                       " is not that of attempt ", event.attempt_id,
                                                       "'s ticket")));
@@ -63,6 +64,8 @@ void DecodeCore::State::StartStep() {
     if (!request.stream_open) continue;
     RunStep::Sequence sequence;
     sequence.attempt_id = attempt_id;
+    sequence.slot = request.slot;
+    sequence.generation = request.generation;
     sequence.token = request.last_token;
     sequence.generated = request.generated;
     sequence.position = request.prompt_tokens + request.generated - 1;
@@ -81,6 +84,8 @@ void DecodeCore::State::StartStep() {
 void DecodeCore::State::On(const StepFinished& event) {
   BATON_CHECK(running_step == event.step) << "step " << event.step << " was not running";
   running_step.reset();
+  // The others' collectives wait for nothing any more; only together they begin again.
+  if (!event.status.ok() && limits.ranks > 1) Emit(PartRanks{event.status});
   const std::map<uint64_t, uint64_t> members = std::exchange(in_step, {});
   std::map<uint64_t, const absl::StatusOr<SampledToken>*> outputs;
   for (const StepFinished::Output& output : event.outputs) {

@@ -45,13 +45,18 @@ const BlockPool& DecodeCore::pool() const { return state_->pool; }
 
 bool DecodeCore::draining() const { return state_->draining; }
 
+bool DecodeCore::may_join() const { return state_->limits.ranks > 1 && state_->Quiet(); }
+
+bool DecodeCore::joined() const { return state_->joined; }
+
 DrainCounts DecodeCore::drain_counts() const { return state_->drain_counts; }
 
 DecodeLoad DecodeCore::load() const {
   DecodeLoad load;
   for (const auto& [attempt_id, request] : state_->requests) {
     load.waiting += request.phase == Phase::kWaiting ? 1 : 0;
-    load.reserved += request.phase == Phase::kReserved ? 1 : 0;
+    const bool granting = request.phase == Phase::kGranting;
+    load.reserved += granting || request.phase == Phase::kReserved ? 1 : 0;
     load.running += request.phase == Phase::kCommitted ? 1 : 0;
   }
   load.free_pages = state_->pool.free_pages();
@@ -71,7 +76,7 @@ absl::Status DecodeCore::CheckInvariants() const {
   for (const auto& [attempt_id, request] : core.requests) {
     owned += static_cast<int>(request.pages.size());
     waiting += request.phase == Phase::kWaiting ? 1 : 0;
-    const bool granted = request.phase == Phase::kReserved || request.phase == Phase::kCommitted;
+    const bool granted = request.phase != Phase::kWaiting && request.phase != Phase::kEnded;
     with_slot += granted ? 1 : 0;
     if (granted != (core.granted.count(request.generation) == 1)) {
       return broken("I4: attempt ", attempt_id, " and generation ", request.generation,
@@ -88,6 +93,9 @@ absl::Status DecodeCore::CheckInvariants() const {
         core.now_us - request.granted_us >= core.limits.stream_lease_us) {
       return broken("I2: attempt ", attempt_id, " still waits for its stream after ",
                     (core.now_us - request.granted_us) / 1000, " ms");
+    }
+    if ((request.phase == Phase::kGranting) != (granted && request.not_granted != 0)) {
+      return broken("attempt ", attempt_id, " has a ticket before every rank takes its KV");
     }
     if (request.kept.size() > 1) return broken("attempt ", attempt_id, " keeps many tokens");
   }
@@ -112,7 +120,7 @@ absl::Status DecodeCore::CheckInvariants() const {
 
 bool DecodeCore::AtRest() const {
   return state_->requests.empty() && state_->holds.empty() && !state_->running_step.has_value() &&
-         state_->pool.free_pages() == state_->limits.page_count;
+         state_->pool.free_pages() == state_->page_count;
 }
 
 }  // namespace baton::decode

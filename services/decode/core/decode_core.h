@@ -2,9 +2,12 @@
 // end of requests, and when pages come back. Event in, actions out; deterministic.
 //
 // A request: WAITING (for pages) -> RESERVED (ticket out) -> COMMITTED (KV and first token there)
-// -> RUNNING -> gone. Its terminal action (Finish, or a refused ReplyReserve) comes exactly once
-// (I2); its pages come back when the step that uses them is over and the lease table has drained.
-// Its deadline ends it in every state, and so does a stream that is not opened within its lease.
+// -> RUNNING -> gone. Of a service of several ranks this is rank 0's core: between the first two a
+// request is GRANTING, until every follower has said that it takes its KV, and whatever the ranks'
+// lease tables say counts once all have said it (ranks.cc). Its terminal action (Finish, or a
+// refused ReplyReserve) comes exactly once (I2); its pages come back when the step that uses them
+// is over and the lease table has drained. Its deadline ends it in every state, and so does a
+// stream that is not opened within its lease.
 #ifndef SERVICES_DECODE_CORE_DECODE_CORE_H_
 #define SERVICES_DECODE_CORE_DECODE_CORE_H_
 
@@ -83,20 +86,47 @@ struct StepFinished {
 struct DrainBegan {
   int64_t deadline_us = kNeverUs;
 };
+// The followers, rank 1 and on in order, are linked and in a group with rank 0. May come once
+// may_join() is true. With several ranks nothing is reserved before.
+struct RanksJoined {
+  std::vector<InstanceRef> followers;
+  int page_count = 0;  // The smallest of all ranks.
+  // Of all grants that a follower has had, of a former life of rank 0 too: what still comes for one
+  // of them must not be taken for a new one's.
+  uint64_t newest_generation = 0;
+};
+// One of them is gone, and so a part of everybody's KV: all that is held ends with this status.
+// Whoever is linked again holds nothing of it any more.
+struct RanksLost {
+  absl::Status status;
+};
+// The follower's table takes the KV of a grant from now on.
+struct FollowerGranted {
+  int rank = 0;  // >= 1, as below.
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+};
+struct FollowerHeard {
+  int rank = 0;
+  LeaseEvent event;
+};
 struct Tick {};  // Every event ends what is overdue; this one does nothing else.
-// Lease events come from the lease table on the data thread.
+// Lease events come from the lease table on the data thread; of this very rank where several are.
 using Event = std::variant<ReserveRequested, StreamOpened, AbortRequested, StepFinished, DrainBegan,
-                           Tick, KvCommitted, KvFailed, KvDrained>;
+                           Tick, KvCommitted, KvFailed, KvDrained, RanksJoined, RanksLost,
+                           FollowerGranted, FollowerHeard>;
 
 // ---- Actions, to be done in order ----
 struct ReplyReserve {
   uint64_t attempt_id = 0;
   absl::StatusOr<Ticket> ticket;  // RESOURCE_EXHAUSTED, ALREADY_EXISTS, DEADLINE_EXCEEDED, ...
 };
-struct GrantKv {
-  KvGrant grant;
+struct GrantKv {  // One for each rank.
+  int rank = 0;
+  KvGrant grant;                  // Its writers are those that have heads for the rank.
+  std::vector<int> continuation;  // Pages for what comes after the prompt.
 };
-struct RevokeKv {
+struct RevokeKv {  // On every rank.
   uint32_t slot = 0;
   uint64_t generation = 0;
 };
@@ -119,10 +149,13 @@ struct Finish {
   uint64_t attempt_id = 0;
   absl::StatusOr<FinishReason> outcome;
 };
-// One decode step: for each sequence the token to feed, its position, and the pages of its context.
+// One decode step, on every rank: for each sequence the token to feed, its position, and the pages
+// of its context.
 struct RunStep {
   struct Sequence {
     uint64_t attempt_id = 0;
+    uint32_t slot = 0;
+    uint64_t generation = 0;
     int32_t token = 0;
     int position = 0;        // Of `token`: tokens before it in the context.
     std::vector<int> pages;  // Cover positions [0, position].
@@ -131,8 +164,13 @@ struct RunStep {
   uint64_t step = 0;
   std::vector<Sequence> sequences;
 };
-using Action =
-    std::variant<ReplyReserve, GrantKv, RevokeKv, DeliverToken, RefuseStream, Finish, RunStep>;
+// The ranks don't do the same any more, for this reason: their links are to be closed, which is
+// answered by RanksLost.
+struct PartRanks {
+  absl::Status status;
+};
+using Action = std::variant<ReplyReserve, GrantKv, RevokeKv, DeliverToken, RefuseStream, Finish,
+                            RunStep, PartRanks>;
 
 struct DecodeLoad {
   int waiting = 0;
@@ -157,6 +195,9 @@ class DecodeCore {
   DecodeLoad load() const;
   const BlockPool& pool() const;
   bool draining() const;
+  // Nothing is left of the last RanksLost, here.
+  bool may_join() const;
+  bool joined() const;  // Always, where rank 0 is alone.
   DrainCounts drain_counts() const;
   absl::Status CheckInvariants() const;
   bool AtRest() const;  // I5: no request, no owned or quarantined page, no open grant.

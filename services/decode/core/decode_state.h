@@ -1,5 +1,6 @@
 // Inside of DecodeCore, shared by its source files; nothing else includes it. Requests are in
-// reservation.cc until their KV is there, in batch.cc from then on, and end in ending.cc.
+// reservation.cc until they have pages, in ranks.cc until their KV is there, in batch.cc from then
+// on, and end in ending.cc.
 #ifndef SERVICES_DECODE_CORE_DECODE_STATE_H_
 #define SERVICES_DECODE_CORE_DECODE_STATE_H_
 
@@ -18,6 +19,7 @@
 #include "common/base/status.h"
 #include "common/kv/block_pool.h"
 #include "common/types/finish_reason.h"
+#include "common/types/tensor_rank.h"
 #include "services/decode/core/decode_core.h"
 
 namespace baton::decode {
@@ -30,10 +32,15 @@ inline constexpr size_t kKeptOutcomes = 1024;
 
 enum class Phase : unsigned char {
   kWaiting,    // For pages or a slot.
+  kGranting,   // Has them; some follower has not said yet that it takes KV.
   kReserved,   // Ticket out; KV on its way.
   kCommitted,  // KV and first token there; runs once its stream is open.
   kEnded,      // Its outcome is kept for a stream that opens later; holds nothing else.
 };
+
+// Ranks that have not said something yet: a bit each.
+using RankSet = uint64_t;
+inline RankSet AllRanks(int ranks) { return ~RankSet{0} >> (kMaxTensorRanks - ranks); }
 
 struct Request {
   Phase phase = Phase::kWaiting;
@@ -43,10 +50,15 @@ struct Request {
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
 
-  // From kReserved on.
+  // From kGranting on.
   uint32_t slot = 0;
   uint64_t generation = 0;
   std::vector<int> pages;
+  RankSet not_granted = 0;    // Followers.
+  RankSet not_committed = 0;  // Ranks.
+  SampledToken first_token;   // As rank 0's table has committed it.
+
+  // From kReserved on.
   int64_t granted_us = 0;
   bool stream_open = false;
 
@@ -63,13 +75,17 @@ struct Request {
 struct Hold {
   std::vector<int> pages;
   uint32_t slot = 0;
-  bool drained = false;
+  RankSet not_drained = 0;
   bool in_step = false;  // The running step uses the pages.
 };
 
 struct DecodeCore::State {
   DecodeLimits limits;
+  int page_count = 0;  // The pool's: with several ranks the smallest of theirs.
   BlockPool pool;
+  bool joined = false;
+  std::vector<InstanceRef> followers;  // Of the last RanksJoined.
+  absl::Status lost = absl::UnavailableError("they have not been linked yet");
   std::map<uint64_t, Request> requests;  // By attempt; ordered for replay.
   std::deque<uint64_t> queue;            // Waiting attempts, first come first.
   std::vector<uint64_t> batch;           // Committed attempts in the order of their commits.
@@ -91,7 +107,11 @@ struct DecodeCore::State {
   int64_t now_us = 0;
   std::vector<Action>* actions = nullptr;  // Of the Handle call under way.
 
-  explicit State(DecodeLimits l) : limits(std::move(l)), pool(limits.page_count) {
+  explicit State(DecodeLimits l)
+      : limits(std::move(l)),
+        page_count(limits.page_count),
+        pool(limits.page_count),
+        joined(limits.ranks == 1) {
     for (int slot = 0; slot < limits.max_running_requests; ++slot) {
       free_slots.push_back(static_cast<uint32_t>(slot));
     }
@@ -103,9 +123,13 @@ struct DecodeCore::State {
   void On(const StepFinished& event);
   void On(const DrainBegan& event);
   void On(const Tick& event);
-  void On(const KvCommitted& event);
-  void On(const KvFailed& event);
-  void On(const KvDrained& event);
+  void On(const KvCommitted& event) { Committed(0, event); }
+  void On(const KvFailed& event) { Failed(event); }
+  void On(const KvDrained& event) { Drained(0, event); }
+  void On(const RanksJoined& event);
+  void On(const RanksLost& event);
+  void On(const FollowerGranted& event);
+  void On(const FollowerHeard& event);
 
   absl::Status CheckReserve(const ReserveRequested& event) const;
   absl::Status CheckWriters(const std::vector<KvWriter>& writers) const;
@@ -124,11 +148,21 @@ struct DecodeCore::State {
   // When the request ends if nothing happens, and how to change what that depends on.
   int64_t DueUs(const Request& request) const;
   bool LacksStream(const Request& request) const {
-    return request.phase != Phase::kWaiting && !request.stream_open;
+    const bool has_ticket = request.phase != Phase::kWaiting && request.phase != Phase::kGranting;
+    return has_ticket && !request.stream_open;
   }
   void Arm(uint64_t attempt_id);
   void Disarm(uint64_t attempt_id);
   void EndOverdue();
+
+  // ranks.cc
+  absl::Status RefuseUntilJoined() const;
+  void Grant(uint64_t attempt_id, Request& request);
+  void HandOutTicket(uint64_t attempt_id, Request& request);
+  void Committed(int rank, const KvCommitted& event);
+  void Failed(const KvFailed& event);
+  void Drained(int rank, const KvDrained& event);
+  bool Quiet() const { return holds.empty() && granted.empty() && !running_step.has_value(); }
 
   // drain.cc
   absl::Status RefuseToBegin();
@@ -147,7 +181,9 @@ struct DecodeCore::State {
   void ReleaseIfUnused(uint64_t generation);
 
   Request* GrantedRequest(uint32_t slot, uint64_t generation, uint64_t& attempt_id);
+  // This process's fault, unless the status says whose it is: another rank's.
   absl::Status Own(absl::Status status) const {
+    if (LegOf(status).has_value()) return status;
     return WithLeg(std::move(status), "decode", limits.self.id);
   }
   void Emit(Action action) { actions->push_back(std::move(action)); }

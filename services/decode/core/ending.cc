@@ -55,6 +55,8 @@ void DecodeCore::State::EndOverdue() {
         case Phase::kWaiting:
           Covered<"decode: a deadline passes while waiting for pages">();
           return "waiting for pages";
+        case Phase::kGranting:
+          return "waiting for the other ranks to take the prompt's KV";
         case Phase::kReserved:
           Covered<"decode: a deadline passes while waiting for KV">();
           return "waiting for the prompt's KV";
@@ -77,6 +79,7 @@ void DecodeCore::State::Refuse(uint64_t attempt_id, absl::Status status) {
 
 void DecodeCore::State::Complete(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) {
   Request& request = requests.at(attempt_id);
+  if (request.phase == Phase::kGranting) return EndWith(attempt_id, outcome.status());
   GiveBack(attempt_id, request);
   if (request.stream_open) {
     Emit(Finish{attempt_id, std::move(outcome)});
@@ -102,7 +105,11 @@ void DecodeCore::State::EndWith(uint64_t attempt_id, absl::Status status) {
     const bool leak = PlantedBug(Bug::kDecodeLeaksOnAbort) && request.phase == Phase::kReserved;
     if (!leak) GiveBack(attempt_id, request);
     granted.erase(request.generation);
-    Emit(Finish{attempt_id, std::move(status)});
+    if (request.phase == Phase::kGranting) {
+      Refuse(attempt_id, std::move(status));
+    } else {
+      Emit(Finish{attempt_id, std::move(status)});
+    }
   }
   Erase(attempt_id);
 }
@@ -115,6 +122,7 @@ void DecodeCore::State::GiveBack(uint64_t attempt_id, Request& request) {
   hold.pages = std::move(request.pages);
   request.pages.clear();
   hold.slot = request.slot;
+  hold.not_drained = AllRanks(limits.ranks);
   const auto member = in_step.find(attempt_id);
   hold.in_step = member != in_step.end() && member->second == request.generation;
   holds.emplace(request.generation, std::move(hold));
@@ -130,18 +138,10 @@ void DecodeCore::State::Erase(uint64_t attempt_id) {
   requests.erase(attempt_id);
 }
 
-void DecodeCore::State::On(const KvDrained& event) {
-  const auto found = holds.find(event.generation);
-  BATON_CHECK(found != holds.end() && found->second.slot == event.slot && !found->second.drained)
-      << "generation " << event.generation << " of slot " << event.slot << " was not revoked";
-  found->second.drained = true;
-  ReleaseIfUnused(event.generation);
-}
-
 void DecodeCore::State::ReleaseIfUnused(uint64_t generation) {
   const auto found = holds.find(generation);
   const Hold& hold = found->second;
-  if (!hold.drained || (hold.in_step && !PlantedBug(Bug::kDecodeFreesUnderStep))) return;
+  if (hold.not_drained != 0 || (hold.in_step && !PlantedBug(Bug::kDecodeFreesUnderStep))) return;
   pool.EndQuarantine(hold.pages);
   free_slots.push_back(hold.slot);
   holds.erase(found);

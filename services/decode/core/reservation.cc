@@ -30,6 +30,10 @@ void DecodeCore::State::On(const ReserveRequested& event) {
     Refuse(event.attempt_id, std::move(status));
     return;
   }
+  if (absl::Status status = RefuseUntilJoined(); !status.ok()) {
+    Refuse(event.attempt_id, std::move(status));
+    return;
+  }
   if (absl::Status status = CheckReserve(event); !status.ok()) {
     Refuse(event.attempt_id, std::move(status));
     return;
@@ -41,11 +45,11 @@ void DecodeCore::State::On(const ReserveRequested& event) {
   request.stop = event.stop;
   request.writers = event.writers;
   request.deadline_us = event.deadline_us;
-  if (PagesFor(request) > limits.page_count) {
+  if (PagesFor(request) > page_count) {
     Refuse(event.attempt_id,
            absl::ResourceExhaustedError(absl::StrCat(
                event.prompt_tokens, " prompt tokens and ", request.token_limit, " new ones take ",
-               PagesFor(request), " pages, the pool has ", limits.page_count)));
+               PagesFor(request), " pages, the pool has ", page_count)));
     return;
   }
   const bool waits = !queue.empty() || free_slots.empty() || pool.free_pages() < PagesFor(request);
@@ -154,25 +158,14 @@ void DecodeCore::State::AdmitWaiting() {
     }
     queue.pop_front();
     Disarm(attempt_id);
-    request.phase = Phase::kReserved;
-    request.granted_us = now_us;
+    request.phase = Phase::kGranting;
     Arm(attempt_id);
     request.pages = *std::move(pages);
     request.slot = free_slots.front();
     free_slots.pop_front();
     request.generation = ++last_generation;
     granted.emplace(request.generation, attempt_id);
-
-    const int prompt_pages = limits.layout.PagesFor(request.prompt_tokens);
-    KvGrant grant;
-    grant.slot = request.slot;
-    grant.generation = request.generation;
-    grant.pages.assign(request.pages.begin(), request.pages.begin() + prompt_pages);
-    grant.writers = request.writers;
-    grant.deadline_us = request.deadline_us;
-    Emit(GrantKv{std::move(grant)});
-    Emit(ReplyReserve{attempt_id, Ticket{limits.self, request.slot, request.generation,
-                                         request.prompt_tokens, prompt_pages}});
+    Grant(attempt_id, request);
   }
 }
 
@@ -185,30 +178,6 @@ Request* DecodeCore::State::GrantedRequest(uint32_t slot, uint64_t generation,
   BATON_CHECK(request.slot == slot)
       << "generation " << generation << " is of slot " << request.slot << ", not " << slot;
   return &request;
-}
-
-void DecodeCore::State::On(const KvCommitted& event) {
-  uint64_t attempt_id = 0;
-  Request* request = GrantedRequest(event.slot, event.generation, attempt_id);
-  if (request == nullptr || request->phase != Phase::kReserved) return;
-  BATON_CHECK(event.first_token.has_value()) << "rank 0's table demands the first token";
-  const int32_t token = event.first_token->token;
-  if (token < 0 || token >= limits.vocab_size) {
-    Complete(attempt_id, WithLeg(absl::InternalError(absl::StrCat("first token ", token,
-                                                                  " is outside the vocabulary of ",
-                                                                  limits.vocab_size)),
-                                 "prefill", request->writers.back().instance.id));
-    return;
-  }
-  request->phase = Phase::kCommitted;
-  batch.push_back(attempt_id);
-  Take(attempt_id, *event.first_token);
-}
-
-void DecodeCore::State::On(const KvFailed& event) {
-  uint64_t attempt_id = 0;
-  if (GrantedRequest(event.slot, event.generation, attempt_id) == nullptr) return;
-  Complete(attempt_id, event.status);
 }
 
 }  // namespace baton::decode

@@ -117,6 +117,10 @@ TEST_F(DecodeCoreTest, WantsEveryHeadOfEveryLayerOnce) {
       request.writers.push_back({{"q", 1}, {2, 6}, rank});
     }
     std::vector<Action> actions;
+    if (limits.ranks > 1) {
+      const size_t followers = static_cast<size_t>(limits.ranks) - 1;
+      core.Handle(RanksJoined{std::vector<InstanceRef>(followers), limits.page_count}, 0, actions);
+    }
     core.Handle(request, 0, actions);
     const auto* refused = std::get_if<ReplyReserve>(&actions.at(0));
     const absl::Status status = refused == nullptr ? absl::OkStatus() : refused->ticket.status();

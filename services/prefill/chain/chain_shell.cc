@@ -35,8 +35,11 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
     return options_.stage->TryEpoch(
         hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
   };
-  callbacks.on_measured = [this](int stage, const KnownCost& cost) {
-    measured_.at(static_cast<size_t>(stage)) = cost;
+  callbacks.on_ready = [this](int member, const v1::LinkReady& ready) {
+    if (!ready.has_measured_cost()) return absl::OkStatus();
+    BATON_ASSIGN_OR_RETURN(const KnownCost cost, FromProto(ready.measured_cost()));
+    measured_.at(static_cast<size_t>(options_.place.StageOf(member))) = cost;
+    return absl::OkStatus();
   };
   callbacks.on_up = [this](uint64_t epoch, int page_count) {
     Handle(ChainUp{epoch, options_.place.stages, page_count, stage_layers_, KnownCosts(),

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
@@ -43,8 +44,12 @@ ChainWiring::~ChainWiring() {
 void ChainWiring::EndCalls() {
   calls_.CancelAll();
   if (!calls_.WaitIdle(kEndOfCalls)) {
-    LOG(kWarning) << "links of chain " << options_.place.chain_id << " don't end";
+    LOG(kWarning) << "links of " << Name() << " don't end";
   }
+}
+
+std::string ChainWiring::Name() const {
+  return absl::StrCat(options_.place.GroupName(), " ", options_.place.chain_id);
 }
 
 void ChainWiring::Handle(const WiringEvent& event) {
@@ -87,7 +92,7 @@ std::shared_ptr<LinkCall> ChainWiring::OpenLink(const worker::PeerWorker& worker
   };
   callbacks.on_done = [this, loop = options_.loop, member, epoch](const absl::Status& status) {
     const absl::Status cause =
-        status.ok() ? absl::UnavailableError("the stage ended the link") : status;
+        status.ok() ? absl::UnavailableError("it has ended the link") : status;
     const bool posted = loop->PostCompletion([this, member, epoch, cause] {
       events_.Raise(StageLinkEnded{member, epoch, cause});
     });
@@ -95,7 +100,7 @@ std::shared_ptr<LinkCall> ChainWiring::OpenLink(const worker::PeerWorker& worker
       LOG(kInfo) << "the link to member " << member << " of the chain has ended";
     }
   };
-  return LinkCall::Open(worker.grpc_address, calls_, std::move(callbacks));
+  return LinkCall::Open(worker.role, worker.grpc_address, calls_, std::move(callbacks));
 }
 
 void ChainWiring::Perform(const FormOwnGroup& action) {
@@ -127,7 +132,9 @@ void ChainWiring::Perform(const PingStages& action) {
     const int next_stage = options_.place.StageOf(static_cast<int>(i) + 1) + 1;
     v1::LinkRequest request;
     request.mutable_ping()->set_sequence(action.sequence);
-    request.mutable_ping()->set_next_stage_done(callbacks_.plans_done(next_stage));
+    if (callbacks_.plans_done) {
+      request.mutable_ping()->set_next_stage_done(callbacks_.plans_done(next_stage));
+    }
     links_[i]->Write(std::move(request));
   }
 }
@@ -139,30 +146,38 @@ void ChainWiring::Perform(const CloseLinks&) {
 
 void ChainWiring::Perform(const ReportChainUp& action) {
   const int ranks = options_.place.ranks();
-  LOG(kInfo) << "chain " << options_.place.chain_id << " is up: " << options_.place.stages
-             << " stages" << (ranks > 1 ? absl::StrCat(" of ", ranks, " ranks") : "") << ", "
-             << action.page_count << " pages";
+  const int stages = options_.place.stages;
+  const bool chain = options_.place.role == Role::kPrefill;
+  LOG(kInfo) << Name() << " is up: " << (chain ? absl::StrCat(stages, " stages of ") : "") << ranks
+             << (ranks == 1 ? " rank, " : " ranks, ") << action.page_count << " pages";
   callbacks_.on_up(action.epoch, action.page_count);
+}
+
+void ChainWiring::Perform(const PassReport& action) {
+  const absl::Status status = callbacks_.on_report(action.rank, *arriving_);
+  if (!status.ok()) BreakAt(0, action.rank, status);
 }
 
 void ChainWiring::Perform(const ReportChainDown& action) {
   if (!StopRequested()) {
-    LOG(kWarning) << "chain " << options_.place.chain_id << " breaks: " << action.status.message();
+    LOG(kWarning) << Name() << " breaks: " << action.status.message();
   }
   callbacks_.on_down(action.status);
 }
 
 // ---- What comes over the links ----
 
-namespace {
-
 // What a message says; an error: it makes no sense.
-absl::StatusOr<WiringEvent> EventOf(int member, uint64_t epoch, const v1::LinkResponse& response) {
+absl::StatusOr<WiringEvent> ChainWiring::EventOf(int member, uint64_t epoch,
+                                                 const v1::LinkResponse& response) {
   switch (response.message_case()) {
     case v1::LinkResponse::kReady:
       if (response.ready().epoch() != epoch) {
         return absl::FailedPreconditionError(
             absl::StrCat("ready for epoch ", response.ready().epoch()));
+      }
+      if (epoch == wiring_.epoch() && callbacks_.on_ready) {
+        BATON_RETURN_IF_ERROR(callbacks_.on_ready(member, response.ready()));
       }
       return StageReady{member, epoch, response.ready().page_count()};
     case v1::LinkResponse::kRefused:
@@ -175,6 +190,9 @@ absl::StatusOr<WiringEvent> EventOf(int member, uint64_t epoch, const v1::LinkRe
       BATON_ASSIGN_OR_RETURN(RequestClosed closed, FromProto(response.request_closed()));
       return RequestClosedHeard{member, epoch, std::move(closed)};
     }
+    case v1::LinkResponse::kReport:
+      if (!callbacks_.on_report) break;
+      return ReportHeard{member, epoch};
     case v1::LinkResponse::kPong:
       return StageHeard{member, epoch};
     case v1::LinkResponse::kGroupJoin:
@@ -192,27 +210,29 @@ absl::StatusOr<WiringEvent> EventOf(int member, uint64_t epoch, const v1::LinkRe
     case v1::LinkResponse::MESSAGE_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("an empty message on the link");
+  return absl::InvalidArgumentError("a message on the link that is empty, or for another role");
 }
-
-}  // namespace
 
 void ChainWiring::OnResponse(int member, uint64_t epoch, const v1::LinkResponse& response) {
   absl::StatusOr<WiringEvent> event = EventOf(member, epoch, response);
-  if (absl::Status status = Failpoint("prefill.link"); !status.ok()) event = status;
-  if (event.ok() && response.ready().has_measured_cost()) {
-    const absl::StatusOr<KnownCost> cost = FromProto(response.ready().measured_cost());
-    if (!cost.ok()) {
-      event = cost.status();
-    } else if (epoch == wiring_.epoch()) {
-      callbacks_.on_measured(options_.place.StageOf(member), *cost);
-    }
+  const bool chain = options_.place.role == Role::kPrefill;
+  if (absl::Status status = Failpoint(chain ? "prefill.link" : "decode.link"); !status.ok()) {
+    event = status;
   }
+  arriving_ = &response.report();
   if (event.ok()) {
     events_.Raise(*std::move(event));
   } else {
     events_.Raise(StageLinkEnded{member, epoch, event.status()});
   }
+  arriving_ = nullptr;
+}
+
+void ChainWiring::Send(int rank, v1::DecodeOrder order) {
+  BATON_CHECK(wiring_.up()) << "an order to a rank that is not linked";
+  v1::LinkRequest request;
+  *request.mutable_order() = std::move(order);
+  links_[static_cast<size_t>(rank - 1)]->Write(std::move(request));
 }
 
 void ChainWiring::Send(const PlanWithContexts& plan) {

@@ -1,5 +1,5 @@
-// The shell around stage 0's wiring: opens and closes the links that it decides on, and brings to
-// it what comes over them.
+// The shell around stage 0's wiring, or a decode service's rank 0: opens and closes the links that
+// it decides on, and brings to it what comes over them.
 #ifndef SERVICES_PREFILL_CHAIN_CHAIN_WIRING_H_
 #define SERVICES_PREFILL_CHAIN_CHAIN_WIRING_H_
 
@@ -31,14 +31,19 @@ class ChainWiring {
     std::shared_ptr<EventLoop> loop;
     GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
   };
-  struct Callbacks {
+  struct Callbacks {  // The first four are everybody's.
     // May stage 0 itself begin an epoch? Then begins it: UNAVAILABLE says why not yet.
     std::function<absl::Status(const Hello&)> begin_own;
-    // What a later stage of this epoch has measured of itself; before on_up.
-    std::function<void(int stage, const KnownCost&)> on_measured;
     std::function<void(uint64_t epoch, int page_count)> on_up;
     std::function<void(const absl::Status&)> on_down;  // After on_up or begin_own.
-    std::function<uint64_t(int stage)> plans_done;     // See ChainPlanner.
+    // A member of this epoch is ready; before on_up. What it says of itself may make no sense.
+    std::function<absl::Status(int member, const v1::LinkReady&)> on_ready;
+
+    // Of a decode service: what a follower reports of this epoch. An error ends the epoch.
+    std::function<absl::Status(int rank, const v1::DecodeReport&)> on_report;
+
+    // Of a chain.
+    std::function<uint64_t(int stage)> plans_done;  // See ChainPlanner.
     std::function<void(int stage, int rank, uint64_t epoch, const PlanDone&)> on_plan_done;
     std::function<void(uint64_t epoch)> tell_own_stage;  // How far the next one is.
     std::function<void(int stage, int rank, uint64_t epoch, const RequestClosed&)>
@@ -53,12 +58,15 @@ class ChainWiring {
 
   // To every other member.
   void Send(const PlanWithContexts& plan);
+  // To one follower of a decode service; only while it is up.
+  void Send(int rank, v1::DecodeOrder order);
   void Break(const absl::Status& reason) { events_.Raise(ChainFailed{reason}); }
   // For what a rank of a later stage did not do.
   void BreakAt(int stage, int rank, const absl::Status& reason) {
     const int member = stage * options_.place.ranks() + rank;
     events_.Raise(StageLinkEnded{member, wiring_.epoch(), reason});
   }
+  bool up() const { return wiring_.up(); }
   // Breaks, and wires no more.
   void Stop() { events_.Raise(WiringStopped{}); }
   // Any thread, while the loop runs a Stop: waits, for a while, until gRPC has let go of the links.
@@ -80,9 +88,12 @@ class ChainWiring {
   void Perform(const PassRequestClosed& action) {
     callbacks_.on_request_closed(action.stage, action.rank, action.epoch, action.closed);
   }
+  void Perform(const PassReport& action);
   void Perform(const TellOwnStage& action) { callbacks_.tell_own_stage(action.epoch); }
 
   std::shared_ptr<LinkCall> OpenLink(const worker::PeerWorker& worker, int member);
+  std::string Name() const;
+  absl::StatusOr<WiringEvent> EventOf(int member, uint64_t epoch, const v1::LinkResponse& response);
   void OnResponse(int member, uint64_t epoch, const v1::LinkResponse& response);
 
   const Options options_;
@@ -91,6 +102,7 @@ class ChainWiring {
   SerialEvents<WiringEvent> events_{[this](const WiringEvent& event) { Handle(event); }};
   rpc::CallTracker calls_;
   std::vector<std::shared_ptr<LinkCall>> links_;  // Of the current epoch; member i at i - 1.
+  const v1::DecodeReport* arriving_ = nullptr;    // Of the ReportHeard that is being handled.
 };
 
 }  // namespace baton::prefill

@@ -7,12 +7,18 @@
 
 namespace baton::prefill {
 
-std::shared_ptr<LinkCall> LinkCall::Open(const std::string& address, rpc::CallTracker& tracker,
-                                         Callbacks callbacks) {
+std::shared_ptr<LinkCall> LinkCall::Open(Role role, const std::string& address,
+                                         rpc::CallTracker& tracker, Callbacks callbacks) {
   std::shared_ptr<LinkCall> call(new LinkCall(tracker, std::move(callbacks)));
-  call->stub_ = v1::Prefill::NewStub(rpc::OpenChannel(address, {.max_receive_bytes = -1}));
+  const auto channel = rpc::OpenChannel(address, {.max_receive_bytes = -1});
   call->self_ = call;
-  call->stub_->async()->Link(&*call->context_, call.get());
+  if (role == Role::kPrefill) {
+    call->stage_ = v1::Prefill::NewStub(channel);
+    call->stage_->async()->Link(&*call->context_, call.get());
+  } else {
+    call->follower_ = v1::DecodeRanks::NewStub(channel);
+    call->follower_->async()->Link(&*call->context_, call.get());
+  }
   call->AddHold();
   call->StartRead(&call->response_);
   call->StartCall();

@@ -1,4 +1,5 @@
-// Stage 0's end of the stream to one later stage.
+// Stage 0's end of the stream to one later stage; or that of a decode service's rank 0 to a
+// follower.
 #ifndef SERVICES_PREFILL_CHAIN_LINK_CALL_H_
 #define SERVICES_PREFILL_CHAIN_LINK_CALL_H_
 
@@ -13,6 +14,8 @@
 #include "absl/status/status.h"
 #include "common/base/sync.h"
 #include "common/rpc/call_tracker.h"
+#include "common/types/role.h"
+#include "proto/baton/v1/decode_ranks.grpc.pb.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
 
 namespace baton::prefill {
@@ -32,9 +35,9 @@ class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::Link
   // More unsent messages than this end the stream: the peer has stopped reading.
   static constexpr size_t kMaxUnsent = 1024;
 
-  // `tracker` outlives the call.
-  static std::shared_ptr<LinkCall> Open(const std::string& address, rpc::CallTracker& tracker,
-                                        Callbacks callbacks);
+  // To a worker of that role; `tracker` outlives the call.
+  static std::shared_ptr<LinkCall> Open(Role role, const std::string& address,
+                                        rpc::CallTracker& tracker, Callbacks callbacks);
 
   // Any thread. After the end of the stream: nothing.
   void Write(v1::LinkRequest request);
@@ -52,7 +55,8 @@ class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::Link
 
   rpc::TrackedContext context_;
   const Callbacks callbacks_;
-  std::unique_ptr<v1::Prefill::Stub> stub_;
+  std::unique_ptr<v1::Prefill::Stub> stage_;  // One of the two.
+  std::unique_ptr<v1::DecodeRanks::Stub> follower_;
   v1::LinkResponse response_;
   Mutex mutex_;
   std::deque<v1::LinkRequest> unsent_ ABSL_GUARDED_BY(mutex_);  // The front is being written.

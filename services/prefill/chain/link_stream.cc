@@ -22,7 +22,8 @@ void LinkStream::Write(v1::LinkResponse response) {
       if (unsent_.size() == 1) StartWrite(&unsent_.front());
     }
   }
-  if (overrun) Finish(absl::ResourceExhaustedError("stage 0 does not read its reports"));
+  if (overrun)
+    Finish(absl::ResourceExhaustedError("who has opened the link does not read its reports"));
 }
 
 // gRPC takes no Finish while a write is under way.
@@ -45,7 +46,7 @@ void LinkStream::OnReadDone(bool ok) {
     return;
   }
   if (!callbacks_.on_request(shared_from_this(), std::move(request_))) {
-    Finish(absl::ResourceExhaustedError("the stage takes no more messages"));
+    Finish(absl::ResourceExhaustedError("the worker takes no more messages"));
     return;
   }
   request_.Clear();

@@ -1,207 +1,58 @@
 #include "services/prefill/chain/stage_link.h"
 
-#include <algorithm>
 #include <utility>
-#include <variant>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
-#include "common/base/failpoint.h"
-#include "common/base/log.h"
 #include "common/base/status.h"
-#include "services/prefill/core/group_desk.h"
 
 namespace baton::prefill {
 
-StageLink::StageLink(const Options& options) : options_(options), link_(options.place) {
+StageLink::StageLink(const Options& options)
+    : options_(options),
+      link_({options.place, options.bounds, options.joiner, "prefill.link"}, Callbacks()) {
   StageShell::Reports reports;
   reports.plan_done = [this](uint64_t epoch, const PlanDone& done) {
     v1::LinkResponse response;
     *response.mutable_plan_done() = ToProto(done);
-    Report(epoch, std::move(response));
+    link_.Report(epoch, std::move(response));
   };
   reports.request_closed = [this](uint64_t epoch, const RequestClosed& closed) {
     v1::LinkResponse response;
     *response.mutable_request_closed() = ToProto(closed);
-    Report(epoch, std::move(response));
+    link_.Report(epoch, std::move(response));
   };
-  reports.end_epoch = [this](const absl::Status& status) { events_.Raise(StageFailed{status}); };
+  reports.end_epoch = [this](const absl::Status& status) { link_.Fail(status); };
   options_.stage->SetReports(std::move(reports));
 }
 
-void StageLink::Report(uint64_t epoch, v1::LinkResponse response) {
-  const auto standing = streams_.find(link_.standing());
-  if (standing != streams_.end() && epoch == link_.hello().epoch) {
-    standing->second->Write(std::move(response));
-  }
-}
-
-void StageLink::Handle(const LinkEvent& event) {
-  std::vector<LinkAction> actions;
-  link_.Handle(event, NowUs(), actions);
-  for (const LinkAction& action : actions) {
-    std::visit([this](const auto& a) { Perform(a); }, action);
-  }
-}
-
-int64_t StageLink::Wake(int64_t now_us) {
-  if (link_.NextDeadlineUs() <= now_us) events_.Raise(LinkTick{});
-  return link_.NextDeadlineUs();
-}
-
-void StageLink::Stop() {
-  events_.Raise(StageFailed{absl::UnavailableError("the stage is stopping")});
-}
-
-// ---- What the link decides ----
-
-void StageLink::Perform(const TryEpoch& action) {
-  events_.Raise(EpochTried{options_.stage->TryEpoch(
-      action.hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); })});
-}
-
-void StageLink::Perform(const FormGroup& action) {
-  const uint64_t epoch = action.hello.epoch;
-  GroupJoiner::Callbacks callbacks;
-  callbacks.say = [this, epoch](const Rendezvous::Entry& entry) {
-    v1::LinkResponse response;
-    *response.mutable_group_entry() = ToProto(entry);
-    Report(epoch, std::move(response));
+MemberLink::Callbacks StageLink::Callbacks() {
+  MemberLink::Callbacks callbacks;
+  callbacks.try_epoch = [this](const Hello& hello) {
+    return options_.stage->TryEpoch(
+        hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
   };
-  callbacks.connected = [this, epoch] {
-    v1::LinkResponse response;
-    response.mutable_group_connected();
-    Report(epoch, std::move(response));
+  callbacks.drop_epoch = [this] { options_.stage->EndEpoch(); };
+  callbacks.describe = [this](v1::LinkReady& ready) {
+    if (options_.measured) *ready.mutable_measured_cost() = ToProto(*options_.measured);
   };
-  callbacks.formed = [this, epoch](const absl::Status& status) {
-    events_.Raise(GroupFormed{epoch, status});
+  callbacks.read = [this](const v1::LinkRequest& request) { return Read(request); };
+  callbacks.take = [this] { options_.stage->OnPlan(std::exchange(arriving_, {})); };
+  callbacks.next_stage_done = [this](uint64_t epoch, uint64_t number) {
+    options_.stage->Handle(NextStageDone{epoch, number});
   };
-  v1::LinkResponse response;
-  response.mutable_group_join()->set_epoch(epoch);
-  streams_.at(action.link)->Write(std::move(response));
-  options_.joiner->Join(GroupOf(options_.place, action.hello), std::move(callbacks));
+  return callbacks;
 }
 
-void StageLink::Perform(const SendReady& action) {
-  v1::LinkResponse response;
-  response.mutable_ready()->set_epoch(action.epoch);
-  response.mutable_ready()->set_page_count(options_.bounds.page_count);
-  if (options_.measured) {
-    *response.mutable_ready()->mutable_measured_cost() = ToProto(*options_.measured);
+MemberLink::Work StageLink::Read(const v1::LinkRequest& request) {
+  if (!request.has_plan()) {
+    return {0, absl::InvalidArgumentError("a message on the link that is empty, or no plan")};
   }
-  streams_.at(action.link)->Write(std::move(response));
-}
-
-void StageLink::Perform(const SendPong& action) {
-  v1::LinkResponse response;
-  response.mutable_pong()->set_sequence(action.sequence);
-  streams_.at(action.link)->Write(std::move(response));
-}
-
-void StageLink::Perform(const TakePlan&) { options_.stage->OnPlan(std::exchange(arriving_, {})); }
-
-void StageLink::Perform(const PassNextStageDone& action) {
-  options_.stage->Handle(NextStageDone{action.epoch, action.number});
-}
-
-void StageLink::Perform(const DropEpoch&) { options_.stage->EndEpoch(); }
-
-absl::Status StageLink::Named(const absl::Status& status) const {
-  const std::string& self = options_.place.self.instance.id;
-  return LegOf(status).has_value() ? status : WithLeg(status, "prefill", self);
-}
-
-void StageLink::Perform(const RefuseLink& action) {
-  LOG(kWarning) << "a link is refused: " << action.status.message();
-  const auto stream = std::move(streams_.extract(action.link).mapped());
-  if (action.newest_epoch > 0) {
-    v1::LinkResponse response;
-    response.mutable_refused()->set_newest_epoch(action.newest_epoch);
-    stream->Write(std::move(response));
-  }
-  stream->Finish(Named(action.status));
-}
-
-void StageLink::Perform(const EndLink& action) {
-  LOG(kInfo) << "the link of epoch " << action.epoch << " ends: " << action.status.message();
-  streams_.extract(action.link).mapped()->Finish(Named(action.status));
-}
-
-// ---- What comes over it ----
-
-uint64_t StageLink::NumberOf(const std::shared_ptr<LinkStream>& stream) const {
-  const auto found = std::find_if(streams_.begin(), streams_.end(),
-                                  [&](const auto& entry) { return entry.second == stream; });
-  return found == streams_.end() ? 0 : found->first;
-}
-
-void StageLink::OnEnd(const std::shared_ptr<LinkStream>& stream) {
-  const uint64_t number = NumberOf(stream);
-  if (number == 0) return stream->Finish(absl::CancelledError("the link has ended"));
-  events_.Raise(LinkGone{number});
-}
-
-void StageLink::OnRequest(const std::shared_ptr<LinkStream>& stream,
-                          const v1::LinkRequest& request) {
-  if (request.has_hello()) return OnHello(stream, request.hello());
-  const uint64_t number = NumberOf(stream);
-  if (number == 0) {
-    return stream->Finish(absl::FailedPreconditionError("a link begins with hello"));
-  }
-  if (absl::Status status = Failpoint("prefill.link"); !status.ok()) {
-    events_.Raise(StageFailed{status});
-  } else if (request.has_plan()) {
-    OnPlan(number, request.plan());
-  } else if (request.has_group_entry() || request.has_group_verdict()) {
-    OnGroupMessage(number, request);
-  } else if (request.has_ping()) {
-    events_.Raise(PingHeard{number, request.ping().sequence(), request.ping().next_stage_done()});
-  } else {
-    events_.Raise(StageFailed{absl::InvalidArgumentError("an empty message on the link")});
-  }
-}
-
-void StageLink::OnHello(const std::shared_ptr<LinkStream>& stream, const v1::LinkHello& proto) {
-  absl::StatusOr<Hello> hello = FromProto(proto, options_.place, options_.bounds);
-  uint64_t number = NumberOf(stream);
-  if (!hello.ok()) {
-    if (number != 0) return events_.Raise(StageFailed{hello.status()});
-    LOG(kWarning) << "a link is refused: " << hello.status().message();
-    return stream->Finish(Named(hello.status()));
-  }
-  if (number == 0) {
-    number = ++streams_opened_;
-    streams_[number] = stream;
-  }
-  events_.Raise(HelloArrived{number, *std::move(hello)});
-}
-
-void StageLink::OnPlan(uint64_t number, const v1::Plan& proto) {
   PlanBounds bounds = options_.bounds;
   bounds.max_plan_tokens = link_.hello().max_plan_tokens;
-  absl::StatusOr<PlanWithContexts> plan = FromProto(proto, bounds);
-  const absl::Status status = plan.status();
-  if (status.ok()) arriving_ = *std::move(plan);
-  events_.Raise(PlanHeard{number, proto.epoch(), status});
-  arriving_ = {};
+  absl::StatusOr<PlanWithContexts> plan = FromProto(request.plan(), bounds);
+  if (plan.ok()) arriving_ = *std::move(plan);
+  return {request.plan().epoch(), plan.status()};
 }
 
-void StageLink::OnGroupMessage(uint64_t number, const v1::LinkRequest& request) {
-  if (!link_.Stands(number) || options_.joiner == nullptr) return;
-  Rendezvous::Message message;
-  absl::Status status;
-  if (request.has_group_entry()) {
-    absl::StatusOr<Rendezvous::Entry> entry = FromProto(request.group_entry());
-    status = entry.status();
-    if (entry.ok()) message.entry = *std::move(entry);
-  } else {
-    absl::StatusOr<absl::Status> verdict = VerdictFromProto(request.group_verdict());
-    status = verdict.status();
-    if (verdict.ok()) message.verdict = *std::move(verdict);
-  }
-  if (!status.ok()) return events_.Raise(StageFailed{status});
-  options_.joiner->OnMessage(message);
-}
+void StageLink::Stop() { link_.Fail(absl::UnavailableError("the stage is stopping")); }
 
 }  // namespace baton::prefill

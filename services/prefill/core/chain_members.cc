@@ -16,8 +16,9 @@ std::vector<worker::PeerWorker> FindMembers(const ChainPlace& place,
     const int stage = place.StageOf(member);
     const TensorRank rank{place.RankOf(member), place.ranks()};
     const auto worker = std::find_if(view.begin(), view.end(), [&](const auto& candidate) {
-      return candidate.role == Role::kPrefill && candidate.chain_id == place.chain_id &&
-             candidate.pp_size == place.stages && candidate.pp_rank == stage &&
+      return candidate.role == place.role && candidate.group_id() == place.chain_id &&
+             (place.role == Role::kDecode ||  // Has no stages to say.
+              (candidate.pp_size == place.stages && candidate.pp_rank == stage)) &&
              candidate.tensor_rank == rank &&
              (rank.rank == 0 ? candidate.layers.begin == layers.end : candidate.layers == layers);
     });
@@ -32,13 +33,11 @@ std::vector<worker::PeerWorker> FindMembers(const ChainPlace& place,
 absl::Status Blame(const absl::Status& cause, const worker::PeerWorker& member) {
   const std::string& name = member.instance.id;
   const std::string blamed = InstanceOf(cause).value_or(name);
-  const TensorRank rank = member.tensor_rank;
-  const std::string of_stage = rank.alone() ? "" : absl::StrCat("rank ", rank.rank, " of ");
+  const std::string place = NameOfPlace(member.role, member.pp_rank, member.tensor_rank);
   // Who says that another one is gone is not lost itself.
   const absl::Status status = absl::UnavailableError(
-      absl::StrCat(of_stage, "prefill stage ", member.pp_rank, " (", name, ")",
-                   blamed == name ? " is lost: " : ": ", cause.message()));
-  return WithLeg(status, "prefill", blamed);
+      absl::StrCat(place, " (", name, ")", blamed == name ? " is lost: " : ": ", cause.message()));
+  return WithLeg(status, RoleName(member.role), blamed);
 }
 
 }  // namespace baton::prefill

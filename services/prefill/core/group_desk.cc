@@ -13,6 +13,7 @@ Rendezvous::Caller CallerOf(int member) { return static_cast<Rendezvous::Caller>
 
 // As statuses write it.
 std::string GroupName(const ChainPlace& place, int stage) {
+  if (place.role == Role::kDecode) return absl::StrCat("decode service ", place.chain_id);
   return absl::StrCat("stage ", stage, " of ", place.chain_id);
 }
 

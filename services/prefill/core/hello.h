@@ -1,4 +1,5 @@
-// Who is in a chain, and what its stages agree on for one epoch.
+// Who is in a chain, and what its stages agree on for one epoch. The ranks of a decode service are
+// linked as those of a chain of one stage are, whose id is the service's.
 #ifndef SERVICES_PREFILL_CORE_HELLO_H_
 #define SERVICES_PREFILL_CORE_HELLO_H_
 
@@ -6,9 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "common/types/role.h"
 #include "common/types/ticket.h"
 
 namespace baton::prefill {
+
+// A member, as messages write it: "rank 1 of prefill stage 2".
+std::string NameOfPlace(Role role, int stage, TensorRank rank);
 
 // One process's place in a chain: a stage, or a rank of one. The members of a chain are counted
 // stage by stage, each one's ranks in order; the first, which plans, is member 0.
@@ -18,6 +23,7 @@ struct ChainPlace {
   int stages = 1;
   int layers = 0;  // Of the whole model.
   KvWriter self;
+  Role role = Role::kPrefill;
 
   int ranks() const { return self.tensor_rank.size; }  // Of every stage.
   int rank() const { return self.tensor_rank.rank; }
@@ -25,6 +31,9 @@ struct ChainPlace {
   int member() const { return stage * ranks() + rank(); }
   int StageOf(int of_member) const { return of_member / ranks(); }
   int RankOf(int of_member) const { return of_member % ranks(); }
+  // As messages write it: the one that links all others.
+  std::string LeaderName() const;
+  std::string GroupName() const;
 };
 
 // Epochs are microseconds of some wall clock or what follows another epoch; beyond this there is

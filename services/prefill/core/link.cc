@@ -54,8 +54,9 @@ struct Link::State {
 absl::Status Link::State::CheckStage0(const InstanceRef& claimant) const {
   if (link == 0 || claimant.id == hello.members[0].instance.id) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("stage 0 of chain ", place.chain_id, " is ", hello.members[0].instance.id,
-                   ", which is alive; ", claimant.id, " must have a chain id of its own"));
+      absl::StrCat(place.LeaderName(), " of ", place.GroupName(), " ", place.chain_id, " is ",
+                   hello.members[0].instance.id, ", which is alive; ", claimant.id,
+                   " must have an id of its own"));
 }
 
 void Link::State::On(const HelloArrived& event) {
@@ -137,7 +138,8 @@ void Link::State::On(const PlanHeard& event) {
 }
 
 void Link::State::On(const LinkGone& event) {
-  if (event.link == link) End(absl::CancelledError("stage 0 has ended it"));
+  if (event.link == link)
+    End(absl::CancelledError(absl::StrCat(place.LeaderName(), " has ended it")));
 }
 
 // Stage 0 pings; if it has stopped, its plans will not come and its requests are over.
@@ -145,8 +147,8 @@ void Link::State::On(const LinkTick&) {
   if (link == 0) return;
   if (now_us - last_heard_us >= times.silence_us) {
     Covered<"link: stage 0 is silent">();
-    End(absl::UnavailableError(
-        absl::StrCat("no sign of life from stage 0 for ", times.silence_us / 1000, " ms")));
+    End(absl::UnavailableError(absl::StrCat("no sign of life from ", place.LeaderName(), " for ",
+                                            times.silence_us / 1000, " ms")));
   } else if (!begun && now_us >= retry_at_us) {
     Try();
   }

@@ -67,6 +67,7 @@ struct Wiring::State {
   void On(const StageRefused& event);
   void On(const PlanDoneHeard& event);
   void On(const RequestClosedHeard& event);
+  void On(const ReportHeard& event);
   void On(const StageLinkEnded& event);
   void On(const ChainFailed& event);
   void On(const WiringStopped& event);
@@ -95,9 +96,9 @@ void Wiring::State::On(const ViewSeen& event) {
       if (std::find(view.begin(), view.end(), member) == view.end()) lost = member.instance.id;
     }
     const absl::Status reason =
-        absl::UnavailableError(absl::StrCat(lost, " has left the prefill chain"));
+        absl::UnavailableError(absl::StrCat(lost, " has left the ", options.place.GroupName()));
     Covered<"wiring: a member leaves a wired chain">();
-    Break(WithLeg(reason, "prefill", lost));
+    Break(WithLeg(reason, RoleName(options.place.role), lost));
   }
   // Who comes back, or comes in another's place, has not failed yet: the wait was for the one
   // before.
@@ -273,12 +274,24 @@ void Wiring::State::On(const RequestClosedHeard& event) {
                          event.closed});
 }
 
+// There is one stage: whoever says anything has come through it.
+void Wiring::State::On(const ReportHeard& event) {
+  const Link* link = Hear(event.member, event.epoch);
+  if (link == nullptr) return;
+  if (phase != Phase::kUp) {
+    return Break(Blame(absl::FailedPreconditionError("a report before any order"), link->member));
+  }
+  worked = true;
+  Emit(PassReport{options.place.RankOf(event.member)});
+}
+
 // Whatever it was, the requests of the chain can be sent again.
 void Wiring::State::On(const ChainFailed& event) {
   const std::string& self = options.place.self.instance.id;
   const absl::Status reason = absl::UnavailableError(
-      absl::StrCat("prefill stage 0 (", self, "): ", event.status.message()));
-  Break(WithLeg(reason, "prefill", InstanceOf(event.status).value_or(self)));
+      absl::StrCat(NameOfPlace(options.place.role, 0, options.place.self.tensor_rank), " (", self,
+                   "): ", event.status.message()));
+  Break(WithLeg(reason, RoleName(options.place.role), InstanceOf(event.status).value_or(self)));
 }
 
 // The wait grows for a chain that links and then does nothing: its links stand, and something that
@@ -300,7 +313,7 @@ void Wiring::State::Break(const absl::Status& reason) {
 }
 
 void Wiring::State::On(const WiringStopped&) {
-  Break(absl::UnavailableError("stage 0 is stopping"));
+  Break(absl::UnavailableError(absl::StrCat(options.place.LeaderName(), " is stopping")));
   phase = Phase::kStopped;
 }
 

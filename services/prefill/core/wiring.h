@@ -84,6 +84,10 @@ struct RequestClosedHeard {
   uint64_t epoch = 0;
   RequestClosed closed;
 };
+struct ReportHeard {  // Of a decode service's follower; the shell has it in hand.
+  int member = 0;
+  uint64_t epoch = 0;
+};
 struct StageLinkEnded {  // Also for a message that made no sense.
   int member = 0;
   uint64_t epoch = 0;
@@ -96,10 +100,10 @@ struct WiringStopped {};  // Breaks, and wires no more.
 struct WiringTick {
   uint64_t wall_clock_us = 0;
 };
-using WiringEvent =
-    std::variant<ViewSeen, OwnEpochTried, GroupJoinHeard, GroupEntryHeard, GroupConnectedHeard,
-                 OwnGroupFormed, StageHeard, StageReady, StageRefused, PlanDoneHeard,
-                 RequestClosedHeard, StageLinkEnded, ChainFailed, WiringStopped, WiringTick>;
+using WiringEvent = std::variant<ViewSeen, OwnEpochTried, GroupJoinHeard, GroupEntryHeard,
+                                 GroupConnectedHeard, OwnGroupFormed, StageHeard, StageReady,
+                                 StageRefused, PlanDoneHeard, RequestClosedHeard, ReportHeard,
+                                 StageLinkEnded, ChainFailed, WiringStopped, WiringTick>;
 
 // ---- Actions ----
 struct TryOwnEpoch {  // Answered by OwnEpochTried before any other event.
@@ -140,14 +144,18 @@ struct PassRequestClosed {
   uint64_t epoch = 0;
   RequestClosed closed;
 };
+// That in hand counts.
+struct PassReport {
+  int rank = 0;
+};
 // Stage 0's own stage hears how far the planner knows the next one to be, as the others do by
 // pings.
 struct TellOwnStage {
   uint64_t epoch = 0;
 };
-using WiringAction =
-    std::variant<TryOwnEpoch, OpenLinks, FormOwnGroup, TellGroup, PingStages, CloseLinks,
-                 ReportChainUp, ReportChainDown, PassPlanDone, PassRequestClosed, TellOwnStage>;
+using WiringAction = std::variant<TryOwnEpoch, OpenLinks, FormOwnGroup, TellGroup, PingStages,
+                                  CloseLinks, ReportChainUp, ReportChainDown, PassPlanDone,
+                                  PassRequestClosed, PassReport, TellOwnStage>;
 
 class Wiring {
  public:

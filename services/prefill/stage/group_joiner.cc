@@ -15,8 +15,9 @@ struct GroupJoiner::Attempt {
   bool over = false;                           // `formed` has been called.
 };
 
-GroupJoiner::GroupJoiner(Executor* executor, std::shared_ptr<EventLoop> loop, ConnectGroup connect)
-    : executor_(executor), loop_(std::move(loop)), connect_(std::move(connect)) {
+GroupJoiner::GroupJoiner(Role role, Executor* executor, std::shared_ptr<EventLoop> loop,
+                         ConnectGroup connect)
+    : role_(role), executor_(executor), loop_(std::move(loop)), connect_(std::move(connect)) {
   connecting_.Start();
 }
 
@@ -42,7 +43,7 @@ void GroupJoiner::Join(const GroupDescription& group, Callbacks callbacks) {
       OnConnected(attempt, std::move(communicator));
     });
   });
-  if (!posted) End(attempt, absl::CancelledError("the stage has ended"));
+  if (!posted) End(attempt, absl::CancelledError("the worker has ended"));
 }
 
 void GroupJoiner::OnConnected(const std::shared_ptr<Attempt>& attempt,
@@ -95,11 +96,11 @@ void GroupJoiner::Leave(const absl::Status& why) {
 absl::Status GroupJoiner::Blame(const absl::Status& status) const {
   const std::optional<int> rank = RankOf(status);
   if (!rank || *rank < 0 || *rank >= static_cast<int>(members_.size())) return status;
-  return WithLeg(status, "prefill", members_[static_cast<size_t>(*rank)]);
+  return WithLeg(status, RoleName(role_), members_[static_cast<size_t>(*rank)]);
 }
 
 void GroupJoiner::Stop() {
-  if (attempt_ != nullptr) attempt_->store->End(absl::CancelledError("the stage has ended"));
+  if (attempt_ != nullptr) attempt_->store->End(absl::CancelledError("the worker has ended"));
   connecting_.Stop();
 }
 

@@ -1,7 +1,8 @@
-// This rank's way into its stage's group: connects to the other ranks on a thread of its own, says
-// meanwhile what they need to know and hears what they say (common/collective/rendezvous.h), and
-// hands the group to the executor. One attempt at a time; what is left of an older one is let go on
-// that thread, since a communicator's end may wait for the others.
+// This rank's way into its group, a stage's or a decode service's: connects to the other ranks on a
+// thread of its own, says meanwhile what they need to know and hears what they say
+// (common/collective/rendezvous.h), and hands the group to the executor. One attempt at a time;
+// what is left of an older one is let go on that thread, since a communicator's end may wait for
+// the others.
 #ifndef SERVICES_PREFILL_STAGE_GROUP_JOINER_H_
 #define SERVICES_PREFILL_STAGE_GROUP_JOINER_H_
 
@@ -19,6 +20,7 @@
 #include "common/collective/rendezvous.h"
 #include "common/engine/connect_group.h"
 #include "common/engine/executor.h"
+#include "common/types/role.h"
 
 namespace baton::prefill {
 
@@ -32,8 +34,8 @@ class GroupJoiner {
     std::function<void()> connected;
     std::function<void(const absl::Status&)> formed;
   };
-  // `executor` is not owned; it outlives Stop.
-  GroupJoiner(Executor* executor, std::shared_ptr<EventLoop> loop, ConnectGroup connect);
+  // `executor` is not owned; it outlives Stop. The ranks are workers of that role.
+  GroupJoiner(Role role, Executor* executor, std::shared_ptr<EventLoop> loop, ConnectGroup connect);
   ~GroupJoiner() { Stop(); }
 
   void Join(const GroupDescription& group, Callbacks callbacks);
@@ -54,6 +56,7 @@ class GroupJoiner {
                    absl::StatusOr<std::shared_ptr<Communicator>> communicator);
   void End(const std::shared_ptr<Attempt>& attempt, const absl::Status& status);
 
+  const Role role_;
   Executor* const executor_;
   const std::shared_ptr<EventLoop> loop_;
   const ConnectGroup connect_;

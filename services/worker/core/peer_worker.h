@@ -22,6 +22,9 @@ struct PeerWorker {
   int pp_size = 1;
   std::string decode_id;   // Decode services of several ranks only: which one it is of.
   TensorRank tensor_rank;  // Of its stage or decode service.
+
+  // What the members of its chain or decode service have in common.
+  const std::string& group_id() const { return role == Role::kPrefill ? chain_id : decode_id; }
   bool operator==(const PeerWorker&) const = default;
 };
 

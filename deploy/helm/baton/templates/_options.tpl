@@ -77,6 +77,8 @@ be written with an exponent.
 {{- if eq $root.Values.workload.kind "StatefulSet" -}}
 {{- $_ := set $options "chain_id" (include "baton.chainPrefix" $root) -}}
 {{- end -}}
+{{- else if and (eq $role "decode") (gt (int $own.parallelism.tp) 1) (eq $root.Values.workload.kind "StatefulSet") -}}
+{{- $_ := set $options "decode_id" (printf "%s-tp%d" (include "baton.fullname" $root) (int $own.parallelism.tp)) -}}
 {{- end -}}
 {{- range $name := keys $options | sortAlpha -}}
 {{- $value := get $options $name -}}
@@ -85,7 +87,7 @@ be written with an exponent.
 {{- end }}
 
 {{/*
-The shape is part of a chain's name: while an upgrade from 2 stages to 4 rolls, old and new pods are
+The shape is part of a chain's name, and of a decode service's: while an upgrade from 2 stages to 4 rolls, old and new pods are
 different chains, instead of one that is refused for its contradiction and never becomes ready.
 */}}
 {{- define "baton.chainPrefix" -}}

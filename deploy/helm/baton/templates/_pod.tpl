@@ -182,6 +182,29 @@ schedulerName: {{ . }}
       fieldPath: metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']
 {{- end }}
 {{- end }}
+{{- if and (eq $role "decode") (gt (int $own.parallelism.tp) 1) }}
+{{- if eq $root.Values.workload.kind "StatefulSet" }}
+- name: BATON_DECODE_INDEX
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
+{{- else }}
+- name: DECODE_SET
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['leaderworkerset.sigs.k8s.io/name']
+- name: DECODE_GROUP
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['leaderworkerset.sigs.k8s.io/group-index']
+- name: BATON_DECODE_ID
+  value: $(DECODE_SET)-$(DECODE_GROUP)
+- name: BATON_TP_RANK
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']
+{{- end }}
+{{- end }}
 {{- with $own.extraEnv }}
 {{ toYaml . }}
 {{- end }}

@@ -33,21 +33,24 @@ prefill.parallelism.layerPartition: "{{ $partition }}" is for {{ len $shares }} 
 prefill.parallelism.layerPartition: "{{ $partition }}" shares out {{ $sum }} layers, model.layers is {{ $layers }}
 {{- end }}
 {{- end }}
-{{- $decode := int .Values.decode.parallelism.tp -}}
-{{- if gt $decode 1 }}
-decode.parallelism.tp: {{ $decode }}, and this version (appVersion {{ .Chart.AppVersion }}) has no tensor parallelism of decode services
-{{- end }}
-{{- $tp := int .Values.prefill.parallelism.tp -}}
+{{- range $role := list "prefill" "decode" }}
+{{- $tp := int (index $.Values $role).parallelism.tp -}}
 {{- if gt $tp 1 }}
 {{- range $name, $only := dict "executor" "native" "device" "cpu" }}
-{{- $value := include "baton.option" (dict "root" $ "role" "prefill" "name" $name) }}
+{{- $value := include "baton.option" (dict "root" $ "role" $role "name" $name) }}
 {{- if ne $value $only }}
-prefill.parallelism.tp: {{ $tp }} takes prefill.options.{{ $name }}: {{ $only }}, which is {{ $value }}
+{{ $role }}.parallelism.tp: {{ $tp }} takes {{ $role }}.options.{{ $name }}: {{ $only }}, which is {{ $value }}
 {{- end }}
 {{- end }}
-{{- if and .Values.networkPolicy.enabled .Values.transfer.portRange }}
-prefill.parallelism.tp: {{ $tp }} connects ranks at any port, and networkPolicy.enabled: true leaves only transfer.portRange: {{ .Values.transfer.portRange }}; empty it
+{{- if and $.Values.networkPolicy.enabled $.Values.transfer.portRange }}
+{{ $role }}.parallelism.tp: {{ $tp }} connects ranks at any port, and networkPolicy.enabled: true leaves only transfer.portRange: {{ $.Values.transfer.portRange }}; empty it
 {{- end }}
+{{- end }}
+{{- end }}
+{{- $m := int .Values.prefill.parallelism.tp -}}
+{{- $n := int .Values.decode.parallelism.tp -}}
+{{- if not (or (eq (mod $m $n) 0) (eq (mod $n $m) 0)) }}
+prefill.parallelism.tp: {{ $m }} and decode.parallelism.tp: {{ $n }} can't share the heads of a hand-off: neither divides the other
 {{- end }}
 {{- end }}
 

@@ -1,0 +1,194 @@
+#include "services/decode/core/follower.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+
+namespace baton::decode {
+
+void Follower::Handle(const FollowerEvent& event, std::vector<FollowerAction>& actions) {
+  actions_ = &actions;
+  std::visit([this](const auto& e) { On(e); }, event);
+  actions_ = nullptr;
+}
+
+void Follower::On(const EpochBegan&) {
+  BATON_CHECK(may_begin()) << "an epoch begins over " << grants_.size() << " grants and "
+                           << steps_.size() << " steps of the last one";
+  begun_ = true;
+  last_step_ = 0;
+}
+
+void Follower::On(const EpochOver&) {
+  if (!std::exchange(begun_, false)) return;
+  for (auto& [slot, grant] : grants_) {
+    if (!std::exchange(grant.revoked, true)) Emit(RevokeKv{slot, grant.generation});
+  }
+}
+
+void Follower::On(const OrderHeard& event) {
+  if (!begun_) return;
+  absl::Status status = std::visit([this](const auto& order) { return Take(order); }, event.order);
+  if (!status.ok()) Emit(FailEpoch{std::move(status)});
+}
+
+absl::Status Follower::CheckGrant(const GrantOrder& order) const {
+  if (order.slot >= static_cast<uint32_t>(limits_.slots) || grants_.contains(order.slot)) {
+    return InvalidField("grant.slot",
+                        absl::StrCat(order.slot, " is taken, or not one of ", limits_.slots));
+  }
+  if (order.generation <= last_generation_) {
+    return InvalidField("grant.generation",
+                        absl::StrCat(order.generation, " follows ", last_generation_));
+  }
+  const int pages = static_cast<int>(order.pages.size());
+  if (order.prompt_pages < 1 || order.prompt_pages > pages) {
+    return InvalidField("grant.prompt_pages", absl::StrCat(order.prompt_pages, " of ", pages));
+  }
+  std::set<int> taken;
+  for (const auto& [slot, grant] : grants_) {
+    if (!grant.revoked) taken.insert(grant.pages.begin(), grant.pages.end());
+  }
+  for (const int page : order.pages) {
+    if (page < 0 || page >= limits_.page_count || !taken.insert(page).second) {
+      return InvalidField("grant.pages",
+                          absl::StrCat(page, " is taken, or not one of ", limits_.page_count));
+    }
+  }
+  for (const KvWriter& writer : order.writers) {
+    const LayerRange layers = writer.layers;
+    if (layers.begin < 0 || layers.end <= layers.begin || layers.end > limits_.layers) {
+      return InvalidField("grant.writers",
+                          absl::StrCat(writer.instance.id, " has layers [", layers.begin, ", ",
+                                       layers.end, ") of ", limits_.layers));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Follower::Take(const GrantOrder& order) {
+  BATON_RETURN_IF_ERROR(CheckGrant(order));
+  last_generation_ = order.generation;
+  grants_[order.slot] = Grant{order.generation, order.pages, false};
+  GrantKv action;
+  action.rank = limits_.rank.rank;
+  action.grant.slot = order.slot;
+  action.grant.generation = order.generation;
+  action.grant.pages.assign(order.pages.begin(), order.pages.begin() + order.prompt_pages);
+  action.grant.writers = order.writers;
+  action.grant.deadline_us = kNeverUs;  // Rank 0 sees to it.
+  Emit(std::move(action));
+  const TellGranted word{order.slot, order.generation};
+  if (steps_.empty()) {
+    Emit(word);
+  } else {
+    steps_.back().granted_after.push_back(word);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Follower::Take(const RevokeOrder& order) {
+  const auto found = grants_.find(order.slot);
+  if (found == grants_.end() || found->second.generation != order.generation ||
+      found->second.revoked) {
+    return InvalidField("revoke", absl::StrCat("generation ", order.generation, " of slot ",
+                                               order.slot, " is not granted"));
+  }
+  found->second.revoked = true;
+  Emit(RevokeKv{order.slot, order.generation});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RunStep::Sequence> Follower::CheckRow(const StepOrder::Row& row) const {
+  const auto found = grants_.find(row.slot);
+  if (found == grants_.end() || found->second.generation != row.generation ||
+      found->second.revoked) {
+    return InvalidField("step.rows", absl::StrCat("generation ", row.generation, " of slot ",
+                                                  row.slot, " is not granted"));
+  }
+  const std::vector<int>& pages = found->second.pages;
+  const auto context = static_cast<int64_t>(pages.size()) * limits_.page_size;
+  if (row.position < 0 || row.position >= limits_.max_context_tokens || row.position >= context) {
+    return InvalidField("step.rows",
+                        absl::StrCat("position ", row.position, " is outside of ", pages.size(),
+                                     " pages of ", limits_.page_size, " tokens"));
+  }
+  if (row.token < 0 || row.token >= limits_.vocab_size) {
+    return InvalidField(
+        "step.rows",
+        absl::StrCat("token ", row.token, " is outside the vocabulary of ", limits_.vocab_size));
+  }
+  RunStep::Sequence sequence;
+  sequence.slot = row.slot;
+  sequence.generation = row.generation;
+  sequence.token = row.token;
+  sequence.position = row.position;
+  sequence.pages.assign(pages.begin(), pages.begin() + row.position / limits_.page_size + 1);
+  return sequence;
+}
+
+absl::Status Follower::Take(const StepOrder& order) {
+  if (order.step != last_step_ + 1 && last_step_ != 0) {
+    return InvalidField("step.step", absl::StrCat(order.step, " follows ", last_step_));
+  }
+  if (steps_.size() >= kMaxFollowerSteps) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(steps_.size(), " steps have not ended when rank 0 sends the next"));
+  }
+  if (order.rows.empty() || order.rows.size() > static_cast<size_t>(limits_.slots)) {
+    return InvalidField("step.rows", absl::StrCat(order.rows.size(), " of ", limits_.slots));
+  }
+  RunStep step;
+  step.step = order.step;
+  std::set<uint32_t> slots;
+  for (const StepOrder::Row& row : order.rows) {
+    BATON_ASSIGN_OR_RETURN(RunStep::Sequence sequence, CheckRow(row));
+    if (!slots.insert(row.slot).second) {
+      return InvalidField("step.rows", absl::StrCat("slot ", row.slot, " comes twice"));
+    }
+    step.sequences.push_back(std::move(sequence));
+  }
+  last_step_ = order.step;
+  steps_.push_back(Step{order.step, {}});
+  Emit(std::move(step));
+  return absl::OkStatus();
+}
+
+void Follower::On(const FollowerStepEnded& event) {
+  BATON_CHECK(!steps_.empty() && steps_.front().step == event.step)
+      << "step " << event.step << " was not the next to end";
+  const Step ended = std::move(steps_.front());
+  steps_.pop_front();
+  if (!begun_) return;
+  for (const TellGranted& word : ended.granted_after) {
+    // Revoked meanwhile, it may be on its way to another.
+    const auto found = grants_.find(word.slot);
+    if (found != grants_.end() && found->second.generation == word.generation) Emit(word);
+  }
+  if (!event.status.ok()) Emit(FailEpoch{event.status});
+}
+
+void Follower::On(const LeaseHeard& event) {
+  if (const auto* drained = std::get_if<KvDrained>(&event.event)) {
+    const auto found = grants_.find(drained->slot);
+    BATON_CHECK(found != grants_.end() && found->second.generation == drained->generation &&
+                found->second.revoked)
+        << "generation " << drained->generation << " of slot " << drained->slot
+        << " was not revoked";
+    grants_.erase(found);
+  }
+  if (begun_) Emit(TellLease{event.event});
+}
+
+int Follower::held_pages() const {
+  int pages = 0;
+  for (const auto& [slot, grant] : grants_) pages += static_cast<int>(grant.pages.size());
+  return pages;
+}
+
+}  // namespace baton::decode

@@ -1,0 +1,85 @@
+#include "services/decode/ranks/rank_links.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "common/base/status.h"
+#include "services/decode/ranks/messages.h"
+
+namespace baton::decode {
+
+prefill::ChainPlace PlaceOf(const InstanceRef& self, const std::string& decode_id,
+                            const Executor& executor) {
+  const LayerRange layers{executor.kv().layer_begin, executor.kv().layer_end};
+  prefill::ChainPlace place;
+  place.chain_id = decode_id;
+  place.layers = executor.config().num_hidden_layers;
+  place.self = {self, layers, executor.tensor_rank()};
+  place.role = Role::kDecode;
+  return place;
+}
+
+RankLinks::RankLinks(Options options)
+    : options_(std::move(options)),
+      joiner_(Role::kDecode, options_.executor, options_.loop, options_.connect_group),
+      wiring_({.place = options_.place,
+               .page_count = options_.executor->kv().page_count,
+               .max_plan_tokens = 1,
+               .activation_credits = 1,
+               .loop = options_.loop,
+               .joiner = &joiner_},
+              Callbacks()) {}
+
+prefill::ChainWiring::Callbacks RankLinks::Callbacks() {
+  prefill::ChainWiring::Callbacks callbacks;
+  callbacks.begin_own = [this](const prefill::Hello& hello) {
+    if (!options_.may_join()) {
+      return absl::UnavailableError("pages of the last epoch are still in use");
+    }
+    followers_.clear();
+    for (size_t i = 1; i < hello.members.size(); ++i) {
+      followers_.push_back(hello.members[i].instance);
+    }
+    return absl::OkStatus();
+  };
+  callbacks.on_ready = [this](int, const v1::LinkReady& ready) {
+    newest_generation_ = std::max(newest_generation_, ready.newest_generation());
+    return absl::OkStatus();
+  };
+  callbacks.on_up = [this](uint64_t, int page_count) { OnUp(page_count); };
+  callbacks.on_down = [this](const absl::Status& status) {
+    joiner_.Leave(status);
+    options_.handle(RanksLost{status});
+  };
+  callbacks.on_report = [this](int rank, const v1::DecodeReport& report) {
+    BATON_ASSIGN_OR_RETURN(const auto heard, FromProto(rank, report));
+    std::visit([this](const auto& event) { options_.handle(event); }, heard);
+    return absl::OkStatus();
+  };
+  return callbacks;
+}
+
+void RankLinks::OnUp(int page_count) {
+  options_.handle(RanksJoined{followers_, page_count, newest_generation_});
+}
+
+void RankLinks::Send(const GrantKv& grant) {
+  if (wiring_.up()) wiring_.Send(grant.rank, ToProto(grant));
+}
+
+void RankLinks::Send(const RevokeKv& revoke) { SendAll(ToProto(revoke)); }
+
+void RankLinks::Send(const RunStep& step) { SendAll(ToProto(step)); }
+
+void RankLinks::SendAll(const v1::DecodeOrder& order) {
+  if (!wiring_.up()) return;
+  for (int rank = 1; rank < options_.place.ranks(); ++rank) wiring_.Send(rank, order);
+}
+
+void RankLinks::EndCalls() {
+  wiring_.EndCalls();
+  joiner_.Stop();
+}
+
+}  // namespace baton::decode

@@ -1,0 +1,72 @@
+// Rank 0's way to the followers of its decode service: their links and the group of all ranks, the
+// orders that it gives them, and what they report. Which epoch they are in, and when it ends, is
+// the wiring's to decide (services/prefill/core/wiring.h), what follows of it the decode core's.
+#ifndef SERVICES_DECODE_RANKS_RANK_LINKS_H_
+#define SERVICES_DECODE_RANKS_RANK_LINKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/event_loop.h"
+#include "common/engine/connect_group.h"
+#include "common/engine/executor.h"
+#include "services/decode/core/decode_core.h"
+#include "services/prefill/chain/chain_wiring.h"
+#include "services/prefill/core/hello.h"
+#include "services/prefill/stage/group_joiner.h"
+#include "services/worker/core/peer_worker.h"
+
+namespace baton::decode {
+
+// A decode service's rank, as links know it.
+prefill::ChainPlace PlaceOf(const InstanceRef& self, const std::string& decode_id,
+                            const Executor& executor);
+
+// Loop thread, but for EndCalls and the destructor.
+class RankLinks {
+ public:
+  struct Options {
+    prefill::ChainPlace place;     // Rank 0's.
+    Executor* executor = nullptr;  // Not owned; outlives EndCalls.
+    std::shared_ptr<EventLoop> loop;
+    ConnectGroup connect_group;
+    std::function<bool()> may_join;     // DecodeCore::may_join.
+    std::function<void(Event)> handle;  // By the decode core.
+  };
+  explicit RankLinks(Options options);
+
+  void OnView(const std::vector<worker::PeerWorker>& workers) { wiring_.OnView(workers); }
+  int64_t Wake(int64_t now_us) { return wiring_.Wake(now_us); }
+
+  // To a follower, or to all of them. Nothing once they are lost: whatever they held goes with
+  // that.
+  void Send(const GrantKv& grant);
+  void Send(const RevokeKv& revoke);
+  void Send(const RunStep& step);
+
+  // Ends the epoch.
+  void Part(const absl::Status& status) { wiring_.Break(status); }
+  // Whose fault a failed step is.
+  absl::Status Blame(const absl::Status& status) const { return joiner_.Blame(status); }
+  void Stop() { wiring_.Stop(); }
+  // After Stop; waits. Any thread but the loop's.
+  void EndCalls();
+
+ private:
+  prefill::ChainWiring::Callbacks Callbacks();
+  void OnUp(int page_count);
+  void SendAll(const v1::DecodeOrder& order);
+
+  const Options options_;
+  prefill::GroupJoiner joiner_;
+  prefill::ChainWiring wiring_;
+  std::vector<InstanceRef> followers_;  // Of the epoch that was begun last.
+  uint64_t newest_generation_ = 0;      // That any follower has ever had.
+};
+
+}  // namespace baton::decode
+
+#endif  // SERVICES_DECODE_RANKS_RANK_LINKS_H_

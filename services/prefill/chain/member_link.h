@@ -1,0 +1,87 @@
+// The shell around a member's link: brings to it what the one who links all members says (stage 0,
+// or a decode service's rank 0), and does what it decides. What members are sent beyond the link's
+// own messages, and do in an epoch, are its owner's callbacks.
+#ifndef SERVICES_PREFILL_CHAIN_MEMBER_LINK_H_
+#define SERVICES_PREFILL_CHAIN_MEMBER_LINK_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "common/base/serial_events.h"
+#include "services/prefill/chain/link_stream.h"
+#include "services/prefill/chain/messages.h"
+#include "services/prefill/core/link.h"
+#include "services/prefill/stage/group_joiner.h"
+
+namespace baton::prefill {
+
+// Loop thread.
+class MemberLink {
+ public:
+  struct Options {
+    ChainPlace place;
+    PlanBounds bounds;              // What a hello may ask for, and the pages that are here.
+    GroupJoiner* joiner = nullptr;  // With more ranks than one. Not owned.
+    const char* failpoint = "";
+  };
+  // Of a message that only a member that is ready is sent.
+  struct Work {
+    uint64_t epoch = 0;
+    absl::Status status;  // Not OK: it makes no sense.
+  };
+  struct Callbacks {
+    std::function<absl::Status(const Hello&)> try_epoch;  // UNAVAILABLE: not yet.
+    std::function<void()> drop_epoch;                     // One that has begun.
+    std::function<void(v1::LinkReady&)> describe;         // What it says of itself.
+    // Reads the message, and keeps what it says until it is to be taken or the next one comes.
+    std::function<Work(const v1::LinkRequest&)> read;
+    std::function<void()> take;
+    std::function<void(uint64_t epoch, uint64_t number)> next_stage_done;  // May be null.
+  };
+  MemberLink(Options options, Callbacks callbacks);
+
+  void OnRequest(const std::shared_ptr<LinkStream>& stream, const v1::LinkRequest& request);
+  void OnEnd(const std::shared_ptr<LinkStream>& stream);
+
+  // To the one who has opened the link; nothing if the epoch is over.
+  void Report(uint64_t epoch, v1::LinkResponse response);
+  // Ends the epoch.
+  void Fail(const absl::Status& status) { events_.Raise(StageFailed{status}); }
+
+  const Hello& hello() const { return link_.hello(); }
+
+  // Does what is due; returns when it is next.
+  int64_t Wake(int64_t now_us);
+
+ private:
+  void Handle(const LinkEvent& event);
+  void Perform(const TryEpoch& action);
+  void Perform(const FormGroup& action);
+  void Perform(const SendReady& action);
+  void Perform(const SendPong& action);
+  void Perform(const TakePlan&) { callbacks_.take(); }
+  void Perform(const PassNextStageDone& action);
+  void Perform(const DropEpoch&) { callbacks_.drop_epoch(); }
+  void Perform(const RefuseLink& action);
+  void Perform(const EndLink& action);
+
+  // The stream's number; 0: it has not begun with hello, or has ended.
+  uint64_t NumberOf(const std::shared_ptr<LinkStream>& stream) const;
+  void OnHello(const std::shared_ptr<LinkStream>& stream, const v1::LinkHello& proto);
+  void OnGroupMessage(uint64_t number, const v1::LinkRequest& request);
+  absl::Status Named(const absl::Status& status) const;
+
+  const Options options_;
+  const Callbacks callbacks_;
+  Link link_;
+  SerialEvents<LinkEvent> events_{[this](const LinkEvent& event) { Handle(event); }};
+  std::map<uint64_t, std::shared_ptr<LinkStream>> streams_;  // Neither refused nor ended.
+  uint64_t streams_opened_ = 0;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_CHAIN_MEMBER_LINK_H_

@@ -1,0 +1,162 @@
+"""Decode services of several processes: their text is that of one process, whatever the number of ranks on either
+side; a rank that dies or stands still ends its own service's requests alone, in time and by name, and the service
+comes back."""
+
+import os
+import signal
+import subprocess
+import threading
+
+import grpc
+import pytest
+
+import cluster as clusters
+from client import Client
+from remembered import RememberedOracle
+from test_chaos import END_SECONDS, incarnations, run_under_load, wait_joined
+from test_cluster import drain, listed
+from test_membership import like
+from test_tensor_parallel import CHUNK, COUNT, FLAGS, LENGTHS, greedy_text, prompts_of
+from test_up import Up
+
+# Of each disruption of each victim.
+ROUNDS = int(os.environ.get("RANK_CHAOS_ROUNDS", "2"))
+# (stages, ranks of each, ranks of decode); the model has four heads and two KV heads.
+SHAPES = {
+    "one to two": (1, 1, 2),
+    "two to two": (2, 2, 2),
+    "one to four": (2, 1, 4),
+    "two to four": (1, 2, 4),
+    "four to two": (1, 4, 2),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_text_is_that_of_one_process(tiny_model, tmp_path, shape):
+    stages, ranks, decode_ranks = SHAPES[shape]
+    model, prompts = RememberedOracle(tiny_model), prompts_of(LENGTHS)
+    with clusters.Cluster(tiny_model, tmp_path, stages=stages, ranks=ranks, decode_ranks=decode_ranks, flags=FLAGS,
+                          prefill_flags=CHUNK) as cluster, Client(cluster.target) as client:
+        answers = client.greedy_at_once(prompts, COUNT)
+        assert all(answer.error is None for answer in answers), answers
+        assert [answer.tokens for answer in answers] == [model.greedy(prompt, COUNT) for prompt in prompts]
+        clusters.wait_until(cluster.idle, 10, "pages to come back")
+        for rank in range(decode_ranks):
+            assert cluster.metric(f"decode-0-{rank}", "baton_kv_transfer_bytes_total") > 0
+
+
+@pytest.fixture(scope="module")
+def two_decodes(tiny_model, tmp_path_factory):
+    """A chain and two decode services of two ranks: a victim always has bystanders."""
+    prompts = prompts_of([150 + 40 * i for i in range(8)])
+    model = RememberedOracle(tiny_model)
+    with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("logs"), stages=2, decodes=2, decode_ranks=2,
+                          flags=FLAGS, prefill_flags=CHUNK,
+                          router_flags=["--load-balance-policy", "round_robin"]) as cluster:
+        yield cluster, prompts, [model.greedy(prompt, COUNT) for prompt in prompts]
+
+
+def check_ends(answers, seconds, expected, victim):
+    for tokens, answer, took in zip(expected, answers, seconds):
+        if answer.error is None:
+            assert answer.tokens == tokens, "a wrong answer"
+            continue
+        assert answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
+        assert victim in answer.error.details(), answer.error.details()
+        assert answer.tokens == tokens[:len(answer.tokens)]
+        assert took < END_SECONDS * clusters.PATIENCE, f"{took:.1f} s"
+    # Round robin spreads them over both: at most half of them can be the victim's.
+    assert sum(answer.error is not None for answer in answers) <= len(answers) // 2
+
+
+def check_serves(cluster, prompts, expected):
+    answers, _ = run_under_load(cluster, prompts, lambda: None)
+    for answer, tokens in zip(answers, expected):
+        assert answer.error is None, answer.error
+        assert answer.tokens == tokens
+    clusters.wait_until(cluster.idle, 15, "pages to come back")
+
+
+VICTIMS = ["decode-0-0", "decode-1-1"]
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_kill_of_a_rank_harms_only_its_own_service(two_decodes, victim):
+    cluster, prompts, expected = two_decodes
+    for _ in range(ROUNDS):
+        old = (victim, incarnations(cluster)[victim])
+        answers, seconds = run_under_load(cluster, prompts, cluster.processes[victim].kill)
+        check_ends(answers, seconds, expected, victim)
+        cluster.processes[victim].start()
+        wait_joined(cluster, 30, f"{victim} to be in its group again", old)
+        check_serves(cluster, prompts, expected)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_rank_that_stands_still_is_noticed(two_decodes, victim):
+    cluster, prompts, expected = two_decodes
+    process = cluster.processes[victim]
+    for _ in range(ROUNDS):
+        answers, seconds = run_under_load(cluster, prompts, lambda: process.signal(signal.SIGSTOP))
+        try:
+            check_ends(answers, seconds, expected, victim)
+            clusters.wait_until(lambda: victim not in incarnations(cluster), 10, f"{victim} to be given up")
+        finally:
+            process.signal(signal.SIGCONT)
+        wait_joined(cluster, 30, f"{victim} to come back")
+        check_serves(cluster, prompts, expected)
+
+
+def test_a_rank_that_drains_drains_its_service(tiny_model, tmp_path):
+    prompts = prompts_of([150 + 40 * i for i in range(8)])
+    with clusters.Cluster(tiny_model, tmp_path, stages=1, decodes=2, decode_ranks=2, flags=FLAGS,
+                          prefill_flags=CHUNK) as cluster:
+        done = []
+        drains = threading.Thread(target=lambda: done.append(drain(cluster, "decode-1-1")))
+        answers, _ = run_under_load(cluster, prompts, drains.start)
+        drains.join()
+        assert all(answer.error is None for answer in answers), [answer.error for answer in answers]
+        assert done[0].returncode == 0 and "decode-1-1 has left after" in done[0].stdout, done
+        assert "decode-1-1" not in listed(cluster)
+        assert cluster.processes["decode-1-1"].popen.wait(20 * clusters.PATIENCE) == 0
+        assert cluster.metric("router", "baton_ready_pairs") == 1
+
+
+@pytest.mark.parametrize("more, words", [
+    ([], ["tensor-parallel rank 1 of decode service 0 is taken", "stranger wants it, decode-0-1 has it"]),
+    (["--tp-size=4"], ["tp_size of decode service 0 differs: stranger has 4, decode-0-", "has 2"]),
+], ids=["the same place", "another size"])
+def test_a_rank_that_does_not_fit_is_refused_with_both_sides(two_decodes, more, words):
+    cluster, _, _ = two_decodes
+    stranger = like(cluster, "decode-0-1", "stranger", metrics_port=clusters.free_ports(1)[0])
+    stranger.arguments.extend(more)
+    stranger.start()
+    try:
+        clusters.wait_until(lambda: all(word in stranger.log() for word in words) or not stranger.alive(), 30,
+                            f"the stranger to say why:\n{stranger.log()}")
+        for word in words:
+            assert word in stranger.log(), stranger.log()
+        assert set(listed(cluster)) == set(cluster.processes) - {"router"}
+    finally:
+        stranger.stop()
+
+
+def test_up_starts_every_rank_of_a_decode_service(tiny_model):
+    ranks = ["decode-0-0", "decode-0-1"]
+    with Up(tiny_model, "--tp-size=2", "--pp-size=1", "--decode-tp-size=2") as up:
+        http, _ = up.wait_ready()
+        assert list(up.table()) == ["router", "prefill-0-0-0", "prefill-0-0-1", *ranks]
+        before = greedy_text(http)
+        assert before
+        old = up.children()["decode-0-1"]
+        os.kill(old, signal.SIGKILL)
+        up.wait_line(r"decode-0-1 +\| was ended by signal 9")
+        clusters.wait_until(lambda: up.children().get("decode-0-1", old) != old, 30, "another rank")
+        assert greedy_text(http) == before
+
+
+def test_validate_tells_the_memory_of_each_rank(tiny_model):
+    done = subprocess.run([clusters.BATON, "validate", "--model-path", tiny_model, "--decode-tp-size=2"],
+                          capture_output=True, text=True, timeout=60 * clusters.PATIENCE, check=False)
+    lines = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    assert "decode.0" in lines and "decode.>0" in lines, done
