@@ -104,8 +104,7 @@ class Membership {
   // it doesn't fit those that are here: model config, weights of a shared layer, dtype, page size
   // and shape, protocol versions, geometry of its chain or decode service (pp_size, tp_size, what
   // ranks agree on, place taken by a live other instance, layers that overlap or leave a gap to a
-  // neighbour). It is to ask again, and is remembered as an
-  // applicant for a lease's time.
+  // neighbour). It is to ask again, and is remembered as an applicant for a lease's time.
   //
   // Members that are in the way give way at once and are `lost`, if the worker, the applicants and
   // the members that fit one another rank above the members: first who can form a pair, then who
