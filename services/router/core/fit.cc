@@ -79,7 +79,7 @@ absl::Status CheckLayers(const WorkerInfo& worker) {
 
 // Within its chain or decode service.
 std::string Place(const WorkerInfo& worker) {
-  const std::string rank = absl::StrCat("tensor-parallel rank ", worker.tensor_rank.rank);
+  std::string rank = absl::StrCat("tensor-parallel rank ", worker.tensor_rank.rank);
   if (worker.role == Role::kDecode) return rank;
   const std::string stage = absl::StrCat("rank ", worker.pp_rank);
   return worker.tensor_rank.alone() ? stage : absl::StrCat(stage, ", ", rank);

@@ -23,7 +23,7 @@ std::string NameOf(const GridName& grid) {
 std::string NameOfPlace(const WorkerInfo& any, size_t place) {
   const auto ranks = static_cast<size_t>(any.tensor_rank.size);
   if (ranks == 1) return absl::StrCat("rank ", place, " of ", any.pp_size);
-  const std::string rank = absl::StrCat("tensor-parallel rank ", place % ranks, " of ", ranks);
+  std::string rank = absl::StrCat("tensor-parallel rank ", place % ranks, " of ", ranks);
   if (any.role == Role::kDecode) return rank;
   return absl::StrCat(rank, " of stage ", place / ranks, " of ", any.pp_size);
 }
