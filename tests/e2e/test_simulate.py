@@ -59,15 +59,15 @@ def test_json_on_standard_output_and_a_seed_that_counts():
 
 
 def test_stages_that_have_measured_nothing_learn_from_the_first_prompts(tmp_path):
-    trace = write_trace(tmp_path / "trace.jsonl", [(0, 60000, 1), (60000, 60000, 1)])
+    trace = write_trace(tmp_path / "trace.jsonl", [(0, 8000, 1), (60000, 8000, 1)])
 
     def first_tokens_us(*flags):
         report = json.loads(simulate("--trace", trace, "--json", "-", *flags).stdout)
         rows = [dict(zip(report["request_columns"], row)) for row in report["requests"]]
         return [row["first_token_us"] - row["arrival_us"] for row in rows]
     measured, learned = first_tokens_us(), first_tokens_us("--chunk-sweep-ms", 0)
-    assert learned[0] > 1.02 * measured[0]
-    assert learned[1] < 1.02 * measured[1]
+    assert learned[0] > 1.5 * measured[0]
+    assert learned[1] < 1.05 * measured[1]
 
 
 def test_a_timeline_is_a_window(tmp_path):

@@ -286,8 +286,12 @@ def test_libtorch_is_linked_by_nobody_and_found_by_an_installation(tiny_model, t
     (tmp_path / "bin").mkdir()
     baton = shutil.copy(clusters.BATON, tmp_path / "bin" / "baton")
     with Up(tiny_model, "--linear-backend=torch", baton=baton) as up:
-        assert up.wait_end() == 3
-        assert "the torch backend is not installed" in up.lines[-1], up.text
+        assert up.wait_end() == 2
+        assert re.search(r"^baton up: linear_backend: got torch, and the torch backend is not installed: install the "
+                         r"package baton-torch", up.lines[-1]), up.text
+    worker = [baton, "worker", "--disaggregation-mode=prefill", "--tp-size=2", "--model-path", tiny_model]
+    done = subprocess.run(worker, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3 and "the torch backend is not installed" in done.stderr, done
     (tmp_path / "lib" / "baton").mkdir(parents=True)
     shutil.copy(PLUGIN, tmp_path / "lib" / "baton")
     with Up(tiny_model, "--linear-backend=torch", baton=baton) as up:
