@@ -19,7 +19,8 @@ namespace baton::decode {
 namespace {
 
 constexpr int64_t kHousekeepingUs = 250'000;
-constexpr char kServiceName[] = "baton.v1.DecodeRanks";
+// Probes ask for the role's service, whatever the rank.
+constexpr char kServiceName[] = "baton.v1.Decode";
 
 FollowerLimits LimitsOf(const DecodeOptions& options, const Executor& executor) {
   const KvGeometry& kv = executor.kv();
@@ -141,7 +142,6 @@ absl::Status FollowerService::Listen() {
   BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, services));
   server_ = std::move(running.server);
   grpc_port_ = running.port;
-  server_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
   return absl::OkStatus();
 }
 
@@ -170,9 +170,13 @@ int64_t FollowerService::Wake(int64_t now_us) {
 }
 
 void FollowerService::Publish() {
+  const bool serving = ready();
+  if (std::exchange(serving_, serving) != serving) {
+    server_->GetHealthCheckService()->SetServingStatus(kServiceName, serving);
+  }
   const int page_count = parts_.executor->kv().page_count;
   const int held = core_.held_pages();
-  parts_.metrics->Set(Metric::kReady, ready() ? 1 : 0);
+  parts_.metrics->Set(Metric::kReady, serving ? 1 : 0);
   parts_.metrics->Set(Metric::kKvPagesUsed, held);
   parts_.metrics->Set(Metric::kKvUsedRatio, static_cast<double>(held) / page_count);
   MutexLock lock(&mutex_);

@@ -93,6 +93,7 @@ class FollowerService {
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
 
+  bool serving_ = false;  // By the health service; loop thread.
   std::atomic<bool> draining_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;
