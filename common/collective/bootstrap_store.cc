@@ -56,6 +56,11 @@ absl::StatusOr<std::string> BootstrapStore::Get(const std::string& key, int64_t 
       absl::StrCat("nobody has set ", key, " within ", timeout_ms, " ms"));
 }
 
+absl::Status BootstrapStore::ended() {
+  MutexLock lock(&mutex_);
+  return ended_;
+}
+
 bool BootstrapStore::Has(const std::string& key) {
   MutexLock lock(&mutex_);
   return entries_.count(key) > 0;

@@ -44,6 +44,8 @@ class BootstrapStore {
   // Waits until somebody has set it: DEADLINE_EXCEEDED after `timeout_ms`, or the End's status.
   absl::StatusOr<std::string> Get(const std::string& key, int64_t timeout_ms);
   bool Has(const std::string& key);
+  // The End's status; OK before. For a library that waits for something else.
+  absl::Status ended();
 
  private:
   const Publish publish_;

@@ -15,17 +15,22 @@ absl::Status Refuse(CollectiveKind kind, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(CollectiveName(kind), ": ", why));
 }
 
-absl::Status ValidateView(CollectiveKind kind, const TensorView& view) {
+absl::Status ValidateView(CollectiveKind kind, const TensorView& view,
+                          std::optional<int> cuda_device) {
   if (view.rows <= 0 || view.columns <= 0) {
     return Refuse(kind, absl::StrCat("nothing to exchange in ", view.ToString()));
   }
   if (view.memory.bytes != view.bytes()) {
     return Refuse(kind, absl::StrCat(view.ToString(), " lies in ", view.memory.bytes, " bytes"));
   }
-  if (!view.memory.ReadableByHost()) {
+  if (!cuda_device.has_value()) {
+    if (view.memory.ReadableByHost()) return absl::OkStatus();
     return Refuse(kind, absl::StrCat(view.ToString(), " is out of the host's reach"));
   }
-  return absl::OkStatus();
+  const bool there = view.memory.kind == MemoryKind::kCuda && view.memory.device == *cuda_device;
+  if (there) return absl::OkStatus();
+  return Refuse(kind, absl::StrCat(view.ToString(), " of device ", view.memory.device,
+                                   ", expected CUDA memory of device ", *cuda_device));
 }
 
 bool ReadsInput(CollectiveKind kind) { return kind != CollectiveKind::kReceive; }
@@ -81,13 +86,16 @@ absl::Status ValidateGroup(const GroupDescription& group) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateCollective(const GroupDescription& group, const Collective& collective) {
+absl::Status ValidateCollective(const GroupDescription& group, const Collective& collective,
+                                std::optional<int> cuda_device) {
   const CollectiveKind kind = collective.kind;
   if (ReadsInput(kind)) {
-    if (absl::Status status = ValidateView(kind, collective.input); !status.ok()) return status;
+    if (absl::Status status = ValidateView(kind, collective.input, cuda_device); !status.ok())
+      return status;
   }
   if (WritesOutput(kind)) {
-    if (absl::Status status = ValidateView(kind, collective.output); !status.ok()) return status;
+    if (absl::Status status = ValidateView(kind, collective.output, cuda_device); !status.ok())
+      return status;
   }
   if (ReadsInput(kind) && WritesOutput(kind)) {
     absl::Status status = ValidateSizes(collective, static_cast<size_t>(group.size()));

@@ -141,8 +141,10 @@ class Communicator {
 };
 
 // InvalidArgument, naming the views, for what no group could do: no elements, sizes that do not
-// fit, element types that differ, a peer that is not another rank, memory the host can't read.
-absl::Status ValidateCollective(const GroupDescription& group, const Collective& collective);
+// fit, element types that differ, a peer that is not another rank; memory the host can't read, or,
+// for a group of GPUs, memory that is not this one's (`cuda_device`).
+absl::Status ValidateCollective(const GroupDescription& group, const Collective& collective,
+                                std::optional<int> cuda_device = std::nullopt);
 
 // Marks the rank that a status blames.
 absl::Status WithRank(absl::Status status, int rank);

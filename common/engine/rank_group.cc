@@ -110,9 +110,11 @@ absl::Status RankGroup::Await(size_t chunk) {
   return Annotate(pending_[chunk].Wait(), "summing a projection");
 }
 
-absl::Status RankGroup::Sum(std::span<float> values) {
+absl::Status RankGroup::Sum(std::span<float> values) { return Sum(View(values)); }
+
+absl::Status RankGroup::Sum(const TensorView& tensor) {
   Pending pending;
-  communicator_->AllReduce(View(values), ReduceOrder::kRankOrder, pending.Add());
+  communicator_->AllReduce(tensor, ReduceOrder::kRankOrder, pending.Add());
   return Annotate(pending.Wait(), "summing over the ranks");
 }
 

@@ -58,6 +58,7 @@ class RankGroup {
 
   // `values` become the sums of all ranks'.
   absl::Status Sum(std::span<float> values);
+  absl::Status Sum(const TensorView& tensor);  // In memory that the communicator takes.
 
   // `whole` becomes the ranks' parts, one behind the other.
   absl::Status GatherParts(const TensorView& part, const TensorView& whole);

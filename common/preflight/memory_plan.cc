@@ -69,7 +69,9 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const 
   shape.all_logits = tells_prompts;
   ExecutorFootprint footprint =
       options.executor() == "torch" ? TorchFootprintOf(sizes, shape) : FootprintOf(sizes, shape);
-  if (options.executor() == "timed") footprint.weights = footprint.scratch = 0;
+  // On a GPU they are in its memory; what lands from others has its place here as well.
+  const bool elsewhere = options.executor() == "timed" || options.device() != "cpu";
+  if (elsewhere) footprint.weights = footprint.scratch = 0;
   ProcessMemory memory;
   memory.layers = layers;
   memory.weights = footprint.weights;

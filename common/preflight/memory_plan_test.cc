@@ -289,6 +289,19 @@ TEST(MemoryPlanTest, ATorchExecutorHoldsTheWeightsAsTheyAreAndBoundedScores) {
   EXPECT_GT(decode(int64_t{1} << 20).buffers, decode(64).buffers);
 }
 
+TEST(MemoryPlanTest, WeightsOnAGpuAreNotTheHosts) {
+  v1::Options options = Options();
+  options.set_executor("torch");
+  const ProcessMemory host =
+      PlanMemory(options, OptionSpec::DECODE, Llama8B(), kContext)->processes[0];
+  options.set_device("cuda:1");
+  const ProcessMemory gpu =
+      PlanMemory(options, OptionSpec::DECODE, Llama8B(), kContext)->processes[0];
+  EXPECT_EQ(gpu.weights, 0);
+  EXPECT_LT(gpu.buffers, host.buffers);
+  EXPECT_EQ(gpu.kv, host.kv) << "what lands has its place in host memory";
+}
+
 TEST(MemoryPlanTest, TheLargestPoolFitsAndOnePageMoreDoesNot) {
   v1::Options options = Options();
   const auto memory = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);

@@ -16,7 +16,7 @@
 #include "common/config/layer_split.h"
 #include "common/config/router_list.h"
 #include "common/engine/connect_group.h"
-#include "common/engine/connect_over_gloo.h"
+#include "common/engine/connect_ranks.h"
 #include "common/engine/timed/timed_profile.h"
 #include "common/net/host.h"
 #include "common/preflight/preflight.h"
@@ -283,7 +283,7 @@ absl::Status Serve(const PreflightReport& checked) {
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/true));
   ConnectGroup connect_group;  // First, as it loads libtorch, which sets the process up.
   if (options.tp_size() > 1) {
-    BATON_ASSIGN_OR_RETURN(connect_group, ConnectOverGloo(options.advertise_host()));
+    BATON_ASSIGN_OR_RETURN(connect_group, ConnectRanks(options.device(), options.advertise_host()));
   }
   BATON_ASSIGN_OR_RETURN(const ModelConfig model,
                          LoadPlayedModelConfig(options.model_path(), options.timed_profile()));

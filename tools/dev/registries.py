@@ -29,7 +29,8 @@ def venv(directory, *requirements):
     """The Python of a new virtual environment with `requirements` from PyPI."""
     python = pathlib.Path(directory) / "bin" / "python"
     _run("a virtual environment", ["/usr/bin/python3", "-m", "venv", str(directory)])
-    install(python, *requirements)
+    if requirements:
+        install(python, *requirements)
     return python
 
 
@@ -37,6 +38,14 @@ def install(python, *requirements, flags=()):
     _run(f"PyPI ({', '.join(requirements)})",
          [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "1", "--timeout", "30",
           *flags, *requirements])
+
+
+def download(python, directory, requirements_file, python_version):
+    """The wheels that a file lists, with their checksums, and none that they depend on."""
+    _run(f"PyPI ({requirements_file.name})",
+         [python, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--progress-bar", "off", "--retries",
+          "1", "--timeout", "30", "--no-deps", "--only-binary=:all:", "--require-hashes", "--python-version",
+          python_version, "-d", str(directory), "-r", str(requirements_file)])
 
 
 def npm_install(directory, *packages):

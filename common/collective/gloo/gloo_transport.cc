@@ -74,6 +74,11 @@ class C10dStore final : public c10d::Store {
   }
   void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
 
+  // Of libtorch 2's interface alone, so it overrides nothing in 1.13.
+  c10::intrusive_ptr<c10d::Store> clone() {
+    return c10::make_intrusive<C10dStore>(store_, timeout_ms_);
+  }
+
   // What Gloo does not use.
   int64_t add(const std::string&, int64_t) override { Unsupported("add"); }
   bool deleteKey(const std::string&) override { Unsupported("deleteKey"); }

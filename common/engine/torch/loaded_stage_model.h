@@ -1,4 +1,4 @@
-// The plugin's stage model as the rest of Baton sees it: its exceptions are statuses.
+// The plugin's stage model as the rest of Baton sees it.
 #ifndef COMMON_ENGINE_TORCH_LOADED_STAGE_MODEL_H_
 #define COMMON_ENGINE_TORCH_LOADED_STAGE_MODEL_H_
 
@@ -11,7 +11,7 @@
 namespace baton {
 
 // Loads the plugin, and by it the layers. The errors of LoadTorchPlugin; UNIMPLEMENTED for a device
-// that this libtorch does not have.
+// that this libtorch does not compute on, FAILED_PRECONDITION for one that this host does not have.
 absl::StatusOr<std::unique_ptr<StageModel>> LoadTorchStageModel(const ExecutorOptions& options);
 
 }  // namespace baton

@@ -4,8 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/linear.h>
+#include <torch/version.h>
 
 #include "common/engine/torch/plugin_interface.h"
+#include "common/engine/torch/torch_device.h"
 #include "common/engine/torch/torch_stage_model.h"
 
 // OpenBLAS's own, whose threads torch's setting does not reach: it would take every core. Absent
@@ -50,12 +52,17 @@ class TorchLinear final : public Linear {
 
 constexpr TorchPlugin kPlugin = {
     kTorchPluginVersion,
+    TORCH_VERSION,
+    LibtorchHasCuda,
     SetThreads,
     [](int outputs, int inputs) -> std::unique_ptr<Linear> {
       return std::make_unique<TorchLinear>(outputs, inputs);
     },
     ConnectGloo,
-    TorchStageModel::Create,
+    ConnectNccl,
+    [](const ExecutorOptions& options) {
+      return GuardTorch([&] { return TorchStageModel::Create(options); });
+    },
 };
 
 }  // namespace

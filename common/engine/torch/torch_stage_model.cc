@@ -7,30 +7,23 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_put.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
-#include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/version.h>
-
-#if TORCH_VERSION_MAJOR >= 2
-#include <ATen/ops/scaled_dot_product_attention.h>
-#endif
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/engine/batch.h"
-#include "common/engine/guard.h"
 #include "common/engine/host_kv_memory.h"
 #include "common/engine/requirements.h"
+#include "common/engine/torch/device_kv_memory.h"
+#include "common/engine/torch/masked_attention.h"
 
 namespace baton {
 namespace {
@@ -41,21 +34,9 @@ at::Tensor View(const TensorView& view) {
                        ScalarTypeOf(view.type));
 }
 
-at::Tensor Indices(const std::vector<int64_t>& values, c10::Device device) {
-  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::copy(values.begin(), values.end(), tensor.data_ptr<int64_t>());
-  return tensor.to(device);
-}
-
-absl::Status CheckDevice(const c10::Device& device) {
-  if (device.is_cpu()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("device ", device.str(), ": this build of libtorch ",
-                                               TORCH_VERSION, " computes on the CPU alone"));
-}
-
 }  // namespace
 
-TorchStageModel::TorchStageModel(const StageSetup& setup, c10::Device device)
+TorchStageModel::TorchStageModel(const StageSetup& setup, const TorchDevice& device)
     : config_(setup.config),
       shard_(setup.shard),
       sizes_(shard_.sizes),
@@ -67,24 +48,44 @@ TorchStageModel::TorchStageModel(const StageSetup& setup, c10::Device device)
 
 absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
     const ExecutorOptions& options) {
-  const c10::Device device(options.device);
-  BATON_RETURN_IF_ERROR(CheckDevice(device));
+  BATON_ASSIGN_OR_RETURN(const TorchDevice device, TorchDevice::Open(options.device));
   BATON_ASSIGN_OR_RETURN(StageSetup setup, SetUpStage(options));
   if (options.slice_activations && !setup.shard.rank.alone()) {
     return absl::UnimplementedError("libtorch's layers take and give whole activations");
   }
   const c10::InferenceMode inference;
+  const TorchDevice::Entered entered = device.Enter(Queue::kCompute);
   std::unique_ptr<TorchStageModel> model(new TorchStageModel(setup, device));
-  BATON_ASSIGN_OR_RETURN(model->weights_, LoadTorchWeights(setup, device, options.on_progress));
-  // After the weights, as CpuStageModel does.
-  const KvGeometry& kv = model->kv_;
-  BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(kv));
-  const std::span<std::byte> bytes = model->pool_->Bytes();
-  model->kv_memory_ = std::make_unique<HostKvMemory>(kv, bytes);
-  model->pages_ = at::from_blob(
-      bytes.data(), {kv.page_count, kv.layers(), 2, kv.kv_heads, kv.page_size, kv.head_dim},
-      ScalarTypeOf(kv.element_type));
+  BATON_ASSIGN_OR_RETURN(model->weights_,
+                         LoadTorchWeights(setup, device.device(), options.on_progress));
+  BATON_RETURN_IF_ERROR(model->AllocatePages());  // After the weights, as CpuStageModel does.
+  device.Finish(Queue::kCompute);
   return model;
+}
+
+absl::Status TorchStageModel::AllocatePages() {
+  const std::vector<int64_t> shape = {kv_.page_count, kv_.layers(),  2,
+                                      kv_.kv_heads,   kv_.page_size, kv_.head_dim};
+  const c10::ScalarType type = ScalarTypeOf(kv_.element_type);
+  if (!device_.is_host()) {
+    pages_ = at::zeros(shape, at::TensorOptions(type).device(device_.device()));
+    device_.Finish(Queue::kCompute);
+    BATON_ASSIGN_OR_RETURN(kv_memory_, DeviceKvMemory::Create(kv_, device_, pages_));
+    return absl::OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(pool_, KvPool::Create(kv_));
+  const std::span<std::byte> bytes = pool_->Bytes();
+  kv_memory_ = std::make_unique<HostKvMemory>(kv_, bytes);
+  pages_ = at::from_blob(bytes.data(), shape, type);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MemoryBuffer> TorchStageModel::AllocateActivations(size_t bytes) {
+  if (device_.is_host()) return AllocateHost(bytes);
+  return GuardTorch([&]() -> absl::StatusOr<MemoryBuffer> {
+    const at::Tensor staging = device_.AllocateStaging(bytes);
+    return MemoryBuffer(device_.StagingSpan(staging), [staging](const MemorySpan&) {});
+  });
 }
 
 absl::Status TorchStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
@@ -97,9 +98,12 @@ absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
   BATON_RETURN_IF_ERROR(ValidateBatch(
       batch, {in, out, activation_type(), activation_columns(), logits.size(), tells_logits()},
       config_, kv_));
-  absl::Status status = GuardLibraries([&] {
+  absl::Status status = GuardTorch([&] {
     const c10::InferenceMode inference;
-    return Compute(batch, in, out, logits);
+    const TorchDevice::Entered entered = device_.Enter(Queue::kCompute);
+    absl::Status computed = Compute(batch, in, out, logits);
+    device_.Finish(Queue::kCompute);  // KV of a step is there when it ends.
+    return computed;
   });
   if (!status.ok()) group_.Fail(status);
   return status;
@@ -113,7 +117,7 @@ absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
   if (first_stage()) {
     BATON_ASSIGN_OR_RETURN(x, Sum(Embed(batch)));
   } else {
-    x = View(in).to(device_, ScalarTypeOf(in.type), /*non_blocking=*/false, /*copy=*/true);
+    x = View(in).to(device_.device(), ScalarTypeOf(in.type), /*non_blocking=*/false, /*copy=*/true);
   }
   for (int layer = 0; layer < kv_.layers(); ++layer) {
     const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];
@@ -129,14 +133,20 @@ absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
   return absl::OkStatus();
 }
 
+at::Tensor TorchStageModel::OnDevice(const std::vector<int64_t>& values) const {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  std::copy(values.begin(), values.end(), tensor.data_ptr<int64_t>());
+  return tensor.to(device_.device());
+}
+
 absl::StatusOr<at::Tensor> TorchStageModel::Sum(const at::Tensor& part) {
   if (group_.alone()) return part;
   // A copy, whatever `part` is.
-  const at::Tensor sum =
-      part.to(at::TensorOptions(at::kFloat).device(at::kCPU), /*non_blocking=*/false, /*copy=*/true)
-          .contiguous();
-  BATON_RETURN_IF_ERROR(group_.Sum({sum.data_ptr<float>(), static_cast<size_t>(sum.numel())}));
-  return sum.to(device_, part.scalar_type());
+  const at::Tensor sum = part.to(at::TensorOptions(at::kFloat).device(device_.device()),
+                                 /*non_blocking=*/false, /*copy=*/true)
+                             .contiguous();
+  BATON_RETURN_IF_ERROR(group_.Sum(device_.Lend(sum)));
+  return sum.to(part.scalar_type());
 }
 
 at::Tensor TorchStageModel::Embed(const Batch& batch) const {
@@ -144,7 +154,7 @@ at::Tensor TorchStageModel::Embed(const Batch& batch) const {
   for (const SequenceSlice& slice : batch.slices) {
     tokens.insert(tokens.end(), slice.tokens.begin(), slice.tokens.end());
   }
-  const at::Tensor ids = Indices(tokens, device_);
+  const at::Tensor ids = OnDevice(tokens);
   if (group_.alone()) return weights_.embedding.index_select(0, ids);
   const at::Tensor others =
       ids.lt(shard_.vocabulary.begin).logical_or(ids.ge(shard_.vocabulary.end));
@@ -169,8 +179,8 @@ TorchStageModel::Rows TorchStageModel::PlaceRows(const Batch& batch) const {
     }
   }
   const c10::ScalarType type = ScalarTypeOf(activation_type());
-  return {Indices(page, device_), Indices(slot, device_), cos.to(device_, type),
-          sin.to(device_, type)};
+  return {OnDevice(page), OnDevice(slot), cos.to(device_.device(), type),
+          sin.to(device_.device(), type)};
 }
 
 // ---- Blocks ----
@@ -237,7 +247,7 @@ at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
   const int64_t length = int64_t{slice.prefix_length} + slice.token_count;
   const int64_t page_count = (length + kv_.page_size - 1) / kv_.page_size;
   std::vector<int64_t> ids(slice.pages.begin(), slice.pages.begin() + page_count);
-  const at::Tensor page_ids = Indices(ids, device_);
+  const at::Tensor page_ids = OnDevice(ids);
   const auto gather = [&](int value) {  // [kv_heads, length, head_dim]
     return Pages(layer, value)
         .index_select(0, page_ids)
@@ -248,8 +258,8 @@ at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
   };
   const at::Tensor keys = gather(0);
   const at::Tensor values = gather(1);
-  const at::Tensor positions = at::arange(length, at::TensorOptions(at::kLong).device(device_));
-  const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
+  const at::Tensor positions =
+      at::arange(length, at::TensorOptions(at::kLong).device(device_.device()));
   const int64_t block =
       std::max<int64_t>(1, kTorchScoreElements / (sizes_.num_attention_heads * length));
   std::vector<at::Tensor> outputs;
@@ -260,20 +270,7 @@ at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
         query.narrow(0, begin, rows).view({rows, kv_heads, group, head_dim}).permute({1, 2, 0, 3});
     const at::Tensor seen = positions.narrow(0, slice.prefix_length + begin, rows).unsqueeze(1) >=
                             positions.unsqueeze(0);  // [rows, length]
-#if TORCH_VERSION_MAJOR >= 2
-    const at::Tensor output = at::scaled_dot_product_attention(
-        block_query, keys.unsqueeze(1).expand({kv_heads, group, length, head_dim}),
-        values.unsqueeze(1).expand({kv_heads, group, length, head_dim}), seen, /*dropout_p=*/0.0,
-        /*is_causal=*/false, scale);
-#else
-    at::Tensor scores =
-        at::matmul(block_query.reshape({kv_heads, group * rows, head_dim}), keys.transpose(1, 2));
-    scores = (scores * scale).view({kv_heads, group, rows, length}).to(at::kFloat);
-    scores.masked_fill_(seen.logical_not(), -std::numeric_limits<float>::infinity());
-    const at::Tensor shares = at::softmax(scores, -1).to(query.scalar_type());
-    const at::Tensor output = at::matmul(shares.view({kv_heads, group * rows, length}), values)
-                                  .view({kv_heads, group, rows, head_dim});
-#endif
+    const at::Tensor output = MaskedAttention(block_query, keys, values, seen);
     outputs.push_back(output.permute({2, 0, 1, 3}).reshape({rows, kv_heads * group * head_dim}));
   }
   return at::cat(outputs);
@@ -290,8 +287,9 @@ at::Tensor TorchStageModel::Mlp(const TorchLayer& weights, const at::Tensor& nor
 
 absl::StatusOr<at::Tensor> TorchStageModel::Head(const at::Tensor& x) {
   const at::Tensor part =
-      at::linear(Norm(x, weights_.final_norm), weights_.head).to(at::kCPU, at::kFloat).contiguous();
-  if (group_.alone()) return part;
+      at::linear(Norm(x, weights_.final_norm), weights_.head).to(at::kFloat).contiguous();
+  if (group_.alone()) return part.to(at::kCPU);
+  if (!device_.is_host()) return GatherOnDevice(part);
   at::Tensor all;
   std::span<float> gathered;
   if (tells_logits()) {
@@ -301,6 +299,14 @@ absl::StatusOr<at::Tensor> TorchStageModel::Head(const at::Tensor& x) {
   BATON_RETURN_IF_ERROR(group_.Gather({part.data_ptr<float>(), static_cast<size_t>(part.numel())},
                                       static_cast<int>(part.size(0)), gathered));
   return all;
+}
+
+absl::StatusOr<at::Tensor> TorchStageModel::GatherOnDevice(const at::Tensor& part) {
+  const int64_t ranks = shard_.rank.size;
+  const at::Tensor all = at::empty({ranks, part.size(0), part.size(1)}, part.options());
+  BATON_RETURN_IF_ERROR(group_.GatherParts(device_.Lend(part), device_.Lend(all)));
+  if (!tells_logits()) return at::Tensor();
+  return all.permute({1, 0, 2}).reshape({part.size(0), ranks * part.size(1)}).to(at::kCPU);
 }
 
 absl::Status TorchStageModel::TellLogits(const Batch& batch, const at::Tensor& x,
@@ -319,7 +325,7 @@ absl::Status TorchStageModel::TellLogits(const Batch& batch, const at::Tensor& x
     if (slice.wants_logits) last.push_back(row - 1);
   }
   if (last.empty()) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(x.index_select(0, Indices(last, device_))));
+  BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(x.index_select(0, OnDevice(last))));
   if (tells_logits()) std::memcpy(logits.data(), told.data_ptr<float>(), logits.size_bytes());
   return absl::OkStatus();
 }

@@ -22,19 +22,22 @@
 #include "common/engine/rotary.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/stage_setup.h"
+#include "common/engine/torch/torch_device.h"
 #include "common/engine/torch/torch_weights.h"
 
 namespace baton {
 
 class TorchStageModel final : public StageModel {
  public:
-  // Throws what torch throws; LoadTorchStageModel catches.
+  // Throws what torch throws; the plugin catches.
   static absl::StatusOr<std::unique_ptr<StageModel>> Create(const ExecutorOptions& options);
 
   const ModelConfig& config() const override { return config_; }
   const KvGeometry& kv() const override { return kv_; }
   KvMemory& kv_memory() override { return *kv_memory_; }
   ElementType activation_type() const override { return dtype_; }
+  // Pinned, where the layers are on a GPU.
+  absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) override;
   TensorRank tensor_rank() const override { return shard_.rank; }
   absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
   void EndGroup(const absl::Status& why) override { group_.Fail(why); }
@@ -48,13 +51,15 @@ class TorchStageModel final : public StageModel {
     at::Tensor cos, sin;    // [tokens, 1, head_dim / 2]
   };
 
-  TorchStageModel(const StageSetup& setup, c10::Device device);
+  TorchStageModel(const StageSetup& setup, const TorchDevice& device);
+  absl::Status AllocatePages();
 
   absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits);
+  at::Tensor OnDevice(const std::vector<int64_t>& values) const;
   // Zeros for tokens that other ranks have.
   at::Tensor Embed(const Batch& batch) const;
-  // What all ranks' `part` is together: summed in float32 in host memory.
+  // What all ranks' `part` is together: summed in float32, in memory of the device.
   absl::StatusOr<at::Tensor> Sum(const at::Tensor& part);
   Rows PlaceRows(const Batch& batch) const;
   at::Tensor Attention(const Batch& batch, const Rows& rows, int layer, const TorchLayer& weights,
@@ -66,6 +71,9 @@ class TorchStageModel final : public StageModel {
   absl::Status TellLogits(const Batch& batch, const at::Tensor& x, std::span<float> logits);
   // [rows, vocab] float32 in host memory; undefined where logits don't come out.
   absl::StatusOr<at::Tensor> Head(const at::Tensor& x);
+  // The same of what each rank's device has: all ranks get it, since no communicator of a GPU's
+  // gathers to one, and rank 0 uses it.
+  absl::StatusOr<at::Tensor> GatherOnDevice(const at::Tensor& part);
   // Keys (0) or values (1) of a layer: [pages, kv_heads, page_size, head_dim].
   at::Tensor Pages(int layer, int value) const;
 
@@ -74,13 +82,13 @@ class TorchStageModel final : public StageModel {
   const ModelConfig& sizes_;  // The shard's.
   const KvGeometry kv_;
   const ElementType dtype_;  // Of weights and everything that is computed.
-  const c10::Device device_;
+  const TorchDevice device_;
   const Rotary rotary_;
   RankGroup group_;
   TorchWeights weights_;
   std::unique_ptr<KvPool> pool_;  // On the CPU.
+  at::Tensor pages_;              // [pages, layers, 2, kv_heads, page_size, head_dim]
   std::unique_ptr<KvMemory> kv_memory_;
-  at::Tensor pages_;  // [pages, layers, 2, kv_heads, page_size, head_dim]
 };
 
 }  // namespace baton

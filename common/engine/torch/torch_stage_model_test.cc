@@ -7,8 +7,9 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/engine/testing/model_chain.h"
-#include "common/engine/torch/loaded_stage_model.h"
+#include "common/engine/torch/torch_backend.h"
 
 namespace baton {
 namespace {
@@ -102,12 +103,18 @@ TEST(TorchStageModelTest, RefusesWhatTheOthersRefuse) {
   EXPECT_EQ(LoadStageModel(options).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(TorchStageModelTest, ADeviceThatIsNotThereIsNamed) {
+TEST(TorchStageModelTest, ADeviceThatIsNotThereIsNamedBesideWhatIs) {
+  const auto plugin = LoadTorchPlugin();
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
   ExecutorOptions options = Torch(OptionsFor(SmallModel()));
-  options.device = "cuda:1";
-  const auto model = LoadStageModel(options);
-  EXPECT_EQ(model.status().code(), absl::StatusCode::kUnimplemented) << model.status();
-  EXPECT_NE(model.status().message().find("cuda:1"), std::string::npos);
+  options.device = "cuda:64";
+  const absl::Status refused = LoadStageModel(options).status();
+  EXPECT_EQ(refused.code(), (*plugin)->has_cuda() ? absl::StatusCode::kFailedPrecondition
+                                                  : absl::StatusCode::kUnimplemented);
+  const std::string expected = absl::StrCat(
+      "asked for device cuda:64; libtorch ", (*plugin)->libtorch,
+      (*plugin)->has_cuda() ? " with CUDA finds " : " of this build computes on the CPU");
+  EXPECT_EQ(refused.message().substr(0, expected.size()), expected);
   options.device = "abacus";
   EXPECT_FALSE(LoadStageModel(options).ok());
   options.backend = Backend::kNative;

@@ -1,4 +1,4 @@
-// Groups of ranks that are services of one process: what ConnectOverGloo is between processes.
+// Groups of ranks that are services of one process: what ConnectRanks is between processes.
 #ifndef SERVICES_PREFILL_TESTING_MEMORY_GROUPS_H_
 #define SERVICES_PREFILL_TESTING_MEMORY_GROUPS_H_
 

@@ -1,0 +1,156 @@
+#include "common/engine/torch/device_kv_memory.h"
+
+#include <c10/core/InferenceMode.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+// A run of the data plane.
+constexpr size_t kBounceBytes = size_t{4} << 20;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceKvMemory>> DeviceKvMemory::Create(const KvGeometry& geometry,
+                                                                       const TorchDevice& device,
+                                                                       const at::Tensor& pages) {
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<KvPool> landing, KvPool::Create(geometry));
+  std::unique_ptr<DeviceKvMemory> memory(
+      new DeviceKvMemory(geometry, device, pages, std::move(landing)));
+  memory->copies_.Start();
+  return memory;
+}
+
+DeviceKvMemory::DeviceKvMemory(const KvGeometry& geometry, const TorchDevice& device,
+                               const at::Tensor& pages, std::unique_ptr<KvPool> landing)
+    : geometry_(geometry),
+      device_(device),
+      pages_(pages.view({-1}).view(at::kByte)),
+      landing_(std::move(landing)),
+      bounce_(device.AllocateStaging(kBounceBytes)),
+      copies_(QueueThreadName(Queue::kCopy)) {
+  BATON_CHECK(pages_.nbytes() == landing_->Bytes().size())
+      << pages_.nbytes() << " bytes for " << geometry.page_count << " pages";
+}
+
+size_t DeviceKvMemory::Begin(const KvPiece& piece) const {
+  BATON_CHECK(piece.page >= 0 && piece.page < geometry_.page_count) << "page " << piece.page;
+  const size_t page_begin = static_cast<size_t>(piece.page) * geometry_.PageBytes();
+  const size_t behind = pages_.nbytes() - page_begin;
+  BATON_CHECK(piece.offset_bytes <= behind && piece.bytes <= behind - piece.offset_bytes)
+      << piece.bytes << " bytes from " << piece.offset_bytes << " of page " << piece.page;
+  return page_begin + piece.offset_bytes;
+}
+
+at::Tensor DeviceKvMemory::OnDevice(size_t begin, size_t bytes) const {
+  return pages_.narrow(0, static_cast<int64_t>(begin), static_cast<int64_t>(bytes));
+}
+
+void DeviceKvMemory::ClearTail(int page, int valid_tokens) {
+  const size_t begin = Begin({page, 0, geometry_.PageBytes()});
+  const bool taken = copies_.PostCompletion([this, begin, valid_tokens] {
+    cleared_.Update(GuardTorch([&] {
+      const c10::InferenceMode inference;
+      const TorchDevice::Entered entered = device_.Enter(Queue::kCopy);
+      const int64_t size = geometry_.page_size;
+      OnDevice(begin, geometry_.PageBytes())
+          .view({-1, size, static_cast<int64_t>(geometry_.HeadBytes()) / size})
+          .narrow(1, valid_tokens, size - valid_tokens)
+          .zero_();
+      return absl::OkStatus();
+    }));
+  });
+  BATON_CHECK(taken) << "pages are cleared of an executor that has ended";
+}
+
+absl::StatusOr<uint64_t> DeviceKvMemory::TakeRoom(size_t bytes) {
+  MutexLock lock(&mutex_);
+  if (staged_bytes_ > 0 && staged_bytes_ + bytes > kExportStagingBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("exports hold ", staged_bytes_, " of ",
+                                                     kExportStagingBytes, " bytes, and ", bytes,
+                                                     " more are asked for"));
+  }
+  staged_bytes_ += bytes;
+  exports_[next_export_].bytes = bytes;
+  return next_export_++;
+}
+
+void DeviceKvMemory::Export(const KvPiece& piece, Exported done) {
+  Begin(piece);
+  const absl::StatusOr<uint64_t> export_id = TakeRoom(piece.bytes);
+  if (!export_id.ok()) return done(export_id.status());
+  const bool taken = copies_.PostCompletion([this, piece, id = *export_id, done] {
+    absl::StatusOr<ExportedKv> exported = GuardTorch([&] { return CopyOut(piece, id); });
+    if (!exported.ok()) EndExport(id);
+    done(std::move(exported));
+  });
+  BATON_CHECK(taken) << "an export of an executor that has ended";
+}
+
+absl::StatusOr<ExportedKv> DeviceKvMemory::CopyOut(const KvPiece& piece, uint64_t export_id) {
+  BATON_RETURN_IF_ERROR(cleared_);
+  const c10::InferenceMode inference;
+  const TorchDevice::Entered entered = device_.Enter(Queue::kCopy);
+  const at::Tensor staged = device_.AllocateStaging(piece.bytes);
+  staged.copy_(OnDevice(Begin(piece), piece.bytes), /*non_blocking=*/true);
+  device_.Finish(Queue::kCopy);
+  const MemorySpan span = device_.StagingSpan(staged);
+  {
+    MutexLock lock(&mutex_);
+    exports_.at(export_id).memory = staged;
+  }
+  return ExportedKv{export_id, span, XXH3_64bits(span.data, span.bytes)};
+}
+
+void DeviceKvMemory::EndExport(uint64_t export_id) {
+  Staged ended;  // Goes without the lock.
+  MutexLock lock(&mutex_);
+  const auto found = exports_.find(export_id);
+  BATON_CHECK(found != exports_.end()) << "export " << export_id << " is not there";
+  ended = std::move(found->second);
+  staged_bytes_ -= ended.bytes;
+  exports_.erase(found);
+}
+
+MemorySpan DeviceKvMemory::Landing(const KvPiece& piece) {
+  return HostSpan(landing_->Bytes().subspan(Begin(piece), piece.bytes));
+}
+
+void DeviceKvMemory::FinishLanding(const std::vector<KvPiece>& pieces, Landed done) {
+  const bool taken = copies_.PostCompletion(
+      [this, pieces, done] { done(GuardTorch([&] { return CopyIn(pieces); })); });
+  BATON_CHECK(taken) << "a landing of an executor that has ended";
+}
+
+absl::StatusOr<uint64_t> DeviceKvMemory::CopyIn(const std::vector<KvPiece>& pieces) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  if (state == nullptr) return absl::ResourceExhaustedError("no memory for a checksum");
+  XXH3_64bits_reset(state.get());
+  const c10::InferenceMode inference;
+  const TorchDevice::Entered entered = device_.Enter(Queue::kCopy);
+  for (const KvPiece& piece : pieces) {
+    const size_t begin = Begin(piece);
+    for (size_t done = 0; done < piece.bytes; done += kBounceBytes) {
+      const size_t bytes = std::min(kBounceBytes, piece.bytes - done);
+      const std::byte* const landed = landing_->Bytes().data() + begin + done;
+      std::memcpy(bounce_.data_ptr(), landed, bytes);
+      // What is copied on is what is hashed, whatever is still written over what has landed.
+      XXH3_64bits_update(state.get(), bounce_.data_ptr(), bytes);
+      OnDevice(begin + done, bytes)
+          .copy_(bounce_.narrow(0, 0, static_cast<int64_t>(bytes)), /*non_blocking=*/true);
+      device_.Finish(Queue::kCopy);
+    }
+  }
+  return XXH3_64bits_digest(state.get());
+}
+
+}  // namespace baton
