@@ -83,24 +83,36 @@ absl::StatusOr<uint64_t> DeviceKvMemory::TakeRoom(size_t bytes) {
   return next_export_++;
 }
 
-void DeviceKvMemory::Export(const KvPiece& piece, Exported done) {
-  Begin(piece);
-  const absl::StatusOr<uint64_t> export_id = TakeRoom(piece.bytes);
+void DeviceKvMemory::Export(const std::vector<KvPiece>& pieces, Exported done) {
+  BATON_CHECK(!pieces.empty()) << "an export of nothing";
+  size_t bytes = 0;
+  for (const KvPiece& piece : pieces) {
+    Begin(piece);
+    bytes += piece.bytes;
+  }
+  const absl::StatusOr<uint64_t> export_id = TakeRoom(bytes);
   if (!export_id.ok()) return done(export_id.status());
-  const bool taken = copies_.PostCompletion([this, piece, id = *export_id, done] {
-    absl::StatusOr<ExportedKv> exported = GuardTorch([&] { return CopyOut(piece, id); });
+  const bool taken = copies_.PostCompletion([this, pieces, bytes, id = *export_id, done] {
+    absl::StatusOr<ExportedKv> exported = GuardTorch([&] { return CopyOut(pieces, bytes, id); });
     if (!exported.ok()) EndExport(id);
     done(std::move(exported));
   });
   BATON_CHECK(taken) << "an export of an executor that has ended";
 }
 
-absl::StatusOr<ExportedKv> DeviceKvMemory::CopyOut(const KvPiece& piece, uint64_t export_id) {
+absl::StatusOr<ExportedKv> DeviceKvMemory::CopyOut(const std::vector<KvPiece>& pieces, size_t bytes,
+                                                   uint64_t export_id) {
   BATON_RETURN_IF_ERROR(cleared_);
   const c10::InferenceMode inference;
   const TorchDevice::Entered entered = device_.Enter(Queue::kCopy);
-  const at::Tensor staged = device_.AllocateStaging(piece.bytes);
-  staged.copy_(OnDevice(Begin(piece), piece.bytes), /*non_blocking=*/true);
+  const at::Tensor staged = device_.AllocateStaging(bytes);
+  int64_t filled = 0;
+  for (const KvPiece& piece : pieces) {
+    const auto size = static_cast<int64_t>(piece.bytes);
+    staged.narrow(0, filled, size)
+        .copy_(OnDevice(Begin(piece), piece.bytes), /*non_blocking=*/true);
+    filled += size;
+  }
   device_.Finish(Queue::kCopy);
   const MemorySpan span = device_.StagingSpan(staged);
   {

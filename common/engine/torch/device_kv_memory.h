@@ -1,5 +1,5 @@
 // KV pages in a device's memory. Both doors lead through host memory that a transport reads and
-// writes: an export copies a piece into pinned memory of its own, and what has landed is copied
+// writes: an export copies its pieces into pinned memory of its own, and what has landed is copied
 // from its place to its page. Copies have a thread and a queue (Queue::kCopy) of their own, so that
 // neither the data thread nor a step waits for them. Part of the plugin.
 //
@@ -42,7 +42,7 @@ class DeviceKvMemory final : public KvMemory {
   ~DeviceKvMemory() override { copies_.Stop(); }  // Ends what was asked for.
 
   void ClearTail(int page, int valid_tokens) override;
-  void Export(const KvPiece& piece, Exported done) override;
+  void Export(const std::vector<KvPiece>& pieces, Exported done) override;
   void EndExport(uint64_t export_id) override;
   MemorySpan Landing(const KvPiece& piece) override;
   void FinishLanding(const std::vector<KvPiece>& pieces, Landed done) override;
@@ -63,7 +63,8 @@ class DeviceKvMemory final : public KvMemory {
   // Takes room for an export and numbers it.
   absl::StatusOr<uint64_t> TakeRoom(size_t bytes);
   // On the thread of the copies.
-  absl::StatusOr<ExportedKv> CopyOut(const KvPiece& piece, uint64_t export_id);
+  absl::StatusOr<ExportedKv> CopyOut(const std::vector<KvPiece>& pieces, size_t bytes,
+                                     uint64_t export_id);
   absl::StatusOr<uint64_t> CopyIn(const std::vector<KvPiece>& pieces);
 
   const KvGeometry geometry_;

@@ -59,8 +59,8 @@ class DeviceKvMemoryTest : public testing::Test {
 
   std::byte* Bytes() { return static_cast<std::byte*>(pages_.data_ptr()); }
 
-  absl::StatusOr<ExportedKv> Export(const KvPiece& piece) {
-    memory_->Export(piece, exported_.Callback());
+  absl::StatusOr<ExportedKv> Export(const std::vector<KvPiece>& pieces) {
+    memory_->Export(pieces, exported_.Callback());
     return exported_.Await();
   }
   absl::StatusOr<uint64_t> Land(const std::vector<KvPiece>& pieces) {
@@ -76,7 +76,7 @@ class DeviceKvMemoryTest : public testing::Test {
 
 TEST_F(DeviceKvMemoryTest, AnExportIsACopyThatStaysUntilItIsEnded) {
   const KvPiece piece{1, 200, 100};  // Over the edge of page 1.
-  const auto exported = Export(piece);
+  const auto exported = Export({piece});
   ASSERT_TRUE(exported.ok()) << exported.status();
   const std::vector<std::byte> expected(Bytes() + 456, Bytes() + 556);
   EXPECT_NE(exported->memory.data, Bytes() + 456);
@@ -84,6 +84,18 @@ TEST_F(DeviceKvMemoryTest, AnExportIsACopyThatStaysUntilItIsEnded) {
   ASSERT_EQ(exported->memory.bytes, 100u);
   EXPECT_EQ(std::memcmp(exported->memory.data, expected.data(), 100), 0);
   EXPECT_EQ(exported->checksum, XXH3_64bits(expected.data(), 100));
+  memory_->EndExport(exported->export_id);
+}
+
+TEST_F(DeviceKvMemoryTest, PiecesAreExportedBehindEachOther) {
+  std::vector<std::byte> together(Bytes() + 512, Bytes() + 612);
+  together.insert(together.end(), Bytes() + 10, Bytes() + 30);
+  together.insert(together.end(), Bytes() + 250, Bytes() + 260);  // Over an edge.
+  const auto exported = Export({{2, 0, 100}, {0, 10, 20}, {0, 250, 10}});
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  ASSERT_EQ(exported->memory.bytes, together.size());
+  EXPECT_EQ(std::memcmp(exported->memory.data, together.data(), together.size()), 0);
+  EXPECT_EQ(exported->checksum, XXH3_64bits(together.data(), together.size()));
   memory_->EndExport(exported->export_id);
 }
 
@@ -109,7 +121,7 @@ TEST_F(DeviceKvMemoryTest, WhatHasLandedIsPartOfItsPageWhenTheLandingIsFinished)
 TEST_F(DeviceKvMemoryTest, ATailIsClearedBeforeTheExportsThatFollow) {
   const std::vector<std::byte> before(Bytes(), Bytes() + pages_.nbytes());
   memory_->ClearTail(1, 3);
-  const auto exported = Export({0, 0, 768});
+  const auto exported = Export({{0, 0, 768}});
   ASSERT_TRUE(exported.ok()) << exported.status();
   for (size_t i = 0; i < before.size(); ++i) {
     const bool in_page = i / 256 == 1;
@@ -120,7 +132,7 @@ TEST_F(DeviceKvMemoryTest, ATailIsClearedBeforeTheExportsThatFollow) {
 }
 
 TEST_F(DeviceKvMemoryTest, WhatIsUnderWayIsEndedBeforeItGoes) {
-  memory_->Export({0, 0, 256}, exported_.Callback());
+  memory_->Export({{0, 0, 256}}, exported_.Callback());
   memory_->FinishLanding({{1, 0, 256}}, landed_.Callback());
   memory_.reset();
   EXPECT_TRUE(exported_.Await().ok());
@@ -143,17 +155,17 @@ TEST_F(LargePagesTest, ExportsBeyondTheRoomAreRefusedUntilOneIsEnded) {
   const size_t page = Large().PageBytes();
   ASSERT_EQ(kExportStagingBytes, 4 * page);
   std::vector<uint64_t> ids;
-  for (int i = 0; i < 4; ++i) ids.push_back(Export({i, 0, page})->export_id);
-  const absl::Status refused = Export({4, 0, 1}).status();
+  for (int i = 0; i < 4; ++i) ids.push_back(Export({{i, 0, page}})->export_id);
+  const absl::Status refused = Export({{4, 0, 1}}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(refused.message(), "exports hold 67108864 of 67108864 bytes, and 1 more are asked for");
   memory_->EndExport(ids[2]);
-  const auto again = Export({4, 0, page});
+  const auto again = Export({{4, 0, page}});
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(std::memcmp(again->memory.data, Bytes() + 4 * page, page), 0);
   for (const uint64_t id : {ids[0], ids[1], ids[3], again->export_id}) memory_->EndExport(id);
   // More than there is room for, but alone.
-  const auto whole = Export({0, 0, 6 * page});
+  const auto whole = Export({{0, 0, 6 * page}});
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_EQ(whole->checksum, XXH3_64bits(Bytes(), 6 * page));
   memory_->EndExport(whole->export_id);
