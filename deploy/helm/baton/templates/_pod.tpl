@@ -182,13 +182,13 @@ schedulerName: {{ . }}
       fieldPath: metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']
 {{- end }}
 {{- end }}
-{{- if and (eq $role "decode") (gt (int $own.parallelism.tp) 1) }}
+{{- if eq $role "decode" }}
 {{- if eq $root.Values.workload.kind "StatefulSet" }}
 - name: BATON_DECODE_INDEX
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
-{{- else }}
+{{- else if gt (int $own.parallelism.tp) 1 }}
 - name: DECODE_SET
   valueFrom:
     fieldRef:
