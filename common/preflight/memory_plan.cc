@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
@@ -70,7 +71,8 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const 
   ExecutorFootprint footprint =
       options.executor() == "torch" ? TorchFootprintOf(sizes, shape) : FootprintOf(sizes, shape);
   // On a GPU they are in its memory; what lands from others has its place here as well.
-  const bool elsewhere = options.executor() == "timed" || options.device() != "cpu";
+  const bool elsewhere =
+      options.executor() == "timed" || absl::StartsWith(options.device(), "cuda");
   if (elsewhere) footprint.weights = footprint.scratch = 0;
   ProcessMemory memory;
   memory.layers = layers;
