@@ -91,6 +91,12 @@ enum class Bug {
   kLegsForgetAnswer,            // legs: let a stream's breaking undo the answer that it told
   kLegsPassCancelled,           // legs: tell a call that its worker gave up as the client's wish
   kLinkAnswersNoPing,           // link: answers no ping of stage 0
+  kLinkReadyWithoutGroup,       // link: is ready when its stage has begun, whatever its group does
+  kWiringHeedsOldGroups,        // wiring: takes words of an older epoch's groups for this one's
+  kPlannerCountsOneRank,        // planner: a stage is done with what one of its ranks is done with
+  kLeaseForgetsRanks,           // lease table: commits when the first ranks' parts are there
+  kLeaseMixesHeads,             // lease table: places every rank's heads where the first one's are
+  kRouterOverlooksRanks,        // router: pairs chains of which a rank, not the first, can't serve
 };
 
 // The bug that is on: kNone unless PlantBug was called.

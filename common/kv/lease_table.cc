@@ -93,7 +93,7 @@ absl::StatusOr<KvPlacement> LeaseTable::OnData(const KvDataHeader& header, size_
 
   KvPlacement placement;
   placement.layers = header.layers;
-  placement.heads = writer.heads;
+  placement.heads = PlantedBug(Bug::kLeaseMixesHeads) ? slot->writers[0].heads : writer.heads;
   placement.offset_bytes = static_cast<size_t>(header.part) * table.options.part_bytes;
   placement.page_bytes = header.bytes / static_cast<uint64_t>(header.page_count);
   placement.receipt = table.next_receipt++;
@@ -305,6 +305,7 @@ void LeaseTable::State::Settle(uint32_t index, size_t writer_index,
   }
   uint64_t bytes = 0;
   for (const WriterProgress& writer : slot.writers) {
+    if (PlantedBug(Bug::kLeaseForgetsRanks) && writer.writer.tensor_rank.rank > 0) continue;
     const bool all_here = writer.arrived == static_cast<int>(writer.parts.size());
     if (PlantedBug(Bug::kLeaseCommitsWithoutFirstToken) ? !all_here : !writer.Complete()) return;
     bytes += writer.bytes;

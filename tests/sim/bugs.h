@@ -95,6 +95,12 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kLegsForgetAnswer, "legs-forget-answer"},
     {Bug::kLinkAnswersNoPing, "link-answers-no-ping"},
     {Bug::kLegsPassCancelled, "legs-pass-cancelled"},
+    {Bug::kLinkReadyWithoutGroup, "link-ready-without-group"},
+    {Bug::kWiringHeedsOldGroups, "wiring-heeds-old-groups"},
+    {Bug::kPlannerCountsOneRank, "planner-counts-one-rank"},
+    {Bug::kLeaseForgetsRanks, "lease-forgets-ranks"},
+    {Bug::kLeaseMixesHeads, "lease-mixes-heads"},
+    {Bug::kRouterOverlooksRanks, "router-overlooks-ranks"},
 };
 
 }  // namespace baton::sim

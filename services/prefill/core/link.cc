@@ -93,7 +93,9 @@ void Link::State::On(const EpochTried& event) {
   if (event.status.ok()) {
     begun = true;
     forming = place.ranks() > 1;
-    if (forming) return Emit(FormGroup{link, hello});
+    if (forming) Emit(FormGroup{link, hello});
+    if (PlantedBug(Bug::kLinkReadyWithoutGroup)) forming = false;
+    if (forming) return;
     Emit(SendReady{link, hello.epoch});
   } else if (now_us >= begin_by_us) {
     Covered<"link: an epoch never begins">();

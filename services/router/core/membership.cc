@@ -42,9 +42,12 @@ bool SpeaksForAll(const std::vector<const Worker*>& places) {
 }
 
 bool CanServe(const std::vector<const Worker*>& places) {
-  return std::all_of(places.begin(), places.end(),
-                     [](const Worker* worker) { return worker != nullptr && Usable(*worker); }) &&
-         SpeaksForAll(places);
+  const auto serves = [](const Worker* worker) {
+    if (worker == nullptr) return false;
+    const bool follows = worker->info.tensor_rank.rank > 0;
+    return Usable(*worker) || (follows && PlantedBug(Bug::kRouterOverlooksRanks));
+  };
+  return std::all_of(places.begin(), places.end(), serves) && SpeaksForAll(places);
 }
 
 // With more ranks than KV heads some have copies, which they don't hand over.
