@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "common/base/status.h"
 #include "common/config/context_length.h"
 #include "common/config/layer_split.h"
@@ -134,11 +135,12 @@ class Checks {
       option = "executor";
     } else if (values.linear_backend() == "torch") {
       option = "linear_backend";
-    } else if (values.tp_size() > 1) {
-      option = "tp_size";
-      why = absl::StrCat("got ", values.tp_size(), " ranks, which sum by libtorch's Gloo, and ");
     } else {
-      return;
+      const bool stages = values.tp_size() > 1;
+      const int64_t ranks = stages ? values.tp_size() : values.decode_tp_size();
+      if (ranks <= 1) return;
+      option = stages ? "tp_size" : "decode_tp_size";
+      why = absl::StrCat("got ", ranks, " ranks, which sum by libtorch's Gloo, and ");
     }
     const absl::Status status = report_.machine.check_torch();
     if (!status.ok()) AddError(option, absl::StrCat(why, status.message()));
@@ -191,11 +193,13 @@ class Checks {
     return sliced.ok();
   }
 
+  // `option` says the size; a shard knows one of them by name.
   bool CheckShard(const char* option, TensorRank rank) {
     if (rank.alone()) return true;
     const absl::Status shard = ShardModel(*report_.model, rank).status();
-    AddStatus(option, shard);
-    return shard.ok();
+    if (shard.ok()) return true;
+    AddError(option, std::string(absl::StripPrefix(shard.message(), "tp_size: ")));
+    return false;
   }
 
   // Before the layers, which may follow from it.

@@ -43,6 +43,7 @@ class TorchPreflightTest : public testing::Test {
 TEST_F(TorchPreflightTest, WhatNeedsItIsRefusedWithoutIt) {
   const Row rows[] = {
       {{"--tp-size=2"}, "tp_size", "got 2 ranks, which sum by libtorch's Gloo, and it is not here"},
+      {{"--decode-tp-size=2"}, "decode_tp_size", "got 2 ranks, which sum by libtorch's Gloo, and"},
       {{"--executor=torch"}, "executor", "got torch, and it is not here"},
       {{"--linear-backend=torch"}, "linear_backend", "got torch, and it is not here"},
       {{"--linear-backend=auto"}, "", ""},

@@ -36,7 +36,7 @@ class Planner {
         BATON_RETURN_IF_ERROR(AddStage(chain, stage));
       }
     }
-    plan_.groups.push_back({"decode", "services", {}});
+    plan_.groups.push_back({"decode", values.decode_tp_size() > 1 ? "ranks" : "services", {}});
     for (int64_t decode = 0; decode < values.decodes(); ++decode) {
       BATON_RETURN_IF_ERROR(AddDecode(decode));
     }

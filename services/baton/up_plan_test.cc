@@ -89,6 +89,24 @@ TEST(UpPlanTest, EveryRankOfADecodeServiceIsAProcess) {
       IsSupersetOf({"--instance-id=decode-1-2", "--decode-id=1", "--tp-rank=2", "--tp-size=4"}));
 }
 
+TEST(UpPlanTest, EveryWorkerIsCountedInOneGroup) {
+  const auto groups = [](std::vector<std::string> args) {
+    std::vector<std::string> texts;
+    const auto plan = Plan(std::move(args));
+    for (const StartingGroup& group : plan->groups) {
+      texts.push_back(group.name + ", " + group.unit);
+      for (const std::string& name : group.names) texts.back() += " " + name;
+    }
+    return texts;
+  };
+  EXPECT_THAT(groups({"--prefill-chains=2", "--decodes=2"}),
+              ElementsAre("chain-0, stages prefill-0-0", "chain-1, stages prefill-1-0",
+                          "decode, services decode-0 decode-1"));
+  EXPECT_THAT(groups({"--tp-size=2", "--decode-tp-size=2"}),
+              ElementsAre("chain-0, ranks prefill-0-0-0 prefill-0-0-1",
+                          "decode, ranks decode-0-0 decode-0-1"));
+}
+
 TEST(UpPlanTest, MetricsPortsAreFixed) {
   const auto open = Plan({"--port=0", "--grpc-port=0"});
   ASSERT_TRUE(open.ok()) << open.status();
