@@ -14,7 +14,8 @@ TEST(TorchCheckTest, ThePluginOfThisExecutableLoadsAndIsNotHere) {
   EXPECT_TRUE(CheckTorch().ok()) << CheckTorch();
   std::ifstream maps("/proc/self/maps");
   const std::string mapped((std::istreambuf_iterator<char>(maps)), {});
-  EXPECT_EQ(mapped.find("libtorch_cpu.so"), std::string::npos) << "it was loaded by another process";
+  EXPECT_EQ(mapped.find("libtorch_cpu.so"), std::string::npos)
+      << "it was loaded by another process";
 }
 
 TEST(TorchCheckTest, SaysWhatToInstallWhereThereIsNone) {

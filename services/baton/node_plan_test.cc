@@ -106,7 +106,9 @@ TEST(NodePlanTest, ListensWhereItIsToldOrOnTheWayToTheOthers) {
 }
 
 TEST(NodePlanTest, SaysWhatItIs) {
-  const auto text = [](std::vector<std::string> args) { return NodeText(Parse(args).values); };
+  const auto text = [](const std::vector<std::string>& args) {
+    return NodeText(Parse(args).values);
+  };
   EXPECT_EQ(text({"--nnodes=2", "--node-rank=1", "--tp-size=2", "--chain-id=c"}),
             "node 1 of 2: stage 1 rank 0 to stage 1 rank 1 of c, 2 stages of 2 ranks");
   EXPECT_EQ(text({"--nnodes=1"}), "node 0 of 1: stage 0 to stage 1 of chain-0, 2 stages");

@@ -122,8 +122,9 @@ prefill::MemberLink::Callbacks FollowerService::LinkCallbacks() {
           0, absl::InvalidArgumentError("a message on the link that is empty, or no order")};
     }
     absl::StatusOr<Order> order = FromProto(request.order());
-    if (order.ok()) arriving_ = *std::move(order);
-    return prefill::MemberLink::Work{epoch_, order.status()};
+    const absl::Status status = order.status();
+    if (status.ok()) arriving_ = *std::move(order);
+    return prefill::MemberLink::Work{epoch_, status};
   };
   callbacks.take = [this] { events_.Raise(OrderHeard{std::move(arriving_)}); };
   return callbacks;

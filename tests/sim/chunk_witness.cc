@@ -68,7 +68,8 @@ void ChunkWitness::Hear(const prefill::StagePlanDone& said) {
   const auto stage = static_cast<size_t>(said.stage);
   const auto plan = plans_.find(said.done.number);
   if (said.epoch != epoch_ || plan == plans_.end()) return;
-  const auto rank = static_cast<size_t>(said.stage * topology_.ranks + said.rank);
+  const auto rank = static_cast<size_t>(said.stage) * static_cast<size_t>(topology_.ranks) +
+                    static_cast<size_t>(said.rank);
   if (said.done.number != done_plans_[rank] + 1) return;
   done_plans_[rank] = said.done.number;
   OfRanks& of_ranks = of_ranks_[{stage, said.done.number}];

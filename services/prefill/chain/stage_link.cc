@@ -49,8 +49,9 @@ MemberLink::Work StageLink::Read(const v1::LinkRequest& request) {
   PlanBounds bounds = options_.bounds;
   bounds.max_plan_tokens = link_.hello().max_plan_tokens;
   absl::StatusOr<PlanWithContexts> plan = FromProto(request.plan(), bounds);
-  if (plan.ok()) arriving_ = *std::move(plan);
-  return {request.plan().epoch(), plan.status()};
+  const absl::Status status = plan.status();
+  if (status.ok()) arriving_ = *std::move(plan);
+  return {request.plan().epoch(), status};
 }
 
 void StageLink::Stop() { link_.Fail(absl::UnavailableError("the stage is stopping")); }
