@@ -131,7 +131,9 @@ TEST(NodeShareTest, WhatCannotBeIsRefusedNamingBothSides) {
 }
 
 TEST(NodeShareTest, NodesAreThoseOfAPrefillChain) {
-  const auto refusal = [](Given given) { return std::string(Parse(given).status().message()); };
+  const auto refusal = [](const Given& given) {
+    return std::string(Parse(given).status().message());
+  };
   EXPECT_THAT(refusal({.args = {"--nnodes=1"}, .command = Command::kValidate}),
               HasSubstr("--disaggregation-mode prefill"));
   EXPECT_THAT(refusal({.args = {"--disaggregation-mode=decode", "--nnodes=1"},

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace baton {
 namespace {
 
@@ -88,7 +90,7 @@ TEST(NodePlanTest, NamesAndPortsThatAreGivenAreTheFirstWorkers) {
 TEST(NodePlanTest, ListensWhereItIsToldOrOnTheWayToTheOthers) {
   const auto host = [](std::vector<std::string> args) {
     args.push_back("--nnodes=1");
-    const auto plan = Plan(args);
+    const auto plan = Plan(std::move(args));
     EXPECT_TRUE(plan.ok()) << plan.status();
     std::string last;
     for (const std::string& argument : plan->children[0].arguments) {
@@ -106,8 +108,8 @@ TEST(NodePlanTest, ListensWhereItIsToldOrOnTheWayToTheOthers) {
 }
 
 TEST(NodePlanTest, SaysWhatItIs) {
-  const auto text = [](const std::vector<std::string>& args) {
-    return NodeText(Parse(args).values);
+  const auto text = [](std::vector<std::string> args) {
+    return NodeText(Parse(std::move(args)).values);
   };
   EXPECT_EQ(text({"--nnodes=2", "--node-rank=1", "--tp-size=2", "--chain-id=c"}),
             "node 1 of 2: stage 1 rank 0 to stage 1 rank 1 of c, 2 stages of 2 ranks");

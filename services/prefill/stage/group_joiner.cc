@@ -48,13 +48,14 @@ void GroupJoiner::Join(const GroupDescription& group, Callbacks callbacks) {
 
 void GroupJoiner::OnConnected(const std::shared_ptr<Attempt>& attempt,
                               absl::StatusOr<std::shared_ptr<Communicator>> communicator) {
-  if (communicator.ok()) attempt->communicator = *std::move(communicator);
+  const absl::Status status = communicator.status();
+  if (status.ok()) attempt->communicator = *std::move(communicator);
   if (attempt != attempt_) {
     // The last to hold it lets it go, and not here.
     (void)connecting_.PostCompletion([attempt] { attempt->communicator.reset(); });
     return;
   }
-  if (attempt->communicator == nullptr) return End(attempt, communicator.status());
+  if (attempt->communicator == nullptr) return End(attempt, status);
   attempt->callbacks.connected();
 }
 
