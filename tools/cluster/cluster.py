@@ -136,7 +136,8 @@ class Cluster:
     `flags` go to every worker. `tls`: the context of HTTPS clients, if the router's flags ask for HTTPS."""
 
     def __init__(self, model, log_dir, stages=2, chains=1, decodes=1, flags=(), router_flags=(),
-                 prefill_flags=(), decode_flags=(), partition=None, environment=None, tls=None, ranks=1, decode_ranks=1):
+                 prefill_flags=(), decode_flags=(), partition=None, environment=None, tls=None, ranks=1,
+                 decode_ranks=1):
         self.model, self.stages, self.chains, self.decodes = model, stages, chains, decodes
         self.log_dir = log_dir
         self.tls = tls
