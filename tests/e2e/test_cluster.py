@@ -75,8 +75,15 @@ def described(target, symbol):
     assert 4 in answer, f"{symbol}: {answer}"
     pool = descriptor_pool.DescriptorPool()
     files = [descriptor_pb2.FileDescriptorProto.FromString(file) for _, file in fields(answer[4][0])]
-    for file in reversed(files):  # What a file imports comes after it.
+    waiting = {file.name: file for file in files}
+
+    def add(file):
+        for name in file.dependency:
+            if name in waiting:
+                add(waiting.pop(name))
         pool.Add(file)
+    while waiting:
+        add(waiting.pop(next(iter(waiting))))
     return pool
 
 
