@@ -87,21 +87,19 @@ FollowerService::FollowerService(const DecodeOptions& options, const DecodeServi
     });
   };
   kv_ = std::make_unique<KvReceiver>(std::move(kv));
-  joiner_ = std::make_unique<prefill::GroupJoiner>(Role::kDecode, parts.executor, loop_,
-                                                   parts.connect_group);
-  prefill::PlanBounds bounds;
-  bounds.page_count = parts.executor->kv().page_count;
-  bounds.max_plan_tokens = 1;
-  link_ = std::make_unique<prefill::MemberLink>(
-      prefill::MemberLink::Options{PlaceOf(options.self, options.decode_id, *parts.executor),
-                                   bounds, joiner_.get(), "decode.link"},
+  joiner_ = std::make_unique<links::GroupJoiner>(Role::kDecode, parts.executor, loop_,
+                                                 parts.connect_group);
+  const int page_count = parts.executor->kv().page_count;
+  link_ = std::make_unique<links::MemberLink>(
+      links::MemberLink::Options{PlaceOf(options.self, options.decode_id, *parts.executor),
+                                 page_count, /*max_plan_tokens=*/1, joiner_.get(), "decode.link"},
       LinkCallbacks());
-  parts.metrics->Set(Metric::kKvPagesCapacity, bounds.page_count);
+  parts.metrics->Set(Metric::kKvPagesCapacity, page_count);
 }
 
-prefill::MemberLink::Callbacks FollowerService::LinkCallbacks() {
-  prefill::MemberLink::Callbacks callbacks;
-  callbacks.try_epoch = [this](const prefill::Hello& hello) {
+links::MemberLink::Callbacks FollowerService::LinkCallbacks() {
+  links::MemberLink::Callbacks callbacks;
+  callbacks.try_epoch = [this](const links::Hello& hello) {
     if (!core_.may_begin()) {
       return absl::UnavailableError("pages of the last epoch are still in use");
     }
@@ -118,13 +116,13 @@ prefill::MemberLink::Callbacks FollowerService::LinkCallbacks() {
   };
   callbacks.read = [this](const v1::LinkRequest& request) {
     if (!request.has_order()) {
-      return prefill::MemberLink::Work{
+      return links::MemberLink::Work{
           0, absl::InvalidArgumentError("a message on the link that is empty, or no order")};
     }
     absl::StatusOr<Order> order = FromProto(request.order());
     const absl::Status status = order.status();
     if (status.ok()) arriving_ = *std::move(order);
-    return prefill::MemberLink::Work{epoch_, status};
+    return links::MemberLink::Work{epoch_, status};
   };
   callbacks.take = [this] { events_.Raise(OrderHeard{std::move(arriving_)}); };
   return callbacks;
@@ -148,19 +146,19 @@ absl::Status FollowerService::Listen() {
 
 grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* FollowerService::Rpc::Link(
     grpc::CallbackServerContext* /*context*/) {
-  prefill::LinkStream::Callbacks callbacks;
-  callbacks.on_request = [owner = owner_](std::shared_ptr<prefill::LinkStream> stream,
+  links::LinkStream::Callbacks callbacks;
+  callbacks.on_request = [owner = owner_](std::shared_ptr<links::LinkStream> stream,
                                           v1::LinkRequest request) {
     return owner->loop_->Post([owner, stream = std::move(stream), request = std::move(request)] {
       owner->link_->OnRequest(stream, request);
     });
   };
-  callbacks.on_end = [owner = owner_](const std::shared_ptr<prefill::LinkStream>& stream) {
+  callbacks.on_end = [owner = owner_](const std::shared_ptr<links::LinkStream>& stream) {
     const bool posted =
         owner->loop_->PostCompletion([owner, stream] { owner->link_->OnEnd(stream); });
     if (!posted) stream->Finish(absl::UnavailableError("the decode service's rank has stopped"));
   };
-  return prefill::LinkStream::Open(std::move(callbacks));
+  return links::LinkStream::Open(std::move(callbacks));
 }
 
 int64_t FollowerService::Wake(int64_t now_us) {

@@ -27,8 +27,8 @@
 #include "services/decode/core/follower.h"
 #include "services/decode/decode_service.h"
 #include "services/decode/kv_receiver.h"
-#include "services/prefill/chain/member_link.h"
-#include "services/prefill/stage/group_joiner.h"
+#include "services/links/group_joiner.h"
+#include "services/links/member_link.h"
 
 namespace baton::decode {
 
@@ -66,7 +66,7 @@ class FollowerService {
 
   FollowerService(const DecodeOptions& options, const DecodeService::Parts& parts);
   absl::Status Listen();
-  prefill::MemberLink::Callbacks LinkCallbacks();
+  links::MemberLink::Callbacks LinkCallbacks();
   int64_t Wake(int64_t now_us);
   void Publish();
 
@@ -82,10 +82,10 @@ class FollowerService {
   const DecodeService::Parts parts_;
   const std::shared_ptr<EventLoop> loop_;
   std::unique_ptr<KvReceiver> kv_;
-  std::unique_ptr<prefill::GroupJoiner> joiner_;
+  std::unique_ptr<links::GroupJoiner> joiner_;
   Follower core_;  // Loop thread, as the next four.
   SerialEvents<FollowerEvent> events_{[this](const FollowerEvent& event) { Handle(event); }};
-  std::unique_ptr<prefill::MemberLink> link_;
+  std::unique_ptr<links::MemberLink> link_;
   Order arriving_;      // Of the message that is being handled.
   uint64_t epoch_ = 0;  // That has begun last.
   Submissions steps_;

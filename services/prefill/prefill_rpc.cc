@@ -7,7 +7,7 @@
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
 #include "common/tracing/grpc_propagation.h"
-#include "services/prefill/chain/link_stream.h"
+#include "services/links/link_stream.h"
 #include "services/prefill/chain/start_call.h"
 
 namespace baton::prefill {
@@ -74,21 +74,21 @@ grpc::ServerUnaryReactor* PrefillRpc::Abort(grpc::CallbackServerContext* context
 
 grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* PrefillRpc::Link(
     grpc::CallbackServerContext* /*context*/) {
-  LinkStream::Callbacks callbacks;
+  links::LinkStream::Callbacks callbacks;
   callbacks.on_request = [link = options_.link, loop = options_.loop](
-                             std::shared_ptr<LinkStream> stream, v1::LinkRequest request) {
+                             std::shared_ptr<links::LinkStream> stream, v1::LinkRequest request) {
     return link != nullptr &&
            loop->Post([link, stream = std::move(stream), request = std::move(request)] {
              link->OnRequest(stream, request);
            });
   };
   callbacks.on_end = [link = options_.link,
-                      loop = options_.loop](const std::shared_ptr<LinkStream>& stream) {
+                      loop = options_.loop](const std::shared_ptr<links::LinkStream>& stream) {
     const bool posted =
         link != nullptr && loop->PostCompletion([link, stream] { link->OnEnd(stream); });
     if (!posted) stream->Finish(absl::UnavailableError("the stage takes no links"));
   };
-  return LinkStream::Open(std::move(callbacks));
+  return links::LinkStream::Open(std::move(callbacks));
 }
 
 }  // namespace baton::prefill

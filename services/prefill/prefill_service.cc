@@ -22,7 +22,7 @@ constexpr int64_t kLoopStuckUs = 5'000'000;
 constexpr int64_t kComputeStuckUs = 600'000'000;
 constexpr char kServiceName[] = "baton.v1.Prefill";
 
-ChainPlace PlaceOf(const PrefillOptions& options, const Executor& executor) {
+links::ChainPlace PlaceOf(const PrefillOptions& options, const Executor& executor) {
   const LayerRange layers{executor.kv().layer_begin, executor.kv().layer_end};
   return {options.chain_id,
           options.pp_rank,
@@ -160,8 +160,8 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   computer_ = std::make_unique<PlanComputer>(parts.executor, tell);
 
   if (!options.tensor_rank.alone()) {
-    joiner_ =
-        std::make_unique<GroupJoiner>(Role::kPrefill, parts.executor, loop_, parts.connect_group);
+    joiner_ = std::make_unique<links::GroupJoiner>(Role::kPrefill, parts.executor, loop_,
+                                                   parts.connect_group);
   }
 
   StageOptions stage = StageOptionsOf(options, parts.executor->kv().page_size);
@@ -171,7 +171,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   stage_ = std::make_unique<StageShell>(stage, activations_.get(), kv_.get(), computer_.get(),
                                         joiner_.get(), parts.metrics, std::move(trace));
 
-  const ChainPlace place = PlaceOf(options, *parts.executor);
+  const links::ChainPlace place = PlaceOf(options, *parts.executor);
   const PlanBounds bounds = BoundsOf(options, *parts.executor);
   if (place.member() == 0) {
     chain_ = std::make_unique<ChainShell>(ChainShell::Options{

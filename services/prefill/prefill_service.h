@@ -105,7 +105,7 @@ class PrefillService {
   std::unique_ptr<ActivationChannel> activations_;
   std::unique_ptr<KvSender> kv_;
   std::unique_ptr<PlanComputer> computer_;
-  std::unique_ptr<GroupJoiner> joiner_;  // Of a rank beside others.
+  std::unique_ptr<links::GroupJoiner> joiner_;  // Of a rank beside others.
   std::unique_ptr<StageShell> stage_;
   std::unique_ptr<ChainShell> chain_;  // On the chain's member 0.
   std::unique_ptr<StageLink> link_;    // On all others.

@@ -57,7 +57,7 @@ prefill::KvOutboxOptions OutboxOptionsOf(const Topology& topology, int node) {
 
 }  // namespace
 
-prefill::ChainPlace PlaceOf(const Topology& topology, int node, const InstanceRef& self) {
+links::ChainPlace PlaceOf(const Topology& topology, int node, const InstanceRef& self) {
   const int stage = topology.StageOf(node);
   return {absl::StrCat("chain-", topology.ChainOf(node)),
           stage,
@@ -92,9 +92,9 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
     planner_witness_.emplace(world, topology, oracle, self_.id, PlannerLimitsOf(topology));
     chunk_witness_.emplace(world, topology, self_.id);
     planner_account_.emplace(world, topology, self_.id, PlannerLimitsOf(topology));
-    wiring_.emplace(prefill::WiringOptions{PlaceOf(topology, node, self_), topology.prefill_pages,
-                                           topology.chunk_tokens, topology.activation_credits,
-                                           topology.times.chain});
+    wiring_.emplace(links::WiringOptions{PlaceOf(topology, node, self_), topology.prefill_pages,
+                                         topology.chunk_tokens, topology.activation_credits,
+                                         topology.times.chain});
   } else {
     link_.emplace(PlaceOf(topology, node, self_), topology.times.chain);
   }
@@ -190,7 +190,7 @@ void PrefillProcess::Perform(const prefill::PlannerAction& action) {
   }
   if (const auto* fail = std::get_if<prefill::FailChain>(&action)) {
     wiring_events_.Raise(
-        prefill::StageLinkEnded{fail->stage * topology_.ranks + fail->rank, epoch_, fail->status});
+        links::StageLinkEnded{fail->stage * topology_.ranks + fail->rank, epoch_, fail->status});
     return;
   }
   if (std::holds_alternative<prefill::ObservePlan>(action)) return;  // A metric.
@@ -231,7 +231,7 @@ void PrefillProcess::ReceivePlan(uint64_t call, const prefill::Plan& plan,
     prompts_[open.attempt_id].tokens = open.prompt_tokens;
   }
   arriving_ = plan;
-  link_events_.Raise(prefill::PlanHeard{call, plan.epoch, absl::OkStatus()});
+  link_events_.Raise(links::WorkHeard{call, plan.epoch, absl::OkStatus()});
 }
 
 // ---- The stage ----
@@ -304,10 +304,10 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
             return;
           }
           if (act.epoch != epoch_) return;
-          world_.SendOnCall<PrefillProcess>(
-              link_call_, node_, "plan done", [member = member_, act](PrefillProcess& peer) {
-                peer.ReceiveFromStage(prefill::PlanDoneHeard{member, act.epoch, act.done});
-              });
+          world_.SendOnCall<PrefillProcess>(link_call_, node_, "plan done",
+                                            [member = member_, act](PrefillProcess& peer) {
+                                              peer.ReceiveReport(member, act.epoch, act.done);
+                                            });
         } else if constexpr (std::is_same_v<T, prefill::ReportRequestClosed>) {
           outbox_.Forget(act.closed.attempt_id);
           if (const auto& ticket = prompts_[act.closed.attempt_id].ticket; ticket.has_value()) {
@@ -337,10 +337,10 @@ void PrefillProcess::Closed(const prefill::RequestClosed& closed, uint64_t epoch
     return;
   }
   if (epoch != epoch_) return;
-  world_.SendOnCall<PrefillProcess>(
-      link_call_, node_, "request closed", [member = member_, epoch, closed](PrefillProcess& peer) {
-        peer.ReceiveFromStage(prefill::RequestClosedHeard{member, epoch, closed});
-      });
+  world_.SendOnCall<PrefillProcess>(link_call_, node_, "request closed",
+                                    [member = member_, epoch, closed](PrefillProcess& peer) {
+                                      peer.ReceiveReport(member, epoch, closed);
+                                    });
 }
 
 absl::Status PrefillProcess::CheckInvariants() const {

@@ -11,16 +11,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "common/base/serial_events.h"
+#include "services/links/core/hello.h"
+#include "services/links/core/link.h"
+#include "services/links/core/wiring.h"
 #include "services/prefill/core/chain_planner.h"
-#include "services/prefill/core/hello.h"
 #include "services/prefill/core/kv_outbox.h"
-#include "services/prefill/core/link.h"
 #include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
-#include "services/prefill/core/wiring.h"
 #include "tests/sim/chunk_witness.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/planner_account.h"
@@ -72,7 +73,7 @@ struct SimActivations {
 };
 using SimActivationsPtr = std::shared_ptr<const SimActivations>;
 
-prefill::ChainPlace PlaceOf(const Topology& topology, int node, const InstanceRef& self);
+links::ChainPlace PlaceOf(const Topology& topology, int node, const InstanceRef& self);
 
 class PrefillProcess : public Process {
  public:
@@ -85,15 +86,18 @@ class PrefillProcess : public Process {
   void Start(uint64_t call, const SimStart& request);
   void Abort(uint64_t attempt_id);
   // From stage 0, on a link.
-  void ReceiveHello(uint64_t call, const prefill::Hello& hello);
+  void ReceiveHello(uint64_t call, const links::Hello& hello);
   void ReceivePlan(uint64_t call, const prefill::Plan& plan, const std::vector<SimOpened>& opened);
-  void ReceivePing(const prefill::PingHeard& ping);
+  void ReceivePing(const links::PingHeard& ping);
   void ReceiveGroup(uint64_t call, const Rendezvous::Message& message);
   // To stage 0, on a link.
-  void ReceiveFromStage(const prefill::WiringEvent& event) {
+  void ReceiveFromStage(const links::WiringEvent& event) {
     KeepForLater(event);
     wiring_events_.Raise(event);
   }
+  // What a member has done, as the planner hears it but for the member's place.
+  using SimReport = std::variant<prefill::PlanDone, prefill::RequestClosed>;
+  void ReceiveReport(int member, uint64_t epoch, const SimReport& report);
   // From neighbours, over the data plane.
   void ReceiveActivations(const SimActivationsPtr& activations, bool corrupt);
   void ReceiveCredit(uint64_t epoch, uint64_t number);
@@ -119,30 +123,28 @@ class PrefillProcess : public Process {
 
   // The wiring on member 0, the link on the others.
   void OnView();
-  void HandleWiring(const prefill::WiringEvent& event);
-  void Perform(const prefill::TryOwnEpoch& action);
-  void Perform(const prefill::OpenLinks& action);
-  void Perform(const prefill::FormOwnGroup& action);
-  void Perform(const prefill::TellGroup& action);
-  void Perform(const prefill::PingStages& action);
-  void Perform(const prefill::CloseLinks& action);
-  void Perform(const prefill::ReportChainUp& action);
-  void Perform(const prefill::ReportChainDown& action);
-  void Perform(const prefill::PassPlanDone& action);
-  void Perform(const prefill::PassRequestClosed& action);
-  void Perform(const prefill::PassReport&) {}  // Of decode services, which are one process here.
-  void Perform(const prefill::TellOwnStage& action);
-  void HandleLink(const prefill::LinkEvent& event);
-  void Perform(const prefill::TryEpoch& action);
-  void Perform(const prefill::FormGroup& action);
-  void Perform(const prefill::SendReady& action);
-  void Perform(const prefill::SendPong& action);
-  void Perform(const prefill::TakePlan& action);
-  void Perform(const prefill::PassNextStageDone& action);
-  void Perform(const prefill::DropEpoch& action);
-  void Perform(const prefill::RefuseLink& action);
-  void Perform(const prefill::EndLink& action);
-  absl::Status Begin(const prefill::Hello& hello);
+  void HandleWiring(const links::WiringEvent& event);
+  void Perform(const links::TryOwnEpoch& action);
+  void Perform(const links::OpenLinks& action);
+  void Perform(const links::FormOwnGroup& action);
+  void Perform(const links::TellGroup& action);
+  void Perform(const links::PingStages& action);
+  void Perform(const links::CloseLinks& action);
+  void Perform(const links::ReportChainUp& action);
+  void Perform(const links::ReportChainDown& action);
+  void Perform(const links::PassReport& action);
+  void Perform(const links::TellOwnStage& action);
+  void HandleLink(const links::LinkEvent& event);
+  void Perform(const links::TryEpoch& action);
+  void Perform(const links::FormGroup& action);
+  void Perform(const links::SendReady& action);
+  void Perform(const links::SendPong& action);
+  void Perform(const links::TakeWork& action);
+  void Perform(const links::PassNextStageDone& action);
+  void Perform(const links::DropEpoch& action);
+  void Perform(const links::RefuseLink& action);
+  void Perform(const links::EndLink& action);
+  absl::Status Begin(const links::Hello& hello);
   void EndEpoch();
   // Member 0 breaks its chain, the others their link.
   void FailEpoch(const absl::Status& status);
@@ -156,13 +158,13 @@ class PrefillProcess : public Process {
   // Messages of an epoch that come again in a later one, where they must have no effect.
   void KeepForLater(const prefill::PlannerEvent& event);
   void KeepForLater(const prefill::StageEvent& event);
-  void KeepForLater(const prefill::WiringEvent& event);
-  void KeepForLater(const prefill::GroupFormed& event);
+  void KeepForLater(const links::WiringEvent& event);
+  void KeepForLater(const links::GroupFormed& event);
   void ScheduleStale();
   void DeliverStale(const prefill::PlannerEvent& event);
   void DeliverStale(const prefill::StageEvent& event);
-  void DeliverStale(const prefill::WiringEvent& event);
-  void DeliverStale(const prefill::GroupFormed& event);
+  void DeliverStale(const links::WiringEvent& event);
+  void DeliverStale(const links::GroupFormed& event);
   template <typename Message>
   Message OfAnother(Message message);
   void DeliverAgain(const InstanceRef& decode, double chance, const char* label,
@@ -238,18 +240,19 @@ class PrefillProcess : public Process {
   std::unique_ptr<WorkerMembership> membership_;
   std::unique_ptr<WorkerDrain> drain_;
 
-  std::optional<prefill::Wiring> wiring_;
-  std::optional<prefill::Link> link_;
-  SerialEvents<prefill::WiringEvent> wiring_events_{
-      [this](const prefill::WiringEvent& event) { HandleWiring(event); }};
-  SerialEvents<prefill::LinkEvent> link_events_{
-      [this](const prefill::LinkEvent& event) { HandleLink(event); }};
+  std::optional<links::Wiring> wiring_;
+  std::optional<links::Link> link_;
+  SerialEvents<links::WiringEvent> wiring_events_{
+      [this](const links::WiringEvent& event) { HandleWiring(event); }};
+  SerialEvents<links::LinkEvent> link_events_{
+      [this](const links::LinkEvent& event) { HandleLink(event); }};
   int64_t wiring_tick_us_ = kNeverUs;
   uint64_t epoch_ = 0;                // That has begun here; 0: none.
   std::vector<InstanceRef> members_;  // Of the epoch.
   prefill::Neighbours neighbours_;
   std::map<int, uint64_t> links_;  // Member 0: call by member.
-  prefill::Plan arriving_;         // Of the PlanHeard that is being handled.
+  prefill::Plan arriving_;         // Of the WorkHeard that is being handled.
+  SimReport report_;               // Of the ReportHeard that is being handled.
   uint64_t link_call_ = 0;         // The others: that of the epoch.
   StageGroups& groups_;
   SimGroup group_;
@@ -268,8 +271,8 @@ class PrefillProcess : public Process {
   std::optional<PlannerAccount> planner_account_;
   std::vector<prefill::PlannerEvent> stale_planner_;
   std::vector<prefill::StageEvent> stale_stage_;
-  std::vector<prefill::WiringEvent> stale_wiring_;
-  std::vector<prefill::GroupFormed> stale_group_;
+  std::vector<links::WiringEvent> stale_wiring_;
+  std::vector<links::GroupFormed> stale_group_;
   SimMemory memory_;  // Of this stage's layers, and this rank's heads.
   FreedPages freed_;
   std::vector<SimActivationsPtr> inputs_;   // By buffer: number % credits.

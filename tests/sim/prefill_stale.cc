@@ -31,15 +31,15 @@ void PrefillProcess::KeepForLater(const prefill::StageEvent& event) {
 }
 
 // What is said of groups on their way to be.
-void PrefillProcess::KeepForLater(const prefill::WiringEvent& event) {
-  const bool of_group = std::holds_alternative<prefill::GroupJoinHeard>(event) ||
-                        std::holds_alternative<prefill::GroupEntryHeard>(event) ||
-                        std::holds_alternative<prefill::GroupConnectedHeard>(event);
+void PrefillProcess::KeepForLater(const links::WiringEvent& event) {
+  const bool of_group = std::holds_alternative<links::GroupJoinHeard>(event) ||
+                        std::holds_alternative<links::GroupEntryHeard>(event) ||
+                        std::holds_alternative<links::GroupConnectedHeard>(event);
   if (!of_group || stale_wiring_.size() == kKeptMost || !world_.random().Chance(kKept)) return;
   stale_wiring_.push_back(event);
 }
 
-void PrefillProcess::KeepForLater(const prefill::GroupFormed& event) {
+void PrefillProcess::KeepForLater(const links::GroupFormed& event) {
   if (stale_group_.size() < kKeptMost && world_.random().Chance(3 * kKept)) {
     stale_group_.push_back(event);
   }
@@ -55,24 +55,24 @@ void PrefillProcess::ScheduleStale() {
   for (const prefill::StageEvent& event : std::exchange(stale_stage_, {})) {
     world_.After(node_, late_us(), "stale message", [this, event] { DeliverStale(event); });
   }
-  for (const prefill::WiringEvent& event : std::exchange(stale_wiring_, {})) {
+  for (const links::WiringEvent& event : std::exchange(stale_wiring_, {})) {
     world_.After(node_, late_us(), "stale word", [this, event] { DeliverStale(event); });
   }
-  for (const prefill::GroupFormed& event : std::exchange(stale_group_, {})) {
+  for (const links::GroupFormed& event : std::exchange(stale_group_, {})) {
     world_.After(node_, late_us(), "stale group", [this, event] { DeliverStale(event); });
   }
 }
 
-void PrefillProcess::DeliverStale(const prefill::WiringEvent& event) {
+void PrefillProcess::DeliverStale(const links::WiringEvent& event) {
   const std::pair before(wiring_->epoch(), wiring_->up());
-  std::vector<prefill::WiringAction> actions;
+  std::vector<links::WiringAction> actions;
   wiring_->Handle(event, world_.now_us(), actions);
   if (actions.empty() && std::pair(wiring_->epoch(), wiring_->up()) == before) return;
   world_.Violate(absl::StrCat(self_.id, ": a word of an older epoch's group has an effect"));
 }
 
-void PrefillProcess::DeliverStale(const prefill::GroupFormed& event) {
-  std::vector<prefill::LinkAction> actions;
+void PrefillProcess::DeliverStale(const links::GroupFormed& event) {
+  std::vector<links::LinkAction> actions;
   link_->Handle(event, world_.now_us(), actions);
   if (actions.empty()) return;
   world_.Violate(absl::StrCat(self_.id, ": the end of an older epoch's group has an effect"));

@@ -1,12 +1,12 @@
 // How the real wiring and link of a chain are run in the simulation: calls that break, pings, and
-// wall clocks that are set back. Plays services/prefill/chain/chain_wiring and stage_link.
+// wall clocks that are set back. Plays services/links/chain_wiring and member_link.
 #include <algorithm>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "services/prefill/core/group_desk.h"
+#include "services/links/core/group_desk.h"
 #include "tests/sim/prefill_process.h"
 
 namespace baton::sim {
@@ -28,9 +28,9 @@ void PrefillProcess::ScheduleWiringTick() {
     if (wiring_tick_us_ == due_us) wiring_tick_us_ = kNeverUs;
     if (plans()) {
       const auto wall_clock_us = static_cast<uint64_t>(world_.wall_clock_us(node_));
-      wiring_events_.Raise(prefill::WiringTick{wall_clock_us});
+      wiring_events_.Raise(links::WiringTick{wall_clock_us});
     } else {
-      link_events_.Raise(prefill::LinkTick{});
+      link_events_.Raise(links::LinkTick{});
     }
   });
 }
@@ -42,7 +42,7 @@ void PrefillProcess::CallBroken(uint64_t call) {
     for (const auto& [member, link] : links_) {
       if (link != call) continue;
       wiring_events_.Raise(
-          prefill::StageLinkEnded{member, epoch_, absl::UnavailableError("the link broke")});
+          links::StageLinkEnded{member, epoch_, absl::UnavailableError("the link broke")});
       return;
     }
     for (const auto& [attempt, prompt] : prompts_) {
@@ -51,20 +51,20 @@ void PrefillProcess::CallBroken(uint64_t call) {
       return;
     }
   } else {
-    link_events_.Raise(prefill::LinkGone{call});
+    link_events_.Raise(links::LinkGone{call});
   }
 }
 
 void PrefillProcess::FailEpoch(const absl::Status& status) {
   if (plans()) {
-    wiring_events_.Raise(prefill::ChainFailed{status});
+    wiring_events_.Raise(links::ChainFailed{status});
   } else {
-    link_events_.Raise(prefill::StageFailed{status});
+    link_events_.Raise(links::StageFailed{status});
   }
 }
 
 // Of both.
-absl::Status PrefillProcess::Begin(const prefill::Hello& hello) {
+absl::Status PrefillProcess::Begin(const links::Hello& hello) {
   BATON_RETURN_IF_ERROR(neighbours_.Begin(
       hello, stage_.Quiet(),
       [this](const InstanceRef& instance) { return membership_->FindPeer(instance); }));
@@ -113,11 +113,11 @@ void PrefillProcess::OnView() {
   CheckNeighbours();
   CheckEndpoints();
   if (!plans()) return;
-  wiring_events_.Raise(prefill::ViewSeen{membership_->peers()});
+  wiring_events_.Raise(links::ViewSeen{membership_->peers()});
 }
 
-void PrefillProcess::HandleWiring(const prefill::WiringEvent& event) {
-  std::vector<prefill::WiringAction> actions;
+void PrefillProcess::HandleWiring(const links::WiringEvent& event) {
+  std::vector<links::WiringAction> actions;
   wiring_->Handle(event, world_.now_us(), actions);
   for (const auto& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
@@ -125,18 +125,18 @@ void PrefillProcess::HandleWiring(const prefill::WiringEvent& event) {
   ScheduleWiringTick();
 }
 
-void PrefillProcess::Perform(const prefill::TryOwnEpoch& action) {
-  wiring_events_.Raise(prefill::OwnEpochTried{Begin(action.hello)});
+void PrefillProcess::Perform(const links::TryOwnEpoch& action) {
+  wiring_events_.Raise(links::OwnEpochTried{Begin(action.hello)});
 }
 
-void PrefillProcess::Perform(const prefill::OpenLinks& action) {
+void PrefillProcess::Perform(const links::OpenLinks& action) {
   for (const worker::PeerWorker& member : action.members) {
     const int place = member.pp_rank * topology_.ranks + member.tensor_rank.rank;
     const uint64_t call = world_.OpenCall(node_, NodeOf(member.instance.id));
     if (call == 0) {
       world_.After(node_, kRefusedUs, "connection refused", [this, place, epoch = epoch_] {
         wiring_events_.Raise(
-            prefill::StageLinkEnded{place, epoch, absl::UnavailableError("nobody listens")});
+            links::StageLinkEnded{place, epoch, absl::UnavailableError("nobody listens")});
       });
       continue;
     }
@@ -148,21 +148,21 @@ void PrefillProcess::Perform(const prefill::OpenLinks& action) {
 }
 
 // Beside the calls' losses: two a second on every link would leave no chain standing.
-void PrefillProcess::Perform(const prefill::PingStages& action) {
+void PrefillProcess::Perform(const links::PingStages& action) {
   for (const auto& [member, call] : links_) {
     if (!world_.CallOpen(call)) continue;
     const uint64_t next_done = planner_->plans_done(member / topology_.ranks + 1);
     world_.Send<PrefillProcess>(node_, NodeOfMember(member), "ping",
-                                [ping = prefill::PingHeard{call, action.sequence, next_done}](
+                                [ping = links::PingHeard{call, action.sequence, next_done}](
                                     PrefillProcess& peer) { peer.ReceivePing(ping); });
   }
 }
 
-void PrefillProcess::Perform(const prefill::CloseLinks&) {
+void PrefillProcess::Perform(const links::CloseLinks&) {
   for (const auto& [member, call] : std::exchange(links_, {})) world_.BreakCall(call);
 }
 
-void PrefillProcess::Perform(const prefill::ReportChainUp& action) {
+void PrefillProcess::Perform(const links::ReportChainUp& action) {
   freed_.Reset();
   groups_.CheckUp(chain_, action.epoch);
   prefill::ChainUp up{action.epoch, topology_.stages, action.page_count};
@@ -171,7 +171,7 @@ void PrefillProcess::Perform(const prefill::ReportChainUp& action) {
   membership_->ReportSoon();
 }
 
-void PrefillProcess::Perform(const prefill::ReportChainDown& action) {
+void PrefillProcess::Perform(const links::ReportChainDown& action) {
   if (topology_.first_router_stands) {
     world_.Violate(
         absl::StrCat("a router's death breaks ", self_.id, "'s chain: ", action.status.message()));
@@ -181,39 +181,43 @@ void PrefillProcess::Perform(const prefill::ReportChainDown& action) {
   membership_->ReportSoon();
 }
 
-void PrefillProcess::Perform(const prefill::PassPlanDone& action) {
-  HandlePlanner(prefill::StagePlanDone{action.stage, action.epoch, action.done, action.rank});
+void PrefillProcess::ReceiveReport(int member, uint64_t epoch, const SimReport& report) {
+  report_ = report;
+  wiring_events_.Raise(links::ReportHeard{member, epoch});
 }
 
-void PrefillProcess::Perform(const prefill::PassRequestClosed& action) {
-  HandlePlanner(
-      prefill::StageRequestClosed{action.stage, action.epoch, action.closed, action.rank});
+void PrefillProcess::Perform(const links::PassReport& action) {
+  if (const auto* done = std::get_if<prefill::PlanDone>(&report_)) {
+    HandlePlanner(prefill::StagePlanDone{action.stage, action.epoch, *done, action.rank});
+  } else {
+    const auto& closed = std::get<prefill::RequestClosed>(report_);
+    HandlePlanner(prefill::StageRequestClosed{action.stage, action.epoch, closed, action.rank});
+  }
 }
 
-void PrefillProcess::Perform(const prefill::TellOwnStage& action) {
+void PrefillProcess::Perform(const links::TellOwnStage& action) {
   HandleStage(prefill::NextStageDone{action.epoch, planner_->plans_done(1)});
 }
 
 // ---- Groups ----
 
-void PrefillProcess::Perform(const prefill::FormOwnGroup& action) {
+void PrefillProcess::Perform(const links::FormOwnGroup& action) {
   const uint64_t epoch = action.hello.epoch;
   SimGroup::Callbacks callbacks;
   callbacks.say = [this, epoch](const Rendezvous::Entry& entry) {
-    wiring_events_.Raise(prefill::GroupEntryHeard{0, epoch, entry});
+    wiring_events_.Raise(links::GroupEntryHeard{0, epoch, entry});
   };
   callbacks.connected = [this, epoch] {
-    wiring_events_.Raise(prefill::GroupConnectedHeard{0, epoch});
+    wiring_events_.Raise(links::GroupConnectedHeard{0, epoch});
   };
   callbacks.formed = [this, epoch](const absl::Status& status) {
-    wiring_events_.Raise(prefill::OwnGroupFormed{epoch, status});
+    wiring_events_.Raise(links::OwnGroupFormed{epoch, status});
   };
-  wiring_events_.Raise(prefill::GroupJoinHeard{0, epoch});
-  group_.Join(prefill::GroupOf(PlaceOf(topology_, node_, self_), action.hello),
-              std::move(callbacks));
+  wiring_events_.Raise(links::GroupJoinHeard{0, epoch});
+  group_.Join(links::GroupOf(PlaceOf(topology_, node_, self_), action.hello), std::move(callbacks));
 }
 
-void PrefillProcess::Perform(const prefill::TellGroup& action) {
+void PrefillProcess::Perform(const links::TellGroup& action) {
   if (action.member == 0) return group_.OnMessage(action.message);
   const auto link = links_.find(action.member);
   if (link == links_.end()) return;  // Nobody listens there.
@@ -223,27 +227,26 @@ void PrefillProcess::Perform(const prefill::TellGroup& action) {
       [call, message = action.message](PrefillProcess& peer) { peer.ReceiveGroup(call, message); });
 }
 
-void PrefillProcess::Perform(const prefill::FormGroup& action) {
+void PrefillProcess::Perform(const links::FormGroup& action) {
   const uint64_t epoch = action.hello.epoch;
-  const auto tell = [this, call = action.link](const prefill::WiringEvent& event) {
+  const auto tell = [this, call = action.link](const links::WiringEvent& event) {
     if (!link_->Stands(call)) return;
     world_.SendOnCall<PrefillProcess>(
         call, node_, "group word", [event](PrefillProcess& peer) { peer.ReceiveFromStage(event); });
   };
   SimGroup::Callbacks callbacks;
   callbacks.say = [tell, member = member_, epoch](const Rendezvous::Entry& entry) {
-    tell(prefill::GroupEntryHeard{member, epoch, entry});
+    tell(links::GroupEntryHeard{member, epoch, entry});
   };
   callbacks.connected = [tell, member = member_, epoch] {
-    tell(prefill::GroupConnectedHeard{member, epoch});
+    tell(links::GroupConnectedHeard{member, epoch});
   };
   callbacks.formed = [this, epoch](const absl::Status& status) {
-    KeepForLater(prefill::GroupFormed{epoch, status});
-    link_events_.Raise(prefill::GroupFormed{epoch, status});
+    KeepForLater(links::GroupFormed{epoch, status});
+    link_events_.Raise(links::GroupFormed{epoch, status});
   };
-  tell(prefill::GroupJoinHeard{member_, epoch});
-  group_.Join(prefill::GroupOf(PlaceOf(topology_, node_, self_), action.hello),
-              std::move(callbacks));
+  tell(links::GroupJoinHeard{member_, epoch});
+  group_.Join(links::GroupOf(PlaceOf(topology_, node_, self_), action.hello), std::move(callbacks));
 }
 
 void PrefillProcess::ReceiveGroup(uint64_t call, const Rendezvous::Message& message) {
@@ -252,8 +255,8 @@ void PrefillProcess::ReceiveGroup(uint64_t call, const Rendezvous::Message& mess
 
 // ---- The other members ----
 
-void PrefillProcess::HandleLink(const prefill::LinkEvent& event) {
-  std::vector<prefill::LinkAction> actions;
+void PrefillProcess::HandleLink(const links::LinkEvent& event) {
+  std::vector<links::LinkAction> actions;
   link_->Handle(event, world_.now_us(), actions);
   for (const auto& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
@@ -261,65 +264,65 @@ void PrefillProcess::HandleLink(const prefill::LinkEvent& event) {
   ScheduleWiringTick();
 }
 
-void PrefillProcess::ReceiveHello(uint64_t call, const prefill::Hello& hello) {
+void PrefillProcess::ReceiveHello(uint64_t call, const links::Hello& hello) {
   if (hello.members[static_cast<size_t>(member_)].instance != self_) {
     world_.BreakCall(call);  // Its former life's.
     return;
   }
-  link_events_.Raise(prefill::HelloArrived{call, hello});
+  link_events_.Raise(links::HelloArrived{call, hello});
 }
 
-void PrefillProcess::ReceivePing(const prefill::PingHeard& ping) { link_events_.Raise(ping); }
+void PrefillProcess::ReceivePing(const links::PingHeard& ping) { link_events_.Raise(ping); }
 
-void PrefillProcess::Perform(const prefill::SendPong&) {
+void PrefillProcess::Perform(const links::SendPong&) {
   world_.Send<PrefillProcess>(
       node_, NodeOfMember(0), "pong",
       [member = member_, epoch = link_->hello().epoch](PrefillProcess& peer) {
-        peer.ReceiveFromStage(prefill::StageHeard{member, epoch});
+        peer.ReceiveFromStage(links::StageHeard{member, epoch});
       });
 }
 
-void PrefillProcess::Perform(const prefill::TakePlan&) {
+void PrefillProcess::Perform(const links::TakeWork&) {
   HandleStage(prefill::PlanArrived{std::exchange(arriving_, {})});
 }
 
-void PrefillProcess::Perform(const prefill::PassNextStageDone& action) {
+void PrefillProcess::Perform(const links::PassNextStageDone& action) {
   HandleStage(prefill::NextStageDone{action.epoch, action.number});
 }
 
-void PrefillProcess::Perform(const prefill::TryEpoch& action) {
-  link_events_.Raise(prefill::EpochTried{Begin(action.hello)});
+void PrefillProcess::Perform(const links::TryEpoch& action) {
+  link_events_.Raise(links::EpochTried{Begin(action.hello)});
 }
 
-void PrefillProcess::Perform(const prefill::SendReady& action) {
+void PrefillProcess::Perform(const links::SendReady& action) {
   groups_.CheckReady(KeyOf(action.epoch), rank_.rank);
   link_call_ = action.link;
   world_.SendOnCall<PrefillProcess>(
       action.link, node_, "link ready",
       [member = member_, epoch = action.epoch,
        pages = topology_.prefill_pages](PrefillProcess& peer) {
-        peer.ReceiveFromStage(prefill::StageReady{member, epoch, pages});
+        peer.ReceiveFromStage(links::StageReady{member, epoch, pages});
       });
 }
 
-void PrefillProcess::Perform(const prefill::DropEpoch&) {
+void PrefillProcess::Perform(const links::DropEpoch&) {
   link_call_ = 0;
   EndEpoch();
 }
 
-void PrefillProcess::Perform(const prefill::RefuseLink& action) {
+void PrefillProcess::Perform(const links::RefuseLink& action) {
   world_.Trace(node_, absl::StrCat("REFUSED: ", action.status.message()));
   if (action.newest_epoch == 0) return world_.BreakCall(action.link);
   world_.SendOnCall<PrefillProcess>(
       action.link, node_, "link refused",
       [member = member_, epoch = action.epoch, newest = action.newest_epoch](PrefillProcess& peer) {
-        peer.ReceiveFromStage(prefill::StageRefused{member, epoch, newest});
+        peer.ReceiveFromStage(links::StageRefused{member, epoch, newest});
       });
   // gRPC delivers what was written before the end; here the end must not overtake it.
   world_.After(node_, kRefusalReadUs, "refused link ends",
                [this, call = action.link] { world_.BreakCall(call); });
 }
 
-void PrefillProcess::Perform(const prefill::EndLink& action) { world_.BreakCall(action.link); }
+void PrefillProcess::Perform(const links::EndLink& action) { world_.BreakCall(action.link); }
 
 }  // namespace baton::sim

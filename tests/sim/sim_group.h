@@ -1,5 +1,5 @@
 // One rank's part in its stage's group, in virtual time: its way into it, as
-// services/prefill/stage/group_joiner has it, and its sums, by the real core of communicators over
+// services/links/group_joiner has it, and its sums, by the real core of communicators over
 // connections that are late and break (common/collective/collective_core.h).
 //
 // A step of the toy model is two collectives: at its begin, when the ranks' partial sums meet, and

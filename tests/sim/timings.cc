@@ -30,7 +30,7 @@ void DrawMembership(Random& random, Timings& times) {
 }
 
 void DrawChain(Random& random, Timings& times) {
-  prefill::ChainTimes& chain = times.chain;
+  links::ChainTimes& chain = times.chain;
   chain.silence_us = random.Between(1'500, 5'000) * kMs;
   chain.ping_us = chain.silence_us / random.Between(4, 8);
   // Endpoints may be slow to stand.

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "common/base/random.h"
-#include "services/prefill/core/chain_times.h"
+#include "services/links/core/chain_times.h"
 #include "services/router/core/learned_limit.h"
 #include "services/worker/core/router_membership.h"
 
@@ -47,7 +47,7 @@ struct Timings {
   router::BackoffRange overload_backoff;
 
   // ---- Chains ----
-  prefill::ChainTimes chain;
+  links::ChainTimes chain;
   int64_t plan_grace_us = 3'000'000;  // Longer than an activation and a credit that are late.
   // Of a stage's ranks: how long one waits for another's part of a sum, which is less than the
   // planner waits for the stage; and for the others to connect, which linking outlasts. 0: there

@@ -71,7 +71,7 @@ struct Topology {
   // runs by the first one must not notice.
   bool first_router_stands = false;
 
-  // Nodes: the routers, then the decodes, then the chains' members (prefill/core/hello.h).
+  // Nodes: the routers, then the decodes, then the chains' members (links/core/hello.h).
   bool IsRouter(int node) const { return node < routers; }
   bool IsDecode(int node) const { return !IsRouter(node) && node < routers + decodes; }
   int DecodeNode(int decode) const { return routers + decode; }

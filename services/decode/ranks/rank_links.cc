@@ -9,10 +9,10 @@
 
 namespace baton::decode {
 
-prefill::ChainPlace PlaceOf(const InstanceRef& self, const std::string& decode_id,
-                            const Executor& executor) {
+links::ChainPlace PlaceOf(const InstanceRef& self, const std::string& decode_id,
+                          const Executor& executor) {
   const LayerRange layers{executor.kv().layer_begin, executor.kv().layer_end};
-  prefill::ChainPlace place;
+  links::ChainPlace place;
   place.chain_id = decode_id;
   place.layers = executor.config().num_hidden_layers;
   place.self = {self, layers, executor.tensor_rank()};
@@ -28,12 +28,13 @@ RankLinks::RankLinks(Options options)
                .max_plan_tokens = 1,
                .activation_credits = 1,
                .loop = options_.loop,
-               .joiner = &joiner_},
+               .joiner = &joiner_,
+               .failpoint = "decode.link"},
               Callbacks()) {}
 
-prefill::ChainWiring::Callbacks RankLinks::Callbacks() {
-  prefill::ChainWiring::Callbacks callbacks;
-  callbacks.begin_own = [this](const prefill::Hello& hello) {
+links::ChainWiring::Callbacks RankLinks::Callbacks() {
+  links::ChainWiring::Callbacks callbacks;
+  callbacks.begin_own = [this](const links::Hello& hello) {
     if (!options_.may_join()) {
       return absl::UnavailableError("pages of the last epoch are still in use");
     }
@@ -52,8 +53,11 @@ prefill::ChainWiring::Callbacks RankLinks::Callbacks() {
     joiner_.Leave(status);
     options_.handle(RanksLost{status});
   };
-  callbacks.on_report = [this](int rank, const v1::DecodeReport& report) {
-    BATON_ASSIGN_OR_RETURN(const auto heard, FromProto(rank, report));
+  callbacks.on_report = [this](const links::PassReport& of, const v1::LinkResponse& response) {
+    if (!response.has_report()) {
+      return absl::InvalidArgumentError("a report that is none of a decode service's rank");
+    }
+    BATON_ASSIGN_OR_RETURN(const auto heard, FromProto(of.rank, response.report()));
     std::visit([this](const auto& event) { options_.handle(event); }, heard);
     return absl::OkStatus();
   };
@@ -65,7 +69,10 @@ void RankLinks::OnUp(int page_count) {
 }
 
 void RankLinks::Send(const GrantKv& grant) {
-  if (wiring_.up()) wiring_.Send(grant.rank, ToProto(grant));
+  if (!wiring_.up()) return;
+  v1::LinkRequest request;
+  *request.mutable_order() = ToProto(grant);
+  wiring_.Send(grant.rank, std::move(request));
 }
 
 void RankLinks::Send(const RevokeKv& revoke) { SendAll(ToProto(revoke)); }
@@ -74,7 +81,9 @@ void RankLinks::Send(const RunStep& step) { SendAll(ToProto(step)); }
 
 void RankLinks::SendAll(const v1::DecodeOrder& order) {
   if (!wiring_.up()) return;
-  for (int rank = 1; rank < options_.place.ranks(); ++rank) wiring_.Send(rank, order);
+  v1::LinkRequest request;
+  *request.mutable_order() = order;
+  for (int rank = 1; rank < options_.place.ranks(); ++rank) wiring_.Send(rank, request);
 }
 
 void RankLinks::EndCalls() {

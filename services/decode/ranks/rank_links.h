@@ -1,6 +1,6 @@
 // Rank 0's way to the followers of its decode service: their links and the group of all ranks, the
 // orders that it gives them, and what they report. Which epoch they are in, and when it ends, is
-// the wiring's to decide (services/prefill/core/wiring.h), what follows of it the decode core's.
+// the wiring's to decide (services/links/core/wiring.h), what follows of it the decode core's.
 #ifndef SERVICES_DECODE_RANKS_RANK_LINKS_H_
 #define SERVICES_DECODE_RANKS_RANK_LINKS_H_
 
@@ -14,22 +14,22 @@
 #include "common/engine/connect_group.h"
 #include "common/engine/executor.h"
 #include "services/decode/core/decode_core.h"
-#include "services/prefill/chain/chain_wiring.h"
-#include "services/prefill/core/hello.h"
-#include "services/prefill/stage/group_joiner.h"
+#include "services/links/chain_wiring.h"
+#include "services/links/core/hello.h"
+#include "services/links/group_joiner.h"
 #include "services/worker/core/peer_worker.h"
 
 namespace baton::decode {
 
 // A decode service's rank, as links know it.
-prefill::ChainPlace PlaceOf(const InstanceRef& self, const std::string& decode_id,
-                            const Executor& executor);
+links::ChainPlace PlaceOf(const InstanceRef& self, const std::string& decode_id,
+                          const Executor& executor);
 
 // Loop thread, but for EndCalls and the destructor.
 class RankLinks {
  public:
   struct Options {
-    prefill::ChainPlace place;     // Rank 0's.
+    links::ChainPlace place;       // Rank 0's.
     Executor* executor = nullptr;  // Not owned; outlives EndCalls.
     std::shared_ptr<EventLoop> loop;
     ConnectGroup connect_group;
@@ -56,13 +56,13 @@ class RankLinks {
   void EndCalls();
 
  private:
-  prefill::ChainWiring::Callbacks Callbacks();
+  links::ChainWiring::Callbacks Callbacks();
   void OnUp(int page_count);
   void SendAll(const v1::DecodeOrder& order);
 
   const Options options_;
-  prefill::GroupJoiner joiner_;
-  prefill::ChainWiring wiring_;
+  links::GroupJoiner joiner_;
+  links::ChainWiring wiring_;
   std::vector<InstanceRef> followers_;  // Of the epoch that was begun last.
   uint64_t newest_generation_ = 0;      // That any follower has ever had.
 };

@@ -17,15 +17,16 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   if (!options_.profile.path.empty()) {
     profile_ = std::make_unique<ProfileKeeper>(options_.profile);
   }
-  ChainWiring::Options wiring;
+  links::ChainWiring::Options wiring;
   wiring.place = options_.place;
   wiring.page_count = options_.page_count;
   wiring.max_plan_tokens = planner_.max_plan_tokens();
   wiring.activation_credits = options_.activation_credits;
   wiring.loop = options_.loop;
   wiring.joiner = options_.joiner;
-  ChainWiring::Callbacks callbacks;
-  callbacks.begin_own = [this](const Hello& hello) {
+  wiring.failpoint = "prefill.link";
+  links::ChainWiring::Callbacks callbacks;
+  callbacks.begin_own = [this](const links::Hello& hello) {
     stage_layers_.clear();
     for (const KvWriter& member : hello.members) {
       if (member.tensor_rank.rank == 0) stage_layers_.push_back(member.layers.size());
@@ -50,17 +51,13 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
     Handle(ChainDown{reason});
   };
   callbacks.plans_done = [this](int stage) { return planner_.plans_done(stage); };
-  callbacks.on_plan_done = [this](int stage, int rank, uint64_t epoch, const PlanDone& done) {
-    Handle(StagePlanDone{stage, epoch, done, rank});
+  callbacks.on_report = [this](const links::PassReport& of, const v1::LinkResponse& response) {
+    return OnReport(of, response);
   };
   callbacks.tell_own_stage = [this](uint64_t epoch) {
     options_.stage->Handle(NextStageDone{epoch, planner_.plans_done(1)});
   };
-  callbacks.on_request_closed = [this](int stage, int rank, uint64_t epoch,
-                                       const RequestClosed& closed) {
-    Handle(StageRequestClosed{stage, epoch, closed, rank});
-  };
-  wiring_ = std::make_unique<ChainWiring>(std::move(wiring), std::move(callbacks));
+  wiring_ = std::make_unique<links::ChainWiring>(std::move(wiring), std::move(callbacks));
 
   StageShell::Reports reports;
   reports.plan_done = [this](uint64_t epoch, const PlanDone& done) {
@@ -71,6 +68,20 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   };
   reports.end_epoch = [this](const absl::Status& status) { wiring_->Break(status); };
   options_.stage->SetReports(std::move(reports));
+}
+
+absl::Status ChainShell::OnReport(const links::PassReport& of, const v1::LinkResponse& response) {
+  if (response.has_plan_done()) {
+    BATON_ASSIGN_OR_RETURN(const PlanDone done, FromProto(response.plan_done()));
+    Handle(StagePlanDone{of.stage, of.epoch, done, of.rank});
+    return absl::OkStatus();
+  }
+  if (response.has_request_closed()) {
+    BATON_ASSIGN_OR_RETURN(const RequestClosed closed, FromProto(response.request_closed()));
+    Handle(StageRequestClosed{of.stage, of.epoch, closed, of.rank});
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("a report that is none of a prefill stage");
 }
 
 // A file of other plans' times says more than the few chunks that stages have measured.
@@ -157,8 +168,20 @@ void ChainShell::Perform(const IssuePlan& action) {
     tracing::RecordSpan(options_.tracer, "prefill queue", call->second.prompt->trace,
                         call->second.begun_us, now_us);
   }
-  wiring_->Send(plan);
+  SendToMembers(plan);
   options_.stage->OnPlan(std::move(plan));
+}
+
+void ChainShell::SendToMembers(const PlanWithContexts& plan) {
+  const links::ChainPlace& place = options_.place;
+  if (place.members() == 1) return;
+  v1::LinkRequest request;
+  *request.mutable_plan() = ToProto(plan, /*embeds=*/false);
+  v1::LinkRequest embedding;  // To the other ranks of stage 0.
+  if (place.ranks() > 1) *embedding.mutable_plan() = ToProto(plan, /*embeds=*/true);
+  for (int member = 1; member < place.members(); ++member) {
+    wiring_->Send(member, place.StageOf(member) == 0 ? embedding : request);
+  }
 }
 
 void ChainShell::Perform(const FailChain& action) {

@@ -15,7 +15,7 @@
 #include "common/base/serial_events.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
-#include "services/prefill/chain/chain_wiring.h"
+#include "services/links/chain_wiring.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/profile_keeper.h"
 #include "services/prefill/chain/start_call.h"
@@ -30,7 +30,7 @@ namespace baton::prefill {
 class ChainShell {
  public:
   struct Options {
-    ChainPlace place;
+    links::ChainPlace place;
     PlannerLimits limits;
     int page_count = 0;  // Of stage 0.
     int activation_credits = 0;
@@ -38,10 +38,10 @@ class ChainShell {
     StageShell* stage = nullptr;           // Stage 0's own; not owned.
     const worker::Peers* peers = nullptr;  // Not owned.
     Metrics* metrics = nullptr;
-    tracing::Tracer* tracer = nullptr;  // Null: no tracing. Not owned.
-    ProfileKeeper::Options profile;     // Its path is empty: none is kept.
-    std::optional<KnownCost> measured;  // What chunks cost stage 0.
-    GroupJoiner* joiner = nullptr;      // With more ranks a stage than one. Not owned.
+    tracing::Tracer* tracer = nullptr;     // Null: no tracing. Not owned.
+    ProfileKeeper::Options profile;        // Its path is empty: none is kept.
+    std::optional<KnownCost> measured;     // What chunks cost stage 0.
+    links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
   };
   explicit ChainShell(Options options);
 
@@ -79,11 +79,13 @@ class ChainShell {
   void Perform(const FinishRequest& action);
   void Perform(const FailChain& action);
   void Perform(const ObservePlan& action);
+  absl::Status OnReport(const links::PassReport& of, const v1::LinkResponse& response);
+  void SendToMembers(const PlanWithContexts& plan);
   std::vector<KnownCost> KnownCosts() const;
 
   const Options options_;
   ChainPlanner planner_;
-  std::unique_ptr<ChainWiring> wiring_;
+  std::unique_ptr<links::ChainWiring> wiring_;
   std::map<uint64_t, Call> calls_;          // By attempt; not yet answered.
   std::string missing_costs_;               // As was said last.
   std::unique_ptr<ProfileKeeper> profile_;  // Null: --chunk-profile names none.

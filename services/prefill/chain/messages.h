@@ -11,12 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/collective/rendezvous.h"
 #include "common/types/limits.h"
 #include "common/types/ticket.h"
 #include "proto/baton/v1/prefill.pb.h"
 #include "services/prefill/core/chain_planner.h"
-#include "services/prefill/core/hello.h"
 #include "services/prefill/core/plan.h"
 #include "services/prefill/stage/stage_shell.h"
 
@@ -47,16 +45,6 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
 // For members of a stage that embeds tokens, or does not.
 v1::Plan ToProto(const PlanWithContexts& plan, bool embeds);
 absl::StatusOr<PlanWithContexts> FromProto(const v1::Plan& proto, const PlanBounds& bounds);
-
-v1::LinkHello ToProto(const Hello& hello, const ChainPlace& receiver, int page_count);
-// Checks that the sender believes of this stage what is true.
-absl::StatusOr<Hello> FromProto(const v1::LinkHello& proto, const ChainPlace& place,
-                                const PlanBounds& bounds);
-
-v1::GroupEntry ToProto(const Rendezvous::Entry& entry);
-absl::StatusOr<Rendezvous::Entry> FromProto(const v1::GroupEntry& proto);
-v1::GroupVerdict VerdictToProto(const absl::Status& verdict);
-absl::StatusOr<absl::Status> VerdictFromProto(const v1::GroupVerdict& proto);
 
 v1::MeasuredCost ToProto(const KnownCost& known);
 absl::StatusOr<KnownCost> FromProto(const v1::MeasuredCost& proto);

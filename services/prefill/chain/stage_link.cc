@@ -8,7 +8,9 @@ namespace baton::prefill {
 
 StageLink::StageLink(const Options& options)
     : options_(options),
-      link_({options.place, options.bounds, options.joiner, "prefill.link"}, Callbacks()) {
+      link_({options.place, options.bounds.page_count, options.bounds.max_plan_tokens,
+             options.joiner, "prefill.link"},
+            Callbacks()) {
   StageShell::Reports reports;
   reports.plan_done = [this](uint64_t epoch, const PlanDone& done) {
     v1::LinkResponse response;
@@ -24,9 +26,9 @@ StageLink::StageLink(const Options& options)
   options_.stage->SetReports(std::move(reports));
 }
 
-MemberLink::Callbacks StageLink::Callbacks() {
-  MemberLink::Callbacks callbacks;
-  callbacks.try_epoch = [this](const Hello& hello) {
+links::MemberLink::Callbacks StageLink::Callbacks() {
+  links::MemberLink::Callbacks callbacks;
+  callbacks.try_epoch = [this](const links::Hello& hello) {
     return options_.stage->TryEpoch(
         hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
   };
@@ -42,7 +44,7 @@ MemberLink::Callbacks StageLink::Callbacks() {
   return callbacks;
 }
 
-MemberLink::Work StageLink::Read(const v1::LinkRequest& request) {
+links::MemberLink::Work StageLink::Read(const v1::LinkRequest& request) {
   if (!request.has_plan()) {
     return {0, absl::InvalidArgumentError("a message on the link that is empty, or no plan")};
   }

@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "services/prefill/chain/member_link.h"
+#include "services/links/member_link.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/stage/stage_shell.h"
 #include "services/worker/peers.h"
@@ -17,30 +17,30 @@ namespace baton::prefill {
 class StageLink {
  public:
   struct Options {
-    ChainPlace place;
+    links::ChainPlace place;
     PlanBounds bounds;
     StageShell* stage = nullptr;           // Not owned.
     const worker::Peers* peers = nullptr;  // Not owned.
     std::optional<KnownCost> measured;     // What chunks cost this stage.
-    GroupJoiner* joiner = nullptr;         // With more ranks a stage than one. Not owned.
+    links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
   };
   explicit StageLink(const Options& options);
 
-  void OnRequest(const std::shared_ptr<LinkStream>& stream, const v1::LinkRequest& request) {
+  void OnRequest(const std::shared_ptr<links::LinkStream>& stream, const v1::LinkRequest& request) {
     link_.OnRequest(stream, request);
   }
-  void OnEnd(const std::shared_ptr<LinkStream>& stream) { link_.OnEnd(stream); }
+  void OnEnd(const std::shared_ptr<links::LinkStream>& stream) { link_.OnEnd(stream); }
 
   // Does what is due; returns when it is next.
   int64_t Wake(int64_t now_us) { return link_.Wake(now_us); }
   void Stop();
 
  private:
-  MemberLink::Callbacks Callbacks();
-  MemberLink::Work Read(const v1::LinkRequest& request);
+  links::MemberLink::Callbacks Callbacks();
+  links::MemberLink::Work Read(const v1::LinkRequest& request);
 
   const Options options_;
-  MemberLink link_;
+  links::MemberLink link_;
   PlanWithContexts arriving_;  // Of the message that is being handled.
 };
 

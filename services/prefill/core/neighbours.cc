@@ -7,7 +7,7 @@
 
 namespace baton::prefill {
 
-absl::StatusOr<std::optional<Neighbour>> Neighbours::FindIn(const Hello& hello, int member,
+absl::StatusOr<std::optional<Neighbour>> Neighbours::FindIn(const links::Hello& hello, int member,
                                                             const FindEndpoint& find) {
   if (member < 0 || static_cast<size_t>(member) >= hello.members.size()) return std::nullopt;
   const InstanceRef& instance = hello.members[static_cast<size_t>(member)].instance;
@@ -17,7 +17,7 @@ absl::StatusOr<std::optional<Neighbour>> Neighbours::FindIn(const Hello& hello, 
   return absl::UnavailableError(absl::StrCat(instance.id, " is not connected"));
 }
 
-absl::Status Neighbours::Begin(const Hello& hello, bool quiet, const FindEndpoint& find) {
+absl::Status Neighbours::Begin(const links::Hello& hello, bool quiet, const FindEndpoint& find) {
   if (!quiet) return absl::UnavailableError("work of the last epoch goes on");
   BATON_ASSIGN_OR_RETURN(auto previous, FindIn(hello, member_ - ranks_, find));
   BATON_ASSIGN_OR_RETURN(auto next, FindIn(hello, member_ + ranks_, find));

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/types/instance.h"
-#include "services/prefill/core/hello.h"
+#include "services/links/core/hello.h"
 
 namespace baton::prefill {
 
@@ -36,7 +36,7 @@ class Neighbours {
 
   // Begins an epoch between two. UNAVAILABLE says why that can't be yet: work of the last one goes
   // on (not `quiet`), or a neighbour is not connected.
-  absl::Status Begin(const Hello& hello, bool quiet, const FindEndpoint& find);
+  absl::Status Begin(const links::Hello& hello, bool quiet, const FindEndpoint& find);
   void End();
   // To be asked when endpoints have changed. An error, which names the neighbour, ends the epoch.
   absl::Status Check(const FindEndpoint& find) const;
@@ -46,7 +46,7 @@ class Neighbours {
   const std::optional<Neighbour>& next() const { return next_; }          // None on the last stage.
 
  private:
-  static absl::StatusOr<std::optional<Neighbour>> FindIn(const Hello& hello, int member,
+  static absl::StatusOr<std::optional<Neighbour>> FindIn(const links::Hello& hello, int member,
                                                          const FindEndpoint& find);
 
   const int member_;

@@ -21,7 +21,7 @@ class NeighboursTest : public testing::Test {
   }
   absl::Status Begin(Neighbours& neighbours) const { return neighbours.Begin(hello_, true, find_); }
 
-  Hello hello_;
+  links::Hello hello_;
   std::map<InstanceRef, uint64_t> endpoints_;
   const FindEndpoint find_ = [this](const InstanceRef& instance) -> std::optional<uint64_t> {
     const auto found = endpoints_.find(instance);
@@ -109,7 +109,7 @@ TEST_F(NeighboursTest, AChainOfOneStageNeedsNobody) {
 }
 
 TEST_F(NeighboursTest, OfARankTheyAreItsCounterparts) {
-  Hello hello;
+  links::Hello hello;
   for (int member = 0; member < 6; ++member) {
     const InstanceRef instance{"m" + std::to_string(member), 5};
     hello.members.push_back({instance, {}, {member % 2, 2}});

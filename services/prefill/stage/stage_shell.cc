@@ -17,7 +17,7 @@ absl::Status EpochOver() { return absl::CancelledError("the epoch is over"); }
 }  // namespace
 
 StageShell::StageShell(const StageOptions& options, ActivationChannel* activations, KvSender* kv,
-                       PlanComputer* computer, GroupJoiner* joiner, Metrics* metrics,
+                       PlanComputer* computer, links::GroupJoiner* joiner, Metrics* metrics,
                        std::unique_ptr<StageTrace> trace)
     : activations_(activations),
       kv_(kv),
@@ -29,7 +29,7 @@ StageShell::StageShell(const StageOptions& options, ActivationChannel* activatio
       stage_(options),
       neighbours_(options.stage, options.tensor_rank) {}
 
-absl::Status StageShell::TryEpoch(const Hello& hello, const FindEndpoint& find) {
+absl::Status StageShell::TryEpoch(const links::Hello& hello, const FindEndpoint& find) {
   BATON_CHECK(epoch_ == 0) << "epoch " << epoch_ << " has not ended";
   BATON_RETURN_IF_ERROR(neighbours_.Begin(hello, stage_.Quiet(), find));
   stage_.AccountTime(NowUs());

@@ -17,11 +17,11 @@
 #include "absl/status/statusor.h"
 #include "common/base/serial_events.h"
 #include "common/telemetry/metrics.h"
-#include "services/prefill/core/hello.h"
+#include "services/links/core/hello.h"
+#include "services/links/group_joiner.h"
 #include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_channel.h"
-#include "services/prefill/stage/group_joiner.h"
 #include "services/prefill/stage/kv_sender.h"
 #include "services/prefill/stage/plan_computer.h"
 #include "services/prefill/stage/prompt_context.h"
@@ -50,7 +50,7 @@ class StageShell {
   // Nothing is owned but `trace`, which is null without tracing, as `joiner` is where a stage is
   // one process.
   StageShell(const StageOptions& options, ActivationChannel* activations, KvSender* kv,
-             PlanComputer* computer, GroupJoiner* joiner, Metrics* metrics,
+             PlanComputer* computer, links::GroupJoiner* joiner, Metrics* metrics,
              std::unique_ptr<StageTrace> trace);
 
   // Before the first epoch.
@@ -58,7 +58,7 @@ class StageShell {
 
   // Has this stage begin the epoch of `hello`, unless the core says why it can't yet (UNAVAILABLE)
   // or there is no memory for its activations (RESOURCE_EXHAUSTED).
-  absl::Status TryEpoch(const Hello& hello, const FindEndpoint& find);
+  absl::Status TryEpoch(const links::Hello& hello, const FindEndpoint& find);
   // Endpoints may have changed: fails the epoch if the core says so.
   void CheckNeighbours(const FindEndpoint& find);
   void EndEpoch();
@@ -103,7 +103,7 @@ class StageShell {
   ActivationChannel* const activations_;
   KvSender* const kv_;
   PlanComputer* const computer_;
-  GroupJoiner* const joiner_;
+  links::GroupJoiner* const joiner_;
   Metrics* const metrics_;
   const std::unique_ptr<StageTrace> trace_;
   const int output_buffers_;

@@ -1,4 +1,4 @@
-#include "services/prefill/chain/member_link.h"
+#include "services/links/member_link.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,9 +10,10 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "services/prefill/core/group_desk.h"
+#include "services/links/core/group_desk.h"
+#include "services/links/messages.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 MemberLink::MemberLink(Options options, Callbacks callbacks)
     : options_(std::move(options)), callbacks_(std::move(callbacks)), link_(options_.place) {}
@@ -68,7 +69,7 @@ void MemberLink::Perform(const FormGroup& action) {
 void MemberLink::Perform(const SendReady& action) {
   v1::LinkResponse response;
   response.mutable_ready()->set_epoch(action.epoch);
-  response.mutable_ready()->set_page_count(options_.bounds.page_count);
+  response.mutable_ready()->set_page_count(options_.page_count);
   callbacks_.describe(*response.mutable_ready());
   streams_.at(action.link)->Write(std::move(response));
 }
@@ -133,12 +134,12 @@ void MemberLink::OnRequest(const std::shared_ptr<LinkStream>& stream,
     events_.Raise(PingHeard{number, request.ping().sequence(), request.ping().next_stage_done()});
   } else {
     const Work work = callbacks_.read(request);
-    events_.Raise(PlanHeard{number, work.epoch, work.status});
+    events_.Raise(WorkHeard{number, work.epoch, work.status});
   }
 }
 
 void MemberLink::OnHello(const std::shared_ptr<LinkStream>& stream, const v1::LinkHello& proto) {
-  absl::StatusOr<Hello> hello = FromProto(proto, options_.place, options_.bounds);
+  absl::StatusOr<Hello> hello = FromProto(proto, options_.place, options_.max_plan_tokens);
   uint64_t number = NumberOf(stream);
   if (!hello.ok()) {
     if (number != 0) return events_.Raise(StageFailed{hello.status()});
@@ -169,4 +170,4 @@ void MemberLink::OnGroupMessage(uint64_t number, const v1::LinkRequest& request)
   options_.joiner->OnMessage(message);
 }
 
-}  // namespace baton::prefill
+}  // namespace baton::links

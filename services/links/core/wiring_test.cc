@@ -1,4 +1,4 @@
-#include "services/prefill/core/wiring.h"
+#include "services/links/core/wiring.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "services/prefill/core/wiring_fixture.h"
+#include "services/links/core/wiring_fixture.h"
 
-namespace baton::prefill {
+namespace baton::links {
 namespace {
 
 using ::testing::HasSubstr;
@@ -64,8 +64,8 @@ TEST_F(WiringTest, AChainThatHasWorkedIsWiredAgainAtOnceWhateverFailedBefore) {
   EXPECT_EQ(wiring_.NextDeadlineUs() - now_us_, 2 * kSecondUs) << "it came up and did nothing";
   now_us_ = wiring_.NextDeadlineUs();
   const uint64_t epoch = bring_up();
-  Handle(PlanDoneHeard{2, idle, {}});
-  Handle(PlanDoneHeard{2, epoch, {}});
+  Handle(ReportHeard{2, idle});
+  Handle(ReportHeard{2, epoch});
   Handle(ChainFailed{absl::UnavailableError("a test")});
   EXPECT_LT(wiring_.NextDeadlineUs() - now_us_, kSecondUs / 10);
 }
@@ -331,4 +331,4 @@ TEST(WiringOfOneStageTest, IsUpAtOnceWithoutLinks) {
 }
 
 }  // namespace
-}  // namespace baton::prefill
+}  // namespace baton::links

@@ -1,7 +1,8 @@
-// Stage 0's decisions about its chain: wires it when the view of the cluster holds all of it,
-// watches it, and breaks it as a whole when a link ends, a member is silent or one leaves the
+// The decisions of a chain's stage 0 about it: wires it when the view of the cluster holds all of
+// it, watches it, and breaks it as a whole when a link ends, a member is silent or one leaves the
 // view. Every wiring is a new epoch. Where stages are several processes, "stage 0" is its rank 0,
-// the chain's member 0; members are counted as hello.h says.
+// the chain's member 0; members are counted as hello.h says. What members work at, and what they
+// report of it, is their owners' matter: a report passes here unread, if it is of today's epoch.
 //
 // DOWN -(members whole, stage 0 has begun)-> LINKING -(every member ready)-> UP -> DOWN, with a
 // growing pause before the next try. A member with other ranks beside it is ready when they have
@@ -10,8 +11,8 @@
 // Epochs must grow across restarts of stage 0, which keeps nothing on disk: the wall clock does,
 // mostly. Where it has been set back, or stage 0 moved to a host that is behind, the later stages
 // refuse the epoch and say the newest that they know, and the next try goes past it.
-#ifndef SERVICES_PREFILL_CORE_WIRING_H_
-#define SERVICES_PREFILL_CORE_WIRING_H_
+#ifndef SERVICES_LINKS_CORE_WIRING_H_
+#define SERVICES_LINKS_CORE_WIRING_H_
 
 #include <cstdint>
 #include <memory>
@@ -20,12 +21,11 @@
 
 #include "absl/status/status.h"
 #include "common/collective/rendezvous.h"
-#include "services/prefill/core/chain_times.h"
-#include "services/prefill/core/hello.h"
-#include "services/prefill/core/plan.h"
+#include "services/links/core/chain_times.h"
+#include "services/links/core/hello.h"
 #include "services/worker/core/peer_worker.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 struct WiringOptions {
   ChainPlace place;    // Stage 0's.
@@ -74,17 +74,7 @@ struct StageRefused {  // The stage knows a newer epoch.
   uint64_t epoch = 0;
   uint64_t newest_epoch = 0;
 };
-struct PlanDoneHeard {
-  int member = 0;
-  uint64_t epoch = 0;
-  PlanDone done;
-};
-struct RequestClosedHeard {
-  int member = 0;
-  uint64_t epoch = 0;
-  RequestClosed closed;
-};
-struct ReportHeard {  // Of a decode service's follower; the shell has it in hand.
+struct ReportHeard {  // Of a member's work; the shell has it in hand.
   int member = 0;
   uint64_t epoch = 0;
 };
@@ -100,10 +90,10 @@ struct WiringStopped {};  // Breaks, and wires no more.
 struct WiringTick {
   uint64_t wall_clock_us = 0;
 };
-using WiringEvent = std::variant<ViewSeen, OwnEpochTried, GroupJoinHeard, GroupEntryHeard,
-                                 GroupConnectedHeard, OwnGroupFormed, StageHeard, StageReady,
-                                 StageRefused, PlanDoneHeard, RequestClosedHeard, ReportHeard,
-                                 StageLinkEnded, ChainFailed, WiringStopped, WiringTick>;
+using WiringEvent =
+    std::variant<ViewSeen, OwnEpochTried, GroupJoinHeard, GroupEntryHeard, GroupConnectedHeard,
+                 OwnGroupFormed, StageHeard, StageReady, StageRefused, ReportHeard, StageLinkEnded,
+                 ChainFailed, WiringStopped, WiringTick>;
 
 // ---- Actions ----
 struct TryOwnEpoch {  // Answered by OwnEpochTried before any other event.
@@ -131,31 +121,19 @@ struct ReportChainUp {
 struct ReportChainDown {  // The epoch that OwnEpochTried began is over.
   absl::Status status;
 };
-// What a later stage reports of a chain that is up goes to the planner.
-struct PassPlanDone {
+struct PassReport {  // That in hand counts: of a chain that is up.
   int stage = 0;
   int rank = 0;
   uint64_t epoch = 0;
-  PlanDone done;
 };
-struct PassRequestClosed {
-  int stage = 0;
-  int rank = 0;
-  uint64_t epoch = 0;
-  RequestClosed closed;
-};
-// That in hand counts.
-struct PassReport {
-  int rank = 0;
-};
-// Stage 0's own stage hears how far the planner knows the next one to be, as the others do by
-// pings.
+// After a report of stage 1: stage 0's own stage hears how far the next one is known to be, as the
+// others do by pings.
 struct TellOwnStage {
   uint64_t epoch = 0;
 };
-using WiringAction = std::variant<TryOwnEpoch, OpenLinks, FormOwnGroup, TellGroup, PingStages,
-                                  CloseLinks, ReportChainUp, ReportChainDown, PassPlanDone,
-                                  PassRequestClosed, PassReport, TellOwnStage>;
+using WiringAction =
+    std::variant<TryOwnEpoch, OpenLinks, FormOwnGroup, TellGroup, PingStages, CloseLinks,
+                 ReportChainUp, ReportChainDown, PassReport, TellOwnStage>;
 
 class Wiring {
  public:
@@ -175,6 +153,6 @@ class Wiring {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CORE_WIRING_H_
+#endif  // SERVICES_LINKS_CORE_WIRING_H_

@@ -7,10 +7,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "services/prefill/core/group_desk.h"
-#include "services/prefill/core/wiring_fixture.h"
+#include "services/links/core/group_desk.h"
+#include "services/links/core/wiring_fixture.h"
 
-namespace baton::prefill {
+namespace baton::links {
 namespace {
 
 using ::testing::HasSubstr;
@@ -176,16 +176,17 @@ TEST_F(WiringGroupsTest, ReportsSayWhichRankTheyAreOf) {
   Handle(OwnGroupFormed{epoch, absl::OkStatus()});
   for (const int member : {1, 2, 3}) Handle(StageReady{member, epoch, 8});
   ASSERT_TRUE(wiring_.up());
-  Handle(PlanDoneHeard{3, epoch, {.number = 1}});
-  ASSERT_THAT(All<PassPlanDone>(), SizeIs(1));
-  EXPECT_EQ(All<PassPlanDone>()[0].stage, 1);
-  EXPECT_EQ(All<PassPlanDone>()[0].rank, 1);
+  Handle(ReportHeard{3, epoch});
+  ASSERT_THAT(All<PassReport>(), SizeIs(1));
+  EXPECT_EQ(All<PassReport>()[0].stage, 1);
+  EXPECT_EQ(All<PassReport>()[0].rank, 1);
   EXPECT_THAT(All<TellOwnStage>(), SizeIs(1));
-  Handle(RequestClosedHeard{1, epoch, {.attempt_id = 9}});
-  ASSERT_THAT(All<PassRequestClosed>(), SizeIs(1));
-  EXPECT_EQ(All<PassRequestClosed>()[0].stage, 0);
-  EXPECT_EQ(All<PassRequestClosed>()[0].rank, 1);
+  Handle(ReportHeard{1, epoch});
+  ASSERT_THAT(All<PassReport>(), SizeIs(1));
+  EXPECT_EQ(All<PassReport>()[0].stage, 0);
+  EXPECT_EQ(All<PassReport>()[0].rank, 1);
+  EXPECT_THAT(All<TellOwnStage>(), SizeIs(0));
 }
 
 }  // namespace
-}  // namespace baton::prefill
+}  // namespace baton::links

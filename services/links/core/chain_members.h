@@ -1,15 +1,15 @@
 // Who the members of a chain are in a view of the cluster, and how the end of one is told. For the
 // wiring; values in, values out.
-#ifndef SERVICES_PREFILL_CORE_CHAIN_MEMBERS_H_
-#define SERVICES_PREFILL_CORE_CHAIN_MEMBERS_H_
+#ifndef SERVICES_LINKS_CORE_CHAIN_MEMBERS_H_
+#define SERVICES_LINKS_CORE_CHAIN_MEMBERS_H_
 
 #include <vector>
 
 #include "absl/status/status.h"
-#include "services/prefill/core/hello.h"
+#include "services/links/core/hello.h"
 #include "services/worker/core/peer_worker.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 // The chain's members from member 1 on, in order, for stage 0 at `place`; empty unless `view` has
 // each of them, and their layers follow one another to the model's end.
@@ -20,6 +20,6 @@ std::vector<worker::PeerWorker> FindMembers(const ChainPlace& place,
 // whatever it was, since they can be sent again, with the leg and the instance to blame.
 absl::Status Blame(const absl::Status& cause, const worker::PeerWorker& member);
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CORE_CHAIN_MEMBERS_H_
+#endif  // SERVICES_LINKS_CORE_CHAIN_MEMBERS_H_

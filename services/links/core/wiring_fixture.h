@@ -1,6 +1,6 @@
 // What the tests of Wiring share: stage 0 of a chain of three.
-#ifndef SERVICES_PREFILL_CORE_WIRING_FIXTURE_H_
-#define SERVICES_PREFILL_CORE_WIRING_FIXTURE_H_
+#ifndef SERVICES_LINKS_CORE_WIRING_FIXTURE_H_
+#define SERVICES_LINKS_CORE_WIRING_FIXTURE_H_
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "services/prefill/core/wiring.h"
+#include "services/links/core/wiring.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 inline constexpr int64_t kSecondUs = 1'000'000;
 inline constexpr uint64_t kWallClockUs = 1'700'000'000'000'000;
@@ -82,6 +82,6 @@ class WiringTest : public testing::Test {
   std::vector<WiringAction> actions_;
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CORE_WIRING_FIXTURE_H_
+#endif  // SERVICES_LINKS_CORE_WIRING_FIXTURE_H_

@@ -1,8 +1,8 @@
-#include "services/prefill/chain/link_stream.h"
+#include "services/links/link_stream.h"
 
 #include "common/rpc/grpc_status.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 LinkStream* LinkStream::Open(Callbacks callbacks) {
   std::shared_ptr<LinkStream> stream(new LinkStream(std::move(callbacks)));
@@ -73,4 +73,4 @@ void LinkStream::OnCancel() { callbacks_.on_end(shared_from_this()); }
 
 void LinkStream::OnDone() { const std::shared_ptr<LinkStream> last = std::move(self_); }
 
-}  // namespace baton::prefill
+}  // namespace baton::links

@@ -4,8 +4,8 @@
 //
 // Rejected: each stage's rendezvous at its own rank 0. All links end here, so it would be a hop
 // more for every word, and a second place that knows who has gone.
-#ifndef SERVICES_PREFILL_CORE_GROUP_DESK_H_
-#define SERVICES_PREFILL_CORE_GROUP_DESK_H_
+#ifndef SERVICES_LINKS_CORE_GROUP_DESK_H_
+#define SERVICES_LINKS_CORE_GROUP_DESK_H_
 
 #include <cstdint>
 #include <string>
@@ -13,9 +13,9 @@
 
 #include "common/collective/communicator.h"
 #include "common/collective/rendezvous.h"
-#include "services/prefill/core/hello.h"
+#include "services/links/core/hello.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 // A place's own group in an epoch, as communicators know it.
 GroupDescription GroupOf(const ChainPlace& place, const Hello& hello);
@@ -50,6 +50,6 @@ class GroupDesk {
   std::vector<Rendezvous> groups_;  // By stage; none between epochs.
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CORE_GROUP_DESK_H_
+#endif  // SERVICES_LINKS_CORE_GROUP_DESK_H_

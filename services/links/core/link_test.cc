@@ -1,4 +1,4 @@
-#include "services/prefill/core/link.h"
+#include "services/links/core/link.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "common/base/clock.h"
 
-namespace baton::prefill {
+namespace baton::links {
 namespace {
 
 using ::testing::IsEmpty;
@@ -75,8 +75,8 @@ TEST_F(LinkTest, APingIsAnsweredAndTellsOfTheNextStageOnceTheEpochHasBegun) {
 
 TEST_F(LinkTest, APlanOfTheEpochThatHasBegunIsTaken) {
   Begin(1, 10);
-  Handle(PlanHeard{1, 10, absl::OkStatus()});
-  EXPECT_THAT(All<TakePlan>(), SizeIs(1));
+  Handle(WorkHeard{1, 10, absl::OkStatus()});
+  EXPECT_THAT(All<TakeWork>(), SizeIs(1));
   EXPECT_THAT(actions_, SizeIs(1));
 }
 
@@ -86,8 +86,8 @@ TEST_F(LinkTest, AnyOtherPlanEndsTheEpoch) {
            {9, absl::OkStatus()}, {99, absl::OkStatus()}, {0, absl::InvalidArgumentError("x")}}) {
     const uint64_t begun = 10 * ++number;
     Begin(number, begun);
-    Handle(PlanHeard{number, status.ok() ? epoch : begun, status});
-    EXPECT_THAT(All<TakePlan>(), IsEmpty());
+    Handle(WorkHeard{number, status.ok() ? epoch : begun, status});
+    EXPECT_THAT(All<TakeWork>(), IsEmpty());
     EXPECT_THAT(All<DropEpoch>(), SizeIs(1));
     EXPECT_TRUE(absl::IsInvalidArgument(All<EndLink>().at(0).status));
   }
@@ -96,22 +96,22 @@ TEST_F(LinkTest, AnyOtherPlanEndsTheEpoch) {
 TEST_F(LinkTest, APlanBeforeTheStageIsReadyEndsTheLink) {
   Handle(HelloArrived{1, HelloOf(10)});
   Handle(EpochTried{absl::UnavailableError("not yet")});
-  Handle(PlanHeard{1, 10, absl::OkStatus()});
-  EXPECT_THAT(All<TakePlan>(), IsEmpty());
+  Handle(WorkHeard{1, 10, absl::OkStatus()});
+  EXPECT_THAT(All<TakeWork>(), IsEmpty());
   EXPECT_TRUE(absl::IsFailedPrecondition(All<EndLink>().at(0).status));
 }
 
 TEST_F(LinkTest, WhatComesOnALinkThatStandsNoMoreIsForNobody) {
   Begin(1, 10);
   Begin(2, 11);
-  Handle(PlanHeard{1, 11, absl::OkStatus()});
+  Handle(WorkHeard{1, 11, absl::OkStatus()});
   EXPECT_THAT(actions_, IsEmpty());
   Handle(PingHeard{1, 5, 7});
   EXPECT_THAT(actions_, IsEmpty());
   Handle(LinkGone{2});
   Handle(PingHeard{0, 5, 7});
   EXPECT_THAT(actions_, IsEmpty());
-  Handle(PlanHeard{0, 11, absl::OkStatus()});
+  Handle(WorkHeard{0, 11, absl::OkStatus()});
   EXPECT_THAT(actions_, IsEmpty());
 }
 
@@ -119,7 +119,7 @@ TEST_F(LinkTest, APlanIsASignOfLife) {
   Begin(1, 10);
   for (int i = 0; i < 10; ++i) {
     now_us_ += kSecondUs;
-    Handle(PlanHeard{1, 10, absl::OkStatus()});
+    Handle(WorkHeard{1, 10, absl::OkStatus()});
     Handle(LinkTick{});
     ASSERT_TRUE(link_.begun());
   }
@@ -240,8 +240,8 @@ TEST_F(RankLinkTest, IsReadyOnceItsGroupHasFormed) {
   EXPECT_EQ(All<SendReady>()[0].epoch, 10u);
   Handle(GroupFormed{10, absl::UnavailableError("said again")});
   EXPECT_THAT(actions_, IsEmpty());
-  Handle(PlanHeard{1, 10, absl::OkStatus()});
-  EXPECT_THAT(All<TakePlan>(), SizeIs(1));
+  Handle(WorkHeard{1, 10, absl::OkStatus()});
+  EXPECT_THAT(All<TakeWork>(), SizeIs(1));
 }
 
 TEST_F(RankLinkTest, AGroupThatDoesNotFormEndsTheLinkWithItsStatus) {
@@ -255,8 +255,8 @@ TEST_F(RankLinkTest, AGroupThatDoesNotFormEndsTheLinkWithItsStatus) {
 
 TEST_F(RankLinkTest, APlanBeforeTheGroupHasFormedEndsTheLink) {
   BeginForming(1, 10);
-  Handle(PlanHeard{1, 10, absl::OkStatus()});
-  EXPECT_THAT(All<TakePlan>(), IsEmpty());
+  Handle(WorkHeard{1, 10, absl::OkStatus()});
+  EXPECT_THAT(All<TakeWork>(), IsEmpty());
   EXPECT_THAT(All<EndLink>(), SizeIs(1));
 }
 
@@ -270,4 +270,4 @@ TEST_F(RankLinkTest, TheNextEpochsGroupIsNotTheLastOnes) {
 }
 
 }  // namespace
-}  // namespace baton::prefill
+}  // namespace baton::links

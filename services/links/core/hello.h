@@ -1,7 +1,7 @@
 // Who is in a chain, and what its stages agree on for one epoch. The ranks of a decode service are
 // linked as those of a chain of one stage are, whose id is the service's.
-#ifndef SERVICES_PREFILL_CORE_HELLO_H_
-#define SERVICES_PREFILL_CORE_HELLO_H_
+#ifndef SERVICES_LINKS_CORE_HELLO_H_
+#define SERVICES_LINKS_CORE_HELLO_H_
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@
 #include "common/types/role.h"
 #include "common/types/ticket.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 // A member, as messages write it: "rank 1 of prefill stage 2".
 std::string NameOfPlace(Role role, int stage, TensorRank rank);
@@ -48,6 +48,6 @@ struct Hello {
   int activation_credits = 0;
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CORE_HELLO_H_
+#endif  // SERVICES_LINKS_CORE_HELLO_H_

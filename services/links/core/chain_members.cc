@@ -1,4 +1,4 @@
-#include "services/prefill/core/chain_members.h"
+#include "services/links/core/chain_members.h"
 
 #include <algorithm>
 #include <string>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 std::vector<worker::PeerWorker> FindMembers(const ChainPlace& place,
                                             const std::vector<worker::PeerWorker>& view) {
@@ -40,4 +40,4 @@ absl::Status Blame(const absl::Status& cause, const worker::PeerWorker& member) 
   return WithLeg(status, RoleName(member.role), blamed);
 }
 
-}  // namespace baton::prefill
+}  // namespace baton::links

@@ -1,4 +1,4 @@
-#include "services/prefill/chain/chain_wiring.h"
+#include "services/links/chain_wiring.h"
 
 #include <chrono>
 #include <utility>
@@ -11,9 +11,10 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
-#include "services/prefill/core/group_desk.h"
+#include "services/links/core/group_desk.h"
+#include "services/links/messages.h"
 
-namespace baton::prefill {
+namespace baton::links {
 namespace {
 
 constexpr auto kEndOfCalls = std::chrono::seconds(2);
@@ -154,8 +155,8 @@ void ChainWiring::Perform(const ReportChainUp& action) {
 }
 
 void ChainWiring::Perform(const PassReport& action) {
-  const absl::Status status = callbacks_.on_report(action.rank, *arriving_);
-  if (!status.ok()) BreakAt(0, action.rank, status);
+  const absl::Status status = callbacks_.on_report(action, *arriving_);
+  if (!status.ok()) BreakAt(action.stage, action.rank, status);
 }
 
 void ChainWiring::Perform(const ReportChainDown& action) {
@@ -182,16 +183,9 @@ absl::StatusOr<WiringEvent> ChainWiring::EventOf(int member, uint64_t epoch,
       return StageReady{member, epoch, response.ready().page_count()};
     case v1::LinkResponse::kRefused:
       return StageRefused{member, epoch, response.refused().newest_epoch()};
-    case v1::LinkResponse::kPlanDone: {
-      BATON_ASSIGN_OR_RETURN(PlanDone done, FromProto(response.plan_done()));
-      return PlanDoneHeard{member, epoch, std::move(done)};
-    }
-    case v1::LinkResponse::kRequestClosed: {
-      BATON_ASSIGN_OR_RETURN(RequestClosed closed, FromProto(response.request_closed()));
-      return RequestClosedHeard{member, epoch, std::move(closed)};
-    }
+    case v1::LinkResponse::kPlanDone:
+    case v1::LinkResponse::kRequestClosed:
     case v1::LinkResponse::kReport:
-      if (!callbacks_.on_report) break;
       return ReportHeard{member, epoch};
     case v1::LinkResponse::kPong:
       return StageHeard{member, epoch};
@@ -210,16 +204,13 @@ absl::StatusOr<WiringEvent> ChainWiring::EventOf(int member, uint64_t epoch,
     case v1::LinkResponse::MESSAGE_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("a message on the link that is empty, or for another role");
+  return absl::InvalidArgumentError("a message on the link that is empty");
 }
 
 void ChainWiring::OnResponse(int member, uint64_t epoch, const v1::LinkResponse& response) {
   absl::StatusOr<WiringEvent> event = EventOf(member, epoch, response);
-  const bool chain = options_.place.role == Role::kPrefill;
-  if (absl::Status status = Failpoint(chain ? "prefill.link" : "decode.link"); !status.ok()) {
-    event = status;
-  }
-  arriving_ = &response.report();
+  if (absl::Status status = Failpoint(options_.failpoint); !status.ok()) event = status;
+  arriving_ = &response;
   if (event.ok()) {
     events_.Raise(*std::move(event));
   } else {
@@ -228,23 +219,8 @@ void ChainWiring::OnResponse(int member, uint64_t epoch, const v1::LinkResponse&
   arriving_ = nullptr;
 }
 
-void ChainWiring::Send(int rank, v1::DecodeOrder order) {
-  BATON_CHECK(wiring_.up()) << "an order to a rank that is not linked";
-  v1::LinkRequest request;
-  *request.mutable_order() = std::move(order);
-  links_[static_cast<size_t>(rank - 1)]->Write(std::move(request));
+void ChainWiring::Send(int member, v1::LinkRequest request) {
+  if (!links_.empty()) links_[static_cast<size_t>(member - 1)]->Write(std::move(request));
 }
 
-void ChainWiring::Send(const PlanWithContexts& plan) {
-  if (links_.empty()) return;
-  v1::LinkRequest request;
-  *request.mutable_plan() = ToProto(plan, /*embeds=*/false);
-  v1::LinkRequest embedding;  // To the other ranks of stage 0.
-  const auto embedding_members = static_cast<size_t>(options_.place.ranks() - 1);
-  if (embedding_members > 0) *embedding.mutable_plan() = ToProto(plan, /*embeds=*/true);
-  for (size_t i = 0; i < links_.size(); ++i) {
-    links_[i]->Write(i < embedding_members ? embedding : request);
-  }
-}
-
-}  // namespace baton::prefill
+}  // namespace baton::links

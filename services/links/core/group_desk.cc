@@ -1,4 +1,4 @@
-#include "services/prefill/core/group_desk.h"
+#include "services/links/core/group_desk.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 
-namespace baton::prefill {
+namespace baton::links {
 namespace {
 
 Rendezvous::Caller CallerOf(int member) { return static_cast<Rendezvous::Caller>(member) + 1; }
@@ -88,4 +88,4 @@ std::vector<GroupDesk::Word> GroupDesk::TakeWords() {
   return words;
 }
 
-}  // namespace baton::prefill
+}  // namespace baton::links

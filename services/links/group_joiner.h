@@ -3,8 +3,8 @@
 // (common/collective/rendezvous.h), and hands the group to the executor. One attempt at a time;
 // what is left of an older one is let go on that thread, since a communicator's end may wait for
 // the others.
-#ifndef SERVICES_PREFILL_STAGE_GROUP_JOINER_H_
-#define SERVICES_PREFILL_STAGE_GROUP_JOINER_H_
+#ifndef SERVICES_LINKS_GROUP_JOINER_H_
+#define SERVICES_LINKS_GROUP_JOINER_H_
 
 #include <cstdint>
 #include <functional>
@@ -22,7 +22,7 @@
 #include "common/engine/executor.h"
 #include "common/types/role.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 // Loop thread, but for the destructor and Stop.
 class GroupJoiner {
@@ -65,6 +65,6 @@ class GroupJoiner {
   std::vector<std::string> members_;  // Of the last group, by rank.
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_STAGE_GROUP_JOINER_H_
+#endif  // SERVICES_LINKS_GROUP_JOINER_H_

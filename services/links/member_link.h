@@ -1,8 +1,8 @@
 // The shell around a member's link: brings to it what the one who links all members says (stage 0,
 // or a decode service's rank 0), and does what it decides. What members are sent beyond the link's
 // own messages, and do in an epoch, are its owner's callbacks.
-#ifndef SERVICES_PREFILL_CHAIN_MEMBER_LINK_H_
-#define SERVICES_PREFILL_CHAIN_MEMBER_LINK_H_
+#ifndef SERVICES_LINKS_MEMBER_LINK_H_
+#define SERVICES_LINKS_MEMBER_LINK_H_
 
 #include <cstdint>
 #include <functional>
@@ -11,19 +11,19 @@
 
 #include "absl/status/status.h"
 #include "common/base/serial_events.h"
-#include "services/prefill/chain/link_stream.h"
-#include "services/prefill/chain/messages.h"
-#include "services/prefill/core/link.h"
-#include "services/prefill/stage/group_joiner.h"
+#include "services/links/core/link.h"
+#include "services/links/group_joiner.h"
+#include "services/links/link_stream.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 // Loop thread.
 class MemberLink {
  public:
   struct Options {
     ChainPlace place;
-    PlanBounds bounds;              // What a hello may ask for, and the pages that are here.
+    int page_count = 0;             // That are here.
+    int max_plan_tokens = 0;        // That a hello may ask for.
     GroupJoiner* joiner = nullptr;  // With more ranks than one. Not owned.
     const char* failpoint = "";
   };
@@ -62,7 +62,7 @@ class MemberLink {
   void Perform(const FormGroup& action);
   void Perform(const SendReady& action);
   void Perform(const SendPong& action);
-  void Perform(const TakePlan&) { callbacks_.take(); }
+  void Perform(const TakeWork&) { callbacks_.take(); }
   void Perform(const PassNextStageDone& action);
   void Perform(const DropEpoch&) { callbacks_.drop_epoch(); }
   void Perform(const RefuseLink& action);
@@ -82,6 +82,6 @@ class MemberLink {
   uint64_t streams_opened_ = 0;
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CHAIN_MEMBER_LINK_H_
+#endif  // SERVICES_LINKS_MEMBER_LINK_H_

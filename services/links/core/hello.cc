@@ -1,8 +1,8 @@
-#include "services/prefill/core/hello.h"
+#include "services/links/core/hello.h"
 
 #include "absl/strings/str_cat.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 std::string NameOfPlace(Role role, int stage, TensorRank rank) {
   const std::string group =
@@ -16,4 +16,4 @@ std::string ChainPlace::GroupName() const {
   return role == Role::kPrefill ? "prefill chain" : "decode service";
 }
 
-}  // namespace baton::prefill
+}  // namespace baton::links

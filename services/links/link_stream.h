@@ -1,6 +1,6 @@
 // A later stage's end of the stream from stage 0.
-#ifndef SERVICES_PREFILL_CHAIN_LINK_STREAM_H_
-#define SERVICES_PREFILL_CHAIN_LINK_STREAM_H_
+#ifndef SERVICES_LINKS_LINK_STREAM_H_
+#define SERVICES_LINKS_LINK_STREAM_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -15,7 +15,7 @@
 #include "common/base/sync.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 // Keeps itself alive until gRPC is done with it, so its user may let go at any time.
 class LinkStream final : public grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>,
@@ -56,6 +56,6 @@ class LinkStream final : public grpc::ServerBidiReactor<v1::LinkRequest, v1::Lin
   std::shared_ptr<LinkStream> self_;  // Until OnDone.
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CHAIN_LINK_STREAM_H_
+#endif  // SERVICES_LINKS_LINK_STREAM_H_

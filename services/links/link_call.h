@@ -1,7 +1,7 @@
 // Stage 0's end of the stream to one later stage; or that of a decode service's rank 0 to a
 // follower.
-#ifndef SERVICES_PREFILL_CHAIN_LINK_CALL_H_
-#define SERVICES_PREFILL_CHAIN_LINK_CALL_H_
+#ifndef SERVICES_LINKS_LINK_CALL_H_
+#define SERVICES_LINKS_LINK_CALL_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -18,7 +18,7 @@
 #include "proto/baton/v1/decode_ranks.grpc.pb.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 // Keeps itself alive until gRPC is done with it, so its owner may let go at any time.
 class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::LinkResponse>,
@@ -64,6 +64,6 @@ class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::Link
   std::shared_ptr<LinkCall> self_;  // Until OnDone.
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CHAIN_LINK_CALL_H_
+#endif  // SERVICES_LINKS_LINK_CALL_H_

@@ -1,11 +1,11 @@
-#include "services/prefill/stage/group_joiner.h"
+#include "services/links/group_joiner.h"
 
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
 
-namespace baton::prefill {
+namespace baton::links {
 // Its members are the loop's, but for the store, whose calls any thread may make.
 struct GroupJoiner::Attempt {
   GroupDescription group;
@@ -105,4 +105,4 @@ void GroupJoiner::Stop() {
   connecting_.Stop();
 }
 
-}  // namespace baton::prefill
+}  // namespace baton::links

@@ -1,4 +1,4 @@
-#include "services/prefill/core/link.h"
+#include "services/links/core/link.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 struct Link::State {
   State(ChainPlace chain_place, const ChainTimes& chain_times)
@@ -36,7 +36,7 @@ struct Link::State {
 
   void On(const HelloArrived& event);
   void On(const PingHeard& event);
-  void On(const PlanHeard& event);
+  void On(const WorkHeard& event);
   void On(const LinkGone& event);
   void On(const EpochTried& event);
   void On(const GroupFormed& event);
@@ -126,7 +126,7 @@ void Link::State::On(const PingHeard& event) {
   if (begun) Emit(PassNextStageDone{hello.epoch, event.next_stage_done});
 }
 
-void Link::State::On(const PlanHeard& event) {
+void Link::State::On(const WorkHeard& event) {
   if (link == 0 || event.link != link) return;
   last_heard_us = now_us;
   if (!begun || forming)
@@ -136,7 +136,7 @@ void Link::State::On(const PlanHeard& event) {
     return End(
         InvalidField("plan.epoch", absl::StrCat(event.epoch, ", this link's is ", hello.epoch)));
   }
-  Emit(TakePlan{});
+  Emit(TakeWork{});
 }
 
 void Link::State::On(const LinkGone& event) {
@@ -186,4 +186,4 @@ bool Link::begun() const { return state_->begun; }
 
 const Hello& Link::hello() const { return state_->hello; }
 
-}  // namespace baton::prefill
+}  // namespace baton::links

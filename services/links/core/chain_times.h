@@ -1,10 +1,10 @@
 // How patient the stages of a chain are with one another. Every stage of a chain has the same.
-#ifndef SERVICES_PREFILL_CORE_CHAIN_TIMES_H_
-#define SERVICES_PREFILL_CORE_CHAIN_TIMES_H_
+#ifndef SERVICES_LINKS_CORE_CHAIN_TIMES_H_
+#define SERVICES_LINKS_CORE_CHAIN_TIMES_H_
 
 #include <cstdint>
 
-namespace baton::prefill {
+namespace baton::links {
 
 struct ChainTimes {
   int64_t ping_us = 500'000;
@@ -17,6 +17,6 @@ struct ChainTimes {
   int64_t stable_us = 10'000'000;  // A chain that was up for so long has not failed again.
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CORE_CHAIN_TIMES_H_
+#endif  // SERVICES_LINKS_CORE_CHAIN_TIMES_H_

@@ -1,4 +1,4 @@
-#include "services/prefill/core/wiring.h"
+#include "services/links/core/wiring.h"
 
 #include <algorithm>
 #include <optional>
@@ -11,10 +11,10 @@
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
-#include "services/prefill/core/chain_members.h"
-#include "services/prefill/core/group_desk.h"
+#include "services/links/core/chain_members.h"
+#include "services/links/core/group_desk.h"
 
-namespace baton::prefill {
+namespace baton::links {
 namespace {
 
 enum class Phase { kDown, kLinking, kUp, kStopped };
@@ -65,8 +65,6 @@ struct Wiring::State {
   void On(const StageHeard& event);
   void On(const StageReady& event);
   void On(const StageRefused& event);
-  void On(const PlanDoneHeard& event);
-  void On(const RequestClosedHeard& event);
   void On(const ReportHeard& event);
   void On(const StageLinkEnded& event);
   void On(const ChainFailed& event);
@@ -251,39 +249,18 @@ void Wiring::State::BecomeUp() {
   Emit(ReportChainUp{epoch, page_count});
 }
 
-void Wiring::State::On(const PlanDoneHeard& event) {
-  const Link* link = Hear(event.member, event.epoch);
-  if (link == nullptr) return;
-  if (phase != Phase::kUp) {
-    return Break(Blame(absl::FailedPreconditionError("a plan is done before any"), link->member));
-  }
-  const ChainPlace& place = options.place;
-  const int stage = place.StageOf(event.member);
-  worked = worked || stage + 1 == place.stages;  // It has come through the chain.
-  Emit(PassPlanDone{stage, place.RankOf(event.member), event.epoch, event.done});
-  if (stage == 1) Emit(TellOwnStage{event.epoch});
-}
-
-void Wiring::State::On(const RequestClosedHeard& event) {
-  const Link* link = Hear(event.member, event.epoch);
-  if (link == nullptr) return;
-  if (phase != Phase::kUp) {
-    return Break(Blame(absl::FailedPreconditionError("closed before any plan"), link->member));
-  }
-  const ChainPlace& place = options.place;
-  Emit(PassRequestClosed{place.StageOf(event.member), place.RankOf(event.member), event.epoch,
-                         event.closed});
-}
-
-// There is one stage: whoever says anything has come through it.
 void Wiring::State::On(const ReportHeard& event) {
   const Link* link = Hear(event.member, event.epoch);
   if (link == nullptr) return;
   if (phase != Phase::kUp) {
-    return Break(Blame(absl::FailedPreconditionError("a report before any order"), link->member));
+    return Break(
+        Blame(absl::FailedPreconditionError("a report before there is work"), link->member));
   }
-  worked = true;
-  Emit(PassReport{options.place.RankOf(event.member)});
+  const ChainPlace& place = options.place;
+  const int stage = place.StageOf(event.member);
+  worked = worked || stage + 1 == place.stages;  // Work has come through the chain.
+  Emit(PassReport{stage, place.RankOf(event.member), event.epoch});
+  if (stage == 1) Emit(TellOwnStage{event.epoch});
 }
 
 // Whatever it was, the requests of the chain can be sent again.
@@ -401,4 +378,4 @@ absl::Status Wiring::CheckInvariants() const {
   return absl::OkStatus();
 }
 
-}  // namespace baton::prefill
+}  // namespace baton::links

@@ -2,8 +2,8 @@
 // last one is over and its neighbours are connected, is ready when its stage's ranks, if it has
 // several, have formed a group, and drops it when stage 0 has gone or is silent. One link at a
 // time; a newer epoch replaces the old one.
-#ifndef SERVICES_PREFILL_CORE_LINK_H_
-#define SERVICES_PREFILL_CORE_LINK_H_
+#ifndef SERVICES_LINKS_CORE_LINK_H_
+#define SERVICES_LINKS_CORE_LINK_H_
 
 #include <cstdint>
 #include <memory>
@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "services/prefill/core/chain_times.h"
-#include "services/prefill/core/hello.h"
+#include "services/links/core/chain_times.h"
+#include "services/links/core/hello.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 // ---- Events. `link` is the shell's number of a stream, never 0. ----
 struct HelloArrived {
@@ -26,9 +26,9 @@ struct PingHeard {
   int64_t sequence = 0;
   uint64_t next_stage_done = 0;  // Plans, as stage 0 knows.
 };
-struct PlanHeard {  // The shell has it in hand.
+struct WorkHeard {  // The shell has it in hand.
   uint64_t link = 0;
-  uint64_t epoch = 0;   // The plan's.
+  uint64_t epoch = 0;   // The work's.
   absl::Status status;  // Not OK: it makes no sense.
 };
 struct LinkGone {  // Stage 0 has ended the stream, or it broke.
@@ -46,7 +46,7 @@ struct StageFailed {  // Ends the epoch, whether it has begun or not.
   absl::Status status;
 };
 struct LinkTick {};
-using LinkEvent = std::variant<HelloArrived, PingHeard, PlanHeard, LinkGone, EpochTried,
+using LinkEvent = std::variant<HelloArrived, PingHeard, WorkHeard, LinkGone, EpochTried,
                                GroupFormed, StageFailed, LinkTick>;
 
 // ---- Actions ----
@@ -65,7 +65,7 @@ struct SendPong {
   uint64_t link = 0;
   int64_t sequence = 0;
 };
-struct TakePlan {};  // That in hand: the stage is to have it.
+struct TakeWork {};  // That in hand: the member is to have it.
 struct PassNextStageDone {
   uint64_t epoch = 0;
   uint64_t number = 0;
@@ -82,7 +82,7 @@ struct EndLink {
   uint64_t epoch = 0;
   absl::Status status;
 };
-using LinkAction = std::variant<TryEpoch, FormGroup, SendReady, SendPong, TakePlan,
+using LinkAction = std::variant<TryEpoch, FormGroup, SendReady, SendPong, TakeWork,
                                 PassNextStageDone, DropEpoch, RefuseLink, EndLink>;
 
 class Link {
@@ -105,6 +105,6 @@ class Link {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CORE_LINK_H_
+#endif  // SERVICES_LINKS_CORE_LINK_H_

@@ -1,7 +1,8 @@
-// The shell around stage 0's wiring, or a decode service's rank 0: opens and closes the links that
-// it decides on, and brings to it what comes over them.
-#ifndef SERVICES_PREFILL_CHAIN_CHAIN_WIRING_H_
-#define SERVICES_PREFILL_CHAIN_CHAIN_WIRING_H_
+// The shell around the wiring of a chain's stage 0, or of a decode service's rank 0: opens and
+// closes the links that it decides on, and brings to it what comes over them. What members are sent
+// as work, and report of it, is its owner's.
+#ifndef SERVICES_LINKS_CHAIN_WIRING_H_
+#define SERVICES_LINKS_CHAIN_WIRING_H_
 
 #include <cstdint>
 #include <functional>
@@ -13,12 +14,11 @@
 #include "common/base/serial_events.h"
 #include "common/rpc/call_tracker.h"
 #include "proto/baton/v1/prefill.pb.h"
-#include "services/prefill/chain/link_call.h"
-#include "services/prefill/chain/messages.h"
-#include "services/prefill/core/wiring.h"
-#include "services/prefill/stage/group_joiner.h"
+#include "services/links/core/wiring.h"
+#include "services/links/group_joiner.h"
+#include "services/links/link_call.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 // Loop thread, but for the destructor and EndCalls.
 class ChainWiring {
@@ -30,24 +30,21 @@ class ChainWiring {
     int activation_credits = 0;
     std::shared_ptr<EventLoop> loop;
     GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
+    const char* failpoint = "";     // Strikes what members say.
   };
-  struct Callbacks {  // The first four are everybody's.
+  struct Callbacks {
     // May stage 0 itself begin an epoch? Then begins it: UNAVAILABLE says why not yet.
     std::function<absl::Status(const Hello&)> begin_own;
     std::function<void(uint64_t epoch, int page_count)> on_up;
     std::function<void(const absl::Status&)> on_down;  // After on_up or begin_own.
     // A member of this epoch is ready; before on_up. What it says of itself may make no sense.
     std::function<absl::Status(int member, const v1::LinkReady&)> on_ready;
+    // What a member reports of its work in this epoch. An error ends the epoch.
+    std::function<absl::Status(const PassReport&, const v1::LinkResponse&)> on_report;
 
-    // Of a decode service: what a follower reports of this epoch. An error ends the epoch.
-    std::function<absl::Status(int rank, const v1::DecodeReport&)> on_report;
-
-    // Of a chain.
-    std::function<uint64_t(int stage)> plans_done;  // See ChainPlanner.
-    std::function<void(int stage, int rank, uint64_t epoch, const PlanDone&)> on_plan_done;
+    // Of a chain of several stages; may be null.
+    std::function<uint64_t(int stage)> plans_done;       // Told with pings: how far a stage is.
     std::function<void(uint64_t epoch)> tell_own_stage;  // How far the next one is.
-    std::function<void(int stage, int rank, uint64_t epoch, const RequestClosed&)>
-        on_request_closed;
   };
   ChainWiring(Options options, Callbacks callbacks);
   ~ChainWiring();
@@ -56,10 +53,8 @@ class ChainWiring {
   // Does what is due; returns when it is next.
   int64_t Wake(int64_t now_us);
 
-  // To every other member.
-  void Send(const PlanWithContexts& plan);
-  // To one follower of a decode service; only while it is up.
-  void Send(int rank, v1::DecodeOrder order);
+  // Work, to member 1 and following. Nothing while the chain is not wired.
+  void Send(int member, v1::LinkRequest request);
   void Break(const absl::Status& reason) { events_.Raise(ChainFailed{reason}); }
   // For what a rank of a later stage did not do.
   void BreakAt(int stage, int rank, const absl::Status& reason) {
@@ -82,12 +77,6 @@ class ChainWiring {
   void Perform(const CloseLinks& action);
   void Perform(const ReportChainUp& action);
   void Perform(const ReportChainDown& action);
-  void Perform(const PassPlanDone& action) {
-    callbacks_.on_plan_done(action.stage, action.rank, action.epoch, action.done);
-  }
-  void Perform(const PassRequestClosed& action) {
-    callbacks_.on_request_closed(action.stage, action.rank, action.epoch, action.closed);
-  }
   void Perform(const PassReport& action);
   void Perform(const TellOwnStage& action) { callbacks_.tell_own_stage(action.epoch); }
 
@@ -102,9 +91,9 @@ class ChainWiring {
   SerialEvents<WiringEvent> events_{[this](const WiringEvent& event) { Handle(event); }};
   rpc::CallTracker calls_;
   std::vector<std::shared_ptr<LinkCall>> links_;  // Of the current epoch; member i at i - 1.
-  const v1::DecodeReport* arriving_ = nullptr;    // Of the ReportHeard that is being handled.
+  const v1::LinkResponse* arriving_ = nullptr;    // Of the ReportHeard that is being handled.
 };
 
-}  // namespace baton::prefill
+}  // namespace baton::links
 
-#endif  // SERVICES_PREFILL_CHAIN_CHAIN_WIRING_H_
+#endif  // SERVICES_LINKS_CHAIN_WIRING_H_

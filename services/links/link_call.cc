@@ -1,11 +1,11 @@
-#include "services/prefill/chain/link_call.h"
+#include "services/links/link_call.h"
 
 #include <utility>
 
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
 
-namespace baton::prefill {
+namespace baton::links {
 
 std::shared_ptr<LinkCall> LinkCall::Open(Role role, const std::string& address,
                                          rpc::CallTracker& tracker, Callbacks callbacks) {
@@ -79,4 +79,4 @@ void LinkCall::OnDone(const grpc::Status& status) {
   const std::shared_ptr<LinkCall> last = std::move(self_);
 }
 
-}  // namespace baton::prefill
+}  // namespace baton::links
