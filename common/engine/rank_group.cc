@@ -103,7 +103,11 @@ void RankGroup::Fail(const absl::Status& why) {
 void RankGroup::Reduce(size_t chunk) {
   const IndexRange rows = chunks_[chunk];
   const std::span<float> values(Rows(rows.begin), static_cast<size_t>(rows.size()) * hidden_);
-  communicator_->AllReduce(View(values), ReduceOrder::kRankOrder, pending_[chunk].Add());
+  Reduce(chunk, View(values));
+}
+
+void RankGroup::Reduce(size_t chunk, const TensorView& rows) {
+  communicator_->AllReduce(rows, ReduceOrder::kRankOrder, pending_[chunk].Add());
 }
 
 absl::Status RankGroup::Await(size_t chunk) {

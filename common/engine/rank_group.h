@@ -54,6 +54,8 @@ class RankGroup {
   std::span<const IndexRange> chunks() const { return chunks_; }
   float* Rows(int begin) { return &sums_[static_cast<size_t>(begin) * hidden_]; }
   void Reduce(size_t chunk);
+  // The same of rows that lie elsewhere: float32, in memory that the communicator takes.
+  void Reduce(size_t chunk, const TensorView& rows);
   absl::Status Await(size_t chunk);
 
   // `values` become the sums of all ranks'.

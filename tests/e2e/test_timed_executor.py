@@ -85,6 +85,25 @@ def test_answers_follow_from_the_prompts(tiny_model, profile, tmp_path, plans):
                             "the stage to have been busy for as long as its chunks take")
 
 
+@pytest.mark.parametrize("stages, ranks, decode_ranks, kv_heads", [(2, 2, 4, 4), (1, 4, 2, 1)],
+                         ids=["heads dealt out anew", "a head that all share"])
+def test_ranks_play_together(tiny_model, tmp_path, stages, ranks, decode_ranks, kv_heads):
+    """Each has its heads' words and its slice of the activations, and all compare theirs at every step."""
+    path = tmp_path / "ranks.json"
+    path.write_text(json.dumps({**PROFILE, "model": {**PROFILE["model"], "kv_heads": kv_heads, "head_dim": 64}}))
+    timed = ["--timed-profile", path]
+    prompts = [[random.Random(length).randrange(256) for _ in range(length)] for length in (1, 65, 300)]
+    with clusters.Cluster(tiny_model, tmp_path, stages=stages, ranks=ranks, decode_ranks=decode_ranks,
+                          flags=["--executor", "timed", *timed, "--page-size", 16, "--kv-cache-tokens", 2048],
+                          router_flags=timed, prefill_flags=["--chunked-prefill-size", 64]) as cluster, \
+            Client(cluster.target) as client:
+        for prompt, answer in zip(prompts, client.greedy_at_once(prompts, COUNT)):
+            assert answer.error is None, answer.error
+            expected = continuation(prompt, COUNT, config_of(tiny_model)["vocab_size"], ends(tiny_model))
+            assert answer.tokens == expected, f"prompt of {len(prompt)} tokens"
+        clusters.wait_until(cluster.idle, 10, "pages to come back")
+
+
 def run(command, model, *flags):
     arguments = [clusters.BATON, command, "--model-path", model, *flags]
     return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=60)

@@ -1,6 +1,7 @@
 #include "common/engine/timed/timed_stage_model.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "common/engine/requirements.h"
 #include "common/engine/timed/precise_wait.h"
 #include "common/engine/timed/timed_content.h"
+#include "common/model/model_shard.h"
 
 namespace baton {
 namespace {
@@ -51,11 +53,6 @@ absl::StatusOr<std::unique_ptr<StageModel>> TimedStageModel::Create(
   if (options.timed_profile.empty()) {
     return InvalidField("timed_profile", "is empty; the timed executor plays what a profile says");
   }
-  if (!options.tensor_rank.alone()) {
-    return absl::UnimplementedError(absl::StrCat(
-        "the timed executor plays whole stages, not rank ", options.tensor_rank.rank, " of ",
-        options.tensor_rank.size, "; a profile says what a group of ranks takes together"));
-  }
   BATON_ASSIGN_OR_RETURN(TimedProfile profile, LoadTimedProfile(options.timed_profile));
   BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(options.model_path));
   config = profile.Apply(std::move(config));
@@ -64,7 +61,11 @@ absl::StatusOr<std::unique_ptr<StageModel>> TimedStageModel::Create(
   kv.layer_begin = options.layer_begin;
   kv.layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
   BATON_RETURN_IF_ERROR(ValidateLayerRange(config, kv.layer_begin, kv.layer_end));
-  kv.kv_heads = config.num_key_value_heads;
+  BATON_ASSIGN_OR_RETURN(const ModelShard shard, ShardModel(config, options.tensor_rank));
+  const bool sliced = options.slice_activations && !shard.rank.alone();
+  if (sliced) BATON_RETURN_IF_ERROR(CheckActivationSlices(config, shard.rank.size));
+  kv.head_begin = shard.kv_heads.begin;
+  kv.kv_heads = shard.kv_heads.size();
   kv.head_dim = config.head_dim;
   kv.page_size = options.page_size;
   kv.page_count = options.page_count;
@@ -72,39 +73,52 @@ absl::StatusOr<std::unique_ptr<StageModel>> TimedStageModel::Create(
   profile.dtype = options.dtype.value_or(profile.dtype);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<KvPool> pool, KvPool::Create(kv));
   if (options.on_progress) options.on_progress(1);
-  return std::make_unique<TimedStageModel>(profile, std::move(config), std::move(pool));
+  return std::make_unique<TimedStageModel>(profile, std::move(config), std::move(pool), shard.rank,
+                                           sliced);
 }
 
 TimedStageModel::TimedStageModel(const TimedProfile& profile, ModelConfig config,
-                                 std::unique_ptr<KvPool> pool)
+                                 std::unique_ptr<KvPool> pool, TensorRank rank, bool sliced)
     : profile_(profile),
       config_(std::move(config)),
+      rank_(rank),
+      sliced_(sliced),
       steps_(profile, {pool->geometry().layer_begin, pool->geometry().layer_end}),
       pool_(std::move(pool)),
-      kv_memory_(pool_->geometry(), pool_->Bytes()) {}
+      kv_memory_(pool_->geometry(), pool_->Bytes()),
+      group_(rank, /*options=*/{}, /*hidden=*/0) {}
 
-// The first key of a token's slot.
-std::byte* TimedStageModel::Slot(int page, int layer, int position) {
+absl::Status TimedStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
+  if (group_.alone()) return StageModel::JoinGroup(std::move(group));
+  return group_.Join(std::move(group), /*multiply=*/nullptr);
+}
+
+// A head's key of a token.
+std::byte* TimedStageModel::Slot(int page, int layer, int head, int position) {
   const KvGeometry& kv = pool_->geometry();
   const size_t token_bytes = static_cast<size_t>(kv.head_dim) * ElementBytes(kv.element_type);
-  return pool_->Keys<std::byte>(page, layer, 0) +
+  return pool_->Keys<std::byte>(page, layer, head) +
          static_cast<size_t>(position % kv.page_size) * token_bytes;
 }
 
-// Every layer has it, so that no stage's part of a hand-off can be missing.
+// Every head of every layer has it, so that no process's part of a hand-off can be missing.
 absl::StatusOr<uint64_t> TimedStageModel::WordBefore(const SequenceSlice& slice) {
   if (slice.prefix_length == 0) return kTimedRoot;
   const int position = slice.prefix_length - 1;
   const int page = slice.pages[static_cast<size_t>(position / kv().page_size)];
   uint64_t word = 0;
   for (int layer = kv().layer_begin; layer < kv().layer_end; ++layer) {
-    uint64_t stored = 0;
-    std::memcpy(&stored, Slot(page, layer, position), sizeof(stored));
-    if (layer > kv().layer_begin && stored != word) {
-      return absl::DataLossError(absl::StrCat("the KV of position ", position, " in layer ", layer,
-                                              " is not that of layer ", kv().layer_begin));
+    for (int head = 0; head < kv().kv_heads; ++head) {
+      uint64_t stored = 0;
+      std::memcpy(&stored, Slot(page, layer, head, position), sizeof(stored));
+      const bool first = layer == kv().layer_begin && head == 0;
+      if (!first && stored != word) {
+        return absl::DataLossError(absl::StrCat(
+            "the KV of position ", position, " in layer ", layer, ", head ", kv().head_begin + head,
+            ", is not that of layer ", kv().layer_begin, ", head ", kv().head_begin));
+      }
+      word = stored;
     }
-    word = stored;
   }
   return word;
 }
@@ -114,15 +128,26 @@ uint64_t TimedStageModel::MilestonesBefore(const SequenceSlice& slice, int posit
   for (int at = kTimedMilestone - 1; at < position; at += kTimedMilestone) {
     const int page = slice.pages[static_cast<size_t>(at / kv().page_size)];
     uint64_t word = 0;
-    std::memcpy(&word, Slot(page, kv().layer_begin, at), sizeof(word));
+    std::memcpy(&word, Slot(page, kv().layer_begin, 0, at), sizeof(word));
     sum = AddMilestone(sum, word, at);
   }
   return sum;
 }
 
-// `row`: of the slice's first token in the batch. `next`: the token after its last one.
+void TimedStageModel::TellLogits(const SequenceSlice& slice, int first, uint64_t word,
+                                 int position) {
+  std::vector<float> logits(static_cast<size_t>(config_.vocab_size), 0.0F);
+  const int32_t likely = NextTimedToken(word, MilestonesBefore(slice, position), config_.vocab_size,
+                                        config_.eos_token_ids);
+  logits[static_cast<size_t>(likely)] = kCertain;
+  slice.on_logits(first, logits);
+}
+
+// `row`: of the slice's first token in the batch. `next`: the token after its last one. `words`
+// takes up all of them.
 absl::Status TimedStageModel::Play(const SequenceSlice& slice, std::span<const std::byte> in,
-                                   std::span<std::byte> out, size_t row, int32_t& next) {
+                                   std::span<std::byte> out, size_t row, int32_t& next,
+                                   uint64_t& words) {
   BATON_ASSIGN_OR_RETURN(uint64_t word, WordBefore(slice));
   const size_t row_bytes =
       static_cast<size_t>(config_.hidden_size) * ElementBytes(activation_type());
@@ -142,16 +167,13 @@ absl::Status TimedStageModel::Play(const SequenceSlice& slice, std::span<const s
     if (!out.empty()) WriteRow(out, row, row_bytes, {word, came.token});
     const int page = slice.pages[static_cast<size_t>(position / kv().page_size)];
     for (int layer = kv().layer_begin; layer < kv().layer_end; ++layer) {
-      std::memcpy(Slot(page, layer, position), &word, sizeof(word));
+      for (int head = 0; head < kv().kv_heads; ++head) {
+        std::memcpy(Slot(page, layer, head, position), &word, sizeof(word));
+      }
     }
-    if (slice.on_logits != nullptr) {
-      std::vector<float> logits(static_cast<size_t>(config_.vocab_size), 0.0F);
-      const int32_t likely = NextTimedToken(word, MilestonesBefore(slice, position),
-                                            config_.vocab_size, config_.eos_token_ids);
-      logits[static_cast<size_t>(likely)] = kCertain;
-      slice.on_logits(i, logits);
-    }
+    if (slice.on_logits != nullptr && tells_logits()) TellLogits(slice, i, word, position);
   }
+  words = Mix64(words ^ word);  // The last follows from all before it.
   if (last_stage()) {
     next = NextTimedToken(word, MilestonesBefore(slice, position - 1), config_.vocab_size,
                           config_.eos_token_ids);
@@ -165,21 +187,76 @@ absl::Status TimedStageModel::Forward(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
   const int64_t begun_us = NowUs();
   BATON_RETURN_IF_ERROR(ValidateBatch(
-      batch, {in, out, activation_type(), config_.hidden_size, logits.size()}, config_, kv()));
+      batch, {in, out, activation_type(), activation_columns(), logits.size(), tells_logits()},
+      config_, kv()));
+  absl::Status status = Compute(batch, in, out, logits);
+  if (!status.ok()) {
+    group_.Fail(status);
+    return status;
+  }
+  WaitUntilUs(begun_us + steps_.NextMicros(StepOf(batch)));
+  return absl::OkStatus();
+}
+
+absl::Status TimedStageModel::Compute(const Batch& batch, const TensorView& in,
+                                      const TensorView& out, std::span<float> logits) {
+  if (!group_.alone()) BATON_RETURN_IF_ERROR(group_.Begin(batch.TokenCount()));
   std::fill(logits.begin(), logits.end(), 0.0F);
-  const std::span<const std::byte> input = in.empty() ? std::span<std::byte>() : in.memory.Host();
-  const std::span<std::byte> output = out.empty() ? std::span<std::byte>() : out.memory.Host();
+  BATON_ASSIGN_OR_RETURN(const std::span<const std::byte> input, TakeInput(in));
+  const std::span<std::byte> output = WholeOutput(out);
   size_t row = 0;
   size_t logits_row = 0;
+  uint64_t words = kTimedRoot;
   for (const SequenceSlice& slice : batch.slices) {
     int32_t next = 0;
-    BATON_RETURN_IF_ERROR(Play(slice, input, output, row, next));
+    BATON_RETURN_IF_ERROR(Play(slice, input, output, row, next, words));
     row += static_cast<size_t>(slice.token_count);
-    if (!slice.wants_logits) continue;
+    if (!slice.wants_logits || !tells_logits()) continue;
     const auto vocab = static_cast<size_t>(config_.vocab_size);
     logits[logits_row++ * vocab + static_cast<size_t>(next)] = kCertain;
   }
-  WaitUntilUs(begun_us + steps_.NextMicros(StepOf(batch)));
+  if (sliced_) GiveOutput(output, out);
+  return group_.alone() ? absl::OkStatus() : CompareWords(words);
+}
+
+absl::StatusOr<std::span<const std::byte>> TimedStageModel::TakeInput(const TensorView& in) {
+  if (in.empty()) return std::span<const std::byte>();
+  if (!sliced_) return in.memory.Host();
+  whole_in_.resize(in.bytes() * static_cast<size_t>(rank_.size));
+  const TensorView whole = {HostSpan(whole_in_), in.type, in.rows, config_.hidden_size};
+  BATON_RETURN_IF_ERROR(group_.GatherParts(in, whole));
+  return std::span<const std::byte>(whole_in_);
+}
+
+std::span<std::byte> TimedStageModel::WholeOutput(const TensorView& out) {
+  if (out.empty()) return {};
+  if (!sliced_) return out.memory.Host();
+  whole_out_.resize(out.bytes() * static_cast<size_t>(rank_.size));
+  return whole_out_;
+}
+
+// A slice is a run of all elements in their order (stage_model.h).
+void TimedStageModel::GiveOutput(std::span<const std::byte> whole, const TensorView& out) const {
+  if (out.empty()) return;
+  const size_t bytes = out.bytes();
+  std::memcpy(out.memory.Host().data(),
+              whole.subspan(static_cast<size_t>(rank_.rank) * bytes, bytes).data(), bytes);
+}
+
+// Sums are float32, which holds those of 64 ranks' 16 bits exactly. If each rank finds its own
+// words in them as often as there are ranks, all have the same.
+absl::Status TimedStageModel::CompareWords(uint64_t words) {
+  std::array<float, 4> mine{};
+  for (size_t i = 0; i < mine.size(); ++i) {
+    mine[i] = static_cast<float>((words >> (16 * i)) & 0xFFFF);
+  }
+  std::array<float, 4> sums = mine;
+  BATON_RETURN_IF_ERROR(group_.Sum(sums));
+  for (size_t i = 0; i < mine.size(); ++i) {
+    if (sums[i] == mine[i] * static_cast<float>(rank_.size)) continue;
+    return absl::DataLossError(absl::StrCat("the words of this step on rank ", rank_.rank, " of ",
+                                            rank_.size, " are not those of the other ranks"));
+  }
   return absl::OkStatus();
 }
 

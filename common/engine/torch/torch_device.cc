@@ -68,12 +68,15 @@ MemorySpan TorchDevice::StagingSpan(const at::Tensor& staging) const {
 }
 
 TensorView TorchDevice::Lend(const at::Tensor& tensor) const {
-  BATON_CHECK(tensor.is_contiguous() && tensor.scalar_type() == at::kFloat) << tensor.toString();
+  const bool wide = tensor.scalar_type() == at::kFloat;
+  BATON_CHECK(tensor.is_contiguous() && (wide || tensor.scalar_type() == at::kBFloat16))
+      << tensor.toString();
   const MemorySpan span = {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes(),
                            is_host() ? MemoryKind::kHost : MemoryKind::kCuda,
                            is_host() ? 0 : device_.index()};
   const int64_t columns = tensor.size(-1);
-  return {span, ElementType::kFloat32, tensor.numel() / columns, columns};
+  return {span, wide ? ElementType::kFloat32 : ElementType::kBFloat16, tensor.numel() / columns,
+          columns};
 }
 
 }  // namespace baton

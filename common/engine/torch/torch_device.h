@@ -52,7 +52,8 @@ class TorchDevice {
   at::Tensor AllocateStaging(size_t bytes) const;
   // What such a tensor is to others.
   MemorySpan StagingSpan(const at::Tensor& staging) const;
-  // What a contiguous float32 matrix or stack of them on this device is to a communicator.
+  // What a contiguous matrix or stack of them on this device, of float32 or bfloat16, is to a
+  // communicator.
   TensorView Lend(const at::Tensor& tensor) const;
 
  private:

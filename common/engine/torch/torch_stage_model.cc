@@ -36,26 +36,31 @@ at::Tensor View(const TensorView& view) {
 
 }  // namespace
 
-TorchStageModel::TorchStageModel(const StageSetup& setup, const TorchDevice& device)
+TorchStageModel::TorchStageModel(const StageSetup& setup, const TorchDevice& device,
+                                 const ExecutorOptions& options)
     : config_(setup.config),
       shard_(setup.shard),
       sizes_(shard_.sizes),
       kv_(setup.kv),
       dtype_(setup.dtype),
+      sliced_(options.slice_activations && !shard_.rank.alone()),
       device_(device),
       rotary_(config_),
-      group_(shard_.rank, /*options=*/{}, config_.hidden_size) {}
+      group_(shard_.rank, options.row_parallel, config_.hidden_size) {}
 
 absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
     const ExecutorOptions& options) {
   BATON_ASSIGN_OR_RETURN(const TorchDevice device, TorchDevice::Open(options.device));
   BATON_ASSIGN_OR_RETURN(StageSetup setup, SetUpStage(options));
-  if (options.slice_activations && !setup.shard.rank.alone()) {
-    return absl::UnimplementedError("libtorch's layers take and give whole activations");
+  if (options.row_parallel.chunks == 0 && !device.is_host()) {
+    return InvalidField("row_parallel_chunks",
+                        absl::StrCat("got 0 (auto), which is measured by sums in a host's memory; "
+                                     "give a number of chunks on ",
+                                     options.device));
   }
   const c10::InferenceMode inference;
   const TorchDevice::Entered entered = device.Enter(Queue::kCompute);
-  std::unique_ptr<TorchStageModel> model(new TorchStageModel(setup, device));
+  std::unique_ptr<TorchStageModel> model(new TorchStageModel(setup, device, options));
   BATON_ASSIGN_OR_RETURN(model->weights_,
                          LoadTorchWeights(setup, device.device(), options.on_progress));
   BATON_RETURN_IF_ERROR(model->AllocatePages());  // After the weights, as CpuStageModel does.
@@ -90,7 +95,14 @@ absl::StatusOr<MemoryBuffer> TorchStageModel::AllocateActivations(size_t bytes) 
 
 absl::Status TorchStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
   if (group_.alone()) return StageModel::JoinGroup(std::move(group));
-  return group_.Join(std::move(group), /*multiply=*/nullptr);
+  return GuardTorch([&] {
+    const c10::InferenceMode inference;
+    // A projection as a step has it, for the measurement.
+    return group_.Join(std::move(group), [this](int rows) {
+      at::linear(at::zeros({rows, sizes_.query_size()}, weights_.layers[0].o.options()),
+                 weights_.layers[0].o);
+    });
+  });
 }
 
 absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
@@ -117,20 +129,40 @@ absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
   if (first_stage()) {
     BATON_ASSIGN_OR_RETURN(x, Sum(Embed(batch)));
   } else {
-    x = View(in).to(device_.device(), ScalarTypeOf(in.type), /*non_blocking=*/false, /*copy=*/true);
+    BATON_ASSIGN_OR_RETURN(x, TakeInput(in));
   }
   for (int layer = 0; layer < kv_.layers(); ++layer) {
     const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];
-    BATON_ASSIGN_OR_RETURN(const at::Tensor attended, Sum(Attention(batch, rows, layer, weights,
-                                                                    Norm(x, weights.input_norm))));
+    const at::Tensor heads = Attention(batch, rows, layer, weights, Norm(x, weights.input_norm));
+    BATON_ASSIGN_OR_RETURN(const at::Tensor attended, Project(heads, weights.o));
     x = x + attended;
-    BATON_ASSIGN_OR_RETURN(const at::Tensor inner,
-                           Sum(Mlp(weights, Norm(x, weights.post_attention_norm))));
+    const at::Tensor gated = Inner(weights, Norm(x, weights.post_attention_norm));
+    BATON_ASSIGN_OR_RETURN(const at::Tensor inner, Project(gated, weights.down));
     x = x + inner;
   }
   if (last_stage()) return TellLogits(batch, x, logits);
-  View(out).copy_(x);
+  GiveOutput(x, out);
   return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> TorchStageModel::TakeInput(const TensorView& in) {
+  const at::Tensor part =
+      View(in).to(device_.device(), ScalarTypeOf(in.type), /*non_blocking=*/false, /*copy=*/true);
+  if (!sliced_) return part;
+  const at::Tensor whole = at::empty({in.rows, config_.hidden_size}, part.options());
+  BATON_RETURN_IF_ERROR(group_.GatherParts(device_.Lend(part), device_.Lend(whole)));
+  return whole;
+}
+
+// A slice is a run of all elements in their order (stage_model.h).
+void TorchStageModel::GiveOutput(const at::Tensor& x, const TensorView& out) const {
+  if (!sliced_) {
+    View(out).copy_(x);
+    return;
+  }
+  const int64_t count = out.rows * out.columns;
+  View(out).copy_(
+      x.reshape({-1}).narrow(0, shard_.rank.rank * count, count).view({out.rows, out.columns}));
 }
 
 at::Tensor TorchStageModel::OnDevice(const std::vector<int64_t>& values) const {
@@ -147,6 +179,21 @@ absl::StatusOr<at::Tensor> TorchStageModel::Sum(const at::Tensor& part) {
                              .contiguous();
   BATON_RETURN_IF_ERROR(group_.Sum(device_.Lend(sum)));
   return sum.to(part.scalar_type());
+}
+
+absl::StatusOr<at::Tensor> TorchStageModel::Project(const at::Tensor& rows,
+                                                    const at::Tensor& weight) {
+  if (group_.alone()) return at::linear(rows, weight);
+  sums_ = at::empty({rows.size(0), config_.hidden_size},
+                    at::TensorOptions(at::kFloat).device(device_.device()));
+  const std::span<const IndexRange> chunks = group_.chunks();
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const at::Tensor sum = sums_.narrow(0, chunks[i].begin, chunks[i].size());
+    sum.copy_(at::linear(rows.narrow(0, chunks[i].begin, chunks[i].size()), weight));
+    group_.Reduce(i, device_.Lend(sum));
+  }
+  for (size_t i = 0; i < chunks.size(); ++i) BATON_RETURN_IF_ERROR(group_.Await(i));
+  return sums_.to(rows.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 at::Tensor TorchStageModel::Embed(const Batch& batch) const {
@@ -234,7 +281,7 @@ at::Tensor TorchStageModel::Attention(const Batch& batch, const Rows& rows, int 
     attended.push_back(Attend(slice, layer, query.narrow(0, row, slice.token_count)));
     row += slice.token_count;
   }
-  return at::linear(at::cat(attended), weights.o);
+  return at::cat(attended);
 }
 
 // Of one sequence: `query` is [tokens, heads, head_dim]; gives [tokens, heads * head_dim]. A few
@@ -276,11 +323,11 @@ at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
   return at::cat(outputs);
 }
 
-at::Tensor TorchStageModel::Mlp(const TorchLayer& weights, const at::Tensor& normed) const {
+at::Tensor TorchStageModel::Inner(const TorchLayer& weights, const at::Tensor& normed) const {
   const at::Tensor gate_up = at::linear(normed, weights.gate_up);
   const at::Tensor gate = gate_up.narrow(1, 0, sizes_.intermediate_size);
   const at::Tensor up = gate_up.narrow(1, sizes_.intermediate_size, sizes_.intermediate_size);
-  return at::linear(at::silu(gate) * up, weights.down);
+  return at::silu(gate) * up;
 }
 
 // ---- The end of the model ----

@@ -36,6 +36,9 @@ class TorchStageModel final : public StageModel {
   const KvGeometry& kv() const override { return kv_; }
   KvMemory& kv_memory() override { return *kv_memory_; }
   ElementType activation_type() const override { return dtype_; }
+  int activation_columns() const override {
+    return sliced_ ? config_.hidden_size / shard_.rank.size : config_.hidden_size;
+  }
   // Pinned, where the layers are on a GPU.
   absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) override;
   TensorRank tensor_rank() const override { return shard_.rank; }
@@ -51,7 +54,8 @@ class TorchStageModel final : public StageModel {
     at::Tensor cos, sin;    // [tokens, 1, head_dim / 2]
   };
 
-  TorchStageModel(const StageSetup& setup, const TorchDevice& device);
+  TorchStageModel(const StageSetup& setup, const TorchDevice& device,
+                  const ExecutorOptions& options);
   absl::Status AllocatePages();
 
   absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
@@ -59,13 +63,20 @@ class TorchStageModel final : public StageModel {
   at::Tensor OnDevice(const std::vector<int64_t>& values) const;
   // Zeros for tokens that other ranks have.
   at::Tensor Embed(const Batch& batch) const;
+  // The activations that come in, put together from the ranks' slices, on the device.
+  absl::StatusOr<at::Tensor> TakeInput(const TensorView& in);
+  void GiveOutput(const at::Tensor& x, const TensorView& out) const;
   // What all ranks' `part` is together: summed in float32, in memory of the device.
   absl::StatusOr<at::Tensor> Sum(const at::Tensor& part);
+  // `rows` times a row-parallel weight, summed likewise: a chunk of the rows at a time, so that the
+  // sums of one travel while the next is multiplied.
+  absl::StatusOr<at::Tensor> Project(const at::Tensor& rows, const at::Tensor& weight);
   Rows PlaceRows(const Batch& batch) const;
+  // Both before their row-parallel projection.
   at::Tensor Attention(const Batch& batch, const Rows& rows, int layer, const TorchLayer& weights,
                        const at::Tensor& normed);
   at::Tensor Attend(const SequenceSlice& slice, int layer, const at::Tensor& query) const;
-  at::Tensor Mlp(const TorchLayer& weights, const at::Tensor& normed) const;
+  at::Tensor Inner(const TorchLayer& weights, const at::Tensor& normed) const;
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor Rotate(const at::Tensor& heads, const Rows& rows) const;
   absl::Status TellLogits(const Batch& batch, const at::Tensor& x, std::span<float> logits);
@@ -82,9 +93,13 @@ class TorchStageModel final : public StageModel {
   const ModelConfig& sizes_;  // The shard's.
   const KvGeometry kv_;
   const ElementType dtype_;  // Of weights and everything that is computed.
+  const bool sliced_;        // Whether ranks take and give slices of the activations.
   const TorchDevice device_;
   const Rotary rotary_;
   RankGroup group_;
+  // [tokens, hidden] float32 on the device: the row-parallel sums under way, which are the group's
+  // until it has failed or they are there. A step that ends by an exception leaves them behind.
+  at::Tensor sums_;
   TorchWeights weights_;
   std::unique_ptr<KvPool> pool_;  // On the CPU.
   at::Tensor pages_;              // [pages, layers, 2, kv_heads, page_size, head_dim]

@@ -9,10 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/testing/model_chain.h"
+#include "common/engine/testing/rank_chain.h"
 #include "common/engine/torch/torch_backend.h"
 
 namespace baton {
 namespace {
+
+using testing::RankChain;
 
 ExecutorOptions Torch(ExecutorOptions options) {
   options.backend = Backend::kTorch;
@@ -85,6 +88,52 @@ TEST(TorchStageModelTest, AllLogitsOfASliceComeInOrder) {
     return told;
   };
   ExpectClose(all(**torch), all(**native));
+}
+
+// Ranks: sums whole or in chunks, activations whole or in slices, beside one native process.
+TEST(TorchStageModelTest, RanksAreCloseToOneNativeProcessHoweverTheirSumsAreCut) {
+  constexpr int kLayers = 6;
+  const auto prompt = RandomPrompt(150);
+  const int32_t token = 9;
+  const auto run = [&](RankChain& chain) {
+    chain.Logits(std::span(prompt).first(64), 0);
+    return std::vector<std::vector<float>>{chain.Logits(std::span(prompt).subspan(64), 64),
+                                           chain.Logits(std::span(&token, 1), 150)};
+  };
+  RankChain native(OptionsFor(SmallModel()), {0}, 1);
+  const auto expected = run(native);
+  for (const int tp_size : {2, 4}) {
+    for (const int chunks : {1, 4, 0}) {  // 0: as measured.
+      SCOPED_TRACE(absl::StrCat(tp_size, " ranks, ", chunks, " chunks"));
+      ExecutorOptions options = Torch(OptionsFor(SmallModel()));
+      options.row_parallel = {chunks, 16};
+      options.slice_activations = chunks != 1;
+      RankChain torch(options, {0, 4}, tp_size);
+      EXPECT_EQ(torch.stage(1).rank(0).activation_columns(), chunks == 1 ? 64 : 64 / tp_size);
+      const auto actual = run(torch);
+      for (size_t i = 0; i < expected.size(); ++i) ExpectClose(actual[i], expected[i]);
+      if (chunks == 0) continue;
+      // Two sums a layer, of which a token's are not cut.
+      EXPECT_EQ(torch.stage(1).all_reduces(), tp_size * (kLayers - 4) * 2 * (2 * chunks + 1));
+    }
+  }
+}
+
+TEST(TorchStageModelTest, Bf16RanksAreNearTheirOneProcess) {
+  ExecutorOptions options = Torch(OptionsFor(SmallModel()));
+  options.dtype = ElementType::kBFloat16;
+  const auto prompt = RandomPrompt(40);
+  RankChain whole(options, {0, 3}, 1);
+  const std::vector<float> expected = whole.Logits(prompt, 0);
+  options.slice_activations = true;
+  options.row_parallel = {2, 1};
+  RankChain ranks(options, {0, 3}, 2);
+  const std::vector<float> actual = ranks.Logits(prompt, 0);
+  float largest = 0;
+  for (const float logit : expected) largest = std::max(largest, std::fabs(logit));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], 0.05F * largest) << i;
+  }
 }
 
 TEST(TorchStageModelTest, RefusesWhatTheOthersRefuse) {
