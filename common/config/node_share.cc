@@ -8,7 +8,20 @@
 namespace baton::config {
 namespace {
 
-int64_t ChainProcesses(const v1::Options& options) { return options.pp_size() * options.tp_size(); }
+bool IsDecode(const v1::Options& options) { return options.disaggregation_mode() == "decode"; }
+
+// Of the chain, or of the decode service.
+int64_t GroupProcesses(const v1::Options& options) {
+  return (IsDecode(options) ? 1 : options.pp_size()) * options.tp_size();
+}
+
+std::string GroupText(const v1::Options& options) {
+  if (IsDecode(options)) {
+    return absl::StrCat("of a decode service: tp_size = ", options.tp_size());
+  }
+  return absl::StrCat("of a chain: pp_size = ", options.pp_size(),
+                      " times tp_size = ", options.tp_size());
+}
 
 absl::Status CheckNodeless(const v1::Options& options) {
   if (options.node_rank() >= 0) {
@@ -20,7 +33,8 @@ absl::Status CheckNodeless(const v1::Options& options) {
     return InvalidField("dist_init_addr",
                         absl::StrCat("got '", options.dist_init_addr(),
                                      "', where the nodes of --nnodes meet, and that is not given; "
-                                     "--nnodes=1 is a chain on this machine alone"));
+                                     "--nnodes=1 is a chain, or a decode service, on this machine "
+                                     "alone"));
   }
   return absl::OkStatus();
 }
@@ -29,7 +43,7 @@ absl::Status CheckNodeless(const v1::Options& options) {
 
 std::vector<StageRank> PlacesHere(const v1::Options& options) {
   if (!IsNode(options)) return {{options.pp_rank(), options.tp_rank()}};
-  const int64_t count = ChainProcesses(options) / options.nnodes();
+  const int64_t count = GroupProcesses(options) / options.nnodes();
   const int64_t first = options.node_rank() * count;
   std::vector<StageRank> places;
   for (int64_t index = first; index < first + count; ++index) {
@@ -41,10 +55,11 @@ std::vector<StageRank> PlacesHere(const v1::Options& options) {
 absl::Status CheckNode(const v1::Options& options) {
   if (!IsNode(options)) return CheckNodeless(options);
   const int64_t nodes = options.nnodes();
-  if (options.disaggregation_mode() != "prefill") {
+  if (options.disaggregation_mode() != "prefill" && !IsDecode(options)) {
     return InvalidField("nnodes", absl::StrCat("got ", nodes,
-                                               "; the nodes are a prefill chain's, with "
-                                               "--disaggregation-mode prefill"));
+                                               "; the nodes are a prefill chain's or a decode "
+                                               "service's, with --disaggregation-mode prefill or "
+                                               "decode"));
   }
   if (options.node_rank() < 0) {
     return InvalidField(
@@ -55,11 +70,10 @@ absl::Status CheckNode(const v1::Options& options) {
     return InvalidField("node_rank", absl::StrCat("got ", options.node_rank(),
                                                   "; expected less than nnodes = ", nodes));
   }
-  if (ChainProcesses(options) % nodes != 0) {
+  if (GroupProcesses(options) % nodes != 0) {
     return InvalidField("nnodes",
                         absl::StrCat("got ", nodes, ", which does not divide the ",
-                                     ChainProcesses(options), " processes of a chain: pp_size = ",
-                                     options.pp_size(), " times tp_size = ", options.tp_size()));
+                                     GroupProcesses(options), " processes ", GroupText(options)));
   }
   if (options.dist_init_addr().empty()) return absl::OkStatus();
   const auto address = net::SplitHostPort(options.dist_init_addr());
@@ -73,7 +87,7 @@ absl::Status CheckNode(const v1::Options& options) {
   return absl::OkStatus();
 }
 
-std::string ChainOfAddress(const std::string& dist_init_addr) {
+std::string GroupOfAddress(const std::string& dist_init_addr) {
   std::string name;
   for (const char letter : dist_init_addr) {
     if (letter == '[' || letter == ']') continue;  // Of IPv6 addresses.

@@ -1,5 +1,5 @@
-// Which of a prefill chain's processes each of its nodes runs: --nnodes and --node-rank, with
-// SGLang's meaning. Pure.
+// Which of the processes of a prefill chain, or of a decode service, each of its nodes runs:
+// --nnodes and --node-rank, with SGLang's meaning. Pure.
 #ifndef COMMON_CONFIG_NODE_SHARE_H_
 #define COMMON_CONFIG_NODE_SHARE_H_
 
@@ -12,7 +12,7 @@
 
 namespace baton::config {
 
-// A process's place in its chain.
+// A process's place in its chain, or in its decode service, which is one stage of all layers.
 struct StageRank {
   int64_t stage = 0;  // --pp-rank
   int64_t rank = 0;   // --tp-rank
@@ -20,20 +20,22 @@ struct StageRank {
   bool operator==(const StageRank&) const = default;
 };
 
-// Whether the options are of a node, which starts its share of a chain, and not of one worker.
+// Whether the options are of a node, which starts its share of a chain or a decode service, and not
+// of one worker.
 inline bool IsNode(const v1::Options& options) { return options.nnodes() > 0; }
 
 // The places of this node, in their order in the chain: stage by stage, and rank by rank within
-// one. Every place of the chain is one node's. Of one worker: its own place. The options have
-// passed CheckNode.
+// one. Every place of the chain, or of the decode service, is one node's. Of one worker: its own
+// place. The options have passed CheckNode.
 std::vector<StageRank> PlacesHere(const v1::Options& options);
 
-// Whether the three options make sense together and with the chain's shape. InvalidArgument with
-// the option as field.
+// Whether the three options make sense together and with the shape of what they share out.
+// InvalidArgument with the option as field.
 absl::Status CheckNode(const v1::Options& options);
 
-// The chain that --dist-init-addr names: the address with what no name may have replaced.
-std::string ChainOfAddress(const std::string& dist_init_addr);
+// The chain or decode service that --dist-init-addr names: the address with what no name may have
+// replaced.
+std::string GroupOfAddress(const std::string& dist_init_addr);
 
 }  // namespace baton::config
 

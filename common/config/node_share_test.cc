@@ -23,6 +23,11 @@ Given Node(std::vector<std::string> args) {
   return {.args = std::move(args), .command = Command::kWorker};
 }
 
+Given DecodeNode(std::vector<std::string> args) {
+  args.insert(args.begin(), "--disaggregation-mode=decode");
+  return {.args = std::move(args), .command = Command::kWorker};
+}
+
 std::vector<std::string> Places(int64_t stages, int64_t ranks, int64_t nodes, int64_t node) {
   v1::Options options;
   options.set_pp_size(stages);
@@ -55,6 +60,19 @@ TEST(NodeShareTest, EveryPlaceIsOneNodes) {
   }
 }
 
+TEST(NodeShareTest, ADecodeServiceIsOneStage) {
+  v1::Options options;
+  options.set_disaggregation_mode("decode");
+  options.set_pp_size(3);  // Of chains, which a decode service knows nothing of.
+  options.set_tp_size(4);
+  options.set_nnodes(2);
+  options.set_node_rank(1);
+  EXPECT_THAT(PlacesHere(options), ElementsAre(StageRank{0, 2}, StageRank{0, 3}));
+  options.set_nnodes(1);
+  options.set_node_rank(0);
+  EXPECT_EQ(PlacesHere(options).size(), 4u);
+}
+
 TEST(NodeShareTest, OneWorkerIsItsOwnPlace) {
   const auto worker = Parse(Node({"--pp-size=2", "--tp-size=2", "--pp-rank=1", "--tp-rank=0"}));
   ASSERT_TRUE(worker.ok()) << worker.status();
@@ -78,6 +96,21 @@ TEST(NodeShareTest, TheAddressNamesTheChainUnlessSomethingElseDoes) {
   EXPECT_EQ(parse({}).values.chain_id(), "chain-0");
 }
 
+TEST(NodeShareTest, TheAddressNamesTheDecodeServiceUnlessSomethingElseDoes) {
+  const auto parse = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--tp-size=4", "--nnodes=2", "--node-rank=1"});
+    const auto parsed = Parse(DecodeNode(std::move(more)));
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return *parsed;
+  };
+  const ParsedOptions named = parse({"--dist-init-addr=10.0.0.2:25000"});
+  EXPECT_EQ(named.values.decode_id(), "10.0.0.2-25000");
+  EXPECT_EQ(named.values.chain_id(), "chain-0");
+  EXPECT_EQ(SourceText(named.sources.at("decode_id")), "derived from --dist-init-addr");
+  EXPECT_EQ(parse({"--dist-init-addr=node-0:1", "--decode-id=d"}).values.decode_id(), "d");
+  EXPECT_EQ(parse({}).values.decode_id(), "0");
+}
+
 TEST(NodeShareTest, OneNodeNeedsNoRank) {
   const auto parsed = Parse(Node({"--pp-size=2", "--nnodes=1"}));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -90,6 +123,16 @@ struct Row {
   std::string field;
   std::vector<std::string> words;
 };
+
+void ExpectRefused(const Given& given, const Row& row) {
+  SCOPED_TRACE(row.args.back());
+  const auto parsed = Parse(given);
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_EQ(FieldOf(parsed.status()), row.field);
+  for (const std::string& word : row.words) {
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(word));
+  }
+}
 
 TEST(NodeShareTest, WhatCannotBeIsRefusedNamingBothSides) {
   const Row rows[] = {
@@ -119,31 +162,39 @@ TEST(NodeShareTest, WhatCannotBeIsRefusedNamingBothSides) {
        "dist_init_addr",
        {"'10.0.0.2'; expected HOST:PORT", "flag --dist-init-addr"}},
   };
-  for (const Row& row : rows) {
-    SCOPED_TRACE(row.args.back());
-    const auto parsed = Parse(Node(row.args));
-    ASSERT_FALSE(parsed.ok());
-    EXPECT_EQ(FieldOf(parsed.status()), row.field);
-    for (const std::string& word : row.words) {
-      EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(word));
-    }
-  }
+  for (const Row& row : rows) ExpectRefused(Node(row.args), row);
 }
 
-TEST(NodeShareTest, NodesAreThoseOfAPrefillChain) {
+TEST(NodeShareTest, WhatCannotBeOfADecodeServiceIsRefusedNamingBothSides) {
+  const Row rows[] = {
+      {{"--tp-size=4", "--nnodes=3", "--node-rank=0"},
+       "nnodes",
+       {"got 3", "the 4 processes of a decode service: tp_size = 4", "flag --nnodes"}},
+      {{"--nnodes=2", "--node-rank=0"}, "nnodes", {"got 2", "the 1 processes"}},
+      {{"--tp-size=2", "--nnodes=2"}, "node_rank", {"required beside nnodes = 2"}},
+      {{"--tp-size=2", "--nnodes=2", "--node-rank=0", "--tp-rank=1"},
+       "nnodes",
+       {"tp_rank = 1 (flag --tp-rank)"}},
+      {{"--tp-size=2", "--nnodes=2", "--node-rank=0", "--decode-index=1"},
+       "nnodes",
+       {"decode_index = 1 (flag --decode-index)"}},
+  };
+  for (const Row& row : rows) ExpectRefused(DecodeNode(row.args), row);
+}
+
+TEST(NodeShareTest, NodesAreThoseOfAChainOrADecodeService) {
   const auto refusal = [](const Given& given) {
     return std::string(Parse(given).status().message());
   };
   EXPECT_THAT(refusal({.args = {"--nnodes=1"}, .command = Command::kValidate}),
-              HasSubstr("--disaggregation-mode prefill"));
-  EXPECT_THAT(refusal({.args = {"--disaggregation-mode=decode", "--nnodes=1"},
-                       .command = Command::kWorker}),
-              HasSubstr("not an option of decode; it applies to prefill"));
+              HasSubstr("--disaggregation-mode prefill or decode"));
   EXPECT_THAT(refusal({.args = {"--nnodes=1"}, .command = Command::kUp}),
-              HasSubstr("not an option of up; it applies to prefill"));
-  const auto valid = Parse(
-      {.args = {"--disaggregation-mode=prefill", "--nnodes=1"}, .command = Command::kValidate});
-  EXPECT_TRUE(valid.ok()) << valid.status();
+              HasSubstr("not an option of up; it applies to prefill, decode"));
+  for (const char* mode : {"prefill", "decode"}) {
+    const auto valid = Parse({.args = {std::string("--disaggregation-mode=") + mode, "--nnodes=1"},
+                              .command = Command::kValidate});
+    EXPECT_TRUE(valid.ok()) << valid.status();
+  }
 }
 
 }  // namespace

@@ -163,14 +163,15 @@ absl::Status PlaceInChain(ParsedOptions* parsed) {
   return absl::OkStatus();
 }
 
-// What a node of a chain runs, which is more than one worker's place could say, and what follows
-// from the address that its nodes share.
+// What a node of a chain or a decode service runs, which is more than one worker's place could say,
+// and what follows from the address that its nodes share.
 absl::Status PlaceOnNode(ParsedOptions* parsed) {
   v1::Options& values = parsed->values;
   if (!IsNode(values)) return absl::OkStatus();
   const std::pair<const char*, int64_t> places[] = {{"pp_rank", values.pp_rank()},
                                                     {"tp_rank", values.tp_rank()},
-                                                    {"prefill_index", values.prefill_index()}};
+                                                    {"prefill_index", values.prefill_index()},
+                                                    {"decode_index", values.decode_index()}};
   for (const auto& [name, value] : places) {
     if (!WasSet(*parsed, name)) continue;
     return InvalidField(
@@ -183,10 +184,12 @@ absl::Status PlaceOnNode(ParsedOptions* parsed) {
     values.set_node_rank(0);
     parsed->sources["node_rank"] = {OptionSource::Kind::kDerived, "--nnodes"};
   }
-  if (!values.dist_init_addr().empty() && !WasSet(*parsed, "chain_id")) {
-    values.set_chain_id(ChainOfAddress(values.dist_init_addr()));
-    parsed->sources["chain_id"] = {OptionSource::Kind::kDerived, "--dist-init-addr"};
-  }
+  const bool decode = values.disaggregation_mode() == "decode";
+  const char* const name = decode ? "decode_id" : "chain_id";
+  if (values.dist_init_addr().empty() || WasSet(*parsed, name)) return absl::OkStatus();
+  std::string& id = decode ? *values.mutable_decode_id() : *values.mutable_chain_id();
+  id = GroupOfAddress(values.dist_init_addr());
+  parsed->sources[name] = {OptionSource::Kind::kDerived, "--dist-init-addr"};
   return absl::OkStatus();
 }
 

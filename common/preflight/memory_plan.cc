@@ -206,7 +206,7 @@ absl::Status AddPrefill(const v1::Options& options, bool up, const ModelFacts& m
   return absl::OkStatus();
 }
 
-// A decode service's ranks on this host: one, or all that UP starts.
+// A decode service's ranks on this host: one, a node's, or all that UP starts.
 absl::Status AddDecode(const v1::Options& options, bool up, const ModelFacts& model,
                        int64_t context_tokens, HostMemory& memory) {
   const int ranks = static_cast<int>(DecodeRanks(options, up));
@@ -218,11 +218,16 @@ absl::Status AddDecode(const v1::Options& options, bool up, const ModelFacts& mo
     memory.processes.push_back(std::move(process));
     return absl::OkStatus();
   };
-  const int rank = static_cast<int>(options.tp_rank());
-  if (!up) return add(rank, 1, ranks == 1 ? "" : absl::StrCat(".", rank));
-  if (ranks == 1) return add(0, options.decodes(), "");
-  BATON_RETURN_IF_ERROR(add(0, options.decodes(), ".0"));
-  return add(1, options.decodes() * (ranks - 1), ".>0");
+  if (up && ranks == 1) return add(0, options.decodes(), "");
+  if (up) {
+    BATON_RETURN_IF_ERROR(add(0, options.decodes(), ".0"));
+    return add(1, options.decodes() * (ranks - 1), ".>0");
+  }
+  for (const config::StageRank& place : config::PlacesHere(options)) {
+    const std::string suffix = ranks == 1 ? "" : absl::StrCat(".", place.rank);
+    BATON_RETURN_IF_ERROR(add(static_cast<int>(place.rank), 1, suffix));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

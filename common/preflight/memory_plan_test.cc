@@ -222,6 +222,24 @@ TEST(MemoryPlanTest, ANodeIsItsPlacesEachAsOneWorkerWouldBe) {
   EXPECT_EQ(memory.processes[0].layers, worker(1, 2).layers);
 }
 
+TEST(MemoryPlanTest, ANodeOfADecodeServiceIsItsRanks) {
+  v1::Options node = Options();
+  node.set_disaggregation_mode("decode");
+  node.set_tp_size(4);
+  node.set_nnodes(2);
+  node.set_node_rank(1);
+  const HostMemory memory = *PlanMemory(node, OptionSpec::DECODE, Llama8B(), kContext);
+  ASSERT_EQ(memory.processes.size(), 2u);
+  EXPECT_EQ(memory.processes[0].name, "decode.2");
+  EXPECT_EQ(memory.processes[1].name, "decode.3");
+  v1::Options one = node;
+  one.set_nnodes(0);
+  one.set_tp_rank(3);
+  const HostMemory alone = *PlanMemory(one, OptionSpec::DECODE, Llama8B(), kContext);
+  EXPECT_EQ(memory.processes[1].kv, alone.processes[0].kv);
+  EXPECT_EQ(memory.processes[1].buffers, alone.processes[0].buffers);
+}
+
 TEST(MemoryPlanTest, RanksSplitADecodeServicesWeightsAndKv) {
   const auto plan = [](int64_t ranks, config::Role role, int64_t rank = 0) {
     v1::Options options = Options();

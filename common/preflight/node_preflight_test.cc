@@ -38,6 +38,20 @@ TEST(NodePreflightTest, ANodeHoldsItsRanksMemoryAndSharesItsCores) {
   }
 }
 
+TEST(NodePreflightTest, ANodeOfADecodeServiceSharesItsCoresTooAndIsCheckedAsItsRanks) {
+  const ModelDirectory model = Make("decode_node");
+  Machine machine = kRoomy;
+  machine.cores = 6;
+  std::vector<std::string> args = {"--model-path=" + model.path, "--disaggregation-mode=decode",
+                                   "--nnodes=2", "--node-rank=0", "--tp-size=4"};
+  const PreflightReport report = Check(config::Command::kWorker, args, machine);
+  ASSERT_TRUE(report.memory.has_value()) << report.status();
+  EXPECT_EQ(report.memory->processes.size(), 2u);
+  EXPECT_EQ(report.values.threads(), 3);
+  args.back() = "--tp-size=6";  // Two nodes of three, and heads that six do not divide.
+  EXPECT_FALSE(Check(config::Command::kWorker, args, machine).status().ok());
+}
+
 TEST(NodePreflightTest, ANodeNeedsTheShardsOfItsStagesAlone) {
   const ModelDirectory model = Make("node_shards", {.shards = 8});
   model.Remove("model-00008-of-00008.safetensors");

@@ -19,7 +19,7 @@ absl::StatusOr<PreflightReport> CheckedForChildren(const config::ParsedOptions& 
 
 int RunRouterCommand(const config::ParsedOptions& options);
 int RunWorkerCommand(const config::ParsedOptions& options);
-// The workers of one node of a chain, for options with --nnodes.
+// The workers of one node of a chain or a decode service, for options with --nnodes.
 int RunNodeCommand(const config::ParsedOptions& options, const char* self);
 int RunUpCommand(const config::ParsedOptions& options, const char* self);
 int RunValidateCommand(const config::ParsedOptions& options);

@@ -1,5 +1,5 @@
-// `baton worker --nnodes N --node-rank R`: one node's share of a prefill chain. Checks, plans, and
-// lets the supervisor run a worker for each of its ranks.
+// `baton worker --nnodes N --node-rank R`: one node's share of a prefill chain or a decode service.
+// Checks, plans, and lets the supervisor run a worker for each of its ranks.
 #include <cstdio>
 #include <string>
 #include <utility>

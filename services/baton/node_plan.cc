@@ -14,6 +14,13 @@ namespace {
 using config::StageRank;
 using v1::OptionSpec;
 
+bool IsDecode(const v1::Options& options) { return options.disaggregation_mode() == "decode"; }
+
+// The chain's name, or the decode service's.
+const std::string& GroupOf(const v1::Options& options) {
+  return IsDecode(options) ? options.decode_id() : options.chain_id();
+}
+
 // What the node's own command says and its workers are not told: which of the places are its, and
 // what one process alone can have.
 constexpr const char* kOwnOptions[] = {"nnodes",      "node_rank", "dist_init_addr",
@@ -34,14 +41,27 @@ class Planner {
   absl::StatusOr<NodePlan> Plan() {
     const v1::Options& values = options_.values;
     BATON_RETURN_IF_ERROR(ChooseHost());
-    plan_.group = {
-        values.chain_id(), values.tp_size() > 1 ? "ranks of this node" : "stages of this node", {}};
+    plan_.group = {GroupOf(values), UnitOf(values), {}};
     plan_.places = config::PlacesHere(values);
     for (const StageRank& place : plan_.places) BATON_RETURN_IF_ERROR(AddWorker(place));
     return std::move(plan_);
   }
 
  private:
+  static const char* UnitOf(const v1::Options& values) {
+    if (IsDecode(values) && values.tp_size() == 1) return "services of this node";
+    return values.tp_size() > 1 ? "ranks of this node" : "stages of this node";
+  }
+
+  // A chain's workers are numbered by stage and rank, as far as there are more of them.
+  static std::string NameOf(const v1::Options& values, const StageRank& place) {
+    std::string name = values.instance_id();
+    if (name.empty()) name = absl::StrCat(values.disaggregation_mode(), "-", GroupOf(values));
+    if (!IsDecode(values)) absl::StrAppend(&name, "-", place.stage);
+    if (values.tp_size() > 1) absl::StrAppend(&name, "-", place.rank);
+    return name;
+  }
+
   // Where nobody says what to listen on, loopback would leave a node alone with itself.
   absl::Status ChooseHost() {
     const std::string& meeting = options_.values.dist_init_addr();
@@ -69,22 +89,19 @@ class Planner {
 
   absl::Status AddWorker(const StageRank& place) {
     const v1::Options& values = options_.values;
-    const std::string begin = values.instance_id().empty()
-                                  ? absl::StrCat("prefill-", values.chain_id())
-                                  : values.instance_id();
-    std::string name = absl::StrCat(begin, "-", place.stage);
-    if (values.tp_size() > 1) absl::StrAppend(&name, "-", place.rank);
+    const std::string name = NameOf(values, place);
     BATON_ASSIGN_OR_RETURN(const int metrics_port,
                            ChoosePort("metrics_port", values.metrics_port()));
     int grpc_port = 0;
     if (values.grpc_port() != 0) {
       BATON_ASSIGN_OR_RETURN(grpc_port, ChoosePort("grpc_port", values.grpc_port()));
     }
-    ChildSpec spec = InheritingChild(inherited_, name, "worker", OptionSpec::PREFILL, environment_);
+    const config::Role role = IsDecode(values) ? OptionSpec::DECODE : OptionSpec::PREFILL;
+    ChildSpec spec = InheritingChild(inherited_, name, "worker", role, environment_);
     AddOption(spec.arguments, "host", host_);
     AddOption(spec.arguments, "instance-id", name);
-    AddOption(spec.arguments, "chain-id", values.chain_id());
-    AddOption(spec.arguments, "pp-rank", absl::StrCat(place.stage));
+    AddOption(spec.arguments, IsDecode(values) ? "decode-id" : "chain-id", GroupOf(values));
+    if (!IsDecode(values)) AddOption(spec.arguments, "pp-rank", absl::StrCat(place.stage));
     AddOption(spec.arguments, "tp-rank", absl::StrCat(place.rank));
     AddOption(spec.arguments, "grpc-port", absl::StrCat(grpc_port));
     AddOption(spec.arguments, "metrics-port", absl::StrCat(metrics_port));
@@ -105,9 +122,23 @@ class Planner {
   NodePlan plan_;
 };
 
-std::string PlaceText(const StageRank& place, int64_t ranks) {
+std::string PlaceText(const v1::Options& options, const StageRank& place) {
+  const std::string rank = absl::StrCat("rank ", place.rank);
+  if (IsDecode(options)) return rank;
   const std::string stage = absl::StrCat("stage ", place.stage);
-  return ranks == 1 ? stage : absl::StrCat(stage, " rank ", place.rank);
+  return options.tp_size() == 1 ? stage : absl::StrCat(stage, " ", rank);
+}
+
+// "c, 2 stages of 2 ranks"
+std::string ShapeText(const v1::Options& options) {
+  const int64_t ranks = options.tp_size();
+  if (IsDecode(options)) {
+    return absl::StrCat("decode service ", options.decode_id(), ", ", ranks,
+                        ranks == 1 ? " rank" : " ranks");
+  }
+  const int64_t stages = options.pp_size();
+  return absl::StrCat(options.chain_id(), ", ", stages, stages == 1 ? " stage" : " stages",
+                      ranks == 1 ? "" : absl::StrCat(" of ", ranks, " ranks"));
 }
 
 }  // namespace
@@ -121,22 +152,20 @@ absl::StatusOr<NodePlan> PlanNode(const config::ParsedOptions& options,
 
 std::string NodeText(const v1::Options& options) {
   const std::vector<StageRank> places = config::PlacesHere(options);
-  const int64_t ranks = options.tp_size();
   std::string text = absl::StrCat("node ", options.node_rank(), " of ", options.nnodes(), ": ",
-                                  PlaceText(places.front(), ranks));
-  if (places.size() > 1) absl::StrAppend(&text, " to ", PlaceText(places.back(), ranks));
-  absl::StrAppend(&text, " of ", options.chain_id(), ", ", options.pp_size(),
-                  options.pp_size() == 1 ? " stage" : " stages");
-  if (ranks > 1) absl::StrAppend(&text, " of ", ranks, " ranks");
-  return text;
+                                  PlaceText(options, places.front()));
+  if (places.size() > 1) absl::StrAppend(&text, " to ", PlaceText(options, places.back()));
+  return absl::StrCat(text, " of ", ShapeText(options));
 }
 
 std::string NodeReadyText(const v1::Options& options, const NodePlan& plan, double seconds) {
   size_t width = std::string("process").size();
   for (const ChildSpec& child : plan.children) width = std::max(width, child.name.size());
-  std::string text =
-      absl::StrFormat("node ready: %s, after %.1f s%s\n\n", NodeText(options), seconds,
-                      plan.places.front() == StageRank{} ? ": the chain stands" : "");
+  std::string text = absl::StrFormat("node ready: %s, after %.1f s", NodeText(options), seconds);
+  if (plan.places.front() == StageRank{}) {
+    absl::StrAppend(&text, IsDecode(options) ? ": the service stands" : ": the chain stands");
+  }
+  absl::StrAppend(&text, "\n\n");
   const std::string& host =
       options.advertise_host().empty() ? plan.probe_host : options.advertise_host();
   const int padded = static_cast<int>(width);

@@ -1,5 +1,5 @@
-// The processes of one node of a prefill chain (`baton worker --nnodes`): which of the chain's
-// ranks they are, their names, arguments and ports. Starts nothing.
+// The processes of one node of a prefill chain or a decode service (`baton worker --nnodes`): which
+// of its ranks they are, their names, arguments and ports. Starts nothing.
 #ifndef SERVICES_BATON_NODE_PLAN_H_
 #define SERVICES_BATON_NODE_PLAN_H_
 
@@ -31,12 +31,13 @@ absl::StatusOr<NodePlan> PlanNode(const config::ParsedOptions& options,
                                   const std::vector<std::string>& environment,
                                   const FindFreePort& free_port);
 
-// "node 1 of 2: stage 1 rank 0 to stage 1 rank 1 of c, 2 stages of 2 ranks".
+// "node 1 of 2: stage 1 rank 0 to stage 1 rank 1 of c, 2 stages of 2 ranks"; of a decode service
+// "node 1 of 2: rank 2 to rank 3 of decode service d, 4 ranks".
 std::string NodeText(const v1::Options& options);
 
 // What is printed when all of the node's ranks are ready: a line that programs can look for, and a
-// table of the processes. Stage 0's rank 0 is ready when the chain stands, which its node's line
-// says.
+// table of the processes. The first rank of a chain or a decode service is ready when all of that
+// stands, which its node's line says.
 std::string NodeReadyText(const v1::Options& options, const NodePlan& plan, double seconds);
 
 }  // namespace baton

@@ -72,6 +72,41 @@ TEST(NodePlanTest, AChildsArgumentsAreThoseOfOneWorker) {
   }
 }
 
+TEST(NodePlanTest, ANodeOfADecodeServiceRunsItsRanks) {
+  config::OptionInput input;
+  input.args = {"--model-path=/models/m",
+                "--disaggregation-mode=decode",
+                "--tp-size=4",
+                "--nnodes=2",
+                "--node-rank=1",
+                "--dist-init-addr=127.0.0.1:25001",
+                "--metrics-port=9100",
+                "--max-running-requests=8"};
+  const auto parsed = config::ParseOptions(config::Command::kWorker, input);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  int next = 11000;
+  const auto plan = PlanNode(*parsed, {}, {}, [&next](const std::string&) { return next++; });
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->group.names,
+              ElementsAre("decode-127.0.0.1-25001-2", "decode-127.0.0.1-25001-3"));
+  EXPECT_EQ(plan->group.unit, "ranks of this node");
+  EXPECT_EQ(NodeText(parsed->values),
+            "node 1 of 2: rank 2 to rank 3 of decode service 127.0.0.1-25001, 4 ranks");
+  for (size_t i = 0; i < 2; ++i) {
+    std::vector<std::string> args = plan->children[i].arguments;
+    EXPECT_THAT(args, IsSupersetOf({"--disaggregation-mode=decode", "--tp-size=4",
+                                    "--decode-id=127.0.0.1-25001", "--max-running-requests=8"}));
+    args.erase(args.begin());
+    const auto worker = config::ParseOptions(config::Command::kWorker, {args, {}, nullptr});
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    EXPECT_FALSE(config::IsNode(worker->values));
+    EXPECT_EQ(worker->role, v1::OptionSpec::DECODE);
+    EXPECT_THAT(config::PlacesHere(worker->values), ElementsAre(plan->places[i]));
+    EXPECT_EQ(worker->values.metrics_port(), 9100 + static_cast<int64_t>(i));
+  }
+  EXPECT_THAT(NodeReadyText(parsed->values, *plan, 1), Not(HasSubstr("stands")));
+}
+
 TEST(NodePlanTest, NamesAndPortsThatAreGivenAreTheFirstWorkers) {
   const auto plan = Plan({"--nnodes=1", "--instance-id=rack-3", "--metrics-port=9100",
                           "--grpc-port=9200", "--chain-id=c"});

@@ -1,6 +1,6 @@
 // Watches the workers of a starting node by their probes, until all are ready: registered, and
-// stage 0's rank 0 when its chain stands, for which it waits for the other nodes. A thread of its
-// own.
+// the first rank when its chain or decode service stands, for which it waits for the other nodes. A
+// thread of its own.
 #ifndef SERVICES_BATON_NODE_WATCH_H_
 #define SERVICES_BATON_NODE_WATCH_H_
 

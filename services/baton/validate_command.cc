@@ -32,6 +32,7 @@ std::string What(const PreflightReport& report) {
       return absl::StrCat(ranks.empty() ? "" : absl::StrCat("rank ", values.tp_rank(), " of "),
                           "stage ", values.pp_rank(), " of a chain of ", values.pp_size());
     case OptionSpec::DECODE:
+      if (config::IsNode(values)) return NodeText(values);
       return absl::StrCat(ranks.empty() ? "" : absl::StrCat("rank ", values.tp_rank(), " of "),
                           "a decode service", ranks);
     default:
