@@ -7,20 +7,17 @@ import signal
 import subprocess
 import threading
 
-import grpc
 import pytest
 
 import cluster as clusters
 from client import Client
 from remembered import RememberedOracle
-from test_chaos import END_SECONDS, incarnations, run_under_load, wait_joined
+from test_chaos import incarnations, run_under_load, wait_joined
 from test_cluster import drain, listed
 from test_membership import like
-from test_tensor_parallel import CHUNK, COUNT, FLAGS, LENGTHS, greedy_text, prompts_of
+from test_tensor_parallel import (CHUNK, COUNT, FLAGS, LENGTHS, ROUNDS, Ends, check_serves, greedy_text, prompts_of)
 from test_up import Up
 
-# Of each disruption of each victim.
-ROUNDS = int(os.environ.get("RANK_CHAOS_ROUNDS", "2"))
 # (stages, ranks of each, ranks of decode); the model has four heads and two KV heads.
 SHAPES = {
     "one to two": (1, 1, 2),
@@ -56,55 +53,38 @@ def two_decodes(tiny_model, tmp_path_factory):
         yield cluster, prompts, [model.greedy(prompt, COUNT) for prompt in prompts]
 
 
-def check_ends(answers, seconds, expected, victim):
-    for tokens, answer, took in zip(expected, answers, seconds):
-        if answer.error is None:
-            assert answer.tokens == tokens, "a wrong answer"
-            continue
-        assert answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
-        assert victim in answer.error.details(), answer.error.details()
-        assert answer.tokens == tokens[:len(answer.tokens)]
-        assert took < END_SECONDS * clusters.PATIENCE, f"{took:.1f} s"
-    # Round robin spreads them over both: at most half of them can be the victim's.
-    assert sum(answer.error is not None for answer in answers) <= len(answers) // 2
-
-
-def check_serves(cluster, prompts, expected):
-    answers, _ = run_under_load(cluster, prompts, lambda: None)
-    for answer, tokens in zip(answers, expected):
-        assert answer.error is None, answer.error
-        assert answer.tokens == tokens
-    clusters.wait_until(cluster.idle, 15, "pages to come back")
-
-
 VICTIMS = ["decode-0-0", "decode-1-1"]
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_kill_of_a_rank_harms_only_its_own_service(two_decodes, victim):
+def test_kill_of_a_rank_harms_only_its_own_service(two_decodes, victim, record_property):
     cluster, prompts, expected = two_decodes
+    ends = Ends(victim, expected, cluster)
     for _ in range(ROUNDS):
         old = (victim, incarnations(cluster)[victim])
         answers, seconds = run_under_load(cluster, prompts, cluster.processes[victim].kill)
-        check_ends(answers, seconds, expected, victim)
+        ends.check(answers, seconds)
         cluster.processes[victim].start()
         wait_joined(cluster, 30, f"{victim} to be in its group again", old)
         check_serves(cluster, prompts, expected)
+    ends.record(record_property)
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_a_rank_that_stands_still_is_noticed(two_decodes, victim):
+def test_a_rank_that_stands_still_is_noticed(two_decodes, victim, record_property):
     cluster, prompts, expected = two_decodes
+    ends = Ends(victim, expected, cluster)
     process = cluster.processes[victim]
     for _ in range(ROUNDS):
         answers, seconds = run_under_load(cluster, prompts, lambda: process.signal(signal.SIGSTOP))
         try:
-            check_ends(answers, seconds, expected, victim)
+            ends.check(answers, seconds)
             clusters.wait_until(lambda: victim not in incarnations(cluster), 10, f"{victim} to be given up")
         finally:
             process.signal(signal.SIGCONT)
         wait_joined(cluster, 30, f"{victim} to come back")
         check_serves(cluster, prompts, expected)
+    ends.record(record_property)
 
 
 def test_a_rank_that_drains_drains_its_service(tiny_model, tmp_path):

@@ -25,8 +25,9 @@ from test_element_types import greedy_while_apart
 from test_membership import like
 from test_up import Up
 
-# Of each disruption of each victim.
+# Of each disruption of each victim; `./dev check ranks` has more.
 ROUNDS = int(os.environ.get("RANK_CHAOS_ROUNDS", "2"))
+ONLY_CHAIN_ROUNDS = int(os.environ.get("RANK_CHAOS_ROUNDS", "1"))
 COUNT = 60
 LENGTHS = [17, 64, 100, 300]
 FLAGS = ["--page-size", 16]
@@ -89,17 +90,41 @@ def two_chains(tiny_model, tmp_path_factory):
         yield cluster, prompts, [model.greedy(prompt, COUNT) for prompt in prompts]
 
 
-def check_ends(answers, seconds, expected, victim):
-    for tokens, answer, took in zip(expected, answers, seconds):
-        if answer.error is None:
-            assert answer.tokens == tokens, "a wrong answer"
-            continue
-        assert answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
-        assert victim in answer.error.details(), answer.error.details()
-        assert answer.tokens == tokens[:len(answer.tokens)]
-        assert took < END_SECONDS * clusters.PATIENCE, f"{took:.1f} s"
-    # Round robin spreads them over both: at most half of them can be the victim's.
-    assert sum(answer.error is not None for answer in answers) <= len(answers) // 2
+def begun_again(cluster):
+    """Requests that the router has begun again, since whoever had them failed before their first token."""
+    return int(cluster.metric("router", "baton_request_retries_total", reason="failure"))
+
+
+class Ends:
+    """What became of the requests that a victim's ends met, over all rounds; the report of the run has it."""
+
+    def __init__(self, victim, expected, cluster):
+        self.victim, self.expected, self.cluster = victim, expected, cluster
+        self.disruptions, self.seconds, self.unharmed = 0, [], 0
+        self.begun_again_before = begun_again(cluster)
+
+    def check(self, answers, seconds):
+        failed = [answer.error is not None for answer in answers]
+        for tokens, answer, took in zip(self.expected, answers, seconds):
+            if answer.error is None:
+                assert answer.tokens == tokens, "a wrong answer"
+                continue
+            assert answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
+            assert self.victim in answer.error.details(), answer.error.details()
+            assert answer.tokens == tokens[:len(answer.tokens)]
+            assert took < END_SECONDS * clusters.PATIENCE, f"{took:.1f} s"
+            self.seconds.append(took)
+        # Round robin spreads them over both: at most half of them can be the victim's.
+        assert sum(failed) <= len(answers) // 2
+        self.disruptions += 1
+        self.unharmed += len(answers) - sum(failed)
+
+    def record(self, record_property):
+        record_property("disruptions", self.disruptions)
+        record_property("ended", len(self.seconds))
+        record_property("slowest_end_s", f"{max(self.seconds, default=0):.2f}")
+        record_property("unharmed", self.unharmed)
+        record_property("begun_again", begun_again(self.cluster) - self.begun_again_before)
 
 
 def check_serves(cluster, prompts, expected):
@@ -114,30 +139,34 @@ VICTIMS = ["prefill-0-0-1", "prefill-1-1-0", "prefill-1-1-1"]
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_kill_of_a_rank_harms_only_its_own_chain(two_chains, victim):
+def test_kill_of_a_rank_harms_only_its_own_chain(two_chains, victim, record_property):
     cluster, prompts, expected = two_chains
+    ends = Ends(victim, expected, cluster)
     for _ in range(ROUNDS):
         old = (victim, incarnations(cluster)[victim])
         answers, seconds = run_under_load(cluster, prompts, cluster.processes[victim].kill)
-        check_ends(answers, seconds, expected, victim)
+        ends.check(answers, seconds)
         cluster.processes[victim].start()
         wait_joined(cluster, 30, f"{victim} to be in its group again", old)
         check_serves(cluster, prompts, expected)
+    ends.record(record_property)
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_a_rank_that_stands_still_is_noticed(two_chains, victim):
+def test_a_rank_that_stands_still_is_noticed(two_chains, victim, record_property):
     cluster, prompts, expected = two_chains
+    ends = Ends(victim, expected, cluster)
     process = cluster.processes[victim]
     for _ in range(ROUNDS):
         answers, seconds = run_under_load(cluster, prompts, lambda: process.signal(signal.SIGSTOP))
         try:
-            check_ends(answers, seconds, expected, victim)
+            ends.check(answers, seconds)
             clusters.wait_until(lambda: victim not in incarnations(cluster), 10, f"{victim} to be given up")
         finally:
             process.signal(signal.SIGCONT)
         wait_joined(cluster, 30, f"{victim} to come back")
         check_serves(cluster, prompts, expected)
+    ends.record(record_property)
 
 
 def end_in_prefill(cluster, victim, act):
@@ -158,29 +187,34 @@ def end_in_prefill(cluster, victim, act):
         assert answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
         assert victim in answer.error.details(), answer.error.details()
         assert at - acted < END_SECONDS * clusters.PATIENCE, f"{at - acted:.1f} s"
+    return [at - acted for _, at in failed]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("victim", ["prefill-0-0-1", "prefill-0-1-0", "prefill-0-1-1"])
-def test_requests_of_the_only_chain_end_with_the_ranks_name(tiny_model, tmp_path, victim, number):
+def test_requests_of_the_only_chain_end_with_the_ranks_name(tiny_model, tmp_path, victim, number, record_property):
     """Nobody else could take them, and nobody waits for the chain."""
+    prompt, ended = prompts_of([100])[0], []
     with clusters.Cluster(tiny_model, tmp_path, stages=2, ranks=2, flags=FLAGS, prefill_flags=CHUNK,
                           router_flags=["--pairing-timeout-ms", 0]) as cluster:
-        process = cluster.processes[victim]
-        old = (victim, incarnations(cluster)[victim])
-        try:
-            end_in_prefill(cluster, victim, lambda: process.signal(number))
-        finally:
-            if number == signal.SIGSTOP:
-                process.signal(signal.SIGCONT)
-            else:
-                process.kill()  # Waits for it.
-                process.start()
-        wait_joined(cluster, 30, f"{victim} to be in its group again", old if number == signal.SIGKILL else None)
-        prompt = prompts_of([100])[0]
-        with Client(cluster.target) as client:
-            assert client.greedy(prompt, COUNT).tokens == RememberedOracle(tiny_model).greedy(prompt, COUNT)
-        clusters.wait_until(cluster.idle, 15, "pages to come back")
+        for _ in range(ONLY_CHAIN_ROUNDS):
+            process = cluster.processes[victim]
+            old = (victim, incarnations(cluster)[victim])
+            try:
+                ended += end_in_prefill(cluster, victim, lambda: process.signal(number))
+            finally:
+                if number == signal.SIGSTOP:
+                    process.signal(signal.SIGCONT)
+                else:
+                    process.kill()  # Waits for it.
+                    process.start()
+            wait_joined(cluster, 30, f"{victim} to be in its group again", old if number == signal.SIGKILL else None)
+            with Client(cluster.target) as client:
+                assert client.greedy(prompt, COUNT).tokens == RememberedOracle(tiny_model).greedy(prompt, COUNT)
+            clusters.wait_until(cluster.idle, 15, "pages to come back")
+    record_property("disruptions", ONLY_CHAIN_ROUNDS)
+    record_property("ended", len(ended))
+    record_property("slowest_end_s", f"{max(ended):.2f}")
 
 
 def test_a_rank_that_drains_drains_its_chain(tiny_model, tmp_path):
