@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -140,8 +141,11 @@ class RankChain {
     std::iota(pages_.begin(), pages_.end(), 0);
   }
 
+  size_t stages() const { return stages_.size(); }
   RankedStage& stage(size_t i) { return *stages_[i]; }
   std::span<const int32_t> pages() const { return pages_; }
+  // The sequence's pages from now on are the others, the last first.
+  void ReversePages() { std::reverse(pages_.begin(), pages_.end()); }
 
   // The logits after `tokens`, whose KV goes behind the `prefix` tokens already there.
   std::vector<float> Logits(std::span<const int32_t> tokens, int prefix) {
