@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,7 @@ constexpr double kSameFixed = 0.25;
 // What is learned may be off by kFarOff, one way for a prompt's first chunk and the other for a
 // later one.
 constexpr double kUnequal = 1.6;
+constexpr double kSameTold = 1e-6;
 
 }  // namespace
 
@@ -31,6 +33,8 @@ ChunkWitness::ChunkWitness(World& world, const Topology& topology, std::string s
     : world_(world), topology_(topology), self_(std::move(self)) {
   for (int stage = 0; stage < topology.stages; ++stage) truth_.push_back(topology.CostOf(stage));
   seen_.resize(truth_.size());
+  // Who was told wrongly has to forget that first.
+  for (Seen& seen : seen_) seen.plans = topology.known_costs > 1 ? -kPlansToSeeIt : 0;
 }
 
 void ChunkWitness::Complain(const std::string& what) {
@@ -48,9 +52,11 @@ void ChunkWitness::SlowDown() {
 
 void ChunkWitness::Before(const prefill::PlannerEvent& event) {
   done_.reset();
+  told_ = false;
   if (!slow_ && world_.now_us() >= topology_.changes_at_us) SlowDown();
   if (const auto* up = std::get_if<prefill::ChainUp>(&event)) {
     epoch_ = up->epoch;
+    told_ = !std::exchange(up_, true) && !up->known_costs.empty();
     done_plans_.assign(static_cast<size_t>(topology_.members()), 0);
     of_ranks_.clear();
     plans_.clear();
@@ -121,6 +127,23 @@ void ChunkWitness::After(const std::vector<prefill::PlannerAction>& actions,
     Complain("a plan's time was predicted, and how well is not told");
   }
   if (done_.has_value()) CheckLearned(learned);
+  if (told_) CheckKnown(learned);
+}
+
+// It is believed as it was told, until plans say otherwise.
+void ChunkWitness::CheckKnown(const std::vector<prefill::LearnedCost>& learned) {
+  for (size_t stage = 0; stage < truth_.size(); ++stage) {
+    const StageCost told = topology_.CostOf(static_cast<int>(stage)).Times(topology_.known_costs);
+    const bool believed = stage < learned.size() && learned[stage].cost.has_value();
+    for (const int tokens : {topology_.page_size, topology_.chunk_tokens}) {
+      const double told_us = told.Micros(topology_.chunk_tokens, tokens);
+      if (believed && std::abs(learned[stage].cost->Micros(topology_.chunk_tokens, tokens) -
+                               told_us) <= kSameTold * told_us) {
+        continue;
+      }
+      return Complain(absl::StrCat("what is known of stage ", stage, " is not believed"));
+    }
+  }
 }
 
 bool ChunkWitness::LearnedEnough(size_t stage) const {

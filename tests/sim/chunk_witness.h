@@ -56,6 +56,7 @@ class ChunkWitness {
   };
 
   void SlowDown();
+  void CheckKnown(const std::vector<prefill::LearnedCost>& learned);
   void Hear(const prefill::StagePlanDone& said);
   void See(const prefill::Plan& plan, bool known);
   void SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known);
@@ -74,6 +75,8 @@ class ChunkWitness {
   std::vector<StageCost> learned_;  // By stage; empty if not all are known.
   std::vector<Seen> seen_;          // By stage; outlives epochs, as what is learned does.
   bool slow_ = false;
+  bool told_ = false;  // What is known from elsewhere, in the event that is looked at.
+  bool up_ = false;    // It has been before.
   uint64_t epoch_ = 0;
   std::map<uint64_t, Prompt> prompts_;
   std::map<uint64_t, std::pair<PlanWork, bool>> plans_;      // And whether costs were known.

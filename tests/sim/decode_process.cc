@@ -144,7 +144,13 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   event.writers = request.writers;
   event.deadline_us = world_.now_us() + request.timeout_us;
   witness_.Begin(request.prompt_id);
+  LetIntrudersReserve(event);
+  const auto held = [this] { return core_.load().waiting + core_.load().reserved; };
+  const int before = held();
   HandleCore(event);
+  if (held() == before + 1) {
+    ExpectRefused(event, absl::StatusCode::kAlreadyExists, "is held already");
+  }
 }
 
 void DecodeProcess::Generate(uint64_t call, uint64_t attempt_id, uint64_t generation) {

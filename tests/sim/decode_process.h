@@ -92,6 +92,10 @@ class DecodeProcess : public Process {
   void Perform(const decode::RunStep& step);
   void Perform(const decode::PartRanks&) {}  // Services are one process here.
   void OpenStaleStream(uint64_t attempt_id, uint64_t generation);
+  // What no router of ours asks for (decode_intruders.cc).
+  void LetIntrudersReserve(const decode::ReserveRequested& like);
+  void ExpectRefused(const decode::ReserveRequested& request, absl::StatusCode code,
+                     const char* words);
   Row RunRow(const decode::RunStep::Sequence& sequence);
   decode::StepFinished EndStep(uint64_t step, const std::vector<Row>& rows);
   // Layer `source` of a message's part of a page goes to the bits of the slots of `layer`.

@@ -119,12 +119,45 @@ constexpr Misfit kMisfits[] = {
     {"output head", [](Info& w) { ++w.fingerprint.head_hash; }},
 };
 
+// Of a chain's members, which are cut alike.
+constexpr Misfit kMisfitsOfChain[] = {
+    {"pp_size", [](Info& w) { ++w.pp_size; }},
+    {"tp_size", [](Info& w) { w.tensor_rank.size *= 2; }},
+    {"row_parallel_chunks", [](Info& w) { w.agreed.row_parallel_chunks += 2; }},
+    {"row_parallel_chunk_threshold", [](Info& w) { ++w.agreed.row_parallel_threshold; }},
+    {"pp_send_slice", [](Info& w) { w.agreed.sends_slices = !w.agreed.sends_slices; }},
+};
+
 template <typename Table>
 size_t Draw(World& world, const Table& table) {
   return static_cast<size_t>(world.random().Between(0, static_cast<int64_t>(std::size(table)) - 1));
 }
 
 }  // namespace
+
+// One that would have a member's place, and is cut otherwise than its chain. Only where no worker
+// dies or falls silent: whom such a one would have to give its place to is another question.
+void RouterProcess::LetAnotherShapeAsk(const Info& like) {
+  if (!topology_.only_routers_pause && !topology_.first_router_stands) return;
+  const std::vector<router::Worker> here = core_.membership().Workers();
+  const auto member = std::find_if(here.begin(), here.end(), [&like](const router::Worker& worker) {
+    return !worker.draining && worker.info.role == Role::kPrefill &&
+           worker.info.fingerprint.layer_hashes == like.fingerprint.layer_hashes;
+  });
+  if (member == here.end()) return;
+  const Misfit& misfit = kMisfitsOfChain[Draw(world_, kMisfitsOfChain)];
+  Info other = member->info;
+  other.instance = {absl::StrCat("intruder of another ", misfit.property), 1};
+  misfit.differ(other);
+  Handle(router::RegisterRequested{kOfIntruder, other});
+  const bool refused =
+      absl::IsFailedPrecondition(intruder_told_) &&
+      absl::StrContains(intruder_told_.message(),
+                        absl::StrCat(misfit.property, " of chain ", other.chain_id, " differs"));
+  if (refused) return;
+  world_.Violate(absl::StrCat("a worker with another ", misfit.property,
+                              " is answered with: ", intruder_told_.ToString()));
+}
 
 // One of each kind, made of what `like` says of itself.
 void RouterProcess::LetIntrudersAsk(const router::WorkerInfo& like) {
@@ -152,6 +185,7 @@ void RouterProcess::LetIntrudersAsk(const router::WorkerInfo& like) {
            member.info.fingerprint.layer_hashes == like.fingerprint.layer_hashes;
   };
   if (!std::any_of(here.begin(), here.end(), stays)) return;
+  LetAnotherShapeAsk(like);
   const Misfit& misfit = kMisfits[Draw(world_, kMisfits)];
   Info decode = like;
   decode.role = Role::kDecode;

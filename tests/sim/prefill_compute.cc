@@ -276,12 +276,14 @@ void PrefillProcess::ReceiveActivations(const SimActivationsPtr& activations, bo
     FailEpoch(absl::DataLossError("activations are damaged"));
     return;
   }
+  if (StrikeWithActivations(activations->number)) return;
   inputs_[activations->number % inputs_.size()] = activations;
   HandleStage(prefill::ActivationsArrived{activations->epoch, activations->number});
 }
 
 void PrefillProcess::ReceiveCredit(uint64_t epoch, uint64_t number) {
-  if (epoch == epoch_ && epoch != 0) HandleStage(prefill::CreditReturned{epoch, number});
+  if (epoch != epoch_ || epoch == 0 || StrikeWithCredit()) return;
+  HandleStage(prefill::CreditReturned{epoch, number});
 }
 
 }  // namespace baton::sim

@@ -146,7 +146,13 @@ void PrefillProcess::Start(uint64_t call, const SimStart& request) {
   event.deadline_us = world_.now_us() + request.timeout_us;
   event.prompt_logprobs = request.prompt_logprobs;
   planner_witness_->Begin(request.prompt_id);
+  LetIntrudersStart(event);
+  const auto held = [this] { return planner_->load().queued + planner_->load().open; };
+  const int before = held();
   HandlePlanner(event);
+  if (held() == before + 1) {
+    ExpectRefused(event, absl::StatusCode::kAlreadyExists, "in the prefill chain already");
+  }
 }
 
 void PrefillProcess::Abort(uint64_t attempt_id) {
@@ -221,7 +227,7 @@ void PrefillProcess::Issue(const prefill::Plan& plan) {
     if (!world_.Strikes(&NetworkFaults::plan_repeat)) continue;
     world_.SendOnCall<PrefillProcess>(call, node_, "plan again", receive);
   }
-  HandleStage(prefill::PlanArrived{plan});
+  if (!StrikeWithNonsense(plan)) HandleStage(prefill::PlanArrived{plan});
 }
 
 void PrefillProcess::ReceivePlan(uint64_t call, const prefill::Plan& plan,

@@ -93,6 +93,8 @@ class PrefillProcess : public Process {
   // To stage 0, on a link.
   void ReceiveFromStage(const links::WiringEvent& event) {
     KeepForLater(event);
+    const auto* ready = std::get_if<links::StageReady>(&event);
+    if (ready != nullptr && StrikeWithReady(*ready)) return;
     wiring_events_.Raise(event);
   }
   // What a member has done, as the planner hears it but for the member's place.
@@ -170,6 +172,15 @@ class PrefillProcess : public Process {
   void DeliverAgain(const InstanceRef& decode, double chance, const char* label,
                     const std::function<void(DecodeProcess&)>& deliver);
   void Issue(const prefill::Plan& plan);
+  // What no peer of ours says (prefill_intruders.cc). True: it was said, and the epoch is over.
+  void LetIntrudersStart(const prefill::StartRequested& like);
+  void ExpectRefused(const prefill::StartRequested& start, absl::StatusCode code,
+                     const char* words);
+  bool StrikeWithNonsense(const prefill::Plan& plan);
+  bool StrikeWithActivations(uint64_t next);
+  bool StrikeWithCredit();
+  bool StrikeWithReady(const links::StageReady& ready);
+  void ExpectEndOfEpoch(const prefill::StageEvent& event, const char* words);
   // A plan with the executor, which runs them one by one; and all of the memory that it reads or
   // writes, from its submission on.
   struct Submitted {
@@ -252,6 +263,8 @@ class PrefillProcess : public Process {
   prefill::Neighbours neighbours_;
   std::map<int, uint64_t> links_;  // Member 0: call by member.
   prefill::Plan arriving_;         // Of the WorkHeard that is being handled.
+  uint64_t last_plan_ = 0;         // That the stage was given in the epoch.
+  uint64_t last_input_ = 0;        // Whose activations it was given.
   SimReport report_;               // Of the ReportHeard that is being handled.
   uint64_t link_call_ = 0;         // The others: that of the epoch.
   StageGroups& groups_;

@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kRefusedUs = 100;
 constexpr int64_t kLostUs = 10'000;  // From an endpoint's death to the end of its epoch.
 constexpr int64_t kRefusalReadUs = 1'000'000;
+constexpr double kErrorOfCosts = 0.05;
 
 }  // namespace
 
@@ -75,6 +76,7 @@ absl::Status PrefillProcess::Begin(const links::Hello& hello) {
   inputs_.assign(static_cast<size_t>(topology_.activation_credits), nullptr);
   outputs_.assign(static_cast<size_t>(prefill::OutputBuffers(topology_.plans_in_flight)), nullptr);
   epoch_ = hello.epoch;
+  last_plan_ = last_input_ = 0;
   members_.clear();
   for (const KvWriter& member : hello.members) members_.push_back(member.instance);
   HandleStage(prefill::EpochBegan{epoch_});
@@ -167,6 +169,9 @@ void PrefillProcess::Perform(const links::ReportChainUp& action) {
   groups_.CheckUp(chain_, action.epoch);
   prefill::ChainUp up{action.epoch, topology_.stages, action.page_count};
   up.ranks = topology_.ranks;
+  for (int stage = 0; stage < topology_.stages && topology_.known_costs > 0; ++stage) {
+    up.known_costs.push_back({topology_.CostOf(stage).Times(topology_.known_costs), kErrorOfCosts});
+  }
   HandlePlanner(up);
   membership_->ReportSoon();
 }
@@ -283,7 +288,8 @@ void PrefillProcess::Perform(const links::SendPong&) {
 }
 
 void PrefillProcess::Perform(const links::TakeWork&) {
-  HandleStage(prefill::PlanArrived{std::exchange(arriving_, {})});
+  const prefill::Plan plan = std::exchange(arriving_, {});
+  if (!StrikeWithNonsense(plan)) HandleStage(prefill::PlanArrived{plan});
 }
 
 void PrefillProcess::Perform(const links::PassNextStageDone& action) {

@@ -1,10 +1,12 @@
 // The legs of a simulated router: the real LegCalls, with calls of the world that break, end late,
 // and are given up by either side. Plays services/router/legs.
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "tests/sim/content.h"
@@ -19,6 +21,16 @@ constexpr int64_t kRefusedUs = 100;
 constexpr int64_t kBackstopUs = 2'000'000;
 // Of the calls that break: those that say so as if somebody had cancelled them.
 constexpr double kSaysCancelled = 0.2;
+
+// By what words a breach of the protocol is told.
+constexpr char kBadTicket[] = "a bad ticket";
+constexpr char kNoToken[] = "outside the vocabulary";
+constexpr char kNoMessage[] = "neither token nor end";
+constexpr char kNoReason[] = "for no reason that the router knows";
+constexpr char kNoEnd[] = "without Finished";
+constexpr char kOtherTokens[] = "other tokens than the prompt's";
+constexpr const char* kNonsense[] = {kBadTicket, kNoToken, kNoMessage,
+                                     kNoReason,  kNoEnd,   kOtherTokens};
 
 std::vector<int32_t> ExpectedTokens(const Client& client) {
   std::vector<int32_t> expected;
@@ -38,6 +50,7 @@ void RouterProcess::ChangeLegs(const std::function<void(std::vector<router::LegA
   for (const router::LegAction& action : actions) {
     std::visit([this](const auto& act) { PerformLeg(act); }, action);
   }
+  nonsense_ = nullptr;  // It may have come too late for anybody to hear it.
 }
 
 void RouterProcess::PerformLeg(const router::TellRouter& act) {
@@ -55,16 +68,29 @@ void RouterProcess::PerformLeg(const router::TellRouter& act) {
   }
 }
 
-// Every failure names its leg and its worker, and no worker of this world breaks the protocol.
+// Every failure names its leg and its worker; and who breaks the protocol, and nobody else, is said
+// to have done that.
 void RouterProcess::CheckToldRightly(const absl::Status& status) {
-  if (status.ok()) return;
+  const char* const said = std::exchange(nonsense_, nullptr);
+  if (status.ok() && said == nullptr) return;
   const bool named = LegOf(status).has_value() && InstanceOf(status).has_value();
-  const bool sound = status.message().find("neither token nor end") == std::string::npos &&
-                     status.message().find("other tokens than the prompt's") == std::string::npos &&
-                     status.message().find("without Finished") == std::string::npos &&
-                     status.message().find("outside the vocabulary") == std::string::npos;
-  if (named && sound) return;
-  world_.Violate(absl::StrCat("a leg is said to fail by ", status.ToString()));
+  const bool sound =
+      std::none_of(std::begin(kNonsense), std::end(kNonsense), [&](const char* words) {
+        return words != said && absl::StrContains(status.message(), words);
+      });
+  const bool told =
+      said == nullptr || (absl::IsInternal(status) && absl::StrContains(status.message(), said));
+  if (named && sound && told) return;
+  world_.Violate(absl::StrCat("a leg is said to fail by ", status.ToString(),
+                              said == nullptr ? "" : absl::StrCat(", not for '", said, "'")));
+}
+
+// What no worker of ours answers. True: it was said, and the attempt is to end for these words.
+bool RouterProcess::StrikeWithNonsense(uint64_t attempt_id, const char* words) {
+  if (!world_.Strikes(&NetworkFaults::nonsense)) return false;
+  world_.Trace(node_, absl::StrCat("NONSENSE of attempt ", attempt_id, ": ", words));
+  nonsense_ = words;
+  return true;
 }
 
 void RouterProcess::PerformLeg(const router::CancelCall& act) {
@@ -126,18 +152,46 @@ void RouterProcess::CallBroken(uint64_t call) {
 void RouterProcess::ReserveReply(uint64_t call, uint64_t attempt_id,
                                  const absl::StatusOr<Ticket>& ticket) {
   if (!EndCall(call)) return;
-  ChangeLegs(
-      [&](auto& actions) { legs_.ReserveEnded(attempt_id, ticket.status(), ticket, actions); });
+  const bool nonsense = ticket.ok() && StrikeWithNonsense(attempt_id, kBadTicket);
+  ChangeLegs([&](auto& actions) {
+    if (nonsense) {
+      legs_.ReserveEnded(attempt_id, absl::OkStatus(), absl::InvalidArgumentError("?"), actions);
+    } else {
+      legs_.ReserveEnded(attempt_id, ticket.status(), ticket, actions);
+    }
+  });
 }
 
 void RouterProcess::Token(uint64_t call, uint64_t attempt_id, const SampledToken& token) {
   if (!calls_.contains(call)) return;
-  ChangeLegs([&](auto& actions) { legs_.StreamSaid(attempt_id, token, actions); });
+  router::StreamMessage message = token;
+  switch (world_.faults().nonsense == 0 ? 0 : world_.random().Between(1, 4)) {
+    case 1:
+      if (StrikeWithNonsense(attempt_id, kNoToken)) message = SampledToken{-1};
+      break;
+    case 2:
+      if (StrikeWithNonsense(attempt_id, kNoToken)) message = SampledToken{kVocabulary};
+      break;
+    case 3:
+      if (StrikeWithNonsense(attempt_id, kNoMessage)) message = router::StreamNonsense{};
+      break;
+    case 4:
+      if (StrikeWithNonsense(attempt_id, kNoReason)) message = router::StreamFinished{};
+      break;
+    default:
+      break;
+  }
+  ChangeLegs([&](auto& actions) { legs_.StreamSaid(attempt_id, message, actions); });
 }
 
 void RouterProcess::DecodeFinished(uint64_t call, uint64_t attempt_id, FinishReason reason) {
   const auto open = calls_.find(call);
   if (open == calls_.end()) return;
+  if (StrikeWithNonsense(attempt_id, kNoEnd)) {
+    EndCall(call);
+    return ChangeLegs(
+        [&](auto& actions) { legs_.StreamEnded(attempt_id, absl::OkStatus(), actions); });
+  }
   open->second.answered = true;
   answered_.insert(attempt_id);
   ChangeLegs([&](auto& actions) {
@@ -156,6 +210,9 @@ void RouterProcess::PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::S
   const std::optional<uint64_t> call_id = CallOf(attempt_id);
   std::vector<int32_t> expected;
   if (call_id.has_value()) expected = ExpectedTokens(clients_.Get(*call_id));
+  const bool nonsense =
+      status.ok() && !expected.empty() && StrikeWithNonsense(attempt_id, kOtherTokens);
+  if (nonsense) ++expected.back();
   ChangeLegs([&](auto& actions) {
     legs_.StartEnded(attempt_id, status, prompt_tokens, expected, actions);
   });

@@ -94,6 +94,7 @@ class RouterProcess : public Process {
   bool EndCall(uint64_t call);
   void CallFailed(const OpenCall& open, const absl::Status& status);
   void CheckToldRightly(const absl::Status& status);
+  bool StrikeWithNonsense(uint64_t attempt_id, const char* words);
   void CheckTimeAllowed(int64_t deadline_us, const router::BeginCall& call);
   std::optional<uint64_t> CallOf(uint64_t attempt_id) const;  // The client, if it is its latest.
   // Either leg's end ends the other at once; a decode leg that lingers holds pages for nobody.
@@ -104,6 +105,7 @@ class RouterProcess : public Process {
   void HandleRefusable(uint64_t attempt_id, const absl::Status& status, const router::Event& event);
   void CheckRefusal(uint64_t call_id, const absl::Status& status);
   void LetIntrudersAsk(const router::WorkerInfo& like);  // intruders.cc
+  void LetAnotherShapeAsk(const router::WorkerInfo& like);
   void ScheduleTick();
 
   World& world_;
@@ -130,6 +132,7 @@ class RouterProcess : public Process {
   std::map<uint64_t, uint64_t> attempts_;  // Call -> its latest attempt.
   std::set<uint64_t> answered_;            // Attempts of which decode has told everything.
   absl::Status intruder_told_;
+  const char* nonsense_ = nullptr;  // By what words the one that is being told is to be called.
   int64_t tick_us_ = kNeverUs;
 };
 

@@ -127,6 +127,7 @@ const std::vector<NetworkFaultKind>& NetworkFaultKinds() {
       {"loop-late", &NetworkFaults::loop_late, 0.6, 1},
       {"call-late", &NetworkFaults::call_late, 0.2, 0.3},
       {"plan-repeat", &NetworkFaults::plan_repeat, 0.1, 0.1},
+      {"nonsense", &NetworkFaults::nonsense, 0.2, 0.02},
       {"data-fail", &NetworkFaults::data_fail, 0.25, 0.02},
       {"data-lost", &NetworkFaults::data_lost, 0.15, 0.01},
       {"data-slow", &NetworkFaults::data_slow, 0.3, 0.05},
@@ -156,6 +157,8 @@ Scenario DrawScenario(uint64_t seed) {
   Random ranks = PartOf(seed, 7);
   DrawRanks(ranks, scenario.topology);
   if (scenario.topology.ranks > 1) scenario.topology.times.AddGroups();
+  Random costs = PartOf(seed, 8);
+  if (costs.Chance(0.3)) scenario.topology.known_costs = costs.Chance(0.7) ? 1 : 2.5;
   if (scenario.weather == Weather::kOverload) {
     scenario.topology.max_requests = static_cast<int>(shape.Between(8, 64));
     scenario.topology.max_queued = static_cast<int>(shape.Between(2, 16));

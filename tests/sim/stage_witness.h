@@ -25,6 +25,7 @@ class StageWitness {
 
   void Begin(uint64_t epoch);
   void End() { ended_ = true; }  // Of the epoch, whoever ends it.
+  bool ended() const { return ended_; }
   void Arrived(const prefill::Plan& plan);
   // Of the stage: what it hears, and what it does.
   void Hear(const prefill::KvSent& event);

@@ -54,6 +54,9 @@ struct Topology {
   // From then on the last stage takes kSlowdown times as long; or, if `unsteady`, nobody can tell
   // how long any stage will take for a chunk, up to eight times what it did.
   int64_t changes_at_us = kNeverUs;
+  // Stages know from elsewhere what chunks cost them, and this is that over what they do cost; 0:
+  // they don't.
+  double known_costs = 0;
   bool unsteady = false;
   static constexpr int kSlowdown = 4;
   static constexpr int kRowBytes = 32;  // Of a token's keys, or values, in a layer.

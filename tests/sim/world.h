@@ -35,6 +35,7 @@ struct NetworkFaults {
   double loop_late = 0;  // Of a worker's timer that its busy loop sees up to 1 s late.
   double call_late = 0;  // Of a call whose connection takes up to 1 s to stand.
   double plan_repeat = 0;    // Of a plan that a stage gets twice (a shell's mistake, not gRPC's).
+  double nonsense = 0;       // Of a message, that what comes is one that no peer of ours sends.
   double data_fail = 0;      // Of a tensor message that ends with an error at its sender.
   double data_lost = 0;      // Of one that never arrives although its sender was told OK.
   double data_slow = 0;      // Of one that arrives up to 2 s after its sender was told OK.
