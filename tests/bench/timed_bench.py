@@ -2,10 +2,14 @@
 beside what the profile's costs give by themselves.
 
 Calls, transfers and buffers are real, activations of 7,168 bfloat16 a token; computations are waits as long as
-common/engine/timed/profiles/qwen3-235b-h20.json says. Prints one flat JSON object: P2, the time to first token over the
-prediction, and P3, the milliseconds that each chunk takes longer in each stage that it passes on the longest way
-through the chain (chunks + stages - 1 steps), the transfer of its activations included; each the worse one of 4 and 8
-stages.
+common/engine/timed/profiles/qwen3-235b-h20.json says. Prints one flat JSON object, each figure the worse one of 4 and 8
+stages:
+- P2, the time to first token over the flow shop of the profile's costs, transfers and all;
+- P3, the milliseconds that each chunk takes longer in each stage that it passes on the longest way through the chain
+  (chunks + stages - 1 steps), beyond what its bytes take there at the bandwidth of the data plane. Chunks take longer
+  the further on they are, so the longest way is every chunk on stage 0 and the last one through the others: only its
+  transfers are not behind a computation. The bandwidth is that between two threads alone, of messages as large as the
+  pieces in which activations travel, in turn with the prompts.
 """
 
 import json
@@ -13,13 +17,17 @@ import os
 import pathlib
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 
-from timed_cluster import TOKENS, Client, played_profile, timed_cluster, timing_of
+from timed_cluster import ROOT, TOKENS, Client, played_profile, timed_cluster, timing_of
 
 CHUNK = 4096
 ROUNDS = 3
+HIDDEN_SIZE = 7168  # The widest model's activations,
+ROW_BYTES = 2 * HIDDEN_SIZE  # in bfloat16.
+PIECE_KIB = 4096  # kActivationPieceBytes
 
 
 def chunk_us(profile, layers, prefix, tokens):
@@ -39,6 +47,14 @@ def flow_shop_us(rows):
     return ends[-1]
 
 
+def data_plane_bytes_per_us():
+    """Of TCP over loopback, which `--kv-transport auto` takes here."""
+    program = ROOT / "bazel-bin" / "tests" / "bench" / "transport_bench"
+    output = subprocess.run([program, "--transport=tcp", "--rounds=3", f"--kib={PIECE_KIB}"], check=True,
+                            env={**os.environ, "UCX_TLS": "tcp,self"}, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(output)[f"tcp_{PIECE_KIB}kib_gb_per_s"] * 1e3
+
+
 def measure(client, profile, stages, prompt):
     """(TTFT, predicted by the profile, predicted by what the computations took), microseconds; and chunks."""
     timing = timing_of(client, prompt)
@@ -49,24 +65,32 @@ def measure(client, profile, stages, prompt):
     return timing.ttft_us, flow_shop_us(predicted), flow_shop_us(took), len(predicted)
 
 
+def figures(client, profile, stages, drawn):
+    """Medians of some prompts."""
+    measure(client, profile, stages, [7] * (2 * CHUNK))  # A warm-up that is not counted.
+    rows = []
+    for _ in range(ROUNDS):
+        bytes_per_us = data_plane_bytes_per_us()
+        ttft, predicted, took, chunks = measure(client, profile, stages, [drawn.randrange(4000) for _ in range(TOKENS)])
+        steps = chunks + stages - 1
+        hops_us = (stages - 1) * CHUNK * ROW_BYTES / bytes_per_us
+        rows.append({f"P2_p{stages}": ttft / predicted, f"P2_p{stages}_of_taken": ttft / took,
+                     f"P3_p{stages}_ms": (ttft - predicted - hops_us) / steps / 1e3,
+                     f"P3_p{stages}_with_transfers_ms": (ttft - predicted) / steps / 1e3,
+                     f"P3_p{stages}_gb_per_s": bytes_per_us / 1e3, f"ttft_s_p{stages}": ttft / 1e6})
+    return {key: round(statistics.median(row[key] for row in rows), 4) for key in rows[0]}
+
+
 def main():
     flat = {"tokens": TOKENS, "chunk_tokens": CHUNK, "rounds": ROUNDS, "cores": len(os.sched_getaffinity(0))}
     drawn = random.Random(1)
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "profile.json"
-        profile = played_profile(path, hidden_size=7168)  # The widest model's activations.
+        profile = played_profile(path, hidden_size=HIDDEN_SIZE)
         for stages in (4, 8):
             with timed_cluster(directory, path, stages, ["--chunk-policy", "fixed", "--chunked-prefill-size", CHUNK]) \
                     as cluster, Client(cluster.target) as client:
-                measure(client, profile, stages, [7] * (2 * CHUNK))  # A warm-up that is not counted.
-                rows = [measure(client, profile, stages, [drawn.randrange(4000) for _ in range(TOKENS)])
-                        for _ in range(ROUNDS)]
-            steps = rows[0][3] + stages - 1
-            flat[f"P2_p{stages}"] = round(statistics.median(ttft / predicted for ttft, predicted, _, _ in rows), 4)
-            flat[f"P2_p{stages}_of_taken"] = round(statistics.median(ttft / took for ttft, _, took, _ in rows), 4)
-            flat[f"P3_p{stages}_ms"] = round(
-                statistics.median((ttft - predicted) / steps / 1e3 for ttft, predicted, _, _ in rows), 3)
-            flat[f"ttft_s_p{stages}"] = round(statistics.median(ttft for ttft, _, _, _ in rows) / 1e6, 3)
+                flat.update(figures(client, profile, stages, drawn))
     flat["P2"] = max(flat["P2_p4"], flat["P2_p8"])
     flat["P3"] = max(flat["P3_p4_ms"], flat["P3_p8_ms"])
     print(json.dumps(flat))

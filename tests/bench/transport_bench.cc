@@ -1,7 +1,8 @@
 // Bandwidth of the data plane between two threads of one process, beside memcpy of the same
-// buffers: transport_bench [--rounds=N] prints one flat JSON object. Both sides walk through 256
-// MiB, so that no buffer is in the cache when its turn comes. Variants take turns within a round,
-// since the machine's speed drifts; medians and the interquartile range are given.
+// buffers: transport_bench [--rounds=N] [--kib=N] prints one flat JSON object. --kib: messages of
+// this size alone. Both sides walk through 256 MiB, so that no buffer is in the cache when its turn
+// comes. Variants take turns within a round, since the machine's speed drifts; medians and the
+// interquartile range are given.
 //
 // Each transport is a process of its own (UCX reads UCX_TLS when it starts): the program runs
 // itself once per transport and merges what they print.
@@ -29,7 +30,6 @@ namespace baton {
 namespace {
 
 constexpr size_t kArenaBytes = 256 << 20;
-constexpr size_t kMessageBytes[] = {64 << 10, 1 << 20, 16 << 20};
 constexpr const char* kTransports[] = {"shm", "tcp"};
 
 // Places messages one after the other in an arena, and counts them down.
@@ -89,7 +89,8 @@ double CopyArena(std::vector<std::byte>& to, const std::vector<std::byte>& from,
 using Samples = std::map<std::string, std::vector<double>>;
 
 // One transport, in this process; UCX_TLS is set.
-Samples Measure(const std::string& transport, int rounds) {
+Samples Measure(const std::string& transport, int rounds,
+                const std::vector<size_t>& message_bytes) {
   std::vector<std::byte> from(kArenaBytes, std::byte{1});
   std::vector<std::byte> to(kArenaBytes, std::byte{2});
   Sink sink(&to);
@@ -99,7 +100,7 @@ Samples Measure(const std::string& transport, int rounds) {
   const PeerId peer = *sender->Connect(receiver->address());
   Samples samples;
   for (int round = 0; round <= rounds; ++round) {
-    for (size_t bytes : kMessageBytes) {
+    for (size_t bytes : message_bytes) {
       const double sent = SendArena(*sender, peer, sink, from, bytes);
       const double copied = CopyArena(to, from, bytes);
       if (round == 0) continue;  // First touch of pages and connections.
@@ -138,14 +139,20 @@ nlohmann::ordered_json RunFor(const std::string& transport, int rounds) {
 int Main(int argc, char** argv) {
   int rounds = 7;
   std::string transport;
+  std::vector<size_t> message_bytes = {64 << 10, 1 << 20, 16 << 20};
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument.rfind("--rounds=", 0) == 0) rounds = std::max(1, atoi(argument.c_str() + 9));
     if (argument.rfind("--transport=", 0) == 0) transport = argument.substr(12);
+    if (argument.rfind("--kib=", 0) == 0) {
+      const auto kib = static_cast<size_t>(std::clamp(atoi(argument.c_str() + 6), 1, 256 << 10));
+      BATON_CHECK((kArenaBytes >> 10) % kib == 0) << kib << " KiB do not divide 256 MiB";
+      message_bytes = {kib << 10};
+    }
   }
   BATON_CHECK(InitLogging("warning", "transport_bench").ok());
   if (!transport.empty()) {
-    PrintJson(Measure(transport, rounds));
+    PrintJson(Measure(transport, rounds, message_bytes));
     return EXIT_SUCCESS;
   }
   nlohmann::ordered_json all;

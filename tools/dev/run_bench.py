@@ -16,16 +16,19 @@ from bazel import ROOT, bazel
 # here; `flat`: prints its flat JSON object on standard output itself; `script`: so does a Python script,
 # which needs the target.
 BENCHES = {
-    "chain": ("//tests/bench:chain_bench", "planned chunks beside the closed-form bound, in virtual time", "flat"),
+    "bound": ("//tests/bench:bound_bench", "planned chunks beside the closed-form bound, in virtual time", "flat"),
+    "chain": ("//tests/bench:chain", "bound, timed, pipeline, simulate and load, with what they must reach",
+              "script"),
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
     "load": ("//services/baton", "short and long prompts under load, fair and first come, first served", "script"),
     "parallel": ("//tests/bench:parallel", "element types, the seam, row-parallel chunks (root)", "script"),
+    "pipeline": ("//services/baton", "what a second stage on a core of its own gains, really computed", "script"),
     "simulate": ("//services/baton", "what `baton simulate` predicts beside real processes", "script"),
     "tokenizer": ("//common/tokenizer:tokenizer_benchmark", "encode and decode MB/s", "google"),
     "serving": ("//services/baton", "TTFT and TPOT of local clusters, two stages beside one", "script"),
     "policy": ("//services/baton", "time to first token of 128K tokens under each --chunk-policy", "script"),
     "tuning": ("//services/baton", "chunk sizes, smoothing factors and the planner's own choice, simulated", "script"),
-    "timed": ("//services/baton", "what a chain of real processes adds to computations of a known length", "script"),
+    "timed": ("//tests/bench:timed", "what a chain of real processes adds to computations of a known length", "script"),
     "tracing": ("//common/tracing:tracing_benchmark", "what a span costs: off, unsampled, sampled", "google"),
     "transport": ("//tests/bench:transport_bench", "data plane GB/s beside a cold memcpy of the same run", "flat"),
 }
@@ -53,12 +56,15 @@ def run_google(binary):
 
 
 def run_flat(binary):
-    output = subprocess.run(binary, check=True, stdout=subprocess.PIPE, text=True).stdout
-    flat = json.loads(output[output.index("{"):])
+    """Its object and its exit status: one that failed has said why, and what it did measure counts."""
+    ended = subprocess.run(binary, stdout=subprocess.PIPE, text=True, check=False)
+    if "{" not in ended.stdout:
+        raise SystemExit(ended.returncode or f"{binary[-1]} printed no figures")
+    flat = json.loads(ended.stdout[ended.stdout.index("{"):])
     width = max(map(len, flat))
     for key, value in flat.items():
         print(f"{key:<{width}}  {value}")
-    return flat
+    return flat, ended.returncode
 
 
 def main():
@@ -74,10 +80,10 @@ def main():
     command = build(target)
     if kind == "script":
         command = ["/usr/bin/python3", ROOT / "tests" / "bench" / f"{arguments.name}_bench.py"]
-    flat = run_google(command) if kind == "google" else run_flat(command)
+    flat, status = (run_google(command), 0) if kind == "google" else run_flat(command)
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(flat, indent=1) + "\n", encoding="utf-8")
-    return 0
+    return status
 
 
 if __name__ == "__main__":
