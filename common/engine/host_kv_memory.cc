@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/checksum.h"
 
 namespace baton {
 
@@ -43,7 +44,7 @@ void HostKvMemory::Export(const std::vector<KvPiece>& pieces, Exported done) {
   BATON_CHECK(!pieces.empty()) << "an export of nothing";
   if (pieces.size() == 1) {
     const std::span<std::byte> bytes = Bytes(pieces.front());
-    return done(ExportedKv{0, HostSpan(bytes), XXH3_64bits(bytes.data(), bytes.size())});
+    return done(ExportedKv{0, HostSpan(bytes), Checksum(bytes)});
   }
   size_t size = 0;
   for (const KvPiece& piece : pieces) size += Bytes(piece).size();
@@ -61,7 +62,7 @@ void HostKvMemory::Export(const std::vector<KvPiece>& pieces, Exported done) {
   const uint64_t id = next_export_++;
   const std::span<std::byte> all(memory.get(), size);
   gathered_[id] = std::move(memory);
-  done(ExportedKv{id, HostSpan(all), XXH3_64bits(all.data(), all.size())});
+  done(ExportedKv{id, HostSpan(all), Checksum(all)});
 }
 
 void HostKvMemory::EndExport(uint64_t export_id) {
@@ -72,6 +73,7 @@ void HostKvMemory::EndExport(uint64_t export_id) {
 MemorySpan HostKvMemory::Landing(const KvPiece& piece) { return HostSpan(Bytes(piece)); }
 
 void HostKvMemory::FinishLanding(const std::vector<KvPiece>& pieces, Landed done) {
+  if (pieces.size() == 1) return done(Checksum(Bytes(pieces.front())));
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
                                                                        &XXH3_freeState);
   if (state == nullptr) return done(absl::ResourceExhaustedError("no memory for a checksum"));

@@ -1,11 +1,10 @@
 #include "services/prefill/stage/activation_wire.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
 
 namespace baton::prefill {
 namespace {
@@ -75,9 +74,7 @@ absl::StatusOr<ActivationMessage> DecodeActivations(std::span<const std::byte> b
 
 }  // namespace
 
-uint64_t PayloadChecksum(std::span<const std::byte> payload) {
-  return XXH3_64bits(payload.data(), payload.size());
-}
+uint64_t PayloadChecksum(std::span<const std::byte> payload) { return Checksum(payload); }
 
 std::vector<std::byte> EncodeActivationMessage(const ActivationMessage& message) {
   if (const auto* credit = std::get_if<ActivationCredit>(&message)) {

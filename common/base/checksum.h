@@ -1,0 +1,16 @@
+// XXH3-64 of bytes that lie together, by the widest instructions of this processor: the checksum of
+// everything that Baton sends in bulk. Any thread.
+#ifndef COMMON_BASE_CHECKSUM_H_
+#define COMMON_BASE_CHECKSUM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace baton {
+
+uint64_t Checksum(std::span<const std::byte> bytes);
+
+}  // namespace baton
+
+#endif  // COMMON_BASE_CHECKSUM_H_

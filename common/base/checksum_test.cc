@@ -1,0 +1,45 @@
+#include "common/base/checksum.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+namespace baton {
+namespace {
+
+std::vector<std::byte> Numbered(size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 131 >> 3);
+  return bytes;
+}
+
+// Processes of several machines compare them, so they are the algorithm's and not the processor's.
+TEST(ChecksumTest, ValuesAreTheSameOnEveryProcessor) {
+  EXPECT_EQ(Checksum({}), 0x2d06800538d394c2u) << "XXH3-64 of nothing, seed 0";
+  EXPECT_EQ(Checksum(Numbered(100)), 0xb1b059bf289f1ac8u);
+  EXPECT_EQ(Checksum(Numbered(1000)), 0x9f911236d1a02bd7u)
+      << "beyond 240 bytes wide instructions count";
+  EXPECT_EQ(Checksum(Numbered(100'003)), 0x686fcecc669a014au);
+}
+
+TEST(ChecksumTest, WhereBytesLieDoesNotMatter) {
+  const std::vector<std::byte> bytes = Numbered(5000);
+  std::vector<std::byte> moved(5007);
+  std::copy(bytes.begin(), bytes.end(), moved.begin() + 7);
+  EXPECT_EQ(Checksum(std::span(moved).subspan(7)), Checksum(bytes));
+}
+
+TEST(ChecksumTest, AnyBitCounts) {
+  std::vector<std::byte> bytes = Numbered(4096);
+  const uint64_t before = Checksum(bytes);
+  for (const size_t at : {size_t{0}, size_t{1023}, size_t{4095}}) {
+    bytes[at] ^= std::byte{0x10};
+    EXPECT_NE(Checksum(bytes), before) << at;
+    bytes[at] ^= std::byte{0x10};
+  }
+}
+
+}  // namespace
+}  // namespace baton
