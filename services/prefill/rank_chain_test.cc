@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <string>
 #include <thread>
 #include <utility>
@@ -144,6 +145,24 @@ TEST(RankChainTest, ARankThatStandsStillIsNamed) {
     return chain.Run(++attempt_id, prompt, ticket).ok();
   }));
   EXPECT_EQ(chain.decode().Check(ticket, prompt, 4), "");
+}
+
+// A rank that misses its neighbour in the next stage ends its stage's group: the first word that
+// stage 0 has of it is its own step's end, which says whom the other rank misses.
+TEST(RankChainTest, ARankThatMissesItsNeighbourTellsItsGroupWhom) {
+  Gate gate;
+  TestChain chain({.stages = 2, .ranks = 2, .before_forward = {{1, gate.Hook()}}});
+  ASSERT_TRUE(chain.WaitReady());
+  auto running = std::async(std::launch::async, [&] {
+    return chain.Run(1, TestChain::Prompt(64, 1), chain.decode().Grant(64));
+  });
+  gate.WaitEntered();  // Rank 0 waits for it in a sum.
+  chain.Disconnect(1, 3);
+  chain.ShareView();
+  const absl::Status status = running.get();
+  gate.Open();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("to prefill-3")) << status;
 }
 
 // Epoch after epoch, each with groups of its own.

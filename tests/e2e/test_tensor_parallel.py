@@ -202,6 +202,9 @@ def test_requests_of_the_only_chain_end_with_the_ranks_name(tiny_model, tmp_path
             old = (victim, incarnations(cluster)[victim])
             try:
                 ended += end_in_prefill(cluster, victim, lambda: process.signal(number))
+                # One that stands up again while it is given up would meet peers that have not noticed, whose endpoints
+                # to it end a moment later: the chain stands, falls and stands, and nothing waits for it here.
+                clusters.wait_until(lambda: victim not in incarnations(cluster), 10, f"{victim} to be given up")
             finally:
                 if number == signal.SIGSTOP:
                     process.signal(signal.SIGCONT)

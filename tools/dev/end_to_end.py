@@ -135,7 +135,9 @@ def run_pytest(name, arguments, folder, environment=None):
     begun = time.monotonic()
     with open(log, "wb") as output:
         code = subprocess.run(["/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-ra",
-                               "--durations=5", "--durations-min=5", f"--junitxml={report}", *arguments],
+                               "--durations=5", "--durations-min=5", f"--junitxml={report}",
+                               "-o", "junit_family=xunit1",  # Which has properties.
+                               *arguments],
                               cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT,
                               check=False).returncode
     return Result(name, code, report, log.read_text(encoding="utf-8", errors="replace"), time.monotonic() - begun)

@@ -47,7 +47,7 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
                    options_.place.ranks()});
   };
   callbacks.on_down = [this](const absl::Status& reason) {
-    options_.stage->EndEpoch();
+    options_.stage->EndEpoch(reason);
     Handle(ChainDown{reason});
   };
   callbacks.plans_done = [this](int stage) { return planner_.plans_done(stage); };

@@ -49,13 +49,16 @@ void StageShell::CheckNeighbours(const FindEndpoint& find) {
   if (const absl::Status gone = neighbours_.Check(find); !gone.ok()) Fail(epoch_, gone);
 }
 
-void StageShell::EndEpoch() {
+void StageShell::EndEpoch() { EndEpoch(EpochOver()); }
+
+void StageShell::EndEpoch(const absl::Status& why) {
   if (epoch_ == 0) return;
   epoch_ = 0;
   neighbours_.End();
   activations_->End();
-  // What is being computed may wait for ranks that are gone.
-  if (joiner_ != nullptr) joiner_->Leave(EpochOver());
+  // What is being computed may wait for ranks that are gone. The others' steps end by this word,
+  // which may be the first that stage 0 hears of it.
+  if (joiner_ != nullptr) joiner_->Leave(why);
   kv_->CancelAll();
   if (trace_ != nullptr) trace_->EndEpoch(EpochOver(), NowUs());
   contexts_.clear();
@@ -65,7 +68,7 @@ void StageShell::EndEpoch() {
 
 void StageShell::Fail(uint64_t epoch, const absl::Status& status) {
   if (epoch != epoch_ || epoch_ == 0) return;
-  EndEpoch();
+  EndEpoch(status);
   reports_.end_epoch(status);
 }
 

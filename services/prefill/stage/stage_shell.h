@@ -61,7 +61,9 @@ class StageShell {
   absl::Status TryEpoch(const links::Hello& hello, const FindEndpoint& find);
   // Endpoints may have changed: fails the epoch if the core says so.
   void CheckNeighbours(const FindEndpoint& find);
-  void EndEpoch();
+  // What runs of the epoch ends; the other ranks of this stage are told `why`.
+  void EndEpoch(const absl::Status& why);
+  void EndEpoch();  // Nothing is known but that it is over.
   // Something outside the core went wrong in `epoch`: ends it and reports so, if it still runs.
   void Fail(uint64_t epoch, const absl::Status& status);
   uint64_t epoch() const { return epoch_; }  // 0: none.
