@@ -14,14 +14,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 PARTS = {  # Name: command, and the keys of the table that it gives.
     "bound": [ROOT / "bazel-bin" / "tests" / "bench" / "bound_bench"],
     **{name: ["/usr/bin/python3", HERE / f"{name}_bench.py"]
-       for name in ("timed", "pipeline", "simulate", "load")},
+       for name in ("timed", "pipeline", "simulate", "admission", "load")},
 }
 # Key: the part that measures it, sign, limit.
 LIMITS = {
     "P1": ("bound", "<=", 1.005), "P1_plan_ms": ("bound", "<=", 20), "P1_others_over_optimal": ("bound", ">=", 1),
     "P2": ("timed", "<=", 1.02), "P3": ("timed", "<=", 0.3), "P2_real": ("pipeline", ">=", 0.9),
     "P11_mean": ("simulate", "<=", 0.02), "P11_p99": ("simulate", "<=", 0.04),
-    "load_short_gain": ("load", ">=", 5),
+    "load_admission_rtts": ("admission", "<=", 2), "load_short_gain": ("load", ">=", 5),
     "load_long_cost": ("load", "<=", 1.1),
 }
 

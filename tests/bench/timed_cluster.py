@@ -32,10 +32,11 @@ def bound_us(profile, stages):
     return (work ** 0.5 + ((stages - 1) * overhead) ** 0.5) ** 2
 
 
-def timed_cluster(directory, profile_path, stages, prefill_flags):
-    timed = ["--timed-profile", profile_path]
-    flags = ["--executor", "timed", *timed, "--kv-cache-tokens", TOKENS + 1024, "--memory-check", "off"]
-    return clusters.Cluster(str(MODEL), directory, stages=stages, flags=flags, router_flags=timed,
+def timed_cluster(directory, profile_path, stages, prefill_flags, traces=None, kv_tokens=TOKENS + 1024):
+    """`traces`: the collector of everybody's spans."""
+    shared = ["--timed-profile", profile_path, *(["--otlp-traces-endpoint", traces] if traces else [])]
+    flags = ["--executor", "timed", *shared, "--kv-cache-tokens", kv_tokens, "--memory-check", "off"]
+    return clusters.Cluster(str(MODEL), directory, stages=stages, flags=flags, router_flags=shared,
                             prefill_flags=prefill_flags)
 
 

@@ -16,8 +16,9 @@ from bazel import ROOT, bazel
 # here; `flat`: prints its flat JSON object on standard output itself; `script`: so does a Python script,
 # which needs the target.
 BENCHES = {
+    "admission": ("//tests/bench:admission", "round trips until every stage knows a request, under load", "script"),
     "bound": ("//tests/bench:bound_bench", "planned chunks beside the closed-form bound, in virtual time", "flat"),
-    "chain": ("//tests/bench:chain", "bound, timed, pipeline, simulate and load, with what they must reach",
+    "chain": ("//tests/bench:chain", "bound, timed, pipeline, simulate, admission and load: what they must reach",
               "script"),
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
     "load": ("//services/baton", "short and long prompts under load, fair and first come, first served", "script"),

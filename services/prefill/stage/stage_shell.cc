@@ -93,6 +93,7 @@ void StageShell::KeepContexts(const PlanWithContexts& plan) {
 void StageShell::OnPlan(PlanWithContexts plan) {
   if (epoch_ == 0 || plan.plan.epoch != epoch_) return;
   KeepContexts(plan);
+  if (trace_ != nullptr) trace_->PlanArrived(plan.plan.number, NowUs());
   Handle(PlanArrived{std::move(plan.plan)});
 }
 

@@ -31,6 +31,10 @@ void StageTrace::Open(uint64_t attempt_id, const TraceContext& parent) {
 void StageTrace::BeginCompute(const RunCompute& action,
                               const std::vector<PromptContextPtr>& prompts, int64_t now_us) {
   chunks_.clear();
+  // Turns come in the plans' order; those without chunks have none here.
+  const auto arrived = arrived_us_.find(action.number);
+  const int64_t arrived_us = arrived == arrived_us_.end() ? now_us : arrived->second;
+  arrived_us_.erase(arrived_us_.begin(), arrived_us_.upper_bound(action.number));
   int plan_tokens = 0;
   for (const RunCompute::Item& item : action.items) plan_tokens += item.item.token_count;
   for (size_t i = 0; i < action.items.size(); ++i) {
@@ -41,6 +45,7 @@ void StageTrace::BeginCompute(const RunCompute& action,
     span.Set("baton.plan.number", action.number);
     span.Set("baton.plan.requests", action.items.size());
     span.Set("baton.plan.tokens", plan_tokens);
+    span.Set("baton.plan.lead_seconds", static_cast<double>(now_us - arrived_us) * 1e-6);
     span.Set("baton.chunk.token_begin", item.token_begin);
     span.Set("baton.chunk.tokens", item.token_count);
     span.Set("baton.chunk.final", item.final);
@@ -86,6 +91,7 @@ void StageTrace::EndEpoch(const absl::Status& reason, int64_t now_us) {
     hand_off.span.End(now_us, reason);
   }
   hand_offs_.clear();
+  arrived_us_.clear();
 }
 
 }  // namespace baton::prefill

@@ -21,6 +21,8 @@ class StageTrace {
 
   // A request enters the stage.
   void Open(uint64_t attempt_id, const tracing::TraceContext& parent);
+  // A plan has come; its turn may be later.
+  void PlanArrived(uint64_t number, int64_t now_us) { arrived_us_[number] = now_us; }
   // `prompts` are those of the plan's items, in order. A plan packs chunks of several requests:
   // each has a span in its own trace, linked to the others, which it shared the time with.
   void BeginCompute(const RunCompute& action, const std::vector<PromptContextPtr>& prompts,
@@ -42,6 +44,7 @@ class StageTrace {
 
   tracing::Tracer* const tracer_;
   const int stage_;
+  std::map<uint64_t, int64_t> arrived_us_;   // By plan, of those whose turn has not come.
   std::map<uint64_t, HandOff> hand_offs_;    // By attempt, of requests that are recorded.
   std::vector<tracing::ActiveSpan> chunks_;  // Of the plan that is being computed.
 };

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string_view>
+#include <variant>
 
 namespace baton::prefill {
 namespace {
@@ -72,6 +74,31 @@ TEST_F(StageTraceTest, ChunksOfOnePlanHaveSpansInTheirOwnTraces) {
   }
   EXPECT_EQ(spans_[0].context.trace.high, 1u);
   EXPECT_EQ(spans_[1].links[0].span, spans_[0].context.span);
+}
+
+double LeadSeconds(const Span& span) {
+  for (const auto& [key, value] : span.attributes) {
+    if (std::string_view(key) == "baton.plan.lead_seconds") return std::get<double>(value);
+  }
+  return -1;
+}
+
+TEST_F(StageTraceTest, AChunkSaysHowLongItsPlanWasThere) {
+  trace_.PlanArrived(4, 1'000'000);  // Without chunks.
+  trace_.PlanArrived(5, 2'000'000);
+  trace_.PlanArrived(6, 2'500'000);
+  Begin({Context(1), Context(2)}, 5'000'000);  // Plan 5.
+  trace_.EndCompute(ComputeFinished{}, 6'000'000);
+  ASSERT_EQ(spans_.size(), 2u);
+  for (const Span& span : spans_) EXPECT_DOUBLE_EQ(LeadSeconds(span), 3);
+  Begin({Context(1)}, 7'000'000);
+  trace_.EndCompute(ComputeFinished{}, 8'000'000);
+  EXPECT_EQ(LeadSeconds(spans_.back()), 0) << "plan 5 is known no more";
+  trace_.PlanArrived(5, 9'000'000);
+  trace_.EndEpoch(absl::CancelledError("the epoch is over"), 9'000'000);
+  Begin({Context(1)}, 10'000'000);
+  trace_.EndCompute(ComputeFinished{}, 10'000'000);
+  EXPECT_EQ(LeadSeconds(spans_.back()), 0) << "nor those of another epoch";
 }
 
 TEST_F(StageTraceTest, LinksAreBounded) {
