@@ -96,7 +96,17 @@ enum class Bug {
   kPlannerCountsOneRank,        // planner: a stage is done with what one of its ranks is done with
   kLeaseForgetsRanks,           // lease table: commits when the first ranks' parts are there
   kLeaseMixesHeads,             // lease table: places every rank's heads where the first one's are
-  kRouterOverlooksRanks,        // router: pairs chains of which a rank, not the first, can't serve
+  kRouterOverlooksRanks,        // router: pairs what has a rank, not the first, that can't serve
+  kDecodeTicketsEarly,          // decode: gives tickets out before every rank takes the KV
+  kDecodeCountsOneCommit,       // decode: takes a prompt for there when one rank has its part of it
+  kDecodeForgetsFollowersPages,  // decode: frees pages when rank 0 alone has drained
+  kDecodeKeepsLostRanksKv,       // decode: waits on for KV when a rank with a part of it is lost
+  kDecodeReusesGenerations,      // decode: begins with generation 1, whatever followers have had
+  kDecodeKeepsFailedRanks,       // decode: goes on with ranks of which one has failed a step
+  kFollowerTellsTooEarly,   // follower: says that a grant stands while a step may use its pages
+  kFollowerKeepsGrants,     // follower: keeps its grants when their epoch is over
+  kFollowerStepsTwice,      // follower: takes a step that it has had for a new one
+  kOutboxCountsOneReceipt,  // KV outbox: a commit has arrived when one rank of decode says so
 };
 
 // The bug that is on: kNone unless PlantBug was called.

@@ -101,6 +101,16 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kLeaseForgetsRanks, "lease-forgets-ranks"},
     {Bug::kLeaseMixesHeads, "lease-mixes-heads"},
     {Bug::kRouterOverlooksRanks, "router-overlooks-ranks"},
+    {Bug::kDecodeTicketsEarly, "decode-tickets-early"},
+    {Bug::kDecodeCountsOneCommit, "decode-counts-one-commit"},
+    {Bug::kDecodeForgetsFollowersPages, "decode-forgets-followers-pages"},
+    {Bug::kDecodeKeepsLostRanksKv, "decode-keeps-lost-ranks-kv"},
+    {Bug::kDecodeReusesGenerations, "decode-reuses-generations"},
+    {Bug::kDecodeKeepsFailedRanks, "decode-keeps-failed-ranks"},
+    {Bug::kFollowerTellsTooEarly, "follower-tells-too-early"},
+    {Bug::kFollowerKeepsGrants, "follower-keeps-grants"},
+    {Bug::kFollowerStepsTwice, "follower-steps-twice"},
+    {Bug::kOutboxCountsOneReceipt, "outbox-counts-one-receipt"},
 };
 
 }  // namespace baton::sim

@@ -8,6 +8,7 @@
 #include "tests/sim/coverage.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/fault_injector.h"
+#include "tests/sim/follower_process.h"
 #include "tests/sim/prefill_process.h"
 #include "tests/sim/router_process.h"
 #include "tests/sim/workload.h"
@@ -64,14 +65,19 @@ void Cluster::BuildNodes() {
     });
     world_.dns().listed.insert(i);
   }
-  for (int i = 0; i < topology_.decodes; ++i) {
-    world_.AddNode(
-        absl::StrCat("decode-", topology_.DecodeNode(i)), [this](int node, uint64_t incarnation) {
-          return std::make_unique<DecodeProcess>(world_, topology_, oracle_, node, incarnation);
-        });
+  for (int node = topology_.DecodeNode(0); node < topology_.FirstMember(); ++node) {
+    world_.AddNode(absl::StrCat("decode-", node),
+                   [this](int node, uint64_t incarnation) -> std::unique_ptr<Process> {
+                     if (topology_.IsFollower(node)) {
+                       return std::make_unique<FollowerProcess>(world_, topology_, groups_, node,
+                                                                incarnation);
+                     }
+                     return std::make_unique<DecodeProcess>(world_, topology_, oracle_, groups_,
+                                                            node, incarnation);
+                   });
   }
   for (int i = 0; i < topology_.chains * topology_.members(); ++i) {
-    world_.AddNode(absl::StrCat("prefill-", topology_.StageNode(0, 0) + i),
+    world_.AddNode(absl::StrCat("prefill-", topology_.FirstMember() + i),
                    [this](int node, uint64_t incarnation) {
                      return std::make_unique<PrefillProcess>(world_, topology_, oracle_, groups_,
                                                              node, incarnation);

@@ -19,6 +19,9 @@ struct Excuse {
 constexpr Excuse kExcuses[] = {
     {"decode: a deadline passes while decoding", "the router's is the first; ending_test"},
     {"decode: a deadline passes while waiting for pages", "the router's is the first; ending_test"},
+    {"decode: a deadline passes while ranks are granting", "a moment between two messages"},
+    {"decode: a follower's drain comes when its hold is over",
+     "a follower is lost with its link; ranks_test"},
     {"decode: a drain hands back", "only several routers overfill a service; drain_test"},
     {"lease: refused as bad_commit", "no stage sends one; lease_table_test"},
     {"lease: refused as bad_length", "no stage sends one; lease_table_test"},

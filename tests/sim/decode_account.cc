@@ -50,6 +50,7 @@ void DecodeAccount::Hear(const decode::ReserveRequested& event) {
   asked_ = event.attempt_id;
   Request& request = requests_[event.attempt_id];
   request.deadline_us = event.deadline_us;
+  waiting_.push_back(event.attempt_id);
   const auto refuse = [&](absl::StatusCode code) {
     ends_due_[event.attempt_id] = {code, false, "decode", self_.id};
   };
@@ -57,6 +58,8 @@ void DecodeAccount::Hear(const decode::ReserveRequested& event) {
   if (draining_) {
     ++drained_.refused_total;
     ends_due_[event.attempt_id] = ByDrain();
+  } else if (!joined_) {
+    refuse(absl::StatusCode::kUnavailable);
   } else if (event.prompt_tokens >= topology_.max_context_tokens) {
     refuse(absl::StatusCode::kInvalidArgument);
   } else if (event.deadline_us <= world_.now_us()) {
@@ -67,7 +70,7 @@ void DecodeAccount::Hear(const decode::ReserveRequested& event) {
 void DecodeAccount::Hear(const decode::StreamOpened& event) {
   const auto found = requests_.find(event.attempt_id);
   if (found == requests_.end() || found->second.generation != event.generation ||
-      found->second.generation == 0 || std::exchange(found->second.stream_open, true)) {
+      !found->second.ticket || std::exchange(found->second.stream_open, true)) {
     return;
   }
   if (found->second.kept.has_value()) ends_due_[event.attempt_id] = *found->second.kept;
@@ -80,7 +83,7 @@ void DecodeAccount::Hear(const decode::AbortRequested& event) {
     return;
   }
   Cause cause = Of(event.reason.ok() ? absl::CancelledError("aborted") : event.reason);
-  if (found->second.generation == 0) {  // A refusal, which is this service's.
+  if (!found->second.ticket) {  // A refusal, which is this service's.
     cause.leg = "decode";
     cause.instance = self_.id;
   }
@@ -98,7 +101,12 @@ void DecodeAccount::Hear(const decode::StepFinished& event) {
     if (status.ok() && output == event.outputs.end()) status = absl::InternalError("no token");
     if (status.ok()) status = output->token.status();
     if (!status.ok()) {
-      ends_due_[attempt_id] = {status.code(), IsEndedByDrain(status), "decode", self_.id};
+      Cause cause = Of(status);  // Another rank's, if it says so.
+      // A rank has left the group: nobody has wished that.
+      const bool parted = absl::IsCancelled(event.status) || absl::IsAborted(event.status);
+      if (parted) cause.code = absl::StatusCode::kUnavailable;
+      if (!cause.leg.has_value()) cause.leg = "decode", cause.instance = self_.id;
+      ends_due_[attempt_id] = cause;
     }
   }
 }
@@ -113,9 +121,31 @@ void DecodeAccount::Hear(const decode::DrainBegan& event) {
   }
 }
 
-void DecodeAccount::Hear(const KvCommitted& event) {
+void DecodeAccount::Hear(const KvCommitted& event) { HearCommitted(0, event.generation); }
+
+void DecodeAccount::HearCommitted(int rank, uint64_t generation) {
   for (auto& [attempt_id, request] : requests_) {
-    if (request.generation == event.generation && !request.revoked) request.committed = true;
+    if (request.generation != generation || !request.ticket || request.revoked) continue;
+    request.not_committed.erase(rank);
+    request.committed = request.not_committed.empty();
+  }
+}
+
+void DecodeAccount::Hear(const decode::FollowerHeard& event) {
+  if (const auto* failed = std::get_if<KvFailed>(&event.event)) return Hear(*failed);
+  if (const auto* committed = std::get_if<KvCommitted>(&event.event)) {
+    HearCommitted(event.rank, committed->generation);
+  }
+}
+
+void DecodeAccount::Hear(const decode::RanksJoined&) { joined_ = true; }
+
+void DecodeAccount::Hear(const decode::RanksLost& event) {
+  if (!std::exchange(joined_, false)) return;
+  Cause cause = Of(event.status);
+  if (!cause.leg.has_value()) cause.leg = "decode", cause.instance = self_.id;
+  for (const auto& [attempt_id, request] : requests_) {
+    if (!request.kept.has_value() && !request.revoked) ends_due_[attempt_id] = cause;
   }
 }
 
@@ -123,7 +153,7 @@ void DecodeAccount::Hear(const KvFailed& event) {
   for (auto& [attempt_id, request] : requests_) {
     if (request.generation != event.generation || request.revoked) continue;
     const Cause cause = Of(event.status);
-    if (request.stream_open) {
+    if (request.stream_open || !request.ticket) {
       ends_due_[attempt_id] = cause;
     } else {
       request.kept = cause;
@@ -135,7 +165,7 @@ void DecodeAccount::HearTime() {
   const int64_t now_us = world_.now_us();
   for (const auto& [attempt_id, request] : requests_) {
     if (ends_due_.contains(attempt_id)) continue;
-    const bool lacks_stream = request.generation != 0 && !request.stream_open;
+    const bool lacks_stream = request.ticket && !request.stream_open;
     if (request.deadline_us <= now_us) {
       ends_due_[attempt_id] = {absl::StatusCode::kDeadlineExceeded, false, "decode", self_.id};
     } else if (lacks_stream && request.granted_us + topology_.times.stream_lease_us <= now_us) {
@@ -153,10 +183,11 @@ void DecodeAccount::See(const decode::ReplyReserve& action) {
   const auto found = requests_.find(action.attempt_id);
   if (found == requests_.end()) return;  // The witness says so.
   if (action.ticket.ok()) {
-    found->second.generation = action.ticket->generation;
+    found->second.ticket = true;
     found->second.granted_us = world_.now_us();
     return;
   }
+  std::erase(waiting_, action.attempt_id);
   const absl::Status& status = action.ticket.status();
   const auto due = ends_due_.find(action.attempt_id);
   if (due != ends_due_.end()) {
@@ -174,6 +205,14 @@ void DecodeAccount::See(const decode::ReplyReserve& action) {
     }
   }
   requests_.erase(found);
+}
+
+void DecodeAccount::See(const decode::GrantKv& action) {
+  if (action.rank > 0 || waiting_.empty()) return;  // The witness says so.
+  Request& request = requests_.at(waiting_.front());
+  waiting_.erase(waiting_.begin());
+  request.generation = action.grant.generation;
+  for (int rank = 0; rank < topology_.decode_ranks; ++rank) request.not_committed.insert(rank);
 }
 
 void DecodeAccount::See(const decode::RevokeKv& action) {
@@ -229,13 +268,16 @@ void DecodeAccount::CheckLoad(const decode::DecodeCore& core) {
   if (core.draining() != draining_ || core.drain_counts() != drained_) {
     world_.Violate(absl::StrCat(self_.id, " counts what its drain ends wrongly"));
   }
+  if (core.joined() != joined_) {
+    world_.Violate(absl::StrCat(self_.id, " says that its ranks are together, or the contrary"));
+  }
 }
 
 void DecodeAccount::CheckTimer(const decode::DecodeCore& core) {
   int64_t due_us = requests_.empty() ? kNeverUs : drain_ends_us_;
   for (const auto& [attempt_id, request] : requests_) {
     due_us = std::min(due_us, request.deadline_us);
-    if (request.generation != 0 && !request.stream_open) {
+    if (request.ticket && !request.stream_open) {
       due_us = std::min(due_us, request.granted_us + topology_.times.stream_lease_us);
     }
   }

@@ -20,7 +20,10 @@ namespace baton::sim {
 class DecodeAccount {
  public:
   DecodeAccount(World& world, const Topology& topology, InstanceRef self)
-      : world_(world), topology_(topology), self_(std::move(self)) {}
+      : world_(world),
+        topology_(topology),
+        self_(std::move(self)),
+        joined_(topology.decode_ranks == 1) {}
 
   // After every Handle.
   void Saw(const decode::Event& event, const std::vector<decode::Action>& actions,
@@ -38,7 +41,9 @@ class DecodeAccount {
   struct Request {
     int64_t deadline_us = kNeverUs;
     int64_t granted_us = 0;
-    uint64_t generation = 0;  // 0: waits.
+    uint64_t generation = 0;      // 0: waits.
+    bool ticket = false;          // Else it waits for followers.
+    std::set<int> not_committed;  // Ranks.
     bool committed = false;
     bool revoked = false;
     bool stream_open = false;
@@ -52,11 +57,16 @@ class DecodeAccount {
   void Hear(const decode::DrainBegan& event);
   void Hear(const KvCommitted& event);
   void Hear(const KvFailed& event);
+  void Hear(const decode::FollowerHeard& event);
+  void Hear(const decode::RanksJoined& event);
+  void Hear(const decode::RanksLost& event);
+  void HearCommitted(int rank, uint64_t generation);
   template <typename Other>
   void Hear(const Other&) {}
   void HearTime();
 
   void See(const decode::ReplyReserve& action);
+  void See(const decode::GrantKv& action);
   void See(const decode::RevokeKv& action);
   void See(const decode::RunStep& action);
   void See(const decode::Finish& action);
@@ -78,6 +88,8 @@ class DecodeAccount {
   std::set<uint64_t> early_aborts_;
   std::set<uint64_t> in_step_;  // Attempts.
   std::optional<Cause> step_failed_;
+  std::vector<uint64_t> waiting_;  // Attempts, in the order of their arrival.
+  bool joined_ = false;
   bool draining_ = false;
   int64_t drain_ends_us_ = kNeverUs;
   DrainCounts drained_;

@@ -1,14 +1,12 @@
 #include "tests/sim/decode_process.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "tests/sim/content.h"
-#include "tests/sim/prefill_process.h"
 #include "tests/sim/router_process.h"
 
 namespace baton::sim {
@@ -19,8 +17,10 @@ constexpr double kStaleStream = 0.1;
 decode::DecodeLimits Limits(const Topology& topology, InstanceRef self) {
   decode::DecodeLimits limits;
   limits.self = std::move(self);
-  limits.layout = topology.Layout();
-  limits.page_count = topology.decode_pages;
+  limits.layout = topology.DecodeLayout();
+  limits.ranks = topology.decode_ranks;
+  if (limits.ranks > 1) limits.kv_heads = topology.kv_heads;
+  limits.page_count = topology.PagesOf(NodeOf(limits.self.id));
   limits.max_running_requests = topology.max_running;
   limits.max_queued_requests = topology.max_queued;
   limits.max_context_tokens = topology.max_context_tokens;
@@ -29,53 +29,58 @@ decode::DecodeLimits Limits(const Topology& topology, InstanceRef self) {
   return limits;
 }
 
-LeaseTableOptions LeaseOptions(const Topology& topology, InstanceRef self) {
-  LeaseTableOptions options;
-  options.self = std::move(self);
-  options.layout = topology.Layout();
-  options.slots = static_cast<uint32_t>(topology.max_running);
-  options.part_bytes = topology.PartBytes();
-  options.writer_lease_us = topology.times.writer_lease_us;
-  return options;
-}
-
 }  // namespace
 
-DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& oracle, int node,
-                             uint64_t incarnation)
+DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& oracle,
+                             StageGroups& groups, int node, uint64_t incarnation)
     : world_(world),
       topology_(topology),
+      groups_(groups),
       node_(node),
       self_{topology.InstanceId(world.name(node), incarnation), incarnation},
       core_(Limits(topology, self_)),
-      leases_(LeaseOptions(topology, self_)),
       witness_(world, topology, oracle, self_),
       account_(world, topology, self_),
-      lease_witness_(world, topology, self_),
-      memory_(topology.decode_pages, topology.layers, topology.page_size) {
-  router::WorkerInfo info = RouterProcess::Describe(topology, self_, Role::kDecode);
-  info.layers = LayerRange{0, topology.layers};
+      memory_(topology.PagesOf(node), topology.layers, topology.page_size,
+              BitsOf(topology.kv_heads, topology.DecodeRankOf(node))),
+      group_(world, topology, groups, node),
+      steps_(world, topology, groups, node, self_.id, memory_, group_,
+             {[this](uint64_t attempt) { return &witness_.SequenceOf(attempt); },
+              [this](const DecodeSteps::Ended& ended) { HandleCore(FinishStep(ended)); }}),
+      kv_(world, topology, node, self_, memory_,
+          {[this](const LeaseEvent& event) {
+             std::visit([this](const auto& e) { HandleCore(decode::Event(e)); }, event);
+           },
+           [this](uint64_t generation) { return witness_.SequenceOfGrant(generation); },
+           [this](int page) { return steps_.Uses(page); }}) {
+  if (several()) {
+    wiring_.emplace(links::WiringOptions{DecodePlaceOf(topology, node, self_),
+                                         topology.PagesOf(node), 1, 1, topology.times.chain});
+  }
   membership_ = std::make_unique<WorkerMembership>(
-      world, topology.times, node, std::move(info),
+      world, topology.times, node, RouterProcess::Describe(topology, self_, Role::kDecode),
       [this] {
         const decode::DecodeLoad load = core_.load();
-        return WorkerMembership::Status{!core_.draining(),
-                                        router::WorkerLoad{load.running, load.waiting, 0,
-                                                           load.free_pages, load.quarantined_pages},
-                                        drain_ != nullptr && drain_->draining()};
+        return WorkerMembership::Status{
+            !core_.draining() && core_.joined(),
+            router::WorkerLoad{load.running + load.reserved, load.waiting, 0, load.free_pages,
+                               load.quarantined_pages},
+            drain_ != nullptr && drain_->draining()};
       },
-      [] {});
+      [this] {
+        if (several()) wiring_events_.Raise(links::ViewSeen{membership_->peers()});
+      });
   drain_ = std::make_unique<WorkerDrain>(
       world, topology, node, *membership_,
       WorkerDrain::Hooks{
           [this](int64_t deadline_us) { HandleCore(decode::DrainBegan{deadline_us}); },
           [this](std::string& why_not) { return AtRest(why_not); }});
   membership_->Start();
-  LeaseTick();
+  kv_.Start();
 }
 
 // What is overdue ends first and by itself, so that a witness knows what an event is to do.
-void DecodeProcess::HandleCore(const decode::Event& event) {
+void DecodeProcess::HandleInTurn(const decode::Event& event) {
   if (core_.NextDeadlineUs() <= world_.now_us()) HandleOne(decode::Tick{});
   HandleOne(event);
   ScheduleTick();
@@ -124,7 +129,7 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   if (topology_.IsStranger(node_)) {
     return world_.Violate(absl::StrCat(self_.id, " is paired with a chain of another model"));
   }
-  if (node_ == world_.lonely()) {
+  if (topology_.IsLonely(node_)) {
     return world_.Violate(absl::StrCat(self_.id, " is paired and nobody is connected to it"));
   }
   const auto [found, fresh] = sessions_.try_emplace(request.attempt_id);
@@ -165,6 +170,8 @@ void DecodeProcess::Abort(uint64_t attempt_id) {
 
 void DecodeProcess::CallBroken(uint64_t call) {
   membership_->CallBroken(call);
+  group_.CallBroken(call);
+  LinkBroken(call);
   for (const auto& [attempt, session] : sessions_) {
     if (session.reserve_call != call && session.stream_call != call) continue;
     HandleCore(decode::AbortRequested{attempt, absl::CancelledError("the call broke")});
@@ -229,61 +236,36 @@ void DecodeProcess::Perform(const decode::Finish& action) {
       });
 }
 
-// ---- Steps ----
+// ---- The hand-off and steps, here and on the other ranks ----
 
-DecodeProcess::Row DecodeProcess::RunRow(const decode::RunStep::Sequence& sequence) {
-  Row row;
-  row.attempt_id = sequence.attempt_id;
-  row.sequence = &witness_.SequenceOf(sequence.attempt_id);
-  row.pages = sequence.pages;
-  row.position = sequence.position;
-  row.draw = sequence.generated;
-  row.out = Embed(sequence.token, sequence.position);
-  memory_.Hold(row.pages);
-  if (static_cast<int>(row.pages.size()) * topology_.page_size <= row.position) return row;
-  memory_.Forward(row.pages, row.position, std::span(&row.out, 1));
-  row.digest = memory_.Digest(row.pages, row.position + 1);
-  if (row.out != row.sequence->X(row.position, topology_.layers)) {
-    world_.Violate(absl::StrCat("I3: ", self_.id, " attends to foreign or missing KV: attempt ",
-                                row.attempt_id, " at position ", row.position));
-  }
-  return row;
+void DecodeProcess::Perform(const decode::GrantKv& action) {
+  if (action.rank > 0) return SendOrder(action.rank, OrderOf(action));
+  kv_.Grant(action.grant);
+}
+
+void DecodeProcess::Perform(const decode::RevokeKv& action) {
+  kv_.Revoke(action.slot, action.generation);
+  for (int rank = 1; rank < topology_.decode_ranks; ++rank) SendOrder(rank, OrderOf(action));
 }
 
 void DecodeProcess::Perform(const decode::RunStep& step) {
   if (!world_.violation().empty()) return;  // The witness has complained of this one.
-  std::vector<Row> rows;
-  for (const auto& sequence : step.sequences) {
-    rows.push_back(RunRow(sequence));
-    if (!world_.violation().empty()) return;
-  }
-  const int64_t cost_us = topology_.step_us + 50 * static_cast<int64_t>(rows.size()) +
-                          world_.random().Between(0, topology_.step_us / 2);
-  world_.After(node_, cost_us, "step done",
-               [this, number = step.step, rows] { HandleCore(EndStep(number, rows)); });
+  for (int rank = 1; rank < topology_.decode_ranks; ++rank) SendOrder(rank, OrderOf(step));
+  steps_.Run(step);
 }
 
-// The kernel reads and writes until its end: what it has used must still be there.
-decode::StepFinished DecodeProcess::EndStep(uint64_t step, const std::vector<Row>& rows) {
-  decode::StepFinished done;
-  done.step = step;
+decode::StepFinished DecodeProcess::FinishStep(const DecodeSteps::Ended& ended) {
+  decode::StepFinished done{ended.step, ended.status, {}};
   const double fails = world_.faults().compute_fail / 10;
-  if (world_.Strikes(&NetworkFaults::compute_fail)) {
-    done.status = absl::InternalError("the executor failed");
-  }
-  for (const Row& row : rows) {
-    if (memory_.Digest(row.pages, row.position + 1) != row.digest) {
-      world_.Violate(absl::StrCat("I3: the pages of attempt ", row.attempt_id, " on ", self_.id,
-                                  " change under a running step"));
-    }
-    memory_.LetGo(row.pages);
+  for (const DecodeSteps::Row& row : ended.rows) {
+    const uint64_t attempt_id = row.fed.attempt_id;
     if (world_.random().Chance(fails)) {
       if (world_.random().Chance(0.5)) continue;  // No output at all.
-      done.outputs.push_back({row.attempt_id, absl::InternalError("a logit is not finite")});
+      done.outputs.push_back({attempt_id, absl::InternalError("a logit is not finite")});
       continue;
     }
     done.outputs.push_back(
-        {row.attempt_id, DrawToken(row.out, row.sequence->inputs.prompt_id, row.draw)});
+        {attempt_id, DrawToken(row.out, row.sequence->inputs.prompt_id, row.fed.generated)});
   }
   if (!done.status.ok()) done.outputs.clear();
   return done;
@@ -292,16 +274,18 @@ decode::StepFinished DecodeProcess::EndStep(uint64_t step, const std::vector<Row
 absl::Status DecodeProcess::CheckInvariants() const {
   BATON_RETURN_IF_ERROR(membership_->CheckInvariants());
   BATON_RETURN_IF_ERROR(core_.CheckInvariants());
-  return leases_.CheckInvariants();
+  if (wiring_.has_value()) BATON_RETURN_IF_ERROR(wiring_->CheckInvariants());
+  return kv_.leases().CheckInvariants();
 }
 
 bool DecodeProcess::AtRest(std::string& why_not) const {
-  if (core_.AtRest() && leases_.AtRest()) return true;
+  const LeaseTable& leases = kv_.leases();
+  if (core_.AtRest() && leases.AtRest()) return true;
   const decode::DecodeLoad load = core_.load();
   why_not =
       absl::StrCat("waiting ", load.waiting, " reserved ", load.reserved, " running ", load.running,
                    " owned pages ", load.owned_pages, " quarantined ", load.quarantined_pages,
-                   " grants ", leases_.active_grants(), " draining ", leases_.draining());
+                   " grants ", leases.active_grants(), " draining ", leases.draining());
   return false;
 }
 

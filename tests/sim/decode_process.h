@@ -1,22 +1,31 @@
-// A simulated decode service: the real DecodeCore and LeaseTable, each on its own time line as on
-// the loop and data threads, and a kernel that computes on the pages it is told to (I3). Witnesses
-// hold both cores to what their headers promise.
+// A simulated decode service, or rank 0 of one: the real DecodeCore and LeaseTable, each on its own
+// time line as on the loop and data threads, a kernel that computes on the pages it is told to, and
+// of several ranks the wiring to the others (decode_ranks.cc). Witnesses hold the cores to what
+// their headers promise.
 #ifndef TESTS_SIM_DECODE_PROCESS_H_
 #define TESTS_SIM_DECODE_PROCESS_H_
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "common/kv/lease_table.h"
+#include "common/base/serial_events.h"
 #include "services/decode/core/decode_core.h"
+#include "services/decode/core/roster.h"
+#include "services/links/core/wiring.h"
 #include "tests/sim/decode_account.h"
+#include "tests/sim/decode_kv.h"
+#include "tests/sim/decode_orders.h"
+#include "tests/sim/decode_rank.h"
+#include "tests/sim/decode_steps.h"
 #include "tests/sim/decode_witness.h"
-#include "tests/sim/lease_witness.h"
 #include "tests/sim/oracle.h"
+#include "tests/sim/sim_group.h"
 #include "tests/sim/sim_memory.h"
+#include "tests/sim/stage_groups.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/worker_drain.h"
 #include "tests/sim/worker_membership.h"
@@ -33,30 +42,29 @@ struct SimReserve {
   int64_t timeout_us = 0;
 };
 
-// The bytes of a tensor message: slots, one after the other.
-using SimPayload = std::shared_ptr<const std::vector<uint64_t>>;
-
-class DecodeProcess : public Process {
+class DecodeProcess : public DecodeRank {
  public:
-  DecodeProcess(World& world, const Topology& topology, Oracle& oracle, int node,
-                uint64_t incarnation);
+  DecodeProcess(World& world, const Topology& topology, Oracle& oracle, StageGroups& groups,
+                int node, uint64_t incarnation);
 
-  // Told to stop: exits when it is drained.
-  void Drain(int64_t drain_us) { drain_->Begin(drain_us); }
+  void Drain(int64_t drain_us) override { drain_->Begin(drain_us); }
+  DecodeKv& kv() override { return kv_; }
+  DecodeSteps& steps() override { return steps_; }
   // Control plane.
   void Reserve(uint64_t call, const SimReserve& request);
   void Generate(uint64_t call, uint64_t attempt_id, uint64_t generation);
   void Abort(uint64_t attempt_id);
-  // Data plane.
-  // `again`: the message has come before, or was for a former life.
-  void ReceiveKv(const KvDataHeader& header, const SimPayload& payload, bool corrupt, bool again);
-  void ReceiveCommit(const KvCommit& commit, bool again);
-  void ReceiveHeartbeat(const InstanceRef& writer);
+  // From a follower, on its link.
+  void ReceiveFromFollower(const links::WiringEvent& event);
+  void ReceiveReady(const links::StageReady& ready, uint64_t newest_generation);
+  void ReceiveReport(int rank, uint64_t epoch, const decode::Event& report);
 
-  // The writer of `layers` has delivered them, or nobody waits for them any more.
-  bool HasKv(const Ticket& ticket, const InstanceRef& writer) const;
-
-  WorkerMembership& membership() { return *membership_; }
+  // Whose grant it is; nullptr: nobody's any more.
+  const Oracle::Sequence* SequenceOfGrant(uint64_t generation) const {
+    return witness_.SequenceOfGrant(generation);
+  }
+  WorkerMembership* worker() override { return membership_.get(); }
+  SimGroup* ranks() override { return &group_; }
   void CallBroken(uint64_t call) override;
   void PeerClosed(const InstanceRef& peer, int64_t opened_us) override {
     membership_->PeerClosed(peer, opened_us);
@@ -70,18 +78,9 @@ class DecodeProcess : public Process {
     uint64_t reserve_call = 0;
     uint64_t stream_call = 0;
   };
-  // What a step's kernel does for one sequence.
-  struct Row {
-    uint64_t attempt_id = 0;
-    const Oracle::Sequence* sequence = nullptr;
-    std::vector<int> pages;
-    int position = 0;
-    int draw = 0;
-    uint64_t out = 0;     // Of the last layer.
-    uint64_t digest = 0;  // Of everything up to its position.
-  };
 
-  void HandleCore(const decode::Event& event);
+  void HandleCore(const decode::Event& event) { core_events_.Raise(event); }
+  void HandleInTurn(const decode::Event& event);
   void HandleOne(const decode::Event& event);
   void Perform(const decode::ReplyReserve& action);
   void Perform(const decode::GrantKv& action);
@@ -90,49 +89,68 @@ class DecodeProcess : public Process {
   void Perform(const decode::RefuseStream& action);
   void Perform(const decode::Finish& action);
   void Perform(const decode::RunStep& step);
-  void Perform(const decode::PartRanks&) {}  // Services are one process here.
+  void Perform(const decode::PartRanks& action);
   void OpenStaleStream(uint64_t attempt_id, uint64_t generation);
   // What no router of ours asks for (decode_intruders.cc).
   void LetIntrudersReserve(const decode::ReserveRequested& like);
   void ExpectRefused(const decode::ReserveRequested& request, absl::StatusCode code,
                      const char* words);
-  Row RunRow(const decode::RunStep::Sequence& sequence);
-  decode::StepFinished EndStep(uint64_t step, const std::vector<Row>& rows);
-  // Layer `source` of a message's part of a page goes to the bits of the slots of `layer`.
-  struct Landing {
-    int source = 0;
-    int layer = 0;
-    uint64_t bits = 0;
-  };
-  std::vector<Landing> LandingsOf(const KvPlacement& placement) const;
-  void Place(const KvPlacement& placement, const std::vector<uint64_t>& payload, size_t first,
-             size_t count);
-  // Once a grant is committed: whether its pages hold what prefill should have sent.
-  void CheckHandedOver(const KvCommitted& committed);
-  void ToCore(const std::vector<LeaseEvent>& events);
-  void ToLeaseTable(const char* label, std::function<void(std::vector<LeaseEvent>&)> run);
+  decode::StepFinished FinishStep(const DecodeSteps::Ended& ended);
   void ScheduleTick();
-  void LeaseTick();
+
+  // The links to the followers (decode_ranks.cc).
+  void HandleWiring(const links::WiringEvent& event);
+  void Perform(const links::TryOwnEpoch& action);
+  void Perform(const links::OpenLinks& action);
+  void Perform(const links::FormOwnGroup& action);
+  void Perform(const links::TellGroup& action);
+  void Perform(const links::PingStages& action);
+  void Perform(const links::CloseLinks& action);
+  void Perform(const links::ReportChainUp& action);
+  void Perform(const links::ReportChainDown& action);
+  void Perform(const links::PassReport& action);
+  template <typename Other>  // Of chains.
+  void Perform(const Other&) {
+    world_.Violate(self_.id + " is wired as a prefill chain");
+  }
+  void ScheduleWiringTick();
+  void LinkBroken(uint64_t call);
+  void SendOrder(int rank, decode::Order order);
+  void KeepForLater(const links::WiringEvent& event);
+  void ScheduleStale();
+  bool several() const { return topology_.decode_ranks > 1; }
 
   World& world_;
   const Topology& topology_;
+  StageGroups& groups_;
   const int node_;
   const InstanceRef self_;
   decode::DecodeCore core_;
-  LeaseTable leases_;
   DecodeWitness witness_;
   DecodeAccount account_;
-  LeaseWitness lease_witness_;
   SimMemory memory_;
   FreedPages freed_;
+  SimGroup group_;
+  DecodeSteps steps_;
+  DecodeKv kv_;
   std::unique_ptr<WorkerMembership> membership_;
   std::unique_ptr<WorkerDrain> drain_;
-  std::map<uint64_t, Session> sessions_;          // By attempt.
-  uint64_t opening_call_ = 0;                     // Of the StreamOpened being handled.
-  std::map<uint64_t, std::vector<int>> granted_;  // Generation -> pages of the prompt.
-  int64_t core_inbox_us_ = 0;                     // Keeps each direction in order.
-  int64_t lease_inbox_us_ = 0;
+  SerialEvents<decode::Event> core_events_{
+      [this](const decode::Event& event) { HandleInTurn(event); }};
+  std::map<uint64_t, Session> sessions_;  // By attempt.
+  uint64_t opening_call_ = 0;             // Of the StreamOpened being handled.
   int64_t tick_us_ = kNeverUs;
+
+  std::optional<links::Wiring> wiring_;
+  SerialEvents<links::WiringEvent> wiring_events_{
+      [this](const links::WiringEvent& event) { HandleWiring(event); }};
+  decode::Roster roster_;
+  std::vector<InstanceRef> ranks_;        // Of the epoch.
+  std::map<int, uint64_t> links_;         // Call by rank.
+  std::map<int, OrderContext> contexts_;  // What each follower has been told, by rank.
+  std::optional<decode::Event> in_hand_;  // Of the ReportHeard that is being handled.
+  std::vector<links::WiringEvent> stale_wiring_;
+  int64_t wiring_tick_us_ = kNeverUs;
 };
 
 }  // namespace baton::sim

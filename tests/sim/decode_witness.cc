@@ -11,7 +11,11 @@ namespace baton::sim {
 
 DecodeWitness::DecodeWitness(World& world, const Topology& topology, Oracle& oracle,
                              InstanceRef self)
-    : world_(world), topology_(topology), oracle_(oracle), self_(std::move(self)) {}
+    : world_(world),
+      topology_(topology),
+      oracle_(oracle),
+      self_(std::move(self)),
+      joined_(topology.decode_ranks == 1) {}
 
 const Oracle::Sequence& DecodeWitness::SequenceOf(uint64_t attempt_id) const {
   return *sessions_.at(attempt_id).sequence;
@@ -48,9 +52,9 @@ void DecodeWitness::Hear(const decode::ReserveRequested& event) {
   session.sequence = &oracle_.Of(prompt_id_);
   session.request = event;
   session.must_be_refused =
-      early_aborts_.erase(event.attempt_id) > 0 || draining_ ||
+      early_aborts_.erase(event.attempt_id) > 0 || draining_ || !joined_ ||
       event.prompt_tokens >= topology_.max_context_tokens ||
-      session.sequence->pages > topology_.decode_pages ||
+      session.sequence->pages > page_count() ||
       // Without a queue only who need not wait is taken.
       (!waiting_.empty() && static_cast<int>(waiting_.size()) >= topology_.max_queued);
   waiting_.push_back(event.attempt_id);
@@ -60,7 +64,7 @@ void DecodeWitness::Hear(const decode::StreamOpened& event) {
   Session* const session = Find(event.attempt_id);
   if (session == nullptr) {
     refusal_due_ = draining_ ? absl::StatusCode::kUnavailable : absl::StatusCode::kNotFound;
-  } else if (session->generation == 0 || session->generation != event.generation) {
+  } else if (!session->ticket || session->generation != event.generation) {
     refusal_due_ = absl::StatusCode::kFailedPrecondition;
   } else if (session->stream_open) {
     refusal_due_ = absl::StatusCode::kAlreadyExists;
@@ -81,6 +85,7 @@ void DecodeWitness::Hear(const decode::AbortRequested& event) {
 void DecodeWitness::Hear(const decode::StepFinished& event) {
   if (running_step_ != event.step) world_.Violate("a step ends that was not running");
   running_step_.reset();
+  part_due_ = !event.status.ok() && topology_.decode_ranks > 1;
   for (const auto& [generation, attempt_id] : std::exchange(in_step_, {})) {
     if (holds_.contains(generation)) ReleaseIfUnused(generation);
     Session* const session = FindGrant(generation);
@@ -101,15 +106,7 @@ void DecodeWitness::Hear(const decode::DrainBegan& /*event*/) { draining_ = true
 
 void DecodeWitness::Hear(const decode::Tick& /*event*/) {}
 
-void DecodeWitness::Hear(const KvCommitted& event) {
-  Session* const session = FindGrant(event.generation);
-  if (session == nullptr || std::exchange(session->committed, true)) return;
-  session->sampled = 1;
-  if (event.first_token != session->sequence->answer.front()) {
-    Complain(grants_.at(event.generation), "the first token is not the prompt's");
-  }
-  if (session->stream_open) tokens_due_.insert(grants_.at(event.generation));
-}
+void DecodeWitness::Hear(const KvCommitted& event) { HearCommitted(0, event); }
 
 void DecodeWitness::Hear(const KvFailed& event) {
   if (FindGrant(event.generation) != nullptr) revokes_due_.insert(event.generation);
@@ -117,12 +114,12 @@ void DecodeWitness::Hear(const KvFailed& event) {
 
 void DecodeWitness::Hear(const KvDrained& event) {
   const auto hold = holds_.find(event.generation);
-  if (hold == holds_.end() || std::exchange(hold->second.drained, true)) {
+  if (hold == holds_.end() || !hold->second.not_drained.contains(0)) {
     world_.Violate(absl::StrCat(self_.id, ": generation ", event.generation,
                                 " drains twice, or was not revoked"));
     return;
   }
-  ReleaseIfUnused(event.generation);
+  HearDrained(0, event);
 }
 
 // ---- What it does ----
@@ -145,57 +142,41 @@ void DecodeWitness::After(const std::vector<decode::Action>& actions,
   CheckPages(load);
 }
 
-void DecodeWitness::See(const decode::GrantKv& action) {
-  if (grant_.has_value()) world_.Violate("a grant without its ticket");
-  grant_ = action.grant;
-  if (action.grant.generation <= last_generation_) world_.Violate("a generation is used again");
-  last_generation_ = action.grant.generation;
-}
-
 void DecodeWitness::See(const decode::ReplyReserve& action) {
   Session* const session = Find(action.attempt_id);
-  if (session == nullptr || session->generation != 0) {
+  if (session == nullptr || session->ticket) {
     return Complain(action.attempt_id, "I2: its reservation is answered twice, or unasked");
   }
   if (!action.ticket.ok()) {
+    if (session->granted()) Complain(action.attempt_id, "I5: is refused and keeps its pages");
+    tickets_due_.erase(action.attempt_id);
     std::erase(waiting_, action.attempt_id);
     failures_due_.erase(action.attempt_id);
     sessions_.erase(action.attempt_id);
     return;
   }
   if (session->must_be_refused) Complain(action.attempt_id, "has a ticket that it must not have");
-  if (waiting_.empty() || waiting_.front() != action.attempt_id) {
-    return Complain(action.attempt_id, "overtakes who has waited longer");
+  if (tickets_due_.erase(action.attempt_id) == 0) {
+    return Complain(action.attempt_id,
+                    "has its ticket twice, early or late, or overtakes who has waited longer");
   }
-  waiting_.pop_front();
   SeeTicket(*session, *action.ticket);
-  grants_[action.ticket->generation] = action.attempt_id;
-  grant_.reset();
 }
 
 void DecodeWitness::SeeTicket(Session& session, const Ticket& ticket) {
   const uint64_t attempt_id = session.request.attempt_id;
-  session.generation = ticket.generation;
-  session.slot = ticket.slot;
+  session.ticket = true;
   session.granted_us = world_.now_us();
   const Oracle::Sequence& sequence = *session.sequence;
-  if (!grant_.has_value() || grant_->slot != ticket.slot ||
-      grant_->generation != ticket.generation || ticket.decode != self_) {
+  if (session.generation != ticket.generation || session.slot != ticket.slot ||
+      ticket.decode != self_ || ticket.followers != followers_) {
     return Complain(attempt_id, "has a ticket that is not its grant's");
   }
   if (ticket.prompt_tokens != sequence.inputs.prompt_tokens ||
-      ticket.prompt_pages != sequence.prompt_pages ||
-      static_cast<int>(grant_->pages.size()) != sequence.prompt_pages) {
+      ticket.prompt_pages != sequence.prompt_pages) {
     Complain(attempt_id,
-             absl::StrCat("has ", grant_->pages.size(), " pages granted and ", ticket.prompt_pages,
-                          " on its ticket for a prompt of ", sequence.prompt_pages));
-  }
-  if (grant_->writers != session.request.writers ||
-      grant_->deadline_us != session.request.deadline_us) {
-    Complain(attempt_id, "has a grant for other writers or another time");
-  }
-  for (const int page : grant_->pages) {
-    if (!Own(page, ticket.generation)) Complain(attempt_id, "is granted somebody else's page");
+             absl::StrCat("has ", ticket.prompt_pages, " pages on its ticket for a prompt of ",
+                          sequence.prompt_pages));
   }
 }
 
@@ -208,7 +189,9 @@ void DecodeWitness::See(const decode::RevokeKv& action) {
   session->revoked = true;
   revokes_due_.erase(action.generation);
   grants_.erase(action.generation);
-  holds_[action.generation] = Hold{session->sequence->pages, false};
+  // Ranks that are lost see to their pages themselves.
+  holds_[action.generation] =
+      Hold{session->sequence->pages, joined_ ? AllRanks() : std::set<int>{0}};
 }
 
 void DecodeWitness::See(const decode::DeliverToken& action) {
@@ -237,7 +220,7 @@ void DecodeWitness::See(const decode::RefuseStream& action) {
 
 void DecodeWitness::See(const decode::Finish& action) {
   Session* const session = Find(action.attempt_id);
-  if (session == nullptr || session->generation == 0) {
+  if (session == nullptr || !session->ticket) {
     return Complain(action.attempt_id, "I2: it ends twice, or before it had a ticket");
   }
   if (session->granted()) Complain(action.attempt_id, "I5: it ends and keeps its pages");
@@ -301,7 +284,7 @@ bool DecodeWitness::Own(int page, uint64_t generation) {
 
 void DecodeWitness::ReleaseIfUnused(uint64_t generation) {
   const auto hold = holds_.find(generation);
-  if (!hold->second.drained || in_step_.contains(generation)) return;
+  if (!hold->second.not_drained.empty() || in_step_.contains(generation)) return;
   holds_.erase(hold);
   std::erase_if(owners_, [generation](const auto& owner) { return owner.second == generation; });
 }
@@ -320,7 +303,13 @@ void DecodeWitness::CheckExpected() {
                                 " goes on after its hand-off has failed"));
   }
   if (std::exchange(refusal_due_, {}).has_value()) world_.Violate("a stale stream is not refused");
-  if (grant_.has_value()) world_.Violate("a grant without its ticket");
+  if (grant_.has_value()) world_.Violate("a grant that some rank does not hear of");
+  for (const uint64_t attempt_id : std::exchange(tickets_due_, {})) {
+    Complain(attempt_id, "is granted on every rank and has no ticket");
+  }
+  if (std::exchange(part_due_, false)) {
+    world_.Violate(self_.id + ": a step fails and the ranks go on");
+  }
 }
 
 void DecodeWitness::CheckSessions(const decode::DecodeLoad& load) {
@@ -334,7 +323,10 @@ void DecodeWitness::CheckSessions(const decode::DecodeLoad& load) {
     if (world_.now_us() >= session.request.deadline_us) {
       Complain(attempt_id, "I2: goes on after its deadline");
     }
-    if (session.generation != 0 && !session.stream_open &&
+    if (!joined_ && !session.revoked) {
+      Complain(attempt_id, "is held by a service whose ranks are not together");
+    }
+    if (session.ticket && !session.stream_open &&
         world_.now_us() >= session.granted_us + topology_.times.stream_lease_us) {
       Complain(attempt_id, "I2: still waits for its stream");
     }
@@ -363,7 +355,7 @@ void DecodeWitness::CheckPages(const decode::DecodeLoad& load) {
   int held = 0;
   for (const auto& [generation, hold] : holds_) held += hold.pages;
   if (load.owned_pages == owned && load.quarantined_pages == held &&
-      load.free_pages == topology_.decode_pages - owned - held) {
+      load.free_pages == page_count() - owned - held) {
     return;
   }
   world_.Violate(absl::StrCat("I1: ", self_.id, " should own ", owned, " pages and hold ", held,

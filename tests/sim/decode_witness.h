@@ -4,6 +4,7 @@
 #ifndef TESTS_SIM_DECODE_WITNESS_H_
 #define TESTS_SIM_DECODE_WITNESS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -25,6 +26,10 @@ class DecodeWitness {
 
   // Whose the next reservation is.
   void Begin(uint64_t prompt_id) { prompt_id_ = prompt_id; }
+  // A follower that is linked has had grants up to this generation, of a former life of rank 0 too.
+  void FollowerHad(uint64_t generation) {
+    taken_elsewhere_ = std::max(taken_elsewhere_, generation);
+  }
   // Around every Handle. What is overdue has been ended before, by a Tick of its own.
   void Before(const decode::Event& event);
   void After(const std::vector<decode::Action>& actions, const decode::DecodeLoad& load);
@@ -39,7 +44,10 @@ class DecodeWitness {
     decode::ReserveRequested request;
     int64_t granted_us = 0;
     uint32_t slot = 0;
-    uint64_t generation = 0;  // 0: waits.
+    uint64_t generation = 0;      // 0: waits.
+    std::set<int> not_granted;    // Followers whose table does not take its KV yet.
+    std::set<int> not_committed;  // Ranks that have not said that its KV is there.
+    bool ticket = false;
     bool must_be_refused = false;
     bool revoked = false;
     bool committed = false;
@@ -53,7 +61,7 @@ class DecodeWitness {
   };
   struct Hold {
     int pages = 0;
-    bool drained = false;
+    std::set<int> not_drained;  // Ranks.
   };
 
   void Hear(const decode::ReserveRequested& event);
@@ -65,11 +73,12 @@ class DecodeWitness {
   void Hear(const KvCommitted& event);
   void Hear(const KvFailed& event);
   void Hear(const KvDrained& event);
-  // Simulated decode services are one process.
-  void Hear(const decode::RanksJoined&) {}
-  void Hear(const decode::RanksLost&) {}
-  void Hear(const decode::FollowerGranted&) {}
-  void Hear(const decode::FollowerHeard&) {}
+  void Hear(const decode::RanksJoined& event);
+  void Hear(const decode::RanksLost& event);
+  void Hear(const decode::FollowerGranted& event);
+  void Hear(const decode::FollowerHeard& event);
+  void HearCommitted(int rank, const KvCommitted& event);
+  void HearDrained(int rank, const KvDrained& event);
 
   void See(const decode::ReplyReserve& action);
   void See(const decode::GrantKv& action);
@@ -78,8 +87,11 @@ class DecodeWitness {
   void See(const decode::RefuseStream& action);
   void See(const decode::Finish& action);
   void See(const decode::RunStep& action);
-  void See(const decode::PartRanks&) {}
+  void See(const decode::PartRanks& action);
   void SeeTicket(Session& session, const Ticket& ticket);
+  void CheckGrant(const Session& session, const decode::GrantKv& action);
+  int page_count() const;
+  std::set<int> AllRanks(int first = 0) const;
   void SeeSequence(const decode::RunStep::Sequence& sequence);
 
   void CheckExpected();
@@ -108,13 +120,20 @@ class DecodeWitness {
   std::optional<uint64_t> running_step_;
   uint64_t last_step_ = 0;
   uint64_t last_generation_ = 0;
-  std::optional<KvGrant> grant_;  // Whose ticket must follow.
+  uint64_t taken_elsewhere_ = 0;
+  bool joined_ = false;
+  bool ever_joined_ = false;
+  std::vector<InstanceRef> followers_;
+  std::optional<decode::GrantKv> grant_;  // Of rank 0, while those of the others are to follow.
+  int granted_ranks_ = 0;
 
   // What this Handle must do.
   std::set<uint64_t> tokens_due_;                // Attempts.
   std::set<uint64_t> failures_due_;              // Attempts that must end with an error.
   std::set<uint64_t> revokes_due_;               // Generations.
   std::optional<absl::StatusCode> refusal_due_;  // Of the stream.
+  std::set<uint64_t> tickets_due_;               // Attempts.
+  bool part_due_ = false;
 };
 
 }  // namespace baton::sim

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tests/sim/coverage.h"
-#include "tests/sim/decode_process.h"
+#include "tests/sim/decode_rank.h"
 #include "tests/sim/prefill_process.h"
 #include "tests/sim/router_process.h"
 
@@ -111,7 +111,7 @@ void FaultInjector::Drain(const Fault& fault) {
     if (topology_.IsRouter(fault.node)) {
       static_cast<RouterProcess*>(process)->Drain(fault.extra_us, fault.lasts_us);
     } else if (topology_.IsDecode(fault.node)) {
-      static_cast<DecodeProcess*>(process)->Drain(fault.lasts_us);
+      static_cast<DecodeRank*>(process)->Drain(fault.lasts_us);
     } else {
       static_cast<PrefillProcess*>(process)->Drain(fault.lasts_us);
     }

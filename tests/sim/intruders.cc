@@ -25,6 +25,7 @@ Info StageOf(const Info& like) {
   Info stage = like;
   stage.role = Role::kPrefill;
   stage.chain_id = "intruders";
+  stage.decode_id.clear();
   stage.pp_rank = 1;
   stage.pp_size = 3;
   stage.fingerprint.kv_layout.layers = 6;

@@ -8,8 +8,9 @@
 
 namespace baton::sim {
 
-LeaseWitness::LeaseWitness(World& world, const Topology& topology, InstanceRef self)
-    : world_(world), topology_(topology), self_(std::move(self)) {}
+LeaseWitness::LeaseWitness(World& world, const Topology& topology, InstanceRef self,
+                           TensorRank rank)
+    : world_(world), topology_(topology), self_(std::move(self)), rank_(rank) {}
 
 void LeaseWitness::Complain(const std::string& what) {
   world_.Violate(absl::StrCat("leases of ", self_.id, ": ", what));
@@ -20,15 +21,15 @@ void LeaseWitness::Granted(const KvGrant& grant) {
   mine.grant = grant;
   mine.granted_us = world_.now_us();
   slots_.insert(grant.slot);
-  const size_t layer_bytes = topology_.RankLayout().BytesPerLayer();
   for (const KvWriter& who : grant.writers) {
     Writer writer;
     writer.who = who;
-    if (who.tensor_rank.size != topology_.ranks || !topology_.WritesKv(who.tensor_rank.rank)) {
+    if (who.tensor_rank.size != topology_.ranks ||
+        !topology_.WritesTo(who.tensor_rank.rank, rank_.rank)) {
       Complain(who.instance.id + " is a writer, and of another number of ranks, or has copies");
     }
     writer.heard_us = world_.now_us();
-    for (size_t bytes = layer_bytes * static_cast<size_t>(who.layers.size()); bytes > 0;) {
+    for (size_t bytes = LayerBytes(who) * static_cast<size_t>(who.layers.size()); bytes > 0;) {
       bytes -= std::min(bytes, topology_.PartBytes());
       ++writer.parts;
     }
@@ -73,8 +74,7 @@ bool LeaseWitness::Fits(const Grant& grant, const Writer& writer,
       header.part >= writer.parts || (writer.parts > 1 && header.page_count != 1)) {
     return false;
   }
-  const size_t band =
-      topology_.RankLayout().BytesPerLayer() * static_cast<size_t>(writer.who.layers.size());
+  const size_t band = LayerBytes(writer.who) * static_cast<size_t>(writer.who.layers.size());
   size_t bytes = band * static_cast<size_t>(header.page_count);
   if (writer.parts > 1) {
     const size_t before = static_cast<size_t>(header.part) * topology_.PartBytes();
@@ -110,7 +110,7 @@ void LeaseWitness::Data(const KvDataHeader& header, bool again,
   writer.copied |= again;
   if (static_cast<int>(placement.pages.size()) != header.page_count ||
       placement.layers != header.layers ||
-      placement.heads != HeadsOf(writer.who, topology_.kv_heads) ||
+      placement.heads != topology_.CommonHeads(writer.who.tensor_rank.rank, rank_.rank) ||
       placement.offset_bytes != static_cast<size_t>(header.part) * topology_.PartBytes() ||
       placement.page_bytes * static_cast<size_t>(header.page_count) != header.bytes) {
     return Complain("KV is placed elsewhere than its header says");
@@ -288,7 +288,7 @@ void LeaseWitness::CheckEvent(const LeaseEvent& event) {
   const auto* const committed = std::get_if<KvCommitted>(&event);
   if (committed == nullptr) return;
   const KvGrant& grant = grants_.at(committed->generation).grant;
-  const size_t bytes = topology_.Layout().BytesPerLayer() * grant.pages.size() *
+  const size_t bytes = topology_.DecodeLayout().BytesPerLayer() * grant.pages.size() *
                        static_cast<size_t>(topology_.layers);
   if (committed->slot == grant.slot && committed->bytes == bytes) return;
   Complain(absl::StrCat("generation ", committed->generation, " is committed with ",

@@ -19,7 +19,8 @@ namespace baton::sim {
 
 class LeaseWitness {
  public:
-  LeaseWitness(World& world, const Topology& topology, InstanceRef self);
+  // `rank`: of its decode service.
+  LeaseWitness(World& world, const Topology& topology, InstanceRef self, TensorRank rank);
 
   void Granted(const KvGrant& grant);
   void Revoked(uint32_t slot, uint64_t generation);
@@ -70,6 +71,11 @@ class LeaseWitness {
   bool Complete(const Grant& grant, const Writer& writer) const;
   int Missing(const Grant& grant, const Writer& writer) const;
   int64_t DeadlineUs(const Grant& grant) const;
+  // Of a page, of a layer: what the writer has for this rank.
+  size_t LayerBytes(const KvWriter& writer) const {
+    const int heads = topology_.CommonHeads(writer.tensor_rank.rank, rank_.rank).size();
+    return topology_.Layout().WithHeads(heads).BytesPerLayer();
+  }
   // After a commit or an arrival of the writer's.
   void Settle(Grant& grant, const Writer& writer);
   KvReceipt ReceiptOf(const KvCommit& commit, KvReceiptKind kind, int missing) const;
@@ -81,6 +87,7 @@ class LeaseWitness {
   World& world_;
   const Topology& topology_;
   const InstanceRef self_;
+  const TensorRank rank_;
   std::map<uint64_t, Grant> grants_;  // By generation, until it is drained.
   std::map<uint64_t, Run> runs_;      // By receipt.
   std::set<uint32_t> slots_;          // That have ever been granted.

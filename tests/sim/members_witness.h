@@ -64,6 +64,8 @@ class MembersWitness {
              const router::RouterCore& core);
 
   const Member* Find(const InstanceRef& instance) const;
+  // Of a member's pages: those of its decode service use as many as the smallest that is here.
+  int UsablePages(const router::WorkerInfo& info) const;
   // Recomputed when something has changed.
   const std::vector<router::Pair>& Pairs();
   // Until when a pair may come; 0: none may.
@@ -98,6 +100,10 @@ class MembersWitness {
                   const router::Membership& membership);
   void CheckView(const router::Membership& membership);
   void CheckWatches(const std::vector<router::Action>& actions, uint64_t version);
+  using Ranks = std::map<std::pair<int, int>, const Member*>;  // By stage and rank.
+  static bool CanServe(const Ranks& ranks);
+  void AddPair(const router::Chain& chain, const std::vector<KvWriter>& writers,
+               const Ranks& stages, const Ranks& ranks);
   void CheckPairs(const router::Membership& membership);
   void Complain(const std::string& what);
   Member* Of(const InstanceRef& instance);

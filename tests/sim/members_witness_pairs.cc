@@ -18,8 +18,20 @@ bool Reaches(const MembersWitness::Member& from, const MembersWitness::Member& t
 auto AsTuple(const router::Pair& pair) {
   return std::tie(pair.chain.chain_id, pair.chain.stages, pair.writers, pair.chain.stage0,
                   pair.chain.load, pair.chain.max_prompt_tokens, pair.chain.draining, pair.decode,
-                  pair.decode_load, pair.decode_capacity_tokens, pair.max_context_tokens,
-                  pair.decode_slots, pair.chain.capacity_tokens, pair.page_size);
+                  pair.followers, pair.decode_load, pair.decode_capacity_tokens,
+                  pair.max_context_tokens, pair.decode_slots, pair.chain.capacity_tokens,
+                  pair.page_size);
+}
+
+// The chain or decode service that it is of, and how many processes those are.
+std::string GroupOf(const router::WorkerInfo& info) {
+  if (info.role == Role::kPrefill) return "chain " + info.chain_id;
+  return info.decode_id.empty() ? "process " + info.instance.id : "service " + info.decode_id;
+}
+
+size_t SizeOf(const router::WorkerInfo& info) {
+  const int stages = info.role == Role::kPrefill ? info.pp_size : 1;
+  return static_cast<size_t>(stages * info.tensor_rank.size);
 }
 
 int64_t TokensOf(const router::WorkerInfo& info) {
@@ -28,21 +40,33 @@ int64_t TokensOf(const router::WorkerInfo& info) {
 
 }  // namespace
 
+int MembersWitness::UsablePages(const router::WorkerInfo& info) const {
+  int pages = info.page_count;
+  for (const auto& [id, member] : members_) {
+    const router::WorkerInfo& other = member.info;
+    if (info.decode_id.empty() || other.decode_id != info.decode_id) continue;
+    pages = std::min(pages, other.page_count);
+  }
+  return pages;
+}
+
 const std::vector<router::Pair>& MembersWitness::Pairs() {
   if (std::exchange(pairs_valid_, true)) return pairs_;
   pairs_.clear();
   using Place = std::pair<int, int>;  // Stage and rank.
   std::map<std::string, std::map<Place, const Member*>> chains;
+  std::map<std::string, std::map<Place, const Member*>> services;
   for (const auto& [id, member] : members_) {
-    if (member.info.role != Role::kPrefill) continue;
-    chains[member.info.chain_id][{member.info.pp_rank, member.info.tensor_rank.rank}] = &member;
+    const bool prefills = member.info.role == Role::kPrefill;
+    auto& groups = prefills ? chains : services;
+    groups[GroupOf(member.info)][{member.info.pp_rank, member.info.tensor_rank.rank}] = &member;
   }
-  for (const auto& [chain_id, stages] : chains) {
+  for (const auto& [chain_name, stages] : chains) {
     const Member& first = *stages.begin()->second;
     const int ranks = first.info.tensor_rank.size;
-    if (static_cast<int>(stages.size()) != first.info.pp_size * ranks) continue;
+    if (stages.size() != SizeOf(first.info)) continue;
     router::Chain chain;
-    chain.chain_id = chain_id;
+    chain.chain_id = first.info.chain_id;
     chain.stage0 = first.info.instance;
     chain.load = first.load;
     chain.max_prompt_tokens = first.info.max_context_tokens;
@@ -56,27 +80,40 @@ const std::vector<router::Pair>& MembersWitness::Pairs() {
       chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, TokensOf(stage->info));
       chain.capacity_tokens = std::min(chain.capacity_tokens, TokensOf(stage->info));
     }
-    for (const auto& [id, decode] : members_) {
-      if (!ready || decode.info.role != Role::kDecode || !decode.Serves()) continue;
-      if (decode.applied_version < decode.joined_version) continue;
-      const bool connected =
-          std::all_of(stages.begin(), stages.end(), [&decode = decode](const auto& entry) {
-            return Reaches(*entry.second, decode) && Reaches(decode, *entry.second);
-          });
-      if (!connected) continue;
-      const int64_t tokens = TokensOf(decode.info);
-      pairs_.push_back({chain,
-                        decode.info.instance,
-                        decode.load,
-                        tokens,
-                        std::min<int64_t>(decode.info.max_context_tokens, tokens),
-                        decode.info.max_running_requests,
-                        decode.info.fingerprint.kv_layout.page_size,
-                        {},
-                        writers});
+    for (const auto& [name, ranks] : services) {
+      if (ready && CanServe(ranks)) AddPair(chain, writers, stages, ranks);
     }
   }
   return pairs_;
+}
+
+// Every rank serves, and rank 0 has heard of all of them.
+bool MembersWitness::CanServe(const Ranks& ranks) {
+  const Member& first = *ranks.begin()->second;
+  if (ranks.size() != SizeOf(first.info)) return false;
+  return std::all_of(ranks.begin(), ranks.end(), [&first](const auto& entry) {
+    return entry.second->Serves() && first.applied_version >= entry.second->joined_version;
+  });
+}
+
+void MembersWitness::AddPair(const router::Chain& chain, const std::vector<KvWriter>& writers,
+                             const Ranks& stages, const Ranks& ranks) {
+  const Member& first = *ranks.begin()->second;
+  int64_t tokens = TokensOf(first.info);
+  std::vector<InstanceRef> followers;
+  for (const auto& [place, decode] : ranks) {
+    const bool connected =
+        std::all_of(stages.begin(), stages.end(), [&decode = decode](const auto& entry) {
+          return Reaches(*entry.second, *decode) && Reaches(*decode, *entry.second);
+        });
+    if (!connected) return;
+    tokens = std::min(tokens, TokensOf(decode->info));
+    if (decode != &first) followers.push_back(decode->info.instance);
+  }
+  pairs_.push_back({chain, first.info.instance, first.load, tokens,
+                    std::min<int64_t>(first.info.max_context_tokens, tokens),
+                    first.info.max_running_requests, first.info.fingerprint.kv_layout.page_size,
+                    std::move(followers), writers});
 }
 
 void MembersWitness::CheckPairs(const router::Membership& membership) {
@@ -97,17 +134,13 @@ void MembersWitness::CheckPairs(const router::Membership& membership) {
 int64_t MembersWitness::PairExpectedUntilUs() const {
   const int64_t now_us = world_.now_us();
   const int64_t grace_us = limits_.membership.pair_grace_us;
-  int64_t decode_us = -1;
-  std::map<std::string, std::map<std::pair<int, int>, int64_t>> ranks;
-  std::map<std::string, int> sizes;
+  std::map<std::string, std::map<std::pair<int, int>, int64_t>> places;
+  std::map<std::string, router::WorkerInfo> shapes;
   const auto hold = [&](const router::WorkerInfo& info, int64_t changed_us) {
-    if (info.role == Role::kDecode) {
-      decode_us = std::max(decode_us, changed_us);
-      return;
-    }
-    sizes[info.chain_id] = info.pp_size * info.tensor_rank.size;
+    const std::string group = GroupOf(info);
+    shapes.emplace(group, info);
     const std::pair place(info.pp_rank, info.tensor_rank.rank);
-    int64_t& latest_us = ranks[info.chain_id].try_emplace(place, 0).first->second;
+    int64_t& latest_us = places[group].try_emplace(place, 0).first->second;
     latest_us = std::max(latest_us, changed_us);
   };
   for (const auto& [id, member] : members_) {
@@ -117,9 +150,12 @@ int64_t MembersWitness::PairExpectedUntilUs() const {
     if (now_us - absent.lost_us < grace_us) hold(absent.info, absent.lost_us);
   }
   int64_t chain_us = -1;
-  for (const auto& [chain_id, held] : ranks) {
-    if (static_cast<int>(held.size()) != sizes[chain_id]) continue;
-    for (const auto& [rank, changed_us] : held) chain_us = std::max(chain_us, changed_us);
+  int64_t decode_us = -1;
+  for (const auto& [group, held] : places) {
+    const router::WorkerInfo& shape = shapes.at(group);
+    if (held.size() != SizeOf(shape)) continue;
+    int64_t& whole_us = shape.role == Role::kPrefill ? chain_us : decode_us;
+    for (const auto& [place, changed_us] : held) whole_us = std::max(whole_us, changed_us);
   }
   if (decode_us < 0 || chain_us < 0) return 0;
   const int64_t until_us = std::max(decode_us, chain_us) + grace_us;

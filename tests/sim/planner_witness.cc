@@ -233,7 +233,8 @@ void PlannerWitness::CheckWhole(const prefill::FinishRequest& action, const Requ
       Complain(action.attempt_id, "its report leaves a stage of a chunk out");
     }
   }
-  const size_t bytes = topology_.Layout().BytesPerLayer() *
+  const size_t bytes = topology_.DecodeLayout().BytesPerLayer() *
+                       static_cast<size_t>(topology_.decode_ranks) *
                        static_cast<size_t>(topology_.layers * request.sequence->prompt_pages);
   if (action.outcome.kv_bytes != static_cast<int64_t>(bytes)) {
     Complain(action.attempt_id, absl::StrCat("its report counts ", action.outcome.kv_bytes,

@@ -133,7 +133,8 @@ prefill::ComputeFinished::Prompt PrefillProcess::TellPrompt(const SimActivations
 
 // From now on the executor may read and write all of this, whatever becomes of the epoch.
 void PrefillProcess::Submit(const prefill::RunCompute& compute) {
-  if (topology_.ranks > 1) groups_.Submitted(KeyOf(compute.epoch), compute);
+  if (topology_.ranks > 1)
+    groups_.Submitted(KeyOf(compute.epoch), compute.number, DigestOf(compute));
   submitted_.push_back(
       {compute, first() ? nullptr : inputs_[compute.number % inputs_.size()], {}, 0});
   for (const prefill::RunCompute::Item& item : compute.items) memory_.Hold(item.pages);

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "tests/sim/decode_process.h"
+#include "tests/sim/decode_rank.h"
 #include "tests/sim/over_wire.h"
 #include "tests/sim/prefill_process.h"
 
@@ -32,14 +32,14 @@ std::vector<int> PagesOf(const prefill::SendKvMessage& message) {
 // The network has kept a copy, and delivers it to whoever lives on the node by then: the same life
 // of the decode service, a later one, or with the sender long gone.
 void PrefillProcess::DeliverAgain(const InstanceRef& decode, double chance, const char* label,
-                                  const std::function<void(DecodeProcess&)>& deliver) {
+                                  const std::function<void(DecodeRank&)>& deliver) {
   if (!world_.random().Chance(chance)) return;
   const int node = NodeOf(decode.id);
   const int64_t late_us = world_.random().Between(1000, 6'000'000);
   world_.queue().At(world_.now_us() + late_us, [world = &world_, node, label, deliver] {
     if (!world->alive(node)) return;
     world->After(node, 0, label, [world, node, deliver] {
-      deliver(static_cast<DecodeProcess&>(*world->process(node)));
+      deliver(static_cast<DecodeRank&>(*world->process(node)));
     });
   });
 }
@@ -67,12 +67,12 @@ Message PrefillProcess::OfAnother(Message message) {
 void PrefillProcess::HeartbeatDecodes() {
   for (const auto& [decode, endpoint] : membership_->endpoints()) {
     if (endpoint.role != Role::kDecode) continue;
-    const auto beat = [self = self_](DecodeProcess& process) { process.ReceiveHeartbeat(self); };
+    const auto beat = [self = self_](DecodeRank& rank) { rank.kv().ReceiveHeartbeat(self); };
     DeliverAgain(decode, kHeartbeatAgain, "kv heartbeat again", beat);
     if (!membership_->Lives(endpoint.endpoint)) continue;
-    world_.SendData<DecodeProcess>(
+    world_.SendData<DecodeRank>(
         node_, NodeOf(decode.id), decode.incarnation, 0, "kv heartbeat", [] {},
-        [beat](DecodeProcess& process, bool) { beat(process); }, [](const absl::Status&) {});
+        [beat](DecodeRank& rank, bool) { beat(rank); }, [](const absl::Status&) {});
   }
   world_.After(node_, topology_.times.kv_heartbeat_us, "kv heartbeat timer",
                [this] { HeartbeatDecodes(); });
@@ -119,15 +119,15 @@ void PrefillProcess::ReceiveReceipt(const KvReceipt& receipt) {
 
 // What a stage reports closed without an error is at decode, or nobody waits for it.
 void PrefillProcess::CheckHandedOver(const prefill::RequestClosed& closed, const Ticket& ticket) {
-  const int node = NodeOf(ticket.decode.id);
-  if (!closed.status.ok() || !world_.alive(node) ||
-      world_.incarnation(node) != ticket.decode.incarnation) {
-    return;
+  for (int decode_rank = 0; closed.status.ok() && decode_rank < ticket.ranks(); ++decode_rank) {
+    if (!topology_.WritesTo(rank_.rank, decode_rank)) continue;
+    const InstanceRef& decode = ticket.rank(decode_rank);
+    const int node = NodeOf(decode.id);
+    if (!world_.alive(node) || world_.incarnation(node) != decode.incarnation) continue;
+    if (static_cast<DecodeRank&>(*world_.process(node)).kv().HasKv(ticket, self_)) continue;
+    world_.Violate(absl::StrCat(self_.id, " is done with attempt ", closed.attempt_id, ", and ",
+                                decode.id, " does not have its KV"));
   }
-  const auto& decode = static_cast<const DecodeProcess&>(*world_.process(node));
-  if (decode.HasKv(ticket, self_)) return;
-  world_.Violate(absl::StrCat(self_.id, " is done with attempt ", closed.attempt_id, ", and ",
-                              ticket.decode.id, " does not have its KV"));
 }
 
 // By way of the loop's mailbox, as in the shell.
@@ -150,11 +150,15 @@ void PrefillProcess::ClearTail(const prefill::SendKv& send) {
 }
 
 std::vector<uint64_t> PrefillProcess::ReadPages(const prefill::SendKvMessage& message) const {
-  const auto layer_bytes = static_cast<int>(topology_.RankLayout().BytesPerLayer());
+  const auto layer_bytes =
+      static_cast<int>(topology_.Layout().WithHeads(message.heads.size()).BytesPerLayer());
   // The layers of this part; of several whole pages: all.
   const int begin = static_cast<int>(message.offset_bytes) / layer_bytes;
   const int end = begin + static_cast<int>(message.bytes) / message.page_count / layer_bytes;
-  return memory_.Read(message.local_page, message.page_count, begin, end);
+  std::vector<uint64_t> slots = memory_.Read(message.local_page, message.page_count, begin, end);
+  const uint64_t sent = BitsOfHeads(topology_.kv_heads, message.heads);
+  for (uint64_t& slot : slots) slot &= sent;
+  return slots;
 }
 
 // A device takes its time, one export more than the other, and has no room now and then.
@@ -183,7 +187,7 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
   KvDataHeader header;
   header.slot = ticket.slot;
   header.generation = ticket.generation;
-  header.decode_incarnation = ticket.decode.incarnation;
+  header.decode_incarnation = message.decode.incarnation;
   header.writer_incarnation = self_.incarnation;
   header.layers = layers_;
   header.first_page = message.first_page;
@@ -192,13 +196,13 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
   header.bytes = message.bytes;
   header.checksum = message.checksum;
   const std::vector<int> pages = PagesOf(message);
-  if (!Connected(ticket.decode)) {
+  if (!Connected(message.decode)) {
     memory_.LetGo(pages);
     return NotConnected(message.message_id);
   }
   auto payload = std::make_shared<std::vector<uint64_t>>();
-  world_.SendData<DecodeProcess>(
-      node_, NodeOf(ticket.decode.id), ticket.decode.incarnation, message.bytes, "kv",
+  world_.SendData<DecodeRank>(
+      node_, NodeOf(message.decode.id), message.decode.incarnation, message.bytes, "kv",
       [this, read, payload, checksum = header.checksum, pages] {
         *payload = read();
         memory_.LetGo(pages);
@@ -206,19 +210,21 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
         world_.Violate(absl::StrCat(self_.id, ": page ", pages.front(), " or one of ", pages.size(),
                                     " changed while it was being sent"));
       },
-      [header, payload](DecodeProcess& decode, bool corrupt) {
-        decode.ReceiveKv(header, payload, corrupt, /*again=*/false);
+      [header, payload](DecodeRank& decode, bool corrupt) {
+        decode.kv().ReceiveKv(header, payload, corrupt, /*again=*/false);
       },
       [this, id = message.message_id](const absl::Status& status) { MessageEnded(id, status); });
   if (world_.random().Chance(kOfAnother)) {
     const auto bytes = std::make_shared<const std::vector<uint64_t>>(read());
-    world_.Send<DecodeProcess>(node_, NodeOf(ticket.decode.id), "kv of another",
-                               [header = OfAnother(header), bytes](DecodeProcess& decode) {
-                                 decode.ReceiveKv(header, bytes, /*corrupt=*/false, /*again=*/true);
-                               });
+    world_.Send<DecodeRank>(node_, NodeOf(message.decode.id), "kv of another",
+                            [header = OfAnother(header), bytes](DecodeRank& decode) {
+                              decode.kv().ReceiveKv(header, bytes, /*corrupt=*/false,
+                                                    /*again=*/true);
+                            });
   }
-  DeliverAgain(ticket.decode, kKvAgain, "kv again", [header, payload](DecodeProcess& decode) {
-    if (!payload->empty()) decode.ReceiveKv(header, payload, /*corrupt=*/false, /*again=*/true);
+  DeliverAgain(message.decode, kKvAgain, "kv again", [header, payload](DecodeRank& decode) {
+    if (payload->empty()) return;
+    decode.kv().ReceiveKv(header, payload, /*corrupt=*/false, /*again=*/true);
   });
 }
 
@@ -227,7 +233,7 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   KvCommit commit;
   commit.slot = ticket.slot;
   commit.generation = ticket.generation;
-  commit.decode_incarnation = ticket.decode.incarnation;
+  commit.decode_incarnation = message.decode.incarnation;
   commit.writer_incarnation = self_.incarnation;
   commit.writer_id = self_.id;
   commit.layers = layers_;
@@ -235,19 +241,19 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   commit.checksum_sum = message.checksum_sum;
   commit.has_first_token = message.first_token.has_value();
   if (message.first_token.has_value()) commit.first_token = *message.first_token;
-  if (!Connected(ticket.decode)) return NotConnected(message.message_id);
-  world_.SendData<DecodeProcess>(
-      node_, NodeOf(ticket.decode.id), ticket.decode.incarnation, 0, "commit", [] {},
-      [commit](DecodeProcess& decode, bool) { decode.ReceiveCommit(commit, /*again=*/false); },
+  if (!Connected(message.decode)) return NotConnected(message.message_id);
+  world_.SendData<DecodeRank>(
+      node_, NodeOf(message.decode.id), message.decode.incarnation, 0, "commit", [] {},
+      [commit](DecodeRank& decode, bool) { decode.kv().ReceiveCommit(commit, /*again=*/false); },
       [this, id = message.message_id](const absl::Status& status) { MessageEnded(id, status); });
   if (world_.random().Chance(5 * kOfAnother)) {
-    world_.Send<DecodeProcess>(node_, NodeOf(ticket.decode.id), "commit of another",
-                               [commit = OfAnother(commit)](DecodeProcess& decode) {
-                                 decode.ReceiveCommit(commit, /*again=*/true);
-                               });
+    world_.Send<DecodeRank>(node_, NodeOf(message.decode.id), "commit of another",
+                            [commit = OfAnother(commit)](DecodeRank& decode) {
+                              decode.kv().ReceiveCommit(commit, /*again=*/true);
+                            });
   }
-  DeliverAgain(ticket.decode, kCommitAgain, "commit again",
-               [commit](DecodeProcess& decode) { decode.ReceiveCommit(commit, /*again=*/true); });
+  DeliverAgain(message.decode, kCommitAgain, "commit again",
+               [commit](DecodeRank& decode) { decode.kv().ReceiveCommit(commit, /*again=*/true); });
 }
 
 void PrefillProcess::NotConnected(uint64_t message_id) {

@@ -37,7 +37,7 @@
 
 namespace baton::sim {
 
-class DecodeProcess;
+class DecodeRank;
 
 struct SimStart {
   uint64_t attempt_id = 0;
@@ -106,8 +106,8 @@ class PrefillProcess : public Process {
   // From decode services.
   void ReceiveReceipt(const KvReceipt& receipt);
 
-  WorkerMembership& membership() { return *membership_; }
-  SimGroup& group() { return group_; }  // For its other ranks.
+  WorkerMembership* worker() override { return membership_.get(); }
+  SimGroup* ranks() override { return &group_; }
   void CallBroken(uint64_t call) override;
   void PeerClosed(const InstanceRef& peer, int64_t opened_us) override {
     membership_->PeerClosed(peer, opened_us);
@@ -121,7 +121,9 @@ class PrefillProcess : public Process {
   bool last() const { return stage_index_ == topology_.stages - 1; }
   bool draws() const { return last() && rank_.rank == 0; }
   int NodeOfMember(int member) const { return topology_.MemberNode(chain_, member); }
-  StageGroups::Key KeyOf(uint64_t epoch) const { return {chain_, stage_index_, epoch}; }
+  StageGroups::Key KeyOf(uint64_t epoch) const {
+    return StageGroups::KeyOf(topology_, node_, epoch);
+  }
 
   // The wiring on member 0, the link on the others.
   void OnView();
@@ -170,7 +172,7 @@ class PrefillProcess : public Process {
   template <typename Message>
   Message OfAnother(Message message);
   void DeliverAgain(const InstanceRef& decode, double chance, const char* label,
-                    const std::function<void(DecodeProcess&)>& deliver);
+                    const std::function<void(DecodeRank&)>& deliver);
   void Issue(const prefill::Plan& plan);
   // What no peer of ours says (prefill_intruders.cc). True: it was said, and the epoch is over.
   void LetIntrudersStart(const prefill::StartRequested& like);

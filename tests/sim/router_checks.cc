@@ -27,10 +27,7 @@ constexpr int64_t kViewArrivesUs = 100'000;
 WorkerMembership* RouterProcess::MembershipOf(const InstanceRef& instance) const {
   const int node = NodeOf(instance.id);
   if (!world_.alive(node) || world_.incarnation(node) != instance.incarnation) return nullptr;
-  if (topology_.IsDecode(node)) {
-    return &static_cast<DecodeProcess*>(world_.process(node))->membership();
-  }
-  return &static_cast<PrefillProcess*>(world_.process(node))->membership();
+  return world_.process(node)->worker();
 }
 
 void RouterProcess::CheckPair(const router::Reserve& act) {
@@ -42,9 +39,16 @@ void RouterProcess::CheckPair(const router::Reserve& act) {
                                 " though its endpoint has been dead for ", kWithdrawnUs / 1000,
                                 " ms"));
   };
-  for (const KvWriter& writer : act.writers) {
-    check(writer.instance, act.decode);
-    check(act.decode, writer.instance);
+  for (const router::Pair& pair : core_.membership().ReadyPairs()) {
+    if (pair.decode != act.decode || pair.writers != act.writers) continue;
+    std::vector<InstanceRef> ranks = pair.followers;
+    ranks.push_back(pair.decode);
+    for (const KvWriter& writer : act.writers) {
+      for (const InstanceRef& rank : ranks) {
+        check(writer.instance, rank);
+        check(rank, writer.instance);
+      }
+    }
   }
 }
 

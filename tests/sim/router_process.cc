@@ -70,7 +70,14 @@ router::WorkerInfo RouterProcess::Describe(const Topology& topology, const Insta
   // Some of an upgrade's, which speak a version that nobody else does yet.
   info.fingerprint.protocol_version = kProtocolVersion + (NodeOf(self.id) % 3 == 0 ? 1 : 0);
   info.fingerprint.oldest_protocol_version = kOldestProtocolVersion;
-  info.page_count = role == Role::kDecode ? topology.decode_pages : topology.prefill_pages;
+  info.page_count = topology.prefill_pages;
+  if (role == Role::kDecode) {
+    const int node = NodeOf(self.id);
+    info.page_count = topology.PagesOf(node);
+    info.layers = LayerRange{0, topology.layers};
+    info.tensor_rank = topology.DecodeRankOf(node);
+    if (!info.tensor_rank.alone()) info.decode_id = topology.DecodeId(node);
+  }
   info.max_running_requests = topology.max_running;
   info.max_context_tokens = topology.max_context_tokens;
   return info;
@@ -199,13 +206,7 @@ void RouterProcess::Watch(uint64_t call, const InstanceRef& instance) {
 
 void RouterProcess::Tell(uint64_t call, int node, const char* label,
                          const std::function<void(WorkerMembership&)>& tell) {
-  if (topology_.IsDecode(node)) {
-    world_.SendOnCall<DecodeProcess>(call, node_, label,
-                                     [tell](DecodeProcess& p) { tell(p.membership()); });
-  } else {
-    world_.SendOnCall<PrefillProcess>(call, node_, label,
-                                      [tell](PrefillProcess& p) { tell(p.membership()); });
-  }
+  world_.SendOnCall<Process>(call, node_, label, [tell](Process& p) { tell(*p.worker()); });
 }
 
 void RouterProcess::Notify(const router::NotifyWatch& act) {

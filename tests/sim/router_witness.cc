@@ -22,6 +22,12 @@ bool OtherPairsWouldSayTheSame(absl::StatusCode code) {
 
 }  // namespace
 
+bool RouterWitness::Request::UsesDecode(const InstanceRef& instance) const {
+  const std::vector<InstanceRef>& followers = pair.followers;
+  return pair.decode == instance ||
+         std::find(followers.begin(), followers.end(), instance) != followers.end();
+}
+
 bool RouterWitness::Request::UsesChain(const InstanceRef& instance) const {
   return std::any_of(pair.chain.stages.begin(), pair.chain.stages.end(),
                      [&instance](const KvWriter& stage) { return stage.instance == instance; });
@@ -181,7 +187,7 @@ void RouterWitness::Hear(const router::HeartbeatReceived& event) {
   const bool known = member != nullptr && event.router_incarnation == limits_.incarnation;
   int needed = 0;
   for (const auto& [call_id, request] : requests_) {
-    const bool holds_decode = request.attempt != 0 && request.pair.decode == event.instance &&
+    const bool holds_decode = request.attempt != 0 && request.UsesDecode(event.instance) &&
                               (request.decode_open || request.prefill_open);
     needed += holds_decode || (request.needs_chain() && request.UsesChain(event.instance)) ? 1 : 0;
   }
@@ -189,7 +195,7 @@ void RouterWitness::Hear(const router::HeartbeatReceived& event) {
   if (!known) return;
   const Work own = WorkOn(event.instance);
   const auto& info = member->info;
-  const int64_t used_pages = std::max(0, info.page_count - event.load.free_pages);
+  const int64_t used_pages = std::max(0, members_.UsablePages(info) - event.load.free_pages);
   Others& others = others_[event.instance];
   others.prompt_tokens = std::max<int64_t>(0, event.load.queued_tokens - own.prompt_tokens);
   others.context_tokens =
@@ -209,7 +215,7 @@ void RouterWitness::HearLost(const MembersWitness::Lost& lost) {
   for (auto& [call_id, request] : requests_) {
     const bool needs =
         chain ? request.needs_chain() && request.UsesChain(instance)
-              : request.attempt != 0 && request.decode_open && request.pair.decode == instance;
+              : request.attempt != 0 && request.decode_open && request.UsesDecode(instance);
     if (needs) Fail(request, chain ? Role::kPrefill : Role::kDecode, status);
   }
 }
@@ -220,7 +226,9 @@ void RouterWitness::Hear(const router::ReserveReplied& event) {
   Request* request = OfAttempt(event.attempt_id);
   if (request == nullptr || request->phase != Phase::kReserving) return;
   if (!event.ticket.ok()) return Fail(*request, Role::kDecode, event.ticket.status());
-  if (event.ticket->decode != request->pair.decode) {  // Of another life, under the same name.
+  // Of another life, under the same name.
+  if (event.ticket->decode != request->pair.decode ||
+      event.ticket->followers != request->pair.followers) {
     return Fail(*request, Role::kDecode, absl::InternalError("another one's ticket"));
   }
   request->phase = Phase::kPrefilling;
@@ -249,6 +257,7 @@ void RouterWitness::Tell(Request& request, int tokens) {
   request.prefill_counts = false;
   serves_ = true;
   members_.Served(request.pair.decode);
+  for (const InstanceRef& follower : request.pair.followers) members_.Served(follower);
   for (const KvWriter& stage : request.pair.chain.stages) members_.Served(stage.instance);
 }
 
@@ -303,6 +312,9 @@ void RouterWitness::Fail(Request& request, Role reporter, absl::Status status) {
   for (const KvWriter& stage : request.pair.chain.stages) {
     const bool named = InstanceOf(status) == stage.instance.id;
     if (!by_decode && named) suspect = stage.instance;
+  }
+  for (const InstanceRef& follower : request.pair.followers) {
+    if (by_decode && InstanceOf(status) == follower.id) suspect = follower;
   }
   if (absl::IsUnavailable(status)) members_.Failed(suspect);
   failure.full = IsOverloaded(status) && request.told == 0;

@@ -86,6 +86,7 @@ class RouterWitness {
       return attempt != 0 && (phase == Phase::kReserving || prefill_open);
     }
     bool UsesChain(const InstanceRef& instance) const;
+    bool UsesDecode(const InstanceRef& instance) const;
     int64_t PromptIn(const router::Pair& of) const;   // Tokens of whole pages.
     int64_t ContextIn(const router::Pair& of) const;  // The same, with what may follow.
   };

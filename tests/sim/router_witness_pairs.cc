@@ -12,7 +12,11 @@ namespace {
 constexpr int64_t kLongestLimitUs = 10'000'000;  // Well beyond any backoff.
 
 bool SamePair(const router::Pair& a, const router::Pair& b) {
-  return a.decode == b.decode && a.chain.stages == b.chain.stages;
+  return a.decode == b.decode && a.followers == b.followers && a.chain.stages == b.chain.stages;
+}
+
+bool SameDecode(const router::Pair& a, const router::Pair& b) {
+  return a.decode == b.decode && a.followers == b.followers;
 }
 
 }  // namespace
@@ -42,7 +46,7 @@ bool RouterWitness::FitsSome(const Request& request, const Failure* failed, bool
 }
 
 bool RouterWitness::UsesFailed(const router::Pair& pair, const Failure& failed) {
-  return failed.blamed == Role::kDecode ? pair.decode == failed.pair.decode
+  return failed.blamed == Role::kDecode ? SameDecode(pair, failed.pair)
                                         : pair.chain.stages == failed.pair.chain.stages;
 }
 
@@ -134,7 +138,7 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
   const bool again = request.failed.has_value() && UsesFailed(pair, *request.failed);
   // Of the connection between the two each end blames the other.
   const bool between = request.failed.has_value() && !again &&
-                       (pair.decode == request.failed->pair.decode ||
+                       (SameDecode(pair, request.failed->pair) ||
                         pair.chain.stages == request.failed->pair.chain.stages);
   const bool no_room = !HasRoom(request, pair, room);
   if (limits_.policy == router::Policy::kRoundRobin) {

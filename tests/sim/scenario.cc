@@ -80,7 +80,8 @@ void DrawNetwork(Random& random, Scenario& scenario) {
       break;
     case Weather::kStorm:
       for (const NetworkFaultKind& kind : NetworkFaultKinds()) {
-        if (kind.of_groups && topology.ranks == 1) continue;
+        if (kind.of_groups && !topology.has_groups()) continue;
+        if (kind.of_decode_ranks && topology.decode_ranks == 1) continue;
         if (random.Chance(kind.share)) network.*kind.chance = random.Uniform() * kind.most;
       }
       if (random.Chance(0.15)) network.bytes_per_ms = DrawBandwidth(random, topology, 1, 20);
@@ -141,6 +142,8 @@ const std::vector<NetworkFaultKind>& NetworkFaultKinds() {
       {"group-hangs", &NetworkFaults::group_hangs, 0.3, 0.2, true},
       {"step-late", &NetworkFaults::step_late, 0.3, 0.05, true},
       {"step-hangs", &NetworkFaults::step_hangs, 0.4, 0.05, true},
+      {"step-ends-late", &NetworkFaults::step_ends_late, 0.5, 0.2, true, true},
+      {"order-garbled", &NetworkFaults::order_garbled, 0.5, 0.05, true, true},
   };
   return kinds;
 }
@@ -156,9 +159,16 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.topology.times = DrawTimings(timings);
   Random ranks = PartOf(seed, 7);
   DrawRanks(ranks, scenario.topology);
-  if (scenario.topology.ranks > 1) scenario.topology.times.AddGroups();
   Random costs = PartOf(seed, 8);
   if (costs.Chance(0.3)) scenario.topology.known_costs = costs.Chance(0.7) ? 1 : 2.5;
+  Random decode_ranks = PartOf(seed, 9);
+  DrawDecodeRanks(decode_ranks, scenario.topology);
+  if (scenario.topology.has_groups()) scenario.topology.times.AddGroups();
+  // Strangers that are so many that members give way to them at first are no calm weather.
+  if (scenario.topology.decode_ranks > 1 && scenario.weather != Weather::kStorm) {
+    scenario.topology.decodes -= scenario.topology.stranger ? 1 : 0;
+    scenario.topology.stranger = false;
+  }
   if (scenario.weather == Weather::kOverload) {
     scenario.topology.max_requests = static_cast<int>(shape.Between(8, 64));
     scenario.topology.max_queued = static_cast<int>(shape.Between(2, 16));
@@ -182,6 +192,9 @@ std::string Scenario::Summary() const {
       topology.ranks > 1 ? absl::StrCat(" T=", topology.ranks, " heads=", topology.kv_heads,
                                         topology.slices ? "" : " whole")
                          : "",
+      topology.decode_ranks > 1
+          ? absl::StrCat(" decode-ranks=", topology.decode_ranks, " heads=", topology.kv_heads)
+          : "",
       " chains=", topology.chains, " decodes=", topology.decodes,
       topology.stranger ? "+stranger" : "", topology.lonely ? "+lonely" : "",
       topology.shares_plans ? "" : "+fcfs", topology.new_names ? "+names" : "",

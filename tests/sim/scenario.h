@@ -70,7 +70,8 @@ struct NetworkFaultKind {
   double NetworkFaults::*chance;
   double share;  // Of the storms that have it.
   double most;
-  bool of_groups = false;  // Only where stages are several ranks.
+  bool of_groups = false;        // Only where stages or decode services are several ranks.
+  bool of_decode_ranks = false;  // Only where decode services are.
 };
 const std::vector<NetworkFaultKind>& NetworkFaultKinds();
 

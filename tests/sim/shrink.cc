@@ -29,8 +29,9 @@ int NodeIn(int node, const Topology& from, const Topology& to) {
   if (node < 0) return -1;
   if (from.IsRouter(node)) return node < to.routers ? node : -1;
   if (from.IsDecode(node)) {
-    const int decode = node - from.routers;
-    return decode < to.decodes ? to.DecodeNode(decode) : -1;
+    const int decode = from.DecodeOf(node);
+    const int rank = from.DecodeRankOf(node).rank;
+    return decode < to.decodes && rank < to.decode_ranks ? to.DecodeNode(decode, rank) : -1;
   }
   const int chain = from.ChainOf(node);
   const int stage = from.StageOf(node);
@@ -120,11 +121,13 @@ class Shrinker {
         smaller = true;
       }
     }
-    while (best_.scenario.topology.ranks > 1) {
-      Topology topology = best_.scenario.topology;
-      topology.ranks /= 2;
-      if (!Try(WithShape(best_.scenario, topology))) break;
-      smaller = true;
+    for (int Topology::*ranks : {&Topology::ranks, &Topology::decode_ranks}) {
+      while (best_.scenario.topology.*ranks > 1) {
+        Topology topology = best_.scenario.topology;
+        topology.*ranks /= 2;
+        if (!Try(WithShape(best_.scenario, topology))) break;
+        smaller = true;
+      }
     }
     while (best_.scenario.topology.layers > best_.scenario.topology.stages) {
       Scenario candidate = best_.scenario;

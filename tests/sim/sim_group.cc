@@ -15,7 +15,6 @@
 #include "common/base/status.h"
 #include "common/collective/collective_core.h"
 #include "common/device/memory.h"
-#include "tests/sim/prefill_process.h"
 #include "tests/sim/scenario.h"
 
 namespace baton::sim {
@@ -68,7 +67,13 @@ SimGroup::SimGroup(World& world, const Topology& topology, StageGroups& witness,
 SimGroup::~SimGroup() = default;
 
 StageGroups::Key SimGroup::KeyOf(const Attempt& attempt) const {
-  return {topology_.ChainOf(node_), topology_.StageOf(node_), attempt.group.epoch};
+  return StageGroups::KeyOf(topology_, node_, attempt.group.epoch);
+}
+
+int SimGroup::NodeOfRank(int rank) const {
+  if (topology_.IsDecode(node_)) return topology_.DecodeNode(topology_.DecodeOf(node_), rank);
+  return topology_.MemberNode(topology_.ChainOf(node_),
+                              topology_.StageOf(node_) * topology_.ranks + rank);
 }
 
 // ---- Its way in ----
@@ -139,20 +144,17 @@ void SimGroup::OpenCalls(const AttemptPtr& attempt) {
   if (!attempt->said || static_cast<int>(attempt->entries.size()) + 1 < attempt->size()) return;
   for (int rank = own + 1; rank < attempt->size() && attempt == attempt_; ++rank) {
     if (attempt->calls.contains(rank)) continue;
-    const int peer = topology_.MemberNode(topology_.ChainOf(node_),
-                                          topology_.StageOf(node_) * topology_.ranks + rank);
-    const uint64_t call = world_.OpenCall(node_, peer);
+    const uint64_t call = world_.OpenCall(node_, NodeOfRank(rank));
     if (call == 0) {
       return End(attempt, WithRank(absl::UnavailableError(absl::StrCat(
                                        attempt->group.Describe(rank), " does not listen")),
                                    rank));
     }
     attempt->calls[rank] = call;
-    world_.SendFrame<PrefillProcess>(
-        call, node_, "group call",
-        [call, epoch = attempt->group.epoch, own](PrefillProcess& process) {
-          process.group().TakeCall(call, epoch, own);
-        });
+    world_.SendFrame<Process>(call, node_, "group call",
+                              [call, epoch = attempt->group.epoch, own](Process& process) {
+                                process.ranks()->TakeCall(call, epoch, own);
+                              });
   }
   BeginIfConnected(attempt);
 }
@@ -202,7 +204,8 @@ void SimGroup::Leave(const absl::Status& why) {
 absl::Status SimGroup::Blame(const absl::Status& status) const {
   const std::optional<int> rank = RankOf(status);
   if (!rank || *rank < 0 || *rank >= static_cast<int>(members_.size())) return status;
-  return WithLeg(status, "prefill", members_[static_cast<size_t>(*rank)]);
+  return WithLeg(status, topology_.IsDecode(node_) ? "decode" : "prefill",
+                 members_[static_cast<size_t>(*rank)]);
 }
 
 // ---- Its sums ----
@@ -272,10 +275,10 @@ bool SimGroup::SendSome(Attempt& attempt) {
     if (bytes == 0) continue;
     moved = true;
     Frame frame(attempt.room.begin(), attempt.room.begin() + static_cast<std::ptrdiff_t>(bytes));
-    world_.SendFrame<PrefillProcess>(call, node_, "group frame",
-                                     [call = call, frame = std::move(frame)](PrefillProcess& peer) {
-                                       peer.group().TakeFrame(call, frame);
-                                     });
+    world_.SendFrame<Process>(call, node_, "group frame",
+                              [call = call, frame = std::move(frame)](Process& peer) {
+                                peer.ranks()->TakeFrame(call, frame);
+                              });
   }
   return moved;
 }

@@ -1,4 +1,4 @@
-// One rank's part in its stage's group, in virtual time: its way into it, as
+// One rank's part in the group of its stage or decode service, in virtual time: its way into it, as
 // services/links/group_joiner has it, and its sums, by the real core of communicators over
 // connections that are late and break (common/collective/collective_core.h).
 //
@@ -32,7 +32,7 @@ class SimGroup {
     std::function<void()> connected;
     std::function<void(const absl::Status&)> formed;
   };
-  SimGroup(World& world, const Topology& topology, StageGroups& witness, int node);
+  SimGroup(World& world, const Topology& topology, StageGroups& witness, int node);  // Whose rank.
   ~SimGroup();
 
   void Join(const GroupDescription& group, Callbacks callbacks);
@@ -57,6 +57,7 @@ class SimGroup {
   using AttemptPtr = std::shared_ptr<Attempt>;
 
   StageGroups::Key KeyOf(const Attempt& attempt) const;
+  int NodeOfRank(int rank) const;
   void Say(const AttemptPtr& attempt);
   void OpenCalls(const AttemptPtr& attempt);
   void BeginIfConnected(const AttemptPtr& attempt);

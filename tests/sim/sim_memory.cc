@@ -19,13 +19,17 @@ uint64_t HeadBits(int kv_heads, int value, int head) {
   return ((uint64_t{1} << width) - 1) << ((value * kv_heads + head) * width);
 }
 
+uint64_t BitsOfHeads(int kv_heads, IndexRange heads) {
+  uint64_t bits = 0;
+  for (int head = heads.begin; head < heads.end; ++head) {
+    bits |= HeadBits(kv_heads, 0, head) | HeadBits(kv_heads, 1, head);
+  }
+  return bits;
+}
+
 RankBits BitsOf(int kv_heads, TensorRank rank) {
   if (rank.alone()) return {};
-  RankBits bits{0, 0};
-  const IndexRange heads = KvHeadsOf(kv_heads, rank);
-  for (int head = heads.begin; head < heads.end; ++head) {
-    bits.held |= HeadBits(kv_heads, 0, head) | HeadBits(kv_heads, 1, head);
-  }
+  RankBits bits{BitsOfHeads(kv_heads, KvHeadsOf(kv_heads, rank)), 0};
   // As many heads as ranks: each one's part of the head that it shares.
   const int parts = std::max(kv_heads, rank.size);
   const int each = parts / rank.size;

@@ -25,6 +25,8 @@ struct RankBits {
 // Of a head's keys (value 0) or values (1) in a slot.
 uint64_t HeadBits(int kv_heads, int value, int head);
 RankBits BitsOf(int kv_heads, TensorRank rank);
+// Of all keys and values of these heads.
+uint64_t BitsOfHeads(int kv_heads, IndexRange heads);
 // Of the activations that the rank passes on.
 uint64_t SliceBits(TensorRank rank);
 

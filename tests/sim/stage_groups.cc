@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kStepsKept = 16;
 
 std::string NameOf(const StageGroups::Key& key) {
+  if (key.role == Role::kDecode) return absl::StrCat("decode service ", key.chain);
   return absl::StrCat("stage ", key.stage, " of chain-", key.chain);
 }
 
@@ -28,6 +29,11 @@ uint64_t DigestOf(const prefill::RunCompute& compute) {
   return digest;
 }
 
+StageGroups::Key StageGroups::KeyOf(const Topology& topology, int node, uint64_t epoch) {
+  if (topology.IsDecode(node)) return {Role::kDecode, topology.DecodeOf(node), 0, epoch};
+  return {Role::kPrefill, topology.ChainOf(node), topology.StageOf(node), epoch};
+}
+
 const StageGroups::Group* StageGroups::Of(const Key& key) const {
   const auto found = groups_.find(key);
   return found == groups_.end() ? nullptr : &found->second;
@@ -39,45 +45,48 @@ void StageGroups::Connected(const Key& key, int rank) {
   }
   // What is left of another epoch computes nothing any more.
   for (auto& [other, group] : groups_) {
-    if (other.chain == key.chain && other.stage == key.stage && other.epoch != key.epoch) {
-      group.steps.clear();
-    }
+    const Key now{other.role, other.chain, other.stage, key.epoch};
+    if (now == key && other.epoch != key.epoch) group.steps.clear();
   }
 }
 
 void StageGroups::Formed(const Key& key, int rank) {
   Group& group = groups_[key];
   group.formed.insert(rank);
-  if (group.connected.size() == static_cast<size_t>(topology_.ranks)) return;
+  if (group.connected.size() == RanksOf(key)) return;
   world_.Violate(absl::StrCat("rank ", rank, " of ", NameOf(key), " is in a group of which ",
-                              group.connected.size(), " of ", topology_.ranks,
+                              group.connected.size(), " of ", RanksOf(key),
                               " ranks are connected"));
 }
 
 void StageGroups::CheckReady(const Key& key, int rank) const {
-  if (topology_.ranks == 1) return;
+  if (RanksOf(key) == 1) return;
   const Group* const group = Of(key);
   if (group != nullptr && group->formed.contains(rank)) return;
   world_.Violate(absl::StrCat("rank ", rank, " of ", NameOf(key), " is ready without its group"));
 }
 
 void StageGroups::CheckUp(int chain, uint64_t epoch) const {
-  for (int stage = 0; topology_.ranks > 1 && stage < topology_.stages; ++stage) {
-    const Group* const group = Of({chain, stage, epoch});
-    if (group != nullptr && group->formed.size() == static_cast<size_t>(topology_.ranks)) continue;
-    world_.Violate(absl::StrCat("chain-", chain, " is up, and of the group of stage ", stage, " ",
-                                group == nullptr ? 0 : group->formed.size(), " of ",
-                                topology_.ranks, " ranks are there"));
+  for (int stage = 0; stage < topology_.stages; ++stage) {
+    CheckUp({Role::kPrefill, chain, stage, epoch});
   }
 }
 
-void StageGroups::Submitted(const Key& key, const prefill::RunCompute& compute) {
+void StageGroups::CheckUp(const Key& key) const {
+  if (RanksOf(key) == 1) return;
+  const Group* const group = Of(key);
+  if (group != nullptr && group->formed.size() == RanksOf(key)) return;
+  world_.Violate(absl::StrCat(NameOf(key), " is up, and of its group ",
+                              group == nullptr ? 0 : group->formed.size(), " of ", RanksOf(key),
+                              " ranks are there"));
+}
+
+void StageGroups::Submitted(const Key& key, uint64_t number, uint64_t digest) {
   Group& group = groups_[key];
-  const uint64_t digest = DigestOf(compute);
-  const auto [found, first] = group.submitted.emplace(compute.number, digest);
+  const auto [found, first] = group.submitted.emplace(number, digest);
   if (!first && found->second != digest) {
     world_.Violate(
-        absl::StrCat("the ranks of ", NameOf(key), " take plan ", compute.number, " for others"));
+        absl::StrCat("the ranks of ", NameOf(key), " take step ", number, " for others"));
   }
   if (group.submitted.size() > kStepsKept) group.submitted.erase(group.submitted.begin());
 }

@@ -1,6 +1,6 @@
-// What the ranks of each stage make together in an epoch, seen from outside: who is connected to
-// the others, who takes the group for formed, which steps they run, and what comes of one. A
-// witness of the groups, and the memory of the steps that ranks compute together.
+// What the ranks of each stage and decode service make together in an epoch, seen from outside: who
+// is connected to the others, who takes the group for formed, which steps they run, and what comes
+// of one. A witness of the groups, and the memory of the steps that ranks compute together.
 #ifndef TESTS_SIM_STAGE_GROUPS_H_
 #define TESTS_SIM_STAGE_GROUPS_H_
 
@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/types/role.h"
 #include "services/prefill/core/stage.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/world.h"
@@ -20,23 +21,27 @@ class StageGroups {
  public:
   StageGroups(World& world, const Topology& topology) : world_(world), topology_(topology) {}
 
-  // A stage's group in an epoch.
+  // The group of a stage, or of a decode service, in an epoch.
   struct Key {
-    int chain = 0;
+    Role role = Role::kPrefill;
+    int chain = 0;  // Or service.
     int stage = 0;
     uint64_t epoch = 0;
     auto operator<=>(const Key&) const = default;
   };
+  static Key KeyOf(const Topology& topology, int node, uint64_t epoch);
 
   void Connected(const Key& key, int rank);
   // Nobody takes a group for formed that another rank is not connected in.
   void Formed(const Key& key, int rank);
   // A rank that is ready has its group.
   void CheckReady(const Key& key, int rank) const;
-  // A chain that is up has a whole group on every stage: an epoch is never half-formed.
+  // A chain that is up has a whole group on every stage, a decode service one: an epoch is never
+  // half-formed.
   void CheckUp(int chain, uint64_t epoch) const;
-  // All ranks are given the same steps.
-  void Submitted(const Key& key, const prefill::RunCompute& compute);
+  void CheckUp(const Key& key) const;
+  // All ranks are given the same steps, of which the digest says what they are.
+  void Submitted(const Key& key, uint64_t number, uint64_t digest);
 
   // What comes of a step: of each of its items, by token, what the layers have made of it; and how
   // long that takes.
@@ -56,6 +61,10 @@ class StageGroups {
     std::map<uint64_t, Step> steps;          // By plan.
   };
   const Group* Of(const Key& key) const;
+  size_t RanksOf(const Key& key) const {
+    const bool decodes = key.role == Role::kDecode;
+    return static_cast<size_t>(decodes ? topology_.decode_ranks : topology_.ranks);
+  }
 
   World& world_;
   const Topology& topology_;

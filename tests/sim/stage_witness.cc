@@ -14,9 +14,32 @@ StageWitness::StageWitness(World& world, const Topology& topology, std::string s
       self_(std::move(self)),
       draws_(stage.stage + 1 == topology.stages && stage.tensor_rank.rank == 0),
       writes_kv_(topology.WritesKv(stage.tensor_rank.rank)),
-      outbox_(outbox),
-      parts_per_page_(
-          static_cast<int>((outbox.page_bytes + outbox.part_bytes - 1) / outbox.part_bytes)) {}
+      layers_(topology.StageLayers(stage.stage)),
+      rank_(stage.tensor_rank.rank),
+      outbox_(outbox) {}
+
+std::set<InstanceRef> StageWitness::ReceiversOf(const Ticket& ticket) const {
+  std::set<InstanceRef> receivers;
+  for (int decode_rank = 0; decode_rank < topology_.decode_ranks; ++decode_rank) {
+    if (topology_.WritesTo(rank_, decode_rank)) receivers.insert(ticket.rank(decode_rank));
+  }
+  return receivers;
+}
+
+// -1: it is none of the ticket's that this one has heads for.
+int StageWitness::RankIn(const Ticket& ticket, const InstanceRef& decode) const {
+  for (int decode_rank = 0; decode_rank < ticket.ranks(); ++decode_rank) {
+    if (ticket.rank(decode_rank) == decode && topology_.WritesTo(rank_, decode_rank)) {
+      return decode_rank;
+    }
+  }
+  return -1;
+}
+
+size_t StageWitness::PageBytes(int decode_rank) const {
+  const int heads = topology_.CommonHeads(rank_, decode_rank).size();
+  return topology_.Layout().WithHeads(heads).BandBytes(layers_);
+}
 
 void StageWitness::Complain(uint64_t attempt_id, const std::string& what) {
   world_.Violate(absl::StrCat(self_, ", attempt ", attempt_id, ": ", what));
@@ -172,7 +195,7 @@ void StageWitness::See(const prefill::ReportRequestClosed& action) {
   if (std::exchange(request->closed, true)) {
     Complain(action.closed.attempt_id, "I2: is closed twice");
   }
-  if (action.closed.status.ok() && !request->commit_sent && writes_kv_) {
+  if (action.closed.status.ok() && request->commits_sent != ReceiversOf(request->open.ticket)) {
     Complain(action.closed.attempt_id, "is closed well, and was not committed");
   }
   if (action.closed.kv_bytes != request->bytes ||
@@ -192,8 +215,22 @@ void StageWitness::See(const prefill::ReportRequestClosed& action) {
 void StageWitness::See(const prefill::SendKvMessage& action) {
   Request* const request = Find(action.attempt_id);
   if (request == nullptr) return;
-  if (request->over || request->lost || action.ticket != request->open.ticket) {
-    Complain(action.attempt_id, "KV leaves after the end, or for another ticket");
+  const int decode_rank = RankIn(request->open.ticket, action.decode);
+  if (request->over || request->lost || action.ticket != request->open.ticket || decode_rank < 0 ||
+      action.heads != topology_.CommonHeads(rank_, decode_rank)) {
+    return Complain(action.attempt_id,
+                    "KV leaves after the end, for another ticket, or to a rank "
+                    "that it is not for");
+  }
+  const size_t page_bytes = PageBytes(decode_rank);
+  const size_t before = static_cast<size_t>(action.part) * outbox_.part_bytes;
+  const size_t bytes = page_bytes > outbox_.part_bytes
+                           ? std::min(outbox_.part_bytes, page_bytes - before)
+                           : page_bytes * static_cast<size_t>(action.page_count);
+  if (action.bytes != bytes || action.offset_bytes != before ||
+      (page_bytes > outbox_.part_bytes && action.page_count != 1)) {
+    Complain(action.attempt_id, absl::StrCat("sends ", action.bytes, " bytes from ",
+                                             action.offset_bytes, " on, it is ", bytes));
   }
   for (int i = 0; i < action.page_count; ++i) {
     const auto page = static_cast<size_t>(action.first_page) + static_cast<size_t>(i);
@@ -201,12 +238,12 @@ void StageWitness::See(const prefill::SendKvMessage& action) {
       return Complain(action.attempt_id, absl::StrCat("page ", page, " of the prompt is sent from ",
                                                       action.local_page + i));
     }
-    if (!request->parts.emplace(static_cast<int>(page), action.part).second) {
+    if (!request->parts[action.decode].emplace(static_cast<int>(page), action.part).second) {
       Complain(action.attempt_id, absl::StrCat("page ", page, " is sent twice"));
     }
   }
-  messages_[action.message_id] = {action.attempt_id, action.ticket.decode, action.bytes};
-  CheckWindow(action.ticket.decode);
+  messages_[action.message_id] = {action.attempt_id, action.decode, action.bytes};
+  CheckWindow(action.decode);
 }
 
 void StageWitness::CheckWindow(const InstanceRef& decode) {
@@ -226,16 +263,25 @@ void StageWitness::CheckWindow(const InstanceRef& decode) {
 void StageWitness::See(const prefill::SendCommitMessage& action) {
   Request* const request = Find(action.attempt_id);
   if (request == nullptr) return;
-  messages_[action.message_id] = {action.attempt_id, action.ticket.decode, 0};
+  messages_[action.message_id] = {action.attempt_id, action.decode, 0};
+  const int decode_rank = RankIn(request->open.ticket, action.decode);
+  if (decode_rank < 0) {
+    return Complain(action.attempt_id, "is committed to a rank that it is not for");
+  }
   if (action.again) {
-    if (!request->commit_sent) Complain(action.attempt_id, "asks after a commit that never left");
+    if (!request->commits_sent.contains(action.decode))
+      Complain(action.attempt_id, "asks after a commit that never left");
     return;
   }
-  const size_t all = request->open.pages.size() * static_cast<size_t>(parts_per_page_);
-  if (request->parts.size() != all || request->over || request->lost || !request->commit_due ||
-      std::exchange(request->commit_sent, true) || action.ticket != request->open.ticket) {
-    Complain(action.attempt_id, absl::StrCat("its commit leaves twice, late, or after ",
-                                             request->parts.size(), " of ", all, " parts"));
+  const size_t parts_per_page =
+      (PageBytes(decode_rank) + outbox_.part_bytes - 1) / outbox_.part_bytes;
+  const size_t all = request->open.pages.size() * parts_per_page;
+  const size_t sent = request->parts[action.decode].size();
+  const bool first = request->commits_sent.insert(action.decode).second;
+  if (sent != all || request->over || request->lost || !request->commit_due || !first ||
+      action.ticket != request->open.ticket) {
+    Complain(action.attempt_id,
+             absl::StrCat("its commit leaves twice, late, or after ", sent, " of ", all, " parts"));
   }
 }
 

@@ -46,11 +46,12 @@ class StageWitness {
  private:
   struct Request {
     prefill::PlanOpen open;
-    size_t pages_sent = 0;                // By the stage, to the outbox.
-    std::set<std::pair<int, int>> parts;  // (page, part) of the messages that left.
+    size_t pages_sent = 0;  // By the stage, to the outbox.
+    // (page, part) of the messages that left, by the rank of the decode service.
+    std::map<InstanceRef, std::set<std::pair<int, int>>> parts;
     bool commit_due = false;
-    bool commit_sent = false;
-    bool over = false;  // Cancelled or closed by the stage.
+    std::set<InstanceRef> commits_sent;  // To these ranks.
+    bool over = false;                   // Cancelled or closed by the stage.
     bool lost = false;  // A message has failed, which the stage hears a little later.
     bool closed = false;
     // What its report has to say.
@@ -66,6 +67,10 @@ class StageWitness {
   };
 
   Request* Find(uint64_t attempt_id);
+  // The ranks of the ticket's decode service that this one has heads for.
+  std::set<InstanceRef> ReceiversOf(const Ticket& ticket) const;
+  int RankIn(const Ticket& ticket, const InstanceRef& decode) const;
+  size_t PageBytes(int decode_rank) const;
   void CheckWindow(const InstanceRef& decode);
   void CheckNotComputed(uint64_t attempt_id);
   void Complain(uint64_t attempt_id, const std::string& what);
@@ -75,8 +80,9 @@ class StageWitness {
   const std::string self_;
   const bool draws_;      // Its commits carry first tokens.
   const bool writes_kv_;  // It hands its heads over.
+  const LayerRange layers_;
+  const int rank_;
   const prefill::KvOutboxOptions outbox_;
-  const int parts_per_page_;
   uint64_t epoch_ = 0;
   bool ended_ = true;
   uint64_t last_arrived_ = 0;

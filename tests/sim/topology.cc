@@ -63,6 +63,15 @@ void DrawRanks(Random& random, Topology& topology) {
   topology.plan_window = topology.stages + static_cast<int>(random.Between(0, 3));
 }
 
+void DrawDecodeRanks(Random& random, Topology& topology) {
+  if (!random.Chance(0.27)) return;
+  topology.decode_ranks = random.Chance(0.6) ? 2 : 4;
+  if (topology.ranks == 1) topology.kv_heads = 1 << random.Between(0, 2);
+  // Many processes: the services that serve are two or, of four ranks, mostly one.
+  if (topology.decode_ranks == 4 && random.Chance(0.6)) --topology.decodes;
+  if (topology.members() > 4) topology.chains = 1;
+}
+
 StageCost Topology::CostOf(int stage) const {
   const double layers = StageLayers(stage).size();
   const StageCost fast = {.overhead_us = 100, .token_us = 4 * layers, .attention_us = layers / 400};

@@ -21,8 +21,9 @@ namespace baton::sim {
 
 struct Topology {
   int routers = 1;
-  int stages = 1;  // Of every chain.
-  int ranks = 1;   // Of every stage.
+  int stages = 1;        // Of every chain.
+  int ranks = 1;         // Of every stage.
+  int decode_ranks = 1;  // Of every decode service.
   int kv_heads = 2;
   bool slices = true;  // Each rank passes on its part of the activations, not all of them.
   int chains = 1;
@@ -74,33 +75,48 @@ struct Topology {
   // runs by the first one must not notice.
   bool first_router_stands = false;
 
-  // Nodes: the routers, then the decodes, then the chains' members (links/core/hello.h).
+  // Nodes: the routers, then the decode services' ranks, then the chains' members
+  // (links/core/hello.h).
   bool IsRouter(int node) const { return node < routers; }
-  bool IsDecode(int node) const { return !IsRouter(node) && node < routers + decodes; }
-  int DecodeNode(int decode) const { return routers + decode; }
-  int members() const { return stages * ranks; }  // Of every chain.
-  int MemberNode(int chain, int member) const {
-    return routers + decodes + chain * members() + member;
+  bool IsDecode(int node) const { return !IsRouter(node) && node < FirstMember(); }
+  int DecodeNode(int decode, int rank = 0) const { return routers + decode * decode_ranks + rank; }
+  int DecodeOf(int node) const { return (node - routers) / decode_ranks; }
+  TensorRank DecodeRankOf(int node) const {
+    return {(node - routers) % decode_ranks, decode_ranks};
   }
+  // Of a service of several ranks.
+  std::string DecodeId(int node) const { return absl::StrCat("service-", DecodeOf(node)); }
+  bool IsFollower(int node) const { return IsDecode(node) && DecodeRankOf(node).rank > 0; }
+  int members() const { return stages * ranks; }  // Of every chain.
+  int FirstMember() const { return routers + decodes * decode_ranks; }
+  int MemberNode(int chain, int member) const { return FirstMember() + chain * members() + member; }
   // The stage's rank 0.
   int StageNode(int chain, int stage) const { return MemberNode(chain, stage * ranks); }
-  int ChainOf(int node) const { return (node - routers - decodes) / members(); }
-  int MemberOf(int node) const { return (node - routers - decodes) % members(); }
+  int ChainOf(int node) const { return (node - FirstMember()) / members(); }
+  int MemberOf(int node) const { return (node - FirstMember()) % members(); }
   int StageOf(int node) const { return MemberOf(node) / ranks; }
   TensorRank RankOf(int node) const { return {MemberOf(node) % ranks, ranks}; }
-  bool IsStranger(int node) const { return stranger && node == routers + decodes - 1; }
-  // A decode service that fits, and that somebody can connect to.
-  bool Serves(int node) const {
-    return IsDecode(node) && !IsStranger(node) && node != LonelyNode();
+  bool IsStranger(int node) const {
+    return stranger && IsDecode(node) && DecodeOf(node) == decodes - 1;
   }
-  int LonelyNode() const { return lonely ? routers + decodes - (stranger ? 2 : 1) : -1; }
+  // Of a decode service that fits, and that somebody can connect to.
+  bool Serves(int node) const { return IsDecode(node) && !IsStranger(node) && !IsLonely(node); }
+  // Its last rank alone is, which is enough.
+  bool IsLonely(int node) const {
+    return lonely && IsDecode(node) && DecodeOf(node) == DecodeOf(LonelyNode());
+  }
+  int LonelyNode() const {
+    return lonely ? DecodeNode(decodes - (stranger ? 2 : 1), decode_ranks - 1) : -1;
+  }
+  // Whether anybody forms a group.
+  bool has_groups() const { return ranks > 1 || decode_ranks > 1; }
   std::string InstanceId(const std::string& node_name, uint64_t incarnation) const {
     const size_t dash = node_name.rfind('-');
     return new_names ? absl::StrCat(node_name.substr(0, dash), "-", absl::Hex(incarnation & 0xffff),
                                     node_name.substr(dash))
                      : node_name;
   }
-  int NodeCount() const { return routers + decodes + chains * members(); }
+  int NodeCount() const { return FirstMember() + chains * members(); }
 
   // Uneven where it does not divide: the later stages take more.
   LayerRange StageLayers(int stage) const {
@@ -112,10 +128,37 @@ struct Topology {
   KvLayout Layout() const {
     return KvLayout{layers, kv_heads, kRowBytes / 4 / kv_heads, page_size, 4};
   }
-  // With the heads that a rank of a stage has.
+  // With the heads that a rank of a stage has, or one of a decode service.
   KvLayout RankLayout() const { return Layout().WithHeads(KvHeadsOf(kv_heads, {0, ranks}).size()); }
-  // Whether that rank of a stage hands its heads to decode: of those that have the same, the first.
-  bool WritesKv(int rank) const { return ranks <= kv_heads || rank % (ranks / kv_heads) == 0; }
+  KvLayout DecodeLayout() const {
+    return Layout().WithHeads(KvHeadsOf(kv_heads, {0, decode_ranks}).size());
+  }
+  // Of a decode rank; a service uses as many as the one with the fewest, which is the last.
+  int PagesOf(int decode_node) const {
+    const TensorRank rank = DecodeRankOf(decode_node);
+    return decode_pages + 3 * (rank.size - 1 - rank.rank);
+  }
+  // The heads that a rank of a stage and one of a decode service both have.
+  IndexRange CommonHeads(int rank, int decode_rank) const {
+    const IndexRange own = KvHeadsOf(kv_heads, {rank, ranks});
+    const IndexRange theirs = KvHeadsOf(kv_heads, {decode_rank, decode_ranks});
+    return {std::max(own.begin, theirs.begin), std::min(own.end, theirs.end)};
+  }
+  // Whether the one hands KV to the other. Where several of a stage have the same head, they share
+  // the decode ranks that have it, neighbours those that are neighbours.
+  bool WritesTo(int rank, int decode_rank) const {
+    if (CommonHeads(rank, decode_rank).size() <= 0) return false;
+    const int copies = std::max(1, ranks / kv_heads);
+    const int copies_there = std::max(1, decode_ranks / kv_heads);
+    return rank % copies == decode_rank % copies_there * copies / copies_there;
+  }
+  // To any of them.
+  bool WritesKv(int rank) const {
+    for (int decode_rank = 0; decode_rank < decode_ranks; ++decode_rank) {
+      if (WritesTo(rank, decode_rank)) return true;
+    }
+    return false;
+  }
   size_t PartBytes() const { return static_cast<size_t>(part_layers) * Layout().BytesPerLayer(); }
   // What a stage may have under way to one decode service.
   size_t WindowBytes() const { return 4 * PartBytes(); }
@@ -135,6 +178,8 @@ struct Topology {
 Topology DrawTopology(Random& random);
 // Whether stages are several ranks, which three runs in ten have, and how many. Fewer stages then.
 void DrawRanks(Random& random, Topology& topology);
+// The same of decode services, which one run in four has, whatever the stages have.
+void DrawDecodeRanks(Random& random, Topology& topology);
 
 // Instance ids are "<role>-<node>", so that a name leads to its node.
 inline int NodeOf(const std::string& instance_id) {

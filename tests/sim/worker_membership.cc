@@ -30,6 +30,7 @@ worker::PeerWorker ToPeer(const router::WorkerInfo& info) {
   peer.chain_id = info.chain_id;
   peer.pp_rank = info.pp_rank;
   peer.pp_size = info.pp_size;
+  peer.decode_id = info.decode_id;
   peer.tensor_rank = info.tensor_rank;
   return peer;
 }

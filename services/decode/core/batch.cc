@@ -85,7 +85,12 @@ void DecodeCore::State::On(const StepFinished& event) {
   BATON_CHECK(running_step == event.step) << "step " << event.step << " was not running";
   running_step.reset();
   // The others' collectives wait for nothing any more; only together they begin again.
-  if (!event.status.ok() && limits.ranks > 1) Emit(PartRanks{event.status});
+  const bool parts = !event.status.ok() && limits.ranks > 1;
+  if (parts && !PlantedBug(Bug::kDecodeKeepsFailedRanks)) {
+    Covered<"decode: a failed step parts the ranks">();
+    Emit(PartRanks{event.status});
+  }
+  const absl::Status failure = FailureOf(event.status);
   const std::map<uint64_t, uint64_t> members = std::exchange(in_step, {});
   std::map<uint64_t, const absl::StatusOr<SampledToken>*> outputs;
   for (const StepFinished::Output& output : event.outputs) {
@@ -109,7 +114,7 @@ void DecodeCore::State::On(const StepFinished& event) {
     }
     if (!event.status.ok()) {
       Covered<"decode: a step fails">();
-      EndWith(attempt_id, Own(Annotate(event.status, "the decode step failed")));
+      EndWith(attempt_id, Own(Annotate(failure, "the decode step failed")));
     } else if (output == outputs.end()) {
       EndWith(attempt_id, Own(absl::InternalError("the decode step gave no token")));
     } else if (!output->second->ok()) {

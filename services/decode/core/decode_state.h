@@ -157,6 +157,7 @@ struct DecodeCore::State {
 
   // ranks.cc
   absl::Status RefuseUntilJoined() const;
+  static absl::Status FailureOf(const absl::Status& step);
   void Grant(uint64_t attempt_id, Request& request);
   void HandOutTicket(uint64_t attempt_id, Request& request);
   void Committed(int rank, const KvCommitted& event);

@@ -56,6 +56,7 @@ void DecodeCore::State::EndOverdue() {
           Covered<"decode: a deadline passes while waiting for pages">();
           return "waiting for pages";
         case Phase::kGranting:
+          Covered<"decode: a deadline passes while ranks are granting">();
           return "waiting for the other ranks to take the prompt's KV";
         case Phase::kReserved:
           Covered<"decode: a deadline passes while waiting for KV">();
@@ -106,6 +107,7 @@ void DecodeCore::State::EndWith(uint64_t attempt_id, absl::Status status) {
     if (!leak) GiveBack(attempt_id, request);
     granted.erase(request.generation);
     if (request.phase == Phase::kGranting) {
+      Covered<"decode: a request ends before every rank takes its KV">();
       Refuse(attempt_id, std::move(status));
     } else {
       Emit(Finish{attempt_id, std::move(status)});
@@ -122,7 +124,7 @@ void DecodeCore::State::GiveBack(uint64_t attempt_id, Request& request) {
   hold.pages = std::move(request.pages);
   request.pages.clear();
   hold.slot = request.slot;
-  hold.not_drained = AllRanks(limits.ranks);
+  hold.not_drained = AllRanks(PlantedBug(Bug::kDecodeForgetsFollowersPages) ? 1 : limits.ranks);
   const auto member = in_step.find(attempt_id);
   hold.in_step = member != in_step.end() && member->second == request.generation;
   holds.emplace(request.generation, std::move(hold));

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/coverage.h"
+#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 
 namespace baton::decode {
@@ -25,16 +27,22 @@ void Follower::On(const EpochBegan&) {
 }
 
 void Follower::On(const EpochOver&) {
-  if (!std::exchange(begun_, false)) return;
+  if (!std::exchange(begun_, false) || PlantedBug(Bug::kFollowerKeepsGrants)) return;
+  if (!grants_.empty()) Covered<"follower: an epoch ends with grants">();
   for (auto& [slot, grant] : grants_) {
     if (!std::exchange(grant.revoked, true)) Emit(RevokeKv{slot, grant.generation});
   }
 }
 
 void Follower::On(const OrderHeard& event) {
-  if (!begun_) return;
+  if (!begun_) {
+    Covered<"follower: an order comes after its epoch">();
+    return;
+  }
   absl::Status status = std::visit([this](const auto& order) { return Take(order); }, event.order);
-  if (!status.ok()) Emit(FailEpoch{std::move(status)});
+  if (status.ok()) return;
+  Covered<"follower: an order makes no sense">();
+  Emit(FailEpoch{std::move(status)});
 }
 
 absl::Status Follower::CheckGrant(const GrantOrder& order) const {
@@ -84,9 +92,10 @@ absl::Status Follower::Take(const GrantOrder& order) {
   action.grant.deadline_us = kNeverUs;  // Rank 0 sees to it.
   Emit(std::move(action));
   const TellGranted word{order.slot, order.generation};
-  if (steps_.empty()) {
+  if (steps_.empty() || PlantedBug(Bug::kFollowerTellsTooEarly)) {
     Emit(word);
   } else {
+    Covered<"follower: a grant waits for a step">();
     steps_.back().granted_after.push_back(word);
   }
   return absl::OkStatus();
@@ -133,7 +142,8 @@ absl::StatusOr<RunStep::Sequence> Follower::CheckRow(const StepOrder::Row& row) 
 }
 
 absl::Status Follower::Take(const StepOrder& order) {
-  if (order.step != last_step_ + 1 && last_step_ != 0) {
+  const bool next = order.step == last_step_ + 1 || last_step_ == 0;
+  if (!next && !PlantedBug(Bug::kFollowerStepsTwice)) {
     return InvalidField("step.step", absl::StrCat(order.step, " follows ", last_step_));
   }
   if (steps_.size() >= kMaxFollowerSteps) {
@@ -164,13 +174,18 @@ void Follower::On(const FollowerStepEnded& event) {
       << "step " << event.step << " was not the next to end";
   const Step ended = std::move(steps_.front());
   steps_.pop_front();
-  if (!begun_) return;
+  if (!begun_) {
+    Covered<"follower: a step ends after its epoch">();
+    return;
+  }
   for (const TellGranted& word : ended.granted_after) {
     // Revoked meanwhile, it may be on its way to another.
     const auto found = grants_.find(word.slot);
     if (found != grants_.end() && found->second.generation == word.generation) Emit(word);
   }
-  if (!event.status.ok()) Emit(FailEpoch{event.status});
+  if (event.status.ok()) return;
+  Covered<"follower: a step fails">();
+  Emit(FailEpoch{event.status});
 }
 
 void Follower::On(const LeaseHeard& event) {

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/coverage.h"
+#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "services/decode/core/decode_state.h"
@@ -28,21 +30,29 @@ void DecodeCore::State::On(const RanksJoined& event) {
   BATON_CHECK(limits.ranks > 1 && !joined && Quiet()) << "ranks join unasked";
   BATON_CHECK(static_cast<int>(event.followers.size()) == limits.ranks - 1 && event.page_count > 0)
       << event.followers.size() << " followers, " << event.page_count << " pages";
+  Covered<"decode: ranks come together">();
   joined = true;
   followers = event.followers;
   // The same ids on all ranks, so as many as the smallest has.
   page_count = std::min(limits.page_count, event.page_count);
   pool = BlockPool(page_count);
-  last_generation = std::max(last_generation, event.newest_generation);
+  if (!PlantedBug(Bug::kDecodeReusesGenerations)) {
+    last_generation = std::max(last_generation, event.newest_generation);
+  }
   if (draining) drained_generation = last_generation;
 }
 
 void DecodeCore::State::On(const RanksLost& event) {
   lost = event.status;
   if (!std::exchange(joined, false)) return;
+  Covered<"decode: ranks are lost">();
   std::vector<uint64_t> held;
   for (const auto& [attempt_id, request] : requests) {
-    if (request.phase != Phase::kEnded) held.push_back(attempt_id);
+    const bool keeps =
+        request.phase == Phase::kReserved && PlantedBug(Bug::kDecodeKeepsLostRanksKv);
+    if (request.phase == Phase::kEnded || keeps) continue;
+    Covered<"decode: a request ends with lost ranks">();
+    held.push_back(attempt_id);
   }
   for (const uint64_t attempt_id : held) EndWith(attempt_id, Own(event.status));
   // Followers see to their own pages before they are linked again.
@@ -56,8 +66,19 @@ void DecodeCore::State::On(const RanksLost& event) {
 
 absl::Status DecodeCore::State::RefuseUntilJoined() const {
   if (joined) return absl::OkStatus();
+  Covered<"decode: refused while ranks are apart">();
   return absl::UnavailableError(absl::StrCat(
       "the ", limits.ranks, " ranks of this decode service are not together: ", lost.message()));
+}
+
+// What a failed step is to its requests. A rank that leaves its epoch cancels the group's sums, on
+// all ranks; to a client that would be its own wish. The requests can be sent again.
+absl::Status DecodeCore::State::FailureOf(const absl::Status& step) {
+  if (!absl::IsCancelled(step) && !absl::IsAborted(step)) return step;
+  Covered<"decode: a rank leaves in a step">();
+  absl::Status status = absl::UnavailableError(step.message());
+  const auto leg = LegOf(step);
+  return leg ? WithLeg(std::move(status), *leg, InstanceOf(step).value_or("")) : status;
 }
 
 // Writers may send to any rank as soon as they have the ticket, so every rank's table comes first.
@@ -77,7 +98,9 @@ void DecodeCore::State::Grant(uint64_t attempt_id, Request& request) {
     action.continuation.assign(prompt_end, request.pages.end());
     Emit(std::move(action));
   }
-  if (request.not_granted == 0) HandOutTicket(attempt_id, request);
+  if (request.not_granted == 0 || PlantedBug(Bug::kDecodeTicketsEarly)) {
+    HandOutTicket(attempt_id, request);
+  }
 }
 
 void DecodeCore::State::HandOutTicket(uint64_t attempt_id, Request& request) {
@@ -122,7 +145,11 @@ void DecodeCore::State::Committed(int rank, const KvCommitted& event) {
     BATON_CHECK(event.first_token.has_value()) << "rank 0's table demands the first token";
     request->first_token = *event.first_token;
   }
-  if (!Strike(request->not_committed, rank) || request->not_committed != 0) return;
+  if (!Strike(request->not_committed, rank)) return;
+  if (request->not_committed != 0 && !PlantedBug(Bug::kDecodeCountsOneCommit)) {
+    Covered<"decode: a rank has its KV before another one">();
+    return;
+  }
   const int32_t token = request->first_token.token;
   if (token < 0 || token >= limits.vocab_size) {
     Complete(attempt_id, WithLeg(absl::InternalError(absl::StrCat("first token ", token,
@@ -145,7 +172,10 @@ void DecodeCore::State::Failed(const KvFailed& event) {
 void DecodeCore::State::Drained(int rank, const KvDrained& event) {
   const auto found = holds.find(event.generation);
   // A follower's word may come after the ranks were lost and what it holds was let go.
-  if (rank != 0 && (found == holds.end() || found->second.slot != event.slot)) return;
+  if (rank != 0 && (found == holds.end() || found->second.slot != event.slot)) {
+    Covered<"decode: a follower's drain comes when its hold is over">();
+    return;
+  }
   BATON_CHECK(found != holds.end() && found->second.slot == event.slot)
       << "generation " << event.generation << " of slot " << event.slot << " was not revoked";
   const bool first = Strike(found->second.not_drained, rank);

@@ -234,6 +234,19 @@ TEST_F(RanksTest, AFailedStepPartsTheRanks) {
   EXPECT_TRUE(absl::StrContains(Take<PartRanks>().status.message(), "rank 2"));
 }
 
+// Found by the simulation: clients heard of it as of a wish of their own.
+TEST_F(RanksTest, ARankThatLeavesInAStepCancelsNobodysRequest) {
+  Join();
+  const Ticket ticket = Reserved(1);
+  Handle(StreamOpened{1, ticket.generation});
+  for (int rank = 0; rank < 4; ++rank) CommitOn(rank, ticket);
+  const absl::Status why = absl::CancelledError("the epoch is over");
+  Handle(StepFinished{Take<RunStep>().step, WithLeg(why, "decode", kFollowers[1].id), {}});
+  const absl::Status status = Take<Finish>().outcome.status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(InstanceOf(status), kFollowers[1].id);
+}
+
 TEST_F(RanksTest, AskForWritersThatHaveRoutes) {
   Join();
   ReserveRequested request = Request(1);

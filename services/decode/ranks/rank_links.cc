@@ -1,6 +1,5 @@
 #include "services/decode/ranks/rank_links.h"
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -38,17 +37,16 @@ links::ChainWiring::Callbacks RankLinks::Callbacks() {
     if (!options_.may_join()) {
       return absl::UnavailableError("pages of the last epoch are still in use");
     }
-    followers_.clear();
-    for (size_t i = 1; i < hello.members.size(); ++i) {
-      followers_.push_back(hello.members[i].instance);
-    }
+    roster_.Begin(hello.members);
     return absl::OkStatus();
   };
   callbacks.on_ready = [this](int, const v1::LinkReady& ready) {
-    newest_generation_ = std::max(newest_generation_, ready.newest_generation());
+    roster_.Ready(ready.newest_generation());
     return absl::OkStatus();
   };
-  callbacks.on_up = [this](uint64_t, int page_count) { OnUp(page_count); };
+  callbacks.on_up = [this](uint64_t, int page_count) {
+    options_.handle(roster_.Joined(page_count));
+  };
   callbacks.on_down = [this](const absl::Status& status) {
     joiner_.Leave(status);
     options_.handle(RanksLost{status});
@@ -62,10 +60,6 @@ links::ChainWiring::Callbacks RankLinks::Callbacks() {
     return absl::OkStatus();
   };
   return callbacks;
-}
-
-void RankLinks::OnUp(int page_count) {
-  options_.handle(RanksJoined{followers_, page_count, newest_generation_});
 }
 
 void RankLinks::Send(const GrantKv& grant) {

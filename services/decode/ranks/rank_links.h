@@ -4,9 +4,9 @@
 #ifndef SERVICES_DECODE_RANKS_RANK_LINKS_H_
 #define SERVICES_DECODE_RANKS_RANK_LINKS_H_
 
-#include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +14,7 @@
 #include "common/engine/connect_group.h"
 #include "common/engine/executor.h"
 #include "services/decode/core/decode_core.h"
+#include "services/decode/core/roster.h"
 #include "services/links/chain_wiring.h"
 #include "services/links/core/hello.h"
 #include "services/links/group_joiner.h"
@@ -57,14 +58,12 @@ class RankLinks {
 
  private:
   links::ChainWiring::Callbacks Callbacks();
-  void OnUp(int page_count);
   void SendAll(const v1::DecodeOrder& order);
 
   const Options options_;
   links::GroupJoiner joiner_;
   links::ChainWiring wiring_;
-  std::vector<InstanceRef> followers_;  // Of the epoch that was begun last.
-  uint64_t newest_generation_ = 0;      // That any follower has ever had.
+  Roster roster_;
 };
 
 }  // namespace baton::decode

@@ -194,7 +194,10 @@ class KvOutbox {
                   std::vector<KvOutboxAction>& actions);
   void EndIfDone(uint64_t send_id, int64_t now_us, std::vector<KvOutboxAction>& actions);
   void SendCommitOf(const ShareId& id, std::vector<KvOutboxAction>& actions);
-  static bool AwaitsReceipt(const Share& share) { return share.under_way == 0 && !share.received; }
+  // One that has failed only waits for what is under way to the other ranks.
+  static bool AwaitsReceipt(const Send& send, const Share& share) {
+    return send.status.ok() && share.under_way == 0 && !share.received;
+  }
   bool UnderWay(uint64_t attempt_id, const InstanceRef& decode) const;
   bool ExportUnderWay(uint64_t attempt_id, const InstanceRef& decode) const;
   void FailCommit(const ShareId& id, const absl::Status& status, int64_t now_us,

@@ -227,6 +227,25 @@ TEST_F(KvOutboxRanksTest, OnlyTheRankWhoseReceiptIsLostIsAskedAgain) {
   EXPECT_TRUE(outbox_.AtRest());
 }
 
+// Found by the simulation: it was asked for again at once, for as long as the other was under way.
+TEST_F(KvOutboxRanksTest, NobodyAsksForWhatHasFailedWhileAnotherRankIsBusy) {
+  SendTo(RanksTicket(9), 1, 9, {4});
+  CommitTo(RanksTicket(9), 2, 9);
+  EndData();
+  ASSERT_EQ(commits_.size(), 2u);
+  End(commits_[0].message_id);  // The other's stays under way.
+  EXPECT_NE(outbox_.NextDeadlineUs(), kNeverUs);
+  ReceiveFrom(kDecode, KvReceiptKind::kRefused);
+  EXPECT_EQ(outbox_.NextDeadlineUs(), kNeverUs);
+  now_us_ += 2 * kReceiptUs;
+  Tick();
+  EXPECT_EQ(commits_.size(), 2u);
+  End(commits_[1].message_id);
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(InstanceOf(sent_[1].status), kDecode.id);
+  EXPECT_TRUE(outbox_.AtRest());
+}
+
 TEST_F(KvOutboxRanksTest, AReceiptIsAskedForWhileOthersAreBusy) {
   SendTo(RanksTicket(9), 1, 9, {4});
   CommitTo(RanksTicket(9), 2, 9);

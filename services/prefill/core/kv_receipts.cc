@@ -82,7 +82,8 @@ void KvOutbox::Tick(int64_t now_us, std::vector<KvOutboxAction>& actions) {
   std::vector<ShareId> due;
   for (const auto& [grant, id] : commits_) {
     const Share& share = At(id);
-    if (AwaitsReceipt(share) && now_us >= share.asked_us + options_.receipt_us) due.push_back(id);
+    const bool late = now_us >= share.asked_us + options_.receipt_us;
+    if (AwaitsReceipt(sends_.at(id.first), share) && late) due.push_back(id);
   }
   for (const ShareId& id : due) {
     const auto found = sends_.find(id.first);
@@ -108,8 +109,10 @@ void KvOutbox::Tick(int64_t now_us, std::vector<KvOutboxAction>& actions) {
 int64_t KvOutbox::NextDeadlineUs() const {
   int64_t next_us = kNeverUs;
   for (const auto& [grant, id] : commits_) {
-    const Share& share = sends_.at(id.first).shares[id.second];
-    if (AwaitsReceipt(share)) next_us = std::min(next_us, share.asked_us + options_.receipt_us);
+    const Send& send = sends_.at(id.first);
+    const Share& share = send.shares[id.second];
+    if (AwaitsReceipt(send, share))
+      next_us = std::min(next_us, share.asked_us + options_.receipt_us);
   }
   return next_us;
 }

@@ -1,0 +1,229 @@
+// Rank 0's way to the followers of its simulated decode service: the real wiring over calls that
+// break, orders and reports. Plays services/decode/ranks/rank_links and the wiring's shell.
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "services/links/core/group_desk.h"
+#include "tests/sim/decode_process.h"
+#include "tests/sim/follower_process.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr int64_t kRefusedUs = 100;
+constexpr double kKept = 0.1;
+constexpr size_t kKeptMost = 6;
+
+}  // namespace
+
+void DecodeProcess::ScheduleWiringTick() {
+  const int64_t next_us = wiring_->NextDeadlineUs();
+  if (next_us == kNeverUs) return;
+  const int64_t due_us = std::max(next_us, world_.now_us());
+  if (due_us >= wiring_tick_us_) return;
+  wiring_tick_us_ = due_us;
+  world_.After(node_, due_us - world_.now_us(), "wiring tick", [this, due_us] {
+    if (wiring_tick_us_ == due_us) wiring_tick_us_ = kNeverUs;
+    const auto wall_clock_us = static_cast<uint64_t>(world_.wall_clock_us(node_));
+    wiring_events_.Raise(links::WiringTick{wall_clock_us});
+  });
+}
+
+void DecodeProcess::HandleWiring(const links::WiringEvent& event) {
+  std::vector<links::WiringAction> actions;
+  wiring_->Handle(event, world_.now_us(), actions);
+  for (const auto& action : actions) {
+    std::visit([this](const auto& a) { Perform(a); }, action);
+  }
+  ScheduleWiringTick();
+}
+
+void DecodeProcess::LinkBroken(uint64_t call) {
+  for (const auto& [rank, link] : links_) {
+    if (link != call) continue;
+    wiring_events_.Raise(
+        links::StageLinkEnded{rank, wiring_->epoch(), absl::UnavailableError("the link broke")});
+    return;
+  }
+}
+
+// ---- What the wiring decides ----
+
+void DecodeProcess::Perform(const links::TryOwnEpoch& action) {
+  if (!core_.may_join()) {
+    wiring_events_.Raise(
+        links::OwnEpochTried{absl::UnavailableError("pages of the last epoch are in use")});
+    return;
+  }
+  roster_.Begin(action.hello.members);
+  ranks_.clear();
+  for (const KvWriter& rank : action.hello.members) ranks_.push_back(rank.instance);
+  contexts_.clear();
+  steps_.Begin(action.hello.epoch, ranks_);
+  ScheduleStale();
+  wiring_events_.Raise(links::OwnEpochTried{absl::OkStatus()});
+}
+
+void DecodeProcess::Perform(const links::OpenLinks& action) {
+  for (const worker::PeerWorker& member : action.members) {
+    const int rank = member.tensor_rank.rank;
+    const uint64_t call = world_.OpenCall(node_, NodeOf(member.instance.id));
+    if (call == 0) {
+      world_.After(
+          node_, kRefusedUs, "connection refused", [this, rank, epoch = action.hello.epoch] {
+            wiring_events_.Raise(
+                links::StageLinkEnded{rank, epoch, absl::UnavailableError("nobody listens")});
+          });
+      continue;
+    }
+    links_[rank] = call;
+    world_.SendOnCall<FollowerProcess>(
+        call, node_, "hello",
+        [call, hello = action.hello](FollowerProcess& peer) { peer.ReceiveHello(call, hello); });
+  }
+}
+
+void DecodeProcess::Perform(const links::FormOwnGroup& action) {
+  const uint64_t epoch = action.hello.epoch;
+  SimGroup::Callbacks callbacks;
+  callbacks.say = [this, epoch](const Rendezvous::Entry& entry) {
+    wiring_events_.Raise(links::GroupEntryHeard{0, epoch, entry});
+  };
+  callbacks.connected = [this, epoch] {
+    wiring_events_.Raise(links::GroupConnectedHeard{0, epoch});
+  };
+  callbacks.formed = [this, epoch](const absl::Status& status) {
+    wiring_events_.Raise(links::OwnGroupFormed{epoch, status});
+  };
+  wiring_events_.Raise(links::GroupJoinHeard{0, epoch});
+  group_.Join(links::GroupOf(DecodePlaceOf(topology_, node_, self_), action.hello),
+              std::move(callbacks));
+}
+
+void DecodeProcess::Perform(const links::TellGroup& action) {
+  if (action.member == 0) return group_.OnMessage(action.message);
+  const auto link = links_.find(action.member);
+  if (link == links_.end()) return;  // Nobody listens there.
+  const uint64_t call = link->second;
+  world_.SendOnCall<FollowerProcess>(call, node_, "group word",
+                                     [call, message = action.message](FollowerProcess& peer) {
+                                       peer.ReceiveGroup(call, message);
+                                     });
+}
+
+// Beside the calls' losses: two a second on every link would leave no service standing.
+void DecodeProcess::Perform(const links::PingStages& action) {
+  for (const auto& [rank, call] : links_) {
+    if (!world_.CallOpen(call)) continue;
+    const int node = topology_.DecodeNode(topology_.DecodeOf(node_), rank);
+    world_.Send<FollowerProcess>(node_, node, "ping",
+                                 [ping = links::PingHeard{call, action.sequence, 0}](
+                                     FollowerProcess& peer) { peer.ReceivePing(ping); });
+  }
+}
+
+void DecodeProcess::Perform(const links::CloseLinks&) {
+  for (const auto& [rank, call] : std::exchange(links_, {})) world_.BreakCall(call);
+}
+
+void DecodeProcess::Perform(const links::ReportChainUp& action) {
+  groups_.CheckUp(StageGroups::KeyOf(topology_, node_, action.epoch));
+  freed_.Reset();
+  HandleCore(roster_.Joined(action.page_count));
+  membership_->ReportSoon();
+}
+
+void DecodeProcess::Perform(const links::ReportChainDown& action) {
+  if (topology_.first_router_stands) {
+    world_.Violate(absl::StrCat("a router's death parts the ranks of ", self_.id, ": ",
+                                action.status.message()));
+  }
+  world_.Trace(node_, absl::StrCat("RANKS LOST: ", action.status.message()));
+  group_.Leave(action.status);
+  HandleCore(decode::RanksLost{action.status});
+  membership_->ReportSoon();
+}
+
+void DecodeProcess::Perform(const links::PassReport& action) {
+  decode::Event report = *std::exchange(in_hand_, std::nullopt);
+  const int said_by = std::visit(
+      [](const auto& event) {
+        if constexpr (requires { event.rank; }) return event.rank;
+        return -1;
+      },
+      report);
+  if (said_by != action.rank) world_.Violate(self_.id + " takes one rank's report for another's");
+  HandleCore(report);
+}
+
+void DecodeProcess::Perform(const decode::PartRanks& action) {
+  wiring_events_.Raise(links::ChainFailed{action.status});
+}
+
+// ---- Orders ----
+
+void DecodeProcess::SendOrder(int rank, decode::Order order) {
+  if (!wiring_->up()) return;
+  const uint64_t call = links_.at(rank);
+  OrderContext& context = contexts_[rank];
+  const bool nonsense = world_.Strikes(&NetworkFaults::order_garbled);
+  if (nonsense) {
+    const int node = topology_.DecodeNode(topology_.DecodeOf(node_), rank);
+    order = Garble(world_.random(), topology_, node, context, std::move(order));
+  } else {
+    context.Saw(order);
+  }
+  world_.SendOnCall<FollowerProcess>(
+      call, node_, "order",
+      [call, order, nonsense](FollowerProcess& peer) { peer.ReceiveOrder(call, order, nonsense); });
+  if (nonsense || !world_.Strikes(&NetworkFaults::plan_repeat)) return;
+  world_.SendOnCall<FollowerProcess>(
+      call, node_, "order again",
+      [call, order](FollowerProcess& peer) { peer.ReceiveOrder(call, order, /*nonsense=*/true); });
+}
+
+// ---- What followers say ----
+
+void DecodeProcess::ReceiveFromFollower(const links::WiringEvent& event) {
+  KeepForLater(event);
+  wiring_events_.Raise(event);
+}
+
+void DecodeProcess::ReceiveReady(const links::StageReady& ready, uint64_t newest_generation) {
+  if (ready.epoch == wiring_->epoch()) {
+    roster_.Ready(newest_generation);
+    witness_.FollowerHad(newest_generation);
+  }
+  ReceiveFromFollower(ready);
+}
+
+void DecodeProcess::ReceiveReport(int rank, uint64_t epoch, const decode::Event& report) {
+  in_hand_ = report;
+  ReceiveFromFollower(links::ReportHeard{rank, epoch});
+  in_hand_.reset();
+}
+
+// What comes of an older epoch has no effect, whatever it is.
+void DecodeProcess::KeepForLater(const links::WiringEvent& event) {
+  if (stale_wiring_.size() < kKeptMost && world_.random().Chance(kKept)) {
+    stale_wiring_.push_back(event);
+  }
+}
+
+void DecodeProcess::ScheduleStale() {
+  for (const links::WiringEvent& event : std::exchange(stale_wiring_, {})) {
+    const int64_t latest_us = world_.random().Chance(0.5) ? 5000 : 3'000'000;
+    world_.After(node_, world_.random().Between(0, latest_us), "stale word", [this, event] {
+      const std::pair before(wiring_->epoch(), wiring_->up());
+      std::vector<links::WiringAction> actions;
+      wiring_->Handle(event, world_.now_us(), actions);
+      if (actions.empty() && std::pair(wiring_->epoch(), wiring_->up()) == before) return;
+      world_.Violate(absl::StrCat(self_.id, ": a follower's word of an older epoch has an effect"));
+    });
+  }
+}
+
+}  // namespace baton::sim

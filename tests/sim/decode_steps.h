@@ -1,0 +1,93 @@
+// A simulated executor of one rank of a decode service: runs steps one by one on the pages that it
+// is told to (I3), alone or with the service's other ranks, each on its own heads. Plays
+// services/decode/step_runner and the executor below it.
+#ifndef TESTS_SIM_DECODE_STEPS_H_
+#define TESTS_SIM_DECODE_STEPS_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/types/instance.h"
+#include "services/decode/core/decode_core.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/sim_group.h"
+#include "tests/sim/sim_memory.h"
+#include "tests/sim/stage_groups.h"
+#include "tests/sim/topology.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+class DecodeSteps {
+ public:
+  // What a step's kernel does for one sequence.
+  struct Row {
+    decode::RunStep::Sequence fed;
+    const Oracle::Sequence* sequence = nullptr;  // Rank 0 knows.
+    uint64_t out = 0;                            // Of the last layer.
+    uint64_t digest = 0;                         // Of everything up to its position, on this rank.
+  };
+  struct Ended {
+    uint64_t step = 0;
+    absl::Status status;
+    std::vector<Row> rows;
+  };
+  struct Hooks {
+    std::function<const Oracle::Sequence*(uint64_t attempt_id)> sequence_of;  // Rank 0's alone.
+    std::function<void(Ended)> ended;
+  };
+  DecodeSteps(World& world, const Topology& topology, StageGroups& groups, int node,
+              std::string self, SimMemory& memory, SimGroup& group, Hooks hooks);
+
+  // The ranks of the epoch, which is 0 where the service is one process.
+  void Begin(uint64_t epoch, std::vector<InstanceRef> members);
+  void Run(const decode::RunStep& step);
+  bool Uses(int page) const;
+  bool idle() const { return steps_.empty(); }
+
+ private:
+  struct Step {
+    uint64_t number = 0;
+    uint64_t epoch = 0;
+    std::vector<Row> rows;
+    bool computed = false;
+  };
+
+  void BeginNext();
+  void RunAlone();
+  void RunTogether();
+  void StepBegins(const absl::StatusOr<std::vector<uint64_t>>& taken_for);
+  const StageGroups::Step* ComputeTogether();
+  std::vector<DecodeSteps*> RanksAt(const Step& step);
+  bool ComputeRow(size_t row, const std::vector<DecodeSteps*>& ranks, uint64_t& out);
+  void StepEnds(const absl::Status& status);
+  void EndTogether(absl::Status status);
+  void End(const absl::Status& status);
+  uint64_t DigestOf(const Step& step) const;
+  StageGroups::Key KeyOf(uint64_t epoch) const {
+    return StageGroups::KeyOf(topology_, node_, epoch);
+  }
+  int64_t DrawCost(size_t rows);
+  bool first() const { return topology_.DecodeRankOf(node_).rank == 0; }
+
+  World& world_;
+  const Topology& topology_;
+  StageGroups& groups_;
+  const int node_;
+  const std::string self_;
+  SimMemory& memory_;
+  SimGroup& group_;
+  const Hooks hooks_;
+  uint64_t epoch_ = 0;
+  std::vector<InstanceRef> members_;  // Of the epoch, by rank.
+  std::deque<Step> steps_;            // The first is being computed.
+};
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_DECODE_STEPS_H_
