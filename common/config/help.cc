@@ -58,9 +58,10 @@ std::string MarkdownRow(const Option& option) {
 }  // namespace
 
 const std::vector<Command>& AllCommands() {
-  static const auto* const kAll = new std::vector<Command>{
-      Command::kRouter, Command::kWorker,   Command::kUp,        Command::kValidate,
-      Command::kDrain,  Command::kSimulate, Command::kModelInfo, Command::kModelMake};
+  static const auto* const kAll =
+      new std::vector<Command>{Command::kRouter,   Command::kWorker,    Command::kUp,
+                               Command::kValidate, Command::kDrain,     Command::kSimulate,
+                               Command::kTrace,    Command::kModelInfo, Command::kModelMake};
   return *kAll;
 }
 
@@ -82,6 +83,8 @@ const char* CommandName(Command command) {
       return "drain";
     case Command::kSimulate:
       return "simulate";
+    case Command::kTrace:
+      return "trace";
   }
   return "";
 }
@@ -105,6 +108,8 @@ const char* CommandSummary(Command command) {
     case Command::kSimulate:
       return "what a cluster would do with a workload, in virtual time: latencies, idle stages, "
              "queues";
+    case Command::kTrace:
+      return "a picture of what prefill stages computed when, from the spans of a real run";
   }
   return "";
 }

@@ -180,6 +180,8 @@ bool AppliesTo(const Option& option, Command command) {
       return AppliesTo(option, v1::OptionSpec::DRAIN);
     case Command::kSimulate:
       return AppliesTo(option, v1::OptionSpec::SIMULATE);
+    case Command::kTrace:
+      return AppliesTo(option, v1::OptionSpec::TRACE);
   }
   return false;
 }

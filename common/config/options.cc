@@ -35,6 +35,8 @@ Role FixedRole(Command command) {
       return v1::OptionSpec::DRAIN;
     case Command::kSimulate:
       return v1::OptionSpec::SIMULATE;
+    case Command::kTrace:
+      return v1::OptionSpec::TRACE;
   }
   return v1::OptionSpec::ROLE_UNSPECIFIED;
 }
@@ -125,7 +127,8 @@ void Derive(ParsedOptions* parsed) {
     values.set_pipeline_window(values.pp_size() + values.plans_in_flight());
     derived("pipeline_window", "--pp-size and --plans-in-flight");
   }
-  if (values.enable_trace() && values.otlp_traces_endpoint().empty()) {
+  if (values.enable_trace() && values.otlp_traces_endpoint().empty() &&
+      values.otlp_traces_file().empty()) {
     values.set_otlp_traces_endpoint(tracing::kDefaultEndpoint);
     derived("otlp_traces_endpoint", "--enable-trace");
   }

@@ -26,7 +26,17 @@
 namespace baton::config {
 
 // What the user runs: `baton router`, `baton worker` ...
-enum class Command { kRouter, kWorker, kUp, kValidate, kModelInfo, kModelMake, kDrain, kSimulate };
+enum class Command {
+  kRouter,
+  kWorker,
+  kUp,
+  kValidate,
+  kModelInfo,
+  kModelMake,
+  kDrain,
+  kSimulate,
+  kTrace,
+};
 
 // In the order in which they are shown.
 const std::vector<Command>& AllCommands();
@@ -40,7 +50,8 @@ const char* CommandSummary(Command command);
 // The part a process plays; a worker's comes from --disaggregation-mode.
 using Role = v1::OptionSpec::Role;
 
-// "router", "prefill", "decode", "up", "validate", "model", "drain" or "simulate".
+// "router", "prefill", "decode", "up", "validate", "model", "drain", "simulate" or
+// "trace".
 std::string RoleName(Role role);
 
 struct OptionInput {

@@ -202,12 +202,23 @@ absl::Status CheckSimulated(const v1::Options& options) {
   return CheckTypes(options);
 }
 
+absl::Status CheckTrace(const v1::Options& options) {
+  if (options.otlp_traces_file().empty()) {
+    return InvalidField(
+        "otlp_traces_file",
+        "required: the spans that processes wrote with this option (--otlp-traces-file FILE)");
+  }
+  if (options.svg().empty()) return InvalidField("svg", "required: the picture (--svg FILE)");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Validate(Command command, const v1::Options& options) {
   if (command == Command::kModelMake) return CheckMadeModel(options);
   if (command == Command::kDrain) return CheckDrain(options);
   if (command == Command::kSimulate) return CheckSimulated(options);
+  if (command == Command::kTrace) return CheckTrace(options);
   BATON_RETURN_IF_ERROR(CheckModel(options));
   if (command == Command::kModelInfo) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(CheckLater(options));

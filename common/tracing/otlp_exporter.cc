@@ -8,8 +8,6 @@
 
 #include "common/base/log.h"
 #include "common/base/status_text.h"
-#include "common/rpc/channel.h"
-#include "common/rpc/grpc_status.h"
 
 namespace baton::tracing {
 namespace {
@@ -26,7 +24,6 @@ int64_t UnixOffsetUs() {
 OtlpExporter::OtlpExporter(OtlpExporterOptions options)
     : options_(std::move(options)),
       queue_(options_.limits.queue_spans, options_.limits.batch_spans),
-      stub_(Service::NewStub(rpc::OpenChannel(options_.endpoint))),
       core_(options_.limits),
       thread_([this] { Run(); }) {}
 
@@ -86,10 +83,11 @@ void OtlpExporter::Run() {
 }
 
 void OtlpExporter::Export(const std::vector<Span>& spans) {
-  const Request request = EncodeSpans(spans, options_.resource, UnixOffsetUs());
+  const SpanDestination::Request request = EncodeSpans(spans, options_.resource, UnixOffsetUs());
   while (true) {
     int64_t refused = 0;
-    const absl::Status status = Send(request, refused);
+    const int64_t until_us = std::min(NowUs() + options_.limits.call_timeout_us, stop_at_us());
+    const absl::Status status = options_.to->Send(request, until_us, refused);
     const AfterExport after = core_.OnResult(status, NowUs(), stopping());
     const size_t failed = after == AfterExport::kGiveUp ? spans.size()
                           : after == AfterExport::kDone ? static_cast<size_t>(refused)
@@ -103,39 +101,18 @@ void OtlpExporter::Export(const std::vector<Span>& spans) {
   }
 }
 
-absl::Status OtlpExporter::Send(const Request& request, int64_t& refused) {
-  grpc::ClientContext context;
-  const int64_t now_us = NowUs();
-  const int64_t until_us = std::min(now_us + options_.limits.call_timeout_us, stop_at_us());
-  context.set_deadline(std::chrono::system_clock::now() +
-                       std::chrono::microseconds(until_us - now_us));
-  {
-    MutexLock lock(&mutex_);
-    call_ = &context;
-  }
-  Response response;
-  const grpc::Status status = stub_->Export(&context, request, &response);
-  {
-    MutexLock lock(&mutex_);
-    call_ = nullptr;
-  }
-  const int64_t sent = request.resource_spans(0).scope_spans(0).spans_size();
-  refused = std::clamp<int64_t>(response.partial_success().rejected_spans(), 0, sent);
-  return rpc::FromGrpc(status);
-}
-
 void OtlpExporter::Tell(const absl::Status& status) {
   switch (core_.TakeNews()) {
     case ExportNews::kNone:
       return;
     case ExportNews::kFailing:
       failing_since_us_ = NowUs();
-      LOG(kWarning) << "spans cannot be exported to " << options_.endpoint << " ("
+      LOG(kWarning) << "spans cannot be exported to " << options_.to->name() << " ("
                     << DescribeStatus(status)
                     << "); requests go on, spans are lost once the queue is full";
       return;
     case ExportNews::kWorking:
-      LOG(kInfo) << "spans are exported to " << options_.endpoint << " again after "
+      LOG(kInfo) << "spans are exported to " << options_.to->name() << " again after "
                  << (NowUs() - failing_since_us_) / 1'000'000 << " s; " << std::exchange(lost_, 0)
                  << " were lost on the way";
       return;
@@ -152,9 +129,8 @@ void OtlpExporter::Shutdown() {
     MutexLock lock(&mutex_);
     const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_; };
     // A call that began before has a later deadline.
-    if (!mutex_.AwaitFor(std::chrono::microseconds(options_.limits.flush_us), ended) &&
-        call_ != nullptr) {
-      call_->TryCancel();
+    if (!mutex_.AwaitFor(std::chrono::microseconds(options_.limits.flush_us), ended)) {
+      options_.to->Cancel();
     }
   }
   thread_.join();

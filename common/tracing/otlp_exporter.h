@@ -1,9 +1,7 @@
-// Sends spans to a collector, OTLP over gRPC: a queue, a thread, one call at a time. Whoever ends a
-// span only pushes it; a collector that is slow, away or wrong costs spans, never a request.
+// Sends spans on, in batches: a queue, a thread, one batch at a time. Whoever ends a span only
+// pushes it; a collector that is slow, away or wrong, or a full disk, costs spans, never a request.
 #ifndef COMMON_TRACING_OTLP_EXPORTER_H_
 #define COMMON_TRACING_OTLP_EXPORTER_H_
-
-#include <grpcpp/client_context.h>
 
 #include <cstdint>
 #include <functional>
@@ -18,14 +16,14 @@
 #include "common/tracing/export_core.h"
 #include "common/tracing/otlp_encode.h"
 #include "common/tracing/span.h"
+#include "common/tracing/span_destination.h"
 #include "common/tracing/span_fate.h"
 #include "common/tracing/span_queue.h"
-#include "proto/opentelemetry/proto/collector/trace/v1/trace_service.grpc.pb.h"
 
 namespace baton::tracing {
 
 struct OtlpExporterOptions {
-  std::string endpoint;  // HOST:PORT, as ParseEndpoint makes it.
+  std::unique_ptr<SpanDestination> to;
   ResourceAttributes resource;
   ExportLimits limits;
   CountSpans count = [](SpanFate, size_t) {};
@@ -33,7 +31,6 @@ struct OtlpExporterOptions {
 
 class OtlpExporter {
  public:
-  // Connects at the first batch.
   explicit OtlpExporter(OtlpExporterOptions options);
   ~OtlpExporter();  // Shutdown.
   OtlpExporter(const OtlpExporter&) = delete;
@@ -47,10 +44,6 @@ class OtlpExporter {
   void Shutdown();
 
  private:
-  using Request = opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
-  using Response = opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse;
-  using Service = opentelemetry::proto::collector::trace::v1::TraceService;
-
   void Wake();
   bool stopping() const;
   int64_t stop_at_us() const;  // kNeverUs: not stopping.
@@ -61,19 +54,15 @@ class OtlpExporter {
   void Sleep(int64_t until_us, bool for_batch);
   // Returns when the batch is sent or given up.
   void Export(const std::vector<Span>& spans);
-  // `refused`: of a batch that was taken otherwise.
-  absl::Status Send(const Request& request, int64_t& refused);
   void Tell(const absl::Status& status);
 
   const OtlpExporterOptions options_;
   SpanQueue queue_;
-  const std::unique_ptr<Service::Stub> stub_;
 
   mutable Mutex mutex_;  // Those who push take it once for each batch.
   bool batch_full_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t stop_at_us_ ABSL_GUARDED_BY(mutex_) = kNeverUs;
-  grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;
 
   // The thread's own.
   ExportCore core_;

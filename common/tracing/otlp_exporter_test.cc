@@ -2,8 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <fstream>
 #include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "common/tracing/span_destination.h"
 #include "common/tracing/testing/fake_collector.h"
 
 namespace baton::tracing {
@@ -14,7 +21,7 @@ class OtlpExporterTest : public testing::Test {
   void SetUp() override {
     port_ = collector_.Start();
     ASSERT_NE(port_, 0);
-    options_.endpoint = "127.0.0.1:" + std::to_string(port_);
+    options_.to = CollectorAt("127.0.0.1:" + std::to_string(port_));
     options_.resource = {{"service.name", "test"}};
     options_.limits.queue_spans = 8;
     options_.limits.batch_spans = 4;
@@ -29,7 +36,7 @@ class OtlpExporterTest : public testing::Test {
     };
   }
 
-  void Start() { exporter_ = std::make_unique<OtlpExporter>(options_); }
+  void Start() { exporter_ = std::make_unique<OtlpExporter>(std::move(options_)); }
   void Take(const std::string& name) {
     Span span;
     span.name = name;
@@ -170,6 +177,71 @@ TEST_F(OtlpExporterTest, ACollectorThatHangsDoesNotHoldUpTheEndForLong) {
   ASSERT_EQ(collector_.WaitForCalls(1), 1u);
   exporter_->Shutdown();  // An hour later, if the call's own deadline counted.
   EXPECT_EQ(Count(SpanFate::kFailed), 8u);
+}
+
+std::vector<std::string> LinesOf(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string FreshFile(const char* name) {
+  const std::string path = testing::TempDir() + "/" + name;
+  std::remove(path.c_str());
+  return path;
+}
+
+TEST_F(OtlpExporterTest, AFileGetsALineForEachBatch) {
+  const std::string path = FreshFile("spans.jsonl");
+  options_.to = FileAt(path);
+  options_.limits.interval_us = 3'600'000'000;
+  Start();
+  for (int i = 0; i < 6; ++i) Take("s" + std::to_string(i));
+  exporter_->Shutdown();
+  EXPECT_EQ(Count(SpanFate::kExported), 6u);
+  const std::vector<std::string> lines = LinesOf(path);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[0].find("\"name\":\"s3\""), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("\"name\":\"s5\""), std::string::npos) << lines[1];
+}
+
+TEST_F(OtlpExporterTest, SeveralWriteToOneFile) {
+  const std::string path = FreshFile("shared.jsonl");
+  const auto to = [&path] { return FileAt(path); };
+  OtlpExporterOptions second{to(), {}, options_.limits};
+  options_.to = to();
+  Start();
+  OtlpExporter other(std::move(second));
+  for (int i = 0; i < 4; ++i) Take("one");
+  Span span;
+  span.name = "two";
+  for (int i = 0; i < 4; ++i) other.Take(span);
+  exporter_->Shutdown();
+  other.Shutdown();
+  std::string all;
+  for (const std::string& line : LinesOf(path)) {
+    EXPECT_EQ(line.rfind("{\"resourceSpans\":", 0), 0u) << line;
+    all += line;
+  }
+  EXPECT_NE(all.find("\"one\""), std::string::npos);
+  EXPECT_NE(all.find("\"two\""), std::string::npos);
+}
+
+TEST_F(OtlpExporterTest, AFullFileLosesSpansAndSaysSoByCount) {
+  const std::string path = FreshFile("full.jsonl");
+  options_.to = FileAt(path, /*bytes_max=*/100);
+  Start();
+  Take("lost");
+  EXPECT_TRUE(WaitForCount(SpanFate::kFailed, 1));
+  EXPECT_TRUE(LinesOf(path).empty());
+}
+
+TEST_F(OtlpExporterTest, AFileThatCannotBeOpenedLosesSpans) {
+  options_.to = FileAt(testing::TempDir() + "/no/such/directory/spans.jsonl");
+  Start();
+  Take("lost");
+  EXPECT_TRUE(WaitForCount(SpanFate::kFailed, 1));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "common/tracing/tracing.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "common/telemetry/metrics_table.h"
 #include "common/tracing/endpoint.h"
 #include "common/tracing/otlp_exporter.h"
+#include "common/tracing/span_destination.h"
 
 namespace baton::tracing {
 namespace {
@@ -36,30 +38,45 @@ ResourceAttributes Describe(const v1::Options& options, const Identity& identity
 }  // namespace
 
 struct Tracing::Parts {
-  Parts(const TracerOptions& tracer_options, OtlpExporterOptions exporter_options)
-      : exporter(std::move(exporter_options)),
-        tracer(tracer_options, [this](Span span) { exporter.Take(std::move(span)); }) {}
+  Parts(const TracerOptions& tracer_options, std::vector<std::unique_ptr<OtlpExporter>> to)
+      : exporters(std::move(to)), tracer(tracer_options, [this](Span span) {
+          for (size_t i = 1; i < exporters.size(); ++i) exporters[i]->Take(span);
+          exporters.front()->Take(std::move(span));
+        }) {}
 
-  OtlpExporter exporter;
+  const std::vector<std::unique_ptr<OtlpExporter>> exporters;  // At least one.
   Tracer tracer;
 };
 
 absl::StatusOr<std::unique_ptr<Tracing>> Tracing::FromOptions(const v1::Options& options,
                                                               const Identity& identity,
                                                               CountSpans count) {
-  if (options.otlp_traces_endpoint().empty()) return nullptr;
-  OtlpExporterOptions exporter;
-  BATON_ASSIGN_OR_RETURN(exporter.endpoint, ParseEndpoint(options.otlp_traces_endpoint()));
-  exporter.resource = Describe(options, identity);
-  exporter.count = std::move(count);
+  std::vector<std::unique_ptr<SpanDestination>> destinations;
+  if (!options.otlp_traces_endpoint().empty()) {
+    BATON_ASSIGN_OR_RETURN(const std::string endpoint,
+                           ParseEndpoint(options.otlp_traces_endpoint()));
+    destinations.push_back(CollectorAt(endpoint));
+  }
+  if (!options.otlp_traces_file().empty()) {
+    destinations.push_back(FileAt(options.otlp_traces_file()));
+  }
+  if (destinations.empty()) return nullptr;
   TracerOptions tracer;
   if (!absl::SimpleAtod(options.otlp_sample_ratio(), &tracer.sample_ratio)) {
     return InvalidField("otlp_sample_ratio", "is not a number");
   }
   tracer.seed[0] = EntropySeed();
   tracer.seed[1] = EntropySeed();
+  std::vector<std::unique_ptr<OtlpExporter>> exporters;
+  for (std::unique_ptr<SpanDestination>& destination : destinations) {
+    OtlpExporterOptions exporter;
+    exporter.to = std::move(destination);
+    exporter.resource = Describe(options, identity);
+    exporter.count = count;
+    exporters.push_back(std::make_unique<OtlpExporter>(std::move(exporter)));
+  }
   return std::unique_ptr<Tracing>(
-      new Tracing(std::make_unique<Parts>(tracer, std::move(exporter))));
+      new Tracing(std::make_unique<Parts>(tracer, std::move(exporters))));
 }
 
 Tracing::Tracing(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

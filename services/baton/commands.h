@@ -25,6 +25,7 @@ int RunUpCommand(const config::ParsedOptions& options, const char* self);
 int RunValidateCommand(const config::ParsedOptions& options);
 int RunDrainCommand(const config::ParsedOptions& options);
 int RunSimulateCommand(const config::ParsedOptions& options);
+int RunTraceCommand(const config::ParsedOptions& options);
 int RunModelInfoCommand(const config::ParsedOptions& options);
 int RunModelMakeCommand(const config::ParsedOptions& options);
 

@@ -1,15 +1,15 @@
 // `baton simulate`: what a cluster of these options would do with a workload, in virtual time.
 #include <cstdio>
 #include <fstream>
-#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "services/baton/commands.h"
 #include "services/simulator/report.h"
+#include "services/simulator/run_timeline.h"
 #include "services/simulator/simulated_cluster.h"
-#include "services/simulator/timeline_svg.h"
+#include "services/timeline/timeline_svg.h"
 
 namespace baton {
 namespace {
@@ -23,13 +23,8 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
 }
 
 simulator::TimelineWindow WindowOf(const v1::Options& options) {
-  simulator::TimelineWindow window;
-  if (options.svg().empty()) return window;
-  window.limit = simulator::kTimelineChunks;
-  window.from_us = options.timeline_from_ms() * 1000;
-  window.to_us = options.timeline_ms() > 0 ? window.from_us + options.timeline_ms() * 1000
-                                           : std::numeric_limits<int64_t>::max();
-  return window;
+  if (options.svg().empty()) return {};
+  return timeline::WindowOfMs(options.timeline_from_ms(), options.timeline_ms());
 }
 
 absl::Status Simulate(const v1::Options& options) {
@@ -49,8 +44,8 @@ absl::Status Simulate(const v1::Options& options) {
   }
   if (options.svg().empty()) return absl::OkStatus();
   return WriteFile(options.svg(),
-                   simulator::TimelineSvg(record, window,
-                                          absl::StrCat(shape.profile.name, "; ", workload.text)));
+                   timeline::TimelineSvg(simulator::TimelineOf(record), window,
+                                         absl::StrCat(shape.profile.name, "; ", workload.text)));
 }
 
 }  // namespace

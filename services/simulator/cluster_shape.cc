@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/chunking/chunk_profile.h"
 #include "common/config/context_length.h"
 #include "common/config/layer_split.h"
 
@@ -34,6 +35,34 @@ absl::StatusOr<int> PagesOf(const char* field, int64_t tokens, int page_size) {
                                           page_size, " tokens"));
 }
 
+// A sweep finds what the timed profile says, but for the floor, of which fits know nothing.
+std::vector<KnownCost> SweptCosts(const ClusterShape& shape) {
+  std::vector<KnownCost> known;
+  for (const LayerRange& stage : shape.stages) {
+    StageCost cost = shape.profile.OfStage(stage.size());
+    cost.floor_tokens = 0;
+    known.push_back({cost, 0});
+  }
+  return known;
+}
+
+// What real stages would begin with, which need not be what they then find.
+absl::StatusOr<std::vector<KnownCost>> ProfiledCosts(const ClusterShape& shape,
+                                                     const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(const ChunkProfile profile, LoadChunkProfile(path));
+  if (profile.stages.size() != shape.stages.size()) {
+    return InvalidField("chunk_profile",
+                        absl::StrCat(path, " knows a chain of ", profile.stages.size(),
+                                     " stages, --pp-size says ", shape.stages.size()));
+  }
+  std::vector<KnownCost> known;
+  for (size_t stage = 0; stage < shape.stages.size(); ++stage) {
+    const StageProfile& measured = profile.stages[stage];
+    known.push_back({measured.OfLayers(shape.stages[stage].size()), measured.error});
+  }
+  return known;
+}
+
 // "auto" is what the profile says.
 ElementType TypeOf(const std::string& name, ElementType otherwise) {
   return ParseElementType(name).value_or(otherwise);
@@ -56,7 +85,11 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   shape.decodes = static_cast<int>(options.decodes());
   shape.max_context_tokens = config::ContextTokens(options, profile.context_tokens);
   shape.prefill = prefill::SchedulingOf(options, shape.max_context_tokens);
-  shape.costs_measured = options.chunk_sweep_ms() > 0;
+  if (!options.chunk_profile().empty()) {
+    BATON_ASSIGN_OR_RETURN(shape.known_costs, ProfiledCosts(shape, options.chunk_profile()));
+  } else if (options.chunk_sweep_ms() > 0) {
+    shape.known_costs = SweptCosts(shape);
+  }
   const int page_size = static_cast<int>(options.page_size());
   shape.layout = {profile.layers, profile.kv_heads, profile.head_dim, page_size,
                   static_cast<int>(ElementBytes(profile.kv_dtype))};

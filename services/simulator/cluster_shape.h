@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/chunking/cost_fit.h"
 #include "common/engine/timed/timed_profile.h"
 #include "common/types/kv_layout.h"
 #include "proto/baton/v1/config.pb.h"
@@ -22,8 +23,10 @@ struct ClusterShape {
   int chains = 1;
   int decodes = 1;
   prefill::PrefillOptions prefill;
-  bool costs_measured = false;  // Stages know what chunks cost before the first one (a sweep).
-  int prefill_pages = 0;        // Of every stage.
+  // What stages believe that chunks cost before the first one, by a sweep or a chunk profile;
+  // empty: they learn it all.
+  std::vector<KnownCost> known_costs;
+  int prefill_pages = 0;  // Of every stage.
   int decode_pages = 0;
   KvLayout layout;        // Its page_size is everybody's.
   int64_t row_bytes = 0;  // Of one token's activations.

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "services/simulator/timeline_svg.h"
+#include "services/simulator/run_timeline.h"
 
 namespace baton::simulator {
 namespace {
@@ -129,29 +129,20 @@ TEST(ReportTest, TableAndJsonSayTheSame) {
   EXPECT_TRUE(json["requests"][2][3].is_null()) << "it had no first token";
 }
 
-int Count(const std::string& text, const std::string& part) {
-  int count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
-TEST(TimelineSvgTest, EveryChunkIsABoxInItsRequestsColour) {
+TEST(RunTimelineTest, HasARowForEachStage) {
   RunRecord record = Three();
   record.chains[0].stages[0].computes = {{0, 1000, {{0, 0, 64}}},
                                          {1000, 3000, {{0, 64, 32}, {1, 0, 96}}}};
-  record.chains[0].stages[1].computes = {{1000, 2000, {{0, 0, 64}}}};
-  const TimelineWindow window{0, 1 << 30, kTimelineChunks};
-  const std::string svg = TimelineSvg(record, window, "a <b> & \"c\"");
-  EXPECT_EQ(Count(svg, "<title>request 0,"), 3);
-  EXPECT_EQ(Count(svg, "<title>request 1,"), 1);
-  EXPECT_THAT(svg, HasSubstr("<title>request 1, tokens 0 to 95, 1.000 to 3.000 ms</title>"));
-  EXPECT_THAT(svg, HasSubstr("a &lt;b&gt; &amp; &quot;c&quot;"));
-  EXPECT_THAT(svg, HasSubstr("4 chunks, all of the window"));
-  EXPECT_EQ(Count(svg, ">chain 0, stage "), 2);
-  EXPECT_EQ(svg, TimelineSvg(record, window, "a <b> & \"c\""));
+  record.chains.push_back(record.chains[0]);
   record.timeline_full = true;
-  EXPECT_THAT(TimelineSvg(record, window, ""), HasSubstr("the first 4 chunks of the window"));
-  EXPECT_THAT(TimelineSvg(Three(), window, ""), HasSubstr("nothing was computed"));
+  const timeline::Timeline drawn = TimelineOf(record);
+  EXPECT_TRUE(drawn.full);
+  ASSERT_EQ(drawn.chains.size(), 2u);
+  ASSERT_EQ(drawn.chains[1].size(), 2u);
+  EXPECT_EQ(drawn.chains[1][0].name, "chain 1, stage 0");
+  ASSERT_EQ(drawn.chains[1][0].computes.size(), 2u);
+  EXPECT_EQ(drawn.chains[1][0].computes[1].items, record.chains[0].stages[0].computes[1].items);
+  EXPECT_TRUE(drawn.chains[1][1].computes.empty());
 }
 
 }  // namespace

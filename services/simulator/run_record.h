@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "services/prefill/core/stage_times.h"
+#include "services/timeline/timeline.h"
 
 namespace baton::simulator {
 
@@ -96,17 +97,9 @@ class TimeHistogram {
   int64_t most_us_ = 0;
 };
 
-// One plan's computation on a stage, and whose tokens it holds.
-struct ComputeRecord {
-  struct Item {
-    int request = 0;  // Its index in the workload.
-    int token_begin = 0;
-    int token_count = 0;
-  };
-  int64_t begin_us = 0;
-  int64_t end_us = 0;
-  std::vector<Item> items;
-};
+// Its request is the index in the workload.
+using ComputeRecord = timeline::ComputeRecord;
+using TimelineWindow = timeline::TimelineWindow;
 
 struct StageRecord {
   int layers = 0;
@@ -141,14 +134,6 @@ struct RunRecord {
   TimeHistogram between_tokens;  // Of all requests: from each token to the next.
   bool timeline_full = false;    // It has left out what came behind.
   int64_t end_us = 0;
-};
-
-// Which computations a run keeps: those that begin in [from_us, to_us), until those of all stages
-// together have `limit` chunks.
-struct TimelineWindow {
-  int64_t from_us = 0;
-  int64_t to_us = 0;
-  int limit = 0;
 };
 
 }  // namespace baton::simulator

@@ -17,19 +17,13 @@ prefill::StageOptions StageOptionsOf(const ClusterShape& shape, int stage) {
   return prefill::StageOptionsOf(options, shape.layout.page_size);
 }
 
-// A sweep finds what the profile says, but for the floor, of which fits know nothing.
 prefill::ChainUp UpOf(const ClusterShape& shape) {
   prefill::ChainUp up;
   up.epoch = kEpoch;
   up.stages = static_cast<int>(shape.stages.size());
   up.page_count = shape.prefill_pages;
-  for (const LayerRange& stage : shape.stages) {
-    up.stage_layers.push_back(stage.size());
-    if (!shape.costs_measured) continue;
-    StageCost cost = shape.profile.OfStage(stage.size());
-    cost.floor_tokens = 0;
-    up.known_costs.push_back({cost, 0});
-  }
+  for (const LayerRange& stage : shape.stages) up.stage_layers.push_back(stage.size());
+  up.known_costs = shape.known_costs;
   return up;
 }
 

@@ -115,7 +115,7 @@ TEST(SimulatedClusterTest, WhoHasMeasuredCutsTheFirstPromptBetter) {
   shape.prefill.chunk_tokens = 4096;
   const Workload workload = Asked({{0, 3000, 1}});
   const int64_t learning_us = RunIt(shape, workload).requests[0].ttft_us();
-  shape.costs_measured = true;
+  for (const StageCost& cost : CostsOf(shape)) shape.known_costs.push_back({cost, 0});
   const RunRecord record = RunIt(shape, workload);
   EXPECT_LT(record.requests[0].ttft_us(), learning_us);
   // Chunks of unequal times may wait for a credit, too, which a flow shop does not know.

@@ -1,17 +1,19 @@
-#include "services/simulator/timeline_svg.h"
+#include "services/timeline/timeline_svg.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
-namespace baton::simulator {
+namespace baton::timeline {
 namespace {
 
-constexpr double kLeft = 110;  // Of the boxes; names stand before them.
+constexpr double kLeft = 110;    // Of the boxes, at least; names stand before them.
+constexpr double kLetter = 5.8;  // What one of a name takes.
 constexpr double kWidth = 1240;
 constexpr double kTop = 52;
 constexpr double kRow = 34;
@@ -28,8 +30,9 @@ std::string Escaped(const std::string& text) {
 struct Scale {
   int64_t from_us = 0;
   int64_t to_us = 1;
+  double left = kLeft;
   double X(int64_t at_us) const {
-    return kLeft +
+    return left +
            kWidth * static_cast<double>(at_us - from_us) / static_cast<double>(to_us - from_us);
   }
 };
@@ -101,12 +104,13 @@ void DrawAxis(const Scale& scale, double bottom, std::string& svg) {
 }
 
 // What there is to see, and of how many chunks.
-Scale ScaleOf(const RunRecord& record, const TimelineWindow& window, int& shown) {
+Scale ScaleOf(const Timeline& timeline, const TimelineWindow& window, int& shown) {
   Scale scale{window.from_us, window.from_us + 1};
   shown = 0;
-  for (const ChainRecord& chain : record.chains) {
-    for (const StageRecord& stage : chain.stages) {
-      for (const ComputeRecord& compute : stage.computes) {
+  for (const std::vector<Row>& chain : timeline.chains) {
+    for (const Row& row : chain) {
+      scale.left = std::max(scale.left, 16 + kLetter * static_cast<double>(row.name.size()));
+      for (const ComputeRecord& compute : row.computes) {
         shown += static_cast<int>(compute.items.size());
         scale.to_us = std::max(scale.to_us, compute.end_us);
       }
@@ -117,16 +121,22 @@ Scale ScaleOf(const RunRecord& record, const TimelineWindow& window, int& shown)
 
 }  // namespace
 
-std::string TimelineSvg(const RunRecord& record, const TimelineWindow& window,
+TimelineWindow WindowOfMs(int64_t from_ms, int64_t length_ms) {
+  TimelineWindow window{from_ms * 1000, std::numeric_limits<int64_t>::max(), kTimelineChunks};
+  if (length_ms > 0) window.to_us = window.from_us + length_ms * 1000;
+  return window;
+}
+
+std::string TimelineSvg(const Timeline& timeline, const TimelineWindow& window,
                         const std::string& title) {
   int shown = 0;
-  const Scale scale = ScaleOf(record, window, shown);
+  const Scale scale = ScaleOf(timeline, window, shown);
   double bottom = kTop;
-  for (const ChainRecord& chain : record.chains) {
-    bottom += kRow * static_cast<double>(chain.stages.size()) + kGap;
+  for (const std::vector<Row>& chain : timeline.chains) {
+    bottom += kRow * static_cast<double>(chain.size()) + kGap;
   }
   const std::string bound = shown == 0 ? "nothing was computed in this window"
-                            : record.timeline_full
+                            : timeline.full
                                 ? absl::StrCat("the first ", shown, " chunks of the window")
                                 : absl::StrCat(shown, " chunks, all of the window");
   std::string svg = absl::StrFormat(
@@ -138,19 +148,18 @@ std::string TimelineSvg(const RunRecord& record, const TimelineWindow& window,
       "fill=\"#fff\"/>\n<text x=\"8\" y=\"18\">%s</text>\n<text x=\"8\" y=\"35\" class=\"s\">"
       "Stages by rows; a box is a chunk, its colour and number the request (0 is the first); %s."
       "</text>\n",
-      kLeft + kWidth + 30, bottom + 30, kLeft + kWidth + 30, bottom + 30, Escaped(title), bound);
+      scale.left + kWidth + 30, bottom + 30, scale.left + kWidth + 30, bottom + 30, Escaped(title),
+      bound);
   std::string boxes;
   double top = kTop;
-  for (size_t chain = 0; chain < record.chains.size(); ++chain) {
-    const auto& stages = record.chains[chain].stages;
-    for (size_t stage = 0; stage < stages.size(); ++stage, top += kRow) {
+  for (const std::vector<Row>& chain : timeline.chains) {
+    for (const Row& row : chain) {
       absl::StrAppendFormat(&svg,
                             "<rect x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" height=\"%.0f\" "
-                            "class=\"r\"/>\n<text x=\"8\" y=\"%.0f\">chain %d, stage %d</text>\n",
-                            kLeft, top, kWidth, kBox, top + 18, chain, stage);
-      for (const ComputeRecord& compute : stages[stage].computes) {
-        DrawCompute(compute, scale, top, boxes);
-      }
+                            "class=\"r\"/>\n<text x=\"8\" y=\"%.0f\">%s</text>\n",
+                            scale.left, top, kWidth, kBox, top + 18, Escaped(row.name));
+      for (const ComputeRecord& compute : row.computes) DrawCompute(compute, scale, top, boxes);
+      top += kRow;
     }
     top += kGap;
   }
@@ -158,4 +167,4 @@ std::string TimelineSvg(const RunRecord& record, const TimelineWindow& window,
   return absl::StrCat(svg, boxes, "</svg>\n");
 }
 
-}  // namespace baton::simulator
+}  // namespace baton::timeline

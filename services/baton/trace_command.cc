@@ -1,0 +1,70 @@
+// `baton trace`: the timeline of a real run, from the spans that its stages wrote.
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/replace_file.h"
+#include "common/base/status.h"
+#include "services/baton/commands.h"
+#include "services/timeline/span_file.h"
+#include "services/timeline/timeline_svg.h"
+
+namespace baton {
+namespace {
+
+// "2026-11-23 17:08:27.289 UTC"
+std::string UtcText(int64_t unix_us) {
+  const auto seconds = static_cast<time_t>(unix_us / 1'000'000);
+  tm calendar{};
+  char text[32] = "";
+  if (gmtime_r(&seconds, &calendar) != nullptr) {
+    (void)strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &calendar);
+  }
+  return absl::StrFormat("%s.%03d UTC", text, unix_us / 1000 % 1000);
+}
+
+size_t ChunksOf(const timeline::Timeline& drawn) {
+  size_t chunks = 0;
+  for (const auto& chain : drawn.chains) {
+    for (const timeline::Row& row : chain) {
+      for (const timeline::ComputeRecord& compute : row.computes) chunks += compute.items.size();
+    }
+  }
+  return chunks;
+}
+
+absl::Status Draw(const v1::Options& options) {
+  const std::string& path = options.otlp_traces_file();
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot open ", path));
+  const timeline::TimelineWindow window =
+      timeline::WindowOfMs(options.timeline_from_ms(), options.timeline_ms());
+  BATON_ASSIGN_OR_RETURN(const timeline::SpanRun run, timeline::ReadSpans(file, path, window));
+  const std::string begins = UtcText(run.begin_us);
+  const std::string title =
+      absl::StrCat(path, ": ", run.requests, run.requests == 1 ? " request" : " requests",
+                   ", the first chunk at ", begins);
+  const std::string svg = timeline::TimelineSvg(run.timeline, window, title);
+  BATON_RETURN_IF_ERROR(ReplaceFile(options.svg(), svg));
+  std::printf("%s: %zu chunks of %d %s on %zu %s, of %lld spans; 0 ms is %s\n",
+              options.svg().c_str(), ChunksOf(run.timeline), run.requests,
+              run.requests == 1 ? "request" : "requests", run.timeline.chains.size(),
+              run.timeline.chains.size() == 1 ? "chain" : "chains",
+              static_cast<long long>(run.spans), begins.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunTraceCommand(const config::ParsedOptions& options) {
+  const absl::Status status = Draw(options.values);
+  if (status.ok()) return kExitDone;
+  std::fprintf(stderr, "baton trace: %s\n", std::string(status.message()).c_str());
+  return ExitCodeOf(status);
+}
+
+}  // namespace baton
