@@ -50,7 +50,7 @@ struct Tracing::Parts {
 
 absl::StatusOr<std::unique_ptr<Tracing>> Tracing::FromOptions(const v1::Options& options,
                                                               const Identity& identity,
-                                                              CountSpans count) {
+                                                              const CountSpans& count) {
   std::vector<std::unique_ptr<SpanDestination>> destinations;
   if (!options.otlp_traces_endpoint().empty()) {
     BATON_ASSIGN_OR_RETURN(const std::string endpoint,

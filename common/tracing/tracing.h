@@ -28,7 +28,7 @@ class Tracing {
   // the options' validation has refused before. `count` hears of every span in the end.
   static absl::StatusOr<std::unique_ptr<Tracing>> FromOptions(const v1::Options& options,
                                                               const Identity& identity,
-                                                              CountSpans count);
+                                                              const CountSpans& count);
   // Goes last of all who end spans; flushes.
   ~Tracing();
 

@@ -123,7 +123,7 @@ class Planner {
 };
 
 std::string PlaceText(const v1::Options& options, const StageRank& place) {
-  const std::string rank = absl::StrCat("rank ", place.rank);
+  std::string rank = absl::StrCat("rank ", place.rank);
   if (IsDecode(options)) return rank;
   const std::string stage = absl::StrCat("stage ", place.stage);
   return options.tp_size() == 1 ? stage : absl::StrCat(stage, " ", rank);
