@@ -194,6 +194,7 @@ void FollowerWitness::After(const std::vector<decode::FollowerAction>& actions,
                             const decode::Follower& core) {
   if (!world_.violation().empty()) return;
   std::vector<std::string> done;
+  done.reserve(actions.size());
   for (const decode::FollowerAction& action : actions) {
     done.push_back(std::visit([](const auto& act) { return Describe(act); }, action));
   }
