@@ -187,7 +187,7 @@ std::vector<std::string> LinesOf(const std::string& path) {
 }
 
 std::string FreshFile(const char* name) {
-  const std::string path = testing::TempDir() + "/" + name;
+  std::string path = testing::TempDir() + "/" + name;
   std::remove(path.c_str());
   return path;
 }

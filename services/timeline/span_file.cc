@@ -27,7 +27,7 @@ constexpr char kChunkSpan[] = "prefill chunk";
 struct Place {
   std::string chain;
   int64_t stage = 0;
-  std::optional<int64_t> rank;
+  int64_t rank = -1;  // Of its stage; -1: that is one process.
   auto operator<=>(const Place&) const = default;
 };
 
@@ -208,7 +208,8 @@ absl::Status ReadResource(const Value& resource, const Where& where, Read& read)
       Place place;
       BATON_ASSIGN_OR_RETURN(place.chain, process.NeededText("baton.chain.id", where));
       BATON_ASSIGN_OR_RETURN(place.stage, attributes.Needed("baton.stage", kPlaceMax, where));
-      BATON_ASSIGN_OR_RETURN(place.rank, process.Int("baton.rank", kPlaceMax));
+      BATON_ASSIGN_OR_RETURN(const auto rank, process.Int("baton.rank", kPlaceMax));
+      place.rank = rank.value_or(-1);
       BATON_ASSIGN_OR_RETURN(Chunk chunk, ChunkOf(span, attributes, where));
       if (++read.chunks > kChunksMax) {
         return where.Wrong(
@@ -323,7 +324,7 @@ SpanRun RunOf(const Read& read, const TimelineWindow& window) {
     if (chain != place.chain) run.timeline.chains.emplace_back();
     chain = place.chain;
     std::string name = absl::StrCat(place.chain, ", stage ", place.stage);
-    if (place.rank.has_value()) absl::StrAppend(&name, ", rank ", *place.rank);
+    if (place.rank >= 0) absl::StrAppend(&name, ", rank ", place.rank);
     run.timeline.chains.back().push_back(
         {std::move(name), ComputesOf(chunks, numbers, run.begin_us)});
   }
