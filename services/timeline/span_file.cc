@@ -28,7 +28,9 @@ struct Place {
   std::string chain;
   int64_t stage = 0;
   int64_t rank = -1;  // Of its stage; -1: that is one process.
-  auto operator<=>(const Place&) const = default;
+  bool operator<(const Place& other) const {
+    return std::tie(chain, stage, rank) < std::tie(other.chain, other.stage, other.rank);
+  }
 };
 
 struct Chunk {
