@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -146,6 +147,14 @@ void WaitForStop(const std::function<bool()>& ended) {
     LOG(kInfo) << "stopping on " << (number == SIGINT ? "SIGINT" : "SIGTERM");
     return;
   }
+}
+
+absl::Status WriteOutput(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", path));
 }
 
 std::string SecondsSince(int64_t start_us) {

@@ -55,6 +55,10 @@ class EndOnSignal {
 // Returns when SIGINT or SIGTERM comes, or soon after `ended()` is true.
 void WaitForStop(const std::function<bool()>& ended);
 
+// Writes what a command was asked for to `path`, which may be a pipe or a device: so nothing is
+// renamed into its place. UNAVAILABLE: it can't be written, or only in part.
+absl::Status WriteOutput(const std::string& path, const std::string& text);
+
 // "0.8 s", since `start_us` of NowUs().
 std::string SecondsSince(int64_t start_us);
 

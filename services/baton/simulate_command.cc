@@ -1,6 +1,5 @@
 // `baton simulate`: what a cluster of these options would do with a workload, in virtual time.
 #include <cstdio>
-#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -13,14 +12,6 @@
 
 namespace baton {
 namespace {
-
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write ", path));
-}
 
 simulator::TimelineWindow WindowOf(const v1::Options& options) {
   if (options.svg().empty()) return {};
@@ -40,12 +31,12 @@ absl::Status Simulate(const v1::Options& options) {
   std::fputs((json_alone ? simulator::ReportJson(run) : simulator::ReportTable(run)).c_str(),
              stdout);
   if (!options.json().empty() && !json_alone) {
-    BATON_RETURN_IF_ERROR(WriteFile(options.json(), simulator::ReportJson(run)));
+    BATON_RETURN_IF_ERROR(WriteOutput(options.json(), simulator::ReportJson(run)));
   }
   if (options.svg().empty()) return absl::OkStatus();
-  return WriteFile(options.svg(),
-                   timeline::TimelineSvg(simulator::TimelineOf(record), window,
-                                         absl::StrCat(shape.profile.name, "; ", workload.text)));
+  return WriteOutput(options.svg(),
+                     timeline::TimelineSvg(simulator::TimelineOf(record), window,
+                                           absl::StrCat(shape.profile.name, "; ", workload.text)));
 }
 
 }  // namespace

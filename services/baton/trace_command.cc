@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/replace_file.h"
 #include "common/base/status.h"
 #include "services/baton/commands.h"
 #include "services/timeline/span_file.h"
@@ -49,7 +48,7 @@ absl::Status Draw(const v1::Options& options) {
       absl::StrCat(path, ": ", run.requests, run.requests == 1 ? " request" : " requests",
                    ", the first chunk at ", begins);
   const std::string svg = timeline::TimelineSvg(run.timeline, window, title);
-  BATON_RETURN_IF_ERROR(ReplaceFile(options.svg(), svg));
+  BATON_RETURN_IF_ERROR(WriteOutput(options.svg(), svg));
   std::printf("%s: %zu chunks of %d %s on %zu %s, of %lld spans; 0 ms is %s\n",
               options.svg().c_str(), ChunksOf(run.timeline), run.requests,
               run.requests == 1 ? "request" : "requests", run.timeline.chains.size(),

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/in_range.h"
 #include "common/base/status.h"
 #include "common/collective/bootstrap_store.h"
 #include "common/rpc/convert.h"
@@ -13,12 +14,6 @@ namespace baton::links {
 namespace {
 
 constexpr int kMaxCredits = 64;
-
-template <typename T>
-absl::Status InRange(T value, T low, T high, const std::string& field) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat(value, ", expected ", low, " to ", high));
-}
 
 }  // namespace
 

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "services/links/core/group_desk.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/follower_process.h"
 
@@ -87,20 +86,7 @@ void DecodeProcess::Perform(const links::OpenLinks& action) {
 }
 
 void DecodeProcess::Perform(const links::FormOwnGroup& action) {
-  const uint64_t epoch = action.hello.epoch;
-  SimGroup::Callbacks callbacks;
-  callbacks.say = [this, epoch](const Rendezvous::Entry& entry) {
-    wiring_events_.Raise(links::GroupEntryHeard{0, epoch, entry});
-  };
-  callbacks.connected = [this, epoch] {
-    wiring_events_.Raise(links::GroupConnectedHeard{0, epoch});
-  };
-  callbacks.formed = [this, epoch](const absl::Status& status) {
-    wiring_events_.Raise(links::OwnGroupFormed{epoch, status});
-  };
-  wiring_events_.Raise(links::GroupJoinHeard{0, epoch});
-  group_.Join(links::GroupOf(DecodePlaceOf(topology_, node_, self_), action.hello),
-              std::move(callbacks));
+  JoinAsLeader(group_, DecodePlaceOf(topology_, node_, self_), action.hello, wiring_events_);
 }
 
 void DecodeProcess::Perform(const links::TellGroup& action) {

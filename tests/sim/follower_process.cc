@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "services/links/core/group_desk.h"
 #include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/router_process.h"
@@ -222,24 +221,14 @@ void FollowerProcess::Tell(uint64_t call, const char* label, const links::Wiring
 }
 
 void FollowerProcess::Perform(const links::FormGroup& action) {
-  const uint64_t epoch = action.hello.epoch;
   const auto tell = [this, call = action.link](const links::WiringEvent& event) {
     if (link_.Stands(call)) Tell(call, "group word", event);
   };
-  SimGroup::Callbacks callbacks;
-  callbacks.say = [tell, rank = rank_.rank, epoch](const Rendezvous::Entry& entry) {
-    tell(links::GroupEntryHeard{rank, epoch, entry});
+  const auto formed = [this](const links::GroupFormed& event) {
+    KeepForLater(event);
+    link_events_.Raise(event);
   };
-  callbacks.connected = [tell, rank = rank_.rank, epoch] {
-    tell(links::GroupConnectedHeard{rank, epoch});
-  };
-  callbacks.formed = [this, epoch](const absl::Status& status) {
-    KeepForLater(links::GroupFormed{epoch, status});
-    link_events_.Raise(links::GroupFormed{epoch, status});
-  };
-  tell(links::GroupJoinHeard{rank_.rank, epoch});
-  group_.Join(links::GroupOf(DecodePlaceOf(topology_, node_, self_), action.hello),
-              std::move(callbacks));
+  JoinAsMember(group_, DecodePlaceOf(topology_, node_, self_), action.hello, tell, formed);
 }
 
 void FollowerProcess::Perform(const links::SendReady& action) {

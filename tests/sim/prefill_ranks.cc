@@ -13,28 +13,13 @@
 namespace baton::sim {
 namespace {
 
-constexpr int64_t kLatestStepUs = 800'000;
 constexpr uint64_t kAtEnd = 0x9e3779b97f4a7c15;
 
 }  // namespace
 
 void PrefillProcess::BeginTogether() {
   const prefill::RunCompute& compute = submitted_.front().compute;
-  int64_t late_us = 0;
-  if (world_.Strikes(&NetworkFaults::step_late)) {
-    late_us = world_.random().Between(1000, kLatestStepUs);
-  }
-  // So long that the others give up, and over before the cluster is healed.
-  const int64_t timeout_us = topology_.times.sum_timeout_us;
-  const bool may_hang = world_.now_us() + timeout_us * 3 / 2 < kFaultsEndUs;
-  if (may_hang && world_.Strikes(&NetworkFaults::step_hangs)) {
-    late_us = world_.random().Between(timeout_us, timeout_us * 3 / 2);
-  }
-  const auto begin = [this, taken_for = DigestOf(compute)] {
-    group_.Gather(taken_for, [this](const auto& all) { StepBegins(all); });
-  };
-  if (late_us == 0) return begin();
-  world_.After(node_, late_us, "step begins late", begin);
+  group_.BeginStep(DigestOf(compute), [this](const auto& all) { StepBegins(all); });
 }
 
 void PrefillProcess::StepBegins(const absl::StatusOr<std::vector<uint64_t>>& taken_for) {

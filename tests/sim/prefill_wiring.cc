@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "services/links/core/group_desk.h"
 #include "tests/sim/prefill_process.h"
 
 namespace baton::sim {
@@ -207,19 +206,7 @@ void PrefillProcess::Perform(const links::TellOwnStage& action) {
 // ---- Groups ----
 
 void PrefillProcess::Perform(const links::FormOwnGroup& action) {
-  const uint64_t epoch = action.hello.epoch;
-  SimGroup::Callbacks callbacks;
-  callbacks.say = [this, epoch](const Rendezvous::Entry& entry) {
-    wiring_events_.Raise(links::GroupEntryHeard{0, epoch, entry});
-  };
-  callbacks.connected = [this, epoch] {
-    wiring_events_.Raise(links::GroupConnectedHeard{0, epoch});
-  };
-  callbacks.formed = [this, epoch](const absl::Status& status) {
-    wiring_events_.Raise(links::OwnGroupFormed{epoch, status});
-  };
-  wiring_events_.Raise(links::GroupJoinHeard{0, epoch});
-  group_.Join(links::GroupOf(PlaceOf(topology_, node_, self_), action.hello), std::move(callbacks));
+  JoinAsLeader(group_, PlaceOf(topology_, node_, self_), action.hello, wiring_events_);
 }
 
 void PrefillProcess::Perform(const links::TellGroup& action) {
@@ -233,25 +220,16 @@ void PrefillProcess::Perform(const links::TellGroup& action) {
 }
 
 void PrefillProcess::Perform(const links::FormGroup& action) {
-  const uint64_t epoch = action.hello.epoch;
   const auto tell = [this, call = action.link](const links::WiringEvent& event) {
     if (!link_->Stands(call)) return;
     world_.SendOnCall<PrefillProcess>(
         call, node_, "group word", [event](PrefillProcess& peer) { peer.ReceiveFromStage(event); });
   };
-  SimGroup::Callbacks callbacks;
-  callbacks.say = [tell, member = member_, epoch](const Rendezvous::Entry& entry) {
-    tell(links::GroupEntryHeard{member, epoch, entry});
+  const auto formed = [this](const links::GroupFormed& event) {
+    KeepForLater(event);
+    link_events_.Raise(event);
   };
-  callbacks.connected = [tell, member = member_, epoch] {
-    tell(links::GroupConnectedHeard{member, epoch});
-  };
-  callbacks.formed = [this, epoch](const absl::Status& status) {
-    KeepForLater(links::GroupFormed{epoch, status});
-    link_events_.Raise(links::GroupFormed{epoch, status});
-  };
-  tell(links::GroupJoinHeard{member_, epoch});
-  group_.Join(links::GroupOf(PlaceOf(topology_, node_, self_), action.hello), std::move(callbacks));
+  JoinAsMember(group_, PlaceOf(topology_, node_, self_), action.hello, tell, formed);
 }
 
 void PrefillProcess::ReceiveGroup(uint64_t call, const Rendezvous::Message& message) {

@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/collective/collective_core.h"
 #include "common/device/memory.h"
+#include "services/links/core/group_desk.h"
 #include "tests/sim/scenario.h"
 
 namespace baton::sim {
@@ -24,6 +25,7 @@ using collective::CollectiveCore;
 using Frame = std::vector<std::byte>;
 
 constexpr int64_t kQuickConnectUs = 2000;
+constexpr int64_t kLatestStepUs = 800'000;
 constexpr size_t kFloatsOfNumber = sizeof(uint64_t) / sizeof(float);
 
 // A number as a tensor; nobody computes with it.
@@ -231,6 +233,21 @@ void SimGroup::Gather(uint64_t own, const Gathered& done) {
   Pump(attempt);
 }
 
+void SimGroup::BeginStep(uint64_t own, const Gathered& done) {
+  int64_t late_us = 0;
+  if (world_.Strikes(&NetworkFaults::step_late)) {
+    late_us = world_.random().Between(1000, kLatestStepUs);
+  }
+  // So long that the others give up, and over before the cluster is healed.
+  const int64_t timeout_us = topology_.times.sum_timeout_us;
+  const bool may_hang = world_.now_us() + timeout_us * 3 / 2 < kFaultsEndUs;
+  if (may_hang && world_.Strikes(&NetworkFaults::step_hangs)) {
+    late_us = world_.random().Between(timeout_us, timeout_us * 3 / 2);
+  }
+  if (late_us == 0) return Gather(own, done);
+  world_.After(node_, late_us, "step begins late", [this, own, done] { Gather(own, done); });
+}
+
 void SimGroup::Fail(const absl::Status& why) {
   if (attempt_ == nullptr || attempt_->core == nullptr) return;
   attempt_->core->Abort(why);
@@ -319,6 +336,41 @@ void SimGroup::WatchDeadline(const AttemptPtr& attempt) {
                  attempt->core->Tick(world_.now_us());
                  Pump(attempt);
                });
+}
+
+// ---- Joining ----
+
+void JoinAsLeader(SimGroup& group, const links::ChainPlace& place, const links::Hello& hello,
+                  SerialEvents<links::WiringEvent>& wiring) {
+  const uint64_t epoch = hello.epoch;
+  SimGroup::Callbacks callbacks;
+  callbacks.say = [&wiring, epoch](const Rendezvous::Entry& entry) {
+    wiring.Raise(links::GroupEntryHeard{0, epoch, entry});
+  };
+  callbacks.connected = [&wiring, epoch] { wiring.Raise(links::GroupConnectedHeard{0, epoch}); };
+  callbacks.formed = [&wiring, epoch](const absl::Status& status) {
+    wiring.Raise(links::OwnGroupFormed{epoch, status});
+  };
+  wiring.Raise(links::GroupJoinHeard{0, epoch});
+  group.Join(links::GroupOf(place, hello), std::move(callbacks));
+}
+
+void JoinAsMember(SimGroup& group, const links::ChainPlace& place, const links::Hello& hello,
+                  const std::function<void(const links::WiringEvent&)>& tell,
+                  const std::function<void(const links::GroupFormed&)>& formed) {
+  const uint64_t epoch = hello.epoch;
+  SimGroup::Callbacks callbacks;
+  callbacks.say = [tell, member = place.member(), epoch](const Rendezvous::Entry& entry) {
+    tell(links::GroupEntryHeard{member, epoch, entry});
+  };
+  callbacks.connected = [tell, member = place.member(), epoch] {
+    tell(links::GroupConnectedHeard{member, epoch});
+  };
+  callbacks.formed = [formed, epoch](const absl::Status& status) {
+    formed(links::GroupFormed{epoch, status});
+  };
+  tell(links::GroupJoinHeard{place.member(), epoch});
+  group.Join(links::GroupOf(place, hello), std::move(callbacks));
 }
 
 }  // namespace baton::sim

@@ -16,8 +16,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/serial_events.h"
 #include "common/collective/communicator.h"
 #include "common/collective/rendezvous.h"
+#include "services/links/core/hello.h"
+#include "services/links/core/link.h"
+#include "services/links/core/wiring.h"
 #include "tests/sim/stage_groups.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/world.h"
@@ -44,6 +48,8 @@ class SimGroup {
   // A collective: `done` gets every rank's number, by rank. Never before Gather returns.
   using Gathered = std::function<void(const absl::StatusOr<std::vector<uint64_t>>&)>;
   void Gather(uint64_t own, const Gathered& done);
+  // The same at the begin of a step, to which this rank may come late.
+  void BeginStep(uint64_t own, const Gathered& done);
   // This rank's step has failed: the group ends for all.
   void Fail(const absl::Status& why);
 
@@ -75,6 +81,14 @@ class SimGroup {
   AttemptPtr attempt_;                // Null: none, and no group.
   std::vector<std::string> members_;  // Of the last group, by rank.
 };
+
+// Joins this place's group of an epoch, at the one who leads: its words go to its own wiring.
+void JoinAsLeader(SimGroup& group, const links::ChainPlace& place, const links::Hello& hello,
+                  SerialEvents<links::WiringEvent>& wiring);
+// The same at another member, whose words `tell` brings to the leader's wiring.
+void JoinAsMember(SimGroup& group, const links::ChainPlace& place, const links::Hello& hello,
+                  const std::function<void(const links::WiringEvent&)>& tell,
+                  const std::function<void(const links::GroupFormed&)>& formed);
 
 }  // namespace baton::sim
 

@@ -73,10 +73,10 @@ void RankLinks::Send(const RevokeKv& revoke) { SendAll(ToProto(revoke)); }
 
 void RankLinks::Send(const RunStep& step) { SendAll(ToProto(step)); }
 
-void RankLinks::SendAll(const v1::DecodeOrder& order) {
+void RankLinks::SendAll(v1::DecodeOrder order) {
   if (!wiring_.up()) return;
   v1::LinkRequest request;
-  *request.mutable_order() = order;
+  *request.mutable_order() = std::move(order);
   for (int rank = 1; rank < options_.place.ranks(); ++rank) wiring_.Send(rank, request);
 }
 

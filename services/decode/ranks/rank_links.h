@@ -58,7 +58,7 @@ class RankLinks {
 
  private:
   links::ChainWiring::Callbacks Callbacks();
-  void SendAll(const v1::DecodeOrder& order);
+  void SendAll(v1::DecodeOrder order);
 
   const Options options_;
   links::GroupJoiner joiner_;

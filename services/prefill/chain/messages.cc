@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/in_range.h"
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "common/rpc/convert.h"
@@ -13,12 +14,6 @@ namespace baton::prefill {
 namespace {
 
 constexpr int kMaxPlanEntries = 4096;  // Items, opens and aborts of one plan, each.
-
-template <typename T>
-absl::Status InRange(T value, T low, T high, const std::string& field) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat(value, ", expected ", low, " to ", high));
-}
 
 using TokenIds = google::protobuf::RepeatedField<int32_t>;
 
