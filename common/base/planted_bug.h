@@ -87,6 +87,7 @@ enum class Bug {
   kDrainLeavesEarly,            // worker: leaves as soon as its own work is done
   kWorkerForgetsEarlyDeath,     // worker: keeps an endpoint that died before it was known
   kWorkerTrustsOldEndpoints,    // worker: keeps its endpoints when it was dead to its peers
+  kWorkerMissesRejoined,        // worker: keeps the endpoint to who was given up between two views
   kStageKeepsDeadNeighbour,     // stage: goes on when a neighbour's endpoint is gone
   kLegsForgetAnswer,            // legs: let a stream's breaking undo the answer that it told
   kLegsPassCancelled,           // legs: tell a call that its worker gave up as the client's wish

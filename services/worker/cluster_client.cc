@@ -60,13 +60,16 @@ HeartbeatAnswered Answer(uint64_t router, const absl::Status& status,
   HeartbeatAnswered answer{router, status, response.view_version(), {}};
   answer.drain = status.ok() && response.drain();
   answer.needed_requests = response.needed_requests();
-  for (const v1::WorkerInfo& info : response.workers()) {
-    auto peer = FromProto(info);
+  // A router of before tells of none, one that is broken of too few.
+  const bool tells_joined = response.joined_versions_size() == response.workers_size();
+  for (int at = 0; at < response.workers_size(); ++at) {
+    auto peer = FromProto(response.workers(at));
     if (!peer.ok()) {
       // A router that sends such a view is broken, and waiting may help.
       answer.status = absl::InternalError(peer.status().message());
       break;
     }
+    if (tells_joined) peer->joined_version = response.joined_versions(at);
     answer.workers.push_back(*std::move(peer));
   }
   return answer;

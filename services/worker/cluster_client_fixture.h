@@ -108,6 +108,7 @@ class FakeRouter final : public v1::Cluster::Service {
     response->set_view_version(version_);
     if (applied_ != version_) {
       for (const auto& worker : view_) *response->add_workers() = worker;
+      for (const uint64_t version : joined_versions_) response->add_joined_versions(version);
     }
     return grpc::Status::OK;
   }
@@ -149,10 +150,13 @@ class FakeRouter final : public v1::Cluster::Service {
   bool AwaitWatches(int count) {
     return Await([this, count] { return watches_ >= count; });
   }
-  void SetView(uint64_t version, std::vector<v1::WorkerInfo> view) {
+  // `joined_versions`: none, as a router of before, or of each worker.
+  void SetView(uint64_t version, std::vector<v1::WorkerInfo> view,
+               std::vector<uint64_t> joined_versions = {}) {
     MutexLock lock(&mutex_);
     version_ = version;
     view_ = std::move(view);
+    joined_versions_ = std::move(joined_versions);
   }
   void Forget() {
     MutexLock lock(&mutex_);
@@ -217,6 +221,7 @@ class FakeRouter final : public v1::Cluster::Service {
   std::vector<uint64_t> unconnected_;
   uint64_t version_ = 1;
   std::vector<v1::WorkerInfo> view_;
+  std::vector<uint64_t> joined_versions_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -177,6 +177,17 @@ TEST_F(ClusterClientTest, RegistersAgainWhenForgotten) {
   EXPECT_NE(client_->Find({"a-0", 2}), before);
 }
 
+TEST_F(ClusterClientTest, ConnectsAnewToWhoWasGivenUpBetweenTwoViews) {
+  router_->SetView(5, {kDecode, kStage}, {2, 3});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(5));
+  const auto before = client_->Find({"a-0", 2});
+  router_->SetView(7, {kDecode, kStage}, {2, 7});
+  ASSERT_TRUE(router_->AwaitApplied(7));
+  EXPECT_TRUE(client_->Find({"a-0", 2}).has_value());
+  EXPECT_NE(client_->Find({"a-0", 2}), before);
+}
+
 TEST_F(ClusterClientTest, SurvivesTheRouter) {
   router_->SetView(5, {kDecode, kStage});
   Begin(kDecode);

@@ -190,19 +190,6 @@ def end_in_prefill(cluster, victim, act):
     return [at - acted for _, at in failed]
 
 
-def wait_settled(cluster):
-    """Until the chain has stood for a while, since nothing waits for it here. A process that goes on in the moment in
-    which it is given up meets peers that have not noticed: it connects to them anew, what they have of it breaks up to
-    a second later, and the chain falls once more."""
-    since = [time.monotonic()]
-
-    def stood():
-        if cluster.metric("router", "baton_ready_pairs") != 1:
-            since[0] = time.monotonic()
-        return time.monotonic() - since[0] > 2 * clusters.PATIENCE
-    clusters.wait_until(stood, 20, "the chain to stand for good")
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("victim", ["prefill-0-0-1", "prefill-0-1-0", "prefill-0-1-1"])
 def test_requests_of_the_only_chain_end_with_the_ranks_name(tiny_model, tmp_path, victim, number, record_property):
@@ -222,7 +209,6 @@ def test_requests_of_the_only_chain_end_with_the_ranks_name(tiny_model, tmp_path
                     process.kill()  # Waits for it.
                     process.start()
             wait_joined(cluster, 30, f"{victim} to be in its group again", old if number == signal.SIGKILL else None)
-            wait_settled(cluster)
             with Client(cluster.target) as client:
                 assert client.greedy(prompt, COUNT).tokens == RememberedOracle(tiny_model).greedy(prompt, COUNT)
             clusters.wait_until(cluster.idle, 15, "pages to come back")

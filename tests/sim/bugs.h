@@ -91,6 +91,7 @@ inline constexpr NamedBug kPlantedBugs[] = {
     {Bug::kDrainLeavesEarly, "drain-leaves-early"},
     {Bug::kWorkerForgetsEarlyDeath, "worker-forgets-early-death"},
     {Bug::kWorkerTrustsOldEndpoints, "worker-trusts-old-endpoints"},
+    {Bug::kWorkerMissesRejoined, "worker-misses-rejoined"},
     {Bug::kStageKeepsDeadNeighbour, "stage-keeps-dead-neighbour"},
     {Bug::kLegsForgetAnswer, "legs-forget-answer"},
     {Bug::kLinkAnswersNoPing, "link-answers-no-ping"},

@@ -322,9 +322,10 @@ void MembersWitness::CheckReply(const router::HeartbeatReceived& event,
   }
   if (!changed) return;
   bool same = reply.workers.size() == members_.size();
-  for (const router::WorkerInfo& info : reply.workers) {
+  for (const auto& [info, joined_version] : reply.workers) {
     const Member* listed = Find(info.instance);
-    same = same && listed != nullptr && listed->info == info;
+    same = same && listed != nullptr && listed->info == info &&
+           listed->joined_version == joined_version;
   }
   if (!same) Complain("a worker is told another view than the members");
 }
@@ -338,9 +339,9 @@ void MembersWitness::CheckView(const router::Membership& membership) {
     return;
   }
   if (version == version_) return;
-  const std::vector<router::WorkerInfo> view = membership.View();
+  const std::vector<router::Member> view = membership.View();
   bool same = view.size() == members_.size() && version > version_;
-  for (const router::WorkerInfo& info : view) same = same && Find(info.instance) != nullptr;
+  for (const router::Member& told : view) same = same && Find(told.info.instance) != nullptr;
   if (!same) Complain("the members are not who should be");
 }
 

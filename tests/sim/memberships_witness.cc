@@ -1,10 +1,8 @@
 #include "tests/sim/memberships_witness.h"
 
 #include <algorithm>
-#include <optional>
 #include <type_traits>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -43,11 +41,13 @@ void MembershipsWitness::Saw(const worker::MembershipEvent& event,
                              const std::vector<worker::MembershipAction>& actions,
                              const worker::Memberships& core) {
   expected_.clear();
+  rejoined_.clear();
   std::visit([this](const auto& e) { Hear(e); }, event);
   ForgetRouters();
   FindRouters();
   DropTheSilent();
   UpdatePeers();
+  RenewRejoined();
   Connect();
   TellPeers();
   ApplyViews();
@@ -115,7 +115,11 @@ void MembershipsWitness::Answered(Router& router) {
 void MembershipsWitness::Joined(Router& router, uint64_t incarnation) {
   Answered(router);
   router.state = State::kMember;
-  router.incarnation = incarnation;
+  if (std::exchange(router.incarnation, incarnation) != incarnation) {
+    for (View* view : {&router.listed, &router.kept}) {
+      for (auto& [instance, peer] : *view) peer.joined_version = 0;
+    }
+  }
   router.refused = router.told_of_drain = false;
   router.gave_up = false;
   router.took_us = world_.now_us();
@@ -150,8 +154,12 @@ void MembershipsWitness::Hear(const worker::RegisterAnswered& event) {
       continue;
     }
     if (other.failures == 0) {  // Another name of the same one.
-      for (const auto& [instance, peer] : router.listed) other.kept.emplace(instance, peer);
-      for (const auto& [instance, peer] : router.kept) other.kept.emplace(instance, peer);
+      for (const View* view : {&router.listed, &router.kept}) {
+        for (const auto& [instance, peer] : *view) {
+          const auto [kept, is_new] = other.kept.emplace(instance, peer);
+          if (is_new) kept->second.joined_version = 0;
+        }
+      }
       DropReplaced(other, other.listed);
       other.keep_until_us = std::max(other.keep_until_us, now_us + options_.times.grace_us);
       Answered(router);
@@ -164,6 +172,8 @@ void MembershipsWitness::Hear(const worker::RegisterAnswered& event) {
     }
     Joined(router, event.router_incarnation);  // And its other name leads nowhere.
     router.listed = other.listed;
+    router.since_us = other.since_us;
+    router.viewed_us = other.viewed_us;
     router.kept = other.kept;
     router.keep_until_us = other.keep_until_us;
     router.version = other.version;
@@ -214,19 +224,42 @@ void MembershipsWitness::Hear(const worker::HeartbeatAnswered& event) {
   router.left = router.left || router.says_farewell;
   router.due_us = router.news ? std::max(now_us, router.began_us + kNewsGapUs)
                               : now_us + options_.times.heartbeat_us;
-  if (event.view_version == router.version) return;
+  if (event.view_version == router.version) {
+    router.viewed_us = router.began_us;
+    return;
+  }
   if (event.view_version == router.said) {  // Given up since; nothing came.
     router.due_us = now_us;
     return;
   }
   router.version = event.view_version;
   View listed;
+  uint64_t own_version = 0;
   for (const worker::PeerWorker& peer : event.workers) {
+    if (peer.instance == options_.self.instance) own_version = peer.joined_version;
     if (peer.instance.id != options_.self.instance.id) listed[peer.instance] = peer;
   }
+  HearOfRejoined(router, listed, own_version);
   for (const auto& [instance, peer] : router.listed) router.kept.emplace(instance, peer);
   DropReplaced(router, listed);
   router.listed = std::move(listed);
+}
+
+// Who was here before, and has joined later than it had, was given up in between.
+void MembershipsWitness::HearOfRejoined(Router& router, const View& listed, uint64_t own_version) {
+  for (const auto& [instance, peer] : listed) {
+    const bool was_listed = router.listed.contains(instance);
+    if (!was_listed) router.since_us[instance] = world_.now_us();
+    if (!was_listed && !router.kept.contains(instance)) continue;
+    const View& before = was_listed ? router.listed : router.kept;
+    const uint64_t version = before.at(instance).joined_version;
+    if (version == 0 || version == peer.joined_version) continue;
+    router.since_us[instance] = world_.now_us();
+    if (peer.joined_version > own_version) {
+      rejoined_.push_back({&router, instance, router.viewed_us});
+    }
+  }
+  router.viewed_us = router.began_us;
 }
 
 // Who is listed again, in whichever life, is kept no longer.
@@ -368,64 +401,6 @@ void MembershipsWitness::Ask() {
         id, router.incarnation, router.applied, std::move(unconnected), leaves_,
         std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us)});
   }
-}
-
-// ---- What it says of itself ----
-
-void MembershipsWitness::CheckState(const worker::Memberships& core) {
-  int joined = 0;
-  int refusing = 0;
-  worker::DrainNews news;
-  bool left = leaves_;
-  for (const auto& [id, router] : routers_) {
-    joined += router.answers() ? 1 : 0;
-    refusing += router.failures == 0 && router.refused ? 1 : 0;
-    left = left && (router.left || !router.answers());
-    if (router.state != State::kMember || router.failures > 1) continue;
-    news.untold_routers += router.told_of_drain ? 0 : 1;
-    news.needed_requests += router.told_of_drain ? router.needed : 0;
-  }
-  const worker::DrainNews told = core.drain_news();
-  if (core.routers_joined() != joined || core.routers_refusing() != refusing ||
-      core.left() != left || core.unregistered().has_value() != (joined == 0) ||
-      told.untold_routers != news.untold_routers || told.needed_requests != news.needed_requests) {
-    Complain("says of itself what is not so");
-  }
-  const std::optional<worker::Unregistered> says = core.unregistered();
-  if (says.has_value() && !routers_.empty() && !SaysWhyItHasNotJoined(*says)) {
-    Complain("says wrongly why it has not joined: " + says->why);
-  }
-  if (core.NextDeadlineUs(world_.now_us()) > NextUs()) Complain("sleeps beyond what is due");
-}
-
-// Of a router that refuses it, if one does, or that none answers, since the longest silence began.
-bool MembershipsWitness::SaysWhyItHasNotJoined(const worker::Unregistered& says) const {
-  int64_t silent_us = kNeverUs;
-  bool refused = false;
-  for (const auto& [id, router] : routers_) {
-    silent_us = std::min(silent_us, router.heard_us);
-    if (router.failures > 0 || !router.refused) continue;
-    refused = true;
-    if (absl::StrContains(says.why, router.address) && absl::StrContains(says.why, "refuses") &&
-        says.since_us == router.refused_us) {
-      return true;
-    }
-  }
-  return !refused && absl::StrContains(says.why, "no answer") && says.since_us == silent_us;
-}
-
-int64_t MembershipsWitness::NextUs() const {
-  int64_t next_us = resolving_ ? kNeverUs : name_due_us_;
-  for (const auto& [id, router] : routers_) {
-    if (!router.asked && !router.left) next_us = std::min(next_us, router.due_us);
-    if (!router.kept.empty()) next_us = std::min(next_us, router.keep_until_us);
-  }
-  for (const auto& [instance, peer] : peers_) {
-    if (Lists(instance) && Needs(peer.worker) && peer.endpoint == 0) {
-      next_us = std::min(next_us, peer.retry_us);
-    }
-  }
-  return next_us;
 }
 
 }  // namespace baton::sim

@@ -52,9 +52,11 @@ class MembershipsWitness {
     bool watching = false;
     int64_t watched_us = -1;  // -1: the next may be opened at once.
     View listed;
+    std::map<InstanceRef, int64_t> since_us;  // Of each that is listed: without a gap.
     View kept;
     int64_t keep_until_us = 0;
     uint64_t version = 0;
+    int64_t viewed_us = 0;  // When it was asked last that had this version still.
     uint64_t applied = 0;
     uint64_t said = 0;  // Of the last heartbeat: as applied.
     bool told_of_drain = false;
@@ -93,6 +95,7 @@ class MembershipsWitness {
   void LetGoOfPeers(const Router& router, uint64_t incarnation);
   void Failed(Router& router);
   void DropView(Router& router);
+  void HearOfRejoined(Router& router, const View& listed, uint64_t own_version);
   void DropReplaced(Router& router, const View& listed);
   void News(Router& router);
   void NewsOf(const InstanceRef& peer);
@@ -103,6 +106,7 @@ class MembershipsWitness {
   void FindRouters();
   void DropTheSilent();
   void UpdatePeers();
+  void RenewRejoined();
   void Connect();
   void TellPeers();
   void ApplyViews();
@@ -137,6 +141,12 @@ class MembershipsWitness {
   int64_t held_us_ = -1;           // When the last RPC was sent that a router took; -1: none yet.
   int opening_ = 0;                // Endpoints; answers are due.
   std::set<uint64_t> died_early_;  // Endpoints that have died while they are.
+  struct Rejoined {
+    const Router* router = nullptr;
+    InstanceRef peer;
+    int64_t held_us = 0;  // By the router, so long at least, since it had joined before.
+  };
+  std::vector<Rejoined> rejoined_;       // Of this event.
   std::multiset<std::string> expected_;  // Actions of this event.
 };
 

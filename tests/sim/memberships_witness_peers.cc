@@ -116,6 +116,7 @@ void MembershipsWitness::UpdatePeers() {
     const auto [peer, is_new] = peers_.try_emplace(instance);
     if (!is_new) return;
     peer->second.worker = worker;
+    peer->second.worker.joined_version = 0;
     peer->second.order = ++arrivals_;
     peer->second.told = !Needs(worker);
   };
@@ -139,6 +140,24 @@ void MembershipsWitness::UpdatePeers() {
     peer = next;
   }
   if (lost) Expect(worker::EndpointsChanged{.lost = true});
+}
+
+// Unless another router has listed the peer since before it was given up.
+void MembershipsWitness::RenewRejoined() {
+  for (const Rejoined& rejoined : rejoined_) {
+    const bool held = std::any_of(routers_.begin(), routers_.end(), [&](const auto& entry) {
+      const Router& other = entry.second;
+      return &other != rejoined.router && other.answers() && other.listed.contains(rejoined.peer) &&
+             other.since_us.at(rejoined.peer) <= rejoined.held_us;
+    });
+    Peer& peer = peers_.at(rejoined.peer);
+    if (held || peer.endpoint == 0) continue;
+    Expect(worker::CloseEndpoint{peer.endpoint});
+    Expect(worker::EndpointsChanged{.lost = true});
+    peer.endpoint = 0;
+    peer.tried = false;
+    NewsOf(rejoined.peer);
+  }
 }
 
 // Who was told to stop connects to nobody any more, and says so of each.

@@ -194,13 +194,16 @@ void WorkerMembership::Registered(uint64_t call, const absl::Status& status,
     gave_up_asking_.erase(node_of_[router]);
     const bool again = router_life_ == router_incarnation && node_of_.size() == 1;
     registered_again_us_ = again ? world_.now_us() : 0;
-    router_life_ = router_incarnation;
+    if (std::exchange(router_life_, router_incarnation) != router_incarnation) {
+      joined_versions_.clear();
+      rejoined_us_.clear();
+    }
   }
   events_.Raise(worker::RegisterAnswered{router, status, router_incarnation, 0});
 }
 
 void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
-                                        const std::vector<router::WorkerInfo>& workers,
+                                        const std::vector<router::Member>& workers,
                                         int needed_requests, bool drain) {
   const auto rpc = rpcs_.find(call);
   if (rpc == rpcs_.end()) return;
@@ -214,8 +217,27 @@ void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& statu
     world_.Violate(
         absl::StrCat(info_.instance.id, " leaves while ", needed_requests, " requests need it"));
   }
-  for (const router::WorkerInfo& info : workers) answer.workers.push_back(ToPeer(info));
+  for (const auto& [info, joined_version] : workers) {
+    answer.workers.push_back(ToPeer(info));
+    answer.workers.back().joined_version = joined_version;
+  }
+  NoteRejoined(answer);
   events_.Raise(std::move(answer));
+}
+
+void WorkerMembership::NoteRejoined(const worker::HeartbeatAnswered& answer) {
+  if (node_of_.size() != 1) joined_versions_.clear();
+  if (!answer.status.ok() || answer.workers.empty() || node_of_.size() != 1) return;
+  uint64_t own_version = 0;
+  for (const worker::PeerWorker& worker : answer.workers) {
+    if (worker.instance == info_.instance) own_version = worker.joined_version;
+  }
+  for (const worker::PeerWorker& worker : answer.workers) {
+    const auto [known, first] = joined_versions_.try_emplace(worker.instance);
+    const uint64_t before = std::exchange(known->second, worker.joined_version);
+    if (first || before == worker.joined_version || worker.joined_version < own_version) continue;
+    rejoined_us_[worker.instance] = world_.now_us();
+  }
 }
 
 void WorkerMembership::Noticed(uint64_t call) {
@@ -313,12 +335,15 @@ void WorkerMembership::PeerClosed(const InstanceRef& peer, int64_t opened_us) {
   }
 }
 
-// With one router alone: whom it has taken for dead says that it is connected over endpoints only
-// that its peers have not taken along before.
+// With one router alone: over endpoints that were gone before this worker or the peer joined again,
+// having been taken for dead, nobody says that it is connected.
 void WorkerMembership::CheckTaken() {
   for (const auto& [peer, endpoint] : core_.endpoints()) {
     const auto taken = taken_us_.find(endpoint.endpoint);
-    if (taken == taken_us_.end() || taken->second >= registered_again_us_) continue;
+    const auto rejoined = rejoined_us_.find(peer);
+    const int64_t again_us =
+        std::max(registered_again_us_, rejoined == rejoined_us_.end() ? 0 : rejoined->second);
+    if (taken == taken_us_.end() || taken->second >= again_us) continue;
     world_.Violate(absl::StrCat(info_.instance.id, " says that it is connected to ", peer.id,
                                 ", which had closed the connection before it joined"));
   }

@@ -41,7 +41,7 @@ class WorkerMembership {
   void Registered(uint64_t call, const absl::Status& status, uint64_t router_incarnation);
   void Noticed(uint64_t call);  // The router wants a heartbeat.
   void HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
-                        const std::vector<router::WorkerInfo>& workers, int needed_requests,
+                        const std::vector<router::Member>& workers, int needed_requests,
                         bool drain);
 
   // The status has changed.
@@ -97,6 +97,7 @@ class WorkerMembership {
   void Perform(const worker::CloseEndpoint& action);
   void Perform(const worker::EndpointsChanged& action);
   uint64_t Open(const InstanceRef& peer);
+  void NoteRejoined(const worker::HeartbeatAnswered& answer);
   void CheckTaken();
   void Break(uint64_t endpoint, const InstanceRef& peer);
   void Perform(const worker::TellPeers& action);
@@ -126,6 +127,10 @@ class WorkerMembership {
   std::map<uint64_t, int64_t> taken_us_;  // When those went that a peer's closing has taken along.
   uint64_t router_life_ = 0;              // That registered this worker last.
   int64_t registered_again_us_ = 0;       // When, if it had before and no other router is known.
+  // While that is the only router: who has joined with which version of its view, and when this
+  // worker heard of those that have joined again after it did.
+  std::map<InstanceRef, uint64_t> joined_versions_;
+  std::map<InstanceRef, int64_t> rejoined_us_;
   uint64_t last_endpoint_ = 0;
   std::map<InstanceRef, int64_t> lost_us_;  // When endpoints died that have no successor.
   bool unneeded_ = false;

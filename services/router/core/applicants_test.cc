@@ -57,7 +57,7 @@ class ApplicantsTest : public ::testing::Test {
   }
   Names Members() const {
     Names names;
-    for (const WorkerInfo& worker : members_.View()) names.insert(worker.instance.id);
+    for (const Member& member : members_.View()) names.insert(member.info.instance.id);
     return names;
   }
   Names Refused() const {

@@ -240,7 +240,6 @@ bool Membership::FailedToServe(const InstanceRef& instance, int64_t now_us) {
     ++worker->failures;
     worker->probation_until_us = now_us + std::min(probation_us, options_.longest_probation_us);
     sweep_us_ = std::min(sweep_us_, worker->probation_until_us);
-    Changed();
   }
   return Suspect(instance, now_us);
 }
@@ -330,10 +329,10 @@ std::vector<Worker> Membership::Workers() const {
   return all;
 }
 
-std::vector<WorkerInfo> Membership::View() const {
-  std::vector<WorkerInfo> view;
+std::vector<Member> Membership::View() const {
+  std::vector<Member> view;
   view.reserve(workers_.size());
-  for (const auto& [id, worker] : workers_) view.push_back(worker.info);
+  for (const auto& [id, worker] : workers_) view.push_back({worker.info, worker.joined_version});
   return view;
 }
 

@@ -29,12 +29,18 @@ struct Worker {
   int failures = 0;                // Requests that failed on it since it last served one, about.
   int64_t probation_until_us = 0;  // In no pair before; 0: it is over, or there was no failure.
   int64_t changed_us = 0;        // When it joined, or was seen to change who can be paired with it.
-  uint64_t joined_version = 0;   // View version that first held this incarnation.
+  uint64_t joined_version = 0;   // View version that held it first, since it was lost last.
   uint64_t applied_version = 0;  // View version whose endpoints it has tried to open.
   std::vector<uint64_t> unconnected;  // Of these, incarnations to whom none stands; in order.
   int64_t lease_until_us = 0;
   bool displaced = false;  // Lost to workers that it does not fit.
   bool excused = false;    // Since its last heartbeat: ExcuseSilence has prolonged its lease.
+};
+
+// A worker as the others are told of it.
+struct Member {
+  WorkerInfo info;
+  uint64_t joined_version = 0;
 };
 
 // Asks to join, and does not fit those that are here.
@@ -158,8 +164,8 @@ class Membership {
 
   // Grows with every join and loss.
   uint64_t view_version() const { return view_version_; }
-  std::vector<Worker> Workers() const;   // By instance id.
-  std::vector<WorkerInfo> View() const;  // What workers are told; by instance id.
+  std::vector<Worker> Workers() const;  // By instance id.
+  std::vector<Member> View() const;     // What workers are told; by instance id.
   const Worker* Find(const InstanceRef& instance) const;
   // Of a member's pages: a decode service of several ranks uses as many as the smallest has.
   int UsablePages(const WorkerInfo& member) const;

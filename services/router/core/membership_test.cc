@@ -239,11 +239,14 @@ TEST_F(MembershipTest, ANewIncarnationReplacesTheOld) {
   EXPECT_TRUE(members_.Remove(d0.instance, now_us_, lost_));
 }
 
-TEST_F(MembershipTest, ARepeatedRegistrationChangesNothing) {
+TEST_F(MembershipTest, ARepeatedRegistrationChangesOnlyItsLease) {
   const auto d0 = TestDecode("d0");
   JoinAll({TestStage("c0", 0, 1), d0});
   const uint64_t version = members_.view_version();
+  const int64_t lease_until_us = members_.Find(d0.instance)->lease_until_us;
+  now_us_ += 5;
   ASSERT_EQ(Join(d0), absl::OkStatus());
+  EXPECT_EQ(members_.Find(d0.instance)->lease_until_us, lease_until_us + 5);
   EXPECT_THAT(lost_, IsEmpty());
   EXPECT_EQ(members_.view_version(), version);
   EXPECT_THAT(members_.ReadyPairs(), SizeIs(1));

@@ -145,7 +145,7 @@ struct ReplyHeartbeat {
   absl::Status status;
   uint64_t view_version = 0;
   bool view_changed = false;  // `workers` is meaningful.
-  std::vector<WorkerInfo> workers;
+  std::vector<Member> workers;
   bool drain = false;       // Somebody asks the worker to.
   int needed_requests = 0;  // Of a draining worker: it may not leave before them.
 };

@@ -28,7 +28,7 @@ class RouterRanksTest : public RouterCoreTest {
     BeatAll();
   }
   void BeatAll() {
-    for (const WorkerInfo& worker : core_->membership().View()) Beat(worker.instance);
+    for (const Member& member : core_->membership().View()) Beat(member.info.instance);
   }
   ReplyHeartbeat BeatDraining(const InstanceRef& instance, bool leaving = false) {
     Handle(HeartbeatReceived{2, instance, kIncarnation, 0, false, {}, true, leaving});

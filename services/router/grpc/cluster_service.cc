@@ -63,7 +63,10 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   shell_.Heartbeat(std::move(heartbeat), [reactor, response](const ReplyHeartbeat& reply) {
     response->set_view_version(reply.view_version);
-    for (const WorkerInfo& worker : reply.workers) *response->add_workers() = ToProto(worker);
+    for (const auto& [worker, joined_version] : reply.workers) {
+      *response->add_workers() = ToProto(worker);
+      response->add_joined_versions(joined_version);
+    }
     // Said again with every answer, for this one may get lost.
     response->set_drain(reply.drain && Failpoint("router.ask_drain").ok());
     response->set_needed_requests(reply.needed_requests);

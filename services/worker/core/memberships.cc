@@ -97,25 +97,6 @@ void Memberships::Registered(RouterMembership& router, const RegisterAnswered& e
   router.Registered(event.router_incarnation, event.heartbeat_interval_us, now_us_);
 }
 
-// Since before `router` was heard last, or since the endpoints were opened anew. If it has given
-// the worker up meanwhile too, its next answer says so.
-bool Memberships::AnotherHeldIt(const RouterMembership& router) const {
-  return std::any_of(routers_.begin(), routers_.end(), [&](const auto& entry) {
-    const RouterMembership& other = entry.second;
-    return &other != &router && other.answers() &&
-           other.joined_us() <= std::max(router.taken_us(), renewed_us_);
-  });
-}
-
-void Memberships::ConnectAnew() {
-  if (PlantedBug(Bug::kWorkerTrustsOldEndpoints)) return;
-  Covered<"worker: it was dead to its peers and connects anew">();
-  const std::vector<uint64_t> closed = peers_.Renew();
-  for (const uint64_t endpoint : closed) Emit(CloseEndpoint{endpoint});
-  if (!closed.empty()) Emit(EndpointsChanged{.lost = true});
-  renewed_us_ = now_us_;
-}
-
 void Memberships::Failed(RouterMembership& router) {
   const bool was_member = router.state() == RouterMembership::State::kMember;
   router.Failed(now_us_);
@@ -139,12 +120,14 @@ void Memberships::On(const HeartbeatAnswered& event) {
   if (!member || absl::IsNotFound(event.status)) return router->Unknown(now_us_);
   if (!event.status.ok()) return Failed(*router);
   std::vector<PeerWorker> others = event.workers;
-  std::erase_if(others, [this](const PeerWorker& worker) {
+  uint64_t own_joined_version = 0;
+  std::erase_if(others, [&](const PeerWorker& worker) {
+    if (worker.instance == options_.self.instance) own_joined_version = worker.joined_version;
     return worker.instance.id == options_.self.instance.id;
   });
   router->DrainHeard(event.draining, event.needed_requests);
   if (event.drain) Emit(BeginDrain{});
-  router->HeartbeatTaken(event.view_version, std::move(others), now_us_);
+  router->HeartbeatTaken(event.view_version, std::move(others), own_joined_version, now_us_);
 }
 
 void Memberships::On(const WatchNoticed& event) {
@@ -230,10 +213,8 @@ void Memberships::Forget(Routers::iterator router) {
 
 // Another router answers and has held this worker for a whole grace: its view is complete.
 bool Memberships::AnotherIsSettled(const RouterMembership& router) const {
-  return std::any_of(routers_.begin(), routers_.end(), [&](const auto& entry) {
-    const RouterMembership& other = entry.second;
-    return &other != &router && other.answers() &&
-           now_us_ - other.joined_us() >= options_.times.grace_us;
+  return AnotherRouter(router, [&](const RouterMembership& other) {
+    return now_us_ - other.joined_us() >= options_.times.grace_us;
   });
 }
 
@@ -258,89 +239,6 @@ void Memberships::Judge() {
   if (refusing == nullptr) return;
   rejected_ = true;
   Emit(RejectWorker{refusing->refusal()});
-}
-
-// ---- Peers ----
-
-void Memberships::On(const PeersConnected& event) {
-  const int64_t retry_at_us = now_us_ + options_.times.heartbeat_us;
-  bool changed = false;
-  for (const auto& [peer, endpoint] : event.standing) {
-    if (peers_.Opened(peer, endpoint, retry_at_us)) {
-      changed = true;
-      TellRoutersOf(peer);
-    } else {
-      Emit(CloseEndpoint{endpoint});
-    }
-  }
-  for (const InstanceRef& peer : event.failed) peers_.NotOpened(peer, retry_at_us);
-  if (changed) Emit(EndpointsChanged{});
-  peers_changed_ = peers_changed_ || changed;
-}
-
-void Memberships::On(const PeerFailed& event) {
-  const auto peer = peers_.Died(event.endpoint, now_us_ + options_.times.heartbeat_us);
-  if (!peer.has_value()) return;
-  Covered<"worker: an endpoint dies">();
-  Emit(EndpointsChanged{.lost = true});
-  TellRoutersOf(*peer);
-}
-
-// They pair over it, or do no longer, from the next heartbeat on.
-void Memberships::TellRoutersOf(const InstanceRef& peer) {
-  for (auto& [id, router] : routers_) {
-    if (router.listed().contains(peer) && router.applied_version() == router.view_version()) {
-      router.News(now_us_);
-    }
-  }
-}
-
-void Memberships::KeepPeers() {
-  for (auto& [id, router] : routers_) peers_changed_ = router.TakeChange() || peers_changed_;
-  const bool changed = std::exchange(peers_changed_, false);
-  if (changed) {
-    const std::vector<uint64_t> closed = peers_.Update(Views());
-    for (const uint64_t endpoint : closed) Emit(CloseEndpoint{endpoint});
-    if (!closed.empty()) Emit(EndpointsChanged{.lost = true});
-  }
-  Connect();
-  if (changed) TellPeersIfNew();
-  for (auto& [id, router] : routers_) {
-    const bool new_view = router.state() == RouterMembership::State::kMember &&
-                          router.view_version() != router.applied_version();
-    if (new_view && peers_.Tried(router.listed())) router.Apply(now_us_);
-  }
-}
-
-// Who leaves connects to nobody: most likely its peers have been told to stop as well, and would
-// refuse it with a lot of noise. Routers hear that these endpoints don't stand.
-void Memberships::Connect() {
-  std::vector<PeerWorker> missing = peers_.BeginConnecting(now_us_);
-  if (missing.empty()) return;
-  if (!stop_asked_) return Emit(ConnectPeers{std::move(missing)});
-  Covered<"worker: who leaves connects to nobody">();
-  for (const PeerWorker& peer : missing) {
-    peers_.NotOpened(peer.instance, now_us_ + options_.times.heartbeat_us);
-  }
-}
-
-std::vector<const RouterMembership*> Memberships::Views() const {
-  std::vector<const RouterMembership*> views;
-  for (const auto& [id, router] : routers_) views.push_back(&router);
-  if (PlantedBug(Bug::kWorkerTakesLastView)) {
-    std::sort(views.begin(), views.end(), [](const RouterMembership* a, const RouterMembership* b) {
-      return a->heard_us() > b->heard_us();
-    });
-    views.resize(std::min<size_t>(views.size(), 1));
-  }
-  return views;
-}
-
-void Memberships::TellPeersIfNew() {
-  std::vector<PeerWorker> known = peers_.Known();
-  if (known == told_) return;
-  told_ = std::move(known);
-  Emit(TellPeers{told_});
 }
 
 // ---- RPCs ----

@@ -18,6 +18,9 @@
 // router, with which it registers again, that it is connected; unless another router has held it
 // all the while. A router that has died says nothing of the kind: who registers with its next life
 // keeps its endpoints, as its peers do.
+// A peer may be given up and join again between two views, so that none is without it: it joined
+// with another version of the view then, and the endpoint to it is opened anew, unless another
+// router has listed it all the while.
 //
 // One router found at two addresses is known by its incarnation and joined once. A router that no
 // source names any more is forgotten after a grace of silence: one that drains still serves its
@@ -25,6 +28,7 @@
 #ifndef SERVICES_WORKER_CORE_MEMBERSHIPS_H_
 #define SERVICES_WORKER_CORE_MEMBERSHIPS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -139,7 +143,9 @@ struct CloseEndpoint {
 struct EndpointsChanged {
   bool lost = false;  // One that stood does no more: what runs over it ends now.
 };
-struct TellPeers {  // Every live worker but this one; one incarnation of each, the newest first.
+// Every live worker but this one; one incarnation of each, the newest first. Without the versions
+// with which they joined, which are of views.
+struct TellPeers {
   std::vector<PeerWorker> peers;
 };
 struct BeginDrain {};    // Somebody asks for it, by way of a router; again with every heartbeat.
@@ -202,7 +208,18 @@ class Memberships {
 
   RouterMembership* Of(uint64_t router);
   void Registered(RouterMembership& router, const RegisterAnswered& event);
+  // Of routers beside this one, that answer.
+  template <typename Predicate>
+  bool AnotherRouter(const RouterMembership& router, Predicate is_so) const {
+    return std::any_of(routers_.begin(), routers_.end(), [&](const auto& entry) {
+      return &entry.second != &router && entry.second.answers() && is_so(entry.second);
+    });
+  }
   bool AnotherHeldIt(const RouterMembership& router) const;
+  bool AnotherListedIt(const RouterMembership& router,
+                       const RouterMembership::Rejoined& rejoined) const;
+  void ConnectAnewToTheRejoined();
+  void Close(const std::vector<uint64_t>& endpoints);  // That stood.
   void ConnectAnew();
   void Failed(RouterMembership& router);
   void AskAliasesOf(const RouterMembership& router);

@@ -70,6 +70,83 @@ TEST_F(MembershipsTest, WhomAllRoutersHaveGivenUpConnectsAnewOnce) {
   EXPECT_EQ(open_, (Names{"s0/1"}));
 }
 
+// Of views: when the router has had this worker since.
+PeerWorker Joined(PeerWorker worker, uint64_t version) {
+  worker.joined_version = version;
+  return worker;
+}
+
+// It was given up and has let go of its endpoints, and no view came in between.
+TEST_F(MembershipsTest, WhoHasJoinedAgainBetweenTwoViewsIsConnectedToAnew) {
+  const PeerWorker self = Joined(Decode("self"), 4);
+  Router& router = Add("a:1", 11, {self, Joined(Stage("s0"), 2), Joined(Stage("s1"), 3)});
+  Begin({"a:1"});
+  const uint64_t to_s0 = EndpointTo({"s0", 1});
+  const uint64_t to_s1 = EndpointTo({"s1", 1});
+  ASSERT_EQ(router.applied, 1u);
+  answers_connects_ = false;
+  SetView(router, {self, Joined(Stage("s0"), 9), Joined(Stage("s1"), 3)});
+  Pass(kSecond);
+  EXPECT_EQ(closed_, (std::vector<uint64_t>{to_s0}));
+  EXPECT_EQ(lost_, 1);
+  EXPECT_EQ(router.applied, 1u) << "the endpoint has not been tried again";
+  EXPECT_EQ(router.unconnected, (std::vector<uint64_t>{1}));
+  Do(late_answer_);
+  EXPECT_GT(EndpointTo({"s0", 1}), to_s0);
+  EXPECT_EQ(EndpointTo({"s1", 1}), to_s1);
+  EXPECT_EQ(router.applied, 2u);
+  EXPECT_TRUE(router.unconnected.empty());
+  Pass(2 * kSecond);
+  EXPECT_EQ(closed_.size(), 1u) << "once";
+}
+
+// Its endpoints are of after that.
+TEST_F(MembershipsTest, WhoHasJoinedAgainBeforeThisWorkerIsConnectedToAlready) {
+  Router& router = Add("a:1", 11, {Joined(Decode("self"), 4), Joined(Stage("s0"), 2)});
+  Begin({"a:1"});
+  SetView(router, {Joined(Decode("self"), 10), Joined(Stage("s0"), 9)});
+  Pass(kSecond);
+  EXPECT_TRUE(closed_.empty());
+}
+
+TEST_F(MembershipsTest, WhomAnotherRouterHasListedAllTheWhileIsStillConnected) {
+  Add("a:1", 11, {Joined(Stage("s0"), 2)});
+  Add("b:1", 22, {Joined(Stage("s0"), 7)});
+  Begin({"a:1", "b:1"});
+  Pass(2 * kSecond);
+  SetView(routers_["a:1"], {Joined(Stage("s0"), 9)});
+  Pass(2 * kSecond);
+  EXPECT_TRUE(closed_.empty());
+  SetView(routers_["b:1"], {Joined(Stage("s0"), 12)});
+  Pass(kSecond);
+  EXPECT_TRUE(closed_.empty()) << "the first has had it again since before";
+}
+
+TEST_F(MembershipsTest, WhomAllRoutersHaveHadAgainIsConnectedToAnewOnce) {
+  Add("a:1", 11, {Joined(Stage("s0"), 2)});
+  Add("b:1", 22, {Joined(Stage("s0"), 7)});
+  Begin({"a:1", "b:1"});
+  Pass(2 * kSecond);
+  SetView(routers_["a:1"], {Joined(Stage("s0"), 9)});
+  SetView(routers_["b:1"], {Joined(Stage("s0"), 12)});
+  Pass(2 * kSecond);
+  EXPECT_EQ(closed_.size(), 1u);
+  EXPECT_EQ(open_, (Names{"s0/1"}));
+}
+
+TEST_F(MembershipsTest, VersionsOfAnotherLifeOfARouterSayNothing) {
+  Router& router = Add("a:1", 11, {Joined(Stage("s0"), 2)});
+  Begin({"a:1"});
+  router.incarnation = 12;
+  SetView(router, {Joined(Stage("s0"), 5)});
+  Pass(kSecond);
+  ASSERT_EQ(router.registrations, 2);
+  EXPECT_TRUE(closed_.empty());
+  SetView(router, {Joined(Stage("s0"), 8)});
+  Pass(kSecond);
+  EXPECT_EQ(closed_.size(), 1u) << "those of this life do";
+}
+
 TEST_F(MembershipsTest, OfTwoIncarnationsTheNewestIsToldAndBothAreConnected) {
   Router& a = Add("a:1", 11, {Stage("s0", 1)});
   Router& b = Add("b:1", 22, {Stage("s0", 1)});

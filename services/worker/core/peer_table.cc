@@ -25,6 +25,7 @@ std::vector<uint64_t> PeerTable::Update(const std::vector<const RouterMembership
     Peer& peer = found->second;
     if (is_new) {
       peer.worker = worker;
+      peer.worker.joined_version = 0;  // A matter of each view; the worker is the same.
       peer.order = ++arrivals_;
       peer.may_be_told = !NeedsEndpoint(worker);
     }
@@ -65,6 +66,17 @@ std::vector<uint64_t> PeerTable::Renew() {
     peer.superseded = peer.opening;
     NoteMissing(instance, peer);
   }
+  return closed;
+}
+
+std::optional<uint64_t> PeerTable::Renew(const InstanceRef& peer) {
+  const auto found = endpoints_.find(peer);
+  if (found == endpoints_.end()) return std::nullopt;
+  const uint64_t closed = found->second.endpoint;
+  endpoints_.erase(found);
+  Peer& known = peers_.at(peer);
+  known.tried = false;
+  NoteMissing(peer, known);
   return closed;
 }
 

@@ -38,7 +38,7 @@ class PeerTableTest : public testing::Test {
   static RouterMembership View(const std::vector<PeerWorker>& workers) {
     RouterMembership router("r", {}, 0);
     router.Registered(1, 0, 0);
-    router.HeartbeatTaken(1, workers, 0);
+    router.HeartbeatTaken(1, workers, 0, 0);
     return router;
   }
   std::vector<uint64_t> Update(const std::vector<PeerWorker>& workers) {
@@ -186,7 +186,7 @@ TEST_F(PeerTableTest, WhoIsOnlyKeptIsNotConnectedToButStays) {
   Connect(kDecode, 1);
   table_.NotOpened(kOtherDecode.instance, 0);
   router.Registered(2, 0, 10);  // Another life of it, which lists nobody yet.
-  router.HeartbeatTaken(7, {}, 10);
+  router.HeartbeatTaken(7, {}, 0, 10);
   EXPECT_TRUE(table_.Update({&router}).empty()) << "its endpoint stays";
   EXPECT_TRUE(table_.Holds(kOtherDecode.instance));
   EXPECT_EQ(table_.NextConnectUs(), kNeverUs) << "but nobody asks for another";
@@ -225,12 +225,26 @@ TEST_F(PeerTableTest, RenewOpensEveryEndpointAgain) {
   EXPECT_TRUE(table_.Tried(View({kDecode, third}).listed()));
 }
 
+TEST_F(PeerTableTest, OnePeersEndpointIsRenewed) {
+  Update({kDecode, kOtherDecode});
+  EXPECT_EQ(table_.Renew(kDecode.instance), std::nullopt) << "none stands";
+  Connect(kDecode, 7);
+  EXPECT_TRUE(table_.Opened(kOtherDecode.instance, 8, kRetryUs));
+  EXPECT_EQ(table_.Renew(kDecode.instance), 7);
+  EXPECT_FALSE(table_.Stands(kDecode.instance));
+  EXPECT_TRUE(table_.Stands(kOtherDecode.instance));
+  EXPECT_FALSE(table_.Tried(View({kDecode}).listed()));
+  EXPECT_EQ(Names(table_.Known()), Names({kOtherDecode, kDecode})) << "it stood once";
+  EXPECT_EQ(Connecting(), Names({kDecode})) << "at once";
+  EXPECT_EQ(table_.Renew(kDecode.instance), std::nullopt) << "it is being opened";
+}
+
 TEST_F(PeerTableTest, WhoIsListedAgainWhileItsEndpointIsOpenedIsNotOpenedTwice) {
   Update({kDecode});
   ASSERT_EQ(table_.BeginConnecting(0).size(), 1u);
   RouterMembership keeps = View({kDecode});
   keeps.Registered(2, 0, 10);
-  keeps.HeartbeatTaken(7, {}, 10);  // Kept, and not listed.
+  keeps.HeartbeatTaken(7, {}, 0, 10);  // Kept, and not listed.
   table_.Update({&keeps});
   Update({kDecode});
   EXPECT_TRUE(table_.BeginConnecting(0).empty());

@@ -2,6 +2,7 @@
 #ifndef SERVICES_WORKER_CORE_PEER_WORKER_H_
 #define SERVICES_WORKER_CORE_PEER_WORKER_H_
 
+#include <cstdint>
 #include <string>
 
 #include "common/types/instance.h"
@@ -22,6 +23,9 @@ struct PeerWorker {
   int pp_size = 1;
   std::string decode_id;   // Decode services of several ranks only: which one it is of.
   TensorRank tensor_rank;  // Of its stage or decode service.
+  // The version of the router's view with which it joined; another one when it was given up
+  // meanwhile and has joined again. 0: unknown. Versions of two routers have nothing in common.
+  uint64_t joined_version = 0;
 
   // What the members of its chain or decode service have in common.
   const std::string& group_id() const { return role == Role::kPrefill ? chain_id : decode_id; }

@@ -23,6 +23,10 @@ void EraseReplaced(RouterMembership::Listed& kept, const RouterMembership::Liste
   });
 }
 
+void ForgetVersions(RouterMembership::Listed& listed) {
+  for (auto& [instance, worker] : listed) worker.joined_version = 0;
+}
+
 }  // namespace
 
 RouterMembership::RouterMembership(std::string address, const MembershipTimes& times,
@@ -67,14 +71,18 @@ void RouterMembership::Registered(uint64_t router_incarnation, int64_t interval_
                                   int64_t now_us) {
   Answered(now_us);
   state_ = State::kMember;
+  // The versions of another life of the router mean nothing now.
+  if (incarnation_ != router_incarnation) {
+    ForgetVersions(listed_);
+    ForgetVersions(kept_);
+  }
   incarnation_ = router_incarnation;
   Accepted();
   joined_us_ = now_us;
   taken_us_ = now_us;
   forgotten_ = false;
   if (!listed_.empty()) keep_until_us_ = now_us + times_.grace_us;
-  // The versions of another life of the router mean nothing now.
-  view_version_ = 0;
+  view_version_ = 0;  // The whole view is asked for.
   applied_version_ = 0;
   told_of_drain_ = false;
   interval_us_ = interval_us > 0 ? std::min(interval_us, times_.heartbeat_us) : times_.heartbeat_us;
@@ -111,13 +119,16 @@ void RouterMembership::Refused(const absl::Status& status, bool for_good, int64_
 }
 
 void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers,
-                                      int64_t now_us) {
+                                      uint64_t own_joined_version, int64_t now_us) {
   Answered(now_us);
   taken_us_ = began_us_;
   left_ = left_ || last_under_way_;
   next_us_ = now_us + interval_us_;
   if (news_) next_us_ = std::max(now_us, began_us_ + kNewsGapUs);
-  if (view_version == view_version_) return;
+  if (view_version == view_version_) {
+    viewed_us_ = began_us_;
+    return;
+  }
   if (view_version == told_version_) {
     // It took the view that the heartbeat named to be here still, and sent none.
     Covered<"worker: a view was given up under a heartbeat">();
@@ -127,6 +138,8 @@ void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWor
   view_version_ = view_version;
   Listed fresh;
   for (PeerWorker& worker : workers) fresh.emplace(worker.instance, std::move(worker));
+  NoteRejoined(fresh, own_joined_version, now_us);
+  viewed_us_ = began_us_;
   // A router that has just started lists few at first, and to disconnect and connect again would
   // break chains and hand-offs that run well.
   kept_.merge(listed_);
@@ -134,6 +147,31 @@ void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWor
   listed_ = std::move(fresh);
   view_changed_ = true;
   ExpireKept(now_us);
+}
+
+// Whoever has joined before this worker did was connected to since then.
+void RouterMembership::NoteRejoined(const Listed& fresh, uint64_t own_joined_version,
+                                    int64_t now_us) {
+  std::map<InstanceRef, int64_t> since_us;
+  for (const auto& [instance, worker] : fresh) {
+    const auto listed = listed_.find(instance);
+    const auto kept = kept_.find(instance);
+    const uint64_t before = listed != listed_.end() ? listed->second.joined_version
+                            : kept != kept_.end()   ? kept->second.joined_version
+                                                    : 0;
+    const bool again = before != 0 && worker.joined_version > before;
+    since_us[instance] = listed == listed_.end() || again ? now_us : listed_since_us_.at(instance);
+    if (again && worker.joined_version > own_joined_version) {
+      Covered<"worker: a peer has joined again between two views">();
+      rejoined_.push_back({instance, viewed_us_});
+    }
+  }
+  listed_since_us_ = std::move(since_us);
+}
+
+int64_t RouterMembership::ListedSinceUs(const InstanceRef& peer) const {
+  const auto found = listed_since_us_.find(peer);
+  return found == listed_since_us_.end() ? kNeverUs : found->second;
 }
 
 bool RouterMembership::ExpireKept(int64_t now_us) {
@@ -205,9 +243,11 @@ void RouterMembership::Apply(int64_t now_us) {
 
 void RouterMembership::TakeOver(RouterMembership& other, int64_t now_us) {
   listed_ = std::move(other.listed_);
+  listed_since_us_ = std::move(other.listed_since_us_);
   kept_ = std::move(other.kept_);
   keep_until_us_ = other.keep_until_us_;
   view_version_ = other.view_version_;
+  viewed_us_ = other.viewed_us_;
   applied_version_ = other.applied_version_;
   joined_us_ = other.joined_us_;
   view_changed_ = true;
@@ -217,8 +257,10 @@ void RouterMembership::TakeOver(RouterMembership& other, int64_t now_us) {
 }
 
 void RouterMembership::Adopt(const RouterMembership& other, int64_t now_us) {
-  kept_.insert(other.listed_.begin(), other.listed_.end());
-  kept_.insert(other.kept_.begin(), other.kept_.end());
+  Listed more = other.listed_;
+  more.insert(other.kept_.begin(), other.kept_.end());
+  ForgetVersions(more);  // They may be of another router.
+  kept_.merge(more);
   EraseReplaced(kept_, listed_);
   keep_until_us_ = std::max(keep_until_us_, now_us + times_.grace_us);
   view_changed_ = true;
@@ -226,6 +268,7 @@ void RouterMembership::Adopt(const RouterMembership& other, int64_t now_us) {
 
 void RouterMembership::DropView() {
   listed_.clear();
+  listed_since_us_.clear();
   kept_.clear();
   view_version_ = 0;
   applied_version_ = 0;

@@ -55,8 +55,9 @@ class RouterMembership {
   // `for_good`: nothing that others do can change it.
   void Refused(const absl::Status& status, bool for_good, int64_t now_us);
   // `workers` of a view of the same version as the one at hand mean nothing, and none came with the
-  // version that the heartbeat named.
-  void HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers, int64_t now_us);
+  // version that the heartbeat named. `own_joined_version`: of this worker in that view.
+  void HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers,
+                      uint64_t own_joined_version, int64_t now_us);
   // What the router says of a worker that told it that it drains.
   void DrainHeard(bool told, int needed_requests);
   // Nothing is said to this router any more: it has heard the last heartbeat, or holds nothing.
@@ -119,12 +120,22 @@ class RouterMembership {
 
   // Whether `listed` or `kept` have changed since this was asked last.
   bool TakeChange() { return std::exchange(view_changed_, false); }
+  // Who has been given up and has joined again since this was asked last, between two views that
+  // both list it, and after this worker had joined.
+  struct Rejoined {
+    InstanceRef peer;
+    int64_t held_until_us = 0;  // At least: the router was asked then, and had it still.
+  };
+  std::vector<Rejoined> TakeRejoined() { return std::exchange(rejoined_, {}); }
+  // Since when it is known to list this peer without a gap; kNeverUs: it doesn't.
+  int64_t ListedSinceUs(const InstanceRef& peer) const;
 
   bool wanted = true;  // Some source names the address.
 
  private:
   void Answered(int64_t now_us);
   void Accepted();
+  void NoteRejoined(const Listed& fresh, uint64_t own_joined_version, int64_t now_us);
 
   const std::string address_;
   const MembershipTimes times_;
@@ -156,11 +167,14 @@ class RouterMembership {
   bool watching_ = false;
   int64_t watch_began_us_ = 0;  // 0: the next may be opened at once.
 
-  Listed listed_;  // The last view that came.
-  Listed kept_;    // Not in it, and not given up yet.
+  Listed listed_;                                   // The last view that came.
+  Listed kept_;                                     // Not in it, and not given up yet.
+  std::map<InstanceRef, int64_t> listed_since_us_;  // Of `listed_`.
+  std::vector<Rejoined> rejoined_;
   int64_t keep_until_us_ = 0;
   bool view_changed_ = false;
   uint64_t view_version_ = 0;     // 0: none.
+  int64_t viewed_us_ = 0;         // When the router was last asked that still had this version.
   uint64_t applied_version_ = 0;  // The last whose endpoints were tried.
   uint64_t told_version_ = 0;     // That the last heartbeat named.
 };

@@ -34,7 +34,7 @@ class RouterMembershipTest : public testing::Test {
   }
   void Beat(uint64_t version, const std::vector<PeerWorker>& workers = {}) {
     ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
-    router_.HeartbeatTaken(version, workers, now_us_);
+    router_.HeartbeatTaken(version, workers, 0, now_us_);
   }
   // Time until the next RPC.
   int64_t Wait() const { return router_.next_rpc_us() - now_us_; }
@@ -174,7 +174,7 @@ TEST_F(RouterMembershipTest, NewsAreToldAtOnceButNotInABurst) {
   now_us_ += 100 * kMs;
   ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
   router_.News(now_us_);  // May have missed what is out.
-  router_.HeartbeatTaken(1, {}, now_us_ + 4 * kMs);
+  router_.HeartbeatTaken(1, {}, 0, now_us_ + 4 * kMs);
   EXPECT_EQ(Wait(), 10 * kMs);
   now_us_ = router_.next_rpc_us();
   Beat(1);
@@ -203,7 +203,7 @@ TEST_F(RouterMembershipTest, AnAppliedViewIsToldAtOnce) {
   ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
   router_.Apply(now_us_);
   router_.AskNow(now_us_ - kMs);
-  router_.HeartbeatTaken(4, {}, now_us_ + 30 * kMs);
+  router_.HeartbeatTaken(4, {}, 0, now_us_ + 30 * kMs);
   now_us_ += 30 * kMs;
   EXPECT_EQ(Wait(), 0) << "the one that was out did not say it";
 }
@@ -295,7 +295,7 @@ TEST_F(RouterMembershipTest, AnotherAddressTakesThePlaceWithTheView) {
 TEST_F(RouterMembershipTest, WhatAnotherAddressListedIsKeptForAGrace) {
   RouterMembership other("r:2", {}, now_us_);
   other.Registered(7, 0, now_us_);
-  other.HeartbeatTaken(1, {Worker("a"), Worker("b")}, now_us_);
+  other.HeartbeatTaken(1, {Worker("a"), Worker("b")}, 0, now_us_);
   Join();
   Beat(4, {Worker("b", 2)});
   router_.TakeChange();
