@@ -104,10 +104,11 @@ def worker(options, role):
     parallelism = {"pp": integer(1, 64) if role == "prefill" else {"type": "integer", "const": 1},
                    "tp": integer(1, 64)}
     if role == "prefill":
-        parallelism["layerPartition"] = {"type": "string", "pattern": "^([1-9][0-9]*(,[1-9][0-9]*)*)?$"}
+        parallelism["layerPartition"] = {"type": "string", "pattern": "^(auto|[1-9][0-9]*(,[1-9][0-9]*)*)?$"}
     return record({
         **pods(options, role),
         "parallelism": record(parallelism),
+        **({"chunkProfile": string()} if role == "prefill" else {}),
         "threads": integer(0, 1024),
         "rdma": record({"enabled": boolean(), "resource": filled(), "count": integer(1, 64)}),
         "shm": record({"enabled": boolean(), "sizeLimit": ref("quantity")}),

@@ -77,6 +77,22 @@ def test_another_shape_is_another_chain():
     assert len(names) == 4
 
 
+def test_layers_are_shared_out_by_the_times_of_a_profile():
+    def sharing(profile):
+        return chart({"prefill": {"parallelism": {"pp": 2, "layerPartition": "auto"}, "chunkProfile": profile}})
+    one, other = sharing('{"a": 1}\n'), sharing('{"a": 2}\n')
+    options = one.options("prefill")
+    assert options["pp_layer_partition"] == "auto"
+    directory, name = options["chunk_profile"].rsplit("/", 1)
+    assert directory == "/etc/baton", "where the ConfigMap is mounted"
+    assert one.get("ConfigMap", "baton-prefill")["data"][name] == '{"a": 1}\n'
+    assert options["chain_id"] != other.options("prefill")["chain_id"], "stages of two splits don't fit together"
+    annotations = [rendered.workload("prefill")["spec"]["template"]["metadata"]["annotations"]
+                   for rendered in (one, other)]
+    assert annotations[0] != annotations[1], "pods read it when they start"
+    assert "chunk_profile" not in one.options("decode")
+
+
 def test_every_rank_is_a_pod():
     rendered = chart({"prefill": {"replicas": 3, "parallelism": {"pp": 2, "tp": 4}}})
     assert rendered.workload("prefill")["spec"]["replicas"] == 24

@@ -52,6 +52,13 @@ RULES = {
                                   ['layerPartition: "2,2,2"', "3 stages", "pp is 2"]),
     "partition of other layers": ({"prefill": {"parallelism": {"layerPartition": "3,4"}}, "model": {"layers": 6}},
                                   ['"3,4" shares out 7', "model.layers is 6"]),
+    "layers by times that nobody says": ({"prefill": {"parallelism": {"layerPartition": "auto"}}},
+                                         ["layerPartition: auto", "set prefill.chunkProfile"]),
+    "times that nobody uses": ({"prefill": {"chunkProfile": "{}"}},
+                               ["prefill.chunkProfile", "layerPartition: auto", "prefill.options.chunk_profile"]),
+    "two files of times": ({"prefill": {"chunkProfile": "{}", "parallelism": {"layerPartition": "auto"},
+                                        "options": {"chunk_profile": "/p/own.json"}}},
+                           ["prefill.chunkProfile", "prefill.options.chunk_profile: /p/own.json"]),
     "ranks that share no heads": ({"prefill": {"parallelism": {"tp": 2}}, "decode": {"parallelism": {"tp": 3}}},
                                   ["prefill.parallelism.tp: 2", "decode.parallelism.tp: 3", "neither divides"]),
     "ranks of another executor of decode": (

@@ -74,6 +74,7 @@ be written with an exponent.
 {{- if eq $role "prefill" -}}
 {{- $_ := set $options "pp_size" $own.parallelism.pp -}}
 {{- with $own.parallelism.layerPartition -}}{{- $_ := set $options "pp_layer_partition" . -}}{{- end -}}
+{{- with include "baton.chunkProfileName" $root -}}{{- $_ := set $options "chunk_profile" (printf "/etc/baton/%s" .) -}}{{- end -}}
 {{- if eq $root.Values.workload.kind "StatefulSet" -}}
 {{- $_ := set $options "chain_id" (include "baton.chainPrefix" $root) -}}
 {{- end -}}
@@ -93,6 +94,15 @@ different chains, instead of one that is refused for its contradiction and never
 {{- define "baton.chainPrefix" -}}
 {{- $parallelism := .Values.prefill.parallelism -}}
 {{- $split := $parallelism.layerPartition | replace "," "-" -}}
+{{- with .Values.prefill.chunkProfile -}}{{- $split = printf "%s-%s" $split (sha256sum . | trunc 8) -}}{{- end -}}
 {{- $ranks := ternary (printf "-tp%d" (int $parallelism.tp)) "" (gt (int $parallelism.tp) 1) -}}
 {{- printf "%s-pp%d%s%s" (include "baton.fullname" .) (int $parallelism.pp) $ranks (ternary (printf "-%s" $split) "" (ne $split "")) -}}
+{{- end }}
+
+{{/*
+The file of prefill.chunkProfile beside the options, or nothing. Another text has another name, so that pods are replaced,
+and makes another chain: stages that were split by different times don't fit together.
+*/}}
+{{- define "baton.chunkProfileName" -}}
+{{- with .Values.prefill.chunkProfile -}}{{- printf "chunk-profile-%s.json" (sha256sum . | trunc 8) -}}{{- end -}}
 {{- end }}

@@ -22,7 +22,19 @@ What one value may be is values.schema.json's; whether a model fits a machine is
 {{- if and $layers (gt $pp $layers) }}
 prefill.parallelism.pp: {{ $pp }} stages cannot share model.layers: {{ $layers }} layers; each stage needs one
 {{- end }}
-{{- if $partition }}
+{{- $context := dict "root" $ "role" "prefill" }}
+{{- $named := include "baton.option" (merge (dict "name" "chunk_profile") $context) }}
+{{- if and .Values.prefill.chunkProfile (ne $partition "auto") }}
+prefill.chunkProfile: is for prefill.parallelism.layerPartition: auto, which is "{{ $partition }}"; a chain that learns its costs writes prefill.options.chunk_profile, on a volume of its own
+{{- end }}
+{{- if and .Values.prefill.chunkProfile $named }}
+prefill.chunkProfile: and prefill.options.chunk_profile: {{ $named }} name two files; leave one out
+{{- end }}
+{{- if eq $partition "auto" }}
+{{- if not (or .Values.prefill.chunkProfile $named (include "baton.option" (merge (dict "name" "timed_profile") $context))) }}
+prefill.parallelism.layerPartition: auto shares layers out by measured times, and nothing says them; set prefill.chunkProfile
+{{- end }}
+{{- else if $partition }}
 {{- $shares := splitList "," $partition }}
 {{- $sum := 0 }}
 {{- range $shares }}{{ $sum = add $sum (int .) }}{{ end }}
