@@ -107,8 +107,8 @@ links::MemberLink::Callbacks FollowerService::LinkCallbacks() {
     events_.Raise(EpochBegan{});
     return absl::OkStatus();
   };
-  callbacks.drop_epoch = [this] {
-    joiner_->Leave(absl::CancelledError("the epoch is over"));
+  callbacks.drop_epoch = [this](const absl::Status& why) {
+    joiner_->Leave(why);
     events_.Raise(EpochOver{});
   };
   callbacks.describe = [this](v1::LinkReady& ready) {

@@ -33,9 +33,9 @@ class MemberLink {
     absl::Status status;  // Not OK: it makes no sense.
   };
   struct Callbacks {
-    std::function<absl::Status(const Hello&)> try_epoch;  // UNAVAILABLE: not yet.
-    std::function<void()> drop_epoch;                     // One that has begun.
-    std::function<void(v1::LinkReady&)> describe;         // What it says of itself.
+    std::function<absl::Status(const Hello&)> try_epoch;      // UNAVAILABLE: not yet.
+    std::function<void(const absl::Status& why)> drop_epoch;  // One that has begun.
+    std::function<void(v1::LinkReady&)> describe;             // What it says of itself.
     // Reads the message, and keeps what it says until it is to be taken or the next one comes.
     std::function<Work(const v1::LinkRequest&)> read;
     std::function<void()> take;
@@ -64,7 +64,7 @@ class MemberLink {
   void Perform(const SendPong& action);
   void Perform(const TakeWork&) { callbacks_.take(); }
   void Perform(const PassNextStageDone& action);
-  void Perform(const DropEpoch&) { callbacks_.drop_epoch(); }
+  void Perform(const DropEpoch& action) { callbacks_.drop_epoch(action.why); }
   void Perform(const RefuseLink& action);
   void Perform(const EndLink& action);
 

@@ -205,8 +205,8 @@ void FollowerProcess::Perform(const links::TryEpoch& action) {
   link_events_.Raise(links::EpochTried{absl::OkStatus()});
 }
 
-void FollowerProcess::Perform(const links::DropEpoch&) {
-  group_.Leave(absl::CancelledError("the epoch is over"));
+void FollowerProcess::Perform(const links::DropEpoch& action) {
+  group_.Leave(action.why);
   core_events_.Raise(decode::EpochOver{});
   // One that comes all the same is not obeyed.
   if (last_order_.has_value() && world_.random().Chance(kOrderAfterEnd)) {

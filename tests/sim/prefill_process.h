@@ -149,7 +149,7 @@ class PrefillProcess : public Process {
   void Perform(const links::RefuseLink& action);
   void Perform(const links::EndLink& action);
   absl::Status Begin(const links::Hello& hello);
-  void EndEpoch();
+  void EndEpoch(const absl::Status& why);
   // Member 0 breaks its chain, the others their link.
   void FailEpoch(const absl::Status& status);
   void ScheduleWiringTick();

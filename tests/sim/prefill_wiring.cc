@@ -83,11 +83,11 @@ absl::Status PrefillProcess::Begin(const links::Hello& hello) {
   return absl::OkStatus();
 }
 
-void PrefillProcess::EndEpoch() {
+void PrefillProcess::EndEpoch(const absl::Status& why) {
   epoch_ = 0;
   neighbours_.End();
   // What is being computed may wait for ranks that are gone.
-  group_.Leave(absl::CancelledError("the epoch is over"));
+  group_.Leave(why);
   HandleStage(prefill::EpochEnded{});
 }
 
@@ -180,7 +180,7 @@ void PrefillProcess::Perform(const links::ReportChainDown& action) {
     world_.Violate(
         absl::StrCat("a router's death breaks ", self_.id, "'s chain: ", action.status.message()));
   }
-  EndEpoch();
+  EndEpoch(action.status);
   HandlePlanner(prefill::ChainDown{action.status});
   membership_->ReportSoon();
 }
@@ -289,9 +289,9 @@ void PrefillProcess::Perform(const links::SendReady& action) {
       });
 }
 
-void PrefillProcess::Perform(const links::DropEpoch&) {
+void PrefillProcess::Perform(const links::DropEpoch& action) {
   link_call_ = 0;
-  EndEpoch();
+  EndEpoch(action.why);
 }
 
 void PrefillProcess::Perform(const links::RefuseLink& action) {

@@ -158,7 +158,9 @@ void Link::State::On(const LinkTick&) {
 
 void Link::State::End(const absl::Status& status) {
   forming = false;
-  if (std::exchange(begun, false)) Emit(DropEpoch{});
+  if (std::exchange(begun, false)) {
+    Emit(DropEpoch{absl::CancelledError(absl::StrCat("the epoch is over: ", status.message()))});
+  }
   if (link != 0) Emit(EndLink{std::exchange(link, 0), hello.epoch, status});
 }
 

@@ -70,7 +70,9 @@ struct PassNextStageDone {
   uint64_t epoch = 0;
   uint64_t number = 0;
 };
-struct DropEpoch {};  // One that EpochTried began: what runs of it is of no use.
+struct DropEpoch {   // One that EpochTried began: what runs of it is of no use.
+  absl::Status why;  // CANCELLED, with what ended it: whose fault it is the leader has to say.
+};
 struct RefuseLink {
   uint64_t link = 0;
   uint64_t epoch = 0;         // Of its hello.

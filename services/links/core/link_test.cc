@@ -12,6 +12,7 @@
 namespace baton::links {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -88,8 +89,10 @@ TEST_F(LinkTest, AnyOtherPlanEndsTheEpoch) {
     Begin(number, begun);
     Handle(WorkHeard{number, status.ok() ? epoch : begun, status});
     EXPECT_THAT(All<TakeWork>(), IsEmpty());
-    EXPECT_THAT(All<DropEpoch>(), SizeIs(1));
+    ASSERT_THAT(All<DropEpoch>(), SizeIs(1));
+    EXPECT_TRUE(absl::IsCancelled(All<DropEpoch>()[0].why)) << "it is nobody's fault here";
     EXPECT_TRUE(absl::IsInvalidArgument(All<EndLink>().at(0).status));
+    EXPECT_THAT(All<DropEpoch>()[0].why.message(), HasSubstr(All<EndLink>()[0].status.message()));
   }
 }
 

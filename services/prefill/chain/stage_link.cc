@@ -32,7 +32,7 @@ links::MemberLink::Callbacks StageLink::Callbacks() {
     return options_.stage->TryEpoch(
         hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
   };
-  callbacks.drop_epoch = [this] { options_.stage->EndEpoch(); };
+  callbacks.drop_epoch = [this](const absl::Status& why) { options_.stage->EndEpoch(why); };
   callbacks.describe = [this](v1::LinkReady& ready) {
     if (options_.measured) *ready.mutable_measured_cost() = ToProto(*options_.measured);
   };

@@ -49,8 +49,6 @@ void StageShell::CheckNeighbours(const FindEndpoint& find) {
   if (const absl::Status gone = neighbours_.Check(find); !gone.ok()) Fail(epoch_, gone);
 }
 
-void StageShell::EndEpoch() { EndEpoch(EpochOver()); }
-
 void StageShell::EndEpoch(const absl::Status& why) {
   if (epoch_ == 0) return;
   epoch_ = 0;

@@ -63,7 +63,6 @@ class StageShell {
   void CheckNeighbours(const FindEndpoint& find);
   // What runs of the epoch ends; the other ranks of this stage are told `why`.
   void EndEpoch(const absl::Status& why);
-  void EndEpoch();  // Nothing is known but that it is over.
   // Something outside the core went wrong in `epoch`: ends it and reports so, if it still runs.
   void Fail(uint64_t epoch, const absl::Status& status);
   uint64_t epoch() const { return epoch_; }  // 0: none.
