@@ -93,9 +93,9 @@ class Cutter {
 // The shortest time limit that cuts the prompt into `count` chunks or fewer, up to `precision` of
 // it.
 double ShortestLimit(const Cutter& cutter, const PromptShape& prompt, int count, double precision) {
-  const double whole_us = cutter.Micros(prompt.prefix_length, prompt.tokens);
-  double low_us = whole_us / count / 2;
-  double high_us = whole_us / count;
+  // Chunks take together at least as long as the whole: no limit is shorter than this.
+  double low_us = cutter.Micros(prompt.prefix_length, prompt.tokens) / count;
+  double high_us = low_us;
   while (cutter.Count(high_us, count, nullptr) > count) {
     low_us = high_us;
     high_us *= 1.25;

@@ -74,6 +74,7 @@ TEST(OptimalChunksTest, WithoutCostsThereAreFourChunksAStage) {
   EXPECT_EQ(tokens(1'000'000, 48'576, 2), 32'768) << "the most";
   EXPECT_EQ(tokens(600, 400, 4), 512) << "less would be mostly overhead";
   EXPECT_EQ(tokens(0, 400, 4), 512);
+  EXPECT_EQ(tokens(0, 512, 4), 512) << "one chunk, which teaches as much as two";
   EXPECT_EQ(tokens(0, 1000, 4), 256);
   policy->SetCosts({kCost, kCost, kCost, kCost});
   EXPECT_NE(tokens(8192, 131'072 - 8192, 4), 8192);

@@ -101,8 +101,10 @@ def test_costs_are_known_at_once_after_a_start(tiny_model, played, learned, tmp_
     before = json.loads(learned.read_text())
     assert [stage["layers"] for stage in before["stages"]] == [6, 6]
     for stage in before["stages"]:
-        # Half of 6 ms and 60 us a token: what the stages play, and what a step takes beside it.
-        assert 25 < stage["token_us"] < 45 and stage["error"] <= 0.3, stage
+        # Half of 6 ms and 60 us a token: what the stages play, and what a step takes beside it. How that falls into
+        # parts is a matter of what else the machine does.
+        assert 0.7 < (stage["overhead_us"] + 500 * stage["token_us"]) / (3000 + 500 * 30) < 1.5, stage
+        assert stage["error"] <= 0.3, stage
     path = tmp_path / "costs.json"
     path.write_text(learned.read_text())
     with timed_cluster(tiny_model, tmp_path, played, path) as cluster:
@@ -160,6 +162,32 @@ def test_the_chunks_of_a_prompt_are_shown(tiny_model, played, learned):
     assert unknown.returncode == 0 and "what it takes is not known" in unknown.stdout, unknown.stdout
     long = validate(tiny_model, *flags[:-1], 9000)
     assert long.returncode == 1 and "no prompt is longer than 8192 tokens" in long.stdout, long.stdout
+
+
+def test_a_simulation_begins_with_what_the_file_says(played, learned, tmp_path):
+    document = json.loads(learned.read_text())
+    for stage in document["stages"]:
+        stage.update(overhead_us=1000, prefix_us=0, token_us=30, attention_us=0.005)
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(document))
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 8000, "output_length": 1}\n')
+
+    def simulate(*flags):
+        arguments = [clusters.BATON, "simulate", "--timed-profile", played, "--kv-cache-tokens", 16384,
+                     "--trace", trace, "--json", "-", *flags]
+        return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=60)
+
+    def chunk_count(*flags):
+        said = simulate("--pp-size", 2, *flags)
+        assert said.returncode == 0, said.stderr
+        return json.loads(said.stdout)["chains"][0]["stages"][0]["plans"]
+    unknowing = chunk_count("--chunk-sweep-ms", 0)
+    assert unknowing == 9, "four chunks a stage, the first one halved"
+    # With a third of the real overhead smaller chunks pay.
+    assert chunk_count("--chunk-sweep-ms", 0, "--chunk-profile", path) > 2 * unknowing
+    other = simulate("--pp-size", 4, "--chunk-profile", path)
+    assert other.returncode == 2 and "chunk_profile" in other.stderr and str(path) in other.stderr, other.stderr
 
 
 def test_stages_are_cut_by_measured_times(tiny_model, played, learned, tmp_path):

@@ -174,9 +174,9 @@ void DecodeKv::Place(const KvPlacement& placement, const std::vector<uint64_t>& 
 void DecodeKv::ReceiveKv(const KvDataHeader& header, const SimPayload& payload, bool corrupt,
                          bool again) {
   OverWire(world_, header);
-  KvRefusal refusal;
+  KvRefusal refusal = KvRefusal::kUnknownSlot;
   const auto allowed = leases_.OnData(header, header.bytes, world_.now_us(), refusal);
-  witness_.Data(header, again, allowed);
+  witness_.Data(header, again, allowed, refusal);
   if (!world_.violation().empty()) return;
   if (!allowed.ok()) {
     CountRefusal(refusal);

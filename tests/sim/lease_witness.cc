@@ -88,7 +88,7 @@ bool LeaseWitness::Fits(const Grant& grant, const Writer& writer,
 }
 
 void LeaseWitness::Data(const KvDataHeader& header, bool again,
-                        const absl::StatusOr<KvPlacement>& answer) {
+                        const absl::StatusOr<KvPlacement>& answer, KvRefusal refusal) {
   size_t index = 0;
   Grant* const grant = Locate(header, index);
   const bool allowed = grant != nullptr && Fits(*grant, grant->writers[index], header);
@@ -99,8 +99,14 @@ void LeaseWitness::Data(const KvDataHeader& header, bool again,
                      header.first_page, "+", header.page_count, " part ", header.part));
   }
   if (!allowed) {
+    const bool former_life = header.decode_incarnation != self_.incarnation;
     // The copy of a slow message may come before it.
-    if (grant == nullptr || again || grant->writers[index].copied) return;
+    const bool repeated = grant != nullptr && (again || grant->writers[index].copied);
+    if ((former_life && refusal != KvRefusal::kWrongIncarnation) ||
+        (repeated && refusal != KvRefusal::kDuplicate)) {
+      return Complain(absl::StrCat("KV is refused as ", KvRefusalName(refusal)));
+    }
+    if (grant == nullptr || repeated) return;
     return Complain(absl::StrCat("a writer announces pages ", header.first_page, "+",
                                  header.page_count, " part ", header.part,
                                  ", which are not the prompt's or have come"));

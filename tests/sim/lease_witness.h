@@ -25,7 +25,9 @@ class LeaseWitness {
   void Granted(const KvGrant& grant);
   void Revoked(uint32_t slot, uint64_t generation);
   // `again`: it has come before, or is late; then it may be of no use.
-  void Data(const KvDataHeader& header, bool again, const absl::StatusOr<KvPlacement>& answer);
+  // `refusal` means something if the answer is an error.
+  void Data(const KvDataHeader& header, bool again, const absl::StatusOr<KvPlacement>& answer,
+            KvRefusal refusal);
   void Placed(uint64_t receipt, bool ok, uint64_t checksum, bool damaged);
   void Commit(const KvCommit& commit, bool again, const absl::Status& answer);
   void Heartbeat(const InstanceRef& writer);

@@ -121,6 +121,7 @@ void StageWitness::See(const prefill::SendKv& action) {
                           request->pages_sent, ", or after its end"));
   }
   request->pages_sent += action.pages.size();
+  request->pieces_end.insert(request->pages_sent);
   sends_[action.send_id] = action.attempt_id;
 }
 
@@ -241,6 +242,12 @@ void StageWitness::See(const prefill::SendKvMessage& action) {
     if (!request->parts[action.decode].emplace(static_cast<int>(page), action.part).second) {
       Complain(action.attempt_id, absl::StrCat("page ", page, " is sent twice"));
     }
+  }
+  const auto next = static_cast<size_t>(action.first_page) + static_cast<size_t>(action.page_count);
+  if (!request->pieces_end.contains(next) && page_bytes <= outbox_.part_bytes &&
+      bytes + page_bytes <= std::min(outbox_.merged_bytes, outbox_.part_bytes) &&
+      request->open.pages[next] == action.local_page + action.page_count) {
+    Complain(action.attempt_id, absl::StrCat("page ", next, " would go with those before it"));
   }
   messages_[action.message_id] = {action.attempt_id, action.decode, action.bytes};
   CheckWindow(action.decode);

@@ -46,7 +46,8 @@ class StageWitness {
  private:
   struct Request {
     prefill::PlanOpen open;
-    size_t pages_sent = 0;  // By the stage, to the outbox.
+    size_t pages_sent = 0;        // By the stage, to the outbox.
+    std::set<size_t> pieces_end;  // Pages that the stage's pieces of it end before.
     // (page, part) of the messages that left, by the rank of the decode service.
     std::map<InstanceRef, std::set<std::pair<int, int>>> parts;
     bool commit_due = false;

@@ -20,6 +20,7 @@ BENCHES = {
     "bound": ("//tests/bench:bound_bench", "planned chunks beside the closed-form bound, in virtual time", "flat"),
     "chain": ("//tests/bench:chain", "bound, timed, pipeline, simulate, admission and load: what they must reach",
               "script"),
+    "checksum": ("//common/base:checksum_benchmark", "hashing activations, by the widest instructions", "google"),
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
     "load": ("//services/baton", "short and long prompts under load, fair and first come, first served", "script"),
     "parallel": ("//tests/bench:parallel", "element types, the seam, row-parallel chunks (root)", "script"),

@@ -31,7 +31,6 @@ bool ChainPlanner::State::HasRoomFor(int prompt_tokens) const {
 }
 
 bool ChainPlanner::State::MayAdmitOldest() const {
-  if (queue.empty()) return false;
   const int tokens = requests.at(queue.front()).prompt_tokens;
   if (PagesFor(tokens) > pool->free_pages())
     Covered<"planner: the oldest prompt waits for pages">();

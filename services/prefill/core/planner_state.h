@@ -99,7 +99,7 @@ struct ChainPlanner::State {
   void Enqueue(uint64_t attempt_id);
   void Dequeue(uint64_t attempt_id);
   bool HasRoomFor(int prompt_tokens) const;
-  bool MayAdmitOldest() const;
+  bool MayAdmitOldest() const;  // Of a queue that has one.
   bool MayOvertake(uint64_t attempt_id) const;
   void Admit(uint64_t attempt_id, Plan& plan, int64_t now_us);
   absl::Status CheckQueue() const;
