@@ -4,6 +4,7 @@ refused with the same words before anything starts."""
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import urllib.request
@@ -18,12 +19,15 @@ def run(command, model, *flags):
     return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=60)
 
 
-def answers(port, path):
+def loaded_ratio(port):
+    """Of a worker that reads its weights; 0 while nobody answers there."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
-            return reply.status == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+            text = reply.read().decode()
     except OSError:
-        return False
+        return 0
+    found = re.search(r"^baton_weight_load_progress_ratio(?:\{.*\})? (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0
 
 
 def edit_config(model, **changes):
@@ -110,12 +114,12 @@ def test_weights_cut_short_while_they_load_are_a_message(tiny_model, tmp_path):
         tmp_path, None)
     worker.start()
     try:
-        # Probes answer before the weights are read, and reading takes 100 ms for each part of a tensor.
-        clusters.wait_until(lambda: not worker.alive() or answers(metrics, "/health"), 30, "its probes")
+        # Its header is checked, and the rest takes 100 ms for each part of a tensor.
+        clusters.wait_until(lambda: not worker.alive() or loaded_ratio(metrics) > 0, 30, "the first tensor")
         weights = pathlib.Path(model) / "model.safetensors"
         os.truncate(weights, weights.stat().st_size // 2)
         clusters.wait_until(lambda: not worker.alive(), 60, "the worker to end")
-        assert worker.popen.returncode == 1, worker.popen.returncode
+        assert worker.popen.returncode == 1, (worker.popen.returncode, worker.log())
         assert "model.safetensors: ends at byte" in worker.log(), worker.log()
     finally:
         worker.stop()
