@@ -26,6 +26,9 @@ constexpr double kSameFixed = 0.25;
 // later one.
 constexpr double kUnequal = 1.6;
 constexpr double kSameTold = 1e-6;
+// Of a prompt while nobody knows what chunks cost: for each stage, and of tokens.
+constexpr int kUnknownChunks = 4;
+constexpr int kLeastUnknown = 512;
 
 }  // namespace
 
@@ -214,7 +217,8 @@ void ChunkWitness::SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool k
       item.token_count < std::min(topology_.chunk_tokens / 4, 64)) {
     Complain("a chunk is less than a quarter of the base");
   }
-  if (topology_.chunk_rule != ChunkRule::kOptimal || !known) return;
+  if (topology_.chunk_rule != ChunkRule::kOptimal) return;
+  if (!known) return CheckUnknowing(item, prompt);
   for (size_t stage = 0; stage < truth_.size(); ++stage) {
     if (!LearnedEnough(stage)) return;
   }
@@ -239,6 +243,22 @@ void ChunkWitness::SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool k
   if (micros <= most_us && !less) return;
   Complain(absl::StrCat("a chunk of ", item.token_count, " tokens after ", item.token_begin,
                         " takes ", micros, " us, the prompt's first one ", *prompt.chunk_us));
+}
+
+// As large as may be where no other stage waits; else four for each stage, of which none is small
+// enough to be mostly overhead, and the first one half as large, so that two sizes are seen.
+void ChunkWitness::CheckUnknowing(const prefill::PlanItem& item, const Prompt& prompt) {
+  const int page = topology_.page_size;
+  int tokens = topology_.chunk_tokens;
+  if (topology_.stages > 1) {
+    tokens = std::max(prompt.tokens / (kUnknownChunks * topology_.stages), kLeastUnknown);
+    if (item.token_begin == 0 && prompt.tokens > tokens) tokens /= 2;
+  }
+  tokens = std::min(tokens / page * page, topology_.chunk_tokens);
+  tokens = std::min(tokens, prompt.tokens - item.token_begin);
+  if (item.token_count == tokens) return;
+  Complain(absl::StrCat("nobody knows what chunks cost, and ", item.token_count, " tokens after ",
+                        item.token_begin, " are one, not ", tokens));
 }
 
 // Of a prompt cut into so many chunks of equal time: the closed form, without the grain of pages.

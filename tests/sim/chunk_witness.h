@@ -61,6 +61,7 @@ class ChunkWitness {
   void See(const prefill::Plan& plan, bool known);
   void SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known);
   void CheckFirst(int tokens_of_chunk, int tokens_of_prompt);
+  void CheckUnknowing(const prefill::PlanItem& item, const Prompt& prompt);
   void CheckLearned(const std::vector<prefill::LearnedCost>& learned);
   bool LearnedEnough(size_t stage) const;
   bool KnowsBehind(int prefix_length) const;

@@ -59,6 +59,7 @@ class Cluster {
 };
 
 void Cluster::BuildNodes() {
+  world_.dns().announced = topology_.announced;
   for (int i = 0; i < topology_.routers; ++i) {
     world_.AddNode(absl::StrCat("router-", i), [this](int node, uint64_t incarnation) {
       return std::make_unique<RouterProcess>(world_, topology_, clients_, node, incarnation);

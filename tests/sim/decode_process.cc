@@ -54,8 +54,10 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
            [this](uint64_t generation) { return witness_.SequenceOfGrant(generation); },
            [this](int page) { return steps_.Uses(page); }}) {
   if (several()) {
-    wiring_.emplace(links::WiringOptions{DecodePlaceOf(topology, node, self_),
-                                         topology.PagesOf(node), 1, 1, topology.times.chain});
+    const links::WiringOptions wiring{DecodePlaceOf(topology, node, self_), topology.PagesOf(node),
+                                      1, 1, topology.times.chain};
+    wiring_.emplace(wiring);
+    wiring_witness_.emplace(world, wiring);
   }
   membership_ = std::make_unique<WorkerMembership>(
       world, topology.times, node, RouterProcess::Describe(topology, self_, Role::kDecode),

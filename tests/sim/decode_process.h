@@ -27,6 +27,7 @@
 #include "tests/sim/sim_memory.h"
 #include "tests/sim/stage_groups.h"
 #include "tests/sim/topology.h"
+#include "tests/sim/wiring_witness.h"
 #include "tests/sim/worker_drain.h"
 #include "tests/sim/worker_membership.h"
 #include "tests/sim/world.h"
@@ -142,6 +143,7 @@ class DecodeProcess : public DecodeRank {
   int64_t tick_us_ = kNeverUs;
 
   std::optional<links::Wiring> wiring_;
+  std::optional<WiringWitness> wiring_witness_;
   SerialEvents<links::WiringEvent> wiring_events_{
       [this](const links::WiringEvent& event) { HandleWiring(event); }};
   decode::Roster roster_;

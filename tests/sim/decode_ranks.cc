@@ -34,6 +34,7 @@ void DecodeProcess::ScheduleWiringTick() {
 void DecodeProcess::HandleWiring(const links::WiringEvent& event) {
   std::vector<links::WiringAction> actions;
   wiring_->Handle(event, world_.now_us(), actions);
+  wiring_witness_->Saw(event, actions, *wiring_);
   for (const auto& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }

@@ -65,6 +65,9 @@ void FaultInjector::Happens(const Fault& fault) {
     case FaultKind::kDnsSlow:
       world_.dns().slowest_us = fault.extra_us;
       return;
+    case FaultKind::kStrangers:
+      world_.dns().strangers = true;
+      return later([this] { world_.dns().strangers = false; });
     case FaultKind::kPartition:
       world_.Partition(fault.other, fault.node, fault.lasts_us);
       [[fallthrough]];

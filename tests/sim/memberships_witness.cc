@@ -12,7 +12,6 @@ namespace {
 constexpr int64_t kNewsGapUs = 10'000;
 constexpr int64_t kAliasAgainUs = 30'000'000;
 constexpr int64_t kResolveGapUs = 500'000;
-constexpr int64_t kResolveAgainUs = 1'000'000;
 
 bool IsRefusal(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status) ||
@@ -98,12 +97,6 @@ std::string MembershipsWitness::Text(const worker::MembershipAction& action) {
 }
 
 // ---- Routers ----
-
-void MembershipsWitness::Hear(const worker::RouterNameResolved& event) {
-  resolving_ = false;
-  name_due_us_ = world_.now_us() + (event.addresses.ok() ? options_.resolve_us : kResolveAgainUs);
-  if (event.addresses.ok()) addresses_ = {event.addresses->begin(), event.addresses->end()};
-}
 
 void MembershipsWitness::Answered(Router& router) {
   router.asked = false;
@@ -315,42 +308,6 @@ bool MembershipsWitness::AnotherIsSettled(const Router& router) const {
   });
 }
 
-// Whom no source names: other names at once, routers when they are silent and nobody needs them.
-void MembershipsWitness::ForgetRouters() {
-  for (auto router = routers_.begin(); router != routers_.end();) {
-    const auto next = std::next(router);
-    const Router& known = router->second;
-    const bool silent = world_.now_us() - known.heard_us >= options_.times.grace_us;
-    const bool over = known.state == State::kAlias ||
-                      (silent && (known.listed.empty() || AnotherIsSettled(known)));
-    if (!addresses_.contains(known.address) && over) {
-      Expect(worker::ForgetRouter{router->first, known.address});
-      // Its other name is asked instead.
-      for (auto& [id, other] : routers_) {
-        const bool same = known.state == State::kMember && other.state == State::kAlias &&
-                          other.incarnation == known.incarnation;
-        if (same && !other.asked) other.due_us = world_.now_us();
-      }
-      routers_.erase(router);
-    }
-    router = next;
-  }
-}
-
-void MembershipsWitness::FindRouters() {
-  for (const std::string& address : addresses_) {
-    const bool known = std::any_of(routers_.begin(), routers_.end(), [&](const auto& entry) {
-      return entry.second.address == address;
-    });
-    if (known) continue;
-    Router router;
-    router.address = address;
-    router.backoff_us = options_.times.first_backoff_us;
-    router.due_us = router.heard_us = world_.now_us();
-    routers_[++last_router_] = std::move(router);
-  }
-}
-
 void MembershipsWitness::DropTheSilent() {
   for (auto& [id, router] : routers_) {
     if (world_.now_us() >= router.keep_until_us) router.kept.clear();
@@ -358,13 +315,6 @@ void MembershipsWitness::DropTheSilent() {
     const bool silent = world_.now_us() - router.heard_us >= options_.times.grace_us;
     if (silent && AnotherIsSettled(router)) DropView(router);
   }
-}
-
-void MembershipsWitness::Resolve() {
-  if (resolving_ || world_.now_us() < name_due_us_) return;
-  resolving_ = true;
-  resolved_us_ = world_.now_us();
-  Expect(worker::ResolveRouterName{options_.router_names.front()});
 }
 
 void MembershipsWitness::Ask() {

@@ -19,7 +19,7 @@ namespace baton::sim {
 
 class MembershipsWitness {
  public:
-  // Of a worker that knows its routers by one name.
+  // Of a worker that knows its routers by one name, or by their announcements.
   MembershipsWitness(World& world, worker::MembershipOptions options)
       : world_(world), options_(std::move(options)), name_due_us_(0) {}
 
@@ -76,6 +76,7 @@ class MembershipsWitness {
   };
 
   void Hear(const worker::RouterNameResolved& event);
+  void Hear(const worker::RouterAnnounced& event);
   void Hear(const worker::RegisterAnswered& event);
   void Hear(const worker::HeartbeatAnswered& event);
   void Hear(const worker::WatchNoticed& event);
@@ -102,7 +103,10 @@ class MembershipsWitness {
   bool AnotherIsSettled(const Router& router) const;
 
   // What is due, in the order in which the core goes about it.
+  bool Named(const Router& router) const;
   void ForgetRouters();
+  void ForgetRouter(std::map<uint64_t, Router>::iterator router);
+  bool MakeRoom();
   void FindRouters();
   void DropTheSilent();
   void UpdatePeers();
@@ -130,6 +134,8 @@ class MembershipsWitness {
   int64_t resolved_us_ = 0;  // When it was asked for last.
   int64_t name_due_us_;
   std::set<std::string> addresses_;
+  std::map<std::string, int64_t> announced_;  // Until when each counts.
+  std::set<std::string> left_out_;            // Addresses for which there is no room.
   std::map<uint64_t, Router> routers_;
   uint64_t last_router_ = 0;
   std::map<InstanceRef, Peer> peers_;

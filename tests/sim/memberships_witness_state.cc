@@ -52,6 +52,7 @@ bool MembershipsWitness::SaysWhyItHasNotJoined(const worker::Unregistered& says)
 
 int64_t MembershipsWitness::NextUs() const {
   int64_t next_us = resolving_ ? kNeverUs : name_due_us_;
+  for (const auto& [address, until_us] : announced_) next_us = std::min(next_us, until_us);
   for (const auto& [id, router] : routers_) {
     if (!router.asked && !router.left) next_us = std::min(next_us, router.due_us);
     if (!router.kept.empty()) next_us = std::min(next_us, router.keep_until_us);

@@ -92,9 +92,11 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
     planner_witness_.emplace(world, topology, oracle, self_.id, PlannerLimitsOf(topology));
     chunk_witness_.emplace(world, topology, self_.id);
     planner_account_.emplace(world, topology, self_.id, PlannerLimitsOf(topology));
-    wiring_.emplace(links::WiringOptions{PlaceOf(topology, node, self_), topology.prefill_pages,
-                                         topology.chunk_tokens, topology.activation_credits,
-                                         topology.times.chain});
+    const links::WiringOptions wiring{PlaceOf(topology, node, self_), topology.prefill_pages,
+                                      topology.chunk_tokens, topology.activation_credits,
+                                      topology.times.chain};
+    wiring_.emplace(wiring);
+    wiring_witness_.emplace(world, wiring);
   } else {
     link_.emplace(PlaceOf(topology, node, self_), topology.times.chain);
   }

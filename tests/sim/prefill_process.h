@@ -31,6 +31,7 @@
 #include "tests/sim/stage_groups.h"
 #include "tests/sim/stage_witness.h"
 #include "tests/sim/topology.h"
+#include "tests/sim/wiring_witness.h"
 #include "tests/sim/worker_drain.h"
 #include "tests/sim/worker_membership.h"
 #include "tests/sim/world.h"
@@ -254,6 +255,7 @@ class PrefillProcess : public Process {
   std::unique_ptr<WorkerDrain> drain_;
 
   std::optional<links::Wiring> wiring_;
+  std::optional<WiringWitness> wiring_witness_;
   std::optional<links::Link> link_;
   SerialEvents<links::WiringEvent> wiring_events_{
       [this](const links::WiringEvent& event) { HandleWiring(event); }};

@@ -120,6 +120,7 @@ void PrefillProcess::OnView() {
 void PrefillProcess::HandleWiring(const links::WiringEvent& event) {
   std::vector<links::WiringAction> actions;
   wiring_->Handle(event, world_.now_us(), actions);
+  wiring_witness_->Saw(event, actions, *wiring_);
   for (const auto& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }

@@ -28,8 +28,9 @@ constexpr std::array<WeatherShare, kWeatherCount> kWeathers = {{
 }};
 
 constexpr std::array<const char*, kFaultKindCount> kFaultNames = {
-    "kill",  "pause",     "late",     "drain",     "ask-to-drain", "late-start", "unlisted",
-    "alias", "dns-fails", "dns-slow", "partition", "one-way",      "clock-step", "mailbox-full"};
+    "kill",       "pause",     "late",    "drain",      "ask-to-drain",
+    "late-start", "unlisted",  "alias",   "dns-fails",  "dns-slow",
+    "strangers",  "partition", "one-way", "clock-step", "mailbox-full"};
 
 Weather DrawWeather(Random& random) {
   int64_t left = random.Between(0, 99);
@@ -163,6 +164,8 @@ Scenario DrawScenario(uint64_t seed) {
   if (costs.Chance(0.3)) scenario.topology.known_costs = costs.Chance(0.7) ? 1 : 2.5;
   Random decode_ranks = PartOf(seed, 9);
   DrawDecodeRanks(decode_ranks, scenario.topology);
+  Random names = PartOf(seed, 10);
+  scenario.topology.announced = names.Chance(0.25);
   if (scenario.topology.has_groups()) scenario.topology.times.AddGroups();
   // Strangers that are so many that members give way to them at first are no calm weather.
   if (scenario.topology.decode_ranks > 1 && scenario.weather != Weather::kStorm) {
@@ -182,6 +185,11 @@ Scenario DrawScenario(uint64_t seed) {
   DrawClients(clients, scenario);
   Random faults = PartOf(seed, 4);
   DrawFaults(faults, scenario);
+  if (scenario.weather == Weather::kStorm && names.Chance(0.1)) {
+    scenario.faults.push_back({.kind = FaultKind::kStrangers,
+                               .at_us = names.Between(0, kFaultsEndUs / 2),
+                               .lasts_us = names.Between(1, kFaultsEndUs / 2)});
+  }
   SetPromises(faults, scenario);
   return scenario;
 }
@@ -196,11 +204,11 @@ std::string Scenario::Summary() const {
           ? absl::StrCat(" decode-ranks=", topology.decode_ranks, " heads=", topology.kv_heads)
           : "",
       " chains=", topology.chains, " decodes=", topology.decodes,
-      topology.stranger ? "+stranger" : "", topology.lonely ? "+lonely" : "",
-      topology.shares_plans ? "" : "+fcfs", topology.new_names ? "+names" : "",
-      " layers=", topology.layers, " page=", topology.page_size, " chunk=", topology.chunk_tokens,
-      " pages=", topology.prefill_pages, "/", topology.decode_pages,
-      " running=", topology.max_running, " queued=", topology.max_queued,
+      topology.announced ? "+announced" : "", topology.stranger ? "+stranger" : "",
+      topology.lonely ? "+lonely" : "", topology.shares_plans ? "" : "+fcfs",
+      topology.new_names ? "+names" : "", " layers=", topology.layers, " page=", topology.page_size,
+      " chunk=", topology.chunk_tokens, " pages=", topology.prefill_pages, "/",
+      topology.decode_pages, " running=", topology.max_running, " queued=", topology.max_queued,
       " attempts=", topology.max_attempts, " clients=", clients.size());
   for (const NetworkFaultKind& kind : NetworkFaultKinds()) {
     if (network.*kind.chance > 0) absl::StrAppend(&text, " ", kind.name, "=", network.*kind.chance);

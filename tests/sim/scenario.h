@@ -47,12 +47,13 @@ enum class FaultKind {
   kAlias,        // DNS lists a second address of the router for `lasts_us`.
   kDnsFails,     // DNS does not answer for `lasts_us`.
   kDnsSlow,      // DNS takes up to `extra_us` for an answer.
+  kStrangers,    // DNS lists more addresses than are followed, at which nobody is.
   kPartition,    // `node` and `other` do not hear each other for `lasts_us`.
   kOneWay,       // `other` does not hear `node`.
   kClockStep,    // The wall clock of `node` is set by `extra_us`.
   kMailboxFull,  // `node` takes nothing that others send at will for `lasts_us`.
 };
-inline constexpr int kFaultKindCount = 14;
+inline constexpr int kFaultKindCount = 15;
 const char* FaultName(FaultKind kind);
 
 struct Fault {

@@ -49,6 +49,8 @@ struct Topology {
   bool stranger = false;
   // The last one but it can be connected to by nobody, and connects to nobody.
   bool lonely = false;
+  // Routers are in no name; they announce themselves to workers, as Kubernetes lets them.
+  bool announced = false;
   bool least_load = true;
   int64_t step_us = 300;   // Of a decode step, beside what its sequences take.
   int compute_factor = 1;  // How much longer than in a fast chain a chunk takes.

@@ -19,6 +19,11 @@ constexpr double kDiesEarly = 0.2;
 constexpr int64_t kSharedUs = 100'000;
 constexpr double kTakenAlong = 0.5;
 constexpr int64_t kTakenLateUs = 1'500'000;
+// Of addresses at which nobody is: more than are followed, or than announcements are kept.
+constexpr int kStrangersNamed = 20;
+constexpr int kStrangersAnnounced = 70;
+// A router announces itself so often before its announcement counts no more.
+constexpr int kAnnouncements = 4;
 
 worker::PeerWorker ToPeer(const router::WorkerInfo& info) {
   worker::PeerWorker peer;
@@ -40,7 +45,7 @@ worker::MembershipOptions CoreOptions(const router::WorkerInfo& info, const Timi
   options.self = ToPeer(info);
   options.router_names = {kRouters};
   options.times = times.membership;
-  options.resolve_us = times.resolve_us;
+  options.resolve_us = options.announced_us = times.resolve_us;
   return options;
 }
 
@@ -50,6 +55,7 @@ WorkerMembership::WorkerMembership(World& world, const Timings& times, int node,
                                    router::WorkerInfo info, std::function<Status()> status,
                                    std::function<void()> on_view)
     : world_(world),
+      times_(times),
       node_(node),
       info_(std::move(info)),
       status_(std::move(status)),
@@ -57,7 +63,10 @@ WorkerMembership::WorkerMembership(World& world, const Timings& times, int node,
       core_(CoreOptions(info_, times), world.now_us()),
       witness_(world, CoreOptions(info_, times)) {}
 
-void WorkerMembership::Start() { events_.Raise(worker::MembershipTick{}); }
+void WorkerMembership::Start() {
+  events_.Raise(worker::MembershipTick{});
+  if (world_.dns().announced) HearAnnouncements();
+}
 
 void WorkerMembership::HandleOne(const worker::MembershipEvent& event) {
   std::vector<worker::MembershipAction> actions;
@@ -92,7 +101,8 @@ void WorkerMembership::ScheduleTick() {
 
 uint64_t WorkerMembership::OpenRpc(uint64_t router, bool registers, int64_t timeout_us) {
   const Rpc rpc{router, registers};
-  const uint64_t call = world_.OpenCall(node_, node_of_[router]);
+  const int node = node_of_[router];
+  const uint64_t call = node < 0 ? 0 : world_.OpenCall(node_, node);
   if (call == 0) {
     world_.After(node_, kRefusedUs, "connection refused", [this, rpc] { RpcFailed(rpc); });
     return 0;
@@ -247,21 +257,38 @@ void WorkerMembership::Noticed(uint64_t call) {
 
 // ---- What else the shell does ----
 
-void WorkerMembership::Perform(const worker::ResolveRouterName& action) {
+std::vector<std::string> WorkerMembership::RouterAddresses() const {
   const World::Dns& dns = world_.dns();
-  const int64_t delay_us = world_.random().Between(100, dns.slowest_us);
+  std::vector<std::string> addresses;
+  for (const int router : dns.listed) addresses.push_back(world_.name(router));
+  for (const int router : dns.aliased) addresses.push_back(absl::StrCat("another-name-", router));
+  const int strangers = !dns.strangers ? 0 : dns.announced ? kStrangersAnnounced : kStrangersNamed;
+  for (int i = 0; i < strangers; ++i) addresses.push_back(absl::StrCat("10.0.0.", i));
+  return addresses;
+}
+
+void WorkerMembership::Perform(const worker::ResolveRouterName& action) {
+  const int64_t delay_us = world_.random().Between(100, world_.dns().slowest_us);
   world_.After(node_, delay_us, "name resolved", [this, name = action.name] {
     worker::RouterNameResolved resolved{name, absl::UnavailableError("DNS does not answer")};
     if (!world_.dns().fails) {
-      std::vector<std::string> addresses;
-      for (const int router : world_.dns().listed) addresses.push_back(world_.name(router));
-      for (const int router : world_.dns().aliased) {
-        addresses.push_back(absl::StrCat("another-name-", router));
-      }
-      resolved.addresses = std::move(addresses);
+      resolved.addresses = world_.dns().announced ? std::vector<std::string>{} : RouterAddresses();
     }
     events_.Raise(std::move(resolved));
   });
+}
+
+// Now and again and again, from all that announce themselves, in an order that nobody promises.
+void WorkerMembership::HearAnnouncements() {
+  const bool fails = world_.dns().fails;
+  for (const std::string& address : fails ? std::vector<std::string>{} : RouterAddresses()) {
+    if (NodeOf(address) >= 0 && !world_.alive(NodeOf(address))) continue;
+    const int64_t delay_us = world_.random().Between(100, world_.dns().slowest_us);
+    world_.After(node_, delay_us, "announcement",
+                 [this, address] { events_.Raise(worker::RouterAnnounced{address}); });
+  }
+  world_.After(node_, times_.resolve_us / kAnnouncements, "announcements",
+               [this] { HearAnnouncements(); });
 }
 
 void WorkerMembership::Perform(const worker::ConnectPeers& action) {

@@ -96,6 +96,8 @@ class WorkerMembership {
   void Perform(const worker::ConnectPeers& action);
   void Perform(const worker::CloseEndpoint& action);
   void Perform(const worker::EndpointsChanged& action);
+  std::vector<std::string> RouterAddresses() const;
+  void HearAnnouncements();
   uint64_t Open(const InstanceRef& peer);
   void NoteRejoined(const worker::HeartbeatAnswered& answer);
   void CheckTaken();
@@ -106,6 +108,7 @@ class WorkerMembership {
   void Perform(const worker::RejectWorker& action);
 
   World& world_;
+  const Timings& times_;
   const int node_;
   const router::WorkerInfo info_;
   const std::function<Status()> status_;

@@ -178,11 +178,13 @@ class World {
   bool calm() const { return calm_; }
   void SetCalm(bool calm) { calm_ = calm; }
 
-  // What the routers' name leads to, for everybody at once.
+  // What the routers' name leads to, for everybody at once; or who announces itself.
   struct Dns {
-    std::set<int> listed;   // Nodes.
-    std::set<int> aliased;  // Of these, which have a second address.
+    bool announced = false;  // It leads nowhere, and those that are listed announce themselves.
+    std::set<int> listed;    // Nodes.
+    std::set<int> aliased;   // Of these, which have a second address.
     bool fails = false;
+    bool strangers = false;  // Addresses at which nobody is, more than are followed.
     int64_t slowest_us = 2000;
   };
   Dns& dns() { return dns_; }

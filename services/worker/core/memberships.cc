@@ -180,6 +180,7 @@ void Memberships::FollowSources() {
   // In order of addresses, so that all workers leave out the same ones.
   for (const std::string& address : missing) {
     if (static_cast<int>(routers_.size()) >= kMaxRouters && !MakeRoom()) {
+      Covered<"worker: there is no room for a router">();
       if (left_out_.insert(address).second) Emit(TooManyRouters{address});
       continue;
     }
@@ -199,6 +200,7 @@ bool Memberships::MakeRoom() {
     }
   }
   if (oldest == routers_.end()) return false;
+  Covered<"worker: room is made for a router">();
   Forget(oldest);
   return true;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/clock.h"
+#include "common/base/coverage.h"
 
 namespace baton::worker {
 namespace {
@@ -49,7 +50,10 @@ void RouterSources::ResolveSoon(int64_t now_us) {
 }
 
 void RouterSources::Announced(const std::string& address, int64_t until_us) {
-  if (announced_.size() >= kMaxAnnounced && !announced_.contains(address)) return;
+  if (announced_.size() >= kMaxAnnounced && !announced_.contains(address)) {
+    Covered<"worker: an announcement is dropped">();
+    return;
+  }
   announced_[address] = until_us;
 }
 

@@ -1,0 +1,101 @@
+// By what names routers are known, and which of them are followed (memberships_witness.h).
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "tests/sim/memberships_witness.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr int64_t kResolveAgainUs = 1'000'000;
+constexpr size_t kMostRouters = 16;
+constexpr size_t kMostAnnounced = 64;
+
+}  // namespace
+
+void MembershipsWitness::Hear(const worker::RouterNameResolved& event) {
+  resolving_ = false;
+  name_due_us_ = world_.now_us() + (event.addresses.ok() ? options_.resolve_us : kResolveAgainUs);
+  if (event.addresses.ok()) addresses_ = {event.addresses->begin(), event.addresses->end()};
+}
+
+void MembershipsWitness::Hear(const worker::RouterAnnounced& event) {
+  if (announced_.contains(event.address) || announced_.size() < kMostAnnounced) {
+    announced_[event.address] = world_.now_us() + options_.announced_us;
+  }
+}
+
+void MembershipsWitness::Resolve() {
+  if (resolving_ || world_.now_us() < name_due_us_) return;
+  resolving_ = true;
+  resolved_us_ = world_.now_us();
+  Expect(worker::ResolveRouterName{options_.router_names.front()});
+}
+
+bool MembershipsWitness::Named(const Router& router) const {
+  return addresses_.contains(router.address) || announced_.contains(router.address);
+}
+
+// Whom no source names: other names at once, routers when they are silent and nobody needs them.
+void MembershipsWitness::ForgetRouters() {
+  std::erase_if(announced_, [&](const auto& entry) { return entry.second <= world_.now_us(); });
+  for (auto router = routers_.begin(); router != routers_.end();) {
+    const auto next = std::next(router);
+    const Router& known = router->second;
+    const bool silent = world_.now_us() - known.heard_us >= options_.times.grace_us;
+    const bool over = known.state == State::kAlias ||
+                      (silent && (known.listed.empty() || AnotherIsSettled(known)));
+    if (!Named(known) && over) ForgetRouter(router);
+    router = next;
+  }
+}
+
+void MembershipsWitness::ForgetRouter(std::map<uint64_t, Router>::iterator router) {
+  const Router& known = router->second;
+  Expect(worker::ForgetRouter{router->first, known.address});
+  // Its other name is asked instead.
+  for (auto& [id, other] : routers_) {
+    const bool same = known.state == State::kMember && other.state == State::kAlias &&
+                      other.incarnation == known.incarnation;
+    if (same && !other.asked) other.due_us = world_.now_us();
+  }
+  routers_.erase(router);
+}
+
+// Of those that no source names, and that don't answer, the longest silent one goes.
+bool MembershipsWitness::MakeRoom() {
+  auto longest = routers_.end();
+  for (auto router = routers_.begin(); router != routers_.end(); ++router) {
+    if (Named(router->second) || router->second.answers()) continue;
+    const bool longer =
+        longest == routers_.end() || router->second.heard_us < longest->second.heard_us;
+    if (longer) longest = router;
+  }
+  if (longest == routers_.end()) return false;
+  ForgetRouter(longest);
+  return true;
+}
+
+void MembershipsWitness::FindRouters() {
+  std::set<std::string> unknown = addresses_;
+  for (const auto& [address, until_us] : announced_) unknown.insert(address);
+  for (const auto& [id, router] : routers_) unknown.erase(router.address);
+  std::set<std::string> left_out;
+  for (const std::string& address : unknown) {
+    if (routers_.size() >= kMostRouters && !MakeRoom()) {
+      if (!left_out_.contains(address)) Expect(worker::TooManyRouters{address});
+      left_out.insert(address);
+      continue;
+    }
+    Router router;
+    router.address = address;
+    router.backoff_us = options_.times.first_backoff_us;
+    router.due_us = router.heard_us = world_.now_us();
+    routers_[++last_router_] = std::move(router);
+  }
+  left_out_ = std::move(left_out);
+}
+
+}  // namespace baton::sim
