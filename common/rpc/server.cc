@@ -13,6 +13,11 @@
 #include "proto/grpc/health/v1/health.pb.h"
 
 namespace baton::rpc {
+namespace {
+
+constexpr int64_t kFirstWindowBytes = 4 << 20;
+
+}  // namespace
 
 absl::StatusOr<RunningServer> StartServer(const ServerOptions& options,
                                           const std::vector<grpc::Service*>& services) {
@@ -23,6 +28,10 @@ absl::StatusOr<RunningServer> StartServer(const ServerOptions& options,
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::min<int64_t>(options.max_request_bytes, INT_MAX)));
+  // Of HTTP/2's 64 KiB at first a prompt of 128K tokens would take several round trips.
+  builder.AddChannelArgument(
+      GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES,
+      static_cast<int>(std::min<int64_t>(options.max_request_bytes, kFirstWindowBytes)));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.max_metadata_bytes);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, options.ping_every_ms);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.ping_timeout_ms);

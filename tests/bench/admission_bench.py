@@ -6,7 +6,7 @@ number, so that there is more traffic in the time, and as much with either. Prin
 admission, from its spans (docs/tracing.md):
 - from the router's sending Start to its arrival at stage 0, which alone admits;
 - what its first chunk then waits for because a stage does not have the plan yet: stage 0 after it was issued, a later
-  stage when the one before is done with the chunk. Plans travel while earlier stages compute.
+  stage when the one before is done with the chunk, if it then begins at once. Plans travel while stages compute.
 In between it waits for its turn ("prefill queue"), which is the schedule's and not the control plane's; that is printed
 beside it, and so is when the last of the stages had the plan. load_admission_rtts: the median, in round trips of a call
 to stage 0 that does nothing (rpc_echo), made in the same time; the worse one of both numbers of stages.
@@ -35,6 +35,7 @@ LOAD = 0.8
 FASTER = 4
 REQUESTS = 120
 SHORTEST, LONGEST = 1000, 128000
+AT_ONCE_NS = 500e3
 STAGES = (2, 8)
 
 
@@ -96,9 +97,12 @@ def admission_us(spans, stages):
                      if span.name == "prefill chunk" and span.attributes["baton.chunk.token_begin"] == 0),
                     key=lambda span: span.attributes["baton.stage"])
     assert len(firsts) == stages, firsts
-    knows_ns = [span.begin_ns - 1e9 * span.attributes["baton.plan.lead_seconds"] for span in firsts]
+    leads_ns = [1e9 * span.attributes["baton.plan.lead_seconds"] for span in firsts]
+    knows_ns = [span.begin_ns - lead for span, lead in zip(firsts, leads_ns)]
     wanted_ns = [queue.end_ns, *(span.end_ns for span in firsts[:-1])]
-    waits_ns = sum(max(0.0, known - wanted) for known, wanted in zip(knows_ns, wanted_ns))
+    # Who has had the plan for a while when its turn comes was busy: nothing waited for the plan.
+    waits_ns = sum(max(0.0, known - wanted) for known, wanted, lead in zip(knows_ns, wanted_ns, leads_ns)
+                   if lead < AT_ONCE_NS)
     sent_ns = only("prefill", SERVER).begin_ns - only("prefill", CLIENT).begin_ns
     return [ns / 1e3 for ns in (sent_ns, waits_ns, max(knows_ns) - queue.end_ns, queue.end_ns - queue.begin_ns)]
 

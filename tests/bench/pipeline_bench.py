@@ -15,8 +15,7 @@ import statistics
 import sys
 import tempfile
 
-import numpy
-
+import cost_fit
 from timed_cluster import Client, MODEL, clusters, timing_of
 
 TOKENS = 8192
@@ -44,8 +43,7 @@ def compute_us(timing):
 
 
 def fitted_cost(directory, core, drawn):
-    """(overhead, token, attention) of the model in one stage, microseconds: of x tokens behind L it takes
-    overhead + token x + attention (2 L x + x^2). Fitted by ratios, since chunks differ by a factor of ten."""
+    """(overhead, token, attention) of the model in one stage, microseconds: cost_fit.chunk_terms."""
     rows = []
     for size in CHUNKS:
         flags = ["--chunk-policy", "fixed", "--chunked-prefill-size", size]
@@ -53,11 +51,9 @@ def fitted_cost(directory, core, drawn):
             for turn in range(3):
                 chunks = timing_of(client, prompt(drawn)).prefill.chunks
                 if turn > 0:  # The first one warms up.
-                    rows += [(c.token_begin, c.token_count, c.stages[0].compute_us) for c in chunks]
-    before, tokens, took = numpy.array(rows, dtype=float).T
-    terms = numpy.array([numpy.ones_like(tokens), tokens, 2 * before * tokens + tokens * tokens]).T
-    fit, *_ = numpy.linalg.lstsq(terms / took[:, None], numpy.ones_like(took), rcond=None)
-    return [max(0.0, value) for value in fit]
+                    rows += [(cost_fit.chunk_terms(c.token_begin, c.token_count), c.stages[0].compute_us)
+                             for c in chunks]
+    return cost_fit.by_ratios(*zip(*rows))
 
 
 def bound_us(cost, stages):

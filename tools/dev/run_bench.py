@@ -21,6 +21,7 @@ BENCHES = {
     "chain": ("//tests/bench:chain", "bound, timed, pipeline, simulate, admission and load: what they must reach",
               "script"),
     "checksum": ("//common/base:checksum_benchmark", "hashing activations, by the widest instructions", "google"),
+    "cpu": ("//services/baton", "a timed profile of this processor, fitted to real chunks and steps", "script"),
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
     "load": ("//services/baton", "short and long prompts under load, fair and first come, first served", "script"),
     "parallel": ("//tests/bench:parallel", "element types, the seam, row-parallel chunks (root)", "script"),
