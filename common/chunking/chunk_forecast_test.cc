@@ -30,6 +30,8 @@ TEST(ChunkForecastTest, CutsAsTheRulesDo) {
   EXPECT_EQ(optimal.chunks, PlanOptimal(prompt, stages, 32'768));
   EXPECT_EQ(std::accumulate(optimal.chunks.begin(), optimal.chunks.end(), 0), kPrompt);
   EXPECT_LT(optimal.timeline.first_token_us, 1.02 * FirstTokenBoundMicros(stages, 0, kPrompt));
+  EXPECT_EQ(optimal.timeline.first_token_us, RunChunks(stages, 0, optimal.chunks).first_token_us)
+      << "of a prompt without a prefix";
 }
 
 TEST(ChunkForecastTest, TheBubbleIsWhatStagesDoNotWork) {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/chunking/chunk_forecast.h"
 
 namespace baton::sim {
 namespace {
@@ -36,8 +38,11 @@ ChunkWitness::ChunkWitness(World& world, const Topology& topology, std::string s
     : world_(world), topology_(topology), self_(std::move(self)) {
   for (int stage = 0; stage < topology.stages; ++stage) truth_.push_back(topology.CostOf(stage));
   seen_.resize(truth_.size());
-  // Who was told wrongly has to forget that first.
-  for (Seen& seen : seen_) seen.plans = topology.known_costs > 1 ? -kPlansToSeeIt : 0;
+  for (Seen& seen : seen_) {
+    // Who was told wrongly has to forget that first; who was told rightly knows at once.
+    seen.plans = topology.known_costs > 1 ? -kPlansToSeeIt : 0;
+    seen.told = topology.known_costs == 1;
+  }
 }
 
 void ChunkWitness::Complain(const std::string& what) {
@@ -67,7 +72,10 @@ void ChunkWitness::Before(const prefill::PlannerEvent& event) {
     epoch_ = 0;
     prompts_.clear();
   } else if (const auto* start = std::get_if<prefill::StartRequested>(&event)) {
-    prompts_.try_emplace(start->attempt_id).first->second.tokens = start->prompt_tokens;
+    const auto [prompt, is_new] = prompts_.try_emplace(start->attempt_id);
+    prompt->second.tokens = start->prompt_tokens;
+    const bool first = lengths_.insert(start->prompt_tokens).second;
+    if (is_new) prompt->second.first_of_its_length = first;
   } else if (const auto* said = std::get_if<prefill::StagePlanDone>(&event)) {
     Hear(*said);
   }
@@ -91,7 +99,10 @@ void ChunkWitness::Hear(const prefill::StagePlanDone& said) {
   Seen& seen = seen_[stage];
   // Who has been held up has to forget that, too.
   const double true_us = truth_[stage].Micros(work);
-  if (static_cast<double>(took.shortest_us) > kHeldUp * true_us) seen.plans = -kPlansToSeeIt;
+  if (static_cast<double>(took.shortest_us) > kHeldUp * true_us) {
+    seen.plans = -kPlansToSeeIt;
+    seen.told = false;
+  }
   if (++seen.plans <= 1) return;  // Of the first one nobody learns.
   seen.most_tokens = std::max(seen.most_tokens, work.tokens);
   seen.least_tokens = seen.plans == 2 ? work.tokens : std::min(seen.least_tokens, work.tokens);
@@ -152,6 +163,7 @@ void ChunkWitness::CheckKnown(const std::vector<prefill::LearnedCost>& learned) 
 bool ChunkWitness::LearnedEnough(size_t stage) const {
   if (slow_ && topology_.unsteady) return false;
   const Seen& seen = seen_[stage];
+  if (seen.told) return true;
   return seen.plans >= kEnoughPlans && seen.most_tokens >= kEnoughSpread * seen.least_tokens;
 }
 
@@ -213,6 +225,7 @@ void ChunkWitness::See(const prefill::Plan& plan, bool known) {
 }
 
 void ChunkWitness::SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known) {
+  if (prompt.planned == 0 && prompt.first_of_its_length) CheckForecast(item, prompt);
   if (topology_.chunk_rule == ChunkRule::kSglang && !item.final &&
       item.token_count < std::min(topology_.chunk_tokens / 4, 64)) {
     Complain("a chunk is less than a quarter of the base");
@@ -243,6 +256,22 @@ void ChunkWitness::SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool k
   if (micros <= most_us && !less) return;
   Complain(absl::StrCat("a chunk of ", item.token_count, " tokens after ", item.token_begin,
                         " takes ", micros, " us, the prompt's first one ", *prompt.chunk_us));
+}
+
+// Whoever asks beforehand how a prompt will be cut hears what then happens. But a prompt as long as
+// an earlier one may be cut as that was, while costs have hardly moved.
+void ChunkWitness::CheckForecast(const prefill::PlanItem& item, const Prompt& prompt) {
+  const ChunkOptions options = WithinContext({.rule = topology_.chunk_rule,
+                                              .page_size = topology_.page_size,
+                                              .chunk_tokens = topology_.chunk_tokens,
+                                              .max_context_tokens = topology_.max_context_tokens});
+  const std::vector<int> chunks =
+      ForecastChunks(options, learned_, topology_.stages, prompt.tokens).chunks;
+  const int told = chunks.empty() ? 0 : chunks.front();
+  if (told == item.token_count && std::accumulate(chunks.begin(), chunks.end(), 0) == prompt.tokens)
+    return;
+  Complain(absl::StrCat("a prompt of ", prompt.tokens, " tokens begins with ", item.token_count,
+                        ", and is said to begin with ", told));
 }
 
 // As large as may be where no other stage waits; else four for each stage, of which none is small

@@ -31,6 +31,7 @@ class ChunkWitness {
  private:
   struct Seen {  // Of a stage.
     int plans = 0;
+    bool told = false;  // What its plans cost, and rightly.
     int64_t least_tokens = 0;
     int64_t most_tokens = 0;
     std::multiset<int64_t> longest_prefixes;  // Of plans: the first few.
@@ -39,6 +40,7 @@ class ChunkWitness {
   struct Prompt {
     int tokens = 0;
     int planned = 0;
+    bool first_of_its_length = false;
     std::optional<double> chunk_us;  // Of its first chunk, if all of it was planned alone.
     int first_tokens = 0;            // That chunk, and what it was thought to take.
     double thought_us = 0;
@@ -61,6 +63,7 @@ class ChunkWitness {
   void See(const prefill::Plan& plan, bool known);
   void SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known);
   void CheckFirst(int tokens_of_chunk, int tokens_of_prompt);
+  void CheckForecast(const prefill::PlanItem& item, const Prompt& prompt);
   void CheckUnknowing(const prefill::PlanItem& item, const Prompt& prompt);
   void CheckLearned(const std::vector<prefill::LearnedCost>& learned);
   bool LearnedEnough(size_t stage) const;
@@ -80,6 +83,7 @@ class ChunkWitness {
   bool up_ = false;    // It has been before.
   uint64_t epoch_ = 0;
   std::map<uint64_t, Prompt> prompts_;
+  std::set<int> lengths_;                                    // Of all prompts so far.
   std::map<uint64_t, std::pair<PlanWork, bool>> plans_;      // And whether costs were known.
   std::vector<uint64_t> done_plans_;                         // By stage and rank: the last one.
   std::map<std::pair<size_t, uint64_t>, OfRanks> of_ranks_;  // (stage, plan), not done yet.

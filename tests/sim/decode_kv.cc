@@ -174,6 +174,7 @@ void DecodeKv::Place(const KvPlacement& placement, const std::vector<uint64_t>& 
 void DecodeKv::ReceiveKv(const KvDataHeader& header, const SimPayload& payload, bool corrupt,
                          bool again) {
   OverWire(world_, header);
+  LetIntrudersWrite(header);
   KvRefusal refusal = KvRefusal::kUnknownSlot;
   const auto allowed = leases_.OnData(header, header.bytes, world_.now_us(), refusal);
   witness_.Data(header, again, allowed, refusal);
@@ -222,6 +223,7 @@ void DecodeKv::ReceiveKv(const KvDataHeader& header, const SimPayload& payload, 
 
 void DecodeKv::ReceiveCommit(const KvCommit& commit, bool again) {
   OverWire(world_, commit);
+  LetIntrudersCommit(commit);
   KvRefusal refusal;
   std::vector<LeaseEvent> events;
   const absl::Status status = leases_.OnCommit(commit, world_.now_us(), refusal, events);

@@ -65,6 +65,9 @@ class DecodeKv {
   std::vector<Landing> LandingsOf(const KvPlacement& placement) const;
   void Place(const KvPlacement& placement, const std::vector<uint64_t>& payload, size_t first,
              size_t count);
+  // Asks the table for what it must refuse, just before it is asked for what is `like` it.
+  void LetIntrudersWrite(const KvDataHeader& like);
+  void LetIntrudersCommit(const KvCommit& like);
   // Once a grant is committed: whether its pages hold what prefill should have sent.
   void CheckHandedOver(const KvCommitted& committed);
   void ToCore(const std::vector<LeaseEvent>& events);

@@ -48,11 +48,16 @@ void LeaseWitness::Revoked(uint32_t /*slot*/, uint64_t generation) {
   grants_.erase(found);
 }
 
-// The open grant that a message is for, if it is from one of its writers to this life of the
-// service.
 template <typename Message>
 LeaseWitness::Grant* LeaseWitness::Locate(const Message& message, size_t& writer) {
   Heard(message.writer_incarnation);
+  return Find(message, writer);
+}
+
+// The open grant that a message is for, if it is from one of its writers to this life of the
+// service.
+template <typename Message>
+LeaseWitness::Grant* LeaseWitness::Find(const Message& message, size_t& writer) {
   const auto found = grants_.find(message.generation);
   if (found == grants_.end() || message.decode_incarnation != self_.incarnation) return nullptr;
   Grant& grant = found->second;
@@ -85,6 +90,18 @@ bool LeaseWitness::Fits(const Grant& grant, const Writer& writer,
     if (writer.announced.contains({page, header.part})) return false;
   }
   return true;
+}
+
+std::optional<LeaseWitness::Extent> LeaseWitness::ExtentOf(const KvDataHeader& header) {
+  size_t index = 0;
+  const Grant* const grant = Find(header, index);
+  if (grant == nullptr || !Fits(*grant, grant->writers[index], header)) return std::nullopt;
+  return Extent{static_cast<int>(grant->grant.pages.size()), grant->writers[index].parts};
+}
+
+bool LeaseWitness::Awaits(const KvCommit& commit) {
+  size_t index = 0;
+  return Find(commit, index) != nullptr;
 }
 
 void LeaseWitness::Data(const KvDataHeader& header, bool again,

@@ -28,6 +28,14 @@ class LeaseWitness {
   // `refusal` means something if the answer is an error.
   void Data(const KvDataHeader& header, bool again, const absl::StatusOr<KvPlacement>& answer,
             KvRefusal refusal);
+  // Of what KV that is to be taken may be a part; nullopt: it is to be refused.
+  struct Extent {
+    int pages = 0;  // Of the prompt.
+    int parts = 0;  // Of each page of this writer's.
+  };
+  std::optional<Extent> ExtentOf(const KvDataHeader& header);
+  // Whether the commit is of a writer of an open grant.
+  bool Awaits(const KvCommit& commit);
   void Placed(uint64_t receipt, bool ok, uint64_t checksum, bool damaged);
   void Commit(const KvCommit& commit, bool again, const absl::Status& answer);
   void Heartbeat(const InstanceRef& writer);
@@ -69,6 +77,8 @@ class LeaseWitness {
 
   template <typename Message>
   Grant* Locate(const Message& message, size_t& writer);
+  template <typename Message>
+  Grant* Find(const Message& message, size_t& writer);
   bool Fits(const Grant& grant, const Writer& writer, const KvDataHeader& header) const;
   bool Complete(const Grant& grant, const Writer& writer) const;
   int Missing(const Grant& grant, const Writer& writer) const;

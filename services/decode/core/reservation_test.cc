@@ -190,6 +190,16 @@ TEST_F(DecodeCoreTest, StreamsAreRefusedWithoutHarm) {
   Take<RunStep>();
 }
 
+// No grant has generation 0, but who waits for pages has none yet.
+TEST_F(DecodeCoreTest, AStreamComesBehindItsTicketOnly) {
+  for (uint64_t attempt = 1; attempt <= 4; ++attempt) Reserved(Request(attempt, 1, 1));
+  Handle(Request(5, 1, 1));
+  ASSERT_EQ(core_.load().waiting, 1);
+  Handle(StreamOpened{5, 0});
+  EXPECT_TRUE(absl::IsFailedPrecondition(Take<RefuseStream>().status));
+  EXPECT_EQ(core_.load().waiting, 1) << "it waits as if nobody had come";
+}
+
 TEST_F(DecodeCoreTest, NothingIsComputedWithoutAStream) {
   const Ticket ticket = Reserved(Request(1));
   Commit(ticket, 5);

@@ -244,6 +244,7 @@ TEST_F(ChainPlannerTest, AbortOfAnOpenRequestKeepsItsPagesUntilTheStagesClosed) 
   ASSERT_EQ(plans_.size(), 3u);
   EXPECT_TRUE(plans_[2].items.empty());
   EXPECT_EQ(plans_[2].aborts, std::vector<uint64_t>{1});
+  EXPECT_EQ(planner_->load().plans_in_flight, 3) << "also the one that has nothing but an abort";
   Done(0, 2);
   Done(0, 3);
   Closed(0, 1, absl::CancelledError("aborted"));
@@ -295,10 +296,15 @@ TEST_F(ChainPlannerTest, ChainDownEndsEverythingAndOldEventsAreIgnored) {
   Up();
   Start(1, 128);
   Start(2, 64);
+  Done(0, 1);
+  EXPECT_EQ(planner_->plans_done(0), 1u);
+  EXPECT_EQ(planner_->plans_done(1), 0u);
+  EXPECT_EQ(planner_->plans_done(2), 0u) << "there is no such stage";
   Send(ChainDown{absl::UnavailableError("stage 1 is gone")});
   ASSERT_EQ(finished_.size(), 2u);
   EXPECT_EQ(finished_[1].status, absl::UnavailableError("stage 1 is gone"));
   EXPECT_TRUE(planner_->AtRest());
+  EXPECT_EQ(planner_->plans_done(0), 0u) << "there is no such stage";
   Send(ChainUp{kEpoch + 1, 2, 64});
   Start(3, 64);
   Done(0, 1);  // of the old epoch

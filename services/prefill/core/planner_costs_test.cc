@@ -31,6 +31,7 @@ class PlannerCostsTest : public PlannerTest {
   PlannerCostsTest() : PlannerTest(LimitsOf(ChunkRule::kOptimal)) {}
 
   StageCost cost_ = kCost;
+  bool last_stage_tells_ = true;  // What its plans take.
 
   // What the chain's stages take for the plan, told by each of them.
   void Run(const Plan& plan, double slower = 1) {
@@ -38,7 +39,8 @@ class PlannerCostsTest : public PlannerTest {
     for (const PlanItem& item : plan.items) work.Add(item.token_begin, item.token_count);
     const auto micros = static_cast<int64_t>(cost_.Micros(work) * slower);
     for (int stage = 0; stage < 2; ++stage) {
-      Send(StagePlanDone{stage, kEpoch, {plan.number, micros, 1}});
+      const bool tells = stage == 0 || last_stage_tells_;
+      Send(StagePlanDone{stage, kEpoch, {plan.number, tells ? micros : 0, 1}});
       for (const PlannerAction& action : actions_) {
         if (const auto* seen = std::get_if<ObservePlan>(&action)) observed_.push_back(*seen);
       }
@@ -90,6 +92,16 @@ TEST_F(PlannerCostsTest, CutsByWhatItKnowsAndSaysWhyItDoesNot) {
   ASSERT_FALSE(observed_.empty());
   EXPECT_NEAR(static_cast<double>(observed_.back().compute_us), observed_.back().predicted_us,
               0.1 * observed_.back().predicted_us);
+}
+
+TEST_F(PlannerCostsTest, CostsAreKnownWhenThoseOfEveryStageAre) {
+  Up(2, 300);
+  last_stage_tells_ = false;
+  Learn();
+  EXPECT_TRUE(planner_->costs()[0].cost.has_value());
+  EXPECT_FALSE(planner_->costs()[1].cost.has_value());
+  EXPECT_TRUE(observed_.empty()) << "nothing is predicted";
+  EXPECT_EQ(Prefill(1, 2000), (std::vector<int>{256, 256, 256, 256, 256, 256, 256, 208}));
 }
 
 TEST_F(PlannerCostsTest, WhatWasLearnedOutlivesAnEpochOfTheSameStages) {
@@ -232,6 +244,22 @@ TEST_F(SharesByTimeTest, TheLongOneKeepsHalfOfTheTime) {
   }
   EXPECT_GT(long_us, 0.95 * short_us);
   EXPECT_GT(short_us, 0.3 * long_us);
+}
+
+// Its half of the time is worth more tokens of a prompt's begin than a plan has room for.
+TEST_F(SharesByTimeTest, TheLongOneKeepsItsRoom) {
+  cost_.overhead_us = 5000;
+  BehindALongOne(ChunkRule::kOptimal, 20'000);
+  Start(2, 15'000);
+  Run(plans_.back());
+  for (int plan = 0; plan < 10; ++plan) {
+    Run(plans_.back());
+    std::map<uint64_t, int> tokens;
+    for (const PlanItem& item : plans_.back().items) tokens[item.attempt_id] = item.token_count;
+    EXPECT_GE(tokens[1], 2 * kPageSize);
+    EXPECT_GE(tokens[2], 128);
+    EXPECT_EQ(plans_.back().TokenCount(), 256);
+  }
 }
 
 TEST_F(SharesByTimeTest, WhoHasLessToComputeIsTheShorterOneThoughItHasMoreTokens) {

@@ -362,6 +362,9 @@ TEST_F(MembershipTest, MalformedWorkersAreRefusedByField) {
        }},  // The last stage must end the model.
       {"fingerprint.kv_layout.layers", [](auto& w) { w.fingerprint.kv_layout.layers = 0; }},
       {"fingerprint.kv_layout", [](auto& w) { w.fingerprint.kv_layout.page_size = 0; }},
+      {"fingerprint.kv_layout", [](auto& w) { w.fingerprint.kv_layout.kv_heads = 0; }},
+      {"fingerprint.kv_layout", [](auto& w) { w.fingerprint.kv_layout.head_dim = 0; }},
+      {"fingerprint.kv_layout", [](auto& w) { w.fingerprint.kv_layout.bytes_per_element = 0; }},
       {"page_count", [](auto& w) { w.page_count = 0; }},
       {"max_running_requests", [](auto& w) { w.max_running_requests = -1; }},
       {"max_context_tokens", [](auto& w) { w.max_context_tokens = 0; }},
