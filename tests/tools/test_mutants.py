@@ -208,6 +208,10 @@ struct List { void reserve(int); void resize(int); };
 struct Pair { int a, b; };
 Pair F(int a, int b, List& list) {
   Covered<7>();
+  if (a < b) Covered<8>();
+  if (a == b) {
+    Covered<9>();
+  }
   list.reserve(a);
   list.resize(a);
   std::swap(a, b);

@@ -29,6 +29,8 @@ COMMUTATIVE = ("min", "max", "swap", "gcd", "lcm")
 # Room that a container would find by itself, and marks of coverage, which are a test's and no part of what a core does:
 # sim_test's table misses one that is gone.
 WITHOUT_EFFECT = re.compile(r"(?:.*(?:\.|->)(?:reserve|shrink_to_fit)\(|Covered<)", re.DOTALL)
+# The same, all that an `if` decides on.
+ONLY_COVERED = re.compile(r"\{?\s*Covered<[^;{}]*\(\)\s*;?\s*\}?")
 ITERATORS = re.compile(r"\b(?:begin|end)\(\)$")
 TEXT_TYPES = re.compile(r"^(?:const )?(?:char \*|std::(?:__cxx11::)?(?:basic_)?string|absl::string_view)")
 SHIFTED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
@@ -188,6 +190,8 @@ class _Walker:
         condition = next((c for c in reversed(heads) if c.kind.is_expression()), None)
         variable = next((c for c in heads if c is not condition and c.kind in (Kind.DECL_STMT, Kind.VAR_DECL)), None)
         dead = condition is not None and self.dead(condition)
+        if node.kind == Kind.IF_STMT and all(ONLY_COVERED.fullmatch(self.text(branch)) for branch in branches):
+            return
         if variable is not None:
             self._head_variable(node, variable, begin, end)
         if condition is not None and not dead and (variable is None or self._after(condition, variable)):

@@ -176,6 +176,27 @@ TEST(PairingTest, AChainIsGivenPromptsUntilTheyFillItsPages) {
   }
 }
 
+// Whoever looks before and after several of them sees that something has changed.
+TEST(PairingTest, ChangesGrowWithAllThatMayHaveMadeRoom) {
+  Pairing pairing(Policy::kLeastLoad);
+  const Pair pair = MakePair("c0", "d0");
+  uint64_t changes = pairing.changes();
+  const auto grows = [&](const char* what) {
+    EXPECT_GT(pairing.changes(), changes) << what;
+    changes = pairing.changes();
+  };
+  pairing.Begin(pair, 10, 10);
+  changes = pairing.changes();
+  pairing.EndPrefill(pair, 10);
+  grows("a prompt is through");
+  pairing.EndDecode(pair, 10, 10);
+  grows("a request is over");
+  pairing.Report(pair.decode, WorkerLoad(), 0);
+  grows("a worker tells its load");
+  pairing.Forget(pair.decode);
+  grows("a worker is lost");
+}
+
 TEST(PairingTest, PromptsAreCountedInWholePages) {
   Pairing pairing(Policy::kLeastLoad);
   std::vector<Pair> one = {MakePair("c0", "d0")};
