@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -103,6 +106,47 @@ TEST(ChunkProfileTest, SaysTheLineAndTheFieldOfWhatIsWrong) {
   }
   EXPECT_FALSE(ParseChunkProfile("", "p.json").ok());
   EXPECT_FALSE(ParseChunkProfile("[1]", "p.json").ok());
+}
+
+TEST(ChunkProfileTest, FieldsThatMayBeMissing) {
+  const nlohmann::json good = nlohmann::json::parse(kGood);
+  const std::set<std::string> optional = {"threads", "max_chunk_tokens", "host", "cpu"};
+  for (const auto& [field, value] : good["measured_on"].items()) {
+    nlohmann::json without = good;
+    without["measured_on"].erase(field);
+    const auto profile = ParseChunkProfile(without.dump(), "p.json");
+    EXPECT_EQ(profile.ok(), optional.contains(field)) << field << ": " << profile.status();
+    if (!profile.ok()) continue;
+    EXPECT_EQ(profile->on.threads, field == "threads" ? 1 : 4);
+    EXPECT_EQ(profile->on.max_chunk_tokens, field == "max_chunk_tokens" ? 0 : 2048);
+  }
+  for (const auto& [field, value] : good["stages"][0].items()) {
+    nlohmann::json without = good;
+    without["stages"][0].erase(field);
+    EXPECT_FALSE(ParseChunkProfile(without.dump(), "p.json").ok()) << field;
+  }
+}
+
+TEST(ChunkProfileTest, NumbersHaveBounds) {
+  struct Bound {
+    const char* section;
+    const char* field;
+    int64_t least;
+    int64_t most;
+  };
+  for (const auto& [section, field, least, most] :
+       {Bound{"measured_on", "threads", 1, 1024},
+        Bound{"measured_on", "max_chunk_tokens", 0, int64_t{1} << 27},
+        Bound{"stages", "layers", 1, 65536}, Bound{"stages", "plans", 0, int64_t{1} << 53}}) {
+    const auto accepted = [&](int64_t value) {
+      nlohmann::json changed = nlohmann::json::parse(kGood);
+      nlohmann::json& part = changed[section];
+      (part.is_array() ? part[0] : part)[field] = value;
+      return ParseChunkProfile(changed.dump(), "p.json").ok();
+    };
+    EXPECT_TRUE(accepted(least) && accepted(most)) << field;
+    EXPECT_FALSE(accepted(least - 1) || accepted(most + 1)) << field;
+  }
 }
 
 TEST(ChunkProfileTest, TokensThatCostNothingAreRefused) {
