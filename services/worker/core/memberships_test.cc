@@ -251,6 +251,35 @@ TEST_F(MembershipsTest, AnnouncedRoutersAreJoinedAndForgottenWhenTheyFallSilent)
   EXPECT_EQ(open_, (Names{"s0/1"}));
 }
 
+TEST_F(MembershipsTest, RoomIsMadeByTheLongestSilentThatNobodyNames) {
+  const auto address_of = [](int i) { return absl::StrCat("10.0.0.", 100 + i, ":1"); };
+  for (int i = 0; i < kMaxRouters + 3; ++i) {
+    Add(address_of(i), 100 + static_cast<uint64_t>(i));
+    if (i < kMaxRouters) dns_->push_back(address_of(i));
+  }
+  Begin({}, {"router:1"});
+  Pass(kSecond);
+  for (const int silent : {7, 4, 9}) {
+    routers_[address_of(silent)].up = false;
+    Pass(kSecond);
+  }
+  ASSERT_EQ(core_->routers_joined(), kMaxRouters - 3);
+  const auto replace = [&](int old, int newer) {
+    std::replace(dns_->begin(), dns_->end(), address_of(old), address_of(newer));
+    Do(RouterNameResolved{"router:1", dns_});
+  };
+  std::erase(*dns_, address_of(7));  // 9 stays named.
+  replace(4, kMaxRouters);
+  EXPECT_EQ(forgotten_, (Names{address_of(7)}));
+  dns_->push_back(address_of(kMaxRouters + 1));
+  Do(RouterNameResolved{"router:1", dns_});
+  EXPECT_EQ(forgotten_, (Names{address_of(7), address_of(4)}));
+  EXPECT_TRUE(left_out_.empty());
+  replace(5, kMaxRouters + 2);
+  EXPECT_EQ(forgotten_.size(), 2u) << "5 answers";
+  EXPECT_EQ(left_out_, (Names{address_of(kMaxRouters + 2)}));
+}
+
 TEST_F(MembershipsTest, NewsIsToldToEveryRouterAtOnceButNotTooOften) {
   Router& a = Add("a:1", 11);
   Router& b = Add("b:1", 22);
