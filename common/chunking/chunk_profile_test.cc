@@ -134,18 +134,18 @@ TEST(ChunkProfileTest, NumbersHaveBounds) {
     int64_t least;
     int64_t most;
   };
-  for (const auto& [section, field, least, most] :
+  for (const Bound& bound :
        {Bound{"measured_on", "threads", 1, 1024},
         Bound{"measured_on", "max_chunk_tokens", 0, int64_t{1} << 27},
         Bound{"stages", "layers", 1, 65536}, Bound{"stages", "plans", 0, int64_t{1} << 53}}) {
-    const auto accepted = [&](int64_t value) {
+    const auto accepted = [&bound](int64_t value) {
       nlohmann::json changed = nlohmann::json::parse(kGood);
-      nlohmann::json& part = changed[section];
-      (part.is_array() ? part[0] : part)[field] = value;
+      nlohmann::json& part = changed[bound.section];
+      (part.is_array() ? part[0] : part)[bound.field] = value;
       return ParseChunkProfile(changed.dump(), "p.json").ok();
     };
-    EXPECT_TRUE(accepted(least) && accepted(most)) << field;
-    EXPECT_FALSE(accepted(least - 1) || accepted(most + 1)) << field;
+    EXPECT_TRUE(accepted(bound.least) && accepted(bound.most)) << bound.field;
+    EXPECT_FALSE(accepted(bound.least - 1) || accepted(bound.most + 1)) << bound.field;
   }
 }
 
