@@ -210,6 +210,7 @@ void ChunkWitness::See(const prefill::Plan& plan, bool known) {
   auto& [work, predicted] = plans_[plan.number];
   predicted = known;
   for (const prefill::PlanItem& item : plan.items) work.Add(item.token_begin, item.token_count);
+  CheckArithmetic(plan, work);
   int64_t left = 0;
   for (const auto& [attempt_id, prompt] : prompts_) left += prompt.tokens - prompt.planned;
   for (const prefill::PlanItem& item : plan.items) {
@@ -221,6 +222,26 @@ void ChunkWitness::See(const prefill::Plan& plan, bool known) {
       prompt.chunk_us.reset();
     }
     prompt.planned += item.token_count;
+  }
+}
+
+// Stages here take what StageCost says, and so must it, by its header's formula.
+void ChunkWitness::CheckArithmetic(const prefill::Plan& plan, const PlanWork& work) {
+  for (const StageCost& stage : truth_) {
+    double micros = plan.items.empty() ? 0 : stage.overhead_us;
+    for (const prefill::PlanItem& item : plan.items) {
+      const double before = item.token_begin;
+      const double tokens = item.token_count;
+      const double alone =
+          stage.token_us * tokens + stage.attention_us * tokens * (2 * before + tokens);
+      micros += stage.prefix_us * before + alone;
+      const double said = stage.WorkMicros(item.token_begin, item.token_count);
+      if (std::abs(said - alone) > kSameTold * alone) Complain("a chunk's work is another");
+    }
+    if (micros > 0 && std::abs(stage.Micros(work) - micros) > kSameTold * micros) {
+      Complain(absl::StrCat("plan ", plan.number, " is said to cost ", stage.Micros(work),
+                            " us, and costs ", micros));
+    }
   }
 }
 

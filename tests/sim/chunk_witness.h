@@ -61,6 +61,7 @@ class ChunkWitness {
   void CheckKnown(const std::vector<prefill::LearnedCost>& learned);
   void Hear(const prefill::StagePlanDone& said);
   void See(const prefill::Plan& plan, bool known);
+  void CheckArithmetic(const prefill::Plan& plan, const PlanWork& work);
   void SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known);
   void CheckFirst(int tokens_of_chunk, int tokens_of_prompt);
   void CheckForecast(const prefill::PlanItem& item, const Prompt& prompt);

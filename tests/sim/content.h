@@ -47,12 +47,15 @@ inline uint64_t PageWeight(int index) { return Mix64(~static_cast<uint64_t>(inde
 
 inline uint64_t NextLayer(uint64_t x, uint64_t attended) { return Mix64(x + attended); }
 
-// Draw number `draw` of a request. About one in forty is the stop id, another one the client's.
+// Draw number `draw` of a request. About one in forty is the stop id, another one the client's, and
+// two are the vocabulary's ends.
 inline SampledToken DrawToken(uint64_t x, uint64_t prompt_id, int draw) {
   const uint64_t value = Mix64(x ^ Mix64(prompt_id + static_cast<uint64_t>(draw)));
   SampledToken token;
   token.token = value % 40 == 0   ? kStopToken
                 : value % 40 == 1 ? kClientStopToken
+                : value % 40 == 2 ? 0
+                : value % 40 == 3 ? kVocabulary - 1
                                   : static_cast<int32_t>(4 + value / 40 % (kVocabulary - 4));
   token.logprob = -static_cast<float>(value >> 50);
   if (prompt_id % 3 == 0) {
