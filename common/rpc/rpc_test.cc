@@ -3,6 +3,7 @@
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/prompt_ids.h"
 
 namespace baton::rpc {
 namespace {
@@ -45,6 +46,21 @@ TEST(ConvertTest, RoundTrips) {
   EXPECT_EQ(of_ranks.rank(2), (InstanceRef{"decode-1", 9}));
   const KvLayout layout{6, 4, 64, 16, 4};
   EXPECT_EQ(*FromProto(ToProto(layout), "layout"), layout);
+}
+
+TEST(PromptIdsTest, TravelInTheFormThatTheReaderKnows) {
+  const std::vector<int32_t> ids = {0, 7, 151'935};
+  for (const uint32_t version :
+       {kOldestProtocolVersion, kFixedPromptIdsVersion, kProtocolVersion + 1}) {
+    v1::StartRequest request;
+    SetPromptIds(ids, version, request);
+    const bool fixed = version >= kFixedPromptIdsVersion;
+    EXPECT_EQ(request.fixed_prompt_token_ids_size(), fixed ? 3 : 0) << version;
+    EXPECT_EQ(request.prompt_token_ids_size(), fixed ? 0 : 3) << version;
+    v1::StartRequest got;
+    ASSERT_TRUE(got.ParseFromString(request.SerializeAsString()));
+    EXPECT_EQ(std::vector<int32_t>(PromptIds(got).begin(), PromptIds(got).end()), ids);
+  }
 }
 
 TEST(ConvertTest, RefusesAndNamesTheField) {

@@ -1,5 +1,6 @@
 #include "services/baton/process.h"
 
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -75,6 +76,11 @@ absl::Status PrepareProcess(const v1::Options& options, const std::string& name)
     return absl::InternalError(absl::StrCat("pthread_sigmask: ", std::strerror(error)));
   }
   return absl::OkStatus();
+}
+
+void BoundHeap(const HeapBounds& bounds) {
+  mallopt(M_MMAP_THRESHOLD, bounds.own_mapping_bytes);
+  mallopt(M_TRIM_THRESHOLD, bounds.kept_bytes);
 }
 
 absl::Status ResolveAddresses(v1::Options& options, bool worker) {

@@ -29,6 +29,16 @@ int ExitCodeOf(const absl::Status& status);
 // SIGTERM blocked for EndOnSignal and WaitForStop. Call before any thread starts.
 absl::Status PrepareProcess(const v1::Options& options, const std::string& name);
 
+// How the C library keeps freed memory. Without this it gives every 128 KiB at a heap's end back at
+// once, and a prompt's ids, which several messages hold one after the other, are faulted in anew
+// for each of them.
+struct HeapBounds {
+  int own_mapping_bytes =
+      0;  // Blocks of this size are mapped on their own, and given back when they are freed.
+  int kept_bytes = 0;  // Free at the end of each heap.
+};
+void BoundHeap(const HeapBounds& bounds);
+
 // Replaces options.host() by the address to listen on and, for a worker, fills in advertise_host.
 // Says in the log what others will reach a listener on all addresses by.
 absl::Status ResolveAddresses(v1::Options& options, bool worker);

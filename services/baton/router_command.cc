@@ -1,6 +1,4 @@
 // `baton router`: the router service with its two fronts.
-#include <malloc.h>
-
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -20,13 +18,11 @@
 namespace baton {
 namespace {
 
-constexpr int kLargeBlockBytes = 1 << 20;
-
 // Prompts of many MiB pass from thread to thread, and the last one to hold them frees them. By
 // default the C library takes the first freed block's size, up to 32 MiB, as a sign that later ones
 // belong in its heaps, where they stay with this process. Blocks mapped on their own are given back
 // when they are freed, whoever frees them.
-void GiveLargeBlocksBack() { mallopt(M_MMAP_THRESHOLD, kLargeBlockBytes); }
+constexpr HeapBounds kHeap = {.own_mapping_bytes = 1 << 20, .kept_bytes = 8 << 20};
 
 // Null: workers know where the router is.
 absl::StatusOr<std::unique_ptr<router::KubernetesDiscovery>> FindWorkers(const v1::Options& options,
@@ -45,7 +41,7 @@ absl::StatusOr<std::unique_ptr<router::KubernetesDiscovery>> FindWorkers(const v
 
 absl::Status Serve(v1::Options options) {
   const int64_t start_us = NowUs();
-  GiveLargeBlocksBack();
+  BoundHeap(kHeap);
   BATON_RETURN_IF_ERROR(PrepareProcess(options, "router"));
   auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/false));

@@ -35,6 +35,9 @@
 namespace baton {
 namespace {
 
+// What the C library would come to by itself once blocks of 32 MiB had been freed.
+constexpr HeapBounds kHeap = {.own_mapping_bytes = 32 << 20, .kept_bytes = 64 << 20};
+
 // The service of either role, as far as membership and probes are concerned.
 struct Served {
   std::function<absl::Status()> liveness;
@@ -278,6 +281,7 @@ absl::Status Serve(const PreflightReport& checked) {
   v1::Options options = checked.values;
   const bool prefill = options.disaggregation_mode() == "prefill";
   if (options.instance_id().empty()) options.set_instance_id(DefaultInstanceId(options));
+  BoundHeap(kHeap);
   BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id()));
   auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/true));

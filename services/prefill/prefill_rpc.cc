@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/prompt_ids.h"
 #include "common/tracing/grpc_propagation.h"
 #include "services/links/link_stream.h"
 #include "services/prefill/chain/start_call.h"
@@ -23,7 +24,7 @@ grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context
                                             v1::StartResponse* response) {
   tracing::ActiveSpan span =
       tracing::ServerSpan(options_.tracer, *context, "prefill", "baton.v1.Prefill", "Start");
-  span.Set("baton.prompt.tokens", request->prompt_token_ids_size());
+  span.Set("baton.prompt.tokens", rpc::PromptIds(*request).size());
   const tracing::TraceContext trace = span.ContextOr({});
   std::shared_ptr<StartCall> call =
       StartCall::Open(response, std::move(span),

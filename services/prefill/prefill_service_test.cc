@@ -297,6 +297,12 @@ TEST(PrefillServiceTest, RefusesBadFields) {
             "sampling.top_logprobs");
   EXPECT_EQ(field_of([](R& r) { r.set_prompt_token_ids(3, kFakeVocab); }), "prompt_token_ids");
   EXPECT_EQ(field_of([](R& r) { r.set_prompt_token_ids(3, -1); }), "prompt_token_ids");
+  EXPECT_EQ(field_of([](R& r) { r.add_fixed_prompt_token_ids(1); }), "prompt_token_ids");
+  EXPECT_EQ(field_of([](R& r) {
+              r.mutable_fixed_prompt_token_ids()->Swap(r.mutable_prompt_token_ids());
+              r.set_fixed_prompt_token_ids(3, -1);
+            }),
+            "prompt_token_ids");
   EXPECT_EQ(field_of([](R& r) { r.mutable_prompt_token_ids()->Resize(64 * kFakePageSize + 1, 1); }),
             "prompt_token_ids");
   EXPECT_EQ(field_of([](R& r) { r.mutable_sampling()->set_top_p(0); }), "sampling.top_p");

@@ -110,7 +110,7 @@ RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokeniz
                             Session* session = SessionOfAttempt(attempt_id);
                             if (session != nullptr) session->OnPrefillReport(std::move(report));
                           },
-                          [this](const InstanceRef& instance) { return AddressOf(instance); }})) {}
+                          [this](const InstanceRef& instance) { return ContactOf(instance); }})) {}
 
 RouterShell::~RouterShell() { Stop(0); }
 
@@ -246,7 +246,7 @@ void RouterShell::HandleOne(const Event& event) {
 void RouterShell::Perform(ReplyRegister& action) {
   const std::string& id = action.instance.id;
   if (action.status.ok()) {
-    LOG(kInfo) << id << " has registered, at " << AddressOf(action.instance);
+    LOG(kInfo) << id << " has registered, at " << ContactOf(action.instance).address;
   } else if (!action.repeated) {
     LOG(kWarning) << id << " is refused: " << action.status.message();
   }
@@ -344,9 +344,10 @@ Session* RouterShell::SessionOfAttempt(uint64_t attempt_id) {
   return entry == call_of_attempt_.end() ? nullptr : SessionOf(entry->second);
 }
 
-std::string RouterShell::AddressOf(const InstanceRef& instance) const {
+Legs::Contact RouterShell::ContactOf(const InstanceRef& instance) const {
   const Worker* worker = core_.membership().Find(instance);
-  return worker == nullptr ? "" : worker->info.grpc_address;
+  if (worker == nullptr) return {};
+  return {worker->info.grpc_address, worker->info.fingerprint.protocol_version};
 }
 
 // ---- Time ----

@@ -133,7 +133,7 @@ class RouterShell : public Gateway {
   void EndSession(uint64_t call_id);
   Session* SessionOf(uint64_t call_id);
   Session* SessionOfAttempt(uint64_t attempt_id);
-  std::string AddressOf(const InstanceRef& instance) const;
+  Legs::Contact ContactOf(const InstanceRef& instance) const;
   int64_t OnWake(int64_t now_us);
   void LogTroubles(const RouterLoad& load);
   void Refresh(int64_t now_us);

@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/prompt_ids.h"
 
 namespace baton::prefill {
 namespace {
@@ -91,21 +92,21 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
                                 const tracing::TraceContext& trace) {
   Start start;
   start.attempt_id = proto.attempt_id();
-  BATON_RETURN_IF_ERROR(
-      InRange(proto.prompt_token_ids_size(), 1, bounds.max_context_tokens, "prompt_token_ids"));
-  BATON_RETURN_IF_ERROR(CheckIds(proto.prompt_token_ids(), bounds, "prompt_token_ids"));
+  if (proto.prompt_token_ids_size() != 0 && proto.fixed_prompt_token_ids_size() != 0) {
+    return InvalidField("prompt_token_ids", "there are fixed_prompt_token_ids, too");
+  }
+  const TokenIds& ids = rpc::PromptIds(proto);
+  BATON_RETURN_IF_ERROR(InRange(ids.size(), 1, bounds.max_context_tokens, "prompt_token_ids"));
+  BATON_RETURN_IF_ERROR(CheckIds(ids, bounds, "prompt_token_ids"));
   BATON_ASSIGN_OR_RETURN(
       worker::TokenSampler sampler,
       worker::TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
-  BATON_RETURN_IF_ERROR(sampler.CheckPromptLogprobs(proto.prompt_token_ids_size()));
+  BATON_RETURN_IF_ERROR(sampler.CheckPromptLogprobs(ids.size()));
   BATON_ASSIGN_OR_RETURN(start.ticket, TicketFromProto(proto.ticket(), bounds, "ticket"));
   BATON_RETURN_IF_ERROR(InRange(proto.timeout_ms(), int64_t{1}, kMaxTimeoutMs, "timeout_ms"));
   start.timeout_ms = proto.timeout_ms();
   start.prompt = std::make_shared<PromptContext>(
-      PromptContext{{proto.prompt_token_ids().begin(), proto.prompt_token_ids().end()},
-                    proto.sampling(),
-                    std::move(sampler),
-                    trace});
+      PromptContext{{ids.begin(), ids.end()}, proto.sampling(), std::move(sampler), trace});
   return start;
 }
 

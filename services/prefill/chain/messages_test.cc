@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/prompt_ids.h"
 
 namespace baton::prefill {
 namespace {
@@ -36,6 +37,26 @@ TEST(MessagesTest, AMeasuredCostThatMakesNoSenseIsRefused) {
   v1::MeasuredCost untrusted = ToProto(kKnown);
   untrusted.set_error_ratio(0.31);
   EXPECT_FALSE(FromProto(untrusted).ok());
+}
+
+TEST(MessagesTest, APromptComesInEitherForm) {
+  PlanBounds bounds;
+  bounds.max_context_tokens = 100;
+  bounds.vocab_size = 10;
+  bounds.kv_heads = 1;
+  bounds.tensor_ranks = 1;
+  for (const uint32_t version : {kOldestProtocolVersion, kProtocolVersion}) {
+    v1::StartRequest request;
+    request.set_attempt_id(1);
+    rpc::SetPromptIds({3, 0, 9}, version, request);
+    request.mutable_sampling()->set_seed(1);
+    request.mutable_sampling()->set_max_tokens(1);
+    request.set_timeout_ms(1000);
+    *request.mutable_ticket() = rpc::ToProto(Ticket{{"decode-0", 1}, 0, 1, 3, 1});
+    const absl::StatusOr<Start> start = FromProto(request, bounds, {});
+    ASSERT_TRUE(start.ok()) << start.status();
+    EXPECT_EQ(start->prompt->tokens, (std::vector<int32_t>{3, 0, 9}));
+  }
 }
 
 // Two ranks with two heads can hand them to one, two or four, not to three.

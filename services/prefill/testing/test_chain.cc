@@ -12,6 +12,7 @@
 #include "common/kv/head_routes.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/prompt_ids.h"
 
 namespace baton::prefill {
 
@@ -214,7 +215,7 @@ v1::StartRequest TestChain::Request(uint64_t attempt_id, const std::vector<int32
                                     const Ticket& ticket) {
   v1::StartRequest request;
   request.set_attempt_id(attempt_id);
-  request.mutable_prompt_token_ids()->Add(prompt.begin(), prompt.end());
+  rpc::SetPromptIds(prompt, kOldestProtocolVersion, request);
   request.mutable_sampling()->set_temperature(0);
   request.mutable_sampling()->set_seed(1);
   request.mutable_sampling()->set_max_tokens(8);

@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/prompt_ids.h"
 #include "common/tracing/grpc_propagation.h"
 
 namespace baton::router {
@@ -31,7 +32,7 @@ SystemTime CallDeadline(int64_t give_up_us) {
 
 // The prompt's tokens from the second on, if the chain was asked to tell them.
 std::vector<int32_t> ExpectedTokens(const v1::StartRequest& request) {
-  const auto& ids = request.prompt_token_ids();
+  const auto& ids = rpc::PromptIds(request);
   if (!request.sampling().prompt_logprobs() || ids.empty()) return {};
   return {ids.begin() + 1, ids.end()};
 }
@@ -118,7 +119,7 @@ template <typename Action>
 std::optional<BeginCall> Legs::Begin(const Action& action, const InstanceRef& worker) {
   std::optional<BeginCall> begin;
   Change([&](std::vector<LegAction>& actions) {
-    begin = core_.Open(action, callbacks_.address_of(worker), NowUs(), actions);
+    begin = core_.Open(action, callbacks_.contact_of(worker).address, NowUs(), actions);
   });
   return begin;
 }
@@ -214,8 +215,8 @@ void Legs::StartPrefill(const router::StartPrefill& action, const LegRequest& re
   }
   const auto call = MakeCall<Unary<v1::StartRequest, v1::StartResponse>>(*begin, request.trace);
   call->request.set_attempt_id(attempt_id);
-  call->request.mutable_prompt_token_ids()->Assign(request.prompt_ids.begin(),
-                                                   request.prompt_ids.end());
+  rpc::SetPromptIds(request.prompt_ids, callbacks_.contact_of(action.stage0).protocol_version,
+                    call->request);
   *call->request.mutable_sampling() = request.sampling;
   *call->request.mutable_ticket() = rpc::ToProto(action.ticket);
   call->request.set_timeout_ms(begin->timeout_ms);

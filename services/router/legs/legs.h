@@ -35,13 +35,16 @@ struct LegRequest {
 // All members on the loop's thread, but for the destructor.
 class Legs {
  public:
+  struct Contact {
+    std::string address;            // gRPC's; "": it is not registered.
+    uint32_t protocol_version = 0;  // The newest that it speaks.
+  };
   // Called on the loop's thread.
   struct Callbacks {
     std::function<void(Event)> tell_router;
     // Of Start's answer, just before tell_router hears of it.
     std::function<void(uint64_t attempt_id, v1::PrefillReport)> on_report;
-    // The gRPC address of a registered worker, or "".
-    std::function<std::string(const InstanceRef&)> address_of;
+    std::function<Contact(const InstanceRef&)> contact_of;
   };
   // `loop` outlives this.
   Legs(EventLoop& loop, int vocab_size, Callbacks callbacks);

@@ -11,6 +11,7 @@
 
 #include "common/base/check.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/prompt_ids.h"
 #include "services/router/worker_convert.h"
 
 namespace baton::router {
@@ -133,7 +134,7 @@ class FakeWorker::Prefill : public v1::Prefill::CallbackService {
     record_.Note([&](FakeRecord::Seen& seen) { seen.starts.push_back(*request); });
     if (behaviour_.start_hangs) return new HangingCall(record_);
     v1::ChunkReport& chunk = *response->mutable_report()->add_chunks();
-    chunk.set_token_count(request->prompt_token_ids_size());
+    chunk.set_token_count(rpc::PromptIds(*request).size());
     return Answer(context, behaviour_.start);
   }
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
