@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/router/core/fit.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/test_cluster.h"
@@ -256,11 +257,14 @@ TEST_F(ApplicantsTest, WorkersOfANewerReleaseJoinIfTheVersionsMeet) {
   newest.fingerprint.oldest_protocol_version = kProtocolVersion + 1;
   const absl::Status status = Ask(newest);
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("d1 speaks 3 to 5, this router 2 to 2"));
+  const std::string ours = absl::StrCat(kOldestProtocolVersion, " to ", kProtocolVersion);
+  const std::string theirs = absl::StrCat(kProtocolVersion + 1, " to ", kProtocolVersion + 3);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("d1 speaks " + theirs + ", this router " + ours));
   EXPECT_THAT(Refused(), IsEmpty()) << "it can't become a member";
   // Two that meet the router but not each other, as a later router may see them.
   EXPECT_THAT(std::string(CheckFit(newest, TestDecode("d2")).message()),
-              HasSubstr("protocol version differs: d1 has 3 to 5, d2 has 2 to 2"));
+              HasSubstr("protocol version differs: d1 has " + theirs + ", d2 has " + ours));
   newest.fingerprint.oldest_protocol_version = kProtocolVersion + 4;
   EXPECT_EQ(Ask(newest).code(), absl::StatusCode::kInvalidArgument);
 }
