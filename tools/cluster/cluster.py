@@ -52,20 +52,25 @@ PORT_CLAIMS = PortClaims()
 
 def free_ports(count):
     """Ports that are free now, that no other user of this function has, and below those that the kernel gives
-    to others who ask for any (clients, the data plane), so that nobody takes one before its process does."""
+    to others who ask for any (clients, the data plane), so that nobody takes one before its process does. Claimed
+    before it is tried: to try a port is to hold it for a moment, and another's process might ask for it in that one."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
         first_ephemeral = int(file.read().split()[0])
     ports = []
     while len(ports) < count:
         port = random.randrange(10_000, max(first_ephemeral, 20_000))
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if PORT_CLAIMS.claim(port):
+        if PORT_CLAIMS.claim(port) and can_bind(port):
             ports.append(port)
     return ports
+
+
+def can_bind(port):
+    with socket.socket() as s:
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def wait_until(predicate, seconds, what):
