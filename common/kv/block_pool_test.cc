@@ -66,6 +66,22 @@ TEST(BlockPoolTest, GivesOutTheLongestFreePageFirst) {
   EXPECT_TRUE(pool.CheckInvariants().ok());
 }
 
+// Canaries are put into a page whenever it becomes free, also when it is given out again at once.
+TEST(BlockPoolTest, CountsHowOftenAPageBecomesFree) {
+  BlockPool pool(3);
+  const auto pages = pool.Allocate(3);
+  pool.Quarantine(std::vector<int>{0, 2});
+  EXPECT_EQ(pool.freed_total(), 0u);
+  pool.EndQuarantine(std::vector<int>{2});
+  pool.Free(std::vector<int>{1});
+  EXPECT_EQ(pool.Allocate(1), std::vector<int>{2});
+  pool.Free(std::vector<int>{2});
+  EXPECT_EQ(pool.times_freed(0), 0u);
+  EXPECT_EQ(pool.times_freed(1), 1u);
+  EXPECT_EQ(pool.times_freed(2), 2u);
+  EXPECT_EQ(pool.freed_total(), 3u);
+}
+
 TEST(BlockPoolDeathTest, DoubleFreeIsABrokenInvariant) {
   BlockPool pool(2);
   const auto pages = pool.Allocate(1);

@@ -18,15 +18,12 @@ absl::Status CheckRanks(int kv_heads, int ranks, const char* whose) {
                                                  " KV heads: neither divides the other"));
 }
 
-// The source that gives `head` to `destination`.
+// The source that gives `head` to `destination`. Ranks with a copy of it are neighbours on both
+// sides, so who is as far among the heads' copies here as the destination is there has it.
 int SourceOf(int head, int kv_heads, int sources, TensorRank destination) {
-  // Ranks that hold a copy of the head; they are neighbours.
-  const int source_copies = std::max(1, sources / kv_heads);
-  const int destination_copies = std::max(1, destination.size / kv_heads);
-  const int copy = destination.rank % destination_copies;
-  const int first =
-      source_copies > 1 ? head * source_copies : head / std::max(1, kv_heads / sources);
-  return first + copy * source_copies / destination_copies;
+  const int copies = std::max(1, destination.size / kv_heads);  // Of each head.
+  const int copy = destination.rank % copies;
+  return (head * copies + copy) * sources / (kv_heads * copies);
 }
 
 }  // namespace

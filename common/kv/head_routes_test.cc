@@ -69,6 +69,28 @@ TEST(HeadRoutesTest, HeadsThatSeveralRanksHoldAreSentOnce) {
   EXPECT_EQ(Routes(1, 4, 2), (std::vector<HeadRoute>{{0, {0, 1}, 0, 0, 0}, {2, {0, 1}, 1, 0, 0}}));
 }
 
+// Who is as far among the copies of its head on the one side as on the other.
+TEST(HeadRoutesTest, CopiesTakeTurnsInTheirOrder) {
+  EXPECT_EQ(
+      Routes(4, 8, 2),
+      (std::vector<HeadRoute>{
+          {0, {0, 1}, 0, 0, 0}, {2, {1, 2}, 0, 0, 1}, {4, {2, 3}, 1, 0, 0}, {6, {3, 4}, 1, 0, 1}}));
+  EXPECT_EQ(Routes(2, 8, 2), (std::vector<HeadRoute>{{0, {0, 1}, 0, 0, 0}, {4, {1, 2}, 1, 0, 0}}));
+  for (const int kv_heads : {1, 2, 4, 8}) {
+    for (const int m : {1, 2, 4, 8, 16}) {
+      for (const int n : {1, 2, 4, 8, 16}) {
+        const int copies = std::max(1, m / kv_heads);
+        const int copies_there = std::max(1, n / kv_heads);
+        for (const HeadRoute& route : Routes(kv_heads, m, n)) {
+          EXPECT_EQ(route.source_rank % copies,
+                    route.destination_rank % copies_there * copies / copies_there)
+              << kv_heads << " heads, " << m << " to " << n;
+        }
+      }
+    }
+  }
+}
+
 TEST(HeadRoutesTest, SourcesAreThoseThatAnyDestinationHearsFrom) {
   EXPECT_EQ(Sources(8, 4, 1), (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(Sources(2, 8, 1), (std::vector<int>{0, 4}));
@@ -141,6 +163,7 @@ TEST(HeadRoutesTest, RefusesNumbersOfWhichNeitherDividesTheOther) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
+  EXPECT_EQ(refusal(5, 2, 1), "2 prefill ranks can't share 5 KV heads: neither divides the other");
   EXPECT_EQ(refusal(4, 3, 1), "3 prefill ranks can't share 4 KV heads: neither divides the other");
   EXPECT_EQ(refusal(4, 1, 6), "6 decode ranks can't share 4 KV heads: neither divides the other");
   refusal(0, 1, 1);

@@ -38,8 +38,8 @@ const char* KvRefusalName(KvRefusal refusal) {
 }
 
 template <typename Message>
-absl::StatusOr<Slot*> LeaseTable::State::Locate(const Message& message, size_t& writer,
-                                                KvRefusal& refusal) {
+absl::StatusOr<LeaseTable::State::Place> LeaseTable::State::Locate(const Message& message,
+                                                                   KvRefusal& refusal) {
   if (message.decode_incarnation != options.self.incarnation &&
       !PlantedBug(Bug::kLeaseIgnoresOwnLife)) {
     refusal = KvRefusal::kWrongIncarnation;
@@ -61,13 +61,14 @@ absl::StatusOr<Slot*> LeaseTable::State::Locate(const Message& message, size_t& 
     refusal = KvRefusal::kConsumed;
     return absl::FailedPreconditionError("the grant has been committed or has failed");
   }
-  for (writer = 0; writer < slot.writers.size(); ++writer) {
-    const KvWriter& candidate = slot.writers[writer].writer;
-    if (candidate.layers == message.layers &&
-        (candidate.instance.incarnation == message.writer_incarnation ||
-         PlantedBug(Bug::kLeaseIgnoresWritersLife))) {
-      return &slot;
-    }
+  const auto writer = std::find_if(
+      slot.writers.begin(), slot.writers.end(), [&message](const WriterProgress& candidate) {
+        return candidate.writer.layers == message.layers &&
+               (candidate.writer.instance.incarnation == message.writer_incarnation ||
+                PlantedBug(Bug::kLeaseIgnoresWritersLife));
+      });
+  if (writer != slot.writers.end()) {
+    return Place{&slot, static_cast<size_t>(writer - slot.writers.begin())};
   }
   refusal = KvRefusal::kNotAWriter;
   return absl::FailedPreconditionError(absl::StrCat("no writer of this grant has layers [",
@@ -75,8 +76,10 @@ absl::StatusOr<Slot*> LeaseTable::State::Locate(const Message& message, size_t& 
                                                     ") and this incarnation"));
 }
 
-template absl::StatusOr<Slot*> LeaseTable::State::Locate(const KvDataHeader&, size_t&, KvRefusal&);
-template absl::StatusOr<Slot*> LeaseTable::State::Locate(const KvCommit&, size_t&, KvRefusal&);
+template absl::StatusOr<LeaseTable::State::Place> LeaseTable::State::Locate(const KvDataHeader&,
+                                                                            KvRefusal&);
+template absl::StatusOr<LeaseTable::State::Place> LeaseTable::State::Locate(const KvCommit&,
+                                                                            KvRefusal&);
 
 absl::Status LeaseTable::State::CheckRun(const Slot& slot, const WriterProgress& writer,
                                          const KvDataHeader& header, size_t payload_bytes,

@@ -167,6 +167,70 @@ TEST_F(LeaseTableTest, AWriterIsCompleteWithItsDataAndItsCommit) {
   EXPECT_TRUE(table_.WriterComplete(1, kBack.instance)) << "nobody waits any more";
 }
 
+TEST_F(LeaseTableTest, RevokesNothingBeyondItsSlots) {
+  table_.Revoke(4, 1, events_);
+  EXPECT_TRUE(events_.empty());
+  EXPECT_EQ(table_.active_grants(), 1);
+}
+
+// What the last grant of a slot has had is not the next one's.
+TEST_F(LeaseTableTest, ASlotBeginsAnew) {
+  PlaceAll();
+  Committed(Commit(kFront, kFrontSum));
+  Committed(Commit(kBack, kBackSum));
+  table_.Revoke(1, 1, events_);
+  events_.clear();
+  table_.TakeReceipts();
+  table_.Grant({1, 2, {20, 21, 22, 23}, {kFront}, kNeverUs}, 0);
+  KvDataHeader header = Header(kFront, 0, 4);
+  header.generation = 2;
+  Place(header);
+  KvCommit commit = Commit(kFront, kFrontSum);
+  commit.generation = 2;
+  EXPECT_EQ(Committed(commit), std::nullopt);
+  const auto committed = OnlyEvent<KvCommitted>();
+  EXPECT_EQ(committed.generation, 2u);
+  EXPECT_EQ(committed.first_token, std::nullopt) << "who draws writes to another rank";
+  EXPECT_EQ(committed.bytes, 4 * kLayout.BandBytes(kFront.layers));
+}
+
+// One writer's pages: some have come, and a run is about them and others.
+TEST_F(LeaseTableTest, ARunThatOverlapsWhatHasComeIsRefused) {
+  Place(Header(kFront, 2, 1));
+  EXPECT_EQ(Refused(Header(kFront, 1, 2)), KvRefusal::kDuplicate);
+  EXPECT_EQ(Refused(Header(kFront, 2, 2)), KvRefusal::kDuplicate);
+  Place(Header(kFront, 0, 2));
+  Place(Header(kFront, 3, 1));
+}
+
+TEST_F(LeaseTableTest, EachFailureNamesItsCause) {
+  const auto failure = [this](uint32_t slot) {
+    EXPECT_EQ(events_.size(), 1u);
+    const auto failed = std::get<KvFailed>(events_.at(0));
+    EXPECT_EQ(failed.slot, slot);
+    events_.clear();
+    return failed.status;
+  };
+  End(Begin(Header(kFront, 0, 4)), 0, absl::CancelledError("reset"));
+  absl::Status status = failure(1);
+  EXPECT_TRUE(absl::IsCancelled(status)) << "the transfer's own";
+  EXPECT_EQ(InstanceOf(status), "prefill-0");
+  Grant(2, 2, {20}, 5);
+  table_.Tick(5, events_);
+  status = failure(2);
+  EXPECT_EQ(LegOf(status), "decode");
+  EXPECT_EQ(InstanceOf(status), kSelf.id);
+  Grant(3, 3, {21});
+  KvCommit commit = Commit(kBack, 0);
+  commit.slot = 3;
+  commit.generation = 3;
+  EXPECT_EQ(Committed(commit), KvRefusal::kBadRange) << "it has one page";
+  status = failure(3);
+  EXPECT_TRUE(absl::IsInternal(status));
+  EXPECT_EQ(LegOf(status), "prefill");
+  EXPECT_EQ(InstanceOf(status), "prefill-1");
+}
+
 TEST_F(LeaseTableTest, IsNotAtRestWhileAGrantDrains) {
   EXPECT_FALSE(table_.AtRest());
   const KvDataHeader header = Header(kFront, 0, 4);

@@ -83,9 +83,12 @@ struct LeaseTable::State {
   uint64_t next_receipt = 1;
 
   // The checks that data and commits share. The slot is granted and `writer` one of its writers.
+  struct Place {
+    lease_internal::Slot* slot = nullptr;
+    size_t writer = 0;
+  };
   template <typename Message>
-  absl::StatusOr<lease_internal::Slot*> Locate(const Message& message, size_t& writer,
-                                               KvRefusal& refusal);
+  absl::StatusOr<Place> Locate(const Message& message, KvRefusal& refusal);
   absl::Status CheckRun(const lease_internal::Slot& slot,
                         const lease_internal::WriterProgress& writer, const KvDataHeader& header,
                         size_t payload_bytes, KvRefusal& refusal) const;

@@ -43,11 +43,7 @@ void LeaseTable::Grant(KvGrant grant, int64_t now_us) {
       << "generation " << grant.generation << " after " << table.last_generation;
   BATON_CHECK(!grant.pages.empty()) << "a grant of no pages";
   table.last_generation = grant.generation;
-  slot.state = SlotState::kGranted;
-  slot.granted_us = now_us;
-  slot.first_token.reset();
-  slot.wants_token = false;
-  slot.writers.clear();
+  slot = Slot{.state = SlotState::kGranted, .granted_us = now_us};  // Nothing of the last one.
   for (const KvWriter& writer : grant.writers) {
     const auto route =
         RouteBetween(table.options.model_kv_heads, writer.tensor_rank, table.options.rank);
@@ -86,25 +82,25 @@ absl::StatusOr<KvPlacement> LeaseTable::OnData(const KvDataHeader& header, size_
                                                int64_t now_us, KvRefusal& refusal) {
   State& table = *state_;
   table.Heard(header.writer_incarnation, now_us);
-  size_t writer_index = 0;
-  BATON_ASSIGN_OR_RETURN(Slot * slot, table.Locate(header, writer_index, refusal));
-  WriterProgress& writer = slot->writers[writer_index];
-  BATON_RETURN_IF_ERROR(table.CheckRun(*slot, writer, header, payload_bytes, refusal));
+  BATON_ASSIGN_OR_RETURN(const State::Place place, table.Locate(header, refusal));
+  Slot& slot = *place.slot;
+  WriterProgress& writer = slot.writers[place.writer];
+  BATON_RETURN_IF_ERROR(table.CheckRun(slot, writer, header, payload_bytes, refusal));
 
   KvPlacement placement;
   placement.layers = header.layers;
-  placement.heads = PlantedBug(Bug::kLeaseMixesHeads) ? slot->writers[0].heads : writer.heads;
+  placement.heads = PlantedBug(Bug::kLeaseMixesHeads) ? slot.writers[0].heads : writer.heads;
   placement.offset_bytes = static_cast<size_t>(header.part) * table.options.part_bytes;
   placement.page_bytes = header.bytes / static_cast<uint64_t>(header.page_count);
   placement.receipt = table.next_receipt++;
   for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
-    placement.pages.push_back(slot->grant.pages[static_cast<size_t>(page)]);
+    placement.pages.push_back(slot.grant.pages[static_cast<size_t>(page)]);
   }
   const auto [begin, end] = writer.PartsOf(header);
   for (size_t part = begin; part < end; ++part) writer.parts[part] = PartState::kArriving;
-  ++slot->in_flight;
+  ++slot.in_flight;
   table.in_flight.emplace(placement.receipt,
-                          InFlight{header.slot, slot->grant.generation, writer_index, begin, end,
+                          InFlight{header.slot, slot.grant.generation, place.writer, begin, end,
                                    header.bytes, header.checksum});
   return placement;
 }
@@ -117,9 +113,8 @@ void LeaseTable::OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t
   const InFlight run = found->second;
   table.in_flight.erase(found);
   Slot& slot = table.slots[run.slot];
-  if (slot.grant.generation != run.generation || slot.state == SlotState::kFree) {
-    return;  // Only under kLeaseFreesBeforeDrain.
-  }
+  const bool freed = slot.grant.generation != run.generation || slot.state == SlotState::kFree;
+  if (PlantedBug(Bug::kLeaseFreesBeforeDrain) && freed) return;
   --slot.in_flight;
   if (status.ok()) table.Heard(slot.writers[run.writer].writer.instance.incarnation, now_us);
   switch (slot.state) {
@@ -141,14 +136,14 @@ absl::Status LeaseTable::OnCommit(const KvCommit& commit, int64_t now_us, KvRefu
                                   std::vector<LeaseEvent>& events) {
   State& table = *state_;
   table.Heard(commit.writer_incarnation, now_us);
-  size_t writer_index = 0;
-  const absl::StatusOr<Slot*> slot = table.Locate(commit, writer_index, refusal);
-  if (!slot.ok()) {
+  const absl::StatusOr<State::Place> place = table.Locate(commit, refusal);
+  if (!place.ok()) {
     const bool over = refusal == KvRefusal::kStaleGeneration || refusal == KvRefusal::kConsumed;
     table.Tell(commit, over ? KvReceiptKind::kOver : KvReceiptKind::kRefused, 0);
-    return slot.status();
+    return place.status();
   }
-  WriterProgress& writer = (*slot)->writers[writer_index];
+  Slot& slot = *place->slot;
+  WriterProgress& writer = slot.writers[place->writer];
   if (writer.commit == commit) {
     Covered<"lease: a commit comes again">();
     if (writer.Complete() || PlantedBug(Bug::kLeaseTellsTooEarly)) {
@@ -165,8 +160,8 @@ absl::Status LeaseTable::OnCommit(const KvCommit& commit, int64_t now_us, KvRefu
     return status;
   }
   writer.commit = commit;
-  if (commit.has_first_token) (*slot)->first_token = commit.first_token;
-  table.Settle(commit.slot, writer_index, events);
+  if (commit.has_first_token) slot.first_token = commit.first_token;
+  table.Settle(commit.slot, place->writer, events);
   return absl::OkStatus();
 }
 
@@ -339,8 +334,6 @@ void LeaseTable::State::Fail(uint32_t index, absl::Status status, std::vector<Le
 void LeaseTable::State::Drain(uint32_t index, std::vector<LeaseEvent>& events) {
   Slot& slot = slots[index];
   slot.state = SlotState::kFree;
-  slot.in_flight = 0;
-  slot.writers.clear();
   events.push_back(KvDrained{index, slot.grant.generation});
 }
 

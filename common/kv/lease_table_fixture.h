@@ -76,14 +76,14 @@ class LeaseTableTest : public testing::Test {
   void Place(const KvDataHeader& header) { End(Begin(header), header.checksum); }
   std::optional<KvRefusal> Refused(const KvDataHeader& header,
                                    std::optional<size_t> payload = std::nullopt) {
-    KvRefusal refusal{};
+    KvRefusal refusal = KvRefusal::kBadCommit;  // Of no data.
     if (table_.OnData(header, payload.value_or(header.bytes), kNowUs, refusal).ok())
       return std::nullopt;
     EXPECT_TRUE(table_.CheckInvariants().ok());
     return refusal;
   }
   std::optional<KvRefusal> Committed(const KvCommit& commit) {
-    KvRefusal refusal{};
+    KvRefusal refusal = KvRefusal::kBadLength;  // Of no commit.
     if (table_.OnCommit(commit, kNowUs, refusal, events_).ok()) return std::nullopt;
     return refusal;
   }

@@ -55,19 +55,18 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-// Reads what Writer wrote. A read past the end gives zeros and is remembered, so that callers check
-// once, in End.
+// Reads what Writer wrote. A read past the end gives nothing and is remembered, so that callers
+// check once, in End.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
   template <typename T>
   T Unsigned() {
+    T value = 0;
     if (rest_.size() < sizeof(T)) {
       short_ = true;
-      rest_ = {};
-      return 0;
+      return value;
     }
-    T value = 0;
     for (size_t i = 0; i < sizeof(T); ++i) {
       value = static_cast<T>(value | (static_cast<T>(rest_[i]) << (8 * i)));
     }
@@ -99,7 +98,7 @@ class Reader {
 
 // Checks the envelope; returns the kind and leaves the body to the reader.
 absl::StatusOr<Kind> Open(std::span<const std::byte> bytes, Reader& body) {
-  if (bytes.size() < 2 + kChecksumBytes) return Malformed("too short");
+  if (bytes.size() < kChecksumBytes) return Malformed("too short");
   const auto signed_part = bytes.first(bytes.size() - kChecksumBytes);
   if (Reader(bytes.last(kChecksumBytes)).Unsigned<uint64_t>() != ChecksumOf(signed_part)) {
     return Malformed("the header's checksum differs");
@@ -136,23 +135,24 @@ void GetIdentity(Reader& reader, Message& message) {
   message.layers.end = reader.Signed();
 }
 
+absl::Status CheckToken(int32_t token, float logprob) {
+  if (std::isnan(logprob)) return Malformed("a log-probability is not a number");
+  return token < 0 ? Malformed("a token id is negative") : absl::OkStatus();
+}
+
 absl::StatusOr<SampledToken> GetToken(Reader& reader) {
   SampledToken token;
   token.token = reader.Signed();
   token.logprob = reader.Float();
   const int count = reader.Unsigned<uint8_t>();
   if (count > kMaxWireTopLogprobs) return Malformed(absl::StrCat(count, " top logprobs"));
+  BATON_RETURN_IF_ERROR(CheckToken(token.token, token.logprob));
   token.top.resize(static_cast<size_t>(count));
-  bool nan = std::isnan(token.logprob);
-  bool negative = token.token < 0;
   for (TokenLogprob& top : token.top) {
     top.token = reader.Signed();
     top.logprob = reader.Float();
-    nan = nan || std::isnan(top.logprob);
-    negative = negative || top.token < 0;
+    BATON_RETURN_IF_ERROR(CheckToken(top.token, top.logprob));
   }
-  if (nan) return Malformed("a log-probability is not a number");
-  if (negative) return Malformed("a token id is negative");
   return token;
 }
 

@@ -177,6 +177,25 @@ TEST(KvWireTest, SealedNonsenseIsRefused) {
   EXPECT_FALSE(DecodeKvData(EncodeKvCommit(SampleCommit(0))).ok()) << "kinds don't mix";
 }
 
+// Whichever of them is wrong.
+TEST(KvWireTest, EveryLogProbabilityIsANumberOfAToken) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (size_t i = 0; i < 3; ++i) {
+    KvCommit commit = SampleCommit(3);
+    commit.first_token.top[i].logprob = nan;
+    EXPECT_FALSE(DecodeKvControl(EncodeKvCommit(commit)).ok()) << i;
+    commit = SampleCommit(3);
+    commit.first_token.top[i].token = -1;
+    EXPECT_FALSE(DecodeKvControl(EncodeKvCommit(commit)).ok()) << i;
+  }
+  KvCommit commit = SampleCommit(3);
+  commit.first_token.logprob = nan;
+  EXPECT_FALSE(DecodeKvControl(EncodeKvCommit(commit)).ok());
+  commit = SampleCommit(3);
+  commit.first_token.token = -1;
+  EXPECT_FALSE(DecodeKvControl(EncodeKvCommit(commit)).ok());
+}
+
 // A message's bytes without the checksum, with a right one instead.
 std::vector<std::byte> Sealed(std::vector<std::byte> bytes) {
   const uint64_t checksum = XXH3_64bits(bytes.data(), bytes.size());
@@ -244,6 +263,10 @@ TEST(KvWireTest, SealedCommitsOfWrongFieldsAreRefused) {
   std::vector<std::byte> wrong = body;
   wrong[kMarkAt] = std::byte{2};
   EXPECT_TRUE(Refused(wrong)) << "a mark that is neither";
+  wrong.resize(kMarkAt + 1);
+  EXPECT_TRUE(Refused(wrong)) << "nor without a token";
+  wrong[kMarkAt] = std::byte{0};
+  EXPECT_FALSE(Refused(wrong));
   wrong = body;
   wrong[kMarkAt + 9] = std::byte{kMaxWireTopLogprobs + 1};
   wrong.resize(kMarkAt + 10 + 8 * size_t{kMaxWireTopLogprobs + 1});

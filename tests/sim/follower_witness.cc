@@ -169,8 +169,9 @@ void FollowerWitness::Hear(const decode::FollowerStepEnded& event) {
   if (!begun_) return;
   for (const auto& [slot, generation] : ended.granted_after) {
     const auto grant = grants_.find(slot);
-    const bool here = grant != grants_.end() && grant->second.order.generation == generation;
-    if (here) MustTell(slot, generation);
+    const bool stands = grant != grants_.end() && grant->second.order.generation == generation &&
+                        !grant->second.revoked;
+    if (stands) MustTell(slot, generation);
   }
   if (!event.status.ok()) due_.push_back(Describe(decode::FailEpoch{event.status}));
 }

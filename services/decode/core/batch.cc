@@ -72,7 +72,7 @@ void DecodeCore::State::StartStep() {
     if (PlantedBug(Bug::kDecodePositionOffByOne)) ++sequence.position;
     sequence.pages.assign(request.pages.begin(),
                           request.pages.begin() + limits.layout.PagesFor(sequence.position + 1));
-    in_step.emplace(attempt_id, request.generation);
+    in_step.emplace(request.generation, attempt_id);
     step.sequences.push_back(std::move(sequence));
   }
   if (step.sequences.empty()) return;
@@ -96,20 +96,17 @@ void DecodeCore::State::On(const StepFinished& event) {
   for (const StepFinished::Output& output : event.outputs) {
     outputs.emplace(output.attempt_id, &output.token);
   }
-  for (const auto& [attempt_id, generation] : members) {
-    const auto hold = holds.find(generation);
-    if (hold != holds.end()) {  // Ended meanwhile: its output is nobody's.
+  for (const auto& [generation, attempt_id] : members) {
+    // Ended meanwhile: its output is nobody's, though the attempt may have come again.
+    if (!granted.contains(generation)) {
       Covered<"decode: a request ends under a step">();
-      hold->second.in_step = false;
+      holds.at(generation).in_step = false;
       ReleaseIfUnused(generation);
       continue;
     }
-    // An attempt that ended (and may have come again) is no longer the one of this step.
-    const auto found = requests.find(attempt_id);
-    if (found == requests.end() || found->second.generation != generation) continue;
     const auto output = outputs.find(attempt_id);
     if (!event.status.ok() && PlantedBug(Bug::kDecodeTellsFirstOfStep) &&
-        attempt_id != members.begin()->first) {
+        generation != members.begin()->first) {
       continue;
     }
     if (!event.status.ok()) {
@@ -129,7 +126,8 @@ void DecodeCore::State::On(const StepFinished& event) {
 // whether its text is shown) and may be the last.
 void DecodeCore::State::Take(uint64_t attempt_id, const SampledToken& token) {
   Request& request = requests.at(attempt_id);
-  if (token.token < 0 || token.token >= limits.vocab_size) {
+  if (!IsInVocabulary(token.token)) {
+    Covered<"decode: a token is outside the vocabulary">();
     EndWith(attempt_id, Own(absl::InternalError(absl::StrCat("sampled token ", token.token,
                                                              " is outside the vocabulary of ",
                                                              limits.vocab_size))));

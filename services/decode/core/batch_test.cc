@@ -232,6 +232,130 @@ TEST_F(DecodeCoreTest, AStepHoldsThePagesOfItsOwnGenerationAlone) {
   EXPECT_TRUE(core_.AtRest());
 }
 
+// An attempt, its slot and its generation are three numbers, and every action says which is which.
+TEST_F(DecodeCoreTest, ActionsNameAttemptSlotAndGeneration) {
+  const Ticket other = Reserved(Request(50));
+  const Ticket gone = Reserved(Request(60));
+  Handle(AbortRequested{60, absl::OkStatus()});
+  Take<Finish>();
+  const Ticket ticket = Reserved(Request(70));
+  EXPECT_EQ(ticket.slot, 2u);
+  EXPECT_EQ(ticket.generation, 3u);
+  Drain(gone);
+  Handle(StreamOpened{70, 9});
+  const auto refusal = Take<RefuseStream>();
+  EXPECT_EQ(refusal.attempt_id, 70u);
+  EXPECT_EQ(refusal.generation, 9u);
+  Handle(StreamOpened{70, ticket.generation});
+  Commit(ticket, 17);
+  EXPECT_EQ(Take<DeliverToken>().attempt_id, 70u);
+  const auto step = Take<RunStep>();
+  ASSERT_EQ(step.sequences.size(), 1u);
+  EXPECT_EQ(step.sequences[0].attempt_id, 70u);
+  EXPECT_EQ(step.sequences[0].slot, 2u);
+  EXPECT_EQ(step.sequences[0].generation, 3u);
+  Handle(AbortRequested{70, absl::OkStatus()});
+  EXPECT_EQ(Take<Finish>().attempt_id, 70u);
+  Drain(ticket);
+  EXPECT_EQ(core_.load().quarantined_pages, 3) << "the step uses them";
+  FinishStep(step, 1);
+  EXPECT_EQ(core_.load().quarantined_pages, 0);
+  EXPECT_EQ(core_.load().owned_pages, 3) << "attempt 50's";
+  Commit(other, 4);
+  Handle(StreamOpened{50, other.generation});
+  const auto kept = Take<DeliverToken>();
+  EXPECT_EQ(kept.attempt_id, 50u);
+  EXPECT_EQ(kept.index, 0);
+}
+
+// Followers take only the step that follows the last one.
+TEST_F(DecodeCoreTest, StepsAreNumberedOneByOneFromOneOn) {
+  const Ticket ticket = Reserved(Request(1, 6, 5));
+  Handle(StreamOpened{1, ticket.generation});
+  Commit(ticket);
+  for (uint64_t number = 1; number <= 4; ++number) {
+    const auto step = Take<RunStep>();
+    EXPECT_EQ(step.step, number);
+    const int position = 5 + static_cast<int>(number);
+    EXPECT_EQ(step.sequences[0].position, position);
+    EXPECT_EQ(step.sequences[0].pages.size(), static_cast<size_t>(position / kPageSize + 1));
+    FinishStep(step, 1);
+  }
+}
+
+TEST_F(DecodeCoreTest, WhoHasNoStreamIsPassedOver) {
+  const Ticket first = Reserved(Request(1));
+  const Ticket second = Reserved(Request(2));
+  Commit(first);
+  Handle(StreamOpened{2, second.generation});
+  Commit(second);
+  const auto step = Take<RunStep>();
+  ASSERT_EQ(step.sequences.size(), 1u);
+  EXPECT_EQ(step.sequences[0].attempt_id, 2u);
+}
+
+TEST_F(DecodeCoreTest, WhoEndsUnderAStepKeepsNobodyFromItsToken) {
+  std::vector<Ticket> tickets;
+  for (uint64_t attempt = 1; attempt <= 3; ++attempt) {
+    tickets.push_back(Reserved(Request(attempt, 4, 4)));
+    Handle(StreamOpened{attempt, tickets.back().generation});
+  }
+  Commit(tickets[0]);
+  auto step = Take<RunStep>();
+  Commit(tickets[1]);
+  Commit(tickets[2]);
+  FinishStep(step, 1);
+  step = Take<RunStep>();
+  ASSERT_EQ(step.sequences.size(), 3u);
+  Handle(AbortRequested{1, absl::OkStatus()});
+  actions_.clear();
+  FinishStep(step, 2);
+  EXPECT_EQ(Take<DeliverToken>().attempt_id, 2u);
+  EXPECT_EQ(Take<DeliverToken>().attempt_id, 3u);
+  EXPECT_FALSE(TryTake<DeliverToken>().has_value());
+  EXPECT_FALSE(TryTake<PartRanks>().has_value());
+}
+
+TEST_F(DecodeCoreTest, ATokenThatIsNoneIsNotDelivered) {
+  const Ticket ticket = Reserved(Request(1));
+  Handle(StreamOpened{1, ticket.generation});
+  Commit(ticket);
+  const auto step = Take<RunStep>();
+  actions_.clear();
+  FinishStep(step, 100);
+  EXPECT_TRUE(absl::IsInternal(Take<Finish>().outcome.status()));
+  EXPECT_FALSE(TryTake<DeliverToken>().has_value());
+  EXPECT_FALSE(TryTake<Finish>().has_value());
+  EXPECT_FALSE(TryTake<RunStep>().has_value());
+}
+
+TEST_F(DecodeCoreTest, OneProcessHasNoRanksToPart) {
+  EXPECT_FALSE(core_.may_join());
+  EXPECT_TRUE(core_.joined());
+  const Ticket ticket = Reserved(Request(1));
+  Handle(StreamOpened{1, ticket.generation});
+  Commit(ticket);
+  Handle(StepFinished{Take<RunStep>().step, absl::InternalError("no memory"), {}});
+  EXPECT_FALSE(TryTake<PartRanks>().has_value());
+}
+
+TEST_F(DecodeCoreTest, LoadCountsEveryState) {
+  const Ticket running = Reserved(Request(1, 4, 4));
+  Handle(StreamOpened{1, running.generation});
+  Commit(running);
+  const Ticket ended = Reserved(Request(2, 4, 1));
+  Commit(ended);
+  Reserved(Request(3, 4, 4));
+  Handle(Request(4, 30, 2));
+  const DecodeLoad load = core_.load();
+  EXPECT_EQ(load.running, 1);
+  EXPECT_EQ(load.reserved, 1);
+  EXPECT_EQ(load.waiting, 1);
+  EXPECT_EQ(load.owned_pages, 4);
+  EXPECT_EQ(load.quarantined_pages, 2);
+  EXPECT_EQ(load.free_pages, 4);
+}
+
 TEST_F(DecodeCoreTest, ACommitCountsOnce) {
   const Ticket ticket = Reserved(Request(1));
   Handle(StreamOpened{1, ticket.generation});

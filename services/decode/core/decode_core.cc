@@ -45,7 +45,8 @@ const BlockPool& DecodeCore::pool() const { return state_->pool; }
 
 bool DecodeCore::draining() const { return state_->draining; }
 
-bool DecodeCore::may_join() const { return state_->limits.ranks > 1 && state_->Quiet(); }
+// Whoever was held has ended with the ranks, and has a hold until nothing uses its pages.
+bool DecodeCore::may_join() const { return !state_->joined && state_->holds.empty(); }
 
 bool DecodeCore::joined() const { return state_->joined; }
 
@@ -119,8 +120,7 @@ absl::Status DecodeCore::CheckInvariants() const {
 }
 
 bool DecodeCore::AtRest() const {
-  return state_->requests.empty() && state_->holds.empty() && !state_->running_step.has_value() &&
-         state_->pool.free_pages() == state_->page_count;
+  return state_->requests.empty() && state_->pool.free_pages() == state_->page_count;
 }
 
 }  // namespace baton::decode

@@ -11,6 +11,7 @@
 #ifndef SERVICES_DECODE_CORE_DECODE_CORE_H_
 #define SERVICES_DECODE_CORE_DECODE_CORE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -44,6 +45,11 @@ struct DecodeLimits {
   // From the ticket to its stream. Who opens none has died with the ticket in hand: nothing else
   // would tell before the deadline.
   int64_t stream_lease_us = 3'000'000;
+  // Aborts that came before their Reserve are remembered, so that an overtaken Reserve doesn't take
+  // pages until its deadline; outcomes are kept for streams that have not been opened yet. So many
+  // of each, of which the oldest are forgotten.
+  size_t remembered_aborts = 1024;
+  size_t kept_outcomes = 1024;
 };
 
 // What ends a sequence, beside its deadline.

@@ -24,12 +24,6 @@
 
 namespace baton::decode {
 
-// Aborts that came before their Reserve are remembered, so that an overtaken Reserve doesn't take
-// pages until its deadline. Bounded: the oldest are forgotten.
-inline constexpr size_t kRememberedAborts = 1024;
-// Outcomes that are kept for a stream that has not been opened yet; the oldest are forgotten.
-inline constexpr size_t kKeptOutcomes = 1024;
-
 enum class Phase : unsigned char {
   kWaiting,    // For pages or a slot.
   kGranting,   // Has them; some follower has not said yet that it takes KV.
@@ -98,7 +92,7 @@ struct DecodeCore::State {
   uint64_t last_generation = 0;
   uint64_t last_step = 0;
   std::optional<uint64_t> running_step;
-  std::map<uint64_t, uint64_t> in_step;  // Attempt -> generation, of the running step.
+  std::map<uint64_t, uint64_t> in_step;  // Generation -> attempt, of the running step.
   bool draining = false;
   int64_t drain_deadline_us = kNeverUs;
   uint64_t drained_generation = 0;  // The last one that was given out before the drain.
@@ -112,6 +106,7 @@ struct DecodeCore::State {
         page_count(limits.page_count),
         pool(limits.page_count),
         joined(limits.ranks == 1) {
+    if (limits.kv_heads == 0) limits.kv_heads = limits.layout.kv_heads;
     for (int slot = 0; slot < limits.max_running_requests; ++slot) {
       free_slots.push_back(static_cast<uint32_t>(slot));
     }
@@ -163,25 +158,27 @@ struct DecodeCore::State {
   void Committed(int rank, const KvCommitted& event);
   void Failed(const KvFailed& event);
   void Drained(int rank, const KvDrained& event);
-  bool Quiet() const { return holds.empty() && granted.empty() && !running_step.has_value(); }
 
   // drain.cc
   absl::Status RefuseToBegin();
   void EndDrain();
   absl::Status CheckDrain() const;
 
+  bool IsInVocabulary(int32_t token) const { return token >= 0 && token < limits.vocab_size; }
   void Take(uint64_t attempt_id, const SampledToken& token);
   bool IsStop(const Request& request, int32_t token) const;
 
   // The ways out: before a ticket; by itself, kept for a stream that opens later; at once.
   void Refuse(uint64_t attempt_id, absl::Status status);
   void Complete(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome);
+  void KeepOutcome(uint64_t attempt_id);
   void EndWith(uint64_t attempt_id, absl::Status status);
   void GiveBack(uint64_t attempt_id, Request& request);
   void Erase(uint64_t attempt_id);
   void ReleaseIfUnused(uint64_t generation);
 
-  Request* GrantedRequest(uint32_t slot, uint64_t generation, uint64_t& attempt_id);
+  // Whose grant it is, while it is reserved or committed.
+  std::optional<uint64_t> HolderOf(uint32_t slot, uint64_t generation) const;
   // This process's fault, unless the status says whose it is: another rank's.
   absl::Status Own(absl::Status status) const {
     if (LegOf(status).has_value()) return status;

@@ -48,7 +48,8 @@ void DecodeCore::State::EndDrain() {
 
 absl::Status DecodeCore::State::CheckDrain() const {
   if (!draining) return absl::OkStatus();
-  if (!queue.empty() || last_generation != drained_generation) {
+  const bool began = !granted.empty() && granted.rbegin()->first > drained_generation;
+  if (!queue.empty() || began) {
     return absl::InternalError("a draining decode service has begun a request");
   }
   if (now_us >= drain_deadline_us && !requests.empty()) {

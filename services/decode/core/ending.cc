@@ -9,13 +9,36 @@
 #include "services/decode/core/decode_state.h"
 
 namespace baton::decode {
+namespace {
+
+const char* WhatPassesIn(Phase phase) {
+  switch (phase) {
+    case Phase::kWaiting:
+      Covered<"decode: a deadline passes while waiting for pages">();
+      return "waiting for pages";
+    case Phase::kGranting:
+      Covered<"decode: a deadline passes while ranks are granting">();
+      return "waiting for the other ranks to take the prompt's KV";
+    case Phase::kReserved:
+      Covered<"decode: a deadline passes while waiting for KV">();
+      return "waiting for the prompt's KV";
+    case Phase::kCommitted:
+      Covered<"decode: a deadline passes while decoding">();
+      return "decoding";
+    case Phase::kEnded:
+      return "waiting for its stream";
+  }
+  return "held";
+}
+
+}  // namespace
 
 void DecodeCore::State::On(const AbortRequested& event) {
   if (!requests.contains(event.attempt_id)) {
     Covered<"decode: an abort of nobody">();
     if (PlantedBug(Bug::kDecodeForgetsEarlyAbort)) return;
     early_aborts.push_back(event.attempt_id);
-    if (early_aborts.size() > kRememberedAborts) early_aborts.pop_front();
+    if (early_aborts.size() > limits.remembered_aborts) early_aborts.pop_front();
     return;
   }
   EndWith(event.attempt_id, event.reason.ok() ? absl::CancelledError("aborted") : event.reason);
@@ -50,27 +73,8 @@ void DecodeCore::State::EndOverdue() {
                                            limits.stream_lease_us / 1000, " ms of its ticket"))));
       continue;
     }
-    const char* const doing = [phase = request.phase] {
-      switch (phase) {
-        case Phase::kWaiting:
-          Covered<"decode: a deadline passes while waiting for pages">();
-          return "waiting for pages";
-        case Phase::kGranting:
-          Covered<"decode: a deadline passes while ranks are granting">();
-          return "waiting for the other ranks to take the prompt's KV";
-        case Phase::kReserved:
-          Covered<"decode: a deadline passes while waiting for KV">();
-          return "waiting for the prompt's KV";
-        case Phase::kCommitted:
-          Covered<"decode: a deadline passes while decoding">();
-          return "decoding";
-        case Phase::kEnded:
-          return "waiting for its stream";
-      }
-      return "held";
-    }();
-    EndWith(attempt_id,
-            Own(absl::DeadlineExceededError(absl::StrCat("the deadline passed while ", doing))));
+    EndWith(attempt_id, Own(absl::DeadlineExceededError(absl::StrCat(
+                            "the deadline passed while ", WhatPassesIn(request.phase)))));
   }
 }
 
@@ -85,16 +89,20 @@ void DecodeCore::State::Complete(uint64_t attempt_id, absl::StatusOr<FinishReaso
   if (request.stream_open) {
     Emit(Finish{attempt_id, std::move(outcome)});
     Erase(attempt_id);
-    return;
+  } else {
+    request.phase = Phase::kEnded;
+    request.outcome = std::move(outcome);
+    KeepOutcome(attempt_id);
   }
-  request.phase = Phase::kEnded;
-  request.outcome = std::move(outcome);
+}
+
+void DecodeCore::State::KeepOutcome(uint64_t attempt_id) {
   Covered<"decode: an outcome is kept for its stream">();
   kept_outcomes.push_back(attempt_id);
-  if (kept_outcomes.size() > kKeptOutcomes) {
-    EndWith(kept_outcomes.front(),
-            Own(absl::ResourceExhaustedError("its stream did not open for too long")));
-  }
+  if (kept_outcomes.size() <= limits.kept_outcomes) return;
+  Covered<"decode: the oldest outcome is forgotten">();
+  EndWith(kept_outcomes.front(),
+          Own(absl::ResourceExhaustedError("its stream did not open for too long")));
 }
 
 void DecodeCore::State::EndWith(uint64_t attempt_id, absl::Status status) {
@@ -121,12 +129,10 @@ void DecodeCore::State::GiveBack(uint64_t attempt_id, Request& request) {
   if (request.phase == Phase::kEnded) return;
   pool.Quarantine(request.pages);
   Hold hold;
-  hold.pages = std::move(request.pages);
-  request.pages.clear();
+  hold.pages = std::exchange(request.pages, {});
   hold.slot = request.slot;
   hold.not_drained = AllRanks(PlantedBug(Bug::kDecodeForgetsFollowersPages) ? 1 : limits.ranks);
-  const auto member = in_step.find(attempt_id);
-  hold.in_step = member != in_step.end() && member->second == request.generation;
+  hold.in_step = in_step.contains(request.generation);
   holds.emplace(request.generation, std::move(hold));
   granted.erase(request.generation);
   std::erase(batch, attempt_id);
@@ -135,18 +141,20 @@ void DecodeCore::State::GiveBack(uint64_t attempt_id, Request& request) {
 
 void DecodeCore::State::Erase(uint64_t attempt_id) {
   Disarm(attempt_id);
-  const Request& request = requests.at(attempt_id);
-  if (request.phase == Phase::kEnded) std::erase(kept_outcomes, attempt_id);
+  std::erase(kept_outcomes, attempt_id);
   requests.erase(attempt_id);
 }
 
 void DecodeCore::State::ReleaseIfUnused(uint64_t generation) {
-  const auto found = holds.find(generation);
-  const Hold& hold = found->second;
-  if (hold.not_drained != 0 || (hold.in_step && !PlantedBug(Bug::kDecodeFreesUnderStep))) return;
+  Hold& hold = holds.at(generation);
+  if (hold.not_drained != 0) return;
+  if (hold.in_step) {
+    if (PlantedBug(Bug::kDecodeFreesUnderStep)) pool.EndQuarantine(std::exchange(hold.pages, {}));
+    return;
+  }
   pool.EndQuarantine(hold.pages);
   free_slots.push_back(hold.slot);
-  holds.erase(found);
+  holds.erase(generation);
 }
 
 }  // namespace baton::decode

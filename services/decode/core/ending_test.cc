@@ -1,9 +1,11 @@
 // The ways out, and when pages come back.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "common/base/random.h"
 #include "common/base/status.h"
@@ -11,6 +13,8 @@
 
 namespace baton::decode {
 namespace {
+
+using testing::HasSubstr;
 
 TEST_F(DecodeCoreTest, AbortInEveryState) {
   Handle(AbortRequested{1, absl::CancelledError("early")});
@@ -78,6 +82,24 @@ TEST_F(DecodeCoreTest, KeptOutcomesAreBounded) {
   EXPECT_TRUE(absl::IsDataLoss(Take<Finish>().outcome.status()));
 }
 
+TEST_F(DecodeCoreTest, OutcomesThatStreamsHaveFetchedAreNotCounted) {
+  for (uint64_t attempt = 1; attempt <= 1100; ++attempt) {
+    const Ticket ticket = Reserved(Request(attempt));
+    Handle(KvFailed{ticket.slot, ticket.generation, absl::DataLossError("checksum")});
+    Drain(ticket);
+    EXPECT_FALSE(core_.AtRest()) << "an outcome is kept";
+    Handle(StreamOpened{attempt, ticket.generation});
+    ASSERT_TRUE(absl::IsDataLoss(Take<Finish>().outcome.status()));
+    const Ticket open = Reserved(Request(5000 + attempt, 6, 1));
+    Handle(StreamOpened{5000 + attempt, open.generation});
+    Commit(open);
+    ASSERT_TRUE(Take<Finish>().outcome.ok());
+    Drain(open);
+    actions_.clear();
+  }
+  EXPECT_TRUE(core_.AtRest());
+}
+
 TEST_F(DecodeCoreTest, FirstTokenOutsideTheVocabularyEndsTheRequest) {
   const Ticket ticket = Reserved(Request(1));
   Handle(StreamOpened{1, ticket.generation});
@@ -111,9 +133,42 @@ TEST_F(DecodeCoreTest, EveryStateEndsAtItsDeadline) {
   const auto finish = Take<Finish>();
   EXPECT_EQ(finish.attempt_id, 2u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(finish.outcome.status()));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(Take<ReplyReserve>().ticket.status()));
+  EXPECT_THAT(std::string(finish.outcome.status().message()), HasSubstr("while decoding"));
+  const absl::Status waiting = Take<ReplyReserve>().ticket.status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(waiting));
+  EXPECT_THAT(std::string(waiting.message()), HasSubstr("while waiting for pages"));
   FinishStep(step, 1);
   EXPECT_EQ(core_.NextDeadlineUs(), 400);
+}
+
+TEST_F(DecodeCoreTest, AllThatIsOverdueEndsAtOnce) {
+  for (uint64_t attempt = 1; attempt <= 3; ++attempt) Reserved(Request(attempt, 4, 4));
+  now_us_ = Limits().stream_lease_us;
+  Handle(Tick{});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(absl::IsUnavailable(Take<Finish>().outcome.status()));
+  }
+  EXPECT_FALSE(TryTake<Finish>().has_value()) << "each once";
+}
+
+// Neither by its deadline nor by its lease, before its ticket, with it or with its stream.
+TEST_F(DecodeCoreTest, WhoHasEndedIsNotWaitedFor) {
+  const auto request = [](uint64_t attempt, int prompt) {
+    ReserveRequested with_deadline = Request(attempt, prompt, 4);
+    with_deadline.deadline_us = 1000 + static_cast<int64_t>(attempt);
+    return with_deadline;
+  };
+  const Ticket opened = Reserved(request(1, 4));
+  Handle(StreamOpened{1, opened.generation});
+  Reserved(request(2, 20));
+  Handle(request(3, 20));
+  EXPECT_EQ(core_.NextDeadlineUs(), 1001);
+  for (const uint64_t attempt : {1u, 2u, 3u}) Handle(AbortRequested{attempt, absl::OkStatus()});
+  EXPECT_EQ(core_.NextDeadlineUs(), kNeverUs);
+  actions_.clear();
+  now_us_ = 10'000'000;
+  Handle(Tick{});
+  EXPECT_TRUE(actions_.empty());
 }
 
 TEST_F(DecodeCoreTest, AnAbortThatCameFirstEndsOneReserve) {

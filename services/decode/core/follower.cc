@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/clock.h"
 #include "common/base/coverage.h"
 #include "common/base/planted_bug.h"
 #include "common/base/status.h"
@@ -20,7 +19,7 @@ void Follower::Handle(const FollowerEvent& event, std::vector<FollowerAction>& a
 }
 
 void Follower::On(const EpochBegan&) {
-  BATON_CHECK(may_begin()) << "an epoch begins over " << grants_.size() << " grants and "
+  BATON_CHECK(may_begin()) << "an epoch begins over " << held_pages() << " pages and "
                            << steps_.size() << " steps of the last one";
   begun_ = true;
   last_step_ = 0;
@@ -28,10 +27,9 @@ void Follower::On(const EpochBegan&) {
 
 void Follower::On(const EpochOver&) {
   if (!std::exchange(begun_, false) || PlantedBug(Bug::kFollowerKeepsGrants)) return;
-  if (!grants_.empty()) Covered<"follower: an epoch ends with grants">();
-  for (auto& [slot, grant] : grants_) {
-    if (!std::exchange(grant.revoked, true)) Emit(RevokeKv{slot, grant.generation});
-  }
+  if (!granted_.empty()) Covered<"follower: an epoch ends with grants">();
+  for (const auto& [grant, pages] : granted_) Emit(RevokeKv{grant.first, grant.second});
+  revoked_.merge(granted_);
 }
 
 void Follower::On(const OrderHeard& event) {
@@ -46,9 +44,8 @@ void Follower::On(const OrderHeard& event) {
 }
 
 absl::Status Follower::CheckGrant(const GrantOrder& order) const {
-  if (order.slot >= static_cast<uint32_t>(limits_.slots) || grants_.contains(order.slot)) {
-    return InvalidField("grant.slot",
-                        absl::StrCat(order.slot, " is taken, or not one of ", limits_.slots));
+  if (order.slot >= static_cast<uint32_t>(limits_.slots)) {
+    return InvalidField("grant.slot", absl::StrCat(order.slot, " is not one of ", limits_.slots));
   }
   if (order.generation <= last_generation_) {
     return InvalidField("grant.generation",
@@ -58,16 +55,6 @@ absl::Status Follower::CheckGrant(const GrantOrder& order) const {
   if (order.prompt_pages < 1 || order.prompt_pages > pages) {
     return InvalidField("grant.prompt_pages", absl::StrCat(order.prompt_pages, " of ", pages));
   }
-  std::set<int> taken;
-  for (const auto& [slot, grant] : grants_) {
-    if (!grant.revoked) taken.insert(grant.pages.begin(), grant.pages.end());
-  }
-  for (const int page : order.pages) {
-    if (page < 0 || page >= limits_.page_count || !taken.insert(page).second) {
-      return InvalidField("grant.pages",
-                          absl::StrCat(page, " is taken, or not one of ", limits_.page_count));
-    }
-  }
   for (const KvWriter& writer : order.writers) {
     const LayerRange layers = writer.layers;
     if (layers.begin < 0 || layers.end <= layers.begin || layers.end > limits_.layers) {
@@ -76,21 +63,40 @@ absl::Status Follower::CheckGrant(const GrantOrder& order) const {
                                        layers.end, ") of ", limits_.layers));
     }
   }
+  return CheckPages(order);
+}
+
+// Rank 0 gives a slot or a page to somebody else when every rank has said that it is drained.
+absl::Status Follower::CheckPages(const GrantOrder& order) const {
+  std::set<int> taken;
+  for (const Grants* const grants : {&granted_, &revoked_}) {
+    for (const auto& [grant, pages] : *grants) {
+      if (grant.first == order.slot) {
+        return InvalidField("grant.slot", absl::StrCat(order.slot, " is taken"));
+      }
+      taken.insert(pages.begin(), pages.end());
+    }
+  }
+  for (const int page : order.pages) {
+    if (page < 0 || page >= limits_.page_count || !taken.insert(page).second) {
+      return InvalidField("grant.pages",
+                          absl::StrCat(page, " is taken, or not one of ", limits_.page_count));
+    }
+  }
   return absl::OkStatus();
 }
 
 absl::Status Follower::Take(const GrantOrder& order) {
   BATON_RETURN_IF_ERROR(CheckGrant(order));
   last_generation_ = order.generation;
-  grants_[order.slot] = Grant{order.generation, order.pages, false};
+  granted_[{order.slot, order.generation}] = order.pages;
   GrantKv action;
   action.rank = limits_.rank.rank;
   action.grant.slot = order.slot;
   action.grant.generation = order.generation;
   action.grant.pages.assign(order.pages.begin(), order.pages.begin() + order.prompt_pages);
   action.grant.writers = order.writers;
-  action.grant.deadline_us = kNeverUs;  // Rank 0 sees to it.
-  Emit(std::move(action));
+  Emit(std::move(action));  // Without a deadline: rank 0 sees to it.
   const TellGranted word{order.slot, order.generation};
   if (steps_.empty() || PlantedBug(Bug::kFollowerTellsTooEarly)) {
     Emit(word);
@@ -102,25 +108,23 @@ absl::Status Follower::Take(const GrantOrder& order) {
 }
 
 absl::Status Follower::Take(const RevokeOrder& order) {
-  const auto found = grants_.find(order.slot);
-  if (found == grants_.end() || found->second.generation != order.generation ||
-      found->second.revoked) {
+  Grants::node_type grant = granted_.extract({order.slot, order.generation});
+  if (grant.empty()) {
     return InvalidField("revoke", absl::StrCat("generation ", order.generation, " of slot ",
                                                order.slot, " is not granted"));
   }
-  found->second.revoked = true;
+  revoked_.insert(std::move(grant));
   Emit(RevokeKv{order.slot, order.generation});
   return absl::OkStatus();
 }
 
 absl::StatusOr<RunStep::Sequence> Follower::CheckRow(const StepOrder::Row& row) const {
-  const auto found = grants_.find(row.slot);
-  if (found == grants_.end() || found->second.generation != row.generation ||
-      found->second.revoked) {
+  const auto found = granted_.find({row.slot, row.generation});
+  if (found == granted_.end()) {
     return InvalidField("step.rows", absl::StrCat("generation ", row.generation, " of slot ",
                                                   row.slot, " is not granted"));
   }
-  const std::vector<int>& pages = found->second.pages;
+  const std::vector<int>& pages = found->second;
   const auto context = static_cast<int64_t>(pages.size()) * limits_.page_size;
   if (row.position < 0 || row.position >= limits_.max_context_tokens || row.position >= context) {
     return InvalidField("step.rows",
@@ -150,9 +154,7 @@ absl::Status Follower::Take(const StepOrder& order) {
     return absl::ResourceExhaustedError(
         absl::StrCat(steps_.size(), " steps have not ended when rank 0 sends the next"));
   }
-  if (order.rows.empty() || order.rows.size() > static_cast<size_t>(limits_.slots)) {
-    return InvalidField("step.rows", absl::StrCat(order.rows.size(), " of ", limits_.slots));
-  }
+  if (order.rows.empty()) return InvalidField("step.rows", "is empty");
   RunStep step;
   step.step = order.step;
   std::set<uint32_t> slots;
@@ -179,9 +181,7 @@ void Follower::On(const FollowerStepEnded& event) {
     return;
   }
   for (const TellGranted& word : ended.granted_after) {
-    // Revoked meanwhile, it may be on its way to another.
-    const auto found = grants_.find(word.slot);
-    if (found != grants_.end() && found->second.generation == word.generation) Emit(word);
+    if (granted_.contains({word.slot, word.generation})) Emit(word);
   }
   if (event.status.ok()) return;
   Covered<"follower: a step fails">();
@@ -190,20 +190,18 @@ void Follower::On(const FollowerStepEnded& event) {
 
 void Follower::On(const LeaseHeard& event) {
   if (const auto* drained = std::get_if<KvDrained>(&event.event)) {
-    const auto found = grants_.find(drained->slot);
-    BATON_CHECK(found != grants_.end() && found->second.generation == drained->generation &&
-                found->second.revoked)
-        << "generation " << drained->generation << " of slot " << drained->slot
-        << " was not revoked";
-    grants_.erase(found);
+    const size_t erased = revoked_.erase({drained->slot, drained->generation});
+    BATON_CHECK(erased == 1) << "generation " << drained->generation << " of slot " << drained->slot
+                             << " was not revoked";
   }
   if (begun_) Emit(TellLease{event.event});
 }
 
 int Follower::held_pages() const {
-  int pages = 0;
-  for (const auto& [slot, grant] : grants_) pages += static_cast<int>(grant.pages.size());
-  return pages;
+  size_t held = 0;
+  for (const auto& [grant, pages] : granted_) held += pages.size();
+  for (const auto& [grant, pages] : revoked_) held += pages.size();
+  return static_cast<int>(held);
 }
 
 }  // namespace baton::decode

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -103,17 +104,14 @@ class Follower {
   void Handle(const FollowerEvent& event, std::vector<FollowerAction>& actions);
 
   // Nothing is left of the last epoch.
-  bool may_begin() const { return !begun_ && grants_.empty() && steps_.empty(); }
-  bool AtRest() const { return grants_.empty() && steps_.empty(); }
+  bool may_begin() const { return !begun_ && AtRest(); }
+  bool AtRest() const { return granted_.empty() && revoked_.empty() && steps_.empty(); }
   int held_pages() const;
   uint64_t newest_generation() const { return last_generation_; }
 
  private:
-  struct Grant {
-    uint64_t generation = 0;
-    std::vector<int> pages;
-    bool revoked = false;
-  };
+  // Slot and generation, which orders name together; and the pages.
+  using Grants = std::map<std::pair<uint32_t, uint64_t>, std::vector<int>>;
   struct Step {
     uint64_t step = 0;
     std::vector<TellGranted> granted_after;
@@ -129,6 +127,7 @@ class Follower {
   absl::Status Take(const RevokeOrder& order);
   absl::Status Take(const StepOrder& order);
   absl::Status CheckGrant(const GrantOrder& order) const;
+  absl::Status CheckPages(const GrantOrder& order) const;
   absl::StatusOr<RunStep::Sequence> CheckRow(const StepOrder::Row& row) const;
   void Emit(FollowerAction action) { actions_->push_back(std::move(action)); }
 
@@ -136,8 +135,9 @@ class Follower {
   bool begun_ = false;
   uint64_t last_generation_ = 0;  // Of this epoch and those before.
   uint64_t last_step_ = 0;
-  std::map<uint32_t, Grant> grants_;                // By slot, until the table has drained it.
-  std::deque<Step> steps_;                          // With the executor, in order.
+  Grants granted_;
+  Grants revoked_;          // Until the table has drained them; their pages are taken.
+  std::deque<Step> steps_;  // With the executor, in order.
   std::vector<FollowerAction>* actions_ = nullptr;  // Of the Handle call under way.
 };
 

@@ -60,11 +60,15 @@ TEST_F(FollowerTest, GrantsAndSaysSo) {
   Grant(2, 7, {4, 1, 3});
   const auto grant = Take<GrantKv>();
   ASSERT_TRUE(grant.has_value());
+  EXPECT_EQ(grant->rank, 1);
+  EXPECT_EQ(grant->grant.slot, 2u);
+  EXPECT_EQ(grant->grant.generation, 7u);
   EXPECT_THAT(grant->grant.pages, ElementsAre(4)) << "the prompt's alone";
   EXPECT_EQ(grant->grant.deadline_us, kNeverUs);
   EXPECT_EQ(grant->grant.writers.size(), 1u);
   const auto granted = Take<TellGranted>();
   ASSERT_TRUE(granted.has_value());
+  EXPECT_EQ(granted->slot, 2u);
   EXPECT_EQ(granted->generation, 7u);
   EXPECT_EQ(follower_.held_pages(), 3);
   EXPECT_EQ(follower_.newest_generation(), 7u);
@@ -159,9 +163,13 @@ TEST_F(FollowerTest, OrdersThatMakeNoSenseEndTheEpoch) {
   EXPECT_THAT(Refusal(grant([](auto& o) { o.pages.clear(); })), HasSubstr("prompt_pages"));
   EXPECT_THAT(Refusal(grant([](auto& o) { o.prompt_pages = 2; })), HasSubstr("2 of 1"));
   EXPECT_THAT(Refusal(grant([](auto& o) { o.writers[0].layers = {0, 7}; })), HasSubstr("of 6"));
+  EXPECT_THAT(Refusal(grant([](auto& o) { o.prompt_pages = 0; })), HasSubstr("0 of 1"));
+  for (const LayerRange& layers : {LayerRange{-1, 2}, {2, 2}, {3, 2}}) {
+    EXPECT_THAT(Refusal(grant([&](auto& o) { o.writers[0].layers = layers; })), HasSubstr("of 6"));
+  }
   EXPECT_THAT(Refusal(RevokeOrder{0, 4}), HasSubstr("not granted"));
   EXPECT_THAT(Refusal(RevokeOrder{1, 5}), HasSubstr("not granted"));
-  EXPECT_THAT(Refusal(StepOrder{1, {}}), HasSubstr("0 of 3"));
+  EXPECT_THAT(Refusal(StepOrder{1, {}}), HasSubstr("empty"));
   EXPECT_THAT(Refusal(StepOrder{1, {{0, 4, 1, 1}}}), HasSubstr("not granted"));
   EXPECT_THAT(Refusal(StepOrder{1, {{0, 5, 100, 1}}}), HasSubstr("vocabulary"));
   EXPECT_THAT(Refusal(StepOrder{1, {{0, 5, -1, 1}}}), HasSubstr("vocabulary"));
@@ -169,6 +177,88 @@ TEST_F(FollowerTest, OrdersThatMakeNoSenseEndTheEpoch) {
   EXPECT_THAT(Refusal(StepOrder{1, {{0, 5, 1, -1}}}), HasSubstr("position -1"));
   EXPECT_THAT(Refusal(StepOrder{1, {{0, 5, 1, 1}, {0, 5, 1, 1}}}), HasSubstr("comes twice"));
   EXPECT_EQ(follower_.held_pages(), 2) << "nothing of it was taken";
+}
+
+TEST_F(FollowerTest, TheEdgesAreTaken) {
+  GrantOrder order = Order(0, 1, {0, 9});
+  order.prompt_pages = 2;
+  order.writers = {{{"prefill-0", 1}, {0, 5}, {}}, {{"prefill-1", 2}, {5, 6}, {}}};
+  Handle(OrderHeard{order});
+  Grant(1, 2, {1});
+  Grant(2, 3, {2});
+  EXPECT_FALSE(Take<FailEpoch>().has_value());
+  EXPECT_EQ(follower_.held_pages(), 4);
+  Step(7, {{2, 3, 99, 3}, {0, 1, 0, 7}, {1, 2, 5, 0}});
+  const auto step = Take<RunStep>();
+  ASSERT_TRUE(step.has_value());
+  EXPECT_EQ(step->step, 7u);
+  ASSERT_EQ(step->sequences.size(), 3u);
+  EXPECT_EQ(step->sequences[1].slot, 0u);
+  EXPECT_EQ(step->sequences[1].generation, 1u);
+  EXPECT_THAT(step->sequences[1].pages, ElementsAre(0, 9));
+}
+
+// A page may reach beyond the longest context.
+TEST(FollowerContextTest, EndsBeforeItsLastPage) {
+  FollowerLimits limits = kLimits;
+  limits.max_context_tokens = 6;
+  Follower follower(limits);
+  std::vector<FollowerAction> actions;
+  const auto refused = [&](const Order& order) {
+    actions.clear();
+    follower.Handle(OrderHeard{order}, actions);
+    return std::holds_alternative<FailEpoch>(actions.at(0));
+  };
+  follower.Handle(EpochBegan{}, actions);
+  EXPECT_FALSE(refused(GrantOrder{0, 1, 1, {4, 5}, {}}));
+  EXPECT_TRUE(refused(StepOrder{1, {{0, 1, 5, 6}}}));
+  EXPECT_FALSE(refused(StepOrder{1, {{0, 1, 5, 5}}}));
+}
+
+TEST_F(FollowerTest, PagesAndSlotsAreTakenUntilTheTableHasDrained) {
+  Grant(0, 1, {4});
+  Handle(OrderHeard{RevokeOrder{0, 1}});
+  const auto revoke = Take<RevokeKv>();
+  ASSERT_TRUE(revoke.has_value());
+  EXPECT_EQ(revoke->slot, 0u);
+  EXPECT_EQ(revoke->generation, 1u);
+  EXPECT_EQ(follower_.held_pages(), 1);
+  EXPECT_THAT(Refusal(Order(0, 2, {5})), HasSubstr("0 is taken"));
+  EXPECT_THAT(Refusal(Order(1, 2, {4})), HasSubstr("4 is taken"));
+  Handle(LeaseHeard{KvDrained{0, 1}});
+  EXPECT_TRUE(follower_.AtRest());
+  EXPECT_EQ(Refusal(Order(0, 2, {4})), "");
+}
+
+TEST_F(FollowerTest, AnEpochEndsWithoutRevokingTwice) {
+  Grant(0, 1, {4});
+  Grant(2, 5, {6});
+  Handle(OrderHeard{RevokeOrder{0, 1}});
+  actions_.clear();
+  Handle(EpochOver{});
+  const auto revoke = Take<RevokeKv>();
+  ASSERT_TRUE(revoke.has_value());
+  EXPECT_EQ(revoke->slot, 2u);
+  EXPECT_EQ(revoke->generation, 5u);
+  EXPECT_TRUE(actions_.empty());
+  Handle(EpochOver{});
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_FALSE(follower_.AtRest());
+}
+
+TEST_F(FollowerTest, AnEpochsFirstStepMayHaveAnyNumber) {
+  Grant(0, 1, {4});
+  Step(8, {{0, 1, 5, 1}});
+  Handle(FollowerStepEnded{8, absl::OkStatus()});
+  Handle(EpochOver{});
+  Handle(LeaseHeard{KvDrained{0, 1}});
+  Handle(EpochBegan{});
+  Grant(0, 2, {4});
+  actions_.clear();
+  Step(3, {{0, 2, 5, 1}});
+  EXPECT_TRUE(Take<RunStep>().has_value());
+  EXPECT_THAT(Refusal(StepOrder{3, {{0, 2, 5, 1}}}), HasSubstr("3 follows 3"));
+  EXPECT_THAT(Refusal(StepOrder{5, {{0, 2, 5, 1}}}), HasSubstr("5 follows 3"));
 }
 
 TEST_F(FollowerTest, StepsComeInOrderAndAreFew) {

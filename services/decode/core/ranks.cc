@@ -1,6 +1,8 @@
 // A service of several ranks: what one of them says, and what all must have said before it counts.
 // Of one rank alone everything counts at once.
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,15 @@ namespace {
 
 RankSet BitOf(int rank) { return RankSet{1} << rank; }
 
+// The last stage's rank 0, in whatever order they are named.
+const std::string& WhoDraws(const std::vector<KvWriter>& writers, int layers) {
+  return std::find_if(writers.begin(), writers.end(),
+                      [layers](const KvWriter& writer) {
+                        return writer.layers.end == layers && writer.tensor_rank.rank == 0;
+                      })
+      ->instance.id;
+}
+
 // Whether it had not been said yet.
 bool Strike(RankSet& left, int rank) {
   const bool was_left = (left & BitOf(rank)) != 0;
@@ -27,7 +38,7 @@ bool Strike(RankSet& left, int rank) {
 }  // namespace
 
 void DecodeCore::State::On(const RanksJoined& event) {
-  BATON_CHECK(limits.ranks > 1 && !joined && Quiet()) << "ranks join unasked";
+  BATON_CHECK(!joined && holds.empty()) << "ranks join unasked";
   BATON_CHECK(static_cast<int>(event.followers.size()) == limits.ranks - 1 && event.page_count > 0)
       << event.followers.size() << " followers, " << event.page_count << " pages";
   Covered<"decode: ranks come together">();
@@ -39,12 +50,11 @@ void DecodeCore::State::On(const RanksJoined& event) {
   if (!PlantedBug(Bug::kDecodeReusesGenerations)) {
     last_generation = std::max(last_generation, event.newest_generation);
   }
-  if (draining) drained_generation = last_generation;
 }
 
 void DecodeCore::State::On(const RanksLost& event) {
   lost = event.status;
-  if (!std::exchange(joined, false)) return;
+  joined = false;
   Covered<"decode: ranks are lost">();
   std::vector<uint64_t> held;
   for (const auto& [attempt_id, request] : requests) {
@@ -84,7 +94,6 @@ absl::Status DecodeCore::State::FailureOf(const absl::Status& step) {
 // Writers may send to any rank as soon as they have the ticket, so every rank's table comes first.
 void DecodeCore::State::Grant(uint64_t attempt_id, Request& request) {
   const auto prompt_end = request.pages.begin() + limits.layout.PagesFor(request.prompt_tokens);
-  const int kv_heads = limits.kv_heads > 0 ? limits.kv_heads : limits.layout.kv_heads;
   request.not_committed = AllRanks(limits.ranks);
   request.not_granted = AllRanks(limits.ranks) & ~BitOf(0);
   for (int rank = 0; rank < limits.ranks; ++rank) {
@@ -93,7 +102,7 @@ void DecodeCore::State::Grant(uint64_t attempt_id, Request& request) {
     action.grant.slot = request.slot;
     action.grant.generation = request.generation;
     action.grant.pages.assign(request.pages.begin(), prompt_end);
-    action.grant.writers = WritersTo(request.writers, kv_heads, {rank, limits.ranks});
+    action.grant.writers = WritersTo(request.writers, limits.kv_heads, {rank, limits.ranks});
     action.grant.deadline_us = request.deadline_us;
     action.continuation.assign(prompt_end, request.pages.end());
     Emit(std::move(action));
@@ -119,10 +128,12 @@ void DecodeCore::State::HandOutTicket(uint64_t attempt_id, Request& request) {
 }
 
 void DecodeCore::State::On(const FollowerGranted& event) {
-  uint64_t attempt_id = 0;
-  Request* request = GrantedRequest(event.slot, event.generation, attempt_id);
-  if (request == nullptr || !Strike(request->not_granted, event.rank)) return;
-  if (request->not_granted == 0) HandOutTicket(attempt_id, *request);
+  const std::optional<uint64_t> attempt_id = HolderOf(event.slot, event.generation);
+  if (!attempt_id.has_value()) return;
+  Request& request = requests.at(*attempt_id);
+  if (Strike(request.not_granted, event.rank) && request.not_granted == 0) {
+    HandOutTicket(*attempt_id, request);
+  }
 }
 
 void DecodeCore::State::On(const FollowerHeard& event) {
@@ -138,35 +149,35 @@ void DecodeCore::State::On(const FollowerHeard& event) {
 // The first token is the one that rank 0 has: the last stage's rank 0 has heads for it, and says
 // the same to all.
 void DecodeCore::State::Committed(int rank, const KvCommitted& event) {
-  uint64_t attempt_id = 0;
-  Request* request = GrantedRequest(event.slot, event.generation, attempt_id);
-  if (request == nullptr || request->phase != Phase::kReserved) return;
+  const std::optional<uint64_t> attempt_id = HolderOf(event.slot, event.generation);
+  if (!attempt_id.has_value()) return;
+  Request& request = requests.at(*attempt_id);
+  if (request.phase != Phase::kReserved || !Strike(request.not_committed, rank)) return;
   if (rank == 0) {
     BATON_CHECK(event.first_token.has_value()) << "rank 0's table demands the first token";
-    request->first_token = *event.first_token;
+    request.first_token = *event.first_token;
   }
-  if (!Strike(request->not_committed, rank)) return;
-  if (request->not_committed != 0 && !PlantedBug(Bug::kDecodeCountsOneCommit)) {
+  if (request.not_committed != 0 && !PlantedBug(Bug::kDecodeCountsOneCommit)) {
     Covered<"decode: a rank has its KV before another one">();
     return;
   }
-  const int32_t token = request->first_token.token;
-  if (token < 0 || token >= limits.vocab_size) {
-    Complete(attempt_id, WithLeg(absl::InternalError(absl::StrCat("first token ", token,
-                                                                  " is outside the vocabulary of ",
-                                                                  limits.vocab_size)),
-                                 "prefill", request->writers.back().instance.id));
-    return;
+  const int32_t token = request.first_token.token;
+  if (IsInVocabulary(token)) {
+    request.phase = Phase::kCommitted;
+    batch.push_back(*attempt_id);
+    Take(*attempt_id, SampledToken(request.first_token));
+  } else {
+    Covered<"decode: a first token is outside the vocabulary">();
+    Complete(*attempt_id, WithLeg(absl::InternalError(absl::StrCat("first token ", token,
+                                                                   " is outside the vocabulary of ",
+                                                                   limits.vocab_size)),
+                                  "prefill", WhoDraws(request.writers, limits.layout.layers)));
   }
-  request->phase = Phase::kCommitted;
-  batch.push_back(attempt_id);
-  Take(attempt_id, SampledToken(request->first_token));
 }
 
 void DecodeCore::State::Failed(const KvFailed& event) {
-  uint64_t attempt_id = 0;
-  if (GrantedRequest(event.slot, event.generation, attempt_id) == nullptr) return;
-  Complete(attempt_id, event.status);
+  const std::optional<uint64_t> attempt_id = HolderOf(event.slot, event.generation);
+  if (attempt_id.has_value()) Complete(*attempt_id, event.status);
 }
 
 void DecodeCore::State::Drained(int rank, const KvDrained& event) {

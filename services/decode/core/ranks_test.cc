@@ -13,10 +13,11 @@ namespace {
 const std::vector<InstanceRef> kFollowers{
     {"decode-0-1", 201}, {"decode-0-2", 202}, {"decode-0-3", 203}};
 
-DecodeLimits LimitsOfFour() {
+// A head of the model's for each.
+DecodeLimits LimitsOf(int ranks) {
   DecodeLimits limits = Limits();
-  limits.ranks = 4;
-  limits.kv_heads = 4;
+  limits.ranks = ranks;
+  limits.kv_heads = ranks;
   return limits;
 }
 
@@ -27,7 +28,7 @@ std::vector<KvWriter> TwoWriters() {
 
 class RanksTest : public DecodeCoreTest {
  protected:
-  RanksTest() : DecodeCoreTest(LimitsOfFour()) {}
+  explicit RanksTest(int ranks = 4) : DecodeCoreTest(LimitsOf(ranks)) {}
 
   void Join(int page_count = 10, uint64_t newest_generation = 0) {
     ASSERT_TRUE(core_.may_join());
@@ -185,6 +186,7 @@ TEST_F(RanksTest, LossOfARankEndsAllThatIsHeld) {
   actions_.clear();
   const absl::Status gone = WithLeg(absl::UnavailableError("gone"), "decode", "decode-0-2");
   Handle(RanksLost{gone});
+  Handle(RanksLost{gone});  // Of links that had not all come up.
   for (int i = 0; i < 2; ++i) {
     const absl::Status status = Take<Finish>().outcome.status();
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
@@ -245,6 +247,149 @@ TEST_F(RanksTest, ARankThatLeavesInAStepCancelsNobodysRequest) {
   const absl::Status status = Take<Finish>().outcome.status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_EQ(InstanceOf(status), kFollowers[1].id);
+}
+
+// No writer knows of a grant that has no ticket yet.
+TEST_F(RanksTest, NothingCountsBeforeTheTicketButAFailure) {
+  Join();
+  Handle(Request(1));
+  const std::map<int, GrantKv> grants = Grants();
+  const KvGrant grant = grants.at(0).grant;
+  for (int rank = 0; rank < 4; ++rank) CommitOn(rank, {.slot = grant.slot, .generation = 1});
+  Handle(StreamOpened{1, grant.generation});
+  EXPECT_TRUE(absl::IsFailedPrecondition(Take<RefuseStream>().status));
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_EQ(core_.load().reserved, 1);
+  for (int rank = 1; rank < 4; ++rank) {
+    Handle(FollowerGranted{rank, grant.slot, grant.generation});
+    Handle(FollowerGranted{rank, grant.slot, grant.generation});
+  }
+  const Ticket ticket = Take<ReplyReserve>().ticket.value();
+  EXPECT_FALSE(TryTake<ReplyReserve>().has_value()) << "one ticket";
+  Handle(StreamOpened{1, ticket.generation});
+  EXPECT_TRUE(actions_.empty());
+  for (int rank = 0; rank < 4; ++rank) CommitOn(rank, ticket);
+  Take<RunStep>();
+
+  Handle(Request(2));
+  actions_.clear();
+  Handle(FollowerHeard{3, KvFailed{1, 2, WithLeg(absl::DataLossError(""), "prefill", "p")}});
+  const absl::Status status = Take<ReplyReserve>().ticket.status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_EQ(InstanceOf(status), "p");
+  Take<RevokeKv>();
+  EXPECT_FALSE(TryTake<Finish>().has_value());
+}
+
+TEST_F(RanksTest, AWordForAnotherSlotIsNobodys) {
+  Join();
+  const Ticket ticket = Reserved(1);
+  Handle(AbortRequested{1, absl::OkStatus()});
+  for (int rank = 0; rank < 3; ++rank) DrainOn(rank, ticket);
+  Handle(FollowerHeard{3, KvDrained{ticket.slot + 1, ticket.generation}});
+  Handle(FollowerHeard{3, KvDrained{ticket.slot, ticket.generation + 1}});
+  EXPECT_EQ(core_.load().quarantined_pages, 3);
+  DrainOn(3, ticket);
+  EXPECT_TRUE(core_.AtRest());
+}
+
+TEST_F(RanksTest, WhatHasEndedBeforeALossKeepsItsOutcome) {
+  Join();
+  for (uint64_t attempt = 1; attempt <= 2; ++attempt) {
+    const Ticket ticket = Reserved(attempt, 4, attempt == 1 ? 1 : 4);
+    for (int rank = 0; rank < 4; ++rank) CommitOn(rank, ticket);
+  }
+  actions_.clear();
+  Handle(RanksLost{absl::UnavailableError("gone")});
+  EXPECT_EQ(Take<Finish>().attempt_id, 2u);
+  EXPECT_FALSE(TryTake<Finish>().has_value());
+  Handle(StreamOpened{1, 1});
+  EXPECT_EQ(*Take<Finish>().outcome, FinishReason::kLength);
+}
+
+TEST_F(RanksTest, AStepThatSucceedsPartsNobody) {
+  Join();
+  const Ticket ticket = Reserved(1);
+  Handle(StreamOpened{1, ticket.generation});
+  for (int rank = 0; rank < 4; ++rank) CommitOn(rank, ticket);
+  FinishStep(Take<RunStep>(), 5);
+  EXPECT_FALSE(TryTake<PartRanks>().has_value());
+}
+
+TEST_F(RanksTest, AbortedSumsAreARanksFaultToo) {
+  Join();
+  const Ticket ticket = Reserved(1);
+  Handle(StreamOpened{1, ticket.generation});
+  for (int rank = 0; rank < 4; ++rank) CommitOn(rank, ticket);
+  Handle(StepFinished{Take<RunStep>().step, absl::AbortedError("the group is over"), {}});
+  const absl::Status status = Take<Finish>().outcome.status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(InstanceOf(status), kSelf.id) << "nobody else is named";
+}
+
+// The last stage's rank 0 draws, wherever it stands among the writers.
+TEST_F(RanksTest, ABadFirstTokenIsThatRanksFaultThatDraws) {
+  Join();
+  ReserveRequested request = Request(1);
+  request.writers = {{{"last-1", 4}, {3, 6}, {1, 2}},
+                     {{"last-0", 3}, {3, 6}, {0, 2}},
+                     {{"first-0", 1}, {0, 3}, {0, 2}},
+                     {{"first-1", 2}, {0, 3}, {1, 2}}};
+  Handle(request);
+  const KvGrant grant = Grants().at(0).grant;
+  for (int rank = 1; rank < 4; ++rank) {
+    Handle(FollowerGranted{rank, grant.slot, grant.generation});
+  }
+  const Ticket ticket = Take<ReplyReserve>().ticket.value();
+  Handle(StreamOpened{1, ticket.generation});
+  Commit(ticket, 100);
+  for (int rank = 1; rank < 4; ++rank) CommitOn(rank, ticket);
+  EXPECT_EQ(InstanceOf(Take<Finish>().outcome.status()), "last-0");
+}
+
+class TwoRanksTest : public RanksTest {
+ protected:
+  TwoRanksTest() : RanksTest(2) {}
+};
+
+TEST_F(TwoRanksTest, ArePartedByAFailedStep) {
+  EXPECT_TRUE(core_.may_join());
+  Handle(RanksJoined{{kFollowers[0]}, 10, 0});
+  EXPECT_FALSE(core_.may_join());
+  Handle(Request(1));
+  Handle(FollowerGranted{1, 0, 1});
+  const Ticket ticket = Take<ReplyReserve>().ticket.value();
+  Handle(StreamOpened{1, ticket.generation});
+  for (const int rank : {0, 1}) CommitOn(rank, ticket);
+  Handle(StepFinished{Take<RunStep>().step, absl::InternalError("no memory"), {}});
+  Take<PartRanks>();
+}
+
+class ManyRanksTest : public RanksTest {
+ protected:
+  ManyRanksTest() : RanksTest(64) {}
+};
+
+// As many as a set of ranks has bits.
+TEST_F(ManyRanksTest, AllCount) {
+  Handle(RanksJoined{std::vector<InstanceRef>(63), 10, 0});
+  ReserveRequested request = Request(1);
+  request.writers.clear();
+  for (int rank = 0; rank < 64; ++rank) {
+    request.writers.push_back({{"p", 1}, {0, 6}, {rank, 64}});
+  }
+  Handle(request);
+  for (int rank = 63; rank > 0; --rank) {
+    EXPECT_FALSE(TryTake<ReplyReserve>().has_value()) << rank;
+    Handle(FollowerGranted{rank, 0, 1});
+  }
+  const Ticket ticket = Take<ReplyReserve>().ticket.value();
+  Handle(StreamOpened{1, ticket.generation});
+  for (int rank = 63; rank >= 0; --rank) {
+    EXPECT_FALSE(TryTake<RunStep>().has_value()) << rank;
+    CommitOn(rank, ticket);
+  }
+  Take<RunStep>();
 }
 
 TEST_F(RanksTest, AskForWritersThatHaveRoutes) {

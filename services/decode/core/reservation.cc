@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -86,8 +88,7 @@ absl::Status DecodeCore::State::CheckReserve(const ReserveRequested& event) cons
 // Of one stage's writers: they are those of its ranks that have something to write, each once.
 absl::Status DecodeCore::State::CheckSources(std::span<const KvWriter> stage) const {
   const int ranks = stage[0].tensor_rank.size;
-  const int kv_heads = limits.kv_heads == 0 ? limits.layout.kv_heads : limits.kv_heads;
-  const absl::StatusOr<std::vector<int>> sources = SourcesOf(kv_heads, ranks, limits.ranks);
+  const absl::StatusOr<std::vector<int>> sources = SourcesOf(limits.kv_heads, ranks, limits.ranks);
   if (!sources.ok()) {
     return InvalidField("writers", absl::StrCat("of ", stage[0].instance.id,
                                                 "'s stage: ", sources.status().message()));
@@ -106,7 +107,7 @@ absl::Status DecodeCore::State::CheckSources(std::span<const KvWriter> stage) co
   return InvalidField(
       "writers",
       absl::StrCat("of layers [", stage[0].layers.begin, ", ", stage[0].layers.end, ") are ranks ",
-                   absl::StrJoin(named, ", "), " of ", ranks, "; each of ", kv_heads,
+                   absl::StrJoin(named, ", "), " of ", ranks, "; each of ", limits.kv_heads,
                    " KV heads is written once by ranks ", absl::StrJoin(*sources, ", ")));
 }
 
@@ -117,19 +118,18 @@ absl::Status DecodeCore::State::CheckWriters(const std::vector<KvWriter>& writer
     }
   }
   std::vector<KvWriter> sorted = writers;
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const KvWriter& a, const KvWriter& b) { return a.layers < b.layers; });
+  std::ranges::stable_sort(sorted, {}, &KvWriter::layers);
   int covered = 0;
-  for (size_t begin = 0; begin < sorted.size();) {
-    const LayerRange layers = sorted[begin].layers;
+  for (auto begin = sorted.cbegin(); begin != sorted.cend();) {
+    const LayerRange layers = begin->layers;
     if (layers.begin != covered || layers.end <= layers.begin) {
       return InvalidField("writers", absl::StrCat("layers [", layers.begin, ", ", layers.end,
                                                   ") follow those up to ", covered,
                                                   ": every layer needs exactly one stage"));
     }
-    size_t end = begin;
-    while (end < sorted.size() && sorted[end].layers == layers) ++end;
-    BATON_RETURN_IF_ERROR(CheckSources(std::span(sorted).subspan(begin, end - begin)));
+    const auto end = std::find_if(
+        begin, sorted.cend(), [layers](const KvWriter& writer) { return writer.layers != layers; });
+    BATON_RETURN_IF_ERROR(CheckSources(std::span(begin, end)));
     covered = layers.end;
     begin = end;
   }
@@ -157,9 +157,7 @@ void DecodeCore::State::AdmitWaiting() {
       return;
     }
     queue.pop_front();
-    Disarm(attempt_id);
     request.phase = Phase::kGranting;
-    Arm(attempt_id);
     request.pages = *std::move(pages);
     request.slot = free_slots.front();
     free_slots.pop_front();
@@ -169,15 +167,13 @@ void DecodeCore::State::AdmitWaiting() {
   }
 }
 
-Request* DecodeCore::State::GrantedRequest(uint32_t slot, uint64_t generation,
-                                           uint64_t& attempt_id) {
+std::optional<uint64_t> DecodeCore::State::HolderOf(uint32_t slot, uint64_t generation) const {
   const auto found = granted.find(generation);
-  if (found == granted.end()) return nullptr;
-  attempt_id = found->second;
-  Request& request = requests.at(attempt_id);
+  if (found == granted.end()) return std::nullopt;
+  const Request& request = requests.at(found->second);
   BATON_CHECK(request.slot == slot)
       << "generation " << generation << " is of slot " << request.slot << ", not " << slot;
-  return &request;
+  return found->second;
 }
 
 }  // namespace baton::decode

@@ -97,6 +97,7 @@ TEST_F(DecodeCoreTest, WantsEveryHeadOfEveryLayerOnce) {
       {{{}, {}}, {{}}, false},
       {{{1, 2}}, {{}}, false},
       {{{0, 2}, {2, 4}}, {{}}, false},  // Of one stage two numbers of ranks.
+      {{{0, 2}, {1, 4}}, {{}}, false},
       {{{0, 3}, {1, 3}}, {{}}, false},  // Three can't share two.
       {{{}}, {{0, 2}, {1, 2}}, true, 2},
       {{{0, 4}, {2, 4}}, {{}}, true, 2},
