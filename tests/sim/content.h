@@ -27,6 +27,8 @@ inline constexpr int32_t kClientStopToken = 3;  // Of the requests that have one
 inline constexpr int kVocabulary = 1000;
 inline constexpr int kMaxPageSize = 64;
 
+inline bool IsInVocabulary(int32_t token) { return 0 <= token && token < kVocabulary; }
+
 // The token at `position` of a prompt. From a larger vocabulary than answers are drawn from: no two
 // prompts have a token in common.
 inline int64_t PromptTokenId(uint64_t prompt_id, int position) {

@@ -7,6 +7,8 @@
 #include "common/base/drain_status.h"
 #include "common/base/overload_status.h"
 #include "common/base/status.h"
+#include "tests/sim/content.h"
+#include "tests/sim/decode_witness.h"
 
 namespace baton::sim {
 
@@ -50,11 +52,15 @@ void DecodeAccount::Hear(const decode::ReserveRequested& event) {
   asked_ = event.attempt_id;
   Request& request = requests_[event.attempt_id];
   request.deadline_us = event.deadline_us;
+  for (const KvWriter& writer : event.writers) {
+    const bool draws = writer.layers.end == topology_.layers && writer.tensor_rank.rank == 0;
+    if (draws) request.draws = writer.instance.id;
+  }
   waiting_.push_back(event.attempt_id);
   const auto refuse = [&](absl::StatusCode code) {
     ends_due_[event.attempt_id] = {code, false, "decode", self_.id};
   };
-  if (early_aborts_.erase(event.attempt_id) > 0) return refuse(absl::StatusCode::kCancelled);
+  if (ForgetOne(early_aborts_, event.attempt_id)) return refuse(absl::StatusCode::kCancelled);
   if (draining_) {
     ++drained_.refused_total;
     ends_due_[event.attempt_id] = ByDrain();
@@ -79,7 +85,8 @@ void DecodeAccount::Hear(const decode::StreamOpened& event) {
 void DecodeAccount::Hear(const decode::AbortRequested& event) {
   const auto found = requests_.find(event.attempt_id);
   if (found == requests_.end()) {
-    early_aborts_.insert(event.attempt_id);
+    early_aborts_.push_back(event.attempt_id);
+    if (early_aborts_.size() > topology_.remembered) early_aborts_.pop_front();
     return;
   }
   Cause cause = Of(event.reason.ok() ? absl::CancelledError("aborted") : event.reason);
@@ -100,6 +107,7 @@ void DecodeAccount::Hear(const decode::StepFinished& event) {
     absl::Status status = event.status;
     if (status.ok() && output == event.outputs.end()) status = absl::InternalError("no token");
     if (status.ok()) status = output->token.status();
+    if (status.ok() && !IsInVocabulary(output->token->token)) status = absl::InternalError("none");
     if (!status.ok()) {
       Cause cause = Of(status);  // Another rank's, if it says so.
       // A rank has left the group: nobody has wished that.
@@ -121,20 +129,33 @@ void DecodeAccount::Hear(const decode::DrainBegan& event) {
   }
 }
 
-void DecodeAccount::Hear(const KvCommitted& event) { HearCommitted(0, event.generation); }
+void DecodeAccount::Hear(const KvCommitted& event) { HearCommitted(0, event); }
 
-void DecodeAccount::HearCommitted(int rank, uint64_t generation) {
+void DecodeAccount::HearCommitted(int rank, const KvCommitted& event) {
   for (auto& [attempt_id, request] : requests_) {
-    if (request.generation != generation || !request.ticket || request.revoked) continue;
-    request.not_committed.erase(rank);
+    if (request.generation != event.generation || !request.ticket || request.revoked ||
+        request.not_committed.erase(rank) == 0) {
+      continue;
+    }
+    if (rank == 0) request.bad_first_token = !IsInVocabulary(event.first_token->token);
     request.committed = request.not_committed.empty();
+    if (!request.committed || !request.bad_first_token) continue;
+    EndOrKeep(attempt_id, request, {absl::StatusCode::kInternal, false, "prefill", request.draws});
+  }
+}
+
+void DecodeAccount::EndOrKeep(uint64_t attempt_id, Request& request, const Cause& cause) {
+  if (request.stream_open || !request.ticket) {
+    ends_due_[attempt_id] = cause;
+  } else {
+    request.kept = cause;
   }
 }
 
 void DecodeAccount::Hear(const decode::FollowerHeard& event) {
   if (const auto* failed = std::get_if<KvFailed>(&event.event)) return Hear(*failed);
   if (const auto* committed = std::get_if<KvCommitted>(&event.event)) {
-    HearCommitted(event.rank, committed->generation);
+    HearCommitted(event.rank, *committed);
   }
 }
 
@@ -152,12 +173,7 @@ void DecodeAccount::Hear(const decode::RanksLost& event) {
 void DecodeAccount::Hear(const KvFailed& event) {
   for (auto& [attempt_id, request] : requests_) {
     if (request.generation != event.generation || request.revoked) continue;
-    const Cause cause = Of(event.status);
-    if (request.stream_open || !request.ticket) {
-      ends_due_[attempt_id] = cause;
-    } else {
-      request.kept = cause;
-    }
+    EndOrKeep(attempt_id, request, Of(event.status));
   }
 }
 
@@ -217,8 +233,18 @@ void DecodeAccount::See(const decode::GrantKv& action) {
 
 void DecodeAccount::See(const decode::RevokeKv& action) {
   for (auto& [attempt_id, request] : requests_) {
-    if (request.generation == action.generation) request.revoked = true;
+    if (request.generation != action.generation) continue;
+    request.revoked = true;
+    const bool ends = !request.ticket || request.stream_open || ends_due_.contains(attempt_id);
+    if (!ends) Keep(attempt_id);
   }
+}
+
+// Its end waits for its stream. Of too many the oldest gets none any more.
+void DecodeAccount::Keep(uint64_t attempt_id) {
+  kept_.push_back(attempt_id);
+  if (kept_.size() <= topology_.remembered) return;
+  ends_due_[kept_.front()] = {absl::StatusCode::kResourceExhausted, false, "decode", self_.id};
 }
 
 void DecodeAccount::See(const decode::RunStep& action) {
@@ -235,6 +261,7 @@ void DecodeAccount::See(const decode::Finish& action) {
     CheckEnd(action.attempt_id, action.outcome.status(), due->second);
   }
   if (due != ends_due_.end()) ends_due_.erase(due);
+  std::erase(kept_, action.attempt_id);
   requests_.erase(action.attempt_id);
 }
 
@@ -281,8 +308,8 @@ void DecodeAccount::CheckTimer(const decode::DecodeCore& core) {
       due_us = std::min(due_us, request.granted_us + topology_.times.stream_lease_us);
     }
   }
-  if (core.NextDeadlineUs() <= due_us) return;
-  world_.Violate(absl::StrCat(self_.id, " sleeps beyond what is due"));
+  if (core.NextDeadlineUs() == due_us) return;
+  world_.Violate(absl::StrCat(self_.id, " wakes at ", core.NextDeadlineUs(), ", due at ", due_us));
 }
 
 }  // namespace baton::sim

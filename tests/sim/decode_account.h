@@ -5,6 +5,7 @@
 #define TESTS_SIM_DECODE_ACCOUNT_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -40,6 +41,8 @@ class DecodeAccount {
   };
   struct Request {
     int64_t deadline_us = kNeverUs;
+    std::string draws;  // Whose the first token is.
+    bool bad_first_token = false;
     int64_t granted_us = 0;
     uint64_t generation = 0;      // 0: waits.
     bool ticket = false;          // Else it waits for followers.
@@ -60,7 +63,10 @@ class DecodeAccount {
   void Hear(const decode::FollowerHeard& event);
   void Hear(const decode::RanksJoined& event);
   void Hear(const decode::RanksLost& event);
-  void HearCommitted(int rank, uint64_t generation);
+  void HearCommitted(int rank, const KvCommitted& event);
+  // Ends now, or when its stream comes.
+  void EndOrKeep(uint64_t attempt_id, Request& request, const Cause& cause);
+  void Keep(uint64_t attempt_id);
   template <typename Other>
   void Hear(const Other&) {}
   void HearTime();
@@ -85,8 +91,9 @@ class DecodeAccount {
   const Topology& topology_;
   const InstanceRef self_;
   std::map<uint64_t, Request> requests_;  // By attempt.
-  std::set<uint64_t> early_aborts_;
-  std::set<uint64_t> in_step_;  // Attempts.
+  std::deque<uint64_t> early_aborts_;     // Oldest first.
+  std::deque<uint64_t> kept_;             // Attempts with an end for their streams, oldest first.
+  std::set<uint64_t> in_step_;            // Attempts.
   std::optional<Cause> step_failed_;
   std::vector<uint64_t> waiting_;  // Attempts, in the order of their arrival.
   bool joined_ = false;

@@ -15,6 +15,7 @@ namespace {
 
 using decode::ReserveRequested;
 
+constexpr int64_t kAtOnce = -1;                  // Stands for the time of its arrival.
 constexpr uint64_t kNobody = uint64_t{1} << 60;  // No attempt's number.
 
 struct BadReserve {
@@ -22,6 +23,14 @@ struct BadReserve {
   const char* words;  // In the refusal, which is ToString's.
   void (*spoil)(ReserveRequested&, const Topology&);
 };
+
+// Its writers that have the last layers.
+template <typename Change>
+void ChangeLastStage(ReserveRequested& r, const Topology& t, Change change) {
+  for (KvWriter& writer : r.writers) {
+    if (writer.layers.end == t.layers) change(writer);
+  }
+}
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -33,7 +42,7 @@ constexpr BadReserve kBadReserves[] = {
      [](ReserveRequested& r, const Topology& t) { r.prompt_tokens = t.max_context_tokens; }},
     {kInvalid, "max_tokens", [](ReserveRequested& r, const Topology&) { r.stop.max_tokens = 0; }},
     {absl::StatusCode::kDeadlineExceeded, "on arrival",
-     [](ReserveRequested& r, const Topology&) { r.deadline_us = 0; }},
+     [](ReserveRequested& r, const Topology&) { r.deadline_us = kAtOnce; }},
     {kInvalid, "an instance without a name",
      [](ReserveRequested& r, const Topology&) { r.writers.back().instance.id.clear(); }},
     {kInvalid, "an instance without a name",
@@ -49,6 +58,15 @@ constexpr BadReserve kBadReserves[] = {
     {kInvalid, "cover 0 of", [](ReserveRequested& r, const Topology&) { r.writers.clear(); }},
     {kInvalid, "is written once by ranks",
      [](ReserveRequested& r, const Topology&) { r.writers.push_back(r.writers.back()); }},
+    {kInvalid, "neither divides the other",
+     [](ReserveRequested& r, const Topology& t) {
+       ChangeLastStage(r, t, [](KvWriter& writer) { writer.tensor_rank.size = 0; });
+     }},
+    {kInvalid, "neither divides the other",
+     [](ReserveRequested& r, const Topology& t) {
+       const int size = t.kv_heads > 1 ? 3 : -1;
+       ChangeLastStage(r, t, [size](KvWriter& writer) { writer.tensor_rank.size = size; });
+     }},
     {kInvalid, "of the same layers one of",
      [](ReserveRequested& r, const Topology&) {
        r.writers.push_back(r.writers.back());
@@ -71,6 +89,7 @@ void DecodeProcess::LetIntrudersReserve(const decode::ReserveRequested& like) {
   decode::ReserveRequested request = like;
   request.attempt_id = kNobody;
   bad.spoil(request, topology_);
+  if (request.deadline_us == kAtOnce) request.deadline_us = world_.now_us();
   // A pool may be larger than a context.
   if (bad.code == absl::StatusCode::kResourceExhausted &&
       request.prompt_tokens >= topology_.max_context_tokens) {

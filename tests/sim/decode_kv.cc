@@ -76,8 +76,10 @@ void DecodeKv::Grant(const KvGrant& grant) {
 void DecodeKv::Revoke(uint32_t slot, uint64_t generation) {
   ToLeaseTable("revoke", [this, slot, generation](std::vector<LeaseEvent>& events) {
     granted_.erase(generation);
+    LetIntrudersRevoke(slot, generation, events);
     witness_.Revoked(slot, generation);
     leases_.Revoke(slot, generation, events);
+    if (world_.random().Chance(kSaidAgain)) leases_.Revoke(slot, generation, events);
   });
 }
 
@@ -133,6 +135,13 @@ std::vector<DecodeKv::Landing> DecodeKv::LandingsOf(const KvPlacement& placement
   const std::vector<PageRun> runs = MessageRuns(
       placement.layers, placement.heads, {{0, topology_.layers}, held.size(), head_bytes},
       held.begin, placement.offset_bytes, placement.page_bytes);
+  // Of all heads one, else one for the keys and one for the values of each layer.
+  const size_t of_a_run = static_cast<size_t>(sent_heads) * head_bytes;
+  const size_t first = placement.offset_bytes / of_a_run;
+  const size_t last = (placement.offset_bytes + placement.page_bytes - 1) / of_a_run;
+  if (runs.size() != (sent_heads == held.size() ? 1 : last - first + 1)) {
+    world_.Violate(absl::StrCat(self_.id, " takes in a page in ", runs.size(), " runs"));
+  }
   std::vector<Landing> landings;
   for (const PageRun& run : runs) {
     for (size_t done = 0; done < run.bytes; done += head_bytes) {
@@ -175,7 +184,7 @@ void DecodeKv::ReceiveKv(const KvDataHeader& header, const SimPayload& payload, 
                          bool again) {
   OverWire(world_, header);
   LetIntrudersWrite(header);
-  KvRefusal refusal = KvRefusal::kUnknownSlot;
+  KvRefusal refusal = KvRefusal::kBadCommit;  // Of no data.
   const auto allowed = leases_.OnData(header, header.bytes, world_.now_us(), refusal);
   witness_.Data(header, again, allowed, refusal);
   if (!world_.violation().empty()) return;
@@ -224,16 +233,17 @@ void DecodeKv::ReceiveKv(const KvDataHeader& header, const SimPayload& payload, 
 void DecodeKv::ReceiveCommit(const KvCommit& commit, bool again) {
   OverWire(world_, commit);
   LetIntrudersCommit(commit);
-  KvRefusal refusal;
+  KvRefusal refusal = KvRefusal::kBadLength;  // Of no commit.
   std::vector<LeaseEvent> events;
   const absl::Status status = leases_.OnCommit(commit, world_.now_us(), refusal, events);
-  witness_.Commit(commit, again, status);
+  witness_.Commit(commit, again, status, refusal);
   witness_.Raised(events);
   if (!status.ok()) {
     CountRefusal(refusal);
     world_.Trace(node_, absl::StrCat("commit refused: ", status.message()));
   }
   ToCore(events);
+  if (status.ok()) LetIntrudersContradict(commit);
 }
 
 bool DecodeKv::HasKv(const Ticket& ticket, const InstanceRef& writer) const {

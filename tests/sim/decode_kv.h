@@ -68,6 +68,11 @@ class DecodeKv {
   // Asks the table for what it must refuse, just before it is asked for what is `like` it.
   void LetIntrudersWrite(const KvDataHeader& like);
   void LetIntrudersCommit(const KvCommit& like);
+  void LetIntrudersContradict(const KvCommit& like);
+  void LetIntrudersRevoke(uint32_t slot, uint64_t generation, std::vector<LeaseEvent>& events);
+  // In a writer's name, as a fault: the grant ends for it.
+  void LetIntrudersForge(const KvCommit& like);
+  void CommitOf(const KvCommit& commit);
   // Once a grant is committed: whether its pages hold what prefill should have sent.
   void CheckHandedOver(const KvCommitted& committed);
   void ToCore(const std::vector<LeaseEvent>& events);

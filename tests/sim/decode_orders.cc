@@ -12,7 +12,19 @@ void Spoil(Random& random, const Topology& topology, int node, const OrderContex
            decode::GrantOrder& order) {
   const int pages = topology.PagesOf(node);
   LayerRange& layers = order.writers.back().layers;
-  switch (random.Below(11)) {
+  const auto taken = context.grants.begin();
+  switch (random.Below(14)) {
+    case 11:
+      if (taken == context.grants.end()) order.generation = context.newest_generation;
+      if (taken != context.grants.end()) order.slot = taken->second.slot;
+      return;
+    case 12:
+      if (taken == context.grants.end()) order.generation = context.newest_generation;
+      if (taken != context.grants.end()) order.pages.back() = taken->second.pages.back();
+      return;
+    case 13:
+      layers.begin = layers.end + 1;
+      return;
     case 0:
       order.slot = static_cast<uint32_t>(topology.max_running);
       return;
@@ -65,7 +77,7 @@ void Spoil(Random& random, const Topology& topology, int /*node*/, const OrderCo
 void Spoil(Random& random, const Topology& topology, int /*node*/, const OrderContext& context,
            decode::StepOrder& order) {
   decode::StepOrder::Row& row = order.rows[random.Below(order.rows.size())];
-  const auto pages = context.pages.find(row.generation);
+  const auto grant = context.grants.find(row.generation);
   switch (random.Below(11)) {
     case 0:
       if (!context.stepped) row.position = -1;  // The first of an epoch may have any number.
@@ -102,7 +114,9 @@ void Spoil(Random& random, const Topology& topology, int /*node*/, const OrderCo
       row.token = -1;
       return;
     default:
-      row.position = pages == context.pages.end() ? -1 : pages->second * topology.page_size;
+      row.position = grant == context.grants.end()
+                         ? -1
+                         : static_cast<int>(grant->second.pages.size()) * topology.page_size;
   }
 }
 
@@ -134,9 +148,9 @@ decode::Order OrderOf(const decode::RunStep& step) {
 void OrderContext::Saw(const decode::Order& order) {
   if (const auto* grant = std::get_if<decode::GrantOrder>(&order)) {
     newest_generation = grant->generation;
-    pages[grant->generation] = static_cast<int>(grant->pages.size());
+    grants[grant->generation] = {grant->slot, grant->pages};
   } else if (const auto* revoke = std::get_if<decode::RevokeOrder>(&order)) {
-    pages.erase(revoke->generation);
+    grants.erase(revoke->generation);
   } else {
     stepped = true;
   }

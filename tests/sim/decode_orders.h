@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "common/base/random.h"
 #include "services/decode/core/decode_core.h"
@@ -20,7 +21,11 @@ decode::Order OrderOf(const decode::RunStep& step);
 // What a follower has been ordered in this epoch, as far as nonsense must know of it.
 struct OrderContext {
   uint64_t newest_generation = 0;  // 0: none yet.
-  std::map<uint64_t, int> pages;   // Of the grants that stand, by generation.
+  struct Grant {
+    uint32_t slot = 0;
+    std::vector<int> pages;
+  };
+  std::map<uint64_t, Grant> grants;  // That stand, by generation.
   bool stepped = false;
 
   void Saw(const decode::Order& order);

@@ -8,11 +8,13 @@
 #include "common/base/status.h"
 #include "tests/sim/content.h"
 #include "tests/sim/router_process.h"
+#include "tests/sim/scenario.h"
 
 namespace baton::sim {
 namespace {
 
 constexpr double kStaleStream = 0.1;
+constexpr double kOutOfOrder = 0.2;
 
 decode::DecodeLimits Limits(const Topology& topology, InstanceRef self) {
   decode::DecodeLimits limits;
@@ -26,6 +28,8 @@ decode::DecodeLimits Limits(const Topology& topology, InstanceRef self) {
   limits.max_context_tokens = topology.max_context_tokens;
   limits.vocab_size = kVocabulary;
   limits.stream_lease_us = topology.times.stream_lease_us;
+  limits.remembered_aborts = topology.remembered;
+  limits.kept_outcomes = topology.remembered;
   return limits;
 }
 
@@ -48,9 +52,7 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
              {[this](uint64_t attempt) { return &witness_.SequenceOf(attempt); },
               [this](const DecodeSteps::Ended& ended) { HandleCore(FinishStep(ended)); }}),
       kv_(world, topology, node, self_, memory_,
-          {[this](const LeaseEvent& event) {
-             std::visit([this](const auto& e) { HandleCore(decode::Event(e)); }, event);
-           },
+          {[this](const LeaseEvent& event) { HandleLease(event); },
            [this](uint64_t generation) { return witness_.SequenceOfGrant(generation); },
            [this](int page) { return steps_.Uses(page); }}) {
   if (several()) {
@@ -98,7 +100,7 @@ void DecodeProcess::HandleOne(const decode::Event& event) {
       world_.Violate(absl::StrCat("I1: ", self_.id, ": ", used));
     }
   }
-  witness_.After(actions, core_.load());
+  witness_.After(actions, core_);
   if (!world_.violation().empty()) return;
   account_.Saw(event, actions, core_);
   if (!world_.violation().empty()) return;
@@ -149,6 +151,10 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   event.stop.eos_ids = {kStopToken};
   if (stops.client_stop) event.stop.stop_ids = {kClientStopToken};
   event.writers = request.writers;
+  // Any order will do.
+  if (world_.random().Chance(kOutOfOrder)) {
+    std::rotate(event.writers.begin(), event.writers.begin() + 1, event.writers.end());
+  }
   event.deadline_us = world_.now_us() + request.timeout_us;
   witness_.Begin(request.prompt_id);
   LetIntrudersReserve(event);
@@ -158,6 +164,21 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   if (held() == before + 1) {
     ExpectRefused(event, absl::StatusCode::kAlreadyExists, "is held already");
   }
+  // A stream without a ticket, which whoever waits has not yet.
+  const std::optional<uint64_t> generation = witness_.WaitsWith(event.attempt_id);
+  if (generation.has_value() && world_.random().Chance(kStaleStream)) {
+    Generate(0, event.attempt_id, *generation);
+  }
+}
+
+void DecodeProcess::HandleLease(const LeaseEvent& event) {
+  if (const auto* committed = std::get_if<KvCommitted>(&event)) {
+    KvCommitted heard = *committed;
+    // Drawn by a kernel that has gone wrong.
+    if (world_.Strikes(&NetworkFaults::compute_fail)) heard.first_token->token = kVocabulary;
+    return HandleCore(heard);
+  }
+  std::visit([this](const auto& e) { HandleCore(decode::Event(e)); }, event);
 }
 
 void DecodeProcess::Generate(uint64_t call, uint64_t attempt_id, uint64_t generation) {
@@ -166,8 +187,12 @@ void DecodeProcess::Generate(uint64_t call, uint64_t attempt_id, uint64_t genera
   opening_call_ = 0;
 }
 
+// As the shell has it from calls, slow readers and failpoints.
 void DecodeProcess::Abort(uint64_t attempt_id) {
-  HandleCore(decode::AbortRequested{attempt_id, absl::CancelledError("the router aborted it")});
+  absl::Status reason = absl::CancelledError("the router aborted it");
+  if (world_.random().Chance(0.2)) reason = absl::OkStatus();
+  if (world_.random().Chance(0.2)) reason = absl::ResourceExhaustedError("a slow reader");
+  HandleCore(decode::AbortRequested{attempt_id, reason});
 }
 
 void DecodeProcess::CallBroken(uint64_t call) {
@@ -262,8 +287,13 @@ decode::StepFinished DecodeProcess::FinishStep(const DecodeSteps::Ended& ended) 
   for (const DecodeSteps::Row& row : ended.rows) {
     const uint64_t attempt_id = row.fed.attempt_id;
     if (world_.random().Chance(fails)) {
-      if (world_.random().Chance(0.5)) continue;  // No output at all.
-      done.outputs.push_back({attempt_id, absl::InternalError("a logit is not finite")});
+      if (world_.random().Chance(0.3)) continue;  // No output at all.
+      if (world_.random().Chance(0.5)) {
+        done.outputs.push_back({attempt_id, absl::InternalError("a logit is not finite")});
+      } else {
+        const int32_t none = world_.random().Chance(0.5) ? -1 : kVocabulary;
+        done.outputs.push_back({attempt_id, SampledToken{none, 0, {}}});
+      }
       continue;
     }
     done.outputs.push_back(

@@ -83,6 +83,7 @@ class DecodeProcess : public DecodeRank {
   void HandleCore(const decode::Event& event) { core_events_.Raise(event); }
   void HandleInTurn(const decode::Event& event);
   void HandleOne(const decode::Event& event);
+  void HandleLease(const LeaseEvent& event);
   void Perform(const decode::ReplyReserve& action);
   void Perform(const decode::GrantKv& action);
   void Perform(const decode::RevokeKv& action);

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/overload_status.h"
+#include "tests/sim/content.h"
 
 namespace baton::sim {
 
@@ -24,6 +26,12 @@ const Oracle::Sequence& DecodeWitness::SequenceOf(uint64_t attempt_id) const {
 const Oracle::Sequence* DecodeWitness::SequenceOfGrant(uint64_t generation) const {
   const auto grant = grants_.find(generation);
   return grant == grants_.end() ? nullptr : sessions_.at(grant->second).sequence;
+}
+
+std::optional<uint64_t> DecodeWitness::WaitsWith(uint64_t attempt_id) const {
+  const auto found = sessions_.find(attempt_id);
+  if (found == sessions_.end() || found->second.ticket) return std::nullopt;
+  return found->second.generation;
 }
 
 DecodeWitness::Session* DecodeWitness::Find(uint64_t attempt_id) {
@@ -51,16 +59,21 @@ void DecodeWitness::Hear(const decode::ReserveRequested& event) {
   Session& session = sessions_[event.attempt_id];
   session.sequence = &oracle_.Of(prompt_id_);
   session.request = event;
-  session.must_be_refused =
-      early_aborts_.erase(event.attempt_id) > 0 || draining_ || !joined_ ||
-      event.prompt_tokens >= topology_.max_context_tokens ||
-      session.sequence->pages > page_count() ||
-      // Without a queue only who need not wait is taken.
-      (!waiting_.empty() && static_cast<int>(waiting_.size()) >= topology_.max_queued);
+  session.must_be_refused = ForgetOne(early_aborts_, event.attempt_id) || draining_ || !joined_ ||
+                            event.prompt_tokens >= topology_.max_context_tokens ||
+                            event.deadline_us <= world_.now_us() ||
+                            session.sequence->pages > page_count();
+  // Without a queue only who need not wait is taken.
+  const bool waits = !waiting_.empty() || !HasRoomFor(session);
+  session.queue_full = !session.must_be_refused && waits &&
+                       static_cast<int>(waiting_.size()) >= topology_.max_queued;
+  session.must_be_refused |= session.queue_full;
+  asked_ = event.attempt_id;
   waiting_.push_back(event.attempt_id);
 }
 
 void DecodeWitness::Hear(const decode::StreamOpened& event) {
+  opened_ = event;
   Session* const session = Find(event.attempt_id);
   if (session == nullptr) {
     refusal_due_ = draining_ ? absl::StatusCode::kUnavailable : absl::StatusCode::kNotFound;
@@ -76,7 +89,8 @@ void DecodeWitness::Hear(const decode::StreamOpened& event) {
 
 void DecodeWitness::Hear(const decode::AbortRequested& event) {
   if (Find(event.attempt_id) == nullptr) {
-    early_aborts_.insert(event.attempt_id);
+    early_aborts_.push_back(event.attempt_id);
+    if (early_aborts_.size() > topology_.remembered) early_aborts_.pop_front();
   } else {
     failures_due_.insert(event.attempt_id);
   }
@@ -93,7 +107,8 @@ void DecodeWitness::Hear(const decode::StepFinished& event) {
     const auto output =
         std::find_if(event.outputs.begin(), event.outputs.end(),
                      [attempt = attempt_id](const auto& out) { return out.attempt_id == attempt; });
-    if (!event.status.ok() || output == event.outputs.end() || !output->token.ok()) {
+    if (!event.status.ok() || output == event.outputs.end() || !output->token.ok() ||
+        !IsInVocabulary(output->token->token)) {
       failures_due_.insert(attempt_id);
       continue;
     }
@@ -125,7 +140,7 @@ void DecodeWitness::Hear(const KvDrained& event) {
 // ---- What it does ----
 
 void DecodeWitness::After(const std::vector<decode::Action>& actions,
-                          const decode::DecodeLoad& load) {
+                          const decode::DecodeCore& core) {
   const decode::RunStep* step = nullptr;  // Is said first, and decided last.
   for (const decode::Action& action : actions) {
     if (const auto* run = std::get_if<decode::RunStep>(&action)) {
@@ -138,8 +153,11 @@ void DecodeWitness::After(const std::vector<decode::Action>& actions,
   if (step != nullptr) See(*step);
   if (!world_.violation().empty()) return;
   CheckExpected();
-  CheckSessions(load);
-  CheckPages(load);
+  CheckSessions(core.load());
+  CheckPages(core.load());
+  if (core.may_join() != (!joined_ && holds_.empty())) {
+    world_.Violate(self_.id + " says that its ranks may join, or the contrary");
+  }
 }
 
 void DecodeWitness::See(const decode::ReplyReserve& action) {
@@ -149,6 +167,12 @@ void DecodeWitness::See(const decode::ReplyReserve& action) {
   }
   if (!action.ticket.ok()) {
     if (session->granted()) Complain(action.attempt_id, "I5: is refused and keeps its pages");
+    if (asked_ == action.attempt_id &&
+        (!session->must_be_refused ||
+         IsOverloaded(action.ticket.status()) != session->queue_full)) {
+      Complain(action.attempt_id, absl::StrCat("is refused for no reason, or another one: ",
+                                               action.ticket.status().ToString()));
+    }
     tickets_due_.erase(action.attempt_id);
     std::erase(waiting_, action.attempt_id);
     failures_due_.erase(action.attempt_id);
@@ -191,7 +215,7 @@ void DecodeWitness::See(const decode::RevokeKv& action) {
   grants_.erase(action.generation);
   // Ranks that are lost see to their pages themselves.
   holds_[action.generation] =
-      Hold{session->sequence->pages, joined_ ? AllRanks() : std::set<int>{0}};
+      Hold{action.slot, session->sequence->pages, joined_ ? AllRanks() : std::set<int>{0}};
 }
 
 void DecodeWitness::See(const decode::DeliverToken& action) {
@@ -212,7 +236,8 @@ void DecodeWitness::See(const decode::DeliverToken& action) {
 }
 
 void DecodeWitness::See(const decode::RefuseStream& action) {
-  if (refusal_due_ != action.status.code()) {
+  if (refusal_due_ != action.status.code() || action.attempt_id != opened_.attempt_id ||
+      action.generation != opened_.generation) {
     Complain(action.attempt_id, absl::StrCat("its stream is refused: ", action.status.ToString()));
   }
   refusal_due_.reset();
@@ -292,6 +317,9 @@ void DecodeWitness::ReleaseIfUnused(uint64_t generation) {
 // ---- What must be true afterwards ----
 
 void DecodeWitness::CheckExpected() {
+  const Session* const asked = asked_.has_value() ? Find(*asked_) : nullptr;
+  if (asked != nullptr && asked->must_be_refused) Complain(*asked_, "is not refused");
+  asked_.reset();
   for (const uint64_t attempt_id : std::exchange(tokens_due_, {})) {
     Complain(attempt_id, "a sampled token is not delivered at once");
   }
@@ -341,19 +369,29 @@ void DecodeWitness::CheckSessions(const decode::DecodeLoad& load) {
   if (waiting_.empty()) return;
   if (draining_) Complain(waiting_.front(), "waits for a service that drains");
   const Session& next = sessions_.at(waiting_.front());
-  if (next.sequence->pages <= load.free_pages &&
-      static_cast<int>(grants_.size() + holds_.size()) < topology_.max_running) {
+  if (HasRoomFor(next)) {
     Complain(waiting_.front(), "waits although there is room for it");
   }
 }
 
-void DecodeWitness::CheckPages(const decode::DecodeLoad& load) {
+std::pair<int, int> DecodeWitness::CountPages() const {
   int owned = 0;
   for (const auto& [generation, attempt_id] : grants_) {
     owned += sessions_.at(attempt_id).sequence->pages;
   }
   int held = 0;
   for (const auto& [generation, hold] : holds_) held += hold.pages;
+  return {owned, held};
+}
+
+bool DecodeWitness::HasRoomFor(const Session& session) const {
+  const auto [owned, held] = CountPages();
+  return session.sequence->pages <= page_count() - owned - held &&
+         static_cast<int>(grants_.size() + holds_.size()) < topology_.max_running;
+}
+
+void DecodeWitness::CheckPages(const decode::DecodeLoad& load) {
+  const auto [owned, held] = CountPages();
   if (load.owned_pages == owned && load.quarantined_pages == held &&
       load.free_pages == page_count() - owned - held) {
     return;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "services/decode/core/decode_core.h"
@@ -19,6 +20,14 @@
 #include "tests/sim/world.h"
 
 namespace baton::sim {
+
+// The first of what may be there several times. False: there is none.
+inline bool ForgetOne(std::deque<uint64_t>& remembered, uint64_t id) {
+  const auto found = std::find(remembered.begin(), remembered.end(), id);
+  if (found == remembered.end()) return false;
+  remembered.erase(found);
+  return true;
+}
 
 class DecodeWitness {
  public:
@@ -32,11 +41,13 @@ class DecodeWitness {
   }
   // Around every Handle. What is overdue has been ended before, by a Tick of its own.
   void Before(const decode::Event& event);
-  void After(const std::vector<decode::Action>& actions, const decode::DecodeLoad& load);
+  void After(const std::vector<decode::Action>& actions, const decode::DecodeCore& core);
 
   // Of a request that has not had its terminal action yet.
   const Oracle::Sequence& SequenceOf(uint64_t attempt_id) const;
   const Oracle::Sequence* SequenceOfGrant(uint64_t generation) const;
+  // The generation of who is held and has no ticket; 0: it has none either.
+  std::optional<uint64_t> WaitsWith(uint64_t attempt_id) const;
 
  private:
   struct Session {
@@ -47,8 +58,10 @@ class DecodeWitness {
     uint64_t generation = 0;      // 0: waits.
     std::set<int> not_granted;    // Followers whose table does not take its KV yet.
     std::set<int> not_committed;  // Ranks that have not said that its KV is there.
+    bool bad_first_token = false;
     bool ticket = false;
     bool must_be_refused = false;
+    bool queue_full = false;  // For which it is.
     bool revoked = false;
     bool committed = false;
     bool stream_open = false;
@@ -60,6 +73,7 @@ class DecodeWitness {
     bool complete() const { return sampled == static_cast<int>(sequence->answer.size()); }
   };
   struct Hold {
+    uint32_t slot = 0;
     int pages = 0;
     std::set<int> not_drained;  // Ranks.
   };
@@ -92,6 +106,8 @@ class DecodeWitness {
   void CheckGrant(const Session& session, const decode::GrantKv& action);
   int page_count() const;
   std::set<int> AllRanks(int first = 0) const;
+  std::pair<int, int> CountPages() const;  // Owned and held back.
+  bool HasRoomFor(const Session& session) const;
   void SeeSequence(const decode::RunStep::Sequence& sequence);
 
   void CheckExpected();
@@ -113,7 +129,7 @@ class DecodeWitness {
   std::map<uint64_t, Session> sessions_;  // By attempt.
   std::map<uint64_t, uint64_t> grants_;   // Generation -> attempt, until it is revoked.
   std::deque<uint64_t> waiting_;          // Attempts, in the order of their arrival.
-  std::set<uint64_t> early_aborts_;
+  std::deque<uint64_t> early_aborts_;     // Oldest first.
   std::map<uint64_t, Hold> holds_;        // By generation: revoked, its pages not free yet.
   std::map<int, uint64_t> owners_;        // Page -> generation, of the pages that were seen.
   std::map<uint64_t, uint64_t> in_step_;  // Generation -> attempt.
@@ -132,6 +148,8 @@ class DecodeWitness {
   std::set<uint64_t> failures_due_;              // Attempts that must end with an error.
   std::set<uint64_t> revokes_due_;               // Generations.
   std::optional<absl::StatusCode> refusal_due_;  // Of the stream.
+  decode::StreamOpened opened_;                  // It.
+  std::optional<uint64_t> asked_;                // Attempt, whose reservation it is.
   std::set<uint64_t> tickets_due_;               // Attempts.
   bool part_due_ = false;
 };

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/content.h"
 #include "tests/sim/decode_witness.h"
 
 namespace baton::sim {
@@ -24,10 +25,17 @@ int DecodeWitness::page_count() const {
 void DecodeWitness::HearCommitted(int rank, const KvCommitted& event) {
   Session* const session = FindGrant(event.generation);
   if (session == nullptr || !session->ticket || session->not_committed.erase(rank) == 0) return;
-  if (rank == 0 && event.first_token != session->sequence->answer.front()) {
-    Complain(grants_.at(event.generation), "the first token is not the prompt's");
+  if (rank == 0) {
+    session->bad_first_token = !IsInVocabulary(event.first_token->token);
+    if (!session->bad_first_token && event.first_token != session->sequence->answer.front()) {
+      Complain(grants_.at(event.generation), "the first token is not the prompt's");
+    }
   }
   if (!session->not_committed.empty()) return;
+  if (session->bad_first_token) {
+    revokes_due_.insert(event.generation);
+    return;
+  }
   session->committed = true;
   session->sampled = 1;
   if (session->stream_open) tokens_due_.insert(grants_.at(event.generation));
@@ -36,7 +44,7 @@ void DecodeWitness::HearCommitted(int rank, const KvCommitted& event) {
 // A follower's word may come when its hold is over.
 void DecodeWitness::HearDrained(int rank, const KvDrained& event) {
   const auto hold = holds_.find(event.generation);
-  if (hold == holds_.end()) return;
+  if (hold == holds_.end() || hold->second.slot != event.slot) return;
   hold->second.not_drained.erase(rank);
   ReleaseIfUnused(event.generation);
 }

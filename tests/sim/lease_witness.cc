@@ -1,6 +1,7 @@
 #include "tests/sim/lease_witness.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -71,32 +72,51 @@ LeaseWitness::Grant* LeaseWitness::Find(const Message& message, size_t& writer) 
   return nullptr;
 }
 
-bool LeaseWitness::Fits(const Grant& grant, const Writer& writer,
-                        const KvDataHeader& header) const {
+template <typename Message>
+KvRefusal LeaseWitness::WhyNobodys(const Message& message) const {
+  if (message.decode_incarnation != self_.incarnation) return KvRefusal::kWrongIncarnation;
+  if (!slots_.contains(message.slot)) return KvRefusal::kUnknownSlot;
+  const auto found = grants_.find(message.generation);
+  if (found == grants_.end() || found->second.grant.slot != message.slot || found->second.revoked) {
+    return KvRefusal::kStaleGeneration;
+  }
+  return found->second.open ? KvRefusal::kNotAWriter : KvRefusal::kConsumed;
+}
+
+size_t LeaseWitness::BytesOf(const Writer& writer, const KvDataHeader& header) const {
+  const size_t band = LayerBytes(writer.who) * static_cast<size_t>(writer.who.layers.size());
+  if (writer.parts == 1) return band * static_cast<size_t>(header.page_count);
+  const size_t before = static_cast<size_t>(header.part) * topology_.PartBytes();
+  return std::min(topology_.PartBytes(), band - before);
+}
+
+std::optional<KvRefusal> LeaseWitness::Misfit(const Grant& grant, const Writer& writer,
+                                              const KvDataHeader& header) const {
   const auto pages = static_cast<int>(grant.grant.pages.size());
   if (header.first_page < 0 || header.page_count < 1 ||
       header.first_page + header.page_count > pages || header.part < 0 ||
       header.part >= writer.parts || (writer.parts > 1 && header.page_count != 1)) {
-    return false;
+    return KvRefusal::kBadRange;
   }
-  const size_t band = LayerBytes(writer.who) * static_cast<size_t>(writer.who.layers.size());
-  size_t bytes = band * static_cast<size_t>(header.page_count);
-  if (writer.parts > 1) {
-    const size_t before = static_cast<size_t>(header.part) * topology_.PartBytes();
-    bytes = std::min(topology_.PartBytes(), band - before);
-  }
-  if (header.bytes != bytes) return false;
+  if (header.bytes != BytesOf(writer, header)) return KvRefusal::kBadLength;
   for (int page = header.first_page; page < header.first_page + header.page_count; ++page) {
-    if (writer.announced.contains({page, header.part})) return false;
+    if (writer.announced.contains({page, header.part})) return KvRefusal::kDuplicate;
   }
-  return true;
+  return std::nullopt;
 }
 
 std::optional<LeaseWitness::Extent> LeaseWitness::ExtentOf(const KvDataHeader& header) {
   size_t index = 0;
   const Grant* const grant = Find(header, index);
-  if (grant == nullptr || !Fits(*grant, grant->writers[index], header)) return std::nullopt;
-  return Extent{static_cast<int>(grant->grant.pages.size()), grant->writers[index].parts};
+  if (grant == nullptr) return std::nullopt;
+  const Writer& writer = grant->writers[index];
+  if (Misfit(*grant, writer, header).has_value()) return std::nullopt;
+  Extent extent{static_cast<int>(grant->grant.pages.size()), writer.parts, std::nullopt};
+  if (writer.parts > 1) return extent;
+  for (const auto& [page, part] : writer.announced) {
+    if (page > 0 && !writer.announced.contains({page - 1, 0})) extent.missing_page = page - 1;
+  }
+  return extent;
 }
 
 bool LeaseWitness::Awaits(const KvCommit& commit) {
@@ -104,11 +124,26 @@ bool LeaseWitness::Awaits(const KvCommit& commit) {
   return Find(commit, index) != nullptr;
 }
 
+bool LeaseWitness::AwaitsFirst(const KvCommit& commit) {
+  size_t index = 0;
+  const Grant* const grant = Find(commit, index);
+  return grant != nullptr && !grant->writers[index].commit.has_value();
+}
+
+std::optional<uint32_t> LeaseWitness::UnusedSlot() const {
+  for (uint32_t slot = 0; slot < static_cast<uint32_t>(topology_.max_running); ++slot) {
+    if (!slots_.contains(slot)) return slot;
+  }
+  return std::nullopt;
+}
+
 void LeaseWitness::Data(const KvDataHeader& header, bool again,
                         const absl::StatusOr<KvPlacement>& answer, KvRefusal refusal) {
   size_t index = 0;
   Grant* const grant = Locate(header, index);
-  const bool allowed = grant != nullptr && Fits(*grant, grant->writers[index], header);
+  const std::optional<KvRefusal> refused =
+      grant == nullptr ? WhyNobodys(header) : Misfit(*grant, grant->writers[index], header);
+  const bool allowed = !refused.has_value();
   if (allowed != answer.ok()) {
     return Complain(
         absl::StrCat(allowed ? "good KV is refused" : "stale, foreign or repeated KV is taken",
@@ -116,14 +151,12 @@ void LeaseWitness::Data(const KvDataHeader& header, bool again,
                      header.first_page, "+", header.page_count, " part ", header.part));
   }
   if (!allowed) {
-    const bool former_life = header.decode_incarnation != self_.incarnation;
-    // The copy of a slow message may come before it.
-    const bool repeated = grant != nullptr && (again || grant->writers[index].copied);
-    if ((former_life && refusal != KvRefusal::kWrongIncarnation) ||
-        (repeated && refusal != KvRefusal::kDuplicate)) {
-      return Complain(absl::StrCat("KV is refused as ", KvRefusalName(refusal)));
+    if (refusal != *refused) {
+      return Complain(absl::StrCat("KV is refused as ", KvRefusalName(refusal), ", it is ",
+                                   KvRefusalName(*refused)));
     }
-    if (grant == nullptr || repeated) return;
+    // The copy of a slow message may come before it.
+    if (grant == nullptr || again || grant->writers[index].copied) return;
     return Complain(absl::StrCat("a writer announces pages ", header.first_page, "+",
                                  header.page_count, " part ", header.part,
                                  ", which are not the prompt's or have come"));
@@ -169,7 +202,8 @@ void LeaseWitness::Placed(uint64_t receipt, bool ok, uint64_t checksum, bool dam
   if (ok && !damaged && checksum != run.checksum) {
     return Complain("KV has another checksum than announced, and nothing has damaged it");
   }
-  if (!ok || checksum != run.checksum) return Fail(grant);
+  if (!ok) return FailFor(grant, writer, absl::StatusCode::kUnavailable);
+  if (checksum != run.checksum) return FailFor(grant, writer, absl::StatusCode::kDataLoss);
   writer.arrived += run.parts;
   writer.sum += run.checksum;
   Settle(grant, writer);
@@ -184,19 +218,21 @@ KvReceipt LeaseWitness::ReceiptOf(const KvCommit& commit, KvReceiptKind kind, in
                    static_cast<uint32_t>(missing)};
 }
 
-void LeaseWitness::Commit(const KvCommit& commit, bool again, const absl::Status& answer) {
+void LeaseWitness::Commit(const KvCommit& commit, bool again, const absl::Status& answer,
+                          KvRefusal refusal) {
+  const bool forged = std::exchange(forged_, false);
+  const auto must_refuse = [&](KvRefusal as, KvReceiptKind kind) {
+    receipts_due_.push_back(ReceiptOf(commit, kind, 0));
+    if (!answer.ok() && refusal == as) return;
+    Complain(absl::StrCat("a commit that is ", KvRefusalName(as), " is ",
+                          answer.ok() ? "taken" : KvRefusalName(refusal)));
+  };
   size_t index = 0;
   Grant* const grant = Locate(commit, index);
   if (grant == nullptr) {
-    const auto found = grants_.find(commit.generation);
-    const bool open =
-        found != grants_.end() && found->second.open && found->second.grant.slot == commit.slot;
-    const bool here = commit.decode_incarnation == self_.incarnation;
-    const bool over = here && slots_.contains(commit.slot) && !open;
-    receipts_due_.push_back(
-        ReceiptOf(commit, over ? KvReceiptKind::kOver : KvReceiptKind::kRefused, 0));
-    if (answer.ok()) Complain("a stale or foreign commit is taken");
-    return;
+    const KvRefusal as = WhyNobodys(commit);
+    const bool over = as == KvRefusal::kStaleGeneration || as == KvRefusal::kConsumed;
+    return must_refuse(as, over ? KvReceiptKind::kOver : KvReceiptKind::kRefused);
   }
   Writer& writer = grant->writers[index];
   if (writer.commit == commit) {  // It asks.
@@ -206,18 +242,21 @@ void LeaseWitness::Commit(const KvCommit& commit, bool again, const absl::Status
     if (!answer.ok()) Complain("a commit that asks is refused");
     return;
   }
-  const bool right = commit.page_count == static_cast<int>(grant->grant.pages.size()) &&
-                     commit.has_first_token == (commit.layers.end == topology_.layers &&
-                                                writer.who.tensor_rank.rank == 0);
-  if (!right || writer.commit.has_value()) {
-    if (!writer.commit.has_value()) Fail(*grant);
-    receipts_due_.push_back(ReceiptOf(commit, KvReceiptKind::kRefused, 0));
-    if (answer.ok()) Complain("a wrong commit is taken");
-    if (!again) Complain("a writer's commit is not what its grant needs");
-    return;
+  if (writer.commit.has_value()) {
+    if (!again && !writer.forged) Complain("a writer contradicts its own commit");
+    return must_refuse(KvRefusal::kDuplicate, KvReceiptKind::kRefused);
+  }
+  const bool draws = commit.layers.end == topology_.layers && writer.who.tensor_rank.rank == 0;
+  const bool right_pages = commit.page_count == static_cast<int>(grant->grant.pages.size());
+  if (!right_pages || commit.has_first_token != draws) {
+    if (!again && !forged) Complain("a writer's commit is not what its grant needs");
+    FailFor(*grant, writer, absl::StatusCode::kInternal);
+    return must_refuse(right_pages ? KvRefusal::kBadCommit : KvRefusal::kBadRange,
+                       KvReceiptKind::kRefused);
   }
   if (!answer.ok()) Complain(absl::StrCat("a good commit is refused: ", answer.message()));
   writer.commit = commit;
+  writer.forged = forged;
   Settle(*grant, writer);
 }
 
@@ -232,7 +271,8 @@ bool LeaseWitness::Complete(const Grant& grant, const Writer& writer) const {
 void LeaseWitness::Settle(Grant& grant, const Writer& writer) {
   if (!Complete(grant, writer)) return;
   if (writer.commit->checksum_sum != writer.sum) {
-    return Complain("a commit names other KV than arrived");
+    if (!writer.forged) Complain("a commit names other KV than arrived");
+    return FailFor(grant, writer, absl::StatusCode::kDataLoss);
   }
   receipts_due_.push_back(ReceiptOf(*writer.commit, KvReceiptKind::kComplete, 0));
   const bool all = std::all_of(grant.writers.begin(), grant.writers.end(),
@@ -250,8 +290,9 @@ void LeaseWitness::Told(const std::vector<KvReceipt>& receipts) {
   receipts_due_.clear();
 }
 
-void LeaseWitness::Fail(Grant& grant) {
+void LeaseWitness::Fail(Grant& grant, Cause cause) {
   grant.open = false;
+  causes_[grant.grant.generation] = std::move(cause);
   due_.emplace(Kind::kFailed, grant.grant.generation);
 }
 
@@ -291,7 +332,18 @@ int64_t LeaseWitness::DeadlineUs(const Grant& grant) const {
 
 void LeaseWitness::Ticked() {
   for (auto& [generation, grant] : grants_) {
-    if (grant.open && world_.now_us() >= DeadlineUs(grant)) Fail(grant);
+    if (!grant.open || world_.now_us() < DeadlineUs(grant)) continue;
+    if (world_.now_us() >= grant.grant.deadline_us) {
+      Fail(grant, {absl::StatusCode::kDeadlineExceeded, "decode", self_.id});
+      continue;
+    }
+    // Of several that are silent the first.
+    const auto silent =
+        std::find_if(grant.writers.begin(), grant.writers.end(), [&](const Writer& writer) {
+          return !Complete(grant, writer) &&
+                 world_.now_us() >= writer.heard_us + topology_.times.writer_lease_us;
+        });
+    FailFor(grant, *silent, absl::StatusCode::kUnavailable);
   }
 }
 
@@ -304,12 +356,27 @@ void LeaseWitness::Sleeps(int64_t until_us) {
   Complain(absl::StrCat("the next grant ends at ", next_us, ", and is said to at ", until_us));
 }
 
-void LeaseWitness::CheckEvent(const LeaseEvent& event) {
-  if (const auto* failed = std::get_if<KvFailed>(&event); failed && !LegOf(failed->status)) {
-    Complain("a hand-off fails, and nobody is named for it");
+void LeaseWitness::CheckFailure(const KvFailed& failed) {
+  const Cause cause = causes_.at(failed.generation);
+  causes_.erase(failed.generation);
+  if (failed.status.code() == cause.code && LegOf(failed.status) == cause.leg &&
+      InstanceOf(failed.status) == cause.instance) {
+    return;
   }
+  Complain(absl::StrCat("generation ", failed.generation, " fails with ", failed.status.ToString(),
+                        ", expected ", absl::StatusCodeToString(cause.code), " of ",
+                        cause.instance));
+}
+
+void LeaseWitness::CheckEvent(const LeaseEvent& event) {
+  if (const auto* failed = std::get_if<KvFailed>(&event)) return CheckFailure(*failed);
   const auto* const committed = std::get_if<KvCommitted>(&event);
   if (committed == nullptr) return;
+  std::optional<SampledToken> token;
+  for (const Writer& writer : grants_.at(committed->generation).writers) {
+    if (writer.commit->has_first_token) token = writer.commit->first_token;
+  }
+  if (committed->first_token != token) Complain("a grant is committed with another first token");
   const KvGrant& grant = grants_.at(committed->generation).grant;
   const size_t bytes = topology_.DecodeLayout().BytesPerLayer() * grant.pages.size() *
                        static_cast<size_t>(topology_.layers);

@@ -32,12 +32,20 @@ class LeaseWitness {
   struct Extent {
     int pages = 0;  // Of the prompt.
     int parts = 0;  // Of each page of this writer's.
+    // A page that has not come, before one that has, where a run may be about both.
+    std::optional<int> missing_page;
   };
   std::optional<Extent> ExtentOf(const KvDataHeader& header);
-  // Whether the commit is of a writer of an open grant.
+  // Whether the commit is of a writer of an open grant; and whether it would be its first.
   bool Awaits(const KvCommit& commit);
+  bool AwaitsFirst(const KvCommit& commit);
+  // One that no grant has ever been of, if there is one.
+  std::optional<uint32_t> UnusedSlot() const;
   void Placed(uint64_t receipt, bool ok, uint64_t checksum, bool damaged);
-  void Commit(const KvCommit& commit, bool again, const absl::Status& answer);
+  // `refusal` as above.
+  void Commit(const KvCommit& commit, bool again, const absl::Status& answer, KvRefusal refusal);
+  // The next commit is a stranger's, whatever it says; its writer's own may contradict it.
+  void ForgeNext() { forged_ = true; }
   void Heartbeat(const InstanceRef& writer);
   void Ticked();
   // When the table says that a grant may end by time next.
@@ -59,6 +67,7 @@ class LeaseWitness {
     int arrived = 0;                          // Pages' parts.
     uint64_t sum = 0;
     std::optional<KvCommit> commit;
+    bool forged = false;  // The commit is not its own.
   };
   struct Grant {
     KvGrant grant;
@@ -67,6 +76,11 @@ class LeaseWitness {
     bool open = true;  // Neither committed nor failed nor revoked.
     bool revoked = false;
     int under_way = 0;
+  };
+  struct Cause {  // Of a failure, and whose it is.
+    absl::StatusCode code = absl::StatusCode::kOk;
+    const char* leg = "";
+    std::string instance;
   };
   struct Run {
     uint64_t generation = 0;
@@ -79,7 +93,12 @@ class LeaseWitness {
   Grant* Locate(const Message& message, size_t& writer);
   template <typename Message>
   Grant* Find(const Message& message, size_t& writer);
-  bool Fits(const Grant& grant, const Writer& writer, const KvDataHeader& header) const;
+  // Why a message is refused that Find finds no grant for; and data of a writer's, if it is.
+  template <typename Message>
+  KvRefusal WhyNobodys(const Message& message) const;
+  std::optional<KvRefusal> Misfit(const Grant& grant, const Writer& writer,
+                                  const KvDataHeader& header) const;
+  size_t BytesOf(const Writer& writer, const KvDataHeader& header) const;
   bool Complete(const Grant& grant, const Writer& writer) const;
   int Missing(const Grant& grant, const Writer& writer) const;
   int64_t DeadlineUs(const Grant& grant) const;
@@ -91,9 +110,13 @@ class LeaseWitness {
   // After a commit or an arrival of the writer's.
   void Settle(Grant& grant, const Writer& writer);
   KvReceipt ReceiptOf(const KvCommit& commit, KvReceiptKind kind, int missing) const;
-  void Fail(Grant& grant);
+  void Fail(Grant& grant, Cause cause);
+  void FailFor(Grant& grant, const Writer& writer, absl::StatusCode code) {
+    Fail(grant, {code, "prefill", writer.who.instance.id});
+  }
   void Heard(uint64_t incarnation);
   void CheckEvent(const LeaseEvent& event);
+  void CheckFailure(const KvFailed& failed);
   void Complain(const std::string& what);
 
   World& world_;
@@ -104,7 +127,9 @@ class LeaseWitness {
   std::map<uint64_t, Run> runs_;      // By receipt.
   std::set<uint32_t> slots_;          // That have ever been granted.
   std::multiset<std::pair<Kind, uint64_t>> due_;
+  std::map<uint64_t, Cause> causes_;  // By generation, of the failures that are due.
   std::vector<KvReceipt> receipts_due_;
+  bool forged_ = false;
 };
 
 }  // namespace baton::sim

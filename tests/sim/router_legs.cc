@@ -24,7 +24,7 @@ constexpr double kSaysCancelled = 0.2;
 
 // By what words a breach of the protocol is told.
 constexpr char kBadTicket[] = "a bad ticket";
-constexpr char kNoToken[] = "outside the vocabulary";
+constexpr char kNoToken[] = "which is outside the vocabulary";
 constexpr char kNoMessage[] = "neither token nor end";
 constexpr char kNoReason[] = "for no reason that the router knows";
 constexpr char kNoEnd[] = "without Finished";

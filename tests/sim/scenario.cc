@@ -179,6 +179,10 @@ Scenario DrawScenario(uint64_t seed) {
   if (scenario.weather == Weather::kRouters) {
     scenario.topology.routers = std::max(scenario.topology.routers, 2);
   }
+  // So few that the oldest are forgotten.
+  if (scenario.weather == Weather::kStorm && decode_ranks.Chance(0.3)) {
+    scenario.topology.remembered = static_cast<size_t>(decode_ranks.Between(0, 2));
+  }
   Random network = PartOf(seed, 2);
   DrawNetwork(network, scenario);
   Random clients = PartOf(seed, 3);

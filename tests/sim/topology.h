@@ -42,7 +42,8 @@ struct Topology {
   int plans_in_flight = 2;
   int max_attempts = 2;
   int max_context_tokens = 4096;
-  int max_requests = 64;  // Of a router.
+  size_t remembered = 1024;  // Early aborts, and outcomes for late streams, of a decode service.
+  int max_requests = 64;     // Of a router.
   // Every life of a worker has a name of its own, as where nobody gives it one.
   bool new_names = false;
   // The last decode service holds the weights of another model.
