@@ -1,8 +1,11 @@
 #include "common/kv/wire.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -222,6 +225,43 @@ TEST(KvWireTest, SealedTruncationsAndExtensionsAreRefused) {
     }
     body.push_back(std::byte{0});
     EXPECT_TRUE(Refused(body));
+  }
+}
+
+// A copy that ends where memory does: to read behind it ends the process.
+class AtTheEndOfMemory {
+ public:
+  explicit AtTheEndOfMemory(const std::vector<std::byte>& bytes) : size_(bytes.size()) {
+    void* const pages = mmap(nullptr, 2 * page_, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
+    EXPECT_NE(pages, MAP_FAILED);
+    begin_ = static_cast<std::byte*>(pages);
+    EXPECT_EQ(mprotect(begin_ + page_, page_, PROT_NONE), 0);
+    std::copy(bytes.begin(), bytes.end(), begin_ + page_ - size_);
+  }
+  AtTheEndOfMemory(const AtTheEndOfMemory&) = delete;
+  AtTheEndOfMemory& operator=(const AtTheEndOfMemory&) = delete;
+  ~AtTheEndOfMemory() { munmap(begin_, 2 * page_); }
+  std::span<const std::byte> bytes() const { return {begin_ + page_ - size_, size_}; }
+
+ private:
+  const size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t size_;
+  std::byte* begin_ = nullptr;
+};
+
+TEST(KvWireTest, NothingIsReadBehindAMessage) {
+  for (const auto& whole : Samples()) {
+    const std::vector<std::byte> body = Body(whole);
+    for (size_t size = 0; size < body.size(); ++size) {
+      const AtTheEndOfMemory unsealed({whole.begin(), whole.begin() + static_cast<long>(size)});
+      EXPECT_FALSE(DecodeKvControl(unsealed.bytes()).ok());
+      // The first eight bytes that are missing would be the checksum; then comes the end.
+      std::vector<std::byte> cut(body.begin(), body.begin() + static_cast<long>(size));
+      const AtTheEndOfMemory sealed(Sealed(std::move(cut)));
+      EXPECT_FALSE(DecodeKvData(sealed.bytes()).ok());
+      EXPECT_FALSE(DecodeKvControl(sealed.bytes()).ok());
+    }
   }
 }
 
