@@ -331,7 +331,8 @@ int64_t LeaseWitness::DeadlineUs(const Grant& grant) const {
 }
 
 void LeaseWitness::Ticked() {
-  for (auto& [generation, grant] : grants_) {
+  for (auto& entry : grants_) {
+    Grant& grant = entry.second;
     if (!grant.open || world_.now_us() < DeadlineUs(grant)) continue;
     if (world_.now_us() >= grant.grant.deadline_us) {
       Fail(grant, {absl::StatusCode::kDeadlineExceeded, "decode", self_.id});
