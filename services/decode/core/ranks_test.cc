@@ -293,6 +293,17 @@ TEST_F(RanksTest, AWordForAnotherSlotIsNobodys) {
   EXPECT_TRUE(core_.AtRest());
 }
 
+TEST_F(RanksTest, ALossGivesBackWhatFollowersAloneHeld) {
+  Join();
+  const Ticket ticket = Reserved(1);
+  Handle(AbortRequested{1, absl::OkStatus()});
+  DrainOn(0, ticket);
+  EXPECT_FALSE(core_.AtRest());
+  Handle(RanksLost{absl::UnavailableError("gone")});
+  EXPECT_TRUE(core_.AtRest());
+  EXPECT_TRUE(core_.may_join());
+}
+
 TEST_F(RanksTest, WhatHasEndedBeforeALossKeepsItsOutcome) {
   Join();
   for (uint64_t attempt = 1; attempt <= 2; ++attempt) {
