@@ -39,6 +39,7 @@ struct ActivationChannel::Memory {
     int64_t since_us = 0;    // When its first piece began to arrive.
     std::vector<bool> came;  // By piece: it is arriving or has arrived.
     size_t placed = 0;       // Pieces.
+    std::shared_ptr<InputChecks> checks;
   };
   ActivationEpoch epoch;
   std::vector<Input> inputs;
@@ -59,9 +60,11 @@ struct ActivationChannel::Passing {
 ActivationChannel::ActivationChannel(Options options)
     : options_(std::move(options)),
       columns_(options_.executor->activation_columns()),
-      type_(options_.executor->activation_type()) {}
+      type_(options_.executor->activation_type()) {
+  checking_.Start();
+}
 
-ActivationChannel::~ActivationChannel() = default;
+ActivationChannel::~ActivationChannel() { checking_.Stop(); }
 
 absl::Status ActivationChannel::Begin(const ActivationEpoch& epoch) {
   BATON_CHECK(epoch.credits > 0 && epoch.output_buffers > 0 && epoch.max_plan_tokens > 0)
@@ -98,7 +101,7 @@ void ActivationChannel::End() {
 absl::StatusOr<ActivationBuffers> ActivationChannel::Buffers(uint64_t number, int tokens) {
   MutexLock lock(&mutex_);
   BATON_CHECK(memory_ != nullptr) << "buffers of plan " << number << " between epochs";
-  ActivationBuffers buffers{memory_, {}, {}};
+  ActivationBuffers buffers{memory_, {}, {}, nullptr};
   if (!memory_->inputs.empty()) {
     const Memory::Input& input = memory_->inputs[number % memory_->inputs.size()];
     if (input.number != number || input.tokens != static_cast<uint32_t>(tokens)) {
@@ -107,6 +110,7 @@ absl::StatusOr<ActivationBuffers> ActivationChannel::Buffers(uint64_t number, in
                                               " tokens of plan ", input.number));
     }
     buffers.in = View(input.data.span(), tokens);
+    buffers.checks = input.checks;
   }
   if (!memory_->outputs.empty()) {
     buffers.out = View(memory_->outputs[number % memory_->outputs.size()].span(), tokens);
@@ -243,6 +247,7 @@ absl::StatusOr<std::span<std::byte>> ActivationChannel::Accept(const ActivationH
     input.tokens = header.tokens;
     input.came.assign(PiecesOf(header), false);
     input.placed = 0;
+    input.checks = std::make_shared<InputChecks>(input.came.size());
   }
   if (input.number != header.number) {
     return refused(absl::StrCat("plan ", input.number, " has the buffer"));
@@ -276,7 +281,8 @@ std::optional<Placement> ActivationChannel::OnHeader(std::span<const std::byte> 
     const absl::StatusOr<std::span<std::byte>> target = Accept(activations, payload_bytes);
     if (target.ok()) {
       const uint64_t receipt = next_receipt_++;
-      arriving_[receipt] = {memory_, activations};
+      arriving_[receipt] = {memory_, activations,
+                            memory_->inputs[activations.number % memory_->inputs.size()].checks};
       return Placement{{*target}, receipt};
     }
     refusal = target.status();
@@ -300,14 +306,8 @@ void ActivationChannel::OnPlaced(uint64_t receipt, const absl::Status& status) {
     options_.on_error(header.epoch, status);
     return;
   }
+  Check(arrived);
   Memory::Input& input = arrived.memory->inputs[header.number % arrived.memory->inputs.size()];
-  const std::span<const std::byte> piece =
-      input.data.span().Sub(header.offset, header.bytes).Host();
-  if (PayloadChecksum(piece) != header.checksum) {
-    options_.on_error(header.epoch, absl::DataLossError(absl::StrCat(
-                                        "activations of plan ", header.number, " are damaged")));
-    return;
-  }
   int64_t since_us = 0;
   {
     MutexLock lock(&mutex_);
@@ -315,6 +315,23 @@ void ActivationChannel::OnPlaced(uint64_t receipt, const absl::Status& status) {
     since_us = input.since_us;
   }
   options_.on_event(ActivationsArrived{header.epoch, header.number, since_us});
+}
+
+void ActivationChannel::Check(const Arriving& arrived) {
+  // The input buffers bound how often this happens.
+  const bool taken = checking_.PostCompletion([this, arrived] {
+    const ActivationHeader& header = arrived.header;
+    const MemoryBuffer& input =
+        arrived.memory->inputs[header.number % arrived.memory->inputs.size()].data;
+    absl::Status status;
+    if (PayloadChecksum(input.span().Sub(header.offset, header.bytes).Host()) != header.checksum) {
+      status =
+          absl::DataLossError(absl::StrCat("activations of plan ", header.number, " are damaged"));
+    }
+    arrived.checks->Checked(status);
+    if (!status.ok()) options_.on_error(header.epoch, status);
+  });
+  if (!taken) arrived.checks->Checked(absl::CancelledError("the stage has ended"));
 }
 
 }  // namespace baton::prefill

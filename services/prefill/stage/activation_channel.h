@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/base/event_loop.h"
 #include "common/base/sync.h"
 #include "common/device/memory.h"
 #include "common/engine/executor.h"
@@ -25,6 +26,7 @@
 #include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_wire.h"
+#include "services/prefill/stage/input_checks.h"
 
 namespace baton::prefill {
 
@@ -41,8 +43,9 @@ struct ActivationEpoch {
 // Memory of a plan's input and output, held as long as the plan is being computed.
 struct ActivationBuffers {
   std::shared_ptr<const void> owner;
-  TensorView in;   // [tokens, columns]; none on stage 0
-  TensorView out;  // [tokens, columns]; none on the last stage
+  TensorView in;                        // [tokens, columns]; none on stage 0
+  TensorView out;                       // [tokens, columns]; none on the last stage
+  std::shared_ptr<InputChecks> checks;  // Of `in`.
 };
 
 // Registered for MessageKind::kActivations. OnHeader and OnPlaced run on the data thread, the rest
@@ -83,6 +86,7 @@ class ActivationChannel final : public MessageHandler {
   struct Arriving {
     std::shared_ptr<Memory> memory;
     ActivationHeader header;
+    std::shared_ptr<InputChecks> checks;
   };
   TensorView View(const MemorySpan& buffer, int64_t tokens) const;
   absl::StatusOr<std::span<std::byte>> Accept(const ActivationHeader& header, size_t payload_bytes)
@@ -90,6 +94,8 @@ class ActivationChannel final : public MessageHandler {
   // Data thread: sends pieces while few are under way, and tells when all have ended.
   void Advance(const std::shared_ptr<Passing>& passing);
   void SendPiece(const std::shared_ptr<Passing>& passing);
+  // Has the checks' thread look at a piece that has been placed.
+  void Check(const Arriving& arrived);
 
   const Options options_;
   const int columns_;
@@ -98,6 +104,7 @@ class ActivationChannel final : public MessageHandler {
   std::shared_ptr<Memory> memory_ ABSL_GUARDED_BY(mutex_);  // Null between epochs.
   std::map<uint64_t, Arriving> arriving_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_receipt_ ABSL_GUARDED_BY(mutex_) = 1;
+  EventLoop checking_{"baton-checks"};
 };
 
 }  // namespace baton::prefill

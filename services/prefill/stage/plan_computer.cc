@@ -64,6 +64,10 @@ void PlanComputer::Run(ComputeJob job) {
   step.out = kept->buffers.out;
   for (ComputeJob::Item& item : kept->items) step.sequences.push_back(StepOf(item));
   submissions_.Submit(std::move(step), [this, kept](StepResult result) {
+    // Mostly they have held long ago. What has been computed from a damaged input ends here.
+    if (result.status.ok() && kept->buffers.checks != nullptr) {
+      result.status = kept->buffers.checks->Await();
+    }
     on_event_(FinishedOf(*kept, std::move(result)));
   });
 }
