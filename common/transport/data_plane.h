@@ -108,6 +108,10 @@ struct DataPlaneOptions {
   size_t control_queue_operations = 4096;
   // Closures and messages that wait for the data thread.
   size_t mailbox_limit = 1 << 16;
+  // Between processes of one host where the system lets one read the other's memory, the receiver
+  // reads payloads of 64 KiB and more there: one copy. Both ends must want it. Finds out by itself,
+  // for each connection, and sends by UCX where it can't be.
+  bool pull = false;
 };
 
 // Totals since creation; any thread.
@@ -117,6 +121,7 @@ struct DataPlaneCounters {
   std::atomic<uint64_t> send_errors{0};         // on_sent(error)
   std::atomic<uint64_t> messages_received{0};   // OnPlaced(OK)
   std::atomic<uint64_t> bytes_received{0};      // their payload
+  std::atomic<uint64_t> bytes_pulled{0};        // of them, read out of the senders' memory
   std::atomic<uint64_t> receive_errors{0};      // OnPlaced(error)
   std::atomic<uint64_t> messages_refused{0};    // by the handler, or runs don't sum to the payload
   std::atomic<uint64_t> messages_malformed{0};  // bad magic or version, kind without a handler

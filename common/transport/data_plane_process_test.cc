@@ -25,7 +25,7 @@ constexpr char kTestPeer[] = "common/transport/test_peer";
 class DataPlaneProcessTest : public ::testing::Test {
  protected:
   DataPlaneProcessTest() {
-    absl::StatusOr<std::unique_ptr<DataPlane>> plane = DataPlane::Create({});
+    absl::StatusOr<std::unique_ptr<DataPlane>> plane = DataPlane::Create(testing::TestOptions());
     EXPECT_TRUE(plane.ok()) << plane.status();
     plane_ = *std::move(plane);
     EXPECT_TRUE(plane_->Register(MessageKind::kKvPages, &inbox_).ok());

@@ -20,7 +20,7 @@ using testing::Outbox;
 using testing::TestHeader;
 using testing::TestMessage;
 
-std::unique_ptr<DataPlane> MakePlane(const DataPlaneOptions& options = {}) {
+std::unique_ptr<DataPlane> MakePlane(const DataPlaneOptions& options = testing::TestOptions()) {
   absl::StatusOr<std::unique_ptr<DataPlane>> plane = DataPlane::Create(options);
   EXPECT_TRUE(plane.ok()) << plane.status();
   return *std::move(plane);
@@ -35,7 +35,7 @@ void Sync(DataPlane& plane) {
 
 class DataPlaneTest : public ::testing::Test {
  protected:
-  explicit DataPlaneTest(const DataPlaneOptions& sender_options = {})
+  explicit DataPlaneTest(const DataPlaneOptions& sender_options = testing::TestOptions())
       : sender_(MakePlane(sender_options)), receiver_(MakePlane()) {
     EXPECT_TRUE(receiver_->Register(MessageKind::kKvPages, &inbox_).ok());
     absl::StatusOr<PeerId> peer = sender_->Connect(receiver_->address());
@@ -80,7 +80,10 @@ class DataPlaneTest : public ::testing::Test {
 class SmallWindowTest : public DataPlaneTest {
  protected:
   SmallWindowTest()
-      : DataPlaneTest({.window_operations = 2, .window_bytes = 64 << 10, .queue_operations = 8}) {}
+      : DataPlaneTest({.window_operations = 2,
+                       .window_bytes = 64 << 10,
+                       .queue_operations = 8,
+                       .pull = testing::TestOptions().pull}) {}
 };
 
 TEST_F(DataPlaneTest, PlacesEverySizeAndShapeByteExact) {

@@ -19,7 +19,8 @@ inline constexpr uint16_t kFrameVersion = 1;
 // of being a warning of UCX.
 inline constexpr unsigned kActiveMessageId = 0;
 
-// Sent by UcxDataPlane itself when it connects; carries nothing.
+// Sent by UcxDataPlane itself when it connects, with its address as payload. What follows the frame
+// is for those who know of it (pull_wire.h); others ignore it.
 inline constexpr uint16_t kGreetingKind = 0xffff;
 
 struct Frame {

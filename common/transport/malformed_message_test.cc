@@ -65,7 +65,7 @@ std::vector<std::byte> Header(const Frame& frame, size_t more_bytes) {
 }
 
 TEST(MalformedMessageTest, IsDroppedAndCounted) {
-  absl::StatusOr<std::unique_ptr<DataPlane>> plane = DataPlane::Create({});
+  absl::StatusOr<std::unique_ptr<DataPlane>> plane = DataPlane::Create(testing::TestOptions());
   ASSERT_TRUE(plane.ok()) << plane.status();
   testing::Inbox inbox;
   ASSERT_TRUE((*plane)->Register(MessageKind::kKvPages, &inbox).ok());

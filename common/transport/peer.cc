@@ -1,5 +1,7 @@
 #include "common/transport/peer.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,10 +13,17 @@
 #include "absl/strings/str_split.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/transport/frame.h"
 
 namespace baton {
+namespace {
+
+// Below, a message and its answer take longer than UCX's copies.
+constexpr size_t kMinPullBytes = 64 << 10;
+
+}  // namespace
 
 // A message on its way. Owns frame and header: UCX 1.13 reads them until the send completes
 // (UCP_AM_SEND_FLAG_COPY_HEADER came with 1.14).
@@ -25,6 +34,13 @@ struct Peer::Operation {
   size_t payload_bytes = 0;
   std::function<void(const absl::Status&)> on_sent;
   Operations::iterator place;  // In in_flight_, once started.
+
+  // Of a payload that the peer reads out of our memory. `header` is then that of the offer, and
+  // the send's end and the peer's word on it come in any order.
+  std::optional<OfferLedger::Offer> offer = {};
+  bool announced = false;                    // The send has ended.
+  std::optional<absl::Status> outcome = {};  // The peer's word, or our own end of it.
+  bool unreadable = false;                   // The outcome: to be sent the other way.
 };
 
 Peer::Peer(PeerId id, Direction direction, Shared* shared)
@@ -53,7 +69,10 @@ absl::Status Peer::Open(ucp_worker_h worker, std::string_view ucx_address,
 }
 
 void Peer::Greet(const std::string& own_address) {
-  static const Frame greeting{.kind = kGreetingKind};
+  const PullGreeting pull{static_cast<uint64_t>(getpid()), shared_->ledger->address(),
+                          shared_->ledger->cookie(), id_};
+  greeting_message_ = EncodePull(kGreetingKind, pull);
+  if (!shared_->options.pull) greeting_message_.resize(sizeof(Frame));
   // UCX reads both until the greeting is out; own_address lives as long as the data plane.
   ucp_request_param_t send{};
   send.op_attr_mask =
@@ -63,8 +82,8 @@ void Peer::Greet(const std::string& own_address) {
   // Naming a reply endpoint makes UCX finish connecting first.
   send.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
   ucs_status_ptr_t request =
-      ucp_am_send_nbx(endpoint_, kActiveMessageId, &greeting, sizeof(greeting), own_address.data(),
-                      own_address.size(), &send);
+      ucp_am_send_nbx(endpoint_, kActiveMessageId, greeting_message_.data(),
+                      greeting_message_.size(), own_address.data(), own_address.size(), &send);
   greeting_ = UCS_PTR_IS_PTR(request);
   // An error here is followed by OnError.
 }
@@ -126,6 +145,15 @@ void Peer::Send(Outgoing message) {
   Pump();
 }
 
+void Peer::SendOwn(std::vector<std::byte> message) {
+  if (closing() || !failure_.ok()) return;
+  auto operation = std::make_unique<Operation>();
+  operation->peer = this;
+  operation->header = std::move(message);
+  control_.push_back(std::move(operation));
+  Pump();
+}
+
 bool Peer::FitsWindow(const Operation& operation) const {
   if (data_in_flight_ == 0) return true;
   return data_in_flight_ < shared_->options.window_operations &&
@@ -153,6 +181,22 @@ void Peer::StartFront(std::deque<std::unique_ptr<Operation>>& queue) {
   Start(std::move(operation));
 }
 
+// Puts the payload into the ledger instead of into the message, if the peer can read it there.
+bool Peer::Offer(Operation& operation) {
+  if (pull_source_ == 0 || operation.unreadable || operation.payload_bytes < kMinPullBytes ||
+      !operation.payload.contiguous()) {
+    return false;
+  }
+  operation.offer = shared_->ledger->Open();
+  if (!operation.offer.has_value()) return false;
+  const PullOffer offer{pull_source_, operation.offer->id, operation.offer->slot,
+                        reinterpret_cast<uint64_t>(operation.payload.data()),
+                        operation.payload_bytes};
+  operation.header = EncodePull(kPullOfferKind, offer, operation.header);
+  offers_[operation.offer->id] = &operation;
+  return true;
+}
+
 void Peer::Start(std::unique_ptr<Operation> owned) {
   Operation* operation = owned.get();
   if (operation->payload_bytes > 0) ++data_in_flight_;
@@ -163,35 +207,90 @@ void Peer::Start(std::unique_ptr<Operation> owned) {
                         UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_FLAGS;
   params.cb.send = &Peer::OnSent;
   params.user_data = operation;
-  params.datatype = operation->payload.datatype();
+  UcxBuffer none;
+  UcxBuffer& payload = Offer(*operation) ? none : operation->payload;
+  params.datatype = payload.datatype();
   params.flags = 0;
-  ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, kActiveMessageId, operation->header.data(),
-                                             operation->header.size(), operation->payload.data(),
-                                             operation->payload.count(), &params);
+  ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint_, kActiveMessageId, operation->header.data(),
+                      operation->header.size(), payload.data(), payload.count(), &params);
   // A pointer is a request of which OnSent will tell.
-  if (!UCS_PTR_IS_PTR(request)) Finish(operation, UCS_PTR_STATUS(request));
+  if (!UCS_PTR_IS_PTR(request)) Sent(operation, UCS_PTR_STATUS(request));
 }
 
 void Peer::OnSent(void* request, ucs_status_t status, void* user_data) {
   ucp_request_free(request);
   Operation* operation = static_cast<Operation*>(user_data);
-  operation->peer->Finish(operation, status);
+  operation->peer->Sent(operation, status);
 }
 
-void Peer::Finish(Operation* operation, ucs_status_t status) {
+void Peer::Sent(Operation* operation, ucs_status_t ucx_status) {
+  const absl::Status status =
+      UcxStatus(ucx_status, absl::StrCat("data plane: send to peer ", id_).c_str());
+  if (!operation->offer.has_value()) return Finish(operation, status);
+  operation->announced = true;
+  if (!status.ok() && !operation->outcome.has_value()) operation->outcome = status;
+  if (operation->outcome.has_value()) SettleOffer(operation);
+}
+
+void Peer::PullReady(uint64_t source) {
+  if (shared_->options.pull) pull_source_ = source;
+}
+
+void Peer::PullEnded(const PullEnd& end) {
+  const auto found = offers_.find(end.id);
+  if (found == offers_.end()) return;  // We have ended it ourselves.
+  Operation* operation = found->second;
+  operation->unreadable = end.outcome == PullOutcome::kUnreadable;
+  operation->outcome =
+      end.outcome == PullOutcome::kFailed
+          ? absl::UnavailableError(absl::StrCat("data plane: peer ", id_, " could not read"))
+          : absl::OkStatus();
+  SettleOffer(operation);
+}
+
+// An offer has an outcome: it is withdrawn, and ends as soon as UCX has let go of the message.
+void Peer::SettleOffer(Operation* operation) {
+  if (offers_.erase(operation->offer->id) > 0) shared_->ledger->Close(*operation->offer);
+  if (!operation->announced) return;
+  if (!operation->unreadable || closing() || !failure_.ok()) {
+    return Finish(operation, *operation->outcome);
+  }
+  LOG(kWarning) << "data plane: peer " << id_
+                << " can't read a payload where it lies; from now on it is sent";
+  pull_source_ = 0;
+  std::unique_ptr<Operation> owned = std::move(*operation->place);
+  in_flight_.erase(operation->place);
+  --data_in_flight_;
+  data_in_flight_bytes_ -= owned->payload_bytes;
+  owned->offer.reset();
+  owned->outcome.reset();
+  owned->header.erase(owned->header.begin(), owned->header.begin() + kPullOfferBytes);
+  data_.push_front(std::move(owned));
+  MarkReady();
+}
+
+void Peer::WithdrawOffers(const absl::Status& why) {
+  const std::unordered_map<uint64_t, Operation*> offers = offers_;
+  for (const auto& [id, operation] : offers) {
+    operation->outcome = why;
+    SettleOffer(operation);
+  }
+}
+
+void Peer::Finish(Operation* operation, const absl::Status& status) {
   std::unique_ptr<Operation> owned = std::move(*operation->place);
   in_flight_.erase(operation->place);
   if (owned->payload_bytes > 0) --data_in_flight_;
   data_in_flight_bytes_ -= owned->payload_bytes;
-  if (status == UCS_OK) {
+  if (status.ok()) {
     Complete(*owned, absl::OkStatus());
   } else if (closing()) {
     Complete(*owned, reason_);
   } else if (!failure_.ok()) {
     Complete(*owned, failure_);
   } else {
-    Complete(*owned, absl::UnavailableError(absl::StrCat("data plane: send to peer ", id_, ": ",
-                                                         ucs_status_string(status))));
+    Complete(*owned, absl::UnavailableError(status.message()));
   }
   if (!control_.empty() || !data_.empty()) MarkReady();
 }
@@ -214,6 +313,7 @@ void Peer::Close(const absl::Status& reason) {
     const std::deque<std::unique_ptr<Operation>> waiting = std::exchange(*queue, {});
     for (const std::unique_ptr<Operation>& operation : waiting) Complete(*operation, reason_);
   }
+  WithdrawOffers(reason_);
   if (endpoint_ == nullptr) return;
   const int64_t now_us = NowUs();
   if (failure_.ok()) {

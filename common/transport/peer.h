@@ -9,9 +9,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "common/transport/data_plane.h"
+#include "common/transport/offer_ledger.h"
+#include "common/transport/pull_wire.h"
 #include "common/transport/ucx_support.h"
 
 namespace baton {
@@ -22,6 +25,7 @@ class Peer {
   struct Shared {
     const DataPlaneOptions& options;
     DataPlaneCounters* counters;
+    OfferLedger* ledger;
     std::vector<PeerId> failed;  // UCX reported them dead; the loop closes them.
     std::vector<PeerId> ready;   // Their window has room; the loop calls Pump.
   };
@@ -45,6 +49,13 @@ class Peer {
                     const std::string& own_address);
 
   void Send(Outgoing message);
+  // A message of the data plane's own, complete with its frame and without a payload.
+  void SendOwn(std::vector<std::byte> message);
+
+  // The peer can read this process's memory: payloads are offered to it from now on.
+  void PullReady(uint64_t source);
+  // The peer's word on an offer.
+  void PullEnded(const PullEnd& end);
 
   // Hands queued messages to UCX as far as the window allows. Not within callbacks of UCX: a send
   // there could overtake messages that UCX is just about to flush.
@@ -85,12 +96,16 @@ class Peer {
   static void OnClosed(void* request, ucs_status_t status, void* self);
 
   bool FitsWindow(const Operation& operation) const;
+  bool Offer(Operation& operation);
+  void SettleOffer(Operation* operation);
+  void WithdrawOffers(const absl::Status& why);
   bool CanSend() const { return !greeting_ && failure_.ok(); }
   // Hands the front of `queue` to UCX.
   void StartFront(std::deque<std::unique_ptr<Operation>>& queue);
   void MarkReady();
   void Start(std::unique_ptr<Operation> operation);
-  void Finish(Operation* operation, ucs_status_t status);
+  void Sent(Operation* operation, ucs_status_t status);
+  void Finish(Operation* operation, const absl::Status& status);
   void Complete(Operation& operation, const absl::Status& status);
 
   const PeerId id_;
@@ -105,10 +120,13 @@ class Peer {
   // Control is what has no payload. It goes first and is outside the data window.
   std::deque<std::unique_ptr<Operation>> control_;
   std::deque<std::unique_ptr<Operation>> data_;
-  bool greeting_ = false;  // The greeting is on its way.
-  bool ready_ = false;     // In shared_->ready.
-  bool settling_ = false;  // A flush before the close is under way.
-  bool closed_ = false;    // UCX has been told to close the endpoint.
+  std::unordered_map<uint64_t, Operation*> offers_;  // In the ledger, by id.
+  uint64_t pull_source_ = 0;                         // What the peer calls us; 0: it reads nothing.
+  std::vector<std::byte> greeting_message_;          // UCX reads it until the greeting is out.
+  bool greeting_ = false;                            // The greeting is on its way.
+  bool ready_ = false;                               // In shared_->ready.
+  bool settling_ = false;                            // A flush before the close is under way.
+  bool closed_ = false;                              // UCX has been told to close the endpoint.
   int64_t settled_by_us_ = 0;
 };
 

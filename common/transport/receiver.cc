@@ -20,7 +20,11 @@ struct Receiver::Receive {
   Receives::iterator place;
 };
 
-Receiver::Receiver(DataPlaneCounters* counters) : counters_(counters) {}
+Receiver::Receiver(DataPlaneCounters* counters)
+    : counters_(counters), puller_([this](const Puller::Pull& pull, const absl::Status& status) {
+        if (status.ok()) counters_->bytes_pulled.fetch_add(pull.bytes, std::memory_order_relaxed);
+        Complete(pull.handler, pull.receipt, pull.bytes, status);
+      }) {}
 
 Receiver::~Receiver() { BATON_CHECK(pending_.empty()) << pending_.size() << " receives"; }
 
@@ -55,6 +59,7 @@ void Receiver::Unregister(MessageKind kind) {
   for (const std::unique_ptr<Receive>& receive : pending_) {
     if (receive->handler == handler) receive->handler = nullptr;
   }
+  puller_.Unregister(handler);
 }
 
 ucs_status_t Receiver::OnMessage(void* self, const void* header, size_t header_bytes, void* data,
@@ -63,8 +68,9 @@ ucs_status_t Receiver::OnMessage(void* self, const void* header, size_t header_b
   const std::span message(static_cast<const std::byte*>(header), header_bytes);
   const bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   const std::optional<Frame> frame = ParseFrame(message);
-  if (frame.has_value() && frame->kind == kGreetingKind && !is_rendezvous) {
-    receiver->OnGreeting({static_cast<const std::byte*>(data), payload_bytes});
+  if (frame.has_value() && !is_rendezvous &&
+      receiver->OnOwnMessage(frame->kind, message,
+                             {static_cast<const std::byte*>(data), payload_bytes})) {
     return UCS_OK;
   }
   MessageHandler* handler = nullptr;
@@ -84,13 +90,53 @@ ucs_status_t Receiver::OnMessage(void* self, const void* header, size_t header_b
   return UCS_OK;
 }
 
-void Receiver::OnGreeting(std::span<const std::byte> sealed_address) {
+bool Receiver::OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
+                            std::span<const std::byte> payload) {
+  if (kind == kGreetingKind) {
+    OnGreeting(message, payload);
+    return true;
+  }
+  if (!payload.empty()) return false;
+  if (kind == kPullOfferKind) return OnOffer(message);
+  if (kind == kPullReadyKind) {
+    const auto ready = DecodePull<PullReady>(message);
+    if (ready.has_value()) ready_.push_back(*ready);
+    return ready.has_value();
+  }
+  if (kind != kPullEndKind) return false;
+  const auto end = DecodePull<PullEnd>(message);
+  if (end.has_value()) ends_.push_back(*end);
+  return end.has_value();
+}
+
+bool Receiver::OnOffer(std::span<const std::byte> message) {
+  std::span<const std::byte> offered;
+  const auto offer = DecodePull<PullOffer>(message, &offered);
+  // One whose sender is given up already is nobody's any more; its end of the connection breaks.
+  if (!offer.has_value() || !puller_.HasSource(offer->source)) return false;
+  if (!puller_.Readable(*offer)) {
+    puller_.Decline(*offer, PullOutcome::kUnreadable);
+    return true;
+  }
+  MessageHandler* handler = nullptr;
+  std::optional<Placement> placement = Admit(&handler, offered, offer->bytes);
+  if (!placement.has_value()) {
+    puller_.Decline(*offer, PullOutcome::kTaken);
+    return true;
+  }
+  puller_.Add({*offer, offer->bytes, std::move(placement->runs), handler, placement->receipt});
+  return true;
+}
+
+void Receiver::OnGreeting(std::span<const std::byte> message,
+                          std::span<const std::byte> sealed_address) {
   if (sealed_address.size() > kMaxPeerAddressBytes) {
     counters_->messages_malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  greetings_.emplace_back(reinterpret_cast<const char*>(sealed_address.data()),
-                          sealed_address.size());
+  greetings_.push_back(
+      {std::string(reinterpret_cast<const char*>(sealed_address.data()), sealed_address.size()),
+       DecodePull<PullGreeting>(message)});
 }
 
 std::optional<Placement> Receiver::Admit(MessageHandler** handler,
@@ -162,6 +208,7 @@ void Receiver::Complete(MessageHandler* handler, uint64_t receipt, size_t payloa
 }
 
 void Receiver::Abandon() {
+  puller_.Abandon(absl::CancelledError("data plane: shut down during a pull"));
   Receives receives = std::exchange(pending_, {});
   for (const std::unique_ptr<Receive>& receive : receives) {
     Complete(receive->handler, receive->receipt, receive->payload_bytes,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/transport/data_plane.h"
+#include "common/transport/puller.h"
 #include "common/transport/ucx_support.h"
 
 namespace baton {
@@ -28,10 +29,18 @@ class Receiver {
   absl::Status Register(MessageKind kind, MessageHandler* handler);
   void Unregister(MessageKind kind);
 
-  // The sealed addresses of the peers that have greeted since the last call.
-  std::vector<std::string> TakeGreetings() { return std::exchange(greetings_, {}); }
+  struct Greeting {
+    std::string sealed_address;
+    std::optional<PullGreeting> pull;  // None of a peer that does not know of pulls.
+  };
+  // Of the peers that have greeted since the last call.
+  std::vector<Greeting> TakeGreetings() { return std::exchange(greetings_, {}); }
+  // What peers have said about our offers since the last calls.
+  std::vector<PullReady> TakeReady() { return std::exchange(ready_, {}); }
+  std::vector<PullEnd> TakeEnds() { return std::exchange(ends_, {}); }
 
-  bool HasPending() const { return !pending_.empty(); }
+  Puller& puller() { return puller_; }
+  bool HasPending() const { return !pending_.empty() || puller_.HasPending(); }
 
   // Ends what is still under way. Only after the worker is destroyed, when nothing writes any more.
   void Abandon();
@@ -44,7 +53,11 @@ class Receiver {
                                 size_t payload_bytes, const ucp_am_recv_param_t* param);
   static void OnReceived(void* request, ucs_status_t status, size_t bytes, void* receive);
 
-  void OnGreeting(std::span<const std::byte> sealed_address);
+  // Whether the message was one of the data plane's own.
+  bool OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
+                    std::span<const std::byte> payload);
+  void OnGreeting(std::span<const std::byte> message, std::span<const std::byte> sealed_address);
+  bool OnOffer(std::span<const std::byte> message);
 
   // The handler's answer, if its runs fit; counts what is dropped.
   std::optional<Placement> Admit(MessageHandler** handler, std::span<const std::byte> message,
@@ -59,7 +72,10 @@ class Receiver {
   ucp_worker_h worker_ = nullptr;
   std::array<MessageHandler*, kMaxMessageKinds> handlers_{};
   Receives pending_;
-  std::vector<std::string> greetings_;
+  Puller puller_;
+  std::vector<Greeting> greetings_;
+  std::vector<PullReady> ready_;
+  std::vector<PullEnd> ends_;
 };
 
 }  // namespace baton

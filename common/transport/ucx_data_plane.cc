@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
 #include "common/base/sync.h"
@@ -30,8 +31,6 @@ constexpr int kPendingSleepMs = 10;
 // process from ending.
 constexpr int64_t kTeardownUs = 3'000'000;
 constexpr int64_t kMinPeriodUs = 1000;
-// Return endpoints are made on the peers' word, so their number is bounded.
-constexpr size_t kMaxPeers = 4096;
 
 absl::Status SystemError(const char* what) {
   return absl::ErrnoToStatus(errno, absl::StrCat("data plane: ", what));
@@ -48,8 +47,9 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Create(const DataPlaneOpti
 UcxDataPlane::UcxDataPlane(const DataPlaneOptions& options)
     : options_(options),
       mailbox_(options.mailbox_limit),
+      ledger_(EntropySeed()),
       receiver_(&counters_),
-      shared_{options_, &counters_, {}, {}} {}
+      shared_{options_, &counters_, &ledger_, {}, {}} {}
 
 UcxDataPlane::~UcxDataPlane() { Shutdown(); }
 
@@ -123,6 +123,7 @@ void UcxDataPlane::Run() {
   while (!stopping_) {
     RunMailbox();
     bool idle = Progress();
+    idle = !Pull() && idle;
     idle = !PumpPeers() && idle;
     AnswerGreetings();
     ReapPeers();
@@ -182,7 +183,10 @@ void UcxDataPlane::ReapPeers() {
     const bool is_outbound = found->second->direction() == Peer::Direction::kOutbound;
     found->second->Close(failure);
     closing_.push_back(id);
-    if (!is_outbound) continue;  // Nobody knows it; Close has ended its receives.
+    if (!is_outbound) {  // Nobody knows it; Close has ended its receives.
+      receiver_.puller().RemoveSource(id);
+      continue;
+    }
     counters_.peer_failures.fetch_add(1, std::memory_order_relaxed);
     if (!StopRequested()) LOG(kWarning) << failure.message();
     // A copy: the handler may replace itself.
@@ -249,19 +253,6 @@ absl::StatusOr<PeerId> UcxDataPlane::ConnectNow(std::string_view address,
   }
   peers_.emplace(id, std::move(peer));
   return id;
-}
-
-void UcxDataPlane::AnswerGreetings() {
-  for (const std::string& address : receiver_.TakeGreetings()) {
-    if (peers_.size() >= kMaxPeers) {
-      LOG(kWarning) << "data plane: more than " << kMaxPeers << " peers";
-      continue;
-    }
-    const absl::Status status = ConnectNow(address, Peer::Direction::kReturn).status();
-    if (!status.ok()) {
-      LOG(kWarning) << "data plane: return endpoint: " << status.message();
-    }
-  }
 }
 
 void UcxDataPlane::Disconnect(PeerId peer) {

@@ -16,6 +16,7 @@
 #include "common/base/sync.h"
 #include "common/transport/data_plane.h"
 #include "common/transport/mailbox.h"
+#include "common/transport/offer_ledger.h"
 #include "common/transport/peer.h"
 #include "common/transport/receiver.h"
 
@@ -59,6 +60,8 @@ class UcxDataPlane : public DataPlane {
   bool FlushWorker(int64_t deadline_us);
   void CloseUcx();
   void AnswerGreetings();
+  void OfferPulls(const PullGreeting& greeting, PeerId to);
+  bool Pull();
   absl::StatusOr<PeerId> ConnectNow(std::string_view address, Peer::Direction direction);
   void SendNow(PeerId peer, Outgoing message);
 
@@ -78,6 +81,7 @@ class UcxDataPlane : public DataPlane {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int epoll_fd_ = -1;
+  OfferLedger ledger_;
   Receiver receiver_;
   std::unordered_map<PeerId, std::unique_ptr<Peer>> peers_;
   Peer::Shared shared_;

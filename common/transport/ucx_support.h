@@ -31,6 +31,7 @@ class UcxBuffer {
     if (!contiguous()) return runs_.data();
     return runs_.empty() ? nullptr : runs_.front().buffer;
   }
+  bool contiguous() const { return runs_.size() <= 1; }
   // Elements of datatype(): bytes or runs.
   size_t count() const {
     if (!contiguous()) return runs_.size();
@@ -38,7 +39,6 @@ class UcxBuffer {
   }
 
  private:
-  bool contiguous() const { return runs_.size() <= 1; }
   std::vector<ucp_dt_iov_t> runs_;
 };
 

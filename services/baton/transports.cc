@@ -46,6 +46,12 @@ std::map<std::string, std::string> TransportVariables(const v1::Options& options
   return variables;
 }
 
+DataPlaneOptions PlaneOptions(const v1::Options& options) {
+  DataPlaneOptions plane;
+  plane.pull = options.kv_transport() == "auto";
+  return plane;
+}
+
 void ChooseTransports(const v1::Options& options) {
   const std::string device =
       net::IsUnspecified(options.host()) ? "" : net::DeviceOf(options.host());

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/transport/data_plane.h"
 #include "proto/baton/v1/config.pb.h"
 
 namespace baton {
@@ -15,6 +16,9 @@ namespace baton {
 std::map<std::string, std::string> TransportVariables(const v1::Options& options,
                                                       const std::string& device,
                                                       const std::vector<std::string>& rdma_ports);
+
+// Of the worker's data plane.
+DataPlaneOptions PlaneOptions(const v1::Options& options);
 
 // Sets them where the user has set nothing. Before the data plane reads the environment and before
 // other threads do.

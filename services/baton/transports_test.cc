@@ -21,6 +21,12 @@ TEST(TransportsTest, AutoLeavesSharedMemoryOut) {
             (Variables{{"UCX_TLS", "tcp,self"}}));
 }
 
+TEST(TransportsTest, OnlyAutoReadsPeersMemory) {
+  EXPECT_TRUE(PlaneOptions(OptionsOf("0.0.0.0", "auto")).pull);
+  EXPECT_FALSE(PlaneOptions(OptionsOf("0.0.0.0", "tcp")).pull);
+  EXPECT_FALSE(PlaneOptions(OptionsOf("0.0.0.0", "shm")).pull);
+}
+
 TEST(TransportsTest, ListensOnTheDeviceOfTheHostAlone) {
   EXPECT_EQ(TransportVariables(OptionsOf("127.0.0.1", "auto"), "lo", {"mlx5_0:1"}),
             (Variables{{"UCX_TLS", "^shm"}, {"UCX_NET_DEVICES", "lo"}}));

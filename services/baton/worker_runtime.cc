@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const v1::O
                           }));
   BATON_RETURN_IF_ERROR(host->StartEndpoint());
   BATON_RETURN_IF_ERROR(host->Load(layers));
-  BATON_ASSIGN_OR_RETURN(host->data_plane_, DataPlane::Create({}));
+  BATON_ASSIGN_OR_RETURN(host->data_plane_, DataPlane::Create(PlaneOptions(options)));
   return host;
 }
 

@@ -1,7 +1,9 @@
 #include "common/transport/testing/test_messages.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -135,6 +137,13 @@ size_t Outbox::duplicates() const {
   MutexLock lock(&mutex_);
   return static_cast<size_t>(
       std::count_if(calls_.begin(), calls_.end(), [](int calls) { return calls > 1; }));
+}
+
+DataPlaneOptions TestOptions() {
+  const char* pull = getenv("BATON_TEST_PULL");
+  DataPlaneOptions options;
+  options.pull = pull != nullptr && std::string_view(pull) == "1";
+  return options;
 }
 
 std::string ToHex(std::string_view bytes) { return absl::BytesToHexString(std::string(bytes)); }

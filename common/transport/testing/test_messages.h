@@ -98,6 +98,9 @@ class Outbox {
   size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// The defaults, with pulls if this run of the test is about them (BATON_TEST_PULL).
+DataPlaneOptions TestOptions();
+
 std::string ToHex(std::string_view bytes);
 std::string FromHex(std::string_view hex);
 

@@ -22,7 +22,7 @@ int Main(int argc, char** argv) {
   BATON_CHECK(argc >= 2);
   const std::string mode = argv[1];
   Inbox inbox;
-  absl::StatusOr<std::unique_ptr<DataPlane>> created = DataPlane::Create({});
+  absl::StatusOr<std::unique_ptr<DataPlane>> created = DataPlane::Create(TestOptions());
   BATON_CHECK(created.ok()) << created.status();
   DataPlane& plane = **created;
   PeerId parent = 0;  // Data thread.

@@ -1,0 +1,93 @@
+// What two data planes say to each other when the receiver reads payloads out of the sender's
+// memory (README, "Pulls"): the ends of a greeting and of three more kinds of message. Native byte
+// order, like the frame before them: both ends are one machine.
+#ifndef COMMON_TRANSPORT_PULL_WIRE_H_
+#define COMMON_TRANSPORT_PULL_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "common/transport/frame.h"
+
+namespace baton {
+
+// Sent by UcxDataPlane itself, as the greeting is, and only after a greeting that had a
+// PullGreeting.
+inline constexpr uint16_t kPullOfferKind = 0xfffe;
+inline constexpr uint16_t kPullReadyKind = 0xfffd;
+inline constexpr uint16_t kPullEndKind = 0xfffc;
+
+// Behind a greeting's frame: where a reader finds this process's ledger of offers, if it can.
+struct PullGreeting {
+  uint64_t process = 0;  // In the greeter's pid namespace, which may be another one.
+  uint64_t ledger = 0;   // Address of OfferLedger's words.
+  uint64_t cookie = 0;   // Its first word: whoever reads another one reads another process.
+  uint64_t peer = 0;     // What the greeter calls whom it greets.
+};
+
+// "I can read your memory, offer me payloads."
+struct PullReady {
+  uint64_t peer = 0;    // PullGreeting::peer.
+  uint64_t source = 0;  // What the reader calls the greeter.
+};
+
+// A message whose payload stays where it is; its own frame and header follow.
+struct PullOffer {
+  uint64_t source = 0;   // PullReady::source.
+  uint64_t id = 0;       // Never used again, never 0.
+  uint64_t slot = 0;     // Of the ledger: holds `id` as long as the payload is there.
+  uint64_t address = 0;  // Of the payload.
+  uint64_t bytes = 0;
+};
+
+// What an offer puts before the message's own frame and header.
+inline constexpr size_t kPullOfferBytes = sizeof(Frame) + sizeof(PullOffer);
+
+enum class PullOutcome : uint64_t {
+  kTaken = 0,       // Read, or refused by its header: the payload is not needed any more.
+  kFailed = 1,      // The message was accepted, and a part of it could not be read.
+  kUnreadable = 2,  // Nothing of it can be read: send it another way. Nobody has seen its header.
+};
+
+struct PullEnd {
+  uint64_t peer = 0;  // PullGreeting::peer.
+  uint64_t id = 0;    // Of the offer.
+  PullOutcome outcome = PullOutcome::kTaken;
+};
+
+// The frame of `kind`, `value`, and `rest`.
+template <typename T>
+std::vector<std::byte> EncodePull(uint16_t kind, const T& value,
+                                  std::span<const std::byte> rest = {}) {
+  static_assert(std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T>);
+  const Frame frame{.kind = kind};
+  std::vector<std::byte> message(sizeof(frame) + sizeof(value) + rest.size());
+  std::memcpy(message.data(), &frame, sizeof(frame));
+  std::memcpy(message.data() + sizeof(frame), &value, sizeof(value));
+  if (!rest.empty()) {
+    std::memcpy(message.data() + sizeof(frame) + sizeof(value), rest.data(), rest.size());
+  }
+  return message;
+}
+
+// What follows the frame of `message`, and behind it `rest`; nullopt if that is too short, or too
+// long where no rest is wanted.
+template <typename T>
+std::optional<T> DecodePull(std::span<const std::byte> message,
+                            std::span<const std::byte>* rest = nullptr) {
+  constexpr size_t kBytes = sizeof(Frame) + sizeof(T);
+  if (message.size() < kBytes || (rest == nullptr && message.size() > kBytes)) return std::nullopt;
+  T value;
+  std::memcpy(&value, message.data() + sizeof(Frame), sizeof(value));
+  if (rest != nullptr) *rest = message.subspan(kBytes);
+  return value;
+}
+
+}  // namespace baton
+
+#endif  // COMMON_TRANSPORT_PULL_WIRE_H_
