@@ -56,8 +56,8 @@ class MemoryBuffer {
   std::function<void(const MemorySpan&)> release_;
 };
 
-// Host memory, aligned for vectors and left uninitialised: its pages are first touched by whoever
-// fills it. ResourceExhausted with the size if there is none.
+// Host memory, aligned for vectors (from 4 MiB on for huge pages, too) and left uninitialised: its
+// pages are first touched by whoever fills it. ResourceExhausted with the size if there is none.
 absl::StatusOr<MemoryBuffer> AllocateHost(size_t bytes);
 
 // A row-major matrix in somebody else's memory, without gaps; none has no rows.
