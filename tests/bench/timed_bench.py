@@ -9,7 +9,8 @@ stages:
   (chunks + stages - 1 steps), beyond what its bytes take there at the bandwidth of the data plane. Chunks take longer
   the further on they are, so the longest way is every chunk on stage 0 and the last one through the others: only its
   transfers are not behind a computation. The bandwidth is that between two threads alone, of messages as large as the
-  pieces in which activations travel, in turn with the prompts.
+  pieces in which activations travel and in memory like theirs, by what carries them in the cluster, in turn with the
+  prompts; P3_pN_memcpy_gb_per_s is what plain copies of the same bytes by one thread had there.
 """
 
 import json
@@ -47,12 +48,23 @@ def flow_shop_us(rows):
     return ends[-1]
 
 
-def data_plane_bytes_per_us():
-    """Of TCP over loopback, which `--kv-transport auto` takes here."""
+def transport_of(cluster, stages):
+    """What `--kv-transport auto` has taken between the stages: reads of the sender's memory, or TCP."""
+    logs = [cluster.processes[f"prefill-0-{stage}"].log() for stage in range(1, stages)]
+    pulls = ["its payloads are read there" in log for log in logs]
+    if any(pulls) != all(pulls):
+        raise SystemExit(f"stages differ in how they receive: {pulls}")
+    return "pull" if all(pulls) else "tcp"
+
+
+def bytes_per_us(transport):
+    """(of the data plane, of memcpy) over loopback."""
     program = ROOT / "bazel-bin" / "tests" / "bench" / "transport_bench"
-    output = subprocess.run([program, "--transport=tcp", "--rounds=3", f"--kib={PIECE_KIB}"], check=True,
-                            env={**os.environ, "UCX_TLS": "tcp,self"}, stdout=subprocess.PIPE, text=True).stdout
-    return json.loads(output)[f"tcp_{PIECE_KIB}kib_gb_per_s"] * 1e3
+    output = json.loads(subprocess.run(
+        [program, f"--transport={transport}", "--rounds=3", f"--kib={PIECE_KIB}"], check=True,
+        env={**os.environ, "UCX_TLS": "tcp,self"}, stdout=subprocess.PIPE, text=True).stdout)
+    name = f"{transport}_{PIECE_KIB}kib_gb_per_s"
+    return output[name] * 1e3, output["memcpy_beside_" + name] * 1e3
 
 
 def measure(client, profile, stages, prompt):
@@ -65,20 +77,23 @@ def measure(client, profile, stages, prompt):
     return timing.ttft_us, flow_shop_us(predicted), flow_shop_us(took), len(predicted)
 
 
-def figures(client, profile, stages, drawn):
+def figures(cluster, client, profile, stages, drawn):
     """Medians of some prompts."""
     measure(client, profile, stages, [7] * (2 * CHUNK))  # A warm-up that is not counted.
+    transport = transport_of(cluster, stages)
     rows = []
     for _ in range(ROUNDS):
-        bytes_per_us = data_plane_bytes_per_us()
+        sent, copied = bytes_per_us(transport)
         ttft, predicted, took, chunks = measure(client, profile, stages, [drawn.randrange(4000) for _ in range(TOKENS)])
         steps = chunks + stages - 1
-        hops_us = (stages - 1) * CHUNK * ROW_BYTES / bytes_per_us
+        hops_us = (stages - 1) * CHUNK * ROW_BYTES / sent
         rows.append({f"P2_p{stages}": ttft / predicted, f"P2_p{stages}_of_taken": ttft / took,
                      f"P3_p{stages}_ms": (ttft - predicted - hops_us) / steps / 1e3,
                      f"P3_p{stages}_with_transfers_ms": (ttft - predicted) / steps / 1e3,
-                     f"P3_p{stages}_gb_per_s": bytes_per_us / 1e3, f"ttft_s_p{stages}": ttft / 1e6})
-    return {key: round(statistics.median(row[key] for row in rows), 4) for key in rows[0]}
+                     f"P3_p{stages}_gb_per_s": sent / 1e3, f"P3_p{stages}_memcpy_gb_per_s": copied / 1e3,
+                     f"ttft_s_p{stages}": ttft / 1e6})
+    medians = {key: round(statistics.median(row[key] for row in rows), 4) for key in rows[0]}
+    return {f"P3_p{stages}_transport": transport, **medians}
 
 
 def main():
@@ -90,7 +105,7 @@ def main():
         for stages in (4, 8):
             with timed_cluster(directory, path, stages, ["--chunk-policy", "fixed", "--chunked-prefill-size", CHUNK]) \
                     as cluster, Client(cluster.target) as client:
-                flat.update(figures(client, profile, stages, drawn))
+                flat.update(figures(cluster, client, profile, stages, drawn))
     flat["P2"] = max(flat["P2_p4"], flat["P2_p8"])
     flat["P3"] = max(flat["P3_p4_ms"], flat["P3_p8_ms"])
     print(json.dumps(flat))

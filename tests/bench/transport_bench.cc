@@ -24,26 +24,28 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/device/memory.h"
 #include "common/transport/data_plane.h"
 
 namespace baton {
 namespace {
 
 constexpr size_t kArenaBytes = 256 << 20;
-constexpr const char* kTransports[] = {"shm", "tcp"};
+// "pull": the receiver reads out of the sender's memory, as `--kv-transport auto` does on one host.
+constexpr const char* kTransports[] = {"shm", "tcp", "pull"};
 
 // Places messages one after the other in an arena, and counts them down.
 class Sink : public MessageHandler {
  public:
-  explicit Sink(std::vector<std::byte>* arena) : arena_(arena) {}
+  explicit Sink(std::span<std::byte> arena) : arena_(arena) {}
   void Expect(absl::BlockingCounter* left) {
     left_ = left;
     offset_ = 0;
   }
   std::optional<Placement> OnHeader(std::span<const std::byte>, size_t payload_bytes) override {
-    if (offset_ + payload_bytes > arena_->size()) return std::nullopt;
+    if (offset_ + payload_bytes > arena_.size()) return std::nullopt;
     Placement placement;
-    placement.runs.emplace_back(arena_->data() + offset_, payload_bytes);
+    placement.runs.emplace_back(arena_.data() + offset_, payload_bytes);
     offset_ += payload_bytes;
     return placement;
   }
@@ -53,7 +55,7 @@ class Sink : public MessageHandler {
   }
 
  private:
-  std::vector<std::byte>* const arena_;
+  const std::span<std::byte> arena_;
   absl::BlockingCounter* left_ = nullptr;
   size_t offset_ = 0;
 };
@@ -62,7 +64,7 @@ double GigabytesPerSecond(int64_t start_us) {
   return static_cast<double>(kArenaBytes) / static_cast<double>(NowUs() - start_us) / 1e3;
 }
 
-double SendArena(DataPlane& plane, PeerId peer, Sink& sink, const std::vector<std::byte>& arena,
+double SendArena(DataPlane& plane, PeerId peer, Sink& sink, std::span<const std::byte> arena,
                  size_t message_bytes) {
   absl::BlockingCounter left(static_cast<int>(kArenaBytes / message_bytes));
   sink.Expect(&left);
@@ -77,8 +79,7 @@ double SendArena(DataPlane& plane, PeerId peer, Sink& sink, const std::vector<st
   return GigabytesPerSecond(start_us);
 }
 
-double CopyArena(std::vector<std::byte>& to, const std::vector<std::byte>& from,
-                 size_t message_bytes) {
+double CopyArena(std::span<std::byte> to, std::span<const std::byte> from, size_t message_bytes) {
   const int64_t start_us = NowUs();
   for (size_t offset = 0; offset < kArenaBytes; offset += message_bytes) {
     std::memcpy(to.data() + offset, from.data() + offset, message_bytes);
@@ -91,11 +92,18 @@ using Samples = std::map<std::string, std::vector<double>>;
 // One transport, in this process; UCX_TLS is set.
 Samples Measure(const std::string& transport, int rounds,
                 const std::vector<size_t>& message_bytes) {
-  std::vector<std::byte> from(kArenaBytes, std::byte{1});
-  std::vector<std::byte> to(kArenaBytes, std::byte{2});
-  Sink sink(&to);
-  std::unique_ptr<DataPlane> sender = *DataPlane::Create({});
-  std::unique_ptr<DataPlane> receiver = *DataPlane::Create({});
+  // As activations are allocated.
+  MemoryBuffer from_buffer = *AllocateHost(kArenaBytes);
+  MemoryBuffer to_buffer = *AllocateHost(kArenaBytes);
+  const std::span<std::byte> from = from_buffer.span().Host();
+  const std::span<std::byte> to = to_buffer.span().Host();
+  std::fill(from.begin(), from.end(), std::byte{1});
+  std::fill(to.begin(), to.end(), std::byte{2});
+  Sink sink(to);
+  DataPlaneOptions options;
+  options.pull = transport == "pull";
+  std::unique_ptr<DataPlane> sender = *DataPlane::Create(options);
+  std::unique_ptr<DataPlane> receiver = *DataPlane::Create(options);
   BATON_CHECK(receiver->Register(MessageKind::kKvPages, &sink).ok());
   const PeerId peer = *sender->Connect(receiver->address());
   Samples samples;
@@ -109,6 +117,8 @@ Samples Measure(const std::string& transport, int rounds,
       samples[absl::StrCat("memcpy_beside_", name)].push_back(copied);
     }
   }
+  // Or the figures are another transport's.
+  BATON_CHECK((receiver->counters().bytes_pulled > 0) == options.pull) << transport;
   sender->Shutdown();
   receiver->Shutdown();
   return samples;
@@ -126,8 +136,9 @@ void PrintJson(const Samples& samples) {
 
 // Runs this program for one transport and reads its object.
 nlohmann::ordered_json RunFor(const std::string& transport, int rounds) {
-  const std::string command = absl::StrCat("UCX_TLS=", transport, ",self exec /proc/", getpid(),
-                                           "/exe --transport=", transport, " --rounds=", rounds);
+  const std::string command =
+      absl::StrCat("UCX_TLS=", transport == "shm" ? "shm" : "tcp", ",self exec /proc/", getpid(),
+                   "/exe --transport=", transport, " --rounds=", rounds);
   FILE* output = popen(command.c_str(), "r");
   BATON_CHECK(output != nullptr);
   std::string text;

@@ -88,6 +88,14 @@ TimedStageModel::TimedStageModel(const TimedProfile& profile, ModelConfig config
       kv_memory_(pool_->geometry(), pool_->Bytes()),
       group_(rank, /*options=*/{}, /*hidden=*/0) {}
 
+// A step writes the beginnings of rows alone. Whole rows are passed on, and what was never written
+// would be read from the system's one page of zeros, which is always in the cache.
+absl::StatusOr<MemoryBuffer> TimedStageModel::AllocateActivations(size_t bytes) {
+  BATON_ASSIGN_OR_RETURN(MemoryBuffer buffer, AllocateHost(bytes));
+  std::fill_n(buffer.span().data, bytes, std::byte{1});
+  return buffer;
+}
+
 absl::Status TimedStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
   if (group_.alone()) return StageModel::JoinGroup(std::move(group));
   return group_.Join(std::move(group), /*multiply=*/nullptr);

@@ -44,6 +44,7 @@ class TimedStageModel final : public StageModel {
   int activation_columns() const override {
     return sliced_ ? config_.hidden_size / rank_.size : config_.hidden_size;
   }
+  absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) override;
   TensorRank tensor_rank() const override { return rank_; }
   absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
   void EndGroup(const absl::Status& why) override { group_.Fail(why); }
