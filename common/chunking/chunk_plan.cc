@@ -189,6 +189,16 @@ std::vector<int> PlanOptimal(const PromptShape& prompt, const std::vector<StageC
       bottom = count;
     }
   }
+  // Where chunks are a few pages, the next cut into equal ones, with a page less in each, lies far
+  // off, and what is between is worse than both: some chunks take as long, and there are more of
+  // them.
+  for (int pages = (most + bottom - 1) / bottom; pages > 1; --pages) {
+    const int finer = (most + pages - 2) / (pages - 1);
+    const double us = try_count(finer, kCoarse);
+    if (us >= bottom_us) break;
+    bottom_us = us;
+    bottom = finer;
+  }
   constexpr int kAround = 4;  // Of the flat bottom: more changes less than a thousandth.
   const int stride = std::max(1, step_of(bottom) / kAround);
   for (int count = std::max(fewest, bottom - step_of(bottom) + stride);

@@ -173,6 +173,24 @@ TEST(PlanOptimalTest, NoOtherRuleBeatsIt) {
   }
 }
 
+// Of twenty pages, eleven chunks to nineteen are no better than ten, and twenty may be.
+TEST(PlanOptimalTest, ChunksOfOnePageAreTriedBehindThoseOfTwo) {
+  Random random(25);
+  int one_page = 0;
+  for (int round = 0; round < 200; ++round) {
+    const StageCost cost{.overhead_us = 10 + random.Uniform() * 200,
+                         .token_us = 4 + random.Uniform() * 26,
+                         .attention_us = random.Uniform() * 0.01};
+    const std::vector<StageCost> stages(static_cast<size_t>(random.Between(2, 8)), cost);
+    const PromptShape prompt{.prefix_length = 2816, .tokens = 1229, .page_size = 64};
+    const std::vector<int> chunks = PlanOptimal(prompt, stages, 512);
+    const double us = Micros(stages, prompt, chunks);
+    EXPECT_LE(us, Micros(stages, prompt, PlanFixed(prompt, 64)) * (1 + 1e-4)) << "round " << round;
+    one_page += chunks.size() == 20 ? 1 : 0;
+  }
+  EXPECT_GT(one_page, 20);
+}
+
 TEST(PlanOptimalTest, OneStageTakesThePromptWhole) {
   const StageCost cost{.overhead_us = 10, .token_us = 1};
   EXPECT_EQ(PlanOptimal({.tokens = 1000, .page_size = 16}, {cost}, 1 << 20),
