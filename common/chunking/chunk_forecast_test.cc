@@ -4,6 +4,7 @@
 
 #include <climits>
 #include <numeric>
+#include <utility>
 
 #include "common/chunking/chunk_plan.h"
 
@@ -62,6 +63,11 @@ TEST(ChunkForecastTest, NoChunkIsLargerThanTheContext) {
   EXPECT_EQ(whole.rule, ChunkRule::kFixed);
   EXPECT_EQ(whole.chunk_tokens, 1024);
   EXPECT_EQ(ForecastChunks(whole, {}, 2, 999).chunks, std::vector<int>{999});
+  for (const auto& [context, most] : {std::pair(1024, 1024), std::pair(1025, 1088)}) {
+    const ChunkOptions bounded =
+        WithinContext({.page_size = 64, .chunk_tokens = 1 << 20, .max_context_tokens = context});
+    EXPECT_EQ(bounded.chunk_tokens, most);
+  }
   EXPECT_EQ(WithinContext(OptionsOf(ChunkRule::kSglang, 512)).chunk_tokens, 512);
   EXPECT_EQ(WithinContext(OptionsOf(ChunkRule::kSglang, 512)).rule, ChunkRule::kSglang);
 }

@@ -96,6 +96,26 @@ TEST(SglangChunksTest, GoesByTheSlowestStage) {
   EXPECT_EQ(policy->PlanTokens({65'536, 65'536}), SglangChunk(65'536, kPage, slow, 4096, 0.75));
 }
 
+TEST(SglangChunksTest, ThePromptBeginsWithTheBaseWhateverItsUnit) {
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kSglang, 80));
+  policy->SetCosts({kCost});
+  EXPECT_EQ(policy->PlanTokens({0, 1000}), 80);
+  EXPECT_EQ(policy->PlanTokens({80, 1000}), 64);
+}
+
+// By what a chunk of the base takes without a prefix: not by what a prefix would add.
+TEST(SglangChunksTest, TheSlowestIsSoAtThePromptsBegin) {
+  const StageCost slowest = {.token_us = 41, .attention_us = 0.02};
+  const StageCost beside = {.prefix_us = 1e6, .token_us = 41, .attention_us = 0.001};
+  for (const std::vector<StageCost>& stages :
+       {std::vector{slowest, beside}, std::vector{beside, slowest}}) {
+    const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kSglang, 4096));
+    policy->SetCosts(stages);
+    EXPECT_EQ(policy->PlanTokens({65'536, 65'536}),
+              SglangChunk(65'536, kPage, slowest, 4096, 0.75));
+  }
+}
+
 TEST(OptimalChunksTest, APromptAloneIsCutAsWellAsItCanBe) {
   for (const size_t stages : {2, 4, 8}) {
     const std::vector<StageCost> costs(stages, kCost);

@@ -166,6 +166,16 @@ TEST(ChunkProfileTest, FilesAreBounded) {
   EXPECT_THAT(std::string(large.message()), HasSubstr("larger than the accepted"));
 }
 
+TEST(ChunkProfileTest, AFileOfAMebibyteIsTheLargest) {
+  const std::string path = testing::TempDir() + "/profile_at_the_bound.json";
+  for (const size_t bytes : {size_t{1} << 20, (size_t{1} << 20) + 1}) {
+    std::string text = kGood;
+    text.resize(bytes, ' ');
+    std::ofstream(path) << text;
+    EXPECT_EQ(LoadChunkProfile(path).ok(), bytes == size_t{1} << 20) << bytes;
+  }
+}
+
 TEST(ChunkProfileTest, SaysWhatItWasMeasuredOn) {
   const MeasuredOn here = ParseChunkProfile(kGood, "p.json")->on;
   MeasuredOn there = here;

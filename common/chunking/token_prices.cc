@@ -29,9 +29,7 @@ int TokenPrices::Affordable(const PromptShape& prompt, double budget_tokens) con
     const double all = std::min<double>(budget_tokens, prompt.tokens);
     return FitChunk(prompt.tokens, static_cast<int>(all), prompt.page_size);
   }
-  const int pages = (prompt.tokens + prompt.page_size - 1) / prompt.page_size;
-  const double limit_us = budget_tokens * token_us_;
-  return LargestChunk(prompt, {work_}, pages * prompt.page_size, limit_us);
+  return LargestChunk(prompt, {work_}, prompt.tokens, budget_tokens * token_us_);
 }
 
 }  // namespace baton
