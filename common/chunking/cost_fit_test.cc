@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "common/base/random.h"
+#include "common/chunking/fit_account_fixture.h"
 
 namespace baton {
 namespace {
@@ -198,6 +199,34 @@ TEST(CostFitTest, CoefficientsAreNeverNegative) {
     CostFit fit;
     for (int i = 0; i < 30; ++i) AddDrawn(fit, kTrue, random, 0.9);
     EXPECT_EQ(fit.cost().value_or(kTrue).Check(), absl::OkStatus());
+  }
+}
+
+// Stages that become slower or faster, are held up or let off once, do all of one size for a while,
+// and begin with what is known or not.
+TEST(CostFitTest, KeepsToItsRulePlanByPlan) {
+  for (uint64_t seed = 100; seed < 300; ++seed) {
+    Random random(seed);
+    StageCost truth = kTrue.Times(0.1 + random.Uniform());
+    if (random.Chance(0.3)) truth.prefix_us = truth.attention_us = 0;
+    const KnownCost known{kTrue.Times(random.Chance(0.5) ? 1 : 4 * random.Uniform() + 0.01), 0.05};
+    const bool knows = random.Chance(0.5);
+    CostFit fit = knows ? CostFit(known) : CostFit();
+    FitAccount account = knows ? FitAccount(known) : FitAccount();
+    const double noise = random.Chance(0.3) ? 0.8 : 0.03;
+    int tokens = 512;
+    for (int i = 0; i < 80; ++i) {
+      if (random.Chance(0.03)) truth = truth.Times(random.Chance(0.5) ? 5 : 0.2);
+      if (random.Chance(0.6)) tokens = static_cast<int>(random.Between(1, 1000));
+      const auto prefix = random.Chance(0.3) ? 0 : static_cast<int>(random.Between(0, 50'000));
+      const PlanWork work = WorkOf(prefix, tokens);
+      double micros = truth.Micros(work) * (1 + noise * (random.Uniform() - 0.5));
+      if (random.Chance(0.1)) micros *= random.Chance(0.5) ? 20 : 0.05;
+      fit.Add(work, static_cast<int64_t>(micros));
+      account.Saw(work, static_cast<int64_t>(micros));
+      ASSERT_EQ(account.DifferenceOf(fit.cost(), fit.error(), fit.plans()), "")
+          << "seed " << seed << ", plan " << i;
+    }
   }
 }
 

@@ -28,21 +28,19 @@ constexpr double kSameFixed = 0.25;
 // later one.
 constexpr double kUnequal = 1.6;
 constexpr double kSameTold = 1e-6;
-// Of a prompt while nobody knows what chunks cost: for each stage, and of tokens.
-constexpr int kUnknownChunks = 4;
-constexpr int kLeastUnknown = 512;
+constexpr double kSmooth = 0.75;  // Of SGLang's rule.
+constexpr int kAskedOften = 6;
 
 }  // namespace
 
 ChunkWitness::ChunkWitness(World& world, const Topology& topology, std::string self)
-    : world_(world), topology_(topology), self_(std::move(self)) {
+    : world_(world),
+      topology_(topology),
+      self_(std::move(self)),
+      sizes_(topology),
+      asked_left_(kAskedOften) {
   for (int stage = 0; stage < topology.stages; ++stage) truth_.push_back(topology.CostOf(stage));
   seen_.resize(truth_.size());
-  for (Seen& seen : seen_) {
-    // Who was told wrongly has to forget that first; who was told rightly knows at once.
-    seen.plans = topology.known_costs > 1 ? -kPlansToSeeIt : 0;
-    seen.told = topology.known_costs == 1;
-  }
 }
 
 void ChunkWitness::Complain(const std::string& what) {
@@ -60,11 +58,10 @@ void ChunkWitness::SlowDown() {
 
 void ChunkWitness::Before(const prefill::PlannerEvent& event) {
   done_.reset();
-  told_ = false;
   if (!slow_ && world_.now_us() >= topology_.changes_at_us) SlowDown();
   if (const auto* up = std::get_if<prefill::ChainUp>(&event)) {
     epoch_ = up->epoch;
-    told_ = !std::exchange(up_, true) && !up->known_costs.empty();
+    if (fits_.empty()) HearKnown(up->known_costs);
     done_plans_.assign(static_cast<size_t>(topology_.members()), 0);
     of_ranks_.clear();
     plans_.clear();
@@ -75,7 +72,10 @@ void ChunkWitness::Before(const prefill::PlannerEvent& event) {
     const auto [prompt, is_new] = prompts_.try_emplace(start->attempt_id);
     prompt->second.tokens = start->prompt_tokens;
     const bool first = lengths_.insert(start->prompt_tokens).second;
-    if (is_new) prompt->second.first_of_its_length = first;
+    if (is_new) {
+      prompt->second.first_of_its_length = first;
+      prompt->second.order = ++arrived_;
+    }
   } else if (const auto* said = std::get_if<prefill::StagePlanDone>(&event)) {
     Hear(*said);
   }
@@ -96,6 +96,7 @@ void ChunkWitness::Hear(const prefill::StagePlanDone& said) {
   const auto& [work, predicted] = plan->second;
   if (work.tokens == 0) return;
   done_ = Done{stage, work, took.shortest_us, predicted};
+  fits_[stage].Saw(work, took.shortest_us);
   Seen& seen = seen_[stage];
   // Who has been held up has to forget that, too.
   const double true_us = truth_[stage].Micros(work);
@@ -140,23 +141,26 @@ void ChunkWitness::After(const std::vector<prefill::PlannerAction>& actions,
   if (done_.has_value() && observed != (done_->predicted ? 1 : 0)) {
     Complain("a plan's time was predicted, and how well is not told");
   }
+  if (learned.size() != fits_.size()) return Complain("does not say what each stage costs");
+  for (size_t stage = 0; stage < fits_.size(); ++stage) {
+    const prefill::LearnedCost& said = learned[stage];
+    const std::string difference = fits_[stage].DifferenceOf(said.cost, said.error, said.plans);
+    if (!difference.empty()) Complain(absl::StrCat("what stage ", stage, " costs ", difference));
+    if (said.cost.has_value() != (said.missing == nullptr)) Complain("what is missing is not said");
+  }
   if (done_.has_value()) CheckLearned(learned);
-  if (told_) CheckKnown(learned);
 }
 
-// It is believed as it was told, until plans say otherwise.
-void ChunkWitness::CheckKnown(const std::vector<prefill::LearnedCost>& learned) {
-  for (size_t stage = 0; stage < truth_.size(); ++stage) {
-    const StageCost told = topology_.CostOf(static_cast<int>(stage)).Times(topology_.known_costs);
-    const bool believed = stage < learned.size() && learned[stage].cost.has_value();
-    for (const int tokens : {topology_.page_size, topology_.chunk_tokens}) {
-      const double told_us = told.Micros(topology_.chunk_tokens, tokens);
-      if (believed && std::abs(learned[stage].cost->Micros(topology_.chunk_tokens, tokens) -
-                               told_us) <= kSameTold * told_us) {
-        continue;
-      }
-      return Complain(absl::StrCat("what is known of stage ", stage, " is not believed"));
-    }
+// It is believed as it was told, until plans say otherwise. Who was told rightly knows at once; who
+// was told wrongly has to forget that first.
+void ChunkWitness::HearKnown(const std::vector<KnownCost>& known) {
+  fits_.resize(truth_.size());
+  for (size_t stage = 0; stage < known.size(); ++stage) {
+    fits_[stage] = FitAccount(known[stage]);
+    const double told_us = known[stage].cost.Micros(topology_.chunk_tokens, topology_.page_size);
+    const double true_us = truth_[stage].Micros(topology_.chunk_tokens, topology_.page_size);
+    seen_[stage].told = std::abs(told_us - true_us) <= kSameTold * true_us;
+    seen_[stage].plans = seen_[stage].told ? 0 : -kPlansToSeeIt;
   }
 }
 
@@ -213,6 +217,7 @@ void ChunkWitness::See(const prefill::Plan& plan, bool known) {
   CheckArithmetic(plan, work);
   int64_t left = 0;
   for (const auto& [attempt_id, prompt] : prompts_) left += prompt.tokens - prompt.planned;
+  CheckSizes(plan, left);
   for (const prefill::PlanItem& item : plan.items) {
     Prompt& prompt = prompts_[item.attempt_id];
     const bool alone = plan.items.size() == 1 && left == prompt.tokens - prompt.planned;
@@ -222,6 +227,50 @@ void ChunkWitness::See(const prefill::Plan& plan, bool known) {
       prompt.chunk_us.reset();
     }
     prompt.planned += item.token_count;
+  }
+}
+
+// The oldest prompt in the chain sets a plan's size, or one that waits and is older, if it is
+// opened by this plan. Who sets it may have none of it, if a shorter one has been owed more than
+// that.
+void ChunkWitness::CheckSizes(const prefill::Plan& plan, int64_t left) {
+  if (plan.items.empty()) return;
+  uint64_t leader = 0;
+  uint64_t waiting = 0;
+  const auto oldest = [this](uint64_t one, uint64_t other) {
+    return one == 0 || prompts_[other].order < prompts_[one].order ? other : one;
+  };
+  for (const auto& [attempt_id, prompt] : prompts_) {
+    if (prompt.planned == prompt.tokens) continue;
+    uint64_t& first = prompt.planned > 0 ? leader : waiting;
+    first = oldest(first, attempt_id);
+  }
+  const auto item_of = [&plan](uint64_t attempt_id) {
+    return std::find_if(plan.items.begin(), plan.items.end(),
+                        [&](const auto& item) { return item.attempt_id == attempt_id; });
+  };
+  if (waiting != 0 && item_of(waiting) != plan.items.end()) leader = oldest(leader, waiting);
+  if (leader == 0) return Complain("a plan begins with who has overtaken an older prompt");
+  const auto item = item_of(leader);
+  const bool has_some = item != plan.items.end();
+  const Prompt& prompt = prompts_[leader];
+  const int own = prompt.tokens - prompt.planned;
+  const std::string wrong =
+      sizes_.See({prompt.planned, own, left - own, topology_.stages}, learned_,
+                 has_some ? item->token_count : 0, has_some && plan.items.size() == 1);
+  if (!wrong.empty()) Complain(wrong);
+  if (has_some && !learned_.empty() && asked_left_-- > 0) AskRules(*item, plan.items.back());
+}
+
+void ChunkWitness::AskRules(const prefill::PlanItem& leader, const prefill::PlanItem& other) {
+  const Prompt& prompt = prompts_[other.attempt_id];
+  const PromptShape rest = {other.token_begin, prompt.tokens - other.token_begin,
+                            topology_.page_size};
+  const StageCost& cost = learned_.back();
+  for (const std::string& wrong :
+       {CheckPrices(rest, learned_, leader.token_begin, leader.token_count),
+        CheckOtherRules(rest, cost, topology_.chunk_tokens, kSmooth), CheckNonsense(cost)}) {
+    if (!wrong.empty()) Complain(wrong);
   }
 }
 
@@ -247,12 +296,7 @@ void ChunkWitness::CheckArithmetic(const prefill::Plan& plan, const PlanWork& wo
 
 void ChunkWitness::SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known) {
   if (prompt.planned == 0 && prompt.first_of_its_length) CheckForecast(item, prompt);
-  if (topology_.chunk_rule == ChunkRule::kSglang && !item.final &&
-      item.token_count < std::min(topology_.chunk_tokens / 4, 64)) {
-    Complain("a chunk is less than a quarter of the base");
-  }
-  if (topology_.chunk_rule != ChunkRule::kOptimal) return;
-  if (!known) return CheckUnknowing(item, prompt);
+  if (topology_.chunk_rule != ChunkRule::kOptimal || !known) return;
   for (size_t stage = 0; stage < truth_.size(); ++stage) {
     if (!LearnedEnough(stage)) return;
   }
@@ -293,22 +337,6 @@ void ChunkWitness::CheckForecast(const prefill::PlanItem& item, const Prompt& pr
     return;
   Complain(absl::StrCat("a prompt of ", prompt.tokens, " tokens begins with ", item.token_count,
                         ", and is said to begin with ", told));
-}
-
-// As large as may be where no other stage waits; else four for each stage, of which none is small
-// enough to be mostly overhead, and the first one half as large, so that two sizes are seen.
-void ChunkWitness::CheckUnknowing(const prefill::PlanItem& item, const Prompt& prompt) {
-  const int page = topology_.page_size;
-  int tokens = topology_.chunk_tokens;
-  if (topology_.stages > 1) {
-    tokens = std::max(prompt.tokens / (kUnknownChunks * topology_.stages), kLeastUnknown);
-    if (item.token_begin == 0 && prompt.tokens > tokens) tokens /= 2;
-  }
-  tokens = std::min(tokens / page * page, topology_.chunk_tokens);
-  tokens = std::min(tokens, prompt.tokens - item.token_begin);
-  if (item.token_count == tokens) return;
-  Complain(absl::StrCat("nobody knows what chunks cost, and ", item.token_count, " tokens after ",
-                        item.token_begin, " are one, not ", tokens));
 }
 
 // Of a prompt cut into so many chunks of equal time: the closed form, without the grain of pages.

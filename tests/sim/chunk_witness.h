@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/chunking/fit_account_fixture.h"
 #include "common/chunking/stage_cost.h"
 #include "services/prefill/core/chain_planner.h"
+#include "tests/sim/sizes_account.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/world.h"
 
@@ -40,6 +42,7 @@ class ChunkWitness {
   struct Prompt {
     int tokens = 0;
     int planned = 0;
+    uint64_t order = 0;  // Of arrival.
     bool first_of_its_length = false;
     std::optional<double> chunk_us;  // Of its first chunk, if all of it was planned alone.
     int first_tokens = 0;            // That chunk, and what it was thought to take.
@@ -58,14 +61,15 @@ class ChunkWitness {
   };
 
   void SlowDown();
-  void CheckKnown(const std::vector<prefill::LearnedCost>& learned);
+  void HearKnown(const std::vector<KnownCost>& known);
   void Hear(const prefill::StagePlanDone& said);
   void See(const prefill::Plan& plan, bool known);
   void CheckArithmetic(const prefill::Plan& plan, const PlanWork& work);
+  void CheckSizes(const prefill::Plan& plan, int64_t left);
+  void AskRules(const prefill::PlanItem& leader, const prefill::PlanItem& other);
   void SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known);
   void CheckFirst(int tokens_of_chunk, int tokens_of_prompt);
   void CheckForecast(const prefill::PlanItem& item, const Prompt& prompt);
-  void CheckUnknowing(const prefill::PlanItem& item, const Prompt& prompt);
   void CheckLearned(const std::vector<prefill::LearnedCost>& learned);
   bool LearnedEnough(size_t stage) const;
   bool KnowsBehind(int prefix_length) const;
@@ -79,9 +83,11 @@ class ChunkWitness {
   std::vector<StageCost> truth_;    // By stage.
   std::vector<StageCost> learned_;  // By stage; empty if not all are known.
   std::vector<Seen> seen_;          // By stage; outlives epochs, as what is learned does.
+  std::vector<FitAccount> fits_;    // By stage; empty before the first epoch.
+  SizesAccount sizes_;
+  int asked_left_;  // How often rules are still asked what a plan has no use for.
   bool slow_ = false;
-  bool told_ = false;  // What is known from elsewhere, in the event that is looked at.
-  bool up_ = false;    // It has been before.
+  uint64_t arrived_ = 0;
   uint64_t epoch_ = 0;
   std::map<uint64_t, Prompt> prompts_;
   std::set<int> lengths_;                                    // Of all prompts so far.

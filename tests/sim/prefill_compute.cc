@@ -165,12 +165,13 @@ prefill::ComputeFinished PrefillProcess::ResultOf(const prefill::RunCompute& com
   return done;
 }
 
-// t(L, x) = c + b x + a (2 L x + x x), per layer: Topology::CostOf.
+// t(L, x) = c + p L + b x + a (2 L x + x x), per layer: Topology::CostOf.
 int64_t PrefillProcess::DrawCost(const prefill::RunCompute& compute) {
   int64_t cost_us = 100;
   for (const prefill::RunCompute::Item& item : compute.items) {
     const int64_t x = item.item.token_count;
-    cost_us += layers_.size() * (x * 4 + (2 * int64_t{item.item.token_begin} * x + x * x) / 400);
+    const int64_t before = item.item.token_begin;
+    cost_us += layers_.size() * (before / 50 + x * 4 + (2 * before * x + x * x) / 400);
   }
   cost_us = cost_us * topology_.compute_factor + world_.random().Between(0, cost_us / 10);
   if (world_.now_us() < topology_.changes_at_us) return cost_us;

@@ -91,6 +91,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
     planner_.emplace(PlannerLimitsOf(topology));
     planner_witness_.emplace(world, topology, oracle, self_.id, PlannerLimitsOf(topology));
     chunk_witness_.emplace(world, topology, self_.id);
+    profile_.emplace(world, topology, node, self_.id);
     planner_account_.emplace(world, topology, self_.id, PlannerLimitsOf(topology));
     const links::WiringOptions wiring{PlaceOf(topology, node, self_), topology.prefill_pages,
                                       topology.chunk_tokens, topology.activation_credits,
@@ -202,6 +203,7 @@ void PrefillProcess::Perform(const prefill::PlannerAction& action) {
     return;
   }
   if (std::holds_alternative<prefill::ObservePlan>(action)) return;  // A metric.
+  profile_->Keep(planner_->costs());
   auto finish = std::get<prefill::FinishRequest>(action);
   if (!finish.status.ok() && !LegOf(finish.status).has_value()) {
     finish.status = WithLeg(finish.status, "prefill", self_.id);  // As the shell does.

@@ -22,6 +22,7 @@
 #include "services/prefill/core/kv_outbox.h"
 #include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
+#include "tests/sim/chain_profile.h"
 #include "tests/sim/chunk_witness.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/planner_account.h"
@@ -285,6 +286,7 @@ class PrefillProcess : public Process {
   StageWitness witness_;
   std::optional<PlannerWitness> planner_witness_;
   std::optional<ChunkWitness> chunk_witness_;
+  std::optional<ChainProfile> profile_;
   std::optional<PlannerAccount> planner_account_;
   std::vector<prefill::PlannerEvent> stale_planner_;
   std::vector<prefill::StageEvent> stale_stage_;

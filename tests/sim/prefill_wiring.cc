@@ -14,7 +14,6 @@ namespace {
 constexpr int64_t kRefusedUs = 100;
 constexpr int64_t kLostUs = 10'000;  // From an endpoint's death to the end of its epoch.
 constexpr int64_t kRefusalReadUs = 1'000'000;
-constexpr double kErrorOfCosts = 0.05;
 
 }  // namespace
 
@@ -169,9 +168,10 @@ void PrefillProcess::Perform(const links::ReportChainUp& action) {
   groups_.CheckUp(chain_, action.epoch);
   prefill::ChainUp up{action.epoch, topology_.stages, action.page_count};
   up.ranks = topology_.ranks;
-  for (int stage = 0; stage < topology_.stages && topology_.known_costs > 0; ++stage) {
-    up.known_costs.push_back({topology_.CostOf(stage).Times(topology_.known_costs), kErrorOfCosts});
+  for (int stage = 0; stage < topology_.stages; ++stage) {
+    up.stage_layers.push_back(topology_.StageLayers(stage).size());
   }
+  up.known_costs = profile_->Known(up.stage_layers);
   HandlePlanner(up);
   membership_->ReportSoon();
 }

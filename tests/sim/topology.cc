@@ -74,7 +74,10 @@ void DrawDecodeRanks(Random& random, Topology& topology) {
 
 StageCost Topology::CostOf(int stage) const {
   const double layers = StageLayers(stage).size();
-  const StageCost fast = {.overhead_us = 100, .token_us = 4 * layers, .attention_us = layers / 400};
+  const StageCost fast = {.overhead_us = 100,
+                          .prefix_us = layers / 50,
+                          .token_us = 4 * layers,
+                          .attention_us = layers / 400};
   return fast.Times(compute_factor);
 }
 

@@ -103,6 +103,8 @@ class World {
   Process* process(int node) const { return nodes_[node].process.get(); }
   uint64_t incarnation(int node) const { return nodes_[node].incarnation; }
   const std::string& name(int node) const { return nodes_[node].name; }
+  // What the node's processes have written, which outlives them.
+  std::string& disk(int node) { return nodes_[node].disk; }
   int node_count() const { return static_cast<int>(nodes_.size()); }
 
   // Runs `run` on the node after `delay_us`, unless that life of it is over by then.
@@ -221,6 +223,7 @@ class World {
     int64_t paused_until_us = 0;
     int64_t mailbox_full_until_us = 0;
     int64_t wall_clock_ahead_us = 0;  // Of the world's.
+    std::string disk;
   };
   struct Call {
     int client = -1;

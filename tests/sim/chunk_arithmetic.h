@@ -1,0 +1,52 @@
+// What common/chunking says of chunks, worked out by other means: sums instead of closed forms,
+// halving instead of roots. Slow and plain; costs are taken without floors, as what is learned is.
+#ifndef TESTS_SIM_CHUNK_ARITHMETIC_H_
+#define TESTS_SIM_CHUNK_ARITHMETIC_H_
+
+#include <string>
+#include <vector>
+
+#include "common/chunking/chunk_plan.h"
+#include "common/chunking/stage_cost.h"
+
+namespace baton::sim {
+
+// Of two ways to work out the same; a size on the edge of a page may be either.
+inline constexpr double kRounding = 1e-6;
+
+struct IntRange {
+  int least = 0;
+  int most = 0;
+  bool holds(int value) const { return value >= least && value <= most; }
+};
+
+// Of a chunk: what it computes, and what it takes in all.
+double WorkOf(const StageCost& cost, int before, int tokens);
+double MicrosOf(const StageCost& cost, int before, int tokens);
+double SlowestOf(const std::vector<StageCost>& stages, int before, int tokens);
+
+// The longest chunk that takes no stage longer: in whole pages, or all that is left. 0: none.
+int LongestWithin(const PromptShape& rest, const std::vector<StageCost>& stages, int max_tokens,
+                  double limit_us);
+
+// By SGLang's rule, behind a first chunk.
+IntRange SglangTokens(int before, int page_size, const StageCost& cost, int base, double smooth);
+
+// The smallest chunk of which a twentieth is overhead.
+IntRange EfficientChunk(int before, int page_size, const std::vector<StageCost>& stages,
+                        int max_tokens);
+
+// What PlanOptimal, RunChunks, FirstTokenBoundMicros and TokenPrices say of a prompt that has the
+// chain for itself. "": all of it is right, or as good as anything.
+std::string CheckPlanOptimal(const PromptShape& rest, const std::vector<StageCost>& stages,
+                             int max_tokens);
+std::string CheckOtherRules(const PromptShape& rest, const StageCost& cost, int chunk_tokens,
+                            double smooth);
+std::string CheckPrices(const PromptShape& other, const std::vector<StageCost>& stages, int before,
+                        int tokens);
+// Costs that are none, by name; and what makes tokens cost nothing.
+std::string CheckNonsense(const StageCost& cost);
+
+}  // namespace baton::sim
+
+#endif  // TESTS_SIM_CHUNK_ARITHMETIC_H_
