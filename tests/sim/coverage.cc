@@ -32,7 +32,6 @@ constexpr Excuse kExcuses[] = {
     {"lease: KV is late for the deadline",
      "the core's own timer nearly always ends it first; lease_table_test"},
     {"link: an epoch never begins", "ten seconds without a connection; link_test"},
-    {"link: another stage 0 claims the chain", "two processes under one chain id; link_test"},
     {"router: what is refused has nowhere to go",
      "a refusal that comes long after its pair came apart; overload_test"},
     {"planner: prompt tokens out of turn", "no stage tells them so; chain_planner_test"},

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "tests/sim/content.h"
+#include "tests/sim/link_intruders.h"
 #include "tests/sim/router_process.h"
 #include "tests/sim/scenario.h"
 
@@ -72,7 +73,9 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
             drain_ != nullptr && drain_->draining()};
       },
       [this] {
-        if (several()) wiring_events_.Raise(links::ViewSeen{membership_->peers()});
+        if (!several()) return;
+        const links::ChainPlace place = DecodePlaceOf(topology_, node_, self_);
+        wiring_events_.Raise(links::ViewSeen{WithImpostors(world_, place, membership_->peers())});
       });
   drain_ = std::make_unique<WorkerDrain>(
       world, topology, node, *membership_,

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
+#include "tests/sim/link_intruders.h"
 #include "tests/sim/router_process.h"
 
 namespace baton::sim {
@@ -44,6 +45,7 @@ FollowerProcess::FollowerProcess(World& world, const Topology& topology, StageGr
       core_(LimitsOf(topology, node)),
       witness_(world, topology, self_.id, rank_),
       link_(DecodePlaceOf(topology, node, self_), topology.times.chain),
+      link_witness_(world, DecodePlaceOf(topology, node, self_), topology.times.chain),
       memory_(topology.PagesOf(node), topology.layers, topology.page_size,
               BitsOf(topology.kv_heads, rank_)),
       group_(world, topology, groups, node),
@@ -138,6 +140,7 @@ const Oracle::Sequence* FollowerProcess::SequenceOf(uint64_t generation) const {
 void FollowerProcess::HandleLink(const links::LinkEvent& event) {
   std::vector<links::LinkAction> actions;
   link_.Handle(event, world_.now_us(), actions);
+  link_witness_.Saw(event, actions, link_);
   for (const auto& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }
@@ -166,6 +169,9 @@ void FollowerProcess::ReceiveHello(uint64_t call, const links::Hello& hello) {
     return world_.BreakCall(call);  // Its former life's.
   }
   link_events_.Raise(links::HelloArrived{call, hello});
+  if (!link_.Stands(call) || !world_.Strikes(&NetworkFaults::nonsense)) return;
+  link_events_.Raise(AnotherLeader(world_, hello));
+  link_events_.Raise(NonsenseOn(world_, call, hello));
 }
 
 void FollowerProcess::ReceiveOrder(uint64_t call, const decode::Order& order, bool nonsense) {

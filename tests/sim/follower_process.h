@@ -20,6 +20,7 @@
 #include "tests/sim/decode_rank.h"
 #include "tests/sim/decode_steps.h"
 #include "tests/sim/follower_witness.h"
+#include "tests/sim/link_witness.h"
 #include "tests/sim/sim_group.h"
 #include "tests/sim/sim_memory.h"
 #include "tests/sim/stage_groups.h"
@@ -94,6 +95,7 @@ class FollowerProcess : public DecodeRank {
   decode::Follower core_;
   FollowerWitness witness_;
   links::Link link_;
+  LinkWitness link_witness_;
   SimMemory memory_;
   SimGroup group_;
   DecodeSteps steps_;

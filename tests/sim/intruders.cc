@@ -120,44 +120,98 @@ constexpr Misfit kMisfits[] = {
     {"output head", [](Info& w) { ++w.fingerprint.head_hash; }},
 };
 
-// Of a chain's members, which are cut alike.
-constexpr Misfit kMisfitsOfChain[] = {
-    {"pp_size", [](Info& w) { ++w.pp_size; }},
+// Of a chain's members, or of a decode service's, which are cut alike.
+constexpr Misfit kMisfitsOfGrid[] = {
     {"tp_size", [](Info& w) { w.tensor_rank.size *= 2; }},
     {"row_parallel_chunks", [](Info& w) { w.agreed.row_parallel_chunks += 2; }},
     {"row_parallel_chunk_threshold", [](Info& w) { ++w.agreed.row_parallel_threshold; }},
+    // Of chains alone.
+    {"pp_size", [](Info& w) { ++w.pp_size; }},
     {"pp_send_slice", [](Info& w) { w.agreed.sends_slices = !w.agreed.sends_slices; }},
 };
+constexpr size_t kOfBoth = 3;
 
 template <typename Table>
 size_t Draw(World& world, const Table& table) {
   return static_cast<size_t>(world.random().Between(0, static_cast<int64_t>(std::size(table)) - 1));
 }
 
+std::string GridOf(const Info& worker) {
+  return worker.role == Role::kPrefill ? absl::StrCat(" of chain ", worker.chain_id)
+                                       : absl::StrCat(" of decode service ", worker.decode_id);
+}
+
+// As what a stage with other layers than its place's is refused: by the first member that it does
+// not fit. "": by nobody.
+std::string WhyLayersDiffer(const Info& other, const std::vector<router::Worker>& here) {
+  for (const router::Worker& member : here) {
+    const Info& info = member.info;
+    if (info.role != Role::kPrefill || info.chain_id != other.chain_id) continue;
+    const int after = other.pp_rank - info.pp_rank;
+    if (after == 0 && info.tensor_rank == other.tensor_rank) return "is taken";
+    if (after == 0 && info.layers != other.layers) return "layers of rank";
+    if (after == 1 && info.layers.end > other.layers.begin) return "overlap";
+    if (after == 1 && info.layers.end < other.layers.begin) return "leave a gap";
+    if (after == -1 && other.layers.end > info.layers.begin) return "overlap";
+    if (after == -1 && other.layers.end < info.layers.begin) return "leave a gap";
+  }
+  return "";
+}
+
 }  // namespace
 
-// One that would have a member's place, and is cut otherwise than its chain. Only where no worker
-// dies or falls silent: whom such a one would have to give its place to is another question.
-void RouterProcess::LetAnotherShapeAsk(const Info& like) {
+bool RouterProcess::HasPlaces() const {
+  const auto workers = static_cast<int>(core_.membership().Workers().size());
+  return workers < limits_.membership.max_workers;
+}
+
+void RouterProcess::ExpectMisfit(const Info& intruder, const std::string& words) {
+  Handle(router::RegisterRequested{kOfIntruder, intruder});
+  if (absl::IsFailedPrecondition(intruder_told_) &&
+      absl::StrContains(intruder_told_.message(), words)) {
+    return;
+  }
+  world_.Violate(absl::StrCat(intruder.instance.id, ", to be refused for '", words,
+                              "', is answered with: ", intruder_told_.ToString()));
+}
+
+// One that would have a member's place, and is cut otherwise than its chain or decode service, has
+// other layers, or just comes too late. Only where no worker dies or falls silent: whom such a one
+// would have to give its place to is another question.
+void RouterProcess::LetAnotherShapeAsk() {
   if (!topology_.only_routers_pause && !topology_.first_router_stands) return;
   const std::vector<router::Worker> here = core_.membership().Workers();
-  const auto member = std::find_if(here.begin(), here.end(), [&like](const router::Worker& worker) {
-    return !worker.draining && worker.info.role == Role::kPrefill &&
-           worker.info.fingerprint.layer_hashes == like.fingerprint.layer_hashes;
-  });
-  if (member == here.end()) return;
-  const Misfit& misfit = kMisfitsOfChain[Draw(world_, kMisfitsOfChain)];
-  Info other = member->info;
-  other.instance = {absl::StrCat("intruder of another ", misfit.property), 1};
-  misfit.differ(other);
-  Handle(router::RegisterRequested{kOfIntruder, other});
-  const bool refused =
-      absl::IsFailedPrecondition(intruder_told_) &&
-      absl::StrContains(intruder_told_.message(),
-                        absl::StrCat(misfit.property, " of chain ", other.chain_id, " differs"));
-  if (refused) return;
-  world_.Violate(absl::StrCat("a worker with another ", misfit.property,
-                              " is answered with: ", intruder_told_.ToString()));
+  std::vector<Info> members;
+  for (const router::Worker& worker : here) {
+    const bool of_grid = worker.info.role == Role::kPrefill || !worker.info.tensor_rank.alone();
+    if (!worker.draining && of_grid) members.push_back(worker.info);
+  }
+  if (members.empty()) return;
+  Info other = members[Draw(world_, members)];
+  const bool chain = other.role == Role::kPrefill;
+  other.instance = {"intruder in another's place", 1};
+  switch (world_.random().Below(3)) {
+    case 0:
+      return ExpectMisfit(other, absl::StrCat(GridOf(other), " is taken"));
+    case 1: {
+      const size_t kind = Draw(world_, kMisfitsOfGrid);
+      const Misfit& misfit = kMisfitsOfGrid[chain ? kind : kind % kOfBoth];
+      misfit.differ(other);
+      return ExpectMisfit(other, absl::StrCat(misfit.property, GridOf(other), " differs"));
+    }
+    default:
+      break;
+  }
+  int& end = world_.random().Chance(0.5) ? other.layers.begin : other.layers.end;
+  end += world_.random().Chance(0.5) ? 1 : -1;
+  const int layers = other.fingerprint.kv_layout.layers;
+  const bool ends_right = (other.pp_rank > 0 || other.layers.begin == 0) &&
+                          (other.pp_rank < other.pp_size - 1 || other.layers.end == layers);
+  if (!chain || !ends_right || other.layers.size() < 1 || other.layers.begin < 0 ||
+      other.layers.end > layers) {
+    return;
+  }
+  ExpectMisfit(other, WhyLayersDiffer(other, here));
 }
 
 // One of each kind, made of what `like` says of itself.
@@ -179,27 +233,20 @@ void RouterProcess::LetIntrudersAsk(const router::WorkerInfo& like) {
                                 " is answered with: ", refusal.ToString()));
   }
 
+  if (!HasPlaces()) return;  // Refused for that, whoever it is.
+  LetAnotherShapeAsk();
   // Who comes first fits, and who drains is in nobody's way.
   const std::vector<router::Worker> here = core_.membership().Workers();
-  const auto stays = [&like](const router::Worker& member) {
-    return !member.draining &&
-           member.info.fingerprint.layer_hashes == like.fingerprint.layer_hashes;
-  };
-  if (!std::any_of(here.begin(), here.end(), stays)) return;
-  LetAnotherShapeAsk(like);
+  const auto decode = std::find_if(here.begin(), here.end(), [](const router::Worker& member) {
+    return !member.draining && member.info.role == Role::kDecode;
+  });
+  if (decode == here.end()) return;
   const Misfit& misfit = kMisfits[Draw(world_, kMisfits)];
-  Info decode = like;
-  decode.role = Role::kDecode;
-  decode.tensor_rank = {};
-  decode.instance = {absl::StrCat("intruder with another ", misfit.property), 1};
-  decode.layers = {0, like.fingerprint.kv_layout.layers};
-  misfit.differ(decode);
-  const absl::Status status = ask(decode);
-  if (!absl::IsFailedPrecondition(status) ||
-      !absl::StrContains(status.message(), misfit.property)) {
-    world_.Violate(absl::StrCat("a worker with another ", misfit.property,
-                                " is answered with: ", status.ToString()));
-  }
+  Info other = decode->info;
+  other.tensor_rank = {};
+  other.instance = {absl::StrCat("intruder with another ", misfit.property), 1};
+  misfit.differ(other);
+  ExpectMisfit(other, misfit.property);
 }
 
 }  // namespace baton::sim

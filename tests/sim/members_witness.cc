@@ -15,13 +15,25 @@ const T* FindAction(const std::vector<router::Action>& actions) {
   return nullptr;
 }
 
+// Whether the one holds nothing that the other holds otherwise.
+bool SameWeights(const ModelFingerprint& a, const ModelFingerprint& b) {
+  const auto same = [](uint64_t one, uint64_t other) {
+    return one == 0 || other == 0 || one == other;
+  };
+  return same(a.embedding_hash, b.embedding_hash) && same(a.head_hash, b.head_hash) &&
+         std::all_of(a.layer_hashes.begin(), a.layer_hashes.end(), [&b](const auto& layer) {
+           const auto other = b.layer_hashes.find(layer.first);
+           return other == b.layer_hashes.end() || other->second == layer.second;
+         });
+}
+
 // Neighbours of one chain fit by construction; what differs is drawn (Topology::stranger).
 bool Fit(const router::WorkerInfo& a, const router::WorkerInfo& b) {
   const bool same_group = a.role == Role::kPrefill
                               ? a.chain_id == b.chain_id && a.pp_rank == b.pp_rank
                               : !a.decode_id.empty() && a.decode_id == b.decode_id;
   const bool same_place = a.role == b.role && same_group && a.tensor_rank == b.tensor_rank;
-  return !same_place && a.fingerprint.layer_hashes == b.fingerprint.layer_hashes;
+  return !same_place && SameWeights(a.fingerprint, b.fingerprint);
 }
 
 }  // namespace
@@ -145,6 +157,12 @@ void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
   if (reply.status.ok()) {
     if (reply.repeated) Complain("a worker is taken as it was refused");
     if (before != refused_.end()) refused_.erase(before);
+    return;
+  }
+  if (!members_.contains(instance.id) && IsFull()) {  // And it is no applicant.
+    if (!absl::IsResourceExhausted(reply.status) || reply.repeated) {
+      Complain(absl::StrCat(instance.id, " finds no room and hears ", reply.status.ToString()));
+    }
     return;
   }
   const bool misfit = std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {

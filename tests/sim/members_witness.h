@@ -105,6 +105,10 @@ class MembersWitness {
   void AddPair(const router::Chain& chain, const std::vector<KvWriter>& writers,
                const Ranks& stages, const Ranks& ranks);
   void CheckPairs(const router::Membership& membership);
+  // With as many workers as the router takes.
+  bool IsFull() const {
+    return static_cast<int>(members_.size()) >= limits_.membership.max_workers;
+  }
   void Complain(const std::string& what);
   Member* Of(const InstanceRef& instance);
 

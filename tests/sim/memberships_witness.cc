@@ -105,9 +105,14 @@ void MembershipsWitness::Answered(Router& router) {
   router.heard_us = world_.now_us();
 }
 
-void MembershipsWitness::Joined(Router& router, uint64_t incarnation) {
+void MembershipsWitness::Joined(Router& router, const worker::RegisterAnswered& event) {
+  const uint64_t incarnation = event.router_incarnation;
+  const int64_t own_us = options_.times.heartbeat_us;
   Answered(router);
   router.state = State::kMember;
+  // A router may ask for more heartbeats, and not for fewer.
+  const int64_t asked_us = event.heartbeat_interval_us;
+  router.interval_us = asked_us <= 0 ? own_us : std::min(asked_us, own_us);
   if (std::exchange(router.incarnation, incarnation) != incarnation) {
     for (View* view : {&router.listed, &router.kept}) {
       for (auto& [instance, peer] : *view) peer.joined_version = 0;
@@ -163,7 +168,7 @@ void MembershipsWitness::Hear(const worker::RegisterAnswered& event) {
       router.due_us = now_us + kAliasAgainUs;
       return;
     }
-    Joined(router, event.router_incarnation);  // And its other name leads nowhere.
+    Joined(router, event);  // And its other name leads nowhere.
     router.listed = other.listed;
     router.since_us = other.since_us;
     router.viewed_us = other.viewed_us;
@@ -177,7 +182,7 @@ void MembershipsWitness::Hear(const worker::RegisterAnswered& event) {
     return;
   }
   LetGoOfPeers(router, event.router_incarnation);
-  Joined(router, event.router_incarnation);
+  Joined(router, event);
 }
 
 void MembershipsWitness::Failed(Router& router) {
@@ -215,8 +220,8 @@ void MembershipsWitness::Hear(const worker::HeartbeatAnswered& event) {
   router.needed = event.needed_requests;
   if (event.drain) Expect(worker::BeginDrain{});
   router.left = router.left || router.says_farewell;
-  router.due_us = router.news ? std::max(now_us, router.began_us + kNewsGapUs)
-                              : now_us + options_.times.heartbeat_us;
+  router.due_us =
+      router.news ? std::max(now_us, router.began_us + kNewsGapUs) : now_us + router.interval_us;
   if (event.view_version == router.version) {
     router.viewed_us = router.began_us;
     return;
@@ -322,8 +327,7 @@ void MembershipsWitness::Ask() {
   for (auto& [id, router] : routers_) {
     const bool member = router.state == State::kMember;
     if (leaves_ && !member) router.left = true;
-    const bool lately =
-        router.watched_us >= 0 && now_us < router.watched_us + options_.times.heartbeat_us;
+    const bool lately = router.watched_us >= 0 && now_us < router.watched_us + router.interval_us;
     if (router.answers() && !router.watching && !router.left && !lately) {
       router.watching = true;
       router.watched_us = now_us;

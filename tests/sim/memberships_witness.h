@@ -19,7 +19,7 @@ namespace baton::sim {
 
 class MembershipsWitness {
  public:
-  // Of a worker that knows its routers by one name, or by their announcements.
+  // Of a worker that knows its routers by one name, by addresses, or by their announcements.
   MembershipsWitness(World& world, worker::MembershipOptions options)
       : world_(world), options_(std::move(options)), name_due_us_(0) {}
 
@@ -42,6 +42,7 @@ class MembershipsWitness {
     int64_t refused_us = 0;  // Since when.
     int64_t backoff_us = 0;
     int64_t refused_backoff_us = 0;
+    int64_t interval_us = 0;  // Between heartbeats.
     int64_t due_us = 0;
     int64_t began_us = 0;  // The last heartbeat.
     bool news = false;     // Since then.
@@ -92,7 +93,7 @@ class MembershipsWitness {
   void NotOpened(const InstanceRef& peer);
   void OpeningAnswered();
   void Answered(Router& router);
-  void Joined(Router& router, uint64_t incarnation);
+  void Joined(Router& router, const worker::RegisterAnswered& event);
   void LetGoOfPeers(const Router& router, uint64_t incarnation);
   void Failed(Router& router);
   void DropView(Router& router);

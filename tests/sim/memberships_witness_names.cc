@@ -1,8 +1,10 @@
 // By what names routers are known, and which of them are followed (memberships_witness.h).
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/sim/memberships_witness.h"
 
@@ -35,7 +37,9 @@ void MembershipsWitness::Resolve() {
 }
 
 bool MembershipsWitness::Named(const Router& router) const {
-  return addresses_.contains(router.address) || announced_.contains(router.address);
+  const std::vector<std::string>& numeric = options_.router_addresses;
+  return addresses_.contains(router.address) || announced_.contains(router.address) ||
+         std::find(numeric.begin(), numeric.end(), router.address) != numeric.end();
 }
 
 // Whom no source names: other names at once, routers when they are silent and nobody needs them.
@@ -80,6 +84,7 @@ bool MembershipsWitness::MakeRoom() {
 
 void MembershipsWitness::FindRouters() {
   std::set<std::string> unknown = addresses_;
+  unknown.insert(options_.router_addresses.begin(), options_.router_addresses.end());
   for (const auto& [address, until_us] : announced_) unknown.insert(address);
   for (const auto& [id, router] : routers_) unknown.erase(router.address);
   std::set<std::string> left_out;

@@ -214,16 +214,20 @@ void PrefillProcess::ExpectEndOfEpoch(const prefill::StageEvent& event, const ch
   Perform(actions[0]);
 }
 
-// A member that is ready twice, or that reports before there is anything to report, is to blame.
+// A member that is ready twice, that reports before there is anything to report, or that knows
+// epochs which are not newer or beyond all, is to blame.
 bool PrefillProcess::StrikeWithReady(const links::StageReady& ready) {
   const bool heard = wiring_->epoch() == ready.epoch && links_.contains(ready.member);
   if (!heard || wiring_->up() || !world_.Strikes(&NetworkFaults::nonsense)) return false;
-  const int64_t kind = world_.random().Between(0, 2);
+  const int64_t kind = world_.random().Between(0, 3);
   world_.Trace(node_, absl::StrCat("NONSENSE ", kind, " of member ", ready.member));
   if (kind == 0) {
     wiring_events_.Raise(links::ReportHeard{ready.member, ready.epoch});
   } else if (kind == 1) {
     wiring_events_.Raise(links::StageReady{ready.member, ready.epoch, 0});
+  } else if (kind == 2) {
+    const uint64_t newest[] = {0, ready.epoch - 1, ready.epoch, links::kMaxEpoch, ~uint64_t{0}};
+    wiring_events_.Raise(links::StageRefused{ready.member, ready.epoch, DrawFrom(world_, newest)});
   } else {
     wiring_events_.Raise(ready);
     if (wiring_->up()) return true;  // The last one; what it says again is of a chain that works.

@@ -100,16 +100,10 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
     wiring_witness_.emplace(world, wiring);
   } else {
     link_.emplace(PlaceOf(topology, node, self_), topology.times.chain);
+    link_witness_.emplace(world, PlaceOf(topology, node, self_), topology.times.chain);
   }
-  router::WorkerInfo info = RouterProcess::Describe(topology, self_, Role::kPrefill);
-  info.layers = layers_;
-  info.chain_id = absl::StrCat("chain-", chain_);
-  info.pp_rank = stage_index_;
-  info.pp_size = topology.stages;
-  info.tensor_rank = rank_;
-  info.agreed.sends_slices = topology.slices && !rank_.alone();
   membership_ = std::make_unique<WorkerMembership>(
-      world, topology.times, node, std::move(info),
+      world, topology.times, node, RouterProcess::Describe(topology, self_, Role::kPrefill),
       [this] {
         router::WorkerLoad load;
         if (plans()) {

@@ -24,6 +24,7 @@
 #include "services/prefill/core/stage.h"
 #include "tests/sim/chain_profile.h"
 #include "tests/sim/chunk_witness.h"
+#include "tests/sim/link_witness.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/planner_account.h"
 #include "tests/sim/planner_witness.h"
@@ -258,6 +259,7 @@ class PrefillProcess : public Process {
   std::optional<links::Wiring> wiring_;
   std::optional<WiringWitness> wiring_witness_;
   std::optional<links::Link> link_;
+  std::optional<LinkWitness> link_witness_;
   SerialEvents<links::WiringEvent> wiring_events_{
       [this](const links::WiringEvent& event) { HandleWiring(event); }};
   SerialEvents<links::LinkEvent> link_events_{

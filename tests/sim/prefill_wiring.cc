@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "tests/sim/link_intruders.h"
 #include "tests/sim/prefill_process.h"
 
 namespace baton::sim {
@@ -113,7 +114,8 @@ void PrefillProcess::OnView() {
   CheckNeighbours();
   CheckEndpoints();
   if (!plans()) return;
-  wiring_events_.Raise(links::ViewSeen{membership_->peers()});
+  const links::ChainPlace place = PlaceOf(topology_, node_, self_);
+  wiring_events_.Raise(links::ViewSeen{WithImpostors(world_, place, membership_->peers())});
 }
 
 void PrefillProcess::HandleWiring(const links::WiringEvent& event) {
@@ -242,6 +244,7 @@ void PrefillProcess::ReceiveGroup(uint64_t call, const Rendezvous::Message& mess
 void PrefillProcess::HandleLink(const links::LinkEvent& event) {
   std::vector<links::LinkAction> actions;
   link_->Handle(event, world_.now_us(), actions);
+  link_witness_->Saw(event, actions, *link_);
   for (const auto& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }
@@ -254,6 +257,9 @@ void PrefillProcess::ReceiveHello(uint64_t call, const links::Hello& hello) {
     return;
   }
   link_events_.Raise(links::HelloArrived{call, hello});
+  if (!link_->Stands(call) || !world_.Strikes(&NetworkFaults::nonsense)) return;
+  link_events_.Raise(AnotherLeader(world_, hello));
+  link_events_.Raise(NonsenseOn(world_, call, hello));
 }
 
 void PrefillProcess::ReceivePing(const links::PingHeard& ping) { link_events_.Raise(ping); }

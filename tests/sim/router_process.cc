@@ -22,6 +22,8 @@ router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   limits.membership.settle_us = times.settle_us;
   limits.membership.first_probation_us = times.first_probation_us;
   limits.membership.longest_probation_us = times.longest_probation_us;
+  // As many as there are: who comes under a new name waits until the old one's lease is over.
+  if (random.Chance(0.3)) limits.membership.max_workers = topology.NodeCount() - topology.routers;
   limits.settle_us = times.report_us;
   limits.overload_backoff = times.overload_backoff;
   limits.beat_us = limits.membership.lease_us / 4;
@@ -35,6 +37,29 @@ router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   limits.max_attempts = topology.max_attempts;
   limits.policy = topology.least_load ? router::Policy::kLeastLoad : router::Policy::kRoundRobin;
   return limits;
+}
+
+// Of what a process holds: its layers, and the ends of the model if they are among them.
+ModelFingerprint FingerprintOf(const Topology& topology, int node, const LayerRange& layers) {
+  ModelFingerprint held;
+  held.config_hash = 1;
+  held.dtype = "float32";
+  held.kv_layout = topology.Layout();
+  for (int layer = layers.begin; layer < layers.end; ++layer) {
+    held.layer_hashes[layer] = 100 + static_cast<uint64_t>(layer);
+  }
+  if (layers.begin == 0) held.embedding_hash = 11;
+  if (layers.end == topology.layers) held.head_hash = 13;
+  if (topology.IsStranger(node)) {  // It does not fit those that hold the same.
+    const int differs = topology.layers % 3;
+    if (differs == 0) ++held.embedding_hash;
+    if (differs == 1) ++held.head_hash;
+    if (differs == 2) ++held.layer_hashes[topology.layers / 2];
+  }
+  // Some of an upgrade's, which speak a version that nobody else does yet.
+  held.protocol_version = kProtocolVersion + (node % 3 == 0 ? 1 : 0);
+  held.oldest_protocol_version = kOldestProtocolVersion;
+  return held;
 }
 
 }  // namespace
@@ -53,33 +78,29 @@ RouterProcess::RouterProcess(World& world, const Topology& topology, Clients& cl
 
 router::WorkerInfo RouterProcess::Describe(const Topology& topology, const InstanceRef& self,
                                            Role role) {
+  const int node = NodeOf(self.id);
   router::WorkerInfo info;
   info.instance = self;
   info.role = role;
-  info.grpc_address = absl::StrCat("127.0.0.1:", 20000 + NodeOf(self.id));
+  info.grpc_address = absl::StrCat("127.0.0.1:", 20000 + node);
   info.data_address = self.id;
-  info.fingerprint.config_hash = 1;
-  for (int layer = 0; layer < topology.layers; ++layer) {
-    info.fingerprint.layer_hashes[layer] = 100 + static_cast<uint64_t>(layer);
-  }
-  info.fingerprint.embedding_hash = 11;
-  info.fingerprint.head_hash = 13;
-  info.fingerprint.dtype = "float32";
-  info.fingerprint.kv_layout = topology.Layout();
-  if (topology.IsStranger(NodeOf(self.id))) ++info.fingerprint.layer_hashes[0];
-  // Some of an upgrade's, which speak a version that nobody else does yet.
-  info.fingerprint.protocol_version = kProtocolVersion + (NodeOf(self.id) % 3 == 0 ? 1 : 0);
-  info.fingerprint.oldest_protocol_version = kOldestProtocolVersion;
-  info.page_count = topology.prefill_pages;
   if (role == Role::kDecode) {
-    const int node = NodeOf(self.id);
-    info.page_count = topology.PagesOf(node);
     info.layers = LayerRange{0, topology.layers};
     info.tensor_rank = topology.DecodeRankOf(node);
     if (!info.tensor_rank.alone()) info.decode_id = topology.DecodeId(node);
+    info.page_count = topology.PagesOf(node);
+  } else {
+    info.chain_id = absl::StrCat("chain-", topology.ChainOf(node));
+    info.pp_rank = topology.StageOf(node);
+    info.pp_size = topology.stages;
+    info.layers = topology.StageLayers(info.pp_rank);
+    info.tensor_rank = topology.RankOf(node);
+    info.agreed.sends_slices = topology.slices && !info.tensor_rank.alone();
+    info.page_count = topology.prefill_pages;
   }
   info.max_running_requests = topology.max_running;
   info.max_context_tokens = topology.max_context_tokens;
+  info.fingerprint = FingerprintOf(topology, node, info.layers);
   return info;
 }
 

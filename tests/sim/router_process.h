@@ -105,7 +105,9 @@ class RouterProcess : public Process {
   void HandleRefusable(uint64_t attempt_id, const absl::Status& status, const router::Event& event);
   void CheckRefusal(uint64_t call_id, const absl::Status& status);
   void LetIntrudersAsk(const router::WorkerInfo& like);  // intruders.cc
-  void LetAnotherShapeAsk(const router::WorkerInfo& like);
+  void LetAnotherShapeAsk();
+  bool HasPlaces() const;  // For another worker.
+  void ExpectMisfit(const router::WorkerInfo& intruder, const std::string& words);
   void ScheduleTick();
 
   World& world_;

@@ -1,11 +1,14 @@
-// When a chain is wired and broken by time alone, held against what wiring.h and chain_times.h
-// promise: how long stage 0 waits before it wires anew, whom it pings and when, and how long it
-// waits for who is silent or not ready. A second account that shares no code with the core. Of
-// decode services of several ranks as well.
+// When a chain is wired and broken, held against what wiring.h and chain_times.h promise: who its
+// members are and what they are told, by what epoch, when it is up and with how many pages, whose
+// fault its end is; and how long stage 0 waits before it wires anew, whom it pings and when, and
+// how long it waits for who is silent or not ready. A second account that shares no code with the
+// core. Of decode services of several ranks as well.
 #ifndef TESTS_SIM_WIRING_WITNESS_H_
 #define TESTS_SIM_WIRING_WITNESS_H_
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,36 +29,52 @@ class WiringWitness {
  private:
   enum class Phase { kDown, kTrying, kLinking, kUp, kStopped };
   // From member 1 on; empty unless all are known.
-  using Members = std::vector<InstanceRef>;
+  using Members = std::vector<worker::PeerWorker>;
 
-  void Hear(const links::OwnEpochTried& event);
+  // What must come of it.
   void Hear(const links::ViewSeen& event);
-  void Hear(const links::StageRefused& event);
-  void Hear(const links::WiringStopped&) { phase_ = Phase::kStopped; }
+  void Hear(const links::OwnEpochTried& event);
   void Hear(const links::GroupJoinHeard& event) { Lives(event.member, event.epoch); }
   void Hear(const links::GroupEntryHeard& event) { Lives(event.member, event.epoch); }
   void Hear(const links::GroupConnectedHeard& event) { Lives(event.member, event.epoch); }
+  void Hear(const links::OwnGroupFormed& event);
   void Hear(const links::StageHeard& event) { Lives(event.member, event.epoch); }
-  void Hear(const links::StageReady& event) { Lives(event.member, event.epoch); }
-  void Hear(const links::ReportHeard& event) { Lives(event.member, event.epoch); }
+  void Hear(const links::StageReady& event);
+  void Hear(const links::StageRefused& event);
+  void Hear(const links::ReportHeard& event);
+  void Hear(const links::StageLinkEnded& event);
+  void Hear(const links::ChainFailed& event);
+  void Hear(const links::WiringStopped& event);
+  void Hear(const links::WiringTick& event);
+  // And what it says of the next try, which counts more than the break that it causes.
+  void HearAfter(const links::ViewSeen& event);
+  void HearAfter(const links::StageRefused& event);
+  void HearAfter(const links::WiringStopped&) { phase_ = Phase::kStopped; }
   template <typename Other>
-  void Hear(const Other&) {}
+  void HearAfter(const Other&) {}
 
   void See(const links::TryOwnEpoch& action);
   void See(const links::ReportChainUp& action);
   void See(const links::ReportChainDown& action);
   void See(const links::PassReport& action);
-  void See(const links::PingStages&) { ++pings_; }
+  void See(const links::PingStages& action);
   template <typename Other>
   void See(const Other&) {}
 
+  // Whether it is of the epoch that is wired, and so counts.
+  bool Counts(uint64_t epoch) const { return wired() && epoch == epoch_; }
   void Lives(int member, uint64_t epoch);
   bool wired() const { return phase_ == Phase::kLinking || phase_ == Phase::kUp; }
   bool whole() const { return !members_.empty() || options_.place.members() == 1; }
-  bool TimeIsOver() const;  // Of who has to say something.
+  const std::string& NameOf(int member) const;
+  void MustBreak(const std::set<std::string>& to_blame);
+  void MustBeUpIfReady();
+  void MustEndWhoIsLate();
   Members Find(const std::vector<worker::PeerWorker>& view) const;
+  void CheckDone(const std::vector<links::WiringAction>& actions);
   void CheckTick(Phase before, bool over);
   void CheckSleep(const links::Wiring& core);
+  bool TimeIsOver() const;  // Of who has to say something.
   void Complain(const std::string& what);
 
   World& world_;
@@ -65,6 +84,12 @@ class WiringWitness {
   uint64_t epoch_ = 0;
   Members members_;
   Members tried_;  // Of the last epoch that stage 0 began.
+  std::optional<links::Hello> trying_;
+  std::set<int> ready_;     // Members of this epoch; 0: stage 0's own rank has its group.
+  int pages_ = 0;           // The fewest of those.
+  uint64_t elsewhere_ = 0;  // Epoch that a stage has refused an older one for.
+  uint64_t clock_us_ = 0;
+  int64_t pings_sent_ = 0;
   std::vector<int64_t> heard_us_;
   int64_t since_us_ = 0;  // Of linking, or of being up.
   bool worked_ = false;   // The last stage has reported.
@@ -73,6 +98,8 @@ class WiringWitness {
   int64_t ping_us_ = 0;  // When the next one is due.
 
   // Of the event that is looked at.
+  std::vector<std::string> expected_;  // Actions, in their order.
+  std::set<std::string> to_blame_;     // One of these, if there are any.
   int pings_ = 0;
   bool tries_ = false;
   bool broken_ = false;
