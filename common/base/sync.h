@@ -4,16 +4,30 @@
 // mutex. A bare std::mutex in turn has no annotations for clang's -Wthread-safety, which the lint
 // runs. A lambda given to Await says ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) itself: the analysis
 // reads it apart from its caller.
+//
+// Who waits is woken when the mutex is free, and not while it is held: a thread that is woken onto
+// its waker's core runs at once, and finding the mutex taken it would have to be woken again.
+// Rejected: std::condition_variable, which can't be notified behind the unlocking where the waiter
+// destroys it as soon as what it has waited for is true.
 #ifndef COMMON_BASE_SYNC_H_
 #define COMMON_BASE_SYNC_H_
 
+#include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <cstdint>
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
 
 namespace baton {
+namespace internal {
+
+// Wakes all that sleep on `word`, which need not exist any more.
+void WakeSleepers(std::atomic<uint32_t>* word);
+// Sleeps unless `word` is another than `seen`, until it is woken or `limit` is over; perhaps less.
+void SleepWhile(std::atomic<uint32_t>* word, uint32_t seen, std::chrono::microseconds limit);
+
+}  // namespace internal
 
 class ABSL_LOCKABLE Mutex {
  public:
@@ -24,36 +38,49 @@ class ABSL_LOCKABLE Mutex {
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
 
   void Unlock() ABSL_UNLOCK_FUNCTION() {
-    if (waiters_ > 0) changed_.notify_all();
+    const bool wakes = has_sleepers_;
+    if (wakes) {
+      has_sleepers_ = false;
+      changes_.fetch_add(1, std::memory_order_relaxed);
+    }
     mutex_.unlock();
+    // By now a waiter may have destroyed this: what follows uses the address alone.
+    if (wakes) internal::WakeSleepers(&changes_);
   }
 
   // Waits, unlocked, until `condition()` holds; it is evaluated locked, whenever somebody unlocks.
   template <typename Condition>
   void Await(Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
-    std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);
-    ++waiters_;
-    changed_.wait(lock, condition);
-    --waiters_;
-    lock.release();
+    while (!condition()) Sleep(std::chrono::microseconds::max());
   }
 
   // The same for at most `timeout`; what `condition()` says at the end.
   template <typename Condition>
   bool AwaitFor(std::chrono::microseconds timeout, Condition condition)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
-    std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);
-    ++waiters_;
-    const bool met = changed_.wait_for(lock, timeout, condition);
-    --waiters_;
-    lock.release();
-    return met;
+    const auto begun = std::chrono::steady_clock::now();
+    while (!condition()) {
+      const auto waited =
+          std::chrono::floor<std::chrono::microseconds>(std::chrono::steady_clock::now() - begun);
+      if (waited >= timeout) return false;
+      Sleep(timeout - waited);
+    }
+    return true;
   }
 
  private:
+  // Until somebody unlocks, the time is over, or for no reason.
+  void Sleep(std::chrono::microseconds limit) {
+    has_sleepers_ = true;
+    const uint32_t seen = changes_.load(std::memory_order_relaxed);
+    mutex_.unlock();
+    internal::SleepWhile(&changes_, seen, limit);
+    mutex_.lock();
+  }
+
   std::mutex mutex_;
-  std::condition_variable changed_;
-  int waiters_ = 0;  // Guarded by mutex_.
+  bool has_sleepers_ = false;         // Guarded by mutex_.
+  std::atomic<uint32_t> changes_{0};  // What they sleep on; changed under mutex_ alone.
 };
 
 class ABSL_SCOPED_LOCKABLE MutexLock {
