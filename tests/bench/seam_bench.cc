@@ -163,23 +163,34 @@ class StageDriver {
     loop_.Stop();
   }
 
-  // What each of so many plans takes longer than to compute.
-  double Added(uint64_t plans) {
+  struct Cost {
+    double between_us;  // From one's end to the next one's.
+    double whole_us;    // A plan's share of the whole, from asking for the first to all done.
+  };
+  // What each of so many plans takes longer than to compute. Before the first and behind the last
+  // threads are woken that have slept, which no plan does that follows another: `whole_us` has a
+  // part of that which depends on how many plans there are.
+  Cost Added(uint64_t plans) {
     Notification through;
     const int64_t begun_us = NowUs();
     Post([&] {
+      first_ = done_ + 1;
       last_ = done_ + plans;
       through_ = &through;
       Issue();
     });
     through.WaitForNotification();
-    return static_cast<double>(NowUs() - begun_us) / static_cast<double>(plans) -
-           static_cast<double>(busy_us_);
+    const int64_t between_us = last_us_ - first_us_;  // Written before the notification.
+    return {Share(between_us, plans - 1), Share(NowUs() - begun_us, plans)};
   }
 
  private:
   static constexpr int kTokens = 64;
 
+  double Share(int64_t time_us, uint64_t plans) const {
+    return static_cast<double>(time_us) / static_cast<double>(plans) -
+           static_cast<double>(busy_us_);
+  }
   void Post(std::function<void()> task) {
     BATON_CHECK(loop_.PostCompletion(std::move(task))) << "the loop has ended";
   }
@@ -218,7 +229,11 @@ class StageDriver {
                          std::is_same_v<Action, prefill::SendCommit>) {
       events_.emplace_back(prefill::KvSent{1, action.send_id, absl::OkStatus(), 0, 0});
     } else if constexpr (std::is_same_v<Action, prefill::ReportPlanDone>) {
-      if (++done_ == last_) return through_->Notify();
+      if (++done_ == first_) first_us_ = NowUs();
+      if (done_ == last_) {
+        last_us_ = NowUs();
+        return through_->Notify();
+      }
       Post([this] { Issue(); });
     }
   }
@@ -242,7 +257,10 @@ class StageDriver {
   std::deque<prefill::StageEvent> events_;
   uint64_t issued_ = 0;
   uint64_t done_ = 0;
+  uint64_t first_ = 0;
   uint64_t last_ = 0;
+  int64_t first_us_ = 0;  // When they ended.
+  int64_t last_us_ = 0;
   Notification* through_ = nullptr;
   EventLoop loop_{"bench-stage"};
   ThreadedExecutor executor_;
@@ -253,14 +271,18 @@ void MeasureStage(Json& out) {
   constexpr int kTurns = 15;
   constexpr uint64_t kPlans = 25;
   std::vector<double> ahead_us;
+  std::vector<double> whole_us;
   std::vector<double> one_us;
   StageDriver ahead(5000, prefill::StageOptions().plans_in_flight);
   StageDriver one(5000, 1);
   for (int turn = 0; turn < kTurns; ++turn) {
-    ahead_us.push_back(ahead.Added(kPlans));
-    one_us.push_back(one.Added(kPlans));
+    const StageDriver::Cost cost = ahead.Added(kPlans);
+    ahead_us.push_back(cost.between_us);
+    whole_us.push_back(cost.whole_us);
+    one_us.push_back(one.Added(kPlans).between_us);
   }
   PutQuartiles("seam_cost", ahead_us, out);
+  PutQuartiles("seam_cost_whole", whole_us, out);
   PutQuartiles("seam_cost_not_ahead", one_us, out);
 }
 
