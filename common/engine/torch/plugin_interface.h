@@ -16,7 +16,7 @@
 namespace baton {
 
 // Raised with every change of this header or of what it names.
-inline constexpr int kTorchPluginVersion = 4;
+inline constexpr int kTorchPluginVersion = 5;
 
 struct TorchPlugin {
   int version;
