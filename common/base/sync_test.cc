@@ -36,6 +36,7 @@ TEST(MutexTest, EverySleeperSeesEveryChange) {
     }
   };
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int own = 0; own < kThreads; ++own) threads.emplace_back(take_turns, own);
   for (std::thread& thread : threads) thread.join();
   MutexLock lock(&mutex);

@@ -1,8 +1,9 @@
 """What row-parallel chunks gain: an isolated projection on ranks whose network is as slow as their product.
 
 Each rank is a process in a network namespace and on cores of its own, as on a machine of its own: left to the kernel,
-all that receives and adds runs on whichever core the packets came to, and that rank's product waits for both. Their links meet in a bridge, and tc shapes what each
-sends to the rate at which the sums of all tokens take as long as this rank's part of the product, measured first.
+all that receives and adds runs on whichever core the packets came to, and that rank's product waits for both. Their
+links meet in a bridge, and tc shapes what each sends to the rate at which the sums of all tokens take as long as this
+rank's part of the product, measured first.
 Then the layer runs with different numbers of chunks in turn, so that what else the machine does meets all of them.
 Needs root. `--table` prints all numbers of chunks for several numbers of tokens, `--ranks N` says how many ranks.
 """
@@ -80,8 +81,8 @@ class Ranks:
     def __init__(self, network):
         size = len(network.names)
         self.ranks = [
-            subprocess.Popen(["ip", "netns", "exec", name, "taskset", "--cpu-list", cores_of(rank, size), RANK, str(rank),
-                              str(size), network.address(rank), str(HIDDEN), str(INPUTS // size)],
+            subprocess.Popen(["ip", "netns", "exec", name, "taskset", "--cpu-list", cores_of(rank, size), RANK,
+                              str(rank), str(size), network.address(rank), str(HIDDEN), str(INPUTS // size)],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
             for rank, name in enumerate(network.names)]
         self.sending = threading.Lock()
