@@ -113,8 +113,10 @@ void LeaseTable::OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t
   const InFlight run = found->second;
   table.in_flight.erase(found);
   Slot& slot = table.slots[run.slot];
-  const bool freed = slot.grant.generation != run.generation || slot.state == SlotState::kFree;
-  if (PlantedBug(Bug::kLeaseFreesBeforeDrain) && freed) return;
+  if (PlantedBug(Bug::kLeaseFreesBeforeDrain) &&
+      (slot.grant.generation != run.generation || slot.state == SlotState::kFree)) {
+    return;
+  }
   --slot.in_flight;
   if (status.ok()) table.Heard(slot.writers[run.writer].writer.instance.incarnation, now_us);
   switch (slot.state) {
