@@ -189,13 +189,14 @@ std::vector<int> PlanOptimal(const PromptShape& prompt, const std::vector<StageC
       bottom = count;
     }
   }
-  // Where chunks are a few pages, the next cut into equal ones, with a page less in each, lies far
-  // off, and what is between is worse than both: some chunks take as long, and there are more of
-  // them.
-  for (int pages = (most + bottom - 1) / bottom; pages > 1; --pages) {
-    const int finer = (most + pages - 2) / (pages - 1);
+  // Where chunks are a few pages, the next cuts into equal ones, with a page less in each, lie far
+  // off, and what is between is worse than both: some chunks take as long, and there are more.
+  constexpr int kFewPages = 4;
+  const int pages_each = (most + bottom - 1) / bottom;
+  for (int pages = pages_each - 1; pages > 0 && pages_each <= kFewPages; --pages) {
+    const int finer = (most + pages - 1) / pages;
     const double us = try_count(finer, kCoarse);
-    if (us >= bottom_us) break;
+    if (us >= bottom_us) continue;
     bottom_us = us;
     bottom = finer;
   }

@@ -173,7 +173,8 @@ TEST(PlanOptimalTest, NoOtherRuleBeatsIt) {
   }
 }
 
-// Of twenty pages, eleven chunks to nineteen are no better than ten, and twenty may be.
+// Of twenty pages, eleven chunks to nineteen are no better than ten, and twenty may be. Seed
+// 7,000,130 of the simulation.
 TEST(PlanOptimalTest, ChunksOfOnePageAreTriedBehindThoseOfTwo) {
   Random random(25);
   int one_page = 0;
@@ -182,11 +183,12 @@ TEST(PlanOptimalTest, ChunksOfOnePageAreTriedBehindThoseOfTwo) {
                          .token_us = 4 + random.Uniform() * 26,
                          .attention_us = random.Uniform() * 0.01};
     const std::vector<StageCost> stages(static_cast<size_t>(random.Between(2, 8)), cost);
-    const PromptShape prompt{.prefix_length = 2816, .tokens = 1229, .page_size = 64};
+    const int tokens = static_cast<int>(random.Between(1100, 1300));
+    const PromptShape prompt{.prefix_length = 2816, .tokens = tokens, .page_size = 64};
     const std::vector<int> chunks = PlanOptimal(prompt, stages, 512);
     const double us = Micros(stages, prompt, chunks);
     EXPECT_LE(us, Micros(stages, prompt, PlanFixed(prompt, 64)) * (1 + 1e-4)) << "round " << round;
-    one_page += chunks.size() == 20 ? 1 : 0;
+    one_page += chunks[1] == 64 ? 1 : 0;
   }
   EXPECT_GT(one_page, 20);
 }
