@@ -58,9 +58,8 @@ void DecodeCore::State::On(const RanksLost& event) {
   Covered<"decode: ranks are lost">();
   std::vector<uint64_t> held;
   for (const auto& [attempt_id, request] : requests) {
-    const bool keeps =
-        request.phase == Phase::kReserved && PlantedBug(Bug::kDecodeKeepsLostRanksKv);
-    if (request.phase == Phase::kEnded || keeps) continue;
+    if (request.phase == Phase::kEnded) continue;
+    if (PlantedBug(Bug::kDecodeKeepsLostRanksKv) && request.phase == Phase::kReserved) continue;
     Covered<"decode: a request ends with lost ranks">();
     held.push_back(attempt_id);
   }
