@@ -46,6 +46,8 @@ class FitAccount {
   bool solved_ = false;
   bool known_ = false;
   bool judged_ = false;
+  bool on_edge_ =
+      false;  // A plan took what rounding decides: nobody can tell what is learned of it.
   double error_ = 0;
   uint64_t plans_ = 0;
   int64_t shortest_ = 0;  // Tokens of a plan.
@@ -82,6 +84,7 @@ inline constexpr std::array<double, 4> kUnits = {1, 1000, 100, 100'000};
 // rounding, over the weight that holds a term, is 1e-5 of a plan's time (seed 543 of the
 // simulation), and more behind a prefix that is longer than any plan's was.
 inline constexpr double kSame = 1e-3;
+inline constexpr double kEdge = 1e-5;  // Of what is news or held up.
 
 // x of `matrix` x = `right`, for the terms of `in` alone: Cholesky's decomposition. Others are 0.
 inline std::array<double, 4> SolveWithin(const std::array<bool, 4>& in,
@@ -158,6 +161,10 @@ inline double FitAccount::WeightOf(const Terms& terms, double micros) {
   judged_ = true;
   // Where nothing was predicted, nothing is off.
   const double times = predicted > 0 ? micros / predicted : 1;
+  for (const double bound : {fit_account::kOutlier, fit_account::kNews}) {
+    const double beyond = std::max(times, 1 / times) / bound;
+    on_edge_ = on_edge_ || std::abs(beyond - 1) < fit_account::kEdge;
+  }
   too_long_ = times > fit_account::kNews ? too_long_ + 1 : 0;
   too_short_ = times * fit_account::kNews < 1 ? too_short_ + 1 : 0;
   const double usual_us = 1 / fit_account::kUnits[0] / usual_[0];
@@ -257,6 +264,7 @@ inline bool FitAccount::Trusted() const {
 inline std::string FitAccount::DifferenceOf(const std::optional<StageCost>& cost, double error,
                                             uint64_t plans) const {
   using fit_account::kSame;
+  if (on_edge_) return "";
   if (plans != plans_) return absl::StrCat("was learned from ", plans, " plans, not ", plans_);
   if (std::abs(error - error_) > kSame) {
     return absl::StrCat("predictions are off by ", error, ", not ", error_);
