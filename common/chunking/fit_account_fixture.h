@@ -46,8 +46,10 @@ class FitAccount {
   bool solved_ = false;
   bool known_ = false;
   bool judged_ = false;
-  bool on_edge_ =
-      false;  // A plan took what rounding decides: nobody can tell what is learned of it.
+  // A plan took as long as rounding alone decides to be news or held up, or not: from then on
+  // nobody can tell what is learned. Seed 1,872 of the simulation: 1,908 us, of which 636 were
+  // predicted.
+  bool on_edge_ = false;
   double error_ = 0;
   uint64_t plans_ = 0;
   int64_t shortest_ = 0;  // Tokens of a plan.
