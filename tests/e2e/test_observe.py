@@ -23,6 +23,7 @@ import cluster as clusters
 import raw_http
 from client import Client
 from otlp_collector import Collector
+from test_chaos import incarnations, wait_joined
 
 DEPLOY = clusters.ROOT / "deploy"
 sys.path[:0] = [str(DEPLOY / "grafana"), str(clusters.ROOT / "tools" / "observe")]
@@ -174,13 +175,17 @@ def crowd(cluster):
 
 
 @contextlib.contextmanager
-def slow_steps(process):
+def slow_steps(cluster, name):
     """Its streams last, so that whenever it is killed it has some whose clients have seen tokens."""
+    process = cluster.processes[name]
     arguments = process.arguments
+    former = (name, incarnations(cluster).get(name))
     process.stop()
     process.arguments = [*arguments, "--failpoints", "decode.step=delay:100"]
     process.start()
     try:
+        # By its incarnation: for as long as a lease the router counts on the former one, if that had to be killed.
+        wait_joined(cluster, 60, f"{name} with slow steps", former)
         yield
     finally:
         process.kill()
@@ -201,8 +206,7 @@ def lose_a_decode(cluster, prometheus, client):
     def steps():
         return cluster.metric("decode-1", "baton_decode_steps_total")
 
-    with slow_steps(cluster.processes["decode-1"]):
-        cluster.wait_ready()
+    with slow_steps(cluster, "decode-1"):
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
             calls = [pool.submit(ask_until_it_is_dead) for _ in range(16)]
             try:
