@@ -51,7 +51,7 @@ class ABSL_LOCKABLE Mutex {
   // Waits, unlocked, until `condition()` holds; it is evaluated locked, whenever somebody unlocks.
   template <typename Condition>
   void Await(Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
-    while (!condition()) Sleep(std::chrono::microseconds::max());
+    while (!Holds(condition)) Sleep(std::chrono::microseconds::max());
   }
 
   // The same for at most `timeout`; what `condition()` says at the end.
@@ -59,7 +59,7 @@ class ABSL_LOCKABLE Mutex {
   bool AwaitFor(std::chrono::microseconds timeout, Condition condition)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     const auto begun = std::chrono::steady_clock::now();
-    while (!condition()) {
+    while (!Holds(condition)) {
       const auto waited =
           std::chrono::floor<std::chrono::microseconds>(std::chrono::steady_clock::now() - begun);
       if (waited >= timeout) return false;
@@ -69,6 +69,12 @@ class ABSL_LOCKABLE Mutex {
   }
 
  private:
+  // A condition requires the mutex by the name that its caller has for it, and not by `this`.
+  template <typename Condition>
+  static bool Holds(Condition& condition) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return condition();
+  }
+
   // Until somebody unlocks, the time is over, or for no reason.
   void Sleep(std::chrono::microseconds limit) {
     has_sleepers_ = true;
