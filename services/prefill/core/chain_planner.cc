@@ -116,7 +116,6 @@ void ChainPlanner::State::On(const StartRequested& event, int64_t now_us) {
     Emit(FinishRequest{event.attempt_id, std::move(status), {}});
     return;
   }
-  if (draining) ++accepted_draining;
   Request& request = requests[event.attempt_id];
   request.ticket = event.ticket;
   request.prompt_tokens = event.prompt_tokens;
@@ -136,8 +135,7 @@ void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us) {
   if (!up || !Current(event.epoch)) return;
   CheckPlace(event.stage, event.rank);
   const auto stage = static_cast<size_t>(event.stage);
-  // Said before, or never asked for.
-  if (event.done.number <= done[stage] || event.done.number > issued) return;
+  if (event.done.number > issued) return;  // Never asked for.
   for (const PlanDone& plan : tallies[stage].Add(event.rank, event.done)) {
     StageDone(stage, plan, now_us);
   }
@@ -145,6 +143,16 @@ void ChainPlanner::State::On(const StagePlanDone& event, int64_t now_us) {
   for (const uint64_t attempt_id : std::vector<uint64_t>(open)) {
     ReleaseIfClosed(attempt_id);
   }
+}
+
+ChainPlanner::State::Request* ChainPlanner::State::Find(uint64_t attempt_id) {
+  const auto found = requests.find(attempt_id);
+  return found == requests.end() ? nullptr : &found->second;
+}
+
+ChainPlanner::State::Request* ChainPlanner::State::FindUnfinished(uint64_t attempt_id) {
+  Request* request = Find(attempt_id);
+  return request == nullptr || request->finished ? nullptr : request;
 }
 
 void ChainPlanner::State::CheckPlace(int stage, int rank) const {
@@ -165,13 +173,11 @@ void ChainPlanner::State::StageDone(size_t stage, const PlanDone& plan_done, int
     plan.compute_us[stage] = plan_done.compute_us;
     LearnFrom(plan, stage);
     for (const auto& [attempt_id, chunk] : plan.chunks) {
-      const auto found = requests.find(attempt_id);
-      if (found == requests.end() || found->second.finished) continue;
-      Request& request = found->second;
+      Request& request = requests.at(attempt_id);  // Held until every stage is done with the plan.
+      if (request.finished) continue;
       request.outcome.chunks[chunk].stages[stage] = {
           number, plan_done.compute_us, plan_done.wait_us, {}};
-      const bool final = request.fully_planned() && request.last_plan == number;
-      if (last_stage && final) request.outcome.compute_us = now_us - request.first_plan_us;
+      if (last_stage) request.outcome.compute_us = now_us - request.first_plan_us;
     }
   }
   if (last_stage) {
@@ -180,18 +186,17 @@ void ChainPlanner::State::StageDone(size_t stage, const PlanDone& plan_done, int
 }
 
 void ChainPlanner::State::TakePromptTokens(const PromptTokens& told) {
-  const auto found = requests.find(told.attempt_id);
-  if (found == requests.end() || found->second.finished) return;
-  const Request& request = found->second;
-  std::vector<SampledToken>& tokens = found->second.outcome.prompt_tokens;
+  Request* request = FindUnfinished(told.attempt_id);
+  if (request == nullptr) return;
+  std::vector<SampledToken>& tokens = request->outcome.prompt_tokens;
   const size_t expected = tokens.size() + 1;
   const size_t end = static_cast<size_t>(told.first) + told.tokens.size();
-  if (!request.prompt_logprobs || static_cast<size_t>(told.first) != expected ||
-      end > static_cast<size_t>(request.prompt_tokens)) {
+  if (!request->prompt_logprobs || static_cast<size_t>(told.first) != expected ||
+      end > static_cast<size_t>(request->prompt_tokens)) {
     Covered<"planner: prompt tokens out of turn">();
     Fail(told.attempt_id, absl::InternalError(absl::StrCat(
                               "the last stage tells of prompt tokens [", told.first, ", ", end,
-                              ") after ", expected, " of ", request.prompt_tokens)));
+                              ") after ", expected, " of ", request->prompt_tokens)));
     return;
   }
   tokens.insert(tokens.end(), told.tokens.begin(), told.tokens.end());
@@ -208,19 +213,19 @@ void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/
   if (!up || !Current(event.epoch)) return;
   CheckPlace(event.stage, event.rank);
   const RequestClosed& closed = event.closed;
-  const auto found = requests.find(closed.attempt_id);
-  if (found == requests.end() || !found->second.open) return;
-  Request& request = found->second;
+  Request* request = Find(closed.attempt_id);
+  if (request == nullptr || !request->open) return;
   const auto place = static_cast<size_t>(event.stage) * static_cast<size_t>(ranks) +
                      static_cast<size_t>(event.rank);
-  if (request.closed[place]) return;
-  request.closed[place] = true;
-  request.outcome.kv_bytes += closed.kv_bytes;
-  request.outcome.kv_transfer_us = std::max(request.outcome.kv_transfer_us, closed.kv_transfer_us);
-  request.outcome.kv_exposed_us = std::max(request.outcome.kv_exposed_us, closed.kv_exposed_us);
+  if (request->closed[place]) return;
+  request->closed[place] = true;
+  PrefillOutcome& outcome = request->outcome;
+  outcome.kv_bytes += closed.kv_bytes;
+  outcome.kv_transfer_us = std::max(outcome.kv_transfer_us, closed.kv_transfer_us);
+  outcome.kv_exposed_us = std::max(outcome.kv_exposed_us, closed.kv_exposed_us);
   if (PlantedBug(Bug::kPlannerReusesPagesEarly)) {
-    pool->Free(request.pages);
-    request.pages.clear();
+    pool->Free(request->pages);
+    request->pages.clear();
   }
   Covered<"planner: a stage closes a request">();
   if (!closed.status.ok()) Fail(closed.attempt_id, closed.status);
@@ -231,19 +236,17 @@ void ChainPlanner::State::Finish(uint64_t attempt_id, Request& request, absl::St
   BATON_CHECK(!request.finished) << "I2: attempt " << attempt_id << " finishes twice";
   request.finished = true;
   deadlines.erase({request.deadline_us, attempt_id});
-  Emit(FinishRequest{attempt_id, std::move(status), std::move(request.outcome)});
-  request.outcome = {};
+  Emit(FinishRequest{attempt_id, std::move(status), std::exchange(request.outcome, {})});
 }
 
 void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status) {
-  const auto found = requests.find(attempt_id);
-  if (found == requests.end() || found->second.finished) return;
-  Request& request = found->second;
-  Finish(attempt_id, request, std::move(status));
-  if (!request.open) {
+  Request* request = FindUnfinished(attempt_id);
+  if (request == nullptr) return;
+  Finish(attempt_id, *request, std::move(status));
+  if (!request->open) {
     Covered<"planner: a waiting request ends">();
     Dequeue(attempt_id);
-    requests.erase(found);
+    requests.erase(attempt_id);
     return;
   }
   if (PlantedBug(Bug::kPlannerForgetsAbort)) return;
@@ -255,19 +258,17 @@ void ChainPlanner::State::ExpireDeadlines(int64_t now_us) {
   while (!deadlines.empty() && deadlines.begin()->first <= now_us) {
     const uint64_t attempt_id = deadlines.begin()->second;
     Covered<"planner: a deadline passes">();
-    const bool open_now = requests.at(attempt_id).open;
     Fail(attempt_id,
-         absl::DeadlineExceededError(open_now ? "deadline passed in the prefill chain"
-                                              : "deadline passed while waiting for prefill"));
+         absl::DeadlineExceededError(requests.at(attempt_id).open
+                                         ? "deadline passed in the prefill chain"
+                                         : "deadline passed while waiting for prefill"));
   }
 }
 
 // A stage that has given the request up waits for its final item or its abort, so one of the two
 // must be out before the planner may forget it.
 void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
-  const auto found = requests.find(attempt_id);
-  if (found == requests.end()) return;
-  Request& request = found->second;
+  Request& request = requests.at(attempt_id);
   if (!request.fully_planned() && !request.abort_issued) return;
   if (PlantedBug(Bug::kPlannerFinishesEarly) && request.closed.front() && !request.finished) {
     Finish(attempt_id, request, request.CheckPromptTokens());
@@ -280,7 +281,7 @@ void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
   pool->Free(request.pages);
   std::erase(open, attempt_id);
   std::erase(aborts_due, attempt_id);
-  requests.erase(found);
+  requests.erase(attempt_id);
 }
 
 bool ChainPlanner::State::MayIssue() const {
@@ -355,6 +356,7 @@ PlannerLoad ChainPlanner::load() const {
   return load;
 }
 
-bool ChainPlanner::AtRest() const { return state_->requests.empty() && state_->plans.empty(); }
+// Every plan that is not done names a request that is held until it is.
+bool ChainPlanner::AtRest() const { return state_->requests.empty(); }
 
 }  // namespace baton::prefill

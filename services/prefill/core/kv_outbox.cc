@@ -101,7 +101,7 @@ SendKvMessage KvOutbox::NextMessage(const Send& send, const Share& share) const 
   message.first_page = send.first_page + static_cast<int>(share.next_page);
   if (PlantedBug(Bug::kOutboxRestartsRanges)) message.first_page -= send.first_page;
   message.page_count = 1;
-  message.local_page = send.pages[share.next_page];
+  message.local_page = send.pages.at(share.next_page);
   message.bytes = share.page_bytes;
   if (share.page_bytes > options_.part_bytes) {
     message.part = share.next_part;
@@ -110,8 +110,9 @@ SendKvMessage KvOutbox::NextMessage(const Send& send, const Share& share) const 
     return message;
   }
   const size_t limit = std::min(options_.merged_bytes, options_.part_bytes);
-  for (size_t next = share.next_page + 1; next < send.pages.size(); ++next) {
-    const bool neighbour = send.pages[next] == message.local_page + message.page_count;
+  const auto first = send.pages.begin() + static_cast<int64_t>(share.next_page);
+  for (auto next = first + 1; next != send.pages.end(); ++next) {
+    const bool neighbour = *next == message.local_page + message.page_count;
     if (!neighbour || message.bytes + share.page_bytes > limit) break;
     ++message.page_count;
     message.bytes += share.page_bytes;

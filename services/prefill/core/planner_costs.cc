@@ -14,23 +14,20 @@ void ChainPlanner::State::KeepFitsFor(const ChainUp& event) {
   BATON_CHECK(event.known_costs.empty() || event.known_costs.size() == stages)
       << event.known_costs.size() << " costs of " << stages << " stages";
   if (fits.size() == stages && fit_layers == event.stage_layers) return;
-  fits.assign(stages, CostFit());
+  fits = std::vector<CostFit>(event.known_costs.begin(), event.known_costs.end());
+  fits.resize(stages);
   fit_layers = event.stage_layers;
-  for (size_t stage = 0; stage < event.known_costs.size(); ++stage) {
-    fits[stage] = CostFit(event.known_costs[stage]);
-  }
   UseCosts();
 }
 
 void ChainPlanner::State::LearnFrom(const IssuedPlan& plan, size_t stage) {
-  if (plan.work.tokens == 0) return;
   const int64_t compute_us = plan.compute_us[stage];
-  if (stage < plan.predicted_us.size() && compute_us > 0) {
+  if (!plan.predicted_us.empty() && compute_us > 0) {
     Emit(ObservePlan{static_cast<int>(stage), plan.work.tokens, plan.predicted_us[stage],
                      compute_us});
   }
-  const bool mixed_up = PlantedBug(Bug::kPlannerLearnsFromOthers);
-  fits[mixed_up ? 0 : stage].Add(plan.work, compute_us);
+  CostFit& fit = PlantedBug(Bug::kPlannerLearnsFromOthers) ? fits.front() : fits[stage];
+  fit.Add(plan.work, compute_us);
   UseCosts();
 }
 
@@ -39,8 +36,7 @@ void ChainPlanner::State::UseCosts() {
   costs.clear();
   for (const CostFit& fit : fits) {
     const std::optional<StageCost> cost = fit.cost();
-    if (!cost.has_value()) break;
-    costs.push_back(*cost);
+    if (cost.has_value()) costs.push_back(*cost);
   }
   if (costs.size() < fits.size()) costs.clear();
   if (knew && costs.empty()) Covered<"planner: costs are not known any more">();

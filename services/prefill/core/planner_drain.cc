@@ -13,6 +13,7 @@
 namespace baton::prefill {
 
 void ChainPlanner::State::On(const DrainBegan& event, int64_t /*now_us*/) {
+  if (!draining) arrived_before_drain = arrived;
   draining = true;
   drain_deadline_us = std::min(drain_deadline_us, event.deadline_us);
 }
@@ -42,9 +43,9 @@ void ChainPlanner::State::EndDrain(int64_t now_us) {
 }
 
 absl::Status ChainPlanner::State::CheckDrain() const {
-  if (accepted_draining == 0) return absl::OkStatus();
+  if (!draining || arrived == arrived_before_drain) return absl::OkStatus();
   return absl::InternalError(
-      absl::StrCat("a draining chain has accepted ", accepted_draining, " requests"));
+      absl::StrCat("a draining chain has accepted ", arrived - arrived_before_drain, " requests"));
 }
 
 }  // namespace baton::prefill

@@ -26,7 +26,7 @@ constexpr int64_t kSlowerStage = 20;
 
 // kNeverUs: nothing is expected of it now. `stage` > 0.
 int64_t ChainPlanner::State::ProgressDueUs(size_t stage) const {
-  const uint64_t next = done[stage] + 1;
+  const uint64_t next = done.at(stage) + 1;
   if (done[stage - 1] < next) return kNeverUs;
   const auto plan = std::find_if(plans.begin(), plans.end(),
                                  [next](const IssuedPlan& p) { return p.number == next; });
@@ -37,11 +37,9 @@ int64_t ChainPlanner::State::ProgressDueUs(size_t stage) const {
   const int64_t group_us = ranks > 1 ? limits.plan_grace_us / 3 : 0;
   const int64_t grace_us =
       (limits.plan_grace_us + group_us) / (PlantedBug(Bug::kPlannerHurries) ? 2 : 1);
-  int64_t compute_us = plan->compute_us[stage - 1];
-  for (size_t earlier = 0; earlier + 1 < stage; ++earlier) {
-    // Reports of different stages overtake each other.
-    if (done[earlier] >= next) compute_us = std::min(compute_us, plan->compute_us[earlier]);
-  }
+  // Reports of different stages overtake each other: those of earlier ones may not be here.
+  const auto end = plan->compute_us.begin() + static_cast<int64_t>(stage);
+  const int64_t compute_us = *std::min_element(plan->compute_us.begin(), end);
   return begin_us + grace_us + kSlowerStage * compute_us;
 }
 

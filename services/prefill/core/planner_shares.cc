@@ -47,7 +47,7 @@ double ChainPlanner::State::SetBudget(uint64_t leader) {
   const int left = TokensLeft(leader);
   const int tokens = policy->PlanTokens(
       {prefix_length, left, UnplannedTokens() - left, static_cast<int>(done.size())});
-  const bool by_time = limits.chunk_rule == ChunkRule::kOptimal && !costs.empty();
+  const bool by_time = limits.chunk_rule == ChunkRule::kOptimal;
   prices = by_time ? TokenPrices(costs, prefix_length, tokens) : TokenPrices();
   room_tokens = policy->max_plan_tokens();
   return tokens;
@@ -179,7 +179,7 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     plan.aborts.push_back(attempt_id);
   }
   ShareOut(plan, now_us);
-  const std::vector<int64_t> nobody(done.size(), 0);
+  const std::vector<int64_t> nobody(done.size(), kNeverUs);
   IssuedPlan record{plan.number, {}, nobody, nobody, {}, {}};
   for (const uint64_t attempt_id : open) {
     Request& request = requests.at(attempt_id);

@@ -57,7 +57,7 @@ struct ChainPlanner::State {
   struct IssuedPlan {
     uint64_t number = 0;
     std::vector<std::pair<uint64_t, size_t>> chunks;  // attempt, index in its outcome
-    // By stage; of those that are done with it.
+    // By stage; kNeverUs: it is not done with it.
     std::vector<int64_t> done_us;
     std::vector<int64_t> compute_us;
     PlanWork work;
@@ -76,6 +76,8 @@ struct ChainPlanner::State {
   void On(const DrainBegan& event, int64_t now_us);
   void On(const Tick& /*event*/, int64_t /*now_us*/) {}
 
+  Request* Find(uint64_t attempt_id);            // nullptr: there is none.
+  Request* FindUnfinished(uint64_t attempt_id);  // nullptr: none, or it is finished.
   void CheckPlace(int stage, int rank) const;
   void TakePromptTokens(const PromptTokens& told);
   absl::Status CheckStart(const StartRequested& event) const;
@@ -183,7 +185,7 @@ struct ChainPlanner::State {
 
   bool draining = false;
   int64_t drain_deadline_us = kNeverUs;
-  int64_t accepted_draining = 0;  // Requests, since the drain began.
+  uint64_t arrived_before_drain = 0;
   DrainCounts drain_counts;
 
   std::vector<PlannerAction>* actions = nullptr;  // Of the event that is being handled.

@@ -44,7 +44,7 @@ void Stage::State::PassActivations() {
   }
 }
 
-void Stage::State::On(const CreditReturned& event, int64_t now_us) {
+void Stage::State::On(const CreditReturned& event, int64_t /*now_us*/) {
   if (!Current(event.epoch) || event.number <= next_stage_done) return;
   if (uncredited.erase(event.number) == 0) {
     Break(absl::FailedPreconditionError(
@@ -52,16 +52,14 @@ void Stage::State::On(const CreditReturned& event, int64_t now_us) {
     return;
   }
   PassActivations();
-  RunNext(now_us);
 }
 
-void Stage::State::On(const NextStageDone& event, int64_t now_us) {
+void Stage::State::On(const NextStageDone& event, int64_t /*now_us*/) {
   if (!Current(event.epoch) || event.number <= next_stage_done) return;
   Covered<"stage: the next stage is further than its credits">();
   next_stage_done = event.number;
   uncredited.erase(uncredited.begin(), uncredited.upper_bound(event.number));
   PassActivations();
-  RunNext(now_us);
 }
 
 void Stage::State::On(const ActivationsSent& event, int64_t now_us) {
