@@ -107,8 +107,8 @@ SendKvMessage KvOutbox::NextMessage(const Send& send, const Share& share) const 
     message.part = share.next_part;
     message.offset_bytes = static_cast<size_t>(share.next_part) * options_.part_bytes;
     message.bytes = std::min(options_.part_bytes, share.page_bytes - message.offset_bytes);
-    return message;
   }
+  // Nothing is merged with a part: its page alone is beyond the limit.
   const size_t limit = std::min(options_.merged_bytes, options_.part_bytes);
   const auto first = send.pages.begin() + static_cast<int64_t>(share.next_page);
   for (auto next = first + 1; next != send.pages.end(); ++next) {
@@ -208,7 +208,7 @@ void KvOutbox::MessageEnded(uint64_t message_id, const absl::Status& status, int
   BATON_CHECK(found != messages_.end()) << "message " << message_id << " is not under way";
   const Message message = std::move(found->second);
   messages_.erase(found);
-  if (message.bytes > 0) {
+  if (message.bytes != 0) {
     Lane& lane = lanes_.at(message.decode);
     --lane.messages;
     lane.bytes -= message.bytes;
@@ -326,6 +326,9 @@ absl::Status KvOutbox::CheckInvariants() const {
     if (lane.bytes != bytes[decode]) {
       return absl::InternalError(absl::StrCat("I5: ", bytes[decode], " bytes are under way to ",
                                               decode.id, ", counted ", lane.bytes));
+    }
+    if (lane.messages == 0 && lane.waiting.empty()) {
+      return absl::InternalError(absl::StrCat("nothing goes to ", decode.id, ", which is kept"));
     }
     for (const ShareId& id : lane.waiting) {
       if (sends_.contains(id.first)) continue;

@@ -70,6 +70,7 @@ TEST_F(KvOutboxRanksTest, EachRankGetsItsHeadsAndTheLastMessageEndsTheSend) {
   ASSERT_EQ(data_.size(), 4u);  // {4, 5, 6} and {2}, half of each page to each rank.
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(data_[i].decode, i < 2 ? kDecode : kFollower);
+    EXPECT_EQ(data_[i].ticket, RanksTicket(9));
     EXPECT_EQ(data_[i].heads, i < 2 ? (IndexRange{0, 1}) : (IndexRange{1, 2}));
     EXPECT_EQ(data_[i].first_page, i % 2 == 0 ? 0 : 3);
     EXPECT_EQ(data_[i].local_page, i % 2 == 0 ? 4 : 2);
@@ -209,6 +210,8 @@ TEST_F(KvOutboxRanksTest, CancellingEndsAllShares) {
 TEST_F(KvOutboxRanksTest, OnlyTheRankWhoseReceiptIsLostIsAskedAgain) {
   SendAll();
   ReceiveFrom(kDecode, KvReceiptKind::kComplete);
+  ReceiveFrom(kDecode, KvReceiptKind::kRefused);
+  EXPECT_EQ(sent_.size(), 1u) << "its first word counts";
   for (int asks = 1; asks <= 3; ++asks) {
     now_us_ += kReceiptUs;
     Tick();

@@ -128,6 +128,40 @@ TEST_F(KvOutboxTest, TheEndOfAnEpochLeavesOnlyWhatIsUnderWay) {
   EXPECT_TRUE(outbox_.AtRest());
 }
 
+// By its name; it is another one, of the next epoch.
+TEST_F(KvOutboxTest, WhatIsForgottenMayBeginAnew) {
+  for (const bool whole_epoch : {false, true}) {
+    data_.clear();
+    sent_.clear();
+    commits_.clear();
+    Send(1, 9, {1, 3, 5, 7, 9, 11});
+    if (whole_epoch) {
+      outbox_.CancelAll(5, actions_);
+    } else {
+      outbox_.Cancel(9, 5, actions_);
+      outbox_.Forget(9);
+    }
+    Sort();
+    for (const SendKvMessage& message : std::vector(data_)) End(message.message_id);
+    ASSERT_EQ(sent_.size(), 1u);
+    data_.clear();
+    Send(2, 9, {4});
+    Commit(3, 9);
+    ASSERT_EQ(data_.size(), 1u) << whole_epoch;
+    ASSERT_EQ(commits_.size(), 1u);
+    EXPECT_EQ(commits_[0].checksum_sum, 1u) << "of its own message alone";
+    End(data_[0].message_id);
+    End(commits_[0].message_id);
+    Receive(9, KvReceiptKind::kComplete);
+    EXPECT_TRUE(outbox_.AtRest());
+  }
+}
+
+TEST_F(KvOutboxTest, TheWindowMayBeFull) {
+  Send(1, 9, {4, 5, 7, 8, 10});
+  EXPECT_EQ(data_.size(), 3u) << "500 bytes";
+}
+
 TEST_F(KvOutboxTest, ACommitWaitsForTheExportsOfItsRequest) {
   hold_exports_ = true;
   Send(1, 9, {4, 6});

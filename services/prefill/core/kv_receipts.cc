@@ -96,11 +96,10 @@ void KvOutbox::Tick(int64_t now_us, std::vector<KvOutboxAction>& actions) {
       ++share.asks;
       SendCommitOf(id, actions);
     } else {
-      const int64_t waited_ms = (now_us - send.begun_us) / 1000;
       FailCommit(id,
-                 absl::UnavailableError(
-                     absl::StrCat(share.decode.id, " has not acknowledged the KV within ",
-                                  waited_ms, " ms: the commit or its receipt is lost")),
+                 absl::UnavailableError(absl::StrCat(
+                     share.decode.id, " has not acknowledged the KV within ",
+                     (now_us - send.begun_us) / 1000, " ms: the commit or its receipt is lost")),
                  now_us, actions);
     }
   }

@@ -92,6 +92,13 @@ TEST_F(NeighboursTest, AnEpochEndsWhenANeighbourIsConnectedAnew) {
   EXPECT_EQ(stage.Check(find_), absl::OkStatus());
 }
 
+TEST_F(NeighboursTest, OfTwoThatHaveGoneTheOneBeforeIsNamed) {
+  Neighbours stage(1);
+  ASSERT_EQ(Begin(stage), absl::OkStatus());
+  endpoints_.clear();
+  EXPECT_EQ(InstanceOf(stage.Check(find_)), "s0");
+}
+
 TEST_F(NeighboursTest, NobodyIsMissedBetweenEpochs) {
   Neighbours stage(1);
   ASSERT_EQ(Begin(stage), absl::OkStatus());

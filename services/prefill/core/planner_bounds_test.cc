@@ -1,7 +1,9 @@
 // The edges of the planner's limits, and what it makes of messages that come twice, late, or from a
 // stage that should not send them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,6 +11,9 @@
 
 namespace baton::prefill {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class PlannerBoundsTest : public PlannerTest {
  protected:
@@ -145,6 +150,36 @@ TEST_F(PlannerBoundsTest, AnOlderEpochsMessagesAreNothing) {
   EXPECT_TRUE(planner_->AtRest());
 }
 
+TEST_F(PlannerBoundsTest, TheNextEpochBeginsWithNothingOfTheLast) {
+  Up();
+  Start(1, 640);
+  Start(2, 64);
+  Start(3, 64);
+  Send(AbortRequested{1, absl::CancelledError("client")});  // In the next plan, which never comes.
+  EXPECT_NE(planner_->pool(), nullptr);
+  Send(ChainDown{absl::UnavailableError("stage 1 is gone")});
+  EXPECT_EQ(planner_->pool(), nullptr);
+  Send(ChainDown{absl::UnavailableError("gone again")});
+  Start(4, 16);
+  EXPECT_THAT(std::string(finished_.back().status.message()), HasSubstr("stage 1 is gone"));
+  Send(ChainUp{kEpoch + 1, 2, 64});
+  Start(5, 16);
+  ASSERT_EQ(plans_.back().opens.size(), 1u);
+  EXPECT_EQ(plans_.back().opens[0].attempt_id, 5u);
+  EXPECT_TRUE(plans_.back().aborts.empty());
+  EXPECT_EQ(planner_->load().open, 1);
+  EXPECT_EQ(planner_->load().queued, 0);
+}
+
+using PlannerBoundsDeathTest = PlannerBoundsTest;
+
+TEST_F(PlannerBoundsDeathTest, NobodyIsAStageThatTheChainHasNot) {
+  Up();
+  Start(1, 64);
+  EXPECT_DEATH(Done(2, 1), "rank 0 of stage 2");
+  EXPECT_DEATH(Send(StageRequestClosed{0, kEpoch, {1}, 1}), "rank 1 of stage 0");
+}
+
 TEST_F(PlannerBoundsTest, ACloseOfWhatWaitsIsNothing) {
   Up(4);
   Start(1, 64);
@@ -177,6 +212,21 @@ TEST_F(PlannerBoundsTest, ARequestIsHeldUntilItsLastPlanIsOut) {
   EXPECT_TRUE(planner_->AtRest());
 }
 
+TEST_F(PlannerBoundsTest, AFailedRequestIsHeldUntilItsAbortIsOut) {
+  PlannerLimits limits = Limits();
+  limits.plan_window = limits.stage0_lead = 1;
+  Make(limits);
+  PlannerTest::Up(1);
+  Start(1, 200);
+  Send(StageRequestClosed{0, kEpoch, {1, absl::UnavailableError("decode is gone")}});
+  EXPECT_EQ(finished_.size(), 1u);
+  Done(0, 1);
+  EXPECT_THAT(plans_.back().aborts, ElementsAre(1)) << "the stage waits for it";
+  EXPECT_EQ(planner_->load().owned_pages, 13);
+  Done(0, 2);
+  EXPECT_TRUE(planner_->AtRest());
+}
+
 // Tokens of a prompt that did not ask for them, or too many, are another request's: its own end.
 TEST_F(PlannerBoundsTest, PromptTokensNobodyAskedForFailTheRequestAtOnce) {
   Up();
@@ -188,6 +238,13 @@ TEST_F(PlannerBoundsTest, PromptTokensNobodyAskedForFailTheRequestAtOnce) {
   Send(StagePlanDone{1, kEpoch, {2, 1, 1, {{2, 2, {SampledToken{}}}}}});
   ASSERT_EQ(finished_.size(), 2u);
   EXPECT_TRUE(absl::IsInternal(finished_[1].status)) << "the first is missing";
+  Send(StartRequested{3, 20, TicketFor(20), kNeverUs, true});
+  for (const uint64_t number : {1u, 2u}) Done(0, number);
+  Send(StagePlanDone{1, kEpoch, {3, 1, 1, {{3, 1, std::vector<SampledToken>(20)}}}});
+  ASSERT_EQ(finished_.size(), 3u);
+  EXPECT_TRUE(absl::IsInternal(finished_[2].status)) << "one too many";
+  Send(StagePlanDone{1, kEpoch, {4, 1, 1, {{99, 1, {SampledToken{}}}, {1, 2, {SampledToken{}}}}}});
+  EXPECT_EQ(finished_.size(), 3u) << "of nobody, and of one that has ended";
 }
 
 TEST_F(PlannerBoundsTest, AnAbortHasAReason) {

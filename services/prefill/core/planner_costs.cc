@@ -32,15 +32,15 @@ void ChainPlanner::State::LearnFrom(const IssuedPlan& plan, size_t stage) {
 }
 
 void ChainPlanner::State::UseCosts() {
-  const bool knew = !costs.empty();
+  const size_t known = costs.size();
   costs.clear();
   for (const CostFit& fit : fits) {
     const std::optional<StageCost> cost = fit.cost();
     if (cost.has_value()) costs.push_back(*cost);
   }
   if (costs.size() < fits.size()) costs.clear();
-  if (knew && costs.empty()) Covered<"planner: costs are not known any more">();
-  if (!knew && !costs.empty()) Covered<"planner: costs become known">();
+  if (known > 0 && costs.empty()) Covered<"planner: costs are not known any more">();
+  if (known == 0 && !costs.empty()) Covered<"planner: costs become known">();
   policy->SetCosts(costs);
 }
 

@@ -78,6 +78,7 @@ class PlannerCostsTest : public PlannerTest {
 TEST_F(PlannerCostsTest, CutsByWhatItKnowsAndSaysWhyItDoesNot) {
   Up(2, 300);
   EXPECT_THAT(Missing(), HasSubstr("too few"));
+  EXPECT_EQ(planner_->costs()[0].layers, 0) << "nobody has said";
   const std::vector<int> first = Prefill(1, 2000);
   EXPECT_EQ(first, (std::vector<int>{256, 256, 256, 256, 256, 256, 256, 208}));
   EXPECT_FALSE(Known());
@@ -90,6 +91,8 @@ TEST_F(PlannerCostsTest, CutsByWhatItKnowsAndSaysWhyItDoesNot) {
   EXPECT_NE(later, first);
   EXPECT_LT(later.back(), later.front()) << "the later, the smaller: all take the same time";
   ASSERT_FALSE(observed_.empty());
+  EXPECT_EQ(observed_.back().stage, 1);
+  EXPECT_EQ(observed_.back().tokens, later.back());
   EXPECT_NEAR(static_cast<double>(observed_.back().compute_us), observed_.back().predicted_us,
               0.1 * observed_.back().predicted_us);
 }
@@ -102,6 +105,19 @@ TEST_F(PlannerCostsTest, CostsAreKnownWhenThoseOfEveryStageAre) {
   EXPECT_FALSE(planner_->costs()[1].cost.has_value());
   EXPECT_TRUE(observed_.empty()) << "nothing is predicted";
   EXPECT_EQ(Prefill(1, 2000), (std::vector<int>{256, 256, 256, 256, 256, 256, 256, 208}));
+}
+
+TEST_F(PlannerCostsTest, WhatStagesSayIsComparedWithThePrediction) {
+  Send(ChainUp{kEpoch, 2, 300, {3, 4}, {{kCost, 0.1}, {kCost, 0.1}}});
+  Start(1, 100);
+  const auto observed = [this](int stage, int64_t compute_us) {
+    Send(StagePlanDone{stage, kEpoch, {1, compute_us, 1}});
+    return std::count_if(actions_.begin(), actions_.end(), [](const PlannerAction& action) {
+      return std::holds_alternative<ObservePlan>(action);
+    });
+  };
+  EXPECT_EQ(observed(0, 1), 1);
+  EXPECT_EQ(observed(1, 0), 0) << "it does not say";
 }
 
 TEST_F(PlannerCostsTest, WhatWasLearnedOutlivesAnEpochOfTheSameStages) {
@@ -260,6 +276,40 @@ TEST_F(SharesByTimeTest, TheLongOneKeepsItsRoom) {
     EXPECT_GE(tokens[2], 128);
     EXPECT_EQ(plans_.back().TokenCount(), 256);
   }
+}
+
+TEST_F(SharesByTimeTest, WhatTheShortestLeavesIsNobodysWhoComesAfterIt) {
+  BehindALongOne(ChunkRule::kOptimal, 20'000);
+  Start(2, 10'500);
+  PlansUntil(2, 5000);
+  Start(3, 15'000);  // Its first pages are cheaper.
+  const auto plans = PlansUntil(2, 10'500);
+  for (size_t i = 0; i + 1 < plans.size(); ++i) EXPECT_FALSE(plans[i].contains(3)) << i;
+}
+
+// It began while another one led, and is now further on than who leads.
+TEST_F(SharesByTimeTest, APageThatCostsMoreThanAPlanHasItsTurn) {
+  PlannerLimits limits = LimitsOf(ChunkRule::kOptimal);
+  Make(limits);
+  Up(2, 10'000);
+  Learn();
+  Start(1, 60'000);
+  PlansUntil(1, 30'000);
+  Start(2, 50'000);
+  Start(3, 45'000);
+  PlansUntil(1, 60'000);
+  for (int stage = 0; stage < 2; ++stage) Closed(stage, 1);
+  double leader_us = 0;
+  double further_us = 0;
+  for (int plan = 0; plan < 200; ++plan) {
+    Run(plans_.back());
+    for (const PlanItem& item : plans_.back().items) {
+      (item.attempt_id == 2 ? leader_us : further_us) +=
+          kCost.WorkMicros(item.token_begin, item.token_count);
+    }
+  }
+  EXPECT_GT(further_us, 0.5 * leader_us);
+  EXPECT_LT(further_us, 1.5 * leader_us);
 }
 
 TEST_F(SharesByTimeTest, WhoHasLessToComputeIsTheShorterOneThoughItHasMoreTokens) {

@@ -46,7 +46,9 @@ class PlannerDrainTest : public testing::Test {
 TEST_F(PlannerDrainTest, WhatIsAcceptedGoesThroughAndNothingElseComesIn) {
   Start(1);
   Start(2);  // Waits for the first one's plan.
+  EXPECT_FALSE(planner_.draining());
   Send(DrainBegan{2'000'000});
+  EXPECT_TRUE(planner_.draining());
   Start(3);
   ASSERT_EQ(finished_.size(), 1u);
   EXPECT_EQ(finished_[0].attempt_id, 3u);
@@ -65,6 +67,8 @@ TEST_F(PlannerDrainTest, EndsAtTheDeadlineWhatIsNotThrough) {
   Start(2);
   Send(DrainBegan{2'000'000});
   EXPECT_EQ(planner_.NextDeadlineUs(), 2'000'000);
+  Send(DrainBegan{3'000'000});
+  EXPECT_EQ(planner_.NextDeadlineUs(), 2'000'000) << "the earlier one counts";
   now_us_ = 2'000'000;
   Send(Tick{});
   ASSERT_EQ(finished_.size(), 2u);

@@ -31,6 +31,10 @@ class PlannerProgressTest : public testing::Test {
                   .max_context_tokens = 1000,
                   .plan_grace_us = kGraceUs}) {
     Send(ChainUp{kEpoch, 3, 64});
+    Start();
+  }
+
+  void Start() {
     Ticket ticket;
     ticket.decode = {"decode-0", 1};
     ticket.generation = 1;
@@ -112,6 +116,21 @@ TEST_F(PlannerProgressTest, AStageThatWasHeldUpGivesTheNextOneNoMoreTime) {
   EXPECT_EQ(planner_.NextDeadlineUs(), now_us_ + kGraceUs + 20 * kComputeUs);
 }
 
+TEST_F(PlannerProgressTest, AReportThatIsNotHereYetSaysNothing) {
+  Done(1, 1);
+  EXPECT_EQ(planner_.NextDeadlineUs(), kGraceUs + 20 * kComputeUs) << "of the third stage";
+}
+
+TEST_F(PlannerProgressTest, TheChainFailsOnceWhereSeveralAreOverdue) {
+  Done(0, 1);
+  Done(0, 2);
+  Done(1, 1);
+  now_us_ = 10 * kGraceUs;
+  Send(Tick{});
+  EXPECT_EQ(actions_.size(), 1u);
+  EXPECT_EQ(Failed()->stage, 1) << "the first of them";
+}
+
 TEST_F(PlannerProgressTest, TheNextEpochStartsAnew) {
   Done(0, 1);
   now_us_ = 10 * kGraceUs;
@@ -123,6 +142,9 @@ TEST_F(PlannerProgressTest, TheNextEpochStartsAnew) {
   Send(Tick{});
   EXPECT_FALSE(Failed().has_value());
   EXPECT_EQ(planner_.NextDeadlineUs(), kNeverUs);
+  Start();
+  Send(StagePlanDone{0, kEpoch + 1, {1, kComputeUs, 0, {}}});
+  EXPECT_EQ(planner_.NextDeadlineUs(), now_us_ + kGraceUs + 20 * kComputeUs) << "and is watched";
 }
 
 }  // namespace

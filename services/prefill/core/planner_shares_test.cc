@@ -110,6 +110,71 @@ TEST_F(PlannerSharesTest, WholePromptsAreNotCut) {
   EXPECT_EQ(Next(), (Tokens{{2, 9000}, {3, 10}}));
 }
 
+TEST_F(PlannerSharesTest, WhoWantsNoPromptCutHasNoneCutForOthers) {
+  for (const ChunkRule rule : {ChunkRule::kFixed, ChunkRule::kSglang, ChunkRule::kOptimal}) {
+    PlannerLimits limits = Limits();
+    limits.chunk_tokens = INT_MAX;
+    limits.chunk_rule = rule;
+    Make(limits);
+    Start(1, 100);
+    Start(2, 9995);
+    Start(3, 10);
+    EXPECT_EQ(Next(), (Tokens{{2, 9995}})) << "with half a plan for others it would be two chunks";
+  }
+}
+
+TEST_F(PlannerSharesTest, TheShareIsAllShortPromptsThatFit) {
+  Start(1, 9000);
+  Start(9, 10);
+  Start(2, 10);
+  Start(3, 10);
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {9, 10}, {2, 10}, {3, 10}}));
+  Start(8, 20);
+  Start(4, 20);
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {8, 20}})) << "of equal ones the oldest";
+}
+
+TEST_F(PlannerSharesTest, WhoRunsIsNotDelayedByEqualOnes) {
+  Start(1, 9000);
+  Start(2, 232);
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {2, 32}}));
+  Start(3, 200);  // As much as the second one has left.
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {2, 32}}));
+}
+
+TEST_F(PlannerSharesTest, OnlyShorterOnesHaveAShare) {
+  Start(1, 264);
+  Start(2, 200);
+  EXPECT_EQ(Next(), (Tokens{{1, 64}})) << "both have 200 left";
+  EXPECT_EQ(Next(), (Tokens{{1, 64}}));
+}
+
+TEST_F(PlannerSharesTest, WhoBeginsToLeadSharesItsFirstPlan) {
+  Start(1, 64);
+  Start(2, 9000);
+  Start(3, 20);
+  EXPECT_EQ(Next(), (Tokens{{2, 32}, {3, 20}}));
+}
+
+TEST_F(PlannerSharesTest, TheLastTokenOfAPromptIsPlanned) {
+  Start(1, 65);
+  EXPECT_EQ(Next(), (Tokens{{1, 1}}));
+}
+
+TEST_F(PlannerSharesTest, ANewEpochOwesNothing) {
+  PlannerLimits limits = Limits();
+  limits.chunk_tokens = kPage;
+  Make(limits);
+  for (const uint64_t epoch : {kEpoch + 1, kEpoch + 2}) {
+    Send(ChainDown{absl::UnavailableError("a stage is gone")});
+    Send(ChainUp{epoch, 1, 2000});
+    Start(1, 9000);
+    Start(2, 32);
+    Send(StagePlanDone{0, epoch, {1, 10, 1}});
+    EXPECT_EQ(Shares(plans_.back()), (Tokens{{1, kPage}})) << "half a page is kept for the other";
+  }
+}
+
 TEST_F(PlannerSharesTest, WhoIsOpenedHasAChunk) {
   PlannerLimits limits = Limits();
   limits.chunk_tokens = kPage;
@@ -138,6 +203,23 @@ TEST_F(PlannerSharesTest, TheOldestThatWaitsIsOvertakenWhereItIsLeftRoom) {
     ASSERT_GE(planner_->load().free_pages, begun ? 0 : 38);
   }
   EXPECT_TRUE(begun);
+}
+
+TEST_F(PlannerSharesTest, TheOldestThatWaitsIsLeftNoMoreThanItNeeds) {
+  Make(Limits(), 100);
+  Start(1, 640);  // 40 pages
+  Start(2, 600);  // 38
+  Start(3, 352);  // 22
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {3, 32}}));
+}
+
+TEST_F(PlannerSharesTest, TheOldestThatWaitsLeavesRoomForNobody) {
+  PlannerLimits limits = Limits();
+  limits.max_open_requests = 2;
+  Make(limits, 50);
+  Start(1, 640);  // 40 pages
+  Start(2, 160);  // 10
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {2, 32}}));
 }
 
 TEST_F(PlannerSharesTest, TheOldestThatWaitsForPagesIsNotOvertaken) {

@@ -36,7 +36,7 @@ void Stage::State::DropEpoch() {
   if (PlantedBug(Bug::kStageForgetsSuccessors) && under_way.size() > 1) under_way.resize(1);
   epoch = 0;
   last_number = 0;
-  last_applied = 0;
+  applied = 0;
   last_input = 0;
   plans.clear();
   requests.clear();
@@ -157,8 +157,7 @@ void Stage::State::On(const PlanArrived& event, int64_t now_us) {
                                             plan.epoch == epoch && plan.number == last_number);
   if (!planted) {
     if (absl::Status status = CheckPlan(plan); !status.ok()) {
-      Break(std::move(status));
-      return;
+      return Break(std::move(status));
     }
   }
   Accept(plan);
@@ -224,8 +223,7 @@ void Stage::State::TakeTurns() {
   while (!under_way.empty() && !under_way.front().in_effect) {
     UnderWay& next = under_way.front();
     next.in_effect = true;
-    out_of_turn = out_of_turn || next.plan.number != last_applied + 1;
-    last_applied = next.plan.number;
+    ++applied;
     ApplyAborts(next.plan);
     if (!next.plan.items.empty()) return;
     Emit(ReportPlanDone{epoch, {next.plan.number, 0, 0, {}}});
@@ -290,8 +288,7 @@ void Stage::State::On(const ComputeFinished& event, int64_t now_us) {
   if (!Current(event.epoch)) return;
   if (absl::Status status = CheckResult(computed.plan, event); !status.ok()) {
     if (WithExecutor() > 0) Covered<"stage: a plan fails with a successor submitted">();
-    Break(std::move(status));
-    return;
+    return Break(std::move(status));
   }
   // More for the executor comes first: handing over what it has made takes the shell longer.
   std::vector<StageAction> later;
@@ -360,57 +357,6 @@ int Stage::held_pages() const {
 bool Stage::AtRest() const {
   return Quiet() && state_->requests.empty() && state_->plans.empty() && state_->inputs.empty() &&
          state_->to_pass.empty();
-}
-
-// Of the current epoch: every plan under way, held, or waiting to be passed on has its own buffer.
-absl::Status Stage::State::CheckBuffers() const {
-  const auto credits = static_cast<size_t>(options.activation_credits);
-  if (inputs.size() > credits || uncredited.size() > credits) {
-    return absl::InternalError(absl::StrCat(inputs.size(), " inputs and ", uncredited.size(),
-                                            " sent outputs with ", credits, " credits"));
-  }
-  if (WithExecutor() > options.plans_in_flight) {
-    return absl::InternalError(absl::StrCat(WithExecutor(), " plans are with the executor"));
-  }
-  if (epoch == 0 || options.stage + 1 == options.stages) return absl::OkStatus();
-  uint64_t newest = 0;
-  if (!to_pass.empty()) newest = to_pass.back().first;
-  for (const auto& [of_epoch, number] : passing) newest = std::max(newest, number);
-  for (const UnderWay& plan : under_way) {
-    if (!plan.plan.items.empty()) newest = std::max(newest, plan.plan.number);
-  }
-  if (newest == 0 || OutputBufferFree(newest)) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("plans ", OldestOutput(newest), " and ", newest, " have one output buffer"));
-}
-
-absl::Status Stage::CheckInvariants() const {
-  const State& state = *state_;
-  if (state.out_of_turn) {
-    return absl::InternalError(
-        absl::StrCat("plan ", state.last_applied, " or one before it was applied out of turn"));
-  }
-  BATON_RETURN_IF_ERROR(state.CheckBuffers());
-  if (!state.under_way.empty() && state.under_way.front().plan.items.empty()) {
-    return absl::InternalError("a plan without items waits for none");
-  }
-  std::map<uint64_t, int> sends;
-  for (const auto& [send_id, send] : state.sends) {
-    if (send.epoch == state.epoch) ++sends[send.attempt_id];
-  }
-  for (const auto& [attempt_id, request] : state.requests) {
-    if (request.sends != sends[attempt_id]) {
-      return absl::InternalError(absl::StrCat("I5: attempt ", attempt_id, " counts ", request.sends,
-                                              " sends, ", sends[attempt_id], " are under way"));
-    }
-    if (request.closed && request.sends > 0) {
-      return absl::InternalError(absl::StrCat("I1: attempt ", attempt_id, " closed while sending"));
-    }
-    sends.erase(attempt_id);
-  }
-  if (sends.empty()) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("I1: attempt ", sends.begin()->first, " is gone and its KV is being sent"));
 }
 
 }  // namespace baton::prefill

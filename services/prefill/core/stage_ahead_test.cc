@@ -144,6 +144,16 @@ TEST_F(StageAheadTest, APlanWithoutItemsIsDoneInItsTurnAndHoldsNobodyUp) {
   EXPECT_EQ(Done(), Numbers{3});
 }
 
+TEST_F(StageAheadTest, TheLastStageWaitsForNoOutputBuffer) {
+  for (const int stages : {1, 2}) {
+    Make(0, stages, 2);
+    Send(PlanArrived{PagePlan(1)});
+    for (const uint64_t number : {2u, 3u}) Send(PlanArrived{Plan{kEpoch, number, {}, {}, {77}}});
+    Send(PlanArrived{ShortPlan(4, 2)});
+    EXPECT_EQ(Has<RunCompute>(), stages == 1) << "of three buffers the fourth plan has the first's";
+  }
+}
+
 TEST_F(StageAheadTest, WhoIsAbortedIsNamedByNoLaterPlan) {
   Make(0, 1, 2);
   Send(PlanArrived{PagePlan(1)});

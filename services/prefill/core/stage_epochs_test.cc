@@ -1,5 +1,8 @@
 // What is of an older epoch, and what a stage may not be told: nothing of it counts.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
 
 #include "services/prefill/core/stage_fixture.h"
 
@@ -68,6 +71,36 @@ TEST_F(StageEpochsTest, TheNextEpochBeginsWithNothing) {
   Send(ComputeFinished{kNext, 1, absl::OkStatus(), 100, {}, {}});
   Send(PlanArrived{OfNext(2)});
   EXPECT_FALSE(Has<RunCompute>()) << "the old epoch's input is not this one's";
+}
+
+// What has been computed and waits for a credit, too.
+TEST_F(StageEpochsTest, AnEpochEndsWhereTheNextBegins) {
+  Make(0, 2);
+  for (uint64_t number = 1; number <= 3; ++number) Send(PlanArrived{ChunkPlan(number)});
+  for (uint64_t number = 1; number <= 3; ++number) {
+    Computed(number);
+    if (number <= 2) Send(ActivationsSent{kEpoch, number, absl::OkStatus()});
+  }
+  for (uint64_t send_id = 1; send_id <= 4; ++send_id) Sent(send_id);
+  EXPECT_TRUE(stage_->Quiet());
+  EXPECT_FALSE(stage_->AtRest());
+  Send(EpochBegan{kNext});
+  EXPECT_TRUE(stage_->AtRest());
+  Send(PlanArrived{OfNext(1)});
+  EXPECT_TRUE(Has<RunCompute>());
+}
+
+TEST_F(StageEpochsTest, PlansAreCountedWhateverIsInThem) {
+  const auto nothing = [](uint64_t number) { return Plan{kEpoch, number, {}, {}, {77}}; };
+  EXPECT_TRUE(Refused(nothing(2))) << "too early";
+  EXPECT_FALSE(Refused(nothing(1)));
+  Send(PlanArrived{nothing(1)});
+  EXPECT_TRUE(Has<EndEpoch>()) << "twice";
+
+  Plan plan = ChunkPlan(1);
+  plan.opens.clear();
+  ASSERT_TRUE(Refused(plan));
+  EXPECT_THAT(std::string(All<EndEpoch>()[0].status.message()), testing::HasSubstr("never opened"));
 }
 
 TEST_F(StageEpochsTest, ActivationsMayBeginAnewInEveryEpoch) {

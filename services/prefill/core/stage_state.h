@@ -1,4 +1,5 @@
-// What a stage holds; private to stage.cc (plans and computing) and stage_transfers.cc.
+// What a stage holds; private to stage.cc (plans and computing), stage_transfers.cc and
+// stage_invariants.cc.
 #ifndef SERVICES_PREFILL_CORE_STAGE_STATE_H_
 #define SERVICES_PREFILL_CORE_STAGE_STATE_H_
 
@@ -70,6 +71,7 @@ struct Stage::State {
   absl::Status CheckPlan(const Plan& plan) const;
   absl::Status CheckItem(const Plan& plan, const PlanItem& item) const;
   void Accept(const Plan& plan);
+  uint64_t OldestInput() const;
   bool WritesTo(const Ticket& ticket) const;
 
   void RunNext(int64_t now_us);
@@ -81,6 +83,7 @@ struct Stage::State {
   RunCompute Compose(const HeldPlan& held, int64_t now_us) const;
   int WithExecutor() const;
   absl::Status CheckBuffers() const;
+  absl::Status CheckTurns() const;
   void PassActivations();
 
   absl::Status CheckResult(const Plan& plan, const ComputeFinished& event) const;
@@ -97,8 +100,7 @@ struct Stage::State {
   uint64_t epoch = 0;  // 0: none.
   uint64_t newest_epoch = 0;
   uint64_t last_number = 0;  // Of the plans that have arrived.
-  uint64_t last_applied = 0;
-  bool out_of_turn = false;  // For CheckInvariants: a plan was applied that was not the next.
+  uint64_t applied = 0;      // How many of them.
   std::deque<HeldPlan> plans;
   std::map<uint64_t, Request> requests;
   int64_t free_since_us = 0;  // End of the last computation, if none is under way.

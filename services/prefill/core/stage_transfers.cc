@@ -13,18 +13,20 @@ namespace baton::prefill {
 
 // ---- Activations ----
 
+// The oldest plan whose input buffer is in use, of some.
+uint64_t Stage::State::OldestInput() const {
+  return under_way.empty() ? *inputs.begin() : under_way.front().plan.number;
+}
+
 void Stage::State::On(const ActivationsArrived& event, int64_t now_us) {
   const bool takes_old = PlantedBug(Bug::kStageTakesOldActivations) && epoch != 0;
   if (!Current(event.epoch) && !takes_old) return;
   const auto credits = static_cast<uint64_t>(options.activation_credits);
   const bool fresh = event.number > last_input && inputs.insert(event.number).second;
-  uint64_t oldest = inputs.empty() ? 0 : *inputs.begin();
-  if (!under_way.empty()) oldest = under_way.front().plan.number;
-  if (!fresh || *inputs.rbegin() >= oldest + credits) {
-    Break(absl::FailedPreconditionError(absl::StrCat("activations of plan ", event.number,
-                                                     " after plan ", last_input,
-                                                     " break the credit of ", credits)));
-    return;
+  if (!fresh || *inputs.rbegin() >= OldestInput() + credits) {
+    return Break(absl::FailedPreconditionError(absl::StrCat("activations of plan ", event.number,
+                                                            " after plan ", last_input,
+                                                            " break the credit of ", credits)));
   }
   RunNext(now_us);
 }
@@ -47,18 +49,18 @@ void Stage::State::PassActivations() {
 void Stage::State::On(const CreditReturned& event, int64_t /*now_us*/) {
   if (!Current(event.epoch) || event.number <= next_stage_done) return;
   if (uncredited.erase(event.number) == 0) {
-    Break(absl::FailedPreconditionError(
+    return Break(absl::FailedPreconditionError(
         absl::StrCat("credit for plan ", event.number, ", whose activations are not out")));
-    return;
   }
   PassActivations();
 }
 
 void Stage::State::On(const NextStageDone& event, int64_t /*now_us*/) {
-  if (!Current(event.epoch) || event.number <= next_stage_done) return;
-  Covered<"stage: the next stage is further than its credits">();
-  next_stage_done = event.number;
-  uncredited.erase(uncredited.begin(), uncredited.upper_bound(event.number));
+  if (!Current(event.epoch)) return;
+  if (event.number > next_stage_done)
+    Covered<"stage: the next stage is further than its credits">();
+  next_stage_done = std::max(next_stage_done, event.number);
+  uncredited.erase(uncredited.begin(), uncredited.upper_bound(next_stage_done));
   PassActivations();
 }
 
@@ -68,8 +70,8 @@ void Stage::State::On(const ActivationsSent& event, int64_t now_us) {
       << "activations of plan " << event.number << " were not being sent";
   if (!Current(event.epoch)) return;
   if (!event.status.ok()) {
-    Break(Annotate(event.status, absl::StrCat("sending activations of plan ", event.number)));
-    return;
+    return Break(
+        Annotate(event.status, absl::StrCat("sending activations of plan ", event.number)));
   }
   RunNext(now_us);
 }
