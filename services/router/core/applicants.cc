@@ -28,11 +28,10 @@ absl::Status Membership::CheckFitsMembers(const WorkerInfo& worker) const {
 }
 
 void Membership::Refuse(const WorkerInfo& worker, const absl::Status& misfit, int64_t now_us) {
-  const auto known = applicants_.find(worker.instance.id);
-  const bool is_new = known == applicants_.end();
+  const bool is_new = !applicants_.contains(worker.instance.id);
   if (is_new && static_cast<int>(applicants_.size()) >= options_.max_workers) return;
-  Applicant& applicant = is_new ? applicants_[worker.instance.id] : known->second;
-  if (is_new || applicant.info.instance != worker.instance) applicant.since_us = now_us;
+  Applicant& applicant = applicants_[worker.instance.id];
+  if (applicant.info.instance != worker.instance) applicant.since_us = now_us;
   applicant.info = worker;
   applicant.refusal = misfit;
   applicant.until_us = now_us + options_.lease_us;
@@ -93,7 +92,7 @@ bool Membership::GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector
     if (!member->second.draining && !challengers.workers().contains(member->first)) {
       Covered<"membership: a worker gives way">();
       member->second.displaced = true;
-      Lose(member, now_us, /*expected=*/false, lost);
+      Lose(member, lost);
     }
     member = next;
   }

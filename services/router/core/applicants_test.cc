@@ -206,7 +206,7 @@ TEST_F(ApplicantsTest, AnotherModelFollowsWhereWorkersDrainAndLeave) {
   BeatAll();
   EXPECT_FALSE(Joins(Other(TestStage("x", 0, 1))));
   EXPECT_FALSE(Joins(Other(TestDecode("dx"))));
-  members_.SaysDraining(stage.instance, now_us_);
+  members_.SaysDraining(stage.instance);
   EXPECT_TRUE(Joins(Other(TestDecode("dx")))) << "nobody serves who does not drain";
   EXPECT_EQ(Members(), (Names{"c0-0", "dx", "x-0"})) << "who drains is not driven out";
   BeatAll();

@@ -15,7 +15,7 @@ namespace baton::router {
 // ---- A worker's ----
 
 void RouterCore::State::On(const DrainRequested& event) {
-  Emit(ReplyDrain{event.rpc_id, membership.Drain(event.instance_id, now_us)});
+  Emit(ReplyDrain{event.rpc_id, membership.Drain(event.instance_id)});
   for (const auto& [instance, rpc_id] : watches.rpc_ids()) {
     // Its heartbeat's reply says why it was asked for.
     if (instance.id == event.instance_id) {
@@ -25,7 +25,7 @@ void RouterCore::State::On(const DrainRequested& event) {
 }
 
 void RouterCore::State::HearOfDrain(const HeartbeatReceived& event, ReplyHeartbeat& reply) {
-  if (event.draining || event.leaving) membership.SaysDraining(event.instance, now_us);
+  if (event.draining) membership.SaysDraining(event.instance);
   const Worker* worker = membership.Find(event.instance);
   reply.drain = worker->drain_asked;
   // Nothing is added to them after this reply: the worker is in no pair.

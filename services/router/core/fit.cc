@@ -144,7 +144,7 @@ absl::Status CheckLayersOf(const std::string& chain, const WorkerInfo& joining,
 // Ranks share the heads, or a head is shared by ranks.
 absl::Status CheckTensorRank(const WorkerInfo& worker) {
   const TensorRank rank = worker.tensor_rank;
-  if (rank.size < 1 || rank.size > kMaxTensorRanks || rank.rank < 0 || rank.rank >= rank.size) {
+  if (rank.size > kMaxTensorRanks || rank.rank < 0 || rank.rank >= rank.size) {
     return InvalidField("tensor_rank", absl::StrCat("rank ", rank.rank, " of ", rank.size,
                                                     "; there can be 1 to ", kMaxTensorRanks));
   }

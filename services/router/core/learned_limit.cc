@@ -5,8 +5,6 @@
 namespace baton::router {
 namespace {
 
-constexpr int kMostMore = 1 << 16;
-
 // From a half to all of it: routers that were refused together don't come back together.
 int64_t Jittered(int64_t backoff_us, Random& random) {
   return random.Between(backoff_us / 2, backoff_us);
@@ -32,7 +30,7 @@ void LearnedLimit::Advance(int requests, int64_t now_us, Random& random) {
     return;
   }
   limit_ = requests + more_;
-  more_ = std::min(2 * more_, kMostMore);
+  more_ *= 2;  // At most one more than `requests`, which have come up to every raise before.
   next_us_ = now_us + Jittered(backoff_us_, random);
 }
 

@@ -168,10 +168,7 @@ LegCalls::Leg* LegCalls::Waiting(uint64_t attempt_id, LegCall call, bool ends) {
   Leg& leg = RoleOf(call) == Role::kDecode ? found->second.decode : found->second.prefill;
   if (leg.running != call) return nullptr;
   const bool waiting = !leg.told;
-  if (ends) {
-    leg.running.reset();
-    leg.told = true;
-  }
+  if (ends) leg.running.reset();
   return waiting ? &leg : nullptr;
 }
 

@@ -44,8 +44,8 @@ bool SpeaksForAll(const std::vector<const Worker*>& places) {
 bool CanServe(const std::vector<const Worker*>& places) {
   const auto serves = [](const Worker* worker) {
     if (worker == nullptr) return false;
-    const bool follows = worker->info.tensor_rank.rank > 0;
-    return Usable(*worker) || (follows && PlantedBug(Bug::kRouterOverlooksRanks));
+    return Usable(*worker) ||
+           (worker->info.tensor_rank.rank > 0 && PlantedBug(Bug::kRouterOverlooksRanks));
   };
   return std::all_of(places.begin(), places.end(), serves) && SpeaksForAll(places);
 }
@@ -74,8 +74,9 @@ Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& s
   for (const Worker* stage : stages) {
     chain.stages.push_back({stage->info.instance, stage->info.layers, stage->info.tensor_rank});
     chain.capacity_tokens = std::min(chain.capacity_tokens, stage->info.capacity_tokens());
-    chain.draining = chain.draining || stage->draining;
   }
+  chain.draining = std::any_of(stages.begin(), stages.end(),
+                               [](const Worker* stage) { return stage->draining; });
   chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, chain.capacity_tokens);
   return chain;
 }
@@ -145,7 +146,7 @@ void Membership::Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t 
                       std::vector<Worker>& lost) {
   const auto known = workers_.find(worker.instance.id);
   Covered<"membership: a worker joins">();
-  if (known != workers_.end()) Lose(known, now_us, /*expected=*/false, lost);
+  if (known != workers_.end()) Lose(known, lost);
   absent_.erase(worker.instance.id);
   applicants_.erase(worker.instance.id);
   Worker joined;
@@ -154,8 +155,8 @@ void Membership::Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t 
   joined.changed_us = now_us;
   joined.lease_until_us = lease_until_us;
   sweep_us_ = std::min(sweep_us_, joined.lease_until_us);
+  // No pair changes: it is not ready, and a whole grid takes nobody.
   workers_.emplace(worker.instance.id, std::move(joined));
-  Changed();
 }
 
 absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied_version,
@@ -196,22 +197,20 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
   return absl::OkStatus();
 }
 
-absl::Status Membership::Drain(const std::string& instance_id, int64_t now_us) {
+absl::Status Membership::Drain(const std::string& instance_id) {
   const auto found = workers_.find(instance_id);
   if (found == workers_.end()) {
     return absl::NotFoundError(absl::StrCat("no worker ", instance_id, " is registered"));
   }
   found->second.drain_asked = true;
-  SaysDraining(found->second.info.instance, now_us);
+  SaysDraining(found->second.info.instance);
   return absl::OkStatus();
 }
 
-void Membership::SaysDraining(const InstanceRef& instance, int64_t now_us) {
+void Membership::SaysDraining(const InstanceRef& instance) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end() || found->second.info.instance != instance) return;
-  if (std::exchange(found->second.draining, true)) return;
-  found->second.changed_us = now_us;
-  Changed();
+  if (!std::exchange(found->second.draining, true)) Changed();
 }
 
 Worker* Membership::FindToChange(const InstanceRef& instance) {
@@ -233,12 +232,10 @@ bool Membership::FailedToServe(const InstanceRef& instance, int64_t now_us) {
   Worker* worker = FindToChange(instance);
   if (worker == nullptr) return false;
   if (worker->probation_until_us == 0 && !PlantedBug(Bug::kRouterForgivesAtOnce)) {
-    int64_t probation_us = options_.first_probation_us;
-    for (int i = 0; i < worker->failures && probation_us < options_.longest_probation_us; ++i) {
-      probation_us *= 2;
-    }
     ++worker->failures;
-    worker->probation_until_us = now_us + std::min(probation_us, options_.longest_probation_us);
+    worker->probation_us = std::min(std::max(2 * worker->probation_us, options_.first_probation_us),
+                                    options_.longest_probation_us);
+    worker->probation_until_us = now_us + worker->probation_us;
     sweep_us_ = std::min(sweep_us_, worker->probation_until_us);
   }
   return Suspect(instance, now_us);
@@ -246,18 +243,19 @@ bool Membership::FailedToServe(const InstanceRef& instance, int64_t now_us) {
 
 void Membership::Served(const InstanceRef& instance) {
   Worker* worker = FindToChange(instance);
-  if (worker == nullptr || worker->failures == 0) return;
+  if (worker == nullptr) return;
   worker->failures = 0;
+  worker->probation_us = 0;
   if (std::exchange(worker->probation_until_us, 0) != 0) Changed();
 }
 
-void Membership::Lose(WorkerMap::iterator worker, int64_t now_us, bool expected,
-                      std::vector<Worker>& lost) {
-  const WorkerInfo& info = worker->second.info;
+void Membership::Remember(const WorkerInfo& worker, bool left, int64_t now_us) {
   const bool room = static_cast<int>(absent_.size()) < options_.max_workers;
-  if (options_.pair_grace_us > 0 && room && !worker->second.displaced) {
-    absent_[info.instance.id] = {info.grid(), info.place(), info.places(), now_us, !expected};
-  }
+  if (options_.pair_grace_us == 0 || !room) return;
+  absent_[worker.instance.id] = {worker.grid(), worker.place(), worker.places(), now_us, left};
+}
+
+void Membership::Lose(WorkerMap::iterator worker, std::vector<Worker>& lost) {
   lost.push_back(std::move(worker->second));
   workers_.erase(worker);
   ++view_version_;
@@ -277,7 +275,11 @@ std::vector<Worker> Membership::Expire(int64_t now_us) {
     return entry.second.lost_us + options_.pair_grace_us <= now_us;
   });
   std::erase_if(applicants_, [&](const auto& entry) { return entry.second.until_us <= now_us; });
-  if (now_us < sweep_us_) return lost;
+  if (now_us >= sweep_us_) Sweep(now_us, lost);
+  return lost;
+}
+
+void Membership::Sweep(int64_t now_us, std::vector<Worker>& lost) {
   sweep_us_ = kNeverUs;
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     const auto next = std::next(worker);
@@ -286,14 +288,14 @@ std::vector<Worker> Membership::Expire(int64_t now_us) {
     }
     if (worker->second.lease_until_us <= now_us) {
       Covered<"membership: a lease runs out">();
-      Lose(worker, now_us, /*expected=*/true, lost);
+      Remember(worker->second.info, /*left=*/false, now_us);
+      Lose(worker, lost);
     } else {
       EndProbation(worker->second, now_us);
       sweep_us_ = std::min(sweep_us_, worker->second.lease_until_us);
     }
     worker = next;
   }
-  return lost;
 }
 
 void Membership::EndProbation(Worker& worker, int64_t now_us) {
@@ -309,7 +311,8 @@ void Membership::EndProbation(Worker& worker, int64_t now_us) {
 bool Membership::Remove(const InstanceRef& instance, int64_t now_us, std::vector<Worker>& lost) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end() || found->second.info.instance != instance) return false;
-  Lose(found, now_us, /*expected=*/false, lost);
+  Remember(found->second.info, /*left=*/true, now_us);
+  Lose(found, lost);
   return true;
 }
 
@@ -354,7 +357,7 @@ int Membership::UsablePages(const WorkerInfo& member) const {
   return pages;
 }
 
-void Membership::Changed() { pairs_valid_ = false; }
+void Membership::Changed() { pairs_.reset(); }
 
 std::map<GridName, Membership::Places> Membership::GridsOf(Role role) const {
   std::map<GridName, Places> grids;
@@ -369,18 +372,21 @@ std::map<GridName, Membership::Places> Membership::GridsOf(Role role) const {
 }
 
 const std::vector<Pair>& Membership::ReadyPairs() const {
-  if (pairs_valid_) return pairs_;
-  pairs_.clear();
+  if (!pairs_.has_value()) pairs_ = FindPairs();
+  return *pairs_;
+}
+
+std::vector<Pair> Membership::FindPairs() const {
+  std::vector<Pair> pairs;
   const std::map<GridName, Places> decodes = GridsOf(Role::kDecode);
   for (const auto& [chain_name, stages] : GridsOf(Role::kPrefill)) {
     if (!CanServe(stages)) continue;
     const Chain chain = MakeChain(chain_name.id, stages);
     for (const auto& [decode_name, ranks] : decodes) {
-      if (CanServe(ranks) && Connected(stages, ranks)) pairs_.push_back(MakePair(chain, ranks));
+      if (CanServe(ranks) && Connected(stages, ranks)) pairs.push_back(MakePair(chain, ranks));
     }
   }
-  pairs_valid_ = true;
-  return pairs_;
+  return pairs;
 }
 
 }  // namespace baton::router

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct Worker {
   bool drain_asked = false;        // By somebody who told this router: the worker is to hear of it.
   bool suspect = false;            // Does not answer, as far as is known; until it is heard from.
   int failures = 0;                // Requests that failed on it since it last served one, about.
+  int64_t probation_us = 0;        // How long the last one is; 0: none since it last served.
   int64_t probation_until_us = 0;  // In no pair before; 0: it is over, or there was no failure.
   int64_t changed_us = 0;        // When it joined, or was seen to change who can be paired with it.
   uint64_t joined_version = 0;   // View version that held it first, since it was lost last.
@@ -130,9 +132,9 @@ class Membership {
                          std::vector<uint64_t> unconnected = {});
 
   // The worker is to drain: in no ready pair from now on. NOT_FOUND for an unknown instance.
-  absl::Status Drain(const std::string& instance_id, int64_t now_us);
+  absl::Status Drain(const std::string& instance_id);
   // The worker says so itself; there is no way back but another incarnation.
-  void SaysDraining(const InstanceRef& instance, int64_t now_us);
+  void SaysDraining(const InstanceRef& instance);
 
   // The worker's call to the router broke as those of a dead process do: it is in no ready pair
   // until its next heartbeat, or until its lease is over. False: that is known already, or it is
@@ -207,8 +209,10 @@ class Membership {
 
   void Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t now_us,
             std::vector<Worker>& lost);
-  // `expected`: it may be back.
-  void Lose(WorkerMap::iterator worker, int64_t now_us, bool expected, std::vector<Worker>& lost);
+  void Lose(WorkerMap::iterator worker, std::vector<Worker>& lost);
+  // Who is lost may be back, or another one in its place.
+  void Remember(const WorkerInfo& worker, bool left, int64_t now_us);
+  void Sweep(int64_t now_us, std::vector<Worker>& lost);
   // applicants.cc
   static absl::Status CheckFitsMember(const WorkerInfo& worker, const Worker& member);
   absl::Status CheckFitsMembers(const WorkerInfo& worker) const;
@@ -220,6 +224,7 @@ class Membership {
   Worker* FindToChange(const InstanceRef& instance);
   void EndProbation(Worker& worker, int64_t now_us);
   std::map<GridName, Places> GridsOf(Role role) const;
+  std::vector<Pair> FindPairs() const;
   std::string WhyNotReady(const Worker& worker) const;
   std::string WhoIsNotConnected() const;
 
@@ -228,10 +233,9 @@ class Membership {
   int64_t sweep_us_ = kNeverUs;  // No lease ends before, and no probation.
   int64_t began_us_ = kNeverUs;  // The first registration.
   WorkerMap workers_;
-  std::map<std::string, Absent> absent_;         // By instance id.
-  std::map<std::string, Applicant> applicants_;  // By instance id.
-  mutable std::vector<Pair> pairs_;              // What ReadyPairs returns while `pairs_valid_`.
-  mutable bool pairs_valid_ = false;
+  std::map<std::string, Absent> absent_;            // By instance id.
+  std::map<std::string, Applicant> applicants_;     // By instance id.
+  mutable std::optional<std::vector<Pair>> pairs_;  // That are ready; nullopt: to be found again.
 };
 
 }  // namespace baton::router

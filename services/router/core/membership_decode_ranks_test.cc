@@ -143,7 +143,7 @@ TEST_F(MembershipDecodeRanksTest, OneRankThatCantServeKeepsTheServiceOutOfPairs)
       Beat(stage);
     }
   }
-  members_.SaysDraining(service[1].instance, now_us_);
+  members_.SaysDraining(service[1].instance);
   EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
   EXPECT_EQ(members_.WhatIsMissing(), "d0-1 is draining");
 }
@@ -226,7 +226,7 @@ TEST_F(MembershipDecodeRanksTest, OneThatClaimsATakenPlaceIsTakenOnceThePlaceIsF
   rival.instance = {"rival", 300};
   EXPECT_TRUE(absl::IsFailedPrecondition(Join(rival)));
   EXPECT_THAT(members_.WhatIsMissing(), HasSubstr("rival is refused for now"));
-  members_.SaysDraining(service[1].instance, now_us_);
+  members_.SaysDraining(service[1].instance);
   EXPECT_TRUE(absl::IsFailedPrecondition(Join(rival))) << "it drains, and has its place yet";
   ASSERT_TRUE(members_.Remove(service[1].instance, now_us_, lost_));
   EXPECT_EQ(Join(rival), absl::OkStatus());

@@ -115,7 +115,7 @@ class MembershipPairsTest : public ::testing::Test {
     } else if (kind < 94) {
       members_.Served(Any().instance);
     } else if (kind < 95) {
-      members_.SaysDraining(Any().instance, now_us_);
+      members_.SaysDraining(Any().instance);
     } else if (kind < 96) {
       members_.Remove(Any().instance, now_us_, lost);
     } else {

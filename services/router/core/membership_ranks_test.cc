@@ -69,7 +69,7 @@ TEST_F(MembershipRanksTest, OneRankThatCantServeKeepsTheChainOutOfPairs) {
     EXPECT_THAT(members_.ReadyPairs(), IsEmpty()) << rank.instance.id;
     Beat(decode);
   }
-  members_.SaysDraining(grid[3].instance, now_us_);
+  members_.SaysDraining(grid[3].instance);
   EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
 }
 

@@ -183,10 +183,10 @@ TEST_F(MembershipTest, WhoFailsIsLeftAloneLongerEachTimeUntilItServes) {
 TEST_F(MembershipTest, DrainingWorkersTakeNothingNew) {
   JoinAll({TestStage("c0", 0, 1), TestDecode("d0"), TestDecode("d1")});
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(2));
-  ASSERT_EQ(members_.Drain("d0", 0), absl::OkStatus());
+  ASSERT_EQ(members_.Drain("d0"), absl::OkStatus());
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
   EXPECT_EQ(members_.ReadyPairs()[0].decode.id, "d1");
-  EXPECT_EQ(members_.Drain("nobody", 0).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(members_.Drain("nobody").code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(MembershipTest, SilentWorkersExpireAndHeartbeatsRenew) {

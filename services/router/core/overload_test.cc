@@ -104,6 +104,31 @@ TEST_F(OverloadTest, WithoutAPairToComeARefusalIsTheLastWord) {
   EXPECT_EQ(core_->load().retries_prefill.refused_total, 1);
 }
 
+TEST_F(OverloadTest, ARefusalOfAPairThatComesBackWaitsForIt) {
+  RouterLimits limits;
+  limits.max_waiting = 10;
+  limits.pairing_timeout_us = 300'000;
+  limits.membership.pair_grace_us = 300'000;
+  Reset(limits);
+  JoinOnePair();
+  Handle(WatchOpened{50, {"d0", 1}});
+  Reserving(1);
+  Handle(WatchBroken{50});
+  RefuseReserve();
+  EXPECT_EQ(core_->load().waiting, 1);
+}
+
+TEST_F(OverloadTest, TheLegThatRefusesIsTheOneThatIsFull) {
+  JoinTwoPairs();
+  Prefilling(1);
+  const InstanceRef full = Only<StartPrefill>().stage0;
+  Handle(PrefillEnded{reserve_.attempt_id, WithLeg(kFull, "prefill", full.id)});
+  for (uint64_t call_id = 2; call_id <= 5; ++call_id) {
+    Prefilling(call_id);
+    EXPECT_NE(Only<StartPrefill>().stage0, full);
+  }
+}
+
 TEST_F(OverloadTest, WhatEndsOnTheWorkerMakesRoom) {
   JoinOnePair();
   Decoding(1);
@@ -226,6 +251,14 @@ TEST(RetryBudgetTest, IsAShareOfTheLastTenSecondsAndAFewMore) {
   EXPECT_EQ(take_all(now_us), 10);
 }
 
+TEST(RetryBudgetTest, OfNoRequestsThereIsNoShare) {
+  RetryBudget budget({.percent = 100, .per_second = 0});
+  EXPECT_FALSE(budget.Take(0));
+  budget.Begin(0);
+  EXPECT_TRUE(budget.Take(0));
+  EXPECT_FALSE(budget.Take(20'000'000));
+}
+
 // ---- The limit ----
 
 TEST(LearnedLimitTest, IsWhatWasThereAndRisesFasterAndFaster) {
@@ -278,6 +311,27 @@ TEST(LearnedLimitTest, TheBackoffDoublesWithEveryProbeThatIsRefused) {
   limit.Advance(1, now_us, random);
   limit.Refuse(1, 5'000'000, now_us, random);
   EXPECT_EQ(limit.NextUs(), now_us + 5'000'000);
+}
+
+TEST(LearnedLimitTest, RoutersThatWereRefusedTogetherDoNotComeBackTogether) {
+  std::vector<int64_t> waits_us;
+  for (const uint64_t seed : {1, 2, 3}) {
+    Random random(seed);
+    LearnedLimit limit;
+    limit.Refuse(1, 0, 0, random);
+    waits_us.push_back(limit.NextUs());
+  }
+  EXPECT_THAT(waits_us, ::testing::Each(::testing::AllOf(::testing::Ge(25'000), Le(50'000))));
+  EXPECT_TRUE(waits_us[0] != waits_us[1] || waits_us[1] != waits_us[2]);
+}
+
+TEST(LearnedLimitTest, WhatIsRefusedWhenTheBackoffIsOverIsAnotherBurst) {
+  Random random(1);
+  LearnedLimit limit;
+  limit.Refuse(2, 0, 0, random);
+  const int64_t over_us = limit.NextUs();
+  limit.Refuse(2, 0, over_us, random);
+  EXPECT_GE(limit.NextUs(), over_us + 50'000) << "twice as long, less the jitter";
 }
 
 TEST(LearnedLimitTest, OneBurstIsOneBackoff) {

@@ -12,9 +12,11 @@ namespace baton::router {
 namespace {
 
 // The same processes, in the same life.
-bool SameChain(const Pair& a, const Pair& b) { return a.chain.stages == b.chain.stages; }
-bool SameDecode(const Pair& a, const Pair& b) {
-  return a.decode == b.decode && a.followers == b.followers;
+bool SameChain(const Pair& pair, const FailedPair& failed) {
+  return pair.chain.stages == failed.pair.chain.stages;
+}
+bool SameDecode(const Pair& pair, const FailedPair& failed) {
+  return pair.decode == failed.pair.decode && pair.followers == failed.pair.followers;
 }
 
 // In whole pages.
@@ -22,16 +24,12 @@ int64_t PagesOf(const Pair& pair, int64_t tokens) {
   return (tokens + pair.page_size - 1) / pair.page_size * pair.page_size;
 }
 
-int64_t ContextOf(const Pair& pair, int prompt_tokens, int max_tokens) {
-  return PagesOf(pair, int64_t{prompt_tokens} + max_tokens);
-}
-
 bool UsesFailedLeg(const Pair& pair, const FailedPair& failed) {
-  return failed.leg == Role::kDecode ? SameDecode(pair, failed.pair) : SameChain(pair, failed.pair);
+  return failed.leg == Role::kDecode ? SameDecode(pair, failed) : SameChain(pair, failed);
 }
 
 bool UsesOtherLeg(const Pair& pair, const FailedPair& failed) {
-  return failed.leg == Role::kDecode ? SameChain(pair, failed.pair) : SameDecode(pair, failed.pair);
+  return failed.leg == Role::kDecode ? SameChain(pair, failed) : SameDecode(pair, failed);
 }
 
 }  // namespace
@@ -49,7 +47,7 @@ absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_
   int64_t largest_context = 0;
   bool any = false;
   for (const Pair& pair : pairs) {
-    if (failed != nullptr && SameChain(pair, failed->pair) && SameDecode(pair, failed->pair)) {
+    if (failed != nullptr && SameChain(pair, *failed) && SameDecode(pair, *failed)) {
       continue;
     }
     any = true;
@@ -100,31 +98,25 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
                               const FailedPair* failed) const {
   const Assigned& chain = Of(pair.chain.stage0);
   const Assigned& decode = Of(pair.decode);
-  const bool again = failed != nullptr && UsesFailedLeg(pair, *failed);
-  const bool beside = failed != nullptr && UsesOtherLeg(pair, *failed);
-  if (policy_ == Policy::kRoundRobin) {
-    return {again,           !HasRoom(pair, context_tokens), false, beside, 0, 0, chain.last_used,
-            decode.last_used};
-  }
+  Cost cost;
+  cost.again = failed != nullptr && UsesFailedLeg(pair, *failed);
+  cost.no_room = !HasRoom(pair, context_tokens);
+  cost.beside = failed != nullptr && UsesOtherLeg(pair, *failed);
+  cost.chain_used = chain.last_used;
+  cost.decode_used = decode.last_used;
+  if (policy_ == Policy::kRoundRobin) return cost;
   const Others& others = OthersOn(pair.decode);
-  const int requests =
-      std::max(decode.requests + others.requests, pair.decode_load.running_requests);
   const int64_t tokens = decode.context_tokens + others.context_tokens + context_tokens;
-  const bool full = requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
-  return {again,
-          !HasRoom(pair, context_tokens),
-          full,
-          beside,
-          std::max(chain.prompt_tokens + OthersOn(pair.chain.stage0).prompt_tokens,
-                   pair.chain.load.queued_tokens),
-          requests,
-          chain.last_used,
-          decode.last_used};
+  cost.requests = std::max(decode.requests + others.requests, pair.decode_load.running_requests);
+  cost.full = cost.requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
+  cost.prompt_tokens = std::max(chain.prompt_tokens + OthersOn(pair.chain.stage0).prompt_tokens,
+                                pair.chain.load.queued_tokens);
+  return cost;
 }
 
 bool Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
   const int64_t prompt = PagesOf(pair, prompt_tokens);
-  const int64_t context = ContextOf(pair, prompt_tokens, max_tokens);
+  const int64_t context = PagesOf(pair, int64_t{prompt_tokens} + max_tokens);
   const bool full = DecodeIsFull(pair, context);
   ++uses_;
   Assigned& chain = workers_[pair.chain.stage0];
@@ -160,7 +152,7 @@ void Pairing::Refused(const InstanceRef& instance, int64_t hint_us, int64_t now_
   const auto worker = workers_.find(instance);
   if (worker == workers_.end()) return;
   LearnedLimit& limit = worker->second.limit;
-  limit.Refuse(std::max(0, worker->second.requests - 1), hint_us, now_us, random_, backoff_);
+  limit.Refuse(worker->second.requests - 1, hint_us, now_us, random_, backoff_);
   next_us_ = std::min(next_us_, limit.NextUs());
 }
 
@@ -198,7 +190,7 @@ void Pairing::EndPrefill(const Pair& pair, int prompt_tokens) {
 }
 
 void Pairing::EndDecode(const Pair& pair, int prompt_tokens, int max_tokens) {
-  const int64_t context = ContextOf(pair, prompt_tokens, max_tokens);
+  const int64_t context = PagesOf(pair, int64_t{prompt_tokens} + max_tokens);
   const auto decode = workers_.find(pair.decode);
   ++changes_;
   if (decode == workers_.end() || decode->second.requests < 1 ||

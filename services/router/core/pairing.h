@@ -6,10 +6,10 @@
 #ifndef SERVICES_ROUTER_CORE_PAIRING_H_
 #define SERVICES_ROUTER_CORE_PAIRING_H_
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -105,14 +105,17 @@ class Pairing {
     int requests = 0;
   };
   // Compared in order; the lowest wins.
-  using Cost = std::tuple<bool,      // The leg that failed would be used again.
-                          bool,      // There is no room: see HasRoom.
-                          bool,      // The decode has no room now: the request would wait.
-                          bool,      // The other leg of the failed pair would be used again.
-                          int64_t,   // Prompt tokens before it in the chain.
-                          int,       // Requests on the decode.
-                          uint64_t,  // When the chain was used last, and the decode.
-                          uint64_t>;
+  struct Cost {
+    bool again = false;         // The leg that failed would be used once more.
+    bool no_room = false;       // See HasRoom.
+    bool full = false;          // The decode has no room now: the request would wait.
+    bool beside = false;        // The other leg of the failed pair would be used once more.
+    int64_t prompt_tokens = 0;  // Before it in the chain.
+    int requests = 0;           // On the decode.
+    uint64_t chain_used = 0;    // When it was, last.
+    uint64_t decode_used = 0;
+    auto operator<=>(const Cost&) const = default;
+  };
   Cost CostOf(const Pair& pair, int64_t context_tokens, const FailedPair* failed) const;
   // Whether an attempt may begin there. Of each side no more is asked than it has refused lately
   // (LearnedLimit), and

@@ -31,7 +31,7 @@ class PauseWatch {
   // With every event, before it is looked at. True, once for each pause: the tick before was so
   // long ago that the router stood still for a beat at least.
   bool Notice(int64_t now_us) {
-    const bool late = beat_us_ > 0 && last_us_ != kNeverUs && now_us - last_us_ > 2 * beat_us_;
+    const bool late = beat_us_ > 0 && now_us - last_us_ > 2 * beat_us_;
     if (late) last_us_ = now_us;
     return late;
   }

@@ -106,6 +106,39 @@ TEST_F(PauseTest, AWaitForAPairIsExcusedOnce) {
   EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kUnavailable);
 }
 
+// What it waits for is itself: nobody's heartbeat tells of a report.
+TEST_F(PauseTest, NothingButAWaitForAPairIsExcused) {
+  limits_.settle_us = kBeatUs;
+  Reset(limits_);
+  JoinOnePair();
+  Handle(CallSubmitted{1, "r1", 100, 4, 100 * kLeaseUs});
+  reserve_ = Only<Reserve>();
+  Answer();
+  Handle(TokenReceived{reserve_.attempt_id, {7, 0, {}}});
+  Handle(DecodeEnded{reserve_.attempt_id, FinishReason::kStop});
+  TickAt(3 * kBeatUs);
+  EXPECT_EQ(core_->load().pauses_total, 1);
+  EXPECT_EQ(*Only<FinishCall>().outcome, FinishReason::kStop);
+}
+
+TEST_F(PauseTest, EachWaitIsExcusedByItself) {
+  limits_.membership.pair_grace_us = 10 * kLeaseUs;
+  Reset(limits_);
+  JoinOnePair();
+  Handle(WatchOpened{50, {"d0", 1}});
+  Handle(WatchBroken{50});
+  Handle(CallSubmitted{1, "r1", 100, 4, 100 * kLeaseUs});
+  const auto wait_out_a_pause = [this] {
+    ASSERT_EQ(core_->load().waiting, 1);
+    TickAt(now_us_ + kLeaseUs + 10);
+    EXPECT_EQ(core_->load().waiting, 1);
+  };
+  wait_out_a_pause();
+  for (const char* id : {"c0-0", "c0-1", "d0"}) Beat({id, 1});
+  Handle(ReserveReplied{Only<Reserve>().attempt_id, kBroken});
+  wait_out_a_pause();
+}
+
 // Workers that have given up the view for the router's silence are in no pair until they have it
 // again.
 class LatePairTest : public PauseTest {
@@ -153,6 +186,21 @@ TEST_F(LatePairTest, WhenTheGraceOfThePauseIsOverRequestsAreRefused) {
   EXPECT_EQ(core_->outlook(now_us_), Outlook::kRefused);
   Submit(2);
   EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Else a router that is always late would never refuse anybody.
+TEST_F(LatePairTest, TheHopeOfAPauseLastsHalfOfTheTime) {
+  const auto pause = [this](int64_t at_us) {
+    BeInTime(at_us - 2 * kBeatUs - 1);
+    StandStill();
+    Handle(HeartbeatReceived{2, {"d0", 1}, kIncarnation, /*view_version=*/0, true, {}});
+    return core_->outlook(now_us_);
+  };
+  const int64_t began_us = now_us_ + 3 * kLeaseUs;
+  EXPECT_EQ(pause(began_us), Outlook::kWaits);
+  EXPECT_EQ(pause(began_us + 2 * kLeaseUs - 1), Outlook::kRefused);
+  EXPECT_EQ(core_->outlook(now_us_ + 1), Outlook::kRefused);
+  EXPECT_EQ(pause(began_us + 3 * kLeaseUs), Outlook::kWaits);
 }
 
 TEST_F(LatePairTest, OnePauseIsNoticedOnce) {

@@ -92,6 +92,13 @@ TEST_F(PromptTokensTest, ThePromptIsToldOnceOverARetry) {
   EXPECT_TRUE(core_->AtRest());
 }
 
+TEST_F(PromptTokensTest, AFailureWithoutAnyTokensIsToldAsItIs) {
+  JoinOnePair();
+  Prefilling(1);
+  Handle(PrefillEnded{reserve_.attempt_id, absl::DataLossError("a test"), {}});
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST_F(PromptTokensTest, AnotherNumberOfTokensIsTheChainsFault) {
   JoinOnePair();
   Prefilling(1);

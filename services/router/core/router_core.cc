@@ -72,7 +72,7 @@ void RouterCore::State::On(const HeartbeatReceived& event) {
                            event.instance.id, " registered with another router: register again"));
   if (reply.status.ok()) {
     const WorkerInfo& info = membership.Find(event.instance)->info;
-    const int used_pages = std::max(0, membership.UsablePages(info) - event.load.free_pages);
+    const int used_pages = membership.UsablePages(info) - event.load.free_pages;
     pairing.Report(event.instance, event.load,
                    int64_t{used_pages} * info.fingerprint.kv_layout.page_size);
     reply.view_version = membership.view_version();
@@ -158,7 +158,6 @@ void RouterCore::State::On(const CallSubmitted& event) {
   txn.max_tokens = event.max_tokens;
   txn.deadline_us = event.deadline_us;
   txn.prompt_logprobs = event.prompt_logprobs;
-  txn.timer_us = event.deadline_us;
   Transaction& added = table.Add(std::move(txn));
   if (wait) return Wait(added);
   Begin(added, *std::move(pair));
@@ -259,7 +258,7 @@ void RouterCore::State::On(const PrefillEnded& event) {
 
 void RouterCore::State::On(const Tick&) {
   pause.Begin(now_us);
-  if (now_us < ticks_from_us) return;
+  if (PlantedBug(Bug::kRouterDefersTicks) && now_us < ticks_from_us) return;
   const std::vector<Worker> lost = membership.Expire(now_us);
   totals.leases_expired_total += static_cast<int64_t>(lost.size());
   Covered<"router: leases are looked through">();
@@ -299,7 +298,7 @@ int64_t RouterCore::NextDeadlineUs() const {
   if (!state.waiting.empty()) {
     const int64_t hope_us =
         state.wait_for_room ? state.pairing.NextUs() : state.HopeUntilUs(state.now_us);
-    if (hope_us != 0) next_us = std::min(next_us, hope_us);
+    next_us = std::min(next_us, hope_us);
   }
   return std::max(next_us, state.ticks_from_us);
 }
@@ -336,8 +335,6 @@ absl::Status RouterCore::CheckInvariants() const {
   return state.table.CheckInvariants();
 }
 
-bool RouterCore::AtRest() const {
-  return state_->table.empty() && state_->waiting.empty() && state_->pairing.AtRest();
-}
+bool RouterCore::AtRest() const { return state_->table.empty() && state_->pairing.AtRest(); }
 
 }  // namespace baton::router

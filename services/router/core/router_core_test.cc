@@ -72,6 +72,8 @@ TEST_F(RouterCoreTest, APrefillFailureAfterTheWholeAnswerChangesNothing) {
 // So that whoever keeps asking is logged once.
 TEST_F(RouterCoreTest, ARefusalInTheSameWordsIsCalledRepeated) {
   JoinOnePair();
+  Handle(RegisterRequested{1, TestDecode("d0")});
+  EXPECT_FALSE(Only<ReplyRegister>().repeated) << "it is no refusal";
   WorkerInfo stranger = TestDecode("d1");
   stranger.fingerprint.dtype = "bfloat16";
   const auto asks = [&] {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "services/router/core/router_core_fixture.h"
 
@@ -101,6 +102,7 @@ TEST_F(RouterCoreTest, ADeadlineEndsBothLegsInEveryPhase) {
     const absl::Status status = Only<FinishCall>().outcome.status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
     EXPECT_EQ(LegOf(status), leg);
+    EXPECT_EQ(InstanceOf(status), leg == "decode" ? "d0" : "c0-0");
     EXPECT_THAT(std::string(status.message()), HasSubstr(where));
     EXPECT_TRUE(core_->AtRest());
   };
@@ -136,6 +138,7 @@ TEST_F(RouterCoreTest, ALostWorkerEndsOnlyItsOwnRequests) {
     ended.push_back(finish.call_id);
     EXPECT_EQ(LegOf(finish.outcome.status()), "decode");
     EXPECT_EQ(InstanceOf(finish.outcome.status()), "d0");
+    EXPECT_FALSE(IsEndedByDrain(finish.outcome.status()));
   }
   EXPECT_EQ(ended, calls_of_decode["d0"]);
   EXPECT_EQ(core_->load().in_flight, 2);

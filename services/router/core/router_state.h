@@ -102,7 +102,6 @@ struct RouterCore::State {
   void Wait(Transaction& txn);
   int64_t WaitsUntilUs(const Transaction& txn) const;
   void WaitFor(bool room);
-  void StopWaiting(Transaction& txn);
   void ServeWaiting();
   absl::StatusOr<Pair> ChooseAgain(const Transaction& txn) const;
   void Refuse(Transaction& txn, const absl::Status& no_pair);

@@ -23,10 +23,7 @@ void TransactionTable::Remove(uint64_t call_id) {
   BATON_CHECK(entry != transactions_.end()) << "no transaction of call " << call_id;
   Transaction& txn = entry->second;
   ClearAttempt(txn);
-  const auto named = call_of_request_.find(txn.request_id);
-  if (named != call_of_request_.end() && named->second == call_id) {
-    call_of_request_.erase(named);
-  }
+  call_of_request_.erase(txn.request_id);
   --phase_counts_[static_cast<size_t>(txn.phase)];
   timers_.erase({txn.timer_us, call_id});
   transactions_.erase(entry);
@@ -76,7 +73,7 @@ void TransactionTable::ClearAttempt(Transaction& transaction) {
 }
 
 Transaction* TransactionTable::Due(int64_t now_us) {
-  return NextTimerUs() <= now_us && !timers_.empty() ? OfCall(timers_.begin()->second) : nullptr;
+  return NextTimerUs() <= now_us ? OfCall(timers_.begin()->second) : nullptr;
 }
 
 std::vector<uint64_t> TransactionTable::CallsThatNeed(const InstanceRef& instance) const {

@@ -69,14 +69,10 @@ struct Transaction {
   // Whether the client's answer is complete but for the report.
   bool Complete() const { return phase == Phase::kSettling && !AwaitsPrompt(); }
   // Whether the chain still has work of this attempt, now or later.
-  bool NeedsChain() const {
-    return attempt.id != 0 && (phase == Phase::kReserving || attempt.prefill_open);
-  }
-  bool NeedsDecode() const { return attempt.id != 0 && attempt.decode_open; }
+  bool NeedsChain() const { return phase == Phase::kReserving || attempt.prefill_open; }
+  bool NeedsDecode() const { return attempt.decode_open; }
   // Whether the decode service must stay: as above, and until the chain has its receipts.
-  bool HoldsDecode() const {
-    return attempt.id != 0 && (attempt.decode_open || attempt.prefill_open);
-  }
+  bool HoldsDecode() const { return attempt.decode_open || attempt.prefill_open; }
 };
 
 class TransactionTable {
@@ -110,7 +106,7 @@ class TransactionTable {
 
   int size() const { return static_cast<int>(transactions_.size()); }
   int CountOf(Phase phase) const { return phase_counts_[static_cast<size_t>(phase)]; }
-  bool empty() const { return transactions_.empty() && call_of_attempt_.empty(); }
+  bool empty() const { return transactions_.empty(); }
 
   // The indexes agree with the transactions, recounted.
   absl::Status CheckInvariants() const;

@@ -63,11 +63,6 @@ void RouterCore::State::WaitFor(bool room) {
   }
 }
 
-void RouterCore::State::StopWaiting(Transaction& txn) {
-  waiting.erase(txn.order);
-  table.SetTimer(txn, txn.deadline_us);
-}
-
 // After every event: whatever it was, it may have made a pair ready or room on one, or ended the
 // hope for one.
 void RouterCore::State::ServeWaiting() {
@@ -78,14 +73,13 @@ void RouterCore::State::ServeWaiting() {
     Transaction& txn = *table.OfCall(waiting.begin()->second);
     if (!ready) {
       Covered<"router: a request waits in vain">();
-      StopWaiting(txn);
       Refuse(txn, NoPair("is ready"));
       continue;
     }
     absl::StatusOr<Pair> pair = ChooseAgain(txn);
     if (IsOverloaded(pair.status())) return WaitFor(/*room=*/true);
-    StopWaiting(txn);
     if (pair.ok()) {
+      waiting.erase(txn.order);
       Begin(txn, *std::move(pair));
     } else {
       Finish(txn, WithLeg(pair.status(), "router", ""));
@@ -118,16 +112,15 @@ void RouterCore::State::Refuse(Transaction& txn, const absl::Status& no_pair) {
 }
 
 void RouterCore::State::TimeOutWaiting(Transaction& txn) {
-  const bool for_room = wait_for_room;
-  StopWaiting(txn);
   if (txn.deadline_us > now_us) {
     Covered<"router: waiting takes too long">();
     return Refuse(txn, NoPair(absl::StrCat("became ready within ", limits.pairing_timeout_us / 1000,
                                            " ms (--pairing-timeout-ms)")));
   }
   const std::string where =
-      for_room ? std::string("room: every prefill chain and decode service has as much as it takes")
-               : absl::StrCat("a pair of workers: ", membership.WhatIsMissing());
+      wait_for_room
+          ? std::string("room: every prefill chain and decode service has as much as it takes")
+          : absl::StrCat("a pair of workers: ", membership.WhatIsMissing());
   Finish(txn, WithLeg(absl::DeadlineExceededError(absl::StrCat(
                           "the request's deadline passed while it waited for ", where)),
                       "router", ""));

@@ -170,11 +170,14 @@ TEST_F(WaitingTest, EndsWhenNoPairIsExpectedAnyMore) {
   JoinUnconnected();
   now_us_ += kPairingUs / 2;
   Request(1);
+  Request(2);
   EXPECT_EQ(core_->NextDeadlineUs(), kPairingUs);
   now_us_ = kPairingUs;
   Handle(Tick{});
-  EXPECT_EQ(Only<FinishCall>().call_id, 1);
-  EXPECT_THAT(std::string(Refusal().message()), HasSubstr("c0-0 is not ready"));
+  ASSERT_THAT(All<FinishCall>(), SizeIs(2)) << "all at once";
+  EXPECT_EQ(All<FinishCall>()[0].call_id, 1);
+  const absl::Status refusal = All<FinishCall>()[0].outcome.status();
+  EXPECT_THAT(std::string(refusal.message()), HasSubstr("c0-0 is not ready"));
   EXPECT_EQ(outlook(), Outlook::kRefused);
   EXPECT_TRUE(core_->AtRest());
 }
@@ -230,6 +233,7 @@ TEST_F(WaitingTest, WhatFitsNowhereIsRefusedWhenThePairIsThere) {
   Beat(stage_.instance);
   Beat(decode_.instance);
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(LegOf(Refusal()), "router");
 }
 
 // ---- After a death ----
@@ -319,7 +323,10 @@ TEST_F(WaitingTest, NothingWaitsAfterTheFirstToken) {
 }
 
 TEST_F(WaitingTest, WithoutATimeoutNobodyWaits) {
-  Reset({});
+  RouterLimits limits;
+  limits.max_waiting = 10;
+  limits.membership.pair_grace_us = kPairingUs;
+  Reset(limits);
   JoinUnconnected();
   EXPECT_EQ(outlook(), Outlook::kRefused);
   Request(1);

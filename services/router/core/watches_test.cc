@@ -88,6 +88,19 @@ TEST_F(WatchesTest, ABrokenWatchTakesAWorkerOutUntilItIsHeard) {
   EXPECT_EQ(core_->membership().WhatIsMissing(), "d0 does not answer");
   Beat(kDecode.instance);
   EXPECT_THAT(core_->membership().ReadyPairs(), SizeIs(1));
+  Handle(RegisterRequested{1, TestDecode("d1")});
+  EXPECT_THAT(Told(), IsEmpty()) << "nobody watches by that call any more";
+}
+
+TEST_F(WatchesTest, TheEndOfALostWorkersWatchSaysNothingOfItsNextOne) {
+  Join({kStage});
+  Handle(WatchOpened{10, kStage.instance});
+  now_us_ += kDeadlineUs * 10;
+  Handle(Tick{});
+  Join({kStage});
+  Handle(WatchOpened{11, kStage.instance});
+  Handle(WatchBroken{10});
+  EXPECT_FALSE(core_->membership().Find(kStage.instance)->suspect);
 }
 
 TEST_F(WatchesTest, AHeartbeatOfAnotherRoutersRegistrationIsRefused) {

@@ -1,0 +1,242 @@
+// How often a request is tried, what counts as a failure, and whose it is.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/base/drain_status.h"
+#include "common/base/overload_status.h"
+#include "common/base/status.h"
+#include "services/router/core/router_core_fixture.h"
+
+namespace baton::router {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const absl::Status kHandedBack = EndedByDrain(absl::AbortedError("drains"));
+const absl::Status kFull = Overloaded(absl::ResourceExhaustedError("the queue is full"), 100);
+const absl::Status kWrong = absl::InternalError("a test");
+
+class AttemptsTest : public RouterCoreTest {
+ protected:
+  RouterLimits Patient(int max_attempts = 2) const {
+    RouterLimits limits;
+    limits.max_waiting = 10;
+    limits.max_attempts = max_attempts;
+    return limits;
+  }
+  // The next attempt, which an event has begun.
+  void Again() { reserve_ = Only<Reserve>(); }
+  void FailReserve(const absl::Status& status) {
+    Handle(ReserveReplied{reserve_.attempt_id, status});
+  }
+  bool Suspect(const std::string& id) const { return core_->membership().Find({id, 1})->suspect; }
+};
+
+// ---- How often ----
+
+TEST_F(AttemptsTest, WhatIsHandedBackLeavesTheOtherTriesToFailures) {
+  JoinTwoPairs();
+  Reserving(1);
+  FailReserve(kHandedBack);
+  Again();
+  EXPECT_EQ(core_->load().retries_decode.drain_total, 1);
+  FailReserve(kWrong);
+  Again();
+  EXPECT_EQ(core_->load().retries_decode.failure_total, 1);
+  FailReserve(kWrong);
+  EXPECT_EQ(Only<FinishCall>().attempts, 3);
+}
+
+TEST_F(AttemptsTest, ARefusalLeavesTheOtherTriesToFailures) {
+  Reset(Patient());
+  JoinTwoPairs();
+  Reserving(1);
+  FailReserve(kFull);
+  Again();
+  FailReserve(kWrong);
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
+  EXPECT_EQ(core_->load().waiting, 1) << "the other one is full";
+  EXPECT_EQ(core_->load().retries_decode.failure_total, 1);
+}
+
+// A worker that drains is in no pair; one that only says so must not be asked for ever.
+TEST_F(AttemptsTest, HandingBackIsBounded) {
+  Reset(Patient(/*max_attempts=*/1));
+  JoinTwoPairs();
+  Reserving(1);
+  for (int i = 0; i < 64; ++i) {
+    FailReserve(kHandedBack);
+    Again();
+  }
+  FailReserve(kHandedBack);
+  EXPECT_EQ(Only<FinishCall>().attempts, 65);
+}
+
+TEST_F(AttemptsTest, RefusalsAreBoundedBehindTheirBudget) {
+  RouterLimits limits = Patient();
+  limits.retry_budget = {.percent = 0, .per_second = 100};
+  limits.overload_backoff = {.first_us = 10, .longest_us = 10};
+  Reset(limits);
+  JoinOnePair();
+  Reserving(1);
+  for (int i = 0; i < 16; ++i) {
+    FailReserve(
+        Overloaded(absl::ResourceExhaustedError("the queue is full"), /*retry_after_ms=*/1));
+    now_us_ += 1000;
+    Handle(Tick{});
+    Again();
+  }
+  FailReserve(kFull);
+  EXPECT_EQ(Only<FinishCall>().attempts, 17);
+}
+
+TEST_F(AttemptsTest, ARefusalWhenTheTimeIsOverIsTheLastWord) {
+  Reset(Patient());
+  JoinTwoPairs();
+  Reserving(1);
+  now_us_ = kDeadlineUs;
+  FailReserve(kFull);
+  EXPECT_TRUE(IsOverloaded(Only<FinishCall>().outcome.status()));
+}
+
+TEST_F(AttemptsTest, ARefusalAfterTheFirstTokenIsAFailure) {
+  Reset(Patient());
+  JoinTwoPairs();
+  Decoding(1);
+  Handle(DecodeEnded{reserve_.attempt_id, kFull});
+  EXPECT_EQ(Only<FinishCall>().attempts, 1);
+  EXPECT_EQ(core_->load().retries_decode.refused_total, 0);
+}
+
+TEST_F(AttemptsTest, WhatIsNotTriedAgainIsNotCounted) {
+  JoinOnePair();
+  Reserving(1);
+  FailReserve(kBroken);
+  EXPECT_EQ(Only<FinishCall>().attempts, 1);
+  EXPECT_EQ(core_->load().retries_decode.failure_total, 0) << "no pair is ready, and none expected";
+}
+
+// Two decodes, of which one is full: there is a pair for the request, and no place to wait for it.
+TEST_F(AttemptsTest, AFailureIsToldIfNobodyMayWaitForRoom) {
+  RouterLimits limits = Patient();
+  limits.max_waiting = 1;
+  Reset(limits);
+  JoinTwoPairs();
+  Reserving(1);
+  FailReserve(kFull);
+  Again();
+  const Reserve first = reserve_;
+  Prefilling(2);
+  EXPECT_EQ(reserve_.decode, first.decode);
+  Handle(PrefillEnded{reserve_.attempt_id, WithLeg(kFull, "decode", reserve_.decode.id)});
+  ASSERT_EQ(core_->load().waiting, 1);
+  reserve_ = first;
+  FailReserve(kWrong);
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(core_->load().retries_decode.failure_total, 0);
+}
+
+// ---- Whose ----
+
+TEST_F(AttemptsTest, TheLegThatIsNamedIsTriedElsewhereWhoeverReportsIt) {
+  JoinTwoPairs();
+  Prefilling(1);
+  const std::string stage0 = Only<StartPrefill>().stage0.id;
+  Handle(PrefillEnded{reserve_.attempt_id, WithLeg(kBroken, "decode", reserve_.decode.id)});
+  EXPECT_EQ(core_->load().retries_decode.failure_total, 1);
+  EXPECT_EQ(core_->load().retries_prefill.failure_total, 0);
+  EXPECT_TRUE(Suspect(reserve_.decode.id));
+  EXPECT_FALSE(Suspect(stage0));
+  Again();
+  Answer();
+  const std::string other = Only<StartPrefill>().stage0.id;
+  Handle(DecodeEnded{reserve_.attempt_id, WithLeg(kBroken, "prefill", other)});
+  EXPECT_TRUE(Suspect(other));
+  EXPECT_FALSE(Suspect(reserve_.decode.id));
+}
+
+// Who is named has to be of the leg that is.
+TEST_F(AttemptsTest, AStatusThatNamesTheOtherLegsProcessBlamesItsOwnLegsFirst) {
+  followers_ = {{"d0-1", 1}};
+  const auto join = [this] {
+    Reset({});
+    Join({TestStage("c0", 0, 2), TestStage("c0", 1, 2), TestDecodeRank(0), TestDecodeRank(1)});
+    for (const Member& member : core_->membership().View()) Beat(member.info.instance);
+    Prefilling(1);
+  };
+  join();
+  Handle(DecodeEnded{reserve_.attempt_id, WithLeg(kBroken, "decode", "c0-1")});
+  EXPECT_TRUE(Suspect("d0-0"));
+  EXPECT_FALSE(Suspect("c0-1"));
+  join();
+  Handle(DecodeEnded{reserve_.attempt_id, WithLeg(kBroken, "prefill", "d0-1")});
+  EXPECT_TRUE(Suspect("c0-0"));
+  EXPECT_FALSE(Suspect("d0-1"));
+}
+
+TEST_F(AttemptsTest, AFirstTokenProvesThatEachStageServes) {
+  JoinOnePair();
+  Prefilling(1);
+  const uint64_t served = reserve_.attempt_id;
+  Prefilling(2);
+  Handle(DecodeEnded{reserve_.attempt_id, WithLeg(kBroken, "prefill", "c0-1")});
+  ASSERT_EQ(core_->membership().Find({"c0-1", 1})->failures, 1);
+  Handle(TokenReceived{served, {7, 0, {}}});
+  EXPECT_EQ(core_->membership().Find({"c0-1", 1})->failures, 0);
+}
+
+// ---- The books ----
+
+// A full decode is given one more, which waits for pages; when it is gone, it is another's turn.
+TEST_F(AttemptsTest, WhoLeavesBeforeItHasItsPagesWaitsForThemNoMore) {
+  JoinOnePair();
+  for (uint64_t call_id = 1; call_id <= 8; ++call_id) Prefilling(call_id);
+  Reserving(9);
+  Request(10);
+  EXPECT_TRUE(IsOverloaded(Only<FinishCall>().outcome.status()));
+  Handle(ClientGone{9});
+  Reserving(11);
+}
+
+TEST_F(AttemptsTest, ARequestThatWaitsIsNoRest) {
+  Reset(Patient());
+  JoinOnePair();
+  Reserving(1);
+  EXPECT_FALSE(core_->AtRest());
+  FailReserve(kFull);
+  ASSERT_EQ(core_->load().waiting, 1);
+  EXPECT_FALSE(core_->AtRest());
+  Handle(ClientGone{1});
+  EXPECT_TRUE(core_->AtRest()) << "what was refused is off the books";
+}
+
+TEST_F(AttemptsTest, AWorkerThatIsLostHasRefusedNothing) {
+  Reset(Patient());
+  JoinOnePair();
+  Reserving(1);
+  FailReserve(kFull);
+  ASSERT_EQ(core_->load().waiting, 1);
+  const InstanceRef decode = {"d0", 1};
+  Handle(HeartbeatReceived{2, decode, kIncarnation, 0, false, {}, true, /*leaving=*/true});
+  EXPECT_THAT(All<FinishCall>(), SizeIs(1)) << "nobody is expected";
+  Join({TestDecode("d0")});
+  for (const char* stage : {"c0-0", "c0-1"}) Beat({stage, 1});
+  Reserving(2);
+}
+
+TEST_F(AttemptsTest, WhatFitsNowhereDoesNotWaitBehindWhatDoes) {
+  Reset(Patient());
+  JoinOnePair();
+  Reserving(1);
+  FailReserve(kFull);
+  ASSERT_EQ(core_->load().waiting, 1);
+  Handle(CallSubmitted{2, "r2", 100'000, 4, now_us_ + kDeadlineUs});
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(IsOverloaded(Only<FinishCall>().outcome.status()));
+}
+
+}  // namespace
+}  // namespace baton::router

@@ -1,0 +1,179 @@
+// The books that Pairing keeps on every worker: what ends when, what does not agree, what is
+// forgotten.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/base/overload_status.h"
+#include "services/router/core/pairing.h"
+
+namespace baton::router {
+namespace {
+
+Pair PairOf(const std::string& chain, const std::string& decode) {
+  Pair pair;
+  pair.chain.chain_id = chain;
+  pair.chain.stage0 = {chain + "-0", 1};
+  pair.chain.stages = {{pair.chain.stage0, {0, 4}}};
+  pair.chain.max_prompt_tokens = 1000;
+  pair.chain.capacity_tokens = 1000;
+  pair.decode = {decode, 1};
+  pair.decode_capacity_tokens = 2000;
+  pair.max_context_tokens = 1500;
+  pair.decode_slots = 1;
+  return pair;
+}
+
+class PairingBooksTest : public ::testing::Test {
+ protected:
+  bool HasRoom() const { return books_.Choose({pair_}, 10, 10, nullptr).ok(); }
+
+  Pairing books_{Policy::kLeastLoad};
+  const Pair pair_ = PairOf("c0", "d0");
+};
+
+// ---- What does not agree ----
+
+TEST_F(PairingBooksTest, WhatNeverBeganIsMendedWhereverItEnds) {
+  books_.Granted(pair_, 5);
+  books_.EndPrefill(pair_, 5);
+  books_.EndDecode(pair_, 5, 6);
+  EXPECT_EQ(books_.mended_total(), 3);
+  books_.Begin(pair_, 5, 6);
+  books_.Granted(PairOf("c0", "d9"), 5);
+  books_.Granted(PairOf("c9", "d0"), 5);
+  EXPECT_EQ(books_.mended_total(), 5);
+}
+
+TEST_F(PairingBooksTest, AGrantIsOfAChainAndADecodeThatWaitForIt) {
+  const Pair other = PairOf("c1", "d1");
+  books_.Begin(other, 5, 6);
+  books_.Begin(pair_, 5, 6);
+  ASSERT_TRUE(books_.Begin(pair_, 5, 6)) << "its one slot is taken";
+  books_.Granted(PairOf("c0", "d1"), 5);
+  EXPECT_EQ(books_.mended_total(), 1) << "nobody waits for d1";
+  books_.Granted(PairOf("c1", "d0"), 5);
+  EXPECT_EQ(books_.mended_total(), 2) << "nothing of c1 waits";
+  books_.Granted(pair_, 5);
+  EXPECT_EQ(books_.mended_total(), 2);
+}
+
+TEST_F(PairingBooksTest, MoreTokensThanThereAreDoNotEnd) {
+  books_.Begin(pair_, 5, 6);
+  books_.EndPrefill(pair_, 6);
+  books_.EndDecode(pair_, 5, 7);
+  EXPECT_EQ(books_.mended_total(), 2);
+  books_.EndPrefill(pair_, 5);
+  books_.EndDecode(pair_, 5, 6);
+  EXPECT_EQ(books_.mended_total(), 2);
+  EXPECT_TRUE(books_.AtRest());
+}
+
+TEST_F(PairingBooksTest, TokensThatAreLeftDoNotEndWithoutARequest) {
+  books_.Begin(pair_, 5, 6);
+  books_.EndPrefill(pair_, 4);
+  books_.EndPrefill(pair_, 1);
+  books_.EndDecode(pair_, 5, 5);
+  books_.EndDecode(pair_, 0, 1);
+  EXPECT_EQ(books_.mended_total(), 2);
+}
+
+TEST_F(PairingBooksTest, AreAtRestWithNothingLeftOfAnyKind) {
+  const auto at_rest = [this](int prefill_ends, int decode_ends) {
+    Pairing books(Policy::kLeastLoad);
+    books.Begin(pair_, 5, 6);
+    books.EndPrefill(pair_, prefill_ends);
+    books.EndDecode(pair_, 5, decode_ends);
+    return books.AtRest();
+  };
+  EXPECT_TRUE(at_rest(5, 6));
+  EXPECT_FALSE(at_rest(4, 6)) << "a token of a prompt";
+  EXPECT_FALSE(at_rest(5, 5)) << "a token of an answer";
+  const auto after_grants = [this](const std::vector<int>& grants) {
+    Pairing books(Policy::kLeastLoad);
+    for (int i = 0; i < 3; ++i) books.Begin(pair_, 5, 6);  // Two of them wait.
+    for (const int tokens : grants) books.Granted(pair_, tokens);
+    for (int i = 0; i < 3; ++i) {
+      books.EndPrefill(pair_, 5);
+      books.EndDecode(pair_, 5, 6);
+    }
+    return books.AtRest();
+  };
+  EXPECT_TRUE(after_grants({5, 5}));
+  EXPECT_FALSE(after_grants({10})) << "one still waits for its pages";
+  EXPECT_FALSE(after_grants({5, 4})) << "a token waits for them";
+}
+
+// ---- Room ----
+
+TEST_F(PairingBooksTest, APromptThatFillsAPageTakesNoOther) {
+  Pair pair = pair_;
+  pair.page_size = 500;
+  pair.decode_slots = 10;
+  pair.decode_capacity_tokens = 100'000;
+  books_.Begin(pair, 500, 500);
+  EXPECT_TRUE(books_.Choose({pair}, 500, 500, nullptr).ok()) << "one page is free";
+  books_.Begin(pair, 500, 500);
+  EXPECT_FALSE(books_.Choose({pair}, 500, 500, nullptr).ok()) << "to the last token";
+}
+
+TEST_F(PairingBooksTest, TheLargestRequestsThatFitAreTaken) {
+  EXPECT_TRUE(books_.Choose({pair_}, 1000, 500, nullptr).ok());
+  const absl::Status status = books_.Choose({pair_}, 1000, 501, nullptr).status();
+  EXPECT_NE(status.message().find("decode service 1500 tokens"), std::string::npos) << status;
+}
+
+TEST_F(PairingBooksTest, AGrantMayMakeRoom) {
+  books_.Begin(pair_, 5, 6);
+  books_.Begin(pair_, 5, 6);
+  EXPECT_FALSE(HasRoom()) << "one waits already";
+  const uint64_t changes = books_.changes();
+  books_.Granted(pair_, 5);
+  EXPECT_GT(books_.changes(), changes);
+  EXPECT_TRUE(HasRoom());
+}
+
+// ---- Who is lost, and who comes back ----
+
+TEST_F(PairingBooksTest, AWorkerKeepsWhatItHasRefusedUntilItIsLost) {
+  for (const InstanceRef& worker : {pair_.chain.stage0, pair_.decode}) {
+    for (const bool back : {false, true}) {
+      Pairing books(Policy::kLeastLoad);
+      books.Begin(pair_, 5, 6);
+      books.Refused(worker, 1000, 0);
+      books.Forget(worker);
+      if (back) books.Begin(pair_, 5, 6);  // The same life of it registered again.
+      for (int i = 0; i < (back ? 2 : 1); ++i) {
+        if (i == 0 && back) books.Granted(pair_, 5);
+        books.EndPrefill(pair_, 5);
+        books.EndDecode(pair_, 5, 6);
+      }
+      ASSERT_TRUE(books.AtRest());
+      EXPECT_EQ(books.Choose({pair_}, 10, 10, nullptr).ok(), !back) << worker.id;
+    }
+  }
+}
+
+TEST_F(PairingBooksTest, RefusalsOfWhoHasNoWorkAreNoNews) {
+  books_.Refused({"d7", 1}, 1000, 0);
+  EXPECT_EQ(books_.NextUs(), kNeverUs);
+}
+
+TEST_F(PairingBooksTest, AnEndedRequestStillTellsWhoWasUsedLast) {
+  Pairing books(Policy::kRoundRobin);
+  const std::vector<Pair> pairs = {PairOf("c0", "d0"), PairOf("c0", "d1"), PairOf("c1", "d0"),
+                                   PairOf("c1", "d1")};
+  std::vector<std::string> chosen;
+  for (int i = 0; i < 3; ++i) {
+    const Pair pair = *books.Choose(pairs, 10, 10, nullptr);
+    chosen.push_back(pair.chain.chain_id + "+" + pair.decode.id);
+    books.Begin(pair, 10, 10);
+    books.EndPrefill(pair, 10);
+    books.EndDecode(pair, 10, 10);
+  }
+  EXPECT_EQ(chosen, (std::vector<std::string>{"c0+d0", "c1+d1", "c0+d0"}));
+}
+
+}  // namespace
+}  // namespace baton::router
