@@ -39,8 +39,6 @@ void GroupDesk::Begin(const Hello& hello, int64_t timeout_ms) {
   }
 }
 
-void GroupDesk::End() { groups_.clear(); }
-
 Rendezvous* GroupDesk::Of(int member) {
   return groups_.empty() ? nullptr : &groups_[static_cast<size_t>(place_.StageOf(member))];
 }
@@ -70,12 +68,6 @@ void GroupDesk::OnConnected(int member) {
 
 void GroupDesk::Tick(int64_t now_us) {
   for (Rendezvous& group : groups_) group.Tick(now_us);
-}
-
-int64_t GroupDesk::deadline_us() const {
-  int64_t deadline_us = kNeverUs;
-  for (const Rendezvous& group : groups_) deadline_us = std::min(deadline_us, group.deadline_us());
-  return deadline_us;
 }
 
 std::vector<GroupDesk::Word> GroupDesk::TakeWords() {

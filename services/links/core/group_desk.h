@@ -25,15 +25,13 @@ class GroupDesk {
   explicit GroupDesk(const ChainPlace& place) : place_(place) {}
 
   // Of an epoch with several ranks a stage; the one before is forgotten. Each has `timeout_ms` from
-  // its first rank on.
+  // its first rank on, if Tick comes by then.
   void Begin(const Hello& hello, int64_t timeout_ms);
-  void End();
 
   void OnJoin(int member, int64_t now_us);
   void OnEntry(int member, const Rendezvous::Entry& entry);
   void OnConnected(int member);
   void Tick(int64_t now_us);
-  int64_t deadline_us() const;
 
   // Who is to hear it, and what; in order.
   struct Word {

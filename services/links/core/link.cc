@@ -120,14 +120,14 @@ void Link::State::On(const GroupFormed& event) {
 // What comes on a link that stands no more is of an epoch that is over.
 
 void Link::State::On(const PingHeard& event) {
-  if (link == 0 || event.link != link) return;
+  if (event.link != link) return;
   last_heard_us = now_us;
   if (!PlantedBug(Bug::kLinkAnswersNoPing)) Emit(SendPong{link, event.sequence});
   if (begun) Emit(PassNextStageDone{hello.epoch, event.next_stage_done});
 }
 
 void Link::State::On(const WorkHeard& event) {
-  if (link == 0 || event.link != link) return;
+  if (event.link != link) return;
   last_heard_us = now_us;
   if (!begun || forming)
     return End(absl::FailedPreconditionError("a plan before the stage was ready"));

@@ -112,10 +112,24 @@ TEST_F(LinkTest, WhatComesOnALinkThatStandsNoMoreIsForNobody) {
   Handle(PingHeard{1, 5, 7});
   EXPECT_THAT(actions_, IsEmpty());
   Handle(LinkGone{2});
-  Handle(PingHeard{0, 5, 7});
+  Handle(PingHeard{2, 5, 7});
   EXPECT_THAT(actions_, IsEmpty());
-  Handle(WorkHeard{0, 11, absl::OkStatus()});
+  Handle(WorkHeard{2, 11, absl::OkStatus()});
   EXPECT_THAT(actions_, IsEmpty());
+}
+
+TEST_F(LinkTest, WithoutALinkThereIsNothingToTry) {
+  Handle(LinkTick{});
+  EXPECT_THAT(actions_, IsEmpty());
+  EXPECT_EQ(link_.NextDeadlineUs(), kNeverUs);
+}
+
+TEST_F(LinkTest, AHelloIsASignOfLife) {
+  now_us_ += 60 * kSecondUs;
+  Begin(1, 10);
+  Handle(LinkTick{});
+  EXPECT_THAT(actions_, IsEmpty());
+  EXPECT_EQ(link_.NextDeadlineUs(), now_us_ + 3 * kSecondUs);
 }
 
 TEST_F(LinkTest, APlanIsASignOfLife) {
@@ -175,8 +189,11 @@ TEST_F(LinkTest, TriesUntilTheStageCanBeginButNotForEver) {
   Handle(EpochTried{busy});
   EXPECT_THAT(actions_, IsEmpty());
   while (link_.Stands(1)) {
-    now_us_ = link_.NextDeadlineUs();
-    Handle(PingHeard{1});  // Pings.
+    now_us_ = link_.NextDeadlineUs() - 1;
+    Handle(LinkTick{});
+    ASSERT_THAT(actions_, IsEmpty()) << "not before it is time";
+    ++now_us_;
+    Handle(PingHeard{1});
     Handle(LinkTick{});
     ASSERT_THAT(All<TryEpoch>(), SizeIs(1));
     Handle(EpochTried{busy});
@@ -186,6 +203,16 @@ TEST_F(LinkTest, TriesUntilTheStageCanBeginButNotForEver) {
   EXPECT_GE(now_us_ - since_us, 8 * kSecondUs);
   EXPECT_LT(now_us_ - since_us, 9 * kSecondUs);
   EXPECT_EQ(link_.NextDeadlineUs(), kNeverUs);
+}
+
+TEST_F(LinkTest, TheLastTryIsWhenTheTimeIsOver) {
+  for (const int64_t more_us : {-1, 0}) {
+    const uint64_t number = link_.standing() + 1;
+    Handle(HelloArrived{number, HelloOf(10 + number)});
+    now_us_ += 8 * kSecondUs + more_us;
+    Handle(EpochTried{absl::UnavailableError("not yet")});
+    EXPECT_EQ(link_.Stands(number), more_us < 0);
+  }
 }
 
 TEST_F(LinkTest, ASilentStageZeroEndsTheEpoch) {
@@ -253,6 +280,8 @@ TEST_F(RankLinkTest, AGroupThatDoesNotFormEndsTheLinkWithItsStatus) {
   EXPECT_THAT(All<DropEpoch>(), SizeIs(1));
   ASSERT_THAT(All<EndLink>(), SizeIs(1));
   EXPECT_EQ(All<EndLink>()[0].status, absl::DeadlineExceededError("rank 0 is not there"));
+  Handle(GroupFormed{10, absl::OkStatus()});
+  EXPECT_THAT(actions_, IsEmpty()) << "nobody waits for it any more";
   BeginForming(2, 11);  // And the next one begins.
 }
 

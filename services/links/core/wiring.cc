@@ -23,7 +23,7 @@ struct Link {
   worker::PeerWorker member;
   bool ready = false;
   int page_count = 0;
-  int64_t last_heard_us = 0;
+  int64_t last_heard_us = 0;  // While the chain is up.
 };
 
 }  // namespace
@@ -134,8 +134,7 @@ void Wiring::State::On(const OwnEpochTried& event) {
   phase = Phase::kLinking;
   linking_since_us = now_us;
   next_ping_us = now_us + times.ping_us;
-  links.clear();
-  for (const worker::PeerWorker& member : members) links.push_back({member, false, 0, now_us});
+  for (const worker::PeerWorker& member : members) links.push_back({.member = member});
   own_ready = options.place.ranks() == 1;
   if (!own_ready) desk.Begin(hello, times.linking_limit_us / 1000);
   if (!links.empty()) Emit(OpenLinks{hello, members});
@@ -258,7 +257,7 @@ void Wiring::State::On(const ReportHeard& event) {
   }
   const ChainPlace& place = options.place;
   const int stage = place.StageOf(event.member);
-  worked = worked || stage + 1 == place.stages;  // Work has come through the chain.
+  if (stage + 1 == place.stages) worked = true;  // Work has come through the chain.
   Emit(PassReport{stage, place.RankOf(event.member), event.epoch});
   if (stage == 1) Emit(TellOwnStage{event.epoch});
 }
@@ -285,7 +284,6 @@ void Wiring::State::Break(const absl::Status& reason) {
   }
   phase = Phase::kDown;
   links.clear();
-  desk.End();
   Emit(CloseLinks{});
   Emit(ReportChainDown{reason});
 }
@@ -300,7 +298,7 @@ void Wiring::State::On(const WiringStopped&) {
 void Wiring::State::Watch() {
   desk.Tick(now_us);
   TellGroups();
-  const bool late = phase == Phase::kLinking && now_us - linking_since_us >= times.linking_limit_us;
+  const bool late = now_us - linking_since_us >= times.linking_limit_us;  // Unless all are ready.
   if (late && !own_ready) {
     return On(ChainFailed{absl::DeadlineExceededError(absl::StrCat(
         "its ranks have not formed a group within ", times.linking_limit_us / 1000, " ms"))});
@@ -348,8 +346,8 @@ int64_t Wiring::NextDeadlineUs() const {
     case Phase::kDown:
       return state.whole() && !state.trying.has_value() ? state.retry_at_us : kNeverUs;
     case Phase::kLinking:
-      return std::min({state.linking_since_us + state.times.linking_limit_us, state.next_ping_us,
-                       state.desk.deadline_us()});
+      // A group that does not form has as long, from its first rank on.
+      return std::min(state.linking_since_us + state.times.linking_limit_us, state.next_ping_us);
     case Phase::kUp:
       return state.links.empty() ? kNeverUs : state.next_ping_us;
     case Phase::kStopped:

@@ -72,7 +72,15 @@ TEST_F(WiringGroupsTest, MembersAreAllRanksStageByStage) {
   const GroupDescription group = GroupOf(Place(), hello);
   EXPECT_EQ(group.name, "stage 0 of chain-0");
   EXPECT_EQ(group.epoch, epoch);
+  EXPECT_EQ(group.rank, 0);
   EXPECT_THAT(group.members, ::testing::ElementsAre("prefill-0-0", "prefill-0-1"));
+  ChainPlace last = Place();
+  last.stage = 1;
+  last.self.tensor_rank = {1, 2};
+  const GroupDescription second = GroupOf(last, hello);
+  EXPECT_EQ(second.name, "stage 1 of chain-0");
+  EXPECT_EQ(second.rank, 1);
+  EXPECT_THAT(second.members, ::testing::ElementsAre("prefill-1-0", "prefill-1-1"));
 }
 
 TEST_F(WiringGroupsTest, IsNotWiredWithoutEveryRankInItsPlace) {
@@ -146,6 +154,27 @@ TEST_F(WiringGroupsTest, WordsOfAnotherEpochAreIgnored) {
   Handle(OwnGroupFormed{old_epoch, absl::UnavailableError("an old one")});
   EXPECT_THAT(actions_, IsEmpty());
   FormGroup(0);
+  Handle(GroupJoinHeard{2, epoch});
+  Handle(GroupJoinHeard{3, epoch});
+  Handle(GroupEntryHeard{2, old_epoch, {"key", "value"}});
+  EXPECT_THAT(actions_, IsEmpty());
+  Handle(GroupConnectedHeard{2, epoch});
+  Handle(GroupConnectedHeard{3, old_epoch});
+  EXPECT_THAT(actions_, IsEmpty());
+}
+
+TEST_F(WiringGroupsTest, WithoutItsOwnGroupItBreaks) {
+  const uint64_t epoch = Link();
+  Handle(OwnGroupFormed{epoch, absl::UnavailableError("no route to rank 1")});
+  ASSERT_THAT(All<ReportChainDown>(), SizeIs(1));
+  EXPECT_EQ(InstanceOf(All<ReportChainDown>()[0].status), "prefill-0-0");
+}
+
+TEST_F(WiringGroupsTest, ItsOwnGroupFormsOnce) {
+  const uint64_t epoch = Link();
+  Handle(OwnGroupFormed{epoch, absl::OkStatus()});
+  Handle(OwnGroupFormed{epoch, absl::UnavailableError("said again")});
+  EXPECT_THAT(actions_, IsEmpty());
 }
 
 TEST_F(WiringGroupsTest, AGroupThatDoesNotFormBreaksTheChainWithinItsLimit) {
@@ -154,10 +183,12 @@ TEST_F(WiringGroupsTest, AGroupThatDoesNotFormBreaksTheChainWithinItsLimit) {
   for (const int member : {1, 2, 3}) Handle(StageReady{member, epoch, 8});
   Handle(GroupJoinHeard{0, epoch});
   while (All<ReportChainDown>().empty() && now_us_ < begun_us + 60 * kSecondUs) {
+    EXPECT_THAT(Verdicts(false), IsEmpty());
     now_us_ = wiring_.NextDeadlineUs();
     Handle(WiringTick{wall_clock_us_});
   }
-  EXPECT_LE(now_us_ - begun_us, ChainTimes().linking_limit_us);
+  EXPECT_EQ(now_us_ - begun_us, ChainTimes().linking_limit_us);
+  EXPECT_THAT(Verdicts(false), ::testing::ElementsAre(0)) << "the one that has come";
   ASSERT_THAT(All<ReportChainDown>(), SizeIs(1));
   EXPECT_THAT(All<CloseLinks>(), SizeIs(1));
 }
@@ -186,6 +217,29 @@ TEST_F(WiringGroupsTest, ReportsSayWhichRankTheyAreOf) {
   EXPECT_EQ(All<PassReport>()[0].stage, 0);
   EXPECT_EQ(All<PassReport>()[0].rank, 1);
   EXPECT_THAT(All<TellOwnStage>(), SizeIs(0));
+}
+
+// Between two pings.
+class OddLimitTest : public WiringTest {
+ protected:
+  static WiringOptions Options() {
+    WiringOptions options{{"chain-0", 0, 3, 6, {{"prefill-0", 1}, {0, 2}}}, 8, 64, 2};
+    options.times.linking_limit_us = 1'200'000;
+    return options;
+  }
+  OddLimitTest() : WiringTest(Options()) {}
+};
+
+TEST_F(OddLimitTest, ATickIsDueWhenTheTimeToLinkIsOver) {
+  SeeAll();
+  TryToWire();
+  const int64_t begun_us = now_us_;
+  for (const int64_t due_us : {500'000, 1'000'000, 1'200'000}) {
+    EXPECT_EQ(wiring_.NextDeadlineUs(), begun_us + due_us);
+    now_us_ = wiring_.NextDeadlineUs();
+    Handle(WiringTick{wall_clock_us_});
+  }
+  EXPECT_THAT(All<ReportChainDown>(), SizeIs(1));
 }
 
 }  // namespace

@@ -66,8 +66,14 @@ TEST_F(WiringTest, AChainThatHasWorkedIsWiredAgainAtOnceWhateverFailedBefore) {
   const uint64_t epoch = bring_up();
   Handle(ReportHeard{2, idle});
   Handle(ReportHeard{2, epoch});
+  Handle(ReportHeard{1, epoch});
   Handle(ChainFailed{absl::UnavailableError("a test")});
   EXPECT_LT(wiring_.NextDeadlineUs() - now_us_, kSecondUs / 10);
+  now_us_ = wiring_.NextDeadlineUs();
+  const uint64_t half = bring_up();
+  Handle(ReportHeard{1, half});
+  Handle(ChainFailed{absl::UnavailableError("a test")});
+  EXPECT_EQ(wiring_.NextDeadlineUs() - now_us_, kSecondUs / 10) << "nothing came through it";
 }
 
 TEST_F(WiringTest, AStageThatWasStartedAgainIsWiredAtOnce) {
@@ -104,6 +110,29 @@ TEST_F(WiringTest, GoesPastTheNewestEpochThatAStageKnows) {
   EXPECT_THAT(actions_, IsEmpty());
   Handle(StageRefused{2, second, newest + 7});
   EXPECT_EQ(TryToWire(), newest + 8);
+}
+
+TEST_F(WiringTest, TheSameEpochMayBeTheNewestThatAStageKnows) {
+  SeeAll();
+  const uint64_t epoch = TryToWire();
+  Handle(StageRefused{1, epoch, epoch});
+  EXPECT_EQ(TryToWire(), epoch + 1) << "at once";
+}
+
+TEST_F(WiringTest, AViewThatSaysTheSameBreaksNothing) {
+  BringUp();
+  SeeAll();
+  EXPECT_THAT(actions_, IsEmpty());
+  EXPECT_TRUE(wiring_.up());
+}
+
+TEST_F(WiringTest, AChainWithoutGroupsHasNoWordsOfThem) {
+  SeeAll();
+  const uint64_t epoch = TryToWire();
+  Handle(GroupJoinHeard{1, epoch});
+  Handle(GroupEntryHeard{1, epoch, {"key", "value"}});
+  Handle(GroupConnectedHeard{1, epoch});
+  EXPECT_THAT(actions_, IsEmpty());
 }
 
 TEST_F(WiringTest, ARefusalThatMakesNoSenseIsAFailure) {
@@ -216,7 +245,10 @@ TEST_F(WiringTest, AChainIsWholeWithTheRightStagesAlone) {
     See({other, StageWorker(1)});  // In any order.
     return wiring_.NextDeadlineUs() != kNeverUs;
   };
-  EXPECT_FALSE(whole_with([](worker::PeerWorker& w) { w.role = Role::kDecode; }));
+  EXPECT_FALSE(whole_with([](worker::PeerWorker& w) {
+    w.role = Role::kDecode;
+    w.decode_id = "chain-0";
+  }));
   EXPECT_FALSE(whole_with([](worker::PeerWorker& w) { w.chain_id = "chain-1"; }));
   EXPECT_FALSE(whole_with([](worker::PeerWorker& w) { w.pp_size = 4; }));
   EXPECT_FALSE(whole_with([](worker::PeerWorker& w) { w.pp_rank = 3; }));

@@ -22,10 +22,13 @@ TEST(DrainBeforeTest, AServingWorkerLeavesForNothing) {
 
 TEST_F(DrainTest, LeavesWhenNobodyNeedsIt) {
   EXPECT_EQ(drain_.Update({true, 1, 0}, 60), DrainPhase::kDraining) << "a router may send more";
-  EXPECT_EQ(drain_.Update({true, 0, 2}, 70), DrainPhase::kDraining) << "on their way to it";
+  EXPECT_EQ(drain_.Update({true, 0, 1}, 70), DrainPhase::kDraining) << "on its way to it";
   EXPECT_EQ(drain_.Update({false, 0, 0}, 80), DrainPhase::kDraining) << "its pages are in use";
   EXPECT_EQ(drain_.Update(kNothing, 90), DrainPhase::kLeaving);
-  EXPECT_EQ(drain_.Update({false, 1, 1}, 100), DrainPhase::kLeaving);
+  for (const int64_t later_us : {100, 1050}) {
+    EXPECT_EQ(drain_.Update({false, 1, 1}, later_us), DrainPhase::kLeaving);
+  }
+  EXPECT_EQ(drain_.begun_us(), kBegunUs);
 }
 
 TEST_F(DrainTest, EndsWhatIsLeftWhenTheTimeIsOver) {

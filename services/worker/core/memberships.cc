@@ -184,7 +184,6 @@ void Memberships::FollowSources() {
       if (left_out_.insert(address).second) Emit(TooManyRouters{address});
       continue;
     }
-    left_out_.erase(address);
     routers_.try_emplace(++last_router_, address, options_.times, now_us_);
   }
   std::erase_if(left_out_, [&](const std::string& address) { return !missing.contains(address); });

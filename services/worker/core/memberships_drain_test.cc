@@ -98,13 +98,29 @@ TEST_F(MembershipsDrainTest, ARouterMayAskForIt) {
 
 TEST_F(MembershipsDrainTest, OneLostAnswerFreesNobodyAndTwoDo) {
   Answer("a:1", absl::OkStatus(), 3);
+  Answer("b:1", absl::OkStatus(), 2);
+  Pass();
+  Answer("a:1", kLost);
+  EXPECT_EQ(core_.drain_news().needed_requests, 3 + 2);
+  Pass();
+  Answer("a:1", kLost);
+  EXPECT_EQ(core_.drain_news().needed_requests, 2);
+}
+
+TEST_F(MembershipsDrainTest, TheLastHeartbeatsGoOutAtOnce) {
+  Answer("a:1", absl::OkStatus());
   Answer("b:1", absl::OkStatus());
-  Pass();
-  Answer("a:1", kLost);
-  EXPECT_EQ(core_.drain_news().needed_requests, 3);
-  Pass();
-  Answer("a:1", kLost);
-  EXPECT_EQ(core_.drain_news().needed_requests, 0);
+  now_us_ += 20'000;
+  Handle(Leaves{});
+  EXPECT_TRUE(last_["a:1"] && last_["b:1"]);
+}
+
+TEST(MembershipsAloneTest, WhoHasNoRouterHasNotLeftBeforeItLeaves) {
+  Memberships core(MembershipOptions{}, 0);
+  EXPECT_FALSE(core.left());
+  std::vector<MembershipAction> actions;
+  core.Handle(Leaves{}, 0, actions);
+  EXPECT_TRUE(core.left());
 }
 
 TEST_F(MembershipsDrainTest, ARouterThatHasStartedAnewIsToldAnew) {

@@ -134,6 +134,48 @@ TEST_F(MembershipsTest, WhomAllRoutersHaveHadAgainIsConnectedToAnewOnce) {
   EXPECT_EQ(open_, (Names{"s0/1"}));
 }
 
+TEST_F(MembershipsTest, OfThoseWhoHaveJoinedAgainEachIsLookedAtByItself) {
+  unreachable_ = {"s1"};
+  Add("a:1", 11, {Joined(Stage("s0"), 2), Joined(Stage("s1"), 2), Joined(Stage("s2"), 2)});
+  Add("b:1", 22, {Joined(Stage("s0"), 7)});
+  Begin({"a:1", "b:1"});
+  Pass(2 * kSecond);
+  const uint64_t to_s2 = EndpointTo({"s2", 1});
+  SetView(routers_["a:1"],
+          {Joined(Stage("s0"), 9), Joined(Stage("s1"), 9), Joined(Stage("s2"), 9)});
+  Pass(kSecond);
+  EXPECT_EQ(closed_, (std::vector<uint64_t>{to_s2})) << "b has had s0; to s1 there was none";
+}
+
+// To the very moment: since the first was asked last, when it had the peer still.
+TEST_F(MembershipsTest, WhomAnotherRouterHasListedSinceTheFirstHadItLastIsStillConnected) {
+  Add("a:1", 11, {Joined(Stage("s0"), 2)});
+  Add("b:1", 22, {Joined(Stage("s0"), 7)});
+  Begin({"a:1", "b:1"});
+  now_us_ += 20 * kMs;
+  SetView(routers_["a:1"], {Joined(Stage("s0"), 9)});
+  Do(WatchNoticed{IdOf("a:1")});
+  EXPECT_EQ(routers_["a:1"].applied, 2u);
+  EXPECT_TRUE(closed_.empty());
+}
+
+TEST_F(MembershipsTest, RoutersThatListWhoHasJoinedAgainHearAtOnceThatItIsNotConnected) {
+  Router& a = Add("a:1", 11, {Joined(Stage("s0", 5), 2)});
+  Router& b = Add("b:1", 22);
+  Begin({"a:1", "b:1"});
+  Pass(2 * kSecond);
+  SetView(b, {Joined(Stage("s0", 5), 7)});
+  now_us_ += 20 * kMs;
+  Do(WatchNoticed{IdOf("b:1")});
+  ASSERT_EQ(b.applied, 2u);
+  SetView(a, {Joined(Stage("s0", 5), 9)});
+  answers_connects_ = false;
+  now_us_ += 20 * kMs;
+  Do(WatchNoticed{IdOf("a:1")});
+  ASSERT_EQ(closed_.size(), 1u) << "b has listed it only since";
+  EXPECT_EQ(b.unconnected, (std::vector<uint64_t>{5}));
+}
+
 TEST_F(MembershipsTest, VersionsOfAnotherLifeOfARouterSayNothing) {
   Router& router = Add("a:1", 11, {Joined(Stage("s0"), 2)});
   Begin({"a:1"});
@@ -260,6 +302,40 @@ TEST_F(MembershipsTest, WhoWillLeaveConnectsToNobodyNew) {
   EXPECT_TRUE(Stands({"s0", 5})) << "what stands stays";
   EXPECT_EQ(a.applied, 2u) << "routers don't wait for it";
   EXPECT_EQ(a.unconnected, (std::vector<uint64_t>{6}));
+  EXPECT_GT(core_->NextDeadlineUs(now_us_), now_us_);
+}
+
+TEST_F(MembershipsTest, TheWorkerHearsOfEachChangeOnceAndAtOnce) {
+  Router& a = Add("a:1", 11, {Joined(Stage("s0"), 2), Joined(Stage("s1"), 2), Stage("s2")});
+  answers_connects_ = false;
+  Begin({"a:1"});
+  Pass(20 * kMs);
+  EXPECT_EQ(gained_, 0);
+  const PeersConnected all = late_answer_;
+  const int beats = a.heartbeats;
+  Do(PeersConnected{{all.standing.at(0)}, {}});
+  EXPECT_EQ(gained_, 1);
+  EXPECT_EQ(told_, (Names{"s0/1"}));
+  EXPECT_EQ(a.heartbeats, beats) << "its view is not applied yet";
+  a.silent_until_us = kNeverUs;  // Nothing but this event comes.
+  Do(PeersConnected{{all.standing.at(1)}, {}});
+  EXPECT_EQ(gained_, 2);
+  EXPECT_EQ(told_, (Names{"s0/1", "s1/1"}));
+  EXPECT_EQ(core_->peers().at(0).joined_version, 0u) << "which is of views";
+  const int tells = tells_;
+  Do(PeersConnected{{}, {all.standing.at(2).peer}});
+  EXPECT_EQ(gained_, 2);
+  EXPECT_EQ(tells_, tells);
+}
+
+TEST_F(MembershipsTest, AViewThatChangesNobodyIsNoNewsToTheWorker) {
+  Router& a = Add("a:1", 11, {Stage("s0")});
+  Begin({"a:1"});
+  const int tells = tells_;
+  SetView(a, {Joined(Stage("s0"), 4)});
+  Pass(2 * kSecond);
+  EXPECT_EQ(a.applied, 2u);
+  EXPECT_EQ(tells_, tells);
 }
 
 }  // namespace

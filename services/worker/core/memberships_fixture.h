@@ -127,7 +127,7 @@ class MembershipsTest : public testing::Test {
     }
     events_.push_back(answer);
   }
-  void On(const OpenWatch&) {}
+  void On(const OpenWatch& action) { ++watches_[address_of_[action.router]]; }
   void On(const ForgetRouter& action) { forgotten_.insert(action.address); }
   void On(const ConnectPeers& action) {
     PeersConnected answer;
@@ -150,18 +150,42 @@ class MembershipsTest : public testing::Test {
     open_.erase(number_of_.at(action.endpoint));
     ++disconnects_;
   }
-  void On(const EndpointsChanged& action) { lost_ += action.lost ? 1 : 0; }
+  void On(const EndpointsChanged& action) { ++(action.lost ? lost_ : gained_); }
   void On(const TellPeers& action) {
+    ++tells_;
     told_.clear();
     for (const PeerWorker& peer : action.peers) told_.insert(Name(peer.instance));
   }
   void On(const BeginDrain&) {}
-  void On(const TooManyRouters& action) { left_out_.insert(action.address); }
-  void On(const RejectWorker& action) { rejection_ = action.status; }
+  void On(const TooManyRouters& action) {
+    ++left_outs_;
+    left_out_.insert(action.address);
+  }
+  void On(const RejectWorker& action) {
+    ++rejections_;
+    rejection_ = action.status;
+  }
 
   bool Stands(const InstanceRef& peer) const { return core_->endpoints().contains(peer); }
   uint64_t EndpointTo(const InstanceRef& peer) const {
     return Stands(peer) ? core_->endpoints().at(peer).endpoint : 0;
+  }
+  uint64_t IdOf(const std::string& address) const {
+    for (const auto& [router, name] : address_of_) {
+      if (name == address) return router;
+    }
+    return 0;
+  }
+  // Ticks when they are due and never else, until `is_so`; returns when that was.
+  template <typename Predicate>
+  int64_t TickUntil(Predicate is_so) {
+    for (int steps = 0; steps < 10'000 && !is_so(); ++steps) {
+      const int64_t next_us = core_->NextDeadlineUs(now_us_);
+      EXPECT_GT(next_us, now_us_) << "what was due is done";
+      now_us_ = std::max(now_us_ + 1, next_us);
+      Do(MembershipTick{});
+    }
+    return now_us_;
   }
   static std::string Name(const InstanceRef& instance) {
     return absl::StrCat(instance.id, "/", instance.incarnation);
@@ -187,6 +211,11 @@ class MembershipsTest : public testing::Test {
   int disconnects_ = 0;
   int connects_ = 0;
   int lost_ = 0;
+  int gained_ = 0;
+  int tells_ = 0;
+  int left_outs_ = 0;
+  int rejections_ = 0;
+  std::map<std::string, int> watches_;  // By address.
   bool answers_connects_ = true;
   PeersConnected late_answer_;  // The last one.
   uint64_t last_endpoint_ = 0;

@@ -22,8 +22,9 @@ void Memberships::On(const PeersConnected& event) {
     }
   }
   for (const InstanceRef& peer : event.failed) peers_.NotOpened(peer, retry_at_us);
-  if (changed) Emit(EndpointsChanged{});
-  peers_changed_ = peers_changed_ || changed;
+  if (!changed) return;
+  peers_changed_ = true;
+  Emit(EndpointsChanged{});
 }
 
 void Memberships::On(const PeerFailed& event) {
@@ -44,17 +45,16 @@ void Memberships::TellRoutersOf(const InstanceRef& peer) {
 }
 
 void Memberships::KeepPeers() {
-  for (auto& [id, router] : routers_) peers_changed_ = router.TakeChange() || peers_changed_;
-  const bool changed = std::exchange(peers_changed_, false);
-  if (changed) {
-    Close(peers_.Update(Views()));
+  for (auto& [id, router] : routers_) {
+    if (router.TakeChange()) peers_changed_ = true;
   }
+  const bool changed = std::exchange(peers_changed_, false);
+  if (changed) Close(peers_.Update(Views()));
   ConnectAnewToTheRejoined();
   Connect();
   if (changed) TellPeersIfNew();
   for (auto& [id, router] : routers_) {
-    const bool new_view = router.state() == RouterMembership::State::kMember &&
-                          router.view_version() != router.applied_version();
+    const bool new_view = router.view_version() != router.applied_version();
     if (new_view && peers_.Tried(router.listed())) router.Apply(now_us_);
   }
 }

@@ -10,9 +10,12 @@ TEST_F(MembershipsTest, WhatCanNeverBecomeTrueEndsTheWorkerAtOnce) {
   for (const absl::Status& refusal : {absl::OutOfRangeError("speaks 3 to 4, this router 1 to 2"),
                                       absl::InvalidArgumentError("pp_rank must be below")}) {
     Add("a:1", 11).refusal = refusal;
+    rejections_ = 0;
     Begin({"a:1"});
     EXPECT_EQ(rejection_, refusal);
     EXPECT_EQ(core_->NextDeadlineUs(now_us_), kNeverUs);
+    Pass(10 * kSecond);
+    EXPECT_EQ(rejections_, 1) << "nothing follows";
   }
 }
 
@@ -70,6 +73,34 @@ TEST_F(MembershipsTest, ARefusalForGoodWaitsForRoutersThatMayAccept) {
   EXPECT_TRUE(rejection_.ok());
   Pass(2 * kSecond);
   EXPECT_FALSE(rejection_.ok()) << "nobody else is there";
+}
+
+TEST_F(MembershipsTest, ARouterThatIsFoundLaterHasItsTimeToo) {
+  Add("a:1", 11).refusal = absl::OutOfRangeError("speaks 3 to 4");
+  Add("b:1", 22).up = false;
+  Add("c:1", 33).up = false;
+  Begin({"a:1", "b:1"});
+  Pass(700 * kMs);
+  Do(RouterAnnounced{"c:1"});
+  const int64_t announced_us = now_us_;
+  EXPECT_EQ(TickUntil([this] { return rejections_ > 0; }), announced_us + 2 * kSecond);
+}
+
+TEST_F(MembershipsTest, ARouterThatHasFallenSilentRefusesNobody) {
+  Router& a = Add("a:1", 11);
+  a.refusal = absl::FailedPreconditionError("rank 0 is taken");
+  Begin({"a:1"});
+  a.up = false;
+  TickUntil([this] { return core_->Find(IdOf("a:1"))->failures() > 0; });
+  EXPECT_EQ(core_->unregistered()->why, "no answer from a:1");
+  EXPECT_EQ(core_->routers_refusing(), 0);
+}
+
+TEST_F(MembershipsTest, AViewOfARouterThatDoesNotHoldItIsNone) {
+  Add("a:1", 11).refusal = absl::FailedPreconditionError("rank 0 is taken");
+  Begin({"a:1"});
+  Do(HeartbeatAnswered{IdOf("a:1"), absl::OkStatus(), 1, {Stage("s0")}});
+  EXPECT_EQ(open_, Names{});
 }
 
 TEST_F(MembershipsTest, OneRefusalForNowIsHopeEnough) {

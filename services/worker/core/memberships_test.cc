@@ -115,7 +115,6 @@ TEST_F(MembershipsTest, AViewThatWasGivenUpUnderAHeartbeatIsAskedForAnew) {
   for (const auto& [router, address] : address_of_) {
     if (address == "a:1") Do(HeartbeatAnswered{router, absl::OkStatus(), 1, {}});
   }
-  Pass(kSecond);
   EXPECT_EQ(open_.size(), 2u);
   EXPECT_EQ(routers_["a:1"].applied, 1u);
 }
@@ -203,6 +202,20 @@ TEST_F(MembershipsTest, ARouterWhoseAddressIsForgottenIsAskedAtItsOtherOneAtOnce
   Do(MembershipTick{});
   EXPECT_EQ(forgotten_, (Names{"10.0.0.1:1"}));
   EXPECT_EQ(core_->routers_joined(), 2);
+}
+
+TEST_F(MembershipsTest, OneRouterAtThreeAddressesIsJoinedOnceWhicheverBreaks) {
+  const std::vector<std::string> addresses = {"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"};
+  for (const std::string& address : addresses) Add(address, 11, {Stage("s0")});
+  Begin(addresses);
+  for (const std::string& address : addresses) routers_[address].knows = true;
+  for (const std::string& address : {addresses[0], addresses[1]}) {
+    routers_[address].up = false;
+    Pass(kSecond);
+    EXPECT_EQ(core_->routers_joined(), 1);
+  }
+  EXPECT_EQ(core_->Find(IdOf(addresses[2]))->incarnation(), 11u);
+  EXPECT_EQ(disconnects_, 0);
 }
 
 TEST_F(MembershipsTest, AnAddressThatComesToLeadElsewhereIsJoined) {

@@ -79,6 +79,8 @@ TEST_F(PeerTableTest, WhoIsMissingIsTriedAgainNowAndThen) {
   EXPECT_TRUE(Connecting(100'000).empty());
   table_.NotOpened(kDecode.instance, 100 + kRetryUs);
   EXPECT_EQ(table_.NextConnectUs(), 100 + kRetryUs);
+  Update({kDecode});
+  EXPECT_EQ(table_.NextConnectUs(), 100 + kRetryUs) << "a view is no reason to try sooner";
   EXPECT_TRUE(Connecting(100 + kRetryUs - 1).empty());
   EXPECT_EQ(Connecting(100 + kRetryUs).size(), 1u);
   EXPECT_TRUE(table_.Opened(kDecode.instance, 7, kRetryUs));
@@ -131,6 +133,15 @@ TEST_F(PeerTableTest, OneEndpointToAPeerIsEnoughAndNoneToAStranger) {
   EXPECT_TRUE(table_.Stands(kDecode.instance));
   Update({kDecode});
   EXPECT_FALSE(table_.Opened(kOtherDecode.instance, 9, 900)) << "who is not here any more";
+}
+
+TEST_F(PeerTableTest, AStrangerThatCouldNotBeReachedIsNobodys) {
+  Update({kDecode});
+  EXPECT_EQ(Connecting().size(), 1u);
+  Update({});
+  table_.NotOpened(kDecode.instance, 900);
+  EXPECT_EQ(table_.NextConnectUs(), kNeverUs);
+  EXPECT_FALSE(table_.Holds(kDecode.instance));
 }
 
 TEST_F(PeerTableTest, AViewIsTriedWhenEachEndpointStandsOrHasFailed) {

@@ -86,8 +86,8 @@ void RouterMembership::Registered(uint64_t router_incarnation, int64_t interval_
   applied_version_ = 0;
   told_of_drain_ = false;
   interval_us_ = interval_us > 0 ? std::min(interval_us, times_.heartbeat_us) : times_.heartbeat_us;
-  watch_began_us_ = 0;  // One that stands is older: the router refuses it.
-  next_us_ = now_us;    // A joined worker asks for its view.
+  watch_from_us_ = 0;  // One that stands is older: the router refuses it.
+  next_us_ = now_us;   // A joined worker asks for its view.
 }
 
 void RouterMembership::IsAlias(uint64_t router_incarnation, int64_t now_us) {
@@ -122,7 +122,7 @@ void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWor
                                       uint64_t own_joined_version, int64_t now_us) {
   Answered(now_us);
   taken_us_ = began_us_;
-  left_ = left_ || last_under_way_;
+  if (last_under_way_) left_ = true;
   next_us_ = now_us + interval_us_;
   if (news_) next_us_ = std::max(now_us, began_us_ + kNewsGapUs);
   if (view_version == view_version_) {
@@ -210,9 +210,9 @@ void RouterMembership::News(int64_t now_us) {
   if (!answers()) return;
   if (rpc_under_way_) {
     news_ = true;
-    return;
+  } else {
+    next_us_ = std::min(next_us_, std::max(now_us, began_us_ + kNewsGapUs));
   }
-  next_us_ = std::min(next_us_, std::max(now_us, began_us_ + kNewsGapUs));
 }
 
 void RouterMembership::AskNow(int64_t now_us) {
@@ -220,10 +220,9 @@ void RouterMembership::AskNow(int64_t now_us) {
 }
 
 bool RouterMembership::BeginWatch(int64_t now_us) {
-  const bool soon = watch_began_us_ != 0 && now_us < watch_began_us_ + interval_us_;
-  if (!answers() || watching_ || left_ || soon) return false;
+  if (!answers() || watching_ || left_ || now_us < watch_from_us_) return false;
   watching_ = true;
-  watch_began_us_ = now_us;
+  watch_from_us_ = now_us + interval_us_;
   return true;
 }
 

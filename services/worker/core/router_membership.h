@@ -165,7 +165,7 @@ class RouterMembership {
   int64_t taken_us_ = 0;
 
   bool watching_ = false;
-  int64_t watch_began_us_ = 0;  // 0: the next may be opened at once.
+  int64_t watch_from_us_ = 0;  // The next may be opened.
 
   Listed listed_;                                   // The last view that came.
   Listed kept_;                                     // Not in it, and not given up yet.
