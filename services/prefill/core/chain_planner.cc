@@ -194,10 +194,9 @@ void ChainPlanner::State::TakePromptTokens(const PromptTokens& told) {
   if (!request->prompt_logprobs || static_cast<size_t>(told.first) != expected ||
       end > static_cast<size_t>(request->prompt_tokens)) {
     Covered<"planner: prompt tokens out of turn">();
-    Fail(told.attempt_id, absl::InternalError(absl::StrCat(
-                              "the last stage tells of prompt tokens [", told.first, ", ", end,
-                              ") after ", expected, " of ", request->prompt_tokens)));
-    return;
+    return Fail(told.attempt_id, absl::InternalError(absl::StrCat(
+                                     "the last stage tells of prompt tokens [", told.first, ", ",
+                                     end, ") after ", expected, " of ", request->prompt_tokens)));
   }
   tokens.insert(tokens.end(), told.tokens.begin(), told.tokens.end());
 }

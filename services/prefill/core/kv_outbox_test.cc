@@ -74,6 +74,8 @@ TEST_F(KvOutboxTest, AFailureEndsTheAttemptAndNobodyElse) {
   Send(4, 9, {13});
   EXPECT_EQ(sent_.back().send_id, 4u);
   EXPECT_EQ(sent_.back().status, broken);
+  EXPECT_EQ(sent_.back().bytes, 0);
+  EXPECT_EQ(sent_.back().transfer_us, 0);
   for (size_t i = 1; i < 4; ++i) {
     EXPECT_EQ(sent_.size(), 2u) << "pages are read until their last message has ended";
     End(data_[i].message_id);
@@ -185,6 +187,22 @@ TEST_F(KvOutboxTest, ACommitWaitsForTheExportsOfItsRequest) {
   Tick();
   ASSERT_EQ(commits_.size(), 2u);
   EXPECT_EQ(commits_[1].checksum_sum, 42u);
+}
+
+TEST_F(KvOutboxTest, ACommitWaitsForNobodyElsesExports) {
+  hold_exports_ = true;
+  Send(1, 9, {4});
+  Send(2, 8, {6});
+  Commit(3, 9);
+  EndExport(exports_[0]);
+  EXPECT_EQ(commits_.size(), 1u);
+}
+
+TEST_F(KvOutboxTest, ATransferTakesFromItsBeginToItsEnd) {
+  outbox_.Add(SendKv{1, 1, 9, {.decode = kDecode}, 0, {4}}, 4, actions_);
+  Sort();
+  End(data_[0].message_id);
+  EXPECT_EQ(sent_.at(0).transfer_us, 6);
 }
 
 TEST_F(KvOutboxTest, AFailedExportEndsItsRequestAndNoOther) {

@@ -41,11 +41,8 @@ bool KvOutbox::UnderWay(uint64_t attempt_id, const InstanceRef& decode) const {
 
 void KvOutbox::FailCommit(const ShareId& id, const absl::Status& status, int64_t now_us,
                           std::vector<KvOutboxAction>& actions) {
-  Send& send = sends_.at(id.first);
-  const absl::Status failed = WithLeg(status, "decode", At(id).decode.id);
-  send.status = failed;
-  // Not by the send's own: it ends there, and others of its attempt are told the same after it.
-  EndWaiting(send.attempt_id, failed, now_us, actions);
+  EndWaiting(sends_.at(id.first).attempt_id, WithLeg(status, "decode", At(id).decode.id), now_us,
+             actions);
 }
 
 void KvOutbox::OnReceipt(const KvReceipt& receipt, int64_t now_us,

@@ -137,6 +137,7 @@ TEST_F(PlannerBoundsTest, AnOlderEpochsMessagesAreNothing) {
   Start(1, 64);
   Closed(0, 1);
   Closed(1, 1);
+  Send(StageRequestClosed{0, kEpoch, {1, absl::UnavailableError("decode is gone")}});
   Done(0, 1);
   Done(1, 1);
   EXPECT_EQ(planner_->plans_done(0), 0u);

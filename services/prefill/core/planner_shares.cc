@@ -23,7 +23,7 @@ int64_t ChainPlanner::State::UnplannedTokens() const {
 // The oldest open prompt with tokens left; nullptr: there is none.
 const uint64_t* ChainPlanner::State::Leader() const {
   const auto leader = std::find_if(
-      open.begin(), open.end(), [this](uint64_t attempt_id) { return TokensLeft(attempt_id) > 0; });
+      open.begin(), open.end(), [this](uint64_t attempt_id) { return HasTokensLeft(attempt_id); });
   return leader == open.end() ? nullptr : &*leader;
 }
 
@@ -78,7 +78,7 @@ double ChainPlanner::State::Give(uint64_t attempt_id, double budget, int room) {
 std::vector<uint64_t> ChainPlanner::State::OpenAndShorter(double price) const {
   std::vector<uint64_t> found;
   std::copy_if(open.begin(), open.end(), std::back_inserter(found), [&](uint64_t attempt_id) {
-    return TokensLeft(attempt_id) > 0 && PriceLeft(attempt_id) < price;
+    return HasTokensLeft(attempt_id) && PriceLeft(attempt_id) < price;
   });
   std::stable_sort(found.begin(), found.end(),
                    [this](uint64_t one, uint64_t two) { return PriceLeft(one) < PriceLeft(two); });
@@ -130,7 +130,7 @@ double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, dou
     if (price == 0) break;
     if (!runs) Admit(shortest, plan, now_us);  // With a chunk: an open one owns pages.
     spent += price;
-    if (TokensLeft(shortest) > 0) break;  // Another's page may be cheaper, but it comes first.
+    if (HasTokensLeft(shortest)) break;  // Another's page may be cheaper, but it comes first.
   }
   shared_credit = std::min(credit - std::min(share, InPages(spent)), most_kept);
   if (spent > 0) Covered<"planner: a long prompt shares its plan">();

@@ -149,6 +149,27 @@ TEST_F(PlannerSharesTest, OnlyShorterOnesHaveAShare) {
   EXPECT_EQ(Next(), (Tokens{{1, 64}}));
 }
 
+TEST_F(PlannerSharesTest, WhoIsNotShorterAnyMoreHasNoShare) {
+  Start(1, 164);
+  Start(2, 90);
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {2, 32}}));
+  Start(3, 32);
+  EXPECT_EQ(Next(), (Tokens{{1, 32}, {3, 32}}));
+  EXPECT_EQ(Next(), (Tokens{{1, 36}, {2, 16}})) << "58 are more than 36";
+}
+
+TEST_F(PlannerSharesTest, WhoBeginsToLeadHasThePlanThatOpensIt) {
+  PlannerLimits limits = Limits();
+  limits.chunk_tokens = kPage;
+  Make(limits);
+  Start(1, 32);
+  Start(2, 9000);
+  Start(3, 10);
+  EXPECT_EQ(Next(), (Tokens{{1, kPage}})) << "half a page is kept for the third";
+  EXPECT_EQ(Next(), (Tokens{{2, kPage}}));
+  EXPECT_EQ(Next(), (Tokens{{3, 10}}));
+}
+
 TEST_F(PlannerSharesTest, WhoBeginsToLeadSharesItsFirstPlan) {
   Start(1, 64);
   Start(2, 9000);

@@ -198,19 +198,24 @@ void Stage::State::RunNext(int64_t now_us) {
   while (!plans.empty()) {
     const Plan& plan = plans.front().plan;
     std::optional<RunCompute> run;
+    UnderWay next;
     if (!plan.items.empty()) {
       const int before = WithExecutor();
       if (before >= options.plans_in_flight || !Ready(plan)) return;
       if (before > 0) Covered<"stage: a plan is submitted ahead">();
       run = Compose(plans.front(), now_us);
+      next.wait_us = run->wait_us;
       inputs.erase(plan.number);
       last_input = plan.number;
     } else if (!under_way.empty()) {
       Covered<"stage: a plan without items waits for its turn">();
-      if (PlantedBug(Bug::kStageSkipsTurns)) Emit(ReportPlanDone{epoch, {plan.number, 0, 0, {}}});
     }
-    const int64_t wait_us = run.has_value() ? run->wait_us : 0;
-    under_way.push_back({epoch, std::move(plans.front().plan), wait_us, false});
+    if (PlantedBug(Bug::kStageSkipsTurns) && plan.items.empty() && !under_way.empty()) {
+      Emit(ReportPlanDone{epoch, {plan.number, 0, 0, {}}});
+    }
+    next.epoch = epoch;
+    next.plan = std::move(plans.front().plan);
+    under_way.push_back(std::move(next));
     plans.pop_front();
     if (PlantedBug(Bug::kStageAbortsAhead)) ApplyAborts(under_way.back().plan);
     TakeTurns();

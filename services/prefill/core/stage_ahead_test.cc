@@ -140,6 +140,8 @@ TEST_F(StageAheadTest, APlanWithoutItemsIsDoneInItsTurnAndHoldsNobodyUp) {
   EXPECT_EQ(Submitted(), Numbers{3}) << "before plan 2 has its turn";
   Computed(1);
   EXPECT_EQ(Done(), (Numbers{1, 2}));
+  EXPECT_EQ(All<ReportPlanDone>()[1].done.compute_us, 0);
+  EXPECT_EQ(All<ReportPlanDone>()[1].done.wait_us, 0);
   Computed(3, {SampledToken{}});
   EXPECT_EQ(Done(), Numbers{3});
 }

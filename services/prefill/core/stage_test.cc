@@ -86,6 +86,7 @@ TEST_F(StageTest, WaitsForItsInput) {
 TEST_F(StageTest, ActivationsMayComeBeforeTheirPlan) {
   Make(1, 2);
   Send(ActivationsArrived{kEpoch, 2});
+  EXPECT_FALSE(stage_->AtRest());
   Send(ActivationsArrived{kEpoch, 1});
   EXPECT_FALSE(Has<EndEpoch>());
   Send(PlanArrived{ChunkPlan(1)});
