@@ -104,6 +104,17 @@ TEST_F(KvOutboxTest, CancellingEndsWhatIsNotUnderWay) {
   EXPECT_TRUE(outbox_.AtRest());
 }
 
+TEST_F(KvOutboxTest, WhoWaitedBehindACancelledOneGoesOn) {
+  Send(1, 9, {4, 5, 7, 8});
+  Send(2, 9, {10, 11});  // 200 bytes; 100 are left of the window.
+  Send(3, 8, {20});
+  ASSERT_EQ(data_.size(), 2u);
+  outbox_.Cancel(9, 5, actions_);
+  Sort();
+  ASSERT_EQ(data_.size(), 3u);
+  EXPECT_EQ(data_[2].attempt_id, 8u);
+}
+
 TEST_F(KvOutboxTest, CancellingEndsCommitsThatWaitForTheirReceiptsAndNobodyElses) {
   for (const uint64_t attempt : {8, 9, 10}) Commit(attempt - 7, attempt);
   for (const auto& commit : std::vector(commits_)) End(commit.message_id);

@@ -287,6 +287,18 @@ TEST_F(SharesByTimeTest, WhatTheShortestLeavesIsNobodysWhoComesAfterIt) {
   for (size_t i = 0; i + 1 < plans.size(); ++i) EXPECT_FALSE(plans[i].contains(3)) << i;
 }
 
+// Its first page is given already when the others are compared with what it has left.
+TEST_F(SharesByTimeTest, WhoCostsLittleLessThanTheRestOfOneThatBeginsHasAShare) {
+  Make(LimitsOf(ChunkRule::kOptimal));
+  Send(ChainUp{kEpoch, 2, 10'000, {}, {{kCost, 0.1}, {kCost, 0.1}}});
+  Start(1, 16);
+  Start(2, 2000);
+  Start(3, 1984);
+  Run(plans_.back());
+  ASSERT_EQ(plans_.back().opens.at(0).attempt_id, 2u);
+  EXPECT_EQ(plans_.back().opens.size(), 2u);
+}
+
 // It began while another one led, and is now further on than who leads.
 TEST_F(SharesByTimeTest, APageThatCostsMoreThanAPlanHasItsTurn) {
   PlannerLimits limits = LimitsOf(ChunkRule::kOptimal);

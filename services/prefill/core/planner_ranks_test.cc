@@ -38,6 +38,12 @@ TEST(RankTallyTest, WhatIsSaidAgainOrOfAnOlderPlanIsNothingNew) {
   EXPECT_THAT(tally.Add(1, Plan(2)), SizeIs(1));
 }
 
+TEST(RankTallyTest, APlanIsDoneOnce) {
+  RankTally tally(1);
+  EXPECT_THAT(tally.Add(0, Plan(1)), SizeIs(1));
+  EXPECT_THAT(tally.Add(0, Plan(1)), IsEmpty());
+}
+
 TEST(RankTallyTest, PromptTokensAreRank0s) {
   for (const int first : {0, 1}) {
     RankTally tally(2);
