@@ -94,6 +94,9 @@ void BM_Linear(benchmark::State& state) {
 BENCHMARK(BM_Linear)
     ->ArgNames({"rows", "out", "in"})
     ->Args({1, 65536, 4096})
+    ->Args({1, 262144, 1024})
+    ->Args({2, 65536, 4096})
+    ->Args({8, 65536, 4096})
     ->Args({1, 1536, 256})
     ->Args({1, 4096, 4096})
     ->Args({16, 1536, 256})
@@ -113,6 +116,9 @@ void BM_LinearBf16(benchmark::State& state) {
 BENCHMARK(BM_LinearBf16)
     ->ArgNames({"rows", "out", "in"})
     ->Args({1, 65536, 4096})
+    ->Args({1, 262144, 1024})
+    ->Args({2, 65536, 4096})
+    ->Args({8, 65536, 4096})
     ->Args({16, 4096, 4096})
     ->Args({256, 4096, 4096});
 

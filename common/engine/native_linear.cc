@@ -1,6 +1,11 @@
 #include "common/engine/native_linear.h"
 
-#include <vector>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "common/device/memory.h"
 
 namespace baton {
 namespace {
@@ -18,6 +23,15 @@ void Multiply(const KernelTable& table, const Packed<Bf16>& w, const float* x, i
   table.linear_bf16(w, x, rows, panel_begin, panel_end, y, static_cast<size_t>(w.outputs));
 }
 
+// Zeroed. A product of one row reads all of it in order, for which large pages are a tenth faster
+// than a vector's. Like a vector, it throws when there is no memory.
+MemoryBuffer Zeroed(size_t bytes) {
+  absl::StatusOr<MemoryBuffer> memory = AllocateHost(bytes);
+  if (!memory.ok()) throw std::bad_alloc();
+  if (bytes > 0) std::memset(memory->span().data, 0, bytes);
+  return *std::move(memory);
+}
+
 template <typename Element, ElementType kType>
 class NativeLinear final : public Linear {
  public:
@@ -25,11 +39,12 @@ class NativeLinear final : public Linear {
       : Linear(outputs, inputs, kType),
         table_(table),
         pool_(pool),
-        panels_(kernels::PackedSize(outputs, inputs, table.panel_width)) {}
+        memory_(Zeroed(kernels::PackedSize(outputs, inputs, table.panel_width) * sizeof(Element))),
+        panels_(reinterpret_cast<Element*>(memory_.span().data)) {}
 
   void SetRows(const std::byte* rows, int row_begin, int row_count) override {
     kernels::PackRows(reinterpret_cast<const Element*>(rows), row_begin, row_count, inputs(),
-                      table_.panel_width, panels_.data());
+                      table_.panel_width, panels_);
   }
 
   void Row(int row, float* out) const override {
@@ -43,11 +58,12 @@ class NativeLinear final : public Linear {
   }
 
  private:
-  Packed<Element> matrix() const { return {panels_.data(), outputs(), inputs()}; }
+  Packed<Element> matrix() const { return {panels_, outputs(), inputs()}; }
 
   const KernelTable& table_;
   ThreadPool& pool_;
-  std::vector<Element> panels_;
+  const MemoryBuffer memory_;
+  Element* const panels_;
 };
 
 }  // namespace
