@@ -41,7 +41,7 @@ struct StageTimes {
   void Add(StageDoing doing, int64_t begin_us, int64_t end_us, int64_t receiving_since_us) {
     int64_t until_us = end_us;
     if (doing == StageDoing::kInput) {
-      until_us = std::clamp(receiving_since_us, begin_us, end_us);
+      until_us = std::min(std::max(begin_us, receiving_since_us), end_us);
       us[static_cast<int>(StageDoing::kTransfer)] += end_us - until_us;
     }
     us[static_cast<int>(doing)] += until_us - begin_us;
