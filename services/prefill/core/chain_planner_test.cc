@@ -130,6 +130,7 @@ TEST_F(ChainPlannerTest, FinishesWhenEveryStageHasClosed) {
   EXPECT_EQ(outcome.kv_bytes, 200);
   EXPECT_EQ(outcome.kv_transfer_us, 10);
   EXPECT_EQ(planner_->load().owned_pages, 0);
+  EXPECT_EQ(planner_->load().plans_in_flight, 0);
   EXPECT_TRUE(planner_->AtRest());
 }
 
