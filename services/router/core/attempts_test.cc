@@ -112,6 +112,9 @@ TEST_F(AttemptsTest, ARefusalAfterTheFirstTokenIsAFailure) {
 }
 
 TEST_F(AttemptsTest, WhatIsNotTriedAgainIsNotCounted) {
+  RouterLimits limits = Patient();
+  limits.pairing_timeout_us = kDeadlineUs;
+  Reset(limits);
   JoinOnePair();
   Reserving(1);
   FailReserve(kBroken);
@@ -137,6 +140,29 @@ TEST_F(AttemptsTest, AFailureIsToldIfNobodyMayWaitForRoom) {
   FailReserve(kWrong);
   EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(core_->load().retries_decode.failure_total, 0);
+}
+
+// The chain has room for 256 tokens, the decode service for 1024.
+TEST_F(AttemptsTest, AShortPromptMayHaveALongAnswer) {
+  Reset(Patient());
+  std::vector<WorkerInfo> workers = {TestStage("c0", 0, 1), TestStage("c1", 0, 1), TestDecode("d0"),
+                                     TestDecode("d1")};
+  for (WorkerInfo& worker : workers) {
+    if (worker.role == Role::kPrefill) worker.page_count = 16;
+  }
+  Join(workers);
+  Handle(CallSubmitted{1, "r1", 100, 500, now_us_ + kDeadlineUs});
+  Again();
+  FailReserve(kWrong);
+  Again();
+  FailReserve(kFull);
+  if (All<Reserve>().empty()) {  // It waits for room.
+    now_us_ += 100'000;
+    Handle(Tick{});
+  }
+  Again();
+  Handle(ClientGone{1});
+  EXPECT_TRUE(core_->AtRest());
 }
 
 // ---- Whose ----
@@ -199,6 +225,44 @@ TEST_F(AttemptsTest, WhoLeavesBeforeItHasItsPagesWaitsForThemNoMore) {
   EXPECT_TRUE(IsOverloaded(Only<FinishCall>().outcome.status()));
   Handle(ClientGone{9});
   Reserving(11);
+}
+
+TEST_F(AttemptsTest, APromptThatIsThroughWeighsOnItsChainNoMore) {
+  JoinTwoPairs();
+  Handle(CallSubmitted{1, "r1", 200, 4, now_us_ + kDeadlineUs});
+  Again();
+  Handle(ReserveReplied{reserve_.attempt_id, Ticket{reserve_.decode, 0, 5, 200, 7, {}}});
+  const InstanceRef first = Only<StartPrefill>().stage0;
+  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+  Prefilling(2);
+  EXPECT_NE(Only<StartPrefill>().stage0, first);
+  Prefilling(3);
+  EXPECT_EQ(Only<StartPrefill>().stage0, first) << "which has nothing to do";
+}
+
+TEST_F(AttemptsTest, WhoWaitsHoldsNobody) {
+  Reset(Patient());
+  JoinOnePair();
+  Prefilling(1);
+  Handle(PrefillEnded{reserve_.attempt_id, WithLeg(kFull, "prefill", "c0-0"), {}});
+  ASSERT_EQ(core_->load().waiting, 1);
+  for (const char* id : {"d0", "c0-1"}) {
+    Handle(HeartbeatReceived{2, {id, 1}, kIncarnation, 0, true, {}, /*draining=*/true});
+    EXPECT_EQ(Only<ReplyHeartbeat>().needed_requests, 0) << id;
+  }
+}
+
+// Pages of 16 tokens: 32 of d0's 64 are in use, by others.
+TEST_F(AttemptsTest, PagesThatOthersUseAreNoRoom) {
+  Join({TestStage("c0", 0, 1), TestDecode("d0"), TestDecode("d1")});
+  const uint64_t version = core_->membership().view_version();
+  Handle(HeartbeatReceived{2, {"d0", 1}, kIncarnation, version, true, {.free_pages = 32}});
+  Handle(HeartbeatReceived{
+      2, {"d1", 1}, kIncarnation, version, true, {.running_requests = 1, .free_pages = 64}});
+  Handle(CallSubmitted{1, "r1", 100, 500, now_us_ + kDeadlineUs});
+  EXPECT_EQ(Only<Reserve>().decode.id, "d1");
+  Handle(CallSubmitted{2, "r2", 100, 4, now_us_ + kDeadlineUs});
+  EXPECT_EQ(Only<Reserve>().decode.id, "d0") << "for less there is";
 }
 
 TEST_F(AttemptsTest, ARequestThatWaitsIsNoRest) {

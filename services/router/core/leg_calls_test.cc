@@ -95,6 +95,16 @@ TEST_F(LegCallsTest, ACallHasTheRequestsTimeAndABackstopBehindIt) {
   EXPECT_THAT(actions_, IsEmpty());
 }
 
+TEST_F(LegCallsTest, EachCallHasTheSameTime) {
+  ASSERT_TRUE(OpenReserve().has_value());
+  for (const auto& begin : {OpenDecodeStream(), OpenStart()}) {
+    ASSERT_TRUE(begin.has_value());
+    EXPECT_EQ(begin->timeout_ms, 31);
+    EXPECT_EQ(begin->give_up_us, kDeadlineUs + 1'000'000);
+    EXPECT_EQ(begin->address, kAddress);
+  }
+}
+
 TEST_F(LegCallsTest, ALateCallStillHasAMillisecondAndOneWithoutADeadlineAllTime) {
   const auto late = calls_.Open(Reserve{1, 1, kDecode, {}, kNowUs - 9}, kAddress, kNowUs, actions_);
   EXPECT_EQ(late->timeout_ms, 1);
@@ -315,6 +325,7 @@ TEST_F(LegCallsTest, NothingIsLeftOfARequestThatIsOver) {
   EXPECT_THAT(actions_, IsEmpty());
   calls_.Forget(kCall);
   calls_.Abort(AbortDecode{kAttempt, kDecode, "x"}, actions_);
+  calls_.Abort(AbortPrefill{kAttempt, kStage0, "x"}, actions_);
   EXPECT_THAT(actions_, IsEmpty());
 }
 

@@ -208,9 +208,9 @@ absl::Status Membership::Drain(const std::string& instance_id) {
 }
 
 void Membership::SaysDraining(const InstanceRef& instance) {
-  const auto found = workers_.find(instance.id);
-  if (found == workers_.end() || found->second.info.instance != instance) return;
-  if (!std::exchange(found->second.draining, true)) Changed();
+  Worker* worker = FindToChange(instance);
+  if (worker == nullptr) return;
+  if (!std::exchange(worker->draining, true)) Changed();
 }
 
 Worker* Membership::FindToChange(const InstanceRef& instance) {

@@ -103,7 +103,8 @@ TEST_F(MembershipRanksTest, RanksOfOneChainMustAgree) {
        {"row_parallel_chunks of chain c0", "auto", "4"}},
       {[](auto& w) { w.agreed.row_parallel_threshold = 64; },
        {"row_parallel_chunk_threshold of chain c0", "64", "8192"}},
-      {[](auto& w) { w.agreed.sends_slices = false; }, {"pp_send_slice of chain c0", "false"}},
+      {[](auto& w) { w.agreed.sends_slices = false; },
+       {"pp_send_slice of chain c0", "c0-0-1 has false", "c0-0-0 has true"}},
       {[](auto& w) {
          w.layers = {0, 3};
        },

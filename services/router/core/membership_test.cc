@@ -187,6 +187,9 @@ TEST_F(MembershipTest, DrainingWorkersTakeNothingNew) {
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
   EXPECT_EQ(members_.ReadyPairs()[0].decode.id, "d1");
   EXPECT_EQ(members_.Drain("nobody").code(), absl::StatusCode::kNotFound);
+  members_.SaysDraining({"nobody", 1});
+  members_.SaysDraining({"d1", 7});
+  EXPECT_THAT(members_.ReadyPairs(), SizeIs(1)) << "another life of it does";
 }
 
 TEST_F(MembershipTest, SilentWorkersExpireAndHeartbeatsRenew) {

@@ -191,7 +191,7 @@ TEST_F(OverloadTest, WhoWaitsForRoomWaitsForAPairWhenNoneIsLeft) {
   RouterLimits limits;
   limits.max_waiting = 10;
   limits.pairing_timeout_us = 300'000;
-  limits.membership.pair_grace_us = 300'000;
+  limits.membership.pair_grace_us = 900'000;
   Reset(limits);
   JoinOnePair();
   Handle(WatchOpened{50, {"d0", 1}});

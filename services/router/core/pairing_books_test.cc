@@ -124,6 +124,12 @@ TEST_F(PairingBooksTest, TheLargestRequestsThatFitAreTaken) {
   EXPECT_NE(status.message().find("decode service 1500 tokens"), std::string::npos) << status;
 }
 
+TEST_F(PairingBooksTest, APairThatIsTooSmallKeepsNobodyFromTheNext) {
+  std::vector<Pair> pairs = {PairOf("c0", "d0"), PairOf("c1", "d1")};
+  pairs[0].chain.max_prompt_tokens = 5;
+  EXPECT_EQ(books_.Choose(pairs, 10, 10, nullptr)->decode.id, "d1");
+}
+
 TEST_F(PairingBooksTest, AGrantMayMakeRoom) {
   books_.Begin(pair_, 5, 6);
   books_.Begin(pair_, 5, 6);
@@ -132,6 +138,26 @@ TEST_F(PairingBooksTest, AGrantMayMakeRoom) {
   books_.Granted(pair_, 5);
   EXPECT_GT(books_.changes(), changes);
   EXPECT_TRUE(HasRoom());
+}
+
+// ---- What is reported ----
+
+TEST_F(PairingBooksTest, WhoReportsNothingHasNothing) {
+  const std::vector<Pair> pairs = {pair_, PairOf("c1", "d1")};
+  books_.Report(pair_.chain.stage0, WorkerLoad(), 0);
+  books_.Report(pair_.decode, WorkerLoad(), 0);
+  EXPECT_EQ(books_.Choose(pairs, 10, 10, nullptr)->chain.chain_id, "c0") << "the first of equals";
+}
+
+TEST_F(PairingBooksTest, ARequestMayFillWhatOthersLeave) {
+  std::vector<Pair> pairs = {PairOf("c0", "d0"), PairOf("c0", "d1")};
+  for (Pair& pair : pairs) pair.decode_slots = 10;
+  books_.Begin(pairs[0], 1, 499);
+  for (int i = 0; i < 2; ++i) books_.Begin(pairs[1], 1, 1);
+  books_.Report(pairs[0].decode, {.running_requests = 1}, 500);
+  EXPECT_EQ(books_.Choose(pairs, 10, 1490, nullptr)->decode.id, "d0") << "1500 tokens are free";
+  books_.Report(pairs[0].decode, {.running_requests = 1}, 501);
+  EXPECT_EQ(books_.Choose(pairs, 10, 1490, nullptr)->decode.id, "d1");
 }
 
 // ---- Who is lost, and who comes back ----
@@ -153,6 +179,21 @@ TEST_F(PairingBooksTest, AWorkerKeepsWhatItHasRefusedUntilItIsLost) {
       EXPECT_EQ(books.Choose({pair_}, 10, 10, nullptr).ok(), !back) << worker.id;
     }
   }
+}
+
+TEST_F(PairingBooksTest, EachLimitIsRaisedInItsTime) {
+  const Pair other = PairOf("c1", "d1");
+  for (const Pair& pair : {pair_, other}) books_.Begin(pair, 5, 6);
+  books_.Refused(pair_.decode, 1'000'000, 0);
+  books_.Refused(other.decode, 3'000'000, 0);
+  EXPECT_EQ(books_.NextUs(), 1'000'000);
+  books_.Advance(1'000'000);
+  EXPECT_GT(books_.NextUs(), 1'000'000);
+  EXPECT_LE(books_.NextUs(), 1'000'000 + BackoffRange{}.first_us) << "the first one's next raise";
+  books_.Forget(pair_.decode);
+  books_.EndDecode(pair_, 5, 6);
+  books_.Advance(2'000'000);
+  EXPECT_EQ(books_.NextUs(), 3'000'000);
 }
 
 TEST_F(PairingBooksTest, RefusalsOfWhoHasNoWorkAreNoNews) {

@@ -34,6 +34,11 @@ std::string NameOf(const absl::StatusOr<Pair>& pair) {
   return pair.ok() ? pair->chain.chain_id + "+" + pair->decode.id : pair.status().ToString();
 }
 
+TEST(PairingTest, PoliciesAreNamedAsTheOptionNamesThem) {
+  EXPECT_EQ(ParsePolicy("round_robin"), Policy::kRoundRobin);
+  EXPECT_EQ(ParsePolicy("least_load"), Policy::kLeastLoad);
+}
+
 TEST(PairingTest, RoundRobinAlternatesBothSides) {
   Pairing pairing(Policy::kRoundRobin);
   std::vector<std::string> chosen;

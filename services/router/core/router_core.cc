@@ -251,9 +251,7 @@ void RouterCore::State::On(const PrefillEnded& event) {
   txn->attempt.prefill_open = false;
   EndPrefillWork(*txn);
   if (txn->AwaitsPrompt()) TellPrompt(*txn, event.prompt_tokens);
-  if (txn->phase != Phase::kSettling) return;
-  CloseLegs(*txn, "the request is complete");
-  Finish(*txn, txn->answer);
+  if (txn->phase == Phase::kSettling) Finish(*txn, txn->answer);
 }
 
 void RouterCore::State::On(const Tick&) {
@@ -306,7 +304,7 @@ int64_t RouterCore::NextDeadlineUs() const {
 Outlook RouterCore::outlook(int64_t now_us) const {
   const State& state = *state_;
   if (!state.membership.ReadyPairs().empty()) return Outlook::kServed;
-  const bool waits = state.limits.pairing_timeout_us > 0 && state.HopeUntilUs(now_us) != 0;
+  const bool waits = state.limits.pairing_timeout_us != 0 && state.HopeUntilUs(now_us) != 0;
   return waits ? Outlook::kWaits : Outlook::kRefused;
 }
 

@@ -139,9 +139,25 @@ TEST_F(RouterCoreTest, ALostWorkerEndsOnlyItsOwnRequests) {
     EXPECT_EQ(LegOf(finish.outcome.status()), "decode");
     EXPECT_EQ(InstanceOf(finish.outcome.status()), "d0");
     EXPECT_FALSE(IsEndedByDrain(finish.outcome.status()));
+    EXPECT_THAT(std::string(finish.outcome.status().message()),
+                HasSubstr("was replaced by a new incarnation"));
   }
   EXPECT_EQ(ended, calls_of_decode["d0"]);
   EXPECT_EQ(core_->load().in_flight, 2);
+}
+
+TEST_F(RouterCoreTest, WhoGivesWayToOthersEndsItsRequestsAndSaysForWhom) {
+  JoinOnePair();
+  Decoding(1);
+  std::vector<WorkerInfo> others = {TestStage("x", 0, 1)};
+  for (const char* id : {"dx0", "dx1", "dx2"}) others.push_back(TestDecode(id));
+  for (WorkerInfo& other : others) {
+    for (auto& [layer, hash] : other.fingerprint.layer_hashes) hash += 0xf00;
+    Handle(RegisterRequested{9, other});
+  }
+  EXPECT_EQ(Only<ReplyRegister>().status, absl::OkStatus()) << "four against three";
+  EXPECT_THAT(std::string(Only<FinishCall>().outcome.status().message()),
+              HasSubstr("has given way to dx2"));
 }
 
 TEST_F(RouterCoreTest, ASilentStageEndsPrefillsButNotDecodes) {

@@ -14,7 +14,6 @@ Transaction& TransactionTable::Add(Transaction transaction) {
   Transaction& txn = entry->second;
   call_of_request_[txn.request_id] = call_id;
   ++phase_counts_[static_cast<size_t>(txn.phase)];
-  timers_.emplace(txn.timer_us, call_id);
   return txn;
 }
 

@@ -77,7 +77,7 @@ struct Transaction {
 
 class TransactionTable {
  public:
-  // The client's handle must be new. Pointers stay valid until Remove.
+  // The client's handle must be new. Pointers stay valid until Remove. It has no timer yet.
   Transaction& Add(Transaction transaction);
   void Remove(uint64_t call_id);
 

@@ -79,6 +79,14 @@ TEST_F(WatchesTest, ALostWorkersWatchEnds) {
   EXPECT_THAT(actions_, IsEmpty());
 }
 
+TEST_F(WatchesTest, WhoWatchedNothingHasNoWatchToEnd) {
+  Join({kStage});
+  now_us_ += kDeadlineUs * 10;
+  Handle(Tick{});
+  EXPECT_THAT(core_->membership().Workers(), IsEmpty());
+  EXPECT_THAT(All<EndWatch>(), IsEmpty());
+}
+
 TEST_F(WatchesTest, ABrokenWatchTakesAWorkerOutUntilItIsHeard) {
   Join({kStage, kDecode});
   Handle(WatchOpened{20, kDecode.instance});
