@@ -139,7 +139,7 @@ TEST_F(PlannerRanksTest, WhoIsBehindIsNamed) {
   DoneOn(0, 0, 1);
   DoneOn(0, 1, 1);
   DoneOn(1, 0, 1);
-  EXPECT_EQ(planner_->NextDeadlineUs(), now_us_ + 3'000'000 + 1'000'000 + 20 * 10)
+  EXPECT_EQ(planner_->NextDeadlineUs(), now_us_ + 3'000'000 + 1'000'000 + int64_t{20} * 10)
       << "a third more than one rank alone";
   now_us_ = planner_->NextDeadlineUs();
   Send(Tick{});

@@ -69,7 +69,8 @@ TEST(WellFormedTest, StagesAndDecodeServicesHoldTheirShareOfTheLayers) {
       {last, {2, 3}},  {decode, {0, 2}}, {decode, {2, 4}},
   };
   for (const auto& [worker, layers] : wrong) {
-    const auto with = Changed(worker, [&layers](auto& w) { w.layers = layers; });
+    WorkerInfo with = worker;
+    with.layers = layers;
     EXPECT_EQ(FieldOf(CheckWellFormed(with)), "layers") << layers.begin << " to " << layers.end;
   }
   for (const WorkerInfo& worker : {first, last, decode}) {
