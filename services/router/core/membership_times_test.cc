@@ -13,7 +13,6 @@ namespace baton::router {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr int64_t kLeaseUs = 1000;
