@@ -165,6 +165,25 @@ TEST_F(AttemptsTest, AShortPromptMayHaveALongAnswer) {
   EXPECT_TRUE(core_->AtRest());
 }
 
+// Not for a pair, which nobody would wait for here: there is one.
+TEST_F(AttemptsTest, WhoseWorkerIsLostWaitsForRoomOnTheOther) {
+  Reset(Patient());
+  Join({TestStage("c0", 0, 1), TestDecode("d0"), TestDecode("d1")});
+  for (const char* id : {"c0-0", "d0"}) Beat({id, 1});
+  Handle(CallSubmitted{1, "r1", 100, 4, 100 * kDeadlineUs});
+  Again();
+  const InstanceRef full = reserve_.decode;
+  FailReserve(Overloaded(absl::ResourceExhaustedError("full"), /*retry_after_ms=*/20'000));
+  Again();
+  now_us_ = kDeadlineUs;
+  Beat({"c0-0", 1});
+  Beat(full);
+  now_us_ = 10 * kDeadlineUs;  // The other one's lease is over.
+  Handle(Tick{});
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
+  EXPECT_EQ(core_->load().waiting, 1);
+}
+
 // ---- Whose ----
 
 TEST_F(AttemptsTest, TheLegThatIsNamedIsTriedElsewhereWhoeverReportsIt) {
@@ -228,16 +247,23 @@ TEST_F(AttemptsTest, WhoLeavesBeforeItHasItsPagesWaitsForThemNoMore) {
 }
 
 TEST_F(AttemptsTest, APromptThatIsThroughWeighsOnItsChainNoMore) {
-  JoinTwoPairs();
-  Handle(CallSubmitted{1, "r1", 200, 4, now_us_ + kDeadlineUs});
-  Again();
-  Handle(ReserveReplied{reserve_.attempt_id, Ticket{reserve_.decode, 0, 5, 200, 7, {}}});
-  const InstanceRef first = Only<StartPrefill>().stage0;
-  Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
-  Prefilling(2);
-  EXPECT_NE(Only<StartPrefill>().stage0, first);
-  Prefilling(3);
-  EXPECT_EQ(Only<StartPrefill>().stage0, first) << "which has nothing to do";
+  for (const bool by_its_first_token : {false, true}) {
+    Reset({});
+    JoinTwoPairs();
+    Handle(CallSubmitted{1, "r1", 200, 4, now_us_ + kDeadlineUs});
+    Again();
+    Handle(ReserveReplied{reserve_.attempt_id, Ticket{reserve_.decode, 0, 5, 200, 7, {}}});
+    const InstanceRef first = Only<StartPrefill>().stage0;
+    if (by_its_first_token) {
+      Handle(TokenReceived{reserve_.attempt_id, {}});
+    } else {
+      Handle(PrefillEnded{reserve_.attempt_id, absl::OkStatus()});
+    }
+    Prefilling(2);
+    EXPECT_NE(Only<StartPrefill>().stage0, first);
+    Prefilling(3);
+    EXPECT_EQ(Only<StartPrefill>().stage0, first) << "which has nothing to do";
+  }
 }
 
 TEST_F(AttemptsTest, WhoWaitsHoldsNobody) {

@@ -115,6 +115,18 @@ TEST_F(MembershipsTest, WhatOnlyASilentRouterListsIsGivenUpExactlyAfterAGrace) {
   EXPECT_EQ(TickUntil([this] { return open_ == Names{"s1/1"}; }), heard_us + kGraceUs);
 }
 
+// Whom it has not heard because it stood still itself answers as far as is known.
+TEST_F(MembershipsTest, AWorkerThatStoodStillGivesNobodyUp) {
+  Add("a:1", 11, {Stage("s0")});
+  Add("b:1", 22, {Stage("s0")});
+  Begin({"a:1", "b:1"});
+  Pass(10 * kSecond);
+  now_us_ += 10 * kSecond;
+  Do(MembershipTick{});
+  EXPECT_EQ(disconnects_, 0);
+  EXPECT_EQ(open_, (Names{"s0/1"}));
+}
+
 TEST_F(MembershipsTest, ARouterKnowsBetterOnceItHasHeldTheWorkerForAGrace) {
   Add("a:1", 11, {Stage("s0")});
   Add("b:1", 22).up = false;

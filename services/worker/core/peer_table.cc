@@ -133,9 +133,10 @@ bool PeerTable::Opened(const InstanceRef& instance, uint64_t endpoint, int64_t r
 void PeerTable::NotOpened(const InstanceRef& instance, int64_t retry_at_us) {
   Answered();
   const auto found = peers_.find(instance);
-  if (found == peers_.end()) return;
-  found->second.opening = found->second.superseded = false;
-  found->second.tried = true;
+  if (found != peers_.end()) {
+    found->second.opening = found->second.superseded = false;
+    found->second.tried = true;
+  }
   const auto missing = missing_.find(instance);
   if (missing != missing_.end()) missing->second = retry_at_us;
 }
