@@ -51,6 +51,7 @@ class WiringGroupsTest : public WiringTest {
     const uint64_t epoch = wiring_.epoch();
     Handle(GroupJoinHeard{2 * stage, epoch});
     Handle(GroupJoinHeard{2 * stage + 1, epoch});
+    EXPECT_THAT(Verdicts(false), IsEmpty()) << "nobody had come before";
     Handle(GroupConnectedHeard{2 * stage, epoch});
     EXPECT_THAT(Verdicts(true), IsEmpty());
     Handle(GroupConnectedHeard{2 * stage + 1, epoch});
