@@ -6,13 +6,22 @@ namespace {
 
 // The inputs are walked in blocks so that a block's slice of a panel (128 KiB with AVX-512) stays
 // in the second-level cache while all rows pass over it; a quarter of it, for the first-level
-// cache, broke up the reading of weights and was 5 to 9 % slower. Accumulators wait in y between
+// cache, broke up the reading of weights and was 4 to 9 % slower. Accumulators wait in y between
 // blocks: the chain of one output continues where it stopped, bit for bit.
 constexpr int kInputBlock = 1024;
-// How far ahead a tile of few rows, which waits for weights, asks for them: more than the page that
-// prefetchers end at, or a Xeon (Emerald Rapids) lost a sixth of its memory's speed; less cost an
-// EPYC (Zen 5) as much.
-constexpr int kPrefetchBytes = 4096;
+// The tile of a single row spans several panels, or too few chains would be in flight to hide the
+// latency of a multiply-add, and too few reads that of memory.
+constexpr int kPanelsForOneRow = 4;
+
+// How far ahead a tile of few rows, which waits for weights more than it computes, asks for them.
+// One row has four panels under way: the prefetchers of a Xeon (Emerald Rapids) alone lost a sixth
+// of its memory's speed with bfloat16, whose columns of one line each they begin anew in every
+// page; 512 to 4,096 bytes were alike. Those of an EPYC (Zen 5) lose a tenth when they are helped.
+// Several rows have one panel, and take up to a third less with help. 0: not ahead.
+inline int PrefetchBytes(int rows) {
+  if (rows > 1) return 4096;
+  return __builtin_cpu_is("intel") ? 1024 : 0;
+}
 
 // A column of a panel as two vectors: its first kLanes outputs and the rest.
 inline void LoadColumn(const float* column, Vec& first, Vec& second) {
@@ -26,18 +35,22 @@ inline void LoadColumn(const Bf16* column, Vec& first, Vec& second) {
   second = (Vec)(pairs & 0xffff0000u);
 }
 
-// `kRows` rows of x by one panel, inputs [begin, end).
-template <int kRows, typename Element>
+// `kRows` rows of x by `kPanels` panels, inputs [begin, end).
+template <int kRows, int kPanels, typename Element>
 inline void LinearTile(const Packed<Element>& w, const float* x, int panel, int begin, int end,
                        float* y, size_t y_stride) {
+  const int prefetch_bytes = PrefetchBytes(kRows);
   const size_t inputs = static_cast<size_t>(w.inputs);
-  Vec sum[kRows][2];
-  const Element* weights =
-      w.panels + (static_cast<size_t>(panel) * inputs + static_cast<size_t>(begin)) * kPanel;
+  Vec sum[kRows][2 * kPanels];
+  const Element* weights[kPanels];
+  for (int p = 0; p < kPanels; ++p) {
+    weights[p] =
+        w.panels + (static_cast<size_t>(panel + p) * inputs + static_cast<size_t>(begin)) * kPanel;
+  }
   // Only a panel that is full goes straight to y.
-  const int columns = Min(w.outputs - panel * kPanel, kPanel);
+  const int columns = Min(w.outputs - panel * kPanel, kPanels * kPanel);
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < 2 * kPanels; ++v) {
       const float* at = y + static_cast<size_t>(r) * y_stride + v * kLanes;
       const int present = Min(columns - v * kLanes, kLanes);
       sum[r][v] = begin == 0 || present <= 0 ? Vec{}
@@ -46,20 +59,22 @@ inline void LinearTile(const Packed<Element>& w, const float* x, int panel, int 
     }
   }
   for (int i = begin; i < end; ++i) {
-    // Past a matrix's end it is no access, and does no harm.
-    if constexpr (kRows < kTileRows) {
-      __builtin_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes);
+    Vec column[2 * kPanels];
+    for (int p = 0; p < kPanels; ++p) {
+      // Past a matrix's end it is no access, and does no harm.
+      if constexpr (kRows < kTileRows) {
+        __builtin_prefetch(reinterpret_cast<const char*>(weights[p]) + prefetch_bytes);
+      }
+      LoadColumn(weights[p], column[2 * p], column[2 * p + 1]);
+      weights[p] += kPanel;
     }
-    Vec column[2];
-    LoadColumn(weights, column[0], column[1]);
-    weights += kPanel;
     for (int r = 0; r < kRows; ++r) {
       const Vec input = Splat(x[static_cast<size_t>(r) * inputs + static_cast<size_t>(i)]);
-      for (int v = 0; v < 2; ++v) sum[r][v] += input * column[v];
+      for (int v = 0; v < 2 * kPanels; ++v) sum[r][v] += input * column[v];
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < 2 * kPanels; ++v) {
       float* at = y + static_cast<size_t>(r) * y_stride + v * kLanes;
       const int present = Min(columns - v * kLanes, kLanes);
       if (present == kLanes) {
@@ -76,18 +91,32 @@ template <int kRows, typename Element>
 inline void LinearTileOf(int rows, const Packed<Element>& w, const float* x, int panel, int begin,
                          int end, float* y, size_t y_stride) {
   if (rows == kRows) {
-    LinearTile<kRows>(w, x, panel, begin, end, y, y_stride);
+    LinearTile<kRows, 1>(w, x, panel, begin, end, y, y_stride);
   } else if constexpr (kRows > 1) {
     LinearTileOf<kRows - 1>(rows, w, x, panel, begin, end, y, y_stride);
   }
 }
 
 template <typename Element>
+void LinearOneRow(const Packed<Element>& w, const float* x, int panel_begin, int panel_end,
+                  float* y) {
+  int panel = panel_begin;
+  for (; panel + kPanelsForOneRow <= panel_end; panel += kPanelsForOneRow) {
+    LinearTile<1, kPanelsForOneRow>(w, x, panel, 0, w.inputs, y + panel * kPanel, 0);
+  }
+  for (; panel < panel_end; ++panel) {
+    LinearTile<1, 1>(w, x, panel, 0, w.inputs, y + panel * kPanel, 0);
+  }
+}
+
+template <typename Element>
 void Linear(const Packed<Element>& w, const float* x, int rows, int panel_begin, int panel_end,
             float* y, size_t y_stride) {
-  // Rows of one tile use a panel's weights once, and read them in the order in which they lie,
-  // which prefetchers follow best. (Four panels in turn, for more sums in flight, were a third
-  // slower.)
+  if (rows == 1) {
+    LinearOneRow(w, x, panel_begin, panel_end, y);
+    return;
+  }
+  // Rows of one tile use a panel's weights once, and read them in the order in which they lie.
   const int block = rows <= kTileRows ? w.inputs : kInputBlock;
   for (int begin = 0; begin < w.inputs; begin += block) {
     const int end = Min(begin + block, w.inputs);

@@ -355,7 +355,6 @@ PlannerLoad ChainPlanner::load() const {
   return load;
 }
 
-// Every plan that is not done names a request that is held until it is.
-bool ChainPlanner::AtRest() const { return state_->requests.empty(); }
+bool ChainPlanner::AtRest() const { return state_->requests.empty() && state_->plans.empty(); }
 
 }  // namespace baton::prefill

@@ -110,9 +110,8 @@ SendKvMessage KvOutbox::NextMessage(const Send& send, const Share& share) const 
   }
   // Nothing is merged with a part: its page alone is beyond the limit.
   const size_t limit = std::min(options_.merged_bytes, options_.part_bytes);
-  const auto first = send.pages.begin() + static_cast<int64_t>(share.next_page);
-  for (auto next = first + 1; next != send.pages.end(); ++next) {
-    const bool neighbour = *next == message.local_page + message.page_count;
+  for (size_t next = share.next_page + 1; next < send.pages.size(); ++next) {
+    const bool neighbour = send.pages[next] == message.local_page + message.page_count;
     if (!neighbour || message.bytes + share.page_bytes > limit) break;
     ++message.page_count;
     message.bytes += share.page_bytes;

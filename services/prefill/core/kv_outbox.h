@@ -133,7 +133,7 @@ class KvOutbox {
   // The attempt will send nothing more.
   void Forget(uint64_t attempt_id);
 
-  bool AtRest() const { return sends_.empty(); }  // Every message is one of a send's.
+  bool AtRest() const { return sends_.empty() && messages_.empty(); }
   absl::Status CheckInvariants() const;
 
  private:

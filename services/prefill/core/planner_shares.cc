@@ -158,7 +158,7 @@ void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
   if (OldestBegins()) {
     const uint64_t oldest = queue.front();
     Admit(oldest, plan, now_us);
-    budget -= Give(oldest, limits.page_size, limits.page_size);  // No budget is less.
+    budget -= Give(oldest, std::min<double>(budget, limits.page_size), limits.page_size);
   }
   const uint64_t* leader = Leader();
   const bool shares = limits.shares_plans && !PlansHoldWholePrompts();

@@ -56,11 +56,10 @@ void Stage::State::On(const CreditReturned& event, int64_t /*now_us*/) {
 }
 
 void Stage::State::On(const NextStageDone& event, int64_t /*now_us*/) {
-  if (!Current(event.epoch)) return;
-  if (event.number > next_stage_done)
-    Covered<"stage: the next stage is further than its credits">();
-  next_stage_done = std::max(next_stage_done, event.number);
-  uncredited.erase(uncredited.begin(), uncredited.upper_bound(next_stage_done));
+  if (!Current(event.epoch) || event.number <= next_stage_done) return;
+  Covered<"stage: the next stage is further than its credits">();
+  next_stage_done = event.number;
+  uncredited.erase(uncredited.begin(), uncredited.upper_bound(event.number));
   PassActivations();
 }
 

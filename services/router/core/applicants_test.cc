@@ -23,17 +23,6 @@ constexpr int64_t kLeaseUs = 1000;
 constexpr int64_t kGraceUs = 3000;
 constexpr int64_t kSettleUs = 5000;
 
-// The same worker with the weights of another model.
-WorkerInfo Other(WorkerInfo worker) {
-  for (auto& [layer, hash] : worker.fingerprint.layer_hashes) hash += 0xf00;
-  return worker;
-}
-
-WorkerInfo Named(WorkerInfo worker, const std::string& id) {
-  worker.instance.id = id;
-  return worker;
-}
-
 class ApplicantsTest : public ::testing::Test {
  protected:
   absl::Status Ask(const WorkerInfo& worker) {
@@ -56,16 +45,8 @@ class ApplicantsTest : public ::testing::Test {
               .ok());
     }
   }
-  Names Members() const {
-    Names names;
-    for (const Member& member : members_.View()) names.insert(member.info.instance.id);
-    return names;
-  }
-  Names Refused() const {
-    Names names;
-    for (const auto& [id, applicant] : members_.applicants()) names.insert(id);
-    return names;
-  }
+  Names Members() const { return MembersOf(members_); }
+  Names Refused() const { return RefusedBy(members_); }
   void Kill(const std::string& id) {
     for (const Worker& worker : members_.Workers()) {
       if (worker.info.instance.id == id) continue;
@@ -82,7 +63,7 @@ class ApplicantsTest : public ::testing::Test {
 };
 
 TEST_F(ApplicantsTest, WhoCameFirstGivesWayToThoseWhoCanServe) {
-  const WorkerInfo stranger = Named(Other(TestDecode("d9")), "stranger");
+  const WorkerInfo stranger = Named(WithOtherWeights(TestDecode("d9")), "stranger");
   ASSERT_TRUE(Joins(stranger));
   EXPECT_FALSE(Joins(TestStage("c0", 0, 1)));
   EXPECT_EQ(Refused(), (Names{"c0-0"}));
@@ -118,20 +99,20 @@ TEST_F(ApplicantsTest, AChainOfAnotherShapeThatCameFirstGivesWay) {
 }
 
 TEST_F(ApplicantsTest, AtFirstTheLargerOfTwoGroupsThatCanServeWins) {
-  ASSERT_TRUE(Joins(Other(TestStage("x", 0, 1))));
-  ASSERT_TRUE(Joins(Other(TestDecode("dx"))));
+  ASSERT_TRUE(Joins(WithOtherWeights(TestStage("x", 0, 1))));
+  ASSERT_TRUE(Joins(WithOtherWeights(TestDecode("dx"))));
   EXPECT_FALSE(Joins(TestStage("c0", 0, 1)));
   EXPECT_FALSE(Joins(TestDecode("d0"))) << "as many: nothing changes hands";
   EXPECT_TRUE(Joins(TestDecode("d1")));
   EXPECT_EQ(Members(), (Names{"c0-0", "d0", "d1"}));
-  EXPECT_FALSE(Joins(Other(TestStage("x", 0, 1))));
-  EXPECT_FALSE(Joins(Other(TestDecode("dx"))));
+  EXPECT_FALSE(Joins(WithOtherWeights(TestStage("x", 0, 1))));
+  EXPECT_FALSE(Joins(WithOtherWeights(TestDecode("dx"))));
   EXPECT_EQ(Refused(), (Names{"x-0", "dx"}));
 }
 
 TEST_F(ApplicantsTest, OnceSettledWhoServesNeverGivesWay) {
-  ASSERT_TRUE(Joins(Other(TestStage("x", 0, 1))));
-  ASSERT_TRUE(Joins(Other(TestDecode("dx"))));
+  ASSERT_TRUE(Joins(WithOtherWeights(TestStage("x", 0, 1))));
+  ASSERT_TRUE(Joins(WithOtherWeights(TestDecode("dx"))));
   Settle();
   EXPECT_FALSE(Joins(TestStage("c0", 0, 1)));
   for (const char* id : {"d0", "d1", "d2", "d3"}) EXPECT_FALSE(Joins(TestDecode(id)));
@@ -146,12 +127,12 @@ TEST_F(ApplicantsTest, WhoIsLostKeepsItsGroupsPlaceForAGrace) {
   BeatAll();
   Kill("d0");
   ASSERT_EQ(Members(), (Names{"c0-0"}));
-  EXPECT_FALSE(Joins(Other(TestStage("x", 0, 1))));
-  EXPECT_FALSE(Joins(Other(TestDecode("dx")))) << "d0 is expected back";
+  EXPECT_FALSE(Joins(WithOtherWeights(TestStage("x", 0, 1))));
+  EXPECT_FALSE(Joins(WithOtherWeights(TestDecode("dx")))) << "d0 is expected back";
   now_us_ += kGraceUs;
   BeatAll();
-  EXPECT_FALSE(Joins(Other(TestStage("x", 0, 1)))) << "alone it could not serve either";
-  EXPECT_TRUE(Joins(Other(TestDecode("dx"))));
+  EXPECT_FALSE(Joins(WithOtherWeights(TestStage("x", 0, 1)))) << "alone it could not serve either";
+  EXPECT_TRUE(Joins(WithOtherWeights(TestDecode("dx"))));
   EXPECT_EQ(Members(), (Names{"x-0", "dx"}));
   // And there they stay: those who come back have to wait.
   EXPECT_FALSE(Joins(TestDecode("d0")));
@@ -179,7 +160,7 @@ TEST_F(ApplicantsTest, WhoHasGivenWayIsNoApplicantBeforeItAsks) {
 
 // Nobody has heard of it since: its place is free when it would be if it were refused still.
 TEST_F(ApplicantsTest, WhoJoinsWithOthersHasTheLeaseOfItsLastAttempt) {
-  ASSERT_TRUE(Joins(Named(Other(TestDecode("d9")), "stranger")));
+  ASSERT_TRUE(Joins(Named(WithOtherWeights(TestDecode("d9")), "stranger")));
   EXPECT_FALSE(Joins(TestStage("c0", 0, 1)));
   now_us_ += kLeaseUs / 4;
   ASSERT_TRUE(Joins(TestDecode("d0")));
@@ -190,7 +171,7 @@ TEST_F(ApplicantsTest, WhoJoinsWithOthersHasTheLeaseOfItsLastAttempt) {
 }
 
 TEST_F(ApplicantsTest, WhoAsksNoMoreJoinsWithNobody) {
-  ASSERT_TRUE(Joins(Named(Other(TestDecode("d9")), "stranger")));
+  ASSERT_TRUE(Joins(Named(WithOtherWeights(TestDecode("d9")), "stranger")));
   EXPECT_FALSE(Joins(TestStage("c0", 0, 1)));
   now_us_ += kLeaseUs;
   EXPECT_FALSE(Joins(TestDecode("d0"))) << "it would be alone, as the stranger is";
@@ -204,10 +185,10 @@ TEST_F(ApplicantsTest, AnotherModelFollowsWhereWorkersDrainAndLeave) {
   ASSERT_TRUE(Joins(decode));
   Settle();
   BeatAll();
-  EXPECT_FALSE(Joins(Other(TestStage("x", 0, 1))));
-  EXPECT_FALSE(Joins(Other(TestDecode("dx"))));
+  EXPECT_FALSE(Joins(WithOtherWeights(TestStage("x", 0, 1))));
+  EXPECT_FALSE(Joins(WithOtherWeights(TestDecode("dx"))));
   members_.SaysDraining(stage.instance);
-  EXPECT_TRUE(Joins(Other(TestDecode("dx")))) << "nobody serves who does not drain";
+  EXPECT_TRUE(Joins(WithOtherWeights(TestDecode("dx")))) << "nobody serves who does not drain";
   EXPECT_EQ(Members(), (Names{"c0-0", "dx", "x-0"})) << "who drains is not driven out";
   BeatAll();
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
@@ -232,11 +213,11 @@ TEST_F(ApplicantsTest, ATakenRankIsFreeWithTheEndOfItsHoldersLease) {
 
 TEST_F(ApplicantsTest, WhoAsksNoMoreIsForgotten) {
   ASSERT_TRUE(Joins(TestDecode("d0")));
-  EXPECT_FALSE(Joins(Other(TestDecode("dx"))));
+  EXPECT_FALSE(Joins(WithOtherWeights(TestDecode("dx"))));
   BeatAll();
   EXPECT_EQ(members_.NextDeadlineUs(), now_us_ + kLeaseUs);
   now_us_ += kLeaseUs / 2;
-  EXPECT_FALSE(Joins(Other(TestDecode("dx"))));
+  EXPECT_FALSE(Joins(WithOtherWeights(TestDecode("dx"))));
   EXPECT_EQ(members_.applicants().at("dx").since_us, now_us_ - kLeaseUs / 2);
   now_us_ += kLeaseUs - 1;
   members_.Expire(now_us_);
@@ -273,7 +254,7 @@ TEST_F(ApplicantsTest, ARestartThatDoesNotFitAnyMoreWaitsForItsOwnFormerLife) {
   ASSERT_TRUE(Joins(TestDecode("d0")));
   ASSERT_TRUE(Joins(TestStage("c0", 0, 1)));
   Settle();
-  WorkerInfo changed = Other(TestDecode("d0"));
+  WorkerInfo changed = WithOtherWeights(TestDecode("d0"));
   changed.instance.incarnation = 2;
   EXPECT_FALSE(Joins(changed));
   EXPECT_EQ(Members(), (Names{"c0-0", "d0"}));

@@ -18,16 +18,6 @@ using Names = std::set<std::string>;
 
 constexpr int64_t kSettleUs = 5000;
 
-// The same worker with the weights of another model.
-WorkerInfo Other(WorkerInfo worker) {
-  for (auto& [layer, hash] : worker.fingerprint.layer_hashes) hash += 0xf00;
-  return worker;
-}
-WorkerInfo Named(WorkerInfo worker, const std::string& id) {
-  worker.instance.id = id;
-  return worker;
-}
-
 class DisplacementTest : public ::testing::Test {
  protected:
   void Begin(int max_workers) {
@@ -46,16 +36,8 @@ class DisplacementTest : public ::testing::Test {
   void Leaves(const WorkerInfo& worker) {
     ASSERT_TRUE(members_.Remove(worker.instance, now_us_, lost_));
   }
-  Names Members() const {
-    Names names;
-    for (const Member& member : members_.View()) names.insert(member.info.instance.id);
-    return names;
-  }
-  Names Refused() const {
-    Names names;
-    for (const auto& [id, applicant] : members_.applicants()) names.insert(id);
-    return names;
-  }
+  Names Members() const { return MembersOf(members_); }
+  Names Refused() const { return RefusedBy(members_); }
 
   DisplacementTest() { Begin(100); }
   Membership members_{{}};
@@ -80,17 +62,18 @@ TEST_F(DisplacementTest, WhoLeftOnItsOwnIsNotWaitedFor) {
   ASSERT_TRUE(Joins(TestDecode("d0")));
   now_us_ += kSettleUs;
   Leaves(TestDecode("d0"));
-  EXPECT_FALSE(Joins(Other(TestStage("x", 0, 1))));
-  EXPECT_TRUE(Joins(Other(TestDecode("dx")))) << "two that can serve, and nobody who can";
+  EXPECT_FALSE(Joins(WithOtherWeights(TestStage("x", 0, 1))));
+  EXPECT_TRUE(Joins(WithOtherWeights(TestDecode("dx"))))
+      << "two that can serve, and nobody who can";
   EXPECT_EQ(Members(), (Names{"x-0", "dx"}));
 }
 
 TEST_F(DisplacementTest, WhoDrainsHelpsNobodyIn) {
-  const WorkerInfo drains = Other(TestDecode("dx"));
+  const WorkerInfo drains = WithOtherWeights(TestDecode("dx"));
   ASSERT_TRUE(Joins(drains));
   members_.SaysDraining(drains.instance);
   ASSERT_TRUE(Joins(TestDecode("d0"))) << "its model stands in nobody's way";
-  EXPECT_FALSE(Joins(Other(TestStage("x", 0, 1)))) << "alone, as d0 is";
+  EXPECT_FALSE(Joins(WithOtherWeights(TestStage("x", 0, 1)))) << "alone, as d0 is";
   EXPECT_EQ(Members(), (Names{"d0", "dx"}));
 }
 
@@ -99,11 +82,11 @@ TEST_F(DisplacementTest, WhosePlaceSomebodyHasWhoDrainsJoinsWithNobody) {
   ASSERT_TRUE(Joins(drains));
   members_.SaysDraining(drains.instance);
   ASSERT_TRUE(Joins(TestDecode("d0")));
-  EXPECT_FALSE(Joins(Other(TestDecode("dx"))));
+  EXPECT_FALSE(Joins(WithOtherWeights(TestDecode("dx"))));
   Leaves(TestDecode("d0"));
   EXPECT_FALSE(Joins(Named(drains, "rival"))) << "its place is taken";
   EXPECT_EQ(Members(), (Names{"c0-0"}));
-  EXPECT_TRUE(Joins(Other(TestDecode("dx"))));
+  EXPECT_TRUE(Joins(WithOtherWeights(TestDecode("dx"))));
 }
 
 // Both lives of one name would be in a chain and in a decode service.
@@ -149,7 +132,7 @@ TEST_F(DisplacementTest, AGroupLargerThanTheClusterMayBeStaysOut) {
     ASSERT_TRUE(Joins(TestDecode("d0")));
     now_us_ += kSettleUs;
     for (int i = 0; i < strangers; ++i) {
-      EXPECT_FALSE(Joins(Other(TestDecode("x" + std::to_string(i)))));
+      EXPECT_FALSE(Joins(WithOtherWeights(TestDecode("x" + std::to_string(i)))));
     }
     if (strangers == 2) {
       // With it there are as many applicants as may be, so that the last one is not noted.
@@ -158,7 +141,7 @@ TEST_F(DisplacementTest, AGroupLargerThanTheClusterMayBeStaysOut) {
       EXPECT_FALSE(Joins(third));
     }
     Leaves(TestDecode("d0"));
-    EXPECT_EQ(Joins(Other(TestStage("x", 0, 1))), strangers == 2);
+    EXPECT_EQ(Joins(WithOtherWeights(TestStage("x", 0, 1))), strangers == 2);
     EXPECT_EQ(Members(), strangers == 2 ? (Names{"x0", "x1", "x-0"}) : (Names{"c0-0"}));
   }
 }

@@ -30,7 +30,7 @@ void LearnedLimit::Advance(int requests, int64_t now_us, Random& random) {
     return;
   }
   limit_ = requests + more_;
-  more_ *= 2;  // At most one more than `requests`, which have come up to every raise before.
+  more_ *= 2;  // Never beyond `requests` + 1, which have come up to every raise before.
   next_us_ = now_us + Jittered(backoff_us_, random);
 }
 

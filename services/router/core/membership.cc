@@ -251,7 +251,7 @@ void Membership::Served(const InstanceRef& instance) {
 
 void Membership::Remember(const WorkerInfo& worker, bool left, int64_t now_us) {
   const bool room = static_cast<int>(absent_.size()) < options_.max_workers;
-  if (options_.pair_grace_us == 0 || !room) return;
+  if (options_.pair_grace_us <= 0 || !room) return;
   absent_[worker.instance.id] = {worker.grid(), worker.place(), worker.places(), now_us, left};
 }
 

@@ -36,6 +36,16 @@ class OverloadTest : public RouterCoreTest {
     limits.seed = 7;
     Reset(limits);
   }
+  void ReservingOnAWatchedPair(int64_t pair_grace_us) {
+    RouterLimits limits;
+    limits.max_waiting = 10;
+    limits.pairing_timeout_us = 300'000;
+    limits.membership.pair_grace_us = pair_grace_us;
+    Reset(limits);
+    JoinOnePair();
+    Handle(WatchOpened{50, {"d0", 1}});
+    Reserving(1);
+  }
   void RefuseReserve(absl::Status status = kFull) {
     Handle(ReserveReplied{reserve_.attempt_id, std::move(status)});
   }
@@ -105,14 +115,7 @@ TEST_F(OverloadTest, WithoutAPairToComeARefusalIsTheLastWord) {
 }
 
 TEST_F(OverloadTest, ARefusalOfAPairThatComesBackWaitsForIt) {
-  RouterLimits limits;
-  limits.max_waiting = 10;
-  limits.pairing_timeout_us = 300'000;
-  limits.membership.pair_grace_us = 300'000;
-  Reset(limits);
-  JoinOnePair();
-  Handle(WatchOpened{50, {"d0", 1}});
-  Reserving(1);
+  ReservingOnAWatchedPair(/*pair_grace_us=*/300'000);
   Handle(WatchBroken{50});
   RefuseReserve();
   EXPECT_EQ(core_->load().waiting, 1);
@@ -188,14 +191,7 @@ TEST_F(OverloadTest, TheDeadlineEndsTheWait) {
 }
 
 TEST_F(OverloadTest, WhoWaitsForRoomWaitsForAPairWhenNoneIsLeft) {
-  RouterLimits limits;
-  limits.max_waiting = 10;
-  limits.pairing_timeout_us = 300'000;
-  limits.membership.pair_grace_us = 900'000;
-  Reset(limits);
-  JoinOnePair();
-  Handle(WatchOpened{50, {"d0", 1}});
-  Reserving(1);
+  ReservingOnAWatchedPair(/*pair_grace_us=*/900'000);
   RefuseReserve();
   EXPECT_EQ(core_->NextDeadlineUs(), kHintUs);
   now_us_ = 10;

@@ -152,7 +152,7 @@ void Pairing::Refused(const InstanceRef& instance, int64_t hint_us, int64_t now_
   const auto worker = workers_.find(instance);
   if (worker == workers_.end()) return;
   LearnedLimit& limit = worker->second.limit;
-  limit.Refuse(worker->second.requests - 1, hint_us, now_us, random_, backoff_);
+  limit.Refuse(std::max(0, worker->second.requests - 1), hint_us, now_us, random_, backoff_);
   next_us_ = std::min(next_us_, limit.NextUs());
 }
 

@@ -7,20 +7,14 @@
 
 #include "common/base/overload_status.h"
 #include "services/router/core/pairing.h"
+#include "services/router/core/test_cluster.h"
 
 namespace baton::router {
 namespace {
 
+// Whose decode service runs one request.
 Pair PairOf(const std::string& chain, const std::string& decode) {
-  Pair pair;
-  pair.chain.chain_id = chain;
-  pair.chain.stage0 = {chain + "-0", 1};
-  pair.chain.stages = {{pair.chain.stage0, {0, 4}}};
-  pair.chain.max_prompt_tokens = 1000;
-  pair.chain.capacity_tokens = 1000;
-  pair.decode = {decode, 1};
-  pair.decode_capacity_tokens = 2000;
-  pair.max_context_tokens = 1500;
+  Pair pair = TestPair(chain, decode);
   pair.decode_slots = 1;
   return pair;
 }

@@ -10,23 +10,9 @@
 namespace baton::router {
 namespace {
 
-Pair MakePair(const std::string& chain, const std::string& decode) {
-  Pair pair;
-  pair.chain.chain_id = chain;
-  pair.chain.stage0 = {chain + "-0", 1};
-  pair.chain.stages = {{pair.chain.stage0, {0, 4}}};
-  pair.chain.max_prompt_tokens = 1000;
-  pair.chain.capacity_tokens = 1000;
-  pair.decode = {decode, 1};
-  pair.decode_capacity_tokens = 2000;
-  pair.max_context_tokens = 1500;
-  pair.decode_slots = 4;
-  return pair;
-}
-
 const std::vector<Pair>& FourPairs() {
-  static const std::vector<Pair> kPairs = {MakePair("c0", "d0"), MakePair("c0", "d1"),
-                                           MakePair("c1", "d0"), MakePair("c1", "d1")};
+  static const std::vector<Pair> kPairs = {TestPair("c0", "d0"), TestPair("c0", "d1"),
+                                           TestPair("c1", "d0"), TestPair("c1", "d1")};
   return kPairs;
 }
 
@@ -52,19 +38,19 @@ TEST(PairingTest, RoundRobinAlternatesBothSides) {
 
 TEST(PairingTest, LeastLoadTakesTheChainWithLessPromptAndTheDecodeWithFewerRequests) {
   Pairing pairing(Policy::kLeastLoad);
-  pairing.Begin(MakePair("c0", "d1"), 500, 10);
+  pairing.Begin(TestPair("c0", "d1"), 500, 10);
   EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, nullptr)), "c1+d0");
-  pairing.Begin(MakePair("c1", "d0"), 600, 10);
-  pairing.Begin(MakePair("c1", "d0"), 1, 10);
+  pairing.Begin(TestPair("c1", "d0"), 600, 10);
+  pairing.Begin(TestPair("c1", "d0"), 1, 10);
   EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, nullptr)), "c0+d1");
   // Through the chain, its prompt weighs no more.
-  pairing.EndPrefill(MakePair("c1", "d0"), 600);
+  pairing.EndPrefill(TestPair("c1", "d0"), 600);
   EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, nullptr)), "c1+d1");
 }
 
 TEST(PairingTest, WhatOtherRoutersHavePutThereCountsBesideItsOwn) {
   Pairing pairing(Policy::kLeastLoad);
-  pairing.Begin(MakePair("c0", "d0"), 100, 10);
+  pairing.Begin(TestPair("c0", "d0"), 100, 10);
   WorkerLoad decode;
   decode.running_requests = 2;  // One is this router's.
   decode.queued_requests = 1;
@@ -74,9 +60,9 @@ TEST(PairingTest, WhatOtherRoutersHavePutThereCountsBesideItsOwn) {
   pairing.Report({"c1-0", 1}, chain, 0);
   EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, nullptr)), "c0+d1");
   // Its own grows at once, the others' part stays as reported: d0 has four now, d1 two.
-  pairing.Begin(MakePair("c0", "d0"), 1, 1);
-  pairing.Begin(MakePair("c0", "d1"), 1, 1);
-  pairing.Begin(MakePair("c0", "d1"), 1, 1);
+  pairing.Begin(TestPair("c0", "d0"), 1, 1);
+  pairing.Begin(TestPair("c0", "d1"), 1, 1);
+  pairing.Begin(TestPair("c0", "d1"), 1, 1);
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d1");
   // Full of others' work: no room for 1200 tokens though this router has put 111 there.
   decode.running_requests = decode.queued_requests = 0;
@@ -84,19 +70,19 @@ TEST(PairingTest, WhatOtherRoutersHavePutThereCountsBesideItsOwn) {
   EXPECT_EQ(pairing.Choose(FourPairs(), 600, 600, nullptr)->decode.id, "d1");
   // All of it is over.
   pairing.Report({"d0", 1}, {}, 0);
-  pairing.EndDecode(MakePair("c0", "d0"), 100, 10);
+  pairing.EndDecode(TestPair("c0", "d0"), 100, 10);
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d0");
 }
 
 TEST(PairingTest, ADecodeWithoutRoomIsTheLastChoice) {
   Pairing pairing(Policy::kLeastLoad);
-  pairing.Begin(MakePair("c1", "d0"), 900, 600);
-  pairing.EndPrefill(MakePair("c1", "d0"), 900);
-  for (int i = 0; i < 3; ++i) pairing.Begin(MakePair("c1", "d1"), 10, 10);
+  pairing.Begin(TestPair("c1", "d0"), 900, 600);
+  pairing.EndPrefill(TestPair("c1", "d0"), 900);
+  for (int i = 0; i < 3; ++i) pairing.Begin(TestPair("c1", "d1"), 10, 10);
   // d0 has fewer requests, but 1500 of its 2000 tokens are reserved.
   EXPECT_EQ(pairing.Choose(FourPairs(), 500, 100, nullptr)->decode.id, "d1");
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d0");
-  pairing.Begin(MakePair("c1", "d1"), 10, 10);  // All four slots of d1 are taken now.
+  pairing.Begin(TestPair("c1", "d1"), 10, 10);  // All four slots of d1 are taken now.
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d0");
 }
 
@@ -127,7 +113,7 @@ TEST(PairingTest, ARetryChangesTheLegThatFailed) {
 // A rank that was started again makes another service of it.
 TEST(PairingTest, ARetryMayGoWhereAnotherRankIs) {
   Pairing pairing(Policy::kLeastLoad);
-  Pair before = MakePair("c0", "d0");
+  Pair before = TestPair("c0", "d0");
   before.followers = {{"d0-1", 1}};
   const FailedPair failed = {before, Role::kDecode};
   EXPECT_TRUE(absl::IsNotFound(pairing.Choose({before}, 10, 10, &failed).status()));
@@ -140,12 +126,12 @@ TEST(PairingTest, ARetryMayGoWhereAnotherRankIs) {
 TEST(PairingTest, ARetryChangesTheOtherLegTooWhereThatCostsNoWaiting) {
   for (const Policy policy : {Policy::kLeastLoad, Policy::kRoundRobin}) {
     Pairing pairing(policy);
-    pairing.Begin(MakePair("c1", "d1"), 100, 10);  // Busier, and used last.
+    pairing.Begin(TestPair("c1", "d1"), 100, 10);  // Busier, and used last.
     FailedPair failed = {FourPairs()[0], Role::kDecode};
     EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, &failed)), "c1+d1");
     failed.leg = Role::kPrefill;
     EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, &failed)), "c1+d1");
-    pairing.Begin(MakePair("c1", "d1"), 1000, 10);  // Its chain has no room left.
+    pairing.Begin(TestPair("c1", "d1"), 1000, 10);  // Its chain has no room left.
     failed.leg = Role::kDecode;
     EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, &failed)), "c0+d1");
   }
@@ -164,7 +150,7 @@ TEST(PairingTest, WhatFitsNowhereIsRefusedWithTheLimits) {
 TEST(PairingTest, AChainIsGivenPromptsUntilTheyFillItsPages) {
   for (const Policy policy : {Policy::kLeastLoad, Policy::kRoundRobin}) {
     Pairing pairing(policy);
-    const std::vector<Pair> one = {MakePair("c0", "d0")};
+    const std::vector<Pair> one = {TestPair("c0", "d0")};
     pairing.Begin(one[0], 999, 1);
     EXPECT_TRUE(pairing.Choose(one, 500, 1, nullptr).ok())
         << "a page is free: it runs or runs next";
@@ -184,7 +170,7 @@ TEST(PairingTest, AChainIsGivenPromptsUntilTheyFillItsPages) {
 // Whoever looks before and after several of them sees that something has changed.
 TEST(PairingTest, ChangesGrowWithAllThatMayHaveMadeRoom) {
   Pairing pairing(Policy::kLeastLoad);
-  const Pair pair = MakePair("c0", "d0");
+  const Pair pair = TestPair("c0", "d0");
   uint64_t changes = pairing.changes();
   const auto grows = [&](const char* what) {
     EXPECT_GT(pairing.changes(), changes) << what;
@@ -204,7 +190,7 @@ TEST(PairingTest, ChangesGrowWithAllThatMayHaveMadeRoom) {
 
 TEST(PairingTest, PromptsAreCountedInWholePages) {
   Pairing pairing(Policy::kLeastLoad);
-  std::vector<Pair> one = {MakePair("c0", "d0")};
+  std::vector<Pair> one = {TestPair("c0", "d0")};
   one[0].page_size = 500;
   one[0].decode_capacity_tokens = 100'000;
   for (int i = 0; i < 2; ++i) {
@@ -222,14 +208,14 @@ TEST(PairingTest, PromptsAreCountedInWholePages) {
 
 TEST(PairingTest, AFullDecodeIsGivenOneMore) {
   Pairing pairing(Policy::kLeastLoad);
-  const std::vector<Pair> one = {MakePair("c0", "d0")};
+  const std::vector<Pair> one = {TestPair("c0", "d0")};
   for (int i = 0; i < 4; ++i) EXPECT_FALSE(pairing.Begin(one[0], 10, 10)) << "a slot is free";
   EXPECT_TRUE(pairing.Choose(one, 900, 10, nullptr).ok());
   EXPECT_TRUE(pairing.Begin(one[0], 900, 10));
   EXPECT_TRUE(IsOverloaded(pairing.Choose(one, 10, 10, nullptr).status()));
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d1");
   // What waits for decode's pages is no work of the chain yet: with another decode it has room.
-  const std::vector<Pair> other = {MakePair("c0", "d1")};
+  const std::vector<Pair> other = {TestPair("c0", "d1")};
   pairing.Begin(other[0], 900, 10);
   EXPECT_TRUE(pairing.Choose(other, 10, 10, nullptr).ok());
   // Two leave, and the one that waits has its pages: now it is the chain's.
@@ -246,7 +232,7 @@ TEST(PairingTest, AFullDecodeIsGivenOneMore) {
 
 TEST(PairingTest, ADecodesTokensFillItToo) {
   Pairing pairing(Policy::kLeastLoad);
-  const Pair pair = MakePair("c0", "d0");
+  const Pair pair = TestPair("c0", "d0");
   EXPECT_FALSE(pairing.Begin(pair, 900, 600));
   EXPECT_FALSE(pairing.Begin(pair, 100, 400)) << "to the last token";
   EXPECT_TRUE(pairing.Begin(pair, 1, 1));
@@ -258,11 +244,11 @@ TEST(PairingTest, ADecodesTokensFillItToo) {
 TEST(PairingTest, IsAtRestWhenAllHasEnded) {
   Pairing pairing(Policy::kLeastLoad);
   EXPECT_TRUE(pairing.AtRest());
-  pairing.Begin(MakePair("c0", "d0"), 5, 6);
+  pairing.Begin(TestPair("c0", "d0"), 5, 6);
   EXPECT_FALSE(pairing.AtRest());
-  pairing.EndPrefill(MakePair("c0", "d0"), 5);
+  pairing.EndPrefill(TestPair("c0", "d0"), 5);
   EXPECT_FALSE(pairing.AtRest());
-  pairing.EndDecode(MakePair("c0", "d0"), 5, 6);
+  pairing.EndDecode(TestPair("c0", "d0"), 5, 6);
   EXPECT_TRUE(pairing.AtRest());
   EXPECT_EQ(pairing.mended_total(), 0);
 }
@@ -271,7 +257,7 @@ TEST(PairingTest, IsAtRestWhenAllHasEnded) {
 // had completed waits for prefill's report.
 TEST(PairingTest, AWorkerThatComesBackKeepsItsBooks) {
   Pairing pairing(Policy::kLeastLoad);
-  const Pair pair = MakePair("c0", "d0");
+  const Pair pair = TestPair("c0", "d0");
   pairing.Begin(pair, 5, 6);
   pairing.Forget(pair.decode);
   pairing.Forget(pair.chain.stage0);
@@ -287,7 +273,7 @@ TEST(PairingTest, AWorkerThatComesBackKeepsItsBooks) {
 
 TEST(PairingTest, WhatEndsTwiceIsMendedAndCounted) {
   Pairing pairing(Policy::kLeastLoad);
-  const Pair pair = MakePair("c0", "d0");
+  const Pair pair = TestPair("c0", "d0");
   pairing.Begin(pair, 5, 6);
   for (int i = 0; i < 2; ++i) {
     pairing.EndPrefill(pair, 5);

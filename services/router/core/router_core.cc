@@ -304,7 +304,7 @@ int64_t RouterCore::NextDeadlineUs() const {
 Outlook RouterCore::outlook(int64_t now_us) const {
   const State& state = *state_;
   if (!state.membership.ReadyPairs().empty()) return Outlook::kServed;
-  const bool waits = state.limits.pairing_timeout_us != 0 && state.HopeUntilUs(now_us) != 0;
+  const bool waits = state.limits.pairing_timeout_us > 0 && state.HopeUntilUs(now_us) != 0;
   return waits ? Outlook::kWaits : Outlook::kRefused;
 }
 
@@ -333,6 +333,8 @@ absl::Status RouterCore::CheckInvariants() const {
   return state.table.CheckInvariants();
 }
 
-bool RouterCore::AtRest() const { return state_->table.empty() && state_->pairing.AtRest(); }
+bool RouterCore::AtRest() const {
+  return state_->table.empty() && state_->waiting.empty() && state_->pairing.AtRest();
+}
 
 }  // namespace baton::router

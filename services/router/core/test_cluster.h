@@ -1,7 +1,8 @@
-// Workers of a four-layer model for the tests of this package.
+// Workers and pairs of a four-layer model for the tests of this package.
 #ifndef SERVICES_ROUTER_CORE_TEST_CLUSTER_H_
 #define SERVICES_ROUTER_CORE_TEST_CLUSTER_H_
 
+#include <set>
 #include <string>
 
 #include "services/router/core/membership.h"
@@ -70,6 +71,42 @@ inline WorkerInfo TestDecodeRank(int rank, int ranks = 2, const std::string& id 
   worker.tensor_rank = {rank, ranks};
   worker.agreed = kTestAgreement;
   return worker;
+}
+
+// The same worker with the weights of another model, and under another name.
+inline WorkerInfo WithOtherWeights(WorkerInfo worker) {
+  for (auto& [layer, hash] : worker.fingerprint.layer_hashes) hash += 0xf00;
+  return worker;
+}
+inline WorkerInfo Named(WorkerInfo worker, const std::string& id) {
+  worker.instance.id = id;
+  return worker;
+}
+
+inline std::set<std::string> MembersOf(const Membership& membership) {
+  std::set<std::string> names;
+  for (const Member& member : membership.View()) names.insert(member.info.instance.id);
+  return names;
+}
+inline std::set<std::string> RefusedBy(const Membership& membership) {
+  std::set<std::string> names;
+  for (const auto& [id, applicant] : membership.applicants()) names.insert(id);
+  return names;
+}
+
+// A chain of one stage and a decode service, for a thousand tokens or two.
+inline Pair TestPair(const std::string& chain, const std::string& decode) {
+  Pair pair;
+  pair.chain.chain_id = chain;
+  pair.chain.stage0 = {chain + "-0", 1};
+  pair.chain.stages = {{pair.chain.stage0, {0, kTestLayers}}};
+  pair.chain.max_prompt_tokens = 1000;
+  pair.chain.capacity_tokens = 1000;
+  pair.decode = {decode, 1};
+  pair.decode_capacity_tokens = 2000;
+  pair.max_context_tokens = 1500;
+  pair.decode_slots = 4;
+  return pair;
 }
 
 }  // namespace baton::router

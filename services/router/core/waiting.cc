@@ -25,7 +25,7 @@ absl::Status RouterCore::State::NoPair(const std::string& what_happened) const {
 }
 
 absl::Status RouterCore::State::MayWait() const {
-  if (limits.pairing_timeout_us == 0 || HopeUntilUs(now_us) == 0) {
+  if (limits.pairing_timeout_us <= 0 || HopeUntilUs(now_us) == 0) {
     return NoPair("is ready");
   }
   if (table.CountOf(Phase::kWaiting) >= limits.max_waiting) {
