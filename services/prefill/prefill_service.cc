@@ -141,6 +141,9 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   activations.executor = parts.executor;
   activations.data_plane = parts.data_plane;
   activations.metrics = parts.metrics;
+  activations.protocol_of = [peers = parts.peers](const InstanceRef& stage) {
+    return peers->ProtocolOf(stage);
+  };
   const auto tell = [this](StageEvent event) { Tell(std::move(event)); };
   activations.on_event = tell;
   activations.on_error = [this](uint64_t epoch, const absl::Status& status) {

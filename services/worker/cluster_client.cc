@@ -48,6 +48,7 @@ absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
   peer.decode_id = info.decode_id();
   peer.pp_rank = info.pp_rank();
   peer.pp_size = info.pp_size();
+  peer.protocol_version = info.fingerprint().protocol_version();
   if (info.has_tensor_rank()) {
     BATON_ASSIGN_OR_RETURN(peer.tensor_rank,
                            rpc::FromProto(info.tensor_rank(), "workers.tensor_rank"));
@@ -150,11 +151,11 @@ class ClusterClient::Impl {
     loop_.Await([this] { return core_.left(); }, limit_ms);
   }
 
-  std::optional<PeerId> Find(const InstanceRef& instance) const {
+  std::optional<PeerEndpoint> Find(const InstanceRef& instance) const {
     MutexLock lock(&mutex_);
     const auto found = endpoints_.find(instance);
     if (found == endpoints_.end()) return std::nullopt;
-    return found->second.endpoint;
+    return found->second;
   }
 
   std::vector<PeerId> Endpoints(Role role) const {
@@ -366,7 +367,13 @@ void ClusterClient::Stop() { impl_->Stop(); }
 bool ClusterClient::registered() const { return impl_->registered(); }
 std::string ClusterClient::WhyNotRegistered() const { return impl_->WhyNotRegistered(); }
 std::optional<PeerId> ClusterClient::Find(const InstanceRef& instance) const {
-  return impl_->Find(instance);
+  const std::optional<PeerEndpoint> found = impl_->Find(instance);
+  return found.has_value() ? std::optional(found->endpoint) : std::nullopt;
+}
+
+uint32_t ClusterClient::ProtocolOf(const InstanceRef& instance) const {
+  const std::optional<PeerEndpoint> found = impl_->Find(instance);
+  return found.has_value() ? found->protocol_version : kOldestProtocolVersion;
 }
 std::vector<PeerId> ClusterClient::Endpoints(Role role) const { return impl_->Endpoints(role); }
 void ClusterClient::Announce(const std::string& router_address) const {

@@ -95,6 +95,8 @@ class ClusterClient {
   void Announce(const std::string& router_address) const;
   // The endpoint of one incarnation of a peer; nullopt: not connected.
   std::optional<PeerId> Find(const InstanceRef& instance) const;
+  // The newest version of the protocol that it speaks; the oldest there is, if it is not connected.
+  uint32_t ProtocolOf(const InstanceRef& instance) const;
   // Every endpoint of decode services (for lease heartbeats of stages) or of prefill stages.
   std::vector<PeerId> Endpoints(Role role) const;
   // What `status` says has changed: the router should hear of it now.

@@ -3,6 +3,7 @@
 #define SERVICES_WORKER_PEERS_H_
 
 #include <atomic>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -18,6 +19,8 @@ class Peers {
   virtual ~Peers() = default;
   // The endpoint of one incarnation of a peer; nullopt: not connected.
   virtual std::optional<PeerId> Find(const InstanceRef& instance) const = 0;
+  // The newest version of the protocol that a connected peer speaks.
+  virtual uint32_t ProtocolOf(const InstanceRef&) const { return kProtocolVersion; }
   // Every decode service's endpoint.
   virtual std::vector<PeerId> Decodes() const = 0;
   // The stage's readiness has changed; the router should hear of it.
@@ -33,6 +36,10 @@ class ClusterPeers final : public Peers {
   std::optional<PeerId> Find(const InstanceRef& instance) const override {
     const ClusterClient* client = client_;
     return client == nullptr ? std::nullopt : client->Find(instance);
+  }
+  uint32_t ProtocolOf(const InstanceRef& instance) const override {
+    const ClusterClient* client = client_;
+    return client == nullptr ? kOldestProtocolVersion : client->ProtocolOf(instance);
   }
   std::vector<PeerId> Decodes() const override {
     const ClusterClient* client = client_;

@@ -3,7 +3,7 @@
     ./dev check lost_messages
     /usr/bin/python3 tests/checks/lost_messages.py [--losses 50] [--kind prefill.kv_lost]
 
-One process of a cluster loses every N-th activation, credit, KV message, commit or receipt. Whatever is lost, the
+One process of a cluster loses every N-th activation, checksum of activations, credit, KV message, commit or receipt. Whatever is lost, the
 request that it belonged to ends with the right answer or with a status that says what was lost, the cluster
 answers again within five seconds, and no page is held. Prints how long requests took that met one loss.
 """
@@ -26,9 +26,9 @@ from remembered import RememberedOracle  # noqa: E402
 from tally import Tally  # noqa: E402
 
 # Failpoint by what is lost: who loses it, and every how many, so that most requests meet none.
-KINDS = {"prefill.activations_lost": ("prefill-0-0", 29), "prefill.credit_lost": ("prefill-0-1", 29),
-         "prefill.kv_lost": ("prefill-0-1", 29), "prefill.commit_lost": ("prefill-0-1", 3),
-         "decode.receipt_lost": ("decode-0", 5)}
+KINDS = {"prefill.activations_lost": ("prefill-0-0", 29), "prefill.activation_sum_lost": ("prefill-0-0", 29),
+         "prefill.credit_lost": ("prefill-0-1", 29), "prefill.kv_lost": ("prefill-0-1", 29),
+         "prefill.commit_lost": ("prefill-0-1", 3), "decode.receipt_lost": ("decode-0", 5)}
 SERVES_AGAIN_SECONDS = 5
 PROMPT = [random.Random(5).randrange(256) for _ in range(150)]
 TOKENS = 8

@@ -51,8 +51,8 @@ def test_an_error_at(tiny_model, expected, tmp_path, name):
 
 
 # What UCX reports sent, and that never arrives, by who sends it; and whether that costs the request.
-LOST = {"prefill.activations_lost": True, "prefill.credit_lost": False, "prefill.kv_lost": True,
-        "prefill.commit_lost": False, "decode.receipt_lost": False}
+LOST = {"prefill.activations_lost": True, "prefill.activation_sum_lost": True, "prefill.credit_lost": False,
+        "prefill.kv_lost": True, "prefill.commit_lost": False, "decode.receipt_lost": False}
 
 
 @pytest.mark.parametrize("name", LOST)

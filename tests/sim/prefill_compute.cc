@@ -232,7 +232,23 @@ void PrefillProcess::EndCompute(const prefill::ComputeFinished& done) {
                                 "'s input buffer is filled again while it is computed on"));
   }
   if (!submitted_.empty()) BeginCompute();  // It does not wait for anybody to hear of this end.
-  HandleStage(done);
+  unchecked_.push_back(done);
+  TellComputed();
+}
+
+// Nobody hears of what was computed before its input's checksum has come, or the epoch is over.
+void PrefillProcess::TellComputed() {
+  while (!unchecked_.empty()) {
+    prefill::ComputeFinished done = unchecked_.front();
+    if (!first() && done.epoch == epoch_) {
+      const Sum& sum = sums_[done.number % sums_.size()];
+      if (sum.number != done.number || !sum.came || sum.damaged) return;
+    } else if (!first() && done.status.ok()) {
+      done.status = absl::CancelledError("the epoch is over");
+    }
+    unchecked_.pop_front();
+    HandleStage(done);
+  }
 }
 
 // ---- Activations ----
@@ -267,20 +283,61 @@ void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
                                     "'s output buffer is filled again while it is sent"));
       },
       [payload](PrefillProcess& peer, bool corrupt) { peer.ReceiveActivations(*payload, corrupt); },
-      [this, send](const absl::Status& status) {
+      [this, send, next, instance = neighbours_.next()->instance,
+       endpoint = neighbours_.next()->endpoint, output](const absl::Status& status) {
+        if (status.ok()) return SendSum(send, next, instance, endpoint, output);
         HandleStage(prefill::ActivationsSent{send.epoch, send.number, status});
       });
 }
 
+// Their checksum, which is taken once they have gone: until then the buffer is theirs.
+void PrefillProcess::SendSum(const prefill::SendActivations& send, int next,
+                             const InstanceRef& instance, uint64_t endpoint,
+                             const SimActivationsPtr& output) {
+  const auto ended = [this, send](const absl::Status& status) {
+    HandleStage(prefill::ActivationsSent{send.epoch, send.number, status});
+  };
+  if (!membership_->Lives(endpoint)) return ended(absl::UnavailableError("the endpoint is dead"));
+  world_.SendData<PrefillProcess>(
+      node_, NodeOfMember(next), instance.incarnation, 1, "checksum of activations",
+      [this, send, output] {
+        if (send.epoch != epoch_ || outputs_[send.number % outputs_.size()] == output) return;
+        world_.Violate(absl::StrCat(self_.id, ": plan ", send.number,
+                                    "'s output buffer is filled again while it is hashed"));
+      },
+      [send](PrefillProcess& peer, bool corrupt) {
+        if (!corrupt) peer.ReceiveSum(send.epoch, send.number);  // Else nobody can read it.
+      },
+      ended);
+}
+
 void PrefillProcess::ReceiveActivations(const SimActivationsPtr& activations, bool corrupt) {
-  if (activations->epoch != epoch_) return;
-  if (corrupt) {  // The checksum differs: nothing sound can follow in this epoch.
-    FailEpoch(absl::DataLossError("activations are damaged"));
-    return;
-  }
-  if (StrikeWithActivations(activations->number)) return;
+  if (activations->epoch != epoch_ || StrikeWithActivations(activations->number)) return;
   inputs_[activations->number % inputs_.size()] = activations;
+  Sum& sum = sums_[activations->number % sums_.size()];
+  if (sum.number != activations->number) sum = {activations->number};
+  sum.damaged = corrupt;
+  const uint64_t epoch = epoch_;
   HandleStage(prefill::ActivationsArrived{activations->epoch, activations->number});
+  if (epoch == epoch_) Check(activations->number);
+}
+
+void PrefillProcess::ReceiveSum(uint64_t epoch, uint64_t number) {
+  if (epoch != epoch_ || epoch == 0) return;
+  Sum& sum = sums_[number % sums_.size()];
+  if (sum.number != number) sum = {number};
+  sum.came = true;
+  Check(number);
+}
+
+// Both are hashed while the plan is being computed. If the two differ, nothing sound can follow in
+// this epoch.
+void PrefillProcess::Check(uint64_t number) {
+  const Sum& sum = sums_[number % sums_.size()];
+  const SimActivationsPtr& input = inputs_[number % inputs_.size()];
+  if (!sum.came || input == nullptr || input->number != number) return;
+  if (sum.damaged) return FailEpoch(absl::DataLossError("activations are damaged"));
+  TellComputed();
 }
 
 void PrefillProcess::ReceiveCredit(uint64_t epoch, uint64_t number) {

@@ -105,6 +105,7 @@ class PrefillProcess : public Process {
   void ReceiveReport(int member, uint64_t epoch, const SimReport& report);
   // From neighbours, over the data plane.
   void ReceiveActivations(const SimActivationsPtr& activations, bool corrupt);
+  void ReceiveSum(uint64_t epoch, uint64_t number);
   void ReceiveCredit(uint64_t epoch, uint64_t number);
   // From decode services.
   void ReceiveReceipt(const KvReceipt& receipt);
@@ -208,6 +209,7 @@ class PrefillProcess : public Process {
   absl::Status DrawFailure();
   int64_t DrawStall();
   void EndCompute(const prefill::ComputeFinished& done);
+  void TellComputed();
   // The same with the stage's other ranks (prefill_ranks.cc).
   void BeginTogether();
   void StepBegins(const absl::StatusOr<std::vector<uint64_t>>& taken_for);
@@ -220,6 +222,9 @@ class PrefillProcess : public Process {
   void FreePages();
   void FreePage(uint64_t epoch, int page);
   void SendActivations(const prefill::SendActivations& send);
+  void SendSum(const prefill::SendActivations& send, int next, const InstanceRef& instance,
+               uint64_t endpoint, const SimActivationsPtr& output);
+  void Check(uint64_t number);
   void ClearTail(const prefill::SendKv& send);
   // Changes the outbox and does what comes of it.
   void Change(const std::function<void(std::vector<prefill::KvOutboxAction>&)>& change);
@@ -296,7 +301,16 @@ class PrefillProcess : public Process {
   std::vector<links::GroupFormed> stale_group_;
   SimMemory memory_;  // Of this stage's layers, and this rank's heads.
   FreedPages freed_;
-  std::vector<SimActivationsPtr> inputs_;   // By buffer: number % credits.
+  std::vector<SimActivationsPtr> inputs_;  // By buffer: number % credits.
+  // Of an input: its checksum follows it, and may be lost.
+  struct Sum {
+    uint64_t number = 0;
+    bool came = false;
+    bool damaged = false;  // The input, of which it would be told.
+  };
+  std::vector<Sum> sums_;  // By input buffer.
+  std::deque<prefill::ComputeFinished>
+      unchecked_;                           // In order; the first waits for its input's sum.
   std::vector<SimActivationsPtr> outputs_;  // By buffer: number % OutputBuffers.
   std::deque<Submitted> submitted_;         // The first is being computed.
   int64_t tick_us_ = kNeverUs;

@@ -260,11 +260,11 @@ TEST_F(StageEpochsTest, TheNextPlanRunsBeforeTheLastIsHandedOn) {
   now_us_ = 2000;
   Computed(1);
   ASSERT_EQ(actions_.size(), 5u);
-  EXPECT_TRUE(std::holds_alternative<ReturnCredit>(actions_[0]));
-  EXPECT_TRUE(std::holds_alternative<ReportPlanDone>(actions_[1]));
-  EXPECT_TRUE(std::holds_alternative<RunCompute>(actions_[2]));
-  EXPECT_TRUE(std::holds_alternative<SendActivations>(actions_[3]));
-  EXPECT_TRUE(std::holds_alternative<SendKv>(actions_[4]));
+  EXPECT_TRUE(std::holds_alternative<RunCompute>(actions_[0]));
+  EXPECT_TRUE(std::holds_alternative<SendActivations>(actions_[1]));
+  EXPECT_TRUE(std::holds_alternative<SendKv>(actions_[2]));
+  EXPECT_TRUE(std::holds_alternative<ReturnCredit>(actions_[3]));
+  EXPECT_TRUE(std::holds_alternative<ReportPlanDone>(actions_[4]));
   EXPECT_EQ(All<RunCompute>()[0].wait_us, 0) << "it waited for nothing but its turn";
   EXPECT_EQ(All<ReportPlanDone>()[0].done.compute_us, 100);
 }

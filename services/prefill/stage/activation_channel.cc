@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/checksum.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -14,13 +15,9 @@
 namespace baton::prefill {
 namespace {
 
-constexpr uint64_t kCreditReceipt = 0;  // Of messages without a payload.
-// Enough to keep the network busy while the next piece is hashed.
+constexpr uint64_t kNoReceipt = 0;  // Of messages without a payload.
+// Enough to keep the network busy until the next one is handed over.
 constexpr int kPiecesUnderWay = 3;
-
-size_t PiecesOf(const ActivationHeader& header) {
-  return (header.total_bytes() + kActivationPieceBytes - 1) / kActivationPieceBytes;
-}
 
 absl::Status Blame(const absl::Status& status, const InstanceRef& to) {
   absl::Status named = Annotate(status, absl::StrCat("to ", to.id));
@@ -32,17 +29,9 @@ absl::Status Blame(const absl::Status& status, const InstanceRef& to) {
 }  // namespace
 
 struct ActivationChannel::Memory {
-  struct Input {
-    MemoryBuffer data;
-    uint64_t number = 0;  // Plan in it; 0: free.
-    uint32_t tokens = 0;
-    int64_t since_us = 0;    // When its first piece began to arrive.
-    std::vector<bool> came;  // By piece: it is arriving or has arrived.
-    size_t placed = 0;       // Pieces.
-    std::shared_ptr<InputChecks> checks;
-  };
   ActivationEpoch epoch;
-  std::vector<Input> inputs;
+  bool sends_sums = false;  // Or each piece's, to a next stage of before.
+  InputBuffers inputs;
   std::vector<MemoryBuffer> outputs;
 };
 
@@ -70,20 +59,28 @@ absl::Status ActivationChannel::Begin(const ActivationEpoch& epoch) {
   BATON_CHECK(epoch.credits > 0 && epoch.output_buffers > 0 && epoch.max_plan_tokens > 0)
       << epoch.credits << " credits, " << epoch.output_buffers << " output buffers, "
       << epoch.max_plan_tokens << " tokens";
-  const size_t bytes = View({}, epoch.max_plan_tokens).bytes();
-  auto memory = std::make_shared<Memory>();
-  memory->epoch = epoch;
-  if (epoch.previous.has_value()) memory->inputs.resize(static_cast<size_t>(epoch.credits));
-  for (Memory::Input& input : memory->inputs) {
-    BATON_ASSIGN_OR_RETURN(input.data, options_.executor->AllocateActivations(bytes));
-  }
-  if (epoch.next.has_value()) memory->outputs.resize(static_cast<size_t>(epoch.output_buffers));
-  for (MemoryBuffer& output : memory->outputs) {
-    BATON_ASSIGN_OR_RETURN(output, options_.executor->AllocateActivations(bytes));
-  }
+  BATON_ASSIGN_OR_RETURN(
+      auto inputs, Allocate(epoch.previous.has_value() ? epoch.credits : 0, epoch.max_plan_tokens));
+  BATON_ASSIGN_OR_RETURN(auto outputs, Allocate(epoch.next.has_value() ? epoch.output_buffers : 0,
+                                                epoch.max_plan_tokens));
+  const bool sends_sums = epoch.next.has_value() &&
+                          options_.protocol_of(epoch.next->instance) >= kActivationSumsVersion;
+  InputBuffers buffers({epoch.max_plan_tokens, columns_, type_}, std::move(inputs));
+  auto memory =
+      std::make_shared<Memory>(Memory{epoch, sends_sums, std::move(buffers), std::move(outputs)});
   MutexLock lock(&mutex_);
   memory_ = std::move(memory);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<MemoryBuffer>> ActivationChannel::Allocate(int count,
+                                                                      int64_t tokens) const {
+  std::vector<MemoryBuffer> buffers(static_cast<size_t>(count));
+  for (MemoryBuffer& buffer : buffers) {
+    BATON_ASSIGN_OR_RETURN(buffer,
+                           options_.executor->AllocateActivations(View({}, tokens).bytes()));
+  }
+  return buffers;
 }
 
 // The first `tokens` rows of a buffer.
@@ -95,6 +92,8 @@ TensorView ActivationChannel::View(const MemorySpan& buffer, int64_t tokens) con
 
 void ActivationChannel::End() {
   MutexLock lock(&mutex_);
+  if (memory_ == nullptr) return;
+  memory_->inputs.End(absl::CancelledError("the epoch is over"));
   memory_.reset();
 }
 
@@ -103,14 +102,9 @@ absl::StatusOr<ActivationBuffers> ActivationChannel::Buffers(uint64_t number, in
   BATON_CHECK(memory_ != nullptr) << "buffers of plan " << number << " between epochs";
   ActivationBuffers buffers{memory_, {}, {}, nullptr};
   if (!memory_->inputs.empty()) {
-    const Memory::Input& input = memory_->inputs[number % memory_->inputs.size()];
-    if (input.number != number || input.tokens != static_cast<uint32_t>(tokens)) {
-      return absl::InternalError(absl::StrCat("plan ", number, " has ", tokens,
-                                              " tokens, its activations are ", input.tokens,
-                                              " tokens of plan ", input.number));
-    }
-    buffers.in = View(input.data.span(), tokens);
-    buffers.checks = input.checks;
+    BATON_ASSIGN_OR_RETURN(InputBuffers::Whole input, memory_->inputs.Of(number, tokens));
+    buffers.in = View(input.data, tokens);
+    buffers.check = std::move(input.check);
   }
   if (!memory_->outputs.empty()) {
     buffers.out = View(memory_->outputs[number % memory_->outputs.size()].span(), tokens);
@@ -158,8 +152,28 @@ void ActivationChannel::Advance(const std::shared_ptr<Passing>& passing) {
   passing->advancing = false;
   const bool over = !passing->status.ok() || passing->next_offset == passing->payload.size();
   if (!over || passing->under_way > 0) return;
-  options_.on_event(
-      ActivationsSent{passing->action.epoch, passing->action.number, passing->status});
+  if (!passing->status.ok() || !passing->memory->sends_sums) return Sent(*passing);
+  // The output buffers bound how often this happens.
+  if (checking_.PostCompletion([this, passing] { SendSum(passing); })) return;
+  passing->status = absl::CancelledError("the stage has ended");
+  Sent(*passing);
+}
+
+void ActivationChannel::Sent(const Passing& passing) {
+  options_.on_event(ActivationsSent{passing.action.epoch, passing.action.number, passing.status});
+}
+
+void ActivationChannel::SendSum(const std::shared_ptr<Passing>& passing) {
+  Outgoing message;
+  message.kind = MessageKind::kActivations;
+  message.header = EncodeActivationMessage(ActivationSum{
+      passing->action.epoch, passing->action.number, YieldingChecksum(passing->payload)});
+  message.on_sent = [this, passing](const absl::Status& status) {
+    if (!status.ok()) passing->status = Blame(status, passing->memory->epoch.next->instance);
+    Sent(*passing);
+  };
+  SendUnlessLost(*options_.data_plane, passing->memory->epoch.next->endpoint, std::move(message),
+                 "prefill.activation_sum_lost");
 }
 
 void ActivationChannel::SendPiece(const std::shared_ptr<Passing>& passing) {
@@ -170,10 +184,16 @@ void ActivationChannel::SendPiece(const std::shared_ptr<Passing>& passing) {
   ++passing->under_way;
   Outgoing message;
   message.kind = MessageKind::kActivations;
-  message.header = EncodeActivationMessage(ActivationHeader{
-      passing->action.epoch, passing->action.number,
-      static_cast<uint32_t>(passing->action.token_count), static_cast<uint32_t>(columns_), offset,
-      piece.size(), PayloadChecksum(piece), type_});
+  ActivationHeader header;
+  header.epoch = passing->action.epoch;
+  header.number = passing->action.number;
+  header.tokens = static_cast<uint32_t>(passing->action.token_count);
+  header.hidden_size = static_cast<uint32_t>(columns_);
+  header.offset = offset;
+  header.bytes = piece.size();
+  header.type = type_;
+  if (!passing->memory->sends_sums) header.checksum = PayloadChecksum(piece);
+  message.header = EncodeActivationMessage(header);
   message.runs.push_back(piece);
   message.on_sent = [this, passing, bytes = piece.size()](const absl::Status& status) {
     --passing->under_way;
@@ -194,9 +214,7 @@ void ActivationChannel::Return(const ReturnCredit& action) {
     MutexLock lock(&mutex_);
     BATON_CHECK(memory_ != nullptr && memory_->epoch.epoch == action.epoch)
         << "credit of epoch " << action.epoch;
-    Memory::Input& input = memory_->inputs[action.number % memory_->inputs.size()];
-    BATON_CHECK(input.number == action.number) << "plan " << action.number;
-    input.number = 0;
+    memory_->inputs.Free(action.number);
     previous = memory_->epoch.previous;
   }
   Outgoing message;
@@ -214,51 +232,7 @@ void ActivationChannel::Return(const ReturnCredit& action) {
 
 int64_t ActivationChannel::receiving_since_us() const {
   MutexLock lock(&mutex_);
-  int64_t since_us = kNeverUs;
-  if (memory_ == nullptr) return since_us;
-  for (const Memory::Input& input : memory_->inputs) {
-    if (input.number == 0 || input.placed == input.came.size()) continue;
-    since_us = std::min(since_us, input.since_us);
-  }
-  return since_us;
-}
-
-absl::StatusOr<std::span<std::byte>> ActivationChannel::Accept(const ActivationHeader& header,
-                                                               size_t payload_bytes) {
-  const auto refused = [&header](const std::string& what) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("activations of plan ", header.number, ": ", what));
-  };
-  if (memory_->inputs.empty()) return refused("this stage takes none");
-  if (header.bytes != payload_bytes) {
-    return refused(absl::StrCat(payload_bytes, " bytes came, announced were ", header.bytes));
-  }
-  if (header.hidden_size != static_cast<uint32_t>(columns_) || header.type != type_ ||
-      header.tokens > static_cast<uint32_t>(memory_->epoch.max_plan_tokens)) {
-    return refused(absl::StrCat("shape [", header.tokens, ", ", header.hidden_size, "] ",
-                                ElementTypeName(header.type), ", expected at most [",
-                                memory_->epoch.max_plan_tokens, ", ", columns_, "] ",
-                                ElementTypeName(type_)));
-  }
-  Memory::Input& input = memory_->inputs[header.number % memory_->inputs.size()];
-  if (input.number == 0) {
-    input.number = header.number;
-    input.since_us = NowUs();
-    input.tokens = header.tokens;
-    input.came.assign(PiecesOf(header), false);
-    input.placed = 0;
-    input.checks = std::make_shared<InputChecks>(input.came.size());
-  }
-  if (input.number != header.number) {
-    return refused(absl::StrCat("plan ", input.number, " has the buffer"));
-  }
-  const size_t piece = header.offset / kActivationPieceBytes;
-  if (input.tokens != header.tokens || input.came[piece]) {
-    return refused(absl::StrCat("piece ", piece, " of [", header.tokens, ", ", header.hidden_size,
-                                "] came twice or is of another shape"));
-  }
-  input.came[piece] = true;
-  return input.data.span().Sub(header.offset, payload_bytes).Host();
+  return memory_ == nullptr ? kNeverUs : memory_->inputs.receiving_since_us();
 }
 
 std::optional<Placement> ActivationChannel::OnHeader(std::span<const std::byte> header,
@@ -268,31 +242,51 @@ std::optional<Placement> ActivationChannel::OnHeader(std::span<const std::byte> 
     LOG(kWarning) << DescribeStatus(message.status());
     return std::nullopt;
   }
-  if (const auto* credit = std::get_if<ActivationCredit>(&*message)) {
-    if (payload_bytes != 0) return std::nullopt;
-    options_.on_event(CreditReturned{credit->epoch, credit->number});
-    return Placement{{}, kCreditReceipt};
+  if (const auto* activations = std::get_if<ActivationHeader>(&*message)) {
+    return OnPiece(*activations, payload_bytes);
   }
-  const auto& activations = std::get<ActivationHeader>(*message);
+  if (payload_bytes != 0) return std::nullopt;
+  if (const auto* sum = std::get_if<ActivationSum>(&*message)) {
+    OnSum(*sum);
+  } else {
+    const auto& credit = std::get<ActivationCredit>(*message);
+    options_.on_event(CreditReturned{credit.epoch, credit.number});
+  }
+  return Placement{{}, kNoReceipt};
+}
+
+std::optional<Placement> ActivationChannel::OnPiece(const ActivationHeader& header,
+                                                    size_t payload_bytes) {
   absl::Status refusal;
   {
     MutexLock lock(&mutex_);
-    if (memory_ == nullptr || memory_->epoch.epoch != activations.epoch) return std::nullopt;
-    const absl::StatusOr<std::span<std::byte>> target = Accept(activations, payload_bytes);
+    if (memory_ == nullptr || memory_->epoch.epoch != header.epoch) return std::nullopt;
+    const absl::StatusOr<MemorySpan> target =
+        memory_->inputs.Accept(header, payload_bytes, NowUs());
     if (target.ok()) {
       const uint64_t receipt = next_receipt_++;
-      arriving_[receipt] = {memory_, activations,
-                            memory_->inputs[activations.number % memory_->inputs.size()].checks};
-      return Placement{{*target}, receipt};
+      arriving_[receipt] = {memory_, header, *target};
+      return Placement{{target->Host()}, receipt};
     }
     refusal = target.status();
   }
-  options_.on_error(activations.epoch, refusal);
+  options_.on_error(header.epoch, refusal);
   return std::nullopt;
 }
 
+void ActivationChannel::OnSum(const ActivationSum& sum) {
+  absl::StatusOr<std::shared_ptr<InputCheck>> check;
+  {
+    MutexLock lock(&mutex_);
+    if (memory_ == nullptr || memory_->epoch.epoch != sum.epoch) return;
+    check = memory_->inputs.Accept(sum, NowUs());
+  }
+  const absl::Status status = check.ok() ? (*check)->Sent(sum.checksum) : check.status();
+  if (!status.ok()) options_.on_error(sum.epoch, status);
+}
+
 void ActivationChannel::OnPlaced(uint64_t receipt, const absl::Status& status) {
-  if (receipt == kCreditReceipt) return;
+  if (receipt == kNoReceipt) return;
   Arriving arrived;
   {
     MutexLock lock(&mutex_);
@@ -302,36 +296,31 @@ void ActivationChannel::OnPlaced(uint64_t receipt, const absl::Status& status) {
     arriving_.erase(found);
   }
   const ActivationHeader& header = arrived.header;
-  if (!status.ok()) {
-    options_.on_error(header.epoch, status);
-    return;
+  absl::Status fault = status;
+  if (fault.ok() && header.checksum.has_value() &&
+      PayloadChecksum(arrived.piece.Host()) != *header.checksum) {
+    fault = DamagedInput(header.number);
   }
-  Check(arrived);
-  Memory::Input& input = arrived.memory->inputs[header.number % arrived.memory->inputs.size()];
-  int64_t since_us = 0;
+  if (!fault.ok()) return options_.on_error(header.epoch, fault);
+  std::optional<InputBuffers::Whole> whole;
   {
     MutexLock lock(&mutex_);
-    if (++input.placed < PiecesOf(header)) return;
-    since_us = input.since_us;
+    whole = arrived.memory->inputs.Placed(header);
   }
-  options_.on_event(ActivationsArrived{header.epoch, header.number, since_us});
+  if (!whole.has_value()) return;
+  options_.on_event(ActivationsArrived{header.epoch, header.number, whole->since_us});
+  if (header.checksum.has_value()) return whole->check->Settle(absl::OkStatus());
+  Check(arrived, *std::move(whole));
 }
 
-void ActivationChannel::Check(const Arriving& arrived) {
+void ActivationChannel::Check(const Arriving& arrived, InputBuffers::Whole whole) {
+  const auto check = whole.check;
   // The input buffers bound how often this happens.
-  const bool taken = checking_.PostCompletion([this, arrived] {
-    const ActivationHeader& header = arrived.header;
-    const MemoryBuffer& input =
-        arrived.memory->inputs[header.number % arrived.memory->inputs.size()].data;
-    absl::Status status;
-    if (PayloadChecksum(input.span().Sub(header.offset, header.bytes).Host()) != header.checksum) {
-      status =
-          absl::DataLossError(absl::StrCat("activations of plan ", header.number, " are damaged"));
-    }
-    arrived.checks->Checked(status);
-    if (!status.ok()) options_.on_error(header.epoch, status);
+  const bool taken = checking_.PostCompletion([this, arrived, whole = std::move(whole)] {
+    const absl::Status checked = whole.check->Arrived(YieldingChecksum(whole.data.Host()));
+    if (!checked.ok()) options_.on_error(arrived.header.epoch, checked);
   });
-  if (!taken) arrived.checks->Checked(absl::CancelledError("the stage has ended"));
+  if (!taken) check->Settle(absl::CancelledError("the stage has ended"));
 }
 
 }  // namespace baton::prefill

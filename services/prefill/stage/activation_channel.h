@@ -26,7 +26,8 @@
 #include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_wire.h"
-#include "services/prefill/stage/input_checks.h"
+#include "services/prefill/stage/input_buffers.h"
+#include "services/prefill/stage/input_check.h"
 
 namespace baton::prefill {
 
@@ -43,9 +44,9 @@ struct ActivationEpoch {
 // Memory of a plan's input and output, held as long as the plan is being computed.
 struct ActivationBuffers {
   std::shared_ptr<const void> owner;
-  TensorView in;                        // [tokens, columns]; none on stage 0
-  TensorView out;                       // [tokens, columns]; none on the last stage
-  std::shared_ptr<InputChecks> checks;  // Of `in`.
+  TensorView in;                      // [tokens, columns]; none on stage 0
+  TensorView out;                     // [tokens, columns]; none on the last stage
+  std::shared_ptr<InputCheck> check;  // Of `in`.
 };
 
 // Registered for MessageKind::kActivations. OnHeader and OnPlaced run on the data thread, the rest
@@ -56,6 +57,8 @@ class ActivationChannel final : public MessageHandler {
     Executor* executor = nullptr;  // Says what activations are, and where they lie.
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
+    // The newest version of the protocol that a peer speaks. Any thread.
+    std::function<uint32_t(const InstanceRef&)> protocol_of;
     std::function<void(StageEvent)> on_event;  // Any thread.
     std::function<void(uint64_t epoch, const absl::Status&)>
         on_error;  // Any thread: break this epoch.
@@ -86,16 +89,22 @@ class ActivationChannel final : public MessageHandler {
   struct Arriving {
     std::shared_ptr<Memory> memory;
     ActivationHeader header;
-    std::shared_ptr<InputChecks> checks;
+    MemorySpan piece;
   };
   TensorView View(const MemorySpan& buffer, int64_t tokens) const;
-  absl::StatusOr<std::span<std::byte>> Accept(const ActivationHeader& header, size_t payload_bytes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Data thread: sends pieces while few are under way, and tells when all have ended.
+  absl::StatusOr<std::vector<MemoryBuffer>> Allocate(int count, int64_t tokens) const;
+
+  // Sending. On the data thread pieces, while few are under way; then, on the checks' thread, the
+  // checksum of all of them.
   void Advance(const std::shared_ptr<Passing>& passing);
   void SendPiece(const std::shared_ptr<Passing>& passing);
-  // Has the checks' thread look at a piece that has been placed.
-  void Check(const Arriving& arrived);
+  void SendSum(const std::shared_ptr<Passing>& passing);
+  void Sent(const Passing& passing);
+
+  // Receiving.
+  std::optional<Placement> OnPiece(const ActivationHeader& header, size_t payload_bytes);
+  void OnSum(const ActivationSum& sum);
+  void Check(const Arriving& arrived, InputBuffers::Whole whole);
 
   const Options options_;
   const int columns_;

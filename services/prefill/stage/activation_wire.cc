@@ -10,10 +10,16 @@ namespace baton::prefill {
 namespace {
 
 constexpr uint64_t kVersion = 3;
-constexpr uint64_t kActivations = 1;
-constexpr uint64_t kCredit = 2;
-constexpr size_t kActivationWords = 10;  // version | type << 8, fields, checksum of the header
-constexpr size_t kCreditWords = 4;
+// What a message is, and how many words it has: version | kind << 8, its fields, and the checksum
+// of these.
+struct Kind {
+  uint64_t tag;
+  size_t words;
+};
+constexpr Kind kCheckedPiece{kVersion | 1 << 8, 10};
+constexpr Kind kCredit{kVersion | 2 << 8, 4};
+constexpr Kind kSum{kVersion | 3 << 8, 5};
+constexpr Kind kPiece{kVersion | 4 << 8, 9};
 
 // Headers are a few words of 64 bits: plain enough to need no writer and reader of their own.
 std::vector<std::byte> Encode(const std::vector<uint64_t>& words) {
@@ -40,13 +46,13 @@ absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("activation message: ", what));
 }
 
-absl::StatusOr<ActivationMessage> DecodeActivations(std::span<const std::byte> bytes) {
+absl::StatusOr<ActivationMessage> DecodePiece(std::span<const std::byte> bytes, bool checked) {
   constexpr uint64_t kMax = UINT32_MAX;
   const uint64_t tokens = Word(bytes, 3);
   const uint64_t hidden_size = Word(bytes, 4);
   if (tokens == 0 || tokens > kMax || hidden_size == 0 || hidden_size > kMax)
     return Malformed("shape out of range");
-  const uint64_t type = Word(bytes, 8);
+  const uint64_t type = Word(bytes, checked ? 8 : 7);
   if (type >= std::size(kElementTypes)) {
     return Malformed(absl::StrCat("unknown element type ", type));
   }
@@ -58,7 +64,7 @@ absl::StatusOr<ActivationMessage> DecodeActivations(std::span<const std::byte> b
   header.hidden_size = static_cast<uint32_t>(hidden_size);
   header.offset = Word(bytes, 5);
   header.bytes = Word(bytes, 6);
-  header.checksum = Word(bytes, 7);
+  if (checked) header.checksum = Word(bytes, 7);
   if (static_cast<unsigned __int128>(tokens) * hidden_size * ElementBytes(header.type) >
       UINT64_MAX) {
     return Malformed("shape out of range");
@@ -78,30 +84,37 @@ uint64_t PayloadChecksum(std::span<const std::byte> payload) { return Checksum(p
 
 std::vector<std::byte> EncodeActivationMessage(const ActivationMessage& message) {
   if (const auto* credit = std::get_if<ActivationCredit>(&message)) {
-    return Encode({kVersion | kCredit << 8, credit->epoch, credit->number});
+    return Encode({kCredit.tag, credit->epoch, credit->number});
+  }
+  if (const auto* sum = std::get_if<ActivationSum>(&message)) {
+    return Encode({kSum.tag, sum->epoch, sum->number, sum->checksum});
   }
   const auto& header = std::get<ActivationHeader>(message);
-  return Encode({kVersion | kActivations << 8, header.epoch, header.number, header.tokens,
-                 header.hidden_size, header.offset, header.bytes, header.checksum,
-                 static_cast<uint64_t>(header.type)});
+  std::vector<uint64_t> words{
+      kPiece.tag,         header.epoch,  header.number, header.tokens,
+      header.hidden_size, header.offset, header.bytes,  static_cast<uint64_t>(header.type)};
+  if (header.checksum.has_value()) {
+    words.front() = kCheckedPiece.tag;
+    words.insert(words.end() - 1, *header.checksum);
+  }
+  return Encode(words);
 }
 
 absl::StatusOr<ActivationMessage> DecodeActivationMessage(std::span<const std::byte> bytes) {
-  if (bytes.size() != kActivationWords * sizeof(uint64_t) &&
-      bytes.size() != kCreditWords * sizeof(uint64_t)) {
+  const size_t words = bytes.size() / sizeof(uint64_t);
+  if (bytes.size() % sizeof(uint64_t) != 0 || words < kCredit.words ||
+      words > kCheckedPiece.words) {
     return Malformed(absl::StrCat(bytes.size(), " bytes"));
   }
-  const size_t words = bytes.size() / sizeof(uint64_t);
   if (PayloadChecksum(bytes.first((words - 1) * sizeof(uint64_t))) != Word(bytes, words - 1)) {
     return Malformed("checksum of the header differs");
   }
   const uint64_t tag = Word(bytes, 0);
-  if (tag == (kVersion | kActivations << 8) && words == kActivationWords) {
-    return DecodeActivations(bytes);
-  }
-  if (tag == (kVersion | kCredit << 8) && words == kCreditWords) {
-    return ActivationCredit{Word(bytes, 1), Word(bytes, 2)};
-  }
+  const auto is = [&](const Kind& kind) { return tag == kind.tag && words == kind.words; };
+  if (is(kPiece)) return DecodePiece(bytes, /*checked=*/false);
+  if (is(kCheckedPiece)) return DecodePiece(bytes, /*checked=*/true);
+  if (is(kCredit)) return ActivationCredit{Word(bytes, 1), Word(bytes, 2)};
+  if (is(kSum)) return ActivationSum{Word(bytes, 1), Word(bytes, 2), Word(bytes, 3)};
   return Malformed(absl::StrCat("unknown version or type ", tag));
 }
 

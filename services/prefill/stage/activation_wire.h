@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -25,13 +26,22 @@ struct ActivationHeader {
   uint64_t number = 0;  // Of the plan.
   uint32_t tokens = 0;
   uint32_t hidden_size = 0;
-  uint64_t offset = 0;    // A multiple of kActivationPieceBytes.
-  uint64_t bytes = 0;     // Of the payload.
-  uint64_t checksum = 0;  // XXH3-64 of the payload.
+  uint64_t offset = 0;  // A multiple of kActivationPieceBytes.
+  uint64_t bytes = 0;   // Of the payload.
+  // XXH3-64 of the payload, for a next stage of protocol version 3, which knows no ActivationSum.
+  std::optional<uint64_t> checksum;
   ElementType type = ElementType::kFloat32;
 
   uint64_t total_bytes() const { return uint64_t{tokens} * hidden_size * ElementBytes(type); }
   bool operator==(const ActivationHeader&) const = default;
+};
+
+// What the activations of plan `number` are; comes when their last piece has gone. No payload.
+struct ActivationSum {
+  uint64_t epoch = 0;
+  uint64_t number = 0;
+  uint64_t checksum = 0;  // XXH3-64 of the activations.
+  bool operator==(const ActivationSum&) const = default;
 };
 
 // The buffer of plan `number` is free again. No payload.
@@ -41,7 +51,7 @@ struct ActivationCredit {
   bool operator==(const ActivationCredit&) const = default;
 };
 
-using ActivationMessage = std::variant<ActivationHeader, ActivationCredit>;
+using ActivationMessage = std::variant<ActivationHeader, ActivationSum, ActivationCredit>;
 
 std::vector<std::byte> EncodeActivationMessage(const ActivationMessage& message);
 

@@ -5,12 +5,17 @@
 namespace baton::prefill {
 namespace {
 
-const ActivationHeader kHeader{7, 3, 64, 128, 0, uint64_t{64} * 128 * 4, 0x123456789abcdef0};
+const ActivationHeader kHeader{7, 3, 64, 128, 0, uint64_t{64} * 128 * 4};
+const ActivationSum kSum{7, 3, 0x123456789abcdef0};
 
 TEST(ActivationWireTest, RoundTrips) {
   EXPECT_EQ(*DecodeActivationMessage(EncodeActivationMessage(kHeader)), ActivationMessage(kHeader));
+  ActivationHeader checked = kHeader;
+  checked.checksum = 0x123456789abcdef0;
+  EXPECT_EQ(*DecodeActivationMessage(EncodeActivationMessage(checked)), ActivationMessage(checked));
   const ActivationCredit credit{7, 3};
   EXPECT_EQ(*DecodeActivationMessage(EncodeActivationMessage(credit)), ActivationMessage(credit));
+  EXPECT_EQ(*DecodeActivationMessage(EncodeActivationMessage(kSum)), ActivationMessage(kSum));
 }
 
 TEST(ActivationWireTest, TheTypeOfTheElementsIsPartOfTheShape) {
@@ -24,8 +29,8 @@ TEST(ActivationWireTest, TheTypeOfTheElementsIsPartOfTheShape) {
 }
 
 TEST(ActivationWireTest, RefusesEveryFlippedBitAndEveryLength) {
-  for (const ActivationMessage& message :
-       {ActivationMessage(kHeader), ActivationMessage(ActivationCredit{7, 3})}) {
+  for (const ActivationMessage& message : {ActivationMessage(kHeader), ActivationMessage(kSum),
+                                           ActivationMessage(ActivationCredit{7, 3})}) {
     const std::vector<std::byte> good = EncodeActivationMessage(message);
     for (size_t bit = 0; bit < good.size() * 8; ++bit) {
       std::vector<std::byte> bad = good;
@@ -50,7 +55,7 @@ TEST(ActivationWireTest, RefusesBytesThatDisagreeWithTheShape) {
 
 TEST(ActivationWireTest, TakesThePiecesOfTheShapeAndNoOthers) {
   // 1,500 x 2,048 floats: two whole pieces and the rest.
-  ActivationHeader header{7, 3, 1500, 2048, 0, kActivationPieceBytes, 1};
+  ActivationHeader header{7, 3, 1500, 2048, 0, kActivationPieceBytes};
   const auto taken = [&header] {
     return DecodeActivationMessage(EncodeActivationMessage(header)).ok();
   };

@@ -64,9 +64,11 @@ void PlanComputer::Run(ComputeJob job) {
   step.out = kept->buffers.out;
   for (ComputeJob::Item& item : kept->items) step.sequences.push_back(StepOf(item));
   submissions_.Submit(std::move(step), [this, kept](StepResult result) {
-    // Mostly they have held long ago. What has been computed from a damaged input ends here.
-    if (result.status.ok() && kept->buffers.checks != nullptr) {
-      result.status = kept->buffers.checks->Await();
+    // Mostly it has held long ago. What has been computed from a damaged input ends here. Failed
+    // computations wait as well: the input's buffer is free only when all of it has come.
+    if (kept->buffers.check != nullptr) {
+      const absl::Status checked = kept->buffers.check->Await();
+      if (result.status.ok()) result.status = checked;
     }
     on_event_(FinishedOf(*kept, std::move(result)));
   });

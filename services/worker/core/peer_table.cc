@@ -126,7 +126,8 @@ bool PeerTable::Opened(const InstanceRef& instance, uint64_t endpoint, int64_t r
   found->second.tried = true;
   found->second.may_be_told = true;
   missing_.erase(instance);
-  endpoints_[instance] = {endpoint, found->second.worker.role};
+  const PeerWorker& worker = found->second.worker;
+  endpoints_[instance] = {endpoint, worker.role, worker.protocol_version};
   return true;
 }
 

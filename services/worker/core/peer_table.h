@@ -27,6 +27,7 @@ namespace baton::worker {
 struct PeerEndpoint {
   uint64_t endpoint = 0;  // Never 0.
   Role role = Role::kPrefill;
+  uint32_t protocol_version = 0;
 };
 
 class PeerTable {

@@ -1,0 +1,79 @@
+// The input buffers of one epoch: which plan has which, and what of it has come. Pieces and the
+// checksum come in any order and count once; whatever breaks the credits or the shape is refused.
+// It copies and hashes nothing, and has no thread: its owner holds a lock around it.
+#ifndef SERVICES_PREFILL_STAGE_INPUT_BUFFERS_H_
+#define SERVICES_PREFILL_STAGE_INPUT_BUFFERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/device/memory.h"
+#include "common/types/element_type.h"
+#include "services/prefill/stage/activation_wire.h"
+#include "services/prefill/stage/input_check.h"
+
+namespace baton::prefill {
+
+class InputBuffers {
+ public:
+  struct Shape {
+    int max_tokens = 0;
+    int columns = 0;
+    ElementType type = ElementType::kFloat32;
+  };
+  struct Whole {           // All of a plan's input is there.
+    int64_t since_us = 0;  // When the first of it came.
+    MemorySpan data;       // [tokens, columns]
+    std::shared_ptr<InputCheck> check;
+  };
+
+  // One buffer for each plan that may be arriving or computed; none on stage 0.
+  InputBuffers(const Shape& shape, std::vector<MemoryBuffer> buffers);
+
+  bool empty() const { return inputs_.empty(); }
+
+  // Where a piece belongs. FAILED_PRECONDITION, which ends the epoch: it belongs nowhere.
+  absl::StatusOr<MemorySpan> Accept(const ActivationHeader& header, size_t payload_bytes,
+                                    int64_t now_us);
+  // The check of the plan that the checksum is of. FAILED_PRECONDITION as above.
+  absl::StatusOr<std::shared_ptr<InputCheck>> Accept(const ActivationSum& sum, int64_t now_us);
+  // A piece that was accepted is there.
+  std::optional<Whole> Placed(const ActivationHeader& header);
+
+  // The input of plan `number`, of which all has been placed. INTERNAL if it is another's or has
+  // another size.
+  absl::StatusOr<Whole> Of(uint64_t number, int tokens) const;
+  void Free(uint64_t number);
+
+  // Since when a plan's input has been arriving that is not whole yet; kNeverUs: none is.
+  int64_t receiving_since_us() const;
+  // Nothing more will come: who waits for a check is told why.
+  void End(const absl::Status& why);
+
+ private:
+  struct Input {
+    MemoryBuffer data;
+    uint64_t number = 0;  // Plan in it; 0: free.
+    uint32_t tokens = 0;
+    int64_t since_us = 0;
+    std::vector<bool> came;  // By piece: it is arriving or has arrived. Empty: none has yet.
+    size_t placed = 0;       // Pieces.
+    bool sum_came = false;
+    std::shared_ptr<InputCheck> check;
+  };
+  size_t Slot(uint64_t number) const { return number % inputs_.size(); }
+  absl::StatusOr<Input*> Claim(uint64_t number, int64_t now_us);
+  static Whole WholeOf(const Input& input, size_t bytes);
+
+  const Shape shape_;
+  std::vector<Input> inputs_;
+};
+
+}  // namespace baton::prefill
+
+#endif  // SERVICES_PREFILL_STAGE_INPUT_BUFFERS_H_
