@@ -175,6 +175,16 @@ TEST(PlanOptimalTest, NoOtherRuleBeatsIt) {
 
 // Of twenty pages, eleven chunks to nineteen are no better than ten, and twenty may be. Seed
 // 7,000,130 of the simulation.
+TEST(LargestChunkTest, AFloorThatTakesAllTheTimeLeavesNoTokens) {
+  const StageCost cost{.overhead_us = 10, .token_us = 1, .attention_us = 0.01, .floor_tokens = 100};
+  for (const int page_size : {5, 16}) {
+    const PromptShape prompt{0, 1000, page_size};
+    EXPECT_EQ(LargestChunk(prompt, {cost}, 1000, 109), 0);
+    EXPECT_EQ(LargestChunk(prompt, {cost}, 1000, 110), 0);
+    EXPECT_EQ(LargestChunk(prompt, {cost}, 1000, 110 + 0.01 * 80 * 80), 80);
+  }
+}
+
 TEST(PlanOptimalTest, ChunksOfOnePageAreTriedBehindThoseOfTwo) {
   Random random(25);
   int one_page = 0;

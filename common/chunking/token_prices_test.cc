@@ -55,6 +55,7 @@ TEST(TokenPricesTest, NothingIsBoughtForNothing) {
   EXPECT_EQ(prices.Affordable(Fresh(64), 0), 0);
   EXPECT_EQ(prices.Affordable(Fresh(64), -3), 0);
   EXPECT_EQ(prices.Affordable(Fresh(0), 64), 0);
+  EXPECT_EQ(TokenPrices().Affordable(Fresh(64), -40), 0) << "nor when nobody knows what it costs";
   EXPECT_EQ(prices.Of(1000, 0), 0);
 }
 

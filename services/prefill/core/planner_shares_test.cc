@@ -196,6 +196,23 @@ TEST_F(PlannerSharesTest, ANewEpochOwesNothing) {
   }
 }
 
+TEST_F(PlannerSharesTest, WhatWasKeptForAnotherIsNotANewEpochsEither) {
+  PlannerLimits limits = Limits();
+  limits.chunk_tokens = 3 * kPage;
+  Make(limits);
+  for (const uint64_t epoch : {kEpoch + 1, kEpoch + 2}) {
+    Send(ChainDown{absl::UnavailableError("a stage is gone")});
+    Send(ChainUp{epoch, 1, 2000});
+    Start(3, kPage);
+    Start(1, 9000);
+    Start(2, 100);
+    Send(StageRequestClosed{0, epoch, {3, absl::OkStatus(), 1, 1, 1}});
+    Send(StagePlanDone{0, epoch, {1, 10, 1}});
+    EXPECT_EQ(Shares(plans_.back()), (Tokens{{1, 2 * kPage}, {2, kPage}}))
+        << "half a page is kept for the other";
+  }
+}
+
 TEST_F(PlannerSharesTest, WhoIsOpenedHasAChunk) {
   PlannerLimits limits = Limits();
   limits.chunk_tokens = kPage;
