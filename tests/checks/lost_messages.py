@@ -3,9 +3,9 @@
     ./dev check lost_messages
     /usr/bin/python3 tests/checks/lost_messages.py [--losses 50] [--kind prefill.kv_lost]
 
-One process of a cluster loses every N-th activation, checksum of activations, credit, KV message, commit or receipt. Whatever is lost, the
-request that it belonged to ends with the right answer or with a status that says what was lost, the cluster
-answers again within five seconds, and no page is held. Prints how long requests took that met one loss.
+One process of a cluster loses every N-th activation, checksum of activations, credit, KV message, commit or
+receipt. Whatever is lost, the request that it belonged to ends with the right answer or with a status that says
+what was lost, the cluster answers again within five seconds, and no page is held. Prints how long requests took that met one loss.
 """
 
 import argparse
