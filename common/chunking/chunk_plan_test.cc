@@ -58,6 +58,11 @@ TEST(PlanSglangTest, NeverGoesBelowAQuarterOfTheBase) {
   EXPECT_EQ(chunks[chunks.size() - 2], 256);
 }
 
+TEST(PlanSglangTest, PlansTheLastTokenToo) {
+  const StageCost cost{.token_us = 10};
+  EXPECT_EQ(PlanSglang({.tokens = 1025}, cost, 1024, 0.75), (std::vector<int>{1024, 1}));
+}
+
 TEST(PlanSglangTest, AlignsToPagesOf64TokensOrMore) {
   const StageCost cost{.token_us = 10, .attention_us = 0.001};
   for (const int page_size : {16, 128}) {
@@ -183,6 +188,15 @@ TEST(LargestChunkTest, AFloorThatTakesAllTheTimeLeavesNoTokens) {
     EXPECT_EQ(LargestChunk(prompt, {cost}, 1000, 110), 0);
     EXPECT_EQ(LargestChunk(prompt, {cost}, 1000, 110 + 0.01 * 80 * 80), 80);
   }
+}
+
+TEST(LargestChunkTest, WithoutTimeThereIsNoTokenNotEvenAPromptsLast) {
+  const StageCost cost{.overhead_us = 10, .token_us = 0.01};
+  for (const double limit_us : {0.0, 9.0, 10.0}) {
+    EXPECT_EQ(LargestChunk({0, 1, 16}, {cost}, 1000, limit_us), 0) << limit_us;
+  }
+  EXPECT_EQ(LargestChunk({0, 1, 16}, {cost}, 1000, 10.01), 1);
+  EXPECT_EQ(LargestChunk({0, 1000, 16}, {cost}, 1000, 10.5), 48) << "half a microsecond is some";
 }
 
 TEST(PlanOptimalTest, ChunksOfOnePageAreTriedBehindThoseOfTwo) {

@@ -96,6 +96,17 @@ TEST(SglangChunksTest, GoesByTheSlowestStage) {
   EXPECT_EQ(policy->PlanTokens({65'536, 65'536}), SglangChunk(65'536, kPage, slow, 4096, 0.75));
 }
 
+TEST(SglangChunksTest, OfEquallySlowStagesTheFirstCounts) {
+  const StageCost even{.token_us = 2};
+  const StageCost steep{.token_us = 1,
+                        .attention_us = 1.0 / 1024};  // Both take 2,048 us for 1,024.
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kSglang, 1024));
+  policy->SetCosts({even, steep});
+  EXPECT_EQ(policy->PlanTokens({65'536, 65'536}), 1024);
+  policy->SetCosts({steep, even});
+  EXPECT_LT(policy->PlanTokens({65'536, 65'536}), 1024);
+}
+
 TEST(SglangChunksTest, ThePromptBeginsWithTheBaseWhateverItsUnit) {
   const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kSglang, 80));
   policy->SetCosts({kCost});

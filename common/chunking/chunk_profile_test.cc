@@ -149,6 +149,16 @@ TEST(ChunkProfileTest, NumbersHaveBounds) {
   }
 }
 
+TEST(ChunkProfileTest, CostsAreAnyNumbersFromZeroOn) {
+  for (const char* field : {"overhead_us", "prefix_us", "token_us", "attention_us"}) {
+    for (const double value : {-0.5, 0.0, 0.5}) {
+      nlohmann::json changed = nlohmann::json::parse(kGood);
+      changed["stages"][0][field] = value;
+      EXPECT_EQ(ParseChunkProfile(changed.dump(), "p.json").ok(), value >= 0) << field << value;
+    }
+  }
+}
+
 TEST(ChunkProfileTest, TokensThatCostNothingAreRefused) {
   std::string text = Changed("\"token_us\": 8", "\"token_us\": 0");
   text.replace(text.rfind("\"attention_us\": 0.5"), 19, "\"attention_us\": 0.0");

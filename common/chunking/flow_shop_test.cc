@@ -108,6 +108,14 @@ TEST(FirstTokenBoundTest, IsReachedByEqualChunksWhereTheBestNumberIsWhole) {
   EXPECT_NEAR(FirstTokenBoundMicros(stages, 0, 1600), planned, 1e-9);
 }
 
+TEST(FirstTokenBoundTest, NoChainIsFasterThanItsSlowestStage) {
+  const StageCost fast{.token_us = 0.1};
+  const StageCost slow{.overhead_us = 5, .token_us = 10};
+  for (const auto& stages : {std::vector{fast, slow}, std::vector{slow, fast}}) {
+    EXPECT_DOUBLE_EQ(FirstTokenBoundMicros(stages, 0, 100), 1005);
+  }
+}
+
 TEST(FirstTokenBoundTest, OneChunkIsTheLeastThereIs) {
   const StageCost cost{.overhead_us = 1000, .token_us = 1};
   EXPECT_DOUBLE_EQ(FirstTokenBoundMicros({cost, cost}, 0, 10), 2 * 1010);
