@@ -24,6 +24,16 @@ TEST_F(ClusterClientTest, AppliesAViewOnceItsEndpointsStand) {
   EXPECT_EQ(views_[0].size(), 2u) << "without the worker itself";
 }
 
+TEST_F(ClusterClientTest, KnowsWhichProtocolAConnectedPeerSpeaks) {
+  v1::WorkerInfo stage = kStage;
+  stage.mutable_fingerprint()->set_protocol_version(kProtocolVersion + 1);
+  router_->SetView(2, {kDecode, stage});
+  Begin(kDecode);
+  ASSERT_TRUE(router_->AwaitApplied(2));
+  EXPECT_EQ(client_->ProtocolOf({"a-0", 2}), kProtocolVersion + 1);
+  EXPECT_EQ(client_->ProtocolOf({"a-0", 3}), kOldestProtocolVersion) << "another incarnation";
+}
+
 TEST_F(ClusterClientTest, ARankHearsOfTheOthersOfItsDecodeService) {
   const auto rank = [](const std::string& id, int of_two) {
     v1::WorkerInfo info = Worker(id, 1, v1::ROLE_DECODE);

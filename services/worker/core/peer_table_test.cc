@@ -57,6 +57,17 @@ class PeerTableTest : public testing::Test {
   PeerTable table_{Worker(Role::kPrefill, "self", "a")};
 };
 
+TEST_F(PeerTableTest, AnEndpointSaysWhoIsAtItsEnd) {
+  PeerWorker decode = kDecode;
+  decode.protocol_version = 4;
+  Update({decode});
+  Connect(decode, 7);
+  const PeerEndpoint& endpoint = table_.endpoints().at(decode.instance);
+  EXPECT_EQ(endpoint.endpoint, 7u);
+  EXPECT_EQ(endpoint.role, Role::kDecode);
+  EXPECT_EQ(endpoint.protocol_version, 4u);
+}
+
 TEST_F(PeerTableTest, AStageNeedsEveryDecodeAndItsOwnChain) {
   Update({kDecode, kStage, kStageOfB});
   EXPECT_EQ(Connecting(0), (std::vector<std::string>{"d0", "p0"}));
