@@ -5,7 +5,8 @@
 
 One process of a cluster loses every N-th activation, checksum of activations, credit, KV message, commit or
 receipt. Whatever is lost, the request that it belonged to ends with the right answer or with a status that says
-what was lost, the cluster answers again within five seconds, and no page is held. Prints how long requests took that met one loss.
+what was lost, the cluster answers again within five seconds, and no page is held. Prints how long requests took
+that met one loss.
 """
 
 import argparse
