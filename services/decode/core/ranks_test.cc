@@ -293,6 +293,13 @@ TEST_F(RanksTest, AWordForAnotherSlotIsNobodys) {
   EXPECT_TRUE(core_.AtRest());
 }
 
+// Rank 0's own table is no peer that may be late.
+TEST_F(RanksTest, AWordOfItsOwnTableForNothingIsABrokenInvariant) {
+  Join();
+  const Ticket ticket = Reserved(1);
+  EXPECT_DEATH(Handle(KvDrained{ticket.slot, ticket.generation}), "was not revoked");
+}
+
 TEST_F(RanksTest, ALossGivesBackWhatFollowersAloneHeld) {
   Join();
   const Ticket ticket = Reserved(1);
