@@ -333,6 +333,17 @@ TEST_F(StageEpochsTest, TheFirstFailureIsTheReason) {
   EXPECT_EQ(All<ReportRequestClosed>()[0].closed.status, absl::UnavailableError("first"));
 }
 
+TEST_F(StageEpochsTest, ATokenThatCannotBeDrawnIsNoReasonForWhatHasFailedBefore) {
+  Make(0, 1);
+  for (uint64_t number = 1; number <= 3; ++number) Send(PlanArrived{ChunkPlan(number)});
+  Computed(1);
+  Computed(2);
+  Sent(1, absl::UnavailableError("first"));
+  Computed(3, {absl::InternalError("no logit is finite")});
+  Sent(2);
+  EXPECT_EQ(All<ReportRequestClosed>()[0].closed.status, absl::UnavailableError("first"));
+}
+
 TEST_F(StageEpochsTest, IsNotQuietWhileAnythingIsBeingSent) {
   Make(0, 2);
   Send(PlanArrived{ChunkPlan(1)});
