@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "common/chunking/chunk_plan.h"
@@ -52,6 +53,16 @@ TEST(FixedChunksTest, IgnoresThePositionAndCosts) {
   EXPECT_EQ(policy->PlanTokens({.prefix_length = 0, .remaining_tokens = 10}), 256);
   EXPECT_EQ(policy->PlanTokens({.prefix_length = 100'000, .remaining_tokens = 1}), 256);
   EXPECT_EQ(policy->max_plan_tokens(), 256);
+}
+
+TEST(OptimalChunksTest, NoPlanIsLargerThanTheContextInWholePages) {
+  ChunkOptions options = OptionsOf(ChunkRule::kOptimal);
+  for (const auto& [context, plan] : {std::pair{64, 64}, {65, 80}, {1, 16}}) {
+    options.max_context_tokens = context;
+    const auto policy = MakeChunkPolicy(options);
+    policy->SetCosts({kCost, kCost});
+    EXPECT_EQ(policy->PlanTokens({0, context, 100'000}), plan) << context;
+  }
 }
 
 TEST(SglangChunksTest, WithoutCostsItIsFixed) {
