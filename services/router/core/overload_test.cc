@@ -285,6 +285,19 @@ TEST(LearnedLimitTest, IsWhatWasThereAndRisesFasterAndFaster) {
   EXPECT_EQ(limit.NextUs(), kNeverUs);
 }
 
+TEST(LearnedLimitTest, AfterARefusalItRisesByOneAgain) {
+  Random random(1);
+  LearnedLimit limit;
+  limit.Refuse(3, 0, 0, random);
+  limit.Advance(3, limit.NextUs(), random);
+  limit.Advance(4, limit.NextUs(), random);
+  EXPECT_TRUE(limit.HasRoom(5));
+  limit.Refuse(5, 0, limit.NextUs() - 1, random);
+  limit.Advance(5, limit.NextUs(), random);
+  EXPECT_TRUE(limit.HasRoom(5));
+  EXPECT_FALSE(limit.HasRoom(6));
+}
+
 TEST(LearnedLimitTest, TheBackoffDoublesWithEveryProbeThatIsRefused) {
   Random random(1);
   LearnedLimit limit;
