@@ -41,5 +41,14 @@ TEST(ChecksumTest, AnyBitCounts) {
   }
 }
 
+TEST(ChecksumTest, LettingOthersRunChangesNothing) {
+  const std::vector<std::byte> bytes = Numbered((1 << 20) + 77);
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{256 << 10}, size_t{(256 << 10) + 1},
+                            size_t{1 << 20}, bytes.size()}) {
+    const auto part = std::span<const std::byte>(bytes).first(size);
+    EXPECT_EQ(YieldingChecksum(part), Checksum(part)) << size;
+  }
+}
+
 }  // namespace
 }  // namespace baton

@@ -202,7 +202,9 @@ std::vector<int> PlanOptimal(const PromptShape& prompt, const std::vector<StageC
   }
   constexpr int kAround = 4;  // Of the flat bottom: more changes less than a thousandth.
   const int stride = std::max(1, step_of(bottom) / kAround);
-  for (int count = std::max(fewest, bottom - step_of(bottom) + stride);
+  // Both ends again: where chunks are a few pages, a limit a thousandth too long may let a page
+  // more into one of them.
+  for (int count = std::max(fewest, bottom - step_of(bottom));
        count <= std::min(most, bottom + step_of(bottom)); count += stride) {
     try_count(count, kFine);
   }

@@ -16,6 +16,7 @@
 
 #include "common/base/sync.h"
 #include "common/rpc/convert.h"
+#include "common/transport/testing/stub_data_plane.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 #include "services/worker/cluster_client.h"
 
@@ -26,11 +27,8 @@ inline constexpr int64_t kNeverMs = 3'600'000;        // An interval that no tes
 inline constexpr uint64_t kRouterIncarnation = 0x77;
 
 // Counts endpoints; addresses named in `unreachable` can't be connected to.
-class FakeDataPlane : public DataPlane {
+class FakeDataPlane final : public StubDataPlane {
  public:
-  const std::string& address() const override { return address_; }
-  absl::Status Register(MessageKind, MessageHandler*) override { return absl::OkStatus(); }
-  void Unregister(MessageKind) override {}
   absl::StatusOr<PeerId> Connect(std::string_view address) override {
     MutexLock lock(&mutex_);
     if (unreachable_.contains(std::string(address))) return absl::UnavailableError("no route");
@@ -41,14 +39,6 @@ class FakeDataPlane : public DataPlane {
     MutexLock lock(&mutex_);
     open_.erase(peer);
   }
-  void Send(PeerId, Outgoing message) override { message.on_sent(absl::OkStatus()); }
-  bool Post(std::function<void()>) override { return false; }
-  bool PostReserved(std::function<void()>) override { return false; }
-  void SetTimer(int64_t, std::function<void(int64_t)>) override {}
-  void SetPeerErrorHandler(std::function<void(PeerId, const absl::Status&)>) override {}
-  std::string Lanes(PeerId) override { return ""; }
-  const DataPlaneCounters& counters() const override { return counters_; }
-  void Shutdown() override {}
 
   std::multiset<std::string> Open() {
     MutexLock lock(&mutex_);
@@ -62,12 +52,10 @@ class FakeDataPlane : public DataPlane {
   }
 
  private:
-  const std::string address_ = "self";
   Mutex mutex_;
   std::map<PeerId, std::string> open_;
   std::set<std::string> unreachable_;
   PeerId next_ = 1;
-  DataPlaneCounters counters_;
 };
 
 // A router that says what the test tells it to.

@@ -70,6 +70,7 @@ def test_what_is_lost_after_it_was_sent_stops_nothing_for_long(tiny_model, expec
         else:
             assert LOST[name], f"this can be made good: {answer.error.details()}"
             assert answer.code == grpc.StatusCode.UNAVAILABLE and "lost" in answer.error.details(), answer.error
+        assert any(f"failpoint {name}:" in process.log() for process in cluster.processes.values()), "nothing was lost"
         again = client.greedy(PROMPT, COUNT)
         assert again.error is None and again.tokens == expected, again.error
         clusters.wait_until(cluster.idle, 10, "pages to come back")

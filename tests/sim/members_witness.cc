@@ -110,7 +110,7 @@ void MembersWitness::Hear(const router::RegisterRequested& event,
                           const router::ReplyRegister& reply, const router::Membership& membership,
                           std::vector<Lost>& lost) {
   if (reply.instance != event.worker.instance) Complain("a registration's answer is another's");
-  CheckRefusal(event, reply);
+  CheckRefusal(event, reply, membership);
   Member* known = Of(event.worker.instance);
   if (known != nullptr && known->info == event.worker) {
     if (!reply.status.ok()) Complain("a member that asks again is refused");
@@ -151,7 +151,8 @@ void MembersWitness::Hear(const router::RegisterRequested& event,
 }
 
 void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
-                                  const router::ReplyRegister& reply) {
+                                  const router::ReplyRegister& reply,
+                                  const router::Membership& membership) {
   const InstanceRef& instance = event.worker.instance;
   const auto before = refused_.find(instance);
   if (reply.status.ok()) {
@@ -171,15 +172,25 @@ void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
   if (!misfit || !absl::IsFailedPrecondition(reply.status)) {
     Complain(absl::StrCat(instance.id, " is refused without a reason: ", reply.status.ToString()));
   }
+  // As many applicants are known as members are taken, intruders among them.
+  const auto applicant = membership.applicants().find(instance.id);
+  const bool known =
+      applicant != membership.applicants().end() && applicant->second.info.instance == instance;
+  const auto most = static_cast<size_t>(limits_.membership.max_workers);
+  if (membership.applicants().size() > most)
+    Complain("more applicants are known than there may be");
+  if (!known && membership.applicants().size() < most) {
+    Complain(instance.id + " is refused and forgotten, and there is room for it");
+  }
   const bool same = before != refused_.end() && before->second.status == reply.status;
-  const bool lately = before != refused_.end() &&
+  const bool lately = before != refused_.end() && before->second.known &&
                       world_.now_us() - before->second.at_us < limits_.membership.lease_us;
   if (reply.repeated ? !same : same && lately) {
     Complain("a refusal that is said again is not told from the first");
   }
   // One applicant of a name is known: what a former life has said late counts as another's.
   std::erase_if(refused_, [&](const auto& entry) { return entry.first.id == instance.id; });
-  refused_[instance] = {reply.status, world_.now_us()};
+  refused_[instance] = {reply.status, world_.now_us(), known};
 }
 
 void MembersWitness::Join(const router::Worker& worker, bool asks) {

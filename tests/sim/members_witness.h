@@ -84,6 +84,7 @@ class MembersWitness {
   struct Refusal {
     absl::Status status;
     int64_t at_us = 0;
+    bool known = false;  // To the router, among the applicants.
   };
 
   void Hear(const router::RegisterRequested& event, const router::ReplyRegister& reply,
@@ -95,7 +96,8 @@ class MembersWitness {
   void Lose(Members::iterator member, bool left, std::vector<Lost>& lost);
   // `asks`: it is its own registration that makes it a member.
   void Join(const router::Worker& worker, bool asks);
-  void CheckRefusal(const router::RegisterRequested& event, const router::ReplyRegister& reply);
+  void CheckRefusal(const router::RegisterRequested& event, const router::ReplyRegister& reply,
+                    const router::Membership& membership);
   void CheckReply(const router::HeartbeatReceived& event, const router::ReplyHeartbeat& reply,
                   const router::Membership& membership);
   void CheckView(const router::Membership& membership);

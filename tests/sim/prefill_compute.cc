@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "tests/sim/content.h"
 #include "tests/sim/prefill_process.h"
 
@@ -242,8 +243,12 @@ void PrefillProcess::TellComputed() {
     prefill::ComputeFinished done = unchecked_.front();
     if (!first() && done.epoch == epoch_) {
       const Sum& sum = sums_[done.number % sums_.size()];
-      if (sum.number != done.number || !sum.came || sum.damaged) return;
+      if (sum.number != done.number || !sum.came || sum.damaged) {
+        Covered<"input: what was computed waits for its checksum">();
+        return;
+      }
     } else if (!first() && done.status.ok()) {
+      Covered<"input: what was computed ends unchecked with its epoch">();
       done.status = absl::CancelledError("the epoch is over");
     }
     unchecked_.pop_front();
@@ -317,6 +322,7 @@ void PrefillProcess::ReceiveActivations(const SimActivationsPtr& activations, bo
   Sum& sum = sums_[activations->number % sums_.size()];
   if (sum.number != activations->number) sum = {activations->number};
   sum.damaged = corrupt;
+  if (corrupt) Covered<"input: it is damaged">();
   const uint64_t epoch = epoch_;
   HandleStage(prefill::ActivationsArrived{activations->epoch, activations->number});
   if (epoch == epoch_) Check(activations->number);
@@ -325,7 +331,10 @@ void PrefillProcess::ReceiveActivations(const SimActivationsPtr& activations, bo
 void PrefillProcess::ReceiveSum(uint64_t epoch, uint64_t number) {
   if (epoch != epoch_ || epoch == 0) return;
   Sum& sum = sums_[number % sums_.size()];
-  if (sum.number != number) sum = {number};
+  if (sum.number != number) {
+    Covered<"input: its checksum comes first">();
+    sum = {number};
+  }
   sum.came = true;
   Check(number);
 }

@@ -309,8 +309,8 @@ class PrefillProcess : public Process {
     bool damaged = false;  // The input, of which it would be told.
   };
   std::vector<Sum> sums_;  // By input buffer.
-  std::deque<prefill::ComputeFinished>
-      unchecked_;                           // In order; the first waits for its input's sum.
+  // What was computed, in order; the first one's input is not checked yet.
+  std::deque<prefill::ComputeFinished> unchecked_;
   std::vector<SimActivationsPtr> outputs_;  // By buffer: number % OutputBuffers.
   std::deque<Submitted> submitted_;         // The first is being computed.
   int64_t tick_us_ = kNeverUs;

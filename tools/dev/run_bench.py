@@ -23,6 +23,7 @@ BENCHES = {
     "checksum": ("//common/base:checksum_benchmark", "hashing activations, by the widest instructions", "google"),
     "cpu": ("//services/baton", "a timed profile of this processor, fitted to real chunks and steps", "script"),
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
+    "hops": ("//services/baton", "where the milliseconds go that `timed` finds added, by spans", "script"),
     "load": ("//services/baton", "short and long prompts under load, fair and first come, first served", "script"),
     "parallel": ("//tests/bench:parallel", "element types, the seam, row-parallel chunks (root)", "script"),
     "pipeline": ("//services/baton", "what a second stage on a core of its own gains, really computed", "script"),

@@ -35,7 +35,8 @@ struct ActivationChannel::Memory {
   std::vector<MemoryBuffer> outputs;
 };
 
-// A plan's activations on their way to the next stage; data thread.
+// A plan's activations on their way to the next stage; the data thread's, and when all pieces have
+// gone the checks'.
 struct ActivationChannel::Passing {
   SendActivations action;
   std::shared_ptr<Memory> memory;  // Keeps the output buffer alive.
@@ -192,7 +193,7 @@ void ActivationChannel::SendPiece(const std::shared_ptr<Passing>& passing) {
   header.offset = offset;
   header.bytes = piece.size();
   header.type = type_;
-  if (!passing->memory->sends_sums) header.checksum = PayloadChecksum(piece);
+  if (!passing->memory->sends_sums) header.checksum = Checksum(piece);
   message.header = EncodeActivationMessage(header);
   message.runs.push_back(piece);
   message.on_sent = [this, passing, bytes = piece.size()](const absl::Status& status) {
@@ -298,7 +299,7 @@ void ActivationChannel::OnPlaced(uint64_t receipt, const absl::Status& status) {
   const ActivationHeader& header = arrived.header;
   absl::Status fault = status;
   if (fault.ok() && header.checksum.has_value() &&
-      PayloadChecksum(arrived.piece.Host()) != *header.checksum) {
+      Checksum(arrived.piece.Host()) != *header.checksum) {
     fault = DamagedInput(header.number);
   }
   if (!fault.ok()) return options_.on_error(header.epoch, fault);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/engine/testing/fake_device.h"
+#include "common/transport/testing/stub_data_plane.h"
 #include "services/prefill/testing/fake_model.h"
 
 namespace baton::prefill {
@@ -20,7 +21,7 @@ constexpr int kTokens = 300'000;  // Three pieces.
 constexpr int kCredits = 2;
 
 // Holds what is sent until the test delivers or loses it. Any thread.
-class HeldMessages final : public DataPlane {
+class HeldMessages final : public StubDataPlane {
  public:
   void Send(PeerId, Outgoing message) override {
     MutexLock lock(&mutex_);
@@ -45,20 +46,7 @@ class HeldMessages final : public DataPlane {
     return messages_.size();
   }
 
-  const std::string& address() const override { return address_; }
-  absl::Status Register(MessageKind, MessageHandler*) override { return absl::OkStatus(); }
-  void Unregister(MessageKind) override {}
-  absl::StatusOr<PeerId> Connect(std::string_view) override { return PeerId{1}; }
-  void Disconnect(PeerId) override {}
-  void SetTimer(int64_t, std::function<void(int64_t)>) override {}
-  void SetPeerErrorHandler(std::function<void(PeerId, const absl::Status&)>) override {}
-  std::string Lanes(PeerId) override { return ""; }
-  const DataPlaneCounters& counters() const override { return counters_; }
-  void Shutdown() override {}
-
  private:
-  const std::string address_;
-  DataPlaneCounters counters_;
   Mutex mutex_;
   std::deque<Outgoing> messages_ ABSL_GUARDED_BY(mutex_);
 };

@@ -30,7 +30,7 @@ std::vector<std::byte> Encode(const std::vector<uint64_t>& words) {
       bytes.push_back(static_cast<std::byte>(word >> shift));
   };
   for (const uint64_t word : words) append(word);
-  append(PayloadChecksum(bytes));
+  append(Checksum(bytes));
   return bytes;
 }
 
@@ -80,8 +80,6 @@ absl::StatusOr<ActivationMessage> DecodePiece(std::span<const std::byte> bytes, 
 
 }  // namespace
 
-uint64_t PayloadChecksum(std::span<const std::byte> payload) { return Checksum(payload); }
-
 std::vector<std::byte> EncodeActivationMessage(const ActivationMessage& message) {
   if (const auto* credit = std::get_if<ActivationCredit>(&message)) {
     return Encode({kCredit.tag, credit->epoch, credit->number});
@@ -106,7 +104,7 @@ absl::StatusOr<ActivationMessage> DecodeActivationMessage(std::span<const std::b
       words > kCheckedPiece.words) {
     return Malformed(absl::StrCat(bytes.size(), " bytes"));
   }
-  if (PayloadChecksum(bytes.first((words - 1) * sizeof(uint64_t))) != Word(bytes, words - 1)) {
+  if (Checksum(bytes.first((words - 1) * sizeof(uint64_t))) != Word(bytes, words - 1)) {
     return Malformed("checksum of the header differs");
   }
   const uint64_t tag = Word(bytes, 0);

@@ -58,9 +58,6 @@ std::vector<std::byte> EncodeActivationMessage(const ActivationMessage& message)
 // INVALID_ARGUMENT for anything that no encoder makes, and for pieces that the shape does not have.
 absl::StatusOr<ActivationMessage> DecodeActivationMessage(std::span<const std::byte> bytes);
 
-// XXH3-64.
-uint64_t PayloadChecksum(std::span<const std::byte> payload);
-
 }  // namespace baton::prefill
 
 #endif  // SERVICES_PREFILL_STAGE_ACTIVATION_WIRE_H_

@@ -37,7 +37,6 @@ absl::StatusOr<InputBuffers::Input*> InputBuffers::Claim(uint64_t number, int64_
     input.since_us = now_us;
     input.came.clear();
     input.placed = 0;
-    input.sum_came = false;
     input.check = std::make_shared<InputCheck>(number);
   }
   if (input.number == number) return &input;
@@ -75,7 +74,6 @@ absl::StatusOr<MemorySpan> InputBuffers::Accept(const ActivationHeader& header,
 absl::StatusOr<std::shared_ptr<InputCheck>> InputBuffers::Accept(const ActivationSum& sum,
                                                                  int64_t now_us) {
   BATON_ASSIGN_OR_RETURN(Input* const input, Claim(sum.number, now_us));
-  if (std::exchange(input->sum_came, true)) return Refused(sum.number, "their checksum came twice");
   return input->check;
 }
 

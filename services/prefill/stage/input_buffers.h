@@ -40,7 +40,8 @@ class InputBuffers {
   // Where a piece belongs. FAILED_PRECONDITION, which ends the epoch: it belongs nowhere.
   absl::StatusOr<MemorySpan> Accept(const ActivationHeader& header, size_t payload_bytes,
                                     int64_t now_us);
-  // The check of the plan that the checksum is of. FAILED_PRECONDITION as above.
+  // The check of the plan that the checksum is of, which wants to hear it. FAILED_PRECONDITION as
+  // above.
   absl::StatusOr<std::shared_ptr<InputCheck>> Accept(const ActivationSum& sum, int64_t now_us);
   // A piece that was accepted is there.
   std::optional<Whole> Placed(const ActivationHeader& header);
@@ -63,7 +64,6 @@ class InputBuffers {
     int64_t since_us = 0;
     std::vector<bool> came;  // By piece: it is arriving or has arrived. Empty: none has yet.
     size_t placed = 0;       // Pieces.
-    bool sum_came = false;
     std::shared_ptr<InputCheck> check;
   };
   size_t Slot(uint64_t number) const { return number % inputs_.size(); }

@@ -24,10 +24,14 @@ class InputCheck {
  public:
   explicit InputCheck(uint64_t plan) : plan_(plan) {}
 
-  // What the previous stage says was sent, and what has arrived; each is called once. DATA_LOSS if
-  // the other is known and differs.
+  // What the previous stage says was sent, and what has arrived, which is called once. DATA_LOSS if
+  // the other is known and differs, FAILED_PRECONDITION for a second word of the previous stage.
   absl::Status Sent(uint64_t checksum) {
     MutexLock lock(&mutex_);
+    if (sent_.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("activations of plan ", plan_, ": their checksum came twice"));
+    }
     sent_ = checksum;
     return Compare();
   }

@@ -38,6 +38,15 @@ TEST(InputCheckTest, NobodyWaitsForWhatDoesNotComeAnyMore) {
   EXPECT_EQ(check.Await(), absl::CancelledError("over")) << "and changes nothing any more";
 }
 
+TEST(InputCheckTest, AChecksumComesOnce) {
+  InputCheck check(3);
+  EXPECT_TRUE(check.Sent(7).ok());
+  EXPECT_EQ(check.Sent(8),
+            absl::FailedPreconditionError("activations of plan 3: their checksum came twice"));
+  EXPECT_TRUE(check.Arrived(7).ok()) << "the first counts";
+  EXPECT_TRUE(check.Await().ok());
+}
+
 TEST(InputCheckTest, AnAnswerStaysWhenTheEpochEnds) {
   InputCheck check(3);
   EXPECT_TRUE(check.Sent(7).ok());
