@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/device/memory.h"
 #include "common/engine/executor_options.h"
 #include "common/engine/kv_geometry.h"
@@ -44,6 +45,9 @@ struct SequenceSlice : TokenRun {
 // Slices are packed along tokens in this order: rows of `in` and `out`.
 struct Batch {
   std::vector<SequenceSlice> slices;
+  // When it was handed over. A device with a queue of its own begins it then, or when it is done
+  // with the batch before; models that compute on the calling thread don't care.
+  int64_t submitted_us = NowUs();
 
   int TokenCount() const {
     int count = 0;

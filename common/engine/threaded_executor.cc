@@ -48,7 +48,8 @@ ThreadedExecutor::ThreadedExecutor(std::unique_ptr<StageModel> model, std::strin
 void ThreadedExecutor::Submit(Step step, std::function<void(StepResult)> done) {
   // std::function needs what it holds to be copyable; a step is not worth copying.
   auto shared = std::make_shared<const Step>(std::move(step));
-  const bool taken = loop_.Post([this, shared, done] { done(Run(*shared)); });
+  const bool taken = loop_.Post(
+      [this, shared, done, submitted_us = NowUs()] { done(Run(*shared, submitted_us)); });
   if (taken) return;
   StepResult refused;
   refused.status = absl::CancelledError("the executor takes no more steps");
@@ -63,13 +64,13 @@ void ThreadedExecutor::JoinGroup(std::shared_ptr<Communicator> group,
   if (!taken) done(absl::CancelledError("the executor joins no group any more"));
 }
 
-StepResult ThreadedExecutor::Run(const Step& step) {
+StepResult ThreadedExecutor::Run(const Step& step, int64_t submitted_us) {
   const int64_t begun_us = NowUs();
   running_since_us_ = begun_us;
   StepResult result;
   result.status = Failpoint(failpoint_);
   if (result.status.ok()) {
-    result.status = GuardLibraries([&] { return Compute(step, result); });
+    result.status = GuardLibraries([&] { return Compute(step, submitted_us, result); });
   }
   if (!result.status.ok()) {
     result.drawn.clear();
@@ -82,8 +83,9 @@ StepResult ThreadedExecutor::Run(const Step& step) {
   return result;
 }
 
-absl::Status ThreadedExecutor::Compute(const Step& step, StepResult& result) {
+absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, StepResult& result) {
   Batch batch;
+  batch.submitted_us = submitted_us;
   result.reported.reserve(step.sequences.size());  // Its elements are pointed to.
   for (const SequenceStep& sequence : step.sequences) {
     BATON_RETURN_IF_ERROR(CheckSequence(sequence, rows_.has_value()));

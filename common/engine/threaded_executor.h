@@ -42,8 +42,8 @@ class ThreadedExecutor final : public Executor {
   void Stop() override { loop_.Stop(); }
 
  private:
-  StepResult Run(const Step& step);
-  absl::Status Compute(const Step& step, StepResult& result);
+  StepResult Run(const Step& step, int64_t submitted_us);
+  absl::Status Compute(const Step& step, int64_t submitted_us, StepResult& result);
   // Tells the log-probabilities of those tokens that follow the rows of `logits`, the first of
   // which is of the sequence's token `first`.
   void Report(const PromptReport& report, int first, std::span<const float> logits,

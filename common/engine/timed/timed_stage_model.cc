@@ -193,7 +193,6 @@ double TimedStageModel::Micros(const Batch& batch) const { return steps_.Micros(
 
 absl::Status TimedStageModel::Forward(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
-  const int64_t begun_us = NowUs();
   BATON_RETURN_IF_ERROR(ValidateBatch(
       batch, {in, out, activation_type(), activation_columns(), logits.size(), tells_logits()},
       config_, kv()));
@@ -202,7 +201,9 @@ absl::Status TimedStageModel::Forward(const Batch& batch, const TensorView& in,
     group_.Fail(status);
     return status;
   }
-  WaitUntilUs(begun_us + steps_.NextMicros(StepOf(batch)));
+  const int64_t end_us = std::max(batch.submitted_us, free_us_) + steps_.NextMicros(StepOf(batch));
+  free_us_ = std::max(end_us, NowUs());
+  WaitUntilUs(end_us);
   return absl::OkStatus();
 }
 

@@ -6,6 +6,11 @@
 // the previous stage's, or KV that is not the prompt's, fail the step with DATA_LOSS. The rest of
 // both has the right size and no meaning.
 //
+// It waits as a device with a queue works: a step begins when it was submitted, or at the end of
+// the one before if that is later, however late this thread wakes up in between; only ends are seen
+// late. (Rejected: from the thread's own begin. Then each step of a full queue would be late by a
+// wake-up, which a device that is told of it before does not wait for.)
+//
 // A rank of several has its own KV heads, takes and gives its slice of the activations, and waits
 // as long as each of the others, since a profile says what they take together. Before the wait all
 // ranks compare their words, by sums that fail as those of layers would when a rank dies.
@@ -74,7 +79,8 @@ class TimedStageModel final : public StageModel {
   const ModelConfig config_;
   const TensorRank rank_;
   const bool sliced_;
-  TimedSteps steps_;  // Of these layers.
+  TimedSteps steps_;     // Of these layers.
+  int64_t free_us_ = 0;  // When the device is done with its last batch.
   const std::unique_ptr<KvPool> pool_;
   HostKvMemory kv_memory_;
   RankGroup group_;
