@@ -3,8 +3,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <memory>
 #include <thread>
+
+#include "common/base/check.h"
 
 // Debian's library is compiled for SSE2 and has the wider kernels beside it, chosen at run time.
 // What has just arrived is still in the cache, where they are three times as fast.
@@ -20,16 +21,27 @@ uint64_t Checksum(std::span<const std::byte> bytes) {
 
 uint64_t YieldingChecksum(std::span<const std::byte> bytes) {
   constexpr size_t kBlockBytes = 256 << 10;  // Some 20 us; a yield that nobody takes up costs 0.2.
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       &XXH3_freeState);
-  XXH3_64bits_reset(state.get());
+  RunningChecksum checksum;
   while (!bytes.empty()) {
     const std::span<const std::byte> block = bytes.first(std::min(bytes.size(), kBlockBytes));
-    XXH3_64bits_update(state.get(), block.data(), block.size());
+    checksum.Add(block);
     bytes = bytes.subspan(block.size());
     std::this_thread::yield();
   }
-  return XXH3_64bits_digest(state.get());
+  return checksum.value();
 }
+
+RunningChecksum::RunningChecksum() : state_(XXH3_createState()) {
+  BATON_CHECK(state_ != nullptr) << "no memory for a checksum";
+  XXH3_64bits_reset(state_.get());
+}
+
+void RunningChecksum::Add(std::span<const std::byte> part) {
+  XXH3_64bits_update(state_.get(), part.data(), part.size());
+}
+
+uint64_t RunningChecksum::value() const { return XXH3_64bits_digest(state_.get()); }
+
+void RunningChecksum::Free::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
 
 }  // namespace baton

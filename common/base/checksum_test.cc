@@ -50,5 +50,19 @@ TEST(ChecksumTest, LettingOthersRunChangesNothing) {
   }
 }
 
+TEST(ChecksumTest, PartsOneBehindTheOtherHaveTheChecksumOfTheWhole) {
+  const std::vector<std::byte> bytes = Numbered(10'000);
+  RunningChecksum checksum;
+  EXPECT_EQ(checksum.value(), Checksum({}));
+  std::span<const std::byte> left = bytes;
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{239}, size_t{4096}, size_t{5664}}) {
+    checksum.Add(left.first(size));
+    left = left.subspan(size);
+    const auto so_far = std::span<const std::byte>(bytes).first(bytes.size() - left.size());
+    EXPECT_EQ(checksum.value(), Checksum(so_far)) << so_far.size();
+  }
+  EXPECT_TRUE(left.empty());
+}
+
 }  // namespace
 }  // namespace baton

@@ -1,7 +1,5 @@
 #include "common/engine/host_kv_memory.h"
 
-#include <xxhash.h>
-
 #include <cstring>
 #include <memory>
 #include <new>
@@ -74,15 +72,9 @@ MemorySpan HostKvMemory::Landing(const KvPiece& piece) { return HostSpan(Bytes(p
 
 void HostKvMemory::FinishLanding(const std::vector<KvPiece>& pieces, Landed done) {
   if (pieces.size() == 1) return done(Checksum(Bytes(pieces.front())));
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       &XXH3_freeState);
-  if (state == nullptr) return done(absl::ResourceExhaustedError("no memory for a checksum"));
-  XXH3_64bits_reset(state.get());
-  for (const KvPiece& piece : pieces) {
-    const std::span<std::byte> bytes = Bytes(piece);
-    XXH3_64bits_update(state.get(), bytes.data(), bytes.size());
-  }
-  done(XXH3_64bits_digest(state.get()));
+  RunningChecksum checksum;
+  for (const KvPiece& piece : pieces) checksum.Add(Bytes(piece));
+  done(checksum.value());
 }
 
 }  // namespace baton

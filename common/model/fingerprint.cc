@@ -1,11 +1,8 @@
 #include "common/model/fingerprint.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/checksum.h"
 #include "common/base/status.h"
 #include "common/model/weight_names.h"
 
@@ -22,26 +20,24 @@ namespace {
 // Bytes read at a time.
 constexpr size_t kReadBytes = size_t{1} << 20;
 
-uint64_t Hash(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+uint64_t Hash(std::string_view text) { return Checksum(std::as_bytes(std::span(text))); }
 
 absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, const std::vector<WeightSpec>& specs) {
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       XXH3_freeState);
-  XXH3_64bits_reset(state.get());
+  RunningChecksum hash;
   std::vector<std::byte> block(kReadBytes);
   for (const WeightSpec& spec : specs) {
     BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(reader, spec));
     const std::string label = absl::StrCat(spec.name, " ", DTypeName(tensor.dtype), "[",
                                            absl::StrJoin(tensor.shape, ","), "]\n");
-    XXH3_64bits_update(state.get(), label.data(), label.size());
+    hash.Add(std::as_bytes(std::span(label)));
     for (size_t at = 0; at < tensor.byte_count;) {
       const auto part = std::span(block).first(std::min(block.size(), tensor.byte_count - at));
       BATON_RETURN_IF_ERROR(tensor.Read(at, part));
-      XXH3_64bits_update(state.get(), part.data(), part.size());
+      hash.Add(part);
       at += part.size();
     }
   }
-  return XXH3_64bits_digest(state.get());
+  return hash.value();
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 
@@ -13,22 +14,38 @@ namespace {
 
 // 0.1 to 0.2 ms of copying, which control and other peers wait for.
 constexpr size_t kSliceBytes = 1 << 20;
+// A call costs a microsecond, as much as a run of some pages: a slice of many runs is one call.
+constexpr size_t kSliceRuns = 64;
+
+// What lies at `address` of a process into runs, none of which is empty.
+bool ReadRuns(uint64_t process, uint64_t address, std::span<iovec> runs) {
+  if (process > uint64_t{std::numeric_limits<pid_t>::max()}) return false;
+  while (!runs.empty()) {
+    size_t wanted = 0;
+    for (const iovec& run : runs) wanted += run.iov_len;
+    iovec remote{std::bit_cast<void*>(address), wanted};
+    // A part may come where the memory is only partly there; the rest then fails.
+    const ssize_t read = process_vm_readv(static_cast<pid_t>(process), runs.data(), runs.size(),
+                                          &remote, 1, /*flags=*/0);
+    if (read <= 0) return false;
+    address += static_cast<uint64_t>(read);
+    auto left = static_cast<size_t>(read);
+    while (!runs.empty() && left >= runs.front().iov_len) {
+      left -= runs.front().iov_len;
+      runs = runs.subspan(1);
+    }
+    if (runs.empty()) break;
+    runs.front() = {static_cast<std::byte*>(runs.front().iov_base) + left,
+                    runs.front().iov_len - left};
+  }
+  return true;
+}
 
 }  // namespace
 
 bool ReadProcess(uint64_t process, uint64_t address, std::span<std::byte> to) {
-  if (process > uint64_t{std::numeric_limits<pid_t>::max()}) return false;
-  while (!to.empty()) {
-    iovec local{to.data(), to.size()};
-    iovec remote{std::bit_cast<void*>(address), to.size()};
-    // A part may come where the memory is only partly there; the rest then fails.
-    const ssize_t read =
-        process_vm_readv(static_cast<pid_t>(process), &local, 1, &remote, 1, /*flags=*/0);
-    if (read <= 0) return false;
-    to = to.subspan(static_cast<size_t>(read));
-    address += static_cast<uint64_t>(read);
-  }
-  return true;
+  iovec run{to.data(), to.size()};
+  return to.empty() || ReadRuns(process, address, {&run, 1});
 }
 
 bool Puller::AddSource(uint64_t source, const PullGreeting& greeting) {
@@ -88,20 +105,23 @@ bool Puller::Advance() {
 }
 
 // False: it can't be read.
-bool Puller::ReadSlice(Pending& pending, uint64_t process) const {
+bool Puller::ReadSlice(Pending& pending, uint64_t process) {
   const std::vector<std::span<std::byte>>& runs = pending.pull.runs;
-  size_t room = kSliceBytes;
-  while (pending.run < runs.size() && room > 0) {
+  std::array<iovec, kSliceRuns> slice;
+  size_t parts = 0;
+  size_t bytes = 0;
+  while (pending.run < runs.size() && parts < slice.size() && bytes < kSliceBytes) {
     const std::span<std::byte> run = runs[pending.run].subspan(pending.offset);
-    const std::span<std::byte> slice = run.first(std::min(run.size(), room));
-    if (!ReadProcess(process, pending.pull.offer.address, slice)) return false;
-    pending.pull.offer.address += slice.size();
-    room -= slice.size();
-    pending.offset += slice.size();
-    if (slice.size() < run.size()) break;
+    const std::span<std::byte> part = run.first(std::min(run.size(), kSliceBytes - bytes));
+    if (!part.empty()) slice[parts++] = {part.data(), part.size()};
+    bytes += part.size();
+    pending.offset += part.size();
+    if (part.size() < run.size()) break;
     ++pending.run;
     pending.offset = 0;
   }
+  if (!ReadRuns(process, pending.pull.offer.address, std::span(slice).first(parts))) return false;
+  pending.pull.offer.address += bytes;
   return true;
 }
 

@@ -73,7 +73,7 @@ class Puller {
     size_t run;     // The one that is being filled,
     size_t offset;  // so far.
   };
-  bool ReadSlice(Pending& pending, uint64_t process) const;
+  static bool ReadSlice(Pending& pending, uint64_t process);
   bool StillOffered(const PullOffer& offer) const;
   void AnswerFor(const PullOffer& offer, PullOutcome outcome);
   void EndFront(const absl::Status& status);

@@ -55,6 +55,24 @@ class PullerTest : public ::testing::Test {
   }};
 };
 
+// More of them than one call reads, across the ends of slices, and with nothing in some.
+TEST_F(PullerTest, ReadsAPayloadIntoManyRuns) {
+  ASSERT_TRUE(puller_.AddSource(kSource, greeting_));
+  const PullOffer offer = Offer();
+  std::vector<std::span<std::byte>> runs;
+  std::span<std::byte> left = target_;
+  for (size_t i = 0; i < 200; ++i) {
+    runs.push_back(left.first(i % 7 == 3 ? 0 : 1000 * (i % 60)));
+    left = left.subspan(runs.back().size());
+  }
+  runs.push_back(left);
+  ASSERT_FALSE(left.empty());
+  puller_.Add({offer, offer.bytes, std::move(runs), nullptr, 1});
+  AdvanceToTheEnd();
+  EXPECT_EQ(ends_, std::vector<absl::Status>{absl::OkStatus()});
+  EXPECT_EQ(target_, payload_);
+}
+
 TEST_F(PullerTest, ReadsAPayloadIntoItsRunsAndSaysSo) {
   ASSERT_TRUE(puller_.AddSource(kSource, greeting_));
   const PullOffer offer = Offer();

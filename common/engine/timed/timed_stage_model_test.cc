@@ -212,14 +212,14 @@ TEST(TimedStageModelTest, NoStepIsShorterThanPredicted) {
   EXPECT_GE(NowUs() - begun_us, 3000);
 }
 
-Batch OneToken(int64_t submitted_us) {
-  static constexpr int32_t kToken = 7;
+Batch TwoTokens(int64_t submitted_us) {
+  static constexpr int32_t kTokens[] = {7, 8};
   static constexpr int kPage = 0;
   Batch batch;
   batch.submitted_us = submitted_us;
   SequenceSlice& slice = batch.slices.emplace_back();
-  slice.tokens = std::span(&kToken, 1);
-  slice.token_count = 1;
+  slice.tokens = kTokens;
+  slice.token_count = 2;
   slice.pages = std::span(&kPage, 1);
   return batch;
 }
@@ -229,7 +229,7 @@ TEST(TimedStageModelTest, AStepBeginsWhenItWasSubmitted) {
   profile.stage_overhead_us = 60e6;
   const auto stage = Stage(profile, 0, kLayers);
   const int64_t begun_us = NowUs();
-  ASSERT_TRUE(stage->Forward(OneToken(begun_us - 60'000'000), {}, {}, {}).ok());
+  ASSERT_TRUE(stage->Forward(TwoTokens(begun_us - 60'000'000), {}, {}, {}).ok());
   EXPECT_LT(NowUs() - begun_us, 30'000'000);
 }
 
@@ -238,8 +238,8 @@ TEST(TimedStageModelTest, AStepBeginsAfterTheOneBefore) {
   profile.stage_overhead_us = 20'000;
   const auto stage = Stage(profile, 0, kLayers);
   const int64_t begun_us = NowUs();
-  ASSERT_TRUE(stage->Forward(OneToken(begun_us), {}, {}, {}).ok());
-  ASSERT_TRUE(stage->Forward(OneToken(begun_us), {}, {}, {}).ok());
+  ASSERT_TRUE(stage->Forward(TwoTokens(begun_us), {}, {}, {}).ok());
+  ASSERT_TRUE(stage->Forward(TwoTokens(begun_us), {}, {}, {}).ok());
   EXPECT_GE(NowUs() - begun_us, 40'000);
 }
 

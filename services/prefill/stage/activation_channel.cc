@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kNoReceipt = 0;  // Of messages without a payload.
 // Enough to keep the network busy until the next one is handed over.
-constexpr int kPiecesUnderWay = 3;
+constexpr int kPiecesUnderWay = 16;
 
 absl::Status Blame(const absl::Status& status, const InstanceRef& to) {
   absl::Status named = Annotate(status, absl::StrCat("to ", to.id));
