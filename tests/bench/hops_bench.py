@@ -8,8 +8,10 @@ chunk takes, which alone are not behind a computation.
 - hops_hop_ms_pN: from the end of the last chunk on a stage to its beginning on the next one;
 - hops_tail_ms_pN: from the end of the last computation to the end of the request, which has one token.
 Every process exports its spans to this one meanwhile, so that the sum is somewhat more than timed_bench.py's.
+`--head-dim N` (8): the elements of a token's keys in each layer, of 96: what KV is sent beside the activations.
 """
 
+import argparse
 import json
 import pathlib
 import random
@@ -51,11 +53,11 @@ def parts(spans, chunks, profile):
             (end_ns - chunks[-1][-1].end_ns) / 1e6)
 
 
-def figures(stages):
+def figures(stages, head_dim):
     drawn = random.Random(1)
     with tempfile.TemporaryDirectory() as directory, Collector() as collector:
         path = pathlib.Path(directory) / "profile.json"
-        profile = played_profile(path, hidden_size=HIDDEN_SIZE)
+        profile = played_profile(path, hidden_size=HIDDEN_SIZE, head_dim=head_dim)
         flags = ["--chunk-policy", "fixed", "--chunked-prefill-size", CHUNK]
         with timed_cluster(directory, path, stages, flags, collector.endpoint) as cluster, \
                 Client(cluster.target) as client:
@@ -74,9 +76,12 @@ def figures(stages):
 
 
 def main():
-    flat = {"tokens": TOKENS, "chunk_tokens": CHUNK, "rounds": ROUNDS}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--head-dim", type=int, default=8)
+    head_dim = parser.parse_args().head_dim
+    flat = {"tokens": TOKENS, "chunk_tokens": CHUNK, "head_dim": head_dim, "rounds": ROUNDS}
     for stages in (4, 8):
-        flat.update(figures(stages))
+        flat.update(figures(stages, head_dim))
     print(json.dumps(flat))
     return 0
 

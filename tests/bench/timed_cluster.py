@@ -15,10 +15,10 @@ PROFILE = ROOT / "common" / "engine" / "timed" / "profiles" / "qwen3-235b-h20.js
 TOKENS = 131072
 
 
-def played_profile(path, hidden_size):
+def played_profile(path, hidden_size, head_dim=8):
     """The shipped costs; activations of `hidden_size`, and a KV cache that fits beside other processes."""
     profile = json.loads(PROFILE.read_text(encoding="utf-8"))
-    profile["model"].update(hidden_size=hidden_size, kv_heads=1, head_dim=8, layers=96)
+    profile["model"].update(hidden_size=hidden_size, kv_heads=1, head_dim=head_dim, layers=96)
     path.write_text(json.dumps(profile), encoding="utf-8")
     return profile
 

@@ -34,6 +34,13 @@ void Stage::State::DropEpoch() {
   // The executor tells the end of what it has been given, and of nothing else.
   std::erase_if(under_way, [](const UnderWay& plan) { return plan.plan.items.empty(); });
   if (PlantedBug(Bug::kStageForgetsSuccessors) && under_way.size() > 1) under_way.resize(1);
+  for (const auto& [number, waiting] : kv_behind) {
+    Covered<"stage: an epoch ends with KV that waits">();
+    for (const KvAction& action : waiting) {
+      std::visit([this](const auto& send) { sends.erase(send.send_id); }, action);
+    }
+  }
+  kv_behind.clear();
   epoch = 0;
   last_number = 0;
   applied = 0;
@@ -242,6 +249,8 @@ void Stage::State::ApplyAborts(const Plan& plan) {
     if (found == requests.end()) continue;  // Closed here before the abort came.
     Covered<"stage: an abort meets its request">();
     found->second.aborted = true;
+    DropKv(attempt_id, found->second);
+    ReleaseKv();  // What has waited for its turn behind that.
     if (found->second.sends > 0) Emit(CancelKv{epoch, attempt_id});
     CloseIfSent(attempt_id);
   }

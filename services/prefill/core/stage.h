@@ -16,9 +16,13 @@
 // computed.
 //
 // Overlap: while plan k computes, the receive of k+1's activations is posted or k+1 waits behind it
-// in the executor, and k-1's activations and KV are being sent. A send is waited for only when its
-// buffer is needed again. Where an epoch ends, or a plan fails, the plans behind it in the executor
-// run to their end; nothing comes of them, and Quiet waits for them.
+// in the executor, and k-1's activations and KV are being sent: activations first, since the next
+// stage waits for them, and a plan's KV when they have left. While they wait for a credit KV goes.
+// (Rejected: both at once, which share one network's or memory's bandwidth: each hop was longer by
+// its KV. Holding all KV back while any activations leave: a chain that its network limits would
+// never hand over.) A send is waited for only when its buffer is needed again. Where an epoch ends,
+// or a plan fails, the plans behind it in the executor run to their end; nothing comes of them, and
+// Quiet waits for them.
 #ifndef SERVICES_PREFILL_CORE_STAGE_H_
 #define SERVICES_PREFILL_CORE_STAGE_H_
 

@@ -43,8 +43,28 @@ absl::Status Stage::State::CheckBuffers() const {
       absl::StrCat("plans ", OldestOutput(newest), " and ", newest, " have one output buffer"));
 }
 
+// What waits for activations counts as being sent, and waits for some that are leaving.
+absl::Status Stage::State::CheckKv() const {
+  if (kv_behind.empty()) return absl::OkStatus();
+  const uint64_t first = kv_behind.begin()->first;
+  if (passing.count({epoch, first}) == 0) {
+    return absl::InternalError(
+        absl::StrCat("KV of plan ", first, " waits for activations that are not leaving"));
+  }
+  for (const auto& [number, waiting] : kv_behind) {
+    for (const KvAction& action : waiting) {
+      const uint64_t send_id = std::visit([](const auto& send) { return send.send_id; }, action);
+      if (sends.count(send_id) == 1) continue;
+      return absl::InternalError(
+          absl::StrCat("send ", send_id, " of plan ", number, " waits and is not counted"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Stage::CheckInvariants() const {
   const State& state = *state_;
+  BATON_RETURN_IF_ERROR(state.CheckKv());
   BATON_RETURN_IF_ERROR(state.CheckTurns());
   BATON_RETURN_IF_ERROR(state.CheckBuffers());
   if (!state.under_way.empty() && state.under_way.front().plan.items.empty()) {

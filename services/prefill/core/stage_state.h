@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -51,6 +52,7 @@ struct Stage::State {
     uint64_t epoch = 0;
     uint64_t attempt_id = 0;
   };
+  using KvAction = std::variant<SendKv, SendCommit>;
 
   explicit State(StageOptions stage_options) : options(stage_options) {}
 
@@ -89,7 +91,10 @@ struct Stage::State {
   absl::Status CheckResult(const Plan& plan, const ComputeFinished& event) const;
   std::vector<PromptTokens> TakePromptTokens(const ComputeFinished& event);
   void SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us);
-  void SendItem(const PlanItem& item, Request& request);
+  SendKv SendOf(const PlanItem& item, Request& request);
+  void ReleaseKv();
+  void DropKv(uint64_t attempt_id, Request& request);
+  absl::Status CheckKv() const;
   uint64_t NewSend(uint64_t attempt_id, Request& request);
   void CloseIfSent(uint64_t attempt_id);
 
@@ -117,6 +122,8 @@ struct Stage::State {
   std::set<std::pair<uint64_t, uint64_t>> passing;  // (epoch, plan) activations being sent.
   std::map<uint64_t, Send> sends;
   uint64_t next_send_id = 1;
+  // Of these, what waits until a plan's activations have left: by plan, of this epoch.
+  std::map<uint64_t, std::vector<KvAction>> kv_behind;
 
   StageTimes times;
   std::optional<int64_t> accounted_us;  // Up to which.

@@ -280,11 +280,12 @@ TEST_F(StageTest, AnEndedEpochIsQuietOnceItsWorkIsOver) {
   Send(PlanArrived{ChunkPlan(1)});
   Send(PlanArrived{ChunkPlan(2)});
   Computed(1);
+  Send(ActivationsSent{kEpoch, 1, absl::OkStatus()});
   Send(EpochEnded{});
   EXPECT_FALSE(stage_->Quiet());
   Computed(2);
+  EXPECT_FALSE(stage_->Quiet());
   Sent(1);
-  Send(ActivationsSent{kEpoch, 1, absl::CancelledError("")});
   EXPECT_TRUE(actions_.empty());
   EXPECT_TRUE(stage_->AtRest());
   Send(EpochBegan{kEpoch + 1});

@@ -72,6 +72,7 @@ void Stage::State::On(const ActivationsSent& event, int64_t now_us) {
     return Break(
         Annotate(event.status, absl::StrCat("sending activations of plan ", event.number)));
   }
+  ReleaseKv();
   RunNext(now_us);
 }
 
@@ -83,7 +84,7 @@ uint64_t Stage::State::NewSend(uint64_t attempt_id, Request& request) {
   return next_send_id++;
 }
 
-void Stage::State::SendItem(const PlanItem& item, Request& request) {
+SendKv Stage::State::SendOf(const PlanItem& item, Request& request) {
   const int first = item.token_begin / options.page_size;
   const int end = (item.token_begin + item.token_count + options.page_size - 1) / options.page_size;
   SendKv send{epoch, NewSend(item.attempt_id, request), item.attempt_id, request.ticket, first, {}};
@@ -91,7 +92,37 @@ void Stage::State::SendItem(const PlanItem& item, Request& request) {
   if (PlantedBug(Bug::kStageSendsFirstPages)) {
     send.pages.assign(request.pages.begin(), request.pages.begin() + (end - first));
   }
-  Emit(std::move(send));
+  return send;
+}
+
+// In the order of the plans: a commit covers what went before it. A plan whose activations wait for
+// a credit leaves the way to KV.
+void Stage::State::ReleaseKv() {
+  while (!kv_behind.empty() && passing.count({epoch, kv_behind.begin()->first}) == 0) {
+    for (KvAction& action : kv_behind.begin()->second) {
+      std::visit([this](auto& send) { Emit(std::move(send)); }, action);
+    }
+    kv_behind.erase(kv_behind.begin());
+  }
+  if (!kv_behind.empty()) Covered<"stage: KV waits for its plan's activations to leave">();
+}
+
+// Nobody wants what waits of the attempt.
+void Stage::State::DropKv(uint64_t attempt_id, Request& request) {
+  for (auto& [number, waiting] : kv_behind) {
+    request.sends -= static_cast<int>(std::erase_if(waiting, [&](const KvAction& action) {
+      return std::visit(
+          [&](const auto& send) {
+            return send.attempt_id == attempt_id && sends.erase(send.send_id) == 1;
+          },
+          action);
+    }));
+  }
+  std::erase_if(kv_behind, [](const auto& plan) {
+    if (!plan.second.empty()) return false;
+    Covered<"stage: an abort meets KV that waits">();
+    return true;
+  });
 }
 
 // What is told of prompts that are still wanted; those whose can't be told fail.
@@ -112,6 +143,7 @@ std::vector<PromptTokens> Stage::State::TakePromptTokens(const ComputeFinished& 
 
 void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us) {
   size_t finals = 0;
+  std::vector<KvAction> kv;
   for (const PlanItem& item : plan.items) {
     std::optional<absl::StatusOr<SampledToken>> token;
     if (item.final && Draws(options)) token = event.first_tokens[finals++];
@@ -124,16 +156,18 @@ void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, 
     }
     if (request.sending() && request.writes_kv) {
       if (token.has_value() && !token->ok()) request.failure = token->status();
-      if (request.sending()) SendItem(item, request);
+      if (request.sending()) kv.emplace_back(SendOf(item, request));
       if (request.sending() && item.final) {
         SendCommit commit{epoch, NewSend(item.attempt_id, request), item.attempt_id, request.ticket,
                           std::nullopt};
         if (token.has_value()) commit.first_token = **token;
-        Emit(std::move(commit));
+        kv.emplace_back(std::move(commit));
       }
     }
     CloseIfSent(item.attempt_id);
   }
+  if (!kv.empty()) kv_behind.emplace(plan.number, std::move(kv));
+  ReleaseKv();
 }
 
 void Stage::State::On(const KvSent& event, int64_t now_us) {
