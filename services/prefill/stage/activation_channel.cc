@@ -16,7 +16,8 @@ namespace baton::prefill {
 namespace {
 
 constexpr uint64_t kNoReceipt = 0;  // Of messages without a payload.
-// Enough to keep the network busy until the next one is handed over.
+// More than a chunk of the widest models has. The receiver works through them by itself, where with
+// a few it would wait for a sender that finds all cores busy.
 constexpr int kPiecesUnderWay = 16;
 
 absl::Status Blame(const absl::Status& status, const InstanceRef& to) {
