@@ -20,6 +20,9 @@ absl::StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvGeometry& geometr
     return absl::ResourceExhaustedError(absl::StrCat(
         "no memory for ", geometry.page_count, " KV pages of ", geometry.PageBytes(), " bytes"));
   }
+  // Only advice. Readers in other processes look up each page that they copy (common/transport,
+  // "Pulls"), and with small ones that took longer than the copying.
+  (void)madvise(base, size, MADV_HUGEPAGE);
   return std::unique_ptr<KvPool>(new KvPool(geometry, static_cast<std::byte*>(base), size));
 }
 
