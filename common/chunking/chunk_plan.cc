@@ -191,7 +191,7 @@ std::vector<int> PlanOptimal(const PromptShape& prompt, const std::vector<StageC
   }
   // Where chunks are a few pages, the next cuts into equal ones, with a page less in each, lie far
   // off, and what is between is worse than both: some chunks take as long, and there are more.
-  constexpr int kFewPages = 4;
+  constexpr int kFewPages = 8;
   const int pages_each = (most + bottom - 1) / bottom;
   for (int pages = pages_each - 1; pages > 0 && pages_each <= kFewPages; --pages) {
     const int finer = (most + pages - 1) / pages;

@@ -236,6 +236,19 @@ TEST(PlanOptimalTest, TheNeighbourOfWhatSeemsBestIsLookedAtClosely) {
   EXPECT_GT(first_token_us({192, 192, 192, 192, 192, 128, 128, 128, 144}), 1.03 * best_us);
 }
 
+// With 11 to 14 chunks, of which the first have as many pages as with ten, it only takes longer.
+TEST(PlanOptimalTest, TwiceAsManyAreTriedWhereChunksAreAFewPages) {
+  const std::vector<StageCost> stages = {
+      {.overhead_us = 438, .prefix_us = 0, .token_us = 10.11, .attention_us = 0.00853},
+      {.overhead_us = 0, .prefix_us = 0, .token_us = 11.52, .attention_us = 0.02816},
+      {.overhead_us = 0, .prefix_us = 0, .token_us = 9.07, .attention_us = 0.01916},
+      {.overhead_us = 0, .prefix_us = 0, .token_us = 18.47, .attention_us = 0.03925}};
+  const PromptShape prompt{.prefix_length = 784, .tokens = 1024, .page_size = 16};
+  const double best_us = Micros(stages, prompt, PlanOptimal(prompt, stages, 112));
+  EXPECT_LE(best_us, Micros(stages, prompt, {80, 80, 64, 64, 64, 64, 48, 48, 48, 48,
+                                             48, 48, 48, 48, 48, 48, 32, 32, 32, 32}));
+}
+
 TEST(PlanOptimalTest, OneStageTakesThePromptWhole) {
   const StageCost cost{.overhead_us = 10, .token_us = 1};
   EXPECT_EQ(PlanOptimal({.tokens = 1000, .page_size = 16}, {cost}, 1 << 20),
