@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/sync.h"
 #include "common/engine/host_kv_memory.h"
@@ -32,6 +33,7 @@ class CountingModel final : public StageModel {
   KvMemory& kv_memory() override { return kv_memory_; }
   absl::Status Forward(const Batch& batch, const TensorView&, const TensorView&,
                        std::span<float> logits) override {
+    submitted_us.push_back(batch.submitted_us);
     if (on_forward) on_forward();
     if (!status.ok()) return status;
     size_t row = 0;
@@ -49,6 +51,7 @@ class CountingModel final : public StageModel {
 
   std::function<void()> on_forward;
   absl::Status status;
+  std::vector<int64_t> submitted_us;  // Of the steps.
 
  private:
   ModelConfig config_;
@@ -167,6 +170,27 @@ TEST_F(ThreadedExecutorTest, RefusesWhatIsNotWellFormed) {
        {Sequence(tokens, Draw{}), Sequence(tokens, Draw{&penal, 1, 0, nullptr, {}}),
         Sequence(tokens, Draw{&greedy_, 1, 1, nullptr, {}}), reported}) {
     EXPECT_EQ(Run({sequence}).status.code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(ThreadedExecutorTest, ModelsHearWhenAStepWasHandedOverNotWhenItsTurnCame) {
+  const std::vector<int32_t> tokens = {1};
+  Gate gate;
+  model_->on_forward = [&gate] { EXPECT_TRUE(gate.Await()); };
+  const int64_t before_us = NowUs();
+  for (int i = 0; i < 2; ++i) {
+    Step step;
+    step.sequences = {Sequence(tokens)};
+    executor_->Submit(std::move(step), [](const StepResult&) {});
+  }
+  const int64_t submitted_us = NowUs();
+  while (NowUs() == submitted_us) std::this_thread::yield();
+  gate.Open();
+  executor_->Stop();
+  ASSERT_EQ(model_->submitted_us.size(), 2u);
+  for (const int64_t told_us : model_->submitted_us) {
+    EXPECT_GE(told_us, before_us);
+    EXPECT_LE(told_us, submitted_us);
   }
 }
 
