@@ -50,6 +50,14 @@ TEST(CostFitTest, LearnsWhatPlansCost) {
   EXPECT_EQ(fit.outliers(), 0u);
 }
 
+// A token that takes a millionth of a millionth of its plan's time is what a solution rounds to.
+TEST(CostFitTest, IsNotTrustedWhereOnlyRoundingDependsOnTheSize) {
+  EXPECT_NE(CostFit(KnownCost{{.overhead_us = 1288, .token_us = 2e-14}, 0}).missing(), nullptr);
+  EXPECT_NE(CostFit(KnownCost{{.overhead_us = 1288, .token_us = 1e-7}, 0}).missing(), nullptr);
+  EXPECT_EQ(CostFit(KnownCost{{.overhead_us = 1288, .token_us = 1e-6}, 0}).missing(), nullptr);
+  EXPECT_EQ(CostFit(KnownCost{{.overhead_us = 1288, .attention_us = 1e-9}, 0}).missing(), nullptr);
+}
+
 TEST(CostFitTest, IsNotTrustedBeforeItHasSeenEnough) {
   Random random(2);
   CostFit fit;

@@ -76,6 +76,7 @@ inline constexpr int kNewsPlans = 5;
 inline constexpr uint64_t kLeastPlans = 8;
 inline constexpr double kLeastSpread = 1.5;
 inline constexpr double kLargestError = 0.3;
+inline constexpr double kLeastSized = 1e-6;
 // The plans that stand for what is known from another life.
 inline constexpr int kKnownTokens[] = {128, 1024, 8192};
 inline constexpr int kKnownPrefixes[] = {0, 4096, 32'768};
@@ -264,7 +265,11 @@ inline bool FitAccount::Trusted() const {
   if (!known_ && plans_ < fit_account::kLeastPlans) return false;
   if (static_cast<double>(longest_) < fit_account::kLeastSpread * static_cast<double>(shortest_))
     return false;
-  return error_ <= fit_account::kLargestError && solved_ && (costs_[2] > 0 || costs_[3] > 0);
+  const StageCost cost = Cost();
+  const auto tokens = static_cast<double>(longest_);
+  const double of_size = tokens * (cost.token_us + tokens * cost.attention_us);
+  return error_ <= fit_account::kLargestError && solved_ &&
+         of_size > fit_account::kLeastSized * (cost.overhead_us + of_size);
 }
 
 inline std::string FitAccount::DifferenceOf(const std::optional<StageCost>& cost, double error,

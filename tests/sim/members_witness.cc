@@ -65,6 +65,8 @@ std::vector<MembersWitness::Lost> MembersWitness::Take(const router::Event& even
       Complain("a registration has no answer");
     } else if (asks->rpc_id != kOfIntruder) {
       Hear(*asks, *reply, membership, lost);
+    } else {
+      HearIntruder(asks->worker.instance, membership);
     }
   } else if (const auto* beat = std::get_if<router::HeartbeatReceived>(&event)) {
     const auto* reply = FindAction<router::ReplyHeartbeat>(actions);
@@ -150,6 +152,16 @@ void MembersWitness::Hear(const router::RegisterRequested& event,
   }
 }
 
+// Whoever sends it has looked at the answer. As any applicant it joins with others that it fits, if
+// they come before it is forgotten.
+void MembersWitness::HearIntruder(const InstanceRef& instance,
+                                  const router::Membership& membership) {
+  const auto applicant = membership.applicants().find(instance.id);
+  const bool known =
+      applicant != membership.applicants().end() && applicant->second.info.instance == instance;
+  if (known) intruders_[instance] = world_.now_us();
+}
+
 void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
                                   const router::ReplyRegister& reply,
                                   const router::Membership& membership) {
@@ -208,6 +220,9 @@ void MembersWitness::Join(const router::Worker& worker, bool asks) {
       !asks && refused != refused_.end()) {
     asked_us = refused->second.at_us;
     refused_.erase(refused);
+  } else if (const auto intruder = intruders_.find(worker.info.instance);
+             !asks && intruder != intruders_.end()) {
+    asked_us = intruder->second;
   } else if (!asks) {
     Complain(worker.info.instance.id + " joins without having asked");
   }

@@ -96,6 +96,7 @@ class MembersWitness {
   void Lose(Members::iterator member, bool left, std::vector<Lost>& lost);
   // `asks`: it is its own registration that makes it a member.
   void Join(const router::Worker& worker, bool asks);
+  void HearIntruder(const InstanceRef& instance, const router::Membership& membership);
   void CheckRefusal(const router::RegisterRequested& event, const router::ReplyRegister& reply,
                     const router::Membership& membership);
   void CheckReply(const router::HeartbeatReceived& event, const router::ReplyHeartbeat& reply,
@@ -119,10 +120,11 @@ class MembersWitness {
   const router::RouterLimits& limits_;
   const std::string name_;
   Members members_;
-  std::map<std::string, Absent> absent_;     // By instance id, until it is back.
-  std::map<InstanceRef, Refusal> refused_;   // The last of each that has not joined since.
-  std::map<uint64_t, InstanceRef> watches_;  // Open, by RPC.
-  std::set<uint64_t> noticed_;               // Watches that this event must have told.
+  std::map<std::string, Absent> absent_;      // By instance id, until it is back.
+  std::map<InstanceRef, Refusal> refused_;    // The last of each that has not joined since.
+  std::map<InstanceRef, int64_t> intruders_;  // Applicants, and when they have asked.
+  std::map<uint64_t, InstanceRef> watches_;   // Open, by RPC.
+  std::set<uint64_t> noticed_;                // Watches that this event must have told.
   std::vector<router::Pair> pairs_;
   bool pairs_valid_ = false;
   uint64_t version_ = 1;  // Of the view, as it was seen last.
