@@ -175,6 +175,7 @@ DASHBOARDS = {
               [("{{reason}}", f"sum by (reason) (rate({IDLE}[$__rate_interval])) / scalar(count({BUSY}))")], stack=True,
               help_text="Seconds a second and stage: bubble, activations on the way, or no buffer at the next stage."),
         row("Chunks"),
+        panel("Chunks a request", "short", quantiles("baton_request_chunks", "", MEDIAN_AND_TAIL)),
         panel("Chunk size in tokens", "short", quantiles("baton_chunk_tokens", "", MEDIAN_AND_TAIL)),
         panel("Chunk compute time", "s",
               quantiles("baton_chunk_compute_seconds", "stage", MEDIAN_AND_TAIL, legend="stage {{stage}}")),

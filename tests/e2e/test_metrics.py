@@ -49,6 +49,16 @@ def test_work_shows_in_the_numbers(small_cluster, scrapes):
     assert small_cluster.metric("decode-0", "baton_generation_tokens_total") > 0
 
 
+def test_chunks_are_counted_by_request(tiny_model, tmp_path):
+    chunks = ["--chunk-policy", "fixed", "--chunked-prefill-size", 64]
+    with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--page-size", 16], prefill_flags=chunks) as cluster, \
+            Client(cluster.target) as client:
+        for tokens in (200, 64):
+            assert client.greedy(list(range(tokens)), 1).error is None
+        names = ("baton_request_chunks_count", "baton_request_chunks_sum", "baton_chunk_tokens_count")
+        assert [cluster.metric("prefill-0-0", name) for name in names] == [2, 5, 5]
+
+
 def test_promtool_accepts_them(scrapes):
     promtool = shutil.which("promtool")
     assert promtool, "promtool comes with Debian's package prometheus (third_party/packages.txt)"

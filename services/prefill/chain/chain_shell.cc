@@ -227,6 +227,8 @@ void ChainShell::Perform(const FinishRequest& action) {
   if (status.ok()) {
     options_.metrics->Observe(Metric::kPrefillSeconds,
                               static_cast<double>(NowUs() - call.begun_us) * 1e-6);
+    options_.metrics->Observe(Metric::kRequestChunks,
+                              static_cast<double>(action.outcome.chunks.size()));
   } else if (!LegOf(status).has_value()) {
     status = WithLeg(std::move(status), "prefill", options_.place.self.instance.id);
   }
