@@ -19,9 +19,6 @@ constexpr double kAmiss = 1.3;       // Times the prediction that is told to be 
 constexpr int kAmissIsNews = 5;      // In a row, all too long or all too short.
 constexpr double kStay = 0.02;       // Weight of what was learned before.
 constexpr uint64_t kColdPlans = 1;
-// Of the largest plan's time, that its size must make. Less is the solution's rounding: plans that
-// all took the same were once said to take 2e-14 us a token, and would have been cut accordingly.
-constexpr double kLeastSized = 1e-6;
 
 // Terms of a like size keep the equations well conditioned.
 constexpr std::array<double, 4> kScale = {1, 65536, 1024, 1024.0 * 65536};

@@ -70,13 +70,15 @@ absl::StatusOr<MemoryBuffer> AllocateHost(size_t bytes) {
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));
   }
-  // Only advice: small pages are as good in all but speed.
-  if (bytes >= kMinHugeBytes) {
-    (void)madvise(memory, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
-  }
+  PreferHugePages(memory, bytes);
   return MemoryBuffer({static_cast<std::byte*>(memory), bytes}, [](const MemorySpan& span) {
     ::operator delete(span.data, AlignmentOf(span.bytes));
   });
+}
+
+void PreferHugePages(void* memory, size_t bytes) {
+  if (bytes < kMinHugeBytes) return;
+  (void)madvise(memory, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
 }
 
 size_t TensorView::bytes() const {

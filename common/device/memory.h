@@ -60,6 +60,10 @@ class MemoryBuffer {
 // pages are first touched by whoever fills it. ResourceExhausted with the size if there is none.
 absl::StatusOr<MemoryBuffer> AllocateHost(size_t bytes);
 
+// Asks for huge pages under memory that has room for some. Only advice: small ones are as good in
+// all but speed.
+void PreferHugePages(void* memory, size_t bytes);
+
 // A row-major matrix in somebody else's memory, without gaps; none has no rows.
 struct TensorView {
   MemorySpan memory;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/device/memory.h"
 
 namespace baton {
 
@@ -20,9 +21,9 @@ absl::StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvGeometry& geometr
     return absl::ResourceExhaustedError(absl::StrCat(
         "no memory for ", geometry.page_count, " KV pages of ", geometry.PageBytes(), " bytes"));
   }
-  // Only advice. Readers in other processes look up each page that they copy (common/transport,
-  // "Pulls"), and with small ones that took longer than the copying.
-  (void)madvise(base, size, MADV_HUGEPAGE);
+  // Readers in other processes look up each page that they copy (common/transport, "Pulls"), which
+  // with small ones takes longer than the copying.
+  PreferHugePages(base, size);
   return std::unique_ptr<KvPool>(new KvPool(geometry, static_cast<std::byte*>(base), size));
 }
 

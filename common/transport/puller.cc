@@ -14,7 +14,7 @@ namespace {
 
 // 0.1 to 0.2 ms of copying, which control and other peers wait for.
 constexpr size_t kSliceBytes = 1 << 20;
-// A call costs a microsecond, as much as a run of some pages: a slice of many runs is one call.
+// Pages of KV may be a few KiB, which are copied as fast as a call is made: so many are one call.
 constexpr size_t kSliceRuns = 64;
 
 // What lies at `address` of a process into runs, none of which is empty.

@@ -5,7 +5,8 @@ chunk takes, which alone are not behind a computation.
 - hops_start_ms_pN: from the request's arrival at the router to its first chunk on stage 0;
 - hops_between_ms_pN: what stage 0's chunks and the last chunk's steps took beyond the profile, and what lay between
   stage 0's: late wake-ups and the way from one computation to the next;
-- hops_hop_ms_pN: from the end of the last chunk on a stage to its beginning on the next one;
+- hops_hop_ms_pN: from the end of the last chunk on a stage to its beginning on the next one; hops_first_hop_ms_pN:
+  from stage 0, where the chunk before has just gone;
 - hops_tail_ms_pN: from the end of the last computation to the end of the request, which has one token.
 Every process exports its spans to this one meanwhile, so that the sum is somewhat more than timed_bench.py's.
 `--head-dim N` (8): the elements of a token's keys in each layer, of 96: what KV is sent beside the activations.
@@ -69,8 +70,9 @@ def figures(stages, head_dim):
     rows = [parts(spans, chunks, profile) for spans in traces if (chunks := steps(spans, stages))]
     assert len(rows) == ROUNDS, len(rows)
     start, between, hops, tail = zip(*rows)
+    first_hop = [of_prompt[0] for of_prompt in hops]
     hops = [hop for of_prompt in hops for hop in of_prompt]
-    flat = {"start": start, "between": between, "hop": hops, "tail": tail}
+    flat = {"start": start, "between": between, "hop": hops, "first_hop": first_hop, "tail": tail}
     return {f"hops_{name}_ms_p{stages}": round(statistics.median(values), 2) for name, values in flat.items()} \
         | {f"hops_slowest_hop_ms_p{stages}": round(max(hops), 2)}
 

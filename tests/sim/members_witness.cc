@@ -36,6 +36,11 @@ bool Fit(const router::WorkerInfo& a, const router::WorkerInfo& b) {
   return !same_place && SameWeights(a.fingerprint, b.fingerprint);
 }
 
+bool IsApplicant(const InstanceRef& instance, const router::Membership& membership) {
+  const auto found = membership.applicants().find(instance.id);
+  return found != membership.applicants().end() && found->second.info.instance == instance;
+}
+
 }  // namespace
 
 void MembersWitness::Complain(const std::string& what) {
@@ -156,10 +161,7 @@ void MembersWitness::Hear(const router::RegisterRequested& event,
 // they come before it is forgotten.
 void MembersWitness::HearIntruder(const InstanceRef& instance,
                                   const router::Membership& membership) {
-  const auto applicant = membership.applicants().find(instance.id);
-  const bool known =
-      applicant != membership.applicants().end() && applicant->second.info.instance == instance;
-  if (known) intruders_[instance] = world_.now_us();
+  if (IsApplicant(instance, membership)) intruders_[instance] = world_.now_us();
 }
 
 void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
@@ -185,9 +187,7 @@ void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
     Complain(absl::StrCat(instance.id, " is refused without a reason: ", reply.status.ToString()));
   }
   // As many applicants are known as members are taken, intruders among them.
-  const auto applicant = membership.applicants().find(instance.id);
-  const bool known =
-      applicant != membership.applicants().end() && applicant->second.info.instance == instance;
+  const bool known = IsApplicant(instance, membership);
   const auto most = static_cast<size_t>(limits_.membership.max_workers);
   if (membership.applicants().size() > most)
     Complain("more applicants are known than there may be");
@@ -223,6 +223,7 @@ void MembersWitness::Join(const router::Worker& worker, bool asks) {
   } else if (const auto intruder = intruders_.find(worker.info.instance);
              !asks && intruder != intruders_.end()) {
     asked_us = intruder->second;
+    intruders_.erase(intruder);
   } else if (!asks) {
     Complain(worker.info.instance.id + " joins without having asked");
   }

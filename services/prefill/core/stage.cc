@@ -250,10 +250,10 @@ void Stage::State::ApplyAborts(const Plan& plan) {
     Covered<"stage: an abort meets its request">();
     found->second.aborted = true;
     DropKv(attempt_id, found->second);
-    ReleaseKv();  // What has waited for its turn behind that.
     if (found->second.sends > 0) Emit(CancelKv{epoch, attempt_id});
     CloseIfSent(attempt_id);
   }
+  ReleaseKv();  // What has waited behind that of these.
 }
 
 RunCompute Stage::State::Compose(const HeldPlan& held, int64_t now_us) const {

@@ -1,4 +1,5 @@
 // When a plan's KV leaves: behind its activations, which the next stage waits for.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <variant>
@@ -9,6 +10,8 @@
 namespace baton::prefill {
 namespace {
 
+using testing::ElementsAre;
+
 class StageKvTest : public StageTest {
  protected:
   void Passed(uint64_t number) { Send(ActivationsSent{kEpoch, number, absl::OkStatus()}); }
@@ -17,7 +20,6 @@ class StageKvTest : public StageTest {
     for (const SendKv& send : All<SendKv>()) pages.push_back(send.first_page);
     return pages;
   }
-  static std::vector<int> Pages(std::vector<int> pages) { return pages; }
 };
 
 TEST_F(StageKvTest, KvWaitsUntilItsPlansActivationsHaveLeft) {
@@ -27,8 +29,8 @@ TEST_F(StageKvTest, KvWaitsUntilItsPlansActivationsHaveLeft) {
   EXPECT_TRUE(Has<SendActivations>());
   EXPECT_FALSE(Has<SendKv>());
   Passed(1);
-  ASSERT_EQ(FirstPages(), Pages({0}));
-  EXPECT_EQ(All<SendKv>()[0].pages, Pages({10, 11}));
+  ASSERT_THAT(FirstPages(), ElementsAre(0));
+  EXPECT_THAT(All<SendKv>()[0].pages, ElementsAre(10, 11));
 }
 
 TEST_F(StageKvTest, KvGoesWhileActivationsWaitForACredit) {
@@ -40,7 +42,7 @@ TEST_F(StageKvTest, KvGoesWhileActivationsWaitForACredit) {
   }
   Computed(3);
   EXPECT_FALSE(Has<SendActivations>()) << "two credits are out";
-  EXPECT_EQ(FirstPages(), Pages({4}));
+  EXPECT_THAT(FirstPages(), ElementsAre(4));
   EXPECT_TRUE(Has<SendCommit>());
   Send(CreditReturned{kEpoch, 1});
   EXPECT_TRUE(Has<SendActivations>());
@@ -57,7 +59,7 @@ TEST_F(StageKvTest, KvKeepsThePlansOrder) {
   Passed(2);
   EXPECT_FALSE(Has<SendKv>()) << "plan 1's is still to come";
   Passed(1);
-  EXPECT_EQ(FirstPages(), Pages({0, 2}));
+  EXPECT_THAT(FirstPages(), ElementsAre(0, 2));
 
   Make(0, 2);
   for (uint64_t number = 1; number <= 3; ++number) Send(PlanArrived{ChunkPlan(number)});
@@ -68,7 +70,7 @@ TEST_F(StageKvTest, KvKeepsThePlansOrder) {
   EXPECT_FALSE(Has<SendActivations>()) << "two credits are out";
   EXPECT_FALSE(Has<SendKv>()) << "plan 2's is still to come";
   Passed(2);
-  EXPECT_EQ(FirstPages(), Pages({2, 4}));
+  EXPECT_THAT(FirstPages(), ElementsAre(2, 4));
   ASSERT_TRUE(Has<SendCommit>());
   EXPECT_TRUE(std::holds_alternative<SendCommit>(actions_.back()));
 }
@@ -152,7 +154,7 @@ TEST_F(StageKvTest, TheLastStagePassesNothingAndSendsAtOnce) {
   Send(ActivationsArrived{kEpoch, 1});
   Send(PlanArrived{ChunkPlan(1)});
   Computed(1);
-  EXPECT_EQ(FirstPages(), Pages({0}));
+  EXPECT_THAT(FirstPages(), ElementsAre(0));
 }
 
 }  // namespace
