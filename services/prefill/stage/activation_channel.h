@@ -94,8 +94,8 @@ class ActivationChannel final : public MessageHandler {
   TensorView View(const MemorySpan& buffer, int64_t tokens) const;
   absl::StatusOr<std::vector<MemoryBuffer>> Allocate(int count, int64_t tokens) const;
 
-  // Sending. On the data thread pieces, while not too many are under way; then, on the checks' thread, the
-  // checksum of all of them.
+  // Sending. On the data thread pieces, while not too many are under way; then, on the checks'
+  // thread, the checksum of all of them.
   void Advance(const std::shared_ptr<Passing>& passing);
   void SendPiece(const std::shared_ptr<Passing>& passing);
   void SendSum(const std::shared_ptr<Passing>& passing);
