@@ -36,11 +36,12 @@ int SglangChunk(int prefix_length, int page_size, const StageCost& cost, int bas
 std::vector<int> PlanSglang(const PromptShape& prompt, const StageCost& cost, int base_tokens,
                             double smooth_factor);
 
-// The plan with the earliest first token for a prompt that has the chain for itself. Chunks of
-// equal time are best, and how many of them is a matter of overhead against bubbles: for each
-// number of chunks the shortest time in which the prompt can be cut into so few, and of these plans
-// the fastest by RunChunks. So floors and pages cost what they must and no more. At most
-// `max_tokens` a chunk (a multiple of the page size).
+// The plan with the earliest first token for a prompt that has the chain for itself. On equal
+// stages chunks of equal time are best, and how many of them is a matter of overhead against
+// bubbles: for each number of chunks the shortest time in which the prompt can be cut into so few,
+// and of these plans the fastest by RunChunks. So floors and pages cost what they must and no more.
+// Where stages differ, chunks may take evenly more or less time from first to last, if that is
+// worth two thousandths. At most `max_tokens` a chunk (a multiple of the page size).
 //
 // Costs that pass StageCost::Check, and at least one stage. Takes some milliseconds for a prompt of
 // 1M tokens. Rejected: dynamic programming over all cuts (TeraPipe, arXiv 2102.07988), which takes

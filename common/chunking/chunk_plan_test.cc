@@ -249,6 +249,62 @@ TEST(PlanOptimalTest, TwiceAsManyAreTriedWhereChunksAreAFewPages) {
                                              48, 48, 48, 48, 48, 48, 32, 32, 32, 32}));
 }
 
+// Two stages that are off their layers' costs by up to a half each way, as what was learned on a
+// busy machine is.
+TEST(PlanOptimalTest, OfUnequalStagesNoOtherRuleBeatsIt) {
+  Random random(26);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<StageCost> stages;
+    for (int stage = 0; stage < 2; ++stage) {
+      stages.push_back({.overhead_us = 500 + random.Uniform() * 6000,
+                        .prefix_us = random.Chance(0.5) ? random.Uniform() * 0.6 : 0,
+                        .token_us = 20 + random.Uniform() * 25,
+                        .attention_us = random.Uniform() * 0.0075});
+    }
+    const PromptShape prompt = {.tokens = 8000, .page_size = 16};
+    const double us = Micros(stages, prompt, PlanOptimal(prompt, stages, 2048));
+    EXPECT_LE(us, Micros(stages, prompt, PlanFixed(prompt, 2048)) * 1.003) << "round " << round;
+    for (const StageCost& cost : stages) {
+      EXPECT_LE(us, Micros(stages, prompt, PlanSglang(prompt, cost, 2048, 0.75)) * 1.003)
+          << "round " << round;
+    }
+  }
+}
+
+TEST(PlanOptimalTest, ASlowerLastStageIsFedEarlyAndASlowerFirstOneIsLeftSoon) {
+  const StageCost fast = {.overhead_us = 1000, .token_us = 20, .attention_us = 0.002};
+  const StageCost slow = fast.Times(1.6);
+  const PromptShape prompt = {.tokens = 8000, .page_size = 16};
+  const auto times_of = [&](const std::vector<StageCost>& stages) {
+    std::vector<double> times_us;
+    int prefix_length = 0;
+    for (const int tokens : PlanOptimal(prompt, stages, 2048)) {
+      times_us.push_back(SlowestMicros(stages, prefix_length, tokens));
+      prefix_length += tokens;
+    }
+    return times_us;
+  };
+  const std::vector<double> growing = times_of({fast, slow});
+  ASSERT_GT(growing.size(), 2u);
+  EXPECT_LT(growing.front(), 0.6 * growing[growing.size() - 2]) << "the last one is what is left";
+  const std::vector<double> shrinking = times_of({slow, fast});
+  EXPECT_LT(shrinking.back(), 0.6 * shrinking.front());
+  const std::vector<double> even = times_of({fast, fast});
+  EXPECT_GT(even[even.size() - 2], 0.95 * even.front());
+}
+
+// What was learned of equal stages is never quite equal.
+TEST(PlanOptimalTest, WithinTheErrorOfWhatIsLearnedChunksTakeTheSameTime) {
+  const StageCost cost = {.overhead_us = 1000, .token_us = 20, .attention_us = 0.002};
+  const PromptShape prompt = {.tokens = 8000, .page_size = 16};
+  for (const double factor : {0.999, 1.001}) {
+    const std::vector<StageCost> stages = {cost, cost.Times(factor), cost};
+    const std::vector<StageCost> equal(3, cost);
+    EXPECT_LE(Micros(equal, prompt, PlanOptimal(prompt, stages, 8000)),
+              Micros(equal, prompt, PlanOptimal(prompt, equal, 8000)) * 1.0002);
+  }
+}
+
 TEST(PlanOptimalTest, OneStageTakesThePromptWhole) {
   const StageCost cost{.overhead_us = 10, .token_us = 1};
   EXPECT_EQ(PlanOptimal({.tokens = 1000, .page_size = 16}, {cost}, 1 << 20),

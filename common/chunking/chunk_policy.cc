@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "common/base/check.h"
@@ -56,10 +58,11 @@ class SglangChunks final : public ChunkPolicy {
   std::vector<StageCost> stages_;
 };
 
-// A prompt that has the chain for itself is cut so that every chunk takes the same time, and into
-// so many that overhead and bubbles together are least: its time per chunk is found once by
-// PlanOptimal, and each chunk is then as large as that time allows. It is found again when costs
-// have moved so far that the chunk would take another time.
+// A prompt that has the chain for itself is cut once, by PlanOptimal, and its chunks are those; one
+// that begins elsewhere, behind a plan that was shared, has the tokens of the planned chunk in
+// which it begins. It is cut anew when costs have moved so far that its first chunk would take
+// another time. Rejected: to keep the chunks' times and find the sizes by today's costs. A little
+// more and each chunk loses a page, and what all have lost is a chunk more.
 //
 // While others wait, their chunks fill the bubbles, and what counts is throughput: the smallest
 // chunk whose overhead is a twentieth of it, for a larger one gains little and makes everybody wait
@@ -82,8 +85,8 @@ class OptimalChunks final : public ChunkPolicy {
     const PromptShape rest = {position.prefix_length, position.remaining_tokens,
                               options_.page_size};
     if (!Holds(rest)) Plan(rest);
-    const int tokens = LargestChunk(rest, stages_, most_tokens_, limit_us_);
-    return std::max(tokens, options_.page_size);
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), position.prefix_length);
+    return *end - (end == ends_.begin() ? planned_.prefix_length : *std::prev(end));
   }
 
   int max_plan_tokens() const override { return options_.chunk_tokens; }
@@ -118,29 +121,28 @@ class OptimalChunks final : public ChunkPolicy {
   // The plan that was made is one for this prompt, which has the tokens of the one it was made for,
   // and costs are still what they were.
   bool Holds(const PromptShape& rest) const {
-    if (rest.prefix_length + rest.tokens != planned_end_) return false;
+    if (rest.prefix_length + rest.tokens != planned_.prefix_length + planned_.tokens) return false;
     if (rest.prefix_length < planned_.prefix_length) return false;
-    const double now_us = SlowestMicros(stages_, planned_.prefix_length, planned_tokens_);
-    const double fixed_us = SlowestMicros(stages_, planned_.prefix_length, 0);
-    return std::abs(now_us - planned_us_) <= kDrift * planned_us_ &&
-           std::abs(fixed_us - planned_fixed_us_) <= kFixedDrift * planned_fixed_us_;
+    return std::abs(FirstMicros() - planned_us_) <= kDrift * planned_us_ &&
+           std::abs(FixedMicros() - planned_fixed_us_) <= kFixedDrift * planned_fixed_us_;
   }
 
   void Plan(const PromptShape& rest) {
     Covered<"chunking: a prompt is cut anew">();
-    const std::vector<int> chunks = PlanOptimal(rest, stages_, most_tokens_);
     planned_ = rest;
-    planned_end_ = rest.prefix_length + rest.tokens;
-    planned_tokens_ = chunks.front();
-    planned_us_ = SlowestMicros(stages_, rest.prefix_length, planned_tokens_);
-    planned_fixed_us_ = SlowestMicros(stages_, rest.prefix_length, 0);
-    limit_us_ = 0;
-    int prefix = rest.prefix_length;
-    for (const int tokens : chunks) {
-      limit_us_ = std::max(limit_us_, SlowestMicros(stages_, prefix, tokens));
-      prefix += tokens;
-    }
+    ends_ = PlanOptimal(rest, stages_, most_tokens_);
+    ends_.front() += rest.prefix_length;
+    std::partial_sum(ends_.begin(), ends_.end(), ends_.begin());
+    planned_us_ = FirstMicros();
+    planned_fixed_us_ = FixedMicros();
   }
+
+  // By today's costs: the planned prompt's first chunk, and any chunk where it begins.
+  double FirstMicros() const {
+    const int begin = planned_.prefix_length;
+    return SlowestMicros(stages_, begin, ends_.front() - begin);
+  }
+  double FixedMicros() const { return SlowestMicros(stages_, planned_.prefix_length, 0); }
 
   int EfficientTokens(int prefix_length) const {
     double most = options_.page_size;
@@ -160,12 +162,10 @@ class OptimalChunks final : public ChunkPolicy {
   const ChunkOptions options_;
   const int most_tokens_;
   std::vector<StageCost> stages_;
-  PromptShape planned_;  // What limit_us_ was found for.
-  int planned_end_ = 0;
-  int planned_tokens_ = 0;  // Its first chunk, and the time of that.
-  double planned_us_ = 0;
-  double planned_fixed_us_ = 0;  // Of any chunk at its prefix.
-  double limit_us_ = 0;
+  PromptShape planned_;
+  std::vector<int> ends_;        // Of its chunks, in tokens of the prompt.
+  double planned_us_ = 0;        // FirstMicros, when it was cut.
+  double planned_fixed_us_ = 0;  // FixedMicros.
 };
 
 }  // namespace

@@ -39,13 +39,14 @@ class ChunkPolicy {
 enum class ChunkRule : uint8_t {
   kFixed,   // The same budget for every plan.
   kSglang,  // As SGLang's dynamic chunking (chunk_plan.h).
-  // The earliest first token while a prompt is alone: it is cut by PlanOptimal, once, and each of
-  // its chunks takes up to what the longest of these was to take. It is cut anew when its first
-  // chunk would by now take a tenth more or less, or what of that does not depend on its size three
-  // tenths. Throughput while so many tokens of others wait that each further stage of the chain has
-  // an efficient chunk of them: then plans are that, the smallest of which a twentieth is overhead.
-  // While costs are not known: a prompt's tokens by four chunks for each stage, in whole pages, of
-  // at least 512, and half of it at the prompt's begin; of one stage as many as may be.
+  // The earliest first token while a prompt is alone: it is cut by PlanOptimal, once, and its
+  // chunks are those; one that begins between two of the cuts has the tokens of the chunk that was
+  // to be there. It is cut anew when its first chunk would by now take a tenth more or less, or
+  // what of that does not depend on its size three tenths. Throughput while so many tokens of
+  // others wait that each further stage of the chain has an efficient chunk of them: then plans are
+  // that, the smallest of which a twentieth is overhead. While costs are not known: a prompt's
+  // tokens by four chunks for each stage, in whole pages, of at least 512, and half of it at the
+  // prompt's begin; of one stage as many as may be.
   kOptimal,
 };
 

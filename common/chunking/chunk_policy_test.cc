@@ -150,6 +150,33 @@ TEST(OptimalChunksTest, APromptAloneIsCutAsWellAsItCanBe) {
   }
 }
 
+TEST(OptimalChunksTest, ItsChunksAreThePlans) {
+  const std::vector<StageCost> costs = {kCost, kCost.Times(1.5)};
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 1 << 18));
+  policy->SetCosts(costs);
+  const std::vector<int> planned = PlanOptimal({0, 65'536, kPage}, costs, 1 << 18);
+  EXPECT_EQ(Cut(*policy, 65'536), planned);
+  EXPECT_NE(planned[0], planned[1]);
+  // Behind a plan that was shared, a chunk begins elsewhere.
+  const auto tokens_at = [&](int begin) { return policy->PlanTokens({begin, 65'536 - begin}); };
+  EXPECT_EQ(tokens_at(kPage), planned[0]);
+  EXPECT_EQ(tokens_at(planned[0] - kPage), planned[0]);
+  EXPECT_EQ(tokens_at(planned[0]), planned[1]);
+  EXPECT_EQ(tokens_at(planned[0] + kPage), planned[1]);
+}
+
+TEST(OptimalChunksTest, WhatWasCutBehindAPrefixCountsFromThere) {
+  const std::vector<StageCost> costs = {kCost, kCost.Times(1.5)};
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal));
+  policy->SetCosts(costs);
+  const std::vector<int> planned = PlanOptimal({32'768, 32'768, kPage}, costs, 8192);
+  EXPECT_EQ(policy->PlanTokens({32'768, 32'768}), planned[0]);
+  const int second = 32'768 + planned[0];
+  EXPECT_EQ(policy->PlanTokens({second, 65'536 - second}), planned[1]);
+  // Nobody planned what is before it.
+  EXPECT_EQ(policy->PlanTokens({0, 65'536}), PlanOptimal({0, 65'536, kPage}, costs, 8192)[0]);
+}
+
 TEST(OptimalChunksTest, NoChunkIsLargerThanTheMost) {
   const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 1024));
   policy->SetCosts({kCost, kCost});

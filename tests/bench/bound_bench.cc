@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/random.h"
 #include "common/chunking/chunk_plan.h"
 #include "common/chunking/flow_shop.h"
 #include "common/chunking/stage_cost.h"
@@ -103,12 +104,39 @@ void Measure(const Case& row, int stage_count, Worst& worst) {
   worst.plan_ms = std::max(worst.plan_ms, took_ms);
 }
 
-Worst MeasureAll(int page_size) {
+using Deal = std::function<std::vector<StageCost>(const Profile& profile, int stage_count)>;
+
+std::vector<StageCost> Equal(const Profile& profile, int stage_count) {
+  return std::vector<StageCost>(static_cast<size_t>(stage_count), profile.stage(stage_count));
+}
+
+// The model's 94 layers, of which the last stages have one more.
+std::vector<StageCost> Layers(const Profile& profile, int stage_count) {
+  constexpr int kLayers = 94;
+  std::vector<StageCost> stages;
+  for (int stage = 0; stage < stage_count; ++stage) {
+    const bool one_more = stage >= stage_count - kLayers % stage_count;
+    const double share = (kLayers / stage_count + (one_more ? 1 : 0)) / double{kLayers};
+    stages.push_back(profile.stage(stage_count).Times(share * stage_count));
+  }
+  return stages;
+}
+
+// As an accelerator of another kind in every stage: up to a half faster or slower.
+std::vector<StageCost> Mixed(const Profile& profile, int stage_count) {
+  Random random(static_cast<uint64_t>(stage_count));
+  std::vector<StageCost> stages;
+  for (int stage = 0; stage < stage_count; ++stage) {
+    stages.push_back(profile.stage(stage_count).Times(2.0 / 3 + random.Uniform() * 5 / 6));
+  }
+  return stages;
+}
+
+Worst MeasureAll(int page_size, const Deal& deal) {
   Worst worst;
   for (const Profile& profile : Profiles()) {
     for (const int stage_count : kStageCounts) {
-      const std::vector<StageCost> stages(static_cast<size_t>(stage_count),
-                                          profile.stage(stage_count));
+      const std::vector<StageCost> stages = deal(profile, stage_count);
       for (const int tokens : kPrompts) {
         Measure({profile, stages, {.tokens = tokens, .page_size = page_size}}, stage_count, worst);
       }
@@ -120,8 +148,11 @@ Worst MeasureAll(int page_size) {
 int Main() {
   std::fprintf(stderr, "%-34s %4s %8s %5s %9s %8s %8s %8s %8s %7s %8s\n", "profile", "P", "tokens",
                "page", "bound s", "optimal", "fixed*", "sglang*", "sglang", "chunks", "plan ms");
-  const Worst of_tokens = MeasureAll(1);
-  const Worst of_pages = MeasureAll(64);
+  const Worst of_tokens = MeasureAll(1, Equal);
+  const Worst of_pages = MeasureAll(64, Equal);
+  std::fprintf(stderr, "stages of 94 layers, then mixed ones\n");
+  const Worst of_layers = MeasureAll(64, Layers);
+  const Worst of_mixed = MeasureAll(64, Mixed);
   std::fprintf(stderr, "columns behind the bound: first token / bound; *: the best of a sweep\n");
   nlohmann::ordered_json out;
   out["P1"] = of_tokens.optimal;
@@ -131,6 +162,9 @@ int Main() {
   out["P1_sglang_published"] = of_tokens.sglang_published;
   out["P1_others_over_optimal"] =
       std::min(of_tokens.others_over_optimal, of_pages.others_over_optimal);
+  out["P1_layers_others_over_optimal"] = of_layers.others_over_optimal;
+  out["P1_mixed_others_over_optimal"] = of_mixed.others_over_optimal;
+  out["P1_unequal_plan_ms"] = std::max(of_layers.plan_ms, of_mixed.plan_ms);
   out["P1_plan_ms"] = std::max(of_tokens.plan_ms, of_pages.plan_ms);
   std::printf("%s\n", out.dump().c_str());
   return 0;

@@ -20,6 +20,8 @@ namespace {
 constexpr double kAsGood = 1.03;
 constexpr double kOverheadShare = 0.05;
 constexpr int kSglangUnit = 64;
+constexpr double kSglangSmooth = 0.75;
+constexpr double kAsGoodAsOthers = 1.01;
 constexpr int kHalvings = 14;  // Of a limit: to 1e-4 of it.
 
 bool Near(double one, double other) {
@@ -167,6 +169,23 @@ IntRange EfficientChunk(int before, int page_size, const std::vector<StageCost>&
   return most;
 }
 
+namespace {
+
+// The earliest first token by the rules that know less.
+double OtherRulesMicros(const PromptShape& rest, const std::vector<StageCost>& stages,
+                        int max_tokens) {
+  double us = DoneMicros(stages, rest.prefix_length, PlanFixed(rest, max_tokens));
+  // Its unit may be larger than a chunk may be.
+  if (max_tokens < kSglangUnit) return us;
+  for (const StageCost& cost : stages) {
+    const std::vector<int> chunks = PlanSglang(rest, cost, max_tokens, kSglangSmooth);
+    us = std::min(us, DoneMicros(stages, rest.prefix_length, chunks));
+  }
+  return us;
+}
+
+}  // namespace
+
 std::string CheckPlanOptimal(const PromptShape& rest, const std::vector<StageCost>& stages,
                              int max_tokens) {
   const std::vector<int> chunks = PlanOptimal(rest, stages, max_tokens);
@@ -206,7 +225,10 @@ std::string CheckPlanOptimal(const PromptShape& rest, const std::vector<StageCos
     return absl::StrCat(rest.tokens, " tokens after ", rest.prefix_length, " are ", count,
                         " chunks and take ", us, " us; ", better.size(), " take ", better_us);
   }
-  return "";
+  const double other_us = OtherRulesMicros(rest, stages, max_tokens);
+  if (us <= kAsGoodAsOthers * other_us) return "";
+  return absl::StrCat(rest.tokens, " tokens after ", rest.prefix_length, " take ", us,
+                      " us; by the fixed rule or SGLang's they take ", other_us);
 }
 
 std::string CheckOtherRules(const PromptShape& rest, const StageCost& cost, int chunk_tokens,

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/chunking/chunk_forecast.h"
+#include "common/chunking/flow_shop.h"
 
 namespace baton::sim {
 namespace {
@@ -312,26 +313,30 @@ void ChunkWitness::SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool k
   }
   if (prompt.chunk_us.has_value() && !ThinksAsBefore(prompt)) prompt.chunk_us.reset();
   if (!prompt.chunk_us.has_value() || !KnowsBehind(item.token_begin)) return;
-  // A chunk takes what all may take, or up to a page's time less.
-  const double most_us =
-      kUnequal * (*prompt.chunk_us + SlowestMicros(truth_, 0, topology_.page_size));
+  // As much longer than the first one as is thought, but for a page's time.
+  const double thought_us = SlowestMicros(learned_, item.token_begin, item.token_count);
+  const double right_us = *prompt.chunk_us * thought_us / prompt.thought_us;
+  const double most_us = kUnequal * (right_us + SlowestMicros(truth_, 0, topology_.page_size));
   const double least_us =
-      *prompt.chunk_us / kUnequal - SlowestMicros(truth_, item.token_begin, topology_.page_size);
+      right_us / kUnequal - SlowestMicros(truth_, item.token_begin, topology_.page_size);
   const bool less = micros < least_us && !item.final && item.token_count < topology_.chunk_tokens;
   if (micros <= most_us && !less) return;
   Complain(absl::StrCat("a chunk of ", item.token_count, " tokens after ", item.token_begin,
                         " takes ", micros, " us, the prompt's first one ", *prompt.chunk_us));
 }
 
-// Whoever asks beforehand how a prompt will be cut hears what then happens. But a prompt as long as
-// an earlier one may be cut as that was, while costs have hardly moved.
-void ChunkWitness::CheckForecast(const prefill::PlanItem& item, const Prompt& prompt) {
+std::vector<int> ChunkWitness::Forecast(int tokens_of_prompt) const {
   const ChunkOptions options = WithinContext({.rule = topology_.chunk_rule,
                                               .page_size = topology_.page_size,
                                               .chunk_tokens = topology_.chunk_tokens,
                                               .max_context_tokens = topology_.max_context_tokens});
-  const std::vector<int> chunks =
-      ForecastChunks(options, learned_, topology_.stages, prompt.tokens).chunks;
+  return ForecastChunks(options, learned_, topology_.stages, tokens_of_prompt).chunks;
+}
+
+// Whoever asks beforehand how a prompt will be cut hears what then happens. But a prompt as long as
+// an earlier one may be cut as that was, while costs have hardly moved.
+void ChunkWitness::CheckForecast(const prefill::PlanItem& item, const Prompt& prompt) {
+  const std::vector<int> chunks = Forecast(prompt.tokens);
   const int told = chunks.empty() ? 0 : chunks.front();
   if (told == item.token_count && std::accumulate(chunks.begin(), chunks.end(), 0) == prompt.tokens)
     return;
@@ -359,16 +364,11 @@ void ChunkWitness::CheckFirst(int tokens_of_chunk, int tokens_of_prompt) {
   for (int chunks = fewest; chunks <= most; ++chunks) {
     best_us = std::min(best_us, FirstTokenMicros(tokens_of_prompt, chunks));
   }
-  // By the work in its first chunk. Chunks that may not be larger are more than that.
-  double chunks = 1;
   double page_us = 0;
-  for (const StageCost& stage : truth_) {
-    const double share =
-        stage.WorkMicros(0, tokens_of_prompt) / stage.WorkMicros(0, tokens_of_chunk);
-    chunks = std::max(chunks, share);
-    page_us += stage.Micros(tokens_of_prompt, page);
-  }
-  const double micros = FirstTokenMicros(tokens_of_prompt, chunks);
+  for (const StageCost& stage : truth_) page_us += stage.Micros(tokens_of_prompt, page);
+  const std::vector<int> chunks = Forecast(tokens_of_prompt);
+  if (chunks.front() != tokens_of_chunk) return;  // It is cut as another one of its length was.
+  const double micros = RunChunks(truth_, 0, chunks).first_token_us;
   if (micros <= kWorse * best_us + page_us) return;
   Complain(absl::StrCat("a prompt of ", tokens_of_prompt, " tokens is cut by ", tokens_of_chunk,
                         ": its first token takes some ", micros, " us, and could take ", best_us));

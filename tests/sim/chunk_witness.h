@@ -68,6 +68,7 @@ class ChunkWitness {
   void CheckSizes(const prefill::Plan& plan, int64_t left);
   void AskRules(const prefill::PlanItem& leader, const prefill::PlanItem& other);
   void SeeLone(const prefill::PlanItem& item, Prompt& prompt, bool known);
+  std::vector<int> Forecast(int tokens_of_prompt) const;
   void CheckFirst(int tokens_of_chunk, int tokens_of_prompt);
   void CheckForecast(const prefill::PlanItem& item, const Prompt& prompt);
   void CheckLearned(const std::vector<prefill::LearnedCost>& learned);

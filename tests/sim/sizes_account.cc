@@ -33,8 +33,6 @@ std::string SizesAccount::See(const ChunkPosition& position, const std::vector<S
   const IntRange budget = Expect(position, costs);
   if (!alone) return "";
   const int left = position.remaining_tokens;
-  const PromptShape rest = {position.prefix_length, left, topology_.page_size};
-  if (alone_) Observe(rest, costs, tokens);
   // Of a larger one nobody sees more than what is left.
   const IntRange right = {std::min(left, budget.least), std::min(left, budget.most)};
   if (!right.holds(tokens)) {
@@ -42,13 +40,9 @@ std::string SizesAccount::See(const ChunkPosition& position, const std::vector<S
                         position.prefix_length + left, " are a plan, not ", right.least, " to ",
                         right.most, ", while ", position.other_tokens, " of others wait");
   }
-  if (!alone_ || !cut_now_ || checks_left_ <= 0) return "";
+  if (!cut_now_ || checks_left_ <= 0) return "";
   --checks_left_;
-  const int first = PlanOptimal(rest, costs, most_tokens_).front();
-  if (first != tokens) {
-    return absl::StrCat("a prompt is to begin with ", first, " tokens, and does with ", tokens);
-  }
-  return CheckPlanOptimal(rest, costs, most_tokens_);
+  return CheckPlanOptimal(cut_, costs, most_tokens_);
 }
 
 IntRange SizesAccount::Unknowing(const ChunkPosition& position) const {
@@ -64,7 +58,7 @@ IntRange SizesAccount::Unknowing(const ChunkPosition& position) const {
 IntRange SizesAccount::Expect(const ChunkPosition& position, const std::vector<StageCost>& costs) {
   const int page = topology_.page_size;
   const int before = position.prefix_length;
-  alone_ = cut_now_ = false;
+  cut_now_ = false;
   if (topology_.chunk_rule == ChunkRule::kFixed) return {most_tokens_, most_tokens_};
   if (topology_.chunk_rule == ChunkRule::kSglang) {
     if (before == 0 || costs.empty()) return {most_tokens_, most_tokens_};
@@ -81,52 +75,49 @@ IntRange SizesAccount::Expect(const ChunkPosition& position, const std::vector<S
   const auto further = static_cast<int64_t>(costs.size()) - 1;
   if (position.other_tokens >= std::max<int64_t>(further * efficient.most, 1)) return efficient;
   const IntRange any = {page, most_tokens_};
-  if (position.other_tokens >= std::max<int64_t>(further * efficient.least, 1)) return any;
-  alone_ = true;
   const PromptShape rest = {before, position.remaining_tokens, page};
-  if (!Stands(rest, costs)) {
-    cut_now_ = true;
-    cut_from_ = before;
-    cut_end_ = before + rest.tokens;
-    cut_tokens_ = 0;
-    cut_fixed_us_ = SlowestOf(costs, before, 0);
-    limit_least_us_ = 0;
-    limit_most_us_ = kEndless;
+  const int end = before + rest.tokens;
+  if (position.other_tokens >= std::max<int64_t>(further * efficient.least, 1)) {
+    perhaps_end_ = end;
     return any;
   }
-  if (cut_tokens_ == 0) return any;
-  const int least = LongestWithin(rest, costs, most_tokens_, limit_least_us_ * (1 - kRounding));
-  const int most = LongestWithin(rest, costs, most_tokens_, limit_most_us_ * (1 + kRounding));
-  return {std::max(least, page), std::max(most, page)};
+  if (perhaps_end_ == end) return any;
+  if (!Stands(rest, costs)) {
+    Cut(rest, costs);
+  } else if (perhaps_end_ != 0) {
+    return any;  // It is cut anew if the other one was cut.
+  }
+  const int tokens = PlannedAt(before);
+  return {tokens, tokens};
 }
 
 // Whether the prompt is still cut as it was.
 bool SizesAccount::Stands(const PromptShape& rest, const std::vector<StageCost>& costs) const {
-  if (rest.prefix_length + rest.tokens != cut_end_ || rest.prefix_length < cut_from_) return false;
-  if (cut_tokens_ == 0) return true;  // Nobody can tell.
-  const double now_us = SlowestOf(costs, cut_from_, cut_tokens_);
-  const double fixed_us = SlowestOf(costs, cut_from_, 0);
+  if (chunks_.empty() || rest.prefix_length < cut_.prefix_length) return false;
+  if (rest.prefix_length + rest.tokens != cut_.prefix_length + cut_.tokens) return false;
+  const double now_us = SlowestOf(costs, cut_.prefix_length, chunks_.front());
+  const double fixed_us = SlowestOf(costs, cut_.prefix_length, 0);
   return std::abs(now_us - cut_us_) <= kDrift * cut_us_ &&
          std::abs(fixed_us - cut_fixed_us_) <= kFixedDrift * cut_fixed_us_;
 }
 
-// What a chunk's size tells of the limit that it was cut by.
-void SizesAccount::Observe(const PromptShape& rest, const std::vector<StageCost>& costs,
-                           int tokens) {
-  const int before = rest.prefix_length;
-  if (cut_now_) {
-    cut_tokens_ = tokens;
-    cut_us_ = SlowestOf(costs, before, tokens);
-  } else if (cut_tokens_ == 0) {
-    return;
+void SizesAccount::Cut(const PromptShape& rest, const std::vector<StageCost>& costs) {
+  cut_now_ = true;
+  perhaps_end_ = 0;
+  cut_ = rest;
+  chunks_ = PlanOptimal(rest, costs, most_tokens_);
+  cut_us_ = SlowestOf(costs, rest.prefix_length, chunks_.front());
+  cut_fixed_us_ = SlowestOf(costs, rest.prefix_length, 0);
+}
+
+// The chunk that was to hold the token behind `before`.
+int SizesAccount::PlannedAt(int before) const {
+  int to = cut_.prefix_length;
+  for (const int tokens : chunks_) {
+    to += tokens;
+    if (before < to) return tokens;
   }
-  const int page = rest.page_size;
-  if (tokens > page) {  // Which is taken whatever the limit.
-    limit_least_us_ = std::max(limit_least_us_, SlowestOf(costs, before, tokens));
-  }
-  if (tokens == rest.tokens || tokens + page > most_tokens_) return;
-  const int more = std::min(tokens + page, rest.tokens);
-  limit_most_us_ = std::min(limit_most_us_, SlowestOf(costs, before, more));
+  return 0;
 }
 
 }  // namespace baton::sim

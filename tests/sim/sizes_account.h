@@ -3,8 +3,6 @@
 #ifndef TESTS_SIM_SIZES_ACCOUNT_H_
 #define TESTS_SIM_SIZES_ACCOUNT_H_
 
-#include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -25,27 +23,24 @@ class SizesAccount {
                   bool alone);
 
  private:
-  static constexpr double kEndless = std::numeric_limits<double>::infinity();
-
   // Of the plan's budget, as far as can be said.
   IntRange Expect(const ChunkPosition& position, const std::vector<StageCost>& costs);
   IntRange Unknowing(const ChunkPosition& position) const;
   bool Stands(const PromptShape& rest, const std::vector<StageCost>& costs) const;
-  void Observe(const PromptShape& rest, const std::vector<StageCost>& costs, int tokens);
+  void Cut(const PromptShape& rest, const std::vector<StageCost>& costs);
+  int PlannedAt(int before) const;
 
   const Topology& topology_;
   const int most_tokens_;
-  // kOptimal: the prompt that was cut last.
-  int cut_from_ = 0;
-  int cut_end_ = 0;
-  int cut_tokens_ = 0;  // Of its first chunk; 0: nobody has seen it.
+  // kOptimal: the prompt that was cut last, and into what.
+  PromptShape cut_;
+  std::vector<int> chunks_;  // Empty: none was.
   double cut_us_ = 0;
   double cut_fixed_us_ = 0;
+  // Of the prompt that may have been cut since: whether it was is a matter of the last bit. 0:
+  // none.
+  int perhaps_end_ = 0;
   bool cut_now_ = false;  // By the plan that is looked at.
-  bool alone_ = false;    // That plan is for a prompt that has the chain for itself.
-  // Between which its chunks' time lies.
-  double limit_least_us_ = 0;
-  double limit_most_us_ = kEndless;
   int checks_left_;
 };
 

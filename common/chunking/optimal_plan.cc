@@ -1,0 +1,192 @@
+// PlanOptimal (chunk_plan.h states the rule).
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/chunking/chunk_plan.h"
+#include "common/chunking/cutter.h"
+#include "common/chunking/flow_shop.h"
+
+namespace baton {
+namespace {
+
+template <typename Look>
+void LookAround(const TimeLimit centre, double step, Look look) {
+  for (const int longer : {-1, 0, 1}) {
+    for (const int steeper : {-1, 0, 1}) {
+      look({centre.us * (1 + longer * step), centre.slope + 2 * steeper * step});
+    }
+  }
+}
+
+class Search {
+ public:
+  Search(const PromptShape& prompt, const std::vector<StageCost>& stages, int max_tokens)
+      : prompt_(prompt),
+        stages_(stages),
+        cutter_(prompt, stages, max_tokens),
+        fewest_((prompt.tokens + max_tokens - 1) / max_tokens),
+        most_((prompt.tokens + prompt.page_size - 1) / prompt.page_size) {}
+
+  void FindCount();
+  void FindSlope();
+
+  bool equal_stages() const { return cutter_.equal_stages(); }
+  std::vector<int> Take() { return std::move(best_); }
+
+ private:
+  double Try(std::vector<int> chunks);
+  double TryCount(int count, double precision);
+  double ShortestLimit(int count, double precision) const;
+  int FinerPages(int bottom, double bottom_us);
+  double LongestChunk() const;
+
+  const PromptShape prompt_;
+  const std::vector<StageCost>& stages_;
+  const Cutter cutter_;
+  const int fewest_;
+  const int most_;
+  std::vector<int> best_;
+  double best_us_ = std::numeric_limits<double>::infinity();
+};
+
+constexpr double kCoarse = 1e-3;  // Of a limit.
+constexpr double kFine = 1e-5;
+
+// When the first token comes; infinite where the prompt can't be cut so.
+double Search::Try(std::vector<int> chunks) {
+  if (chunks.empty()) return std::numeric_limits<double>::infinity();
+  const double us = RunChunks(stages_, prompt_.prefix_length, chunks).first_token_us;
+  if (us < best_us_) {
+    best_us_ = us;
+    best_ = std::move(chunks);
+  }
+  return us;
+}
+
+// By the shortest limit that cuts the prompt into so few.
+double Search::TryCount(int count, double precision) {
+  return Try(cutter_.Cut({.us = ShortestLimit(count, precision)}, count));
+}
+
+double Search::ShortestLimit(int count, double precision) const {
+  // Chunks take together at least as long as the whole: no limit is shorter than this.
+  double low_us = cutter_.Micros(prompt_.prefix_length, prompt_.tokens) / count;
+  double high_us = low_us;
+  while (cutter_.Count(high_us, count) > count) {
+    low_us = high_us;
+    high_us *= 1.25;
+  }
+  while (high_us - low_us > precision * high_us) {
+    const double middle_us = (low_us + high_us) / 2;
+    (cutter_.Count(middle_us, count) > count ? low_us : high_us) = middle_us;
+  }
+  return high_us;
+}
+
+// Overhead grows with the number, bubbles shrink: one valley, but for the grain of pages. So: by
+// steps of a tenth over the whole range until it has risen for a while, then every number around
+// the best.
+void Search::FindCount() {
+  constexpr int kRising = 4;
+  int bottom = fewest_;
+  int rising = 0;
+  double bottom_us = std::numeric_limits<double>::infinity();
+  const auto step_of = [](int count) { return std::max(1, count / 10); };
+  for (int count = fewest_; count <= most_ && rising < kRising; count += step_of(count)) {
+    const double us = TryCount(count, kCoarse);
+    rising = us < bottom_us ? 0 : rising + 1;
+    if (us < bottom_us) {
+      bottom_us = us;
+      bottom = count;
+    }
+  }
+  bottom = FinerPages(bottom, bottom_us);
+  constexpr int kAround = 4;  // Of the flat bottom: more changes less than a thousandth.
+  const int stride = std::max(1, step_of(bottom) / kAround);
+  // Both ends again: where chunks are a few pages, a limit a thousandth too long may let a page
+  // more into one of them.
+  for (int count = std::max(fewest_, bottom - step_of(bottom));
+       count <= std::min(most_, bottom + step_of(bottom)); count += stride) {
+    TryCount(count, kFine);
+  }
+}
+
+// Where chunks are a few pages, the next cuts into equal ones, with a page less in each, lie far
+// off, and what is between is worse than both: some chunks take as long, and there are more.
+int Search::FinerPages(int bottom, double bottom_us) {
+  constexpr int kFewPages = 8;
+  const int pages_each = (most_ + bottom - 1) / bottom;
+  for (int pages = pages_each - 1; pages > 0 && pages_each <= kFewPages; --pages) {
+    const int finer = (most_ + pages - 1) / pages;
+    const double us = TryCount(finer, kCoarse);
+    if (us >= bottom_us) continue;
+    bottom_us = us;
+    bottom = finer;
+  }
+  return bottom;
+}
+
+double Search::LongestChunk() const {
+  double longest_us = 0;
+  int prefix_length = prompt_.prefix_length;
+  for (const int tokens : best_) {
+    longest_us = std::max(longest_us, cutter_.Micros(prefix_length, tokens));
+    prefix_length += tokens;
+  }
+  return longest_us;
+}
+
+// Of stages that differ the slowest is to be busy all the time, and what others do before its first
+// chunk and behind its last is to be short. A limit that grows begins with small chunks, one that
+// shrinks ends with them, and a longer one leaves a short rest at the end. By steps over both, then
+// closer and closer around the best. Rejected: moving single
+// pages between chunks as long as it helps, which finds up to twice the gain in ten times the time.
+void Search::FindSlope() {
+  const std::vector<int> even = best_;
+  const double even_us = best_us_;
+  const int most = std::min(most_, 4 * static_cast<int>(even.size()));
+  TimeLimit best = {.us = LongestChunk()};
+  // In chunks of stages, some 5 ms. Where prompts are that many chunks, little is to be gained.
+  size_t left_to_try = 300'000;
+  const auto look = [&](const TimeLimit& limit) {
+    constexpr double kSteepest = 1.6;
+    const size_t work = even.size() * stages_.size();
+    if (std::abs(limit.slope) > kSteepest || work > left_to_try) return;
+    left_to_try -= work;
+    const double before_us = best_us_;
+    Try(cutter_.Cut(limit, most));
+    if (best_us_ < before_us) best = limit;
+  };
+  const TimeLimit flat = best;
+  for (const double slope : {-1.2, -0.8, -0.4, 0.4, 0.8, 1.2}) {
+    for (const double factor : {0.8, 1.0, 1.25, 1.5}) look({flat.us * factor, slope});
+  }
+  for (const double step : {0.2, 0.1, 0.05, 0.02}) {
+    LookAround(best, step, look);
+    LookAround(best, step, look);
+  }
+  // Costs are measured: of less than this nobody knows whether it is a gain.
+  constexpr double kGain = 0.998;
+  if (best_us_ < kGain * even_us) return;
+  best_ = even;
+  best_us_ = even_us;
+}
+
+}  // namespace
+
+std::vector<int> PlanOptimal(const PromptShape& prompt, const std::vector<StageCost>& stages,
+                             int max_tokens) {
+  BATON_CHECK(!stages.empty() && prompt.tokens > 0 && max_tokens >= prompt.page_size)
+      << prompt.tokens << " tokens, at most " << max_tokens << " a chunk";
+  Search search(prompt, stages, max_tokens);
+  search.FindCount();
+  if (!search.equal_stages()) search.FindSlope();
+  return search.Take();
+}
+
+}  // namespace baton
