@@ -254,12 +254,12 @@ TEST(PlanOptimalTest, TwiceAsManyAreTriedWhereChunksAreAFewPages) {
 TEST(PlanOptimalTest, OfUnequalStagesNoOtherRuleBeatsIt) {
   Random random(26);
   for (int round = 0; round < 300; ++round) {
-    std::vector<StageCost> stages;
-    for (int stage = 0; stage < 2; ++stage) {
-      stages.push_back({.overhead_us = 500 + random.Uniform() * 6000,
-                        .prefix_us = random.Chance(0.5) ? random.Uniform() * 0.6 : 0,
-                        .token_us = 20 + random.Uniform() * 25,
-                        .attention_us = random.Uniform() * 0.0075});
+    std::vector<StageCost> stages(2);
+    for (StageCost& stage : stages) {
+      stage = {.overhead_us = 500 + random.Uniform() * 6000,
+               .prefix_us = random.Chance(0.5) ? random.Uniform() * 0.6 : 0,
+               .token_us = 20 + random.Uniform() * 25,
+               .attention_us = random.Uniform() * 0.0075};
     }
     const PromptShape prompt = {.tokens = 8000, .page_size = 16};
     const double us = Micros(stages, prompt, PlanOptimal(prompt, stages, 2048));

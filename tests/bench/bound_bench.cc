@@ -113,11 +113,12 @@ std::vector<StageCost> Equal(const Profile& profile, int stage_count) {
 // The model's 94 layers, of which the last stages have one more.
 std::vector<StageCost> Layers(const Profile& profile, int stage_count) {
   constexpr int kLayers = 94;
-  std::vector<StageCost> stages;
+  std::vector<StageCost> stages = Equal(profile, stage_count);
   for (int stage = 0; stage < stage_count; ++stage) {
     const bool one_more = stage >= stage_count - kLayers % stage_count;
-    const double share = (kLayers / stage_count + (one_more ? 1 : 0)) / double{kLayers};
-    stages.push_back(profile.stage(stage_count).Times(share * stage_count));
+    const int layers = kLayers / stage_count + (one_more ? 1 : 0);
+    StageCost& cost = stages[static_cast<size_t>(stage)];
+    cost = cost.Times(1.0 * layers * stage_count / kLayers);
   }
   return stages;
 }
@@ -125,10 +126,8 @@ std::vector<StageCost> Layers(const Profile& profile, int stage_count) {
 // As an accelerator of another kind in every stage: up to a half faster or slower.
 std::vector<StageCost> Mixed(const Profile& profile, int stage_count) {
   Random random(static_cast<uint64_t>(stage_count));
-  std::vector<StageCost> stages;
-  for (int stage = 0; stage < stage_count; ++stage) {
-    stages.push_back(profile.stage(stage_count).Times(2.0 / 3 + random.Uniform() * 5 / 6));
-  }
+  std::vector<StageCost> stages = Equal(profile, stage_count);
+  for (StageCost& cost : stages) cost = cost.Times(2.0 / 3 + random.Uniform() * 5 / 6);
   return stages;
 }
 
