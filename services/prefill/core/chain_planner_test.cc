@@ -308,7 +308,10 @@ TEST_F(ChainPlannerTest, ChainDownEndsEverythingAndOldEventsAreIgnored) {
   EXPECT_EQ(planner_->plans_done(0), 0u) << "there is no such stage";
   Send(ChainUp{kEpoch + 1, 2, 64});
   Start(3, 64);
-  Done(0, 1);  // of the old epoch
+  Done(0, 1);  // of the old epoch, and so are these
+  Closed(0, 3, absl::InternalError("another attempt 3"));
+  Closed(1, 3);
+  EXPECT_EQ(finished_.size(), 2u);
   EXPECT_EQ(planner_->load().plans_in_flight, 1);
   EXPECT_EQ(plans_.back().epoch, kEpoch + 1);
   EXPECT_EQ(plans_.back().number, 1u);
