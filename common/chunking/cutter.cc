@@ -21,12 +21,13 @@ double Cutter::Micros(int prefix_length, int tokens) const {
 
 template <typename Take>
 int Cutter::Walk(const TimeLimit& limit, int most, Take take) const {
+  const double first_us = limit.us * (1 - limit.slope / 2);
+  const double token_us = limit.us * limit.slope / prompt_.tokens;
   int count = 0;
   for (int done = 0; done < prompt_.tokens; ++count) {
     if (count == most) return INT_MAX;
-    const double place = static_cast<double>(done) / prompt_.tokens - 0.5;
-    const int tokens = Largest(prompt_.prefix_length + done, prompt_.tokens - done,
-                               limit.us * (1 + limit.slope * place));
+    const int tokens =
+        Largest(prompt_.prefix_length + done, prompt_.tokens - done, first_us + token_us * done);
     if (tokens == 0) return INT_MAX;
     take(tokens);
     done += tokens;

@@ -1,7 +1,6 @@
 // PlanOptimal (chunk_plan.h states the rule).
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -13,15 +12,6 @@
 
 namespace baton {
 namespace {
-
-template <typename Look>
-void LookAround(const TimeLimit centre, double step, Look look) {
-  for (const int longer : {-1, 0, 1}) {
-    for (const int steeper : {-1, 0, 1}) {
-      look({centre.us * (1 + longer * step), centre.slope + 2 * steeper * step});
-    }
-  }
-}
 
 class Search {
  public:
@@ -144,31 +134,40 @@ double Search::LongestChunk() const {
 // Of stages that differ the slowest is to be busy all the time, and what others do before its first
 // chunk and behind its last is to be short. A limit that grows begins with small chunks, one that
 // shrinks ends with them, and a longer one leaves a short rest at the end. By steps over both, then
-// closer and closer around the best. Rejected: moving single
-// pages between chunks as long as it helps, which finds up to twice the gain in ten times the time.
+// closer and closer around the best. Rejected: moving single pages between chunks as long as it
+// helps, which gains some more and takes many times as long.
 void Search::FindSlope() {
   const std::vector<int> even = best_;
   const double even_us = best_us_;
   const int most = std::min(most_, 4 * static_cast<int>(even.size()));
+  // Some 5 ms. Where prompts are that many chunks, little is to be gained.
+  constexpr size_t kMostSteps = 300'000;  // Of a chunk through a stage.
+  size_t tries_left = kMostSteps / (even.size() * stages_.size());
   TimeLimit best = {.us = LongestChunk()};
-  // In chunks of stages, some 5 ms. Where prompts are that many chunks, little is to be gained.
-  size_t left_to_try = 300'000;
   const auto look = [&](const TimeLimit& limit) {
     constexpr double kSteepest = 1.6;
-    const size_t work = even.size() * stages_.size();
-    if (std::abs(limit.slope) > kSteepest || work > left_to_try) return;
-    left_to_try -= work;
+    if (std::abs(limit.slope) > kSteepest || tries_left == 0) return;
+    --tries_left;
     const double before_us = best_us_;
     Try(cutter_.Cut(limit, most));
     if (best_us_ < before_us) best = limit;
   };
-  const TimeLimit flat = best;
+  const double flat_us = best.us;
   for (const double slope : {-1.2, -0.8, -0.4, 0.4, 0.8, 1.2}) {
-    for (const double factor : {0.8, 1.0, 1.25, 1.5}) look({flat.us * factor, slope});
+    for (const double factor : {0.8, 1.0, 1.25, 1.5}) look({factor * flat_us, slope});
   }
+  const auto look_around = [&](double step) {
+    const TimeLimit centre = best;
+    for (const int longer : {-1, 0, 1}) {
+      for (const int steeper : {-1, 0, 1}) {
+        if (longer == 0 && steeper == 0) continue;
+        look({centre.us * (1 + longer * step), centre.slope + 2 * steeper * step});
+      }
+    }
+    return best.us != centre.us || best.slope != centre.slope;
+  };
   for (const double step : {0.2, 0.1, 0.05, 0.02}) {
-    LookAround(best, step, look);
-    LookAround(best, step, look);
+    if (look_around(step)) look_around(step);
   }
   // Costs are measured: of less than this nobody knows whether it is a gain.
   constexpr double kGain = 0.998;

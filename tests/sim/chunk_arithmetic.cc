@@ -20,7 +20,6 @@ namespace {
 constexpr double kAsGood = 1.03;
 constexpr double kOverheadShare = 0.05;
 constexpr int kSglangUnit = 64;
-constexpr double kSglangSmooth = 0.75;
 constexpr double kAsGoodAsOthers = 1.01;
 constexpr int kHalvings = 14;  // Of a limit: to 1e-4 of it.
 
@@ -42,6 +41,22 @@ double DoneMicros(const std::vector<StageCost>& stages, int before,
     }
   }
   return done_us.back();
+}
+
+// The longest chunk that takes no stage longer: in whole pages, or all that is left. 0: none.
+int LongestWithin(const PromptShape& rest, const std::vector<StageCost>& stages, int max_tokens,
+                  double limit_us) {
+  const auto fits = [&](int tokens) {
+    return SlowestOf(stages, rest.prefix_length, tokens) <= limit_us;
+  };
+  if (rest.tokens <= max_tokens && fits(rest.tokens)) return rest.tokens;
+  int pages = 0;
+  int too_many = std::min(rest.tokens, max_tokens) / rest.page_size + 1;
+  while (too_many - pages > 1) {
+    const int middle = (pages + too_many) / 2;
+    (fits(middle * rest.page_size) ? pages : too_many) = middle;
+  }
+  return pages * rest.page_size;
 }
 
 // Chunks as long as the limit allows; empty: more than `most`, or not even a page does.
@@ -118,21 +133,6 @@ double SlowestOf(const std::vector<StageCost>& stages, int before, int tokens) {
   return slowest_us;
 }
 
-int LongestWithin(const PromptShape& rest, const std::vector<StageCost>& stages, int max_tokens,
-                  double limit_us) {
-  const auto fits = [&](int tokens) {
-    return SlowestOf(stages, rest.prefix_length, tokens) <= limit_us;
-  };
-  if (rest.tokens <= max_tokens && fits(rest.tokens)) return rest.tokens;
-  int pages = 0;
-  int too_many = std::min(rest.tokens, max_tokens) / rest.page_size + 1;
-  while (too_many - pages > 1) {
-    const int middle = (pages + too_many) / 2;
-    (fits(middle * rest.page_size) ? pages : too_many) = middle;
-  }
-  return pages * rest.page_size;
-}
-
 IntRange SglangTokens(int before, int page_size, const StageCost& cost, int base, double smooth) {
   const double target_us = WorkOf(cost, 0, base);
   double low = 0;
@@ -178,7 +178,7 @@ double OtherRulesMicros(const PromptShape& rest, const std::vector<StageCost>& s
   // Its unit may be larger than a chunk may be.
   if (max_tokens < kSglangUnit) return us;
   for (const StageCost& cost : stages) {
-    const std::vector<int> chunks = PlanSglang(rest, cost, max_tokens, kSglangSmooth);
+    const std::vector<int> chunks = PlanSglang(rest, cost, max_tokens, kSmooth);
     us = std::min(us, DoneMicros(stages, rest.prefix_length, chunks));
   }
   return us;
@@ -186,9 +186,8 @@ double OtherRulesMicros(const PromptShape& rest, const std::vector<StageCost>& s
 
 }  // namespace
 
-std::string CheckPlanOptimal(const PromptShape& rest, const std::vector<StageCost>& stages,
-                             int max_tokens) {
-  const std::vector<int> chunks = PlanOptimal(rest, stages, max_tokens);
+std::string CheckOptimal(const PromptShape& rest, const std::vector<StageCost>& stages,
+                         int max_tokens, const std::vector<int>& chunks) {
   const bool whole = std::all_of(chunks.begin(), chunks.end(), [&](const int& tokens) {
     return tokens > 0 && tokens <= max_tokens &&
            (tokens % rest.page_size == 0 || &tokens == &chunks.back());

@@ -13,6 +13,8 @@ namespace baton::sim {
 
 // Of two ways to work out the same; a size on the edge of a page may be either.
 inline constexpr double kRounding = 1e-6;
+// Of SGLang's rule: its own, and the planner's default.
+inline constexpr double kSmooth = 0.75;
 
 struct IntRange {
   int least = 0;
@@ -25,10 +27,6 @@ double WorkOf(const StageCost& cost, int before, int tokens);
 double MicrosOf(const StageCost& cost, int before, int tokens);
 double SlowestOf(const std::vector<StageCost>& stages, int before, int tokens);
 
-// The longest chunk that takes no stage longer: in whole pages, or all that is left. 0: none.
-int LongestWithin(const PromptShape& rest, const std::vector<StageCost>& stages, int max_tokens,
-                  double limit_us);
-
 // By SGLang's rule, behind a first chunk.
 IntRange SglangTokens(int before, int page_size, const StageCost& cost, int base, double smooth);
 
@@ -36,10 +34,10 @@ IntRange SglangTokens(int before, int page_size, const StageCost& cost, int base
 IntRange EfficientChunk(int before, int page_size, const std::vector<StageCost>& stages,
                         int max_tokens);
 
-// What PlanOptimal, RunChunks, FirstTokenBoundMicros and TokenPrices say of a prompt that has the
-// chain for itself. "": all of it is right, or as good as anything.
-std::string CheckPlanOptimal(const PromptShape& rest, const std::vector<StageCost>& stages,
-                             int max_tokens);
+// Of a prompt that has the chain for itself: the chunks that PlanOptimal cuts it into, and what
+// RunChunks and FirstTokenBoundMicros say of them. "": all is right, or as good as anything.
+std::string CheckOptimal(const PromptShape& rest, const std::vector<StageCost>& stages,
+                         int max_tokens, const std::vector<int>& chunks);
 std::string CheckOtherRules(const PromptShape& rest, const StageCost& cost, int chunk_tokens,
                             double smooth);
 std::string CheckPrices(const PromptShape& other, const std::vector<StageCost>& stages, int before,

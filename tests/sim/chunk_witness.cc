@@ -29,7 +29,6 @@ constexpr double kSameFixed = 0.25;
 // later one.
 constexpr double kUnequal = 1.6;
 constexpr double kSameTold = 1e-6;
-constexpr double kSmooth = 0.75;  // Of SGLang's rule.
 constexpr int kAskedOften = 6;
 
 }  // namespace

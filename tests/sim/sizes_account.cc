@@ -13,7 +13,6 @@ constexpr double kDrift = 0.1;
 constexpr double kFixedDrift = 0.3;
 constexpr int kUnknownChunks = 4;
 constexpr int kLeastUnknown = 512;
-constexpr double kSmooth = 0.75;  // SGLang's own, and the planner's.
 // Of the cuts of a chain's life that are compared with others, which takes a while.
 constexpr int kChecks = 6;
 
@@ -42,7 +41,7 @@ std::string SizesAccount::See(const ChunkPosition& position, const std::vector<S
   }
   if (!cut_now_ || checks_left_ <= 0) return "";
   --checks_left_;
-  return CheckPlanOptimal(cut_, costs, most_tokens_);
+  return CheckOptimal(cut_, costs, most_tokens_, chunks_);
 }
 
 IntRange SizesAccount::Unknowing(const ChunkPosition& position) const {
