@@ -12,12 +12,13 @@ namespace {
 constexpr double kKept = 0.98;
 constexpr double kKeptAmiss = 0.85;
 constexpr double kAmissError = 0.15;
-constexpr double kErrorKept = 0.9;   // Of the error.
-constexpr double kOutlier = 3;       // Times the prediction, or a third of it.
-constexpr double kLargeShare = 0.5;  // Of the usual plan's time, that an outlier is off by.
-constexpr double kAmiss = 1.3;       // Times the prediction that is told to be wrong.
-constexpr int kAmissIsNews = 5;      // In a row, all too long or all too short.
-constexpr double kStay = 0.02;       // Weight of what was learned before.
+constexpr double kErrorKept = 0.9;        // Of the error.
+constexpr double kLeastPredicted = 1e-9;  // Of the time; less is the solution's rounding.
+constexpr double kOutlier = 3;            // Times the prediction, or a third of it.
+constexpr double kLargeShare = 0.5;       // Of the usual plan's time, that an outlier is off by.
+constexpr double kAmiss = 1.3;            // Times the prediction that is told to be wrong.
+constexpr int kAmissIsNews = 5;           // In a row, all too long or all too short.
+constexpr double kStay = 0.02;            // Weight of what was learned before.
 constexpr uint64_t kColdPlans = 1;
 
 // Terms of a like size keep the equations well conditioned.
@@ -91,7 +92,7 @@ double CostFit::WeightOf(const Terms& terms, double micros) {
   const double kept = judged_ ? kErrorKept : 0;
   error_ = kept * error_ + (1 - kept) * std::min(off, 1.0);
   judged_ = true;
-  const double ratio = predicted > 0 ? micros / predicted : 1;
+  const double ratio = predicted > kLeastPredicted * micros ? micros / predicted : 1;
   if (ratio > kAmiss) {
     one_side_ = std::max(one_side_, 0) + 1;
   } else if (ratio < 1 / kAmiss) {

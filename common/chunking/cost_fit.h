@@ -16,10 +16,10 @@
 //   before that.
 // - Once a fit is from another life or has kLeastPlans, a plan that took three times its prediction
 //   (or a third), and is off by more than half of what plans usually take, weighs 0.02, and by the
-//   square of its times less.
+//   square of its times less. A prediction of less than 1e-9 of the time is none: nothing is held
+//   up by it, nor news.
 // - Five in a row that are off by more than a factor of 1.3, on one side, are news: costs are
-// scaled
-//   by what the fifth says, and only it and what comes then is remembered.
+//   scaled by what the fifth says, and only it and what comes then is remembered.
 //
 // Deterministic; it has no clock. Not thread-safe.
 #ifndef COMMON_CHUNKING_COST_FIT_H_

@@ -70,6 +70,7 @@ inline constexpr double kKeptAmiss = 0.85;
 inline constexpr double kAmissError = 0.15;
 inline constexpr double kErrorKept = 0.9;
 inline constexpr double kHeld = 0.02;
+inline constexpr double kLeastPredicted = 1e-9;
 inline constexpr double kOutlier = 3;
 inline constexpr double kNews = 1.3;
 inline constexpr int kNewsPlans = 5;
@@ -166,7 +167,7 @@ inline double FitAccount::WeightOf(const Terms& terms, double micros) {
   error_ = judged_ ? fit_account::kErrorKept * error_ + (1 - fit_account::kErrorKept) * off : off;
   judged_ = true;
   // Where nothing was predicted, nothing is off.
-  const double times = predicted > 0 ? micros / predicted : 1;
+  const double times = predicted > fit_account::kLeastPredicted * micros ? micros / predicted : 1;
   for (const double bound : {fit_account::kOutlier, fit_account::kNews}) {
     const double beyond = std::max(times, 1 / times) / bound;
     on_edge_ = on_edge_ || std::abs(beyond - 1) < fit_account::kEdge;
