@@ -184,6 +184,9 @@ std::vector<worker::PeerWorker> MembershipsWitness::Known() const {
   }
   std::sort(latest.begin(), latest.end(),
             [](const Peer* a, const Peer* b) { return a->order > b->order; });
+  // Whom no router lists is only kept, and comes behind.
+  std::stable_partition(latest.begin(), latest.end(),
+                        [this](const Peer* peer) { return Lists(peer->worker.instance); });
   std::set<std::string> names;
   std::vector<worker::PeerWorker> known;
   for (const Peer* peer : latest) {

@@ -1,5 +1,6 @@
 // Who is a member when not all that ask fit one another. Who came first must not win: after a
 // router's restart that is chance. See Membership::Register for the rule.
+#include <algorithm>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -37,11 +38,29 @@ void Membership::Refuse(const WorkerInfo& worker, const absl::Status& misfit, in
   applicant.until_us = now_us + options_.lease_us;
 }
 
+// Who drains is of no group, and keeps its place.
+void Membership::AddIfItFits(const WorkerInfo& worker, Group& group) const {
+  const bool fits = group.Fits(worker) &&
+                    std::all_of(workers_.begin(), workers_.end(), [&worker](const auto& entry) {
+                      const Worker& member = entry.second;
+                      return !member.draining || CheckFitsMember(worker, member).ok();
+                    });
+  if (fits) group.Add(worker);
+}
+
+void Membership::AddApplicants(Group& group, int64_t now_us) const {
+  for (const auto& [id, applicant] : applicants_) {
+    if (applicant.until_us > now_us) AddIfItFits(applicant.info, group);
+  }
+}
+
+// The members, and the applicants that fit them since somebody is gone, but have not asked again.
 Group Membership::Incumbents(int64_t now_us) const {
   Group group;
   for (const auto& [id, member] : workers_) {
     if (!member.draining) group.Add(member.info);
   }
+  AddApplicants(group, now_us);
   for (const auto& [id, absent] : absent_) {
     if (!absent.left && absent.lost_us + options_.pair_grace_us > now_us) {
       group.grids().Hold(absent.grid, absent.place, absent.places);
@@ -54,19 +73,10 @@ Group Membership::Incumbents(int64_t now_us) const {
 // same for everybody who knows the same.
 Group Membership::Challengers(const WorkerInfo& worker, int64_t now_us) const {
   Group group;
-  const auto add = [&](const WorkerInfo& other) {
-    if (!group.Fits(other)) return;
-    for (const auto& [id, member] : workers_) {
-      if (member.draining && !CheckFitsMember(other, member).ok()) return;
-    }
-    group.Add(other);
-  };
-  add(worker);
-  for (const auto& [id, applicant] : applicants_) {
-    if (applicant.until_us > now_us) add(applicant.info);
-  }
+  AddIfItFits(worker, group);
+  AddApplicants(group, now_us);
   for (const auto& [id, member] : workers_) {
-    if (!member.draining) add(member.info);
+    if (!member.draining) AddIfItFits(member.info, group);
   }
   return group;
 }

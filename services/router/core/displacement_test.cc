@@ -90,6 +90,22 @@ TEST_F(DisplacementTest, WhosePlaceSomebodyHasWhoDrainsJoinsWithNobody) {
 }
 
 // Both lives of one name would be in a chain and in a decode service.
+// Whoever comes first after a place is free would count the one who waits for it as its own.
+TEST_F(DisplacementTest, WhoFitsTheMembersSinceAPlaceIsFreeCountsForThem) {
+  const WorkerInfo dies = Named(TestStage("c0", 1, 3), "dies");
+  ASSERT_TRUE(Joins(TestDecode("d0")));
+  ASSERT_TRUE(Joins(TestStage("c0", 0, 3)));
+  ASSERT_TRUE(Joins(dies));
+  EXPECT_FALSE(Joins(TestStage("c0", 1, 3))) << "its place is taken";
+  Leaves(dies);
+  WorkerInfo wrong = TestDecode("dx");
+  ++wrong.fingerprint.head_hash;  // Which d0 knows, and no stage that is here.
+  EXPECT_FALSE(Joins(wrong));
+  EXPECT_EQ(Members(), (Names{"c0-0", "d0"}));
+  EXPECT_TRUE(Joins(TestStage("c0", 1, 3)));
+  EXPECT_EQ(Members(), (Names{"c0-0", "c0-1", "d0"}));
+}
+
 TEST_F(DisplacementTest, ANameCountsOnceAmongThoseWhoAsk) {
   ASSERT_TRUE(Joins(TestDecode("d0")));
   ASSERT_TRUE(Joins(TestStage("c0", 0, 2)));

@@ -115,13 +115,13 @@ class Membership {
   // neighbour). It is to ask again, and is remembered as an applicant for a lease's time.
   //
   // Members that are in the way give way at once and are `lost`, if the worker, the applicants and
-  // the members that fit one another rank above the members: first who can form a pair, then who
-  // are more. The applicants join with it, with the lease of their last attempt, and hear of it at
-  // their next one. Who has given way is refused, and an applicant, once it asks: most likely it
-  // is dead, and would drive its own successor out in its turn. But once `settle_us` have passed
-  // since the first registration, members that can form a pair never do, workers counted that were
-  // lost no longer ago than `pair_grace_us` and didn't leave. Those that drain count for nothing,
-  // and nobody need have their model.
+  // the members that fit one another rank above the members and the applicants that fit these:
+  // first who can form a pair, then who are more. The applicants join with it, with the lease of
+  // their last attempt, and hear of it at their next one. Who has given way is refused, and an
+  // applicant, once it asks: most likely it is dead, and would drive its own successor out in its
+  // turn. But once `settle_us` have passed since the first registration, members that can form a
+  // pair never do, workers counted that were lost no longer ago than `pair_grace_us` and didn't
+  // leave. Those that drain count for nothing, and nobody need have their model.
   absl::Status Register(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
 
   // NOT_FOUND for an unknown instance or another incarnation. An `applied_version` that was never
@@ -217,6 +217,8 @@ class Membership {
   static absl::Status CheckFitsMember(const WorkerInfo& worker, const Worker& member);
   absl::Status CheckFitsMembers(const WorkerInfo& worker) const;
   void Refuse(const WorkerInfo& worker, const absl::Status& misfit, int64_t now_us);
+  void AddIfItFits(const WorkerInfo& worker, Group& group) const;
+  void AddApplicants(Group& group, int64_t now_us) const;
   Group Incumbents(int64_t now_us) const;
   Group Challengers(const WorkerInfo& worker, int64_t now_us) const;
   bool GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);

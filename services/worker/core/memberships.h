@@ -143,8 +143,9 @@ struct CloseEndpoint {
 struct EndpointsChanged {
   bool lost = false;  // One that stood does no more: what runs over it ends now.
 };
-// Every live worker but this one; one incarnation of each, the newest first. Without the versions
-// with which they joined, which are of views.
+// Every live worker but this one; one incarnation of each, those that a router lists before those
+// that are only kept, the newest first. Without the versions with which they joined, which are of
+// views.
 struct TellPeers {
   std::vector<PeerWorker> peers;
 };

@@ -180,8 +180,9 @@ std::vector<PeerWorker> PeerTable::Known() const {
   for (const auto& [instance, peer] : peers_) {
     if (peer.may_be_told) newest.push_back(&peer);
   }
-  std::sort(newest.begin(), newest.end(),
-            [](const Peer* a, const Peer* b) { return a->order > b->order; });
+  std::sort(newest.begin(), newest.end(), [](const Peer* a, const Peer* b) {
+    return std::pair(a->listed, a->order) > std::pair(b->listed, b->order);
+  });
   std::set<std::string> names;
   std::vector<PeerWorker> known;
   for (const Peer* peer : newest) {

@@ -228,6 +228,22 @@ TEST_F(PeerTableTest, OfTwoLivesTheOneThatCameLastIsTold) {
   EXPECT_EQ(table_.Known()[1].instance.incarnation, 2u);
 }
 
+// A router that was late tells of a dead one after the other has told of its successor, then keeps
+// it.
+TEST_F(PeerTableTest, WhoIsOnlyKeptComesBehindWhoIsListed) {
+  const RouterMembership prompt = View({kOtherDecode});
+  table_.Update({&prompt});
+  Connect(kOtherDecode, 1);
+  RouterMembership late = View({kDecode, kStageOfB});
+  table_.Update({&prompt, &late});
+  Connect(kDecode, 2);
+  ASSERT_EQ(Names(table_.Known()), Names({kStageOfB, kDecode, kOtherDecode}));
+  late.Registered(1, 0, 10);
+  late.HeartbeatTaken(2, {kOtherDecode}, 0, 10);
+  table_.Update({&prompt, &late});
+  EXPECT_EQ(Names(table_.Known()), Names({kOtherDecode, kStageOfB, kDecode}));
+}
+
 TEST_F(PeerTableTest, RenewOpensEveryEndpointAgain) {
   const PeerWorker third = Worker(Role::kDecode, "d2");
   Update({kDecode, kOtherDecode, third});
