@@ -18,14 +18,15 @@ class Search {
   Search(const PromptShape& prompt, const std::vector<StageCost>& stages, int max_tokens)
       : prompt_(prompt),
         stages_(stages),
+        max_tokens_(max_tokens),
         cutter_(prompt, stages, max_tokens),
         fewest_((prompt.tokens + max_tokens - 1) / max_tokens),
         most_((prompt.tokens + prompt.page_size - 1) / prompt.page_size) {}
 
   void FindCount();
-  void FindSlope();
+  // What is better than chunks of equal time, if that is worth it.
+  void FindUneven();
 
-  bool equal_stages() const { return cutter_.equal_stages(); }
   std::vector<int> Take() { return std::move(best_); }
 
  private:
@@ -33,10 +34,14 @@ class Search {
   double TryCount(int count, double precision);
   double ShortestLimit(int count, double precision) const;
   int FinerPages(int bottom, double bottom_us);
-  double LongestChunk() const;
+  double MeanChunk() const;
+  void FindSlope();
+  void MovePages();
+  std::vector<int> Moved(size_t from, size_t to) const;
 
   const PromptShape prompt_;
   const std::vector<StageCost>& stages_;
+  const int max_tokens_;
   const Cutter cutter_;
   const int fewest_;
   const int most_;
@@ -46,6 +51,9 @@ class Search {
 
 constexpr double kCoarse = 1e-3;  // Of a limit.
 constexpr double kFine = 1e-5;
+// Of a chunk through a stage: some 5 ms. Where prompts are that many chunks, little is to be
+// gained by chunks of unequal time.
+constexpr size_t kMostSteps = 300'000;
 
 // When the first token comes; infinite where the prompt can't be cut so.
 double Search::Try(std::vector<int> chunks) {
@@ -121,29 +129,24 @@ int Search::FinerPages(int bottom, double bottom_us) {
   return bottom;
 }
 
-double Search::LongestChunk() const {
-  double longest_us = 0;
+double Search::MeanChunk() const {
+  double us = 0;
   int prefix_length = prompt_.prefix_length;
   for (const int tokens : best_) {
-    longest_us = std::max(longest_us, cutter_.Micros(prefix_length, tokens));
+    us += cutter_.Micros(prefix_length, tokens);
     prefix_length += tokens;
   }
-  return longest_us;
+  return us / static_cast<double>(best_.size());
 }
 
 // Of stages that differ the slowest is to be busy all the time, and what others do before its first
 // chunk and behind its last is to be short. A limit that grows begins with small chunks, one that
 // shrinks ends with them, and a longer one leaves a short rest at the end. By steps over both, then
-// closer and closer around the best. Rejected: moving single pages between chunks as long as it
-// helps, which gains some more and takes many times as long.
+// closer and closer around the best.
 void Search::FindSlope() {
-  const std::vector<int> even = best_;
-  const double even_us = best_us_;
-  const int most = std::min(most_, 4 * static_cast<int>(even.size()));
-  // Some 5 ms. Where prompts are that many chunks, little is to be gained.
-  constexpr size_t kMostSteps = 300'000;  // Of a chunk through a stage.
-  size_t tries_left = kMostSteps / (even.size() * stages_.size());
-  TimeLimit best = {.us = LongestChunk()};
+  const int most = std::min(most_, 4 * static_cast<int>(best_.size()));
+  size_t tries_left = kMostSteps / (best_.size() * stages_.size());
+  TimeLimit best = {.us = MeanChunk()};
   const auto look = [&](const TimeLimit& limit) {
     constexpr double kSteepest = 1.6;
     if (std::abs(limit.slope) > kSteepest || tries_left == 0) return;
@@ -154,7 +157,7 @@ void Search::FindSlope() {
   };
   const double flat_us = best.us;
   for (const double slope : {-1.2, -0.8, -0.4, 0.4, 0.8, 1.2}) {
-    for (const double factor : {0.8, 1.0, 1.25, 1.5}) look({factor * flat_us, slope});
+    for (const double factor : {0.5, 0.8, 1.0, 1.25, 1.5}) look({factor * flat_us, slope});
   }
   const auto look_around = [&](double step) {
     const TimeLimit centre = best;
@@ -169,6 +172,43 @@ void Search::FindSlope() {
   for (const double step : {0.2, 0.1, 0.05, 0.02}) {
     if (look_around(step)) look_around(step);
   }
+}
+
+// With a page of one chunk in another; {}: it has no page, or no room.
+std::vector<int> Search::Moved(size_t from, size_t to) const {
+  std::vector<int> chunks = best_;
+  chunks[from] -= prompt_.page_size;
+  chunks[to] += prompt_.page_size;
+  if (chunks[from] < 0 || chunks[to] > max_tokens_) return {};
+  if (chunks[from] == 0) chunks.erase(chunks.begin() + static_cast<std::ptrdiff_t>(from));
+  return chunks;
+}
+
+// Of few chunks each is so much of the whole that pages count one by one: they are moved as long as
+// that helps.
+void Search::MovePages() {
+  const auto tries_of = [this] { return kMostSteps / (best_.size() * stages_.size()); };
+  size_t tries_left = tries_of();
+  for (bool better = true; better;) {
+    better = false;
+    if (best_.size() * best_.size() > tries_left) return;
+    for (size_t from = 0; from < best_.size(); ++from) {
+      for (size_t to = 0; to < best_.size() && from < best_.size(); ++to) {
+        if (from == to) continue;
+        --tries_left;
+        const double before_us = best_us_;
+        Try(Moved(from, to));
+        better = better || best_us_ < before_us;
+      }
+    }
+  }
+}
+
+void Search::FindUneven() {
+  const std::vector<int> even = best_;
+  const double even_us = best_us_;
+  if (!cutter_.equal_stages()) FindSlope();
+  MovePages();
   // Costs are measured: of less than this nobody knows whether it is a gain.
   constexpr double kGain = 0.998;
   if (best_us_ < kGain * even_us) return;
@@ -184,7 +224,7 @@ std::vector<int> PlanOptimal(const PromptShape& prompt, const std::vector<StageC
       << prompt.tokens << " tokens, at most " << max_tokens << " a chunk";
   Search search(prompt, stages, max_tokens);
   search.FindCount();
-  if (!search.equal_stages()) search.FindSlope();
+  search.FindUneven();
   return search.Take();
 }
 
