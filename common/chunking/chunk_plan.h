@@ -40,9 +40,10 @@ std::vector<int> PlanSglang(const PromptShape& prompt, const StageCost& cost, in
 // stages chunks of equal time are best, and how many of them is a matter of overhead against
 // bubbles: for each number of chunks the shortest time in which the prompt can be cut into so few,
 // and of these plans the fastest by RunChunks. So floors and pages cost what they must and no more.
-// Where stages differ, chunks may take evenly more or less time from first to last; where chunks
-// are few, single pages are moved between them as long as that helps. Both if it is worth two
-// thousandths. At most `max_tokens` a chunk (a multiple of the page size).
+// Where stages differ, chunks may take evenly more or less time from first to last; they may be
+// SGLang's; and where they are few, single pages are moved between them as long as that helps. All
+// that only if it is worth two thousandths. At most `max_tokens` a chunk (a multiple of the page
+// size).
 //
 // Costs that pass StageCost::Check, and at least one stage. Takes some ten milliseconds for a
 // prompt of 1M tokens, and some thirty where no two of 16 stages are equal. Rejected: dynamic

@@ -13,6 +13,12 @@
 namespace baton {
 namespace {
 
+constexpr double kCoarse = 1e-3;  // Of a limit.
+constexpr double kFine = 1e-5;
+// Of a chunk through a stage: some 5 ms. Where prompts are that many chunks, little is to be
+// gained by chunks of unequal time.
+constexpr size_t kMostSteps = 300'000;
+
 class Search {
  public:
   Search(const PromptShape& prompt, const std::vector<StageCost>& stages, int max_tokens)
@@ -36,8 +42,9 @@ class Search {
   int FinerPages(int bottom, double bottom_us);
   double MeanChunk() const;
   void FindSlope();
-  void MovePages();
-  std::vector<int> Moved(size_t from, size_t to) const;
+  void TrySglang(const StageCost& stage);
+  void MovePages(std::vector<int> chunks);
+  std::vector<int> Moved(std::vector<int> chunks, size_t from, size_t to) const;
 
   const PromptShape prompt_;
   const std::vector<StageCost>& stages_;
@@ -47,13 +54,8 @@ class Search {
   const int most_;
   std::vector<int> best_;
   double best_us_ = std::numeric_limits<double>::infinity();
+  size_t steps_left_ = kMostSteps;
 };
-
-constexpr double kCoarse = 1e-3;  // Of a limit.
-constexpr double kFine = 1e-5;
-// Of a chunk through a stage: some 5 ms. Where prompts are that many chunks, little is to be
-// gained by chunks of unequal time.
-constexpr size_t kMostSteps = 300'000;
 
 // When the first token comes; infinite where the prompt can't be cut so.
 double Search::Try(std::vector<int> chunks) {
@@ -86,16 +88,21 @@ double Search::ShortestLimit(int count, double precision) const {
   return high_us;
 }
 
-// Overhead grows with the number, bubbles shrink: one valley, but for the grain of pages. So: by
-// steps of a tenth over the whole range until it has risen for a while, then every number around
-// the best.
+// Overhead grows with the number, bubbles shrink: one valley, but for the grain of pages and where
+// chunks may not be longer. So: by steps of a tenth until it has risen for a while, then every
+// number around the best.
 void Search::FindCount() {
   constexpr int kRising = 4;
+  constexpr int kTimesLimited = 4;  // As many chunks are looked at, where some are limited.
   int bottom = fewest_;
   int rising = 0;
   double bottom_us = std::numeric_limits<double>::infinity();
   const auto step_of = [](int count) { return std::max(1, count / 10); };
-  for (int count = fewest_; count <= most_ && rising < kRising; count += step_of(count)) {
+  const auto goes_on = [&](int count) {
+    const bool limited = std::find(best_.begin(), best_.end(), max_tokens_) != best_.end();
+    return count <= most_ && (rising < kRising || (limited && count <= kTimesLimited * bottom));
+  };
+  for (int count = fewest_; goes_on(count); count += step_of(count)) {
     const double us = TryCount(count, kCoarse);
     rising = us < bottom_us ? 0 : rising + 1;
     if (us < bottom_us) {
@@ -157,7 +164,7 @@ void Search::FindSlope() {
   };
   const double flat_us = best.us;
   for (const double slope : {-1.2, -0.8, -0.4, 0.4, 0.8, 1.2}) {
-    for (const double factor : {0.5, 0.8, 1.0, 1.25, 1.5}) look({factor * flat_us, slope});
+    for (const double factor : {0.8, 1.0, 1.25, 1.5}) look({factor * flat_us, slope});
   }
   const auto look_around = [&](double step) {
     const TimeLimit centre = best;
@@ -174,9 +181,19 @@ void Search::FindSlope() {
   }
 }
 
+// Which may lie far from what the limits above cut; its unit may be more than a chunk may have, or
+// no whole pages.
+void Search::TrySglang(const StageCost& stage) {
+  constexpr double kSmooth = 0.75;  // Its default.
+  std::vector<int> chunks = PlanSglang(prompt_, stage, max_tokens_, kSmooth);
+  const bool allowed = std::all_of(chunks.begin(), chunks.end(), [&](const int& tokens) {
+    return tokens <= max_tokens_ && (tokens % prompt_.page_size == 0 || &tokens == &chunks.back());
+  });
+  if (allowed) Try(std::move(chunks));
+}
+
 // With a page of one chunk in another; {}: it has no page, or no room.
-std::vector<int> Search::Moved(size_t from, size_t to) const {
-  std::vector<int> chunks = best_;
+std::vector<int> Search::Moved(std::vector<int> chunks, size_t from, size_t to) const {
   chunks[from] -= prompt_.page_size;
   chunks[to] += prompt_.page_size;
   if (chunks[from] < 0 || chunks[to] > max_tokens_) return {};
@@ -184,31 +201,46 @@ std::vector<int> Search::Moved(size_t from, size_t to) const {
   return chunks;
 }
 
-// Of few chunks each is so much of the whole that pages count one by one: they are moved as long as
-// that helps.
-void Search::MovePages() {
-  const auto tries_of = [this] { return kMostSteps / (best_.size() * stages_.size()); };
-  size_t tries_left = tries_of();
+// Of few chunks each is so much of the whole that pages count one by one: they are moved from any
+// to any other, of more chunks to the next ones alone, as long as that helps.
+void Search::MovePages(std::vector<int> chunks) {
+  if (chunks.empty()) return;
+  const size_t steps = chunks.size() * stages_.size();  // Of a move.
+  const auto fits = [&](size_t moves) { return moves * steps <= steps_left_; };
+  double us = RunChunks(stages_, prompt_.prefix_length, chunks).first_token_us;
   for (bool better = true; better;) {
     better = false;
-    if (best_.size() * best_.size() > tries_left) return;
-    for (size_t from = 0; from < best_.size(); ++from) {
-      for (size_t to = 0; to < best_.size() && from < best_.size(); ++to) {
+    const size_t reach = fits(chunks.size() * chunks.size()) ? chunks.size() : 1;
+    if (!fits(2 * chunks.size())) break;
+    for (size_t from = 0; from < chunks.size(); ++from) {
+      for (size_t to = from - std::min(from, reach);
+           to < std::min(from + reach + 1, chunks.size()) && from < chunks.size(); ++to) {
         if (from == to) continue;
-        --tries_left;
-        const double before_us = best_us_;
-        Try(Moved(from, to));
-        better = better || best_us_ < before_us;
+        steps_left_ -= steps;
+        std::vector<int> moved = Moved(chunks, from, to);
+        if (moved.empty()) continue;
+        const double moved_us = RunChunks(stages_, prompt_.prefix_length, moved).first_token_us;
+        if (moved_us >= us) continue;
+        us = moved_us;
+        chunks = std::move(moved);
+        better = true;
       }
     }
   }
+  Try(std::move(chunks));
 }
 
 void Search::FindUneven() {
   const std::vector<int> even = best_;
   const double even_us = best_us_;
   if (!cutter_.equal_stages()) FindSlope();
-  MovePages();
+  for (const StageCost& stage : stages_) TrySglang(stage);
+  const auto count = static_cast<int>(best_.size());
+  MovePages(best_);
+  for (const int more : {1, 2}) {
+    if (count + more > most_) break;
+    MovePages(cutter_.Cut({.us = ShortestLimit(count + more, kCoarse)}, count + more));
+  }
   // Costs are measured: of less than this nobody knows whether it is a gain.
   constexpr double kGain = 0.998;
   if (best_us_ < kGain * even_us) return;
