@@ -82,7 +82,10 @@ std::vector<MembersWitness::Lost> MembersWitness::Take(const router::Event& even
       CheckReply(*beat, *reply, membership);
     }
     const auto found = members_.find(beat->instance.id);
-    if (beat->leaving && Find(beat->instance) != nullptr) Lose(found, /*left=*/true, lost);
+    if (beat->leaving && Find(beat->instance) != nullptr) {
+      Remember(found->second.info);
+      Lose(found, /*left=*/true, lost);
+    }
   } else if (const auto* opened = std::get_if<router::WatchOpened>(&event)) {
     Hear(*opened);
   } else if (const auto* broken = std::get_if<router::WatchBroken>(&event)) {
@@ -143,9 +146,7 @@ void MembersWitness::Hear(const router::RegisterRequested& event,
       });
       if (!in_the_way) Complain(member->first + " is lost to workers that it fits");
       if (!reply.status.ok()) Complain("a refused worker costs others their place");
-      const std::string id = member->first;
-      Lose(member, /*left=*/false, lost);
-      absent_.erase(id);  // Its place is taken, or not for the likes of it.
+      Lose(member, /*left=*/false, lost);  // Its place is taken, or not for the likes of it.
     }
     member = next;
   }
@@ -292,16 +293,27 @@ void MembersWitness::HearTick(std::vector<Lost>& lost) {
     }
     if (m.lease_until_us <= now_us) {
       ++leases_expired_total_;
+      Remember(m.info);
       Lose(member, /*left=*/false, lost);
     }
     member = next;
   }
 }
 
+// Of as many as may be members, those that were lost last.
+void MembersWitness::Remember(const router::WorkerInfo& info) {
+  absent_[info.instance.id] = {info, world_.now_us()};
+  if (static_cast<int>(absent_.size()) <= limits_.membership.max_workers) return;
+  auto first = absent_.begin();
+  for (auto other = absent_.begin(); other != absent_.end(); ++other) {
+    if (other->second.lost_us < first->second.lost_us) first = other;
+  }
+  absent_.erase(first);
+}
+
 void MembersWitness::Lose(Members::iterator member, bool left, std::vector<Lost>& lost) {
   const InstanceRef instance = member->second.info.instance;
   std::erase_if(watches_, [&](const auto& watch) { return watch.second == instance; });
-  absent_[instance.id] = {member->second.info, world_.now_us()};
   lost.push_back({std::move(member->second), left});
   members_.erase(member);
   pairs_valid_ = false;

@@ -93,6 +93,7 @@ class MembersWitness {
   void Hear(const router::WatchOpened& event);
   void HearTick(std::vector<Lost>& lost);
   void Suspect(const InstanceRef& instance);
+  void Remember(const router::WorkerInfo& info);
   void Lose(Members::iterator member, bool left, std::vector<Lost>& lost);
   // `asks`: it is its own registration that makes it a member.
   void Join(const router::Worker& worker, bool asks);

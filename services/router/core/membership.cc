@@ -250,9 +250,13 @@ void Membership::Served(const InstanceRef& instance) {
 }
 
 void Membership::Remember(const WorkerInfo& worker, bool left, int64_t now_us) {
-  const bool room = static_cast<int>(absent_.size()) < options_.max_workers;
-  if (options_.pair_grace_us <= 0 || !room) return;
+  if (options_.pair_grace_us <= 0) return;
   absent_[worker.instance.id] = {worker.grid(), worker.place(), worker.places(), now_us, left};
+  if (static_cast<int>(absent_.size()) <= options_.max_workers) return;
+  Covered<"membership: somebody lost is forgotten for another">();
+  absent_.erase(std::min_element(absent_.begin(), absent_.end(), [](const auto& a, const auto& b) {
+    return a.second.lost_us < b.second.lost_us;
+  }));
 }
 
 void Membership::Lose(WorkerMap::iterator worker, std::vector<Worker>& lost) {

@@ -210,7 +210,8 @@ class Membership {
   void Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t now_us,
             std::vector<Worker>& lost);
   void Lose(WorkerMap::iterator worker, std::vector<Worker>& lost);
-  // Who is lost may be back, or another one in its place.
+  // Who is lost may be back, or another one in its place: of as many as may be members, those that
+  // were lost last.
   void Remember(const WorkerInfo& worker, bool left, int64_t now_us);
   void Sweep(int64_t now_us, std::vector<Worker>& lost);
   // applicants.cc

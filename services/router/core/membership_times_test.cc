@@ -119,7 +119,9 @@ TEST_F(MembershipTimesTest, NoMoreAreExpectedBackThanThereMayBe) {
   lose(decode_, 200);
   EXPECT_EQ(small.PairExpectedUntilUs(300), 200 + kGraceUs);
   lose(TestDecode("d1"), 300);
-  EXPECT_EQ(small.PairExpectedUntilUs(300), 200 + kGraceUs) << "the third was not noted";
+  EXPECT_EQ(small.PairExpectedUntilUs(300), 0) << "the stage, which was lost first, is forgotten";
+  lose(stage_, 400);
+  EXPECT_EQ(small.PairExpectedUntilUs(400), 400 + kGraceUs);
 }
 
 TEST_F(MembershipTimesTest, WhoWasHeardSinceItsSilenceWasExcusedIsExcusedAgain) {
