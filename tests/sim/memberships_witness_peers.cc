@@ -151,6 +151,10 @@ void MembershipsWitness::RenewRejoined() {
              other.since_us.at(rejoined.peer) <= rejoined.held_us;
     });
     Peer& peer = peers_.at(rejoined.peer);
+    if (!held && peer.retry_us == kNeverUs) {  // What is being opened has most likely gone as well.
+      peer.too_early = true;
+      peer.tried = false;
+    }
     if (held || peer.endpoint == 0) continue;
     Expect(worker::CloseEndpoint{peer.endpoint});
     Expect(worker::EndpointsChanged{.lost = true});

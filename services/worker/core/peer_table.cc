@@ -70,13 +70,15 @@ std::vector<uint64_t> PeerTable::Renew() {
 }
 
 std::optional<uint64_t> PeerTable::Renew(const InstanceRef& peer) {
+  const auto known = peers_.find(peer);
+  if (known == peers_.end()) return std::nullopt;
   const auto found = endpoints_.find(peer);
+  known->second.superseded = known->second.opening;
+  if (known->second.opening || found != endpoints_.end()) known->second.tried = false;
   if (found == endpoints_.end()) return std::nullopt;
   const uint64_t closed = found->second.endpoint;
   endpoints_.erase(found);
-  Peer& known = peers_.at(peer);
-  known.tried = false;
-  NoteMissing(peer, known);
+  NoteMissing(peer, known->second);
   return closed;
 }
 

@@ -44,7 +44,8 @@ class PeerTable {
   // Peers may have let go of theirs: every endpoint is opened again, also those that are being
   // opened. Returns the ones to be closed.
   std::vector<uint64_t> Renew();
-  // This one peer has: the endpoint that stands is opened again. Returns the one to be closed.
+  // This one peer has: the endpoint that stands, or is being opened, is opened again. Returns the
+  // one to be closed.
   std::optional<uint64_t> Renew(const InstanceRef& peer);
 
   // Those that are listed and need an endpoint now. Each is answered by Opened or NotOpened, and

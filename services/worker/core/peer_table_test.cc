@@ -275,6 +275,9 @@ TEST_F(PeerTableTest, OnePeersEndpointIsRenewed) {
   EXPECT_EQ(Names(table_.Known()), Names({kOtherDecode, kDecode})) << "it stood once";
   EXPECT_EQ(Connecting(), Names({kDecode})) << "at once";
   EXPECT_EQ(table_.Renew(kDecode.instance), std::nullopt) << "it is being opened";
+  EXPECT_FALSE(table_.Opened(kDecode.instance, 9, kRetryUs)) << "and the peer may have closed it";
+  Connect(kDecode, 10);
+  EXPECT_TRUE(table_.Tried(View({kDecode}).listed()));
 }
 
 TEST_F(PeerTableTest, WhoIsListedAgainWhileItsEndpointIsOpenedIsNotOpenedTwice) {
