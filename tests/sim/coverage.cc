@@ -34,6 +34,9 @@ constexpr Excuse kExcuses[] = {
     {"link: an epoch never begins", "ten seconds without a connection; link_test"},
     {"router: what is refused has nowhere to go",
      "a refusal that comes long after its pair came apart; overload_test"},
+    {"membership: somebody lost is forgotten for another",
+     "as many as may be members are lost within a grace, once in some ten thousand seeds; "
+     "membership_times_test"},
     {"planner: prompt tokens out of turn", "no stage tells them so; chain_planner_test"},
     {"worker: a view was given up under a heartbeat",
      "a router that stands still for a whole grace, once in some thousand seeds; memberships_test"},
