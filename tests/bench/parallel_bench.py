@@ -28,6 +28,8 @@ def main():
     flat.update(slice_bench.measure())
     if os.geteuid() == 0:
         flat.update(row_parallel_bench.measure()[0])
+        small = row_parallel_bench.measure("0.6b")[0]
+        flat.update({key.replace("rowpar", "rowpar_small"): value for key, value in small.items()})
     else:
         print("rowpar_gain, rowpar_auto: not measured, since network namespaces need root", file=sys.stderr)
     for key, (sign, limit) in LIMITS.items():

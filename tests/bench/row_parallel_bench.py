@@ -20,7 +20,12 @@ import threading
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RANK = ROOT / "bazel-bin" / "tests" / "bench" / "row_parallel_rank"
 HIDDEN = 1024
-INPUTS = 3072  # Of all ranks: the down projection of a 0.6B model.
+# Of all ranks. A token's sums are as long as its outputs, its product as its inputs times these: so
+# what counts is the inputs, and an eighth of the outputs keeps rounds short.
+LAYERS = {
+    "70b": 28672,  # The down projection of Llama 3.3 70B, which vLLM's table is of.
+    "0.6b": 3072,  # The same of a 0.6B model: a ninth of the product for as many bytes.
+}
 TOKENS = 8192
 CHUNKS = [2, 4, 8, 16, 32, 64]
 
@@ -78,11 +83,11 @@ def cores_of(rank, size):
 class Ranks:
     """The processes, which find one another through this one."""
 
-    def __init__(self, network):
+    def __init__(self, network, inputs):
         size = len(network.names)
         self.ranks = [
             subprocess.Popen(["ip", "netns", "exec", name, "taskset", "--cpu-list", cores_of(rank, size), RANK,
-                              str(rank), str(size), network.address(rank), str(HIDDEN), str(INPUTS // size)],
+                              str(rank), str(size), network.address(rank), str(HIDDEN), str(inputs // size)],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
             for rank, name in enumerate(network.names)]
         self.sending = threading.Lock()
@@ -154,11 +159,11 @@ def gains(ranks, tokens, rounds, chunks):
     return {count: statistics.median(values) for count, values in ratios.items()}, picked
 
 
-def measure(size=2, tokens=(TOKENS,), rounds=7):
+def measure(layer="70b", size=2, tokens=(TOKENS,), rounds=7):
     """The keys of `./dev bench parallel` for the last of `tokens`, and a table of all."""
     table = {}
     with Network(size) as network:
-        ranks = Ranks(network)
+        ranks = Ranks(network, LAYERS[layer])
         try:
             rate, product_us, sums_us = balance(network, ranks, tokens[-1])
             for count in tokens:
@@ -174,12 +179,13 @@ def measure(size=2, tokens=(TOKENS,), rounds=7):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layer", choices=LAYERS, default="70b")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     tokens = (1024, 2048, 4096, 16384, TOKENS) if arguments.table else (TOKENS,)
-    flat, table = measure(arguments.ranks, tokens, arguments.rounds)
+    flat, table = measure(arguments.layer, arguments.ranks, tokens, arguments.rounds)
     if arguments.table:
         print("| tokens | " + " | ".join(map(str, CHUNKS)) + " | auto |", file=sys.stderr)
         for count in sorted(table):
