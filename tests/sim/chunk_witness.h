@@ -34,9 +34,10 @@ class ChunkWitness {
   struct Seen {  // Of a stage.
     int plans = 0;
     bool told = false;  // What its plans cost, and rightly.
-    int64_t least_tokens = 0;
-    int64_t most_tokens = 0;
-    std::multiset<int64_t> longest_prefixes;  // Of plans: the first few.
+    // Of plans, the first few.
+    std::multiset<int64_t> shortest;
+    std::multiset<int64_t> longest;
+    std::multiset<int64_t> longest_prefixes;
     int off = 0;  // Plans of late of which a wrong time is thought, three for each.
   };
   struct Prompt {
