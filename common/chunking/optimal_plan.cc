@@ -181,7 +181,7 @@ void Search::FindSlope() {
   }
 }
 
-// Which may lie far from what the limits above cut; its unit may be more than a chunk may have, or
+// SGLang's cut may lie far from what time limits cut. Its unit may be more than a chunk may have, or
 // no whole pages.
 void Search::TrySglang(const StageCost& stage) {
   constexpr double kSmooth = 0.75;  // Its default.
