@@ -9,6 +9,7 @@ Needs root. `--table` prints all numbers of chunks for several numbers of tokens
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -28,6 +29,7 @@ LAYERS = {
 }
 TOKENS = 8192
 CHUNKS = [2, 4, 8, 16, 32, 64]
+NETWORKS = itertools.count()
 
 
 def run(*command, check=True):
@@ -39,7 +41,8 @@ class Network:
     """A bridge, and a namespace with one end of a link to it for each rank."""
 
     def __init__(self, ranks):
-        self.bridge = f"bt{os.getpid() % 100000}"
+        # Links of one that was taken down may be there for a moment still.
+        self.bridge = f"bt{os.getpid() % 100000}{next(NETWORKS)}"
         self.names = [f"{self.bridge}n{rank}" for rank in range(ranks)]
 
     def __enter__(self):
