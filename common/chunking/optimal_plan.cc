@@ -181,8 +181,8 @@ void Search::FindSlope() {
   }
 }
 
-// SGLang's cut may lie far from what time limits cut. Its unit may be more than a chunk may have, or
-// no whole pages.
+// SGLang's cut may lie far from what time limits cut. Its unit may be more than a chunk may have,
+// or no whole pages.
 void Search::TrySglang(const StageCost& stage) {
   constexpr double kSmooth = 0.75;  // Its default.
   std::vector<int> chunks = PlanSglang(prompt_, stage, max_tokens_, kSmooth);
