@@ -293,7 +293,6 @@ TEST(PlanOptimalTest, ASlowerLastStageIsFedEarlyAndASlowerFirstOneIsLeftSoon) {
   EXPECT_GT(even[even.size() - 2], 0.95 * even.front());
 }
 
-// What was learned of equal stages is never quite equal.
 // Seeds 9,311,728, 9,317,211 and 9,373,153 of the simulation: SGLang's rule was ahead by up to 7 %.
 TEST(PlanOptimalTest, WhereTheLongestChunkIsAFewPagesNoOtherRuleBeatsIt) {
   struct Case {
@@ -353,6 +352,7 @@ TEST(PlanOptimalTest, OfFewChunksNoPageIsBetterInAnother) {
   }
 }
 
+// What was learned of equal stages is never quite equal.
 TEST(PlanOptimalTest, WithinTheErrorOfWhatIsLearnedChunksTakeTheSameTime) {
   const StageCost cost = {.overhead_us = 1000, .token_us = 20, .attention_us = 0.002};
   for (const double factor : {0.97, 0.99, 0.999, 1.001, 1.003}) {

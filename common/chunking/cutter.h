@@ -35,7 +35,8 @@ class Cutter {
   // The first chunk of what is left: in whole pages, or all of it. 0: not even a page fits.
   int Largest(int prefix_length, int left, double limit_us) const;
 
-  bool equal_stages() const { return stages_.size() == 1; }
+  // Those that differ, each once.
+  const std::vector<StageCost>& stages() const { return stages_; }
 
  private:
   // The number of chunks, which are handed to `take` one by one; INT_MAX as of Count.
@@ -45,7 +46,7 @@ class Cutter {
 
   const PromptShape prompt_;
   const int max_tokens_;
-  std::vector<StageCost> stages_;  // Each that differs, once.
+  std::vector<StageCost> stages_;
 };
 
 }  // namespace baton

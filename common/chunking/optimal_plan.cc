@@ -43,6 +43,7 @@ class Search {
   double MeanChunk() const;
   void FindSlope();
   void TrySglang(const StageCost& stage);
+  bool CanMove(size_t chunks, size_t reach) const;
   void MovePages(std::vector<int> chunks);
   std::vector<int> Moved(std::vector<int> chunks, size_t from, size_t to) const;
 
@@ -93,16 +94,11 @@ double Search::ShortestLimit(int count, double precision) const {
 // number around the best.
 void Search::FindCount() {
   constexpr int kRising = 4;
-  constexpr int kTimesLimited = 4;  // As many chunks are looked at, where some are limited.
   int bottom = fewest_;
   int rising = 0;
   double bottom_us = std::numeric_limits<double>::infinity();
   const auto step_of = [](int count) { return std::max(1, count / 10); };
-  const auto goes_on = [&](int count) {
-    const bool limited = std::find(best_.begin(), best_.end(), max_tokens_) != best_.end();
-    return count <= most_ && (rising < kRising || (limited && count <= kTimesLimited * bottom));
-  };
-  for (int count = fewest_; goes_on(count); count += step_of(count)) {
+  for (int count = fewest_; count <= most_ && rising < kRising; count += step_of(count)) {
     const double us = TryCount(count, kCoarse);
     rising = us < bottom_us ? 0 : rising + 1;
     if (us < bottom_us) {
@@ -201,17 +197,22 @@ std::vector<int> Search::Moved(std::vector<int> chunks, size_t from, size_t to) 
   return chunks;
 }
 
+// Whether each of so many chunks can be tried with a page more and less of those within `reach`.
+bool Search::CanMove(size_t chunks, size_t reach) const {
+  const size_t moves = chunks * std::min(chunks, 2 * reach);
+  return moves * chunks * stages_.size() <= steps_left_;
+}
+
 // Of few chunks each is so much of the whole that pages count one by one: they are moved from any
 // to any other, of more chunks to the next ones alone, as long as that helps.
 void Search::MovePages(std::vector<int> chunks) {
   if (chunks.empty()) return;
-  const size_t steps = chunks.size() * stages_.size();  // Of a move.
-  const auto fits = [&](size_t moves) { return moves * steps <= steps_left_; };
   double us = RunChunks(stages_, prompt_.prefix_length, chunks).first_token_us;
   for (bool better = true; better;) {
     better = false;
-    const size_t reach = fits(chunks.size() * chunks.size()) ? chunks.size() : 1;
-    if (!fits(2 * chunks.size())) break;
+    const size_t reach = CanMove(chunks.size(), chunks.size()) ? chunks.size() : 1;
+    if (!CanMove(chunks.size(), reach)) break;
+    const size_t steps = chunks.size() * stages_.size();
     for (size_t from = 0; from < chunks.size(); ++from) {
       for (size_t to = from - std::min(from, reach);
            to < std::min(from + reach + 1, chunks.size()) && from < chunks.size(); ++to) {
@@ -233,12 +234,12 @@ void Search::MovePages(std::vector<int> chunks) {
 void Search::FindUneven() {
   const std::vector<int> even = best_;
   const double even_us = best_us_;
-  if (!cutter_.equal_stages()) FindSlope();
-  for (const StageCost& stage : stages_) TrySglang(stage);
+  if (cutter_.stages().size() > 1) FindSlope();
+  for (const StageCost& stage : cutter_.stages()) TrySglang(stage);
   const auto count = static_cast<int>(best_.size());
   MovePages(best_);
   for (const int more : {1, 2}) {
-    if (count + more > most_) break;
+    if (count + more > most_ || !CanMove(static_cast<size_t>(count + more), 1)) break;
     MovePages(cutter_.Cut({.us = ShortestLimit(count + more, kCoarse)}, count + more));
   }
   // Costs are measured: of less than this nobody knows whether it is a gain.
