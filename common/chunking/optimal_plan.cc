@@ -238,9 +238,9 @@ void Search::FindUneven() {
   for (const StageCost& stage : cutter_.stages()) TrySglang(stage);
   const auto count = static_cast<int>(best_.size());
   MovePages(best_);
-  for (const int more : {1, 2}) {
-    if (count + more > most_ || !CanMove(static_cast<size_t>(count + more), 1)) break;
-    MovePages(cutter_.Cut({.us = ShortestLimit(count + more, kCoarse)}, count + more));
+  for (const int chunks : {count + 1, count + 2}) {
+    if (chunks > most_ || !CanMove(static_cast<size_t>(chunks), 1)) break;
+    MovePages(cutter_.Cut({.us = ShortestLimit(chunks, kCoarse)}, chunks));
   }
   // Costs are measured: of less than this nobody knows whether it is a gain.
   constexpr double kGain = 0.998;
