@@ -14,13 +14,22 @@ constexpr int kInputBlock = 1024;
 constexpr int kPanelsForOneRow = 4;
 
 // How far ahead a tile of few rows, which waits for weights more than it computes, asks for them.
-// One row has four panels under way: the prefetchers of a Xeon (Emerald Rapids) alone lost a sixth
-// of its memory's speed with bfloat16, whose columns of one line each they begin anew in every
-// page; 512 to 4,096 bytes were alike. Those of an EPYC (Zen 5) lose a tenth when they are helped.
-// Several rows have one panel, and take up to a third less with help. 0: not ahead.
-inline int PrefetchBytes(int rows) {
-  if (rows > 1) return 4096;
+// One panel is read up to a third faster with help. Of four panels the prefetchers of a Xeon
+// (Emerald Rapids) alone lost a sixth of its memory's speed with bfloat16, whose columns of one
+// line each they begin anew in every page; 512 to 4,096 bytes were alike. Those of an EPYC (Zen 5)
+// lose a tenth when they are helped. 0: not ahead.
+inline int PrefetchBytes(int panels) {
+  if (panels == 1) return 4096;
   return __builtin_cpu_is("intel") ? 1024 : 0;
+}
+
+// Four panels of bfloat16, a line of each in turn, cost a Zen 5 a tenth of its memory's speed,
+// helped or not; one panel with help has all of it. Its two chains of multiply-adds, 16 outputs
+// each, keep up with memory, though not with a cache (70 GB/s of 100 to 200): a model that fits
+// one is not what is served. float32 is as fast or faster by four.
+template <typename Element>
+inline bool OnePanelIsFaster() {
+  return sizeof(Element) == sizeof(Bf16) && kLanes >= 16 && __builtin_cpu_is("amd");
 }
 
 // A column of a panel as two vectors: its first kLanes outputs and the rest.
@@ -39,7 +48,7 @@ inline void LoadColumn(const Bf16* column, Vec& first, Vec& second) {
 template <int kRows, int kPanels, typename Element>
 inline void LinearTile(const Packed<Element>& w, const float* x, int panel, int begin, int end,
                        float* y, size_t y_stride) {
-  const int prefetch_bytes = PrefetchBytes(kRows);
+  const int prefetch_bytes = PrefetchBytes(kPanels);
   const size_t inputs = static_cast<size_t>(w.inputs);
   Vec sum[kRows][2 * kPanels];
   const Element* weights[kPanels];
@@ -101,8 +110,10 @@ template <typename Element>
 void LinearOneRow(const Packed<Element>& w, const float* x, int panel_begin, int panel_end,
                   float* y) {
   int panel = panel_begin;
-  for (; panel + kPanelsForOneRow <= panel_end; panel += kPanelsForOneRow) {
-    LinearTile<1, kPanelsForOneRow>(w, x, panel, 0, w.inputs, y + panel * kPanel, 0);
+  if (!OnePanelIsFaster<Element>()) {
+    for (; panel + kPanelsForOneRow <= panel_end; panel += kPanelsForOneRow) {
+      LinearTile<1, kPanelsForOneRow>(w, x, panel, 0, w.inputs, y + panel * kPanel, 0);
+    }
   }
   for (; panel < panel_end; ++panel) {
     LinearTile<1, 1>(w, x, panel, 0, w.inputs, y + panel * kPanel, 0);
