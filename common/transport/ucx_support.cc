@@ -6,9 +6,12 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -26,8 +29,6 @@ constexpr EnvironmentDefault kDefaults[] = {
     // With peer error handling UCX drops shared memory in favour of TCP loopback unless told that
     // shared memory may report errors too.
     {"UCX_MM_ERROR_HANDLING", "y"},
-    // A killed peer behind shared memory is noticed within one interval (UCX: 20 s).
-    {"UCX_KEEPALIVE_INTERVAL", "1s"},
     // The 8 KiB segments of UCX halve the bandwidth of large messages.
     {"UCX_TCP_TX_SEG_SIZE", "64k"},
     {"UCX_TCP_RX_SEG_SIZE", "256k"},
@@ -71,7 +72,29 @@ bool AsksForSharedMemory() {
          names.find("posix") != names.npos;
 }
 
+std::optional<std::string_view> Variable(const char* name) {
+  const char* value = getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return value;
+}
+
+bool HasRdmaDevices() {
+  std::error_code error;
+  return !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
+}
+
 }  // namespace
+
+bool OnlyTcp(std::optional<std::string_view> transports, std::optional<std::string_view> devices,
+             bool has_rdma_devices) {
+  if (!transports.has_value()) return false;
+  if (*transports != "^shm") return *transports == "tcp" || *transports == "tcp,self";
+  // A port of an RDMA device is named with its number: "mlx5_0:1".
+  if (devices.has_value() && *devices != "all") {
+    return devices->find(':') == devices->npos;
+  }
+  return !has_rdma_devices;
+}
 
 void PrepareUcxProcess() {
   static std::once_flag once;
@@ -82,6 +105,12 @@ void PrepareUcxProcess() {
     // A receiver that is killed while it reads the sender's memory (CMA) leaves about one in twenty
     // of UCX 1.13's sends without an end. Copying through the shared segment, none.
     if (AsksForSharedMemory()) setenv("UCX_RNDV_THRESH", "inf", /*overwrite=*/0);
+    // Who is killed behind shared memory or RDMA is noticed within one interval (UCX: 20 s). TCP
+    // tells by itself, and what UCX 1.13 asks over it can end the process that is asked when it
+    // has stood still (README, "Known limits").
+    const bool only_tcp =
+        OnlyTcp(Variable("UCX_TLS"), Variable("UCX_NET_DEVICES"), HasRdmaDevices());
+    setenv("UCX_KEEPALIVE_INTERVAL", only_tcp ? "inf" : "1s", /*overwrite=*/0);
     // Or UCX warns of ours for every transport that this machine lacks.
     if (getenv("UCX_WARN_UNUSED_ENV_VARS") == nullptr) {
       ucs_global_opts_set_value("WARN_UNUSED_ENV_VARS", "n");

@@ -4,6 +4,8 @@
 
 #include <ucp/api/ucp.h>
 
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +15,10 @@ namespace baton {
 // Sets Baton's defaults where the user has set nothing, and sends UCX's log lines to ours. Must
 // come before ucp_init, which reads the environment; does its work once per process.
 void PrepareUcxProcess();
+
+// Whether peers can be reached over TCP alone, by UCX_TLS and UCX_NET_DEVICES.
+bool OnlyTcp(std::optional<std::string_view> transports, std::optional<std::string_view> devices,
+             bool has_rdma_devices);
 
 // `what: UCX's text`. Whatever says that a peer can't be reached or is gone is UNAVAILABLE.
 absl::Status UcxStatus(ucs_status_t status, const char* what);
