@@ -69,10 +69,9 @@ absl::Status Peer::Open(ucp_worker_h worker, std::string_view ucx_address,
 }
 
 void Peer::Greet(const std::string& own_address) {
-  const PullGreeting pull{static_cast<uint64_t>(getpid()), shared_->ledger->address(),
-                          shared_->ledger->cookie(), id_};
-  greeting_message_ = EncodePull(kGreetingKind, pull);
-  if (!shared_->options.pull) greeting_message_.resize(sizeof(Frame));
+  const uint64_t process = shared_->options.pull ? static_cast<uint64_t>(getpid()) : 0;
+  const Greeter greeter{process, shared_->ledger->address(), shared_->ledger->cookie(), id_};
+  greeting_message_ = EncodePull(kGreetingKind, greeter);
   // UCX reads both until the greeting is out; own_address lives as long as the data plane.
   ucp_request_param_t send{};
   send.op_attr_mask =
@@ -93,6 +92,16 @@ void Peer::OnGreeted(void* request, ucs_status_t /*status*/, void* self) {
   Peer* peer = static_cast<Peer*>(self);
   peer->greeting_ = false;
   peer->MarkReady();
+}
+
+// Without it the peer's end would stay open: UCX's own question whether we live is not asked over
+// TCP (README, "Known limits"), and over shared memory nobody else tells.
+void Peer::SayGoodbye() {
+  auto operation = std::make_unique<Operation>();
+  operation->peer = this;
+  said_goodbye_ = true;
+  operation->header = EncodePull(kGoodbyeKind, Goodbye{shared_->ledger->cookie(), id_});
+  Start(std::move(operation));
 }
 
 void Peer::OnError(void* self, ucp_ep_h /*endpoint*/, ucs_status_t status) {
@@ -316,15 +325,17 @@ void Peer::Close(const absl::Status& reason) {
   WithdrawOffers(reason_);
   if (endpoint_ == nullptr) return;
   const int64_t now_us = NowUs();
-  if (failure_.ok()) {
-    ucp_request_param_t params{};
-    params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-    params.cb.send = &Peer::OnSettled;
-    params.user_data = this;
-    settling_ = UCS_PTR_IS_PTR(ucp_ep_flush_nbx(endpoint_, &params));
-    settled_by_us_ = now_us + kSettleUs;
-  }
+  settled_by_us_ = now_us + kSettleUs;
+  if (failure_.ok()) Settle();
   AdvanceClose(now_us);
+}
+
+void Peer::Settle() {
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.send = &Peer::OnSettled;
+  params.user_data = this;
+  settling_ = UCS_PTR_IS_PTR(ucp_ep_flush_nbx(endpoint_, &params));
 }
 
 void Peer::OnSettled(void* request, ucs_status_t /*status*/, void* self) {
@@ -333,7 +344,15 @@ void Peer::OnSettled(void* request, ucs_status_t /*status*/, void* self) {
 }
 
 void Peer::AdvanceClose(int64_t now_us) {
-  if (endpoint_ == nullptr || closed_ || (settling_ && now_us < settled_by_us_)) return;
+  const auto settles = [this, now_us] { return settling_ && now_us < settled_by_us_; };
+  if (endpoint_ == nullptr || closed_ || settles()) return;
+  // Not before: a goodbye could overtake the greeting. Nor to one that lets nothing through.
+  if (failure_.ok() && direction_ == Direction::kOutbound && !said_goodbye_ && !greeting_ &&
+      !settling_) {
+    SayGoodbye();
+    Settle();
+    if (settles()) return;
+  }
   closed_ = true;
   ucp_request_param_t params{};
   params.op_attr_mask =

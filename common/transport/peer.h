@@ -7,6 +7,7 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -57,12 +58,20 @@ class Peer {
   // The peer's word on an offer.
   void PullEnded(const PullEnd& end);
 
+  // Whose greeting a return endpoint answers.
+  void Answers(const Greeter& greeter) { greeter_ = greeter; }
+  bool IsReturnTo(const Goodbye& goodbye) const {
+    return greeter_.has_value() && greeter_->cookie == goodbye.cookie &&
+           greeter_->peer == goodbye.peer;
+  }
+
   // Hands queued messages to UCX as far as the window allows. Not within callbacks of UCX: a send
   // there could overtake messages that UCX is just about to flush.
   void Pump();
 
   // Ends what is queued with `reason` at once, and what is in flight with it when UCX lets go of
-  // the memory. Later calls are ignored. A peer that UCX has not given up is left kSettleUs to
+  // the memory. An outbound peer is told goodbye, so that it closes its return endpoint. Later
+  // calls are ignored. A peer that UCX has not given up is left kSettleUs to
   // finish what is under way: UCX 1.13 asserts in the one process or the other if an endpoint goes
   // in the middle of connecting (README, "Known limits"). Not within callbacks of UCX.
   void Close(const absl::Status& reason);
@@ -90,6 +99,8 @@ class Peer {
 
   static void OnError(void* self, ucp_ep_h endpoint, ucs_status_t status);
   void Greet(const std::string& own_address);
+  void SayGoodbye();
+  void Settle();
   static void OnGreeted(void* request, ucs_status_t status, void* self);
   static void OnSent(void* request, ucs_status_t status, void* operation);
   static void OnSettled(void* request, ucs_status_t status, void* self);
@@ -121,12 +132,14 @@ class Peer {
   std::deque<std::unique_ptr<Operation>> control_;
   std::deque<std::unique_ptr<Operation>> data_;
   std::unordered_map<uint64_t, Operation*> offers_;  // In the ledger, by id.
-  uint64_t pull_source_ = 0;                         // What the peer calls us; 0: it reads nothing.
-  std::vector<std::byte> greeting_message_;          // UCX reads it until the greeting is out.
-  bool greeting_ = false;                            // The greeting is on its way.
-  bool ready_ = false;                               // In shared_->ready.
-  bool settling_ = false;                            // A flush before the close is under way.
-  bool closed_ = false;                              // UCX has been told to close the endpoint.
+  std::optional<Greeter> greeter_;
+  uint64_t pull_source_ = 0;                 // What the peer calls us; 0: it reads nothing.
+  std::vector<std::byte> greeting_message_;  // UCX reads it until the greeting is out.
+  bool greeting_ = false;                    // The greeting is on its way.
+  bool ready_ = false;                       // In shared_->ready.
+  bool settling_ = false;                    // A flush before the close is under way.
+  bool said_goodbye_ = false;
+  bool closed_ = false;  // UCX has been told to close the endpoint.
   int64_t settled_by_us_ = 0;
 };
 

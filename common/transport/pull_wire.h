@@ -1,6 +1,6 @@
-// What two data planes say to each other when the receiver reads payloads out of the sender's
-// memory (README, "Pulls"): the ends of a greeting and of three more kinds of message. Native byte
-// order, like the frame before them: both ends are one machine.
+// What two data planes say to each other by themselves: who greets, a goodbye, and what they need
+// when the receiver reads payloads out of the sender's memory (README, "Pulls"). Native byte order,
+// like the frame before them: UCX connects no others.
 #ifndef COMMON_TRANSPORT_PULL_WIRE_H_
 #define COMMON_TRANSPORT_PULL_WIRE_H_
 
@@ -16,23 +16,31 @@
 
 namespace baton {
 
-// Sent by UcxDataPlane itself, as the greeting is, and only after a greeting that had a
-// PullGreeting.
+// Sent by UcxDataPlane itself, as the greeting is, and only after a greeting that had a Greeter.
 inline constexpr uint16_t kPullOfferKind = 0xfffe;
 inline constexpr uint16_t kPullReadyKind = 0xfffd;
 inline constexpr uint16_t kPullEndKind = 0xfffc;
+inline constexpr uint16_t kGoodbyeKind = 0xfffb;
 
-// Behind a greeting's frame: where a reader finds this process's ledger of offers, if it can.
-struct PullGreeting {
-  uint64_t process = 0;  // In the greeter's pid namespace, which may be another one.
-  uint64_t ledger = 0;   // Address of OfferLedger's words.
-  uint64_t cookie = 0;   // Its first word: whoever reads another one reads another process.
-  uint64_t peer = 0;     // What the greeter calls whom it greets.
+// Behind a greeting's frame: who greets, and where a reader finds its process's ledger of offers,
+// if it can.
+struct Greeter {
+  uint64_t process =
+      0;                // In the greeter's pid namespace, which may be another one. 0: offers none.
+  uint64_t ledger = 0;  // Address of OfferLedger's words.
+  uint64_t cookie = 0;  // Its first word: whoever reads another one reads another process.
+  uint64_t peer = 0;    // What the greeter calls whom it greets.
+};
+
+// The last message of a connection that its opener closes on purpose: close your end as well.
+struct Goodbye {
+  uint64_t cookie = 0;  // Of its Greeter,
+  uint64_t peer = 0;    // and so this.
 };
 
 // "I can read your memory, offer me payloads."
 struct PullReady {
-  uint64_t peer = 0;    // PullGreeting::peer.
+  uint64_t peer = 0;    // Greeter::peer.
   uint64_t source = 0;  // What the reader calls the greeter.
 };
 
@@ -55,7 +63,7 @@ enum class PullOutcome : uint64_t {
 };
 
 struct PullEnd {
-  uint64_t peer = 0;  // PullGreeting::peer.
+  uint64_t peer = 0;  // Greeter::peer.
   uint64_t id = 0;    // Of the offer.
   PullOutcome outcome = PullOutcome::kTaken;
 };

@@ -98,6 +98,11 @@ bool Receiver::OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
   }
   if (!payload.empty()) return false;
   if (kind == kPullOfferKind) return OnOffer(message);
+  if (kind == kGoodbyeKind) {
+    const auto goodbye = DecodePull<Goodbye>(message);
+    if (goodbye.has_value()) goodbyes_.push_back(*goodbye);
+    return goodbye.has_value();
+  }
   if (kind == kPullReadyKind) {
     const auto ready = DecodePull<PullReady>(message);
     if (ready.has_value()) ready_.push_back(*ready);
@@ -136,7 +141,7 @@ void Receiver::OnGreeting(std::span<const std::byte> message,
   }
   greetings_.push_back(
       {std::string(reinterpret_cast<const char*>(sealed_address.data()), sealed_address.size()),
-       DecodePull<PullGreeting>(message)});
+       DecodePull<Greeter>(message)});
 }
 
 std::optional<Placement> Receiver::Admit(MessageHandler** handler,

@@ -31,10 +31,12 @@ class Receiver {
 
   struct Greeting {
     std::string sealed_address;
-    std::optional<PullGreeting> pull;  // None of a peer that does not know of pulls.
+    std::optional<Greeter> greeter;  // None of a peer that does not know of pulls.
   };
   // Of the peers that have greeted since the last call.
   std::vector<Greeting> TakeGreetings() { return std::exchange(greetings_, {}); }
+  // Of those that have closed their end since the last call.
+  std::vector<Goodbye> TakeGoodbyes() { return std::exchange(goodbyes_, {}); }
   // What peers have said about our offers since the last calls.
   std::vector<PullReady> TakeReady() { return std::exchange(ready_, {}); }
   std::vector<PullEnd> TakeEnds() { return std::exchange(ends_, {}); }
@@ -74,6 +76,7 @@ class Receiver {
   Receives pending_;
   Puller puller_;
   std::vector<Greeting> greetings_;
+  std::vector<Goodbye> goodbyes_;
   std::vector<PullReady> ready_;
   std::vector<PullEnd> ends_;
 };

@@ -126,6 +126,7 @@ void UcxDataPlane::Run() {
     idle = !Pull() && idle;
     idle = !PumpPeers() && idle;
     AnswerGreetings();
+    AnswerGoodbyes();
     ReapPeers();
     Tick();
     // BUSY: something came in between; it must be progressed before the descriptor can be armed.
@@ -180,13 +181,12 @@ void UcxDataPlane::ReapPeers() {
     const auto found = peers_.find(id);
     if (found == peers_.end() || found->second->closing()) continue;
     const absl::Status failure = found->second->failure();
-    const bool is_outbound = found->second->direction() == Peer::Direction::kOutbound;
-    found->second->Close(failure);
-    closing_.push_back(id);
-    if (!is_outbound) {  // Nobody knows it; Close has ended its receives.
-      receiver_.puller().RemoveSource(id);
+    if (found->second->direction() == Peer::Direction::kReturn) {
+      CloseReturn(id, failure);
       continue;
     }
+    found->second->Close(failure);
+    closing_.push_back(id);
     counters_.peer_failures.fetch_add(1, std::memory_order_relaxed);
     if (!StopRequested()) LOG(kWarning) << failure.message();
     // A copy: the handler may replace itself.

@@ -60,7 +60,9 @@ class UcxDataPlane : public DataPlane {
   bool FlushWorker(int64_t deadline_us);
   void CloseUcx();
   void AnswerGreetings();
-  void OfferPulls(const PullGreeting& greeting, PeerId to);
+  void AnswerGoodbyes();
+  void CloseReturn(PeerId id, const absl::Status& reason);
+  void OfferPulls(const Greeter& greeting, PeerId to);
   bool Pull();
   absl::StatusOr<PeerId> ConnectNow(std::string_view address, Peer::Direction direction);
   void SendNow(PeerId peer, Outgoing message);

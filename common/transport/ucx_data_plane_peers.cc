@@ -21,13 +21,31 @@ void UcxDataPlane::AnswerGreetings() {
         ConnectNow(greeting.sealed_address, Peer::Direction::kReturn);
     if (!peer.ok()) {
       LOG(kWarning) << "data plane: return endpoint: " << peer.status().message();
-    } else if (options_.pull && greeting.pull.has_value()) {
-      OfferPulls(*greeting.pull, *peer);
+    } else if (greeting.greeter.has_value()) {
+      peers_.at(*peer)->Answers(*greeting.greeter);
+      OfferPulls(*greeting.greeter, *peer);
     }
   }
 }
 
-void UcxDataPlane::OfferPulls(const PullGreeting& greeting, PeerId to) {
+void UcxDataPlane::AnswerGoodbyes() {
+  for (const Goodbye& goodbye : receiver_.TakeGoodbyes()) {
+    for (const auto& [id, peer] : peers_) {
+      if (!peer->IsReturnTo(goodbye) || peer->closing()) continue;
+      CloseReturn(id, absl::CancelledError("data plane: the peer has disconnected"));
+    }
+  }
+}
+
+// Nobody but the loop knows a return endpoint: closing it ends its receives, UCX's and our own.
+void UcxDataPlane::CloseReturn(PeerId id, const absl::Status& reason) {
+  peers_.at(id)->Close(reason);
+  closing_.push_back(id);
+  receiver_.puller().RemoveSource(id);
+}
+
+void UcxDataPlane::OfferPulls(const Greeter& greeting, PeerId to) {
+  if (!options_.pull || greeting.process == 0) return;
   if (!receiver_.puller().AddSource(to, greeting)) return;
   LOG(kInfo) << "data plane: peer " << to << " is on this host, and its payloads are read there";
   peers_.at(to)->SendOwn(EncodePull(kPullReadyKind, PullReady{greeting.peer, to}));
