@@ -10,6 +10,7 @@
 #include "common/transport/data_plane.h"
 #include "common/transport/frame.h"
 #include "common/transport/peer_address.h"
+#include "common/transport/pull_wire.h"
 #include "common/transport/testing/test_messages.h"
 
 namespace baton {
@@ -81,7 +82,8 @@ TEST(MalformedMessageTest, IsDroppedAndCounted) {
         Header({.version = kFrameVersion + 1}, 24),
         Header({.kind = 1}, 24),
         Header({.kind = kMaxMessageKinds}, 24),
-        Header({.kind = 0xfffe}, 24),
+        Header({.kind = kPullOfferKind}, 24),
+        Header({.kind = kGoodbyeKind}, 8),
         Header({.kind = 0}, kMaxMessageHeaderBytes + 1),
     };
     for (const std::vector<std::byte>& header : headers) {
@@ -89,6 +91,8 @@ TEST(MalformedMessageTest, IsDroppedAndCounted) {
         sender.Send(header, std::vector<std::byte>(payload_bytes));
       }
     }
+    // Goodbye of somebody who has never greeted.
+    sender.Send(Header({.kind = kGoodbyeKind}, sizeof(Goodbye)), {});
     // A greeting whose address is none.
     sender.Send(Header({.kind = kGreetingKind}, 0), std::vector<std::byte>(100));
     while ((*plane)->counters().messages_malformed < 3 * headers.size()) sender.Progress();
