@@ -344,14 +344,12 @@ void Peer::OnSettled(void* request, ucs_status_t /*status*/, void* self) {
 }
 
 void Peer::AdvanceClose(int64_t now_us) {
-  const auto settles = [this, now_us] { return settling_ && now_us < settled_by_us_; };
-  if (endpoint_ == nullptr || closed_ || settles()) return;
-  // Not before: a goodbye could overtake the greeting. Nor to one that lets nothing through.
-  if (failure_.ok() && direction_ == Direction::kOutbound && !said_goodbye_ && !greeting_ &&
-      !settling_) {
+  if (endpoint_ == nullptr || closed_ || (settling_ && now_us < settled_by_us_)) return;
+  // Not before: a goodbye could overtake the greeting. One that stands still reads it later.
+  if (failure_.ok() && direction_ == Direction::kOutbound && !greeting_ && !said_goodbye_) {
     SayGoodbye();
-    Settle();
-    if (settles()) return;
+    if (!settling_) Settle();
+    if (settling_ && now_us < settled_by_us_) return;
   }
   closed_ = true;
   ucp_request_param_t params{};
