@@ -62,6 +62,7 @@ void ChainWiring::Handle(const WiringEvent& event) {
 }
 
 int64_t ChainWiring::Wake(int64_t now_us) {
+  channels_.Sweep();
   if (wiring_.NextDeadlineUs() <= now_us) events_.Raise(WiringTick{WallClockUs()});
   return wiring_.NextDeadlineUs();
 }
@@ -101,7 +102,8 @@ std::shared_ptr<LinkCall> ChainWiring::OpenLink(const worker::PeerWorker& worker
       LOG(kInfo) << "the link to member " << member << " of the chain has ended";
     }
   };
-  return LinkCall::Open(worker.role, worker.grpc_address, calls_, std::move(callbacks));
+  return LinkCall::Open(worker.role, channels_.Open(worker.grpc_address, {.max_receive_bytes = -1}),
+                        calls_, std::move(callbacks));
 }
 
 void ChainWiring::Perform(const FormOwnGroup& action) {

@@ -13,6 +13,7 @@
 #include "common/base/event_loop.h"
 #include "common/base/serial_events.h"
 #include "common/rpc/call_tracker.h"
+#include "common/rpc/channel_keeper.h"
 #include "proto/baton/v1/prefill.pb.h"
 #include "services/links/core/wiring.h"
 #include "services/links/group_joiner.h"
@@ -89,6 +90,7 @@ class ChainWiring {
   const Callbacks callbacks_;
   Wiring wiring_;
   SerialEvents<WiringEvent> events_{[this](const WiringEvent& event) { Handle(event); }};
+  rpc::ChannelKeeper channels_;  // Of links; a link of an epoch that fails at once still connects.
   rpc::CallTracker calls_;
   std::vector<std::shared_ptr<LinkCall>> links_;  // Of the current epoch; member i at i - 1.
   const v1::LinkResponse* arriving_ = nullptr;    // Of the ReportHeard that is being handled.

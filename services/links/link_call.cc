@@ -2,15 +2,13 @@
 
 #include <utility>
 
-#include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
 
 namespace baton::links {
 
-std::shared_ptr<LinkCall> LinkCall::Open(Role role, const std::string& address,
+std::shared_ptr<LinkCall> LinkCall::Open(Role role, const std::shared_ptr<grpc::Channel>& channel,
                                          rpc::CallTracker& tracker, Callbacks callbacks) {
   std::shared_ptr<LinkCall> call(new LinkCall(tracker, std::move(callbacks)));
-  const auto channel = rpc::OpenChannel(address, {.max_receive_bytes = -1});
   call->self_ = call;
   if (role == Role::kPrefill) {
     call->stage_ = v1::Prefill::NewStub(channel);

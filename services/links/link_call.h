@@ -36,7 +36,7 @@ class LinkCall final : private grpc::ClientBidiReactor<v1::LinkRequest, v1::Link
   static constexpr size_t kMaxUnsent = 1024;
 
   // To a worker of that role; `tracker` outlives the call.
-  static std::shared_ptr<LinkCall> Open(Role role, const std::string& address,
+  static std::shared_ptr<LinkCall> Open(Role role, const std::shared_ptr<grpc::Channel>& channel,
                                         rpc::CallTracker& tracker, Callbacks callbacks);
 
   // Any thread. After the end of the stream: nothing.

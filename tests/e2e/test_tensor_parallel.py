@@ -102,6 +102,12 @@ class Ends:
         self.victim, self.expected, self.cluster = victim, expected, cluster
         self.disruptions, self.seconds, self.unharmed = 0, [], 0
         self.begun_again_before = begun_again(cluster)
+        self.sockets_before = self.sockets()
+
+    def sockets(self):
+        """Of each worker but the victim."""
+        return {name: process.sockets() for name, process in self.cluster.processes.items()
+                if name not in (self.victim, "router")}
 
     def check(self, answers, seconds):
         failed = [answer.error is not None for answer in answers]
@@ -120,6 +126,10 @@ class Ends:
         self.unharmed += len(answers) - sum(failed)
 
     def record(self, record_property):
+        # No connection is left of those who went. A few come and go by themselves.
+        clusters.wait_until(lambda: all(count <= self.sockets_before[name] + 3
+                                        for name, count in self.sockets().items()), 10,
+                            f"connections to go: {self.sockets_before}, then {self.sockets()}")
         record_property("disruptions", self.disruptions)
         record_property("ended", len(self.seconds))
         record_property("slowest_end_s", f"{max(self.seconds, default=0):.2f}")

@@ -107,6 +107,16 @@ class Process:
     def signal(self, number):
         self.popen.send_signal(number)
 
+    def sockets(self):
+        """How many it has open: what it listens on, and its connections."""
+        count = 0
+        for descriptor in pathlib.Path(f"/proc/{self.popen.pid}/fd").iterdir():
+            try:
+                count += os.readlink(descriptor).startswith("socket:")
+            except FileNotFoundError:
+                pass  # Closed since.
+        return count
+
     def ask_to_stop(self):
         if self.alive() and not self.asked:
             self.asked = True

@@ -1,0 +1,18 @@
+#include "common/rpc/channel_keeper.h"
+
+namespace baton::rpc {
+
+std::shared_ptr<grpc::Channel> ChannelKeeper::Open(const std::string& address,
+                                                   const ChannelOptions& options) {
+  channels_.push_back(OpenChannel(address, options));
+  return channels_.back();
+}
+
+void ChannelKeeper::Sweep() {
+  std::erase_if(channels_, [](const std::shared_ptr<grpc::Channel>& channel) {
+    // Who has the last one can't have it taken: nobody else copies it.
+    return channel.use_count() == 1 && channel->GetState(false) != GRPC_CHANNEL_CONNECTING;
+  });
+}
+
+}  // namespace baton::rpc

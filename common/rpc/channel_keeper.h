@@ -1,0 +1,30 @@
+// Opens channels for calls that may end at any time, and keeps each one until it may go: gRPC 1.51
+// loses a connection, and leaves it open for ever, whose channel goes while it is being made (one
+// of some 50 when a call is cancelled at once, and most of them on a busy machine).
+#ifndef COMMON_RPC_CHANNEL_KEEPER_H_
+#define COMMON_RPC_CHANNEL_KEEPER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/rpc/channel.h"
+
+namespace baton::rpc {
+
+// One thread; whoever was given a channel may let go of it on any.
+class ChannelKeeper {
+ public:
+  std::shared_ptr<grpc::Channel> Open(const std::string& address,
+                                      const ChannelOptions& options = {});
+
+  // Lets go of those that nobody else has any more and that don't connect just now. Now and then.
+  void Sweep();
+
+ private:
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+};
+
+}  // namespace baton::rpc
+
+#endif  // COMMON_RPC_CHANNEL_KEEPER_H_
