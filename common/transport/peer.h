@@ -71,9 +71,9 @@ class Peer {
 
   // Ends what is queued with `reason` at once, and what is in flight with it when UCX lets go of
   // the memory. An outbound peer is told goodbye, so that it closes its return endpoint. Later
-  // calls are ignored. A peer that UCX has not given up is left kSettleUs to
-  // finish what is under way: UCX 1.13 asserts in the one process or the other if an endpoint goes
-  // in the middle of connecting (README, "Known limits"). Not within callbacks of UCX.
+  // calls are ignored. A peer that UCX has not given up is left kSettleUs to finish what is under
+  // way: UCX 1.13 asserts in the one process or the other if an endpoint goes in the middle of
+  // connecting (README, "Known limits"). Not within callbacks of UCX.
   void Close(const absl::Status& reason);
   bool closing() const { return !reason_.ok(); }
   // Whether that time is over is looked at here, until Finished. Not within callbacks of UCX.
@@ -132,12 +132,12 @@ class Peer {
   std::deque<std::unique_ptr<Operation>> control_;
   std::deque<std::unique_ptr<Operation>> data_;
   std::unordered_map<uint64_t, Operation*> offers_;  // In the ledger, by id.
-  std::optional<Greeter> greeter_;
-  uint64_t pull_source_ = 0;                 // What the peer calls us; 0: it reads nothing.
-  std::vector<std::byte> greeting_message_;  // UCX reads it until the greeting is out.
-  bool greeting_ = false;                    // The greeting is on its way.
-  bool ready_ = false;                       // In shared_->ready.
-  bool settling_ = false;                    // A flush before the close is under way.
+  std::optional<Greeter> greeter_;                   // Of a return endpoint.
+  uint64_t pull_source_ = 0;                         // What the peer calls us; 0: it reads nothing.
+  std::vector<std::byte> greeting_message_;          // UCX reads it until the greeting is out.
+  bool greeting_ = false;                            // The greeting is on its way.
+  bool ready_ = false;                               // In shared_->ready.
+  bool settling_ = false;                            // A flush before the close is under way.
   bool said_goodbye_ = false;
   bool closed_ = false;  // UCX has been told to close the endpoint.
   int64_t settled_by_us_ = 0;

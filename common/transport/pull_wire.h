@@ -25,11 +25,10 @@ inline constexpr uint16_t kGoodbyeKind = 0xfffb;
 // Behind a greeting's frame: who greets, and where a reader finds its process's ledger of offers,
 // if it can.
 struct Greeter {
-  uint64_t process =
-      0;                // In the greeter's pid namespace, which may be another one. 0: offers none.
-  uint64_t ledger = 0;  // Address of OfferLedger's words.
-  uint64_t cookie = 0;  // Its first word: whoever reads another one reads another process.
-  uint64_t peer = 0;    // What the greeter calls whom it greets.
+  uint64_t process = 0;  // In its pid namespace, which may be another one. 0: offers nothing.
+  uint64_t ledger = 0;   // Address of OfferLedger's words.
+  uint64_t cookie = 0;   // Its first word: whoever reads another one reads another process.
+  uint64_t peer = 0;     // What the greeter calls whom it greets.
 };
 
 // The last message of a connection that its opener closes on purpose: close your end as well.
