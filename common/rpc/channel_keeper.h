@@ -1,6 +1,6 @@
 // Opens channels for calls that may end at any time, and keeps each one until it may go: gRPC 1.51
-// loses a connection, and leaves it open for ever, whose channel goes while it is being made (one
-// of some 50 when a call is cancelled at once, and most of them on a busy machine).
+// loses a connection, and leaves it open for ever, whose channel goes while it is being made, as
+// happens where a call is cancelled at once.
 #ifndef COMMON_RPC_CHANNEL_KEEPER_H_
 #define COMMON_RPC_CHANNEL_KEEPER_H_
 

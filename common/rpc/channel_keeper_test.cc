@@ -4,19 +4,20 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <chrono>
-#include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/sync.h"
+#include "common/net/testing/open_sockets.h"
 
 namespace baton::rpc {
 namespace {
+
+using net::testing::OpenSockets;
 
 // Takes every call, and ends it when the client does.
 class AnyService : public grpc::CallbackGenericService {
@@ -57,18 +58,6 @@ class Call : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> 
   Notification done_;
 };
 
-int Sockets() {
-  int sockets = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    int fd = -1;
-    int type = 0;
-    socklen_t size = sizeof(type);
-    if (!absl::SimpleAtoi(entry.path().filename().string(), &fd)) continue;
-    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0) ++sockets;
-  }
-  return sockets;
-}
-
 TEST(ChannelKeeperTest, NoConnectionIsLeftOfCallsThatEndWhileItIsMade) {
   AnyService service;
   int port = 0;
@@ -81,17 +70,17 @@ TEST(ChannelKeeperTest, NoConnectionIsLeftOfCallsThatEndWhileItIsMade) {
   ChannelKeeper keeper;
   Call(keeper.Open(address)).Wait();
   keeper.Sweep();
-  const int before = Sockets();
+  const size_t before = OpenSockets().size();
 
   for (int i = 0; i < 500; ++i) {
     Call(keeper.Open(address)).Wait();
     keeper.Sweep();
   }
-  for (int tries = 0; tries < 1000 && Sockets() > before; ++tries) {
+  for (int tries = 0; tries < 1000 && OpenSockets().size() > before; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     keeper.Sweep();
   }
-  EXPECT_LE(Sockets(), before);
+  EXPECT_LE(OpenSockets().size(), before);
   server->Shutdown();
 }
 

@@ -153,7 +153,8 @@ class DataPlane {
   // other's death. Waits for the data thread; a restarted peer has a new address and a new PeerId.
   virtual absl::StatusOr<PeerId> Connect(std::string_view address) = 0;
 
-  // Ends the connection without waiting; unfinished sends get CANCELLED. Unknown peers are ignored.
+  // Ends the connection without waiting, on both sides; unfinished sends get CANCELLED. Unknown
+  // peers are ignored.
   virtual void Disconnect(PeerId peer) = 0;
 
   // Sends, queues, or fails through message.on_sent. Messages of one thread to one peer are handed

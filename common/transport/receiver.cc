@@ -10,6 +10,18 @@
 
 namespace baton {
 
+namespace {
+
+// What a peer says, until the loop takes it; false if it is malformed.
+template <typename T>
+bool Keep(std::span<const std::byte> message, std::vector<T>& words) {
+  const std::optional<T> word = DecodePull<T>(message);
+  if (word.has_value()) words.push_back(*word);
+  return word.has_value();
+}
+
+}  // namespace
+
 // A rendezvous that UCX is writing into its runs.
 struct Receiver::Receive {
   Receiver* receiver;
@@ -98,20 +110,9 @@ bool Receiver::OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
   }
   if (!payload.empty()) return false;
   if (kind == kPullOfferKind) return OnOffer(message);
-  if (kind == kGoodbyeKind) {
-    const auto goodbye = DecodePull<Goodbye>(message);
-    if (goodbye.has_value()) goodbyes_.push_back(*goodbye);
-    return goodbye.has_value();
-  }
-  if (kind == kPullReadyKind) {
-    const auto ready = DecodePull<PullReady>(message);
-    if (ready.has_value()) ready_.push_back(*ready);
-    return ready.has_value();
-  }
-  if (kind != kPullEndKind) return false;
-  const auto end = DecodePull<PullEnd>(message);
-  if (end.has_value()) ends_.push_back(*end);
-  return end.has_value();
+  if (kind == kGoodbyeKind) return Keep(message, goodbyes_);
+  if (kind == kPullReadyKind) return Keep(message, ready_);
+  return kind == kPullEndKind && Keep(message, ends_);
 }
 
 bool Receiver::OnOffer(std::span<const std::byte> message) {

@@ -31,7 +31,7 @@ class Receiver {
 
   struct Greeting {
     std::string sealed_address;
-    std::optional<Greeter> greeter;  // None of a peer that does not know of pulls.
+    std::optional<Greeter> greeter;  // None of an older one.
   };
   // Of the peers that have greeted since the last call.
   std::vector<Greeting> TakeGreetings() { return std::exchange(greetings_, {}); }

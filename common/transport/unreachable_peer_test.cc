@@ -6,13 +6,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
+#include "common/net/testing/open_sockets.h"
 #include "common/transport/data_plane.h"
 #include "common/transport/testing/test_messages.h"
 
@@ -28,13 +27,11 @@ using Listener = std::pair<uint32_t, uint16_t>;
 
 std::set<Listener> Listeners() {
   std::set<Listener> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    int fd = -1;
+  for (const int fd : net::testing::OpenSockets()) {
     int listens = 0;
     socklen_t bytes = sizeof(listens);
     sockaddr_in address = {};
     socklen_t address_bytes = sizeof(address);
-    if (!absl::SimpleAtoi(entry.path().filename().string(), &fd)) continue;
     if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0) continue;
     if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_bytes) != 0) continue;
     if (address.sin_family == AF_INET) found.emplace(address.sin_addr.s_addr, address.sin_port);

@@ -129,7 +129,7 @@ class Ends:
         # No connection is left of those who went. A few come and go by themselves.
         clusters.wait_until(lambda: all(count <= self.sockets_before[name] + 3
                                         for name, count in self.sockets().items()), 10,
-                            f"connections to go: {self.sockets_before}, then {self.sockets()}")
+                            f"connections to go, to three more than {self.sockets_before}")
         record_property("disruptions", self.disruptions)
         record_property("ended", len(self.seconds))
         record_property("slowest_end_s", f"{max(self.seconds, default=0):.2f}")

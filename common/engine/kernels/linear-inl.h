@@ -25,8 +25,8 @@ inline int PrefetchBytes(int panels) {
 
 // Four panels of bfloat16, a line of each in turn, cost a Zen 5 a tenth of its memory's speed,
 // helped or not; one panel with help has all of it. Its two chains of multiply-adds, 16 outputs
-// each, keep up with memory, though not with a cache (70 GB/s of 100 to 200): a model that fits
-// one is not what is served. float32 is as fast or faster by four.
+// each, keep up with memory, though not with a cache: a model that fits one is not what is served.
+// float32 is as fast or faster by four.
 template <typename Element>
 inline bool OnePanelIsFaster() {
   return sizeof(Element) == sizeof(Bf16) && kLanes >= 16 && __builtin_cpu_is("amd");
