@@ -109,7 +109,11 @@ bool StoreValue(const Option& option, const std::string& text, v1::Options* valu
       reflection->SetBool(values, option.field, text == "true");
       return true;
     case FieldDescriptor::CPPTYPE_INT64: {
-      int64_t number = 0;
+      int64_t number = option.spec->auto_number();
+      if (option.spec->has_auto_number() && text == "auto") {
+        reflection->SetInt64(values, option.field, number);
+        return true;
+      }
       if (!ParseNumber(text, &number) || !InRange(option, number)) return false;
       reflection->SetInt64(values, option.field, number);
       return true;
@@ -207,7 +211,8 @@ std::string ExpectedText(const Option& option) {
   if (spec.fraction()) return "a decimal number above 0 and at most 1, such as 0.85";
   if (!option.is_number()) return "text";
   if (spec.has_minimum() && spec.has_maximum()) {
-    return absl::StrCat("a whole number from ", spec.minimum(), " to ", spec.maximum());
+    return absl::StrCat("a whole number from ", spec.minimum(), " to ", spec.maximum(),
+                        spec.has_auto_number() ? ", or auto" : "");
   }
   if (spec.has_minimum()) return absl::StrCat("a whole number of at least ", spec.minimum());
   return "a whole number";

@@ -38,7 +38,8 @@ std::string RangeText(const Option& option) {
   if (spec.fraction()) return "above 0, at most 1";
   if (!option.is_number()) return "";
   if (!spec.has_maximum()) return absl::StrCat("at least ", spec.minimum());
-  return absl::StrCat(spec.minimum(), " to ", spec.maximum());
+  return absl::StrCat(spec.minimum(), " to ", spec.maximum(),
+                      spec.has_auto_number() ? ", auto" : "");
 }
 
 std::string DefaultsText(const Option& option) {

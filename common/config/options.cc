@@ -114,6 +114,7 @@ void Derive(ParsedOptions* parsed) {
     values.set_served_model_name(last_part);
     derived("served_model_name", "--model-path");
   }
+  if (values.chunked_prefill_size() == 0) values.set_chunked_prefill_size(2048);
   const int64_t cap = values.max_prefill_tokens();
   if (cap != 0 && values.chunked_prefill_size() > cap) {
     values.set_chunked_prefill_size(cap / values.page_size() * values.page_size());

@@ -56,7 +56,8 @@ RequestLimits MakeRequestLimits(const RouterConfig& config, const Tokenizer& tok
   limits.vocab_size = config.vocab_size;
   limits.max_context_tokens = config.max_context_tokens;
   limits.longest_token_bytes = LongestToken(tokenizer);
-  limits.default_max_tokens = config.default_max_tokens;
+  limits.default_max_tokens = config.default_max_tokens > 0 ? config.default_max_tokens
+                                                            : 256;
   limits.request_timeout_ms = config.request_timeout_ms;
   return limits;
 }
