@@ -84,8 +84,12 @@ int Main(int argc, char** argv) {
     if (ParseArgument(argv[i], arguments)) continue;
     std::fprintf(stderr,
                  "sim: unknown argument %s\nusage: sim [--seed=N] [--seeds=N] [--trace] "
-                 "[--coverage] [--bug=NAME]\n",
+                 "[--shrink] [--coverage] [--bug=NAME]\nplanted bugs:\n",
                  argv[i]);
+    for (const NamedBug& bug : kPlantedBugs) {
+      std::fprintf(stderr, "  %-34s %s\n", std::string(bug.name).c_str(),
+                   std::string(bug.effect).c_str());
+    }
     return 2;
   }
   uint64_t events = 0;
