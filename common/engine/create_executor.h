@@ -8,8 +8,12 @@
 #include "absl/status/statusor.h"
 #include "common/engine/executor.h"
 #include "common/engine/executor_options.h"
+#include "common/engine/stage_model.h"
 
 namespace baton {
+
+// Loads the weights of the layer range and allocates the pages. The one factory of stage models.
+absl::StatusOr<std::unique_ptr<StageModel>> LoadStageModel(const ExecutorOptions& options);
 
 // Loads the weights of the layer range and allocates the pages. `failpoint` is hit at the begin of
 // every step (common/base/failpoint.h).

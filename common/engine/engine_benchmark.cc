@@ -15,11 +15,12 @@
 
 #include "common/base/check.h"
 #include "common/base/random.h"
-#include "common/engine/instruction_peaks.h"
+#include "common/engine/create_executor.h"
+#include "common/engine/executors/row_sampler.h"
 #include "common/engine/kernels/kernels.h"
-#include "common/engine/row_sampler.h"
-#include "common/engine/sampler.h"
+#include "common/engine/sampling/sampler.h"
 #include "common/engine/stage_model.h"
+#include "common/engine/testing/instruction_peaks.h"
 #include "common/engine/torch/torch_backend.h"
 #include "common/model/make_model.h"
 

@@ -16,14 +16,13 @@
 #include <span>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/sync.h"
 #include "common/device/memory.h"
-#include "common/engine/kv_geometry.h"
 #include "common/engine/kv_memory.h"
-#include "common/engine/sampling_params.h"
-#include "common/engine/token_history.h"
-#include "common/engine/token_run.h"
+#include "common/engine/sampling/sampling_params.h"
 #include "common/model/model_config.h"
 #include "common/types/sampled_token.h"
 #include "common/types/tensor_rank.h"
@@ -31,22 +30,6 @@
 namespace baton {
 
 class Communicator;
-
-// How the token after a sequence's last one is drawn.
-struct Draw {
-  const SamplingParams* params = nullptr;  // Have passed ValidateSamplingParams.
-  uint64_t seed = 0;
-  // Tokens that the request has generated before this one. The draw is a function of (seed,
-  // position), so neither other requests nor the process that draws matter.
-  int position = 0;
-  // What penalties look at; null if params->NeedsHistory() is false. The executor's from Submit to
-  // the step's end. Where position is positive the sequence's one token is the latest of the
-  // continuation, and is added first; so every token is added once if every step draws.
-  TokenHistory* history = nullptr;
-  // The prompt, to be set in `history` before a request's first draw; empty if it is there or
-  // params->NeedsPrompt() is false.
-  std::span<const int32_t> prompt;
-};
 
 // Wants the log-probabilities of a prompt's tokens.
 struct PromptReport {
@@ -133,6 +116,26 @@ class Executor {
 
   bool first_stage() const { return kv().layer_begin == 0; }
   bool last_stage() const { return kv().layer_end == config().num_hidden_layers; }
+};
+
+class Submissions {
+ public:
+  explicit Submissions(Executor* executor) : executor_(executor) {}  // Not owned.
+  ~Submissions() { Stop(); }
+  Submissions(const Submissions&) = delete;
+  Submissions& operator=(const Submissions&) = delete;
+
+  // As Executor::Submit; after Stop, `done` is told CANCELLED within the call.
+  void Submit(Step step, std::function<void(StepResult)> done);
+
+  // Takes nothing more and returns when all have ended. Not from within a `done`.
+  void Stop();
+
+ private:
+  Executor* const executor_;
+  Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace baton

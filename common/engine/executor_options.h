@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "common/engine/row_parallel.h"
+#include "common/engine/ranks/row_parallel.h"
 #include "common/types/element_type.h"
 #include "common/types/tensor_rank.h"
 

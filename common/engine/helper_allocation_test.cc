@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/engine/create_executor.h"
 #include "common/engine/stage_model.h"
 #include "common/model/make_model.h"
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/engine/create_executor.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/testing/parity_fixtures.h"
 

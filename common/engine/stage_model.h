@@ -21,9 +21,7 @@
 #include "common/base/clock.h"
 #include "common/device/memory.h"
 #include "common/engine/executor_options.h"
-#include "common/engine/kv_geometry.h"
 #include "common/engine/kv_memory.h"
-#include "common/engine/token_run.h"
 #include "common/model/model_config.h"
 #include "common/types/tensor_rank.h"
 
@@ -128,8 +126,19 @@ class StageModel {
                                std::span<float> logits) = 0;
 };
 
-// Loads the weights of the layer range and allocates the pages. The one factory of stage models.
-absl::StatusOr<std::unique_ptr<StageModel>> LoadStageModel(const ExecutorOptions& options);
+// The buffers that Forward was given.
+struct ForwardBuffers {
+  const TensorView& in;
+  const TensorView& out;
+  ElementType activation_type;  // That they must have,
+  int activation_columns;       // and these.
+  size_t logits;                // Floats.
+  bool tells_logits = true;     // Whether the wanted ones come out here.
+};
+
+// InvalidArgument naming the slice and the value that is wrong; see StageModel::Forward.
+absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
+                           const ModelConfig& config, const KvGeometry& kv);
 
 }  // namespace baton
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/engine/create_executor.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/testing/model_chain.h"
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/engine/create_executor.h"
 #include "common/engine/testing/model_chain.h"
 
 namespace baton {

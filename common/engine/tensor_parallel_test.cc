@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "common/base/failpoint.h"
+#include "common/engine/executors/threaded_executor.h"
 #include "common/engine/testing/model_chain.h"
 #include "common/engine/testing/rank_chain.h"
-#include "common/engine/threaded_executor.h"
 
 namespace baton {
 namespace {

@@ -1,4 +1,5 @@
-// Spans as OTLP's messages.
+// Spans as OTLP's messages, and these as lines of OTLP's JSON: the format that OpenTelemetry's file
+// exporters write, one line per batch, and that its Collector reads.
 #ifndef COMMON_TRACING_OTLP_ENCODE_H_
 #define COMMON_TRACING_OTLP_ENCODE_H_
 
@@ -13,12 +14,18 @@
 
 namespace baton::tracing {
 
-// The process, in OpenTelemetry's words: service.name, service.instance.id ...
+// The process, by OpenTelemetry's names: service.name, service.instance.id ...
 using ResourceAttributes = std::vector<std::pair<std::string, std::string>>;
 
-// `unix_offset_us` is what a span's microseconds lack to be Unix time.
+// `unix_offset_us` is added to a span's microseconds to get Unix time.
 opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest EncodeSpans(
     std::span<const Span> spans, const ResourceAttributes& resource, int64_t unix_offset_us);
+
+// One line with its line end. Ids are hexadecimal and enumerations are numbers, as in OTLP and
+// unlike in protobuf's own JSON; times and other 64-bit integers are decimal text. Bytes that are
+// not UTF-8 are replaced.
+std::string OtlpJsonLine(
+    const opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest& request);
 
 }  // namespace baton::tracing
 

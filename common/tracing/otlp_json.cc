@@ -1,7 +1,6 @@
-#include "common/tracing/otlp_json.h"
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/tracing/otlp_encode.h"
 #include "nlohmann/json.hpp"
 
 namespace baton::tracing {

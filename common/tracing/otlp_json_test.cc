@@ -1,4 +1,3 @@
-#include "common/tracing/otlp_json.h"
 
 #include <gtest/gtest.h>
 

@@ -17,7 +17,7 @@
 #include "common/base/sync.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
-#include "common/tracing/otlp_json.h"
+#include "common/tracing/otlp_encode.h"
 #include "proto/opentelemetry/proto/collector/trace/v1/trace_service.grpc.pb.h"
 
 namespace baton::tracing {
@@ -79,8 +79,8 @@ class File final : public SpanDestination {
       return absl::FailedPreconditionError(absl::StrCat(
           path_, " has ", now.st_size, " bytes; a trace file has no more than ", bytes_max_));
     }
-    // One write, so that lines of several processes stay whole. A part of one is all that a full
-    // disk leaves room for: what comes behind begins a line of its own.
+    // A single write, so that lines of several processes stay whole. Only a full disk makes a write
+    // partial; the next line then starts on a line of its own.
     const ssize_t written = write(fd_, line.data(), line.size());
     if (written == static_cast<ssize_t>(line.size())) return absl::OkStatus();
     if (written < 0) return Error("cannot write to");
@@ -95,7 +95,8 @@ class File final : public SpanDestination {
  private:
   absl::Status Open() {
     if (fd_ >= 0) return absl::OkStatus();
-    // Prompts are not in it, but who asked what when is: others need not read it.
+    // The file has no prompts, but it shows who asked for what and when, so other users can't read
+    // it.
     fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
     return fd_ >= 0 ? absl::OkStatus() : Error("cannot open");
   }

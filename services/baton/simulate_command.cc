@@ -6,9 +6,8 @@
 #include "common/base/status.h"
 #include "services/baton/commands.h"
 #include "services/simulator/report.h"
-#include "services/simulator/run_timeline.h"
 #include "services/simulator/simulated_cluster.h"
-#include "services/timeline/timeline_svg.h"
+#include "services/timeline/timeline.h"
 
 namespace baton {
 namespace {

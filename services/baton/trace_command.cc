@@ -10,7 +10,7 @@
 #include "common/base/status.h"
 #include "services/baton/commands.h"
 #include "services/timeline/span_file.h"
-#include "services/timeline/timeline_svg.h"
+#include "services/timeline/timeline.h"
 
 namespace baton {
 namespace {

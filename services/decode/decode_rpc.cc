@@ -57,7 +57,7 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
   }
   BATON_ASSIGN_OR_RETURN(
       auto sampler,
-      worker::TokenSampler::Create(request.sampling(), options_.eos_ids, options_.vocab_size));
+      TokenSampler::Create(request.sampling(), options_.eos_ids, options_.vocab_size));
   BATON_RETURN_IF_ERROR(CheckPrompt(request, sampler.params().NeedsPrompt()));
   if (request.writers_size() > kMaxWriters) {
     return InvalidField("writers", absl::StrCat(request.writers_size(), " are too many"));

@@ -20,7 +20,7 @@
 #include "common/base/event_loop.h"
 #include "common/base/serial_events.h"
 #include "common/base/sync.h"
-#include "common/engine/submissions.h"
+#include "common/engine/executor.h"
 #include "common/types/drain_counts.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "proto/baton/v1/decode_ranks.grpc.pb.h"

@@ -8,16 +8,15 @@
 #include <vector>
 
 #include "common/engine/executor.h"
-#include "common/engine/submissions.h"
-#include "common/engine/token_history.h"
+#include "common/engine/sampling/sampling_params.h"
+#include "common/engine/sampling/token_sampler.h"
 #include "services/decode/core/decode_core.h"
-#include "services/worker/token_sampler.h"
 
 namespace baton::decode {
 
 // How one sequence's tokens are drawn.
 struct SequenceSampling {
-  const worker::TokenSampler sampler;
+  const TokenSampler sampler;
   // With the prompt's tokens if the sampler needs them. The executor's from the first step on:
   // every step feeds the token before, so that none is missed.
   TokenHistory history;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/engine/executors/threaded_executor.h"
 #include "common/engine/testing/fake_device.h"
-#include "common/engine/threaded_executor.h"
 #include "services/prefill/testing/test_chain.h"
 
 namespace baton::prefill {

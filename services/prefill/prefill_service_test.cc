@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "common/engine/threaded_executor.h"
+#include "common/engine/executors/threaded_executor.h"
 #include "common/rpc/convert.h"
 #include "services/prefill/testing/gate.h"
 #include "services/prefill/testing/test_chain.h"

@@ -1,5 +1,3 @@
-#include "services/simulator/length_distribution.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
+#include "services/simulator/workload.h"
 
 namespace baton::simulator {
 namespace {
@@ -106,7 +105,7 @@ int LengthDistribution::Draw(Random& random) const {
     at -= part.weight;
     if (at < 0) return DrawPart(part, random);
   }
-  return DrawPart(parts_.back(), random);  // Of rounding.
+  return DrawPart(parts_.back(), random);  // Only by rounding.
 }
 
 }  // namespace baton::simulator

@@ -1,4 +1,4 @@
-// A run told to people and to programs. Pure: the same record gives the same text.
+// Reports of a run, for people and programs. Pure: the same record gives the same text.
 #ifndef SERVICES_SIMULATOR_REPORT_H_
 #define SERVICES_SIMULATOR_REPORT_H_
 
@@ -8,6 +8,7 @@
 #include "services/simulator/run_record.h"
 #include "services/simulator/summary.h"
 #include "services/simulator/workload.h"
+#include "services/timeline/timeline.h"
 
 namespace baton::simulator {
 
@@ -24,6 +25,9 @@ std::string ReportTable(const ReportedRun& run);
 // One JSON object; every field's name has its unit. `requests` has a row for each request, whose
 // values `request_columns` names.
 std::string ReportJson(const ReportedRun& run);
+
+// The timeline of the run.
+timeline::Timeline TimelineOf(const RunRecord& record);
 
 }  // namespace baton::simulator
 

@@ -61,7 +61,7 @@ std::string Rates(const ReportedRun& run) {
                                             summary.goodput_per_s, share, bounds));
 }
 
-// Of all of the time, in percent; in the order of StageDoing.
+// Percent of the total time, in the order of StageDoing.
 std::string Stages(const ReportedRun& run) {
   std::string text = absl::StrFormat("\n%-14s %7s", "stage", "layers");
   for (int i = 0; i < prefill::kStageDoings; ++i) {
@@ -133,6 +133,19 @@ std::string ReportTable(const ReportedRun& run) {
                       Row("TTFT", run.summary.ttft_ms), Row("TPOT", run.summary.tpot_ms),
                       Row("ITL", run.summary.itl_ms), Row("last token", run.summary.end_ms),
                       Stages(run), Queues(run));
+}
+
+timeline::Timeline TimelineOf(const RunRecord& record) {
+  timeline::Timeline drawn;
+  drawn.full = record.timeline_full;
+  for (size_t chain = 0; chain < record.chains.size(); ++chain) {
+    const std::vector<StageRecord>& stages = record.chains[chain].stages;
+    std::vector<timeline::Row>& rows = drawn.chains.emplace_back();
+    for (size_t stage = 0; stage < stages.size(); ++stage) {
+      rows.push_back({absl::StrCat("chain ", chain, ", stage ", stage), stages[stage].computes});
+    }
+  }
+  return drawn;
 }
 
 }  // namespace baton::simulator

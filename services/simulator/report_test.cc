@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "services/simulator/run_timeline.h"
 
 namespace baton::simulator {
 namespace {

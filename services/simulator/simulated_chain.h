@@ -1,6 +1,6 @@
-// A prefill chain in virtual time: the real planner and stages, whose computations take what the
-// profile says and whose messages take latency and bandwidth. Nothing is lost and nobody dies, so
-// there is no wiring and no lease; the hand-off is bytes on their way and a commit behind them.
+// A prefill chain in virtual time: the real planner and stages. Computations take as long as the
+// profile says; messages take latency and bandwidth. Nothing is lost and no process fails, so there
+// is no linking and no lease. The hand-off is a number of bytes and a commit after them.
 #ifndef SERVICES_SIMULATOR_SIMULATED_CHAIN_H_
 #define SERVICES_SIMULATOR_SIMULATED_CHAIN_H_
 
@@ -13,12 +13,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/engine/timed/timed_steps.h"
+#include "common/engine/timed/timed_profile.h"
 #include "common/types/ticket.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/stage.h"
 #include "services/simulator/cluster_shape.h"
-#include "services/simulator/pipe.h"
 #include "services/simulator/run_record.h"
 #include "services/simulator/virtual_time.h"
 
@@ -26,17 +25,17 @@ namespace baton::simulator {
 
 class SimulatedChain {
  public:
-  // What leaves the chain; the first two are said at stage 0, at the moment that they happen.
+  // The chain's outputs. The first two are called at stage 0, at the time of the event.
   struct Ways {
     std::function<void(const prefill::FinishRequest&)> finished;
     std::function<void(const absl::Status&)> failed;  // Real stages would break the chain now.
-    // Into the decode service, which all chains share.
+    // The connection into the decode service, which all chains share.
     std::function<Pipe&(const InstanceRef& decode)> inbound;
-    // A stage's commit arrives there, behind all of its KV.
+    // A stage's commit arrives there, after all of its KV.
     std::function<void(const Ticket&, std::optional<SampledToken> first_token)> committed;
-    // Whose attempt it is: a request's index.
+    // The index of the attempt's request.
     std::function<int(uint64_t attempt_id)> request_of;
-    // True if the timeline has room for these chunks, which are computed from now on.
+    // Whether the timeline has room for these chunks, whose computation starts now.
     std::function<bool(int64_t begin_us, int chunks)> keeps;
   };
 
@@ -62,9 +61,9 @@ class SimulatedChain {
     TimedSteps steps;
     Pipe activations;
     Pipe kv;
-    const int64_t page_bytes;                   // Of its layers.
-    std::deque<prefill::RunCompute> submitted;  // The first is being computed.
-    std::map<uint64_t, int64_t> kv_ends_us;     // By attempt: when its KV will have left.
+    const int64_t page_bytes;                   // One page of its layers.
+    std::deque<prefill::RunCompute> submitted;  // The first one is running.
+    std::map<uint64_t, int64_t> kv_ends_us;     // By attempt: when its KV has been sent.
   };
 
   int stages() const { return static_cast<int>(places_.size()); }

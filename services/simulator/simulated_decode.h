@@ -1,5 +1,5 @@
-// A decode service in virtual time: the real core, whose steps take what the profile says. In place
-// of the lease table it counts the commits of a grant: nothing is lost here.
+// A decode service in virtual time: the real core, whose steps take as long as the profile says. It
+// counts a grant's commits instead of using the lease table, since nothing is lost here.
 #ifndef SERVICES_SIMULATOR_SIMULATED_DECODE_H_
 #define SERVICES_SIMULATOR_SIMULATED_DECODE_H_
 
@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/engine/timed/timed_steps.h"
+#include "common/engine/timed/timed_profile.h"
 #include "services/decode/core/decode_core.h"
 #include "services/simulator/cluster_shape.h"
-#include "services/simulator/pipe.h"
 #include "services/simulator/run_record.h"
 #include "services/simulator/virtual_time.h"
 
@@ -21,7 +20,7 @@ namespace baton::simulator {
 
 class SimulatedDecode {
  public:
-  // To the router, at the moment that they happen. Tokens are those of one step.
+  // The calls to the router, at the time of the event. Tokens are those of one step.
   struct Ways {
     std::function<void(const decode::ReplyReserve&)> replied;
     std::function<void(const std::vector<decode::DeliverToken>&)> tokens;
@@ -34,7 +33,7 @@ class SimulatedDecode {
 
   // From the router.
   void Handle(const decode::Event& event);
-  // From a stage: its commit, behind all of its KV.
+  // A stage's commit, after all of its KV.
   void Commit(const Ticket& ticket, const std::optional<SampledToken>& first_token);
 
   Pipe& inbound() { return inbound_; }
@@ -46,7 +45,7 @@ class SimulatedDecode {
  private:
   struct Grant {
     uint32_t slot = 0;
-    size_t missing = 0;  // Writers' commits.
+    size_t missing = 0;  // Commits of writers that have not arrived.
     SampledToken first_token;
   };
 
@@ -59,7 +58,7 @@ class SimulatedDecode {
   decode::DecodeCore core_;
   TimedSteps steps_;
   Pipe inbound_;
-  std::map<uint64_t, Grant> grants_;  // By generation, until all is there or it is revoked.
+  std::map<uint64_t, Grant> grants_;  // By generation, until complete or revoked.
   Alarm alarm_;
   DecodeRecord record_;
 };

@@ -9,7 +9,6 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/json/parse_json.h"
-#include "services/simulator/length_distribution.h"
 
 namespace baton::simulator {
 namespace {
@@ -19,9 +18,9 @@ using Json = nlohmann::json;
 constexpr size_t kTraceBytesMax = size_t{512} << 20;
 constexpr size_t kLineBytesMax = size_t{4} << 20;
 constexpr int64_t kRequestsByDefault = 1000;
-constexpr double kFastest = 1e6;    // Requests a second, and times the trace's own speed.
-constexpr double kSlowest = 1e-6;   // Likewise.
-constexpr double kLatestMs = 1e10;  // Of a trace's timestamps, at its own speed: 115 days.
+constexpr double kFastest = 1e6;    // Requests per second, and factor on the trace's speed.
+constexpr double kSlowest = 1e-6;   // The same.
+constexpr double kLatestMs = 1e10;  // Of a trace's timestamps, before the factor: 115 days.
 constexpr double kLatestUs = 1e3 * kLatestMs;  // Of an arrival.
 
 absl::Status WrongLine(const std::string& file, int line, const std::string& what) {
@@ -119,7 +118,7 @@ absl::StatusOr<std::vector<WorkloadRequest>> ParseTrace(std::string_view text,
     requests.push_back(request);
   }
   if (requests.empty()) return absl::InvalidArgumentError(absl::StrCat(file, ": has no request"));
-  // A part of a longer trace begins when its first request comes.
+  // Time starts with the first request, in case the trace is a part of a longer one.
   const int64_t first_us = requests.front().arrival_us;
   for (WorkloadRequest& request : requests) request.arrival_us -= first_us;
   return requests;
@@ -135,7 +134,8 @@ absl::StatusOr<Workload> MakeWorkload(const v1::Options& options) {
   BATON_ASSIGN_OR_RETURN(const auto outputs,
                          LengthDistribution::Parse(options.output_tokens(), "output_tokens"));
   const int64_t count = options.requests() > 0 ? options.requests() : kRequestsByDefault;
-  // Of its own stream each, so that another distribution of one leaves the others as they are.
+  // Each has a random stream of its own, so that changing one distribution leaves the others as
+  // they are.
   const auto seed = static_cast<uint64_t>(options.workload_seed());
   Random arrivals(Mix64(3 * seed));
   Random prompt_lengths(Mix64(3 * seed + 1));

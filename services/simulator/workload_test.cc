@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "services/simulator/length_distribution.h"
 
 namespace baton::simulator {
 namespace {

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/tracing/otlp_encode.h"
-#include "common/tracing/otlp_json.h"
 
 namespace baton::timeline {
 namespace {

@@ -1,5 +1,5 @@
-// What stages computed when: the rows of a picture, whoever recorded them. Microseconds are from
-// the record's beginning.
+// What stages computed and when: the rows of a picture, from a simulated or a real run, and the
+// picture. Microseconds are from the record's beginning.
 #ifndef SERVICES_TIMELINE_TIMELINE_H_
 #define SERVICES_TIMELINE_TIMELINE_H_
 
@@ -9,7 +9,7 @@
 
 namespace baton::timeline {
 
-// One plan's computation on a stage, and whose tokens it holds.
+// One plan's computation on a stage, and the requests of its tokens.
 struct ComputeRecord {
   struct Item {
     int request = 0;  // Numbered from 0.
@@ -28,11 +28,11 @@ struct Row {
 };
 
 struct Timeline {
-  std::vector<std::vector<Row>> chains;  // Rows of a chain stand together.
-  bool full = false;                     // It has left out what came behind.
+  std::vector<std::vector<Row>> chains;  // The rows of each chain.
+  bool full = false;                     // Later computations were left out.
 };
 
-// Which computations are kept: those that begin in [from_us, to_us), until those of all stages
+// Which computations are kept: those that start in [from_us, to_us), until those of all stages
 // together have `limit` chunks.
 struct TimelineWindow {
   int64_t from_us = 0;
@@ -43,8 +43,15 @@ struct TimelineWindow {
 // A picture of so many chunks is a file of about two megabytes.
 inline constexpr int kTimelineChunks = 8000;
 
-// Microseconds from options' milliseconds; a length of 0: to the end.
+// The window by options in milliseconds; a length of 0 means up to the end.
 TimelineWindow WindowOfMs(int64_t from_ms, int64_t length_ms);
+
+// A picture of a run: stages are rows, time goes to the right, and every chunk is a box in its
+// request's colour. One SVG file without scripts or references, for any browser; a box shows its
+// details under the pointer. TimelineWindow bounds the file's size. `title` is written above the
+// picture, with a note on what the window left out.
+std::string TimelineSvg(const Timeline& timeline, const TimelineWindow& window,
+                        const std::string& title);
 
 }  // namespace baton::timeline
 

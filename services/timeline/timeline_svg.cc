@@ -1,5 +1,3 @@
-#include "services/timeline/timeline_svg.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -8,18 +6,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "services/timeline/timeline.h"
 
 namespace baton::timeline {
 namespace {
 
-constexpr double kLeft = 110;    // Of the boxes, at least; names stand before them.
-constexpr double kLetter = 5.8;  // What one of a name takes.
+constexpr double kLeft = 110;    // The boxes' left edge, at least; names are left of it.
+constexpr double kLetter = 5.8;  // The width of a name's letter.
 constexpr double kWidth = 1240;
 constexpr double kTop = 52;
 constexpr double kRow = 34;
 constexpr double kBox = 28;
 constexpr double kGap = 14;   // Between chains.
-constexpr double kFits = 26;  // Pixels that a request's number takes.
+constexpr double kFits = 26;  // Pixels that a request's number needs.
 constexpr int kTicks = 10;
 
 std::string Escaped(const std::string& text) {
@@ -37,7 +36,7 @@ struct Scale {
   }
 };
 
-// Neighbouring numbers get hues far from one another: steps of the golden angle.
+// Consecutive numbers get very different hues: steps of the golden angle.
 std::string ColourOf(int request) {
   const double hue = std::fmod(request * 137.50776405, 360.0) / 60;
   const double light = request % 2 == 0 ? 0.62 : 0.48;
@@ -53,7 +52,7 @@ std::string ColourOf(int request) {
   return absl::StrFormat("#%02x%02x%02x", byte(rgb[0]), byte(rgb[1]), byte(rgb[2]));
 }
 
-// 1, 2 or 5 times a power of ten, so that some ten of them make the whole.
+// 1, 2 or 5 times a power of ten, so that about ten steps fill the axis.
 double NiceStep(double whole) {
   const double power = std::pow(10, std::floor(std::log10(whole / kTicks)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -103,7 +102,7 @@ void DrawAxis(const Scale& scale, double bottom, std::string& svg) {
   }
 }
 
-// What there is to see, and of how many chunks.
+// A summary of the picture and its number of chunks.
 Scale ScaleOf(const Timeline& timeline, const TimelineWindow& window, int& shown) {
   Scale scale{window.from_us, window.from_us + 1};
   shown = 0;

@@ -1,9 +1,9 @@
-#include "services/timeline/timeline_svg.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "services/timeline/timeline.h"
 
 namespace baton::timeline {
 namespace {

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/engine/create_executor.h"
 #include "common/engine/stage_model.h"
 #include "common/model/make_model.h"
 #include "nlohmann/json.hpp"

@@ -21,8 +21,8 @@
 #include "common/base/clock.h"
 #include "common/base/sync.h"
 #include "common/collective/threaded_communicator.h"
-#include "common/engine/native_linear.h"
-#include "common/engine/rank_group.h"
+#include "common/engine/native/native_linear.h"
+#include "common/engine/ranks/rank_group.h"
 #include "common/engine/requirements.h"
 #include "common/engine/torch/torch_backend.h"
 

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/engine/host_kv_memory.h"
+#include "common/engine/attention/host_kv_memory.h"
 #include "common/engine/testing/fake_device.h"
 #include "common/kv/head_routes.h"
 

@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/collective/in_process_group.h"
 #include "common/collective/testing/group_harness.h"
+#include "common/collective/testing/in_process_group.h"
 #include "common/sim/event_queue.h"
 
 namespace baton::testing {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/engine/threaded_executor.h"
+#include "common/engine/executors/threaded_executor.h"
 
 namespace baton {
 namespace {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "common/engine/create_executor.h"
 #include "common/engine/stage_model.h"
 #include "common/model/make_model.h"
 

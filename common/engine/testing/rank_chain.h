@@ -17,6 +17,7 @@
 
 #include "common/collective/communicator.h"
 #include "common/collective/testing/memory_group.h"
+#include "common/engine/create_executor.h"
 #include "common/engine/stage_model.h"
 
 namespace baton::testing {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/random.h"
 #include "common/chunking/stage_cost.h"
 #include "common/model/model_config.h"
 #include "common/types/element_type.h"
@@ -58,6 +59,38 @@ absl::StatusOr<TimedProfile> LoadTimedProfile(const std::string& path);
 // LoadModelConfig(model_path), as the profile has it where `timed_profile` names one.
 absl::StatusOr<ModelConfig> LoadPlayedModelConfig(const std::string& model_path,
                                                   const std::string& timed_profile);
+
+// The sequences of one step.
+struct TimedStep {
+  PlanWork work;
+  int sequences = 0;
+  bool decodes = true;  // Each of them has one token.
+
+  void Add(int prefix_length, int tokens) {
+    work.Add(prefix_length, tokens);
+    ++sequences;
+    decodes = decodes && tokens == 1;
+  }
+};
+
+class TimedSteps {
+ public:
+  TimedSteps(const TimedProfile& profile, LayerRange layers);
+
+  // Microseconds, without noise.
+  double Micros(const TimedStep& step) const;
+  // With the noise of the next step, which this is.
+  int64_t NextMicros(const TimedStep& step);
+
+ private:
+  double Noise();
+
+  double share_ = 1;  // Of all layers.
+  StageCost prefill_;
+  TimedDecodeCost decode_;
+  double noise_relative_ = 0;
+  Random random_;
+};
 
 }  // namespace baton
 

@@ -23,13 +23,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/engine/attention/host_kv_memory.h"
 #include "common/engine/executor_options.h"
-#include "common/engine/host_kv_memory.h"
-#include "common/engine/kv_pool.h"
-#include "common/engine/rank_group.h"
+#include "common/engine/ranks/rank_group.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/timed/timed_profile.h"
-#include "common/engine/timed/timed_steps.h"
 
 namespace baton {
 

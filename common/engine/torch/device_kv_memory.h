@@ -22,9 +22,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
 #include "common/base/sync.h"
-#include "common/engine/kv_geometry.h"
+#include "common/engine/attention/host_kv_memory.h"
 #include "common/engine/kv_memory.h"
-#include "common/engine/kv_pool.h"
 #include "common/engine/torch/torch_device.h"
 
 namespace baton {

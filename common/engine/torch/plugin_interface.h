@@ -4,16 +4,55 @@
 #ifndef COMMON_ENGINE_TORCH_PLUGIN_INTERFACE_H_
 #define COMMON_ENGINE_TORCH_PLUGIN_INTERFACE_H_
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
-#include "common/collective/gloo/gloo_transport.h"
-#include "common/collective/nccl/connect_nccl.h"
+#include "common/collective/bootstrap_store.h"
+#include "common/collective/communicator.h"
+#include "common/collective/message_transport.h"
 #include "common/engine/executor_options.h"
-#include "common/engine/linear.h"
 #include "common/engine/stage_model.h"
+#include "common/engine/weights/linear.h"
 
 namespace baton {
+
+struct GlooOptions {
+  int rank = 0;
+  int size = 1;
+  // The address of this host that the other ranks reach; Gloo listens on it, at ports that the
+  // kernel chooses.
+  std::string host = "127.0.0.1";
+  // For all ranks to be connected.
+  int64_t connect_timeout_ms = 30'000;
+};
+
+// Connects this rank to every other. Blocks, at most a second longer than the timeout; ended early
+// by the store's End. `store` carries what Gloo has to say to the others meanwhile.
+//
+// Gloo's connections carry tensors in the clear and authenticate nobody, and what is no Gloo ends
+// the process that it reaches: `host` has to be on a network of the cluster's own.
+absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectGloo(
+    const GlooOptions& options, std::shared_ptr<BootstrapStore> store);
+
+struct NcclOptions {
+  std::string device = "cuda";  // This rank's, as --device says it.
+  // For all ranks to be connected.
+  int64_t connect_timeout_ms = 30'000;
+  CommunicatorOptions communicator;
+};
+
+// Connects this rank to every other. Blocks, no longer than the timeout; ended early by the store's
+// End. `store` carries rank 0's address to the others; NCCL takes the network interface that
+// NCCL_SOCKET_IFNAME names. UNIMPLEMENTED in a build without CUDA, FAILED_PRECONDITION where this
+// host has no such device; both say what was asked for and what is there.
+//
+// NCCL's connections carry tensors in the clear and authenticate nobody: they belong on a network
+// of the cluster's own.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(const GroupDescription& group,
+                                                          const NcclOptions& options,
+                                                          std::shared_ptr<BootstrapStore> store);
 
 // Raised with every change of this header or of what it names.
 inline constexpr int kTorchPluginVersion = 5;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status.h"
 
 namespace baton {
 namespace {
@@ -64,6 +65,12 @@ absl::StatusOr<const TorchPlugin*> LoadTorchPlugin() {
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return absl::InternalError(absl::StrCat("/proc/self/exe: ", error.message()));
   return LoadTorchPlugin(TorchPluginPaths(self));
+}
+
+absl::StatusOr<std::unique_ptr<StageModel>> LoadTorchStageModel(const ExecutorOptions& options) {
+  BATON_ASSIGN_OR_RETURN(const TorchPlugin* const torch, LoadTorchPlugin());
+  torch->set_threads(options.threads);
+  return torch->make_stage_model(options);
 }
 
 }  // namespace baton

@@ -4,10 +4,13 @@
 #ifndef COMMON_ENGINE_TORCH_TORCH_BACKEND_H_
 #define COMMON_ENGINE_TORCH_TORCH_BACKEND_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/engine/executor_options.h"
+#include "common/engine/stage_model.h"
 #include "common/engine/torch/plugin_interface.h"
 
 namespace baton {
@@ -23,6 +26,10 @@ absl::StatusOr<const TorchPlugin*> LoadTorchPlugin(const std::vector<std::string
 
 // The plugin of the running executable.
 absl::StatusOr<const TorchPlugin*> LoadTorchPlugin();
+
+// Loads the plugin, and by it the layers. The errors of LoadTorchPlugin; UNIMPLEMENTED for a device
+// that this libtorch does not compute on, FAILED_PRECONDITION for one that this host does not have.
+absl::StatusOr<std::unique_ptr<StageModel>> LoadTorchStageModel(const ExecutorOptions& options);
 
 }  // namespace baton
 

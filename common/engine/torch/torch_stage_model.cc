@@ -19,9 +19,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/engine/batch.h"
-#include "common/engine/host_kv_memory.h"
+#include "common/engine/attention/host_kv_memory.h"
 #include "common/engine/requirements.h"
+#include "common/engine/stage_model.h"
 #include "common/engine/torch/device_kv_memory.h"
 #include "common/engine/torch/masked_attention.h"
 

@@ -15,15 +15,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/engine/attention/host_kv_memory.h"
+#include "common/engine/attention/rotary.h"
 #include "common/engine/executor_options.h"
 #include "common/engine/kv_memory.h"
-#include "common/engine/kv_pool.h"
-#include "common/engine/rank_group.h"
-#include "common/engine/rotary.h"
+#include "common/engine/ranks/rank_group.h"
 #include "common/engine/stage_model.h"
-#include "common/engine/stage_setup.h"
 #include "common/engine/torch/torch_device.h"
 #include "common/engine/torch/torch_weights.h"
+#include "common/engine/weights/stage_setup.h"
 
 namespace baton {
 

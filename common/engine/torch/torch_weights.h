@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/engine/decoder_layer.h"
-#include "common/engine/stage_setup.h"
+#include "common/engine/weights/stage_setup.h"
 #include "common/types/element_type.h"
 
 namespace baton {

@@ -21,7 +21,7 @@
 
 #include "common/base/status.h"
 #include "common/base/sync.h"
-#include "common/engine/host_kv_memory.h"
+#include "common/engine/attention/host_kv_memory.h"
 #include "common/engine/testing/fake_device.h"
 #include "common/kv/wire.h"
 #include "common/rpc/convert.h"

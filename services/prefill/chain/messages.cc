@@ -41,8 +41,8 @@ absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
                                                   const PlanBounds& bounds,
                                                   const std::string& field) {
   BATON_ASSIGN_OR_RETURN(
-      worker::TokenSampler sampler,
-      worker::TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
+      TokenSampler sampler,
+      TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
   const std::string ids = field + ".prompt_token_ids";
   BATON_RETURN_IF_ERROR(CheckIds(proto.prompt_token_ids(), bounds, ids));
   PromptContext context{{proto.prompt_token_ids().begin(), proto.prompt_token_ids().end()},
@@ -99,8 +99,8 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
   BATON_RETURN_IF_ERROR(InRange(ids.size(), 1, bounds.max_context_tokens, "prompt_token_ids"));
   BATON_RETURN_IF_ERROR(CheckIds(ids, bounds, "prompt_token_ids"));
   BATON_ASSIGN_OR_RETURN(
-      worker::TokenSampler sampler,
-      worker::TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
+      TokenSampler sampler,
+      TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
   BATON_RETURN_IF_ERROR(sampler.CheckPromptLogprobs(ids.size()));
   BATON_ASSIGN_OR_RETURN(start.ticket, TicketFromProto(proto.ticket(), bounds, "ticket"));
   BATON_RETURN_IF_ERROR(InRange(proto.timeout_ms(), int64_t{1}, kMaxTimeoutMs, "timeout_ms"));

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "common/engine/host_kv_memory.h"
+#include "common/engine/attention/host_kv_memory.h"
 
 namespace baton::prefill {
 namespace {

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "common/engine/executor.h"
-#include "common/engine/submissions.h"
-#include "common/engine/token_history.h"
+#include "common/engine/sampling/sampling_params.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_channel.h"
 #include "services/prefill/stage/prompt_context.h"

@@ -6,18 +6,18 @@
 #include <memory>
 #include <vector>
 
+#include "common/engine/sampling/token_sampler.h"
 #include "common/tracing/trace_context.h"
 #include "proto/baton/v1/common.pb.h"
-#include "services/worker/token_sampler.h"
 
 namespace baton::prefill {
 
 // Immutable and shared: a plan that is being computed keeps it alive whatever ends the request.
 struct PromptContext {
-  std::vector<int32_t> tokens;   // The whole prompt; after stage 0 only if LaterStagesNeedTokens.
-  v1::SamplingParams sampling;   // As it goes on to the other stages.
-  worker::TokenSampler sampler;  // Used by the last stage.
-  tracing::TraceContext trace;   // Of stage 0's span for the request; what stages do is below it.
+  std::vector<int32_t> tokens;  // The whole prompt; after stage 0 only if LaterStagesNeedTokens.
+  v1::SamplingParams sampling;  // As it goes on to the other stages.
+  TokenSampler sampler;         // Used by the last stage.
+  tracing::TraceContext trace;  // Of stage 0's span for the request; what stages do is below it.
 
   // The last stage looks at the prompt's tokens to penalise or report them.
   bool LaterStagesNeedTokens() const {

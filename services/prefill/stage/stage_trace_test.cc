@@ -30,7 +30,7 @@ class StageTraceTest : public testing::Test {
     v1::SamplingParams params;
     params.set_seed(1);
     params.set_max_tokens(1);
-    auto sampler = worker::TokenSampler::Create(params, {}, 256);
+    auto sampler = TokenSampler::Create(params, {}, 256);
     return std::make_shared<const PromptContext>(
         PromptContext{{}, {}, *std::move(sampler), context});
   }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/collective/communicator.h"
-#include "common/engine/host_kv_memory.h"
+#include "common/engine/attention/host_kv_memory.h"
 #include "common/engine/stage_model.h"
 
 namespace baton::prefill {

@@ -1,0 +1,74 @@
+// KV pages in host memory: both doors open on the pages themselves, and nothing is asynchronous.
+// Only what is exported in several pieces is copied: many small messages would cost more.
+#ifndef COMMON_ENGINE_ATTENTION_HOST_KV_MEMORY_H_
+#define COMMON_ENGINE_ATTENTION_HOST_KV_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/kv_memory.h"
+
+namespace baton {
+
+class KvPool {
+ public:
+  // Maps all pages at once, zeroed. ResourceExhausted, with the size, when that is too much.
+  static absl::StatusOr<std::unique_ptr<KvPool>> Create(const KvGeometry& geometry);
+  ~KvPool();
+  KvPool(const KvPool&) = delete;
+  KvPool& operator=(const KvPool&) = delete;
+
+  const KvGeometry& geometry() const { return geometry_; }
+  // All pages, behind each other.
+  std::span<std::byte> Bytes() { return {base_, size_}; }
+
+  // [token][dim] of one head, for `layer` of the whole model's numbering, as elements of the
+  // geometry's type (float or kernels::Bf16).
+  template <typename Element>
+  Element* Keys(int page, int layer, int head) {
+    return reinterpret_cast<Element*>(Head(page, layer, 0, head));
+  }
+  template <typename Element>
+  Element* Values(int page, int layer, int head) {
+    return reinterpret_cast<Element*>(Head(page, layer, 1, head));
+  }
+
+ private:
+  KvPool(const KvGeometry& geometry, std::byte* base, size_t size)
+      : geometry_(geometry), base_(base), size_(size) {}
+  std::byte* Head(int page, int layer, int value, int head);
+
+  const KvGeometry geometry_;
+  std::byte* const base_;
+  const size_t size_;
+};
+
+class HostKvMemory final : public KvMemory {
+ public:
+  // `pages` are geometry.page_count pages behind each other; not owned.
+  HostKvMemory(const KvGeometry& geometry, std::span<std::byte> pages);
+
+  void ClearTail(int page, int valid_tokens) override;
+  // What is gathered is as much as its caller has under way (kv_outbox.h bounds it).
+  void Export(const std::vector<KvPiece>& pieces, Exported done) override;
+  void EndExport(uint64_t export_id) override;
+  MemorySpan Landing(const KvPiece& piece) override;
+  void FinishLanding(const std::vector<KvPiece>& pieces, Landed done) override;
+
+ private:
+  std::span<std::byte> Bytes(const KvPiece& piece) const;
+
+  const KvGeometry geometry_;
+  const std::span<std::byte> pages_;
+  std::map<uint64_t, std::unique_ptr<std::byte[]>> gathered_;  // By export.
+  uint64_t next_export_ = 1;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_ATTENTION_HOST_KV_MEMORY_H_

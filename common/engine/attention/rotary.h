@@ -1,0 +1,27 @@
+// The angles of rotary position embeddings.
+#ifndef COMMON_ENGINE_ATTENTION_ROTARY_H_
+#define COMMON_ENGINE_ATTENTION_ROTARY_H_
+
+#include <vector>
+
+#include "common/model/model_config.h"
+
+namespace baton {
+
+class Rotary {
+ public:
+  explicit Rotary(const ModelConfig& config);
+
+  // Writes cosines and sines of `position`, head_dim / 2 each. Angles are rounded to float32 where
+  // Hugging Face rounds them: at positions in the thousands that shows in the logits.
+  void Angles(int position, float* cos, float* sin) const;
+
+  int half_dim() const { return static_cast<int>(frequencies_.size()); }
+
+ private:
+  std::vector<float> frequencies_;  // Radians per position.
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_ATTENTION_ROTARY_H_

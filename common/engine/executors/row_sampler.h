@@ -1,0 +1,41 @@
+// Draws the tokens of a step: the rows spread over the threads that compute.
+#ifndef COMMON_ENGINE_EXECUTORS_ROW_SAMPLER_H_
+#define COMMON_ENGINE_EXECUTORS_ROW_SAMPLER_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/sampling/sampler.h"
+#include "common/engine/stage_model.h"
+#include "common/types/sampled_token.h"
+
+namespace baton {
+
+// Used by the thread that calls the model. All its memory is allocated here, but for what the
+// results themselves hold.
+class RowSampler {
+ public:
+  explicit RowSampler(StageModel* model);  // Not owned.
+
+  // One result for each row, in order; an error concerns that row alone.
+  std::vector<absl::StatusOr<SampledToken>> Draw(const std::vector<Sampler::Row>& rows);
+
+  // For each of `tokens` its log-probability in the row of `logits` [tokens, vocab] that it
+  // follows, and that of the row's `top` most probable ones.
+  std::vector<absl::StatusOr<SampledToken>> Report(std::span<const float> logits,
+                                                   std::span<const int32_t> tokens, int top);
+
+ private:
+  using Result = absl::StatusOr<SampledToken>;
+  std::vector<Result> ForEach(size_t rows, const std::function<Result(Sampler&, size_t)>& row);
+
+  StageModel* const model_;
+  std::vector<Sampler> samplers_;  // One for each of the model's threads.
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_EXECUTORS_ROW_SAMPLER_H_

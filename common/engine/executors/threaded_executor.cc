@@ -1,0 +1,147 @@
+#include "common/engine/executors/threaded_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/status.h"
+#include "common/device/queue.h"
+#include "common/engine/guard.h"
+
+namespace baton {
+namespace {
+
+// `draws`: whether this executor does, and not another rank's.
+absl::Status CheckSequence(const SequenceStep& sequence, bool draws) {
+  if (sequence.draw.has_value() && draws) {
+    const Draw& draw = *sequence.draw;
+    if (draw.params == nullptr || (draw.params->NeedsHistory() && draw.history == nullptr)) {
+      return absl::InvalidArgumentError("a draw without parameters or history");
+    }
+    if (draw.position > 0 && sequence.token_count != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(sequence.token_count, " tokens before draw ", draw.position, ", must be 1"));
+    }
+  }
+  if (sequence.report.has_value()) {
+    const auto following = static_cast<int64_t>(sequence.report->following.size());
+    if (following != sequence.token_count && following != sequence.token_count - 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          following, " tokens follow ", sequence.token_count, ", must be as many or one less"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ThreadedExecutor::ThreadedExecutor(std::unique_ptr<StageModel> model, std::string failpoint)
+    : model_(std::move(model)),
+      failpoint_(std::move(failpoint)),
+      loop_(QueueThreadName(Queue::kCompute)) {
+  if (model_->tells_logits()) rows_.emplace(model_.get());
+  loop_.Start();
+}
+
+void ThreadedExecutor::Submit(Step step, std::function<void(StepResult)> done) {
+  // std::function needs what it holds to be copyable; a step is not worth copying.
+  auto shared = std::make_shared<const Step>(std::move(step));
+  const bool taken = loop_.Post(
+      [this, shared, done, submitted_us = NowUs()] { done(Run(*shared, submitted_us)); });
+  if (taken) return;
+  StepResult refused;
+  refused.status = absl::CancelledError("the executor takes no more steps");
+  done(std::move(refused));
+}
+
+void ThreadedExecutor::JoinGroup(std::shared_ptr<Communicator> group,
+                                 const std::function<void(absl::Status)>& done) {
+  const bool taken = loop_.Post([this, group = std::move(group), done] {
+    done(GuardLibraries([&] { return model_->JoinGroup(group); }));
+  });
+  if (!taken) done(absl::CancelledError("the executor joins no group any more"));
+}
+
+StepResult ThreadedExecutor::Run(const Step& step, int64_t submitted_us) {
+  const int64_t begun_us = NowUs();
+  running_since_us_ = begun_us;
+  StepResult result;
+  result.status = Failpoint(failpoint_);
+  if (result.status.ok()) {
+    result.status = GuardLibraries([&] { return Compute(step, submitted_us, result); });
+  }
+  if (!result.status.ok()) {
+    result.drawn.clear();
+    result.reported.clear();
+    // A step that is not well-formed is refused by all ranks, and nobody waits.
+    if (!absl::IsInvalidArgument(result.status)) model_->EndGroup(result.status);
+  }
+  running_since_us_ = 0;
+  result.compute_us = NowUs() - begun_us;
+  return result;
+}
+
+absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, StepResult& result) {
+  Batch batch;
+  batch.submitted_us = submitted_us;
+  result.reported.reserve(step.sequences.size());  // Its elements are pointed to.
+  for (const SequenceStep& sequence : step.sequences) {
+    BATON_RETURN_IF_ERROR(CheckSequence(sequence, rows_.has_value()));
+    SequenceSlice slice{TokenRun(sequence), sequence.draw.has_value()};
+    if (sequence.report.has_value()) {
+      auto* const told = &result.reported.emplace_back(std::vector<SampledToken>());
+      slice.on_logits = [this, report = *sequence.report, told](int first,
+                                                                std::span<const float> logits) {
+        Report(report, first, logits, *told);
+      };
+    }
+    batch.slices.push_back(std::move(slice));
+  }
+  const bool silent = last_stage() && !model_->tells_logits();  // Another rank draws.
+  logits_.resize(silent ? 0
+                        : static_cast<size_t>(batch.LogitsCount()) *
+                              static_cast<size_t>(config().vocab_size));
+  BATON_RETURN_IF_ERROR(model_->Forward(batch, step.in, step.out, logits_));
+  if (silent) result.reported.clear();
+  if (rows_.has_value()) DrawTokens(step, result);
+  return absl::OkStatus();
+}
+
+void ThreadedExecutor::Report(const PromptReport& report, int first, std::span<const float> logits,
+                              absl::StatusOr<std::vector<SampledToken>>& told) {
+  if (!told.ok()) return;
+  const auto vocab = static_cast<size_t>(config().vocab_size);
+  // The last row of a prompt has no token after it: its logits are the first token's.
+  const auto begin = static_cast<size_t>(first);
+  const size_t count = begin < report.following.size()
+                           ? std::min(logits.size() / vocab, report.following.size() - begin)
+                           : 0;
+  for (absl::StatusOr<SampledToken>& token : rows_->Report(
+           logits.first(count * vocab), report.following.subspan(begin, count), report.top)) {
+    if (!token.ok()) {
+      told = Annotate(token.status(), "log-probabilities of the prompt");
+      return;
+    }
+    told->push_back(*std::move(token));
+  }
+}
+
+void ThreadedExecutor::DrawTokens(const Step& step, StepResult& result) {
+  const auto vocab = static_cast<size_t>(config().vocab_size);
+  std::vector<Sampler::Row> rows;
+  for (const SequenceStep& sequence : step.sequences) {
+    if (!sequence.draw.has_value()) continue;
+    const Draw& draw = *sequence.draw;
+    if (draw.params->NeedsHistory()) {
+      if (!draw.prompt.empty() && draw.params->NeedsPrompt()) draw.history->SetPrompt(draw.prompt);
+      if (draw.position > 0) draw.history->Add(sequence.tokens[0]);
+    }
+    const auto logits = std::span<const float>(logits_).subspan(rows.size() * vocab, vocab);
+    rows.push_back({logits, draw.params, draw.seed, draw.position, draw.history});
+  }
+  result.drawn = rows_->Draw(rows);
+}
+
+}  // namespace baton

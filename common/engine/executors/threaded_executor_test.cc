@@ -1,0 +1,282 @@
+#include "common/engine/executors/threaded_executor.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <new>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/sync.h"
+#include "common/engine/attention/host_kv_memory.h"
+#include "common/engine/executor.h"
+
+namespace baton {
+namespace {
+
+constexpr int kVocab = 16;
+
+// One layer whose most probable next token is one more than the last one.
+class CountingModel final : public StageModel {
+ public:
+  CountingModel() {
+    config_.num_hidden_layers = 1;
+    config_.vocab_size = kVocab;
+    kv_.layer_end = 1;
+  }
+  const ModelConfig& config() const override { return config_; }
+  const KvGeometry& kv() const override { return kv_; }
+  KvMemory& kv_memory() override { return kv_memory_; }
+  absl::Status Forward(const Batch& batch, const TensorView&, const TensorView&,
+                       std::span<float> logits) override {
+    submitted_us.push_back(batch.submitted_us);
+    if (on_forward) on_forward();
+    if (!status.ok()) return status;
+    size_t row = 0;
+    for (const SequenceSlice& slice : batch.slices) {
+      std::vector<float> all(slice.tokens.size() * kVocab);
+      for (size_t i = 0; i < slice.tokens.size(); ++i) {
+        all[i * kVocab + static_cast<size_t>(slice.tokens[i] + 1)] = 20;
+      }
+      if (slice.on_logits != nullptr) slice.on_logits(0, all);
+      if (!slice.wants_logits) continue;
+      std::copy_n(all.end() - kVocab, kVocab, &logits[kVocab * row++]);
+    }
+    return absl::OkStatus();
+  }
+
+  std::function<void()> on_forward;
+  absl::Status status;
+  std::vector<int64_t> submitted_us;  // Of the steps.
+
+ private:
+  ModelConfig config_;
+  KvGeometry kv_;
+  HostKvMemory kv_memory_{kv_, {}};
+};
+
+// Opened by the test; who waits for what never comes is told so.
+class Gate {
+ public:
+  void Open() {
+    MutexLock lock(&mutex_);
+    open_ = true;
+  }
+  bool Await() {
+    MutexLock lock(&mutex_);
+    return mutex_.AwaitFor(std::chrono::seconds(30),
+                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return open_; });
+  }
+
+ private:
+  Mutex mutex_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class ThreadedExecutorTest : public testing::Test {
+ protected:
+  ThreadedExecutorTest() {
+    auto model = std::make_unique<CountingModel>();
+    model_ = model.get();
+    executor_ = std::make_unique<ThreadedExecutor>(std::move(model), "test.compute");
+    greedy_.temperature = 0;
+  }
+  SequenceStep Sequence(std::span<const int32_t> tokens, std::optional<Draw> draw = {}) {
+    SequenceStep sequence;
+    sequence.tokens = tokens;
+    sequence.token_count = static_cast<int>(tokens.size());
+    sequence.draw = draw;
+    return sequence;
+  }
+  StepResult Run(std::vector<SequenceStep> sequences) {
+    StepResult result;
+    Notification done;
+    Step step;
+    step.sequences = std::move(sequences);
+    executor_->Submit(std::move(step), [&](StepResult told) {
+      result = std::move(told);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return result;
+  }
+
+  CountingModel* model_ = nullptr;
+  std::unique_ptr<ThreadedExecutor> executor_;
+  SamplingParams greedy_;
+};
+
+TEST_F(ThreadedExecutorTest, DrawsAndReportsOfThoseThatWantIt) {
+  const std::vector<int32_t> first = {1, 2, 3};
+  const std::vector<int32_t> second = {7};
+  SequenceStep reported = Sequence(first, Draw{&greedy_, 1, 0, nullptr, {}});
+  reported.report = PromptReport{std::span(first).subspan(1), 1};
+  const StepResult result =
+      Run({reported, Sequence(first), Sequence(second, Draw{&greedy_, 1, 0, nullptr, {}})});
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  ASSERT_EQ(result.drawn.size(), 2u);
+  EXPECT_EQ(result.drawn[0]->token, 4);
+  EXPECT_EQ(result.drawn[1]->token, 8);
+  ASSERT_EQ(result.reported.size(), 1u);
+  ASSERT_EQ(result.reported[0]->size(), 2u);
+  EXPECT_EQ((*result.reported[0])[0].token, 2);
+  EXPECT_NEAR((*result.reported[0])[1].logprob, 0, 1e-3);
+}
+
+// A continuation's tokens are added one for each step, whoever draws; so a penalty tells.
+TEST_F(ThreadedExecutorTest, HistoryHasThePromptAndEveryTokenThatWasFed) {
+  SamplingParams params = greedy_;
+  params.frequency_penalty = 2;
+  params.repetition_penalty = 1.5;
+  TokenHistory history;
+  const std::vector<int32_t> prompt = {9, 5, 9};
+  Run({Sequence(prompt, Draw{&params, 1, 0, &history, prompt})});
+  EXPECT_EQ(history.prompt(), (std::vector<int32_t>{5, 9}));
+  EXPECT_TRUE(history.counts().empty());
+  const std::vector<int32_t> fed = {4};
+  Run({Sequence(fed, Draw{&params, 1, 1, &history, {}})});
+  Run({Sequence(fed, Draw{&params, 1, 2, &history, {}})});
+  EXPECT_EQ(history.counts().at(4), 2);
+}
+
+TEST_F(ThreadedExecutorTest, AFailedStepSaysWhyAndTheNextOneRuns) {
+  const std::vector<int32_t> tokens = {1};
+  const auto step = [&] { return Run({Sequence(tokens, Draw{&greedy_, 1, 0, nullptr, {}})}); };
+  model_->status = absl::InternalError("a library failed");
+  EXPECT_EQ(step().status.message(), "a library failed");
+  model_->status = absl::OkStatus();
+  model_->on_forward = [] { throw std::bad_alloc(); };
+  EXPECT_EQ(step().status.code(), absl::StatusCode::kResourceExhausted);
+  model_->on_forward = nullptr;
+  ASSERT_TRUE(ArmFailpoints("test.compute=error@1").ok());
+  const StepResult injected = step();
+  EXPECT_EQ(injected.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(injected.drawn.empty());
+  ASSERT_TRUE(ArmFailpoints("").ok());
+  EXPECT_EQ(step().drawn.at(0)->token, 2);
+}
+
+TEST_F(ThreadedExecutorTest, RefusesWhatIsNotWellFormed) {
+  const std::vector<int32_t> tokens = {1, 2};
+  SamplingParams penal = greedy_;
+  penal.presence_penalty = 1;
+  SequenceStep reported = Sequence(tokens);
+  reported.report = PromptReport{};
+  for (const SequenceStep& sequence :
+       {Sequence(tokens, Draw{}), Sequence(tokens, Draw{&penal, 1, 0, nullptr, {}}),
+        Sequence(tokens, Draw{&greedy_, 1, 1, nullptr, {}}), reported}) {
+    EXPECT_EQ(Run({sequence}).status.code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(ThreadedExecutorTest, ModelsHearWhenAStepWasHandedOverNotWhenItsTurnCame) {
+  const std::vector<int32_t> tokens = {1};
+  Gate gate;
+  model_->on_forward = [&gate] { EXPECT_TRUE(gate.Await()); };
+  const int64_t before_us = NowUs();
+  for (int i = 0; i < 2; ++i) {
+    Step step;
+    step.sequences = {Sequence(tokens)};
+    executor_->Submit(std::move(step), [](const StepResult&) {});
+  }
+  const int64_t submitted_us = NowUs();
+  while (NowUs() == submitted_us) std::this_thread::yield();
+  gate.Open();
+  executor_->Stop();
+  ASSERT_EQ(model_->submitted_us.size(), 2u);
+  for (const int64_t told_us : model_->submitted_us) {
+    EXPECT_GE(told_us, before_us);
+    EXPECT_LE(told_us, submitted_us);
+  }
+}
+
+TEST_F(ThreadedExecutorTest, StepsRunInOrderAndEndBeforeStopReturns) {
+  std::vector<int> order;  // The computing thread's until Stop has returned.
+  const std::vector<int32_t> tokens = {1};
+  const auto submit = [&](int number) {
+    Step step;
+    step.sequences = {Sequence(tokens)};
+    executor_->Submit(std::move(step), [&order, number](const StepResult& result) {
+      EXPECT_TRUE(result.status.ok());
+      order.push_back(number);
+    });
+  };
+  Notification go;
+  model_->on_forward = [&] { go.WaitForNotification(); };
+  for (int i = 0; i < 5; ++i) submit(i);
+  go.Notify();
+  executor_->Stop();
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(executor_->running_since_us(), 0);
+  const StepResult late = Run({Sequence(tokens)});
+  EXPECT_EQ(late.status.code(), absl::StatusCode::kCancelled);
+}
+
+// The step alone keeps it while the model computes and until `done` has returned; then nothing
+// does.
+TEST_F(ThreadedExecutorTest, WhatAStepPointsToLivesUntilItsEndIsTold) {
+  auto kept = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{3});
+  const std::weak_ptr<const void> watch = kept;
+  Notification submitted;
+  model_->on_forward = [&] {
+    submitted.WaitForNotification();
+    EXPECT_FALSE(watch.expired()) << "while it is computed";
+  };
+  Step step;
+  step.sequences = {Sequence(*kept)};
+  step.keeps = std::move(kept);
+  bool told = false;
+  executor_->Submit(std::move(step), [&](const StepResult&) {
+    EXPECT_FALSE(watch.expired()) << "while its end is told";
+    told = true;
+  });
+  submitted.Notify();
+  executor_->Stop();
+  EXPECT_TRUE(told);
+  EXPECT_TRUE(watch.expired());
+}
+
+// One user leaves while a step of another one is under way.
+TEST_F(ThreadedExecutorTest, AUserWaitsForItsOwnStepsAlone) {
+  const std::vector<int32_t> tokens = {1};
+  const auto step = [&] {
+    Step made;
+    made.sequences = {Sequence(tokens)};
+    return made;
+  };
+  constexpr int kLeaving = 3;
+  int computed = 0;  // The computing thread's.
+  Gate has_left;
+  model_->on_forward = [&] {
+    const bool may_end = ++computed <= kLeaving || has_left.Await();
+    EXPECT_TRUE(may_end) << "who leaves waits for others";
+  };
+  int ended = 0;
+  Notification stayed;
+  Submissions staying(executor_.get());
+  {
+    Submissions leaving(executor_.get());
+    for (int i = 0; i < kLeaving; ++i) leaving.Submit(step(), [&](const StepResult&) { ++ended; });
+    staying.Submit(step(), [&](const StepResult& result) {
+      EXPECT_TRUE(result.status.ok());
+      stayed.Notify();
+    });
+    leaving.Stop();
+    EXPECT_EQ(ended, kLeaving);
+    EXPECT_FALSE(stayed.HasBeenNotified());
+    leaving.Submit(step(), [&](const StepResult& result) {
+      EXPECT_EQ(result.status.code(), absl::StatusCode::kCancelled);
+      ++ended;
+    });
+    EXPECT_EQ(ended, kLeaving + 1) << "within the call";
+  }
+  has_left.Open();
+  stayed.WaitForNotification();
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,433 @@
+#include "common/engine/native/cpu_stage_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/engine/guard.h"
+#include "common/engine/native/native_linear.h"
+#include "common/engine/requirements.h"
+#include "common/engine/stage_model.h"
+#include "common/engine/torch/torch_backend.h"
+
+namespace baton {
+namespace {
+
+size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
+
+absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options, ElementType dtype,
+                                           const kernels::KernelTable& kernels,
+                                           ThreadPool& threads) {
+  if (options.linear != LinearBackend::kTorch) {
+    return LinearFactory([dtype, &kernels, &threads](int outputs, int inputs) {
+      return MakeNativeLinear(outputs, inputs, dtype, kernels, threads);
+    });
+  }
+  BATON_ASSIGN_OR_RETURN(const TorchPlugin* torch, LoadTorchPlugin());
+  torch->set_threads(options.threads);
+  return LinearFactory(torch->make_linear);
+}
+
+// A key or a value into the pages.
+void Keep(const kernels::KernelTable& /*table*/, const float* from, size_t count, float* to) {
+  std::copy_n(from, count, to);
+}
+void Keep(const kernels::KernelTable& table, const float* from, size_t count, kernels::Bf16* to) {
+  table.to_bf16(from, count, to);
+}
+
+}  // namespace
+
+CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable& kernels,
+                             const ExecutorOptions& options)
+    : config_(setup.config),
+      shard_(setup.shard),
+      sizes_(shard_.sizes),
+      dtype_(setup.dtype),
+      sliced_(options.slice_activations && !shard_.rank.alone()),
+      kernels_(kernels),
+      threads_(options.threads),
+      rotary_(config_),
+      attention_scale_(1 / std::sqrt(static_cast<float>(config_.head_dim))),
+      group_(shard_.rank, options.row_parallel, config_.hidden_size) {}
+
+void CpuStageModel::AllocateScratch() {
+  const auto rows = [](int64_t columns) { return std::vector<float>(Floats(kRowBlock, columns)); };
+  scratch_.normed = rows(config_.hidden_size);
+  scratch_.qkv = rows(int64_t{sizes_.query_size()} + 2 * int64_t{sizes_.kv_size()});
+  scratch_.attended = rows(sizes_.query_size());
+  scratch_.gate_up = rows(2 * int64_t{sizes_.intermediate_size});
+  scratch_.inner = rows(sizes_.intermediate_size);
+  if (group_.alone()) {
+    scratch_.projected = rows(config_.hidden_size);
+  } else if (last_stage()) {
+    scratch_.vocabulary.resize(Floats(kLogitRows, sizes_.vocab_size));
+  }
+  max_tiles_ = static_cast<size_t>(
+      (int64_t{config_.max_position_embeddings} + kernels::kKeyTile - 1) / kernels::kKeyTile);
+  const size_t tiles = static_cast<size_t>(sizes_.num_key_value_heads) * max_tiles_;
+  const auto allocate = [tiles](auto& lists) {
+    lists.keys.resize(tiles);
+    lists.values.resize(tiles);
+  };
+  if (kv().element_type == ElementType::kBFloat16) {
+    allocate(scratch_.bf16_tiles);
+  } else {
+    allocate(scratch_.tiles);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const ExecutorOptions& options) {
+  BATON_ASSIGN_OR_RETURN(StageSetup setup, SetUpStage(options));
+  BATON_RETURN_IF_ERROR(Annotate(CheckModelRuns(setup.config), options.model_path));
+  const kernels::KernelTable* kernels = kernels::FindKernels(options.kernels);
+  if (kernels == nullptr) {
+    return InvalidField("kernels",
+                        absl::StrCat("this CPU runs no kernels \"", options.kernels, "\""));
+  }
+  std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, *kernels, options));
+  BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
+                         ChooseLinear(options, setup.dtype, *kernels, model->threads_));
+  BATON_ASSIGN_OR_RETURN(model->stage_, LoadStage(setup, make_linear, options.on_progress));
+  // After the weights: only now are the sizes in config.json known to be those of real tensors.
+  BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(setup.kv));
+  model->kv_memory_ = std::make_unique<HostKvMemory>(setup.kv, model->pool_->Bytes());
+  model->AllocateScratch();
+  return model;
+}
+
+absl::Status CpuStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
+  if (group_.alone()) return StageModel::JoinGroup(std::move(group));
+  // A projection as a step has it, for the measurement.
+  const Linear& projection = *stage_.layers[0].o;
+  std::vector<float> projected(Floats(kRowBlock, projection.outputs()));
+  return group_.Join(std::move(group), [&](int rows) {
+    for (int begin = 0; begin < rows; begin += kRowBlock) {
+      projection.Apply(scratch_.attended.data(), std::min(kRowBlock, rows - begin),
+                       projected.data());
+    }
+  });
+}
+
+absl::Status CpuStageModel::Forward(const Batch& batch, const TensorView& in, const TensorView& out,
+                                    std::span<float> logits) {
+  BATON_RETURN_IF_ERROR(ValidateBatch(
+      batch, {in, out, activation_type(), activation_columns(), logits.size(), tells_logits()},
+      config_, kv()));
+  absl::Status status = GuardLibraries([&] { return Compute(batch, in, out, logits); });
+  if (!status.ok()) group_.Fail(status);
+  return status;
+}
+
+float* CpuStageModel::ResidualStream(const TensorView& out) {
+  if (!last_stage() && !sliced_ && dtype_ == ElementType::kFloat32) return Floats(out).data();
+  hidden_.resize(Floats(static_cast<int64_t>(places_.size()), config_.hidden_size));
+  return hidden_.data();
+}
+
+absl::Status CpuStageModel::TakeInput(const TensorView& in, float* x) {
+  TensorView whole = in;
+  if (sliced_) {
+    whole_.resize(in.bytes() * static_cast<size_t>(shard_.rank.size));
+    whole = {HostSpan(whole_), in.type, in.rows, config_.hidden_size};
+    BATON_RETURN_IF_ERROR(group_.GatherParts(in, whole));
+  }
+  if (whole.type == ElementType::kBFloat16) {
+    kernels_.from_bf16(reinterpret_cast<const kernels::Bf16*>(whole.memory.Host().data()),
+                       Floats(whole.rows, whole.columns), x);
+  } else if (const std::span<const float> floats = Floats(whole); floats.data() != x) {
+    std::memmove(x, floats.data(), floats.size_bytes());
+  }
+  return absl::OkStatus();
+}
+
+void CpuStageModel::GiveOutput(const float* x, const TensorView& out) const {
+  const size_t count = Floats(out.rows, out.columns);
+  if (sliced_) x += static_cast<size_t>(shard_.rank.rank) * count;
+  if (dtype_ == ElementType::kBFloat16) {
+    kernels_.to_bf16(x, count, reinterpret_cast<kernels::Bf16*>(out.memory.Host().data()));
+  } else if (const std::span<float> floats = Floats(out); floats.data() != x) {
+    std::copy_n(x, count, floats.data());
+  }
+}
+
+absl::Status CpuStageModel::Compute(const Batch& batch, const TensorView& in, const TensorView& out,
+                                    std::span<float> logits) {
+  PlaceRows(batch);
+  const int tokens = static_cast<int>(places_.size());
+  if (!group_.alone()) BATON_RETURN_IF_ERROR(group_.Begin(tokens));
+  float* const x = ResidualStream(out);
+  if (first_stage()) {
+    BATON_RETURN_IF_ERROR(Embed(batch, x));
+  } else {
+    BATON_RETURN_IF_ERROR(TakeInput(in, x));
+  }
+  for (int layer = kv().layer_begin; layer < kv().layer_end; ++layer) {
+    if (group_.alone()) {
+      RunLayer(batch, layer, tokens, x);
+    } else {
+      BATON_RETURN_IF_ERROR(RunPartOfLayer(batch, layer, x));
+    }
+  }
+  for (size_t chunk = 0; chunk < group_.chunks().size(); ++chunk) {
+    BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/true, x));
+  }
+  if (last_stage()) {
+    BATON_RETURN_IF_ERROR(AllLogits(batch, x));
+    BATON_RETURN_IF_ERROR(LastLogits(batch, x, logits));
+  } else {
+    GiveOutput(x, out);
+  }
+  return absl::OkStatus();
+}
+
+void CpuStageModel::PlaceRows(const Batch& batch) {
+  places_.clear();
+  for (size_t i = 0; i < batch.slices.size(); ++i) {
+    const SequenceSlice& slice = batch.slices[i];
+    for (int token = 0; token < slice.token_count; ++token) {
+      places_.push_back({static_cast<int>(i), slice.prefix_length + token});
+    }
+  }
+  const auto half = static_cast<size_t>(rotary_.half_dim());
+  cos_.resize(places_.size() * half);
+  sin_.resize(places_.size() * half);
+  for (size_t row = 0; row < places_.size(); ++row) {
+    rotary_.Angles(places_[row].position, &cos_[row * half], &sin_[row * half]);
+  }
+}
+
+absl::Status CpuStageModel::Embed(const Batch& batch, float* x) {
+  float* row = x;
+  for (const SequenceSlice& slice : batch.slices) {
+    stage_.Embed(slice.tokens, row);
+    row += Floats(slice.token_count, config_.hidden_size);
+  }
+  return group_.alone() ? absl::OkStatus() : group_.Sum({x, row});
+}
+
+void CpuStageModel::RunLayer(const Batch& batch, int layer, int tokens, float* x) {
+  float* const projected = scratch_.projected.data();
+  // In order: a block attends to the keys that the blocks before it have stored.
+  for (int begin = 0; begin < tokens; begin += kRowBlock) {
+    const int end = std::min(begin + kRowBlock, tokens);
+    const size_t count = Floats(end - begin, config_.hidden_size);
+    float* const rows = x + Floats(begin, config_.hidden_size);
+    Attention(batch, layer, begin, end, x, projected);
+    kernels_.add(projected, count, rows);
+    Mlp(layer, begin, end, x, projected);
+    kernels_.add(projected, count, rows);
+    if (dtype_ == ElementType::kBFloat16) kernels_.round_to_bf16(rows, count);
+  }
+}
+
+absl::Status CpuStageModel::RunPartOfLayer(const Batch& batch, int layer, float* x) {
+  const auto blocks = [](IndexRange rows, const auto& run) {
+    for (int begin = rows.begin; begin < rows.end; begin += kRowBlock) {
+      run(begin, std::min(begin + kRowBlock, rows.end));
+    }
+  };
+  const std::span<const IndexRange> chunks = group_.chunks();
+  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    if (layer > kv().layer_begin) {
+      BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/true, x));
+    }
+    blocks(chunks[chunk],
+           [&](int begin, int end) { Attention(batch, layer, begin, end, x, group_.Rows(begin)); });
+    group_.Reduce(chunk);
+  }
+  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/false, x));
+    blocks(chunks[chunk],
+           [&](int begin, int end) { Mlp(layer, begin, end, x, group_.Rows(begin)); });
+    group_.Reduce(chunk);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuStageModel::FinishSums(size_t chunk, bool ends_layer, float* x) {
+  BATON_RETURN_IF_ERROR(group_.Await(chunk));
+  const IndexRange rows = group_.chunks()[chunk];
+  const size_t count = Floats(rows.size(), config_.hidden_size);
+  float* const to = x + Floats(rows.begin, config_.hidden_size);
+  kernels_.add(group_.Rows(rows.begin), count, to);
+  if (ends_layer && dtype_ == ElementType::kBFloat16) kernels_.round_to_bf16(to, count);
+  return absl::OkStatus();
+}
+
+void CpuStageModel::Attention(const Batch& batch, int layer, int begin, int end, const float* x,
+                              float* projected) {
+  const LayerBlock& block = BlockOf(layer);
+  ProjectQkv(block, begin, end - begin, x + Floats(begin, config_.hidden_size));
+  StoreAndAttend(batch, layer, begin, end - begin);
+  block.o->Apply(scratch_.attended.data(), end - begin, projected);
+}
+
+void CpuStageModel::Mlp(int layer, int begin, int end, const float* x, float* projected) {
+  const LayerBlock& block = BlockOf(layer);
+  const int rows = end - begin;
+  kernels_.rms_norm(x + Floats(begin, config_.hidden_size), block.post_attention_norm.data(),
+                    static_cast<float>(config_.rms_norm_eps), rows, config_.hidden_size,
+                    scratch_.normed.data());
+  block.gate_up->Apply(scratch_.normed.data(), rows, scratch_.gate_up.data());
+  kernels_.silu_mul(scratch_.gate_up.data(), rows, sizes_.intermediate_size, scratch_.inner.data());
+  block.down->Apply(scratch_.inner.data(), rows, projected);
+}
+
+void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x) {
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  kernels_.rms_norm(x, block.input_norm.data(), eps, rows, config_.hidden_size,
+                    scratch_.normed.data());
+  block.qkv->Apply(scratch_.normed.data(), rows, scratch_.qkv.data());
+  const int width = block.qkv->outputs();
+  if (!block.qkv_bias.empty()) {
+    kernels_.add_bias(block.qkv_bias.data(), rows, width, scratch_.qkv.data());
+  }
+  const auto half = static_cast<size_t>(rotary_.half_dim());
+  const int heads = sizes_.num_attention_heads;
+  const int kv_heads = sizes_.num_key_value_heads;
+  const int head_dim = config_.head_dim;
+  for (int row = 0; row < rows; ++row) {
+    float* query = &scratch_.qkv[Floats(row, width)];
+    float* key = query + sizes_.query_size();
+    if (!block.q_norm.empty()) {
+      kernels_.rms_norm(query, block.q_norm.data(), eps, heads, head_dim, query);
+      kernels_.rms_norm(key, block.k_norm.data(), eps, kv_heads, head_dim, key);
+    }
+    const size_t angles = static_cast<size_t>(begin + row) * half;
+    // Keys lie right behind queries: one run of heads.
+    kernels_.rope(query, &cos_[angles], &sin_[angles], heads + kv_heads, head_dim);
+  }
+}
+
+void CpuStageModel::StoreAndAttend(const Batch& batch, int layer, int begin, int rows) {
+  if (kv().element_type == ElementType::kBFloat16) {
+    StoreKv<kernels::Bf16>(batch, layer, begin, rows);
+    Attend(batch, layer, begin, rows, scratch_.bf16_tiles, kernels_.attention_bf16);
+  } else {
+    StoreKv<float>(batch, layer, begin, rows);
+    Attend(batch, layer, begin, rows, scratch_.tiles, kernels_.attention);
+  }
+}
+
+template <typename Element>
+void CpuStageModel::StoreKv(const Batch& batch, int layer, int begin, int rows) {
+  const int width = sizes_.query_size() + 2 * sizes_.kv_size();
+  const auto head_dim = static_cast<size_t>(config_.head_dim);
+  const int page_size = kv().page_size;
+  for (int row = 0; row < rows; ++row) {
+    const RowPlace place = PlaceOf(begin + row);
+    const int page = batch.slices[static_cast<size_t>(place.slice)]
+                         .pages[static_cast<size_t>(place.position / page_size)];
+    const size_t offset = static_cast<size_t>(place.position % page_size) * head_dim;
+    const float* keys = &scratch_.qkv[Floats(row, width)] + sizes_.query_size();
+    const float* values = keys + sizes_.kv_size();
+    for (int head = 0; head < sizes_.num_key_value_heads; ++head) {
+      const size_t at = static_cast<size_t>(head) * head_dim;
+      Keep(kernels_, keys + at, head_dim, pool_->Keys<Element>(page, layer, head) + offset);
+      Keep(kernels_, values + at, head_dim, pool_->Values<Element>(page, layer, head) + offset);
+    }
+  }
+}
+
+template <typename Element>
+void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows,
+                           TileLists<Element>& lists,
+                           void (*attention)(const kernels::AttentionArgs<Element>&)) {
+  const int width = sizes_.query_size() + 2 * sizes_.kv_size();
+  const int group = sizes_.num_attention_heads / sizes_.num_key_value_heads;
+  const int tiles_per_page = kv().page_size / kernels::kKeyTile;
+  const size_t tile_floats = Floats(kernels::kKeyTile, config_.head_dim);
+  for (int row = 0; row < rows;) {
+    const RowPlace place = PlaceOf(begin + row);
+    const SequenceSlice& slice = batch.slices[static_cast<size_t>(place.slice)];
+    const int slice_end = slice.prefix_length + slice.token_count;
+    const int tokens = std::min(slice_end - place.position, rows - row);
+    const int tiles = (place.position + tokens + kernels::kKeyTile - 1) / kernels::kKeyTile;
+    threads_.ParallelFor(sizes_.num_key_value_heads, [&](int head_begin, int head_end) {
+      for (int head = head_begin; head < head_end; ++head) {
+        const Element** keys = &lists.keys[static_cast<size_t>(head) * max_tiles_];
+        const Element** values = &lists.values[static_cast<size_t>(head) * max_tiles_];
+        for (int tile = 0; tile < tiles; ++tile) {
+          const auto i = static_cast<size_t>(tile);
+          const int page = slice.pages[static_cast<size_t>(tile / tiles_per_page)];
+          const size_t offset = static_cast<size_t>(tile % tiles_per_page) * tile_floats;
+          keys[i] = pool_->Keys<Element>(page, layer, head) + offset;
+          values[i] = pool_->Values<Element>(page, layer, head) + offset;
+        }
+        const size_t query = Floats(int64_t{head} * group, config_.head_dim);
+        kernels::AttentionArgs<Element> args;
+        args.query = &scratch_.qkv[Floats(row, width) + query];
+        args.output = &scratch_.attended[Floats(row, sizes_.query_size()) + query];
+        args.query_stride = static_cast<size_t>(width);
+        args.output_stride = static_cast<size_t>(sizes_.query_size());
+        args.tokens = tokens;
+        args.heads = group;
+        args.head_dim = config_.head_dim;
+        args.first_position = place.position;
+        args.scale = attention_scale_;
+        args.kv = {keys, values};
+        attention(args);
+      }
+    });
+    row += tokens;
+  }
+}
+
+absl::Status CpuStageModel::ApplyHead(int rows, std::span<float> logits) {
+  kernels_.rms_norm(scratch_.normed.data(), stage_.final_norm.data(),
+                    static_cast<float>(config_.rms_norm_eps), rows, config_.hidden_size,
+                    scratch_.normed.data());
+  if (group_.alone()) {
+    stage_.head->Apply(scratch_.normed.data(), rows, logits.data());
+    return absl::OkStatus();
+  }
+  stage_.head->Apply(scratch_.normed.data(), rows, scratch_.vocabulary.data());
+  return group_.Gather(std::span(scratch_.vocabulary).first(Floats(rows, sizes_.vocab_size)), rows,
+                       logits);
+}
+
+absl::Status CpuStageModel::LastLogits(const Batch& batch, const float* x,
+                                       std::span<float> logits) {
+  const auto hidden = static_cast<size_t>(config_.hidden_size);
+  const int rows_max = group_.alone() ? kRowBlock : kLogitRows;
+  int rows = 0;
+  const auto flush = [&] {
+    if (rows == 0) return absl::OkStatus();
+    const size_t count = tells_logits() ? Floats(rows, config_.vocab_size) : 0;
+    absl::Status status = ApplyHead(rows, logits.first(count));
+    logits = logits.subspan(count);
+    rows = 0;
+    return status;
+  };
+  for (const SequenceSlice& slice : batch.slices) {
+    x += Floats(slice.token_count, config_.hidden_size);
+    if (!slice.wants_logits) continue;
+    std::copy_n(x - hidden, hidden, &scratch_.normed[static_cast<size_t>(rows) * hidden]);
+    if (++rows == rows_max) BATON_RETURN_IF_ERROR(flush());
+  }
+  return flush();
+}
+
+absl::Status CpuStageModel::AllLogits(const Batch& batch, const float* x) {
+  for (const SequenceSlice& slice : batch.slices) {
+    for (int first = 0; slice.on_logits != nullptr && first < slice.token_count;
+         first += kLogitRows) {
+      const int rows = std::min(kLogitRows, slice.token_count - first);
+      if (tells_logits()) some_logits_.resize(Floats(kLogitRows, config_.vocab_size));
+      const size_t count = tells_logits() ? Floats(rows, config_.vocab_size) : 0;
+      const std::span<float> logits = std::span(some_logits_).first(count);
+      std::copy_n(x + Floats(first, config_.hidden_size), Floats(rows, config_.hidden_size),
+                  scratch_.normed.data());
+      BATON_RETURN_IF_ERROR(ApplyHead(rows, logits));
+      if (tells_logits()) slice.on_logits(first, logits);
+    }
+    x += Floats(slice.token_count, config_.hidden_size);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton

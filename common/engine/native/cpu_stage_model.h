@@ -1,0 +1,132 @@
+// The stage model that computes on this machine's CPU.
+#ifndef COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_
+#define COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/attention/host_kv_memory.h"
+#include "common/engine/attention/rotary.h"
+#include "common/engine/kernels/kernels.h"
+#include "common/engine/native/thread_pool.h"
+#include "common/engine/ranks/rank_group.h"
+#include "common/engine/stage_model.h"
+#include "common/engine/weights/stage_setup.h"
+#include "common/engine/weights/stage_weights.h"
+
+namespace baton {
+
+class CpuStageModel final : public StageModel {
+ public:
+  // Throws what libraries throw; LoadStageModel catches.
+  static absl::StatusOr<std::unique_ptr<StageModel>> Create(const ExecutorOptions& options);
+
+  const ModelConfig& config() const override { return config_; }
+  const KvGeometry& kv() const override { return pool_->geometry(); }
+  KvMemory& kv_memory() override { return *kv_memory_; }
+  ElementType activation_type() const override { return dtype_; }
+  int activation_columns() const override {
+    return sliced_ ? config_.hidden_size / shard_.rank.size : config_.hidden_size;
+  }
+  TensorRank tensor_rank() const override { return shard_.rank; }
+  absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
+  void EndGroup(const absl::Status& why) override { group_.Fail(why); }
+  int threads() const override { return threads_.threads(); }
+  void ParallelFor(int count, const std::function<void(int, int)>& body) override {
+    threads_.ParallelFor(count, body);
+  }
+  absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
+                       std::span<float> logits) override;
+
+ private:
+  // For each KV head, where the tiles of its keys and values lie: [kv_heads, tiles].
+  template <typename Element>
+  struct TileLists {
+    std::vector<const Element*> keys;
+    std::vector<const Element*> values;
+  };
+  // Buffers for one block of rows, whatever the batch's size; of this rank's sizes.
+  struct Scratch {
+    std::vector<float> normed;      // [rows, hidden]
+    std::vector<float> qkv;         // [rows, query_size + 2 * kv_size]
+    std::vector<float> attended;    // [rows, query_size]
+    std::vector<float> gate_up;     // [rows, 2 * intermediate]
+    std::vector<float> inner;       // [rows, intermediate]
+    std::vector<float> projected;   // [rows, hidden]; with one rank.
+    std::vector<float> vocabulary;  // [kLogitRows, vocab]; with more, on the last stage.
+    TileLists<float> tiles;         // One of them, by the type of the pages.
+    TileLists<kernels::Bf16> bf16_tiles;
+  };
+  // Where a row of the packed batch stands in its sequence.
+  struct RowPlace {
+    int slice;
+    int position;
+  };
+
+  CpuStageModel(const StageSetup& setup, const kernels::KernelTable& kernels,
+                const ExecutorOptions& options);
+
+  void AllocateScratch();
+  absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
+                       std::span<float> logits);
+  // Where the residual stream of a batch lies: in `out`, where that takes all of it as it is.
+  float* ResidualStream(const TensorView& out);
+  absl::Status TakeInput(const TensorView& in, float* x);
+  void GiveOutput(const float* x, const TensorView& out) const;
+  void PlaceRows(const Batch& batch);
+  RowPlace PlaceOf(int row) const { return places_[static_cast<size_t>(row)]; }
+  absl::Status Embed(const Batch& batch, float* x);
+  // `x` is the residual stream of the whole batch.
+  void RunLayer(const Batch& batch, int layer, int tokens, float* x);
+  // The same among ranks: partial sums of one chunk of rows travel while the next is computed. The
+  // last sums are on their way when it returns; FinishSums takes them.
+  absl::Status RunPartOfLayer(const Batch& batch, int layer, float* x);
+  absl::Status FinishSums(size_t chunk, bool ends_layer, float* x);
+  // What a layer's halves add to rows [begin, end), or this rank's part of it: [rows, hidden].
+  void Attention(const Batch& batch, int layer, int begin, int end, const float* x,
+                 float* projected);
+  void Mlp(int layer, int begin, int end, const float* x, float* projected);
+  void ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x);
+  // With keys and values of the pages' type.
+  void StoreAndAttend(const Batch& batch, int layer, int begin, int rows);
+  template <typename Element>
+  void StoreKv(const Batch& batch, int layer, int begin, int rows);
+  template <typename Element>
+  void Attend(const Batch& batch, int layer, int begin, int rows, TileLists<Element>& lists,
+              void (*attention)(const kernels::AttentionArgs<Element>&));
+  absl::Status LastLogits(const Batch& batch, const float* x, std::span<float> logits);
+  absl::Status AllLogits(const Batch& batch, const float* x);
+  // Normalises the `rows` rows at scratch_.normed, at most kLogitRows among ranks, and multiplies
+  // by the head: logits [rows, vocab] of the whole model's where they come out.
+  absl::Status ApplyHead(int rows, std::span<float> logits);
+  const LayerBlock& BlockOf(int layer) const {
+    return stage_.layers[static_cast<size_t>(layer - kv().layer_begin)];
+  }
+
+  const ModelConfig config_;
+  const ModelShard shard_;
+  const ModelConfig& sizes_;  // The shard's.
+  const ElementType dtype_;
+  const bool sliced_;  // Of activations, this rank's part alone comes and goes.
+  const kernels::KernelTable& kernels_;
+  ThreadPool threads_;
+  const Rotary rotary_;
+  const float attention_scale_;
+  StageBlocks stage_;
+  std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<HostKvMemory> kv_memory_;  // Of the pool's pages.
+
+  RankGroup group_;
+  Scratch scratch_;
+  size_t max_tiles_ = 0;  // Of a sequence.
+  std::vector<RowPlace> places_;
+  std::vector<float> cos_, sin_;    // [batch tokens, head_dim / 2]
+  std::vector<float> hidden_;       // [batch tokens, hidden]; last stage, bfloat16 or slices.
+  std::vector<std::byte> whole_;    // All ranks' slices of the input.
+  std::vector<float> some_logits_;  // [kLogitRows, vocab], once all logits of a slice were wanted.
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_

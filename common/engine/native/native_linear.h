@@ -1,0 +1,20 @@
+// Baton's own matrix product.
+#ifndef COMMON_ENGINE_NATIVE_NATIVE_LINEAR_H_
+#define COMMON_ENGINE_NATIVE_NATIVE_LINEAR_H_
+
+#include <memory>
+
+#include "common/engine/kernels/kernels.h"
+#include "common/engine/native/thread_pool.h"
+#include "common/engine/weights/linear.h"
+
+namespace baton {
+
+// Packed panels of `weights` and the table's kernel: batch invariant, and the same bits whichever
+// type holds the same weights. `table` and `pool` must outlive it.
+std::unique_ptr<Linear> MakeNativeLinear(int outputs, int inputs, ElementType weights,
+                                         const kernels::KernelTable& table, ThreadPool& pool);
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_NATIVE_NATIVE_LINEAR_H_

@@ -1,0 +1,99 @@
+#include "common/engine/sampling/token_sampler.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+// proto/baton/v1/common.proto promises these.
+absl::Status Invalid(const char* field, const std::string& message) {
+  return InvalidField(absl::StrCat("sampling.", field), message);
+}
+
+absl::Status CheckCounts(const v1::SamplingParams& sampling) {
+  if (static_cast<size_t>(sampling.stop_size()) > kMaxStops) {
+    return Invalid("stop", absl::StrCat(sampling.stop_size(), " strings, at most ", kMaxStops));
+  }
+  for (const std::string& stop : sampling.stop()) {
+    if (stop.empty() || stop.size() > kMaxStopBytes) {
+      return Invalid("stop", absl::StrCat("a string of ", stop.size(), " bytes, must have 1 to ",
+                                          kMaxStopBytes));
+    }
+  }
+  if (static_cast<size_t>(sampling.stop_token_ids_size()) > kMaxStopTokenIds) {
+    return Invalid("stop_token_ids", absl::StrCat(sampling.stop_token_ids_size(), " ids, at most ",
+                                                  kMaxStopTokenIds));
+  }
+  if (!sampling.has_seed()) return Invalid("seed", "must be set by the router");
+  if (!sampling.has_max_tokens() || sampling.max_tokens() < 1) {
+    return Invalid("max_tokens", absl::StrCat("must be positive, is ", sampling.max_tokens()));
+  }
+  if (sampling.min_tokens() < 0 || sampling.min_tokens() > sampling.max_tokens()) {
+    return Invalid("min_tokens", absl::StrCat("must be in [0, max_tokens = ", sampling.max_tokens(),
+                                              "], is ", sampling.min_tokens()));
+  }
+  if (sampling.top_k() < -1) {
+    return Invalid("top_k", absl::StrCat("must be -1, 0 or positive, is ", sampling.top_k()));
+  }
+  if (sampling.top_logprobs() < 0 || sampling.top_logprobs() > kMaxTopLogprobs) {
+    return Invalid("top_logprobs", absl::StrCat("must be in [0, ", kMaxTopLogprobs, "], is ",
+                                                sampling.top_logprobs()));
+  }
+  if (sampling.top_logprobs() > 0 && !sampling.logprobs() && !sampling.prompt_logprobs()) {
+    return Invalid("top_logprobs", "needs logprobs or prompt_logprobs");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& sampling,
+                                                  const std::vector<int32_t>& eos_ids,
+                                                  int vocab_size) {
+  BATON_RETURN_IF_ERROR(CheckCounts(sampling));
+  TokenSampler sampler;
+  sampler.seed_ = sampling.seed();
+  sampler.max_tokens_ = sampling.max_tokens();
+  SamplingParams& params = sampler.params_;
+  if (sampling.has_temperature()) params.temperature = sampling.temperature();
+  if (sampling.has_top_k()) params.top_k = std::max(0, sampling.top_k());
+  if (sampling.has_top_p()) params.top_p = sampling.top_p();
+  if (sampling.has_min_p()) params.min_p = sampling.min_p();
+  params.min_tokens = sampling.min_tokens();
+  params.stop_token_ids.assign(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
+  params.eos_token_ids = eos_ids;
+  params.ignore_eos = sampling.ignore_eos();
+  params.logprobs = sampling.logprobs();
+  params.top_logprobs = sampling.logprobs() ? sampling.top_logprobs() : 0;
+  sampler.prompt_logprobs_ = sampling.prompt_logprobs();
+  sampler.prompt_top_logprobs_ = sampling.prompt_logprobs() ? sampling.top_logprobs() : 0;
+  params.presence_penalty = sampling.presence_penalty();
+  params.frequency_penalty = sampling.frequency_penalty();
+  if (sampling.has_repetition_penalty()) params.repetition_penalty = sampling.repetition_penalty();
+  for (const v1::LogitBias& bias : sampling.logit_bias()) {
+    params.logit_bias.emplace_back(bias.token_id(), bias.bias());
+  }
+  if (absl::Status status = ValidateSamplingParams(params, vocab_size); !status.ok()) {
+    // The same field, as the RPC calls it.
+    const std::string field = FieldOf(status).value_or("");
+    return Invalid(
+        field.c_str(),
+        std::string(status.message().substr(std::min(status.message().size(), field.size() + 2))));
+  }
+  return sampler;
+}
+
+absl::Status TokenSampler::CheckPromptLogprobs(int prompt_tokens) const {
+  const int64_t wanted = int64_t{prompt_tokens} * (1 + prompt_top_logprobs_);
+  if (!prompt_logprobs_ || wanted <= kMaxPromptLogprobs) return absl::OkStatus();
+  return Invalid(
+      "prompt_logprobs",
+      absl::StrCat(prompt_tokens, " tokens with ", prompt_top_logprobs_, " alternatives each are ",
+                   wanted, " log-probabilities, at most ", kMaxPromptLogprobs, " are told"));
+}
+
+}  // namespace baton

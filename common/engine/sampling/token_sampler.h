@@ -1,0 +1,56 @@
+// The only place where v1::SamplingParams become a draw. The last prefill stage draws the first
+// token and decode draws the others, both through this class, so a request that moves to another
+// decode service gets the same text.
+#ifndef COMMON_ENGINE_SAMPLING_TOKEN_SAMPLER_H_
+#define COMMON_ENGINE_SAMPLING_TOKEN_SAMPLER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/engine/sampling/sampling_params.h"
+#include "common/types/limits.h"
+#include "common/types/sampled_token.h"
+#include "proto/baton/v1/common.pb.h"
+
+namespace baton {
+
+// The checked parameters of one request. Immutable; any thread.
+class TokenSampler {
+ public:
+  // Checks everything that the contract promises: the router is a peer, and peers are not trusted.
+  // The router must have set seed and max_tokens. `eos_ids` are the model's. INVALID_ARGUMENT names
+  // the field ("sampling.top_p").
+  static absl::StatusOr<TokenSampler> Create(const v1::SamplingParams& sampling,
+                                             const std::vector<int32_t>& eos_ids, int vocab_size);
+
+  // The draw of the token with index `generated` in the continuation: the last prefill stage draws
+  // 0, decode draws from 1 on. `history` holds the prompt and the generated tokens as far as
+  // params() need them; null if they need none. This object must outlive the step.
+  Draw DrawOf(int generated, TokenHistory* history) const {
+    return {&params_, seed_, generated, history, {}};
+  }
+
+  const SamplingParams& params() const { return params_; }
+  int max_tokens() const { return max_tokens_; }
+  // Whether the prompt's log-probabilities are wanted, and with how many alternatives each.
+  bool prompt_logprobs() const { return prompt_logprobs_; }
+  int prompt_top_logprobs() const { return prompt_top_logprobs_; }
+  // INVALID_ARGUMENT if a prompt of `prompt_tokens` has more log-probabilities than
+  // kMaxPromptLogprobs.
+  absl::Status CheckPromptLogprobs(int prompt_tokens) const;
+
+ private:
+  TokenSampler() = default;
+  SamplingParams params_;
+  uint64_t seed_ = 0;
+  int max_tokens_ = 1;
+  bool prompt_logprobs_ = false;
+  int prompt_top_logprobs_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_SAMPLING_TOKEN_SAMPLER_H_

@@ -1,0 +1,149 @@
+#include "common/engine/sampling/token_sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/engine/sampling/sampler.h"
+
+namespace baton {
+namespace {
+
+v1::SamplingParams Complete() {
+  v1::SamplingParams sampling;
+  sampling.set_seed(7);
+  sampling.set_max_tokens(10);
+  return sampling;
+}
+
+TEST(TokenSamplerTest, DefaultsAreTheContracts) {
+  const auto sampler = TokenSampler::Create(Complete(), {2}, 8);
+  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  EXPECT_EQ(sampler->params().temperature, 1);
+  EXPECT_EQ(sampler->params().top_k, 0);
+  EXPECT_EQ(sampler->params().top_p, 1);
+  EXPECT_EQ(sampler->params().eos_token_ids, std::vector<int32_t>{2});
+  EXPECT_EQ(sampler->max_tokens(), 10);
+}
+
+int32_t Draw(const TokenSampler& sampler, const std::vector<float>& logits, int generated) {
+  const baton::Draw draw = sampler.DrawOf(generated, nullptr);
+  const auto token = Sampler(static_cast<int>(logits.size()))
+                         .Sample({logits, draw.params, draw.seed, draw.position, draw.history});
+  EXPECT_TRUE(token.ok()) << token.status();
+  return token->token;
+}
+
+TEST(TokenSamplerTest, ZeroTemperatureIsGreedy) {
+  v1::SamplingParams sampling = Complete();
+  sampling.set_temperature(0);
+  const auto sampler = TokenSampler::Create(sampling, {}, 4);
+  ASSERT_TRUE(sampler.ok());
+  const std::vector<float> logits{0, 3, 1, 2};
+  EXPECT_EQ(Draw(*sampler, logits, 0), 1);
+  EXPECT_EQ(Draw(*sampler, logits, 5), 1);
+}
+
+TEST(TokenSamplerTest, TheDrawDependsOnSeedAndIndexAlone) {
+  const std::vector<float> logits(64, 0.0F);
+  const auto a = TokenSampler::Create(Complete(), {}, 64);
+  const auto b = TokenSampler::Create(Complete(), {}, 64);
+  std::vector<int32_t> first(32);
+  for (int i = 0; i < 32; ++i) first[static_cast<size_t>(i)] = Draw(*a, logits, i);
+  for (int i = 31; i >= 0; --i) {
+    EXPECT_EQ(Draw(*b, logits, i), first[static_cast<size_t>(i)]);
+  }
+  EXPECT_NE(std::vector<int32_t>(32, first[0]), first);
+}
+
+TEST(TokenSamplerTest, TakesOverBiasAndPenalties) {
+  v1::SamplingParams sampling = Complete();
+  EXPECT_FALSE(TokenSampler::Create(sampling, {}, 8)->params().NeedsHistory());
+  sampling.set_presence_penalty(0.5F);
+  sampling.set_frequency_penalty(-1);
+  EXPECT_TRUE(TokenSampler::Create(sampling, {}, 8)->params().NeedsHistory());
+  EXPECT_FALSE(TokenSampler::Create(sampling, {}, 8)->params().NeedsPrompt());
+  sampling.set_repetition_penalty(1.25F);
+  sampling.add_logit_bias()->set_token_id(3);
+  sampling.mutable_logit_bias(0)->set_bias(-7);
+  const auto sampler = TokenSampler::Create(sampling, {}, 8);
+  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  EXPECT_EQ(sampler->params().presence_penalty, 0.5);
+  EXPECT_EQ(sampler->params().frequency_penalty, -1);
+  EXPECT_EQ(sampler->params().repetition_penalty, 1.25);
+  EXPECT_TRUE(sampler->params().NeedsPrompt());
+  EXPECT_EQ(sampler->params().logit_bias, (std::vector<std::pair<int32_t, float>>{{3, -7}}));
+}
+
+TEST(TokenSamplerTest, LogprobsOfThePromptAndOfTheContinuationAreAskedForApart) {
+  v1::SamplingParams sampling = Complete();
+  sampling.set_prompt_logprobs(true);
+  sampling.set_top_logprobs(3);
+  auto sampler = TokenSampler::Create(sampling, {}, 8);
+  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  EXPECT_TRUE(sampler->prompt_logprobs());
+  EXPECT_EQ(sampler->prompt_top_logprobs(), 3);
+  EXPECT_FALSE(sampler->params().logprobs);
+  EXPECT_EQ(sampler->params().top_logprobs, 0);
+  sampling.set_logprobs(true);
+  sampling.set_prompt_logprobs(false);
+  sampler = TokenSampler::Create(sampling, {}, 8);
+  EXPECT_EQ(sampler->params().top_logprobs, 3);
+  EXPECT_FALSE(sampler->prompt_logprobs());
+}
+
+TEST(TokenSamplerTest, RefusesAndNamesTheField) {
+  using Change = std::function<void(v1::SamplingParams&)>;
+  const std::vector<std::pair<std::string, Change>> rows{
+      {"sampling.seed", [](auto& s) { s.clear_seed(); }},
+      {"sampling.max_tokens", [](auto& s) { s.clear_max_tokens(); }},
+      {"sampling.max_tokens", [](auto& s) { s.set_max_tokens(0); }},
+      {"sampling.min_tokens", [](auto& s) { s.set_min_tokens(-1); }},
+      {"sampling.min_tokens", [](auto& s) { s.set_min_tokens(11); }},
+      {"sampling.temperature", [](auto& s) { s.set_temperature(-0.1F); }},
+      {"sampling.temperature", [](auto& s) { s.set_temperature(std::nanf("")); }},
+      {"sampling.temperature",
+       [](auto& s) { s.set_temperature(std::numeric_limits<float>::infinity()); }},
+      {"sampling.top_k", [](auto& s) { s.set_top_k(-2); }},
+      {"sampling.top_p", [](auto& s) { s.set_top_p(0); }},
+      {"sampling.top_p", [](auto& s) { s.set_top_p(1.5F); }},
+      {"sampling.top_p", [](auto& s) { s.set_top_p(std::nanf("")); }},
+      {"sampling.min_p", [](auto& s) { s.set_min_p(-1); }},
+      {"sampling.min_p", [](auto& s) { s.set_min_p(std::nanf("")); }},
+      {"sampling.top_logprobs", [](auto& s) { s.set_top_logprobs(5); }},
+      {"sampling.top_logprobs",
+       [](auto& s) {
+         s.set_logprobs(true);
+         s.set_top_logprobs(21);
+       }},
+      {"sampling.presence_penalty", [](auto& s) { s.set_presence_penalty(2.5F); }},
+      {"sampling.frequency_penalty", [](auto& s) { s.set_frequency_penalty(-3); }},
+      {"sampling.repetition_penalty", [](auto& s) { s.set_repetition_penalty(0); }},
+      {"sampling.logit_bias", [](auto& s) { s.add_logit_bias()->set_token_id(8); }},
+      {"sampling.stop_token_ids", [](auto& s) { s.add_stop_token_ids(8); }},
+      {"sampling.stop_token_ids", [](auto& s) { s.add_stop_token_ids(-1); }},
+      {"sampling.stop_token_ids",
+       [](auto& s) {
+         for (int i = 0; i < 65; ++i) s.add_stop_token_ids(1);
+       }},
+      {"sampling.stop", [](auto& s) { s.add_stop(""); }},
+      {"sampling.stop", [](auto& s) { s.add_stop(std::string(1025, 'x')); }},
+      {"sampling.stop",
+       [](auto& s) {
+         for (int i = 0; i < 17; ++i) s.add_stop("x");
+       }},
+  };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    v1::SamplingParams sampling = Complete();
+    rows[i].second(sampling);
+    const auto sampler = TokenSampler::Create(sampling, {2}, 8);
+    EXPECT_EQ(FieldOf(sampler.status()), rows[i].first) << "row " << i << sampler.status();
+  }
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,47 @@
+// A loaded weight matrix that multiplies activations, whichever backend holds it.
+#ifndef COMMON_ENGINE_WEIGHTS_LINEAR_H_
+#define COMMON_ENGINE_WEIGHTS_LINEAR_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "common/types/element_type.h"
+
+namespace baton {
+
+class Linear {
+ public:
+  Linear(int outputs, int inputs, ElementType weights)
+      : outputs_(outputs), inputs_(inputs), weights_(weights) {}
+  virtual ~Linear() = default;
+  Linear(const Linear&) = delete;
+  Linear& operator=(const Linear&) = delete;
+
+  int outputs() const { return outputs_; }
+  int inputs() const { return inputs_; }
+  // How the weights lie in memory. They multiply as the float32 that they are.
+  ElementType weights() const { return weights_; }
+
+  // While loading: rows [row_begin, row_begin + row_count) of [outputs, inputs], elements of type
+  // weights(), aligned as such.
+  virtual void SetRows(const std::byte* rows, int row_begin, int row_count) = 0;
+
+  // Row `row` of W, [inputs], exactly: a head that embeds as well.
+  virtual void Row(int row, float* out) const = 0;
+
+  // y[r] = W x[r] for `rows` rows; x is [rows, inputs], y is [rows, outputs].
+  virtual void Apply(const float* x, int rows, float* y) const = 0;
+
+ private:
+  const int outputs_;
+  const int inputs_;
+  const ElementType weights_;
+};
+
+// Makes an empty Linear of the chosen backend.
+using LinearFactory = std::function<std::unique_ptr<Linear>(int outputs, int inputs)>;
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_WEIGHTS_LINEAR_H_

@@ -1,0 +1,75 @@
+#include "common/engine/weights/stage_setup.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/engine/requirements.h"
+#include "common/model/weight_type.h"
+
+namespace baton {
+namespace {
+
+KvGeometry GeometryOf(const ExecutorOptions& options, const ModelShard& shard, int layer_end,
+                      ElementType dtype) {
+  KvGeometry kv;
+  kv.layer_begin = options.layer_begin;
+  kv.layer_end = layer_end;
+  kv.head_begin = shard.kv_heads.begin;
+  kv.kv_heads = shard.kv_heads.size();
+  kv.head_dim = shard.sizes.head_dim;
+  kv.page_size = options.page_size;
+  kv.page_count = options.page_count;
+  kv.element_type = options.kv_dtype.value_or(dtype);
+  return kv;
+}
+
+}  // namespace
+
+absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
+  BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(options.model_path));
+  const int layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
+  BATON_RETURN_IF_ERROR(ValidateLayerRange(config, options.layer_begin, layer_end));
+  BATON_RETURN_IF_ERROR(CheckExecutorSizes(options.page_size, options.threads));
+  if (options.page_count <= 0) {
+    return InvalidField("page_count", absl::StrCat("must be positive, is ", options.page_count));
+  }
+  BATON_ASSIGN_OR_RETURN(ModelShard shard, ShardModel(config, options.tensor_rank));
+  if (options.slice_activations) {
+    BATON_RETURN_IF_ERROR(CheckActivationSlices(config, shard.rank.size));
+  }
+  BATON_ASSIGN_OR_RETURN(WeightReader weights, WeightReader::Open(options.model_path));
+  ElementType dtype{};
+  if (options.dtype.has_value()) {
+    dtype = *options.dtype;
+  } else {
+    BATON_ASSIGN_OR_RETURN(dtype, StoredWeightType(weights, config));
+  }
+  const KvGeometry kv = GeometryOf(options, shard, layer_end, dtype);
+  return StageSetup{std::move(config),         std::move(shard),
+                    std::move(weights),        dtype,
+                    options.dtype.has_value(), kv};
+}
+
+int64_t StageSetup::LayerElements() const {
+  int64_t total = 0;
+  for (int layer = kv.layer_begin; layer < kv.layer_end; ++layer) {
+    for (const WeightSpec& spec : LayerWeightsOf(config, shard, layer).All()) {
+      total += spec.ElementCount();
+    }
+  }
+  return total;
+}
+
+absl::StatusOr<StoredPart> StageSetup::FindMatrix(const WeightSpec& spec) {
+  BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(weights, spec));
+  if (!may_round) BATON_RETURN_IF_ERROR(CheckStoredAs(spec, tensor, dtype));
+  return StoredPart(spec, tensor);
+}
+
+absl::StatusOr<StoredPart> StageSetup::FindVector(const WeightSpec& spec) {
+  BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(weights, spec));
+  return StoredPart(spec, tensor);
+}
+
+}  // namespace baton

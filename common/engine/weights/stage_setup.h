@@ -1,0 +1,84 @@
+// What a range of layers will be, known before a weight is read: the same for every stage model,
+// whatever computes it. Needs no torch.
+#ifndef COMMON_ENGINE_WEIGHTS_STAGE_SETUP_H_
+#define COMMON_ENGINE_WEIGHTS_STAGE_SETUP_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "common/base/status.h"
+#include "common/engine/executor_options.h"
+#include "common/engine/kv_memory.h"
+#include "common/model/model_config.h"
+#include "common/model/model_shard.h"
+#include "common/model/safetensors.h"
+#include "common/model/weight_names.h"
+#include "common/model/weight_part.h"
+#include "common/types/element_type.h"
+
+namespace baton {
+
+struct StageSetup {
+  ModelConfig config;  // Of the whole model.
+  ModelShard shard;    // What of it this rank computes.
+  WeightReader weights;
+  ElementType dtype;  // How the weights' values are rounded, if at all.
+  // Whether a matrix that is stored in another type than bfloat16 may be rounded to it: somebody
+  // asked for it, and it did not follow from the checkpoint.
+  bool may_round;
+  KvGeometry kv;
+
+  bool first_stage() const { return kv.layer_begin == 0; }
+  bool last_stage() const { return kv.layer_end == config.num_hidden_layers; }
+
+  // Of this rank's part of the layers' weights, without embeddings, final norm and head.
+  int64_t LayerElements() const;
+
+  // The spec's part of a matrix, or of a vector. InvalidArgument, naming the matrix, where it would
+  // have to be rounded and must not; otherwise FindWeight's errors.
+  absl::StatusOr<StoredPart> FindMatrix(const WeightSpec& spec);
+  absl::StatusOr<StoredPart> FindVector(const WeightSpec& spec);
+};
+
+// Checks the options' sizes and layers against the model. Nothing is allocated by them, and no
+// shapes but the embeddings' are compared with tensors yet.
+absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options);
+
+// Projections that read the same input are one matrix. A vector that the family does not have is a
+// default `Vector`.
+template <typename Vector, typename Matrix>
+struct DecoderLayer {
+  Vector input_norm;           // [hidden]
+  Matrix qkv;                  // [query_size + 2 * kv_size, hidden]
+  Vector qkv_bias;             // [query_size + 2 * kv_size]
+  Vector q_norm, k_norm;       // [head_dim]
+  Matrix o;                    // [hidden, query_size]
+  Vector post_attention_norm;  // [hidden]
+  Matrix gate_up;              // [2 * intermediate, hidden], gate first.
+  Matrix down;                 // [hidden, intermediate]
+};
+
+// `loader` has, for tensors one behind the other (matrices: one below the other, with as many
+// columns):
+//   absl::StatusOr<Vector> Vectors(const std::vector<std::optional<WeightSpec>>&), a default one if
+//       the family has none of them;
+//   absl::StatusOr<Matrix> Matrices(const std::vector<WeightSpec>&).
+template <typename Layer, typename Loader>
+absl::StatusOr<Layer> LoadDecoderLayer(const LayerWeights& weights, Loader& loader) {
+  Layer layer;
+  BATON_ASSIGN_OR_RETURN(layer.input_norm, loader.Vectors({weights.input_norm}));
+  BATON_ASSIGN_OR_RETURN(layer.qkv, loader.Matrices({weights.q, weights.k, weights.v}));
+  BATON_ASSIGN_OR_RETURN(layer.qkv_bias,
+                         loader.Vectors({weights.q_bias, weights.k_bias, weights.v_bias}));
+  BATON_ASSIGN_OR_RETURN(layer.q_norm, loader.Vectors({weights.q_norm}));
+  BATON_ASSIGN_OR_RETURN(layer.k_norm, loader.Vectors({weights.k_norm}));
+  BATON_ASSIGN_OR_RETURN(layer.o, loader.Matrices({weights.o}));
+  BATON_ASSIGN_OR_RETURN(layer.post_attention_norm, loader.Vectors({weights.post_attention_norm}));
+  BATON_ASSIGN_OR_RETURN(layer.gate_up, loader.Matrices({weights.gate, weights.up}));
+  BATON_ASSIGN_OR_RETURN(layer.down, loader.Matrices({weights.down}));
+  return layer;
+}
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_WEIGHTS_STAGE_SETUP_H_

@@ -1,0 +1,194 @@
+#include "common/engine/weights/stage_weights.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/model/safetensors.h"
+#include "common/model/weight_names.h"
+#include "common/model/weight_part.h"
+
+namespace baton {
+namespace {
+
+// Elements read at a time.
+constexpr int64_t kConvertElements = int64_t{1} << 18;
+
+class StageLoader {
+ public:
+  StageLoader(StageSetup& stage, const LinearFactory& make_linear,
+              const std::function<void(double)>& on_progress, int64_t elements_total)
+      : stage_(stage),
+        make_linear_(make_linear),
+        on_progress_(on_progress),
+        elements_total_(elements_total) {}
+
+  absl::StatusOr<std::vector<float>> Vectors(const std::vector<std::optional<WeightSpec>>& specs) {
+    std::vector<float> values;
+    for (const std::optional<WeightSpec>& spec : specs) {
+      if (!spec.has_value()) continue;
+      BATON_ASSIGN_OR_RETURN(const StoredPart part, stage_.FindVector(*spec));
+      const size_t begin = values.size();
+      values.resize(begin + static_cast<size_t>(part.ElementCount()));
+      BATON_RETURN_IF_ERROR(ReadAs(part, 0, ElementType::kFloat32,
+                                   std::as_writable_bytes(std::span(values).subspan(begin))));
+      Report(part.ElementCount());
+    }
+    return values;
+  }
+
+  absl::StatusOr<std::unique_ptr<Linear>> Matrices(const std::vector<WeightSpec>& specs) {
+    // Shapes are checked before anything is allocated by them.
+    std::vector<StoredPart> parts;
+    int64_t outputs = 0;
+    for (const WeightSpec& spec : specs) {
+      BATON_ASSIGN_OR_RETURN(StoredPart part, stage_.FindMatrix(spec));
+      outputs += part.rows();
+      parts.push_back(std::move(part));
+    }
+    auto linear = make_linear_(static_cast<int>(outputs), static_cast<int>(parts[0].columns()));
+    int row_begin = 0;
+    for (const StoredPart& part : parts) {
+      BATON_RETURN_IF_ERROR(SetRows(part, row_begin, *linear));
+      row_begin += static_cast<int>(part.rows());
+    }
+    return linear;
+  }
+
+  // In the file's type, unless the values are to be rounded: widening a row when it is gathered is
+  // exact and costs nothing.
+  absl::StatusOr<std::unique_ptr<EmbeddingTable>> Embeddings() {
+    const WeightSpec spec = VocabularyPart(EmbeddingWeight(stage_.config), stage_.shard);
+    BATON_ASSIGN_OR_RETURN(const StoredPart part, stage_.FindMatrix(spec));
+    const bool rounded = stage_.dtype == ElementType::kBFloat16;
+    auto table = std::make_unique<EmbeddingTable>(rounded ? DType::kBF16 : part.dtype(),
+                                                  part.rows(), part.columns());
+    if (!rounded || SameFormat(part.dtype(), stage_.dtype)) {
+      BATON_RETURN_IF_ERROR(part.Read(0, table->bytes()));
+      return table;
+    }
+    const size_t element_bytes = ElementBytes(stage_.dtype);
+    for (int64_t first = 0; first < part.ElementCount(); first += kConvertElements) {
+      const int64_t count = std::min(kConvertElements, part.ElementCount() - first);
+      BATON_RETURN_IF_ERROR(
+          ReadAs(part, first, stage_.dtype,
+                 table->bytes().subspan(static_cast<size_t>(first) * element_bytes,
+                                        static_cast<size_t>(count) * element_bytes)));
+    }
+    return table;
+  }
+
+ private:
+  // The elements of `part` from `first` on as elements of `type`, as many as fill `out`.
+  absl::Status ReadAs(const StoredPart& part, int64_t first, ElementType type,
+                      std::span<std::byte> out) {
+    if (SameFormat(part.dtype(), type)) return part.Read(first, out);
+    stored_.resize(out.size() / ElementBytes(type) * DTypeBytes(part.dtype()));
+    BATON_RETURN_IF_ERROR(part.Read(first, stored_));
+    ConvertWeights(part.dtype(), stored_, type, out);
+    return absl::OkStatus();
+  }
+
+  absl::Status SetRows(const StoredPart& part, int row_begin, Linear& linear) {
+    const int64_t inputs = part.columns();
+    const int64_t rows_per_step = std::max<int64_t>(1, kConvertElements / inputs);
+    for (int64_t row = 0; row < part.rows(); row += rows_per_step) {
+      const int64_t rows = std::min(rows_per_step, part.rows() - row);
+      BATON_RETURN_IF_ERROR(ReadRows(part, row, rows, linear.weights()));
+      linear.SetRows(rows_.data(), row_begin + static_cast<int>(row), static_cast<int>(rows));
+      Report(rows * inputs);
+    }
+    return absl::OkStatus();
+  }
+
+  // Fills rows_. Rounded first where the values are to be and the matrix keeps float32 even so.
+  absl::Status ReadRows(const StoredPart& part, int64_t row, int64_t rows, ElementType kept) {
+    const int64_t inputs = part.columns();
+    const auto count = static_cast<size_t>(rows * inputs);
+    rows_.resize(count * ElementBytes(kept));
+    if (kept == stage_.dtype || stage_.dtype == ElementType::kFloat32) {
+      return ReadAs(part, row * inputs, kept, rows_);
+    }
+    rounded_.resize(count * ElementBytes(stage_.dtype));
+    BATON_RETURN_IF_ERROR(ReadAs(part, row * inputs, stage_.dtype, rounded_));
+    ConvertWeights(DType::kBF16, rounded_, kept, rows_);
+    return absl::OkStatus();
+  }
+
+  void Report(int64_t elements) {
+    elements_done_ += elements;
+    if (!on_progress_) return;
+    on_progress_(static_cast<double>(elements_done_) / static_cast<double>(elements_total_));
+  }
+
+  StageSetup& stage_;
+  const LinearFactory& make_linear_;
+  const std::function<void(double)>& on_progress_;
+  const int64_t elements_total_;
+  int64_t elements_done_ = 0;
+  std::vector<std::byte> stored_;
+  std::vector<std::byte> rounded_;
+  std::vector<std::byte> rows_;
+};
+
+}  // namespace
+
+// Other ranks' tokens leave nothing: the sum over the ranks is each token's row.
+void StageBlocks::Embed(std::span<const int32_t> tokens, float* out) const {
+  for (const int32_t token : tokens) {
+    const int32_t row = token - vocabulary.begin;
+    if (!vocabulary.Contains(token)) {
+      std::fill_n(out, hidden_size, 0.0f);
+    } else if (embedding != nullptr) {
+      embedding->Gather(std::span(&row, 1), out);
+    } else {
+      head->Row(row, out);
+    }
+    out += hidden_size;
+  }
+}
+
+namespace {
+
+// Embeddings are read as they are; all else is packed, and counted.
+int64_t PackedElements(const StageSetup& stage) {
+  const int64_t total = stage.LayerElements();
+  if (!stage.last_stage()) return total;
+  return total + FinalNormWeight(stage.config).ElementCount() +
+         VocabularyPart(HeadWeight(stage.config), stage.shard).ElementCount();
+}
+
+}  // namespace
+
+absl::StatusOr<StageBlocks> LoadStage(StageSetup& stage, const LinearFactory& make_linear,
+                                      const std::function<void(double)>& on_progress) {
+  const ModelConfig& config = stage.config;
+  const bool first = stage.first_stage();
+  const bool last = stage.last_stage();
+  StageLoader loader(stage, make_linear, on_progress, PackedElements(stage));
+  StageBlocks blocks;
+  blocks.hidden_size = config.hidden_size;
+  blocks.vocabulary = stage.shard.vocabulary;
+  // Tied, and the head here: its rows are the embeddings, of which a second copy would be a sixth
+  // of a small model.
+  if (first && !(last && config.tie_word_embeddings)) {
+    BATON_ASSIGN_OR_RETURN(blocks.embedding, loader.Embeddings());
+  }
+  for (int layer = stage.kv.layer_begin; layer < stage.kv.layer_end; ++layer) {
+    const LayerWeights weights = LayerWeightsOf(config, stage.shard, layer);
+    BATON_ASSIGN_OR_RETURN(blocks.layers.emplace_back(),
+                           LoadDecoderLayer<LayerBlock>(weights, loader));
+  }
+  if (last) {
+    BATON_ASSIGN_OR_RETURN(blocks.final_norm, loader.Vectors({FinalNormWeight(config)}));
+    BATON_ASSIGN_OR_RETURN(blocks.head,
+                           loader.Matrices({VocabularyPart(HeadWeight(config), stage.shard)}));
+  }
+  return blocks;
+}
+
+}  // namespace baton
