@@ -112,7 +112,7 @@ bool CollectiveCore::TakeFrame(int from, const Frame& frame) {
   Peer& peer = peers_[from];
   if (frame.header.kind == FrameKind::kHello) TakeHello(from, frame);
   if (frame.header.group != group_hash_ || !peer.hello_seen) {
-    // A hello of another group has said so in full words.
+    // TakeHello has already failed with a more detailed error if the hello is of another group.
     Fail(WithRank(absl::FailedPreconditionError(absl::StrCat(
                       "what comes from ", group_.Describe(from), " is of another group")),
                   from));

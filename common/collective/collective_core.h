@@ -1,24 +1,26 @@
-// One rank of a group: which collective is under way, what has to be said to whom, who is blamed
-// when it does not go on. A state machine without threads, clock or sockets; a shell brings it
-// frames (frame.h) and the time, and takes frames and completions away:
+// One rank of a group: which collective is under way, what has to be sent to which rank, and which
+// rank is at fault if there is no progress. A state machine without threads, clock or sockets. A
+// shell passes it frames (frame.h) and the time, and takes frames and completions from it:
 //
 //   submit, offer, lost, tick, abort  ->  core  ->  NextFrame, TakeReleased, TakeCompletions
 //
-// After every event, and until nothing moves any more, the shell asks NextFrame for each peer.
-// Tests and simulation run it over the virtual network of in_process_group.h, processes over Gloo.
+// After every event the shell calls NextFrame for each peer, until no peer has a frame. Tests run
+// the core over the virtual network of testing/in_process_group.h, processes over Gloo.
 //
-// Flow. A rank sends another at most `window_frames` data frames that it does not know to be read;
-// every frame carries how many the sender has read, and a frame of its own does where none goes
-// that way. So a shell has `window_frames` buffers for what it sends to a peer and
-// kControlFramesMax more for what it receives, and neither ever waits for room.
+// Flow control. A rank sends another at most `window_frames` data frames that have not been
+// acknowledged as read. Every frame carries the number of frames that its sender has read; without
+// a frame in that direction, a credit frame does. So a shell needs `window_frames` buffers to send
+// to a peer and kControlFramesMax more to receive, and neither side ever waits for buffers.
 //
-// Ends. The first reason ends the group: every collective is done with it, each peer gets one
-// kAbort with the same words, and a peer that gets one ends in turn and passes it on. So all blame
-// the same rank, even those that see no more than an innocent survivor closing its connection.
+// End. The first reason ends the group: every collective is done with it, each peer is sent one
+// kAbort with the same message, and a peer that receives one ends too and forwards it. So all ranks
+// report the same rank at fault, even those that only see an innocent survivor close its
+// connection.
 //
-// Blame. Behind one rank that stands still in the middle of a collective others get stuck, and a
-// third misses data from all of them. So who has waited for 7/8 of its time asks the others whom
-// they wait for: who waits for somebody else is innocent, who does not answer is not.
+// Fault. If one rank stops in the middle of a collective, others get stuck behind it, and a third
+// rank misses data from all of them. So a rank that has waited for 7/8 of the timeout asks the
+// others which ranks they wait for. A rank that waits for another one is innocent; a rank that does
+// not answer is not.
 #ifndef COMMON_COLLECTIVE_COLLECTIVE_CORE_H_
 #define COMMON_COLLECTIVE_COLLECTIVE_CORE_H_
 
@@ -39,16 +41,17 @@
 
 namespace baton::collective {
 
-// Frames beyond the window that may lie unread between two ranks: a hello, two credits (each tells
-// of half a window), a question, an answer and a farewell.
+// Frames beyond the window that may lie unread between two ranks: a hello, two credits (each
+// acknowledges half a window), a question, an answer and a farewell.
 inline constexpr size_t kControlFramesMax = 6;
 
 struct CoreOptions {
   CommunicatorOptions communicator;
-  // Of data in one frame, a multiple of 4, equal on all ranks: large enough to make system calls
-  // and wakings cheap beside their copies, small enough for a sum to find its block in the L2
-  // cache. With the window, what is under way to a peer: 2 MiB keep loopback on a busy host busy
-  // (Gloo took two to three times as long with 512 KiB), and cost 7 MiB of buffers a peer.
+  // The bytes of data in one frame; a multiple of 4, equal on all ranks. Large enough to make
+  // system calls and wake-ups cheap compared with their copies, small enough for a sum to find its
+  // block in the L2 cache. Times the window it is what is under way to a peer: 2 MiB saturate
+  // loopback on a busy host (with 512 KiB Gloo took two to three times as long) and cost 7 MiB of
+  // buffers per peer.
   size_t block_bytes = size_t{256} << 10;
   size_t window_frames = 8;
 };
@@ -68,34 +71,35 @@ class CollectiveCore {
 
   void Submit(const Collective& collective, Communicator::Done done, int64_t now_us);
 
-  // A message of `peer`'s, in its order. True if the core goes on reading it: the memory must stay
-  // until TakeReleased counts it, oldest first. It may be longer than the frame in it.
+  // A message from `peer`, in order; it may be longer than the frame in it. True if the core keeps
+  // reading it: the memory must then stay valid until TakeReleased counts it, oldest first.
   [[nodiscard]] bool Offer(int peer, std::span<const std::byte> message, int64_t now_us);
-  // Nothing comes from `peer` any more, nor reaches it.
+  // `peer` can neither send nor receive any more.
   void Lost(int peer, const absl::Status& why, int64_t now_us);
   void Tick(int64_t now_us);
   void Abort(absl::Status why);
-  // Ends the group for this rank alone: the others go on with what they have from it, and fail with
-  // what they have not.
+  // Ends the group for this rank alone. The others complete what they have all data for, and fail
+  // the rest.
   void Leave();
 
-  // Writes the next message for `peer` into `room`; 0 if there is none now.
+  // Writes the next message for `peer` into `room`; returns its bytes, or 0 if there is none now.
   size_t NextFrame(int peer, std::span<std::byte> room, int64_t now_us);
-  // How many of the messages that Offer kept are not read any more since the last call. None is
-  // once the group has ended.
+  // How many of the messages that Offer kept are no longer read, since the last call. After the end
+  // of the group no message is read.
   size_t TakeReleased(int peer);
-  // In the order of their submission.
+  // In the order of submission.
   std::vector<Completion> TakeCompletions();
 
   // When to call Tick; kNeverUs while nothing is under way.
   int64_t deadline_us() const { return !run_ ? kNeverUs : asked_ ? deadline_us_ : ask_at_us_; }
-  // Every rank has said that it takes the same for the group.
+  // Whether every rank has confirmed that it is in the same group.
   bool formed() const;
-  // What to abort a group with that has not formed in time: it blames who has not said hello.
+  // The status with which to abort a group that has not formed in time. The rank at fault is one
+  // that has not sent its hello.
   absl::Status Unformed(int64_t timeout_ms) const;
   // Why the group has ended; OK while it has not.
   const absl::Status& ended() const { return ended_; }
-  // Ended, everybody has heard why, and nobody here waits for anybody's word.
+  // The group has ended, every rank has been told why, and this rank waits for no message.
   bool quiet() const;
   const GroupDescription& group() const { return group_; }
 
@@ -108,19 +112,19 @@ class CollectiveCore {
     bool hello_sent = false;
     bool hello_seen = false;
     bool farewell_sent = false;
-    bool silent = false;  // It is lost, or has said its last.
+    bool silent = false;  // It is lost, or has sent its farewell.
     bool ask_due = false;
     bool answer_due = false;
-    bool asks = false;                  // Answered once this rank waits for something itself.
-    std::optional<uint64_t> waits_for;  // Its answer, as a set of ranks.
+    bool asks = false;                  // Answered once this rank waits for data itself.
+    std::optional<uint64_t> waits_for;  // Its answer: a set of ranks.
     std::optional<absl::Status> left;
     std::deque<Frame> offered;
     size_t released = 0;
-    uint64_t frames_sent = 0;  // Of data, like those below.
+    uint64_t frames_sent = 0;  // Data frames, like the three below.
     uint64_t frames_acknowledged = 0;
     uint64_t frames_read = 0;
     uint64_t frames_told = 0;
-    uint64_t sends = 0;  // Begun to this peer.
+    uint64_t sends = 0;  // Started with this peer, like receives.
     uint64_t receives = 0;
   };
 
@@ -138,7 +142,7 @@ class CollectiveCore {
   bool TakeOffered();
   void TakeData(int peer);
   void FinishFirst();
-  // Ends the group if `peer` means something that this rank has behind it.
+  // Ends the group if `peer` is at a collective that this rank has already finished.
   void CheckPassed(int peer);
   absl::Status Disagreement(const FrameHeader& own, int peer, const FrameHeader& theirs) const;
 
@@ -146,9 +150,9 @@ class CollectiveCore {
   size_t WriteData(int peer, std::span<std::byte> room);
   size_t WriteFarewell(int peer, std::span<std::byte> room);
   bool HasCredit(const Peer& peer) const;
-  // The ranks that the collective under way waits for.
+  // The ranks that the current collective waits for.
   uint64_t Missing() const;
-  // Those of them, or behind them, who wait for nobody else.
+  // The ranks in Missing(), or that those wait for, that wait for no other rank.
   uint64_t Suspects() const;
   absl::Status Overdue() const;
 
@@ -158,11 +162,11 @@ class CollectiveCore {
   std::vector<Peer> peers_;  // By rank; this rank's own is not used.
 
   std::deque<Submitted> submitted_;  // The first is under way while `run_` is there.
-  std::vector<Step> steps_;          // Of the first.
+  std::vector<Step> steps_;          // The first one's.
   size_t step_ = 0;
   std::unique_ptr<StepRun> run_;
-  FrameHeader current_;  // Of the first: what its data frames say.
-  FrameHeader passed_;   // Of the last of all ranks' that is done.
+  FrameHeader current_;  // The header of the first one's data frames.
+  FrameHeader passed_;   // That of the last finished collective in which all ranks took part.
   uint64_t collectives_begun_ = 0;
   int64_t ask_at_us_ = kNeverUs;
   int64_t deadline_us_ = kNeverUs;

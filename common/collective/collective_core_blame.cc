@@ -1,4 +1,4 @@
-// When a collective does not end in time: whose fault the core says it is.
+// Which rank is at fault when a collective does not end in time.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -65,7 +65,7 @@ absl::Status CollectiveCore::Overdue() const {
     begun |= run_->InOffset(rank) > 0 || step_ > 0;
     names.insert(names.begin(), group_.Describe(rank));
   }
-  // Everybody has done what is theirs, so this process did not come to it.
+  // No other rank is missing, so this process was late itself.
   if (names.empty()) names.push_back(group_.Describe(group_.rank));
   return WithRank(
       absl::DeadlineExceededError(absl::StrCat(

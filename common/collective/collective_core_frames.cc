@@ -1,4 +1,4 @@
-// What the core says to its peers; collective_core.cc is what it hears and does.
+// The frames that the core sends; collective_core.cc handles those that it receives.
 #include <algorithm>
 #include <utility>
 
@@ -48,7 +48,7 @@ size_t CollectiveCore::NextFrame(int to, std::span<std::byte> room, int64_t now_
     header.bytes_total = Missing();
     return WriteFrame(header, {}, room);
   }
-  // Half a window, so that the other side goes on before it has to wait.
+  // Half a window, so that the other side continues before it has to wait.
   if (peer.frames_read - peer.frames_told < (options_.window_frames + 1) / 2) return 0;
   peer.frames_told = peer.frames_read;
   return WriteFrame(NewHeader(FrameKind::kCredit, to), {}, room);

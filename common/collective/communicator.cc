@@ -36,7 +36,7 @@ absl::Status ValidateView(CollectiveKind kind, const TensorView& view,
 bool ReadsInput(CollectiveKind kind) { return kind != CollectiveKind::kReceive; }
 bool WritesOutput(CollectiveKind kind) { return kind != CollectiveKind::kSend; }
 
-// Of views that are valid each for itself.
+// The views are already valid on their own.
 absl::Status ValidateSizes(const Collective& collective, size_t size) {
   const size_t input = collective.input.bytes();
   const size_t output = collective.output.bytes();

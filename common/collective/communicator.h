@@ -1,24 +1,25 @@
-// What the ranks of a group exchange: collectives between the tensor-parallel ranks of a stage, and
-// sends between two of them. One communicator a process, group and epoch: whoever starts again
-// joins the next epoch's group, never the old one.
+// The exchange between the ranks of a group: collectives between the tensor-parallel ranks of a
+// stage, and sends between two of them. There is one communicator per process, group and epoch. A
+// process that restarts joins the group of the next epoch, never the old one.
 //
-// Order. All ranks submit the same collectives in the same order, and two ranks that send and
-// receive do so at the same place between the collectives that both take part in (NCCL's rule for
-// one stream). Every message carries what its sender takes it for, so ranks that disagree end with
-// FAILED_PRECONDITION and both sides' words instead of wrong sums or silence. What is submitted is
-// done in order; so is the completion.
+// Order. All ranks submit the same collectives in the same order. Two ranks that send and receive
+// do so at the same place between the collectives that both take part in (NCCL's rule for one
+// stream). Every message says which collective its sender takes it for, so ranks that disagree end
+// with FAILED_PRECONDITION and a description of both sides instead of wrong sums or a hang.
+// Collectives are done in the order of submission, and so are their completions.
 //
-// Ends. `done` runs exactly once: with OK when the tensors may be used again and hold the result,
-// otherwise with the status that ended the group; after it no thread of the communicator touches
-// them. It runs on the submitting thread, before Submit returns, or on one of the communicator's;
-// it must be short and may submit. A group ends as a whole, at the first rank that dies, falls
-// silent for `operation_timeout_ms`, disagrees or aborts, and everywhere with the same words: the
-// rank that finds it tells the others. RankOf says who is blamed. There is no way back but a new
-// group.
+// Completion. `done` runs exactly once: with OK when the tensors hold the result and may be used
+// again, otherwise with the status that ended the group. After it no thread of the communicator
+// accesses the tensors. It runs on the submitting thread before Submit returns, or on one of the
+// communicator's threads. It must be short and may submit.
 //
-// Memory. Views name their memory's kind. The implementations for CPUs take host and pinned memory
-// and refuse a GPU's; one over NCCL takes its own device's, and what it is given is then ordered by
-// the stream of Queue::kCommunication (common/device/queue.h).
+// End. A group ends as a whole when a rank dies, is silent for `operation_timeout_ms`, disagrees or
+// aborts. All ranks end with the same message: the rank that detects the failure tells the others.
+// RankOf gives the rank at fault. Only a new group follows.
+//
+// Memory. Views carry the kind of their memory. The implementations for CPUs accept host and pinned
+// memory and refuse a GPU's. The one over NCCL accepts its own device's memory; its work is then
+// ordered by the stream of Queue::kCommunication (common/device/queue.h).
 #ifndef COMMON_COLLECTIVE_COMMUNICATOR_H_
 #define COMMON_COLLECTIVE_COMMUNICATOR_H_
 
@@ -48,17 +49,17 @@ enum class CollectiveKind : uint8_t {
 const char* CollectiveName(CollectiveKind kind);
 
 enum class ReduceOrder : uint8_t {
-  // ((x0 + x1) + x2) + ..., by rank: no element's bits depend on its place in the tensor, on the
-  // tensor's length or on who computes it. A ring's order changes with the place, and so with the
-  // batch.
+  // ((x0 + x1) + x2) + ..., by rank. An element's bits don't depend on its place in the tensor, on
+  // the tensor's length or on the rank that computes it. In a ring the order depends on the place,
+  // and therefore on the batch.
   kRankOrder,
-  // Any order, whichever the implementation is fastest in; equal on all ranks.
+  // Any order, whichever is the fastest in the implementation; equal on all ranks.
   kFastest,
 };
 
-// Who is in a group; equal on all ranks but for `rank`.
+// The members of a group. Equal on all ranks, except for `rank`.
 struct GroupDescription {
-  std::string name;  // As statuses write it: "stage 1".
+  std::string name;  // As in statuses: "stage 1".
   uint64_t epoch = 0;
   int rank = 0;
   std::vector<std::string> members;  // The instances' names, by rank.
@@ -70,19 +71,19 @@ struct GroupDescription {
 
 inline constexpr int kGroupSizeMax = kMaxTensorRanks;
 
-// InvalidArgument for a group of nobody or too many, or a rank that is not in it.
+// InvalidArgument for a group with no or too many members, or if `rank` is not in it.
 absl::Status ValidateGroup(const GroupDescription& group);
 
 struct CommunicatorOptions {
-  // While a collective is the first of its rank and nothing of it comes or goes: a long transfer on
-  // a slow network takes longer in all. It has to cover how much later than this rank another may
-  // come to it.
+  // The longest time without progress of a rank's oldest collective. A long transfer over a slow
+  // network may take longer in all. It has to cover how much later than this rank another one may
+  // start the collective.
   int64_t operation_timeout_ms = 3000;
-  // Submitted and not done; what is more is refused with RESOURCE_EXHAUSTED.
+  // The most collectives that are submitted and not done; more are refused with RESOURCE_EXHAUSTED.
   size_t pending_max = 1024;
 };
 
-// One of them. The functions of Communicator say what the views are.
+// One collective. The functions of Communicator say what the views are.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   ReduceOrder order = ReduceOrder::kRankOrder;
@@ -97,12 +98,12 @@ class Communicator {
 
   virtual ~Communicator() = default;
 
-  // Each rank's `tensor` becomes the sum of all. bfloat16 is summed in float32 and rounded once, to
-  // nearest even.
+  // Each rank's `tensor` becomes the sum of all ranks'. bfloat16 is summed in float32 and rounded
+  // once, to nearest even.
   void AllReduce(const TensorView& tensor, ReduceOrder order, Done done) {
     Submit({CollectiveKind::kAllReduce, order, tensor, tensor}, std::move(done));
   }
-  // `full` becomes the ranks' shards one after another; `shard` may be its own place in it.
+  // `full` becomes the concatenation of the ranks' shards; `shard` may be its own place in it.
   void AllGather(const TensorView& shard, const TensorView& full, Done done) {
     Submit({CollectiveKind::kAllGather, ReduceOrder::kRankOrder, shard, full}, std::move(done));
   }
@@ -117,7 +118,7 @@ class Communicator {
     Submit({CollectiveKind::kBroadcast, ReduceOrder::kRankOrder, tensor, tensor, root},
            std::move(done));
   }
-  // To and from one other rank; nobody else takes part. Done with a send does not say that it has
+  // Between two ranks; the others take no part. When a send is done, the data has not necessarily
   // arrived.
   void Send(const TensorView& tensor, int to_rank, Done done) {
     Submit({CollectiveKind::kSend, ReduceOrder::kRankOrder, tensor, {}, to_rank}, std::move(done));
@@ -127,26 +128,26 @@ class Communicator {
            std::move(done));
   }
 
-  // Takes a collective; any thread, but the order of calls is the order of the group. What
-  // ValidateCollective refuses is done at once with its status; it is sent to nobody and the group
-  // goes on, so a caller that can't give every rank the same has to abort.
+  // Submits a collective. Any thread, but the order of calls is the order of the group. If
+  // ValidateCollective refuses it, it is done at once with that status. Nothing is sent then and
+  // the group goes on, so a caller that can't give every rank the same collective has to abort.
   virtual void Submit(const Collective& collective, Done done) = 0;
 
-  // Ends the group, here at once (whatever is pending is done when Abort returns, or will be by the
-  // call that runs now) and at the others when they hear of it. Any thread; the first reason
-  // stands. A `why` of some rank's (WithRank) keeps its blame.
+  // Ends the group. On this rank, everything pending is done when Abort returns, or by the call
+  // that is running now; the other ranks end when they are told. Any thread; the first reason
+  // stands. If `why` names a rank (WithRank), it stays the rank at fault.
   virtual void Abort(absl::Status why) = 0;
 
   virtual const GroupDescription& group() const = 0;
 };
 
-// InvalidArgument, naming the views, for what no group could do: no elements, sizes that do not
-// fit, element types that differ, a peer that is not another rank; memory the host can't read, or,
-// for a group of GPUs, memory that is not this one's (`cuda_device`).
+// InvalidArgument, naming the views, for a collective that no group can carry out: no elements,
+// sizes that don't fit, different element types, a peer that is not another rank, or memory that
+// the host can't read. With `cuda_device`: memory that is not on that device.
 absl::Status ValidateCollective(const GroupDescription& group, const Collective& collective,
                                 std::optional<int> cuda_device = std::nullopt);
 
-// Marks the rank that a status blames.
+// Sets and gets the rank that is at fault for a status.
 absl::Status WithRank(absl::Status status, int rank);
 std::optional<int> RankOf(const absl::Status& status);
 

@@ -168,7 +168,7 @@ void DeviceCommunicator::FailAll() {
 
 void DeviceCommunicator::Finish(Submitted submitted, const absl::Status& status) {
   submitted.done(status);
-  submitted.done = nullptr;  // What it holds goes before somebody is told that it has ended.
+  submitted.done = nullptr;  // Released before the caller can see that the collective has ended.
   MutexLock lock(&mutex_);
   --pending_;
 }

@@ -1,10 +1,11 @@
-// A communicator of ranks whose tensors are on GPUs: a library's collectives (collective_stream.h),
-// and one thread that begins them in their order, looks for their ends and at the clock.
+// A communicator for ranks whose tensors are on GPUs: a library's collectives (CollectiveStream),
+// and one thread that starts them in order, waits for their ends and watches the clock.
 //
-// What differs from communicator.h, since the library does the exchanging: ranks that disagree are
-// not told from ranks that are late, so both end with the deadline; and who ends a group tells no
-// other rank, each of which comes to its own end by its own deadline or the library's word, and
-// blames nobody (RankOf). A chain hears of it all the same, by the first rank whose step fails.
+// It differs from communicator.h, since the library does the exchange. It can't tell ranks that
+// disagree from ranks that are late, so both end with the deadline. A rank that ends the group
+// tells no other rank: each ends by its own deadline or by the library's error, and no rank is
+// named as at fault (RankOf). A chain still learns of the end, from the first rank whose step
+// fails.
 #ifndef COMMON_COLLECTIVE_DEVICE_COMMUNICATOR_H_
 #define COMMON_COLLECTIVE_DEVICE_COMMUNICATOR_H_
 
@@ -22,26 +23,29 @@
 
 namespace baton {
 
-// One thread, but for Mark. The ranks of a group are connected.
+// A library's collectives on a device, such as NCCL's (common/engine/torch/distributed), as a
+// DeviceCommunicator needs them. All calls but Mark come from one thread. The ranks of the group
+// are connected.
 class CollectiveStream {
  public:
   using Point = std::shared_ptr<const void>;
 
-  // Leaves the group. What was begun is done, or has been aborted.
+  // Leaves the group. All started collectives are done or have been aborted.
   virtual ~CollectiveStream() = default;
 
-  // Which of the host's CUDA devices its tensors are on.
+  // The CUDA device that holds its tensors.
   virtual int device() const = 0;
 
-  // On the thread that submits: the point behind all that it has given the device to do.
+  // Called on the submitting thread. Marks the end of all work that this thread has given the
+  // device.
   virtual absl::StatusOr<Point> Mark() = 0;
-  // Begins a collective that ValidateCollective has let through, behind `point` and all that were
-  // begun before. Does not wait for other ranks for longer than the group's operations may take.
+  // Starts a collective that has passed ValidateCollective, after `point` and after all collectives
+  // started before. It waits for other ranks no longer than the group's operation timeout.
   virtual absl::Status Begin(const Collective& collective, const Point& point) = 0;
-  // Whether the oldest that was begun, and of which this was not true yet, is done. An error is
-  // the group's end.
+  // Whether the oldest collective that has not been reported as done is done. An error ends the
+  // group.
   virtual absl::StatusOr<bool> OldestDone() = 0;
-  // Ends what was begun; returns when nothing of it touches a tensor any more. Nothing follows.
+  // Ends all started collectives. Returns when they no longer access a tensor. No call follows.
   virtual void Abort() = 0;
 };
 
@@ -51,13 +55,13 @@ class DeviceCommunicator final : public Communicator {
   static absl::StatusOr<std::unique_ptr<DeviceCommunicator>> Create(
       const GroupDescription& group, const CommunicatorOptions& options,
       std::unique_ptr<CollectiveStream> stream);
-  // Ends what is pending with CANCELLED. Not on a completion.
+  // Ends what is pending with CANCELLED. Not within a completion.
   ~DeviceCommunicator() override;
 
-  // Views are in memory of the stream's device. Ordered behind what the calling thread has given
-  // the device to do before; what it gives later has to wait for `done`.
+  // Views must be in memory of the stream's device. Runs after all work that the calling thread has
+  // given the device before; later work has to wait for `done`.
   void Submit(const Collective& collective, Done done) override;
-  // Returns when whatever was pending is done, unless it is called by a completion.
+  // Returns when everything pending is done, unless a completion calls it.
   void Abort(absl::Status why) override;
   const GroupDescription& group() const override { return group_; }
 
@@ -73,19 +77,20 @@ class DeviceCommunicator final : public Communicator {
                      std::unique_ptr<CollectiveStream> stream);
   absl::Status Take(const Collective& collective, Done& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run();
-  // Begins what has been submitted and looks for ends; the group's end if it has come.
+  // Starts submitted collectives and checks for ends; the status that has ended the group, if any.
   absl::Status Advance();
   absl::Status BeginSubmitted();
   absl::Status CompleteDone();
   absl::Status CheckDeadline() const;
-  // Everything that is pending is done with what has ended the group.
+  // Completes everything pending with the status that has ended the group.
   void FailAll();
   void Finish(Submitted submitted, const absl::Status& status);
 
   const GroupDescription group_;
   const CommunicatorOptions options_;
   const int device_;
-  // The thread's, but for Mark; and its collectives, oldest first, and since when the first is it.
+  // The thread's, except for Mark. begun_ has the started collectives, oldest first;
+  // first_since_us_ is when the first one became the oldest.
   const std::unique_ptr<CollectiveStream> stream_;
   std::deque<Submitted> begun_;
   int64_t first_since_us_ = 0;

@@ -22,7 +22,7 @@ constexpr int kDevice = 2;
 struct Played {
   Mutex mutex;
   std::vector<CollectiveKind> begun ABSL_GUARDED_BY(mutex);
-  int done ABSL_GUARDED_BY(mutex) = 0;  // Of them, in order.
+  int done ABSL_GUARDED_BY(mutex) = 0;  // How many have ended, in order.
   int told ABSL_GUARDED_BY(mutex) = 0;
   int marks ABSL_GUARDED_BY(mutex) = 0;
   std::vector<std::thread::id> marked_by ABSL_GUARDED_BY(mutex);
@@ -81,7 +81,7 @@ class DeviceCommunicatorTest : public testing::Test {
   void Create() { Create({.operation_timeout_ms = 3'600'000}); }
 
   static TensorView OnGpu(int device = kDevice, int64_t columns = 4) {
-    static std::byte memory[64];  // Nobody follows the pointer.
+    static std::byte memory[64];  // The pointer is never followed.
     const auto bytes = static_cast<size_t>(columns) * 4;
     return {{memory, bytes, MemoryKind::kCuda, device}, ElementType::kFloat32, 1, columns};
   }

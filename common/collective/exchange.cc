@@ -13,7 +13,7 @@ void CopyUnlessSame(std::span<const std::byte> from, std::span<std::byte> to) {
   if (from.data() != to.data()) std::memmove(to.data(), from.data(), to.size());
 }
 
-// Part `index` of `parts` of a tensor, in whole elements; the parts differ by one at most.
+// Part `index` of `parts` of a tensor, in whole elements; sizes differ by at most one element.
 std::span<std::byte> Part(std::span<std::byte> tensor, ElementType type, int index, int parts) {
   const size_t element = ElementBytes(type);
   const size_t count = tensor.size() / element;
@@ -160,7 +160,7 @@ std::optional<StepRun::Block> StepRun::NextOut(int peer) const {
 
 bool StepRun::Takes(int peer) const {
   if (!Owes(peer)) return false;
-  // A sum needs the ranks of one block in their order; what is early waits.
+  // The ranks of a block are summed in order, so a block that is early waits.
   return step_.sum.empty() || peer == next_to_add_;
 }
 

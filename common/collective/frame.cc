@@ -44,7 +44,8 @@ std::optional<Frame> ParseFrame(std::span<const std::byte> message) {
   Frame frame;
   if (message.size() < sizeof(frame.header)) return std::nullopt;
   std::memcpy(&frame.header, message.data(), sizeof(frame.header));
-  // A receiver of fixed buffers does not know how long a message was: the header says it.
+  // The transport delivers into buffers of a fixed size, so only the header tells a message's
+  // length.
   if (!Known(frame.header) || frame.header.payload_bytes > message.size() - sizeof(frame.header)) {
     return std::nullopt;
   }

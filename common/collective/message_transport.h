@@ -1,9 +1,9 @@
-// Messages between the ranks of one group, in order and whole: what a ThreadedCommunicator needs of
-// a network library. Gloo's is gloo/, in the torch plugin.
+// Ordered, complete messages between the ranks of one group: what a ThreadedCommunicator needs of a
+// network library. Gloo's implementation is in the torch plugin (common/engine/torch/distributed).
 //
-// The buffers are the caller's and stay in its hands for the transport's whole life: a library that
-// has been given memory to receive into may write there until its connection is gone, and so is
-// never given a tensor's. That costs a copy on either side, and makes an abort immediate.
+// The caller owns the buffers during the transport's whole life. A library may write to memory that
+// it was given to receive into until its connection is closed, so it is never given a tensor's
+// memory. That costs a copy on either side, and makes an abort immediate.
 #ifndef COMMON_COLLECTIVE_MESSAGE_TRANSPORT_H_
 #define COMMON_COLLECTIVE_MESSAGE_TRANSPORT_H_
 
@@ -16,20 +16,20 @@ namespace baton {
 
 class MessageTransport {
  public:
-  // Closes first. Nothing touches the caller's buffers any more afterwards.
+  // Closes first. Afterwards nothing accesses the caller's buffers.
   virtual ~MessageTransport() = default;
 
-  // Room for one message of `peer`'s, at most as long; filled in the order of the calls. Does not
-  // block. Like Send, from one thread at a time for each peer.
+  // Adds a buffer for one message from `peer`, which is at most as long; buffers are filled in the
+  // order of the calls. Does not block. Like Send, called by one thread at a time for each peer.
   virtual absl::Status PostReceive(int peer, std::span<std::byte> room) = 0;
-  // Waits until the oldest room that no call has waited for is filled. From one thread for each
-  // peer. UNAVAILABLE when the peer is gone, CANCELLED after Close; then no more comes from it.
+  // Waits until the oldest buffer that no call has waited for is filled. Called by one thread for
+  // each peer. UNAVAILABLE if the peer is gone, CANCELLED after Close; no more messages come then.
   virtual absl::Status AwaitReceive(int peer) = 0;
-  // Begins to send; `message` must stay until AwaitSent. Does not block.
+  // Starts to send; `message` must stay valid until AwaitSent. Does not block.
   virtual absl::Status Send(int peer, std::span<const std::byte> message) = 0;
-  // Waits until the oldest message to `peer` that no call has waited for is out of its memory.
+  // Waits until the oldest message to `peer` that no call has waited for has left its buffer.
   virtual absl::Status AwaitSent(int peer) = 0;
-  // Ends every wait, now and from now on. Any thread.
+  // Ends every wait, now and later. Any thread.
   virtual void Close() = 0;
 };
 

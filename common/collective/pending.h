@@ -1,4 +1,4 @@
-// Waits for what was submitted, for callers with a thread to spare.
+// Blocking waits for collectives, for callers with a thread to spare.
 #ifndef COMMON_COLLECTIVE_PENDING_H_
 #define COMMON_COLLECTIVE_PENDING_H_
 
@@ -12,14 +12,15 @@
 
 namespace baton {
 
-// Any number of collectives, to be waited for together:
+// Any number of collectives that are waited for together:
 //   Pending chunks;
 //   for (...) communicator.AllReduce(chunk, order, chunks.Add());
 //   absl::Status status = chunks.Wait();
-// One thread adds and waits. It may be destroyed before they are done; their tensors may not.
+// One thread adds and waits. A Pending may be destroyed before the collectives are done; their
+// tensors may not.
 class Pending {
  public:
-  // To be submitted once.
+  // The completion of one collective; submit it once.
   Communicator::Done Add() {
     {
       MutexLock lock(&state_->mutex);
@@ -32,7 +33,7 @@ class Pending {
     };
   }
 
-  // Returns when all that were added are done: OK, or the first error. Bounded, since every
+  // Returns when all added collectives are done: OK, or the first error. Bounded, since every
   // communicator bounds its collectives.
   absl::Status Wait() {
     State& state = *state_;

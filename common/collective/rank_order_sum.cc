@@ -29,8 +29,8 @@ struct BFloat16 {
   }
   static void Write(float value, std::byte* to, size_t index) {
     const auto bits = std::bit_cast<uint32_t>(value);
-    // Rounding would carry a not-a-number's mantissa into infinity or beyond; one bit of it is
-    // set instead, so that cutting the rest off leaves one.
+    // Rounding could carry a NaN's mantissa into infinity or beyond. Setting one bit of the
+    // mantissa keeps it a NaN after the rest is cut off.
     const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
     const uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
     const auto upper = static_cast<uint16_t>((is_nan ? bits | 0x400000U : rounded) >> 16);
@@ -40,7 +40,7 @@ struct BFloat16 {
 
 template <typename Format>
 void AddAll(const std::byte* from, bool begin, size_t count, float* sums) {
-  // The first is taken over, not added to zero: 0 + -0 is 0.
+  // The first contribution is copied, not added to zero: 0 + -0 is 0.
   if (begin) {
     for (size_t i = 0; i < count; ++i) sums[i] = Format::Read(from, i);
   } else {

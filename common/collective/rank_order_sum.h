@@ -1,5 +1,5 @@
-// Sums of the ranks' contributions, element by element in the order in which they are added:
-// ((x0 + x1) + x2) + ... in float32, which is the same whatever the block that an element is in.
+// Sums the ranks' contributions, element by element in the order of the calls: ((x0 + x1) + x2) +
+// ... in float32. The result does not depend on the block that an element is in.
 #ifndef COMMON_COLLECTIVE_RANK_ORDER_SUM_H_
 #define COMMON_COLLECTIVE_RANK_ORDER_SUM_H_
 
@@ -11,18 +11,18 @@
 
 namespace baton {
 
-// One block at a time: the first Add begins it, Store ends it. The memory that Add and Store take
-// need not be aligned.
+// Sums one block at a time: the first Add begins it, Store ends it. Memory for Add and Store need
+// not be aligned.
 class RankOrderSum {
  public:
-  // Of whole elements, equally many in each call of a block.
+  // Takes whole elements, equally many in each call of a block.
   void Add(ElementType type, std::span<const std::byte> contribution);
-  // Writes the sums, bfloat16 rounded to nearest even; not-a-number stays one.
+  // Writes the sums; bfloat16 is rounded to nearest even, and NaN stays NaN.
   void Store(ElementType type, std::span<std::byte> sums);
 
  private:
   bool begun_ = false;
-  std::vector<float> sums_;  // Of the largest block so far.
+  std::vector<float> sums_;  // As long as the largest block so far.
 };
 
 }  // namespace baton

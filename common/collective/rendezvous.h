@@ -1,16 +1,17 @@
-// Where the ranks of one group find one another: a state machine at rank 0, which whoever carries
-// messages between the group's processes (the chain's links) feeds with what the ranks say and
-// empties of what they are to hear. It opens no port and knows no address: those are in the entries
-// that the ranks hand one another through it (bootstrap_store.h).
+// Where the ranks of one group find one another: a state machine at rank 0. A carrier of messages
+// between the group's processes (a chain's links) passes it the ranks' messages and delivers its
+// answers. It opens no port and knows no addresses: they are in the entries that the ranks exchange
+// through it (bootstrap_store.h).
 //
-//   Gathering: ranks join; the first says what the others must agree with. What they set is kept.
-//   Connecting: all are there; everybody hears every entry, and says when it is connected.
-//   Formed: all are connected, and everybody hears OK. So no rank takes a group for formed that
-//   another has given up.
+//   Gathering: ranks join. The first one defines what the others must agree with. Entries are kept.
+//   Connecting: all ranks have joined. Every rank gets every entry, and reports when it is
+//   connected. Formed: all ranks are connected, and every rank gets OK. So no rank considers a
+//   group formed that another one has given up.
 //
-// An epoch forms once. It ends, for all who wait and with the same words, when a rank leaves before
-// it has formed, somebody contradicts, or `timeout_ms` have passed since its first rank joined. A
-// higher epoch replaces it, a lower one is refused for good; so is a second process of a rank.
+// An epoch forms once. It ends for all waiting ranks, with the same message, when a rank leaves
+// before it has formed, when a rank contradicts the others, or `timeout_ms` after its first rank
+// joined. A higher epoch replaces it. A lower epoch is refused for good, and so is a second process
+// of a rank.
 #ifndef COMMON_COLLECTIVE_RENDEZVOUS_H_
 #define COMMON_COLLECTIVE_RENDEZVOUS_H_
 
@@ -26,7 +27,7 @@ namespace baton {
 
 class Rendezvous {
  public:
-  // A rank's connection to this one; the caller's number, used once.
+  // A connection from a rank, numbered by the carrier; each number is used once.
   using Caller = uint64_t;
 
   struct Join {
@@ -34,30 +35,30 @@ class Rendezvous {
     int rank = 0;
     int size = 0;
     std::string member;        // The instance's name.
-    uint64_t incarnation = 0;  // Of its process.
+    uint64_t incarnation = 0;  // The process's.
   };
   struct Entry {
     std::string key;
     std::string value;
   };
-  // What a caller is to hear. After a verdict nothing follows.
+  // A message to a caller. Nothing follows a verdict.
   struct Message {
     Caller to = 0;
     std::optional<Entry> entry;
     std::optional<absl::Status> verdict;
   };
 
-  // For the group of this name ("stage 1").
+  // `group` is the group's name ("stage 1").
   Rendezvous(std::string group, int64_t timeout_ms)
       : group_(std::move(group)), timeout_us_(timeout_ms * 1000) {}
 
   void OnJoin(Caller caller, const Join& join, int64_t now_us);
   void OnEntry(Caller caller, const Entry& entry);
   void OnConnected(Caller caller);
-  // The caller is no longer there.
+  // The connection is gone.
   void OnGone(Caller caller);
   void Tick(int64_t now_us);
-  // Ends what is under way, and refuses whoever still comes for this epoch.
+  // Ends the current epoch, and refuses ranks that join it later.
   void End(const absl::Status& why);
 
   std::vector<Message> TakeMessages();

@@ -172,7 +172,7 @@ TEST_F(RendezvousTest, EntriesAreBounded) {
   EXPECT_EQ(verdicts_.at(11).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Any order of what may happen: a verdict for everybody, once, OK for all of an epoch or for none.
+// Any order of events: every rank gets one verdict, and an epoch's verdicts are all OK or none.
 TEST_F(RendezvousTest, NoEpochIsHalfFormed) {
   for (uint64_t seed = 1; seed <= 500; ++seed) {
     Random random(seed);

@@ -151,7 +151,7 @@ void ThreadedCommunicator::Settle() {
     PostRead();
     ShowPhase();
     Complete();
-    // A completion has submitted where somebody else was completing: its words are still unsent.
+    // A completion has submitted while another thread was completing: its frames are still unsent.
   } while (SendSome());
 }
 
@@ -208,7 +208,7 @@ void ThreadedCommunicator::Lose(int peer, const absl::Status& why) {
 }
 
 void ThreadedCommunicator::Complete() {
-  if (completing_) return;  // In order: by whoever is at it.
+  if (completing_) return;  // The thread that is completing continues, in order.
   completing_ = true;
   for (;;) {
     std::vector<collective::CollectiveCore::Completion> completions = core_.TakeCompletions();

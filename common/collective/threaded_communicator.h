@@ -1,10 +1,10 @@
 // A communicator between processes: the core, a transport, and threads that wait for it.
 //
-// One thread for each peer waits for its messages (Gloo can wait for one thing at a time), and one
-// looks at the clock. Whoever brings something, a peer's thread or the one that submits, runs the
-// core under a lock and sends what it says at once. Rejected: an event loop that owns the core. Two
-// all-reduces a layer wait for each hand-over between threads, and a submission that sends by
-// itself has none; what runs under the lock is short, a block's sum at most.
+// One thread per peer waits for its messages (Gloo can wait for one thing at a time), and one
+// watches the clock. The thread that brings an event, a peer's thread or the submitting one, runs
+// the core under a lock and sends the resulting frames at once. Rejected: an event loop that owns
+// the core. Each layer waits for two all-reduces, so each hand-over between threads counts, and a
+// submission that sends by itself has none. Work under the lock is short, a block's sum at most.
 #ifndef COMMON_COLLECTIVE_THREADED_COMMUNICATOR_H_
 #define COMMON_COLLECTIVE_THREADED_COMMUNICATOR_H_
 
@@ -26,16 +26,16 @@ namespace baton {
 
 class ThreadedCommunicator final : public Communicator {
  public:
-  // Over a transport whose ranks are connected. Returns when every rank has said that it takes the
-  // same for the group; the status of what is wrong with that, or DEADLINE_EXCEEDED with who has
-  // not within `form_timeout_ms`.
+  // `transport` must be connected to all ranks. Returns when every rank has confirmed that it is in
+  // the same group. Otherwise the status of the disagreement, or DEADLINE_EXCEEDED, naming the
+  // ranks that have not confirmed within `form_timeout_ms`.
   static absl::StatusOr<std::unique_ptr<ThreadedCommunicator>> Create(
       const GroupDescription& group, const collective::CoreOptions& options,
       std::unique_ptr<MessageTransport> transport, int64_t form_timeout_ms);
 
-  // Leaves the group if it has not ended, waits (at most 300 ms) until every rank has heard the
-  // end, since a connection that closes early can take what it carried with it, and joins. Not on a
-  // completion.
+  // Leaves the group if it has not ended, and waits at most 300 ms until every rank has been told:
+  // a connection that is closed early can lose data that was sent. Then joins its threads. Not
+  // within a completion.
   ~ThreadedCommunicator() override;
 
   void Submit(const Collective& collective, Done done) override;
@@ -43,15 +43,15 @@ class ThreadedCommunicator final : public Communicator {
   const GroupDescription& group() const override { return group_; }
 
  private:
-  // What lies between this rank and one other; no entry for itself.
+  // The buffers between this rank and one other; the own rank's entry is empty.
   struct Link {
     std::vector<std::vector<std::byte>> receive_rooms;
     std::vector<std::vector<std::byte>> send_rooms;
-    std::deque<size_t> posted;  // Of receive_rooms, in order.
-    std::deque<size_t> kept;    // By the core.
+    std::deque<size_t> posted;  // Indices of receive_rooms, in order.
+    std::deque<size_t> kept;    // Those that the core still reads.
     uint64_t messages_sent = 0;
-    uint64_t messages_out = 0;  // Of them, those that are out of their rooms.
-    bool broken = false;        // By a send.
+    uint64_t messages_out = 0;  // How many of them have left their buffers.
+    bool broken = false;        // A send has failed.
   };
   enum class Phase { kForming, kFormed, kEnded, kQuiet };
 
@@ -62,7 +62,7 @@ class ThreadedCommunicator final : public Communicator {
 
   void ReceiveFrom(int peer);
   void WatchClock();
-  // Everything that follows from an event, and then the completions, unlocked.
+  // Handles everything that follows from an event, then runs the completions, unlocked.
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool SendSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status SendOne(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -81,7 +81,7 @@ class ThreadedCommunicator final : public Communicator {
   std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);
   bool completing_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Apart from mutex_, whose every unlocking would wake who waits here.
+  // A separate mutex: every unlocking of mutex_ would wake the threads that wait for a phase.
   Mutex phase_mutex_;
   Phase phase_ ABSL_GUARDED_BY(phase_mutex_) = Phase::kForming;
   bool stopping_ ABSL_GUARDED_BY(phase_mutex_) = false;

@@ -13,9 +13,9 @@ namespace {
 
 // A cache line, and the widest vector.
 constexpr std::align_val_t kAlignment{64};
-// A huge page. Buffers that have several are on such ones, where the system gives them to who asks:
-// fewer faults, and the kernel, which looks every page up that it copies to or from another process
-// or a socket, has 512 times fewer to look up.
+// A huge page. Buffers of several such pages use them if the system provides them. They cause fewer
+// faults, and the kernel has 512 times fewer pages to look up when it copies to or from another
+// process or a socket.
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t kMinHugeBytes = 2 * kHugePageBytes;
 

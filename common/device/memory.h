@@ -1,4 +1,4 @@
-// Memory of a kind, and matrices in it.
+// Kinds of memory, spans of it, and matrices in it.
 #ifndef COMMON_DEVICE_MEMORY_H_
 #define COMMON_DEVICE_MEMORY_H_
 
@@ -21,29 +21,29 @@ enum class MemoryKind : uint8_t {
 
 const char* MemoryKindName(MemoryKind kind);
 
-// Bytes that somebody else owns.
+// Bytes that another object owns.
 struct MemorySpan {
   std::byte* data = nullptr;
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kHost;
-  int device = 0;  // Of kCuda: which.
+  int device = 0;  // With kCuda: the GPU's number.
 
   bool empty() const { return bytes == 0; }
   bool ReadableByHost() const { return kind != MemoryKind::kCuda; }
-  // The bytes as the CPU sees them; the memory must be readable by it.
+  // The bytes for the CPU, which must be able to read the memory.
   std::span<std::byte> Host() const;
-  // [offset, offset + count) of it, which must be within.
+  // The bytes [offset, offset + count), which must be within the span.
   MemorySpan Sub(size_t offset, size_t count) const;
 };
 
 // A span of host memory.
 inline MemorySpan HostSpan(std::span<std::byte> bytes) { return {bytes.data(), bytes.size()}; }
 
-// Owns its bytes, whatever allocated them.
+// Owns its bytes, of any kind.
 class MemoryBuffer {
  public:
-  MemoryBuffer() = default;  // Of no bytes.
-  // `release` is called once with the span, when the buffer goes.
+  MemoryBuffer() = default;  // Empty.
+  // `release` is called once with the span, when the buffer is destroyed.
   MemoryBuffer(MemorySpan span, std::function<void(const MemorySpan&)> release);
   ~MemoryBuffer();
   MemoryBuffer(MemoryBuffer&& other) noexcept;
@@ -56,15 +56,15 @@ class MemoryBuffer {
   std::function<void(const MemorySpan&)> release_;
 };
 
-// Host memory, aligned for vectors (from 4 MiB on for huge pages, too) and left uninitialised: its
-// pages are first touched by whoever fills it. ResourceExhausted with the size if there is none.
+// Host memory, aligned for vectors (from 4 MiB on also for huge pages) and uninitialised, so that
+// the thread that fills it touches its pages first. ResourceExhausted names the size.
 absl::StatusOr<MemoryBuffer> AllocateHost(size_t bytes);
 
-// Asks for huge pages under memory that has room for some. Only advice: small ones are as good in
-// all but speed.
+// Asks for huge pages for a large block of memory. Only advice: small pages work too, but are
+// slower.
 void PreferHugePages(void* memory, size_t bytes);
 
-// A row-major matrix in somebody else's memory, without gaps; none has no rows.
+// A row-major matrix without gaps in memory that another object owns. An empty view has no rows.
 struct TensorView {
   MemorySpan memory;
   ElementType type = ElementType::kFloat32;
@@ -81,7 +81,7 @@ struct TensorView {
 // A matrix of float32 in host memory; values.size() must be a multiple of `columns`.
 TensorView HostTensor(std::span<float> values, int64_t columns);
 
-// The elements of a float32 matrix that the host can read, which the view must be.
+// The elements of a float32 matrix in memory that the host can read.
 std::span<float> Floats(const TensorView& view);
 
 }  // namespace baton

@@ -1,6 +1,6 @@
-// The queues that a backend's work is ordered by. Work of one queue runs in the order in which it
-// was given; work of two queues is ordered only where one waits for the other's completion. A
-// thread each where a CPU computes, a stream each on CUDA, events of virtual time in simulation.
+// The queues that order a backend's work. Work in one queue runs in the order in which it was
+// submitted. Work in two queues is ordered only if one waits for the other. A queue is a thread on
+// a CPU, a stream on CUDA, and events of virtual time in simulation.
 #ifndef COMMON_DEVICE_QUEUE_H_
 #define COMMON_DEVICE_QUEUE_H_
 
@@ -10,11 +10,11 @@ namespace baton {
 
 enum class Queue : uint8_t {
   kCompute,        // Forward passes and draws.
-  kCopy,           // KV that leaves or has landed.
+  kCopy,           // KV that is exported or has landed.
   kCommunication,  // Collectives between the ranks of a stage.
 };
 
-// The name of its thread, of at most 15 characters.
+// The name of the queue's thread, at most 15 characters.
 constexpr const char* QueueThreadName(Queue queue) {
   switch (queue) {
     case Queue::kCompute:

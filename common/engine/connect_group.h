@@ -1,4 +1,5 @@
-// How a process gets the communicator that its executor sums over with its stage's other ranks.
+// How a process gets the communicator over which its executor sums with the other ranks of its
+// stage.
 #ifndef COMMON_ENGINE_CONNECT_GROUP_H_
 #define COMMON_ENGINE_CONNECT_GROUP_H_
 
@@ -11,8 +12,8 @@
 
 namespace baton {
 
-// Connects to the group's other ranks, which find one another through the store; blocks until they
-// are connected, the store ends, or they have had time enough.
+// Connects to the other ranks of the group, which exchange their addresses through the store.
+// Blocks until all are connected, the store has ended, or the connection has timed out.
 using ConnectGroup = std::function<absl::StatusOr<std::shared_ptr<Communicator>>(
     const GroupDescription& group, std::shared_ptr<BootstrapStore> store)>;
 

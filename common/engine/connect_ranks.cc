@@ -9,7 +9,7 @@
 namespace baton {
 namespace {
 
-// Less than a chain's wiring waits for its stages, so that this status says why.
+// Less than a chain's wiring waits for its stages, so that this more precise status is reported.
 constexpr int64_t kConnectMs = 8000;
 
 using Connected = absl::StatusOr<std::shared_ptr<Communicator>>;

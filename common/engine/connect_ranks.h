@@ -1,5 +1,4 @@
-// The one factory of communicators between processes. A library of its own: it brings the torch
-// plugin along.
+// Creates communicators between processes. A target of its own, since it needs the torch plugin.
 #ifndef COMMON_ENGINE_CONNECT_RANKS_H_
 #define COMMON_ENGINE_CONNECT_RANKS_H_
 
@@ -10,10 +9,10 @@
 
 namespace baton {
 
-// For ranks that compute on `device`, as --device says it: over Gloo between CPUs, at an address of
-// this host that the other ranks reach; over NCCL between GPUs. Loads libtorch, whose backends both
-// are; FAILED_PRECONDITION or NOT_FOUND if that can't be. Whether the device is there is what the
-// group's connecting says.
+// Connects ranks that compute on `device`, written as --device: over Gloo between CPUs, at the
+// address `host` of this machine, which the other ranks must reach; over NCCL between GPUs. Loads
+// libtorch, which contains both. FAILED_PRECONDITION or NOT_FOUND if it can't be loaded. A missing
+// device is reported when the group connects.
 absl::StatusOr<ConnectGroup> ConnectRanks(std::string device, std::string host);
 
 }  // namespace baton

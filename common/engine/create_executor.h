@@ -1,4 +1,4 @@
-// The one factory of executors: `#if`s of backends, if there are any, live behind it.
+// Creates executors and stage models of every backend.
 #ifndef COMMON_ENGINE_CREATE_EXECUTOR_H_
 #define COMMON_ENGINE_CREATE_EXECUTOR_H_
 
@@ -12,11 +12,11 @@
 
 namespace baton {
 
-// Loads the weights of the layer range and allocates the pages. The one factory of stage models.
+// Loads the weights of the layer range and allocates the pages. The only factory of stage models.
 absl::StatusOr<std::unique_ptr<StageModel>> LoadStageModel(const ExecutorOptions& options);
 
-// Loads the weights of the layer range and allocates the pages. `failpoint` is hit at the begin of
-// every step (common/base/failpoint.h).
+// The same, with an executor around the model. `failpoint` is hit at the start of every step
+// (common/base/failpoint.h).
 absl::StatusOr<std::unique_ptr<Executor>> CreateExecutor(const ExecutorOptions& options,
                                                          const std::string& failpoint);
 

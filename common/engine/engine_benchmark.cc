@@ -333,7 +333,7 @@ void BM_FmaPeak(benchmark::State& state) {
 }
 BENCHMARK(BM_FmaPeak)->Iterations(1);
 
-// Of instructions that Baton does not use; `peak` is how many times as fast as multiply-adds.
+// Instructions that Baton does not use; `peak` is their speed as a multiple of multiply-adds'.
 void BM_InstructionPeak(benchmark::State& state, const InstructionPeak& instruction) {
   if (!instruction.available()) return state.SkipWithError("this CPU has no such instruction");
   double operations = 0;

@@ -1,11 +1,10 @@
-// The executor: computes a contiguous range of a model's layers, on whatever device, and draws
-// tokens. It is the seam behind which kernels, libtorch, CUDA and a timed stand-in live; prefill
-// stages and decode services know nothing else of the engine. README.md says how a new backend is
-// added.
+// The executor computes a contiguous range of a model's layers on one device, and draws tokens. It
+// is all that prefill stages and decode services know of the engine: kernels, libtorch, CUDA and
+// the timed executor are behind it. README.md says how to add a backend.
 //
-// It is asynchronous: a step is submitted and its end told later. What the host must see of it are
-// the tokens; activations and KV stay in memory of the executor's kind until somebody passes them
-// on (common/device/memory.h, kv_memory.h), and logits never leave it.
+// It is asynchronous: Submit returns at once, and `done` is called when the step has ended. The
+// host gets tokens only. Activations and KV stay in the executor's kind of memory until a service
+// sends them (common/device/memory.h, kv_memory.h). Logits never leave the executor.
 #ifndef COMMON_ENGINE_EXECUTOR_H_
 #define COMMON_ENGINE_EXECUTOR_H_
 
@@ -31,41 +30,44 @@ namespace baton {
 
 class Communicator;
 
-// Wants the log-probabilities of a prompt's tokens.
+// Asks for the log-probabilities of a prompt's tokens.
 struct PromptReport {
-  // The tokens that follow each of the sequence's: as many as it has, or one less at the prompt's
-  // end, where nothing follows the last.
+  // The token that follows each of the sequence's tokens. It has as many entries as the sequence,
+  // or one less at the end of the prompt, where no token follows the last one.
   std::span<const int32_t> following;
-  int top = 0;  // Most probable ones to tell beside each.
+  int top = 0;  // How many of the most probable tokens to report at each position.
 };
 
-// A run and what is to be told of it.
+// A run of tokens, and what the caller wants to know about it.
 struct SequenceStep : TokenRun {
   std::optional<Draw> draw;            // Last stage only.
   std::optional<PromptReport> report;  // Last stage only.
 };
 
-// One pass over the executor's layers. Sequences are packed along tokens: rows of `in` and `out`.
+// One pass over the executor's layers. Sequences are packed along tokens: they are the rows of `in`
+// and `out`.
 struct Step {
   std::vector<SequenceStep> sequences;
-  // [tokens, activation_columns()] of activation_type(); none on the stage that embeds.
+  // [tokens, activation_columns()] of activation_type(). Empty on the first stage, which embeds
+  // tokens.
   TensorView in;
-  TensorView out;  // Likewise; none on the last stage. May be the memory of `in`.
-  // Keeps alive what the spans and views point to. Let go after `done` has returned.
+  TensorView out;  // The same shape; empty on the last stage. May share the memory of `in`.
+  // Keeps alive what the spans and views point to. Released after `done` has returned.
   std::shared_ptr<const void> keeps;
 };
 
 struct StepResult {
-  // InvalidArgument (nothing was written) when the step is not well-formed: wrong shapes, page ids
-  // out of range, token ids outside the vocabulary, positions past the model's maximum, draws on a
-  // stage that has no logits. Internal or ResourceExhausted when a library or device failed, with
-  // the pages' new tokens undefined, and what has ended the ranks' group, which RankOf
-  // (common/collective/communicator.h) says the culprit of. Cancelled when the executor has
-  // stopped.
+  // InvalidArgument if the step is not well-formed: wrong shapes, page ids out of range, token ids
+  // outside the vocabulary, positions past the model's maximum, draws on a stage without logits.
+  // Nothing was written then. Internal or ResourceExhausted if a library or device failed; the KV
+  // of the step's tokens is then undefined. If the group of ranks has ended, the status that ended
+  // it; RankOf (common/collective/communicator.h) gives the rank at fault. Cancelled if the
+  // executor has stopped.
   absl::Status status;
-  int64_t compute_us = 0;  // From its begin on the device to its end.
-  // Of the sequences with a draw and those with a report, in order; an error concerns one alone. Of
-  // tensor-parallel ranks rank 0's executor has them alone.
+  int64_t compute_us = 0;  // From the step's start on the device to its end.
+  // One entry for each sequence with a draw, and one for each with a report, in order. An error
+  // concerns that sequence alone. With several tensor-parallel ranks, only rank 0's executor fills
+  // them.
   std::vector<absl::StatusOr<SampledToken>> drawn;
   std::vector<absl::StatusOr<std::vector<SampledToken>>> reported;
 };
@@ -73,51 +75,55 @@ struct StepResult {
 class Executor {
  public:
   Executor() = default;
-  virtual ~Executor() = default;  // As Stop.
+  virtual ~Executor() = default;  // Stops first, as Stop does.
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // The whole model's configuration, not only this executor's layers.
+  // The configuration of the whole model, not of this executor's layers alone.
   virtual const ModelConfig& config() const = 0;
   virtual const KvGeometry& kv() const = 0;
   virtual KvMemory& kv_memory() = 0;
 
-  // What `in` and `out` consist of, on the wire between stages too.
+  // The type of the elements of `in` and `out`, also on the wire between stages.
   virtual ElementType activation_type() const = 0;
-  // Their columns: the hidden size, or a rank's slice of it (StageModel::activation_columns).
+  // The number of columns of `in` and `out`: the hidden size, or one rank's slice of it
+  // (StageModel::activation_columns).
   virtual int activation_columns() const { return config().hidden_size; }
-  // Memory for activations that Submit takes and that a transport reads and writes. Any thread.
+  // Allocates memory for activations that Submit accepts and that a transport can read and write.
+  // Any thread.
   virtual absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) = 0;
 
-  // Runs the step after all that were submitted before. Any thread. `done` is called exactly once,
-  // in the order of submissions, on a thread of the executor's; or on the calling one, before
-  // Submit returns, if the executor has stopped. It must be short, and may submit.
+  // Runs the step after all steps that were submitted before. Any thread. `done` is called exactly
+  // once, in the order of submissions, on one of the executor's threads. If the executor has
+  // stopped, `done` is called on the calling thread before Submit returns. `done` must be short and
+  // may submit.
   virtual void Submit(Step step, std::function<void(StepResult)> done) = 0;
 
-  // Which part of its layers this executor computes. With more ranks than one it takes steps once
-  // it has joined their group, and all ranks are submitted the same steps in the same order; but
-  // what draws is read on rank 0 alone.
+  // Which part of its layers this executor computes. With more than one rank, it runs steps only
+  // after it has joined a group. All ranks must be given the same steps in the same order. Draws
+  // are read on rank 0 alone.
   virtual TensorRank tensor_rank() const { return {}; }
-  // Joins a group that has formed, in place of one that has ended, between the steps that were
-  // submitted before and those after. All ranks must be told, since they may exchange something.
-  // `done` is called as a step's is: with InvalidArgument for a group of other ranks, or what has
-  // ended the group.
+  // Joins a group that has formed; it replaces a group that has ended. Takes effect after the steps
+  // that were submitted before and ahead of those submitted later. All ranks must call it, since
+  // joining may exchange data. `done` is called as a step's is, with InvalidArgument for a group of
+  // other ranks, or with the status that has ended the group.
   virtual void JoinGroup(std::shared_ptr<Communicator> /*group*/,
                          const std::function<void(absl::Status)>& done) {
     done(absl::InvalidArgumentError("computes whole layers, with no other rank"));
   }
 
-  // When the step that runs began, on NowUs()'s clock; 0: none runs. Any thread.
+  // When the running step began, on NowUs()'s clock; 0 if none runs. Any thread.
   virtual int64_t running_since_us() const = 0;
 
-  // Takes nothing more, and returns when every step that was submitted has ended. Idempotent; not
-  // on a thread of the executor's.
+  // Accepts no more steps, and returns when every submitted step has ended. Idempotent. Must not be
+  // called on one of the executor's threads.
   virtual void Stop() = 0;
 
   bool first_stage() const { return kv().layer_begin == 0; }
   bool last_stage() const { return kv().layer_end == config().num_hidden_layers; }
 };
 
+// Counts one user's steps at an executor, so that the user can be destroyed before the executor.
 class Submissions {
  public:
   explicit Submissions(Executor* executor) : executor_(executor) {}  // Not owned.
@@ -125,10 +131,11 @@ class Submissions {
   Submissions(const Submissions&) = delete;
   Submissions& operator=(const Submissions&) = delete;
 
-  // As Executor::Submit; after Stop, `done` is told CANCELLED within the call.
+  // As Executor::Submit. After Stop, `done` gets CANCELLED before Submit returns.
   void Submit(Step step, std::function<void(StepResult)> done);
 
-  // Takes nothing more and returns when all have ended. Not from within a `done`.
+  // Accepts no more steps, and returns when all of this user's steps have ended. Not from within a
+  // `done`.
   void Stop();
 
  private:

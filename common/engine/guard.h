@@ -1,4 +1,4 @@
-// The one place where exceptions of libraries (c10::Error, std::bad_alloc) become statuses.
+// Turns exceptions of libraries (c10::Error, std::bad_alloc) into statuses.
 #ifndef COMMON_ENGINE_GUARD_H_
 #define COMMON_ENGINE_GUARD_H_
 

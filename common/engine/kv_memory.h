@@ -1,11 +1,11 @@
-// An executor's KV pages as others see them: by id, through two doors. What leaves is exported to
-// where a transport can read it; what arrives lands where a transport can write it, and is a part
-// of the page once the landing is finished. On a CPU both are the pages themselves, but for what
-// is gathered from several places; a device may put copies in between, so nobody keeps a pointer
-// beyond what the calls say.
+// How an executor's KV pages are laid out, and how services read and write them: by page id,
+// through exports and landings. An export makes bytes readable by a transport. A landing is memory
+// that a transport writes; its bytes become part of the page when the landing is finished. In host
+// memory both are the pages themselves, except for exports that are gathered from several pieces. A
+// device may copy in between, so pointers are valid only as long as each call says.
 //
-// Which page belongs to whom, and that no step reads what is being written, is for the caller to
-// know.
+// The caller tracks who owns a page, and makes sure that no step reads a page that is being
+// written.
 #ifndef COMMON_ENGINE_KV_MEMORY_H_
 #define COMMON_ENGINE_KV_MEMORY_H_
 
@@ -23,8 +23,8 @@
 
 namespace baton {
 
-// How an executor's KV pool lies in memory: [page][layer][K/V][head][token][dim], so that the
-// layers of one stage are one run of bytes within a page.
+// The layout of an executor's KV pages: [page][layer][K/V][head][token][dim]. The layers of one
+// stage are one contiguous run of bytes within a page.
 struct KvGeometry {
   int layer_begin = 0;  // Layers [layer_begin, layer_end) of the model are here.
   int layer_end = 0;
@@ -42,8 +42,7 @@ struct KvGeometry {
     return static_cast<size_t>(page_size) * static_cast<size_t>(head_dim) *
            ElementBytes(element_type);
   }
-  // The pool's page as the hand-off describes it, with this executor's layers and heads
-  // alone.
+  // The page as the hand-off describes it, with the layers and heads of this executor alone.
   KvLayout layout() const {
     return {layers(), kv_heads, head_dim, page_size, static_cast<int>(ElementBytes(element_type))};
   }
@@ -55,37 +54,38 @@ struct KvGeometry {
   size_t TokenBytes() const { return PageBytes() / static_cast<size_t>(page_size); }
 };
 
-// Consecutive tokens of one sequence. Plain data, of which a step's sequence and a model's slice
-// are made; the spans are the caller's.
+// Consecutive tokens of one sequence. A step's sequence (executor.h) and a model's slice
+// (stage_model.h) extend it. The caller owns what the spans point to.
 struct TokenRun {
-  // [token_count] ids on the stage that embeds (layer_begin == 0); ignored on later stages.
+  // [token_count] ids on the first stage (layer_begin == 0); ignored on later stages.
   std::span<const int32_t> tokens;
   int token_count = 0;
-  // Tokens of this sequence whose KV is in `pages` already; this run's is written after them.
+  // The number of the sequence's tokens whose KV is in `pages` already. This run's KV is written
+  // after them.
   int prefix_length = 0;
   // Page ids in sequence order: page i holds tokens [i * page_size, (i + 1) * page_size). At least
-  // ceil((prefix_length + token_count) / page_size); more are allowed and not touched.
+  // ceil((prefix_length + token_count) / page_size); further ids are allowed and not used.
   std::span<const int32_t> pages;
 };
 
-// Bytes [offset, offset + bytes) counted from the begin of page `page`. They may go on into the
-// pages whose ids follow; all of them must exist.
+// Bytes [offset_bytes, offset_bytes + bytes) from the start of page `page`. They may extend into
+// the pages with the next ids; all of these pages must exist.
 struct KvPiece {
   int page = 0;
   size_t offset_bytes = 0;
   size_t bytes = 0;
 };
 
-// KV on its way out, unchanged until EndExport.
+// KV that a transport may read until EndExport; its bytes do not change until then.
 struct ExportedKv {
   uint64_t export_id = 0;
   MemorySpan memory;
   uint64_t checksum = 0;  // XXH3-64.
 };
 
-// Used by one thread at a time, the data thread of a worker; it need not be the one that submits
-// steps. Each `done` is called exactly once: on the calling thread before the call returns, or
-// later on a thread of the executor's.
+// Used by one thread at a time, a worker's data thread; another thread may submit steps. Each
+// `done` is called exactly once: on the calling thread before the call returns, or later on one of
+// the executor's threads.
 class KvMemory {
  public:
   using Exported = std::function<void(absl::StatusOr<ExportedKv>)>;
@@ -96,24 +96,26 @@ class KvMemory {
   KvMemory(const KvMemory&) = delete;
   KvMemory& operator=(const KvMemory&) = delete;
 
-  // Zeroes what lies behind the first `valid_tokens` of a page in all of its layers and heads: it
-  // was written for somebody else. Before every export that follows.
+  // Zeroes everything behind the first `valid_tokens` of a page, in all of its layers and heads: it
+  // may hold another request's KV. Takes effect before every export that follows.
   virtual void ClearTail(int page, int valid_tokens) = 0;
 
-  // Exports `pieces` behind each other: one as it lies, where a transport can read the pages
-  // themselves, several gathered into memory of this export's own. At least one piece.
-  // ResourceExhausted if there is no room for that, or a device's staging has none: then EndExport
-  // of another one is what to wait for. After a success EndExport is due.
+  // Exports `pieces`, at least one, concatenated. A single piece is exported in place where a
+  // transport can read the pages; several are gathered into memory of this export.
+  // ResourceExhausted if there is no memory for that, or if a device's staging buffers are full;
+  // the caller then waits for the EndExport of another export. After a success the caller must call
+  // EndExport.
   virtual void Export(const std::vector<KvPiece>& pieces, Exported done) = 0;
   virtual void EndExport(uint64_t export_id) = 0;
 
-  // Where the bytes of `piece` are to be placed, contiguous, in memory that a transport writes.
-  // Every page has its place for the whole life of the executor, so this cannot fail.
+  // The contiguous memory into which a transport writes the bytes of `piece`. It is fixed for each
+  // page during the executor's life, so this cannot fail.
   virtual MemorySpan Landing(const KvPiece& piece) = 0;
 
-  // All of `pieces` has been placed: tells the XXH3-64 of their bytes in this order, and makes them
-  // part of their pages before any step that is submitted after `done`. Whether the bytes are the
-  // right ones is for the caller to say; wrong ones are in pages that nobody reads.
+  // Called when all bytes of `pieces` have been written. `done` gets the XXH3-64 of the bytes in
+  // this order. The bytes are part of their pages before any step that is submitted after `done`.
+  // The caller compares the checksum; if it is wrong, the caller must not let a step read these
+  // pages.
   virtual void FinishLanding(const std::vector<KvPiece>& pieces, Landed done) = 0;
 };
 

@@ -17,7 +17,7 @@ int64_t Saturated(Wide bytes) { return static_cast<int64_t>(std::min(bytes, Wide
 
 Wide Bytes(ElementType type) { return static_cast<Wide>(ElementBytes(type)); }
 
-// Bytes of a matrix in panels, the last one padded.
+// Bytes of a matrix in panels; the last panel is padded.
 Wide PackedBytes(int64_t outputs, int64_t inputs, ElementType type) {
   const int64_t width = kernels::FindKernels("")->panel_width;
   return Wide{(outputs + width - 1) / width} * width * inputs * Bytes(type);
@@ -54,8 +54,8 @@ Wide WeightBytes(const ModelConfig& config, const ExecutorShape& shape) {
 Wide ScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
   const Wide block_columns = 2 * Wide{config.hidden_size} + 2 * Wide{config.query_size()} +
                              2 * Wide{config.kv_size()} + 3 * Wide{config.intermediate_size};
-  // Per token: cosines and sines, its place, and the residual stream unless its memory is that of
-  // the activations that are passed on.
+  // Per token: cosines and sines, its RowPlace, and the residual stream unless it is computed in
+  // the memory of the activations that are sent on.
   Wide token = Wide{config.head_dim} * kFloatBytes + 8;
   Wide logits = 0;
   const bool last = shape.layers.end == config.num_hidden_layers;
@@ -64,7 +64,7 @@ Wide ScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
   return block_columns * kRowBlock * kFloatBytes + token * shape.batch_tokens + logits;
 }
 
-// What the pages take, whatever computes.
+// The memory of the pages; the same for every backend.
 ExecutorFootprint PagesOf(const ModelConfig& config, const ExecutorShape& shape) {
   const Wide token = 2 * Wide{config.kv_size()} * shape.layers.size() * Bytes(shape.kv);
   ExecutorFootprint footprint;
@@ -113,12 +113,13 @@ ExecutorFootprint TorchFootprintOf(const ModelConfig& config, const ExecutorShap
   if (last && !(first && config.tie_word_embeddings)) elements += vocabulary;
   if (last) elements += config.hidden_size;
   footprint.weights = Saturated(elements * Bytes(shape.matrices));
-  // What lives together in a layer at its widest: the residual stream and its float32 copies, then
-  // queries, keys and values, or the two halves of the gated layer and their product.
+  // The widest set of tensors that a layer holds at once: the residual stream and its float32
+  // copies, and either queries, keys and values, or the two halves of the gated layer and their
+  // product.
   const Wide width = std::max<Wide>(3 * Wide{config.query_size()} + 2 * Wide{config.kv_size()},
                                     4 * Wide{config.intermediate_size});
   const Wide token = 4 * Wide{config.hidden_size} + width + config.head_dim;
-  // Scores, those that are masked, and their shares; the sequence's keys and values.
+  // Scores, masked scores and their softmax; the keys and values of the sequence.
   const Wide scores =
       std::min(Wide{kTorchScoreElements},
                Wide{config.num_attention_heads} * shape.batch_tokens * shape.context_tokens);

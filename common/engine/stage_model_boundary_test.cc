@@ -1,4 +1,4 @@
-// What an model refuses, and files that change under it.
+// Batches that a model refuses, and files that change while they are read.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -38,7 +38,7 @@ class RanksInvarianceTest : public ::testing::TestWithParam<std::tuple<int, Elem
     options.dtype = std::get<1>(GetParam());
     return options;
   }
-  // Of the prompt, fed `chunk` at a time, and of one token behind it.
+  // The logits of the prompt, fed `chunk` at a time, and of one token after it.
   static std::vector<std::vector<float>> Run(RankChain& chain, int chunk = 1000) {
     const std::vector<int32_t> prompt = RandomPrompt(450);  // Several blocks of rows.
     std::vector<std::vector<float>> logits(1);

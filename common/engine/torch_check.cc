@@ -17,11 +17,11 @@
 namespace baton {
 namespace {
 
-// A loader that hangs must not hang its caller.
+// The child ends itself after this time, so that a loader that hangs does not block the caller.
 constexpr unsigned kLoadSeconds = 60;
 constexpr char kInstall[] = "install the package baton-torch, which brings libtorch";
 
-// Of the child: what the loader says goes to `fd`, nothing if all is well.
+// Runs in the child. Writes the loader's message to `fd`, nothing on success.
 [[noreturn]] void TryToLoad(const std::string& path, int fd) {
   alarm(kLoadSeconds);
   if (dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr) {
@@ -31,7 +31,7 @@ constexpr char kInstall[] = "install the package baton-torch, which brings libto
   _exit(0);
 }
 
-// Until the other end is closed; the loader's words are a line.
+// Reads until the other end is closed. The loader's message is one line.
 std::string ReadAll(int fd) {
   constexpr size_t kMaxBytes = 4096;
   std::string text;

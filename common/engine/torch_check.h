@@ -1,4 +1,4 @@
-// Whether this machine has the libtorch that some options need, before anybody needs it.
+// Checks whether this machine has the libtorch that some options need, before a worker needs it.
 #ifndef COMMON_ENGINE_TORCH_CHECK_H_
 #define COMMON_ENGINE_TORCH_CHECK_H_
 
@@ -9,10 +9,10 @@
 
 namespace baton {
 
-// Loads the first of `paths` that exists in a process of its own, which then ends: what it takes,
-// half a second and 170 MB, this one never holds. NOT_FOUND if there is none, FAILED_PRECONDITION
-// with the loader's words if it can't be loaded; both say what to install. Before there are
-// threads.
+// Loads the first of `paths` that exists in a child process, which then exits: the half second and
+// 170 MB of libtorch stay out of this process. NOT_FOUND if none exists. FAILED_PRECONDITION with
+// the loader's message if it can't be loaded. Both say what to install. Call it before the process
+// has threads, since it forks.
 absl::Status CheckTorch(const std::vector<std::string>& paths);
 
 // The plugin of the running executable.

@@ -1,5 +1,5 @@
-// The pages of one process. Every page is free, owned or quarantined (I1); a page in quarantine may
-// still be written to by a placement that is under way and is given to nobody.
+// The pages of one process. Every page is free, owned or quarantined (I1). A placement that is
+// under way may still write to a quarantined page, so such a page is not allocated.
 #ifndef COMMON_KV_BLOCK_POOL_H_
 #define COMMON_KV_BLOCK_POOL_H_
 
@@ -12,17 +12,17 @@
 
 namespace baton {
 
-// Not thread-safe: the core that owns it calls it.
+// Not thread-safe: only the core that owns it calls it.
 class BlockPool {
  public:
   explicit BlockPool(int page_count);  // > 0
 
-  // `count` pages, now owned, or nothing if fewer are free. Lowest-numbered free pages are not
-  // preferred: the page that has been free longest goes first, so that a use after free shows late
-  // in production and, with the simulation's canaries, at once.
+  // Allocates `count` pages, or nothing if fewer are free. The page that has been free longest is
+  // used first, so that in production a use after free damages data late; the simulation's canaries
+  // detect it at once.
   std::optional<std::vector<int>> Allocate(int count);
 
-  // Owned pages become free. A page that isn't owned is a broken invariant.
+  // Owned pages become free. Freeing a page that isn't owned is a broken invariant.
   void Free(std::span<const int> pages);
 
   // Owned pages become quarantined; quarantined ones free.
@@ -34,8 +34,9 @@ class BlockPool {
   int owned_pages() const { return owned_count_; }
   int quarantined_pages() const { return quarantined_count_; }
 
-  // For tests that put canaries into pages the moment they become free: how often that happened to
-  // one, and to all together. A state alone would not tell of one that is given out again at once.
+  // For tests that put canaries into pages when they become free: how often that has happened to
+  // one page, and to all together. The state alone would not show a page that is allocated again at
+  // once.
   uint64_t times_freed(int page) const { return times_freed_[static_cast<size_t>(page)]; }
   uint64_t freed_total() const { return freed_total_; }
 

@@ -18,10 +18,11 @@ absl::Status CheckRanks(int kv_heads, int ranks, const char* whose) {
                                                  " KV heads: neither divides the other"));
 }
 
-// The source that gives `head` to `destination`. Ranks with a copy of it are neighbours on both
-// sides, so who is as far among the heads' copies here as the destination is there has it.
+// The source that sends `head` to `destination`. On both sides the ranks with a copy of a head are
+// adjacent. The destination's position among the head's copies selects the source at the
+// corresponding position.
 int SourceOf(int head, int kv_heads, int sources, TensorRank destination) {
-  const int copies = std::max(1, destination.size / kv_heads);  // Of each head.
+  const int copies = std::max(1, destination.size / kv_heads);  // The copies of each head.
   const int copy = destination.rank % copies;
   return (head * copies + copy) * sources / (kv_heads * copies);
 }
@@ -56,7 +57,7 @@ absl::StatusOr<std::vector<int>> SourcesOf(int kv_heads, int source_ranks, int d
   return std::vector<int>(sources.begin(), sources.end());
 }
 
-// One at most: a rank's heads are neighbours, on both sides.
+// At most one, since a rank's heads are adjacent on both sides.
 std::optional<HeadRoute> RouteBetween(int kv_heads, TensorRank source, TensorRank destination) {
   const auto routes = HeadRoutes(kv_heads, source.size, destination.size);
   BATON_CHECK(routes.ok()) << routes.status();

@@ -69,7 +69,7 @@ TEST(HeadRoutesTest, HeadsThatSeveralRanksHoldAreSentOnce) {
   EXPECT_EQ(Routes(1, 4, 2), (std::vector<HeadRoute>{{0, {0, 1}, 0, 0, 0}, {2, {0, 1}, 1, 0, 0}}));
 }
 
-// Who is as far among the copies of its head on the one side as on the other.
+// The rank at the same position among the copies of its head on both sides.
 TEST(HeadRoutesTest, CopiesTakeTurnsInTheirOrder) {
   EXPECT_EQ(
       Routes(4, 8, 2),
@@ -112,8 +112,8 @@ TEST(HeadRoutesTest, SourcesAreThoseThatAnyDestinationHearsFrom) {
   }
 }
 
-// Two stages of different numbers of ranks: every destination gets each of its heads of each stage
-// once, and nobody is asked who writes nothing there.
+// Two stages with different numbers of ranks: every destination gets each of its heads of each
+// stage once, and SourcesOf names only ranks that write there.
 TEST(HeadRoutesTest, WritersToADestinationHaveItsHeadsOnce) {
   for (const int kv_heads : {1, 2, 4, 8}) {
     for (const int m : {1, 2, 4, 8}) {

@@ -1,4 +1,4 @@
-// What a header must satisfy before a byte is placed, and what the table satisfies at any time.
+// The checks of a header before a byte is placed, and the invariants of the table.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

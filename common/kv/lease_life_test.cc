@@ -1,4 +1,5 @@
-// What ends a grant beside its data: silence, deadlines and revocation; and what writers are told.
+// What ends a grant apart from its data (silence, deadlines, revocation), and the receipts of
+// writers.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Inside of LeaseTable, shared by its source files; nothing else includes it.
+// The state of LeaseTable, shared by its source files; no other file includes it.
 #ifndef COMMON_KV_LEASE_STATE_H_
 #define COMMON_KV_LEASE_STATE_H_
 
@@ -22,18 +22,18 @@ enum class PartState : unsigned char { kMissing, kArriving, kArrived };
 // What one writer of a grant has delivered so far.
 struct WriterProgress {
   KvWriter writer;
-  IndexRange heads;       // Of the model's, that it brings here.
-  bool draws = false;     // Its commit brings the first token.
-  size_t band_bytes = 0;  // Of a page: these heads of its layers.
+  IndexRange heads;       // The model's heads that it writes here.
+  bool draws = false;     // Its commit has the first token.
+  size_t band_bytes = 0;  // Per page: these heads of its layers.
   int parts_per_page = 1;
-  std::vector<PartState> parts;  // Of the prompt's pages, in order.
+  std::vector<PartState> parts;  // Those of the prompt's pages, in order.
   int arrived = 0;
   uint64_t bytes = 0;
   uint64_t checksum_sum = 0;
   std::optional<KvCommit> commit;
 
   bool Complete() const { return commit.has_value() && arrived == static_cast<int>(parts.size()); }
-  // The parts that `header` is about, as positions in `parts`. Its range has been checked.
+  // The range of `parts` that `header` describes. The header's range has been checked.
   std::pair<size_t, size_t> PartsOf(const KvDataHeader& header) const {
     const auto begin = static_cast<size_t>(header.first_page * parts_per_page + header.part);
     return {begin, begin + (parts_per_page == 1 ? static_cast<size_t>(header.page_count) : 1)};
@@ -42,12 +42,12 @@ struct WriterProgress {
 
 struct Slot {
   SlotState state = SlotState::kFree;
-  KvGrant grant;  // Of the current or last generation.
+  KvGrant grant;  // The current or last generation's.
   std::vector<WriterProgress> writers;
   std::optional<SampledToken> first_token;
-  bool wants_token = false;  // One of the writers brings it.
+  bool wants_token = false;  // One of the writers sends the first token.
   int64_t granted_us = 0;
-  int in_flight = 0;  // Placements of this generation under way.
+  int in_flight = 0;  // This generation's placements under way.
 };
 
 struct InFlight {
@@ -60,7 +60,7 @@ struct InFlight {
   uint64_t checksum = 0;
 };
 
-// Writers of open grants only, so a stranger's heartbeats take no memory.
+// Kept for writers of open grants only, so that heartbeats of unknown senders take no memory.
 struct LastHeard {
   int64_t last_us = 0;
   int grants = 0;
@@ -82,7 +82,8 @@ struct LeaseTable::State {
   uint64_t last_generation = 0;
   uint64_t next_receipt = 1;
 
-  // The checks that data and commits share. The slot is granted and `writer` one of its writers.
+  // The checks that data and commits share: the slot is granted, and `writer` is one of its
+  // writers.
   struct Place {
     lease_internal::Slot* slot = nullptr;
     size_t writer = 0;
@@ -95,11 +96,11 @@ struct LeaseTable::State {
 
   void Arrived(uint32_t index, const lease_internal::InFlight& run, const absl::Status& status,
                uint64_t checksum, std::vector<LeaseEvent>& events);
-  // Of a commit that is neither the first right one of its writer nor the same again.
+  // Checks a commit that is neither its writer's first correct one nor a repetition of it.
   absl::Status CheckCommit(const KvCommit& commit, const lease_internal::WriterProgress& writer,
                            KvRefusal& refusal, std::vector<LeaseEvent>& events);
-  // After a commit or an arrival: tells a writer that is complete, and commits the grant with the
-  // last of them.
+  // After a commit or an arrival: sends a receipt to a writer that is complete, and commits the
+  // grant with the last one.
   void Settle(uint32_t index, size_t writer, std::vector<LeaseEvent>& events);
   void Tell(const KvCommit& commit, KvReceiptKind kind, uint32_t missing_parts);
   void Fail(uint32_t index, absl::Status status, std::vector<LeaseEvent>& events);
@@ -107,7 +108,7 @@ struct LeaseTable::State {
   void Heard(uint64_t writer_incarnation, int64_t now_us);
   void ForgetWriters(const lease_internal::Slot& slot);
 
-  // When a granted slot ends by itself if nothing more is heard.
+  // When a granted slot ends if no message of the writer arrives.
   int64_t SilenceUs(const lease_internal::Slot& slot,
                     const lease_internal::WriterProgress& writer) const;
   int64_t DeadlineUs(const lease_internal::Slot& slot) const;

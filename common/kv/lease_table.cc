@@ -43,7 +43,8 @@ void LeaseTable::Grant(KvGrant grant, int64_t now_us) {
       << "generation " << grant.generation << " after " << table.last_generation;
   BATON_CHECK(!grant.pages.empty()) << "a grant of no pages";
   table.last_generation = grant.generation;
-  slot = Slot{.state = SlotState::kGranted, .granted_us = now_us};  // Nothing of the last one.
+  slot =
+      Slot{.state = SlotState::kGranted, .granted_us = now_us};  // Nothing of the last grant stays.
   for (const KvWriter& writer : grant.writers) {
     const auto route =
         RouteBetween(table.options.model_kv_heads, writer.tensor_rank, table.options.rank);
@@ -167,8 +168,8 @@ absl::Status LeaseTable::OnCommit(const KvCommit& commit, int64_t now_us, KvRefu
   return absl::OkStatus();
 }
 
-// Nothing better will come from a writer whose commit is wrong, so the request ends now and not at
-// its deadline. One that contradicts an earlier commit is a stranger's: the first one counts.
+// A writer whose commit is wrong will not send a better one, so the request ends now instead of at
+// its deadline. A commit that contradicts an earlier one does not count: the first one does.
 absl::Status LeaseTable::State::CheckCommit(const KvCommit& commit, const WriterProgress& writer,
                                             KvRefusal& refusal, std::vector<LeaseEvent>& events) {
   if (writer.commit.has_value()) {
@@ -354,8 +355,8 @@ void LeaseTable::State::ForgetWriters(const Slot& slot) {
   }
 }
 
-// Counted from the grant when the last sign of life is older: a writer that has just been given
-// work gets a whole lease, but its other grants don't get another one.
+// Counted from the grant if the last sign of life is older: a writer with a new grant gets a whole
+// lease for it, but its other grants are not extended.
 int64_t LeaseTable::State::SilenceUs(const Slot& slot, const WriterProgress& writer) const {
   const auto found = heard.find(writer.writer.instance);
   const int64_t last_us = found == heard.end() ? 0 : found->second.last_us;

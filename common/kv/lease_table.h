@@ -1,17 +1,19 @@
-// The decode side of the KV hand-off: which writes are allowed, what has arrived, and when pages
-// that were written to may be used again. The shell asks it about every arriving header before a
-// byte is placed, so late or wrong data is refused, not repaired.
+// The decode side of the KV hand-off: which writes are allowed, what has arrived, and when written
+// pages may be used again. The shell passes it every arriving header before a byte is placed, so
+// late or wrong data is refused instead of repaired.
 //
 // States of a slot: FREE -> GRANTED -> COMMITTED -> (Revoke) -> FREE
 //                               \-> FAILED ----> (Revoke) -> DRAINING -> FREE
-// A revoked grant is drained once no placement into its pages is under way: data that comes later
-// has a stale generation and is refused, so with receiver-placed messages that is the whole fence
-// (reference: reuse before it, sglang#35049, vllm#32255). Every Revoke yields exactly one Drained.
 //
-// A writer hears what has become of its part: what its transport calls sent may be lost, so until a
-// receipt says otherwise nothing has arrived.
+// A revoked grant is drained when no placement into its pages is under way. Data that arrives later
+// has a stale generation and is refused, so with receiver-placed messages this is the whole fence
+// (references for reuse before the fence: sglang#35049, vllm#32255). Every Revoke yields exactly
+// one Drained.
 //
-// Lives on the thread that places bytes; not thread-safe. Times are microseconds of that thread's
+// A writer gets receipts for its part. Its transport calls may succeed and the data may still be
+// lost, so nothing counts as arrived until a receipt says so.
+//
+// Used on the thread that places bytes; not thread-safe. Times are microseconds of that thread's
 // clock.
 #ifndef COMMON_KV_LEASE_TABLE_H_
 #define COMMON_KV_LEASE_TABLE_H_
@@ -35,8 +37,8 @@
 
 namespace baton {
 
-// A run of whole pages of one stage's layers, or one part of a page that is too large for one
-// message, as a writer announces it.
+// The header of a data message: a run of whole pages of one stage's layers, or one part of a page
+// that is too large for one message.
 struct KvDataHeader {
   uint32_t slot = 0;
   uint64_t generation = 0;
@@ -45,36 +47,36 @@ struct KvDataHeader {
   LayerRange layers;
   int first_page = 0;  // Index within the prompt's pages.
   int page_count = 0;
-  int part = 0;           // Of the page, if it has several: then page_count is 1.
-  uint64_t bytes = 0;     // page_count times the writer's band or the part's; the payload's length.
-  uint64_t checksum = 0;  // XXH3-64 of the payload.
+  int part = 0;           // If a page has several parts; page_count is then 1.
+  uint64_t bytes = 0;     // The payload's length: page_count bands of the writer, or one part.
+  uint64_t checksum = 0;  // The payload's XXH3-64.
   auto operator<=>(const KvDataHeader&) const = default;
 };
 
-// A writer's statement that it has sent all of its layers. That of the last stage's rank 0 carries
-// the first token. Sent again, it asks what has arrived.
+// A writer's statement that it has sent all of its layers. The commit of the last stage's rank 0
+// carries the first token. When it is sent again, it asks what has arrived.
 struct KvCommit {
   uint32_t slot = 0;
   uint64_t generation = 0;
   uint64_t decode_incarnation = 0;
   uint64_t writer_incarnation = 0;
   LayerRange layers;
-  int page_count = 0;         // Of the whole prompt.
-  uint64_t checksum_sum = 0;  // Of all its runs' checksums, modulo 2^64: independent of order.
+  int page_count = 0;         // The whole prompt's.
+  uint64_t checksum_sum = 0;  // Sum of the checksums of all its runs, modulo 2^64.
   bool has_first_token = false;
   SampledToken first_token;
-  std::string writer_id;  // With writer_incarnation: to whom the receipt goes.
+  std::string writer_id;  // With writer_incarnation: the receiver of the receipt.
   auto operator<=>(const KvCommit&) const = default;
 };
 
 enum class KvReceiptKind : uint8_t {
-  kComplete = 1,  // All of the writer's layers are here.
-  kMissing = 2,   // The commit is here, parts are not: late or lost.
-  kOver = 3,      // Nobody waits for them any more: committed, failed or revoked before.
-  kRefused = 4,   // The commit can never be right.
+  kComplete = 1,  // All of the writer's layers have arrived.
+  kMissing = 2,   // The commit has arrived, some parts have not: late or lost.
+  kOver = 3,      // The grant no longer waits: it was committed, failed or revoked before.
+  kRefused = 4,   // The commit is wrong for good.
 };
 
-// What decode answers to a commit, once the writer's part is complete or when it is asked again.
+// Decode's answer to a commit, when the writer's part is complete or when the writer asks again.
 struct KvReceipt {
   InstanceRef writer;
   uint32_t slot = 0;
@@ -89,15 +91,15 @@ struct KvGrant {
   uint32_t slot = 0;
   uint64_t generation = 0;
   std::vector<int> pages;  // The prompt's, in order; the decode's own ids.
-  // Those with a route to this rank of decode (head_routes.h): together they bring each of its
-  // heads of every layer exactly once (the decode core has checked).
+  // The writers with a route to this rank of decode (head_routes.h). Together they write each of
+  // its heads of every layer exactly once (the decode core has checked).
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
 };
 
-// Where a run goes: bytes [offset, offset + page_bytes) of the writer's band of each of `pages`, in
-// payload order. The band is [layer][K/V][head][token][dim] of `layers` and `heads`, which are
-// those of the model that the writer has a route for to here.
+// Where to place a run: bytes [offset_bytes, offset_bytes + page_bytes) of the writer's band of
+// each of `pages`, in payload order. The band is [layer][K/V][head][token][dim] of `layers` and
+// `heads`: the model's heads that the writer has a route for to this process.
 struct KvPlacement {
   std::vector<int> pages;
   LayerRange layers;
@@ -107,25 +109,25 @@ struct KvPlacement {
   uint64_t receipt = 0;  // Names this placement in OnPlaced; never 0.
 };
 
-// Why a header was refused; label of the metric and of the log line.
+// Why a header was refused; a label of the metric and of the log line.
 enum class KvRefusal {
   kUnknownSlot,
   kStaleGeneration,
   kWrongIncarnation,
-  kNotAWriter,  // Layers or writer's incarnation not in the grant.
+  kNotAWriter,  // The layers or the writer's incarnation are not in the grant.
   kBadRange,    // Pages outside the prompt.
   kBadLength,
   kDuplicate,  // A page that has arrived or is arriving, or a second commit that differs.
   kConsumed,   // Committed or failed before.
-  kBadCommit,  // A first token that is missing or not this writer's; ends the grant, as a commit
-               // of another number of pages does.
+  kBadCommit,  // The first token is missing, or not this writer's to send, or the page count is
+               // wrong. Ends the grant.
 };
 const char* KvRefusalName(KvRefusal refusal);
 
 struct KvCommitted {
   uint32_t slot = 0;
   uint64_t generation = 0;
-  // There if the last stage's rank 0 writes to this rank of decode; always so on rank 0.
+  // Set if the last stage's rank 0 writes to this rank of decode; always on rank 0.
   std::optional<SampledToken> first_token = std::nullopt;
   uint64_t bytes = 0;
 };
@@ -142,11 +144,11 @@ using LeaseEvent = std::variant<KvCommitted, KvFailed, KvDrained>;
 
 struct LeaseTableOptions {
   InstanceRef self;
-  KvLayout layout;                      // Of this process's pages: its own heads.
+  KvLayout layout;                      // This process's pages, with its own heads.
   TensorRank rank;                      // Its place in the decode service.
   int model_kv_heads = 0;               // 0: the layout's, for a decode service of one rank.
   uint32_t slots = 0;                   // Bounds the grants.
-  int64_t writer_lease_us = 3'000'000;  // Silence of a writer that ends its grants.
+  int64_t writer_lease_us = 3'000'000;  // A writer's grants end after so long a silence.
   size_t part_bytes = kKvPartBytes;
 };
 
@@ -155,48 +157,48 @@ class LeaseTable {
   explicit LeaseTable(LeaseTableOptions options);
   ~LeaseTable();
 
-  // Opens a grant. The slot must be free and the generation larger than any before: the decode core
-  // sees to both, so a breach is a broken invariant.
+  // Opens a grant. The slot must be free and the generation larger than any before; the decode core
+  // ensures both, so a breach is a broken invariant.
   void Grant(KvGrant grant, int64_t now_us);
 
-  // Ends a grant in whatever state; Drained follows, now or when the last placement ends. Unknown
-  // or stale (slot, generation): nothing.
+  // Ends a grant in any state. Drained follows at once, or when the last placement ends. Does
+  // nothing for an unknown or stale (slot, generation).
   void Revoke(uint32_t slot, uint64_t generation, std::vector<LeaseEvent>& events);
 
-  // Whatever comes of a writer is a sign of its life, also what is refused because its grant has
-  // ended: a lease ends for silence, not because heartbeats are late behind bytes that were sent
+  // Every message of a writer renews its lease, also one that is refused because its grant has
+  // ended. A lease ends for silence, not because heartbeats are queued behind bytes that were sent
   // before them.
 
-  // Checks a header. On success the caller places `payload_bytes` bytes as the placement says and
-  // then calls OnPlaced exactly once; until then the pages are held.
-  // Errors: FAILED_PRECONDITION or INVALID_ARGUMENT; `refusal` says which check.
+  // Checks a header. On success the caller places `payload_bytes` bytes as the placement says, then
+  // calls OnPlaced exactly once; until then the pages are held. Errors: FAILED_PRECONDITION or
+  // INVALID_ARGUMENT; `refusal` says which check.
   absl::StatusOr<KvPlacement> OnData(const KvDataHeader& header, size_t payload_bytes,
                                      int64_t now_us, KvRefusal& refusal);
 
-  // `status`: of the transfer; `checksum`: of the bytes as placed.
+  // `status` is the transfer's; `checksum` is that of the placed bytes.
   void OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t checksum, int64_t now_us,
                 std::vector<LeaseEvent>& events);
 
-  // May come before the last data, which it may overtake on its way: the grant is committed by
-  // whatever completes it. The same commit again is answered by a receipt and changes nothing.
+  // A commit may arrive before the last data; the last of them to arrive commits the grant. A
+  // repeated commit is answered by a receipt and changes nothing.
   absl::Status OnCommit(const KvCommit& commit, int64_t now_us, KvRefusal& refusal,
                         std::vector<LeaseEvent>& events);
 
   // A sign of life from a writer's data thread.
   void OnHeartbeat(const InstanceRef& writer, int64_t now_us);
 
-  // What is to be told to writers since the last call, at most one receipt for each OnPlaced and
-  // OnCommit. One that is lost on its way is asked for again.
+  // The receipts since the last call, at most one for each OnPlaced and OnCommit. A writer asks
+  // again if a receipt is lost.
   std::vector<KvReceipt> TakeReceipts();
 
   // Ends grants whose writer has been silent for the lease or whose deadline has passed.
   void Tick(int64_t now_us, std::vector<LeaseEvent>& events);
   int64_t NextDeadlineUs() const;
 
-  // All that `writer` has to deliver under the slot's grant is here, or the grant is
-  // not open any more.
+  // Whether everything that `writer` delivers under the slot's grant has arrived, or the grant is
+  // no longer open.
   bool WriterComplete(uint32_t slot, const InstanceRef& writer) const;
-  int active_grants() const;  // GRANTED or COMMITTED or FAILED: not yet revoked.
+  int active_grants() const;  // GRANTED, COMMITTED or FAILED: not yet revoked.
   int draining() const;       // Revoked with placements under way.
   bool AtRest() const { return active_grants() == 0 && draining() == 0; }  // I5
   absl::Status CheckInvariants() const;

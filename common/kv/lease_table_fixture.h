@@ -14,7 +14,7 @@
 namespace baton {
 
 inline constexpr int64_t kLeaseUs = 3'000'000;
-inline constexpr int64_t kNowUs = 0;  // Of whatever arrives, where a test says nothing else.
+inline constexpr int64_t kNowUs = 0;  // The default time of arrivals.
 inline const InstanceRef kSelf{"decode-0", 100};
 inline const KvLayout kLayout{.layers = 6, .kv_heads = 2, .head_dim = 4, .page_size = 16};
 inline const KvWriter kFront{{"prefill-0", 201}, {0, 2}};
@@ -76,14 +76,14 @@ class LeaseTableTest : public testing::Test {
   void Place(const KvDataHeader& header) { End(Begin(header), header.checksum); }
   std::optional<KvRefusal> Refused(const KvDataHeader& header,
                                    std::optional<size_t> payload = std::nullopt) {
-    KvRefusal refusal = KvRefusal::kBadCommit;  // Of no data.
+    KvRefusal refusal = KvRefusal::kBadCommit;  // Never a refusal of data.
     if (table_.OnData(header, payload.value_or(header.bytes), kNowUs, refusal).ok())
       return std::nullopt;
     EXPECT_TRUE(table_.CheckInvariants().ok());
     return refusal;
   }
   std::optional<KvRefusal> Committed(const KvCommit& commit) {
-    KvRefusal refusal = KvRefusal::kBadLength;  // Of no commit.
+    KvRefusal refusal = KvRefusal::kBadLength;  // Never a refusal of a commit.
     if (table_.OnCommit(commit, kNowUs, refusal, events_).ok()) return std::nullopt;
     return refusal;
   }

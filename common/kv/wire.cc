@@ -27,7 +27,7 @@ absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("KV message: ", what));
 }
 
-// Writes integers byte by byte, so the layout depends on no compiler and no machine.
+// Writes integers byte by byte, so that the layout is the same for every compiler and machine.
 class Writer {
  public:
   explicit Writer(Kind kind) {
@@ -55,8 +55,8 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-// Reads what Writer wrote. A read past the end gives nothing and is remembered, so that callers
-// check once, in End.
+// Reads what Writer wrote. A read past the end gives zero and is remembered; callers check once, in
+// End.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -81,7 +81,7 @@ class Reader {
       return {};
     }
     std::string text(size, '\0');
-    if (size > 0) std::memcpy(text.data(), rest_.data(), size);  // Of none, data() may be null.
+    if (size > 0) std::memcpy(text.data(), rest_.data(), size);  // data() may be null if size is 0.
     rest_ = rest_.subspan(size);
     return text;
   }
@@ -96,7 +96,7 @@ class Reader {
   bool short_ = false;
 };
 
-// Checks the envelope; returns the kind and leaves the body to the reader.
+// Checks the envelope, returns the kind and leaves the body to the reader.
 absl::StatusOr<Kind> Open(std::span<const std::byte> bytes, Reader& body) {
   if (bytes.size() < kChecksumBytes) return Malformed("too short");
   const auto signed_part = bytes.first(bytes.size() - kChecksumBytes);

@@ -1,7 +1,7 @@
 // The headers of the hand-off's messages on the data plane (MessageKind kKvPages and kKvControl).
-// Fixed little-endian layouts behind a version byte; the last eight bytes are the XXH3-64 of all
-// before, because a flipped bit in a page index would place good bytes wrongly. What is decoded has
-// been checked for form: sizes, signs, overflow; whether it is allowed is the lease table's matter.
+// Fixed little-endian layouts with a version byte. The last eight bytes are the XXH3-64 of all
+// before: a flipped bit in a page index would place good bytes wrongly. Decoding checks the form:
+// sizes, signs, overflow. The lease table checks whether a message is allowed.
 #ifndef COMMON_KV_WIRE_H_
 #define COMMON_KV_WIRE_H_
 
@@ -16,11 +16,11 @@
 
 namespace baton {
 
-// Limits of the wire, so that every header fits into the data plane's 512 bytes.
+// Limits that make every header fit into the data plane's 512 bytes.
 inline constexpr int kMaxWireTopLogprobs = 20;
 inline constexpr size_t kMaxInstanceIdBytes = 128;
 
-// A writer's sign of life to one decode service.
+// A writer's heartbeat to one decode service.
 struct KvHeartbeat {
   InstanceRef writer;
   auto operator<=>(const KvHeartbeat&) const = default;
@@ -28,13 +28,13 @@ struct KvHeartbeat {
 
 using KvControl = std::variant<KvCommit, KvHeartbeat, KvReceipt>;
 
-// Encoding breaks an invariant (BATON_CHECK) when a value exceeds the limits above.
+// A value beyond the limits above is a broken invariant (BATON_CHECK).
 std::vector<std::byte> EncodeKvData(const KvDataHeader& header);
 std::vector<std::byte> EncodeKvCommit(const KvCommit& commit);
 std::vector<std::byte> EncodeKvHeartbeat(const KvHeartbeat& heartbeat);
 std::vector<std::byte> EncodeKvReceipt(const KvReceipt& receipt);
 
-// INVALID_ARGUMENT for anything that no encoder makes: wrong length, version, kind or checksum,
+// INVALID_ARGUMENT for bytes that no encoder produces: wrong length, version, kind or checksum,
 // negative or inverted ranges, a NaN log-probability, a malformed instance id.
 absl::StatusOr<KvDataHeader> DecodeKvData(std::span<const std::byte> bytes);
 absl::StatusOr<KvControl> DecodeKvControl(std::span<const std::byte> bytes);

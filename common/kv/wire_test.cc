@@ -137,7 +137,8 @@ TEST(KvWireTest, RandomBytesAreRefused) {
   }
 }
 
-// A peer can compute checksums too: well-sealed nonsense must not pass either.
+// A peer can compute checksums too: messages with a right checksum and wrong contents must fail as
+// well.
 TEST(KvWireTest, SealedNonsenseIsRefused) {
   KvDataHeader header = SampleHeader();
   header.layers = {5, 5};

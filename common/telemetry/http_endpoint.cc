@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const HttpEndp
   options.io_threads = 1;
   options.worker_threads = 0;
   options.max_connections = config.max_connections;
-  options.reserved_connections = 0;  // All of them are probes.
+  options.reserved_connections = 0;  // All connections are probes.
   options.max_request_bytes = 0;
   options.idle_timeout_ms = config.idle_timeout_ms;
   options.receive_timeout_ms = config.idle_timeout_ms;

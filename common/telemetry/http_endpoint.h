@@ -1,6 +1,6 @@
-// What a worker shows over HTTP: GET (or HEAD) /metrics, /health and /readiness, for Prometheus and
-// probes: three routes on common/http's server, which has a thread of its own here, so that it
-// answers while the worker computes.
+// A worker's HTTP endpoint: GET (or HEAD) /metrics, /health and /readiness, for Prometheus and
+// probes. Three routes on common/http's server with a thread of its own, so that it answers while
+// the worker computes.
 #ifndef COMMON_TELEMETRY_HTTP_ENDPOINT_H_
 #define COMMON_TELEMETRY_HTTP_ENDPOINT_H_
 
@@ -21,13 +21,13 @@ class Metrics;
 struct HttpEndpointConfig {
   std::string host = "127.0.0.1";  // An address of this machine, or a name that resolves to one.
   uint16_t port = 0;               // 0: any free port; HttpEndpoint::port() tells which.
-  size_t max_connections = 64;     // One more closes the one that has idled longest.
+  size_t max_connections = 64;     // A further one closes the connection that has idled longest.
   int idle_timeout_ms = 5000;      // A connection without a complete request is closed after it.
-  Metrics* connections = nullptr;  // Counts them, if given; outlives the endpoint.
+  Metrics* connections = nullptr;  // If set, counts connections; outlives the endpoint.
 };
 
-// Called on the endpoint's thread; they must return at once and never wait for a peer, or a peer's
-// failure would take this process's probes down with it.
+// Called on the endpoint's thread. They must return at once and never wait for a peer: otherwise a
+// peer's failure would make this process's probes fail.
 struct HttpEndpointCallbacks {
   std::function<std::string()> metrics;     // Body of /metrics: Metrics::Scrape.
   std::function<absl::Status()> liveness;   // OK while the process makes progress.
@@ -36,8 +36,8 @@ struct HttpEndpointCallbacks {
 
 class HttpEndpoint {
  public:
-  // Listens and starts the thread. Errors: InvalidArgument for a host that is no address,
-  // Unavailable if it cannot listen; both name the address.
+  // Listens and starts the thread. InvalidArgument if the host is not an address, Unavailable if it
+  // cannot listen; both name the address.
   static absl::StatusOr<std::unique_ptr<HttpEndpoint>> Start(const HttpEndpointConfig& config,
                                                              HttpEndpointCallbacks callbacks);
   ~HttpEndpoint();  // Closes all connections and joins the thread.

@@ -1,5 +1,5 @@
-// Counts the connections of an HTTP server in the metrics of its process. Apart from both: the
-// server knows no metric, the registry no server.
+// Counts the connections of an HTTP server in the metrics of its process. A file of its own, so
+// that the server knows no metric and the registry no server.
 #ifndef COMMON_TELEMETRY_HTTP_METRICS_H_
 #define COMMON_TELEMETRY_HTTP_METRICS_H_
 

@@ -45,7 +45,7 @@ prometheus::Labels LabelsOf(const MetricInfo& info, size_t index) {
   return labels;
 }
 
-// The index whose labels are `values`; what a label does not list counts as its last value.
+// The index whose labels are `values`; an unlisted value counts as its label's last one.
 size_t SeriesIndex(const MetricInfo& info, LabelValues values) {
   BATON_CHECK(values.size() == info.labels.size())
       << info.name << " has " << info.labels.size() << " labels, not " << values.size();
@@ -67,8 +67,8 @@ double UnixSeconds() {
 }  // namespace
 
 struct Metrics::Registry {
-  // The series of one metric, by SeriesIndex; one of the three is filled, none if the role does not
-  // have the metric. Pointers belong to `registry`.
+  // The series of one metric, by SeriesIndex. One of the three is filled; none if the role does not
+  // have the metric. `registry` owns them.
   struct Series {
     std::vector<prometheus::Counter*> counters;
     std::vector<prometheus::Gauge*> gauges;

@@ -52,7 +52,7 @@ class Metrics {
   std::string Scrape();
 
  private:
-  struct Registry;  // prometheus-cpp stays behind it.
+  struct Registry;  // Hides prometheus-cpp from includers.
   std::unique_ptr<Registry> registry_;
 };
 

@@ -1,4 +1,4 @@
-// The address of an OTLP collector as people write it.
+// The address of an OTLP collector as users write it.
 #ifndef COMMON_TRACING_ENDPOINT_H_
 #define COMMON_TRACING_ENDPOINT_H_
 
@@ -10,12 +10,12 @@ namespace baton::tracing {
 
 // OTLP's port over gRPC.
 inline constexpr int kDefaultPort = 4317;
-// Where --enable-trace alone sends spans.
+// The collector of --enable-trace without an endpoint.
 inline constexpr char kDefaultEndpoint[] = "localhost:4317";
 
-// HOST:PORT of "host:port", "host" or "http://host:port" with or without a slash behind it; IPv6
+// HOST:PORT of "host:port", "host" or "http://host:port", with or without a trailing slash; IPv6
 // addresses in brackets. INVALID_ARGUMENT for https, for a path (OTLP over HTTP has one, and its
-// port does not speak gRPC), and for what is no address.
+// port does not speak gRPC), and for anything that is not an address.
 absl::StatusOr<std::string> ParseEndpoint(const std::string& text);
 
 }  // namespace baton::tracing

@@ -5,7 +5,7 @@
 namespace baton::tracing {
 namespace {
 
-// OTLP's list of what is worth another try.
+// OTLP's list of retryable codes.
 bool MayPass(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kCancelled:

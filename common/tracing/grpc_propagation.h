@@ -10,13 +10,13 @@
 
 namespace baton::tracing {
 
-// Does nothing without a trace. Before the call starts.
+// Adds the context to the call's metadata; nothing without a trace. Call it before the call starts.
 void Inject(const TraceContext& context, grpc::ClientContext& call);
 
 TraceContext Extract(const grpc::ServerContextBase& call);
 
-// The span of an RPC that is served, now, for a caller that traces; nothing without a tracer, which
-// is looked at first.
+// The span of a served RPC, starting now, if the caller traces. Empty without a tracer, which is
+// checked first.
 ActiveSpan ServerSpan(Tracer* tracer, const grpc::ServerContextBase& call, const char* name,
                       const char* service, const char* method);
 

@@ -124,11 +124,11 @@ void OtlpExporter::Shutdown() {
   {
     MutexLock lock(&mutex_);
     stop_at_us_ = NowUs() + options_.limits.flush_us;
-  }  // Only an unlocking wakes the thread; waiting below does not.
+  }  // Unlocking wakes the thread; the wait below would not.
   {
     MutexLock lock(&mutex_);
     const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_; };
-    // A call that began before has a later deadline.
+    // A call that has started before has a later deadline.
     if (!mutex_.AwaitFor(std::chrono::microseconds(options_.limits.flush_us), ended)) {
       options_.to->Cancel();
     }

@@ -1,5 +1,6 @@
-// Sends spans on, in batches: a queue, a thread, one batch at a time. Whoever ends a span only
-// pushes it; a collector that is slow, away or wrong, or a full disk, costs spans, never a request.
+// Exports spans in batches: a queue, a thread, one batch at a time. The thread that ends a span
+// only pushes it. A slow, unreachable or faulty collector, or a full disk, loses spans but never
+// delays a request.
 #ifndef COMMON_TRACING_OTLP_EXPORTER_H_
 #define COMMON_TRACING_OTLP_EXPORTER_H_
 
@@ -32,25 +33,25 @@ struct OtlpExporterOptions {
 class OtlpExporter {
  public:
   explicit OtlpExporter(OtlpExporterOptions options);
-  ~OtlpExporter();  // Shutdown.
+  ~OtlpExporter();  // Calls Shutdown.
   OtlpExporter(const OtlpExporter&) = delete;
   OtlpExporter& operator=(const OtlpExporter&) = delete;
 
-  // Any thread; never waits. Nobody calls it any more when the object goes.
+  // Any thread; never waits. No call may follow the destructor.
   void Take(Span span);
 
-  // Sends what is here, within `limits.flush_us`, and ends the thread; what is left is counted as
-  // failed. Idempotent; one thread at a time.
+  // Sends the queued spans within `limits.flush_us` and ends the thread; spans that are left count
+  // as failed. Idempotent; one thread at a time.
   void Shutdown();
 
  private:
   void Wake();
   bool stopping() const;
-  int64_t stop_at_us() const;  // kNeverUs: not stopping.
+  int64_t stop_at_us() const;  // kNeverUs while not stopping.
 
-  // On the exporter's thread.
+  // These run on the exporter's thread.
   void Run();
-  // Until then, a batch (if `for_batch`) or the end.
+  // Sleeps until `until_us`, a full batch (if `for_batch`) or shutdown.
   void Sleep(int64_t until_us, bool for_batch);
   // Returns when the batch is sent or given up.
   void Export(const std::vector<Span>& spans);
@@ -59,15 +60,15 @@ class OtlpExporter {
   const OtlpExporterOptions options_;
   SpanQueue queue_;
 
-  mutable Mutex mutex_;  // Those who push take it once for each batch.
+  mutable Mutex mutex_;  // Pushing threads take it once per batch.
   bool batch_full_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t stop_at_us_ ABSL_GUARDED_BY(mutex_) = kNeverUs;
 
-  // The thread's own.
+  // Used by the exporter's thread alone.
   ExportCore core_;
   int64_t failing_since_us_ = 0;
-  size_t lost_ = 0;  // Since then, of what was tried.
+  size_t lost_ = 0;  // Spans lost since then.
   std::thread thread_;
 };
 

@@ -1,5 +1,5 @@
-// What is recorded of one piece of work. Plain values; times are microseconds of NowUs()'s clock,
-// which the exporter turns into the world's.
+// The record of one piece of work. Plain values; times are microseconds of NowUs()'s clock, which
+// the exporter converts to Unix time.
 #ifndef COMMON_TRACING_SPAN_H_
 #define COMMON_TRACING_SPAN_H_
 
@@ -16,7 +16,7 @@ namespace baton::tracing {
 using AttributeValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
 
 struct Attribute {
-  const char* key = "";  // A literal: names come from the conventions, never from a request.
+  const char* key = "";  // A literal from the conventions, never a request's text.
   AttributeValue value;
 };
 
@@ -32,7 +32,7 @@ struct SpanEvent {
   std::vector<Attribute> attributes;
 };
 
-// Another span that was worked on together with this one.
+// Another span that was processed together with this one.
 struct SpanLink {
   TraceId trace;
   uint64_t span = 0;
@@ -50,7 +50,7 @@ struct Span {
   std::vector<SpanEvent> events;
   std::vector<SpanLink> links;
   bool failed = false;
-  std::string error;  // Of a failed one, for people.
+  std::string error;  // A failed span's error, for people.
 };
 
 }  // namespace baton::tracing

@@ -1,4 +1,4 @@
-// Where an exporter's batches go: a collector, or a file of this machine.
+// Where an exporter's batches go: a collector, or a local file.
 #ifndef COMMON_TRACING_SPAN_DESTINATION_H_
 #define COMMON_TRACING_SPAN_DESTINATION_H_
 
@@ -17,23 +17,23 @@ class SpanDestination {
 
   virtual ~SpanDestination() = default;
 
-  // The exporter's thread. Returns by `until_us` (NowUs's clock) or when Cancel is called.
-  // `refused`: spans of a batch that was taken otherwise.
+  // Called on the exporter's thread. Returns by `until_us` (NowUs's clock) or when Cancel is
+  // called. `refused` is the number of spans that were refused from an accepted batch.
   virtual absl::Status Send(const Request& request, int64_t until_us, int64_t& refused) = 0;
-  // Any thread: a Send that is under way ends soon.
+  // Any thread: makes a running Send return soon.
   virtual void Cancel() = 0;
-  // For people: where spans go.
+  // The destination, for people.
   virtual const std::string& name() const = 0;
 };
 
 // OTLP over gRPC; `endpoint` is HOST:PORT, as ParseEndpoint makes it. Connects at the first batch.
 std::unique_ptr<SpanDestination> CollectorAt(const std::string& endpoint);
 
-// A trace file holds no more; what comes behind is FAILED_PRECONDITION and lost.
+// The maximum size of a trace file. Later batches are FAILED_PRECONDITION and lost.
 inline constexpr int64_t kTraceFileBytesMax = int64_t{1} << 30;
 
-// Appends a line of OTLP's JSON for each batch (otlp_json.h). All processes of a machine may write
-// to one file: a line is one write to its end. It is opened at the first batch.
+// Appends a line of OTLP's JSON for each batch (otlp_encode.h). All processes of a machine may
+// write to one file: a line is a single append. The file is opened at the first batch.
 std::unique_ptr<SpanDestination> FileAt(const std::string& path,
                                         int64_t bytes_max = kTraceFileBytesMax);
 

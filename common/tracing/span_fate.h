@@ -1,4 +1,4 @@
-// What becomes of spans; labels of the metric baton_trace_spans_total.
+// The outcomes of spans; labels of the metric baton_trace_spans_total.
 #ifndef COMMON_TRACING_SPAN_FATE_H_
 #define COMMON_TRACING_SPAN_FATE_H_
 
@@ -10,7 +10,7 @@ namespace baton::tracing {
 enum class SpanFate {
   kExported,
   kQueueFull,  // The exporter could not keep up.
-  kFailed,     // The collector was away for too long, or refused them.
+  kFailed,     // The collector was unreachable for too long, or refused them.
 };
 
 constexpr const char* FateLabel(SpanFate fate) {

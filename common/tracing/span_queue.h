@@ -1,5 +1,6 @@
-// Spans between those who end them and the exporter's thread: bounded, and never waited for. When
-// the exporter falls behind, the newest are dropped and counted: what is there tells how it began.
+// A bounded queue between the threads that end spans and the exporter's thread; pushing never
+// waits. If the exporter falls behind, the newest spans are dropped and counted: the older ones
+// show how the problem started.
 #ifndef COMMON_TRACING_SPAN_QUEUE_H_
 #define COMMON_TRACING_SPAN_QUEUE_H_
 
@@ -16,13 +17,13 @@
 
 namespace baton::tracing {
 
-// Thread-safe. The lock is held for a move, never while anybody waits.
+// Thread-safe. The lock is held only to move spans.
 class SpanQueue {
  public:
-  // What became of a span, and of the queue.
+  // The outcome of a push.
   enum class Pushed { kTaken, kBatchFull, kDropped };
 
-  // Holds `limit` spans; every `batch`-th push says that a batch is there.
+  // Holds `limit` spans; every `batch`-th push reports that a batch is full.
   SpanQueue(size_t limit, size_t batch) : limit_(limit), batch_(batch) {}
 
   Pushed Push(Span span) {

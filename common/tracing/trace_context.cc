@@ -11,7 +11,7 @@ constexpr size_t kVersionAt = 0;
 constexpr size_t kTraceAt = 3;
 constexpr size_t kSpanAt = 36;
 constexpr size_t kFlagsAt = 53;
-constexpr size_t kBytes = 55;  // Of version 00; later ones may be longer.
+constexpr size_t kBytes = 55;  // Version 00's; later versions may be longer.
 constexpr uint64_t kForbiddenVersion = 0xff;
 constexpr uint64_t kSampledFlag = 1;
 
@@ -20,7 +20,8 @@ constexpr size_t kMaxKeyBytes = 256;
 constexpr size_t kMaxTenantBytes = 241;
 constexpr size_t kMaxSystemBytes = 14;
 constexpr size_t kMaxValueBytes = 256;
-constexpr size_t kLongMemberBytes = 128;  // The first to go from a tracestate that is too long.
+constexpr size_t kLongMemberBytes =
+    128;  // Members of this size are dropped first from a tracestate that is too long.
 
 std::string_view Trim(std::string_view text) {
   const auto first = text.find_first_not_of(" \t");
@@ -28,7 +29,7 @@ std::string_view Trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// Digits and lower-case letters alone: the standard refuses upper case.
+// Only digits and lower-case letters: the standard refuses upper case.
 std::optional<uint64_t> ParseHex(std::string_view digits) {
   uint64_t value = 0;
   for (const char c : digits) {
@@ -65,7 +66,7 @@ std::optional<TraceContext> ParseTraceparent(std::string_view text) {
   if (!version || !high || !low || !span || !flags || *version == kForbiddenVersion) {
     return std::nullopt;
   }
-  // What a later version adds stands behind another dash.
+  // A later version's additions follow another dash.
   const bool longer = text.size() > kBytes;
   if (longer && (*version == 0 || text[kBytes] != '-')) return std::nullopt;
   TraceContext context;
@@ -97,14 +98,14 @@ bool IsKey(std::string_view key) {
          IsKeyPart(key.substr(at + 1), kMaxSystemBytes, /*digit_first=*/false);
 }
 
-// Printable ASCII but for ',' and '='; blanks at its ends have been trimmed away.
+// Printable ASCII except ',' and '='; blanks at the ends have been trimmed.
 bool IsValue(std::string_view value) {
   return !value.empty() && value.size() <= kMaxValueBytes &&
          std::all_of(value.begin(), value.end(),
                      [](char c) { return c >= ' ' && c <= '~' && c != ',' && c != '='; });
 }
 
-// The members of all values, empty ones left out; nullopt if one is not valid.
+// The non-empty members of all values; nullopt if one is not valid.
 std::optional<std::vector<std::string_view>> ParseMembers(
     const std::vector<std::string_view>& tracestates) {
   std::vector<std::string_view> members;

@@ -1,5 +1,5 @@
-// Where in which trace something happens, and how that is written in headers: W3C Trace Context,
-// level 1 (traceparent and tracestate). Pure; nothing here looks at a clock or draws a number.
+// A position in a trace, and its form in headers: W3C Trace Context, level 1 (traceparent and
+// tracestate). Pure: no clock, no random numbers.
 #ifndef COMMON_TRACING_TRACE_CONTEXT_H_
 #define COMMON_TRACING_TRACE_CONTEXT_H_
 
@@ -14,7 +14,7 @@ namespace baton::tracing {
 // Names of headers and of gRPC metadata.
 inline constexpr char kTraceparent[] = "traceparent";
 inline constexpr char kTracestate[] = "tracestate";
-// What is passed on of a tracestate; the standard wants no less.
+// The length of tracestate that is forwarded; the standard requires at least this.
 inline constexpr size_t kMaxTracestateBytes = 512;
 
 struct TraceId {
@@ -25,32 +25,32 @@ struct TraceId {
   friend bool operator==(const TraceId&, const TraceId&) = default;
 };
 
-// A place in a trace that spans may have as their parent. Without a valid trace id it is "no trace"
-// and costs nothing to pass on.
+// A span that others may have as their parent. Without a valid trace id it means "no trace" and
+// costs nothing to pass on.
 struct TraceContext {
   TraceId trace;
   uint64_t span = 0;     // 0 only without a trace.
-  bool sampled = false;  // Whoever began the trace wants its spans recorded.
-  bool remote = false;   // The span is another process's.
-  std::string state;     // tracestate, passed on as it came.
+  bool sampled = false;  // The trace's creator wants its spans recorded.
+  bool remote = false;   // The span belongs to another process.
+  std::string state;     // tracestate, forwarded unchanged.
 
   bool valid() const { return trace.valid(); }
   bool recording() const { return sampled && valid(); }
   friend bool operator==(const TraceContext&, const TraceContext&) = default;
 };
 
-// 32 and 16 lower-case hexadecimal digits; 16 and 8 bytes, first the highest.
+// As 32 or 16 lower-case hexadecimal digits, and as 16 or 8 bytes, the highest first.
 std::string Hex(const TraceId& trace);
 std::string Hex(uint64_t span);
 std::string Bytes(const TraceId& trace);
 std::string Bytes(uint64_t span);
 
-// The context that a caller sent, each header with all values that it came with. "No trace" if
-// there is not exactly one traceparent or it is not valid to the letter: the standard wants a new
-// trace then, without the caller's tracestate. A tracestate that is not valid is dropped alone.
+// The context that a caller sent; each header with all of its values. "No trace" unless there is
+// exactly one traceparent and it is strictly valid: the standard then requires a new trace without
+// the caller's tracestate. An invalid tracestate alone is dropped.
 TraceContext ExtractTraceContext(const std::vector<std::string_view>& traceparents,
                                  const std::vector<std::string_view>& tracestates);
-// The same of one value each; empty: there is none.
+// The same for one value each; empty means none.
 inline TraceContext ParseTraceContext(std::string_view traceparent, std::string_view tracestate) {
   if (traceparent.empty()) return {};
   return ExtractTraceContext({traceparent}, {tracestate});

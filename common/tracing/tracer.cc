@@ -13,7 +13,7 @@ constexpr size_t kMaxErrorBytes = 512;  // A status may quote what a client sent
 
 }  // namespace
 
-// The low half's 63 lower bits shifted, as OpenTelemetry's SDKs compare them.
+// Compares the low half's lower 63 bits, shifted, as OpenTelemetry's SDKs do.
 bool SampleByRatio(const TraceId& trace, double ratio) {
   if (ratio >= 1) return true;
   constexpr double kRange = 9223372036854775808.0;  // 2^63
@@ -78,7 +78,7 @@ void ActiveSpan::Fail(const absl::Status& status) {
 
 void ActiveSpan::End(int64_t now_us) {
   if (span_ == nullptr) return;
-  // Times come from one steady clock, but perhaps through two threads.
+  // All times are from one steady clock, but may be taken on two threads.
   span_->end_us = std::max(now_us, span_->begin_us);
   tracer_->take_(std::move(*std::exchange(span_, nullptr)));
 }

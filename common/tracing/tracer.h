@@ -1,11 +1,11 @@
-// Begins traces and spans, and hands those that have ended to whoever exports them.
+// Starts traces and spans, and passes ended spans to the exporter.
 //
 //   ActiveSpan span(tracer, "prefill", SpanKind::kServer, parent, NowUs());  // tracer may be null
 //   span.Set("baton.stage", 0);
 //   Call(span.ContextOr(parent));
 //   span.End(NowUs(), status);
 //
-// Nothing is recorded, allocated or drawn without a tracer or for a trace that is not sampled: an
+// Without a tracer, or if a trace is not sampled, nothing is recorded, allocated or drawn: an
 // ActiveSpan is then a null pointer.
 #ifndef COMMON_TRACING_TRACER_H_
 #define COMMON_TRACING_TRACER_H_
@@ -27,22 +27,22 @@
 
 namespace baton::tracing {
 
-// Whether a trace that begins here is sampled: as OpenTelemetry's TraceIdRatioBased decides, so
-// that everybody with this ratio or a larger one decides alike. 0 <= `ratio` <= 1.
+// Whether a trace that starts here is sampled. Decides as OpenTelemetry's TraceIdRatioBased does,
+// so that every process with this ratio or a larger one samples it too. 0 <= `ratio` <= 1.
 bool SampleByRatio(const TraceId& trace, double ratio);
 
 struct TracerOptions {
-  double sample_ratio = 1;    // Of the traces that begin here; others follow their beginner.
-  uint64_t seed[2] = {0, 0};  // Of the ids; random but in tests.
+  double sample_ratio = 1;    // For traces that start here; others have their creator's decision.
+  uint64_t seed[2] = {0, 0};  // For the ids; random except in tests.
 };
 
 // Thread-safe.
 class Tracer {
  public:
-  // `take` gets every span that has ended, on the thread that ends it: it must not block.
+  // `take` gets every ended span, on the thread that ends it. It must not block.
   Tracer(const TracerOptions& options, std::function<void(Span)> take);
 
-  // A new trace: its id, sampled or not, and no span yet (`span` is 0).
+  // A new trace: its id and the sampling decision, without a span (`span` is 0).
   TraceContext NewTrace();
   uint64_t NewSpanId();
 
@@ -55,18 +55,18 @@ class Tracer {
   std::atomic<uint64_t> drawn_{0};
 };
 
-// A span under way, or nothing. Not thread-safe; moves from thread to thread with what it times.
-// One that is destroyed without End is forgotten.
+// A running span, or nothing. Not thread-safe; it moves between threads together with the work that
+// it times. A span that is destroyed without End is discarded.
 class ActiveSpan {
  public:
   ActiveSpan() = default;
-  // Nothing if `tracer` is null or `parent` is not recording. `tracer` outlives the span.
+  // Empty if `tracer` is null or `parent` is not recording. `tracer` outlives the span.
   ActiveSpan(Tracer* tracer, std::string_view name, SpanKind kind, const TraceContext& parent,
              int64_t now_us);
 
   explicit operator bool() const { return span_ != nullptr; }
 
-  // The span's own context, for what is done on its behalf; `parent` if this is nothing.
+  // The span's own context, for work on its behalf; `parent` if it is empty.
   const TraceContext& ContextOr(const TraceContext& parent) const {
     return span_ == nullptr ? parent : span_->context;
   }
@@ -82,11 +82,11 @@ class ActiveSpan {
   void AddEvent(const char* name, int64_t now_us, std::initializer_list<Attribute> attributes = {});
   void Link(const TraceContext& other);
 
-  // Marks it as failed: error.type, and where it failed if `status` says so. OK does nothing; the
-  // first failure stays.
+  // Marks the span as failed: error.type, and where it failed if `status` says so. OK does nothing;
+  // the first failure stays.
   void Fail(const absl::Status& status);
 
-  // Hands it over. Further calls do nothing.
+  // Passes the span to the exporter. Further calls do nothing.
   void End(int64_t now_us);
   void End(int64_t now_us, const absl::Status& status) {
     Fail(status);
@@ -109,7 +109,7 @@ class ActiveSpan {
   std::unique_ptr<Span> span_;
 };
 
-// A span that is over already.
+// Records a span that has already ended.
 inline void RecordSpan(Tracer* tracer, std::string_view name, const TraceContext& parent,
                        int64_t begin_us, int64_t end_us) {
   ActiveSpan(tracer, name, SpanKind::kInternal, parent, begin_us).End(end_us);

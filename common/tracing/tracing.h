@@ -1,5 +1,4 @@
-// Tracing of one process, put together: the tracer that its services ask, and the exporter behind
-// it.
+// The tracing of one process: the tracer that its services use, and the exporters behind it.
 //
 //   std::unique_ptr<Tracing> tracing = ...;  // Null without --otlp-traces-endpoint.
 //   Tracer* tracer = tracing == nullptr ? nullptr : &tracing->tracer();
@@ -16,7 +15,7 @@
 
 namespace baton::tracing {
 
-// The process as spans name it.
+// The process's name in spans.
 struct Identity {
   std::string role;  // "router", "prefill", "decode"
   std::string instance_id;
@@ -24,18 +23,18 @@ struct Identity {
 
 class Tracing {
  public:
-  // Null if the options ask for no tracing. INVALID_ARGUMENT for an endpoint that is none, which
-  // the options' validation has refused before. `count` hears of every span in the end.
+  // Null if tracing is off. INVALID_ARGUMENT for an invalid endpoint, which the options' validation
+  // has refused before. `count` is called with the outcome of every span.
   static absl::StatusOr<std::unique_ptr<Tracing>> FromOptions(const v1::Options& options,
                                                               const Identity& identity,
                                                               const CountSpans& count);
-  // Goes last of all who end spans; flushes.
+  // Flushes. Destroy it after everything that ends spans.
   ~Tracing();
 
   Tracer& tracer();
 
  private:
-  struct Parts;  // gRPC stays behind it.
+  struct Parts;  // Hides gRPC from includers.
   explicit Tracing(std::unique_ptr<Parts> parts);
   const std::unique_ptr<Parts> parts_;
 };

@@ -1,5 +1,5 @@
-// What tracing costs where requests are served: nothing to speak of when it is off or a trace is
-// not sampled, a span's memory when it is.
+// The cost of tracing in the serving path: almost nothing when it is off or a trace is not sampled,
+// and a span's memory when it is.
 #include <benchmark/benchmark.h>
 
 #include "common/base/clock.h"
@@ -52,7 +52,7 @@ void Sampled(benchmark::State& state) {
 }
 BENCHMARK(Sampled);
 
-// The work beside which this stands.
+// The work to compare it with.
 void ReadClock(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(NowUs());
 }

@@ -13,7 +13,7 @@ namespace baton::simulator {
 namespace {
 
 constexpr uint64_t kIncarnation = 1;
-constexpr int64_t kForEverUs = int64_t{1} << 50;  // Nobody dies here: 35 years.
+constexpr int64_t kForEverUs = int64_t{1} << 50;  // No process fails here: 35 years.
 
 router::WorkerInfo Describe(const ClusterShape& shape, std::string id, LayerRange layers) {
   router::WorkerInfo info;
@@ -35,7 +35,7 @@ absl::StatusOr<int> PagesOf(const char* field, int64_t tokens, int page_size) {
                                           page_size, " tokens"));
 }
 
-// A sweep finds what the timed profile says, but for the floor, of which fits know nothing.
+// A sweep measures the timed profile's costs, except for the floor, which fits don't model.
 std::vector<KnownCost> SweptCosts(const ClusterShape& shape) {
   std::vector<KnownCost> known;
   for (const LayerRange& stage : shape.stages) {
@@ -46,7 +46,7 @@ std::vector<KnownCost> SweptCosts(const ClusterShape& shape) {
   return known;
 }
 
-// What real stages would begin with, which need not be what they then find.
+// The costs that real stages would start with; they may differ from what they then measure.
 absl::StatusOr<std::vector<KnownCost>> ProfiledCosts(const ClusterShape& shape,
                                                      const std::string& path) {
   BATON_ASSIGN_OR_RETURN(const ChunkProfile profile, LoadChunkProfile(path));
@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<KnownCost>> ProfiledCosts(const ClusterShape& shape,
   return known;
 }
 
-// "auto" is what the profile says.
+// "auto" uses the profile's type.
 ElementType TypeOf(const std::string& name, ElementType otherwise) {
   return ParseElementType(name).value_or(otherwise);
 }
@@ -76,7 +76,7 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   TimedProfile& profile = shape.profile;
   profile.dtype = TypeOf(options.dtype(), profile.dtype);
   profile.kv_dtype = TypeOf(options.kv_cache_dtype(), profile.kv_dtype);
-  // By times that are the same for all layers, which the profile's are.
+  // All layers take the same time in a profile.
   const bool even = options.pp_layer_partition() == config::kMeasuredPartition;
   BATON_ASSIGN_OR_RETURN(shape.stages,
                          config::SplitLayers(profile.layers, options.pp_size(),
@@ -121,7 +121,7 @@ decode::DecodeLimits DecodeLimitsOf(const ClusterShape& shape, const InstanceRef
   limits.max_running_requests = shape.max_running_requests;
   limits.max_queued_requests = shape.max_queued_requests;
   limits.max_context_tokens = shape.max_context_tokens;
-  limits.vocab_size = 2;  // Tokens are all the same here.
+  limits.vocab_size = 2;  // All tokens are alike here.
   limits.stream_lease_us = std::max(limits.stream_lease_us, 4 * shape.latency_us);
   return limits;
 }

@@ -1,4 +1,4 @@
-// The cluster that is simulated, as plain values: what its processes would be made with.
+// The simulated cluster as plain values: the options of its processes.
 #ifndef SERVICES_SIMULATOR_CLUSTER_SHAPE_H_
 #define SERVICES_SIMULATOR_CLUSTER_SHAPE_H_
 
@@ -19,26 +19,26 @@ namespace baton::simulator {
 
 struct ClusterShape {
   TimedProfile profile;
-  std::vector<LayerRange> stages;  // Of every chain.
+  std::vector<LayerRange> stages;  // The same in every chain.
   int chains = 1;
   int decodes = 1;
   prefill::PrefillOptions prefill;
-  // What stages believe that chunks cost before the first one, by a sweep or a chunk profile;
-  // empty: they learn it all.
+  // The chunk costs that stages start with, from a sweep or a chunk profile; empty if they learn
+  // them.
   std::vector<KnownCost> known_costs;
-  int prefill_pages = 0;  // Of every stage.
+  int prefill_pages = 0;  // In every stage.
   int decode_pages = 0;
-  KvLayout layout;        // Its page_size is everybody's.
-  int64_t row_bytes = 0;  // Of one token's activations.
+  KvLayout layout;        // All processes have its page_size.
+  int64_t row_bytes = 0;  // One token's activations.
   int max_context_tokens = 0;
-  int max_running_requests = 0;  // Of a decode service.
-  int max_queued_requests = 0;   // Of a decode service, and of the router.
-  int max_requests = 0;          // Of the router.
+  int max_running_requests = 0;  // In a decode service.
+  int max_queued_requests = 0;   // In a decode service, and in the router.
+  int max_requests = 0;          // In the router.
   router::Policy policy = router::Policy::kLeastLoad;
   int64_t request_timeout_us = 0;
 
-  int64_t latency_us = 0;  // One way, of every message.
-  // 0: no limit.
+  int64_t latency_us = 0;  // Every message's, one way.
+  // 0 means no limit.
   int64_t activation_gbps = 0;
   int64_t kv_gbps = 0;
 };
@@ -49,7 +49,7 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options);
 decode::DecodeLimits DecodeLimitsOf(const ClusterShape& shape, const InstanceRef& self);
 router::RouterLimits RouterLimitsOf(const ClusterShape& shape);
 
-// What a worker says of itself when it registers.
+// What a worker registers with.
 router::WorkerInfo DescribeStage(const ClusterShape& shape, int chain, int stage);
 router::WorkerInfo DescribeDecode(const ClusterShape& shape, int decode);
 

@@ -58,7 +58,7 @@ Json DecodeJson(const DecodeRecord& decode, int64_t end_us) {
           {"kv_pages_capacity", decode.page_count}};
 }
 
-// Times of what never came are null.
+// Times of events that did not happen are null.
 Json RowOf(const RequestRecord& request) {
   const auto time = [](int64_t us) { return us == kNotYetUs ? Json() : Json(us); };
   return {time(request.arrival_us),

@@ -1,5 +1,5 @@
-// What a run leaves behind: facts, before anybody counts them together. Microseconds are virtual,
-// from the run's beginning.
+// The record of a run: raw facts, which summary.h aggregates. Microseconds are virtual, from the
+// run's beginning.
 #ifndef SERVICES_SIMULATOR_RUN_RECORD_H_
 #define SERVICES_SIMULATOR_RUN_RECORD_H_
 
@@ -20,14 +20,14 @@ inline constexpr int64_t kNotYetUs = -1;
 
 struct RequestRecord {
   int prompt_tokens = 0;
-  int output_tokens = 0;  // Asked for.
+  int output_tokens = 0;  // Requested.
   int64_t arrival_us = kNotYetUs;
   int64_t first_token_us = kNotYetUs;
   int64_t last_token_us = kNotYetUs;
   int64_t end_us = kNotYetUs;
-  int tokens = 0;  // That came.
+  int tokens = 0;  // Received.
   int attempts = 0;
-  std::string chain;  // Of the last attempt; empty: it had none.
+  std::string chain;  // The last attempt's; empty without one.
   std::string decode;
   absl::Status status;
 
@@ -62,7 +62,7 @@ class Gauge {
   int64_t most_ = 0;
 };
 
-// Very many times, of which quantiles are known to within two percent.
+// A histogram of very many times; quantiles are precise to within two percent.
 class TimeHistogram {
  public:
   void Add(int64_t us) {
@@ -89,7 +89,7 @@ class TimeHistogram {
   }
 
  private:
-  static constexpr double kStep = 0.02;     // Of the logarithm.
+  static constexpr double kStep = 0.02;     // A bucket's width in the logarithm.
   static constexpr size_t kBuckets = 1500;  // Up to four months.
   std::vector<int64_t> counts_ = std::vector<int64_t>(kBuckets);
   int64_t count_ = 0;
@@ -97,7 +97,7 @@ class TimeHistogram {
   int64_t most_us_ = 0;
 };
 
-// Its request is the index in the workload.
+// ComputeRecord's `request` is the index in the workload.
 using ComputeRecord = timeline::ComputeRecord;
 using TimelineWindow = timeline::TimelineWindow;
 
@@ -106,20 +106,20 @@ struct StageRecord {
   prefill::StageTimes times;
   int64_t plans = 0;
   int64_t tokens = 0;
-  std::vector<ComputeRecord> computes;  // Those that the timeline shows.
+  std::vector<ComputeRecord> computes;  // Only those that the timeline shows.
 };
 
 struct ChainRecord {
   std::vector<StageRecord> stages;
-  Gauge queued;  // Requests that wait at stage 0,
-  Gauge open;    // and that are in the chain.
-  Gauge pages;   // Owned, of each stage's `page_count`.
+  Gauge queued;  // Requests that wait at stage 0.
+  Gauge open;    // Requests that are in the chain.
+  Gauge pages;   // Owned pages, of `page_count` in each stage.
   int page_count = 0;
 };
 
 struct DecodeRecord {
-  Gauge waiting;  // Requests, for pages or a slot.
-  Gauge running;  // In the batch.
+  Gauge waiting;  // Requests that wait for pages or a slot.
+  Gauge running;  // Requests in the batch.
   Gauge pages;
   int page_count = 0;
   int64_t steps = 0;
@@ -130,9 +130,9 @@ struct RunRecord {
   std::vector<RequestRecord> requests;
   std::vector<ChainRecord> chains;
   std::vector<DecodeRecord> decodes;
-  Gauge waiting;                 // Requests, for a pair or room on one.
-  TimeHistogram between_tokens;  // Of all requests: from each token to the next.
-  bool timeline_full = false;    // It has left out what came behind.
+  Gauge waiting;                 // Requests that wait for a pair or for room on one.
+  TimeHistogram between_tokens;  // All requests: from each token to the next.
+  bool timeline_full = false;    // Later computations were left out.
   int64_t end_us = 0;
 };
 

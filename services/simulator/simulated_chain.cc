@@ -131,7 +131,7 @@ void SimulatedChain::BeginCompute(int stage) {
   time_.At(end_us, [this, stage, done = std::move(done)] {
     std::deque<prefill::RunCompute>& submitted = places_[static_cast<size_t>(stage)]->submitted;
     submitted.pop_front();
-    if (!submitted.empty()) BeginCompute(stage);  // It waits for nobody to hear of this end.
+    if (!submitted.empty()) BeginCompute(stage);  // It does not wait until this end is reported.
     HandleStage(stage, done);
   });
 }
@@ -165,7 +165,7 @@ void SimulatedChain::Perform(int stage, const prefill::ReturnCredit& credit) {
   Deliver(stage - 1, prefill::CreditReturned{credit.epoch, credit.number});
 }
 
-// It has to leave the stage and to get into the decode service; whichever takes longer counts.
+// The KV passes the stage's connection and the decode service's; the slower one counts.
 void SimulatedChain::Perform(int stage, const prefill::SendKv& send) {
   Place& place = *places_[static_cast<size_t>(stage)];
   const int64_t now_us = time_.now_us();
@@ -174,7 +174,7 @@ void SimulatedChain::Perform(int stage, const prefill::SendKv& send) {
   const int64_t in_us = ways_.inbound(send.ticket.decode).Send(now_us, bytes).end_us;
   int64_t& end_us = place.kv_ends_us[send.attempt_id];
   end_us = std::max({end_us, out_us, in_us});
-  const int64_t sent_us = end_us + 2 * time_.latency_us;  // Its end is heard of.
+  const int64_t sent_us = end_us + 2 * time_.latency_us;  // When the sender knows of its end.
   time_.At(sent_us, [this, stage, send, bytes, micros = sent_us - now_us] {
     HandleStage(stage, prefill::KvSent{send.epoch, send.send_id, absl::OkStatus(), micros, bytes});
   });
@@ -191,7 +191,7 @@ void SimulatedChain::Perform(int stage, const prefill::SendCommit& commit) {
   });
 }
 
-// What is on its way arrives; decode no longer waits for it.
+// KV under way still arrives, but decode no longer waits for it.
 void SimulatedChain::Perform(int /*stage*/, const prefill::CancelKv& /*cancel*/) {}
 
 void SimulatedChain::Perform(int stage, const prefill::ReportPlanDone& report) {

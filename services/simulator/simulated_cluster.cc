@@ -59,7 +59,7 @@ void SimulatedCluster::AddDecode(int decode) {
   ways.replied = [this](const decode::ReplyReserve& reply) {
     Hear(router::ReserveReplied{reply.attempt_id, reply.ticket});
   };
-  // One event for all of them: a step has as many as it has sequences.
+  // One event for all tokens of a step: a step has one for each sequence.
   ways.tokens = [this](const std::vector<decode::DeliverToken>& tokens) {
     time_.Deliver([this, tokens] {
       for (const decode::DeliverToken& token : tokens) {
@@ -206,7 +206,7 @@ void SimulatedCluster::Perform(const router::FinishCall& action) {
 bool SimulatedCluster::Keeps(int64_t begin_us, int chunks) {
   if (begin_us < timeline_.from_us || begin_us >= timeline_.to_us) return false;
   record_.timeline_full = record_.timeline_full || kept_ + chunks > timeline_.limit;
-  if (record_.timeline_full) return false;  // Nothing behind the first that is left out, either.
+  if (record_.timeline_full) return false;  // Once one is left out, all later ones are.
   kept_ += chunks;
   return true;
 }

@@ -1,6 +1,6 @@
-// A whole cluster in virtual time: the real cores of the router, of its chains and of its decode
-// services, joined by messages that take a given time. For sizing: all workers are there from the
-// beginning, and nothing fails. tests/sim runs the same cores through everything else.
+// A cluster in virtual time, for sizing: the real cores of the router, its chains and its decode
+// services, joined by messages that take a given time. All workers are there from the beginning,
+// and nothing fails. tests/sim runs the same cores with failures.
 #ifndef SERVICES_SIMULATOR_SIMULATED_CLUSTER_H_
 #define SERVICES_SIMULATOR_SIMULATED_CLUSTER_H_
 
@@ -28,11 +28,12 @@ class SimulatedCluster {
   SimulatedCluster(const ClusterShape& shape, const Workload& workload,
                    const TimelineWindow& timeline);
 
-  // Runs until every request has ended; once. The same shape and workload give the same record.
-  // UNAVAILABLE if real stages would give a plan up, RESOURCE_EXHAUSTED past kEventsMax.
+  // Runs until every request has ended. Call it once. The same shape and workload give the same
+  // record. UNAVAILABLE if real stages would give a plan up, RESOURCE_EXHAUSTED after kEventsMax
+  // events.
   absl::StatusOr<RunRecord> Run();
 
-  // Lets what is still on its way arrive, then whether nothing is held (for tests). After Run.
+  // Lets messages under way arrive, then checks that nothing is held (for tests). After Run.
   absl::Status Settle();
 
   static constexpr uint64_t kEventsMax = uint64_t{1} << 32;
@@ -54,7 +55,7 @@ class SimulatedCluster {
   void Perform(const router::DeliverToken& action);
   void Perform(const router::FinishCall& action);
   template <typename Other>
-  void Perform(const Other& /*action*/) {}  // Of membership, which does not change.
+  void Perform(const Other& /*action*/) {}  // Membership does not change.
   SimulatedChain& ChainOf(const InstanceRef& stage0) { return *chains_.at(chain_of_.at(stage0)); }
   SimulatedDecode& DecodeOf(const InstanceRef& decode) {
     return *decode_services_.at(decode_of_.at(decode));
@@ -77,7 +78,7 @@ class SimulatedCluster {
   RunRecord record_;
   size_t submitted_ = 0;
   size_t ended_ = 0;
-  int kept_ = 0;  // Chunks for the timeline.
+  int kept_ = 0;  // Chunks in the timeline.
   absl::Status failure_;
 };
 

@@ -33,7 +33,7 @@ void SimulatedDecode::Measure() {
   record_.pages.Set(time_.now_us(), load.owned_pages + load.quarantined_pages);
 }
 
-// A stream's tokens come before its end, as they happen.
+// A stream's tokens are delivered before its end, in order.
 void SimulatedDecode::Perform(const decode::Action& action,
                               std::vector<decode::DeliverToken>& tokens) {
   if (const auto* token = std::get_if<decode::DeliverToken>(&action)) {
@@ -58,7 +58,7 @@ void SimulatedDecode::Perform(const decode::Action& action,
 
 void SimulatedDecode::Commit(const Ticket& ticket, const std::optional<SampledToken>& first_token) {
   const auto found = grants_.find(ticket.generation);
-  if (found == grants_.end()) return;  // Nobody waits for it any more.
+  if (found == grants_.end()) return;  // The grant has been revoked.
   Grant& grant = found->second;
   if (first_token.has_value()) grant.first_token = *first_token;
   if (--grant.missing > 0) return;

@@ -1,4 +1,4 @@
-// What a run's record comes to: latencies, throughput, goodput, and where stages' time went.
+// The summary of a run's record: latencies, throughput, goodput, and how stages spent their time.
 #ifndef SERVICES_SIMULATOR_SUMMARY_H_
 #define SERVICES_SIMULATOR_SUMMARY_H_
 
@@ -11,7 +11,8 @@
 
 namespace baton::simulator {
 
-// Quantiles are nearest ranks: the smallest value that so many are not above.
+// Quantiles are nearest ranks: the smallest value such that the given share of values is not above
+// it.
 struct Distribution {
   int64_t count = 0;
   double mean = 0;
@@ -23,7 +24,7 @@ struct Distribution {
 Distribution DistributionOf(std::vector<double> values);
 Distribution DistributionOf(const TimeHistogram& times);  // Milliseconds.
 
-// What a request has to keep to be good; 0: anything is.
+// The limits within which a request counts as good; 0 means no limit.
 struct Objectives {
   int64_t ttft_ms = 0;
   int64_t tpot_ms = 0;
@@ -33,13 +34,13 @@ struct Summary {
   int64_t requests = 0;
   int64_t answered = 0;
   std::map<std::string, int64_t> failed;  // By the status's code; "RESOURCE_EXHAUSTED".
-  std::string first_failure;              // Of the first request that failed.
+  std::string first_failure;              // The first failed request's.
   int64_t retried = 0;                    // Requests that took more than one attempt.
 
-  // Of those that were answered; milliseconds.
+  // Over answered requests; milliseconds.
   Distribution ttft_ms;
-  Distribution tpot_ms;  // Of answers with two tokens or more.
-  Distribution itl_ms;   // Between neighbouring tokens, of all requests; to within two percent.
+  Distribution tpot_ms;  // Over answers with two tokens or more.
+  Distribution itl_ms;   // Between consecutive tokens, over all requests; to within two percent.
   Distribution end_ms;   // From arrival to the last token.
 
   double seconds = 0;  // Virtual, from the first arrival's time base to the last end.

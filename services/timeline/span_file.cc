@@ -27,7 +27,7 @@ constexpr char kChunkSpan[] = "prefill chunk";
 struct Place {
   std::string chain;
   int64_t stage = 0;
-  int64_t rank = -1;  // Of its stage; -1: that is one process.
+  int64_t rank = -1;  // -1 if the stage is one process.
   bool operator<(const Place& other) const {
     return std::tie(chain, stage, rank) < std::tie(other.chain, other.stage, other.rank);
   }
@@ -43,7 +43,7 @@ struct Chunk {
   int token_count = 0;
 };
 
-// Where in the file something stands, for messages.
+// A position in the file, for messages.
 struct Where {
   const std::string& file;
   int line = 0;
@@ -60,7 +60,7 @@ std::string Shown(const Json& value) {
   return text;
 }
 
-// One value of a line, and how it is reached from the line's object.
+// One value of a line, and its path from the line's object.
 class Value {
  public:
   Value(const Json* json, std::string path, const Where* where)
@@ -81,7 +81,7 @@ class Value {
   }
   bool is_object() const { return json_ != nullptr && json_->is_object(); }
 
-  // Of a list, which may be missing.
+  // The elements of a list, which may be missing.
   absl::StatusOr<std::vector<Value>> Elements() const {
     std::vector<Value> elements;
     if (json_ == nullptr) return elements;
@@ -96,7 +96,7 @@ class Value {
     if (json_ == nullptr || !json_->is_string()) return Wrong("text");
     return json_->get<std::string>();
   }
-  // OTLP writes 64-bit integers as text; numbers are taken as well.
+  // OTLP writes 64-bit integers as text; numbers are accepted too.
   absl::StatusOr<int64_t> Int(int64_t low, int64_t high) const {
     int64_t value = 0;
     const bool read =
@@ -142,7 +142,7 @@ class Attributes {
   absl::StatusOr<std::optional<int64_t>> Int(const std::string& key, int64_t high) const {
     BATON_ASSIGN_OR_RETURN(const std::optional<Value> value, Find(key));
     if (!value.has_value()) return std::nullopt;
-    // Baton's resources say numbers as text.
+    // Baton writes numbers of resources as text.
     Value number = value->Member("intValue");
     const Value text = value->Member("stringValue");
     if (text.Text().ok()) number = text;
@@ -242,7 +242,7 @@ absl::Status ReadLine(const std::string& text, const Where& where, Read& read) {
   return absl::OkStatus();
 }
 
-// Numbers requests by when their first chunk began.
+// Numbers requests by the start of their first chunk.
 std::map<std::pair<std::string, std::string>, int> Numbered(const Read& read) {
   std::map<std::pair<std::string, std::string>, int64_t> first_us;
   for (const auto& [place, chunks] : read.rows) {
@@ -260,8 +260,7 @@ std::map<std::pair<std::string, std::string>, int> Numbered(const Read& read) {
   return numbers;
 }
 
-// A row's computations in order. Chunks of one plan have the same times; the plans of two epochs
-// have not.
+// A row's computations in order. Chunks of one plan have the same times; plans of two epochs don't.
 std::vector<ComputeRecord> ComputesOf(
     const std::vector<Chunk>& chunks,
     const std::map<std::pair<std::string, std::string>, int>& numbers, int64_t zero_us) {
@@ -281,9 +280,9 @@ std::vector<ComputeRecord> ComputesOf(
   return computes;
 }
 
-// Keeps what begins in the window; of too much, what begins first over all rows.
+// Keeps computations that start in the window; if there are too many, the earliest over all rows.
 void Cut(Timeline& timeline, const TimelineWindow& window) {
-  std::vector<std::pair<int64_t, size_t>> begins;  // And chunks.
+  std::vector<std::pair<int64_t, size_t>> begins;  // Start, number of chunks.
   const auto outside = [&window](const ComputeRecord& compute) {
     return compute.begin_us < window.from_us || compute.begin_us >= window.to_us;
   };

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Far beyond what any case takes, for those in which nobody is silent.
+// Far longer than any case takes in which no rank is silent.
 constexpr int64_t kPatientMs = 60'000;
 constexpr int64_t kImpatientMs = 400;
 
@@ -185,7 +185,7 @@ TEST_P(ConformanceTest, ASilentRankIsNamedEverywhere) {
                            "all-reduce 2 of 280000 bytes of float32 within 400 ms"));
     EXPECT_EQ(RankOf(status), last());
   }
-  // Who comes late learns that it was waited for.
+  // A rank that is late is told that the others waited for it.
   absl::Status late;
   while (late.ok()) {  // What the others have sent before may still do for one.
     group_->Submit(last(), {.count = 70'000});

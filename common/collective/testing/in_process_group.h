@@ -1,6 +1,6 @@
-// All ranks of a group in one process, over a network of virtual time: for tests and simulation.
-// The same core as between processes, with ranks that die, stand still or are far away. Equal
-// schedules give equal runs; no threads, and everything runs on the one that runs the schedule.
+// All ranks of a group in one process, over a virtual network and in virtual time. It runs the same
+// core as processes do, with ranks that die, stop or are slow. Equal schedules give equal runs. No
+// threads: everything runs on the schedule's thread.
 #ifndef COMMON_COLLECTIVE_TESTING_IN_PROCESS_GROUP_H_
 #define COMMON_COLLECTIVE_TESTING_IN_PROCESS_GROUP_H_
 
@@ -24,7 +24,7 @@ class InProcessGroup {
  public:
   struct Options {
     collective::CoreOptions core;
-    int64_t latency_us = 50;        // Of every message, until SetLatency.
+    int64_t latency_us = 50;        // Every message's, until SetLatency.
     int64_t loss_notice_us = 1000;  // Until the others notice that a rank has died.
   };
 
@@ -48,7 +48,7 @@ class InProcessGroup {
   // The process is stopped and goes on: in between it neither reads, sends nor sees time pass.
   void Stop(int rank);
   void Continue(int rank);
-  // Of the messages from one rank to another from now on; their order stays.
+  // Sets the latency of messages from one rank to another from now on; their order stays.
   void SetLatency(int from, int to, int64_t latency_us);
 
  private:

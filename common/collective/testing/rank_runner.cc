@@ -13,7 +13,7 @@
 namespace baton::testing {
 namespace {
 
-// Of magnitudes so different that the order of a sum shows in its bits.
+// Values of very different magnitudes, so that the order of a sum changes its bits.
 float ValueAt(uint64_t seed, int rank, int64_t index) {
   const uint64_t draw =
       Mix64(Mix64(seed * 1000 + static_cast<uint64_t>(rank)) + static_cast<uint64_t>(index));

@@ -24,8 +24,7 @@ struct Command {
   int peer = 0;
   uint64_t seed = 1;
   int64_t skip = 0;  // Elements of the seed's numbers that come before the tensor's first.
-  // Not at the tensor's beginning, to show that a place does not matter.
-  int64_t lead = 0;  // Bytes before it in its memory.
+  int64_t lead = 0;  // Bytes before the tensor in its memory, so that its alignment varies.
 
   // In one line, for a process's standard input.
   std::string ToText() const;
@@ -34,7 +33,7 @@ struct Command {
 
 struct Outcome {
   absl::Status status;
-  uint64_t hash = 0;  // Of the output, if the status is OK.
+  uint64_t hash = 0;  // The output's, if the status is OK.
 };
 
 // In one line: "0 HASH" or "CODE RANK MESSAGE".

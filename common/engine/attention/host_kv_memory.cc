@@ -22,15 +22,15 @@ absl::StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvGeometry& geometr
     return absl::ResourceExhaustedError(
         absl::StrCat(geometry.page_count, " KV pages of ", geometry.PageBytes(), " bytes"));
   }
-  // Fresh anonymous memory is zero and page-aligned, as transports like it, and is touched only
+  // Fresh anonymous memory is zero and page-aligned, as transports prefer, and takes memory only
   // when a page is first used.
   void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "no memory for ", geometry.page_count, " KV pages of ", geometry.PageBytes(), " bytes"));
   }
-  // Readers in other processes look up each page that they copy (common/transport, "Pulls"), which
-  // with small ones takes longer than the copying.
+  // Readers in other processes look up each page that they copy (common/transport, "Pulls"). With
+  // small pages that takes longer than the copy.
   PreferHugePages(base, size);
   return std::unique_ptr<KvPool>(new KvPool(geometry, static_cast<std::byte*>(base), size));
 }
@@ -70,7 +70,8 @@ void HostKvMemory::ClearTail(int page, int valid_tokens) {
   }
 }
 
-// Hashed now, just before the bytes are sent: they are then read twice while they are in the cache.
+// The hash is computed just before the bytes are sent, so that the second read finds them in the
+// cache.
 void HostKvMemory::Export(const std::vector<KvPiece>& pieces, Exported done) {
   BATON_CHECK(!pieces.empty()) << "an export of nothing";
   if (pieces.size() == 1) {
@@ -79,7 +80,7 @@ void HostKvMemory::Export(const std::vector<KvPiece>& pieces, Exported done) {
   }
   size_t size = 0;
   for (const KvPiece& piece : pieces) size += Bytes(piece).size();
-  // Not filled with zeros: every byte is written below.
+  // Not zero-filled: every byte is written below.
   std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[size]);
   if (memory == nullptr) {
     return done(absl::ResourceExhaustedError(absl::StrCat("no memory to gather ", size, " bytes")));
@@ -97,7 +98,7 @@ void HostKvMemory::Export(const std::vector<KvPiece>& pieces, Exported done) {
 }
 
 void HostKvMemory::EndExport(uint64_t export_id) {
-  if (export_id == 0) return;  // Of the pages themselves.
+  if (export_id == 0) return;  // Exported in place.
   BATON_CHECK(gathered_.erase(export_id) == 1) << "export " << export_id << " is not there";
 }
 

@@ -1,5 +1,6 @@
-// KV pages in host memory: both doors open on the pages themselves, and nothing is asynchronous.
-// Only what is exported in several pieces is copied: many small messages would cost more.
+// KV pages in host memory, and the memory itself. Exports and landings are the pages themselves,
+// and every call is synchronous. Only an export of several pieces is copied, since many small
+// messages would cost more.
 #ifndef COMMON_ENGINE_ATTENTION_HOST_KV_MEMORY_H_
 #define COMMON_ENGINE_ATTENTION_HOST_KV_MEMORY_H_
 
@@ -15,16 +16,17 @@
 
 namespace baton {
 
+// The memory of an executor's KV pages.
 class KvPool {
  public:
-  // Maps all pages at once, zeroed. ResourceExhausted, with the size, when that is too much.
+  // Maps all pages at once, zeroed. ResourceExhausted names the size if there is not enough memory.
   static absl::StatusOr<std::unique_ptr<KvPool>> Create(const KvGeometry& geometry);
   ~KvPool();
   KvPool(const KvPool&) = delete;
   KvPool& operator=(const KvPool&) = delete;
 
   const KvGeometry& geometry() const { return geometry_; }
-  // All pages, behind each other.
+  // All pages, concatenated.
   std::span<std::byte> Bytes() { return {base_, size_}; }
 
   // [token][dim] of one head, for `layer` of the whole model's numbering, as elements of the
@@ -50,11 +52,11 @@ class KvPool {
 
 class HostKvMemory final : public KvMemory {
  public:
-  // `pages` are geometry.page_count pages behind each other; not owned.
+  // `pages` are geometry.page_count concatenated pages; not owned.
   HostKvMemory(const KvGeometry& geometry, std::span<std::byte> pages);
 
   void ClearTail(int page, int valid_tokens) override;
-  // What is gathered is as much as its caller has under way (kv_outbox.h bounds it).
+  // Memory for gathered exports is bounded by what the caller has under way (kv_outbox.h).
   void Export(const std::vector<KvPiece>& pieces, Exported done) override;
   void EndExport(uint64_t export_id) override;
   MemorySpan Landing(const KvPiece& piece) override;

@@ -12,8 +12,9 @@ class Rotary {
  public:
   explicit Rotary(const ModelConfig& config);
 
-  // Writes cosines and sines of `position`, head_dim / 2 each. Angles are rounded to float32 where
-  // Hugging Face rounds them: at positions in the thousands that shows in the logits.
+  // Writes the cosines and sines of `position`, head_dim / 2 each. Angles are rounded to float32
+  // where Hugging Face rounds them: at positions in the thousands the logits would differ
+  // otherwise.
   void Angles(int position, float* cos, float* sin) const;
 
   int half_dim() const { return static_cast<int>(frequencies_.size()); }

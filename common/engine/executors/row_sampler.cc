@@ -15,12 +15,12 @@ RowSampler::RowSampler(StageModel* model) : model_(model) {
 std::vector<RowSampler::Result> RowSampler::ForEach(
     size_t rows, const std::function<Result(Sampler&, size_t)>& row) {
   std::vector<Result> results(rows, absl::InternalError("the row was not drawn"));
-  // Parts, not rows, are handed out: each has a sampler of its own.
+  // ParallelFor splits parts, not rows: each part has a sampler of its own.
   const size_t parts = std::min(samplers_.size(), rows);
   const auto draw = [&](size_t i, size_t part) {
     try {
       results[i] = row(samplers_[part], i);
-    } catch (const std::bad_alloc&) {  // On a helper it would end the process.
+    } catch (const std::bad_alloc&) {  // On a pool thread it would end the process.
       results[i] = absl::ResourceExhaustedError("out of memory while drawing a token");
     }
   };

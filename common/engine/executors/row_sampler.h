@@ -1,4 +1,4 @@
-// Draws the tokens of a step: the rows spread over the threads that compute.
+// Draws the tokens of a step, with the rows spread over the threads that compute.
 #ifndef COMMON_ENGINE_EXECUTORS_ROW_SAMPLER_H_
 #define COMMON_ENGINE_EXECUTORS_ROW_SAMPLER_H_
 
@@ -14,17 +14,17 @@
 
 namespace baton {
 
-// Used by the thread that calls the model. All its memory is allocated here, but for what the
-// results themselves hold.
+// Used by the thread that calls the model. Allocates all of its memory in the constructor, except
+// for the results.
 class RowSampler {
  public:
   explicit RowSampler(StageModel* model);  // Not owned.
 
-  // One result for each row, in order; an error concerns that row alone.
+  // One result for each row, in order. An error concerns that row alone.
   std::vector<absl::StatusOr<SampledToken>> Draw(const std::vector<Sampler::Row>& rows);
 
-  // For each of `tokens` its log-probability in the row of `logits` [tokens, vocab] that it
-  // follows, and that of the row's `top` most probable ones.
+  // For each of `tokens`: its log-probability in its row of `logits` [tokens, vocab], and the `top`
+  // most probable tokens of that row.
   std::vector<absl::StatusOr<SampledToken>> Report(std::span<const float> logits,
                                                    std::span<const int32_t> tokens, int top);
 

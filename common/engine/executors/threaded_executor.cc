@@ -13,7 +13,7 @@
 namespace baton {
 namespace {
 
-// `draws`: whether this executor does, and not another rank's.
+// `draws`: whether this executor draws the tokens, not another rank's.
 absl::Status CheckSequence(const SequenceStep& sequence, bool draws) {
   if (sequence.draw.has_value() && draws) {
     const Draw& draw = *sequence.draw;
@@ -46,7 +46,7 @@ ThreadedExecutor::ThreadedExecutor(std::unique_ptr<StageModel> model, std::strin
 }
 
 void ThreadedExecutor::Submit(Step step, std::function<void(StepResult)> done) {
-  // std::function needs what it holds to be copyable; a step is not worth copying.
+  // std::function requires a copyable callable; sharing the step avoids copying it.
   auto shared = std::make_shared<const Step>(std::move(step));
   const bool taken = loop_.Post(
       [this, shared, done, submitted_us = NowUs()] { done(Run(*shared, submitted_us)); });
@@ -75,7 +75,7 @@ StepResult ThreadedExecutor::Run(const Step& step, int64_t submitted_us) {
   if (!result.status.ok()) {
     result.drawn.clear();
     result.reported.clear();
-    // A step that is not well-formed is refused by all ranks, and nobody waits.
+    // All ranks refuse a step that is not well-formed, so no rank waits for this one.
     if (!absl::IsInvalidArgument(result.status)) model_->EndGroup(result.status);
   }
   running_since_us_ = 0;
@@ -113,7 +113,8 @@ void ThreadedExecutor::Report(const PromptReport& report, int first, std::span<c
                               absl::StatusOr<std::vector<SampledToken>>& told) {
   if (!told.ok()) return;
   const auto vocab = static_cast<size_t>(config().vocab_size);
-  // The last row of a prompt has no token after it: its logits are the first token's.
+  // No token of the prompt follows its last row. The logits of that row are those of the first
+  // generated token.
   const auto begin = static_cast<size_t>(first);
   const size_t count = begin < report.following.size()
                            ? std::min(logits.size() / vocab, report.following.size() - begin)

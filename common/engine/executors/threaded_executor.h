@@ -1,5 +1,5 @@
-// The executor around a stage model that blocks: one thread, the compute queue, runs the steps in
-// their order and draws their tokens.
+// The executor around a blocking stage model. One thread, the compute queue, runs the steps in
+// order and draws their tokens.
 #ifndef COMMON_ENGINE_EXECUTORS_THREADED_EXECUTOR_H_
 #define COMMON_ENGINE_EXECUTORS_THREADED_EXECUTOR_H_
 
@@ -20,7 +20,7 @@ namespace baton {
 
 class ThreadedExecutor final : public Executor {
  public:
-  // `failpoint` is hit at the begin of each step, on the computing thread; an error fails the step.
+  // `failpoint` is hit at the start of each step, on the computing thread. An error fails the step.
   ThreadedExecutor(std::unique_ptr<StageModel> model, std::string failpoint);
   ~ThreadedExecutor() override { Stop(); }
 
@@ -44,15 +44,15 @@ class ThreadedExecutor final : public Executor {
  private:
   StepResult Run(const Step& step, int64_t submitted_us);
   absl::Status Compute(const Step& step, int64_t submitted_us, StepResult& result);
-  // Tells the log-probabilities of those tokens that follow the rows of `logits`, the first of
-  // which is of the sequence's token `first`.
+  // Appends to `told` the log-probabilities of the tokens that follow the rows of `logits`. `first`
+  // is the index in the sequence of the first row's token.
   void Report(const PromptReport& report, int first, std::span<const float> logits,
               absl::StatusOr<std::vector<SampledToken>>& told);
   void DrawTokens(const Step& step, StepResult& result);
 
   const std::unique_ptr<StageModel> model_;
   const std::string failpoint_;
-  std::optional<RowSampler> rows_;  // Where logits come out.
+  std::optional<RowSampler> rows_;  // Only if the model returns logits.
   std::vector<float> logits_;       // [draws, vocab]; kept, since it is large.
   std::atomic<int64_t> running_since_us_{0};
   EventLoop loop_;  // Last: its thread uses the rest.

@@ -51,7 +51,7 @@ class CountingModel final : public StageModel {
 
   std::function<void()> on_forward;
   absl::Status status;
-  std::vector<int64_t> submitted_us;  // Of the steps.
+  std::vector<int64_t> submitted_us;  // One for each step.
 
  private:
   ModelConfig config_;
@@ -59,7 +59,7 @@ class CountingModel final : public StageModel {
   HostKvMemory kv_memory_{kv_, {}};
 };
 
-// Opened by the test; who waits for what never comes is told so.
+// The test opens it; a wait for an event that never comes fails.
 class Gate {
  public:
   void Open() {
@@ -127,7 +127,7 @@ TEST_F(ThreadedExecutorTest, DrawsAndReportsOfThoseThatWantIt) {
   EXPECT_NEAR((*result.reported[0])[1].logprob, 0, 1e-3);
 }
 
-// A continuation's tokens are added one for each step, whoever draws; so a penalty tells.
+// Each step adds one token of a continuation, whichever sequence draws, so a penalty shows it.
 TEST_F(ThreadedExecutorTest, HistoryHasThePromptAndEveryTokenThatWasFed) {
   SamplingParams params = greedy_;
   params.frequency_penalty = 2;

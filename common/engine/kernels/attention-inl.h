@@ -4,21 +4,21 @@
 namespace baton::kernels::BATON_KERNELS {
 namespace {
 
-// Query rows (token and head) that share one transposition of the keys, which then costs a few per
+// Query rows (token and head) that share one transposition of the keys. It then costs a few per
 // cent of the multiply-adds.
 constexpr int kQueryRows = 96;
-// Rows of a register tile.
+// The rows of a register tile.
 constexpr int kRowTile = 6;
 
 struct RowState {
-  float max;      // Of the scores so far, unscaled.
-  Vec sum;        // Of the weights so far, by lane.
+  float max;      // The largest score so far, unscaled.
+  Vec sum;        // The sum of the weights so far, by lane.
   int positions;  // Keys [0, positions) are visible to this row.
   const float* query;
   float* output;
 };
 
-// Lanes of a and b by turns, from the lower or the upper half of each.
+// Interleaves the lanes of a and b, from the lower or the upper half of each.
 template <int... kLane>
 inline void Interleave(Vec a, Vec b, Vec& low, Vec& high, Lanes<kLane...>) {
   constexpr int kHalf = kLanes / 2;
@@ -38,7 +38,7 @@ inline void Transpose(Vec (&rows)[kLanes]) {
 }
 
 // A block of keys, gathered from its first `tile_end` tiles of [kKeyTile][dim], as
-// [dim][kKeyBlock]. The keys of other tiles stay what they were: their scores are masked.
+// [dim][kKeyBlock]. The keys of other tiles keep their old values; their scores are masked.
 template <typename Element>
 void TransposeKeys(const Element* const* tiles, int tile_end, int dim, float* transposed) {
   for (int tile = 0; tile < tile_end; ++tile) {
@@ -74,8 +74,8 @@ inline void Scores(const RowState* rows, const float* transposed, int dim, float
 }
 
 // Turns a row's scores into weights relative to its running maximum, updates its state and rescales
-// its accumulator. Weights are powers of two of score * exponent_scale. Not inlined: one compiled
-// copy rounds alike for every row.
+// its accumulator. Weights are powers of two of score * exponent_scale. Not inlined, so that one
+// compiled copy rounds every row alike.
 __attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin, float exponent_scale,
                                             int dim, float* scores, float* accumulator) {
   constexpr float kInfinity = __builtin_inff();
@@ -160,7 +160,7 @@ inline void AttendRows(int count, RowState* rows, const AttentionArgs<Element>& 
   }
 }
 
-// All keys for up to kQueryRows rows.
+// Processes all keys for up to kQueryRows rows.
 template <typename Element>
 void AttendQueryRows(RowState* rows, int count, const AttentionArgs<Element>& args) {
   const int dim = args.head_dim;
@@ -175,7 +175,7 @@ void AttendQueryRows(RowState* rows, int count, const AttentionArgs<Element>& ar
                   transposed);
     for (int r = 0; r < count; r += kRowTile) {
       const int tile = Min(count - r, kRowTile);
-      if (rows[r + tile - 1].positions <= block) continue;  // Positions rise with r.
+      if (rows[r + tile - 1].positions <= block) continue;  // Positions increase with r.
       AttendRows<kRowTile>(tile, rows + r, args, block, key_end, transposed, accumulator + r * dim);
     }
   }

@@ -42,14 +42,15 @@ size_t PackedSize(int outputs, int inputs, int panel_width) {
 
 namespace {
 
-// Where a column of a panel has the panel's output `output`.
+// The index in a panel's column of the panel's output `output`.
 size_t PlaceInColumn(const float* /*panels*/, size_t output, size_t /*width*/) { return output; }
 size_t PlaceInColumn(const Bf16* /*panels*/, size_t output, size_t width) {
   const size_t half = width / 2;
   return output < half ? 2 * output : 2 * (output - half) + 1;
 }
 
-// Where the first element of a matrix's row is in its panels; the next are `width` apart.
+// The index in the panels of the first element of a matrix's row; the next elements are `width`
+// apart.
 template <typename Element>
 size_t PlaceOfRow(const Element* panels, size_t row, size_t inputs, size_t width) {
   return row / width * inputs * width + PlaceInColumn(panels, row % width, width);

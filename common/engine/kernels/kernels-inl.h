@@ -1,18 +1,19 @@
-// The kernels' one source, compiled once per instruction set by the .cc files beside it, which
-// define
+// The only source of the vector kernels, compiled once per instruction set by the .cc files beside
+// it, which define
 //   BATON_KERNELS       the namespace of the set,
 //   BATON_KERNELS_NAME  its name in the table,
 //   BATON_LANES         floats per vector register,
 //   BATON_LINEAR_ROWS   rows of linear's register tile; rows * 2 accumulators must fit,
 //   BATON_WIDE          vectors per row of attention's register tiles of 6 rows.
-// Vector extensions of GCC and Clang instead of intrinsics: one text serves every width.
+// It uses vector extensions of GCC and Clang instead of intrinsics, so that one text serves every
+// width.
 //
-// Nothing here may call an inline function of another header: the linker keeps one copy of those,
-// and if it kept this file's, compiled for AVX-512, older CPUs would run it.
+// Nothing here may call an inline function of another header. The linker keeps one copy of such a
+// function; if it kept this file's, compiled for AVX-512, older CPUs would run it.
 
 #include "common/engine/kernels/kernels.h"
 
-// In this order: each builds on those before.
+// The order matters: each file uses the ones before it.
 // clang-format off
 #include "common/engine/kernels/vector-inl.h"
 #include "common/engine/kernels/linear-inl.h"
@@ -93,13 +94,12 @@ void AddBias(const float* bias, int rows, int dim, float* y) {
   }
 }
 
-// Integer arithmetic on the bits: adding just under half a unit, and one more where the kept part
-// is odd, carries into it as rounding to nearest even would, into the exponent and infinity as
-// well.
+// Integer arithmetic on the bits: adds just under half a unit, plus one if the kept part is odd.
+// The carry rounds to nearest even, also into the exponent and to infinity.
 inline UnsignedVec RoundedBits(Vec x) {
   const UnsignedVec bits = (UnsignedVec)x;
   const UnsignedVec rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  // Of a NaN the carry could make anything; kept and quiet it stays one.
+  // The carry could turn a NaN into any value, so NaN is kept and made quiet.
   return x == x ? rounded : bits | 0x00400000u;
 }
 
@@ -135,14 +135,14 @@ void RoundToBf16(float* x, size_t count) {
 }
 
 double MultiplyAdds(int rounds) {
-  constexpr int kChains = 12;  // More than two units times the latency of a multiply-add.
+  constexpr int kChains = 12;  // More than two units times the latency of a multiply-add need.
   Vec chain[kChains];
   for (int i = 0; i < kChains; ++i) chain[i] = Splat(static_cast<float>(i));
   Vec factor = Splat(0.999f);
   Vec term = Splat(0.001f);
   for (int round = 0; round < rounds; ++round) {
     for (int i = 0; i < kChains; ++i) chain[i] = chain[i] * factor + term;
-    asm volatile("" : "+x"(factor), "+x"(term));  // The loop stays a loop.
+    asm volatile("" : "+x"(factor), "+x"(term));  // Keeps the compiler from folding the loop.
   }
   for (int i = 0; i < kChains; ++i) asm volatile("" : : "x"(chain[i]));
   return 2.0 * rounds * kChains * kLanes;

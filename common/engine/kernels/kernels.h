@@ -1,21 +1,21 @@
 // The engine's arithmetic: one table of functions per instruction set, all compiled from the same
-// source (kernels-inl.h), chosen once per process by CPUID.
+// source (kernels-inl.h). CPUID decides once per process which table is used.
 //
 // Batch invariance. Every output element is computed by one chain of operations whose order depends
 // on the model alone:
 //   - linear: one fused multiply-add per input, in input order. No kernel splits the inputs, so
-//     neither the number of rows nor the tile that a row falls into matters.
+//     neither the number of rows nor the tile of a row matters.
 //   - attention: per query row, keys in blocks of kKeyBlock from position 0 on. Neither the chunk
-//     that the row came in nor the page size matters.
-// The price is that a single row can't spread one dot product over vector lanes; weights are packed
-// so that lanes hold different outputs instead, which costs nothing. Tables of different
-// instruction sets differ in rounding (the scalar one doesn't fuse) and are only close.
+//     of the row nor the page size matters.
+// The price: a single row can't spread one dot product over vector lanes. Instead weights are
+// packed so that lanes hold different outputs, which costs nothing. Tables of different instruction
+// sets round differently (the scalar one doesn't fuse), so their results are only close.
 //
-// Weights, keys and values may lie in memory as bfloat16: they are widened in registers, which is
-// exact, and then go through the same operations, so that the results equal those of the widened
-// float32 bit for bit.
+// Weights, keys and values may be bfloat16 in memory. They are widened in registers, which is
+// exact, and then go through the same operations, so the results equal those of the widened float32
+// bit for bit.
 //
-// All matrices are row-major, float32 where nothing else is said; pointers need no alignment.
+// All matrices are row-major, and float32 unless stated otherwise; pointers need no alignment.
 // Functions don't allocate, are thread-safe, and trust their arguments: the executor has checked
 // them.
 #ifndef COMMON_ENGINE_KERNELS_KERNELS_H_
@@ -28,24 +28,24 @@
 
 namespace baton::kernels {
 
-// Keys that attention weighs at once, and the granule of pages: page sizes are multiples of
-// kKeyTile, a block gathers kKeyBlock / kKeyTile tiles.
+// Attention processes kKeyBlock keys at once, in kKeyBlock / kKeyTile tiles. Page sizes are
+// multiples of kKeyTile.
 inline constexpr int kKeyTile = 16;
 inline constexpr int kKeyBlock = 64;
 
-// The largest head_dim that attention takes; it must be a multiple of kKeyTile.
+// The largest head_dim that attention supports; it must be a multiple of kKeyTile.
 inline constexpr int kMaxHeadDim = 256;
 
-// A number of format bfloat16: the upper half of a float32.
+// A bfloat16 number: the upper half of a float32.
 struct Bf16 {
   uint16_t bits;
 };
 
 // A weight matrix [outputs, inputs] in panels: [ceil(outputs / width)][inputs][width], the last
 // panel padded with zeros. `width` is the table's panel_width. A column of Bf16, [width], is in the
-// order 0, width / 2, 1, width / 2 + 1, ..., so that a vector of 32-bit lanes holds one half of the
-// panel in the lower and the other in the upper half of its lanes: one shift and one mask widen
-// them, where a column in order would need twice the instructions.
+// order 0, width / 2, 1, width / 2 + 1, ...: a vector of 32-bit lanes then holds one half of the
+// panel in the lower halves of its lanes and the other in the upper halves. One shift and one mask
+// widen them; a column in order would need twice the instructions.
 template <typename Element>
 struct Packed {
   const Element* panels;
@@ -56,7 +56,7 @@ using PackedMatrix = Packed<float>;
 using PackedBf16Matrix = Packed<Bf16>;
 
 // One KV head's keys and values of a sequence, cut into tiles of kKeyTile tokens: tile i holds the
-// tokens [i * kKeyTile, (i + 1) * kKeyTile) as [token][dim], keys and values alike.
+// tokens [i * kKeyTile, (i + 1) * kKeyTile) as [token][dim], for keys and for values.
 template <typename Element>
 struct KvTiles {
   const Element* const* keys;
@@ -67,22 +67,22 @@ struct KvTiles {
 template <typename Element>
 struct AttentionArgs {
   const float* query;  // Token t, head h at query + t * query_stride + h * head_dim.
-  float* output;       // Likewise, with output_stride.
+  float* output;       // The same layout, with output_stride.
   size_t query_stride;
   size_t output_stride;
   int tokens;
   int heads;  // Query heads of this KV head.
   int head_dim;
-  int first_position;  // Of token 0; token t attends to positions [0, first_position + t].
+  int first_position;  // Token 0's; token t attends to positions [0, first_position + t].
   float scale;
   KvTiles<Element> kv;
 };
 
-// Weights that tokens are drawn by, in fixed point: kUnitWeight is that of the most probable token.
-// Sums of integers are exact, so that neither lanes nor the order of adding matter. A token less
-// than 2^-31 times as probable as the best one weighs nothing.
+// Weights for drawing tokens, in fixed point: kUnitWeight is the weight of the most probable token.
+// Sums of integers are exact, so neither lanes nor the order of additions matter. A token less than
+// 2^-31 times as probable as the best one has weight 0.
 inline constexpr uint32_t kUnitWeight = uint32_t{1} << 30;
-// Buckets that tokens fall into by their weight, heaviest first: so many for a factor of two.
+// Tokens are put into buckets by weight, the heaviest first: so many buckets for a factor of two.
 inline constexpr int kBucketsPerOctave = 64;
 inline constexpr int kWeightBuckets = 32 * kBucketsPerOctave;
 
@@ -117,15 +117,15 @@ struct KernelTable {
   void (*attention)(const AttentionArgs<float>& args);
   void (*attention_bf16)(const AttentionArgs<Bf16>& args);
 
-  // y = x rounded to nearest, ties to even; infinities stay, what is NaN stays NaN. Every table
+  // y = x rounded to nearest, ties to even; infinities and NaN stay infinities and NaN. Every table
   // rounds alike.
   void (*to_bf16)(const float* x, size_t count, Bf16* y);
   // y = x, exactly.
   void (*from_bf16)(const Bf16* x, size_t count, float* y);
-  // x = what to_bf16 and back would make of it.
+  // Replaces x by the result of to_bf16 followed by from_bf16.
   void (*round_to_bf16)(float* x, size_t count);
 
-  // Whether all of x are finite. `max` is the largest that is no NaN; -infinity if there is none.
+  // Whether all of x are finite. `max` is the largest that is not NaN; -infinity if there is none.
   bool (*max_of)(const float* x, size_t count, float* max);
 
   // The sum of exp(x - max), where no x is larger than max; each exponential in float, the sum in
@@ -137,23 +137,24 @@ struct KernelTable {
   uint64_t (*weigh)(const float* x, size_t count, float max, float scale, uint32_t* weights,
                     uint16_t* buckets);
 
-  // Runs `rounds` rounds of independent multiply-adds in registers and returns how many
-  // floating-point operations that were: timed, the peak that the others are measured against.
+  // Runs `rounds` rounds of independent multiply-adds in registers and returns the number of
+  // floating-point operations. Its time gives the peak against which the other kernels are
+  // measured.
   double (*multiply_adds)(int rounds);
 };
 
-// The table named "scalar", "avx2" or "avx512", or the best for "". nullptr when there is none of
-// that name or this CPU can't run it.
+// The table named "scalar", "avx2" or "avx512", or the best one for "". nullptr if there is no such
+// table or this CPU can't run it.
 const KernelTable* FindKernels(std::string_view name);
 
 // The tables that this CPU runs, scalar first.
 std::vector<const KernelTable*> AvailableKernels();
 
-// Elements that a packed [outputs, inputs] matrix takes for panels of `panel_width`.
+// The number of elements of a packed [outputs, inputs] matrix with panels of `panel_width`.
 size_t PackedSize(int outputs, int inputs, int panel_width);
 
 // Writes rows [row_begin, row_begin + row_count) of the matrix [outputs, inputs], given at `rows`,
-// into `panels`, which must be zero where no row will come.
+// into `panels`. `panels` must be zero in the padding.
 void PackRows(const float* rows, int row_begin, int row_count, int inputs, int panel_width,
               float* panels);
 void PackRows(const Bf16* rows, int row_begin, int row_count, int inputs, int panel_width,

@@ -1,5 +1,5 @@
-// The reference: each kernel as its definition reads, for any CPU. Sums run in double, so that it
-// also serves as the oracle of the vector tables' tests; it is not fast.
+// The reference: each kernel by its definition, for any CPU. Sums are in double, so that it is also
+// the oracle of the vector tables' tests. It is not fast.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -39,7 +39,7 @@ void SiluMul(const float* gate_up, int rows, int dim, float* y) {
     for (int i = 0; i < dim; ++i) {
       y[i] = gate_up[i] / (1 + std::exp(-gate_up[i])) * gate_up[dim + i];
     }
-    gate_up += dim;  // Past the gates; the loop steps over the ups.
+    gate_up += dim;  // Skips the gates; the loop goes over the second half.
   }
 }
 
@@ -56,7 +56,7 @@ void AddBias(const float* bias, int rows, int dim, float* y) {
 float Widen(float x) { return x; }
 float Widen(Bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
 
-// By its definition: the nearer of the two neighbours, the even one where both are as near.
+// By definition: the nearer of the two neighbours, the even one if both are equally near.
 Bf16 Rounded(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const auto kept = static_cast<uint16_t>(bits >> 16);
@@ -100,8 +100,8 @@ const Element* Row(const Element* const* tiles, int position, int dim) {
   return tiles[position / kKeyTile] + static_cast<ptrdiff_t>(token) * dim;
 }
 
-// Two passes over all scores of a row; the vector tables' blocks and running maximum are what this
-// checks.
+// Two passes over all scores of a row: an independent check of the vector tables' blocks and
+// running maximum.
 template <typename Element>
 void AttendRow(const AttentionArgs<Element>& args, const float* query, int positions,
                float* output) {

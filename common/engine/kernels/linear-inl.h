@@ -4,29 +4,32 @@
 namespace baton::kernels::BATON_KERNELS {
 namespace {
 
-// The inputs are walked in blocks so that a block's slice of a panel (128 KiB with AVX-512) stays
-// in the second-level cache while all rows pass over it; a quarter of it, for the first-level
-// cache, broke up the reading of weights and was 4 to 9 % slower. Accumulators wait in y between
-// blocks: the chain of one output continues where it stopped, bit for bit.
+// The inputs are processed in blocks, so that a block's slice of a panel (128 KiB with AVX-512)
+// stays in the second-level cache while all rows pass over it. A quarter of it, for the first-level
+// cache, interrupted the reading of weights and was 4 to 9 % slower. Accumulators are kept in y
+// between blocks: the chain of an output continues where it stopped, bit for bit.
+//
+// The tile of a single row spans several panels. Otherwise too few chains would be in flight to
+// hide the latency of a multiply-add, and too few reads to hide that of memory.
 constexpr int kInputBlock = 1024;
 // The tile of a single row spans several panels, or too few chains would be in flight to hide the
 // latency of a multiply-add, and too few reads that of memory.
 constexpr int kPanelsForOneRow = 4;
 
-// How far ahead a tile of few rows, which waits for weights more than it computes, asks for them.
-// One panel is read up to a third faster with help. Of four panels the prefetchers of a Xeon
-// (Emerald Rapids) alone lost a sixth of its memory's speed with bfloat16, whose columns of one
-// line each they begin anew in every page; 512 to 4,096 bytes were alike. Those of an EPYC (Zen 5)
-// lose a tenth when they are helped. 0: not ahead.
+// How far ahead a tile of few rows, which is bound by memory, prefetches weights; 0: it does not.
+// With prefetches one panel is read up to a third faster. With four panels of bfloat16, the
+// hardware prefetchers of a Xeon (Emerald Rapids) alone lost a sixth of the memory's speed, since
+// they restart in every page; distances of 512 to 4,096 bytes were alike. Those of an EPYC (Zen 5)
+// lose a tenth when software prefetches too.
 inline int PrefetchBytes(int panels) {
   if (panels == 1) return 4096;
   return __builtin_cpu_is("intel") ? 1024 : 0;
 }
 
-// Four panels of bfloat16, a line of each in turn, cost a Zen 5 a tenth of its memory's speed,
-// helped or not; one panel with help has all of it. Its two chains of multiply-adds, 16 outputs
-// each, keep up with memory, though not with a cache: a model that fits one is not what is served.
-// float32 is as fast or faster by four.
+// Four panels of bfloat16, a line of each in turn, cost a Zen 5 a tenth of its memory's speed, with
+// or without prefetches. One panel with prefetches reaches the full speed. Its two chains of
+// multiply-adds, 16 outputs each, keep up with memory though not with a cache, but models that are
+// served don't fit a cache. float32 is as fast or faster with four.
 template <typename Element>
 inline bool OnePanelIsFaster() {
   return sizeof(Element) == sizeof(Bf16) && kLanes >= 16 && __builtin_cpu_is("amd");
@@ -56,7 +59,7 @@ inline void LinearTile(const Packed<Element>& w, const float* x, int panel, int 
     weights[p] =
         w.panels + (static_cast<size_t>(panel + p) * inputs + static_cast<size_t>(begin)) * kPanel;
   }
-  // Only a panel that is full goes straight to y.
+  // Only a full panel is written directly to y.
   const int columns = Min(w.outputs - panel * kPanel, kPanels * kPanel);
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < 2 * kPanels; ++v) {
@@ -70,7 +73,7 @@ inline void LinearTile(const Packed<Element>& w, const float* x, int panel, int 
   for (int i = begin; i < end; ++i) {
     Vec column[2 * kPanels];
     for (int p = 0; p < kPanels; ++p) {
-      // Past a matrix's end it is no access, and does no harm.
+      // Past the end of a matrix a prefetch accesses nothing and is harmless.
       if constexpr (kRows < kTileRows) {
         __builtin_prefetch(reinterpret_cast<const char*>(weights[p]) + prefetch_bytes);
       }
@@ -127,7 +130,7 @@ void Linear(const Packed<Element>& w, const float* x, int rows, int panel_begin,
     LinearOneRow(w, x, panel_begin, panel_end, y);
     return;
   }
-  // Rows of one tile use a panel's weights once, and read them in the order in which they lie.
+  // The rows of one tile use a panel's weights once and read them in memory order.
   const int block = rows <= kTileRows ? w.inputs : kInputBlock;
   for (int begin = 0; begin < w.inputs; begin += block) {
     const int end = Min(begin + block, w.inputs);

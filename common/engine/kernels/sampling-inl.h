@@ -1,12 +1,11 @@
-// What drawing a token asks of all logits of a row.
-// Part of kernels-inl.h, which says what its macros mean.
+// Scans over all logits of a row, for drawing a token.
 
 namespace baton::kernels::BATON_KERNELS {
 namespace {
 
 constexpr float kNoLogit = -__builtin_inff();
 
-// The first `count` floats at p, `rest` behind.
+// The first `count` floats at p, followed by `rest`.
 inline Vec LoadPartialOr(const float* p, int count, float rest) {
   float buffer[kLanes];
   for (int i = 0; i < kLanes; ++i) buffer[i] = i < count ? p[i] : rest;
@@ -15,7 +14,7 @@ inline Vec LoadPartialOr(const float* p, int count, float rest) {
 
 bool MaxOf(const float* x, size_t count, float* max) {
   Vec best = Splat(kNoLogit);
-  Vec defect{};  // x - x: NaN from the first x on that is infinite or NaN.
+  Vec defect{};  // Sum of x - x: NaN as soon as an x is infinite or NaN.
   size_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const Vec v = Load(x + i);

@@ -1,5 +1,4 @@
-// Vectors of one register and what all kernels need of them.
-// Part of kernels-inl.h, which says what its macros mean.
+// Vectors of one register, and operations on them that all kernels need.
 
 namespace baton::kernels::BATON_KERNELS {
 namespace {
@@ -12,7 +11,7 @@ constexpr int kWide = BATON_WIDE;
 typedef float Vec __attribute__((vector_size(kLanes * sizeof(float))));
 typedef int IntVec __attribute__((vector_size(kLanes * sizeof(int))));
 typedef unsigned UnsignedVec __attribute__((vector_size(kLanes * sizeof(unsigned))));
-// As many lanes, in as many registers as it takes.
+// The same number of lanes, in as many registers as they take.
 typedef double DoubleVec __attribute__((vector_size(kLanes * sizeof(double))));
 typedef long long LongVec __attribute__((vector_size(kLanes * sizeof(long long))));
 typedef unsigned short ShortVec __attribute__((vector_size(kLanes * sizeof(unsigned short))));
@@ -33,18 +32,18 @@ inline Vec Load(const float* p) {
   __builtin_memcpy(&v, p, sizeof(v));
   return v;
 }
-// Widened, which is exact.
+// Widens to float32, which is exact.
 inline Vec Load(const Bf16* p) {
   ShortVec halves;
   __builtin_memcpy(&halves, p, sizeof(halves));
   return (Vec)(__builtin_convertvector(halves, UnsignedVec) << 16);
 }
 inline void Store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof(v)); }
-// Subtracting, as x - 0 is x for every x; 0 + x is not, and would stay an addition.
+// Subtracts, since the compiler may drop x - 0, which is x for every x, but not 0 + x.
 inline Vec Splat(float x) { return x - Vec{}; }
 inline int Min(int a, int b) { return a < b ? a : b; }
 
-// The first `count` floats at p, zeros behind.
+// The first `count` floats at p, followed by zeros.
 inline Vec LoadPartial(const float* p, int count) {
   float buffer[kLanes] = {};
   for (int i = 0; i < count; ++i) buffer[i] = p[i];
@@ -54,13 +53,13 @@ inline void StorePartial(float* p, Vec v, int count) {
   for (int i = 0; i < count; ++i) p[i] = v[i];
 }
 
-// v with its lanes moved down by kBy, the lowest kBy lanes being moved up.
+// v with its lanes rotated down by kBy.
 template <int kBy, int... kLane>
 inline Vec Rotate(Vec v, Lanes<kLane...>) {
   return __builtin_shufflevector(v, v, ((kLane + kBy) % kLanes)...);
 }
 
-// The sum and the largest of all lanes, in every lane: halves fold onto each other.
+// The sum and the largest of all lanes, in every lane, by folding halves onto each other.
 template <int kBy = kLanes / 2>
 inline Vec SumLanes(Vec v) {
   if constexpr (kBy == 0) {
@@ -81,9 +80,9 @@ inline Vec MaxLanes(Vec v) {
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-// 2^x for x <= 127, within 3 units in the last place; exactly 0 below -126, so that a masked score
-// of minus infinity weighs nothing. x = n + f with f in [-1/2, 1/2]; 2^f by its Taylor series, 2^n
-// by adding n to the exponent.
+// 2^x for x <= 127, within 3 units in the last place; exactly 0 below -126, so that the weight of a
+// masked score of minus infinity is 0. x = n + f with f in [-1/2, 1/2]; 2^f by its Taylor series,
+// 2^n by adding n to the exponent.
 inline Vec Exp2(Vec x) {
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the integer n.
   const Vec shifted = x + kRounder;

@@ -31,7 +31,7 @@ absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options, Eleme
   return LinearFactory(torch->make_linear);
 }
 
-// A key or a value into the pages.
+// Stores a key or a value in a page.
 void Keep(const kernels::KernelTable& /*table*/, const float* from, size_t count, float* to) {
   std::copy_n(from, count, to);
 }
@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
   BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
                          ChooseLinear(options, setup.dtype, *kernels, model->threads_));
   BATON_ASSIGN_OR_RETURN(model->stage_, LoadStage(setup, make_linear, options.on_progress));
-  // After the weights: only now are the sizes in config.json known to be those of real tensors.
+  // After the weights: only now are the sizes in config.json checked against real tensors.
   BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(setup.kv));
   model->kv_memory_ = std::make_unique<HostKvMemory>(setup.kv, model->pool_->Bytes());
   model->AllocateScratch();
@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
 
 absl::Status CpuStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
   if (group_.alone()) return StageModel::JoinGroup(std::move(group));
-  // A projection as a step has it, for the measurement.
+  // The measurement uses a projection that steps use too.
   const Linear& projection = *stage_.layers[0].o;
   std::vector<float> projected(Floats(kRowBlock, projection.outputs()));
   return group_.Join(std::move(group), [&](int rows) {
@@ -211,7 +211,7 @@ absl::Status CpuStageModel::Embed(const Batch& batch, float* x) {
 
 void CpuStageModel::RunLayer(const Batch& batch, int layer, int tokens, float* x) {
   float* const projected = scratch_.projected.data();
-  // In order: a block attends to the keys that the blocks before it have stored.
+  // In order: a block attends to the keys that earlier blocks have stored.
   for (int begin = 0; begin < tokens; begin += kRowBlock) {
     const int end = std::min(begin + kRowBlock, tokens);
     const size_t count = Floats(end - begin, config_.hidden_size);
@@ -298,7 +298,7 @@ void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, con
       kernels_.rms_norm(key, block.k_norm.data(), eps, kv_heads, head_dim, key);
     }
     const size_t angles = static_cast<size_t>(begin + row) * half;
-    // Keys lie right behind queries: one run of heads.
+    // Keys follow queries directly, so one call rotates both.
     kernels_.rope(query, &cos_[angles], &sin_[angles], heads + kv_heads, head_dim);
   }
 }

@@ -1,4 +1,6 @@
-// The stage model that computes on this machine's CPU.
+// The stage model that computes with Baton's own kernels on the CPU: a layer loop over shared
+// blocks (attention with optional bias and q/k norms, rotary embeddings, SwiGLU) that ModelConfig
+// describes.
 #ifndef COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_
 #define COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_
 
@@ -19,7 +21,7 @@ namespace baton {
 
 class CpuStageModel final : public StageModel {
  public:
-  // Throws what libraries throw; LoadStageModel catches.
+  // Lets exceptions of libraries through; LoadStageModel catches them.
   static absl::StatusOr<std::unique_ptr<StageModel>> Create(const ExecutorOptions& options);
 
   const ModelConfig& config() const override { return config_; }
@@ -40,25 +42,26 @@ class CpuStageModel final : public StageModel {
                        std::span<float> logits) override;
 
  private:
-  // For each KV head, where the tiles of its keys and values lie: [kv_heads, tiles].
+  // For each KV head, the addresses of the tiles of its keys and values: [kv_heads, tiles].
   template <typename Element>
   struct TileLists {
     std::vector<const Element*> keys;
     std::vector<const Element*> values;
   };
-  // Buffers for one block of rows, whatever the batch's size; of this rank's sizes.
+  // Buffers for one block of rows, of this rank's sizes; they don't grow with the batch.
   struct Scratch {
-    std::vector<float> normed;      // [rows, hidden]
-    std::vector<float> qkv;         // [rows, query_size + 2 * kv_size]
-    std::vector<float> attended;    // [rows, query_size]
-    std::vector<float> gate_up;     // [rows, 2 * intermediate]
-    std::vector<float> inner;       // [rows, intermediate]
-    std::vector<float> projected;   // [rows, hidden]; with one rank.
-    std::vector<float> vocabulary;  // [kLogitRows, vocab]; with more, on the last stage.
-    TileLists<float> tiles;         // One of them, by the type of the pages.
+    std::vector<float> normed;     // [rows, hidden]
+    std::vector<float> qkv;        // [rows, query_size + 2 * kv_size]
+    std::vector<float> attended;   // [rows, query_size]
+    std::vector<float> gate_up;    // [rows, 2 * intermediate]
+    std::vector<float> inner;      // [rows, intermediate]
+    std::vector<float> projected;  // [rows, hidden]; only with one rank.
+    std::vector<float>
+        vocabulary;          // [kLogitRows, vocab]; only with several ranks, on the last stage.
+    TileLists<float> tiles;  // This or the next one is used, by the type of the pages.
     TileLists<kernels::Bf16> bf16_tiles;
   };
-  // Where a row of the packed batch stands in its sequence.
+  // The slice and the position in its sequence of a row of the packed batch.
   struct RowPlace {
     int slice;
     int position;
@@ -70,7 +73,7 @@ class CpuStageModel final : public StageModel {
   void AllocateScratch();
   absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits);
-  // Where the residual stream of a batch lies: in `out`, where that takes all of it as it is.
+  // The memory of a batch's residual stream: `out` if it has the right type and size, else hidden_.
   float* ResidualStream(const TensorView& out);
   absl::Status TakeInput(const TensorView& in, float* x);
   void GiveOutput(const float* x, const TensorView& out) const;
@@ -79,16 +82,18 @@ class CpuStageModel final : public StageModel {
   absl::Status Embed(const Batch& batch, float* x);
   // `x` is the residual stream of the whole batch.
   void RunLayer(const Batch& batch, int layer, int tokens, float* x);
-  // The same among ranks: partial sums of one chunk of rows travel while the next is computed. The
-  // last sums are on their way when it returns; FinishSums takes them.
+  // The same with several ranks: the partial sums of one chunk of rows are reduced while the next
+  // chunk is computed. The last sums are still under way when it returns; FinishSums waits for
+  // them.
   absl::Status RunPartOfLayer(const Batch& batch, int layer, float* x);
   absl::Status FinishSums(size_t chunk, bool ends_layer, float* x);
-  // What a layer's halves add to rows [begin, end), or this rank's part of it: [rows, hidden].
+  // What the two halves of a layer add to rows [begin, end), or this rank's part of it: [rows,
+  // hidden].
   void Attention(const Batch& batch, int layer, int begin, int end, const float* x,
                  float* projected);
   void Mlp(int layer, int begin, int end, const float* x, float* projected);
   void ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x);
-  // With keys and values of the pages' type.
+  // Stores keys and values in the pages' type and attends to them.
   void StoreAndAttend(const Batch& batch, int layer, int begin, int rows);
   template <typename Element>
   void StoreKv(const Batch& batch, int layer, int begin, int rows);
@@ -97,8 +102,9 @@ class CpuStageModel final : public StageModel {
               void (*attention)(const kernels::AttentionArgs<Element>&));
   absl::Status LastLogits(const Batch& batch, const float* x, std::span<float> logits);
   absl::Status AllLogits(const Batch& batch, const float* x);
-  // Normalises the `rows` rows at scratch_.normed, at most kLogitRows among ranks, and multiplies
-  // by the head: logits [rows, vocab] of the whole model's where they come out.
+  // Normalises the `rows` rows at scratch_.normed and multiplies them by the head. With several
+  // ranks, at most kLogitRows rows. `logits` is [rows, vocab] of the whole model on the rank that
+  // gets logits.
   absl::Status ApplyHead(int rows, std::span<float> logits);
   const LayerBlock& BlockOf(int layer) const {
     return stage_.layers[static_cast<size_t>(layer - kv().layer_begin)];
@@ -108,23 +114,24 @@ class CpuStageModel final : public StageModel {
   const ModelShard shard_;
   const ModelConfig& sizes_;  // The shard's.
   const ElementType dtype_;
-  const bool sliced_;  // Of activations, this rank's part alone comes and goes.
+  const bool sliced_;  // Activations are received and sent as this rank's slice only.
   const kernels::KernelTable& kernels_;
   ThreadPool threads_;
   const Rotary rotary_;
   const float attention_scale_;
   StageBlocks stage_;
   std::unique_ptr<KvPool> pool_;
-  std::unique_ptr<HostKvMemory> kv_memory_;  // Of the pool's pages.
+  std::unique_ptr<HostKvMemory> kv_memory_;  // Over the pool's pages.
 
   RankGroup group_;
   Scratch scratch_;
-  size_t max_tiles_ = 0;  // Of a sequence.
+  size_t max_tiles_ = 0;  // The most tiles that a sequence has.
   std::vector<RowPlace> places_;
-  std::vector<float> cos_, sin_;    // [batch tokens, head_dim / 2]
-  std::vector<float> hidden_;       // [batch tokens, hidden]; last stage, bfloat16 or slices.
-  std::vector<std::byte> whole_;    // All ranks' slices of the input.
-  std::vector<float> some_logits_;  // [kLogitRows, vocab], once all logits of a slice were wanted.
+  std::vector<float> cos_, sin_;  // [batch tokens, head_dim / 2]
+  std::vector<float> hidden_;     // [batch tokens, hidden]; see ResidualStream.
+  std::vector<std::byte> whole_;  // The input, gathered from all ranks' slices.
+  std::vector<float>
+      some_logits_;  // [kLogitRows, vocab]; allocated when a slice first wants all logits.
 };
 
 }  // namespace baton

@@ -23,8 +23,8 @@ void Multiply(const KernelTable& table, const Packed<Bf16>& w, const float* x, i
   table.linear_bf16(w, x, rows, panel_begin, panel_end, y, static_cast<size_t>(w.outputs));
 }
 
-// Zeroed. A product of one row reads all of it in order, for which large pages are a tenth faster
-// than a vector's. Like a vector, it throws when there is no memory.
+// Zeroed memory. A product of one row reads all of it in order; large pages make that a tenth
+// faster than a vector's memory. Throws bad_alloc like a vector.
 MemoryBuffer Zeroed(size_t bytes) {
   absl::StatusOr<MemoryBuffer> memory = AllocateHost(bytes);
   if (!memory.ok()) throw std::bad_alloc();

@@ -1,4 +1,4 @@
-// Baton's own matrix product.
+// Matrix products with Baton's own kernels.
 #ifndef COMMON_ENGINE_NATIVE_NATIVE_LINEAR_H_
 #define COMMON_ENGINE_NATIVE_NATIVE_LINEAR_H_
 
@@ -10,8 +10,9 @@
 
 namespace baton {
 
-// Packed panels of `weights` and the table's kernel: batch invariant, and the same bits whichever
-// type holds the same weights. `table` and `pool` must outlive it.
+// Packs the matrix into panels of type `weights` and multiplies with `table`'s kernel. Batch
+// invariant; both types give the same bits for the same weights. `table` and `pool` must outlive
+// it.
 std::unique_ptr<Linear> MakeNativeLinear(int outputs, int inputs, ElementType weights,
                                          const kernels::KernelTable& table, ThreadPool& pool);
 

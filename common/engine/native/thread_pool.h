@@ -1,4 +1,4 @@
-// Helpers for one computing thread: splits a loop over a fixed number of threads.
+// Splits a loop over a fixed number of threads.
 #ifndef COMMON_ENGINE_NATIVE_THREAD_POOL_H_
 #define COMMON_ENGINE_NATIVE_THREAD_POOL_H_
 
@@ -11,11 +11,11 @@
 
 namespace baton {
 
-// One thread calls a pool; it computes too. Idle helpers sleep, they don't spin: a stage shares its
-// machine with others.
+// One thread calls a pool, and computes too. Idle threads sleep instead of spinning: a stage shares
+// its machine with other processes.
 class ThreadPool {
  public:
-  // `threads` in all, the caller's included; 1 starts none.
+  // `threads` includes the caller's; 1 starts none.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -24,14 +24,16 @@ class ThreadPool {
   int threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
   // Calls body(begin, end) on contiguous parts of [0, count), one per thread, and waits for all.
-  // `body` must not throw, so it must not allocate either: nothing on a helper catches bad_alloc.
+  // `body` must not throw and so must not allocate: nothing on the pool's threads catches
+  // bad_alloc.
   void ParallelFor(int count, const std::function<void(int begin, int end)>& body);
 
  private:
   void Help(int index);
   void RunPart(int index, int count, const std::function<void(int, int)>& body) const;
 
-  // Not absl::Mutex: ThreadSanitizer can't see into Debian's build of it and reports every use.
+  // Not absl::Mutex: Debian's build of it is not instrumented, so ThreadSanitizer reports every
+  // use.
   std::mutex mutex_;
   std::condition_variable called_;
   std::condition_variable done_;

@@ -11,7 +11,8 @@
 namespace baton {
 namespace {
 
-// Rows of the measured products and sums: enough to tell what a row costs from what a call does.
+// Row counts of the measured products and sums: different enough to separate the cost of a row from
+// that of a call.
 constexpr std::array kMeasuredRows = {64, 512};
 constexpr int kMeasurements = 3;
 
@@ -19,7 +20,7 @@ TensorView View(std::span<float> values) {
   return HostTensor(values, static_cast<int64_t>(values.size()));
 }
 
-// Nanoseconds of the fastest of a few calls.
+// The nanoseconds of the fastest of a few calls.
 template <typename Call>
 absl::StatusOr<int64_t> Fastest(const Call& call) {
   int64_t best_us = INT64_MAX;
@@ -31,7 +32,7 @@ absl::StatusOr<int64_t> Fastest(const Call& call) {
   return best_us * 1000;
 }
 
-// What a call and each of its rows cost, by two measurements.
+// The cost of a call and of each of its rows, from two measurements.
 struct Line {
   int64_t call_ns;
   int64_t row_ns;
@@ -56,7 +57,7 @@ absl::Status RankGroup::Join(std::shared_ptr<Communicator> communicator,
   return options_.chunks == 0 ? Measure(multiply) : absl::OkStatus();
 }
 
-// All ranks measure, since each takes part in the sums; rank 0's numbers count.
+// All ranks measure, since each takes part in the sums, but rank 0's numbers are used.
 absl::Status RankGroup::Measure(const std::function<void(int rows)>& multiply) {
   std::array<int64_t, 2> matmul_ns{};
   std::array<int64_t, 2> reduce_ns{};

@@ -1,13 +1,13 @@
-// The other tensor-parallel ranks, as the thread that computes needs them: sums of what each has
-// computed in part, and the vocabulary's logits in one place. One per stage model; the communicator
-// below it is one epoch's, so a new one is joined when the old one has ended.
+// What a stage model needs of the other tensor-parallel ranks: sums of partial results, and the
+// gathered logits. There is one RankGroup per stage model. A communicator lasts one epoch, so the
+// model joins a new one when the old one has ended.
 //
-// Every rank runs the same steps in the same order, and what is called here depends on a step's
-// shape and the options alone, so all ranks submit the same collectives.
+// Every rank runs the same steps in the same order, and the calls here depend only on a step's
+// shape and the options, so all ranks submit the same collectives.
 //
-// Sums are taken in float32 whatever the weights are. Rejected: bfloat16 sums, which would halve
-// the bytes and round every partial product once more, so that two ranks would be further from one
-// than bfloat16 itself is.
+// Sums are float32, whatever the type of the weights. Rejected: bfloat16 sums. They would halve the
+// bytes but round every partial product once more, so that two ranks would differ from one by more
+// than bfloat16 itself does.
 #ifndef COMMON_ENGINE_RANKS_RANK_GROUP_H_
 #define COMMON_ENGINE_RANKS_RANK_GROUP_H_
 
@@ -33,36 +33,36 @@ class RankGroup {
       : rank_(rank), options_(options), hidden_(static_cast<size_t>(hidden)) {}
 
   bool alone() const { return rank_.alone(); }
-  // Whether this rank's step gets logits.
+  // Whether this rank gets the logits.
   bool gathers_logits() const { return rank_.rank == 0; }
 
-  // Takes a group that has formed, and with auto chunks measures it: `multiply(rows)` is one
-  // projection of as many rows. InvalidArgument, naming both, for another rank's or a group of
-  // another size; what the measurement's collectives end with.
+  // Takes a group that has formed. With auto chunks it measures the group: `multiply(rows)`
+  // computes one projection of so many rows. InvalidArgument names both groups if the rank or the
+  // size differs; otherwise the error of the measurement's collectives.
   absl::Status Join(std::shared_ptr<Communicator> communicator,
                     const std::function<void(int rows)>& multiply);
 
-  // Before a step's first call. FailedPrecondition where no group has been joined.
+  // Call it before the other calls of a step. FailedPrecondition if no group has been joined.
   absl::Status Begin(int tokens);
-  // Ends the group for all ranks because this one's step has failed, and returns when nothing
-  // touches this rank's memory any more.
+  // Ends the group for all ranks because this rank's step has failed. Returns when the group no
+  // longer touches this rank's memory.
   void Fail(const absl::Status& why);
 
-  // Row-parallel sums. A chunk's rows of partial sums are written to Rows and sent on their way by
-  // Reduce; Await returns when they are the whole sums. Between Reduce and Await of a chunk its
-  // rows are the group's.
+  // Row-parallel sums. The caller writes a chunk's partial sums to Rows, starts the sum with
+  // Reduce, and Await returns when the rows hold the sums over all ranks. Between Reduce and Await
+  // the group uses the chunk's rows.
   std::span<const IndexRange> chunks() const { return chunks_; }
   float* Rows(int begin) { return &sums_[static_cast<size_t>(begin) * hidden_]; }
   void Reduce(size_t chunk);
-  // The same of rows that lie elsewhere: float32, in memory that the communicator takes.
+  // The same for rows elsewhere: float32, in memory that the communicator accepts.
   void Reduce(size_t chunk, const TensorView& rows);
   absl::Status Await(size_t chunk);
 
-  // `values` become the sums of all ranks'.
+  // Replaces `values` by their sums over all ranks.
   absl::Status Sum(std::span<float> values);
-  absl::Status Sum(const TensorView& tensor);  // In memory that the communicator takes.
+  absl::Status Sum(const TensorView& tensor);  // In memory that the communicator accepts.
 
-  // `whole` becomes the ranks' parts, one behind the other.
+  // `whole` becomes the concatenation of all ranks' `part`.
   absl::Status GatherParts(const TensorView& part, const TensorView& whole);
 
   // `mine` is [rows, columns]; on rank 0 `all` becomes [rows, size * columns], by rank.

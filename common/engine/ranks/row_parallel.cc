@@ -5,7 +5,7 @@
 namespace baton {
 namespace {
 
-// A fiftieth above the best time is as good as that.
+// A time within 1/50 of the best counts as the best.
 constexpr int64_t kNearlyBest = 50;
 
 }  // namespace

@@ -1,9 +1,10 @@
-// How a row-parallel projection (attention's output, the feed-forward layer's second) hides its
-// all-reduce: the step's tokens are cut into chunks, and a chunk's sums travel while the next one
-// multiplies. Options and conditions are vLLM's for Gaudi (HPURowParallelLinear).
+// How a row-parallel projection (attention's output, the feed-forward layer's second) overlaps its
+// all-reduce with computation: the step's tokens are cut into chunks, and a chunk's sums are
+// reduced while the next chunk is multiplied. The options and conditions are those of vLLM for
+// Gaudi (HPURowParallelLinear).
 //
-// What chunks change is time alone: rows are multiplied without looking at one another and sums are
-// taken in rank order, so every bit stays.
+// Chunks change only the time: rows are independent and sums are taken in rank order, so the bits
+// stay the same.
 #ifndef COMMON_ENGINE_RANKS_ROW_PARALLEL_H_
 #define COMMON_ENGINE_RANKS_ROW_PARALLEL_H_
 
@@ -17,31 +18,32 @@ namespace baton {
 inline constexpr int kRowParallelChunksMax = 64;
 
 struct RowParallelOptions {
-  int chunks = 1;        // 1: never cut; 0 (auto): what RowParallelCosts make best.
-  int threshold = 8192;  // Tokens of a step, below which it is not cut.
+  int chunks = 1;        // 1: never cut; 0 (auto): the best by RowParallelCosts.
+  int threshold = 8192;  // Steps with fewer tokens are not cut.
 };
 
-// What one projection of this machine and group costs, measured when the group forms; equal on all
-// ranks, which must cut alike. None: not measured.
+// The cost of one projection and its sum on this machine and group, measured when the group forms.
+// Equal on all ranks, since they must cut alike. All zero if not measured.
 struct RowParallelCosts {
-  int64_t matmul_call_ns = 0;  // Beside the rows'.
+  int64_t matmul_call_ns = 0;  // Per call, besides its rows.
   int64_t matmul_row_ns = 0;
   int64_t reduce_call_ns = 0;
   int64_t reduce_row_ns = 0;
 };
 
-// Time of one projection of `tokens` rows and their all-reduce in `chunks` parts: all but the last
-// chunk's sums, and the first one's product, hide behind one another.
+// The time of one projection of `tokens` rows and its all-reduce in `chunks` parts. All sums but
+// the last chunk's overlap all products but the first chunk's.
 int64_t RowParallelNs(const RowParallelCosts& costs, int tokens, int chunks);
 
-// How many chunks a step of `tokens` is cut into: one unless there are more ranks, chunks are
-// wanted, and the tokens reach the threshold. auto takes the lowest power of two up to
-// kRowParallelChunksMax that is within 2% of the best by RowParallelNs: the last chunks gain
-// little, and what costs more on a busy machine than when it was measured are calls.
+// The number of chunks for a step of `tokens`: 1 unless there are several ranks, chunks are
+// enabled, and the step reaches the threshold. auto takes the lowest power of two up to
+// kRowParallelChunksMax that is within 2% of the best by RowParallelNs: more chunks gain little,
+// and calls cost more on a busy machine than when they were measured.
 int RowParallelChunks(const RowParallelOptions& options, const RowParallelCosts& costs, int ranks,
                       int tokens);
 
-// [0, tokens) in `chunks` runs, as equal as can be; none is empty, so there are at most `tokens`.
+// Cuts [0, tokens) into `chunks` runs of nearly equal length. None is empty, so there are at most
+// `tokens`.
 std::vector<IndexRange> CutRows(int tokens, int chunks);
 
 }  // namespace baton

@@ -14,10 +14,11 @@ namespace {
 
 constexpr size_t kBlock = 4096;
 
-// Where changed logits end: penalties can be extreme, distances between logits must stay finite.
+// Changed logits are clamped to this range, so that differences between logits stay finite even
+// with extreme penalties.
 constexpr float kMaxLogit = 1e30F;
 
-// Uniform in [0, 1), one independent value for each (seed, position).
+// Uniform in [0, 1); an independent value for each (seed, position).
 double UniformAt(uint64_t seed, int position) {
   return Random(Mix64(seed) + static_cast<uint64_t>(position)).Uniform();
 }
@@ -48,13 +49,13 @@ void Penalise(const SamplingParams& params, const TokenHistory& history, std::sp
   }
 }
 
-// The `count` most probable tokens. One pass: few logits are among the best so far.
+// The `count` most probable tokens, in one pass: few logits enter the list.
 std::vector<TokenLogprob> MostProbable(std::span<const float> logits, size_t count) {
   std::vector<TokenLogprob> top;
   top.reserve(count + 1);
   for (size_t i = 0; i < logits.size(); ++i) {
     if (top.size() == count && !(logits[i] > top.back().logprob)) continue;
-    // Behind equals: their ids are lower.
+    // After equal logits, whose ids are lower.
     const auto at = std::upper_bound(
         top.begin(), top.end(), logits[i],
         [](float logit, const TokenLogprob& other) { return logit > other.logprob; });
@@ -99,7 +100,7 @@ int32_t Sampler::FirstOf(std::span<const float> logits, float max) const {
   return static_cast<int32_t>(first - logits.begin());
 }
 
-// The logits to draw from: row's own, or a changed copy.
+// The logits to draw from, changed by bias, penalties and masks.
 std::span<const float> Sampler::Adjust(const Row& row) {
   const SamplingParams& params = *row.params;
   std::copy(row.logits.begin(), row.logits.end(), adjusted_.begin());

@@ -1,4 +1,4 @@
-// Draws the next token from logits, and tells log-probabilities.
+// Draws the next token from logits, and computes log-probabilities.
 #ifndef COMMON_ENGINE_SAMPLING_SAMPLER_H_
 #define COMMON_ENGINE_SAMPLING_SAMPLER_H_
 
@@ -15,19 +15,19 @@
 
 namespace baton {
 
-// The results are functions of the arguments alone; what an object holds is scratch, so that a step
-// allocates next to nothing: about 22 bytes for each token of the vocabulary. One thread at a time.
+// The results are functions of the arguments alone. The object only holds scratch memory, about 22
+// bytes for each token of the vocabulary, so that a step allocates almost nothing. One thread at a
+// time.
 //
-// Weights are float exponentials in fixed point (token_weights.h): which token a draw gives can
+// Weights are float exponentials in fixed point (token_weights.h). So the token of a draw can
 // differ between instruction sets, as logits do, but not between two runs on one machine type.
 class Sampler {
  public:
   explicit Sampler(int vocab_size, const kernels::KernelTable& kernels = *kernels::FindKernels(""));
 
-  // What a draw is made from. `logits` is [vocab]; `history` may be null if the parameters need
-  // none. `position` counts the tokens that the request has generated before this one; the draw is
-  // a function of (seed, position), so neither other requests nor the process that draws matter.
-  // `params` have passed ValidateSamplingParams.
+  // The input of a draw. `logits` is [vocab]. `params` have passed ValidateSamplingParams.
+  // `history` may be null if they need none. `position` is the number of tokens that the request
+  // has generated before this one.
   struct Row {
     std::span<const float> logits;
     const SamplingParams* params = nullptr;
@@ -36,9 +36,9 @@ class Sampler {
     const TokenHistory* history = nullptr;
   };
 
-  // `logprob` and `top` of the drawn token, if asked for, are those of the model's own
-  // distribution: temperature 1, nothing penalised, filtered or masked. Internal when a logit is
-  // not finite or no token is left to draw: that request must fail, its batch needn't.
+  // `logprob` and `top` of the result, if asked for, are those of the model's own distribution:
+  // temperature 1, without penalties, filters or masks. Internal if a logit is not finite or no
+  // token is left to draw. The error fails this request, not its batch.
   absl::StatusOr<SampledToken> Sample(const Row& row);
 
   // The log-probability of `token` and of the `top` most probable ones in the model's own
@@ -46,9 +46,9 @@ class Sampler {
   absl::StatusOr<SampledToken> Report(std::span<const float> logits, int32_t token, int top);
 
  private:
-  // Finds the largest logit of each block and of all; false if one is not finite.
+  // Finds the largest logit of each block and of all; false if a logit is not finite.
   bool Scan(std::span<const float> logits, float& max);
-  // The largest logit; Internal as above.
+  // The largest logit; Internal if a logit is not finite.
   absl::StatusOr<float> FindMax(std::span<const float> logits);
   // The first token whose logit is `max`.
   int32_t FirstOf(std::span<const float> logits, float max) const;
@@ -58,7 +58,7 @@ class Sampler {
 
   const kernels::KernelTable& kernels_;
   TokenWeights weights_;
-  std::vector<float> block_max_;  // Of kBlock logits each.
+  std::vector<float> block_max_;  // The largest of each kBlock logits.
   std::vector<float> adjusted_;   // Logits with bias, penalties and masks.
 };
 

@@ -1,5 +1,5 @@
-// How one request's tokens are chosen from logits. Plain values; see proto/baton/v1/common.proto
-// for the same in the words of clients.
+// What a draw is made from besides logits: a request's parameters, its tokens so far, its seed and
+// the position. proto/baton/v1/common.proto has the same parameters as clients send them.
 #ifndef COMMON_ENGINE_SAMPLING_SAMPLING_PARAMS_H_
 #define COMMON_ENGINE_SAMPLING_SAMPLING_PARAMS_H_
 
@@ -16,27 +16,29 @@ namespace baton {
 struct SamplingParams {
   // Logits are changed in this order: bias, repetition, frequency, presence.
   std::vector<std::pair<int32_t, float>> logit_bias;  // Added; each token once.
-  // Divides a positive logit, multiplies a negative one, of every token of prompt and continuation.
+  // For every token of the prompt and the continuation: divides a positive logit, multiplies a
+  // negative one.
   double repetition_penalty = 1;  // In (0, 2].
-  // Subtracted from the logits of the continuation's tokens, for each occurrence and once.
+  // Subtracted from the logits of the continuation's tokens: the first for each occurrence, the
+  // second once.
   double frequency_penalty = 0;  // In [-2, 2].
   double presence_penalty = 0;   // In [-2, 2].
 
   double temperature = 1;  // 0 is greedy: the most probable token, the lowest id among equals.
   int top_k = 0;           // Keep the k most probable tokens; 0 keeps all.
-  double top_p = 1;        // Of those, the fewest whose probabilities sum to top_p. In (0, 1].
-  double min_p = 0;        // Of those, the ones at least min_p times as probable as the best.
+  double top_p = 1;        // Keep the fewest of these whose probabilities sum to top_p. In (0, 1].
+  double min_p = 0;        // Keep those of these at least min_p times as probable as the best.
 
-  // Until this many tokens exist, ids that would end the request are not drawn.
+  // Token ids that would end the request are not drawn until so many tokens exist.
   int min_tokens = 0;
   std::vector<int32_t> stop_token_ids;
   std::vector<int32_t> eos_token_ids;
   bool ignore_eos = false;  // Eos ids are ordinary tokens.
 
   bool logprobs = false;  // Report the drawn token's log-probability.
-  int top_logprobs = 0;   // And so many of the most probable tokens'; needs logprobs.
+  int top_logprobs = 0;   // How many of the most probable tokens to report too; needs logprobs.
 
-  // Whether drawing looks at tokens that came before, and whether at the prompt's.
+  // Whether the draw depends on earlier tokens, and whether on those of the prompt.
   bool NeedsHistory() const {
     return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0;
   }
@@ -49,10 +51,10 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab_size
 // Whether drawing `token` ends the request.
 bool EndsGeneration(const SamplingParams& params, int32_t token);
 
-// Owned by whoever draws a request's tokens; one thread.
+// The tokens of one request that penalties look at. One thread.
 class TokenHistory {
  public:
-  // The prompt's tokens, in any order; only repetition_penalty looks at them.
+  // The prompt's tokens, in any order; only repetition_penalty uses them.
   void SetPrompt(std::span<const int32_t> tokens);
   // The next token of the continuation.
   void Add(int32_t token) { ++counts_[token]; }
@@ -72,14 +74,15 @@ class TokenHistory {
 struct Draw {
   const SamplingParams* params = nullptr;  // Have passed ValidateSamplingParams.
   uint64_t seed = 0;
-  // Tokens that the request has generated before this one. The draw is a function of (seed,
-  // position), so neither other requests nor the process that draws matter.
+  // The number of tokens that the request has generated before this one. The draw is a function of
+  // (seed, position), so other requests and the process that draws don't affect it.
   int position = 0;
-  // What penalties look at; null if params->NeedsHistory() is false. The executor's from Submit to
-  // the step's end. Where position is positive the sequence's one token is the latest of the
-  // continuation, and is added first; so every token is added once if every step draws.
+  // The tokens that penalties look at; null if params->NeedsHistory() is false. The executor owns
+  // it from Submit to the step's end. If position is positive, the executor first adds the
+  // sequence's one token, the latest of the continuation. So every token is added once if every
+  // step draws.
   TokenHistory* history = nullptr;
-  // The prompt, to be set in `history` before a request's first draw; empty if it is there or
+  // The prompt, for `history`, before a request's first draw. Empty if `history` has it or if
   // params->NeedsPrompt() is false.
   std::span<const int32_t> prompt;
 };

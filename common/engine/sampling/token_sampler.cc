@@ -9,7 +9,7 @@
 namespace baton {
 namespace {
 
-// proto/baton/v1/common.proto promises these.
+// These are promises of proto/baton/v1/common.proto.
 absl::Status Invalid(const char* field, const std::string& message) {
   return InvalidField(absl::StrCat("sampling.", field), message);
 }
@@ -78,7 +78,7 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& samp
     params.logit_bias.emplace_back(bias.token_id(), bias.bias());
   }
   if (absl::Status status = ValidateSamplingParams(params, vocab_size); !status.ok()) {
-    // The same field, as the RPC calls it.
+    // The same field, named as in the RPC.
     const std::string field = FieldOf(status).value_or("");
     return Invalid(
         field.c_str(),

@@ -11,14 +11,15 @@
 namespace baton {
 namespace {
 
-// Beyond, distances between logits overflow; a temperature that is so small is greedy long before.
+// Beyond this scale, differences between logits overflow. A temperature that small is greedy
+// anyway.
 constexpr double kMaxScale = 1e30;
 
-// Tokens that are looked at together: most of such blocks have none of a bucket.
+// Tokens that are checked together: most blocks of so many have no token of a given bucket.
 constexpr size_t kGatherBlock = 64;
 
-// Whether one of kGatherBlock buckets at `p` is `wanted`. Written with vectors, since the compiler
-// makes none of the plain loop.
+// Whether one of the kGatherBlock buckets at `p` is `wanted`. Uses vector types, since the compiler
+// does not vectorize the plain loop.
 bool AnyIs(const uint16_t* p, size_t wanted) {
   using Lanes = uint16_t __attribute__((vector_size(16)));
   constexpr size_t kLanes = sizeof(Lanes) / sizeof(uint16_t);
@@ -64,7 +65,7 @@ void TokenWeights::Weigh(std::span<const float> logits, float max, double temper
 
 void TokenWeights::SumBuckets() {
   if (std::exchange(buckets_summed_, true)) return;
-  // Two tables, so that neighbours of one bucket don't wait for each other's sum.
+  // Two tables, so that two neighbours in the same bucket don't wait for each other's addition.
   std::array<uint64_t, kernels::kWeightBuckets> odd{};
   bucket_sums_.fill(0);
   for (size_t block = 0; block < block_sums_.size(); ++block) {
@@ -102,7 +103,7 @@ void TokenWeights::Select(size_t begin, size_t nth, size_t end) {
   });
 }
 
-// Halves the entries of the bucket that `at` falls into, by rank, until one is left.
+// Halves the entries of the bucket that contains `at`, by rank, until one is left.
 TokenWeights::Place TokenWeights::Locate(uint64_t at) {
   BATON_CHECK(at < total_) << at << " of " << total_;
   SumBuckets();
@@ -128,7 +129,7 @@ TokenWeights::Place TokenWeights::Locate(uint64_t at) {
 }
 
 std::pair<size_t, size_t> TokenWeights::Boundary(size_t count) const {
-  // Two tables, as for the sums.
+  // Two tables, as in SumBuckets.
   std::array<uint32_t, kernels::kWeightBuckets> counts{};
   std::array<uint32_t, kernels::kWeightBuckets> odd{};
   size_t i = 0;

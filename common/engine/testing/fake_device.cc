@@ -121,7 +121,7 @@ void FakeDevice::FinishLanding(const std::vector<KvPiece>& pieces, Landed done) 
       const std::span<std::byte> landed = Landing(piece).Host();
       all.insert(all.end(), landed.begin(), landed.end());
       std::copy(landed.begin(), landed.end(), OnDevice(piece).begin());
-      // Whoever looked here again would not find it.
+      // Overwritten, so that a later read of the landing memory gives wrong bytes.
       std::fill(landed.begin(), landed.end(), std::byte{0xEE});
     }
     done(XXH3_64bits(all.data(), all.size()));

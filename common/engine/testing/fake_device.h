@@ -1,6 +1,6 @@
-// An executor that behaves as one on a device far away, around any other: nobody reaches its pages
-// but through copies, copies end later, on another thread and in another order, the room for them
-// is small, and the ends of steps come late. What it is told to fail fails.
+// An executor that wraps another one and behaves like a remote device. Its pages are reachable only
+// through copies, which end later, on another thread and in another order; there is little memory
+// for them; and steps end late. It fails where a test tells it to.
 #ifndef COMMON_ENGINE_TESTING_FAKE_DEVICE_H_
 #define COMMON_ENGINE_TESTING_FAKE_DEVICE_H_
 
@@ -78,13 +78,13 @@ class FakeDevice final : public Executor, private KvMemory {
   std::atomic<int> submissions_{0};
   mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<std::function<void()>> ends_ ABSL_GUARDED_BY(mutex_);  // Of steps, in order.
+  std::deque<std::function<void()>> ends_ ABSL_GUARDED_BY(mutex_);  // The ends of steps, in order.
   std::vector<NumberedCopy> copies_ ABSL_GUARDED_BY(mutex_);        // The last one goes first.
   size_t copies_wanted_ ABSL_GUARDED_BY(mutex_) = 1;                // Before any of them goes.
   int next_copy_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, std::vector<std::byte>> exports_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_export_ ABSL_GUARDED_BY(mutex_) = 1;
-  int latest_copy_ = 0;  // Of those that have ended; the thread's.
+  int latest_copy_ = 0;  // The latest that has ended; the thread's.
   std::atomic<int> overtaken_{0};
   std::thread thread_;  // Last: it uses the rest.
 };

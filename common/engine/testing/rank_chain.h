@@ -77,7 +77,7 @@ class RankedStage {
   size_t size() const { return models_.size(); }
   StageModel& rank(size_t rank) { return *models_[rank]; }
   Communicator& group(size_t rank) { return *group_[rank]; }
-  // Of all ranks since the group was joined, its measurements left out.
+  // Over all ranks since the group was joined, without measurements.
   int all_reduces() const { return all_reduces_; }
 
   // Runs the batch on all ranks. `in` and `out` are whole activations: each rank takes and gives

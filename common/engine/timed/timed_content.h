@@ -1,6 +1,6 @@
-// What a timed model computes in place of numbers: of every token a word that follows from all
-// tokens before it. It stands in the KV of every layer and in the activations, so that what is
-// lost, stale or of another prompt shows, and the next token follows from it alone.
+// What a timed model computes instead of numbers: for every token a word that depends on all tokens
+// before it. The word is stored in the KV of every layer and sent with the activations, so lost or
+// stale data, or another prompt's, is detected. The next token depends on the words alone.
 #ifndef COMMON_ENGINE_TIMED_TIMED_CONTENT_H_
 #define COMMON_ENGINE_TIMED_TIMED_CONTENT_H_
 
@@ -22,16 +22,16 @@ constexpr uint64_t TimedWord(uint64_t before, int32_t token, int position) {
   return Mix64(before ^ Mix64(place));
 }
 
-// Words that are read again for every token, one in so many: each page of 64 tokens has one, and
-// a context of 128K some two thousand.
+// Words at these intervals are read again for every token: each page of 64 tokens has one, and a
+// context of 128K some two thousand.
 inline constexpr int kTimedMilestone = 64;
 
 constexpr uint64_t AddMilestone(uint64_t sum, uint64_t word, int position) {
   return sum + Mix64(word ^ static_cast<uint32_t>(position));
 }
 
-// The token after one whose word is `word`; never one that ends a generation. `milestones`: summed
-// over the positions before it.
+// The token after one whose word is `word`; never one that ends a generation. `milestones`: the sum
+// of AddMilestone over the positions before it.
 inline int32_t NextTimedToken(uint64_t word, uint64_t milestones, int vocab_size,
                               std::span<const int32_t> eos) {
   uint64_t drawn = Mix64(word + milestones);
@@ -42,7 +42,7 @@ inline int32_t NextTimedToken(uint64_t word, uint64_t milestones, int vocab_size
   return 0;
 }
 
-// The right answer, from the prompt alone: what tests compare with.
+// The expected continuation, computed from the prompt alone, for tests.
 inline std::vector<int32_t> TimedContinuation(std::vector<int32_t> tokens, int count,
                                               int vocab_size, std::span<const int32_t> eos) {
   std::vector<int32_t> answer;

@@ -104,7 +104,7 @@ ModelFingerprint TimedProfile::Fingerprint(const ModelConfig& config,
 }
 
 absl::StatusOr<TimedProfile> ParseTimedProfile(std::string_view text, const std::string& file) {
-  BATON_ASSIGN_OR_RETURN(const Json document, ParseJson(text, file));  // Says the line itself.
+  BATON_ASSIGN_OR_RETURN(const Json document, ParseJson(text, file));  // The error names the line.
   TimedProfile profile;
   const JsonText where{text, file};
   JsonSection whole(where, document, "");
@@ -153,7 +153,7 @@ int64_t TimedSteps::NextMicros(const TimedStep& step) {
   return static_cast<int64_t>(Micros(step) * Noise());
 }
 
-// The sum of twelve uniform numbers is near enough to a normal one, and the same everywhere.
+// The sum of twelve uniform numbers approximates a normal one, and is the same on every machine.
 double TimedSteps::Noise() {
   if (noise_relative_ == 0) return 1;
   double sum = -6;

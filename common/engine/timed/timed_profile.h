@@ -1,5 +1,5 @@
-// What a timed executor plays: a model's sizes and what its steps cost. A file, whose format
-// README.md describes; everything in it is checked, since people write it.
+// The profile of a timed executor: a model's sizes and the times of its steps. It is a file whose
+// format README.md describes. People write it, so everything in it is checked.
 #ifndef COMMON_ENGINE_TIMED_TIMED_PROFILE_H_
 #define COMMON_ENGINE_TIMED_TIMED_PROFILE_H_
 
@@ -18,8 +18,8 @@
 
 namespace baton {
 
-// A step in which every sequence has one token; microseconds of the whole model:
-//   overhead + sequence * sequences + context * tokens of all of them
+// The time of a step in which every sequence has one token, in microseconds of the whole model:
+//   overhead + sequence * sequences + context * tokens of all sequences
 struct TimedDecodeCost {
   double overhead_us = 0;
   double sequence_us = 0;
@@ -28,7 +28,7 @@ struct TimedDecodeCost {
 
 struct TimedProfile {
   std::string name;
-  // In place of config.json's. Keys and values have one type, weights and activations another.
+  // These replace config.json's. Keys and values have one type, weights and activations another.
   int layers = 0;
   int hidden_size = 0;
   int kv_heads = 0;
@@ -36,27 +36,28 @@ struct TimedProfile {
   int context_tokens = 0;
   ElementType dtype = ElementType::kBFloat16;
   ElementType kv_dtype = ElementType::kBFloat16;
-  // A chunk costs a stage `stage_overhead_us`, and of `prefill`, which is all layers', its share.
+  // A chunk takes a stage `stage_overhead_us` plus the stage's share of `prefill`, which is for all
+  // layers.
   double stage_overhead_us = 0;
   StageCost prefill;
   TimedDecodeCost decode;
-  double noise_relative = 0;  // Standard deviation of a step's time, as a part of it.
+  double noise_relative = 0;  // Standard deviation of a step's time, as a fraction of it.
   uint64_t noise_seed = 1;
-  uint64_t text_hash = 0;  // Of the file.
+  uint64_t text_hash = 0;  // The file's hash.
 
   StageCost OfStage(int stage_layers) const;
-  // The model that the rest of Baton is to see: `config` with this profile's sizes.
+  // `config` with this profile's sizes: the model that the rest of Baton sees.
   ModelConfig Apply(ModelConfig config) const;
-  // As FingerprintStage: equal where the files are.
+  // As FingerprintStage: equal if the files are equal.
   ModelFingerprint Fingerprint(const ModelConfig& config, LayerRange stage_layers) const;
 };
 
 // InvalidArgument names `file`, the line and the field.
 absl::StatusOr<TimedProfile> ParseTimedProfile(std::string_view text, const std::string& file);
-// NotFound for a file that is not there.
+// NotFound if there is no such file.
 absl::StatusOr<TimedProfile> LoadTimedProfile(const std::string& path);
 
-// LoadModelConfig(model_path), as the profile has it where `timed_profile` names one.
+// LoadModelConfig(model_path), with the profile's sizes if `timed_profile` is not empty.
 absl::StatusOr<ModelConfig> LoadPlayedModelConfig(const std::string& model_path,
                                                   const std::string& timed_profile);
 
@@ -73,19 +74,21 @@ struct TimedStep {
   }
 };
 
+// The times of the steps of a process that holds some of a profile's layers. The timed stage model
+// waits for so long; the simulator (services/simulator) adds it to virtual time.
 class TimedSteps {
  public:
   TimedSteps(const TimedProfile& profile, LayerRange layers);
 
   // Microseconds, without noise.
   double Micros(const TimedStep& step) const;
-  // With the noise of the next step, which this is.
+  // The microseconds of the next step, with its noise; advances the random numbers.
   int64_t NextMicros(const TimedStep& step);
 
  private:
   double Noise();
 
-  double share_ = 1;  // Of all layers.
+  double share_ = 1;  // The fraction of all layers that this process holds.
   StageCost prefill_;
   TimedDecodeCost decode_;
   double noise_relative_ = 0;

@@ -64,7 +64,7 @@ TEST(TimedRanksTest, TokensFollowFromThePromptWhateverTheRanksAndSlices) {
   }
 }
 
-// Its own heads' keys have every word, so that whoever has them next finds it.
+// The keys of its own heads hold every word, so the next rank that gets these heads finds it.
 TEST(TimedRanksTest, EveryHeadHasTheWords) {
   RankChain whole(Timed(false), {0}, 1);
   RankChain shared(Timed(false), {0}, 2);

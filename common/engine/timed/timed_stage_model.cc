@@ -21,13 +21,14 @@
 namespace baton {
 namespace {
 
-// What a wake-up is late by on the machines that this was measured on; spent looking at the clock.
+// Wake-ups were late by up to this on the measured machines; for this long the thread polls the
+// clock.
 constexpr int64_t kAwakeUs = 60;
 
 // Waits until `deadline_us` of NowUs()'s clock, to within some ten microseconds. Sleeps until just
 // before the end, then polls the clock: a sleeper on a virtual machine wakes too late.
 void WaitUntilUs(int64_t deadline_us) {
-  // The kernel lets a thread's timers be 50 us late by itself, to wake several at once.
+  // The kernel may delay a thread's timers by 50 us, to wake several threads at once.
   thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   (void)slack_set;  // If it is refused, waits are a little longer.
   int64_t left_us = deadline_us - NowUs();
@@ -41,13 +42,13 @@ void WaitUntilUs(int64_t deadline_us) {
   while (NowUs() < deadline_us) std::this_thread::yield();
 }
 
-// A row of activations begins with them.
+// The first bytes of a row of activations.
 struct Row {
   uint64_t word = 0;
   int32_t token = 0;
 };
 static_assert(8 * sizeof(uint16_t) >= sizeof(uint64_t) + sizeof(int32_t), "the narrowest row");
-constexpr float kCertain = 30;  // The logit of the next token; the others' are 0.
+constexpr float kCertain = 30;  // The logit of the next token; all others are 0.
 
 Row ReadRow(std::span<const std::byte> activations, size_t row, size_t row_bytes) {
   Row read;
@@ -111,8 +112,8 @@ TimedStageModel::TimedStageModel(const TimedProfile& profile, ModelConfig config
       kv_memory_(pool_->geometry(), pool_->Bytes()),
       group_(rank, /*options=*/{}, /*hidden=*/0) {}
 
-// A step writes the beginnings of rows alone. Whole rows are passed on, and what was never written
-// would be read from the system's one page of zeros, which is always in the cache.
+// A step writes only the first bytes of each row, but whole rows are sent. Bytes that were never
+// written would be read from the kernel's single page of zeros, which is always in the cache.
 absl::StatusOr<MemoryBuffer> TimedStageModel::AllocateActivations(size_t bytes) {
   BATON_ASSIGN_OR_RETURN(MemoryBuffer buffer, AllocateHost(bytes));
   std::fill_n(buffer.span().data, bytes, std::byte{1});
@@ -124,7 +125,7 @@ absl::Status TimedStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
   return group_.Join(std::move(group), /*multiply=*/nullptr);
 }
 
-// A head's key of a token.
+// The key of a token in one head.
 std::byte* TimedStageModel::Slot(int page, int layer, int head, int position) {
   const KvGeometry& kv = pool_->geometry();
   const size_t token_bytes = static_cast<size_t>(kv.head_dim) * ElementBytes(kv.element_type);
@@ -132,7 +133,8 @@ std::byte* TimedStageModel::Slot(int page, int layer, int head, int position) {
          static_cast<size_t>(position % kv.page_size) * token_bytes;
 }
 
-// Every head of every layer has it, so that no process's part of a hand-off can be missing.
+// The word before the slice. Every head of every layer holds it, so that a missing part of a
+// hand-off is detected, whichever process should have sent it.
 absl::StatusOr<uint64_t> TimedStageModel::WordBefore(const SequenceSlice& slice) {
   if (slice.prefix_length == 0) return kTimedRoot;
   const int position = slice.prefix_length - 1;
@@ -174,8 +176,8 @@ void TimedStageModel::TellLogits(const SequenceSlice& slice, int first, uint64_t
   slice.on_logits(first, logits);
 }
 
-// `row`: of the slice's first token in the batch. `next`: the token after its last one. `words`
-// takes up all of them.
+// `row` is the batch's row of the slice's first token. `next` becomes the token after the slice's
+// last one. `words` accumulates the words of all slices.
 absl::Status TimedStageModel::Play(const SequenceSlice& slice, std::span<const std::byte> in,
                                    std::span<std::byte> out, size_t row, int32_t& next,
                                    uint64_t& words) {
@@ -204,7 +206,7 @@ absl::Status TimedStageModel::Play(const SequenceSlice& slice, std::span<const s
     }
     if (slice.on_logits != nullptr && tells_logits()) TellLogits(slice, i, word, position);
   }
-  words = Mix64(words ^ word);  // The last follows from all before it.
+  words = Mix64(words ^ word);  // The last word depends on all before it.
   if (last_stage()) {
     next = NextTimedToken(word, MilestonesBefore(slice, position - 1), config_.vocab_size,
                           config_.eos_token_ids);
@@ -267,7 +269,7 @@ std::span<std::byte> TimedStageModel::WholeOutput(const TensorView& out) {
   return whole_out_;
 }
 
-// A slice is a run of all elements in their order (stage_model.h).
+// A slice is a contiguous part of all elements (stage_model.h).
 void TimedStageModel::GiveOutput(std::span<const std::byte> whole, const TensorView& out) const {
   if (out.empty()) return;
   const size_t bytes = out.bytes();
@@ -275,8 +277,8 @@ void TimedStageModel::GiveOutput(std::span<const std::byte> whole, const TensorV
               whole.subspan(static_cast<size_t>(rank_.rank) * bytes, bytes).data(), bytes);
 }
 
-// Sums are float32, which holds those of 64 ranks' 16 bits exactly. If each rank finds its own
-// words in them as often as there are ranks, all have the same.
+// float32 holds the sum of 64 ranks' 16-bit values exactly. If each rank finds in the sums its own
+// words times the number of ranks, all ranks have the same words.
 absl::Status TimedStageModel::CompareWords(uint64_t words) {
   std::array<float, 4> mine{};
   for (size_t i = 0; i < mine.size(); ++i) {

@@ -1,19 +1,20 @@
-// A stage model whose arithmetic is a wait of the length that a profile predicts: real buffers of
-// real size, page tables, hand-off and draws around it. So a chain of many stages of a large model
-// runs on two cores, and what it takes longer than predicted is Baton's.
+// A stage model that waits as long as a profile predicts, instead of computing. Buffers, page
+// tables, hand-off and draws are real and of real size. So a chain of many stages of a large model
+// runs on two cores, and all time beyond the prediction is Baton's own.
 //
-// In place of numbers it computes words (timed_content.h) and checks them: activations that are not
-// the previous stage's, or KV that is not the prompt's, fail the step with DATA_LOSS. The rest of
-// both has the right size and no meaning.
+// Instead of numbers it computes one 64-bit word per token (timed_content.h) and checks it:
+// activations that are not the previous stage's, or KV that is not the prompt's, fail the step with
+// DATA_LOSS. The other bytes of both have no meaning.
 //
-// It waits as a device with a queue works: a step begins when it was submitted, or at the end of
-// the one before if that is later, however late this thread wakes up in between; only ends are seen
-// late. (Rejected: from the thread's own begin. Then each step of a full queue would be late by a
-// wake-up, which a device that is told of it before does not wait for.)
+// It waits like a device with a queue. A step begins when it is submitted, or at the end of the
+// step before it if that is later, however late this thread wakes up in between. Rejected: counting
+// from this thread's wake-up. Each step of a full queue would then be late by a wake-up, which a
+// device does not wait for.
 //
-// A rank of several has its own KV heads, takes and gives its slice of the activations, and waits
-// as long as each of the others, since a profile says what they take together. Before the wait all
-// ranks compare their words, by sums that fail as those of layers would when a rank dies.
+// One rank of several has its own KV heads, receives and sends its slice of the activations, and
+// waits as long as the other ranks, since a profile gives the time that they take together. Before
+// the wait all ranks compare their words by a sum, which fails when a rank dies, as the sums of
+// real layers do.
 #ifndef COMMON_ENGINE_TIMED_TIMED_STAGE_MODEL_H_
 #define COMMON_ENGINE_TIMED_TIMED_STAGE_MODEL_H_
 
@@ -33,10 +34,10 @@ namespace baton {
 
 class TimedStageModel final : public StageModel {
  public:
-  // Of `options.timed_profile`; the vocabulary is that of `options.model_path`.
+  // Plays `options.timed_profile`; the vocabulary is that of `options.model_path`.
   static absl::StatusOr<std::unique_ptr<StageModel>> Create(const ExecutorOptions& options);
 
-  // `sliced`: whether ranks take and give slices of the activations.
+  // `sliced`: whether ranks receive and send slices of the activations.
   TimedStageModel(const TimedProfile& profile, ModelConfig config, std::unique_ptr<KvPool> pool,
                   TensorRank rank = {}, bool sliced = false);
 
@@ -54,18 +55,18 @@ class TimedStageModel final : public StageModel {
   absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits) override;
 
-  // What a step takes, without noise.
+  // The microseconds of a step, without noise.
   double Micros(const Batch& batch) const;
 
  private:
   std::byte* Slot(int page, int layer, int head, int position);
   absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits);
-  // All ranks' slices of the activations together, and this rank's slice of its own.
+  // All ranks' slices of the activations, gathered. GiveOutput copies this rank's slice to `out`.
   absl::StatusOr<std::span<const std::byte>> TakeInput(const TensorView& in);
   std::span<std::byte> WholeOutput(const TensorView& out);
   void GiveOutput(std::span<const std::byte> whole, const TensorView& out) const;
-  // DataLoss unless every rank's step has come to the same words.
+  // DataLoss unless every rank's step has computed the same words.
   absl::Status CompareWords(uint64_t words);
   absl::StatusOr<uint64_t> WordBefore(const SequenceSlice& slice);
   uint64_t MilestonesBefore(const SequenceSlice& slice, int position);
@@ -77,12 +78,12 @@ class TimedStageModel final : public StageModel {
   const ModelConfig config_;
   const TensorRank rank_;
   const bool sliced_;
-  TimedSteps steps_;     // Of these layers.
+  TimedSteps steps_;     // These layers'.
   int64_t free_us_ = 0;  // When the device is done with its last batch.
   const std::unique_ptr<KvPool> pool_;
   HostKvMemory kv_memory_;
   RankGroup group_;
-  std::vector<std::byte> whole_in_;  // Of ranks that have slices.
+  std::vector<std::byte> whole_in_;  // With slices only, like whole_out_.
   std::vector<std::byte> whole_out_;
 };
 

@@ -14,7 +14,6 @@
 namespace baton {
 namespace {
 
-// A run of the data plane.
 constexpr size_t kBounceBytes = size_t{4} << 20;
 
 }  // namespace
@@ -123,7 +122,7 @@ absl::StatusOr<ExportedKv> DeviceKvMemory::CopyOut(const std::vector<KvPiece>& p
 }
 
 void DeviceKvMemory::EndExport(uint64_t export_id) {
-  Staged ended;  // Goes without the lock.
+  Staged ended;  // Freed without the lock.
   MutexLock lock(&mutex_);
   const auto found = exports_.find(export_id);
   BATON_CHECK(found != exports_.end()) << "export " << export_id << " is not there";
@@ -155,7 +154,8 @@ absl::StatusOr<uint64_t> DeviceKvMemory::CopyIn(const std::vector<KvPiece>& piec
       const size_t bytes = std::min(kBounceBytes, piece.bytes - done);
       const std::byte* const landed = landing_->Bytes().data() + begin + done;
       std::memcpy(bounce_.data_ptr(), landed, bytes);
-      // What is copied on is what is hashed, whatever is still written over what has landed.
+      // Hashes the copy that goes to the device, even if the landing memory is overwritten
+      // meanwhile.
       XXH3_64bits_update(state.get(), bounce_.data_ptr(), bytes);
       OnDevice(begin + done, bytes)
           .copy_(bounce_.narrow(0, 0, static_cast<int64_t>(bytes)), /*non_blocking=*/true);

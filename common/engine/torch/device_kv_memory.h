@@ -1,12 +1,12 @@
-// KV pages in a device's memory. Both doors lead through host memory that a transport reads and
-// writes: an export copies its pieces into pinned memory of its own, and what has landed is copied
-// from its place to its page. Copies have a thread and a queue (Queue::kCopy) of their own, so that
-// neither the data thread nor a step waits for them. Part of the plugin.
+// KV pages in a device's memory. Exports and landings go through host memory that a transport can
+// use: an export copies its pieces into pinned memory of its own, and landed bytes are copied to
+// their page. Copies have a thread and a queue (Queue::kCopy) of their own, so neither the data
+// thread nor a step waits for them. Part of the plugin.
 //
-// The places to land in are ordinary memory, as many bytes as the pages, of which the host gives
-// only those that something has landed in: none on a prefill stage. They are copied on through a
-// small pinned buffer. Rejected: pinning them all, which would take a host's memory for every
-// process that never needs it.
+// Landing memory is ordinary memory of the same size as the pages. The kernel provides it only
+// where something has landed: nowhere on a prefill stage. It is copied to the device through a
+// small pinned buffer. Rejected: pinning all of it, which would take the memory even in processes
+// where nothing lands.
 #ifndef COMMON_ENGINE_TORCH_DEVICE_KV_MEMORY_H_
 #define COMMON_ENGINE_TORCH_DEVICE_KV_MEMORY_H_
 
@@ -28,17 +28,18 @@
 
 namespace baton {
 
-// Pinned memory that exports may hold together; a larger one goes when no other is there.
+// Pinned memory that all exports may hold together. A larger export is accepted if there is no
+// other.
 inline constexpr size_t kExportStagingBytes = size_t{64} << 20;
 
 class DeviceKvMemory final : public KvMemory {
  public:
-  // `pages` is contiguous, geometry.page_count pages of any type and shape on the device. Throws
-  // what torch throws, ResourceExhausted if the host has no addresses for what may land.
+  // `pages` is contiguous: geometry.page_count pages of any type and shape on the device. Throws
+  // what torch throws. ResourceExhausted if the host has no address space for the landings.
   static absl::StatusOr<std::unique_ptr<DeviceKvMemory>> Create(const KvGeometry& geometry,
                                                                 const TorchDevice& device,
                                                                 const at::Tensor& pages);
-  ~DeviceKvMemory() override { copies_.Stop(); }  // Ends what was asked for.
+  ~DeviceKvMemory() override { copies_.Stop(); }  // Finishes the submitted copies.
 
   void ClearTail(int page, int valid_tokens) override;
   void Export(const std::vector<KvPiece>& pieces, Exported done) override;
@@ -49,19 +50,19 @@ class DeviceKvMemory final : public KvMemory {
  private:
   struct Staged {
     size_t bytes = 0;
-    at::Tensor memory;  // Undefined until it is copied.
+    at::Tensor memory;  // Undefined until the copy.
   };
 
   DeviceKvMemory(const KvGeometry& geometry, const TorchDevice& device, const at::Tensor& pages,
                  std::unique_ptr<KvPool> landing);
 
-  // Where a piece begins, counted from the first page's begin.
+  // The offset in bytes of a piece from the start of the first page.
   size_t Begin(const KvPiece& piece) const;
   // Bytes of pages, on the device.
   at::Tensor OnDevice(size_t begin, size_t bytes) const;
-  // Takes room for an export and numbers it.
+  // Reserves staging memory for an export and returns its id.
   absl::StatusOr<uint64_t> TakeRoom(size_t bytes);
-  // On the thread of the copies.
+  // These run on the copy thread.
   absl::StatusOr<ExportedKv> CopyOut(const std::vector<KvPiece>& pieces, size_t bytes,
                                      uint64_t export_id);
   absl::StatusOr<uint64_t> CopyIn(const std::vector<KvPiece>& pieces);
@@ -70,8 +71,8 @@ class DeviceKvMemory final : public KvMemory {
   const TorchDevice device_;
   const at::Tensor pages_;  // [bytes] uint8, on the device.
   const std::unique_ptr<KvPool> landing_;
-  const at::Tensor bounce_;  // Pinned; the thread of the copies has it.
-  absl::Status cleared_;     // What a ClearTail has failed with; that thread's as well.
+  const at::Tensor bounce_;  // Pinned; used by the copy thread.
+  absl::Status cleared_;     // The error of a ClearTail, if any; used by the copy thread.
 
   Mutex mutex_;
   uint64_t next_export_ ABSL_GUARDED_BY(mutex_) = 1;

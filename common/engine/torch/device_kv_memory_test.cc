@@ -1,4 +1,5 @@
-// Pages behind two doors, with a CPU's memory for the device's: what HostKvMemory gives, by copies.
+// Exports and landings with a CPU's memory in place of a device's: the results of HostKvMemory, by
+// copies.
 #include "common/engine/torch/device_kv_memory.h"
 
 #include <ATen/ops/zeros.h>

@@ -1,6 +1,6 @@
-// Between Baton and its torch plugin, the shared library that alone is linked with libtorch: what
-// the plugin exports. Both are built from one tree with one compiler; a plugin of another build is
-// refused by its version.
+// The interface between Baton and its torch plugin, the only shared library that is linked with
+// libtorch. Both are built from one tree with one compiler; a plugin with another version of the
+// interface is refused. This header includes nothing of torch.
 #ifndef COMMON_ENGINE_TORCH_PLUGIN_INTERFACE_H_
 #define COMMON_ENGINE_TORCH_PLUGIN_INTERFACE_H_
 
@@ -21,18 +21,19 @@ namespace baton {
 struct GlooOptions {
   int rank = 0;
   int size = 1;
-  // The address of this host that the other ranks reach; Gloo listens on it, at ports that the
+  // The address of this host that the other ranks reach. Gloo listens there, at ports that the
   // kernel chooses.
   std::string host = "127.0.0.1";
   // For all ranks to be connected.
   int64_t connect_timeout_ms = 30'000;
 };
 
-// Connects this rank to every other. Blocks, at most a second longer than the timeout; ended early
-// by the store's End. `store` carries what Gloo has to say to the others meanwhile.
+// Connects this rank to every other over Gloo, through c10d. Blocks for at most a second longer
+// than the timeout; the store's End ends it early. `store` carries Gloo's addresses to the other
+// ranks meanwhile.
 //
-// Gloo's connections carry tensors in the clear and authenticate nobody, and what is no Gloo ends
-// the process that it reaches: `host` has to be on a network of the cluster's own.
+// Gloo's connections carry tensors in the clear and without authentication, and data that is not
+// Gloo's ends the process that receives it: `host` must be on a network of the cluster's own.
 absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectGloo(
     const GlooOptions& options, std::shared_ptr<BootstrapStore> store);
 
@@ -43,27 +44,28 @@ struct NcclOptions {
   CommunicatorOptions communicator;
 };
 
-// Connects this rank to every other. Blocks, no longer than the timeout; ended early by the store's
-// End. `store` carries rank 0's address to the others; NCCL takes the network interface that
-// NCCL_SOCKET_IFNAME names. UNIMPLEMENTED in a build without CUDA, FAILED_PRECONDITION where this
+// Connects this rank to every other over NCCL. Blocks no longer than the timeout; the store's End
+// ends it early. `store` carries rank 0's address to the others; NCCL uses the network interface
+// that NCCL_SOCKET_IFNAME names. UNIMPLEMENTED in a build without CUDA, FAILED_PRECONDITION if this
 // host has no such device; both say what was asked for and what is there.
 //
-// NCCL's connections carry tensors in the clear and authenticate nobody: they belong on a network
-// of the cluster's own.
+// NCCL's connections carry tensors in the clear and without authentication: they belong on a
+// network of the cluster's own.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(const GroupDescription& group,
                                                           const NcclOptions& options,
                                                           std::shared_ptr<BootstrapStore> store);
 
-// Raised with every change of this header or of what it names.
+// Raise it with every change of the types and functions in this header, or of the types that they
+// use.
 inline constexpr int kTorchPluginVersion = 5;
 
 struct TorchPlugin {
   int version;
-  const char* libtorch;  // "1.13.0", "2.15.0": what it is built from.
-  bool (*has_cuda)();    // Whether that computes on GPUs, be there one or not.
+  const char* libtorch;  // The version that it is built from: "1.13.0".
+  bool (*has_cuda)();    // Whether that libtorch supports GPUs, even if there is none.
   // Threads that torch's own operators may use, in the whole process.
   void (*set_threads)(int threads);
-  // libtorch's matrix product, which is not batch invariant: its library picks kernels by shape.
+  // libtorch's matrix product. Not batch invariant: libtorch picks kernels by shape.
   std::unique_ptr<Linear> (*make_linear)(int outputs, int inputs);
   // ConnectGloo, for a ThreadedCommunicator.
   absl::StatusOr<std::unique_ptr<MessageTransport>> (*connect_gloo)(
@@ -71,7 +73,7 @@ struct TorchPlugin {
   absl::StatusOr<std::unique_ptr<Communicator>> (*connect_nccl)(
       const GroupDescription& group, const NcclOptions& options,
       std::shared_ptr<BootstrapStore> store);
-  // A whole range of layers on options.device.
+  // A range of layers on options.device.
   absl::StatusOr<std::unique_ptr<StageModel>> (*make_stage_model)(const ExecutorOptions& options);
 };
 

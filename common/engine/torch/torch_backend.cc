@@ -14,8 +14,8 @@ namespace {
 
 constexpr char kFileName[] = "libbaton_torch.so";
 
-// OpenBLAS 0.3.21, torch's BLAS in Debian, takes CPUs that it does not know for one with SSE3
-// alone. It reads the variable when it is loaded; a user's own choice stands.
+// OpenBLAS 0.3.21, torch's BLAS in Debian, treats CPUs that it does not know as if they had only
+// SSE3. It reads the variable when it is loaded; a user's own value is kept.
 void NameCpuToOpenBlas() {
   constexpr char kName[] = "OPENBLAS_CORETYPE";
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {

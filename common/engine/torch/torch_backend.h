@@ -1,6 +1,6 @@
-// libtorch behind the seam: loaded when it is asked for, and only then. It costs every process that
-// links it 170 MB and half a second before main; no process that computes with Baton's own kernels
-// needs it (rejected: a binary with and one without).
+// Finds and loads the torch plugin, only when it is needed. Linking libtorch would cost every
+// process 170 MB and half a second before main, and a process that computes with Baton's own
+// kernels does not need it. Rejected: two binaries, with and without it.
 #ifndef COMMON_ENGINE_TORCH_TORCH_BACKEND_H_
 #define COMMON_ENGINE_TORCH_TORCH_BACKEND_H_
 
@@ -15,20 +15,21 @@
 
 namespace baton {
 
-// Where the plugin may lie for an executable at this absolute path, best first: beside it, in
-// ../lib/baton (an installation), in its runfiles (a Bazel output).
+// Where the plugin may be for an executable at this absolute path, in order of preference: beside
+// it, in ../lib/baton (an installation), in its runfiles (a Bazel output).
 std::vector<std::string> TorchPluginPaths(const std::string& executable);
 
-// Loads the first of `paths` that exists, for good: torch cannot be unloaded. NOT_FOUND names the
-// paths, FAILED_PRECONDITION says why a plugin that is there can't be used. Before other threads
-// read the environment, since it tells OpenBLAS which CPU this is.
+// Loads the first of `paths` that exists. It is never unloaded, since torch can't be. NOT_FOUND
+// names the paths; FAILED_PRECONDITION says why an existing plugin can't be used. Call it before
+// other threads read the environment: it tells OpenBLAS the type of the CPU.
 absl::StatusOr<const TorchPlugin*> LoadTorchPlugin(const std::vector<std::string>& paths);
 
 // The plugin of the running executable.
 absl::StatusOr<const TorchPlugin*> LoadTorchPlugin();
 
-// Loads the plugin, and by it the layers. The errors of LoadTorchPlugin; UNIMPLEMENTED for a device
-// that this libtorch does not compute on, FAILED_PRECONDITION for one that this host does not have.
+// Loads the plugin and, with it, the layers. The errors of LoadTorchPlugin; UNIMPLEMENTED for a
+// device on which this libtorch does not compute, FAILED_PRECONDITION for one that this host does
+// not have.
 absl::StatusOr<std::unique_ptr<StageModel>> LoadTorchStageModel(const ExecutorOptions& options);
 
 }  // namespace baton

@@ -38,7 +38,7 @@ absl::StatusOr<TorchDevice> TorchDevice::Open(const std::string& name) {
                                                       WhatIsThere(count)));
   }
   TorchDevice device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
-  // What computes goes before what copies.
+  // Computation has a higher priority than copies.
   device.compute_ = cuda.getStreamFromGlobalPool(device.device_, /*isHighPriority=*/true);
   device.copy_ = cuda.getStreamFromGlobalPool(device.device_, /*isHighPriority=*/false);
   return device;

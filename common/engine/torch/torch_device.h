@@ -1,6 +1,6 @@
-// The device that a stage model's tensors lie on, and its queues: streams on a GPU, nothing on a
-// CPU, where whoever calls computes. Written with what libtorch has for every device, so that none
-// of CUDA's headers is needed. Part of the plugin (README.md).
+// The device that holds a stage model's tensors, and its queues: streams on a GPU; on a CPU the
+// calling thread computes and there are none. It uses only the parts of libtorch that exist for
+// every device, so CUDA's headers are not needed. Part of the plugin (README.md).
 #ifndef COMMON_ENGINE_TORCH_TORCH_DEVICE_H_
 #define COMMON_ENGINE_TORCH_TORCH_DEVICE_H_
 
@@ -23,20 +23,20 @@
 
 namespace baton {
 
-// Whether this build's libtorch has CUDA, be there a GPU or not.
+// Whether this build's libtorch supports CUDA, even if there is no GPU.
 bool LibtorchHasCuda();
 
 class TorchDevice {
  public:
-  // "cpu", "cuda" (the first) or "cuda:N". UNIMPLEMENTED where this libtorch computes on the CPU
-  // alone, FAILED_PRECONDITION where this host has no such device; both say what was asked for and
-  // what is there. Throws what torch throws for the name of no device.
+  // "cpu", "cuda" (the first) or "cuda:N". UNIMPLEMENTED if this libtorch supports the CPU alone,
+  // FAILED_PRECONDITION if this host has no such device; both say what was asked for and what is
+  // there. Throws what torch throws for a malformed name.
   static absl::StatusOr<TorchDevice> Open(const std::string& name);
 
   const c10::Device& device() const { return device_; }
   bool is_host() const { return device_.is_cpu(); }
 
-  // While it lives, this thread's work goes to a queue.
+  // While it exists, this thread's work goes to a queue.
   class Entered {
    public:
     Entered(const TorchDevice& device, Queue queue);
@@ -48,12 +48,11 @@ class TorchDevice {
   // Returns when all work of the queue is done.
   void Finish(Queue queue) const;
 
-  // Bytes of host memory, uninitialised: pinned, where a device copies from and to it.
+  // Uninitialised host memory; pinned if the device is a GPU.
   at::Tensor AllocateStaging(size_t bytes) const;
-  // What such a tensor is to others.
+  // The memory of such a tensor, for code without torch.
   MemorySpan StagingSpan(const at::Tensor& staging) const;
-  // What a contiguous matrix or stack of them on this device, of float32 or bfloat16, is to a
-  // communicator.
+  // A view, for a communicator, of a contiguous float32 or bfloat16 tensor on this device.
   TensorView Lend(const at::Tensor& tensor) const;
 
  private:
@@ -61,13 +60,13 @@ class TorchDevice {
   const c10::Stream& StreamOf(Queue queue) const;
 
   c10::Device device_;
-  // Of a GPU. Collectives have their communicator's.
+  // Set on a GPU only. Collectives use their communicator's stream.
   std::optional<c10::Stream> compute_;
   std::optional<c10::Stream> copy_;
 };
 
-// Calls `body`, which returns a Status or StatusOr, and makes statuses of what torch throws: as
-// GuardLibraries (common/engine/guard.h), which does not know torch's words for memory.
+// Calls `body`, which returns a Status or StatusOr, and turns what torch throws into statuses. Like
+// GuardLibraries (common/engine/guard.h), but it recognizes torch's out-of-memory errors.
 template <typename Body>
 auto GuardTorch(const Body& body) -> decltype(body()) {
   try {

@@ -1,4 +1,4 @@
-// libbaton_torch.so: what the plugin exports.
+// libbaton_torch.so: the functions that the plugin exports.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -10,8 +10,8 @@
 #include "common/engine/torch/torch_device.h"
 #include "common/engine/torch/torch_stage_model.h"
 
-// OpenBLAS's own, whose threads torch's setting does not reach: it would take every core. Absent
-// where torch multiplies by another library.
+// OpenBLAS's own setting: torch's does not reach its threads, which would take every core. Absent
+// if torch multiplies with another library.
 extern "C" __attribute__((weak)) void openblas_set_num_threads(int threads);
 
 namespace baton {
@@ -22,7 +22,7 @@ void SetThreads(int threads) {
   if (openblas_set_num_threads != nullptr) openblas_set_num_threads(threads);
 }
 
-// A view of memory that torch only reads; its interface has no const.
+// A view of memory that torch only reads; torch's interface has no const.
 at::Tensor View(const float* data, int64_t rows, int64_t columns) {
   return at::from_blob(const_cast<float*>(data), {rows, columns}, at::kFloat);
 }

@@ -97,7 +97,7 @@ absl::Status TorchStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
   if (group_.alone()) return StageModel::JoinGroup(std::move(group));
   return GuardTorch([&] {
     const c10::InferenceMode inference;
-    // A projection as a step has it, for the measurement.
+    // The measurement uses a projection that steps use too.
     return group_.Join(std::move(group), [this](int rows) {
       at::linear(at::zeros({rows, sizes_.query_size()}, weights_.layers[0].o.options()),
                  weights_.layers[0].o);
@@ -114,7 +114,7 @@ absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
     const c10::InferenceMode inference;
     const TorchDevice::Entered entered = device_.Enter(Queue::kCompute);
     absl::Status computed = Compute(batch, in, out, logits);
-    device_.Finish(Queue::kCompute);  // KV of a step is there when it ends.
+    device_.Finish(Queue::kCompute);  // The step's KV must be in place when it ends.
     return computed;
   });
   if (!status.ok()) group_.Fail(status);
@@ -154,7 +154,7 @@ absl::StatusOr<at::Tensor> TorchStageModel::TakeInput(const TensorView& in) {
   return whole;
 }
 
-// A slice is a run of all elements in their order (stage_model.h).
+// A slice is a contiguous part of all elements (stage_model.h).
 void TorchStageModel::GiveOutput(const at::Tensor& x, const TensorView& out) const {
   if (!sliced_) {
     View(out).copy_(x);
@@ -173,7 +173,7 @@ at::Tensor TorchStageModel::OnDevice(const std::vector<int64_t>& values) const {
 
 absl::StatusOr<at::Tensor> TorchStageModel::Sum(const at::Tensor& part) {
   if (group_.alone()) return part;
-  // A copy, whatever `part` is.
+  // Always a copy of `part`.
   const at::Tensor sum = part.to(at::TensorOptions(at::kFloat).device(device_.device()),
                                  /*non_blocking=*/false, /*copy=*/true)
                              .contiguous();
@@ -232,7 +232,7 @@ TorchStageModel::Rows TorchStageModel::PlaceRows(const Batch& batch) const {
 
 // ---- Blocks ----
 
-// In float32 and rounded before the weight, as Hugging Face does.
+// Computed in float32 and rounded before the weight is applied, as Hugging Face does.
 at::Tensor TorchStageModel::Norm(const at::Tensor& x, const at::Tensor& weight) const {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor scale =
@@ -271,7 +271,7 @@ at::Tensor TorchStageModel::Attention(const Batch& batch, const Rows& rows, int 
   }
   query = Rotate(query, rows);
   key = Rotate(key, rows);
-  // [pages, page_size, kv_heads, head_dim], so that a page and a slot name a token.
+  // [pages, page_size, kv_heads, head_dim]: a page and a slot select a token.
   Pages(layer, 0).transpose(1, 2).index_put_({rows.page, rows.slot}, key.to(pages_.scalar_type()));
   Pages(layer, 1).transpose(1, 2).index_put_({rows.page, rows.slot},
                                              value.to(pages_.scalar_type()));
@@ -284,8 +284,8 @@ at::Tensor TorchStageModel::Attention(const Batch& batch, const Rows& rows, int 
   return at::cat(attended);
 }
 
-// Of one sequence: `query` is [tokens, heads, head_dim]; gives [tokens, heads * head_dim]. A few
-// query rows at a time, so that the scores of a long prompt take bounded memory.
+// Attention of one sequence: `query` is [tokens, heads, head_dim], the result [tokens, heads *
+// head_dim]. A few query rows at a time, so that the scores of a long prompt take bounded memory.
 at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
                                    const at::Tensor& query) const {
   const int64_t kv_heads = sizes_.num_key_value_heads;
@@ -312,7 +312,7 @@ at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
   std::vector<at::Tensor> outputs;
   for (int64_t begin = 0; begin < slice.token_count; begin += block) {
     const int64_t rows = std::min<int64_t>(block, slice.token_count - begin);
-    // [kv_heads, group, rows, head_dim]: the heads that share keys lie together.
+    // [kv_heads, group, rows, head_dim]: heads that share keys are adjacent.
     const at::Tensor block_query =
         query.narrow(0, begin, rows).view({rows, kv_heads, group, head_dim}).permute({1, 2, 0, 3});
     const at::Tensor seen = positions.narrow(0, slice.prefix_length + begin, rows).unsqueeze(1) >=

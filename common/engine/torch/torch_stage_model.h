@@ -1,9 +1,10 @@
-// The stage model that computes with libtorch's operators, on whatever device it has: one
-// description of the layers for CPU and CUDA. The second opinion on Baton's own kernels, and the
-// way to GPUs.
+// The stage model that computes with libtorch's operators, on any device that libtorch supports:
+// one description of the layers for CPU and CUDA. It is a second opinion on Baton's own kernels,
+// and the way to GPUs.
 //
-// With bfloat16 every operation rounds, as Hugging Face's do, while Baton's own layers round behind
-// each layer. Not batch invariant: torch picks kernels by shape. Part of the plugin (README.md).
+// With bfloat16 every operation rounds, as Hugging Face's do, while Baton's own layers round once
+// after each layer. Not batch invariant: torch picks kernels by shape. Part of the plugin
+// (README.md).
 #ifndef COMMON_ENGINE_TORCH_TORCH_STAGE_MODEL_H_
 #define COMMON_ENGINE_TORCH_TORCH_STAGE_MODEL_H_
 
@@ -29,7 +30,7 @@ namespace baton {
 
 class TorchStageModel final : public StageModel {
  public:
-  // Throws what torch throws; the plugin catches.
+  // Throws what torch throws; the plugin catches it.
   static absl::StatusOr<std::unique_ptr<StageModel>> Create(const ExecutorOptions& options);
 
   const ModelConfig& config() const override { return config_; }
@@ -39,7 +40,7 @@ class TorchStageModel final : public StageModel {
   int activation_columns() const override {
     return sliced_ ? config_.hidden_size / shard_.rank.size : config_.hidden_size;
   }
-  // Pinned, where the layers are on a GPU.
+  // Pinned if the layers are on a GPU.
   absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) override;
   TensorRank tensor_rank() const override { return shard_.rank; }
   absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
@@ -48,9 +49,9 @@ class TorchStageModel final : public StageModel {
                        std::span<float> logits) override;
 
  private:
-  // Where the tokens of a batch stand, on the device.
+  // The positions of a batch's tokens, on the device.
   struct Rows {
-    at::Tensor page, slot;  // [tokens] Of their KV.
+    at::Tensor page, slot;  // [tokens] Where their KV is.
     at::Tensor cos, sin;    // [tokens, 1, head_dim / 2]
   };
 
@@ -61,18 +62,18 @@ class TorchStageModel final : public StageModel {
   absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits);
   at::Tensor OnDevice(const std::vector<int64_t>& values) const;
-  // Zeros for tokens that other ranks have.
+  // Tokens of other ranks become zeros.
   at::Tensor Embed(const Batch& batch) const;
-  // The activations that come in, put together from the ranks' slices, on the device.
+  // The input activations on the device, gathered from the ranks' slices.
   absl::StatusOr<at::Tensor> TakeInput(const TensorView& in);
   void GiveOutput(const at::Tensor& x, const TensorView& out) const;
-  // What all ranks' `part` is together: summed in float32, in memory of the device.
+  // The sum of all ranks' `part`, in float32, in the device's memory.
   absl::StatusOr<at::Tensor> Sum(const at::Tensor& part);
-  // `rows` times a row-parallel weight, summed likewise: a chunk of the rows at a time, so that the
-  // sums of one travel while the next is multiplied.
+  // `rows` times a row-parallel weight, summed over the ranks one chunk of rows at a time: the sums
+  // of a chunk are reduced while the next one is multiplied.
   absl::StatusOr<at::Tensor> Project(const at::Tensor& rows, const at::Tensor& weight);
   Rows PlaceRows(const Batch& batch) const;
-  // Both before their row-parallel projection.
+  // Attention and Inner return the input of their row-parallel projection.
   at::Tensor Attention(const Batch& batch, const Rows& rows, int layer, const TorchLayer& weights,
                        const at::Tensor& normed);
   at::Tensor Attend(const SequenceSlice& slice, int layer, const at::Tensor& query) const;
@@ -80,10 +81,10 @@ class TorchStageModel final : public StageModel {
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor Rotate(const at::Tensor& heads, const Rows& rows) const;
   absl::Status TellLogits(const Batch& batch, const at::Tensor& x, std::span<float> logits);
-  // [rows, vocab] float32 in host memory; undefined where logits don't come out.
+  // [rows, vocab] float32 in host memory; undefined on ranks without logits.
   absl::StatusOr<at::Tensor> Head(const at::Tensor& x);
-  // The same of what each rank's device has: all ranks get it, since no communicator of a GPU's
-  // gathers to one, and rank 0 uses it.
+  // Gathers each rank's part of the logits. All ranks get them, since a GPU communicator can't
+  // gather to one rank; only rank 0 uses them.
   absl::StatusOr<at::Tensor> GatherOnDevice(const at::Tensor& part);
   // Keys (0) or values (1) of a layer: [pages, kv_heads, page_size, head_dim].
   at::Tensor Pages(int layer, int value) const;
@@ -92,16 +93,17 @@ class TorchStageModel final : public StageModel {
   const ModelShard shard_;
   const ModelConfig& sizes_;  // The shard's.
   const KvGeometry kv_;
-  const ElementType dtype_;  // Of weights and everything that is computed.
-  const bool sliced_;        // Whether ranks take and give slices of the activations.
+  const ElementType dtype_;  // The type of weights and of all results.
+  const bool sliced_;        // Whether ranks receive and send slices of the activations.
   const TorchDevice device_;
   const Rotary rotary_;
   RankGroup group_;
-  // [tokens, hidden] float32 on the device: the row-parallel sums under way, which are the group's
-  // until it has failed or they are there. A step that ends by an exception leaves them behind.
+  // [tokens, hidden] float32 on the device: the row-parallel sums under way. The group uses it
+  // until the sums are complete or the group has failed, so it must outlive a step that ends by an
+  // exception.
   at::Tensor sums_;
   TorchWeights weights_;
-  std::unique_ptr<KvPool> pool_;  // On the CPU.
+  std::unique_ptr<KvPool> pool_;  // Holds pages_ if the device is a CPU.
   at::Tensor pages_;              // [pages, layers, 2, kv_heads, page_size, head_dim]
   std::unique_ptr<KvMemory> kv_memory_;
 };

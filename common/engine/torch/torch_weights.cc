@@ -14,7 +14,7 @@
 namespace baton {
 namespace {
 
-// FindWeight lets no other type through.
+// FindWeight accepts no other type.
 c10::ScalarType StoredTypeOf(DType dtype) {
   if (dtype == DType::kBF16) return at::kBFloat16;
   return dtype == DType::kF16 ? at::kHalf : at::kFloat;
@@ -61,7 +61,7 @@ class Loader {
     return tensor.to(device_, ScalarTypeOf(stage_.dtype));
   }
 
-  // Without a copy of what is alone; undefined if there is none.
+  // One tensor is not copied; undefined if there is none.
   static at::Tensor Joined(std::vector<at::Tensor> parts) {
     if (parts.size() > 1) return at::cat(parts);
     return parts.empty() ? at::Tensor() : std::move(parts[0]);

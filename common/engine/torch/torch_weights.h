@@ -13,12 +13,12 @@
 
 namespace baton {
 
-// Vectors are undefined where the family has none.
+// A vector is undefined if the model family does not have it.
 using TorchLayer = DecoderLayer<at::Tensor, at::Tensor>;
 
 c10::ScalarType ScalarTypeOf(ElementType type);
 
-// A rank's part of each.
+// One rank's part of the weights.
 struct TorchWeights {
   std::vector<TorchLayer> layers;
   at::Tensor embedding;   // First stage, [vocab, hidden].
@@ -26,9 +26,9 @@ struct TorchWeights {
   at::Tensor head;        // Last stage, [vocab, hidden]; the embedding's memory if they are tied.
 };
 
-// Reads what the layers and the ends of the model consist of to `device`, all of it as
-// `stage.dtype`: norms and biases are rounded as well, as Hugging Face does. InvalidArgument,
-// naming the tensor, where a matrix would have to be rounded and must not.
+// Reads the layers, and the embedding, norm and head that this stage has, to `device` as
+// `stage.dtype`. Norms and biases are rounded as well, as Hugging Face does. InvalidArgument names
+// a matrix that would have to be rounded but must not.
 absl::StatusOr<TorchWeights> LoadTorchWeights(StageSetup& stage, c10::Device device,
                                               const std::function<void(double)>& on_progress);
 

@@ -1,4 +1,4 @@
-// A loaded weight matrix that multiplies activations, whichever backend holds it.
+// A loaded weight matrix that multiplies activations, whatever the backend.
 #ifndef COMMON_ENGINE_WEIGHTS_LINEAR_H_
 #define COMMON_ENGINE_WEIGHTS_LINEAR_H_
 
@@ -20,14 +20,14 @@ class Linear {
 
   int outputs() const { return outputs_; }
   int inputs() const { return inputs_; }
-  // How the weights lie in memory. They multiply as the float32 that they are.
+  // The type of the weights in memory. Products use their float32 values.
   ElementType weights() const { return weights_; }
 
-  // While loading: rows [row_begin, row_begin + row_count) of [outputs, inputs], elements of type
-  // weights(), aligned as such.
+  // While loading: sets rows [row_begin, row_begin + row_count) of [outputs, inputs] from elements
+  // of type weights(), aligned for it.
   virtual void SetRows(const std::byte* rows, int row_begin, int row_count) = 0;
 
-  // Row `row` of W, [inputs], exactly: a head that embeds as well.
+  // Row `row` of W, [inputs], exactly. For tied embeddings.
   virtual void Row(int row, float* out) const = 0;
 
   // y[r] = W x[r] for `rows` rows; x is [rows, inputs], y is [rows, outputs].

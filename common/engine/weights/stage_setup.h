@@ -1,5 +1,5 @@
-// What a range of layers will be, known before a weight is read: the same for every stage model,
-// whatever computes it. Needs no torch.
+// What every stage model knows before it reads a weight: checked options, sizes, element types,
+// page geometry, and which projections of a layer are stacked. Needs no torch.
 #ifndef COMMON_ENGINE_WEIGHTS_STAGE_SETUP_H_
 #define COMMON_ENGINE_WEIGHTS_STAGE_SETUP_H_
 
@@ -19,33 +19,34 @@
 namespace baton {
 
 struct StageSetup {
-  ModelConfig config;  // Of the whole model.
-  ModelShard shard;    // What of it this rank computes.
+  ModelConfig config;  // The whole model's.
+  ModelShard shard;    // The part of it that this rank computes.
   WeightReader weights;
-  ElementType dtype;  // How the weights' values are rounded, if at all.
-  // Whether a matrix that is stored in another type than bfloat16 may be rounded to it: somebody
-  // asked for it, and it did not follow from the checkpoint.
+  ElementType dtype;  // The type to which the weights' values are rounded, if at all.
+  // Whether a matrix that is stored in another type may be rounded to bfloat16: only if an option
+  // asks for it, not if `dtype` follows from the checkpoint.
   bool may_round;
   KvGeometry kv;
 
   bool first_stage() const { return kv.layer_begin == 0; }
   bool last_stage() const { return kv.layer_end == config.num_hidden_layers; }
 
-  // Of this rank's part of the layers' weights, without embeddings, final norm and head.
+  // The number of elements in this rank's part of the layers, without embeddings, final norm and
+  // head.
   int64_t LayerElements() const;
 
-  // The spec's part of a matrix, or of a vector. InvalidArgument, naming the matrix, where it would
-  // have to be rounded and must not; otherwise FindWeight's errors.
+  // The stored part of a matrix or of a vector. InvalidArgument names a matrix that would have to
+  // be rounded but must not; otherwise FindWeight's errors.
   absl::StatusOr<StoredPart> FindMatrix(const WeightSpec& spec);
   absl::StatusOr<StoredPart> FindVector(const WeightSpec& spec);
 };
 
-// Checks the options' sizes and layers against the model. Nothing is allocated by them, and no
-// shapes but the embeddings' are compared with tensors yet.
+// Checks the options' sizes and layers against the model. Allocates nothing by them. Compares no
+// tensor shapes yet, except for the embeddings'.
 absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options);
 
-// Projections that read the same input are one matrix. A vector that the family does not have is a
-// default `Vector`.
+// The weights of one decoder layer, for any backend. Projections with the same input are stacked
+// into one matrix. A vector that the model family does not have is a default `Vector`.
 template <typename Vector, typename Matrix>
 struct DecoderLayer {
   Vector input_norm;           // [hidden]
@@ -58,11 +59,11 @@ struct DecoderLayer {
   Matrix down;                 // [hidden, intermediate]
 };
 
-// `loader` has, for tensors one behind the other (matrices: one below the other, with as many
+// `loader` must have, for tensors that are concatenated (matrices: stacked, with equally many
 // columns):
-//   absl::StatusOr<Vector> Vectors(const std::vector<std::optional<WeightSpec>>&), a default one if
-//       the family has none of them;
-//   absl::StatusOr<Matrix> Matrices(const std::vector<WeightSpec>&).
+//   absl::StatusOr<Vector> Vectors(const std::vector<std::optional<WeightSpec>>&); a default Vector
+//       if the family has none of them
+//   absl::StatusOr<Matrix> Matrices(const std::vector<WeightSpec>&)
 template <typename Layer, typename Loader>
 absl::StatusOr<Layer> LoadDecoderLayer(const LayerWeights& weights, Loader& loader) {
   Layer layer;

@@ -59,8 +59,8 @@ class StageLoader {
     return linear;
   }
 
-  // In the file's type, unless the values are to be rounded: widening a row when it is gathered is
-  // exact and costs nothing.
+  // Kept in the file's type, unless the values are to be rounded: widening a row when it is
+  // gathered is exact and cheap.
   absl::StatusOr<std::unique_ptr<EmbeddingTable>> Embeddings() {
     const WeightSpec spec = VocabularyPart(EmbeddingWeight(stage_.config), stage_.shard);
     BATON_ASSIGN_OR_RETURN(const StoredPart part, stage_.FindMatrix(spec));
@@ -83,7 +83,7 @@ class StageLoader {
   }
 
  private:
-  // The elements of `part` from `first` on as elements of `type`, as many as fill `out`.
+  // Reads elements of `part` from `first` on, as elements of `type`, as many as fill `out`.
   absl::Status ReadAs(const StoredPart& part, int64_t first, ElementType type,
                       std::span<std::byte> out) {
     if (SameFormat(part.dtype(), type)) return part.Read(first, out);
@@ -105,7 +105,8 @@ class StageLoader {
     return absl::OkStatus();
   }
 
-  // Fills rows_. Rounded first where the values are to be and the matrix keeps float32 even so.
+  // Fills rows_. If the matrix keeps float32 although values are to be rounded, they are rounded
+  // first.
   absl::Status ReadRows(const StoredPart& part, int64_t row, int64_t rows, ElementType kept) {
     const int64_t inputs = part.columns();
     const auto count = static_cast<size_t>(rows * inputs);
@@ -137,7 +138,7 @@ class StageLoader {
 
 }  // namespace
 
-// Other ranks' tokens leave nothing: the sum over the ranks is each token's row.
+// Tokens of other ranks become zeros: the sum over the ranks is then each token's row.
 void StageBlocks::Embed(std::span<const int32_t> tokens, float* out) const {
   for (const int32_t token : tokens) {
     const int32_t row = token - vocabulary.begin;
@@ -154,7 +155,7 @@ void StageBlocks::Embed(std::span<const int32_t> tokens, float* out) const {
 
 namespace {
 
-// Embeddings are read as they are; all else is packed, and counted.
+// The elements that are packed, for the progress. Embeddings are read as they are and not counted.
 int64_t PackedElements(const StageSetup& stage) {
   const int64_t total = stage.LayerElements();
   if (!stage.last_stage()) return total;
@@ -173,8 +174,8 @@ absl::StatusOr<StageBlocks> LoadStage(StageSetup& stage, const LinearFactory& ma
   StageBlocks blocks;
   blocks.hidden_size = config.hidden_size;
   blocks.vocabulary = stage.shard.vocabulary;
-  // Tied, and the head here: its rows are the embeddings, of which a second copy would be a sixth
-  // of a small model.
+  // With tied weights and the head on this stage, the head's rows are the embeddings. A second copy
+  // would be a sixth of a small model.
   if (first && !(last && config.tie_word_embeddings)) {
     BATON_ASSIGN_OR_RETURN(blocks.embedding, loader.Embeddings());
   }

@@ -1,4 +1,4 @@
-// The loaded weights of a range of layers, ready to compute with.
+// The loaded weights of a range of layers.
 #ifndef COMMON_ENGINE_WEIGHTS_STAGE_WEIGHTS_H_
 #define COMMON_ENGINE_WEIGHTS_STAGE_WEIGHTS_H_
 
@@ -16,27 +16,27 @@
 
 namespace baton {
 
-// Vectors are empty where the family has none.
+// A vector is empty if the model family does not have it.
 using LayerBlock = DecoderLayer<std::vector<float>, std::unique_ptr<Linear>>;
 
-// A rank's part of each, which are [.., hidden] or [hidden, ..] of the whole model's hidden size.
+// One rank's part of the weights. Dimension `hidden` is always the whole model's.
 struct StageBlocks {
   int hidden_size = 0;
-  IndexRange vocabulary;  // The tokens that `embedding` and `head` have rows of.
+  IndexRange vocabulary;  // The tokens whose rows `embedding` and `head` hold.
   std::vector<LayerBlock> layers;
-  // First stage, unless the head's rows are the embeddings.
+  // First stage only; null if the head's rows are the embeddings.
   std::unique_ptr<EmbeddingTable> embedding;
   std::vector<float> final_norm;  // Last stage.
   std::unique_ptr<Linear> head;   // Last stage, [vocabulary.size(), hidden].
 
-  // The embeddings of `tokens`, which are inside the model's vocabulary: out [tokens.size(),
-  // hidden]; zeros for those that other ranks have.
+  // Writes the embeddings of `tokens`, which are inside the model's vocabulary, to out
+  // [tokens.size(), hidden]. Rows of tokens that other ranks hold become zeros.
   void Embed(std::span<const int32_t> tokens, float* out) const;
 };
 
-// Reads the layers and what belongs to the ends of the model; each matrix is kept in the type that
-// `make_linear` makes it for, norms and biases in float32. Memory beyond the result is bounded by
-// one block of rows. InvalidArgument, naming the tensor, where one would have to be rounded and
+// Reads the layers, and the embeddings, norm and head that this stage has. Each matrix is kept in
+// the type that `make_linear` chooses, norms and biases in float32. Memory beyond the result is
+// bounded by one block of rows. InvalidArgument names a tensor that would have to be rounded but
 // must not.
 absl::StatusOr<StageBlocks> LoadStage(StageSetup& stage, const LinearFactory& make_linear,
                                       const std::function<void(double)>& on_progress);

@@ -13,18 +13,18 @@ namespace {
 
 float Bf16ToFloat(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-// Without a branch, so that the loop below becomes vector instructions on every processor.
+// Written without a branch, so that the loop below is vectorized on every processor.
 float F16ToFloat(uint16_t bits) {
   const uint32_t sign = (uint32_t{bits} & 0x8000) << 16;
   const uint32_t magnitude = (uint32_t{bits} & 0x7fff) << 13;
-  // The product moves the exponent from one bias to the other and normalises subnormals.
+  // The product rebiases the exponent and normalises subnormals.
   const auto scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
   // Infinity and NaN keep the highest exponent.
   const uint32_t special = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 : 0;
   return std::bit_cast<float>(scaled | special | sign);
 }
 
-// Files by unusual writers hold elements at odd addresses: memcpy reads those too, at no cost.
+// Some writers put elements at odd addresses. memcpy reads those too, at no cost.
 template <typename Convert>
 void ConvertSixteenBits(const std::byte* from, std::span<float> out, const Convert& convert) {
   for (size_t i = 0; i < out.size(); ++i) {

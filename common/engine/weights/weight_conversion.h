@@ -1,5 +1,5 @@
-// Weights as files hold them (F32, BF16 or F16, any alignment), in the type that they are computed
-// from.
+// Converts weights from the files' types (F32, BF16 or F16, any alignment) to the types that
+// products use.
 #ifndef COMMON_ENGINE_WEIGHTS_WEIGHT_CONVERSION_H_
 #define COMMON_ENGINE_WEIGHTS_WEIGHT_CONVERSION_H_
 
@@ -13,21 +13,21 @@
 
 namespace baton {
 
-// Converts out.size() elements of type F32, BF16 or F16 at `bytes`, which need no alignment.
+// Converts out.size() elements of F32, BF16 or F16 at `bytes`, which need no alignment.
 void ConvertToFloat(DType dtype, std::span<const std::byte> bytes, std::span<float> out);
 
-// The same as elements of `type`: to float32 exactly, to bfloat16 rounded to nearest even. `out`
-// has room for exactly the elements of `bytes` and is aligned for them.
+// The same to elements of `type`: to float32 exactly, to bfloat16 rounded to nearest even. `out` is
+// aligned for `type` and has room for exactly the elements of `bytes`.
 void ConvertWeights(DType dtype, std::span<const std::byte> bytes, ElementType type,
                     std::span<std::byte> out);
 
-// Whether elements of `dtype` are what `type` means, so that there is nothing to convert.
+// Whether `dtype` and `type` are the same format, so that no conversion is needed.
 constexpr bool SameFormat(DType dtype, ElementType type) {
   return (dtype == DType::kF32 && type == ElementType::kFloat32) ||
          (dtype == DType::kBF16 && type == ElementType::kBFloat16);
 }
 
-// Rows of a [vocab, hidden] table in memory of its own.
+// A [vocab, hidden] table of embeddings that owns its memory.
 class EmbeddingTable {
  public:
   EmbeddingTable(DType dtype, int64_t vocab, int64_t hidden)
@@ -35,7 +35,7 @@ class EmbeddingTable {
         hidden_(static_cast<size_t>(hidden)),
         bytes_(static_cast<size_t>(vocab) * hidden_ * DTypeBytes(dtype)) {}
 
-  // While loading: the whole table, row by row, to be filled.
+  // While loading: the bytes of the whole table, row by row, to fill.
   std::span<std::byte> bytes() { return bytes_; }
 
   // out [tokens.size(), hidden] float32; ids must be inside the vocabulary.

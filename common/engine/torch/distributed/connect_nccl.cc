@@ -1,4 +1,4 @@
-// ConnectNccl where the torch plugin has CUDA.
+// ConnectNccl of a torch plugin with CUDA.
 #include <utility>
 
 #include "common/base/status.h"
@@ -10,7 +10,7 @@
 namespace baton {
 namespace {
 
-// What c10 throws becomes a status at this seam.
+// Turns what c10 throws into a status.
 class GuardedStream final : public CollectiveStream {
  public:
   explicit GuardedStream(std::unique_ptr<NcclStream> stream) : stream_(std::move(stream)) {}
@@ -29,7 +29,7 @@ class GuardedStream final : public CollectiveStream {
     GuardTorch([&] {
       stream_->Abort();
       return absl::OkStatus();
-    }).IgnoreError();  // A device that fails touches nothing any more.
+    }).IgnoreError();  // A device that has failed accesses nothing.
   }
 
  private:

@@ -17,7 +17,7 @@ class ConnectNcclTest : public testing::Test {
   absl::Status Connect(const std::string& device) {
     const auto store = std::make_shared<BootstrapStore>([](const auto&, const auto&) {});
     const GroupDescription group = {"stage 1", 7, 1, {"prefill-1-0", "prefill-1-1"}};
-    // Whoever waited for rank 0 would outlast the test.
+    // A rank that waited for rank 0 would outlast the test.
     return plugin_->connect_nccl(group, {.device = device, .connect_timeout_ms = 600'000}, store)
         .status();
   }

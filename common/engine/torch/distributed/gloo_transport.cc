@@ -28,18 +28,18 @@ using std::chrono::milliseconds;
 using Work = c10::intrusive_ptr<c10d::Work>;
 using ProcessGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 
-// A wait of Gloo's that times out breaks every connection of the group, before the others can be
-// told why. So none does: the core's deadlines end waits by Close.
+// A Gloo wait that times out breaks every connection of the group before the other ranks can be
+// told why. So no wait has a timeout: the core's deadlines end waits by Close.
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
 
-// The one place where c10d's and Gloo's exceptions become statuses.
+// Turns exceptions of c10d and Gloo into statuses.
 template <typename Body>
 absl::Status Guard(const Body& body) {
   try {
     return body();
   } catch (const std::exception& error) {
-    // "[../gloo/transport/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:4711", and with
-    // c10d's own errors a stack.
+    // Gloo's messages look like "[../gloo/transport/tcp/pair.cc:598] Connection closed by peer
+    // [127.0.0.1]:4711". c10d's own errors are followed by a stack trace.
     const std::string what = error.what();
     return absl::UnavailableError(what.substr(0, what.find('\n')));
   }
@@ -49,7 +49,7 @@ absl::Status Guard(const Body& body) {
   throw std::runtime_error(std::string(status.message()));
 }
 
-// c10d's view of the store. It throws, as the interface has no other way.
+// c10d's view of the store. It throws, since the interface has no other way to report errors.
 class C10dStore final : public c10d::Store {
  public:
   C10dStore(std::shared_ptr<BootstrapStore> store, int64_t timeout_ms)
@@ -75,12 +75,12 @@ class C10dStore final : public c10d::Store {
   }
   void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
 
-  // Of libtorch 2's interface alone, so it overrides nothing in 1.13.
+  // Part of libtorch 2's interface only, so it overrides nothing in 1.13.
   c10::intrusive_ptr<c10d::Store> clone() {
     return c10::make_intrusive<C10dStore>(store_, timeout_ms_);
   }
 
-  // What Gloo does not use.
+  // Gloo does not use these.
   int64_t add(const std::string&, int64_t) override { Unsupported("add"); }
   bool deleteKey(const std::string&) override { Unsupported("deleteKey"); }
   int64_t getNumKeys() override { Unsupported("getNumKeys"); }
@@ -94,7 +94,8 @@ class C10dStore final : public c10d::Store {
   const int64_t timeout_ms_;
 };
 
-// What c10d begins and somebody waits for, oldest first, towards one peer in one direction.
+// Operations that c10d has started and that a thread waits for, oldest first, with one peer in one
+// direction.
 class WorkQueue {
  public:
   void Push(Work work) {
@@ -102,7 +103,7 @@ class WorkQueue {
     works_.push_back(std::move(work));
   }
 
-  // Waits for the oldest.
+  // Waits for the oldest operation.
   absl::Status Await() {
     Work work;
     {
@@ -124,7 +125,8 @@ class WorkQueue {
     return absl::OkStatus();
   }
 
-  // An abort only ends the wait, or the next: what was posted stays so until the pair is gone.
+  // An abort ends only this wait or the next one: a posted operation stays posted until the pair is
+  // gone.
   void Close() {
     MutexLock lock(&mutex_);
     if (std::exchange(closed_, true) || works_.empty()) return;
@@ -151,7 +153,7 @@ class GlooTransport final : public MessageTransport {
 
   ~GlooTransport() override {
     Close();
-    // The buffers go before the pairs that know them.
+    // The buffers are destroyed before the pairs that refer to them.
     for (WorkQueue& sends : sends_) sends.Clear();
     for (WorkQueue& receives : receives_) receives.Clear();
     (void)Guard([this] {
@@ -162,7 +164,7 @@ class GlooTransport final : public MessageTransport {
 
   absl::Status PostReceive(int peer, std::span<std::byte> room) override {
     return Guard([&] {
-      // Gloo takes a shorter message than there is room for.
+      // Gloo accepts a message that is shorter than the posted buffer.
       std::vector<at::Tensor> tensor = {View(room.data(), room.size())};
       receives_[peer].Push(group_->recv(tensor, peer, kTag));
       return absl::OkStatus();
@@ -198,17 +200,17 @@ class GlooTransport final : public MessageTransport {
   std::deque<WorkQueue> receives_;
 };
 
-// Gloo's thread, which this one begins, waits for its socket by asking again and again while a
-// sender has the connection's lock. Where both share a core it takes the sender's place as soon as
-// something comes, and asks until its slice is over. A batch thread waits for its turn instead:
-// all-reduces took two to three times as long without (gloo_benchmark). Best effort.
+// While a sender holds a connection's lock, Gloo's thread, which this one starts, polls its socket.
+// If both share a core, it takes the sender's place as soon as data arrives, and polls until its
+// time slice ends. A batch thread waits for its turn instead: without it, all-reduces took two to
+// three times as long (gloo_benchmark). Best effort.
 void WakePatiently() {
   const sched_param none = {};
   (void)sched_setscheduler(0, SCHED_BATCH, &none);
 }
 
-// The constructor of a process group blocks in ways that nothing can end (a pair waits five times
-// its timeout for the other side), so it runs on a thread that is let go when time is up.
+// The constructor of a process group blocks in ways that can't be ended (a pair waits for the other
+// side five times its timeout), so it runs on a thread that is detached when the time is up.
 class Attempt {
  public:
   static absl::StatusOr<ProcessGroup> Run(const GlooOptions& options,
@@ -226,7 +228,7 @@ class Attempt {
       auto gloo = c10d::ProcessGroupGloo::Options::create(
           milliseconds(std::max<int64_t>(options.connect_timeout_ms / 5, 1)));
       gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.host));
-      gloo->threads = 1;  // They run collectives, of which there are none.
+      gloo->threads = 1;  // These run collectives, which are not used.
       group = c10::make_intrusive<c10d::ProcessGroupGloo>(
           c10::make_intrusive<C10dStore>(store, options.connect_timeout_ms), options.rank,
           options.size, gloo);
@@ -273,7 +275,7 @@ class Attempt {
 
 absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectGloo(
     const GlooOptions& options, std::shared_ptr<BootstrapStore> store) {
-  // Gloo writes to sockets that a dead peer has closed. A process's own handler stands.
+  // Gloo writes to sockets that a dead peer has closed. A handler that the process has set is kept.
   struct sigaction action = {};
   if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) {
     signal(SIGPIPE, SIG_IGN);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kAddressKey[] = "nccl";
 constexpr std::chrono::microseconds kBetweenLooks{100};
-// For the others to take what this rank has sent, when it leaves in good order.
+// The time that other ranks have to receive what this rank has sent, when it leaves in good order.
 constexpr int64_t kLeaveUs = 300'000;
 
 ncclDataType_t DataTypeOf(ElementType type) {
@@ -33,7 +33,7 @@ size_t ElementsOf(const TensorView& view) {
   return static_cast<size_t>(view.rows) * static_cast<size_t>(view.columns);
 }
 
-// NCCL's name of rank 0, which it listens at, told to the others.
+// Shares NCCL's address of rank 0, where rank 0 listens, with the other ranks.
 absl::StatusOr<ncclUniqueId> ShareAddress(int rank, BootstrapStore& store, int64_t timeout_ms) {
   ncclUniqueId address;
   if (rank == 0) {
@@ -61,7 +61,7 @@ NcclStream::NcclStream(const GroupDescription& group, c10::Device device,
     : group_(group),
       device_(device),
       operation_timeout_ms_(operation_timeout_ms),
-      // What computes waits for sums, so they go first.
+      // A high priority, since computation waits for sums.
       stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
 
 absl::StatusOr<std::unique_ptr<NcclStream>> NcclStream::Connect(const GroupDescription& group,
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<NcclStream>> NcclStream::Connect(const GroupDescr
   std::unique_ptr<NcclStream> stream(
       new NcclStream(group, device, options.communicator.operation_timeout_ms));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;  // What blocks in NCCL can't be ended.
+  config.blocking = 0;  // A call that blocks in NCCL can't be ended.
   const ncclResult_t called =
       ncclCommInitRankConfig(&stream->communicator_, group.size(), address, group.rank, &config);
   BATON_RETURN_IF_ERROR(Annotate(stream->Settle(called, deadline_us, &store),
@@ -94,7 +94,7 @@ NcclStream::~NcclStream() {
       Abort();
     }
     return absl::OkStatus();
-  }).IgnoreError();  // A device that fails has nothing left to leave.
+  }).IgnoreError();  // If the device fails, there is nothing left to finish.
 }
 
 absl::Status NcclStream::Says(ncclResult_t result) const {
@@ -143,7 +143,7 @@ absl::Status NcclStream::BeginOnStream(const Collective& collective) {
   const TensorView& out = collective.output;
   const bool receives = collective.kind == CollectiveKind::kReceive;
   const ncclDataType_t type = DataTypeOf(receives ? out.type : in.type);
-  // NCCL sums bfloat16 in bfloat16, in whatever order.
+  // NCCL sums bfloat16 in bfloat16, in any order.
   const bool as_nccl_sums =
       collective.order == ReduceOrder::kFastest && in.type == ElementType::kFloat32;
   switch (collective.kind) {
@@ -189,8 +189,8 @@ void SumInRankOrder(const at::Tensor& parts, const TensorView& out) {
 
 }  // namespace
 
-// Everybody's whole tensor to everybody: what a decode step's sums are is small, and their latency
-// is what counts.
+// Sends every rank's whole tensor to every rank: the sums of a decode step are small, so latency
+// decides.
 absl::Status NcclStream::SumAll(const Collective& collective) {
   const auto count = static_cast<int64_t>(ElementsOf(collective.input));
   const at::Tensor all = at::empty({group_.size(), count}, OptionsOf(collective.input, device_));
@@ -235,7 +235,7 @@ absl::StatusOr<bool> NcclStream::OldestDone() {
 void NcclStream::Abort() {
   const c10::DeviceGuard guard(device_);
   if (communicator_ != nullptr) ncclCommAbort(std::exchange(communicator_, nullptr));
-  stream_.synchronize();  // The kernels end by the abort; until then they touch tensors.
+  stream_.synchronize();  // The abort ends the kernels; until then they access tensors.
   ends_.clear();
 }
 

@@ -1,9 +1,10 @@
-// One rank of an NCCL communicator, its stream and what runs on it. Built with --config=cuda alone.
+// One rank of an NCCL communicator, its stream and the collectives on it. Built with --config=cuda
+// alone.
 //
-// NCCL itself rather than c10d's ProcessGroupNCCL, with which libtorch wraps it: that one's
-// watchdog ends the process where a rank is late or dead, connecting waits without a bound, and it
-// keeps its words in the store under keys that grow, all of which would have to be turned off by
-// the environment. What is left of it beside the calls below is stream order, which c10 has.
+// It calls NCCL directly. Rejected: libtorch's wrapper, c10d's ProcessGroupNCCL. Its watchdog ends
+// the process when a rank is late or dead, its connecting waits without a bound, and it leaves a
+// growing number of keys in the store; environment variables would have to turn all of that off.
+// Only stream order would remain, and c10 has that.
 #ifndef COMMON_ENGINE_TORCH_DISTRIBUTED_NCCL_STREAM_H_
 #define COMMON_ENGINE_TORCH_DISTRIBUTED_NCCL_STREAM_H_
 
@@ -28,7 +29,7 @@ namespace baton {
 
 class NcclStream final : public CollectiveStream {
  public:
-  // On a device that is there. Throws what c10 throws.
+  // `device` must exist. Throws what c10 throws.
   static absl::StatusOr<std::unique_ptr<NcclStream>> Connect(const GroupDescription& group,
                                                              c10::Device device,
                                                              const NcclOptions& options,
@@ -44,8 +45,8 @@ class NcclStream final : public CollectiveStream {
  private:
   NcclStream(const GroupDescription& group, c10::Device device, int64_t operation_timeout_ms);
 
-  // Waits until NCCL is no longer at what it was called for, or `deadline_us`; or `store` has
-  // ended.
+  // Waits until NCCL has finished the call that returned `called`, until `deadline_us`, or until
+  // `store` has ended.
   absl::Status Settle(ncclResult_t called, int64_t deadline_us, BootstrapStore* store);
   absl::Status Launched(ncclResult_t called);
   absl::Status BeginOnStream(const Collective& collective);
@@ -58,7 +59,7 @@ class NcclStream final : public CollectiveStream {
   const int64_t operation_timeout_ms_;
   const c10::cuda::CUDAStream stream_;
   ncclComm_t communicator_ = nullptr;
-  std::deque<c10::Event> ends_;  // Of what was begun, oldest first.
+  std::deque<c10::Event> ends_;  // The ends of started collectives, oldest first.
 };
 
 }  // namespace baton

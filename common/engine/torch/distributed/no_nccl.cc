@@ -1,4 +1,4 @@
-// What ConnectNccl is where the torch plugin has no CUDA.
+// ConnectNccl of a torch plugin without CUDA.
 #include "absl/strings/str_cat.h"
 #include "common/engine/torch/plugin_interface.h"
 
