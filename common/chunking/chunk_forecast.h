@@ -1,4 +1,4 @@
-// What a rule would make of a prompt that has the chain for itself, before anything runs.
+// How a rule would cut a prompt that has the chain for itself, before anything runs.
 #ifndef COMMON_CHUNKING_CHUNK_FORECAST_H_
 #define COMMON_CHUNKING_CHUNK_FORECAST_H_
 
@@ -10,18 +10,18 @@
 
 namespace baton {
 
-// The chunks that the policy has the planner cut a prompt into, which is alone in a chain of
+// The chunks into which the planner would cut, by this policy, a prompt that is alone in a chain of
 // `stages`. At least one token.
 std::vector<int> CutPrompt(ChunkPolicy& policy, int prompt_tokens, int page_size, int stages);
 
 struct ChunkForecast {
   std::vector<int> chunks;
   Timeline timeline;  // Empty if costs are not known.
-  // The share of all stages' time until the first token in which they have nothing to do.
+  // The fraction of all stages' time until the first token in which they are idle.
   double bubble = 0;
 };
 
-// `costs` of `stages` stages, or empty: not known, and then the rule does without.
+// The costs of `stages` stages; empty if unknown, and the rule then does without them.
 ChunkForecast ForecastChunks(const ChunkOptions& options, const std::vector<StageCost>& costs,
                              int stages, int prompt_tokens);
 

@@ -23,7 +23,7 @@ constexpr int kMaxLayers = 65536;
 constexpr int kMaxStages = 64;
 constexpr int kMaxTokens = 1 << 27;
 constexpr int kMaxThreads = 1024;
-constexpr int64_t kMaxPlans = int64_t{1} << 53;  // What every reader of JSON holds exactly.
+constexpr int64_t kMaxPlans = int64_t{1} << 53;  // Every reader of JSON represents it exactly.
 
 void ReadHash(JsonSection& section, const char* key, uint64_t& value) {
   std::string text;
@@ -90,7 +90,7 @@ absl::StatusOr<ChunkProfile> ParseChunkProfile(std::string_view text, const std:
   const JsonText where{text, file};
   JsonSection whole(where, document, "");
   int format = 0;
-  // First of all, since what else there may be depends on it.
+  // Checked first, since the other fields depend on it.
   whole.Int("format", kFormat, kFormat, std::nullopt, format);
   whole.Only({"format", "measured_on", "stages"});
   BATON_RETURN_IF_ERROR(whole.status());
@@ -129,7 +129,7 @@ std::string ChunkProfileText(const ChunkProfile& profile) {
                           {"error", stage.error},
                           {"plans", stage.plans}});
   }
-  // A name that is no UTF-8 must not throw.
+  // A name that is not UTF-8 must not throw.
   return document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -1,8 +1,8 @@
-// What chunks were measured to cost each stage of a chain, as a file that outlives the processes
-// (--chunk-profile): stage 0 writes what it has learned, and reads it when it starts again; what
-// comes before a start, `baton validate` and a partition by measured times, reads it too.
+// The measured costs of chunks for each stage of a chain, as a file that outlives the processes
+// (--chunk-profile). Stage 0 writes what it has learned and reads it when it restarts. `baton
+// validate` and a partition by measured times read it before a start.
 //
-// JSON, which people may read and carry around, so everything in it is checked:
+// It is JSON that people may read and copy, so everything in it is checked:
 //   {"format": 1,
 //    "measured_on": {"model": "toy", "config": "00f3a1...", "executor": "native", "device": "cpu",
 //                    "dtype": "bfloat16", "kv_dtype": "bfloat16",
@@ -23,7 +23,7 @@
 
 namespace baton {
 
-// What costs depend on. Those of another model or another way to compute it are none of ours.
+// What costs depend on. Costs of another model or another way to compute it don't apply.
 struct MeasuredOn {
   std::string model;         // Its name, for people.
   uint64_t config_hash = 0;  // ConfigFingerprint
@@ -31,25 +31,25 @@ struct MeasuredOn {
   std::string device;
   std::string dtype;
   std::string kv_dtype;
-  // For people: where these differ, costs are off by a factor, which is learned within a few plans.
+  // For people: if these differ, costs are off by a factor, which is learned within a few plans.
   int threads = 1;
   int max_chunk_tokens = 0;  // 0: prompts were not cut.
   std::string host;
   std::string cpu;
 
-  // "" if costs of `this` hold on `other`; else what differs, with both values. What `other` does
-  // not say (empty) is not compared.
+  // "" if costs of `this` apply to `other`; else the difference, with both values. Empty fields of
+  // `other` are not compared.
   std::string DifferenceTo(const MeasuredOn& other) const;
 };
 
 struct StageProfile {
   int layers = 0;
   StageCost cost;
-  double error = 0;   // CostFit::error when it was written.
-  int64_t plans = 0;  // That it was learned from.
+  double error = 0;   // CostFit::error at the time of writing.
+  int64_t plans = 0;  // The number of plans that it was learned from.
 
-  // What a stage of so many layers would cost there: layers are alike, so costs are in proportion
-  // to them. Embedding and head are part of the first's and the last stage's.
+  // The costs of a stage with so many layers: layers are alike, so costs are proportional to their
+  // number. Embedding and head are part of the first and the last stage.
   StageCost OfLayers(int stage_layers) const;
 };
 
@@ -60,10 +60,10 @@ struct ChunkProfile {
 
 // INVALID_ARGUMENT names `file`, the line and the field.
 absl::StatusOr<ChunkProfile> ParseChunkProfile(std::string_view text, const std::string& file);
-// What ParseChunkProfile reads back.
+// The text that ParseChunkProfile reads.
 std::string ChunkProfileText(const ChunkProfile& profile);
 
-// NOT_FOUND for a file that is not there.
+// NOT_FOUND if there is no such file.
 absl::StatusOr<ChunkProfile> LoadChunkProfile(const std::string& path);
 
 }  // namespace baton

@@ -7,16 +7,16 @@
 namespace baton {
 namespace {
 
-// Of a plan's weight, after the next one: while predictions are right, and while they are not,
-// since then most likely what is remembered is no longer so.
+// The factor on a plan's weight with each later plan, while predictions are right, and while they
+// are wrong: older plans are then probably obsolete.
 constexpr double kKept = 0.98;
 constexpr double kKeptAmiss = 0.85;
 constexpr double kAmissError = 0.15;
-constexpr double kErrorKept = 0.9;        // Of the error.
-constexpr double kLeastPredicted = 1e-9;  // Of the time; less is the solution's rounding.
+constexpr double kErrorKept = 0.9;        // The kept fraction of the error.
+constexpr double kLeastPredicted = 1e-9;  // Times the time; less is the solution's rounding.
 constexpr double kOutlier = 3;            // Times the prediction, or a third of it.
-constexpr double kLargeShare = 0.5;       // Of the usual plan's time, that an outlier is off by.
-constexpr double kAmiss = 1.3;            // Times the prediction that is told to be wrong.
+constexpr double kLargeShare = 0.5;       // Times a usual plan's time: an outlier's distance.
+constexpr double kAmiss = 1.3;            // Times the prediction, or less than 1 / kAmiss.
 constexpr int kAmissIsNews = 5;           // In a row, all too long or all too short.
 constexpr double kStay = 0.02;            // Weight of what was learned before.
 constexpr uint64_t kColdPlans = 1;
@@ -61,7 +61,7 @@ double Dot(const std::array<double, 4>& a, const std::array<double, 4>& b) {
 
 }  // namespace
 
-// Plans of several sizes behind several prefixes, which weigh no more than real ones: so they are
+// Plans of several sizes after several prefixes, with the weight of real ones, so that they are
 // forgotten like these.
 CostFit::CostFit(const KnownCost& known)
     : solution_{known.cost.overhead_us * kScale[0], known.cost.prefix_us * kScale[1],
@@ -84,7 +84,7 @@ CostFit::Terms CostFit::TermsOf(const PlanWork& work) {
           static_cast<double>(work.tokens) / kScale[2], work.pairs / kScale[3]};
 }
 
-// Judges the plan by what was predicted of it.
+// Compares the plan with its prediction.
 double CostFit::WeightOf(const Terms& terms, double micros) {
   if (!solved_) return 1;
   const double predicted = Dot(terms, solution_);
@@ -100,7 +100,8 @@ double CostFit::WeightOf(const Terms& terms, double micros) {
   } else {
     one_side_ = 0;
   }
-  // What is small beside the usual plan is a small plan, of which little is known, held up or not.
+  // A plan that is much shorter than usual is a small one, about which little is known, delayed or
+  // not.
   const double usual = terms[0] / typical_[0];
   const bool judges = known_ || plans_ >= kLeastPlans;
   const bool outlier = judges && (ratio >= kOutlier || ratio <= 1 / kOutlier) &&
@@ -113,8 +114,8 @@ double CostFit::WeightOf(const Terms& terms, double micros) {
   return outlier ? kStay * std::min(1.0, 1 / (ratio * ratio)) : 1;
 }
 
-// The stage has become slower or faster. Most likely in everything, so what plans cost is scaled,
-// and learned again from there.
+// The stage has become slower or faster, most likely in everything. So costs are scaled, and
+// learned again from there.
 void CostFit::BeginAnew(double ratio) {
   one_side_ = 0;
   products_ = {};
@@ -141,7 +142,7 @@ void CostFit::Remember(const PlanWork& work, double micros, double weight) {
       products_[i][j] = kept * products_[i][j] + weight * terms[i] * terms[j] / micros / micros;
     }
     sums_[i] = kept * sums_[i] + weight * terms[i] / micros;
-    // Plans without a prefix say nothing of what one is.
+    // Plans without a prefix carry no information about its cost.
     const double share = terms[i] / micros;
     if (share == 0) continue;
     typical_[i] = typical_[i] == 0 ? share : kKept * typical_[i] + (1 - kKept) * share;
@@ -150,8 +151,8 @@ void CostFit::Remember(const PlanWork& work, double micros, double weight) {
   most_tokens_ = std::max(most_tokens_, work.tokens);
 }
 
-// Of all subsets of terms the one that fits best without a negative coefficient: for four terms all
-// fifteen are tried, which is simpler than an active set and as fast.
+// Finds the subset of terms that fits best without a negative coefficient. All fifteen subsets of
+// four terms are tried, which is simpler than an active set and as fast.
 void CostFit::Solve() {
   std::array<Terms, kTerms> products = products_;
   Terms sums = sums_;
@@ -165,7 +166,7 @@ void CostFit::Solve() {
   for (unsigned chosen = 1; chosen < 1U << kTerms; ++chosen) {
     Terms solution;
     if (!SolveFor(chosen, products, sums, solution)) continue;
-    double residual = 0;  // But for a constant.
+    double residual = 0;  // Up to a constant.
     for (int i = 0; i < kTerms; ++i) {
       residual += solution[i] * (Dot(products[i], solution) - 2 * sums[i]);
     }

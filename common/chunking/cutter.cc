@@ -65,7 +65,7 @@ int Cutter::LargestOn(const StageCost& stage, int prefix_length, int left, doubl
                  ? stage.floor_tokens
                  : PositiveRoot(stage.attention_us, pairs_us, rest_us - floor_us);
   }
-  // A root that is whole but for the last bit counts.
+  // A root that is an integer except for rounding counts as one.
   tokens += 1e-6;
   return tokens >= left ? left : AlignDown(tokens, prompt_.page_size);
 }

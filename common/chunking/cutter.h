@@ -1,4 +1,4 @@
-// Cuts a prompt into chunks by how long each may take.
+// Cuts a prompt into chunks by the time that each may take.
 #ifndef COMMON_CHUNKING_CUTTER_H_
 #define COMMON_CHUNKING_CUTTER_H_
 
@@ -10,11 +10,11 @@
 
 namespace baton {
 
-// The longest that a chunk may take any stage: the same along the whole prompt, or evenly more, or
-// less, from its first token to its last.
+// The longest time that a chunk may take in any stage. It may be constant along the prompt, or grow
+// or shrink linearly from its first token to its last.
 struct TimeLimit {
-  double us = 0;     // Halfway.
-  double slope = 0;  // What it grows by from end to end, over `us`: above -2 and below 2.
+  double us = 0;     // The limit in the middle of the prompt.
+  double slope = 0;  // The growth from end to end divided by `us`; in (-2, 2).
 };
 
 class Cutter {
@@ -22,24 +22,25 @@ class Cutter {
   // `stages` is not empty.
   Cutter(const PromptShape& prompt, const std::vector<StageCost>& stages, int max_tokens);
 
-  // What the slowest stage takes.
+  // The time of the slowest stage.
   double Micros(int prefix_length, int tokens) const;
 
-  // The prompt in as few chunks as the limit allows; {} where that is more than `most`, or none.
-  // Taking as much as fits each time is best, for a prefix makes no chunk cheaper.
+  // Cuts the prompt into as few chunks as the limit allows; {} if there are more than `most`, or no
+  // cut fits. Each chunk is as large as fits: that is best, since a prefix never makes a chunk
+  // cheaper.
   std::vector<int> Cut(const TimeLimit& limit, int most) const;
 
-  // How many those are; INT_MAX: more, or none.
+  // The number of these chunks; INT_MAX if more than `most`, or if no cut fits.
   int Count(double limit_us, int most) const;
 
-  // The first chunk of what is left: in whole pages, or all of it. 0: not even a page fits.
+  // The first chunk of the rest: whole pages, or all of it. 0 if not even a page fits.
   int Largest(int prefix_length, int left, double limit_us) const;
 
-  // Those that differ, each once.
+  // The distinct ones.
   const std::vector<StageCost>& stages() const { return stages_; }
 
  private:
-  // The number of chunks, which are handed to `take` one by one; INT_MAX as of Count.
+  // Calls `take` with each chunk and returns their number; INT_MAX as in Count.
   template <typename Take>
   int Walk(const TimeLimit& limit, int most, Take take) const;
   int LargestOn(const StageCost& stage, int prefix_length, int left, double limit_us) const;

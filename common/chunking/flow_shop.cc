@@ -36,7 +36,7 @@ double FirstTokenBoundMicros(const std::vector<StageCost>& stages, int prefix_le
     const double work_us = stage.WorkMicros(prefix_length, tokens);
     const double overhead_us = stage.overhead_us + stage.prefix_us * prefix_length;
     slowest_us = std::max(slowest_us, overhead_us + work_us);
-    // Fewer than one chunk there is not.
+    // There is at least one chunk.
     const double bound_us = others * work_us < overhead_us
                                 ? (others + 1) * (overhead_us + work_us)
                                 : std::pow(std::sqrt(work_us) + std::sqrt(others * overhead_us), 2);

@@ -1,4 +1,4 @@
-// A prompt's chunks on their way through a chain, and how fast any plan could be.
+// The times of a prompt's chunks in a chain, and a bound on the speed of any plan.
 #ifndef COMMON_CHUNKING_FLOW_SHOP_H_
 #define COMMON_CHUNKING_FLOW_SHOP_H_
 
@@ -9,23 +9,23 @@
 namespace baton {
 
 struct Timeline {
-  double first_token_us = 0;       // When the last stage has computed the last chunk.
+  double first_token_us = 0;       // The end of the last chunk on the last stage.
   std::vector<double> busy_us;     // By stage.
-  std::vector<double> longest_us;  // By stage, of one chunk.
+  std::vector<double> longest_us;  // By stage, the longest chunk's.
 };
 
-// `chunk_tokens` one after the other, the first behind `prefix_length` tokens, on `stages` in
-// order: a stage begins a chunk when the stage before is done with it, `hop_us` later, and it is
-// itself done with the chunk before. Stages' and chunks' orders are the same, so there is nothing
-// to decide. At least one stage.
+// Runs the chunks `chunk_tokens` in order, the first one after `prefix_length` tokens, on `stages`
+// in order. A stage starts a chunk when the stage before has finished it and `hop_us` have passed,
+// and when it has itself finished the chunk before. All stages have the same order of chunks, so
+// nothing has to be decided. At least one stage.
 Timeline RunChunks(const std::vector<StageCost>& stages, int prefix_length,
                    const std::vector<int>& chunk_tokens, double hop_us = 0);
 
-// No plan of the prompt is faster. Of `stages` equal stages M equal chunks take
-// (M + stages - 1)(overhead + work / M); the best M, which need not be whole, gives
+// A lower bound for every plan of the prompt. On `stages` equal stages, M equal chunks take (M +
+// stages - 1)(overhead + work / M); the best M, which need not be an integer, gives
 //   (sqrt(work) + sqrt((stages - 1) overhead))^2.
-// Unequal stages: the larger of what the slowest one has to do alone and the bound of as many of
-// the fastest.
+// For unequal stages: the larger of the slowest stage's own time and the bound for as many of the
+// fastest stage.
 double FirstTokenBoundMicros(const std::vector<StageCost>& stages, int prefix_length, int tokens);
 
 }  // namespace baton

@@ -7,14 +7,14 @@
 
 namespace baton {
 
-// The positive root of a x^2 + b x = rest, for a, b >= 0, not both zero; 0 if there is none. In
-// the form that does not subtract neighbours when `a` is small.
+// The positive root of a x^2 + b x = rest, for a, b >= 0, not both zero; 0 if there is none. It
+// uses the form that avoids cancellation when `a` is small.
 inline double PositiveRoot(double a, double b, double rest) {
   if (rest <= 0) return 0;
   return 2 * rest / (b + std::sqrt(b * b + 4 * a * rest));
 }
 
-// In whole units, as many as an int holds.
+// Rounds down to whole units, limited to what an int holds.
 inline int AlignDown(double tokens, int unit) {
   const double units = std::floor(tokens / unit);
   return units >= static_cast<double>(INT_MAX / unit) ? INT_MAX / unit * unit

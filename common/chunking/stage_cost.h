@@ -1,4 +1,4 @@
-// What a chunk costs a stage: the model that plans are made by.
+// The cost model of chunks on a stage, by which plans are made.
 #ifndef COMMON_CHUNKING_STAGE_COST_H_
 #define COMMON_CHUNKING_STAGE_COST_H_
 
@@ -9,7 +9,7 @@
 
 namespace baton {
 
-// What the chunks of one plan amount to, one chunk or several of different prompts.
+// The work of one plan: one chunk, or several of different prompts.
 struct PlanWork {
   int64_t prefix_tokens = 0;  // L, summed over the chunks.
   int64_t tokens = 0;         // x
@@ -18,37 +18,37 @@ struct PlanWork {
   void Add(int prefix_length, int chunk_tokens);
 };
 
-// Of a coefficient: eleven days.
+// The limit of a coefficient: eleven days.
 inline constexpr double kMaxCostMicros = 1e12;
 
-// Microseconds of x tokens after a prefix of L:
+// The microseconds of x tokens after a prefix of L:
 //   overhead + prefix L + token max(x, floor) + attention (2 L x + x^2)
-// The last term is the area under the causal mask, so it sums over chunks to the prompt's, wherever
-// the prompt is cut; what a cut adds is overhead, the prefix term (that is read again for each
-// chunk) and chunks below the floor, which take as long as one of floor_tokens: weights are read
-// whatever the number of rows.
+// The last term is the area under the causal mask, so its sum over chunks is the prompt's, wherever
+// the prompt is cut. A cut adds overhead, the prefix term (the prefix is read again for each
+// chunk), and chunks below the floor, which take as long as one of floor_tokens: weights are read
+// for any number of rows.
 struct StageCost {
   double overhead_us = 0;
-  double prefix_us = 0;     // A token of the prefix.
-  double token_us = 0;      // A token of the chunk.
-  double attention_us = 0;  // A pair of tokens, each way.
+  double prefix_us = 0;     // Per token of the prefix.
+  double token_us = 0;      // Per token of the chunk.
+  double attention_us = 0;  // Per pair of tokens, in each direction.
   int floor_tokens = 0;
 
   // `tokens` > 0.
   double Micros(int prefix_length, int tokens) const;
   double Micros(const PlanWork& work) const;
-  // Of the whole prompt but for what cutting it adds: no plan takes a stage less.
+  // The cost of the whole prompt without what cutting adds: no plan takes a stage less.
   double WorkMicros(int prefix_length, int tokens) const;
-  // Everything takes `factor` times as long.
+  // The cost scaled by `factor`.
   StageCost Times(double factor) const;
-  // INVALID_ARGUMENT naming the coefficient that is no number from 0 to kMaxCostMicros, or if all
+  // INVALID_ARGUMENT names a coefficient that is not a number from 0 to kMaxCostMicros; also if all
   // are zero.
   absl::Status Check() const;
 
   friend bool operator==(const StageCost&, const StageCost&) = default;
 };
 
-// Of the stage that takes longest. `stages` is not empty.
+// The time of the slowest stage. `stages` is not empty.
 double SlowestMicros(const std::vector<StageCost>& stages, int prefix_length, int tokens);
 
 }  // namespace baton

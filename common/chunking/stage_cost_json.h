@@ -1,4 +1,4 @@
-// What a chunk costs a stage, as files have it: the fields are named as StageCost's.
+// StageCost in files; its fields are named as StageCost's.
 #ifndef COMMON_CHUNKING_STAGE_COST_JSON_H_
 #define COMMON_CHUNKING_STAGE_COST_JSON_H_
 
@@ -9,8 +9,9 @@
 
 namespace baton {
 
-// Everything but floor_tokens. "token_us" has to be there; others that are missing are `otherwise`,
-// and nullopt says that they have to be there, too. The section fails if `cost` is none (Check).
+// Reads all fields except floor_tokens. "token_us" is required. Other missing fields are
+// `otherwise`; with nullopt they are required too. The section fails if the cost does not pass
+// Check.
 void ReadStageCost(JsonSection& section, std::optional<double> otherwise, StageCost& cost);
 
 }  // namespace baton

@@ -1,6 +1,6 @@
-// What chunks of several prompts cost that share a plan: by the time they take, in tokens of the
-// prompt that the plan begins with. Behind a million tokens, one takes as long as hundreds at the
-// begin of a prompt.
+// The cost of chunks of several prompts that share a plan: their time, expressed in tokens of the
+// plan's first prompt. After a million tokens, one token takes as long as hundreds at the start of
+// a prompt.
 #ifndef COMMON_CHUNKING_TOKEN_PRICES_H_
 #define COMMON_CHUNKING_TOKEN_PRICES_H_
 
@@ -13,23 +13,23 @@ namespace baton {
 
 class TokenPrices {
  public:
-  // Nobody knows what chunks take: every token costs one.
+  // Costs are unknown: every token costs one.
   TokenPrices() = default;
-  // A plan begins with `tokens` (> 0) behind `prefix_length`, which cost one each, all in all. The
-  // stage that takes longest for them sets the prices. Costs as in SetCosts of chunk_policy.h; of
-  // no stages, or if tokens take no time, every token costs one.
+  // A plan begins with `tokens` (> 0) after `prefix_length`, each of which costs one. The stage
+  // that takes longest for them sets the prices. Costs as in SetCosts of chunk_policy.h. Without
+  // stages, or if tokens take no time, every token costs one.
   TokenPrices(const std::vector<StageCost>& stages, int prefix_length, int tokens);
 
-  // Of a chunk, beside what the plan costs by itself (its overhead). Of no tokens: 0.
+  // The cost of a chunk, without the plan's own overhead. 0 without tokens.
   double Of(int prefix_length, int tokens) const;
 
-  // The longest chunk of the prompt that costs at most `budget_tokens`, which is finite: all of
-  // it, or whole pages. 0: not even a page does.
+  // The longest chunk of the prompt that costs at most `budget_tokens`, which is finite: all of it,
+  // or whole pages. 0 if not even a page fits.
   int Affordable(const PromptShape& prompt, double budget_tokens) const;
 
  private:
-  StageCost work_;       // Without what a plan costs by itself.
-  double token_us_ = 0;  // Of what costs one. 0: not known.
+  StageCost work_;       // Without a plan's own overhead.
+  double token_us_ = 0;  // The time of a token that costs one; 0 if unknown.
 };
 
 }  // namespace baton

@@ -20,7 +20,7 @@ bool ReserveCall::Claim() {
   return !std::exchange(answered_, true);
 }
 
-// `response_` is gRPC's until Finish, which only the one who claims the answer calls.
+// gRPC uses `response_` until Finish, which only the thread that claims the answer calls.
 void ReserveCall::Reply(const Ticket& ticket) {
   if (!Claim()) return;
   *response_->mutable_ticket() = rpc::ToProto(ticket);
@@ -70,7 +70,7 @@ std::shared_ptr<TokenStream> TokenStream::Create(grpc::CallbackServerContext* co
 
 bool TokenStream::Push(v1::DecodeGenerateResponse response) {
   MutexLock lock(&mutex_);
-  if (ending_ || cancelled_) return true;  // Nobody reads any more; its end is on its way.
+  if (ending_ || cancelled_) return true;  // The stream is ending; no reader is left.
   if (queue_.size() >= kMaxQueued) return false;
   queue_.push_back(std::move(response));
   Advance();

@@ -1,5 +1,5 @@
-// The two gRPC calls of a request as objects that outlive neither gRPC nor their owner: gRPC keeps
-// each alive until it is done with it, the shell for as long as it may have something to say.
+// The two gRPC calls of a request as objects. gRPC keeps each alive until it is done with it, the
+// shell as long as it may still answer.
 #ifndef SERVICES_DECODE_CALLS_H_
 #define SERVICES_DECODE_CALLS_H_
 
@@ -32,7 +32,7 @@ class ReserveCall final : public grpc::ServerUnaryReactor {
   void Reply(const Ticket& ticket);
   void Refuse(const absl::Status& status);
 
-  // Called once, at once if the client has gone already, on a thread of gRPC.
+  // `on_cancel` is called once, on a gRPC thread; at once if the client has gone already.
   void SetCancelHandler(std::function<void()> on_cancel);
 
  private:
@@ -45,7 +45,7 @@ class ReserveCall final : public grpc::ServerUnaryReactor {
   std::shared_ptr<ReserveCall> self_;  // Until OnDone.
   Mutex mutex_;
   v1::ReserveResponse* const response_;
-  tracing::ActiveSpan span_;  // Of the one who claims the answer, like `response_`.
+  tracing::ActiveSpan span_;  // Used by the thread that claims the answer, like `response_`.
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> on_cancel_ ABSL_GUARDED_BY(mutex_);
@@ -54,13 +54,13 @@ class ReserveCall final : public grpc::ServerUnaryReactor {
 // A Generate stream: a queue and one write at a time.
 class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> {
  public:
-  // A reader that is so far behind is not reading.
+  // A reader with so long a queue is considered stuck.
   static constexpr size_t kMaxQueued = 4096;
 
   static std::shared_ptr<TokenStream> Create(grpc::CallbackServerContext* context,
                                              StreamTrace trace);
 
-  // The loop's; it ends with what the loop says last.
+  // Used by the loop; it ends with the loop's last message.
   StreamTrace& trace() { return trace_; }
 
   // Any thread. False if the queue is full: abort the request and Fail the stream.
@@ -69,7 +69,7 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResp
   void Finish();
   // Ends the stream; what is queued and not being written is dropped.
   void Fail(const absl::Status& status);
-  // Ends it even if the reader takes nothing more, so that no status can reach it.
+  // Ends the stream even if the reader takes nothing more, so that no status can reach it.
   void Break() { context_->TryCancel(); }
 
   void SetCancelHandler(std::function<void()> on_cancel);

@@ -158,8 +158,7 @@ grpc::ServerUnaryReactor* DecodeRpc::Abort(grpc::CallbackServerContext* context,
                        });
 }
 
-// Answers after the loop has done it, so that a caller that has its answer knows the pages are on
-// their way back.
+// Answers after the loop has done it, so that the caller knows that the pages are being returned.
 grpc::ServerUnaryReactor* DecodeRpc::PostAndAnswer(grpc::CallbackServerContext* context,
                                                    std::function<void()> task) const {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -1,5 +1,5 @@
-// The gRPC service baton.v1.Decode: checks every field on gRPC's threads and hands over to the
-// loop's.
+// The gRPC service baton.v1.Decode: checks every field on gRPC's threads and passes requests to the
+// loop.
 #ifndef SERVICES_DECODE_DECODE_RPC_H_
 #define SERVICES_DECODE_DECODE_RPC_H_
 
@@ -52,7 +52,7 @@ class DecodeRpc final : public v1::Decode::CallbackService {
   absl::StatusOr<Reservation> Check(const v1::ReserveRequest& request) const;
   absl::Status CheckPrompt(const v1::ReserveRequest& request, bool needs_ids) const;
   absl::Status Own(absl::Status status) const;
-  // Runs `task` on the loop, answers with OK or says why not.
+  // Runs `task` on the loop, then answers OK or why it could not run.
   grpc::ServerUnaryReactor* PostAndAnswer(grpc::CallbackServerContext* context,
                                           std::function<void()> task) const;
 

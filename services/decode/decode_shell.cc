@@ -19,7 +19,7 @@ DecodeShell::DecodeShell(const Options& options) : options_(options), core_(opti
 void DecodeShell::Reserve(ReserveRequested request, std::shared_ptr<SequenceSampling> sampling,
                           std::shared_ptr<ReserveCall> call) {
   absl::Status status = Failpoint("decode.reserve");
-  // The core would say the same, but its answer couldn't be told from one to the earlier call.
+  // The core would refuse it too, but its answer could not be told from one to the earlier call.
   if (sessions_.contains(request.attempt_id)) {
     status =
         absl::AlreadyExistsError(absl::StrCat("attempt ", request.attempt_id, " is held already"));
@@ -117,8 +117,8 @@ void DecodeShell::Perform(ReplyReserve& action) {
   session.generation = action.ticket->generation;
   options_.metrics->Observe(Metric::kQueueSeconds,
                             static_cast<double>(NowUs() - session.arrived_us) * 1e-6);
-  // By way of the data thread, where the grant must be in force before a writer hears of it, and
-  // back: answering is work of gRPC's, for which no byte should wait.
+  // Goes through the data thread, where the grant must be in force before a writer can use the
+  // ticket, and back: gRPC's work for an answer must not delay the data thread.
   options_.kv->After(
       [post = options_.post, call = session.reserve, ticket = *std::move(action.ticket)] {
         if (post([call, ticket] { call->Reply(ticket); })) return;
@@ -168,7 +168,7 @@ void DecodeShell::Perform(const Finish& action) {
   BATON_CHECK(found != sessions_.end()) << "attempt " << action.attempt_id;
   const Session session = std::move(found->second);
   sessions_.erase(found);
-  if (session.stream == nullptr) return;  // Nobody listens.
+  if (session.stream == nullptr) return;  // No stream is open.
   session.stream->trace().End(action.outcome.status(), NowUs());
   if (!action.outcome.ok()) {
     session.stream->Fail(action.outcome.status());

@@ -1,5 +1,5 @@
-// Owns the decode core and does what it decides: answers calls, grants and revokes leases, starts
-// steps. Everything runs on the loop unless it says otherwise.
+// Owns the decode core and carries out its actions: answers calls, grants and revokes leases,
+// starts steps. Everything runs on the loop unless stated otherwise.
 #ifndef SERVICES_DECODE_DECODE_SHELL_H_
 #define SERVICES_DECODE_DECODE_SHELL_H_
 
@@ -41,19 +41,19 @@ class DecodeShell {
   void Abort(uint64_t attempt_id, const absl::Status& reason);
   // Only if the attempt still holds the ticket of that generation.
   void Release(uint64_t attempt_id, uint64_t generation);
-  // The client of this very call or stream went away; another one of the attempt is not touched.
+  // The client of this call or stream has gone; another call of the attempt is not affected.
   void Cancelled(uint64_t attempt_id, const ReserveCall* call);
   void Cancelled(uint64_t attempt_id, const TokenStream* stream);
 
-  // Of the ranks' links.
+  // Events of the ranks' links.
   void OnRanks(Event event) { Handle(std::move(event)); }
   void OnLeaseEvents(const std::vector<LeaseEvent>& events);
   void OnStepFinished(const StepFinished& finished, int64_t compute_us);
 
-  // The loop's wake handler: deadlines. Returns when to be called again.
+  // The loop's wake handler, for deadlines. Returns when to be called again.
   int64_t Wake(int64_t now_us);
 
-  // Refuses reservations from now on, and ends what is not done at the deadline.
+  // Refuses reservations from now on, and ends what is left at the deadline.
   void BeginDrain(int64_t deadline_us) { Handle(DrainBegan{deadline_us}); }
 
   bool draining() const { return core_.draining(); }
@@ -88,7 +88,7 @@ class DecodeShell {
   const Options options_;
   DecodeCore core_;
   std::map<uint64_t, Session> sessions_;  // By attempt.
-  std::shared_ptr<TokenStream> opening_;  // Of the StreamOpened being handled.
+  std::shared_ptr<TokenStream> opening_;  // The stream of the StreamOpened that is being handled.
   SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
 };
 

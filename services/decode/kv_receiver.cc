@@ -17,11 +17,11 @@
 namespace baton::decode {
 namespace {
 
-// Often enough that leases end on time, and that a stuck data thread is told from a calm one.
+// Often enough that leases end on time and that a stuck data thread is noticed.
 constexpr int64_t kMinTickUs = 5'000;
 constexpr int64_t kMaxTickUs = 250'000;
 
-// Neighbouring runs become one: UCX places a single run without a copy where it can.
+// Merges adjacent runs: UCX places a single run without a copy where it can.
 void Append(std::span<std::byte> run, std::vector<std::span<std::byte>>& runs) {
   if (!runs.empty() && runs.back().data() + runs.back().size() == run.data()) {
     runs.back() = {runs.back().data(), runs.back().size() + run.size()};
@@ -109,7 +109,7 @@ std::optional<Placement> KvReceiver::Refuse(const char* reason, const absl::Stat
   return std::nullopt;
 }
 
-// Where a message's bytes of each page go: one run, if they are of all heads that are here.
+// The runs of a message's bytes in each page: one run if the message has all heads of this process.
 std::vector<PageRun> KvReceiver::RunsOf(const KvPlacement& allowed) const {
   const KvGeometry& kv = options_.executor->kv();
   const KvBand held{{0, kv.layers()}, kv.kv_heads, kv.HeadBytes()};

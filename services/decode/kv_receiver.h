@@ -1,6 +1,6 @@
-// The receiving end of the KV hand-off: asks the lease table about every arriving header, places
-// accepted bytes where the executor has them land, checks what was placed, and tells the decode
-// core and, by receipts, the writers.
+// The receiving end of the KV hand-off: checks every arriving header with the lease table, places
+// accepted bytes in the executor's landings, verifies them, and reports to the decode core and, by
+// receipts, to the writers.
 #ifndef SERVICES_DECODE_KV_RECEIVER_H_
 #define SERVICES_DECODE_KV_RECEIVER_H_
 
@@ -22,9 +22,9 @@
 
 namespace baton::decode {
 
-// The lease table lives on the data thread, where bytes are placed. Both directions between it and
-// the decode core's loop have room reserved in the mailboxes, since a lost Drained would keep its
-// pages for ever.
+// The lease table is used on the data thread, where bytes are placed. Both directions between it
+// and the decode core's loop have reserved room in the mailboxes: a lost Drained would hold its
+// pages forever.
 class KvReceiver {
  public:
   struct Options {
@@ -33,10 +33,10 @@ class KvReceiver {
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
     std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;  // Any thread.
-    // Takes events to the core's loop, in order; false: not now. Data thread.
+    // Passes events to the core's loop, in order; false if it can't now. Data thread.
     std::function<bool(std::vector<LeaseEvent>)> deliver;
   };
-  // The data plane is shut down before this object goes.
+  // Shut the data plane down before destroying this object.
   explicit KvReceiver(Options options);
 
   // Registers for the hand-off's messages and starts the tick; neither if it fails.
@@ -45,14 +45,15 @@ class KvReceiver {
   // Any thread; done on the data thread in the order of the calls.
   void Grant(KvGrant grant);
   void Revoke(uint32_t slot, uint64_t generation);
-  // Calls `then` once everything before is in force: a ticket must not leave before its grant.
+  // Calls `then` when all earlier calls have taken effect: a ticket must not be sent before its
+  // grant is in force.
   void After(std::function<void()> then);
 
-  // Of the last tick, on NowUs()'s clock.
+  // When the last tick was, on NowUs()'s clock.
   int64_t last_tick_us() const { return last_tick_us_.load(std::memory_order_relaxed); }
 
  private:
-  // Two kinds of messages, one owner.
+  // Handles two kinds of messages.
   class Pages : public MessageHandler {
    public:
     explicit Pages(KvReceiver* owner) : owner_(owner) {}
@@ -96,7 +97,7 @@ class KvReceiver {
   void Count(const LeaseEvent& event);
 
   const Options options_;
-  LeaseTable table_;                           // Data thread, as all below.
+  LeaseTable table_;                           // Data thread, like all below.
   std::map<uint64_t, UnderWay> under_way_;     // By receipt.
   std::map<uint64_t, int64_t> first_byte_us_;  // By generation of open grants.
   std::vector<LeaseEvent> outbox_;             // Bounded by three events for each slot.

@@ -1,4 +1,4 @@
-// A decode step on its way through the executor: one token fed and one drawn for every sequence.
+// Runs a decode step on the executor: one token fed and one drawn for every sequence.
 #ifndef SERVICES_DECODE_STEP_RUNNER_H_
 #define SERVICES_DECODE_STEP_RUNNER_H_
 
@@ -17,8 +17,8 @@ namespace baton::decode {
 // How one sequence's tokens are drawn.
 struct SequenceSampling {
   const TokenSampler sampler;
-  // With the prompt's tokens if the sampler needs them. The executor's from the first step on:
-  // every step feeds the token before, so that none is missed.
+  // Holds the prompt's tokens if the sampler needs them. The executor owns it from the first step
+  // on: every step feeds the token before, so none is missed.
   TokenHistory history;
 };
 
@@ -26,12 +26,12 @@ class StepRunner {
  public:
   struct Job {
     RunStep step;
-    // One for each sequence, in the same order; shared, since a request may end meanwhile.
+    // One for each sequence, in the same order; shared, since a request may end during the step.
     std::vector<std::shared_ptr<SequenceSampling>> samplings;
   };
 
-  // `executor` is not owned. `on_finished` is called on a thread of the executor's, once for each
-  // job; after Stop within Run.
+  // `executor` is not owned. `on_finished` is called once for each job on one of the executor's
+  // threads; after Stop, before Run returns.
   StepRunner(Executor* executor, std::function<void(StepFinished, int64_t compute_us)> on_finished);
 
   void Run(Job job);

@@ -1,5 +1,5 @@
-// The spans of one request's stream on the decode service: the stream, within it the wait for KV up
-// to the first token, and the decoding after it. Null pointers unless the request is traced.
+// The spans of one request's stream on the decode service: the stream and, within it, the wait for
+// KV up to the first token, and the decoding after it. Null pointers if the request is not traced.
 #ifndef SERVICES_DECODE_STREAM_TRACE_H_
 #define SERVICES_DECODE_STREAM_TRACE_H_
 
@@ -11,10 +11,10 @@
 
 namespace baton::decode {
 
-// One thread at a time: gRPC's until the stream is handed over, then the loop's.
+// One thread at a time: gRPC's until the stream is passed to the loop, then the loop's.
 class StreamTrace {
  public:
-  // `stream` is the RPC's span, begun just now.
+  // `stream` is the RPC's span, which has just started.
   StreamTrace(tracing::Tracer* tracer, tracing::ActiveSpan stream, int64_t now_us)
       : tracer_(tracer), stream_(std::move(stream)) {
     if (stream_) receive_ = Child("kv receive", now_us);
