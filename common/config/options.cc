@@ -13,7 +13,7 @@
 #include "common/config/node_share.h"
 #include "common/config/option_sources.h"
 #include "common/config/option_table.h"
-#include "common/tracing/endpoint.h"
+#include "common/net/otlp_endpoint.h"
 
 namespace baton::config {
 namespace {
@@ -130,7 +130,7 @@ void Derive(ParsedOptions* parsed) {
   }
   if (values.enable_trace() && values.otlp_traces_endpoint().empty() &&
       values.otlp_traces_file().empty()) {
-    values.set_otlp_traces_endpoint(tracing::kDefaultEndpoint);
+    values.set_otlp_traces_endpoint(net::kDefaultOtlpEndpoint);
     derived("otlp_traces_endpoint", "--enable-trace");
   }
 }

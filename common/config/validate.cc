@@ -8,7 +8,7 @@
 #include "common/config/options.h"
 #include "common/config/router_list.h"
 #include "common/http/cors.h"
-#include "common/tracing/endpoint.h"
+#include "common/net/otlp_endpoint.h"
 
 namespace baton::config {
 namespace {
@@ -156,7 +156,7 @@ absl::Status CheckHttp(const v1::Options& options) {
 
 absl::Status CheckTracing(const v1::Options& options) {
   if (options.otlp_traces_endpoint().empty()) return absl::OkStatus();
-  const auto endpoint = tracing::ParseEndpoint(options.otlp_traces_endpoint());
+  const auto endpoint = net::ParseOtlpEndpoint(options.otlp_traces_endpoint());
   if (endpoint.ok()) return absl::OkStatus();
   return InvalidField("otlp_traces_endpoint", std::string(endpoint.status().message()));
 }

@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "common/tracing/endpoint.h"
 #include "common/tracing/span_queue.h"
 
 namespace baton::tracing {
@@ -94,33 +93,6 @@ TEST(SpanQueueTest, TheNewestAreDroppedWhenItIsFull) {
   ASSERT_EQ(batch.size(), 3u);
   EXPECT_EQ(batch[2].name, "c");
   EXPECT_EQ(queue.size(), 0u);
-}
-
-TEST(EndpointTest, WhatPeopleWrite) {
-  const std::pair<const char*, const char*> rows[] = {
-      {"localhost:4317", "localhost:4317"},
-      {"collector", "collector:4317"},
-      {"http://collector:1234", "collector:1234"},
-      {"http://collector:1234/", "collector:1234"},
-      {"http://10.0.0.1", "10.0.0.1:4317"},
-      {"[::1]:4317", "[::1]:4317"},
-      {"[::1]", "[::1]:4317"},
-  };
-  for (const auto& [text, expected] : rows) {
-    const auto endpoint = ParseEndpoint(text);
-    ASSERT_TRUE(endpoint.ok()) << endpoint.status();
-    EXPECT_EQ(*endpoint, expected);
-  }
-}
-
-TEST(EndpointTest, WhatIsNone) {
-  for (const char* text :
-       {"https://collector:4317", "http://collector:4318/v1/traces", "unix:///x", "collector:port",
-        "collector:0x50", ":4317", "collector:99999", "http://", "::1:4317"}) {
-    const auto endpoint = ParseEndpoint(text);
-    ASSERT_FALSE(endpoint.ok()) << text << " became " << *endpoint;
-    EXPECT_NE(endpoint.status().message().find(text), std::string::npos);
-  }
 }
 
 }  // namespace

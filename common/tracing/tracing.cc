@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "common/net/otlp_endpoint.h"
 #include "common/telemetry/metrics_table.h"
-#include "common/tracing/endpoint.h"
 #include "common/tracing/otlp_exporter.h"
 #include "common/tracing/span_destination.h"
 
@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<Tracing>> Tracing::FromOptions(const v1::Options&
   std::vector<std::unique_ptr<SpanDestination>> destinations;
   if (!options.otlp_traces_endpoint().empty()) {
     BATON_ASSIGN_OR_RETURN(const std::string endpoint,
-                           ParseEndpoint(options.otlp_traces_endpoint()));
+                           net::ParseOtlpEndpoint(options.otlp_traces_endpoint()));
     destinations.push_back(CollectorAt(endpoint));
   }
   if (!options.otlp_traces_file().empty()) {

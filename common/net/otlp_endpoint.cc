@@ -1,11 +1,11 @@
-#include "common/tracing/endpoint.h"
+#include "common/net/otlp_endpoint.h"
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/net/host.h"
 
-namespace baton::tracing {
+namespace baton::net {
 namespace {
 
 constexpr char kHttp[] = "http://";
@@ -18,7 +18,7 @@ absl::Status Refuse(const std::string& text, const std::string& why) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ParseEndpoint(const std::string& text) {
+absl::StatusOr<std::string> ParseOtlpEndpoint(const std::string& text) {
   if (absl::StartsWith(text, "https://")) {
     return Refuse(text, ": connections are not encrypted yet");
   }
@@ -29,10 +29,10 @@ absl::StatusOr<std::string> ParseEndpoint(const std::string& text) {
   if (absl::StrContains(rest, "/")) return Refuse(text, ", which has no path");
   const bool bracketed = absl::StartsWith(rest, "[");
   const bool has_port = bracketed ? absl::StrContains(rest, "]:") : absl::StrContains(rest, ":");
-  const std::string full = has_port ? std::string(rest) : absl::StrCat(rest, ":", kDefaultPort);
-  const auto address = net::SplitHostPort(full);
+  const std::string full = has_port ? std::string(rest) : absl::StrCat(rest, ":", kDefaultOtlpPort);
+  const auto address = SplitHostPort(full);
   if (!address.ok() || address->first.empty()) return Refuse(text, "");
-  return net::JoinHostPort(address->first, address->second);
+  return JoinHostPort(address->first, address->second);
 }
 
-}  // namespace baton::tracing
+}  // namespace baton::net

@@ -1,23 +1,23 @@
 // The address of an OTLP collector as users write it.
-#ifndef COMMON_TRACING_ENDPOINT_H_
-#define COMMON_TRACING_ENDPOINT_H_
+#ifndef COMMON_NET_OTLP_ENDPOINT_H_
+#define COMMON_NET_OTLP_ENDPOINT_H_
 
 #include <string>
 
 #include "absl/status/statusor.h"
 
-namespace baton::tracing {
+namespace baton::net {
 
 // OTLP's port over gRPC.
-inline constexpr int kDefaultPort = 4317;
+inline constexpr int kDefaultOtlpPort = 4317;
 // The collector of --enable-trace without an endpoint.
-inline constexpr char kDefaultEndpoint[] = "localhost:4317";
+inline constexpr char kDefaultOtlpEndpoint[] = "localhost:4317";
 
 // HOST:PORT of "host:port", "host" or "http://host:port", with or without a trailing slash; IPv6
 // addresses in brackets. INVALID_ARGUMENT for https, for a path (OTLP over HTTP has one, and its
 // port does not speak gRPC), and for anything that is not an address.
-absl::StatusOr<std::string> ParseEndpoint(const std::string& text);
+absl::StatusOr<std::string> ParseOtlpEndpoint(const std::string& text);
 
-}  // namespace baton::tracing
+}  // namespace baton::net
 
-#endif  // COMMON_TRACING_ENDPOINT_H_
+#endif  // COMMON_NET_OTLP_ENDPOINT_H_
