@@ -213,14 +213,13 @@ inline constexpr MetricInfo kTable[] = {
     {Metric::kGenerationTokensTotal, "baton_generation_tokens_total", kCounter, "tokens",
      "Tokens generated: sent to clients by the router, sampled by decode.", kR | kD},
     {Metric::kRequestRetriesTotal, "baton_request_retries_total", kCounter, "retries",
-     "Requests started again before their first token, by the leg and why: it failed (failure), "
-     "was "
-     "full (overload), or drains (drain).",
+     "Requests started again before their first token, by leg and reason: the leg failed "
+     "(failure), was full (overload), or drains (drain).",
      kR, kRetryLabels},
     {Metric::kWorkerRefusalsTotal, "baton_worker_refusals_total", kCounter, "refusals",
-     "Attempts that a worker refused since its queue was full, by leg.", kR, kLegLabels},
+     "Attempts that a worker refused because its queue was full, by leg.", kR, kLegLabels},
     {Metric::kRetryBudgetExhaustedTotal, "baton_retry_budget_exhausted_total", kCounter, "retries",
-     "Requests that ended because the router had started too many others again lately.", kR},
+     "Requests that failed because the router had recently retried too many others.", kR},
     {Metric::kRequestsRunning, "baton_requests_running", kGauge, "requests",
      "Requests being worked on in this process.", kR | kP | kD},
     {Metric::kRequestsWaiting, "baton_requests_waiting", kGauge, "requests",
@@ -279,13 +278,12 @@ inline constexpr MetricInfo kTable[] = {
      {},
      kRatioBuckets},
     {Metric::kPlanCostErrorRatio, "baton_plan_cost_error_ratio", kGauge, "ratio",
-     "How far predictions of plans' compute times lie from these, lately, as a share of them: of "
-     "the "
-     "stage that is predicted worst (stage 0).",
+     "Recent error of predicted compute times of plans, as a fraction of the times, for the "
+     "stage with the largest error (stage 0).",
      kP},
     {Metric::kPlanCostsKnown, "baton_plan_costs_known", kGauge, "boolean",
-     "1 while stage 0 knows what plans cost each stage, which --chunk-policy sglang and optimal "
-     "ask.",
+     "1 while stage 0 knows the costs of plans on each stage, which --chunk-policy sglang and "
+     "optimal need.",
      kP},
     {Metric::kStageBusySecondsTotal, "baton_stage_busy_seconds_total", kCounter, "seconds",
      "Time that this stage spent computing.", kP},
@@ -338,32 +336,34 @@ inline constexpr MetricInfo kTable[] = {
     {Metric::kKvTransferFailuresTotal, "baton_kv_transfer_failures_total", kCounter, "transfers",
      "KV hand-offs that failed, by reason.", kP | kD, kFailureLabels},
     {Metric::kKvMessagesRefusedTotal, "baton_kv_messages_refused_total", kCounter, "messages",
-     "KV messages that decode refused to place, and receipts that prefill did not know, by reason.",
+     "KV messages that decode refused to place, and receipts that prefill could not assign, by "
+     "reason.",
      kP | kD, kRefusalLabels},
     {Metric::kKvCommitsRepeatedTotal, "baton_kv_commits_repeated_total", kCounter, "commits",
-     "Commits that were sent again because decode's receipt had not come.", kP},
+     "Commits that were sent again because decode's receipt had not arrived.", kP},
     {Metric::kKvGrantsActive, "baton_kv_grants_active", kGauge, "grants",
      "Grants (tickets) that prefill may still write under.", kD},
     {Metric::kKvLeasesExpiredTotal, "baton_kv_leases_expired_total", kCounter, "leases",
-     "KV leases that ended because their holder gave no sign of life.", kP | kD},
+     "KV leases that ended because their holder sent nothing.", kP | kD},
     {Metric::kWorkers, "baton_workers", kGauge, "workers",
-     "Workers, by role and state; refused: asks to join and does not fit those that are here.", kR,
-     kWorkerLabels},
+     "Workers, by role and state. State refused: the worker tries to join but does not fit the "
+     "workers that are registered.",
+     kR, kWorkerLabels},
     {Metric::kReadyPairs, "baton_ready_pairs", kGauge, "pairs",
      "Pairs of a prefill chain and a decode service that can serve.", kR},
     {Metric::kMembershipLeasesExpiredTotal, "baton_membership_leases_expired_total", kCounter,
      "leases", "Workers dropped because they stopped sending heartbeats.", kR},
     {Metric::kBooksMendedTotal, "baton_router_books_mended_total", kCounter, "entries",
-     "Work that ended on a worker more often than it had begun, by the router's books: always 0, "
-     "or there is a bug to report; balance suffers, requests do not.",
+     "Times that the router counted more ends than starts of work on a worker. A value above 0 "
+     "is a bug to report; it affects load balancing, not requests.",
      kR},
     {Metric::kRefusingRouters, "baton_refusing_routers", kGauge, "routers",
-     "Routers that refuse this worker for now, because it does not fit those that they hold; it "
-     "asks them again. /readiness says why if no router holds it.",
+     "Routers that refuse this worker because it does not fit their registered workers. The "
+     "worker keeps asking. /readiness gives the reason if no router accepts it.",
      kP | kD},
     {Metric::kRouterPausesTotal, "baton_router_pauses_total", kCounter, "pauses",
-     "Times that the router's own loop was late by a quarter of a lease or more: it stood still, "
-     "or has more to do than it can.",
+     "Times that the router's loop was late by a quarter of a lease or more, because the "
+     "process was stopped or is overloaded.",
      kR},
     {Metric::kDraining, "baton_draining", kGauge, "boolean",
      "1 while the process finishes what it has begun and takes nothing new.", kR | kP | kD},
@@ -383,8 +383,8 @@ inline constexpr MetricInfo kTable[] = {
      "kept for probes (connections), a request whose body found no memory (body_memory).",
      kR | kP | kD, kHttpRefusalLabels},
     {Metric::kTraceSpansTotal, "baton_trace_spans_total", kCounter, "spans",
-     "Spans of this process by what became of them: exported to the collector, dropped because the "
-     "queue was full, or failed because the collector was away or refused them.",
+     "Spans of this process by outcome: exported to the collector, dropped because the queue "
+     "was full, or failed because the collector was unreachable or refused them.",
      kR | kP | kD, kSpanLabels},
     {Metric::kUp, "baton_up", kGauge, "boolean", "1 while the process makes progress (/health).",
      kR | kP | kD},

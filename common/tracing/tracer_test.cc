@@ -133,7 +133,7 @@ TEST_F(TracerTest, ATraceThatBeginsHereIsSampledByItsId) {
     EXPECT_TRUE(context.valid());
     EXPECT_EQ(context.span, 0u);
     EXPECT_EQ(context.sampled, SampleByRatio(context.trace, 0.25));
-    // Whoever samples more samples this one too.
+    // A process with a larger ratio samples this one too.
     EXPECT_TRUE(!context.sampled || SampleByRatio(context.trace, 0.5));
     sampled += context.sampled ? 1 : 0;
   }

@@ -18,10 +18,11 @@ using Json = nlohmann::json;
 constexpr size_t kTraceBytesMax = size_t{512} << 20;
 constexpr size_t kLineBytesMax = size_t{4} << 20;
 constexpr int64_t kRequestsByDefault = 1000;
-constexpr double kFastest = 1e6;    // Requests per second, and factor on the trace's speed.
-constexpr double kSlowest = 1e-6;   // The same.
-constexpr double kLatestMs = 1e10;  // Of a trace's timestamps, before the factor: 115 days.
-constexpr double kLatestUs = 1e3 * kLatestMs;  // Of an arrival.
+constexpr double kFastest = 1e6;   // Requests per second, and factor on the trace's speed.
+constexpr double kSlowest = 1e-6;  // The same.
+constexpr double kLatestMs =
+    1e10;  // The limit of a trace's timestamps, before the factor: 115 days.
+constexpr double kLatestUs = 1e3 * kLatestMs;  // The limit of an arrival.
 
 absl::Status WrongLine(const std::string& file, int line, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(file, ":", line, ": ", what));

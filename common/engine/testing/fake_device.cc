@@ -17,7 +17,8 @@ namespace {
 
 // A copy waits so long for another one to overtake it.
 constexpr std::chrono::microseconds kForCompany{1000};
-// The first ones do so long at most; whoever asks for one copy at a time is told by overtaken().
+// The longest time that the first copies wait; overtaken() tells a caller that makes one copy at a
+// time.
 constexpr std::chrono::seconds kForTheFirst{30};
 
 }  // namespace

@@ -94,7 +94,7 @@ inline int ExpectParity(const ParityRow& row, const std::shared_ptr<RankChain>& 
       ties += ExpectSameTokensButForTies(forward, expected, rounding);
     }
   }
-  // Of 128 tokens; libtorch rounds what is summed as well.
+  // The ties among 128 tokens; libtorch rounds sums as well.
   EXPECT_LE(ties, native ? 8 : 12);
   return ties;
 }

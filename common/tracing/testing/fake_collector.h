@@ -87,7 +87,7 @@ class FakeCollector final
   grpc::Status Export(grpc::ServerContext*, const Request* request, Response* response) override {
     {
       MutexLock lock(&mutex_);
-      ++calls_;  // Whoever waits for it hears of it now, not when the call is let go.
+      ++calls_;  // Waiting tests see it now, not when the call ends.
     }
     MutexLock lock(&mutex_);
     mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !held_; });
