@@ -87,6 +87,9 @@ enum class Bug {
   kDrainLeavesEarly,            // worker: leaves as soon as its own work is done
   kWorkerForgetsEarlyDeath,     // worker: keeps an endpoint that died before it was known
   kWorkerTrustsOldEndpoints,    // worker: keeps its endpoints when it was dead to its peers
+  kTransportTrustsEndpoints,    // transport: takes a silent endpoint for one that works
+  kPlannerAwaitsClosing,        // planner: waits for ever for a stage to close what is over
+  kRouterLetsTwinsIn,           // router: lets a twin take the place of a worker that lives
   kWorkerMissesRejoined,        // worker: keeps the endpoint to who was given up between two views
   kStageKeepsDeadNeighbour,     // stage: goes on when a neighbour's endpoint is gone
   kLegsForgetAnswer,            // legs: let a stream's breaking undo the answer that it told

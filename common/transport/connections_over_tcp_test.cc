@@ -30,9 +30,14 @@ int64_t UnreadBytes() {
 
 class ConnectionsOverTcpTest : public ::testing::Test {
  protected:
-  ConnectionsOverTcpTest()
-      : a_(*DataPlane::Create(testing::TestOptions())),
-        b_(*DataPlane::Create(testing::TestOptions())) {
+  // Without Baton's own questions, of which no more pile up than it has patience for.
+  static DataPlaneOptions Options() {
+    DataPlaneOptions options = testing::TestOptions();
+    options.silence_us = 0;
+    return options;
+  }
+
+  ConnectionsOverTcpTest() : a_(*DataPlane::Create(Options())), b_(*DataPlane::Create(Options())) {
     EXPECT_TRUE(a_->Register(MessageKind::kKvPages, &inbox_).ok());
     EXPECT_TRUE(b_->Register(MessageKind::kKvPages, &inbox_).ok());
   }

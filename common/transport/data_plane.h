@@ -88,7 +88,7 @@ struct Outgoing {
   //   RESOURCE_EXHAUSTED  the peer's send queue is full: hand over less and wait for on_sent, which
   //                       is the event that there is room
   //   CANCELLED           Disconnect or Shutdown came first
-  //   UNAVAILABLE         the peer failed
+  //   UNAVAILABLE         the peer failed, or nothing came to its end for too long
   // After an error the peer may have got the message, a part of it, or nothing. Runs on the data
   // thread; only if the data plane is shut down or its mailbox is full, on the calling thread
   // before Send returns (so hold no lock that on_sent takes).
@@ -108,6 +108,9 @@ struct DataPlaneOptions {
   size_t control_queue_operations = 4096;
   // Closures and messages that wait for the data thread.
   size_t mailbox_limit = 1 << 16;
+  // An endpoint over which nothing is answered, or no send ends, for this long, and for what 10
+  // MB/s take to carry what is ahead, has failed (endpoint_life.h). 0: it is never given up.
+  int64_t silence_us = 3'000'000;
   // Between processes of one host where the system lets one read the other's memory, the receiver
   // reads payloads of 64 KiB and more there: one copy. Both ends must want it. Finds out by itself,
   // for each connection, and sends by UCX where it can't be.
@@ -125,7 +128,7 @@ struct DataPlaneCounters {
   std::atomic<uint64_t> receive_errors{0};      // OnPlaced(error)
   std::atomic<uint64_t> messages_refused{0};    // by the handler, or runs don't sum to the payload
   std::atomic<uint64_t> messages_malformed{0};  // bad magic or version, kind without a handler
-  std::atomic<uint64_t> peer_failures{0};       // endpoints that UCX reported dead
+  std::atomic<uint64_t> peer_failures{0};       // endpoints that were found dead
 };
 
 class DataPlane {
@@ -173,9 +176,9 @@ class DataPlane {
   // Replaces the timer set before; a null function stops it. In force on return.
   virtual void SetTimer(int64_t period_us, std::function<void(int64_t now_us)> on_tick) = 0;
 
-  // Tells when UCX found a peer dead, once per peer and after the on_sent of its queued messages.
-  // Only a hint: a stopped process is never reported, so keep an application lease. The PeerId is
-  // of no more use. In force on return.
+  // Tells when a peer is found dead, by UCX or by silence (DataPlaneOptions::silence_us), once per
+  // peer and after the on_sent of its queued messages. The PeerId is of no more use. In force on
+  // return.
   virtual void SetPeerErrorHandler(std::function<void(PeerId, const absl::Status&)> on_error) = 0;
 
   // The transports that UCX chose for a peer ("posix/memory am, tcp/eth0 ..."), for people to read;

@@ -41,10 +41,18 @@ struct Peer::Operation {
   bool announced = false;                    // The send has ended.
   std::optional<absl::Status> outcome = {};  // The peer's word, or our own end of it.
   bool unreadable = false;                   // The outcome: to be sent the other way.
+
+  bool is_own = false;  // The data plane's, and no user's message.
+  bool is_ping = false;
+  size_t bytes_on_link = 0;  // From Start on.
 };
 
-Peer::Peer(PeerId id, Direction direction, Shared* shared)
-    : id_(id), direction_(direction), shared_(shared) {}
+Peer::Peer(PeerId id, Direction direction, Shared* shared, bool answers)
+    : id_(id),
+      direction_(direction),
+      shared_(shared),
+      life_({.silence_us = shared->options.silence_us}, answers, NowUs()),
+      return_life_({.silence_us = shared->options.silence_us}, NowUs()) {}
 
 Peer::~Peer() {
   BATON_CHECK(in_flight_.empty() && control_.empty() && data_.empty()) << "peer " << id_;
@@ -84,6 +92,7 @@ void Peer::Greet(const std::string& own_address) {
       ucp_am_send_nbx(endpoint_, kActiveMessageId, greeting_message_.data(),
                       greeting_message_.size(), own_address.data(), own_address.size(), &send);
   greeting_ = UCS_PTR_IS_PTR(request);
+  if (greeting_) life_.SendBegan(0, NowUs());
   // An error here is followed by OnError.
 }
 
@@ -91,7 +100,27 @@ void Peer::OnGreeted(void* request, ucs_status_t /*status*/, void* self) {
   ucp_request_free(request);
   Peer* peer = static_cast<Peer*>(self);
   peer->greeting_ = false;
+  peer->life_.SendEnded(0, NowUs());
   peer->MarkReady();
+}
+
+absl::Status Peer::LookAfter(int64_t now_us) {
+  if (closing() || !failure_.ok()) return absl::OkStatus();
+  if (direction_ == Direction::kReturn) return return_life_.Check(now_us);
+  if (const auto sequence = life_.TakePing(now_us); sequence.has_value() && CanSend()) {
+    auto operation = std::make_unique<Operation>();
+    operation->peer = this;
+    operation->is_own = operation->is_ping = true;
+    operation->header = EncodePull(kPingKind, Ping{shared_->ledger->cookie(), id_, *sequence});
+    control_.push_front(std::move(operation));
+    Pump();
+  }
+  return life_.Check(now_us);
+}
+
+void Peer::Pinged(const Ping& ping, int64_t now_us) {
+  return_life_.Heard(now_us);
+  SendOwn(EncodePull(kPongKind, Pong{ping.peer, ping.sequence}));
 }
 
 // Without it the peer's end would stay open: UCX's own question whether we live is not asked over
@@ -99,6 +128,7 @@ void Peer::OnGreeted(void* request, ucs_status_t /*status*/, void* self) {
 void Peer::SayGoodbye() {
   auto operation = std::make_unique<Operation>();
   operation->peer = this;
+  operation->is_own = true;
   said_goodbye_ = true;
   operation->header = EncodePull(kGoodbyeKind, Goodbye{shared_->ledger->cookie(), id_});
   Start(std::move(operation));
@@ -158,6 +188,7 @@ void Peer::SendOwn(std::vector<std::byte> message) {
   if (closing() || !failure_.ok()) return;
   auto operation = std::make_unique<Operation>();
   operation->peer = this;
+  operation->is_own = true;
   operation->header = std::move(message);
   control_.push_back(std::move(operation));
   Pump();
@@ -219,7 +250,12 @@ void Peer::Start(std::unique_ptr<Operation> owned) {
   UcxBuffer none;
   UcxBuffer& payload = Offer(*operation) ? none : operation->payload;
   params.datatype = payload.datatype();
-  params.flags = 0;
+  // What names a reply endpoint is dropped where a rendezvous would be: at a peer whose part of the
+  // connection has gone.
+  params.flags = operation->is_ping ? UCP_AM_SEND_FLAG_REPLY : 0;
+  operation->bytes_on_link = operation->header.size();
+  if (!operation->offer.has_value()) operation->bytes_on_link += operation->payload_bytes;
+  life_.SendBegan(operation->bytes_on_link, NowUs());
   ucs_status_ptr_t request =
       ucp_am_send_nbx(endpoint_, kActiveMessageId, operation->header.data(),
                       operation->header.size(), payload.data(), payload.count(), &params);
@@ -270,6 +306,7 @@ void Peer::SettleOffer(Operation* operation) {
   pull_source_ = 0;
   std::unique_ptr<Operation> owned = std::move(*operation->place);
   in_flight_.erase(operation->place);
+  life_.SendEnded(owned->bytes_on_link, NowUs());
   --data_in_flight_;
   data_in_flight_bytes_ -= owned->payload_bytes;
   owned->offer.reset();
@@ -290,6 +327,7 @@ void Peer::WithdrawOffers(const absl::Status& why) {
 void Peer::Finish(Operation* operation, const absl::Status& status) {
   std::unique_ptr<Operation> owned = std::move(*operation->place);
   in_flight_.erase(operation->place);
+  life_.SendEnded(owned->bytes_on_link, NowUs());
   if (owned->payload_bytes > 0) --data_in_flight_;
   data_in_flight_bytes_ -= owned->payload_bytes;
   if (status.ok()) {
@@ -305,6 +343,7 @@ void Peer::Finish(Operation* operation, const absl::Status& status) {
 }
 
 void Peer::Complete(Operation& operation, const absl::Status& status) {
+  if (operation.is_own) return;
   if (status.ok()) {
     shared_->counters->messages_sent.fetch_add(1, std::memory_order_relaxed);
     shared_->counters->bytes_sent.fetch_add(operation.payload_bytes, std::memory_order_relaxed);

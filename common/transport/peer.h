@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/transport/data_plane.h"
+#include "common/transport/endpoint_life.h"
 #include "common/transport/offer_ledger.h"
 #include "common/transport/pull_wire.h"
 #include "common/transport/ucx_support.h"
@@ -36,7 +37,8 @@ class Peer {
   // under way on it when the worker ends; ours takes its place.
   enum class Direction { kOutbound, kReturn };
 
-  Peer(PeerId id, Direction direction, Shared* shared);
+  // `answers`: the peer is known to answer pings.
+  Peer(PeerId id, Direction direction, Shared* shared, bool answers);
   // Finished() or Abandon() must come first.
   ~Peer();
   Peer(const Peer&) = delete;
@@ -60,10 +62,19 @@ class Peer {
 
   // Whose greeting a return endpoint answers.
   void Answers(const Greeter& greeter) { greeter_ = greeter; }
-  bool IsReturnTo(const Goodbye& goodbye) const {
-    return greeter_.has_value() && greeter_->cookie == goodbye.cookie &&
-           greeter_->peer == goodbye.peer;
+  // `words`: a Goodbye or a Ping.
+  template <typename Words>
+  bool IsReturnTo(const Words& words) const {
+    return greeter_.has_value() && greeter_->cookie == words.cookie && greeter_->peer == words.peer;
   }
+
+  // An opener asks whether it is heard, and gets its answer.
+  void Pinged(const Ping& ping, int64_t now_us);
+  // The answer to this endpoint's own question.
+  void Answered(const Pong& pong, int64_t now_us) { life_.Answered(pong.sequence, now_us); }
+  // Asks when it is time to, and says UNAVAILABLE once the endpoint does not work any more
+  // (endpoint_life.h). Not within callbacks of UCX.
+  absl::Status LookAfter(int64_t now_us);
 
   // Hands queued messages to UCX as far as the window allows. Not within callbacks of UCX: a send
   // there could overtake messages that UCX is just about to flush.
@@ -123,6 +134,8 @@ class Peer {
   const Direction direction_;
   Shared* const shared_;
   ucp_ep_h endpoint_ = nullptr;
+  EndpointLife life_;       // Of an outbound endpoint,
+  ReturnLife return_life_;  // or of a return endpoint.
   absl::Status failure_;
   absl::Status reason_;  // Not OK from Close on.
   Operations in_flight_;

@@ -1,6 +1,6 @@
-// What two data planes say to each other by themselves: who greets, a goodbye, and what they need
-// when the receiver reads payloads out of the sender's memory (README, "Pulls"). Native byte order,
-// like the frame before them: UCX connects no others.
+// What two data planes say to each other by themselves: who greets, a goodbye, whether a connection
+// works, and what they need when the receiver reads payloads out of the sender's memory (README,
+// "Pulls"). Native byte order, like the frame before them: UCX connects no others.
 #ifndef COMMON_TRANSPORT_PULL_WIRE_H_
 #define COMMON_TRANSPORT_PULL_WIRE_H_
 
@@ -21,6 +21,8 @@ inline constexpr uint16_t kPullOfferKind = 0xfffe;
 inline constexpr uint16_t kPullReadyKind = 0xfffd;
 inline constexpr uint16_t kPullEndKind = 0xfffc;
 inline constexpr uint16_t kGoodbyeKind = 0xfffb;
+inline constexpr uint16_t kPingKind = 0xfffa;
+inline constexpr uint16_t kPongKind = 0xfff9;
 
 // Behind a greeting's frame: who greets, and where a reader finds its process's ledger of offers,
 // if it can.
@@ -35,6 +37,19 @@ struct Greeter {
 struct Goodbye {
   uint64_t cookie = 0;  // Of its Greeter,
   uint64_t peer = 0;    // and so this.
+};
+
+// Does this connection still work? From its opener, who names it as its goodbye will.
+struct Ping {
+  uint64_t cookie = 0;  // Of its Greeter,
+  uint64_t peer = 0;    // and so this.
+  uint64_t sequence = 0;
+};
+
+// The answer, over the return endpoint.
+struct Pong {
+  uint64_t peer = 0;  // Greeter::peer.
+  uint64_t sequence = 0;
 };
 
 // "I can read your memory, offer me payloads."

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/transport/frame.h"
 #include "common/transport/peer_address.h"
 
@@ -111,6 +112,8 @@ bool Receiver::OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
   if (!payload.empty()) return false;
   if (kind == kPullOfferKind) return OnOffer(message);
   if (kind == kGoodbyeKind) return Keep(message, goodbyes_);
+  if (kind == kPingKind) return Keep(message, pings_);
+  if (kind == kPongKind) return Keep(message, pongs_);
   if (kind == kPullReadyKind) return Keep(message, ready_);
   return kind == kPullEndKind && Keep(message, ends_);
 }
@@ -118,8 +121,10 @@ bool Receiver::OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
 bool Receiver::OnOffer(std::span<const std::byte> message) {
   std::span<const std::byte> offered;
   const auto offer = DecodePull<PullOffer>(message, &offered);
-  // One whose sender is given up already is nobody's any more; its end of the connection breaks.
+  // There is no way back to a sender that is given up already; it finds out by itself that nothing
+  // comes of its offer (endpoint_life.h).
   if (!offer.has_value() || !puller_.HasSource(offer->source)) return false;
+  if (!Failpoint("transport.offer_lost").ok()) return true;
   if (!puller_.Readable(*offer)) {
     puller_.Decline(*offer, PullOutcome::kUnreadable);
     return true;

@@ -37,6 +37,9 @@ class Receiver {
   std::vector<Greeting> TakeGreetings() { return std::exchange(greetings_, {}); }
   // Of those that have closed their end since the last call.
   std::vector<Goodbye> TakeGoodbyes() { return std::exchange(goodbyes_, {}); }
+  // Of those that ask whether they are heard, and the answers to our own questions.
+  std::vector<Ping> TakePings() { return std::exchange(pings_, {}); }
+  std::vector<Pong> TakePongs() { return std::exchange(pongs_, {}); }
   // What peers have said about our offers since the last calls.
   std::vector<PullReady> TakeReady() { return std::exchange(ready_, {}); }
   std::vector<PullEnd> TakeEnds() { return std::exchange(ends_, {}); }
@@ -77,6 +80,8 @@ class Receiver {
   Puller puller_;
   std::vector<Greeting> greetings_;
   std::vector<Goodbye> goodbyes_;
+  std::vector<Ping> pings_;
+  std::vector<Pong> pongs_;
   std::vector<PullReady> ready_;
   std::vector<PullEnd> ends_;
 };

@@ -127,6 +127,8 @@ void UcxDataPlane::Run() {
     idle = !PumpPeers() && idle;
     AnswerGreetings();
     AnswerGoodbyes();
+    AnswerPings();
+    LookAfterPeers();
     ReapPeers();
     Tick();
     // BUSY: something came in between; it must be progressed before the descriptor can be armed.
@@ -185,12 +187,7 @@ void UcxDataPlane::ReapPeers() {
       CloseReturn(id, failure);
       continue;
     }
-    found->second->Close(failure);
-    closing_.push_back(id);
-    counters_.peer_failures.fetch_add(1, std::memory_order_relaxed);
-    if (!StopRequested()) LOG(kWarning) << failure.message();
-    // A copy: the handler may replace itself.
-    if (const auto on_error = on_peer_error_) on_error(id, failure);
+    Fail(*found->second, id, failure);
   }
   if (closing_.empty()) return;
   std::erase_if(closing_, [this, now_us = NowUs()](PeerId id) {
@@ -198,6 +195,7 @@ void UcxDataPlane::ReapPeers() {
     found->second->AdvanceClose(now_us);
     if (!found->second->Finished()) return false;
     peers_.erase(found);
+    addresses_.erase(id);
     return true;
   });
 }
@@ -246,12 +244,14 @@ absl::StatusOr<PeerId> UcxDataPlane::ConnectNow(std::string_view address,
                                                 Peer::Direction direction) {
   BATON_ASSIGN_OR_RETURN(const std::string ucx_address, OpenPeerAddress(address));
   const PeerId id = ++last_peer_;
-  auto peer = std::make_unique<Peer>(id, direction, &shared_);
+  const size_t hashed = std::hash<std::string_view>()(address);
+  auto peer = std::make_unique<Peer>(id, direction, &shared_, answering_.contains(hashed));
   BATON_RETURN_IF_ERROR(peer->Open(worker_, ucx_address, address_));
   if (direction == Peer::Direction::kOutbound) {
     LOG(kInfo) << "data plane: peer " << id << " over " << peer->Lanes();
   }
   peers_.emplace(id, std::move(peer));
+  if (direction == Peer::Direction::kOutbound) addresses_[id] = hashed;
   return id;
 }
 

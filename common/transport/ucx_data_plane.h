@@ -9,6 +9,7 @@
 #include <string_view>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -61,6 +62,9 @@ class UcxDataPlane : public DataPlane {
   void CloseUcx();
   void AnswerGreetings();
   void AnswerGoodbyes();
+  void AnswerPings();
+  void LookAfterPeers();
+  void Fail(Peer& peer, PeerId id, const absl::Status& failure);
   void CloseReturn(PeerId id, const absl::Status& reason);
   void OfferPulls(const Greeter& greeting, PeerId to);
   bool Pull();
@@ -89,6 +93,10 @@ class UcxDataPlane : public DataPlane {
   Peer::Shared shared_;
   std::vector<PeerId> closing_;  // Closed by us, not yet Finished().
   PeerId last_peer_ = 0;
+  // Addresses of data planes that have answered pings, by their hashes.
+  std::unordered_set<size_t> answering_;
+  std::unordered_map<PeerId, size_t> addresses_;  // Of outbound peers, hashed.
+  int64_t next_look_us_ = 0;
   std::function<void(PeerId, const absl::Status&)> on_peer_error_;
   std::function<void(int64_t)> on_tick_;
   int64_t period_us_ = 0;

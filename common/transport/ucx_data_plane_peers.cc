@@ -1,5 +1,9 @@
 // What the data plane's loop does about those that connect to it, and about pulls.
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/stop_signal.h"
 #include "common/transport/pull_wire.h"
 #include "common/transport/ucx_data_plane.h"
 
@@ -8,6 +12,8 @@ namespace {
 
 // Return endpoints are made on the peers' word, so their number is bounded.
 constexpr size_t kMaxPeers = 4096;
+// How often they are looked after: twice in the time between two pings.
+constexpr int64_t kLookUs = 250'000;
 
 }  // namespace
 
@@ -17,6 +23,7 @@ void UcxDataPlane::AnswerGreetings() {
       LOG(kWarning) << "data plane: more than " << kMaxPeers << " peers";
       continue;
     }
+    if (!Failpoint("transport.greeting_lost").ok()) continue;
     const absl::StatusOr<PeerId> peer =
         ConnectNow(greeting.sealed_address, Peer::Direction::kReturn);
     if (!peer.ok()) {
@@ -35,6 +42,56 @@ void UcxDataPlane::AnswerGoodbyes() {
       CloseReturn(id, absl::CancelledError("data plane: the peer has disconnected"));
     }
   }
+}
+
+void UcxDataPlane::AnswerPings() {
+  const int64_t now_us = NowUs();
+  for (const Ping& ping : receiver_.TakePings()) {
+    for (const auto& [id, peer] : peers_) {
+      if (peer->IsReturnTo(ping) && !peer->closing()) peer->Pinged(ping, now_us);
+    }
+  }
+  for (const Pong& pong : receiver_.TakePongs()) {
+    const auto found = peers_.find(pong.peer);
+    if (found == peers_.end()) continue;
+    found->second->Answered(pong, now_us);
+    if (answering_.size() >= kMaxPeers) answering_.clear();
+    if (const auto address = addresses_.find(pong.peer); address != addresses_.end()) {
+      answering_.insert(address->second);
+    }
+  }
+}
+
+// Asks all endpoints whether they work, and gives up those that don't.
+void UcxDataPlane::LookAfterPeers() {
+  const int64_t now_us = NowUs();
+  if (now_us < next_look_us_) return;
+  next_look_us_ = now_us + kLookUs;
+  std::vector<std::pair<PeerId, absl::Status>> silent;
+  for (const auto& [id, peer] : peers_) {
+    if (absl::Status status = peer->LookAfter(now_us); !status.ok())
+      silent.emplace_back(id, status);
+  }
+  for (const auto& [id, status] : silent) {
+    Peer& peer = *peers_.at(id);
+    const auto failure = absl::UnavailableError(
+        absl::StrCat("data plane: peer ", id, " is given up: ", status.message()));
+    if (peer.direction() == Peer::Direction::kReturn) {
+      LOG(kInfo) << failure.message();
+      CloseReturn(id, failure);
+    } else {
+      Fail(peer, id, failure);
+    }
+  }
+}
+
+void UcxDataPlane::Fail(Peer& peer, PeerId id, const absl::Status& failure) {
+  peer.Close(failure);
+  closing_.push_back(id);
+  counters_.peer_failures.fetch_add(1, std::memory_order_relaxed);
+  if (!StopRequested()) LOG(kWarning) << failure.message();
+  // A copy: the handler may replace itself.
+  if (const auto on_error = on_peer_error_) on_error(id, failure);
 }
 
 // Nobody but the loop knows a return endpoint: closing it ends its receives, UCX's and our own.

@@ -268,7 +268,7 @@ void ChainPlanner::State::ExpireDeadlines(int64_t now_us) {
 // must be out before the planner may forget it.
 void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
   Request& request = requests.at(attempt_id);
-  if (!request.fully_planned() && !request.abort_issued) return;
+  if (!ToldInFull(request)) return;
   if (PlantedBug(Bug::kPlannerFinishesEarly) && request.closed.front() && !request.finished) {
     Finish(attempt_id, request, request.CheckPromptTokens());
   }

@@ -72,6 +72,10 @@ struct PlannerLimits {
   // How long a stage may take from having a plan's input sent to it to being done with the plan,
   // beside the computation (planner_progress.cc). > 0.
   int64_t plan_grace_us = 3'000'000;
+  // How long a stage may take to close a request that is over: failed, aborted, or past its
+  // deadline, and computed as far as it will be. What it still sends ends within a few seconds, by
+  // its transport's word or by the endpoint's death (common/transport/endpoint_life.h).
+  int64_t close_grace_us = 15'000'000;
 };
 
 // How plans are cut by them: whole prompts are still bounded by the longest, as buffers are.

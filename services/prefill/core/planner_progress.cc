@@ -7,7 +7,14 @@
 // and its wait for a credit, and a multiple of what the fastest of the stages before it
 // took for the same tokens: stages differ in layers and hosts, but not by more, and one that was
 // held up says nothing of the next. Stage 0's own computation is a matter of its
-// process's liveness. Rejected: acknowledgements of activations and credits, which would find a
+// process's liveness.
+//
+// A request that is over keeps its pages until every stage has closed it, which a send that never
+// ends would put off for ever. So that has a bound as well, and a stage that misses it ends the
+// epoch: it is not linked again, and its chain is in no pair, before nothing of the old epoch is
+// under way. One that is not over has its deadline.
+//
+// Rejected: acknowledgements of activations and credits, which would find a
 // loss sooner but not a receiver that has lost what it acknowledged.
 #include <algorithm>
 
@@ -49,22 +56,50 @@ int64_t ChainPlanner::State::NextProgressUs() const {
   for (size_t stage = 1; stage < done.size(); ++stage) {
     next_us = std::min(next_us, ProgressDueUs(stage));
   }
+  for (const uint64_t attempt_id : open) {
+    next_us = std::min(next_us, CloseDueUs(requests.at(attempt_id)));
+  }
   return next_us;
 }
 
+int64_t ChainPlanner::State::CloseDueUs(const Request& request) const {
+  if (request.over_us == kNeverUs || PlantedBug(Bug::kPlannerAwaitsClosing)) return kNeverUs;
+  return request.over_us + limits.close_grace_us;
+}
+
+void ChainPlanner::State::FailAt(int stage, int rank, absl::Status status) {
+  chain_failed = true;
+  Emit(FailChain{stage, std::move(status), rank});
+}
+
+void ChainPlanner::State::CheckClosings(int64_t now_us) {
+  for (const uint64_t attempt_id : open) {
+    Request& request = requests.at(attempt_id);
+    const bool over =
+        request.finished && ToldInFull(request) && DoneEverywhere() >= request.last_plan;
+    if (over && request.over_us == kNeverUs) request.over_us = now_us;
+    if (chain_failed || CloseDueUs(request) > now_us) continue;
+    const auto late = std::find(request.closed.begin(), request.closed.end(), false);
+    const auto place = static_cast<int>(late - request.closed.begin());
+    Covered<"planner: a stage does not close a request">();
+    FailAt(place / ranks, place % ranks,
+           absl::UnavailableError(absl::StrCat(
+               "stage ", place / ranks, " has not closed attempt ", attempt_id, " within ",
+               (now_us - request.over_us) / 1000, " ms of its end; a send of it is stuck")));
+  }
+}
+
 void ChainPlanner::State::CheckProgress(int64_t now_us) {
+  CheckClosings(now_us);
   if (NextProgressUs() > now_us) return;
   for (size_t stage = 1; stage < done.size(); ++stage) {
     if (ProgressDueUs(stage) > now_us) continue;
     Covered<"planner: a plan is overdue">();
-    chain_failed = true;
-    Emit(FailChain{
-        static_cast<int>(stage),
-        absl::UnavailableError(absl::StrCat(
-            "plan ", done[stage] + 1, " has not come to its end on stage ", stage, " within ",
-            (now_us - std::max(last_done_us[stage], last_done_us[stage - 1])) / 1000,
-            " ms; what was sent to it is lost")),
-        tallies[stage].slowest()});
+    FailAt(static_cast<int>(stage), tallies[stage].slowest(),
+           absl::UnavailableError(absl::StrCat(
+               "plan ", done[stage] + 1, " has not come to its end on stage ", stage, " within ",
+               (now_us - std::max(last_done_us[stage], last_done_us[stage - 1])) / 1000,
+               " ms; what was sent to it is lost")));
     return;
   }
 }

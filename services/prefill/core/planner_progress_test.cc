@@ -16,6 +16,7 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kEpoch = 7;
 constexpr int64_t kGraceUs = 1'000'000;
+constexpr int64_t kCloseGraceUs = 5'000'000;
 constexpr int64_t kComputeUs = 50'000;
 
 // Three stages and a prompt of many chunks.
@@ -29,7 +30,8 @@ class PlannerProgressTest : public testing::Test {
                   .max_open_requests = 4,
                   .max_queued_requests = 8,
                   .max_context_tokens = 1000,
-                  .plan_grace_us = kGraceUs}) {
+                  .plan_grace_us = kGraceUs,
+                  .close_grace_us = kCloseGraceUs}) {
     Send(ChainUp{kEpoch, 3, 64});
     Start();
   }
@@ -129,6 +131,44 @@ TEST_F(PlannerProgressTest, TheChainFailsOnceWhereSeveralAreOverdue) {
   Send(Tick{});
   EXPECT_EQ(actions_.size(), 1u);
   EXPECT_EQ(Failed()->stage, 1) << "the first of them";
+}
+
+// An abort is in every stage's plans, and one of them never says that it is done with the request.
+TEST_F(PlannerProgressTest, AStageThatDoesNotCloseWhatIsOverFailsTheChain) {
+  Send(AbortRequested{1, absl::CancelledError("the client has gone")});
+  for (uint64_t number = 1; number <= 3; ++number) {
+    for (int stage = 0; stage < 3; ++stage) Done(stage, number);
+  }
+  for (const int stage : {0, 2}) {
+    Send(StageRequestClosed{stage, kEpoch, {1, absl::CancelledError("aborted"), 0, 0, 0}});
+  }
+  ASSERT_EQ(planner_.load().open, 1);
+  const int64_t due_us = now_us_ + kCloseGraceUs;
+  EXPECT_EQ(planner_.NextDeadlineUs(), due_us);
+  now_us_ = due_us - 1;
+  Send(Tick{});
+  EXPECT_FALSE(Failed().has_value());
+  now_us_ = due_us;
+  Send(Tick{});
+  ASSERT_TRUE(Failed().has_value());
+  EXPECT_EQ(Failed()->stage, 1);
+  EXPECT_EQ(Failed()->status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(Failed()->status.message()), HasSubstr("has not closed attempt 1 "));
+  Send(Tick{});
+  EXPECT_FALSE(Failed().has_value()) << "once an epoch";
+}
+
+TEST_F(PlannerProgressTest, AStageThatClosesWhatIsOverInTimeIsNotBlamed) {
+  Send(AbortRequested{1, absl::CancelledError("the client has gone")});
+  for (uint64_t number = 1; number <= 3; ++number) {
+    for (int stage = 0; stage < 3; ++stage) Done(stage, number);
+  }
+  now_us_ += kCloseGraceUs - 1;
+  for (int stage = 0; stage < 3; ++stage) {
+    Send(StageRequestClosed{stage, kEpoch, {1, absl::CancelledError("aborted"), 0, 0, 0}});
+  }
+  EXPECT_EQ(planner_.load().open, 0);
+  EXPECT_EQ(planner_.NextDeadlineUs(), kNeverUs);
 }
 
 TEST_F(PlannerProgressTest, TheNextEpochStartsAnew) {

@@ -44,6 +44,8 @@ struct ChainPlanner::State {
     int given_tokens = 0;      // Of the plan that is being built.
     uint64_t last_plan = 0;    // The last one that names it.
     std::vector<bool> closed;  // By stage and rank.
+    // Since when the stages have nothing left to do but to close it, and nobody waits for it.
+    int64_t over_us = kNeverUs;
     PrefillOutcome outcome;
 
     // Once every stage is done with it.
@@ -91,6 +93,10 @@ struct ChainPlanner::State {
   void EndDrain(int64_t now_us);
   absl::Status CheckDrain() const;
 
+  // The stages have heard all of it that they ever will.
+  bool ToldInFull(const Request& request) const {
+    return request.fully_planned() || request.abort_issued;
+  }
   bool Current(uint64_t event_epoch) const {
     return event_epoch == epoch || PlantedBug(Bug::kPlannerHeedsOldEpoch);
   }
@@ -148,6 +154,9 @@ struct ChainPlanner::State {
   // planner_progress.cc
   int64_t ProgressDueUs(size_t stage) const;
   int64_t NextProgressUs() const;
+  int64_t CloseDueUs(const Request& request) const;
+  void CheckClosings(int64_t now_us);
+  void FailAt(int stage, int rank, absl::Status status);
   void CheckProgress(int64_t now_us);
 
   void Emit(PlannerAction action) { actions->push_back(std::move(action)); }

@@ -50,7 +50,8 @@ void Membership::AddIfItFits(const WorkerInfo& worker, Group& group) const {
 
 void Membership::AddApplicants(Group& group, int64_t now_us) const {
   for (const auto& [id, applicant] : applicants_) {
-    if (applicant.until_us > now_us) AddIfItFits(applicant.info, group);
+    if (applicant.until_us <= now_us || !CheckNameIsFree(applicant.info.instance).ok()) continue;
+    AddIfItFits(applicant.info, group);
   }
 }
 

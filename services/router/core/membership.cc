@@ -133,6 +133,11 @@ absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
     return absl::ResourceExhaustedError(
         absl::StrCat("the cluster has ", workers_.size(), " workers already, the most it takes"));
   }
+  if (absl::Status taken = CheckNameIsFree(worker.instance); !taken.ok()) {
+    Covered<"membership: a twin asks">();
+    Refuse(worker, taken, now_us);
+    return taken;
+  }
   const absl::Status misfit = CheckFitsMembers(worker);
   if (misfit.ok()) {
     Join(worker, now_us + options_.lease_us, now_us, lost);
@@ -140,6 +145,16 @@ absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
   }
   Refuse(worker, misfit, now_us);
   return GiveWayTo(worker, now_us, lost) ? absl::OkStatus() : misfit;
+}
+
+absl::Status Membership::CheckNameIsFree(const InstanceRef& instance) const {
+  const auto known = workers_.find(instance.id);
+  if (known == workers_.end() || PlantedBug(Bug::kRouterLetsTwinsIn)) return absl::OkStatus();
+  const Worker& holder = known->second;
+  if (holder.info.instance == instance || holder.suspect) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("another process of the name ", instance.id,
+                                                    " lives, at ", holder.info.grpc_address,
+                                                    "; two cannot have one --instance-id"));
 }
 
 void Membership::Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t now_us,

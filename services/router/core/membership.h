@@ -104,9 +104,15 @@ class Membership {
  public:
   explicit Membership(MembershipOptions options);
 
-  // Joins or replaces another incarnation (which is then lost and returned in `lost`); repeated
-  // with the same words it only renews the lease. INVALID_ARGUMENT for malformed fields,
-  // OUT_OF_RANGE for a protocol that this router does not speak: these are for good.
+  // Joins or replaces another incarnation (which is then lost and returned in `lost`) that does not
+  // live any more, as far as is known: it is suspect. Repeated with the same words it only renews
+  // the lease. INVALID_ARGUMENT for malformed fields, OUT_OF_RANGE for a protocol that this router
+  // does not speak: these are for good.
+  //
+  // While another incarnation of its name lives, a worker is refused with FAILED_PRECONDITION and
+  // waits until that one has left, is suspect, or has lost its lease. Were the younger let in, the
+  // elder would register again, and the two would take turns for as long as both live, each time
+  // with every endpoint of every peer.
   //
   // Refused for now with FAILED_PRECONDITION, naming the property, the worker and both values, when
   // it doesn't fit those that are here: model config, weights of a shared layer, dtype, page size
@@ -214,6 +220,7 @@ class Membership {
   // were lost last.
   void Remember(const WorkerInfo& worker, bool left, int64_t now_us);
   void Sweep(int64_t now_us, std::vector<Worker>& lost);
+  absl::Status CheckNameIsFree(const InstanceRef& instance) const;
   // applicants.cc
   static absl::Status CheckFitsMember(const WorkerInfo& worker, const Worker& member);
   absl::Status CheckFitsMembers(const WorkerInfo& worker) const;

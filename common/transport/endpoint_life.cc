@@ -1,0 +1,99 @@
+#include "common/transport/endpoint_life.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
+#include "common/base/planted_bug.h"
+
+namespace baton {
+namespace {
+
+// To a peer that has never answered one.
+constexpr uint64_t kPingsToTheUnknown = 6;
+
+// How long the process that looks every `ping_us` has not looked: that long nobody could answer.
+int64_t OwnSilenceUs(const EndpointLifeOptions& options, int64_t checked_us, int64_t now_us) {
+  const int64_t gap_us = now_us - checked_us;
+  return gap_us > 2 * options.ping_us ? gap_us : 0;
+}
+
+}  // namespace
+
+EndpointLife::EndpointLife(const EndpointLifeOptions& options, bool answers, int64_t now_us)
+    : options_(options),
+      answers_(answers),
+      next_ping_us_(now_us),
+      answered_us_(now_us),
+      progress_us_(now_us),
+      checked_us_(now_us) {}
+
+void EndpointLife::SendBegan(size_t bytes, int64_t now_us) {
+  if (under_way_++ == 0) progress_us_ = now_us;
+  bytes_under_way_ += bytes;
+  bytes_began_ += bytes;
+}
+
+void EndpointLife::SendEnded(size_t bytes, int64_t now_us) {
+  --under_way_;
+  bytes_under_way_ -= bytes;
+  progress_us_ = now_us;
+}
+
+void EndpointLife::Answered(uint64_t sequence, int64_t now_us) {
+  if (unanswered_.empty() || sequence < unanswered_.front().sequence || sequence > last_sequence_) {
+    return;  // Nonsense, or an answer that another one has overtaken.
+  }
+  answers_ = true;
+  answered_us_ = now_us;
+  while (!unanswered_.empty() && unanswered_.front().sequence <= sequence) {
+    bytes_answered_ = unanswered_.front().bytes_before;
+    unanswered_.pop_front();
+  }
+}
+
+std::optional<uint64_t> EndpointLife::TakePing(int64_t now_us) {
+  if (options_.silence_us == 0 || now_us < next_ping_us_) return std::nullopt;
+  if (!answers_ && last_sequence_ >= kPingsToTheUnknown) return std::nullopt;
+  next_ping_us_ = now_us + options_.ping_us;
+  unanswered_.push_back({++last_sequence_, bytes_began_});
+  return last_sequence_;
+}
+
+int64_t EndpointLife::PatienceUs(uint64_t bytes_ahead) const {
+  return options_.silence_us +
+         static_cast<int64_t>(static_cast<double>(bytes_ahead) / options_.slowest_bytes_per_us);
+}
+
+absl::Status EndpointLife::Check(int64_t now_us) {
+  if (options_.silence_us == 0) return absl::OkStatus();
+  const int64_t own_us = OwnSilenceUs(options_, checked_us_, now_us);
+  answered_us_ += own_us;
+  progress_us_ += own_us;
+  checked_us_ = now_us;
+  if (PlantedBug(Bug::kTransportTrustsEndpoints)) return absl::OkStatus();
+  if (answers_ && !unanswered_.empty()) {
+    // Nothing is known of what was sent since the last answer.
+    const uint64_t ahead = unanswered_.front().bytes_before - bytes_answered_;
+    if (now_us - answered_us_ >= PatienceUs(ahead) + options_.ping_us) {
+      Covered<"endpoint: pings are not answered">();
+      return absl::UnavailableError(
+          absl::StrCat("it has answered nothing for ", (now_us - answered_us_) / 1000, " ms"));
+    }
+  }
+  if (under_way_ > 0 && now_us - progress_us_ >= PatienceUs(bytes_under_way_)) {
+    Covered<"endpoint: a send makes no progress">();
+    return absl::UnavailableError(absl::StrCat(under_way_, " sends have made no progress for ",
+                                               (now_us - progress_us_) / 1000, " ms"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReturnLife::Check(int64_t now_us) {
+  if (options_.silence_us == 0) return absl::OkStatus();
+  heard_us_ += OwnSilenceUs(options_, checked_us_, now_us);
+  checked_us_ = now_us;
+  if (!pinged_ || now_us - heard_us_ < 2 * options_.silence_us) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("its opener has said nothing for ", (now_us - heard_us_) / 1000, " ms"));
+}
+
+}  // namespace baton

@@ -1,0 +1,100 @@
+// Whether an endpoint still does its work. UCX may leave one half open: after two processes have
+// connected to and parted from one another a few times, small messages still go over it, and what
+// needs the other end's part of the connection (an answer, a rendezvous) is dropped there without a
+// word. Nothing fails, so nobody is told. The opener finds out by itself, in two ways:
+//  - pings. Each needs what a rendezvous needs, and is answered over the return endpoint. A peer
+//    that has answered before and does not any more is gone, and so is the way to it.
+//  - sends. One that is under way must end, or another one before it, within the same time.
+// Both times are longer by what the slowest link takes for the bytes that are ahead.
+//
+// Rejected: UCX's own question (UCX_KEEPALIVE_INTERVAL), which ends peers by a segmentation fault
+// (README, "Known limits"), and would not need the other end's part.
+//
+// Event in, actions out; time is handed in.
+#ifndef COMMON_TRANSPORT_ENDPOINT_LIFE_H_
+#define COMMON_TRANSPORT_ENDPOINT_LIFE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+
+namespace baton {
+
+struct EndpointLifeOptions {
+  int64_t ping_us = 500'000;
+  // Without an answer, or without the end of a send. 0: nothing is asked, and nothing judged.
+  int64_t silence_us = 3'000'000;
+  // A link that carries fewer bytes a microsecond is as good as none.
+  double slowest_bytes_per_us = 1.0;
+};
+
+// Of an endpoint that this process has opened.
+class EndpointLife {
+ public:
+  // `answers`: the peer is known to answer pings. One that is not (an older release's) is asked a
+  // few times and then judged by its sends alone.
+  EndpointLife(const EndpointLifeOptions& options, bool answers, int64_t now_us);
+
+  // A message was given to the transport, or has come to its end there.
+  void SendBegan(size_t bytes, int64_t now_us);
+  void SendEnded(size_t bytes, int64_t now_us);
+  void Answered(uint64_t sequence, int64_t now_us);
+
+  // The ping that is to be sent now, by its sequence; nullopt: none is due.
+  std::optional<uint64_t> TakePing(int64_t now_us);
+  // UNAVAILABLE once the endpoint is dead. To be asked every `ping_us` at least: a longer gap is a
+  // silence of this process, for which no peer is blamed.
+  absl::Status Check(int64_t now_us);
+
+  bool answers() const { return answers_; }
+
+ private:
+  struct Ping {
+    uint64_t sequence = 0;
+    uint64_t bytes_before = 0;  // Given to the transport since the endpoint was opened.
+  };
+  int64_t PatienceUs(uint64_t bytes_ahead) const;
+
+  const EndpointLifeOptions options_;
+  bool answers_;
+  uint64_t last_sequence_ = 0;
+  std::deque<Ping> unanswered_;
+  int64_t next_ping_us_;
+  int64_t answered_us_;          // Last; at first when it was opened.
+  uint64_t bytes_began_ = 0;     // In all.
+  uint64_t bytes_answered_ = 0;  // Of them, those ahead of the last ping that was answered.
+  int under_way_ = 0;
+  uint64_t bytes_under_way_ = 0;
+  int64_t progress_us_;  // When a send ended last, or the first of those under way began.
+  int64_t checked_us_;
+};
+
+// Of an endpoint that answers another process's: its opener's pings have to come.
+class ReturnLife {
+ public:
+  ReturnLife(const EndpointLifeOptions& options, int64_t now_us)
+      : options_(options), heard_us_(now_us), checked_us_(now_us) {}
+
+  void Heard(int64_t now_us) {
+    heard_us_ = now_us;
+    pinged_ = true;
+  }
+  // UNAVAILABLE for an opener that has sent pings and sends no more. Twice as patient as the
+  // opener, who is to give up first and to say goodbye. To be asked as EndpointLife is.
+  absl::Status Check(int64_t now_us);
+
+ private:
+  const EndpointLifeOptions options_;
+  int64_t heard_us_;
+  int64_t checked_us_;
+  bool pinged_ = false;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_TRANSPORT_ENDPOINT_LIFE_H_
