@@ -95,11 +95,11 @@ void DecodeKv::ToCore(const std::vector<LeaseEvent>& events) {
   witness_.Told(receipts);
   for (const KvReceipt& receipt : receipts) {
     // A writer that is not connected asks again when it is.
-    const WorkerMembership& membership = *world_.process(node_)->worker();
+    WorkerMembership& membership = *world_.process(node_)->worker();
     const std::optional<uint64_t> endpoint = membership.FindPeer(receipt.writer);
     if (!endpoint.has_value() || !membership.Lives(*endpoint)) continue;
-    world_.SendData<PrefillProcess>(
-        node_, NodeOf(receipt.writer.id), receipt.writer.incarnation, 0, "receipt", [] {},
+    membership.SendOver<PrefillProcess>(
+        *endpoint, 0, "receipt", [] {},
         [receipt](PrefillProcess& stage, bool) { stage.ReceiveReceipt(receipt); },
         [](const absl::Status&) {});
   }

@@ -192,6 +192,7 @@ void RouterProcess::LetAnotherShapeAsk() {
   other.instance = {"intruder in another's place", 1};
   switch (world_.random().Below(3)) {
     case 0:
+      if (world_.random().Chance(0.5)) return LetATwinAsk(here);
       return ExpectMisfit(other, absl::StrCat(GridOf(other), " is taken"));
     case 1: {
       const size_t kind = Draw(world_, kMisfitsOfGrid);
@@ -212,6 +213,16 @@ void RouterProcess::LetAnotherShapeAsk() {
     return;
   }
   ExpectMisfit(other, WhyLayersDiffer(other, here));
+}
+
+// Another process of a member's name, which lives: its description is a member's, and its life
+// another one's.
+void RouterProcess::LetATwinAsk(const std::vector<router::Worker>& here) {
+  const router::Worker& member = here[Draw(world_, here)];
+  if (member.suspect) return;
+  Info twin = member.info;
+  twin.instance.incarnation ^= 1;
+  ExpectMisfit(twin, absl::StrCat("another process of the name ", twin.instance.id, " lives"));
 }
 
 // One of each kind, made of what `like` says of itself.

@@ -121,6 +121,9 @@ void MembersWitness::Hear(const router::RegisterRequested& event,
                           std::vector<Lost>& lost) {
   if (reply.instance != event.worker.instance) Complain("a registration's answer is another's");
   CheckRefusal(event, reply, membership);
+  if (reply.status.ok() && TwinLives(event.worker.instance)) {
+    Complain(event.worker.instance.id + " takes the place of another process that lives");
+  }
   Member* known = Of(event.worker.instance);
   if (known != nullptr && known->info == event.worker) {
     if (!reply.status.ok()) Complain("a member that asks again is refused");
@@ -158,6 +161,13 @@ void MembersWitness::Hear(const router::RegisterRequested& event,
   }
 }
 
+// Another process of the name is a member, and nothing says that it has died.
+bool MembersWitness::TwinLives(const InstanceRef& instance) const {
+  const auto found = members_.find(instance.id);
+  return found != members_.end() && found->second.info.instance != instance &&
+         !found->second.suspect;
+}
+
 // Whoever sends it has looked at the answer. As any applicant it joins with others that it fits, if
 // they come before it is forgotten.
 void MembersWitness::HearIntruder(const InstanceRef& instance,
@@ -184,7 +194,7 @@ void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
   const bool misfit = std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
     return entry.first != instance.id && !Fit(entry.second.info, event.worker);
   });
-  if (!misfit || !absl::IsFailedPrecondition(reply.status)) {
+  if ((!misfit && !TwinLives(instance)) || !absl::IsFailedPrecondition(reply.status)) {
     Complain(absl::StrCat(instance.id, " is refused without a reason: ", reply.status.ToString()));
   }
   // As many applicants are known as members are taken, intruders among them.

@@ -97,6 +97,7 @@ class MembersWitness {
   void Lose(Members::iterator member, bool left, std::vector<Lost>& lost);
   // `asks`: it is its own registration that makes it a member.
   void Join(const router::Worker& worker, bool asks);
+  bool TwinLives(const InstanceRef& instance) const;
   void HearIntruder(const InstanceRef& instance, const router::Membership& membership);
   void CheckRefusal(const router::RegisterRequested& event, const router::ReplyRegister& reply,
                     const router::Membership& membership);

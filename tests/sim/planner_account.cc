@@ -33,6 +33,7 @@ void PlannerAccount::Saw(const prefill::PlannerEvent& event,
     world_.Violate(
         absl::StrCat("planner of ", self_, " waits for stage ", late_stage, " for ever"));
   }
+  NoteOver();
   CheckLoad(planner);
   CheckTimer(planner);
   Forget();
@@ -150,6 +151,11 @@ void PlannerAccount::See(const prefill::IssuePlan& action) {
     Prompt& prompt = prompts_[item.attempt_id];
     prompt.planned += item.token_count;
     prompt.chunks.push_back({plan.number, item.token_begin, item.token_count});
+    prompt.last_plan = plan.number;
+  }
+  for (const uint64_t attempt_id : plan.aborts) {
+    prompts_[attempt_id].aborted = true;
+    prompts_[attempt_id].last_plan = plan.number;
   }
 }
 
@@ -222,6 +228,9 @@ bool PlannerAccount::Timed(const Chunk& chunk, const prefill::ChunkTiming& timin
 }
 
 void PlannerAccount::See(const prefill::FailChain& action) {
+  if (ClosingDueUs() <= world_.now_us() && absl::IsUnavailable(action.status)) {
+    if (!std::exchange(failed_, true)) return;
+  }
   const auto [stage, due_us] = NextOverdue();
   const std::vector<uint64_t>& ranks = by_rank_[static_cast<size_t>(action.stage)];
   const auto last = static_cast<int>(std::min_element(ranks.begin(), ranks.end()) - ranks.begin());
@@ -257,6 +266,26 @@ std::pair<int, int64_t> PlannerAccount::NextOverdue() const {
     if (first) next = {static_cast<int>(stage), due_us};
   }
   return next;
+}
+
+// Nobody waits for them, and the stages have nothing to do but to close them.
+void PlannerAccount::NoteOver() {
+  for (auto& [attempt_id, prompt] : prompts_) {
+    const bool told = prompt.aborted || prompt.planned == prompt.tokens;
+    const bool over = up_ && prompt.finished && prompt.opened_us != kNeverUs && told &&
+                      DoneEverywhere() >= prompt.last_plan;
+    if (over && prompt.over_us == kNeverUs) prompt.over_us = world_.now_us();
+  }
+}
+
+int64_t PlannerAccount::ClosingDueUs() const {
+  const auto places = done_.size() * static_cast<size_t>(topology_.ranks);
+  int64_t due_us = kNeverUs;
+  for (const auto& [attempt_id, prompt] : prompts_) {
+    if (prompt.over_us == kNeverUs || prompt.closed.size() == places) continue;
+    due_us = std::min(due_us, prompt.over_us + limits_.close_grace_us);
+  }
+  return due_us;
 }
 
 int PlannerAccount::CountQueued() const {
@@ -304,7 +333,7 @@ void PlannerAccount::CheckLoad(const prefill::ChainPlanner& planner) {
 }
 
 void PlannerAccount::CheckTimer(const prefill::ChainPlanner& planner) {
-  int64_t due_us = up_ && !failed_ ? NextOverdue().second : kNeverUs;
+  int64_t due_us = up_ && !failed_ ? std::min(NextOverdue().second, ClosingDueUs()) : kNeverUs;
   for (const auto& [attempt_id, prompt] : prompts_) {
     if (!prompt.finished) due_us = std::min({due_us, prompt.deadline_us, drain_ends_us_});
   }

@@ -53,6 +53,9 @@ class PlannerAccount {
     int64_t transfer_us = 0;  // The longest of the stages'.
     int64_t exposed_us = 0;
     bool finished = false;
+    bool aborted = false;    // In a plan.
+    uint64_t last_plan = 0;  // That names it.
+    int64_t over_us = kNeverUs;
     std::map<std::pair<int, int>, bool> closed;  // (stage, rank)
     std::vector<Chunk> chunks;
   };
@@ -79,6 +82,9 @@ class PlannerAccount {
   uint64_t DoneEverywhere() const;
   // The stage that is overdue first, and when.
   std::pair<int, int64_t> NextOverdue() const;
+  // When stages have had their time to close what is over.
+  int64_t ClosingDueUs() const;
+  void NoteOver();
   const Done* FindDone(uint64_t plan, int stage) const;  // nullptr: some rank is not.
   int CountQueued() const;
   void Forget();

@@ -249,7 +249,7 @@ void PlannerWitness::CheckWhole(const prefill::FinishRequest& action, const Requ
 }
 
 void PlannerWitness::See(const prefill::FailChain& action) {
-  if (std::exchange(failed_, true) || !up_ || action.stage < 1 || action.rank >= topology_.ranks) {
+  if (std::exchange(failed_, true) || !up_ || action.stage < 0 || action.rank >= topology_.ranks) {
     world_.Violate(
         absl::StrCat("planner of ", self_, " fails its chain twice, or one that is down"));
   }

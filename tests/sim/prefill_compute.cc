@@ -259,7 +259,6 @@ void PrefillProcess::TellComputed() {
 // ---- Activations ----
 
 void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
-  const int next = member_ + topology_.ranks;
   auto payload = std::make_shared<SimActivationsPtr>();
   const SimActivationsPtr output = outputs_[send.number % outputs_.size()];
   if (output == nullptr || output->number != send.number || output->epoch != send.epoch) {
@@ -279,8 +278,8 @@ void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
     });
     return;
   }
-  world_.SendData<PrefillProcess>(
-      node_, NodeOfMember(next), members_[static_cast<size_t>(next)].incarnation, 1, "activations",
+  membership_->SendOver<PrefillProcess>(
+      neighbours_.next()->endpoint, 1, "activations",
       [this, payload, output, send] {
         *payload = output;
         if (send.epoch != epoch_ || outputs_[send.number % outputs_.size()] == output) return;
@@ -288,23 +287,21 @@ void PrefillProcess::SendActivations(const prefill::SendActivations& send) {
                                     "'s output buffer is filled again while it is sent"));
       },
       [payload](PrefillProcess& peer, bool corrupt) { peer.ReceiveActivations(*payload, corrupt); },
-      [this, send, next, instance = neighbours_.next()->instance,
-       endpoint = neighbours_.next()->endpoint, output](const absl::Status& status) {
-        if (status.ok()) return SendSum(send, next, instance, endpoint, output);
+      [this, send, endpoint = neighbours_.next()->endpoint, output](const absl::Status& status) {
+        if (status.ok()) return SendSum(send, endpoint, output);
         HandleStage(prefill::ActivationsSent{send.epoch, send.number, status});
       });
 }
 
 // Their checksum, which is taken once they have gone: until then the buffer is theirs.
-void PrefillProcess::SendSum(const prefill::SendActivations& send, int next,
-                             const InstanceRef& instance, uint64_t endpoint,
+void PrefillProcess::SendSum(const prefill::SendActivations& send, uint64_t endpoint,
                              const SimActivationsPtr& output) {
   const auto ended = [this, send](const absl::Status& status) {
     HandleStage(prefill::ActivationsSent{send.epoch, send.number, status});
   };
   if (!membership_->Lives(endpoint)) return ended(absl::UnavailableError("the endpoint is dead"));
-  world_.SendData<PrefillProcess>(
-      node_, NodeOfMember(next), instance.incarnation, 1, "checksum of activations",
+  membership_->SendOver<PrefillProcess>(
+      endpoint, 1, "checksum of activations",
       [this, send, output] {
         if (send.epoch != epoch_ || outputs_[send.number % outputs_.size()] == output) return;
         world_.Violate(absl::StrCat(self_.id, ": plan ", send.number,

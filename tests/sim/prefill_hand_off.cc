@@ -70,9 +70,9 @@ void PrefillProcess::HeartbeatDecodes() {
     const auto beat = [self = self_](DecodeRank& rank) { rank.kv().ReceiveHeartbeat(self); };
     DeliverAgain(decode, kHeartbeatAgain, "kv heartbeat again", beat);
     if (!membership_->Lives(endpoint.endpoint)) continue;
-    world_.SendData<DecodeRank>(
-        node_, NodeOf(decode.id), decode.incarnation, 0, "kv heartbeat", [] {},
-        [beat](DecodeRank& rank, bool) { beat(rank); }, [](const absl::Status&) {});
+    membership_->SendOver<DecodeRank>(
+        endpoint.endpoint, 0, "kv heartbeat", [] {}, [beat](DecodeRank& rank, bool) { beat(rank); },
+        [](const absl::Status&) {});
   }
   world_.After(node_, topology_.times.kv_heartbeat_us, "kv heartbeat timer",
                [this] { HeartbeatDecodes(); });
@@ -201,8 +201,8 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
     return NotConnected(message.message_id);
   }
   auto payload = std::make_shared<std::vector<uint64_t>>();
-  world_.SendData<DecodeRank>(
-      node_, NodeOf(message.decode.id), message.decode.incarnation, message.bytes, "kv",
+  membership_->SendOver<DecodeRank>(
+      *membership_->FindPeer(message.decode), message.bytes, "kv",
       [this, read, payload, checksum = header.checksum, pages] {
         *payload = read();
         memory_.LetGo(pages);
@@ -242,8 +242,8 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   commit.has_first_token = message.first_token.has_value();
   if (message.first_token.has_value()) commit.first_token = *message.first_token;
   if (!Connected(message.decode)) return NotConnected(message.message_id);
-  world_.SendData<DecodeRank>(
-      node_, NodeOf(message.decode.id), message.decode.incarnation, 0, "commit", [] {},
+  membership_->SendOver<DecodeRank>(
+      *membership_->FindPeer(message.decode), 0, "commit", [] {},
       [commit](DecodeRank& decode, bool) { decode.kv().ReceiveCommit(commit, /*again=*/false); },
       [this, id = message.message_id](const absl::Status& status) { MessageEnded(id, status); });
   if (world_.random().Chance(5 * kOfAnother)) {

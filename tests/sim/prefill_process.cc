@@ -192,6 +192,8 @@ void PrefillProcess::Perform(const prefill::PlannerAction& action) {
     return;
   }
   if (const auto* fail = std::get_if<prefill::FailChain>(&action)) {
+    const bool own = fail->stage == 0 && fail->rank == 0;
+    if (own) return wiring_events_.Raise(links::ChainFailed{fail->status});
     wiring_events_.Raise(
         links::StageLinkEnded{fail->stage * topology_.ranks + fail->rank, epoch_, fail->status});
     return;
@@ -283,10 +285,8 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
             });
             return;
           }
-          const int previous = member_ - topology_.ranks;
-          world_.SendData<PrefillProcess>(
-              node_, NodeOfMember(previous), members_[static_cast<size_t>(previous)].incarnation, 0,
-              "credit", [] {},
+          membership_->SendOver<PrefillProcess>(
+              neighbours_.previous()->endpoint, 0, "credit", [] {},
               [act](PrefillProcess& peer, bool) { peer.ReceiveCredit(act.epoch, act.number); },
               [this, epoch = epoch_](const absl::Status& status) {
                 // A lost credit would stall the chain.

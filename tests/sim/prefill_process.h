@@ -222,8 +222,8 @@ class PrefillProcess : public Process {
   void FreePages();
   void FreePage(uint64_t epoch, int page);
   void SendActivations(const prefill::SendActivations& send);
-  void SendSum(const prefill::SendActivations& send, int next, const InstanceRef& instance,
-               uint64_t endpoint, const SimActivationsPtr& output);
+  void SendSum(const prefill::SendActivations& send, uint64_t endpoint,
+               const SimActivationsPtr& output);
   void Check(uint64_t number);
   void ClearTail(const prefill::SendKv& send);
   // Changes the outbox and does what comes of it.

@@ -106,6 +106,7 @@ class RouterProcess : public Process {
   void CheckRefusal(uint64_t call_id, const absl::Status& status);
   void LetIntrudersAsk(const router::WorkerInfo& like);  // intruders.cc
   void LetAnotherShapeAsk();
+  void LetATwinAsk(const std::vector<router::Worker>& here);
   bool HasPlaces() const;  // For another worker.
   void ExpectMisfit(const router::WorkerInfo& intruder, const std::string& words);
   void ScheduleTick();

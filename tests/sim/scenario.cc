@@ -138,6 +138,7 @@ const std::vector<NetworkFaultKind>& NetworkFaultKinds() {
       {"connect-slow", &NetworkFaults::connect_slow, 0.2, 0.5},
       {"break-late", &NetworkFaults::break_late, 0.2, 0.5},
       {"endpoint-dies", &NetworkFaults::endpoint_dies, 0.2, 0.5},
+      {"endpoint-silent", &NetworkFaults::endpoint_silent, 0.3, 0.4},
       {"group-slow", &NetworkFaults::group_slow, 0.4, 0.5, true},
       {"group-fails", &NetworkFaults::group_fails, 0.3, 0.3, true},
       {"group-hangs", &NetworkFaults::group_hangs, 0.3, 0.2, true},

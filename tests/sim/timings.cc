@@ -59,6 +59,7 @@ Timings DrawTimings(Random& random) {
   Timings times;
   times.latest_data_us = random.Between(500, 2'000) * kMs;
   DrawMembership(random, times);
+  times.endpoint_silence_us = 2 * times.latest_data_us + random.Between(400, 2'000) * kMs;
   DrawChain(random, times);
   DrawHandOff(random, times);
   times.pairing_timeout_us = random.Between(2'000, 5'000) * kMs;
@@ -87,6 +88,8 @@ int64_t Timings::RecoveryUs() const {
       kLatestBreakUs + std::max({joined_us, wired_us, longest_probation_us + kAtOnceUs}),
       // A stage whose link stands and that is gone, or a message that is lost on the way to it.
       std::max(chain.silence_us, stuck_us + kAtOnceUs) + wired_us,
+      // An endpoint that has fallen silent, and its successor.
+      endpoint_silence_us * 3 / 2 + membership.heartbeat_us + joined_us + wired_us,
       // A rank that takes its time to connect to the others of its stage.
       grouped_us,
   });
@@ -99,10 +102,10 @@ std::string Timings::Summary() const {
       " grace=", membership.grace_us / kMs, " pairing=", pairing_timeout_us / kMs,
       " probation<=", longest_probation_us / kMs, " silence=", chain.silence_us / kMs,
       " linking=", chain.linking_limit_us / kMs, " rewire<=", chain.longest_backoff_us / kMs,
-      " plan-grace=", plan_grace_us / kMs, " stream-lease=", stream_lease_us / kMs,
-      " writer-lease=", writer_lease_us / kMs, " kv-heartbeat=", kv_heartbeat_us / kMs,
-      " receipt=", receipt_us / kMs, "*", receipt_asks, " data-late<=", latest_data_us / kMs,
-      " recovery=", RecoveryUs() / kMs);
+      " endpoint-silence=", endpoint_silence_us / kMs, " plan-grace=", plan_grace_us / kMs,
+      " stream-lease=", stream_lease_us / kMs, " writer-lease=", writer_lease_us / kMs,
+      " kv-heartbeat=", kv_heartbeat_us / kMs, " receipt=", receipt_us / kMs, "*", receipt_asks,
+      " data-late<=", latest_data_us / kMs, " recovery=", RecoveryUs() / kMs);
 }
 
 }  // namespace baton::sim

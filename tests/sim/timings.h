@@ -46,6 +46,9 @@ struct Timings {
   int64_t longest_probation_us = 5'000'000;
   router::BackoffRange overload_backoff;
 
+  // ---- Endpoints ----
+  int64_t endpoint_silence_us = 3'000'000;  // Longer than a ping and its answer that are late.
+
   // ---- Chains ----
   links::ChainTimes chain;
   int64_t plan_grace_us = 3'000'000;  // Longer than an activation and a credit that are late.

@@ -84,6 +84,7 @@ WorkerMembership::WorkerMembership(World& world, const Timings& times, int node,
 void WorkerMembership::Start() {
   events_.Raise(worker::MembershipTick{});
   if (world_.dns().announced) HearAnnouncements();
+  LookAfterEndpoints();
 }
 
 void WorkerMembership::HandleOne(const worker::MembershipEvent& event) {
@@ -329,8 +330,14 @@ void WorkerMembership::Perform(const worker::ConnectPeers& action) {
 
 uint64_t WorkerMembership::Open(const InstanceRef& peer) {
   const uint64_t endpoint = ++last_endpoint_;
-  live_[endpoint] = {peer, world_.now_us()};
+  EndpointLifeOptions options{times_.endpoint_silence_us / 6, times_.endpoint_silence_us};
+  const int64_t bytes_per_ms = world_.faults().bytes_per_ms;
+  // Half of what the link carries; where there is no limit no byte takes time.
+  options.slowest_bytes_per_us = bytes_per_ms == 0 ? 1e6 : static_cast<double>(bytes_per_ms) / 2e3;
+  live_.emplace(endpoint, SimEndpoint{peer, world_.now_us(),
+                                      EndpointLife(options, /*answers=*/true, world_.now_us())});
   lost_us_.erase(peer);
+  if (world_.Strikes(&NetworkFaults::endpoint_silent)) FallSilent(endpoint);
   if (world_.Strikes(&NetworkFaults::endpoint_dies)) Break(endpoint, peer);
   return endpoint;
 }
@@ -342,7 +349,10 @@ void WorkerMembership::Break(uint64_t endpoint, const InstanceRef& peer) {
   const int64_t late_us = world_.random().Between(early ? 1 : 1000, early ? 1000 : 8'000'000);
   world_.After(node_, late_us, "endpoint dies", [this, endpoint, peer] {
     if (world_.faults().endpoint_dies == 0) return;  // Healed meanwhile.
-    if (live_.erase(endpoint) == 0) return;          // Closed.
+    const auto dead = live_.find(endpoint);
+    if (dead == live_.end()) return;  // Closed.
+    EndStuck(std::move(dead->second));
+    live_.erase(dead);
     world_.Trace(node_, absl::StrCat("ENDPOINT to ", peer.id, " dies"));
     lost_us_[peer] = world_.now_us();
     world_.After(node_, world_.random().Between(1, 60), "endpoint is dead",
@@ -354,8 +364,9 @@ void WorkerMembership::Perform(const worker::CloseEndpoint& action) {
   taken_us_.erase(action.endpoint);
   const auto closed = live_.find(action.endpoint);
   if (closed == live_.end()) return;
-  const Endpoint endpoint = closed->second;
+  const SimEndpoint endpoint = std::move(closed->second);
   live_.erase(closed);
+  EndStuck(endpoint);
   const int node = NodeOf(endpoint.peer.id);
   if (!world_.alive(node) || world_.incarnation(node) != endpoint.peer.incarnation) return;
   world_.Send<Process>(node_, node, "peer closed",
@@ -376,6 +387,7 @@ void WorkerMembership::PeerClosed(const InstanceRef& peer, int64_t opened_us) {
                    lost_us_[peer] = world_.now_us();
                    events_.Raise(worker::PeerFailed{number});
                  });
+    EndStuck(open);
     live_.erase(endpoint);
     return;
   }

@@ -15,7 +15,9 @@
 #include "services/router/core/membership.h"
 #include "services/worker/core/memberships.h"
 #include "tests/sim/memberships_witness.h"
+#include "tests/sim/sim_endpoint.h"
 #include "tests/sim/timings.h"
+#include "tests/sim/topology.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
@@ -56,6 +58,26 @@ class WorkerMembership {
   // router may still have a request that needs this worker.
   void Leave(bool unneeded, std::function<void()> left);
   bool leaves() const { return left_ != nullptr; }
+  const std::string& id() const { return info_.instance.id; }
+
+  // Sends a tensor message (World::SendData) over an endpoint that lives, as far as is known.
+  template <typename Receiver>
+  void SendOver(uint64_t endpoint, size_t bytes, const char* label, std::function<void()> read,
+                std::function<void(Receiver&, bool corrupt)> place,
+                std::function<void(absl::Status)> sent) {
+    SimEndpoint& open = live_.at(endpoint);
+    open.life.SendBegan(bytes, world_.now_us());
+    const auto ended = [this, endpoint, bytes, sent = std::move(sent)](const absl::Status& status) {
+      const auto found = live_.find(endpoint);
+      if (found != live_.end()) found->second.life.SendEnded(bytes, world_.now_us());
+      sent(status);
+    };
+    if (open.silence != Silence::kNone) return Swallow(open, label, std::move(read), ended);
+    world_.SendData<Receiver>(node_, NodeOf(open.peer.id), open.peer.incarnation, bytes, label,
+                              std::move(read), std::move(place), ended);
+  }
+  // The answer to a ping over this endpoint.
+  void Ponged(uint64_t endpoint, uint64_t sequence);
 
   // The peers as the core has told them, in its order: the newest first.
   const std::vector<worker::PeerWorker>& peers() const { return core_.peers(); }
@@ -102,6 +124,13 @@ class WorkerMembership {
   void NoteRejoined(const worker::HeartbeatAnswered& answer);
   void CheckTaken();
   void Break(uint64_t endpoint, const InstanceRef& peer);
+  // endpoints.cc
+  void FallSilent(uint64_t endpoint);
+  void Swallow(SimEndpoint& endpoint, const char* label, std::function<void()> read,
+               std::function<void(absl::Status)> sent);
+  void EndStuck(SimEndpoint endpoint);
+  void LookAfterEndpoints();
+  void Ping(uint64_t endpoint, uint64_t sequence);
   void Perform(const worker::TellPeers& action);
   void Perform(const worker::BeginDrain&) { on_drain_(); }
   void Perform(const worker::TooManyRouters&) {}
@@ -122,11 +151,8 @@ class WorkerMembership {
   std::map<uint64_t, uint64_t> watches_;  // Call -> router.
   std::set<int> gave_up_asking_;          // Nodes of routers.
   std::function<void()> on_drain_;
-  struct Endpoint {
-    InstanceRef peer;
-    int64_t opened_us = 0;
-  };
-  std::map<uint64_t, Endpoint> live_;     // Whatever the core knows of them.
+  // Those that live, or are silent; whatever the core knows of them.
+  std::map<uint64_t, SimEndpoint> live_;
   std::map<uint64_t, int64_t> taken_us_;  // When those went that a peer's closing has taken along.
   uint64_t router_life_ = 0;              // That registered this worker last.
   int64_t registered_again_us_ = 0;       // When, if it had before and no other router is known.

@@ -34,23 +34,24 @@ struct NetworkFaults {
       0;                 // Of a step; of a chunk, a row, a draw or a prompt's tokens a part of it.
   double loop_late = 0;  // Of a worker's timer that its busy loop sees up to 1 s late.
   double call_late = 0;  // Of a call whose connection takes up to 1 s to stand.
-  double plan_repeat = 0;     // Of a plan that a stage gets twice (a shell's mistake, not gRPC's).
-  double nonsense = 0;        // Of a message, that what comes is one that no peer of ours sends.
-  double data_fail = 0;       // Of a tensor message that ends with an error at its sender.
-  double data_lost = 0;       // Of one that never arrives although its sender was told OK.
-  double data_slow = 0;       // Of one that arrives up to 2 s after its sender was told OK.
-  double data_corrupt = 0;    // Of one whose payload changes under way.
-  double connect_fail = 0;    // Of an endpoint that is to be opened.
-  double connect_slow = 0;    // Of one that takes up to 2 s to stand.
-  double break_late = 0;      // Of a call's breaking that one end hears of up to 4 s later.
-  double endpoint_dies = 0;   // Of one that stands, within seconds, though its peer lives.
-  double group_slow = 0;      // Of a rank that takes up to 2 s to connect to its stage's others.
-  double group_fails = 0;     // Of one that cannot.
-  double group_hangs = 0;     // Of one that never ends trying.
-  double step_late = 0;       // Of a step that one rank begins up to 800 ms after the others.
-  double step_hangs = 0;      // Of one that it begins later than they wait for it.
-  double step_ends_late = 0;  // Of one that a decode rank ends up to 300 ms after the others.
-  double order_garbled = 0;   // Of an order to a decode rank: it makes no sense there.
+  double plan_repeat = 0;      // Of a plan that a stage gets twice (a shell's mistake, not gRPC's).
+  double nonsense = 0;         // Of a message, that what comes is one that no peer of ours sends.
+  double data_fail = 0;        // Of a tensor message that ends with an error at its sender.
+  double data_lost = 0;        // Of one that never arrives although its sender was told OK.
+  double data_slow = 0;        // Of one that arrives up to 2 s after its sender was told OK.
+  double data_corrupt = 0;     // Of one whose payload changes under way.
+  double connect_fail = 0;     // Of an endpoint that is to be opened.
+  double connect_slow = 0;     // Of one that takes up to 2 s to stand.
+  double break_late = 0;       // Of a call's breaking that one end hears of up to 4 s later.
+  double endpoint_dies = 0;    // Of one that stands, within seconds, though its peer lives.
+  double endpoint_silent = 0;  // Of one that looks open, and over which nothing arrives.
+  double group_slow = 0;       // Of a rank that takes up to 2 s to connect to its stage's others.
+  double group_fails = 0;      // Of one that cannot.
+  double group_hangs = 0;      // Of one that never ends trying.
+  double step_late = 0;        // Of a step that one rank begins up to 800 ms after the others.
+  double step_hangs = 0;       // Of one that it begins later than they wait for it.
+  double step_ends_late = 0;   // Of one that a decode rank ends up to 300 ms after the others.
+  double order_garbled = 0;    // Of an order to a decode rank: it makes no sense there.
   // Of a tensor connection, in bytes a millisecond; 0: no limit.
   int64_t bytes_per_ms = 0;
 };

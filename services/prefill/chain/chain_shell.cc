@@ -185,6 +185,7 @@ void ChainShell::SendToMembers(const PlanWithContexts& plan) {
 }
 
 void ChainShell::Perform(const FailChain& action) {
+  if (action.stage == 0 && action.rank == 0) return wiring_->Break(action.status);
   wiring_->BreakAt(action.stage, action.rank, action.status);
 }
 

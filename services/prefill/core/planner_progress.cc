@@ -81,7 +81,6 @@ void ChainPlanner::State::CheckClosings(int64_t now_us) {
     if (chain_failed || CloseDueUs(request) > now_us) continue;
     const auto late = std::find(request.closed.begin(), request.closed.end(), false);
     const auto place = static_cast<int>(late - request.closed.begin());
-    Covered<"planner: a stage does not close a request">();
     FailAt(place / ranks, place % ranks,
            absl::UnavailableError(absl::StrCat(
                "stage ", place / ranks, " has not closed attempt ", attempt_id, " within ",

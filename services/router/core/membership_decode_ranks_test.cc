@@ -153,6 +153,7 @@ TEST_F(MembershipDecodeRanksTest, ARankThatIsStartedAgainIsInNoPairBeforeRank0Kn
   std::vector<WorkerInfo> service = Service();
   JoinAll(Together({stage}, service));
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
+  EXPECT_TRUE(members_.Suspect(service[1].instance, now_us_));
   service[1].instance.incarnation = 200;
   ASSERT_EQ(Join(service[1]), absl::OkStatus());
   ASSERT_THAT(lost_, SizeIs(1));

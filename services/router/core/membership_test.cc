@@ -99,6 +99,7 @@ TEST_F(MembershipTest, ADecodeThatNamesAChainTakesNoPlaceInIt) {
   decode.chain_id = "c0";
   JoinAll({TestStage("c0", 0, 2), TestStage("c0", 1, 2), decode});
   WorkerInfo again = TestStage("c0", 1, 2);
+  EXPECT_TRUE(members_.Suspect(again.instance, now_us_));
   again.instance.incarnation = 2;
   EXPECT_EQ(Join(again), absl::OkStatus());
   EXPECT_THAT(members_.Workers(), SizeIs(3));
@@ -217,6 +218,7 @@ TEST_F(MembershipTest, AHeartbeatWithoutALeaseIsToldWhy) {
   EXPECT_TRUE(absl::IsNotFound(stranger));
   EXPECT_EQ(stranger.message(), "d0 holds no lease here: register (again)");
   ASSERT_EQ(Join(worker), absl::OkStatus());
+  EXPECT_TRUE(members_.Suspect(worker.instance, now_us_));
   worker.instance.incarnation = 2;
   ASSERT_EQ(Join(worker), absl::OkStatus());
   worker.instance.incarnation = 1;
@@ -225,9 +227,10 @@ TEST_F(MembershipTest, AHeartbeatWithoutALeaseIsToldWhy) {
   EXPECT_EQ(replaced.message(), "d0 incarnation 1 has been replaced by 2");
 }
 
-TEST_F(MembershipTest, ANewIncarnationReplacesTheOld) {
+TEST_F(MembershipTest, ANewIncarnationReplacesOneThatSeemsDead) {
   auto d0 = TestDecode("d0");
   JoinAll({TestStage("c0", 0, 1), d0});
+  EXPECT_TRUE(members_.Suspect(d0.instance, now_us_));
   const uint64_t version = members_.view_version();
   d0.instance.incarnation = 2;
   ASSERT_EQ(Join(d0), absl::OkStatus());
@@ -255,12 +258,56 @@ TEST_F(MembershipTest, ARepeatedRegistrationChangesOnlyItsLease) {
   EXPECT_THAT(members_.ReadyPairs(), SizeIs(1));
 }
 
+// A second `up`, or a pod that was replaced by force and still runs. Who is here stays.
+TEST_F(MembershipTest, ATwinOfOneThatLivesWaits) {
+  const WorkerInfo elder = TestDecode("d0");
+  JoinAll({TestStage("c0", 0, 1), elder});
+  ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
+  const uint64_t version = members_.view_version();
+  WorkerInfo twin = elder;
+  twin.instance.incarnation = 2;
+  for (int asks = 0; asks < 5; ++asks) {
+    now_us_ += 500;
+    const absl::Status refusal = Join(twin);
+    EXPECT_TRUE(absl::IsFailedPrecondition(refusal)) << refusal;
+    EXPECT_THAT(std::string(refusal.message()), HasSubstr("another process of the name d0 lives"));
+    EXPECT_TRUE(absl::IsNotFound(Beat(twin)));
+    BeatAll();
+  }
+  EXPECT_THAT(lost_, IsEmpty());
+  EXPECT_EQ(members_.view_version(), version) << "no peer hears of it";
+  EXPECT_THAT(members_.ReadyPairs(), SizeIs(1));
+  EXPECT_TRUE(members_.applicants().contains("d0")) << "an operator sees that it waits";
+  // Others that come do not bring it along.
+  ASSERT_EQ(Join(TestDecode("d1")), absl::OkStatus());
+  EXPECT_EQ(members_.Find(twin.instance), nullptr);
+
+  // Once the elder is silent for its lease, the twin is a successor.
+  now_us_ += 1000;
+  EXPECT_FALSE(members_.Expire(now_us_).empty());
+  EXPECT_EQ(Join(twin), absl::OkStatus());
+  // And who was stopped for so long waits in its turn.
+  EXPECT_TRUE(absl::IsFailedPrecondition(Join(elder)));
+}
+
+TEST_F(MembershipTest, TheSuccessorOfOneThatDrainsWaitsUntilItHasLeft) {
+  WorkerInfo d0 = TestDecode("d0");
+  JoinAll({TestStage("c0", 0, 1), d0});
+  members_.SaysDraining(d0.instance);
+  const InstanceRef elder = d0.instance;
+  d0.instance.incarnation = 2;
+  EXPECT_TRUE(absl::IsFailedPrecondition(Join(d0)));
+  ASSERT_TRUE(members_.Remove(elder, now_us_, lost_));
+  EXPECT_EQ(Join(d0), absl::OkStatus());
+}
+
 TEST_F(MembershipTest, TheNumberOfWorkersIsBounded) {
   Membership small({.lease_us = 1000, .max_workers = 1});
   ASSERT_EQ(small.Register(TestDecode("d0"), 0, lost_), absl::OkStatus());
   EXPECT_EQ(small.Register(TestDecode("d1"), 0, lost_).code(),
             absl::StatusCode::kResourceExhausted);
   auto again = TestDecode("d0");
+  EXPECT_TRUE(small.Suspect(again.instance, 0));
   again.instance.incarnation = 2;
   EXPECT_EQ(small.Register(again, 0, lost_), absl::OkStatus());
 }

@@ -69,6 +69,11 @@ class RouterCoreTest : public ::testing::Test {
     Beat(instance);
     Handle(Tick{});
   }
+  // Its process ends, as far as a router can see: its watch breaks.
+  void Dies(const InstanceRef& instance) {
+    Handle(WatchOpened{900, instance});
+    Handle(WatchBroken{900});
+  }
   void JoinOnePair() { Join({TestStage("c0", 0, 2), TestStage("c0", 1, 2), TestDecode("d0")}); }
   void JoinTwoPairs() {
     Join({TestStage("c0", 0, 1), TestStage("c1", 0, 1), TestDecode("d0"), TestDecode("d1")});

@@ -130,6 +130,7 @@ TEST_F(RouterCoreTest, ALostWorkerEndsOnlyItsOwnRequests) {
   }
   ASSERT_THAT(calls_of_decode["d0"], SizeIs(2));
   WorkerInfo again = TestDecode("d0");
+  Dies(again.instance);
   again.instance.incarnation = 2;
   Handle(RegisterRequested{9, again});
   EXPECT_EQ(Only<ReplyRegister>().status, absl::OkStatus());
@@ -249,6 +250,7 @@ TEST_F(RouterCoreTest, ALostWorkersRequestsAreRetriedBeforeTheFirstToken) {
   JoinTwoPairs();
   Prefilling(1);
   WorkerInfo again = TestDecode(reserve_.decode.id);
+  Dies(again.instance);
   again.instance.incarnation = 2;
   Handle(RegisterRequested{9, again});
   EXPECT_THAT(All<FinishCall>(), IsEmpty());

@@ -37,6 +37,7 @@ class RouterRanksTest : public RouterCoreTest {
   void LoseFollower() { BeatDraining(kFollower, /*leaving=*/true); }
   void StartFollowerAgain() {
     WorkerInfo again = TestDecodeRank(1);
+    Dies(again.instance);
     again.instance.incarnation = 2;
     Handle(RegisterRequested{1, again});
   }

@@ -35,6 +35,7 @@ TEST_F(WatchesTest, EveryWatchHearsOfEveryChange) {
   Handle(HeartbeatReceived{2, {"d1", 1}, kIncarnation, 0, true, {}});
   EXPECT_THAT(Told(), IsEmpty());
   WorkerInfo again = TestDecode("d1");
+  Dies(again.instance);
   again.instance.incarnation = 2;
   Handle(RegisterRequested{3, again});
   EXPECT_THAT(Told(), ElementsAre(10, 20));  // One notice for a loss and a join.
