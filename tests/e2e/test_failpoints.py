@@ -3,6 +3,7 @@ with a clear status, the next one is answered rightly, and nothing is held."""
 
 import concurrent.futures
 import random
+import signal
 import threading
 
 import grpc
@@ -74,6 +75,46 @@ def test_what_is_lost_after_it_was_sent_stops_nothing_for_long(tiny_model, expec
         again = client.greedy(PROMPT, COUNT)
         assert again.error is None and again.tokens == expected, again.error
         clusters.wait_until(cluster.idle, 10, "pages to come back")
+
+
+def given_up(cluster):
+    return any("data plane: peer" in process.log() and "is given up: " in process.log()
+               for process in cluster.processes.values())
+
+
+def serves_and_rests(cluster, client, expected):
+    def answered():
+        again = client.greedy(PROMPT, COUNT, timeout=60)
+        return again.error is None and again.tokens == expected
+    clusters.wait_until(answered, 15, "the cluster to serve again")
+    clusters.wait_until(cluster.idle, 30, "pages to come back")
+
+
+def test_a_send_that_never_ends_is_ended(tiny_model, expected, tmp_path):
+    """A payload that is offered and never fetched. Its request ends, and the connection is opened again."""
+    with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--page-size", 128],  # Large enough to be offered.
+                          decode_flags=["--failpoints", "transport.offer_lost=error@1"]) as cluster, \
+            Client(cluster.target) as client:
+        answer = client.greedy(PROMPT, COUNT, timeout=60)
+        assert answer.code in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, answer.error
+        assert "failpoint transport.offer_lost:" in cluster.processes["decode-0"].log()
+        assert given_up(cluster), cluster.logs()
+        serves_and_rests(cluster, client, expected)
+
+
+def test_a_connection_without_a_way_back_is_opened_again(tiny_model, expected, tmp_path):
+    """Two processes that had parted connect again, and one's greeting is lost: it looks open, and is not."""
+    with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--page-size", 16],
+                          decode_flags=["--failpoints", "transport.greeting_lost=error@3"]) as cluster, \
+            Client(cluster.target) as client:
+        serves_and_rests(cluster, client, expected)
+        decode = cluster.processes["decode-0"]
+        decode.signal(signal.SIGSTOP)  # The stages close their endpoints to it, and open them again.
+        clusters.wait_until(lambda: cluster.metric("router", "baton_ready_pairs") == 0, 30, "its lease to run out")
+        decode.signal(signal.SIGCONT)
+        clusters.wait_until(lambda: "failpoint transport.greeting_lost:" in decode.log(), 30, "a greeting to be lost")
+        clusters.wait_until(lambda: given_up(cluster), 30, "the silence to be noticed")
+        serves_and_rests(cluster, client, expected)
 
 
 # Where a drain's word gets lost: the router's to the worker, the router's answer to a worker that drains, and

@@ -90,6 +90,36 @@ def test_a_stranger_that_comes_first_after_a_routers_restart_turns_nobody_out(cl
         assert stranger.stop() == 0, stranger.log()
 
 
+def test_a_second_process_of_a_name_waits_while_the_first_lives(cluster):
+    """A second `up`, or a pod that was replaced by force: nobody hears of it, and it succeeds who is gone."""
+    before = answer(cluster)
+    elder = cluster.processes["decode-0"]
+    port = clusters.free_ports(1)[0]
+    twin = like(cluster, "decode-0", "decode-0", metrics_port=port)
+    twin.log_path = twin.log_path.with_name("twin.log")
+    incarnation = listing(cluster)[0]["decode-0"].worker.instance.incarnation
+    twin.start()
+    try:
+        clusters.wait_until(lambda: "another process of the name decode-0 lives" in cluster.get("/readiness", port)[1],
+                            30, "the twin to say why it waits")
+        assert "decode-0" in listing(cluster)[1], "an operator sees that it asks"
+        for _ in range(10):
+            assert answer(cluster) == before
+        assert listing(cluster)[0]["decode-0"].worker.instance.incarnation == incarnation
+        elder.kill()
+        clusters.wait_until(lambda: "decode-0" in listing(cluster)[0]
+                            and listing(cluster)[0]["decode-0"].worker.instance.incarnation != incarnation,
+                            30, "the twin to take the place")
+        elder.start()
+        clusters.wait_until(lambda: "another process of the name" in elder.log(), 30, "the elder to wait in its turn")
+        clusters.wait_until(lambda: cluster.metric("router", "baton_ready_pairs") == 1, 30, "the twin to be paired")
+        assert answer(cluster) == before
+    finally:
+        assert twin.stop() == 0, twin.log()
+    cluster.wait_ready()
+    assert answer(cluster) == before
+
+
 class Unreachable(threading.Thread):
     """Registers as a decode service would, with an address of the data plane that leads nowhere, and keeps
     its lease."""
