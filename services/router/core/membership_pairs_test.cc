@@ -106,6 +106,7 @@ class MembershipPairsTest : public ::testing::Test {
       static_cast<void>(members_.Register(Any(), now_us_, lost));
     } else if (kind < 84) {
       WorkerInfo& again = everybody_[random_.Below(everybody_.size())];
+      members_.Suspect(again.instance, now_us_);
       again.instance.incarnation = ++lives_;
       ASSERT_TRUE(members_.Register(again, now_us_, lost).ok());
     } else if (kind < 88) {
