@@ -108,8 +108,8 @@ struct DataPlaneOptions {
   size_t control_queue_operations = 4096;
   // Closures and messages that wait for the data thread.
   size_t mailbox_limit = 1 << 16;
-  // An endpoint over which nothing is answered, or no send ends, for this long, and for what 10
-  // MB/s take to carry what is ahead, has failed (endpoint_life.h). 0: it is never given up.
+  // An endpoint over which nothing is answered, or a send does not end, for this long, and for what
+  // 10 MB/s take to carry what is ahead, has failed (endpoint_life.h). 0: it is never given up.
   int64_t silence_us = 3'000'000;
   // Between processes of one host where the system lets one read the other's memory, the receiver
   // reads payloads of 64 KiB and more there: one copy. Both ends must want it. Finds out by itself,

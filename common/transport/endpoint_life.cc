@@ -23,19 +23,20 @@ EndpointLife::EndpointLife(const EndpointLifeOptions& options, bool answers, int
       answers_(answers),
       next_ping_us_(now_us),
       answered_us_(now_us),
-      progress_us_(now_us),
       checked_us_(now_us) {}
 
-void EndpointLife::SendBegan(size_t bytes, int64_t now_us) {
-  if (under_way_++ == 0) progress_us_ = now_us;
+uint64_t EndpointLife::SendBegan(size_t bytes, int64_t now_us) {
   bytes_under_way_ += bytes;
   bytes_began_ += bytes;
+  under_way_[++last_send_] = {now_us, bytes, bytes_under_way_};
+  return last_send_;
 }
 
-void EndpointLife::SendEnded(size_t bytes, int64_t now_us) {
-  --under_way_;
-  bytes_under_way_ -= bytes;
-  progress_us_ = now_us;
+void EndpointLife::SendEnded(uint64_t send) {
+  const auto found = under_way_.find(send);
+  if (found == under_way_.end()) return;
+  bytes_under_way_ -= found->second.bytes;
+  under_way_.erase(found);
 }
 
 void EndpointLife::Answered(uint64_t sequence, int64_t now_us) {
@@ -67,7 +68,7 @@ absl::Status EndpointLife::Check(int64_t now_us) {
   if (options_.silence_us == 0) return absl::OkStatus();
   const int64_t own_us = OwnSilenceUs(options_, checked_us_, now_us);
   answered_us_ += own_us;
-  progress_us_ += own_us;
+  for (auto& [number, send] : under_way_) send.began_us += own_us;
   checked_us_ = now_us;
   if (PlantedBug(Bug::kTransportTrustsEndpoints)) return absl::OkStatus();
   if (answers_ && !unanswered_.empty()) {
@@ -79,10 +80,16 @@ absl::Status EndpointLife::Check(int64_t now_us) {
           absl::StrCat("it has answered nothing for ", (now_us - answered_us_) / 1000, " ms"));
     }
   }
-  if (under_way_ > 0 && now_us - progress_us_ >= PatienceUs(bytes_under_way_)) {
-    Covered<"endpoint: a send makes no progress">();
-    return absl::UnavailableError(absl::StrCat(under_way_, " sends have made no progress for ",
-                                               (now_us - progress_us_) / 1000, " ms"));
+  return CheckSends(now_us);
+}
+
+absl::Status EndpointLife::CheckSends(int64_t now_us) const {
+  for (const auto& [number, send] : under_way_) {
+    const int64_t since_us = now_us - send.began_us;
+    if (since_us < PatienceUs(send.bytes_ahead)) continue;
+    Covered<"endpoint: a send does not end">();
+    return absl::UnavailableError(absl::StrCat(
+        "a send of ", send.bytes, " bytes has not ended for ", since_us / 1000, " ms"));
   }
   return absl::OkStatus();
 }

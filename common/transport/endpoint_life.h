@@ -4,7 +4,7 @@
 // word. Nothing fails, so nobody is told. The opener finds out by itself, in two ways:
 //  - pings. Each needs what a rendezvous needs, and is answered over the return endpoint. A peer
 //    that has answered before and does not any more is gone, and so is the way to it.
-//  - sends. One that is under way must end, or another one before it, within the same time.
+//  - sends. Each must end within the same time, whatever becomes of others.
 // Both times are longer by what the slowest link takes for the bytes that are ahead.
 //
 // Rejected: UCX's own question (UCX_KEEPALIVE_INTERVAL), which ends peers by a segmentation fault
@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 
 #include "absl/status/status.h"
@@ -40,9 +41,10 @@ class EndpointLife {
   // few times and then judged by its sends alone.
   EndpointLife(const EndpointLifeOptions& options, bool answers, int64_t now_us);
 
-  // A message was given to the transport, or has come to its end there.
-  void SendBegan(size_t bytes, int64_t now_us);
-  void SendEnded(size_t bytes, int64_t now_us);
+  // A message was given to the transport, and is called by the number that this returns when it has
+  // come to its end there.
+  uint64_t SendBegan(size_t bytes, int64_t now_us);
+  void SendEnded(uint64_t send);
   void Answered(uint64_t sequence, int64_t now_us);
 
   // The ping that is to be sent now, by its sequence; nullopt: none is due.
@@ -58,19 +60,25 @@ class EndpointLife {
     uint64_t sequence = 0;
     uint64_t bytes_before = 0;  // Given to the transport since the endpoint was opened.
   };
+  struct Send {
+    int64_t began_us = 0;
+    size_t bytes = 0;
+    uint64_t bytes_ahead = 0;  // With its own.
+  };
   int64_t PatienceUs(uint64_t bytes_ahead) const;
+  absl::Status CheckSends(int64_t now_us) const;
 
   const EndpointLifeOptions options_;
   bool answers_;
   uint64_t last_sequence_ = 0;
   std::deque<Ping> unanswered_;
   int64_t next_ping_us_;
-  int64_t answered_us_;          // Last; at first when it was opened.
-  uint64_t bytes_began_ = 0;     // In all.
-  uint64_t bytes_answered_ = 0;  // Of them, those ahead of the last ping that was answered.
-  int under_way_ = 0;
+  int64_t answered_us_;                 // Last; at first when it was opened.
+  uint64_t bytes_began_ = 0;            // In all.
+  uint64_t bytes_answered_ = 0;         // Of them, those ahead of the last ping that was answered.
+  std::map<uint64_t, Send> under_way_;  // In order of their begins.
   uint64_t bytes_under_way_ = 0;
-  int64_t progress_us_;  // When a send ended last, or the first of those under way began.
+  uint64_t last_send_ = 0;
   int64_t checked_us_;
 };
 

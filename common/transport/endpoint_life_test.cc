@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "absl/status/status.h"
 
 namespace baton {
@@ -71,19 +73,32 @@ TEST_F(EndpointLifeTest, ASendThatNeverEndsIsDeathWhoeverThePeerIs) {
 // One after the other ends, each in its time.
 TEST_F(EndpointLifeTest, SendsThatGetOnAreWaitedFor) {
   EndpointLife life(kOptions, /*answers=*/true, 0);
-  life.SendBegan(1000, 0);
+  uint64_t before = life.SendBegan(1000, 0);
   for (int send = 0; send < 20; ++send) {
-    life.SendBegan(1000, now_us_);
-    ASSERT_TRUE(Look(life, now_us_ + 2 * kSecond, /*answered=*/true).ok()) << send;
-    life.SendEnded(1000, now_us_);
+    const uint64_t next = life.SendBegan(1000, now_us_);
+    ASSERT_TRUE(Look(life, now_us_ + kSecond, /*answered=*/true).ok()) << send;
+    life.SendEnded(std::exchange(before, next));
   }
+}
+
+// A lost offer on a connection that carries everything else.
+TEST_F(EndpointLifeTest, OneSendThatNeverEndsIsFoundAmongOthersThatDo) {
+  EndpointLife life(kOptions, /*answers=*/true, 0);
+  life.SendBegan(1000, 0);
+  absl::Status status;
+  while (status.ok() && now_us_ < 60 * kSecond) {
+    const uint64_t other = life.SendBegan(1000, now_us_);
+    status = Look(life, now_us_ + kSecond / 2, /*answered=*/true);
+    life.SendEnded(other);
+  }
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_LE(now_us_, 4 * kSecond);
 }
 
 TEST_F(EndpointLifeTest, ManyBytesAreGivenTheirTime) {
   EndpointLife life(kOptions, /*answers=*/true, 0);
   ASSERT_TRUE(Look(life, kSecond, /*answered=*/true).ok());
-  life.SendBegan(100 * kSecond, now_us_);  // Ten seconds at the slowest.
-  life.SendEnded(100 * kSecond, now_us_);  // By the word of the transport.
+  life.SendEnded(life.SendBegan(100 * kSecond, now_us_));  // Ten seconds at the slowest.
   EXPECT_TRUE(Look(life, 13 * kSecond, /*answered=*/false).ok());
   EXPECT_TRUE(absl::IsUnavailable(Look(life, 20 * kSecond, /*answered=*/false)));
 }
@@ -94,11 +109,11 @@ TEST_F(EndpointLifeTest, APauseOfOnesOwnIsNobodysSilence) {
   ASSERT_TRUE(Look(life, kSecond, /*answered=*/true).ok());
   const auto ping = life.TakePing(now_us_);
   ASSERT_TRUE(ping.has_value());
-  life.SendBegan(10, now_us_);
+  const uint64_t send = life.SendBegan(10, now_us_);
   now_us_ += 30 * kSecond;
   EXPECT_TRUE(life.Check(now_us_).ok());
   life.Answered(*ping, now_us_);
-  life.SendEnded(10, now_us_);
+  life.SendEnded(send);
   EXPECT_TRUE(Look(life, 60 * kSecond, /*answered=*/true).ok());
 }
 

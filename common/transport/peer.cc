@@ -44,7 +44,7 @@ struct Peer::Operation {
 
   bool is_own = false;  // The data plane's, and no user's message.
   bool is_ping = false;
-  size_t bytes_on_link = 0;  // From Start on.
+  uint64_t send = 0;  // What life_ calls it, from Start on.
 };
 
 Peer::Peer(PeerId id, Direction direction, Shared* shared, bool answers)
@@ -92,7 +92,7 @@ void Peer::Greet(const std::string& own_address) {
       ucp_am_send_nbx(endpoint_, kActiveMessageId, greeting_message_.data(),
                       greeting_message_.size(), own_address.data(), own_address.size(), &send);
   greeting_ = UCS_PTR_IS_PTR(request);
-  if (greeting_) life_.SendBegan(0, NowUs());
+  if (greeting_) greeting_send_ = life_.SendBegan(greeting_message_.size(), NowUs());
   // An error here is followed by OnError.
 }
 
@@ -100,7 +100,7 @@ void Peer::OnGreeted(void* request, ucs_status_t /*status*/, void* self) {
   ucp_request_free(request);
   Peer* peer = static_cast<Peer*>(self);
   peer->greeting_ = false;
-  peer->life_.SendEnded(0, NowUs());
+  peer->life_.SendEnded(peer->greeting_send_);
   peer->MarkReady();
 }
 
@@ -253,9 +253,9 @@ void Peer::Start(std::unique_ptr<Operation> owned) {
   // What names a reply endpoint is dropped where a rendezvous would be: at a peer whose part of the
   // connection has gone.
   params.flags = operation->is_ping ? UCP_AM_SEND_FLAG_REPLY : 0;
-  operation->bytes_on_link = operation->header.size();
-  if (!operation->offer.has_value()) operation->bytes_on_link += operation->payload_bytes;
-  life_.SendBegan(operation->bytes_on_link, NowUs());
+  // What is offered does not go over the link.
+  const size_t payload_bytes = operation->offer.has_value() ? 0 : operation->payload_bytes;
+  operation->send = life_.SendBegan(operation->header.size() + payload_bytes, NowUs());
   ucs_status_ptr_t request =
       ucp_am_send_nbx(endpoint_, kActiveMessageId, operation->header.data(),
                       operation->header.size(), payload.data(), payload.count(), &params);
@@ -306,7 +306,7 @@ void Peer::SettleOffer(Operation* operation) {
   pull_source_ = 0;
   std::unique_ptr<Operation> owned = std::move(*operation->place);
   in_flight_.erase(operation->place);
-  life_.SendEnded(owned->bytes_on_link, NowUs());
+  life_.SendEnded(owned->send);
   --data_in_flight_;
   data_in_flight_bytes_ -= owned->payload_bytes;
   owned->offer.reset();
@@ -327,7 +327,7 @@ void Peer::WithdrawOffers(const absl::Status& why) {
 void Peer::Finish(Operation* operation, const absl::Status& status) {
   std::unique_ptr<Operation> owned = std::move(*operation->place);
   in_flight_.erase(operation->place);
-  life_.SendEnded(owned->bytes_on_link, NowUs());
+  life_.SendEnded(owned->send);
   if (owned->payload_bytes > 0) --data_in_flight_;
   data_in_flight_bytes_ -= owned->payload_bytes;
   if (status.ok()) {

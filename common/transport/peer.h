@@ -149,6 +149,7 @@ class Peer {
   uint64_t pull_source_ = 0;                         // What the peer calls us; 0: it reads nothing.
   std::vector<std::byte> greeting_message_;          // UCX reads it until the greeting is out.
   bool greeting_ = false;                            // The greeting is on its way.
+  uint64_t greeting_send_ = 0;                       // What life_ calls it.
   bool ready_ = false;                               // In shared_->ready.
   bool settling_ = false;                            // A flush before the close is under way.
   bool said_goodbye_ = false;

@@ -66,10 +66,10 @@ class WorkerMembership {
                 std::function<void(Receiver&, bool corrupt)> place,
                 std::function<void(absl::Status)> sent) {
     SimEndpoint& open = live_.at(endpoint);
-    open.life.SendBegan(bytes, world_.now_us());
-    const auto ended = [this, endpoint, bytes, sent = std::move(sent)](const absl::Status& status) {
+    const uint64_t send = open.life.SendBegan(bytes, world_.now_us());
+    const auto ended = [this, endpoint, send, sent = std::move(sent)](const absl::Status& status) {
       const auto found = live_.find(endpoint);
-      if (found != live_.end()) found->second.life.SendEnded(bytes, world_.now_us());
+      if (found != live_.end()) found->second.life.SendEnded(send);
       sent(status);
     };
     if (open.silence != Silence::kNone) return Swallow(open, label, std::move(read), ended);
