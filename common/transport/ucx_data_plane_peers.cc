@@ -56,8 +56,9 @@ void UcxDataPlane::AnswerPings() {
     if (found == peers_.end()) continue;
     found->second->Answered(pong, now_us);
     if (answering_.size() >= kMaxPeers) answering_.clear();
-    if (const auto address = addresses_.find(pong.peer); address != addresses_.end()) {
-      answering_.insert(address->second);
+    const auto address = addresses_.find(pong.peer);
+    if (address != addresses_.end() && answering_.insert(address->second).second) {
+      LOG(kDebug) << "data plane: peer " << pong.peer << " answers pings";
     }
   }
 }
