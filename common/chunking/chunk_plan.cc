@@ -20,7 +20,7 @@ std::vector<int> PlanFixed(const PromptShape& prompt, int chunk_tokens) {
 
 int SglangChunk(int prefix_length, int page_size, const StageCost& cost, int base_tokens,
                 double smooth_factor) {
-  const int unit = std::max(page_size, 64);
+  const int unit = SglangUnit(page_size);
   const double base = base_tokens;
   const double solved =
       PositiveRoot(cost.attention_us, cost.token_us + 2 * cost.attention_us * prefix_length,

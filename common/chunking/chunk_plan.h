@@ -31,6 +31,7 @@ std::vector<int> PlanFixed(const PromptShape& prompt, int chunk_tokens);
 // of the base, in whole pages of 64 tokens or more. It knows neither the number of stages nor the
 // prompt's length.
 // A chunk behind the first one.
+constexpr int SglangUnit(int page_size) { return page_size > 64 ? page_size : 64; }
 int SglangChunk(int prefix_length, int page_size, const StageCost& cost, int base_tokens,
                 double smooth_factor);
 std::vector<int> PlanSglang(const PromptShape& prompt, const StageCost& cost, int base_tokens,

@@ -2,6 +2,7 @@
 #ifndef COMMON_CHUNKING_CHUNK_POLICY_H_
 #define COMMON_CHUNKING_CHUNK_POLICY_H_
 
+#include <climits>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -37,14 +38,16 @@ class ChunkPolicy {
 };
 
 enum class ChunkRule : uint8_t {
-  kFixed,   // The same budget for every plan.
-  kSglang,  // As SGLang's dynamic chunking (chunk_plan.h).
+  kFixed,  // The same budget for every plan.
+  // As SGLang's dynamic chunking (chunk_plan.h), within its caps: at most later_tokens, and a
+  // hundred fewer than the context has left, in whole units; where that is none, the base.
+  kSglang,
   // The earliest first token while a prompt is alone: it is cut by PlanOptimal, once, and its
   // chunks are those; one that begins between two of the cuts has the tokens of the chunk that was
   // to be there. It is cut anew when its first chunk would by now take a tenth more or less, or
   // what of that does not depend on its size three tenths. Throughput while so many tokens of
   // others wait that each further stage of the chain has an efficient chunk of them: then plans are
-  // that, the smallest of which a twentieth is overhead. While costs are not known: a prompt's
+  // that, the smallest of which a seventh is overhead. While costs are not known: a prompt's
   // tokens by four chunks for each stage, in whole pages, of at least 512, and half of it at the
   // prompt's begin; of one stage as many as may be.
   kOptimal,
@@ -61,6 +64,7 @@ struct ChunkOptions {
   int chunk_tokens = 0;
   int max_context_tokens = 0;   // No prompt is longer.
   double smooth_factor = 0.75;  // Of kSglang.
+  int later_tokens = INT_MAX;   // Of kSglang: the most behind a prompt's first chunk.
 };
 
 // Who sets no chunk size (INT_MAX) wants no prompt cut, by whatever rule; and no chunk is larger

@@ -125,6 +125,18 @@ TEST(SglangChunksTest, ThePromptBeginsWithTheBaseWhateverItsUnit) {
   EXPECT_EQ(policy->PlanTokens({80, 1000}), 64);
 }
 
+TEST(SglangChunksTest, IsCappedAsThere) {
+  ChunkOptions options = OptionsOf(ChunkRule::kSglang, 4096);
+  options.max_context_tokens = 20'000;
+  options.later_tokens = 1000;
+  const auto policy = MakeChunkPolicy(options);
+  policy->SetCosts({kCost});
+  EXPECT_EQ(policy->PlanTokens({0, 20'000}), 4096) << "a prompt's first chunk is the base";
+  EXPECT_EQ(policy->PlanTokens({4096, 15'904}), 960) << "in whole units of 64";
+  EXPECT_EQ(policy->PlanTokens({19'200, 800}), 640) << "a hundred tokens of the context stay free";
+  EXPECT_EQ(policy->PlanTokens({19'840, 160}), 4096) << "without a unit it is the base again";
+}
+
 // By what a chunk of the base takes without a prefix: not by what a prefix would add.
 TEST(SglangChunksTest, TheSlowestIsSoAtThePromptsBegin) {
   const StageCost slowest = {.token_us = 41, .attention_us = 0.02};
@@ -198,7 +210,7 @@ TEST(OptimalChunksTest, ChunksFollowCostsThatMove) {
   EXPECT_NEAR(policy->PlanTokens({before, 65'536 - before}), now, 0.05 * now);
 }
 
-TEST(OptimalChunksTest, WhileOthersWaitOverheadIsATwentieth) {
+TEST(OptimalChunksTest, WhileOthersWaitOverheadIsASeventh) {
   const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 1 << 18));
   policy->SetCosts({kCost, kCost, kCost, kCost});
   const int alone = policy->PlanTokens({0, 8192, 0});
@@ -207,7 +219,7 @@ TEST(OptimalChunksTest, WhileOthersWaitOverheadIsATwentieth) {
   EXPECT_EQ(few_others, alone) << "they don't fill the bubbles";
   EXPECT_GT(busy, alone);
   const double share = kCost.overhead_us / kCost.Micros(0, busy);
-  EXPECT_NEAR(share, 0.05, 0.001);
+  EXPECT_NEAR(share, 1.0 / 7, 0.001);
   // After a long prefix fewer tokens take as long.
   EXPECT_LT(policy->PlanTokens({500'000, 8192, 1'000'000}), busy / 10);
 }

@@ -115,6 +115,8 @@ bool StoreValue(const Option& option, const std::string& text, v1::Options* valu
         return true;
       }
       if (!ParseNumber(text, &number) || !InRange(option, number)) return false;
+      // The number that stands for the word is no value of its own.
+      if (option.spec->has_auto_number() && number == option.spec->auto_number()) return false;
       reflection->SetInt64(values, option.field, number);
       return true;
     }
@@ -229,7 +231,11 @@ absl::Status SetOption(const Option& option, const std::string& text, const std:
 std::string ValueText(const Option& option, const v1::Options& values) {
   const google::protobuf::Reflection* reflection = values.GetReflection();
   if (option.is_bool()) return reflection->GetBool(values, option.field) ? "true" : "false";
-  if (option.is_number()) return absl::StrCat(reflection->GetInt64(values, option.field));
+  if (option.is_number()) {
+    const int64_t number = reflection->GetInt64(values, option.field);
+    const bool automatic = option.spec->has_auto_number() && number == option.spec->auto_number();
+    return automatic ? "auto" : absl::StrCat(number);
+  }
   return reflection->GetString(values, option.field);
 }
 

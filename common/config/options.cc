@@ -114,7 +114,6 @@ void Derive(ParsedOptions* parsed) {
     values.set_served_model_name(last_part);
     derived("served_model_name", "--model-path");
   }
-  if (values.chunked_prefill_size() == 0) values.set_chunked_prefill_size(2048);
   const int64_t cap = values.max_prefill_tokens();
   if (cap != 0 && values.chunked_prefill_size() > cap) {
     values.set_chunked_prefill_size(cap / values.page_size() * values.page_size());
@@ -124,6 +123,7 @@ void Derive(ParsedOptions* parsed) {
     values.set_chunk_policy("sglang");
     derived("chunk_policy", "--enable-dynamic-chunking");
   }
+  if (values.linear_backend() == "auto") values.set_linear_backend("native");
   if (values.pipeline_window() == 0) {
     values.set_pipeline_window(values.pp_size() + values.plans_in_flight());
     derived("pipeline_window", "--pp-size and --plans-in-flight");

@@ -100,6 +100,9 @@ TEST(OptionsTest, ReadsEveryNotation) {
       {{"--row-parallel-chunk-threshold=4K"}, "row_parallel_chunk_threshold", "4096"},
       {{"--chunked-prefill-size", "-1"}, "chunked_prefill_size", "-1"},
       {{"--chunked-prefill-size=4K"}, "chunked_prefill_size", "4096"},
+      {{"--chunked-prefill-size=auto"}, "chunked_prefill_size", "auto"},
+      {{"--linear-backend=auto"}, "linear_backend", "native"},
+      {{"--max-prefill-tokens=1000"}, "chunked_prefill_size", "auto"},
       {{"--max-total-tokens=25k"}, "kv_cache_tokens", "25000"},
       {{"--prefill-max-requests=3"}, "max_prefill_requests", "3"},
       {{"--mem-fraction-static", "0.85"}, "mem_fraction_static", "0.85"},
@@ -177,12 +180,12 @@ TEST(OptionsTest, EnableTraceAloneMeansTheUsualPort) {
 }
 
 TEST(OptionsTest, MaxPrefillTokensCapsTheChunk) {
-  const auto capped = Parse(Worker({"--max-prefill-tokens=1000"}));
+  const auto capped = Parse(Worker({"--max-prefill-tokens=1000", "--chunked-prefill-size=2048"}));
   ASSERT_TRUE(capped.ok()) << capped.status();
   EXPECT_EQ(capped->values.chunked_prefill_size(), 960);
   EXPECT_EQ(SourceText(capped->sources.at("chunked_prefill_size")),
             "derived from --max-prefill-tokens");
-  const auto roomy = Parse(Worker({"--max-prefill-tokens=16384"}));
+  const auto roomy = Parse(Worker({"--max-prefill-tokens=16384", "--chunked-prefill-size=2048"}));
   EXPECT_EQ(roomy->values.chunked_prefill_size(), 2048);
   const auto whole = Parse(Worker({"--max-prefill-tokens=1000", "--chunked-prefill-size=-1"}));
   EXPECT_EQ(whole->values.chunked_prefill_size(), -1);
@@ -340,7 +343,7 @@ TEST(OptionsTest, RulesOverSeveralOptions) {
       {Worker({"--pp-layer-partition=auto"}), "pp_layer_partition", {"--chunk-profile"}},
       {Worker({"--chunk-plan=1000"}), "chunk_plan", {"not an option of prefill", "validate"}},
       {Worker({"--chunked-prefill-size=100"}), "chunked_prefill_size", {"page_size = 64"}},
-      {Worker({"--chunked-prefill-size=0"}), "chunked_prefill_size", {"got 0"}},
+      {Worker({"--chunked-prefill-size=0"}), "chunked_prefill_size", {"'0'", "or auto"}},
       {Worker({"--dtype=float16"}), "dtype", {"got float16", "float32 (auto takes it)"}},
       {Worker({"--device=tpu"}), "device", {"'tpu'", "cpu, cuda or cuda:N"}},
       {Worker({"--executor=torch", "--device=cuda:x"}), "device", {"'cuda:x'"}},

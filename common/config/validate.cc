@@ -81,7 +81,8 @@ absl::Status CheckPages(const v1::Options& options) {
                                      options.page_size(), ", or 0 for no cap"));
   }
   const int64_t chunk = options.chunked_prefill_size();
-  if (chunk != -1 && (chunk < 1 || chunk % options.page_size() != 0)) {
+  const bool derived = chunk == -1 || chunk == 0;  // 0: auto, which preflight settles.
+  if (!derived && (chunk < 1 || chunk % options.page_size() != 0)) {
     return InvalidField("chunked_prefill_size",
                         absl::StrCat("got ", chunk, "; expected a multiple of page_size = ",
                                      options.page_size(), ", or -1 for whole prompts"));

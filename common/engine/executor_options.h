@@ -12,8 +12,8 @@
 
 namespace baton {
 
-// Which implementation multiplies by weights. kAuto takes kNative.
-enum class LinearBackend { kAuto, kNative, kTorch };
+// Which implementation multiplies by weights.
+enum class LinearBackend { kNative, kTorch };
 
 // Baton's own kernels, libtorch's operators, or no computation: waits as long as a profile says.
 enum class Backend { kNative, kTorch, kTimed };
@@ -30,11 +30,11 @@ struct ExecutorOptions {
   // With kNative and more than one rank: each rank takes and returns its slice of the activations
   // (activation_columns()) instead of all of them.
   bool slice_activations = false;
-  RowParallelOptions row_parallel;              // With kNative and more than one rank.
-  int page_size = 64;                           // Tokens; a multiple of 16.
-  int page_count = 256;                         // All pages are allocated at start.
-  int threads = 1;                              // Threads that compute, including the caller's.
-  LinearBackend linear = LinearBackend::kAuto;  // With kNative.
+  RowParallelOptions row_parallel;                // With kNative and more than one rank.
+  int page_size = 64;                             // Tokens; a multiple of 16.
+  int page_count = 256;                           // All pages are allocated at start.
+  int threads = 1;                                // Threads that compute, including the caller's.
+  LinearBackend linear = LinearBackend::kNative;  // With kNative.
   // The type of the weights in memory. With kBFloat16 the residual stream is also rounded after
   // each layer (README.md says why). Unset: the checkpoint's type (StoredWeightType).
   std::optional<ElementType> dtype;

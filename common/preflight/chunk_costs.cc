@@ -11,6 +11,7 @@
 #include "common/chunking/chunk_plan.h"
 #include "common/chunking/flow_shop.h"
 #include "common/config/layer_split.h"
+#include "common/preflight/auto_chunks.h"
 
 namespace baton {
 namespace {
@@ -66,7 +67,10 @@ std::vector<double> BusyMicros(const v1::Options& options, const std::vector<Sta
   const int64_t longest = pages * page;
   const int64_t chunk = options.chunked_prefill_size();
   const PromptShape prompt = {.tokens = static_cast<int>(context_tokens), .page_size = page};
-  const auto chunk_tokens = static_cast<int>(chunk < 0 ? longest : std::min(chunk, longest));
+  // Of auto, which hangs on the layers that are sought: any size, since what counts is how the
+  // stages' times compare.
+  const int64_t size = chunk == 0 ? kLeastAutoChunk : chunk;
+  const auto chunk_tokens = static_cast<int>(size < 0 ? longest : std::min(size, longest));
   return RunChunks(costs, 0, PlanFixed(prompt, chunk_tokens)).busy_us;
 }
 

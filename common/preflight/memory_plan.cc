@@ -166,7 +166,7 @@ absl::Status AddRanks(const v1::Options& options, const ModelFacts& model, confi
                          ShardModel(model.config, {static_cast<int>(place.rank),
                                                    static_cast<int>(options.tp_size())}));
   ProcessMemory process = Stage(options, model, shard, layers, context_tokens);
-  process.name = absl::StrCat("prefill ", place.stage, suffix);
+  process.name = absl::StrCat(kPrefillName, place.stage, suffix);
   process.count = count;
   memory.processes.push_back(std::move(process));
   return absl::OkStatus();

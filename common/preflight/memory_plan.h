@@ -30,6 +30,9 @@ struct ProcessMemory {
   int64_t together() const;  // Of all `count`.
 };
 
+// What the names of a chain's processes begin with.
+inline constexpr char kPrefillName[] = "prefill ";
+
 struct HostMemory {
   std::vector<ProcessMemory> processes;
   int64_t kv_tokens = 0;                      // Of each process's pool, in whole pages.

@@ -82,6 +82,7 @@ class Checks {
       facts_.tokenizer_file_bytes = CheckTokenizer(values.tokenizer_path(), values.chat_template(),
                                                    facts_.config, report_.findings);
     }
+    if (layers) SettleChunks();
     if (layers) CheckMemory();
     SettleCosts();
     return Finish();
@@ -223,9 +224,10 @@ class Checks {
   // And once types and layers are known.
   void SettleCosts() {
     const v1::Options& values = report_.values;
-    const bool chain = report_.role == OptionSpec::UP || report_.role == OptionSpec::PREFILL;
-    if (!chain) return;
+    if (!OfChain()) return;
     ChunkCosts& chunks = report_.chunks;
+    chunks.here.max_chunk_tokens =
+        static_cast<int>(std::max<int64_t>(values.chunked_prefill_size(), 0));
     chunks.here.dtype = ElementTypeName(facts_.dtype);
     chunks.here.kv_dtype = ElementTypeName(facts_.kv_dtype);
     CompareChunkProfile(values, measured_partition_, chunks, report_.findings);
@@ -253,6 +255,21 @@ class Checks {
     const std::vector<config::StageRank> places = config::PlacesHere(values);
     return LayerRange{(*split)[static_cast<size_t>(places.front().stage)].begin,
                       (*split)[static_cast<size_t>(places.back().stage)].end};
+  }
+
+  bool OfChain() const {
+    return report_.role == OptionSpec::UP || report_.role == OptionSpec::PREFILL;
+  }
+
+  // --chunked-prefill-size=auto. Before the pools are sized by this machine's memory.
+  void SettleChunks() {
+    v1::Options& values = report_.values;
+    if (!OfChain() || values.chunked_prefill_size() != 0) return;
+    const auto chunks = FindAutoChunks(values, facts_, report_.context_tokens);
+    if (!chunks.ok()) return AddStatus("pp_size", chunks.status());
+    report_.auto_chunks = *chunks;
+    const ChunkRule rule = ParseChunkRule(values.chunk_policy()).value_or(ChunkRule::kFixed);
+    values.set_chunked_prefill_size(chunks->Of(rule).tokens);
   }
 
   absl::StatusOr<HostMemory> Plan() const {
@@ -365,6 +382,18 @@ std::vector<std::string> PlannedArguments(const PreflightReport& report) {
   return {absl::StrCat("--kv-cache-tokens=", report.values.kv_cache_tokens()),
           absl::StrCat("--threads=", report.values.threads()),
           "--mem-fraction-static=", "--memory-check=off"};
+}
+
+config::ParsedOptions PlannedOptions(const config::ParsedOptions& given,
+                                     const PreflightReport& report) {
+  config::ParsedOptions planned = given;
+  planned.values.set_pp_layer_partition(report.values.pp_layer_partition());
+  if (!report.auto_chunks) return planned;
+  // As if it had been said: what is derived, children are left to derive.
+  planned.values.set_chunked_prefill_size(report.values.chunked_prefill_size());
+  planned.sources["chunked_prefill_size"] = {config::OptionSource::Kind::kFlag,
+                                             "--chunked-prefill-size"};
+  return planned;
 }
 
 std::string FindingText(const Finding& finding) {

@@ -6,9 +6,9 @@
 //   report.values                       // The options with what follows from the machine filled
 //   in.
 //
-// `up`, and a worker that is a node (--nnodes), start their children with ChildArguments(...)
-// followed by PlannedArguments(report): the host's memory is planned once for all of them, not by
-// each on its own.
+// `up`, and a worker that is a node (--nnodes), start their children with
+// ChildArguments(PlannedOptions(options, report), ...) followed by PlannedArguments(report): the
+// host's memory is planned once for all of them, not by each on its own.
 #ifndef COMMON_PREFLIGHT_PREFLIGHT_H_
 #define COMMON_PREFLIGHT_PREFLIGHT_H_
 
@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "common/config/options.h"
 #include "common/model/model_config.h"
+#include "common/preflight/auto_chunks.h"
 #include "common/preflight/chunk_costs.h"
 #include "common/preflight/finding.h"
 #include "common/preflight/machine.h"
@@ -37,6 +38,9 @@ struct PreflightReport {
   std::optional<ModelConfig> model;
   std::optional<HostMemory> memory;
   ChunkCosts chunks;
+  // Of a chain whose --chunked-prefill-size is auto: what it comes to under each rule. `values` has
+  // that of its own.
+  std::optional<AutoChunks> auto_chunks;
   int64_t context_tokens = 0;  // Of the longest sequence.
   Machine machine;
 
@@ -51,6 +55,11 @@ PreflightReport Preflight(const config::ParsedOptions& options, const Machine& m
 // What `up` or a node gives its workers after their other arguments: of a flag given twice the last
 // counts.
 std::vector<std::string> PlannedArguments(const PreflightReport& report);
+
+// `given` with what was found once for all stages and must not be found again by each: its layers
+// and the size of its chunks.
+config::ParsedOptions PlannedOptions(const config::ParsedOptions& given,
+                                     const PreflightReport& report);
 
 // "context_length: got 32768 ... (set by flag --context-length)".
 std::string FindingText(const Finding& finding);

@@ -23,6 +23,7 @@ class Option:
     maximum: int | None
     allowed: tuple
     zero: bool  # Of a fraction: 0 is one, too.
+    auto: bool  # Of an integer: the word "auto" is a value, too.
     roles: tuple  # Those of ROLES that take it.
 
 
@@ -64,5 +65,5 @@ def _option(field, spec):
         name=field.name, kind="fraction" if spec.fraction else kind, help=spec.help, default=spec.default_value,
         unit=spec.unit, minimum=spec.minimum if spec.HasField("minimum") else None,
         maximum=spec.maximum if spec.HasField("maximum") else None, allowed=tuple(spec.allowed),
-        zero=getattr(spec, "zero", False),
+        zero=getattr(spec, "zero", False), auto=spec.HasField("auto_number"),
         roles=tuple(role for role in ROLES if role in roles))

@@ -46,6 +46,8 @@ def option_schema(option):
                                 {"type": "string", "pattern": pattern}), text)
     if option.kind == "integer" and option.allowed:
         return described({"type": "integer", "enum": [int(value) for value in option.allowed]}, text)
+    if option.kind == "integer" and option.auto:
+        return described(one_of(integer(option.minimum, option.maximum), choice("auto")), text)
     if option.kind == "integer":
         return integer(option.minimum, option.maximum, text)
     return choice(*option.allowed, text=text) if option.allowed else string(text)

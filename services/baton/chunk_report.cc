@@ -19,10 +19,13 @@ namespace {
 
 constexpr size_t kRunsShown = 24;
 
-// As stage 0 would have them, but for the rule.
-ChunkOptions OptionsOf(const v1::Options& values, ChunkRule rule, int64_t context_tokens) {
-  prefill::PrefillOptions own = prefill::SchedulingOf(values, static_cast<int>(context_tokens));
+// As stage 0 would have them with this rule.
+ChunkOptions OptionsOf(const PreflightReport& report, ChunkRule rule) {
+  const v1::Options& values = report.values;
+  prefill::PrefillOptions own =
+      prefill::SchedulingOf(values, static_cast<int>(report.context_tokens));
   own.chunk_rule = rule;
+  if (report.auto_chunks) own.chunk_tokens = static_cast<int>(report.auto_chunks->Of(rule).tokens);
   const auto page_size = static_cast<int>(values.page_size());
   // The limits' times, which cut nothing, are all that the bytes of a row go into.
   return prefill::ChunkOptionsOf(prefill::PlannerLimitsOf(own, page_size, /*row_bytes=*/0));
@@ -89,7 +92,7 @@ std::string ChunkReportText(const PreflightReport& report) {
   const auto stages = static_cast<int>(values.pp_size());
   const ChunkRule asked = ParseChunkRule(values.chunk_policy()).value_or(ChunkRule::kFixed);
   // Where prompts are not cut, no other rule applies.
-  const ChunkOptions own = OptionsOf(values, asked, report.context_tokens);
+  const ChunkOptions own = OptionsOf(report, asked);
   const std::string rule = ChunkRuleName(own.rule);
   const std::vector<StageCost>& costs = report.chunks.stages;
   std::string text = absl::StrCat("\na prompt of ", tokens, " tokens alone in a chain of ", stages,
@@ -106,7 +109,7 @@ std::string ChunkReportText(const PreflightReport& report) {
                         "smallest", "TTFT ms", "to bound", "bubble");
   const double bound_us = FirstTokenBoundMicros(costs, 0, tokens);
   for (const ChunkRule other : {ChunkRule::kFixed, ChunkRule::kSglang, ChunkRule::kOptimal}) {
-    const ChunkOptions options = OptionsOf(values, other, report.context_tokens);
+    const ChunkOptions options = OptionsOf(report, other);
     if (options.rule != other) continue;
     const std::string name = absl::StrCat(ChunkRuleName(other), other == own.rule ? " *" : "");
     absl::StrAppend(&text, RuleRow(name, ForecastChunks(options, costs, stages, tokens), bound_us));

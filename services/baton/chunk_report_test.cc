@@ -45,6 +45,22 @@ TEST(ChunkReportTest, ShowsEveryRuleBesideTheBoundAndEveryStage) {
   EXPECT_THAT(text, HasSubstr("\n1                [2, 4)       2048.0       1024.0   0.3333\n"));
 }
 
+TEST(ChunkReportTest, EachRuleHasTheChunksThatItWouldHaveByDefault) {
+  PreflightReport report = ReportOf(4096, 2);
+  report.auto_chunks = AutoChunks{{512, ""}, {2048, ""}, {1024, ""}};
+  const std::string text = ChunkReportText(report);
+  EXPECT_THAT(text, HasSubstr("\nfixed *             8       512 "));
+  EXPECT_THAT(text, HasSubstr("\nsglang              2      2048 "));
+}
+
+TEST(ChunkReportTest, OneStageHasFixedChunksBySglangsRule) {
+  PreflightReport report = ReportOf(2048, 1);
+  report.values.set_chunk_policy("sglang");
+  const std::string text = ChunkReportText(report);
+  EXPECT_THAT(text, HasSubstr("\nfixed *             2      1024 "));
+  EXPECT_THAT(text, Not(HasSubstr("sglang")));
+}
+
 TEST(ChunkReportTest, ShowsNothingUnasked) { EXPECT_EQ(ChunkReportText(ReportOf(0, 2)), ""); }
 
 TEST(ChunkReportTest, SaysWhatIsMissingAndWhereToGetIt) {

@@ -23,9 +23,7 @@ namespace {
 absl::Status Serve(const config::ParsedOptions& options, const char* self) {
   const int64_t start_us = NowUs();
   BATON_ASSIGN_OR_RETURN(const PreflightReport checked, CheckedForChildren(options));
-  // Found once for all stages, whatever the profile says later.
-  config::ParsedOptions planned = options;
-  planned.values.set_pp_layer_partition(checked.values.pp_layer_partition());
+  const config::ParsedOptions planned = PlannedOptions(options, checked);
   BATON_ASSIGN_OR_RETURN(const NodePlan plan, PlanNode(planned, PlannedArguments(checked),
                                                        config::ProcessEnvironment(), FreePort));
   // Before the watch, whose thread inherits what it does to signals.

@@ -92,6 +92,18 @@ void PrintMemory(const PreflightReport& report) {
               static_cast<long long>(LongestPrompt(memory, report.context_tokens)));
 }
 
+// The options, and what follows for the one that only the model can tell.
+config::ParsedOptions Effective(const config::ParsedOptions& options,
+                                const PreflightReport& report) {
+  config::ParsedOptions effective = options;
+  if (!report.auto_chunks) return effective;
+  const auto rule = ParseChunkRule(report.values.chunk_policy()).value_or(ChunkRule::kFixed);
+  effective.values.set_chunked_prefill_size(report.values.chunked_prefill_size());
+  effective.sources["chunked_prefill_size"] = {config::OptionSource::Kind::kDerived,
+                                               report.auto_chunks->Of(rule).source};
+  return effective;
+}
+
 }  // namespace
 
 int RunValidateCommand(const config::ParsedOptions& options) {
@@ -100,7 +112,7 @@ int RunValidateCommand(const config::ParsedOptions& options) {
   PrintMemory(report);
   // Also of what is too large for this machine: it may be meant for others.
   if (report.memory) std::fputs(ChunkReportText(report).c_str(), stdout);
-  std::printf("\n%s", config::EffectiveText(options).c_str());
+  std::printf("\n%s", config::EffectiveText(Effective(options, report)).c_str());
   return report.status().ok() ? kExitDone : kExitFailed;
 }
 

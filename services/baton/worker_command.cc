@@ -1,6 +1,5 @@
 // `baton worker`: one prefill stage or one decode service.
 #include <atomic>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -117,35 +116,37 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   return rejection;
 }
 
-// Where costs are asked for and no file says them. Not of a rank beside others, who would have to
-// measure with it. A timed executor's are its profile's, and its
-// later stages see that nobody sent the prompt.
-std::optional<KnownCost> MeasureCosts(const v1::Options& options, WorkerRuntime& runtime) {
-  if (!runtime.tensor_rank().alone()) {
-    LOG(kInfo) << "what chunks cost is learned from real ones: a rank can't compute alone";
+// Where costs are asked for and no file says them; nothing: they are not measured. A timed
+// executor's are its profile's, and its later stages see that nobody sent the prompt.
+std::optional<prefill::SweepLimits> SweepOf(const v1::Options& options, int max_context_tokens) {
+  const bool fixed =
+      options.chunk_policy() == ChunkRuleName(ChunkRule::kFixed) ||
+      (options.chunk_policy() == ChunkRuleName(ChunkRule::kSglang) && options.pp_size() == 1);
+  const bool asked = !fixed && options.chunked_prefill_size() > 0 && options.chunk_sweep_ms() > 0;
+  if (!asked || !options.chunk_profile().empty() || options.executor() == "timed") {
     return std::nullopt;
   }
-  const bool asked = options.chunk_policy() != ChunkRuleName(ChunkRule::kFixed) &&
-                     options.chunked_prefill_size() > 0 && options.chunk_profile().empty();
-  if (!asked || options.chunk_sweep_ms() == 0 || options.executor() == "timed") return std::nullopt;
+  return prefill::SweepLimits{.max_chunk_tokens = static_cast<int>(options.chunked_prefill_size()),
+                              .max_context_tokens = max_context_tokens,
+                              .budget_us = options.chunk_sweep_ms() * 1000};
+}
+
+struct Measured {
+  std::optional<KnownCost> cost;
+  std::optional<prefill::SweepLimits> rank_sweep;  // Of ranks, once they have found one another.
+};
+
+Measured MeasureCosts(const v1::Options& options, WorkerRuntime& runtime) {
+  const auto limits = SweepOf(options, runtime.max_context_tokens());
+  if (!limits || !runtime.tensor_rank().alone()) return {std::nullopt, limits};
   const int64_t start_us = NowUs();
-  const prefill::SweepResult result = prefill::SweepCosts(
-      runtime.executor(), {.max_chunk_tokens = static_cast<int>(options.chunked_prefill_size()),
-                           .max_context_tokens = runtime.max_context_tokens(),
-                           .budget_us = options.chunk_sweep_ms() * 1000});
-  const std::string begin = absl::StrCat("measured ", result.samples.size(), " chunks in ",
-                                         (NowUs() - start_us) / 1000, " ms: ");
-  if (result.cost) {
-    LOG(kInfo) << begin << "what they cost is known to within "
-               << static_cast<int>(std::ceil(100 * result.cost->error)) << " %";
-  } else {
-    LOG(kInfo) << begin << "not used, " << result.missing;
-  }
-  return result.cost;
+  const prefill::SweepResult result = prefill::SweepCosts(runtime.executor(), *limits);
+  LOG(kInfo) << prefill::SweepText(result, NowUs() - start_us);
+  return {result.cost, std::nullopt};
 }
 
 absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
-                          const std::optional<KnownCost>& measured, ConnectGroup connect_group,
+                          const Measured& measured, ConnectGroup connect_group,
                           WorkerRuntime& runtime, int64_t start_us) {
   prefill::PrefillOptions own = prefill::SchedulingOf(options, runtime.max_context_tokens());
   own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
@@ -165,7 +166,8 @@ absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
                                                                &announce,
                                                                {options.chunk_profile(), costs.here,
                                                                 costs.profile, !costs.keeps_file},
-                                                               measured,
+                                                               measured.cost,
+                                                               measured.rank_sweep,
                                                                std::move(connect_group)}));
   const std::string rank =
       own.tensor_rank.alone()
@@ -299,7 +301,7 @@ absl::Status Serve(const PreflightReport& checked) {
     layers = split[static_cast<size_t>(options.pp_rank())];
   }
   BATON_ASSIGN_OR_RETURN(const auto runtime, WorkerRuntime::Create(options, layers, model));
-  std::optional<KnownCost> measured;
+  Measured measured;
   if (prefill) measured = MeasureCosts(options, *runtime);
   startup.reset();
   return prefill ? ServePrefill(options, checked.chunks, measured, std::move(connect_group),

@@ -106,9 +106,8 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
   options.page_size = static_cast<int>(options_.page_size());
   options.page_count = static_cast<int>(options_.kv_cache_tokens() / options_.page_size());
   options.threads = static_cast<int>(options_.threads());
-  options.linear = options_.linear_backend() == "torch"    ? LinearBackend::kTorch
-                   : options_.linear_backend() == "native" ? LinearBackend::kNative
-                                                           : LinearBackend::kAuto;
+  options.linear =
+      options_.linear_backend() == "torch" ? LinearBackend::kTorch : LinearBackend::kNative;
   options.dtype = ParseElementType(options_.dtype());  // Nothing for auto.
   options.kv_dtype = ParseElementType(options_.kv_cache_dtype());
   options.backend = options_.executor() == "torch"   ? Backend::kTorch

@@ -16,8 +16,12 @@ struct GroupJoiner::Attempt {
 };
 
 GroupJoiner::GroupJoiner(Role role, Executor* executor, std::shared_ptr<EventLoop> loop,
-                         ConnectGroup connect)
-    : role_(role), executor_(executor), loop_(std::move(loop)), connect_(std::move(connect)) {
+                         ConnectGroup connect, OnceJoined once_joined)
+    : role_(role),
+      executor_(executor),
+      loop_(std::move(loop)),
+      connect_(std::move(connect)),
+      once_joined_(std::move(once_joined)) {
   connecting_.Start();
 }
 
@@ -69,8 +73,18 @@ void GroupJoiner::OnMessage(const Rendezvous::Message& message) {
     return End(attempt, absl::FailedPreconditionError("its group has formed without this rank"));
   }
   executor_->JoinGroup(attempt->communicator, [this, attempt](const absl::Status& status) {
-    (void)loop_->PostCompletion([this, attempt, status] { End(attempt, status); });
+    (void)loop_->PostCompletion([this, attempt, status] { OnJoined(attempt, status); });
   });
+}
+
+void GroupJoiner::OnJoined(const std::shared_ptr<Attempt>& attempt, const absl::Status& status) {
+  if (!status.ok() || once_joined_ == nullptr || attempt != attempt_) return End(attempt, status);
+  const bool posted =
+      connecting_.PostCompletion([this, attempt, communicator = attempt->communicator] {
+        const absl::Status ended = once_joined_(*communicator);
+        (void)loop_->PostCompletion([this, attempt, ended] { End(attempt, ended); });
+      });
+  if (!posted) End(attempt, absl::CancelledError("the worker has ended"));
 }
 
 // Of an attempt that goes on: says how it has ended, and with an error leaves.

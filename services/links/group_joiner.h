@@ -34,8 +34,12 @@ class GroupJoiner {
     std::function<void()> connected;
     std::function<void(const absl::Status&)> formed;
   };
+  // What all ranks do with a group that the executors have joined, before it is said to have
+  // formed: on the joiner's thread, while nobody else submits anything.
+  using OnceJoined = std::function<absl::Status(Communicator&)>;
   // `executor` is not owned; it outlives Stop. The ranks are workers of that role.
-  GroupJoiner(Role role, Executor* executor, std::shared_ptr<EventLoop> loop, ConnectGroup connect);
+  GroupJoiner(Role role, Executor* executor, std::shared_ptr<EventLoop> loop, ConnectGroup connect,
+              OnceJoined once_joined = nullptr);
   ~GroupJoiner() { Stop(); }
 
   void Join(const GroupDescription& group, Callbacks callbacks);
@@ -54,12 +58,14 @@ class GroupJoiner {
   struct Attempt;
   void OnConnected(const std::shared_ptr<Attempt>& attempt,
                    absl::StatusOr<std::shared_ptr<Communicator>> communicator);
+  void OnJoined(const std::shared_ptr<Attempt>& attempt, const absl::Status& status);
   void End(const std::shared_ptr<Attempt>& attempt, const absl::Status& status);
 
   const Role role_;
   Executor* const executor_;
   const std::shared_ptr<EventLoop> loop_;
   const ConnectGroup connect_;
+  const OnceJoined once_joined_;  // May be null.
   EventLoop connecting_{"baton-group"};
   std::shared_ptr<Attempt> attempt_;  // Null: none, and no group.
   std::vector<std::string> members_;  // Of the last group, by rank.

@@ -12,6 +12,9 @@ namespace {
 // A link of a gigabit a second with other things to do than these activations.
 constexpr int64_t kSlowestBytesPerMs = 25'000;
 
+// What SGLang's --max-prefill-tokens is by default.
+constexpr int64_t kSglangPrefillTokens = 16384;
+
 constexpr int kPlanLimit = 257;  // One more than the largest --pipeline-window.
 
 }  // namespace
@@ -21,6 +24,8 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) 
   own.pp_size = static_cast<int>(options.pp_size());
   own.chunk_tokens = static_cast<int>(options.chunked_prefill_size());
   own.chunk_rule = ParseChunkRule(options.chunk_policy()).value_or(ChunkRule::kFixed);
+  const int64_t most = options.max_prefill_tokens();
+  own.later_tokens = static_cast<int>(most > 0 ? most : kSglangPrefillTokens);
   own.shares_plans = options.schedule_policy() != "fcfs";
   BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
       << options.dynamic_chunking_smooth_factor();
@@ -39,7 +44,12 @@ PlannerLimits PlannerLimitsOf(const PrefillOptions& options, int page_size, int6
   limits.page_size = page_size;
   limits.chunk_tokens = options.chunk_tokens < 0 ? INT_MAX : options.chunk_tokens;
   limits.chunk_rule = options.chunk_rule;
+  // As there, where one stage has no other to wait for it.
+  if (options.pp_size == 1 && options.chunk_rule == ChunkRule::kSglang) {
+    limits.chunk_rule = ChunkRule::kFixed;
+  }
   limits.smooth_factor = options.smooth_factor;
+  limits.later_tokens = options.later_tokens;
   limits.shares_plans = options.shares_plans;
   limits.plan_window =
       options.plan_window == 0 ? options.pp_size + options.plans_in_flight : options.plan_window;

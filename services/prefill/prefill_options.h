@@ -3,6 +3,7 @@
 #ifndef SERVICES_PREFILL_PREFILL_OPTIONS_H_
 #define SERVICES_PREFILL_PREFILL_OPTIONS_H_
 
+#include <climits>
 #include <cstdint>
 #include <string>
 
@@ -26,6 +27,7 @@ struct PrefillOptions {
   int chunk_tokens = 0;  // -1: whole prompts.
   ChunkRule chunk_rule = ChunkRule::kFixed;
   double smooth_factor = 0.75;  // Of ChunkRule::kSglang.
+  int later_tokens = INT_MAX;   // Likewise: ChunkOptions::later_tokens.
   bool shares_plans = true;     // PlannerLimits::shares_plans.
   int plan_window = 0;          // 0: pp_size + plans_in_flight.
   int plans_in_flight = 2;

@@ -163,9 +163,12 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   computer_ = std::make_unique<PlanComputer>(parts.executor, tell);
 
   if (!options.tensor_rank.alone()) {
-    joiner_ = std::make_unique<links::GroupJoiner>(Role::kPrefill, parts.executor, loop_,
-                                                   parts.connect_group);
+    sweep_ = std::make_unique<RankSweep>(parts.executor, parts.rank_sweep);
+    joiner_ = std::make_unique<links::GroupJoiner>(
+        Role::kPrefill, parts.executor, loop_, parts.connect_group,
+        [this](Communicator& group) { return sweep_->Run(group); });
   }
+  const auto measured = [this] { return sweep_ == nullptr ? parts_.measured : sweep_->cost(); };
 
   StageOptions stage = StageOptionsOf(options, parts.executor->kv().page_size);
   stage.kv_heads = parts.executor->config().num_key_value_heads;
@@ -177,13 +180,13 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   const links::ChainPlace place = PlaceOf(options, *parts.executor);
   const PlanBounds bounds = BoundsOf(options, *parts.executor);
   if (place.member() == 0) {
-    chain_ = std::make_unique<ChainShell>(ChainShell::Options{
-        place, LimitsOf(options, *parts.executor), bounds.page_count, options.activation_credits,
-        loop_, stage_.get(), parts.peers, parts.metrics, parts.tracer, parts.profile,
-        parts.measured, joiner_.get()});
+    chain_ = std::make_unique<ChainShell>(
+        ChainShell::Options{place, LimitsOf(options, *parts.executor), bounds.page_count,
+                            options.activation_credits, loop_, stage_.get(), parts.peers,
+                            parts.metrics, parts.tracer, parts.profile, measured, joiner_.get()});
   } else {
-    link_ = std::make_unique<StageLink>(StageLink::Options{place, bounds, stage_.get(), parts.peers,
-                                                           parts.measured, joiner_.get()});
+    link_ = std::make_unique<StageLink>(
+        StageLink::Options{place, bounds, stage_.get(), parts.peers, measured, joiner_.get()});
   }
   rpc_ = std::make_unique<PrefillRpc>(
       PrefillRpc::Options{bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer});

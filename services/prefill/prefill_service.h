@@ -33,6 +33,7 @@
 #include "services/prefill/chain/stage_link.h"
 #include "services/prefill/prefill_options.h"
 #include "services/prefill/prefill_rpc.h"
+#include "services/prefill/stage/rank_sweep.h"
 #include "services/prefill/stage/stage_shell.h"
 #include "services/worker/peers.h"
 
@@ -50,8 +51,11 @@ class PrefillService {
     tracing::Tracer* tracer = nullptr;  // Null: no tracing.
     grpc::Service* beside = nullptr;    // Served on the same port; may be null.
     ProfileKeeper::Options profile;     // On stage 0.
-    std::optional<KnownCost> measured;  // What chunks cost this stage (stage/cost_sweep.h).
-    ConnectGroup connect_group;         // Of a rank beside others.
+    // What chunks cost this stage (stage/cost_sweep.h); or, where that takes several ranks, how
+    // they are to measure it once they have found one another.
+    std::optional<KnownCost> measured;
+    std::optional<SweepLimits> rank_sweep;
+    ConnectGroup connect_group;  // Of a rank beside others.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.
@@ -105,7 +109,9 @@ class PrefillService {
   std::unique_ptr<ActivationChannel> activations_;
   std::unique_ptr<KvSender> kv_;
   std::unique_ptr<PlanComputer> computer_;
-  std::unique_ptr<links::GroupJoiner> joiner_;  // Of a rank beside others.
+  // Both of a rank beside others.
+  std::unique_ptr<RankSweep> sweep_;
+  std::unique_ptr<links::GroupJoiner> joiner_;
   std::unique_ptr<StageShell> stage_;
   std::unique_ptr<ChainShell> chain_;  // On the chain's member 0.
   std::unique_ptr<StageLink> link_;    // On all others.

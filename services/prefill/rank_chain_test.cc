@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <future>
 #include <string>
@@ -102,6 +103,41 @@ TEST(RankChainTest, TellsPromptLogprobs) {
   ASSERT_EQ(chain.Send(request, response), absl::OkStatus());
   ASSERT_EQ(response.prompt_tokens_size(), 79);
   EXPECT_EQ(chain.decode().Check(ticket, prompt, 4), "");
+}
+
+// What chunks cost is measured by all ranks of a stage, in the same steps, before it is ready; once,
+// though a rank comes back. The second stage's fake ranks fail at the first step, as nobody sent
+// them activations: their group ends, and the next one serves without having measured.
+TEST(RankChainTest, RanksMeasureTogetherBeforeTheyAreReady) {
+  std::array<std::atomic<int>, 4> steps{};
+  TestChain::Settings settings = {.stages = 2, .ranks = 2};
+  settings.rank_sweep =
+      SweepLimits{.max_chunk_tokens = 512, .max_context_tokens = 4096, .budget_us = 60'000'000};
+  settings.page_count = 256;
+  for (int rank = 0; rank < 4; ++rank) {
+    settings.before_forward[rank] = [&steps, rank] { ++steps[static_cast<size_t>(rank)]; };
+  }
+  TestChain chain(settings);
+  ASSERT_TRUE(chain.WaitReady());
+  EXPECT_EQ(steps[0], 10);
+  EXPECT_EQ(steps[1], 10);
+  EXPECT_EQ(steps[2], 1);
+  EXPECT_EQ(steps[3], 1);
+
+  chain.KillStage(1);
+  chain.ShareView();
+  chain.StartStage(1);
+  chain.ShareView();
+  const std::vector<int32_t> prompt = TestChain::Prompt(64, 1);
+  uint64_t attempt_id = 0;
+  Ticket ticket;
+  EXPECT_TRUE(chain.WaitFor([&] {
+    ticket = chain.decode().Grant(64);
+    return chain.Run(++attempt_id, prompt, ticket).ok();
+  }));
+  EXPECT_EQ(chain.decode().Check(ticket, prompt, 4), "");
+  // Two chunks each.
+  EXPECT_LE(steps[0], 10 + 2 * static_cast<int>(attempt_id)) << "it knows already";
 }
 
 // Whichever rank dies, what runs ends with its name, and the chain works again once it is back.

@@ -8,6 +8,7 @@
 #include "common/chunking/chunk_profile.h"
 #include "common/config/context_length.h"
 #include "common/config/layer_split.h"
+#include "common/preflight/auto_chunks.h"
 
 namespace baton::simulator {
 namespace {
@@ -63,6 +64,19 @@ absl::StatusOr<std::vector<KnownCost>> ProfiledCosts(const ClusterShape& shape,
   return known;
 }
 
+// What real stages would come to for --chunked-prefill-size=auto.
+absl::StatusOr<int64_t> AutoChunkTokens(const v1::Options& options, const ClusterShape& shape) {
+  v1::Options chain = options;
+  if (chain.pp_layer_partition() == config::kMeasuredPartition) chain.clear_pp_layer_partition();
+  ModelFacts model;
+  model.config = shape.profile.Apply({});
+  model.dtype = shape.profile.dtype;
+  model.kv_dtype = shape.profile.kv_dtype;
+  BATON_ASSIGN_OR_RETURN(const AutoChunks chunks,
+                         FindAutoChunks(chain, model, shape.max_context_tokens));
+  return chunks.Of(shape.prefill.chunk_rule).tokens;
+}
+
 // "auto" uses the profile's type.
 ElementType TypeOf(const std::string& name, ElementType otherwise) {
   return ParseElementType(name).value_or(otherwise);
@@ -85,6 +99,10 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   shape.decodes = static_cast<int>(options.decodes());
   shape.max_context_tokens = config::ContextTokens(options, profile.context_tokens);
   shape.prefill = prefill::SchedulingOf(options, shape.max_context_tokens);
+  if (options.chunked_prefill_size() == 0) {
+    BATON_ASSIGN_OR_RETURN(const int64_t tokens, AutoChunkTokens(options, shape));
+    shape.prefill.chunk_tokens = static_cast<int>(tokens);
+  }
   if (!options.chunk_profile().empty()) {
     BATON_ASSIGN_OR_RETURN(shape.known_costs, ProfiledCosts(shape, options.chunk_profile()));
   } else if (options.chunk_sweep_ms() > 0) {

@@ -23,7 +23,7 @@ RULES = {
     "fixed_16384": ["--chunk-policy", "fixed", "--chunked-prefill-size", 16384],
     "sglang_18432": ["--chunk-policy", "sglang", "--chunked-prefill-size", 18432,
                      "--dynamic-chunking-smooth-factor", "0.8"],
-    "optimal": ["--chunk-policy", "optimal", "--chunked-prefill-size", 32768],
+    "optimal": [],  # Nothing set.
 }
 
 

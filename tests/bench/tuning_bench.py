@@ -31,7 +31,7 @@ def rules(base):
     for factor in ("0.6", "0.65", "0.75", "0.8", "0.85", "1.0"):
         yield f"sglang_{base}_{factor}", ["--chunk-policy", "sglang", "--chunked-prefill-size", str(base),
                                           "--dynamic-chunking-smooth-factor", factor]
-    yield "optimal", ["--chunk-policy", "optimal", "--chunked-prefill-size", "32768"]
+    yield "optimal", []  # Nothing set.
 
 
 def run(profile, stages, flags, svg=None):

@@ -139,6 +139,11 @@ def test_a_rule_names_both_values(values, words):
         assert word in message
 
 
+def test_a_number_that_may_be_auto_takes_the_word_and_no_other():
+    render_chart({"prefill": {"options": {"chunked_prefill_size": "auto"}}})
+    assert "chunked_prefill_size" in refusal({"prefill": {"options": {"chunked_prefill_size": "large"}}})
+
+
 def test_every_broken_rule_is_told_at_once():
     message = refusal({"prefill": {"options": {"page_size": 32}}, "model": {"source": "pvc"}})
     assert message.count("\n  - ") == 2

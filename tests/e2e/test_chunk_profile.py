@@ -37,16 +37,16 @@ def timed_cluster(model, directory, played, profile, partition=None):
                             router_flags=["--timed-profile", played], prefill_flags=["--chunk-profile", profile])
 
 
-def known(cluster):
-    return cluster.metric("prefill-0-0", "baton_plan_costs_known")
+def known(cluster, stage0="prefill-0-0"):
+    return cluster.metric(stage0, "baton_plan_costs_known")
 
 
-def known_at_start(cluster):
+def known_at_start(cluster, stage0="prefill-0-0"):
     """What the chain says first of it, which it does a few times a second."""
-    log = cluster.processes["prefill-0-0"].log
-    clusters.wait_until(lambda: known(cluster) == 1 or "chunks are cut without knowing what they cost" in log(), 10,
+    log = cluster.processes[stage0].log
+    clusters.wait_until(lambda: known(cluster, stage0) == 1 or "chunks are cut without knowing what they cost" in log(), 10,
                         "the chain to say whether it knows its costs")
-    return known(cluster)
+    return known(cluster, stage0)
 
 
 def learn(cluster, rounds=20):
@@ -90,6 +90,18 @@ def test_stages_measure_before_they_serve(tiny_model, tmp_path):
             clusters.wait_until(cluster.idle, 20, "every page to be free")
             answers[sweep_ms] = [client.greedy(prompt, 8).tokens for prompt in prompts]
     assert answers[0] == answers[60000], "what was measured leaves nothing behind"
+
+
+def test_ranks_measure_together_before_they_serve(tiny_model, tmp_path):
+    flags = ["--chunk-sweep-ms", 4000]
+    with clusters.Cluster(tiny_model, tmp_path, stages=2, ranks=2, prefill_flags=flags) as cluster, \
+            Client(cluster.target) as client:
+        leaders = [cluster.processes[f"prefill-0-{stage}-0"].log() for stage in range(2)]
+        assert all(re.search(r"2 ranks measured \d chunks in ", log) for log in leaders), leaders
+        assert not any("ranks measured" in cluster.processes[f"prefill-0-{stage}-1"].log() for stage in range(2))
+        told = ["what they cost is known to within" in log for log in leaders]
+        assert known_at_start(cluster, "prefill-0-0-0") == all(told), leaders
+        assert client.greedy([1, 2, 3], 4).error is None
 
 
 def validate(model, *flags):

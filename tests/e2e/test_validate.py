@@ -82,6 +82,32 @@ def test_the_verdict_comes_first_and_options_follow(tiny_model):
     assert "flag --page-size" in result.stdout and "longest prompt that fits: 16383 tokens" in result.stdout
 
 
+def chunk_row(model, *flags):
+    """What validate says of the largest chunk: (tokens, where from)."""
+    result = run("validate", model, *flags)
+    assert result.returncode == 0, result.stdout
+    name, tokens, source = re.search(r"^(chunked_prefill_size) +(\S+) +(.*)$", result.stdout, re.MULTILINE).groups()
+    return int(tokens), source
+
+
+def test_the_largest_chunk_follows_from_the_cache_and_says_so(tiny_model):
+    stages = ["--pp-size", 2]
+    of_cache = "derived from --kv-cache-tokens, a fifth of whose memory is for chunks"
+    assert chunk_row(tiny_model, *stages, "--kv-cache-tokens", "4K") == (2048, of_cache)
+    larger = chunk_row(tiny_model, *stages, "--kv-cache-tokens", "16K")
+    assert larger[0] > 2048 and larger[1] == of_cache
+    # Neither the place in the chain nor what the machine has for the pool moves what all stages have to agree on.
+    worker = ["--disaggregation-mode", "prefill", "--pp-rank", 1, "--kv-cache-tokens", "16K"]
+    assert chunk_row(tiny_model, *stages, *worker, "--mem-fraction-static", "0.01") == larger
+    assert chunk_row(tiny_model, *stages, "--chunk-policy", "fixed") == (2048, "derived from --chunk-policy fixed")
+    assert chunk_row(tiny_model, *stages, "--enable-dynamic-chunking") == (8192, "derived from --chunk-policy sglang")
+    assert chunk_row(tiny_model) == (2048, "derived from --pp-size 1")
+    assert chunk_row(tiny_model, *stages, "--chunked-prefill-size", 512) == (512, "flag --chunked-prefill-size")
+    assert chunk_row(tiny_model, *stages, "--max-prefill-tokens", 1000) == (960, "derived from --max-prefill-tokens")
+    refused = run("validate", tiny_model, "--chunked-prefill-size", 0)
+    assert refused.returncode == 2 and "expected a whole number from -1 to 1048576, or auto" in refused.stderr, refused
+
+
 def test_version_and_help_of_groups():
     def said(*arguments):
         result = subprocess.run([str(clusters.BATON), *arguments], capture_output=True, text=True, check=False)

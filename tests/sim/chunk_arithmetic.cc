@@ -18,7 +18,7 @@ namespace {
 // A cut that is found by steps may be so much worse than the best, for the grain of pages and for
 // stages that differ (chunk_plan_test.cc).
 constexpr double kAsGood = 1.03;
-constexpr double kOverheadShare = 0.05;
+constexpr double kOverheadShare = 1.0 / 7;
 constexpr int kSglangUnit = 64;
 constexpr double kAsGoodAsOthers = 1.01;
 constexpr int kHalvings = 14;  // Of a limit: to 1e-4 of it.

@@ -30,7 +30,7 @@ double SlowestOf(const std::vector<StageCost>& stages, int before, int tokens);
 // By SGLang's rule, behind a first chunk.
 IntRange SglangTokens(int before, int page_size, const StageCost& cost, int base, double smooth);
 
-// The smallest chunk of which a twentieth is overhead.
+// The smallest chunk of which a seventh is overhead.
 IntRange EfficientChunk(int before, int page_size, const std::vector<StageCost>& stages,
                         int max_tokens);
 

@@ -54,6 +54,17 @@ IntRange SizesAccount::Unknowing(const ChunkPosition& position) const {
   return {tokens, tokens};
 }
 
+// As SGLang leaves a hundred tokens of the context free, in whole units; without one it takes the
+// base.
+IntRange SizesAccount::WithinContext(IntRange tokens, int before) const {
+  const int unit = std::max(topology_.page_size, 64);
+  const int room = (topology_.max_context_tokens - before - 100) / unit * unit;
+  if (room < unit) return {most_tokens_, most_tokens_};
+  const int pages = (room + topology_.page_size - 1) / topology_.page_size;
+  const int most = std::min(most_tokens_, pages * topology_.page_size);
+  return {std::min(tokens.least, most), std::min(tokens.most, most)};
+}
+
 IntRange SizesAccount::Expect(const ChunkPosition& position, const std::vector<StageCost>& costs) {
   const int page = topology_.page_size;
   const int before = position.prefix_length;
@@ -67,7 +78,8 @@ IntRange SizesAccount::Expect(const ChunkPosition& position, const std::vector<S
           MicrosOf(costs[stage], 0, most_tokens_) > MicrosOf(costs[slowest], 0, most_tokens_);
       if (slower) slowest = stage;
     }
-    return SglangTokens(before, page, costs[slowest], most_tokens_, kSmooth);
+    const IntRange tokens = SglangTokens(before, page, costs[slowest], most_tokens_, kSmooth);
+    return WithinContext(tokens, before);
   }
   if (costs.empty()) return Unknowing(position);
   const IntRange efficient = EfficientChunk(before, page, costs, most_tokens_);

@@ -26,6 +26,7 @@ class SizesAccount {
   // Of the plan's budget, as far as can be said.
   IntRange Expect(const ChunkPosition& position, const std::vector<StageCost>& costs);
   IntRange Unknowing(const ChunkPosition& position) const;
+  IntRange WithinContext(IntRange tokens, int before) const;
   bool Stands(const PromptShape& rest, const std::vector<StageCost>& costs) const;
   void Cut(const PromptShape& rest, const std::vector<StageCost>& costs);
   int PlannedAt(int before) const;

@@ -1,6 +1,7 @@
 """`./dev bench NAME [--json FILE]`: builds and runs one benchmark.
 
-Every benchmark prints a table for people; with --json it also writes one flat JSON object.
+Every benchmark prints a table for people; with --json it also writes one flat JSON object. Figures of the clock want a
+machine at rest: what other processes had of it while they were taken is told, and in the object as "busy".
 """
 
 import argparse
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 
+import rest
 from bazel import ROOT, bazel
 
 # name: (Bazel target, what it measures, kind). `google`: Google Benchmark, whose JSON is flattened
@@ -36,6 +38,8 @@ BENCHES = {
     "tracing": ("//common/tracing:tracing_benchmark", "what a span costs: off, unsampled, sampled", "google"),
     "transport": ("//tests/bench:transport_bench", "data plane GB/s beside a cold memcpy of the same run", "flat"),
 }
+# In virtual time, or by arithmetic alone: what else the machine does moves none of their figures.
+AT_ANY_TIME = {"bound", "load", "tuning"}
 
 
 def build(target):
@@ -78,13 +82,20 @@ def main():
     arguments = parser.parse_args()
     if arguments.name is None:
         for name, (_, what, _) in sorted(BENCHES.items()):
-            print(f"{name:<12} {what}")
+            print(f"{name:<12} {what}{'' if name in AT_ANY_TIME else '; at rest'}")
+        print("\nat rest: its figures want a machine that does nothing else")
         return 0
     target, _, kind = BENCHES[arguments.name]
     command = build(target)
     if kind == "script":
         command = ["/usr/bin/python3", ROOT / "tests" / "bench" / f"{arguments.name}_bench.py"]
+    watch = rest.Watch()
     flat, status = (run_google(command), 0) if kind == "google" else run_flat(command)
+    if arguments.name not in AT_ANY_TIME:
+        verdict = watch.judge()
+        flat.update(verdict.flat())
+        if line := verdict.line("the figures above"):
+            print(f"\n{line}", file=sys.stderr)
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(flat, indent=1) + "\n", encoding="utf-8")
     return status

@@ -32,7 +32,6 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
       if (member.tensor_rank.rank == 0) stage_layers_.push_back(member.layers.size());
     }
     measured_.assign(stage_layers_.size(), std::nullopt);
-    measured_[0] = options_.measured;
     return options_.stage->TryEpoch(
         hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
   };
@@ -43,6 +42,7 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
     return absl::OkStatus();
   };
   callbacks.on_up = [this](uint64_t epoch, int page_count) {
+    measured_[0] = options_.measured();
     Handle(ChainUp{epoch, options_.place.stages, page_count, stage_layers_, KnownCosts(),
                    options_.place.ranks()});
   };

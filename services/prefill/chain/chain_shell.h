@@ -40,7 +40,8 @@ class ChainShell {
     Metrics* metrics = nullptr;
     tracing::Tracer* tracer = nullptr;     // Null: no tracing. Not owned.
     ProfileKeeper::Options profile;        // Its path is empty: none is kept.
-    std::optional<KnownCost> measured;     // What chunks cost stage 0.
+    // What chunks cost stage 0, once it has all its ranks; nothing if it was not measured.
+    std::function<std::optional<KnownCost>()> measured;
     links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
   };
   explicit ChainShell(Options options);

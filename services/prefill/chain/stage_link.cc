@@ -34,7 +34,8 @@ links::MemberLink::Callbacks StageLink::Callbacks() {
   };
   callbacks.drop_epoch = [this](const absl::Status& why) { options_.stage->EndEpoch(why); };
   callbacks.describe = [this](v1::LinkReady& ready) {
-    if (options_.measured) *ready.mutable_measured_cost() = ToProto(*options_.measured);
+    const std::optional<KnownCost> measured = options_.measured();
+    if (measured) *ready.mutable_measured_cost() = ToProto(*measured);
   };
   callbacks.read = [this](const v1::LinkRequest& request) { return Read(request); };
   callbacks.take = [this] { options_.stage->OnPlan(std::exchange(arriving_, {})); };

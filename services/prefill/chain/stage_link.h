@@ -3,6 +3,7 @@
 #define SERVICES_PREFILL_CHAIN_STAGE_LINK_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -21,7 +22,8 @@ class StageLink {
     PlanBounds bounds;
     StageShell* stage = nullptr;           // Not owned.
     const worker::Peers* peers = nullptr;  // Not owned.
-    std::optional<KnownCost> measured;     // What chunks cost this stage.
+    // As ChainShell's, of this stage; asked when it is ready.
+    std::function<std::optional<KnownCost>()> measured;
     links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
   };
   explicit StageLink(const Options& options);

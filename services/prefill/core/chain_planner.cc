@@ -28,7 +28,8 @@ ChunkOptions ChunkOptionsOf(const PlannerLimits& limits) {
                         .page_size = limits.page_size,
                         .chunk_tokens = limits.chunk_tokens,
                         .max_context_tokens = limits.max_context_tokens,
-                        .smooth_factor = limits.smooth_factor});
+                        .smooth_factor = limits.smooth_factor,
+                        .later_tokens = limits.later_tokens});
 }
 
 ChainPlanner::State::State(const PlannerLimits& planner_limits)

@@ -33,6 +33,7 @@
 #ifndef SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
 #define SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
 
+#include <climits>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -66,6 +67,7 @@ struct PlannerLimits {
   int max_context_tokens = 0;
   ChunkRule chunk_rule = ChunkRule::kFixed;
   double smooth_factor = 0.75;  // Of kSglang.
+  int later_tokens = INT_MAX;   // Likewise: ChunkOptions::later_tokens.
   // Shorter prompts have a part of the leader's plans. Without, plans are filled in the order of
   // arrival, and whoever is behind a million tokens waits for all of them.
   bool shares_plans = true;

@@ -18,9 +18,11 @@
 namespace baton::prefill {
 namespace {
 
-// Of the largest plan.
+// Of a turn's base; together seven eighths of it.
 constexpr int kShares[] = {8, 2, 4};
-constexpr size_t kTurns = 3;
+constexpr int kTurns = 3;
+// The first turn's base, at most: what a stage that is slow has the time for.
+constexpr int kFirstBase = 2048;
 constexpr size_t kLeastSamples = 6;  // For four coefficients.
 constexpr int kRounds = 4;           // In which the fit sees the samples.
 constexpr double kSlower = 1.5;  // A chunk than those before by the token: its prefix is longer.
@@ -73,6 +75,8 @@ class Prompt {
     return sample;
   }
 
+  int done_tokens() const { return done_tokens_; }
+
  private:
   Prompt(Executor& executor, int tokens) : executor_(executor), ids_(static_cast<size_t>(tokens)) {
     const int vocabulary = executor.config().vocab_size;
@@ -107,43 +111,92 @@ int64_t ExpectedMicros(const std::vector<SweepSample>& samples, int tokens) {
   return static_cast<int64_t>(kSlower * slowest * tokens);
 }
 
-absl::Status Measure(Prompt& prompt, int page_size, const std::vector<int>& chunks,
-                     int64_t budget_us, std::vector<SweepSample>& samples) {
-  const int64_t end_us = NowUs() + budget_us;
-  BATON_ASSIGN_OR_RETURN(const SweepSample cold, prompt.Run(page_size));
-  // It took longer than it will, so it stands for no time, but for what to expect of the next.
-  std::vector<SweepSample> seen = {cold};
-  for (const int tokens : chunks) {
-    if (NowUs() + ExpectedMicros(seen, tokens) > end_us) break;
-    BATON_ASSIGN_OR_RETURN(const SweepSample sample, prompt.Run(tokens));
-    if (samples.empty()) seen.clear();
-    samples.push_back(sample);
-    seen.push_back(sample);
+// A turn's chunks, in whole pages; empty: one of them has none.
+std::vector<int> TurnChunks(int page_size, int64_t base) {
+  std::vector<int> chunks;
+  for (const int share : kShares) {
+    const int64_t pages = base / share / page_size;
+    if (pages < 1) return {};
+    chunks.push_back(static_cast<int>(pages * page_size));
   }
-  return absl::OkStatus();
+  return chunks;
 }
+
+// What chunks one turn may have of what is left for all of them.
+bool FitsInto(int64_t base, int64_t left, int turns_left) {
+  return base * 7 / 8 * turns_left <= left;
+}
+
+// The base of all turns if `room_tokens` are few.
+int64_t FirstBase(int max_chunk_tokens, int64_t room_tokens) {
+  int64_t base = std::min(max_chunk_tokens, kFirstBase);
+  while (base > 0 && !FitsInto(base, room_tokens, kTurns)) base /= 2;
+  return base;
+}
+
+// Runs the turns, each with larger chunks than the last one as far as there is time and room: where
+// a chunk's overhead is most of it, small ones do not tell what tokens cost.
+class Measurement {
+ public:
+  Measurement(Prompt& prompt, const SweepLimits& limits, int page_size, int64_t room_tokens,
+              const std::function<absl::Status(SweepWord)>& tell)
+      : prompt_(prompt),
+        limits_(limits),
+        page_size_(page_size),
+        room_tokens_(room_tokens),
+        tell_(tell),
+        end_us_(NowUs() + limits.budget_us) {}
+
+  absl::Status Run(std::vector<SweepSample>& samples) {
+    BATON_ASSIGN_OR_RETURN(const SweepSample cold, Chunk(page_size_));
+    // It took longer than it will, so it stands for no time, but for what to expect of the next.
+    std::vector<SweepSample> seen = {cold};
+    int64_t base = FirstBase(limits_.max_chunk_tokens, room_tokens_);
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (turn > 0) base = LargerBase(base, seen, kTurns - turn);
+      for (const int tokens : TurnChunks(page_size_, base)) {
+        if (NowUs() + ExpectedMicros(seen, tokens) > end_us_) return absl::OkStatus();
+        BATON_ASSIGN_OR_RETURN(const SweepSample sample, Chunk(tokens));
+        if (samples.empty()) seen.clear();
+        samples.push_back(sample);
+        seen.push_back(sample);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<SweepSample> Chunk(int tokens) {
+    if (tell_) BATON_RETURN_IF_ERROR(tell_({prompt_.done_tokens(), tokens}));
+    return prompt_.Run(tokens);
+  }
+
+  // Doubled as often as all turns that are left have the time and room for it.
+  int64_t LargerBase(int64_t base, const std::vector<SweepSample>& seen, int turns_left) const {
+    const int64_t room_tokens = room_tokens_ - (prompt_.done_tokens() - page_size_);
+    const int64_t left_us = end_us_ - NowUs();
+    // Of the largest, of which overhead is the least.
+    const SweepSample& largest = *std::max_element(
+        seen.begin(), seen.end(), [](const SweepSample& one, const SweepSample& other) {
+          return std::pair(one.tokens, one.micros) < std::pair(other.tokens, other.micros);
+        });
+    while (2 * base <= limits_.max_chunk_tokens) {
+      const int64_t turn_us = ExpectedMicros({largest}, static_cast<int>(2 * base * 7 / 8));
+      if (!FitsInto(2 * base, room_tokens, turns_left) || turn_us * turns_left > left_us) break;
+      base *= 2;
+    }
+    return base;
+  }
+
+  Prompt& prompt_;
+  const SweepLimits& limits_;
+  const int page_size_;
+  const int64_t room_tokens_;  // Behind the first page.
+  const std::function<absl::Status(SweepWord)>& tell_;
+  const int64_t end_us_;
+};
 
 }  // namespace
-
-std::vector<int> SweepChunks(int page_size, int page_count, const SweepLimits& limits) {
-  std::vector<int> sizes;
-  for (const int share : kShares) {
-    const int pages = limits.max_chunk_tokens / share / page_size;
-    if (pages < 1) return {};
-    sizes.push_back(pages * page_size);
-  }
-  const int64_t room = std::min<int64_t>(
-      int64_t{page_count} * page_size, int64_t{limits.max_context_tokens} / page_size * page_size);
-  int64_t left = room - page_size;  // Behind the first page.
-  std::vector<int> chunks;
-  while (chunks.size() < kTurns * sizes.size()) {
-    const int tokens = sizes[chunks.size() % sizes.size()];
-    if (tokens > left) break;
-    chunks.push_back(tokens);
-    left -= tokens;
-  }
-  return chunks.size() < kLeastSamples ? std::vector<int>() : chunks;
-}
 
 SweepResult FitSamples(std::vector<SweepSample> samples) {
   SweepResult result;
@@ -183,18 +236,61 @@ SweepResult FitSamples(std::vector<SweepSample> samples) {
   return result;
 }
 
-SweepResult SweepCosts(Executor& executor, const SweepLimits& limits) {
+SweepResult SweepCosts(Executor& executor, const SweepLimits& limits,
+                       const std::function<absl::Status(SweepWord)>& tell) {
   const int page_size = executor.kv().page_size;
-  const std::vector<int> chunks = SweepChunks(page_size, executor.kv().page_count, limits);
-  if (chunks.empty()) return {std::nullopt, "no room for chunks of different sizes", {}};
-  const int tokens = std::accumulate(chunks.begin(), chunks.end(), page_size);
-  const int largest = *std::max_element(chunks.begin(), chunks.end());
+  const int64_t pages =
+      std::min<int64_t>(executor.kv().page_count, limits.max_context_tokens / page_size);
+  const int64_t room_tokens = (pages - 1) * page_size;
+  const std::vector<int> first =
+      TurnChunks(page_size, FirstBase(limits.max_chunk_tokens, room_tokens));
+  if (first.empty()) return {std::nullopt, "no room for chunks of different sizes", {}};
+  const auto tokens = static_cast<int>(pages * page_size);
+  // As none is larger than half of a plan, or of what there is room for.
+  const int largest = std::min(std::max(limits.max_chunk_tokens / 2, page_size), tokens);
   auto prompt = Prompt::Create(executor, tokens, largest);
   if (!prompt.ok()) return {std::nullopt, std::string(prompt.status().message()), {}};
   std::vector<SweepSample> samples;
-  const absl::Status status = Measure(**prompt, page_size, chunks, limits.budget_us, samples);
+  absl::Status status = tell ? tell({tokens, largest}) : absl::OkStatus();
+  if (status.ok()) {
+    status = Measurement(**prompt, limits, page_size, room_tokens, tell).Run(samples);
+  }
   if (!status.ok()) return {std::nullopt, std::string(status.message()), std::move(samples)};
   return FitSamples(std::move(samples));
+}
+
+absl::Status FollowSweep(Executor& executor,
+                         const std::function<absl::StatusOr<SweepWord>()>& hear) {
+  BATON_ASSIGN_OR_RETURN(SweepWord word, hear());
+  if (word.chunk_tokens == 0) return absl::OkStatus();
+  const SweepWord all = word;
+  const int64_t room = int64_t{executor.kv().page_count} * executor.kv().page_size;
+  if (all.chunk_tokens < 0 || all.chunk_tokens > all.prompt_tokens || all.prompt_tokens > room) {
+    return absl::InvalidArgumentError(absl::StrCat("a sweep over ", all.prompt_tokens,
+                                                   " tokens in chunks of ", all.chunk_tokens,
+                                                   ", and there are pages for ", room));
+  }
+  BATON_ASSIGN_OR_RETURN(const auto prompt,
+                         Prompt::Create(executor, all.prompt_tokens, all.chunk_tokens));
+  while (true) {
+    BATON_ASSIGN_OR_RETURN(word, hear());
+    if (word.chunk_tokens == 0) return absl::OkStatus();
+    const int left = all.prompt_tokens - prompt->done_tokens();
+    if (word.prompt_tokens != prompt->done_tokens() || word.chunk_tokens < 0 ||
+        word.chunk_tokens > std::min(left, all.chunk_tokens)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a chunk of ", word.chunk_tokens, " tokens at ", word.prompt_tokens,
+                       " in a sweep that has come to ", prompt->done_tokens()));
+    }
+    BATON_RETURN_IF_ERROR(prompt->Run(word.chunk_tokens).status());
+  }
+}
+
+std::string SweepText(const SweepResult& result, int64_t took_us) {
+  return absl::StrCat("measured ", result.samples.size(), " chunks in ", took_us / 1000, " ms: ",
+                      result.cost ? absl::StrCat("what they cost is known to within ",
+                                                 std::ceil(100 * result.cost->error), " %")
+                                  : absl::StrCat("not used, ", result.missing));
 }
 
 }  // namespace baton::prefill

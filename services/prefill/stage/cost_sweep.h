@@ -1,16 +1,20 @@
 // What chunks cost this stage, measured before it serves: the stage's own executor computes the
 // chunks of a prompt that nobody sent, of three sizes that take turns, so that both the size and
-// the prefix vary. What it finds is where learning begins; every real plan refines it.
+// the prefix vary, and that grow from turn to turn as far as there is time. What it finds is where
+// learning begins; every real plan refines it.
 //
 // It leaves nothing behind: its pages are nobody's, and whoever gets them writes before it reads.
 #ifndef SERVICES_PREFILL_STAGE_COST_SWEEP_H_
 #define SERVICES_PREFILL_STAGE_COST_SWEEP_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/chunking/cost_fit.h"
 #include "common/engine/executor.h"
 
@@ -37,12 +41,26 @@ struct SweepResult {
   std::vector<SweepSample> samples;
 };
 
-// Runs on the caller's thread and waits for the executor, which nobody else may use meanwhile.
-SweepResult SweepCosts(Executor& executor, const SweepLimits& limits);
+// What the rank that measures says to the other ranks of its stage, which have to compute the same
+// steps: first the tokens of the whole prompt and of the largest chunk, then each chunk's begin and
+// tokens. No tokens: that was all.
+struct SweepWord {
+  int prompt_tokens = 0;
+  int chunk_tokens = 0;
+};
 
-// The chunks behind the first page, in order, as far as context and pages reach. Empty: there is
-// no room for chunks of different sizes.
-std::vector<int> SweepChunks(int page_size, int page_count, const SweepLimits& limits);
+// Runs on the caller's thread and waits for the executor, which nobody else may use meanwhile.
+// `tell` brings words to the other ranks, but for the last one, which is the caller's; null: there
+// are none.
+SweepResult SweepCosts(Executor& executor, const SweepLimits& limits,
+                       const std::function<absl::Status(SweepWord)>& tell = nullptr);
+// On another rank: computes what it hears until that was all. Likewise. InvalidArgument for words
+// that are no sweep of this executor's.
+absl::Status FollowSweep(Executor& executor,
+                         const std::function<absl::StatusOr<SweepWord>()>& hear);
+
+// "measured 9 chunks in 210 ms: what they cost is known to within 3 %"
+std::string SweepText(const SweepResult& result, int64_t took_us);
 
 // What the samples say, if they agree.
 SweepResult FitSamples(std::vector<SweepSample> samples);

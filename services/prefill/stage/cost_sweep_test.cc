@@ -3,74 +3,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <cstddef>
 #include <numeric>
 #include <utility>
+#include <vector>
 
-#include "common/engine/attention/host_kv_memory.h"
+#include "absl/status/status.h"
+#include "services/prefill/stage/sweep_fixture.h"
 
 namespace baton::prefill {
 namespace {
 
+using sweep_testing::FakeExecutor;
+using sweep_testing::kCost;
+using sweep_testing::kLimits;
+using sweep_testing::kPage;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr StageCost kCost = {.overhead_us = 500, .token_us = 50, .attention_us = 0.02};
-constexpr int kPage = 16;
-constexpr SweepLimits kLimits = {
-    .max_chunk_tokens = 512, .max_context_tokens = 4096, .budget_us = 600'000'000};
-
-// Says of every step that it took what a cost says, at once, and notes what it was asked for.
-class FakeExecutor final : public Executor {
- public:
-  FakeExecutor(int layer_begin, int layer_end) {
-    config_.num_hidden_layers = 4;
-    config_.hidden_size = 8;
-    config_.vocab_size = 100;
-    kv_.layer_begin = layer_begin;
-    kv_.layer_end = layer_end;
-    kv_.page_size = kPage;
-    kv_.page_count = 256;
-  }
-
-  const ModelConfig& config() const override { return config_; }
-  const KvGeometry& kv() const override { return kv_; }
-  KvMemory& kv_memory() override { return kv_memory_; }
-  ElementType activation_type() const override { return ElementType::kFloat32; }
-  absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) override {
-    return AllocateHost(bytes);
-  }
-  void Submit(Step step, std::function<void(StepResult)> done) override {
-    const SequenceStep& sequence = step.sequences.at(0);
-    EXPECT_FALSE(sequence.draw.has_value());
-    EXPECT_EQ(sequence.prefix_length, tokens_) << "a prompt, chunk by chunk";
-    EXPECT_EQ(sequence.tokens.size(), first_stage() ? size_t(sequence.token_count) : 0u);
-    EXPECT_EQ(step.in.rows, first_stage() ? 0 : sequence.token_count);
-    EXPECT_EQ(step.out.rows, last_stage() ? 0 : sequence.token_count);
-    tokens_ += sequence.token_count;
-    EXPECT_GE(sequence.pages.size() * kPage, static_cast<size_t>(tokens_));
-    for (const int32_t page : sequence.pages) EXPECT_LT(page, kv_.page_count);
-    chunks.push_back(sequence.token_count);
-    StepResult result;
-    result.status = status;
-    const double micros = kCost.Micros(sequence.prefix_length, sequence.token_count);
-    result.compute_us = static_cast<int64_t>(micros * (factor ? factor(chunks.size()) : 1));
-    done(std::move(result));
-  }
-  int64_t running_since_us() const override { return 0; }
-  void Stop() override {}
-
-  std::function<double(size_t step)> factor;
-  absl::Status status;
-  std::vector<int> chunks;
-
- private:
-  ModelConfig config_;
-  KvGeometry kv_;
-  HostKvMemory kv_memory_{kv_, {}};
-  int tokens_ = 0;
-};
 
 TEST(CostSweepTest, FindsWhatChunksCostOnAnyStage) {
   for (const auto& [begin, end] : {std::pair(0, 2), std::pair(1, 3), std::pair(2, 4)}) {
@@ -126,24 +76,104 @@ TEST(CostSweepTest, AnExecutorThatFailsIsToldOf) {
   EXPECT_EQ(result.missing, "no such prompt");
 }
 
+// The words of a sweep, as another rank hears them.
+std::vector<SweepWord> WordsOf(const SweepLimits& limits, SweepResult* result) {
+  FakeExecutor leader(0, 2);
+  std::vector<SweepWord> words;
+  *result = SweepCosts(leader, limits, [&](SweepWord word) {
+    words.push_back(word);
+    return absl::OkStatus();
+  });
+  words.emplace_back();
+  return words;
+}
+
+absl::Status Follow(FakeExecutor& executor, const std::vector<SweepWord>& words) {
+  size_t next = 0;
+  return FollowSweep(executor, [&]() -> absl::StatusOr<SweepWord> {
+    if (next == words.size()) return absl::UnavailableError("rank 0 is gone");
+    return words[next++];
+  });
+}
+
+TEST(CostSweepTest, AnotherRankComputesTheSameStepsHoweverLongTheyTakeIt) {
+  SweepResult result;
+  const std::vector<SweepWord> words = WordsOf(kLimits, &result);
+  EXPECT_TRUE(result.cost.has_value()) << result.missing;
+  FakeExecutor follower(0, 2);
+  follower.factor = [](size_t) { return 1000; };
+  EXPECT_EQ(Follow(follower, words), absl::OkStatus());
+  EXPECT_THAT(follower.chunks, ElementsAre(16, 64, 256, 128, 64, 256, 128, 64, 256, 128));
+
+  SweepLimits hurried = kLimits;
+  hurried.budget_us = 10;
+  FakeExecutor cold(0, 2);
+  EXPECT_EQ(Follow(cold, WordsOf(hurried, &result)), absl::OkStatus());
+  EXPECT_THAT(cold.chunks, ElementsAre(16)) << "rank 0 alone decides how long to go on";
+  EXPECT_EQ(Follow(cold, {SweepWord{}}), absl::OkStatus()) << "nobody asks for costs";
+}
+
+TEST(CostSweepTest, WordsThatAreNoSweepEndIt) {
+  for (const std::vector<SweepWord>& words : {std::vector<SweepWord>{{1 << 20, 64}},
+                                              {{64, 128}},
+                                              {{128, -1}},
+                                              {{128, 64}, {16, 64}},
+                                              {{128, 64}, {0, 65}},
+                                              {{128, 64}, {0, 64}, {64, 64}, {128, 64}}}) {
+    FakeExecutor executor(1, 3);
+    EXPECT_EQ(Follow(executor, words).code(), absl::StatusCode::kInvalidArgument);
+  }
+  FakeExecutor executor(1, 3);
+  EXPECT_EQ(Follow(executor, {{128, 64}, {0, 64}}).message(), "rank 0 is gone");
+  FakeExecutor failing(1, 3);
+  failing.status = absl::DataLossError("no such prompt");
+  EXPECT_EQ(Follow(failing, {{128, 64}, {0, 64}}), failing.status);
+}
+
+TEST(CostSweepTest, ARankThatCannotTellTheOthersStops) {
+  FakeExecutor leader(0, 2);
+  const SweepResult result =
+      SweepCosts(leader, kLimits, [](SweepWord) { return absl::UnavailableError("gone"); });
+  EXPECT_EQ(result.missing, "gone");
+  EXPECT_THAT(leader.chunks, IsEmpty());
+}
+
+// The chunks behind the first page.
+std::vector<int> ChunksOf(int pages, int chunk_tokens, int context, int64_t budget_us) {
+  FakeExecutor executor(0, 4, pages);
+  SweepCosts(executor, {chunk_tokens, context, budget_us});
+  if (!executor.chunks.empty()) executor.chunks.erase(executor.chunks.begin());
+  return executor.chunks;
+}
+
 TEST(CostSweepTest, ChunksFitIntoContextAndPages) {
-  const auto chunks = [](int pages, int chunk_tokens, int context) {
-    return SweepChunks(
-        kPage, pages,
-        {.max_chunk_tokens = chunk_tokens, .max_context_tokens = context, .budget_us = 1});
-  };
-  EXPECT_EQ(chunks(256, 512, 4096).size(), 9u);
-  EXPECT_EQ(chunks(256, 512, 1000).size(), 7u) << "the context ends";
-  EXPECT_EQ(chunks(60, 512, 4096).size(), 6u) << "the pages end";
-  EXPECT_THAT(chunks(40, 512, 4096), IsEmpty()) << "too few for four coefficients";
-  EXPECT_THAT(chunks(256, 8 * kPage - 1, 4096), IsEmpty()) << "none is smaller than a page";
-  for (const int pages : {56, 60, 61, 83, 84, 85, 1000}) {
-    const std::vector<int> all = chunks(pages, 512, 4096);
+  constexpr int64_t kLong = 600'000'000;
+  EXPECT_THAT(ChunksOf(256, 512, 4096, kLong),
+              ElementsAre(64, 256, 128, 64, 256, 128, 64, 256, 128));
+  const auto halves = ElementsAre(32, 128, 64, 32, 128, 64, 64, 256, 128);
+  EXPECT_THAT(ChunksOf(256, 512, 1000, kLong), halves) << "the context ends";
+  EXPECT_THAT(ChunksOf(60, 512, 4096, kLong), halves) << "the pages end";
+  EXPECT_THAT(ChunksOf(21, 512, 4096, kLong), IsEmpty()) << "too few for three turns";
+  EXPECT_THAT(ChunksOf(1, 512, 4096, kLong), IsEmpty());
+  EXPECT_THAT(ChunksOf(256, 8 * kPage - 1, 4096, kLong), IsEmpty()) << "one is less than a page";
+  for (const int pages : {22, 56, 60, 61, 83, 84, 85, 1000}) {
+    const std::vector<int> all = ChunksOf(pages, 1 << 20, 1 << 20, kLong);
+    EXPECT_EQ(all.size(), 9u);
     EXPECT_LE(std::accumulate(all.begin(), all.end(), kPage), pages * kPage);
   }
   FakeExecutor executor(0, 4);
   EXPECT_THAT(SweepCosts(executor, {.max_chunk_tokens = kPage, .max_context_tokens = 4096}).missing,
               HasSubstr("no room"));
+}
+
+// A thousand tokens take 70 ms here: a slow stage must not begin with half of a large plan.
+TEST(CostSweepTest, ChunksGrowAsFarAsThereIsTime) {
+  const auto chunks = [](int64_t budget_us) {
+    return ChunksOf(1 << 13, 32'768, 1 << 17, budget_us);
+  };
+  EXPECT_THAT(chunks(600'000'000),
+              ElementsAre(256, 1024, 512, 4096, 16'384, 8192, 4096, 16'384, 8192));
+  EXPECT_THAT(chunks(800'000), ElementsAre(256, 1024, 512, 256, 1024, 512, 256, 1024, 512));
 }
 
 }  // namespace

@@ -130,6 +130,7 @@ void TestChain::StartStage(int rank) {
                               stage.metrics.get()};
   const auto measured = settings_.measured.find(rank);
   if (measured != settings_.measured.end()) parts.measured = measured->second;
+  parts.rank_sweep = settings_.rank_sweep;
   parts.connect_group = groups_.Connect();
   auto service = PrefillService::Create(options, parts);
   BATON_CHECK(service.ok()) << service.status();

@@ -47,6 +47,7 @@ class TestChain {
     int plans_in_flight = 2;
     // By rank: what chunks cost it by its own word.
     std::map<int, KnownCost> measured = {};
+    std::optional<SweepLimits> rank_sweep = {};  // Of stages of several ranks.
     // By rank: runs before every Forward of that stage, on its thread; may block.
     std::map<int, std::function<void()>> before_forward = {};
     // What is put around a stage's model; none: MakeTestExecutor.

@@ -75,8 +75,9 @@ prefill.parallelism.tp: {{ $m }} and decode.parallelism.tp: {{ $n }} can't share
 prefill.options.page_size: {{ $pages.prefill }} and decode.options.page_size: {{ $pages.decode }} differ; set options.page_size for both
 {{- end }}
 {{- $page := int $pages.prefill }}
-{{- $chunk := include "baton.option" (dict "root" . "role" "prefill" "name" "chunked_prefill_size") | int }}
-{{- if and (ne $chunk -1) (or (lt $chunk 1) (ne (mod $chunk $page) 0)) }}
+{{- $size := include "baton.option" (dict "root" . "role" "prefill" "name" "chunked_prefill_size") }}
+{{- $chunk := int $size }}
+{{- if and (ne $size "auto") (ne $chunk -1) (or (lt $chunk 1) (ne (mod $chunk $page) 0)) }}
 prefill.options.chunked_prefill_size: {{ $chunk }} is no multiple of page_size: {{ $page }} (-1: whole prompts)
 {{- end }}
 {{- $cap := include "baton.option" (dict "root" . "role" "prefill" "name" "max_prefill_tokens") | int }}
