@@ -264,7 +264,7 @@ TEST_F(SharesByTimeTest, TheLongOneKeepsHalfOfTheTime) {
 
 // Its half of the time is worth more tokens of a prompt's begin than a plan has room for.
 TEST_F(SharesByTimeTest, TheLongOneKeepsItsRoom) {
-  cost_.overhead_us = 5000;
+  cost_.overhead_us = 16'000;
   BehindALongOne(ChunkRule::kOptimal, 20'000);
   Start(2, 15'000);
   Run(plans_.back());
@@ -320,7 +320,7 @@ TEST_F(SharesByTimeTest, APageThatCostsMoreThanAPlanHasItsTurn) {
           kCost.WorkMicros(item.token_begin, item.token_count);
     }
   }
-  EXPECT_GT(further_us, 0.5 * leader_us);
+  EXPECT_GT(further_us, 0.4 * leader_us);
   EXPECT_LT(further_us, 1.5 * leader_us);
 }
 
