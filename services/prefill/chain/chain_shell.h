@@ -38,8 +38,8 @@ class ChainShell {
     StageShell* stage = nullptr;           // Stage 0's own; not owned.
     const worker::Peers* peers = nullptr;  // Not owned.
     Metrics* metrics = nullptr;
-    tracing::Tracer* tracer = nullptr;     // Null: no tracing. Not owned.
-    ProfileKeeper::Options profile;        // Its path is empty: none is kept.
+    tracing::Tracer* tracer = nullptr;  // Null: no tracing. Not owned.
+    ProfileKeeper::Options profile;     // Its path is empty: none is kept.
     // What chunks cost stage 0, once it has all its ranks; nothing if it was not measured.
     std::function<std::optional<KnownCost>()> measured;
     links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.

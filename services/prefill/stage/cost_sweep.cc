@@ -241,11 +241,13 @@ SweepResult SweepCosts(Executor& executor, const SweepLimits& limits,
   const int page_size = executor.kv().page_size;
   const int64_t pages =
       std::min<int64_t>(executor.kv().page_count, limits.max_context_tokens / page_size);
-  const int64_t room_tokens = (pages - 1) * page_size;
+  // No more than all turns could take: other ranks may have fewer pages.
+  const int64_t room_tokens =
+      std::min((pages - 1) * page_size, int64_t{kTurns} * limits.max_chunk_tokens * 7 / 8);
   const std::vector<int> first =
       TurnChunks(page_size, FirstBase(limits.max_chunk_tokens, room_tokens));
   if (first.empty()) return {std::nullopt, "no room for chunks of different sizes", {}};
-  const auto tokens = static_cast<int>(pages * page_size);
+  const auto tokens = static_cast<int>(page_size + room_tokens);
   // As none is larger than half of a plan, or of what there is room for.
   const int largest = std::min(std::max(limits.max_chunk_tokens / 2, page_size), tokens);
   auto prompt = Prompt::Create(executor, tokens, largest);
