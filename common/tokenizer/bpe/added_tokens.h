@@ -4,6 +4,7 @@
 #define COMMON_TOKENIZER_BPE_ADDED_TOKENS_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +14,12 @@
 #include "absl/container/flat_hash_map.h"
 
 namespace baton {
+
+// Bytes [begin, end) of a text.
+struct ByteRange {
+  size_t begin = 0;
+  size_t end = 0;
+};
 
 struct AddedToken {
   int32_t id = 0;
