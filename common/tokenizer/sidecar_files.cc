@@ -1,5 +1,6 @@
 #include "common/tokenizer/sidecar_files.h"
 
+#include <filesystem>
 #include <fstream>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@ namespace {
 
 constexpr size_t kMaxSidecarBytes = 16 << 20;
 constexpr size_t kMaxEosIds = 256;
+constexpr size_t kMaxTemplates = 64;
 
 // An empty object if there is no such file.
 absl::StatusOr<nlohmann::json> ReadJsonFile(const std::string& path) {
@@ -36,13 +38,28 @@ absl::StatusOr<std::optional<std::string>> ReadToken(const JsonReader& token) {
 }
 
 // One Jinja source, or several by name, of which "default" is for plain conversations.
-absl::StatusOr<std::string> ReadTemplate(const JsonReader& chat_template) {
-  if (chat_template.IsNull()) return std::string();
-  if (!chat_template.IsArray()) return chat_template.String();
-  for (size_t i = 0; i < chat_template.size(); ++i) {
-    if (chat_template[i]["name"].value() == "default") return chat_template[i]["template"].String();
+absl::Status ReadTemplates(const JsonReader& chat_template, TokenRoles* roles) {
+  if (chat_template.IsNull()) return absl::OkStatus();
+  if (!chat_template.IsArray()) {
+    BATON_ASSIGN_OR_RETURN(std::string jinja, chat_template.String());
+    roles->chat_templates["default"] = {"tokenizer_config.json", std::move(jinja)};
+    return absl::OkStatus();
   }
-  return std::string();
+  for (size_t i = 0; i < chat_template.size(); ++i) {
+    BATON_ASSIGN_OR_RETURN(const std::string name, chat_template[i]["name"].String());
+    BATON_ASSIGN_OR_RETURN(std::string jinja, chat_template[i]["template"].String());
+    roles->chat_templates[name] = {"tokenizer_config.json", std::move(jinja)};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadNamedTokens(const JsonReader& config, TokenRoles* roles) {
+  for (const char* role : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                           "cls_token", "mask_token"}) {
+    BATON_ASSIGN_OR_RETURN(const std::optional<std::string> token, ReadToken(config[role]));
+    if (token.has_value()) roles->named_tokens[role] = *token;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadTokenizerConfig(const JsonReader& config, TokenRoles* roles) {
@@ -50,8 +67,10 @@ absl::Status ReadTokenizerConfig(const JsonReader& config, TokenRoles* roles) {
   if (config.value().contains("bos_token")) roles->bos_id.reset();
   BATON_ASSIGN_OR_RETURN(roles->bos_token, ReadToken(config["bos_token"]));
   BATON_ASSIGN_OR_RETURN(roles->eos_token, ReadToken(config["eos_token"]));
-  BATON_ASSIGN_OR_RETURN(roles->chat_template, ReadTemplate(config["chat_template"]));
-  return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(roles->add_bos_token, config["add_bos_token"].Bool(false));
+  BATON_ASSIGN_OR_RETURN(roles->add_eos_token, config["add_eos_token"].Bool(false));
+  BATON_RETURN_IF_ERROR(ReadNamedTokens(config, roles));
+  return ReadTemplates(config["chat_template"], roles);
 }
 
 absl::Status ReadIds(const JsonReader& ids, std::vector<int32_t>* out) {
@@ -96,6 +115,37 @@ absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, size_t max_
   return content;
 }
 
+namespace {
+
+absl::Status ReadTemplateFile(const std::string& directory, const std::string& file,
+                              const std::string& name, TokenRoles* roles) {
+  BATON_ASSIGN_OR_RETURN(std::string jinja,
+                         ReadBoundedFile(Concat(directory, "/", file), kMaxSidecarBytes));
+  roles->chat_templates[name] = {file, std::move(jinja)};
+  return absl::OkStatus();
+}
+
+absl::Status ReadTemplateFiles(const std::string& directory, TokenRoles* roles) {
+  const absl::Status own = ReadTemplateFile(directory, "chat_template.jinja", "default", roles);
+  if (!own.ok() && !absl::IsNotFound(own)) return own;
+  constexpr std::string_view kAdditional = "additional_chat_templates";
+  std::error_code none;  // A directory that isn't there has no files.
+  std::filesystem::directory_iterator file(Concat(directory, "/", kAdditional), none);
+  for (; !none && file != std::filesystem::directory_iterator(); file.increment(none)) {
+    if (file->path().extension() != ".jinja") continue;
+    if (roles->chat_templates.size() >= kMaxTemplates) {
+      return absl::InvalidArgumentError(
+          Concat(directory, ": more than ", kMaxTemplates, " chat templates"));
+    }
+    BATON_RETURN_IF_ERROR(ReadTemplateFile(
+        directory, Concat(kAdditional, "/", file->path().filename().string()),
+        file->path().stem().string(), roles));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<TokenRoles> LoadTokenRoles(const std::string& directory) {
   TokenRoles roles;
   const auto read = [&](std::string_view name, auto reader) -> absl::Status {
@@ -107,13 +157,7 @@ absl::StatusOr<TokenRoles> LoadTokenRoles(const std::string& directory) {
   BATON_RETURN_IF_ERROR(read("config.json", ReadModelConfig));
   BATON_RETURN_IF_ERROR(read("tokenizer_config.json", ReadTokenizerConfig));
 
-  absl::StatusOr<std::string> jinja =
-      ReadBoundedFile(Concat(directory, "/chat_template.jinja"), kMaxSidecarBytes);
-  if (jinja.ok()) {
-    roles.chat_template = *std::move(jinja);
-  } else if (!absl::IsNotFound(jinja.status())) {
-    return jinja.status();
-  }
+  BATON_RETURN_IF_ERROR(ReadTemplateFiles(directory, &roles));
   return roles;
 }
 

@@ -15,6 +15,19 @@ namespace {
 
 constexpr size_t kMaxTokenizerJsonBytes = 128 << 20;
 
+// What bytes [begin, end) have of `ranges`, counted from `begin`.
+std::vector<ByteRange> RangesWithin(std::span<const ByteRange> ranges, size_t begin, size_t end) {
+  auto range = std::upper_bound(
+      ranges.begin(), ranges.end(), begin,
+      [](size_t offset, const ByteRange& candidate) { return offset < candidate.end; });
+  std::vector<ByteRange> within;
+  for (; range != ranges.end() && range->begin < end; ++range) {
+    within.push_back(
+        {std::max(range->begin, begin) - begin, std::min(range->end, end) - begin});
+  }
+  return within;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& directory) {
@@ -81,13 +94,36 @@ absl::Status Tokenizer::SetRoles(const TokenRoles& roles) {
     BATON_ASSIGN_OR_RETURN(const int32_t id, id_of(*roles.eos_token, "eos_token"));
     if (std::find(eos_ids_.begin(), eos_ids_.end(), id) == eos_ids_.end()) eos_ids_.push_back(id);
   }
-  chat_template_ = roles.chat_template;
+  // What goes around a text is tokenizer.json's to say; where it says nothing, these do.
+  if (roles.add_bos_token && prefix_ids_.empty() && bos_id_.has_value()) prefix_ids_ = {*bos_id_};
+  if (roles.add_eos_token && suffix_ids_.empty() && roles.eos_token.has_value()) {
+    suffix_ids_ = {*TokenId(*roles.eos_token)};
+  }
+  chat_templates_ = roles.chat_templates;
+  named_tokens_ = roles.named_tokens;
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
                                                        bool add_special_tokens,
                                                        bool parse_special) const {
+  std::vector<int32_t> ids;
+  if (add_special_tokens) ids = prefix_ids_;
+  BATON_RETURN_IF_ERROR(EncodeText(text, parse_special, {}, &ids));
+  if (add_special_tokens) ids.insert(ids.end(), suffix_ids_.begin(), suffix_ids_.end());
+  return ids;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeMarked(
+    std::string_view text, std::span<const ByteRange> plain) const {
+  std::vector<int32_t> ids;
+  BATON_RETURN_IF_ERROR(EncodeText(text, /*parse_special=*/true, plain, &ids));
+  return ids;
+}
+
+absl::Status Tokenizer::EncodeText(std::string_view text, bool parse_special,
+                                   std::span<const ByteRange> plain,
+                                   std::vector<int32_t>* ids) const {
   if (text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(
         Concat("text of ", text.size(), " bytes; at most ", kMaxTextBytes, " are allowed"));
@@ -95,29 +131,33 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
   if (const std::optional<size_t> offset = FirstInvalidUtf8(text)) {
     return absl::InvalidArgumentError(Concat("text is not UTF-8 at byte ", *offset));
   }
-  std::vector<int32_t> ids;
-  if (add_special_tokens) ids = prefix_ids_;
   BpeScratch scratch;
-  for (const AddedTokenMatcher::Piece& piece : raw_added_.Find(text, parse_special)) {
+  for (const AddedTokenMatcher::Piece& piece : raw_added_.Find(text, parse_special, plain)) {
     if (piece.token.has_value()) {
-      ids.push_back(*piece.token);
-    } else {
-      BATON_RETURN_IF_ERROR(EncodeBetweenRawTokens(piece.text, parse_special, &scratch, &ids));
+      ids->push_back(*piece.token);
+      continue;
     }
+    const auto begin = static_cast<size_t>(piece.text.data() - text.data());
+    const std::vector<ByteRange> within = RangesWithin(plain, begin, begin + piece.text.size());
+    BATON_RETURN_IF_ERROR(
+        EncodeBetweenRawTokens(piece.text, parse_special, within, &scratch, ids));
   }
-  if (add_special_tokens) ids.insert(ids.end(), suffix_ids_.begin(), suffix_ids_.end());
-  return ids;
+  return absl::OkStatus();
 }
 
 absl::Status Tokenizer::EncodeBetweenRawTokens(std::string_view text, bool parse_special,
+                                               std::span<const ByteRange> plain,
                                                BpeScratch* scratch,
                                                std::vector<int32_t>* ids) const {
   std::string normalized;
   if (normalize_nfc_) {
     BATON_ASSIGN_OR_RETURN(normalized, ToNfc(text));
+    // Where the bytes moved, ranges no longer say which are plain: all of them may be.
+    if (normalized != text && !plain.empty()) parse_special = false;
     text = normalized;
   }
-  for (const AddedTokenMatcher::Piece& piece : normalized_added_.Find(text, parse_special)) {
+  for (const AddedTokenMatcher::Piece& piece :
+       normalized_added_.Find(text, parse_special, plain)) {
     if (piece.token.has_value()) {
       ids->push_back(*piece.token);
     } else {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,6 +46,13 @@ class Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens,
                                               bool parse_special) const;
 
+  // The ids of a text that was put together of a template's words and of others': as Encode with
+  // `parse_special` and without `add_special_tokens`, except that text of a special token with a
+  // byte in `plain` is text like any other. `plain`: ranges of bytes that ascend and don't overlap.
+  // Words may span the borders of ranges, so that ids are those of the whole text.
+  absl::StatusOr<std::vector<int32_t>> EncodeMarked(std::string_view text,
+                                                    std::span<const ByteRange> plain) const;
+
   // The text of `ids`; ill-formed UTF-8 becomes U+FFFD. InvalidArgument for an id without token.
   absl::StatusOr<std::string> Decode(std::span<const int32_t> ids, bool skip_special) const;
 
@@ -64,8 +72,13 @@ class Tokenizer {
   std::optional<int32_t> bos_id() const { return bos_id_; }
   // Each ends a generated text. Empty if no file names one.
   const std::vector<int32_t>& eos_ids() const { return eos_ids_; }
-  // The Jinja source of the model's chat template; empty if it has none. See chat_template.h.
-  const std::string& chat_template() const { return chat_template_; }
+  // The model's chat templates by name, of which "default" is for plain
+  // conversations; empty if it has none. See chat_template.h.
+  const std::map<std::string, ChatTemplateSource>& chat_templates() const {
+    return chat_templates_;
+  }
+  // The tokens that tokenizer_config.json names, by role: "bos_token" is "<s>".
+  const std::map<std::string, std::string>& named_tokens() const { return named_tokens_; }
 
  private:
   struct Token {
@@ -79,23 +92,27 @@ class Tokenizer {
   bool InRange(int32_t id) const { return id >= 0 && id < vocab_size(); }
   void AddToken(int32_t id, const std::string& spelling, bool special);
   absl::Status SetRoles(const TokenRoles& roles);
+  absl::Status EncodeText(std::string_view text, bool parse_special,
+                          std::span<const ByteRange> plain, std::vector<int32_t>* ids) const;
   absl::Status EncodeBetweenRawTokens(std::string_view text, bool parse_special,
-                                      BpeScratch* scratch, std::vector<int32_t>* ids) const;
+                                      std::span<const ByteRange> plain, BpeScratch* scratch,
+                                      std::vector<int32_t>* ids) const;
   absl::Status EncodeWords(std::string_view text, BpeScratch* scratch,
                            std::vector<int32_t>* ids) const;
 
   const BpeModel bpe_;
   const std::vector<SplitPattern> patterns_;
   const bool normalize_nfc_;
-  const std::vector<int32_t> prefix_ids_;
-  const std::vector<int32_t> suffix_ids_;
+  std::vector<int32_t> prefix_ids_;
+  std::vector<int32_t> suffix_ids_;
   AddedTokenMatcher raw_added_;         // matched before normalization,
   AddedTokenMatcher normalized_added_;  // and after it
   std::vector<Token> tokens_;           // by id
   absl::flat_hash_map<std::string, int32_t> id_of_spelling_;
   std::optional<int32_t> bos_id_;
   std::vector<int32_t> eos_ids_;
-  std::string chat_template_;
+  std::map<std::string, ChatTemplateSource> chat_templates_;
+  std::map<std::string, std::string> named_tokens_;
 };
 
 }  // namespace baton

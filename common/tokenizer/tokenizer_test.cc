@@ -356,7 +356,7 @@ TEST_F(LoadTest, TakesRolesFromTheFilesBeside) {
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_EQ((*tokenizer)->bos_id(), (*tokenizer)->TokenId("<|begin_of_text|>"));
   EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(260, 266));  // 266 is <|eot_id|>.
-  EXPECT_EQ((*tokenizer)->chat_template(), "new");
+  EXPECT_EQ((*tokenizer)->chat_templates().at("default").jinja, "new");
 }
 
 TEST_F(LoadTest, ConfigJsonAloneNamesTheEnd) {
@@ -367,7 +367,7 @@ TEST_F(LoadTest, ConfigJsonAloneNamesTheEnd) {
   Write("tokenizer_config.json", R"({"bos_token": null, "chat_template": [
       {"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]})");
   EXPECT_EQ(Tokenizer::Load(directory_).value()->bos_id(), std::nullopt);
-  EXPECT_EQ(Tokenizer::Load(directory_).value()->chat_template(), "yes");
+  EXPECT_EQ(Tokenizer::Load(directory_).value()->chat_templates().at("default").jinja, "yes");
 }
 
 TEST_F(LoadTest, ErrorsNameTheFile) {

@@ -41,6 +41,17 @@ bool TouchesWord(std::string_view before, std::string_view after) {
   return !after.empty() && IsWordCharacter(NextUtf8(after).code_point);
 }
 
+// How much of bytes [begin, end) is in `ranges`.
+enum class Share { kNone, kSome, kAll };
+
+Share ShareOf(std::span<const ByteRange> ranges, size_t begin, size_t end) {
+  const auto range = std::upper_bound(
+      ranges.begin(), ranges.end(), begin,
+      [](size_t offset, const ByteRange& candidate) { return offset < candidate.end; });
+  if (range == ranges.end() || range->begin >= end) return Share::kNone;
+  return range->begin <= begin && range->end >= end ? Share::kAll : Share::kSome;
+}
+
 }  // namespace
 
 void AddedTokenMatcher::Add(const AddedToken& token) {
@@ -57,34 +68,55 @@ void AddedTokenMatcher::Add(const AddedToken& token) {
   starts_token_[static_cast<uint8_t>(token.content.front())] = true;
 }
 
-std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::NextMatch(std::string_view text,
-                                                                     size_t from) const {
+std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::MatchAt(
+    std::string_view text, size_t begin, bool parse_special,
+    std::span<const ByteRange> plain) const {
+  std::optional<Match> longest;
+  std::optional<Match> refused;
+  uint32_t node = 0;
+  for (size_t end = begin; end < text.size(); ++end) {
+    const auto edge = edges_.find(EdgeKey(node, text[end]));
+    if (edge == edges_.end()) break;
+    node = edge->second;
+    if (token_of_node_[node] < 0) continue;
+    const AddedToken& token = tokens_[token_of_node_[node]];
+    if (!token.special) {
+      longest = Match{begin, end + 1, &token};
+      continue;
+    }
+    const Share share = ShareOf(plain, begin, end + 1);
+    if (!parse_special || share == Share::kAll) {
+      // Text that is plain from end to end is passed as a whole, as Hugging Face's library does.
+      longest = Match{begin, end + 1, nullptr};
+    } else if (share == Share::kNone) {
+      longest = Match{begin, end + 1, &token};
+    } else {
+      // Made of both: a token that the rest of the template is part of may begin within.
+      refused = Match{begin, begin + 1, nullptr};
+    }
+  }
+  return longest.has_value() ? longest : refused;
+}
+
+std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::NextMatch(
+    std::string_view text, size_t from, bool parse_special,
+    std::span<const ByteRange> plain) const {
   for (size_t begin = from; begin < text.size(); ++begin) {
     if (!starts_token_[static_cast<uint8_t>(text[begin])]) continue;
-    std::optional<Match> longest;
-    uint32_t node = 0;
-    for (size_t end = begin; end < text.size(); ++end) {
-      const auto edge = edges_.find(EdgeKey(node, text[end]));
-      if (edge == edges_.end()) break;
-      node = edge->second;
-      if (token_of_node_[node] >= 0) {
-        longest = Match{begin, end + 1, &tokens_[token_of_node_[node]]};
-      }
-    }
-    if (longest.has_value()) return longest;
+    if (const auto match = MatchAt(text, begin, parse_special, plain)) return match;
   }
   return std::nullopt;
 }
 
-std::vector<AddedTokenMatcher::Piece> AddedTokenMatcher::Find(std::string_view text,
-                                                              bool parse_special) const {
+std::vector<AddedTokenMatcher::Piece> AddedTokenMatcher::Find(
+    std::string_view text, bool parse_special, std::span<const ByteRange> plain) const {
   std::vector<Piece> pieces;
   size_t done = 0;  // All before belongs to a piece.
   size_t from = 0;  // Matches don't overlap, whether they count or not.
-  while (const std::optional<Match> match = NextMatch(text, from)) {
-    const AddedToken& token = *match->token;
+  while (const std::optional<Match> match = NextMatch(text, from, parse_special, plain)) {
     from = match->end;
-    if (token.special && !parse_special) continue;
+    if (match->token == nullptr) continue;
+    const AddedToken& token = *match->token;
     size_t begin = match->begin;
     size_t end = match->end;
     if (token.single_word && TouchesWord(text.substr(0, begin), text.substr(end))) continue;

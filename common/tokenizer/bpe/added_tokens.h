@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,17 +44,23 @@ class AddedTokenMatcher {
   void Add(const AddedToken& token);
 
   // Cuts `text` (well-formed UTF-8) into tokens and what is between them: the leftmost token, the
-  // longest if several start there. Text of special tokens stays text unless `parse_special`.
-  std::vector<Piece> Find(std::string_view text, bool parse_special) const;
+  // longest if several start there. Text of special tokens stays text unless `parse_special`, and
+  // always where it has a byte in `plain`, whose ranges ascend and don't overlap.
+  std::vector<Piece> Find(std::string_view text, bool parse_special,
+                          std::span<const ByteRange> plain = {}) const;
 
  private:
   struct Match {
-    size_t begin;
-    size_t end;
-    const AddedToken* token;
+    size_t begin = 0;
+    size_t end = 0;
+    const AddedToken* token = nullptr;  // Null: what matched may not count.
   };
 
-  std::optional<Match> NextMatch(std::string_view text, size_t from) const;
+  std::optional<Match> NextMatch(std::string_view text, size_t from, bool parse_special,
+                                 std::span<const ByteRange> plain) const;
+  // The longest of the tokens that start at `begin`.
+  std::optional<Match> MatchAt(std::string_view text, size_t begin, bool parse_special,
+                               std::span<const ByteRange> plain) const;
 
   std::vector<AddedToken> tokens_;
   // A trie. Edges are keyed by node and byte; node 0 is the root.

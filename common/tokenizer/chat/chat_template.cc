@@ -1,208 +1,179 @@
 #include "common/tokenizer/chat/chat_template.h"
 
-#include <array>
-#include <utility>
+#include <algorithm>
 
 #include "common/base/status.h"
 #include "common/base/strings.h"
-#include "common/tokenizer/words/unicode.h"
+#include "common/tokenizer/chat/jinja/json.h"
+#include "common/tokenizer/chat/jinja/strings.h"
 #include "common/tokenizer/words/utf8.h"
 
 namespace baton {
 namespace {
 
-constexpr std::string_view kImStart = "<|im_start|>";
-constexpr std::string_view kImEnd = "<|im_end|>";
-constexpr std::string_view kBeginOfText = "<|begin_of_text|>";
-constexpr std::string_view kStartHeader = "<|start_header_id|>";
-constexpr std::string_view kEndHeader = "<|end_header_id|>";
-constexpr std::string_view kEndOfTurn = "<|eot_id|>";
+using jinja::Dict;
+using jinja::List;
+using jinja::Origin;
+using jinja::Text;
+using jinja::Value;
 
-class SegmentWriter {
- public:
-  void Special(std::string_view token) { segments_.push_back({true, std::string(token)}); }
-
-  // Joins neighbours: a word may span the border of template and message.
-  void Text(std::string_view text) {
-    if (segments_.empty() || segments_.back().is_special_token) segments_.push_back({false, ""});
-    segments_.back().text.append(text);
-  }
-
-  std::vector<ChatSegment> Take() { return std::move(segments_); }
-
- private:
-  std::vector<ChatSegment> segments_;
-};
-
-absl::Status CheckMessages(std::span<const ChatMessage> messages) {
+absl::Status CheckMessages(const std::vector<ChatMessage>& messages) {
   if (messages.empty()) return InvalidField("messages", "there must be at least one message");
   for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string& role = messages[i].role;
-    if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
-      return InvalidField(Concat("messages[", i, "].role"),
-                          "must be \"system\", \"user\", \"assistant\" or \"tool\"");
-    }
-    if (const std::optional<size_t> offset = FirstInvalidUtf8(messages[i].content)) {
-      return InvalidField(Concat("messages[", i, "].content"),
+    const auto check = [&](std::string_view name, const std::string& text) {
+      const std::optional<size_t> offset = FirstInvalidUtf8(text);
+      if (!offset.has_value()) return absl::OkStatus();
+      return InvalidField(Concat("messages[", i, "].", name),
                           Concat("is not UTF-8 at byte ", *offset));
-    }
+    };
+    BATON_RETURN_IF_ERROR(check("role", messages[i].role));
+    BATON_RETURN_IF_ERROR(check("content", messages[i].content));
   }
   return absl::OkStatus();
 }
 
-// <|im_start|>user\nHello<|im_end|>\n. The results of tools are told by the user, between tags, all
-// that follow each other in one turn, as Qwen does it.
-class ChatMl : public ChatTemplate {
- public:
-  static constexpr std::array kTokens = {kImStart, kImEnd};
-
-  std::string_view name() const override { return "chatml"; }
-
-  absl::StatusOr<std::vector<ChatSegment>> Render(std::span<const ChatMessage> messages,
-                                                  bool add_generation_prompt) const override {
-    BATON_RETURN_IF_ERROR(CheckMessages(messages));
-    SegmentWriter out;
-    for (size_t i = 0; i < messages.size(); ++i) {
-      const auto is_tool = [&](size_t at) {
-        return at < messages.size() && messages[at].role == "tool";
-      };
-      if (!is_tool(i)) {
-        Open(messages[i].role, &out);
-        out.Text(messages[i].content);
-        Close(&out);
-        continue;
-      }
-      if (i == 0 || !is_tool(i - 1)) Open("user", &out);
-      out.Text(Concat("<tool_response>\n", messages[i].content, "\n</tool_response>"));
-      is_tool(i + 1) ? out.Text("\n") : Close(&out);
-    }
-    if (add_generation_prompt) Open("assistant", &out);
-    return out.Take();
-  }
-
- private:
-  static void Open(std::string_view role, SegmentWriter* out) {
-    out->Special(kImStart);
-    out->Text(Concat(role, "\n"));
-  }
-
-  static void Close(SegmentWriter* out) {
-    out->Special(kImEnd);
-    out->Text("\n");
-  }
-};
-
-// <|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>, with white space
-// around the content dropped. Tools speak as "ipython".
-class Llama3 : public ChatTemplate {
- public:
-  static constexpr std::array kTokens = {kBeginOfText, kStartHeader, kEndHeader, kEndOfTurn};
-
-  std::string_view name() const override { return "llama3"; }
-
-  absl::StatusOr<std::vector<ChatSegment>> Render(std::span<const ChatMessage> messages,
-                                                  bool add_generation_prompt) const override {
-    BATON_RETURN_IF_ERROR(CheckMessages(messages));
-    SegmentWriter out;
-    out.Special(kBeginOfText);
-    for (const ChatMessage& message : messages) {
-      Open(message.role == "tool" ? "ipython" : message.role, &out);
-      out.Text(StripLikePython(message.content));
-      out.Special(kEndOfTurn);
-    }
-    if (add_generation_prompt) Open("assistant", &out);
-    return out.Take();
-  }
-
- private:
-  static void Open(std::string_view role, SegmentWriter* out) {
-    out->Special(kStartHeader);
-    out->Text(role);
-    out->Special(kEndHeader);
-    out->Text("\n\n");
-  }
-};
-
-class UnknownTemplate : public ChatTemplate {
- public:
-  std::string_view name() const override { return "unknown"; }
-
-  absl::StatusOr<std::vector<ChatSegment>> Render(std::span<const ChatMessage>,
-                                                  bool) const override {
-    return absl::FailedPreconditionError(
-        "the model's chat template is not recognised; start the server with "
-        "--chat-template=chatml or --chat-template=llama3");
-  }
-};
-
-// The first of the template's special tokens that `tokenizer` lacks; empty if it has all.
-template <typename Template>
-std::string_view MissingToken(const Tokenizer& tokenizer) {
-  for (const std::string_view token : Template::kTokens) {
-    const std::optional<int32_t> id = tokenizer.TokenId(token);
-    if (!id.has_value() || !tokenizer.IsSpecial(*id)) return token;
-  }
-  return {};
+// Templates write special tokens around a role ('<|' + role + '|>'), so these count as the
+// template's own words; any other role is the client's.
+bool IsUsualRole(std::string_view role) {
+  constexpr std::string_view kRoles[] = {"system",   "user",        "assistant",
+                                         "tool",     "developer",   "function",
+                                         "ipython",  "observation", "environment"};
+  return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
 }
 
-template <typename Template>
-absl::StatusOr<std::unique_ptr<ChatTemplate>> Make(const Tokenizer& tokenizer) {
-  auto chosen = std::make_unique<Template>();
-  if (const std::string_view missing = MissingToken<Template>(tokenizer); !missing.empty()) {
-    return absl::InvalidArgumentError(Concat("--chat-template=", chosen->name(),
-                                             ": the tokenizer has no special token ", missing));
-  }
-  return std::unique_ptr<ChatTemplate>(std::move(chosen));
+// Clients write the arguments of a call as a string that holds JSON; templates expect its value.
+absl::StatusOr<Value> WithArguments(const Value& function) {
+  const Value* arguments =
+      function.Is(Value::Kind::kDict) ? function.dict().Find("arguments") : nullptr;
+  if (arguments == nullptr || !arguments->IsString()) return function;
+  absl::StatusOr<Value> parsed = arguments->str().empty()
+                                     ? Value::MakeDict({})
+                                     : jinja::ParseJsonValue(arguments->str(), Origin::kClient);
+  if (!parsed.ok() || !parsed->Is(Value::Kind::kDict)) return function;
+  Dict changed = function.dict();
+  changed.Set("arguments", *std::move(parsed));
+  return Value::MakeDict(std::move(changed));
 }
 
-template <typename Template>
-bool Recognised(const Tokenizer& tokenizer) {
-  const std::string& jinja = tokenizer.chat_template();
-  if (!MissingToken<Template>(tokenizer).empty()) return false;
-  // The token that opens a turn is in every template of the format; the last of Llama-3's kTokens
-  // isn't, since some models write it through a variable.
-  constexpr std::string_view kOpening = std::is_same_v<Template, ChatMl> ? kImStart : kStartHeader;
-  return jinja.empty() || jinja.find(kOpening) != std::string::npos;
+absl::StatusOr<Value> WithCalls(const Value& calls) {
+  if (!calls.Is(Value::Kind::kList)) return calls;
+  List changed;
+  for (const Value& call : calls.items()) {
+    const Value* function = call.Is(Value::Kind::kDict) ? call.dict().Find("function") : nullptr;
+    if (function == nullptr) {
+      changed.push_back(call);
+      continue;
+    }
+    BATON_ASSIGN_OR_RETURN(Value with_arguments, WithArguments(*function));
+    Dict copy = call.dict();
+    copy.Set("function", std::move(with_arguments));
+    BATON_ASSIGN_OR_RETURN(Value changed_call, Value::MakeDict(std::move(copy)));
+    changed.push_back(std::move(changed_call));
+  }
+  return Value::MakeList(std::move(changed));
+}
+
+// `text` up to the end of `content`, its last message's, as transformers cuts it: white space that
+// the template took from the content stays away.
+absl::StatusOr<Text> CutAfter(const Text& text, const std::string& content) {
+  const size_t begin = jinja::StripBegin(content);
+  const size_t end = std::max(begin, jinja::StripEnd(content));
+  const size_t at = text.bytes().rfind(content.substr(begin, end - begin));
+  if (at == std::string::npos) {
+    return InvalidField("continue_final_message",
+                        "the chat template does not write the last message's content as it is");
+  }
+  // Without white space before it, the content may go on to its own end.
+  const std::string rest = content.substr(begin);
+  const bool keeps_space = begin == 0 && text.bytes().compare(at, rest.size(), rest) == 0;
+  return text.Slice(0, at + (keeps_space ? rest.size() : end - begin));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ChatTemplate>> MakeChatTemplate(std::string_view choice,
-                                                               const Tokenizer& tokenizer) {
-  if (choice == "chatml") return Make<ChatMl>(tokenizer);
-  if (choice == "llama3") return Make<Llama3>(tokenizer);
-  if (choice != "auto") {
-    return absl::InvalidArgumentError(
-        Concat("--chat-template=", choice, ": must be auto, chatml or llama3"));
+ChatTemplate::ChatTemplate(std::string source, std::string_view jinja_text, jinja::Template plain,
+                           std::optional<jinja::Template> tool_use, jinja::Dict tokens)
+    : source_(std::move(source)),
+      plain_(std::move(plain)),
+      tool_use_(std::move(tool_use)),
+      tokens_(std::move(tokens)),
+      knows_developer_(jinja_text.find("developer") != std::string_view::npos),
+      wants_parts_(plain_->VisitsContent()),
+      wants_text_(!wants_parts_ || plain_->AsksForString()) {}
+
+Value ChatTemplate::Role(const std::string& role) const {
+  // OpenAI's later name of the same thing, which few templates know.
+  if (role == "developer" && !knows_developer_) return Value::String("system");
+  return Value::String(role, IsUsualRole(role) ? Origin::kTemplate : Origin::kClient);
+}
+
+absl::StatusOr<Value> ChatTemplate::Content(const ChatMessage& message) const {
+  const Value* given = message.fields.Is(Value::Kind::kDict)
+                           ? message.fields.dict().Find("content")
+                           : nullptr;
+  const bool is_list = given != nullptr && given->Is(Value::Kind::kList);
+  if (is_list && wants_parts_) return *given;
+  if (given != nullptr && !is_list && !given->IsString()) return *given;
+  Value text = Value::String(message.content, Origin::kClient);
+  if (wants_text_) return text;
+  Dict part;
+  part.Set("type", Value::String("text"));
+  part.Set("text", std::move(text));
+  BATON_ASSIGN_OR_RETURN(Value value, Value::MakeDict(std::move(part)));
+  return Value::MakeList({std::move(value)});
+}
+
+absl::StatusOr<Value> ChatTemplate::MessageValue(const ChatMessage& message) const {
+  Dict fields;
+  if (message.fields.Is(Value::Kind::kDict)) fields = message.fields.dict();
+  fields.Set("role", Role(message.role));
+  BATON_ASSIGN_OR_RETURN(Value content, Content(message));
+  fields.Set("content", std::move(content));
+  if (const Value* calls = fields.Find("tool_calls")) {
+    BATON_ASSIGN_OR_RETURN(Value with_calls, WithCalls(*calls));
+    fields.Set("tool_calls", std::move(with_calls));
   }
-  if (Recognised<ChatMl>(tokenizer)) return Make<ChatMl>(tokenizer);
-  if (Recognised<Llama3>(tokenizer)) return Make<Llama3>(tokenizer);
-  return std::unique_ptr<ChatTemplate>(std::make_unique<UnknownTemplate>());
+  return Value::MakeDict(std::move(fields));
+}
+
+absl::StatusOr<Text> ChatTemplate::Render(const ChatPrompt& prompt, const std::tm& now) const {
+  BATON_RETURN_IF_ERROR(CheckMessages(prompt.messages));
+  if (!plain_.has_value()) {
+    return absl::FailedPreconditionError(
+        "the model has no chat template; start the server with --chat-template=FILE, chatml or "
+        "llama3");
+  }
+  List messages;
+  for (const ChatMessage& message : prompt.messages) {
+    BATON_ASSIGN_OR_RETURN(Value value, MessageValue(message));
+    messages.push_back(std::move(value));
+  }
+  Dict variables = tokens_;
+  const bool has_tools = !prompt.tools.IsUndefined();
+  // As transformers passes them: what isn't there is None.
+  variables.Set("tools", has_tools ? prompt.tools : Value::None());
+  variables.Set("documents", Value::None());
+  if (prompt.variables.Is(Value::Kind::kDict)) {
+    for (const Dict::Entry& entry : prompt.variables.dict().entries()) {
+      BATON_RETURN_IF_ERROR(variables.Set(entry.key, entry.value));
+    }
+  }
+  BATON_ASSIGN_OR_RETURN(Value list, Value::MakeList(std::move(messages)));
+  variables.Set("messages", std::move(list));
+  variables.Set("add_generation_prompt",
+                Value::Bool(prompt.add_generation_prompt && !prompt.continue_final_message));
+  const jinja::Template& chosen = has_tools && tool_use_.has_value() ? *tool_use_ : *plain_;
+  absl::StatusOr<Text> text = chosen.Render(variables, now);
+  if (!text.ok()) return Annotate(text.status(), "the model's chat template");
+  if (!prompt.continue_final_message) return text;
+  return CutAfter(*text, prompt.messages.back().content);
 }
 
 absl::StatusOr<std::vector<int32_t>> EncodeChat(const Tokenizer& tokenizer,
                                                 const ChatTemplate& chat_template,
-                                                std::span<const ChatMessage> messages,
-                                                bool add_generation_prompt) {
-  BATON_ASSIGN_OR_RETURN(const std::vector<ChatSegment> segments,
-                         chat_template.Render(messages, add_generation_prompt));
-  std::vector<int32_t> ids;
-  for (const ChatSegment& segment : segments) {
-    if (segment.is_special_token) {
-      const std::optional<int32_t> id = tokenizer.TokenId(segment.text);
-      if (!id.has_value()) {
-        return absl::FailedPreconditionError(
-            Concat("the tokenizer has no special token ", segment.text));
-      }
-      ids.push_back(*id);
-      continue;
-    }
-    BATON_ASSIGN_OR_RETURN(const std::vector<int32_t> text_ids,
-                           tokenizer.Encode(segment.text, /*add_special_tokens=*/false,
-                                            /*parse_special=*/false));
-    ids.insert(ids.end(), text_ids.begin(), text_ids.end());
-  }
-  return ids;
+                                                const ChatPrompt& prompt, const std::tm& now) {
+  BATON_ASSIGN_OR_RETURN(const Text text, chat_template.Render(prompt, now));
+  return tokenizer.EncodeMarked(text.bytes(), text.client_ranges());
 }
 
 }  // namespace baton

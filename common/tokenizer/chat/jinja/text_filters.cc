@@ -43,7 +43,7 @@ absl::StatusOr<Value> ToJsonFilter(Evaluator& evaluator, const Value& input,
     }
   }
   // As json.dumps: lines end without the space that follows a comma.
-  if (style.indent.has_value()) style.item_separator = ",";
+  if (style.indent.has_value()) style.item_separator = std::string(",");
   if (bound.Has(2) && !bound[2].Is(Kind::kNone)) {
     const Value& separators = bound[2];
     const bool two = separators.IsSequence() && separators.items().size() == 2 &&
