@@ -192,7 +192,7 @@ WeightTypes CheckWeights(const std::string& model_path, const ModelConfig& confi
   return types;
 }
 
-int64_t CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,
+TokenizerFiles CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,
                        const ModelConfig& config, std::vector<Finding>& findings) {
   const auto tokenizer = Tokenizer::Load(tokenizer_path);
   if (!tokenizer.ok()) {
@@ -201,7 +201,7 @@ int64_t CheckTokenizer(const std::string& tokenizer_path, const std::string& cha
       absl::StrAppend(&message, "; the router needs it to turn text into tokens");
     }
     findings.push_back(Error("tokenizer_path", std::move(message)));
-    return 0;
+    return {};
   }
   // 0: there is no model to compare with, which is a finding of its own.
   if (config.vocab_size != 0 && (*tokenizer)->vocab_size() > config.vocab_size) {
@@ -210,17 +210,22 @@ int64_t CheckTokenizer(const std::string& tokenizer_path, const std::string& cha
                                      ", the model a vocabulary of ", config.vocab_size,
                                      "; prompts with the ids between are refused")});
   }
+  TokenizerFiles files;
   const auto chat = MakeChatTemplate(chat_template, **tokenizer);
   if (!chat.ok()) {
     findings.push_back(Error("chat_template", std::string(chat.status().message())));
   } else if ((*chat)->name() == "unknown") {
     findings.push_back({Finding::Severity::kWarning, "chat_template",
-                        "the tokenizer's special tokens belong to no chat format that Baton knows; "
-                        "chat completions are refused, plain completions work"});
+                        "the model has no chat template, and its special tokens belong to no chat "
+                        "format that Baton knows; chat completions are refused, plain completions "
+                        "work"});
+  } else {
+    files.chat_template = (*chat)->name();
   }
   std::error_code ignored;
   const auto bytes = fs::file_size(tokenizer_path + "/tokenizer.json", ignored);
-  return ignored ? 0 : static_cast<int64_t>(bytes);
+  files.bytes = ignored ? 0 : static_cast<int64_t>(bytes);
+  return files;
 }
 
 }  // namespace baton

@@ -35,9 +35,14 @@ WeightTypes CheckWeights(const std::string& model_path, const ModelConfig& confi
                          LayerRange layers, std::optional<ElementType> dtype,
                          std::vector<Finding>& findings);
 
-// Whether the tokenizer loads and belongs to the model, and the chat template is known. Returns the
-// bytes of tokenizer.json.
-int64_t CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,
+struct TokenizerFiles {
+  int64_t bytes = 0;          // Of tokenizer.json.
+  std::string chat_template;  // Where it is from; empty if there is none.
+};
+
+// Whether the tokenizer loads and belongs to the model, and whether there is a chat template and it
+// is one.
+TokenizerFiles CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,
                        const ModelConfig& config, std::vector<Finding>& findings);
 
 }  // namespace baton

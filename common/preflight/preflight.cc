@@ -79,8 +79,10 @@ class Checks {
     }
     // A router loads it right after this and says the same.
     if (report_.role == OptionSpec::UP) {
-      facts_.tokenizer_file_bytes = CheckTokenizer(values.tokenizer_path(), values.chat_template(),
-                                                   facts_.config, report_.findings);
+      const TokenizerFiles files = CheckTokenizer(values.tokenizer_path(), values.chat_template(),
+                                                  facts_.config, report_.findings);
+      facts_.tokenizer_file_bytes = files.bytes;
+      report_.chat_template = files.chat_template;
     }
     if (layers) SettleChunks();
     if (layers) CheckMemory();

@@ -42,6 +42,7 @@ struct PreflightReport {
   // that of its own.
   std::optional<AutoChunks> auto_chunks;
   int64_t context_tokens = 0;  // Of the longest sequence.
+  std::string chat_template;   // For UP: where it is from; empty if there is none.
   Machine machine;
 
   // The findings that refuse, in one message; OK if there are none. InvalidArgument if it can never

@@ -117,6 +117,9 @@ std::vector<Row> DirectoryRows() {
          WriteFile(d.File("tokenizer_config.json"), "{}");
        },
        false, "chat_template", "belong to no chat format"},
+      {"BrokenChatTemplate",
+       [](auto& d) { WriteFile(d.File("chat_template.jinja"), "{{ bos_token }}\n{% if x %}"); },
+       true, "chat_template", "chat_template.jinja: chat template: line 2: expected"},
   };
 }
 

@@ -109,6 +109,9 @@ config::ParsedOptions Effective(const config::ParsedOptions& options,
 int RunValidateCommand(const config::ParsedOptions& options) {
   const PreflightReport report = Preflight(options, MachineForChecks());
   PrintVerdict(report);
+  if (!report.chat_template.empty()) {
+    std::printf("chat template: %s\n", report.chat_template.c_str());
+  }
   PrintMemory(report);
   // Also of what is too large for this machine: it may be meant for others.
   if (report.memory) std::fputs(ChunkReportText(report).c_str(), stdout);

@@ -53,10 +53,6 @@ struct TextOptions {
   bool include_stop = false;  // A stop string that matched stays in the text.
 };
 
-struct ChatPrompt {
-  std::vector<ChatMessage> messages;
-  bool add_generation_prompt = true;  // The beginning of the assistant's answer, after the last.
-};
 using TokenIdsPrompt = std::vector<int64_t>;
 using Prompt = std::variant<std::string, TokenIdsPrompt, ChatPrompt>;
 

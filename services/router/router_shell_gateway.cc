@@ -1,4 +1,5 @@
 // RouterShell's side towards the fronts: what runs on their threads.
+#include <ctime>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,14 @@ namespace {
 absl::Status NameField(const absl::Status& status, const std::string& field) {
   if (!absl::IsInvalidArgument(status) || FieldOf(status).has_value()) return status;
   return InvalidField(field, std::string(status.message()));
+}
+
+// What a chat template shows as today's date.
+std::tm LocalTime() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return local;
 }
 
 }  // namespace
@@ -131,7 +140,7 @@ absl::StatusOr<std::vector<int32_t>> RouterShell::EncodePrompt(const GenerateCal
     encoded = tokenizer_->Encode(*text, call.add_special_tokens, /*parse_special=*/true);
   } else {
     const auto& chat = std::get<ChatPrompt>(call.prompt);
-    encoded = EncodeChat(*tokenizer_, *chat_template_, chat.messages, chat.add_generation_prompt);
+    encoded = EncodeChat(*tokenizer_, *chat_template_, chat, LocalTime());
   }
   if (!encoded.ok()) return NameField(encoded.status(), call.names.prompt);
   return encoded;

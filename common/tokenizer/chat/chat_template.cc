@@ -113,7 +113,10 @@ absl::StatusOr<Value> ChatTemplate::Content(const ChatMessage& message) const {
                            : nullptr;
   const bool is_list = given != nullptr && given->Is(Value::Kind::kList);
   if (is_list && wants_parts_) return *given;
-  if (given != nullptr && !is_list && !given->IsString()) return *given;
+  // A message that only calls tools: some templates ask whether its content is None.
+  const bool calls = message.fields.Is(Value::Kind::kDict) &&
+                     message.fields.dict().Find("tool_calls") != nullptr;
+  if (given == nullptr && calls) return Value::None();
   Value text = Value::String(message.content, Origin::kClient);
   if (wants_text_) return text;
   Dict part;

@@ -24,6 +24,9 @@ constexpr BuiltIn kChatMl = {
     {"<|im_start|>", "<|im_end|>"},
     R"({%- for message in messages -%}
 {%- set content = message.content or '' -%}
+{%- if message.role not in ['system', 'user', 'assistant', 'tool'] -%}
+{{- raise_exception('the role must be system, user, assistant or tool, is ' + message.role) -}}
+{%- endif -%}
 {%- if message.role == 'tool' -%}
 {{- '<|im_start|>user\n' if loop.first or loop.previtem.role != 'tool' else '\n' -}}
 {{- '<tool_response>\n' + content + '\n</tool_response>' -}}
@@ -41,6 +44,9 @@ constexpr BuiltIn kLlama3 = {
     {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
     R"({{- '<|begin_of_text|>' -}}
 {%- for message in messages -%}
+{%- if message.role not in ['system', 'user', 'assistant', 'tool'] -%}
+{{- raise_exception('the role must be system, user, assistant or tool, is ' + message.role) -}}
+{%- endif -%}
 {%- set role = 'ipython' if message.role == 'tool' else message.role -%}
 {{- '<|start_header_id|>' + role + '<|end_header_id|>\n\n' -}}
 {{- (message.content or '') | trim + '<|eot_id|>' -}}

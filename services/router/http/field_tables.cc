@@ -159,7 +159,8 @@ const FieldTable& ChatFields() {
   static const auto* table =
       new FieldTable{"/v1/chat/completions",
                      Join({SamplingNames(), OpenAiNames(),
-                           Names{"messages", "top_logprobs", "add_generation_prompt"}}),
+                           Names{"messages", "top_logprobs", "add_generation_prompt",
+                                 "continue_final_message", "chat_template_kwargs"}}),
                      HarmlessNames(),
                      Join({UnsupportedSampling(), UnsupportedServing(), UnsupportedFormat(),
                            Unsupported{{"best_of", {1}, "use /v1/completions"},
@@ -175,10 +176,10 @@ const FieldTable& ChatFields() {
                                        {"web_search_options", {}, ""},
                                        {"reasoning_effort", {}, ""},
                                        {"verbosity", {"medium"}, ""},
-                                       {"continue_final_message", {false}, ""},
                                        {"documents", {Json::array()}, ""},
-                                       {"chat_template", {}, "it is chosen by --chat-template"},
-                                       {"chat_template_kwargs", {Json::object()}, ""}}})};
+                                       {"chat_template",
+                                        {},
+                                        "it is chosen by --chat-template"}}})};
   return *table;
 }
 
@@ -186,10 +187,10 @@ const FieldTable& MessageFields() {
   static const auto* table = new FieldTable{
       "a message",
       {"role", "content"},
-      // What the chat templates do not write down, and what clients send back of earlier answers.
-      {"name", "tool_call_id", "refusal", "annotations", "reasoning", "reasoning_content"},
-      {{"tool_calls", {Json::array()}, "tools cannot be called yet"},
-       {"function_call", {}, "tools cannot be called yet"},
+      // The chat template writes them, or doesn't.
+      {"name", "tool_call_id", "tool_calls", "refusal", "annotations", "reasoning",
+       "reasoning_content"},
+      {{"function_call", {}, "tools cannot be called yet"},
        {"audio", {}, "messages are text"},
        {"prefix", {false}, ""}}};
   return *table;
@@ -232,12 +233,10 @@ const FieldTable& TokenizeFields() {
   static const auto* table =
       new FieldTable{"/tokenize",
                      {"model", "prompt", "messages", "add_special_tokens", "add_generation_prompt",
-                      "return_token_strs"},
+                      "continue_final_message", "chat_template_kwargs", "return_token_strs"},
                      {},
                      {{"tools", {Json::array()}, ""},
-                      {"continue_final_message", {false}, ""},
-                      {"chat_template", {}, "it is chosen by --chat-template"},
-                      {"chat_template_kwargs", {Json::object()}, ""}}};
+                      {"chat_template", {}, "it is chosen by --chat-template"}}};
   return *table;
 }
 

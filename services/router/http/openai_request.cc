@@ -89,15 +89,15 @@ absl::Status ReadAnswer(const Fields& fields, OpenAiRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status ReadPrompt(Endpoint endpoint, const Fields& fields, UnknownFields unknown,
-                        OpenAiRequest& request) {
+absl::Status ReadPrompt(Endpoint endpoint, std::string_view body, const Fields& fields,
+                        UnknownFields unknown, OpenAiRequest& request) {
   if (endpoint == Endpoint::kCompletions) {
     BATON_ASSIGN_OR_RETURN(PromptList list, ReadPrompts(fields, "prompt"));
     request.prompts = std::move(list.prompts);
     return absl::OkStatus();
   }
   request.call.names.prompt = "messages";
-  BATON_ASSIGN_OR_RETURN(ChatPrompt chat, ReadMessages(fields, unknown, request.call.warnings));
+  BATON_ASSIGN_OR_RETURN(ChatPrompt chat, ReadMessages(body, fields, unknown, request.call.warnings));
   request.prompts.emplace_back(std::move(chat));
   return absl::OkStatus();
 }
@@ -116,7 +116,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, std::string_
       CheckFields(fields, chat ? ChatFields() : CompletionFields(), unknown, call.warnings));
   BATON_ASSIGN_OR_RETURN(const auto model, fields.String("model"));
   call.model = model.value_or("");
-  BATON_RETURN_IF_ERROR(ReadPrompt(endpoint, fields, unknown, request));
+  BATON_RETURN_IF_ERROR(ReadPrompt(endpoint, body, fields, unknown, request));
   BATON_RETURN_IF_ERROR(ReadSampling(fields, call));
   BATON_RETURN_IF_ERROR(ReadLogprobs(endpoint, fields, request));
   BATON_RETURN_IF_ERROR(ReadStreaming(fields, unknown, request));

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "common/tokenizer/chat/jinja/json.h"
 #include "common/base/status.h"
 #include "services/router/http/testing/handler_fixture.h"
 
@@ -36,7 +37,7 @@ TEST_F(OpenAiRequestTest, ReadsAChatWithTextParts) {
   ASSERT_EQ(gateway_.calls.size(), 1u);
   const auto& chat = std::get<ChatPrompt>(gateway_.calls[0].prompt);
   ASSERT_EQ(chat.messages.size(), 2u);
-  EXPECT_EQ(chat.messages[1].content, "ab");
+  EXPECT_EQ(chat.messages[1].content, "a\nb");
   EXPECT_EQ(gateway_.calls[0].sampling.max_tokens, 5);
   EXPECT_EQ(gateway_.calls[0].names.max_tokens, "max_completion_tokens");
 }
@@ -140,9 +141,46 @@ TEST_F(OpenAiRequestTest, ReadsChatsAsClientsSendThem) {
   ASSERT_EQ(gateway_.calls.size(), 1u);
   const auto& chat = std::get<ChatPrompt>(gateway_.calls[0].prompt);
   ASSERT_EQ(chat.messages.size(), 4u);
-  EXPECT_EQ(chat.messages[0].role, "system");
+  EXPECT_EQ(chat.messages[0].role, "developer");
   EXPECT_EQ(chat.messages[2].content, "");
   EXPECT_FALSE(chat.add_generation_prompt);
+}
+
+TEST_F(OpenAiRequestTest, ReadsWhatTheChatTemplateHears) {
+  Send("POST", "/v1/chat/completions",
+       R"({"chat_template_kwargs": {"z": 1, "a": {"y": [true], "b": null}},
+           "continue_final_message": true,
+           "messages": [{"zeta": null, "role": "tool", "tool_call_id": "c1", "content": "4"},
+                        {"tool_calls": [{"id": "c2", "function": {"name": "f"}}],
+                         "role": "assistant", "reasoning_content": "r"}]})");
+  ASSERT_EQ(gateway_.calls.size(), 1u);
+  const auto& chat = std::get<ChatPrompt>(gateway_.calls[0].prompt);
+  EXPECT_FALSE(chat.add_generation_prompt);
+  EXPECT_TRUE(chat.continue_final_message);
+  const auto text = [](const jinja::Value& value) {
+    jinja::Budget budget{jinja::RenderLimits()};
+    return jinja::ToJson(value, {}, budget).value();
+  };
+  // In the client's order, without what says nothing; every string is the client's.
+  EXPECT_EQ(text(chat.variables).bytes(), R"({"z": 1, "a": {"y": [true], "b": null}})");
+  const jinja::Text tool = text(chat.messages[0].fields);
+  EXPECT_EQ(tool.bytes(), R"({"role": "tool", "tool_call_id": "c1", "content": "4"})");
+  EXPECT_EQ(tool.client_ranges().size(), 6u);
+  EXPECT_EQ(text(chat.messages[1].fields).bytes(),
+            R"({"tool_calls": [{"id": "c2", "function": {"name": "f"}}], )"
+            R"("role": "assistant", "reasoning_content": "r"})");
+}
+
+TEST_F(OpenAiRequestTest, RefusesWhatTheChatTemplateCannotHear) {
+  const auto param = [&](const std::string& fields) {
+    return ErrorOf("/v1/chat/completions",
+                   R"({"messages":[{"role":"user","content":"x"}],)" + fields + "}")["param"];
+  };
+  EXPECT_EQ(param(R"("chat_template_kwargs":"x")"), "chat_template_kwargs");
+  EXPECT_EQ(param(R"("chat_template_kwargs":{"messages":[]})"), "chat_template_kwargs.messages");
+  EXPECT_EQ(param(R"("continue_final_message":true,"add_generation_prompt":true)"),
+            "continue_final_message");
+  EXPECT_EQ(param(R"("chat_template":"{{ 1 }}")"), "chat_template");
 }
 
 TEST_F(OpenAiRequestTest, HarmlessFieldsAreTaken) {

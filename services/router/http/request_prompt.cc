@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/tokenizer/chat/jinja/json.h"
 
 namespace baton::router {
 namespace {
@@ -29,7 +30,8 @@ absl::StatusOr<Prompt> ReadPrompt(const Fields& fields, const std::string& name,
   return Prompt(std::move(ids));
 }
 
-// A string, or OpenAI's list of text parts.
+// A string, or OpenAI's list of text parts, which stand in lines of their own for a template that
+// takes a string.
 absl::StatusOr<std::string> ReadContent(const Fields& message, bool may_be_absent) {
   const Json* content = message.Find("content");
   if (content == nullptr && may_be_absent) return std::string();
@@ -37,26 +39,67 @@ absl::StatusOr<std::string> ReadContent(const Fields& message, bool may_be_absen
   if (content->is_string()) return content->get<std::string>();
   if (!content->is_array()) return message.Wrong("content", "a string or a list of text parts");
   std::string text;
+  bool first = true;
   for (const Json& part : *content) {
     const bool is_text = part.is_object() && part.contains("type") && part["type"] == "text" &&
                          part.contains("text") && part["text"].is_string();
     if (!is_text) {
       return InvalidField(message.Path("content"), "only parts of type text are supported");
     }
+    if (!std::exchange(first, false)) text += '\n';
     text += part["text"].get<std::string>();
   }
   return text;
 }
 
-absl::StatusOr<ChatMessage> ReadMessage(const Fields& message, UnknownFields unknown,
+// What says something: clients send null and empty lists for what a message doesn't have, while
+// templates ask whether it is there.
+absl::StatusOr<jinja::Value> WithoutNothing(const jinja::Value& message) {
+  jinja::Dict fields;
+  for (const jinja::Dict::Entry& entry : message.dict().entries()) {
+    const jinja::Value& value = entry.value;
+    const bool empty_list = value.Is(jinja::Value::Kind::kList) && value.items().empty();
+    if (value.Is(jinja::Value::Kind::kNone) || empty_list) continue;
+    BATON_RETURN_IF_ERROR(fields.Set(entry.key, value));
+  }
+  return jinja::Value::MakeDict(std::move(fields));
+}
+
+absl::StatusOr<ChatMessage> ReadMessage(const Fields& message, const jinja::Value& ordered,
+                                        UnknownFields unknown,
                                         std::vector<std::string>& warnings) {
   BATON_ASSIGN_OR_RETURN(const auto role, message.String("role"));
   if (!role.has_value()) return message.Wrong("role", "a string");
   BATON_RETURN_IF_ERROR(CheckFields(message, MessageFields(), unknown, warnings));
   // An assistant's message without content says that it called tools or said nothing.
-  const bool says_nothing = *role == "assistant" && message.object().contains("content");
-  BATON_ASSIGN_OR_RETURN(std::string content, ReadContent(message, says_nothing));
-  return ChatMessage{*role == "developer" ? "system" : *role, std::move(content)};
+  BATON_ASSIGN_OR_RETURN(std::string content, ReadContent(message, *role == "assistant"));
+  BATON_ASSIGN_OR_RETURN(jinja::Value said, WithoutNothing(ordered));
+  return ChatMessage{*role, std::move(content), std::move(said)};
+}
+
+// The variables of chat_template_kwargs.
+absl::StatusOr<jinja::Value> ReadVariables(const Fields& fields, const jinja::Value& ordered) {
+  const Json* given = fields.Find("chat_template_kwargs");
+  if (given == nullptr) return jinja::Value();
+  if (!given->is_object()) return fields.Wrong("chat_template_kwargs", "an object");
+  for (const char* name : {"messages", "tools", "documents", "add_generation_prompt",
+                           "continue_final_message", "chat_template", "tokenize"}) {
+    if (given->contains(name)) {
+      return InvalidField(absl::StrCat("chat_template_kwargs.", name),
+                          "can't be given here; it is a field of the request, if anything");
+    }
+  }
+  return *ordered.dict().Find("chat_template_kwargs");
+}
+
+absl::Status ReadEnding(const Fields& fields, ChatPrompt& prompt) {
+  BATON_ASSIGN_OR_RETURN(const auto generation, fields.Bool("add_generation_prompt"));
+  BATON_ASSIGN_OR_RETURN(const auto continues, fields.Bool("continue_final_message"));
+  prompt.continue_final_message = continues.value_or(false);
+  prompt.add_generation_prompt = generation.value_or(!prompt.continue_final_message);
+  if (!prompt.continue_final_message || !prompt.add_generation_prompt) return absl::OkStatus();
+  return InvalidField("continue_final_message",
+                      "can't be true together with add_generation_prompt");
 }
 
 }  // namespace
@@ -88,8 +131,8 @@ absl::StatusOr<PromptList> ReadPrompts(const Fields& fields, const std::string& 
   return list;
 }
 
-absl::StatusOr<ChatPrompt> ReadMessages(const Fields& fields, UnknownFields unknown,
-                                        std::vector<std::string>& warnings) {
+absl::StatusOr<ChatPrompt> ReadMessages(std::string_view body, const Fields& fields,
+                                        UnknownFields unknown, std::vector<std::string>& warnings) {
   const Json* messages = fields.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
     return InvalidField("messages",
@@ -99,17 +142,20 @@ absl::StatusOr<ChatPrompt> ReadMessages(const Fields& fields, UnknownFields unkn
   if (messages->size() > kMessagesLimit) {
     return InvalidField("messages", absl::StrCat("must be at most ", kMessagesLimit, " messages"));
   }
+  BATON_ASSIGN_OR_RETURN(const jinja::Value ordered,
+                         jinja::ParseJsonValue(body, jinja::Origin::kClient));
+  const jinja::List& ordered_messages = ordered.dict().Find("messages")->items();
   ChatPrompt prompt;
   for (size_t i = 0; i < messages->size(); ++i) {
     if (!(*messages)[i].is_object()) {
       return InvalidField(absl::StrCat("messages[", i, "]"), "must be an object");
     }
     const Fields message((*messages)[i], absl::StrCat("messages[", i, "]."));
-    BATON_ASSIGN_OR_RETURN(ChatMessage read, ReadMessage(message, unknown, warnings));
+    BATON_ASSIGN_OR_RETURN(ChatMessage read, ReadMessage(message, ordered_messages[i], unknown, warnings));
     prompt.messages.push_back(std::move(read));
   }
-  BATON_ASSIGN_OR_RETURN(const auto generation, fields.Bool("add_generation_prompt"));
-  prompt.add_generation_prompt = generation.value_or(true);
+  BATON_ASSIGN_OR_RETURN(prompt.variables, ReadVariables(fields, ordered));
+  BATON_RETURN_IF_ERROR(ReadEnding(fields, prompt));
   return prompt;
 }
 

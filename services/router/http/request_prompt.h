@@ -3,6 +3,7 @@
 #define SERVICES_ROUTER_HTTP_REQUEST_PROMPT_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,10 +25,11 @@ struct PromptList {
 // A text, a list of texts, a list of token ids, or a list of such lists.
 absl::StatusOr<PromptList> ReadPrompts(const Fields& fields, const std::string& name);
 
-// The field "messages", with the switch add_generation_prompt. The role developer is OpenAI's later
-// name of system; an assistant's message may have no content.
-absl::StatusOr<ChatPrompt> ReadMessages(const Fields& fields, UnknownFields unknown,
-                                        std::vector<std::string>& warnings);
+// The field "messages", and what else the chat template hears: add_generation_prompt,
+// continue_final_message and chat_template_kwargs. An assistant's message may have no content.
+// `body` is the text of `fields`: templates write keys in the order in which they stand there.
+absl::StatusOr<ChatPrompt> ReadMessages(std::string_view body, const Fields& fields,
+                                        UnknownFields unknown, std::vector<std::string>& warnings);
 
 }  // namespace baton::router
 

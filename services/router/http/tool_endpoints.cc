@@ -20,14 +20,14 @@ struct Tokens {
   bool is_list = false;
 };
 
-absl::StatusOr<Tokens> EncodeAll(const Gateway& gateway, const Fields& fields,
-                                 UnknownFields unknown) {
+absl::StatusOr<Tokens> EncodeAll(const Gateway& gateway, std::string_view body,
+                                 const Fields& fields, UnknownFields unknown) {
   Tokens tokens;
   BATON_ASSIGN_OR_RETURN(const auto special, fields.Bool("add_special_tokens"));
   if (fields.Find("messages") != nullptr) {
     GenerateCall call;
     call.names.prompt = "messages";
-    BATON_ASSIGN_OR_RETURN(call.prompt, ReadMessages(fields, unknown, call.warnings));
+    BATON_ASSIGN_OR_RETURN(call.prompt, ReadMessages(body, fields, unknown, call.warnings));
     BATON_ASSIGN_OR_RETURN(std::vector<int32_t> ids, gateway.Encode(call));
     tokens.lists.push_back(std::move(ids));
     return tokens;
@@ -78,7 +78,7 @@ absl::StatusOr<Json> Tokenize(const Gateway& gateway, const std::string& body,
   BATON_RETURN_IF_ERROR(CheckFields(fields, TokenizeFields(), unknown, warnings));
   BATON_RETURN_IF_ERROR(CheckModelName(gateway, fields));
   BATON_ASSIGN_OR_RETURN(const auto strings, fields.Bool("return_token_strs"));
-  BATON_ASSIGN_OR_RETURN(const Tokens tokens, EncodeAll(gateway, fields, unknown));
+  BATON_ASSIGN_OR_RETURN(const Tokens tokens, EncodeAll(gateway, body, fields, unknown));
   Json lists = Json::array();
   Json counts = Json::array();
   Json texts = Json::array();
