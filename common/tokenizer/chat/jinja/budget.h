@@ -11,7 +11,7 @@
 namespace baton::jinja {
 
 struct RenderLimits {
-  int64_t steps = 8'000'000;  // Expressions, statements and elements of lists that are visited.
+  int64_t steps = 4'000'000;  // Expressions, statements and elements of lists that are visited.
   // Made and searched, counted once for each time; what is alive at a time is less.
   size_t work_bytes = 256 << 20;
   size_t output_bytes = 64 << 20;

