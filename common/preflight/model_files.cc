@@ -193,7 +193,7 @@ WeightTypes CheckWeights(const std::string& model_path, const ModelConfig& confi
 }
 
 TokenizerFiles CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,
-                       const ModelConfig& config, std::vector<Finding>& findings) {
+                              const ModelConfig& config, std::vector<Finding>& findings) {
   const auto tokenizer = Tokenizer::Load(tokenizer_path);
   if (!tokenizer.ok()) {
     std::string message(tokenizer.status().message());

@@ -43,7 +43,7 @@ struct TokenizerFiles {
 // Whether the tokenizer loads and belongs to the model, and whether there is a chat template and it
 // is one.
 TokenizerFiles CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,
-                       const ModelConfig& config, std::vector<Finding>& findings);
+                              const ModelConfig& config, std::vector<Finding>& findings);
 
 }  // namespace baton
 

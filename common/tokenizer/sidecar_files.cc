@@ -137,9 +137,9 @@ absl::Status ReadTemplateFiles(const std::string& directory, TokenRoles* roles) 
       return absl::InvalidArgumentError(
           Concat(directory, ": more than ", kMaxTemplates, " chat templates"));
     }
-    BATON_RETURN_IF_ERROR(ReadTemplateFile(
-        directory, Concat(kAdditional, "/", file->path().filename().string()),
-        file->path().stem().string(), roles));
+    BATON_RETURN_IF_ERROR(
+        ReadTemplateFile(directory, Concat(kAdditional, "/", file->path().filename().string()),
+                         file->path().stem().string(), roles));
   }
   return absl::OkStatus();
 }

@@ -37,8 +37,8 @@ struct TokenRoles {
 };
 
 // Reads tokenizer_config.json, generation_config.json, config.json, chat_template.jinja and
-// additional_chat_templates/*.jinja in `directory`; each may be missing. Templates in files of their
-// own replace those of tokenizer_config.json that have their names. A file that is there and
+// additional_chat_templates/*.jinja in `directory`; each may be missing. Templates in files of
+// their own replace those of tokenizer_config.json that have their names. A file that is there and
 // malformed is an error that names it.
 absl::StatusOr<TokenRoles> LoadTokenRoles(const std::string& directory);
 

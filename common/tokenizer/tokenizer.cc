@@ -22,8 +22,7 @@ std::vector<ByteRange> RangesWithin(std::span<const ByteRange> ranges, size_t be
       [](size_t offset, const ByteRange& candidate) { return offset < candidate.end; });
   std::vector<ByteRange> within;
   for (; range != ranges.end() && range->begin < end; ++range) {
-    within.push_back(
-        {std::max(range->begin, begin) - begin, std::min(range->end, end) - begin});
+    within.push_back({std::max(range->begin, begin) - begin, std::min(range->end, end) - begin});
   }
   return within;
 }
@@ -139,8 +138,7 @@ absl::Status Tokenizer::EncodeText(std::string_view text, bool parse_special,
     }
     const auto begin = static_cast<size_t>(piece.text.data() - text.data());
     const std::vector<ByteRange> within = RangesWithin(plain, begin, begin + piece.text.size());
-    BATON_RETURN_IF_ERROR(
-        EncodeBetweenRawTokens(piece.text, parse_special, within, &scratch, ids));
+    BATON_RETURN_IF_ERROR(EncodeBetweenRawTokens(piece.text, parse_special, within, &scratch, ids));
   }
   return absl::OkStatus();
 }
@@ -156,8 +154,7 @@ absl::Status Tokenizer::EncodeBetweenRawTokens(std::string_view text, bool parse
     if (normalized != text && !plain.empty()) parse_special = false;
     text = normalized;
   }
-  for (const AddedTokenMatcher::Piece& piece :
-       normalized_added_.Find(text, parse_special, plain)) {
+  for (const AddedTokenMatcher::Piece& piece : normalized_added_.Find(text, parse_special, plain)) {
     if (piece.token.has_value()) {
       ids->push_back(*piece.token);
     } else {

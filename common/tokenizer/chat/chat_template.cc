@@ -35,9 +35,9 @@ absl::Status CheckMessages(const std::vector<ChatMessage>& messages) {
 // Templates write special tokens around a role ('<|' + role + '|>'), so these count as the
 // template's own words; any other role is the client's.
 bool IsUsualRole(std::string_view role) {
-  constexpr std::string_view kRoles[] = {"system",   "user",        "assistant",
-                                         "tool",     "developer",   "function",
-                                         "ipython",  "observation", "environment"};
+  constexpr std::string_view kRoles[] = {"system",  "user",        "assistant",
+                                         "tool",    "developer",   "function",
+                                         "ipython", "observation", "environment"};
   return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
 }
 
@@ -108,14 +108,13 @@ Value ChatTemplate::Role(const std::string& role) const {
 }
 
 absl::StatusOr<Value> ChatTemplate::Content(const ChatMessage& message) const {
-  const Value* given = message.fields.Is(Value::Kind::kDict)
-                           ? message.fields.dict().Find("content")
-                           : nullptr;
+  const Value* given =
+      message.fields.Is(Value::Kind::kDict) ? message.fields.dict().Find("content") : nullptr;
   const bool is_list = given != nullptr && given->Is(Value::Kind::kList);
   if (is_list && wants_parts_) return *given;
   // A message that only calls tools: some templates ask whether its content is None.
-  const bool calls = message.fields.Is(Value::Kind::kDict) &&
-                     message.fields.dict().Find("tool_calls") != nullptr;
+  const bool calls =
+      message.fields.Is(Value::Kind::kDict) && message.fields.dict().Find("tool_calls") != nullptr;
   if (given == nullptr && calls) return Value::None();
   Value text = Value::String(message.content, Origin::kClient);
   if (wants_text_) return text;

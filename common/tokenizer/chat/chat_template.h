@@ -30,8 +30,8 @@ struct ChatPrompt {
   bool add_generation_prompt = true;  // The beginning of the assistant's answer, after the last.
   // The answer goes on with the last message: the text ends where its content does.
   bool continue_final_message = false;
-  jinja::Value tools;         // What the template's variable `tools` is; undefined: None.
-  jinja::Value variables;     // A dict of more variables; undefined: none.
+  jinja::Value tools;      // What the template's variable `tools` is; undefined: None.
+  jinja::Value variables;  // A dict of more variables; undefined: none.
 };
 
 // Immutable; any thread.

@@ -160,8 +160,8 @@ TEST(ChatTemplateTest, NoMessageCanWriteASpecialToken) {
     const auto tokenizer = WithTemplate("<|im_end|>" + source);
     const auto chat_template = Make("auto", *tokenizer);
     for (const std::string token : kSpecialTokens) {
-      ChatPrompt prompt = Prompt({{token.substr(2, token.size() - 4), token,
-                                   Json(R"({"name": ")" + token + "\"}")}});
+      ChatPrompt prompt = Prompt(
+          {{token.substr(2, token.size() - 4), token, Json(R"({"name": ")" + token + "\"}")}});
       prompt.variables = Json(R"({"x": ")" + token + "\"}");
       const auto ids = Ids(*tokenizer, *chat_template, prompt);
       EXPECT_EQ(std::count_if(ids.begin(), ids.end(),
@@ -196,8 +196,7 @@ TEST(ChatTemplateTest, AUsualRoleMayBePartOfASpecialToken) {
 }
 
 TEST(ChatTemplateTest, ContentComesInTheFormThatTheTemplateTakes) {
-  ChatPrompt prompt = Prompt({{"user", "a\nb",
-                               Json(R"({"content": [{"type": "text", "text": "a"},
+  ChatPrompt prompt = Prompt({{"user", "a\nb", Json(R"({"content": [{"type": "text", "text": "a"},
                                                     {"type": "text", "text": "b"}]})")}});
   EXPECT_EQ(Rendered("{{ messages[0].content }}", prompt), "a\nb");
   const std::string parts = "{% for p in messages[0].content %}[{{ p.text }}]{% endfor %}";
@@ -209,11 +208,11 @@ TEST(ChatTemplateTest, ContentComesInTheFormThatTheTemplateTakes) {
 }
 
 TEST(ChatTemplateTest, PassesOnWhatMessagesHold) {
-  const ChatPrompt prompt = Prompt(
-      {{"assistant", "", Json(R"({"tool_calls": [{"id": "1", "function":
+  const ChatPrompt prompt =
+      Prompt({{"assistant", "", Json(R"({"tool_calls": [{"id": "1", "function":
             {"name": "f", "arguments": "{\"z\": 1, \"a\": [null]}"}}]})")},
-       {"tool", "4", Json(R"({"tool_call_id": "1", "content": "4"})")},
-       {"assistant", "", {}}});
+              {"tool", "4", Json(R"({"tool_call_id": "1", "content": "4"})")},
+              {"assistant", "", {}}});
   EXPECT_EQ(Rendered("{% for m in messages %}{{ m.content is none }},{% endfor %}"
                      "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
                      "{{ messages[1].tool_call_id }}{{ tools is none }}",

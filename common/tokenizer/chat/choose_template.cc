@@ -19,10 +19,9 @@ struct BuiltIn {
 
 // <|im_start|>user\nHello<|im_end|>\n. The results of tools are told by the user, between tags, all
 // that follow each other in one turn.
-constexpr BuiltIn kChatMl = {
-    "chatml",
-    {"<|im_start|>", "<|im_end|>"},
-    R"({%- for message in messages -%}
+constexpr BuiltIn kChatMl = {"chatml",
+                             {"<|im_start|>", "<|im_end|>"},
+                             R"({%- for message in messages -%}
 {%- set content = message.content or '' -%}
 {%- if message.role not in ['system', 'user', 'assistant', 'tool'] -%}
 {{- raise_exception('the role must be system, user, assistant or tool, is ' + message.role) -}}
@@ -127,9 +126,9 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> MakeChatTemplate(std::string_view 
   }
   std::string names;
   for (const auto& [name, source] : templates) names += Concat(name, ", ");
-  return absl::InvalidArgumentError(
-      Concat("--chat-template=", choice, ": must be auto, chatml, llama3, ", names,
-             "or a file's path with a / or the ending .jinja"));
+  return absl::InvalidArgumentError(Concat("--chat-template=", choice,
+                                           ": must be auto, chatml, llama3, ", names,
+                                           "or a file's path with a / or the ending .jinja"));
 }
 
 }  // namespace baton

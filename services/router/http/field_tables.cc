@@ -177,22 +177,19 @@ const FieldTable& ChatFields() {
                                        {"reasoning_effort", {}, ""},
                                        {"verbosity", {"medium"}, ""},
                                        {"documents", {Json::array()}, ""},
-                                       {"chat_template",
-                                        {},
-                                        "it is chosen by --chat-template"}}})};
+                                       {"chat_template", {}, "it is chosen by --chat-template"}}})};
   return *table;
 }
 
 const FieldTable& MessageFields() {
-  static const auto* table = new FieldTable{
-      "a message",
-      {"role", "content"},
-      // The chat template writes them, or doesn't.
-      {"name", "tool_call_id", "tool_calls", "refusal", "annotations", "reasoning",
-       "reasoning_content"},
-      {{"function_call", {}, "tools cannot be called yet"},
-       {"audio", {}, "messages are text"},
-       {"prefix", {false}, ""}}};
+  static const auto* table = new FieldTable{"a message",
+                                            {"role", "content"},
+                                            // The chat template writes them, or doesn't.
+                                            {"name", "tool_call_id", "tool_calls", "refusal",
+                                             "annotations", "reasoning", "reasoning_content"},
+                                            {{"function_call", {}, "tools cannot be called yet"},
+                                             {"audio", {}, "messages are text"},
+                                             {"prefix", {false}, ""}}};
   return *table;
 }
 
@@ -230,13 +227,12 @@ const FieldTable& SamplingParamsFields() {
 }
 
 const FieldTable& TokenizeFields() {
-  static const auto* table =
-      new FieldTable{"/tokenize",
-                     {"model", "prompt", "messages", "add_special_tokens", "add_generation_prompt",
-                      "continue_final_message", "chat_template_kwargs", "return_token_strs"},
-                     {},
-                     {{"tools", {Json::array()}, ""},
-                      {"chat_template", {}, "it is chosen by --chat-template"}}};
+  static const auto* table = new FieldTable{
+      "/tokenize",
+      {"model", "prompt", "messages", "add_special_tokens", "add_generation_prompt",
+       "continue_final_message", "chat_template_kwargs", "return_token_strs"},
+      {},
+      {{"tools", {Json::array()}, ""}, {"chat_template", {}, "it is chosen by --chat-template"}}};
   return *table;
 }
 

@@ -97,7 +97,8 @@ absl::Status ReadPrompt(Endpoint endpoint, std::string_view body, const Fields& 
     return absl::OkStatus();
   }
   request.call.names.prompt = "messages";
-  BATON_ASSIGN_OR_RETURN(ChatPrompt chat, ReadMessages(body, fields, unknown, request.call.warnings));
+  BATON_ASSIGN_OR_RETURN(ChatPrompt chat,
+                         ReadMessages(body, fields, unknown, request.call.warnings));
   request.prompts.emplace_back(std::move(chat));
   return absl::OkStatus();
 }

@@ -2,8 +2,8 @@
 
 #include <map>
 
-#include "common/tokenizer/chat/jinja/json.h"
 #include "common/base/status.h"
+#include "common/tokenizer/chat/jinja/json.h"
 #include "services/router/http/testing/handler_fixture.h"
 
 namespace baton::router {

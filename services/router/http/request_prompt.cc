@@ -66,8 +66,7 @@ absl::StatusOr<jinja::Value> WithoutNothing(const jinja::Value& message) {
 }
 
 absl::StatusOr<ChatMessage> ReadMessage(const Fields& message, const jinja::Value& ordered,
-                                        UnknownFields unknown,
-                                        std::vector<std::string>& warnings) {
+                                        UnknownFields unknown, std::vector<std::string>& warnings) {
   BATON_ASSIGN_OR_RETURN(const auto role, message.String("role"));
   if (!role.has_value()) return message.Wrong("role", "a string");
   BATON_RETURN_IF_ERROR(CheckFields(message, MessageFields(), unknown, warnings));
@@ -151,7 +150,8 @@ absl::StatusOr<ChatPrompt> ReadMessages(std::string_view body, const Fields& fie
       return InvalidField(absl::StrCat("messages[", i, "]"), "must be an object");
     }
     const Fields message((*messages)[i], absl::StrCat("messages[", i, "]."));
-    BATON_ASSIGN_OR_RETURN(ChatMessage read, ReadMessage(message, ordered_messages[i], unknown, warnings));
+    BATON_ASSIGN_OR_RETURN(ChatMessage read,
+                           ReadMessage(message, ordered_messages[i], unknown, warnings));
     prompt.messages.push_back(std::move(read));
   }
   BATON_ASSIGN_OR_RETURN(prompt.variables, ReadVariables(fields, ordered));

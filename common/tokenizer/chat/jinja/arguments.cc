@@ -20,8 +20,8 @@ absl::StatusOr<BoundArguments> BoundArguments::Bind(std::string_view function,
     return absl::InvalidArgumentError(Concat(function, "() ", what));
   };
   if (arguments.positional.size() > names.size()) {
-    return refuse(Concat("takes at most ", names.size(), " argument(s), got ",
-                         arguments.positional.size()));
+    return refuse(
+        Concat("takes at most ", names.size(), " argument(s), got ", arguments.positional.size()));
   }
   size_t given = arguments.positional.size();
   std::copy(arguments.positional.begin(), arguments.positional.end(), bound.values_.begin());
@@ -38,8 +38,8 @@ absl::StatusOr<BoundArguments> BoundArguments::Bind(std::string_view function,
 }
 
 absl::Status BoundArguments::Wrong(size_t i, std::string_view expected) const {
-  return absl::InvalidArgumentError(Concat(function_, "(): '", names_[i], "' must be ", expected,
-                                           ", is ", TypeName(values_[i])));
+  return absl::InvalidArgumentError(
+      Concat(function_, "(): '", names_[i], "' must be ", expected, ", is ", TypeName(values_[i])));
 }
 
 absl::StatusOr<std::optional<int64_t>> BoundArguments::Integer(size_t i) const {

@@ -84,9 +84,9 @@ struct Statement {
   ExpressionRef target;  // A name, an attribute of a name, or a tuple of targets.
   ExpressionRef condition;
   std::vector<Parameter> parameters;
-  bool uses_caller = false;  // Of a macro: its body has the names `caller`,
+  bool uses_caller = false;   // Of a macro: its body has the names `caller`,
   bool uses_varargs = false;  // `varargs`
-  bool uses_kwargs = false;  // and `kwargs`.
+  bool uses_kwargs = false;   // and `kwargs`.
   std::vector<std::pair<ExpressionRef, ExpressionRef>> assignments;  // Target, value.
   std::vector<Statement> body;
   std::vector<Statement> otherwise;

@@ -211,8 +211,8 @@ absl::Status Evaluator::Assign(const Expression& target, const Value& value) {
   }
   BATON_ASSIGN_OR_RETURN(const auto items, Iterate(value, budget_));
   if (items->size() != target.parts.size()) {
-    return absl::InvalidArgumentError(Concat("can't unpack ", items->size(), " values into ",
-                                             target.parts.size(), " names"));
+    return absl::InvalidArgumentError(
+        Concat("can't unpack ", items->size(), " values into ", target.parts.size(), " names"));
   }
   for (size_t i = 0; i < items->size(); ++i) {
     BATON_RETURN_IF_ERROR(Assign(*target.parts[i], (*items)[i]));
@@ -225,8 +225,8 @@ Value Evaluator::MakeMacro(const Statement& statement) {
     scope->kept = true;
   }
   Scope* const scope = scope_;
-  return Value::Of(Callable{statement.name, [&statement, scope](Evaluator& evaluator,
-                                                                const Arguments& arguments) {
+  return Value::Of(Callable{statement.name,
+                            [&statement, scope](Evaluator& evaluator, const Arguments& arguments) {
                               return evaluator.CallMacro(statement, scope, arguments);
                             }});
 }
@@ -262,9 +262,9 @@ absl::Status Evaluator::BindParameters(const Statement& macro, const Arguments& 
     }
     SetVariable(parameter.name, std::move(value));
   }
-  const auto first_rest = arguments.positional.begin() +
-                          static_cast<ptrdiff_t>(std::min(macro.parameters.size(),
-                                                          arguments.positional.size()));
+  const auto first_rest =
+      arguments.positional.begin() +
+      static_cast<ptrdiff_t>(std::min(macro.parameters.size(), arguments.positional.size()));
   const List rest(first_rest, arguments.positional.end());
   if (!rest.empty() && !macro.uses_varargs) {
     return refuse(Concat("takes not more than ", macro.parameters.size(), " argument(s)"));

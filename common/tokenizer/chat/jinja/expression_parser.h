@@ -70,7 +70,6 @@ class ExpressionParser {
   SpecialNames ExchangeSpecialNames(SpecialNames names) { return std::exchange(special_, names); }
 
  private:
-
   Result ParseConditional();
   Result ParseOr();
   Result ParseAnd();

@@ -69,7 +69,7 @@ absl::StatusOr<std::string> Magnitude(const Value& value, const Spec& spec) {
                          : spec.type == 'o' ? "%lo"
                                             : "%lu";
     std::snprintf(buffer, sizeof(buffer), format, static_cast<unsigned long>(magnitude));
-    const std::string_view prefix = !spec.alternate   ? ""
+    const std::string_view prefix = !spec.alternate    ? ""
                                     : spec.type == 'x' ? "0x"
                                     : spec.type == 'X' ? "0X"
                                     : spec.type == 'o' ? "0o"
@@ -106,12 +106,13 @@ Text Padded(const Text& body, size_t signs, const Spec& spec, char default_align
 
 absl::StatusOr<Text> FormatNumber(const Value& value, const Spec& spec) {
   if (!value.IsNumber()) {
-    return BadSpec(Concat("%", std::string(1, spec.type), " needs a number, got ", TypeName(value)));
+    return BadSpec(
+        Concat("%", std::string(1, spec.type), " needs a number, got ", TypeName(value)));
   }
   BATON_ASSIGN_OR_RETURN(std::string digits, Magnitude(value, spec));
   if (spec.thousands) digits = WithThousands(std::move(digits));
-  const bool negative = value.Is(Value::Kind::kFloat) ? std::signbit(value.float_value())
-                                                      : value.int_value() < 0;
+  const bool negative =
+      value.Is(Value::Kind::kFloat) ? std::signbit(value.float_value()) : value.int_value() < 0;
   const std::string sign = negative ? "-" : spec.sign == '-' ? "" : std::string(1, spec.sign);
   return Padded(Text(sign + digits), sign.size(), spec, '>');
 }
@@ -150,9 +151,7 @@ class PercentFormatter {
   }
 
  private:
-  size_t Count() const {
-    return values_.Is(Value::Kind::kTuple) ? values_.items().size() : 1;
-  }
+  size_t Count() const { return values_.Is(Value::Kind::kTuple) ? values_.items().size() : 1; }
 
   absl::StatusOr<Value> Next() {
     if (next_ >= Count()) return BadSpec("not enough arguments");
@@ -269,8 +268,8 @@ absl::StatusOr<Spec> ReadBraceSpec(std::string_view text) {
     BATON_ASSIGN_OR_RETURN(spec.precision, ReadNumber(text, &at, kMaxPrecision));
   }
   if (at < text.size()) spec.type = text[at++];
-  const bool known = spec.type == 0 ||
-                     std::string_view("sdxXoeEfFgG%").find(spec.type) != std::string_view::npos;
+  const bool known =
+      spec.type == 0 || std::string_view("sdxXoeEfFgG%").find(spec.type) != std::string_view::npos;
   if (at != text.size() || !known) return BadSpec(Concat("'", text, "' is not supported"));
   return spec;
 }
@@ -320,7 +319,8 @@ absl::StatusOr<Text> FormatBraces(const Text& format, const Arguments& values, B
     const std::string_view head = field.substr(0, field.find(':'));
     const std::string_view spec = head.size() < field.size() ? field.substr(head.size() + 1) : "";
     const std::string_view name = head.substr(0, head.find('!'));
-    const std::string_view conversion = name.size() < head.size() ? head.substr(name.size() + 1) : "";
+    const std::string_view conversion =
+        name.size() < head.size() ? head.substr(name.size() + 1) : "";
     std::optional<Value> value;
     size_t index = 0;
     if (name.empty() || (name[0] >= '0' && name[0] <= '9')) {

@@ -87,10 +87,9 @@ absl::StatusOr<Value> Joiner(Evaluator&, const Arguments& arguments) {
                          BoundArguments::Bind("joiner", arguments, {"sep"}));
   const Value separator = bound.Has(0) ? bound[0] : Value::String(", ");
   const auto used = std::make_shared<bool>(false);
-  return Value::Of(
-      Callable{"joiner", [=](Evaluator&, const Arguments&) -> absl::StatusOr<Value> {
-                 return std::exchange(*used, true) ? separator : Value::String("");
-               }});
+  return Value::Of(Callable{"joiner", [=](Evaluator&, const Arguments&) -> absl::StatusOr<Value> {
+                              return std::exchange(*used, true) ? separator : Value::String("");
+                            }});
 }
 
 absl::StatusOr<Value> RaiseException(Evaluator& evaluator, const Arguments& arguments) {

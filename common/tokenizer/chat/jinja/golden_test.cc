@@ -110,9 +110,9 @@ TEST(GoldenTest, WhatAClientWroteStaysMarked) {
 
 // One change: a character gone, doubled or another one, or a piece of another template.
 std::string Mutated(std::string text, const std::vector<std::string>& sources, std::mt19937& rng) {
-  constexpr std::string_view kPieces[] = {"{{",  "}}",    "{%",    "%}",   "-%}", "(",      ")",
-                                          "[",   "::-1]", "|",     "~",    "not", "is",     "loop",
-                                          "**9", "*999",  "range(99999)", "}", "{", "'", "\\"};
+  constexpr std::string_view kPieces[] = {
+      "{{", "}}",   "{%",  "%}",   "-%}",          "(", ")", "[", "::-1]", "|", "~", "not",
+      "is", "loop", "**9", "*999", "range(99999)", "}", "{", "'", "\\"};
   const size_t at = rng() % (text.size() + 1);
   switch (rng() % 4) {
     case 0:

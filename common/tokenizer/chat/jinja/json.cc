@@ -48,8 +48,7 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_object() override { return Close(Value::MakeDict(std::move(open_.back().dict))); }
   bool end_array() override { return Close(Value::MakeList(std::move(open_.back().items))); }
-  bool parse_error(size_t, const std::string&,
-                   const nlohmann::json::exception& error) override {
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
     return Fail(Concat("not valid JSON: ", error.what()));
   }
 

@@ -87,8 +87,8 @@ class Lexer {
   absl::Status NextTag() {
     size_t tag = source_.find('{', at_);
     while (tag != std::string::npos &&
-           (tag + 1 == source_.size() || (source_[tag + 1] != '{' && source_[tag + 1] != '%' &&
-                                          source_[tag + 1] != '#'))) {
+           (tag + 1 == source_.size() ||
+            (source_[tag + 1] != '{' && source_[tag + 1] != '%' && source_[tag + 1] != '#'))) {
       tag = source_.find('{', tag + 1);
     }
     if (tag == std::string::npos) {
@@ -305,9 +305,9 @@ absl::Status Lexer::Number() {
   std::erase(digits, '_');
   Token& token = Push(is_float ? Token::Kind::kFloat : Token::Kind::kInteger);
   const char* last = digits.data() + digits.size();
-  const std::from_chars_result read = is_float
-                                          ? std::from_chars(digits.data(), last, token.number)
-                                          : std::from_chars(digits.data(), last, token.integer, base);
+  const std::from_chars_result read =
+      is_float ? std::from_chars(digits.data(), last, token.number)
+               : std::from_chars(digits.data(), last, token.integer, base);
   if (read.ec != std::errc() || read.ptr != last) {
     return Error(Concat("the number ", digits, " can't be held in 64 bits"));
   }
@@ -323,9 +323,8 @@ absl::Status ErrorAt(int line, std::string_view what) {
 
 absl::StatusOr<std::vector<Token>> Tokenize(std::string_view source) {
   if (source.size() > kMaxSourceBytes) {
-    return absl::InvalidArgumentError(
-        Concat("the template has ", source.size(), " bytes; at most ", kMaxSourceBytes,
-               " are accepted"));
+    return absl::InvalidArgumentError(Concat("the template has ", source.size(), " bytes; at most ",
+                                             kMaxSourceBytes, " are accepted"));
   }
   if (const std::optional<size_t> offset = FirstInvalidUtf8(source)) {
     return absl::InvalidArgumentError(Concat("the template is not UTF-8 at byte ", *offset));

@@ -152,8 +152,8 @@ MethodKind MethodOf(const Value& object, std::string_view name) {
                  ? MethodKind::kForbidden
                  : MethodKind::kNone;
     case Kind::kList:
-      if (IsOneOf(name, {"append", "clear", "extend", "insert", "pop", "remove", "reverse",
-                         "sort"})) {
+      if (IsOneOf(name,
+                  {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"})) {
         return MethodKind::kForbidden;
       }
       return IsOneOf(name, {"count", "index", "copy"}) ? MethodKind::kAllowed : MethodKind::kNone;

@@ -267,8 +267,7 @@ absl::StatusOr<Value> Arithmetic(std::string_view op, const Value& left, const V
   if (left.IsNumber() && right.IsNumber()) {
     return FloatArithmetic(op, left.float_value(), right.float_value());
   }
-  const bool same_sequence =
-      left.kind() == right.kind() && (left.IsString() || left.IsSequence());
+  const bool same_sequence = left.kind() == right.kind() && (left.IsString() || left.IsSequence());
   if (op == "+" && same_sequence) return Add(left, right, budget);
   const auto repeats = [](const Value& value, const Value& times) {
     return (value.IsString() || value.IsSequence()) && times.IsInteger();

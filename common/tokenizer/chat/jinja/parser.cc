@@ -20,8 +20,7 @@ constexpr int kMaxStatementDepth = 100;
 
 class Parser {
  public:
-  explicit Parser(std::vector<Token> tokens)
-      : tokens_(std::move(tokens)), expressions_(tokens_) {}
+  explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)), expressions_(tokens_) {}
 
   absl::StatusOr<std::vector<Statement>> Run() {
     std::vector<Statement> body;

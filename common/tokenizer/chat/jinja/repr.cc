@@ -147,7 +147,8 @@ std::string FloatRepr(double value) {
     std::snprintf(buffer, sizeof(buffer), "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
     return sign + digits + buffer;
   }
-  if (exponent < 0) return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (exponent < 0)
+    return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
   if (count <= exponent + 1) {
     return sign + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
   }
@@ -188,8 +189,8 @@ absl::Status AppendStr(const Value& value, Budget& budget, Text* text) {
       text->Append(Concat("<function ", value.callable().name, ">"));
       break;
     case Kind::kLoop:
-      text->Append(Concat("<LoopContext ", value.loop().index + 1, "/",
-                          value.loop().items->size(), ">"));
+      text->Append(
+          Concat("<LoopContext ", value.loop().index + 1, "/", value.loop().items->size(), ">"));
       break;
   }
   return absl::OkStatus();

@@ -42,8 +42,7 @@ absl::StatusOr<std::vector<Keyed>> KeyedItems(Evaluator& evaluator, const Value&
   BATON_RETURN_IF_ERROR(evaluator.budget().Work(items->size() * sizeof(Keyed)));
   std::vector<Keyed> keyed;
   for (const Value& item : *items) {
-    BATON_ASSIGN_OR_RETURN(Value key,
-                           SortKey(evaluator, item, attribute, case_sensitive));
+    BATON_ASSIGN_OR_RETURN(Value key, SortKey(evaluator, item, attribute, case_sensitive));
     keyed.push_back({std::move(key), item});
   }
   return keyed;
@@ -115,9 +114,9 @@ absl::StatusOr<Value> DictSort(Evaluator& evaluator, const Value& input,
   }
   if (!input.Is(Kind::kDict)) return BadOperands("dictsort", input, input);
   BATON_ASSIGN_OR_RETURN(const Value pairs, CallMethod(evaluator, input, "items", {}));
-  BATON_ASSIGN_OR_RETURN(std::vector<Keyed> keyed,
-                         KeyedItems(evaluator, pairs, Value::Int(by.bytes() == "key" ? 0 : 1),
-                                    bound.True(0, false)));
+  BATON_ASSIGN_OR_RETURN(
+      std::vector<Keyed> keyed,
+      KeyedItems(evaluator, pairs, Value::Int(by.bytes() == "key" ? 0 : 1), bound.True(0, false)));
   BATON_RETURN_IF_ERROR(SortByKey(keyed, bound.True(2, false), evaluator.budget()));
   return ItemsOf(keyed, evaluator.budget());
 }
@@ -143,15 +142,14 @@ absl::StatusOr<Value> Extreme(Evaluator& evaluator, const Value& input,
   if (keyed.empty()) return Value::Undefined("the sequence was empty");
   const Keyed* best = &keyed[0];
   for (const Keyed& entry : keyed) {
-    BATON_ASSIGN_OR_RETURN(const bool better, Compare(kMin ? "<" : ">", entry.key, best->key,
-                                                      evaluator.budget()));
+    BATON_ASSIGN_OR_RETURN(const bool better,
+                           Compare(kMin ? "<" : ">", entry.key, best->key, evaluator.budget()));
     if (better) best = &entry;
   }
   return best->item;
 }
 
-absl::StatusOr<Value> Unique(Evaluator& evaluator, const Value& input,
-                             const Arguments& arguments) {
+absl::StatusOr<Value> Unique(Evaluator& evaluator, const Value& input, const Arguments& arguments) {
   BATON_ASSIGN_OR_RETURN(
       const BoundArguments bound,
       BoundArguments::Bind("unique", arguments, {"case_sensitive", "attribute"}));
@@ -196,9 +194,8 @@ absl::StatusOr<Value> GroupBy(Evaluator& evaluator, const Value& input,
 }
 
 absl::StatusOr<Value> Batch(Evaluator& evaluator, const Value& input, const Arguments& arguments) {
-  BATON_ASSIGN_OR_RETURN(
-      const BoundArguments bound,
-      BoundArguments::Bind("batch", arguments, {"linecount", "fill_with"}, 1));
+  BATON_ASSIGN_OR_RETURN(const BoundArguments bound,
+                         BoundArguments::Bind("batch", arguments, {"linecount", "fill_with"}, 1));
   BATON_ASSIGN_OR_RETURN(const int64_t count, bound.Integer(0, 1));
   if (count < 1) return absl::InvalidArgumentError("batch(): linecount must be at least 1");
   BATON_ASSIGN_OR_RETURN(const auto items, Iterate(input, evaluator.budget()));
@@ -210,8 +207,8 @@ absl::StatusOr<Value> Batch(Evaluator& evaluator, const Value& input, const Argu
       row.push_back((*items)[at++]);
     }
     if (fills) {
-      BATON_RETURN_IF_ERROR(evaluator.budget().Work(static_cast<size_t>(std::min<int64_t>(
-                                                        count, INT32_MAX)) * sizeof(Value)));
+      BATON_RETURN_IF_ERROR(evaluator.budget().Work(
+          static_cast<size_t>(std::min<int64_t>(count, INT32_MAX)) * sizeof(Value)));
       row.resize(static_cast<size_t>(count), bound[1]);
     }
     BATON_ASSIGN_OR_RETURN(Value list, MakeList(std::move(row), evaluator.budget()));
@@ -250,12 +247,11 @@ Filter FindSequenceFilter(std::string_view name) {
     Filter filter;
   };
   constexpr Known kKnown[] = {
-      {"length", Length},     {"count", Length},       {"list", ListFilter},
-      {"first", End<true>},   {"last", End<false>},    {"reverse", Reverse},
-      {"join", Join},         {"items", Items},        {"dictsort", DictSort},
-      {"sort", Sort},         {"min", Extreme<true>},  {"max", Extreme<false>},
-      {"unique", Unique},     {"groupby", GroupBy},    {"batch", Batch},
-      {"sum", Sum},           {"default", Default},    {"d", Default},
+      {"length", Length},     {"count", Length},    {"list", ListFilter},   {"first", End<true>},
+      {"last", End<false>},   {"reverse", Reverse}, {"join", Join},         {"items", Items},
+      {"dictsort", DictSort}, {"sort", Sort},       {"min", Extreme<true>}, {"max", Extreme<false>},
+      {"unique", Unique},     {"groupby", GroupBy}, {"batch", Batch},       {"sum", Sum},
+      {"default", Default},   {"d", Default},
   };
   for (const Known& known : kKnown) {
     if (known.name == name) return known.filter;

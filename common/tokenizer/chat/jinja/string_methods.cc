@@ -232,7 +232,8 @@ absl::StatusOr<Value> Partition(Evaluator& evaluator, const Text& text, std::str
   if (separator.empty()) return absl::InvalidArgumentError("empty separator");
   BATON_RETURN_IF_ERROR(evaluator.budget().Work(2 * text.size()));
   const bool last = name == "rpartition";
-  const size_t at = last ? text.bytes().rfind(separator.bytes()) : text.bytes().find(separator.bytes());
+  const size_t at =
+      last ? text.bytes().rfind(separator.bytes()) : text.bytes().find(separator.bytes());
   if (at == std::string::npos) {
     if (last) return Value::MakeTuple({Value::String(""), Value::String(""), Value::String(text)});
     return Value::MakeTuple({Value::String(text), Value::String(""), Value::String("")});
@@ -289,7 +290,8 @@ absl::StatusOr<Value> Justify(Evaluator& evaluator, const Text& text, std::strin
                        : name == "center" ? missing / 2 + (missing & width & 1)
                                           : missing;
   Text justified;
-  const bool sign = name == "zfill" && (text.bytes().starts_with('-') || text.bytes().starts_with('+'));
+  const bool sign =
+      name == "zfill" && (text.bytes().starts_with('-') || text.bytes().starts_with('+'));
   if (sign) justified.AppendSlice(text, 0, 1);
   for (int64_t i = 0; i < left; ++i) justified.Append(fill);
   justified.AppendSlice(text, sign ? 1 : 0, text.size());
@@ -316,21 +318,36 @@ Method FindMethod(std::string_view name) {
     Method method;
   };
   constexpr Known kKnown[] = {
-      {"split", Split},           {"rsplit", Split},
-      {"splitlines", SplitLines}, {"strip", StripMethod},
-      {"lstrip", StripMethod},    {"rstrip", StripMethod},
-      {"startswith", Affix},      {"endswith", Affix},
-      {"find", Find},             {"rfind", Find},
-      {"index", Find},            {"rindex", Find},
-      {"count", Find},            {"replace", Replace},
-      {"upper", CaseMethod},      {"lower", CaseMethod},
-      {"capitalize", CaseMethod}, {"title", CaseMethod},
-      {"swapcase", CaseMethod},   {"casefold", CaseMethod},
-      {"join", Join},             {"format", Format},
-      {"partition", Partition},   {"rpartition", Partition},
-      {"removeprefix", RemoveAffix}, {"removesuffix", RemoveAffix},
-      {"ljust", Justify},         {"rjust", Justify},
-      {"center", Justify},        {"zfill", Justify},
+      {"split", Split},
+      {"rsplit", Split},
+      {"splitlines", SplitLines},
+      {"strip", StripMethod},
+      {"lstrip", StripMethod},
+      {"rstrip", StripMethod},
+      {"startswith", Affix},
+      {"endswith", Affix},
+      {"find", Find},
+      {"rfind", Find},
+      {"index", Find},
+      {"rindex", Find},
+      {"count", Find},
+      {"replace", Replace},
+      {"upper", CaseMethod},
+      {"lower", CaseMethod},
+      {"capitalize", CaseMethod},
+      {"title", CaseMethod},
+      {"swapcase", CaseMethod},
+      {"casefold", CaseMethod},
+      {"join", Join},
+      {"format", Format},
+      {"partition", Partition},
+      {"rpartition", Partition},
+      {"removeprefix", RemoveAffix},
+      {"removesuffix", RemoveAffix},
+      {"ljust", Justify},
+      {"rjust", Justify},
+      {"center", Justify},
+      {"zfill", Justify},
   };
   for (const Known& known : kKnown) {
     if (known.name == name) return known.method;

@@ -15,8 +15,8 @@ namespace {
 
 // Unicode's full case mapping, in which one character may become several.
 std::string Mapped(std::string_view text, Case form) {
-  icu::UnicodeString wide =
-      icu::UnicodeString::fromUTF8(icu::StringPiece(text.data(), static_cast<int32_t>(text.size())));
+  icu::UnicodeString wide = icu::UnicodeString::fromUTF8(
+      icu::StringPiece(text.data(), static_cast<int32_t>(text.size())));
   if (form == Case::kUpper) {
     wide.toUpper(icu::Locale::getRoot());
   } else if (form == Case::kLower) {
@@ -36,9 +36,7 @@ std::string HeadAndLower(std::string_view text, Case form) {
   return Concat(Mapped(text.substr(0, head), form), Mapped(text.substr(head), Case::kLower));
 }
 
-bool IsCased(char32_t c) {
-  return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASED);
-}
+bool IsCased(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASED); }
 
 // str.title(): a word is a run of letters that have case.
 std::string PythonTitle(std::string_view text) {

@@ -143,14 +143,16 @@ TEST(TemplateTest, KnowsTheFormOfContentThatItTakes) {
     return Template::Parse(source).value().VisitsContent();
   };
   EXPECT_TRUE(visits("{% for m in ms %}{% for p in m['content'] %}x{% endfor %}{% endfor %}"));
-  EXPECT_TRUE(visits("{% macro f(content) %}{% for p in content | list %}x{% endfor %}{% endmacro %}"));
+  EXPECT_TRUE(
+      visits("{% macro f(content) %}{% for p in content | list %}x{% endfor %}{% endmacro %}"));
   EXPECT_FALSE(visits("{% for m in ms %}{{ m.content }}{% endfor %}"));
   EXPECT_TRUE(Template::Parse("{{ 1 if m.content is string }}").value().AsksForString());
   EXPECT_FALSE(Template::Parse("{{ 'string' }}").value().AsksForString());
 }
 
 TEST(LimitsTest, EndsWhatHasNoEnd) {
-  const char* kLoop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+  const char* kLoop =
+      "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
   EXPECT_THAT(Out(kLoop), HasSubstr("too many"));
   EXPECT_THAT(Out("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
               HasSubstr("calls itself too often"));
@@ -184,7 +186,8 @@ TEST(LimitsTest, RefusesSourcesThatNestWithoutEnd) {
   EXPECT_THAT(Out("{{ x" + repeated(".x", 60'000) + " }}"), HasSubstr("200 deep"));
   EXPECT_THAT(Out(repeated("{% if x %}", 60'000)), HasSubstr("100 deep"));
   EXPECT_THAT(Out("{% if x %}" + repeated("{% elif x %}", 20'000)), HasSubstr("100 deep"));
-  EXPECT_THAT(Out("{% set " + repeated("(", 60'000) + repeated(")", 60'000) + " %}"), HasSubstr("fewer brackets"));
+  EXPECT_THAT(Out("{% set " + repeated("(", 60'000) + repeated(")", 60'000) + " %}"),
+              HasSubstr("fewer brackets"));
   EXPECT_THAT(Out("{{ " + repeated("1 if 1 else ", 9'000) + " 1 }}"), HasSubstr("100 deep"));
 }
 

@@ -76,9 +76,8 @@ absl::StatusOr<Value> Title(Evaluator& evaluator, const Value& input, const Argu
 
 absl::StatusOr<Value> ReplaceFilter(Evaluator& evaluator, const Value& input,
                                     const Arguments& arguments) {
-  BATON_ASSIGN_OR_RETURN(
-      const BoundArguments bound,
-      BoundArguments::Bind("replace", arguments, {"old", "new", "count"}, 2));
+  BATON_ASSIGN_OR_RETURN(const BoundArguments bound,
+                         BoundArguments::Bind("replace", arguments, {"old", "new", "count"}, 2));
   BATON_ASSIGN_OR_RETURN(const Text text, Str(input, evaluator.budget()));
   Arguments as_text;
   for (size_t i = 0; i < 2; ++i) {
@@ -101,8 +100,7 @@ absl::StatusOr<Value> Escape(Evaluator& evaluator, const Value& input, const Arg
   return MakeString(EscapeHtml(text), evaluator.budget());
 }
 
-absl::StatusOr<Value> Format(Evaluator& evaluator, const Value& input,
-                             const Arguments& arguments) {
+absl::StatusOr<Value> Format(Evaluator& evaluator, const Value& input, const Arguments& arguments) {
   BATON_ASSIGN_OR_RETURN(const Text format, Str(input, evaluator.budget()));
   if (!arguments.positional.empty() && !arguments.named.empty()) {
     return absl::InvalidArgumentError("format() takes values by position or by name, not both");
@@ -116,8 +114,7 @@ absl::StatusOr<Value> Format(Evaluator& evaluator, const Value& input,
   return MakeString(std::move(text), evaluator.budget());
 }
 
-absl::StatusOr<Value> Indent(Evaluator& evaluator, const Value& input,
-                             const Arguments& arguments) {
+absl::StatusOr<Value> Indent(Evaluator& evaluator, const Value& input, const Arguments& arguments) {
   BATON_ASSIGN_OR_RETURN(const BoundArguments bound,
                          BoundArguments::Bind("indent", arguments, {"width", "first", "blank"}));
   if (!input.IsString()) return BadOperands("+", input, Value::String(""));
@@ -264,13 +261,26 @@ Filter FindTextFilter(std::string_view name) {
     Filter filter;
   };
   constexpr Known kKnown[] = {
-      {"tojson", ToJsonFilter}, {"trim", ByMethod<0>},       {"upper", ByMethod<1>},
-      {"lower", ByMethod<2>},   {"capitalize", ByMethod<3>}, {"center", ByMethod<4>},
-      {"title", Title},         {"replace", ReplaceFilter},  {"string", StringFilter},
-      {"safe", StringFilter},   {"escape", Escape},          {"e", Escape},
-      {"forceescape", Escape},  {"format", Format},          {"indent", Indent},
-      {"urlencode", UrlEncode}, {"int", Int},                {"float", Float},
-      {"abs", Abs},             {"round", Round},
+      {"tojson", ToJsonFilter},
+      {"trim", ByMethod<0>},
+      {"upper", ByMethod<1>},
+      {"lower", ByMethod<2>},
+      {"capitalize", ByMethod<3>},
+      {"center", ByMethod<4>},
+      {"title", Title},
+      {"replace", ReplaceFilter},
+      {"string", StringFilter},
+      {"safe", StringFilter},
+      {"escape", Escape},
+      {"e", Escape},
+      {"forceescape", Escape},
+      {"format", Format},
+      {"indent", Indent},
+      {"urlencode", UrlEncode},
+      {"int", Int},
+      {"float", Float},
+      {"abs", Abs},
+      {"round", Round},
   };
   for (const Known& known : kKnown) {
     if (known.name == name) return known.filter;

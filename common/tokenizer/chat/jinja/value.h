@@ -96,7 +96,7 @@ class Value {
   // Each requires the kind.
   std::string why_undefined() const;
   bool bool_value() const { return std::get<bool>(storage_); }
-  int64_t int_value() const;  // A bool counts as 0 or 1.
+  int64_t int_value() const;   // A bool counts as 0 or 1.
   double float_value() const;  // Any number.
   const Text& text() const { return *std::get<TextRef>(storage_); }
   const std::string& str() const { return text().bytes(); }
