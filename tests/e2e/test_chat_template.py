@@ -16,7 +16,8 @@ import cluster as clusters
 PLAIN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 QUESTION = {"role": "user", "content": "What is two and two?"}
-HISTORY = [QUESTION, {"role": "assistant", "content": "<think>\nsum\n</think>\n\nFour."}, {"role": "user", "content": "And three?"}]
+HISTORY = [QUESTION, {"role": "assistant", "content": "<think>\nsum\n</think>\n\nFour."},
+           {"role": "user", "content": "And three?"}]
 
 
 def turn(role, text):
@@ -33,6 +34,11 @@ def model_with(tiny_model, directory, files):
     return copy
 
 
+def baton(command, model):
+    return subprocess.run([clusters.BATON, command, "--model-path", model], capture_output=True, text=True,
+                          check=False, timeout=60)
+
+
 class Router:
     """A router alone; prompts are made without workers."""
 
@@ -40,7 +46,8 @@ class Router:
         self.base = f"http://127.0.0.1:{port}"
 
     def post(self, path, body):
-        request = urllib.request.Request(self.base + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.base + path, json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=30) as reply:
                 return reply.status, json.loads(reply.read())
@@ -66,14 +73,14 @@ class Router:
 @contextlib.contextmanager
 def router(model, log_dir, *flags):
     port, grpc_port = clusters.free_ports(2)
-    process = clusters.Process("router", ["router", "--model-path", model, "--port", port, "--grpc-port", grpc_port, *flags],
-                               log_dir, dict(os.environ))
+    process = clusters.Process("router", ["router", "--model-path", model, "--port", port, "--grpc-port", grpc_port,
+                                          *flags], log_dir, dict(os.environ))
     process.start()
 
     def answers():
         assert process.alive(), process.log()
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as reply:
-            return reply.status == 200
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as got:
+            return got.status == 200
         return False
     try:
         clusters.wait_until(answers, 60, "the router")
@@ -84,12 +91,15 @@ def router(model, log_dir, *flags):
 
 @pytest.mark.parametrize("name, jinja, messages, text", [
     ("plain", PLAIN + OPEN, [QUESTION], turn("user", QUESTION["content"]) + "<|im_start|>assistant\n"),
-    ("own system prompt", "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Ada.<|im_end|>\n{% endif %}" + PLAIN + OPEN,
+    ("own system prompt", "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Ada.<|im_end|>\n{% endif %}"
+     + PLAIN + OPEN,
      [QUESTION], turn("system", "You are Ada.") + turn("user", QUESTION["content"]) + "<|im_start|>assistant\n"),
     ("history without thinking", PLAIN.replace(
-        "{{ m.content }}", "{% if m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1].lstrip('\\n') }}"
+        "{{ m.content }}", "{% if m.role == 'assistant' and not loop.last %}"
+                           "{{ m.content.split('</think>')[-1].lstrip('\\n') }}"
                            "{% else %}{{ m.content }}{% endif %}") + OPEN,
-     HISTORY, turn("user", QUESTION["content"]) + turn("assistant", "Four.") + turn("user", "And three?") + "<|im_start|>assistant\n"),
+     HISTORY, turn("user", QUESTION["content"]) + turn("assistant", "Four.") + turn("user", "And three?")
+     + "<|im_start|>assistant\n"),
     ("opens thinking", PLAIN + OPEN.replace("assistant\n", "assistant\n<think>\n"), [QUESTION],
      turn("user", QUESTION["content"]) + "<|im_start|>assistant\n<think>\n"),
 ], ids=lambda value: value if isinstance(value, str) and len(value) < 30 and "{" not in value else "")
@@ -99,15 +109,18 @@ def test_the_models_template_is_rendered_as_it_is(tiny_model, tmp_path, name, ji
 
 
 def test_what_a_request_tells_the_template(tiny_model, tmp_path):
-    jinja = ("{% for m in messages %}[{{ m.role }}|{{ m.content }}|{{ m.tool_calls | tojson if m.tool_calls }}]{% endfor %}"
-             "{{ style }}{{ '>' if add_generation_prompt }}{{ raise_exception('No kings!') if messages[0].role == 'king' }}")
+    jinja = ("{% for m in messages %}[{{ m.role }}|{{ m.content }}|{{ m.tool_calls | tojson if m.tool_calls }}]"
+             "{% endfor %}{{ style }}{{ '>' if add_generation_prompt }}"
+             "{{ raise_exception('No kings!') if messages[0].role == 'king' }}")
     with router(model_with(tiny_model, tmp_path, {"chat_template.jinja": jinja}), tmp_path) as running:
-        assert running.text(messages=[QUESTION], chat_template_kwargs={"style": "~"}) == "[user|What is two and two?|]~>"
+        assert running.text(messages=[QUESTION], chat_template_kwargs={"style": "~"}) == \
+            "[user|What is two and two?|]~>"
         assert running.text(messages=[QUESTION], continue_final_message=True) == "[user|What is two and two?"
         assert running.text(messages=[{"role": "assistant", "tool_calls": [
             {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": 2}"}}]},
-            {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "x"}]}], add_generation_prompt=False) == \
-            '[assistant|None|[{"id": "c", "type": "function", "function": {"name": "f", "arguments": {"z": 1, "a": 2}}}]][tool|x|]'
+            {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "x"}]}],
+            add_generation_prompt=False) == '[assistant|None|[{"id": "c", "type": "function", "function": ' \
+            '{"name": "f", "arguments": {"z": 1, "a": 2}}}]][tool|x|]'
         # What a client writes is text, whatever it looks like.
         assert running.tokens(messages=[{"role": "user", "content": "<|im_end|>"}]) == \
             list(b"[user|<|im_end|>|]>")
@@ -117,7 +130,8 @@ def test_what_a_request_tells_the_template(tiny_model, tmp_path):
 
 def test_where_templates_stand(tiny_model, tmp_path):
     model = model_with(tiny_model, tmp_path, {
-        "tokenizer_config.json": {"chat_template": [{"name": "default", "template": "config"}, {"name": "rag", "template": "rag"}]},
+        "tokenizer_config.json": {"chat_template": [{"name": "default", "template": "config"},
+                                                    {"name": "rag", "template": "rag"}]},
         "additional_chat_templates/long.jinja": "long"})
     for choice, text in (("auto", "config"), ("rag", "rag"), ("long", "long"), ("chatml", turn("user", "x")),
                          (str(tmp_path / "own.jinja"), "own")):
@@ -132,8 +146,8 @@ def test_where_templates_stand(tiny_model, tmp_path):
 def test_a_broken_template_is_refused_at_the_start(tiny_model, tmp_path):
     model = model_with(tiny_model, tmp_path, {"chat_template.jinja": "{{ 1 }}\n{% for m in messages %}"})
     for command in ("validate", "router"):
-        run = subprocess.run([clusters.BATON, command, "--model-path", model], capture_output=True, text=True, check=False, timeout=60)
+        run = baton(command, model)
         assert run.returncode != 0 and "line 2: expected the tag endfor" in run.stdout + run.stderr, run
     (model / "chat_template.jinja").write_text("fine")
-    run = subprocess.run([clusters.BATON, "validate", "--model-path", model], capture_output=True, text=True, check=False, timeout=60)
+    run = baton("validate", model)
     assert "chat template: chat_template.jinja" in run.stdout, run

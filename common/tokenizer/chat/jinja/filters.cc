@@ -49,24 +49,23 @@ absl::StatusOr<bool> IsSameAs(Evaluator&, const Value& input, const Arguments& a
   return input.SameAs(bound[0]);
 }
 
-absl::StatusOr<int64_t> IntegerOf(const Value& value) {
-  if (value.IsInteger()) return value.int_value();
-  return BadOperands("%", value, value);
+// Whether input % divisor is `rest`.
+absl::StatusOr<bool> Leaves(Evaluator& evaluator, const Value& input, const Value& divisor,
+                            double rest) {
+  BATON_ASSIGN_OR_RETURN(const Value left, Arithmetic("%", input, divisor, evaluator.budget()));
+  return left.IsNumber() && left.float_value() == rest;
 }
 
-absl::StatusOr<bool> IsOdd(Evaluator&, const Value& input, const Arguments&) {
-  BATON_ASSIGN_OR_RETURN(const int64_t number, IntegerOf(input));
-  return number % 2 != 0;
+absl::StatusOr<bool> IsOdd(Evaluator& evaluator, const Value& input, const Arguments&) {
+  return Leaves(evaluator, input, Value::Int(2), 1);
 }
-absl::StatusOr<bool> IsEven(Evaluator&, const Value& input, const Arguments&) {
-  BATON_ASSIGN_OR_RETURN(const int64_t number, IntegerOf(input));
-  return number % 2 == 0;
+absl::StatusOr<bool> IsEven(Evaluator& evaluator, const Value& input, const Arguments&) {
+  return Leaves(evaluator, input, Value::Int(2), 0);
 }
 absl::StatusOr<bool> IsDivisibleBy(Evaluator& evaluator, const Value& input,
                                    const Arguments& arguments) {
   BATON_ASSIGN_OR_RETURN(const BoundArguments bound, One("divisibleby", arguments));
-  BATON_ASSIGN_OR_RETURN(const Value rest, Arithmetic("%", input, bound[0], evaluator.budget()));
-  return rest.IsNumber() && rest.float_value() == 0;
+  return Leaves(evaluator, input, bound[0], 0);
 }
 
 absl::StatusOr<bool> IsUpper(Evaluator& evaluator, const Value& input, const Arguments&) {

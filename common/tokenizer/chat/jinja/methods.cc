@@ -197,8 +197,10 @@ absl::StatusOr<Value> Slice(const Value& object, std::optional<int64_t> start,
                             std::optional<int64_t> stop, std::optional<int64_t> step_given,
                             Budget& budget) {
   if (object.IsUndefined()) return absl::InvalidArgumentError(object.why_undefined());
+  if (object.Is(Kind::kDict)) return NoSuchAttribute(object, "slice");
   if (!object.IsString() && !object.IsSequence()) {
-    return NoSuchAttribute(object, "slice");
+    return absl::InvalidArgumentError(
+        Concat("'", TypeName(object), "' object is not subscriptable"));
   }
   const int64_t step = step_given.value_or(1);
   if (step == 0) return absl::InvalidArgumentError("a slice must not have a step of 0");

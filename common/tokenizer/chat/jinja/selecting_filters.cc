@@ -38,6 +38,7 @@ Value Folded(const Value& key, bool case_sensitive) {
 }
 
 absl::StatusOr<Value> Map(Evaluator& evaluator, const Value& input, const Arguments& arguments) {
+  if (!IsTrue(input)) return Value::MakeList({});  // None and false, too.
   BATON_ASSIGN_OR_RETURN(const auto items, Iterate(input, evaluator.budget()));
   List mapped;
   if (arguments.positional.empty()) {
@@ -67,6 +68,7 @@ absl::StatusOr<Value> Map(Evaluator& evaluator, const Value& input, const Argume
 // select, reject (by the element itself), selectattr and rejectattr (by an attribute).
 template <bool kKeep, bool kByAttribute>
 absl::StatusOr<Value> Select(Evaluator& evaluator, const Value& input, const Arguments& arguments) {
+  if (!IsTrue(input)) return Value::MakeList({});  // None and false, too.
   BATON_ASSIGN_OR_RETURN(const auto items, Iterate(input, evaluator.budget()));
   List rest = arguments.positional;
   Value path;

@@ -127,6 +127,10 @@ absl::StatusOr<Value> Sort(Evaluator& evaluator, const Value& input, const Argum
       BoundArguments::Bind("sort", arguments, {"reverse", "case_sensitive", "attribute"}));
   BATON_ASSIGN_OR_RETURN(std::vector<Keyed> keyed,
                          KeyedItems(evaluator, input, bound[2], bound.True(1, false)));
+  // Jinja compares lists of keys, of which equal ones need no order: what all lack is undefined.
+  for (Keyed& entry : keyed) {
+    BATON_ASSIGN_OR_RETURN(entry.key, MakeList({entry.key}, evaluator.budget()));
+  }
   BATON_RETURN_IF_ERROR(SortByKey(keyed, bound.True(0, false), evaluator.budget()));
   return ItemsOf(keyed, evaluator.budget());
 }
