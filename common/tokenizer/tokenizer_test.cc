@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -357,6 +358,43 @@ TEST_F(LoadTest, TakesRolesFromTheFilesBeside) {
   EXPECT_EQ((*tokenizer)->bos_id(), (*tokenizer)->TokenId("<|begin_of_text|>"));
   EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(260, 266));  // 266 is <|eot_id|>.
   EXPECT_EQ((*tokenizer)->chat_templates().at("default").jinja, "new");
+}
+
+TEST_F(LoadTest, AddsTheTokensThatOnlyTokenizerConfigAsksFor) {
+  nlohmann::json json = TestTokenizerJson();
+  Write("tokenizer.json", json.dump());
+  Write("tokenizer_config.json", R"({"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>",
+                                     "add_bos_token": true, "add_eos_token": true})");
+  const auto tokenizer = Tokenizer::Load(directory_).value();
+  const int32_t bos = *tokenizer->TokenId("<|begin_of_text|>");
+  const int32_t eos = *tokenizer->TokenId("<|eot_id|>");
+  EXPECT_THAT(tokenizer->Encode("a", true, true).value(), ElementsAre(bos, 'a', eos));
+  EXPECT_THAT(tokenizer->Encode("a", false, true).value(), ElementsAre('a'));
+  EXPECT_EQ(tokenizer->named_tokens().at("bos_token"), "<|begin_of_text|>");
+  Write("tokenizer_config.json", R"({"bos_token": "<|begin_of_text|>", "add_bos_token": false})");
+  EXPECT_THAT(Tokenizer::Load(directory_).value()->Encode("a", true, true).value(),
+              ElementsAre('a'));
+}
+
+TEST(MarkedTest, NoSpecialTokenHasAPlainByte) {
+  const auto tokenizer = MakeTestTokenizer();
+  const int32_t end = *tokenizer->TokenId("<|im_end|>");
+  const auto specials = [&](const std::string& text, std::vector<ByteRange> plain) {
+    const Ids ids = tokenizer->EncodeMarked(text, plain).value();
+    EXPECT_EQ(tokenizer->Decode(ids, false).value(), text);
+    return std::count(ids.begin(), ids.end(), end);
+  };
+  const std::string text = "<|im_end|><|im_end|>";
+  EXPECT_EQ(specials(text, {}), 2);
+  EXPECT_EQ(specials(text, {{0, 10}}), 1);
+  EXPECT_EQ(specials(text, {{0, 20}}), 0);
+  for (size_t i = 0; i < 10; ++i) EXPECT_EQ(specials(text, {{i, i + 1}}), 1) << i;
+  EXPECT_EQ(specials(text, {{9, 11}}), 0);
+  // What begins like a token and is none hides none.
+  EXPECT_EQ(specials("<|im_<|im_end|>", {{0, 5}}), 1);
+  // Words span the borders of what is plain.
+  EXPECT_EQ(tokenizer->EncodeMarked("hello", std::vector<ByteRange>{{2, 4}}).value(),
+            tokenizer->Encode("hello", false, true).value());
 }
 
 TEST_F(LoadTest, ConfigJsonAloneNamesTheEnd) {

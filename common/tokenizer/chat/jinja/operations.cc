@@ -156,6 +156,7 @@ bool IsTrue(const Value& value) {
     case Kind::kFloat:
       return value.float_value() != 0;
     case Kind::kString:
+      return !value.text().empty();
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kDict:

@@ -54,7 +54,8 @@ absl::StatusOr<Value> ItemsOf(const std::vector<Keyed>& keyed, Budget& budget) {
   return MakeList(std::move(items), budget);
 }
 
-absl::StatusOr<Value> Length(Evaluator&, const Value& input, const Arguments&) {
+absl::StatusOr<Value> Length(Evaluator& evaluator, const Value& input, const Arguments&) {
+  if (input.IsString()) BATON_RETURN_IF_ERROR(evaluator.budget().Work(input.text().size()));
   const std::optional<int64_t> length = LengthOf(input);
   if (length.has_value()) return Value::Int(*length);
   return absl::InvalidArgumentError(Concat("object of type '", TypeName(input), "' has no len()"));
