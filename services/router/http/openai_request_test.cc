@@ -147,8 +147,9 @@ TEST_F(OpenAiRequestTest, ReadsChatsAsClientsSendThem) {
 }
 
 TEST_F(OpenAiRequestTest, ReadsWhatTheChatTemplateHears) {
-  Send("POST", "/v1/chat/completions",
-       R"({"chat_template_kwargs": {"z": 1, "a": {"y": [true], "b": null}},
+  Send(
+      "POST", "/v1/chat/completions",
+      R"({"seed": 18446744073709551615, "chat_template_kwargs": {"z": 1, "a": {"y": [true], "b": null}},
            "continue_final_message": true,
            "messages": [{"zeta": null, "role": "tool", "tool_call_id": "c1", "content": "4"},
                         {"tool_calls": [{"id": "c2", "function": {"name": "f"}}],

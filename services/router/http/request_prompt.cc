@@ -141,8 +141,9 @@ absl::StatusOr<ChatPrompt> ReadMessages(std::string_view body, const Fields& fie
   if (messages->size() > kMessagesLimit) {
     return InvalidField("messages", absl::StrCat("must be at most ", kMessagesLimit, " messages"));
   }
-  BATON_ASSIGN_OR_RETURN(const jinja::Value ordered,
-                         jinja::ParseJsonValue(body, jinja::Origin::kClient));
+  BATON_ASSIGN_OR_RETURN(
+      const jinja::Value ordered,
+      jinja::ParseJsonValue(body, jinja::Origin::kClient, {"messages", "chat_template_kwargs"}));
   const jinja::List& ordered_messages = ordered.dict().Find("messages")->items();
   ChatPrompt prompt;
   for (size_t i = 0; i < messages->size(); ++i) {

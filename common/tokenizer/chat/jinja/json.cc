@@ -20,7 +20,8 @@ using Kind = Value::Kind;
 // nlohmann's own values sort keys or look each key up one by one; this keeps the order.
 class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit ValueBuilder(Origin origin) : origin_(origin) {}
+  ValueBuilder(Origin origin, std::initializer_list<std::string_view> members)
+      : origin_(origin), members_(members) {}
 
   const absl::Status& status() const { return status_; }
   Value Take() { return std::move(result_); }
@@ -37,12 +38,15 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     return Put(Value::Float(value));
   }
   bool string(string_t& value) override {
-    return Put(Value::String(Text(std::move(value), origin_)));
+    return Put(skips_ ? Value::None() : Value::String(Text(std::move(value), origin_)));
   }
   bool binary(binary_t&) override { return false; }
   bool start_object(size_t) override { return Open(/*is_object=*/true); }
   bool start_array(size_t) override { return Open(/*is_object=*/false); }
   bool key(string_t& value) override {
+    if (open_.size() == 1 && members_.size() > 0) {
+      skips_ = std::find(members_.begin(), members_.end(), value) == members_.end();
+    }
     open_.back().key = Value::String(Text(std::move(value), origin_));
     return true;
   }
@@ -53,7 +57,7 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  struct Open_ {
+  struct Container {
     bool is_object = false;
     Dict dict;
     List items;
@@ -64,7 +68,9 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (status_.ok()) status_ = absl::InvalidArgumentError(why);
     return false;
   }
-  bool TooLarge() { return Fail("an integer does not fit into 64 bits"); }
+  bool TooLarge() {
+    return skips_ ? Put(Value::None()) : Fail("an integer does not fit into 64 bits");
+  }
 
   bool Open(bool is_object) {
     if (open_.size() >= static_cast<size_t>(Value::kMaxDepth)) {
@@ -85,7 +91,8 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
       result_ = std::move(value);
       return true;
     }
-    Open_& parent = open_.back();
+    Container& parent = open_.back();
+    if (skips_ && open_.size() == 1) return true;
     if (!parent.is_object) {
       parent.items.push_back(std::move(value));
       return true;
@@ -95,8 +102,10 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const Origin origin_;
+  const std::initializer_list<std::string_view> members_;
+  bool skips_ = false;  // Within a member that is not taken.
   absl::Status status_;
-  std::vector<Open_> open_;
+  std::vector<Container> open_;
   Value result_;
 };
 
@@ -262,8 +271,9 @@ class JsonWriter {
 
 }  // namespace
 
-absl::StatusOr<Value> ParseJsonValue(std::string_view text, Origin origin) {
-  ValueBuilder builder(origin);
+absl::StatusOr<Value> ParseJsonValue(std::string_view text, Origin origin,
+                                     std::initializer_list<std::string_view> members) {
+  ValueBuilder builder(origin, members);
   if (!nlohmann::json::sax_parse(text, &builder)) {
     return builder.status().ok() ? absl::InvalidArgumentError("not valid JSON") : builder.status();
   }

@@ -2,6 +2,7 @@
 #ifndef COMMON_TOKENIZER_CHAT_JINJA_JSON_H_
 #define COMMON_TOKENIZER_CHAT_JINJA_JSON_H_
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,8 +14,10 @@
 namespace baton::jinja {
 
 // Keys keep their order; every string, keys too, is marked as `origin`. InvalidArgument for what is
-// not JSON, nests deeper than Value::kMaxDepth, or has an integer past 64 bits.
-absl::StatusOr<Value> ParseJsonValue(std::string_view text, Origin origin);
+// not JSON, nests deeper than Value::kMaxDepth, or has an integer past 64 bits. With `members` only
+// these of the outermost object are taken; what the others hold is no matter.
+absl::StatusOr<Value> ParseJsonValue(std::string_view text, Origin origin,
+                                     std::initializer_list<std::string_view> members = {});
 
 struct JsonStyle {
   bool ensure_ascii = false;
