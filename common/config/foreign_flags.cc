@@ -1,170 +1,279 @@
 #include "common/config/foreign_flags.h"
 
+#include <algorithm>
 #include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace baton::config {
 namespace {
 
-struct Row {
-  const char* name;    // A last '*' stands for anything.
-  const char* advice;  // What to do instead; nullptr: nothing does that here.
-};
+using Fate = ForeignFlag::Fate;
+using Values = ForeignFlag::Values;
 
-constexpr char kMetrics[] = "leave it out: metrics are always on, at GET /metrics";
+constexpr ForeignFlag Switch(const char* name, const char* meaning) {
+  return {name, Fate::kTaken, Values::kNone, meaning, nullptr, nullptr};
+}
+constexpr ForeignFlag Value(const char* name, const char* meaning, const char* only = nullptr,
+                            const char* beside = nullptr) {
+  return {name, Fate::kTaken, Values::kOne, meaning, only, beside};
+}
+constexpr ForeignFlag List(const char* name, const char* meaning, const char* only = nullptr) {
+  return {name, Fate::kTaken, Values::kList, meaning, only, nullptr};
+}
+constexpr ForeignFlag Means(const char* name, const char* option) {
+  return {name, Fate::kMeans, Values::kNone, option, nullptr, nullptr};
+}
+constexpr ForeignFlag Refused(const char* name, const char* advice = nullptr) {
+  return {name, Fate::kRefused, Values::kNone, advice, nullptr, nullptr};
+}
+
+constexpr char kMetrics[] = "metrics are always on, at GET /metrics";
 constexpr char kDownloads[] = "Baton downloads nothing; give --model-path a directory";
+constexpr char kConfigJson[] = "edit config.json in the model directory";
 constexpr char kQuantized[] =
     "Baton reads F32, BF16 and F16 weights; --dtype and --kv-cache-dtype say what they become";
-constexpr char kHosts[] =
-    "start each node's share of a chain with `baton worker --nnodes N --node-rank R "
-    "--dist-init-addr HOST:PORT --router-address HOST:PORT`";
-constexpr char kSeed[] = "sampling is seeded by each request's \"seed\"";
+constexpr char kTextModels[] = "the models served here continue texts";
+constexpr char kNoPrefixCache[] = "there is no prefix cache yet";
+constexpr char kInMemory[] = "everything is in the memory of the host already";
+constexpr char kSeed[] =
+    "a request's own \"seed\" makes its text repeatable; without one it is drawn";
 constexpr char kReplicas[] =
-    "--prefill-chains and --decodes of `baton up`, or more workers at one router";
+    "replicas are --prefill-chains and --decodes of `baton up`, or more workers at one router";
+constexpr char kAttentionRanks[] =
+    "attention is shared out by heads over the --tp-size ranks, which are as many either way";
+constexpr char kExperts[] = "no model with experts is served yet";
+constexpr char kMeeting[] =
+    "nothing listens there: ranks meet through the routers (--router-address)";
 constexpr char kWorkers[] =
     "workers register themselves (`baton worker --router-address HOST:PORT`); `baton up` starts "
     "--prefill-chains and --decodes";
+constexpr char kUrls[] = "http://*|https://*|grpc://*";
 constexpr char kTls[] =
     "the HTTP port speaks HTTPS with --ssl-certfile and --ssl-keyfile; for more than that put a "
     "proxy in front";
-constexpr char kDeterministic[] = "leave it out: results never depend on what else is in the batch";
+constexpr char kKernels[] = "the fastest kernels for this processor are taken";
+constexpr char kGraphs[] = "there are no graphs to capture";
+constexpr char kCompile[] = "there is nothing to compile";
+constexpr char kGuided[] =
+    "output cannot be constrained to a grammar yet; a request that asks for it is refused";
+constexpr char kPeers[] = "workers hear the shapes of their peers from the router";
+constexpr char kWholeContinuation[] = "decode reserves a request's whole continuation";
+constexpr char kRequestLog[] = "requests are logged by --log-requests, all else by --log-level";
 
 // In groups as in the servers' documentation; the first match counts.
-constexpr Row kRows[] = {
+constexpr ForeignFlag kRows[] = {
     // Model and tokenizer.
-    {"tokenizer", "use --tokenizer-path"},
-    {"max-model-len", "use --context-length"},
-    {"max-total-num-tokens", "use --kv-cache-tokens"},
-    {"load-format", "weights are read from safetensors; `baton model make` writes random ones"},
-    {"quantization*", kQuantized},
-    {"revision", kDownloads},
-    {"tokenizer-revision", kDownloads},
-    {"code-revision", kDownloads},
-    {"download-dir", kDownloads},
-    {"hf-token", kDownloads},
-    {"hf-chat-template-name", "use --chat-template"},
-    {"trust-remote-code", "leave it out: no code of a model is ever run"},
-    {"hf-overrides", "edit config.json in the model directory"},
-    {"json-model-override-args", "edit config.json in the model directory"},
-    {"rope-scaling", "edit config.json in the model directory"},
-    {"rope-theta", "edit config.json in the model directory"},
-    {"skip-tokenizer-init", nullptr},
-    {"tokenizer-mode", nullptr},
-    {"tokenizer-pool-*", nullptr},
-    {"model-impl", nullptr},
-    {"model-loader-extra-config", nullptr},
-    {"generation-config",
-     "generation_config.json gives the ids that end a text; sampling defaults "
-     "are OpenAI's"},
-    {"sampling-defaults", "sampling defaults are OpenAI's"},
-    {"is-embedding", nullptr},
-    {"task", nullptr},
-    {"runner", nullptr},
+    Switch("trust-remote-code", "no code of a model is ever run"),
+    Value("load-format", "weights are read from safetensors; `baton model make` writes random ones",
+          "auto|safetensors"),
+    Value("quantization", kQuantized, "none"),
+    Refused("quantization*", kQuantized),
+    Refused("revision", kDownloads),
+    Refused("tokenizer-revision", kDownloads),
+    Refused("code-revision", kDownloads),
+    Refused("download-dir", kDownloads),
+    Refused("hf-token", kDownloads),
+    Refused("hf-overrides", kConfigJson),
+    Refused("json-model-override-args", kConfigJson),
+    Refused("rope-scaling", kConfigJson),
+    Refused("rope-theta", kConfigJson),
+    Refused("skip-tokenizer-init"),
+    Value("tokenizer-mode", "tokenizer.json is read by Baton's own tokenizer", "auto|hf"),
+    Refused("tokenizer-pool-*"),
+    Value("model-impl", "models are implemented here once", "auto"),
+    Refused("model-loader-extra-config"),
+    Refused("sampling-defaults", "use --generation-config"),
+    Refused("is-embedding", kTextModels),
+    Value("task", kTextModels, "auto|generate"),
+    Value("runner", kTextModels, "auto|generate"),
+    Value("convert", kTextModels, "auto|none"),
     // Memory and scheduling.
-    {"gpu-memory-utilization", "use --mem-fraction-static"},
-    {"block-size", "use --page-size"},
-    {"num-gpu-blocks-override", "use --kv-cache-tokens (blocks times --page-size)"},
-    {"max-num-seqs", "use --max-running-requests"},
-    {"max-num-batched-tokens", "use --chunked-prefill-size"},
-    {"enable-chunked-prefill", "prefill is chunked by --chunked-prefill-size; -1 turns that off"},
-    {"no-enable-chunked-prefill", "use --chunked-prefill-size=-1"},
-    {"pp-max-micro-batch-size", "use --chunked-prefill-size and --max-prefill-requests"},
-    {"pp-async-batch-depth", "use --pipeline-window"},
-    {"num-reserved-decode-tokens", "decode reserves a request's whole continuation"},
-    {"scheduling-policy", "use --schedule-policy=fair, or fcfs"},
-    {"schedule-conservativeness", "decode reserves before it admits and retracts nothing"},
-    {"enable-prefix-caching", "there is no prefix cache yet"},
-    {"no-enable-prefix-caching", "use --disable-radix-cache, or leave it out"},
-    {"radix-eviction-policy", "there is no prefix cache yet"},
-    {"enable-cache-report", "there is no prefix cache yet"},
-    {"cpu-offload-gb", "everything is in the memory of the host already"},
-    {"swap-space", "everything is in the memory of the host already"},
-    {"enable-mixed-chunk", "prefill and decode run in different processes"},
-    {"max-logprobs", nullptr},
-    {"priority-scheduling*", nullptr},
-    {"enable-priority-scheduling", nullptr},
+    Refused("max-total-num-tokens", "use --kv-cache-tokens"),
+    Refused("num-gpu-blocks-override", "use --kv-cache-tokens (blocks times --page-size)"),
+    Switch("enable-chunked-prefill", "prefill is always chunked, by --chunked-prefill-size"),
+    Means("no-enable-chunked-prefill", "chunked-prefill-size=-1"),
+    Value("pp-max-micro-batch-size", "--max-prefill-requests bounds a chain's requests together"),
+    Value("pp-async-batch-depth", "stage 0 always plans ahead, by --pipeline-window plans"),
+    Value("num-reserved-decode-tokens", kWholeContinuation),
+    Value("schedule-conservativeness", "decode reserves before it admits and retracts nothing"),
+    Refused("enable-prefix-caching", kNoPrefixCache),
+    Means("no-enable-prefix-caching", "disable-radix-cache=true"),
+    Switch("disable-chunked-prefix-cache", kNoPrefixCache),
+    Value("radix-eviction-policy", kNoPrefixCache),
+    Switch("enable-cache-report", "usage always has cached_tokens"),
+    Value("cpu-offload-gb", kInMemory, "0"),
+    Value("swap-space", kInMemory),
+    Switch("enable-mixed-chunk", "prefill and decode run in different processes"),
+    Switch("disable-overlap-schedule", "there is no scheduler of that kind to turn off"),
+    Refused("max-logprobs", "a request gets up to 20 alternatives"),
+    Refused("priority-scheduling*"),
+    Refused("enable-priority-scheduling"),
     // Parallelism and machines.
-    {"dp", kReplicas},
-    {"dp-size", kReplicas},
-    {"data-parallel-*", kReplicas},
-    {"ep", nullptr},
-    {"ep-size", nullptr},
-    {"expert-parallel-size", nullptr},
-    {"enable-expert-parallel", nullptr},
-    {"enable-dp-attention", nullptr},
-    {"nccl-init-addr", kHosts},
-    {"master-addr", kHosts},
-    {"master-port", kHosts},
-    {"nccl-port", "use --grpc-port"},
-    {"distributed-executor-backend", kHosts},
-    {"load-balance-method", "use --load-balance-policy"},
-    {"policy", "use --load-balance-policy"},
-    {"prefill-policy", "use --load-balance-policy"},
-    {"decode-policy", "use --load-balance-policy"},
-    {"pd-disaggregation", "leave it out: prefill and decode are always apart"},
-    {"prefill", kWorkers},
-    {"decode", kWorkers},
-    {"worker-urls", kWorkers},
-    {"disaggregation-transfer-backend", "use --kv-transport"},
-    {"kv-transfer-config", "use --disaggregation-mode and --kv-transport"},
-    {"disaggregation-ib-device", "set UCX_NET_DEVICES"},
-    {"disaggregation-bootstrap-port", "use --grpc-port; workers meet through --router-address"},
-    {"disaggregation-decode-*", nullptr},
+    Value("dp", kReplicas, "1", "enable-dp-attention"),
+    Value("dp-size", kReplicas, "1", "enable-dp-attention"),
+    Value("data-parallel-size", kReplicas, "1", "enable-dp-attention"),
+    Refused("data-parallel-*", kReplicas),
+    Switch("enable-dp-attention", kAttentionRanks),
+    Switch("enable-dp-lm-head", kAttentionRanks),
+    Value("ep", kExperts),
+    Value("ep-size", kExperts),
+    Value("expert-parallel-size", kExperts),
+    Switch("enable-expert-parallel", kExperts),
+    Switch("enable-ep-moe", kExperts),
+    Switch("enable-deepep-moe", kExperts),
+    Switch("enable-eplb", kExperts),
+    Value("ep-*", kExperts),
+    Value("moe-*", kExperts),
+    Value("deepep-*", kExperts),
+    Value("master-port", kMeeting),
+    Value("nccl-port", kMeeting),
+    Value("dist-timeout",
+          "the nodes of a chain or a decode service wait for one another without limit"),
+    Value("distributed-executor-backend", "every rank is a process", "mp"),
+    Switch("disable-custom-all-reduce", "ranks sum over Gloo"),
+    Switch("enable-p2p-check", "ranks sum over Gloo"),
+    Value("load-balance-method", "use --load-balance-policy", "auto"),
+    Refused("prefill-policy", "use --load-balance-policy"),
+    Refused("decode-policy", "use --load-balance-policy"),
+    Switch("pd-disaggregation", "prefill and decode are always apart"),
+    Switch("mini-lb", "the router is always the same"),
+    List("prefill", kWorkers, kUrls),
+    List("decode", kWorkers, kUrls),
+    List("worker-urls", kWorkers, kUrls),
+    Refused("prefill-selector", "use --service-discovery-selector"),
+    Refused("decode-selector", "use --service-discovery-selector"),
+    Refused("retry-*", "a request that fails before its first token is sent once more by itself"),
+    Value("worker-startup-*", "the router serves as soon as workers have registered"),
+    Value("disaggregation-transfer-backend", "--kv-transport says what carries KV: UCX",
+          "mooncake|nixl|mori|ascend"),
+    Refused("kv-transfer-config", "use --disaggregation-mode and --kv-transport"),
+    Value("disaggregation-ib-device",
+          "UCX chooses the devices; its variable UCX_NET_DEVICES, such "
+          "as mlx5_0:1, names them"),
+    Value("disaggregation-bootstrap-port", "workers meet through the routers (--router-address)"),
+    Value("disaggregation-decode-tp", kPeers),
+    Value("disaggregation-decode-dp", kPeers),
+    Value("disaggregation-prefill-pp", kPeers),
+    Value("disaggregation-decode-extra-slots", kWholeContinuation),
+    Value("disaggregation-decode-polling-interval", "decode is told what arrives; it doesn't poll"),
+    Refused("disaggregation-decode-*"),
+    Value("optimistic-prefill-attempts", "prefill starts when decode has reserved", "0"),
     // Engine.
-    {"attention-backend", "the fastest kernels for this processor are taken; see --linear-backend"},
-    {"*-attention-backend", "the fastest kernels for this processor are taken"},
-    {"sampling-backend", "the fastest kernels for this processor are taken"},
-    {"base-gpu-id", "use --device cuda:N"},
-    {"gpu-id-step", "use --device cuda:N for each worker"},
-    {"enforce-eager", "leave it out: there are no graphs to capture"},
-    {"cuda-graph*", "there are no graphs to capture"},
-    {"disable-cuda-graph*", "leave it out: there are no graphs to capture"},
-    {"enable-torch-compile", "there is nothing to compile"},
-    {"compilation-config", "there is nothing to compile"},
-    {"enable-deterministic-inference", kDeterministic},
-    {"random-seed", kSeed},
-    {"seed", kSeed},
-    {"numa-node", "start the process under numactl"},
-    {"numactl", "start the process under numactl"},
+    Value("attention-backend", kKernels),
+    Value("*-attention-backend", kKernels),
+    Value("sampling-backend", kKernels),
+    Value("triton-attention-*", kKernels),
+    Switch("enable-flashinfer-*", kKernels),
+    Switch("disable-flashinfer*", kKernels),
+    Switch("use-v2-block-manager", "KV is always in pages"),
+    Value("num-continuous-decode-steps", "decode runs step by step", "1"),
+    Value("num-scheduler-steps", "decode runs step by step", "1"),
+    Value("base-gpu-id", "--device says which GPU, as cuda:N; without it CPUs compute"),
+    Value("gpu-id-step", "--device says which GPU, as cuda:N, for each worker"),
+    Switch("enforce-eager", kGraphs),
+    List("cuda-graph-bs", kGraphs),
+    Value("cuda-graph*", kGraphs),
+    Switch("disable-cuda-graph*", kGraphs),
+    Switch("enable-profile-cuda-graph", kGraphs),
+    Value("max-seq-len-to-capture", kGraphs),
+    Switch("enable-torch-compile", kCompile),
+    Value("torch-compile-max-bs", kCompile),
+    Value("compilation-config", kCompile),
+    Switch("enable-deterministic-inference", "results never depend on what else is in the batch"),
+    Value("random-seed", kSeed),
+    Value("seed", kSeed),
+    Refused("numa-node", "start the process under numactl"),
+    Refused("numactl", "start the process under numactl"),
     // Server.
-    {"uds", nullptr},
-    {"root-path", nullptr},
-    {"fastapi-root-path", nullptr},
-    {"grpc-mode", "leave it out: gRPC is always there, on --grpc-port"},
-    {"ssl-*", kTls},
-    {"enable-ssl-refresh", "leave it out: --ssl-certfile is read again when it changes"},
-    {"admin-api-key", "use --api-key"},
-    {"tool-call-parser", nullptr},
-    {"enable-auto-tool-choice", nullptr},
-    {"reasoning-parser", nullptr},
-    {"grammar-backend", nullptr},
-    {"guided-decoding-backend", nullptr},
-    {"completion-template", nullptr},
-    {"stream-interval", "every token is streamed as it comes"},
-    {"skip-server-warmup", "leave it out: there is no warm-up"},
-    {"warmups", "there is no warm-up"},
-    {"watchdog-timeout", "/health fails when a loop or a step stands still"},
+    Refused("request-timeout-secs", "use --request-timeout-ms"),
+    Refused("max-concurrent-requests", "use --max-concurrent-streams"),
+    Refused("max-payload-size", "use --max-request-bytes"),
+    Refused("cors-allowed-origins", "use --cors-allow-origins"),
+    Refused("uds"),
+    Refused("root-path"),
+    Refused("fastapi-root-path"),
+    Switch("grpc-mode", "gRPC is always there, on --grpc-port"),
+    Switch("headless", "a worker has no API for clients, the router has"),
+    Switch("enable-ssl-refresh", "--ssl-certfile is read again when it changes"),
+    Refused("ssl-*", kTls),
+    Refused("admin-api-key", "use --api-key"),
+    Refused("tool-call-parser"),
+    Refused("enable-auto-tool-choice"),
+    Refused("reasoning-parser"),
+    Value("grammar-backend", kGuided),
+    Value("guided-decoding-backend", kGuided),
+    Refused("completion-template"),
+    Value("chat-template-content-format", "contents are texts or lists of text parts", "auto"),
+    Value("stream-interval", "every token is streamed as it comes", "1"),
+    Switch("skip-server-warmup", "there is no warm-up"),
+    Refused("warmups", "there is no warm-up"),
+    Value("watchdog-timeout", "/health fails when a loop or a step stands still"),
+    Value("soft-watchdog-timeout", "/health fails when a loop or a step stands still"),
     // Logs and metrics.
-    {"enable-metrics*", kMetrics},
-    {"prometheus-port", "use --metrics-port"},
-    {"prometheus-host", "use --host"},
-    {"disable-log-stats", "use --log-level"},
-    {"log-level-http", "use --log-level"},
-    {"uvicorn-log-level", "use --log-level"},
-    {"decode-log-interval", "use --log-level"},
-    {"collect-detailed-traces", nullptr},
+    Switch("enable-metrics*", kMetrics),
+    Refused("prometheus-port", "use --metrics-port"),
+    Refused("prometheus-host", "use --host"),
+    Means("disable-log-requests", "log-requests=off"),
+    Means("no-enable-log-requests", "log-requests=off"),
+    Means("enable-log-requests", "log-requests=on"),
+    Value("log-requests-level", "the log has no texts, whatever the level"),
+    Refused("disable-log-stats", "use --log-level"),
+    Value("log-level-http", kRequestLog),
+    Value("uvicorn-log-level", kRequestLog),
+    Switch("disable-uvicorn-access-log", kRequestLog),
+    Value("decode-log-interval", "rates are logged every ten seconds of traffic"),
+    Refused("collect-detailed-traces"),
     // Features that Baton has not.
-    {"speculative*", nullptr},
-    {"enable-lora*", nullptr},
-    {"lora-*", nullptr},
-    {"max-lora*", nullptr},
-    {"*-mm-*", nullptr},
-    {"enable-multimodal", nullptr},
-    {"limit-mm-per-prompt", nullptr},
-    {"moe-*", nullptr},
-    {"hicache-*", nullptr},
-    {"enable-hierarchical-cache", nullptr},
-    {"enable-lmcache", nullptr},
-    {"mamba-*", nullptr},
+    Refused("speculative*"),
+    Refused("enable-lora*"),
+    Refused("lora-*"),
+    Refused("max-lora*"),
+    Refused("*-mm-*"),
+    Refused("enable-multimodal"),
+    Refused("limit-mm-per-prompt"),
+    Refused("hicache-*"),
+    Refused("enable-hierarchical-cache"),
+    Refused("enable-lmcache"),
+    Refused("mamba-*"),
+};
+
+struct Pair {
+  std::string_view option;
+  std::string_view text;
+};
+
+constexpr char kNodes[] =
+    "it is for `baton worker`, which runs one node's share of a chain or a decode service";
+
+// Of options that another process takes.
+constexpr Pair kElsewhere[] = {
+    {"port",
+     "it is the router's, where clients come; a worker answers probes on --metrics-port and its "
+     "peers on --grpc-port"},
+    {"max_running_requests",
+     "it bounds the batch of a decode service; a chain has --max-prefill-requests, the router "
+     "--max-concurrent-streams"},
+    {"nnodes", kNodes},
+    {"node_rank", kNodes},
+    {"dist_init_addr", kNodes},
+    {"disaggregation_mode", "a worker is one or the other; router and up have both"},
+    {"api_key", "clients show it to the router"},
+};
+
+struct Synonym {
+  std::string_view option;
+  std::string_view text;
+  std::string_view own;
+};
+
+constexpr Synonym kSynonyms[] = {
+    {"dtype", "half", "float16"},           {"dtype", "float", "float32"},
+    {"kv_cache_dtype", "bf16", "bfloat16"}, {"log_level", "warn", "warning"},
+    {"log_level", "critical", "error"},
 };
 
 bool Matches(std::string_view pattern, std::string_view flag) {
@@ -180,19 +289,53 @@ bool Matches(std::string_view pattern, std::string_view flag) {
 
 }  // namespace
 
+const ForeignFlag* FindForeignFlag(const std::string& flag) {
+  const auto* const row = std::find_if(std::begin(kRows), std::end(kRows), [&](const auto& known) {
+    return Matches(known.name, flag);
+  });
+  return row == std::end(kRows) ? nullptr : row;
+}
+
+bool TakesValue(const ForeignFlag& flag, const std::string& value,
+                const std::vector<std::string>& args) {
+  if (flag.only == nullptr) return true;
+  for (const auto& taken : absl::StrSplit(flag.only, '|')) {
+    if (Matches(std::string(taken), absl::AsciiStrToLower(value))) return true;
+  }
+  if (flag.beside == nullptr) return false;
+  return std::find(args.begin(), args.end(), absl::StrCat("--", flag.beside)) != args.end();
+}
+
 std::string ForeignFlagAdvice(const std::string& flag) {
-  for (const Row& row : kRows) {
-    if (!Matches(row.name, flag)) continue;
-    if (row.advice == nullptr) return "Baton has nothing like it";
-    return row.advice;
+  const ForeignFlag* row = FindForeignFlag(flag);
+  if (row == nullptr) return "";
+  if (row->text == nullptr) return "Baton has nothing like it";
+  if (row->fate == Fate::kMeans) return absl::StrCat("use --", row->text);
+  return row->text;
+}
+
+std::string ElsewhereText(const std::string& option_name) {
+  for (const Pair& row : kElsewhere) {
+    if (row.option == option_name) return std::string(row.text);
   }
   return "";
 }
 
-std::vector<std::string> ForeignFlagNames() {
-  std::vector<std::string> names;
-  for (const Row& row : kRows) names.emplace_back(row.name);
-  return names;
+std::string OwnValue(const std::string& option_name, const std::string& text) {
+  for (const Synonym& row : kSynonyms) {
+    if (row.option == option_name && row.text == text) return std::string(row.own);
+  }
+  return text;
+}
+
+bool IsForeignVariable(const std::string& variable) {
+  return absl::StartsWith(variable, "SGLANG_") || absl::StartsWith(variable, "SGL_") ||
+         absl::StartsWith(variable, "VLLM_");
+}
+
+const std::vector<ForeignFlag>& ForeignFlags() {
+  static const auto* const rows = new std::vector<ForeignFlag>(std::begin(kRows), std::end(kRows));
+  return *rows;
 }
 
 }  // namespace baton::config

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/config/foreign_flags.h"
 #include "common/config/option_table.h"
 #include "common/config/option_text.h"
 #include "common/config/options.h"
@@ -53,6 +54,38 @@ std::string MarkdownRow(const Option& option) {
                       " | ", RangeText(option), " | ", option.spec->unit(), " | ",
                       RolesText(option), " | ",
                       absl::StrReplaceAll(HelpSentences(option), {{"|", "\\|"}}), " |\n");
+}
+
+std::string ForeignFateText(const ForeignFlag& flag) {
+  if (flag.fate == ForeignFlag::Fate::kRefused) return "refused";
+  if (flag.fate == ForeignFlag::Fate::kMeans) return absl::StrCat("is `--", flag.text, "`");
+  if (flag.only == nullptr) return "taken";
+  std::string only = absl::StrCat("taken with ", absl::StrReplaceAll(flag.only, {{"|", ", "}}));
+  if (flag.beside != nullptr) absl::StrAppend(&only, ", or beside `--", flag.beside, "`");
+  return only;
+}
+
+// The flags of SGLang and vLLM that are no options or aliases here.
+std::string ForeignMarkdown() {
+  std::string text =
+      "\n## Flags of SGLang and vLLM\n\n"
+      "The options of a launch line of SGLang or vLLM may stand behind `baton router`, `worker`,\n"
+      "`up` and `validate`. Those that are options or aliases above are these. Of the others, one\n"
+      "that asks for what Baton does anyway, or that tunes how another engine does it, is taken, "
+      "and\n"
+      "the process says in a line what it means here; one that asks for something else is "
+      "refused.\n"
+      "Variables named `SGLANG_`, `SGL_` or `VLLM_` that are set and not read are named at the "
+      "start.\n\n"
+      "| Flag | Here | Why, or what to use |\n|---|---|---|\n";
+  for (const ForeignFlag& flag : ForeignFlags()) {
+    const bool means = flag.fate == ForeignFlag::Fate::kMeans;
+    const std::string why = means                  ? ""
+                            : flag.text == nullptr ? "Baton has nothing like it"
+                                                   : flag.text;
+    absl::StrAppend(&text, "| `--", flag.name, "` | ", ForeignFateText(flag), " | ", why, " |\n");
+  }
+  return text;
 }
 
 }  // namespace
@@ -173,11 +206,13 @@ std::string OptionsMarkdown() {
       "`--page-size=64`, `BATON_PAGE_SIZE=64`, or `page_size: 64` in the file that `--config`\n"
       "names. A flag wins over a variable, a variable over the file, the file over the default.\n"
       "A boolean flag needs no value. Numbers may end in `k`, `m`, `g` (thousands, millions,\n"
-      "billions) or `K`, `M`, `G` (powers of 1024). Unknown names are refused. In the environment\n"
-      "and the file, which processes may share, an option of another role is skipped; as a flag "
-      "it\n"
-      "is refused. Roles prefill and decode are `baton worker --disaggregation-mode=...`; `baton\n"
-      "validate` takes every option of a cluster's processes.\n";
+      "billions) or `K`, `M`, `G` (powers of 1024). Unknown names are refused. An option of a\n"
+      "cluster's other roles is passed over, so that processes may share a file, an environment "
+      "or\n"
+      "a command line; of a flag the process says so when it starts. Roles prefill and decode are\n"
+      "`baton worker --disaggregation-mode=...`; `baton validate` takes every option of a "
+      "cluster's\n"
+      "processes.\n";
   std::string group;
   for (const Option& option : OptionTable()) {
     if (option.spec->group() != group) {
@@ -188,6 +223,7 @@ std::string OptionsMarkdown() {
     }
     absl::StrAppend(&text, MarkdownRow(option));
   }
+  absl::StrAppend(&text, ForeignMarkdown());
   return text;
 }
 

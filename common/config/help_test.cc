@@ -19,7 +19,7 @@ TEST(HelpTest, EveryCommandShowsItsOptionsAndNoOther) {
   const std::string worker = HelpText(Command::kWorker);
   EXPECT_THAT(worker, HasSubstr("Usage: baton worker"));
   EXPECT_THAT(worker, HasSubstr("  --pp-size, --pp, --pipeline-parallel-size N\n"));
-  EXPECT_THAT(worker, HasSubstr("  --page-size 16|32|64|128\n"));
+  EXPECT_THAT(worker, HasSubstr("  --page-size, --block-size 16|32|64|128\n"));
   EXPECT_THAT(worker, HasSubstr("  --enable-dynamic-chunking[=true|false]\n"));
   EXPECT_THAT(worker, Not(HasSubstr("--prefill-chains")));
   EXPECT_THAT(HelpText(Command::kUp), HasSubstr("--prefill-chains"));

@@ -1,5 +1,7 @@
 #include "common/config/node_share.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -7,6 +9,9 @@
 
 namespace baton::config {
 namespace {
+
+// No packet goes there; a way to the host is the same for every port.
+constexpr int kNoPort = 9;
 
 bool IsDecode(const v1::Options& options) { return options.disaggregation_mode() == "decode"; }
 
@@ -76,15 +81,29 @@ absl::Status CheckNode(const v1::Options& options) {
                                      GroupProcesses(options), " processes ", GroupText(options)));
   }
   if (options.dist_init_addr().empty()) return absl::OkStatus();
-  const auto address = net::SplitHostPort(options.dist_init_addr());
-  if (!address.ok()) {
-    return InvalidField("dist_init_addr", absl::StrCat("got ", address.status().message()));
-  }
-  if (address->second == 0) {
-    return InvalidField("dist_init_addr", absl::StrCat("got '", options.dist_init_addr(),
+  return MeetingAddress(options.dist_init_addr()).status();
+}
+
+absl::StatusOr<std::string> MeetingAddress(const std::string& dist_init_addr) {
+  const auto address = net::SplitHostPort(dist_init_addr);
+  if (address.ok() && address->second != 0) return dist_init_addr;
+  if (address.ok()) {
+    return InvalidField("dist_init_addr", absl::StrCat("got '", dist_init_addr,
                                                        "'; expected a port from 1 to 65535"));
   }
-  return absl::OkStatus();
+  std::string host = dist_init_addr;
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  const bool named = std::all_of(host.begin(), host.end(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_';
+  });
+  if (host.empty() || !(named || net::IsIpv6(host))) {
+    return InvalidField("dist_init_addr", absl::StrCat("got '", dist_init_addr,
+                                                       "'; expected HOST or HOST:PORT, IPv6 "
+                                                       "addresses with a port in brackets"));
+  }
+  return net::JoinHostPort(host, kNoPort);
 }
 
 std::string GroupOfAddress(const std::string& dist_init_addr) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/baton/v1/config.pb.h"
 
 namespace baton::config {
@@ -32,6 +33,10 @@ std::vector<StageRank> PlacesHere(const v1::Options& options);
 // Whether the three options make sense together and with the shape of what they share out.
 // InvalidArgument with the option as field.
 absl::Status CheckNode(const v1::Options& options);
+
+// HOST:PORT of --dist-init-addr, which may be a host alone: to find the way there, not to connect
+// to. InvalidArgument with the option as field.
+absl::StatusOr<std::string> MeetingAddress(const std::string& dist_init_addr);
 
 // The chain or decode service that --dist-init-addr names: the address with what no name may have
 // replaced.

@@ -93,6 +93,10 @@ TEST(NodeShareTest, TheAddressNamesTheChainUnlessSomethingElseDoes) {
   EXPECT_EQ(SourceText(named.sources.at("chain_id")), "derived from --dist-init-addr");
   EXPECT_EQ(parse({"--dist-init-addr=[fd00::2]:25000"}).values.chain_id(), "fd00--2-25000");
   EXPECT_EQ(parse({"--dist-init-addr=node-0:1", "--chain-id=c"}).values.chain_id(), "c");
+  EXPECT_EQ(parse({"--dist-init-addr=10.0.0.2"}).values.chain_id(), "10.0.0.2");
+  EXPECT_EQ(parse({"--dist-init-addr=node_0.example"}).values.chain_id(), "node_0.example");
+  EXPECT_EQ(parse({"--dist-init-addr=fd00::2"}).values.chain_id(), "fd00--2");
+  EXPECT_EQ(parse({"--master-addr=10.0.0.2"}).values.chain_id(), "10.0.0.2");
   EXPECT_EQ(parse({}).values.chain_id(), "chain-0");
 }
 
@@ -109,6 +113,14 @@ TEST(NodeShareTest, TheAddressNamesTheDecodeServiceUnlessSomethingElseDoes) {
   EXPECT_EQ(SourceText(named.sources.at("decode_id")), "derived from --dist-init-addr");
   EXPECT_EQ(parse({"--dist-init-addr=node-0:1", "--decode-id=d"}).values.decode_id(), "d");
   EXPECT_EQ(parse({}).values.decode_id(), "0");
+}
+
+TEST(NodeShareTest, AnAddressWithoutNodesIsOneNodesGroup) {
+  const auto parsed = Parse(Node({"--pp-size=2", "--dist-init-addr=10.0.0.2:1"}));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->values.nnodes(), 1);
+  EXPECT_EQ(parsed->values.node_rank(), 0);
+  EXPECT_EQ(SourceText(parsed->sources.at("nnodes")), "derived from --dist-init-addr");
 }
 
 TEST(NodeShareTest, OneNodeNeedsNoRank) {
@@ -156,11 +168,15 @@ TEST(NodeShareTest, WhatCannotBeIsRefusedNamingBothSides) {
       {{"--pp-size=2", "--nnodes=2", "--node-rank=0", "--prefill-index=1"},
        "nnodes",
        {"prefill_index = 1 (flag --prefill-index)"}},
-      {{"--dist-init-addr=10.0.0.2:1"}, "dist_init_addr", {"'10.0.0.2:1'", "--nnodes"}},
-      {{"--nnodes=1", "--dist-init-addr=10.0.0.2:0"}, "dist_init_addr", {"from 1 to 65535"}},
-      {{"--nnodes=1", "--dist-init-addr=10.0.0.2"},
+      {{"--dist-init-addr=10.0.0.2:1", "--pp-rank=0"},
        "dist_init_addr",
-       {"'10.0.0.2'; expected HOST:PORT", "flag --dist-init-addr"}},
+       {"'10.0.0.2:1'", "--nnodes"}},
+      {{"--nnodes=1", "--dist-init-addr=10.0.0.2:0"}, "dist_init_addr", {"from 1 to 65535"}},
+      {{"--nnodes=1", "--dist-init-addr=10.0.0.2:many"},
+       "dist_init_addr",
+       {"'10.0.0.2:many'; expected HOST or HOST:PORT", "flag --dist-init-addr"}},
+      {{"--nnodes=1", "--dist-init-addr=tcp://10.0.0.2:1"}, "dist_init_addr", {"expected HOST"}},
+      {{"--nnodes=1", "--dist-init-addr=[]"}, "dist_init_addr", {"expected HOST"}},
   };
   for (const Row& row : rows) ExpectRefused(Node(row.args), row);
 }
@@ -186,10 +202,19 @@ TEST(NodeShareTest, NodesAreThoseOfAChainOrADecodeService) {
   const auto refusal = [](const Given& given) {
     return std::string(Parse(given).status().message());
   };
-  EXPECT_THAT(refusal({.args = {"--nnodes=1"}, .command = Command::kValidate}),
-              HasSubstr("--disaggregation-mode prefill or decode"));
-  EXPECT_THAT(refusal({.args = {"--nnodes=1"}, .command = Command::kUp}),
-              HasSubstr("not an option of up; it applies to prefill, decode"));
+  EXPECT_THAT(refusal({.environment = {"BATON_NNODES=x"}, .command = Command::kUp}),
+              HasSubstr("'x'"));
+  // A cluster on one machine passes over nodes, and says so.
+  for (const Command command : {Command::kUp, Command::kValidate}) {
+    const auto up =
+        Parse({.args = {"--nnodes=4", "--node-rank=1", "--dist-init-addr=a"}, .command = command});
+    ASSERT_TRUE(up.ok()) << up.status();
+    EXPECT_EQ(up->values.nnodes(), 0);
+    EXPECT_EQ(up->values.node_rank(), -1);
+    EXPECT_EQ(up->values.dist_init_addr(), "");
+    EXPECT_THAT(up->notes, ::testing::SizeIs(3));
+    EXPECT_THAT(up->notes, ::testing::Each(HasSubstr("one node's share")));
+  }
   for (const char* mode : {"prefill", "decode"}) {
     const auto valid = Parse({.args = {std::string("--disaggregation-mode=") + mode, "--nnodes=1"},
                               .command = Command::kValidate});

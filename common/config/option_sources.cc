@@ -1,11 +1,14 @@
 #include "common/config/option_sources.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/spelling.h"
 #include "common/base/status.h"
 #include "common/config/foreign_flags.h"
@@ -14,6 +17,39 @@ namespace baton::config {
 namespace {
 
 constexpr char kPrefix[] = "BATON_";
+constexpr size_t kShownVariables = 32;
+constexpr size_t kShownBytes = 64;  // Of a value or a name that somebody else has chosen.
+
+std::string Shown(const std::string& text) {
+  return absl::CEscape(
+      text.size() <= kShownBytes ? text : absl::StrCat(text.substr(0, kShownBytes), "..."));
+}
+
+void AddFlags(const Option& option, std::vector<std::string>& flags) {
+  flags.push_back(absl::StrCat("--", option.flag));
+  for (const std::string& alias : option.spec->alias()) {
+    flags.push_back(absl::StrCat("--", alias));
+  }
+}
+
+// What a mistyped flag may have been meant to be: all that would be taken.
+std::vector<std::string> KnownFlags(Command command) {
+  std::vector<std::string> flags = {"--help"};
+  for (const Option& option : OptionTable()) {
+    if (AppliesTo(option, command)) AddFlags(option, flags);
+  }
+  if (!Launches(command)) return flags;
+  for (const Option& option : OptionTable()) {
+    if (!AppliesTo(option, command) && AppliesTo(option, Command::kValidate)) {
+      AddFlags(option, flags);
+    }
+  }
+  for (const ForeignFlag& row : ForeignFlags()) {
+    const bool taken = row.fate != ForeignFlag::Fate::kRefused;
+    if (taken && !absl::StrContains(row.name, '*')) flags.push_back(absl::StrCat("--", row.name));
+  }
+  return flags;
+}
 
 absl::Status UnknownFlag(Command command, const std::string& flag) {
   const std::string advice = ForeignFlagAdvice(flag);
@@ -21,16 +57,8 @@ absl::Status UnknownFlag(Command command, const std::string& flag) {
     return InvalidField(
         flag, absl::StrCat("--", flag, " is a flag of SGLang or vLLM, not of Baton: ", advice));
   }
-  std::vector<std::string> candidates = {"--help"};
-  for (const Option& option : OptionTable()) {
-    if (!AppliesTo(option, command)) continue;
-    candidates.push_back(absl::StrCat("--", option.flag));
-    for (const std::string& alias : option.spec->alias()) {
-      candidates.push_back(absl::StrCat("--", alias));
-    }
-  }
-  return InvalidField(
-      flag, absl::StrCat("unknown flag", DidYouMean(absl::StrCat("--", flag), candidates)));
+  return InvalidField(flag, absl::StrCat("unknown flag", DidYouMean(absl::StrCat("--", flag),
+                                                                    KnownFlags(command))));
 }
 
 absl::Status UnknownVariable(const std::string& variable, const std::string& value) {
@@ -70,6 +98,84 @@ bool SplitFlag(const std::string& argument, std::string* name, std::optional<std
   return true;
 }
 
+// SGLang's --log-requests is a switch.
+bool IsOnOff(const Option& option) {
+  const auto& allowed = option.spec->allowed();
+  return std::find(allowed.begin(), allowed.end(), "on") != allowed.end();
+}
+
+// Takes what belongs to the flag `args[*at]` from behind it, and moves `at` to the last of it.
+absl::StatusOr<std::string> ValuesBehind(const ForeignFlag& flag, const std::string& name,
+                                         const std::vector<std::string>& args, size_t* at) {
+  const size_t begin = *at + 1;
+  size_t end = begin;
+  const auto more = [&] {
+    return end < args.size() && !absl::StartsWith(args[end], "--") &&
+           (end == begin || flag.values == ForeignFlag::Values::kList);
+  };
+  while (more()) ++end;
+  if (end == begin) return InvalidField(name, absl::StrCat("flag --", name, " needs a value"));
+  *at = end - 1;
+  return absl::StrJoin(args.begin() + static_cast<std::ptrdiff_t>(begin),
+                       args.begin() + static_cast<std::ptrdiff_t>(end), " ");
+}
+
+// A flag that is none of our options, at `args[*at]`.
+absl::Status ReadForeignFlag(Command command, const std::vector<std::string>& args,
+                             const std::string& name, std::optional<std::string> value, size_t* at,
+                             Sources* sources) {
+  const ForeignFlag* flag = FindForeignFlag(name);
+  if (flag == nullptr || flag->fate == ForeignFlag::Fate::kRefused || !Launches(command)) {
+    return UnknownFlag(command, name);
+  }
+  if (flag->values == ForeignFlag::Values::kNone) {
+    if (value.value_or("true") == "false") return absl::OkStatus();
+    if (value.value_or("true") != "true") {
+      return InvalidField(name,
+                          absl::StrCat("flag --", name, " takes no value, got '", *value, "'"));
+    }
+  } else if (!value.has_value()) {
+    BATON_ASSIGN_OR_RETURN(value, ValuesBehind(*flag, name, args, at));
+  }
+  if (flag->fate == ForeignFlag::Fate::kMeans) {
+    const std::string text = flag->text;
+    const size_t equals = text.find('=');
+    const Option& option = *FindByFlag(text.substr(0, equals));
+    sources->assignments[option.name] = {text.substr(equals + 1),
+                                         {OptionSource::Kind::kFlag, absl::StrCat("--", name)}};
+    return absl::OkStatus();
+  }
+  if (!TakesValue(*flag, value.value_or(""), args)) {
+    return InvalidField(
+        name, absl::StrCat("--", name, " is a flag of SGLang or vLLM, not of Baton: ", flag->text,
+                           "; got '", *value, "', expected ",
+                           absl::StrReplaceAll(flag->only, {{"|", " or "}}), ", or no such flag"));
+  }
+  const std::string given = value.has_value() ? absl::StrCat("=", Shown(*value)) : "";
+  sources->notes.push_back(absl::StrCat("--", name, given, ": ", flag->text));
+  return absl::OkStatus();
+}
+
+// Kubernetes' variables for Services that are called vllm or sglang.
+bool IsAnyServiceLink(const std::string& variable, const std::string& value) {
+  return absl::StartsWith(value, "tcp://") || absl::StartsWith(value, "udp://") ||
+         absl::StrContains(variable, "_SERVICE_HOST") ||
+         absl::StrContains(variable, "_SERVICE_PORT") ||
+         (absl::StrContains(variable, "_PORT_") &&
+          (absl::StrContains(variable, "_TCP") || absl::StrContains(variable, "_UDP")));
+}
+
+std::string UnreadText(std::vector<std::string> variables) {
+  std::sort(variables.begin(), variables.end());
+  const size_t shown = std::min(variables.size(), kShownVariables);
+  std::string text =
+      absl::StrCat("set and not read by Baton: ",
+                   absl::StrJoin(variables.begin(),
+                                 variables.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  if (shown < variables.size()) absl::StrAppend(&text, " and ", variables.size() - shown, " more");
+  return text;
+}
+
 }  // namespace
 
 std::optional<std::string> HelpRequest(const std::vector<std::string>& args) {
@@ -80,8 +186,13 @@ std::optional<std::string> HelpRequest(const std::vector<std::string>& args) {
   return std::nullopt;
 }
 
-absl::StatusOr<Assignments> ReadFlags(Command command, const std::vector<std::string>& args) {
-  Assignments assignments;
+bool Launches(Command command) {
+  return command == Command::kRouter || command == Command::kWorker || command == Command::kUp ||
+         command == Command::kValidate;
+}
+
+absl::StatusOr<Sources> ReadFlags(Command command, const std::vector<std::string>& args) {
+  Sources sources;
   for (size_t i = 0; i < args.size(); ++i) {
     std::string name;
     std::optional<std::string> value;
@@ -89,33 +200,44 @@ absl::StatusOr<Assignments> ReadFlags(Command command, const std::vector<std::st
       return InvalidField(args[i], UnexpectedArgument(args[i]));
     }
     const Option* option = FindByFlag(name);
-    if (option == nullptr) return UnknownFlag(command, name);
+    if (option == nullptr) {
+      BATON_RETURN_IF_ERROR(ReadForeignFlag(command, args, name, std::move(value), &i, &sources));
+      continue;
+    }
+    // A value may start with one dash (-1), never with two: that is the next flag.
+    const bool alone = i + 1 == args.size() || absl::StartsWith(args[i + 1], "--");
     if (!value.has_value() && option->is_bool()) value = "true";
+    if (!value.has_value() && alone && IsOnOff(*option)) value = "on";
     if (!value.has_value()) {
-      // A value may start with one dash (-1), never with two: that is the next flag.
-      if (i + 1 == args.size() || absl::StartsWith(args[i + 1], "--")) {
+      if (alone) {
         return InvalidField(
             option->name, absl::StrCat("flag --", name, " needs a value: ", ExpectedText(*option)));
       }
       value = args[++i];
     }
-    assignments[option->name] = {*value, {OptionSource::Kind::kFlag, absl::StrCat("--", name)}};
+    sources.assignments[option->name] = {*value,
+                                         {OptionSource::Kind::kFlag, absl::StrCat("--", name)}};
   }
-  return assignments;
+  return sources;
 }
 
-absl::StatusOr<Assignments> ReadEnvironment(const std::vector<std::string>& environment) {
-  Assignments assignments;
+absl::StatusOr<Sources> ReadEnvironment(Command command,
+                                        const std::vector<std::string>& environment) {
+  Sources sources;
   Assignments others;  // Other programs' variables that mean the same; Baton's own count before.
+  std::vector<std::string> unread;
   for (const std::string& entry : environment) {
     const size_t equals = entry.find('=');
     if (equals == std::string::npos) continue;
     const std::string variable = entry.substr(0, equals);
     const std::string value = entry.substr(equals + 1);
+    const Option* option = FindByVariable(variable);
     if (!absl::StartsWith(entry, kPrefix)) {
-      const Option* option = FindByVariable(variable);
-      if (option == nullptr) continue;
-      others[option->name] = {value, {OptionSource::Kind::kEnvironment, variable}};
+      if (option != nullptr) {
+        others[option->name] = {value, {OptionSource::Kind::kEnvironment, variable}};
+      } else if (IsForeignVariable(variable) && !IsAnyServiceLink(variable, value)) {
+        unread.push_back(Shown(variable));
+      }
       continue;
     }
     if (IsServiceLink(variable, value)) {
@@ -124,21 +246,23 @@ absl::StatusOr<Assignments> ReadEnvironment(const std::vector<std::string>& envi
                                        "' looks like a variable that Kubernetes sets for a Service "
                                        "named baton; set enableServiceLinks: false in the pod"));
     }
-    const Option* option = FindByVariable(variable);
     if (option == nullptr) return UnknownVariable(variable, value);
-    assignments[option->name] = {value, {OptionSource::Kind::kEnvironment, variable}};
+    sources.assignments[option->name] = {value, {OptionSource::Kind::kEnvironment, variable}};
   }
-  assignments.merge(others);
-  return assignments;
+  sources.assignments.merge(others);
+  if (!unread.empty() && Launches(command)) sources.notes.push_back(UnreadText(std::move(unread)));
+  return sources;
 }
 
-absl::StatusOr<Assignments> ReadSources(Command command, const OptionInput& input) {
-  BATON_ASSIGN_OR_RETURN(Assignments merged, ReadFlags(command, input.args));
-  BATON_ASSIGN_OR_RETURN(Assignments environment, ReadEnvironment(input.environment));
-  merged.merge(environment);  // Keeps what is there: the flags.
+absl::StatusOr<Sources> ReadSources(Command command, const OptionInput& input) {
+  BATON_ASSIGN_OR_RETURN(Sources sources, ReadFlags(command, input.args));
+  BATON_ASSIGN_OR_RETURN(Sources environment, ReadEnvironment(command, input.environment));
+  Assignments& merged = sources.assignments;
+  merged.merge(environment.assignments);  // Keeps what is there: the flags.
+  for (std::string& note : environment.notes) sources.notes.push_back(std::move(note));
 
   const auto config = merged.find("config");
-  if (config == merged.end() || config->second.text.empty()) return merged;
+  if (config == merged.end() || config->second.text.empty()) return sources;
   const std::string& path = config->second.text;
   absl::StatusOr<std::string> text = input.read_file(path);
   if (!text.ok()) {
@@ -148,7 +272,7 @@ absl::StatusOr<Assignments> ReadSources(Command command, const OptionInput& inpu
   }
   BATON_ASSIGN_OR_RETURN(Assignments file, ReadYaml(path, *text));
   merged.merge(file);
-  return merged;
+  return sources;
 }
 
 }  // namespace baton::config

@@ -22,16 +22,26 @@ struct Assignment {
 // By option name.
 using Assignments = std::map<std::string, Assignment>;
 
+struct Sources {
+  Assignments assignments;
+  std::vector<std::string> notes;  // What to say of what was given and is none of our options.
+};
+
+// Whether the command runs processes of a cluster, so that a launch line of SGLang or vLLM may
+// stand behind it.
+bool Launches(Command command);
+
 // The value of --help, --help=WORD or -h among `args`, if there is one.
 std::optional<std::string> HelpRequest(const std::vector<std::string>& args);
 
 // Each by itself: every name is known and has a value.
-absl::StatusOr<Assignments> ReadFlags(Command command, const std::vector<std::string>& args);
-absl::StatusOr<Assignments> ReadEnvironment(const std::vector<std::string>& environment);
+absl::StatusOr<Sources> ReadFlags(Command command, const std::vector<std::string>& args);
+absl::StatusOr<Sources> ReadEnvironment(Command command,
+                                        const std::vector<std::string>& environment);
 absl::StatusOr<Assignments> ReadYaml(const std::string& path, const std::string& text);
 
 // All three merged by precedence; --config or BATON_CONFIG names the file.
-absl::StatusOr<Assignments> ReadSources(Command command, const OptionInput& input);
+absl::StatusOr<Sources> ReadSources(Command command, const OptionInput& input);
 
 }  // namespace baton::config
 

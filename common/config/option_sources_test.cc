@@ -91,6 +91,38 @@ TEST(OptionSourcesTest, VllmsVariablesCutRows) {
   EXPECT_EQ(parsed->values.row_parallel_chunk_threshold(), 4096);
 }
 
+TEST(OptionSourcesTest, SglangsLayerPartitionAndVllmsKeyAreRead) {
+  const auto worker = Parse({.args = {"--disaggregation-mode=prefill", "--pp-size=3"},
+                             .environment = {"SGLANG_PP_LAYER_PARTITION=3,3,4"},
+                             .command = Command::kWorker});
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->values.pp_layer_partition(), "3,3,4");
+  EXPECT_THAT(worker->notes, ::testing::IsEmpty());
+  const auto router = Parse({.environment = {"VLLM_API_KEY=hunter2"}});
+  ASSERT_TRUE(router.ok()) << router.status();
+  EXPECT_EQ(router->values.api_key(), "hunter2");
+}
+
+TEST(OptionSourcesTest, NamesTheVariablesOfOthersThatItDoesNotRead) {
+  const std::vector<std::string> environment = {"VLLM_USE_V1=1",
+                                                "SGLANG_PP_COMM_OVERLAP=1",
+                                                "SGL_X=1",
+                                                "PATH=/bin",
+                                                "VLLM_ROW_PARALLEL_CHUNKS=2",
+                                                "VLLM_SERVICE_HOST=10.0.0.1",
+                                                "VLLM_PORT=tcp://10.0.0.1:80",
+                                                "VLLM_PORT_80_TCP_PORT=80"};
+  for (const Command command : {Command::kRouter, Command::kUp, Command::kValidate}) {
+    const auto parsed = Parse({.environment = environment, .command = command});
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_THAT(parsed->notes,
+                ::testing::ElementsAre(
+                    "set and not read by Baton: SGLANG_PP_COMM_OVERLAP, SGL_X, VLLM_USE_V1"));
+    EXPECT_THAT(ChildEnvironment(*parsed, v1::OptionSpec::PREFILL, environment),
+                ::testing::ElementsAre("PATH=/bin"));
+  }
+}
+
 TEST(OptionSourcesTest, ChildrenInheritWhatWasSet) {
   const auto up = Parse({.args = {"--page-size=32", "--config=conf.yaml"},
                          .environment = {"BATON_API_KEY=key", "BATON_GRPC_PORT=9"},

@@ -57,6 +57,31 @@ absl::StatusOr<Role> WorkerRole(const Assignments& assignments) {
                       "process, comes with a later version");
 }
 
+std::string ElsewhereNote(const std::string& flag, const Option& option, Role role) {
+  const std::string more = ElsewhereText(option.name);
+  return absl::StrCat(flag, ": nothing for ", RoleName(role), "; ",
+                      more.empty() ? absl::StrCat("it is for ", RolesText(option)) : more);
+}
+
+// A flag of an option that the process does not take: one of the cluster's other processes does,
+// or SGLang and vLLM have one of this name that is taken here.
+absl::Status PassOver(const Option& option, const Assignment& assignment, ParsedOptions* parsed) {
+  const std::string& flag = assignment.source.where;
+  const ForeignFlag* foreign = FindForeignFlag(option.flag);
+  const bool launches = Launches(parsed->command);
+  if (launches && AppliesTo(option, v1::OptionSpec::VALIDATE)) {
+    parsed->notes.push_back(ElsewhereNote(flag, option, parsed->role));
+    return absl::OkStatus();
+  }
+  if (launches && foreign != nullptr && foreign->fate == ForeignFlag::Fate::kTaken) {
+    parsed->notes.push_back(absl::StrCat(flag, ": ", foreign->text));
+    return absl::OkStatus();
+  }
+  return InvalidField(option.name,
+                      absl::StrCat(flag, " is not an option of ", RoleName(parsed->role),
+                                   "; it applies to ", RolesText(option)));
+}
+
 // Sets what is given and applies to the role; checks the rest as well, since a wrong value in a
 // shared file is wrong whichever process reads it.
 absl::Status Assign(const Assignments& assignments, ParsedOptions* parsed) {
@@ -65,19 +90,43 @@ absl::Status Assign(const Assignments& assignments, ParsedOptions* parsed) {
     const Option& option = *FindByName(name);
     const bool applies = AppliesTo(option, parsed->role);
     if (!applies && assignment.source.kind == OptionSource::Kind::kFlag) {
-      std::string message =
-          absl::StrCat(assignment.source.where, " is not an option of ", RoleName(parsed->role),
-                       "; it applies to ", RolesText(option));
-      // --seed makes a model here; elsewhere it runs one.
-      const std::string advice = ForeignFlagAdvice(option.flag);
-      if (!advice.empty()) absl::StrAppend(&message, ". ", advice);
-      return InvalidField(name, message);
+      BATON_RETURN_IF_ERROR(PassOver(option, assignment, parsed));
     }
-    BATON_RETURN_IF_ERROR(SetOption(option, assignment.text, SourceText(assignment.source),
+    BATON_RETURN_IF_ERROR(SetOption(option, OwnValue(name, assignment.text),
+                                    SourceText(assignment.source),
                                     applies ? &parsed->values : &other_roles));
     if (applies) parsed->sources[name] = assignment.source;
   }
   return absl::OkStatus();
+}
+
+// The process that `validate` is asked about.
+Role ValidatedRole(const v1::Options& values) {
+  if (values.disaggregation_mode() == "prefill") return v1::OptionSpec::PREFILL;
+  if (values.disaggregation_mode() == "decode") return v1::OptionSpec::DECODE;
+  return v1::OptionSpec::UP;
+}
+
+// `validate` takes every option, and says of flags what the process that it is asked about would
+// say. A cluster on one machine has no nodes, as with `up`.
+void PassOverInValidate(ParsedOptions* parsed) {
+  if (parsed->role != v1::OptionSpec::VALIDATE) return;
+  const Role role = ValidatedRole(parsed->values);
+  for (const auto& [name, source] : parsed->sources) {
+    const Option& option = *FindByName(name);
+    const bool ours = RolesText(option) == RoleName(v1::OptionSpec::VALIDATE);
+    if (source.kind != OptionSource::Kind::kFlag || ours || AppliesTo(option, role)) continue;
+    if (name == "disaggregation_mode") continue;  // It says which process that is.
+    parsed->notes.push_back(ElsewhereNote(source.where, option, role));
+  }
+  if (role != v1::OptionSpec::UP) return;
+  for (const char* name : {"nnodes", "node_rank", "dist_init_addr"}) {
+    const Option& option = *FindByName(name);
+    const absl::Status status =
+        SetOption(option, DefaultText(option, parsed->role), "the table", &parsed->values);
+    BATON_CHECK(status.ok()) << std::string(status.message());
+    parsed->sources[name] = OptionSource{};
+  }
 }
 
 // Options of other roles get their defaults, too, so that no field reads as an accidental 0.
@@ -171,6 +220,13 @@ absl::Status PlaceInChain(ParsedOptions* parsed) {
 // and what follows from the address that its nodes share.
 absl::Status PlaceOnNode(ParsedOptions* parsed) {
   v1::Options& values = parsed->values;
+  // As in SGLang: a group that does not say of how many nodes is on one.
+  const bool place_said = WasSet(*parsed, "pp_rank") || WasSet(*parsed, "tp_rank") ||
+                          WasSet(*parsed, "prefill_index") || WasSet(*parsed, "decode_index");
+  if (!values.dist_init_addr().empty() && !WasSet(*parsed, "nnodes") && !place_said) {
+    values.set_nnodes(1);
+    parsed->sources["nnodes"] = {OptionSource::Kind::kDerived, "--dist-init-addr"};
+  }
   if (!IsNode(values)) return absl::OkStatus();
   const std::pair<const char*, int64_t> places[] = {{"pp_rank", values.pp_rank()},
                                                     {"tp_rank", values.tp_rank()},
@@ -252,12 +308,15 @@ absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& i
   parsed.help = HelpRequest(input.args);
   if (parsed.help.has_value()) return parsed;
 
-  BATON_ASSIGN_OR_RETURN(const Assignments assignments, ReadSources(command, input));
+  BATON_ASSIGN_OR_RETURN(Sources given, ReadSources(command, input));
+  const Assignments& assignments = given.assignments;
+  parsed.notes = std::move(given.notes);
   if (command == Command::kWorker) {
     BATON_ASSIGN_OR_RETURN(parsed.role, WorkerRole(assignments));
   }
   SetDefaults(&parsed);
   BATON_RETURN_IF_ERROR(Assign(assignments, &parsed));
+  PassOverInValidate(&parsed);
   Derive(&parsed);
   BATON_RETURN_IF_ERROR(NameSource(PlaceOnNode(&parsed), parsed));
   BATON_RETURN_IF_ERROR(NameSource(PlaceInChain(&parsed), parsed));
@@ -282,7 +341,8 @@ std::vector<std::string> ChildEnvironment(const ParsedOptions& parent, Role role
                                           const std::vector<std::string>& environment) {
   std::vector<std::string> child;
   for (const std::string& entry : environment) {
-    if (!absl::StartsWith(entry, "BATON_")) child.push_back(entry);
+    if (absl::StartsWith(entry, "BATON_")) continue;
+    if (!IsForeignVariable(entry)) child.push_back(entry);
   }
   for (const Option& option : OptionTable()) {
     const std::string value = ValueText(option, parent.values);

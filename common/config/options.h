@@ -55,8 +55,9 @@ using Role = v1::OptionSpec::Role;
 std::string RoleName(Role role);
 
 struct OptionInput {
-  std::vector<std::string> args;         // What follows the command's own name.
-  std::vector<std::string> environment;  // NAME=value; only BATON_* is looked at.
+  std::vector<std::string> args;  // What follows the command's own name.
+  // NAME=value; what is not BATON_*, SGLang's or vLLM's is not looked at.
+  std::vector<std::string> environment;
   // Returns the text of the file that --config names.
   std::function<absl::StatusOr<std::string>(const std::string& path)> read_file;
 };
@@ -81,14 +82,17 @@ struct ParsedOptions {
   Role role = v1::OptionSpec::ROLE_UNSPECIFIED;
   v1::Options values;                           // Defaults filled in, ranges checked.
   std::map<std::string, OptionSource> sources;  // By option name; every option of `role`.
+  // What of the command line and the environment means something else here than where it comes
+  // from (SGLang, vLLM), or nothing: a sentence each, to be logged at the start.
+  std::vector<std::string> notes;
   // Set if --help was given: its WORD, or "". Nothing else is then read or checked.
   std::optional<std::string> help;
 };
 
 // Reads and checks everything, Validate included. Errors are InvalidArgument with the option as
 // field (common/base/status.h: FieldOf) and a message that says what was found, where, and what was
-// expected. Options of other roles are refused as flags but skipped in the environment and the
-// file, which several processes may share; unknown ones are refused everywhere.
+// expected. Options of a cluster's other roles are skipped, so that processes may share them; of
+// flags a note says so. Unknown ones are refused everywhere.
 absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& input);
 
 // The rules that span options, such as --pp-rank < --pp-size, and features that come later.
@@ -98,8 +102,9 @@ absl::Status Validate(Command command, const v1::Options& options);
 // up`), wherever they were set. Secrets and --config are left out.
 std::vector<std::string> ChildArguments(const ParsedOptions& parent, Role role);
 
-// `environment` for such a child: without BATON_* (ChildArguments speaks for them: a parent's
-// BATON_GRPC_PORT is not its children's), with the secrets that apply to `role`.
+// `environment` for such a child: without BATON_*, SGLang's and vLLM's variables (ChildArguments
+// speaks for them: a parent's BATON_GRPC_PORT is not its children's), with the secrets that apply
+// to `role`.
 std::vector<std::string> ChildEnvironment(const ParsedOptions& parent, Role role,
                                           const std::vector<std::string>& environment);
 

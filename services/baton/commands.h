@@ -13,8 +13,8 @@ namespace baton {
 // This machine with all that checks may ask of it, for those who load no libtorch themselves.
 Machine MachineForChecks();
 
-// What would end a command's children alike is said once, before there are any: warnings on
-// standard error, and what refuses.
+// What would end a command's children alike is said once, before there are any: what of the command
+// line means something else here and warnings on standard error, and what refuses.
 absl::StatusOr<PreflightReport> CheckedForChildren(const config::ParsedOptions& options);
 
 int RunRouterCommand(const config::ParsedOptions& options);

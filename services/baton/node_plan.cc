@@ -68,7 +68,8 @@ class Planner {
     host_ = options_.values.host();
     if (options_.sources.at("host").kind == config::OptionSource::Kind::kDefault &&
         !meeting.empty()) {
-      const auto source = net::RouteSource("::", meeting);
+      BATON_ASSIGN_OR_RETURN(const std::string address, config::MeetingAddress(meeting));
+      const auto source = net::RouteSource("::", address);
       if (!source.ok()) {
         return absl::UnavailableError(absl::StrCat("dist_init_addr: ", source.status().message()));
       }

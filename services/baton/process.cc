@@ -59,9 +59,11 @@ int ExitCodeOf(const absl::Status& status) {
   }
 }
 
-absl::Status PrepareProcess(const v1::Options& options, const std::string& name) {
+absl::Status PrepareProcess(const v1::Options& options, const std::string& name,
+                            const std::vector<std::string>& notes) {
   BATON_RETURN_IF_ERROR(SetLogFormat(options.log_format()));
   BATON_RETURN_IF_ERROR(InitLogging(options.log_level(), name));
+  for (const std::string& note : notes) LOG(kInfo) << note;
   BATON_RETURN_IF_ERROR(ArmFailpoints(options.failpoints()));
   if (!options.failpoints().empty()) LOG(kWarning) << "failpoints armed: " << options.failpoints();
   // A thousand streams need more than the usual soft limit.

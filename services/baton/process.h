@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/baton/v1/config.pb.h"
@@ -26,8 +27,10 @@ inline constexpr int kExitPermanent = 3;  // As started it can never work.
 int ExitCodeOf(const absl::Status& status);
 
 // Logging under `name`, failpoints, as many file descriptors as the system allows, and SIGINT and
-// SIGTERM blocked for EndOnSignal and WaitForStop. Call before any thread starts.
-absl::Status PrepareProcess(const v1::Options& options, const std::string& name);
+// SIGTERM blocked for EndOnSignal and WaitForStop. Logs `notes`, those of the command line
+// (ParsedOptions), a line each. Call before any thread starts.
+absl::Status PrepareProcess(const v1::Options& options, const std::string& name,
+                            const std::vector<std::string>& notes);
 
 // How the C library keeps freed memory. Without this it gives every 128 KiB at a heap's end back at
 // once, and a prompt's ids, which several messages hold one after the other, are faulted in anew

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -39,10 +40,10 @@ absl::StatusOr<std::unique_ptr<router::KubernetesDiscovery>> FindWorkers(const v
   return InvalidField("service_discovery", std::string(discovery.status().message()));
 }
 
-absl::Status Serve(v1::Options options) {
+absl::Status Serve(v1::Options options, const std::vector<std::string>& notes) {
   const int64_t start_us = NowUs();
   BoundHeap(kHeap);
-  BATON_RETURN_IF_ERROR(PrepareProcess(options, "router"));
+  BATON_RETURN_IF_ERROR(PrepareProcess(options, "router", notes));
   auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/false));
   BATON_ASSIGN_OR_RETURN(const auto service, router::RouterService::FromOptions(options));
@@ -69,7 +70,7 @@ absl::Status Serve(v1::Options options) {
 
 int RunRouterCommand(const config::ParsedOptions& options) {
   const absl::Status checked = Preflight(options, ReadMachine()).status();
-  const absl::Status status = checked.ok() ? Serve(options.values) : checked;
+  const absl::Status status = checked.ok() ? Serve(options.values, options.notes) : checked;
   if (status.ok()) return kExitDone;
   std::fprintf(stderr, "baton router: %s\n", std::string(status.message()).c_str());
   return ExitCodeOf(status);

@@ -60,6 +60,9 @@ Machine MachineForChecks() {
 
 absl::StatusOr<PreflightReport> CheckedForChildren(const config::ParsedOptions& options) {
   PreflightReport report = Preflight(options, MachineForChecks());
+  for (const std::string& note : options.notes) {
+    std::fprintf(stderr, "baton %s: %s\n", config::CommandName(options.command), note.c_str());
+  }
   for (const Finding& finding : report.findings) {
     if (finding.refuses()) continue;
     std::fprintf(stderr, "baton %s: warning: %s\n", config::CommandName(options.command),

@@ -2,6 +2,7 @@
 // would be, before any weight is loaded. The verdict comes first.
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -44,7 +45,7 @@ std::string What(const PreflightReport& report) {
   }
 }
 
-void PrintVerdict(const PreflightReport& report) {
+void PrintVerdict(const PreflightReport& report, const std::vector<std::string>& notes) {
   int refusals = 0;
   int warnings = 0;
   for (const Finding& finding : report.findings) ++(finding.refuses() ? refusals : warnings);
@@ -58,6 +59,7 @@ void PrintVerdict(const PreflightReport& report) {
     std::printf("  %s  %s\n", finding.refuses() ? "refused" : "warning",
                 FindingText(finding).c_str());
   }
+  for (const std::string& note : notes) std::printf("  note     %s\n", note.c_str());
 }
 
 void PrintMemory(const PreflightReport& report) {
@@ -108,7 +110,7 @@ config::ParsedOptions Effective(const config::ParsedOptions& options,
 
 int RunValidateCommand(const config::ParsedOptions& options) {
   const PreflightReport report = Preflight(options, MachineForChecks());
-  PrintVerdict(report);
+  PrintVerdict(report, options.notes);
   if (!report.chat_template.empty()) {
     std::printf("chat template: %s\n", report.chat_template.c_str());
   }

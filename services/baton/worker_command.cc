@@ -278,13 +278,13 @@ std::string DefaultInstanceId(const v1::Options& options) {
   return absl::StrCat(id, "-", RandomHex(4));
 }
 
-absl::Status Serve(const PreflightReport& checked) {
+absl::Status Serve(const PreflightReport& checked, const std::vector<std::string>& notes) {
   const int64_t start_us = NowUs();
   v1::Options options = checked.values;
   const bool prefill = options.disaggregation_mode() == "prefill";
   if (options.instance_id().empty()) options.set_instance_id(DefaultInstanceId(options));
   BoundHeap(kHeap);
-  BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id()));
+  BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id(), notes));
   auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/true));
   ConnectGroup connect_group;  // First, as it loads libtorch, which sets the process up.
@@ -313,7 +313,7 @@ absl::Status Serve(const PreflightReport& checked) {
 
 int RunWorkerCommand(const config::ParsedOptions& options) {
   const absl::StatusOr<PreflightReport> checked = Checked(options);
-  const absl::Status status = checked.ok() ? Serve(*checked) : checked.status();
+  const absl::Status status = checked.ok() ? Serve(*checked, options.notes) : checked.status();
   if (status.ok()) return kExitDone;
   std::fprintf(stderr, "baton worker: %s\n", std::string(status.message()).c_str());
   return ExitCodeOf(status);

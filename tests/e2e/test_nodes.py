@@ -38,7 +38,8 @@ class TwoNodes:
         # What the nodes run is not the cluster's own.
         others = {"chains": 0} if role == "prefill" else {"stages": 1, "decodes": 0}
         self.cluster = clusters.Cluster(model, log_dir, flags=["--page-size", 16], **others)
-        self.address = f"127.0.0.1:{clusters.free_ports(1)[0]}"
+        # A host alone names a group as well as one with a port.
+        self.address = f"127.0.0.1:{clusters.free_ports(1)[0]}" if role == "prefill" else "127.0.0.1"
         self.group = self.address.replace(":", "-")
         self.nodes = [clusters.Process(f"node-{rank}", self.arguments(rank), log_dir, self.cluster.environment)
                       for rank in range(2)]
@@ -215,7 +216,8 @@ def run(command, model, *flags):
     (["--node-rank=1"], ["node_rank", "give --nnodes as well"]),
     (["--nnodes=-1"], ["nnodes", "'-1'"]),
     (["--nnodes=2", "--node-rank=0", "--pp-rank=1"], ["nnodes", "pp_rank = 1 (flag --pp-rank)"]),
-    (["--nnodes=2", "--node-rank=0", "--dist-init-addr=node-0"], ["dist_init_addr", "'node-0'; expected HOST:PORT"]),
+    (["--nnodes=2", "--node-rank=0", "--dist-init-addr=node-0:many"],
+     ["dist_init_addr", "'node-0:many'; expected HOST or HOST:PORT"]),
 ])
 def test_nodes_that_cannot_be_are_refused_before_a_start(tiny_model, flags, words):
     for command in ("worker", "validate"):
