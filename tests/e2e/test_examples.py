@@ -55,6 +55,8 @@ def test_python_client_in_place(guarded_cluster, tmp_path):
     script = [EXAMPLES / "python/generate.py", "--target", guarded_cluster.target, "--max-tokens", "5", "hello"]
     ended = run("/usr/bin/python3", *script, "--api-key", KEY)
     assert ended.returncode == 0 and "5 + 5 tokens" in ended.stdout, ended.stderr
+    chat = run("/usr/bin/python3", *script, "--api-key", KEY, "--chat")
+    assert chat.returncode == 0 and " + 5 tokens" in chat.stdout, chat.stderr
     refused = run("/usr/bin/python3", *script, "--api-key", "another")
     assert refused.returncode == 1 and refused.stderr.startswith("UNAUTHENTICATED"), refused.stderr
 
@@ -75,6 +77,11 @@ with baton_client.Client(sys.argv[1], sys.argv[2]) as client:
     whole, again = client.generate("hello", **greedy), client.generate(ids, **greedy)
     assert whole.token_ids == again.token_ids and len(whole.token_ids) == 6, (whole, again)
     assert whole.finish_reason == "length" and whole.usage.prompt_tokens == 5
+    question = [{"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}]
+    answer = client.chat([{"role": "user", "content": "hello"}], **greedy)
+    assert answer.token_ids == client.chat(question, **greedy).token_ids and len(answer.token_ids) == 6, answer
+    with client.chat_stream(question, **greedy) as stream:
+        assert "".join(piece.text for piece in stream) == answer.text
     with client.stream("hello", request_id="long", max_tokens=4000, ignore_eos=True) as stream:
         next(iter(stream))
         client.abort("long")

@@ -49,7 +49,8 @@ def test_the_baseline_covers_the_contracts():
     ("inference.proto", "int32 cached_tokens = 3;", "int32 reused_tokens = 3;", "is called reused_tokens now"),
     ("inference.proto", "Usage usage = 4;", "oneof some { Usage usage = 4; }", "has changed its oneof"),
     ("inference.proto", "rpc Detokenize(DetokenizeRequest) returns (DetokenizeResponse);", "", "Detokenize is gone"),
-    ("inference.proto", "returns (stream GenerateResponse)", "returns (GenerateResponse)", "server_streaming was True"),
+    ("inference.proto", "Generate(GenerateRequest) returns (stream", "Generate(GenerateRequest) returns (",
+     "server_streaming was True"),
     ("common.proto", "FINISH_REASON_ABORT = 3;", "FINISH_REASON_ABORT = 4;", "FINISH_REASON_ABORT = 3 is gone"),
     ("cluster.proto", "map<int32, fixed64> layer_hashes", "map<int64, fixed64> layer_hashes", "is map<int64, fixed64>"),
 ])

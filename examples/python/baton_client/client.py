@@ -70,11 +70,12 @@ class Stream:
 
 
 class Client:
-    """Speaks to the router at `target` ("host:port"). Keywords of stream() and generate() are the fields of
-    baton.v1.SamplingParams; a timeout of None is the server's own."""
+    """Speaks to the router at `target` ("host:port"). Keywords of stream(), generate(), chat_stream() and chat() are
+    the fields of baton.v1.SamplingParams; a timeout of None is the server's own."""
 
     def __init__(self, target, api_key=None):
-        self._channel = grpc.insecure_channel(target)
+        # A whole answer may be longer than gRPC's 4 MiB; max_tokens bounds it.
+        self._channel = grpc.insecure_channel(target, options=[("grpc.max_receive_message_length", -1)])
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
 
@@ -89,24 +90,23 @@ class Client:
 
     def stream(self, prompt, *, request_id="", timeout_s=None, **sampling):
         """The continuation of `prompt`, a string or a list of token ids, as a Stream."""
-        request = inference_pb2.GenerateRequest(request_id=request_id,
-                                                sampling=common_pb2.SamplingParams(**sampling))
-        if isinstance(prompt, str):
-            request.text = prompt
-        else:
-            request.token_ids.ids.extend(prompt)
+        request = _generate_request(prompt, request_id, sampling)
         return Stream(self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata))
 
     def generate(self, prompt, *, request_id="", timeout_s=None, **sampling):
         """The whole continuation as an Answer."""
-        stream = self.stream(prompt, request_id=request_id, timeout_s=timeout_s, **sampling)
-        pieces = list(stream)
-        if stream.finished is None:
-            raise Error("INTERNAL", "the stream ended without saying how")
-        return Answer(text="".join(piece.text for piece in pieces),
-                      token_ids=tuple(token for piece in pieces for token in piece.token_ids),
-                      finish_reason=finish_reason(stream.finished),
-                      usage=stream.finished.usage, timing=stream.finished.timing)
+        request = _generate_request(prompt, request_id, sampling)
+        return _answer(self._unary(self._stub.GenerateOnce, request, timeout_s))
+
+    def chat_stream(self, messages, *, request_id="", timeout_s=None, **sampling):
+        """The assistant's answer to `messages` as a Stream. They are dictionaries as OpenAI's: "role" and "content",
+        a string or a list of {"type": "text", "text": ...}."""
+        request = _chat_request(messages, request_id, sampling)
+        return Stream(self._stub.Chat(request, timeout=timeout_s, metadata=self._metadata))
+
+    def chat(self, messages, *, request_id="", timeout_s=None, **sampling):
+        """The assistant's whole answer to `messages` as an Answer."""
+        return _answer(self._unary(self._stub.ChatOnce, _chat_request(messages, request_id, sampling), timeout_s))
 
     def abort(self, request_id):
         self._unary(self._stub.Abort, inference_pb2.AbortRequest(request_id=request_id))
@@ -123,11 +123,37 @@ class Client:
         request = inference_pb2.DetokenizeRequest(token_ids=token_ids, skip_special_tokens=skip_special_tokens)
         return self._unary(self._stub.Detokenize, request).text
 
-    def _unary(self, method, request):
+    def _unary(self, method, request, timeout_s=60):
         try:
-            return method(request, metadata=self._metadata, timeout=60)
+            return method(request, metadata=self._metadata, timeout=timeout_s)
         except grpc.RpcError as error:
             raise Error(error.code().name, error.details()) from error
+
+
+def _generate_request(prompt, request_id, sampling):
+    request = inference_pb2.GenerateRequest(request_id=request_id, sampling=common_pb2.SamplingParams(**sampling))
+    if isinstance(prompt, str):
+        request.text = prompt
+    else:
+        request.token_ids.ids.extend(prompt)
+    return request
+
+
+def _chat_request(messages, request_id, sampling):
+    request = inference_pb2.ChatRequest(request_id=request_id, sampling=common_pb2.SamplingParams(**sampling))
+    for message in messages:
+        content = message.get("content")
+        sent = request.messages.add(role=message["role"], name=message.get("name", ""))
+        if isinstance(content, str):
+            sent.content = content
+        elif content is not None:
+            sent.parts.extend(inference_pb2.ContentPart(**part) for part in content)
+    return request
+
+
+def _answer(whole):
+    return Answer(text=whole.text, token_ids=tuple(whole.token_ids), finish_reason=finish_reason(whole.finished),
+                  usage=whole.finished.usage, timing=whole.finished.timing)
 
 
 def finish_reason(finished):

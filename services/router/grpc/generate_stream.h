@@ -1,9 +1,8 @@
-// One Inference.Generate call: a sink that writes what it hears to the client, one message at a
-// time. What the client is too slow for waits in a queue, which max_tokens bounds.
+// One Inference.Generate or Chat call: a sink that writes what it hears to the client, one message
+// at a time. What the client is too slow for waits in a queue, which max_tokens bounds.
 #ifndef SERVICES_ROUTER_GRPC_GENERATE_STREAM_H_
 #define SERVICES_ROUTER_GRPC_GENERATE_STREAM_H_
 
-#include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
 #include <deque>
@@ -13,18 +12,19 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "common/base/sync.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "services/router/gateway.h"
+#include "services/router/grpc/running_call.h"
 
 namespace baton::router {
 
 class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>, public ResponseSink {
  public:
-  // Submits the request. The stream owns itself until gRPC is done with it.
-  static GenerateStream* Start(Gateway& gateway, const grpc::CallbackServerContext& context,
-                               const v1::GenerateRequest& request);
-  explicit GenerateStream(Gateway& gateway) : gateway_(gateway) {}
+  // Submits `call`, or ends with its error. The stream owns itself until gRPC is done with it.
+  static GenerateStream* Start(Gateway& gateway, absl::StatusOr<GenerateCall> call);
+  explicit GenerateStream(Gateway& gateway) : running_(gateway) {}
 
   void OnPromptTokens(std::vector<TokenPiece> tokens) override;
   void OnTokens(TextPiece piece) override;
@@ -41,13 +41,12 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>, pu
   // Starts the next write or, once all is written, finishes. At most one write is outstanding.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Gateway& gateway_;
+  RunningCall running_;
   bool want_logprobs_ = false;
 
   Mutex mutex_;
   std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);  // The front is being written.
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
-  uint64_t call_id_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: Submit has not returned.
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

@@ -5,7 +5,9 @@
 
 #include "common/rpc/grpc_status.h"
 #include "services/router/grpc/authorization.h"
+#include "services/router/grpc/call_from_proto.h"
 #include "services/router/grpc/generate_stream.h"
+#include "services/router/grpc/whole_answer.h"
 
 namespace baton::router {
 namespace {
@@ -30,7 +32,30 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const grpc::Status allowed = CheckAuthorization(*context, api_key_);
   if (!allowed.ok()) return new RefusedStream(allowed);
-  return GenerateStream::Start(gateway_, *context, *request);
+  return GenerateStream::Start(gateway_, CallFromProto(gateway_, *context, *request));
+}
+
+grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
+                                                         const v1::GenerateRequest* request,
+                                                         v1::WholeAnswer* response) {
+  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  if (!allowed.ok()) return Refuse(context, allowed);
+  return WholeAnswerCall::Start(gateway_, CallFromProto(gateway_, *context, *request), response);
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(
+    grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
+  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  if (!allowed.ok()) return new RefusedStream(allowed);
+  return GenerateStream::Start(gateway_, CallFromProto(gateway_, *context, *request));
+}
+
+grpc::ServerUnaryReactor* InferenceService::ChatOnce(grpc::CallbackServerContext* context,
+                                                     const v1::ChatRequest* request,
+                                                     v1::WholeAnswer* response) {
+  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  if (!allowed.ok()) return Refuse(context, allowed);
+  return WholeAnswerCall::Start(gateway_, CallFromProto(gateway_, *context, *request), response);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,

@@ -18,6 +18,14 @@ class InferenceService : public v1::Inference::CallbackService {
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* GenerateOnce(grpc::CallbackServerContext* context,
+                                         const v1::GenerateRequest* request,
+                                         v1::WholeAnswer* response) override;
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Chat(grpc::CallbackServerContext* context,
+                                                       const v1::ChatRequest* request) override;
+  grpc::ServerUnaryReactor* ChatOnce(grpc::CallbackServerContext* context,
+                                     const v1::ChatRequest* request,
+                                     v1::WholeAnswer* response) override;
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::AbortRequest* request,
                                   v1::AbortResponse* response) override;

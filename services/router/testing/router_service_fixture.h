@@ -8,8 +8,9 @@
 
 #include <fstream>
 #include <memory>
-#include <sstream>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.h"
@@ -19,11 +20,18 @@
 
 namespace baton::router {
 
+// One that writes conversations down as ChatML.
 inline std::unique_ptr<Tokenizer> LoadTokenizer() {
   std::ifstream file("common/tokenizer/testdata/qwen2_tokenizer.json");
-  std::stringstream json;
-  json << file.rdbuf();
-  auto tokenizer = Tokenizer::LoadFromJson(json.str());
+  nlohmann::json json = nlohmann::json::parse(file);
+  int id = json["added_tokens"].back()["id"];
+  for (const char* token : {"<|im_start|>", "<|im_end|>"}) {
+    nlohmann::json added = json["added_tokens"].front();
+    added["content"] = token;
+    added["id"] = ++id;
+    json["added_tokens"].push_back(std::move(added));
+  }
+  auto tokenizer = Tokenizer::LoadFromJson(json.dump());
   BATON_CHECK(tokenizer.ok()) << tokenizer.status();
   return *std::move(tokenizer);
 }

@@ -1,0 +1,141 @@
+#include "services/router/grpc/call_from_proto.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+#include "common/base/status.h"
+#include "common/tracing/grpc_propagation.h"
+#include "services/router/http/json_input.h"
+#include "services/router/http/request_prompt.h"
+
+namespace baton::router {
+namespace {
+
+SamplingRequest SamplingFromProto(const v1::SamplingParams& proto) {
+  SamplingRequest sampling;
+  if (proto.has_temperature()) sampling.temperature = proto.temperature();
+  if (proto.has_top_k()) sampling.top_k = proto.top_k();
+  if (proto.has_top_p()) sampling.top_p = proto.top_p();
+  if (proto.has_min_p()) sampling.min_p = proto.min_p();
+  if (proto.has_seed()) sampling.seed = proto.seed();
+  sampling.stop.assign(proto.stop().begin(), proto.stop().end());
+  sampling.stop_token_ids.assign(proto.stop_token_ids().begin(), proto.stop_token_ids().end());
+  sampling.ignore_eos = proto.ignore_eos();
+  if (proto.has_max_tokens()) sampling.max_tokens = proto.max_tokens();
+  sampling.min_tokens = proto.min_tokens();
+  sampling.logprobs = proto.logprobs();
+  sampling.top_logprobs = proto.top_logprobs();
+  sampling.prompt_logprobs = proto.prompt_logprobs();
+  if (proto.has_presence_penalty()) sampling.presence_penalty = proto.presence_penalty();
+  if (proto.has_frequency_penalty()) sampling.frequency_penalty = proto.frequency_penalty();
+  if (proto.has_repetition_penalty()) sampling.repetition_penalty = proto.repetition_penalty();
+  for (const v1::LogitBias& entry : proto.logit_bias()) {
+    sampling.logit_bias.emplace_back(entry.token_id(), entry.bias());
+  }
+  return sampling;
+}
+
+// The shorter of the request's own timeout and the call's deadline; 0: neither.
+int64_t TimeoutMs(const grpc::CallbackServerContext& context, int64_t timeout_ms) {
+  const auto deadline = context.deadline();
+  if (timeout_ms < 0 || deadline == std::chrono::system_clock::time_point::max()) {
+    return timeout_ms;
+  }
+  const int64_t remaining_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                                   deadline - std::chrono::system_clock::now())
+                                   .count();
+  // gRPC's "no deadline" comes back as a far one.
+  if (remaining_ms > int64_t{1000} * 86400 * 365) return timeout_ms;
+  const int64_t bounded_ms = std::max<int64_t>(1, remaining_ms);
+  return timeout_ms == 0 ? bounded_ms : std::min(timeout_ms, bounded_ms);
+}
+
+// What both kinds of request have. Request: v1::GenerateRequest or v1::ChatRequest.
+template <typename Request>
+GenerateCall CommonCall(const Gateway& gateway, const grpc::CallbackServerContext& context,
+                        const Request& request) {
+  GenerateCall call;
+  // Messages carry the id from the first on, and the first may come before Submit returns.
+  call.request_id = request.request_id().empty() ? "req-" + RandomHex(12) : request.request_id();
+  call.model = request.model();
+  if (request.has_truncate_prompt_tokens()) {
+    call.truncate_prompt_tokens = request.truncate_prompt_tokens();
+  }
+  call.sampling = SamplingFromProto(request.sampling());
+  call.text.skip_special_tokens = !request.keep_special_tokens();
+  call.text.include_stop = request.include_stop();
+  call.timeout_ms = TimeoutMs(context, request.timeout_ms());
+  if (gateway.tracer() != nullptr) call.caller = tracing::Extract(context);
+  return call;
+}
+
+absl::StatusOr<Json> MessageJson(const v1::ChatMessage& message, const std::string& path) {
+  if (message.has_content() && message.parts_size() > 0) {
+    return InvalidField(absl::StrCat(path, ".parts"), "stand beside content; give one of the two");
+  }
+  Json json = {{"role", message.role()}, {"content", nullptr}};
+  if (message.has_content()) json["content"] = message.content();
+  if (message.parts_size() > 0) json["content"] = Json::array();
+  for (const v1::ContentPart& part : message.parts()) {
+    json["content"].push_back({{"type", part.type()}, {"text", part.text()}});
+  }
+  if (!message.name().empty()) json["name"] = message.name();
+  return json;
+}
+
+// As the body of /v1/chat/completions has it, so that one reader decides what a conversation is.
+absl::StatusOr<Json> ConversationJson(const v1::ChatRequest& request) {
+  Json messages = Json::array();
+  for (const v1::ChatMessage& message : request.messages()) {
+    BATON_ASSIGN_OR_RETURN(Json json,
+                           MessageJson(message, absl::StrCat("messages[", messages.size(), "]")));
+    messages.push_back(std::move(json));
+  }
+  Json body = {{"messages", std::move(messages)}};
+  if (request.has_add_generation_prompt()) {
+    body["add_generation_prompt"] = request.add_generation_prompt();
+  }
+  return body;
+}
+
+absl::StatusOr<ChatPrompt> ConversationOf(const v1::ChatRequest& request,
+                                          std::vector<std::string>& warnings) {
+  BATON_ASSIGN_OR_RETURN(const Json body, ConversationJson(request));
+  return ReadMessages(Fields(body), UnknownFields::kRefuse, warnings);
+}
+
+}  // namespace
+
+GenerateCall CallFromProto(const Gateway& gateway, const grpc::CallbackServerContext& context,
+                           const v1::GenerateRequest& request) {
+  GenerateCall call = CommonCall(gateway, context, request);
+  call.endpoint = Endpoint::kGenerate;
+  if (request.has_token_ids()) {
+    call.prompt =
+        TokenIdsPrompt(request.token_ids().ids().begin(), request.token_ids().ids().end());
+  } else {
+    call.prompt = request.text();
+  }
+  if (request.has_add_special_tokens()) call.add_special_tokens = request.add_special_tokens();
+  return call;
+}
+
+absl::StatusOr<GenerateCall> CallFromProto(Gateway& gateway,
+                                           const grpc::CallbackServerContext& context,
+                                           const v1::ChatRequest& request) {
+  GenerateCall call = CommonCall(gateway, context, request);
+  call.endpoint = Endpoint::kChatCompletions;
+  call.names.prompt = "messages";
+  absl::StatusOr<ChatPrompt> conversation = ConversationOf(request, call.warnings);
+  if (!conversation.ok()) {
+    gateway.CountRefused(call.endpoint, call.caller, conversation.status());
+    return conversation.status();
+  }
+  call.prompt = *std::move(conversation);
+  return call;
+}
+
+}  // namespace baton::router
