@@ -81,6 +81,12 @@ INSTANTIATE_TEST_SUITE_P(Models, ParityTest,
                                   BackendName(std::get<1>(info.param));
                          });
 
+// Rope whose cosines and sines have a magnitude, past the length that it was trained on.
+INSTANTIATE_TEST_SUITE_P(Stretched, ParityTest,
+                         ::testing::Combine(::testing::Values("yarn"),
+                                            ::testing::ValuesIn(kBackends)),
+                         [](const auto& info) { return BackendName(std::get<1>(info.param)); });
+
 // Weights and activations in bfloat16, keys and values in either type.
 class Bf16ParityTest
     : public ::testing::TestWithParam<std::tuple<const char*, Backend, ElementType>> {

@@ -137,8 +137,26 @@ std::vector<Row> ConfigRows() {
       Config("Experts", "num_experts", 8, kUnsupported, "\"num_experts\""),
       Config("Softcapping", "final_logit_softcapping", 30.0, kUnsupported,
              "\"final_logit_softcapping\""),
-      Config("Yarn", "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}, kUnsupported,
-             "\"rope_scaling.rope_type\" is \"yarn\""),
+      Config("Mrope", "rope_scaling", {{"type", "mrope"}, {"mrope_section", {1, 2}}}, kUnsupported,
+             "\"rope_scaling.type\" is \"mrope\"; supported are"),
+      Config("YarnWithoutFactor", "rope_scaling", {{"rope_type", "yarn"}}, kInvalid,
+             "\"rope_scaling.factor\" is missing"),
+      Config("YarnShrinks", "rope_scaling", {{"rope_type", "yarn"}, {"factor", 0.5}}, kInvalid,
+             "\"rope_scaling.factor\" must be between 1"),
+      Config("YarnBetas", "rope_scaling",
+             {{"rope_type", "yarn"}, {"factor", 2.0}, {"beta_fast", 1.0}, {"beta_slow", 2.0}},
+             kInvalid, "\"rope_scaling.beta_fast\" must be at least \"beta_slow\""),
+      Config("YarnOriginalIsAString", "rope_scaling",
+             {{"rope_type", "yarn"}, {"original_max_position_embeddings", "1"}}, kInvalid,
+             "\"rope_scaling.original_max_position_embeddings\" must be an integer"),
+      Config("LinearWithoutFactor", "rope_scaling", {{"type", "linear"}}, kInvalid,
+             "\"rope_scaling.factor\" is missing"),
+      Config("LongRopeWithoutFactors", "rope_scaling", {{"type", "longrope"}}, kInvalid,
+             "\"rope_scaling.short_factor\" is missing"),
+      Config("LongRopeFactorsTooFew", "rope_scaling",
+             {{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {1.0}}}, kInvalid,
+             "\"rope_scaling.short_factor\" must list half of head_dim"),
+      Config("ZeroKvHeads", "num_key_value_heads", 0, kInvalid, "\"num_key_value_heads\" must be"),
       Config("ScalingWithoutType", "rope_scaling", {{"factor", 4.0}}, kInvalid,
              "\"rope_scaling.rope_type\" is missing"),
       Config("ScalingIsAList", "rope_scaling", {1}, kInvalid, "\"rope_scaling\" must be an object"),
@@ -151,8 +169,7 @@ std::vector<Row> ConfigRows() {
        kInvalid, "generation_config.json: \"eos_token_id\""},
   };
   for (const char* key : {"architectures", "hidden_size", "intermediate_size", "num_hidden_layers",
-                          "num_attention_heads", "num_key_value_heads", "vocab_size",
-                          "max_position_embeddings", "rms_norm_eps"}) {
+                          "num_attention_heads", "vocab_size"}) {
     rows.push_back(WithoutKey(key));
   }
   return rows;

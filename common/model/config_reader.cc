@@ -43,6 +43,11 @@ absl::StatusOr<double> ConfigReader::Number(const char* key, double low, double 
   return number;
 }
 
+absl::StatusOr<int> ConfigReader::IntOr(const char* key, int otherwise, int low, int high) const {
+  if (!Has(key)) return otherwise;
+  return Int(key, low, high);
+}
+
 absl::StatusOr<double> ConfigReader::NumberOr(const char* key, double otherwise, double low,
                                               double high) const {
   if (!Has(key)) return otherwise;

@@ -22,11 +22,17 @@ class ConfigReader {
   const nlohmann::json* Find(const char* key) const;
   bool Has(const char* key) const { return Find(key) != nullptr; }
 
+  // A view of the object that the key has.
+  ConfigReader Inside(const char* key) const {
+    return {*Find(key), file_, prefix_ + key + "."};
+  }
+
   // Mandatory keys. InvalidArgument when missing, of another type or outside [low, high].
   absl::StatusOr<int> Int(const char* key, int low, int high) const;
   absl::StatusOr<double> Number(const char* key, double low, double high) const;
 
   // Keys that have a default in Hugging Face's configuration classes.
+  absl::StatusOr<int> IntOr(const char* key, int otherwise, int low, int high) const;
   absl::StatusOr<double> NumberOr(const char* key, double otherwise, double low, double high) const;
   absl::StatusOr<bool> BoolOr(const char* key, bool otherwise) const;
   absl::StatusOr<std::string> StringOr(const char* key, const std::string& otherwise) const;

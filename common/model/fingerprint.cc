@@ -22,6 +22,32 @@ constexpr size_t kReadBytes = size_t{1} << 20;
 
 uint64_t Hash(std::string_view text) { return Checksum(std::as_bytes(std::span(text))); }
 
+// Text, so that it can be printed when two sides differ; absl::StrCat prints doubles with six
+// digits, hence the explicit bits.
+absl::Hex Bits(double value) { return absl::Hex(std::bit_cast<uint64_t>(value)); }
+
+// The words for llama3 are those of older versions, which may serve the same model in one cluster.
+void AppendRope(const RopeScaling& scaling, std::string* text) {
+  absl::StrAppend(text, " ", RopeKindName(scaling.kind), "=", Bits(scaling.factor));
+  switch (scaling.kind) {
+    case RopeKind::kLinear:
+      break;
+    case RopeKind::kLlama3:
+      absl::StrAppend(text, ",", Bits(scaling.low_freq_factor), ",", Bits(scaling.high_freq_factor),
+                      ",", scaling.original_max_position_embeddings);
+      break;
+    case RopeKind::kYarn:
+      absl::StrAppend(text, ",", Bits(scaling.magnitude), ",",
+                      scaling.original_max_position_embeddings, ",", Bits(scaling.beta_fast), ",",
+                      Bits(scaling.beta_slow), ",", scaling.truncate);
+      break;
+    case RopeKind::kLongRope:
+      absl::StrAppend(text, ",", Bits(scaling.magnitude));
+      for (const double divisor : scaling.divisors) absl::StrAppend(text, ",", Bits(divisor));
+      break;
+  }
+}
+
 absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, const std::vector<WeightSpec>& specs) {
   RunningChecksum hash;
   std::vector<std::byte> block(kReadBytes);
@@ -43,23 +69,15 @@ absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, const std::vector<Wei
 }  // namespace
 
 uint64_t ConfigFingerprint(const ModelConfig& config) {
-  // Text, so that it can be printed when two sides differ; absl::StrCat prints doubles with six
-  // digits, hence the explicit bits.
-  const auto bits = [](double value) { return absl::Hex(std::bit_cast<uint64_t>(value)); };
   std::string text = absl::StrCat(
       config.architecture, " hidden=", config.hidden_size, " inner=", config.intermediate_size,
       " layers=", config.num_hidden_layers, " heads=", config.num_attention_heads,
       " kv_heads=", config.num_key_value_heads, " head_dim=", config.head_dim,
       " vocab=", config.vocab_size, " positions=", config.max_position_embeddings);
-  absl::StrAppend(&text, " eps=", bits(config.rms_norm_eps), " theta=", bits(config.rope_theta),
+  absl::StrAppend(&text, " eps=", Bits(config.rms_norm_eps), " theta=", Bits(config.rope_theta),
                   " tied=", config.tie_word_embeddings, " qkv_bias=", config.qkv_bias,
                   " qk_norm=", config.qk_norm);
-  if (config.rope_scaling) {
-    const Llama3RopeScaling& scaling = *config.rope_scaling;
-    absl::StrAppend(&text, " llama3=", bits(scaling.factor), ",", bits(scaling.low_freq_factor),
-                    ",", bits(scaling.high_freq_factor), ",",
-                    scaling.original_max_position_embeddings);
-  }
+  if (config.rope_scaling) AppendRope(*config.rope_scaling, &text);
   return Hash(text);
 }
 

@@ -24,7 +24,6 @@ constexpr int kMaxLayers = 1 << 12;
 constexpr int kMaxHeads = 1 << 12;
 constexpr int kMaxHeadDim = 1 << 10;
 constexpr int kMaxVocabulary = 1 << 23;
-constexpr int kMaxPositions = 1 << 26;
 
 // Keys that other models of the same tensors' names use to change the mathematics. Each is accepted
 // at its neutral value only.
@@ -60,78 +59,37 @@ constexpr MathKey kMathKeys[] = {
     {"use_qk_norm", 0},
 };
 
-absl::Status ParseShapes(const ConfigReader& reader, ModelConfig& config) {
+// As many as the family's class has by default where config.json doesn't say; where that can't be,
+// as many as query heads. The weights' shapes show whether it is right.
+absl::Status ParseKvHeads(const ConfigReader& reader, const Family& family, ModelConfig& config) {
+  const int heads = config.num_attention_heads;
+  const int by_class = family.num_key_value_heads;
+  const int otherwise = by_class != 0 && heads % by_class == 0 ? by_class : heads;
+  BATON_ASSIGN_OR_RETURN(config.num_key_value_heads,
+                         reader.IntOr("num_key_value_heads", otherwise, 1, kMaxHeads));
+  if (heads % config.num_key_value_heads == 0) return absl::OkStatus();
+  return reader.Error(
+      "num_key_value_heads",
+      absl::StrCat("is ", config.num_key_value_heads,
+                   ", which does not divide \"num_attention_heads\" (", heads, ")"));
+}
+
+absl::Status ParseShapes(const ConfigReader& reader, const Family& family, ModelConfig& config) {
   BATON_ASSIGN_OR_RETURN(config.hidden_size, reader.Int("hidden_size", 1, kMaxHidden));
   BATON_ASSIGN_OR_RETURN(config.intermediate_size,
                          reader.Int("intermediate_size", 1, kMaxIntermediate));
   BATON_ASSIGN_OR_RETURN(config.num_hidden_layers, reader.Int("num_hidden_layers", 1, kMaxLayers));
   BATON_ASSIGN_OR_RETURN(config.num_attention_heads,
                          reader.Int("num_attention_heads", 1, kMaxHeads));
-  BATON_ASSIGN_OR_RETURN(config.num_key_value_heads,
-                         reader.Int("num_key_value_heads", 1, kMaxHeads));
   BATON_ASSIGN_OR_RETURN(config.vocab_size, reader.Int("vocab_size", 1, kMaxVocabulary));
-  BATON_ASSIGN_OR_RETURN(config.max_position_embeddings,
-                         reader.Int("max_position_embeddings", 1, kMaxPositions));
-  BATON_ASSIGN_OR_RETURN(config.rms_norm_eps, reader.Number("rms_norm_eps", 0, 1));
+  BATON_ASSIGN_OR_RETURN(
+      config.max_position_embeddings,
+      reader.IntOr("max_position_embeddings", family.max_position_embeddings, 1, kMaxPositions));
+  BATON_ASSIGN_OR_RETURN(config.rms_norm_eps, reader.NumberOr("rms_norm_eps", 1e-6, 0, 1));
   if (reader.Has("head_dim")) {
     BATON_ASSIGN_OR_RETURN(config.head_dim, reader.Int("head_dim", 1, kMaxHeadDim));
   }
-  if (config.num_attention_heads % config.num_key_value_heads != 0) {
-    return reader.Error("num_key_value_heads",
-                        absl::StrCat("is ", config.num_key_value_heads,
-                                     ", which does not divide \"num_attention_heads\" (",
-                                     config.num_attention_heads, ")"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ParseRopeScaling(const ConfigReader& rope, const char* type_key, ModelConfig& config) {
-  BATON_ASSIGN_OR_RETURN(const std::string type, rope.StringOr(type_key, "default"));
-  if (type == "default") return absl::OkStatus();
-  if (type != "llama3") {
-    return rope.Unsupported(
-        type_key, absl::StrCat("is \"", type, "\"; supported are \"default\" and \"llama3\""));
-  }
-  Llama3RopeScaling scaling;
-  BATON_ASSIGN_OR_RETURN(scaling.factor, rope.Number("factor", 1, 1e6));
-  BATON_ASSIGN_OR_RETURN(scaling.low_freq_factor, rope.Number("low_freq_factor", 1e-6, 1e6));
-  BATON_ASSIGN_OR_RETURN(scaling.high_freq_factor, rope.Number("high_freq_factor", 1e-6, 1e6));
-  BATON_ASSIGN_OR_RETURN(scaling.original_max_position_embeddings,
-                         rope.Int("original_max_position_embeddings", 1, kMaxPositions));
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    return rope.Error("high_freq_factor", "must be greater than \"low_freq_factor\"");
-  }
-  config.rope_scaling = scaling;
-  return absl::OkStatus();
-}
-
-// Transformers up to 4 write rope_theta and rope_scaling, 5 and later one rope_parameters.
-absl::Status ParseRope(const ConfigReader& reader, const std::string& file, ModelConfig& config) {
-  constexpr double kThetaMax = 1e15;
-  BATON_ASSIGN_OR_RETURN(config.rope_theta, reader.NumberOr("rope_theta", 10000, 1, kThetaMax));
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const Json* object = reader.Find(key);
-    if (object == nullptr) continue;
-    if (!object->is_object()) return reader.Error(key, "must be an object");
-    const ConfigReader rope(*object, file, absl::StrCat(key, "."));
-    if (rope.Has("rope_theta")) {
-      BATON_ASSIGN_OR_RETURN(const double theta, rope.Number("rope_theta", 1, kThetaMax));
-      if (reader.Has("rope_theta") && theta != config.rope_theta) {
-        return rope.Error("rope_theta", "differs from the \"rope_theta\" beside it");
-      }
-      config.rope_theta = theta;
-    }
-    BATON_RETURN_IF_ERROR(rope.RefuseUnless("partial_rotary_factor", 1, "is not supported"));
-    const char* type_key = rope.Has("rope_type") || !rope.Has("type") ? "rope_type" : "type";
-    if (!rope.Has(type_key) && std::string_view(key) == "rope_scaling" && !object->empty()) {
-      return rope.Error(type_key, "is missing; it says which scaling the other keys describe");
-    }
-    for (const auto& [name, value] : object->items()) {
-      if (value.is_object()) return rope.Unsupported(name.c_str(), "differs by layer type");
-    }
-    BATON_RETURN_IF_ERROR(ParseRopeScaling(rope, type_key, config));
-  }
-  return absl::OkStatus();
+  return ParseKvHeads(reader, family, config);
 }
 
 absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const ModelConfig& config) {
@@ -177,6 +135,12 @@ absl::Status ParseEos(const ConfigReader& reader, ModelConfig& config) {
   }
   config.eos_token_ids = std::move(ids);
   return absl::OkStatus();
+}
+
+absl::StatusOr<ModelConfig> LoadConfigJson(const std::string& model_path) {
+  const std::string file = absl::StrCat(model_path, "/config.json");
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, kMaxConfigBytes));
+  return ParseModelConfig(text, file);
 }
 
 absl::StatusOr<const Family*> ParseFamily(const ConfigReader& reader) {
@@ -227,8 +191,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   ModelConfig config;
   BATON_ASSIGN_OR_RETURN(const Family* family, ParseFamily(reader));
   config.architecture = family->architecture;
-  BATON_RETURN_IF_ERROR(ParseShapes(reader, config));
-  BATON_RETURN_IF_ERROR(ParseRope(reader, file, config));
+  BATON_RETURN_IF_ERROR(ParseShapes(reader, *family, config));
   BATON_RETURN_IF_ERROR(RefuseUnsupportedMath(reader, config));
   BATON_ASSIGN_OR_RETURN(config.tie_word_embeddings, reader.BoolOr("tie_word_embeddings", false));
   // Transformers up to 4 write torch_dtype, 5 and later dtype.
@@ -238,14 +201,22 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   if (config.head_dim % 2 != 0) {
     return reader.Error("head_dim", absl::StrCat("must be even for rope, is ", config.head_dim));
   }
+  BATON_ASSIGN_OR_RETURN(Rope rope,
+                         ParseRope(reader, config.max_position_embeddings, config.head_dim));
+  config.rope_theta = rope.theta;
+  config.rope_scaling = std::move(rope.scaling);
+  config.max_position_embeddings = rope.max_positions;
   BATON_RETURN_IF_ERROR(ParseEos(reader, config));
   return config;
 }
 
+absl::StatusOr<std::vector<int32_t>> ConfigEosTokenIds(const std::string& model_path) {
+  BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadConfigJson(model_path));
+  return std::move(config.eos_token_ids);
+}
+
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path) {
-  const std::string file = absl::StrCat(model_path, "/config.json");
-  BATON_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, kMaxConfigBytes));
-  BATON_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, file));
+  BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadConfigJson(model_path));
 
   const std::string generation_file = absl::StrCat(model_path, "/generation_config.json");
   const absl::StatusOr<std::string> generation = ReadTextFile(generation_file, kMaxConfigBytes);

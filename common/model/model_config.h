@@ -1,5 +1,6 @@
 // The part of a Hugging Face config.json that decides what a model computes. Parsing is strict:
-// keys that give shapes are mandatory, keys that would change the mathematics in a way that Baton
+// keys that give shapes are mandatory unless transformers documents a default for the family, keys
+// that would change the mathematics in a way that Baton
 // does not compute are refused by name, and every size is bounded before anybody allocates by it.
 #ifndef COMMON_MODEL_MODEL_CONFIG_H_
 #define COMMON_MODEL_MODEL_CONFIG_H_
@@ -12,17 +13,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model/rope_scaling.h"
 
 namespace baton {
-
-// Llama 3.1's rope scaling: frequencies whose wavelength exceeds the original context are divided
-// by `factor`, short ones stay, those between are interpolated.
-struct Llama3RopeScaling {
-  double factor = 1;
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;
-  int original_max_position_embeddings = 8192;
-};
 
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM", ...
@@ -33,10 +26,10 @@ struct ModelConfig {
   int num_key_value_heads = 0;
   int head_dim = 0;
   int vocab_size = 0;
-  int max_position_embeddings = 0;  // Tokens; prompt and output together.
+  int max_position_embeddings = 0;  // Tokens; prompt and output together, stretched by rope_scaling.
   double rms_norm_eps = 0;
   double rope_theta = 0;
-  std::optional<Llama3RopeScaling> rope_scaling;
+  std::optional<RopeScaling> rope_scaling;
   bool tie_word_embeddings = false;
   // Of the stored weights, as config.json names it; "" where it does not. Not of the mathematics.
   std::string torch_dtype;
@@ -62,6 +55,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
 // Reads config.json, and generation_config.json where present, of `model_path`. NotFound when
 // config.json is missing.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path);
+
+// The "eos_token_id" of config.json alone, without generation_config.json. Errors as above.
+absl::StatusOr<std::vector<int32_t>> ConfigEosTokenIds(const std::string& model_path);
 
 // OK when [layer_begin, layer_end) is a non-empty range of the model's layers.
 absl::Status ValidateLayerRange(const ModelConfig& config, int layer_begin, int layer_end);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 #include "nlohmann/json.hpp"
@@ -111,6 +112,69 @@ TEST(ModelConfigTest, LayerRangesAreWithinTheModel) {
   EXPECT_FALSE(ValidateLayerRange(config, -1, 3).ok());
   EXPECT_FALSE(ValidateLayerRange(config, 3, 3).ok());
   EXPECT_FALSE(ValidateLayerRange(config, 3, 29).ok());
+}
+
+TEST(ModelConfigTest, ReadsEveryRopeKind) {
+  Json json = Base("LlamaForCausalLM", "llama");
+  const auto parse = [&](const Json& scaling) {
+    json["rope_scaling"] = scaling;
+    return Parse(json);
+  };
+  ModelConfig config = parse({{"rope_type", "linear"}, {"factor", 4.0}});
+  EXPECT_EQ(config.rope_scaling->kind, RopeKind::kLinear);
+  EXPECT_EQ(config.max_position_embeddings, 4 * 40960);
+
+  // Qwen's: the file's own length counts unless the stretched one is longer.
+  const Json yarn = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  config = parse(yarn);
+  EXPECT_EQ(config.rope_scaling->kind, RopeKind::kYarn);
+  EXPECT_EQ(config.rope_scaling->original_max_position_embeddings, 32768);
+  EXPECT_EQ(config.max_position_embeddings, 131072);
+  EXPECT_NEAR(config.rope_scaling->magnitude, 0.1 * std::log(4.0) + 1, 1e-12);
+  // DeepSeek's names for the magnitude: equal ones are none.
+  Json mscale = yarn;
+  mscale["mscale"] = mscale["mscale_all_dim"] = 1.0;
+  EXPECT_EQ(parse(mscale).rope_scaling->magnitude, 1.0);
+  mscale["attention_factor"] = 1.5;
+  EXPECT_EQ(parse(mscale).rope_scaling->magnitude, 1.5);
+  // Without a factor the lengths say it.
+  config = parse({{"type", "yarn"}, {"original_max_position_embeddings", 10240}});
+  EXPECT_EQ(config.rope_scaling->factor, 4.0);
+  EXPECT_EQ(config.max_position_embeddings, 40960);
+
+  // Frequencies that depend on the text's length: up to where they do.
+  config = parse({{"rope_type", "dynamic"}, {"factor", 2.0}});
+  EXPECT_FALSE(config.rope_scaling.has_value());
+  EXPECT_EQ(config.max_position_embeddings, 40960);
+
+  json.erase("rope_scaling");
+  json["rope_parameters"] = yarn;
+  json["rope_parameters"]["rope_theta"] = 5e6;
+  config = Parse(json);
+  EXPECT_EQ(config.rope_theta, 5e6);
+  EXPECT_EQ(config.rope_scaling->factor, 4.0);
+}
+
+TEST(ModelConfigTest, TakesTheClassesDefaults) {
+  const auto without = [](Json json) {
+    for (const char* key : {"num_key_value_heads", "rms_norm_eps", "max_position_embeddings"}) {
+      json.erase(key);
+    }
+    return Parse(json);
+  };
+  const ModelConfig llama = without(Base("LlamaForCausalLM", "llama"));
+  EXPECT_EQ(llama.num_key_value_heads, 16);
+  EXPECT_EQ(llama.rms_norm_eps, 1e-6);
+  EXPECT_EQ(llama.max_position_embeddings, 2048);
+  EXPECT_EQ(llama.rope_theta, 10000);
+  EXPECT_EQ(llama.head_dim, 64);
+  EXPECT_FALSE(llama.tie_word_embeddings);
+  EXPECT_EQ(without(Base("Qwen3ForCausalLM", "qwen3")).max_position_embeddings, 32768);
+  EXPECT_EQ(without(Base("Qwen2ForCausalLM", "qwen2")).num_key_value_heads, 16) << "32 can't be";
+  Json large = Base("Qwen2ForCausalLM", "qwen2");
+  large["num_attention_heads"] = 64;
+  EXPECT_EQ(without(large).num_key_value_heads, 32);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -157,8 +158,38 @@ TEST(FingerprintTest, ConfigCountsWhatChangesLogitsOnly) {
   config.rope_theta = 10000.000001;
   EXPECT_NE(ConfigFingerprint(config), before);
   config.rope_theta = 10000;
-  config.rope_scaling = Llama3RopeScaling();
-  EXPECT_NE(ConfigFingerprint(config), before);
+  std::set<uint64_t> seen = {before};
+  const auto differs = [&](const char* what, auto change) {
+    RopeScaling scaling;
+    scaling.divisors = {1, 2};
+    change(scaling);
+    config.rope_scaling = scaling;
+    EXPECT_TRUE(seen.insert(ConfigFingerprint(config)).second) << what;
+  };
+  differs("linear", [](RopeScaling&) {});
+  differs("factor", [](RopeScaling& s) { s.factor = 2; });
+  differs("llama3", [](RopeScaling& s) { s.kind = RopeKind::kLlama3; });
+  const auto yarn = [&](const char* what, auto change) {
+    differs(what, [&](RopeScaling& s) {
+      s.kind = RopeKind::kYarn;
+      change(s);
+    });
+  };
+  yarn("yarn", [](RopeScaling&) {});
+  yarn("magnitude", [](RopeScaling& s) { s.magnitude = 1.1; });
+  yarn("original", [](RopeScaling& s) { s.original_max_position_embeddings = 64; });
+  yarn("beta_fast", [](RopeScaling& s) { s.beta_fast = 31; });
+  yarn("beta_slow", [](RopeScaling& s) { s.beta_slow = 2; });
+  yarn("truncate", [](RopeScaling& s) { s.truncate = false; });
+  const auto longrope = [&](const char* what, auto change) {
+    differs(what, [&](RopeScaling& s) {
+      s.kind = RopeKind::kLongRope;
+      change(s);
+    });
+  };
+  longrope("longrope", [](RopeScaling&) {});
+  longrope("divisors", [](RopeScaling& s) { s.divisors[1] = 3; });
+  longrope("its magnitude", [](RopeScaling& s) { s.magnitude = 1.1; });
 }
 
 }  // namespace

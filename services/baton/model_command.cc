@@ -51,8 +51,10 @@ absl::Status Info(const std::string& model_path) {
       absl::StrCat(model.vocab_size,
                    model.tie_word_embeddings ? " tokens, tied embeddings" : " tokens"));
   row("context", absl::StrCat(model.max_position_embeddings, " tokens"));
-  row("rope", absl::StrCat("theta ", model.rope_theta,
-                           model.rope_scaling.has_value() ? ", llama3 scaling" : ""));
+  row("rope", absl::StrCat("theta ", model.rope_theta, model.rope_scaling.has_value() ? ", " : "",
+                           model.rope_scaling.has_value()
+                               ? absl::StrCat(RopeKindName(model.rope_scaling->kind), " scaling")
+                               : ""));
   row("end of sequence", absl::StrJoin(model.eos_token_ids, ", "));
   row("torch_dtype", model.torch_dtype.empty() ? "not said" : model.torch_dtype);
   const auto kv_bytes = [&](ElementType type) {

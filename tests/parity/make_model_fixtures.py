@@ -3,11 +3,14 @@
 
 Each fixture is a model directory with random weights, made and saved by transformers, and
 expected.json: prompts, logits of some positions, and 64 greedy tokens, computed in float32 and
-once more in bfloat16. The fixtures are committed; this script is needed only to make them anew:
+once more in bfloat16. The fixtures are committed; this script is needed only to make them anew, all
+or those that are named:
 
     python3 -m venv venv
     venv/bin/pip install torch==2.4.1 transformers==4.53.3 safetensors 'numpy<2'
-    venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity
+    venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity [NAME...]
+
+"yarn" was made with transformers 4.46.3 and torch 1.13; expected.json says so.
 """
 
 import json
@@ -32,9 +35,9 @@ SHAPE = dict(
 )
 
 
-def models():
-    """Name, model and prompt lengths of each fixture."""
-    llama = transformers.LlamaConfig(
+def llama3():
+    # The long prompt lies well past the original 64 positions.
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
         **SHAPE,
         rope_theta=500000.0,
         rope_scaling=dict(
@@ -44,13 +47,27 @@ def models():
             high_freq_factor=4.0,
             original_max_position_embeddings=64,
         ),
-    )
-    # The long prompt lies well past the original 64 positions.
-    yield "llama3", transformers.LlamaForCausalLM(llama), [5, 300]
-    qwen2 = transformers.Qwen2Config(**{**SHAPE, "tie_word_embeddings": False}, rope_theta=1e6)
-    yield "qwen2", transformers.Qwen2ForCausalLM(qwen2), [1, 100]
-    qwen3 = transformers.Qwen3Config(**SHAPE, head_dim=32, rope_theta=1e6)
-    yield "qwen3", transformers.Qwen3ForCausalLM(qwen3), [17, 130]
+    )), [5, 300]
+
+
+def qwen2():
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
+        **{**SHAPE, "tie_word_embeddings": False}, rope_theta=1e6)), [1, 100]
+
+
+def qwen3():
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE, head_dim=32, rope_theta=1e6)), [17, 130]
+
+
+def yarn():
+    """64 positions, stretched to 256: the original length is max_position_embeddings, as versions of
+    transformers disagree about a factor beside original_max_position_embeddings."""
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
+        **{**SHAPE, "num_hidden_layers": 2, "max_position_embeddings": 64},
+        rope_theta=1e4, rope_scaling=dict(rope_type="yarn", factor=4.0))), [5, 180]
+
+
+MODELS = (llama3, qwen2, qwen3, yarn)
 
 
 def spread_weights(model, generator):
@@ -97,7 +114,12 @@ def logits_at(model, prompt, positions):
 def main():
     root = pathlib.Path(sys.argv[1])
     torch.set_grad_enabled(False)
-    for name, model, lengths in models():
+    for make in MODELS:
+        name = make.__name__
+        if len(sys.argv) > 2 and name not in sys.argv[2:]:
+            continue
+        torch.manual_seed(2)
+        model, lengths = make()
         generator = torch.Generator().manual_seed(2)
         spread_weights(model, generator)
         path = root / name

@@ -12,15 +12,16 @@ class Rotary {
  public:
   explicit Rotary(const ModelConfig& config);
 
-  // Writes the cosines and sines of `position`, head_dim / 2 each. Angles are rounded to float32
-  // where Hugging Face rounds them: at positions in the thousands the logits would differ
-  // otherwise.
+  // Writes cosines and sines of `position`, head_dim / 2 each, times the magnitude of a scaling
+  // that has one. Angles are rounded to float32 where Hugging Face rounds them: at positions in the
+  // thousands that shows in the logits.
   void Angles(int position, float* cos, float* sin) const;
 
   int half_dim() const { return static_cast<int>(frequencies_.size()); }
 
  private:
   std::vector<float> frequencies_;  // Radians per position.
+  float magnitude_ = 1;
 };
 
 }  // namespace baton

@@ -17,6 +17,9 @@ struct Family {
   const char* architecture;
   // The model_type that config.json gives with this architecture.
   const char* model_type;
+  // What transformers' configuration class has where config.json leaves it out.
+  int max_position_embeddings;
+  int num_key_value_heads;  // 0: as many as query heads.
   // Sets the features in which the family departs from Llama's mathematics and refuses the keys
   // that it can't honour. Shapes are parsed before, except head_dim when it is absent.
   absl::Status (*configure)(const ConfigReader& reader, ModelConfig& config);

@@ -13,6 +13,6 @@ absl::Status Configure(const ConfigReader& reader, ModelConfig& config) {
 
 }  // namespace
 
-const Family kLlama = {"LlamaForCausalLM", "llama", Configure};
+const Family kLlama = {"LlamaForCausalLM", "llama", 2048, 0, Configure};
 
 }  // namespace baton

@@ -17,6 +17,6 @@ absl::Status Configure(const ConfigReader& reader, ModelConfig& config) {
 
 }  // namespace
 
-const Family kQwen3 = {"Qwen3ForCausalLM", "qwen3", Configure};
+const Family kQwen3 = {"Qwen3ForCausalLM", "qwen3", 32768, 32, Configure};
 
 }  // namespace baton

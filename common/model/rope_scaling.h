@@ -1,0 +1,54 @@
+// How a model stretches its rotary position embeddings beyond the context that it was trained on:
+// config.json's rope_scaling (transformers up to 4) or rope_parameters (5 and later).
+#ifndef COMMON_MODEL_ROPE_SCALING_H_
+#define COMMON_MODEL_ROPE_SCALING_H_
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/config_reader.h"
+
+namespace baton {
+
+inline constexpr int kMaxPositions = 1 << 26;
+
+// Frequencies are in radians per position. A page holds keys that are already turned, so a frequency
+// can't depend on how long a text becomes: "dynamic" and "longrope" are served up to the length from
+// which on theirs would.
+enum class RopeKind {
+  kLinear,    // Every frequency is divided by `factor`.
+  kLlama3,    // Long wavelengths are divided by `factor`, short ones stay, the rest is interpolated.
+  kYarn,      // The same over dimensions; cosines and sines are multiplied by `magnitude`.
+  kLongRope,  // Each frequency has a divisor of its own; and `magnitude`.
+};
+
+struct RopeScaling {
+  RopeKind kind = RopeKind::kLinear;
+  double factor = 1;
+  double magnitude = 1;                      // Of yarn and longrope.
+  int original_max_position_embeddings = 0;  // Positions of the training; llama3 and yarn.
+  double low_freq_factor = 1;                // Of llama3.
+  double high_freq_factor = 4;
+  double beta_fast = 32;  // Of yarn: turns over the original context from which on a frequency stays,
+  double beta_slow = 1;   // and up to which it is divided by `factor`.
+  bool truncate = true;   // Of yarn: the dimensions between are whole numbers.
+  std::vector<double> divisors;  // Of longrope; head_dim / 2.
+};
+
+const char* RopeKindName(RopeKind kind);
+
+struct Rope {
+  double theta = 10000;
+  std::optional<RopeScaling> scaling;
+  int max_positions = 0;  // That a text may have.
+};
+
+// `max_position_embeddings`: of the same file. Kinds that aren't known are Unimplemented; what is
+// malformed is InvalidArgument; both name the key.
+absl::StatusOr<Rope> ParseRope(const ConfigReader& reader, int max_position_embeddings,
+                               int head_dim);
+
+}  // namespace baton
+
+#endif  // COMMON_MODEL_ROPE_SCALING_H_
