@@ -96,6 +96,27 @@ TEST_P(GoldenTest, StreamsTheTextThatDecodeGives) {
   }
 }
 
+// The same vocabulary with every other normalizer and pre-tokenizer that is known
+// (tests/parity/tokenizer_variants.py).
+TEST(VariantsTest, EncodeAsHuggingFaceDoes) {
+  const auto golden = nlohmann::json::parse(ReadTestFile("variants.json"));
+  const auto texts = golden["texts"].get<std::vector<std::string>>();
+  ASSERT_GE(golden["variants"].size(), 30u);
+  nlohmann::json definition = nlohmann::json::parse(ReadTestFile("gpt2_tokenizer.json"));
+  for (const auto& variant : golden["variants"]) {
+    SCOPED_TRACE(variant["change"].dump());
+    nlohmann::json changed = definition;
+    changed.update(variant["change"]);
+    const auto tokenizer = Tokenizer::LoadFromJson(changed.dump());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const auto ids = (*tokenizer)->Encode(texts[i], false, /*parse_special=*/true);
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      EXPECT_EQ(*ids, variant["ids"][i].get<Ids>()) << texts[i];
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTest, testing::Values("gpt2", "llama3", "qwen2"),
                          [](const auto& info) { return info.param; });
 

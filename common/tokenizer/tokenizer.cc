@@ -1,13 +1,13 @@
 #include "common/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "common/base/status.h"
 #include "common/base/strings.h"
 #include "common/tokenizer/bpe/byte_alphabet.h"
 #include "common/tokenizer/tokenizer_json.h"
-#include "common/tokenizer/words/unicode.h"
 #include "common/tokenizer/words/utf8.h"
 
 namespace baton {
@@ -43,28 +43,46 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::LoadFromJson(std::string_v
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ParseTokenizerJson(tokenizer_json));
   BATON_ASSIGN_OR_RETURN(BpeModel bpe,
                          BpeModel::Create(spec.vocab, spec.merges, spec.ignore_merges));
-  std::vector<SplitPattern> patterns;
-  for (const std::string& pattern : spec.split_patterns) {
-    absl::StatusOr<SplitPattern> compiled = SplitPattern::Compile(pattern);
-    BATON_RETURN_IF_ERROR(Annotate(compiled.status(), "pre_tokenizer"));
-    patterns.push_back(*std::move(compiled));
-  }
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(bpe), std::move(patterns), spec));
+  absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec.normalizer);
+  BATON_RETURN_IF_ERROR(Annotate(normalizer.status(), "normalizer"));
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(bpe), *std::move(normalizer), spec));
+  BATON_RETURN_IF_ERROR(Annotate(tokenizer->AddPatterns(spec), "pre_tokenizer"));
+  BATON_RETURN_IF_ERROR(tokenizer->AddTokens(spec));
   BATON_RETURN_IF_ERROR(tokenizer->SetRoles(roles));
   return tokenizer;
 }
 
-Tokenizer::Tokenizer(BpeModel bpe, std::vector<SplitPattern> patterns, const TokenizerSpec& spec)
+Tokenizer::Tokenizer(BpeModel bpe, Normalizer normalizer, const TokenizerSpec& spec)
     : bpe_(std::move(bpe)),
-      patterns_(std::move(patterns)),
-      normalize_nfc_(spec.normalize_nfc),
+      normalizer_(std::move(normalizer)),
+      add_prefix_space_(spec.add_prefix_space),
       prefix_ids_(spec.prefix_ids),
-      suffix_ids_(spec.suffix_ids) {
-  for (const VocabEntry& entry : spec.vocab) AddToken(entry.id, entry.spelling, false);
-  for (const AddedToken& token : spec.added_tokens) {
-    AddToken(token.id, token.content, token.special);
-    (token.normalized ? normalized_added_ : raw_added_).Add(token);
+      suffix_ids_(spec.suffix_ids) {}
+
+absl::Status Tokenizer::AddPatterns(const TokenizerSpec& spec) {
+  for (const SplitRule& rule : spec.splits) {
+    BATON_ASSIGN_OR_RETURN(SplitPattern compiled, SplitPattern::Compile(rule));
+    splits_.push_back(std::move(compiled));
   }
+  if (spec.byte_level_split.has_value()) {
+    BATON_ASSIGN_OR_RETURN(byte_level_split_, SplitPattern::Compile(*spec.byte_level_split));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tokenizer::AddTokens(const TokenizerSpec& spec) {
+  for (const VocabEntry& entry : spec.vocab) AddToken(entry.id, entry.spelling, false);
+  for (AddedToken token : spec.added_tokens) {
+    AddToken(token.id, token.content, token.special);
+    if (!token.normalized) {
+      raw_added_.Add(token);
+      continue;
+    }
+    // It is looked for in normalized text, as what the normalizer makes of it.
+    BATON_ASSIGN_OR_RETURN(token.content, normalizer_.Apply(token.content, kMaxTextBytes));
+    if (!token.content.empty()) normalized_added_.Add(token);
+  }
+  return absl::OkStatus();
 }
 
 void Tokenizer::AddToken(int32_t id, const std::string& spelling, bool special) {
@@ -148,8 +166,8 @@ absl::Status Tokenizer::EncodeBetweenRawTokens(std::string_view text, bool parse
                                                BpeScratch* scratch,
                                                std::vector<int32_t>* ids) const {
   std::string normalized;
-  if (normalize_nfc_) {
-    BATON_ASSIGN_OR_RETURN(normalized, ToNfc(text));
+  if (!normalizer_.empty()) {
+    BATON_ASSIGN_OR_RETURN(normalized, normalizer_.Apply(text, kMaxTextBytes));
     // Where the bytes moved, ranges no longer say which are plain: all of them may be.
     if (normalized != text && !plain.empty()) parse_special = false;
     text = normalized;
@@ -167,8 +185,16 @@ absl::Status Tokenizer::EncodeBetweenRawTokens(std::string_view text, bool parse
 absl::Status Tokenizer::EncodeWords(std::string_view text, BpeScratch* scratch,
                                     std::vector<int32_t>* ids) const {
   std::vector<std::string_view> words = {text};
-  for (const SplitPattern& pattern : patterns_) {
-    BATON_ASSIGN_OR_RETURN(words, pattern.Split(words));
+  for (const SplitPattern& split : splits_) {
+    BATON_ASSIGN_OR_RETURN(words, split.Split(words));
+  }
+  std::deque<std::string> prefixed;  // Keeps what its views point to in place.
+  for (std::string_view& word : words) {
+    if (!add_prefix_space_ || word.empty() || word.front() == ' ') continue;
+    word = prefixed.emplace_back(Concat(" ", word));
+  }
+  if (byte_level_split_.has_value()) {
+    BATON_ASSIGN_OR_RETURN(words, byte_level_split_->Split(words));
   }
   for (const std::string_view word : words) bpe_.EncodeWord(word, scratch, ids);
   return absl::OkStatus();

@@ -19,6 +19,7 @@
 #include "common/tokenizer/bpe/added_tokens.h"
 #include "common/tokenizer/bpe/bpe.h"
 #include "common/tokenizer/sidecar_files.h"
+#include "common/tokenizer/words/normalizer.h"
 #include "common/tokenizer/words/split_pattern.h"
 
 namespace baton {
@@ -87,10 +88,12 @@ class Tokenizer {
     bool special = false;
   };
 
-  Tokenizer(BpeModel bpe, std::vector<SplitPattern> patterns, const TokenizerSpec& spec);
+  Tokenizer(BpeModel bpe, Normalizer normalizer, const TokenizerSpec& spec);
 
   bool InRange(int32_t id) const { return id >= 0 && id < vocab_size(); }
   void AddToken(int32_t id, const std::string& spelling, bool special);
+  absl::Status AddPatterns(const TokenizerSpec& spec);
+  absl::Status AddTokens(const TokenizerSpec& spec);
   absl::Status SetRoles(const TokenRoles& roles);
   absl::Status EncodeText(std::string_view text, bool parse_special,
                           std::span<const ByteRange> plain, std::vector<int32_t>* ids) const;
@@ -101,8 +104,11 @@ class Tokenizer {
                            std::vector<int32_t>* ids) const;
 
   const BpeModel bpe_;
-  const std::vector<SplitPattern> patterns_;
-  const bool normalize_nfc_;
+  const Normalizer normalizer_;
+  // How words are cut: TokenizerSpec says in which order.
+  std::vector<SplitPattern> splits_;
+  const bool add_prefix_space_;
+  std::optional<SplitPattern> byte_level_split_;
   std::vector<int32_t> prefix_ids_;
   std::vector<int32_t> suffix_ids_;
   AddedTokenMatcher raw_added_;         // matched before normalization,

@@ -1,6 +1,7 @@
 #include "common/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -8,6 +9,7 @@
 #include "common/base/strings.h"
 #include "common/json/parse_json.h"
 #include "common/tokenizer/json_reader.h"
+#include "common/tokenizer/words/unicode.h"
 
 namespace baton {
 namespace {
@@ -22,19 +24,92 @@ constexpr size_t kMaxSequence = 16;
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// The elements of a component of type Sequence, which stand under `key`; else the component alone.
-absl::StatusOr<std::vector<JsonReader>> Flatten(const JsonReader& component, std::string_view key) {
-  const JsonReader type = component["type"];
-  if (type.value() != "Sequence") return std::vector<JsonReader>{component};
+// Members of a class and a class of PCRE2's: what Rust's `\w` and tokenizer.json's Punctuation
+// take.
+constexpr std::string_view kWordClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control})";
+constexpr std::string_view kPunctuation = R"([!-\x2f:-@\[-`{-~\p{P}])";
+
+// The elements of a component of type Sequence, which stand under `key`, and of those inside it;
+// else the component alone.
+absl::Status FlattenInto(const JsonReader& component, std::string_view key,
+                         std::vector<JsonReader>* flat) {
+  if (component["type"].value() != "Sequence") {
+    if (flat->size() == kMaxSequence) {
+      return component.Malformed(Concat("at most ", kMaxSequence, " elements"));
+    }
+    flat->push_back(component);
+    return absl::OkStatus();
+  }
   BATON_RETURN_IF_ERROR(component.ExpectKeys({"type", key}));
   const JsonReader elements = component[key];
   BATON_RETURN_IF_ERROR(elements.ExpectArray());
+  // An empty sequence inside another costs nothing but depth, which the JSON parser bounds.
   if (elements.size() > kMaxSequence) {
     return elements.Malformed(Concat("at most ", kMaxSequence, " elements"));
   }
+  for (size_t i = 0; i < elements.size(); ++i) {
+    BATON_RETURN_IF_ERROR(FlattenInto(elements[i], key, flat));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<JsonReader>> Flatten(const JsonReader& component, std::string_view key) {
   std::vector<JsonReader> flat;
-  for (size_t i = 0; i < elements.size(); ++i) flat.push_back(elements[i]);
+  BATON_RETURN_IF_ERROR(FlattenInto(component, key, &flat));
   return flat;
+}
+
+// {"Regex": ...} or {"String": ...}.
+absl::StatusOr<SplitRule> ReadPattern(const JsonReader& pattern) {
+  BATON_RETURN_IF_ERROR(pattern.ExpectKeys({"Regex", "String"}));
+  SplitRule rule;
+  const bool literal = !pattern["String"].IsNull();
+  const JsonReader text = pattern[literal ? "String" : "Regex"];
+  BATON_ASSIGN_OR_RETURN(rule.pattern, text.String());
+  if (rule.pattern.empty()) return text.Malformed("a text that isn't empty");
+  rule.syntax = literal ? SplitRule::Syntax::kLiteral : SplitRule::Syntax::kOniguruma;
+  return rule;
+}
+
+absl::StatusOr<NormalizerStep> ReadNormalizerStep(const JsonReader& element) {
+  using Kind = NormalizerStep::Kind;
+  static constexpr std::pair<std::string_view, Kind> kPlain[] = {
+      {"NFC", Kind::kNfc},
+      {"NFD", Kind::kNfd},
+      {"NFKC", Kind::kNfkc},
+      {"NFKD", Kind::kNfkd},
+      {"Lowercase", Kind::kLowercase},
+      {"StripAccents", Kind::kStripAccents}};
+  const JsonReader type = element["type"];
+  NormalizerStep step;
+  for (const auto& [name, kind] : kPlain) {
+    if (type.value() != name) continue;
+    step.kind = kind;
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type"}));
+    return step;
+  }
+  if (type.value() == "Strip") {
+    step.kind = Kind::kStrip;
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "strip_left", "strip_right"}));
+    BATON_ASSIGN_OR_RETURN(step.left, element["strip_left"].Bool());
+    BATON_ASSIGN_OR_RETURN(step.right, element["strip_right"].Bool());
+    return step;
+  }
+  if (type.value() == "Prepend") {
+    step.kind = Kind::kPrepend;
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "prepend"}));
+    BATON_ASSIGN_OR_RETURN(step.content, element["prepend"].String());
+    return step;
+  }
+  if (type.value() == "Replace") {
+    step.kind = Kind::kReplace;
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "pattern", "content"}));
+    BATON_ASSIGN_OR_RETURN(step.pattern, ReadPattern(element["pattern"]));
+    BATON_ASSIGN_OR_RETURN(step.content, element["content"].String());
+    return step;
+  }
+  return type.Unsupported(
+      "null, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace and Sequence");
 }
 
 absl::Status ReadNormalizer(const JsonReader& normalizer, TokenizerSpec* spec) {
@@ -42,54 +117,137 @@ absl::Status ReadNormalizer(const JsonReader& normalizer, TokenizerSpec* spec) {
   BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements,
                          Flatten(normalizer, "normalizers"));
   for (const JsonReader& element : elements) {
-    if (element["type"].value() != "NFC") return element["type"].Unsupported("null or NFC");
-    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type"}));
-    spec->normalize_nfc = true;
+    BATON_ASSIGN_OR_RETURN(NormalizerStep step, ReadNormalizerStep(element));
+    spec->normalizer.push_back(std::move(step));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<SplitBehavior> ReadBehavior(const JsonReader& behavior) {
+  static constexpr std::pair<std::string_view, SplitBehavior> kNames[] = {
+      {"Isolated", SplitBehavior::kIsolated},
+      {"Removed", SplitBehavior::kRemoved},
+      {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
+      {"MergedWithNext", SplitBehavior::kMergedWithNext},
+      {"Contiguous", SplitBehavior::kContiguous}};
+  for (const auto& [name, value] : kNames) {
+    if (behavior.value() == name) return value;
+  }
+  return behavior.Unsupported(
+      "Isolated, Removed, MergedWithPrevious, MergedWithNext and Contiguous");
 }
 
 absl::Status ReadSplit(const JsonReader& split, TokenizerSpec* spec) {
   BATON_RETURN_IF_ERROR(split.ExpectKeys({"type", "pattern", "behavior", "invert"}));
-  if (split["behavior"].value() != "Isolated") return split["behavior"].Unsupported("Isolated");
-  BATON_ASSIGN_OR_RETURN(const bool invert, split["invert"].Bool(false));
-  if (invert) return split["invert"].Unsupported("false");
-  const JsonReader pattern = split["pattern"];
-  BATON_RETURN_IF_ERROR(pattern.ExpectKeys({"Regex"}));
-  BATON_ASSIGN_OR_RETURN(std::string regex, pattern["Regex"].String());
-  spec->split_patterns.push_back(std::move(regex));
+  BATON_ASSIGN_OR_RETURN(SplitRule rule, ReadPattern(split["pattern"]));
+  BATON_ASSIGN_OR_RETURN(rule.behavior, ReadBehavior(split["behavior"]));
+  BATON_ASSIGN_OR_RETURN(rule.invert, split["invert"].Bool(false));
+  spec->splits.push_back(std::move(rule));
+  return absl::OkStatus();
+}
+
+SplitRule PcreRule(std::string pattern, SplitBehavior behavior, bool invert = false) {
+  return {std::move(pattern), SplitRule::Syntax::kPcre2, behavior, invert};
+}
+
+absl::Status ReadDigits(const JsonReader& digits, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(digits.ExpectKeys({"type", "individual_digits"}));
+  BATON_ASSIGN_OR_RETURN(const bool individual, digits["individual_digits"].Bool(false));
+  spec->splits.push_back(
+      PcreRule("\\p{N}", individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+  return absl::OkStatus();
+}
+
+absl::Status ReadPunctuation(const JsonReader& punctuation, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(punctuation.ExpectKeys({"type", "behavior"}));
+  SplitRule rule = PcreRule(std::string(kPunctuation), SplitBehavior::kIsolated);
+  if (!punctuation["behavior"].IsNull()) {
+    BATON_ASSIGN_OR_RETURN(rule.behavior, ReadBehavior(punctuation["behavior"]));
+  }
+  spec->splits.push_back(std::move(rule));
+  return absl::OkStatus();
+}
+
+absl::Status ReadDelimiter(const JsonReader& split, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(split.ExpectKeys({"type", "delimiter"}));
+  BATON_ASSIGN_OR_RETURN(std::string delimiter, split["delimiter"].String());
+  if (delimiter.empty()) return split["delimiter"].Malformed("a character");
+  spec->splits.push_back(
+      {std::move(delimiter), SplitRule::Syntax::kLiteral, SplitBehavior::kRemoved, false});
+  return absl::OkStatus();
+}
+
+// Those without keys.
+absl::Status ReadPlainSplit(const JsonReader& element, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(element.ExpectKeys({"type"}));
+  const SplitRule spaces = PcreRule(Concat("[", kWhiteSpaceClass, "]"), SplitBehavior::kRemoved);
+  if (element["type"].value() == "Whitespace") {
+    // Runs of word characters and runs of what is neither word nor space are kept.
+    spec->splits.push_back(
+        PcreRule(Concat("[", kWordClass, "]+|[^", kWordClass, kWhiteSpaceClass, "]+"),
+                 SplitBehavior::kRemoved, /*invert=*/true));
+    return absl::OkStatus();
+  }
+  spec->splits.push_back(spaces);
+  if (element["type"].value() == "BertPreTokenizer") {
+    spec->splits.push_back(PcreRule(std::string(kPunctuation), SplitBehavior::kIsolated));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadByteLevel(const JsonReader& element, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(
+      element.ExpectKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
+  BATON_ASSIGN_OR_RETURN(spec->add_prefix_space, element["add_prefix_space"].Bool());
+  BATON_ASSIGN_OR_RETURN(const bool use_regex, element["use_regex"].Bool(true));
+  if (use_regex) spec->byte_level_split = SplitRule{std::string(kByteLevelPattern)};
   return absl::OkStatus();
 }
 
 absl::Status ReadPreTokenizer(const JsonReader& pre_tokenizer, TokenizerSpec* spec) {
+  using Reader = absl::Status (*)(const JsonReader&, TokenizerSpec*);
+  static constexpr std::pair<std::string_view, Reader> kReaders[] = {
+      {"Split", ReadSplit},
+      {"Digits", ReadDigits},
+      {"Punctuation", ReadPunctuation},
+      {"CharDelimiterSplit", ReadDelimiter},
+      {"Whitespace", ReadPlainSplit},
+      {"WhitespaceSplit", ReadPlainSplit},
+      {"BertPreTokenizer", ReadPlainSplit}};
+  constexpr char kSupported[] =
+      "ByteLevel, after any number of Split, Digits, Punctuation, Whitespace, WhitespaceSplit, "
+      "CharDelimiterSplit and BertPreTokenizer";
   BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements,
                          Flatten(pre_tokenizer, "pretokenizers"));
   for (size_t i = 0; i < elements.size(); ++i) {
-    const JsonReader& element = elements[i];
-    const JsonReader type = element["type"];
-    const bool last = i + 1 == elements.size();
-    if (!last && type.value() == "Split") {
-      BATON_RETURN_IF_ERROR(ReadSplit(element, spec));
-      continue;
+    const JsonReader type = elements[i]["type"];
+    // It makes bytes of what comes after it, so it is the last.
+    if (i + 1 == elements.size() && type.value() == "ByteLevel") {
+      return ReadByteLevel(elements[i], spec);
     }
-    if (!last || type.value() != "ByteLevel") {
-      return type.Unsupported("ByteLevel, after any number of Split");
-    }
-    BATON_RETURN_IF_ERROR(
-        element.ExpectKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
-    BATON_ASSIGN_OR_RETURN(const bool add_prefix_space, element["add_prefix_space"].Bool());
-    if (add_prefix_space) return element["add_prefix_space"].Unsupported("false");
-    BATON_ASSIGN_OR_RETURN(const bool use_regex, element["use_regex"].Bool(true));
-    if (use_regex) spec->split_patterns.emplace_back(kByteLevelPattern);
-    return absl::OkStatus();
+    const auto* const reader =
+        std::find_if(std::begin(kReaders), std::end(kReaders),
+                     [&](const auto& entry) { return type.value() == entry.first; });
+    if (reader == std::end(kReaders)) return type.Unsupported(kSupported);
+    BATON_RETURN_IF_ERROR(reader->second(elements[i], spec));
   }
-  return pre_tokenizer.Unsupported("ByteLevel, after any number of Split");
+  return pre_tokenizer.Unsupported(kSupported);
 }
 
+// Fuse only joins what is joined here anyway.
 absl::Status ReadDecoder(const JsonReader& decoder) {
   BATON_RETURN_IF_ERROR(decoder.ExpectObject());
-  if (decoder["type"].value() != "ByteLevel") return decoder["type"].Unsupported("ByteLevel");
-  return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements, Flatten(decoder, "decoders"));
+  bool byte_level = false;
+  for (const JsonReader& element : elements) {
+    const JsonReader type = element["type"];
+    if (type.value() == "ByteLevel") {
+      byte_level = true;
+    } else if (!byte_level || type.value() != "Fuse") {
+      return type.Unsupported("ByteLevel, alone or before Fuse");
+    }
+  }
+  return byte_level ? absl::OkStatus() : decoder.Unsupported("ByteLevel");
 }
 
 absl::Status ReadVocab(const JsonReader& vocab, TokenizerSpec* spec) {
@@ -137,7 +295,9 @@ absl::Status ReadModel(const JsonReader& model, TokenizerSpec* spec) {
       {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
        "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
   if (model["type"].value() != "BPE") return model["type"].Unsupported("BPE");
-  if (!model["dropout"].IsNull()) return model["dropout"].Unsupported("null");
+  if (!model["dropout"].IsNull() && model["dropout"].value() != 0) {
+    return model["dropout"].Unsupported("null or 0");
+  }
   for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const JsonReader affix = model[key];
     if (affix.IsNull()) continue;
@@ -289,9 +449,6 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json_text) {
                        "pre_tokenizer", "post_processor", "decoder", "model"}));
   if (!root["version"].IsNull() && root["version"].value() != "1.0") {
     return root["version"].Unsupported("\"1.0\"");
-  }
-  for (const std::string_view key : {"truncation", "padding"}) {
-    if (!root[key].IsNull()) return root[key].Unsupported("null");
   }
   TokenizerSpec spec;
   BATON_RETURN_IF_ERROR(root["model"].ExpectObject());

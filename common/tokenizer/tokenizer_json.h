@@ -1,9 +1,12 @@
 // Reads Hugging Face's tokenizer.json into plain data. Strict: a key that would change results and
-// isn't supported is an error, and so is a key that isn't known.
+// isn't supported is an error, and so is a key that isn't known. "truncation" and "padding" say
+// how texts of a batch are brought to one length, which serving never does: they are ignored, as
+// transformers and vLLM do.
 #ifndef COMMON_TOKENIZER_TOKENIZER_JSON_H_
 #define COMMON_TOKENIZER_TOKENIZER_JSON_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +14,8 @@
 #include "absl/status/statusor.h"
 #include "common/tokenizer/bpe/added_tokens.h"
 #include "common/tokenizer/bpe/bpe.h"
+#include "common/tokenizer/words/normalizer.h"
+#include "common/tokenizer/words/split_pattern.h"
 
 namespace baton {
 
@@ -19,9 +24,13 @@ namespace baton {
 inline constexpr int32_t kMaxVocabSize = 1 << 20;
 
 struct TokenizerSpec {
-  bool normalize_nfc = false;
-  std::vector<std::string> split_patterns;  // in Oniguruma's syntax, applied in order
-  std::vector<VocabEntry> vocab;            // ids are unique and in [0, kMaxVocabSize)
+  std::vector<NormalizerStep> normalizer;  // in order
+  // How words are cut: by `splits` in order, then a space is put before each piece that doesn't
+  // begin with one if `add_prefix_space`, then by `byte_level_split`.
+  std::vector<SplitRule> splits;
+  bool add_prefix_space = false;
+  std::optional<SplitRule> byte_level_split;
+  std::vector<VocabEntry> vocab;  // ids are unique and in [0, kMaxVocabSize)
   std::vector<MergeRule> merges;
   bool ignore_merges = false;
   std::vector<AddedToken> added_tokens;  // ids agree with `vocab` where both have the content

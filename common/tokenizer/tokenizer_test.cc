@@ -147,16 +147,6 @@ const std::vector<BrokenRow>& BrokenRows() {
       {"root", [](json& j) { j = json::array(); }, kMalformed, "top level"},
       {"unknown key", [](json& j) { j["extra"] = 1; }, kUnsupported, "extra: unknown key"},
       {"version", [](json& j) { j["version"] = "2.0"; }, kUnsupported, "version: is \"2.0\""},
-      {"truncation",
-       [](json& j) {
-         j["truncation"] = {{"max_length", 8}};
-       },
-       kUnsupported, "truncation"},
-      {"padding",
-       [](json& j) {
-         j["padding"] = {{"pad_id", 0}};
-       },
-       kUnsupported, "padding"},
       {"no model", [](json& j) { j.erase("model"); }, kMalformed, "model: is missing"},
       {"model type", [](json& j) { j["model"]["type"] = "Unigram"; }, kUnsupported,
        "model.type: is \"Unigram\"; supported: BPE"},
@@ -194,24 +184,46 @@ const std::vector<BrokenRow>& BrokenRows() {
        "model.merges[1]: \"hh\" is not in model.vocab"},
       {"normalizer",
        [](json& j) {
-         j["normalizer"] = {{"type", "NFKC"}};
+         j["normalizer"] = {{"type", "BertNormalizer"}};
        },
-       kUnsupported, "normalizer.type: is \"NFKC\""},
+       kUnsupported, "normalizer.type: is \"BertNormalizer\"; supported: null, NFC"},
       {"nested normalizer",
        [](json& j) {
          j["normalizer"] = {{"type", "Sequence"},
-                            {"normalizers", {{{"type", "NFC"}}, {{"type", "Lowercase"}}}}};
+                            {"normalizers", {{{"type", "NFC"}}, {{"type", "Precompiled"}}}}};
        },
        kUnsupported, "normalizer.normalizers[1].type"},
+      {"replace without pattern",
+       [](json& j) {
+         j["normalizer"] = {{"type", "Replace"}, {"content", "x"}};
+       },
+       kMalformed, "normalizer.pattern"},
+      {"replace nothing",
+       [](json& j) {
+         j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", "x"}};
+       },
+       kMalformed, "normalizer.pattern.String"},
       {"no pre_tokenizer", [](json& j) { j.erase("pre_tokenizer"); }, kUnsupported,
        "pre_tokenizer.type"},
       {"pre_tokenizer",
        [](json& j) {
          j["pre_tokenizer"] = {{"type", "Metaspace"}};
        },
-       kUnsupported, "pre_tokenizer.type: is \"Metaspace\""},
-      {"prefix space", [](json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; }, kUnsupported,
-       "pre_tokenizer.add_prefix_space: is true"},
+       kUnsupported, "pre_tokenizer.type: is \"Metaspace\"; supported: ByteLevel, after"},
+      {"nothing after ByteLevel",
+       [](json& j) {
+         const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+         j["pre_tokenizer"] = {{"type", "Sequence"},
+                               {"pretokenizers", {byte_level, {{"type", "Whitespace"}}}}};
+       },
+       kUnsupported, "pre_tokenizer.pretokenizers[0].type: is \"ByteLevel\""},
+      {"too many in all",
+       [](json& j) {
+         const json nine(9, {{"type", "Whitespace"}});
+         const json inner = {{"type", "Sequence"}, {"pretokenizers", nine}};
+         j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {inner, inner}}};
+       },
+       kMalformed, "at most 16 elements"},
       {"empty sequence",
        [](json& j) {
          j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", json::array()}};
@@ -252,6 +264,18 @@ TEST(TokenizerTest, RefusesBrokenFilesByName) {
   }
 }
 
+// Training leaves both in the file; they say how texts of a batch get one length.
+TEST(TokenizerTest, TruncationAndPaddingSayNothingAboutServing) {
+  json definition = TestTokenizerJson();
+  const std::string text = "hello hello hello hello";
+  const Ids whole = Encode(*Tokenizer::LoadFromJson(definition.dump()).value(), text);
+  definition["truncation"] = {{"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  definition["padding"] = {{"strategy", {{"Fixed", 64}}}, {"pad_id", 0}, {"pad_token", "a"}};
+  const auto tokenizer = Tokenizer::LoadFromJson(definition.dump());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(Encode(**tokenizer, text), whole);
+}
+
 // Splits and templates have shapes of their own.
 TEST(TokenizerTest, RefusesBrokenSplitsAndTemplatesByName) {
   const json split = {{"type", "Split"},
@@ -270,9 +294,10 @@ TEST(TokenizerTest, RefusesBrokenSplitsAndTemplatesByName) {
     return error("pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {broken, byte_level}}});
   };
   EXPECT_EQ(split_error("invert", false), "");
-  EXPECT_THAT(split_error("behavior", "Removed"), HasSubstr("pretokenizers[0].behavior"));
-  EXPECT_THAT(split_error("invert", true), HasSubstr("pretokenizers[0].invert"));
-  EXPECT_THAT(split_error("pattern", {{"String", " "}}), HasSubstr("pretokenizers[0].pattern"));
+  EXPECT_THAT(split_error("behavior", "Joined"), HasSubstr("pretokenizers[0].behavior"));
+  EXPECT_THAT(split_error("invert", 1), HasSubstr("pretokenizers[0].invert"));
+  EXPECT_THAT(split_error("pattern", {{"Glob", " "}}), HasSubstr("pretokenizers[0].pattern"));
+  EXPECT_THAT(split_error("pattern", {{"String", ""}}), HasSubstr("pattern.String"));
   EXPECT_THAT(split_error("pattern", {{"Regex", "\\w+"}}), HasSubstr("\"\\w\" at byte 0"));
   EXPECT_THAT(split_error("pattern", {{"Regex", "(a"}}), HasSubstr("pre_tokenizer: regular"));
   EXPECT_THAT(error("pre_tokenizer", split), HasSubstr("pre_tokenizer.type"));

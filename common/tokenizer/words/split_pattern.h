@@ -6,6 +6,7 @@
 #ifndef COMMON_TOKENIZER_WORDS_SPLIT_PATTERN_H_
 #define COMMON_TOKENIZER_WORDS_SPLIT_PATTERN_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,27 +21,60 @@ namespace baton {
 // construct and its byte offset, for syntax outside the common subset.
 absl::StatusOr<std::string> TranslatePattern(std::string_view pattern);
 
-// One compiled pattern. Thread-safe once made.
+// What becomes of the matches and of the gaps between them, in tokenizer.json's words.
+enum class SplitBehavior {
+  kIsolated,            // Both are pieces.
+  kRemoved,             // Gaps are pieces; matches are dropped.
+  kMergedWithPrevious,  // A match is the end of the gap before it,
+  kMergedWithNext,      // or the beginning of the gap after it.
+  kContiguous,          // Matches that touch are one piece.
+};
+
+struct SplitRule {
+  enum class Syntax {
+    kOniguruma,  // Of tokenizer.json.
+    kLiteral,    // The text itself.
+    kPcre2,      // Of this code.
+  };
+  std::string pattern;
+  Syntax syntax = Syntax::kOniguruma;
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  // Matches count as gaps and gaps as matches.
+};
+
+// One compiled rule. Thread-safe once made.
 class SplitPattern {
  public:
   // Unimplemented for syntax that TranslatePattern refuses, InvalidArgument for a broken pattern or
   // one that can match the empty string.
-  static absl::StatusOr<SplitPattern> Compile(std::string_view pattern);
+  static absl::StatusOr<SplitPattern> Compile(const SplitRule& rule);
   SplitPattern(SplitPattern&&) noexcept;
   SplitPattern& operator=(SplitPattern&&) noexcept;
   ~SplitPattern();
 
-  // Cuts each of `pieces` (well-formed UTF-8) at the borders of the pattern's matches; matches and
-  // the gaps between them both become pieces. The views point into the same text.
+  // Cuts each of `pieces` (well-formed UTF-8) at the borders of the pattern's matches, as the rule
+  // says. The views point into the same text.
   // ResourceExhausted if the pattern backtracks beyond its limits.
   absl::StatusOr<std::vector<std::string_view>> Split(
       const std::vector<std::string_view>& pieces) const;
 
+  // `text` with `content` in the place of every match. ResourceExhausted as Split, or if the result
+  // is larger than `max_bytes`.
+  absl::StatusOr<std::string> Replace(std::string_view text, std::string_view content,
+                                      size_t max_bytes) const;
+
  private:
   struct Code;
-  explicit SplitPattern(std::unique_ptr<Code> code);
+  SplitPattern(std::unique_ptr<Code> code, SplitBehavior behavior, bool invert);
+
+  // Calls visit(part, is_match) for the matches and gaps of `piece`, none of them empty, in order.
+  template <typename Matcher, typename Visit>
+  absl::Status ForEachPart(const Matcher& matcher, std::string_view piece,
+                           const Visit& visit) const;
 
   std::unique_ptr<Code> code_;
+  SplitBehavior behavior_;
+  bool invert_;
 };
 
 }  // namespace baton

@@ -16,21 +16,65 @@ bool PythonStrips(char32_t code_point) {
   return IsWhiteSpace(code_point) || (code_point >= 0x1C && code_point <= 0x1F);
 }
 
+const icu::Normalizer2* InstanceOf(NormalForm form, UErrorCode& error) {
+  switch (form) {
+    case NormalForm::kNfc:
+      return icu::Normalizer2::getNFCInstance(error);
+    case NormalForm::kNfd:
+      return icu::Normalizer2::getNFDInstance(error);
+    case NormalForm::kNfkc:
+      return icu::Normalizer2::getNFKCInstance(error);
+    case NormalForm::kNfkd:
+      return icu::Normalizer2::getNFKDInstance(error);
+  }
+  return nullptr;
+}
+
 }  // namespace
 
-absl::StatusOr<std::string> ToNfc(std::string_view text) {
+absl::StatusOr<std::string> ToNormalForm(NormalForm form, std::string_view text) {
   UErrorCode error = U_ZERO_ERROR;
-  const icu::Normalizer2* nfc = icu::Normalizer2::getNFCInstance(error);
+  const icu::Normalizer2* normalizer = InstanceOf(form, error);
   std::string normalized;
   if (U_SUCCESS(error)) {
     icu::StringByteSink<std::string> sink(&normalized, static_cast<int32_t>(text.size()));
-    nfc->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())), sink,
-                       nullptr, error);
+    normalizer->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())),
+                              sink, nullptr, error);
   }
   if (U_FAILURE(error)) {
-    return absl::InternalError(Concat("NFC normalization failed: ", u_errorName(error)));
+    return absl::InternalError(Concat("normalization failed: ", u_errorName(error)));
   }
   return normalized;
+}
+
+std::string ToLowercase(std::string_view text) {
+  constexpr char32_t kDottedCapitalI = 0x130;  // The only one whose lower case is two characters.
+  std::string lower;
+  lower.reserve(text.size());
+  while (!text.empty()) {
+    const Utf8Step step = NextUtf8(text);
+    if (step.code_point == kDottedCapitalI) {
+      lower += "i\xCC\x87";
+    } else {
+      AppendCodePoint(static_cast<char32_t>(u_tolower(static_cast<UChar32>(step.code_point))),
+                      &lower);
+    }
+    text.remove_prefix(step.length);
+  }
+  return lower;
+}
+
+std::string WithoutNonspacingMarks(std::string_view text) {
+  std::string kept;
+  kept.reserve(text.size());
+  while (!text.empty()) {
+    const Utf8Step step = NextUtf8(text);
+    if (u_charType(static_cast<UChar32>(step.code_point)) != U_NON_SPACING_MARK) {
+      kept.append(text.substr(0, step.length));
+    }
+    text.remove_prefix(step.length);
+  }
+  return kept;
 }
 
 bool IsWhiteSpace(char32_t code_point) { return u_isUWhiteSpace(static_cast<UChar32>(code_point)); }

@@ -9,8 +9,19 @@
 
 namespace baton {
 
-// Normalization form C of well-formed `text`.
-absl::StatusOr<std::string> ToNfc(std::string_view text);
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+
+// Of well-formed `text`.
+absl::StatusOr<std::string> ToNormalForm(NormalForm form, std::string_view text);
+inline absl::StatusOr<std::string> ToNfc(std::string_view text) {
+  return ToNormalForm(NormalForm::kNfc, text);
+}
+
+// Every character of well-formed `text` in its lower case, whatever stands around it.
+std::string ToLowercase(std::string_view text);
+
+// Well-formed `text` without the characters of general category Mn.
+std::string WithoutNonspacingMarks(std::string_view text);
 
 // The White_Space property: what `\s` is to Oniguruma and to Rust's regex crate.
 bool IsWhiteSpace(char32_t code_point);
