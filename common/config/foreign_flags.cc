@@ -86,7 +86,7 @@ constexpr ForeignFlag kRows[] = {
     Refused("tokenizer-pool-*"),
     Value("model-impl", "models are implemented here once", "auto"),
     Refused("model-loader-extra-config"),
-    Refused("sampling-defaults", "use --generation-config"),
+    Refused("sampling-defaults", "use --generation-config: auto is \"model\", vllm is \"openai\""),
     Refused("is-embedding", kTextModels),
     Value("task", kTextModels, "auto|generate"),
     Value("runner", kTextModels, "auto|generate"),

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/engine/requirements.h"
+#include "common/model/generation_defaults.h"
 #include "common/model/safetensors.h"
 #include "common/model/weight_names.h"
 #include "common/model/weight_type.h"
@@ -190,6 +191,15 @@ WeightTypes CheckWeights(const std::string& model_path, const ModelConfig& confi
     }
   }
   return types;
+}
+
+void CheckGenerationDefaults(const std::string& model_path, std::vector<Finding>& findings) {
+  const absl::Status status = LoadGenerationDefaults(model_path).status();
+  if (status.ok()) return;
+  findings.push_back(
+      Error("generation_config", absl::StrCat(status.message(),
+                                              "; mend the file, or leave its sampling "
+                                              "defaults out with vllm")));
 }
 
 TokenizerFiles CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,

@@ -35,6 +35,9 @@ WeightTypes CheckWeights(const std::string& model_path, const ModelConfig& confi
                          LayerRange layers, std::optional<ElementType> dtype,
                          std::vector<Finding>& findings);
 
+// Whether the sampling defaults of generation_config.json can be honoured.
+void CheckGenerationDefaults(const std::string& model_path, std::vector<Finding>& findings);
+
 struct TokenizerFiles {
   int64_t bytes = 0;          // Of tokenizer.json.
   std::string chat_template;  // Where it is from; empty if there is none.

@@ -79,6 +79,9 @@ class Checks {
     }
     // A router loads it right after this and says the same.
     if (report_.role == OptionSpec::UP) {
+      if (values.generation_config() == "auto") {
+        CheckGenerationDefaults(values.model_path(), report_.findings);
+      }
       const TokenizerFiles files = CheckTokenizer(values.tokenizer_path(), values.chat_template(),
                                                   facts_.config, report_.findings);
       facts_.tokenizer_file_bytes = files.bytes;

@@ -158,7 +158,8 @@ class Gateway {
   // to the core. An error here means that `sink` will never be called:
   //   INVALID_ARGUMENT with FieldOf, NOT_FOUND for another model's name (field "model"),
   //   UNAVAILABLE while stopping, RESOURCE_EXHAUSTED when the router's mailbox is full.
-  // Through the sink: ALREADY_EXISTS, RESOURCE_EXHAUSTED (too many requests), UNAVAILABLE (no ready
+  // Through the sink: INVALID_ARGUMENT with FieldOf (longer than the KV cache of any pair),
+  // ALREADY_EXISTS, RESOURCE_EXHAUSTED (too many requests), UNAVAILABLE (no ready
   // workers, or a worker failed), DEADLINE_EXCEEDED, ...
   virtual absl::StatusOr<Submitted> Submit(GenerateCall call,
                                            std::shared_ptr<ResponseSink> sink) = 0;
@@ -192,6 +193,10 @@ class Gateway {
                                                  bool skip_special_tokens) const = 0;
 
   virtual const v1::GetModelInfoResponse& model_info() const = 0;
+
+  // Prompt and output of the largest request that the KV caches hold now, at most the model's
+  // context; while no pair of workers is ready, as it was last.
+  virtual int largest_request_tokens() const { return model_info().max_context_tokens(); }
 
   // What a request would meet now: ready if it would be served or wait for a pair of workers that
   // is expected; not ready if it would be refused.

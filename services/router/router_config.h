@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/http/http_server.h"
+#include "common/model/generation_defaults.h"
 #include "common/model/model_config.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/router/core/router_core.h"
@@ -32,7 +33,9 @@ struct RouterConfig {
   int max_context_tokens = 0;
   std::vector<int32_t> eos_token_ids;
 
-  int default_max_tokens = 256;
+  int default_max_tokens = 0;    // 0: generation_config.json's, or up to the end of the context.
+  GenerationDefaults defaults;   // What a request leaves out.
+  std::vector<int32_t> end_ids;  // As in RequestLimits.
   int64_t request_timeout_ms = 600'000;
   int64_t max_request_bytes = 16 << 20;
   int max_requests = 4096;

@@ -2,6 +2,8 @@
 
 #include <grpcpp/health_check_service_interface.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -9,8 +11,10 @@
 #include "common/base/status.h"
 #include "common/engine/timed/timed_profile.h"
 #include "common/http/http_server.h"
+#include "common/model/generation_defaults.h"
 #include "common/model/model_config.h"
 #include "common/rpc/server.h"
+#include "common/tokenizer/sidecar_files.h"
 
 namespace baton::router {
 namespace {
@@ -24,6 +28,18 @@ constexpr int kPingTimeoutMs = 10'000;
 constexpr int kMinClientPingMs = 10'000;
 constexpr int kMaxMetadataBytes = 16 << 10;
 constexpr int64_t kDrainProgressMs = 5'000;
+
+// The ids that end a text for a model whose generation_config.json counts for nothing:
+// config.json's and the tokenizer's own.
+absl::StatusOr<std::vector<int32_t>> EndIdsWithoutGenerationConfig(const std::string& model_path,
+                                                                   const std::string& directory,
+                                                                   const Tokenizer& tokenizer) {
+  BATON_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ConfigEosTokenIds(model_path));
+  BATON_ASSIGN_OR_RETURN(const TokenRoles roles, LoadTokenRoles(directory));
+  const auto own = roles.eos_token ? tokenizer.TokenId(*roles.eos_token) : std::nullopt;
+  if (own.has_value() && std::find(ids.begin(), ids.end(), *own) == ids.end()) ids.push_back(*own);
+  return ids;
+}
 
 }  // namespace
 
@@ -43,7 +59,23 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
       options.tokenizer_path().empty() ? options.model_path() : options.tokenizer_path();
   BATON_ASSIGN_OR_RETURN(auto tokenizer, Tokenizer::Load(directory));
   BATON_ASSIGN_OR_RETURN(auto chat_template, MakeChatTemplate(options.chat_template(), *tokenizer));
-  return Start(MakeRouterConfig(options, model), std::move(tokenizer), std::move(chat_template));
+  RouterConfig config = MakeRouterConfig(options, model);
+  if (options.generation_config() == "auto") {
+    BATON_ASSIGN_OR_RETURN(config.defaults, LoadGenerationDefaults(options.model_path()));
+    const std::string defaults = config.defaults.ToString();
+    LOG(kInfo) << "sampling defaults: "
+               << (defaults.empty() ? "OpenAI's (generation_config.json says nothing)"
+                                    : defaults + " (generation_config.json)");
+  } else {
+    LOG(kInfo) << "sampling defaults: OpenAI's (--generation-config " << options.generation_config()
+               << ")";
+  }
+  if (options.generation_config() == "none") {
+    BATON_ASSIGN_OR_RETURN(
+        config.end_ids, EndIdsWithoutGenerationConfig(options.model_path(), directory, *tokenizer));
+    config.eos_token_ids = config.end_ids;
+  }
+  return Start(std::move(config), std::move(tokenizer), std::move(chat_template));
 }
 
 absl::StatusOr<std::unique_ptr<RouterService>> RouterService::Start(

@@ -316,5 +316,43 @@ TEST_F(RouterServiceTest, TokenizesAndDescribesTheModel) {
   EXPECT_EQ(text.text(), "hello world");
 }
 
+// The test's chain and decode service hold 1024 tokens.
+TEST_F(RouterServiceTest, WhatFitsNoPairNamesTheFieldAndTheNumbers) {
+  JoinPair({}, {.tokens = hello_});
+  v1::GenerateRequest request = Request();
+  request.mutable_sampling()->set_max_tokens(1020);
+  request.set_text("hello hello hello hello hello hello hello hello");
+  const Answer answer = Generate(request);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("max_tokens: "));
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("ask for at most"));
+}
+
+TEST_F(RouterServiceTest, AParallelCallMayHaveTheSameTracingId) {
+  JoinPair({}, {.tokens = hello_, .hang_after_tokens = true});
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> readers;
+  for (int i = 0; i < 2; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    contexts.back()->AddMetadata("x-request-id", "trace-7");
+    readers.push_back(inference_->Generate(contexts.back().get(), Request()));
+    v1::GenerateResponse message;
+    ASSERT_TRUE(readers.back()->Read(&message)) << readers.back()->Finish().error_message();
+    EXPECT_THAT(message.request_id(), testing::StartsWith("req-trace-7-"));
+  }
+  for (auto& context : contexts) context->TryCancel();
+  for (auto& reader : readers) (void)reader->Finish();
+}
+
+TEST_F(RouterServiceTest, ATracingIdThatIsNoIdFailsNothing) {
+  JoinPair({}, {.tokens = hello_});
+  for (const std::string& id : {std::string(3000, 'a'), std::string("a b"), std::string("")}) {
+    grpc::ClientContext context;
+    context.AddMetadata("x-request-id", id);
+    auto reader = inference_->Generate(&context, Request());
+    EXPECT_TRUE(ReadAll(*reader).status.ok()) << id;
+  }
+}
+
 }  // namespace
 }  // namespace baton::router

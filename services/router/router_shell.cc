@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "services/router/core/context_overflow.h"
 
 namespace baton::router {
 namespace {
@@ -56,8 +57,11 @@ RequestLimits MakeRequestLimits(const RouterConfig& config, const Tokenizer& tok
   limits.vocab_size = config.vocab_size;
   limits.max_context_tokens = config.max_context_tokens;
   limits.longest_token_bytes = LongestToken(tokenizer);
-  limits.default_max_tokens = config.default_max_tokens > 0 ? config.default_max_tokens
-                                                            : 256;
+  limits.default_max_tokens = config.default_max_tokens > 0
+                                  ? config.default_max_tokens
+                                  : config.defaults.max_new_tokens.value_or(0);
+  limits.defaults = config.defaults;
+  limits.end_ids = config.end_ids;
   limits.request_timeout_ms = config.request_timeout_ms;
   return limits;
 }
@@ -102,6 +106,7 @@ RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokeniz
       tracing_(StartTracing(config_, *metrics_)),
       traffic_(config_.log_requests),
       readiness_{false, "starting"},
+      largest_request_tokens_(config_.max_context_tokens),
       loop_("router", MailboxLimit(config_)),
       core_(MakeLimits(config_, incarnation_)),
       legs_(std::make_unique<Legs>(
@@ -224,6 +229,7 @@ void RouterShell::Begin(std::unique_ptr<Session> session) {
   event.max_tokens = request.sampling.max_tokens();
   event.deadline_us = request.deadline_us;
   event.prompt_logprobs = request.sampling.prompt_logprobs();
+  event.clip = request.clip;
   sessions_.emplace(request.call_id, std::move(session));
   Dispatch(std::move(event));
 }
@@ -306,8 +312,24 @@ void RouterShell::Perform(DeliverToken& action) {
 void RouterShell::Perform(FinishCall& action) {
   Session* session = SessionOf(action.call_id);
   if (session == nullptr) return;
+  const SessionRequest& request = session->request();
+  if (IsContextOverflow(action.outcome.status()) &&
+      FitsWhenReady(static_cast<int>(request.prompt_ids.size()), request)) {
+    action.outcome =
+        WithLeg(absl::UnavailableError(absl::StrCat(
+                    "the workers whose KV caches could hold the request are not ready: ",
+                    core_.membership().WhatIsMissing(), "; send it again")),
+                "router", "");
+  }
   traffic_.LogEnd(session->Finish(action, NowUs()));
   EndSession(action.call_id);
+}
+
+bool RouterShell::FitsWhenReady(int prompt_tokens, const SessionRequest& request) const {
+  const int64_t wanted = request.clip ? 1 : request.sampling.max_tokens();
+  const std::vector<Pair> pairs = core_.membership().WholePairs();
+  return std::any_of(pairs.begin(), pairs.end(),
+                     [&](const Pair& pair) { return OutputRoom(pair, prompt_tokens) >= wanted; });
 }
 
 // Ends a request that the core has not ended; `tell` its sink, or let it go silently.
@@ -371,6 +393,7 @@ void RouterShell::Refresh(int64_t now_us) {
   const bool open = core_.outlook(now_us) != Outlook::kRefused;
   const std::string missing = pairs > 0 ? "" : members.WhatIsMissing();
   const std::vector<Worker> workers = members.Workers();
+  const int64_t fits = members.LargestContext();
   bool draining = false;
   bool was_ready = false;
   bool ready = false;
@@ -378,6 +401,8 @@ void RouterShell::Refresh(int64_t now_us) {
     MutexLock lock(&mutex_);
     was_ready = readiness_.ready;
     draining = draining_;
+    // While no pair is ready, what fitted last is the best guess.
+    if (fits > 0) largest_request_tokens_ = std::min<int64_t>(fits, config_.max_context_tokens);
     if (!stopping_ && !draining_) readiness_ = {open, open ? "" : missing};
     ready = readiness_.ready;
   }
@@ -411,6 +436,11 @@ void RouterShell::LogTroubles(const RouterLoad& load) {
                   << config_.lease_ms << " ms more";
   }
   told_ = load;
+}
+
+int RouterShell::largest_request_tokens() const {
+  MutexLock lock(&mutex_);
+  return static_cast<int>(largest_request_tokens_);
 }
 
 bool RouterShell::alive() const { return NowUs() - last_wake_us_.load() < kStuckUs; }

@@ -70,6 +70,7 @@ class RouterShell : public Gateway {
   absl::StatusOr<std::string> Detokenize(const std::vector<int32_t>& ids,
                                          bool skip_special_tokens) const override;
   const v1::GetModelInfoResponse& model_info() const override { return model_info_; }
+  int largest_request_tokens() const override;
   Readiness readiness() const override;
   std::string ScrapeMetrics() const override { return metrics_->Scrape(); }
   // For the HTTP front; the shell outlives it.
@@ -134,6 +135,8 @@ class RouterShell : public Gateway {
   Session* SessionOf(uint64_t call_id);
   Session* SessionOfAttempt(uint64_t attempt_id);
   Legs::Contact ContactOf(const InstanceRef& instance) const;
+  // Whether some pair would take it whose processes are here, and not all ready.
+  bool FitsWhenReady(int prompt_tokens, const SessionRequest& request) const;
   int64_t OnWake(int64_t now_us);
   void LogTroubles(const RouterLoad& load);
   void Refresh(int64_t now_us);
@@ -157,6 +160,7 @@ class RouterShell : public Gateway {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // Submitted, and not ended.
   Readiness readiness_ ABSL_GUARDED_BY(mutex_);
+  int64_t largest_request_tokens_ ABSL_GUARDED_BY(mutex_);
 
   EventLoop loop_;
   // Everything below belongs to the loop's thread.

@@ -11,9 +11,13 @@
 namespace baton::router {
 namespace {
 
-// The tokenizer speaks of "text"; clients know the field by its name.
+// The tokenizer speaks of "text"; clients know the field by its name. What its patterns take too
+// long for is the text's fault as well, and won't pass: it is no overload. That the model has no
+// chat template is not the client's fault, but what it can mend: it is no error of the server.
 absl::Status NameField(const absl::Status& status, const std::string& field) {
-  if (!absl::IsInvalidArgument(status) || FieldOf(status).has_value()) return status;
+  const bool of_field = absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status) ||
+                        absl::IsFailedPrecondition(status);
+  if (!of_field || FieldOf(status).has_value()) return status;
   return InvalidField(field, std::string(status.message()));
 }
 
@@ -111,9 +115,9 @@ absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t a
   BATON_RETURN_IF_ERROR(CheckContext(call, request.prompt_ids.size(), limits_));
   BATON_RETURN_IF_ERROR(CheckPromptLogprobs(call, request.prompt_ids.size()));
   request.warnings = std::move(call.warnings);
-  if (auto clipped = DefaultClipped(call, request.prompt_ids.size(), limits_)) {
-    request.warnings.push_back(*std::move(clipped));
-  }
+  request.length_note = DefaultNote(call, request.prompt_ids.size(), limits_);
+  request.clip = !call.sampling.max_tokens.has_value();
+  request.names = call.names;
   request.prompt_only = call.sampling.max_tokens == 0;
   request.text = call.text;
   request.request_id =

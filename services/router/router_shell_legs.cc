@@ -14,6 +14,7 @@ void RouterShell::Perform(Reserve& action) {
   call_of_attempt_[action.attempt_id] = action.call_id;
   const int64_t now_us = NowUs();
   session->BeginAttempt(action.attempt_id, now_us);
+  session->LimitOutput(action.max_tokens);
   legs_->Reserve(action, {session->request().prompt_ids, session->request().sampling,
                           session->trace().BeginReserve(action, now_us)});
 }

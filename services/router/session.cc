@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/tokenizer/stream/incremental_detokenizer.h"
 #include "common/tokenizer/words/utf8.h"
+#include "services/router/core/context_overflow.h"
 
 namespace baton::router {
 
@@ -120,7 +123,21 @@ Outcome Session::MakeOutcome(const FinishCall& finish, int64_t now_us) {
   outcome.decode_instance = finish.decode_instance;
   outcome.attempts = finish.attempts;
   outcome.warnings = request_.warnings;
+  if (outcome.reason == FinishReason::kLength && !request_.length_note.empty()) {
+    outcome.warnings.push_back(request_.length_note);
+  }
   return outcome;
+}
+
+void Session::LimitOutput(int max_tokens) {
+  v1::SamplingParams& sampling = request_.sampling;
+  if (!request_.clip || max_tokens == sampling.max_tokens()) return;
+  sampling.set_max_tokens(max_tokens);
+  sampling.set_min_tokens(std::min(sampling.min_tokens(), max_tokens));
+  request_.length_note =
+      absl::StrCat(request_.names.max_tokens, ": none was given, and the text was cut at ",
+                   max_tokens, " tokens, what the KV cache of the workers has room for beside ",
+                   prompt_tokens_, " tokens of the prompt");
 }
 
 RequestEnd Session::EndOf(const FinishCall& finish, int64_t now_us) const {
@@ -141,6 +158,12 @@ RequestEnd Session::EndOf(const FinishCall& finish, int64_t now_us) const {
   return end;
 }
 
+absl::Status Session::NameOverflow(const absl::Status& status) const {
+  if (!IsContextOverflow(status)) return status;
+  const bool prompt = FieldOf(status) == kPromptField;
+  return RenameOverflow(status, prompt ? request_.names.prompt : request_.names.max_tokens);
+}
+
 RequestEnd Session::Finish(const FinishCall& finish, int64_t now_us) {
   RequestEnd end = EndOf(finish, now_us);
   if (finish.outcome.ok()) {
@@ -152,7 +175,7 @@ RequestEnd Session::Finish(const FinishCall& finish, int64_t now_us) {
   } else {
     metrics_.CountEnd(end);
     request_.trace.Finish(end, now_us);
-    request_.sink->OnError(finish.outcome.status());
+    request_.sink->OnError(NameOverflow(finish.outcome.status()));
   }
   return end;
 }

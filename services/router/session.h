@@ -27,6 +27,9 @@ struct SessionRequest {
   Endpoint endpoint = Endpoint::kGenerate;
   std::vector<int32_t> prompt_ids;
   v1::SamplingParams sampling;  // Complete.
+  bool clip = false;            // Nobody asked for its max_tokens: fewer will do.
+  std::string length_note;      // What to tell if it ends by its length; empty: nothing.
+  FieldNames names;             // Of errors that come later.
   bool prompt_only = false;     // max_tokens was 0: the one token that runs is not told.
   TextOptions text;
   std::vector<std::string> warnings;
@@ -48,6 +51,8 @@ class Session {
 
   // The core's actions and events, in the order of a request's life.
   void BeginAttempt(uint64_t attempt_id, int64_t now_us);
+  // The attempt generates `max_tokens` at most, which may be fewer than in the one before.
+  void LimitOutput(int max_tokens);
   void OnReserved(int64_t now_us) { reserve_us_ = now_us - attempt_us_; }
   void OnPrefillReport(v1::PrefillReport report) { report_ = std::move(report); }
   const v1::PrefillReport& prefill_report() const { return report_; }
@@ -66,6 +71,8 @@ class Session {
   RequestEnd Drop(const FinishCall& finish, int64_t now_us);
 
  private:
+  // The core knows fields by names of its own.
+  absl::Status NameOverflow(const absl::Status& status) const;
   RequestEnd EndOf(const FinishCall& finish, int64_t now_us) const;
   TokenPiece PieceOf(const SampledToken& token, int64_t text_offset) const;
   // Appends `piece` to the text, counts its characters and sends it with the tokens that it frees;

@@ -9,6 +9,7 @@ namespace baton::router {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -57,6 +58,7 @@ class SessionTest : public testing::Test {
     request.sampling.set_logprobs(true);
     for (const std::string& text : stop) request.sampling.add_stop(text);
     request.prompt_only = request_.prompt_only;
+    request.clip = request_.clip;
     request.text = request_.text;
     request.sink = sink_;
     TextAssembler::Options options;
@@ -183,6 +185,21 @@ TEST_F(SessionTest, ThePromptsTokensAreToldWithTheFirst) {
   EXPECT_EQ(sink_->prompt[1].logprob, -2);
   EXPECT_EQ(sink_->prompt[1].text_offset, 1);
   ASSERT_THAT(sink_->prompt[1].top, SizeIs(1));
+}
+
+TEST_F(SessionTest, WhoAskedForNoNumberHearsThatTheCacheEndedIt) {
+  const auto warnings = [&](FinishReason reason) {
+    request_.sampling.set_max_tokens(100);
+    request_.clip = true;
+    Session session = Make();
+    session.LimitOutput(3);
+    EXPECT_EQ(session.request().sampling.max_tokens(), 3);
+    (void)Feed(session, "abc");
+    Finish(session, reason);
+    return sink_->outcome.warnings;
+  };
+  EXPECT_THAT(warnings(FinishReason::kLength), ElementsAre(HasSubstr("cut at 3 tokens")));
+  EXPECT_THAT(warnings(FinishReason::kStop), IsEmpty()) << "nothing was cut";
 }
 
 }  // namespace

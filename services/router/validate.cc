@@ -14,12 +14,12 @@ namespace baton::router {
 namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-constexpr char kOverflowPayload[] = "baton.dev/context_overflow";
+// What "-1" of truncate_prompt_tokens leaves for an answer whose length nobody names.
+constexpr int64_t kTruncationRoom = 256;
 
-absl::Status ContextOverflow(const std::string& field, const std::string& message) {
-  absl::Status status = InvalidField(field, message);
-  status.SetPayload(kOverflowPayload, absl::Cord());
-  return status;
+// The most new tokens of a request that leaves max_tokens out, but for the prompt's room.
+int64_t DefaultMaxTokens(const RequestLimits& limits) {
+  return limits.default_max_tokens > 0 ? limits.default_max_tokens : limits.max_context_tokens;
 }
 
 // InvalidField under another code.
@@ -48,15 +48,6 @@ absl::Status CheckRequestId(const std::string& id) {
       std::all_of(id.begin(), id.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
   if (!printable) return InvalidField("request_id", "must be printable ASCII");
   return absl::OkStatus();
-}
-
-absl::Status CheckModel(const std::string& model, const RequestLimits& limits) {
-  if (model.empty() || model == limits.served_model_name) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(CheckUtf8("model", model));
-  return FieldError(
-      absl::StatusCode::kNotFound, "model",
-      absl::StrCat(model.size() > 256 ? "this name" : "\"" + model + "\"",
-                   " is not served here; this cluster serves \"", limits.served_model_name, "\""));
 }
 
 // low <= value <= high, or low < value with `low_open`.
@@ -97,10 +88,10 @@ absl::Status CheckStops(const SamplingRequest& sampling, const RequestLimits& li
     }
     BATON_RETURN_IF_ERROR(CheckUtf8("stop", stop));
   }
-  if (sampling.stop_token_ids.size() > kMaxStopTokenIds) {
-    return InvalidField("stop_token_ids",
-                        absl::StrCat("must have at most ", kMaxStopTokenIds, " ids, has ",
-                                     sampling.stop_token_ids.size()));
+  const size_t most_ids = kMaxStopTokenIds - std::min(kMaxStopTokenIds, limits.end_ids.size());
+  if (sampling.stop_token_ids.size() > most_ids) {
+    return InvalidField("stop_token_ids", absl::StrCat("must have at most ", most_ids, " ids, has ",
+                                                       sampling.stop_token_ids.size()));
   }
   return CheckIds("stop_token_ids", sampling.stop_token_ids, limits);
 }
@@ -145,7 +136,7 @@ absl::Status CheckSampling(const SamplingRequest& sampling, const FieldNames& na
   BATON_RETURN_IF_ERROR(
       CheckInteger(names.max_tokens, sampling.max_tokens.value_or(1), 0, kInt32Max));
   BATON_RETURN_IF_ERROR(CheckInteger("min_tokens", sampling.min_tokens, 0, kInt32Max));
-  const int64_t max_tokens = sampling.max_tokens.value_or(limits.default_max_tokens);
+  const int64_t max_tokens = sampling.max_tokens.value_or(DefaultMaxTokens(limits));
   if (sampling.min_tokens > max_tokens) {
     return InvalidField(
         "min_tokens", absl::StrCat("must be at most ", names.max_tokens, " = ", max_tokens,
@@ -211,6 +202,14 @@ absl::Status CheckPrompt(const GenerateCall& call, const RequestLimits& limits) 
 
 }  // namespace
 
+absl::Status CheckModelName(const std::string& model, const std::string& served) {
+  if (model.empty() || model == served) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(CheckUtf8("model", model));
+  return FieldError(absl::StatusCode::kNotFound, "model",
+                    absl::StrCat(model.size() > 256 ? "this name" : "\"" + model + "\"",
+                                 " is not served here; this cluster serves \"", served, "\""));
+}
+
 absl::Status CheckText(const std::string& field, const std::string& text,
                        const RequestLimits& limits) {
   if (text.size() > limits.max_text_bytes()) {
@@ -219,10 +218,6 @@ absl::Status CheckText(const std::string& field, const std::string& text,
                                         "the context of ", limits.max_context_tokens, " tokens"));
   }
   return CheckUtf8(field, text);
-}
-
-bool IsContextOverflow(const absl::Status& status) {
-  return status.GetPayload(kOverflowPayload).has_value();
 }
 
 absl::Status CheckContext(const GenerateCall& call, size_t prompt_tokens,
@@ -266,17 +261,22 @@ void TruncatePrompt(const GenerateCall& call, const RequestLimits& limits,
   if (!call.truncate_prompt_tokens.has_value()) return;
   int64_t kept = *call.truncate_prompt_tokens;
   if (kept == -1) {
-    const int64_t output = call.sampling.max_tokens.value_or(limits.default_max_tokens);
+    const int64_t output = call.sampling.max_tokens.value_or(
+        limits.default_max_tokens > 0
+            ? limits.default_max_tokens
+            : std::min<int64_t>(kTruncationRoom, limits.max_context_tokens / 2));
     kept = std::max<int64_t>(1, limits.max_context_tokens - std::max<int64_t>(1, output));
   }
   if (static_cast<int64_t>(ids.size()) > kept) ids.erase(ids.begin(), ids.end() - kept);
 }
 
-std::optional<std::string> DefaultClipped(const GenerateCall& call, size_t prompt_tokens,
-                                          const RequestLimits& limits) {
+std::string DefaultNote(const GenerateCall& call, size_t prompt_tokens,
+                        const RequestLimits& limits) {
   const int64_t room = limits.max_context_tokens - static_cast<int64_t>(prompt_tokens);
-  if (call.sampling.max_tokens.has_value() || limits.default_max_tokens <= room) {
-    return std::nullopt;
+  if (call.sampling.max_tokens.has_value() || limits.default_max_tokens <= 0) return "";
+  if (limits.default_max_tokens <= room) {
+    return absl::StrCat(call.names.max_tokens, ": none was given, and the text was cut at the ",
+                        "server's default of ", limits.default_max_tokens);
   }
   return absl::StrCat(call.names.max_tokens, ": none was given, and the default of ",
                       limits.default_max_tokens, " does not fit beside ", prompt_tokens,
@@ -286,7 +286,7 @@ std::optional<std::string> DefaultClipped(const GenerateCall& call, size_t promp
 
 absl::Status CheckCall(const GenerateCall& call, const RequestLimits& limits) {
   BATON_RETURN_IF_ERROR(CheckRequestId(call.request_id));
-  BATON_RETURN_IF_ERROR(CheckModel(call.model, limits));
+  BATON_RETURN_IF_ERROR(CheckModelName(call.model, limits.served_model_name));
   if (call.timeout_ms < 0) {
     return InvalidField("timeout_ms", absl::StrCat("must not be negative, is ", call.timeout_ms));
   }
@@ -296,23 +296,32 @@ absl::Status CheckCall(const GenerateCall& call, const RequestLimits& limits) {
 
 v1::SamplingParams ResolveSampling(const SamplingRequest& sampling, int prompt_tokens,
                                    uint64_t random_seed, const RequestLimits& limits) {
+  const GenerationDefaults& defaults = limits.defaults;
+  const auto either = [](const auto& asked, const auto& by_model, auto openai) {
+    return asked.has_value() ? *asked : by_model.has_value() ? *by_model : openai;
+  };
   v1::SamplingParams params;
-  params.set_temperature(static_cast<float>(sampling.temperature.value_or(1)));
-  params.set_top_k(static_cast<int32_t>(sampling.top_k.value_or(-1)));
+  params.set_temperature(
+      static_cast<float>(either(sampling.temperature, defaults.temperature, 1.0)));
+  params.set_top_k(static_cast<int32_t>(either(sampling.top_k, defaults.top_k, int64_t{-1})));
   // A top_p that is positive as a double may be zero as a float, which the contract doesn't know.
-  params.set_top_p(
-      std::max(static_cast<float>(sampling.top_p.value_or(1)), std::numeric_limits<float>::min()));
-  params.set_min_p(static_cast<float>(sampling.min_p.value_or(0)));
+  params.set_top_p(std::max(static_cast<float>(either(sampling.top_p, defaults.top_p, 1.0)),
+                            std::numeric_limits<float>::min()));
+  params.set_min_p(static_cast<float>(either(sampling.min_p, defaults.min_p, 0.0)));
   params.set_seed(sampling.seed.value_or(random_seed));
   for (const std::string& stop : sampling.stop) params.add_stop(stop);
   for (const int64_t id : sampling.stop_token_ids) {
     params.add_stop_token_ids(static_cast<int32_t>(id));
   }
-  params.set_ignore_eos(sampling.ignore_eos);
+  // Workers know the ids of generation_config.json; others are given to them as ids to stop at.
+  if (!sampling.ignore_eos) {
+    for (const int32_t id : limits.end_ids) params.add_stop_token_ids(id);
+  }
+  params.set_ignore_eos(sampling.ignore_eos || !limits.end_ids.empty());
   const int64_t room = int64_t{limits.max_context_tokens} - prompt_tokens;
   // 0 (only the prompt is read) runs as one token, which the session drops.
   const int64_t max_tokens =
-      std::max<int64_t>(1, std::min(room, sampling.max_tokens.value_or(limits.default_max_tokens)));
+      std::max<int64_t>(1, std::min(room, sampling.max_tokens.value_or(DefaultMaxTokens(limits))));
   params.set_max_tokens(static_cast<int32_t>(max_tokens));
   params.set_min_tokens(static_cast<int32_t>(std::min(max_tokens, sampling.min_tokens)));
   params.set_logprobs(sampling.logprobs);
@@ -321,9 +330,9 @@ v1::SamplingParams ResolveSampling(const SamplingRequest& sampling, int prompt_t
   params.set_presence_penalty(static_cast<float>(sampling.presence_penalty.value_or(0)));
   params.set_frequency_penalty(static_cast<float>(sampling.frequency_penalty.value_or(0)));
   // As with top_p: positive as a double may be zero as a float.
-  params.set_repetition_penalty(
-      std::max(static_cast<float>(sampling.repetition_penalty.value_or(1)),
-               std::numeric_limits<float>::min()));
+  params.set_repetition_penalty(std::max(
+      static_cast<float>(either(sampling.repetition_penalty, defaults.repetition_penalty, 1.0)),
+      std::numeric_limits<float>::min()));
   for (const auto& [id, bias] : sampling.logit_bias) {
     v1::LogitBias& entry = *params.add_logit_bias();
     entry.set_token_id(static_cast<int32_t>(id));

@@ -10,7 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model/generation_defaults.h"
 #include "proto/baton/v1/common.pb.h"
+#include "services/router/core/context_overflow.h"
 #include "services/router/gateway.h"
 
 namespace baton::router {
@@ -23,7 +25,12 @@ struct RequestLimits {
   int vocab_size = 0;
   int max_context_tokens = 0;  // Prompt and continuation.
   size_t longest_token_bytes = 0;
+  // Of requests that leave max_tokens out: --default-max-tokens, or else generation_config.json's
+  // max_new_tokens; 0: as many as the context and the KV caches have room for.
   int default_max_tokens = 0;
+  GenerationDefaults defaults;  // Of sampling, and what stays open is OpenAI's.
+  // Ids that end a text in the place of those that the workers know; empty: those.
+  std::vector<int32_t> end_ids;
   int64_t request_timeout_ms = 0;
 
   // A longer text cannot fit into the context whatever its tokens are: it is refused before it is
@@ -35,6 +42,9 @@ struct RequestLimits {
 
 // All that can be said before tokenizing: types, ranges, UTF-8, ids, names, sizes.
 absl::Status CheckCall(const GenerateCall& call, const RequestLimits& limits);
+
+// NOT_FOUND with field "model" for a name other than `served`; an empty one is the served model's.
+absl::Status CheckModelName(const std::string& model, const std::string& served);
 
 // UTF-8 and size of a text that is about to be tokenized.
 absl::Status CheckText(const std::string& field, const std::string& text,
@@ -49,16 +59,14 @@ absl::Status CheckContext(const GenerateCall& call, size_t prompt_tokens,
 // (kMaxPromptLogprobs).
 absl::Status CheckPromptLogprobs(const GenerateCall& call, size_t prompt_tokens);
 
-// Whether one of the above refused a request because it is too long for the context.
-bool IsContextOverflow(const absl::Status& status);
-
 // Drops tokens from the prompt's beginning as truncate_prompt_tokens says.
 void TruncatePrompt(const GenerateCall& call, const RequestLimits& limits,
                     std::vector<int32_t>& ids);
 
-// What to tell the client if max_tokens was not given and its default had to be clipped.
-std::optional<std::string> DefaultClipped(const GenerateCall& call, size_t prompt_tokens,
-                                          const RequestLimits& limits);
+// What to tell a client that left max_tokens out and whose text ended at its default; empty: the
+// default was the end of the context.
+std::string DefaultNote(const GenerateCall& call, size_t prompt_tokens,
+                        const RequestLimits& limits);
 
 // Complete parameters for the legs: defaults filled in, max_tokens bounded by the context, the seed
 // drawn as `random_seed` if the client gave none. It is fixed here, once, so that a retry on

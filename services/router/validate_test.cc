@@ -262,10 +262,10 @@ TEST(ValidateTest, NoNewTokensRunAsOne) {
 TEST(ValidateTest, OnlyWhatWasAskedForIsRefusedForItsLength) {
   GenerateCall call = GoodCall();
   EXPECT_EQ(CheckContext(call, 49, Limits()), absl::OkStatus());
-  EXPECT_THAT(*DefaultClipped(call, 49, Limits()), HasSubstr("at most 1 are generated"));
-  EXPECT_FALSE(DefaultClipped(call, 34, Limits()).has_value());
+  EXPECT_THAT(DefaultNote(call, 49, Limits()), HasSubstr("at most 1 are generated"));
+  EXPECT_THAT(DefaultNote(call, 34, Limits()), HasSubstr("the server's default of 16"));
   call.sampling.max_tokens = 2;
-  EXPECT_FALSE(DefaultClipped(call, 49, Limits()).has_value());
+  EXPECT_EQ(DefaultNote(call, 49, Limits()), "");
   EXPECT_EQ(CheckContext(call, 48, Limits()), absl::OkStatus());
   const absl::Status status = CheckContext(call, 49, Limits());
   EXPECT_TRUE(IsContextOverflow(status));
@@ -312,6 +312,58 @@ TEST(ValidateTest, PromptsAreCutAtTheirBeginning) {
   EXPECT_EQ(cut().size(), 10u);
   call.prompt = std::string(300, 'a');
   EXPECT_EQ(CheckCall(call, Limits()), absl::OkStatus()) << "what is cut off need not fit";
+}
+
+TEST(ValidateTest, TheModelsDefaultsHoldWhereTheRequestSaysNothing) {
+  RequestLimits limits = Limits();
+  limits.defaults = {
+      .temperature = 0.5, .top_k = 20, .top_p = 0.75, .min_p = 0.25, .repetition_penalty = 1.5};
+  v1::SamplingParams params = ResolveSampling({}, 10, 77, limits);
+  EXPECT_EQ(params.temperature(), 0.5f);
+  EXPECT_EQ(params.top_k(), 20);
+  EXPECT_EQ(params.top_p(), 0.75f);
+  EXPECT_EQ(params.min_p(), 0.25f);
+  EXPECT_EQ(params.repetition_penalty(), 1.5f);
+  SamplingRequest asked;
+  asked.temperature = 1;
+  asked.top_k = -1;
+  asked.top_p = 1;
+  asked.min_p = 0;
+  asked.repetition_penalty = 1;
+  params = ResolveSampling(asked, 10, 77, limits);
+  EXPECT_EQ(params.temperature(), 1.0f);
+  EXPECT_EQ(params.top_k(), -1);
+  EXPECT_EQ(params.top_p(), 1.0f);
+  EXPECT_EQ(params.min_p(), 0.0f);
+  EXPECT_EQ(params.repetition_penalty(), 1.0f);
+}
+
+TEST(ValidateTest, WithoutADefaultTheContextIsTheEnd) {
+  RequestLimits limits = Limits();
+  limits.default_max_tokens = 0;
+  EXPECT_EQ(ResolveSampling({}, 10, 77, limits).max_tokens(), 40);
+  EXPECT_EQ(DefaultNote(GoodCall(), 10, limits), "");
+  GenerateCall call = GoodCall();
+  call.sampling.min_tokens = 45;
+  EXPECT_EQ(CheckCall(call, limits), absl::OkStatus());
+  EXPECT_EQ(ResolveSampling(call.sampling, 10, 77, limits).min_tokens(), 40);
+  call.truncate_prompt_tokens = -1;
+  std::vector<int32_t> ids(60);
+  TruncatePrompt(call, limits, ids);
+  EXPECT_EQ(ids.size(), 25u) << "half of the context is for the answer";
+}
+
+// --generation-config none: workers know other ids.
+TEST(ValidateTest, OtherEndIdsTakeThePlaceOfTheWorkers) {
+  RequestLimits limits = Limits();
+  limits.end_ids = {7, 8};
+  SamplingRequest request;
+  request.stop_token_ids = {3};
+  v1::SamplingParams params = ResolveSampling(request, 10, 77, limits);
+  EXPECT_TRUE(params.ignore_eos());
+  EXPECT_THAT(params.stop_token_ids(), testing::ElementsAre(3, 7, 8));
+  request.ignore_eos = true;
+  EXPECT_THAT(ResolveSampling(request, 10, 77, limits).stop_token_ids(), testing::ElementsAre(3));
 }
 
 }  // namespace

@@ -138,6 +138,9 @@ void Clients::CheckCalm(uint64_t id, const Client& client) {
         fails(" for lack of room that there is");
       }
       return;
+    case absl::StatusCode::kInvalidArgument:
+      if (Fits(client)) fails(" for its length, which fits");
+      return;
     case absl::StatusCode::kAlreadyExists:
       if (!HasTwin(id)) fails(", with an id of its own");
       return;

@@ -97,7 +97,7 @@ std::optional<RouterWitness::End> RouterWitness::RefusalOf(const router::CallSub
   Request request;
   request.asked = event;
   if (!FitsSome(request, nullptr, /*with_room=*/false)) {
-    return refused(absl::StatusCode::kResourceExhausted);
+    return refused(absl::StatusCode::kInvalidArgument);
   }
   const bool must_wait =
       CountOf(Phase::kWaiting) > 0 || !FitsSome(request, nullptr, /*with_room=*/true);

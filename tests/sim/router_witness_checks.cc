@@ -169,7 +169,7 @@ void RouterWitness::See(const router::FinishCall& action) {
     CheckEnd(action, end);
   } else if (of.waits() && !FitsSome(of, nullptr, /*with_room=*/false)) {
     CheckEnd(action,
-             {std::nullopt, absl::StatusCode::kResourceExhausted, "router", "", false, false});
+             {std::nullopt, absl::StatusCode::kInvalidArgument, "router", "", false, false});
   } else {
     Complain(action.call_id,
              absl::StrCat("ends for no reason: ", action.outcome.status().ToString()));

@@ -50,6 +50,11 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   Attempt attempt;
   attempt.id = (limits.incarnation << 32) | (attempts_made & 0xffffffffU);
   attempt.pair = std::move(pair);
+  txn.max_tokens = txn.asked_tokens;
+  if (txn.clip) {
+    const int64_t room = OutputRoom(attempt.pair, txn.prompt_tokens);
+    txn.max_tokens = static_cast<int>(std::min<int64_t>(txn.asked_tokens, room));
+  }
   attempt.decode_open = true;
   attempt.prefill_counted = attempt.decode_counted = true;
   attempt.ungranted = pairing.Begin(attempt.pair, txn.prompt_tokens, txn.max_tokens);
@@ -58,7 +63,7 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   table.SetTimer(txn, txn.deadline_us);
   table.SetAttempt(txn, std::move(attempt));
   Emit(Reserve{txn.attempt.id, txn.call_id, txn.attempt.pair.decode, txn.attempt.pair.writers,
-               txn.deadline_us});
+               txn.deadline_us, txn.max_tokens});
 }
 
 // Ends both legs, the one that failed too: an error of a call does not prove that the far side has
@@ -109,7 +114,8 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   FailedPair failed = {txn.attempt.pair, blamed};
   const std::vector<Pair>& pairs = membership.ReadyPairs();
   const FailedPair* avoid = PlantedBug(Bug::kRouterRetriesTheSamePair) ? nullptr : &failed;
-  absl::StatusOr<Pair> other = pairing.Choose(pairs, txn.prompt_tokens, txn.max_tokens, avoid);
+  absl::StatusOr<Pair> other =
+      pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, avoid, txn.clip);
   // Without another pair the failure is reported as it was, unless the others have no room, or none
   // is ready at all and one is expected: then what failed is what is missing.
   const bool no_room = IsOverloaded(other.status()) && MayWaitForRoom().ok();

@@ -408,4 +408,34 @@ std::vector<Pair> Membership::FindPairs() const {
   return pairs;
 }
 
+std::vector<Pair> Membership::WholePairs() const {
+  const auto whole = [](const Places& places) {
+    return std::all_of(places.begin(), places.end(),
+                       [](const Worker* worker) { return worker != nullptr && !worker->draining; });
+  };
+  std::vector<Pair> pairs;
+  const std::map<GridName, Places> decodes = GridsOf(Role::kDecode);
+  for (const auto& [chain_name, stages] : GridsOf(Role::kPrefill)) {
+    if (!whole(stages)) continue;
+    const Chain chain = MakeChain(chain_name.id, stages);
+    for (const auto& [decode_name, ranks] : decodes) {
+      if (whole(ranks)) pairs.push_back(MakePair(chain, ranks));
+    }
+  }
+  return pairs;
+}
+
+int64_t OutputRoom(const Pair& pair, int64_t prompt_tokens) {
+  return prompt_tokens > pair.chain.max_prompt_tokens ? 0 : pair.max_context_tokens - prompt_tokens;
+}
+
+int64_t Membership::LargestContext() const {
+  int64_t largest = 0;
+  for (const Pair& pair : ReadyPairs()) {
+    largest =
+        std::max(largest, std::min(pair.chain.max_prompt_tokens + 1, pair.max_context_tokens));
+  }
+  return largest;
+}
+
 }  // namespace baton::router

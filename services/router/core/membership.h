@@ -87,6 +87,9 @@ struct Pair {
   bool Decodes(const InstanceRef& instance) const;
 };
 
+// Tokens that may follow a prompt in one request of the pair; 0 or less: the prompt is too long.
+int64_t OutputRoom(const Pair& pair, int64_t prompt_tokens);
+
 struct MembershipOptions {
   int64_t lease_us = 2'000'000;
   int max_workers = 4096;
@@ -184,6 +187,13 @@ class Membership {
   // others of it. Rebuilt only when something changed since the last call; valid until the next
   // call of a member that is not const.
   const std::vector<Pair>& ReadyPairs() const;
+
+  // Of the pairs that would be ready if all their processes were, those that drain apart.
+  std::vector<Pair> WholePairs() const;
+
+  // Prompt and output of a request such that whatever leaves one token for the output fits into
+  // some ready pair; 0: none is ready.
+  int64_t LargestContext() const;
 
   // Until when a pair may be expected while none is ready; 0: none is. One is expected while the
   // places of some chain and some decode service are all held by workers that are here or that were

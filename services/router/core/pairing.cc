@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/overload_status.h"
 #include "common/base/planted_bug.h"
+#include "services/router/core/context_overflow.h"
 
 namespace baton::router {
 namespace {
@@ -24,6 +25,32 @@ int64_t PagesOf(const Pair& pair, int64_t tokens) {
   return (tokens + pair.page_size - 1) / pair.page_size * pair.page_size;
 }
 
+// How large a request may be.
+struct Largest {
+  int64_t prompt = 0;         // Of a chain.
+  int64_t context = 0;        // Of a decode service: prompt and output.
+  int64_t beside_prompt = 0;  // Output beside a prompt that a pair's chain takes.
+};
+
+absl::Status TooLong(const Largest& largest, int prompt_tokens, int max_tokens) {
+  if (largest.beside_prompt <= 0) {
+    return ContextOverflow(
+        kPromptField,
+        absl::StrCat("has ", prompt_tokens,
+                     " tokens, and the KV caches of no pair of workers that ",
+                     "is ready hold it: the largest prefill chain takes prompts of ",
+                     largest.prompt, " tokens, the largest decode service ", largest.context,
+                     " tokens of prompt and output, of which at least one is for the output"));
+  }
+  return ContextOverflow(
+      kMaxTokensField,
+      absl::StrCat("the KV caches of the ready workers hold at most ",
+                   prompt_tokens + largest.beside_prompt, " tokens of this prompt and its output, ",
+                   "but ", prompt_tokens, " of the prompt and ", max_tokens, " of the output are ",
+                   int64_t{prompt_tokens} + max_tokens, "; shorten the prompt or ask for at most ",
+                   largest.beside_prompt));
+}
+
 bool UsesFailedLeg(const Pair& pair, const FailedPair& failed) {
   return failed.leg == Role::kDecode ? SameDecode(pair, failed) : SameChain(pair, failed);
 }
@@ -39,36 +66,33 @@ Policy ParsePolicy(const std::string& name) {
 }
 
 absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_tokens,
-                                     int max_tokens, const FailedPair* failed) const {
-  const int64_t context_tokens = int64_t{prompt_tokens} + max_tokens;
+                                     int max_tokens, const FailedPair* failed, bool clip) const {
   const Pair* best = nullptr;
   std::optional<Cost> best_cost;
-  int64_t largest_prompt = 0;
-  int64_t largest_context = 0;
+  int64_t best_tokens = 0;  // Of prompt and output.
+  Largest largest;
   bool any = false;
   for (const Pair& pair : pairs) {
     if (failed != nullptr && SameChain(pair, *failed) && SameDecode(pair, *failed)) {
       continue;
     }
     any = true;
-    largest_prompt = std::max(largest_prompt, pair.chain.max_prompt_tokens);
-    largest_context = std::max(largest_context, pair.max_context_tokens);
-    const bool fits =
-        prompt_tokens <= pair.chain.max_prompt_tokens && context_tokens <= pair.max_context_tokens;
-    if (!fits) continue;
-    Cost cost = CostOf(pair, PagesOf(pair, context_tokens), failed);
+    largest.prompt = std::max(largest.prompt, pair.chain.max_prompt_tokens);
+    largest.context = std::max(largest.context, pair.max_context_tokens);
+    const int64_t room = OutputRoom(pair, prompt_tokens);
+    largest.beside_prompt = std::max(largest.beside_prompt, room);
+    if (room < (clip ? 1 : max_tokens)) continue;
+    const int64_t output = std::min<int64_t>(max_tokens, room);
+    Cost cost = CostOf(pair, PagesOf(pair, prompt_tokens + output), failed);
+    cost.clipped = max_tokens - output;
     if (best_cost.has_value() && *best_cost <= cost) continue;
     best = &pair;
     best_cost = cost;
+    best_tokens = prompt_tokens + output;
   }
   if (!any) return absl::NotFoundError("no other pair is ready");
-  if (best == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a prompt of ", prompt_tokens, " tokens with up to ", max_tokens,
-        " more fits into no ready pair: the largest chain takes prompts of ", largest_prompt,
-        " tokens, the largest decode service ", largest_context, " tokens of prompt and output"));
-  }
-  if (!HasRoom(*best, PagesOf(*best, context_tokens))) {
+  if (best == nullptr) return TooLong(largest, prompt_tokens, max_tokens);
+  if (!HasRoom(*best, PagesOf(*best, best_tokens))) {
     return Overloaded(absl::ResourceExhaustedError(
         "every pair of a prefill chain and a decode service that could take the request has as "
         "much as it takes"));

@@ -44,10 +44,12 @@ class Pairing {
   // or decode in the place of the leg that failed if there is one; with another in the place of the
   // other leg too if that costs no waiting, since what failed may have been the connection between
   // the two, for which each blames the other. NOT_FOUND if `pairs` leaves no
-  // choice, RESOURCE_EXHAUSTED (naming the limit) if the request fits into none of them, the same
-  // and Overloaded if there is no room on any of those that it is for at the moment.
+  // choice, ContextOverflow (naming the limits) if the request fits into none of them,
+  // RESOURCE_EXHAUSTED and Overloaded if there is no room on any of those that it is for at the
+  // moment. `clip`: fewer than `max_tokens` will do, as many as the pair has room for beside the
+  // prompt; those that have most room for it come first.
   absl::StatusOr<Pair> Choose(const std::vector<Pair>& pairs, int prompt_tokens, int max_tokens,
-                              const FailedPair* failed) const;
+                              const FailedPair* failed, bool clip = false) const;
 
   // The life of an attempt on a pair: prefill work ends before the decode's. What ends more often
   // than it began is counted as mended and goes no further: a wrong count costs balance, a router's
@@ -106,6 +108,7 @@ class Pairing {
   };
   // Compared in order; the lowest wins.
   struct Cost {
+    int64_t clipped = 0;        // Tokens of max_tokens that there is no room for.
     bool again = false;         // The leg that failed would be used once more.
     bool no_room = false;       // See HasRoom.
     bool full = false;          // The decode has no room now: the request would wait.

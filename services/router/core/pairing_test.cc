@@ -5,6 +5,8 @@
 #include <set>
 
 #include "common/base/overload_status.h"
+#include "common/base/status.h"
+#include "services/router/core/context_overflow.h"
 #include "services/router/core/test_cluster.h"
 
 namespace baton::router {
@@ -140,11 +142,27 @@ TEST(PairingTest, ARetryChangesTheOtherLegTooWhereThatCostsNoWaiting) {
 TEST(PairingTest, WhatFitsNowhereIsRefusedWithTheLimits) {
   Pairing pairing(Policy::kLeastLoad);
   const absl::Status status = pairing.Choose(FourPairs(), 1001, 10, nullptr).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(FieldOf(status), "prompt");
+  EXPECT_TRUE(IsContextOverflow(status)) << status;
   EXPECT_NE(status.message().find("takes prompts of 1000 tokens"), std::string::npos) << status;
-  EXPECT_EQ(pairing.Choose(FourPairs(), 900, 601, nullptr).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  const absl::Status output = pairing.Choose(FourPairs(), 900, 601, nullptr).status();
+  EXPECT_EQ(FieldOf(output), "max_tokens");
+  EXPECT_TRUE(IsContextOverflow(output)) << output;
+  EXPECT_NE(output.message().find("ask for at most 600"), std::string::npos) << output;
   EXPECT_TRUE(pairing.Choose(FourPairs(), 900, 600, nullptr).ok());
+}
+
+TEST(PairingTest, WhoAskedForNoNumberIsClippedToTheLargestPair) {
+  Pairing pairing(Policy::kLeastLoad);
+  std::vector<Pair> pairs = {TestPair("c0", "d0"), TestPair("c0", "d1")};
+  pairs[0].max_context_tokens = 600;
+  EXPECT_TRUE(IsContextOverflow(pairing.Choose(pairs, 500, 5000, nullptr).status()));
+  EXPECT_EQ(pairing.Choose(pairs, 500, 5000, nullptr, /*clip=*/true)->decode.id, "d1");
+  const FailedPair failed = {pairs[1], Role::kDecode};
+  EXPECT_EQ(pairing.Choose(pairs, 500, 5000, &failed, /*clip=*/true)->decode.id, "d0");
+  EXPECT_EQ(FieldOf(pairing.Choose({pairs[0]}, 600, 5000, nullptr, /*clip=*/true).status()),
+            "prompt")
+      << "not even one token";
 }
 
 TEST(PairingTest, AChainIsGivenPromptsUntilTheyFillItsPages) {

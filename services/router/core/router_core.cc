@@ -143,7 +143,7 @@ void RouterCore::State::On(const CallSubmitted& event) {
   if (wait) {
     if (absl::Status status = MayWait(); !status.ok()) return RefuseCall(event, status);
   } else {
-    pair = pairing.Choose(pairs, event.prompt_tokens, event.max_tokens, nullptr);
+    pair = pairing.Choose(pairs, event.prompt_tokens, event.max_tokens, nullptr, event.clip);
     wait = IsOverloaded(pair.status()) || (pair.ok() && !waiting.empty());
     if (!pair.ok() && !wait) return RefuseCall(event, pair.status());
     if (absl::Status status = MayWaitForRoom(); wait && !status.ok()) {
@@ -155,7 +155,8 @@ void RouterCore::State::On(const CallSubmitted& event) {
   txn.order = ++admitted;
   txn.request_id = event.request_id;
   txn.prompt_tokens = event.prompt_tokens;
-  txn.max_tokens = event.max_tokens;
+  txn.max_tokens = txn.asked_tokens = event.max_tokens;
+  txn.clip = event.clip;
   txn.deadline_us = event.deadline_us;
   txn.prompt_logprobs = event.prompt_logprobs;
   Transaction& added = table.Add(std::move(txn));

@@ -98,6 +98,7 @@ struct CallSubmitted {
   int max_tokens = 0;      // >= 1
   int64_t deadline_us = kNeverUs;
   bool prompt_logprobs = false;  // It hears of its prompt's tokens before those of the answer.
+  bool clip = false;             // Nobody asked for max_tokens: what a pair has room for will do.
 };
 struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
   uint64_t call_id = 0;
@@ -173,6 +174,7 @@ struct Reserve {
   InstanceRef decode;
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
+  int max_tokens = 0;  // The call's, or with `clip` as many as there is room for.
 };
 struct OpenStream {
   uint64_t attempt_id = 0;

@@ -4,6 +4,7 @@
 
 #include "common/base/drain_status.h"
 #include "common/base/status.h"
+#include "services/router/core/context_overflow.h"
 #include "services/router/core/router_core_fixture.h"
 
 namespace baton::router {
@@ -255,6 +256,29 @@ TEST_F(RouterCoreTest, ALostWorkersRequestsAreRetriedBeforeTheFirstToken) {
   Handle(RegisterRequested{9, again});
   EXPECT_THAT(All<FinishCall>(), IsEmpty());
   EXPECT_NE(Only<Reserve>().decode.id, again.instance.id);
+}
+
+TEST_F(RouterCoreTest, WhatFitsNoPairIsRefusedAtOnce) {
+  JoinOnePair();
+  Handle(CallSubmitted{1, "r1", 100'000, 4, now_us_ + kDeadlineUs});
+  absl::Status status = Only<FinishCall>().outcome.status();
+  EXPECT_TRUE(IsContextOverflow(status)) << status;
+  EXPECT_EQ(FieldOf(status), "prompt");
+  Handle(CallSubmitted{2, "r2", 100, 100'000, now_us_ + kDeadlineUs});
+  status = Only<FinishCall>().outcome.status();
+  EXPECT_TRUE(IsContextOverflow(status)) << status;
+  EXPECT_EQ(FieldOf(status), "max_tokens");
+}
+
+TEST_F(RouterCoreTest, WhoAskedForNoNumberGetsWhatThePairHasRoomFor) {
+  JoinOnePair();
+  CallSubmitted call{1, "r1", 100, 100'000, now_us_ + kDeadlineUs};
+  call.clip = true;
+  Handle(call);
+  EXPECT_EQ(Only<Reserve>().max_tokens,
+            core_->membership().ReadyPairs()[0].max_context_tokens - 100);
+  Handle(ClientGone{1});
+  EXPECT_TRUE(core_->AtRest());
 }
 
 }  // namespace

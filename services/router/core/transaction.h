@@ -47,7 +47,9 @@ struct Transaction {
   uint64_t order = 0;  // Of its admission.
   std::string request_id;
   int prompt_tokens = 0;
-  int max_tokens = 0;
+  int max_tokens = 0;  // Of the attempt, if there is one: `asked_tokens` or, with `clip`, fewer.
+  int asked_tokens = 0;
+  bool clip = false;
   int64_t deadline_us = kNeverUs;
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   Phase phase = Phase::kWaiting;

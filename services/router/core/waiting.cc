@@ -92,10 +92,10 @@ void RouterCore::State::ServeWaiting() {
 absl::StatusOr<Pair> RouterCore::State::ChooseAgain(const Transaction& txn) const {
   const std::vector<Pair>& pairs = membership.ReadyPairs();
   if (txn.failed.has_value()) {
-    auto other = pairing.Choose(pairs, txn.prompt_tokens, txn.max_tokens, &*txn.failed);
+    auto other = pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, &*txn.failed, txn.clip);
     if (!absl::IsNotFound(other.status())) return other;
   }
-  return pairing.Choose(pairs, txn.prompt_tokens, txn.max_tokens, nullptr);
+  return pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, nullptr, txn.clip);
 }
 
 // The client of a failed attempt hears what failed, and then that nobody could take its place.

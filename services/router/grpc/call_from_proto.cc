@@ -53,13 +53,25 @@ int64_t TimeoutMs(const grpc::CallbackServerContext& context, int64_t timeout_ms
   return timeout_ms == 0 ? bounded_ms : std::min(timeout_ms, bounded_ms);
 }
 
+// The metadata x-request-id is for tracing, as the header over HTTP: it is part of the id, which is
+// another one for every call. An id that could not stand in logs is left out.
+std::string NewRequestId(const grpc::CallbackServerContext& context) {
+  constexpr size_t kMaxBytes = 100;
+  const auto given = context.client_metadata().find("x-request-id");
+  if (given == context.client_metadata().end()) return "req-" + RandomHex(12);
+  const std::string id(given->second.data(), given->second.size());
+  const bool fits = !id.empty() && id.size() <= kMaxBytes &&
+                    std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  return fits ? absl::StrCat("req-", id, "-", RandomHex(4)) : "req-" + RandomHex(12);
+}
+
 // What both kinds of request have. Request: v1::GenerateRequest or v1::ChatRequest.
 template <typename Request>
 GenerateCall CommonCall(const Gateway& gateway, const grpc::CallbackServerContext& context,
                         const Request& request) {
   GenerateCall call;
   // Messages carry the id from the first on, and the first may come before Submit returns.
-  call.request_id = request.request_id().empty() ? "req-" + RandomHex(12) : request.request_id();
+  call.request_id = request.request_id().empty() ? NewRequestId(context) : request.request_id();
   call.model = request.model();
   if (request.has_truncate_prompt_tokens()) {
     call.truncate_prompt_tokens = request.truncate_prompt_tokens();

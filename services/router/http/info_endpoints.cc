@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "services/router/http/openai_format.h"
 #include "services/router/http/respond.h"
+#include "services/router/validate.h"
 
 namespace baton::router {
 namespace {
@@ -122,17 +123,19 @@ void InfoEndpoints::ModelInfo(HttpExchange& exchange) const {
                          {"preferred_sampling_params", nullptr},
                          {"served_model_name", model.served_model_name()},
                          {"model_type", model.model_type()},
-                         {"max_model_len", model.max_context_tokens()}});
+                         {"max_model_len", gateway_.largest_request_tokens()}});
 }
 
 void InfoEndpoints::Models(HttpExchange& exchange) const {
-  RespondJson(exchange, ModelList(gateway_.model_info(), started_s_));
+  RespondJson(exchange,
+              ModelList(gateway_.model_info(), started_s_, gateway_.largest_request_tokens()));
 }
 
 void InfoEndpoints::Model(const std::string& name, HttpExchange& exchange) const {
   const v1::GetModelInfoResponse& model = gateway_.model_info();
-  if (name == model.served_model_name()) return RespondJson(exchange, ModelCard(model, started_s_));
-  RespondError(exchange, absl::NotFoundError(absl::StrCat("no such model: ", name)));
+  const absl::Status known = CheckModelName(name, model.served_model_name());
+  if (!known.ok()) return RespondError(exchange, known);
+  RespondJson(exchange, ModelCard(model, started_s_, gateway_.largest_request_tokens()));
 }
 
 void InfoEndpoints::FlushCache(HttpExchange& exchange) const {

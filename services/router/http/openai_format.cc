@@ -174,16 +174,16 @@ Json UsageChunk(const AnswerHeader& header, const v1::Usage& usage) {
   return chunk;
 }
 
-Json ModelCard(const v1::GetModelInfoResponse& model, int64_t created_s) {
+Json ModelCard(const v1::GetModelInfoResponse& model, int64_t created_s, int max_model_len) {
   return {{"id", model.served_model_name()},
           {"object", "model"},
           {"created", created_s},
           {"owned_by", "baton"},
-          {"max_model_len", model.max_context_tokens()}};
+          {"max_model_len", max_model_len}};
 }
 
-Json ModelList(const v1::GetModelInfoResponse& model, int64_t created_s) {
-  return {{"object", "list"}, {"data", Json::array({ModelCard(model, created_s)})}};
+Json ModelList(const v1::GetModelInfoResponse& model, int64_t created_s, int max_model_len) {
+  return {{"object", "list"}, {"data", Json::array({ModelCard(model, created_s, max_model_len)})}};
 }
 
 }  // namespace baton::router

@@ -47,8 +47,8 @@ Json WholeAnswer(const AnswerHeader& header, Json choices, const v1::Usage& usag
 Json Chunk(const AnswerHeader& header, Json choice, const v1::Usage& usage);
 Json UsageChunk(const AnswerHeader& header, const v1::Usage& usage);
 
-Json ModelList(const v1::GetModelInfoResponse& model, int64_t created_s);
-Json ModelCard(const v1::GetModelInfoResponse& model, int64_t created_s);
+Json ModelList(const v1::GetModelInfoResponse& model, int64_t created_s, int max_model_len);
+Json ModelCard(const v1::GetModelInfoResponse& model, int64_t created_s, int max_model_len);
 
 }  // namespace baton::router
 

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/random.h"
 #include "common/base/strings.h"
+#include "services/router/bearer.h"
 #include "services/router/http/generate_answer.h"
 #include "services/router/http/generate_request.h"
 #include "services/router/http/openai_answer.h"
@@ -32,6 +34,13 @@ bool SameSecret(std::string_view given, std::string_view expected) {
 
 void RespondWith(HttpExchange& exchange, const absl::StatusOr<Json>& answer) {
   answer.ok() ? RespondJson(exchange, *answer) : RespondError(exchange, answer.status());
+}
+
+// The header is for tracing: a proxy's retry or a fan-out sends it with several requests that run
+// at once, each of which needs an id of its own.
+std::string UniqueId(const HttpRequest& request) {
+  const bool given = request.Header("X-Request-Id") == request.request_id;
+  return given ? absl::StrCat(request.request_id, "-", RandomHex(4)) : request.request_id;
 }
 
 }  // namespace
@@ -115,8 +124,7 @@ void OpenAiHandler::AddGuarded(std::string method, std::string path, HttpHandler
 }
 
 bool OpenAiHandler::Authorized(const HttpRequest& request) const {
-  return api_key_.empty() ||
-         SameSecret(request.Header("Authorization"), absl::StrCat("Bearer ", api_key_));
+  return api_key_.empty() || SameSecret(BearerKey(request.Header("Authorization")), api_key_);
 }
 
 void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
@@ -130,8 +138,8 @@ void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
       ParseOpenAiRequest(endpoint, request.body, unknown_, request.Header(kTimeoutHeader));
   if (!parsed.ok()) return refuse(parsed.status());
   const std::string prefix = endpoint == Endpoint::kCompletions ? "cmpl-" : "chatcmpl-";
-  const std::string id = parsed->call.request_id.empty() ? absl::StrCat(prefix, request.request_id)
-                                                         : parsed->call.request_id;
+  const std::string id =
+      parsed->call.request_id.empty() ? prefix + UniqueId(request) : parsed->call.request_id;
   const bool stream = parsed->stream;
   absl::StatusOr<AnswerPlan> plan =
       PlanAnswer(gateway_, *std::move(parsed), id, std::time(nullptr));
@@ -147,7 +155,7 @@ void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
 void OpenAiHandler::Generate(const HttpRequest& request, const Exchange& exchange) {
   const tracing::TraceContext caller = CallerOf(gateway_, request);
   absl::StatusOr<GeneratePlan> plan = PlanGenerate(
-      gateway_, request.body, unknown_, request.Header(kTimeoutHeader), request.request_id);
+      gateway_, request.body, unknown_, request.Header(kTimeoutHeader), UniqueId(request));
   if (!plan.ok()) {
     gateway_.CountRefused(Endpoint::kGenerate, caller, plan.status());
     return RespondError(*exchange, plan.status());

@@ -91,7 +91,34 @@ TEST_F(OpenAiHandlerTest, TheApiKeyGuardsTheApiButNotTheProbes) {
             401);
   EXPECT_EQ(Send("GET", "/v1/models", "", {{"authorization", "Bearer secret"}})->response->status,
             200);
+  for (const char* value : {"bearer secret", "BEARER  secret "}) {
+    EXPECT_EQ(Send("GET", "/v1/models", "", {{"authorization", value}})->response->status, 200);
+  }
+  for (const char* value : {"Bearer", "Basic secret", "secret", "Bearersecret"}) {
+    const auto refused = Send("GET", "/v1/models", "", {{"authorization", value}});
+    EXPECT_EQ(refused->response->status, 401);
+    EXPECT_EQ(refused->response->headers, (HttpHeaders{{"WWW-Authenticate", "Bearer"}}));
+  }
   EXPECT_EQ(Send("GET", "/health")->response->status, 200);
+}
+
+TEST_F(OpenAiHandlerTest, AHeadersIdIsPartOfAnIdOfItsOwn) {
+  const HttpHeaders header = {{"X-Request-Id", "client-1"}};  // What the fixture calls the first.
+  (void)Send("POST", "/v1/completions", R"({"prompt":"x"})", header);
+  EXPECT_TRUE(gateway_.calls.at(0).request_id.starts_with("cmpl-client-1-"));
+  (void)Send("POST", "/v1/completions", R"({"prompt":"x","request_id":"mine"})",
+             {{"X-Request-Id", "client-2"}});
+  EXPECT_EQ(gateway_.calls.at(1).request_id, "mine");
+}
+
+TEST_F(OpenAiHandlerTest, AModelThatIsNotServedIsNotFoundEverywhere) {
+  const auto code = [](const auto& exchange) {
+    EXPECT_EQ(exchange->response->status, 404);
+    return exchange->Body()["error"]["code"];
+  };
+  EXPECT_EQ(code(Send("GET", "/v1/models/other")), "model_not_found");
+  EXPECT_EQ(code(Send("POST", "/tokenize", R"({"prompt":"x","model":"other"})")),
+            "model_not_found");
 }
 
 TEST_F(OpenAiHandlerTest, SubmitsRefusalReachesTheClient) {

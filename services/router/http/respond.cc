@@ -8,7 +8,7 @@
 #include "common/base/drain_status.h"
 #include "common/base/overload_status.h"
 #include "common/base/status.h"
-#include "services/router/validate.h"
+#include "services/router/core/context_overflow.h"
 
 namespace baton::router {
 
@@ -95,6 +95,7 @@ void RespondError(HttpExchange& exchange, const absl::Status& status) {
   HttpResponse response;
   response.status = HttpStatusOf(status);
   response.body = Dump(ErrorBody(status));
+  if (response.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   // Of the others with 429 none passes by itself: what fits nowhere will not fit later.
   if (response.status == 503 || IsOverloaded(status)) {
     const int64_t seconds = (RetryHintMsOf(status) + 999) / 1000;

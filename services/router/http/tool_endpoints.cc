@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "services/router/http/request_prompt.h"
 #include "services/router/http/respond.h"
+#include "services/router/validate.h"
 
 namespace baton::router {
 namespace {
@@ -47,11 +48,10 @@ absl::StatusOr<Tokens> EncodeAll(const Gateway& gateway, std::string_view body,
   return tokens;
 }
 
-absl::Status CheckModelName(const Gateway& gateway, const Fields& fields) {
+absl::Status CheckModelField(const Gateway& gateway, const Fields& fields) {
   BATON_ASSIGN_OR_RETURN(const auto model, fields.String("model"));
   const std::string& served = gateway.model_info().served_model_name();
-  if (!model.has_value() || *model == served) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("this cluster serves \"", served, "\""));
+  return CheckModelName(model.value_or(""), served);
 }
 
 // Token ids as the client wrote them, narrowed; the vocabulary is checked by the gateway.
@@ -76,7 +76,7 @@ absl::StatusOr<Json> Tokenize(const Gateway& gateway, const std::string& body,
   const Fields fields(object);
   std::vector<std::string> warnings;
   BATON_RETURN_IF_ERROR(CheckFields(fields, TokenizeFields(), unknown, warnings));
-  BATON_RETURN_IF_ERROR(CheckModelName(gateway, fields));
+  BATON_RETURN_IF_ERROR(CheckModelField(gateway, fields));
   BATON_ASSIGN_OR_RETURN(const auto strings, fields.Bool("return_token_strs"));
   BATON_ASSIGN_OR_RETURN(const Tokens tokens, EncodeAll(gateway, body, fields, unknown));
   Json lists = Json::array();
@@ -96,7 +96,7 @@ absl::StatusOr<Json> Tokenize(const Gateway& gateway, const std::string& body,
   const auto shown = [&](Json& all) { return tokens.is_list ? all : all[0]; };
   Json answer = {{"tokens", shown(lists)},
                  {"count", shown(counts)},
-                 {"max_model_len", gateway.model_info().max_context_tokens()}};
+                 {"max_model_len", gateway.largest_request_tokens()}};
   if (strings.value_or(false)) answer["token_strs"] = shown(texts);
   return answer;
 }
@@ -107,7 +107,7 @@ absl::StatusOr<Json> Detokenize(const Gateway& gateway, const std::string& body,
   const Fields fields(object);
   std::vector<std::string> warnings;
   BATON_RETURN_IF_ERROR(CheckFields(fields, DetokenizeFields(), unknown, warnings));
-  BATON_RETURN_IF_ERROR(CheckModelName(gateway, fields));
+  BATON_RETURN_IF_ERROR(CheckModelField(gateway, fields));
   BATON_ASSIGN_OR_RETURN(const auto skip, fields.Bool("skip_special_tokens"));
   const Json* tokens = fields.Find("tokens");
   if (tokens == nullptr || !tokens->is_array())
