@@ -33,7 +33,8 @@ def edited(model, directory, **files):
 def opinionated(tiny_model, tmp_path_factory):
     """A model with sampling defaults, whose tokenizer.json was saved after training."""
     return edited(tiny_model, tmp_path_factory.mktemp("opinionated") / "model", generation_config=DEFAULTS,
-                  tokenizer={"truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0},
+                  tokenizer={"truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst",
+                                            "stride": 0},
                              "padding": {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None,
                                          "pad_id": 0, "pad_type_id": 0, "pad_token": "a"}})
 

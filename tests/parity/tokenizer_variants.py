@@ -19,10 +19,12 @@ PLAIN = {**BYTES, "use_regex": False}
 WORDS = "\\p{L}+|\\p{N}{1,3}|\\s+|[^\\s\\p{L}\\p{N}]+"
 
 TEXTS = [
-    "", " ", "a", "Hello  world", " leading", "trailing ", "a1b22c333 4444", "x--y-- --z", "-a-", "--", "3.14, 1,024!",
-    "\u0664\u0665 \u00b2 \u2167 1\u20e3", "caf\u00e9 CAF\u00c9 cafe\u0301", "\ufb01 \u212b \uff21\uff11 \u3000x", "\u0130I\u0131 \u00df\u1e9e \u03a3\u03c2",
-    "tabs\tand\nlines\r\n\n", "\u00a0nb\u2003em\u0085", "under_score \u2040 a\u200db", "quote's don't", "\u4e2d\u6587\uff0c\u6807\u70b9\u3002",
-    "a<|endoftext|>b", "a <mask> b", "x <gulp>  y", "a word b", "WORD word", "<think>x", "\U0001f600 ok", "foo(bar)[0]",
+    "", " ", "a", "Hello  world", " leading", "trailing ", "a1b22c333 4444", "x--y-- --z", "-a-", "--",
+    "3.14, 1,024!", "\u0664\u0665 \u00b2 \u2167 1\u20e3", "caf\u00e9 CAF\u00c9 cafe\u0301",
+    "\ufb01 \u212b \uff21\uff11 \u3000x", "\u0130I\u0131 \u00df\u1e9e \u03a3\u03c2", "tabs\tand\nlines\r\n\n",
+    "\u00a0nb\u2003em\u0085", "under_score \u2040 a\u200db", "quote's don't",
+    "\u4e2d\u6587\uff0c\u6807\u70b9\u3002", "a<|endoftext|>b", "a <mask> b", "x <gulp>  y", "a word b", "WORD word",
+    "<think>x", "\U0001f600 ok", "foo(bar)[0]",
 ]
 
 
