@@ -65,7 +65,7 @@ absl::StatusOr<std::string> Normalizer::ApplyStep(const Step& step, std::string 
     case Kind::kLowercase:
       return ToLowercase(text);
     case Kind::kStripAccents:
-      return WithoutNonspacingMarks(text);
+      return WithoutMarks(text);
     case Kind::kStrip:
       return StripWhiteSpace(text, step.what.left, step.what.right);
     case Kind::kPrepend:

@@ -20,7 +20,7 @@ struct NormalizerStep {
     kNfkc,
     kNfkd,
     kLowercase,     // Character by character, without regard to language or place.
-    kStripAccents,  // Drops marks that take no room (general category Mn).
+    kStripAccents,  // Drops combining marks.
     kStrip,         // White space at the ends.
     kPrepend,       // `content`, unless the text is empty.
     kReplace,       // Matches of `pattern` by `content`.

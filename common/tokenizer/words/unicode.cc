@@ -64,12 +64,12 @@ std::string ToLowercase(std::string_view text) {
   return lower;
 }
 
-std::string WithoutNonspacingMarks(std::string_view text) {
+std::string WithoutMarks(std::string_view text) {
   std::string kept;
   kept.reserve(text.size());
   while (!text.empty()) {
     const Utf8Step step = NextUtf8(text);
-    if (u_charType(static_cast<UChar32>(step.code_point)) != U_NON_SPACING_MARK) {
+    if ((U_GET_GC_MASK(static_cast<UChar32>(step.code_point)) & U_GC_M_MASK) == 0) {
       kept.append(text.substr(0, step.length));
     }
     text.remove_prefix(step.length);

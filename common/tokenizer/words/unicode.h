@@ -20,8 +20,8 @@ inline absl::StatusOr<std::string> ToNfc(std::string_view text) {
 // Every character of well-formed `text` in its lower case, whatever stands around it.
 std::string ToLowercase(std::string_view text);
 
-// Well-formed `text` without the characters of general category Mn.
-std::string WithoutNonspacingMarks(std::string_view text);
+// Well-formed `text` without the characters of general category M.
+std::string WithoutMarks(std::string_view text);
 
 // The White_Space property: what `\s` is to Oniguruma and to Rust's regex crate.
 bool IsWhiteSpace(char32_t code_point);
