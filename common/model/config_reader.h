@@ -23,9 +23,7 @@ class ConfigReader {
   bool Has(const char* key) const { return Find(key) != nullptr; }
 
   // A view of the object that the key has.
-  ConfigReader Inside(const char* key) const {
-    return {*Find(key), file_, prefix_ + key + "."};
-  }
+  ConfigReader Inside(const char* key) const { return {*Find(key), file_, prefix_ + key + "."}; }
 
   // Mandatory keys. InvalidArgument when missing, of another type or outside [low, high].
   absl::StatusOr<int> Int(const char* key, int low, int high) const;

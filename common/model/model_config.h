@@ -26,7 +26,7 @@ struct ModelConfig {
   int num_key_value_heads = 0;
   int head_dim = 0;
   int vocab_size = 0;
-  int max_position_embeddings = 0;  // Tokens; prompt and output together, stretched by rope_scaling.
+  int max_position_embeddings = 0;  // Tokens of prompt and output, as rope_scaling stretches it.
   double rms_norm_eps = 0;
   double rope_theta = 0;
   std::optional<RopeScaling> rope_scaling;

@@ -13,13 +13,13 @@ namespace baton {
 
 inline constexpr int kMaxPositions = 1 << 26;
 
-// Frequencies are in radians per position. A page holds keys that are already turned, so a frequency
-// can't depend on how long a text becomes: "dynamic" and "longrope" are served up to the length from
-// which on theirs would.
+// Frequencies are in radians per position. A page holds keys that are already turned, so a
+// frequency can't depend on how long a text becomes: "dynamic" and "longrope" are served up to the
+// length from which on theirs would.
 enum class RopeKind {
-  kLinear,    // Every frequency is divided by `factor`.
-  kLlama3,    // Long wavelengths are divided by `factor`, short ones stay, the rest is interpolated.
-  kYarn,      // The same over dimensions; cosines and sines are multiplied by `magnitude`.
+  kLinear,  // Every frequency is divided by `factor`.
+  kLlama3,  // Long wavelengths are divided by `factor`, short ones stay, the rest is interpolated.
+  kYarn,    // The same over dimensions; cosines and sines are multiplied by `magnitude`.
   kLongRope,  // Each frequency has a divisor of its own; and `magnitude`.
 };
 
@@ -30,9 +30,11 @@ struct RopeScaling {
   int original_max_position_embeddings = 0;  // Positions of the training; llama3 and yarn.
   double low_freq_factor = 1;                // Of llama3.
   double high_freq_factor = 4;
-  double beta_fast = 32;  // Of yarn: turns over the original context from which on a frequency stays,
-  double beta_slow = 1;   // and up to which it is divided by `factor`.
-  bool truncate = true;   // Of yarn: the dimensions between are whole numbers.
+  // Of yarn: turns over the original context from which on a frequency stays, and up to which it is
+  // divided by `factor`; with `truncate` the dimensions between begin and end at whole numbers.
+  double beta_fast = 32;
+  double beta_slow = 1;
+  bool truncate = true;
   std::vector<double> divisors;  // Of longrope; head_dim / 2.
 };
 
