@@ -45,7 +45,8 @@ def known_at_start(cluster, stage0="prefill-0-0"):
     """What the chain says first of it, which it does a few times a second."""
     log = cluster.processes[stage0].log
     clusters.wait_until(lambda: known(cluster, stage0) == 1
-                        or "chunks are cut without knowing what they cost" in log(), 10, "the chain to say whether it knows its costs")
+                        or "chunks are cut without knowing what they cost" in log(), 10,
+                        "the chain to say whether it knows its costs")
     return known(cluster, stage0)
 
 
