@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/engine/host_kv_memory.h"
+#include "common/engine/attention/host_kv_memory.h"
 #include "services/prefill/stage/cost_sweep.h"
 
 namespace baton::prefill::sweep_testing {
