@@ -26,7 +26,8 @@ class SpanDestination {
   virtual const std::string& name() const = 0;
 };
 
-// OTLP over gRPC; `endpoint` is HOST:PORT, as net::ParseOtlpEndpoint returns it. Connects at the first batch.
+// OTLP over gRPC; `endpoint` is HOST:PORT, as net::ParseOtlpEndpoint returns it. Connects at the
+// first batch.
 std::unique_ptr<SpanDestination> CollectorAt(const std::string& endpoint);
 
 // The maximum size of a trace file. Later batches are FAILED_PRECONDITION and lost.

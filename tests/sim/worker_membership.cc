@@ -333,8 +333,8 @@ uint64_t WorkerMembership::Open(const InstanceRef& peer) {
   const uint64_t endpoint = ++last_endpoint_;
   EndpointLifeOptions options{times_.endpoint_silence_us / 6, times_.endpoint_silence_us};
   const int64_t bytes_per_ms = world_.faults().bytes_per_ms;
-  // An answer waits behind what the peer has under way, which is within the silence on the links that
-  // Baton supports. Those here are slower by far for their windows.
+  // An answer waits behind what the peer has under way, which is within the silence on the links
+  // that Baton supports. Those here are slower by far for their windows.
   if (bytes_per_ms > 0) options.silence_us += kSlowestWindowUs;
   // Half of what the link carries; where there is no limit no byte takes time.
   options.slowest_bytes_per_us = bytes_per_ms == 0 ? 1e6 : static_cast<double>(bytes_per_ms) / 2e3;
