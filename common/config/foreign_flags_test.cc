@@ -17,7 +17,6 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
-using testing::Given;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Parse;
