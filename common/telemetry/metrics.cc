@@ -8,10 +8,14 @@
 
 #include <chrono>
 #include <map>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/output_queue.h"
+#include "common/base/sync.h"
 
 namespace baton {
 namespace {
@@ -78,6 +82,8 @@ struct Metrics::Registry {
   prometheus::Registry registry;
   std::vector<Series> series{kMetricsTable.size()};
   int64_t start_us = NowUs();
+  Mutex mutex;
+  uint64_t told_dropped_lines ABSL_GUARDED_BY(mutex) = 0;
 
   void Build(const MetricInfo& info, const prometheus::Labels& common) {
     Series& added = series[static_cast<size_t>(info.id)];
@@ -145,6 +151,12 @@ void Metrics::Observe(Metric metric, double value, LabelValues labels) {
 std::string Metrics::Scrape() {
   const double uptime_seconds = static_cast<double>(NowUs() - registry_->start_us) * 1e-6;
   Set(Metric::kProcessUptimeSeconds, uptime_seconds);
+  {
+    MutexLock lock(&registry_->mutex);
+    const uint64_t dropped = DroppedOutputLines();
+    const uint64_t told = std::exchange(registry_->told_dropped_lines, dropped);
+    Increment(Metric::kLogLinesDroppedTotal, static_cast<double>(dropped - told));
+  }
   return prometheus::TextSerializer().Serialize(registry_->registry.Collect());
 }
 

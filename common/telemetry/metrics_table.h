@@ -76,6 +76,7 @@ enum class Metric {
   // Tracing.
   kTraceSpansTotal,
   // Process.
+  kLogLinesDroppedTotal,
   kUp,
   kReady,
   kWeightLoadProgressRatio,
@@ -386,6 +387,11 @@ inline constexpr MetricInfo kTable[] = {
      "Spans of this process by outcome: exported to the collector, dropped because the queue "
      "was full, or failed because the collector was unreachable or refused them.",
      kR | kP | kD, kSpanLabels},
+    {Metric::kLogLinesDroppedTotal, "baton_log_lines_dropped_total", kCounter, "lines",
+     "Lines of the log, and of what else the process prints, that could not be written: their "
+     "reader "
+     "stands still or has gone, or the disk is full.",
+     kR | kP | kD},
     {Metric::kUp, "baton_up", kGauge, "boolean", "1 while the process makes progress (/health).",
      kR | kP | kD},
     {Metric::kReady, "baton_ready", kGauge, "boolean",

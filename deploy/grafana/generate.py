@@ -252,6 +252,10 @@ DASHBOARDS = {
               within("baton_trace_spans_total", "role, fate", "{{role}} {{fate}}", '{fate!="exported"}'),
               help_text="failed: the collector is away or refuses them. queue_full: it is too slow. Requests go on "
                         "either way."),
+        row("Output"),
+        panel("Lines lost within 5 minutes", "short",
+              within("baton_log_lines_dropped_total", "instance_id", "{{instance_id}}"),
+              help_text="What reads the log stands still or has gone, or the disk is full. Requests go on."),
     ]),
 }
 
