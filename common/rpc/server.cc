@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/net/check_listen.h"
 #include "common/net/host.h"
 #include "proto/grpc/health/v1/health.pb.h"
 
@@ -40,6 +41,11 @@ absl::StatusOr<RunningServer> StartServer(const ServerOptions& options,
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   const std::string address = net::JoinHostPort(options.host, options.port);
   RunningServer running;
+  if (options.port != 0) {
+    // gRPC says why in its own log alone.
+    const absl::Status status = net::CheckListen(options.host, options.port);
+    if (!status.ok()) return absl::UnavailableError(absl::StrCat(status.message(), " (gRPC)"));
+  }
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &running.port);
   for (grpc::Service* service : services) builder.RegisterService(service);
   running.server = builder.BuildAndStart();

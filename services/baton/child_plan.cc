@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "common/net/check_listen.h"
 #include "common/net/host.h"
 #include "services/baton/process.h"
 
@@ -46,7 +48,18 @@ absl::StatusOr<int> PortPlan::Choose(const std::string& host, const char* option
   if (!taken_.insert(port).second) {
     return InvalidField(option, absl::StrCat("port ", port, " is asked for twice"));
   }
+  chosen_.push_back({host, option, port});
   return port;
+}
+
+absl::Status CheckListen(const std::vector<PlannedPort>& ports) {
+  for (const PlannedPort& planned : ports) {
+    const absl::Status status = net::CheckListen(planned.host, planned.port);
+    if (status.ok()) continue;
+    return absl::UnavailableError(absl::StrCat(
+        status.message(), " (--", absl::StrReplaceAll(planned.option, {{"_", "-"}}), ")"));
+  }
+  return absl::OkStatus();
 }
 
 ChildSpec InheritingChild(const config::ParsedOptions& parent, const std::string& name,

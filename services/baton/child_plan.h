@@ -21,17 +21,29 @@ absl::StatusOr<int> FreePort(const std::string& host);
 
 using FindFreePort = std::function<absl::StatusOr<int>(const std::string& host)>;
 
-// Ports of one address that its processes are given before they start; each is given once.
+struct PlannedPort {
+  std::string host;    // Numeric.
+  std::string option;  // That it comes from.
+  int port = 0;
+};
+
+// UNAVAILABLE, naming the option, if somebody else has one of them: before any process is started
+// that would find out by itself, or worse, take the other's answers for its own cluster's.
+absl::Status CheckListen(const std::vector<PlannedPort>& ports);
+
+// Ports of this machine that its processes are given before they start; each is given once.
 class PortPlan {
  public:
   explicit PortPlan(FindFreePort find) : find_(std::move(find)) {}
 
   // `wanted`, or with 0 a free one of `host`. InvalidField of `option` if it can't be.
   absl::StatusOr<int> Choose(const std::string& host, const char* option, int64_t wanted);
+  const std::vector<PlannedPort>& chosen() const { return chosen_; }
 
  private:
   const FindFreePort find_;
   std::set<int> taken_;
+  std::vector<PlannedPort> chosen_;
 };
 
 // A process of this executable that gets what its parent was given and applies to `role`.

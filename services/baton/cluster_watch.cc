@@ -41,6 +41,11 @@ ClusterWatch::~ClusterWatch() {
   thread_.join();
 }
 
+void ClusterWatch::OnIncarnation(const std::string& name, uint64_t incarnation) {
+  MutexLock lock(&mutex_);
+  incarnations_[name] = incarnation;
+}
+
 bool ClusterWatch::ready() const {
   MutexLock lock(&mutex_);
   return ready_;
@@ -79,11 +84,17 @@ void ClusterWatch::Run() {
 }
 
 absl::Status ClusterWatch::Ask() {
-  BATON_RETURN_IF_ERROR(AskForWorkers());
+  std::map<std::string, uint64_t> incarnations;
+  {
+    MutexLock lock(&mutex_);
+    incarnations = incarnations_;
+  }
+  if (incarnations[kRouterName] == 0) return absl::UnavailableError("the router does not listen");
+  BATON_RETURN_IF_ERROR(AskForWorkers(incarnations));
   return AskForReadiness();
 }
 
-absl::Status ClusterWatch::AskForWorkers() {
+absl::Status ClusterWatch::AskForWorkers(const std::map<std::string, uint64_t>& incarnations) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(kAnswerMs));
   // gRPC moves a connection on while a call waits for it. Calls that fail at once, as they would
@@ -94,9 +105,12 @@ absl::Status ClusterWatch::AskForWorkers() {
     return absl::UnavailableError("the router does not answer");
   }
   const auto state_of = [&](const std::string& name) {
+    const auto own = incarnations.find(name);
     const auto listed =
-        std::find_if(response.workers().begin(), response.workers().end(),
-                     [&](const auto& w) { return w.worker().instance().instance_id() == name; });
+        std::find_if(response.workers().begin(), response.workers().end(), [&](const auto& w) {
+          return own != incarnations.end() && w.worker().instance().instance_id() == name &&
+                 w.worker().instance().incarnation() == own->second;
+        });
     if (listed == response.workers().end()) return StartState::kAbsent;
     return listed->ready() ? StartState::kReady : StartState::kHere;
   };

@@ -1,8 +1,12 @@
 // Watches a starting cluster from outside: asks its router until every expected worker is there and
-// a request would be served. A thread of its own, so that whoever waits stays free for signals.
+// a request would be served. Only answers of the incarnations that were started count: another
+// cluster's router may have the port, and workers of a former run may have its workers' names. A
+// thread of its own, so that whoever waits stays free for signals.
 #ifndef SERVICES_BATON_CLUSTER_WATCH_H_
 #define SERVICES_BATON_CLUSTER_WATCH_H_
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,6 +29,9 @@ struct ClusterWatchOptions {
   std::vector<StartingGroup> groups;  // The workers' instance ids.
 };
 
+// The router's name among the children.
+inline constexpr char kRouterName[] = "router";
+
 class ClusterWatch {
  public:
   explicit ClusterWatch(ClusterWatchOptions options);
@@ -33,6 +40,9 @@ class ClusterWatch {
   ClusterWatch& operator=(const ClusterWatch&) = delete;
 
   // Any thread; at once.
+
+  // A child listens as this incarnation (StartWatch::on_incarnation). The router is `kRouterName`.
+  void OnIncarnation(const std::string& name, uint64_t incarnation);
   bool ready() const;
   // What is missing, for people; empty once it is ready.
   std::string waiting_for() const;
@@ -45,7 +55,7 @@ class ClusterWatch {
   void Run();
   // OK, or what is missing.
   absl::Status Ask();
-  absl::Status AskForWorkers();
+  absl::Status AskForWorkers(const std::map<std::string, uint64_t>& incarnations);
   absl::Status AskForReadiness() const;
 
   const ClusterWatchOptions options_;
@@ -54,7 +64,8 @@ class ClusterWatch {
   mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string waiting_for_ ABSL_GUARDED_BY(mutex_) = "the router does not answer";
+  std::string waiting_for_ ABSL_GUARDED_BY(mutex_) = "the router does not listen";
+  std::map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mutex_);  // 0: not there.
   std::vector<std::string> news_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::ListedWorker> workers_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/output_queue.h"
 #include "common/config/completion.h"
 #include "common/config/node_share.h"
 #include "common/config/options.h"
@@ -111,6 +112,7 @@ int Explain(int argc, char** argv) {
 }
 
 int Main(int argc, char** argv) {
+  PrepareDescriptors();
   const std::optional<Chosen> chosen = Choose(argc, argv);
   if (!chosen.has_value()) return Explain(argc, argv);
   const auto options =
@@ -130,4 +132,9 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace baton
 
-int main(int argc, char** argv) { return baton::Main(argc, argv); }
+int main(int argc, char** argv) {
+  const int exit_code = baton::Main(argc, argv);
+  std::fflush(nullptr);
+  baton::FlushOutput();
+  return exit_code;
+}

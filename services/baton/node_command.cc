@@ -1,5 +1,6 @@
 // `baton worker --nnodes N --node-rank R`: one node's share of a prefill chain or a decode service.
 // Checks, plans, and lets the supervisor run a worker for each of its ranks.
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -26,6 +27,8 @@ absl::Status Serve(const config::ParsedOptions& options, const char* self) {
   const config::ParsedOptions planned = PlannedOptions(options, checked);
   BATON_ASSIGN_OR_RETURN(const NodePlan plan, PlanNode(planned, PlannedArguments(checked),
                                                        config::ProcessEnvironment(), FreePort));
+  BATON_RETURN_IF_ERROR(CheckListen(plan.ports));
+  BATON_RETURN_IF_ERROR(QueueProcessOutput(options.values, "node"));
   // Before the watch, whose thread inherits what it does to signals.
   SupervisorLimits limits = LimitsOf(options.values);
   // When other nodes come is not this one's to judge: from here on its ranks wait, and one that
@@ -45,7 +48,10 @@ absl::Status Serve(const config::ParsedOptions& options, const char* self) {
     return lines;
   };
   const StartWatch start = {[&] { return watch.started(); }, [&] { return watch.waiting_for(); },
-                            news};
+                            news,
+                            [&](const std::string& name, uint64_t incarnation) {
+                              watch.OnIncarnation(name, incarnation);
+                            }};
   return supervisor.Run(start, [] {});
 }
 

@@ -44,6 +44,7 @@ class Planner {
     plan_.group = {GroupOf(values), UnitOf(values), {}};
     plan_.places = config::PlacesHere(values);
     for (const StageRank& place : plan_.places) BATON_RETURN_IF_ERROR(AddWorker(place));
+    plan_.ports = ports_.chosen();
     return std::move(plan_);
   }
 

@@ -20,6 +20,7 @@ struct NodePlan {
   std::vector<config::StageRank> places;
   std::vector<ChildSpec> children;           // Of the same places.
   std::map<std::string, int> metrics_ports;  // By worker; kept over its restarts.
+  std::vector<PlannedPort> ports;            // Everything that the workers are told to listen on.
   StartingGroup group;                       // All of them.
 };
 

@@ -33,6 +33,15 @@ NodeWatch::~NodeWatch() {
   thread_.join();
 }
 
+void NodeWatch::OnIncarnation(const std::string& name, uint64_t incarnation) {
+  MutexLock lock(&mutex_);
+  if (incarnation == 0) {
+    listening_.erase(name);
+  } else {
+    listening_.insert(name);
+  }
+}
+
 bool NodeWatch::started() const {
   MutexLock lock(&mutex_);
   return started_;
@@ -71,8 +80,14 @@ void NodeWatch::Ask() {
   std::map<std::string, StartState> states;
   std::vector<std::string> missing;
   bool started = true;
+  std::set<std::string> listening;
+  {
+    MutexLock lock(&mutex_);
+    listening = listening_;
+  }
   for (const auto& [name, port] : options_.ports) {
-    const auto answer = HttpGet({options_.host, port}, "/readiness");
+    absl::StatusOr<HttpAnswer> answer = absl::UnavailableError("it does not listen");
+    if (listening.contains(name)) answer = HttpGet({options_.host, port}, "/readiness");
     const std::string said(answer.ok() ? absl::StripAsciiWhitespace(answer->body) : "");
     if (!answer.ok() || said == kLoadingText) {
       states[name] = StartState::kAbsent;

@@ -4,7 +4,9 @@
 #ifndef SERVICES_BATON_NODE_WATCH_H_
 #define SERVICES_BATON_NODE_WATCH_H_
 
+#include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +32,9 @@ class NodeWatch {
 
   // Any thread; at once.
 
+  // A worker listens as this incarnation, or with 0 does not (StartWatch::on_incarnation). Until it
+  // does, whoever answers on its port is another process.
+  void OnIncarnation(const std::string& name, uint64_t incarnation);
   // Every worker has loaded: what they wait for now is elsewhere.
   bool started() const;
   // And every one has been ready at the same time.
@@ -50,6 +55,7 @@ class NodeWatch {
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   std::string waiting_for_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> listening_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> news_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };

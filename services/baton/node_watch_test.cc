@@ -44,6 +44,7 @@ class NodeWatchTest : public testing::Test {
         NodeWatchOptions{"127.0.0.1",
                          {{"a", workers_[0].endpoint->port()}, {"b", workers_[1].endpoint->port()}},
                          {"c", "ranks", {"a", "b"}}});
+    for (const char* name : {"a", "b"}) watch_->OnIncarnation(name, 1);
   }
   // The watch uses the workers' ports.
   void TearDown() override { watch_.reset(); }
@@ -78,6 +79,16 @@ TEST_F(NodeWatchTest, TellsLoadedFromReady) {
   EXPECT_EQ(watch_->waiting_for(), "");
   EXPECT_THAT(watch_->TakeNews(), ElementsAre("node starting: c: 2 of 2 ranks ready"));
   EXPECT_THAT(watch_->TakeNews(), ElementsAre());
+}
+
+// Somebody else may have a worker's port, and say whatever it wants.
+TEST_F(NodeWatchTest, OnlyThoseWhoSaidThatTheyListenAreAsked) {
+  watch_->OnIncarnation("a", 0);
+  for (Worker& worker : workers_) worker.stage = kReady;
+  EXPECT_TRUE(WaitsFor("a has not loaded"));
+  EXPECT_FALSE(watch_->ready());
+  watch_->OnIncarnation("a", 2);
+  EXPECT_TRUE(Becomes([this] { return watch_->ready(); }));
 }
 
 // One that dies while the others of the chain are awaited is missing again, and the node has

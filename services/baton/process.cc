@@ -1,5 +1,6 @@
 #include "services/baton/process.h"
 
+#include <fcntl.h>
 #include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
@@ -22,6 +23,7 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log_event.h"
+#include "common/base/output_queue.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
 #include "common/net/addresses.h"
@@ -40,7 +42,45 @@ sigset_t StopSignals() {
   return set;
 }
 
+// As the logger would write it (common/base/log_event.h), past which it goes.
+std::string DroppedLine(bool json, const std::string& process, uint64_t lines) {
+  const std::string text = absl::StrCat(lines, lines == 1 ? " line" : " lines",
+                                        " dropped: the output could not be written");
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  std::tm local{};
+  localtime_r(&now.tv_sec, &local);
+  const std::string milliseconds = absl::StrFormat("%03d", now.tv_nsec / 1'000'000);
+  const auto part = [&local](const char* format) {
+    char written[40];
+    return std::string(written, std::strftime(written, sizeof(written), format, &local));
+  };
+  if (!json) {
+    return absl::StrCat(part("%Y-%m-%d %H:%M:%S."), milliseconds, " W ", process, " ", text, "\n");
+  }
+  const std::string zone = part("%z");  // +hhmm
+  return absl::StrCat(
+      R"({"time":")", part("%Y-%m-%dT%H:%M:%S."), milliseconds, zone.substr(0, 3), ":",
+      zone.substr(3), R"(","level":"warning",)",
+      JsonRecord(text, {{"process", process}, {"lines_dropped", static_cast<int64_t>(lines)}}),
+      "}\n");
+}
+
 }  // namespace
+
+void PrepareDescriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // open takes the lowest number that is free, which is this one.
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return;
+  }
+  signal(SIGPIPE, SIG_IGN);
+}
+
+absl::Status QueueProcessOutput(const v1::Options& options, const std::string& name) {
+  return QueueOutput([json = options.log_format() == "json", name](uint64_t lines) {
+    return DroppedLine(json, name, lines);
+  });
+}
 
 int ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
@@ -61,6 +101,7 @@ int ExitCodeOf(const absl::Status& status) {
 
 absl::Status PrepareProcess(const v1::Options& options, const std::string& name,
                             const std::vector<std::string>& notes) {
+  BATON_RETURN_IF_ERROR(QueueProcessOutput(options, name));
   BATON_RETURN_IF_ERROR(SetLogFormat(options.log_format()));
   BATON_RETURN_IF_ERROR(InitLogging(options.log_level(), name));
   for (const std::string& note : notes) LOG(kInfo) << note;
@@ -72,7 +113,6 @@ absl::Status PrepareProcess(const v1::Options& options, const std::string& name,
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
   }
-  signal(SIGPIPE, SIG_IGN);
   const sigset_t set = StopSignals();
   if (const int error = pthread_sigmask(SIG_BLOCK, &set, nullptr); error != 0) {
     return absl::InternalError(absl::StrCat("pthread_sigmask: ", std::strerror(error)));
@@ -125,6 +165,7 @@ EndOnSignal::EndOnSignal(int exit_code, std::string why) : done_fd_(eventfd(0, E
     // A signal that is not read here stays pending for WaitForStop.
     if (fds[1].revents == 0) {
       LOG(kInfo) << why;
+      FlushOutput();
       std::_Exit(exit_code);
     }
     close(signal_fd);

@@ -26,9 +26,18 @@ inline constexpr int kExitPermanent = 3;  // As started it can never work.
 // is short). Supervisors go by it.
 int ExitCodeOf(const absl::Status& status);
 
-// Logging under `name`, failpoints, as many file descriptors as the system allows, and SIGINT and
-// SIGTERM blocked for EndOnSignal and WaitForStop. Logs `notes`, those of the command line
-// (ParsedOptions), a line each. Call before any thread starts.
+// First of all, in every command: opens /dev/null in the place of standard descriptors that are
+// closed, which the next file or socket would take, and ignores SIGPIPE, since a reader of what a
+// command prints who goes is no reason to end.
+void PrepareDescriptors();
+
+// Puts a queue between what this process prints and its reader (common/base/output_queue.h). A line
+// that says how many are missing is a log line of `name`. Before threads start.
+absl::Status QueueProcessOutput(const v1::Options& options, const std::string& name);
+
+// The queue of the output, logging under `name`, failpoints, as many file descriptors as the system
+// allows, and SIGINT and SIGTERM blocked for EndOnSignal and WaitForStop. Logs `notes`, those of
+// the command line (ParsedOptions), a line each. Call before any thread starts.
 absl::Status PrepareProcess(const v1::Options& options, const std::string& name,
                             const std::vector<std::string>& notes);
 

@@ -13,6 +13,7 @@
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
+#include "services/baton/start_report.h"
 #include "services/router/discovery/kubernetes_discovery.h"
 #include "services/router/router_service.h"
 
@@ -47,6 +48,7 @@ absl::Status Serve(v1::Options options, const std::vector<std::string>& notes) {
   auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/false));
   BATON_ASSIGN_OR_RETURN(const auto service, router::RouterService::FromOptions(options));
+  ReportListening(service->incarnation());
   const v1::GetModelInfoResponse& model = service->gateway().model_info();
   LOG(kInfo) << "model " << model.served_model_name() << " (" << model.model_type() << ", context "
              << model.max_context_tokens() << " tokens, vocabulary " << model.vocab_size() << ")";

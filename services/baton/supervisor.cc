@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "services/baton/start_report.h"
 
 namespace baton {
 namespace {
@@ -70,6 +71,7 @@ Supervisor::~Supervisor() {
       waitpid(child.pid, nullptr, 0);
     }
     if (child.output_fd >= 0) close(child.output_fd);
+    if (child.report_fd >= 0) close(child.report_fd);
   }
   close(signal_fd_);
 }
@@ -94,7 +96,8 @@ absl::Status Supervisor::Run(const StartWatch& watch, const std::function<void()
   bool stopping = false;  // On a signal.
   while (!result_.has_value()) {
     const bool asked = WaitForEvents();
-    Reap();
+    for (size_t index = 0; index < children_.size(); ++index) ReadReport(index, watch);
+    Reap(watch);
     if (asked) Perform(core_->OnStopSignal(NowUs()));
     stopping = stopping || asked;
     const bool ready = core_->starting() && watch.ready();
@@ -144,13 +147,22 @@ void Supervisor::TermAll() const {
 absl::Status Supervisor::Start(size_t index) {
   Child& child = children_[index];
   int ends[2];
+  int report[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::InternalError(absl::StrCat("pipe: ", std::strerror(errno)));
+  }
+  if (pipe2(report, O_CLOEXEC | O_NONBLOCK) != 0) {
+    const int error = errno;
+    for (const int end : ends) close(end);
+    return absl::InternalError(absl::StrCat("pipe: ", std::strerror(error)));
   }
   std::vector<std::string> arguments = {"baton"};
   arguments.insert(arguments.end(), child.spec.arguments.begin(), child.spec.arguments.end());
   const std::vector<char*> argv = Pointers(arguments);
-  const std::vector<char*> environment = Pointers(child.spec.environment);
+  // First: of a name that is there twice the first one counts.
+  std::vector<std::string> variables = {absl::StrCat(kReportVariable, "=", report[1])};
+  variables.insert(variables.end(), child.spec.environment.begin(), child.spec.environment.end());
+  const std::vector<char*> environment = Pointers(variables);
   const pid_t parent = getpid();
   // A group ends with its last member.
   if (group_ > 0 && kill(-group_, 0) != 0) group_ = 0;
@@ -167,26 +179,44 @@ absl::Status Supervisor::Start(size_t index) {
     sigprocmask(SIG_UNBLOCK, &set, nullptr);
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
+    fcntl(report[1], F_SETFD, 0);
     execve(executable_.c_str(), argv.data(), environment.data());
     _exit(127);
   }
   close(ends[1]);
+  close(report[1]);
   if (pid < 0) {
     close(ends[0]);
+    close(report[0]);
     return absl::InternalError(absl::StrCat("fork: ", std::strerror(errno)));
   }
   setpgid(pid, group);
   if (group_ == 0) group_ = pid;
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   if (child.output_fd >= 0) close(child.output_fd);
+  if (child.report_fd >= 0) close(child.report_fd);
   child.pid = pid;
   child.output_fd = ends[0];
+  child.report_fd = report[0];
   return absl::OkStatus();
 }
 
 void Supervisor::Print(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
   if (!lines.empty()) std::fflush(stdout);
+}
+
+// A report is one write of a few bytes, which a pipe keeps together.
+void Supervisor::ReadReport(size_t index, const StartWatch& watch) {
+  Child& child = children_[index];
+  char buffer[64];
+  const ssize_t got = child.report_fd < 0 ? -1 : read(child.report_fd, buffer, sizeof(buffer));
+  if (got < 0) return;  // Nothing yet.
+  close(std::exchange(child.report_fd, -1));
+  const auto incarnation = ParseListening({buffer, static_cast<size_t>(got)});
+  if (!incarnation.has_value()) return;  // It has ended, or never reports.
+  if (watch.on_incarnation) watch.on_incarnation(child.spec.name, *incarnation);
+  Perform(core_->OnListening(index, NowUs()));
 }
 
 void Supervisor::ReadOutput(Child& child) {
@@ -203,13 +233,14 @@ void Supervisor::ReadOutput(Child& child) {
   }
 }
 
-void Supervisor::Reap() {
+void Supervisor::Reap(const StartWatch& watch) {
   for (size_t index = 0; index < children_.size(); ++index) {
     Child& child = children_[index];
     int status = 0;
     if (child.pid <= 0 || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
     child.pid = -1;
     ReadOutput(child);  // Its last words are in the pipe.
+    if (watch.on_incarnation) watch.on_incarnation(child.spec.name, 0);
     Perform(core_->OnEnded(index, EndOf(status, *child.output), NowUs()));
   }
 }
@@ -217,7 +248,10 @@ void Supervisor::Reap() {
 bool Supervisor::WaitForEvents() {
   std::vector<pollfd> fds = {{signal_fd_, POLLIN, 0}};
   // -1 is skipped.
-  for (const Child& child : children_) fds.push_back({child.output_fd, POLLIN, 0});
+  for (const Child& child : children_) {
+    fds.push_back({child.output_fd, POLLIN, 0});
+    fds.push_back({child.report_fd, POLLIN, 0});
+  }
   int64_t timeout_ms = core_->starting() ? kStartPollMs : kPollMs;
   if (core_->NextTimeUs() != SupervisorCore::kNever) {
     timeout_ms = std::clamp<int64_t>((core_->NextTimeUs() - NowUs() + 999) / 1000, 0, timeout_ms);

@@ -29,6 +29,9 @@ struct StartWatch {
   // Lines for people that have come up since it was asked last; asked until a signal, after the
   // start once a second. May be null.
   std::function<std::vector<std::string>()> news;
+  // A child of that name says that it listens, as this incarnation (start_report.h); 0: it has
+  // ended. May be null.
+  std::function<void(const std::string& name, uint64_t incarnation)> on_incarnation;
 };
 
 // One thread; blocks SIGINT, SIGTERM and SIGCHLD for the process from construction on.
@@ -51,14 +54,16 @@ class Supervisor {
     ChildSpec spec;
     pid_t pid = -1;
     int output_fd = -1;  // Read end of its standard output and error.
+    int report_fd = -1;  // Read end of the pipe that it reports by.
     std::optional<ChildOutput> output;
   };
 
   void Perform(const SupervisorActions& actions);
   absl::Status Start(size_t index);
   void TermAll() const;
-  void Reap();
+  void Reap(const StartWatch& watch);
   void ReadOutput(Child& child);
+  void ReadReport(size_t index, const StartWatch& watch);
   static void Print(const std::vector<std::string>& lines);
   bool WaitForEvents();  // True when asked to stop.
 

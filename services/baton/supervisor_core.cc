@@ -30,7 +30,23 @@ SupervisorCore::SupervisorCore(SupervisorLimits limits, std::vector<std::string>
 SupervisorActions SupervisorCore::Begin(int64_t now_us) {
   SupervisorActions actions;
   if (limits_.start_timeout_us != 0) start_deadline_us_ = now_us + limits_.start_timeout_us;
-  for (size_t child = 0; child < children_.size(); ++child) Start(child, now_us, actions);
+  all_started_ = limits_.leaders == 0;
+  const size_t first = all_started_ ? children_.size() : limits_.leaders;
+  for (size_t child = 0; child < first; ++child) Start(child, now_us, actions);
+  return actions;
+}
+
+SupervisorActions SupervisorCore::OnListening(size_t child, int64_t now_us) {
+  SupervisorActions actions;
+  children_[child].listening = true;
+  if (all_started_ || phase_ != Phase::kStarting) return actions;
+  for (size_t leader = 0; leader < limits_.leaders; ++leader) {
+    if (!children_[leader].listening) return actions;
+  }
+  all_started_ = true;
+  for (size_t other = limits_.leaders; other < children_.size(); ++other) {
+    Start(other, now_us, actions);
+  }
   return actions;
 }
 

@@ -21,6 +21,8 @@ struct SupervisorLimits {
   int64_t longest_restart_us = 8'000'000;  // up to this.
   int64_t stable_us = 30'000'000;          // A life this long forgets earlier deaths.
   int restarts_in_a_row = 5;  // A child that dies once more is given up, and all with it.
+  // So many of the first children have to listen before the others are started; 0: none has to.
+  size_t leaders = 0;
   std::vector<int> permanent_exit_codes;        // A child that ends with one is not started again.
   std::string until = "the cluster was ready";  // What OnReady means, for messages.
 };
@@ -58,8 +60,10 @@ class SupervisorCore {
   // Children are known by their place in `names`.
   SupervisorCore(SupervisorLimits limits, std::vector<std::string> names);
 
-  // Starts all. Once, first.
+  // Starts the leaders, or all if there are none. Once, first.
   SupervisorActions Begin(int64_t now_us);
+  // A child has said that it listens. When the last leader has, the others are started.
+  SupervisorActions OnListening(size_t child, int64_t now_us);
   // A child could not be started at all.
   SupervisorActions OnStartFailed(size_t child, const std::string& reason, int64_t now_us);
   SupervisorActions OnEnded(size_t child, const ChildEnd& end, int64_t now_us);
@@ -81,6 +85,7 @@ class SupervisorCore {
   struct Child {
     std::string name;
     bool running = false;
+    bool listening = false;
     int deaths_in_a_row = 0;
     int64_t started_us = 0;
     int64_t restart_us = kNever;
@@ -97,6 +102,7 @@ class SupervisorCore {
   const SupervisorLimits limits_;
   std::vector<Child> children_;
   Phase phase_ = Phase::kStarting;
+  bool all_started_ = false;  // At least once.
   int64_t start_deadline_us_ = kNever;
   int64_t kill_us_ = kNever;
   std::string waiting_for_;

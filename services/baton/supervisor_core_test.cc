@@ -54,6 +54,33 @@ class SupervisorCoreTest : public testing::Test {
   SupervisorCore core_{TestLimits(), {"router", "decode-0"}};
 };
 
+TEST_F(SupervisorCoreTest, TheOthersWaitUntilTheLeaderListens) {
+  SupervisorLimits limits = TestLimits();
+  limits.leaders = 1;
+  SupervisorCore core(limits, {"router", "decode-0", "decode-1"});
+  EXPECT_THAT(Texts(core.Begin(0)), ElementsAre("start 0"));
+  EXPECT_THAT(Texts(core.OnListening(0, kSecond)), ElementsAre("start 1", "start 2"));
+  EXPECT_THAT(Texts(core.OnListening(1, kSecond)), IsEmpty());
+  core.OnReady();
+  // Started again it leads nobody: the others run.
+  core.OnEnded(0, {.exit_code = 1}, 2 * kSecond);
+  EXPECT_THAT(Texts(core.OnTime(3 * kSecond)), ElementsAre("start 0"));
+  EXPECT_THAT(Texts(core.OnListening(0, 3 * kSecond)), IsEmpty());
+}
+
+TEST_F(SupervisorCoreTest, ALeaderThatCannotListenEndsTheStartAlone) {
+  SupervisorLimits limits = TestLimits();
+  limits.leaders = 1;
+  SupervisorCore core(limits, {"router", "decode-0"});
+  core.Begin(0);
+  EXPECT_THAT(
+      Texts(core.OnEnded(0, {.exit_code = 1, .last_words = "cannot listen on x"}, kSecond)),
+      ElementsAre(
+          "finish FAILED_PRECONDITION: router ended with exit code 1 before the cluster was "
+          "ready: cannot listen on x"));
+  EXPECT_THAT(Texts(core.OnListening(0, kSecond)), IsEmpty());  // It was on its way.
+}
+
 TEST_F(SupervisorCoreTest, StartsAllAndStopsAllOnASignal) {
   EXPECT_THAT(Texts(core_.Begin(0)), ElementsAre("start 0", "start 1"));
   core_.OnReady();

@@ -4,13 +4,18 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/baton/start_report.h"
 
 namespace baton {
 namespace {
@@ -50,6 +55,31 @@ TEST_F(SupervisorTest, AnExecutableThatIsNotThereEndsAll) {
   supervisor.Add(Shell("child", ""));
   const absl::Status status = supervisor.Run(ReadyWhen([] { return false; }), [] {});
   EXPECT_EQ(status.message(), "child ended with exit code 127 before the cluster was ready");
+}
+
+TEST_F(SupervisorTest, AFollowerStartsWhenItsLeaderListens) {
+  SupervisorLimits limits;
+  limits.leaders = 1;
+  Supervisor supervisor("/bin/sh", limits);
+  supervisor.Add(
+      Shell("router", absl::StrCat("[ -e $DIR/follower ] && exit 1; touch $DIR/leader; eval \"echo "
+                                   "listening 17 >&$",
+                                   kReportVariable, "\"; while true; do sleep 0.05; done")));
+  supervisor.Add(Shell("follower",
+                       "[ -e $DIR/leader ] || exit 1; touch $DIR/follower; "
+                       "while true; do sleep 0.05; done"));
+  StartWatch watch = ReadyWhen([this] { return Exists("follower"); });
+  std::vector<std::string> heard;
+  watch.on_incarnation = [&](const std::string& name, uint64_t incarnation) {
+    heard.push_back(absl::StrCat(name, " ", incarnation));
+  };
+  const absl::Status status = supervisor.Run(watch, [] { kill(getpid(), SIGTERM); });
+  EXPECT_TRUE(status.ok()) << status;
+  ASSERT_FALSE(heard.empty());
+  EXPECT_EQ(heard[0], "router 17");
+  std::sort(heard.begin() + 1, heard.end());
+  EXPECT_EQ(std::vector<std::string>(heard.begin() + 1, heard.end()),
+            (std::vector<std::string>{"follower 0", "router 0"}));
 }
 
 TEST_F(SupervisorTest, StopsChildrenWithSigtermWhenAsked) {

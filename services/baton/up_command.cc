@@ -1,4 +1,5 @@
 // `baton up`: a local cluster. Checks, plans, and lets the supervisor run it.
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -26,9 +27,12 @@ absl::Status Up(const config::ParsedOptions& options, const char* self) {
   const config::ParsedOptions planned = PlannedOptions(options, checked);
   BATON_ASSIGN_OR_RETURN(const UpPlan plan, PlanUp(planned, PlannedArguments(checked),
                                                    config::ProcessEnvironment(), FreePort));
+  BATON_RETURN_IF_ERROR(CheckListen(plan.ports));
+  BATON_RETURN_IF_ERROR(QueueProcessOutput(options.values, "up"));
   // First of all, since the threads of the watch inherit what it does to signals.
   SupervisorLimits limits = LimitsOf(options.values);
   limits.start_timeout_us = options.values.start_timeout_ms() * 1000;
+  limits.leaders = 1;  // No worker is to register at a router that has the port of this one.
   Supervisor supervisor(self, std::move(limits));
   ClusterWatchOptions watched;
   watched.host = plan.local_host;
@@ -39,7 +43,10 @@ absl::Status Up(const config::ParsedOptions& options, const char* self) {
   for (const ChildSpec& child : plan.children) supervisor.Add(child);
   ClusterWatch watch(std::move(watched));
   const StartWatch start = {[&] { return watch.ready(); }, [&] { return watch.waiting_for(); },
-                            [&] { return watch.TakeNews(); }};
+                            [&] { return watch.TakeNews(); },
+                            [&](const std::string& name, uint64_t incarnation) {
+                              watch.OnIncarnation(name, incarnation);
+                            }};
   return supervisor.Run(start, [&] {
     const double seconds = static_cast<double>(NowUs() - start_us) / 1e6;
     std::fputs(ReadyText(plan, watch.workers(), options.values.served_model_name(),

@@ -40,6 +40,7 @@ class Planner {
     for (int64_t decode = 0; decode < values.decodes(); ++decode) {
       BATON_RETURN_IF_ERROR(AddDecode(decode));
     }
+    plan_.ports = ports_.chosen();
     return std::move(plan_);
   }
 

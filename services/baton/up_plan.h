@@ -23,6 +23,7 @@ struct UpPlan {
   std::string certificate;     // Of its HTTPS; empty: HTTP.
   int grpc_port = 0;
   std::map<std::string, int> metrics_ports;  // By worker; kept over its restarts.
+  std::vector<PlannedPort> ports;            // Everything that the processes are told to listen on.
   std::vector<ChildSpec> children;           // The router first.
   std::vector<StartingGroup> groups;         // The workers.
 };

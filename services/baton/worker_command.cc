@@ -17,6 +17,7 @@
 #include "common/engine/connect_group.h"
 #include "common/engine/connect_ranks.h"
 #include "common/engine/timed/timed_profile.h"
+#include "common/net/check_listen.h"
 #include "common/net/host.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
@@ -287,6 +288,10 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
   BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id(), notes));
   auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/true));
+  // Before the weights are read: gRPC binds it when they are.
+  if (options.grpc_port() != 0) {
+    BATON_RETURN_IF_ERROR(net::CheckListen(options.host(), static_cast<int>(options.grpc_port())));
+  }
   ConnectGroup connect_group;  // First, as it loads libtorch, which sets the process up.
   if (options.tp_size() > 1) {
     BATON_ASSIGN_OR_RETURN(connect_group, ConnectRanks(options.device(), options.advertise_host()));

@@ -1,6 +1,5 @@
 #include "services/baton/worker_runtime.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +18,7 @@
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "services/baton/loading.h"
+#include "services/baton/start_report.h"
 #include "services/baton/transports.h"
 
 namespace baton {
@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const v1::O
                                                {tracing::FateLabel(fate)});
                           }));
   BATON_RETURN_IF_ERROR(host->StartEndpoint());
+  ReportListening(host->instance_.incarnation());
   BATON_RETURN_IF_ERROR(host->Load(layers));
   BATON_ASSIGN_OR_RETURN(host->data_plane_, DataPlane::Create(PlaneOptions(options)));
   return host;
@@ -88,14 +89,7 @@ void WorkerRuntime::Progress(double fraction) {
   // A load that takes no time needs no progress.
   if (tenths == tenths_shown_ || NowUs() - created_us_ < kQuietLoadUs) return;
   tenths_shown_ = tenths;
-  if (!isatty(STDERR_FILENO)) {
-    LOG(kInfo) << "loading weights: " << tenths * 10 << " %";
-    return;
-  }
-  const std::string bar = std::string(static_cast<size_t>(tenths), '#') +
-                          std::string(static_cast<size_t>(10 - tenths), '.');
-  std::fprintf(stderr, "\rloading weights [%s] %3d %%%s", bar.c_str(), tenths * 10,
-               tenths == 10 ? "\n" : "");
+  LOG(kInfo) << "loading weights: " << tenths * 10 << " %";
 }
 
 absl::Status WorkerRuntime::Load(LayerRange layers) {

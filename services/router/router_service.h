@@ -44,6 +44,7 @@ class RouterService {
   Gateway& gateway() { return shell_; }
   int grpc_port() const { return grpc_port_; }
   int http_port() const { return http_->port(); }
+  uint64_t incarnation() const { return shell_.incarnation(); }
   const RouterConfig& config() const { return shell_.config(); }
 
   // Not ready from the first moment, so that load balancers look elsewhere. For `settle_ms`

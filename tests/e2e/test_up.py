@@ -210,17 +210,6 @@ def test_what_cannot_work_is_one_message(tiny_model, flags, said):
         assert up.lines[0].startswith("baton up: ") and said in up.lines[0]
 
 
-def test_a_port_that_somebody_has_ends_it_with_the_reason(tiny_model):
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", clusters.free_ports(1)[0]))
-        other.listen()
-        port = other.getsockname()[1]
-        with Up(tiny_model, f"--metrics-port={port}") as up:
-            assert up.wait_end() != 0
-            assert re.search(rf"^baton up: prefill-0-0 ended with exit code 1 before the cluster was ready: .*{port}",
-                             up.lines[-1]), up.text
-
-
 def test_a_worker_that_does_not_fit_waits_until_it_does(tiny_model, tmp_path):
     """Its weights have changed since the others read theirs: it says so, and ends nothing."""
     weights = tmp_path / "model" / "model.safetensors"
