@@ -69,6 +69,7 @@ std::string FormatEventsHead(const AnswerForm& form) {
   std::string head = StartHead(form, 200);
   AppendHeader(head, "Content-Type", "text/event-stream");
   AppendHeader(head, "Cache-Control", "no-cache");
+  AppendHeader(head, "X-Accel-Buffering", "no");  // nginx would keep events until it has a buffer.
   if (form.http_1_1) AppendHeader(head, "Transfer-Encoding", "chunked");
   return head + "\r\n";
 }

@@ -60,6 +60,7 @@ Connection::Connection(Tcp::socket socket, ServerContext& context, uint64_t id, 
       deadline_(socket_.get_executor()),
       send_watch_(socket_.get_executor()),
       probe_(socket_.get_executor()),
+      silence_(socket_.get_executor()),
       reader_(context.options.max_request_bytes) {}
 
 void Connection::OnStrand(std::function<void()> run) {
@@ -235,6 +236,7 @@ void Connection::Dispatch() {
   ++number_;
   answer_ = Answer::kNone;
   aborted_ = false;
+  event_times_ = {};
   if (const auto preflight = AnswerPreflight(context_.options.cors, request)) {
     return RespondNow(*preflight);
   }
@@ -302,6 +304,7 @@ void Connection::Refuse(int status, const std::string& message) {
   ++number_;
   answer_ = Answer::kNone;
   aborted_ = false;
+  event_times_ = {};
   HttpResponse response = context_.options.format_error(status, message);
   if (status == 503) response.headers.emplace_back("Retry-After", "1");
   RespondNow(response);
@@ -321,6 +324,7 @@ void Connection::Close() {
   on_gone_ = nullptr;
   send_watch_.cancel();
   probe_.cancel();
+  silence_.cancel();
   queued_ = {};
   charge_ = {};
   reader_.DropBuffered();

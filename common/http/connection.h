@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/http/answer_format.h"
 #include "common/http/body_budget.h"
@@ -38,9 +39,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Of the exchange numbered `number`; late calls of older ones are nothing.
   void Respond(uint64_t number, HttpResponse response);
+  void ExpectEvents(uint64_t number, EventTimes times);
   void BeginEvents(uint64_t number);
   void SendEvent(uint64_t number, std::string data);
   void EndEvents(uint64_t number, bool complete);
+  void RespondOrEnd(uint64_t number, HttpResponse response, std::vector<std::string> events);
   void OnDisconnect(uint64_t number, std::function<void()> gone);
   void Abandon(uint64_t number);  // Nobody will answer any more.
 
@@ -82,6 +85,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // connection_answer.cc: what it is sent.
   void RespondNow(const HttpResponse& response);
+  void BeginEventsNow();
+  void EndEventsNow(bool complete);
+  void WatchEvents(int64_t after_ms);
+  void OnSilence();
   void Queue(std::string bytes);
   void QueueAsIs(std::string bytes);
   void WriteQueued();
@@ -99,6 +106,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Timer deadline_;    // Of the phase.
   Timer send_watch_;  // Of writes.
   Timer probe_;       // Of a half-closed client.
+  Timer silence_;     // Of a stream.
 
   std::optional<TlsSession> tls_;  // Between the socket and everything else.
   RequestReader reader_;
@@ -115,6 +123,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   AnswerForm form_;
   Answer answer_ = Answer::kNone;
   bool aborted_ = false;  // The answer ends in the middle.
+  EventTimes event_times_;
+  int64_t queued_us_ = 0;  // When something was queued last.
   std::function<void()> on_gone_;
 
   std::string queued_;  // To be written after `writing_`.

@@ -34,13 +34,16 @@ void Connection::Respond(uint64_t number, HttpResponse response) {
   OnExchange(number, [this, response = std::move(response)] { RespondNow(response); });
 }
 
-void Connection::BeginEvents(uint64_t number) {
-  OnExchange(number, [this] {
-    if (answer_ != Answer::kNone) return;
-    answer_ = Answer::kEvents;
-    if (!form_.http_1_1) form_.keep_alive = false;  // The stream's end is the connection's.
-    Queue(FormatEventsHead(form_));
+void Connection::ExpectEvents(uint64_t number, EventTimes times) {
+  OnExchange(number, [this, times] {
+    if (times.keepalive_ms <= 0 || answer_ == Answer::kComplete) return;
+    event_times_ = times;
+    WatchEvents(answer_ == Answer::kNone ? times.hold_ms : times.keepalive_ms);
   });
+}
+
+void Connection::BeginEvents(uint64_t number) {
+  OnExchange(number, [this] { BeginEventsNow(); });
 }
 
 void Connection::SendEvent(uint64_t number, std::string data) {
@@ -50,14 +53,16 @@ void Connection::SendEvent(uint64_t number, std::string data) {
 }
 
 void Connection::EndEvents(uint64_t number, bool complete) {
-  OnExchange(number, [this, complete] {
-    if (answer_ == Answer::kComplete) return;
-    if (answer_ == Answer::kNone) return Close();  // Ends what has not begun.
-    answer_ = Answer::kComplete;
-    on_gone_ = nullptr;
-    aborted_ = !complete;
-    if (aborted_) form_.keep_alive = false;  // The last chunk is missing.
-    Queue(complete ? FormatEventsEnd(form_) : "");
+  OnExchange(number, [this, complete] { EndEventsNow(complete); });
+}
+
+void Connection::RespondOrEnd(uint64_t number, HttpResponse response,
+                              std::vector<std::string> events) {
+  OnExchange(number, [this, response = std::move(response), events = std::move(events)] {
+    if (answer_ == Answer::kNone) return RespondNow(response);
+    if (answer_ != Answer::kEvents) return;
+    for (const std::string& data : events) Queue(FormatEvent(form_, data));
+    EndEventsNow(/*complete=*/true);
   });
 }
 
@@ -87,6 +92,43 @@ void Connection::RespondNow(const HttpResponse& response) {
   Queue(FormatAnswer(form_, response));
 }
 
+void Connection::BeginEventsNow() {
+  if (answer_ != Answer::kNone) return;
+  answer_ = Answer::kEvents;
+  if (!form_.http_1_1) form_.keep_alive = false;  // The stream's end is the connection's.
+  Queue(FormatEventsHead(form_));
+}
+
+void Connection::EndEventsNow(bool complete) {
+  if (answer_ == Answer::kComplete) return;
+  if (answer_ == Answer::kNone) return Close();  // Ends what has not begun.
+  answer_ = Answer::kComplete;
+  on_gone_ = nullptr;
+  aborted_ = !complete;
+  if (aborted_) form_.keep_alive = false;  // The last chunk is missing.
+  Queue(complete ? FormatEventsEnd(form_) : "");
+}
+
+// ---- Streams that have nothing to say ----
+
+void Connection::WatchEvents(int64_t after_ms) {
+  silence_.expires_after(std::chrono::milliseconds(after_ms));
+  silence_.async_wait([self = shared_from_this(), number = number_](ErrorCode error) {
+    if (!error && number == self->number_ && self->phase_ == Phase::kServing) self->OnSilence();
+  });
+}
+
+// One timer serves many events: it looks how long ago the last one was when it expires.
+void Connection::OnSilence() {
+  if (answer_ == Answer::kComplete) return;
+  const int64_t left_ms = event_times_.keepalive_ms - (NowUs() - queued_us_) / 1000;
+  if (answer_ == Answer::kEvents && left_ms > 0) return WatchEvents(left_ms);
+  BeginEventsNow();
+  // A client that does not read what it has been sent is not sent more.
+  if (!write_under_way_ || queued_.empty()) Queue(FormatEventComment(form_));
+  if (phase_ == Phase::kServing) WatchEvents(event_times_.keepalive_ms);
+}
+
 // ---- Writing ----
 
 void Connection::Queue(std::string bytes) {
@@ -97,6 +139,7 @@ void Connection::Queue(std::string bytes) {
 
 void Connection::QueueAsIs(std::string bytes) {
   if (phase_ == Phase::kClosed) return;
+  queued_us_ = NowUs();
   if (queued_.empty()) {
     queued_ = std::move(bytes);
   } else {
@@ -152,6 +195,7 @@ void Connection::WatchSending(int64_t after_ms) {
 void Connection::FinishAnswer() {
   exchange_.reset();
   probe_.cancel();
+  silence_.cancel();
   if (aborted_ && !form_.http_1_1) {
     // Without chunks a clean end would look like the stream's.
     ErrorCode ignored;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/http/connection.h"
 #include "common/http/http_handler.h"
@@ -26,9 +27,13 @@ class Exchange : public HttpExchange {
   void Respond(HttpResponse response) override {
     connection_->Respond(number_, std::move(response));
   }
+  void ExpectEvents(EventTimes times) override { connection_->ExpectEvents(number_, times); }
   void BeginEvents() override { connection_->BeginEvents(number_); }
   void SendEvent(std::string data) override { connection_->SendEvent(number_, std::move(data)); }
   void EndEvents() override { connection_->EndEvents(number_, /*complete=*/true); }
+  void RespondOrEnd(HttpResponse response, std::vector<std::string> events) override {
+    connection_->RespondOrEnd(number_, std::move(response), std::move(events));
+  }
   void AbortEvents() override { connection_->EndEvents(number_, /*complete=*/false); }
   void OnDisconnect(std::function<void()> gone) override {
     connection_->OnDisconnect(number_, std::move(gone));

@@ -3,6 +3,7 @@
 #ifndef COMMON_HTTP_HTTP_HANDLER_H_
 #define COMMON_HTTP_HTTP_HANDLER_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -37,6 +38,15 @@ struct HttpResponse {
   HttpHeaders headers = {};  // Besides those that the server sets: type, length, connection, date.
 };
 
+// When a stream shows that it lives.
+struct EventTimes {
+  // How long its head is held back at most for an error that needs a status of its own.
+  int64_t hold_ms = 0;
+  // After so long without anything a comment leaves, which clients skip; 0: none does, and the head
+  // is held back until there is an event.
+  int64_t keepalive_ms = 0;
+};
+
 // The answer to one request; any thread. Either Respond once, or BeginEvents, SendEvent any number
 // of times, then EndEvents or AbortEvents. Nothing blocks; what a slow client does not read is kept
 // up to a bound, then the client is cut off. Let go of it before the server is destroyed.
@@ -44,9 +54,15 @@ class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
   virtual void Respond(HttpResponse response) = 0;
+  // The answer will be events, or an error by RespondOrEnd: its head leaves with BeginEvents or
+  // when it has been held back for long enough. Nothing if there is an answer already.
+  virtual void ExpectEvents(EventTimes times) = 0;
   virtual void BeginEvents() = 0;
   virtual void SendEvent(std::string data) = 0;  // One line of text.
   virtual void EndEvents() = 0;
+  // The end of an answer that comes to an error before its first event: `response` if the head has
+  // not left, else `events` and the stream's end.
+  virtual void RespondOrEnd(HttpResponse response, std::vector<std::string> events) = 0;
   // Closes the connection in the middle, so that the client cannot take the stream for complete.
   virtual void AbortEvents() = 0;
   // Calls `gone` once if the client leaves before the answer is complete; at once if it has left.

@@ -8,9 +8,11 @@ namespace {
 class Recorder : public HttpExchange {
  public:
   void Respond(HttpResponse reply) override { response = std::move(reply); }
+  void ExpectEvents(EventTimes) override {}
   void BeginEvents() override {}
   void SendEvent(std::string) override {}
   void EndEvents() override {}
+  void RespondOrEnd(HttpResponse, std::vector<std::string>) override {}
   void AbortEvents() override {}
   void OnDisconnect(std::function<void()>) override {}
 

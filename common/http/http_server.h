@@ -47,7 +47,7 @@ struct HttpServerOptions {
   size_t max_request_bytes = 0;                         // Of a body; larger ones get 413.
   size_t max_body_bytes_in_flight = size_t{256} << 20;  // Of all bodies; more get 503.
 
-  int64_t idle_timeout_ms = 60'000;     // Between requests.
+  int64_t idle_timeout_ms = 120'000;    // Between requests.
   int64_t receive_timeout_ms = 30'000;  // For a header, and for a body to come at 16 KiB/s.
   int64_t send_timeout_ms = 60'000;     // For a client to read anything of its answer.
 

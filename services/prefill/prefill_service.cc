@@ -275,6 +275,11 @@ void PrefillService::Publish() {
     load.set_running_requests(planner.open);
     load.set_queued_requests(planner.queued);
     load.set_queued_tokens(planner.queued_tokens);
+    for (const PromptProgress& prompt : planner.prompts) {
+      v1::PromptProgress& told = *load.add_prompts();
+      told.set_attempt_id(prompt.attempt_id);
+      told.set_computed_tokens(prompt.computed_tokens);
+    }
   }
   load.set_free_pages(page_count - used_pages);
   parts_.metrics->Set(Metric::kRequestsRunning, load.running_requests());

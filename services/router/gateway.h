@@ -120,6 +120,12 @@ struct Outcome {
   std::vector<std::string> warnings;  // What was done otherwise than asked, for people.
 };
 
+// How far a prompt is.
+struct PromptProgress {
+  int computed_tokens = 0;  // Through every stage; it may begin anew when a request is retried.
+  int prompt_tokens = 0;
+};
+
 // Receives one request's answer: any number of OnPromptTokens, any number of OnTokens, then exactly
 // one of OnFinished and OnError; nothing after it, and nothing more once Cancel has taken effect.
 // Called on the router's loop thread, one call at a time and possibly before Submit returns. An
@@ -129,6 +135,8 @@ struct Outcome {
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
+  // Of a long prompt, now and then; before the first OnTokens.
+  virtual void OnPromptProgress(PromptProgress /*progress*/) {}
   // The prompt's tokens in order, perhaps in several pieces, all before the first OnTokens. Only
   // called if prompt_logprobs was asked for.
   virtual void OnPromptTokens(std::vector<TokenPiece> tokens) = 0;

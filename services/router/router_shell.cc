@@ -180,6 +180,16 @@ void RouterShell::Heartbeat(HeartbeatReceived heartbeat, std::function<void(Repl
   done(std::move(refused));
 }
 
+void RouterShell::NoteProgress(std::vector<std::pair<uint64_t, int>> prompts) {
+  // Lost with a full mailbox: the next heartbeat says it again.
+  (void)loop_.Post([this, prompts = std::move(prompts)] {
+    for (const auto& [attempt_id, computed_tokens] : prompts) {
+      Session* session = SessionOfAttempt(attempt_id);
+      if (session != nullptr) session->OnPromptProgress(computed_tokens);
+    }
+  });
+}
+
 uint64_t RouterShell::Watch(InstanceRef instance, WatchCallbacks callbacks) {
   const uint64_t rpc_id = next_rpc_id_++;
   const auto end = callbacks.end;

@@ -81,6 +81,9 @@ class RouterShell : public Gateway {
   // UNAVAILABLE when the loop takes nothing more.
   void Register(WorkerInfo worker, std::function<void(absl::Status)> done);
   void Heartbeat(HeartbeatReceived heartbeat, std::function<void(ReplyHeartbeat)> done);
+  // How far stage 0 of a chain is with prompts, of this router's and of others': attempt ids and
+  // tokens.
+  void NoteProgress(std::vector<std::pair<uint64_t, int>> prompts);
   // Calls `notify` on the loop's thread whenever the worker should send a heartbeat at once, until
   // `end`, the last call (on the loop's thread, or at once when the loop takes nothing more), or
   // Unwatch. Returns the watch's number.

@@ -26,6 +26,15 @@ void Session::BeginAttempt(uint64_t attempt_id, int64_t now_us) {
   }
   attempt_id_ = attempt_id;
   attempt_us_ = now_us;
+  computed_tokens_ = 0;
+}
+
+// Heartbeats say it again and again, and the last ones may come behind the first token.
+void Session::OnPromptProgress(int computed_tokens) {
+  if (computed_tokens <= computed_tokens_ || computed_tokens > prompt_tokens_) return;
+  if (first_token_us_ != 0) return;
+  computed_tokens_ = computed_tokens;
+  request_.sink->OnPromptProgress({computed_tokens, prompt_tokens_});
 }
 
 TokenPiece Session::PieceOf(const SampledToken& token, int64_t text_offset) const {

@@ -54,6 +54,8 @@ class Session {
   // The attempt generates `max_tokens` at most, which may be fewer than in the one before.
   void LimitOutput(int max_tokens);
   void OnReserved(int64_t now_us) { reserve_us_ = now_us - attempt_us_; }
+  // The chain is done with so many of the prompt's tokens; told on when they have become more.
+  void OnPromptProgress(int computed_tokens);
   void OnPrefillReport(v1::PrefillReport report) { report_ = std::move(report); }
   const v1::PrefillReport& prefill_report() const { return report_; }
 
@@ -91,6 +93,7 @@ class Session {
   int64_t reserve_us_ = 0;
   int64_t first_token_us_ = 0;
   int64_t last_token_us_ = 0;
+  int computed_tokens_ = 0;  // Of the prompt, in this attempt.
   int completion_tokens_ = 0;
   std::optional<std::string> matched_stop_;
   std::deque<TokenPiece> held_;  // Tokens of text that a stop string may still cut off.

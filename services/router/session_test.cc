@@ -44,6 +44,9 @@ class RecordingSink : public ResponseSink {
     return all;
   }
 
+  void OnPromptProgress(PromptProgress told) override { progress.push_back(told.computed_tokens); }
+
+  std::vector<int> progress;
   std::vector<TokenPiece> prompt;
   std::vector<TextPiece> pieces;
   Outcome outcome;
@@ -200,6 +203,17 @@ TEST_F(SessionTest, WhoAskedForNoNumberHearsThatTheCacheEndedIt) {
   };
   EXPECT_THAT(warnings(FinishReason::kLength), ElementsAre(HasSubstr("cut at 3 tokens")));
   EXPECT_THAT(warnings(FinishReason::kStop), IsEmpty()) << "nothing was cut";
+}
+
+TEST_F(SessionTest, ProgressIsToldWhenItIsNews) {
+  Session session = Make();
+  for (const int computed : {-1, 0, 1, 1, 3}) session.OnPromptProgress(computed);
+  EXPECT_EQ(sink_->progress, std::vector<int>{1});  // There are two tokens, not three.
+  session.BeginAttempt(2, 20);
+  session.OnPromptProgress(1);
+  EXPECT_FALSE(Feed(session, "c"));
+  session.OnPromptProgress(2);  // A heartbeat that was on its way.
+  EXPECT_EQ(sink_->progress, (std::vector<int>{1, 1}));
 }
 
 }  // namespace

@@ -171,6 +171,15 @@ def test_dashboards_are_those_of_the_repository():
     assert found == {path.name: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
 
 
+def test_an_ingress_waits_for_long_prompts():
+    own = {"nginx.ingress.kubernetes.io/proxy-read-timeout": "3600", "team": "inference"}
+    ingress = {"enabled": True, "hosts": ["a.example.org"], "annotations": own}
+    annotations = chart({"router": {"ingress": ingress}}).get("Ingress", "baton-router")["metadata"]["annotations"]
+    prefix = "nginx.ingress.kubernetes.io/"
+    assert annotations == {prefix + "proxy-read-timeout": "3600", prefix + "proxy-send-timeout": "600",
+                           prefix + "proxy-buffering": "off", prefix + "proxy-body-size": "16m", "team": "inference"}
+
+
 def test_an_ingress_with_tls():
     ingress = {"enabled": True, "className": "nginx", "hosts": ["a.example.org", "b.example.org"], "tlsSecret": "tls"}
     spec = chart({"router": {"ingress": ingress}}).get("Ingress", "baton-router")["spec"]

@@ -178,7 +178,9 @@ void ChainPlanner::State::StageDone(size_t stage, const PlanDone& plan_done, int
       if (request.finished) continue;
       request.outcome.chunks[chunk].stages[stage] = {
           number, plan_done.compute_us, plan_done.wait_us, {}};
-      if (last_stage) request.outcome.compute_us = now_us - request.first_plan_us;
+      if (!last_stage) continue;
+      request.outcome.compute_us = now_us - request.first_plan_us;
+      request.computed_tokens += request.outcome.chunks[chunk].token_count;
     }
   }
   if (last_stage) {
@@ -353,6 +355,10 @@ PlannerLoad ChainPlanner::load() const {
     load.owned_pages = state_->pool->owned_pages();
   }
   load.plans_in_flight = static_cast<int>(state_->plans.size());
+  for (const uint64_t attempt_id : state_->open) {
+    const int computed = state_->requests.at(attempt_id).computed_tokens;
+    if (computed > 0) load.prompts.push_back({attempt_id, computed});
+  }
   return load;
 }
 

@@ -177,6 +177,12 @@ struct LearnedCost {
   int layers = 0;                 // Of the stage, as ChainUp said.
 };
 
+// Of a prompt that is open: the last stage is done with its first `computed_tokens`, at least one.
+struct PromptProgress {
+  uint64_t attempt_id = 0;
+  int computed_tokens = 0;
+};
+
 struct PlannerLoad {
   int queued = 0;
   int open = 0;
@@ -184,6 +190,7 @@ struct PlannerLoad {
   int free_pages = 0;
   int owned_pages = 0;
   int plans_in_flight = 0;
+  std::vector<PromptProgress> prompts;  // At most max_open_requests.
 };
 
 class ChainPlanner {

@@ -57,6 +57,24 @@ TEST_F(ChainPlannerTest, PromptTokensThatAreMissingOrOutOfPlaceFailTheRequest) {
   }
 }
 
+TEST_F(ChainPlannerTest, ProgressIsWhatTheLastStageHasDone) {
+  Up();
+  Start(1, 150);
+  Start(2, 10);
+  Done(0, 1);
+  EXPECT_TRUE(planner_->load().prompts.empty());
+  Done(1, 1);
+  ASSERT_EQ(planner_->load().prompts.size(), 1u);
+  EXPECT_EQ(planner_->load().prompts[0].attempt_id, 1u);
+  EXPECT_EQ(planner_->load().prompts[0].computed_tokens, plans_[0].items[0].token_count);
+  Send(AbortRequested{1, absl::CancelledError("gone")});
+  for (uint64_t number = 2; number <= plans_.size(); ++number) {
+    for (const int stage : {0, 1}) Done(stage, number);
+  }
+  for (const int stage : {0, 1}) Closed(stage, 1);
+  for (const PromptProgress& prompt : planner_->load().prompts) EXPECT_EQ(prompt.attempt_id, 2u);
+}
+
 TEST_F(ChainPlannerTest, RefusesWhileDown) {
   Start(1, 10);
   ASSERT_EQ(finished_.size(), 1u);

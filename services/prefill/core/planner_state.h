@@ -41,6 +41,7 @@ struct ChainPlanner::State {
     bool abort_issued = false;  // In a plan.
     std::vector<int> pages;
     int planned_tokens = 0;
+    int computed_tokens = 0;   // By the last stage.
     int given_tokens = 0;      // Of the plan that is being built.
     uint64_t last_plan = 0;    // The last one that names it.
     std::vector<bool> closed;  // By stage and rank.

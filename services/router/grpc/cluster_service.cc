@@ -14,6 +14,7 @@
 namespace baton::router {
 namespace {
 
+constexpr int kMaxPrompts = 65536;     // As many as --max-prefill-requests may be.
 constexpr int kMaxUnconnected = 8192;  // Twice the most workers, for those that have just left.
 
 grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& status) {
@@ -60,6 +61,15 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   heartbeat.draining = request->draining();
   heartbeat.leaving = request->leaving();
   heartbeat.unconnected.assign(request->unconnected().begin(), request->unconnected().end());
+  if (request->load().prompts_size() > kMaxPrompts) {
+    return Refuse(context, InvalidField("load.prompts", absl::StrCat("must have at most ",
+                                                                     kMaxPrompts, " entries")));
+  }
+  std::vector<std::pair<uint64_t, int>> prompts;
+  for (const v1::PromptProgress& prompt : request->load().prompts()) {
+    prompts.emplace_back(prompt.attempt_id(), prompt.computed_tokens());
+  }
+  if (!prompts.empty()) shell_.NoteProgress(std::move(prompts));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   shell_.Heartbeat(std::move(heartbeat), [reactor, response](const ReplyHeartbeat& reply) {
     response->set_view_version(reply.view_version);

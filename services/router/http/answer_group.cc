@@ -28,6 +28,10 @@ class AnswerGroup::Sink : public ResponseSink {
  public:
   Sink(std::shared_ptr<AnswerGroup> group, size_t call) : group_(std::move(group)), call_(call) {}
 
+  void OnPromptProgress(PromptProgress progress) override {
+    group_->WriteUnlessEnded(
+        [&](AnswerWriter& writer) { writer.OnPromptProgress(call_, progress); });
+  }
   void OnPromptTokens(std::vector<TokenPiece> tokens) override {
     group_->WriteUnlessEnded(
         [&](AnswerWriter& writer) { writer.OnPromptTokens(call_, std::move(tokens)); });

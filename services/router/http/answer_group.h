@@ -24,6 +24,7 @@ namespace baton::router {
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
+  virtual void OnPromptProgress(size_t /*call*/, PromptProgress /*progress*/) {}
   virtual void OnPromptTokens(size_t call, std::vector<TokenPiece> tokens) = 0;
   virtual void OnTokens(size_t call, TextPiece piece) = 0;
   virtual void OnFinished(size_t call, Outcome outcome) = 0;

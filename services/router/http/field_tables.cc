@@ -194,10 +194,11 @@ const FieldTable& MessageFields() {
 }
 
 const FieldTable& StreamOptionFields() {
-  static const auto* table = new FieldTable{"stream_options",
-                                            {"include_usage", "continuous_usage_stats"},
-                                            {},
-                                            {{"include_obfuscation", {false}, ""}}};
+  static const auto* table =
+      new FieldTable{"stream_options",
+                     {"include_usage", "continuous_usage_stats", "include_progress"},
+                     {},
+                     {{"include_obfuscation", {false}, ""}}};
   return *table;
 }
 

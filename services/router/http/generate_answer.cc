@@ -52,7 +52,8 @@ class GenerateWriter : public AnswerWriter {
     RespondJson(*exchange_, list);
   }
   void OnError(const absl::Status& status) override {
-    if (!open_) return RespondError(*exchange_, status);
+    if (!plan_.stream) return RespondError(*exchange_, status);
+    if (!open_) return FailStream(*exchange_, status);
     exchange_->SendEvent(Dump(ErrorBody(status)));
     exchange_->AbortEvents();
   }

@@ -142,13 +142,18 @@ class WholeWriter : public AnswerWriter {
   std::vector<Candidate> candidates_;
 };
 
-// Sends every decode step of every choice as one event. The stream opens with the first token, so
-// that a failure before it still has an HTTP status of its own.
+// Sends every decode step of every choice as one event.
 class StreamWriter : public AnswerWriter {
  public:
   StreamWriter(AnswerPlan plan, std::shared_ptr<HttpExchange> exchange)
       : plan_(std::move(plan)), exchange_(std::move(exchange)), choices_(CallsOf(plan_)) {}
 
+  void OnPromptProgress(size_t call, PromptProgress progress) override {
+    if (!plan_.header.progress || failed_) return;
+    exchange_->BeginEvents();
+    exchange_->SendEvent(
+        Dump(ProgressChunk(plan_.header, static_cast<int>(call), progress, so_far_)));
+  }
   void OnPromptTokens(size_t call, std::vector<TokenPiece> tokens) override {
     Append(std::move(tokens), choices_[call].echoed);
   }
@@ -180,7 +185,7 @@ class StreamWriter : public AnswerWriter {
   }
   void OnError(const absl::Status& status) override {
     if (std::exchange(failed_, true)) return;
-    if (!open_) return RespondError(*exchange_, status);
+    if (!open_) return FailStream(*exchange_, status);
     exchange_->SendEvent(Dump(ErrorBody(status)));
     exchange_->AbortEvents();
   }
@@ -233,7 +238,7 @@ class StreamWriter : public AnswerWriter {
   v1::Usage usage_;   // Of the choices that have finished.
   v1::Usage so_far_;  // As continuous usage shows it.
   std::set<std::string> warnings_;
-  bool open_ = false;
+  bool open_ = false;  // The client has been sent a choice.
   bool failed_ = false;
 };
 

@@ -167,6 +167,17 @@ Json Chunk(const AnswerHeader& header, Json choice, const v1::Usage& usage) {
   return chunk;
 }
 
+Json ProgressChunk(const AnswerHeader& header, int index, PromptProgress progress,
+                   const v1::Usage& usage) {
+  Json chunk = Envelope(header, true);
+  chunk["choices"] = Json::array();
+  chunk["progress"] = {{"index", index},
+                       {"computed_tokens", progress.computed_tokens},
+                       {"prompt_tokens", progress.prompt_tokens}};
+  if (header.usage) chunk["usage"] = header.continuous_usage ? UsageJson(usage) : Json();
+  return chunk;
+}
+
 Json UsageChunk(const AnswerHeader& header, const v1::Usage& usage) {
   Json chunk = Envelope(header, true);
   chunk["choices"] = Json::array();

@@ -23,6 +23,7 @@ struct AnswerHeader {
   bool token_ids = false;         // return_token_ids.
   bool usage = false;             // stream_options.include_usage: every chunk has one, mostly null.
   bool continuous_usage = false;  // Every chunk has the usage so far.
+  bool progress = false;          // stream_options.include_progress.
 };
 
 // One choice, or what a chunk adds to it.
@@ -45,6 +46,10 @@ Json WholeAnswer(const AnswerHeader& header, Json choices, const v1::Usage& usag
                  const std::vector<std::string>& warnings);
 // `usage`: so far; shown if it is asked for.
 Json Chunk(const AnswerHeader& header, Json choice, const v1::Usage& usage);
+// Between a stream's head and the first token of choice `index`: without a choice, as the usage's
+// chunk, so that clients that know no progress skip it.
+Json ProgressChunk(const AnswerHeader& header, int index, PromptProgress progress,
+                   const v1::Usage& usage);
 Json UsageChunk(const AnswerHeader& header, const v1::Usage& usage);
 
 Json ModelList(const v1::GetModelInfoResponse& model, int64_t created_s, int max_model_len);

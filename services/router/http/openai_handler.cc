@@ -1,5 +1,7 @@
 #include "services/router/http/openai_handler.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <ctime>
 #include <string_view>
 #include <utility>
@@ -20,6 +22,10 @@ namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
 constexpr std::string_view kTimeoutHeader = "X-Request-Timeout";
+
+// What refuses a request that is well-formed (no workers, no room, a queue that is full) says so
+// within milliseconds. Longer than this its status is not worth a stream that seems dead.
+constexpr int64_t kHoldMs = 1000;
 
 using Exchange = std::shared_ptr<HttpExchange>;
 
@@ -50,6 +56,7 @@ OpenAiHandler::OpenAiHandler(Gateway& gateway, const v1::Options& options)
       api_key_(options.api_key()),
       unknown_(options.unknown_fields() == "ignore" ? UnknownFields::kIgnore
                                                     : UnknownFields::kRefuse),
+      event_times_{std::min(kHoldMs, options.sse_keepalive_ms()), options.sse_keepalive_ms()},
       info_(gateway, options, /*guarded=*/!api_key_.empty()),
       probe_(std::make_shared<GenerationProbe>(gateway)),
       running_(std::make_shared<RunningAnswers>()),
@@ -150,6 +157,7 @@ void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
                        : MakeWholeWriter(*std::move(plan), exchange);
   AnswerGroup::Start(gateway_, running_, id, std::move(calls), std::move(writer), *exchange,
                      std::move(span));
+  if (stream) exchange->ExpectEvents(event_times_);
 }
 
 void OpenAiHandler::Generate(const HttpRequest& request, const Exchange& exchange) {
@@ -163,8 +171,10 @@ void OpenAiHandler::Generate(const HttpRequest& request, const Exchange& exchang
   std::vector<GenerateCall> calls = std::move(plan->calls);
   tracing::ActiveSpan span = BeginSpan(gateway_, request, caller, calls);
   const std::string id = plan->id;
+  const bool stream = plan->stream;
   AnswerGroup::Start(gateway_, running_, id, std::move(calls),
                      MakeGenerateWriter(*std::move(plan), exchange), *exchange, std::move(span));
+  if (stream) exchange->ExpectEvents(event_times_);
 }
 
 }  // namespace baton::router

@@ -18,8 +18,8 @@
 namespace baton::router {
 
 // Thread-safe. `gateway` outlives it and every exchange. Of `options` it reads api_key (empty: none
-// is asked for; otherwise it guards everything but the start page, probes and metrics) and
-// unknown_fields; /server_info shows the rest.
+// is asked for; otherwise it guards everything but the start page, probes and metrics),
+// unknown_fields and sse_keepalive_ms; /server_info shows the rest.
 class OpenAiHandler {
  public:
   OpenAiHandler(Gateway& gateway, const v1::Options& options);
@@ -45,6 +45,7 @@ class OpenAiHandler {
   Gateway& gateway_;
   const std::string api_key_;
   const UnknownFields unknown_;
+  const EventTimes event_times_;
   const InfoEndpoints info_;
   const std::shared_ptr<GenerationProbe> probe_;
   const std::shared_ptr<RunningAnswers> running_;

@@ -43,6 +43,7 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
   plan.header.token_ids = request.return_token_ids;
   plan.header.usage = request.include_usage;
   plan.header.continuous_usage = request.continuous_usage;
+  plan.header.progress = request.include_progress;
   plan.n = request.n;
   plan.best_of = request.best_of;
   plan.echo = request.echo;

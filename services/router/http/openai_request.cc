@@ -43,7 +43,9 @@ absl::Status ReadStreaming(const Fields& fields, UnknownFields unknown, OpenAiRe
   BATON_RETURN_IF_ERROR(CheckFields(options, StreamOptionFields(), unknown, request.call.warnings));
   BATON_ASSIGN_OR_RETURN(const auto usage, options.Bool("include_usage"));
   BATON_ASSIGN_OR_RETURN(const auto continuous, options.Bool("continuous_usage_stats"));
+  BATON_ASSIGN_OR_RETURN(const auto progress, options.Bool("include_progress"));
   request.include_usage = usage.value_or(false);
+  request.include_progress = progress.value_or(false);
   request.continuous_usage = request.include_usage && continuous.value_or(false);
   return absl::OkStatus();
 }

@@ -23,6 +23,7 @@ struct OpenAiRequest {
   bool stream = false;
   bool include_usage = false;     // A last chunk with the usage.
   bool continuous_usage = false;  // Every chunk has the usage so far.
+  bool include_progress = false;  // Chunks that say how far a long prompt is.
 };
 
 // `endpoint`: kCompletions or kChatCompletions; `timeout`: the header X-Request-Timeout. Types are

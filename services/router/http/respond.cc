@@ -91,7 +91,7 @@ void RespondText(HttpExchange& exchange, std::string content_type, std::string b
   exchange.Respond(std::move(response));
 }
 
-void RespondError(HttpExchange& exchange, const absl::Status& status) {
+HttpResponse ErrorResponse(const absl::Status& status) {
   HttpResponse response;
   response.status = HttpStatusOf(status);
   response.body = Dump(ErrorBody(status));
@@ -101,7 +101,15 @@ void RespondError(HttpExchange& exchange, const absl::Status& status) {
     const int64_t seconds = (RetryHintMsOf(status) + 999) / 1000;
     response.headers.emplace_back("Retry-After", absl::StrCat(std::max<int64_t>(1, seconds)));
   }
-  exchange.Respond(std::move(response));
+  return response;
+}
+
+void RespondError(HttpExchange& exchange, const absl::Status& status) {
+  exchange.Respond(ErrorResponse(status));
+}
+
+void FailStream(HttpExchange& exchange, const absl::Status& status) {
+  exchange.RespondOrEnd(ErrorResponse(status), {Dump(ErrorBody(status)), "[DONE]"});
 }
 
 }  // namespace baton::router

@@ -23,7 +23,12 @@ HttpResponse OpenAiError(int status, const std::string& message);
 
 void RespondJson(HttpExchange& exchange, const Json& body);
 void RespondText(HttpExchange& exchange, std::string content_type, std::string body);
+HttpResponse ErrorResponse(const absl::Status& status);
 void RespondError(HttpExchange& exchange, const absl::Status& status);
+
+// Ends a stream with an error before its first token: with a status of its own while the head is
+// held back, else as an event, behind which the stream ends as every other does.
+void FailStream(HttpExchange& exchange, const absl::Status& status);
 
 }  // namespace baton::router
 

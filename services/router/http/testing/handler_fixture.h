@@ -92,9 +92,15 @@ class FakeExchange : public HttpExchange {
     EXPECT_FALSE(response.has_value());
     response = std::move(reply);
   }
+  void ExpectEvents(EventTimes given) override { times = given; }
   void BeginEvents() override { streaming = true; }
   void SendEvent(std::string data) override { events.push_back(std::move(data)); }
   void EndEvents() override { ended = true; }
+  void RespondOrEnd(HttpResponse reply, std::vector<std::string> last) override {
+    if (!streaming) return Respond(std::move(reply));
+    for (std::string& data : last) events.push_back(std::move(data));
+    ended = true;
+  }
   void AbortEvents() override { aborted = true; }
   void OnDisconnect(std::function<void()> callback) override { gone = std::move(callback); }
 
@@ -104,6 +110,7 @@ class FakeExchange : public HttpExchange {
   std::optional<HttpResponse> response;
   std::vector<std::string> events;
   std::function<void()> gone;
+  std::optional<EventTimes> times;
   bool streaming = false;
   bool ended = false;
   bool aborted = false;
