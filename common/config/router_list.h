@@ -11,7 +11,7 @@ namespace baton::config {
 
 inline constexpr int kMaxListedRouters = 16;
 
-// "10.0.0.1:30001, routers:30001" as its parts, each HOST:PORT (common/net/host.h); none for an
+// "10.0.0.1:30002, routers:30002" as its parts, each HOST:PORT (common/net/host.h); none for an
 // empty text: then routers announce themselves. Errors name router_address.
 absl::StatusOr<std::vector<std::string>> ParseRouters(const std::string& router_address);
 

@@ -20,8 +20,8 @@ std::string Routers(int count) {
 }
 
 TEST(RouterListTest, TakesAddressesAndNames) {
-  EXPECT_THAT(*ParseRouters("10.0.0.1:30001, routers.baton:1,[::1]:2"),
-              ElementsAre("10.0.0.1:30001", "routers.baton:1", "[::1]:2"));
+  EXPECT_THAT(*ParseRouters("10.0.0.1:30002, routers.baton:1,[::1]:2"),
+              ElementsAre("10.0.0.1:30002", "routers.baton:1", "[::1]:2"));
   EXPECT_THAT(*ParseRouters(""), IsEmpty());
   EXPECT_EQ(ParseRouters(Routers(kMaxListedRouters))->size(), kMaxListedRouters);
 }

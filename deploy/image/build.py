@@ -28,7 +28,7 @@ UNPACKED_BYTES_MAX = 600 * 1000 * 1000
 BINARY = "/usr/bin/baton"
 # How containers of it run, as the OCI image specification names it. The Containerfile says the same.
 RUN = {"Cmd": ["--help"], "Entrypoint": [BINARY], "Env": ["PATH=/usr/bin"], "StopSignal": "SIGTERM",
-       "ExposedPorts": {"30000/tcp": {}, "30001/tcp": {}}, "User": f"{USER}:{USER}", "WorkingDir": "/"}
+       "ExposedPorts": {"30000/tcp": {}, "30001/tcp": {}, "30002/tcp": {}}, "User": f"{USER}:{USER}", "WorkingDir": "/"}
 # Debian's merged /usr: the loader's own path goes through it.
 LINKS = {"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64"}
 # What may lie in a model's directory and be of use when it serves, beside its documentation.

@@ -28,7 +28,7 @@ constexpr int kReconnectMs = 100;
 ClusterWatch::ClusterWatch(ClusterWatchOptions options)
     : options_(std::move(options)), progress_("cluster starting", "registered", options_.groups) {
   stub_ = v1::Cluster::NewStub(
-      rpc::OpenChannel(net::JoinHostPort(options_.host, options_.grpc_port),
+      rpc::OpenChannel(net::JoinHostPort(options_.cluster_host, options_.cluster_port),
                        {.max_reconnect_ms = kReconnectMs, .max_receive_bytes = -1}));
   thread_ = std::thread([this] { Run(); });
 }

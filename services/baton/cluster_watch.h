@@ -25,7 +25,8 @@ struct ClusterWatchOptions {
   std::string host;  // Numeric, of the router.
   int http_port = 0;
   bool https = false;  // The certificate is not looked at: it is this machine's own process.
-  int grpc_port = 0;
+  std::string cluster_host;  // Numeric, of the router's listener for workers.
+  int cluster_port = 0;
   std::vector<StartingGroup> groups;  // The workers' instance ids.
 };
 

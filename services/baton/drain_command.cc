@@ -12,7 +12,7 @@
 #include "common/base/status.h"
 #include "common/config/router_list.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/grpc_status.h"
+#include "common/rpc/cluster_status.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
@@ -33,7 +33,7 @@ absl::StatusOr<bool> IsListed(v1::Cluster::Stub& stub, const v1::InstanceRef& in
   grpc::ClientContext context;
   SetDeadline(context);
   v1::ListResponse response;
-  BATON_RETURN_IF_ERROR(rpc::FromGrpc(stub.List(&context, {}, &response)));
+  BATON_RETURN_IF_ERROR(rpc::FromRouter(stub.List(&context, {}, &response)));
   for (const v1::ListedWorker& listed : response.workers()) {
     const v1::InstanceRef& here = listed.worker().instance();
     if (here.instance_id() != instance.instance_id()) continue;
@@ -65,7 +65,7 @@ absl::Status Drain(const v1::Options& options) {
     v1::DrainRequest request;
     request.set_instance_id(options.instance_id());
     v1::DrainResponse response;
-    BATON_RETURN_IF_ERROR(rpc::FromGrpc(stub->Drain(&context, request, &response)));
+    BATON_RETURN_IF_ERROR(rpc::FromRouter(stub->Drain(&context, request, &response)));
   }
   std::printf("%s drains, %d requests run there\n", options.instance_id().c_str(), running);
   std::fflush(stdout);

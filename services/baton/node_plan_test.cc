@@ -18,7 +18,7 @@ using testing::StartsWith;
 config::ParsedOptions Parse(std::vector<std::string> args) {
   config::OptionInput input;
   input.args = {"--model-path=/models/m", "--disaggregation-mode=prefill", "--pp-size=2",
-                "--router-address=10.0.0.1:30001"};
+                "--router-address=10.0.0.1:30002"};
   input.args.insert(input.args.end(), args.begin(), args.end());
   const auto parsed = config::ParseOptions(config::Command::kWorker, input);
   EXPECT_TRUE(parsed.ok()) << parsed.status();
@@ -48,7 +48,7 @@ TEST(NodePlanTest, EveryRankOfTheNodeIsAWorkerThatKnowsItsPlace) {
                             "--pp-rank=1", "--tp-rank=1", "--chain-id=127.0.0.1-25000",
                             "--instance-id=prefill-127.0.0.1-25000-1-1", "--grpc-port=0",
                             "--metrics-port=11001", "--page-size=16", "--host=127.0.0.1",
-                            "--router-address=10.0.0.1:30001"}));
+                            "--router-address=10.0.0.1:30002"}));
   EXPECT_EQ(child.arguments.back(), "--kv-cache-tokens=4096");
   // What a child is told must not make a node of it again.
   EXPECT_THAT(child.arguments, Each(Not(StartsWith("--nnodes"))));

@@ -129,6 +129,12 @@ absl::Status ResolveAddresses(v1::Options& options, bool worker) {
   const auto listen = net::ListenAddress(options.host());
   if (!listen.ok()) return InvalidField("host", std::string(listen.status().message()));
   options.set_host(*listen);
+  if (!worker) {
+    const auto cluster =
+        options.cluster_host().empty() ? listen : net::ListenAddress(options.cluster_host());
+    if (!cluster.ok()) return InvalidField("cluster_host", std::string(cluster.status().message()));
+    options.set_cluster_host(*cluster);
+  }
   if (!worker || !options.advertise_host().empty()) return absl::OkStatus();
   options.set_advertise_host(*listen);
   if (!net::IsUnspecified(*listen)) return absl::OkStatus();

@@ -51,7 +51,8 @@ struct HeapBounds {
 };
 void BoundHeap(const HeapBounds& bounds);
 
-// Replaces options.host() by the address to listen on and, for a worker, fills in advertise_host.
+// Replaces options.host(), and of a router cluster_host(), by the addresses to listen on and, for a
+// worker, fills in advertise_host.
 // Says in the log what others will reach a listener on all addresses by.
 absl::Status ResolveAddresses(v1::Options& options, bool worker);
 

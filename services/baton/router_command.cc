@@ -28,14 +28,14 @@ constexpr HeapBounds kHeap = {.own_mapping_bytes = 1 << 20, .kept_bytes = 8 << 2
 
 // Null: workers know where the router is.
 absl::StatusOr<std::unique_ptr<router::KubernetesDiscovery>> FindWorkers(const v1::Options& options,
-                                                                         int grpc_port) {
+                                                                         int cluster_port) {
   if (options.service_discovery() != "kubernetes") return nullptr;
   auto discovery = router::KubernetesDiscovery::Start(
       {.account_dir = options.service_discovery_account(),
        .name_space = options.service_discovery_namespace(),
        .selector = options.service_discovery_selector(),
        .worker_port = static_cast<int>(options.service_discovery_port()),
-       .grpc_port = grpc_port,
+       .cluster_port = cluster_port,
        .host = options.advertise_host()});
   if (discovery.ok()) return discovery;
   return InvalidField("service_discovery", std::string(discovery.status().message()));
@@ -54,11 +54,12 @@ absl::Status Serve(v1::Options options, const std::vector<std::string>& notes) {
              << model.max_context_tokens() << " tokens, vocabulary " << model.vocab_size() << ")";
   LOG(kInfo) << (options.ssl_certfile().empty() ? "http " : "https ")
              << net::JoinHostPort(options.host(), service->http_port()) << "  grpc "
-             << net::JoinHostPort(options.host(), service->grpc_port()) << "  policy "
+             << net::JoinHostPort(options.host(), service->grpc_port()) << "  workers "
+             << net::JoinHostPort(options.cluster_host(), service->cluster_port()) << "  policy "
              << options.load_balance_policy() << "  ready for workers after "
              << SecondsSince(start_us);
 
-  BATON_ASSIGN_OR_RETURN(auto discovery, FindWorkers(options, service->grpc_port()));
+  BATON_ASSIGN_OR_RETURN(auto discovery, FindWorkers(options, service->cluster_port()));
   startup.reset();
   WaitForStop([] { return false; });
   const auto impatience = EndOnSignal::WhileDraining();

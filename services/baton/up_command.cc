@@ -38,7 +38,8 @@ absl::Status Up(const config::ParsedOptions& options, const char* self) {
   watched.host = plan.local_host;
   watched.http_port = plan.http_port;
   watched.https = !plan.certificate.empty();
-  watched.grpc_port = plan.grpc_port;
+  watched.cluster_host = plan.cluster_host;
+  watched.cluster_port = plan.cluster_port;
   watched.groups = plan.groups;
   for (const ChildSpec& child : plan.children) supervisor.Add(child);
   ClusterWatch watch(std::move(watched));

@@ -28,6 +28,7 @@ class Planner {
     plan_.certificate = values.ssl_certfile();
     BATON_ASSIGN_OR_RETURN(plan_.http_port, ChoosePort("port", values.port()));
     BATON_ASSIGN_OR_RETURN(plan_.grpc_port, ChoosePort("grpc_port", values.grpc_port()));
+    BATON_ASSIGN_OR_RETURN(plan_.cluster_port, ChoosePort("cluster_port", values.cluster_port()));
     AddRouter();
     for (int64_t chain = 0; chain < values.prefill_chains(); ++chain) {
       plan_.groups.push_back(
@@ -50,6 +51,14 @@ class Planner {
     if (!listen.ok()) return InvalidField("host", std::string(listen.status().message()));
     plan_.listen_host = *listen;
     plan_.local_host = net::ReachableHere(*listen);
+    plan_.cluster_host = plan_.local_host;
+    if (!options_.values.cluster_host().empty()) {
+      const auto cluster = net::ListenAddress(options_.values.cluster_host());
+      if (!cluster.ok()) {
+        return InvalidField("cluster_host", std::string(cluster.status().message()));
+      }
+      plan_.cluster_host = net::ReachableHere(*cluster);
+    }
     plan_.advertise_host = options_.values.advertise_host();
     if (plan_.advertise_host.empty()) {
       plan_.advertise_host =
@@ -72,6 +81,7 @@ class Planner {
     ChildSpec spec = NewChild("router", "router", OptionSpec::ROUTER);
     AddOption(spec.arguments, "port", absl::StrCat(plan_.http_port));
     AddOption(spec.arguments, "grpc-port", absl::StrCat(plan_.grpc_port));
+    AddOption(spec.arguments, "cluster-port", absl::StrCat(plan_.cluster_port));
     plan_.children.push_back(std::move(spec));
   }
 
@@ -122,7 +132,7 @@ class Planner {
     ChildSpec spec = NewChild(name, "worker", role);
     AddOption(spec.arguments, "disaggregation-mode", config::RoleName(role));
     AddOption(spec.arguments, "router-address",
-              net::JoinHostPort(plan_.local_host, plan_.grpc_port));
+              net::JoinHostPort(plan_.cluster_host, plan_.cluster_port));
     AddOption(spec.arguments, "advertise-host", plan_.advertise_host);
     AddOption(spec.arguments, "instance-id", name);
     AddOption(spec.arguments, "grpc-port", "0");

@@ -18,10 +18,12 @@ namespace baton {
 struct UpPlan {
   std::string listen_host;     // Numeric; may stand for all addresses.
   std::string advertise_host;  // What workers register and people are shown.
-  std::string local_host;      // Where this machine's processes reach the router.
+  std::string local_host;      // Where this machine's processes reach the router's clients' ports.
   int http_port = 0;           // The router's.
   std::string certificate;     // Of its HTTPS; empty: HTTP.
   int grpc_port = 0;
+  std::string cluster_host;  // Where this machine's processes reach the router's listener for them.
+  int cluster_port = 0;
   std::map<std::string, int> metrics_ports;  // By worker; kept over its restarts.
   std::vector<PlannedPort> ports;            // Everything that the processes are told to listen on.
   std::vector<ChildSpec> children;           // The router first.

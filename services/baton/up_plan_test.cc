@@ -44,11 +44,12 @@ TEST(UpPlanTest, EveryProcessKnowsItsPlace) {
   for (const ChildSpec& child : plan->children) names.push_back(child.name);
   EXPECT_THAT(names, ElementsAre("router", "prefill-0-0", "prefill-0-1", "decode-0", "decode-1"));
   EXPECT_THAT(Child(*plan, "router").arguments,
-              ElementsAre("router", "--model-path=/models/m", "--port=30000", "--grpc-port=30001"));
+              ElementsAre("router", "--model-path=/models/m", "--port=30000", "--grpc-port=30001",
+                          "--cluster-port=30002"));
   const std::vector<std::string>& stage = Child(*plan, "prefill-0-1").arguments;
   EXPECT_EQ(stage[0], "worker");
   EXPECT_THAT(stage,
-              IsSupersetOf({"--disaggregation-mode=prefill", "--router-address=127.0.0.1:30001",
+              IsSupersetOf({"--disaggregation-mode=prefill", "--router-address=127.0.0.1:30002",
                             "--instance-id=prefill-0-1", "--chain-id=chain-0", "--pp-rank=1",
                             "--pp-size=2", "--grpc-port=0", "--threads=3", "--page-size=16",
                             "--advertise-host=127.0.0.1"}));
@@ -108,13 +109,14 @@ TEST(UpPlanTest, EveryWorkerIsCountedInOneGroup) {
 }
 
 TEST(UpPlanTest, MetricsPortsAreFixed) {
-  const auto open = Plan({"--port=0", "--grpc-port=0"});
+  const auto open = Plan({"--port=0", "--grpc-port=0", "--cluster-port=0"});
   ASSERT_TRUE(open.ok()) << open.status();
   EXPECT_EQ(open->http_port, 11000);
   EXPECT_EQ(open->grpc_port, 11001);
+  EXPECT_EQ(open->cluster_port, 11002);
   EXPECT_EQ(open->metrics_ports,
-            (std::map<std::string, int>{{"prefill-0-0", 11002}, {"decode-0", 11003}}));
-  EXPECT_THAT(Child(*open, "decode-0").arguments, Contains("--metrics-port=11003"));
+            (std::map<std::string, int>{{"prefill-0-0", 11003}, {"decode-0", 11004}}));
+  EXPECT_THAT(Child(*open, "decode-0").arguments, Contains("--metrics-port=11004"));
 
   const auto wanted = Plan({"--metrics-port=9100", "--pp-size=2"});
   ASSERT_TRUE(wanted.ok()) << wanted.status();
@@ -138,11 +140,20 @@ TEST(UpPlanTest, WhoListensEverywhereRegistersWhatOthersReach) {
   EXPECT_NE(plan->advertise_host, "0.0.0.0");
   const std::vector<std::string>& decode = Child(*plan, "decode-0").arguments;
   EXPECT_THAT(decode, IsSupersetOf({std::string("--host=0.0.0.0"),
-                                    std::string("--router-address=127.0.0.1:30001"),
+                                    std::string("--router-address=127.0.0.1:30002"),
                                     "--advertise-host=" + plan->advertise_host}));
   const auto told = Plan({"--host=0.0.0.0", "--advertise-host=node-3"});
   ASSERT_TRUE(told.ok()) << told.status();
   EXPECT_EQ(told->advertise_host, "node-3");
+}
+
+TEST(UpPlanTest, WorkersRegisterAtTheClustersHost) {
+  const auto plan = Plan({"--host=0.0.0.0", "--cluster-host=127.0.0.1"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(Child(*plan, "router").arguments, Contains("--cluster-host=127.0.0.1"));
+  EXPECT_THAT(Child(*plan, "decode-0").arguments, Contains("--router-address=127.0.0.1:30002"));
+  EXPECT_THAT(std::string(Plan({"--cluster-host=203.0.113.9"}).status().message()),
+              HasSubstr("cluster_host: '203.0.113.9'"));
 }
 
 TEST(UpPlanTest, AHostOfAnotherMachineIsRefused) {

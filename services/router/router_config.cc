@@ -47,6 +47,9 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
       options.instance_id().empty() ? "router-" + RandomHex(4) : options.instance_id();
   config.host = options.host();
   config.grpc_port = static_cast<int>(options.grpc_port());
+  config.cluster_host =
+      options.cluster_host().empty() ? options.host() : options.cluster_host();
+  config.cluster_port = static_cast<int>(options.cluster_port());
   config.http = MakeHttpOptions(options);
   config.cors_allow_origins = options.cors_allow_origins();
   config.ssl_certfile = options.ssl_certfile();

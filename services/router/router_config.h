@@ -17,7 +17,9 @@ namespace baton::router {
 struct RouterConfig {
   std::string instance_id = "router";
   std::string host = "127.0.0.1";
-  int grpc_port = 0;  // 0: any free port.
+  int grpc_port = 0;                        // Of clients. 0: any free port.
+  std::string cluster_host = "127.0.0.1";  // Where workers register and drains are asked for.
+  int cluster_port = 0;
 
   HttpServerOptions http;          // Without paths, errors and origins: those are the front's.
   std::string cors_allow_origins;  // As in the option.

@@ -13,6 +13,7 @@
 #include "common/http/http_server.h"
 #include "common/model/generation_defaults.h"
 #include "common/model/model_config.h"
+#include "common/net/host.h"
 #include "common/rpc/server.h"
 #include "common/tokenizer/sidecar_files.h"
 
@@ -89,6 +90,7 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::Start(
 
 absl::Status RouterService::Listen() {
   BATON_RETURN_IF_ERROR(ListenGrpc());
+  BATON_RETURN_IF_ERROR(ListenCluster());
   v1::Options shown = config().shown;
   shown.set_api_key(config().api_key);
   HttpServerOptions http = config().http;
@@ -113,13 +115,24 @@ absl::Status RouterService::ListenGrpc() {
   server.ping_every_ms = kPingEveryMs;
   server.ping_timeout_ms = kPingTimeoutMs;
   server.min_client_ping_ms = kMinClientPingMs;
-  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {&inference_, &cluster_}));
+  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {&inference_}));
   server_ = std::move(running.server);
   grpc_port_ = running.port;
-  server_->GetHealthCheckService()->SetServingStatus(kCluster, true);
   SetServing(false);
   shell_.Start([this](bool ready) { SetServing(ready); });
-  LOG(kInfo) << "gRPC on " << config().host << ":" << grpc_port_;
+  LOG(kInfo) << "gRPC on " << net::JoinHostPort(config().host, grpc_port_);
+  return absl::OkStatus();
+}
+
+absl::Status RouterService::ListenCluster() {
+  rpc::ServerOptions server;
+  server.host = config().cluster_host;
+  server.port = config().cluster_port;
+  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {&cluster_}));
+  cluster_server_ = std::move(running.server);
+  cluster_port_ = running.port;
+  cluster_server_->GetHealthCheckService()->SetServingStatus(kCluster, true);
+  LOG(kInfo) << "workers on " << net::JoinHostPort(config().cluster_host, cluster_port_);
   return absl::OkStatus();
 }
 
@@ -156,6 +169,7 @@ void RouterService::Stop(int64_t grace_ms) {
   shell_.Stop(grace_ms);
   http_.reset();  // Every request has ended; their last bytes leave now.
   if (server_ != nullptr) rpc::StopServer(*server_);
+  if (cluster_server_ != nullptr) rpc::StopServer(*cluster_server_);
 }
 
 }  // namespace baton::router

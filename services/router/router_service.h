@@ -1,5 +1,6 @@
-// The router as `baton router` runs it: the shell, its two fronts (gRPC with health and reflection,
-// OpenAI's API over HTTP), and their orderly end.
+// The router as `baton router` runs it: the shell, its two fronts for clients (gRPC with health and
+// reflection, OpenAI's API over HTTP), the listener for the cluster's own processes, and their
+// orderly end.
 //
 //   BATON_ASSIGN_OR_RETURN(auto router, RouterService::FromOptions(options));
 //   ... wait for SIGTERM ...
@@ -43,6 +44,7 @@ class RouterService {
 
   Gateway& gateway() { return shell_; }
   int grpc_port() const { return grpc_port_; }
+  int cluster_port() const { return cluster_port_; }
   int http_port() const { return http_->port(); }
   uint64_t incarnation() const { return shell_.incarnation(); }
   const RouterConfig& config() const { return shell_.config(); }
@@ -65,6 +67,7 @@ class RouterService {
                 std::unique_ptr<ChatTemplate> chat_template);
   absl::Status Listen();
   absl::Status ListenGrpc();
+  absl::Status ListenCluster();
   void SetServing(bool ready);
 
   RouterShell shell_;
@@ -72,6 +75,8 @@ class RouterService {
   ClusterService cluster_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
+  std::unique_ptr<grpc::Server> cluster_server_;
+  int cluster_port_ = 0;
   std::unique_ptr<HttpFront> http_;
   bool stopped_ = false;
 };

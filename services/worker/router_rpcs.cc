@@ -7,6 +7,7 @@
 
 #include "common/base/log.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/cluster_status.h"
 #include "common/rpc/grpc_status.h"
 
 namespace baton::worker {
@@ -87,7 +88,7 @@ void RouterRpcs::Register(
   call->context->set_wait_for_ready(true);
   stub_->async()->Register(&*call->context, &call->request, &call->response,
                            [call, done = std::move(done)](const grpc::Status& status) {
-                             done(rpc::FromGrpc(status), call->response);
+                             done(rpc::FromRouter(status), call->response);
                            });
 }
 

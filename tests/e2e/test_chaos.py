@@ -12,7 +12,7 @@ import pytest
 
 import cluster as clusters
 import stubs
-from client import Client
+from client import Client, membership
 from remembered import RememberedOracle
 
 ROUNDS = 20
@@ -41,8 +41,8 @@ def chaos(tiny_model, answers_wanted, tmp_path):
 def incarnations(cluster):
     """{instance id: incarnation} of the ready workers that the router lists; none if it is down."""
     try:
-        with Client(cluster.target) as client:
-            workers = client.cluster.List(stubs.cluster.ListRequest(), timeout=2).workers
+        with membership(cluster.cluster_target) as router:
+            workers = router.List(stubs.cluster.ListRequest(), timeout=2).workers
     except grpc.RpcError:
         return {}
     return {w.worker.instance.instance_id: w.worker.instance.incarnation for w in workers if w.ready}

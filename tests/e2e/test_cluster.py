@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import cluster as clusters
 import stubs
-from client import Client
+from client import Client, membership
 
 SERVING = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse{status: SERVING}
 
@@ -88,13 +88,13 @@ def described(target, symbol):
 
 
 def listed(cluster):
-    with Client(cluster.target) as client:
-        return {w.worker.instance.instance_id: w for w in client.cluster.List(stubs.cluster.ListRequest()).workers}
+    with membership(cluster.cluster_target) as router:
+        return {w.worker.instance.instance_id: w for w in router.List(stubs.cluster.ListRequest()).workers}
 
 
 def refused(cluster):
-    with Client(cluster.target) as client:
-        return {w.worker.instance.instance_id: w for w in client.cluster.List(stubs.cluster.ListRequest()).refused}
+    with membership(cluster.cluster_target) as router:
+        return {w.worker.instance.instance_id: w for w in router.List(stubs.cluster.ListRequest()).refused}
 
 
 def test_list_says_who_is_here(small_cluster):
@@ -107,7 +107,8 @@ def test_list_says_who_is_here(small_cluster):
 
 def test_health_and_reflection_on_every_role(small_cluster):
     workers = listed(small_cluster)
-    roles = {small_cluster.target: ["baton.v1.Inference", "baton.v1.Cluster"],
+    roles = {small_cluster.target: ["baton.v1.Inference"],
+             small_cluster.cluster_target: ["baton.v1.Cluster"],
              workers["decode-0"].worker.grpc_address: ["baton.v1.Decode"],
              workers["prefill-0-0"].worker.grpc_address: ["baton.v1.Prefill"]}
     for target, services in roles.items():
@@ -157,7 +158,7 @@ def test_a_worker_that_does_not_fit_waits_outside(small_cluster, tmp_path, what,
     port = clusters.free_ports(1)[0]
     name = "stranger-" + what.replace(" ", "-")  # The router remembers for a while who asked.
     stranger = clusters.Process(
-        name, ["worker", "--model-path", model, "--router-address", small_cluster.target, "--disaggregation-mode",
+        name, ["worker", "--model-path", model, "--router-address", small_cluster.cluster_target, "--disaggregation-mode",
                "decode", "--instance-id", name, "--metrics-port", port, *flags], tmp_path, dict(os.environ))
     stranger.start()
     try:
@@ -174,9 +175,27 @@ def test_a_worker_that_does_not_fit_waits_outside(small_cluster, tmp_path, what,
     assert code == 0, stranger.log()
 
 
-def drain(cluster, instance):
+def test_the_clients_port_serves_no_workers(small_cluster, tmp_path, tiny_model):
+    assert services_of(small_cluster.target) == {"baton.v1.Inference", "grpc.health.v1.Health",
+                                                 "grpc.reflection.v1alpha.ServerReflection"}
+    with membership(small_cluster.target) as router, pytest.raises(grpc.RpcError) as raised:
+        router.Drain(stubs.cluster.DrainRequest(instance_id="decode-0"))
+    assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    (port,) = clusters.free_ports(1)
+    astray = clusters.Process(
+        "astray", ["worker", "--model-path", tiny_model, "--router-address", small_cluster.target,
+                   "--disaggregation-mode", "decode", "--metrics-port", port], tmp_path, dict(os.environ))
+    astray.start()
+    try:
+        clusters.wait_until(lambda: "takes the router's --cluster-port" in astray.log(), 30, "the worker to say so")
+    finally:
+        assert astray.stop() == 0, astray.log()
+
+
+def drain(cluster, instance, target=None):
     """`baton drain`, by way of the cluster's router."""
-    return subprocess.run([clusters.BATON, "drain", "--router-address", cluster.target, "--instance-id", instance],
+    return subprocess.run([clusters.BATON, "drain", "--router-address", target or cluster.cluster_target,
+                           "--instance-id", instance],
                           capture_output=True, text=True, timeout=60 * clusters.PATIENCE, check=False)
 
 
@@ -190,6 +209,11 @@ def test_drain_takes_a_worker_out_and_ends_it(tiny_model, tmp_path):
         for _ in range(4):
             answer = client.greedy(list(range(40)), 3)
             assert answer.error is None and answer.finished.decode_instance == "decode-1"
+
+
+def test_drain_at_the_clients_port_says_which_it_takes(small_cluster):
+    done = drain(small_cluster, "decode-0", small_cluster.target)
+    assert done.returncode != 0 and "takes the router's --cluster-port" in done.stderr, done
 
 
 @pytest.mark.parametrize("instance, words", [("decode-7", "no worker decode-7 is registered"), ("", "which worker?")])

@@ -27,14 +27,16 @@ class Routers(clusters.Cluster):
         in DNS, and workers are told the name alone."""
         self.routers = {}
         super().__init__(model, log_dir, flags=["--page-size", 16], environment=environment, **shape)
-        self.routers["router"] = ("127.0.0.1", self.http_port, self.grpc_port)
+        self.routers["router"] = ("127.0.0.1", self.http_port, self.grpc_port, self.cluster_port)
         for number in range(1, more + 1):
-            http, rpc = clusters.free_ports(2)
-            host, rpc = ("127.0.0.1", rpc) if name is None else (f"127.0.0.{1 + number}", self.grpc_port)
-            self.routers[f"router-{number}"] = (host, http, rpc)
+            http, rpc, workers = clusters.free_ports(3)
+            host = "127.0.0.1"
+            if name is not None:
+                host, rpc, workers = f"127.0.0.{1 + number}", self.grpc_port, self.cluster_port
+            self.routers[f"router-{number}"] = (host, http, rpc, workers)
             self._add(f"router-{number}", ["router", "--model-path", model, "--host", host, "--port", http,
-                                           "--grpc-port", rpc])
-        address = f"{name}:{self.grpc_port}" if name else ",".join(map(self.target_of, self.routers))
+                                           "--grpc-port", rpc, "--cluster-port", workers])
+        address = f"{name}:{self.cluster_port}" if name else ",".join(map(self.cluster_target_of, self.routers))
         self.expected = [] if name else list(self.routers)  # Routers that workers find at first.
         for worker, process in self.processes.items():
             if worker not in self.routers:
@@ -42,12 +44,16 @@ class Routers(clusters.Cluster):
                 process.arguments[at + 1] = address
 
     def target_of(self, router):
-        host, _, rpc = self.routers[router]
+        host, _, rpc, _ = self.routers[router]
         return f"{host}:{rpc}"
+
+    def cluster_target_of(self, router):
+        host, _, _, workers = self.routers[router]
+        return f"{host}:{workers}"
 
     def pairs_of(self, router):
         """Ready pairs by the word of one router; -1 while it does not answer."""
-        host, http, _ = self.routers[router]
+        host, http, *_ = self.routers[router]
         try:
             with urllib.request.urlopen(f"http://{host}:{http}/metrics", timeout=5) as reply:
                 text = reply.read().decode()
@@ -148,7 +154,7 @@ def test_one_router_found_twice_is_joined_once(tiny_model, tmp_path):
             process = cluster.processes[name]
             process.stop()
             at = process.arguments.index("--router-address")
-            process.arguments[at + 1] = f"{cluster.target},localhost:{cluster.grpc_port}"
+            process.arguments[at + 1] = f"{cluster.cluster_target},localhost:{cluster.cluster_port}"
             process.start()
         cluster.wait_pairs("router")
         with streams(cluster.target, running=2) as answers:
@@ -196,7 +202,7 @@ def test_workers_follow_what_a_name_leads_to(tiny_model, tmp_path):
                 clusters.wait_until(lambda: len(theirs) >= 10, 30, "answers of a router that DNS has lost")
             assert all(answer.error is None for answer in theirs)
             cluster.processes["router-1"].kill()
-            all_say(f"the router at {cluster.target_of('router-1')} is forgotten")
+            all_say(f"the router at {cluster.cluster_target_of('router-1')} is forgotten")
             # A name that leads nowhere costs nobody a router.
             hosts.unlink()
             all_say("is not resolved")

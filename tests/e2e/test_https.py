@@ -113,6 +113,7 @@ def test_a_new_certificate_is_served_without_a_restart(cluster, files, tmp_path)
 
 def test_up_serves_https_and_prints_how_to_ask(tiny_model, files, tmp_path):
     with subprocess.Popen([clusters.BATON, "up", "--model-path", tiny_model, "--port", "0", "--grpc-port", "0",
+                           "--cluster-port", "0",
                            "--ssl-certfile", files[0], "--ssl-keyfile", files[1]], text=True,
                           stdout=subprocess.PIPE, stderr=open(tmp_path / "up.log", "w")) as up:
         line = next((line for line in up.stdout if line.strip().startswith("curl")), None)
@@ -131,6 +132,7 @@ def test_up_serves_https_and_prints_how_to_ask(tiny_model, files, tmp_path):
 def test_bad_files_are_named_before_anything_starts(tiny_model, files, flags, message):
     places = {"crt": files[0], "key": files[1], "dir": files[0].parent}
     ended = subprocess.run([clusters.BATON, "router", "--model-path", tiny_model, "--port", "0", "--grpc-port", "0",
+                           "--cluster-port", "0",
                             *(flag.format(**places) for flag in flags)], capture_output=True, text=True, timeout=60)
     assert ended.returncode != 0
     assert message in ended.stderr

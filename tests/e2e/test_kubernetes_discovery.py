@@ -198,7 +198,8 @@ def json_line():
 
 def start_and_fail(model, account, environment, *flags):
     flags = flags or discovery_flags(account)
-    done = subprocess.run([clusters.BATON, "router", "--model-path", model, "--port", "0", "--grpc-port", "0", *flags],
+    done = subprocess.run([clusters.BATON, "router", "--model-path", model, "--port", "0", "--grpc-port", "0",
+                           "--cluster-port", "0", *flags],
                           capture_output=True, text=True, timeout=30 * clusters.PATIENCE, env=environment)
     return done.returncode, done.stderr
 

@@ -7,7 +7,7 @@ import pytest
 
 import cluster as clusters
 import stubs
-from client import Client
+from client import Client, membership
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +19,8 @@ def cluster(tiny_model, tmp_path_factory):
 def listing(cluster):
     """({id: member}, {id: refused}) by the router's word; nothing while it is away."""
     try:
-        with Client(cluster.target) as client:
-            listed = client.cluster.List(stubs.cluster.ListRequest())
+        with membership(cluster.cluster_target) as router:
+            listed = router.List(stubs.cluster.ListRequest())
     except Exception:  # gRPC raises its own for a router that is away.
         return {}, {}
     return ({w.worker.instance.instance_id: w for w in listed.workers},
@@ -126,7 +126,7 @@ class Unreachable(threading.Thread):
 
     def __init__(self, cluster):
         super().__init__(daemon=True)
-        self.target = cluster.target
+        self.target = cluster.cluster_target
         self.over = threading.Event()
         self.beats = 0
         self.view = 0
@@ -138,10 +138,10 @@ class Unreachable(threading.Thread):
         self.worker.data_address = b"nowhere"
 
     def run(self):
-        with Client(self.target) as client:
-            registered = client.cluster.Register(stubs.cluster.RegisterRequest(worker=self.worker))
+        with membership(self.target) as router:
+            registered = router.Register(stubs.cluster.RegisterRequest(worker=self.worker))
             while not self.over.wait(0.2):
-                reply = client.cluster.Heartbeat(stubs.cluster.HeartbeatRequest(
+                reply = router.Heartbeat(stubs.cluster.HeartbeatRequest(
                     instance=self.worker.instance, router_incarnation=registered.router_incarnation,
                     view_version=self.view, ready=True))
                 self.view = reply.view_version

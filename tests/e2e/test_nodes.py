@@ -47,7 +47,7 @@ class TwoNodes:
     def arguments(self, rank):
         shape = [*SHAPE, "--chunked-prefill-size", 64] if self.role == "prefill" else DECODE_SHAPE
         return ["worker", "--model-path", self.model, *shape, "--nnodes", 2, "--node-rank", rank, "--dist-init-addr",
-                self.address, "--router-address", self.cluster.target, "--page-size", 16, "--threads", 1,
+                self.address, "--router-address", self.cluster.cluster_target, "--page-size", 16, "--threads", 1,
                 "--drain-timeout-ms", 60000]  # A bound, far from what a busy machine takes.
 
     def __enter__(self):

@@ -1,6 +1,7 @@
 """A small gRPC client of Inference for tests and tools: one call, its tokens and its end."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 
 import grpc
@@ -21,11 +22,17 @@ class Answer:
         return grpc.StatusCode.OK if self.error is None else self.error.code()
 
 
+@contextlib.contextmanager
+def membership(target):
+    """A stub of baton.v1.Cluster at a router's port for workers."""
+    with grpc.insecure_channel(target) as channel:
+        yield stubs.cluster_grpc.ClusterStub(channel)
+
+
 class Client:
     def __init__(self, target):
         self.channel = grpc.insecure_channel(target, [("grpc.max_receive_message_length", 64 << 20)])
         self.inference = stubs.inference_grpc.InferenceStub(self.channel)
-        self.cluster = stubs.cluster_grpc.ClusterStub(self.channel)
 
     def close(self):
         self.channel.close()

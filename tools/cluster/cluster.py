@@ -157,16 +157,16 @@ class Cluster:
         self.log_dir = log_dir
         self.tls = tls
         self.environment = dict(os.environ, **(environment or {}))
-        ports = free_ports(2 + chains * stages * ranks + decodes * decode_ranks)
-        self.http_port, self.grpc_port = ports[0], ports[1]
+        ports = free_ports(3 + chains * stages * ranks + decodes * decode_ranks)
+        self.http_port, self.grpc_port, self.cluster_port = ports[:3]
         self.metrics_ports = {}
         self.processes = {}
         common = ["--model-path", model]
         common += ["--drain-timeout-ms", 5000]  # Of what a failed test leaves behind.
         self._add("router", ["router", *common, "--port", self.http_port, "--grpc-port", self.grpc_port,
-                             *router_flags])
-        worker = ["worker", *common, *flags, "--threads", 1, "--router-address", f"127.0.0.1:{self.grpc_port}"]
-        next_port = iter(ports[2:])
+                             "--cluster-port", self.cluster_port, *router_flags])
+        worker = ["worker", *common, *flags, "--threads", 1, "--router-address", self.cluster_target]
+        next_port = iter(ports[3:])
         split = ["--pp-layer-partition", partition] if partition else []
         for chain, stage, rank in itertools.product(range(chains), range(stages), range(ranks)):
             name = f"prefill-{chain}-{stage}" + (f"-{rank}" if ranks > 1 else "")
@@ -229,6 +229,11 @@ class Cluster:
     @property
     def target(self):
         return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def cluster_target(self):
+        """Where workers register, and drains are asked for."""
+        return f"127.0.0.1:{self.cluster_port}"
 
     def get(self, path, port=None, timeout=5):
         """(status, body) of a GET; (0, reason) if nobody answers."""

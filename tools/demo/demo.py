@@ -38,7 +38,7 @@ class Cluster:
         self.log_path = log_path
         command = [baton, "up", "--model-path", str(MODEL), "--served-model-name", "austen",
                    "--pp-size", "2", "--decodes", "1", "--chunked-prefill-size", "1024",
-                   "--port", "0", "--grpc-port", "0", *extra]
+                   "--port", "0", "--grpc-port", "0", "--cluster-port", "0", *extra]
         with open(log_path, "wb") as log:
             # A session of its own: Ctrl-C reaches this script alone, which then stops the cluster.
             self.popen = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT,

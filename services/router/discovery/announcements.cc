@@ -24,10 +24,10 @@ struct Announcement {
 }  // namespace
 
 Announcements::Announcements(
-    int grpc_port, std::string host,
+    int cluster_port, std::string host,
     std::function<void(const std::string& address, const absl::Status&)> on_answer)
     : on_answer_(std::move(on_answer)) {
-  request_.set_grpc_port(grpc_port);
+  request_.set_grpc_port(cluster_port);
   request_.set_host(std::move(host));
 }
 

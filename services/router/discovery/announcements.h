@@ -17,7 +17,7 @@ namespace baton::router {
 class Announcements {
  public:
   // `on_answer` runs on gRPC's threads, once for each announcement, and must not block.
-  Announcements(int grpc_port, std::string host,
+  Announcements(int cluster_port, std::string host,
                 std::function<void(const std::string& address, const absl::Status&)> on_answer);
   ~Announcements() { Stop(); }
 

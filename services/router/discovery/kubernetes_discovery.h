@@ -16,7 +16,7 @@ struct KubernetesDiscoveryOptions {
   std::string name_space;  // Empty: the pod's own.
   std::string selector;    // Of labels, as the API takes it.
   int worker_port = 0;     // Of workers' gRPC; 0: the container port named "grpc".
-  int grpc_port = 0;       // This router's.
+  int cluster_port = 0;    // Where workers register with this router.
   std::string host;        // That workers shall use; empty: the address that the call comes from.
 };
 

@@ -63,7 +63,9 @@ class RouterServiceTest : public ::testing::Test {
     router_ = *std::move(router);
     channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(router_->grpc_port()),
                                    grpc::InsecureChannelCredentials());
-    cluster_ = v1::Cluster::NewStub(channel_);
+    cluster_ = v1::Cluster::NewStub(
+        grpc::CreateChannel("127.0.0.1:" + std::to_string(router_->cluster_port()),
+                            grpc::InsecureChannelCredentials()));
     inference_ = v1::Inference::NewStub(channel_);
   }
 
