@@ -115,7 +115,13 @@ struct DataPlaneOptions {
   // reads payloads of 64 KiB and more there: one copy. Both ends must want it. Finds out by itself,
   // for each connection, and sends by UCX where it can't be.
   bool pull = false;
+  // Not empty: only those who have this plane's address(), of which it is then a part, can say
+  // anything to it (gate.h). Empty: whoever reaches it. MakePlaneSecret() makes one.
+  std::string secret;
 };
+
+// What nobody can guess.
+std::string MakePlaneSecret();
 
 // Totals since creation; any thread.
 struct DataPlaneCounters {
@@ -128,7 +134,8 @@ struct DataPlaneCounters {
   std::atomic<uint64_t> receive_errors{0};      // OnPlaced(error)
   std::atomic<uint64_t> messages_refused{0};    // by the handler, or runs don't sum to the payload
   std::atomic<uint64_t> messages_malformed{0};  // bad magic or version, kind without a handler
-  std::atomic<uint64_t> peer_failures{0};       // endpoints that were found dead
+  std::atomic<uint64_t> messages_of_strangers{0};  // dropped unread, for want of a proof
+  std::atomic<uint64_t> peer_failures{0};          // endpoints that were found dead
 };
 
 class DataPlane {
@@ -139,7 +146,8 @@ class DataPlane {
 
   virtual ~DataPlane() = default;  // Shuts down.
 
-  // What a peer needs to Connect to this data plane: opaque bytes, to be exchanged inside gRPC.
+  // What a peer needs to Connect to this data plane: opaque bytes, to be exchanged inside gRPC. Has
+  // the secret, if there is one: for peers alone.
   virtual const std::string& address() const = 0;
 
   // Gives the messages of `kind` to `handler` (not owned; it must live until Shutdown returns), in

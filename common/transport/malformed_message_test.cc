@@ -9,6 +9,7 @@
 
 #include "common/transport/data_plane.h"
 #include "common/transport/frame.h"
+#include "common/transport/gate.h"
 #include "common/transport/peer_address.h"
 #include "common/transport/pull_wire.h"
 #include "common/transport/testing/test_messages.h"
@@ -70,10 +71,10 @@ TEST(MalformedMessageTest, IsDroppedAndCounted) {
   ASSERT_TRUE(plane.ok()) << plane.status();
   testing::Inbox inbox;
   ASSERT_TRUE((*plane)->Register(MessageKind::kKvPages, &inbox).ok());
-  absl::StatusOr<std::string> ucx_address = OpenPeerAddress((*plane)->address());
-  ASSERT_TRUE(ucx_address.ok());
+  const absl::StatusOr<PeerAddress> address = OpenPeerAddress((*plane)->address());
+  ASSERT_TRUE(address.ok());
   {
-    BareSender sender(*ucx_address);
+    BareSender sender(address->ucx);
     const std::vector<std::vector<std::byte>> headers = {
         {},
         std::vector<std::byte>(3),
@@ -102,9 +103,85 @@ TEST(MalformedMessageTest, IsDroppedAndCounted) {
   EXPECT_EQ((*plane)->counters().messages_received, 0u);
 }
 
+// A message of data as a peer would send it, with this pass.
+std::vector<std::byte> DataUnder(uint64_t session, uint64_t id) {
+  const Frame frame{.kind = static_cast<uint16_t>(MessageKind::kKvPages)};
+  const testing::TestHeader said{.id = id, .payload_bytes = 100};
+  std::vector<std::byte> message(sizeof(frame) + sizeof(said));
+  std::memcpy(message.data(), &frame, sizeof(frame));
+  std::memcpy(message.data() + sizeof(frame), &said, sizeof(said));
+  return WithPass(session, message);
+}
+
+TEST(StrangerTest, WithASecretOnlyThoseWhoProveItAreHeard) {
+  DataPlaneOptions options = testing::TestOptions();
+  options.secret = MakePlaneSecret();
+  absl::StatusOr<std::unique_ptr<DataPlane>> plane = DataPlane::Create(options);
+  ASSERT_TRUE(plane.ok()) << plane.status();
+  testing::Inbox inbox;
+  ASSERT_TRUE((*plane)->Register(MessageKind::kKvPages, &inbox).ok());
+  const absl::StatusOr<PeerAddress> address = OpenPeerAddress((*plane)->address());
+  ASSERT_TRUE(address.ok());
+  {
+    BareSender sender(address->ucx);
+    uint64_t strangers = 0;
+    const auto dropped = [&](std::vector<std::byte> header, std::vector<std::byte> payload) {
+      sender.Send(std::move(header), std::move(payload));
+      ++strangers;
+      while ((*plane)->counters().messages_of_strangers < strangers) sender.Progress();
+    };
+    const std::vector<std::byte> payload = testing::Pattern(1, 100);
+    const uint64_t session = 77;
+    // As ever; under a session of nobody's; at once and as a rendezvous.
+    const std::vector<std::byte> bare = DataUnder(session, 1);
+    dropped({bare.begin() + sizeof(Pass), bare.end()}, payload);
+    dropped(DataUnder(session, 1), payload);
+    dropped(DataUnder(session, 1), std::vector<std::byte>(1 << 20));
+    // Greetings: without a proof, by another secret, and for another address.
+    // UCX asserts that addresses are its own: this one is refused before it sees it.
+    const std::string sealed = "no address of Baton's";
+    const std::span<const std::byte> own = std::as_bytes(std::span<const char>(sealed));
+    const std::vector<std::byte> own_bytes(own.begin(), own.end());
+    const Greeter greeter{0, 1, 2, 3};
+    const auto greeting = [&](const std::string& secret, std::span<const std::byte> of) {
+      return WithPass(session,
+                      EncodePull(kGreetingKind, greeter, ProofOf(secret, session, greeter, of)));
+    };
+    dropped(WithPass(session, EncodePull(kGreetingKind, greeter)), own_bytes);
+    dropped(greeting("guess", own), own_bytes);
+    dropped(greeting(address->secret, own.first(3)), own_bytes);
+    dropped(DataUnder(session, 1), payload);
+    // The right one, and what comes under it.
+    sender.Send(greeting(address->secret, own), own_bytes);
+    sender.Send(DataUnder(session, 1), payload);
+    while ((*plane)->counters().messages_received < 1) sender.Progress();
+    // Played again, on the same connection or another.
+    dropped(greeting(address->secret, own), own_bytes);
+    BareSender other(address->ucx);
+    other.Send(greeting(address->secret, own), own_bytes);
+    ++strangers;
+    while ((*plane)->counters().messages_of_strangers < strangers) {
+      sender.Progress();
+      other.Progress();
+    }
+    EXPECT_EQ((*plane)->counters().messages_of_strangers, strangers);
+  }
+  (*plane)->Shutdown();
+  EXPECT_EQ((*plane)->counters().messages_received, 1u);
+}
+
 TEST(PeerAddressTest, RoundTripsAndNamesWhatIsWrong) {
   const std::string sealed = SealPeerAddress("some address");
-  EXPECT_EQ(*OpenPeerAddress(sealed), "some address");
+  EXPECT_EQ(OpenPeerAddress(sealed)->ucx, "some address");
+  EXPECT_EQ(OpenPeerAddress(sealed)->secret, "");
+  const std::string secret = SealPeerAddress("some address", "secret");
+  EXPECT_EQ(OpenPeerAddress(secret)->ucx, "some address");
+  EXPECT_EQ(OpenPeerAddress(secret)->secret, "secret");
+  for (const char secret_bytes : {char{0}, char{18}, char{19}}) {
+    std::string wrong = secret;
+    wrong[6] = secret_bytes;
+    EXPECT_FALSE(OpenPeerAddress(wrong).ok()) << int{secret_bytes};
+  }
   std::string versioned = sealed;
   versioned[4] = 9;
   EXPECT_NE(OpenPeerAddress(versioned).status().message().find("version 9"), std::string::npos);

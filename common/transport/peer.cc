@@ -30,6 +30,7 @@ constexpr size_t kMinPullBytes = 64 << 10;
 struct Peer::Operation {
   Peer* peer;
   std::vector<std::byte> header;
+  std::vector<std::byte> passed;  // The header behind its pass, while UCX reads it.
   UcxBuffer payload;
   size_t payload_bytes = 0;
   std::function<void(const absl::Status&)> on_sent;
@@ -58,8 +59,9 @@ Peer::~Peer() {
   BATON_CHECK(in_flight_.empty() && control_.empty() && data_.empty()) << "peer " << id_;
 }
 
-absl::Status Peer::Open(ucp_worker_h worker, std::string_view ucx_address,
+absl::Status Peer::Open(ucp_worker_h worker, const PeerAddress& address,
                         const std::string& own_address) {
+  const std::string& ucx_address = address.ucx;
   // UCX wants its own alignment of the address.
   std::vector<uint64_t> aligned((ucx_address.size() + sizeof(uint64_t) - 1) / sizeof(uint64_t));
   std::memcpy(aligned.data(), ucx_address.data(), ucx_address.size());
@@ -72,14 +74,22 @@ absl::Status Peer::Open(ucp_worker_h worker, std::string_view ucx_address,
   params.err_handler.arg = this;
   BATON_RETURN_IF_ERROR(
       UcxStatus(ucp_ep_create(worker, &params, &endpoint_), "data plane: connect"));
-  if (direction_ == Direction::kOutbound) Greet(own_address);
+  if (direction_ == Direction::kOutbound) Greet(address.secret, own_address);
   return absl::OkStatus();
 }
 
-void Peer::Greet(const std::string& own_address) {
+void Peer::Greet(const std::string& secret, const std::string& own_address) {
   const uint64_t process = shared_->options.pull ? static_cast<uint64_t>(getpid()) : 0;
   const Greeter greeter{process, shared_->ledger->address(), shared_->ledger->cookie(), id_};
-  greeting_message_ = EncodePull(kGreetingKind, greeter);
+  if (secret.empty()) {
+    greeting_message_ = EncodePull(kGreetingKind, greeter);
+  } else {
+    session_ = NewSession();
+    shared_->gate->Begin(*session_);
+    const Proof proof =
+        ProofOf(secret, *session_, greeter, std::as_bytes(std::span<const char>(own_address)));
+    greeting_message_ = WithPass(*session_, EncodePull(kGreetingKind, greeter, proof));
+  }
   // UCX reads both until the greeting is out; own_address lives as long as the data plane.
   ucp_request_param_t send{};
   send.op_attr_mask =
@@ -253,12 +263,15 @@ void Peer::Start(std::unique_ptr<Operation> owned) {
   // What names a reply endpoint is dropped where a rendezvous would be: at a peer whose part of the
   // connection has gone.
   params.flags = operation->is_ping ? UCP_AM_SEND_FLAG_REPLY : 0;
+  if (session_.has_value()) operation->passed = WithPass(*session_, operation->header);
+  const std::vector<std::byte>& header =
+      session_.has_value() ? operation->passed : operation->header;
   // What is offered does not go over the link.
   const size_t payload_bytes = operation->offer.has_value() ? 0 : operation->payload_bytes;
-  operation->send = life_.SendBegan(operation->header.size() + payload_bytes, NowUs());
+  operation->send = life_.SendBegan(header.size() + payload_bytes, NowUs());
   ucs_status_ptr_t request =
-      ucp_am_send_nbx(endpoint_, kActiveMessageId, operation->header.data(),
-                      operation->header.size(), payload.data(), payload.count(), &params);
+      ucp_am_send_nbx(endpoint_, kActiveMessageId, header.data(), header.size(), payload.data(),
+                      payload.count(), &params);
   // A pointer is a request of which OnSent will tell.
   if (!UCS_PTR_IS_PTR(request)) Sent(operation, UCS_PTR_STATUS(request));
 }

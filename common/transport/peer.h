@@ -15,7 +15,9 @@
 
 #include "common/transport/data_plane.h"
 #include "common/transport/endpoint_life.h"
+#include "common/transport/gate.h"
 #include "common/transport/offer_ledger.h"
+#include "common/transport/peer_address.h"
 #include "common/transport/pull_wire.h"
 #include "common/transport/ucx_support.h"
 
@@ -28,6 +30,7 @@ class Peer {
     const DataPlaneOptions& options;
     DataPlaneCounters* counters;
     OfferLedger* ledger;
+    Gate* gate;
     std::vector<PeerId> failed;  // UCX reported them dead; the loop closes them.
     std::vector<PeerId> ready;   // Their window has room; the loop calls Pump.
   };
@@ -44,11 +47,12 @@ class Peer {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  // Creates the endpoint. An outbound one greets the peer with `own_address` (sealed), so that it
-  // opens its return endpoint; sends wait in the queue until the greeting is out, which takes one
-  // round trip. Before, UCX may reorder messages, and UCX 1.13 aborts a receiver whose sender dies
-  // in the middle of connecting, so that span is kept short.
-  absl::Status Open(ucp_worker_h worker, std::string_view ucx_address,
+  // Creates the endpoint. An outbound one greets the peer with `own_address` (sealed, without a
+  // secret: it travels in the clear), so that it opens its return endpoint; sends wait in the queue
+  // until the greeting is out, which takes one round trip. Before, UCX may reorder messages, and
+  // UCX 1.13 aborts a receiver whose sender dies in the middle of connecting, so that span is kept
+  // short.
+  absl::Status Open(ucp_worker_h worker, const PeerAddress& address,
                     const std::string& own_address);
 
   void Send(Outgoing message);
@@ -61,7 +65,10 @@ class Peer {
   void PullEnded(const PullEnd& end);
 
   // Whose greeting a return endpoint answers.
-  void Answers(const Greeter& greeter) { greeter_ = greeter; }
+  void Answers(const Greeter& greeter, std::optional<uint64_t> session) {
+    greeter_ = greeter;
+    session_ = session;
+  }
   // `words`: a Goodbye or a Ping.
   template <typename Words>
   bool IsReturnTo(const Words& words) const {
@@ -109,7 +116,7 @@ class Peer {
   using Operations = std::list<std::unique_ptr<Operation>>;
 
   static void OnError(void* self, ucp_ep_h endpoint, ucs_status_t status);
-  void Greet(const std::string& own_address);
+  void Greet(const std::string& secret, const std::string& own_address);
   void SayGoodbye();
   void Settle();
   static void OnGreeted(void* request, ucs_status_t status, void* self);
@@ -146,6 +153,7 @@ class Peer {
   std::deque<std::unique_ptr<Operation>> data_;
   std::unordered_map<uint64_t, Operation*> offers_;  // In the ledger, by id.
   std::optional<Greeter> greeter_;                   // Of a return endpoint.
+  std::optional<uint64_t> session_;                  // Where the peer asks for a pass.
   uint64_t pull_source_ = 0;                         // What the peer calls us; 0: it reads nothing.
   std::vector<std::byte> greeting_message_;          // UCX reads it until the greeting is out.
   bool greeting_ = false;                            // The greeting is on its way.

@@ -13,30 +13,36 @@ namespace {
 
 constexpr uint32_t kMagic = 0x444e5442;  // "BTND"
 constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersionWithSecret = 2;
 
 struct Envelope {
   uint32_t magic;
   uint16_t version;
-  uint16_t reserved;
+  uint16_t secret_bytes;  // At the end.
   uint64_t bytes;
   uint64_t checksum;
 };
 static_assert(sizeof(Envelope) == 24, "the envelope travels as its bytes");
 
+constexpr size_t kMaxSecretBytes = 256;
 constexpr size_t kMaxUcxAddressBytes = kMaxPeerAddressBytes - sizeof(Envelope);
 
 }  // namespace
 
-std::string SealPeerAddress(std::string_view ucx_address) {
-  BATON_CHECK(ucx_address.size() <= kMaxUcxAddressBytes) << ucx_address.size() << " bytes";
-  const Envelope envelope{kMagic, kVersion, 0, ucx_address.size(),
-                          XXH64(ucx_address.data(), ucx_address.size(), /*seed=*/0)};
+std::string SealPeerAddress(std::string_view ucx_address, std::string_view secret) {
+  std::string body(ucx_address);
+  body.append(secret);
+  BATON_CHECK(body.size() <= kMaxUcxAddressBytes && secret.size() <= kMaxSecretBytes)
+      << ucx_address.size() << " bytes and a secret of " << secret.size();
+  const Envelope envelope{kMagic, secret.empty() ? kVersion : kVersionWithSecret,
+                          static_cast<uint16_t>(secret.size()), body.size(),
+                          XXH64(body.data(), body.size(), /*seed=*/0)};
   std::string sealed(sizeof(envelope), '\0');
   std::memcpy(sealed.data(), &envelope, sizeof(envelope));
-  return sealed.append(ucx_address);
+  return sealed.append(body);
 }
 
-absl::StatusOr<std::string> OpenPeerAddress(std::string_view sealed) {
+absl::StatusOr<PeerAddress> OpenPeerAddress(std::string_view sealed) {
   Envelope envelope;
   if (sealed.size() <= sizeof(envelope)) {
     return absl::InvalidArgumentError(
@@ -46,20 +52,28 @@ absl::StatusOr<std::string> OpenPeerAddress(std::string_view sealed) {
   if (envelope.magic != kMagic) {
     return absl::InvalidArgumentError("data-plane address: not one of Baton's");
   }
-  if (envelope.version != kVersion || envelope.reserved != 0) {
+  if (envelope.version != kVersion && envelope.version != kVersionWithSecret) {
     return absl::InvalidArgumentError(absl::StrCat("data-plane address: version ", envelope.version,
-                                                   ", this process speaks ", kVersion));
+                                                   ", this process speaks ", kVersion, " and ",
+                                                   kVersionWithSecret));
   }
-  const std::string_view ucx_address = sealed.substr(sizeof(envelope));
-  if (envelope.bytes != ucx_address.size() || ucx_address.size() > kMaxUcxAddressBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("data-plane address: ", ucx_address.size(),
-                                                   " bytes where ", envelope.bytes,
-                                                   " were announced"));
+  const std::string_view body = sealed.substr(sizeof(envelope));
+  if (envelope.bytes != body.size() || body.size() > kMaxUcxAddressBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data-plane address: ", body.size(), " bytes where ", envelope.bytes, " were announced"));
   }
-  if (envelope.checksum != XXH64(ucx_address.data(), ucx_address.size(), /*seed=*/0)) {
+  if (envelope.checksum != XXH64(body.data(), body.size(), /*seed=*/0)) {
     return absl::InvalidArgumentError("data-plane address: wrong checksum");
   }
-  return std::string(ucx_address);
+  const bool has_secret = envelope.version == kVersionWithSecret;
+  if (has_secret != (envelope.secret_bytes > 0) || envelope.secret_bytes > kMaxSecretBytes ||
+      envelope.secret_bytes >= body.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("data-plane address: a secret of ",
+                                                   envelope.secret_bytes, " bytes in version ",
+                                                   envelope.version));
+  }
+  const size_t ucx_bytes = body.size() - envelope.secret_bytes;
+  return PeerAddress{std::string(body.substr(0, ucx_bytes)), std::string(body.substr(ucx_bytes))};
 }
 
 }  // namespace baton

@@ -14,12 +14,18 @@ namespace baton {
 // The longest sealed address; UCX's are about a hundred bytes per network device.
 inline constexpr size_t kMaxPeerAddressBytes = 64 << 10;
 
-// Wraps `ucx_address` with magic, version, length and checksum.
-std::string SealPeerAddress(std::string_view ucx_address);
+struct PeerAddress {
+  std::string ucx;
+  std::string secret;  // Of the data plane there; empty: it asks for none.
+};
 
-// The UCX address within `sealed`; INVALID_ARGUMENT if it is not exactly what SealPeerAddress made.
-// The checksum catches damage, not forgery: addresses come from authenticated peers only.
-absl::StatusOr<std::string> OpenPeerAddress(std::string_view sealed);
+// Wraps the address with magic, version, lengths and checksum. One with a secret has a version that
+// older processes refuse: they could not show it.
+std::string SealPeerAddress(std::string_view ucx_address, std::string_view secret = "");
+
+// INVALID_ARGUMENT if `sealed` is not exactly what SealPeerAddress made. The checksum catches
+// damage, not forgery: addresses come from authenticated peers only.
+absl::StatusOr<PeerAddress> OpenPeerAddress(std::string_view sealed);
 
 }  // namespace baton
 

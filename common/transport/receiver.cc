@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
+#include "common/base/log.h"
 #include "common/transport/frame.h"
 #include "common/transport/peer_address.h"
 
@@ -33,8 +34,10 @@ struct Receiver::Receive {
   Receives::iterator place;
 };
 
-Receiver::Receiver(DataPlaneCounters* counters)
-    : counters_(counters), puller_([this](const Puller::Pull& pull, const absl::Status& status) {
+Receiver::Receiver(DataPlaneCounters* counters, Gate* gate)
+    : counters_(counters),
+      gate_(gate),
+      puller_([this](const Puller::Pull& pull, const absl::Status& status) {
         if (status.ok()) counters_->bytes_pulled.fetch_add(pull.bytes, std::memory_order_relaxed);
         Complete(pull.handler, pull.receipt, pull.bytes, status);
       }) {}
@@ -78,12 +81,14 @@ void Receiver::Unregister(MessageKind kind) {
 ucs_status_t Receiver::OnMessage(void* self, const void* header, size_t header_bytes, void* data,
                                  size_t payload_bytes, const ucp_am_recv_param_t* param) {
   auto* receiver = static_cast<Receiver*>(self);
-  const std::span message(static_cast<const std::byte*>(header), header_bytes);
+  std::span message(static_cast<const std::byte*>(header), header_bytes);
   const bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  // Of a rendezvous nothing is here yet.
+  const std::span payload(static_cast<const std::byte*>(data), is_rendezvous ? 0 : payload_bytes);
+  if (!receiver->PassesGate(message, payload, is_rendezvous)) return UCS_OK;
   const std::optional<Frame> frame = ParseFrame(message);
   if (frame.has_value() && !is_rendezvous &&
-      receiver->OnOwnMessage(frame->kind, message,
-                             {static_cast<const std::byte*>(data), payload_bytes})) {
+      receiver->OnOwnMessage(frame->kind, message, payload)) {
     return UCS_OK;
   }
   MessageHandler* handler = nullptr;
@@ -101,6 +106,52 @@ ucs_status_t Receiver::OnMessage(void* self, const void* header, size_t header_b
   }
   receiver->Complete(handler, placement->receipt, payload_bytes, absl::OkStatus());
   return UCS_OK;
+}
+
+bool Receiver::PassesGate(std::span<const std::byte>& message, std::span<const std::byte> payload,
+                          bool is_rendezvous) {
+  if (gate_->open()) return true;
+  const std::optional<uint64_t> session = TakePass(message);
+  if (!session.has_value()) {
+    CountStranger();
+    return false;
+  }
+  const std::optional<Frame> frame = ParseFrame(message);
+  if (frame.has_value() && frame->kind == kGreetingKind && !is_rendezvous) {
+    // Taken here whole, since the session counts from now on.
+    if (!PassesGreeting(*session, message, payload)) CountStranger();
+    return false;
+  }
+  if (gate_->Knows(*session)) return true;
+  CountStranger();
+  return false;
+}
+
+bool Receiver::PassesGreeting(uint64_t session, std::span<const std::byte> message,
+                              std::span<const std::byte> sealed_address) {
+  std::span<const std::byte> rest;
+  const auto greeter = DecodePull<Greeter>(message, &rest);
+  Proof proof;
+  if (!greeter.has_value() || rest.size() != proof.size() ||
+      sealed_address.size() > kMaxPeerAddressBytes) {
+    return false;
+  }
+  std::memcpy(proof.data(), rest.data(), proof.size());
+  if (!gate_->Admit(session, *greeter, sealed_address, proof)) return false;
+  greetings_.push_back(
+      {std::string(reinterpret_cast<const char*>(sealed_address.data()), sealed_address.size()),
+       greeter, session});
+  return true;
+}
+
+void Receiver::CountStranger() {
+  const uint64_t count = 1 + counters_->messages_of_strangers.fetch_add(1);
+  // 1, 2, 4, 8 ...: a flood of them is no flood of lines.
+  if ((count & (count - 1)) == 0) {
+    LOG(kWarning)
+        << "data plane: " << count
+        << " messages of strangers have been dropped: they prove no secret of this worker";
+  }
 }
 
 bool Receiver::OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
@@ -147,7 +198,7 @@ void Receiver::OnGreeting(std::span<const std::byte> message,
   }
   greetings_.push_back(
       {std::string(reinterpret_cast<const char*>(sealed_address.data()), sealed_address.size()),
-       DecodePull<Greeter>(message)});
+       DecodePull<Greeter>(message), std::nullopt});
 }
 
 std::optional<Placement> Receiver::Admit(MessageHandler** handler,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/transport/data_plane.h"
+#include "common/transport/gate.h"
 #include "common/transport/puller.h"
 #include "common/transport/ucx_support.h"
 
@@ -20,7 +21,8 @@ namespace baton {
 
 class Receiver {
  public:
-  explicit Receiver(DataPlaneCounters* counters);
+  // Both outlive this.
+  Receiver(DataPlaneCounters* counters, Gate* gate);
   ~Receiver();
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
@@ -31,7 +33,8 @@ class Receiver {
 
   struct Greeting {
     std::string sealed_address;
-    std::optional<Greeter> greeter;  // None of an older one.
+    std::optional<Greeter> greeter;   // None of an older one.
+    std::optional<uint64_t> session;  // Of a plane with a secret.
   };
   // Of the peers that have greeted since the last call.
   std::vector<Greeting> TakeGreetings() { return std::exchange(greetings_, {}); }
@@ -62,6 +65,12 @@ class Receiver {
   bool OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
                     std::span<const std::byte> payload);
   void OnGreeting(std::span<const std::byte> message, std::span<const std::byte> sealed_address);
+  // Whether the message may be read; takes its pass off.
+  bool PassesGate(std::span<const std::byte>& message, std::span<const std::byte> payload,
+                  bool is_rendezvous);
+  bool PassesGreeting(uint64_t session, std::span<const std::byte> message,
+                      std::span<const std::byte> sealed_address);
+  void CountStranger();
   bool OnOffer(std::span<const std::byte> message);
 
   // The handler's answer, if its runs fit; counts what is dropped.
@@ -74,6 +83,7 @@ class Receiver {
                 const absl::Status& status);
 
   DataPlaneCounters* const counters_;
+  Gate* const gate_;
   ucp_worker_h worker_ = nullptr;
   std::array<MessageHandler*, kMaxMessageKinds> handlers_{};
   Receives pending_;

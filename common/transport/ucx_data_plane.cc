@@ -48,8 +48,9 @@ UcxDataPlane::UcxDataPlane(const DataPlaneOptions& options)
     : options_(options),
       mailbox_(options.mailbox_limit),
       ledger_(EntropySeed()),
-      receiver_(&counters_),
-      shared_{options_, &counters_, &ledger_, {}, {}} {}
+      gate_(options.secret),
+      receiver_(&counters_, &gate_),
+      shared_{options_, &counters_, &ledger_, &gate_, {}, {}} {}
 
 UcxDataPlane::~UcxDataPlane() { Shutdown(); }
 
@@ -100,7 +101,9 @@ absl::Status UcxDataPlane::OpenWorker() {
   size_t bytes = 0;
   BATON_RETURN_IF_ERROR(
       UcxStatus(ucp_worker_get_address(worker_, &address, &bytes), "data plane: worker address"));
-  address_ = SealPeerAddress({reinterpret_cast<const char*>(address), bytes});
+  const std::string_view ucx(reinterpret_cast<const char*>(address), bytes);
+  address_ = SealPeerAddress(ucx, options_.secret);
+  greeting_address_ = SealPeerAddress(ucx);
   ucp_worker_release_address(worker_, address);
   return absl::OkStatus();
 }
@@ -242,11 +245,11 @@ absl::StatusOr<PeerId> UcxDataPlane::Connect(std::string_view address) {
 
 absl::StatusOr<PeerId> UcxDataPlane::ConnectNow(std::string_view address,
                                                 Peer::Direction direction) {
-  BATON_ASSIGN_OR_RETURN(const std::string ucx_address, OpenPeerAddress(address));
+  BATON_ASSIGN_OR_RETURN(const PeerAddress peer_address, OpenPeerAddress(address));
   const PeerId id = ++last_peer_;
   const size_t hashed = std::hash<std::string_view>()(address);
   auto peer = std::make_unique<Peer>(id, direction, &shared_, answering_.contains(hashed));
-  BATON_RETURN_IF_ERROR(peer->Open(worker_, ucx_address, address_));
+  BATON_RETURN_IF_ERROR(peer->Open(worker_, peer_address, greeting_address_));
   if (direction == Peer::Direction::kOutbound) {
     LOG(kInfo) << "data plane: peer " << id << " over " << peer->Lanes();
   }

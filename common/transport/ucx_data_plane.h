@@ -82,12 +82,14 @@ class UcxDataPlane : public DataPlane {
   std::thread thread_ ABSL_GUARDED_BY(shutdown_mutex_);
   std::thread::id data_thread_;  // Constant after Start.
   std::string address_;
-  bool stopping_ = false;  // Data thread; set by the task that Shutdown posts.
+  std::string greeting_address_;  // Without the secret.
+  bool stopping_ = false;         // Data thread; set by the task that Shutdown posts.
 
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int epoll_fd_ = -1;
   OfferLedger ledger_;
+  Gate gate_;
   Receiver receiver_;
   std::unordered_map<PeerId, std::unique_ptr<Peer>> peers_;
   Peer::Shared shared_;

@@ -29,7 +29,7 @@ void UcxDataPlane::AnswerGreetings() {
     if (!peer.ok()) {
       LOG(kWarning) << "data plane: return endpoint: " << peer.status().message();
     } else if (greeting.greeter.has_value()) {
-      peers_.at(*peer)->Answers(*greeting.greeter);
+      peers_.at(*peer)->Answers(*greeting.greeter, greeting.session);
       OfferPulls(*greeting.greeter, *peer);
     }
   }
