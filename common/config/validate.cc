@@ -186,7 +186,26 @@ absl::Status CheckMadeModel(const v1::Options& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckClusterTls(const v1::Options& options) {
+  const std::pair<const char*, const std::string&> files[] = {
+      {"cluster_tls_cert", options.cluster_tls_cert()},
+      {"cluster_tls_key", options.cluster_tls_key()},
+      {"cluster_tls_ca", options.cluster_tls_ca()}};
+  for (const auto& [missing, path] : files) {
+    if (!path.empty()) continue;
+    for (const auto& [given, other] : files) {
+      if (!other.empty()) {
+        return InvalidField(missing, absl::StrCat("required beside ", given,
+                                                  ": mutual TLS takes the certificate, its key and "
+                                                  "the authorities"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckDrain(const v1::Options& options) {
+  BATON_RETURN_IF_ERROR(CheckClusterTls(options));
   if (options.instance_id().empty()) return InvalidField("instance_id", "which worker?");
   if (options.router_address().empty()) return InvalidField("router_address", "which router?");
   return ParseRouters(options.router_address()).status();
@@ -231,6 +250,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckDevice(options));
   BATON_RETURN_IF_ERROR(CheckTimed(options));
   BATON_RETURN_IF_ERROR(CheckHttp(options));
+  BATON_RETURN_IF_ERROR(CheckClusterTls(options));
   BATON_RETURN_IF_ERROR(ParseRouters(options.router_address()).status());
   BATON_RETURN_IF_ERROR(CheckDiscovery(options));
   BATON_RETURN_IF_ERROR(CheckTracing(options));

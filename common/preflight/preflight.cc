@@ -16,6 +16,7 @@
 #include "common/model/fingerprint.h"
 #include "common/model/model_shard.h"
 #include "common/preflight/model_files.h"
+#include "common/secrets/secret_set.h"
 #include "common/tls/tls_certificate.h"
 
 namespace baton {
@@ -124,11 +125,18 @@ class Checks {
     AddStatus("threads", CheckExecutorSizes(values.page_size(), values.threads()));
   }
 
+  void CheckPair(const char* option, const std::string& certificate, const std::string& key) {
+    if (certificate.empty() || key.empty()) return;
+    AddStatus(option, TlsCertificate::Load(certificate, key).status());
+  }
+
   void CheckTls() {
     const v1::Options& values = report_.values;
-    if (values.ssl_certfile().empty() || values.ssl_keyfile().empty()) return;
-    AddStatus("ssl_certfile",
-              TlsCertificate::Load(values.ssl_certfile(), values.ssl_keyfile()).status());
+    AddStatus("api_key_file", SecretSet::Load("", values.api_key_file()).status());
+    AddStatus("cluster_token_file", SecretSet::Load("", values.cluster_token_file()).status());
+    CheckPair("ssl_certfile", values.ssl_certfile(), values.ssl_keyfile());
+    // Whether it names the process its own start asks.
+    CheckPair("cluster_tls_cert", values.cluster_tls_cert(), values.cluster_tls_key());
   }
 
   // Blames the first option that needs it.

@@ -26,7 +26,12 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address,
   // No HTTP/2 keepalive: a peer that is dead or stopped is found by its lease, sooner than pings
   // would find it, and a server that doesn't expect pings on a quiet stream (a long prefill)
   // answers with GOAWAY, which ends every stream of the connection.
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (options.security == nullptr) {
+    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, options.security->ForChannel(options.peers), arguments,
+      options.security->Interceptors());
 }
 
 }  // namespace baton::rpc

@@ -46,7 +46,10 @@ absl::StatusOr<RunningServer> StartServer(const ServerOptions& options,
     const absl::Status status = net::CheckListen(options.host, options.port);
     if (!status.ok()) return absl::UnavailableError(absl::StrCat(status.message(), " (gRPC)"));
   }
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &running.port);
+  builder.AddListeningPort(
+      address,
+      options.credentials == nullptr ? grpc::InsecureServerCredentials() : options.credentials,
+      &running.port);
   for (grpc::Service* service : services) builder.RegisterService(service);
   running.server = builder.BuildAndStart();
   if (running.server == nullptr || running.port == 0) {

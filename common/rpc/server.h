@@ -22,6 +22,7 @@ struct ServerOptions {
   // calls are cancelled.
   int ping_every_ms = 5'000;
   int ping_timeout_ms = 5'000;
+  std::shared_ptr<grpc::ServerCredentials> credentials = nullptr;  // Null: plain text for all.
   int min_client_ping_ms =
       300'000;  // Clients that ping an idle connection more often are sent away.
 };

@@ -55,6 +55,7 @@ enum class Metric {
   kKvTransferSeconds,
   kKvTransferFailuresTotal,
   kKvMessagesRefusedTotal,
+  kDataPlaneStrangersTotal,
   kKvCommitsRepeatedTotal,
   kKvGrantsActive,
   kKvLeasesExpiredTotal,
@@ -340,6 +341,10 @@ inline constexpr MetricInfo kTable[] = {
      "KV messages that decode refused to place, and receipts that prefill could not assign, by "
      "reason.",
      kP | kD, kRefusalLabels},
+    {Metric::kDataPlaneStrangersTotal, "baton_data_plane_strangers_total", kCounter, "messages",
+     "Messages of the data plane that were dropped because their sender had not proved that a "
+     "router of this cluster had told it of this worker, or repeated another's proof.",
+     kP | kD},
     {Metric::kKvCommitsRepeatedTotal, "baton_kv_commits_repeated_total", kCounter, "commits",
      "Commits that were sent again because decode's receipt had not arrived.", kP},
     {Metric::kKvGrantsActive, "baton_kv_grants_active", kGauge, "grants",

@@ -8,6 +8,9 @@ from schema_words import (array, boolean, choice, described, filled, integer, ma
 MANAGED = {
     "model_path": "model.path", "served_model_name": "model.servedName", "host": "network.listen",
     "port": "network.ports.http", "grpc_port": "network.ports.grpc", "metrics_port": "network.ports.metrics",
+    "cluster_host": "network.listen", "cluster_port": "network.ports.cluster",
+    "cluster_tls_cert": "cluster.tls", "cluster_tls_key": "cluster.tls", "cluster_tls_ca": "cluster.tls",
+    "cluster_token_file": "cluster.token.existingSecret",
     "router_address": "the release's own Service", "api_key": "auth.existingSecret",
     "advertise_host": "the pod's address", "disaggregation_mode": "the role", "pp_size": "prefill.parallelism.pp",
     "pp_rank": "the pod's index", "tp_rank": "the pod's index",
@@ -157,13 +160,25 @@ def network():
     port = integer(1, 65535)
     return {
         "network": record({"listen": choice("0.0.0.0", "::"),
-                           "ports": record({"http": port, "grpc": port, "metrics": port})}),
+                           "ports": record({"http": port, "grpc": port, "cluster": port, "metrics": port})}),
         "transfer": record({"backend": choice("auto", "tcp", "shm"), "devices": string(),
                             "portRange": {"type": "string", "pattern": "^([0-9]{1,5}-[0-9]{1,5})?$"}}),
         "networkPolicy": record({
             "enabled": boolean(), "clients": array(ref("peer")), "scrapers": array(ref("peer")),
             "dns": array(ref("peer")), "extraEgress": array(ref("egressRule"))}),
     }
+
+
+def cluster():
+    """How pods prove to one another what they are."""
+    duration = {"type": "string", "pattern": "^([0-9]+(h|m|s))+$"}
+    return record({
+        "tls": record({
+            "existingSecrets": record({role: string() for role in OPTION_ROLES}),
+            "certManager": record({
+                "enabled": boolean(), "duration": duration, "renewBefore": duration,
+                "issuerRef": record({"name": string(), "kind": filled(), "group": filled()})})}),
+        "token": record({"existingSecret": string(), "secretKey": filled()})})
 
 
 def discovery(options):
@@ -195,6 +210,7 @@ def schema(options):
         **network(),
         "discovery": record({"mode": discovery(options)}),
         "auth": record({"existingSecret": string(), "secretKey": filled()}),
+        "cluster": cluster(),
         "drain": record({"timeoutSeconds": integer(0, 86400)}),
         "security": record({name: integer(1, 2**31 - 1) for name in ("runAsUser", "runAsGroup", "fsGroup")}),
         "serviceAccount": record({"create": boolean(), "name": string(), "annotations": mapping()}),

@@ -29,7 +29,10 @@ ClusterWatch::ClusterWatch(ClusterWatchOptions options)
     : options_(std::move(options)), progress_("cluster starting", "registered", options_.groups) {
   stub_ = v1::Cluster::NewStub(
       rpc::OpenChannel(net::JoinHostPort(options_.cluster_host, options_.cluster_port),
-                       {.max_reconnect_ms = kReconnectMs, .max_receive_bytes = -1}));
+                       {.max_reconnect_ms = kReconnectMs,
+                        .max_receive_bytes = -1,
+                        .security = options_.security,
+                        .peers = {{rpc::PeerRole::kRouter, ""}}}));
   thread_ = std::thread([this] { Run(); });
 }
 

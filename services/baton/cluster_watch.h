@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "common/base/sync.h"
+#include "common/rpc/cluster_security.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "services/baton/start_progress.h"
@@ -24,10 +25,11 @@ namespace baton {
 struct ClusterWatchOptions {
   std::string host;  // Numeric, of the router.
   int http_port = 0;
-  bool https = false;  // The certificate is not looked at: it is this machine's own process.
+  bool https = false;        // The certificate is not looked at: it is this machine's own process.
   std::string cluster_host;  // Numeric, of the router's listener for workers.
   int cluster_port = 0;
-  std::vector<StartingGroup> groups;  // The workers' instance ids.
+  std::shared_ptr<const rpc::ClusterSecurity> security;  // Null: it is not asked who it is.
+  std::vector<StartingGroup> groups;                     // The workers' instance ids.
 };
 
 // The router's name among the children.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -16,6 +17,7 @@
 #include "proto/baton/v1/cluster.grpc.pb.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
+#include "services/baton/secure_cluster.h"
 
 namespace baton {
 namespace {
@@ -48,9 +50,10 @@ absl::StatusOr<bool> IsListed(v1::Cluster::Stub& stub, const v1::InstanceRef& in
 
 absl::Status Drain(const v1::Options& options) {
   BATON_ASSIGN_OR_RETURN(const auto routers, config::ParseRouters(options.router_address()));
+  BATON_ASSIGN_OR_RETURN(auto security, SecureCluster(options, rpc::PeerRole::kOperator));
   // Any will do: the worker tells the others itself.
-  const std::unique_ptr<v1::Cluster::Stub> stub =
-      v1::Cluster::NewStub(rpc::OpenChannel(routers.front(), {}));
+  const std::unique_ptr<v1::Cluster::Stub> stub = v1::Cluster::NewStub(rpc::OpenChannel(
+      routers.front(), {.security = std::move(security), .peers = {{rpc::PeerRole::kRouter, ""}}}));
   v1::InstanceRef instance;
   instance.set_instance_id(options.instance_id());
   int running = 0;

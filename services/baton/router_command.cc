@@ -13,6 +13,7 @@
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
+#include "services/baton/secure_cluster.h"
 #include "services/baton/start_report.h"
 #include "services/router/discovery/kubernetes_discovery.h"
 #include "services/router/router_service.h"
@@ -27,8 +28,9 @@ namespace {
 constexpr HeapBounds kHeap = {.own_mapping_bytes = 1 << 20, .kept_bytes = 8 << 20};
 
 // Null: workers know where the router is.
-absl::StatusOr<std::unique_ptr<router::KubernetesDiscovery>> FindWorkers(const v1::Options& options,
-                                                                         int cluster_port) {
+absl::StatusOr<std::unique_ptr<router::KubernetesDiscovery>> FindWorkers(
+    const v1::Options& options, int cluster_port,
+    std::shared_ptr<const rpc::ClusterSecurity> security) {
   if (options.service_discovery() != "kubernetes") return nullptr;
   auto discovery = router::KubernetesDiscovery::Start(
       {.account_dir = options.service_discovery_account(),
@@ -36,7 +38,8 @@ absl::StatusOr<std::unique_ptr<router::KubernetesDiscovery>> FindWorkers(const v
        .selector = options.service_discovery_selector(),
        .worker_port = static_cast<int>(options.service_discovery_port()),
        .cluster_port = cluster_port,
-       .host = options.advertise_host()});
+       .host = options.advertise_host(),
+       .security = std::move(security)});
   if (discovery.ok()) return discovery;
   return InvalidField("service_discovery", std::string(discovery.status().message()));
 }
@@ -47,7 +50,10 @@ absl::Status Serve(v1::Options options, const std::vector<std::string>& notes) {
   BATON_RETURN_IF_ERROR(PrepareProcess(options, "router", notes));
   auto startup = EndOnSignal::WhileStarting();
   BATON_RETURN_IF_ERROR(ResolveAddresses(options, /*worker=*/false));
-  BATON_ASSIGN_OR_RETURN(const auto service, router::RouterService::FromOptions(options));
+  BATON_ASSIGN_OR_RETURN(const auto security, SecureCluster(options, rpc::PeerRole::kRouter));
+  const std::string warning = OpenListenerWarning(options.cluster_host(), security);
+  if (!warning.empty()) LOG(kWarning) << warning;
+  BATON_ASSIGN_OR_RETURN(const auto service, router::RouterService::FromOptions(options, security));
   ReportListening(service->incarnation());
   const v1::GetModelInfoResponse& model = service->gateway().model_info();
   LOG(kInfo) << "model " << model.served_model_name() << " (" << model.model_type() << ", context "
@@ -59,7 +65,7 @@ absl::Status Serve(v1::Options options, const std::vector<std::string>& notes) {
              << options.load_balance_policy() << "  ready for workers after "
              << SecondsSince(start_us);
 
-  BATON_ASSIGN_OR_RETURN(auto discovery, FindWorkers(options, service->cluster_port()));
+  BATON_ASSIGN_OR_RETURN(auto discovery, FindWorkers(options, service->cluster_port(), security));
   startup.reset();
   WaitForStop([] { return false; });
   const auto impatience = EndOnSignal::WhileDraining();

@@ -15,6 +15,7 @@
 #include "services/baton/cluster_watch.h"
 #include "services/baton/commands.h"
 #include "services/baton/ready_text.h"
+#include "services/baton/secure_cluster.h"
 #include "services/baton/supervisor.h"
 #include "services/baton/up_plan.h"
 
@@ -40,6 +41,7 @@ absl::Status Up(const config::ParsedOptions& options, const char* self) {
   watched.https = !plan.certificate.empty();
   watched.cluster_host = plan.cluster_host;
   watched.cluster_port = plan.cluster_port;
+  BATON_ASSIGN_OR_RETURN(watched.security, SecureCluster(options.values, rpc::PeerRole::kOperator));
   watched.groups = plan.groups;
   for (const ChildSpec& child : plan.children) supervisor.Add(child);
   ClusterWatch watch(std::move(watched));
@@ -50,10 +52,12 @@ absl::Status Up(const config::ParsedOptions& options, const char* self) {
                             }};
   return supervisor.Run(start, [&] {
     const double seconds = static_cast<double>(NowUs() - start_us) / 1e6;
-    std::fputs(ReadyText(plan, watch.workers(), options.values.served_model_name(),
-                         !options.values.api_key().empty(), seconds)
-                   .c_str(),
-               stdout);
+    std::fputs(
+        ReadyText(plan, watch.workers(), options.values.served_model_name(),
+                  !options.values.api_key().empty() || !options.values.api_key_file().empty(),
+                  seconds)
+            .c_str(),
+        stdout);
     std::fflush(stdout);
   });
 }

@@ -28,7 +28,9 @@ class Planner {
     plan_.certificate = values.ssl_certfile();
     BATON_ASSIGN_OR_RETURN(plan_.http_port, ChoosePort("port", values.port()));
     BATON_ASSIGN_OR_RETURN(plan_.grpc_port, ChoosePort("grpc_port", values.grpc_port()));
-    BATON_ASSIGN_OR_RETURN(plan_.cluster_port, ChoosePort("cluster_port", values.cluster_port()));
+    BATON_ASSIGN_OR_RETURN(
+        plan_.cluster_port,
+        ports_.Choose(cluster_listen_host_, "cluster_port", values.cluster_port()));
     AddRouter();
     for (int64_t chain = 0; chain < values.prefill_chains(); ++chain) {
       plan_.groups.push_back(
@@ -52,12 +54,14 @@ class Planner {
     plan_.listen_host = *listen;
     plan_.local_host = net::ReachableHere(*listen);
     plan_.cluster_host = plan_.local_host;
+    cluster_listen_host_ = *listen;
     if (!options_.values.cluster_host().empty()) {
       const auto cluster = net::ListenAddress(options_.values.cluster_host());
       if (!cluster.ok()) {
         return InvalidField("cluster_host", std::string(cluster.status().message()));
       }
       plan_.cluster_host = net::ReachableHere(*cluster);
+      cluster_listen_host_ = *cluster;
     }
     plan_.advertise_host = options_.values.advertise_host();
     if (plan_.advertise_host.empty()) {
@@ -147,6 +151,7 @@ class Planner {
   const std::vector<std::string>& for_workers_;
   const std::vector<std::string>& environment_;
   PortPlan ports_;
+  std::string cluster_listen_host_;
   UpPlan plan_;
 };
 

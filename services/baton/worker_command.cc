@@ -22,6 +22,7 @@
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
+#include "services/baton/secure_cluster.h"
 #include "services/baton/worker_drain.h"
 #include "services/baton/worker_runtime.h"
 #include "services/decode/decode_service.h"
@@ -71,6 +72,7 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   absl::Status rejection;  // Written once before `rejected`.
   worker::ClusterClientOptions client_options;
   BATON_ASSIGN_OR_RETURN(client_options.routers, config::ParseRouters(options.router_address()));
+  client_options.security = runtime.security();
   client_options.self = std::move(self);
   client_options.heartbeat_interval_ms = options.heartbeat_interval_ms();
   client_options.data_plane = &runtime.data_plane();
@@ -169,7 +171,8 @@ absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
                                                                 costs.profile, !costs.keeps_file},
                                                                measured.cost,
                                                                measured.rank_sweep,
-                                                               std::move(connect_group)}));
+                                                               std::move(connect_group),
+                                                               runtime.security()}));
   const std::string rank =
       own.tensor_rank.alone()
           ? ""
@@ -248,8 +251,9 @@ absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
   worker::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
   const decode::DecodeService::Parts parts{
-      &runtime.executor(), &runtime.data_plane(),   &peers, &runtime.metrics(), runtime.tracer(),
-      &announce,           std::move(connect_group)};
+      &runtime.executor(),      &runtime.data_plane(), &peers,
+      &runtime.metrics(),       runtime.tracer(),      &announce,
+      std::move(connect_group), runtime.security()};
   Served served;
   served.announce = &announce;
   if (runtime.tensor_rank().rank > 0) {
@@ -292,6 +296,10 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
   if (options.grpc_port() != 0) {
     BATON_RETURN_IF_ERROR(net::CheckListen(options.host(), static_cast<int>(options.grpc_port())));
   }
+  BATON_ASSIGN_OR_RETURN(auto security, SecureCluster(options, prefill ? rpc::PeerRole::kPrefill
+                                                                       : rpc::PeerRole::kDecode));
+  const std::string warning = OpenListenerWarning(options.host(), security);
+  if (!warning.empty()) LOG(kWarning) << warning;
   ConnectGroup connect_group;  // First, as it loads libtorch, which sets the process up.
   if (options.tp_size() > 1) {
     BATON_ASSIGN_OR_RETURN(connect_group, ConnectRanks(options.device(), options.advertise_host()));
@@ -305,7 +313,8 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
         config::SplitLayers(layers.end, options.pp_size(), options.pp_layer_partition()));
     layers = split[static_cast<size_t>(options.pp_rank())];
   }
-  BATON_ASSIGN_OR_RETURN(const auto runtime, WorkerRuntime::Create(options, layers, model));
+  BATON_ASSIGN_OR_RETURN(const auto runtime,
+                         WorkerRuntime::Create(options, layers, model, std::move(security)));
   Measured measured;
   if (prefill) measured = MeasureCosts(options, *runtime);
   startup.reset();

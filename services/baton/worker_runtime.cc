@@ -37,8 +37,13 @@ MetricsIdentity Identity(const v1::Options& options) {
 
 }  // namespace
 
-WorkerRuntime::WorkerRuntime(const v1::Options& options, const ModelConfig& model)
-    : options_(options), model_(model), created_us_(NowUs()), metrics_(Identity(options)) {
+WorkerRuntime::WorkerRuntime(const v1::Options& options, const ModelConfig& model,
+                             Security security)
+    : options_(options),
+      model_(model),
+      security_(std::move(security)),
+      created_us_(NowUs()),
+      metrics_(Identity(options)) {
   instance_.set_instance_id(options.instance_id());
   instance_.set_incarnation(EntropySeed());
   max_context_tokens_ = config::ContextTokens(options, model.max_position_embeddings);
@@ -46,9 +51,10 @@ WorkerRuntime::WorkerRuntime(const v1::Options& options, const ModelConfig& mode
 
 absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const v1::Options& options,
                                                                      LayerRange layers,
-                                                                     const ModelConfig& model) {
+                                                                     const ModelConfig& model,
+                                                                     Security security) {
   ChooseTransports(options);
-  std::unique_ptr<WorkerRuntime> host(new WorkerRuntime(options, model));
+  std::unique_ptr<WorkerRuntime> host(new WorkerRuntime(options, model, std::move(security)));
   BATON_ASSIGN_OR_RETURN(
       host->tracing_, tracing::Tracing::FromOptions(
                           options, {options.disaggregation_mode(), options.instance_id()},
@@ -59,7 +65,10 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const v1::O
   BATON_RETURN_IF_ERROR(host->StartEndpoint());
   ReportListening(host->instance_.incarnation());
   BATON_RETURN_IF_ERROR(host->Load(layers));
-  BATON_ASSIGN_OR_RETURN(host->data_plane_, DataPlane::Create(PlaneOptions(options)));
+  DataPlaneOptions plane = PlaneOptions(options);
+  if (host->security_ != nullptr) plane.secret = MakePlaneSecret();
+  BATON_ASSIGN_OR_RETURN(host->data_plane_, DataPlane::Create(plane));
+  host->counters_ = &host->data_plane_->counters();
   return host;
 }
 
@@ -69,7 +78,7 @@ absl::Status WorkerRuntime::StartEndpoint() {
   config.port = static_cast<uint16_t>(options_.metrics_port());
   config.connections = &metrics_;
   HttpEndpointCallbacks callbacks;
-  callbacks.metrics = [this] { return metrics_.Scrape(); };
+  callbacks.metrics = [this] { return Scrape(); };
   callbacks.liveness = [this] {
     MutexLock lock(&probes_mutex_);
     return liveness_ ? liveness_() : absl::OkStatus();  // Loading and stopping are progress.
@@ -81,6 +90,16 @@ absl::Status WorkerRuntime::StartEndpoint() {
   };
   BATON_ASSIGN_OR_RETURN(endpoint_, HttpEndpoint::Start(config, std::move(callbacks)));
   return absl::OkStatus();
+}
+
+std::string WorkerRuntime::Scrape() {
+  if (const DataPlaneCounters* counters = counters_; counters != nullptr) {
+    MutexLock lock(&scrape_mutex_);
+    const uint64_t strangers = counters->messages_of_strangers;
+    metrics_.Increment(Metric::kDataPlaneStrangersTotal,
+                       static_cast<double>(strangers - std::exchange(strangers_told_, strangers)));
+  }
+  return metrics_.Scrape();
 }
 
 void WorkerRuntime::Progress(double fraction) {

@@ -15,6 +15,7 @@
 #include "common/engine/executor.h"
 #include "common/model/fingerprint.h"
 #include "common/model/model_config.h"
+#include "common/rpc/cluster_security.h"
 #include "common/telemetry/http_endpoint.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracing.h"
@@ -30,15 +31,22 @@ namespace baton {
 // Members are declared in the order in which they must be destroyed last to first.
 class WorkerRuntime {
  public:
+  using Security = std::shared_ptr<const rpc::ClusterSecurity>;
+
   // Listens for probes first, so that a long weight load is seen to progress, then loads.
-  // `instance_id` must be set in `options`.
+  // `instance_id` must be set in `options`. With `security`, which may be null, the data plane
+  // takes messages only from those whom a router has told this worker's secret.
   static absl::StatusOr<std::unique_ptr<WorkerRuntime>> Create(const v1::Options& options,
                                                                LayerRange layers,
-                                                               const ModelConfig& model);
+                                                               const ModelConfig& model,
+                                                               Security security);
+
+  ~WorkerRuntime() { endpoint_.reset(); }  // Scrapes look at the data plane.
 
   Executor& executor() { return *executor_; }
   DataPlane& data_plane() { return *data_plane_; }
   Metrics& metrics() { return metrics_; }
+  const Security& security() const { return security_; }
   // Null: no tracing.
   tracing::Tracer* tracer() { return tracing_ == nullptr ? nullptr : &tracing_->tracer(); }
   uint16_t metrics_port() const { return endpoint_->port(); }
@@ -60,13 +68,15 @@ class WorkerRuntime {
   std::string Summary() const;
 
  private:
-  WorkerRuntime(const v1::Options& options, const ModelConfig& model);
+  WorkerRuntime(const v1::Options& options, const ModelConfig& model, Security security);
   absl::Status StartEndpoint();
   absl::Status Load(LayerRange layers);
+  std::string Scrape();
   void Progress(double fraction);
 
   const v1::Options options_;
   const ModelConfig model_;
+  const Security security_;
   const int64_t created_us_;
   v1::InstanceRef instance_;
   int max_context_tokens_ = 0;
@@ -80,6 +90,10 @@ class WorkerRuntime {
   std::unique_ptr<HttpEndpoint> endpoint_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<DataPlane> data_plane_;
+  // From when the data plane stands; probes come before.
+  std::atomic<const DataPlaneCounters*> counters_{nullptr};
+  Mutex scrape_mutex_;
+  uint64_t strangers_told_ ABSL_GUARDED_BY(scrape_mutex_) = 0;
 };
 
 }  // namespace baton

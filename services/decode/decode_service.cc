@@ -107,7 +107,7 @@ DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
     ranks_ = std::make_unique<RankLinks>(RankLinks::Options{
         PlaceOf(options.self, options.decode_id, *parts.executor), parts.executor, loop_,
         parts.connect_group, [this] { return shell_->may_join(); },
-        [this](Event event) { shell_->OnRanks(std::move(event)); }});
+        [this](Event event) { shell_->OnRanks(std::move(event)); }, parts.security});
   }
   shell_ = std::make_unique<DecodeShell>(
       DecodeShell::Options{limits, kv_.get(), runner_.get(), ranks_.get(), parts.metrics,
@@ -125,6 +125,7 @@ absl::Status DecodeService::Listen() {
   server.host = options_.host;
   server.port = options_.grpc_port;
   server.max_request_bytes = rpc::PromptMessageBytes(options_.max_context_tokens);
+  if (parts_.security != nullptr) server.credentials = parts_.security->ForServer();
   std::vector<grpc::Service*> services{rpc_.get()};
   if (parts_.beside != nullptr) services.push_back(parts_.beside);
   BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, services));

@@ -24,6 +24,7 @@
 #include "common/base/sync.h"
 #include "common/engine/connect_group.h"
 #include "common/engine/executor.h"
+#include "common/rpc/cluster_security.h"
 #include "common/telemetry/drain_metrics.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
@@ -64,6 +65,7 @@ class DecodeService {
     tracing::Tracer* tracer = nullptr;  // Null: no tracing.
     grpc::Service* beside = nullptr;    // Served on the same port; may be null.
     ConnectGroup connect_group;         // With several ranks.
+    std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.

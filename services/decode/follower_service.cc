@@ -136,6 +136,7 @@ absl::Status FollowerService::Listen() {
   server.port = options_.grpc_port;
   // A grant names every page of a context.
   server.max_request_bytes = rpc::PromptMessageBytes(options_.max_context_tokens);
+  if (parts_.security != nullptr) server.credentials = parts_.security->ForServer();
   std::vector<grpc::Service*> services{&rpc_};
   if (parts_.beside != nullptr) services.push_back(parts_.beside);
   BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, services));

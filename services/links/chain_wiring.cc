@@ -102,8 +102,14 @@ std::shared_ptr<LinkCall> ChainWiring::OpenLink(const worker::PeerWorker& worker
       LOG(kInfo) << "the link to member " << member << " of the chain has ended";
     }
   };
-  return LinkCall::Open(worker.role, channels_.Open(worker.grpc_address, {.max_receive_bytes = -1}),
-                        calls_, std::move(callbacks));
+  const rpc::PeerRole role =
+      worker.role == Role::kPrefill ? rpc::PeerRole::kPrefill : rpc::PeerRole::kDecode;
+  return LinkCall::Open(
+      worker.role,
+      channels_.Open(worker.grpc_address, {.max_receive_bytes = -1,
+                                           .security = options_.security,
+                                           .peers = {{role, worker.instance.id}}}),
+      calls_, std::move(callbacks));
 }
 
 void ChainWiring::Perform(const FormOwnGroup& action) {

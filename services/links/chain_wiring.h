@@ -14,6 +14,7 @@
 #include "common/base/serial_events.h"
 #include "common/rpc/call_tracker.h"
 #include "common/rpc/channel_keeper.h"
+#include "common/rpc/cluster_security.h"
 #include "proto/baton/v1/prefill.pb.h"
 #include "services/links/core/wiring.h"
 #include "services/links/group_joiner.h"
@@ -32,6 +33,7 @@ class ChainWiring {
     std::shared_ptr<EventLoop> loop;
     GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
     const char* failpoint = "";     // Strikes what members say.
+    std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.
   };
   struct Callbacks {
     // May stage 0 itself begin an epoch? Then begins it: UNAVAILABLE says why not yet.

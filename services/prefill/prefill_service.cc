@@ -180,10 +180,10 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   const links::ChainPlace place = PlaceOf(options, *parts.executor);
   const PlanBounds bounds = BoundsOf(options, *parts.executor);
   if (place.member() == 0) {
-    chain_ = std::make_unique<ChainShell>(
-        ChainShell::Options{place, LimitsOf(options, *parts.executor), bounds.page_count,
-                            options.activation_credits, loop_, stage_.get(), parts.peers,
-                            parts.metrics, parts.tracer, parts.profile, measured, joiner_.get()});
+    chain_ = std::make_unique<ChainShell>(ChainShell::Options{
+        place, LimitsOf(options, *parts.executor), bounds.page_count, options.activation_credits,
+        loop_, stage_.get(), parts.peers, parts.metrics, parts.tracer, parts.profile, measured,
+        joiner_.get(), parts.security});
   } else {
     link_ = std::make_unique<StageLink>(
         StageLink::Options{place, bounds, stage_.get(), parts.peers, measured, joiner_.get()});
@@ -202,6 +202,7 @@ absl::Status PrefillService::Listen() {
   // A plan opens prompts of one plan's tokens and the rest of the last one, each with its pages
   // and, where the last stage looks at them, its ids.
   server.max_request_bytes = rpc::PromptMessageBytes(3 * options_.max_context_tokens);
+  if (parts_.security != nullptr) server.credentials = parts_.security->ForServer();
   std::vector<grpc::Service*> services{rpc_.get()};
   if (parts_.beside != nullptr) services.push_back(parts_.beside);
   BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, services));

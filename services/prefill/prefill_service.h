@@ -24,6 +24,7 @@
 #include "common/base/event_loop.h"
 #include "common/base/sync.h"
 #include "common/engine/executor.h"
+#include "common/rpc/cluster_security.h"
 #include "common/telemetry/drain_metrics.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
@@ -55,7 +56,8 @@ class PrefillService {
     // they are to measure it once they have found one another.
     std::optional<KnownCost> measured;
     std::optional<SweepLimits> rank_sweep;
-    ConnectGroup connect_group;  // Of a rank beside others.
+    ConnectGroup connect_group;                                      // Of a rank beside others.
+    std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.

@@ -47,8 +47,7 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
       options.instance_id().empty() ? "router-" + RandomHex(4) : options.instance_id();
   config.host = options.host();
   config.grpc_port = static_cast<int>(options.grpc_port());
-  config.cluster_host =
-      options.cluster_host().empty() ? options.host() : options.cluster_host();
+  config.cluster_host = options.cluster_host().empty() ? options.host() : options.cluster_host();
   config.cluster_port = static_cast<int>(options.cluster_port());
   config.http = MakeHttpOptions(options);
   config.cors_allow_origins = options.cors_allow_origins();
@@ -56,6 +55,7 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
   config.ssl_keyfile = options.ssl_keyfile();
   config.shown = options;
   config.api_key = options.api_key();
+  config.api_key_file = options.api_key_file();
   config.served_model_name = options.served_model_name().empty() ? LastPart(options.model_path())
                                                                  : options.served_model_name();
   const Family* family = FindFamily(model.architecture);

@@ -3,12 +3,14 @@
 #define SERVICES_ROUTER_ROUTER_CONFIG_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "common/http/http_server.h"
 #include "common/model/generation_defaults.h"
 #include "common/model/model_config.h"
+#include "common/rpc/cluster_security.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/router/core/router_core.h"
 
@@ -17,9 +19,11 @@ namespace baton::router {
 struct RouterConfig {
   std::string instance_id = "router";
   std::string host = "127.0.0.1";
-  int grpc_port = 0;                        // Of clients. 0: any free port.
+  int grpc_port = 0;                       // Of clients. 0: any free port.
   std::string cluster_host = "127.0.0.1";  // Where workers register and drains are asked for.
   int cluster_port = 0;
+  // Null: workers are not asked who they are, nor is the router.
+  std::shared_ptr<const rpc::ClusterSecurity> cluster_security;
 
   HttpServerOptions http;          // Without paths, errors and origins: those are the front's.
   std::string cors_allow_origins;  // As in the option.
@@ -27,7 +31,8 @@ struct RouterConfig {
   std::string ssl_keyfile;
   v1::Options shown;  // What the HTTP front reads and shows, but for the API key.
 
-  std::string api_key;  // What clients must present; empty: nothing.
+  std::string api_key;       // What clients must present,
+  std::string api_key_file;  // or a line of this file; both empty: nothing.
 
   std::string served_model_name;
   std::string model_type;  // Hugging Face's.

@@ -44,16 +44,18 @@ absl::StatusOr<std::vector<int32_t>> EndIdsWithoutGenerationConfig(const std::st
 
 }  // namespace
 
-RouterService::RouterService(RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
+RouterService::RouterService(RouterConfig config, std::shared_ptr<SecretSet> api_keys,
+                             std::unique_ptr<Tokenizer> tokenizer,
                              std::unique_ptr<ChatTemplate> chat_template)
-    : shell_(std::move(config), std::move(tokenizer), std::move(chat_template)),
-      inference_(shell_, shell_.config().api_key),
+    : api_keys_(std::move(api_keys)),
+      shell_(std::move(config), std::move(tokenizer), std::move(chat_template)),
+      inference_(shell_, api_keys_),
       cluster_(shell_) {}
 
 RouterService::~RouterService() { Stop(0); }
 
 absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
-    const v1::Options& options) {
+    const v1::Options& options, std::shared_ptr<const rpc::ClusterSecurity> security) {
   BATON_ASSIGN_OR_RETURN(const ModelConfig model,
                          LoadPlayedModelConfig(options.model_path(), options.timed_profile()));
   const std::string& directory =
@@ -76,14 +78,17 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
         config.end_ids, EndIdsWithoutGenerationConfig(options.model_path(), directory, *tokenizer));
     config.eos_token_ids = config.end_ids;
   }
+  config.cluster_security = std::move(security);
   return Start(std::move(config), std::move(tokenizer), std::move(chat_template));
 }
 
 absl::StatusOr<std::unique_ptr<RouterService>> RouterService::Start(
     RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
     std::unique_ptr<ChatTemplate> chat_template) {
-  std::unique_ptr<RouterService> service(
-      new RouterService(std::move(config), std::move(tokenizer), std::move(chat_template)));
+  auto keys = SecretSet::Load(config.api_key, config.api_key_file);
+  if (!keys.ok()) return InvalidField("api_key_file", std::string(keys.status().message()));
+  std::unique_ptr<RouterService> service(new RouterService(
+      std::move(config), *std::move(keys), std::move(tokenizer), std::move(chat_template)));
   BATON_RETURN_IF_ERROR(service->Listen());
   return service;
 }
@@ -91,8 +96,6 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::Start(
 absl::Status RouterService::Listen() {
   BATON_RETURN_IF_ERROR(ListenGrpc());
   BATON_RETURN_IF_ERROR(ListenCluster());
-  v1::Options shown = config().shown;
-  shown.set_api_key(config().api_key);
   HttpServerOptions http = config().http;
   http.observer = shell_.http_observer();
   BATON_ASSIGN_OR_RETURN(http.cors, ParseCorsPolicy(config().cors_allow_origins));
@@ -100,7 +103,8 @@ absl::Status RouterService::Listen() {
     BATON_ASSIGN_OR_RETURN(http.tls,
                            TlsCertificate::Load(config().ssl_certfile, config().ssl_keyfile));
   }
-  BATON_ASSIGN_OR_RETURN(http_, HttpFront::Start(std::move(http), shell_, shown));
+  BATON_ASSIGN_OR_RETURN(http_,
+                         HttpFront::Start(std::move(http), shell_, config().shown, api_keys_));
   LOG(kInfo) << (config().ssl_certfile.empty() ? "HTTP" : "HTTPS") << " on " << config().http.host
              << ":" << http_->port();
   return absl::OkStatus();
@@ -115,6 +119,9 @@ absl::Status RouterService::ListenGrpc() {
   server.ping_every_ms = kPingEveryMs;
   server.ping_timeout_ms = kPingTimeoutMs;
   server.min_client_ping_ms = kMinClientPingMs;
+  if (!config().ssl_certfile.empty()) {
+    server.credentials = rpc::ClientTls(config().ssl_certfile, config().ssl_keyfile);
+  }
   BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {&inference_}));
   server_ = std::move(running.server);
   grpc_port_ = running.port;
@@ -128,6 +135,9 @@ absl::Status RouterService::ListenCluster() {
   rpc::ServerOptions server;
   server.host = config().cluster_host;
   server.port = config().cluster_port;
+  if (config().cluster_security != nullptr) {
+    server.credentials = config().cluster_security->ForServer();
+  }
   BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {&cluster_}));
   cluster_server_ = std::move(running.server);
   cluster_port_ = running.port;

@@ -16,6 +16,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/rpc/cluster_security.h"
+#include "common/secrets/secret_set.h"
 #include "common/tokenizer/chat/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
 #include "proto/baton/v1/config.pb.h"
@@ -31,7 +33,8 @@ namespace baton::router {
 class RouterService {
  public:
   // Reads the model's config.json and tokenizer (no weights) and starts.
-  static absl::StatusOr<std::unique_ptr<RouterService>> FromOptions(const v1::Options& options);
+  static absl::StatusOr<std::unique_ptr<RouterService>> FromOptions(
+      const v1::Options& options, std::shared_ptr<const rpc::ClusterSecurity> security);
 
   // UNAVAILABLE, naming the address, if it cannot listen.
   static absl::StatusOr<std::unique_ptr<RouterService>> Start(
@@ -63,13 +66,14 @@ class RouterService {
   void Stop(int64_t grace_ms);
 
  private:
-  RouterService(RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
-                std::unique_ptr<ChatTemplate> chat_template);
+  RouterService(RouterConfig config, std::shared_ptr<SecretSet> api_keys,
+                std::unique_ptr<Tokenizer> tokenizer, std::unique_ptr<ChatTemplate> chat_template);
   absl::Status Listen();
   absl::Status ListenGrpc();
   absl::Status ListenCluster();
   void SetServing(bool ready);
 
+  const std::shared_ptr<SecretSet> api_keys_;
   RouterShell shell_;
   InferenceService inference_;
   ClusterService cluster_;

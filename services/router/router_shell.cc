@@ -116,7 +116,8 @@ RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokeniz
                             Session* session = SessionOfAttempt(attempt_id);
                             if (session != nullptr) session->OnPrefillReport(std::move(report));
                           },
-                          [this](const InstanceRef& instance) { return ContactOf(instance); }})) {}
+                          [this](const InstanceRef& instance) { return ContactOf(instance); }},
+          config_.cluster_security)) {}
 
 RouterShell::~RouterShell() { Stop(0); }
 

@@ -267,7 +267,7 @@ void ClusterClient::Impl::TellFailure(uint64_t router, const char* what,
 
 void ClusterClient::Impl::Perform(const SendRegister& action) {
   std::unique_ptr<RouterRpcs>& rpcs = routers_[action.router];
-  if (rpcs == nullptr) rpcs = std::make_unique<RouterRpcs>(action.address);
+  if (rpcs == nullptr) rpcs = std::make_unique<RouterRpcs>(action.address, options_.security);
   v1::RegisterRequest request;
   *request.mutable_worker() = options_.self;
   rpcs->Register(

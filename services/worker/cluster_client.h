@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "common/net/addresses.h"
+#include "common/rpc/cluster_security.h"
 #include "common/transport/data_plane.h"
 #include "common/types/instance.h"
 #include "common/types/role.h"
@@ -27,7 +28,8 @@ struct ClusterClientOptions {
   // HOST:PORT of routers; a name stands for all its addresses, which are looked up again and again.
   // May be empty: routers announce themselves (Announce).
   std::vector<std::string> routers;
-  v1::WorkerInfo self;  // As it registers, data_address included.
+  std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.
+  v1::WorkerInfo self;                                   // As it registers, data_address included.
   int64_t heartbeat_interval_ms = 500;
   // After another registration, workers that were known and that the router does not list (yet) are
   // kept for so long, unless another incarnation of theirs is listed: a router that has just

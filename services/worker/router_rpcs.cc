@@ -69,9 +69,13 @@ class RouterRpcs::WatchCall : public grpc::ClientReadReactor<v1::WatchNotice> {
   std::shared_ptr<WatchCall> keep_;
 };
 
-RouterRpcs::RouterRpcs(const std::string& address)
-    : stub_(v1::Cluster::NewStub(rpc::OpenChannel(
-          address, {.max_reconnect_ms = kMaxReconnectMs, .max_receive_bytes = kMaxViewBytes}))) {}
+RouterRpcs::RouterRpcs(const std::string& address,
+                       std::shared_ptr<const rpc::ClusterSecurity> security)
+    : stub_(v1::Cluster::NewStub(
+          rpc::OpenChannel(address, {.max_reconnect_ms = kMaxReconnectMs,
+                                     .max_receive_bytes = kMaxViewBytes,
+                                     .security = std::move(security),
+                                     .peers = {{rpc::PeerRole::kRouter, ""}}}))) {}
 
 RouterRpcs::~RouterRpcs() {
   tracker_.CancelAll();

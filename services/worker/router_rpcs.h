@@ -10,13 +10,15 @@
 
 #include "absl/status/status.h"
 #include "common/rpc/call_tracker.h"
+#include "common/rpc/cluster_security.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 
 namespace baton::worker {
 
 class RouterRpcs {
  public:
-  explicit RouterRpcs(const std::string& address);
+  // `security` may be null.
+  RouterRpcs(const std::string& address, std::shared_ptr<const rpc::ClusterSecurity> security);
   // Cancels what is under way and waits for the last callback; not on gRPC's threads.
   ~RouterRpcs();
   RouterRpcs(const RouterRpcs&) = delete;

@@ -94,7 +94,7 @@ def arrows(rendered):
 def test_policies_allow_the_arrows_of_the_architecture_and_no_other():
     sides = arrows(chart({"networkPolicy": {"enabled": True}}))
     expected = {("router", "prefill", 30001), ("router", "decode", 30001),  # Start; Reserve and Generate.
-                ("prefill", "router", 30001), ("decode", "router", 30001),  # Membership.
+                ("prefill", "router", 30002), ("decode", "router", 30002),  # Membership.
                 ("prefill", "prefill", 30001),  # Plans.
                 ("prefill", "prefill", 31000), ("prefill", "decode", 31000),  # Activations, KV.
                 ("decode", "prefill", 31000)}  # The connection back of every data connection.

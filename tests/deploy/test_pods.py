@@ -105,7 +105,7 @@ def test_workers_find_every_router_before_it_is_ready(default):
     assert service["clusterIP"] == "None"
     assert service["publishNotReadyAddresses"] is True
     for role in WORKERS:
-        assert default.options(role)["router_address"] == "baton-router-headless:30001"
+        assert default.options(role)["router_address"] == "baton-router-headless:30002"
 
 
 @pytest.mark.parametrize("role", WORKERS)
@@ -156,8 +156,51 @@ def test_the_router_speaks_https_with_a_secret():
         rendered.container("router")["volumeMounts"]
     assert rendered.get("PodMonitor", "baton-router")["spec"]["podMetricsEndpoints"][0]["scheme"] == "https"
     assert rendered.container("router")["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    # The gRPC port for clients has it too, which kubelet's gRPC probes speak not.
+    assert rendered.container("router")["readinessProbe"]["httpGet"] == {"path": "/readiness", "port": "http",
+                                                                         "scheme": "HTTPS"}
+    assert rendered.container("router")["startupProbe"]["httpGet"]["path"] == "/health"
     assert "ssl_certfile" not in rendered.options("decode")
     assert "https://baton-router:30000" in str(rendered.get("Pod", "baton-test"))
+
+
+SECRETS = {"router": "r", "prefill": "p", "decode": "d"}
+
+
+@pytest.mark.parametrize("tls, secrets", [
+    ({"existingSecrets": SECRETS}, SECRETS),
+    ({"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}},
+     {role: f"baton-{role}-cluster-tls" for role in ROLES})])
+def test_every_role_has_its_certificate(tls, secrets):
+    rendered = chart({"cluster": {"tls": tls}})
+    for role in ROLES:
+        options = rendered.options(role)
+        assert {options[f"cluster_tls_{part}"] for part in ("cert", "key", "ca")} == {
+            f"/run/baton-cluster-tls/{name}" for name in ("tls.crt", "tls.key", "ca.crt")}
+        assert {"name": "cluster-tls", "secret": {"secretName": secrets[role], "defaultMode": 0o440}} in \
+            rendered.pod(role)["spec"]["volumes"]
+        assert {"name": "cluster-tls", "mountPath": "/run/baton-cluster-tls", "readOnly": True} in \
+            rendered.container(role)["volumeMounts"]
+    for role in WORKERS:
+        assert rendered.container(role)["readinessProbe"]["httpGet"] == {"path": "/readiness", "port": "metrics"}
+    assert rendered.container("router")["readinessProbe"]["grpc"]["port"] == 30001, "clients' port has none"
+
+
+def test_cert_manager_is_asked_for_a_certificate_of_each_role():
+    rendered = chart({"cluster": {"tls": {"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}}}})
+    for role in ROLES:
+        spec = rendered.get("Certificate", f"baton-{role}-cluster-tls")["spec"]
+        assert spec["uris"][0] == f"baton://{role}" and spec["secretName"] == f"baton-{role}-cluster-tls"
+        assert spec["issuerRef"] == {"name": "ca", "kind": "Issuer", "group": "cert-manager.io"}
+    assert not chart().has("Certificate")
+
+
+def test_every_role_has_the_token():
+    rendered = chart({"cluster": {"token": {"existingSecret": "word"}}})
+    for role in ROLES:
+        assert rendered.options(role)["cluster_token_file"] == "/run/baton-cluster-token/token"
+        assert {"name": "cluster-token", "secret": {"secretName": "word", "defaultMode": 0o440}} in \
+            rendered.pod(role)["spec"]["volumes"]
 
 
 def test_a_grace_period_of_ones_own():

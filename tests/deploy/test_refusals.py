@@ -113,6 +113,15 @@ RULES = {
                             ["decode.rollout.maxSurge: 0", "decode.rollout.maxUnavailable: 0"]),
     "more requested than allowed": ({"decode": {"resources": {"requests": {"memory": "2Gi"}}}},
                                     ["requests.memory: 2Gi", "limits.memory: 1Gi"]),
+    "a port of two": ({"network": {"ports": {"cluster": 30001}}}, ["network.ports.grpc", "network.ports.cluster"]),
+    "certificates of one role": ({"cluster": {"tls": {"existingSecrets": {"router": "r"}}}},
+                                 ["cluster.tls.existingSecrets", "only router"]),
+    "certificates of two makers": ({"cluster": {"tls": {
+        "existingSecrets": {"router": "r", "prefill": "p", "decode": "d"},
+        "certManager": {"enabled": True, "issuerRef": {"name": "i"}}}}},
+        ["cluster.tls.existingSecrets", "cluster.tls.certManager.enabled"]),
+    "certificates of no issuer": ({"cluster": {"tls": {"certManager": ON}}},
+                                  ["cluster.tls.certManager.issuerRef.name"]),
     "ports that collide": ({"network": {"ports": {"metrics": 30001}}}, ["network.ports.grpc", "network.ports.metrics"]),
 }
 

@@ -158,8 +158,9 @@ def test_a_worker_that_does_not_fit_waits_outside(small_cluster, tmp_path, what,
     port = clusters.free_ports(1)[0]
     name = "stranger-" + what.replace(" ", "-")  # The router remembers for a while who asked.
     stranger = clusters.Process(
-        name, ["worker", "--model-path", model, "--router-address", small_cluster.cluster_target, "--disaggregation-mode",
-               "decode", "--instance-id", name, "--metrics-port", port, *flags], tmp_path, dict(os.environ))
+        name, ["worker", "--model-path", model, "--router-address", small_cluster.cluster_target,
+               "--disaggregation-mode", "decode", "--instance-id", name, "--metrics-port", port, *flags],
+        tmp_path, dict(os.environ))
     stranger.start()
     try:
         clusters.wait_until(lambda: name in refused(small_cluster), 30, f"{what}: the refusal")

@@ -7,7 +7,7 @@ import pytest
 
 import cluster as clusters
 import stubs
-from client import Client, membership
+from client import membership
 
 
 @pytest.fixture(scope="module")

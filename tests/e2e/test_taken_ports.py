@@ -106,8 +106,8 @@ def test_a_second_up_leaves_the_first_one_alone(tiny_model):
 
 def test_processes_on_their_own_say_what_is_taken(tiny_model, tmp_path):
     with clusters.Cluster(tiny_model, tmp_path, stages=1, flags=["--page-size", 16]) as cluster:
-        taken = {"router": [("--port", cluster.http_port, ["--grpc-port", 0]),
-                            ("--grpc-port", cluster.grpc_port, ["--port", 0])],
+        taken = {"router": [("--port", cluster.http_port, ["--grpc-port", 0, "--cluster-port", 0]),
+                            ("--grpc-port", cluster.grpc_port, ["--port", 0, "--cluster-port", 0])],
                  "worker": [("--metrics-port", cluster.metrics_ports["decode-0"], []),
                             ("--grpc-port", cluster.grpc_port, [])]}
         for command, cases in taken.items():

@@ -21,7 +21,8 @@ PLUGIN = clusters.ROOT / "bazel-bin" / "common" / "engine" / "torch" / "libbaton
 class Up:
     """`baton up` with two stages and one decode; its output is collected as it comes."""
 
-    def __init__(self, model, *flags, baton=clusters.BATON, ports=("--port=0", "--grpc-port=0", "--cluster-port=0"), prefix=()):
+    def __init__(self, model, *flags, baton=clusters.BATON, prefix=(),
+                 ports=("--port=0", "--grpc-port=0", "--cluster-port=0")):
         command = [*prefix, str(baton), "up", "--model-path", str(model), "--served-model-name", "tiny",
                    "--pp-size=2", "--page-size=16", "--threads=1", *ports, *map(str, flags)]
         self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -13,6 +13,8 @@ import pytest
 
 import cluster as clusters
 
+ANY_PORTS = ["--port", 0, "--grpc-port", 0, "--cluster-port", 0]
+
 
 def run(command, model, *flags):
     arguments = [clusters.BATON, command, "--model-path", model, *flags]
@@ -62,7 +64,7 @@ def test_every_command_refuses_alike(tiny_model, tmp_path, break_it, flags, word
     validate = run("validate", model, *flags)
     assert validate.returncode == 1 and validate.stdout.startswith("REFUSED, 1 problem: "), validate.stdout
     assert words in validate.stdout.splitlines()[1], validate.stdout
-    for command in (["worker", "--disaggregation-mode", "decode"], ["up", "--port", 0, "--grpc-port", 0, "--cluster-port", 0]):
+    for command in (["worker", "--disaggregation-mode", "decode"], ["up", *ANY_PORTS]):
         result = run(command[0], model, *command[1:], *flags)
         assert result.returncode in (1, 2) and words in result.stderr, (command, result.stderr)
 
@@ -70,7 +72,7 @@ def test_every_command_refuses_alike(tiny_model, tmp_path, break_it, flags, word
 def test_a_missing_tokenizer_stops_up_and_the_router(tiny_model, tmp_path):
     model = shutil.copytree(tiny_model, tmp_path / "model")
     (pathlib.Path(model) / "tokenizer.json").unlink()
-    for command, flags in (("validate", []), ("up", ["--port", 0, "--grpc-port", 0, "--cluster-port", 0]), ("router", ["--port", 0])):
+    for command, flags in (("validate", []), ("up", ANY_PORTS), ("router", ["--port", 0])):
         result = run(command, model, *flags)
         assert result.returncode != 0 and "tokenizer.json" in result.stdout + result.stderr, (command, result)
 

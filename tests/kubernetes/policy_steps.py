@@ -26,8 +26,9 @@ def targets(release):
         name, pod = sorted(release.pods(role).items())[0]
         for container in pod["spec"]["containers"]:
             for port in container["ports"]:
-                # Clients may call the router; scrapers are not limited by default.
-                open_to_all = role == "router" or port["name"] == "metrics"
+                # Clients may call the router, but not where workers do; scrapers are not limited by default.
+                clients = role == "router" and port["name"] in ("http", "grpc")
+                open_to_all = clients or port["name"] == "metrics"
                 found[f"{port['name']} of {name}"] = (pod["status"]["podIP"], port["containerPort"], open_to_all)
     return found
 

@@ -1,6 +1,7 @@
 """Client: one channel to a router, and its calls. Safe to use from several threads."""
 
 import dataclasses
+import pathlib
 
 import grpc
 
@@ -70,12 +71,18 @@ class Stream:
 
 
 class Client:
-    """Speaks to the router at `target` ("host:port"). Keywords of stream(), generate(), chat_stream() and chat() are
-    the fields of baton.v1.SamplingParams; a timeout of None is the server's own."""
+    """Speaks to the router at `target` ("host:port"), over TLS if `certificates` names a file with those that are
+    trusted (a router with --ssl-certfile). Keywords of stream(), generate(), chat_stream() and chat() are the fields
+    of baton.v1.SamplingParams; a timeout of None is the server's own."""
 
-    def __init__(self, target, api_key=None):
+    def __init__(self, target, api_key=None, certificates=None):
         # A whole answer may be longer than gRPC's 4 MiB; max_tokens bounds it.
-        self._channel = grpc.insecure_channel(target, options=[("grpc.max_receive_message_length", -1)])
+        options = [("grpc.max_receive_message_length", -1)]
+        if certificates is None:
+            self._channel = grpc.insecure_channel(target, options=options)
+        else:
+            trusted = pathlib.Path(certificates).read_bytes()
+            self._channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted), options=options)
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
 

@@ -28,7 +28,8 @@ RankLinks::RankLinks(Options options)
                .activation_credits = 1,
                .loop = options_.loop,
                .joiner = &joiner_,
-               .failpoint = "decode.link"},
+               .failpoint = "decode.link",
+               .security = options_.security},
               Callbacks()) {}
 
 links::ChainWiring::Callbacks RankLinks::Callbacks() {

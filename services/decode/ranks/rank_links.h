@@ -34,8 +34,9 @@ class RankLinks {
     Executor* executor = nullptr;  // Not owned; outlives EndCalls.
     std::shared_ptr<EventLoop> loop;
     ConnectGroup connect_group;
-    std::function<bool()> may_join;     // DecodeCore::may_join.
-    std::function<void(Event)> handle;  // By the decode core.
+    std::function<bool()> may_join;                        // DecodeCore::may_join.
+    std::function<void(Event)> handle;                     // By the decode core.
+    std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.
   };
   explicit RankLinks(Options options);
 

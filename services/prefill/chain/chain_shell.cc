@@ -25,6 +25,7 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   wiring.loop = options_.loop;
   wiring.joiner = options_.joiner;
   wiring.failpoint = "prefill.link";
+  wiring.security = options_.security;
   links::ChainWiring::Callbacks callbacks;
   callbacks.begin_own = [this](const links::Hello& hello) {
     stage_layers_.clear();

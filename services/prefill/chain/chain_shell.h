@@ -43,6 +43,7 @@ class ChainShell {
     // What chunks cost stage 0, once it has all its ranks; nothing if it was not measured.
     std::function<std::optional<KnownCost>()> measured;
     links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
+    std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.
   };
   explicit ChainShell(Options options);
 

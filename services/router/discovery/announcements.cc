@@ -24,9 +24,9 @@ struct Announcement {
 }  // namespace
 
 Announcements::Announcements(
-    int cluster_port, std::string host,
+    int cluster_port, std::string host, std::shared_ptr<const rpc::ClusterSecurity> security,
     std::function<void(const std::string& address, const absl::Status&)> on_answer)
-    : on_answer_(std::move(on_answer)) {
+    : security_(std::move(security)), on_answer_(std::move(on_answer)) {
   request_.set_grpc_port(cluster_port);
   request_.set_host(std::move(host));
 }
@@ -36,7 +36,11 @@ void Announcements::Announce(const std::string& address) {
     return on_answer_(address, status);
   }
   std::shared_ptr<v1::Worker::Stub>& worker = workers_[address];
-  if (worker == nullptr) worker = v1::Worker::NewStub(rpc::OpenChannel(address));
+  if (worker == nullptr) {
+    worker = v1::Worker::NewStub(rpc::OpenChannel(
+        address, {.security = security_,
+                  .peers = {{rpc::PeerRole::kPrefill, ""}, {rpc::PeerRole::kDecode, ""}}}));
+  }
   const auto announcement = std::make_shared<Announcement>(tracker_);
   announcement->worker = worker;
   announcement->context->set_deadline(std::chrono::system_clock::now() + kTimeout);

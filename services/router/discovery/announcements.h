@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/rpc/call_tracker.h"
+#include "common/rpc/cluster_security.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 
 namespace baton::router {
@@ -16,8 +17,10 @@ namespace baton::router {
 // One thread's.
 class Announcements {
  public:
-  // `on_answer` runs on gRPC's threads, once for each announcement, and must not block.
+  // `security` may be null. `on_answer` runs on gRPC's threads, once for each announcement, and
+  // must not block.
   Announcements(int cluster_port, std::string host,
+                std::shared_ptr<const rpc::ClusterSecurity> security,
                 std::function<void(const std::string& address, const absl::Status&)> on_answer);
   ~Announcements() { Stop(); }
 
@@ -29,6 +32,7 @@ class Announcements {
 
  private:
   v1::AnnounceRequest request_;
+  const std::shared_ptr<const rpc::ClusterSecurity> security_;
   const std::function<void(const std::string&, const absl::Status&)> on_answer_;
   std::map<std::string, std::shared_ptr<v1::Worker::Stub>> workers_;  // By address.
   rpc::CallTracker tracker_;

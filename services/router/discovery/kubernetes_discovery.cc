@@ -50,7 +50,7 @@ class KubernetesDiscovery::Impl {
         path_(absl::StrCat("/api/v1/namespaces/", UrlEscaped(options_.name_space),
                            "/pods?labelSelector=", UrlEscaped(options_.selector))),
         announcer_(options_.worker_port),
-        announcements_(options_.cluster_port, options_.host,
+        announcements_(options_.cluster_port, options_.host, options_.security,
                        [this](const std::string& address, const absl::Status& status) {
                          {
                            MutexLock lock(&mutex_);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/rpc/cluster_security.h"
 
 namespace baton::router {
 
@@ -18,6 +19,7 @@ struct KubernetesDiscoveryOptions {
   int worker_port = 0;     // Of workers' gRPC; 0: the container port named "grpc".
   int cluster_port = 0;    // Where workers register with this router.
   std::string host;        // That workers shall use; empty: the address that the call comes from.
+  std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.
 };
 
 class KubernetesDiscovery {

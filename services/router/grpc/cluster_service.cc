@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
+#include "common/rpc/cluster_security.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "services/router/grpc/watch_stream.h"
@@ -23,6 +24,12 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const abs
   return reactor;
 }
 
+// The caller is a worker of this name.
+absl::Status CheckWorker(const grpc::CallbackServerContext& context, const InstanceRef& instance) {
+  const absl::Status prefill = rpc::CheckCaller(context, {rpc::PeerRole::kPrefill, instance.id});
+  return prefill.ok() ? prefill : rpc::CheckCaller(context, {rpc::PeerRole::kDecode, instance.id});
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* ClusterService::Register(grpc::CallbackServerContext* context,
@@ -30,6 +37,10 @@ grpc::ServerUnaryReactor* ClusterService::Register(grpc::CallbackServerContext* 
                                                    v1::RegisterResponse* response) {
   absl::StatusOr<WorkerInfo> worker = WorkerFromProto(request->worker());
   if (!worker.ok()) return Refuse(context, worker.status());
+  const absl::Status caller = rpc::CheckCaller(
+      *context, {worker->role == Role::kPrefill ? rpc::PeerRole::kPrefill : rpc::PeerRole::kDecode,
+                 worker->instance.id});
+  if (!caller.ok()) return Refuse(context, caller);
   response->set_heartbeat_interval_ms(shell_.config().heartbeat_interval_ms);
   response->set_lease_ms(shell_.config().lease_ms);
   response->set_router_incarnation(shell_.incarnation());
@@ -46,6 +57,8 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
                                                     v1::HeartbeatResponse* response) {
   const absl::StatusOr<InstanceRef> instance = rpc::FromProto(request->instance(), "instance");
   if (!instance.ok()) return Refuse(context, instance.status());
+  const absl::Status caller = CheckWorker(*context, *instance);
+  if (!caller.ok()) return Refuse(context, caller);
   const absl::StatusOr<WorkerLoad> load = LoadFromProto(request->load());
   if (!load.ok()) return Refuse(context, load.status());
   if (request->unconnected_size() > kMaxUnconnected) {
@@ -85,9 +98,13 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::WatchNotice>* ClusterService::Watch(grpc::CallbackServerContext*,
-                                                                 const v1::WatchRequest* request) {
+grpc::ServerWriteReactor<v1::WatchNotice>* ClusterService::Watch(
+    grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
   absl::StatusOr<InstanceRef> instance = rpc::FromProto(request->instance(), "instance");
+  if (instance.ok()) {
+    const absl::Status caller = CheckWorker(*context, *instance);
+    if (!caller.ok()) instance = caller;
+  }
   return instance.ok() ? WatchStream::Start(shell_, *std::move(instance))
                        : WatchStream::Refuse(shell_, instance.status());
 }
@@ -107,6 +124,13 @@ grpc::ServerUnaryReactor* ClusterService::List(grpc::CallbackServerContext* cont
   shell_.List(
       [reactor, response](const absl::Status& status, const Membership* members, int64_t now_us) {
         if (members != nullptr) *response = ToProto(*members, now_us);
+        // They say how to write KV, which is for workers.
+        for (auto& listed : *response->mutable_workers()) {
+          listed.mutable_worker()->clear_data_address();
+        }
+        for (auto& refused : *response->mutable_refused()) {
+          refused.mutable_worker()->clear_data_address();
+        }
         reactor->Finish(rpc::ToGrpc(status));
       });
   return reactor;

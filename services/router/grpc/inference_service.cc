@@ -30,7 +30,7 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const grp
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return new RefusedStream(allowed);
   return GenerateStream::Start(gateway_, CallFromProto(gateway_, *context, *request));
 }
@@ -38,14 +38,14 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
 grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
                                                          const v1::GenerateRequest* request,
                                                          v1::WholeAnswer* response) {
-  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return Refuse(context, allowed);
   return WholeAnswerCall::Start(gateway_, CallFromProto(gateway_, *context, *request), response);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(
     grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
-  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return new RefusedStream(allowed);
   return GenerateStream::Start(gateway_, CallFromProto(gateway_, *context, *request));
 }
@@ -53,7 +53,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(
 grpc::ServerUnaryReactor* InferenceService::ChatOnce(grpc::CallbackServerContext* context,
                                                      const v1::ChatRequest* request,
                                                      v1::WholeAnswer* response) {
-  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return Refuse(context, allowed);
   return WholeAnswerCall::Start(gateway_, CallFromProto(gateway_, *context, *request), response);
 }
@@ -61,7 +61,7 @@ grpc::ServerUnaryReactor* InferenceService::ChatOnce(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,
                                                   const v1::AbortRequest* request,
                                                   v1::AbortResponse*) {
-  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return Refuse(context, allowed);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   gateway_.Abort(request->request_id(),
@@ -72,7 +72,7 @@ grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* InferenceService::GetModelInfo(grpc::CallbackServerContext* context,
                                                          const v1::GetModelInfoRequest*,
                                                          v1::GetModelInfoResponse* response) {
-  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return Refuse(context, allowed);
   *response = gateway_.model_info();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -83,7 +83,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModelInfo(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
-  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return Refuse(context, allowed);
   const auto ids = gateway_.Tokenize(request->text(), request->add_special_tokens());
   if (ids.ok()) response->mutable_token_ids()->Assign(ids->begin(), ids->end());
@@ -95,7 +95,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
-  const grpc::Status allowed = CheckAuthorization(*context, api_key_);
+  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return Refuse(context, allowed);
   const std::vector<int32_t> ids(request->token_ids().begin(), request->token_ids().end());
   const auto text = gateway_.Detokenize(ids, request->skip_special_tokens());

@@ -2,9 +2,10 @@
 #ifndef SERVICES_ROUTER_GRPC_INFERENCE_SERVICE_H_
 #define SERVICES_ROUTER_GRPC_INFERENCE_SERVICE_H_
 
-#include <string>
+#include <memory>
 #include <utility>
 
+#include "common/secrets/secret_set.h"
 #include "proto/baton/v1/inference.grpc.pb.h"
 #include "services/router/gateway.h"
 
@@ -12,9 +13,9 @@ namespace baton::router {
 
 class InferenceService : public v1::Inference::CallbackService {
  public:
-  // `gateway` outlives this. Every call must present `api_key`, unless it is empty.
-  InferenceService(Gateway& gateway, std::string api_key)
-      : gateway_(gateway), api_key_(std::move(api_key)) {}
+  // `gateway` outlives this. Every call must present one of `api_keys`, if there are any.
+  InferenceService(Gateway& gateway, std::shared_ptr<SecretSet> api_keys)
+      : gateway_(gateway), api_keys_(std::move(api_keys)) {}
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
@@ -41,7 +42,7 @@ class InferenceService : public v1::Inference::CallbackService {
 
  private:
   Gateway& gateway_;
-  const std::string api_key_;
+  const std::shared_ptr<SecretSet> api_keys_;
 };
 
 }  // namespace baton::router

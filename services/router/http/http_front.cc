@@ -1,5 +1,7 @@
 #include "services/router/http/http_front.h"
 
+#include <utility>
+
 #include "common/base/status.h"
 #include "services/router/http/respond.h"
 
@@ -7,8 +9,9 @@ namespace baton::router {
 
 absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(HttpServerOptions options,
                                                             Gateway& gateway,
-                                                            const v1::Options& shown) {
-  std::unique_ptr<HttpFront> front(new HttpFront(gateway, shown));
+                                                            const v1::Options& shown,
+                                                            std::shared_ptr<SecretSet> api_keys) {
+  std::unique_ptr<HttpFront> front(new HttpFront(gateway, shown, std::move(api_keys)));
   options.reserved_paths = {"/health", "/readiness", "/metrics"};
   options.format_error = OpenAiError;
   BATON_ASSIGN_OR_RETURN(

@@ -21,7 +21,8 @@ class HttpFront {
   // `shown` is what the handler reads and shows of the router's options (openai_handler.h).
   static absl::StatusOr<std::unique_ptr<HttpFront>> Start(HttpServerOptions options,
                                                           Gateway& gateway,
-                                                          const v1::Options& shown);
+                                                          const v1::Options& shown,
+                                                          std::shared_ptr<SecretSet> api_keys);
   HttpFront(const HttpFront&) = delete;
   HttpFront& operator=(const HttpFront&) = delete;
 
@@ -33,7 +34,8 @@ class HttpFront {
   void StopListening() { server_->StopListening(); }
 
  private:
-  HttpFront(Gateway& gateway, const v1::Options& shown) : handler_(gateway, shown) {}
+  HttpFront(Gateway& gateway, const v1::Options& shown, std::shared_ptr<SecretSet> api_keys)
+      : handler_(gateway, shown, std::move(api_keys)) {}
 
   OpenAiHandler handler_;
   std::unique_ptr<HttpServer> server_;  // Calls the handler, so it goes first.

@@ -30,14 +30,6 @@ constexpr int64_t kHoldMs = 1000;
 using Exchange = std::shared_ptr<HttpExchange>;
 
 // Takes the same time for every key of a length.
-bool SameSecret(std::string_view given, std::string_view expected) {
-  unsigned int difference = given.size() == expected.size() ? 0 : 1;
-  for (size_t i = 0; i < given.size() && i < expected.size(); ++i) {
-    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(expected[i]);
-  }
-  return difference == 0;
-}
-
 void RespondWith(HttpExchange& exchange, const absl::StatusOr<Json>& answer) {
   answer.ok() ? RespondJson(exchange, *answer) : RespondError(exchange, answer.status());
 }
@@ -51,13 +43,14 @@ std::string UniqueId(const HttpRequest& request) {
 
 }  // namespace
 
-OpenAiHandler::OpenAiHandler(Gateway& gateway, const v1::Options& options)
+OpenAiHandler::OpenAiHandler(Gateway& gateway, const v1::Options& options,
+                             std::shared_ptr<SecretSet> api_keys)
     : gateway_(gateway),
-      api_key_(options.api_key()),
+      api_keys_(std::move(api_keys)),
       unknown_(options.unknown_fields() == "ignore" ? UnknownFields::kIgnore
                                                     : UnknownFields::kRefuse),
       event_times_{std::min(kHoldMs, options.sse_keepalive_ms()), options.sse_keepalive_ms()},
-      info_(gateway, options, /*guarded=*/!api_key_.empty()),
+      info_(gateway, options, /*guarded=*/!api_keys_->asks_for_nothing()),
       probe_(std::make_shared<GenerationProbe>(gateway)),
       running_(std::make_shared<RunningAnswers>()),
       routes_(OpenAiError) {
@@ -131,7 +124,8 @@ void OpenAiHandler::AddGuarded(std::string method, std::string path, HttpHandler
 }
 
 bool OpenAiHandler::Authorized(const HttpRequest& request) const {
-  return api_key_.empty() || SameSecret(BearerKey(request.Header("Authorization")), api_key_);
+  return api_keys_->asks_for_nothing() ||
+         api_keys_->Accepts(BearerKey(request.Header("Authorization")));
 }
 
 void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,

@@ -8,6 +8,7 @@
 
 #include "common/http/http_handler.h"
 #include "common/http/http_routes.h"
+#include "common/secrets/secret_set.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/router/gateway.h"
 #include "services/router/http/answer_group.h"
@@ -17,12 +18,12 @@
 
 namespace baton::router {
 
-// Thread-safe. `gateway` outlives it and every exchange. Of `options` it reads api_key (empty: none
-// is asked for; otherwise it guards everything but the start page, probes and metrics),
-// unknown_fields and sse_keepalive_ms; /server_info shows the rest.
+// Thread-safe. `gateway` outlives it and every exchange. `api_keys`, if there are any, guard
+// everything but the start page, probes and metrics. Of `options` it reads unknown_fields and
+// sse_keepalive_ms; /server_info shows the rest.
 class OpenAiHandler {
  public:
-  OpenAiHandler(Gateway& gateway, const v1::Options& options);
+  OpenAiHandler(Gateway& gateway, const v1::Options& options, std::shared_ptr<SecretSet> api_keys);
   OpenAiHandler(const OpenAiHandler&) = delete;
   OpenAiHandler& operator=(const OpenAiHandler&) = delete;
 
@@ -43,7 +44,7 @@ class OpenAiHandler {
   bool Authorized(const HttpRequest& request) const;
 
   Gateway& gateway_;
-  const std::string api_key_;
+  const std::shared_ptr<SecretSet> api_keys_;
   const UnknownFields unknown_;
   const EventTimes event_times_;
   const InfoEndpoints info_;

@@ -51,8 +51,12 @@ struct Legs::Unary {
   ResponseType response;
 };
 
-Legs::Legs(EventLoop& loop, int vocab_size, Callbacks callbacks)
-    : loop_(loop), callbacks_(std::move(callbacks)), core_(vocab_size) {}
+Legs::Legs(EventLoop& loop, int vocab_size, Callbacks callbacks,
+           std::shared_ptr<const rpc::ClusterSecurity> security)
+    : loop_(loop),
+      callbacks_(std::move(callbacks)),
+      core_(vocab_size),
+      channels_(std::move(security)) {}
 
 Legs::~Legs() {
   tracker_.CancelAll();

@@ -46,8 +46,9 @@ class Legs {
     std::function<void(uint64_t attempt_id, v1::PrefillReport)> on_report;
     std::function<Contact(const InstanceRef&)> contact_of;
   };
-  // `loop` outlives this.
-  Legs(EventLoop& loop, int vocab_size, Callbacks callbacks);
+  // `loop` outlives this; `security` may be null.
+  Legs(EventLoop& loop, int vocab_size, Callbacks callbacks,
+       std::shared_ptr<const rpc::ClusterSecurity> security);
   // Cancels what is under way and waits for the last callback. The loop has stopped by then.
   ~Legs();
 

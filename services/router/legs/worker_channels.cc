@@ -13,10 +13,14 @@ constexpr int kMaxReportBytes = 64 << 20;
 
 }  // namespace
 
-WorkerStubs::WorkerStubs(InstanceRef ref, const std::string& worker_address)
+WorkerStubs::WorkerStubs(InstanceRef ref, const std::string& worker_address,
+                         std::shared_ptr<const rpc::ClusterSecurity> security)
     : instance(std::move(ref)), address(worker_address) {
-  const std::shared_ptr<grpc::Channel> channel =
-      rpc::OpenChannel(address, {.max_receive_bytes = kMaxReportBytes});
+  const std::shared_ptr<grpc::Channel> channel = rpc::OpenChannel(
+      address,
+      {.max_receive_bytes = kMaxReportBytes,
+       .security = std::move(security),
+       .peers = {{rpc::PeerRole::kPrefill, instance.id}, {rpc::PeerRole::kDecode, instance.id}}});
   decode = v1::Decode::NewStub(channel);
   prefill = v1::Prefill::NewStub(channel);
 }
@@ -25,7 +29,7 @@ std::shared_ptr<WorkerStubs> WorkerChannels::Get(const InstanceRef& instance,
                                                  const std::string& address) {
   std::shared_ptr<WorkerStubs>& stubs = stubs_[instance];
   if (stubs == nullptr || stubs->address != address) {
-    stubs = std::make_shared<WorkerStubs>(instance, address);
+    stubs = std::make_shared<WorkerStubs>(instance, address, security_);
   }
   return stubs;
 }

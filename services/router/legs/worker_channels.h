@@ -6,8 +6,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "common/rpc/cluster_security.h"
 #include "common/types/instance.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
@@ -16,7 +18,9 @@ namespace baton::router {
 
 // What calls to one worker need. Calls hold it, so it outlives its entry below.
 struct WorkerStubs {
-  WorkerStubs(InstanceRef ref, const std::string& address);
+  // `security` may be null.
+  WorkerStubs(InstanceRef ref, const std::string& address,
+              std::shared_ptr<const rpc::ClusterSecurity> security);
 
   const InstanceRef instance;
   const std::string address;
@@ -27,12 +31,17 @@ struct WorkerStubs {
 // One thread.
 class WorkerChannels {
  public:
+  // `security` may be null.
+  explicit WorkerChannels(std::shared_ptr<const rpc::ClusterSecurity> security)
+      : security_(std::move(security)) {}
+
   std::shared_ptr<WorkerStubs> Get(const InstanceRef& instance, const std::string& address);
 
   // Lets go of all but these.
   void Keep(const std::vector<InstanceRef>& instances);
 
  private:
+  const std::shared_ptr<const rpc::ClusterSecurity> security_;
   std::map<InstanceRef, std::shared_ptr<WorkerStubs>> stubs_;
 };
 

@@ -47,12 +47,21 @@ be written with an exponent.
 {{- with $root.Values.model.servedName -}}{{- $_ := set $options "served_model_name" . -}}{{- end -}}
 {{- $_ := set $options "host" $root.Values.network.listen -}}
 {{- $_ := set $options "grpc_port" $root.Values.network.ports.grpc -}}
+{{- if include "baton.clusterTlsSecret" . -}}
+{{- $_ := set $options "cluster_tls_cert" "/run/baton-cluster-tls/tls.crt" -}}
+{{- $_ := set $options "cluster_tls_key" "/run/baton-cluster-tls/tls.key" -}}
+{{- $_ := set $options "cluster_tls_ca" "/run/baton-cluster-tls/ca.crt" -}}
+{{- end -}}
+{{- if $root.Values.cluster.token.existingSecret -}}
+{{- $_ := set $options "cluster_token_file" (printf "/run/baton-cluster-token/%s" $root.Values.cluster.token.secretKey) -}}
+{{- end -}}
 {{- $_ := set $options "drain_timeout_ms" (mul $root.Values.drain.timeoutSeconds 1000) -}}
 {{- if and (eq $role "router") (ne (include "baton.settleHook" .) "true") -}}
 {{- $_ := set $options "drain_settle_ms" (mul (include "baton.settleSeconds" .) 1000) -}}
 {{- end -}}
 {{- if eq $role "router" -}}
 {{- $_ := set $options "port" $root.Values.network.ports.http -}}
+{{- $_ := set $options "cluster_port" $root.Values.network.ports.cluster -}}
 {{- if $own.tls.existingSecret -}}
 {{- $_ := set $options "ssl_certfile" "/run/baton-tls/tls.crt" -}}
 {{- $_ := set $options "ssl_keyfile" "/run/baton-tls/tls.key" -}}
@@ -66,7 +75,7 @@ be written with an exponent.
 {{- else -}}
 {{- $_ := set $options "disaggregation_mode" $role -}}
 {{- $_ := set $options "metrics_port" $root.Values.network.ports.metrics -}}
-{{- $routers := printf "%s:%d" (include "baton.routerHeadless" $root) (int $root.Values.network.ports.grpc) -}}
+{{- $routers := printf "%s:%d" (include "baton.routerHeadless" $root) (int $root.Values.network.ports.cluster) -}}
 {{- $_ := set $options "router_address" (ternary $routers "" (eq $root.Values.discovery.mode "register")) -}}
 {{- $_ := set $options "tp_size" $own.parallelism.tp -}}
 {{- $_ := set $options "kv_transport" $root.Values.transfer.backend -}}

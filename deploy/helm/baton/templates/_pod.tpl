@@ -68,6 +68,10 @@ spec:
         {{- end }}
         - name: grpc
           containerPort: {{ $root.Values.network.ports.grpc }}
+        {{- if eq $role "router" }}
+        - name: cluster
+          containerPort: {{ $root.Values.network.ports.cluster }}
+        {{- end }}
       {{- include "baton.podProbes" . | nindent 6 }}
       {{- include "baton.podLifecycle" . | nindent 6 }}
       resources:
@@ -237,25 +241,48 @@ whose loop is stuck. No answer waits for a peer.
 {{- get (dict "router" "baton.v1.Inference" "prefill" "baton.v1.Prefill" "decode" "baton.v1.Decode") .role -}}
 {{- end }}
 
+{{/* kubelet's gRPC probes speak no TLS: where the port does, HTTP answers in its place. */}}
+{{- define "baton.grpcHasTls" -}}
+{{- if eq .role "router" -}}
+{{- if .root.Values.router.tls.existingSecret -}}true{{- end -}}
+{{- else -}}
+{{- if include "baton.clusterTlsSecret" . -}}true{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* (root, role, path) */}}
+{{- define "baton.httpProbe" -}}
+httpGet:
+  path: {{ .path }}
+  port: {{ ternary "http" "metrics" (eq .role "router") }}
+  {{- if and (eq .role "router") .root.Values.router.tls.existingSecret }}
+  scheme: HTTPS
+  {{- end }}
+{{- end }}
+
 {{- define "baton.podProbes" -}}
 {{- $probes := (index .root.Values .role).probes -}}
 {{- $port := .root.Values.network.ports.grpc -}}
+{{- $tls := include "baton.grpcHasTls" . -}}
 startupProbe:
+  {{- if $tls }}
+  {{- include "baton.httpProbe" (dict "root" .root "role" .role "path" "/health") | nindent 2 }}
+  {{- else }}
   grpc:
     port: {{ $port }}
+  {{- end }}
   {{- toYaml $probes.startup | nindent 2 }}
 livenessProbe:
-  httpGet:
-    path: /health
-    port: {{ ternary "http" "metrics" (eq .role "router") }}
-    {{- if and (eq .role "router") .root.Values.router.tls.existingSecret }}
-    scheme: HTTPS
-    {{- end }}
+  {{- include "baton.httpProbe" (dict "root" .root "role" .role "path" "/health") | nindent 2 }}
   {{- toYaml $probes.liveness | nindent 2 }}
 readinessProbe:
+  {{- if $tls }}
+  {{- include "baton.httpProbe" (dict "root" .root "role" .role "path" "/readiness") | nindent 2 }}
+  {{- else }}
   grpc:
     port: {{ $port }}
     service: {{ include "baton.readinessService" . }}
+  {{- end }}
   {{- toYaml $probes.readiness | nindent 2 }}
 {{- end }}
 
@@ -298,6 +325,7 @@ lifecycle:
   mountPath: /run/baton-tls
   readOnly: true
 {{- end }}
+{{- include "baton.clusterSecurityMounts" . }}
 {{- include "baton.modelMount" .root }}
 {{- with $own.extraVolumeMounts }}
 {{ toYaml . }}
@@ -327,6 +355,7 @@ lifecycle:
     # fsGroup may read it.
     defaultMode: 288
 {{- end }}
+{{- include "baton.clusterSecurityVolumes" . }}
 {{- include "baton.modelVolume" .root }}
 {{- with $own.extraVolumes }}
 {{ toYaml . }}

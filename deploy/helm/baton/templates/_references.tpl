@@ -33,6 +33,28 @@ we may ask it. A claim need not be bound yet: some wait for their first pod.
 {{- $missing = append $missing (printf "router.tls.existingSecret: the Secret %s has no tls.crt and tls.key" .) -}}
 {{- end -}}
 {{- end -}}
+{{- range $role, $name := .Values.cluster.tls.existingSecrets -}}
+{{- with $name -}}
+{{- $secret := lookup "v1" "Secret" $namespace . -}}
+{{- if not $secret -}}
+{{- $missing = append $missing (printf "cluster.tls.existingSecrets.%s: there is no Secret %s" $role .) -}}
+{{- else -}}
+{{- range $key := list "tls.crt" "tls.key" "ca.crt" -}}
+{{- if not (hasKey (default dict $secret.data) $key) -}}
+{{- $missing = append $missing (printf "cluster.tls.existingSecrets.%s: the Secret %s has no %s" $role $name $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.cluster.token.existingSecret -}}
+{{- $secret := lookup "v1" "Secret" $namespace . -}}
+{{- if not $secret -}}
+{{- $missing = append $missing (printf "cluster.token.existingSecret: there is no Secret %s" .) -}}
+{{- else if not (hasKey (default dict $secret.data) $.Values.cluster.token.secretKey) -}}
+{{- $missing = append $missing (printf "cluster.token.secretKey: the Secret %s has no key %s" . $.Values.cluster.token.secretKey) -}}
+{{- end -}}
+{{- end -}}
 {{- if eq .Values.model.source "pvc" -}}
 {{- if not (lookup "v1" "PersistentVolumeClaim" $namespace .Values.model.pvc.claimName) -}}
 {{- $missing = append $missing (printf "model.pvc.claimName: there is no PersistentVolumeClaim %s" .Values.model.pvc.claimName) -}}

@@ -5,7 +5,7 @@ What one value may be is values.schema.json's; whether a model fits a machine is
 
 {{- define "baton.validate" -}}
 {{- $broken := list -}}
-{{- range $rule := list "chain" "pages" "leases" "http" "drain" "model" "transfer" "scaling" "disruption" "front" "workload" -}}
+{{- range $rule := list "chain" "pages" "leases" "http" "drain" "model" "transfer" "scaling" "disruption" "front" "workload" "clusterSecurity" -}}
 {{- range (include (printf "baton.validate.%s" $rule) $ | splitList "\n") -}}
 {{- with trim . -}}{{- $broken = append $broken . -}}{{- end -}}
 {{- end -}}
@@ -106,7 +106,7 @@ router.options.lease_ms: {{ $lease }} is less than twice {{ $role }}.options.hea
 router.options.max_http_body_bytes_in_flight: {{ $flight }} is less than max_request_bytes: {{ $request }}
 {{- end }}
 {{- $ports := .Values.network.ports }}
-{{- range $pair := list (list "http" "grpc") (list "grpc" "metrics") }}
+{{- range $pair := list (list "http" "grpc") (list "grpc" "metrics") (list "http" "cluster") (list "grpc" "cluster") }}
 {{- if eq (index $ports (index $pair 0) | int) (index $ports (index $pair 1) | int) }}
 network.ports.{{ index $pair 0 }} and network.ports.{{ index $pair 1 }} are both {{ index $ports (index $pair 0) }}
 {{- end }}

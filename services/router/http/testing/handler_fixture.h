@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
 #include "services/router/http/json_input.h"
 #include "services/router/http/openai_handler.h"
 
@@ -120,7 +121,11 @@ class HandlerFixture : public testing::Test {
  protected:
   std::shared_ptr<FakeExchange> Send(const std::string& method, const std::string& path,
                                      const std::string& body = "", HttpHeaders headers = {}) {
-    if (handler_ == nullptr) handler_ = std::make_unique<OpenAiHandler>(gateway_, options_);
+    if (handler_ == nullptr) {
+      auto keys = SecretSet::Load(options_.api_key(), options_.api_key_file());
+      BATON_CHECK(keys.ok()) << keys.status();
+      handler_ = std::make_unique<OpenAiHandler>(gateway_, options_, *std::move(keys));
+    }
     auto exchange = std::make_shared<FakeExchange>();
     HttpRequest request;
     request.method = method;
