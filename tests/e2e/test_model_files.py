@@ -96,8 +96,8 @@ def test_only_config_json_ends_texts_without_the_generation_config(tiny_model, t
                                          ({"max_new_tokens": 0}, "max_new_tokens")])
 def test_defaults_that_cannot_be_are_refused_at_the_start(tiny_model, tmp_path, keys, field):
     model = edited(tiny_model, tmp_path / "model", generation_config=keys)
-    for command in (["validate", "--memory-check", "off"], ["router", "--port", "0", "--grpc-port", "0",
-                                                              "--cluster-port", "0"]):
+    for command in (["validate", "--memory-check", "off"],
+                    ["router", "--port", "0", "--grpc-port", "0", "--cluster-port", "0"]):
         run = subprocess.run([clusters.BATON, *command, "--model-path", model], capture_output=True, text=True,
                              timeout=60, check=False)
         assert run.returncode != 0

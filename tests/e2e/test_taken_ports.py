@@ -112,8 +112,9 @@ def test_processes_on_their_own_say_what_is_taken(tiny_model, tmp_path):
                             ("--grpc-port", cluster.grpc_port, [])]}
         for command, cases in taken.items():
             for option, port, others in cases:
-                role = ["--disaggregation-mode", "decode", "--router-address", cluster.target] if command == "worker" \
-                    else []
+                role = []
+                if command == "worker":
+                    role = ["--disaggregation-mode", "decode", "--router-address", cluster.cluster_target]
                 done = subprocess.run([str(clusters.BATON), command, "--model-path", str(tiny_model), *role, option,
                                        str(port), *map(str, others), "--log-level", "error"], capture_output=True,
                                       text=True, timeout=60, check=False)

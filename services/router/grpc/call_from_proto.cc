@@ -116,7 +116,7 @@ absl::StatusOr<Json> ConversationJson(const v1::ChatRequest& request) {
 absl::StatusOr<ChatPrompt> ConversationOf(const v1::ChatRequest& request,
                                           std::vector<std::string>& warnings) {
   BATON_ASSIGN_OR_RETURN(const Json body, ConversationJson(request));
-  return ReadMessages(Fields(body), UnknownFields::kRefuse, warnings);
+  return ReadMessages(body.dump(), Fields(body), UnknownFields::kRefuse, warnings);
 }
 
 }  // namespace
