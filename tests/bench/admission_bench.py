@@ -72,7 +72,8 @@ def play(cluster, plan, drawn):
     with Client(cluster.target) as client, concurrent.futures.ThreadPoolExecutor(len(plan)) as pool:
         requests = [client.request([drawn.randrange(4000) for _ in range(tokens)], temperature=0, max_tokens=1,
                                    ignore_eos=True) for _, tokens in plan]
-        workers = client.cluster.List(stubs.cluster.ListRequest()).workers
+        with membership(cluster.cluster_target) as router:
+            workers = router.List(stubs.cluster.ListRequest()).workers
         stage0 = next(w.worker.grpc_address for w in workers if w.worker.instance.instance_id == "prefill-0-0")
         echo = subprocess.Popen([ROOT / "bazel-bin" / "tests" / "bench" / "rpc_echo", stage0, str(plan[-1][0])],
                                 stdout=subprocess.PIPE, text=True)

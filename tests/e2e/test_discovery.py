@@ -14,7 +14,7 @@ import pytest
 
 import cluster as clusters
 import stubs
-from client import Client
+from client import Client, membership
 
 COUNT = 60
 
@@ -107,8 +107,8 @@ def test_both_routers_serve_with_the_same_workers(two_routers):
     prompt = list(range(50))
     seen = []
     for router in ("router", "router-1"):
-        with Client(cluster.target_of(router)) as client:
-            workers = client.cluster.List(stubs.cluster.ListRequest()).workers
+        with Client(cluster.target_of(router)) as client, membership(cluster.cluster_target_of(router)) as members:
+            workers = members.List(stubs.cluster.ListRequest()).workers
             assert len(workers) == 4 and all(worker.ready for worker in workers)
             answer = client.greedy(prompt, 5)
             assert answer.error is None
@@ -138,10 +138,11 @@ def test_streams_of_a_router_do_not_notice_that_another_dies_and_comes_back(two_
 def test_a_stopped_router_delays_no_heartbeat_to_the_other(two_routers):
     cluster = two_routers
     cluster.processes["router-1"].signal(signal.SIGSTOP)  # It accepts connections and answers nothing.
-    with Client(cluster.target) as client, streams(cluster.target) as answers:
+    with streams(cluster.target) as answers:
         before = len(answers)
         clusters.wait_until(lambda: len(answers) >= before + 30, 60, "streams to go on")
-        workers = client.cluster.List(stubs.cluster.ListRequest()).workers
+        with membership(cluster.cluster_target) as members:
+            workers = members.List(stubs.cluster.ListRequest()).workers
         assert len(workers) == 4 and all(worker.ready for worker in workers)
     cluster.processes["router-1"].signal(signal.SIGCONT)
     assert all(answer.error is None for answer in answers)

@@ -11,7 +11,7 @@ import pytest
 
 import cluster as clusters
 import stubs
-from client import Client
+from client import Client, membership
 from remembered import RememberedOracle
 
 COUNT = 8
@@ -140,7 +140,8 @@ def test_a_drain_survives(tiny_model, expected, tmp_path, role, failpoint):
         first = threading.Event()
         answer = pool.submit(client.greedy, PROMPT, 40, on_first=first.set)
         assert first.wait(30 * clusters.PATIENCE)
-        client.cluster.Drain(stubs.cluster.DrainRequest(instance_id="decode-0"))
+        with membership(cluster.cluster_target) as router:
+            router.Drain(stubs.cluster.DrainRequest(instance_id="decode-0"))
         decode = cluster.processes["decode-0"]
         assert decode.popen.wait(30 * clusters.PATIENCE) == 0, decode.log()
         assert answer.result().error is None and len(answer.result().tokens) == 40

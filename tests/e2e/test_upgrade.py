@@ -12,7 +12,7 @@ import pytest
 
 import cluster as clusters
 import stubs
-from client import Client
+from client import Client, membership
 from load import Load, retry_info
 from test_chaos import wait_joined
 from test_cluster import SERVING, health, listed
@@ -125,11 +125,12 @@ def test_what_outlives_the_drain_hears_when_to_try_again(tiny_model, tmp_path):
 
 def test_the_drain_rpc_is_sigterm(tiny_model, tmp_path):
     with clusters.Cluster(tiny_model, tmp_path, stages=2, decodes=2, flags=SLOW) as cluster, \
-            Client(cluster.target) as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
+            Client(cluster.target) as client, membership(cluster.cluster_target) as router, \
+            concurrent.futures.ThreadPoolExecutor(1) as pool:
         answer = stream(pool, client, 40)
         taken = [name for name in ("decode-0", "decode-1") if cluster.metric(name, "baton_requests_running") > 0]
         assert len(taken) == 1
-        client.cluster.Drain(stubs.cluster.DrainRequest(instance_id=taken[0]))
+        router.Drain(stubs.cluster.DrainRequest(instance_id=taken[0]))
         assert listed(cluster)[taken[0]].draining
         for _ in range(2):
             assert client.greedy(PROMPT, 3).finished.decode_instance != taken[0]
@@ -137,7 +138,7 @@ def test_the_drain_rpc_is_sigterm(tiny_model, tmp_path):
         assert ended(cluster.processes[taken[0]]) == 0
         assert taken[0] not in listed(cluster)
         with pytest.raises(grpc.RpcError) as raised:
-            client.cluster.Drain(stubs.cluster.DrainRequest(instance_id="nobody"))
+            router.Drain(stubs.cluster.DrainRequest(instance_id="nobody"))
         assert raised.value.code() == grpc.StatusCode.NOT_FOUND
 
 

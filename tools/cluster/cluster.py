@@ -154,7 +154,8 @@ class Cluster:
                  prefill_flags=(), decode_flags=(), partition=None, environment=None, tls=None, ranks=1,
                  decode_ranks=1):
         self.model, self.stages, self.chains, self.decodes = model, stages, chains, decodes
-        self.log_dir = log_dir
+        self.log_dir = pathlib.Path(log_dir)
+        self.log_dir.mkdir(parents=True, exist_ok=True)
         self.tls = tls
         self.environment = dict(os.environ, **(environment or {}))
         ports = free_ports(3 + chains * stages * ranks + decodes * decode_ranks)
