@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 
-from timed_cluster import PROFILE, ROOT, Client, clusters, timed_cluster
+from timed_cluster import PROFILE, ROOT, Client, clusters, membership, timed_cluster
 
 import stubs
 

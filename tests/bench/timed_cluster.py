@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "cluster"))
 
 import cluster as clusters  # noqa: E402
-from client import Client  # noqa: E402,F401
+from client import Client, membership  # noqa: E402,F401
 
 MODEL = ROOT / "models" / "austen"  # Its tokenizer; the profile says the rest.
 PROFILE = ROOT / "common" / "engine" / "timed" / "profiles" / "qwen3-235b-h20.json"

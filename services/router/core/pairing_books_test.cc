@@ -115,7 +115,7 @@ TEST_F(PairingBooksTest, APromptThatFillsAPageTakesNoOther) {
 TEST_F(PairingBooksTest, TheLargestRequestsThatFitAreTaken) {
   EXPECT_TRUE(books_.Choose({pair_}, 1000, 500, nullptr).ok());
   const absl::Status status = books_.Choose({pair_}, 1000, 501, nullptr).status();
-  EXPECT_NE(status.message().find("decode service 1500 tokens"), std::string::npos) << status;
+  EXPECT_NE(status.message().find("hold at most 1500 tokens"), std::string::npos) << status;
 }
 
 TEST_F(PairingBooksTest, APairThatIsTooSmallKeepsNobodyFromTheNext) {

@@ -275,7 +275,7 @@ absl::StatusOr<Value> Arithmetic(std::string_view op, const Value& left, const V
   };
   if (op == "*" && repeats(left, right)) return Repeat(left, right.int_value(), budget);
   if (op == "*" && repeats(right, left)) return Repeat(right, left.int_value(), budget);
-  if (op == "%" && left.IsString() && !right.IsUndefined()) {
+  if (op == "%" && left.IsString()) {
     BATON_ASSIGN_OR_RETURN(Text text, FormatPercent(left.text(), right, budget));
     return MakeString(std::move(text), budget);
   }
