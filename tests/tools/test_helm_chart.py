@@ -75,7 +75,8 @@ def test_a_role_takes_its_own_options_alone(options, committed):
 def test_defaults_of_options_pass_their_schemas(options, committed):
     for option in schema.settable(options):
         if option.default:
-            given = option.default if option.kind in ("string", "fraction") else json.loads(option.default)
+            is_text = option.kind in ("string", "fraction") or option.default == "auto"
+            given = option.default if is_text else json.loads(option.default)
             jsonschema.validate(given, committed["properties"]["options"]["properties"][option.name])
 
 
