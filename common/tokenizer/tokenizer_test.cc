@@ -300,7 +300,8 @@ TEST(TokenizerTest, RefusesBrokenSplitsAndTemplatesByName) {
   EXPECT_THAT(split_error("pattern", {{"String", ""}}), HasSubstr("pattern.String"));
   EXPECT_THAT(split_error("pattern", {{"Regex", "\\w+"}}), HasSubstr("\"\\w\" at byte 0"));
   EXPECT_THAT(split_error("pattern", {{"Regex", "(a"}}), HasSubstr("pre_tokenizer: regular"));
-  EXPECT_THAT(error("pre_tokenizer", split), HasSubstr("pre_tokenizer.type"));
+  EXPECT_THAT(error("pre_tokenizer", split),
+              HasSubstr("supported: ByteLevel, after any number of Split"));
 
   const json text = {{"Sequence", {{"id", "A"}}}};
   const json begin = {{"SpecialToken", {{"id", "<s>"}}}};

@@ -241,7 +241,22 @@ TEST_F(RouterServiceTest, AReplacedWorkerEndsOnlyItsOwnRequests) {
   WorkerInfo again = TestDecode("d0");
   again.instance.incarnation = 2;
   Add(again, {.tokens = hello_});
-  ASSERT_TRUE(workers_[2]->Register(*cluster_).ok());
+  EXPECT_EQ(workers_[2]->Register(*cluster_).error_code(), grpc::StatusCode::FAILED_PRECONDITION)
+      << "the first one lives";
+  grpc::ClientContext watching;
+  v1::WatchRequest watched;
+  watched.mutable_instance()->set_instance_id("d0");
+  watched.mutable_instance()->set_incarnation(1);
+  auto watch = cluster_->Watch(&watching, watched);
+  v1::WatchNotice notice;
+  ASSERT_TRUE(watch->Read(&notice));
+  watching.TryCancel();  // As a process that dies does.
+  (void)watch->Finish();
+  // A worker that is refused asks again.
+  bool registered = false;
+  for (int i = 0; i < 10'000 && !registered; ++i)
+    registered = workers_[2]->Register(*cluster_).ok();
+  ASSERT_TRUE(registered);
   const Answer answer = ReadAll(*reader);
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(answer.status.error_message(), HasSubstr("new incarnation"));

@@ -324,7 +324,7 @@ TEST_F(AttemptsTest, WhatFitsNowhereDoesNotWaitBehindWhatDoes) {
   FailReserve(kFull);
   ASSERT_EQ(core_->load().waiting, 1);
   Handle(CallSubmitted{2, "r2", 100'000, 4, now_us_ + kDeadlineUs});
-  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(IsOverloaded(Only<FinishCall>().outcome.status()));
 }
 

@@ -232,7 +232,7 @@ TEST_F(WaitingTest, WhatFitsNowhereIsRefusedWhenThePairIsThere) {
   Handle(CallSubmitted{1, "r1", 100'000, 4, now_us_ + kDeadlineUs});
   Beat(stage_.instance);
   Beat(decode_.instance);
-  EXPECT_EQ(Refusal().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Refusal().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(LegOf(Refusal()), "router");
 }
 
