@@ -233,7 +233,15 @@ TEST_F(RouterServiceTest, AMismatchIsRefusedAtJoin) {
 TEST_F(RouterServiceTest, AReplacedWorkerEndsOnlyItsOwnRequests) {
   Add(TestStage("c0", 0, 1), {});
   Add(TestDecode("d0"), {.tokens = hello_, .hang_after_tokens = true});
-  JoinAll();
+  for (const auto& worker : workers_) ASSERT_TRUE(worker->Register(*cluster_).ok());
+  grpc::ClientContext watching;
+  v1::WatchRequest watched;
+  watched.mutable_instance()->set_instance_id("d0");
+  watched.mutable_instance()->set_incarnation(1);
+  auto watch = cluster_->Watch(&watching, watched);
+  v1::WatchNotice notice;
+  ASSERT_TRUE(watch->Read(&notice)) << "it has not applied the view yet";
+  for (const size_t i : {0, 1, 0, 1}) ASSERT_TRUE(workers_[i]->Beat(*cluster_).ok());
   grpc::ClientContext context;
   auto reader = inference_->Generate(&context, Request());
   v1::GenerateResponse first;
@@ -243,13 +251,6 @@ TEST_F(RouterServiceTest, AReplacedWorkerEndsOnlyItsOwnRequests) {
   Add(again, {.tokens = hello_});
   EXPECT_EQ(workers_[2]->Register(*cluster_).error_code(), grpc::StatusCode::FAILED_PRECONDITION)
       << "the first one lives";
-  grpc::ClientContext watching;
-  v1::WatchRequest watched;
-  watched.mutable_instance()->set_instance_id("d0");
-  watched.mutable_instance()->set_incarnation(1);
-  auto watch = cluster_->Watch(&watching, watched);
-  v1::WatchNotice notice;
-  ASSERT_TRUE(watch->Read(&notice));
   watching.TryCancel();  // As a process that dies does.
   (void)watch->Finish();
   // A worker that is refused asks again.

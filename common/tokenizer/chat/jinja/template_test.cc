@@ -178,8 +178,10 @@ TEST(LimitsTest, RefusesSourcesThatNestWithoutEnd) {
     for (int i = 0; i < times; ++i) all += text;
     return all;
   };
-  EXPECT_THAT(Out("{{ " + repeated("(", 100'000) + "1 }}"), HasSubstr("100 deep"));
-  EXPECT_THAT(Out("{{ " + repeated("[", 100'000) + " }}"), HasSubstr("100 deep"));
+  EXPECT_THAT(Out("{{ " + repeated("(", 100'000) + "1" + repeated(")", 100'000) + " }}"),
+              HasSubstr("100 deep"));
+  EXPECT_THAT(Out("{{ " + repeated("[", 100'000) + repeated("]", 100'000) + " }}"),
+              HasSubstr("100 deep"));
   EXPECT_THAT(Out("{{ " + repeated("not ", 200'000) + "1 }}"), HasSubstr("fewer operators"));
   EXPECT_THAT(Out("{{ " + repeated("-", 200'000) + "1 }}"), HasSubstr("fewer signs"));
   EXPECT_THAT(Out("{{ 1" + repeated(" + 1", 60'000) + " }}"), HasSubstr("200 deep"));
