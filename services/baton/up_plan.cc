@@ -28,9 +28,8 @@ class Planner {
     plan_.certificate = values.ssl_certfile();
     BATON_ASSIGN_OR_RETURN(plan_.http_port, ChoosePort("port", values.port()));
     BATON_ASSIGN_OR_RETURN(plan_.grpc_port, ChoosePort("grpc_port", values.grpc_port()));
-    BATON_ASSIGN_OR_RETURN(
-        plan_.cluster_port,
-        ports_.Choose(cluster_listen_host_, "cluster_port", values.cluster_port()));
+    BATON_ASSIGN_OR_RETURN(plan_.cluster_port, ports_.Choose(cluster_listen_host_, "cluster_port",
+                                                             values.cluster_port()));
     AddRouter();
     for (int64_t chain = 0; chain < values.prefill_chains(); ++chain) {
       plan_.groups.push_back(
