@@ -71,7 +71,7 @@ LineWriter::~LineWriter() {
 
 void LineWriter::Write(std::string line) {
   MutexLock lock(&state_->mutex);
-  const size_t bytes = line.size() + sizeof(line);
+  const size_t bytes = line.size() + sizeof(std::string);
   // Once a line is missing all are, until the thread takes the queue: a shorter one that still
   // found room would stand before the line that says so.
   if (state_->overflowed > 0 || state_->queued_bytes + bytes > state_->queue_bytes_max) {
