@@ -15,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 
 std::string Write(const std::string& name, const std::string& text) {
-  const std::string path = testing::TempDir() + "/" + name;
+  std::string path = testing::TempDir() + "/" + name;
   std::ofstream(path + ".new") << text;
   std::filesystem::rename(path + ".new", path);
   return path;
