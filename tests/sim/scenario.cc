@@ -85,9 +85,15 @@ void DrawNetwork(Random& random, Scenario& scenario) {
         if (kind.of_decode_ranks && topology.decode_ranks == 1) continue;
         if (random.Chance(kind.share)) network.*kind.chance = random.Uniform() * kind.most;
       }
-      if (random.Chance(0.15)) network.bytes_per_ms = DrawBandwidth(random, topology, 1, 20);
+      if (random.Chance(0.15)) {
+        network.bytes_per_ms =
+            DrawBandwidth(random, topology, 1, kSlowestStormWindowUs / 1000);
+      }
       break;
   }
+  if (network.bytes_per_ms == 0) return;
+  topology.times.window_us =
+      static_cast<int64_t>(topology.UnderWayBytes()) * 1000 / network.bytes_per_ms;
 }
 
 // What the other parts may rely on in this weather.

@@ -24,11 +24,14 @@ inline constexpr int64_t kLongestSpikeUs = 200'000;      // Any message of a cal
 inline constexpr int64_t kLatestBreakUs = 4'000'000;     // That one end of a call hears of.
 inline constexpr int64_t kSlowestDnsUs = 3'000'000;      // An answer.
 inline constexpr int64_t kSlowestConnectUs = 2'000'000;  // An endpoint.
+// A full window in a storm: far below the silence after which an endpoint is dead.
+inline constexpr int64_t kSlowestStormWindowUs = 20'000;
 
 struct Timings {
   // ---- The network ----
   // Of a tensor message after its sender was told OK.
   int64_t latest_data_us = 2'000'000;
+  int64_t window_us = 0;  // What a full window takes where links are slow: in a storm, little.
 
   // ---- Workers at their routers ----
   worker::MembershipTimes membership;  // A backoff is no longer than a lease.

@@ -17,7 +17,6 @@ constexpr double kDiesEarly = 0.2;
 // Two that open endpoints to one another at about the same time may come to share a connection,
 // and then one's closing takes the other's along, which notices late (UCX's keepalive).
 constexpr int64_t kSharedUs = 100'000;
-constexpr int64_t kSlowestWindowUs = 12'000'000;
 constexpr double kTakenAlong = 0.5;
 constexpr int64_t kTakenLateUs = 1'500'000;
 // Of addresses at which nobody is: more than are followed, or than announcements are kept.
@@ -334,8 +333,8 @@ uint64_t WorkerMembership::Open(const InstanceRef& peer) {
   EndpointLifeOptions options{times_.endpoint_silence_us / 6, times_.endpoint_silence_us};
   const int64_t bytes_per_ms = world_.faults().bytes_per_ms;
   // An answer waits behind what the peer has under way, which is within the silence on the links
-  // that Baton supports. Those here are slower by far for their windows.
-  if (bytes_per_ms > 0) options.silence_us += kSlowestWindowUs;
+  // that Baton supports. Those here may be slower by far for their windows.
+  if (bytes_per_ms > 0) options.silence_us += times_.window_us;
   // Half of what the link carries; where there is no limit no byte takes time.
   options.slowest_bytes_per_us = bytes_per_ms == 0 ? 1e6 : static_cast<double>(bytes_per_ms) / 2e3;
   live_.emplace(endpoint, SimEndpoint{peer, world_.now_us(),
