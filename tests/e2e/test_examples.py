@@ -78,7 +78,7 @@ with baton_client.Client(sys.argv[1], sys.argv[2]) as client:
     assert whole.token_ids == again.token_ids and len(whole.token_ids) == 6, (whole, again)
     assert whole.finish_reason == "length" and whole.usage.prompt_tokens == 5
     question = [{"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}]
-    answer = client.chat([{"role": "user", "content": "hello"}], **greedy)
+    answer = client.chat([{"role": "user", "content": "hel\\nlo"}], **greedy)
     assert answer.token_ids == client.chat(question, **greedy).token_ids and len(answer.token_ids) == 6, answer
     with client.chat_stream(question, **greedy) as stream:
         assert "".join(piece.text for piece in stream) == answer.text
