@@ -86,8 +86,7 @@ void DrawNetwork(Random& random, Scenario& scenario) {
         if (random.Chance(kind.share)) network.*kind.chance = random.Uniform() * kind.most;
       }
       if (random.Chance(0.15)) {
-        network.bytes_per_ms =
-            DrawBandwidth(random, topology, 1, kSlowestStormWindowUs / 1000);
+        network.bytes_per_ms = DrawBandwidth(random, topology, 1, kSlowestStormWindowUs / 1000);
       }
       break;
   }
