@@ -2,7 +2,7 @@
 // catch them (mutation testing of the invariants). Production holds the branches but nothing that
 // takes them: the one switch, planted_bug_switch.h, is testonly, and Bazel refuses it to whatever
 // ships. Rejected: a second build of every core with the branches compiled in.
-// tests/sim/README.md lists what each one does.
+// tests/sim/bugs.h says what each one does.
 #ifndef COMMON_BASE_PLANTED_BUG_H_
 #define COMMON_BASE_PLANTED_BUG_H_
 
