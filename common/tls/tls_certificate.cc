@@ -1,7 +1,6 @@
 #include "common/tls/tls_certificate.h"
 
 #include <openssl/err.h>
-#include <sys/stat.h>
 
 #include <array>
 #include <string_view>
@@ -74,14 +73,7 @@ void TlsCertificate::Refresh(int64_t now_us) {
 }
 
 TlsCertificate::Version TlsCertificate::Look() const {
-  const auto stamp = [](const std::string& path) {
-    struct stat status = {};
-    if (stat(path.c_str(), &status) != 0) return Stamp();
-    return Stamp{static_cast<int64_t>(status.st_ino),
-                 int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec,
-                 int64_t{status.st_size}};
-  };
-  return {stamp(certificate_path_), stamp(key_path_)};
+  return {StampOf(certificate_path_), StampOf(key_path_)};
 }
 
 absl::StatusOr<std::shared_ptr<SSL_CTX>> TlsCertificate::Read() const {

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/file_stamp.h"
 #include "common/base/sync.h"
 
 namespace baton {
@@ -29,16 +30,9 @@ class TlsCertificate {
   std::shared_ptr<SSL_CTX> Context(int64_t now_us);
 
  private:
-  // What tells one version of the files from the next; a replaced link changes the inode.
-  struct Stamp {
-    int64_t inode = 0;
-    int64_t modified_ns = 0;
-    int64_t bytes = 0;
-    bool operator==(const Stamp&) const = default;
-  };
   struct Version {
-    Stamp certificate;
-    Stamp key;
+    FileStamp certificate;
+    FileStamp key;
     bool operator==(const Version&) const = default;
   };
 
