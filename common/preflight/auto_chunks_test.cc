@@ -18,7 +18,6 @@ using preflight_testing::Check;
 using preflight_testing::kGib;
 using preflight_testing::Make;
 using ::testing::Contains;
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using v1::OptionSpec;
 

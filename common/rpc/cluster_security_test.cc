@@ -68,7 +68,7 @@ class ClusterSecurityTest : public ::testing::Test {
     return Load(Files(ours_->Issue(name, {IdentityUri(self)}), ours_->certificate()), self);
   }
   std::string WriteToken(const std::string& name, const std::string& text) {
-    const std::string path = directory_ + "/" + name;
+    std::string path = directory_ + "/" + name;
     std::ofstream(path + ".new") << text;
     std::filesystem::rename(path + ".new", path);
     return path;
