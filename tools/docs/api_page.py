@@ -1,4 +1,4 @@
-"""docs/api.md: the gRPC API from proto/ and its comments, the HTTP API from its front's own page.
+"""docs/api.md: the clients' gRPC API from proto/ and its comments, the HTTP API from its front's own page.
 
     /usr/bin/python3 tools/docs/api_page.py > docs/api.md   # or ./dev docs
 """
@@ -34,15 +34,15 @@ with a [baton.v1.ErrorDetail](#errordetail) among their details (`grpc-status-de
 what was released, and a test compares.
 """
 
-INTERNAL = """
-## Between Baton's processes
+ELSEWHERE = """
+## Other services
 
-What router and workers say to one another, on the workers' own ports: no interface for clients, here so
-that a trace or a capture can be read. Addresses come from the router; tensors are not here, they go
-over UCX.
+Workers, stages and decode services speak to one another, and operators to `baton.v1.Cluster`, on `--cluster-port`
+and on ports of the workers. These are no interface for clients. The comments of
+[proto/baton/v1](../proto/baton/v1) describe them.
 """
 
-CLIENT_SERVICES = ("baton.v1.Inference", "baton.v1.Cluster")
+CLIENT_SERVICE = "baton.v1.Inference"
 MESSAGE_OF_STATUSES = "baton.v1.ErrorDetail"
 
 
@@ -124,25 +124,14 @@ def markdown():
     page = HTTP_PAGE.read_text(encoding="utf-8")
     lines = [INTRODUCTION, "## HTTP\n", _section(page, "Endpoints"), "\n### Fields\n", _section(page, "Fields"), GRPC]
     headers = {file.name: descriptors.header_comment(file) for file in loaded.file}
-    shown = set()
-
-    def show(names):
-        wanted = _reachable(names, known) - shown
-        shown.update(wanted)
-        for name, entry in known.items():
-            if name in wanted:
-                lines.extend(_message(entry, known))
-    for name in CLIENT_SERVICES:
-        lines.append(f"\n{headers[services[name].file]}")
-        lines.extend(_service(services[name], known))
-    show([MESSAGE_OF_STATUSES, *(name for service in CLIENT_SERVICES for name in _types_of(services[service]))])
-    lines.append(INTERNAL)
-    internal = [entry for name, entry in services.items()
-                if name.startswith("baton.v1.") and name not in CLIENT_SERVICES]
-    for entry in internal:
-        lines.append(f"\n{headers[entry.file]}")
-        lines.extend(_service(entry, known))
-    show([name for entry in internal for name in _types_of(entry)])
+    service = services[CLIENT_SERVICE]
+    lines.append(f"\n{headers[service.file]}")
+    lines.extend(_service(service, known))
+    wanted = _reachable([MESSAGE_OF_STATUSES, *_types_of(service)], known)
+    for name, entry in known.items():
+        if name in wanted:
+            lines.extend(_message(entry, known))
+    lines.append(ELSEWHERE)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
 
 
