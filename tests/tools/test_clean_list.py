@@ -47,19 +47,30 @@ def test_nothing_is_linted_twice(tree):
 
 
 def test_a_changed_source_is_linted_and_nothing_else(tree):
-    (tree / "common/b/b.cc").write_text("// other\n")
+    (tree / "common/b/b.cc").write_text("int other;\n")
     assert plan() == clean_list.Plan(["common/b/b.cc"], [], [])
     clean_list.add(clean_list.Tree(), ["common/b/b.cc"])
     assert plan().sources == []
 
 
 def test_a_changed_header_is_read_through_a_near_user(tree):
-    (tree / "common/a/a.h").write_text('// other\n#include "common/a/hub.h"\n')
+    (tree / "common/a/a.h").write_text('int other;\n#include "common/a/hub.h"\n')
     assert plan() == clean_list.Plan([], ["common/a/a.cc"], [])
 
 
+def test_a_changed_comment_is_not_linted_again(tree):
+    (tree / "common/b/b.cc").write_text("// Other words.\n\n" + FILES["common/b/b.cc"] + "  // The end.\n")
+    (tree / "common/a/hub.h").write_text("// Other words.\n" + FILES["common/a/hub.h"])
+    assert plan() == clean_list.Plan([], [], [])
+
+
+def test_a_comment_that_silences_a_finding_is_linted(tree):
+    (tree / "common/b/b.cc").write_text("// NOLINTNEXTLINE(some-check)\n" + FILES["common/b/b.cc"])
+    assert plan().changed == ["common/b/b.cc"]
+
+
 def test_a_hub_is_read_through_the_nearest_and_the_rest_is_named(tree):
-    (tree / "common/a/hub.h").write_text("// other\n")
+    (tree / "common/a/hub.h").write_text("int other;\n")
     made = plan()
     assert made.changed == [] and made.neighbours[0] == "common/a/a.cc"
     assert len(made.neighbours) == clean_list.NEIGHBOURS_MAX
@@ -67,7 +78,7 @@ def test_a_hub_is_read_through_the_nearest_and_the_rest_is_named(tree):
 
 
 def test_a_changed_proto_counts_as_the_header_made_of_it(tree):
-    (tree / "proto/q.proto").write_text("// other\n")
+    (tree / "proto/q.proto").write_text("message Other {}\n")
     assert plan().neighbours == ["common/b/b.cc"]
 
 
@@ -79,7 +90,7 @@ def test_another_configuration_lints_everything(tree, path):
 
 def test_lines_of_two_branches_stand_side_by_side(tree):
     before = clean_list.read()
-    (tree / "common/b/b.cc").write_text("// mine\n")
+    (tree / "common/b/b.cc").write_text("int mine;\n")
     mine = clean_list.Tree().line("common/b/b.cc")
     clean_list.write(before | {mine})
     assert plan().sources == []

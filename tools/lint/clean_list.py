@@ -3,7 +3,9 @@
 A line is `path own closure`. `own` is the hash of the file and of what decides how it is linted
 (.clang-tidy, the aspect's flags, the tool's version); `closure`, which only sources have, is the hash of
 the `own` of the source and of every file of the repository that it includes, directly or not. Headers
-and .proto files have lines so that it can be said which of them has changed.
+and .proto files have lines so that it can be said which of them has changed. Comments and empty lines
+are left out of `own`: clang-tidy reads NOLINT in them and nothing else, and clang-format, which does read
+them, runs on every file every time.
 
 The list is a set: a file is clean if any of its lines is the one that it would have now. So two branches
 that both add lines merge without a conflict (`merge=union` in .gitattributes), and what they say stays
@@ -23,6 +25,8 @@ FOLDERS = ("common/", "services/", "tests/", "tools/", "examples/")
 CONFIGURATION = (".clang-tidy", "tools/clang_tidy.bzl")
 INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 IMPORT = re.compile(rb'^\s*import\s+"([^"]+)"', re.MULTILINE)
+# A line that is a comment and holds no NOLINT, or is empty.
+SILENT_LINE = re.compile(rb"^[ \t]*(//(?!.*NOLINT).*)?$\n?", re.MULTILINE)
 # Sources whose own text is linted already but whose headers have changed: at most this many a run.
 NEIGHBOURS_MAX = 12
 
@@ -62,7 +66,7 @@ class Tree:
 
     @functools.lru_cache(maxsize=None)
     def own(self, path):
-        return digest(*self._configuration, (ROOT / path).read_bytes())
+        return digest(*self._configuration, SILENT_LINE.sub(b"", (ROOT / path).read_bytes()))
 
     @functools.lru_cache(maxsize=None)
     def includes(self, path):
