@@ -126,7 +126,7 @@ absl::Status ReadTemplateFile(const std::string& directory, const std::string& f
 }
 
 absl::Status ReadTemplateFiles(const std::string& directory, TokenRoles* roles) {
-  const absl::Status own = ReadTemplateFile(directory, "chat_template.jinja", "default", roles);
+  absl::Status own = ReadTemplateFile(directory, "chat_template.jinja", "default", roles);
   if (!own.ok() && !absl::IsNotFound(own)) return own;
   constexpr std::string_view kAdditional = "additional_chat_templates";
   std::error_code none;  // A directory that isn't there has no files.

@@ -64,7 +64,7 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     Value key;
   };
 
-  bool Fail(std::string why) {
+  bool Fail(const std::string& why) {
     if (status_.ok()) status_ = absl::InvalidArgumentError(why);
     return false;
   }
@@ -187,7 +187,7 @@ class JsonWriter {
   absl::Status Entries(const Dict& dict) {
     std::vector<const Dict::Entry*> entries;
     for (const Dict::Entry& entry : dict.entries()) entries.push_back(&entry);
-    BATON_RETURN_IF_ERROR(budget_.Work(entries.size() * sizeof(entries[0])));
+    BATON_RETURN_IF_ERROR(budget_.Work(entries.size() * sizeof(const Dict::Entry*)));
     if (style_.sort_keys) {
       absl::Status wrong;
       std::stable_sort(entries.begin(), entries.end(), [&](const auto* a, const auto* b) {

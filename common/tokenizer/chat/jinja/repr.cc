@@ -152,7 +152,7 @@ std::string FloatRepr(double value) {
   if (count <= exponent + 1) {
     return sign + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
   }
-  digits.insert(static_cast<size_t>(exponent + 1), ".");
+  digits.insert(static_cast<size_t>(exponent) + 1, ".");
   return sign + digits;
 }
 

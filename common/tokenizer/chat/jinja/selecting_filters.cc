@@ -48,7 +48,8 @@ absl::StatusOr<Value> Map(Evaluator& evaluator, const Value& input, const Argume
     for (const Value& item : *items) {
       BATON_RETURN_IF_ERROR(evaluator.budget().Step());
       BATON_ASSIGN_OR_RETURN(Value value, AtPath(evaluator, item, bound[0]));
-      mapped.push_back(value.IsUndefined() && bound.Has(1) ? bound[1] : std::move(value));
+      if (value.IsUndefined() && bound.Has(1)) value = bound[1];
+      mapped.push_back(std::move(value));
     }
     return MakeList(std::move(mapped), evaluator.budget());
   }

@@ -167,7 +167,7 @@ void Dict::Set(std::string_view key, Value value) {
 
 void Dict::Put(std::string hash_key, Value key, Value value) {
   depth_ = std::max({depth_, key.depth(), value.depth()});
-  const auto [place, inserted] = index_.try_emplace(std::move(hash_key), entries_.size());
+  const auto [place, inserted] = index_.insert(std::pair(std::move(hash_key), entries_.size()));
   if (inserted) {
     entries_.push_back({std::move(key), std::move(value)});
   } else {
