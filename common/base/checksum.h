@@ -12,20 +12,20 @@ struct XXH3_state_s;
 
 namespace baton {
 
-// Of bytes that lie together.
+// The checksum of contiguous bytes.
 uint64_t Checksum(std::span<const std::byte> bytes);
 
-// The same, for a thread whose result nobody waits for yet: now and then it lets others run first.
+// The same, for a thread whose result is not awaited yet: it yields to other threads now and then.
 // A thread that wakes while all cores hash would else wait for its turn, some milliseconds on
 // Linux.
 uint64_t YieldingChecksum(std::span<const std::byte> bytes);
 
-// Of bytes that come in parts: what Checksum says of all of them, one behind the other.
+// The checksum of bytes that come in parts: equals Checksum of all parts in order.
 class RunningChecksum {
  public:
   RunningChecksum();
   void Add(std::span<const std::byte> part);
-  uint64_t value() const;  // Of the parts so far.
+  uint64_t value() const;  // For the parts so far.
 
  private:
   struct Free {

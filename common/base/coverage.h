@@ -17,7 +17,7 @@ class CoverageMark {
  public:
   explicit CoverageMark(const char* name) noexcept : name_(name), next_(first_) { first_ = this; }
 
-  // Any thread; threads that meet may lose a count, which costs nobody anything. In the simulation
+  // Any thread; threads that meet may lose a count, which does no harm. In the simulation
   // there is one.
   void Hit() { count_.store(count() + 1, std::memory_order_relaxed); }
 

@@ -1,4 +1,4 @@
-// What tells one version of a file from the next, without reading it.
+// Distinguishes versions of a file without reading it.
 #ifndef COMMON_BASE_FILE_STAMP_H_
 #define COMMON_BASE_FILE_STAMP_H_
 

@@ -135,7 +135,7 @@ bool LineWriter::State::WriteLine(const std::string& line) {
       left.remove_prefix(static_cast<size_t>(written));
       torn = !left.empty();
     } else if (written < 0 && errno == EAGAIN) {
-      // Whoever shares the descriptor does not want it to block.
+      // A process that shares the descriptor does not want it to block.
       pollfd room = {fd, POLLOUT, 0};
       poll(&room, 1, -1);
     } else if (written == 0 || errno != EINTR) {

@@ -32,7 +32,7 @@ class LineWriterTest : public testing::Test {
     if (ends_[0] >= 0) close(std::exchange(ends_[0], -1));
   }
 
-  // Of newlines, so that it takes nothing more.
+  // Fills it with newlines until it takes no more.
   void FillPipe() const {
     const std::string newlines(4096, '\n');
     ASSERT_EQ(fcntl(fd(), F_SETFL, O_NONBLOCK), 0);

@@ -71,7 +71,7 @@ class OutputQueue {
       busy_ = ready > 0;
       if (ready == 0) continue;
       const ssize_t got = read(read_end_, buffer.data(), buffer.size());
-      if (got == 0) return;  // Nobody can print any more.
+      if (got == 0) return;  // No process can print any more.
       for (const char byte :
            std::string_view(buffer.data(), got > 0 ? static_cast<size_t>(got) : 0)) {
         line.push_back(byte);
@@ -96,7 +96,7 @@ void FlushAndGoOn(int) { FlushOutput(); }
 }  // namespace
 
 absl::Status QueueOutput(const LineWriter::DroppedText& dropped_text) {
-  // Of one file there is one queue, so that lines stay in order.
+  // If both are one file, they share a queue, so that lines stay in order.
   const bool one = SameFile(STDOUT_FILENO, STDERR_FILENO);
   for (const int file : {STDERR_FILENO, STDOUT_FILENO}) {
     if (file == STDOUT_FILENO && one) {

@@ -21,7 +21,7 @@ inline constexpr int64_t kOutputFlushMs = 1000;
 // about to end the process. Nothing without QueueOutput.
 void FlushOutput(int64_t timeout_ms = kOutputFlushMs);
 
-// Lines that this process has printed and nobody will see. Any thread.
+// Lines that this process has printed and that were dropped. Any thread.
 uint64_t DroppedOutputLines();
 
 }  // namespace baton

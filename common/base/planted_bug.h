@@ -59,7 +59,7 @@ enum class Bug {
   kRouterQueuesInPrefill,       // router: reserves pages for prompts that the chain has no room for
   kRouterQueuesOnDecode,        // router: binds requests to decode services that are full
   kRouterForgetsWaiting,        // router: leaves requests in the queue when a pair is ready
-  kRouterKeepsViewToItself,     // router: tells nobody that the view has changed
+  kRouterKeepsViewToItself,     // router: does not announce a changed view
   kPlannerWaitsForEver,         // planner: waits for a plan of which a stage has lost the input
   kWiringTrustsItsClock,        // wiring: takes an epoch that stages refuse as old for the newest
   kWorkerTakesLastView,         // worker: knows whom the router lists that it heard last

@@ -48,7 +48,7 @@ class ABSL_LOCKABLE Mutex {
     if (wakes) internal::WakeSleepers(&changes_);
   }
 
-  // Waits, unlocked, until `condition()` holds; it is evaluated locked, whenever somebody unlocks.
+  // Waits, unlocked, until `condition()` holds; it is evaluated locked, at each unlock.
   template <typename Condition>
   void Await(Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     while (!Holds(condition)) Sleep(std::chrono::microseconds::max());
@@ -75,7 +75,7 @@ class ABSL_LOCKABLE Mutex {
     return condition();
   }
 
-  // Until somebody unlocks, the time is over, or for no reason.
+  // Waits for an unlock or the timeout; may also wake spuriously.
   void Sleep(std::chrono::microseconds limit) {
     has_sleepers_ = true;
     const uint32_t seen = changes_.load(std::memory_order_relaxed);

@@ -84,7 +84,7 @@ StageCost RandomCost(Random& random) {
 
 bool Costs(const StageCost& cost) { return cost.Check().ok(); }
 
-// Of every way to cut at page ends.
+// The best time over every way to cut at page ends.
 double BestOfAll(const std::vector<StageCost>& stages, const PromptShape& prompt, int max_tokens) {
   const int pages = (prompt.tokens + prompt.page_size - 1) / prompt.page_size;
   double best_us = 1e300;
@@ -178,8 +178,8 @@ TEST(PlanOptimalTest, NoOtherRuleBeatsIt) {
   }
 }
 
-// Of twenty pages, eleven chunks to nineteen are no better than ten, and twenty may be. Seed
-// 7,000,130 of the simulation.
+// With twenty pages, 11 to 19 chunks are no better than ten, but twenty may be. Seed 7,000,130 of
+// the simulation.
 TEST(LargestChunkTest, AFloorThatTakesAllTheTimeLeavesNoTokens) {
   const StageCost cost{.overhead_us = 10, .token_us = 1, .attention_us = 0.01, .floor_tokens = 100};
   for (const int page_size : {5, 16}) {

@@ -109,14 +109,14 @@ class OptimalChunks final : public ChunkPolicy {
   static constexpr double kFixedDrift = 0.3;
   static constexpr int64_t kChunksAStage = 4;
   static constexpr int kLeastUnknowing = 512;        // Smaller ones may be mostly overhead.
-  static constexpr double kOverheadShare = 1.0 / 7;  // Of an efficient chunk.
+  static constexpr double kOverheadShare = 1.0 / 7;  // Share of an efficient chunk's time.
 
   static int MostTokens(const ChunkOptions& options) {
     const int pages = (options.max_context_tokens + options.page_size - 1) / options.page_size;
     return std::min(options.chunk_tokens, pages * options.page_size);
   }
 
-  // While nobody knows what chunks cost: as many for each stage as keep a chain's ends, in which
+  // While chunk costs are unknown: as many for each stage as keep a chain's ends, in which
   // not every stage has a chunk, to a fifth of the time. As large as they may be would be the worst
   // choice for a long prompt, which can be as few chunks as there are stages. The first one is half
   // as large, since chunks of one size teach nothing.
@@ -174,7 +174,7 @@ class OptimalChunks final : public ChunkPolicy {
   const int most_tokens_;
   std::vector<StageCost> stages_;
   PromptShape planned_;
-  std::vector<int> ends_;        // Of its chunks, in tokens of the prompt.
+  std::vector<int> ends_;        // Where its chunks end, in tokens of the prompt.
   double planned_us_ = 0;        // FirstMicros, when it was cut.
   double planned_fixed_us_ = 0;  // FixedMicros.
 };

@@ -18,7 +18,7 @@ struct ChunkPosition {
   int prefix_length = 0;     // Tokens planned before.
   int remaining_tokens = 0;  // > 0
   int64_t other_tokens = 0;  // Not yet planned, of all other prompts.
-  int stages = 1;            // Of the chain.
+  int stages = 1;            // In the chain.
 };
 
 class ChunkPolicy {
@@ -60,11 +60,11 @@ std::optional<ChunkRule> ParseChunkRule(const std::string& name);
 struct ChunkOptions {
   ChunkRule rule = ChunkRule::kFixed;
   int page_size = 1;
-  // Of kFixed every plan, of kSglang the base, of kOptimal the most: a multiple of page_size.
+  // The size for kFixed, the base for kSglang, the maximum for kOptimal. A multiple of page_size.
   int chunk_tokens = 0;
   int max_context_tokens = 0;   // No prompt is longer.
-  double smooth_factor = 0.75;  // Of kSglang.
-  int later_tokens = INT_MAX;   // Of kSglang: the most behind a prompt's first chunk.
+  double smooth_factor = 0.75;  // For kSglang.
+  int later_tokens = INT_MAX;   // For kSglang: the maximum after a prompt's first chunk.
 };
 
 // Who sets no chunk size (INT_MAX) wants no prompt cut, by whatever rule; and no chunk is larger

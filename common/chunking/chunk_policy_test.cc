@@ -185,7 +185,7 @@ TEST(OptimalChunksTest, WhatWasCutBehindAPrefixCountsFromThere) {
   EXPECT_EQ(policy->PlanTokens({32'768, 32'768}), planned[0]);
   const int second = 32'768 + planned[0];
   EXPECT_EQ(policy->PlanTokens({second, 65'536 - second}), planned[1]);
-  // Nobody planned what is before it.
+  // The tokens before it were not planned.
   EXPECT_EQ(policy->PlanTokens({0, 65'536}), PlanOptimal({0, 65'536, kPage}, costs, 8192)[0]);
 }
 

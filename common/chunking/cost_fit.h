@@ -82,7 +82,7 @@ class CostFit {
   void Solve();
   StageCost Cost() const;  // The solution, trusted or not.
 
-  Terms solution_{};  // Of the scaled terms.
+  Terms solution_{};  // For the scaled terms.
   bool solved_ = false;
   bool known_ = false;  // Learned by an earlier process.
   // Sums over plans of weight * term * term / micros^2, and of weight * term / micros.

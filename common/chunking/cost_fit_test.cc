@@ -180,7 +180,7 @@ TEST(CostFitTest, BeginsWithWhatAnotherLifeHasLearned) {
   fit.Add(WorkOf(0, 512), 70'000);
   fit.Add(WorkOf(0, 512), 30'000);
   ExpectPredicts(fit, kTrue, 0.1);
-  // Plans of one size say nothing of others, and what is known of those stays.
+  // Plans of one size do not inform about other sizes, whose known costs stay.
   for (int i = 0; i < 100; ++i) {
     fit.Add(WorkOf(0, 512), static_cast<int64_t>(kTrue.Micros(WorkOf(0, 512))));
   }

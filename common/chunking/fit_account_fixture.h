@@ -42,7 +42,7 @@ class FitAccount {
   bool Trusted() const;
   StageCost Cost() const;
 
-  Terms costs_{};  // Of the terms.
+  Terms costs_{};  // For each term.
   bool solved_ = false;
   bool known_ = false;
   bool judged_ = false;
@@ -90,11 +90,11 @@ inline constexpr std::array<double, 4> kUnits = {1, 1000, 100, 100'000};
 // simulation). Of a token alone that is much, and behind a longer prefix than any plan had it is
 // more (seed 8,400,722: 0.2 of 173 us), so plans are compared that could have been seen.
 inline constexpr double kSame = 1e-3;
-inline constexpr double kSameOfPlan = 2e-4;  // Of the usual plan's time; seen was half of it.
+inline constexpr double kSameOfPlan = 2e-4;  // Share of the usual plan's time; half of it was seen.
 // And of a term that is held by the little that it used to be of plans' times, before the stage
 // became thousands of times slower (seed 9,405,418: five ten-millionths).
 inline constexpr double kSameOfTerm = 1e-6;
-inline constexpr double kEdge = 1e-5;  // Of what is news or held up.
+inline constexpr double kEdge = 1e-5;  // Relative margin at a threshold for news or holding.
 
 // x of `matrix` x = `right`, for the terms of `in` alone: Cholesky's decomposition. Others are 0.
 inline std::array<double, 4> SolveWithin(const std::array<bool, 4>& in,
@@ -241,7 +241,7 @@ inline void FitAccount::Solve() {
     in[joins] = true;
     while (true) {
       const Terms next = fit_account::SolveWithin(in, matrix, right);
-      double part = 1;  // Of the way there, until the first one is zero.
+      double part = 1;  // Share of the way until the first term is zero.
       int leaves = -1;
       for (int i = 0; i < kTerms; ++i) {
         if (!in[i] || next[i] >= 0 || x[i] / (x[i] - next[i]) >= part) continue;

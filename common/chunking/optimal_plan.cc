@@ -13,10 +13,10 @@
 namespace baton {
 namespace {
 
-constexpr double kCoarse = 1e-3;  // Of a limit.
+constexpr double kCoarse = 1e-3;  // Share of a limit.
 constexpr double kFine = 1e-5;
-// Of a chunk through a stage: some 5 ms. Where prompts are that many chunks, little is to be
-// gained by chunks of unequal time.
+// Steps of one chunk through one stage: about 5 ms. With so many chunks, unequal chunk times gain
+// little.
 constexpr size_t kMostSteps = 300'000;
 
 class Search {
@@ -107,7 +107,7 @@ void Search::FindCount() {
     }
   }
   bottom = FinerPages(bottom, bottom_us);
-  constexpr int kAround = 4;  // Of the flat bottom: more changes less than a thousandth.
+  constexpr int kAround = 4;  // Around the flat minimum: more changes less than a thousandth.
   const int stride = std::max(1, step_of(bottom) / kAround);
   // Both ends again: where chunks are a few pages, a limit a thousandth too long may let a page
   // more into one of them.
@@ -142,10 +142,10 @@ double Search::MeanChunk() const {
   return us / static_cast<double>(best_.size());
 }
 
-// Of stages that differ the slowest is to be busy all the time, and what others do before its first
-// chunk and behind its last is to be short. A limit that grows begins with small chunks, one that
-// shrinks ends with them, and a longer one leaves a short rest at the end. By steps over both, then
-// closer and closer around the best.
+// If stages differ, the slowest should be busy all the time, and the other stages' work before its
+// first chunk and after its last should be short. A limit that grows begins with small chunks, one
+// that shrinks ends with them, and a longer one leaves a short rest at the end. Search both in
+// coarse steps, then in finer ones around the best.
 void Search::FindSlope() {
   const int most = std::min(most_, 4 * static_cast<int>(best_.size()));
   size_t tries_left = kMostSteps / (best_.size() * stages_.size());
@@ -203,8 +203,8 @@ bool Search::CanMove(size_t chunks, size_t reach) const {
   return moves * chunks * stages_.size() <= steps_left_;
 }
 
-// Of few chunks each is so much of the whole that pages count one by one: they are moved from any
-// to any other, of more chunks to the next ones alone, as long as that helps.
+// With few chunks, single pages matter. Moves pages between any two chunks, or, with more chunks,
+// only between neighbours, as long as that helps.
 void Search::MovePages(std::vector<int> chunks) {
   if (chunks.empty()) return;
   double us = RunChunks(stages_, prompt_.prefix_length, chunks).first_token_us;
@@ -242,7 +242,7 @@ void Search::FindUneven() {
     if (chunks > most_ || !CanMove(static_cast<size_t>(chunks), 1)) break;
     MovePages(cutter_.Cut({.us = ShortestLimit(chunks, kCoarse)}, chunks));
   }
-  // Costs are measured: of less than this nobody knows whether it is a gain.
+  // Costs are measured: a smaller gain than this may be noise.
   constexpr double kGain = 0.998;
   if (best_us_ < kGain * even_us) return;
   best_ = even;

@@ -249,7 +249,7 @@ struct Pair {
 constexpr char kNodes[] =
     "it is for `baton worker`, which runs one node's share of a chain or a decode service";
 
-// Of options that another process takes.
+// Options that another process takes.
 constexpr Pair kElsewhere[] = {
     {"port",
      "it is the router's, where clients come; a worker answers probes on --metrics-port and its "

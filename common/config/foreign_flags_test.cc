@@ -224,7 +224,7 @@ TEST(ForeignFlagsTest, WhatAsksForSomethingElseIsRefused) {
   }
 }
 
-// A value is somebody else's text: it ends up in a log.
+// A value is untrusted text that ends up in a log.
 TEST(ForeignFlagsTest, ValuesInNotesAreShortAndOfOneLine) {
   const auto parsed = Parse(
       {.args = {"--attention-backend", "a\nb", "--sampling-backend", std::string(1000, 'x')}});

@@ -17,7 +17,7 @@ namespace {
 constexpr char kField[] = "pp_layer_partition";
 // Far above any model; keeps sums from overflowing.
 constexpr int64_t kMaxLayers = 65536;
-constexpr double kEqual = 0.05;  // Of measured times: learned ones are no more exact.
+constexpr double kEqual = 0.05;  // Share of measured times; learned times are no more exact.
 
 std::vector<int64_t> EvenShares(int64_t layers, int64_t pp_size) {
   std::vector<int64_t> shares(pp_size, layers / pp_size);

@@ -18,7 +18,7 @@ std::string Bold(const std::string& text) { return absl::StrCat("\\fB", text, "\
 
 std::string RoffWord(absl::string_view word) {
   std::string escaped = absl::StrReplaceAll(word, {{"\\", "\\e"}});
-  // Else a dash may be printed as a hyphen, which nobody can paste into a shell.
+  // Else a dash may be printed as a hyphen, which cannot be pasted into a shell.
   const bool literal = absl::StrContains(word, "--") || absl::StartsWith(word, "-");
   return literal ? absl::StrReplaceAll(escaped, {{"-", "\\-"}}) : escaped;
 }

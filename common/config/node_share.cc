@@ -15,7 +15,7 @@ constexpr int kNoPort = 9;
 
 bool IsDecode(const v1::Options& options) { return options.disaggregation_mode() == "decode"; }
 
-// Of the chain, or of the decode service.
+// Processes in the chain or in the decode service.
 int64_t GroupProcesses(const v1::Options& options) {
   return (IsDecode(options) ? 1 : options.pp_size()) * options.tp_size();
 }
@@ -109,7 +109,7 @@ absl::StatusOr<std::string> MeetingAddress(const std::string& dist_init_addr) {
 std::string GroupOfAddress(const std::string& dist_init_addr) {
   std::string name;
   for (const char letter : dist_init_addr) {
-    if (letter == '[' || letter == ']') continue;  // Of IPv6 addresses.
+    if (letter == '[' || letter == ']') continue;  // Brackets of IPv6 addresses.
     const bool fits = absl::ascii_isalnum(static_cast<unsigned char>(letter)) || letter == '.' ||
                       letter == '_' || letter == '-';
     name.push_back(fits ? letter : '-');

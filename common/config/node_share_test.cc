@@ -63,7 +63,7 @@ TEST(NodeShareTest, EveryPlaceIsOneNodes) {
 TEST(NodeShareTest, ADecodeServiceIsOneStage) {
   v1::Options options;
   options.set_disaggregation_mode("decode");
-  options.set_pp_size(3);  // Of chains, which a decode service knows nothing of.
+  options.set_pp_size(3);  // For chains; a decode service ignores it.
   options.set_tp_size(4);
   options.set_nnodes(2);
   options.set_node_rank(1);

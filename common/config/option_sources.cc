@@ -18,7 +18,7 @@ namespace {
 
 constexpr char kPrefix[] = "BATON_";
 constexpr size_t kShownVariables = 32;
-constexpr size_t kShownBytes = 64;  // Of a value or a name that somebody else has chosen.
+constexpr size_t kShownBytes = 64;  // Of a user's value or name, in messages.
 
 std::string Shown(const std::string& text) {
   return absl::CEscape(

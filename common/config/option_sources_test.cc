@@ -50,7 +50,7 @@ TEST(OptionSourcesTest, TheEnvironmentMayNameTheFile) {
   EXPECT_EQ(parsed->values.port(), 7);
 }
 
-// Somebody else's variable, for who comes from there.
+// Another server's variable, for users who migrate.
 TEST(OptionSourcesTest, SglangsVariableGivesWayToOurs) {
   const std::string theirs = "SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR";
   const std::string ours = "BATON_DYNAMIC_CHUNKING_SMOOTH_FACTOR";

@@ -15,7 +15,7 @@ struct AnswerForm {
   bool head = false;        // The header alone, with the length that the body would have.
   bool keep_alive = false;  // Another request may follow.
   std::string request_id;   // Echoed; empty: none.
-  HttpHeaders headers;      // Of every answer, such as CORS'.
+  HttpHeaders headers;      // Sent with every answer, such as CORS headers.
 };
 
 std::string FormatAnswer(const AnswerForm& form, const HttpResponse& response);

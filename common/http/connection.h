@@ -37,7 +37,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Evict();  // It has left the registry's table.
   void Drain();  // Closes if it is idle; otherwise the answer under way is the last.
 
-  // Of the exchange numbered `number`; late calls of older ones are nothing.
+  // Each acts on the exchange numbered `number`; late calls for older exchanges do nothing.
   void Respond(uint64_t number, HttpResponse response);
   void ExpectEvents(uint64_t number, EventTimes times);
   void BeginEvents(uint64_t number);
@@ -45,7 +45,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void EndEvents(uint64_t number, bool complete);
   void RespondOrEnd(uint64_t number, HttpResponse response, std::vector<std::string> events);
   void OnDisconnect(uint64_t number, std::function<void()> gone);
-  void Abandon(uint64_t number);  // Nobody will answer any more.
+  void Abandon(uint64_t number);  // No answer will come.
 
  private:
   using ErrorCode = boost::system::error_code;
@@ -103,22 +103,22 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ServerContext& context_;
   const uint64_t id_;
   const bool reserved_;
-  Timer deadline_;    // Of the phase.
-  Timer send_watch_;  // Of writes.
-  Timer probe_;       // Of a half-closed client.
-  Timer silence_;     // Of a stream.
+  Timer deadline_;    // For the phase.
+  Timer send_watch_;  // For writes.
+  Timer probe_;       // For a half-closed client.
+  Timer silence_;     // For a stream.
 
   std::optional<TlsSession> tls_;  // Between the socket and everything else.
   RequestReader reader_;
   Phase phase_ = Phase::kIdle;
-  uint64_t deadline_number_ = 0;  // Tells a late expiry from the current one.
+  uint64_t deadline_number_ = 0;  // Distinguishes a late expiry from the current one.
   int64_t body_begun_us_ = 0;
-  BodyBudget::Charge charge_;  // Of the body that is being read.
+  BodyBudget::Charge charge_;  // For the body that is being read.
   bool waiting_for_bytes_ = false;
   bool end_of_input_ = false;  // The client has closed its half, or all.
   bool overrun_ = false;       // It sent more ahead than is kept; the rest is dropped.
 
-  uint64_t number_ = 0;  // Of the current exchange.
+  uint64_t number_ = 0;  // The current exchange's.
   std::weak_ptr<Exchange> exchange_;
   AnswerForm form_;
   Answer answer_ = Answer::kNone;
@@ -129,7 +129,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::string queued_;  // To be written after `writing_`.
   std::string writing_;
-  size_t written_ = 0;  // Of `writing_`.
+  size_t written_ = 0;  // Bytes of `writing_`.
   bool write_under_way_ = false;
   bool sending_watched_ = false;
   int64_t write_begun_us_ = 0;

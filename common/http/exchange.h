@@ -39,7 +39,7 @@ class Exchange : public HttpExchange {
     connection_->OnDisconnect(number_, std::move(gone));
   }
 
-  // The client left while the request waited for a worker: there is nobody to handle it for.
+  // The client left while the request waited for a worker: it need not be handled.
   bool gone() const { return gone_.load(std::memory_order_relaxed); }
   void set_gone() { gone_.store(true, std::memory_order_relaxed); }
 

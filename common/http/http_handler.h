@@ -70,7 +70,7 @@ class HttpExchange {
 };
 
 // A request with a body is handled on one of the server's worker threads, where parsing and
-// tokenizing megabytes holds up nobody's probe; one without on an I/O thread, where it must return
+// tokenizing megabytes delays no probe; one without on an I/O thread, where it must return
 // at once. Several calls run at a time.
 using HttpHandler = std::function<void(const HttpRequest&, const std::shared_ptr<HttpExchange>&)>;
 

@@ -21,10 +21,10 @@
 
 namespace baton {
 
-// What a server tells of its connections, for metrics.
+// Connection events that a server reports, for metrics.
 enum class HttpServerEvent {
   kOpened,       // A connection was admitted.
-  kClosed,       // One that was admitted has gone, whoever ended it.
+  kClosed,       // An admitted connection ended, at either end.
   kEvicted,      // An idle one gave way to a newcomer; kClosed comes as well.
   kRefused,      // No room for a connection, or for the request on one of the reserved ones.
   kBodyRefused,  // No room for a request's body.
@@ -44,8 +44,8 @@ struct HttpServerOptions {
   size_t reserved_connections = 64;        // On top, for requests of these paths alone.
   std::vector<std::string> reserved_paths;
 
-  size_t max_request_bytes = 0;                         // Of a body; larger ones get 413.
-  size_t max_body_bytes_in_flight = size_t{256} << 20;  // Of all bodies; more get 503.
+  size_t max_request_bytes = 0;                         // For one body; larger ones get 413.
+  size_t max_body_bytes_in_flight = size_t{256} << 20;  // For all bodies; more get 503.
 
   int64_t idle_timeout_ms = 120'000;    // Between requests.
   int64_t receive_timeout_ms = 30'000;  // For a header, and for a body to come at 16 KiB/s.

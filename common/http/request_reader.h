@@ -47,7 +47,7 @@ class RequestReader {
 
   const Header& header() const { return header_; }
   const HttpRefusal& refusal() const { return refusal_; }
-  // Of the request that is being read: complete from kHeader on, but for its body and id.
+  // The request that is being read. From kHeader on it is complete except for its body and id.
   const HttpRequest& request() const { return request_; }
   HttpRequest Take();  // After kRequest; the reader goes on with the next one.
 
@@ -70,7 +70,7 @@ class RequestReader {
 
   const size_t max_body_bytes_;
   boost::beast::flat_buffer buffer_;
-  std::optional<Parser> parser_;  // Of the request that is being read.
+  std::optional<Parser> parser_;  // For the request that is being read.
   bool header_done_ = false;
   bool refused_ = false;
   Header header_;

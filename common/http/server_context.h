@@ -12,7 +12,7 @@
 
 namespace baton {
 
-// How a connection tells the server's table of its life; any thread.
+// How a connection reports its life cycle to the server's table; any thread.
 class ConnectionRegistry {
  public:
   virtual ~ConnectionRegistry() = default;

@@ -97,7 +97,8 @@ const Json* JsonSection::Find(const char* key, bool optional) {
   return nullptr;
 }
 
-// Of the first `"key"` behind the section's begin; 1-based. Keys do not stand twice in an object.
+// The 1-based line of the first `"key"` after the section's begin. An object has each key only
+// once.
 int JsonSection::LineOf(std::string_view key) const {
   const std::string_view text = text_.text;
   size_t at = 0;

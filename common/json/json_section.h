@@ -43,7 +43,7 @@ class JsonSection {
            int64_t& value);
   void Int(const char* key, int low, int high, std::optional<int> otherwise, int& value);
   void Text(const char* key, bool optional, std::string& value);
-  // Nobody reads any other key: most likely it is misspelt.
+  // No other key is read: it is most likely misspelt.
   void Only(std::initializer_list<const char*> keys);
 
   // An empty `key`: the whole object.

@@ -1,4 +1,4 @@
-// Parsing JSON that nobody vouches for, files' and clients': bounded depth, no exceptions.
+// Parses untrusted JSON of files and clients: bounded depth, no exceptions.
 #ifndef COMMON_JSON_PARSE_JSON_H_
 #define COMMON_JSON_PARSE_JSON_H_
 

@@ -30,7 +30,7 @@ struct GenerationDefaults {
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(std::string_view json,
                                                            const std::string& file);
 
-// Of generation_config.json in `model_path`; nothing if there is none.
+// Reads generation_config.json in `model_path`; empty defaults if the file is absent.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_path);
 
 }  // namespace baton

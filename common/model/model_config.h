@@ -31,7 +31,7 @@ struct ModelConfig {
   double rope_theta = 0;
   std::optional<RopeScaling> rope_scaling;
   bool tie_word_embeddings = false;
-  // Of the stored weights, as config.json names it; "" where it does not. Not of the mathematics.
+  // The type of the stored weights in config.json; "" if absent. Not the type of the computation.
   std::string torch_dtype;
 
   // What sets the families apart; blocks test these, never the architecture's name.

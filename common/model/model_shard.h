@@ -18,7 +18,7 @@ namespace baton {
 
 struct ModelShard {
   TensorRank rank;
-  // Of the whole model's.
+  // This rank's parts of the whole model.
   IndexRange query_heads;
   IndexRange kv_heads;
   IndexRange inner;  // Columns of the feed-forward layer.

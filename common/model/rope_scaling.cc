@@ -122,7 +122,7 @@ absl::Status ParseDivisors(const ConfigReader& keys, const char* key, int head_d
 absl::Status ParseLongRope(const Scaled& in, Rope& rope, RopeScaling& scaling) {
   const ConfigReader& keys = in.rope;
   BATON_RETURN_IF_ERROR(ParseDivisors(keys, "short_factor", in.head_dim, scaling.divisors));
-  std::vector<double> beyond;  // Of texts that are longer; checked, and not served.
+  std::vector<double> beyond;  // For longer texts; checked but not used.
   BATON_RETURN_IF_ERROR(ParseDivisors(keys, "long_factor", in.head_dim, beyond));
   BATON_ASSIGN_OR_RETURN(const int original, OriginalPositions(in));
   const double ratio = static_cast<double>(in.max_position_embeddings) / original;

@@ -26,16 +26,16 @@ enum class RopeKind {
 struct RopeScaling {
   RopeKind kind = RopeKind::kLinear;
   double factor = 1;
-  double magnitude = 1;                      // Of yarn and longrope.
+  double magnitude = 1;                      // For yarn and longrope.
   int original_max_position_embeddings = 0;  // Positions of the training; llama3 and yarn.
-  double low_freq_factor = 1;                // Of llama3.
+  double low_freq_factor = 1;                // For llama3.
   double high_freq_factor = 4;
-  // Of yarn: turns over the original context from which on a frequency stays, and up to which it is
-  // divided by `factor`; with `truncate` the dimensions between begin and end at whole numbers.
+  // For yarn: turns over the original context from which on a frequency stays, and up to which it
+  // is divided by `factor`; with `truncate` the dimensions between begin and end at whole numbers.
   double beta_fast = 32;
   double beta_slow = 1;
   bool truncate = true;
-  std::vector<double> divisors;  // Of longrope; head_dim / 2.
+  std::vector<double> divisors;  // For longrope; head_dim / 2.
 };
 
 const char* RopeKindName(RopeKind kind);

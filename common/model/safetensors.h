@@ -39,7 +39,7 @@ class SafetensorsFile;
 struct StoredTensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;  // Row-major.
-  uint64_t offset = 0;         // Of its first byte in the file.
+  uint64_t offset = 0;         // Its first byte in the file.
   size_t byte_count = 0;       // Little-endian.
   const SafetensorsFile* file = nullptr;
 

@@ -18,12 +18,12 @@ namespace baton {
 
 struct WeightSpec {
   std::string name;
-  std::vector<int64_t> shape;  // Of the whole tensor. Matrices are [outputs, inputs].
+  std::vector<int64_t> shape;  // The whole tensor's. Matrices are [outputs, inputs].
   // A rank's part of it; nothing: all. A vector has rows alone.
   std::optional<IndexRange> rows = std::nullopt;
   std::optional<IndexRange> columns = std::nullopt;
 
-  int64_t ElementCount() const;  // Of the part.
+  int64_t ElementCount() const;  // Elements in the part.
 };
 
 // One decoder layer. Optional ones follow the configuration's features.

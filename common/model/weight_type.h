@@ -1,4 +1,4 @@
-// The type that a checkpoint's weights are computed from when nobody names one (--dtype auto).
+// The type that a checkpoint's weights are computed from if no type is named (--dtype auto).
 #ifndef COMMON_MODEL_WEIGHT_TYPE_H_
 #define COMMON_MODEL_WEIGHT_TYPE_H_
 

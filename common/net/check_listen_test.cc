@@ -14,7 +14,7 @@
 namespace baton::net {
 namespace {
 
-// Somebody else who listens on any port of `address`.
+// Another listener on any port of `address`.
 class Listener {
  public:
   explicit Listener(const std::string& address, bool shares_port = false)

@@ -23,8 +23,8 @@ absl::StatusOr<std::pair<std::string, int>> SplitHostPort(absl::string_view text
 // such name, or none of its addresses is one of this machine.
 absl::StatusOr<std::string> ListenAddress(const std::string& host);
 
-// Of numeric addresses. "0.0.0.0" and "::" stand for all addresses: to listen on, not to connect
-// to.
+// Both take numeric addresses. "0.0.0.0" and "::" are unspecified: they mean all addresses, to
+// listen on but not to connect to.
 bool IsUnspecified(const std::string& address);
 bool IsLoopback(const std::string& address);
 bool IsIpv6(const std::string& address);
@@ -39,7 +39,7 @@ absl::StatusOr<std::string> RouteSource(const std::string& listen, const std::st
 // This machine's address on its default route; loopback on a machine without one.
 std::string DefaultRouteSource(const std::string& listen);
 
-// Whether somebody could listen on this port of a numeric address now.
+// Whether a process could listen on this port of a numeric address now.
 bool CanListen(const std::string& address, int port);
 
 // The network device that has `address`; empty if none does.

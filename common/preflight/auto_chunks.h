@@ -14,11 +14,11 @@
 
 namespace baton {
 
-// Of a rule that fixes its sizes, and the least of kOptimal: what SGLang takes on small GPUs.
+// The size for a rule with fixed sizes and the minimum for kOptimal: SGLang's size on small GPUs.
 inline constexpr int64_t kLeastAutoChunk = 2048;
-// Of kSglang, which only makes chunks smaller: what SGLang takes on GPUs of 60 GB and more.
+// The size for kSglang, which only makes chunks smaller: SGLang's size on GPUs of 60 GB and more.
 inline constexpr int64_t kSglangAutoChunk = 8192;
-// Of kOptimal: more than the planner has asked for in any prompt that was tried (docs/tuning.md).
+// The maximum for kOptimal: more than the planner used for any prompt tried (docs/tuning.md).
 inline constexpr int64_t kMostAutoChunk = 32768;
 // What kOptimal's chunks may take beyond the least, as one part in so many of a stage's KV cache.
 inline constexpr int64_t kAutoChunkKvShare = 5;

@@ -31,7 +31,7 @@ bool Reads(const v1::Options& options, config::Role role) {
   return role == OptionSpec::PREFILL && (options.pp_rank() == 0 || AsksForMeasured(options));
 }
 
-// Whoever starts for the first time has no file yet, and must be able to write one.
+// A first start has no file yet, and must be able to write one.
 void OnMissingFile(const v1::Options& options, std::vector<Finding>& findings) {
   const std::string& path = options.chunk_profile();
   if (AsksForMeasured(options)) {
@@ -49,7 +49,7 @@ void OnMissingFile(const v1::Options& options, std::vector<Finding>& findings) {
        absl::StrCat("there is no directory '", directory.string(), "' to write it into")});
 }
 
-// The layers whose times were measured are not this model's: somebody has edited the file.
+// The layers whose times were measured are not this model's: the file was edited.
 std::string WrongLayers(const ChunkProfile& profile, int model_layers) {
   const int layers = std::accumulate(
       profile.stages.begin(), profile.stages.end(), 0,
@@ -67,8 +67,8 @@ std::vector<double> BusyMicros(const v1::Options& options, const std::vector<Sta
   const int64_t longest = pages * page;
   const int64_t chunk = options.chunked_prefill_size();
   const PromptShape prompt = {.tokens = static_cast<int>(context_tokens), .page_size = page};
-  // Of auto, which hangs on the layers that are sought: any size, since what counts is how the
-  // stages' times compare.
+  // Auto depends on the layers that are sought. Any size will do for it, since only the ratio of
+  // the stages' times counts.
   const int64_t size = chunk == 0 ? kLeastAutoChunk : chunk;
   const auto chunk_tokens = static_cast<int>(size < 0 ? longest : std::min(size, longest));
   return RunChunks(costs, 0, PlanFixed(prompt, chunk_tokens)).busy_us;

@@ -27,7 +27,7 @@ struct ChunkCosts {
   // the same partition by it.
   bool keeps_file = false;
 
-  // Of the stages as they will be. Empty: not known, and `missing` says why and what would help.
+  // The costs of the planned stages. Empty: unknown; `missing` says why and what would help.
   std::vector<StageCost> stages;
   std::string source;
   std::string missing;

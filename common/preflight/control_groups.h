@@ -31,7 +31,7 @@ struct ControlGroup {
 std::vector<ControlGroup> ControlGroupsOf(const std::string& root, absl::string_view controller);
 
 // Whole cores that a CPU quota is worth, rounded up, so that no part of it stays unused; at
-// least 1. None if it limits nothing or makes no sense.
+// least 1. None if it sets no limit or is invalid.
 std::optional<int64_t> CoresOfQuota(int64_t quota_us, int64_t period_us);
 
 // The same of version 2's cpu.max, such as "150000 100000" or "max 100000".

@@ -20,7 +20,7 @@ struct Machine {
   int64_t cores = 1;
   std::string host;  // Its name, and its processor's, for people; empty: unknown.
   std::string cpu;
-  // Whether libtorch can be loaded; null: nobody asks, as in a worker, which loads it next.
+  // Whether libtorch can be loaded; null: not asked, as in a worker, which loads it next.
   std::function<absl::Status()> check_torch;
 };
 

@@ -27,7 +27,7 @@ struct ProcessMemory {
   int64_t runtime = 0;  // The process itself: libraries, threads, transports, the tokenizer.
 
   int64_t total() const { return weights + kv + buffers + runtime; }
-  int64_t together() const;  // Of all `count`.
+  int64_t together() const;  // For all `count`.
 };
 
 // What the names of a chain's processes begin with.
@@ -35,8 +35,8 @@ inline constexpr char kPrefillName[] = "prefill ";
 
 struct HostMemory {
   std::vector<ProcessMemory> processes;
-  int64_t kv_tokens = 0;                      // Of each process's pool, in whole pages.
-  ElementType dtype = ElementType::kFloat32;  // Of weights and activations.
+  int64_t kv_tokens = 0;                      // In each process's pool, in whole pages.
+  ElementType dtype = ElementType::kFloat32;  // For weights and activations.
   ElementType kv_dtype = ElementType::kFloat32;
 
   // Over all processes of the host; each saturates at 2^62.
@@ -49,7 +49,7 @@ struct HostMemory {
 // Facts about the files that the plan depends on.
 struct ModelFacts {
   ModelConfig config;
-  ElementType dtype = ElementType::kFloat32;  // Of weights and activations, as they will be.
+  ElementType dtype = ElementType::kFloat32;  // For weights and activations, as planned.
   ElementType kv_dtype = ElementType::kFloat32;
   int embedding_element_bytes = 2;  // Likewise.
   int64_t tokenizer_file_bytes = 0;

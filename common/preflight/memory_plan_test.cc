@@ -273,7 +273,7 @@ TEST(MemoryPlanTest, RanksThatSendSlicesHaveSmallerActivations) {
     options.set_pp_send_slice(slices);
     return PlanMemory(options, OptionSpec::PREFILL, Llama8B(), kContext)->processes[0].buffers;
   };
-  // Of five buffers a quarter each is there, and one that slices are gathered in.
+  // The plan has a quarter of each of five buffers, and one buffer that gathers the slices.
   const int64_t whole = int64_t{2048} * 4096 * 4;
   EXPECT_EQ(buffers(false) - buffers(true), 5 * whole - 5 * whole / 4 - whole);
 }

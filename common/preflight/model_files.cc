@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxFindings = 4;  // Of missing or wrong tensors; the first few tell the story.
+constexpr size_t kMaxFindings = 4;  // Missing or wrong tensors that are listed.
 
 Finding Error(const char* option, std::string message) {
   return {Finding::Severity::kError, option, std::move(message)};

@@ -39,7 +39,7 @@ WeightTypes CheckWeights(const std::string& model_path, const ModelConfig& confi
 void CheckGenerationDefaults(const std::string& model_path, std::vector<Finding>& findings);
 
 struct TokenizerFiles {
-  int64_t bytes = 0;          // Of tokenizer.json.
+  int64_t bytes = 0;          // Size of tokenizer.json.
   std::string chat_template;  // Where it is from; empty if there is none.
 };
 

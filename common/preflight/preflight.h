@@ -38,10 +38,10 @@ struct PreflightReport {
   std::optional<ModelConfig> model;
   std::optional<HostMemory> memory;
   ChunkCosts chunks;
-  // Of a chain whose --chunked-prefill-size is auto: what it comes to under each rule. `values` has
-  // that of its own.
+  // If --chunked-prefill-size is auto: the size that each rule gives. `values` has the size for the
+  // chain's own rule.
   std::optional<AutoChunks> auto_chunks;
-  int64_t context_tokens = 0;  // Of the longest sequence.
+  int64_t context_tokens = 0;  // The longest sequence.
   std::string chat_template;   // For UP: where it is from; empty if there is none.
   Machine machine;
 

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 struct Row {
   std::vector<std::string> args;
-  std::string option;  // The one to blame; empty: nobody needs it.
+  std::string option;  // The option that needs it; empty: none.
   std::string words;
 };
 

@@ -2,7 +2,7 @@
 //
 // The wait is not only for the owner's sake: gRPC 1.51 ends its callback threads when the last
 // channel or server of the process goes, and if that happens on one of them (in OnDone), it joins
-// itself and then uses what it has freed. So whoever makes asynchronous calls waits for them before
+// itself and then uses what it has freed. So the maker of asynchronous calls waits for them before
 // the last server or channel goes.
 #ifndef COMMON_RPC_CALL_TRACKER_H_
 #define COMMON_RPC_CALL_TRACKER_H_

@@ -15,14 +15,14 @@ namespace baton::rpc {
 
 struct ChannelOptions {
   int max_reconnect_ms = 1000;      // The longest pause between two attempts to connect.
-  int max_receive_bytes = 4 << 20;  // Of one message; -1: no limit.
+  int max_receive_bytes = 4 << 20;  // For one message; -1: no limit.
   // Null: neither encrypted nor authenticated. Otherwise the other end must be one of `peers`.
   std::shared_ptr<const ClusterSecurity> security = nullptr;
   std::vector<PeerIdentity> peers = {};
 };
 
 // A channel to `address` ("host:port") that connects at its first call. It shares neither
-// connections nor backoff with other channels, and gRPC retries no call: whoever made it decides.
+// connections nor backoff with other channels, and gRPC retries no call: its caller decides.
 // Any thread.
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address,
                                            const ChannelOptions& options = {});

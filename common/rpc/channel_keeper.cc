@@ -10,7 +10,7 @@ std::shared_ptr<grpc::Channel> ChannelKeeper::Open(const std::string& address,
 
 void ChannelKeeper::Sweep() {
   std::erase_if(channels_, [](const std::shared_ptr<grpc::Channel>& channel) {
-    // Who has the last one can't have it taken: nobody else copies it.
+    // The holder of the last reference is safe: no other copy can be made.
     return channel.use_count() == 1 && channel->GetState(false) != GRPC_CHANNEL_CONNECTING;
   });
 }

@@ -12,13 +12,13 @@
 
 namespace baton::rpc {
 
-// One thread; whoever was given a channel may let go of it on any.
+// One thread; a holder of a channel may release it on any thread.
 class ChannelKeeper {
  public:
   std::shared_ptr<grpc::Channel> Open(const std::string& address,
                                       const ChannelOptions& options = {});
 
-  // Lets go of those that nobody else has any more and that don't connect just now. Now and then.
+  // Releases channels that have no other holder and are not connecting. Called now and then.
   void Sweep();
 
  private:

@@ -43,13 +43,13 @@ class ClusterSecurity {
 
   bool encrypts() const { return provider_ != nullptr; }
 
-  // Of a listener for the cluster: a call comes to a service only from a caller that shows the
+  // For a cluster listener. A call reaches a service only if its caller shows the
   // token, if there is one, and whose certificate names a role that may make it (CallersOf), if
-  // there are certificates. UNAUTHENTICATED and PERMISSION_DENIED otherwise, before any service
-  // sees it.
+  // there are certificates. Other calls get UNAUTHENTICATED or PERMISSION_DENIED and reach no
+  // service.
   std::shared_ptr<grpc::ServerCredentials> ForServer() const;
 
-  // Of a channel to a peer that must prove to be one of `peers`, if there are certificates.
+  // For a channel to a peer. With certificates, the peer must prove to be one of `peers`.
   std::shared_ptr<grpc::ChannelCredentials> ForChannel(std::vector<PeerIdentity> peers) const;
   // What shows the token in every call of a channel; none if there is no token.
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> Interceptors()

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kMaxRetrySeconds = 86'400;
 constexpr char kRetryInfoType[] = "type.googleapis.com/google.rpc.RetryInfo";
 
-// Of a RetryInfo, which drains and full queues send; 0 if it makes no sense.
+// The delay in a serialized RetryInfo, which drains and full queues send; 0 if it is invalid.
 int64_t MillisecondsOf(const std::string& bytes) {
   v1::RetryInfo retry;
   if (!retry.ParseFromString(bytes)) return 0;

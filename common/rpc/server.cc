@@ -29,7 +29,7 @@ absl::StatusOr<RunningServer> StartServer(const ServerOptions& options,
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::min<int64_t>(options.max_request_bytes, INT_MAX)));
-  // Of HTTP/2's 64 KiB at first a prompt of 128K tokens would take several round trips.
+  // With HTTP/2's initial window of 64 KiB, a prompt of 128K tokens would take several round trips.
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES,
       static_cast<int>(std::min<int64_t>(options.max_request_bytes, kFirstWindowBytes)));
@@ -64,7 +64,7 @@ void StopServer(grpc::Server& server) {
 }
 
 int64_t PromptMessageBytes(int max_context_tokens) {
-  constexpr int64_t kLongestVarintBytes = 5;  // Of an id: a 32-bit number.
+  constexpr int64_t kLongestVarintBytes = 5;  // One id, a 32-bit number.
   constexpr int64_t kEverythingElseBytes = 1 << 20;
   return int64_t{max_context_tokens} * kLongestVarintBytes + kEverythingElseBytes;
 }

@@ -25,10 +25,10 @@ class SecretSet {
   // read, has no secret, too many, or one that is no printable ASCII.
   static absl::StatusOr<std::shared_ptr<SecretSet>> Load(std::string option, std::string path);
 
-  // Neither an option nor a file: nobody is asked for anything.
+  // Neither an option nor a file: no secret is required.
   bool asks_for_nothing() const { return option_.empty() && path_.empty(); }
 
-  // Whether `given` is one of them. How long it takes says nothing of how alike they are.
+  // Whether `given` is one of them. Its time does not reveal how similar they are.
   bool Accepts(std::string_view given);
 
   // What this process shows to others: the option, or the file's first. Empty if there is none.
@@ -47,7 +47,7 @@ class SecretSet {
   const std::string option_;
   const std::string path_;
   Mutex mutex_;
-  FileStamp stamp_ ABSL_GUARDED_BY(mutex_);  // Of the last attempt.
+  FileStamp stamp_ ABSL_GUARDED_BY(mutex_);  // The file at the last attempt.
   int64_t looked_us_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> from_file_ ABSL_GUARDED_BY(mutex_);
 };

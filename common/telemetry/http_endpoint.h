@@ -20,7 +20,7 @@ class Metrics;
 
 struct HttpEndpointConfig {
   std::string host = "127.0.0.1";  // An address of this machine, or a name that resolves to one.
-  uint16_t port = 0;               // 0: any free port; HttpEndpoint::port() tells which.
+  uint16_t port = 0;               // 0: any free port; HttpEndpoint::port() returns it.
   size_t max_connections = 64;     // A further one closes the connection that has idled longest.
   int idle_timeout_ms = 5000;      // A connection without a complete request is closed after it.
   Metrics* connections = nullptr;  // If set, counts connections; outlives the endpoint.

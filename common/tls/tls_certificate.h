@@ -44,7 +44,7 @@ class TlsCertificate {
   const std::string certificate_path_;
   const std::string key_path_;
   Mutex mutex_;
-  Version version_ ABSL_GUARDED_BY(mutex_);  // Of the last attempt.
+  Version version_ ABSL_GUARDED_BY(mutex_);  // The files at the last attempt.
   std::shared_ptr<SSL_CTX> context_ ABSL_GUARDED_BY(mutex_);
   int64_t looked_us_ ABSL_GUARDED_BY(mutex_) = INT64_MIN / 2;
 };

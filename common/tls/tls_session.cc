@@ -61,7 +61,8 @@ void TlsSession::Send(std::string_view plain) {
   if (plain.empty()) return;
   ERR_clear_error();
   size_t taken = 0;
-  // Over memory a write is always taken whole. After a fatal alert it is not, and nobody reads it.
+  // Over memory a write is always taken whole. After a fatal alert it is not, and the peer does not
+  // read it.
   (void)SSL_write_ex(ssl_.get(), plain.data(), plain.size(), &taken);
 }
 

@@ -26,7 +26,7 @@ class TlsSession {
 
   // Only when established.
   void Send(std::string_view plain);
-  // Tells the peer that nothing more comes, so that it can tell the end from a broken connection.
+  // Announces the end of data, so that the peer can distinguish it from a broken connection.
   void Close();
 
   std::string TakeOutput();

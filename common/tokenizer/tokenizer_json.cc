@@ -221,7 +221,7 @@ absl::Status ReadPreTokenizer(const JsonReader& pre_tokenizer, TokenizerSpec* sp
                          Flatten(pre_tokenizer, "pretokenizers"));
   for (size_t i = 0; i < elements.size(); ++i) {
     const JsonReader type = elements[i]["type"];
-    // It makes bytes of what comes after it, so it is the last.
+    // It turns its input into bytes, so it must be last.
     if (i + 1 == elements.size() && type.value() == "ByteLevel") {
       return ReadByteLevel(elements[i], spec);
     }

@@ -96,7 +96,7 @@ class File final : public SpanDestination {
   absl::Status Open() {
     if (fd_ >= 0) return absl::OkStatus();
     // The file has no prompts, but it shows who asked for what and when, so other users can't read
-    // it. A named pipe that nobody reads would block: with O_NONBLOCK its batches fail.
+    // it. A named pipe without a reader would block: with O_NONBLOCK its batches fail.
     fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0640);
     return fd_ >= 0 ? absl::OkStatus() : Error("cannot open");
   }

@@ -25,7 +25,7 @@ inline constexpr size_t kKvPartBytes = size_t{4} << 20;
 
 // The KV of one page: [layer][K/V][head][token][dim], so that one stage's layers are one run.
 struct KvLayout {
-  int layers = 0;  // Of the whole model.
+  int layers = 0;  // In the whole model.
   int kv_heads = 0;
   int head_dim = 0;
   int page_size = 0;  // Tokens.

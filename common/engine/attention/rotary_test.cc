@@ -31,7 +31,7 @@ struct Turn {
   double magnitude;
 };
 
-// Of the cosine and sine of one position.
+// The angle and length for one position's cosine and sine.
 Turn TurnOf(float cos, float sin) { return {std::atan2(sin, cos), std::hypot(cos, sin)}; }
 
 TEST(RotaryTest, TurnsAsHuggingFaceDoes) {

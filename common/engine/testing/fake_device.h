@@ -1,6 +1,6 @@
 // An executor that wraps another one and behaves like a remote device. Its pages are reachable only
 // through copies, which end later, on another thread and in another order; there is little memory
-// for them; and steps end late. It fails where a test tells it to.
+// for them; and steps end late. It fails where a test asks it to.
 #ifndef COMMON_ENGINE_TESTING_FAKE_DEVICE_H_
 #define COMMON_ENGINE_TESTING_FAKE_DEVICE_H_
 

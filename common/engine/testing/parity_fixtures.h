@@ -27,7 +27,7 @@ inline constexpr float kParityTolerance = 1e-4f;  // Relative to the largest log
 struct Bf16Rounding {
   double distance;  // From float32, over Hugging Face's.
   float tie;        // Two logits nearer than this, relative to the largest.
-  int ties;         // Of 128 tokens.
+  int ties;         // Among 128 tokens.
 };
 // libtorch 1.13 multiplies bfloat16 by oneDNN on processors with AVX-512, and elsewhere by loops of
 // its own, which round more often.

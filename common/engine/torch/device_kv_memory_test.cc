@@ -24,7 +24,7 @@ constexpr KvGeometry kGeometry{.layer_begin = 3,
                                .page_size = 4,
                                .page_count = 3};
 
-// Awaits what the thread of the copies tells.
+// Awaits what the copy thread reports.
 template <typename Value>
 class Told {
  public:

@@ -40,7 +40,7 @@ class RawClient {
 
   void HalfClose();
   void Close();
-  void Reset();  // Closes so that the server hears of it at once.
+  void Reset();  // Closes so that the server notices at once.
 
  private:
   bool Fill();  // False at the end.

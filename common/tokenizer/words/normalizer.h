@@ -26,7 +26,7 @@ struct NormalizerStep {
     kReplace,       // Matches of `pattern` by `content`.
   };
   Kind kind = Kind::kNfc;
-  bool left = false;  // Of kStrip.
+  bool left = false;  // For kStrip.
   bool right = false;
   std::string content;
   SplitRule pattern;
@@ -40,8 +40,8 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
 
-  // Of well-formed `text`. ResourceExhausted if a step makes more than `max_bytes` of it, or if a
-  // pattern backtracks beyond its limits.
+  // `text` must be well-formed. ResourceExhausted if a step makes more than `max_bytes` of it, or
+  // if a pattern backtracks beyond its limits.
   absl::StatusOr<std::string> Apply(std::string_view text, size_t max_bytes) const;
 
  private:

@@ -32,9 +32,9 @@ enum class SplitBehavior {
 
 struct SplitRule {
   enum class Syntax {
-    kOniguruma,  // Of tokenizer.json.
+    kOniguruma,  // The dialect of tokenizer.json.
     kLiteral,    // The text itself.
-    kPcre2,      // Of this code.
+    kPcre2,      // The dialect of this code.
   };
   std::string pattern;
   Syntax syntax = Syntax::kOniguruma;

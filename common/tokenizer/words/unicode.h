@@ -11,7 +11,7 @@ namespace baton {
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Of well-formed `text`.
+// `text` must be well-formed.
 absl::StatusOr<std::string> ToNormalForm(NormalForm form, std::string_view text);
 inline absl::StatusOr<std::string> ToNfc(std::string_view text) {
   return ToNormalForm(NormalForm::kNfc, text);

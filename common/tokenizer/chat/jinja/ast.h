@@ -47,7 +47,7 @@ struct Expression {
   };
   Kind kind = Kind::kLiteral;
   int line = 0;
-  int depth = 1;  // Of the deepest path through its parts.
+  int depth = 1;  // The deepest path through its parts.
   std::string name;
   Value literal;
   std::vector<ExpressionRef> parts;
@@ -84,7 +84,7 @@ struct Statement {
   ExpressionRef target;  // A name, an attribute of a name, or a tuple of targets.
   ExpressionRef condition;
   std::vector<Parameter> parameters;
-  bool uses_caller = false;   // Of a macro: its body has the names `caller`,
+  bool uses_caller = false;   // For a macro: its body has the names `caller`,
   bool uses_varargs = false;  // `varargs`
   bool uses_kwargs = false;   // and `kwargs`.
   std::vector<std::pair<ExpressionRef, ExpressionRef>> assignments;  // Target, value.

@@ -153,7 +153,7 @@ class Dict {
 
   std::vector<Entry> entries_;
   absl::flat_hash_map<std::string, size_t> index_;  // By a spelling that equal keys share.
-  int depth_ = 0;                                   // Of the deepest entry.
+  int depth_ = 0;                                   // The deepest entry's.
 };
 
 // What the type is called in messages: "str", "dict", "NoneType".
