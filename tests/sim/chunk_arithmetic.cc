@@ -21,7 +21,7 @@ constexpr double kAsGood = 1.03;
 constexpr double kOverheadShare = 1.0 / 7;
 constexpr int kSglangUnit = 64;
 constexpr double kAsGoodAsOthers = 1.01;
-constexpr int kHalvings = 14;  // Of a limit: to 1e-4 of it.
+constexpr int kHalvings = 14;  // Bisection steps for a limit: to 1e-4 of it.
 
 bool Near(double one, double other) {
   return std::abs(one - other) <= kRounding * std::max(std::abs(one), std::abs(other));
@@ -74,7 +74,7 @@ std::vector<int> CutWithin(const PromptShape& rest, const std::vector<StageCost>
   return chunks;
 }
 
-// Of `count` chunks, the one whose longest takes the shortest time; empty: there is none.
+// The plan of `count` chunks whose longest chunk takes the least time; empty: there is none.
 std::vector<int> BestOfCount(const PromptShape& rest, const std::vector<StageCost>& stages,
                              int max_tokens, size_t count) {
   double high_us = SlowestOf(stages, rest.prefix_length + rest.tokens, rest.tokens);

@@ -11,9 +11,9 @@
 
 namespace baton::sim {
 
-// Of two ways to work out the same; a size on the edge of a page may be either.
+// Tolerance between two ways to compute one value; a size at a page's edge may round either way.
 inline constexpr double kRounding = 1e-6;
-// Of SGLang's rule: its own, and the planner's default.
+// Smoothing factor of SGLang's rule: SGLang's default and the planner's.
 inline constexpr double kSmooth = 0.75;
 
 struct IntRange {
@@ -22,7 +22,7 @@ struct IntRange {
   bool holds(int value) const { return value >= least && value <= most; }
 };
 
-// Of a chunk: what it computes, and what it takes in all.
+// A chunk's work, and the whole time it takes.
 double WorkOf(const StageCost& cost, int before, int tokens);
 double MicrosOf(const StageCost& cost, int before, int tokens);
 double SlowestOf(const std::vector<StageCost>& stages, int before, int tokens);

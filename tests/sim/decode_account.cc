@@ -46,7 +46,7 @@ DecodeAccount::Cause DecodeAccount::Of(const absl::Status& status) const {
   return {status.code(), IsEndedByDrain(status), LegOf(status), InstanceOf(status)};
 }
 
-// ---- What it hears ----
+// ---- Events ----
 
 void DecodeAccount::Hear(const decode::ReserveRequested& event) {
   asked_ = event.attempt_id;

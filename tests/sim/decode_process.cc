@@ -223,7 +223,7 @@ void DecodeProcess::Perform(const decode::ReplyReserve& action) {
                                      });
 }
 
-// Of a former life of the attempt, or a second one: refused, and the request goes on.
+// A stream of the attempt's former life, or a second one: refused, and the request goes on.
 void DecodeProcess::OpenStaleStream(uint64_t attempt_id, uint64_t generation) {
   const int64_t late_us = world_.random().Between(0, world_.random().Chance(0.5) ? 2000 : 500'000);
   world_.After(node_, late_us, "stale stream", [this, attempt_id, generation] {

@@ -91,7 +91,7 @@ void DecodeWitness::Hear(const decode::FollowerHeard& event) {
   }
 }
 
-// Of every rank one, rank 0's first; to whoever has waited longest.
+// One grant per rank, rank 0's first, for the request that has waited longest.
 void DecodeWitness::See(const decode::GrantKv& action) {
   const uint64_t generation = action.grant.generation;
   if (action.rank == 0) {

@@ -338,7 +338,7 @@ void LeaseWitness::Ticked() {
       Fail(grant, {absl::StatusCode::kDeadlineExceeded, "decode", self_.id});
       continue;
     }
-    // Of several that are silent the first.
+    // If several are silent, the first one.
     const auto silent =
         std::find_if(grant.writers.begin(), grant.writers.end(), [&](const Writer& writer) {
           return !Complete(grant, writer) &&

@@ -37,7 +37,7 @@ void PlannerWitness::Learn(const std::vector<prefill::LearnedCost>& costs) {
   }
 }
 
-// Of a page of a prompt, or what is less of it.
+// For one page of a prompt, or the rest if that is less.
 double PlannerWitness::PageMicros(const StageCost& measure, int begin, int tokens) const {
   return measure.Micros(begin, std::min(tokens, topology_.page_size));
 }

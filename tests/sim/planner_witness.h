@@ -35,7 +35,7 @@ class PlannerWitness {
  private:
   struct Request {
     const Oracle::Sequence* sequence = nullptr;
-    uint64_t order = 0;  // Of arrival.
+    uint64_t order = 0;  // Arrival order.
     int64_t deadline_us = 0;
     bool prompt_logprobs = false;
     bool open = false;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kRefusedUs = 100;
 constexpr int64_t kBackstopUs = 2'000'000;
-// Of the calls that break: those that say so as if somebody had cancelled them.
+// Share of broken calls that report it as if they had been cancelled.
 constexpr double kSaysCancelled = 0.2;
 
 // By what words a breach of the protocol is told.

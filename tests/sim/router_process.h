@@ -119,11 +119,11 @@ class RouterProcess : public Process {
   const router::RouterLimits limits_;
   router::RouterCore core_;
   RouterWitness witness_;
-  std::deque<int64_t> begun_us_;  // Of requests.
-  std::deque<int64_t> kept_us_;   // Of requests that were refused, and go on.
+  std::deque<int64_t> begun_us_;  // Start times of requests.
+  std::deque<int64_t> kept_us_;   // For requests that were refused, and go on.
   router::LegCalls legs_;
-  std::map<uint64_t, OpenCall> calls_;    // Of the legs, by the world's number.
-  int64_t timeout_us_ = 0;                // Of the call that is being opened.
+  std::map<uint64_t, OpenCall> calls_;    // The legs' calls, by the world's number.
+  int64_t timeout_us_ = 0;                // For the call being opened.
   std::map<uint64_t, uint64_t> workers_;  // Worker's call -> its node, while a reply is due.
   std::map<uint64_t, int> watches_;       // Worker's call -> its node.
   uint64_t checked_version_ = 0;          // View whose arrival is being checked.

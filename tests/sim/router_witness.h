@@ -102,7 +102,7 @@ class RouterWitness {
     int decode_requests = 0;
     int64_t granted_tokens = 0;  // Of prompt_tokens, with decode's pages, or sure to have them.
     int ungranted = 0;           // Requests that found the decode service full and wait for it.
-    // Of requests of which one or the other is true, nobody can tell from outside.
+    // Requests that may or may not be granted: it cannot be told from outside.
     int64_t perhaps_granted_tokens = 0;
     int perhaps_ungranted = 0;
   };
@@ -208,7 +208,7 @@ class RouterWitness {
   std::map<InstanceRef, uint64_t> last_used_;  // By the order of attempts.
   std::set<InstanceRef> lost_;  // Of these, workers with work of requests that go on.
 
-  // Of the event that is looked at.
+  // State for the event being checked.
   std::map<uint64_t, End> ends_due_;              // By call.
   std::map<uint64_t, int> tokens_due_;            // By call.
   std::optional<router::ReserveReplied> ticket_;  // That a leg is opened with.

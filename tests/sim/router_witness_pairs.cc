@@ -136,7 +136,7 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
   const uint64_t chain_used = used(pair.chain.stage0);
   const uint64_t decode_used = used(pair.decode);
   const bool again = request.failed.has_value() && UsesFailed(pair, *request.failed);
-  // Of the connection between the two each end blames the other.
+  // If the connection between the two fails, each end blames the other.
   const bool between = request.failed.has_value() && !again &&
                        (SameDecode(pair, request.failed->pair) ||
                         pair.chain.stages == request.failed->pair.chain.stages);

@@ -61,7 +61,7 @@ struct Fault {
   int64_t at_us = 0;
   int64_t lasts_us = 0;
   int64_t extra_us = 0;
-  int node = -1;  // -1: nobody's.
+  int node = -1;  // -1: none.
   int other = -1;
 };
 
@@ -69,7 +69,7 @@ struct Fault {
 struct NetworkFaultKind {
   const char* name;
   double NetworkFaults::*chance;
-  double share;  // Of the storms that have it.
+  double share;  // Share of the storms that have it.
   double most;
   bool of_groups = false;        // Only where stages or decode services are several ranks.
   bool of_decode_ranks = false;  // Only where decode services are.

@@ -114,7 +114,7 @@ void DrawClients(Random& random, Scenario& scenario) {
   for (int i = 0; i < load.requests; ++i) {
     Client client = DrawClient(random, scenario, load);
     client.request_id = absl::StrCat("request-", i);
-    if (i > 0 && random.Chance(load.duplicates)) {  // Of a request that may still run.
+    if (i > 0 && random.Chance(load.duplicates)) {  // Duplicates a request that may still run.
       const Client& other = scenario.clients.back();
       client.request_id = other.request_id;
       client.router = other.router;  // Elsewhere it would be another request.

@@ -23,7 +23,7 @@ class SizesAccount {
                   bool alone);
 
  private:
-  // Of the plan's budget, as far as can be said.
+  // The plan's budget, as far as it is known.
   IntRange Expect(const ChunkPosition& position, const std::vector<StageCost>& costs);
   IntRange Unknowing(const ChunkPosition& position) const;
   IntRange WithinContext(IntRange tokens, int before) const;

@@ -21,7 +21,7 @@ namespace baton::sim {
 // How long what the transports only delay is under way at most, where nothing is to fail for it.
 // A storm's may be later than every patience.
 inline constexpr int64_t kLongestSpikeUs = 200'000;      // Any message of a call.
-inline constexpr int64_t kLatestBreakUs = 4'000'000;     // That one end of a call hears of.
+inline constexpr int64_t kLatestBreakUs = 4'000'000;     // Until one end of a call notices.
 inline constexpr int64_t kSlowestDnsUs = 3'000'000;      // An answer.
 inline constexpr int64_t kSlowestConnectUs = 2'000'000;  // An endpoint.
 // A full window in a storm: far below the silence after which an endpoint is dead.
@@ -29,7 +29,7 @@ inline constexpr int64_t kSlowestStormWindowUs = 20'000;
 
 struct Timings {
   // ---- The network ----
-  // Of a tensor message after its sender was told OK.
+  // Latest arrival of a tensor message after its sender got OK.
   int64_t latest_data_us = 2'000'000;
   int64_t window_us = 0;  // What a full window takes where links are slow: in a storm, little.
 

@@ -231,7 +231,7 @@ void WiringWitness::MustEndWhoIsLate() {
   MustBreak(late);
 }
 
-// Of two with one place the first counts; impostors have none.
+// If two claim one place, the first counts; impostors have none.
 WiringWitness::Members WiringWitness::Find(const std::vector<worker::PeerWorker>& view) const {
   const links::ChainPlace& place = options_.place;
   Members found;
