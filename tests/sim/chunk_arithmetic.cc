@@ -213,7 +213,7 @@ std::string CheckOptimal(const PromptShape& rest, const std::vector<StageCost>& 
   }
   const double bound_us = FirstTokenBoundMicros(stages, rest.prefix_length, rest.tokens);
   if (!Near(bound_us, BoundMicros(stages, rest))) return "the bound is another";
-  // Whoever is in the valley but not at its bottom finds it better on one side.
+  // A point in the valley, but not at its bottom, has a better one on one side.
   const size_t count = chunks.size();
   for (const size_t other : {count / 2, count - 1, count, count + 1, 2 * count}) {
     if (other == 0) continue;

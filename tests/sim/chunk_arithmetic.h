@@ -34,8 +34,8 @@ IntRange SglangTokens(int before, int page_size, const StageCost& cost, int base
 IntRange EfficientChunk(int before, int page_size, const std::vector<StageCost>& stages,
                         int max_tokens);
 
-// Of a prompt that has the chain for itself: the chunks that PlanOptimal cuts it into, and what
-// RunChunks and FirstTokenBoundMicros say of them. "": all is right, or as good as anything.
+// Checks the chunks that PlanOptimal cuts a prompt alone on its chain into, and what
+// RunChunks and FirstTokenBoundMicros say of them. "": all is right, or no worse than any other.
 std::string CheckOptimal(const PromptShape& rest, const std::vector<StageCost>& stages,
                          int max_tokens, const std::vector<int>& chunks);
 std::string CheckOtherRules(const PromptShape& rest, const StageCost& cost, int chunk_tokens,

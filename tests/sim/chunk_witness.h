@@ -52,7 +52,7 @@ class ChunkWitness {
   };
   struct OfRanks {  // What a stage's ranks have said of a plan.
     int ranks = 0;
-    int64_t shortest_us = kNeverUs;  // On who came last, and waited for nobody.
+    int64_t shortest_us = kNeverUs;  // For the last arrival, which waited for no other.
   };
   struct Done {  // What a stage says that it is done with.
     size_t stage = 0;

@@ -40,7 +40,7 @@ struct Client {
   bool taken = false;      // By the router.
   bool too_early = false;  // The first router has had no pair yet.
   bool left = false;
-  bool aborted = false;  // Somebody has called Inference.Abort with its id.
+  bool aborted = false;  // Inference.Abort was called with its id.
   bool finished = false;
   absl::Status status;
   bool prompt_told = false;

@@ -184,7 +184,7 @@ void DecodeKv::ReceiveKv(const KvDataHeader& header, const SimPayload& payload, 
                          bool again) {
   OverWire(world_, header);
   LetIntrudersWrite(header);
-  KvRefusal refusal = KvRefusal::kBadCommit;  // Of no data.
+  KvRefusal refusal = KvRefusal::kBadCommit;  // Used by no data.
   const auto allowed = leases_.OnData(header, header.bytes, world_.now_us(), refusal);
   witness_.Data(header, again, allowed, refusal);
   if (!world_.violation().empty()) return;
@@ -265,7 +265,7 @@ void DecodeKv::CheckHandedOver(const KvCommitted& committed) {
   for (int position = 0; position < slots; ++position) {
     const int page = pages[static_cast<size_t>(position / topology_.page_size)];
     for (int layer = 0; layer < topology_.layers; ++layer) {
-      // What lies behind the prompt was written for somebody else, and is cleared.
+      // What lies behind the prompt was written for another sequence, and is cleared.
       const uint64_t expected =
           position < sequence->inputs.prompt_tokens ? sequence->X(position, layer) & held : 0;
       if (memory_.Get(page, layer, position % topology_.page_size) == expected) continue;

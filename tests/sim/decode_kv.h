@@ -27,7 +27,7 @@ using SimPayload = std::shared_ptr<const std::vector<uint64_t>>;
 class DecodeKv {
  public:
   struct Hooks {
-    // Of the process's core, on its time line.
+    // Raises an event in the process's core, on its time line.
     std::function<void(const LeaseEvent&)> raise;
     // The sequence that owns the grant; nullptr: none any more.
     std::function<const Oracle::Sequence*(uint64_t generation)> sequence_of;
@@ -51,7 +51,7 @@ class DecodeKv {
   void ReceiveCommit(const KvCommit& commit, bool again);
   void ReceiveHeartbeat(const InstanceRef& writer);
 
-  // The writer has delivered its part, or nobody waits for it any more.
+  // The writer has delivered its part, or it is no longer waited for.
   bool HasKv(const Ticket& ticket, const InstanceRef& writer) const;
   const LeaseTable& leases() const { return leases_; }
 

@@ -41,7 +41,7 @@ class FollowerProcess : public DecodeRank {
   DecodeSteps& steps() override { return steps_; }
   // From rank 0, on a link, which is that call.
   void ReceiveHello(uint64_t call, const links::Hello& hello);
-  // `nonsense`: of an order that rank 0's core has not given, or not twice.
+  // `nonsense`: an order that rank 0's core has not given, or not twice.
   void ReceiveOrder(uint64_t call, const decode::Order& order, bool nonsense);
   void ReceivePing(const links::PingHeard& ping) { link_events_.Raise(ping); }
   void ReceiveGroup(uint64_t call, const Rendezvous::Message& message);
@@ -109,8 +109,8 @@ class FollowerProcess : public DecodeRank {
   std::optional<decode::Order> arriving_;  // From the WorkHeard being handled.
   bool nonsense_ = false;                  // It is.
   std::optional<decode::Order> last_order_;
-  uint64_t epoch_ = 0;              // That has begun last.
-  std::vector<InstanceRef> ranks_;  // Of it.
+  uint64_t epoch_ = 0;              // The epoch that has begun last.
+  std::vector<InstanceRef> ranks_;  // The ranks of that epoch.
   std::set<int> stepping_;          // Free pages that a step still uses.
   std::vector<links::LinkEvent> stale_link_;
   int64_t link_tick_us_ = kNeverUs;

@@ -28,7 +28,7 @@ class LeaseWitness {
   // `refusal` means something if the answer is an error.
   void Data(const KvDataHeader& header, bool again, const absl::StatusOr<KvPlacement>& answer,
             KvRefusal refusal);
-  // Of what KV that is to be taken may be a part; nullopt: it is to be refused.
+  // What acceptable KV may be part of; nullopt: the KV is to be refused.
   struct Extent {
     int pages = 0;  // In the prompt.
     int parts = 0;  // Per page of this writer's.

@@ -57,7 +57,7 @@ class LinkWitness {
 
   // State for the event being checked.
   std::vector<std::string> expected_;  // Actions, in their order.
-  std::optional<absl::Status> end_;    // The whole status of the end, where somebody has said it.
+  std::optional<absl::Status> end_;    // The whole status of the end, if one was given.
 };
 
 }  // namespace baton::sim

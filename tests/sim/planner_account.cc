@@ -268,7 +268,7 @@ std::pair<int, int64_t> PlannerAccount::NextOverdue() const {
   return next;
 }
 
-// Nobody waits for them, and the stages have nothing to do but to close them.
+// They are not waited for, and the stages only have to close them.
 void PlannerAccount::NoteOver() {
   for (auto& [attempt_id, prompt] : prompts_) {
     const bool told = prompt.aborted || prompt.planned == prompt.tokens;

@@ -218,7 +218,7 @@ class PrefillProcess : public Process {
   void StepEnds(prefill::ComputeFinished done);
   void EndTogether(prefill::ComputeFinished done, const absl::Status& status);
   prefill::ComputeFinished::Prompt TellPrompt(const SimActivations::Row& row);
-  // What the planner has freed is nobody's on every stage.
+  // What the planner has freed is free on every stage.
   void FreePages();
   void FreePage(uint64_t epoch, int page);
   void SendActivations(const prefill::SendActivations& send);
@@ -243,7 +243,7 @@ class PrefillProcess : public Process {
   bool Connected(const InstanceRef& decode) const;
   // Fails the epoch if a neighbour's endpoint has gone.
   void CheckNeighbours();
-  // An epoch whose endpoint to a neighbour has died ends, however the core hears of it.
+  // An epoch ends when its endpoint to a neighbour dies, however the core learns of it.
   void CheckEndpoints();
 
   World& world_;

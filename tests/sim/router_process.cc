@@ -197,7 +197,7 @@ void RouterProcess::Submit(uint64_t id) {
 void RouterProcess::Cancel(uint64_t call_id) {
   Handle(router::ClientGone{call_id});
   legs_.Forget(call_id);
-  if (!clients_.Get(call_id).finished) {  // Else the client is no longer there.
+  if (!clients_.Get(call_id).finished) {  // The client has left: it gets no answer.
     clients_.Get(call_id).finished = true;
   }
 }
@@ -273,7 +273,7 @@ void RouterProcess::Perform(const router::Action& action) {
           world_.BreakCall(act.rpc_id);
         } else if constexpr (std::is_same_v<T, router::ReplyDrain> ||
                              std::is_same_v<T, router::ReplyAbort>) {
-          // Nobody waits for them.
+          // No process waits for them.
         } else if constexpr (std::is_same_v<T, router::AbortPrefill> ||
                              std::is_same_v<T, router::AbortDecode>) {
           ChangeLegs([&](auto& actions) { legs_.Abort(act, actions); });

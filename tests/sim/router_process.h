@@ -97,7 +97,7 @@ class RouterProcess : public Process {
   bool StrikeWithNonsense(uint64_t attempt_id, const char* words);
   void CheckTimeAllowed(int64_t deadline_us, const router::BeginCall& call);
   std::optional<uint64_t> CallOf(uint64_t attempt_id) const;  // The client, if it is its latest.
-  // Either leg's end ends the other at once; a decode leg that lingers holds pages for nobody.
+  // Either leg's end ends the other at once; a lingering decode leg would hold unused pages.
   void CheckDecodeLegEnded(uint64_t call_id);
   // Nothing that comes later, prefill's failure included, takes back an answer that is complete.
   void CheckAnswerStands(const router::FinishCall& finish);

@@ -156,7 +156,7 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
   return {again, no_room, full, between, before, requests, chain_used, decode_used};
 }
 
-// Where somebody has been full, what else the router knows of it decides too.
+// If a worker was full, what else the router knows of it decides too.
 void RouterWitness::CheckChoice(const Request& request, const router::Pair& chosen) {
   if (!HasRoom(request, chosen, Room::kPossible)) {
     return Complain(request.asked.call_id,

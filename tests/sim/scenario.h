@@ -47,7 +47,7 @@ enum class FaultKind {
   kAlias,        // DNS lists a second address of the router for `lasts_us`.
   kDnsFails,     // DNS does not answer for `lasts_us`.
   kDnsSlow,      // DNS takes up to `extra_us` for an answer.
-  kStrangers,    // DNS lists more addresses than are followed, at which nobody is.
+  kStrangers,    // DNS lists more addresses without a process than are followed.
   kPartition,    // `node` and `other` do not hear each other for `lasts_us`.
   kOneWay,       // `other` does not hear `node`.
   kClockStep,    // The wall clock of `node` is set by `extra_us`.

@@ -150,10 +150,10 @@ class FaultDrawer {
     Add(FaultKind::kMailboxFull, node, at_us, random_.Between(100, 300'000));
   }
 
-  // As an upgrade does it, or somebody who asks a router.
+  // As an upgrade does it, or an operator through a router.
   void Drain() {
     int node = random_.Chance(0.2) ? DrawRouter() : DrawWorker();
-    if (random_.Chance(0.3)) {  // Prefer the few nodes that are not stages.
+    if (random_.Chance(0.3)) {  // A decode service: there are few beside all the stages.
       node = topology_.DecodeNode(
           static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.decodes))));
     }

@@ -32,7 +32,7 @@ class StageGroups {
   static Key KeyOf(const Topology& topology, int node, uint64_t epoch);
 
   void Connected(const Key& key, int rank);
-  // Nobody takes a group for formed that another rank is not connected in.
+  // No rank takes a group for formed before every other rank is connected in it.
   void Formed(const Key& key, int rank);
   // A rank that is ready has its group.
   void CheckReady(const Key& key, int rank) const;

@@ -53,7 +53,7 @@ class StageWitness {
     bool commit_due = false;
     std::set<InstanceRef> commits_sent;  // To these ranks.
     bool over = false;                   // Cancelled or closed by the stage.
-    bool lost = false;  // A message has failed, which the stage hears a little later.
+    bool lost = false;                   // A message has failed; the stage is told a little later.
     bool closed = false;
     // What its report has to say.
     int64_t bytes = 0;

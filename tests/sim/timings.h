@@ -55,9 +55,9 @@ struct Timings {
   // ---- Chains ----
   links::ChainTimes chain;
   int64_t plan_grace_us = 3'000'000;  // Longer than an activation and a credit that are late.
-  // Of a stage's ranks: how long one waits for another's part of a sum, which is less than the
-  // planner waits for the stage; and for the others to connect, which linking outlasts. 0: there
-  // is one rank a stage.
+  // How long a stage's rank waits for another's part of a sum, which is less than the
+  // planner waits for the stage; and for the others to connect, which is less than linking may
+  // take. 0: there is one rank a stage.
   int64_t sum_timeout_us = 0;
   int64_t group_connect_us = 0;
   void AddGroups() {

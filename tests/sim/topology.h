@@ -48,7 +48,7 @@ struct Topology {
   bool new_names = false;
   // The last decode service holds the weights of another model.
   bool stranger = false;
-  // The last service but one has no connections: none to it succeed, and it opens none.
+  // The last decode service (not counting the stranger) can neither be connected to nor connect.
   bool lonely = false;
   // Routers are in no name; they announce themselves to workers, as Kubernetes lets them.
   bool announced = false;
@@ -111,7 +111,7 @@ struct Topology {
   int LonelyNode() const {
     return lonely ? DecodeNode(decodes - (stranger ? 2 : 1), decode_ranks - 1) : -1;
   }
-  // Whether anybody forms a group.
+  // Whether any stage or decode service has a group of ranks.
   bool has_groups() const { return ranks > 1 || decode_ranks > 1; }
   std::string InstanceId(const std::string& node_name, uint64_t incarnation) const {
     const size_t dash = node_name.rfind('-');

@@ -74,7 +74,7 @@ class WiringWitness {
   void CheckDone(const std::vector<links::WiringAction>& actions);
   void CheckTick(Phase before, bool over);
   void CheckSleep(const links::Wiring& core);
-  bool TimeIsOver() const;  // Of who has to say something.
+  bool TimeIsOver() const;  // Whether a peer has missed its deadline.
   void Complain(const std::string& what);
 
   World& world_;

@@ -346,7 +346,7 @@ uint64_t WorkerMembership::Open(const InstanceRef& peer) {
 }
 
 // The endpoint dies some time after it has been opened, though its peer lives: also before the
-// answer to its opening is there. The transport's thread knows first; the loop hears of it in turn.
+// answer to its opening is there. The transport's thread knows first; the loop is told in turn.
 void WorkerMembership::Break(uint64_t endpoint, const InstanceRef& peer) {
   const bool early = world_.random().Chance(kDiesEarly);
   const int64_t late_us = world_.random().Between(early ? 1 : 1000, early ? 1000 : 8'000'000);

@@ -135,7 +135,7 @@ class World {
                     std::function<void(Receiver&)> run) {
     PassOnCall(call, from, label, std::move(run), /*refusable=*/false);
   }
-  // Delay of a connection between neighbours that carries sums: short, and seldom late or lost.
+  // Sends on a connection between neighbours that carries sums: quick, and seldom late or lost.
   template <typename Receiver>
   void SendFrame(uint64_t call, int from, const char* label, std::function<void(Receiver&)> run) {
     const auto it = calls_.find(call);
@@ -291,8 +291,8 @@ class World {
     int64_t busy_until_us = 0;
     size_t bytes = 0;  // Data under way.
   };
-  // Of tensors, from the first to the second's life: a connection to a dead process fails its
-  // messages in its own time, beside the one to the process that came after it.
+  // Tensor connections, from a node to a node's life. One to a dead process fails its
+  // messages in its own time, beside the connection to the next process.
   std::map<std::tuple<int, int, uint64_t>, Wire> wires_;
   size_t connection_limit_bytes_ = 0;
   int64_t latest_data_us_ = 0;
