@@ -77,7 +77,7 @@ struct Worst {
   double fixed = 0;
   double sglang_tuned = 0;
   double sglang_published = 0;
-  double others_over_optimal = 1e300;  // The least; below 1 somebody beats it.
+  double others_over_optimal = 1e300;  // The least ratio; below 1 another planner beats it.
   double plan_ms = 0;
 };
 

@@ -91,7 +91,7 @@ class Subject {
 
   int64_t resident_bytes() const { return resident_bytes_; }
 
-  // Of one token behind the prompt. Always at its position, so that all steps are one.
+  // Decodes one token after the prompt, always at one position, so that all steps are the same.
   double DecodeMs() { return Milliseconds(1, kPromptTokens); }
   double PrefillMs() { return Milliseconds(kPrefillTokens, 0); }
 

@@ -25,7 +25,7 @@ constexpr useconds_t kPauseUs = 50'000;
 double RoundTripUs(v1::Prefill::Stub& stub) {
   grpc::ClientContext context;
   v1::PrefillAbortRequest request;
-  request.set_attempt_id(UINT64_MAX);  // Nobody's.
+  request.set_attempt_id(UINT64_MAX);  // No attempt has this id.
   v1::PrefillAbortResponse response;
   const int64_t begin_us = NowUs();
   const grpc::Status status = stub.Abort(&context, request, &response);

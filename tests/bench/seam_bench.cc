@@ -89,7 +89,7 @@ std::vector<double> Added(int64_t busy_us) {
   return added_us;
 }
 
-// The same step on a bare thread: what waking two sleepers costs on this machine, whoever asks.
+// The same step on a bare thread: what waking two sleeping threads costs on this machine.
 std::vector<double> BareWakings(int64_t busy_us) {
   Busy model(busy_us);
   Mutex mutex;

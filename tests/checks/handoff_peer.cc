@@ -48,7 +48,7 @@ constexpr auto kProbeKind = static_cast<MessageKind>(kMaxMessageKinds - 1);
 
 struct Settings {
   int chunks = 0;
-  int pages = 0;  // Of one chunk.
+  int pages = 0;  // Per chunk.
   int64_t lease_us = 0;
 };
 

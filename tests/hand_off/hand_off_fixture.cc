@@ -46,7 +46,7 @@ class Pages final : public Executor {
   int64_t running_since_us() const override { return 0; }
   void Stop() override {}
 
-  // Of one head's keys or values of a layer, counted as this process has them: [token][dim].
+  // One head's keys or values in a layer, [token][dim]; `head` is this process's local index.
   std::span<std::byte> Head(int page, int layer, int value, int head) {
     const int index = ((page * kv_.layers() + layer) * 2 + value) * kv_.kv_heads + head;
     return std::span(bytes_).subspan(static_cast<size_t>(index) * kv_.HeadBytes(), kv_.HeadBytes());

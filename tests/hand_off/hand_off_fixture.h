@@ -25,13 +25,13 @@ namespace baton::hand_off {
 
 // What is handed over, between how many.
 struct Shape {
-  int prefill_ranks = 1;  // Of each of two stages.
+  int prefill_ranks = 1;  // Per stage, of two stages.
   int decode_ranks = 1;
   int kv_heads = 2;
   ElementType type = ElementType::kFloat32;
   int head_dim = 4;
   int page_size = 8;
-  int page_count = 16;      // Of each process.
+  int page_count = 16;      // Per process.
   bool on_devices = false;  // Executors whose pages are reached by copies alone.
 };
 

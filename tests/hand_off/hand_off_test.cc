@@ -85,7 +85,7 @@ TEST_F(HandOffTest, LargePagesTravelInParts) {
 }
 
 // A follower that cannot be reached ends the hand-off of every writer that writes to it, by its
-// name, and nobody waits.
+// name, and no peer waits.
 TEST_F(HandOffTest, ARankThatIsNotConnectedIsNamed) {
   HandOff hand_off({.prefill_ranks = 1, .decode_ranks = 2}, SharedPlanes());
   hand_off.Disconnect(1);

@@ -9,7 +9,7 @@ namespace baton::sim {
 namespace {
 
 constexpr double kErrorOfCosts = 0.05;
-constexpr double kOfAnotherModel = 0.15;  // Of the files that are there from the start.
+constexpr double kOfAnotherModel = 0.15;  // Share of the files present from the start.
 constexpr double kSame = 1e-9;
 constexpr int64_t kPlansBefore = 100;
 // Whose layers were measured three at a time.

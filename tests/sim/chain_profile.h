@@ -20,7 +20,7 @@ class ChainProfile {
   // Reads what is there. Some files were written by hand, or of another model.
   ChainProfile(World& world, const Topology& topology, int node, std::string self);
 
-  // Of stages with these layers; empty: the file says nothing of them.
+  // Costs of stages with these layers; empty: the file has none.
   std::vector<KnownCost> Known(const std::vector<int>& stage_layers) const;
 
   // What the planner has learned, if that is all there is to learn.

@@ -21,7 +21,7 @@ constexpr double kAsGood = 1.03;
 constexpr double kOverheadShare = 1.0 / 7;
 constexpr int kSglangUnit = 64;
 constexpr double kAsGoodAsOthers = 1.01;
-constexpr int kHalvings = 14;  // Of a limit: to 1e-4 of it.
+constexpr int kHalvings = 14;  // Bisection steps for a limit: to 1e-4 of it.
 
 bool Near(double one, double other) {
   return std::abs(one - other) <= kRounding * std::max(std::abs(one), std::abs(other));
@@ -74,7 +74,7 @@ std::vector<int> CutWithin(const PromptShape& rest, const std::vector<StageCost>
   return chunks;
 }
 
-// Of `count` chunks, the one whose longest takes the shortest time; empty: there is none.
+// The plan of `count` chunks whose longest chunk takes the least time; empty: there is none.
 std::vector<int> BestOfCount(const PromptShape& rest, const std::vector<StageCost>& stages,
                              int max_tokens, size_t count) {
   double high_us = SlowestOf(stages, rest.prefix_length + rest.tokens, rest.tokens);
@@ -213,7 +213,7 @@ std::string CheckOptimal(const PromptShape& rest, const std::vector<StageCost>& 
   }
   const double bound_us = FirstTokenBoundMicros(stages, rest.prefix_length, rest.tokens);
   if (!Near(bound_us, BoundMicros(stages, rest))) return "the bound is another";
-  // Whoever is in the valley but not at its bottom finds it better on one side.
+  // A point in the valley, but not at its bottom, has a better one on one side.
   const size_t count = chunks.size();
   for (const size_t other : {count / 2, count - 1, count, count + 1, 2 * count}) {
     if (other == 0) continue;

@@ -11,9 +11,9 @@
 
 namespace baton::sim {
 
-// Of two ways to work out the same; a size on the edge of a page may be either.
+// Tolerance between two ways to compute one value; a size at a page's edge may round either way.
 inline constexpr double kRounding = 1e-6;
-// Of SGLang's rule: its own, and the planner's default.
+// Smoothing factor of SGLang's rule: SGLang's default and the planner's.
 inline constexpr double kSmooth = 0.75;
 
 struct IntRange {
@@ -22,7 +22,7 @@ struct IntRange {
   bool holds(int value) const { return value >= least && value <= most; }
 };
 
-// Of a chunk: what it computes, and what it takes in all.
+// A chunk's work, and the whole time it takes.
 double WorkOf(const StageCost& cost, int before, int tokens);
 double MicrosOf(const StageCost& cost, int before, int tokens);
 double SlowestOf(const std::vector<StageCost>& stages, int before, int tokens);
@@ -34,8 +34,8 @@ IntRange SglangTokens(int before, int page_size, const StageCost& cost, int base
 IntRange EfficientChunk(int before, int page_size, const std::vector<StageCost>& stages,
                         int max_tokens);
 
-// Of a prompt that has the chain for itself: the chunks that PlanOptimal cuts it into, and what
-// RunChunks and FirstTokenBoundMicros say of them. "": all is right, or as good as anything.
+// Checks the chunks that PlanOptimal cuts a prompt alone on its chain into, and what
+// RunChunks and FirstTokenBoundMicros say of them. "": all is right, or no worse than any other.
 std::string CheckOptimal(const PromptShape& rest, const std::vector<StageCost>& stages,
                          int max_tokens, const std::vector<int>& chunks);
 std::string CheckOtherRules(const PromptShape& rest, const StageCost& cost, int chunk_tokens,

@@ -108,7 +108,7 @@ void ChunkWitness::Hear(const prefill::StagePlanDone& said) {
     seen.plans = -kPlansToSeeIt;
     seen.told = false;
   }
-  if (++seen.plans <= 1) return;  // Of the first one nobody learns.
+  if (++seen.plans <= 1) return;  // The first plan teaches nothing.
   seen.shortest.insert(work.tokens);
   if (seen.shortest.size() > kEnoughSizes) seen.shortest.erase(std::prev(seen.shortest.end()));
   seen.longest.insert(work.tokens);
@@ -349,7 +349,7 @@ void ChunkWitness::CheckForecast(const prefill::PlanItem& item, const Prompt& pr
                         ", and is said to begin with ", told));
 }
 
-// Of a prompt cut into so many chunks of equal time: the closed form, without the grain of pages.
+// A prompt cut into so many chunks of equal time: the closed form, without rounding to pages.
 double ChunkWitness::FirstTokenMicros(int tokens, double chunks) const {
   double once_us = 0;
   double slowest_us = 0;

@@ -31,10 +31,10 @@ class ChunkWitness {
              const prefill::ChainPlanner& planner);
 
  private:
-  struct Seen {  // Of a stage.
+  struct Seen {  // What has been seen of a stage.
     int plans = 0;
     bool told = false;  // What its plans cost, and rightly.
-    // Of plans, the first few.
+    // Values of the first few plans.
     std::multiset<int64_t> shortest;
     std::multiset<int64_t> longest;
     std::multiset<int64_t> longest_prefixes;
@@ -43,16 +43,16 @@ class ChunkWitness {
   struct Prompt {
     int tokens = 0;
     int planned = 0;
-    uint64_t order = 0;  // Of arrival.
+    uint64_t order = 0;  // Arrival order.
     bool first_of_its_length = false;
-    std::optional<double> chunk_us;  // Of its first chunk, if all of it was planned alone.
+    std::optional<double> chunk_us;  // Time of its first chunk, if all of it was planned alone.
     int first_tokens = 0;            // That chunk, and what it was thought to take.
     double thought_us = 0;
-    double thought_fixed_us = 0;  // Of any chunk.
+    double thought_fixed_us = 0;  // Per chunk.
   };
   struct OfRanks {  // What a stage's ranks have said of a plan.
     int ranks = 0;
-    int64_t shortest_us = kNeverUs;  // On who came last, and waited for nobody.
+    int64_t shortest_us = kNeverUs;  // For the last arrival, which waited for no other.
   };
   struct Done {  // What a stage says that it is done with.
     size_t stage = 0;
@@ -92,11 +92,11 @@ class ChunkWitness {
   uint64_t arrived_ = 0;
   uint64_t epoch_ = 0;
   std::map<uint64_t, Prompt> prompts_;
-  std::set<int> lengths_;                                    // Of all prompts so far.
+  std::set<int> lengths_;                                    // Lengths of all prompts so far.
   std::map<uint64_t, std::pair<PlanWork, bool>> plans_;      // And whether costs were known.
   std::vector<uint64_t> done_plans_;                         // By stage and rank: the last one.
   std::map<std::pair<size_t, uint64_t>, OfRanks> of_ranks_;  // (stage, plan), not done yet.
-  std::optional<Done> done_;                                 // Of the event that is looked at.
+  std::optional<Done> done_;                                 // For the event being checked.
 };
 
 }  // namespace baton::sim

@@ -34,13 +34,13 @@ struct Client {
   int stop_after = 0;            // Tokens whose text ends with a stop string; 0: none.
   bool prompt_logprobs = false;
   bool must_succeed = false;  // Sent to a healed cluster.
-  int group = -1;             // Of choices that are one answer (n > 1); -1: its own.
+  int group = -1;             // Choices of one answer (n > 1) share it; -1: a single choice.
   // What happened.
   bool submitted = false;
   bool taken = false;      // By the router.
   bool too_early = false;  // The first router has had no pair yet.
   bool left = false;
-  bool aborted = false;  // Somebody has called Inference.Abort with its id.
+  bool aborted = false;  // Inference.Abort was called with its id.
   bool finished = false;
   absl::Status status;
   bool prompt_told = false;
@@ -89,7 +89,7 @@ class Clients {
   void CheckDrained(uint64_t id, const Client& client);
   void EndGroup(uint64_t id);
   int CountRunning() const;
-  bool HasTwin(uint64_t id) const;  // Of its request id.
+  bool HasTwin(uint64_t id) const;  // Whether another request has its request id.
   bool Fits(const Client& client) const;
 
   World& world_;

@@ -23,7 +23,7 @@
 namespace baton::sim {
 
 inline constexpr int32_t kStopToken = 2;        // The model's.
-inline constexpr int32_t kClientStopToken = 3;  // Of the requests that have one.
+inline constexpr int32_t kClientStopToken = 3;  // For requests that have a stop token.
 inline constexpr int kVocabulary = 1000;
 inline constexpr int kMaxPageSize = 64;
 
@@ -44,7 +44,7 @@ inline constexpr std::array<uint64_t, kMaxPageSize> kTokenWeights = [] {
   for (size_t i = 0; i < weights.size(); ++i) weights[i] = Mix64(i + 1) | 1;
   return weights;
 }();
-// Of the place of a page in a sequence's page table.
+// Weight of a page by its index in the sequence's page table.
 inline uint64_t PageWeight(int index) { return Mix64(~static_cast<uint64_t>(index)) | 1; }
 
 inline uint64_t NextLayer(uint64_t x, uint64_t attended) { return Mix64(x + attended); }

@@ -46,7 +46,7 @@ DecodeAccount::Cause DecodeAccount::Of(const absl::Status& status) const {
   return {status.code(), IsEndedByDrain(status), LegOf(status), InstanceOf(status)};
 }
 
-// ---- What it hears ----
+// ---- Events ----
 
 void DecodeAccount::Hear(const decode::ReserveRequested& event) {
   asked_ = event.attempt_id;
@@ -110,7 +110,7 @@ void DecodeAccount::Hear(const decode::StepFinished& event) {
     if (status.ok() && !IsInVocabulary(output->token->token)) status = absl::InternalError("none");
     if (!status.ok()) {
       Cause cause = Of(status);  // Another rank's, if it says so.
-      // A rank has left the group: nobody has wished that.
+      // A rank has left the group, which was not requested.
       const bool parted = absl::IsCancelled(event.status) || absl::IsAborted(event.status);
       if (parted) cause.code = absl::StatusCode::kUnavailable;
       if (!cause.leg.has_value()) cause.leg = "decode", cause.instance = self_.id;

@@ -100,7 +100,7 @@ class DecodeAccount {
   bool draining_ = false;
   int64_t drain_ends_us_ = kNeverUs;
   DrainCounts drained_;
-  std::map<uint64_t, Cause> ends_due_;  // Of this event, by attempt.
+  std::map<uint64_t, Cause> ends_due_;  // Due in this event, by attempt.
   std::optional<uint64_t> asked_;       // Attempt.
 };
 

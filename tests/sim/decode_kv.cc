@@ -46,7 +46,7 @@ DecodeKv::DecodeKv(World& world, const Topology& topology, int node, InstanceRef
 void DecodeKv::LeaseTick() {
   world_.After(node_, topology_.times.lease_tick_us, "lease tick", [this] {
     std::vector<LeaseEvent> events;
-    // Of another life of a writer: no sign that this one lives.
+    // A heartbeat from a writer's other life does not show that this life is alive.
     for (const InstanceRef& writer : witness_.OpenWriters()) {
       if (!world_.random().Chance(kFormerLife)) continue;
       ReceiveHeartbeat({writer.id, writer.incarnation ^ 1});
@@ -135,7 +135,7 @@ std::vector<DecodeKv::Landing> DecodeKv::LandingsOf(const KvPlacement& placement
   const std::vector<PageRun> runs = MessageRuns(
       placement.layers, placement.heads, {{0, topology_.layers}, held.size(), head_bytes},
       held.begin, placement.offset_bytes, placement.page_bytes);
-  // Of all heads one, else one for the keys and one for the values of each layer.
+  // One run if all heads are sent; else one for the keys and one for the values of each layer.
   const size_t of_a_run = static_cast<size_t>(sent_heads) * head_bytes;
   const size_t first = placement.offset_bytes / of_a_run;
   const size_t last = (placement.offset_bytes + placement.page_bytes - 1) / of_a_run;
@@ -184,7 +184,7 @@ void DecodeKv::ReceiveKv(const KvDataHeader& header, const SimPayload& payload, 
                          bool again) {
   OverWire(world_, header);
   LetIntrudersWrite(header);
-  KvRefusal refusal = KvRefusal::kBadCommit;  // Of no data.
+  KvRefusal refusal = KvRefusal::kBadCommit;  // Used by no data.
   const auto allowed = leases_.OnData(header, header.bytes, world_.now_us(), refusal);
   witness_.Data(header, again, allowed, refusal);
   if (!world_.violation().empty()) return;
@@ -265,7 +265,7 @@ void DecodeKv::CheckHandedOver(const KvCommitted& committed) {
   for (int position = 0; position < slots; ++position) {
     const int page = pages[static_cast<size_t>(position / topology_.page_size)];
     for (int layer = 0; layer < topology_.layers; ++layer) {
-      // What lies behind the prompt was written for somebody else, and is cleared.
+      // What lies behind the prompt was written for another sequence, and is cleared.
       const uint64_t expected =
           position < sequence->inputs.prompt_tokens ? sequence->X(position, layer) & held : 0;
       if (memory_.Get(page, layer, position % topology_.page_size) == expected) continue;

@@ -27,9 +27,9 @@ using SimPayload = std::shared_ptr<const std::vector<uint64_t>>;
 class DecodeKv {
  public:
   struct Hooks {
-    // Of the process's core, on its time line.
+    // Raises an event in the process's core, on its time line.
     std::function<void(const LeaseEvent&)> raise;
-    // Whose grant it is; nullptr: nobody's any more.
+    // The sequence that owns the grant; nullptr: none any more.
     std::function<const Oracle::Sequence*(uint64_t generation)> sequence_of;
     // Whether a running step uses the page.
     std::function<bool(int page)> in_step;
@@ -40,7 +40,7 @@ class DecodeKv {
   // The timer. The process lives by then.
   void Start() { LeaseTick(); }
 
-  // Of the core, in the order of the calls.
+  // The core's actions, in the order of the calls.
   void Grant(const KvGrant& grant);
   void Revoke(uint32_t slot, uint64_t generation);
   // Calls `then` once everything before is in force.
@@ -51,7 +51,7 @@ class DecodeKv {
   void ReceiveCommit(const KvCommit& commit, bool again);
   void ReceiveHeartbeat(const InstanceRef& writer);
 
-  // The writer has delivered its part, or nobody waits for it any more.
+  // The writer has delivered its part, or it is no longer waited for.
   bool HasKv(const Ticket& ticket, const InstanceRef& writer) const;
   const LeaseTable& leases() const { return leases_; }
 

@@ -145,7 +145,7 @@ void DecodeKv::LetIntrudersForge(const KvCommit& like) {
 
 // The witness knows what has to become of it.
 void DecodeKv::CommitOf(const KvCommit& commit) {
-  KvRefusal refusal = KvRefusal::kBadLength;  // Of no commit.
+  KvRefusal refusal = KvRefusal::kBadLength;  // Used by no commit.
   std::vector<LeaseEvent> events;
   const absl::Status answer = leases_.OnCommit(commit, world_.now_us(), refusal, events);
   witness_.Commit(commit, true, answer, refusal);
@@ -153,7 +153,7 @@ void DecodeKv::CommitOf(const KvCommit& commit) {
   ToCore(events);
 }
 
-// Of other slots and generations, which changes nothing.
+// Revokes other slots and generations, which must change nothing.
 void DecodeKv::LetIntrudersRevoke(uint32_t slot, uint64_t generation,
                                   std::vector<LeaseEvent>& events) {
   if (!world_.random().Chance(kCommitsAmongSo)) return;

@@ -18,7 +18,7 @@ decode::Order OrderOf(const decode::GrantKv& grant);
 decode::Order OrderOf(const decode::RevokeKv& revoke);
 decode::Order OrderOf(const decode::RunStep& step);
 
-// What a follower has been ordered in this epoch, as far as nonsense must know of it.
+// A follower's orders in this epoch, as far as invalid orders depend on them.
 struct OrderContext {
   uint64_t newest_generation = 0;  // 0: none yet.
   struct Grant {

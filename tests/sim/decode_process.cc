@@ -94,7 +94,7 @@ void DecodeProcess::HandleInTurn(const decode::Event& event) {
 }
 
 void DecodeProcess::HandleOne(const decode::Event& event) {
-  if (!world_.violation().empty()) return;  // Of this very event.
+  if (!world_.violation().empty()) return;  // This event has already violated something.
   witness_.Before(event);
   std::vector<decode::Action> actions;
   core_.Handle(event, world_.now_us(), actions);
@@ -167,7 +167,7 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   if (held() == before + 1) {
     ExpectRefused(event, absl::StatusCode::kAlreadyExists, "is held already");
   }
-  // A stream without a ticket, which whoever waits has not yet.
+  // A stream without a ticket: who waits has none yet.
   const std::optional<uint64_t> generation = witness_.WaitsWith(event.attempt_id);
   if (generation.has_value() && world_.random().Chance(kStaleStream)) {
     Generate(0, event.attempt_id, *generation);
@@ -223,7 +223,7 @@ void DecodeProcess::Perform(const decode::ReplyReserve& action) {
                                      });
 }
 
-// Of a former life of the attempt, or a second one: refused, and the request goes on.
+// A stream of the attempt's former life, or a second one: refused, and the request goes on.
 void DecodeProcess::OpenStaleStream(uint64_t attempt_id, uint64_t generation) {
   const int64_t late_us = world_.random().Between(0, world_.random().Chance(0.5) ? 2000 : 500'000);
   world_.After(node_, late_us, "stale stream", [this, attempt_id, generation] {

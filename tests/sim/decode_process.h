@@ -60,7 +60,7 @@ class DecodeProcess : public DecodeRank {
   void ReceiveReady(const links::StageReady& ready, uint64_t newest_generation);
   void ReceiveReport(int rank, uint64_t epoch, const decode::Event& report);
 
-  // Whose grant it is; nullptr: nobody's any more.
+  // The sequence that owns the grant; nullptr: none any more.
   const Oracle::Sequence* SequenceOfGrant(uint64_t generation) const {
     return witness_.SequenceOfGrant(generation);
   }
@@ -111,7 +111,7 @@ class DecodeProcess : public DecodeRank {
   void Perform(const links::ReportChainUp& action);
   void Perform(const links::ReportChainDown& action);
   void Perform(const links::PassReport& action);
-  template <typename Other>  // Of chains.
+  template <typename Other>  // Actions for chains only.
   void Perform(const Other&) {
     world_.Violate(self_.id + " is wired as a prefill chain");
   }
@@ -140,7 +140,7 @@ class DecodeProcess : public DecodeRank {
   SerialEvents<decode::Event> core_events_{
       [this](const decode::Event& event) { HandleInTurn(event); }};
   std::map<uint64_t, Session> sessions_;  // By attempt.
-  uint64_t opening_call_ = 0;             // Of the StreamOpened being handled.
+  uint64_t opening_call_ = 0;             // From the StreamOpened being handled.
   int64_t tick_us_ = kNeverUs;
 
   std::optional<links::Wiring> wiring_;
@@ -148,10 +148,10 @@ class DecodeProcess : public DecodeRank {
   SerialEvents<links::WiringEvent> wiring_events_{
       [this](const links::WiringEvent& event) { HandleWiring(event); }};
   decode::Roster roster_;
-  std::vector<InstanceRef> ranks_;        // Of the epoch.
+  std::vector<InstanceRef> ranks_;        // The epoch's ranks.
   std::map<int, uint64_t> links_;         // Call by rank.
   std::map<int, OrderContext> contexts_;  // What each follower has been told, by rank.
-  std::optional<decode::Event> in_hand_;  // Of the ReportHeard that is being handled.
+  std::optional<decode::Event> in_hand_;  // From the ReportHeard being handled.
   std::vector<links::WiringEvent> stale_wiring_;
   int64_t wiring_tick_us_ = kNeverUs;
 };

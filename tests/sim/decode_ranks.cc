@@ -93,7 +93,7 @@ void DecodeProcess::Perform(const links::FormOwnGroup& action) {
 void DecodeProcess::Perform(const links::TellGroup& action) {
   if (action.member == 0) return group_.OnMessage(action.message);
   const auto link = links_.find(action.member);
-  if (link == links_.end()) return;  // Nobody listens there.
+  if (link == links_.end()) return;  // The member has no link.
   const uint64_t call = link->second;
   world_.SendOnCall<FollowerProcess>(call, node_, "group word",
                                      [call, message = action.message](FollowerProcess& peer) {

@@ -130,7 +130,7 @@ void DecodeSteps::StepBegins(const absl::StatusOr<std::vector<uint64_t>>& taken_
   }
   const StageGroups::Step* const together = ComputeTogether();
   if (!world_.violation().empty()) return;
-  if (together == nullptr) return StepEnds(absl::OkStatus());  // Somebody has gone: no sum comes.
+  if (together == nullptr) return StepEnds(absl::OkStatus());  // A rank has left: no sum comes.
   absl::Status status;
   if (world_.Strikes(&NetworkFaults::compute_fail)) {
     status = absl::InternalError("the executor failed");

@@ -29,8 +29,8 @@ class DecodeSteps {
   struct Row {
     decode::RunStep::Sequence fed;
     const Oracle::Sequence* sequence = nullptr;  // Rank 0 knows.
-    uint64_t out = 0;                            // Of the last layer.
-    uint64_t digest = 0;                         // Of everything up to its position, on this rank.
+    uint64_t out = 0;                            // The last layer's output.
+    uint64_t digest = 0;  // Digest of everything up to its position, on this rank.
   };
   struct Ended {
     uint64_t step = 0;
@@ -84,7 +84,7 @@ class DecodeSteps {
   SimGroup& group_;
   const Hooks hooks_;
   uint64_t epoch_ = 0;
-  std::vector<InstanceRef> members_;  // Of the epoch, by rank.
+  std::vector<InstanceRef> members_;  // The epoch's members, by rank.
   std::deque<Step> steps_;            // The first is being computed.
 };
 

@@ -48,7 +48,7 @@ void DecodeWitness::Complain(uint64_t attempt_id, const std::string& what) {
   world_.Violate(absl::StrCat(self_.id, ", attempt ", attempt_id, ": ", what));
 }
 
-// ---- What it hears ----
+// ---- Events ----
 
 void DecodeWitness::Before(const decode::Event& event) {
   std::visit([this](const auto& e) { Hear(e); }, event);

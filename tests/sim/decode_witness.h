@@ -43,7 +43,7 @@ class DecodeWitness {
   void Before(const decode::Event& event);
   void After(const std::vector<decode::Action>& actions, const decode::DecodeCore& core);
 
-  // Of a request that has not had its terminal action yet.
+  // The sequence of a request without its terminal action yet.
   const Oracle::Sequence& SequenceOf(uint64_t attempt_id) const;
   const Oracle::Sequence* SequenceOfGrant(uint64_t generation) const;
   // The generation of who is held and has no ticket; 0: it has none either.
@@ -140,14 +140,14 @@ class DecodeWitness {
   bool joined_ = false;
   bool ever_joined_ = false;
   std::vector<InstanceRef> followers_;
-  std::optional<decode::GrantKv> grant_;  // Of rank 0, while those of the others are to follow.
+  std::optional<decode::GrantKv> grant_;  // Rank 0's grant, while the other ranks' are to follow.
   int granted_ranks_ = 0;
 
   // What this Handle must do.
   std::set<uint64_t> tokens_due_;                // Attempts.
   std::set<uint64_t> failures_due_;              // Attempts that must end with an error.
   std::set<uint64_t> revokes_due_;               // Generations.
-  std::optional<absl::StatusCode> refusal_due_;  // Of the stream.
+  std::optional<absl::StatusCode> refusal_due_;  // Expected status of a refused stream.
   decode::StreamOpened opened_;                  // It.
   std::optional<uint64_t> asked_;                // Attempt, whose reservation it is.
   std::set<uint64_t> tickets_due_;               // Attempts.

@@ -16,12 +16,12 @@ std::set<int> DecodeWitness::AllRanks(int first) const {
   return ranks;
 }
 
-// Its own, until it hears how many the others have.
+// Its own pages, until it knows how many the others have.
 int DecodeWitness::page_count() const {
   return ever_joined_ ? topology_.decode_pages : topology_.PagesOf(NodeOf(self_.id));
 }
 
-// It counts when every rank has said so; before the ticket nobody can have written.
+// It counts when every rank has said so; before the ticket no writer can have written.
 void DecodeWitness::HearCommitted(int rank, const KvCommitted& event) {
   Session* const session = FindGrant(event.generation);
   if (session == nullptr || !session->ticket || session->not_committed.erase(rank) == 0) return;
@@ -91,7 +91,7 @@ void DecodeWitness::Hear(const decode::FollowerHeard& event) {
   }
 }
 
-// Of every rank one, rank 0's first; to whoever has waited longest.
+// One grant per rank, rank 0's first, for the request that has waited longest.
 void DecodeWitness::See(const decode::GrantKv& action) {
   const uint64_t generation = action.grant.generation;
   if (action.rank == 0) {

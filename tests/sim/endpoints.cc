@@ -9,7 +9,7 @@
 namespace baton::sim {
 namespace {
 
-// Of the endpoints that fall silent: from their opening on, since a greeting was lost.
+// Share of silent endpoints that are silent from their opening, since a greeting was lost.
 constexpr double kSilentFromTheFirst = 0.3;
 constexpr int64_t kLatestSilenceUs = 6'000'000;
 

@@ -125,7 +125,7 @@ void FaultInjector::Exited(int node) {
   world_.Kill(node);
   if (topology_.IsRouter(node)) {
     if (clients_.AnyRuns(node)) world_.Violate("a drained router leaves requests without an end");
-    clients_.RouterDied(node);  // Of those that were on their way to it.
+    clients_.RouterDied(node);  // Ends the requests that were on their way to it.
   }
   const int64_t latest_us = world_.now_us() < kFaultsEndUs ? 2 * kSecond : 40'000;
   StartLater(node, world_.random().Between(20'000, latest_us));

@@ -41,7 +41,7 @@ class FollowerProcess : public DecodeRank {
   DecodeSteps& steps() override { return steps_; }
   // From rank 0, on a link, which is that call.
   void ReceiveHello(uint64_t call, const links::Hello& hello);
-  // `nonsense`: of an order that rank 0's core has not given, or not twice.
+  // `nonsense`: an order that rank 0's core has not given, or not twice.
   void ReceiveOrder(uint64_t call, const decode::Order& order, bool nonsense);
   void ReceivePing(const links::PingHeard& ping) { link_events_.Raise(ping); }
   void ReceiveGroup(uint64_t call, const Rendezvous::Message& message);
@@ -63,7 +63,7 @@ class FollowerProcess : public DecodeRank {
   void Perform(const decode::TellGranted& action);
   void Perform(const decode::TellLease& action);
   void Perform(const decode::FailEpoch& action);
-  // Nobody's pages hold canaries, from when the last step that uses them has ended.
+  // Free pages hold canaries once the last step that uses them has ended.
   void FreePages(const std::vector<int>& pages);
   void FreeWhatSteppedOut();
 
@@ -73,14 +73,14 @@ class FollowerProcess : public DecodeRank {
   void Perform(const links::SendReady& action);
   void Perform(const links::SendPong& action);
   void Perform(const links::TakeWork& action);
-  void Perform(const links::PassNextStageDone&) {}  // Of chains.
+  void Perform(const links::PassNextStageDone&) {}  // For chains only.
   void Perform(const links::DropEpoch& action);
   void Perform(const links::RefuseLink& action);
   void Perform(const links::EndLink& action) { world_.BreakCall(action.link); }
   void ScheduleLinkTick();
   void Report(uint64_t epoch, const decode::Event& event);
   void Tell(uint64_t call, const char* label, const links::WiringEvent& event);
-  // Of an epoch that is over: must have no effect.
+  // Keeps an event to replay after its epoch is over, when it must have no effect.
   void KeepForLater(const links::LinkEvent& event);
   void ScheduleStale();
   int LeaderNode() const { return topology_.DecodeNode(topology_.DecodeOf(node_)); }
@@ -106,12 +106,12 @@ class FollowerProcess : public DecodeRank {
       [this](const decode::FollowerEvent& event) { HandleCore(event); }};
   SerialEvents<links::LinkEvent> link_events_{
       [this](const links::LinkEvent& event) { HandleLink(event); }};
-  std::optional<decode::Order> arriving_;  // Of the WorkHeard that is being handled.
+  std::optional<decode::Order> arriving_;  // From the WorkHeard being handled.
   bool nonsense_ = false;                  // It is.
   std::optional<decode::Order> last_order_;
-  uint64_t epoch_ = 0;              // That has begun last.
-  std::vector<InstanceRef> ranks_;  // Of it.
-  std::set<int> stepping_;          // Pages that are nobody's, and that a step still uses.
+  uint64_t epoch_ = 0;              // The epoch that has begun last.
+  std::vector<InstanceRef> ranks_;  // The ranks of that epoch.
+  std::set<int> stepping_;          // Free pages that a step still uses.
   std::vector<links::LinkEvent> stale_link_;
   int64_t link_tick_us_ = kNeverUs;
 };

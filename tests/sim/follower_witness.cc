@@ -52,7 +52,7 @@ std::string Describe(const decode::FailEpoch& action) {
 
 }  // namespace
 
-// ---- What it hears ----
+// ---- Events ----
 
 void FollowerWitness::Before(const decode::FollowerEvent& event, bool nonsense) {
   nonsense_ = nonsense;

@@ -21,7 +21,7 @@ class FollowerWitness {
   FollowerWitness(World& world, const Topology& topology, std::string self, TensorRank rank)
       : world_(world), topology_(topology), self_(std::move(self)), rank_(rank) {}
 
-  // Around every Handle. `nonsense`: of an order that must end the epoch and do nothing else.
+  // Called around every Handle. `nonsense`: an invalid order, which must only end the epoch.
   void Before(const decode::FollowerEvent& event, bool nonsense);
   void After(const std::vector<decode::FollowerAction>& actions, const decode::Follower& core);
 

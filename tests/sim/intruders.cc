@@ -1,5 +1,5 @@
 // Registrations that no worker of ours makes: descriptions that contradict themselves, and workers
-// that fit nobody. A router refuses each by its name, and nothing else changes.
+// that fit no worker. A router refuses each by its name, and nothing else changes.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -120,12 +120,12 @@ constexpr Misfit kMisfits[] = {
     {"output head", [](Info& w) { ++w.fingerprint.head_hash; }},
 };
 
-// Of a chain's members, or of a decode service's, which are cut alike.
+// Misfits of a chain's or a decode service's members, which are cut alike.
 constexpr Misfit kMisfitsOfGrid[] = {
     {"tp_size", [](Info& w) { w.tensor_rank.size *= 2; }},
     {"row_parallel_chunks", [](Info& w) { w.agreed.row_parallel_chunks += 2; }},
     {"row_parallel_chunk_threshold", [](Info& w) { ++w.agreed.row_parallel_threshold; }},
-    // Of chains alone.
+    // For chains only.
     {"pp_size", [](Info& w) { ++w.pp_size; }},
     {"pp_send_slice", [](Info& w) { w.agreed.sends_slices = !w.agreed.sends_slices; }},
 };

@@ -187,7 +187,7 @@ void LeaseWitness::Placed(uint64_t receipt, bool ok, uint64_t checksum, bool dam
   const Run run = runs_.at(receipt);
   runs_.erase(receipt);
   const auto found = grants_.find(run.generation);
-  if (found == grants_.end()) return;  // Somebody has complained.
+  if (found == grants_.end()) return;  // A violation was reported already.
   Grant& grant = found->second;
   Writer& writer = grant.writers[run.writer];
   --grant.under_way;
@@ -338,7 +338,7 @@ void LeaseWitness::Ticked() {
       Fail(grant, {absl::StatusCode::kDeadlineExceeded, "decode", self_.id});
       continue;
     }
-    // Of several that are silent the first.
+    // If several are silent, the first one.
     const auto silent =
         std::find_if(grant.writers.begin(), grant.writers.end(), [&](const Writer& writer) {
           return !Complete(grant, writer) &&

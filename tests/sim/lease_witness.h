@@ -28,10 +28,10 @@ class LeaseWitness {
   // `refusal` means something if the answer is an error.
   void Data(const KvDataHeader& header, bool again, const absl::StatusOr<KvPlacement>& answer,
             KvRefusal refusal);
-  // Of what KV that is to be taken may be a part; nullopt: it is to be refused.
+  // What acceptable KV may be part of; nullopt: the KV is to be refused.
   struct Extent {
-    int pages = 0;  // Of the prompt.
-    int parts = 0;  // Of each page of this writer's.
+    int pages = 0;  // In the prompt.
+    int parts = 0;  // Per page of this writer's.
     // A page that has not come, before one that has, where a run may be about both.
     std::optional<int> missing_page;
   };
@@ -50,7 +50,7 @@ class LeaseWitness {
   void Ticked();
   // When the table says that a grant may end by time next.
   void Sleeps(int64_t until_us);
-  std::set<InstanceRef> OpenWriters() const;  // Of grants that are open.
+  std::set<InstanceRef> OpenWriters() const;  // The writers of open grants.
   // What it tells writers of that: all of it and nothing else.
   void Told(const std::vector<KvReceipt>& receipts);
   // What the table has raised at the last of these, which is all of it and nothing else.
@@ -61,7 +61,7 @@ class LeaseWitness {
   struct Writer {
     KvWriter who;
     int64_t heard_us = 0;
-    int parts = 0;                            // Of a page.
+    int parts = 0;                            // Per page.
     bool copied = false;                      // Some KV came by a copy.
     std::set<std::pair<int, int>> announced;  // (page, part): arriving or there.
     int arrived = 0;                          // Pages' parts.
@@ -77,7 +77,7 @@ class LeaseWitness {
     bool revoked = false;
     int under_way = 0;
   };
-  struct Cause {  // Of a failure, and whose it is.
+  struct Cause {  // A failure's cause, and the peer at fault.
     absl::StatusCode code = absl::StatusCode::kOk;
     const char* leg = "";
     std::string instance;
@@ -102,7 +102,7 @@ class LeaseWitness {
   bool Complete(const Grant& grant, const Writer& writer) const;
   int Missing(const Grant& grant, const Writer& writer) const;
   int64_t DeadlineUs(const Grant& grant) const;
-  // Of a page, of a layer: what the writer has for this rank.
+  // Bytes of a page in one layer that the writer has for this rank.
   size_t LayerBytes(const KvWriter& writer) const {
     const int heads = topology_.CommonHeads(writer.tensor_rank.rank, rank_.rank).size();
     return topology_.Layout().WithHeads(heads).BytesPerLayer();

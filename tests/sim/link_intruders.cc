@@ -8,7 +8,7 @@
 namespace baton::sim {
 namespace {
 
-constexpr uint64_t kNoCall = uint64_t{1} << 60;  // Of the world.
+constexpr uint64_t kNoCall = uint64_t{1} << 60;  // No call in the world has this number.
 constexpr double kHasImpostor = 0.2;
 
 // What makes it another one's member, or nobody's. A decode service has no stages to say.

@@ -108,7 +108,7 @@ void LinkWitness::Refuse(const links::HelloArrived& event, uint64_t newest_epoch
                            absl::FailedPreconditionError("")});
 }
 
-// ---- What it hears ----
+// ---- Events ----
 
 // One link says hello once; a stage 0 gives way to its own next life alone; epochs grow.
 void LinkWitness::Hear(const links::HelloArrived& event) {

@@ -55,9 +55,9 @@ class LinkWitness {
   int64_t begin_by_us_ = 0;
   int64_t try_us_ = 0;
 
-  // Of the event that is looked at.
+  // State for the event being checked.
   std::vector<std::string> expected_;  // Actions, in their order.
-  std::optional<absl::Status> end_;    // The whole status of the end, where somebody has said it.
+  std::optional<absl::Status> end_;    // The whole status of the end, if one was given.
 };
 
 }  // namespace baton::sim

@@ -57,7 +57,7 @@ MembersWitness::Member* MembersWitness::Of(const InstanceRef& instance) {
   return const_cast<Member*>(Find(instance));  // NOLINT: its own.
 }
 
-// ---- What it hears ----
+// ---- Events ----
 
 std::vector<MembersWitness::Lost> MembersWitness::Take(const router::Event& event,
                                                        const std::vector<router::Action>& actions,
@@ -310,7 +310,7 @@ void MembersWitness::HearTick(std::vector<Lost>& lost) {
   }
 }
 
-// Of as many as may be members, those that were lost last.
+// Keeps the workers lost last, at most as many as may be members.
 void MembersWitness::Remember(const router::WorkerInfo& info) {
   absent_[info.instance.id] = {info, world_.now_us()};
   if (static_cast<int>(absent_.size()) <= limits_.membership.max_workers) return;

@@ -64,7 +64,8 @@ class MembersWitness {
              const router::RouterCore& core);
 
   const Member* Find(const InstanceRef& instance) const;
-  // Of a member's pages: those of its decode service use as many as the smallest that is here.
+  // A member's usable pages: each rank of a decode service uses as many as its smallest present
+  // one.
   int UsablePages(const router::WorkerInfo& info) const;
   // Recomputed when something has changed.
   const std::vector<router::Pair>& Pairs();
@@ -129,7 +130,7 @@ class MembersWitness {
   std::set<uint64_t> noticed_;                // Watches that this event must have told.
   std::vector<router::Pair> pairs_;
   bool pairs_valid_ = false;
-  uint64_t version_ = 1;  // Of the view, as it was seen last.
+  uint64_t version_ = 1;  // The view's version when last seen.
   int64_t last_tick_us_ = kNeverUs;
   int64_t leases_expired_total_ = 0;
   int64_t pauses_total_ = 0;

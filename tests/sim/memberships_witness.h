@@ -19,7 +19,7 @@ namespace baton::sim {
 
 class MembershipsWitness {
  public:
-  // Of a worker that knows its routers by one name, by addresses, or by their announcements.
+  // For a worker that knows its routers by one name, by addresses, or by announcements.
   MembershipsWitness(World& world, worker::MembershipOptions options)
       : world_(world), options_(std::move(options)), name_due_us_(0) {}
 
@@ -53,13 +53,13 @@ class MembershipsWitness {
     bool watching = false;
     int64_t watched_us = -1;  // -1: the next may be opened at once.
     View listed;
-    std::map<InstanceRef, int64_t> since_us;  // Of each that is listed: without a gap.
+    std::map<InstanceRef, int64_t> since_us;  // Since when each is listed without a gap.
     View kept;
     int64_t keep_until_us = 0;
     uint64_t version = 0;
     int64_t viewed_us = 0;  // When it was asked last that had this version still.
     uint64_t applied = 0;
-    uint64_t said = 0;  // Of the last heartbeat: as applied.
+    uint64_t said = 0;  // The last heartbeat's value, as applied.
     bool told_of_drain = false;
     int needed = 0;
 
@@ -144,7 +144,7 @@ class MembershipsWitness {
   std::vector<worker::PeerWorker> told_;
   bool leaves_ = false;
   bool stop_asked_ = false;
-  int64_t let_go_us_ = -1;         // Of all endpoints, last; -1: never.
+  int64_t let_go_us_ = -1;         // When all endpoints were last let go; -1: never.
   int64_t held_us_ = -1;           // When the last RPC was sent that a router took; -1: none yet.
   int opening_ = 0;                // Endpoints; answers are due.
   std::set<uint64_t> died_early_;  // Endpoints that have died while they are.
@@ -153,7 +153,7 @@ class MembershipsWitness {
     InstanceRef peer;
     int64_t held_us = 0;  // By the router, so long at least, since it had joined before.
   };
-  std::vector<Rejoined> rejoined_;       // Of this event.
+  std::vector<Rejoined> rejoined_;       // During this event.
   std::multiset<std::string> expected_;  // Actions of this event.
 };
 

@@ -68,7 +68,7 @@ void MembershipsWitness::ForgetRouter(std::map<uint64_t, Router>::iterator route
   routers_.erase(router);
 }
 
-// Of those that no source names, and that don't answer, the longest silent one goes.
+// Removes the longest silent router among those that no source names and that don't answer.
 bool MembershipsWitness::MakeRoom() {
   auto longest = routers_.end();
   for (auto router = routers_.begin(); router != routers_.end(); ++router) {

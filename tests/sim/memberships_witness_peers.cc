@@ -70,7 +70,7 @@ void MembershipsWitness::Hear(const worker::PeersConnected& event) {
     }
     OpeningAnswered();
     const auto peer = peers_.find(instance);
-    if (peer == peers_.end() || peer->second.endpoint != 0) {  // Nobody wants it any more.
+    if (peer == peers_.end() || peer->second.endpoint != 0) {  // It is no longer wanted.
       Expect(worker::CloseEndpoint{endpoint});
       continue;
     }
@@ -164,7 +164,7 @@ void MembershipsWitness::RenewRejoined() {
   }
 }
 
-// Who was told to stop connects to nobody any more, and says so of each.
+// A stopped worker connects to no peer any more, and says so of each.
 void MembershipsWitness::Connect() {
   worker::ConnectPeers connect;
   for (auto& [instance, peer] : peers_) {
@@ -206,7 +206,7 @@ void MembershipsWitness::TellPeers() {
   Expect(worker::TellPeers{told_});
 }
 
-// A view is applied when each endpoint that it asks for has been tried; the router hears of it.
+// A view is applied when each endpoint it asks for has been tried; the router is told.
 void MembershipsWitness::ApplyViews() {
   for (auto& [id, router] : routers_) {
     if (router.state != State::kMember || router.version == router.applied) continue;

@@ -34,7 +34,7 @@ void MembershipsWitness::CheckState(const worker::Memberships& core) {
   if (core.NextDeadlineUs(world_.now_us()) > NextUs()) Complain("sleeps beyond what is due");
 }
 
-// Of a router that refuses it, if one does, or that none answers, since the longest silence began.
+// Names a router that refuses it, if any; else none has answered since the longest silence began.
 bool MembershipsWitness::SaysWhyItHasNotJoined(const worker::Unregistered& says) const {
   int64_t silent_us = kNeverUs;
   bool refused = false;

@@ -43,7 +43,7 @@ class Oracle {
     int positions() const { return static_cast<int>(x.size() / static_cast<size_t>(layers + 1)); }
   };
 
-  // Somebody will ask this. Prompts' ids are unique.
+  // Registers a request. Prompts' ids are unique.
   void Expect(const Inputs& inputs) { inputs_[inputs.prompt_id] = inputs; }
   const Sequence& Of(uint64_t prompt_id);
 

@@ -9,7 +9,7 @@
 namespace baton::sim {
 namespace {
 
-// Of what the stage before has taken for the same tokens (planner_progress.cc).
+// Multiple of the previous stage's time for the same tokens (planner_progress.cc).
 constexpr int64_t kSlowerStage = 20;
 
 }  // namespace
@@ -43,7 +43,7 @@ void PlannerAccount::Complain(uint64_t attempt_id, const std::string& what) {
   world_.Violate(absl::StrCat("planner of ", self_, ", attempt ", attempt_id, ": ", what));
 }
 
-// ---- What it hears ----
+// ---- Events ----
 
 void PlannerAccount::Hear(const prefill::ChainUp& event) {
   up_ = true;
@@ -268,7 +268,7 @@ std::pair<int, int64_t> PlannerAccount::NextOverdue() const {
   return next;
 }
 
-// Nobody waits for them, and the stages have nothing to do but to close them.
+// They are not waited for, and the stages only have to close them.
 void PlannerAccount::NoteOver() {
   for (auto& [attempt_id, prompt] : prompts_) {
     const bool told = prompt.aborted || prompt.planned == prompt.tokens;

@@ -11,7 +11,7 @@ namespace baton::sim {
 
 namespace {
 
-constexpr double kShorterShare = 2;  // Of a plan, as the planner's header says.
+constexpr double kShorterShare = 2;  // Share of a plan, as the planner's header says.
 // Whose time is so near to another's is as short as that.
 constexpr double kAsShort = 0.98;
 // Which stage sets the prices, and for how many tokens, is known to a page.
@@ -37,7 +37,7 @@ void PlannerWitness::Learn(const std::vector<prefill::LearnedCost>& costs) {
   }
 }
 
-// Of a page of a prompt, or what is less of it.
+// For one page of a prompt, or the rest if that is less.
 double PlannerWitness::PageMicros(const StageCost& measure, int begin, int tokens) const {
   return measure.Micros(begin, std::min(tokens, topology_.page_size));
 }
@@ -157,7 +157,7 @@ void PlannerWitness::SeeShares(const prefill::Plan& plan) {
   }
 }
 
-// The shortest that has not all it wants; 0: nobody.
+// The shortest prompt that has not all it wants; 0: none.
 uint64_t PlannerWitness::Wants(uint64_t leader, const std::map<uint64_t, int>& tokens) const {
   const Request& oldest = requests_.at(leader);
   // A new leader has its first page before its plan is shared.

@@ -20,7 +20,7 @@ void PlannerWitness::Complain(uint64_t attempt_id, const std::string& what) {
   world_.Violate(absl::StrCat("planner of ", self_, ", attempt ", attempt_id, ": ", what));
 }
 
-// ---- What it hears ----
+// ---- Events ----
 
 void PlannerWitness::Before(const prefill::PlannerEvent& event) {
   std::visit([this](const auto& e) { Hear(e); }, event);

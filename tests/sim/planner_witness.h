@@ -35,7 +35,7 @@ class PlannerWitness {
  private:
   struct Request {
     const Oracle::Sequence* sequence = nullptr;
-    uint64_t order = 0;  // Of arrival.
+    uint64_t order = 0;  // Arrival order.
     int64_t deadline_us = 0;
     bool prompt_logprobs = false;
     bool open = false;
@@ -75,7 +75,7 @@ class PlannerWitness {
     double planned = 0;
     double paid = 0;       // By others.
     double dearest = 0;    // A page of theirs.
-    double next_page = 0;  // Of who wants more.
+    double next_page = 0;  // Price for a prompt that wants more.
   };
   Size SizeOf(const StageCost& measure, const prefill::Plan& plan, uint64_t leader,
               uint64_t wants) const;

@@ -1,4 +1,4 @@
-// Every planted bug is caught: the simulation would notice the mistake if somebody made it.
+// The simulation catches every planted bug, so it would catch the same mistake in the code.
 #include <gtest/gtest.h>
 
 #include <cstdio>

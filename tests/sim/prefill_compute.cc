@@ -237,7 +237,7 @@ void PrefillProcess::EndCompute(const prefill::ComputeFinished& done) {
   TellComputed();
 }
 
-// Nobody hears of what was computed before its input's checksum has come, or the epoch is over.
+// A result is held back until its input's checksum has come, or the epoch is over.
 void PrefillProcess::TellComputed() {
   while (!unchecked_.empty()) {
     prefill::ComputeFinished done = unchecked_.front();
@@ -308,7 +308,7 @@ void PrefillProcess::SendSum(const prefill::SendActivations& send, uint64_t endp
                                     "'s output buffer is filled again while it is hashed"));
       },
       [send](PrefillProcess& peer, bool corrupt) {
-        if (!corrupt) peer.ReceiveSum(send.epoch, send.number);  // Else nobody can read it.
+        if (!corrupt) peer.ReceiveSum(send.epoch, send.number);  // Else it cannot be read.
       },
       ended);
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr double kKvAgain = 0.01;
 constexpr double kCommitAgain = 0.05;
 constexpr double kHeartbeatAgain = 0.05;
-constexpr double kOfAnother = 0.01;  // Of KV; five times as often of a commit.
+constexpr double kOfAnother = 0.01;  // Per KV message; five times as often per commit.
 constexpr double kSlowExport = 0.3;
 constexpr int64_t kSlowestExportUs = 3000;
 
@@ -117,7 +117,7 @@ void PrefillProcess::ReceiveReceipt(const KvReceipt& receipt) {
   Change([&](auto& actions) { outbox_.OnReceipt(receipt, world_.now_us(), actions); });
 }
 
-// What a stage reports closed without an error is at decode, or nobody waits for it.
+// What a stage reports closed without an error is at decode, or not waited for.
 void PrefillProcess::CheckHandedOver(const prefill::RequestClosed& closed, const Ticket& ticket) {
   for (int decode_rank = 0; closed.status.ok() && decode_rank < ticket.ranks(); ++decode_rank) {
     if (!topology_.WritesTo(rank_.rank, decode_rank)) continue;
@@ -141,7 +141,7 @@ void PrefillProcess::MessageEnded(uint64_t message_id, const absl::Status& statu
       [&](auto& actions) { outbox_.MessageEnded(message_id, status, world_.now_us(), actions); });
 }
 
-// What lies behind a prompt's last token was written for somebody else.
+// What lies behind a prompt's last token was written for another prompt.
 void PrefillProcess::ClearTail(const prefill::SendKv& send) {
   const int end_page = send.first_page + static_cast<int>(send.pages.size());
   const int tail_tokens = send.ticket.prompt_tokens % topology_.page_size;

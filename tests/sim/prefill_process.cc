@@ -157,7 +157,7 @@ void PrefillProcess::Abort(uint64_t attempt_id) {
 }
 
 void PrefillProcess::HandlePlanner(const prefill::PlannerEvent& event) {
-  if (!world_.violation().empty()) return;  // Of this very event.
+  if (!world_.violation().empty()) return;  // This event has already violated something.
   KeepForLater(event);
   planner_witness_->Before(event);
   chunk_witness_->Before(event);

@@ -218,7 +218,7 @@ class PrefillProcess : public Process {
   void StepEnds(prefill::ComputeFinished done);
   void EndTogether(prefill::ComputeFinished done, const absl::Status& status);
   prefill::ComputeFinished::Prompt TellPrompt(const SimActivations::Row& row);
-  // What the planner has freed is nobody's on every stage.
+  // What the planner has freed is free on every stage.
   void FreePages();
   void FreePage(uint64_t epoch, int page);
   void SendActivations(const prefill::SendActivations& send);
@@ -243,7 +243,7 @@ class PrefillProcess : public Process {
   bool Connected(const InstanceRef& decode) const;
   // Fails the epoch if a neighbour's endpoint has gone.
   void CheckNeighbours();
-  // An epoch whose endpoint to a neighbour has died ends, however the core hears of it.
+  // An epoch ends when its endpoint to a neighbour dies, however the core learns of it.
   void CheckEndpoints();
 
   World& world_;
@@ -271,13 +271,13 @@ class PrefillProcess : public Process {
       [this](const links::LinkEvent& event) { HandleLink(event); }};
   int64_t wiring_tick_us_ = kNeverUs;
   uint64_t epoch_ = 0;                // That has begun here; 0: none.
-  std::vector<InstanceRef> members_;  // Of the epoch.
+  std::vector<InstanceRef> members_;  // The epoch's members.
   prefill::Neighbours neighbours_;
   std::map<int, uint64_t> links_;  // Member 0: call by member.
-  prefill::Plan arriving_;         // Of the WorkHeard that is being handled.
+  prefill::Plan arriving_;         // From the WorkHeard being handled.
   uint64_t last_plan_ = 0;         // That the stage was given in the epoch.
   uint64_t last_input_ = 0;        // Whose activations it was given.
-  SimReport report_;               // Of the ReportHeard that is being handled.
+  SimReport report_;               // From the ReportHeard being handled.
   uint64_t link_call_ = 0;         // The others: that of the epoch.
   StageGroups& groups_;
   SimGroup group_;
@@ -286,7 +286,7 @@ class PrefillProcess : public Process {
     uint64_t prompt_id = 0;
     int tokens = 0;
     uint64_t start_call = 0;
-    std::optional<Ticket> ticket;  // Of its commit.
+    std::optional<Ticket> ticket;  // The ticket in its commit.
   };
   std::map<uint64_t, Prompt> prompts_;  // By attempt; later stages learn it from activations.
   Oracle& oracle_;
@@ -299,10 +299,10 @@ class PrefillProcess : public Process {
   std::vector<prefill::StageEvent> stale_stage_;
   std::vector<links::WiringEvent> stale_wiring_;
   std::vector<links::GroupFormed> stale_group_;
-  SimMemory memory_;  // Of this stage's layers, and this rank's heads.
+  SimMemory memory_;  // Holds this stage's layers and this rank's heads.
   FreedPages freed_;
   std::vector<SimActivationsPtr> inputs_;  // By buffer: number % credits.
-  // Of an input: its checksum follows it, and may be lost.
+  // An input's checksum, which follows it and may be lost.
   struct Sum {
     uint64_t number = 0;
     bool came = false;

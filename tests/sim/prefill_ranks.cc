@@ -34,7 +34,7 @@ void PrefillProcess::StepBegins(const absl::StatusOr<std::vector<uint64_t>>& tak
   }
   const StageGroups::Step* const step = ComputeTogether(compute);
   if (!world_.violation().empty()) return;
-  if (step == nullptr) return StepEnds(std::move(done));  // Somebody has gone: no sum comes.
+  if (step == nullptr) return StepEnds(std::move(done));  // A rank has left: no sum comes.
   auto output = std::make_shared<SimActivations>();
   output->epoch = compute.epoch;
   output->number = compute.number;

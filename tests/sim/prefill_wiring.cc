@@ -63,7 +63,7 @@ void PrefillProcess::FailEpoch(const absl::Status& status) {
   }
 }
 
-// Of both.
+// Begins the epoch on both links.
 absl::Status PrefillProcess::Begin(const links::Hello& hello) {
   BATON_RETURN_IF_ERROR(neighbours_.Begin(
       hello, stage_.Quiet(),
@@ -217,7 +217,7 @@ void PrefillProcess::Perform(const links::FormOwnGroup& action) {
 void PrefillProcess::Perform(const links::TellGroup& action) {
   if (action.member == 0) return group_.OnMessage(action.message);
   const auto link = links_.find(action.member);
-  if (link == links_.end()) return;  // Nobody listens there.
+  if (link == links_.end()) return;  // The member has no link.
   const uint64_t call = link->second;
   world_.SendOnCall<PrefillProcess>(
       call, node_, "group word",

@@ -185,7 +185,8 @@ void ChainProfile::LetPeopleEdit(const ChunkProfile& good) {
                                                    : section + ".";
     expect(edited, edit.taken, within + edit.field);
   }
-  // Of as many stages as a chain may have, of one more, and of one whose tokens cost nothing.
+  // A profile with the most stages allowed, with one more, or with a stage whose tokens cost
+  // nothing.
   const int64_t kind = world_.random().Between(0, 2);
   Json edited = whole;
   if (kind < 2) {

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kRefusedUs = 100;
 constexpr int64_t kBackstopUs = 2'000'000;
-// Of the calls that break: those that say so as if somebody had cancelled them.
+// Share of broken calls that report it as if they had been cancelled.
 constexpr double kSaysCancelled = 0.2;
 
 // By what words a breach of the protocol is told.
@@ -68,13 +68,13 @@ void RouterProcess::PerformLeg(const router::TellRouter& act) {
   }
 }
 
-// Every failure names its leg and its worker; and who breaks the protocol, and nobody else, is said
+// Every failure names its leg and its worker; and only who breaks the protocol is said
 // to have done that.
 void RouterProcess::CheckToldRightly(const absl::Status& status) {
   const char* const said = std::exchange(nonsense_, nullptr);
   if (status.ok() && said == nullptr) return;
   const bool named = LegOf(status).has_value() && InstanceOf(status).has_value();
-  // What ended an epoch may have been nonsense on a link, and is told as that.
+  // An invalid message on a link may have ended the epoch, and is reported as that.
   const absl::string_view told_of_itself =
       status.message().substr(0, status.message().find("the epoch is over: "));
   const bool sound = std::none_of(
@@ -227,7 +227,7 @@ std::string RouterProcess::AddressOf(const InstanceRef& worker) const {
   return known == nullptr ? "" : known->info.grpc_address;
 }
 
-// The worker hears of all the time that the request has, and the call outlasts it by little.
+// The worker is told all the time that the request has; the call outlasts it by little.
 void RouterProcess::CheckTimeAllowed(int64_t deadline_us, const router::BeginCall& call) {
   const int64_t ends_us = std::max(deadline_us, world_.now_us());
   const int64_t told_us = world_.now_us() + call.timeout_ms * 1000;
@@ -238,7 +238,7 @@ void RouterProcess::CheckTimeAllowed(int64_t deadline_us, const router::BeginCal
                               " ms, and given up after ", call.give_up_us - world_.now_us()));
 }
 
-// 0: there is nothing to call, or nobody to take it.
+// 0: there is nothing to call, or no process to take it.
 template <typename Action>
 uint64_t RouterProcess::OpenLeg(const Action& act, const InstanceRef& worker) {
   std::vector<router::LegAction> actions;

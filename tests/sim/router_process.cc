@@ -39,7 +39,7 @@ router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   return limits;
 }
 
-// Of what a process holds: its layers, and the ends of the model if they are among them.
+// Covers what a process holds: its layers, and the model's ends if they are among them.
 ModelFingerprint FingerprintOf(const Topology& topology, int node, const LayerRange& layers) {
   ModelFingerprint held;
   held.config_hash = 1;
@@ -197,7 +197,7 @@ void RouterProcess::Submit(uint64_t id) {
 void RouterProcess::Cancel(uint64_t call_id) {
   Handle(router::ClientGone{call_id});
   legs_.Forget(call_id);
-  if (!clients_.Get(call_id).finished) {  // Nobody is there to be told.
+  if (!clients_.Get(call_id).finished) {  // The client has left: it gets no answer.
     clients_.Get(call_id).finished = true;
   }
 }
@@ -273,7 +273,7 @@ void RouterProcess::Perform(const router::Action& action) {
           world_.BreakCall(act.rpc_id);
         } else if constexpr (std::is_same_v<T, router::ReplyDrain> ||
                              std::is_same_v<T, router::ReplyAbort>) {
-          // Nobody waits for them.
+          // No process waits for them.
         } else if constexpr (std::is_same_v<T, router::AbortPrefill> ||
                              std::is_same_v<T, router::AbortDecode>) {
           ChangeLegs([&](auto& actions) { legs_.Abort(act, actions); });

@@ -97,7 +97,7 @@ class RouterProcess : public Process {
   bool StrikeWithNonsense(uint64_t attempt_id, const char* words);
   void CheckTimeAllowed(int64_t deadline_us, const router::BeginCall& call);
   std::optional<uint64_t> CallOf(uint64_t attempt_id) const;  // The client, if it is its latest.
-  // Either leg's end ends the other at once; a decode leg that lingers holds pages for nobody.
+  // Either leg's end ends the other at once; a lingering decode leg would hold unused pages.
   void CheckDecodeLegEnded(uint64_t call_id);
   // Nothing that comes later, prefill's failure included, takes back an answer that is complete.
   void CheckAnswerStands(const router::FinishCall& finish);
@@ -119,11 +119,11 @@ class RouterProcess : public Process {
   const router::RouterLimits limits_;
   router::RouterCore core_;
   RouterWitness witness_;
-  std::deque<int64_t> begun_us_;  // Of requests.
-  std::deque<int64_t> kept_us_;   // Of requests that were refused, and go on.
+  std::deque<int64_t> begun_us_;  // Start times of requests.
+  std::deque<int64_t> kept_us_;   // For requests that were refused, and go on.
   router::LegCalls legs_;
-  std::map<uint64_t, OpenCall> calls_;    // Of the legs, by the world's number.
-  int64_t timeout_us_ = 0;                // Of the call that is being opened.
+  std::map<uint64_t, OpenCall> calls_;    // The legs' calls, by the world's number.
+  int64_t timeout_us_ = 0;                // For the call being opened.
   std::map<uint64_t, uint64_t> workers_;  // Worker's call -> its node, while a reply is due.
   std::map<uint64_t, int> watches_;       // Worker's call -> its node.
   uint64_t checked_version_ = 0;          // View whose arrival is being checked.

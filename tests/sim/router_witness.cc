@@ -214,7 +214,7 @@ void RouterWitness::Hear(const router::ReserveReplied& event) {
   Request* request = OfAttempt(event.attempt_id);
   if (request == nullptr || request->phase != Phase::kReserving) return;
   if (!event.ticket.ok()) return Fail(*request, Role::kDecode, event.ticket.status());
-  // Of another life, under the same name.
+  // The ticket is from another life with the same name.
   if (event.ticket->decode != request->pair.decode ||
       event.ticket->followers != request->pair.followers) {
     return Fail(*request, Role::kDecode, absl::InternalError("another one's ticket"));

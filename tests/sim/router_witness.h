@@ -58,7 +58,7 @@ class RouterWitness {
   };
   struct Request {
     router::CallSubmitted asked;
-    uint64_t order = 0;  // Of its admission.
+    uint64_t order = 0;  // Order of admission.
     Phase phase = Phase::kWaiting;
     int attempts = 0;
     int refused = 0;
@@ -70,7 +70,7 @@ class RouterWitness {
     FinishReason answer = FinishReason::kStop;
     int64_t until_us = kNeverUs;  // The end of waiting for a pair, or of settling.
     uint64_t attempt = 0;         // 0: none is under way.
-    router::Pair pair;            // Of the last attempt.
+    router::Pair pair;            // The last attempt's pair.
     bool decode_open = false;
     bool prefill_open = false;
     bool prefill_counts = false;  // As work of the chain.
@@ -100,15 +100,15 @@ class RouterWitness {
     int64_t context_tokens = 0;
     int chain_requests = 0;
     int decode_requests = 0;
-    int64_t granted_tokens = 0;  // Of prompt_tokens, with decode's pages, or sure to have them.
+    int64_t granted_tokens = 0;  // Part of prompt_tokens that has decode's pages, or surely will.
     int ungranted = 0;           // Requests that found the decode service full and wait for it.
-    // Of requests of which one or the other is true, nobody can tell from outside.
+    // Requests that may or may not be granted: it cannot be told from outside.
     int64_t perhaps_granted_tokens = 0;
     int perhaps_ungranted = 0;
   };
 
   struct Cap {         // On a worker that has refused for want of room.
-    int requests = 0;  // Of this router, until then.
+    int requests = 0;  // This router's requests until then.
     int64_t until_us = 0;
     int64_t refused_us = 0;  // The last time.
   };
@@ -198,17 +198,17 @@ class RouterWitness {
   int64_t hope_until_us_ = 0;   // After a pause.
   int64_t hope_from_us_ = 0;
   std::map<InstanceRef, Cap> limited_;  // Workers that have ever refused for want of room.
-  std::deque<int64_t> begun_s_;         // Of requests, lately.
-  std::deque<int64_t> retried_s_;       // Of retries that came out of the budget, lately.
+  std::deque<int64_t> begun_s_;         // Start times of recent requests.
+  std::deque<int64_t> retried_s_;       // Times of recent retries charged to the budget.
   std::map<InstanceRef, Others> others_;
   int64_t refuse_from_us_ = kNeverUs;
   int64_t drain_ends_us_ = kNeverUs;
   router::RouterLoad totals_;
   bool counts_certain_ = true;                 // What is counted could always be told from outside.
   std::map<InstanceRef, uint64_t> last_used_;  // By the order of attempts.
-  std::set<InstanceRef> lost_;  // Of these, workers with work of requests that go on.
+  std::set<InstanceRef> lost_;  // Lost workers that have work of requests that go on.
 
-  // Of the event that is looked at.
+  // State for the event being checked.
   std::map<uint64_t, End> ends_due_;              // By call.
   std::map<uint64_t, int> tokens_due_;            // By call.
   std::optional<router::ReserveReplied> ticket_;  // That a leg is opened with.

@@ -85,7 +85,7 @@ void RouterWitness::JudgeFailed(const Request& request, Failure& failure, bool f
       request.asked.deadline_us <= world_.now_us() || OtherPairsWouldSayTheSame(status.code())) {
     return;
   }
-  // Of those that have failed before this one in the same event some may wait.
+  // Some of those that failed earlier in the same event may wait.
   const bool place_to_wait = CountOf(Phase::kWaiting) < limits_.max_waiting;
   if (members_.Pairs().empty()) {
     const bool wait = HopeUntilUs() != 0;

@@ -136,7 +136,7 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
   const uint64_t chain_used = used(pair.chain.stage0);
   const uint64_t decode_used = used(pair.decode);
   const bool again = request.failed.has_value() && UsesFailed(pair, *request.failed);
-  // Of the connection between the two each end blames the other.
+  // If the connection between the two fails, each end blames the other.
   const bool between = request.failed.has_value() && !again &&
                        (SameDecode(pair, request.failed->pair) ||
                         pair.chain.stages == request.failed->pair.chain.stages);
@@ -156,7 +156,7 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
   return {again, no_room, full, between, before, requests, chain_used, decode_used};
 }
 
-// Where somebody has been full, what else the router knows of it decides too.
+// If a worker was full, what else the router knows of it decides too.
 void RouterWitness::CheckChoice(const Request& request, const router::Pair& chosen) {
   if (!HasRoom(request, chosen, Room::kPossible)) {
     return Complain(request.asked.call_id,

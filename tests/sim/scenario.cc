@@ -173,7 +173,7 @@ Scenario DrawScenario(uint64_t seed) {
   Random names = PartOf(seed, 10);
   scenario.topology.announced = names.Chance(0.25);
   if (scenario.topology.has_groups()) scenario.topology.times.AddGroups();
-  // Strangers that are so many that members give way to them at first are no calm weather.
+  // So many strangers that they displace members at first are not allowed in a calm run.
   if (scenario.topology.decode_ranks > 1 && scenario.weather != Weather::kStorm) {
     scenario.topology.decodes -= scenario.topology.stranger ? 1 : 0;
     scenario.topology.stranger = false;

@@ -47,7 +47,7 @@ enum class FaultKind {
   kAlias,        // DNS lists a second address of the router for `lasts_us`.
   kDnsFails,     // DNS does not answer for `lasts_us`.
   kDnsSlow,      // DNS takes up to `extra_us` for an answer.
-  kStrangers,    // DNS lists more addresses than are followed, at which nobody is.
+  kStrangers,    // DNS lists more addresses without a process than are followed.
   kPartition,    // `node` and `other` do not hear each other for `lasts_us`.
   kOneWay,       // `other` does not hear `node`.
   kClockStep,    // The wall clock of `node` is set by `extra_us`.
@@ -61,7 +61,7 @@ struct Fault {
   int64_t at_us = 0;
   int64_t lasts_us = 0;
   int64_t extra_us = 0;
-  int node = -1;  // -1: nobody's.
+  int node = -1;  // -1: none.
   int other = -1;
 };
 
@@ -69,7 +69,7 @@ struct Fault {
 struct NetworkFaultKind {
   const char* name;
   double NetworkFaults::*chance;
-  double share;  // Of the storms that have it.
+  double share;  // Share of the storms that have it.
   double most;
   bool of_groups = false;        // Only where stages or decode services are several ranks.
   bool of_decode_ranks = false;  // Only where decode services are.

@@ -35,7 +35,7 @@ Load DrawLoad(Random& random, const Scenario& scenario) {
   } else {
     load.requests = static_cast<int>(random.Between(4, 24));
   }
-  if (random.Chance(0.3)) {  // Nobody leaves or asks for what cannot be.
+  if (random.Chance(0.3)) {  // No client leaves early or sends an invalid request.
     load.too_long = load.leaves = load.aborts = load.duplicates = load.short_deadlines = 0;
   }
   if (random.Chance(scenario.weather == Weather::kSlowNetwork ? 0.5 : 0.1)) load.long_prompts = 0.7;
@@ -67,7 +67,7 @@ int64_t DrawTimeAllowed(Random& random, const Scenario& scenario, const Load& lo
     if (random.Chance(0.1)) return 0;  // It has passed when the request arrives.
     return random.Between(1000, random.Chance(0.7) ? 30'000 : 200'000);
   }
-  // In calm weather a deadline is no excuse, unless it is short.
+  // In a calm run only a short deadline is an excuse.
   if (scenario.weather == Weather::kSlowNetwork) return 600 * kSecond;
   if (scenario.weather != Weather::kStorm) return random.Between(60, 120) * kSecond;
   return random.Between(3, 20) * kSecond;
@@ -114,7 +114,7 @@ void DrawClients(Random& random, Scenario& scenario) {
   for (int i = 0; i < load.requests; ++i) {
     Client client = DrawClient(random, scenario, load);
     client.request_id = absl::StrCat("request-", i);
-    if (i > 0 && random.Chance(load.duplicates)) {  // Of a request that may still run.
+    if (i > 0 && random.Chance(load.duplicates)) {  // Duplicates a request that may still run.
       const Client& other = scenario.clients.back();
       client.request_id = other.request_id;
       client.router = other.router;  // Elsewhere it would be another request.

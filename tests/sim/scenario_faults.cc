@@ -110,7 +110,7 @@ class FaultDrawer {
 
   int DrawNode() { return static_cast<int>(random_.Between(0, topology_.NodeCount() - 1)); }
 
-  // Of any two that talk to each other.
+  // Partitions any two nodes that talk to each other.
   void Partition() {
     const int node = DrawNode();
     const int other = (node + static_cast<int>(random_.Between(1, topology_.NodeCount() - 1))) %
@@ -150,10 +150,10 @@ class FaultDrawer {
     Add(FaultKind::kMailboxFull, node, at_us, random_.Between(100, 300'000));
   }
 
-  // As an upgrade does it, or somebody who asks a router.
+  // As an upgrade does it, or an operator through a router.
   void Drain() {
     int node = random_.Chance(0.2) ? DrawRouter() : DrawWorker();
-    if (random_.Chance(0.3)) {  // Of the few that there are beside all the stages.
+    if (random_.Chance(0.3)) {  // A decode service: there are few beside all the stages.
       node = topology_.DecodeNode(
           static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.decodes))));
     }

@@ -26,7 +26,7 @@ struct SimEndpoint {
   int64_t opened_us = 0;
   EndpointLife life;
   Silence silence = Silence::kNone;
-  // Of messages that never end: what reads them, and who waits for their ends.
+  // Messages that never end: what reads them, and the callback that waits for the end.
   struct Stuck {
     std::function<void()> read;
     std::function<void(absl::Status)> sent;

@@ -28,7 +28,7 @@ constexpr int64_t kQuickConnectUs = 2000;
 constexpr int64_t kLatestStepUs = 800'000;
 constexpr size_t kFloatsOfNumber = sizeof(uint64_t) / sizeof(float);
 
-// A number as a tensor; nobody computes with it.
+// A number as a tensor; it is not computed with.
 TensorView View(std::span<float> floats) {
   return HostTensor(floats, static_cast<int64_t>(floats.size()));
 }
@@ -140,7 +140,7 @@ void SimGroup::OnMessage(const Rendezvous::Message& message) {
   });
 }
 
-// Of two ranks the lower one connects.
+// The lower of two ranks connects.
 void SimGroup::OpenCalls(const AttemptPtr& attempt) {
   const int own = attempt->group.rank;
   if (!attempt->said || static_cast<int>(attempt->entries.size()) + 1 < attempt->size()) return;
@@ -164,7 +164,7 @@ void SimGroup::OpenCalls(const AttemptPtr& attempt) {
 void SimGroup::TakeCall(uint64_t call, uint64_t epoch, int rank) {
   const AttemptPtr attempt = attempt_;
   if (attempt == nullptr || attempt->group.epoch != epoch || attempt->calls.contains(rank)) {
-    return world_.BreakCall(call);  // Of an attempt that is over here.
+    return world_.BreakCall(call);  // The attempt is over on this rank.
   }
   attempt->calls[rank] = call;
   BeginIfConnected(attempt);

@@ -79,7 +79,7 @@ class SimGroup {
   StageGroups& witness_;
   const int node_;
   AttemptPtr attempt_;                // Null: none, and no group.
-  std::vector<std::string> members_;  // Of the last group, by rank.
+  std::vector<std::string> members_;  // The last group's members, by rank.
 };
 
 // Joins this place's group of an epoch, at the one who leads: its words go to its own wiring.

@@ -22,12 +22,12 @@ struct RankBits {
   uint64_t held = ~uint64_t{0};
   uint64_t attended = ~uint64_t{0};
 };
-// Of a head's keys (value 0) or values (1) in a slot.
+// Bits of a head's keys (value 0) or values (1) in a slot.
 uint64_t HeadBits(int kv_heads, int value, int head);
 RankBits BitsOf(int kv_heads, TensorRank rank);
-// Of all keys and values of these heads.
+// Bits of all keys and values of these heads.
 uint64_t BitsOfHeads(int kv_heads, IndexRange heads);
-// Of the activations that the rank passes on.
+// Bits of the activations that the rank passes on.
 uint64_t SliceBits(TensorRank rank);
 
 class SimMemory {
@@ -46,7 +46,7 @@ class SimMemory {
   }
   // What lies behind the first `tokens` of a page becomes 0.
   void ClearTail(int page, int tokens);
-  // The page belongs to nobody any more. Not OK: somebody still uses it.
+  // Frees the page. Not OK: it is still in use.
   std::string Free(int page);
   void FreeAll();
 

@@ -13,7 +13,7 @@ constexpr double kDrift = 0.1;
 constexpr double kFixedDrift = 0.3;
 constexpr int kUnknownChunks = 4;
 constexpr int kLeastUnknown = 512;
-// Of the cuts of a chain's life that are compared with others, which takes a while.
+// How many cuts per life of a chain are compared with others, which is slow.
 constexpr int kChecks = 6;
 
 }  // namespace
@@ -32,7 +32,7 @@ std::string SizesAccount::See(const ChunkPosition& position, const std::vector<S
   const IntRange budget = Expect(position, costs);
   if (!alone) return "";
   const int left = position.remaining_tokens;
-  // Of a larger one nobody sees more than what is left.
+  // A larger budget shows only as all that is left.
   const IntRange right = {std::min(left, budget.least), std::min(left, budget.most)};
   if (!right.holds(tokens)) {
     return absl::StrCat(tokens, " tokens after ", position.prefix_length, " of ",

@@ -23,7 +23,7 @@ class SizesAccount {
                   bool alone);
 
  private:
-  // Of the plan's budget, as far as can be said.
+  // The plan's budget, as far as it is known.
   IntRange Expect(const ChunkPosition& position, const std::vector<StageCost>& costs);
   IntRange Unknowing(const ChunkPosition& position) const;
   IntRange WithinContext(IntRange tokens, int before) const;
@@ -38,7 +38,7 @@ class SizesAccount {
   std::vector<int> chunks_;  // Empty: none was.
   double cut_us_ = 0;
   double cut_fixed_us_ = 0;
-  // Of the prompt that may have been cut since: whether it was is a matter of the last bit. 0:
+  // End of the prompt that may have been cut since; rounding decides whether it was. 0:
   // none.
   int perhaps_end_ = 0;
   bool cut_now_ = false;  // By the plan that is looked at.

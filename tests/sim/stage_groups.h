@@ -32,7 +32,7 @@ class StageGroups {
   static Key KeyOf(const Topology& topology, int node, uint64_t epoch);
 
   void Connected(const Key& key, int rank);
-  // Nobody takes a group for formed that another rank is not connected in.
+  // No rank takes a group for formed before every other rank is connected in it.
   void Formed(const Key& key, int rank);
   // A rank that is ready has its group.
   void CheckReady(const Key& key, int rank) const;
@@ -49,7 +49,7 @@ class StageGroups {
     std::vector<std::vector<uint64_t>> x;
     int64_t cost_us = 0;
   };
-  // nullptr: nobody has computed it.
+  // nullptr: not computed yet.
   const Step* Find(const Key& key, uint64_t number) const;
   const Step* Add(const Key& key, uint64_t number, Step step);
 
@@ -68,7 +68,7 @@ class StageGroups {
 
   World& world_;
   const Topology& topology_;
-  std::map<Key, Group> groups_;  // Of each chain's newest epoch, and of what is left of the last.
+  std::map<Key, Group> groups_;  // For each chain's newest epoch, and the rest of the last.
 };
 
 // What a step is, as one number.

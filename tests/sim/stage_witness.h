@@ -24,10 +24,10 @@ class StageWitness {
                const prefill::StageOptions& stage, const prefill::KvOutboxOptions& outbox);
 
   void Begin(uint64_t epoch);
-  void End() { ended_ = true; }  // Of the epoch, whoever ends it.
+  void End() { ended_ = true; }  // The epoch ends, on either side.
   bool ended() const { return ended_; }
   void Arrived(const prefill::Plan& plan);
-  // Of the stage: what it hears, and what it does.
+  // The stage's events and actions.
   void Hear(const prefill::KvSent& event);
   void Hear(const prefill::ComputeFinished& event);
   template <typename Other>
@@ -38,7 +38,7 @@ class StageWitness {
   void See(const prefill::CancelKv& action);
   void See(const prefill::ReportPlanDone& action);
   void See(const prefill::ReportRequestClosed& action);
-  // Of the outbox.
+  // The outbox's actions and the ends of its messages.
   void See(const prefill::SendKvMessage& action);
   void See(const prefill::SendCommitMessage& action);
   void Ended(uint64_t message_id, const absl::Status& status);
@@ -53,7 +53,7 @@ class StageWitness {
     bool commit_due = false;
     std::set<InstanceRef> commits_sent;  // To these ranks.
     bool over = false;                   // Cancelled or closed by the stage.
-    bool lost = false;  // A message has failed, which the stage hears a little later.
+    bool lost = false;                   // A message has failed; the stage is told a little later.
     bool closed = false;
     // What its report has to say.
     int64_t bytes = 0;
@@ -89,9 +89,9 @@ class StageWitness {
   uint64_t last_arrived_ = 0;
   uint64_t last_done_ = 0;
   std::map<uint64_t, prefill::Plan> plans_;      // Arrived, not done.
-  std::map<uint64_t, Request> requests_;         // Of the epoch.
+  std::map<uint64_t, Request> requests_;         // The epoch's requests.
   std::map<uint64_t, uint64_t> sends_;           // Send -> attempt, of this epoch.
-  std::map<uint64_t, int64_t> compute_us_;       // Of plans that are computed and not done.
+  std::map<uint64_t, int64_t> compute_us_;       // Plans that are computed and not done.
   std::map<uint64_t, prefill::Plan> submitted_;  // With the executor, of the epoch.
   std::map<uint64_t, Message> messages_;         // Under way.
 };

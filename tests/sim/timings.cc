@@ -19,7 +19,7 @@ void DrawMembership(Random& random, Timings& times) {
   membership.longest_backoff_us = random.Between(times.lease_us / 2, times.lease_us);
   // In which an answer comes that spikes delay both ways.
   membership.rpc_timeout_us = random.Between(3 * kLongestSpikeUs, times.lease_us / 2);
-  // A router that has just started hears of everybody within it.
+  // Within it a newly started router learns of every worker.
   const int64_t rejoin_us = 2 * membership.longest_backoff_us +
                             std::max(membership.rpc_timeout_us, 2 * membership.heartbeat_us);
   membership.grace_us = random.Between(rejoin_us, rejoin_us + 2'000 * kMs);
@@ -84,7 +84,7 @@ int64_t Timings::RecoveryUs() const {
       resolve_us + kSlowestDnsUs + joined_us,
       // A rank that a dead stage still has, under another name.
       lease_us + joined_us + wired_us,
-      // One end of a call that hears late of its breaking.
+      // One end of a call that notices late that it broke.
       kLatestBreakUs + std::max({joined_us, wired_us, longest_probation_us + kAtOnceUs}),
       // A stage whose link stands and that is gone, or a message that is lost on the way to it.
       std::max(chain.silence_us, stuck_us + kAtOnceUs) + wired_us,

@@ -21,7 +21,7 @@ namespace baton::sim {
 // How long what the transports only delay is under way at most, where nothing is to fail for it.
 // A storm's may be later than every patience.
 inline constexpr int64_t kLongestSpikeUs = 200'000;      // Any message of a call.
-inline constexpr int64_t kLatestBreakUs = 4'000'000;     // That one end of a call hears of.
+inline constexpr int64_t kLatestBreakUs = 4'000'000;     // Until one end of a call notices.
 inline constexpr int64_t kSlowestDnsUs = 3'000'000;      // An answer.
 inline constexpr int64_t kSlowestConnectUs = 2'000'000;  // An endpoint.
 // A full window in a storm: far below the silence after which an endpoint is dead.
@@ -29,7 +29,7 @@ inline constexpr int64_t kSlowestStormWindowUs = 20'000;
 
 struct Timings {
   // ---- The network ----
-  // Of a tensor message after its sender was told OK.
+  // Latest arrival of a tensor message after its sender got OK.
   int64_t latest_data_us = 2'000'000;
   int64_t window_us = 0;  // What a full window takes where links are slow: in a storm, little.
 
@@ -55,9 +55,9 @@ struct Timings {
   // ---- Chains ----
   links::ChainTimes chain;
   int64_t plan_grace_us = 3'000'000;  // Longer than an activation and a credit that are late.
-  // Of a stage's ranks: how long one waits for another's part of a sum, which is less than the
-  // planner waits for the stage; and for the others to connect, which linking outlasts. 0: there
-  // is one rank a stage.
+  // How long a stage's rank waits for another's part of a sum, which is less than the
+  // planner waits for the stage; and for the others to connect, which is less than linking may
+  // take. 0: there is one rank a stage.
   int64_t sum_timeout_us = 0;
   int64_t group_connect_us = 0;
   void AddGroups() {

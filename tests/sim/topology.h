@@ -21,9 +21,9 @@ namespace baton::sim {
 
 struct Topology {
   int routers = 1;
-  int stages = 1;        // Of every chain.
-  int ranks = 1;         // Of every stage.
-  int decode_ranks = 1;  // Of every decode service.
+  int stages = 1;        // Per chain.
+  int ranks = 1;         // Per stage.
+  int decode_ranks = 1;  // Per decode service.
   int kv_heads = 2;
   bool slices = true;  // Each rank passes on its part of the activations, not all of them.
   int chains = 1;
@@ -43,17 +43,17 @@ struct Topology {
   int max_attempts = 2;
   int max_context_tokens = 4096;
   size_t remembered = 1024;  // Early aborts, and outcomes for late streams, of a decode service.
-  int max_requests = 64;     // Of a router.
-  // Every life of a worker has a name of its own, as where nobody gives it one.
+  int max_requests = 64;     // Per router.
+  // Each life of a worker has its own name, as if no name was configured.
   bool new_names = false;
   // The last decode service holds the weights of another model.
   bool stranger = false;
-  // The last one but it can be connected to by nobody, and connects to nobody.
+  // The last decode service (not counting the stranger) can neither be connected to nor connect.
   bool lonely = false;
   // Routers are in no name; they announce themselves to workers, as Kubernetes lets them.
   bool announced = false;
   bool least_load = true;
-  int64_t step_us = 300;   // Of a decode step, beside what its sequences take.
+  int64_t step_us = 300;   // Fixed time of a decode step, without its sequences.
   int compute_factor = 1;  // How much longer than in a fast chain a chunk takes.
   // From then on the last stage takes kSlowdown times as long; or, if `unsteady`, nobody can tell
   // how long any stage will take for a chunk, up to eight times what it did.
@@ -63,7 +63,7 @@ struct Topology {
   double known_costs = 0;
   bool unsteady = false;
   static constexpr int kSlowdown = 4;
-  static constexpr int kRowBytes = 32;  // Of a token's keys, or values, in a layer.
+  static constexpr int kRowBytes = 32;  // A token's keys, or values, in a layer.
   int part_layers = 8;                  // Layers of a page that fit into one KV message.
   // One thing goes wrong at most, and every request is to be answered (scenario.h).
   bool calm = false;
@@ -87,10 +87,10 @@ struct Topology {
   TensorRank DecodeRankOf(int node) const {
     return {(node - routers) % decode_ranks, decode_ranks};
   }
-  // Of a service of several ranks.
+  // The id of a service of several ranks.
   std::string DecodeId(int node) const { return absl::StrCat("service-", DecodeOf(node)); }
   bool IsFollower(int node) const { return IsDecode(node) && DecodeRankOf(node).rank > 0; }
-  int members() const { return stages * ranks; }  // Of every chain.
+  int members() const { return stages * ranks; }  // Per chain.
   int FirstMember() const { return routers + decodes * decode_ranks; }
   int MemberNode(int chain, int member) const { return FirstMember() + chain * members() + member; }
   // The stage's rank 0.
@@ -102,7 +102,7 @@ struct Topology {
   bool IsStranger(int node) const {
     return stranger && IsDecode(node) && DecodeOf(node) == decodes - 1;
   }
-  // Of a decode service that fits, and that somebody can connect to.
+  // Whether it belongs to a decode service that fits and can be connected to.
   bool Serves(int node) const { return IsDecode(node) && !IsStranger(node) && !IsLonely(node); }
   // Its last rank alone is, which is enough.
   bool IsLonely(int node) const {
@@ -111,7 +111,7 @@ struct Topology {
   int LonelyNode() const {
     return lonely ? DecodeNode(decodes - (stranger ? 2 : 1), decode_ranks - 1) : -1;
   }
-  // Whether anybody forms a group.
+  // Whether any stage or decode service has a group of ranks.
   bool has_groups() const { return ranks > 1 || decode_ranks > 1; }
   std::string InstanceId(const std::string& node_name, uint64_t incarnation) const {
     const size_t dash = node_name.rfind('-');
@@ -125,7 +125,7 @@ struct Topology {
   LayerRange StageLayers(int stage) const {
     return LayerRange{stage * layers / stages, (stage + 1) * layers / stages};
   }
-  // Of a plan: what the simulation's stages take, but for some noise.
+  // The time that a simulated stage takes for a plan, without noise.
   StageCost CostOf(int stage) const;
   // As large as with one head, whatever the heads.
   KvLayout Layout() const {
@@ -136,7 +136,7 @@ struct Topology {
   KvLayout DecodeLayout() const {
     return Layout().WithHeads(KvHeadsOf(kv_heads, {0, decode_ranks}).size());
   }
-  // Of a decode rank; a service uses as many as the one with the fewest, which is the last.
+  // Pages of a decode rank. A service uses as many as its smallest rank has, which is the last.
   int PagesOf(int decode_node) const {
     const TensorRank rank = DecodeRankOf(decode_node);
     return decode_pages + 3 * (rank.size - 1 - rank.rank);

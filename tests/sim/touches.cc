@@ -11,7 +11,7 @@
 namespace baton::sim {
 namespace {
 
-constexpr size_t kKept = 16;  // Of each subject.
+constexpr size_t kKept = 16;  // Lines kept per subject.
 
 std::string Attempt(uint64_t id) { return absl::StrCat("attempt ", id); }
 std::string Client(uint64_t id) { return absl::StrCat("client ", id); }

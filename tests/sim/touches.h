@@ -20,7 +20,7 @@ class Touches {
  public:
   // `subject` is as violations name it: "attempt 7", "decode-2 page 12".
   void Add(const std::string& subject, const std::string& line);
-  // Of what `text` names, and of what these lines name.
+  // Lines about what `text` names, and about what those lines name.
   std::vector<std::string> About(const std::string& text) const;
 
  private:

@@ -115,7 +115,7 @@ void WiringWitness::CheckDone(const std::vector<links::WiringAction>& actions) {
                         absl::StrJoin(expected_, "; "), "]"));
 }
 
-// ---- What must come of what it hears ----
+// ---- Actions due after events ----
 
 const std::string& WiringWitness::NameOf(int member) const {
   return tried_[static_cast<size_t>(member - 1)].instance.id;
@@ -231,7 +231,7 @@ void WiringWitness::MustEndWhoIsLate() {
   MustBreak(late);
 }
 
-// Of two with one place the first counts; impostors have none.
+// If two claim one place, the first counts; impostors have none.
 WiringWitness::Members WiringWitness::Find(const std::vector<worker::PeerWorker>& view) const {
   const links::ChainPlace& place = options_.place;
   Members found;
@@ -255,7 +255,7 @@ void WiringWitness::Hear(const links::ViewSeen& event) {
     const auto& view = event.workers;
     if (std::find(view.begin(), view.end(), member) == view.end()) gone.insert(member.instance.id);
   }
-  if (gone.empty()) gone.insert("a stage");  // Another one has come in somebody's place.
+  if (gone.empty()) gone.insert("a stage");  // Another instance has replaced a member.
   MustBreak(gone);
 }
 

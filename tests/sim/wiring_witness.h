@@ -74,7 +74,7 @@ class WiringWitness {
   void CheckDone(const std::vector<links::WiringAction>& actions);
   void CheckTick(Phase before, bool over);
   void CheckSleep(const links::Wiring& core);
-  bool TimeIsOver() const;  // Of who has to say something.
+  bool TimeIsOver() const;  // Whether a peer has missed its deadline.
   void Complain(const std::string& what);
 
   World& world_;
@@ -83,7 +83,7 @@ class WiringWitness {
   Phase phase_ = Phase::kDown;
   uint64_t epoch_ = 0;
   Members members_;
-  Members tried_;  // Of the last epoch that stage 0 began.
+  Members tried_;  // The members of the last epoch that stage 0 began.
   std::optional<links::Hello> trying_;
   std::set<int> ready_;     // Members of this epoch; 0: stage 0's own rank has its group.
   int pages_ = 0;           // The fewest of those.
@@ -91,13 +91,13 @@ class WiringWitness {
   uint64_t clock_us_ = 0;
   int64_t pings_sent_ = 0;
   std::vector<int64_t> heard_us_;
-  int64_t since_us_ = 0;  // Of linking, or of being up.
+  int64_t since_us_ = 0;  // Start of linking, or of being up.
   bool worked_ = false;   // The last stage has reported.
   int64_t backoff_us_ = 0;
   int64_t retry_us_ = 0;
   int64_t ping_us_ = 0;  // When the next one is due.
 
-  // Of the event that is looked at.
+  // State for the event being checked.
   std::vector<std::string> expected_;  // Actions, in their order.
   std::set<std::string> to_blame_;     // One of these, if there are any.
   int pings_ = 0;

@@ -18,7 +18,7 @@ namespace baton::sim {
 
 class WorkerDrain {
  public:
-  // Of the process: refuse what is new and end at `deadline_us` what is left; and whether it holds
+  // The process's hooks: refuse what is new and end at `deadline_us` what is left; whether it holds
   // nothing.
   struct Hooks {
     std::function<void(int64_t deadline_us)> begin;

@@ -12,14 +12,14 @@ namespace {
 
 constexpr char kRouters[] = "routers:30001";
 constexpr int64_t kRefusedUs = 100;
-// Of the endpoints that die: within a millisecond of their opening.
+// Share of dying endpoints that die within a millisecond of their opening.
 constexpr double kDiesEarly = 0.2;
 // Two that open endpoints to one another at about the same time may come to share a connection,
 // and then one's closing takes the other's along, which notices late (UCX's keepalive).
 constexpr int64_t kSharedUs = 100'000;
 constexpr double kTakenAlong = 0.5;
 constexpr int64_t kTakenLateUs = 1'500'000;
-// Of addresses at which nobody is: more than are followed, or than announcements are kept.
+// Numbers of addresses without a process: more than are followed, or than announcements are kept.
 constexpr int kStrangersNamed = 20;
 constexpr int kStrangersAnnounced = 70;
 // A router announces itself so often before its announcement counts no more.
@@ -173,7 +173,7 @@ void WorkerMembership::Perform(const worker::SendHeartbeat& action) {
     rpcs_[call].draining = status.draining;
     rpcs_[call].leaving = action.leaving;
   }
-  // In an order that nobody promises.
+  // In no guaranteed order.
   const std::vector<uint64_t> unconnected(action.unconnected.rbegin(), action.unconnected.rend());
   world_.SendOnCall<RouterProcess>(
       call, node_, "heartbeat",
@@ -298,7 +298,7 @@ void WorkerMembership::Perform(const worker::ResolveRouterName& action) {
   });
 }
 
-// Now and again and again, from all that announce themselves, in an order that nobody promises.
+// Runs now and repeatedly, for all routers that announce themselves, in no guaranteed order.
 void WorkerMembership::HearAnnouncements() {
   const bool fails = world_.dns().fails;
   for (const std::string& address : fails ? std::vector<std::string>{} : RouterAddresses()) {
@@ -346,7 +346,7 @@ uint64_t WorkerMembership::Open(const InstanceRef& peer) {
 }
 
 // The endpoint dies some time after it has been opened, though its peer lives: also before the
-// answer to its opening is there. The transport's thread knows first; the loop hears of it in turn.
+// answer to its opening is there. The transport's thread knows first; the loop is told in turn.
 void WorkerMembership::Break(uint64_t endpoint, const InstanceRef& peer) {
   const bool early = world_.random().Chance(kDiesEarly);
   const int64_t late_us = world_.random().Between(early ? 1 : 1000, early ? 1000 : 8'000'000);

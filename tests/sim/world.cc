@@ -99,7 +99,7 @@ void World::Partition(int from, int to, int64_t duration_us) {
   const int64_t until_us = now_us() + duration_us;
   Trace(from, absl::StrCat("PARTED from ", nodes_[to].name, " for ", duration_us / 1000, " ms"));
   parted_until_us_[{from, to}] = until_us;
-  // Servers ping, and hear nothing, whichever way is parted; the client hears of it when it can.
+  // Servers' pings fail whichever way is parted; the client is told when it can be.
   const int64_t given_up_us = now_us() + random_.Between(kServerGivesUpUs, kServerGivesUpLatestUs);
   if (given_up_us >= until_us) return;
   queue_.At(given_up_us, [this, from, to, until_us] {

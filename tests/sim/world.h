@@ -26,33 +26,32 @@ namespace baton::sim {
 // Probabilities and bounds of what goes wrong on the wire; drawn from the seed.
 struct NetworkFaults {
   int64_t delay_us_max = 500;
-  double spike = 0;         // Of a message that takes up to 200 ms.
-  double control_drop = 0;  // Of a message on a call: lost, and the call breaks.
-  double notice_lost = 0;   // Of a notice that the view has changed; the call stands.
-  double notice_late = 0;   // Of one that comes up to 2 s after the change.
-  double compute_fail =
-      0;                 // Of a step; of a chunk, a row, a draw or a prompt's tokens a part of it.
-  double loop_late = 0;  // Of a worker's timer that its busy loop sees up to 1 s late.
-  double call_late = 0;  // Of a call whose connection takes up to 1 s to stand.
-  double plan_repeat = 0;      // Of a plan that a stage gets twice (a shell's mistake, not gRPC's).
-  double nonsense = 0;         // Of a message, that what comes is one that no peer of ours sends.
-  double data_fail = 0;        // Of a tensor message that ends with an error at its sender.
-  double data_lost = 0;        // Of one that never arrives although its sender was told OK.
-  double data_slow = 0;        // Of one that arrives up to 2 s after its sender was told OK.
-  double data_corrupt = 0;     // Of one whose payload changes under way.
-  double connect_fail = 0;     // Of an endpoint that is to be opened.
-  double connect_slow = 0;     // Of one that takes up to 2 s to stand.
-  double break_late = 0;       // Of a call's breaking that one end hears of up to 4 s later.
-  double endpoint_dies = 0;    // Of one that stands, within seconds, though its peer lives.
-  double endpoint_silent = 0;  // Of one that looks open, and over which nothing arrives.
-  double group_slow = 0;       // Of a rank that takes up to 2 s to connect to its stage's others.
-  double group_fails = 0;      // Of one that cannot.
-  double group_hangs = 0;      // Of one that never ends trying.
-  double step_late = 0;        // Of a step that one rank begins up to 800 ms after the others.
-  double step_hangs = 0;       // Of one that it begins later than they wait for it.
-  double step_ends_late = 0;   // Of one that a decode rank ends up to 300 ms after the others.
-  double order_garbled = 0;    // Of an order to a decode rank: it makes no sense there.
-  // Of a tensor connection, in bytes a millisecond; 0: no limit.
+  double spike = 0;          // A message takes up to 200 ms.
+  double control_drop = 0;   // A message on a call is lost, and the call breaks.
+  double notice_lost = 0;    // A notice of a changed view is lost; the call stands.
+  double notice_late = 0;    // Such a notice comes up to 2 s after the change.
+  double compute_fail = 0;   // A step fails; a chunk, row, draw or prompt's tokens: a part of this.
+  double loop_late = 0;      // A worker's busy loop sees its timer up to 1 s late.
+  double call_late = 0;      // A call takes up to 1 s to connect.
+  double plan_repeat = 0;    // A stage gets a plan twice (a shell's mistake, not gRPC's).
+  double nonsense = 0;       // A message arrives as one that no correct peer sends.
+  double data_fail = 0;      // A tensor message ends with an error at its sender.
+  double data_lost = 0;      // It never arrives although its sender got OK.
+  double data_slow = 0;      // It arrives up to 2 s after its sender got OK.
+  double data_corrupt = 0;   // Its payload changes under way.
+  double connect_fail = 0;   // An endpoint fails to open.
+  double connect_slow = 0;   // An endpoint takes up to 2 s to open.
+  double break_late = 0;     // One end of a broken call notices up to 4 s late.
+  double endpoint_dies = 0;  // An open endpoint dies within seconds, though its peer lives.
+  double endpoint_silent = 0;  // An endpoint looks open, but nothing arrives over it.
+  double group_slow = 0;       // A rank takes up to 2 s to connect to its stage's others.
+  double group_fails = 0;      // A rank cannot connect to them.
+  double group_hangs = 0;      // A rank's attempt to connect never ends.
+  double step_late = 0;        // One rank begins a step up to 800 ms after the others.
+  double step_hangs = 0;       // One rank begins a step after the others' timeout.
+  double step_ends_late = 0;   // A decode rank ends a step up to 300 ms after the others.
+  double order_garbled = 0;    // An order to a decode rank arrives invalid.
+  // Bandwidth of a tensor connection in bytes per millisecond; 0: no limit.
   int64_t bytes_per_ms = 0;
 };
 
@@ -67,7 +66,7 @@ class Process {
   virtual void CallBroken(uint64_t call) = 0;
   // `peer` has closed the endpoint to this process that it opened at `opened_us`.
   virtual void PeerClosed(const InstanceRef& /*peer*/, int64_t /*opened_us*/) {}
-  // Of a worker; a router has neither.
+  // Set for workers; nullptr for routers.
   virtual WorkerMembership* worker() { return nullptr; }
   virtual SimGroup* ranks() { return nullptr; }
   // The invariants of all its cores.
@@ -85,7 +84,7 @@ class World {
 
   void Start(int node);
   void Kill(int node);
-  // The process ends by itself, when what it is doing now is done; on_exit hears of it.
+  // The process exits by itself after its current event; then on_exit is called.
   void Exit(int node);
   void SetExitHandler(std::function<void(int node)> on_exit) { on_exit_ = std::move(on_exit); }
   void Pause(int node, int64_t duration_us);  // As SIGSTOP, then SIGCONT.
@@ -136,7 +135,7 @@ class World {
                     std::function<void(Receiver&)> run) {
     PassOnCall(call, from, label, std::move(run), /*refusable=*/false);
   }
-  // Of a connection between neighbours that sums go over: quick, and seldom late or lost.
+  // Sends on a connection between neighbours that carries sums: quick, and seldom late or lost.
   template <typename Receiver>
   void SendFrame(uint64_t call, int from, const char* label, std::function<void(Receiver&)> run) {
     const auto it = calls_.find(call);
@@ -185,9 +184,9 @@ class World {
   struct Dns {
     bool announced = false;  // It leads nowhere, and those that are listed announce themselves.
     std::set<int> listed;    // Nodes.
-    std::set<int> aliased;   // Of these, which have a second address.
+    std::set<int> aliased;   // Those of them that have a second address.
     bool fails = false;
-    bool strangers = false;  // Addresses at which nobody is, more than are followed.
+    bool strangers = false;  // More addresses without a process than are followed.
     int64_t slowest_us = 2000;
   };
   Dns& dns() { return dns_; }
@@ -223,7 +222,7 @@ class World {
     uint64_t incarnation = 0;
     int64_t paused_until_us = 0;
     int64_t mailbox_full_until_us = 0;
-    int64_t wall_clock_ahead_us = 0;  // Of the world's.
+    int64_t wall_clock_ahead_us = 0;  // Relative to the world's clock.
     std::string disk;
   };
   struct Call {
@@ -287,13 +286,13 @@ class World {
   uint64_t next_call_ = 1;
   int64_t clock_skew_us_ = 0;
   std::map<std::pair<int, int>, int64_t> parted_until_us_;
-  std::map<std::pair<int, int>, int64_t> path_order_us_;  // Of one-way messages.
+  std::map<std::pair<int, int>, int64_t> path_order_us_;  // Order of one-way messages.
   struct Wire {
     int64_t busy_until_us = 0;
     size_t bytes = 0;  // Data under way.
   };
-  // Of tensors, from the first to the second's life: a connection to a dead process fails its
-  // messages in its own time, beside the one to the process that came after it.
+  // Tensor connections, from a node to a node's life. One to a dead process fails its
+  // messages in its own time, beside the connection to the next process.
   std::map<std::tuple<int, int, uint64_t>, Wire> wires_;
   size_t connection_limit_bytes_ = 0;
   int64_t latest_data_us_ = 0;
