@@ -233,7 +233,7 @@ void DecodeKv::ReceiveKv(const KvDataHeader& header, const SimPayload& payload, 
 void DecodeKv::ReceiveCommit(const KvCommit& commit, bool again) {
   OverWire(world_, commit);
   LetIntrudersCommit(commit);
-  KvRefusal refusal = KvRefusal::kBadLength;  // Of no commit.
+  KvRefusal refusal = KvRefusal::kBadLength;  // No commit has it.
   std::vector<LeaseEvent> events;
   const absl::Status status = leases_.OnCommit(commit, world_.now_us(), refusal, events);
   witness_.Commit(commit, again, status, refusal);

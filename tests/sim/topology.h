@@ -104,7 +104,7 @@ struct Topology {
   }
   // Whether it belongs to a decode service that fits and can be connected to.
   bool Serves(int node) const { return IsDecode(node) && !IsStranger(node) && !IsLonely(node); }
-  // Its last rank alone is, which is enough.
+  // Only the last rank of the service is cut off, which is enough.
   bool IsLonely(int node) const {
     return lonely && IsDecode(node) && DecodeOf(node) == DecodeOf(LonelyNode());
   }

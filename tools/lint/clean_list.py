@@ -3,7 +3,7 @@
 A line is `path own closure`. `own` is the hash of the file and of what decides how it is linted
 (.clang-tidy, the aspect's flags, the tool's version); `closure`, which only sources have, is the hash of
 the `own` of the source and of every file of the repository that it includes, directly or not. Headers
-and .proto files have lines so that it can be said which of them has changed. Comments and empty lines
+and .proto files have lines so that it can be said which of them has changed. Comments and line breaks
 are left out of `own`: clang-tidy reads NOLINT in them and nothing else, and clang-format, which does read
 them, runs on every file every time.
 
@@ -25,8 +25,9 @@ FOLDERS = ("common/", "services/", "tests/", "tools/", "examples/")
 CONFIGURATION = (".clang-tidy", "tools/clang_tidy.bzl")
 INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 IMPORT = re.compile(rb'^\s*import\s+"([^"]+)"', re.MULTILINE)
-# A line that is a comment and holds no NOLINT, or is empty.
-SILENT_LINE = re.compile(rb"^[ \t]*(//(?!.*NOLINT).*)?$\n?", re.MULTILINE)
+# Literals, which may look like comments, and comments.
+TOKEN = re.compile(
+    rb'''R"([^()\\ ]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'|//[^\n]*''', re.DOTALL)
 # Sources whose own text is linted already but whose headers have changed: at most this many a run.
 NEIGHBOURS_MAX = 12
 
@@ -51,6 +52,14 @@ class Plan:
         return sorted(self.changed + self.neighbours)
 
 
+def without_comments(text):
+    """`text` in one line without comments, but for those with a NOLINT."""
+    def kept(match):
+        token = match.group()
+        return b"" if token.startswith(b"//") and b"NOLINT" not in token else token
+    return b" ".join(TOKEN.sub(kept, text).split())
+
+
 class Tree:
     """The sources as they are on disk, with their hashes."""
 
@@ -66,7 +75,7 @@ class Tree:
 
     @functools.lru_cache(maxsize=None)
     def own(self, path):
-        return digest(*self._configuration, SILENT_LINE.sub(b"", (ROOT / path).read_bytes()))
+        return digest(*self._configuration, without_comments((ROOT / path).read_bytes()))
 
     @functools.lru_cache(maxsize=None)
     def includes(self, path):
