@@ -20,8 +20,7 @@ uint64_t Checksum(std::span<const std::byte> bytes) {
 }
 
 uint64_t YieldingChecksum(std::span<const std::byte> bytes) {
-  constexpr size_t kBlockBytes =
-      256 << 10;  // Some 20 us; a yield with no other thread ready costs 0.2.
+  constexpr size_t kBlockBytes = 256 << 10;  // About 20 us; a yield that is not needed costs 0.2.
   RunningChecksum checksum;
   while (!bytes.empty()) {
     const std::span<const std::byte> block = bytes.first(std::min(bytes.size(), kBlockBytes));

@@ -84,11 +84,11 @@ inline constexpr int kKnownPrefixes[] = {0, 4096, 32'768};
 
 // Near one for plans as they are here, other than the fit's.
 inline constexpr std::array<double, 4> kUnits = {1, 1000, 100, 100'000};
-// Of what two ways to solve the same may differ by. A cost whose term makes the sum of squares less
-// by no more than its rounding is zero for the one and not for the other: the square root of that
-// rounding, over the weight that holds a term, is 1e-5 of a plan's time (seed 543 of the
-// simulation). Of a token alone that is much, and behind a longer prefix than any plan had it is
-// more (seed 8,400,722: 0.2 of 173 us), so plans are compared that could have been seen.
+// How much two ways to solve the same problem may differ. A cost whose term makes the sum of
+// squares less by no more than its rounding is zero for the one and not for the other: the square
+// root of that rounding, over the weight that holds a term, is 1e-5 of a plan's time (seed 543 of
+// the simulation). Of a token alone that is much, and behind a longer prefix than any plan had it
+// is more (seed 8,400,722: 0.2 of 173 us), so plans are compared that could have been seen.
 inline constexpr double kSame = 1e-3;
 inline constexpr double kSameOfPlan = 2e-4;  // Share of the usual plan's time; half of it was seen.
 // And of a term that is held by the little that it used to be of plans' times, before the stage

@@ -10,8 +10,8 @@ namespace baton {
 // The longest deadline that anybody may ask for: the maximum of --request-timeout-ms.
 inline constexpr int64_t kMaxTimeoutMs = 86'400'000;
 
-// Sampling limits of one request. The router refuses more and names the client's field; a worker
-// checks what any peer sends.
+// Sampling limits of one request. The router refuses more in the client's terms; a worker refuses
+// more from any peer.
 inline constexpr size_t kMaxStops = 16;
 inline constexpr size_t kMaxStopBytes = 1024;
 inline constexpr size_t kMaxStopTokenIds = 64;
