@@ -9,7 +9,7 @@
 
 namespace baton {
 
-// Of a prompt of --chunk-plan tokens; "" if that is 0. `report` has got as far as its
+// For a prompt of --chunk-plan tokens; "" if that is 0. `report` has got as far as its
 // memory: its model and its layers are known.
 std::string ChunkReportText(const PreflightReport& report);
 

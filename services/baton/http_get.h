@@ -19,7 +19,7 @@ struct HttpAnswer {
   std::string body;
 };
 
-// Waits a second at most. UNAVAILABLE if nobody answers.
+// Waits a second at most. UNAVAILABLE without an answer.
 absl::StatusOr<HttpAnswer> HttpGet(const HttpTarget& target, const std::string& path);
 
 }  // namespace baton

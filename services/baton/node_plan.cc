@@ -63,7 +63,7 @@ class Planner {
     return name;
   }
 
-  // Where nobody says what to listen on, loopback would leave a node alone with itself.
+  // The default host, loopback, would be unreachable from other nodes.
   absl::Status ChooseHost() {
     const std::string& meeting = options_.values.dist_init_addr();
     host_ = options_.values.host();

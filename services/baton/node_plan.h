@@ -18,7 +18,7 @@ namespace baton {
 struct NodePlan {
   std::string probe_host;  // Numeric: where this machine's processes reach the workers' probes.
   std::vector<config::StageRank> places;
-  std::vector<ChildSpec> children;           // Of the same places.
+  std::vector<ChildSpec> children;           // One per place, in the same order.
   std::map<std::string, int> metrics_ports;  // By worker; kept over its restarts.
   std::vector<PlannedPort> ports;            // Everything that the workers are told to listen on.
   StartingGroup group;                       // All of them.

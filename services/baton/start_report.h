@@ -1,6 +1,6 @@
 // How a process tells the supervisor that started it (supervisor.h) that it listens, and which
-// incarnation it is: by a pipe that nobody else has. Whoever answers on a planned port before that
-// is another process.
+// incarnation it is: by a pipe that no other process has. Whatever answers on a planned port before
+// that is another process.
 #ifndef SERVICES_BATON_START_REPORT_H_
 #define SERVICES_BATON_START_REPORT_H_
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kStartPollMs = 20;
 constexpr int kPollMs = 1000;
-// Of one child, before the others and the signals get their turn.
+// Reads from one child before other children and signals are handled.
 constexpr int kReadsAtOnce = 16;
 
 sigset_t Signals() {
@@ -170,7 +170,7 @@ absl::Status Supervisor::Start(size_t index) {
   const pid_t pid = fork();
   if (pid == 0) {
     // Only async-signal-safe calls until exec.
-    prctl(PR_SET_PDEATHSIG, SIGTERM);  // Nobody survives a supervisor that was killed.
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // End with a supervisor that is killed.
     if (getppid() != parent) _exit(1);
     // Ctrl-C reaches the supervisor alone, which then stops the children. The parent does the same:
     // whoever comes first, the group is there before the next child and before exec.

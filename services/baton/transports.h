@@ -17,7 +17,7 @@ std::map<std::string, std::string> TransportVariables(const v1::Options& options
                                                       const std::string& device,
                                                       const std::vector<std::string>& rdma_ports);
 
-// Of the worker's data plane.
+// Options of the worker's data plane.
 DataPlaneOptions PlaneOptions(const v1::Options& options);
 
 // Sets them where the user has set nothing. Before the data plane reads the environment and before

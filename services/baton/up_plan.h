@@ -20,7 +20,7 @@ struct UpPlan {
   std::string advertise_host;  // What workers register and people are shown.
   std::string local_host;      // Where this machine's processes reach the router's clients' ports.
   int http_port = 0;           // The router's.
-  std::string certificate;     // Of its HTTPS; empty: HTTP.
+  std::string certificate;     // For its HTTPS; empty: HTTP.
   int grpc_port = 0;
   std::string cluster_host;  // Where this machine's processes reach the router's listener for them.
   int cluster_port = 0;

@@ -136,7 +136,7 @@ std::optional<prefill::SweepLimits> SweepOf(const v1::Options& options, int max_
 
 struct Measured {
   std::optional<KnownCost> cost;
-  std::optional<prefill::SweepLimits> rank_sweep;  // Of ranks, once they have found one another.
+  std::optional<prefill::SweepLimits> rank_sweep;  // For several ranks, once they are connected.
 };
 
 Measured MeasureCosts(const v1::Options& options, WorkerRuntime& runtime) {

@@ -11,8 +11,8 @@
 namespace baton {
 namespace {
 
-// What is waited for lies in other threads and processes; nobody's end is worth a protocol of its
-// own here.
+// Polls, since what it waits for lies in other threads and processes. A protocol to announce each
+// end is not worth its cost.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 constexpr int64_t kReportUs = 100'000;  // Every answer says for whom the router still needs it.
 constexpr int64_t kProgressUs = 5'000'000;

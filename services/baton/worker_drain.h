@@ -13,7 +13,7 @@
 
 namespace baton {
 
-// Of the service of either role; the calls may wait for its loop, never for a peer.
+// A service of either role. Its calls may wait for its loop, never for a peer.
 struct DrainedService {
   std::function<void(int64_t deadline_us)> begin;  // On NowUs()'s clock.
   std::function<bool()> at_rest;

@@ -81,7 +81,7 @@ class WorkerRuntime {
   v1::InstanceRef instance_;
   int max_context_tokens_ = 0;
   Metrics metrics_;
-  std::unique_ptr<tracing::Tracing> tracing_;  // Flushed after all that ends spans has gone.
+  std::unique_ptr<tracing::Tracing> tracing_;  // Flushed after all users of spans are destroyed.
   Mutex probes_mutex_;
   std::function<absl::Status()> liveness_ ABSL_GUARDED_BY(probes_mutex_);
   std::function<absl::Status()> ready_ ABSL_GUARDED_BY(probes_mutex_);

@@ -1,7 +1,8 @@
 // The one path into the router that both fronts share: gRPC (grpc/) and OpenAI-compatible HTTP
-// (http/) parse their own wire format into a GenerateCall and turn what a ResponseSink hears into
-// their own wire format. Everything between is behind Gateway and the same for both: validation,
-// messages, tokenizing, admission, the transaction, detokenizing, stop strings, seeds, deadlines.
+// (http/) parse their own wire format into a GenerateCall and turn what a ResponseSink receives
+// into their own wire format. Everything between is behind Gateway and the same for both:
+// validation, messages, tokenizing, admission, the transaction, detokenizing, stop strings, seeds,
+// deadlines.
 #ifndef SERVICES_ROUTER_GATEWAY_H_
 #define SERVICES_ROUTER_GATEWAY_H_
 
@@ -71,7 +72,7 @@ struct GenerateCall {
   std::string request_id;  // Empty: the gateway chooses one.
   std::string model;       // Empty: the served model.
   Prompt prompt;
-  // Of a text: what the model expects around one (Llama-3's <|begin_of_text|>) is added.
+  // Adds what the model expects around a text prompt (Llama-3's <|begin_of_text|>).
   bool add_special_tokens = true;
   // Keeps only the last tokens of the prompt: so many, or with -1 as many as fit beside max_tokens.
   std::optional<int64_t> truncate_prompt_tokens;
@@ -135,7 +136,7 @@ struct PromptProgress {
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
-  // Of a long prompt, now and then; before the first OnTokens.
+  // Called now and then during a long prompt, before the first OnTokens.
   virtual void OnPromptProgress(PromptProgress /*progress*/) {}
   // The prompt's tokens in order, perhaps in several pieces, all before the first OnTokens. Only
   // called if prompt_logprobs was asked for.
@@ -184,10 +185,10 @@ class Gateway {
   // Idempotent; unknown or finished calls are nothing.
   virtual void Cancel(uint64_t call_id) = 0;
 
-  // Ends a running request: its sink hears OnFinished with kAbort. `done` is called on the loop
+  // Ends a running request: its sink gets OnFinished with kAbort. `done` is called on the loop
   // thread; NOT_FOUND if no running request has the id.
   virtual void Abort(const std::string& request_id, std::function<void(absl::Status)> done) = 0;
-  // Ends every running request so; `done` hears how many there were, on the loop thread.
+  // Ends every running request so; `done` gets their number, on the loop thread.
   virtual void AbortAll(std::function<void(int)> done) = 0;
 
   // The ids of a call's prompt as Submit would send them, on the caller's thread; a front that

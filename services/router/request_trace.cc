@@ -49,7 +49,7 @@ RequestTrace::RequestTrace(tracing::Tracer* tracer, const TraceContext& caller, 
   const bool local_parent = context_.span != 0 && !context_.remote;
   request_ = Child("", local_parent ? SpanKind::kInternal : SpanKind::kServer, context_, now_us);
   if (!request_) {
-    if (context_.span == 0) context_ = {};  // Not sampled: nobody else need know of it.
+    if (context_.span == 0) context_ = {};  // Not sampled: don't propagate it.
     return;
   }
   request_.SetName(absl::StrCat(operation, " ", model));

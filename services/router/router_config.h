@@ -19,7 +19,7 @@ namespace baton::router {
 struct RouterConfig {
   std::string instance_id = "router";
   std::string host = "127.0.0.1";
-  int grpc_port = 0;                       // Of clients. 0: any free port.
+  int grpc_port = 0;                       // For clients. 0: any free port.
   std::string cluster_host = "127.0.0.1";  // Where workers register and drains are asked for.
   int cluster_port = 0;
   // Null: workers are not asked who they are, nor is the router.
@@ -46,7 +46,7 @@ struct RouterConfig {
   int64_t request_timeout_ms = 600'000;
   int64_t max_request_bytes = 16 << 20;
   int max_requests = 4096;
-  int max_waiting = 4096;  // Of these, for a pair.
+  int max_waiting = 4096;  // Requests in flight that wait for a pair.
   int64_t pairing_timeout_ms = 10'000;
   int64_t heartbeat_interval_ms = 500;
   int64_t lease_ms = 2000;

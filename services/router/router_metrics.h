@@ -29,7 +29,7 @@ struct RequestEnd {
   int completion_tokens = 0;
   int64_t ttft_us = 0;    // Only if there are completion tokens.
   int64_t decode_us = 0;  // From the first token to the last.
-  std::string chain_id;   // Of the last attempt; empty if none was paired.
+  std::string chain_id;   // The last attempt's; empty if none was paired.
   std::string decode_instance;
   int attempts = 0;
 };

@@ -187,7 +187,7 @@ void RouterShell::AbortAll(std::function<void(int)> done) {
       requests.push_back(session->request().request_id);
     }
     for (const std::string& request : requests)
-      Dispatch(AbortCalled{0, request});  // Nobody's call.
+      Dispatch(AbortCalled{0, request});  // Call 0: no caller.
     done(static_cast<int>(requests.size()));
   });
   if (!posted) done(0);

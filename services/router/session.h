@@ -27,9 +27,9 @@ struct SessionRequest {
   Endpoint endpoint = Endpoint::kGenerate;
   std::vector<int32_t> prompt_ids;
   v1::SamplingParams sampling;  // Complete.
-  bool clip = false;            // Nobody asked for its max_tokens: fewer will do.
+  bool clip = false;            // max_tokens is a default, so fewer will do.
   std::string length_note;      // What to tell if it ends by its length; empty: nothing.
-  FieldNames names;             // Of errors that come later.
+  FieldNames names;             // For errors that come later.
   bool prompt_only = false;     // max_tokens was 0: the one token that runs is not told.
   TextOptions text;
   std::vector<std::string> warnings;
@@ -93,7 +93,7 @@ class Session {
   int64_t reserve_us_ = 0;
   int64_t first_token_us_ = 0;
   int64_t last_token_us_ = 0;
-  int computed_tokens_ = 0;  // Of the prompt, in this attempt.
+  int computed_tokens_ = 0;  // Prompt tokens computed in this attempt.
   int completion_tokens_ = 0;
   std::optional<std::string> matched_stop_;
   std::deque<TokenPiece> held_;  // Tokens of text that a stop string may still cut off.

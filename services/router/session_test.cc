@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Keeps what it hears.
+// Records its calls.
 class RecordingSink : public ResponseSink {
  public:
   void OnPromptTokens(std::vector<TokenPiece> tokens) override {

@@ -14,7 +14,7 @@ namespace baton::router {
 namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-// What "-1" of truncate_prompt_tokens leaves for an answer whose length nobody names.
+// What "-1" of truncate_prompt_tokens leaves for an answer of unspecified length.
 constexpr int64_t kTruncationRoom = 256;
 
 // The most new tokens of a request that leaves max_tokens out, but for the prompt's room.

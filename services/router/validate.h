@@ -25,10 +25,10 @@ struct RequestLimits {
   int vocab_size = 0;
   int max_context_tokens = 0;  // Prompt and continuation.
   size_t longest_token_bytes = 0;
-  // Of requests that leave max_tokens out: --default-max-tokens, or else generation_config.json's
+  // For requests without max_tokens: --default-max-tokens, or else generation_config.json's
   // max_new_tokens; 0: as many as the context and the KV caches have room for.
   int default_max_tokens = 0;
-  GenerationDefaults defaults;  // Of sampling, and what stays open is OpenAI's.
+  GenerationDefaults defaults;  // For sampling; OpenAI's apply where unset.
   // Ids that end a text in the place of those that the workers know; empty: those.
   std::vector<int32_t> end_ids;
   int64_t request_timeout_ms = 0;

@@ -58,7 +58,7 @@ absl::StatusOr<ModelFingerprint> FingerprintFromProto(const v1::ModelFingerprint
   ModelFingerprint fingerprint;
   BATON_ASSIGN_OR_RETURN(fingerprint.kv_layout,
                          rpc::FromProto(proto.kv_layout(), "worker.fingerprint.kv_layout"));
-  // A layer without a hash could be of another model and nobody would notice.
+  // A layer without a hash could belong to another model unnoticed.
   if (proto.layer_hashes_size() != layers.size()) {
     return InvalidField("worker.fingerprint.layer_hashes",
                         absl::StrCat("must have one hash for each of the worker's ", layers.size(),

@@ -46,7 +46,7 @@ TEST(WorkerConvertTest, ARankSaysOfWhichDecodeServiceItIs) {
     v1::WorkerInfo wrong = proto;
     wrong.set_decode_id(id);
     EXPECT_EQ(FieldOf(WorkerFromProto(wrong).status()), "worker.decode_id") << id;
-    wrong.clear_tensor_rank();  // Of a process alone it says nothing, and nothing is kept of it.
+    wrong.clear_tensor_rank();  // decode_id is ignored for a single process.
     const auto alone = WorkerFromProto(wrong);
     ASSERT_TRUE(alone.ok()) << alone.status();
     EXPECT_EQ(alone->decode_id, "");

@@ -14,7 +14,7 @@ namespace baton::worker {
 namespace {
 
 constexpr int kMaxPort = 65535;
-constexpr size_t kMaxHostBytes = 253;  // Of a name in DNS.
+constexpr size_t kMaxHostBytes = 253;  // Limit of a DNS name.
 
 }  // namespace
 

@@ -25,7 +25,7 @@
 namespace baton::worker {
 namespace {
 
-// Of a router that goes on failing, one failure in so many is logged.
+// One in this many failures or refusals of a router is logged.
 constexpr int kFailuresToTell = 30;
 
 absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {

@@ -107,7 +107,7 @@ class ClusterClient {
   void StopConnecting() const;
   // What the routers know of this worker's drain, once its status says that it drains.
   DrainNews drain_news() const;
-  // Deregisters: a last heartbeat takes this worker out of every router's view, so that nobody
+  // Deregisters: a last heartbeat takes this worker out of every router's view, so that no peer
   // waits for the end of its lease. Returns when those that answer have heard it, and after
   // `limit_ms` in any case; only Stop may follow. Any thread but the client's.
   void Leave(int64_t limit_ms);

@@ -58,7 +58,7 @@ class FakeDataPlane final : public StubDataPlane {
   PeerId next_ = 1;
 };
 
-// A router that says what the test tells it to.
+// A router with scripted answers.
 class FakeRouter final : public v1::Cluster::Service {
  public:
   explicit FakeRouter(int port = 0, uint64_t incarnation = kRouterIncarnation)

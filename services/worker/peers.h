@@ -23,7 +23,7 @@ class Peers {
   virtual uint32_t ProtocolOf(const InstanceRef&) const { return kProtocolVersion; }
   // Every decode service's endpoint.
   virtual std::vector<PeerId> Decodes() const = 0;
-  // The stage's readiness has changed; the router should hear of it.
+  // The stage's readiness has changed; the router should be told.
   virtual void OnReadyChanged() const {}
 };
 

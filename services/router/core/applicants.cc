@@ -13,7 +13,7 @@
 
 namespace baton::router {
 
-// A worker that drains is in no new pair, so its model stands in nobody's way; its place in a chain
+// A worker that drains is in no new pair, so its model excludes no worker; its place in a chain
 // or a decode service does, as long as it is here.
 absl::Status Membership::CheckFitsMember(const WorkerInfo& worker, const Worker& member) {
   if (worker.instance.id == member.info.instance.id) return absl::OkStatus();  // To be replaced.

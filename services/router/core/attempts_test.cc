@@ -233,7 +233,7 @@ TEST_F(AttemptsTest, AFirstTokenProvesThatEachStageServes) {
   EXPECT_EQ(core_->membership().Find({"c0-1", 1})->failures, 0);
 }
 
-// ---- The books ----
+// ---- Load counts ----
 
 // A full decode is given one more, which waits for pages; when it is gone, it is another's turn.
 TEST_F(AttemptsTest, WhoLeavesBeforeItHasItsPagesWaitsForThemNoMore) {

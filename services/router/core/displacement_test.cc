@@ -139,7 +139,7 @@ TEST_F(DisplacementTest, NoMoreApplicantsAreKnownThanThereMayBeWorkers) {
   EXPECT_EQ(known.until_us, now_us_ + 1000'000);
 }
 
-// Strangers come while two of three serve; then one of those leaves.
+// Workers of another model come while two of three serve; then one of those leaves.
 TEST_F(DisplacementTest, AGroupLargerThanTheClusterMayBeStaysOut) {
   for (const int strangers : {2, 3}) {
     SCOPED_TRACE(strangers);

@@ -15,7 +15,7 @@ namespace baton::router {
 
 class Group {
  public:
-  // Whether `worker` fits all that are in it, and nobody of its name is.
+  // Whether `worker` fits all members and none has its name.
   bool Fits(const WorkerInfo& worker) const;
   // `worker` fits and outlives the group.
   void Add(const WorkerInfo& worker);

@@ -55,7 +55,7 @@ struct CancelCall {
   uint64_t attempt_id = 0;
   LegCall call = LegCall::kReserve;
 };
-struct SendAbort {  // A call of its own. Nobody waits for its answer, and it may be lost.
+struct SendAbort {  // A separate call. Its answer is not awaited, and it may be lost.
   uint64_t attempt_id = 0;
   Role leg = Role::kDecode;
   InstanceRef worker;

@@ -170,7 +170,7 @@ void Membership::Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t 
   joined.changed_us = now_us;
   joined.lease_until_us = lease_until_us;
   sweep_us_ = std::min(sweep_us_, joined.lease_until_us);
-  // No pair changes: it is not ready, and a whole grid takes nobody.
+  // No pair changes: it is not ready, and a complete grid admits no worker.
   workers_.emplace(worker.instance.id, std::move(joined));
 }
 

@@ -25,7 +25,7 @@ struct Worker {
   WorkerLoad load;
   bool ready = false;
   bool draining = false;           // Takes nothing new and will leave.
-  bool drain_asked = false;        // By somebody who told this router: the worker is to hear of it.
+  bool drain_asked = false;        // A drain was requested here: pass it on to the worker.
   bool suspect = false;            // Does not answer, as far as is known; until it is heard from.
   int failures = 0;                // Requests that failed on it since it last served one, about.
   int64_t probation_us = 0;        // How long the last one is; 0: none since it last served.
@@ -33,7 +33,7 @@ struct Worker {
   int64_t changed_us = 0;        // When it joined, or was seen to change who can be paired with it.
   uint64_t joined_version = 0;   // View version that held it first, since it was lost last.
   uint64_t applied_version = 0;  // View version whose endpoints it has tried to open.
-  std::vector<uint64_t> unconnected;  // Of these, incarnations to whom none stands; in order.
+  std::vector<uint64_t> unconnected;  // Incarnations in it without an endpoint; in order.
   int64_t lease_until_us = 0;
   bool displaced = false;  // Lost to workers that it does not fit.
   bool excused = false;    // Since its last heartbeat: ExcuseSilence has prolonged its lease.
@@ -63,7 +63,7 @@ struct Chain {
   InstanceRef stage0;
   WorkerLoad load;                // Stage 0's.
   int64_t max_prompt_tokens = 0;  // That fit into every stage.
-  int64_t capacity_tokens = 0;    // Of all its prompts together: the smallest stage's.
+  int64_t capacity_tokens = 0;    // For all its prompts together: the smallest stage's.
   bool draining = false;
 
   bool Has(const InstanceRef& instance) const;
@@ -74,8 +74,8 @@ struct Pair {
   Chain chain;
   InstanceRef decode;                       // Rank 0.
   WorkerLoad decode_load;                   // Rank 0's.
-  int64_t decode_capacity_tokens = 0;       // Of all its requests together: the smallest rank's.
-  int64_t max_context_tokens = 0;           // Of one request: prompt and continuation.
+  int64_t decode_capacity_tokens = 0;       // For all its requests together: the smallest rank's.
+  int64_t max_context_tokens = 0;           // For one request: prompt and continuation.
   int decode_slots = 0;                     // Its max_running_requests.
   int page_size = 1;                        // Tokens: what both sides give room in.
   std::vector<InstanceRef> followers = {};  // Ranks 1 and on of the decode service, in order.
@@ -178,7 +178,7 @@ class Membership {
   std::vector<Worker> Workers() const;  // By instance id.
   std::vector<Member> View() const;     // What workers are told; by instance id.
   const Worker* Find(const InstanceRef& instance) const;
-  // Of a member's pages: a decode service of several ranks uses as many as the smallest has.
+  // A member's usable pages. In a decode service of several ranks: the smallest rank's.
   int UsablePages(const WorkerInfo& member) const;
 
   // Pairs that can take a request now: every process of the chain and of the decode service ready,
@@ -188,7 +188,7 @@ class Membership {
   // call of a member that is not const.
   const std::vector<Pair>& ReadyPairs() const;
 
-  // Of the pairs that would be ready if all their processes were, those that drain apart.
+  // Pairs with every process present and none draining, whether ready or not.
   std::vector<Pair> WholePairs() const;
 
   // Prompt and output of a request such that whatever leaves one token for the output fits into
@@ -217,7 +217,7 @@ class Membership {
   // What is remembered of a worker that was lost, until it is back or the grace is over.
   struct Absent {
     GridName grid;
-    int place = 0;  // Of `places` of its grid.
+    int place = 0;  // Below `places`, the size of its grid.
     int places = 1;
     int64_t lost_us = 0;
     bool left = false;  // Drained, and on its own.

@@ -283,7 +283,7 @@ TEST_F(MembershipDecodeRanksTest, RanksThatCantBeAreRefusedByField) {
   EXPECT_EQ(FieldOf(Join(unnamed)), "decode_id");
 }
 
-// Of a decode process nobody reads where in a chain it would be.
+// A decode process's place in a chain is ignored.
 TEST_F(MembershipDecodeRanksTest, StagesOfADecodeRankMeanNothing) {
   std::vector<WorkerInfo> service = Service();
   service[0].pp_size = 0;

@@ -1,4 +1,4 @@
-// What a request that finds no ready pair may hope for, and what it is told.
+// How long a request without a ready pair may wait for one, and its error if none comes.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,7 @@ std::string NameOf(const GridName& grid) {
   return grid.alone ? grid.id : "decode service " + grid.id;
 }
 
-// Of a grid that `any` is in. A stage is a rank of the pipeline.
+// Name of a place in the grid of `any`. A stage is a rank of the pipeline.
 std::string NameOfPlace(const WorkerInfo& any, size_t place) {
   const auto ranks = static_cast<size_t>(any.tensor_rank.size);
   if (ranks == 1) return absl::StrCat("rank ", place, " of ", any.pp_size);
@@ -30,8 +30,8 @@ std::string NameOfPlace(const WorkerInfo& any, size_t place) {
 
 }  // namespace
 
-// A pair's hope ends a grace after the latest change of any of its workers. The pair of the chain
-// and the decode that changed last has the longest, so the two sides can be looked at one by one.
+// A pair is expected until a grace after the latest change of any of its workers. The pair of the
+// chain and the decode that changed last lasts longest, so each side can be checked by itself.
 int64_t Membership::PairExpectedUntilUs(int64_t now_us) const {
   Grids grids;
   for (const auto& [id, worker] : workers_) {

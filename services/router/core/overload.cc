@@ -2,7 +2,7 @@
 // wrong with the pair. The request goes to another pair with room, or waits for some in the queue
 // for a pair (waiting.cc), as long as the retry budget and the queue's bound allow and a pair is
 // ready or expected; the worker is asked again when room may be there (learned_limit.h). Otherwise
-// the client hears of it at once.
+// the client is told at once.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -27,8 +27,8 @@ int64_t PagesOf(const Pair& pair, int64_t tokens) {
 
 // How large a request may be.
 struct Largest {
-  int64_t prompt = 0;         // Of a chain.
-  int64_t context = 0;        // Of a decode service: prompt and output.
+  int64_t prompt = 0;         // Tokens that fit into a chain.
+  int64_t context = 0;        // Prompt and output that fit into a decode service.
   int64_t beside_prompt = 0;  // Output beside a prompt that a pair's chain takes.
 };
 
@@ -69,7 +69,7 @@ absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_
                                      int max_tokens, const FailedPair* failed, bool clip) const {
   const Pair* best = nullptr;
   std::optional<Cost> best_cost;
-  int64_t best_tokens = 0;  // Of prompt and output.
+  int64_t best_tokens = 0;  // Prompt and output.
   Largest largest;
   bool any = false;
   for (const Pair& pair : pairs) {

@@ -81,7 +81,7 @@ class Pairing {
   // True when no attempt is counted anywhere.
   bool AtRest() const;
 
-  // How often the books did not agree; 0 in a router without bugs.
+  // How often inconsistent counts were corrected; 0 in a router without bugs.
   int64_t mended_total() const { return mended_total_; }
 
  private:

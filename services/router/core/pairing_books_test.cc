@@ -1,4 +1,4 @@
-// The books that Pairing keeps on every worker: what ends when, what does not agree, what is
+// Pairing's load counts of every worker: when they drop, when they are inconsistent, when they are
 // forgotten.
 #include <gtest/gtest.h>
 

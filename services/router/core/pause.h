@@ -22,7 +22,7 @@ namespace baton::router {
 
 class PauseWatch {
  public:
-  // 0: nobody ticks regularly, and no pause is seen.
+  // 0: ticks are not regular, and no pause is detected.
   explicit PauseWatch(int64_t beat_us) : beat_us_(beat_us) {}
 
   // The loop is in time at `now_us`, however long it took: a start, or a tick.

@@ -1,4 +1,4 @@
-// Requests that want to hear of their prompt's tokens.
+// Requests that ask for their prompt's tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

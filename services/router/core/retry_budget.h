@@ -11,8 +11,8 @@
 namespace baton::router {
 
 struct RetryBudgetOptions {
-  int percent = 20;    // Of the requests that began within the window.
-  int per_second = 3;  // Beside that.
+  int percent = 20;    // Retries, as a share of the requests begun in the window.
+  int per_second = 3;  // Retries allowed in addition.
 };
 
 // Time is counted in whole seconds, the window is the last kWindowSeconds of them.

@@ -6,7 +6,7 @@
 // (first token seen) -> done, with SETTLING between the last two when Start has not answered yet.
 // Either leg's failure ends the other at once. A failure before the first token reached the client
 // is retried once on another pair within the deadline; what a worker refuses since it is full is no
-// failure, and tried again where there is room, within the retry budget. The client hears exactly
+// failure, and tried again where there is room, within the retry budget. The client gets exactly
 // one terminal FinishCall (I2).
 #ifndef SERVICES_ROUTER_CORE_ROUTER_CORE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_CORE_H_
@@ -35,10 +35,10 @@
 namespace baton::router {
 
 struct RouterLimits {
-  uint64_t incarnation = 0;  // Of this router. Its low half is the high half of attempt ids.
+  uint64_t incarnation = 0;  // This router's. Its low half is the high half of attempt ids.
   int max_requests = 0;      // In flight; beyond: RESOURCE_EXHAUSTED.
-  int max_waiting = 0;       // Of these, without a pair or room; beyond: RESOURCE_EXHAUSTED.
-  uint64_t seed = 0;         // Of all that is left to chance.
+  int max_waiting = 0;       // In flight without a pair or room; beyond: RESOURCE_EXHAUSTED.
+  uint64_t seed = 0;         // Seeds all random choices.
   // How long a request waits for a pair while one is expected; 0: not at all. Also the grace of
   // MembershipOptions, which says when one is.
   int64_t pairing_timeout_us = 0;
@@ -97,8 +97,8 @@ struct CallSubmitted {
   int prompt_tokens = 0;   // The shell keeps the tokens and parameters. >= 1
   int max_tokens = 0;      // >= 1
   int64_t deadline_us = kNeverUs;
-  bool prompt_logprobs = false;  // It hears of its prompt's tokens before those of the answer.
-  bool clip = false;             // Nobody asked for max_tokens: what a pair has room for will do.
+  bool prompt_logprobs = false;  // Prompt tokens are sent before the answer's.
+  bool clip = false;             // max_tokens is a default: shorten it to a pair's room.
 };
 struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
   uint64_t call_id = 0;
@@ -148,7 +148,7 @@ struct ReplyHeartbeat {
   bool view_changed = false;  // `workers` is meaningful.
   std::vector<Member> workers;
   bool drain = false;       // Somebody asks the worker to.
-  int needed_requests = 0;  // Of a draining worker: it may not leave before them.
+  int needed_requests = 0;  // That a draining worker must wait for before it leaves.
 };
 // The view has changed, or the worker is asked to show that it lives: either way a heartbeat is
 // wanted at once.
@@ -211,7 +211,7 @@ struct FinishCall {
   uint64_t call_id = 0;
   absl::StatusOr<FinishReason> outcome;  // An error carries leg and instance.
   int attempts = 0;
-  std::string chain_id;  // Of the last attempt; empty if none was paired.
+  std::string chain_id;  // The last attempt's; empty if none was paired.
   std::string decode_instance;
 };
 using Action = std::variant<ReplyRegister, ReplyHeartbeat, NotifyWatch, EndWatch, ReplyDrain,

@@ -1,7 +1,7 @@
 // Inside of RouterCore, shared by its source files; nothing else includes it. Events are handled in
 // router_core.cc; attempts begin, fail and end in attempt.cc, requests without a pair wait in
-// waiting.cc, what full workers refuse is tried again in overload.cc, workers hear of a new view in
-// watches.cc.
+// waiting.cc, what full workers refuse is tried again in overload.cc, workers are told of a new
+// view in watches.cc.
 #ifndef SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 
@@ -40,7 +40,7 @@ struct RouterCore::State {
   PauseWatch pause;
   int64_t hope_until_us = 0;  // A pair is expected at least until then: this router stood still.
   int64_t hope_from_us = 0;   // When the next pause may say so again.
-  int64_t ticks_from_us = 0;  // Of the planted bug router-defers-ticks; else 0.
+  int64_t ticks_from_us = 0;  // For the planted bug router-defers-ticks; else 0.
   Watches watches;
   uint64_t told_version = 0;             // View that the watches were told of.
   std::map<uint64_t, uint64_t> waiting;  // Order of admission -> call.
@@ -53,7 +53,7 @@ struct RouterCore::State {
   int64_t refuse_from_us = kNeverUs;     // The drain's settling is over.
   int64_t drain_deadline_us = kNeverUs;  // And so is the drain.
 
-  // Of the event that is being handled.
+  // Valid while an event is handled.
   int64_t now_us = 0;
   std::vector<Action>* actions = nullptr;
 

@@ -44,26 +44,26 @@ struct Attempt {
 
 struct Transaction {
   uint64_t call_id = 0;
-  uint64_t order = 0;  // Of its admission.
+  uint64_t order = 0;  // Order of admission.
   std::string request_id;
   int prompt_tokens = 0;
-  int max_tokens = 0;  // Of the attempt, if there is one: `asked_tokens` or, with `clip`, fewer.
+  int max_tokens = 0;  // The attempt's, if there is one: `asked_tokens` or, with `clip`, fewer.
   int asked_tokens = 0;
   bool clip = false;
   int64_t deadline_us = kNeverUs;
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   Phase phase = Phase::kWaiting;
   int attempts = 0;
-  int handed_back = 0;   // Of these: by workers that drain, which is no failure.
-  int refused = 0;       // And: by workers that are full, which is none either.
+  int handed_back = 0;   // Attempts returned by draining workers: no failures.
+  int refused = 0;       // Attempts refused by full workers: no failures.
   int tokens = 0;        // Sent to the client.
   bool excused = false;  // The wait that it is in has been prolonged by a pause of the router.
   bool prompt_logprobs = false;
   bool prompt_told = false;                   // Not again after a retry: it would be the same.
-  std::vector<SampledToken> held;             // Of this attempt, until the prompt is told.
-  FinishReason answer = FinishReason::kStop;  // Of a settling transaction.
+  std::vector<SampledToken> held;             // This attempt's, until the prompt is sent.
+  FinishReason answer = FinishReason::kStop;  // Set while settling.
   Attempt attempt;
-  // Of the last attempt that failed before this one, and why it did.
+  // Pair of the last attempt that failed before this one, and its error.
   std::optional<FailedPair> failed;
   absl::Status failure;
 

@@ -43,7 +43,7 @@ void RouterCore::State::Wait(Transaction& txn) {
   if (waiting.empty()) wait_for_room = !membership.ReadyPairs().empty();
   table.SetPhase(txn, Phase::kWaiting);
   txn.excused = false;
-  table.ClearAttempt(txn);  // Its legs are closed and its work is off the books.
+  table.ClearAttempt(txn);  // Its legs are closed and its load is no longer counted.
   table.SetTimer(txn, WaitsUntilUs(txn));
   waiting.emplace(txn.order, txn.call_id);
 }
@@ -63,8 +63,8 @@ void RouterCore::State::WaitFor(bool room) {
   }
 }
 
-// After every event: whatever it was, it may have made a pair ready or room on one, or ended the
-// hope for one.
+// After every event: it may have made a pair ready, made room on one, or ended the time in which
+// one is expected.
 void RouterCore::State::ServeWaiting() {
   if (waiting.empty() || PlantedBug(Bug::kRouterForgetsWaiting)) return;
   const bool ready = !membership.ReadyPairs().empty();
@@ -98,7 +98,7 @@ absl::StatusOr<Pair> RouterCore::State::ChooseAgain(const Transaction& txn) cons
   return pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, nullptr, txn.clip);
 }
 
-// The client of a failed attempt hears what failed, and then that nobody could take its place.
+// After a failed attempt the error names that failure, then why no other pair could take over.
 void RouterCore::State::Refuse(Transaction& txn, const absl::Status& no_pair) {
   if (!txn.failed.has_value()) return Finish(txn, no_pair);
   absl::Status status(txn.failure.code(),

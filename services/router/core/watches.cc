@@ -39,7 +39,7 @@ void RouterCore::State::On(const WatchOpened& event) {
   if (const auto replaced = watches.Open(event.instance, event.rpc_id)) {
     Emit(EndWatch{*replaced, absl::AbortedError("the worker watches by another call now")});
   }
-  // What changed before this call came has been told to nobody.
+  // The worker has not been told of changes before this call.
   if (worker->applied_version != membership.view_version()) {
     Emit(NotifyWatch{event.rpc_id, membership.view_version()});
   }

@@ -1,4 +1,4 @@
-// Who hears of a change of the view, and when.
+// Which workers are told of a change of the view, and when.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

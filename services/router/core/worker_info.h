@@ -41,7 +41,7 @@ struct WorkerInfo {
   int pp_rank = 0;
   int pp_size = 1;
   std::string decode_id;   // Decode services of several ranks only: which one it is of.
-  TensorRank tensor_rank;  // Of its stage or decode service.
+  TensorRank tensor_rank;  // Within its stage or decode service.
   RankAgreement agreed;
   ModelFingerprint fingerprint;
   int page_count = 0;            // > 0

@@ -35,7 +35,7 @@ class ApiRequest {
     int http_status = 0;  // 0: no answer.
     absl::Status status;  // What went wrong on the way; OK does not say that the status is 200.
     int64_t retry_after_us = 0;
-    std::string error_body;  // Of other statuses than 200.
+    std::string error_body;  // If the status is not 200.
   };
   struct Callbacks {
     // The body of an answer with status 200: once, at its end, or each line as it comes. False

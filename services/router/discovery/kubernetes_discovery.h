@@ -15,8 +15,8 @@ namespace baton::router {
 struct KubernetesDiscoveryOptions {
   std::string account_dir;
   std::string name_space;  // Empty: the pod's own.
-  std::string selector;    // Of labels, as the API takes it.
-  int worker_port = 0;     // Of workers' gRPC; 0: the container port named "grpc".
+  std::string selector;    // A label selector, in the API's syntax.
+  int worker_port = 0;     // The workers' gRPC port; 0: the container port named "grpc".
   int cluster_port = 0;    // Where workers register with this router.
   std::string host;        // That workers shall use; empty: the address that the call comes from.
   std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.

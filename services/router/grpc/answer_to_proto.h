@@ -1,4 +1,4 @@
-// What sinks hear, as clients' messages have it.
+// Converts what sinks receive into clients' messages.
 #ifndef SERVICES_ROUTER_GRPC_ANSWER_TO_PROTO_H_
 #define SERVICES_ROUTER_GRPC_ANSWER_TO_PROTO_H_
 

@@ -1,4 +1,4 @@
-// baton.v1.Cluster: workers join, renew their lease and hear of one another.
+// baton.v1.Cluster: workers join, renew their lease and learn of one another.
 #ifndef SERVICES_ROUTER_GRPC_CLUSTER_SERVICE_H_
 #define SERVICES_ROUTER_GRPC_CLUSTER_SERVICE_H_
 

@@ -1,4 +1,4 @@
-// One Inference.Generate or Chat call: a sink that writes what it hears to the client, one message
+// One Inference.Generate or Chat call: a sink that writes the answer to the client, one message
 // at a time. What the client is too slow for waits in a queue, which max_tokens bounds.
 #ifndef SERVICES_ROUTER_GRPC_GENERATE_STREAM_H_
 #define SERVICES_ROUTER_GRPC_GENERATE_STREAM_H_

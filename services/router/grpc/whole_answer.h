@@ -1,4 +1,4 @@
-// One Inference.GenerateOnce or ChatOnce call: a sink that collects what it hears into the
+// One Inference.GenerateOnce or ChatOnce call: a sink that collects the answer into the
 // response. max_tokens bounds it.
 #ifndef SERVICES_ROUTER_GRPC_WHOLE_ANSWER_H_
 #define SERVICES_ROUTER_GRPC_WHOLE_ANSWER_H_

@@ -77,7 +77,7 @@ class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
 
   Gateway& gateway_;
   const std::shared_ptr<RunningAnswers> running_;
-  const std::string id_;  // Of `running_`; empty if another answer has it.
+  const std::string id_;  // Its id in `running_`; empty if another answer has it.
 
   // Held while the writer writes: sinks are called on the router's thread, refusals come on the
   // front's. Never taken by Cancel, which the exchange may call from within a write.

@@ -72,7 +72,7 @@ class GenerateWriter : public AnswerWriter {
                         plan_.text_in_logprobs ? Json(WellFormed(bytes)) : Json()});
   }
 
-  // Of `tokens` from `begin` on, under "input_..." or "output_...".
+  // Adds those of `tokens` from `begin` on, under "input_..." or "output_...".
   void AddLogprobs(const std::string& prefix, const std::vector<TokenPiece>& tokens, size_t begin,
                    Json& meta) const {
     Json own = Json::array();

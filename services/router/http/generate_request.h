@@ -20,7 +20,7 @@ struct GenerateShown {
 };
 
 struct GeneratePlan {
-  std::string id;                    // Of the whole answer; a single call's own.
+  std::string id;                    // The whole answer's id; a single call's own.
   std::vector<GenerateCall> calls;   // With token ids as prompts, and with request ids.
   std::vector<GenerateShown> shown;  // As many.
   bool is_list = false;              // The answer is a list, in the calls' order.

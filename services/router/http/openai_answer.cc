@@ -235,7 +235,7 @@ class StreamWriter : public AnswerWriter {
   AnswerPlan plan_;
   const std::shared_ptr<HttpExchange> exchange_;
   std::vector<Choice> choices_;
-  v1::Usage usage_;   // Of the choices that have finished.
+  v1::Usage usage_;   // Sum over finished choices.
   v1::Usage so_far_;  // As continuous usage shows it.
   std::set<std::string> warnings_;
   bool open_ = false;  // The client has been sent a choice.

@@ -19,8 +19,8 @@ namespace baton::router {
 struct ShownPrompt {
   std::vector<int32_t> ids;
   std::string echo;              // What stands before the text; empty without `echo`.
-  int64_t echo_characters = 0;   // Of `echo`.
-  int64_t added_characters = 0;  // Of special tokens that were added before it, not echoed.
+  int64_t echo_characters = 0;   // Length of `echo`.
+  int64_t added_characters = 0;  // Special tokens added before it, not echoed.
 };
 
 // The calls of a request: those of one prompt stand together, best_of of them each.

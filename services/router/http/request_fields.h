@@ -32,7 +32,7 @@ const FieldTable& CompletionFields();
 const FieldTable& ChatFields();
 const FieldTable& MessageFields();
 const FieldTable& StreamOptionFields();
-const FieldTable& GenerateFields();        // Of /generate,
+const FieldTable& GenerateFields();        // Fields of /generate,
 const FieldTable& SamplingParamsFields();  // and of its sampling_params.
 const FieldTable& TokenizeFields();
 const FieldTable& DetokenizeFields();

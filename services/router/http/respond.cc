@@ -96,7 +96,7 @@ HttpResponse ErrorResponse(const absl::Status& status) {
   response.status = HttpStatusOf(status);
   response.body = Dump(ErrorBody(status));
   if (response.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  // Of the others with 429 none passes by itself: what fits nowhere will not fit later.
+  // Other 429s get no Retry-After: a request that fits nowhere will not fit later.
   if (response.status == 503 || IsOverloaded(status)) {
     const int64_t seconds = (RetryHintMsOf(status) + 999) / 1000;
     response.headers.emplace_back("Retry-After", absl::StrCat(std::max<int64_t>(1, seconds)));

@@ -69,7 +69,7 @@ bool Legs::WaitIdle(int64_t timeout_ms) {
 }
 
 // The mailbox has room for the events of all calls (RouterShell bounds its submissions), so that a
-// refusal means that the loop has stopped and nobody is left to be told.
+// refusal means that the loop has stopped and no recipient is left.
 void Legs::PostEnd(uint64_t attempt_id, LegCall call, std::function<void()> task) {
   const bool posted = loop_.PostCompletion([this, attempt_id, call, task = std::move(task)] {
     cancels_.erase({attempt_id, call});

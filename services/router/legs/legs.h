@@ -42,7 +42,7 @@ class Legs {
   // Called on the loop's thread.
   struct Callbacks {
     std::function<void(Event)> tell_router;
-    // Of Start's answer, just before tell_router hears of it.
+    // Called with the report in Start's answer, just before tell_router.
     std::function<void(uint64_t attempt_id, v1::PrefillReport)> on_report;
     std::function<Contact(const InstanceRef&)> contact_of;
   };
@@ -92,7 +92,7 @@ class Legs {
   LegCalls core_;
   rpc::CallTracker tracker_;
   WorkerChannels channels_;
-  std::map<CallId, std::function<void()>> cancels_;  // Of the calls that run.
+  std::map<CallId, std::function<void()>> cancels_;  // One per running call.
 };
 
 }  // namespace baton::router

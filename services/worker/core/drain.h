@@ -38,7 +38,7 @@ enum class DrainPhase {
 struct DrainFacts {
   bool at_rest = false;         // The role's core holds no request.
   int untold_routers = 0;       // That answer this worker and don't know yet that it drains.
-  int64_t needed_requests = 0;  // Of the other routers that answer, together.
+  int64_t needed_requests = 0;  // Sum over the other routers that answer.
 };
 
 // What the routers know of this worker's drain. One that does not answer any more (twice in a row)

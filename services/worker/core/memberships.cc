@@ -11,7 +11,7 @@
 namespace baton::worker {
 namespace {
 
-// Of a router that has not answered yet, while another one refuses this worker.
+// How long to await other routers' answers when one refuses this worker.
 constexpr int64_t kVerdictUs = 2'000'000;
 
 bool IsForGood(const absl::Status& status) {
@@ -189,7 +189,7 @@ void Memberships::FollowSources() {
   std::erase_if(left_out_, [&](const std::string& address) { return !missing.contains(address); });
 }
 
-// The place of a router that nobody names, the longest silent first.
+// Frees the place of a router that no source names, the longest silent first.
 bool Memberships::MakeRoom() {
   auto oldest = routers_.end();
   for (auto router = routers_.begin(); router != routers_.end(); ++router) {
@@ -247,7 +247,7 @@ void Memberships::Judge() {
 void Memberships::SendWhatIsDue() {
   for (const std::string& name : sources_.BeginResolving(now_us_)) Emit(ResolveRouterName{name});
   for (auto& [id, router] : routers_) {
-    // Who does not hold this worker need not hear that it goes.
+    // A router without this worker need not be told that it leaves.
     if (leaves_ && router.state() != RouterMembership::State::kMember) router.Left();
     if (router.BeginWatch(now_us_)) Emit(OpenWatch{id});
     const auto rpc = router.BeginRpc(now_us_, leaves_);

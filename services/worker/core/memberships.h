@@ -82,7 +82,7 @@ struct HeartbeatAnswered {
   std::vector<PeerWorker> workers;  // If that is not the version which the heartbeat named.
   bool draining = false;            // What that heartbeat said.
   bool drain = false;               // Somebody has asked the router to have this worker drained.
-  int needed_requests = 0;          // Of a draining worker, by requests of this router.
+  int needed_requests = 0;  // Requests of this router that need this worker while it drains.
 };
 struct WatchNoticed {
   uint64_t router = 0;
@@ -90,8 +90,8 @@ struct WatchNoticed {
 struct WatchEnded {
   uint64_t router = 0;
 };
-struct StatusChanged {};  // The routers should hear of it now.
-struct Leaves {};         // The next heartbeats are the last ones; nobody registers any more.
+struct StatusChanged {};  // Report to the routers now.
+struct Leaves {};         // The next heartbeats are the last ones; no registrations follow.
 struct StopAsked {};      // It will leave: no endpoint is opened any more.
 struct PeersConnected {   // Answers ConnectPeers.
   struct Opened {
@@ -209,7 +209,7 @@ class Memberships {
 
   RouterMembership* Of(uint64_t router);
   void Registered(RouterMembership& router, const RegisterAnswered& event);
-  // Of routers beside this one, that answer.
+  // Whether `is_so` holds for a router other than this one that answers.
   template <typename Predicate>
   bool AnotherRouter(const RouterMembership& router, Predicate is_so) const {
     return std::any_of(routers_.begin(), routers_.end(), [&](const auto& entry) {
@@ -255,7 +255,7 @@ class Memberships {
   int64_t renewed_us_ = kNeverRenewedUs;  // All endpoints, last.
   const int64_t began_us_;
 
-  // Of the event that is being handled.
+  // Valid while an event is handled.
   int64_t now_us_ = 0;
   std::vector<MembershipAction>* actions_ = nullptr;
 };

@@ -70,7 +70,7 @@ TEST_F(MembershipsTest, WhomAllRoutersHaveGivenUpConnectsAnewOnce) {
   EXPECT_EQ(open_, (Names{"s0/1"}));
 }
 
-// Of views: when the router has had this worker since.
+// `worker` as a view lists it that has held it since `version`.
 PeerWorker Joined(PeerWorker worker, uint64_t version) {
   worker.joined_version = version;
   return worker;

@@ -81,8 +81,8 @@ bool Memberships::AnotherListedIt(const RouterMembership& router,
   });
 }
 
-// Who leaves connects to nobody: most likely its peers have been told to stop as well, and would
-// refuse it with a lot of noise. Routers hear that these endpoints don't stand.
+// A leaving worker opens no endpoint: most likely its peers have been told to stop too, and would
+// refuse it with many log lines. Routers are told that these endpoints are not open.
 void Memberships::Connect() {
   std::vector<PeerWorker> missing = peers_.BeginConnecting(now_us_);
   if (missing.empty()) return;

@@ -75,12 +75,12 @@ class PeerTable {
  private:
   struct Peer {
     PeerWorker worker;
-    uint64_t order = 0;        // Of its coming.
+    uint64_t order = 0;        // Order of arrival.
     bool listed = false;       // By a router, not only kept.
     bool tried = false;        // To open its endpoint, since it was listed first.
     bool may_be_told = false;  // It stood once, or needs none.
     bool opening = false;      // An answer is due.
-    bool superseded = false;   // It is of an opening that began before Renew.
+    bool superseded = false;   // That opening began before Renew.
   };
   bool NeedsEndpoint(const PeerWorker& peer) const;
   void NoteMissing(const InstanceRef& instance, const Peer& peer);

@@ -22,7 +22,7 @@ struct PeerWorker {
   int pp_rank = 0;
   int pp_size = 1;
   std::string decode_id;          // Decode services of several ranks only: which one it is of.
-  TensorRank tensor_rank;         // Of its stage or decode service.
+  TensorRank tensor_rank;         // Within its stage or decode service.
   uint32_t protocol_version = 0;  // The newest that it speaks.
   // The version of the router's view with which it joined; another one when it was given up
   // meanwhile and has joined again. 0: unknown. Versions of two routers have nothing in common.

@@ -169,7 +169,7 @@ class RouterMembership {
 
   Listed listed_;                                   // The last view that came.
   Listed kept_;                                     // Not in it, and not given up yet.
-  std::map<InstanceRef, int64_t> listed_since_us_;  // Of `listed_`.
+  std::map<InstanceRef, int64_t> listed_since_us_;  // For the peers in `listed_`.
   std::vector<Rejoined> rejoined_;
   int64_t keep_until_us_ = 0;
   bool view_changed_ = false;

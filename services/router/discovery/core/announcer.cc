@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMaxUnderWay = 64;
 constexpr int64_t kEveryUs = 5'000'000;
 constexpr int64_t kFirstPauseUs = 100'000;
-// Of a pod that is no worker, or one that has router addresses of its own.
+// Pause after a refusal: the pod is no worker, or has router addresses of its own.
 constexpr int64_t kRefusedPauseUs = 30'000'000;
 
 bool IsRefusal(const absl::Status& status) {

@@ -15,8 +15,8 @@ struct Pod {
   std::string name;
   std::string uid;
   std::string ip;        // Empty: it has none yet.
-  int grpc_port = 0;     // Of the container port named "grpc"; 0: none is.
-  int64_t restarts = 0;  // Of all its containers.
+  int grpc_port = 0;     // The container port named "grpc"; 0: none.
+  int64_t restarts = 0;  // Sum over its containers.
   bool leaving = false;  // It is being deleted, or has ended.
   bool operator==(const Pod&) const = default;
 };
@@ -34,7 +34,7 @@ struct PodChange {
   Type type = Type::kUpsert;
   Pod pod;                       // Not of bookmarks and errors.
   std::string resource_version;  // Not of errors.
-  int error_code = 0;            // Of errors: as in HTTP.
+  int error_code = 0;            // If this is an error: its HTTP status.
   std::string error_message;
 };
 

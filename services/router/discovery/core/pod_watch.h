@@ -45,7 +45,7 @@ struct ListPods {
 struct WatchPods {
   std::string resource_version;
 };
-struct AbandonRequest {};  // Nothing of the one under way is heard any more.
+struct AbandonRequest {};  // Ignore the request that is under way.
 using PodWatchAction = std::variant<ListPods, WatchPods, AbandonRequest>;
 
 class PodWatch {
@@ -76,7 +76,7 @@ class PodWatch {
 
   State state_ = State::kWaiting;
   std::map<std::string, Pod> pods_;
-  std::map<std::string, Pod> listing_;  // Of the pages so far.
+  std::map<std::string, Pod> listing_;  // Pods of the pages received so far.
   std::string continue_token_;
   std::string resource_version_;  // Empty: a list is needed.
   uint64_t version_ = 0;
@@ -85,7 +85,7 @@ class PodWatch {
   int64_t ask_at_us_ = 0;
   int64_t asked_us_ = 0;
 
-  // Of the event that is being handled.
+  // Valid while an event is handled.
   int64_t now_us_ = 0;
   std::vector<PodWatchAction>* actions_ = nullptr;
 };
