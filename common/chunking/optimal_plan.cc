@@ -15,8 +15,8 @@ namespace {
 
 constexpr double kCoarse = 1e-3;  // Share of a limit.
 constexpr double kFine = 1e-5;
-// Steps of one chunk through one stage: about 5 ms. With so many chunks, unequal chunk times gain
-// little.
+// The search may take this many steps, each of one chunk through one stage: about 5 ms in all. With
+// so many chunks, unequal chunk times gain little.
 constexpr size_t kMostSteps = 300'000;
 
 class Search {

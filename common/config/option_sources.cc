@@ -18,7 +18,7 @@ namespace {
 
 constexpr char kPrefix[] = "BATON_";
 constexpr size_t kShownVariables = 32;
-constexpr size_t kShownBytes = 64;  // Of a user's value or name, in messages.
+constexpr size_t kShownBytes = 64;  // Messages show this much of a user's value or name.
 
 std::string Shown(const std::string& text) {
   return absl::CEscape(

@@ -88,9 +88,8 @@ int64_t Timings::RecoveryUs() const {
       kLatestBreakUs + std::max({joined_us, wired_us, longest_probation_us + kAtOnceUs}),
       // A stage whose link stands and that is gone, or a message that is lost on the way to it.
       std::max(chain.silence_us, stuck_us + kAtOnceUs) + wired_us,
-      // An endpoint that has fallen silent, and its successor. The half more is a ping's interval,
-      // a
-      // look's, and slow links' windows of a storm.
+      // An endpoint that has fallen silent, and its successor. The half more is the interval of a
+      // ping, that of a look, and the windows of a storm's slow links.
       endpoint_silence_us * 3 / 2 + membership.heartbeat_us + joined_us + wired_us,
       // A rank that takes its time to connect to the others of its stage.
       grouped_us,

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "lint"))
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
+sys.path[:0] = [str(TOOLS / "dev"), str(TOOLS / "lint")]
 
 import clean_list  # noqa: E402
 
@@ -62,6 +63,17 @@ def test_a_changed_comment_is_not_linted_again(tree):
     (tree / "common/b/b.cc").write_text("// Other words.\n\n" + FILES["common/b/b.cc"] + "  // The end.\n")
     (tree / "common/a/hub.h").write_text("// Other words.\n" + FILES["common/a/hub.h"])
     assert plan() == clean_list.Plan([], [], [])
+
+
+@pytest.mark.parametrize("one, other, same", [
+    (b"f(1,\n  2);  // Two.", b"f(1, 2);", True),
+    (b'f("http://a", 1);', b'f("http://a", 2);', False),
+    (b"f(R\"(a // b)\", 1);", b"f(R\"(a // b)\", 2);", False),
+    (b"f('\"', 1'000);  // '\"'", b"f('\"', 2'000);", False),
+    (b"f(/*first=*/1);", b"f(/*second=*/1);", False),
+])
+def test_what_is_linted_of_a_text(one, other, same):
+    assert (clean_list.linted_text(one) == clean_list.linted_text(other)) == same
 
 
 def test_a_comment_that_silences_a_finding_is_linted(tree):

@@ -7,7 +7,8 @@ import sys
 import pytest
 import yaml
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "mutants"))
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
+sys.path[:0] = [str(TOOLS / "dev"), str(TOOLS / "mutants")]
 
 import report  # noqa: E402
 import text  # noqa: E402

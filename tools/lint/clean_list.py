@@ -4,8 +4,8 @@ A line is `path own closure`. `own` is the hash of the file and of what decides 
 (.clang-tidy, the aspect's flags, the tool's version); `closure`, which only sources have, is the hash of
 the `own` of the source and of every file of the repository that it includes, directly or not. Headers
 and .proto files have lines so that it can be said which of them has changed. Comments and line breaks
-are left out of `own`: clang-tidy reads NOLINT in them and nothing else, and clang-format, which does read
-them, runs on every file every time.
+are left out of `own`: our checks read NOLINT and names of arguments in them and nothing else. clang-format
+reads all of them, and runs on every file every time.
 
 The list is a set: a file is clean if any of its lines is the one that it would have now. So two branches
 that both add lines merge without a conflict (`merge=union` in .gitattributes), and what they say stays
@@ -19,15 +19,14 @@ import pathlib
 import re
 import subprocess
 
+from cpp_text import without_comments
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CLEAN_LIST = ROOT / "tools" / "lint" / "clean.txt"
 FOLDERS = ("common/", "services/", "tests/", "tools/", "examples/")
 CONFIGURATION = (".clang-tidy", "tools/clang_tidy.bzl")
 INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 IMPORT = re.compile(rb'^\s*import\s+"([^"]+)"', re.MULTILINE)
-# Literals, which may look like comments, and comments.
-TOKEN = re.compile(
-    rb'''R"([^()\\ ]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'|//[^\n]*''', re.DOTALL)
 # Sources whose own text is linted already but whose headers have changed: at most this many a run.
 NEIGHBOURS_MAX = 12
 
@@ -52,12 +51,10 @@ class Plan:
         return sorted(self.changed + self.neighbours)
 
 
-def without_comments(text):
-    """`text` in one line without comments, but for those with a NOLINT."""
-    def kept(match):
-        token = match.group()
-        return b"" if token.startswith(b"//") and b"NOLINT" not in token else token
-    return b" ".join(TOKEN.sub(kept, text).split())
+def linted_text(text):
+    """What clang-tidy's findings depend on: `text` without line breaks and comments, but for NOLINT and /*name=*/."""
+    kept = without_comments(text, kept=lambda comment: comment.startswith(b"/*") or b"NOLINT" in comment)
+    return b" ".join(kept.split())
 
 
 class Tree:
@@ -75,7 +72,7 @@ class Tree:
 
     @functools.lru_cache(maxsize=None)
     def own(self, path):
-        return digest(*self._configuration, without_comments((ROOT / path).read_bytes()))
+        return digest(*self._configuration, linted_text((ROOT / path).read_bytes()))
 
     @functools.lru_cache(maxsize=None)
     def includes(self, path):

@@ -9,11 +9,10 @@ import pathlib
 import subprocess
 import sys
 
-import clean_list
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "dev"))
 
-ROOT = clean_list.ROOT
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "dev"))
-
+import clean_list  # noqa: E402
 from bazel import PACKAGES, bazel  # noqa: E402
 from tally import Tally, say  # noqa: E402
 

@@ -12,8 +12,9 @@ import re
 from clang.cindex import CursorKind as Kind
 from clang.cindex import Index, TranslationUnit, TypeKind
 
+from cpp_text import without_comments
 from mutations import Mutation
-from text import other_integers, parentheses, without_comments
+from text import other_integers, parentheses
 
 FUNCTIONS = (Kind.FUNCTION_DECL, Kind.CXX_METHOD, Kind.CONSTRUCTOR, Kind.DESTRUCTOR, Kind.CONVERSION_FUNCTION,
              Kind.FUNCTION_TEMPLATE)

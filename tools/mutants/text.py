@@ -2,25 +2,7 @@
 
 import re
 
-_COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
-
-
-def without_comments(text):
-    return _COMMENT.sub(b" ", text)
-
-
-def skip_literal(source, at):
-    """The offset after the comment, string or character literal at `at`, or `at` itself where none begins."""
-    if source.startswith((b"//", b"/*"), at):
-        return _COMMENT.match(source, at).end()
-    quote = source[at:at + 1]
-    # 2'000 has a separator of digits, no literal.
-    if quote not in (b'"', b"'") or (quote == b"'" and source[at - 1:at].isalnum()):
-        return at
-    at += 1
-    while source[at:at + 1] != quote:
-        at += 2 if source[at:at + 1] == b"\\" else 1
-    return at + 1
+from cpp_text import skip_literal
 
 
 def parentheses(source, at):
