@@ -182,7 +182,6 @@ void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
   const auto before = refused_.find(instance);
   if (reply.status.ok()) {
     if (reply.repeated) Complain("a worker is taken as it was refused");
-    if (before != refused_.end()) refused_.erase(before);
     return;
   }
   if (!members_.contains(instance.id) && IsFull()) {  // And it is no applicant.
@@ -230,7 +229,6 @@ void MembersWitness::Join(const router::Worker& worker, bool asks) {
   if (const auto refused = refused_.find(worker.info.instance);
       !asks && refused != refused_.end()) {
     asked_us = refused->second.at_us;
-    refused_.erase(refused);
   } else if (const auto intruder = intruders_.find(worker.info.instance);
              !asks && intruder != intruders_.end()) {
     asked_us = intruder->second;
@@ -243,6 +241,8 @@ void MembersWitness::Join(const router::Worker& worker, bool asks) {
     Complain(worker.info.instance.id + " joins and has not asked for a lease's time");
   }
   absent_.erase(worker.info.instance.id);
+  std::erase_if(refused_,  // The router forgets the applicant of a name that joins.
+                [&](const auto& entry) { return entry.first.id == worker.info.instance.id; });
   members_[worker.info.instance.id] = std::move(member);
   pairs_valid_ = false;
 }

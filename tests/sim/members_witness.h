@@ -124,7 +124,7 @@ class MembersWitness {
   const std::string name_;
   Members members_;
   std::map<std::string, Absent> absent_;      // By instance id, until it is back.
-  std::map<InstanceRef, Refusal> refused_;    // The last of each that has not joined since.
+  std::map<InstanceRef, Refusal> refused_;    // Until a worker of the name joins.
   std::map<InstanceRef, int64_t> intruders_;  // Applicants, and when they have asked.
   std::map<uint64_t, InstanceRef> watches_;   // Open, by RPC.
   std::set<uint64_t> noticed_;                // Watches that this event must have told.
