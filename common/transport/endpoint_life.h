@@ -1,7 +1,7 @@
 // Whether an endpoint still does its work. UCX may leave one half open: after two processes have
 // connected to and parted from one another a few times, small messages still go over it, and what
-// needs the other end's part of the connection (an answer, a rendezvous) is dropped there without a
-// word. Nothing fails, so nobody is told. The opener finds out by itself, in two ways:
+// needs the other end's part of the connection (an answer, a rendezvous) is dropped there silently.
+// No send fails and no error is reported. The opener detects it in two ways:
 //  - pings. Each needs what a rendezvous needs, and is answered over the return endpoint. A peer
 //    that has answered before and does not any more is gone, and so is the way to it.
 //  - sends. Each must end within the same time, whatever becomes of others.
@@ -34,7 +34,7 @@ struct EndpointLifeOptions {
   double slowest_bytes_per_us = 1.0;
 };
 
-// Of an endpoint that this process has opened.
+// Judges an endpoint that this process has opened.
 class EndpointLife {
  public:
   // `answers`: the peer is known to answer pings. One that is not (an older release's) is asked a
@@ -75,14 +75,14 @@ class EndpointLife {
   int64_t next_ping_us_;
   int64_t answered_us_;                 // Last; at first when it was opened.
   uint64_t bytes_began_ = 0;            // In all.
-  uint64_t bytes_answered_ = 0;         // Of them, those ahead of the last ping that was answered.
+  uint64_t bytes_answered_ = 0;         // Those ahead of the last answered ping.
   std::map<uint64_t, Send> under_way_;  // In order of their begins.
   uint64_t bytes_under_way_ = 0;
   uint64_t last_send_ = 0;
   int64_t checked_us_;
 };
 
-// Of an endpoint that answers another process's: its opener's pings have to come.
+// Judges a return endpoint, by the pings that its opener must send.
 class ReturnLife {
  public:
   ReturnLife(const EndpointLifeOptions& options, int64_t now_us)

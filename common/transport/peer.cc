@@ -36,11 +36,11 @@ struct Peer::Operation {
   std::function<void(const absl::Status&)> on_sent;
   Operations::iterator place;  // In in_flight_, once started.
 
-  // Of a payload that the peer reads out of our memory. `header` is then that of the offer, and
-  // the send's end and the peer's word on it come in any order.
+  // For a payload that the peer reads out of our memory. `header` is then the offer's; the send's
+  // end and the peer's outcome come in any order.
   std::optional<OfferLedger::Offer> offer = {};
   bool announced = false;                    // The send has ended.
-  std::optional<absl::Status> outcome = {};  // The peer's word, or our own end of it.
+  std::optional<absl::Status> outcome = {};  // The peer's PullEnd, or why we ended it.
   bool unreadable = false;                   // The outcome: to be sent the other way.
 
   bool is_own = false;  // The data plane's, and no user's message.
@@ -133,8 +133,8 @@ void Peer::Pinged(const Ping& ping, int64_t now_us) {
   SendOwn(EncodePull(kPongKind, Pong{ping.peer, ping.sequence}));
 }
 
-// Without it the peer's end would stay open: UCX's own question whether we live is not asked over
-// TCP (README, "Known limits"), and over shared memory nobody else tells.
+// Without it the peer's end would stay open: UCX's keepalive is off over TCP (README, "Known
+// limits"), and over shared memory nothing else reports our end.
 void Peer::SayGoodbye() {
   auto operation = std::make_unique<Operation>();
   operation->peer = this;

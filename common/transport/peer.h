@@ -141,8 +141,8 @@ class Peer {
   const Direction direction_;
   Shared* const shared_;
   ucp_ep_h endpoint_ = nullptr;
-  EndpointLife life_;       // Of an outbound endpoint,
-  ReturnLife return_life_;  // or of a return endpoint.
+  EndpointLife life_;       // For an outbound endpoint,
+  ReturnLife return_life_;  // or for a return endpoint.
   absl::Status failure_;
   absl::Status reason_;  // Not OK from Close on.
   Operations in_flight_;
@@ -152,7 +152,7 @@ class Peer {
   std::deque<std::unique_ptr<Operation>> control_;
   std::deque<std::unique_ptr<Operation>> data_;
   std::unordered_map<uint64_t, Operation*> offers_;  // In the ledger, by id.
-  std::optional<Greeter> greeter_;                   // Of a return endpoint.
+  std::optional<Greeter> greeter_;                   // For a return endpoint.
   std::optional<uint64_t> session_;                  // Where the peer asks for a pass.
   uint64_t pull_source_ = 0;                         // What the peer calls us; 0: it reads nothing.
   std::vector<std::byte> greeting_message_;          // UCX reads it until the greeting is out.

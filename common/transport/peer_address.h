@@ -16,7 +16,7 @@ inline constexpr size_t kMaxPeerAddressBytes = 64 << 10;
 
 struct PeerAddress {
   std::string ucx;
-  std::string secret;  // Of the data plane there; empty: it asks for none.
+  std::string secret;  // The data plane's; empty: it needs none.
 };
 
 // Wraps the address with magic, version, lengths and checksum. One with a secret has a version that

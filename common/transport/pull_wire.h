@@ -29,20 +29,20 @@ inline constexpr uint16_t kPongKind = 0xfff9;
 struct Greeter {
   uint64_t process = 0;  // In its pid namespace, which may be another one. 0: offers nothing.
   uint64_t ledger = 0;   // Address of OfferLedger's words.
-  uint64_t cookie = 0;   // Its first word: whoever reads another one reads another process.
-  uint64_t peer = 0;     // What the greeter calls whom it greets.
+  uint64_t cookie = 0;   // The ledger's first word; another value: another process.
+  uint64_t peer = 0;     // The greeter's id for the greeted peer.
 };
 
 // The last message of a connection that its opener closes on purpose: close your end as well.
 struct Goodbye {
-  uint64_t cookie = 0;  // Of its Greeter,
-  uint64_t peer = 0;    // and so this.
+  uint64_t cookie = 0;  // Greeter::cookie.
+  uint64_t peer = 0;    // Greeter::peer.
 };
 
-// Does this connection still work? From its opener, who names it as its goodbye will.
+// Does this connection still work? From its opener, with the same fields as its Goodbye.
 struct Ping {
-  uint64_t cookie = 0;  // Of its Greeter,
-  uint64_t peer = 0;    // and so this.
+  uint64_t cookie = 0;  // Greeter::cookie.
+  uint64_t peer = 0;    // Greeter::peer.
   uint64_t sequence = 0;
 };
 
@@ -55,15 +55,15 @@ struct Pong {
 // "I can read your memory, offer me payloads."
 struct PullReady {
   uint64_t peer = 0;    // Greeter::peer.
-  uint64_t source = 0;  // What the reader calls the greeter.
+  uint64_t source = 0;  // The reader's id for the greeter.
 };
 
 // A message whose payload stays where it is; its own frame and header follow.
 struct PullOffer {
   uint64_t source = 0;   // PullReady::source.
   uint64_t id = 0;       // Never used again, never 0.
-  uint64_t slot = 0;     // Of the ledger: holds `id` as long as the payload is there.
-  uint64_t address = 0;  // Of the payload.
+  uint64_t slot = 0;     // In the ledger: holds `id` as long as the payload is there.
+  uint64_t address = 0;  // The payload's.
   uint64_t bytes = 0;
 };
 
@@ -73,12 +73,12 @@ inline constexpr size_t kPullOfferBytes = sizeof(Frame) + sizeof(PullOffer);
 enum class PullOutcome : uint64_t {
   kTaken = 0,       // Read, or refused by its header: the payload is not needed any more.
   kFailed = 1,      // The message was accepted, and a part of it could not be read.
-  kUnreadable = 2,  // Nothing of it can be read: send it another way. Nobody has seen its header.
+  kUnreadable = 2,  // Unreadable: send it another way. No handler has seen its header.
 };
 
 struct PullEnd {
   uint64_t peer = 0;  // Greeter::peer.
-  uint64_t id = 0;    // Of the offer.
+  uint64_t id = 0;    // The offer's.
   PullOutcome outcome = PullOutcome::kTaken;
 };
 

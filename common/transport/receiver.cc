@@ -83,7 +83,7 @@ ucs_status_t Receiver::OnMessage(void* self, const void* header, size_t header_b
   auto* receiver = static_cast<Receiver*>(self);
   std::span message(static_cast<const std::byte*>(header), header_bytes);
   const bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  // Of a rendezvous nothing is here yet.
+  // A rendezvous's payload is not here yet.
   const std::span payload(static_cast<const std::byte*>(data), is_rendezvous ? 0 : payload_bytes);
   if (!receiver->PassesGate(message, payload, is_rendezvous)) return UCS_OK;
   const std::optional<Frame> frame = ParseFrame(message);

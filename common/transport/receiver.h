@@ -34,13 +34,13 @@ class Receiver {
   struct Greeting {
     std::string sealed_address;
     std::optional<Greeter> greeter;   // None of an older one.
-    std::optional<uint64_t> session;  // Of a plane with a secret.
+    std::optional<uint64_t> session;  // If the plane has a secret.
   };
-  // Of the peers that have greeted since the last call.
+  // From peers that have greeted since the last call.
   std::vector<Greeting> TakeGreetings() { return std::exchange(greetings_, {}); }
-  // Of those that have closed their end since the last call.
+  // From peers that have closed their end since the last call.
   std::vector<Goodbye> TakeGoodbyes() { return std::exchange(goodbyes_, {}); }
-  // Of those that ask whether they are heard, and the answers to our own questions.
+  // Peers' pings, and the answers to our own.
   std::vector<Ping> TakePings() { return std::exchange(pings_, {}); }
   std::vector<Pong> TakePongs() { return std::exchange(pongs_, {}); }
   // What peers have said about our offers since the last calls.

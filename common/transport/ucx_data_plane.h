@@ -97,7 +97,7 @@ class UcxDataPlane : public DataPlane {
   PeerId last_peer_ = 0;
   // Addresses of data planes that have answered pings, by their hashes.
   std::unordered_set<size_t> answering_;
-  std::unordered_map<PeerId, size_t> addresses_;  // Of outbound peers, hashed.
+  std::unordered_map<PeerId, size_t> addresses_;  // Outbound peers' addresses, hashed.
   int64_t next_look_us_ = 0;
   std::function<void(PeerId, const absl::Status&)> on_peer_error_;
   std::function<void(int64_t)> on_tick_;

@@ -40,7 +40,7 @@ namespace baton::decode {
 
 struct DecodeOptions {
   InstanceRef self;
-  std::string decode_id;  // Of a service of several ranks; this is its rank 0.
+  std::string decode_id;  // For a service of several ranks; this is its rank 0.
   std::string host = "127.0.0.1";
   int grpc_port = 0;  // 0: any free one.
   int max_running_requests = 0;
@@ -49,8 +49,8 @@ struct DecodeOptions {
   int64_t kv_lease_ms = 3000;
 };
 
-// Of any rank's process: OK while loop, data thread and executor make progress. The first two are
-// when they last did.
+// For any rank's process: OK while loop, data thread and executor make progress. `loop_us` and
+// `data_thread_us` say when the first two last did.
 absl::Status LivenessOf(int64_t now_us, int64_t loop_us, int64_t data_thread_us,
                         const Executor& executor);
 

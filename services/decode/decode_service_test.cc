@@ -160,7 +160,7 @@ TEST_F(DecodeServiceTest, EveryWriterHearsWhatHasBecomeOfItsPart) {
   }
   EXPECT_EQ(told, (std::set<InstanceRef>{kWriters[0].instance, kWriters[1].instance}));
   EXPECT_EQ(Generate(2, next->generation).ids(), Expected(kv, 17, 6, 4));
-  SendCommit(*ticket, 0, 1, 17);  // Of the attempt that is over.
+  SendCommit(*ticket, 0, 1, 17);  // For the attempt that is over.
   EXPECT_EQ(NextReceipt().kind, KvReceiptKind::kOver);
 }
 

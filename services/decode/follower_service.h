@@ -86,8 +86,8 @@ class FollowerService {
   Follower core_;  // Loop thread, as the next four.
   SerialEvents<FollowerEvent> events_{[this](const FollowerEvent& event) { Handle(event); }};
   std::unique_ptr<links::MemberLink> link_;
-  Order arriving_;      // Of the message that is being handled.
-  uint64_t epoch_ = 0;  // That has begun last.
+  Order arriving_;      // From the message that is being handled.
+  uint64_t epoch_ = 0;  // The last one begun.
   Submissions steps_;
   Rpc rpc_{this};
   std::unique_ptr<grpc::Server> server_;

@@ -45,7 +45,7 @@ class ChainWiring {
     // What a member reports of its work in this epoch. An error ends the epoch.
     std::function<absl::Status(const PassReport&, const v1::LinkResponse&)> on_report;
 
-    // Of a chain of several stages; may be null.
+    // For a chain of several stages; may be null.
     std::function<uint64_t(int stage)> plans_done;       // Told with pings: how far a stage is.
     std::function<void(uint64_t epoch)> tell_own_stage;  // How far the next one is.
   };
@@ -92,10 +92,10 @@ class ChainWiring {
   const Callbacks callbacks_;
   Wiring wiring_;
   SerialEvents<WiringEvent> events_{[this](const WiringEvent& event) { Handle(event); }};
-  rpc::ChannelKeeper channels_;  // Of links; a link of an epoch that fails at once still connects.
+  rpc::ChannelKeeper channels_;  // For links; a link whose epoch fails at once still connects.
   rpc::CallTracker calls_;
-  std::vector<std::shared_ptr<LinkCall>> links_;  // Of the current epoch; member i at i - 1.
-  const v1::LinkResponse* arriving_ = nullptr;    // Of the ReportHeard that is being handled.
+  std::vector<std::shared_ptr<LinkCall>> links_;  // In the current epoch; member i at i - 1.
+  const v1::LinkResponse* arriving_ = nullptr;    // For the ReportHeard that is being handled.
 };
 
 }  // namespace baton::links

@@ -87,7 +87,7 @@ void GroupJoiner::OnJoined(const std::shared_ptr<Attempt>& attempt, const absl::
   if (!posted) End(attempt, absl::CancelledError("the worker has ended"));
 }
 
-// Of an attempt that goes on: says how it has ended, and with an error leaves.
+// Ends the current attempt: reports its status, and leaves the group if that is an error.
 void GroupJoiner::End(const std::shared_ptr<Attempt>& attempt, const absl::Status& status) {
   if (attempt != attempt_ || std::exchange(attempt->over, true)) return;
   if (status.ok()) {

@@ -35,7 +35,7 @@ class GroupJoiner {
     std::function<void(const absl::Status&)> formed;
   };
   // What all ranks do with a group that the executors have joined, before it is said to have
-  // formed: on the joiner's thread, while nobody else submits anything.
+  // formed: on the joiner's thread, while no other thread submits anything.
   using OnceJoined = std::function<absl::Status(Communicator&)>;
   // `executor` is not owned; it outlives Stop. The ranks are workers of that role.
   GroupJoiner(Role role, Executor* executor, std::shared_ptr<EventLoop> loop, ConnectGroup connect,
@@ -47,8 +47,7 @@ class GroupJoiner {
   // Ends the attempt, or the group that came of it: whatever the executor computes with it fails.
   void Leave(const absl::Status& why);
 
-  // Of the group that was joined last, if `status` blames a rank of it: with the leg and that
-  // rank's instance.
+  // Adds the leg and the rank's instance if `status` blames a rank of the group joined last.
   absl::Status Blame(const absl::Status& status) const;
 
   // After the last call; waits for the thread. Not on the loop.
@@ -68,7 +67,7 @@ class GroupJoiner {
   const OnceJoined once_joined_;  // May be null.
   EventLoop connecting_{"baton-group"};
   std::shared_ptr<Attempt> attempt_;  // Null: none, and no group.
-  std::vector<std::string> members_;  // Of the last group, by rank.
+  std::vector<std::string> members_;  // Instances of the last group, by rank.
 };
 
 }  // namespace baton::links

@@ -27,10 +27,10 @@ class MemberLink {
     GroupJoiner* joiner = nullptr;  // With more ranks than one. Not owned.
     const char* failpoint = "";
   };
-  // Of a message that only a member that is ready is sent.
+  // Result of a message that is sent only to ready members.
   struct Work {
     uint64_t epoch = 0;
-    absl::Status status;  // Not OK: it makes no sense.
+    absl::Status status;  // Not OK: the message is invalid.
   };
   struct Callbacks {
     std::function<absl::Status(const Hello&)> try_epoch;      // UNAVAILABLE: not yet.

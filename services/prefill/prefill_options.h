@@ -21,13 +21,13 @@ struct PrefillOptions {
   std::string chain_id;
   int pp_rank = 0;
   int pp_size = 1;
-  TensorRank tensor_rank;  // Of the stage.
+  TensorRank tensor_rank;  // Within the stage.
   std::string host = "127.0.0.1";
   int grpc_port = 0;     // 0: any free one.
   int chunk_tokens = 0;  // -1: whole prompts.
   ChunkRule chunk_rule = ChunkRule::kFixed;
-  double smooth_factor = 0.75;  // Of ChunkRule::kSglang.
-  int later_tokens = INT_MAX;   // Likewise: ChunkOptions::later_tokens.
+  double smooth_factor = 0.75;  // For ChunkRule::kSglang.
+  int later_tokens = INT_MAX;   // For kSglang: ChunkOptions::later_tokens.
   bool shares_plans = true;     // PlannerLimits::shares_plans.
   int plan_window = 0;          // 0: pp_size + plans_in_flight.
   int plans_in_flight = 2;
@@ -43,7 +43,7 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens);
 
 // `row_bytes`: of one token's activations.
 PlannerLimits PlannerLimitsOf(const PrefillOptions& options, int page_size, int64_t row_bytes);
-// Of stage `options.pp_rank`.
+// For stage `options.pp_rank`.
 StageOptions StageOptionsOf(const PrefillOptions& options, int page_size);
 
 }  // namespace baton::prefill

@@ -56,7 +56,7 @@ class PrefillService {
     // they are to measure it once they have found one another.
     std::optional<KnownCost> measured;
     std::optional<SweepLimits> rank_sweep;
-    ConnectGroup connect_group;                                      // Of a rank beside others.
+    ConnectGroup connect_group;                                      // For stages of several ranks.
     std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
   };
 

@@ -23,7 +23,7 @@ namespace {
 struct Shape {
   int stages;
   int ranks;
-  int writers;  // Of the two KV heads of a stage.
+  int writers;  // Ranks that write a stage's two KV heads.
 };
 
 class RankChainTest : public testing::TestWithParam<Shape> {};

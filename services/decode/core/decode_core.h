@@ -34,8 +34,8 @@ namespace baton::decode {
 
 struct DecodeLimits {
   InstanceRef self;
-  KvLayout layout;   // Of this process's pages.
-  int ranks = 1;     // Of the decode service; this core is rank 0's.
+  KvLayout layout;   // For this process's pages.
+  int ranks = 1;     // In the decode service; this core is rank 0's.
   int kv_heads = 0;  // The model's; 0: the layout's, which is so where there is one rank.
   int page_count = 0;
   int max_running_requests = 0;  // Slots: reserved, committed and running together.
@@ -83,7 +83,7 @@ struct StepFinished {
     absl::StatusOr<SampledToken> token;  // An error ends this sequence alone.
   };
   uint64_t step = 0;
-  absl::Status status;  // Of the whole step: an error ends every sequence in it.
+  absl::Status status;  // The whole step's: an error ends every sequence in it.
   std::vector<Output> outputs;
 };
 // The service will leave: reservations are refused from now on, those that still wait for pages are
@@ -97,12 +97,12 @@ struct DrainBegan {
 struct RanksJoined {
   std::vector<InstanceRef> followers;
   int page_count = 0;  // The smallest of all ranks.
-  // Of all grants that a follower has had, of a former life of rank 0 too: what still comes for one
-  // of them must not be taken for a new one's.
+  // The newest generation that a follower was granted, by former incarnations of rank 0 too. A late
+  // message for an old grant must not be taken for a new grant's.
   uint64_t newest_generation = 0;
 };
-// One of them is gone, and so a part of everybody's KV: all that is held ends with this status.
-// Whoever is linked again holds nothing of it any more.
+// A rank is lost, and with it a part of every request's KV: all requests end with this status.
+// A rank that is linked again holds none of their KV.
 struct RanksLost {
   absl::Status status;
 };
@@ -163,7 +163,7 @@ struct RunStep {
     uint32_t slot = 0;
     uint64_t generation = 0;
     int32_t token = 0;
-    int position = 0;        // Of `token`: tokens before it in the context.
+    int position = 0;        // Position of `token`: tokens before it in the context.
     std::vector<int> pages;  // Cover positions [0, position].
     int generated = 0;       // Tokens sampled so far, the first included.
   };

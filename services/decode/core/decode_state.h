@@ -64,8 +64,8 @@ struct Request {
   std::optional<absl::StatusOr<FinishReason>> outcome;  // kEnded.
 };
 
-// What an ended request leaves behind. The pages are quarantined until nobody can touch them: the
-// lease table has drained and the step that reads and writes them is over.
+// What an ended request leaves behind. Its pages are quarantined until the lease table has drained
+// and the step that reads and writes them is over.
 struct Hold {
   std::vector<int> pages;
   uint32_t slot = 0;
@@ -78,7 +78,7 @@ struct DecodeCore::State {
   int page_count = 0;  // The pool's: with several ranks the smallest of theirs.
   BlockPool pool;
   bool joined = false;
-  std::vector<InstanceRef> followers;  // Of the last RanksJoined.
+  std::vector<InstanceRef> followers;  // From the last RanksJoined.
   absl::Status lost = absl::UnavailableError("they have not been linked yet");
   std::map<uint64_t, Request> requests;  // By attempt; ordered for replay.
   std::deque<uint64_t> queue;            // Waiting attempts, first come first.
@@ -99,7 +99,7 @@ struct DecodeCore::State {
   DrainCounts drain_counts;
 
   int64_t now_us = 0;
-  std::vector<Action>* actions = nullptr;  // Of the Handle call under way.
+  std::vector<Action>* actions = nullptr;  // For the Handle call under way.
 
   explicit State(DecodeLimits l)
       : limits(std::move(l)),

@@ -6,11 +6,10 @@
 // no sense ends the epoch, since the ranks don't agree any more on what they hold. An epoch ends
 // with everything that it has brought: a follower begins the next one when it holds nothing.
 //
-// Rejected: to tell rank 0 of the end of each step, which would cost every token a way between the
-// processes. A step's sums need all ranks, so rank 0 knows that they have computed it; what a
-// follower may still be at is its end, and a page that rank 0 gives to somebody else meanwhile is
-// taken into use here when that is over: the word that a grant stands waits for the steps before
-// it.
+// Rejected: to report the end of each step to rank 0, which would cost a message per token. A
+// step's sums need all ranks, so rank 0 knows that they have computed it. A follower may still be
+// finishing the step when rank 0 gives one of its pages to another request; that page is used here
+// only afterwards, since the confirmation of a grant waits for the steps before it.
 #ifndef SERVICES_DECODE_CORE_FOLLOWER_H_
 #define SERVICES_DECODE_CORE_FOLLOWER_H_
 
@@ -35,8 +34,8 @@ inline constexpr size_t kMaxFollowerSteps = 4;
 
 struct FollowerLimits {
   TensorRank rank;
-  int kv_heads = 0;  // Of the model.
-  int layers = 0;    // Likewise.
+  int kv_heads = 0;  // The model's.
+  int layers = 0;    // The model's.
   int page_size = 0;
   int page_count = 0;
   int slots = 0;
@@ -133,12 +132,12 @@ class Follower {
 
   const FollowerLimits limits_;
   bool begun_ = false;
-  uint64_t last_generation_ = 0;  // Of this epoch and those before.
+  uint64_t last_generation_ = 0;  // Over this epoch and those before.
   uint64_t last_step_ = 0;
   Grants granted_;
   Grants revoked_;          // Until the table has drained them; their pages are taken.
   std::deque<Step> steps_;  // With the executor, in order.
-  std::vector<FollowerAction>* actions_ = nullptr;  // Of the Handle call under way.
+  std::vector<FollowerAction>* actions_ = nullptr;  // For the Handle call under way.
 };
 
 }  // namespace baton::decode

@@ -120,7 +120,7 @@ TEST_F(FollowerTest, AnEpochEndsWithAllThatItBrought) {
   Handle(EpochOver{});
   EXPECT_TRUE(Take<RevokeKv>().has_value() && Take<RevokeKv>().has_value());
   EXPECT_FALSE(follower_.may_begin());
-  Handle(OrderHeard{RevokeOrder{0, 1}});  // Of the epoch that is over.
+  Handle(OrderHeard{RevokeOrder{0, 1}});  // For the epoch that is over.
   Handle(LeaseHeard{KvDrained{0, 1}});
   Handle(LeaseHeard{KvDrained{1, 2}});
   EXPECT_FALSE(follower_.may_begin());

@@ -1,5 +1,5 @@
-// A service of several ranks: what one of them says, and what all must have said before it counts.
-// Of one rank alone everything counts at once.
+// A service of several ranks: what one rank reports, and what counts only when all have reported
+// it. With one rank everything counts at once.
 #include <algorithm>
 #include <optional>
 #include <string>

@@ -186,7 +186,7 @@ TEST_F(RanksTest, LossOfARankEndsAllThatIsHeld) {
   actions_.clear();
   const absl::Status gone = WithLeg(absl::UnavailableError("gone"), "decode", "decode-0-2");
   Handle(RanksLost{gone});
-  Handle(RanksLost{gone});  // Of links that had not all come up.
+  Handle(RanksLost{gone});  // From links that had not all come up.
   for (int i = 0; i < 2; ++i) {
     const absl::Status status = Take<Finish>().outcome.status();
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;

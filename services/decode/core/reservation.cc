@@ -85,7 +85,7 @@ absl::Status DecodeCore::State::CheckReserve(const ReserveRequested& event) cons
   return CheckWriters(event.writers);
 }
 
-// Of one stage's writers: they are those of its ranks that have something to write, each once.
+// Checks that one stage's writers are exactly its ranks with something to write, each once.
 absl::Status DecodeCore::State::CheckSources(std::span<const KvWriter> stage) const {
   const int ranks = stage[0].tensor_rank.size;
   const absl::StatusOr<std::vector<int>> sources = SourcesOf(limits.kv_heads, ranks, limits.ranks);

@@ -76,7 +76,7 @@ TEST_F(DecodeCoreTest, RefusesMalformedReservations) {
   EXPECT_TRUE(core_.AtRest());
 }
 
-// Of two KV heads: who writes what, by rank and number of ranks, to how many ranks of decode.
+// Two KV heads. A row: the writers as {rank, ranks} by stage, and the number of decode ranks.
 TEST_F(DecodeCoreTest, WantsEveryHeadOfEveryLayerOnce) {
   struct Row {
     std::vector<TensorRank> first;   // Ranks that write layers [0, 2).
@@ -96,7 +96,7 @@ TEST_F(DecodeCoreTest, WantsEveryHeadOfEveryLayerOnce) {
       {{{0, 4}, {1, 4}}, {{}}, false},
       {{{}, {}}, {{}}, false},
       {{{1, 2}}, {{}}, false},
-      {{{0, 2}, {2, 4}}, {{}}, false},  // Of one stage two numbers of ranks.
+      {{{0, 2}, {2, 4}}, {{}}, false},  // One stage, two numbers of ranks.
       {{{0, 2}, {1, 4}}, {{}}, false},
       {{{0, 3}, {1, 3}}, {{}}, false},  // Three can't share two.
       {{{}}, {{0, 2}, {1, 2}}, true, 2},

@@ -31,8 +31,8 @@ class Roster {
   RanksJoined Joined(int page_count) const { return {followers_, page_count, newest_generation_}; }
 
  private:
-  std::vector<InstanceRef> followers_;  // Of the epoch that was begun last.
-  uint64_t newest_generation_ = 0;      // That any of them has ever had.
+  std::vector<InstanceRef> followers_;  // In the epoch that was begun last.
+  uint64_t newest_generation_ = 0;      // The newest any of them has had.
 };
 
 }  // namespace baton::decode

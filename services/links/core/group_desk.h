@@ -24,8 +24,8 @@ class GroupDesk {
  public:
   explicit GroupDesk(const ChainPlace& place) : place_(place) {}
 
-  // Of an epoch with several ranks a stage; the one before is forgotten. Each has `timeout_ms` from
-  // its first rank on, if Tick comes by then.
+  // Begins an epoch with several ranks a stage and forgets the one before. Each stage's ranks have
+  // `timeout_ms` from the first one's join on, checked by Tick.
   void Begin(const Hello& hello, int64_t timeout_ms);
 
   void OnJoin(int member, int64_t now_us);

@@ -21,11 +21,11 @@ struct ChainPlace {
   std::string chain_id;
   int stage = 0;
   int stages = 1;
-  int layers = 0;  // Of the whole model.
+  int layers = 0;  // In the whole model.
   KvWriter self;
   Role role = Role::kPrefill;
 
-  int ranks() const { return self.tensor_rank.size; }  // Of every stage.
+  int ranks() const { return self.tensor_rank.size; }  // In each stage.
   int rank() const { return self.tensor_rank.rank; }
   int members() const { return stages * ranks(); }
   int member() const { return stage * ranks() + rank(); }

@@ -28,7 +28,7 @@ struct Link::State {
   int64_t retry_at_us = 0;
   int64_t last_heard_us = 0;
 
-  // Of the event that is being handled.
+  // For the event that is being handled.
   int64_t now_us = 0;
   std::vector<LinkAction>* actions = nullptr;
 

@@ -75,8 +75,8 @@ struct DropEpoch {   // One that EpochTried began: what runs of it is of no use.
 };
 struct RefuseLink {
   uint64_t link = 0;
-  uint64_t epoch = 0;         // Of its hello.
-  uint64_t newest_epoch = 0;  // Of an epoch that is too old; else 0.
+  uint64_t epoch = 0;         // From its hello.
+  uint64_t newest_epoch = 0;  // If the hello's epoch is too old; else 0.
   absl::Status status;
 };
 struct EndLink {
@@ -100,7 +100,7 @@ class Link {
   uint64_t standing() const;
   bool Stands(uint64_t link) const { return link != 0 && link == standing(); }
   bool begun() const;          // EpochTried has begun it.
-  const Hello& hello() const;  // Of the link that stands.
+  const Hello& hello() const;  // The current link's.
 
  private:
   struct State;

@@ -36,7 +36,7 @@ struct Wiring::State {
   Phase phase = Phase::kDown;
   std::vector<worker::PeerWorker> members;  // From member 1 on, in order; whole or empty.
   std::vector<worker::PeerWorker> tried;    // Members of the last epoch that was begun.
-  std::vector<Link> links;                  // Of the current epoch; member i at i - 1.
+  std::vector<Link> links;                  // In the current epoch; member i at i - 1.
   GroupDesk desk{options.place};
   bool own_ready = false;       // Stage 0's own rank.
   std::optional<Hello> trying;  // Until stage 0 says whether it has begun.
@@ -50,7 +50,7 @@ struct Wiring::State {
   int64_t next_ping_us = 0;
   int64_t ping_sequence = 0;
 
-  // Of the event that is being handled.
+  // For the event that is being handled.
   int64_t now_us = 0;
   std::vector<WiringAction>* actions = nullptr;
 

@@ -29,7 +29,7 @@ namespace baton::links {
 
 struct WiringOptions {
   ChainPlace place;    // Stage 0's.
-  int page_count = 0;  // Of stage 0.
+  int page_count = 0;  // Stage 0's.
   int max_plan_tokens = 0;
   int activation_credits = 0;
   ChainTimes times;
@@ -37,7 +37,7 @@ struct WiringOptions {
 
 // ---- Events. `member` >= 1; what comes of an older epoch's links is ignored. ----
 struct ViewSeen {
-  std::vector<worker::PeerWorker> workers;  // Of two with one place the first counts: the newest.
+  std::vector<worker::PeerWorker> workers;  // If two have one place, the first (newest) counts.
 };
 struct OwnEpochTried {  // The answer to TryOwnEpoch: stage 0 has begun, or can't yet.
   absl::Status status;
@@ -74,7 +74,7 @@ struct StageRefused {  // The stage knows a newer epoch.
   uint64_t epoch = 0;
   uint64_t newest_epoch = 0;
 };
-struct ReportHeard {  // Of a member's work; the shell has it in hand.
+struct ReportHeard {  // On a member's work; the shell holds the message.
   int member = 0;
   uint64_t epoch = 0;
 };
@@ -83,7 +83,7 @@ struct StageLinkEnded {  // Also for a message that made no sense.
   uint64_t epoch = 0;
   absl::Status status;  // Not OK.
 };
-struct ChainFailed {  // By stage 0 itself, which is to blame if the status names nobody.
+struct ChainFailed {  // By stage 0, which is to blame if the status names no instance.
   absl::Status status;
 };
 struct WiringStopped {};  // Breaks, and wires no more.

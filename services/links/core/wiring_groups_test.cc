@@ -92,7 +92,7 @@ TEST_F(WiringGroupsTest, IsNotWiredWithoutEveryRankInItsPlace) {
     EXPECT_EQ(TryToWire(), 0u) << missing;
   }
   std::vector<worker::PeerWorker> workers = Others();
-  workers[1].layers = {0, 2};  // Of stage 0, as this one, and other layers.
+  workers[1].layers = {0, 2};  // In stage 0 as this one, with other layers.
   See(workers);
   EXPECT_EQ(TryToWire(), 0u);
   workers = Others();

@@ -32,7 +32,7 @@ class ChainShell {
   struct Options {
     links::ChainPlace place;
     PlannerLimits limits;
-    int page_count = 0;  // Of stage 0.
+    int page_count = 0;  // Stage 0's KV pages.
     int activation_credits = 0;
     std::shared_ptr<EventLoop> loop;
     StageShell* stage = nullptr;           // Stage 0's own; not owned.
@@ -91,7 +91,7 @@ class ChainShell {
   std::map<uint64_t, Call> calls_;          // By attempt; not yet answered.
   std::string missing_costs_;               // As was said last.
   std::unique_ptr<ProfileKeeper> profile_;  // Null: --chunk-profile names none.
-  // Of the epoch that was tried last, by stage.
+  // By stage, for the epoch that was tried last.
   std::vector<int> stage_layers_;
   std::vector<std::optional<KnownCost>> measured_;
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};

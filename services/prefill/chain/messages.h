@@ -27,7 +27,7 @@ struct PlanBounds {
   int vocab_size = 0;
   std::vector<int32_t> eos_token_ids;
   int kv_heads = 1;      // The model's.
-  int tensor_ranks = 1;  // Of every stage.
+  int tensor_ranks = 1;  // Ranks in each stage.
   bool embeds = false;   // A rank of stage 0: needs every prompt's tokens.
 };
 

@@ -28,7 +28,7 @@ class ProfileKeeper {
   explicit ProfileKeeper(Options options);
   ~ProfileKeeper();  // What is to be written is written.
 
-  // Of a chain whose stages have these layers; empty: the file knows nothing of as many stages.
+  // The costs of stages with these layer counts; empty: the file has no chain of as many stages.
   std::vector<KnownCost> KnownOf(const std::vector<int>& stage_layers) const;
 
   // What the planner knows now. Written if every stage's costs are known and something was learned

@@ -43,7 +43,7 @@ class StageLink {
 
   const Options options_;
   links::MemberLink link_;
-  PlanWithContexts arriving_;  // Of the message that is being handled.
+  PlanWithContexts arriving_;  // From the message that is being handled.
 };
 
 }  // namespace baton::prefill

@@ -57,7 +57,7 @@ class StartCall final : public grpc::ServerUnaryReactor,
   v1::StartResponse* const response_;
   const std::function<void(const std::shared_ptr<StartCall>&)> on_cancel_;
   std::atomic<bool> replied_{false};
-  tracing::ActiveSpan span_;         // Of whoever replies.
+  tracing::ActiveSpan span_;         // Used only by the thread that replies.
   std::shared_ptr<StartCall> self_;  // Until OnDone.
 };
 

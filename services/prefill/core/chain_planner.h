@@ -66,10 +66,10 @@ struct PlannerLimits {
   int max_queued_requests = 0;  // Beyond: RESOURCE_EXHAUSTED.
   int max_context_tokens = 0;
   ChunkRule chunk_rule = ChunkRule::kFixed;
-  double smooth_factor = 0.75;  // Of kSglang.
-  int later_tokens = INT_MAX;   // Likewise: ChunkOptions::later_tokens.
-  // Shorter prompts have a part of the leader's plans. Without, plans are filled in the order of
-  // arrival, and whoever is behind a million tokens waits for all of them.
+  double smooth_factor = 0.75;  // For kSglang.
+  int later_tokens = INT_MAX;   // For kSglang: ChunkOptions::later_tokens.
+  // Shorter prompts get a share of the leader's plans. If false, plans are filled in arrival order,
+  // and a prompt behind a million tokens waits for all of them.
   bool shares_plans = true;
   // How long a stage may take from having a plan's input sent to it to being done with the plan,
   // beside the computation (planner_progress.cc). > 0.
@@ -174,10 +174,10 @@ struct LearnedCost {
   const char* missing = nullptr;  // Why there is no cost (CostFit::missing).
   double error = 0;               // CostFit::error.
   uint64_t plans = 0;             // That it was learned from, beside what was known before.
-  int layers = 0;                 // Of the stage, as ChainUp said.
+  int layers = 0;                 // The stage's, from ChainUp.
 };
 
-// Of a prompt that is open: the last stage is done with its first `computed_tokens`, at least one.
+// For an open prompt: the last stage has computed its first `computed_tokens`, at least one.
 struct PromptProgress {
   uint64_t attempt_id = 0;
   int computed_tokens = 0;

@@ -46,8 +46,8 @@
 namespace baton::prefill {
 
 struct KvOutboxOptions {
-  size_t page_bytes = 0;   // Of this stage's layers and this rank's heads.
-  TensorRank tensor_rank;  // Of the stage's.
+  size_t page_bytes = 0;   // For this stage's layers and this rank's heads.
+  TensorRank tensor_rank;  // This rank within its stage.
   int kv_heads = 1;        // The model's. With the numbers of ranks they say who gets which.
   // The largest message: a page that is larger goes in parts of this size (kv_layout.h).
   size_t part_bytes = kKvPartBytes;
@@ -58,7 +58,7 @@ struct KvOutboxOptions {
   // message is hashed.
   size_t window_bytes = 12 << 20;
   int window_messages = 64;
-  // Of gathered messages, to all together; each destination may have one beside it.
+  // Limit for gathered messages, all destinations together; each may have one beyond it.
   size_t gathered_bytes = 96 << 20;
   // A receipt that has not come after this time is asked for by the same commit, `receipt_asks`
   // times at most. After the last of them what is missing is lost.
@@ -75,12 +75,12 @@ struct SendKvMessage {
   uint64_t attempt_id = 0;
   Ticket ticket;
   InstanceRef decode;  // Its rank that this goes to.
-  IndexRange heads;    // Of the model's.
+  IndexRange heads;    // Range of the model's KV heads.
   int first_page = 0;
   int page_count = 0;
   int part = 0;
   int local_page = 0;
-  size_t offset_bytes = 0;  // Of the part within what the message has of its page.
+  size_t offset_bytes = 0;  // Where the part starts in the message's bytes of its page.
   size_t bytes = 0;
   uint64_t checksum = 0;  // As exported.
 };
@@ -97,7 +97,7 @@ struct SendCommitMessage {
   Ticket ticket;
   InstanceRef decode;  // Its rank that this goes to.
   std::optional<SampledToken> first_token;
-  uint64_t checksum_sum = 0;  // Of all messages of data to it, modulo 2^64.
+  uint64_t checksum_sum = 0;  // Sum over all data messages to it, modulo 2^64.
   bool again = false;
 };
 using KvOutboxAction = std::variant<ExportKv, SendKvMessage, SendCommitMessage, KvSent>;
@@ -141,11 +141,11 @@ class KvOutbox {
   struct Share {
     InstanceRef decode;
     IndexRange heads;
-    size_t page_bytes = 0;  // Of these heads.
-    size_t next_page = 0;   // Of the send's pages, and the part of it, that is not under way yet.
+    size_t page_bytes = 0;  // For these heads.
+    size_t next_page = 0;   // First page of the send, and part of it, not under way yet.
     int next_part = 0;
     int under_way = 0;
-    // Of a commit.
+    // For a commit.
     bool received = false;  // Its receipt is here.
     int asks = 0;           // Repetitions.
     int64_t asked_us = 0;   // When the last one had left.
@@ -160,7 +160,7 @@ class KvOutbox {
     std::optional<SampledToken> first_token;
     bool is_commit = false;
     std::vector<Share> shares;
-    int64_t bytes = 0;  // Of the messages that have arrived at the transport's end.
+    int64_t bytes = 0;  // In messages whose sends the transport has completed.
     int64_t begun_us = 0;
     absl::Status status;
 

@@ -41,7 +41,7 @@ class Neighbours {
   // To be asked when endpoints have changed. An error, which names the neighbour, ends the epoch.
   absl::Status Check(const FindEndpoint& find) const;
 
-  // Of the epoch.
+  // In the current epoch.
   const std::optional<Neighbour>& previous() const { return previous_; }  // None on stage 0.
   const std::optional<Neighbour>& next() const { return next_; }          // None on the last stage.
 

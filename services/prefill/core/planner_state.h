@@ -32,7 +32,7 @@ struct ChainPlanner::State {
     int prompt_tokens = 0;
     int64_t deadline_us = kNeverUs;
     int64_t arrived_us = 0;
-    uint64_t order = 0;  // Of arrival.
+    uint64_t order = 0;  // Arrival number.
     int64_t first_plan_us = 0;
     bool prompt_logprobs = false;
 
@@ -42,10 +42,10 @@ struct ChainPlanner::State {
     std::vector<int> pages;
     int planned_tokens = 0;
     int computed_tokens = 0;   // By the last stage.
-    int given_tokens = 0;      // Of the plan that is being built.
+    int given_tokens = 0;      // In the plan that is being built.
     uint64_t last_plan = 0;    // The last one that names it.
     std::vector<bool> closed;  // By stage and rank.
-    // Since when the stages have nothing left to do but to close it, and nobody waits for it.
+    // Since when the stages have only to close it, and no caller waits for it.
     int64_t over_us = kNeverUs;
     PrefillOutcome outcome;
 
@@ -108,14 +108,14 @@ struct ChainPlanner::State {
   void Enqueue(uint64_t attempt_id);
   void Dequeue(uint64_t attempt_id);
   bool HasRoomFor(int prompt_tokens) const;
-  bool MayAdmitOldest() const;  // Of a queue that has one.
+  bool MayAdmitOldest() const;  // The queue must not be empty.
   bool MayOvertake(uint64_t attempt_id) const;
   void Admit(uint64_t attempt_id, Plan& plan, int64_t now_us);
   absl::Status CheckQueue() const;
 
   // planner_shares.cc
   Plan BuildPlan(int64_t now_us);
-  int64_t UnplannedTokens() const;  // Of all.
+  int64_t UnplannedTokens() const;  // Of all requests.
   int TokensLeft(uint64_t attempt_id) const { return requests.at(attempt_id).tokens_left(); }
   bool HasTokensLeft(uint64_t attempt_id) const { return TokensLeft(attempt_id) > 0; }
   const uint64_t* Leader() const;
@@ -172,18 +172,18 @@ struct ChainPlanner::State {
   uint64_t issued = 0;             // Number of the last plan.
   std::vector<uint64_t> done;      // By stage: number of the last plan that it is done with.
   std::vector<RankTally> tallies;  // By stage.
-  int ranks = 1;                   // Of each.
+  int ranks = 1;                   // In each stage.
   std::deque<IssuedPlan> plans;
   std::vector<int64_t> last_done_us;  // By stage: when it was done with any plan.
   bool chain_failed = false;          // FailChain is out; the epoch is about to end.
 
   std::vector<CostFit> fits;     // By stage; they outlive an epoch.
   std::vector<int> fit_layers;   // By stage; empty if ChainUp did not say.
-  std::vector<StageCost> costs;  // Of every stage, or of none.
+  std::vector<StageCost> costs;  // For every stage, or empty.
 
-  // Of the plan that is being built.
+  // For the plan that is being built.
   TokenPrices prices;
-  int room_tokens = 0;  // That it may still hold, whatever they cost.
+  int room_tokens = 0;  // Tokens it may still hold, whatever they cost.
 
   std::map<uint64_t, Request> requests;
   std::deque<uint64_t> queue;                                     // Waiting, in order of arrival.
@@ -191,15 +191,15 @@ struct ChainPlanner::State {
   std::vector<uint64_t> open;                                     // In the chain, oldest first.
   std::vector<uint64_t> aborts_due;                               // For the next plan.
   uint64_t arrived = 0;
-  double shared_credit = 0;                          // Of the leaders' plans, and not given yet.
-  std::set<std::pair<int64_t, uint64_t>> deadlines;  // Of unfinished requests.
+  double shared_credit = 0;                          // Shorter prompts' share, not used yet.
+  std::set<std::pair<int64_t, uint64_t>> deadlines;  // For unfinished requests.
 
   bool draining = false;
   int64_t drain_deadline_us = kNeverUs;
   uint64_t arrived_before_drain = 0;
   DrainCounts drain_counts;
 
-  std::vector<PlannerAction>* actions = nullptr;  // Of the event that is being handled.
+  std::vector<PlannerAction>* actions = nullptr;  // For the event that is being handled.
 };
 
 }  // namespace baton::prefill

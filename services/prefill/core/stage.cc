@@ -158,7 +158,7 @@ void Stage::State::Accept(const Plan& plan) {
 void Stage::State::On(const PlanArrived& event, int64_t now_us) {
   const Plan& plan = event.plan;
   const bool takes_old = PlantedBug(Bug::kStageTakesOldPlan) && plan.number == last_number + 1;
-  if (epoch == 0 || (plan.epoch < epoch && !takes_old)) return;  // Of a link that is gone.
+  if (epoch == 0 || (plan.epoch < epoch && !takes_old)) return;  // From an ended link.
   const bool planted =
       (takes_old && plan.epoch < epoch) || (PlantedBug(Bug::kStageAppliesPlanTwice) &&
                                             plan.epoch == epoch && plan.number == last_number);

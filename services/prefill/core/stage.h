@@ -46,7 +46,7 @@ namespace baton::prefill {
 struct StageOptions {
   int stage = 0;  // 0 .. stages - 1
   int stages = 1;
-  TensorRank tensor_rank;  // Of the stage's. The last stage's rank 0 draws tokens.
+  TensorRank tensor_rank;  // Within the stage. The last stage's rank 0 samples tokens.
   // The model's. Says with the numbers of ranks on both sides whether this one hands KV over: not
   // so a rank whose heads another one has, too, and is to write (common/kv/head_routes.h).
   int kv_heads = 1;
@@ -189,7 +189,7 @@ class Stage {
   StageDoing doing() const;
   bool Quiet() const;      // Nothing computing or being sent: a new epoch may begin.
   bool AtRest() const;     // Quiet, and no open request or plan.
-  int held_pages() const;  // Of requests that it has not forgotten.
+  int held_pages() const;  // By requests not forgotten yet.
   absl::Status CheckInvariants() const;
 
  private:

@@ -21,7 +21,7 @@ absl::Status Stage::State::CheckTurns() const {
                                           " wait for it"));
 }
 
-// Of the current epoch: every plan under way, held, or waiting to be passed on has its own buffer.
+// In the current epoch every plan under way, held, or waiting to be passed on has its own buffer.
 absl::Status Stage::State::CheckBuffers() const {
   const auto credits = static_cast<size_t>(options.activation_credits);
   if (inputs.size() > credits || uncredited.size() > credits) {

@@ -22,7 +22,7 @@ struct Stage::State {
     Ticket ticket;
     std::vector<int> pages;
     bool writes_kv = true;   // This rank, to any of the ticket's.
-    int planned_tokens = 0;  // Of the plans that have arrived.
+    int planned_tokens = 0;  // In the plans that have arrived.
     int sends = 0;           // Under way, the commit's included.
     bool final_computed = false;
     bool abort_arrived = false;  // No later plan may name it.
@@ -104,14 +104,14 @@ struct Stage::State {
 
   uint64_t epoch = 0;  // 0: none.
   uint64_t newest_epoch = 0;
-  uint64_t last_number = 0;  // Of the plans that have arrived.
-  uint64_t applied = 0;      // How many of them.
+  uint64_t last_number = 0;  // The last plan that has arrived.
+  uint64_t applied = 0;      // Number of plans applied.
   std::deque<HeldPlan> plans;
   std::map<uint64_t, Request> requests;
   int64_t free_since_us = 0;  // End of the last computation, if none is under way.
 
   std::set<uint64_t> inputs;                     // Plans whose activations are here.
-  uint64_t last_input = 0;                       // Of the last plan given to the executor.
+  uint64_t last_input = 0;                       // The last plan given to the executor.
   std::deque<std::pair<uint64_t, int>> to_pass;  // Plan, tokens: computed, waits for a credit.
   std::set<uint64_t> uncredited;                 // Passed, not yet consumed by the next stage.
   uint64_t next_stage_done = 0;                  // What NextStageDone said last.
@@ -122,13 +122,13 @@ struct Stage::State {
   std::set<std::pair<uint64_t, uint64_t>> passing;  // (epoch, plan) activations being sent.
   std::map<uint64_t, Send> sends;
   uint64_t next_send_id = 1;
-  // Of these, what waits until a plan's activations have left: by plan, of this epoch.
+  // KV actions that wait until a plan's activations have left: by plan, this epoch's only.
   std::map<uint64_t, std::vector<KvAction>> kv_behind;
 
   StageTimes times;
-  std::optional<int64_t> accounted_us;  // Up to which.
+  std::optional<int64_t> accounted_us;  // `times` covers up to here.
 
-  std::vector<StageAction>* actions = nullptr;  // Of the event that is being handled.
+  std::vector<StageAction>* actions = nullptr;  // For the event that is being handled.
 };
 
 }  // namespace baton::prefill

@@ -137,7 +137,7 @@ TEST_F(StageTest, ACreditThatIsLostIsMadeGoodByWhatTheNextStageHasDone) {
     Send(ActivationsSent{kEpoch, number, absl::OkStatus()});
   }
   Computed(3);
-  Send(NextStageDone{kEpoch - 1, 9});  // Of an older epoch's.
+  Send(NextStageDone{kEpoch - 1, 9});  // From an older epoch.
   Send(NextStageDone{kEpoch, 0});
   EXPECT_FALSE(Has<SendActivations>());
   Send(NextStageDone{kEpoch, 1});

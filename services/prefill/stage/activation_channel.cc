@@ -15,7 +15,7 @@
 namespace baton::prefill {
 namespace {
 
-constexpr uint64_t kNoReceipt = 0;  // Of messages without a payload.
+constexpr uint64_t kNoReceipt = 0;  // For messages without a payload.
 // More than a chunk of the widest models has. The receiver works through them by itself, where with
 // a few it would wait for a sender that finds all cores busy.
 constexpr int kPiecesUnderWay = 16;

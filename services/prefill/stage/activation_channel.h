@@ -46,7 +46,7 @@ struct ActivationBuffers {
   std::shared_ptr<const void> owner;
   TensorView in;                      // [tokens, columns]; none on stage 0
   TensorView out;                     // [tokens, columns]; none on the last stage
-  std::shared_ptr<InputCheck> check;  // Of `in`.
+  std::shared_ptr<InputCheck> check;  // Checks `in`.
 };
 
 // Registered for MessageKind::kActivations. OnHeader and OnPlaced run on the data thread, the rest

@@ -23,11 +23,11 @@ inline constexpr uint64_t kActivationPieceBytes = uint64_t{4} << 20;
 // One piece: bytes [offset, offset + bytes) of the activations.
 struct ActivationHeader {
   uint64_t epoch = 0;
-  uint64_t number = 0;  // Of the plan.
+  uint64_t number = 0;  // The plan's number.
   uint32_t tokens = 0;
   uint32_t hidden_size = 0;
   uint64_t offset = 0;  // A multiple of kActivationPieceBytes.
-  uint64_t bytes = 0;   // Of the payload.
+  uint64_t bytes = 0;   // The payload's size.
   // XXH3-64 of the payload, for a next stage of protocol version 3, which knows no ActivationSum.
   std::optional<uint64_t> checksum;
   ElementType type = ElementType::kFloat32;

@@ -18,7 +18,7 @@
 namespace baton::prefill {
 namespace {
 
-// Of a turn's base; together seven eighths of it.
+// A turn's chunks: its base divided by each of these, together seven eighths of it.
 constexpr int kShares[] = {8, 2, 4};
 constexpr int kTurns = 3;
 // The first turn's base, at most: what a stage that is slow has the time for.
@@ -102,7 +102,7 @@ class Prompt {
   int done_tokens_ = 0;
 };
 
-// Of a chunk, by the slowest so far.
+// A chunk's expected time, from the slowest sample by token.
 int64_t ExpectedMicros(const std::vector<SweepSample>& samples, int tokens) {
   double slowest = 0;
   for (const SweepSample& sample : samples) {
@@ -171,11 +171,11 @@ class Measurement {
     return prompt_.Run(tokens);
   }
 
-  // Doubled as often as all turns that are left have the time and room for it.
+  // Doubles the base as long as all turns that are left have the time and room for it.
   int64_t LargerBase(int64_t base, const std::vector<SweepSample>& seen, int turns_left) const {
     const int64_t room_tokens = room_tokens_ - (prompt_.done_tokens() - page_size_);
     const int64_t left_us = end_us_ - NowUs();
-    // Of the largest, of which overhead is the least.
+    // Extrapolate from the largest chunk: fixed overhead is its smallest part.
     const SweepSample& largest = *std::max_element(
         seen.begin(), seen.end(), [](const SweepSample& one, const SweepSample& other) {
           return std::pair(one.tokens, one.micros) < std::pair(other.tokens, other.micros);

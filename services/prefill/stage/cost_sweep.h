@@ -1,9 +1,9 @@
 // What chunks cost this stage, measured before it serves: the stage's own executor computes the
-// chunks of a prompt that nobody sent, of three sizes that take turns, so that both the size and
-// the prefix vary, and that grow from turn to turn as far as there is time. What it finds is where
-// learning begins; every real plan refines it.
+// chunks of a made-up prompt. Three chunk sizes alternate, so that chunk size and prefix length
+// both vary, and they grow from turn to turn while time allows. The result is the initial cost
+// estimate; every real plan refines it.
 //
-// It leaves nothing behind: its pages are nobody's, and whoever gets them writes before it reads.
+// It leaves nothing behind: its pages are free, and a page's next owner writes before it reads.
 #ifndef SERVICES_PREFILL_STAGE_COST_SWEEP_H_
 #define SERVICES_PREFILL_STAGE_COST_SWEEP_H_
 
@@ -21,8 +21,8 @@
 namespace baton::prefill {
 
 struct SweepLimits {
-  int max_chunk_tokens = 0;    // Of a plan; chunks of the sweep have at most half as many.
-  int max_context_tokens = 0;  // Of its prompt.
+  int max_chunk_tokens = 0;    // Per plan; the sweep's chunks have at most half as many.
+  int max_context_tokens = 0;  // The sweep's prompt length.
   // No chunk is begun that is not expected to end by then. The first one, a page, which pays for
   // what is done once, cannot be foreseen.
   int64_t budget_us = 0;
@@ -49,9 +49,9 @@ struct SweepWord {
   int chunk_tokens = 0;
 };
 
-// Runs on the caller's thread and waits for the executor, which nobody else may use meanwhile.
-// `tell` brings words to the other ranks, but for the last one, which is the caller's; null: there
-// are none.
+// Runs on the caller's thread and waits for the executor, which no other thread may use meanwhile.
+// `tell` sends messages to the other ranks, except the last message, which the caller sends; null:
+// there are no other ranks.
 SweepResult SweepCosts(Executor& executor, const SweepLimits& limits,
                        const std::function<absl::Status(SweepWord)>& tell = nullptr);
 // On another rank: computes what it hears until that was all. Likewise. InvalidArgument for words

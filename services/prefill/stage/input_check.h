@@ -19,7 +19,7 @@ inline absl::Status DamagedInput(uint64_t plan) {
   return absl::DataLossError(absl::StrCat("activations of plan ", plan, " are damaged"));
 }
 
-// Of one plan; any thread. The answer does not change once it is there.
+// Checks one plan's input; any thread. The answer does not change once it is there.
 class InputCheck {
  public:
   explicit InputCheck(uint64_t plan) : plan_(plan) {}

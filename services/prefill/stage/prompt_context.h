@@ -17,7 +17,7 @@ struct PromptContext {
   std::vector<int32_t> tokens;  // The whole prompt; after stage 0 only if LaterStagesNeedTokens.
   v1::SamplingParams sampling;  // As it goes on to the other stages.
   TokenSampler sampler;         // Used by the last stage.
-  tracing::TraceContext trace;  // Of stage 0's span for the request; what stages do is below it.
+  tracing::TraceContext trace;  // Stage 0's span for the request: the parent of the stages' spans.
 
   // The last stage looks at the prompt's tokens to penalise or report them.
   bool LaterStagesNeedTokens() const {

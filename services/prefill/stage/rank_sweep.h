@@ -36,7 +36,7 @@ class RankSweep {
  private:
   Executor* const executor_;
   const std::optional<SweepLimits> limits_;
-  bool tried_ = false;  // Of the thread of Run.
+  bool tried_ = false;  // Used by the thread of Run only.
   mutable Mutex mutex_;
   std::optional<KnownCost> cost_ ABSL_GUARDED_BY(mutex_);
 };

@@ -46,7 +46,7 @@ class StageTrace {
   const int stage_;
   std::map<uint64_t, int64_t> arrived_us_;   // By plan, of those whose turn has not come.
   std::map<uint64_t, HandOff> hand_offs_;    // By attempt, of requests that are recorded.
-  std::vector<tracing::ActiveSpan> chunks_;  // Of the plan that is being computed.
+  std::vector<tracing::ActiveSpan> chunks_;  // For the plan that is being computed.
 };
 
 }  // namespace baton::prefill

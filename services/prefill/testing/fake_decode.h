@@ -60,7 +60,7 @@ class FakeDecode final : public MessageHandler {
     std::vector<float> pages;  // [page][layer][K/V][head][token][dim]
     // By the writer's incarnation.
     std::map<std::pair<uint64_t, int>, int> runs;  // And the page: times it came.
-    std::map<uint64_t, uint64_t> checksum_sums;    // Of what was announced.
+    std::map<uint64_t, uint64_t> checksum_sums;    // Over the messages announced.
     std::map<uint64_t, KvCommit> commits;
     std::set<uint64_t> untold;  // Those whose commit has no receipt yet.
     int placing = 0;

@@ -58,7 +58,7 @@ class FakeModel final : public StageModel {
   ModelConfig config_;
   KvGeometry kv_;
   std::vector<float> pages_;
-  std::unique_ptr<HostKvMemory> kv_memory_;  // Of `pages_`.
+  std::unique_ptr<HostKvMemory> kv_memory_;  // Wraps `pages_`.
 };
 
 }  // namespace baton::prefill

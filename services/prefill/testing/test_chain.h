@@ -38,7 +38,7 @@ class TestChain {
  public:
   struct Settings {
     int stages = 1;
-    int ranks = 1;  // Of each stage. What is "rank" below is then a member of the chain (hello.h).
+    int ranks = 1;  // In each stage. If > 1, "rank" below is a chain member (hello.h).
     int decode_ranks = 1;
     int chunk_tokens = 32;
     ChunkRule chunk_rule = ChunkRule::kFixed;
@@ -47,7 +47,7 @@ class TestChain {
     int plans_in_flight = 2;
     // By rank: what chunks cost it by its own word.
     std::map<int, KnownCost> measured = {};
-    std::optional<SweepLimits> rank_sweep = {};  // Of stages of several ranks.
+    std::optional<SweepLimits> rank_sweep = {};  // For stages of several ranks.
     // By rank: runs before every Forward of that stage, on its thread; may block.
     std::map<int, std::function<void()>> before_forward = {};
     // What is put around a stage's model; none: MakeTestExecutor.
