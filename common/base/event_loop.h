@@ -43,7 +43,7 @@ class EventLoop {
   [[nodiscard]] bool Post(std::function<void()> task);
 
   // The same for the end of something that was begun: a computation, a send, a call. It finds room
-  // in a full mailbox too, since whoever began it waits for this end to free what it holds. Their
+  // in a full mailbox too, since its caller waits for this end to free what it holds. Their
   // number is bounded by what may be under way at once; what a peer can send at will is for Post.
   // False only if the loop has stopped.
   [[nodiscard]] bool PostCompletion(std::function<void()> task);

@@ -11,8 +11,8 @@ namespace baton::internal {
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "the kernel reads it");
 
-// The kernel looks sleepers up by address and does not read the word. Whoever sleeps on other
-// memory that has come to the same place is woken for no reason, as users of futexes allow for.
+// The kernel looks sleepers up by address and does not read the word. If the memory has been
+// reused, a sleeper on its new owner wakes spuriously, which users of futexes allow for.
 void WakeSleepers(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }

@@ -46,8 +46,8 @@ class FitAccount {
   bool solved_ = false;
   bool known_ = false;
   bool judged_ = false;
-  // A plan took as long as rounding alone decides to be news or held up, or not: from then on
-  // nobody can tell what is learned. Seed 1,872 of the simulation: 1,908 us, of which 636 were
+  // Rounding alone decides whether a plan's time counts as news or as held up: from then on what is
+  // learned is unpredictable. Seed 1,872 of the simulation: 1,908 us, of which 636 were
   // predicted.
   bool on_edge_ = false;
   double error_ = 0;

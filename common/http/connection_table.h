@@ -1,7 +1,7 @@
 // Which connections a server keeps: a limit for all, one for each address, and a reserve for
 // probes. A full house makes room by closing the connection that has waited longest for its client,
 // among those of the address that has the most of them: one client that opens thousands loses its
-// own, and nobody else notices. Refusing newcomers instead would let idle ones lock everyone out.
+// own, and other addresses lose none. Refusing new ones instead would let idle ones block all.
 //
 // No socket, no clock, no lock: ids go in, decisions come out.
 #ifndef COMMON_HTTP_CONNECTION_TABLE_H_

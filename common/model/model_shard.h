@@ -1,8 +1,8 @@
 // Which part of every layer one tensor-parallel rank computes, as Megatron-LM cuts a transformer
 // (arXiv:1909.08053, section 3): query, key and value heads and feed-forward columns are dealt out
-// in runs, so that a rank's attention and its gated layer need nobody else; the projections behind
-// them have the same columns and give partial sums, one of each a layer. Embeddings and head are
-// cut along the vocabulary.
+// in runs, so that a rank's attention and its gated layer need no other rank; the projections
+// behind them have the same columns and give partial sums, one of each a layer. Embeddings and head
+// are cut along the vocabulary.
 //
 // A rank beyond the KV heads shares one with its neighbours: every rank whose queries read a KV
 // head computes it, since keys and values are a sliver of a layer and sending them is not.
@@ -30,8 +30,8 @@ struct ModelShard {
 
 // InvalidArgument with the field "tp_rank" for a rank that there is not, and "tp_size" for a size
 // that does not divide the model, with both numbers. Rejected for vocabularies: padding. It would
-// save nobody, as no model in use has a vocabulary that 8 does not divide, and logits that are not
-// there would have to be kept from every sampler.
+// help no model in use, as 8 divides all their vocabularies, and every sampler would have to skip
+// the padding's logits.
 absl::StatusOr<ModelShard> ShardModel(const ModelConfig& config, TensorRank rank);
 
 // InvalidArgument with the field "tp_size" unless each of `size` ranks can send its own part of the

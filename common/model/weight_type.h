@@ -18,7 +18,7 @@ namespace baton {
 absl::StatusOr<ElementType> StoredWeightType(WeightReader& reader, const ModelConfig& config);
 
 // OK unless a matrix stored as `tensor` would lose bits as `type`. InvalidArgument names the tensor
-// and both types: a checkpoint of mixed types is nobody's wish until somebody says which. Vectors
+// and both types: a checkpoint of mixed types is an error until the user names the type. Vectors
 // (norms, biases) are never refused: Baton's kernels keep them in float32.
 absl::Status CheckStoredAs(const WeightSpec& spec, const StoredTensor& tensor, ElementType type);
 

@@ -1,5 +1,5 @@
-// What is known before a start of what chunks cost each stage: from --chunk-profile, or, where
-// nobody computes, from --timed-profile. And what follows for the layers of each stage.
+// What is known before a start of what chunks cost each stage: from --chunk-profile, or for timed
+// executors from --timed-profile. And what follows for the layers of each stage.
 #ifndef COMMON_PREFLIGHT_CHUNK_COSTS_H_
 #define COMMON_PREFLIGHT_CHUNK_COSTS_H_
 

@@ -40,8 +40,8 @@ std::string TextBehind(const std::string& text, absl::string_view key) {
   return "";
 }
 
-// What one control group leaves: its limit less its use, of which file pages that nobody has used
-// lately can be taken back at once.
+// The memory one control group leaves: its limit less its use. Inactive file pages don't count as
+// used: the kernel reclaims them at once.
 std::optional<int64_t> LeftIn(const ControlGroup& group) {
   const auto limit = group.Number(group.version_2 ? "memory.max" : "memory.limit_in_bytes");
   const auto usage = group.Number(group.version_2 ? "memory.current" : "memory.usage_in_bytes");

@@ -115,12 +115,12 @@ struct DataPlaneOptions {
   // reads payloads of 64 KiB and more there: one copy. Both ends must want it. Finds out by itself,
   // for each connection, and sends by UCX where it can't be.
   bool pull = false;
-  // Not empty: only those who have this plane's address(), of which it is then a part, can say
-  // anything to it (gate.h). Empty: whoever reaches it. MakePlaneSecret() makes one.
+  // Not empty: only processes that have this plane's address(), which then contains the secret, can
+  // send to it (gate.h). Empty: any process that reaches it can. MakePlaneSecret() makes one.
   std::string secret;
 };
 
-// What nobody can guess.
+// An unguessable secret.
 std::string MakePlaneSecret();
 
 // Totals since creation; any thread.

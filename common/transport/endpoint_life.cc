@@ -10,7 +10,8 @@ namespace {
 // To a peer that has never answered one.
 constexpr uint64_t kPingsToTheUnknown = 6;
 
-// How long the process that looks every `ping_us` has not looked: that long nobody could answer.
+// How long this process, which looks every `ping_us`, has not looked: answers don't count
+// meanwhile.
 int64_t OwnSilenceUs(const EndpointLifeOptions& options, int64_t checked_us, int64_t now_us) {
   const int64_t gap_us = now_us - checked_us;
   return gap_us > 2 * options.ping_us ? gap_us : 0;
@@ -41,7 +42,7 @@ void EndpointLife::SendEnded(uint64_t send) {
 
 void EndpointLife::Answered(uint64_t sequence, int64_t now_us) {
   if (unanswered_.empty() || sequence < unanswered_.front().sequence || sequence > last_sequence_) {
-    return;  // Nonsense, or an answer that another one has overtaken.
+    return;  // Invalid, or overtaken by a later answer.
   }
   answers_ = true;
   answered_us_ = now_us;

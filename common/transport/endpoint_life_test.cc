@@ -103,7 +103,7 @@ TEST_F(EndpointLifeTest, ManyBytesAreGivenTheirTime) {
   EXPECT_TRUE(absl::IsUnavailable(Look(life, 20 * kSecond, /*answered=*/false)));
 }
 
-// Nobody could answer a process that stood still itself.
+// A process that stood still itself can't have seen an answer.
 TEST_F(EndpointLifeTest, APauseOfOnesOwnIsNobodysSilence) {
   EndpointLife life(kOptions, /*answers=*/true, 0);
   ASSERT_TRUE(Look(life, kSecond, /*answered=*/true).ok());

@@ -1,10 +1,10 @@
-// Who may say something to a data plane that has a secret. Whoever a router has told the plane's
-// address has the secret with it, and proves so when it greets; a session's number, which nobody
-// can guess, then goes before every message of the connection, either way. What has none is dropped
-// unread. Rejected: to go by UCX's endpoints, for the sender says itself which one it is.
+// Who may send to a data plane that has a secret. A process that a router has told the plane's
+// address has the secret with it, and proves so in its greeting. An unguessable session number then
+// precedes every message of the connection, either way; a message without one is dropped unread.
+// Rejected: to go by UCX's endpoints, for the sender itself states which one it is.
 //
-// That keeps out whoever can reach the port. It does not hide anything from those who can read what
-// passes on the wire (docs/security.md).
+// This keeps out other processes that can reach the port. It hides nothing from those who can read
+// the wire (docs/security.md).
 #ifndef COMMON_TRANSPORT_GATE_H_
 #define COMMON_TRANSPORT_GATE_H_
 
@@ -58,8 +58,8 @@ class Gate {
 
   // A session that this plane begins itself: answers come under its number.
   void Begin(uint64_t session) { Remember(session); }
-  // Lets a session in. False: the proof is wrong, or the session is not new, as that of a greeting
-  // that somebody has recorded and plays again.
+  // Lets a session in. False: the proof is wrong, or the session is not new, as in a replayed
+  // greeting.
   bool Admit(uint64_t session, const Greeter& greeter, std::span<const std::byte> address,
              const Proof& proof);
   bool Knows(uint64_t session) const { return sessions_.contains(session); }

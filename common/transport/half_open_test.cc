@@ -40,7 +40,7 @@ class HalfOpenTest : public ::testing::Test {
     EXPECT_TRUE(peer.ok()) << peer.status();
     return *peer;
   }
-  // Either side connects to the other or lets go again, in turns that nobody orders.
+  // Either side connects to the other or disconnects, in random order.
   void Churn() {
     std::vector<PeerId> from_a, from_b;
     for (int turn = 0; turn < kTurns; ++turn) {

@@ -92,7 +92,7 @@ TEST(MalformedMessageTest, IsDroppedAndCounted) {
         sender.Send(header, std::vector<std::byte>(payload_bytes));
       }
     }
-    // Goodbye of somebody who has never greeted.
+    // A goodbye without a greeting before it.
     sender.Send(Header({.kind = kGoodbyeKind}, sizeof(Goodbye)), {});
     // A greeting whose address is none.
     sender.Send(Header({.kind = kGreetingKind}, 0), std::vector<std::byte>(100));
@@ -132,7 +132,7 @@ TEST(StrangerTest, WithASecretOnlyThoseWhoProveItAreHeard) {
     };
     const std::vector<std::byte> payload = testing::Pattern(1, 100);
     const uint64_t session = 77;
-    // As ever; under a session of nobody's; at once and as a rendezvous.
+    // Without a session; with an unknown session; eager and as a rendezvous.
     const std::vector<std::byte> bare = DataUnder(session, 1);
     dropped({bare.begin() + sizeof(Pass), bare.end()}, payload);
     dropped(DataUnder(session, 1), payload);

@@ -36,7 +36,7 @@ class Peer {
   };
 
   // kOutbound: a user's Connect. kReturn: our own endpoint to a peer that connected to us. UCX
-  // makes such an endpoint by itself, but tells nobody when it fails and asserts that nothing is
+  // makes such an endpoint by itself, but does not report its failure and asserts that nothing is
   // under way on it when the worker ends; ours takes its place.
   enum class Direction { kOutbound, kReturn };
 

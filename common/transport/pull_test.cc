@@ -108,7 +108,7 @@ TEST_F(PullTest, AWithdrawnPayloadIsNobodysMessage) {
   }
 }
 
-// Memory that the kernel reads for nobody else, as it is of a device's mapped into a process.
+// Memory that the kernel reads for no other process, like device memory mapped into a process.
 TEST_F(PullTest, SendsWhatCannotBeReadWhereItLies) {
   const int secret = static_cast<int>(syscall(SYS_memfd_secret, 0));
   if (secret < 0 || ftruncate(secret, kMessageBytes) != 0) {

@@ -142,7 +142,7 @@ void Puller::EndFront(const absl::Status& status) {
 
 void Puller::AnswerFor(const PullOffer& offer, PullOutcome outcome) {
   const auto source = sources_.find(offer.source);
-  if (source == sources_.end()) return;  // Nobody to tell.
+  if (source == sources_.end()) return;  // No peer to answer.
   answers_.push_back({offer.source, {source->second.peer, offer.id, outcome}});
 }
 

@@ -324,8 +324,8 @@ void UcxDataPlane::Shutdown() {
 
 void UcxDataPlane::Teardown() {
   for (const std::function<void()>& task : mailbox_.Close()) task();
-  // Peers that were connected a moment ago are still answering: one whose answer finds nobody would
-  // be aborted by UCX 1.13 (README, "Known limits"). Those that don't answer are not waited for.
+  // Peers that were connected a moment ago are still answering: if this end were gone, UCX 1.13
+  // would abort them (README, "Known limits"). Those that don't answer are not waited for.
   (void)FlushWorker(NowUs() + Peer::kSettleUs);
   for (const auto& [id, peer] : peers_) {
     peer->Close(absl::CancelledError("data plane: shut down"));

@@ -95,7 +95,7 @@ void UcxDataPlane::Fail(Peer& peer, PeerId id, const absl::Status& failure) {
   if (const auto on_error = on_peer_error_) on_error(id, failure);
 }
 
-// Nobody but the loop knows a return endpoint: closing it ends its receives, UCX's and our own.
+// Only the loop knows a return endpoint: closing it ends its receives, UCX's and our own.
 void UcxDataPlane::CloseReturn(PeerId id, const absl::Status& reason) {
   peers_.at(id)->Close(reason);
   closing_.push_back(id);

@@ -1,5 +1,5 @@
-// A peer whose machine drops what is sent to it, as a deleted pod's address does: whoever still has
-// its address tries to connect, and must serve everyone else meanwhile.
+// A peer whose machine drops what is sent to it, as a deleted pod's address does: a process that
+// still has its address tries to connect, and must serve all other peers meanwhile.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -39,7 +39,7 @@ std::set<Listener> Listeners() {
   return found;
 }
 
-// Takes an address over and answers no SYN: its queue of connections is full, and nobody accepts.
+// Takes an address over and answers no SYN: its accept queue is full and is not emptied.
 class BlackHole {
  public:
   explicit BlackHole(const Listener& at) {

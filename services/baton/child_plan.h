@@ -14,9 +14,9 @@
 
 namespace baton {
 
-// A port of `host` (numeric) that is free now. Of those that the kernel gives to nobody who asks
-// for any, so that none of the cluster's own connections takes one before its owner does, and none
-// does while that one is started again. UNAVAILABLE if there is none.
+// A port of `host` (numeric) that is free now, outside the kernel's ephemeral range: so none of the
+// cluster's own connections takes it before its owner listens, or while its owner restarts.
+// UNAVAILABLE if there is none.
 absl::StatusOr<int> FreePort(const std::string& host);
 
 using FindFreePort = std::function<absl::StatusOr<int>(const std::string& host)>;
@@ -27,8 +27,8 @@ struct PlannedPort {
   int port = 0;
 };
 
-// UNAVAILABLE, naming the option, if somebody else has one of them: before any process is started
-// that would find out by itself, or worse, take the other's answers for its own cluster's.
+// UNAVAILABLE, naming the option, if another process has one of them. Checked before any process is
+// started: that one would fail later, or take the other's answers for its own cluster's.
 absl::Status CheckListen(const std::vector<PlannedPort>& ports);
 
 // Ports of this machine that its processes are given before they start; each is given once.

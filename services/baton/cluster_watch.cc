@@ -82,7 +82,7 @@ void ClusterWatch::Run() {
       break;
     }
   }
-  // A connection that nobody uses would keep the router from ending at once.
+  // An unused connection would keep the router from ending at once.
   stub_.reset();
 }
 

@@ -1,7 +1,7 @@
 // Watches a starting cluster from outside: asks its router until every expected worker is there and
 // a request would be served. Only answers of the incarnations that were started count: another
 // cluster's router may have the port, and workers of a former run may have its workers' names. A
-// thread of its own, so that whoever waits stays free for signals.
+// thread of its own, so that the waiting thread stays free for signals.
 #ifndef SERVICES_BATON_CLUSTER_WATCH_H_
 #define SERVICES_BATON_CLUSTER_WATCH_H_
 

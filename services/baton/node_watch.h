@@ -33,7 +33,7 @@ class NodeWatch {
   // Any thread; at once.
 
   // A worker listens as this incarnation, or with 0 does not (StartWatch::on_incarnation). Until it
-  // does, whoever answers on its port is another process.
+  // does, answers on its port come from another process.
   void OnIncarnation(const std::string& name, uint64_t incarnation);
   // Every worker has loaded: what they wait for now is elsewhere.
   bool started() const;

@@ -81,7 +81,7 @@ TEST_F(NodeWatchTest, TellsLoadedFromReady) {
   EXPECT_THAT(watch_->TakeNews(), ElementsAre());
 }
 
-// Somebody else may have a worker's port, and say whatever it wants.
+// Another process may have a worker's port, and answer anything.
 TEST_F(NodeWatchTest, OnlyThoseWhoSaidThatTheyListenAreAsked) {
   watch_->OnIncarnation("a", 0);
   for (Worker& worker : workers_) worker.stage = kReady;

@@ -22,7 +22,7 @@ inline constexpr int kExitPermanent = 3;  // As started it can never work.
 
 // Whether another start with the same options would meet the same: kExitUsage for invalid
 // arguments, kExitPermanent for what is absent or refused (a router that refuses this worker),
-// kExitFailed for what may pass (a port that somebody else has, a router that is away, memory that
+// kExitFailed for what may pass (a port that is taken, a router that is away, memory that
 // is short). Supervisors go by it.
 int ExitCodeOf(const absl::Status& status);
 
@@ -67,7 +67,7 @@ class EndOnSignal {
 
   // A process that still loads has promised nothing to anybody.
   static std::unique_ptr<EndOnSignal> WhileStarting();
-  // Somebody who asks twice does not want to wait for the drain.
+  // A second signal means: don't wait for the drain.
   static std::unique_ptr<EndOnSignal> WhileDraining();
 
  private:

@@ -24,7 +24,7 @@ namespace {
 // Prompts of many MiB pass from thread to thread, and the last one to hold them frees them. By
 // default the C library takes the first freed block's size, up to 32 MiB, as a sign that later ones
 // belong in its heaps, where they stay with this process. Blocks mapped on their own are given back
-// when they are freed, whoever frees them.
+// when they are freed, by any thread.
 constexpr HeapBounds kHeap = {.own_mapping_bytes = 1 << 20, .kept_bytes = 8 << 20};
 
 // Null: workers know where the router is.

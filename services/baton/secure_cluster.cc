@@ -7,7 +7,7 @@ namespace baton {
 
 absl::StatusOr<std::shared_ptr<const rpc::ClusterSecurity>> SecureCluster(
     const v1::Options& options, rpc::PeerRole role) {
-  // Whoever drains names the worker by --instance-id, not itself.
+  // For an operator, --instance-id names the worker to drain, not the caller.
   const bool named = role != rpc::PeerRole::kOperator;
   return rpc::ClusterSecurity::Load({options.cluster_tls_cert(), options.cluster_tls_key(),
                                      options.cluster_tls_ca(), options.cluster_token_file()},

@@ -15,8 +15,8 @@ namespace baton {
 absl::StatusOr<std::shared_ptr<const rpc::ClusterSecurity>> SecureCluster(
     const v1::Options& options, rpc::PeerRole role);
 
-// What the log says of a listener for the cluster on `host` (numeric); empty: nothing, since nobody
-// but this machine reaches it, or callers are checked.
+// The warning to log for a cluster listener on `host` (numeric). Empty: only this machine reaches
+// it, or callers are checked.
 std::string OpenListenerWarning(const std::string& host,
                                 const std::shared_ptr<const rpc::ClusterSecurity>& security);
 

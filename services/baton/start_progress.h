@@ -28,7 +28,7 @@ class StartProgress {
   StartProgress(std::string begin, std::string here, std::vector<StartingGroup> groups);
 
   // "cluster starting: chain-0: 2 of 4 ranks ready, 3 registered; decode: 1 of 1 services ready";
-  // empty if it would say what was said last, and as long as nobody is there at all.
+  // empty if it would repeat the last note, and while no worker is there.
   std::string Note(const std::function<StartState(const std::string& name)>& state_of);
 
  private:

@@ -173,7 +173,7 @@ absl::Status Supervisor::Start(size_t index) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);  // End with a supervisor that is killed.
     if (getppid() != parent) _exit(1);
     // Ctrl-C reaches the supervisor alone, which then stops the children. The parent does the same:
-    // whoever comes first, the group is there before the next child and before exec.
+    // whichever is first, the group exists before the next child and before exec.
     if (setpgid(0, group) != 0) setpgid(0, 0);
     const sigset_t set = Signals();
     sigprocmask(SIG_UNBLOCK, &set, nullptr);

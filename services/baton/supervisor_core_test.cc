@@ -62,7 +62,7 @@ TEST_F(SupervisorCoreTest, TheOthersWaitUntilTheLeaderListens) {
   EXPECT_THAT(Texts(core.OnListening(0, kSecond)), ElementsAre("start 1", "start 2"));
   EXPECT_THAT(Texts(core.OnListening(1, kSecond)), IsEmpty());
   core.OnReady();
-  // Started again it leads nobody: the others run.
+  // Started again, the leader releases no others: they already run.
   core.OnEnded(0, {.exit_code = 1}, 2 * kSecond);
   EXPECT_THAT(Texts(core.OnTime(3 * kSecond)), ElementsAre("start 0"));
   EXPECT_THAT(Texts(core.OnListening(0, 3 * kSecond)), IsEmpty());

@@ -119,8 +119,8 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   return rejection;
 }
 
-// Where costs are asked for and no file says them; nothing: they are not measured. A timed
-// executor's are its profile's, and its later stages see that nobody sent the prompt.
+// Set where costs are needed and no file has them; empty: they are not measured. A timed executor's
+// come from its profile, and its later stages notice that the prompt was not sent.
 std::optional<prefill::SweepLimits> SweepOf(const v1::Options& options, int max_context_tokens) {
   const bool fixed =
       options.chunk_policy() == ChunkRuleName(ChunkRule::kFixed) ||

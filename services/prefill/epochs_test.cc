@@ -1,5 +1,5 @@
 // Epochs of chains of real services: stages that die, endpoints that are replaced, clocks that are
-// set back, links that are somebody else's.
+// set back, links from another chain's processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -109,7 +109,7 @@ v1::LinkRequest HelloToStageOne(TestChain& chain, const InstanceRef& stage0, uin
   return request;
 }
 
-// It runs on another host now, or somebody has set its clock back.
+// It runs on another host now, or its clock was set back.
 TEST(EpochsTest, AStageZeroWhoseClockIsBehindIsWiredAllTheSame) {
   TestChain chain({.stages = 2});
   ASSERT_TRUE(chain.WaitReady());

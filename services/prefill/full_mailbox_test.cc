@@ -14,7 +14,7 @@ namespace {
 
 // More messages than a request and the wiring of a chain after it bring to the loops.
 constexpr int kMessages = 60;
-// Far longer than a request takes, so that one that nobody ends is told apart.
+// Far longer than a request takes, so that a request that ends only by timeout is told apart.
 constexpr int64_t kTimeoutMs = 20'000;
 
 class FullMailboxTest : public testing::TestWithParam<int> {

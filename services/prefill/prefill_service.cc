@@ -241,7 +241,7 @@ void PrefillService::OnEndpointLost() {
   }
 }
 
-// Also now and then: whoever finds peers for this service need not tell that one is lost.
+// Also called periodically: `peers` need not report that one is lost.
 void PrefillService::CheckNeighbours() {
   stage_->CheckNeighbours(
       [this](const InstanceRef& instance) { return parts_.peers->Find(instance); });

@@ -106,8 +106,8 @@ TEST(RankChainTest, TellsPromptLogprobs) {
 }
 
 // What chunks cost is measured by all ranks of a stage, in the same steps, before it is ready;
-// once, though a rank comes back. The second stage's fake ranks fail at the first step, as nobody
-// sent them activations: their group ends, and the next one serves without having measured.
+// once, though a rank comes back. The second stage's fake ranks fail at the first step, as they
+// were sent no activations: their group ends, and the next one serves without having measured.
 TEST(RankChainTest, RanksMeasureTogetherBeforeTheyAreReady) {
   std::array<std::atomic<int>, 4> steps{};
   TestChain::Settings settings = {.stages = 2, .ranks = 2};

@@ -53,7 +53,7 @@ struct ClusterClientOptions {
   // Called on the client's thread when an endpoint that stood does no more: what runs over it ends
   // now. May be null.
   std::function<void()> on_endpoint_lost;
-  // Somebody asks this worker to drain, by way of a router (Cluster.Drain). Called on the client's
+  // An operator asks this worker to drain, through a router (Cluster.Drain). Called on the client's
   // thread, again with every heartbeat until the worker leaves. May be null.
   std::function<void()> on_drain;
   // How many routers refuse this worker for now (another model, a rank that is taken ...); they are

@@ -14,8 +14,8 @@
 namespace baton::sim {
 namespace {
 
-// Whoever has seen so many plans, some of them short and some long, knows what they cost. Of two
-// short ones among 45 nobody does (seed 9,563,857).
+// After so many plans, some short and some long, costs must be known. Two short ones among 45 are
+// too few (seed 9,563,857).
 constexpr int kEnoughPlans = 25;
 constexpr size_t kEnoughSizes = 3;
 constexpr int kEnoughSpread = 2;
@@ -338,8 +338,8 @@ std::vector<int> ChunkWitness::Forecast(int tokens_of_prompt) const {
   return ForecastChunks(options, learned_, topology_.stages, tokens_of_prompt).chunks;
 }
 
-// Whoever asks beforehand how a prompt will be cut hears what then happens. But a prompt as long as
-// an earlier one may be cut as that was, while costs have hardly moved.
+// A forecast of a prompt's chunks must match the plan. But a prompt as long as an earlier one may
+// be cut as that was, while costs have hardly moved.
 void ChunkWitness::CheckForecast(const prefill::PlanItem& item, const Prompt& prompt) {
   const std::vector<int> chunks = Forecast(prompt.tokens);
   const int told = chunks.empty() ? 0 : chunks.front();

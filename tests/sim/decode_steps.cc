@@ -157,7 +157,7 @@ std::vector<DecodeSteps*> DecodeSteps::RanksAt(const Step& step) {
   return ranks;
 }
 
-// Whoever comes first computes for all: their memory is theirs until the step ends everywhere.
+// The first rank computes for all: their memory stays in use until the step ends everywhere.
 const StageGroups::Step* DecodeSteps::ComputeTogether() {
   const Step& own = steps_.front();
   if (const auto* known = groups_.Find(KeyOf(own.epoch), own.number)) return known;

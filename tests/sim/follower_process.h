@@ -41,7 +41,7 @@ class FollowerProcess : public DecodeRank {
   DecodeSteps& steps() override { return steps_; }
   // From rank 0, on a link, which is that call.
   void ReceiveHello(uint64_t call, const links::Hello& hello);
-  // `nonsense`: an order that rank 0's core has not given, or not twice.
+  // `nonsense`: an invalid order: rank 0's core has not given it, or only once.
   void ReceiveOrder(uint64_t call, const decode::Order& order, bool nonsense);
   void ReceivePing(const links::PingHeard& ping) { link_events_.Raise(ping); }
   void ReceiveGroup(uint64_t call, const Rendezvous::Message& message);

@@ -141,8 +141,8 @@ std::string GridOf(const Info& worker) {
                                        : absl::StrCat(" of decode service ", worker.decode_id);
 }
 
-// As what a stage with other layers than its place's is refused: by the first member that it does
-// not fit. "": by nobody.
+// Why a stage with other layers than its place's is refused: the first member that it does not fit.
+// "": it fits all.
 std::string WhyLayersDiffer(const Info& other, const std::vector<router::Worker>& here) {
   for (const router::Worker& member : here) {
     const Info& info = member.info;
@@ -244,9 +244,9 @@ void RouterProcess::LetIntrudersAsk(const router::WorkerInfo& like) {
                                 " is answered with: ", refusal.ToString()));
   }
 
-  if (!HasPlaces()) return;  // Refused for that, whoever it is.
+  if (!HasPlaces()) return;  // Any worker is refused for that.
   LetAnotherShapeAsk();
-  // Who comes first fits, and who drains is in nobody's way.
+  // The first to come fits, and a draining member blocks none.
   const std::vector<router::Worker> here = core_.membership().Workers();
   const auto decode = std::find_if(here.begin(), here.end(), [](const router::Worker& member) {
     return !member.draining && member.info.role == Role::kDecode;

@@ -44,7 +44,7 @@ class LeaseWitness {
   void Placed(uint64_t receipt, bool ok, uint64_t checksum, bool damaged);
   // `refusal` as above.
   void Commit(const KvCommit& commit, bool again, const absl::Status& answer, KvRefusal refusal);
-  // The next commit is a stranger's, whatever it says; its writer's own may contradict it.
+  // The next commit is forged, whatever it says; its writer's own may contradict it.
   void ForgeNext() { forged_ = true; }
   void Heartbeat(const InstanceRef& writer);
   void Ticked();

@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kNoCall = uint64_t{1} << 60;  // No call in the world has this number.
 constexpr double kHasImpostor = 0.2;
 
-// What makes it another one's member, or nobody's. A decode service has no stages to say.
+// Makes it another group's member, or none's. A decode service has no stages.
 void Differ(uint64_t how, worker::PeerWorker& member) {
   const bool prefills = member.role == Role::kPrefill;
   std::string& group = prefills ? member.chain_id : member.decode_id;

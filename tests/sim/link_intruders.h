@@ -1,4 +1,4 @@
-// What nobody of ours says to the ends of links: a stage 0 that breaks the protocol, another one
+// What no correct peer sends to the ends of links: a stage 0 that breaks the protocol, another one
 // that claims its place, workers in the view that are no members of the chain but for one thing.
 #ifndef TESTS_SIM_LINK_INTRUDERS_H_
 #define TESTS_SIM_LINK_INTRUDERS_H_

@@ -168,8 +168,8 @@ bool MembersWitness::TwinLives(const InstanceRef& instance) const {
          !found->second.suspect;
 }
 
-// Whoever sends it has looked at the answer. As any applicant it joins with others that it fits, if
-// they come before it is forgotten.
+// The sender has checked the answer. Like any applicant it joins with others that it fits, if they
+// come before it is forgotten.
 void MembersWitness::HearIntruder(const InstanceRef& instance,
                                   const router::Membership& membership) {
   if (IsApplicant(instance, membership)) intruders_[instance] = world_.now_us();

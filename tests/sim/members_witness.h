@@ -18,7 +18,7 @@
 
 namespace baton::sim {
 
-// Names the registration of somebody who cannot join (intruders.cc).
+// Names the registration of a worker that cannot join (intruders.cc).
 inline constexpr uint64_t kOfIntruder = 0;
 
 class MembersWitness {

@@ -42,7 +42,7 @@ bool MembershipsWitness::Named(const Router& router) const {
          std::find(numeric.begin(), numeric.end(), router.address) != numeric.end();
 }
 
-// Whom no source names: other names at once, routers when they are silent and nobody needs them.
+// Forgets what no source names: other names at once, routers when they are silent and not needed.
 void MembershipsWitness::ForgetRouters() {
   std::erase_if(announced_, [&](const auto& entry) { return entry.second <= world_.now_us(); });
   for (auto router = routers_.begin(); router != routers_.end();) {

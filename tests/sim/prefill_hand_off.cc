@@ -29,7 +29,7 @@ std::vector<int> PagesOf(const prefill::SendKvMessage& message) {
 
 }  // namespace
 
-// The network has kept a copy, and delivers it to whoever lives on the node by then: the same life
+// The network has kept a copy, and delivers it to the process on the node by then: the same life
 // of the decode service, a later one, or with the sender long gone.
 void PrefillProcess::DeliverAgain(const InstanceRef& decode, double chance, const char* label,
                                   const std::function<void(DecodeRank&)>& deliver) {

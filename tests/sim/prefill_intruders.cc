@@ -1,5 +1,5 @@
 // What no peer of ours says to a prefill process: prompts that contradict their tickets, plans that
-// fit no stage, activations and credits that nobody waits for, members that are ready twice. A
+// fit no stage, unexpected activations and credits, members that are ready twice. A
 // prompt is refused and nothing else changes; the others end the epoch, for that very reason.
 #include <algorithm>
 #include <iterator>

@@ -73,7 +73,7 @@ std::vector<PrefillProcess*> PrefillProcess::RanksAt(const prefill::RunCompute& 
   return ranks;
 }
 
-// Whoever comes first computes for all: their memory is theirs until the step ends everywhere.
+// The first rank computes for all: their memory stays in use until the step ends everywhere.
 const StageGroups::Step* PrefillProcess::ComputeTogether(const prefill::RunCompute& compute) {
   const StageGroups::Key key = KeyOf(compute.epoch);
   if (const auto* known = groups_.Find(key, compute.number)) return known;

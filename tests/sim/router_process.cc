@@ -56,7 +56,7 @@ ModelFingerprint FingerprintOf(const Topology& topology, int node, const LayerRa
     if (differs == 1) ++held.head_hash;
     if (differs == 2) ++held.layer_hashes[topology.layers / 2];
   }
-  // Some of an upgrade's, which speak a version that nobody else does yet.
+  // Some are upgraded, and speak a version that no other process does yet.
   held.protocol_version = kProtocolVersion + (node % 3 == 0 ? 1 : 0);
   held.oldest_protocol_version = kOldestProtocolVersion;
   return held;

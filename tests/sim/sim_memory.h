@@ -1,6 +1,6 @@
-// The KV memory of a simulated worker, slot by slot, and the kernels' way through it. Pages that
-// nobody owns hold canaries: who reads one of those computes nonsense, who writes to one or frees
-// one that is in use breaks a promise.
+// The KV memory of a simulated worker, slot by slot, and the kernels' way through it. Unowned pages
+// hold canaries: reading one computes garbage; writing to one, or freeing one that is in use,
+// breaks a promise.
 #ifndef TESTS_SIM_SIM_MEMORY_H_
 #define TESTS_SIM_SIM_MEMORY_H_
 

@@ -55,8 +55,8 @@ struct Topology {
   bool least_load = true;
   int64_t step_us = 300;   // Fixed time of a decode step, without its sequences.
   int compute_factor = 1;  // How much longer than in a fast chain a chunk takes.
-  // From then on the last stage takes kSlowdown times as long; or, if `unsteady`, nobody can tell
-  // how long any stage will take for a chunk, up to eight times what it did.
+  // From then on the last stage takes kSlowdown times as long; or, if `unsteady`, each stage takes
+  // a random time for a chunk, up to eight times what it did.
   int64_t changes_at_us = kNeverUs;
   // Stages know from elsewhere what chunks cost them, and this is that over what they do cost; 0:
   // they don't.
@@ -70,7 +70,7 @@ struct Topology {
   // Nothing goes wrong but that processes drain: requests may be ended by that alone.
   bool only_drains = false;
   int64_t clock_skew_us = 0;  // Wall clocks of processes differ by up to this, after restarts too.
-  // Nothing goes wrong but that routers stand still or are late: they may lose nobody for it.
+  // Nothing goes wrong but that routers stand still or are late: they may lose no worker for it.
   bool only_routers_pause = false;
   Timings times;
   bool undisturbed = false;  // No message of the control plane is lost or late, no process pauses.

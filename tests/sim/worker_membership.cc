@@ -25,8 +25,8 @@ constexpr int kStrangersAnnounced = 70;
 // A router announces itself so often before its announcement counts no more.
 constexpr int kAnnouncements = 4;
 
-// What a router asks for between heartbeats: nothing, more of them than is usual, or fewer, which
-// nobody heeds. Each life of it asks for the same.
+// The heartbeat interval a router asks for: none, a shorter one, or a longer one, which is ignored.
+// Each life of it asks for the same.
 int64_t IntervalOf(uint64_t router_incarnation, int64_t heartbeat_us) {
   switch ((router_incarnation >> 1) % 4) {  // They are odd.
     case 0:
@@ -396,8 +396,8 @@ void WorkerMembership::PeerClosed(const InstanceRef& peer, int64_t opened_us) {
   }
 }
 
-// With one router alone: over endpoints that were gone before this worker or the peer joined again,
-// having been taken for dead, nobody says that it is connected.
+// With one router: no worker reports itself connected over an endpoint that was gone before it or
+// the peer was taken for dead and joined again.
 void WorkerMembership::CheckTaken() {
   for (const auto& [peer, endpoint] : core_.endpoints()) {
     const auto taken = taken_us_.find(endpoint.endpoint);

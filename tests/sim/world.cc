@@ -193,8 +193,8 @@ void World::BreakCall(uint64_t id) {
   if (it == calls_.end()) return;
   const Call call = it->second;
   calls_.erase(it);
-  // After what was sent before on this call, as on any stream. One end may notice late: nobody
-  // tells it when a machine or what lies between is gone.
+  // After what was sent before on this call, as on any stream. One end may notice late: it gets no
+  // sign when a machine or what lies between is gone.
   const bool late = Strikes(&NetworkFaults::break_late);
   const int64_t late_us = late ? random_.Between(100'000, kLatestBreakUs) : 0;
   const bool late_server = late && random_.Chance(0.5);

@@ -153,7 +153,7 @@ class World {
 
   // A tensor message. One without bytes is control: it waits for what its connection has been given
   // before, and nothing else; data takes its time on the wire, one message after the other, and may
-  // arrive in another order. Whoever sends more than SetConnectionLimit allows breaks a promise:
+  // arrive in another order. A sender of more than SetConnectionLimit allows breaks a promise:
   // the real queue is bounded too, and would fail the message. `read` runs when the bytes leave the
   // sender's memory, just before `sent` (so a page that is reused before `sent` shows), `place` at
   // the receiver if it arrives, `sent` at the sender exactly once. A slow message arrives long

@@ -1,4 +1,4 @@
-// A data plane that reaches nobody: tests override what they are about.
+// A data plane that reaches no peer: tests override what they need.
 #ifndef COMMON_TRANSPORT_TESTING_STUB_DATA_PLANE_H_
 #define COMMON_TRANSPORT_TESTING_STUB_DATA_PLANE_H_
 

@@ -97,7 +97,7 @@ void DecodeCore::State::On(const StepFinished& event) {
     outputs.emplace(output.attempt_id, &output.token);
   }
   for (const auto& [generation, attempt_id] : members) {
-    // Ended meanwhile: its output is nobody's, though the attempt may have come again.
+    // Ended meanwhile: its output is dropped, though the attempt may have come again.
     if (!granted.contains(generation)) {
       Covered<"decode: a request ends under a step">();
       holds.at(generation).in_step = false;

@@ -45,7 +45,7 @@ const BlockPool& DecodeCore::pool() const { return state_->pool; }
 
 bool DecodeCore::draining() const { return state_->draining; }
 
-// Whoever was held has ended with the ranks, and has a hold until nothing uses its pages.
+// Requests ended when the ranks were lost; each has a hold until nothing uses its pages.
 bool DecodeCore::may_join() const { return !state_->joined && state_->holds.empty(); }
 
 bool DecodeCore::joined() const { return state_->joined; }

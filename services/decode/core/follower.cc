@@ -66,7 +66,7 @@ absl::Status Follower::CheckGrant(const GrantOrder& order) const {
   return CheckPages(order);
 }
 
-// Rank 0 gives a slot or a page to somebody else when every rank has said that it is drained.
+// Rank 0 gives a slot or a page to another request only when every rank has reported it drained.
 absl::Status Follower::CheckPages(const GrantOrder& order) const {
   std::set<int> taken;
   for (const Grants* const grants : {&granted_, &revoked_}) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxWriters = 4096;
 
-// So long a name or leg comes from nobody who is meant.
+// No valid name or leg is longer.
 constexpr size_t kMaxNameBytes = 128;
 
 KvFailed FailedFromProto(const v1::DecodeReport& proto) {

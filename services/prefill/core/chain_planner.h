@@ -13,9 +13,9 @@
 // is the next oldest's; but while there are shorter ones (less to compute than the leader), open or
 // waiting, half of each plan goes to them, the shortest first. So, in whole pages of what the
 // plans that come after it take, two plans more or less,
-// - nobody starves: a prompt is planned whole within twice what it and older ones have left;
-// - nobody waits for the million tokens of who was first: once there are pages for it, within
-//   twice what it and shorter ones have left.
+// - no prompt starves: it is planned whole within twice what it and older ones have left;
+// - no prompt waits for an older one of a million tokens: once there are pages for it, it is
+//   planned whole within twice what it and shorter ones have left.
 // What a prompt takes is the time on the stage that takes longest for the leader's chunk
 // (common/chunking/token_prices.h): behind a million tokens one takes as long as hundreds of a
 // short prompt, which is therefore through with the next plan or two. It is counted in tokens while

@@ -1,7 +1,7 @@
 // What a stage has yet to send to the decode services: one queue for each process of them, out of
 // which a bounded number of messages is under way at a time. A chunk's KV is cut into messages of
 // neighbouring pages; the rest of it waits for room, so that a slow network or decode service paces
-// the sender instead of failing its requests. The stage's core says when nobody wants a chunk any
+// the sender instead of failing its requests. The stage's core says when a chunk is not wanted any
 // more: what is not under way then ends at once.
 //
 // A decode service of several ranks is as many destinations (common/kv/head_routes.h): a send has a
@@ -106,10 +106,10 @@ class KvOutbox {
  public:
   explicit KvOutbox(const KvOutboxOptions& options);
 
-  // Each ends with exactly one KvSent, when none of its messages is under way, and a commit that
-  // did not fail when every rank of decode that it went to has said that all is there, or that
-  // nobody waits for it. The ticket is of a number of ranks that can share the model's KV heads, of
-  // which one at least hears from this rank (the stage's core has seen to it).
+  // Each ends with exactly one KvSent, when none of its messages is under way. A commit that did
+  // not fail also waits until every decode rank that it went to has replied that all is there, or
+  // that it does not wait for it. The ticket's number of ranks can share the model's KV heads, and
+  // this rank sends to at least one of them (the stage's core has checked).
   void Add(const SendKv& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
   void Add(const SendCommit& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
 
@@ -121,12 +121,12 @@ class KvOutbox {
   void MessageEnded(uint64_t message_id, const absl::Status& status, int64_t now_us,
                     std::vector<KvOutboxAction>& actions);
 
-  // One that nobody asked for is ignored.
+  // An unexpected one is ignored.
   void OnReceipt(const KvReceipt& receipt, int64_t now_us, std::vector<KvOutboxAction>& actions);
   void Tick(int64_t now_us, std::vector<KvOutboxAction>& actions);
   int64_t NextDeadlineUs() const;
 
-  // Nobody wants the attempt's KV any more: what waits ends with CANCELLED.
+  // The attempt's KV is not wanted any more: what waits ends with CANCELLED.
   void Cancel(uint64_t attempt_id, int64_t now_us, std::vector<KvOutboxAction>& actions);
   void CancelAll(int64_t now_us, std::vector<KvOutboxAction>& actions);
 

@@ -281,7 +281,7 @@ TEST_F(GatheredTest, GatheredBytesAreBoundedOverAllRanks) {
   whole.decode = kOther;
   SendTo(whole, 2, 8, {20, 22});
   ASSERT_EQ(data_.size(), 6u);
-  // Whoever has waited goes on when there is room, whoever it comes from.
+  // A waiting message goes out when there is room, whichever destination freed it.
   End(data_[0].message_id);
   EXPECT_EQ(data_.size(), 6u) << "back within the bound";
   End(data_[1].message_id);

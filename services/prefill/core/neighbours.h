@@ -1,8 +1,8 @@
-// The two stages beside this one in an epoch, of each the rank that is this one's counterpart, by
-// the endpoints that stood when it began. An endpoint belongs to one connection: a neighbour that
-// was lost and comes back is connected anew, and nothing that is sent to the old endpoint would
-// reach it. So an epoch begins when both stand, and ends when one of them does no more, whoever
-// lives at its other end.
+// The two stages beside this one in an epoch: of each, the rank that is this rank's counterpart,
+// and the endpoint to it that stood when the epoch began. An endpoint belongs to one connection: a
+// neighbour that was lost and comes back is connected anew, and nothing that is sent to the old
+// endpoint would reach it. So an epoch begins when both endpoints stand, and ends when one does not
+// any more, even if the process at its other end lives.
 //
 // Rejected: to go on over the new endpoint. What was under way to the old one is lost, and
 // activations, credits and reports would have to be told apart by more than their epoch.

@@ -79,9 +79,9 @@ absl::Status ChainPlanner::State::CheckQueue() const {
   if (!std::is_sorted(open.begin(), open.end(), older)) {
     return absl::InternalError("open requests are not in the order of arrival");
   }
-  // Where tokens are what is counted, nobody's next page costs more than a page. By time it may:
-  // who is further on than the leader pays more, and what was kept is in an earlier leader's
-  // tokens.
+  // Counted in tokens, the next page of a prompt costs at most a page. Counted in time it may cost
+  // more: a prompt with a longer prefix than the leader's costs more per token, and the credit is
+  // in an earlier leader's tokens.
   const bool below_most =
       limits.chunk_rule == ChunkRule::kOptimal || shared_credit <= limits.page_size;
   if (shared_credit >= 0 && below_most) return absl::OkStatus();

@@ -36,7 +36,7 @@ bool ChainPlanner::State::OldestBegins() const {
   return older && MayAdmitOldest();
 }
 
-// Who leads the next plan; nullptr: nobody, or nobody for whom there is room.
+// The request that leads the next plan; nullptr: there is none, or no room for it.
 const uint64_t* ChainPlanner::State::NextLeader() const {
   return OldestBegins() ? &queue.front() : Leader();
 }
@@ -85,8 +85,8 @@ std::vector<uint64_t> ChainPlanner::State::OpenAndShorter(double price) const {
   return found;
 }
 
-// The shortest that waits, if there is room for it. If there is not, there is none for any other,
-// but perhaps for the oldest, which has nobody to leave room for.
+// The shortest waiting request, if there is room for it. If not, there is room for none but perhaps
+// the oldest, which need not leave room for an older one.
 std::optional<uint64_t> ChainPlanner::State::NextToBegin(double shorter_than) const {
   if (waiting_by_size.empty()) return std::nullopt;
   for (const uint64_t attempt_id : {std::get<2>(*waiting_by_size.begin()), queue.front()}) {
@@ -115,7 +115,7 @@ double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, dou
   if (PlantedBug(Bug::kPlannerStarvesLong)) credit = budget;
   const double page = limits.page_size;
   double share = std::floor(std::min(credit, budget) / page) * page;
-  double most_kept = 0;  // To the next plan; 0: nobody wants it.
+  double most_kept = 0;  // For the next plan; 0: no prompt to use it.
   double spent = 0;
   while (true) {
     const std::optional<uint64_t> waiting = NextToBegin(leader_price);

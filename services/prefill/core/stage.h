@@ -156,7 +156,7 @@ struct SendCommit {
   Ticket ticket;
   std::optional<SampledToken> first_token;  // Where tokens are drawn.
 };
-struct CancelKv {  // Nobody wants it any more: end what is not being sent yet.
+struct CancelKv {  // It is not wanted any more: end what is not being sent yet.
   uint64_t epoch = 0;
   uint64_t attempt_id = 0;
 };

@@ -107,7 +107,7 @@ void Stage::State::ReleaseKv() {
   if (!kv_behind.empty()) Covered<"stage: KV waits for its plan's activations to leave">();
 }
 
-// Nobody wants what waits of the attempt.
+// Drops the attempt's waiting KV actions.
 void Stage::State::DropKv(uint64_t attempt_id, Request& request) {
   for (auto& [number, waiting] : kv_behind) {
     request.sends -= static_cast<int>(std::erase_if(waiting, [&](const KvAction& action) {

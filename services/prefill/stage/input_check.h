@@ -1,7 +1,7 @@
 // Whether a plan's input is what the previous stage sent: both stages take the checksum of all of
-// it once it has arrived, while the plan is computed already, since of a hop through a chain
-// checksums would be a third. Nothing that was computed leaves the stage before they have been
-// found equal (PlanComputer), so a damaged input costs its epoch, as ever, and reaches nobody.
+// it once it has arrived, while the plan is computed already, since checksums would be a third of a
+// hop's time. Nothing that was computed leaves the stage before they have been found equal
+// (PlanComputer), so a damaged input ends its epoch, as always, and its results are not sent.
 #ifndef SERVICES_PREFILL_STAGE_INPUT_CHECK_H_
 #define SERVICES_PREFILL_STAGE_INPUT_CHECK_H_
 

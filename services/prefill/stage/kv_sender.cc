@@ -94,7 +94,7 @@ void KvSender::Send(const SendKv& action) {
     const int end_page = action.first_page + static_cast<int>(action.pages.size());
     const int tail_tokens = action.ticket.prompt_tokens % page_size;
     if (end_page == action.ticket.prompt_pages && tail_tokens != 0) {
-      // What lies behind a prompt's last token was written for somebody else.
+      // The bytes behind a prompt's last token are another request's.
       options_.executor->kv_memory().ClearTail(action.pages.back(), tail_tokens);
     }
     outbox_.Add(action, NowUs(), actions);

@@ -22,7 +22,7 @@ inline constexpr int64_t kLongestRankSweepUs = 4'000'000;
 
 class RankSweep {
  public:
-  // `executor` is not owned. Nothing in `limits`: nobody asks for costs.
+  // `executor` is not owned. Nothing in `limits`: costs are not measured.
   RankSweep(Executor* executor, const std::optional<SweepLimits>& limits)
       : executor_(executor), limits_(limits) {}
 

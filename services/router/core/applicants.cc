@@ -55,7 +55,7 @@ void Membership::AddApplicants(Group& group, int64_t now_us) const {
   }
 }
 
-// The members, and the applicants that fit them since somebody is gone, but have not asked again.
+// The members, and the applicants that fit them since a member is gone but have not asked again.
 Group Membership::Incumbents(int64_t now_us) const {
   Group group;
   for (const auto& [id, member] : workers_) {

@@ -158,7 +158,7 @@ TEST_F(ApplicantsTest, WhoHasGivenWayIsNoApplicantBeforeItAsks) {
   EXPECT_EQ(Members(), (Names{"d0", "old-0", "old-1", "old-2"}));
 }
 
-// Nobody has heard of it since: its place is free when it would be if it were refused still.
+// It has not asked since: its place is free at the time at which a refused applicant is forgotten.
 TEST_F(ApplicantsTest, WhoJoinsWithOthersHasTheLeaseOfItsLastAttempt) {
   ASSERT_TRUE(Joins(Named(WithOtherWeights(TestDecode("d9")), "stranger")));
   EXPECT_FALSE(Joins(TestStage("c0", 0, 1)));

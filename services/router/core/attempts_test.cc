@@ -165,7 +165,7 @@ TEST_F(AttemptsTest, AShortPromptMayHaveALongAnswer) {
   EXPECT_TRUE(core_->AtRest());
 }
 
-// Not for a pair, which nobody would wait for here: there is one.
+// It does not wait for a pair: there is one.
 TEST_F(AttemptsTest, WhoseWorkerIsLostWaitsForRoomOnTheOther) {
   Reset(Patient());
   Join({TestStage("c0", 0, 1), TestDecode("d0"), TestDecode("d1")});

@@ -90,7 +90,7 @@ TEST_F(DisplacementTest, WhosePlaceSomebodyHasWhoDrainsJoinsWithNobody) {
 }
 
 // Both lives of one name would be in a chain and in a decode service.
-// Whoever comes first after a place is free would count the one who waits for it as its own.
+// The first to ask after a place is free would count the applicant waiting for it as its own.
 TEST_F(DisplacementTest, WhoFitsTheMembersSinceAPlaceIsFreeCountsForThem) {
   const WorkerInfo dies = Named(TestStage("c0", 1, 3), "dies");
   ASSERT_TRUE(Joins(TestDecode("d0")));

@@ -14,7 +14,7 @@ namespace baton::router {
 
 class Grids {
  public:
-  // Somebody has this place, or will most likely be back in it. The first of a grid says how many
+  // A worker has this place, or will most likely be back in it. The first of a grid says how many
   // `places` it has: one of another shape doesn't count for it.
   void Hold(const GridName& grid, int place, int places, int64_t changed_us = 0);
 

@@ -72,7 +72,7 @@ TEST_F(GroupTest, WhoFitsAllOfItMayJoin) {
   EXPECT_FALSE(FitsWith(decode, [](auto& w) { w.instance.id = "c0-0"; })) << "a name that is here";
   EXPECT_FALSE(FitsWith(TestStage("c0", 1, 2), [](auto& w) { w.instance.id = "x"; }))
       << "a place that is taken";
-  // What some member holds, whoever came first.
+  // What some member holds, whichever joined first.
   EXPECT_FALSE(FitsWith(decode, [](auto& w) { w.fingerprint.embedding_hash = 0x66; }));
   EXPECT_FALSE(FitsWith(decode, [](auto& w) { w.fingerprint.head_hash = 0x66; }));
   for (const int layer : {0, 3}) {

@@ -130,7 +130,7 @@ class Membership {
   // applicant, once it asks: most likely it is dead, and would drive its own successor out in its
   // turn. But once `settle_us` have passed since the first registration, members that can form a
   // pair never do, workers counted that were lost no longer ago than `pair_grace_us` and didn't
-  // leave. Those that drain count for nothing, and nobody need have their model.
+  // leave. Draining ones don't count, and workers need not fit their model.
   absl::Status Register(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
 
   // NOT_FOUND for an unknown instance or another incarnation. An `applied_version` that was never
@@ -199,8 +199,8 @@ class Membership {
   // places of some chain and some decode service are all held by workers that are here or that were
   // lost no longer ago than `pair_grace_us`, and no longer than that after the last of them joined,
   // was lost, or changed its readiness or its connections, or began again with the view. So a
-  // worker that dies is waited for (somebody may start it again), and two that can't connect are
-  // not waited for for ever. One that drains most likely makes room for its successor: it counts as
+  // worker that dies is waited for (it may be started again), and two that can't connect are not
+  // waited for without end. One that drains most likely makes room for its successor: it counts as
   // changed as long as it is here. A role that never was here is not expected: this router can't
   // know of it.
   int64_t PairExpectedUntilUs(int64_t now_us) const;

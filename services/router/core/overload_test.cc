@@ -61,7 +61,7 @@ TEST_F(OverloadTest, ARefusedRequestGoesToAnotherWorkerWithRoomAtOnce) {
   EXPECT_EQ(core_->load().retries_decode.overload_total, 1);
   EXPECT_EQ(core_->load().retries_decode.refused_total, 1);
   EXPECT_EQ(core_->load().retries_decode.failure_total, 0);
-  // Nobody is sent to the full one, however much the other one has.
+  // No request is sent to the full one, however much the other one has.
   for (uint64_t call_id = 2; call_id <= 5; ++call_id) {
     Request(call_id);
     EXPECT_NE(Only<Reserve>().decode.id, full);

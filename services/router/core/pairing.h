@@ -1,6 +1,6 @@
 // Which pair takes a request, and when one has room for it: what it gives to workers holds KV pages
-// there, so what could not begin yet waits with the router, where it holds nothing and goes to
-// whoever is free first. The load on every worker: what this router has put there, which
+// there, so a request that can't begin yet waits in the router, where it holds nothing and goes to
+// the first free pair. The load on every worker: what this router has put there, which
 // it counts exactly, and what other routers have, which is the rest of what a heartbeat reports, as
 // it was when the heartbeat came.
 #ifndef SERVICES_ROUTER_CORE_PAIRING_H_

@@ -185,7 +185,7 @@ TEST(PairingTest, AChainIsGivenPromptsUntilTheyFillItsPages) {
   }
 }
 
-// Whoever looks before and after several of them sees that something has changed.
+// The counter differs before and after several changes too.
 TEST(PairingTest, ChangesGrowWithAllThatMayHaveMadeRoom) {
   Pairing pairing(Policy::kLeastLoad);
   const Pair pair = TestPair("c0", "d0");

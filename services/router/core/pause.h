@@ -5,10 +5,10 @@
 // by how long its mailbox is, or how old the events in it are, since both grow under load that it
 // bears well.
 //
-// Who stood still may not judge others by their silence: what they said meanwhile waits in its
-// sockets and its mailbox. So every wait for somebody else is prolonged by one grace, once: a
-// worker's lease once between two heartbeats, a hand-off once for an attempt, a wait for a pair
-// once for a request. Once, so that a router that is always late still ends what is dead, only
+// A router that stood still may not judge others by their silence: what they sent meanwhile waits
+// in its sockets and its mailbox. So every wait for another process is prolonged by one grace,
+// once: a worker's lease once between two heartbeats, a hand-off once for an attempt, a wait for a
+// pair once for a request. Once, so that a router that is always late still ends what is dead, only
 // later by the grace. Rejected: not to judge for a while after every pause, since pauses may follow
 // one another for ever. Deadlines are promises to clients, and are never put off.
 #ifndef SERVICES_ROUTER_CORE_PAUSE_H_

@@ -57,7 +57,7 @@ TEST_F(PauseTest, APauseGivesWorkersALeasesGraceOnce) {
   Beat({"d0", 1});
   TickUntil(resumed_us + kLeaseUs);
   EXPECT_EQ(workers(), 1u) << "who was heard from since";
-  // A second pause excuses the one that was heard from, and nobody for ever.
+  // A second pause excuses the worker that was heard from, but not without end.
   TickAt(resumed_us + 3 * kLeaseUs);
   EXPECT_EQ(workers(), 1u);
   TickAt(resumed_us + 6 * kLeaseUs);
@@ -106,7 +106,7 @@ TEST_F(PauseTest, AWaitForAPairIsExcusedOnce) {
   EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kUnavailable);
 }
 
-// What it waits for is itself: nobody's heartbeat tells of a report.
+// This wait ends by the router's own timer: no heartbeat brings a report.
 TEST_F(PauseTest, NothingButAWaitForAPairIsExcused) {
   limits_.settle_us = kBeatUs;
   Reset(limits_);

@@ -147,7 +147,7 @@ struct ReplyHeartbeat {
   uint64_t view_version = 0;
   bool view_changed = false;  // `workers` is meaningful.
   std::vector<Member> workers;
-  bool drain = false;       // Somebody asks the worker to.
+  bool drain = false;       // An operator asks for it.
   int needed_requests = 0;  // That a draining worker must wait for before it leaves.
 };
 // The view has changed, or the worker is asked to show that it lives: either way a heartbeat is

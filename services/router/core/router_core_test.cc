@@ -69,7 +69,7 @@ TEST_F(RouterCoreTest, APrefillFailureAfterTheWholeAnswerChangesNothing) {
   EXPECT_TRUE(core_->AtRest());
 }
 
-// So that whoever keeps asking is logged once.
+// So that a worker that keeps asking is logged once.
 TEST_F(RouterCoreTest, ARefusalInTheSameWordsIsCalledRepeated) {
   JoinOnePair();
   Handle(RegisterRequested{1, TestDecode("d0")});

@@ -149,7 +149,7 @@ TEST_F(RouterRanksTest, WhatADrainingFollowerLeavesIsEndedByItsDrain) {
   EXPECT_TRUE(IsEndedByDrain(Failure())) << Failure();
 }
 
-// Pages that only rank 0 has are nobody's, and not in use.
+// Pages that only rank 0 has are never given out, and don't count as used.
 TEST_F(RouterRanksTest, PagesBeyondTheSmallestRanksAreNoLoad) {
   WorkerInfo large = TestDecodeRank(0);
   large.page_count = 128;

@@ -109,7 +109,7 @@ TEST_F(WaitingTest, WhoBeginsAgainWithTheViewIsWaitedFor) {
 TEST_F(WaitingTest, TheSuccessorOfADrainedWorkerIsWaitedFor) {
   Join({stage_, decode_});
   Handle(DrainRequested{1, "d0"});
-  now_us_ += 10 * kPairingUs;  // It may drain for long: whoever comes waits for as long as always.
+  now_us_ += 10 * kPairingUs;  // It may drain for long: a request waits for as long as always.
   EXPECT_EQ(outlook(), Outlook::kWaits);
   Request(1);
   EXPECT_EQ(core_->load().waiting, 1);
@@ -151,7 +151,7 @@ TEST_F(WaitingTest, EndsWithThePairingTimeout) {
   JoinUnconnected();
   now_us_ += kPairingUs / 2;
   Request(1);
-  // A decode that changes keeps the hope up for longer than one request may wait.
+  // While a decode service changes, a pair is expected for longer than one request may wait.
   now_us_ += kPairingUs / 4;
   Handle(HeartbeatReceived{2, decode_.instance, kIncarnation, 0, true, {}});
   now_us_ += kPairingUs / 2;

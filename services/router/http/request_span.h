@@ -14,7 +14,7 @@ namespace baton::router {
 tracing::TraceContext CallerOf(const Gateway& gateway, const HttpRequest& request);
 
 // Puts `calls`, all of one request, into its caller's trace. Several get a parent here, so that
-// they are one trace whoever began it; a single one has its own span for the request.
+// they are one trace with or without a caller's; a single one has its own span for the request.
 tracing::ActiveSpan BeginSpan(const Gateway& gateway, const HttpRequest& request,
                               const tracing::TraceContext& caller,
                               std::vector<GenerateCall>& calls);

@@ -2,8 +2,8 @@
 // with what is known.
 //
 // SERVING -> DRAINING -> LEAVING, by way of ENDING if the time was too short. A worker's own cores
-// can't know by themselves that nobody needs it: a call may be on its way to it, a later stage of a
-// chain sees neither what waits at stage 0 nor which chunks will still come, and what has left a
+// can't know by themselves that it is not needed: a call may be on its way to it, a later stage of
+// a chain sees neither what waits at stage 0 nor which chunks will still come, and what has left a
 // stage's memory may not have arrived yet. The routers know, since every request is a transaction
 // of one of them, from its reservation until decode has its whole KV and, for decode, until its
 // last token. So a worker leaves when its own cores are at rest, every router that answers knows

@@ -4,7 +4,7 @@
 //
 // Every router has a membership of its own (router_membership.h): registration, heartbeats, watch,
 // and the version of its view that has been applied. Together they make
-//  - the peers: whoever any router lists (peer_table.h). What only a silent router lists counts
+//  - the peers: all that any router lists (peer_table.h). What only a silent router lists counts
 //    until another one has held this worker for a whole grace, so that the last view outlives all
 //    routers, and a router that starts anew, which knows few at first, takes nothing away;
 //  - the verdict: a router that refuses this worker is asked again, since those that it does not
@@ -81,7 +81,7 @@ struct HeartbeatAnswered {
   uint64_t view_version = 0;
   std::vector<PeerWorker> workers;  // If that is not the version which the heartbeat named.
   bool draining = false;            // What that heartbeat said.
-  bool drain = false;               // Somebody has asked the router to have this worker drained.
+  bool drain = false;               // An operator has asked the router to drain this worker.
   int needed_requests = 0;  // Requests of this router that need this worker while it drains.
 };
 struct WatchNoticed {
@@ -149,7 +149,7 @@ struct EndpointsChanged {
 struct TellPeers {
   std::vector<PeerWorker> peers;
 };
-struct BeginDrain {};    // Somebody asks for it, by way of a router; again with every heartbeat.
+struct BeginDrain {};    // An operator asks for it, through a router; again with every heartbeat.
 struct TooManyRouters {  // Once for each address that is left out.
   std::string address;
 };

@@ -212,7 +212,7 @@ TEST_F(MembershipsTest, AnUnreachablePeerHoldsUpNobodyElse) {
   EXPECT_EQ(a.unconnected, (std::vector<uint64_t>{}));
   EXPECT_EQ(b.unconnected, (std::vector<uint64_t>{7, 9})) << "in order";
   EXPECT_EQ(told_, (Names{"s0/5"}));
-  SetView(b, {Stage("s0", 5), Stage("far", 9), Stage("s1", 8)});  // Somebody comes later.
+  SetView(b, {Stage("s0", 5), Stage("far", 9), Stage("s1", 8)});  // "s1" comes later.
   Pass(kSecond);
   EXPECT_EQ(b.applied, 2u);
   EXPECT_EQ(b.unconnected, (std::vector<uint64_t>{9}));

@@ -198,7 +198,7 @@ TEST_F(MembershipsTest, ARouterWhoseAddressIsForgottenIsAskedAtItsOtherOneAtOnce
   dns_ = std::vector<std::string>{"10.0.0.2:1", "10.0.0.9:1"};
   Pass(10 * kSecond);
   ASSERT_TRUE(forgotten_.empty()) << "it answers";
-  now_us_ += 10 * kSecond;  // This worker stands still, and has heard nobody for so long.
+  now_us_ += 10 * kSecond;  // This worker stands still, and has heard no router for so long.
   Do(MembershipTick{});
   EXPECT_EQ(forgotten_, (Names{"10.0.0.1:1"}));
   EXPECT_EQ(core_->routers_joined(), 2);

@@ -3,7 +3,7 @@
 //
 // An endpoint has a number of the transport's, which is never used again. It may die before the
 // answer that tells its number, since the transport has threads of its own: then it never stood.
-// One that nobody wants any more when it is told, or of a peer that has another, is not kept.
+// One that is not wanted any more when it is told, or of a peer that has another, is not kept.
 //
 // A peer is one incarnation. It is here while any router lists it, so that one router's loss, or
 // its ignorance after a start, takes nothing from the others. Two incarnations of one name are both
@@ -56,7 +56,7 @@ class PeerTable {
   [[nodiscard]] bool Opened(const InstanceRef& instance, uint64_t endpoint, int64_t retry_at_us);
   // Not to be tried again before `retry_at_us`.
   void NotOpened(const InstanceRef& instance, int64_t retry_at_us);
-  // Whose endpoint that was; nullopt: nobody's, or one that is being opened.
+  // Whose endpoint that was; nullopt: no peer's, or one that is being opened.
   std::optional<InstanceRef> Died(uint64_t endpoint, int64_t retry_at_us);
 
   // Each endpoint that this view asks for has been tried: it stands, or it is among Unconnected.

@@ -207,7 +207,7 @@ TEST_F(PeerTableTest, WhoIsOnlyKeptIsNotConnectedToButStays) {
   table_.Update({&router});
   Connect(kDecode, 1);
   table_.NotOpened(kOtherDecode.instance, 0);
-  router.Registered(2, 0, 10);  // Another life of it, which lists nobody yet.
+  router.Registered(2, 0, 10);  // Another life of it, which lists no peer yet.
   router.HeartbeatTaken(7, {}, 0, 10);
   EXPECT_TRUE(table_.Update({&router}).empty()) << "its endpoint stays";
   EXPECT_TRUE(table_.Holds(kOtherDecode.instance));

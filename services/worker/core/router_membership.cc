@@ -149,7 +149,7 @@ void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWor
   ExpireKept(now_us);
 }
 
-// Whoever has joined before this worker did was connected to since then.
+// A peer that joined before this worker was connected to since then.
 void RouterMembership::NoteRejoined(const Listed& fresh, uint64_t own_joined_version,
                                     int64_t now_us) {
   std::map<InstanceRef, int64_t> since_us;

@@ -3,8 +3,8 @@
 //
 // LISTING, page by page -> WATCHING from the list's resourceVersion. A watch that ends goes on from
 // the last version that it brought (bookmarks keep it young); 410 Gone means that this version is
-// forgotten: list again. Failures wait with a growing pause, and cost nobody a pod: what was known
-// counts until the API says otherwise.
+// forgotten: list again. Failures are retried with a growing pause and remove no pod: what was
+// known counts until the API says otherwise.
 #ifndef SERVICES_ROUTER_DISCOVERY_CORE_POD_WATCH_H_
 #define SERVICES_ROUTER_DISCOVERY_CORE_POD_WATCH_H_
 
