@@ -23,8 +23,8 @@ struct ChunkCosts {
   MeasuredOn here;  // What a profile of this chain will say.
   // That of --chunk-profile, if it holds here: of this model, computed alike, with as many stages.
   std::optional<ChunkProfile> profile;
-  // Nobody may write --chunk-profile: it is of another model, or other stages have yet to come to
-  // the same partition by it.
+  // --chunk-profile must not be written: it is of another model, or other stages have yet to
+  // compute the same partition from it.
   bool keeps_file = false;
 
   // The costs of the planned stages. Empty: unknown; `missing` says why and what would help.

@@ -92,7 +92,7 @@ TEST_F(ConnectionsOverTcpTest, NoneIsLeftOfPeersThatDisconnect) {
     if (round % 2 == 0) b_->Disconnect(Connect(*b_, *a_));
     a_->Disconnect(there);
   }
-  // Closing takes its time; a connection that is left stays for ever.
+  // Closing takes its time; a leaked connection never closes.
   for (int tries = 0; tries < 1000 && OpenSockets().size() > before; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

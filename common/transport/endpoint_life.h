@@ -92,8 +92,8 @@ class ReturnLife {
     heard_us_ = now_us;
     pinged_ = true;
   }
-  // UNAVAILABLE for an opener that has sent pings and sends no more. Twice as patient as the
-  // opener, who is to give up first and to say goodbye. To be asked as EndpointLife is.
+  // UNAVAILABLE for an opener that has sent pings and sends no more. Waits twice as long as the
+  // opener, which should give up first and send a Goodbye. Call it as EndpointLife::Check.
   absl::Status Check(int64_t now_us);
 
  private:

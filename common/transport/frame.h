@@ -20,7 +20,7 @@ inline constexpr uint16_t kFrameVersion = 1;
 inline constexpr unsigned kActiveMessageId = 0;
 
 // Sent by UcxDataPlane itself when it connects, with its address as payload. What follows the frame
-// is for those who know of it (pull_wire.h); others ignore it.
+// is for peers that support it (pull_wire.h); older ones ignore it.
 inline constexpr uint16_t kGreetingKind = 0xffff;
 
 struct Frame {

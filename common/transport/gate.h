@@ -33,8 +33,8 @@ struct Pass {
 };
 static_assert(sizeof(Pass) == 16, "the pass travels as its bytes");
 
-// Behind the Greeter of a greeting: HMAC-SHA256, by the secret of whom it greets, of session,
-// Greeter and the greeter's address.
+// Follows the Greeter in a greeting: HMAC-SHA256 of session, Greeter and the greeting plane's
+// address, keyed with the greeted plane's secret.
 using Proof = std::array<std::byte, 32>;
 
 Proof ProofOf(std::string_view secret, uint64_t session, const Greeter& greeter,
@@ -53,7 +53,7 @@ class Gate {
   explicit Gate(std::string secret) : secret_(std::move(secret)) {}
 
   const std::string& secret() const { return secret_; }
-  // Without a secret everybody may say anything, as ever.
+  // Without a secret any process may send anything.
   bool open() const { return secret_.empty(); }
 
   // A session that this plane begins itself: answers come under its number.

@@ -1,6 +1,6 @@
-// However often two data planes connect to and part from one another, no send is without an end,
-// and a new connection works: UCX leaves endpoints whose other end has gone (README, "Endpoints are
-// pinged"), over which nothing would ever end.
+// However often two data planes connect and disconnect, every send ends and a new connection works:
+// UCX leaves endpoints whose other end is closed (README, "Endpoints are pinged"), over which no
+// send would end.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -94,7 +94,7 @@ TEST(MalformedMessageTest, IsDroppedAndCounted) {
     }
     // A goodbye without a greeting before it.
     sender.Send(Header({.kind = kGoodbyeKind}, sizeof(Goodbye)), {});
-    // A greeting whose address is none.
+    // A greeting with an invalid address.
     sender.Send(Header({.kind = kGreetingKind}, 0), std::vector<std::byte>(100));
     while ((*plane)->counters().messages_malformed < 3 * headers.size()) sender.Progress();
     EXPECT_EQ((*plane)->counters().messages_malformed, 3 * headers.size());

@@ -260,8 +260,8 @@ void Peer::Start(std::unique_ptr<Operation> owned) {
   UcxBuffer none;
   UcxBuffer& payload = Offer(*operation) ? none : operation->payload;
   params.datatype = payload.datatype();
-  // What names a reply endpoint is dropped where a rendezvous would be: at a peer whose part of the
-  // connection has gone.
+  // A message that names a reply endpoint is dropped where a rendezvous would be: at a peer whose
+  // part of the connection is closed.
   params.flags = operation->is_ping ? UCP_AM_SEND_FLAG_REPLY : 0;
   if (session_.has_value()) operation->passed = WithPass(*session_, operation->header);
   const std::vector<std::byte>& header =
@@ -407,7 +407,7 @@ void Peer::AdvanceClose(int64_t now_us) {
   ucp_request_param_t params{};
   params.op_attr_mask =
       UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  // Not a close that flushes: a peer that doesn't answer would keep it waiting for ever.
+  // Not a close that flushes: with a peer that doesn't answer it would never end.
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
   params.cb.send = &Peer::OnClosed;
   params.user_data = this;

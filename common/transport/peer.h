@@ -61,10 +61,10 @@ class Peer {
 
   // The peer can read this process's memory: payloads are offered to it from now on.
   void PullReady(uint64_t source);
-  // The peer's word on an offer.
+  // The peer's outcome for an offer.
   void PullEnded(const PullEnd& end);
 
-  // Whose greeting a return endpoint answers.
+  // The greeting that a return endpoint answers.
   void Answers(const Greeter& greeter, std::optional<uint64_t> session) {
     greeter_ = greeter;
     session_ = session;
@@ -75,11 +75,11 @@ class Peer {
     return greeter_.has_value() && greeter_->cookie == words.cookie && greeter_->peer == words.peer;
   }
 
-  // An opener asks whether it is heard, and gets its answer.
+  // Answers an opener's ping.
   void Pinged(const Ping& ping, int64_t now_us);
   // The answer to this endpoint's own question.
   void Answered(const Pong& pong, int64_t now_us) { life_.Answered(pong.sequence, now_us); }
-  // Asks when it is time to, and says UNAVAILABLE once the endpoint does not work any more
+  // Sends a ping when one is due; UNAVAILABLE once the endpoint does not work any more
   // (endpoint_life.h). Not within callbacks of UCX.
   absl::Status LookAfter(int64_t now_us);
 
@@ -153,8 +153,8 @@ class Peer {
   std::deque<std::unique_ptr<Operation>> data_;
   std::unordered_map<uint64_t, Operation*> offers_;  // In the ledger, by id.
   std::optional<Greeter> greeter_;                   // For a return endpoint.
-  std::optional<uint64_t> session_;                  // Where the peer asks for a pass.
-  uint64_t pull_source_ = 0;                         // What the peer calls us; 0: it reads nothing.
+  std::optional<uint64_t> session_;                  // If the peer's plane has a secret.
+  uint64_t pull_source_ = 0;                         // The peer's id for us; 0: it reads nothing.
   std::vector<std::byte> greeting_message_;          // UCX reads it until the greeting is out.
   bool greeting_ = false;                            // The greeting is on its way.
   uint64_t greeting_send_ = 0;                       // What life_ calls it.

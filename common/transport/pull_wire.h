@@ -1,6 +1,6 @@
-// What two data planes say to each other by themselves: who greets, a goodbye, whether a connection
-// works, and what they need when the receiver reads payloads out of the sender's memory (README,
-// "Pulls"). Native byte order, like the frame before them: UCX connects no others.
+// The data planes' own messages: the greeting's sender, goodbyes, pings, and what a receiver needs
+// to read payloads out of the sender's memory (README, "Pulls"). Native byte order, like the frame
+// before them: UCX connects only hosts of the same order.
 #ifndef COMMON_TRANSPORT_PULL_WIRE_H_
 #define COMMON_TRANSPORT_PULL_WIRE_H_
 
@@ -24,8 +24,8 @@ inline constexpr uint16_t kGoodbyeKind = 0xfffb;
 inline constexpr uint16_t kPingKind = 0xfffa;
 inline constexpr uint16_t kPongKind = 0xfff9;
 
-// Behind a greeting's frame: who greets, and where a reader finds its process's ledger of offers,
-// if it can.
+// Follows a greeting's frame: the sender, and where a reader that can finds its process's ledger of
+// offers.
 struct Greeter {
   uint64_t process = 0;  // In its pid namespace, which may be another one. 0: offers nothing.
   uint64_t ledger = 0;   // Address of OfferLedger's words.

@@ -35,7 +35,7 @@ class Puller {
     MessageHandler* handler = nullptr;       // Null: unregistered since.
     uint64_t receipt = 0;
   };
-  // A word for the process whose source it is.
+  // An answer to the process with that source.
   struct Answer {
     uint64_t source = 0;
     PullEnd end;

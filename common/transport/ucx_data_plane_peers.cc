@@ -10,7 +10,7 @@
 namespace baton {
 namespace {
 
-// Return endpoints are made on the peers' word, so their number is bounded.
+// Peers' greetings open return endpoints, so their number is bounded.
 constexpr size_t kMaxPeers = 4096;
 // How often they are looked after: twice in the time between two pings.
 constexpr int64_t kLookUs = 250'000;
@@ -63,7 +63,7 @@ void UcxDataPlane::AnswerPings() {
   }
 }
 
-// Asks all endpoints whether they work, and gives up those that don't.
+// Checks all endpoints, and gives up those that don't work.
 void UcxDataPlane::LookAfterPeers() {
   const int64_t now_us = NowUs();
   if (now_us < next_look_us_) return;
@@ -109,7 +109,7 @@ void UcxDataPlane::OfferPulls(const Greeter& greeting, PeerId to) {
   peers_.at(to)->SendOwn(EncodePull(kPullReadyKind, PullReady{greeting.peer, to}));
 }
 
-// What has come of our offers, a slice of one of the others', and our words on theirs.
+// Handles the outcomes of our offers, pulls a slice of a peer's, and sends outcomes for theirs.
 bool UcxDataPlane::Pull() {
   for (const PullReady& ready : receiver_.TakeReady()) {
     const auto found = peers_.find(ready.peer);

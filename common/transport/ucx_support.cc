@@ -105,9 +105,9 @@ void PrepareUcxProcess() {
     // A receiver that is killed while it reads the sender's memory (CMA) leaves about one in twenty
     // of UCX 1.13's sends without an end. Copying through the shared segment, none.
     if (AsksForSharedMemory()) setenv("UCX_RNDV_THRESH", "inf", /*overwrite=*/0);
-    // Who is killed behind shared memory or RDMA is noticed within one interval (UCX: 20 s). TCP
-    // tells by itself, and what UCX 1.13 asks over it can end the process that is asked when it
-    // has stood still (README, "Known limits").
+    // A peer killed behind shared memory or RDMA is noticed within one interval (UCX: 20 s). TCP
+    // reports it by itself, and UCX 1.13's keepalive over TCP can crash a peer that has stood
+    // still (README, "Known limits").
     const bool only_tcp =
         OnlyTcp(Variable("UCX_TLS"), Variable("UCX_NET_DEVICES"), HasRdmaDevices());
     setenv("UCX_KEEPALIVE_INTERVAL", only_tcp ? "inf" : "1s", /*overwrite=*/0);

@@ -32,7 +32,7 @@ class ReserveCall final : public grpc::ServerUnaryReactor {
   void Reply(const Ticket& ticket);
   void Refuse(const absl::Status& status);
 
-  // `on_cancel` is called once, on a gRPC thread; at once if the client has gone already.
+  // `on_cancel` is called once, on a gRPC thread; at once if the client is already gone.
   void SetCancelHandler(std::function<void()> on_cancel);
 
  private:

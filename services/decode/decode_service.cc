@@ -142,7 +142,7 @@ int64_t DecodeService::Wake(int64_t now_us) {
   return std::min(next_us, now_us + kHousekeepingUs);
 }
 
-// What other threads may ask for.
+// Publishes what other threads read.
 void DecodeService::Publish() {
   const bool ready = !shell_->draining() && shell_->joined();
   if (ready_.exchange(ready) != ready || !std::exchange(health_said_, true)) {

@@ -139,7 +139,7 @@ TEST_F(DecodeServiceTest, EveryWriterHearsWhatHasBecomeOfItsPart) {
   const auto ticket = Reserve(Request(1));
   ASSERT_TRUE(ticket.ok());
   SendCommit(*ticket, 0, 1, 17);
-  SendCommit(*ticket, 0, 1, 17);  // Asks.
+  SendCommit(*ticket, 0, 1, 17);  // Asks for the receipt.
   KvReceipt receipt = NextReceipt();
   EXPECT_EQ(receipt.writer, kWriters[0].instance);
   EXPECT_EQ(receipt.generation, ticket->generation);

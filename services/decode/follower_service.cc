@@ -216,7 +216,7 @@ void FollowerService::Perform(RunStep& action) {
   });
 }
 
-// By way of the data thread, where the grant must be in force before a writer hears of it.
+// Through the data thread, where the grant must be in force before a writer learns of it.
 void FollowerService::Perform(const TellGranted& action) {
   kv_->After([this, epoch = epoch_, report = ToProto(action)] {
     const bool told = loop_->PostCompletion([this, epoch, report] {

@@ -43,11 +43,11 @@ class FollowerService {
 
   // Any thread, as DecodeService's:
 
-  // It takes what rank 0 orders: that the service takes requests is rank 0's word.
+  // Ready for rank 0's orders: whether the service takes requests is rank 0's to report.
   bool ready() const { return !draining_; }
   v1::WorkerLoad load() const;
   absl::Status Liveness() const;
-  // Nothing begins here; rank 0's requests end as routers see to, whom this worker tells.
+  // Nothing begins here; this worker tells routers, which let rank 0's requests end.
   void BeginDrain(int64_t deadline_us);
   bool AtRest();
   DrainCounts drain_counts() const { return {}; }

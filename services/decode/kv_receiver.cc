@@ -210,7 +210,7 @@ void KvReceiver::OnTick(int64_t now_us) {
 
 // ---- To the core's loop ----
 
-// A writer that is not connected asks again when it is.
+// A writer that is not connected repeats its commit when it is.
 void KvReceiver::SendReceipts() {
   for (const KvReceipt& receipt : table_.TakeReceipts()) {
     const std::optional<PeerId> peer = options_.find_peer(receipt.writer);

@@ -6,7 +6,7 @@
 #include "common/base/status.h"
 
 namespace baton::links {
-// Its members are the loop's, but for the store, whose calls any thread may make.
+// Used on the loop only, except the store, which any thread may call.
 struct GroupJoiner::Attempt {
   GroupDescription group;
   Callbacks callbacks;

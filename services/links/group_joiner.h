@@ -1,5 +1,5 @@
 // This rank's way into its group, a stage's or a decode service's: connects to the other ranks on a
-// thread of its own, says meanwhile what they need to know and hears what they say
+// thread of its own, meanwhile exchanges rendezvous messages with them
 // (common/collective/rendezvous.h), and hands the group to the executor. One attempt at a time;
 // what is left of an older one is let go on that thread, since a communicator's end may wait for
 // the others.

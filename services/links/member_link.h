@@ -1,6 +1,6 @@
-// The shell around a member's link: brings to it what the one who links all members says (stage 0,
-// or a decode service's rank 0), and does what it decides. What members are sent beyond the link's
-// own messages, and do in an epoch, are its owner's callbacks.
+// The shell around a member's link: passes it the messages of the leader (stage 0, or a decode
+// service's rank 0), and performs its actions. Members' other messages and their work in an epoch
+// go to its owner's callbacks.
 #ifndef SERVICES_LINKS_MEMBER_LINK_H_
 #define SERVICES_LINKS_MEMBER_LINK_H_
 
@@ -46,7 +46,7 @@ class MemberLink {
   void OnRequest(const std::shared_ptr<LinkStream>& stream, const v1::LinkRequest& request);
   void OnEnd(const std::shared_ptr<LinkStream>& stream);
 
-  // To the one who has opened the link; nothing if the epoch is over.
+  // To the peer that opened the link; does nothing if the epoch is over.
   void Report(uint64_t epoch, v1::LinkResponse response);
   // Ends the epoch.
   void Fail(const absl::Status& status) { events_.Raise(StageFailed{status}); }

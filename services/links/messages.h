@@ -1,6 +1,5 @@
-// The words of links, of proto/baton/v1/prefill.proto, to and from the cores' plain values. What
-// comes from the wire is checked here for form and range. Errors are INVALID_ARGUMENT that name the
-// field.
+// Converts links' messages (proto/baton/v1/prefill.proto) to and from the cores' plain values. Form
+// and range of received ones are checked here. Errors are INVALID_ARGUMENT that name the field.
 #ifndef SERVICES_LINKS_MESSAGES_H_
 #define SERVICES_LINKS_MESSAGES_H_
 

@@ -49,7 +49,7 @@ TEST(EpochsTest, ADeadStageEndsItsRequestsAndTheChainComesBack) {
   EXPECT_TRUE(chain.WaitIdle());
 }
 
-// Stage 0 may meet the loss of the next one before anybody tells it.
+// Stage 0 may notice the loss of the next stage before it is reported.
 TEST(EpochsTest, ALostNeighbourIsNamedByTheStageThatMissesIt) {
   for (const int missing : {1, 2}) {
     Gate gate;

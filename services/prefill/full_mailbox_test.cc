@@ -1,5 +1,5 @@
-// A service whose loop takes no more: whichever message finds the mailbox full, its request ends at
-// once, nothing is held, and the chain serves the next one.
+// A service with a full mailbox: the request of whichever message is refused ends at once, nothing
+// is held, and the chain serves the next one.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -260,7 +260,7 @@ int64_t PrefillService::Wake(int64_t now_us) {
   return std::min(next_us, now_us + kHousekeepingUs);
 }
 
-// What other threads may ask for.
+// Publishes what other threads read.
 void PrefillService::Publish() {
   const bool ready = !draining_ && (chain_ == nullptr || chain_->up());
   if (ready_.exchange(ready) != ready || !std::exchange(health_said_, true)) {

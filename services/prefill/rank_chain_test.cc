@@ -163,7 +163,7 @@ TEST(RankChainTest, ARankThatDiesEndsTheEpochAndComesBack) {
   }
 }
 
-// One that stands still in a step lets the others' sums wait: they say whom for.
+// A rank that stands still in a step delays the others' sums: they report which rank they wait for.
 TEST(RankChainTest, ARankThatStandsStillIsNamed) {
   Gate gate;
   TestChain chain({.stages = 2, .ranks = 2, .before_forward = {{3, gate.Hook()}}});
@@ -183,8 +183,8 @@ TEST(RankChainTest, ARankThatStandsStillIsNamed) {
   EXPECT_EQ(chain.decode().Check(ticket, prompt, 4), "");
 }
 
-// A rank that misses its neighbour in the next stage ends its stage's group: the first word that
-// stage 0 has of it is its own step's end, which says whom the other rank misses.
+// A rank that misses its neighbour in the next stage ends its stage's group: stage 0 learns of it
+// first by its own step's end, whose status names the neighbour that the other rank misses.
 TEST(RankChainTest, ARankThatMissesItsNeighbourTellsItsGroupWhom) {
   Gate gate;
   TestChain chain({.stages = 2, .ranks = 2, .before_forward = {{1, gate.Hook()}}});

@@ -60,7 +60,7 @@ void DecodeCore::State::StartStep() {
   RunStep step;
   for (const uint64_t attempt_id : batch) {
     const Request& request = requests.at(attempt_id);
-    // Without a stream nothing is computed: at most the first token is ever kept.
+    // Without a stream nothing is computed: only the first token is kept.
     if (!request.stream_open) continue;
     RunStep::Sequence sequence;
     sequence.attempt_id = attempt_id;

@@ -42,8 +42,8 @@ struct DecodeLimits {
   int max_queued_requests = 0;   // Waiting for pages or a slot.
   int max_context_tokens = 0;
   int vocab_size = 0;
-  // From the ticket to its stream. Who opens none has died with the ticket in hand: nothing else
-  // would tell before the deadline.
+  // From the ticket to its stream. A router that opens none has died with the ticket, which nothing
+  // else shows before the deadline.
   int64_t stream_lease_us = 3'000'000;
   // Aborts that came before their Reserve are remembered, so that an overtaken Reserve doesn't take
   // pages until its deadline; outcomes are kept for streams that have not been opened yet. So many

@@ -177,9 +177,9 @@ struct DecodeCore::State {
   void Erase(uint64_t attempt_id);
   void ReleaseIfUnused(uint64_t generation);
 
-  // Whose grant it is, while it is reserved or committed.
+  // The attempt with that grant, while it is reserved or committed.
   std::optional<uint64_t> HolderOf(uint32_t slot, uint64_t generation) const;
-  // This process's fault, unless the status says whose it is: another rank's.
+  // Blames this process, unless the status already blames another rank.
   absl::Status Own(absl::Status status) const {
     if (LegOf(status).has_value()) return status;
     return WithLeg(std::move(status), "decode", limits.self.id);

@@ -1,5 +1,5 @@
-// The end of a decode service: who has its ticket is served to the end if the time suffices; who
-// still waits has lost nothing and begins elsewhere.
+// Draining a decode service: requests with a ticket run to their end if the time suffices; those
+// that still wait have lost nothing and begin elsewhere.
 #include <utility>
 #include <vector>
 

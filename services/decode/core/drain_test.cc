@@ -68,7 +68,7 @@ TEST_F(DrainTest, EndsAtTheDeadlineWhatIsNotDone) {
   EXPECT_TRUE(core_.AtRest());
 }
 
-// The router has the ticket, and hears of the drain only when it opens the stream.
+// The router has the ticket, and learns of the drain only when it opens the stream.
 TEST_F(DrainTest, TellsAStreamThatComesTooLateThatADrainEndedIt) {
   const Ticket ticket = Reserved(Request(1));
   BeginDrain(now_us_);

@@ -83,7 +83,7 @@ struct EpochOver {};
 using FollowerEvent =
     std::variant<EpochBegan, OrderHeard, FollowerStepEnded, LeaseHeard, EpochOver>;
 
-// ---- Actions: GrantKv and RevokeKv of this rank, RunStep, and what rank 0 hears ----
+// ---- Actions: GrantKv and RevokeKv of this rank, RunStep, and reports to rank 0 ----
 struct TellGranted {  // Once the grant is in force.
   uint32_t slot = 0;
   uint64_t generation = 0;

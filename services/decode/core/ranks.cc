@@ -181,7 +181,7 @@ void DecodeCore::State::Failed(const KvFailed& event) {
 
 void DecodeCore::State::Drained(int rank, const KvDrained& event) {
   const auto found = holds.find(event.generation);
-  // A follower's word may come after the ranks were lost and what it holds was let go.
+  // A follower's report may come after the ranks were lost and its holds were released.
   if (rank != 0 && (found == holds.end() || found->second.slot != event.slot)) {
     Covered<"decode: a follower's drain comes when its hold is over">();
     return;

@@ -236,7 +236,7 @@ TEST_F(RanksTest, AFailedStepPartsTheRanks) {
   EXPECT_TRUE(absl::StrContains(Take<PartRanks>().status.message(), "rank 2"));
 }
 
-// Found by the simulation: clients heard of it as of a wish of their own.
+// Found by the simulation: clients got CANCELLED, as if they had cancelled.
 TEST_F(RanksTest, ARankThatLeavesInAStepCancelsNobodysRequest) {
   Join();
   const Ticket ticket = Reserved(1);

@@ -191,7 +191,7 @@ TEST_F(DecodeCoreTest, StreamsAreRefusedWithoutHarm) {
   Take<RunStep>();
 }
 
-// No grant has generation 0, but who waits for pages has none yet.
+// No grant has generation 0, but a request that waits for pages has none yet.
 TEST_F(DecodeCoreTest, AStreamComesBehindItsTicketOnly) {
   for (uint64_t attempt = 1; attempt <= 4; ++attempt) Reserved(Request(attempt, 1, 1));
   Handle(Request(5, 1, 1));

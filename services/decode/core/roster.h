@@ -1,5 +1,5 @@
-// What rank 0 learns of its followers while their links are made, until all are there: who they
-// are, and past which generation its own must go. Plain; for the shell of the links.
+// What rank 0 learns of its followers while their links are made, until all are there: their
+// instances, and the generation that its own must exceed. Plain; for the shell of the links.
 #ifndef SERVICES_DECODE_CORE_ROSTER_H_
 #define SERVICES_DECODE_CORE_ROSTER_H_
 

@@ -20,7 +20,7 @@ absl::StatusOr<Order> FromProto(const v1::DecodeOrder& proto);
 
 v1::DecodeReport ToProto(const TellGranted& word);
 v1::DecodeReport ToProto(const TellLease& word);
-// What rank 0's core hears of follower `rank`.
+// Follower `rank`'s report, for rank 0's core.
 absl::StatusOr<std::variant<FollowerGranted, FollowerHeard>> FromProto(
     int rank, const v1::DecodeReport& proto);
 

@@ -51,7 +51,7 @@ class RankLinks {
 
   // Ends the epoch.
   void Part(const absl::Status& status) { wiring_.Break(status); }
-  // Whose fault a failed step is.
+  // Adds which rank is to blame for a failed step.
   absl::Status Blame(const absl::Status& status) const { return joiner_.Blame(status); }
   void Stop() { wiring_.Stop(); }
   // After Stop; waits. Any thread but the loop's.

@@ -34,7 +34,7 @@ absl::Status Blame(const absl::Status& cause, const worker::PeerWorker& member) 
   const std::string& name = member.instance.id;
   const std::string blamed = InstanceOf(cause).value_or(name);
   const std::string place = NameOfPlace(member.role, member.pp_rank, member.tensor_rank);
-  // Who says that another one is gone is not lost itself.
+  // A member that reports the loss of another is not lost itself.
   const absl::Status status = absl::UnavailableError(
       absl::StrCat(place, " (", name, ")", blamed == name ? " is lost: " : ": ", cause.message()));
   return WithLeg(status, RoleName(member.role), blamed);

@@ -1,4 +1,4 @@
-// Who the members of a chain are in a view of the cluster, and how the end of one is told. For the
+// Finds a chain's members in a view of the cluster, and words the error for the end of one. For the
 // wiring; values in, values out.
 #ifndef SERVICES_LINKS_CORE_CHAIN_MEMBERS_H_
 #define SERVICES_LINKS_CORE_CHAIN_MEMBERS_H_

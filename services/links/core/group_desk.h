@@ -1,9 +1,9 @@
-// Where the ranks of a chain's stages find one another, at stage 0's rank 0: one rendezvous for
-// each stage and epoch (common/collective/rendezvous.h), fed with what members say over their
+// Runs at stage 0's rank 0, so that the ranks of each stage find one another: one rendezvous for
+// each stage and epoch (common/collective/rendezvous.h), fed with members' messages from their
 // links. Plain, for the wiring.
 //
 // Rejected: each stage's rendezvous at its own rank 0. All links end here, so it would be a hop
-// more for every word, and a second place that knows who has gone.
+// more for every message, and a second place that tracks lost members.
 #ifndef SERVICES_LINKS_CORE_GROUP_DESK_H_
 #define SERVICES_LINKS_CORE_GROUP_DESK_H_
 
@@ -33,7 +33,7 @@ class GroupDesk {
   void OnConnected(int member);
   void Tick(int64_t now_us);
 
-  // Who is to hear it, and what; in order.
+  // Messages to members, in order.
   struct Word {
     int member = 0;
     Rendezvous::Message message;

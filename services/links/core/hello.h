@@ -1,5 +1,5 @@
-// Who is in a chain, and what its stages agree on for one epoch. The ranks of a decode service are
-// linked as those of a chain of one stage are, whose id is the service's.
+// A chain's members, and what its stages agree on for one epoch. The ranks of a decode service are
+// linked like a chain of one stage with the service's id.
 #ifndef SERVICES_LINKS_CORE_HELLO_H_
 #define SERVICES_LINKS_CORE_HELLO_H_
 

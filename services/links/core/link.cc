@@ -48,9 +48,9 @@ struct Link::State {
   void End(const absl::Status& status);
 };
 
-// A stage 0 that was started again takes its link over: its former life can't be told from silence
-// yet. Another process that claims its place, known to another router, does not while this one
-// lives: each would break the other's chain for ever.
+// A restarted stage 0 takes its link over: its former incarnation may not have timed out yet.
+// Another process that claims its place, known to another router, does not while this one lives:
+// each would break the other's chain again and again.
 absl::Status Link::State::CheckStage0(const InstanceRef& claimant) const {
   if (link == 0 || claimant.id == hello.members[0].instance.id) return absl::OkStatus();
   return absl::FailedPreconditionError(

@@ -1,7 +1,7 @@
 // A member's side of its chain: accepts an epoch from stage 0, begins it when its own work of the
 // last one is over and its neighbours are connected, is ready when its stage's ranks, if it has
-// several, have formed a group, and drops it when stage 0 has gone or is silent. One link at a
-// time; a newer epoch replaces the old one.
+// several, have formed a group, and drops it when stage 0 is lost or silent. One link at a time; a
+// newer epoch replaces the old one.
 #ifndef SERVICES_LINKS_CORE_LINK_H_
 #define SERVICES_LINKS_CORE_LINK_H_
 
@@ -71,7 +71,7 @@ struct PassNextStageDone {
   uint64_t number = 0;
 };
 struct DropEpoch {   // One that EpochTried began: what runs of it is of no use.
-  absl::Status why;  // CANCELLED, with what ended it: whose fault it is the leader has to say.
+  absl::Status why;  // CANCELLED, with what ended it: the leader decides who is to blame.
 };
 struct RefuseLink {
   uint64_t link = 0;

@@ -98,8 +98,8 @@ void Wiring::State::On(const ViewSeen& event) {
     Covered<"wiring: a member leaves a wired chain">();
     Break(WithLeg(reason, RoleName(options.place.role), lost));
   }
-  // Who comes back, or comes in another's place, has not failed yet: the wait was for the one
-  // before.
+  // A member that comes back, or takes another's place, has not failed yet: the backoff was for
+  // the former one.
   if (!found.empty() && found != tried) {
     backoff_us = 0;
     retry_at_us = now_us;
@@ -159,7 +159,7 @@ void Wiring::State::On(const StageHeard& event) { Hear(event.member, event.epoch
 
 // ---- Groups ----
 
-// Whether it is a word of this epoch.
+// Whether a group message is of this epoch.
 bool Wiring::State::HearGroup(int member, uint64_t of_epoch) {
   if (PlantedBug(Bug::kWiringHeedsOldGroups)) of_epoch = epoch;
   if (member == 0) return wired() && of_epoch == epoch;
@@ -293,8 +293,8 @@ void Wiring::State::On(const WiringStopped&) {
   phase = Phase::kStopped;
 }
 
-// Silence is what tells a stopped process: gRPC and UCX don't. Stages are pinged while they link
-// too, for one that is ready hears nothing else until the last one is.
+// A stopped process shows only by silence: gRPC and UCX don't report it. Stages are pinged while
+// they link too, since one that is ready receives nothing else until the last one is.
 void Wiring::State::Watch() {
   desk.Tick(now_us);
   TellGroups();

@@ -42,7 +42,7 @@ struct ViewSeen {
 struct OwnEpochTried {  // The answer to TryOwnEpoch: stage 0 has begun, or can't yet.
   absl::Status status;
 };
-// The words of a rendezvous. Member 0's are those of stage 0's own rank.
+// A rendezvous's messages. Member 0's are those of stage 0's own rank.
 struct GroupJoinHeard {
   int member = 0;
   uint64_t epoch = 0;
@@ -113,7 +113,7 @@ struct TellGroup {  // Over the member's link; member 0 is stage 0's own rank.
 struct PingStages {
   int64_t sequence = 0;
 };
-struct CloseLinks {};  // All of the epoch; nothing of them is heard any more.
+struct CloseLinks {};  // All of the epoch; what they still receive is ignored.
 struct ReportChainUp {
   uint64_t epoch = 0;
   int page_count = 0;  // The smallest of all members.
@@ -126,8 +126,8 @@ struct PassReport {  // That in hand counts: of a chain that is up.
   int rank = 0;
   uint64_t epoch = 0;
 };
-// After a report of stage 1: stage 0's own stage hears how far the next one is known to be, as the
-// others do by pings.
+// After a report of stage 1: tells stage 0's own stage how far the next one is, as pings tell the
+// others.
 struct TellOwnStage {
   uint64_t epoch = 0;
 };

@@ -39,7 +39,7 @@ class WiringGroupsTest : public WiringTest {
   void Say(int member, const std::string& key) {
     Handle(GroupEntryHeard{member, wiring_.epoch(), {key, "value"}});
   }
-  // Those who hear that their group has formed, or has not.
+  // Members told that their group has formed, or has not.
   std::vector<int> Verdicts(bool ok) const {
     std::vector<int> members;
     for (const TellGroup& word : All<TellGroup>()) {

@@ -1,4 +1,4 @@
-// What stages say of a chain and stage 0 of itself: who hears of it, and what it breaks.
+// Reports of stages, and of stage 0 on itself: who receives them, and what they break.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

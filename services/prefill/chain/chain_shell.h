@@ -48,7 +48,7 @@ class ChainShell {
   explicit ChainShell(Options options);
 
   void Start(prefill::Start start, std::shared_ptr<StartCall> call);
-  void Cancel(const std::shared_ptr<StartCall>& call);  // Its client has gone away.
+  void Cancel(const std::shared_ptr<StartCall>& call);  // Its client is gone.
   void Abort(uint64_t attempt_id, const std::string& reason);
   void OnView(const std::vector<worker::PeerWorker>& workers);
 

@@ -21,7 +21,7 @@ namespace baton::prefill {
 class StartCall final : public grpc::ServerUnaryReactor,
                         public std::enable_shared_from_this<StartCall> {
  public:
-  // `on_cancel` comes on gRPC's threads when the client has gone away, possibly after Reply.
+  // `on_cancel` is called on gRPC's threads when the client is gone, possibly after Reply.
   // `span` ends with the reply.
   static std::shared_ptr<StartCall> Open(
       v1::StartResponse* response, tracing::ActiveSpan span,

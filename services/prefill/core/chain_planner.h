@@ -21,7 +21,7 @@
 // short prompt, which is therefore through with the next plan or two. It is counted in tokens while
 // costs are not known, and where the rule that sizes plans counts tokens (fixed, sglang); and a
 // plan never has more tokens than there is room for in its buffers. A plan that holds whole prompts
-// is not shared: who sets no chunk size wants no prompt cut.
+// is not shared: without a chunk size no prompt is to be cut.
 //
 // What plans cost each stage is learned from how long they took (common/chunking/cost_fit.h), epoch
 // after epoch, beginning with what is known from elsewhere (ChainUp); the rule that sets the size
@@ -75,8 +75,8 @@ struct PlannerLimits {
   // beside the computation (planner_progress.cc). > 0.
   int64_t plan_grace_us = 3'000'000;
   // How long a stage may take to close a request that is over: failed, aborted, or past its
-  // deadline, and computed as far as it will be. What it still sends ends within a few seconds, by
-  // its transport's word or by the endpoint's death (common/transport/endpoint_life.h).
+  // deadline, and computed as far as it will be. What it still sends ends within a few seconds,
+  // when the transport completes it or the endpoint fails (common/transport/endpoint_life.h).
   int64_t close_grace_us = 15'000'000;
 };
 

@@ -99,7 +99,7 @@ class Chain {
   int most_with_executor() const { return most_with_executor_; }
 
  private:
-  // What a stage's shell holds: who uses which buffer and page.
+  // What a stage's shell holds: the users of its buffers and pages.
   struct Shell {
     std::map<uint64_t, uint64_t> inputs;     // Buffer -> plan in it.
     std::map<uint64_t, uint64_t> outputs;    // Buffer -> plan in it.
@@ -359,8 +359,8 @@ TEST(ChainTest, AbortsAndFailedSendsLeaveNothingBehind) {
   EXPECT_LT(succeeded, requests * 9 / 10);
 }
 
-// Who waits, who is being computed and who is being sent: a thousand of them at once. A dozen
-// others are answered.
+// Aborts a thousand requests at once: waiting, being computed, being sent. A dozen others are
+// answered.
 TEST(ChainTest, AStormOfAbortsLeavesNoStageBehind) {
   for (uint64_t seed = 2000; seed < 2008 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -48,7 +48,7 @@ namespace baton::prefill {
 struct KvOutboxOptions {
   size_t page_bytes = 0;   // For this stage's layers and this rank's heads.
   TensorRank tensor_rank;  // This rank within its stage.
-  int kv_heads = 1;        // The model's. With the numbers of ranks they say who gets which.
+  int kv_heads = 1;        // The model's. With the numbers of ranks they give the routes.
   // The largest message: a page that is larger goes in parts of this size (kv_layout.h).
   size_t part_bytes = kKvPartBytes;
   // Neighbouring pages go together up to this size. Larger runs would be scattered by the receiver,

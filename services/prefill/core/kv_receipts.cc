@@ -1,10 +1,9 @@
 // What becomes of a commit: the receipt that decode sends for it, and what is done without one.
 //
-// A commit may arrive before the data that it speaks of, so decode says nothing to a first one
-// until all is there. One that is repeated is answered at once. It is repeated only when nothing of
-// the request is under way to there any more by the transport's word, so what is missing then is on
-// its last meters or lost, and `receipt_asks` repetitions tell which. The repetition is also what
-// makes good for a commit that was lost.
+// A commit may arrive before its data, so decode does not answer a first one until all is there. A
+// repeated one is answered at once. It is repeated only when the transport has completed all of the
+// request's sends to that decode, so what is missing then is about to arrive or lost, and
+// `receipt_asks` repetitions show which. The repetition also replaces a lost commit.
 //
 // Rejected: sending lost pages again. It would need the pages to be held, hashed and numbered once
 // more for a fault that costs one attempt, which the router makes on another pair.

@@ -299,7 +299,7 @@ TEST_F(SharesByTimeTest, WhoCostsLittleLessThanTheRestOfOneThatBeginsHasAShare) 
   EXPECT_EQ(plans_.back().opens.size(), 2u);
 }
 
-// It began while another one led, and is now further on than who leads.
+// It began while another one led, and now has a longer prefix than the leader.
 TEST_F(SharesByTimeTest, APageThatCostsMoreThanAPlanHasItsTurn) {
   PlannerLimits limits = LimitsOf(ChunkRule::kOptimal);
   Make(limits);

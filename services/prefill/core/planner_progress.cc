@@ -1,6 +1,6 @@
-// Whether every stage gets on. A transport's word that a message is sent does not say that it has
-// arrived: activations or a credit that are lost on the way stop a chain for good while all its
-// links stand, and pings would call it alive.
+// Whether every stage makes progress. A completed send does not mean that the message has arrived:
+// lost activations or a lost credit stop a chain for good while all its links stand and answer
+// pings.
 //
 // A stage has a plan's input when the one before it is done with the plan, and has time for it when
 // it is done with the plan before. From then on it may take the grace, which covers the transfer
@@ -10,7 +10,7 @@
 // process's liveness.
 //
 // A request that is over keeps its pages until every stage has closed it, which a send that never
-// ends would put off for ever. So that has a bound as well, and a stage that misses it ends the
+// ends would prevent. So that has a bound as well, and a stage that misses it ends the
 // epoch: it is not linked again, and its chain is in no pair, before nothing of the old epoch is
 // under way. One that is not over has its deadline.
 //
@@ -40,7 +40,7 @@ int64_t ChainPlanner::State::ProgressDueUs(size_t stage) const {
   // Stages report in order, and a plan is kept until all have.
   if (plan == plans.end()) return kNeverUs;
   const int64_t begin_us = std::max(plan->done_us[stage - 1], last_done_us[stage]);
-  // Ranks that wait for one another know whom for, and say so when their sums are overdue.
+  // A rank whose sums are overdue reports which rank it waits for.
   const int64_t group_us = ranks > 1 ? limits.plan_grace_us / 3 : 0;
   const int64_t grace_us =
       (limits.plan_grace_us + group_us) / (PlantedBug(Bug::kPlannerHurries) ? 2 : 1);

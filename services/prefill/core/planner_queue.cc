@@ -1,4 +1,4 @@
-// Prompts that wait, and who of them is admitted.
+// Waiting prompts, and which of them is admitted.
 #include <algorithm>
 #include <optional>
 #include <utility>

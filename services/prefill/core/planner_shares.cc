@@ -1,4 +1,4 @@
-// Whose tokens the next plan holds (chain_planner.h states the rule).
+// Which requests' tokens the next plan holds (chain_planner.h states the rule).
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -27,7 +27,7 @@ const uint64_t* ChainPlanner::State::Leader() const {
   return leader == open.end() ? nullptr : &*leader;
 }
 
-// Whether it is a waiting prompt's turn to lead. Who has overtaken it is open, and younger.
+// Whether it is a waiting prompt's turn to lead. Open requests that have overtaken it are younger.
 bool ChainPlanner::State::OldestBegins() const {
   if (queue.empty()) return false;
   const uint64_t* leader = Leader();
@@ -102,10 +102,10 @@ double ChainPlanner::State::NextPagePrice(uint64_t attempt_id) const {
   return InPages(prices.Of(request.planned_tokens + request.given_tokens, tokens));
 }
 
-// How much of the budget the shorter ones take. They pay in whole pages, since what their last ones
-// leave is of no use to the leader. What of their share does not buy a page is theirs in the next
-// plan, so that plans of one page are shared too, and a page that costs more than a plan (its
-// prompt is shorter, but further on than the leader) gets its turn.
+// How much of the budget shorter prompts take. It is counted in whole pages, since the rest of a
+// page is of no use to the leader. The part of their share that is less than a page is carried to
+// the next plan: so plans of one page are shared too, and a page that costs more than a plan (its
+// prompt is shorter, but has a longer prefix than the leader) gets its turn.
 double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, double budget,
                                              Plan& plan, int64_t now_us) {
   const double leader_price = PriceLeft(leader);

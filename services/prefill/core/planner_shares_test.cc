@@ -1,4 +1,4 @@
-// Whose tokens plans hold: the long and the short, the old and the young.
+// Which prompts' tokens plans hold: long and short, older and younger.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -94,7 +94,7 @@ struct ChainPlanner::State {
   void EndDrain(int64_t now_us);
   absl::Status CheckDrain() const;
 
-  // The stages have heard all of it that they ever will.
+  // The stages have been told all of it.
   bool ToldInFull(const Request& request) const {
     return request.fully_planned() || request.abort_issued;
   }

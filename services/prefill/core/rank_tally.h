@@ -31,7 +31,7 @@ class RankTally {
     plan.number = done.number;
     plan.compute_us = is_first ? done.compute_us : std::min(plan.compute_us, done.compute_us);
     plan.wait_us = is_first ? done.wait_us : std::min(plan.wait_us, done.wait_us);
-    if (rank == 0) plan.prompt_tokens = done.prompt_tokens;  // Who draws tells them.
+    if (rank == 0) plan.prompt_tokens = done.prompt_tokens;  // Rank 0 samples.
     std::vector<PlanDone> over;
     const uint64_t by_all = PlantedBug(Bug::kPlannerCountsOneRank)
                                 ? done.number
@@ -43,7 +43,7 @@ class RankTally {
     return over;
   }
 
-  // Who is furthest behind: the first of them.
+  // The rank furthest behind, the first if there are several.
   int slowest() const {
     return static_cast<int>(std::min_element(done_.begin(), done_.end()) - done_.begin());
   }

@@ -316,8 +316,8 @@ void Stage::State::On(const ComputeFinished& event, int64_t now_us) {
       epoch, {event.number, event.compute_us, computed.wait_us, std::move(prompt_tokens)}});
   TakeTurns();
   RunNext(now_us);
-  // More for the executor comes first, then what the next stage and decode wait for, and words
-  // about it last: handing over and telling take the shell some 0.1 ms each.
+  // Work for the executor comes first, then what the next stage and decode wait for, and reports
+  // last: handing over and reporting take the shell some 0.1 ms each.
   std::stable_partition(actions->begin() + first, actions->end(), [](const StageAction& action) {
     return std::holds_alternative<RunCompute>(action);
   });

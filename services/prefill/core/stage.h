@@ -47,8 +47,8 @@ struct StageOptions {
   int stage = 0;  // 0 .. stages - 1
   int stages = 1;
   TensorRank tensor_rank;  // Within the stage. The last stage's rank 0 samples tokens.
-  // The model's. Says with the numbers of ranks on both sides whether this one hands KV over: not
-  // so a rank whose heads another one has, too, and is to write (common/kv/head_routes.h).
+  // The model's. With the numbers of ranks on both sides it decides whether this rank hands KV
+  // over: not if another rank has the same heads and writes them (common/kv/head_routes.h).
   int kv_heads = 1;
   int page_size = 0;
   int activation_credits = 2;  // Activation buffers of each stage; >= 1.

@@ -1,5 +1,5 @@
-// Where a stage's time has gone. Whatever the events, the parts are together all of the time from
-// the first to the last that was accounted for.
+// How a stage spends its time. The parts always add up to the time from the first to the last event
+// that was accounted for.
 #ifndef SERVICES_PREFILL_CORE_STAGE_TIMES_H_
 #define SERVICES_PREFILL_CORE_STAGE_TIMES_H_
 

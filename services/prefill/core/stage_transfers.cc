@@ -95,8 +95,8 @@ SendKv Stage::State::SendOf(const PlanItem& item, Request& request) {
   return send;
 }
 
-// In the order of the plans: a commit covers what went before it. A plan whose activations wait for
-// a credit leaves the way to KV.
+// In the order of the plans: a commit covers what went before it. KV does not wait for a plan whose
+// activations wait for a credit.
 void Stage::State::ReleaseKv() {
   while (!kv_behind.empty() && passing.count({epoch, kv_behind.begin()->first}) == 0) {
     for (KvAction& action : kv_behind.begin()->second) {
@@ -125,7 +125,7 @@ void Stage::State::DropKv(uint64_t attempt_id, Request& request) {
   });
 }
 
-// What is told of prompts that are still wanted; those whose can't be told fail.
+// Prompt tokens to report for requests still wanted; requests whose tokens are missing fail.
 std::vector<PromptTokens> Stage::State::TakePromptTokens(const ComputeFinished& event) {
   std::vector<PromptTokens> told;
   for (const ComputeFinished::Prompt& prompt : event.prompts) {
@@ -184,7 +184,7 @@ void Stage::State::On(const KvSent& event, int64_t now_us) {
   request.report.kv_bytes += event.bytes;
   request.report.kv_transfer_us += event.transfer_us;
   if (request.final_computed) request.report.kv_exposed_us = now_us - request.final_computed_us;
-  // After an abort a send ends early because we said so.
+  // After an abort sends end early: that is no failure.
   if (!event.status.ok() && request.failure.ok() && !request.aborted) {
     request.failure = event.status;
   }

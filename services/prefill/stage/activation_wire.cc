@@ -10,8 +10,8 @@ namespace baton::prefill {
 namespace {
 
 constexpr uint64_t kVersion = 3;
-// What a message is, and how many words it has: version | kind << 8, its fields, and the checksum
-// of these.
+// A kind of message and its number of 64-bit words: version | kind << 8, its fields, and the
+// checksum of these.
 struct Kind {
   uint64_t tag;
   size_t words;
@@ -21,7 +21,7 @@ constexpr Kind kCredit{kVersion | 2 << 8, 4};
 constexpr Kind kSum{kVersion | 3 << 8, 5};
 constexpr Kind kPiece{kVersion | 4 << 8, 9};
 
-// Headers are a few words of 64 bits: plain enough to need no writer and reader of their own.
+// Headers are a few 64-bit words, so they need no writer and reader of their own.
 std::vector<std::byte> Encode(const std::vector<uint64_t>& words) {
   std::vector<std::byte> bytes;
   bytes.reserve((words.size() + 1) * sizeof(uint64_t));

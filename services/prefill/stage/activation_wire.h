@@ -36,7 +36,7 @@ struct ActivationHeader {
   bool operator==(const ActivationHeader&) const = default;
 };
 
-// What the activations of plan `number` are; comes when their last piece has gone. No payload.
+// The checksum of plan `number`'s activations; sent after their last piece. No payload.
 struct ActivationSum {
   uint64_t epoch = 0;
   uint64_t number = 0;

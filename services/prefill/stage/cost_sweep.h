@@ -54,8 +54,8 @@ struct SweepWord {
 // there are no other ranks.
 SweepResult SweepCosts(Executor& executor, const SweepLimits& limits,
                        const std::function<absl::Status(SweepWord)>& tell = nullptr);
-// On another rank: computes what it hears until that was all. Likewise. InvalidArgument for words
-// that are no sweep of this executor's.
+// On another rank: computes the chunks it receives until the last message. Runs on the caller's
+// thread too. InvalidArgument for messages that are no sweep of this executor.
 absl::Status FollowSweep(Executor& executor,
                          const std::function<absl::StatusOr<SweepWord>()>& hear);
 

@@ -76,7 +76,7 @@ TEST(CostSweepTest, AnExecutorThatFailsIsToldOf) {
   EXPECT_EQ(result.missing, "no such prompt");
 }
 
-// The words of a sweep, as another rank hears them.
+// The messages of a sweep, as another rank receives them.
 std::vector<SweepWord> WordsOf(const SweepLimits& limits, SweepResult* result) {
   FakeExecutor leader(0, 2);
   std::vector<SweepWord> words;

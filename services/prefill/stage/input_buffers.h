@@ -40,7 +40,7 @@ class InputBuffers {
   // Where a piece belongs. FAILED_PRECONDITION, which ends the epoch: it belongs nowhere.
   absl::StatusOr<MemorySpan> Accept(const ActivationHeader& header, size_t payload_bytes,
                                     int64_t now_us);
-  // The check of the plan that the checksum is of, which wants to hear it. FAILED_PRECONDITION as
+  // The check of the checksum's plan; the caller passes it the checksum. FAILED_PRECONDITION as
   // above.
   absl::StatusOr<std::shared_ptr<InputCheck>> Accept(const ActivationSum& sum, int64_t now_us);
   // A piece that was accepted is there.
@@ -53,7 +53,7 @@ class InputBuffers {
 
   // Since when a plan's input has been arriving that is not whole yet; kNeverUs: none is.
   int64_t receiving_since_us() const;
-  // Nothing more will come: who waits for a check is told why.
+  // Nothing more will come: pending checks end with `why`.
   void End(const absl::Status& why);
 
  private:

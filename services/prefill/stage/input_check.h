@@ -24,8 +24,8 @@ class InputCheck {
  public:
   explicit InputCheck(uint64_t plan) : plan_(plan) {}
 
-  // What the previous stage says was sent, and what has arrived, which is called once. DATA_LOSS if
-  // the other is known and differs, FAILED_PRECONDITION for a second word of the previous stage.
+  // The checksums of what the previous stage has sent, and of what has arrived (called once).
+  // DATA_LOSS if the other is known and differs, FAILED_PRECONDITION for a second Sent.
   absl::Status Sent(uint64_t checksum) {
     MutexLock lock(&mutex_);
     if (sent_.has_value()) {

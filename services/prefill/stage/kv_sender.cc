@@ -21,7 +21,7 @@ const char* FailureReason(const absl::Status& status) {
   return absl::IsCancelled(status) ? "aborted" : "other";
 }
 
-// What the stage's core hears of a message that was not sent.
+// The status that the stage's core gets for a message that was not sent.
 absl::Status Blame(const absl::Status& status, const InstanceRef& decode, const InstanceRef& self) {
   const std::string what =
       absl::StrCat("KV could not be sent to ", decode.id, ": ", status.message());

@@ -7,7 +7,7 @@
 namespace baton::prefill {
 namespace {
 
-// What the core hears of a result. Reports come in the order of the items that asked for one.
+// A result as the core's event. Reports come in the order of the items that asked for one.
 ComputeFinished FinishedOf(const ComputeJob& job, StepResult result) {
   ComputeFinished finished{
       job.epoch, job.number, std::move(result.status), result.compute_us, std::move(result.drawn),

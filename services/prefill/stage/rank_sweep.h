@@ -1,7 +1,7 @@
 // The ranks of a stage measure what chunks cost it, which none of them could alone: when they have
-// formed a group, and before their stage is ready. Rank 0, whose times count, leads: it says before
-// each chunk what it is, so that all submit the same steps however fast each of them is, and how
-// long to go on is decided in one place. A sweep that fails ends the group, and is not tried again.
+// formed a group, and before their stage is ready. Rank 0, whose times count, leads: it announces
+// each chunk beforehand, so that all submit the same steps however fast each of them is, and one
+// rank decides how long to go on. A sweep that fails ends the group, and is not tried again.
 #ifndef SERVICES_PREFILL_STAGE_RANK_SWEEP_H_
 #define SERVICES_PREFILL_STAGE_RANK_SWEEP_H_
 

@@ -54,8 +54,8 @@ void StageShell::EndEpoch(const absl::Status& why) {
   epoch_ = 0;
   neighbours_.End();
   activations_->End();
-  // What is being computed may wait for ranks that are gone. The others' steps end by this word,
-  // which may be the first that stage 0 hears of it.
+  // What is being computed may wait for ranks that are gone. Leaving ends the other ranks' steps,
+  // and may be stage 0's first sign of it.
   if (joiner_ != nullptr) joiner_->Leave(why);
   kv_->CancelAll();
   if (trace_ != nullptr) trace_->EndEpoch(EpochOver(), NowUs());
@@ -113,8 +113,8 @@ void StageShell::Tell(const StageEvent& event) {
   }
 }
 
-// The core hears of the ends of plans in their order. What never got to the executor, or is refused
-// since it has stopped, ends at once, and its end waits for those of the plans before it.
+// Reports the ends of plans to the core in plan order. A plan that never got to the executor, or is
+// refused since that has stopped, ends at once, but is reported after the plans before it.
 void StageShell::Finish(const ComputeFinished& event) {
   const auto ended = std::find_if(submitted_.begin(), submitted_.end(), [&](const Submitted& s) {
     return s.action.epoch == event.epoch && s.action.number == event.number;

@@ -88,7 +88,7 @@ class StageShell {
   void Perform(const ReportRequestClosed& action);
   void Perform(const prefill::EndEpoch& action);
 
-  // A plan that the core has submitted and has not heard the end of.
+  // A plan that the core has submitted and whose end it has not been told.
   struct Submitted {
     RunCompute action;
     std::vector<PromptContextPtr> prompts;    // By item; empty if it never got to the executor.

@@ -45,7 +45,7 @@ class TestChain {
     int page_count = 64;
     int credits = 2;
     int plans_in_flight = 2;
-    // By rank: what chunks cost it by its own word.
+    // By rank: the chunk costs that it reports.
     std::map<int, KnownCost> measured = {};
     std::optional<SweepLimits> rank_sweep = {};  // For stages of several ranks.
     // By rank: runs before every Forward of that stage, on its thread; may block.

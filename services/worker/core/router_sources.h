@@ -1,7 +1,6 @@
 // Where routers are: addresses that names resolve to, and those that routers announce themselves.
 // A name that fails to resolve keeps the addresses that it had: an outage of DNS loses no router.
-// Plain data of Memberships, which decides what becomes of an address that no source names any
-// more.
+// Plain data of Memberships, which decides what becomes of an address that no source names.
 #ifndef SERVICES_WORKER_CORE_ROUTER_SOURCES_H_
 #define SERVICES_WORKER_CORE_ROUTER_SOURCES_H_
 
