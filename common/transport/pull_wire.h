@@ -24,8 +24,7 @@ inline constexpr uint16_t kGoodbyeKind = 0xfffb;
 inline constexpr uint16_t kPingKind = 0xfffa;
 inline constexpr uint16_t kPongKind = 0xfff9;
 
-// Follows a greeting's frame: the sender, and where a reader that can finds its process's ledger of
-// offers.
+// Follows a greeting's frame: the sender, and where readers find its process's offer ledger.
 struct Greeter {
   uint64_t process = 0;  // In its pid namespace, which may be another one. 0: offers nothing.
   uint64_t ledger = 0;   // Address of OfferLedger's words.

@@ -126,8 +126,7 @@ struct PassReport {  // That in hand counts: of a chain that is up.
   int rank = 0;
   uint64_t epoch = 0;
 };
-// After a report of stage 1: tells stage 0's own stage how far the next one is, as pings tell the
-// others.
+// After a report of stage 1: tells stage 0's stage how far the next one is, as pings do elsewhere.
 struct TellOwnStage {
   uint64_t epoch = 0;
 };

@@ -7,12 +7,12 @@
 // only when every stage has closed it and is done with every plan that names it.
 //
 // A prompt is admitted when the pages for all of it are free, so that an open one never waits for
-// pages. The oldest waiting one is overtaken only by such as leave pages and a place for it.
+// pages. The oldest waiting one is overtaken only by prompts that leave pages and a place for it.
 //
-// The oldest open prompt with tokens left leads. Plans are its, and what it leaves of its last one
-// is the next oldest's; but while there are shorter ones (less to compute than the leader), open or
-// waiting, half of each plan goes to them, the shortest first. So, in whole pages of what the
-// plans that come after it take, two plans more or less,
+// The oldest open prompt with tokens left leads: it fills the plans, and the next oldest fills what
+// it leaves of its last one. But while there are shorter ones (less to compute than the leader),
+// open or waiting, half of each plan goes to them, the shortest first. So, in whole pages of what
+// the plans that come after it take, give or take two plans,
 // - no prompt starves: it is planned whole within twice what it and older ones have left;
 // - no prompt waits for an older one of a million tokens: once there are pages for it, it is
 //   planned whole within twice what it and shorter ones have left.

@@ -359,8 +359,7 @@ TEST(ChainTest, AbortsAndFailedSendsLeaveNothingBehind) {
   EXPECT_LT(succeeded, requests * 9 / 10);
 }
 
-// Aborts a thousand requests at once: waiting, being computed, being sent. A dozen others are
-// answered.
+// Aborts a thousand requests at once: waiting, computed, being sent. A dozen others are answered.
 TEST(ChainTest, AStormOfAbortsLeavesNoStageBehind) {
   for (uint64_t seed = 2000; seed < 2008 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -1,21 +1,19 @@
 // Whether every stage makes progress. A completed send does not mean that the message has arrived:
-// lost activations or a lost credit stop a chain for good while all its links stand and answer
-// pings.
+// lost activations or a lost credit stop a chain for good, while all its links answer pings.
 //
-// A stage has a plan's input when the one before it is done with the plan, and has time for it when
-// it is done with the plan before. From then on it may take the grace, which covers the transfer
-// and its wait for a credit, and a multiple of what the fastest of the stages before it
-// took for the same tokens: stages differ in layers and hosts, but not by more, and one that was
-// held up says nothing of the next. Stage 0's own computation is a matter of its
-// process's liveness.
+// A stage has a plan's input when the stage before it is done with the plan, and can begin when it
+// is done with its own plan before. From then on it may take the grace, which covers the transfer
+// and its wait for a credit, and a multiple of what the fastest of the stages before it took for
+// the same tokens: stages differ in layers and hosts, but not by more, and a stage that was held up
+// says nothing of the next. Stage 0's own computation is checked by its process's liveness.
 //
 // A request that is over keeps its pages until every stage has closed it, which a send that never
-// ends would prevent. So that has a bound as well, and a stage that misses it ends the
-// epoch: it is not linked again, and its chain is in no pair, before nothing of the old epoch is
-// under way. One that is not over has its deadline.
+// ends would prevent. So that has a deadline too, and a stage that misses it ends the epoch: it is
+// not linked again, and its chain is in no pair, before nothing of the old epoch is under way. A
+// request that is not over has its own deadline.
 //
-// Rejected: acknowledgements of activations and credits, which would find a
-// loss sooner but not a receiver that has lost what it acknowledged.
+// Rejected: acknowledgements of activations and credits, which would find a loss sooner but not a
+// receiver that has lost what it acknowledged.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -125,7 +125,7 @@ void Stage::State::DropKv(uint64_t attempt_id, Request& request) {
   });
 }
 
-// Prompt tokens to report for requests still wanted; requests whose tokens are missing fail.
+// Prompt tokens to report for requests still wanted; requests whose tokens are an error fail.
 std::vector<PromptTokens> Stage::State::TakePromptTokens(const ComputeFinished& event) {
   std::vector<PromptTokens> told;
   for (const ComputeFinished::Prompt& prompt : event.prompts) {
