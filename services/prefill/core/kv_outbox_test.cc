@@ -295,7 +295,7 @@ TEST(KvOutboxRandomTest, EverySendEndsOnce) {
     };
     std::vector<Message> under_way;
     std::set<uint64_t> exported;                        // And what needs no export.
-    std::set<std::pair<uint64_t, uint64_t>> committed;  // Generations, and at whom.
+    std::set<std::pair<uint64_t, uint64_t>> committed;  // Generation, decode incarnation.
     std::multiset<uint64_t> ended;
     uint64_t sends = 0;
     const auto take = [&] {
