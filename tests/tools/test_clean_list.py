@@ -65,12 +65,20 @@ def test_a_changed_comment_is_not_linted_again(tree):
     assert plan() == clean_list.Plan([], [], [])
 
 
+def test_a_header_that_moved_is_a_neighbours_change(tree):
+    (tree / "common/a/moved.h").write_text(FILES["common/a/hub.h"])
+    (tree / "common/b/b.cc").write_text('#include "common/a/moved.h"\n' + FILES["common/b/b.cc"])
+    assert plan() == clean_list.Plan([], ["common/b/b.cc"], [])
+
+
 @pytest.mark.parametrize("one, other, same", [
     (b"f(1,\n  2);  // Two.", b"f(1, 2);", True),
     (b'f("http://a", 1);', b'f("http://a", 2);', False),
     (b"f(R\"(a // b)\", 1);", b"f(R\"(a // b)\", 2);", False),
     (b"f('\"', 1'000);  // '\"'", b"f('\"', 2'000);", False),
     (b"f(/*first=*/1);", b"f(/*second=*/1);", False),
+    (b'#include "a/b.h"\nf(1);', b'#include "a/c.h"\nf(1);', True),
+    (b"#include <map>\nf(1);", b"#include <set>\nf(1);", False),
 ])
 def test_what_is_linted_of_a_text(one, other, same):
     assert (clean_list.linted_text(one) == clean_list.linted_text(other)) == same

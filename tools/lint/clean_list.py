@@ -3,9 +3,9 @@
 A line is `path own closure`. `own` is the hash of the file and of what decides how it is linted
 (.clang-tidy, the aspect's flags, the tool's version); `closure`, which only sources have, is the hash of
 the `own` of the source and of every file of the repository that it includes, directly or not. Headers
-and .proto files have lines so that it can be said which of them has changed. Comments and line breaks
-are left out of `own`: our checks read NOLINT and names of arguments in them and nothing else. clang-format
-reads all of them, and runs on every file every time.
+and .proto files have lines so that it can be said which of them has changed. Comments, line breaks and
+the names of included headers are left out of `own`: our checks read NOLINT and names of arguments in them
+and nothing else. clang-format reads all of them, and runs on every file every time.
 
 The list is a set: a file is clean if any of its lines is the one that it would have now. So two branches
 that both add lines merge without a conflict (`merge=union` in .gitattributes), and what they say stays
@@ -52,9 +52,12 @@ class Plan:
 
 
 def linted_text(text):
-    """What clang-tidy's findings depend on: `text` without line breaks and comments, but for NOLINT and /*name=*/."""
+    """What findings in a file depend on: its text without comments, line breaks and the names of our own headers.
+
+    NOLINT and /*name=*/ stay. Which headers it has is part of the closure.
+    """
     kept = without_comments(text, kept=lambda comment: comment.startswith(b"/*") or b"NOLINT" in comment)
-    return b" ".join(kept.split())
+    return b" ".join(INCLUDE.sub(b"", kept).split())
 
 
 class Tree:
