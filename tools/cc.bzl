@@ -14,13 +14,12 @@ def cc_unit_test(name, srcs, deps = [], size = "small", data = [], **kwargs):
 def core_library(name, srcs, hdrs, deps = [], core_deps = [], visibility = None):
     """A pure core: a deterministic state machine without I/O, threads or a clock, which tests/sim runs.
 
-    `core_deps` are the cores that it is composed of. Every core may have planted bugs
-    (common/base/planted_bug.h).
+    `core_deps` are the cores that it is composed of.
     """
     native.cc_library(
         name = name,
         srcs = srcs,
         hdrs = hdrs,
-        deps = deps + core_deps + ["//common/base:planted_bug"],
+        deps = deps + core_deps,
         visibility = visibility,
     )

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/planted_bug.h"
 #include "common/kv/lease_state.h"
 
 namespace baton {
@@ -40,8 +39,7 @@ const char* KvRefusalName(KvRefusal refusal) {
 template <typename Message>
 absl::StatusOr<LeaseTable::State::Place> LeaseTable::State::Locate(const Message& message,
                                                                    KvRefusal& refusal) {
-  if (message.decode_incarnation != options.self.incarnation &&
-      !PlantedBug(Bug::kLeaseIgnoresOwnLife)) {
+  if (message.decode_incarnation != options.self.incarnation) {
     refusal = KvRefusal::kWrongIncarnation;
     return absl::FailedPreconditionError("meant for another incarnation of this decode service");
   }
@@ -50,9 +48,7 @@ absl::StatusOr<LeaseTable::State::Place> LeaseTable::State::Locate(const Message
     return absl::FailedPreconditionError(absl::StrCat("slot ", message.slot, " was never granted"));
   }
   Slot& slot = slots[message.slot];
-  const bool same_generation =
-      message.generation == slot.grant.generation || PlantedBug(Bug::kLeaseIgnoresGeneration);
-  if (!same_generation || !Revocable(slot.state)) {
+  if (message.generation != slot.grant.generation || !Revocable(slot.state)) {
     refusal = KvRefusal::kStaleGeneration;
     return absl::FailedPreconditionError(
         absl::StrCat("generation ", message.generation, " of slot ", message.slot, " is over"));
@@ -64,8 +60,7 @@ absl::StatusOr<LeaseTable::State::Place> LeaseTable::State::Locate(const Message
   const auto writer = std::find_if(
       slot.writers.begin(), slot.writers.end(), [&message](const WriterProgress& candidate) {
         return candidate.writer.layers == message.layers &&
-               (candidate.writer.instance.incarnation == message.writer_incarnation ||
-                PlantedBug(Bug::kLeaseIgnoresWritersLife));
+               candidate.writer.instance.incarnation == message.writer_incarnation;
       });
   if (writer != slot.writers.end()) {
     return Place{&slot, static_cast<size_t>(writer - slot.writers.begin())};

@@ -52,7 +52,7 @@ struct Slot {
 
 struct InFlight {
   uint32_t slot = 0;
-  uint64_t generation = 0;  // The slot's, not the header's: they differ only under a planted bug.
+  uint64_t generation = 0;
   size_t writer = 0;
   size_t part_begin = 0;
   size_t part_end = 0;

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "common/kv/lease_state.h"
@@ -74,9 +73,7 @@ void LeaseTable::Revoke(uint32_t slot_index, uint64_t generation, std::vector<Le
   table.ForgetWriters(slot);
   Covered<"lease: a grant is revoked">();
   slot.state = SlotState::kDraining;
-  if (slot.in_flight == 0 || PlantedBug(Bug::kLeaseFreesBeforeDrain)) {
-    table.Drain(slot_index, events);
-  }
+  if (slot.in_flight == 0) table.Drain(slot_index, events);
 }
 
 absl::StatusOr<KvPlacement> LeaseTable::OnData(const KvDataHeader& header, size_t payload_bytes,
@@ -90,7 +87,7 @@ absl::StatusOr<KvPlacement> LeaseTable::OnData(const KvDataHeader& header, size_
 
   KvPlacement placement;
   placement.layers = header.layers;
-  placement.heads = PlantedBug(Bug::kLeaseMixesHeads) ? slot.writers[0].heads : writer.heads;
+  placement.heads = writer.heads;
   placement.offset_bytes = static_cast<size_t>(header.part) * table.options.part_bytes;
   placement.page_bytes = header.bytes / static_cast<uint64_t>(header.page_count);
   placement.receipt = table.next_receipt++;
@@ -114,10 +111,6 @@ void LeaseTable::OnPlaced(uint64_t receipt, const absl::Status& status, uint64_t
   const InFlight run = found->second;
   table.in_flight.erase(found);
   Slot& slot = table.slots[run.slot];
-  if (PlantedBug(Bug::kLeaseFreesBeforeDrain) &&
-      (slot.grant.generation != run.generation || slot.state == SlotState::kFree)) {
-    return;
-  }
   --slot.in_flight;
   if (status.ok()) table.Heard(slot.writers[run.writer].writer.instance.incarnation, now_us);
   switch (slot.state) {
@@ -149,7 +142,7 @@ absl::Status LeaseTable::OnCommit(const KvCommit& commit, int64_t now_us, KvRefu
   WriterProgress& writer = slot.writers[place->writer];
   if (writer.commit == commit) {
     Covered<"lease: a commit comes again">();
-    if (writer.Complete() || PlantedBug(Bug::kLeaseTellsTooEarly)) {
+    if (writer.Complete()) {
       table.Tell(commit, KvReceiptKind::kComplete, 0);
     } else {
       table.Tell(
@@ -195,11 +188,6 @@ absl::Status LeaseTable::State::CheckCommit(const KvCommit& commit, const Writer
 std::vector<KvReceipt> LeaseTable::TakeReceipts() { return std::exchange(state_->receipts, {}); }
 
 void LeaseTable::OnHeartbeat(const InstanceRef& writer, int64_t now_us) {
-  if (PlantedBug(Bug::kLeaseHeedsFormerLife)) {
-    for (auto& [known, last] : state_->heard) {
-      if (known.id == writer.id) last.last_us = now_us;
-    }
-  }
   const auto found = state_->heard.find(writer);
   if (found != state_->heard.end()) {
     found->second.last_us = std::max(found->second.last_us, now_us);
@@ -221,7 +209,6 @@ void LeaseTable::Tick(int64_t now_us, std::vector<LeaseEvent>& events) {
     }
     for (const WriterProgress& writer : slot.writers) {
       if (writer.Complete() || now_us < table.SilenceUs(slot, writer)) continue;
-      if (PlantedBug(Bug::kLeaseNeverSilent)) continue;
       const absl::Status silent = absl::UnavailableError(
           absl::StrCat("prefill stage ", writer.writer.instance.id, " has been silent for ",
                        table.options.writer_lease_us / 1000, " ms"));
@@ -267,7 +254,7 @@ void LeaseTable::State::Arrived(uint32_t index, const InFlight& run, const absl:
     Fail(index, FromPrefill(Annotate(status, "the transfer of KV broke"), writer), events);
     return;
   }
-  if (checksum != run.checksum && !PlantedBug(Bug::kLeaseIgnoresChecksum)) {
+  if (checksum != run.checksum) {
     Covered<"lease: bytes change on the way">();
     Fail(index,
          FromPrefill(absl::DataLossError(absl::StrCat("KV of layers [", writer.writer.layers.begin,
@@ -303,20 +290,14 @@ void LeaseTable::State::Settle(uint32_t index, size_t writer_index,
   }
   uint64_t bytes = 0;
   for (const WriterProgress& writer : slot.writers) {
-    if (PlantedBug(Bug::kLeaseForgetsRanks) && writer.writer.tensor_rank.rank > 0) continue;
-    const bool all_here = writer.arrived == static_cast<int>(writer.parts.size());
-    if (PlantedBug(Bug::kLeaseCommitsWithoutFirstToken) ? !all_here : !writer.Complete()) return;
+    if (!writer.Complete()) return;
     bytes += writer.bytes;
   }
-  std::optional<SampledToken> token = slot.first_token;
-  if (slot.wants_token && !token.has_value()) {
-    BATON_CHECK(PlantedBug(Bug::kLeaseCommitsWithoutFirstToken))
-        << "every writer committed, none the first token";
-    token.emplace();
-  }
+  BATON_CHECK(!slot.wants_token || slot.first_token.has_value())
+      << "every writer committed, none the first token";
   Covered<"lease: a grant is committed">();
   slot.state = SlotState::kCommitted;
-  events.push_back(KvCommitted{index, slot.grant.generation, std::move(token), bytes});
+  events.push_back(KvCommitted{index, slot.grant.generation, slot.first_token, bytes});
 }
 
 void LeaseTable::State::Tell(const KvCommit& commit, KvReceiptKind kind, uint32_t missing_parts) {
@@ -341,7 +322,6 @@ void LeaseTable::State::Drain(uint32_t index, std::vector<LeaseEvent>& events) {
 }
 
 void LeaseTable::State::Heard(uint64_t writer_incarnation, int64_t now_us) {
-  if (PlantedBug(Bug::kLeaseIgnoresData)) return;
   for (auto& [writer, last] : heard) {
     if (writer.incarnation == writer_incarnation) last.last_us = std::max(last.last_us, now_us);
   }

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 
 namespace baton {
 namespace {
@@ -71,7 +70,6 @@ absl::Status EndpointLife::Check(int64_t now_us) {
   answered_us_ += own_us;
   for (auto& [number, send] : under_way_) send.began_us += own_us;
   checked_us_ = now_us;
-  if (PlantedBug(Bug::kTransportTrustsEndpoints)) return absl::OkStatus();
   if (answers_ && !unanswered_.empty()) {
     // Nothing is known of what was sent since the last answer.
     const uint64_t ahead = unanswered_.front().bytes_before - bytes_answered_;

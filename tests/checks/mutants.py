@@ -13,14 +13,12 @@ was when it is run again. 60 mutants take at most 40 minutes on two quiet cores.
 
 import argparse
 import concurrent.futures
-import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import queue
 import signal
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -34,7 +32,7 @@ from judge import SEEDS, Interrupted, Limits, Programs, by_simulation, by_units,
 from mutations import Equivalents, Mutation, named, order  # noqa: E402
 from state import State, cached  # noqa: E402
 from tally import Tally, say  # noqa: E402
-from workshop import Bench, BuildError, Workshop  # noqa: E402
+from workshop import Bench, BuildError, Workshop, alone, bazel_in  # noqa: E402
 
 NEEDED_TOGETHER = 0.97
 NEEDED_BY_SIMULATION = 0.80
@@ -43,17 +41,6 @@ NEEDED_BY_SIMULATION = 0.80
 def packages():
     cores = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("services/*/core"))
     return [*cores, "common/chunking", "common/kv"]
-
-
-def bazel(command, *arguments):
-    flags = ["--noshow_progress"] if command != "build" else ["--noshow_loading_progress", "--curses=no",
-                                                              "--show_progress_rate_limit=30"]
-    flags += compiler_flags() if command in ("build", "aquery", "info") else ()
-    done = subprocess.run(["bazel", command, *flags, *arguments], cwd=ROOT, check=False, text=True,
-                          stdout=subprocess.PIPE, stderr=None if command == "build" else subprocess.PIPE)
-    if done.returncode != 0:
-        raise BuildError(f"bazel {command} failed" + (f": {done.stderr[-1000:]}" if done.stderr else ""))
-    return done.stdout
 
 
 # ---- What can be mutated ----
@@ -234,14 +221,8 @@ def interrupt(*_):
 
 
 def run(arguments, tally):
-    arguments.directory.mkdir(parents=True, exist_ok=True)
-    # Closed, and with it unlocked, when the process ends, however it does.
-    alone = open(arguments.directory / "lock", "w", encoding="utf-8")
-    try:
-        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise BuildError(f"another run works in {arguments.directory}; --directory gives this one its own") from error
-    workshop = Workshop(ROOT, arguments.directory.resolve(), bazel)
+    lock = alone(arguments.directory)  # noqa: F841 (held to the end)
+    workshop = Workshop(ROOT, arguments.directory.resolve(), bazel_in(ROOT, compiler_flags()))
     say("building the tree without mutants")
     workshop.prepare(packages(), simulated=not arguments.units_only)
     say("running every test without a mutant")

@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/planted_bug_switch.h"
 #include "tests/sim/clients.h"
 #include "tests/sim/coverage.h"
 #include "tests/sim/decode_process.h"
@@ -134,16 +133,12 @@ RunResult Cluster::Run() {
 
 }  // namespace
 
-RunResult RunScenario(const Scenario& scenario, Bug bug, bool trace) {
-  PlantBug(bug);
+RunResult RunScenario(const Scenario& scenario, bool trace) {
   RunResult result = Cluster(scenario, trace).Run();
   result.seed = scenario.seed;
-  PlantBug(Bug::kNone);
   return result;
 }
 
-RunResult RunSeed(uint64_t seed, Bug bug, bool trace) {
-  return RunScenario(DrawScenario(seed), bug, trace);
-}
+RunResult RunSeed(uint64_t seed, bool trace) { return RunScenario(DrawScenario(seed), trace); }
 
 }  // namespace baton::sim

@@ -1,5 +1,5 @@
 // One simulated run: a scenario's cluster, its clients and faults, healing, and the final
-// examination. The whole run is a function of (scenario, bug), and the scenario of its seed.
+// examination. The whole run is a function of its scenario, and the scenario of its seed.
 #ifndef TESTS_SIM_CLUSTER_H_
 #define TESTS_SIM_CLUSTER_H_
 
@@ -7,7 +7,6 @@
 #include <deque>
 #include <string>
 
-#include "common/base/planted_bug.h"
 #include "tests/sim/scenario.h"
 
 namespace baton::sim {
@@ -23,9 +22,9 @@ struct RunResult {
   std::deque<std::string> trace;
 };
 
-// Runs it with `bug` planted. The trace is kept only if asked for.
-RunResult RunScenario(const Scenario& scenario, Bug bug, bool trace);
-RunResult RunSeed(uint64_t seed, Bug bug, bool trace);
+// The trace is kept only if asked for.
+RunResult RunScenario(const Scenario& scenario, bool trace);
+RunResult RunSeed(uint64_t seed, bool trace);
 
 }  // namespace baton::sim
 

@@ -6,7 +6,6 @@
 
 #include "absl/strings/ascii.h"
 #include "common/base/random.h"
-#include "tests/sim/cluster.h"
 
 namespace baton::sim {
 namespace {
@@ -42,8 +41,8 @@ int NodeIn(int node, const Topology& from, const Topology& to) {
 
 class Shrinker {
  public:
-  Shrinker(Scenario scenario, const std::string& violation, Bug bug)
-      : best_{std::move(scenario), 0}, shape_(ShapeOf(violation)), bug_(bug) {}
+  Shrinker(Scenario scenario, const std::string& violation, const Judge& judge)
+      : best_{std::move(scenario), 0}, shape_(ShapeOf(violation)), judge_(judge) {}
 
   Shrunken Run() {
     bool smaller = true;
@@ -60,7 +59,7 @@ class Shrinker {
  private:
   bool Fails(const Scenario& candidate) {
     ++best_.runs;
-    return ShapeOf(RunScenario(candidate, bug_, /*trace=*/false).violation) == shape_;
+    return ShapeOf(judge_(candidate)) == shape_;
   }
 
   bool Try(Scenario candidate) {
@@ -140,7 +139,7 @@ class Shrinker {
 
   Shrunken best_;
   const std::string shape_;
-  const Bug bug_;
+  const Judge& judge_;
 };
 
 }  // namespace
@@ -163,8 +162,8 @@ Scenario WithShape(const Scenario& scenario, const Topology& smaller) {
   return result;
 }
 
-Shrunken Shrink(Scenario scenario, const std::string& violation, Bug bug) {
-  return Shrinker(std::move(scenario), violation, bug).Run();
+Shrunken Shrink(Scenario scenario, const std::string& violation, const Judge& judge) {
+  return Shrinker(std::move(scenario), violation, judge).Run();
 }
 
 }  // namespace baton::sim

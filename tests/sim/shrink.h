@@ -5,9 +5,9 @@
 #ifndef TESTS_SIM_SHRINK_H_
 #define TESTS_SIM_SHRINK_H_
 
+#include <functional>
 #include <string>
 
-#include "common/base/planted_bug.h"
 #include "tests/sim/scenario.h"
 
 namespace baton::sim {
@@ -17,8 +17,11 @@ struct Shrunken {
   int runs = 0;
 };
 
-// `scenario` must break `violation` with `bug`. The result is a function of the three.
-Shrunken Shrink(Scenario scenario, const std::string& violation, Bug bug);
+// Runs a scenario and names the promise that it breaks; "" if it keeps every one.
+using Judge = std::function<std::string(const Scenario&)>;
+
+// `scenario` must break `violation`. The result is a function of the three.
+Shrunken Shrink(Scenario scenario, const std::string& violation, const Judge& judge);
 
 // The scenario in a smaller cluster: who is not there any more has no faults, and clients of a
 // router that is not go to the first one.

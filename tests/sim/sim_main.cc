@@ -1,7 +1,6 @@
 // Runs simulated clusters by seed:
 //   sim --seed=42 --trace            one run with its last events
 //   sim --seed=1 --seeds=100000      many runs, stops at the first broken promise
-//   sim --seed=7 --bug=NAME          with a planted bug
 //   sim --seed=7 --shrink            its failure, made as small as it gets, and the trace of that
 //   sim --seed=1 --seeds=300 --hashes       of every run, to compare builds (./dev check sim_hash)
 //   sim --seed=1 --seeds=2000 --coverage    what they have reached, and how often
@@ -13,7 +12,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "tests/sim/bugs.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/coverage.h"
 #include "tests/sim/shrink.h"
@@ -28,7 +26,6 @@ struct Arguments {
   bool coverage = false;
   bool hashes = false;
   bool shrink = false;
-  Bug bug = Bug::kNone;
 };
 
 bool ParseArgument(std::string_view argument, Arguments& arguments) {
@@ -51,13 +48,6 @@ bool ParseArgument(std::string_view argument, Arguments& arguments) {
   }
   if (absl::StartsWith(text, "--seed=")) return absl::SimpleAtoi(text.substr(7), &arguments.seed);
   if (absl::StartsWith(text, "--seeds=")) return absl::SimpleAtoi(text.substr(8), &arguments.seeds);
-  if (absl::StartsWith(text, "--bug=")) {
-    for (const NamedBug& bug : kPlantedBugs) {
-      if (text.substr(6) != bug.name) continue;
-      arguments.bug = bug.bug;
-      return true;
-    }
-  }
   return false;
 }
 
@@ -70,9 +60,11 @@ void PrintCoverage() {
   }
 }
 
-void PrintShrunken(uint64_t seed, const std::string& violation, Bug bug) {
-  const Shrunken shrunken = Shrink(DrawScenario(seed), violation, bug);
-  const RunResult run = RunScenario(shrunken.scenario, bug, /*trace=*/true);
+void PrintShrunken(uint64_t seed, const std::string& violation) {
+  const Shrunken shrunken = Shrink(DrawScenario(seed), violation, [](const Scenario& scenario) {
+    return RunScenario(scenario, /*trace=*/false).violation;
+  });
+  const RunResult run = RunScenario(shrunken.scenario, /*trace=*/true);
   for (const std::string& line : run.trace) std::printf("%s\n", line.c_str());
   std::printf("smallest of %d runs: %s\n%s\n", shrunken.runs, run.violation.c_str(),
               shrunken.scenario.Description().c_str());
@@ -84,12 +76,8 @@ int Main(int argc, char** argv) {
     if (ParseArgument(argv[i], arguments)) continue;
     std::fprintf(stderr,
                  "sim: unknown argument %s\nusage: sim [--seed=N] [--seeds=N] [--trace] "
-                 "[--shrink] [--coverage] [--bug=NAME]\nplanted bugs:\n",
+                 "[--shrink] [--hashes] [--coverage]\n",
                  argv[i]);
-    for (const NamedBug& bug : kPlantedBugs) {
-      std::fprintf(stderr, "  %-34s %s\n", std::string(bug.name).c_str(),
-                   std::string(bug.effect).c_str());
-    }
     return 2;
   }
   uint64_t events = 0;
@@ -97,7 +85,7 @@ int Main(int argc, char** argv) {
   int succeeded = 0;
   const auto start = std::chrono::steady_clock::now();
   for (uint64_t seed = arguments.seed; seed < arguments.seed + arguments.seeds; ++seed) {
-    const RunResult result = RunSeed(seed, arguments.bug, arguments.trace);
+    const RunResult result = RunSeed(seed, arguments.trace);
     events += result.events;
     requests += result.requests;
     succeeded += result.succeeded;
@@ -115,7 +103,7 @@ int Main(int argc, char** argv) {
                 static_cast<unsigned long long>(result.events),
                 static_cast<unsigned long long>(result.hash));
     if (result.violation.empty()) continue;
-    if (arguments.shrink) PrintShrunken(seed, result.violation, arguments.bug);
+    if (arguments.shrink) PrintShrunken(seed, result.violation);
     return 1;
   }
   const double seconds =

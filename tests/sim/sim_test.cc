@@ -18,10 +18,10 @@ TEST_P(SeedBatchTest, KeepsEveryPromise) {
   int succeeded = 0;
   for (uint64_t i = 0; i < kSeedsPerBatch; ++i) {
     const uint64_t seed = 1 + GetParam() * kSeedsPerBatch + i;
-    const RunResult result = RunSeed(seed, Bug::kNone, /*trace=*/false);
+    const RunResult result = RunSeed(seed, /*trace=*/false);
     succeeded += result.succeeded;
     if (result.violation.empty()) continue;
-    const RunResult replay = RunSeed(seed, Bug::kNone, /*trace=*/true);
+    const RunResult replay = RunSeed(seed, /*trace=*/true);
     FAIL() << "seed " << seed << ": " << result.violation << "\n"
            << result.summary << "\nreplay: bazel run //tests/sim:sim -- --seed=" << seed
            << " --shrink\n"
@@ -49,8 +49,8 @@ const testing::Environment* const kCoverageCheck =
 
 TEST(DeterminismTest, SameSeedSameEvents) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
-    const RunResult first = RunSeed(seed, Bug::kNone, /*trace=*/false);
-    const RunResult second = RunSeed(seed, Bug::kNone, /*trace=*/true);
+    const RunResult first = RunSeed(seed, /*trace=*/false);
+    const RunResult second = RunSeed(seed, /*trace=*/true);
     EXPECT_EQ(first.hash, second.hash) << "seed " << seed;
     EXPECT_EQ(first.events, second.events) << "seed " << seed;
   }

@@ -61,17 +61,37 @@ KINDS = ("dropped statement", "dropped condition", "negated condition", "shifted
          "changed constant", "changed operator", "changed jump")
 
 
+def replacement(entry, what, sources):
+    """The mutation of an entry of named.yaml or planted.yaml. `sources(path)` gives a file's bytes."""
+    old = entry["from"].encode()
+    source = sources(entry["file"])
+    if source.count(old) != 1:
+        raise ValueError(f"{what}: its text stands {source.count(old)} times in its file: {entry}")
+    begin = source.index(old)
+    return Mutation(entry["file"], begin, begin + len(old), entry["to"], "named", what)
+
+
 def named(entries, sources):
-    """The mutations that named.yaml asks for. `sources`: {path: bytes}."""
-    found = []
+    """The mutations that named.yaml asks for."""
+    return [replacement(entry, entry["what"], sources) for entry in entries]
+
+
+def planted(entries, sources):
+    """{name: its mutations} of planted.yaml."""
+    found = {}
     for entry in entries:
-        old = entry["from"].encode()
-        source = sources(entry["file"])
-        if source.count(old) != 1:
-            raise ValueError(f"a named mutant's text stands {source.count(old)} times in its file: {entry}")
-        begin = source.index(old)
-        found.append(Mutation(entry["file"], begin, begin + len(old), entry["to"], "named", entry["what"]))
+        name = entry["name"]
+        if name in found:
+            raise ValueError(f"two planted bugs are called {name}")
+        found[name] = [replacement(part, name, sources) for part in (entry, *entry.get("also", ()))]
     return found
+
+
+def apply_all(mutations, source):
+    """The source with those mutations, which are all of its file and don't overlap."""
+    for mutation in sorted(mutations, key=lambda m: m.begin, reverse=True):  # So that offsets stay true.
+        source = mutation.apply(source)
+    return source
 
 
 def _even(text):

@@ -2,9 +2,9 @@
 
 Mutated are function bodies and the constants of a file. Left alone are: what only CheckInvariants calls, since it is a
 test itself; functions that return text, texts of errors and everything that goes into them; checks of broken
-invariants (BATON_CHECK) and whatever else a macro expands to, but for a dropped BATON_RETURN_IF_ERROR; planted bugs
-and what only they reach. Rejected: a lexer of our own, which does not know types, so that it would neither see which
-arguments can be swapped nor which expression is a condition.
+invariants (BATON_CHECK) and whatever else a macro expands to, but for a dropped BATON_RETURN_IF_ERROR. Rejected: a
+lexer of our own, which does not know types, so that it would neither see which arguments can be swapped nor which
+expression is a condition.
 """
 
 import re
@@ -190,19 +190,18 @@ class _Walker:
         branches = [c for c in node.get_children() if c.extent.start.offset > end]
         condition = next((c for c in reversed(heads) if c.kind.is_expression()), None)
         variable = next((c for c in heads if c is not condition and c.kind in (Kind.DECL_STMT, Kind.VAR_DECL)), None)
-        dead = condition is not None and self.dead(condition)
         if node.kind == Kind.IF_STMT and all(ONLY_COVERED.fullmatch(self.text(branch)) for branch in branches):
             return
         if variable is not None:
             self._head_variable(node, variable, begin, end)
-        if condition is not None and not dead and (variable is None or self._after(condition, variable)):
+        if condition is not None and (variable is None or self._after(condition, variable)):
             if node.kind != Kind.SWITCH_STMT:
                 self.negate(condition)
             self.expression(condition)
             then = branches[0] if branches else None
             if node.kind == Kind.IF_STMT and len(branches) == 1 and self._several(then) and self.plain(condition):
                 self.replace("dropped statement", condition, "false")
-        for branch in branches[1 if dead else 0:]:
+        for branch in branches:
             self.statement(branch, last and node.kind != Kind.WHILE_STMT)
 
     @staticmethod
@@ -251,22 +250,6 @@ class _Walker:
             node = children[0]
         return node
 
-    def planted(self, node):
-        node = self.peel(node)
-        return node.kind == Kind.CALL_EXPR and node.spelling == "PlantedBug"
-
-    def dead(self, node):
-        """Only true while a bug is planted."""
-        node = self.peel(node)
-        if node.kind == Kind.PAREN_EXPR:
-            return self.dead(next(node.get_children()))
-        operator, left, right = self.operator(node)
-        if operator == "&&":
-            return self.dead(left) or self.dead(right)
-        if operator == "||":
-            return self.dead(left) and self.dead(right)
-        return self.planted(node)
-
     def operator(self, node):
         """(token, left, right) of a binary operator, built in or a class's; its place is self._between's."""
         operands = list(node.get_children())
@@ -293,7 +276,7 @@ class _Walker:
         inner = self.peel(node)
         operator, _, _ = self.operator(self._rewritten(inner))
         turned = operator in EQUALITY or operator in ("=", "+=", "-=") or self.text(inner).startswith("!")
-        if turned or inner.kind == Kind.CXX_BOOL_LITERAL_EXPR or not self.plain(inner) or self.planted(inner):
+        if turned or inner.kind == Kind.CXX_BOOL_LITERAL_EXPR or not self.plain(inner):
             return
         self.replace("negated condition", inner, f"!({self.text(inner)})")
 
@@ -302,7 +285,7 @@ class _Walker:
             return
         if node.kind == Kind.COMPOUND_STMT:  # Of a lambda.
             return self.statement(node, last=True)
-        if self.macro(node) is not None or self.planted(node) or node.kind == Kind.CXX_UNARY_EXPR:
+        if self.macro(node) is not None or node.kind == Kind.CXX_UNARY_EXPR:
             return None
         if node.kind == Kind.CALL_EXPR and MESSAGE.search(node.spelling):
             return None
@@ -324,11 +307,9 @@ class _Walker:
 
     def _ternary(self, node):
         condition, *branches = node.get_children()
-        dead = self.dead(condition)
-        if not dead:
-            self.negate(condition)
-            self.expression(condition)
-        for branch in branches[1 if dead else 0:]:
+        self.negate(condition)
+        self.expression(condition)
+        for branch in branches:
             self.expression(branch)
 
     def _binary(self, node, operator, left, right):
@@ -349,18 +330,13 @@ class _Walker:
         return None
 
     def _junction(self, node, operator, left, right):
-        if self.dead(node):
-            return
-        planted = self.planted(left) or self.planted(right) or "PlantedBug(" in self.text(node)
-        if not planted:
-            if self.operator(self.peel(left))[0] != operator:
-                self.replace("dropped condition", node, self.text(right))
-            self.replace("dropped condition", node, self.text(left))
+        if self.operator(self.peel(left))[0] != operator:
+            self.replace("dropped condition", node, self.text(right))
+        self.replace("dropped condition", node, self.text(left))
         for operand in (left, right):
-            if not self.dead(operand) and not self.planted(operand):
-                if self.operator(self.peel(operand))[0] != operator:
-                    self.negate(operand)
-                self.expression(operand)
+            if self.operator(self.peel(operand))[0] != operator:
+                self.negate(operand)
+            self.expression(operand)
 
     def _leaf(self, node):
         text = self.text(node)

@@ -10,6 +10,7 @@ Everything happens in a folder of its own on copies of sources and objects, so t
 may be edited meanwhile.
 """
 
+import fcntl
 import filecmp
 import hashlib
 import json
@@ -17,6 +18,8 @@ import pathlib
 import re
 import shutil
 import subprocess
+
+from mutations import apply_all
 
 # Warnings would only reject mutants that a tired author's editor shows in yellow; these two are undefined behaviour.
 ERRORS = ("-Wreturn-type", "-Werror=return-type", "-Wuninitialized", "-Werror=uninitialized")
@@ -29,6 +32,31 @@ _INCLUDE = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
 
 class BuildError(Exception):
     """The tree as it is can't be built or passes no tests: nothing can be said of mutants."""
+
+
+def alone(directory):
+    """An open lock, to be kept: no other run works in `directory` as long as this process lives."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = open(directory / "lock", "w", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BuildError(f"another run works in {directory}; --directory gives this one its own") from error
+    return lock
+
+
+def bazel_in(root, flags):
+    """What a Workshop runs Bazel with. `flags`: the compiler's, of every build."""
+    def run(command, *arguments):
+        shown = ["--noshow_progress"] if command != "build" else ["--noshow_loading_progress", "--curses=no",
+                                                                  "--show_progress_rate_limit=30"]
+        shown += flags if command in ("build", "aquery", "info") else ()
+        done = subprocess.run(["bazel", command, *shown, *arguments], cwd=root, check=False, text=True,
+                              stdout=subprocess.PIPE, stderr=None if command == "build" else subprocess.PIPE)
+        if done.returncode != 0:
+            raise BuildError(f"bazel {command} failed" + (f": {done.stderr[-1000:]}" if done.stderr else ""))
+        return done.stdout
+    return run
 
 
 class Workshop:
@@ -52,7 +80,9 @@ class Workshop:
     # ---- The tree as it is ----
 
     def prepare(self, packages, simulated):
-        labels = self._bazel("query", "tests(" + " + ".join(f"//{p}:all" for p in packages) + ")").split()
+        labels = []
+        if packages:
+            labels = self._bazel("query", "tests(" + " + ".join(f"//{p}:all" for p in packages) + ")").split()
         if simulated:
             labels.append(SIMULATION)
         # Somebody may edit the checkout, or change its branch, while it is built.
@@ -188,26 +218,28 @@ class Bench:
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(workshop.sources, self._tree, symlinks=True)
 
-    def build(self, mutation):
-        """Builds the mutant into `folder`: "ok", "equivalent" if its object code is the original's, or "refused"
-        by the compiler."""
+    def build(self, *mutations):
+        """Builds the mutant that all of them make into `folder`: "ok", "equivalent" if its object code is the
+        original's, or "refused" by the compiler."""
         made = self.folder / "made"
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
-        users = self._shop.users(mutation.path)
+        paths = sorted({mutation.path for mutation in mutations})
+        users = sorted({user for path in paths for user in self._shop.users(path)})
         before = {source: self._original(source) for source in users}
-        path = self._tree / mutation.path
-        original = path.read_bytes()
-        path.write_bytes(mutation.apply(original))
+        originals = {path: (self._tree / path).read_bytes() for path in paths}
         replaced = {}
         try:
+            for path, original in originals.items():
+                (self._tree / path).write_bytes(apply_all([m for m in mutations if m.path == path], original))
             for number, source in enumerate(users):
                 if not self._compile(source, made / f"{number}.o"):
                     return "refused"
                 if (made / f"{number}.o").read_bytes() != before[source].read_bytes():
                     replaced[self._shop.object_of[source]] = made / f"{number}.o"
         finally:
-            path.write_bytes(original)
+            for path, original in originals.items():
+                (self._tree / path).write_bytes(original)
         if not replaced:
             return "equivalent"
         self._shop.link_library(made, replaced)

@@ -6,7 +6,6 @@
 #include "common/base/check.h"
 #include "common/base/coverage.h"
 #include "common/base/drain_status.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/decode/core/decode_state.h"
 
@@ -26,8 +25,7 @@ void DecodeCore::State::On(const StreamOpened& event) {
     return;
   }
   Request& request = found->second;
-  const bool stale =
-      request.generation != event.generation && !PlantedBug(Bug::kDecodeOpensStaleStream);
+  const bool stale = request.generation != event.generation;
   const bool no_ticket = request.phase == Phase::kWaiting || request.phase == Phase::kGranting;
   if (no_ticket || stale) {
     refuse(absl::FailedPreconditionError(absl::StrCat("generation ", event.generation,
@@ -69,7 +67,6 @@ void DecodeCore::State::StartStep() {
     sequence.token = request.last_token;
     sequence.generated = request.generated;
     sequence.position = request.prompt_tokens + request.generated - 1;
-    if (PlantedBug(Bug::kDecodePositionOffByOne)) ++sequence.position;
     sequence.pages.assign(request.pages.begin(),
                           request.pages.begin() + limits.layout.PagesFor(sequence.position + 1));
     in_step.emplace(request.generation, attempt_id);
@@ -85,8 +82,7 @@ void DecodeCore::State::On(const StepFinished& event) {
   BATON_CHECK(running_step == event.step) << "step " << event.step << " was not running";
   running_step.reset();
   // The others' collectives wait for nothing any more; only together they begin again.
-  const bool parts = !event.status.ok() && limits.ranks > 1;
-  if (parts && !PlantedBug(Bug::kDecodeKeepsFailedRanks)) {
+  if (!event.status.ok() && limits.ranks > 1) {
     Covered<"decode: a failed step parts the ranks">();
     Emit(PartRanks{event.status});
   }
@@ -105,10 +101,6 @@ void DecodeCore::State::On(const StepFinished& event) {
       continue;
     }
     const auto output = outputs.find(attempt_id);
-    if (!event.status.ok() && PlantedBug(Bug::kDecodeTellsFirstOfStep) &&
-        generation != members.begin()->first) {
-      continue;
-    }
     if (!event.status.ok()) {
       Covered<"decode: a step fails">();
       EndWith(attempt_id, Own(Annotate(failure, "the decode step failed")));
@@ -151,8 +143,7 @@ void DecodeCore::State::Take(uint64_t attempt_id, const SampledToken& token) {
 
 // Asked before the token counts: with min_tokens = 2 the third token is the first that may stop.
 bool DecodeCore::State::IsStop(const Request& request, int32_t token) const {
-  const int sampled = request.generated + (PlantedBug(Bug::kDecodeStopsEarly) ? 1 : 0);
-  if (sampled < request.stop.min_tokens) return false;
+  if (request.generated < request.stop.min_tokens) return false;
   const auto has = [token](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   };

@@ -4,7 +4,6 @@
 #ifndef SERVICES_DECODE_CORE_DECODE_STATE_H_
 #define SERVICES_DECODE_CORE_DECODE_STATE_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -15,7 +14,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/kv/block_pool.h"
 #include "common/types/finish_reason.h"
@@ -130,12 +128,7 @@ struct DecodeCore::State {
   absl::Status CheckWriters(const std::vector<KvWriter>& writers) const;
   absl::Status CheckSources(std::span<const KvWriter> stage) const;
   int PagesFor(const Request& request) const {
-    const int tokens = request.prompt_tokens + request.token_limit;
-    if (PlantedBug(Bug::kDecodeCountsPagesShort)) {
-      return std::max(tokens / limits.layout.page_size,
-                      limits.layout.PagesFor(request.prompt_tokens));
-    }
-    return limits.layout.PagesFor(tokens);
+    return limits.layout.PagesFor(request.prompt_tokens + request.token_limit);
   }
   void AdmitWaiting();
   void StartStep();

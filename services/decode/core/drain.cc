@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
 #include "common/base/drain_status.h"
-#include "common/base/planted_bug.h"
 #include "services/decode/core/decode_state.h"
 
 namespace baton::decode {
@@ -28,7 +27,7 @@ void DecodeCore::State::On(const DrainBegan& event) {
 }
 
 absl::Status DecodeCore::State::RefuseToBegin() {
-  if (!draining || PlantedBug(Bug::kDecodeBeginsWhileDraining)) return absl::OkStatus();
+  if (!draining) return absl::OkStatus();
   Covered<"decode: a draining service refuses">();
   ++drain_counts.refused_total;
   return EndedByDrain(absl::UnavailableError("this decode service drains and begins nothing new"));

@@ -4,7 +4,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/decode/core/decode_state.h"
 
@@ -36,7 +35,6 @@ const char* WhatPassesIn(Phase phase) {
 void DecodeCore::State::On(const AbortRequested& event) {
   if (!requests.contains(event.attempt_id)) {
     Covered<"decode: an abort of nobody">();
-    if (PlantedBug(Bug::kDecodeForgetsEarlyAbort)) return;
     early_aborts.push_back(event.attempt_id);
     if (early_aborts.size() > limits.remembered_aborts) early_aborts.pop_front();
     return;
@@ -47,10 +45,8 @@ void DecodeCore::State::On(const AbortRequested& event) {
 void DecodeCore::State::On(const Tick&) {}
 
 int64_t DecodeCore::State::DueUs(const Request& request) const {
-  const int64_t deadline_us =
-      PlantedBug(Bug::kDecodeIgnoresDeadline) ? kNeverUs : request.deadline_us;
-  if (!LacksStream(request) || PlantedBug(Bug::kDecodeAwaitsStream)) return deadline_us;
-  return std::min(deadline_us, request.granted_us + limits.stream_lease_us);
+  if (!LacksStream(request)) return request.deadline_us;
+  return std::min(request.deadline_us, request.granted_us + limits.stream_lease_us);
 }
 
 void DecodeCore::State::Arm(uint64_t attempt_id) {
@@ -111,9 +107,7 @@ void DecodeCore::State::EndWith(uint64_t attempt_id, absl::Status status) {
     queue.erase(std::find(queue.begin(), queue.end(), attempt_id));
     Refuse(attempt_id, std::move(status));
   } else {
-    const bool leak = PlantedBug(Bug::kDecodeLeaksOnAbort) && request.phase == Phase::kReserved;
-    if (!leak) GiveBack(attempt_id, request);
-    granted.erase(request.generation);
+    GiveBack(attempt_id, request);
     if (request.phase == Phase::kGranting) {
       Covered<"decode: a request ends before every rank takes its KV">();
       Refuse(attempt_id, std::move(status));
@@ -131,7 +125,7 @@ void DecodeCore::State::GiveBack(uint64_t attempt_id, Request& request) {
   Hold hold;
   hold.pages = std::exchange(request.pages, {});
   hold.slot = request.slot;
-  hold.not_drained = AllRanks(PlantedBug(Bug::kDecodeForgetsFollowersPages) ? 1 : limits.ranks);
+  hold.not_drained = AllRanks(limits.ranks);
   hold.in_step = in_step.contains(request.generation);
   holds.emplace(request.generation, std::move(hold));
   granted.erase(request.generation);
@@ -147,11 +141,7 @@ void DecodeCore::State::Erase(uint64_t attempt_id) {
 
 void DecodeCore::State::ReleaseIfUnused(uint64_t generation) {
   Hold& hold = holds.at(generation);
-  if (hold.not_drained != 0) return;
-  if (hold.in_step) {
-    if (PlantedBug(Bug::kDecodeFreesUnderStep)) pool.EndQuarantine(std::exchange(hold.pages, {}));
-    return;
-  }
+  if (hold.not_drained != 0 || hold.in_step) return;
   pool.EndQuarantine(hold.pages);
   free_slots.push_back(hold.slot);
   holds.erase(generation);

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 
 namespace baton::decode {
@@ -26,7 +25,7 @@ void Follower::On(const EpochBegan&) {
 }
 
 void Follower::On(const EpochOver&) {
-  if (!std::exchange(begun_, false) || PlantedBug(Bug::kFollowerKeepsGrants)) return;
+  if (!std::exchange(begun_, false)) return;
   if (!granted_.empty()) Covered<"follower: an epoch ends with grants">();
   for (const auto& [grant, pages] : granted_) Emit(RevokeKv{grant.first, grant.second});
   revoked_.merge(granted_);
@@ -98,7 +97,7 @@ absl::Status Follower::Take(const GrantOrder& order) {
   action.grant.writers = order.writers;
   Emit(std::move(action));  // Without a deadline: rank 0 sees to it.
   const TellGranted word{order.slot, order.generation};
-  if (steps_.empty() || PlantedBug(Bug::kFollowerTellsTooEarly)) {
+  if (steps_.empty()) {
     Emit(word);
   } else {
     Covered<"follower: a grant waits for a step">();
@@ -147,7 +146,7 @@ absl::StatusOr<RunStep::Sequence> Follower::CheckRow(const StepOrder::Row& row) 
 
 absl::Status Follower::Take(const StepOrder& order) {
   const bool next = order.step == last_step_ + 1 || last_step_ == 0;
-  if (!next && !PlantedBug(Bug::kFollowerStepsTwice)) {
+  if (!next) {
     return InvalidField("step.step", absl::StrCat(order.step, " follows ", last_step_));
   }
   if (steps_.size() >= kMaxFollowerSteps) {

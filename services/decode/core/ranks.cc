@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "services/decode/core/decode_state.h"
@@ -47,9 +46,7 @@ void DecodeCore::State::On(const RanksJoined& event) {
   // The same ids on all ranks, so as many as the smallest has.
   page_count = std::min(limits.page_count, event.page_count);
   pool = BlockPool(page_count);
-  if (!PlantedBug(Bug::kDecodeReusesGenerations)) {
-    last_generation = std::max(last_generation, event.newest_generation);
-  }
+  last_generation = std::max(last_generation, event.newest_generation);
 }
 
 void DecodeCore::State::On(const RanksLost& event) {
@@ -59,7 +56,6 @@ void DecodeCore::State::On(const RanksLost& event) {
   std::vector<uint64_t> held;
   for (const auto& [attempt_id, request] : requests) {
     if (request.phase == Phase::kEnded) continue;
-    if (PlantedBug(Bug::kDecodeKeepsLostRanksKv) && request.phase == Phase::kReserved) continue;
     Covered<"decode: a request ends with lost ranks">();
     held.push_back(attempt_id);
   }
@@ -106,9 +102,7 @@ void DecodeCore::State::Grant(uint64_t attempt_id, Request& request) {
     action.continuation.assign(prompt_end, request.pages.end());
     Emit(std::move(action));
   }
-  if (request.not_granted == 0 || PlantedBug(Bug::kDecodeTicketsEarly)) {
-    HandOutTicket(attempt_id, request);
-  }
+  if (request.not_granted == 0) HandOutTicket(attempt_id, request);
 }
 
 void DecodeCore::State::HandOutTicket(uint64_t attempt_id, Request& request) {
@@ -156,7 +150,7 @@ void DecodeCore::State::Committed(int rank, const KvCommitted& event) {
     BATON_CHECK(event.first_token.has_value()) << "rank 0's table demands the first token";
     request.first_token = *event.first_token;
   }
-  if (request.not_committed != 0 && !PlantedBug(Bug::kDecodeCountsOneCommit)) {
+  if (request.not_committed != 0) {
     Covered<"decode: a rank has its KV before another one">();
     return;
   }

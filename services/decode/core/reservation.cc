@@ -8,7 +8,6 @@
 #include "common/base/check.h"
 #include "common/base/coverage.h"
 #include "common/base/overload_status.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "services/decode/core/decode_state.h"
@@ -147,11 +146,6 @@ void DecodeCore::State::AdmitWaiting() {
     const uint64_t attempt_id = queue.front();
     Request& request = requests.at(attempt_id);
     auto pages = pool.Allocate(PagesFor(request));
-    if (!pages.has_value() && PlantedBug(Bug::kDecodeLetsOvertake) && queue.size() > 1 &&
-        PagesFor(requests.at(queue[1])) <= pool.free_pages()) {
-      std::swap(queue[0], queue[1]);
-      continue;
-    }
     if (!pages.has_value()) {
       Covered<"decode: the oldest request waits for pages">();
       return;

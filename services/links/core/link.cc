@@ -7,7 +7,6 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 
 namespace baton::links {
@@ -93,9 +92,7 @@ void Link::State::On(const EpochTried& event) {
   if (event.status.ok()) {
     begun = true;
     forming = place.ranks() > 1;
-    if (forming) Emit(FormGroup{link, hello});
-    if (PlantedBug(Bug::kLinkReadyWithoutGroup)) forming = false;
-    if (forming) return;
+    if (forming) return Emit(FormGroup{link, hello});
     Emit(SendReady{link, hello.epoch});
   } else if (now_us >= begin_by_us) {
     Covered<"link: an epoch never begins">();
@@ -122,7 +119,7 @@ void Link::State::On(const GroupFormed& event) {
 void Link::State::On(const PingHeard& event) {
   if (event.link != link) return;
   last_heard_us = now_us;
-  if (!PlantedBug(Bug::kLinkAnswersNoPing)) Emit(SendPong{link, event.sequence});
+  Emit(SendPong{link, event.sequence});
   if (begun) Emit(PassNextStageDone{hello.epoch, event.next_stage_done});
 }
 

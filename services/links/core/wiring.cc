@@ -9,7 +9,6 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/links/core/chain_members.h"
 #include "services/links/core/group_desk.h"
@@ -161,7 +160,6 @@ void Wiring::State::On(const StageHeard& event) { Hear(event.member, event.epoch
 
 // Whether a group message is of this epoch.
 bool Wiring::State::HearGroup(int member, uint64_t of_epoch) {
-  if (PlantedBug(Bug::kWiringHeedsOldGroups)) of_epoch = epoch;
   if (member == 0) return wired() && of_epoch == epoch;
   return Hear(member, of_epoch) != nullptr;
 }
@@ -224,7 +222,7 @@ void Wiring::State::On(const StageRefused& event) {
       absl::StrCat("its epoch ", event.newest_epoch, " is newer than ", epoch));
   const bool sane = event.newest_epoch >= epoch && event.newest_epoch < kMaxEpoch;
   Break(Blame(status, link->member));
-  if (!sane || PlantedBug(Bug::kWiringTrustsItsClock)) return;
+  if (!sane) return;
   Covered<"wiring: a stage knows a newer epoch">();
   newest_elsewhere = event.newest_epoch;
   retry_at_us = now_us;  // It has not failed: it has told how to go on.
@@ -279,9 +277,6 @@ void Wiring::State::Break(const absl::Status& reason) {
   backoff_us = stable || backoff_us == 0 ? times.first_backoff_us
                                          : std::min(2 * backoff_us, times.longest_backoff_us);
   retry_at_us = now_us + backoff_us;
-  if (PlantedBug(Bug::kWiringGivesUp) && backoff_us >= 4 * times.first_backoff_us) {
-    retry_at_us = kNeverUs;
-  }
   phase = Phase::kDown;
   links.clear();
   Emit(CloseLinks{});

@@ -9,7 +9,6 @@
 #include "common/base/check.h"
 #include "common/base/coverage.h"
 #include "common/base/overload_status.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/prefill/core/planner_state.h"
 
@@ -225,10 +224,6 @@ void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/
   outcome.kv_bytes += closed.kv_bytes;
   outcome.kv_transfer_us = std::max(outcome.kv_transfer_us, closed.kv_transfer_us);
   outcome.kv_exposed_us = std::max(outcome.kv_exposed_us, closed.kv_exposed_us);
-  if (PlantedBug(Bug::kPlannerReusesPagesEarly)) {
-    pool->Free(request->pages);
-    request->pages.clear();
-  }
   Covered<"planner: a stage closes a request">();
   if (!closed.status.ok()) Fail(closed.attempt_id, closed.status);
   ReleaseIfClosed(closed.attempt_id);
@@ -251,7 +246,6 @@ void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status) {
     requests.erase(attempt_id);
     return;
   }
-  if (PlantedBug(Bug::kPlannerForgetsAbort)) return;
   Covered<"planner: an open request is aborted">();
   aborts_due.push_back(attempt_id);
 }
@@ -272,9 +266,6 @@ void ChainPlanner::State::ExpireDeadlines(int64_t now_us) {
 void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
   Request& request = requests.at(attempt_id);
   if (!ToldInFull(request)) return;
-  if (PlantedBug(Bug::kPlannerFinishesEarly) && request.closed.front() && !request.finished) {
-    Finish(attempt_id, request, request.CheckPromptTokens());
-  }
   if (std::find(request.closed.begin(), request.closed.end(), false) != request.closed.end()) {
     return;
   }

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/kv/head_routes.h"
 
 namespace baton::prefill {
@@ -78,12 +77,7 @@ void KvOutbox::Enqueue(uint64_t send_id, Send send, int64_t now_us,
   std::vector<InstanceRef> decodes;
   for (size_t i = 0; i < send.shares.size(); ++i) {
     decodes.push_back(send.shares[i].decode);
-    std::deque<ShareId>& waiting = lanes_[decodes.back()].waiting;
-    if (send.is_commit && PlantedBug(Bug::kOutboxCommitsEarly)) {
-      waiting.emplace_front(send_id, i);
-    } else {
-      waiting.emplace_back(send_id, i);
-    }
+    lanes_[decodes.back()].waiting.emplace_back(send_id, i);
   }
   const bool fresh = sends_.emplace(send_id, std::move(send)).second;
   BATON_CHECK(fresh) << "send " << send_id << " comes twice";
@@ -99,7 +93,6 @@ SendKvMessage KvOutbox::NextMessage(const Send& send, const Share& share) const 
   message.decode = share.decode;
   message.heads = share.heads;
   message.first_page = send.first_page + static_cast<int>(share.next_page);
-  if (PlantedBug(Bug::kOutboxRestartsRanges)) message.first_page -= send.first_page;
   message.page_count = 1;
   message.local_page = send.pages.at(share.next_page);
   message.bytes = share.page_bytes;
@@ -120,7 +113,7 @@ SendKvMessage KvOutbox::NextMessage(const Send& send, const Share& share) const 
 }
 
 bool KvOutbox::Fits(const Lane& lane, const Share& share, size_t bytes) const {
-  if (lane.messages == 0 || PlantedBug(Bug::kOutboxIgnoresWindow)) return true;
+  if (lane.messages == 0) return true;
   if (Gathers(share) && gathered_bytes_ + bytes > options_.gathered_bytes) return false;
   return lane.messages < options_.window_messages && lane.bytes + bytes <= options_.window_bytes;
 }
@@ -134,7 +127,7 @@ void KvOutbox::Pump(const InstanceRef& decode, std::vector<KvOutboxAction>& acti
     const Send& send = sends_.at(id.first);
     Share& share = At(id);
     if (send.is_commit) {
-      if (ExportUnderWay(send.attempt_id, decode) && !PlantedBug(Bug::kOutboxCommitsEarly)) {
+      if (ExportUnderWay(send.attempt_id, decode)) {
         Covered<"outbox: a commit waits for an export">();
         return;
       }
@@ -285,12 +278,7 @@ void KvOutbox::EndWaiting(uint64_t attempt_id, const absl::Status& status, int64
 }
 
 bool KvOutbox::Done(const Send& send, const Share& share) const {
-  if (!send.is_commit) return share.next_page == send.pages.size();
-  if (PlantedBug(Bug::kOutboxCountsOneReceipt) && share.asked_us > 0) {
-    return std::any_of(send.shares.begin(), send.shares.end(),
-                       [](const Share& other) { return other.received; });
-  }
-  return share.received || PlantedBug(Bug::kOutboxTrustsSent);
+  return send.is_commit ? share.received : share.next_page == send.pages.size();
 }
 
 void KvOutbox::EndIfDone(uint64_t send_id, int64_t now_us, std::vector<KvOutboxAction>& actions) {

@@ -10,7 +10,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/prefill/core/kv_outbox.h"
 

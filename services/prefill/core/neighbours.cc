@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 
 namespace baton::prefill {
@@ -34,7 +33,6 @@ void Neighbours::End() {
 absl::Status Neighbours::Check(const FindEndpoint& find) const {
   for (const std::optional<Neighbour>* neighbour : {&previous_, &next_}) {
     if (!neighbour->has_value() || find((*neighbour)->instance) == (*neighbour)->endpoint) continue;
-    if (PlantedBug(Bug::kStageKeepsDeadNeighbour)) continue;
     Covered<"neighbours: one has gone">();
     const std::string& name = (*neighbour)->instance.id;
     return WithLeg(absl::UnavailableError(absl::StrCat("the connection to ", name, " has gone")),

@@ -2,7 +2,6 @@
 // size of those to come.
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
@@ -26,8 +25,7 @@ void ChainPlanner::State::LearnFrom(const IssuedPlan& plan, size_t stage) {
     Emit(ObservePlan{static_cast<int>(stage), plan.work.tokens, plan.predicted_us[stage],
                      compute_us});
   }
-  CostFit& fit = PlantedBug(Bug::kPlannerLearnsFromOthers) ? fits.front() : fits[stage];
-  fit.Add(plan.work, compute_us);
+  fits[stage].Add(plan.work, compute_us);
   UseCosts();
 }
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
 #include "common/base/drain_status.h"
-#include "common/base/planted_bug.h"
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
@@ -19,7 +18,7 @@ void ChainPlanner::State::On(const DrainBegan& event, int64_t /*now_us*/) {
 }
 
 absl::Status ChainPlanner::State::RefuseToBegin() {
-  if (!draining || PlantedBug(Bug::kPlannerBeginsWhileDraining)) return absl::OkStatus();
+  if (!draining) return absl::OkStatus();
   Covered<"planner: a draining chain refuses">();
   ++drain_counts.refused_total;
   return EndedByDrain(absl::UnavailableError("this prefill chain drains and begins nothing new"));

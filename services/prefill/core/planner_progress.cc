@@ -19,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
@@ -40,8 +39,7 @@ int64_t ChainPlanner::State::ProgressDueUs(size_t stage) const {
   const int64_t begin_us = std::max(plan->done_us[stage - 1], last_done_us[stage]);
   // A rank whose sums are overdue reports which rank it waits for.
   const int64_t group_us = ranks > 1 ? limits.plan_grace_us / 3 : 0;
-  const int64_t grace_us =
-      (limits.plan_grace_us + group_us) / (PlantedBug(Bug::kPlannerHurries) ? 2 : 1);
+  const int64_t grace_us = limits.plan_grace_us + group_us;
   // Reports of different stages overtake each other: those of earlier ones may not be here.
   const auto end = plan->compute_us.begin() + static_cast<int64_t>(stage);
   const int64_t compute_us = *std::min_element(plan->compute_us.begin(), end);
@@ -50,7 +48,7 @@ int64_t ChainPlanner::State::ProgressDueUs(size_t stage) const {
 
 int64_t ChainPlanner::State::NextProgressUs() const {
   int64_t next_us = kNeverUs;
-  if (chain_failed || PlantedBug(Bug::kPlannerWaitsForEver)) return next_us;
+  if (chain_failed) return next_us;
   for (size_t stage = 1; stage < done.size(); ++stage) {
     next_us = std::min(next_us, ProgressDueUs(stage));
   }
@@ -61,8 +59,7 @@ int64_t ChainPlanner::State::NextProgressUs() const {
 }
 
 int64_t ChainPlanner::State::CloseDueUs(const Request& request) const {
-  if (request.over_us == kNeverUs || PlantedBug(Bug::kPlannerAwaitsClosing)) return kNeverUs;
-  return request.over_us + limits.close_grace_us;
+  return request.over_us == kNeverUs ? kNeverUs : request.over_us + limits.close_grace_us;
 }
 
 void ChainPlanner::State::FailAt(int stage, int rank, absl::Status status) {

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
@@ -42,7 +41,6 @@ bool ChainPlanner::State::MayOvertake(uint64_t attempt_id) const {
   if (attempt_id == queue.front()) return MayAdmitOldest();
   const int oldest = PagesFor(requests.at(queue.front()).prompt_tokens);
   const int pages = PagesFor(requests.at(attempt_id).prompt_tokens);
-  if (PlantedBug(Bug::kPlannerLetsOvertake)) return pages <= pool->free_pages();
   return pages + oldest <= pool->free_pages() &&
          static_cast<int>(open.size()) + 1 < limits.max_open_requests;
 }

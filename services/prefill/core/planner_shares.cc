@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/chunking/chunk_plan.h"
 #include "services/prefill/core/planner_state.h"
 
@@ -112,7 +111,6 @@ double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, dou
   const std::vector<uint64_t> running = OpenAndShorter(leader_price);
   auto next_running = running.begin();
   credit += shared_credit;
-  if (PlantedBug(Bug::kPlannerStarvesLong)) credit = budget;
   const double page = limits.page_size;
   double share = std::floor(std::min(credit, budget) / page) * page;
   double most_kept = 0;  // For the next plan; 0: no prompt to use it.
@@ -162,7 +160,7 @@ void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
   }
   const uint64_t* leader = Leader();
   const bool shares = limits.shares_plans && !PlansHoldWholePrompts();
-  if (leader != nullptr && shares && !PlantedBug(Bug::kPlannerSharesNothing)) {
+  if (leader != nullptr && shares) {
     budget -= ShareWithShorter(*leader, credit, budget, plan, now_us);
   }
   FillInOrder(budget, plan, now_us);

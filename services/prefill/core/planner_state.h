@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/base/planted_bug.h"
 #include "common/chunking/chunk_policy.h"
 #include "common/chunking/cost_fit.h"
 #include "common/chunking/stage_cost.h"
@@ -98,9 +97,7 @@ struct ChainPlanner::State {
   bool ToldInFull(const Request& request) const {
     return request.fully_planned() || request.abort_issued;
   }
-  bool Current(uint64_t event_epoch) const {
-    return event_epoch == epoch || PlantedBug(Bug::kPlannerHeedsOldEpoch);
-  }
+  bool Current(uint64_t event_epoch) const { return event_epoch == epoch; }
   bool MayIssue() const;
   void IssuePlans(int64_t now_us);
 
@@ -140,10 +137,7 @@ struct ChainPlanner::State {
            limits.chunk_tokens >= limits.max_context_tokens;
   }
 
-  int PagesFor(int tokens) const {
-    if (PlantedBug(Bug::kPlannerCountsPagesLong)) return tokens / limits.page_size + 1;
-    return (tokens + limits.page_size - 1) / limits.page_size;
-  }
+  int PagesFor(int tokens) const { return (tokens + limits.page_size - 1) / limits.page_size; }
   uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
   absl::Status CheckPages() const;
 

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/planted_bug.h"
 #include "services/prefill/core/plan.h"
 
 namespace baton::prefill {
@@ -33,9 +32,7 @@ class RankTally {
     plan.wait_us = is_first ? done.wait_us : std::min(plan.wait_us, done.wait_us);
     if (rank == 0) plan.prompt_tokens = done.prompt_tokens;  // Rank 0 samples.
     std::vector<PlanDone> over;
-    const uint64_t by_all = PlantedBug(Bug::kPlannerCountsOneRank)
-                                ? done.number
-                                : *std::min_element(done_.begin(), done_.end());
+    const uint64_t by_all = *std::min_element(done_.begin(), done_.end());
     while (!open_.empty() && open_.begin()->first <= by_all) {
       over.push_back(std::move(open_.begin()->second));
       open_.erase(open_.begin());

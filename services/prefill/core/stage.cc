@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "services/prefill/core/stage_state.h"
@@ -33,7 +32,6 @@ void Stage::State::DropEpoch() {
   if (epoch != 0 && WithExecutor() > 1) Covered<"stage: an epoch ends with several submitted">();
   // The executor tells the end of what it has been given, and of nothing else.
   std::erase_if(under_way, [](const UnderWay& plan) { return plan.plan.items.empty(); });
-  if (PlantedBug(Bug::kStageForgetsSuccessors) && under_way.size() > 1) under_way.resize(1);
   for (const auto& [number, waiting] : kv_behind) {
     Covered<"stage: an epoch ends with KV that waits">();
     for (const KvAction& action : waiting) {
@@ -157,16 +155,8 @@ void Stage::State::Accept(const Plan& plan) {
 
 void Stage::State::On(const PlanArrived& event, int64_t now_us) {
   const Plan& plan = event.plan;
-  const bool takes_old = PlantedBug(Bug::kStageTakesOldPlan) && plan.number == last_number + 1;
-  if (epoch == 0 || (plan.epoch < epoch && !takes_old)) return;  // From an ended link.
-  const bool planted =
-      (takes_old && plan.epoch < epoch) || (PlantedBug(Bug::kStageAppliesPlanTwice) &&
-                                            plan.epoch == epoch && plan.number == last_number);
-  if (!planted) {
-    if (absl::Status status = CheckPlan(plan); !status.ok()) {
-      return Break(std::move(status));
-    }
-  }
+  if (epoch == 0 || plan.epoch < epoch) return;  // From an ended link.
+  if (absl::Status status = CheckPlan(plan); !status.ok()) return Break(std::move(status));
   Accept(plan);
   plans.push_back({plan, now_us});
   RunNext(now_us);
@@ -186,7 +176,6 @@ uint64_t Stage::State::OldestOutput(uint64_t number) const {
 bool Stage::State::OutputBufferFree(uint64_t number) const {
   if (options.stage + 1 == options.stages) return true;
   const auto buffers = static_cast<uint64_t>(OutputBuffers(options.plans_in_flight));
-  if (PlantedBug(Bug::kStageReusesOutputEarly) && passing.size() == 1) return true;
   return OldestOutput(number) + buffers > number;
 }
 
@@ -217,14 +206,10 @@ void Stage::State::RunNext(int64_t now_us) {
     } else if (!under_way.empty()) {
       Covered<"stage: a plan without items waits for its turn">();
     }
-    if (PlantedBug(Bug::kStageSkipsTurns) && plan.items.empty() && !under_way.empty()) {
-      Emit(ReportPlanDone{epoch, {plan.number, 0, 0, {}}});
-    }
     next.epoch = epoch;
     next.plan = std::move(plans.front().plan);
     under_way.push_back(std::move(next));
     plans.pop_front();
-    if (PlantedBug(Bug::kStageAbortsAhead)) ApplyAborts(under_way.back().plan);
     TakeTurns();
     if (run.has_value()) Emit(*std::move(run));
   }
@@ -262,14 +247,10 @@ RunCompute Stage::State::Compose(const HeldPlan& held, int64_t now_us) const {
       under_way.empty() ? now_us - std::max(free_since_us, held.arrived_us) : int64_t{0};
   RunCompute run{epoch, held.plan.number, {}, wait_us};
   for (const PlanItem& item : held.plan.items) {
-    const auto found = requests.find(item.attempt_id);
-    if (found == requests.end()) continue;  // A planted bug's: a checked plan names no such one.
-    const std::vector<int>& pages = found->second.pages;
+    const std::vector<int>& pages = requests.at(item.attempt_id).pages;
     const int tokens = item.token_begin + item.token_count;
-    const auto count = static_cast<size_t>((tokens + options.page_size - 1) / options.page_size);
-    run.items.push_back(
-        {item, std::vector<int>(pages.begin(), pages.begin() + static_cast<int64_t>(std::min(
-                                                                   count, pages.size())))});
+    const int count = (tokens + options.page_size - 1) / options.page_size;
+    run.items.push_back({item, std::vector<int>(pages.begin(), pages.begin() + count)});
   }
   return run;
 }
@@ -287,14 +268,8 @@ absl::Status Stage::State::CheckResult(const Plan& plan, const ComputeFinished& 
 }
 
 void Stage::State::On(const ComputeFinished& event, int64_t now_us) {
-  if (PlantedBug(Bug::kStageForgetsSuccessors) &&
-      (under_way.empty() || under_way.front().plan.number != event.number)) {
-    return;
-  }
-  BATON_CHECK(
-      !under_way.empty() &&
-      (under_way.front().epoch == event.epoch || PlantedBug(Bug::kStageForgetsSuccessors)) &&
-      under_way.front().plan.number == event.number)
+  BATON_CHECK(!under_way.empty() && under_way.front().epoch == event.epoch &&
+              under_way.front().plan.number == event.number)
       << "plan " << event.number << " was not being computed";
   const UnderWay computed = std::move(under_way.front());
   under_way.pop_front();

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/prefill/core/stage_state.h"
 
@@ -19,8 +18,7 @@ uint64_t Stage::State::OldestInput() const {
 }
 
 void Stage::State::On(const ActivationsArrived& event, int64_t now_us) {
-  const bool takes_old = PlantedBug(Bug::kStageTakesOldActivations) && epoch != 0;
-  if (!Current(event.epoch) && !takes_old) return;
+  if (!Current(event.epoch)) return;
   const auto credits = static_cast<uint64_t>(options.activation_credits);
   const bool fresh = event.number > last_input && inputs.insert(event.number).second;
   if (!fresh || *inputs.rbegin() >= OldestInput() + credits) {
@@ -65,8 +63,7 @@ void Stage::State::On(const NextStageDone& event, int64_t /*now_us*/) {
 
 void Stage::State::On(const ActivationsSent& event, int64_t now_us) {
   const bool was_passing = passing.erase({event.epoch, event.number}) == 1;
-  BATON_CHECK(was_passing || PlantedBug(Bug::kStageAppliesPlanTwice))
-      << "activations of plan " << event.number << " were not being sent";
+  BATON_CHECK(was_passing) << "activations of plan " << event.number << " were not being sent";
   if (!Current(event.epoch)) return;
   if (!event.status.ok()) {
     return Break(
@@ -89,9 +86,6 @@ SendKv Stage::State::SendOf(const PlanItem& item, Request& request) {
   const int end = (item.token_begin + item.token_count + options.page_size - 1) / options.page_size;
   SendKv send{epoch, NewSend(item.attempt_id, request), item.attempt_id, request.ticket, first, {}};
   send.pages.assign(request.pages.begin() + first, request.pages.begin() + end);
-  if (PlantedBug(Bug::kStageSendsFirstPages)) {
-    send.pages.assign(request.pages.begin(), request.pages.begin() + (end - first));
-  }
   return send;
 }
 
@@ -147,9 +141,7 @@ void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, 
   for (const PlanItem& item : plan.items) {
     std::optional<absl::StatusOr<SampledToken>> token;
     if (item.final && Draws(options)) token = event.first_tokens[finals++];
-    const auto found = requests.find(item.attempt_id);
-    if (found == requests.end()) continue;
-    Request& request = found->second;
+    Request& request = requests.at(item.attempt_id);
     if (item.final) {
       request.final_computed = true;
       request.final_computed_us = now_us;
@@ -200,7 +192,7 @@ void Stage::State::CloseIfSent(uint64_t attempt_id) {
   const bool computed = request.final_computed || request.aborted;
   const bool over = computed || !request.failure.ok();
   if (request.sends > 0 || !over) return;
-  if (!request.closed || (PlantedBug(Bug::kStageClosesTwice) && !request.failure.ok())) {
+  if (!request.closed) {
     request.closed = true;
     request.report.status = request.failure;
     if (request.report.status.ok() && request.aborted) {

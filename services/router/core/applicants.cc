@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "services/router/core/fit.h"
 #include "services/router/core/group.h"
 #include "services/router/core/membership.h"
@@ -17,7 +16,6 @@ namespace baton::router {
 // or a decode service does, as long as it is here.
 absl::Status Membership::CheckFitsMember(const WorkerInfo& worker, const Worker& member) {
   if (worker.instance.id == member.info.instance.id) return absl::OkStatus();  // To be replaced.
-  if (PlantedBug(Bug::kRouterTakesMisfits)) return CheckPlace(worker, member.info);
   return member.draining ? CheckPlace(worker, member.info) : CheckFit(worker, member.info);
 }
 
@@ -83,7 +81,6 @@ Group Membership::Challengers(const WorkerInfo& worker, int64_t now_us) const {
 }
 
 bool Membership::GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost) {
-  if (PlantedBug(Bug::kRouterKeepsWhoCameFirst)) return false;
   const Group incumbents = Incumbents(now_us);
   const bool settled = now_us - began_us_ >= options_.settle_us;
   if (settled && incumbents.CanPair()) return false;

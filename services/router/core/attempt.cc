@@ -7,7 +7,6 @@
 #include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/overload_status.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/types/role.h"
 #include "services/router/core/router_state.h"
@@ -69,7 +68,7 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
 // Ends both legs, the one that failed too: an error of a call does not prove that the far side has
 // let go of the request (a lost answer leaves a reservation behind), and Abort is idempotent.
 void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Status status) {
-  if (txn.Complete() && !PlantedBug(Bug::kRouterHeedsLateFailure)) {
+  if (txn.Complete()) {
     CloseLegs(txn, "the request is complete");
     return Finish(txn, txn.answer);
   }
@@ -84,10 +83,7 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
   const bool full = IsOverloaded(status);
   const std::string reason =
       absl::StrCat("the ", RoleName(blamed), full ? " leg was refused" : " leg failed");
-  ClosePrefill(txn, reason);
-  if (!(PlantedBug(Bug::kRouterKeepsOtherLeg) && blamed == Role::kPrefill)) {
-    CloseDecode(txn, reason);
-  }
+  CloseLegs(txn, reason);
   if (full && txn.tokens == 0) {
     if (TryRefusedAgain(txn, blamed, status)) return;
     return Finish(txn,
@@ -100,22 +96,18 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
 }
 
 bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status& status) {
-  const bool client_has_tokens = txn.tokens > 0 && !PlantedBug(Bug::kRouterRetriesAfterFirstToken);
+  const bool client_has_tokens = txn.tokens > 0;
   // A worker that drains has not failed, and is in no pair any more; a bound there is all the same.
-  const bool handed_back = IsEndedByDrain(status) && txn.handed_back < kMostHandBacks &&
-                           !PlantedBug(Bug::kRouterCountsHandBack);
+  const bool handed_back = IsEndedByDrain(status) && txn.handed_back < kMostHandBacks;
   const int failed_attempts = txn.attempts - txn.handed_back - txn.refused;
-  const int most_attempts = limits.max_attempts + (PlantedBug(Bug::kRouterRetriesOnceMore) ? 1 : 0);
-  const bool may_try = handed_back || failed_attempts < most_attempts;
-  if (blamed == Role::kPrefill && PlantedBug(Bug::kRouterGivesUpOnPrefill)) return false;
+  const bool may_try = handed_back || failed_attempts < limits.max_attempts;
   if (client_has_tokens || !may_try || txn.deadline_us <= now_us || SameEverywhere(status)) {
     return false;
   }
   FailedPair failed = {txn.attempt.pair, blamed};
   const std::vector<Pair>& pairs = membership.ReadyPairs();
-  const FailedPair* avoid = PlantedBug(Bug::kRouterRetriesTheSamePair) ? nullptr : &failed;
   absl::StatusOr<Pair> other =
-      pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, avoid, txn.clip);
+      pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, &failed, txn.clip);
   // Without another pair the failure is reported as it was, unless the others have no room, or none
   // is ready at all and one is expected: then what failed is what is missing.
   const bool no_room = IsOverloaded(other.status()) && MayWaitForRoom().ok();

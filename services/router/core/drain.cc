@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
 #include "common/base/drain_status.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/router/core/router_state.h"
 
@@ -49,8 +48,7 @@ absl::Status RouterCore::State::RefuseToBegin() {
 }
 
 void RouterCore::State::EndDrain() {
-  const bool at_once = PlantedBug(Bug::kRouterDrainsAtOnce) && now_us >= refuse_from_us;
-  if (now_us < drain_deadline_us && !at_once) return;
+  if (now_us < drain_deadline_us) return;
   for (const uint64_t call_id : table.CallIds()) {
     Transaction& txn = *table.OfCall(call_id);
     CloseLegs(txn, "the router is leaving");

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 
 namespace baton::router {
@@ -54,7 +53,7 @@ absl::Status Explain(const absl::Status& status, LegCall call, const InstanceRef
     explained = absl::UnavailableError(
         absl::StrCat(where, " (", address, ") could not be reached or went away during ",
                      CallName(call), ": ", status.message(), "; send the request again"));
-  } else if (absl::IsCancelled(status) && !PlantedBug(Bug::kLegsPassCancelled)) {
+  } else if (absl::IsCancelled(status)) {
     // Not the client's wish: of what the router cancels nothing is told.
     Covered<"legs: a worker gives a call up">();
     explained = absl::UnavailableError(
@@ -213,7 +212,6 @@ void LegCalls::StreamSaid(uint64_t attempt_id, const StreamMessage& message,
   if (!finished->reason.has_value()) {
     return end(ProtocolError("finished for no reason that the router knows", kCall, leg->worker));
   }
-  if (PlantedBug(Bug::kLegsForgetAnswer)) return;
   end(*finished->reason);
 }
 

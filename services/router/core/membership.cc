@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "services/router/core/fit.h"
@@ -15,8 +14,7 @@ namespace baton::router {
 namespace {
 
 bool Usable(const Worker& worker) {
-  const bool draining = worker.draining && !PlantedBug(Bug::kRouterPairsDraining);
-  return worker.ready && !draining && !worker.suspect && worker.probation_until_us == 0;
+  return worker.ready && !worker.draining && !worker.suspect && worker.probation_until_us == 0;
 }
 
 bool Reaches(const Worker& from, const Worker& to) {
@@ -42,11 +40,7 @@ bool SpeaksForAll(const std::vector<const Worker*>& places) {
 }
 
 bool CanServe(const std::vector<const Worker*>& places) {
-  const auto serves = [](const Worker* worker) {
-    if (worker == nullptr) return false;
-    return Usable(*worker) ||
-           (worker->info.tensor_rank.rank > 0 && PlantedBug(Bug::kRouterOverlooksRanks));
-  };
+  const auto serves = [](const Worker* worker) { return worker != nullptr && Usable(*worker); };
   return std::all_of(places.begin(), places.end(), serves) && SpeaksForAll(places);
 }
 
@@ -149,7 +143,7 @@ absl::Status Membership::Register(const WorkerInfo& worker, int64_t now_us,
 
 absl::Status Membership::CheckNameIsFree(const InstanceRef& instance) const {
   const auto known = workers_.find(instance.id);
-  if (known == workers_.end() || PlantedBug(Bug::kRouterLetsTwinsIn)) return absl::OkStatus();
+  if (known == workers_.end()) return absl::OkStatus();
   const Worker& holder = known->second;
   if (holder.info.instance == instance || holder.suspect) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("another process of the name ", instance.id,
@@ -246,7 +240,7 @@ bool Membership::Suspect(const InstanceRef& instance, int64_t now_us) {
 bool Membership::FailedToServe(const InstanceRef& instance, int64_t now_us) {
   Worker* worker = FindToChange(instance);
   if (worker == nullptr) return false;
-  if (worker->probation_until_us == 0 && !PlantedBug(Bug::kRouterForgivesAtOnce)) {
+  if (worker->probation_until_us == 0) {
     ++worker->failures;
     worker->probation_us = std::min(std::max(2 * worker->probation_us, options_.first_probation_us),
                                     options_.longest_probation_us);
@@ -302,9 +296,6 @@ void Membership::Sweep(int64_t now_us, std::vector<Worker>& lost) {
   sweep_us_ = kNeverUs;
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     const auto next = std::next(worker);
-    if (PlantedBug(Bug::kRouterTrustsOldLeases)) {
-      worker->second.lease_until_us = now_us + options_.lease_us;
-    }
     if (worker->second.lease_until_us <= now_us) {
       Covered<"membership: a lease runs out">();
       Remember(worker->second.info, /*left=*/false, now_us);
@@ -318,7 +309,7 @@ void Membership::Sweep(int64_t now_us, std::vector<Worker>& lost) {
 }
 
 void Membership::EndProbation(Worker& worker, int64_t now_us) {
-  if (worker.probation_until_us == 0 || PlantedBug(Bug::kRouterNeverForgives)) return;
+  if (worker.probation_until_us == 0) return;
   if (now_us < worker.probation_until_us) {
     sweep_us_ = std::min(sweep_us_, worker.probation_until_us);
     return;

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
 #include "common/base/overload_status.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/router/core/router_state.h"
 
@@ -40,9 +39,7 @@ bool RouterCore::State::TryRefusedAgain(Transaction& txn, Role blamed,
   const Pair& pair = txn.attempt.pair;
   const InstanceRef& worker = blamed == Role::kDecode ? pair.decode : pair.chain.stage0;
   ++totals.RetriesOf(blamed).refused_total;
-  if (!PlantedBug(Bug::kRouterRetriesWithoutBudget)) {
-    pairing.Refused(worker, RetryHintMsOf(refusal) * 1000, now_us);
-  }
+  pairing.Refused(worker, RetryHintMsOf(refusal) * 1000, now_us);
   if (txn.refused >= kMostRefusals || txn.deadline_us <= now_us || !MayWaitForRoom().ok()) {
     return false;
   }

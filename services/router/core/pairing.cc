@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/overload_status.h"
-#include "common/base/planted_bug.h"
 #include "services/router/core/context_overflow.h"
 
 namespace baton::router {
@@ -110,12 +109,8 @@ bool Pairing::HasRoom(const Pair& pair, int64_t context_tokens) const {
   const Assigned& chain = Of(pair.chain.stage0);
   const Assigned& decode = Of(pair.decode);
   if (!chain.limit.HasRoom(chain.requests) || !decode.limit.HasRoom(decode.requests)) return false;
-  if (decode.ungranted > 0 && DecodeIsFull(pair, context_tokens) &&
-      !PlantedBug(Bug::kRouterQueuesOnDecode)) {
-    return false;
-  }
-  return chain.prompt_tokens - chain.ungranted_tokens < pair.chain.capacity_tokens ||
-         PlantedBug(Bug::kRouterQueuesInPrefill);
+  if (decode.ungranted > 0 && DecodeIsFull(pair, context_tokens)) return false;
+  return chain.prompt_tokens - chain.ungranted_tokens < pair.chain.capacity_tokens;
 }
 
 Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,

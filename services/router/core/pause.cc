@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/planted_bug.h"
 #include "services/router/core/router_state.h"
 
 namespace baton::router {
@@ -12,12 +11,7 @@ namespace baton::router {
 void RouterCore::State::NoticePause() {
   if (!pause.Notice(now_us)) return;
   ++totals.pauses_total;
-  if (PlantedBug(Bug::kRouterDefersTicks)) {
-    // It would only find false deaths.
-    ticks_from_us = now_us + limits.membership.lease_us / 2;
-  } else {
-    ExcuseSilence();
-  }
+  ExcuseSilence();
 }
 
 void RouterCore::State::ExcuseSilence() {

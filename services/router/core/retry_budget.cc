@@ -2,8 +2,6 @@
 
 #include <cstddef>
 
-#include "common/base/planted_bug.h"
-
 namespace baton::router {
 namespace {
 
@@ -29,9 +27,7 @@ bool RetryBudget::Take(int64_t now_us) {
   }
   const int64_t hundredths =
       begun * options_.percent + int64_t{100} * options_.per_second * kWindowSeconds;
-  if (100 * (retries + 1) > hundredths && !PlantedBug(Bug::kRouterRetriesWithoutBudget)) {
-    return false;
-  }
+  if (100 * (retries + 1) > hundredths) return false;
   ++now.retries;
   return true;
 }

@@ -8,7 +8,6 @@
 #include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/overload_status.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/router/core/router_state.h"
 
@@ -110,7 +109,7 @@ void RouterCore::State::LoseWorker(const Worker& worker, const std::string& caus
 
 absl::Status RouterCore::State::CheckAdmissible(const CallSubmitted& event) {
   if (absl::Status status = RefuseToBegin(); !status.ok()) return status;
-  if (table.OfRequest(event.request_id) != nullptr && !PlantedBug(Bug::kRouterAcceptsDuplicateId)) {
+  if (table.OfRequest(event.request_id) != nullptr) {
     Covered<"router: an id is in use">();
     return absl::AlreadyExistsError(
         absl::StrCat("a request with the id ", event.request_id, " is running"));
@@ -257,7 +256,6 @@ void RouterCore::State::On(const PrefillEnded& event) {
 
 void RouterCore::State::On(const Tick&) {
   pause.Begin(now_us);
-  if (PlantedBug(Bug::kRouterDefersTicks) && now_us < ticks_from_us) return;
   const std::vector<Worker> lost = membership.Expire(now_us);
   totals.leases_expired_total += static_cast<int64_t>(lost.size());
   Covered<"router: leases are looked through">();
@@ -299,7 +297,7 @@ int64_t RouterCore::NextDeadlineUs() const {
         state.wait_for_room ? state.pairing.NextUs() : state.HopeUntilUs(state.now_us);
     next_us = std::min(next_us, hope_us);
   }
-  return std::max(next_us, state.ticks_from_us);
+  return next_us;
 }
 
 Outlook RouterCore::outlook(int64_t now_us) const {

@@ -40,7 +40,6 @@ struct RouterCore::State {
   PauseWatch pause;
   int64_t hope_until_us = 0;  // A pair is expected at least until then: this router stood still.
   int64_t hope_from_us = 0;   // When the next pause may say so again.
-  int64_t ticks_from_us = 0;  // For the planted bug router-defers-ticks; else 0.
   Watches watches;
   uint64_t told_version = 0;             // View that the watches were told of.
   std::map<uint64_t, uint64_t> waiting;  // Order of admission -> call.

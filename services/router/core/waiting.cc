@@ -11,7 +11,6 @@
 #include "common/base/coverage.h"
 #include "common/base/drain_status.h"
 #include "common/base/overload_status.h"
-#include "common/base/planted_bug.h"
 #include "common/base/status.h"
 #include "services/router/core/router_state.h"
 
@@ -66,7 +65,7 @@ void RouterCore::State::WaitFor(bool room) {
 // After every event: it may have made a pair ready, made room on one, or ended the time in which
 // one is expected.
 void RouterCore::State::ServeWaiting() {
-  if (waiting.empty() || PlantedBug(Bug::kRouterForgetsWaiting)) return;
+  if (waiting.empty()) return;
   const bool ready = !membership.ReadyPairs().empty();
   if (!ready && HopeUntilUs(now_us) != 0) return WaitFor(/*room=*/false);
   while (!waiting.empty()) {

@@ -2,7 +2,6 @@
 #include "services/router/core/watches.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/planted_bug.h"
 #include "services/router/core/router_state.h"
 
 namespace baton::router {
@@ -70,7 +69,6 @@ void RouterCore::State::EndWatchOf(const InstanceRef& instance) {
 void RouterCore::State::TellWatches() {
   if (told_version == membership.view_version()) return;
   told_version = membership.view_version();
-  if (PlantedBug(Bug::kRouterKeepsViewToItself)) return;
   for (const auto& [instance, rpc_id] : watches.rpc_ids()) Emit(NotifyWatch{rpc_id, told_version});
 }
 

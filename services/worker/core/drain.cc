@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/planted_bug.h"
 
 namespace baton::worker {
 
@@ -18,9 +17,7 @@ void Drain::Begin(int64_t now_us) {
 DrainPhase Drain::Update(const DrainFacts& facts, int64_t now_us) {
   if (phase_ == DrainPhase::kServing) return phase_;
   const bool needed = facts.untold_routers > 0 || facts.needed_requests > 0;
-  if (facts.at_rest && (!needed || PlantedBug(Bug::kDrainLeavesEarly))) {
-    return phase_ = DrainPhase::kLeaving;
-  }
+  if (facts.at_rest && !needed) return phase_ = DrainPhase::kLeaving;
   if (phase_ == DrainPhase::kDraining && now_us >= deadline_us_) phase_ = DrainPhase::kEnding;
   // Who doesn't come to rest in time, or whom a router needs for what has ended: a core or a router
   // that is stuck. The process that waits for this one (a kubelet) has no more time either.

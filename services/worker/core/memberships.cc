@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 
 namespace baton::worker {
 namespace {
@@ -72,8 +71,7 @@ void Memberships::On(const RegisterAnswered& event) {
   if (event.status.ok()) {
     Registered(*router, event);
   } else if (IsRefusal(event.status)) {
-    const bool for_good = IsForGood(event.status) || PlantedBug(Bug::kWorkerTakesRefusalsForGood);
-    router->Refused(event.status, for_good, now_us_);
+    router->Refused(event.status, IsForGood(event.status), now_us_);
   } else {
     Failed(*router);
   }
@@ -258,10 +256,8 @@ void Memberships::SendWhatIsDue() {
       Emit(SendRegister{id, router.address(), timeout_us});
       continue;
     }
-    const bool says_all = PlantedBug(Bug::kWorkerKeepsLossesToItself);
     Emit(SendHeartbeat{id, router.incarnation(), router.applied_version(),
-                       says_all ? std::vector<uint64_t>() : peers_.Unconnected(router.listed()),
-                       leaves_, timeout_us});
+                       peers_.Unconnected(router.listed()), leaves_, timeout_us});
   }
 }
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 #include "services/worker/core/memberships.h"
 
 namespace baton::worker {
@@ -63,7 +62,7 @@ void Memberships::KeepPeers() {
 void Memberships::ConnectAnewToTheRejoined() {
   for (auto& [id, router] : routers_) {
     for (const RouterMembership::Rejoined& rejoined : router.TakeRejoined()) {
-      if (AnotherListedIt(router, rejoined) || PlantedBug(Bug::kWorkerMissesRejoined)) continue;
+      if (AnotherListedIt(router, rejoined)) continue;
       const std::optional<uint64_t> closed = peers_.Renew(rejoined.peer);
       if (!closed.has_value()) continue;
       Close({*closed});
@@ -96,12 +95,6 @@ void Memberships::Connect() {
 std::vector<const RouterMembership*> Memberships::Views() const {
   std::vector<const RouterMembership*> views;
   for (const auto& [id, router] : routers_) views.push_back(&router);
-  if (PlantedBug(Bug::kWorkerTakesLastView)) {
-    std::sort(views.begin(), views.end(), [](const RouterMembership* a, const RouterMembership* b) {
-      return a->heard_us() > b->heard_us();
-    });
-    views.resize(std::min<size_t>(views.size(), 1));
-  }
   return views;
 }
 
@@ -123,7 +116,6 @@ bool Memberships::AnotherHeldIt(const RouterMembership& router) const {
 }
 
 void Memberships::ConnectAnew() {
-  if (PlantedBug(Bug::kWorkerTrustsOldEndpoints)) return;
   Covered<"worker: it was dead to its peers and connects anew">();
   Close(peers_.Renew());
   renewed_us_ = now_us_;

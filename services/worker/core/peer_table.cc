@@ -7,7 +7,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/coverage.h"
-#include "common/base/planted_bug.h"
 
 namespace baton::worker {
 
@@ -106,8 +105,7 @@ void PeerTable::Answered() {
 }
 
 bool PeerTable::Opened(const InstanceRef& instance, uint64_t endpoint, int64_t retry_at_us) {
-  const bool died = died_early_.contains(endpoint) && !PlantedBug(Bug::kWorkerForgetsEarlyDeath);
-  if (died) {
+  if (died_early_.contains(endpoint)) {
     Covered<"worker: an endpoint dies before it is known">();
     NotOpened(instance, retry_at_us);
     return false;
@@ -153,7 +151,6 @@ std::optional<InstanceRef> PeerTable::Died(uint64_t endpoint, int64_t retry_at_u
   }
   const InstanceRef instance = found->first;
   endpoints_.erase(found);
-  if (PlantedBug(Bug::kWorkerConnectsOnce)) return instance;
   NoteMissing(instance, peers_.at(instance));
   const auto missing = missing_.find(instance);
   if (missing != missing_.end()) missing->second = retry_at_us;
